@@ -19,57 +19,57 @@ use tokio::time::{Instant, sleep};
 use crate::api::{ErrorBody, Status};
 use crate::failure::{Failure, Outcome};
 
-/// How often a daemon that does not answer yet is asked again.
+/// Interval between attempts while the daemon does not answer.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// A way to one daemon. Every request opens a connection of its own.
+/// Client of one daemon. Every request opens its own connection.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
 }
 
 impl Client {
-    /// A client of the daemon on `socket`.
+    /// Makes a client of the daemon on `socket`; does not connect.
     pub fn new(socket: PathBuf) -> Client {
         Client { socket }
     }
 
-    /// Asks.
+    /// Sends a GET request.
     ///
     /// # Errors
-    /// Unreachable; or what the daemon says.
+    /// The daemon is unreachable, or its error.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Outcome<T> {
         self.call::<(), T>(Method::GET, path, None).await
     }
 
-    /// Asks for a change.
+    /// Sends a POST request.
     ///
     /// # Errors
-    /// Unreachable; or what the daemon says.
+    /// The daemon is unreachable, or its error.
     pub async fn post<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Outcome<T> {
         self.call(Method::POST, path, Some(body)).await
     }
 
-    /// Asks for a change of something that stays.
+    /// Sends a PATCH request.
     ///
     /// # Errors
-    /// Unreachable; or what the daemon says.
+    /// The daemon is unreachable, or its error.
     pub async fn patch<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Outcome<T> {
         self.call(Method::PATCH, path, Some(body)).await
     }
 
-    /// Asks for a removal.
+    /// Sends a DELETE request.
     ///
     /// # Errors
-    /// Unreachable; or what the daemon says.
+    /// The daemon is unreachable, or its error.
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Outcome<T> {
         self.call::<(), T>(Method::DELETE, path, None).await
     }
 
-    /// Asks for the status until the daemon is ready or `patience` is over; then it gives what the daemon says by then.
+    /// Queries the status until the daemon is ready or `patience` is over; returns the last status.
     ///
     /// # Errors
-    /// Unreachable; or what the daemon says.
+    /// The daemon is unreachable, or its error.
     pub async fn wait(&self, patience: Duration) -> Outcome<Status> {
         let end = Instant::now() + patience;
         loop {
@@ -89,10 +89,11 @@ impl Client {
         }
     }
 
-    /// Asks for lines and gives each to `each` as it comes, until the daemon ends them or `each` says false. True when the daemon has.
+    /// Calls `each` for every line of a streamed response, until the daemon ends the stream
+    /// (returns true) or `each` returns false (returns false).
     ///
     /// # Errors
-    /// Unreachable; what the daemon says; or what `each` says.
+    /// The daemon is unreachable, its error, or the error of `each`.
     pub async fn lines(&self, path: &str, mut each: impl FnMut(&str) -> Outcome<bool>) -> Outcome<bool> {
         let (response, driver) = self.send::<()>(Method::GET, path, None).await?;
         let (status, mut body) = (response.status(), response.into_body());
@@ -127,13 +128,13 @@ impl Client {
         if !status.is_success() {
             return Err(refusal(status.as_u16(), &body));
         }
-        // No content reads as `null`, which is `()`.
+        // An empty body is parsed as `null`, which is `()`.
         let text: &[u8] = if body.is_empty() { b"null" } else { &body };
         serde_json::from_slice(text)
             .map_err(|e| Failure::failed(format!("the daemon's answer is not understood: {e}; use the millpond that belongs to it")))
     }
 
-    /// Sends a request over a connection of its own. The task drives the connection.
+    /// Sends a request over its own connection. The returned task drives the connection.
     async fn send<B: Serialize>(
         &self,
         method: Method,
@@ -178,7 +179,7 @@ fn refusal(status: u16, body: &[u8]) -> Failure {
     }
 }
 
-/// Puts a query value into a path.
+/// Percent-encodes a value for a query string.
 pub fn quoted(value: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:@/".contains(&byte);
     value.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()

@@ -1,4 +1,4 @@
-//! Where things are: control socket, state directory, and the daemon's configuration file.
+//! Locations of the control socket and the state directory, and the daemon's configuration file.
 
 use std::env;
 use std::fs;
@@ -9,70 +9,78 @@ use serde::Deserialize;
 use crate::api::{NbdLimits, Severity};
 use crate::failure::{Failure, Outcome};
 
-/// The directory of the control socket when nothing else is said and the system one can be used.
+/// Default directory of the control socket, if it is accessible.
 const SYSTEM_RUN: &str = "/run/millpond";
-/// The state directory of a daemon run by root.
+/// Default state directory of a daemon run by root.
 const SYSTEM_STATE: &str = "/var/lib/millpond";
 const SOCKET_NAME: &str = "control.sock";
 
-/// What a configuration file may say; command-line options win over it.
+/// Keys of the configuration file. Command-line options override them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConfigFile {
-    /// Control socket.
+    /// Path of the control socket.
     pub socket: Option<PathBuf>,
-    /// To whom the control socket belongs: `USER`, `USER:GROUP` or `:GROUP`, names or numbers; who runs the daemon when not said. Who may connect
-    /// to it may do everything.
+    /// Owner of the control socket: `USER`, `USER:GROUP` or `:GROUP`, as names or numbers; by
+    /// default the user that runs the daemon. Users who can connect to the socket can do
+    /// everything.
     pub socket_owner: Option<String>,
-    /// Its permissions in octal, such as `"0660"`; that with a group in `socket_owner`, else 0600 when not said.
+    /// Permissions of the control socket in octal, such as `"0660"`; by default 0660 if
+    /// `socket_owner` has a group, else 0600.
     pub socket_mode: Option<String>,
     /// State directory.
     pub state: Option<PathBuf>,
-    /// Upper bound in bytes for map nodes in memory, for each pool; takes sizes such as `512M`.
+    /// Maximum bytes of map nodes in memory, for each pool; takes sizes such as `512M`.
     pub map_memory: Option<String>,
-    /// Upper bound in bytes for what is kept in memory of what is on devices of class cache, for each pool: 20 for a block of 4 KiB.
+    /// Maximum bytes of the index in memory of cache devices, for each pool; 20 bytes for a block
+    /// of 4 KiB.
     pub cache_memory: Option<String>,
-    /// Upper bound in bytes for blocks in memory that guests read more than once, for all pools together; 256M when not said, 0 for none.
+    /// Maximum bytes of the read cache in memory, for all pools together; default 256M, 0 turns it
+    /// off.
     pub read_cache: Option<String>,
-    /// Upper bound in bytes for payloads and replies in flight of all clients together, beside 256 KiB for each; a quarter of the host's memory, at most
-    /// 4G, when not said, and never less than two of the longest requests.
+    /// Maximum bytes of payloads and replies in flight of all clients together, besides 256 KiB for
+    /// each client. Default: a quarter of the host's memory, at most 4G; never less than two
+    /// requests of maximum length.
     pub request_memory: Option<String>,
-    /// When free segments go back to what holds the pool, as holes of a file and discards of a disk: `lazy` when not said, see [`DiscardRule`].
+    /// When free segments are returned to the host, as holes in a file or discards of a disk;
+    /// default `lazy`, see [`DiscardRule`].
     pub discard: Option<DiscardRule>,
-    /// The same in an older word: `false` is `discard = "never"`.
+    /// Older form of `discard`: `false` is `discard = "never"`.
     pub discard_freed: Option<bool>,
-    /// For how many minutes the pool's checkpoints stay whole, so that an import can go back to them, as long as that takes a small part of the
-    /// pool; 10 when not said.
+    /// Minutes for which the pool's checkpoints are kept intact for a rewind, as long as they need
+    /// only a small part of the pool; default 10.
     pub rewind_minutes: Option<u32>,
-    /// For how many minutes an import waits for a missing device before a spare takes its place; 5 when not said.
+    /// Minutes that an import waits for a missing device before a spare replaces it; default 5.
     pub spare_minutes: Option<u32>,
-    /// How long the start waits for missing devices of a pool before it imports it without them, when redundancy allows that: a span such as
-    /// `90s` or `5m`; 30 s when not said.
+    /// How long the daemon's start waits for missing devices of a pool before it imports the pool
+    /// without them, if the redundancy allows that: a span such as `90s` or `5m`; default 30 s.
     pub import_wait: Option<String>,
-    /// What tells this host from others that see the same devices: any text; the machine's id when not said.
+    /// Identity of this host among the hosts that share devices: any text; default: the machine id.
     pub host_id: Option<String>,
-    /// A command that is run for each event: its absolute path, or a list of that and its arguments. `docs/events.md` says what it is given.
+    /// Command to run for each event: an absolute path, or a list of the path and its arguments.
+    /// `docs/events.md` describes its input.
     pub on_event: Option<CommandLine>,
-    /// The least severity of events that it is run for: `info`, `warning` when not said, or `error`.
+    /// Minimum severity of events for `on_event`: `info`, `warning` (default), or `error`.
     pub on_event_severity: Option<Severity>,
-    /// After how long it is killed: a span; 30 s when not said.
+    /// Time after which the command of `on_event` is killed: a span; default 30 s.
     pub on_event_timeout: Option<String>,
-    /// What clients of NBD exports may take, where an export says nothing: `max_clients`, `max_requests`, `handshake_seconds`.
+    /// Default limits of clients of NBD exports: `max_clients`, `max_requests`,
+    /// `handshake_seconds`.
     pub nbd: NbdSection,
 }
 
-/// A command: its path alone, or with arguments.
+/// A command: its path, or a list of the path and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum CommandLine {
-    /// The path.
+    /// Path without arguments.
     Path(String),
     /// Path and arguments.
     Words(Vec<String>),
 }
 
 impl CommandLine {
-    /// Path and arguments.
+    /// Returns path and arguments.
     ///
     /// # Errors
     /// The path is not absolute.
@@ -88,19 +96,19 @@ impl CommandLine {
     }
 }
 
-/// When free segments go back to the host.
+/// When free segments are returned to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DiscardRule {
-    /// Never: a pool keeps what it once took.
+    /// Never: the pool keeps all space that it ever used.
     Never,
-    /// What was more than the log needs for ten minutes, a little at a time.
+    /// Gradually, as far as segments exceeded the need of the log for ten minutes.
     Lazy,
     /// As soon as the pool is idle.
     Now,
 }
 
-/// The limits of [`NbdLimits`], as a section of its own.
+/// [`NbdLimits`] as a section of the configuration file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NbdSection {
@@ -116,10 +124,10 @@ impl From<NbdSection> for NbdLimits {
 }
 
 impl ConfigFile {
-    /// When free segments go back to the host.
+    /// Resolves `discard` and `discard_freed`.
     ///
     /// # Errors
-    /// Both words for it are there, and say different things.
+    /// Both keys are set and contradict each other.
     pub fn discard(&self) -> Result<DiscardRule, &'static str> {
         match (self.discard, self.discard_freed) {
             (None, Some(false)) => Ok(DiscardRule::Never),
@@ -133,7 +141,7 @@ impl ConfigFile {
     /// Reads a TOML file.
     ///
     /// # Errors
-    /// One line when it cannot be read, or says something unknown.
+    /// When it cannot be read, or has unknown keys or invalid values.
     pub fn read(path: &Path) -> Outcome<ConfigFile> {
         let text = fs::read_to_string(path).map_err(|e| Failure::failed(format!("cannot read {}: {e}", path.display())))?;
         let wrong = |e: toml::de::Error| {
@@ -145,13 +153,14 @@ impl ConfigFile {
     }
 }
 
-/// The control socket of the daemon to talk to, or to be: what the user says, else the system's, else the session's.
+/// Returns the control socket to connect to or to listen on: the given path, else the system-wide
+/// one, else that of the user's session.
 pub fn socket_path(given: Option<&Path>) -> PathBuf {
     if let Some(path) = given {
         return absolute(path);
     }
     let system = Path::new(SYSTEM_RUN);
-    // A user's own daemon cannot live in /run; root's is preferred where it is there.
+    // A user's own daemon cannot use /run. The system-wide socket is preferred if it exists.
     if system.join(SOCKET_NAME).exists() || rustix::process::geteuid().is_root() {
         return system.join(SOCKET_NAME);
     }
@@ -161,10 +170,10 @@ pub fn socket_path(given: Option<&Path>) -> PathBuf {
     }
 }
 
-/// The state directory: what the user says, else the system's for root, else the user's.
+/// Returns the state directory: the given one, else the system's for root, else the user's.
 ///
 /// # Errors
-/// When neither can be told.
+/// Wrong usage, if no directory is given and `HOME` is not set.
 pub fn state_dir(given: Option<&Path>) -> Outcome<PathBuf> {
     if let Some(path) = given {
         return Ok(absolute(path));
@@ -179,14 +188,14 @@ pub fn state_dir(given: Option<&Path>) -> Outcome<PathBuf> {
         .ok_or_else(|| Failure::usage("no state directory: HOME is not set; give --state DIR"))
 }
 
-/// `path` from the root on, so that the daemon, which runs elsewhere, means the same file.
+/// Makes `path` absolute, because the daemon has another working directory.
 pub fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
-    //! Paths and the configuration file.
+    //! Paths, and the configuration file.
     use super::*;
 
     #[test]

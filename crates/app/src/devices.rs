@@ -1,4 +1,5 @@
-//! The device SPEC of `pool create` and `pool add`: `[LAYOUT] DEVICE...`, group by group.
+//! Parser for the device SPEC of `pool create` and `pool add`: `[LAYOUT] DEVICE...`, group by
+//! group.
 
 use std::path::{Path, PathBuf};
 
@@ -12,12 +13,13 @@ use crate::size::Size;
 #[cfg(test)]
 mod tests;
 
-/// Stripe unit when none is given, in bytes.
+/// Default stripe unit in bytes.
 const STRIPE_UNIT: u32 = 64 << 10;
 /// Largest stripe unit, in bytes: the largest extent of a segment on one device.
 const MAX_STRIPE_UNIT: u64 = 64 << 20;
 
-/// Reads the words after the pool's name. `stripes` and `unit` are `-i` and `-I`, for every stripe and every group with parity among them.
+/// Parses the words after the pool's name. `stripes` and `unit` are the values of `-i` and `-I`;
+/// they apply to every stripe and every parity group.
 ///
 /// # Errors
 /// Wrong usage.
@@ -33,7 +35,7 @@ pub fn parse(words: &[String], stripes: Option<u16>, unit: Option<Size>) -> Outc
                     "spare" => ClassSpec::Spare,
                     _ => ClassSpec::Special,
                 };
-                // the layout may follow
+                // a layout may follow
                 begun.push(Begun { class, layout: None, devices: Vec::new() });
                 continue;
             }
@@ -73,7 +75,7 @@ pub fn parse(words: &[String], stripes: Option<u16>, unit: Option<Size>) -> Outc
     begun.into_iter().map(|group| group.finish(stripes, unit)).collect()
 }
 
-/// What words of other systems are called here.
+/// Translates a layout or class of another system.
 fn elsewhere(word: &str) -> Option<String> {
     let say = |right: &str| Some(format!("say '{right}'"));
     match word.to_ascii_lowercase().as_str() {
@@ -93,13 +95,13 @@ fn elsewhere(word: &str) -> Option<String> {
         "slog" | "zil" | "logs" | "journal" => say("log DEVICE..."),
         "spares" | "hotspare" => say("spare DEVICE..."),
         "metadata" | "dedup" => say("special DEVICE..."),
-        // a layout in capitals
+        // our own word in capitals
         lower @ ("linear" | "stripe" | "mirror" | "parity1" | "parity2" | "special" | "log" | "cache" | "spare") => say(lower),
         _ => None,
     }
 }
 
-/// A group of which all words were read.
+/// A group as parsed so far.
 struct Begun {
     class: ClassSpec,
     layout: Option<Word>,
@@ -132,7 +134,7 @@ impl Begun {
     }
 }
 
-/// A layout by its name.
+/// A layout, by its keyword.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Word {
     Linear,
@@ -141,7 +143,8 @@ enum Word {
     Parity(u8),
 }
 
-/// One line for groups whose loss would take the pool with them although the data itself could do without a device.
+/// Returns a warning for a group whose loss would lose the pool, although the data tolerates more
+/// lost devices.
 pub fn weakness(groups: &[DeviceGroup], data: LayoutSpec) -> Option<String> {
     let needed = |group: &&DeviceGroup| !matches!(group.class, ClassSpec::Data | ClassSpec::Cache | ClassSpec::Spare);
     let weak = groups.iter().filter(needed).find(|group| group.layout.spare() < data.spare())?;
@@ -154,7 +157,8 @@ pub fn weakness(groups: &[DeviceGroup], data: LayoutSpec) -> Option<String> {
     ))
 }
 
-/// Why groups for data should not join others that can do without `spare` devices: losing one device of them loses the pool. The way out is named.
+/// Returns why data groups without redundancy should not join groups that tolerate the loss of
+/// `spare` devices: the loss of one of their devices loses the pool. Names alternatives.
 pub fn unprotected(groups: &[DeviceGroup], spare: u16) -> Option<String> {
     let lone = |group: &&DeviceGroup| group.class == ClassSpec::Data && group.layout.spare() == 0;
     let group = groups.iter().find(lone).filter(|_| spare > 0)?;
@@ -173,7 +177,7 @@ pub fn unprotected(groups: &[DeviceGroup], spare: u16) -> Option<String> {
     ))
 }
 
-/// One line for spares that can take the place of no device, or not of every one.
+/// Returns a warning for spares that cannot replace any device, or not every device.
 pub fn unfit_spare(pool: &Pool) -> Option<String> {
     let spares = pool.devices.iter().filter(|device| device.class == ClassSpec::Spare.name());
     let smallest = spares.min_by_key(|device| device.size)?;
@@ -192,7 +196,7 @@ pub fn unfit_spare(pool: &Pool) -> Option<String> {
     })
 }
 
-/// Rows over all devices named, or over `-i` of them.
+/// A parity layout over all devices given, or over `-i` of them.
 fn with_parity(devices: usize, parity: u8, stripes: Option<u16>, unit: Option<Size>) -> Outcome<LayoutSpec> {
     let least = usize::from(parity) + 2;
     if devices < least {
@@ -207,7 +211,7 @@ fn with_parity(devices: usize, parity: u8, stripes: Option<u16>, unit: Option<Si
     }
 }
 
-/// Copies on all devices named.
+/// A mirror over all devices given.
 fn mirror(devices: usize) -> Outcome<LayoutSpec> {
     match u16::try_from(devices) {
         Ok(copies) if (2..=MAX_COPIES).contains(&copies) => Ok(LayoutSpec::Mirror { copies }),
@@ -234,7 +238,8 @@ fn stripe(devices: usize, stripes: Option<u16>, unit: Option<Size>) -> Outcome<L
     Ok(LayoutSpec::Stripe { width, unit })
 }
 
-/// Reads `PATH` or `FILE:SIZE`. A path that exists as it stands is taken as it stands, colons and all.
+/// Parses `PATH` or `FILE:SIZE`. A word that exists as a path is a path, even if it contains
+/// colons.
 fn device(word: &str) -> Outcome<DeviceSpec> {
     let spec = |path: &str, create: Option<u64>| DeviceSpec { path: text(&absolute(Path::new(path))), create };
     if Path::new(word).exists() {

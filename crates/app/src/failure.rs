@@ -1,4 +1,4 @@
-//! How a command ends when it does not succeed: an exit code and one line.
+//! Failure of a command: an exit code and a message of one line.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use crate::api::{ApiError, ErrorKind};
 use crate::names::NameError;
 use crate::size::SizeError;
 
-/// Exit codes of the program; scripts rely on them.
+/// Exit codes of the program, which scripts rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     /// Refused or failed.
@@ -15,19 +15,20 @@ pub enum Code {
     Usage = 2,
     /// The daemon cannot be reached.
     Unreachable = 3,
-    /// Of a check: a pool is degraded, or worse.
+    /// Result of a check: a pool is degraded, or worse.
     Degraded = 4,
 }
 
-/// Why a command did not succeed. Display is the one line for stderr: what, why, what to do.
+/// Failure of a command. Display is the message for stderr, one line: the operation, the reason,
+/// and a remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The exit code.
+    /// Exit code.
     pub code: Code,
     line: String,
 }
 
-/// What commands return.
+/// Result of a command.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
@@ -36,22 +37,22 @@ impl Failure {
         Failure { code: Code::Failed, line: line.into() }
     }
 
-    /// The words are wrong.
+    /// Wrong usage of the command line.
     pub fn usage(line: impl Into<String>) -> Failure {
         Failure { code: Code::Usage, line: line.into() }
     }
 
-    /// What is to be said is on standard output already.
+    /// A failure whose message was printed already.
     pub fn said(code: Code) -> Failure {
         Failure { code, line: String::new() }
     }
 
-    /// Nothing more is to be said.
+    /// Whether the message was printed already.
     pub fn is_said(&self) -> bool {
         self.line.is_empty()
     }
 
-    /// Nobody answers on the control socket.
+    /// The daemon does not answer on the control socket.
     pub fn unreachable(line: impl Into<String>) -> Failure {
         Failure { code: Code::Unreachable, line: line.into() }
     }
@@ -59,7 +60,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // One line whatever a source error holds.
+        // A source error may contain line breaks.
         f.write_str(&self.line.replace(['\n', '\r'], " "))
     }
 }

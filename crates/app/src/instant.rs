@@ -1,4 +1,4 @@
-//! Times and spans as people type and read them; RFC 3339 in UTC.
+//! Times and spans as users type and read them; RFC 3339 in UTC.
 
 use std::time::Duration;
 
@@ -12,22 +12,23 @@ use crate::names::describe_look_alike;
 #[cfg(test)]
 mod tests;
 
-/// Now, to the millisecond, as the engine keeps it.
+/// Returns the current time in milliseconds, the engine's resolution.
 pub fn now() -> Timestamp {
     from_millis(u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0))
 }
 
-/// A time of the engine: milliseconds since the Unix epoch. What no calendar reaches becomes its last day.
+/// Converts a time of the engine, in milliseconds since the Unix epoch. Times beyond the calendar
+/// become `Timestamp::MAX`.
 pub fn from_millis(millis: u64) -> Timestamp {
     i64::try_from(millis).ok().and_then(|millis| Timestamp::from_millisecond(millis).ok()).unwrap_or(Timestamp::MAX)
 }
 
-/// Milliseconds since the Unix epoch; a time before it becomes 0.
+/// Converts to milliseconds since the Unix epoch; earlier times become 0.
 pub fn to_millis(time: Timestamp) -> u64 {
     u64::try_from(time.as_millisecond()).unwrap_or(0)
 }
 
-/// A span as people say it, in its two largest units: `45 s`, `12 min 30 s`, `3 h 20 min`, `2 d 5 h`.
+/// Formats a span in its two largest units: `45 s`, `12 min 30 s`, `3 h 20 min`, `2 d 5 h`.
 pub fn show_span(seconds: u64) -> String {
     let units = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
     let first = units.iter().position(|(unit, _)| seconds >= *unit).unwrap_or(units.len() - 1);
@@ -40,10 +41,10 @@ pub fn show_span(seconds: u64) -> String {
     units.iter().skip(first).take(2).filter_map(part).collect::<Vec<_>>().join(" ")
 }
 
-/// Reads a span: `90s`, `15m`, `24h`, `7d`, `2w`; a bare number is seconds.
+/// Parses a span: `90s`, `15m`, `24h`, `7d`, `2w`; a bare number is seconds.
 ///
 /// # Errors
-/// Wrong usage, one line.
+/// Wrong usage.
 pub fn parse_span(text: &str) -> Outcome<Duration> {
     if let Some(told) = describe_look_alike(text) {
         return Err(Failure::usage(format!("not a time span: {told}")));
@@ -68,10 +69,10 @@ pub fn parse_span(text: &str) -> Outcome<Duration> {
         .ok_or_else(|| Failure::usage(format!("'{text}' is not a time span; give for example 90s, 15m, 24h, 7d or 2w")))
 }
 
-/// Reads a point in time: RFC 3339, a date (its first moment in UTC), or a span from now (`24h`).
+/// Parses a point in time: RFC 3339, a date (its first moment in UTC), or a span from now (`24h`).
 ///
 /// # Errors
-/// Wrong usage, one line.
+/// Wrong usage.
 pub fn parse_time(text: &str, now: Timestamp) -> Outcome<Timestamp> {
     if let Ok(time) = text.parse::<Timestamp>() {
         return Ok(time);
@@ -84,10 +85,11 @@ pub fn parse_time(text: &str, now: Timestamp) -> Outcome<Timestamp> {
     now.checked_add(span).map_err(|_| Failure::usage(format!("'{text}' is too far away; give an earlier time")))
 }
 
-/// Reads a point in time that is over: RFC 3339, a date (its first moment in UTC), or a span back from now (`24h`).
+/// Parses a point in the past: RFC 3339, a date (its first moment in UTC), or a span before now
+/// (`24h`).
 ///
 /// # Errors
-/// Wrong usage, one line.
+/// Wrong usage.
 pub fn parse_past(text: &str, now: Timestamp) -> Outcome<Timestamp> {
     match parse_span(text) {
         Ok(span) => now.checked_sub(span).map_err(|_| Failure::usage(format!("'{text}' is too long ago; give a later time"))),
@@ -95,7 +97,7 @@ pub fn parse_past(text: &str, now: Timestamp) -> Outcome<Timestamp> {
     }
 }
 
-/// A span as people say it: `20 min`, `3 h`, `5 days`.
+/// Formats a span approximately: `20 min`, `3 h`, `5 days`.
 pub fn about(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {

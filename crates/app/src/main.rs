@@ -1,4 +1,4 @@
-//! `millpond`: daemon, client and embedded default in one binary.
+//! `millpond`: the daemon, its client, and the stand-alone `up`, in one binary.
 #![forbid(unsafe_code)]
 
 mod api;
@@ -22,16 +22,18 @@ use clap::Parser;
 use crate::command::{Cli, describe_elsewhere};
 use crate::failure::{Code, Failure};
 
-/// A pool's map is millions of small pieces that come and go; the C library's allocator gets slow among them.
+/// A pool's map allocates and frees millions of small pieces, with which the C library's allocator
+/// becomes slow.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// How long work beside the main thread, such as looking at a device, may take after everything else has ended.
+/// How long blocking work on other threads, such as inspecting a device, may continue after the
+/// command has ended.
 const LAST_WORK: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let words = || std::env::args_os().skip(1).filter_map(|word| word.into_string().ok());
-    // many verbs would take such a word for a name, and say something else about it
+    // many commands would take such a word for a name, and report a misleading error
     if let Some(told) = names::describe_odd_option(words()) {
         eprintln!("millpond: {told}");
         return ExitCode::from(Code::Usage as u8);
@@ -44,7 +46,8 @@ fn main() -> ExitCode {
     let outcome = match runtime {
         Ok(runtime) => {
             let outcome = runtime.block_on(cli.run());
-            // what still waits for a device or file system that hangs keeps nobody from ending
+            // work that waits for a hanging device or file system must not keep the process from
+            // ending
             runtime.shutdown_timeout(LAST_WORK);
             outcome
         }
@@ -61,15 +64,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints help where help was asked for, else what is wrong, and names letters that only look right.
+/// Prints the help if it was requested, else the error, and names characters that look like ASCII
+/// but are not.
 fn wrong_usage(error: &clap::Error) -> ExitCode {
-    // a word of another system: what is nearest by its letters is seldom what was meant
+    // clap suggests the command with the most similar spelling, which is rarely what a user of
+    // another system means
     let words: Vec<String> = std::env::args_os().filter_map(|word| word.into_string().ok()).collect();
     if let Some(told) = describe_elsewhere(error, &words) {
         eprintln!("millpond: {told}");
         return ExitCode::from(Code::Usage as u8);
     }
-    // Nobody reads a help that cannot be printed.
+    // An error while printing cannot be reported.
     let _ = error.print();
     if error.use_stderr() {
         let told = std::env::args().skip(1).find_map(|word| names::describe_look_alike(&word));

@@ -1,7 +1,9 @@
-//! Names of pools, volumes and snapshots, `pool/volume@snapshot`: the one place that knows their limits and characters.
+//! Names of pools, volumes and snapshots, `pool/volume@snapshot`; defines their limits and
+//! characters.
 //!
-//! A character outside the allowed set is named in the error; a look-alike of an allowed one (a Cyrillic letter, a dash that is no
-//! hyphen) is named with its code point and with what it looks like.
+//! An error names the character that is not allowed. If the character looks like an allowed one (a
+//! Cyrillic letter, a dash that is not a hyphen), the error gives its code point and the character
+//! that it looks like.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,19 +11,16 @@ use std::str::FromStr;
 #[cfg(test)]
 mod tests;
 
-/// Longest pool name in bytes: it has to fit the device label.
+/// Maximum length of a pool name in bytes, so that it fits into the device label.
 pub const MAX_POOL_NAME: usize = 64;
-/// Longest volume or snapshot name in bytes.
+/// Maximum length of a volume or snapshot name in bytes.
 pub const MAX_NAME: usize = 255;
 
-/// What a name is the name of.
+/// Kind of object that a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A pool.
     Pool,
-    /// A volume.
     Volume,
-    /// A snapshot.
     Snapshot,
 }
 
@@ -35,12 +34,13 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The text is not a name. Display is one line: what, why, what to do.
+/// A text that is not a valid name. Display is one line: the text, the reason, and a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NameError(String);
 
-/// Characters that look like an allowed one, by what they look like. Names follow the Unicode character database.
+/// Characters that look like allowed ones: character, look-alike, name in the Unicode character
+/// database.
 const LOOK_ALIKES: &[(char, char, &str)] = &[
     ('а', 'a', "CYRILLIC SMALL LETTER A"),
     ('е', 'e', "CYRILLIC SMALL LETTER IE"),
@@ -122,9 +122,9 @@ const LOOK_ALIKES: &[(char, char, &str)] = &[
     ('﹫', '@', "SMALL COMMERCIAL AT"),
 ];
 
-/// The allowed character that `c` looks like, with the name of `c`.
+/// Returns the allowed character that `c` looks like, and the name of `c`.
 fn look_alike(c: char) -> Option<(char, String)> {
-    // Fullwidth forms mirror ASCII at a fixed distance.
+    // Fullwidth forms have a fixed distance from ASCII.
     if ('\u{ff01}'..='\u{ff5e}').contains(&c) {
         let plain = char::from_u32(u32::from(c) - 0xfee0)?;
         return Some((plain, format!("FULLWIDTH FORM OF '{plain}'")));
@@ -132,7 +132,7 @@ fn look_alike(c: char) -> Option<(char, String)> {
     LOOK_ALIKES.iter().find(|(odd, ..)| *odd == c).map(|(_, plain, name)| (*plain, (*name).to_owned()))
 }
 
-/// Names the first character of `text` that only looks like ASCII, with its place; `None` when there is none.
+/// Describes the first character of `text` that only looks like ASCII; `None` if there is none.
 pub fn describe_look_alike(text: &str) -> Option<String> {
     text.chars().enumerate().find_map(|(at, c)| {
         let (plain, name) = look_alike(c)?;
@@ -144,8 +144,8 @@ pub fn describe_look_alike(text: &str) -> Option<String> {
     })
 }
 
-/// Names the first option on the command line that only looks like one: `–L` with an en dash, `—size`, or a Cyrillic letter in `-с`. Words after
-/// `--`, and a description, are anything.
+/// Describes the first word that only looks like an option: `–L` with an en dash, `—size`, or a
+/// Cyrillic letter in `-с`. Words after `--` and the value of `--description` are not checked.
 pub fn describe_odd_option(words: impl IntoIterator<Item = String>) -> Option<String> {
     let mut before = String::new();
     for word in words {
@@ -173,7 +173,7 @@ fn odd_option(word: &str) -> Option<String> {
     if !is_option || !straight.chars().all(same) {
         return None;
     }
-    // one long dash is what text programs make of two
+    // word processors replace two dashes by one long dash
     let dashes = if letters.len() > 1 && !word.starts_with('-') { "--" } else { straight.get(..straight.len() - letters.len())? };
     let value = value.map(|value| format!("={value}")).unwrap_or_default();
     Some(format!(
@@ -186,7 +186,7 @@ fn odd_option(word: &str) -> Option<String> {
 /// Checks one part of a name.
 ///
 /// # Errors
-/// One line saying which limit it breaks or which character is not allowed.
+/// The limit that it violates, or the character that is not allowed.
 pub fn check(kind: Kind, text: &str) -> Result<(), NameError> {
     let limit = if kind == Kind::Pool { MAX_POOL_NAME } else { MAX_NAME };
     if text.is_empty() {
@@ -216,9 +216,7 @@ pub fn check(kind: Kind, text: &str) -> Result<(), NameError> {
 /// `pool/volume`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VolumeName {
-    /// Pool.
     pub pool: String,
-    /// Volume.
     pub volume: String,
 }
 
@@ -231,9 +229,9 @@ impl fmt::Display for VolumeName {
 /// `pool/volume@snapshot`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SnapshotName {
-    /// The volume.
+    /// Volume of the snapshot.
     pub of: VolumeName,
-    /// The part after `@`.
+    /// Part after `@`.
     pub snapshot: String,
 }
 
@@ -243,7 +241,7 @@ impl fmt::Display for SnapshotName {
     }
 }
 
-/// A volume or one of its snapshots.
+/// Name of a volume or of one of its snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Name {
     /// `pool/volume`.
@@ -261,27 +259,27 @@ impl fmt::Display for Name {
     }
 }
 
-/// A pool, a volume or a snapshot: what `list` can be narrowed to.
+/// Scope of a list: a pool, a volume or a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// All of a pool.
+    /// Everything in a pool.
     Pool(String),
     /// One volume or snapshot.
     Name(Name),
 }
 
-/// What `destroy` is given: a volume, a snapshot, or a range of snapshots.
+/// Argument of `destroy`: a volume, a snapshot, or a range of snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Doomed {
     /// `pool/volume` or `pool/volume@snapshot`.
     One(Name),
-    /// `pool/volume@first%last`, both ends included; a missing end is the oldest or the newest.
+    /// `pool/volume@first%last`, inclusive; a missing end stands for the oldest or newest snapshot.
     Range {
-        /// The volume.
+        /// Volume of the snapshots.
         of: VolumeName,
-        /// First, by age.
+        /// Oldest snapshot of the range.
         first: Option<String>,
-        /// Last, by age.
+        /// Newest snapshot of the range.
         last: Option<String>,
     },
 }
@@ -306,7 +304,7 @@ impl FromStr for SnapshotName {
     }
 }
 
-/// Splits into pool, volume and what follows `@`, the last unchecked.
+/// Splits a name into pool, volume and the part after `@`, which is not checked.
 fn split(text: &str) -> Result<(VolumeName, Option<&str>), NameError> {
     let Some((pool, rest)) = text.split_once('/') else {
         if let Some(told) = describe_look_alike(text) {
@@ -367,7 +365,7 @@ impl FromStr for Doomed {
 }
 
 impl Doomed {
-    /// The volume that it is, or is of.
+    /// Returns the volume, or the volume of the snapshots.
     pub fn of(&self) -> &VolumeName {
         match self {
             Doomed::One(Name::Volume(of)) | Doomed::Range { of, .. } => of,
@@ -377,7 +375,7 @@ impl Doomed {
 }
 
 impl Name {
-    /// The pool's name.
+    /// Returns the pool's name.
     pub fn pool(&self) -> &str {
         match self {
             Name::Volume(name) => &name.pool,

@@ -1,4 +1,5 @@
-//! How long work shows: a bar on a terminal, a line a second elsewhere, and at its end a line with the result; all on stderr.
+//! Progress of long work on stderr: a bar on a terminal, else a line per second; and a line with
+//! the result at the end.
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use crate::size::Size;
 
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// Progress of one piece of work in bytes.
+/// Progress of an operation in bytes.
 pub struct Progress {
     what: String,
     bar: Option<ProgressBar>,
@@ -20,7 +21,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Work on `total` bytes, as known so far.
+    /// Starts with `total` bytes, as far as known.
     pub fn new(what: impl Into<String>, total: u64) -> Progress {
         let what = what.into();
         let bar = io::stderr().is_terminal().then(|| {
@@ -34,7 +35,7 @@ impl Progress {
         Progress { what, bar, begun: Instant::now(), last_line: Instant::now(), total }
     }
 
-    /// `remaining` bytes are left; more than before means that more work came.
+    /// Reports the remaining bytes. A number above the total raises the total.
     pub fn remaining(&mut self, remaining: u64) {
         self.total = self.total.max(remaining);
         let done = self.total - remaining;
@@ -48,19 +49,19 @@ impl Progress {
         }
     }
 
-    /// The largest number of bytes that were to do.
+    /// Returns the largest total so far, in bytes.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// All done: says what came of it, and how long it took.
+    /// Ends successfully: prints the result and the time taken.
     pub fn finish(self, result: &str) {
         let line = result_line(&self.what, result, self.begun.elapsed());
         self.give_up();
         eprintln!("{line}");
     }
 
-    /// It ended otherwise, which somebody else says.
+    /// Ends without a result; the caller reports why.
     pub fn give_up(self) {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();
@@ -68,7 +69,7 @@ impl Progress {
     }
 }
 
-/// The last line of long work.
+/// Formats the final line.
 fn result_line(what: &str, result: &str, took: Duration) -> String {
     let result = if result.is_empty() { String::new() } else { format!("{result}, ") };
     let took = if took.as_secs() < 60 { format!("{:.1} s", took.as_secs_f64()) } else { show_span(took.as_secs()) };
@@ -77,7 +78,7 @@ fn result_line(what: &str, result: &str, took: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! The last line.
+    //! The final line.
     use super::*;
 
     #[test]

@@ -1,4 +1,4 @@
-//! Sizes as people type and read them: powers of 1024.
+//! Sizes as users type and read them, in powers of 1024.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,33 +8,33 @@ use crate::names::describe_look_alike;
 #[cfg(test)]
 mod tests;
 
-/// The text is not a size. Display is one line.
+/// A text that is not a size. Display is one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SizeError(String);
 
-/// Unit letters by rising power of 1024.
+/// Unit letters in order of their power of 1024.
 const UNITS: [char; 7] = ['B', 'K', 'M', 'G', 'T', 'P', 'E'];
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
-/// A size, or a change of one.
+/// A new size, absolute or relative; in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeChange {
-    /// `10G`.
+    /// Absolute: `10G`.
     To(u64),
-    /// `+5G`.
+    /// Growth: `+5G`.
     By(u64),
-    /// `-5G`.
+    /// Reduction: `-5G`.
     Less(u64),
 }
 
 impl FromStr for Size {
     type Err = SizeError;
-    /// Reads `512`, `64k`, `10G`, `1.5T`, `8MiB`, `4KB`; one letter, `iB` and `B` forms all mean powers of 1024. A fraction of a
-    /// unit is rounded down to whole bytes.
+    /// Parses `512`, `64k`, `10G`, `1.5T`, `8MiB`, `4KB`; all units are powers of 1024. A fraction
+    /// of a unit is rounded down to whole bytes.
     fn from_str(text: &str) -> Result<Self, SizeError> {
         let wrong =
             |why: &str| SizeError(format!("'{}' is not a size: {why}; give for example 512, 64k, 10G, 1.5T or 8MiB", text.escape_debug()));
@@ -60,7 +60,7 @@ impl FromStr for Size {
     }
 }
 
-/// The power of 1024 that a unit stands for.
+/// Returns the power of 1024 that a unit stands for.
 fn power_of(unit: &str) -> Option<u32> {
     let mut letters = unit.chars();
     let Some(first) = letters.next() else { return Some(0) };
@@ -84,7 +84,7 @@ impl FromStr for SizeChange {
 }
 
 impl SizeChange {
-    /// The new size of what has `old` bytes now; `None` when it would be negative or too large.
+    /// Applies the change to `old` bytes; `None` if the result is negative or too large.
     pub fn apply(self, old: u64) -> Option<u64> {
         match self {
             SizeChange::To(to) => Some(to),
@@ -95,7 +95,7 @@ impl SizeChange {
 }
 
 impl fmt::Display for Size {
-    /// `512B`, `64K`, `1.50G`: at most two digits after the point, none for whole numbers.
+    /// Formats as `512B`, `64K`, `1.50G`: two digits after the point unless the number is whole.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut power = 0;
         let mut unit = 1u64;
@@ -107,7 +107,7 @@ impl fmt::Display for Size {
         if self.0.is_multiple_of(unit) {
             return write!(f, "{}{letter}", self.0 / unit);
         }
-        // Truncated, not rounded, so that a size never reads as more than it is.
+        // Truncated, not rounded, so that a size is never shown too large.
         let hundredths = u128::from(self.0) * 100 / u128::from(unit);
         write!(f, "{}.{:02}{letter}", hundredths / 100, hundredths % 100)
     }

@@ -1,4 +1,5 @@
-//! `status --check` and `pool status --check`: whether all is well, as an exit code, and what is not in one line each.
+//! `status --check` and `pool status --check`: reports health as an exit code, and each problem in
+//! one line.
 
 use std::time::Duration;
 
@@ -13,20 +14,20 @@ use crate::size::Size;
 #[cfg(test)]
 mod tests;
 
-/// Percent of a pool in use from which it is warned of.
+/// Percentage of a pool in use from which a warning is given.
 const FULL: u128 = 80;
 
-/// How bad a cause is.
+/// Severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// Attention is needed.
+    /// Needs attention.
     Warning,
     /// Redundancy, data or service is missing.
     Error,
 }
 
-/// One thing that is not as it should be.
+/// A problem that was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cause {
     level: Level,
@@ -35,7 +36,7 @@ pub struct Cause {
 }
 
 impl Cause {
-    /// A pool that is asked for is not there.
+    /// A problem of level error: the pool that was asked for is not available.
     pub fn no_pool(name: &str, failure: &Failure) -> Cause {
         Cause { level: Level::Error, pool: name.to_owned(), cause: failure.to_string() }
     }
@@ -47,7 +48,7 @@ struct Answer<'a> {
     causes: &'a [Cause],
 }
 
-/// Lists everything that `--check` warns of.
+/// Lists the problems that `--check` reports.
 pub fn causes(pools: &[Pool], exports: &[Export]) -> Vec<Cause> {
     let mut causes: Vec<Cause> = pools.iter().flat_map(of_pool).collect();
     for export in exports.iter().filter(|export| export.state != "online") {
@@ -55,7 +56,7 @@ pub fn causes(pools: &[Pool], exports: &[Export]) -> Vec<Cause> {
         let pool = pools.iter().find(|pool| pool.name == name);
         let level = match pool.map(|pool| pool.health.as_str()) {
             Some("online" | "readonly" | "degraded") => Level::Error,
-            // the pool is a cause already
+            // `of_pool` has already reported this pool.
             Some(_) => continue,
             None => Level::Warning,
         };
@@ -110,7 +111,8 @@ fn of_pool(pool: &Pool) -> Vec<Cause> {
     causes
 }
 
-/// Why a device of a pool in service is worth a warning of its own; what makes the pool degraded is in the pool's reason.
+/// Returns why a device of a pool in service deserves a warning of its own. Faults that make the
+/// pool degraded are in the pool's reason already.
 fn worry(device: &Device) -> Option<String> {
     let aside = matches!(device.class.as_str(), "cache" | "spare");
     match (device.state.as_str(), device.health.as_str()) {
@@ -125,10 +127,10 @@ fn because(reason: Option<&str>) -> String {
     reason.map(|reason| format!(": {reason}")).unwrap_or_default()
 }
 
-/// Prints the causes, and ends with the exit code that says how bad they are: 0, 1 or 4.
+/// Prints the problems. Without problems it succeeds (exit code 0).
 ///
 /// # Errors
-/// Something is not as it should be; or stdout cannot be written.
+/// Exit code 1 for warnings and 4 for errors; or stdout cannot be written.
 pub fn end(causes: &[Cause], how: &Listing) -> Outcome {
     let worst = causes.iter().map(|cause| cause.level).max();
     let (state, code) = match worst {

@@ -1,4 +1,4 @@
-//! The words of the command line, and which verb runs.
+//! The command line: its definition, and the dispatch to the command that was chosen.
 
 use std::path::PathBuf;
 
@@ -78,17 +78,18 @@ enum Verb {
 }
 
 impl Cli {
-    /// Runs the verb.
+    /// Runs the chosen command.
     ///
     /// # Errors
-    /// What the program ends with: an exit code and one line.
+    /// The exit code and the one-line message that the program ends with.
     pub async fn run(self) -> Outcome {
-        // not clap's: in its usage the option would look as if it were required
+        // Not clap's `env`: the usage line would show the option as required.
         let told = std::env::var_os("MILLPOND_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
         let given = self.socket.as_deref().or(told.as_deref());
         let client = Client::new(socket_path(given));
         match self.verb {
-            // it makes a daemon of its own: the environment names another one
+            // `up` starts its own daemon; `MILLPOND_SOCKET` names another one, so it is ignored
+            // here
             Verb::Up(up) => up.run(self.socket.as_deref()).await,
             Verb::Demo(demo) => demo.run().await,
             Verb::Serve(serve) => serve.run(given).await,
@@ -125,7 +126,7 @@ impl Cli {
 
 #[cfg(test)]
 mod tests {
-    //! The definition is consistent and every verb's help has an example.
+    //! The definition is consistent, and the help of every command has an example.
     use clap::{Command, CommandFactory};
 
     use super::*;

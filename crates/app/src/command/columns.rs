@@ -1,4 +1,4 @@
-//! What the lists show of each kind of thing.
+//! Columns of the tables that list commands print.
 
 use jiff::Timestamp;
 
@@ -12,7 +12,7 @@ fn text(text: &str) -> Cell {
     Cell::Text(text.to_owned())
 }
 
-/// A name, where there is one.
+/// A name, or an empty cell if there is none.
 fn known(name: &str) -> Cell {
     Cell::text_or_none(Some(name).filter(|name| !name.is_empty()))
 }
@@ -21,7 +21,7 @@ fn yes(flag: bool) -> Cell {
     text(if flag { "on" } else { "off" })
 }
 
-/// Volumes.
+/// Columns of volumes.
 pub const VOLUME: &[Column<Volume>] = &[
     Column { name: "name", cell: |v| text(&v.name), shown: Shown::Always },
     Column { name: "size", cell: |v| Cell::Bytes(v.size), shown: Shown::Always },
@@ -65,7 +65,9 @@ pub const VOLUME: &[Column<Volume>] = &[
     Column { name: "id", cell: |v| Cell::Count(u64::from(v.id)), shown: Shown::Asked },
 ];
 
-/// How much smaller than its blocks a volume is stored. What it uses is known of all states of it together, so of one with a single state alone.
+/// Compression ratio of a volume: referenced bytes per byte used. Usage is known only for all
+/// versions of a volume together, so the ratio is shown only for a volume without snapshots and
+/// origin.
 fn ratio(volume: &Volume) -> Cell {
     if volume.snapshots > 0 || volume.origin.is_some() || volume.unique_bytes == 0 {
         return Cell::None;
@@ -81,7 +83,7 @@ fn limit_of(volume: &Volume, name: &str) -> Cell {
     }
 }
 
-/// Snapshots.
+/// Columns of snapshots.
 pub const SNAPSHOT: &[Column<Snapshot>] = &[
     Column { name: "name", cell: |s| text(&s.name), shown: Shown::Always },
     Column { name: "created", cell: |s| Cell::Time(s.created), shown: Shown::Always },
@@ -97,7 +99,7 @@ pub const SNAPSHOT: &[Column<Snapshot>] = &[
     Column { name: "id", cell: |s| Cell::Count(s.id), shown: Shown::Asked },
 ];
 
-/// Pools.
+/// Columns of pools.
 pub const POOL: &[Column<Pool>] = &[
     Column { name: "name", cell: |p| text(&p.name), shown: Shown::Always },
     Column { name: "size", cell: |p| Cell::Bytes(p.size), shown: Shown::Always },
@@ -111,7 +113,7 @@ pub const POOL: &[Column<Pool>] = &[
     Column { name: "id", cell: |p| text(&p.id), shown: Shown::Asked },
 ];
 
-/// What `pool show` and `pool get` say.
+/// Properties that `pool show` and `pool get` print.
 pub const POOL_PROPERTIES: &[Column<Pool>] = &[
     Column { name: "name", cell: |p| text(&p.name), shown: Shown::Always },
     Column { name: "id", cell: |p| text(&p.id), shown: Shown::Always },
@@ -132,15 +134,15 @@ pub const POOL_PROPERTIES: &[Column<Pool>] = &[
     Column { name: "limits", cell: |p| Cell::text_or_none(limits(&p.devices).as_deref()), shown: Shown::Always },
 ];
 
-/// Devices of a pool.
+/// Columns of the devices of a pool.
 pub const DEVICE: &[Column<Device>] = &[
     Column { name: "id", cell: |d| known(&d.id), shown: Shown::Always },
-    // a missing one is at no path
+    // a missing device has no path
     Column { name: "path", cell: |d| if d.was.is_none() && d.path != d.id { known(&d.path) } else { Cell::None }, shown: Shown::Always },
     Column { name: "serial", cell: |d| Cell::text_or_none(d.serial.as_deref()), shown: Shown::Always },
     Column { name: "was", cell: |d| Cell::text_or_none(d.was.as_deref()), shown: Shown::Always },
     Column { name: "class", cell: |d| if d.class == UNKNOWN { Cell::None } else { text(&d.class) }, shown: Shown::Always },
-    // a spare takes the place of any device
+    // a spare may replace a device of any layout
     Column { name: "layout", cell: device_layout, shown: Shown::Always },
     Column { name: "state", cell: |d| text(&d.state), shown: Shown::Always },
     Column { name: "size", cell: |d| Cell::Bytes(d.size), shown: Shown::Always },
@@ -156,14 +158,14 @@ pub const DEVICE: &[Column<Device>] = &[
     Column { name: "flushes", cell: |d| Cell::Count(d.io.flushes), shown: Shown::Asked },
 ];
 
-/// The word for the state of a device whose pool is not in service.
+/// State of a device whose pool is not in service.
 const UNKNOWN: &str = "unknown";
 
 fn device_layout(device: &Device) -> Cell {
     if device.class == "spare" || device.layout == UNKNOWN { Cell::None } else { text(&device.layout) }
 }
 
-/// Events.
+/// Columns of events.
 pub const EVENT: &[Column<Event>] = &[
     Column { name: "time", cell: |e| Cell::Time(e.time), shown: Shown::Always },
     Column { name: "severity", cell: |e| text(e.severity.name()), shown: Shown::Always },
@@ -174,7 +176,7 @@ pub const EVENT: &[Column<Event>] = &[
     Column { name: "device", cell: |e| Cell::text_or_none(e.device.as_deref()), shown: Shown::Asked },
 ];
 
-/// Exports.
+/// Columns of exports.
 pub const EXPORT: &[Column<Export>] = &[
     Column { name: "id", cell: |e| Cell::Count(e.id), shown: Shown::Always },
     Column { name: "kind", cell: |e| text(&e.kind), shown: Shown::Always },
@@ -205,7 +207,7 @@ pub const EXPORT: &[Column<Export>] = &[
     Column { name: "volumes", cell: |e| Cell::Count(e.volumes.len() as u64), shown: Shown::Json },
 ];
 
-/// Pools found for import.
+/// Columns of pools found for import.
 pub const FOUND: &[Column<Found>] = &[
     Column { name: "name", cell: |f| text(&f.name), shown: Shown::Always },
     Column { name: "id", cell: |f| text(&f.id), shown: Shown::Always },
@@ -213,14 +215,14 @@ pub const FOUND: &[Column<Found>] = &[
     Column { name: "devices", cell: |f| text(&f.devices.join(",")), shown: Shown::Always },
     Column { name: "missing", cell: |f| text(&numbers(&f.missing)), shown: Shown::Programs },
     Column { name: "missing_devices", cell: |f| Cell::text_or_none(missing(f).as_deref()), shown: Shown::People },
-    // the same for programs, which have a list
+    // the same in JSON, where `missing` is a list of numbers
     Column { name: "missing_devices", cell: |f| Cell::text_or_none(missing(f).as_deref()), shown: Shown::Json },
     Column { name: "in_use_by", cell: |f| Cell::text_or_none(used_by(f).as_deref()), shown: Shown::People },
     Column { name: "used_by", cell: |f| Cell::text_or_none(f.used_by.as_deref()), shown: Shown::Json },
     Column { name: "used_at", cell: |f| f.used_at.map_or(Cell::None, Cell::Time), shown: Shown::Json },
 ];
 
-/// How many devices were not found, and which, as far as that is known.
+/// Describes how many devices were not found, and which ones as far as that is known.
 pub fn missing(found: &Found) -> Option<String> {
     let missing = found.missing.len();
     let of = format!("{missing} of {}", found.devices.len() + missing);
@@ -230,21 +232,21 @@ pub fn missing(found: &Found) -> Option<String> {
     (missing > 0).then(|| of + &known)
 }
 
-/// Names the other host that has a pool, and how long ago it was last seen.
+/// Names the other host that has the pool, and how long ago its claim was last seen.
 fn used_by(found: &Found) -> Option<String> {
     let host = found.used_by.as_ref()?;
     let ago = |at: Timestamp| u64::try_from(now().duration_since(at).as_secs()).unwrap_or(0);
     Some(found.used_at.map_or_else(|| host.clone(), |at| format!("{host}, seen {} ago", show_span(ago(at)))))
 }
 
-/// What a rebuild loses.
+/// Columns of the ranges that a rebuild loses.
 pub const LOST: &[Column<LostRange>] = &[
     Column { name: "name", cell: |l| text(&l.name), shown: Shown::Always },
     Column { name: "offset", cell: |l| Cell::Count(l.offset), shown: Shown::Always },
     Column { name: "length", cell: |l| Cell::Bytes(l.length), shown: Shown::Always },
 ];
 
-/// A pool whose import goes back, and what that loses.
+/// Columns of pools whose import goes back to an older checkpoint, with the loss.
 pub const GOES_BACK: &[Column<Found>] = &[
     Column { name: "name", cell: |f| text(&f.name), shown: Shown::Always },
     Column { name: "id", cell: |f| text(&f.id), shown: Shown::Always },
@@ -263,7 +265,7 @@ pub const GOES_BACK: &[Column<Found>] = &[
     },
 ];
 
-/// Background work.
+/// Columns of background jobs.
 pub const JOB: &[Column<Job>] = &[
     Column { name: "id", cell: |j| text(&j.id), shown: Shown::Always },
     Column { name: "pool", cell: |j| text(&j.pool), shown: Shown::Always },
@@ -276,7 +278,7 @@ pub const JOB: &[Column<Job>] = &[
     Column { name: "errors", cell: |j| Cell::Count(j.errors), shown: Shown::Json },
 ];
 
-/// Groups of a pool and what they hold.
+/// Columns of groups with their allocation.
 pub const GROUP_FILL: &[Column<GroupFill>] = &[
     Column { name: "devices", cell: |g| text(&g.devices.join(" ")), shown: Shown::Always },
     Column { name: "size", cell: |g| Cell::Bytes(g.size), shown: Shown::Always },
@@ -284,7 +286,7 @@ pub const GROUP_FILL: &[Column<GroupFill>] = &[
     Column { name: "surplus", cell: |g| Cell::Bytes(g.surplus), shown: Shown::Always },
 ];
 
-/// Restore points of a pool.
+/// Columns of restore points.
 pub const CHECKPOINT: &[Column<Checkpoint>] = &[
     Column { name: "id", cell: |c| Cell::Count(c.id), shown: Shown::Always },
     Column { name: "time", cell: |c| Cell::Time(c.time), shown: Shown::Always },
@@ -297,7 +299,7 @@ pub const CHECKPOINT: &[Column<Checkpoint>] = &[
     Column { name: "reason", cell: |c| Cell::text_or_none(c.reason.as_deref()), shown: Shown::Always },
 ];
 
-/// A layout as people write it.
+/// Formats a layout for display.
 pub fn layout(layout: LayoutSpec) -> String {
     match layout {
         LayoutSpec::Linear => "linear".to_owned(),
@@ -312,7 +314,7 @@ fn paths(devices: &[Device]) -> String {
     paths.join(",")
 }
 
-/// What a device is capped at.
+/// Formats the caps of a device; `None` if it has none.
 pub fn limit(cap: &DeviceCap) -> Option<String> {
     let bytes = cap.bps.map(|bps| format!("{}/s", crate::size::Size(bps)));
     let operations = cap.iops.map(|iops| format!("{iops} operations/s"));
@@ -325,7 +327,7 @@ fn limits(devices: &[Device]) -> Option<String> {
     if capped.is_empty() { None } else { Some(capped.join("; ")) }
 }
 
-/// Whether clients encrypt.
+/// TLS mode of an export.
 fn tls(export: &Export) -> &'static str {
     match export.tls.as_ref().map(|tls| tls.mode) {
         None => "off",
@@ -334,7 +336,7 @@ fn tls(export: &Export) -> &'static str {
     }
 }
 
-/// A limit of this export's own.
+/// A limit set for this export, or `default`.
 fn bound(limit: Option<u32>) -> Cell {
     limit.map_or_else(|| text("default"), |limit| Cell::Count(limit.into()))
 }

@@ -1,4 +1,4 @@
-//! Ready-made lines to use an export.
+//! Ready-made command lines and XML with which clients use an export.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,23 +11,24 @@ use crate::daemon::reachable;
 #[cfg(test)]
 mod tests;
 
-/// How other programs are told about an export; `None` where a program cannot do what the export asks for.
+/// Configuration of client programs for an export. `None` where a program does not support what the
+/// export requires.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lines {
     /// Options of `qemu-system-*`.
     pub qemu: Option<String>,
     /// Elements of a libvirt domain.
     pub libvirt: Option<String>,
-    /// A command for a Proxmox VE host.
+    /// Command for a Proxmox VE host.
     pub proxmox: Option<String>,
-    /// A command that makes a block device of it, with the kernel's client.
+    /// `nbd-client` command that makes a block device of the export.
     pub nbd_client: Option<String>,
-    /// A command that mounts a file system on that device, to be read.
+    /// Command that mounts a file system of this block device read-only.
     pub mount: Option<String>,
 }
 
 impl Lines {
-    /// Each with the program's name.
+    /// Formats the lines, each below the name of its program.
     pub fn text(&self) -> String {
         let named = [
             ("QEMU", &self.qemu),
@@ -39,7 +40,7 @@ impl Lines {
         let mut text = String::new();
         for (name, line) in named {
             if let Some(line) = line {
-                // Writing to a string does not fail.
+                // Writing to a string cannot fail.
                 let _ = writeln!(text, "{name}\n  {line}");
             }
         }
@@ -47,7 +48,7 @@ impl Lines {
     }
 }
 
-/// The address parts that clients want.
+/// Address of an NBD server, in the parts that clients take.
 enum Server<'a> {
     Unix(&'a str),
     Tcp(String, String),
@@ -71,10 +72,12 @@ fn sectors(profile: &str) -> (u32, u32) {
     }
 }
 
-/// Most disks have partitions; and a file system that a guest has mounted is destroyed by a second one who writes.
+/// Most disks have partitions. The mount is read-only because a second writer destroys a file
+/// system that a guest has mounted.
 const MOUNT: &str = "mount -o ro /dev/nbd0p1 /mnt    # without partitions /dev/nbd0; never with a guest on it";
 
-/// The lines for an export of a volume with a sector profile; `None` when it is of another kind or has no address.
+/// Builds the lines for an export of a volume with a sector profile. `None` if the export is of
+/// another kind or has no address.
 pub fn lines(export: &Export, profile: &str) -> Option<Lines> {
     match export.kind.as_str() {
         "nbd" => {}
@@ -94,7 +97,8 @@ pub fn lines(export: &Export, profile: &str) -> Option<Lines> {
     })
 }
 
-/// The guest's memory must be shared, which is said outside of the disk. Sectors and the right to write are told by the device itself.
+/// Lines for a vhost-user export. The guest's memory must be shared, which QEMU and libvirt
+/// configure outside the disk. Sector size and read-only state are reported by the device itself.
 fn vhost_user(socket: &str) -> Option<Lines> {
     let qemu = format!(
         "-object memory-backend-memfd,id=memory,size=MEMORY,share=on -machine memory-backend=memory \
@@ -110,18 +114,18 @@ fn vhost_user(socket: &str) -> Option<Lines> {
     Some(Lines { qemu: Some(qemu), libvirt: Some(libvirt), ..Lines::default() })
 }
 
-/// A word as a shell takes it: in quotes where it has anything that a shell would read otherwise.
+/// Quotes a word for a shell if it contains characters that a shell interprets.
 pub fn shell(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "./_-=,:@%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { in_quotes(word) }
 }
 
-/// The same, in quotes in any case.
+/// Quotes a word for a shell.
 fn in_quotes(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Text between single quotes in XML.
+/// Escapes text for an XML attribute in single quotes.
 fn attribute(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&apos;")
 }
@@ -130,7 +134,8 @@ fn has_keys(tls: &ExportTls) -> bool {
     tls.credentials == "psk"
 }
 
-/// The directory of client credentials: for keys the file's own, where it has the name that QEMU looks for.
+/// Directory of the client's credentials. For PSK it is the directory of the key file, if the file
+/// has the name `keys.psk`, which QEMU requires.
 fn credentials_dir(tls: &ExportTls) -> String {
     let keys = tls.files.first().map(Path::new).filter(|path| has_keys(tls) && path.file_name() == Some("keys.psk".as_ref()));
     let dir = keys.and_then(Path::parent).map(|dir| dir.display().to_string());
@@ -153,7 +158,7 @@ fn qemu(export: &Export, server: &Server<'_>, (logical, physical): (u32, u32)) -
             object = format!("tls-creds-psk,id=millpond0-tls,endpoint=client,dir={dir},username={user}");
         } else {
             object = format!("tls-creds-x509,id=millpond0-tls,endpoint=client,dir={dir}");
-            // Over a unix socket there is no host name to find in the certificate.
+            // Over a unix socket QEMU knows no host name to check the certificate against.
             if matches!(server, Server::Unix(_)) {
                 creds += ",tls-hostname=NAME_IN_CERTIFICATE";
             }
@@ -161,7 +166,8 @@ fn qemu(export: &Export, server: &Server<'_>, (logical, physical): (u32, u32)) -
         creds.insert(0, ',');
         object = format!("-object {} ", shell(&object));
     }
-    // The server tells the guest's flushes and discards apart; a daemon that restarts is waited for.
+    // `discard=unmap` passes the guest's discards on; `reconnect-delay` waits for a daemon that
+    // restarts.
     let blockdev = shell(&format!("driver=nbd,node-name={node},{at}{creds},discard=unmap,reconnect-delay=30{read_only}"));
     format!(
         "{object}-blockdev {blockdev} \
@@ -169,7 +175,7 @@ fn qemu(export: &Export, server: &Server<'_>, (logical, physical): (u32, u32)) -
     )
 }
 
-/// libvirt knows TLS with certificates alone.
+/// libvirt supports TLS with certificates only.
 fn libvirt(export: &Export, server: &Server<'_>, (logical, physical): (u32, u32)) -> Option<String> {
     if export.tls.as_ref().is_some_and(has_keys) {
         return None;
@@ -191,7 +197,7 @@ fn libvirt(export: &Export, server: &Server<'_>, (logical, physical): (u32, u32)
     ))
 }
 
-/// nbd-client knows TLS with certificates alone, and needs their files.
+/// nbd-client supports TLS with certificates only, and needs the paths of their files.
 fn nbd_client(export: &Export, server: &Server<'_>, block: u32) -> Option<String> {
     let tls = match &export.tls {
         None => String::new(),

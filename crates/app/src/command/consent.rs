@@ -1,4 +1,4 @@
-//! The user's word before something is lost.
+//! Confirmation by the user before data is lost.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -17,16 +17,16 @@ pub struct Consent {
     pub yes: bool,
 }
 
-/// What a dry run says of clients that stand in the way.
+/// Dry-run message about connected clients that would block the operation.
 pub fn refused_for(connected: &[String]) -> String {
     format!("it would be refused without --force: connected are {}\n", connected.join(", "))
 }
 
-/// Names in the one line that says what would be lost; on a terminal all are listed.
+/// Names shown in a question of one line; on a terminal all names are listed before the question.
 const NAMED: usize = 8;
 
 impl Consent {
-    /// The same for several things, all of which are listed where somebody can be asked.
+    /// Asks once for several things. On a terminal all of them are listed first.
     ///
     /// # Errors
     /// When the user does not agree.
@@ -43,7 +43,7 @@ impl Consent {
         }
     }
 
-    /// Asks on a terminal; elsewhere `-y` must have been given.
+    /// Asks on a terminal. Without a terminal, `-y` must have been given.
     ///
     /// # Errors
     /// When the user does not agree.
@@ -57,7 +57,7 @@ impl Consent {
             )));
         }
         let mut err = io::stderr().lock();
-        // A question that cannot be shown is answered by nobody, and that is a no.
+        // If the question cannot be shown, no answer arrives, which counts as no.
         let _ = write!(err, "{verb}: {lost} will be lost. Go on? [y/N] ").and_then(|()| err.flush());
         let mut answer = String::new();
         let read = io::stdin().lock().read_line(&mut answer);

@@ -1,4 +1,4 @@
-//! `create`: a new volume.
+//! `create`: creates a volume.
 
 use clap::Args;
 
@@ -30,7 +30,6 @@ pub struct Create {
 }
 
 impl Create {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let name: VolumeName = self.name.parse()?;
         let Size(size) = self.size.parse()?;
@@ -49,7 +48,7 @@ impl Create {
     }
 }
 
-/// Reads `PROP=VAL`.
+/// Parses `PROP=VAL` into `properties`.
 pub fn assign(word: &str, properties: &mut SetProperties) -> Outcome {
     let Some((property, value)) = word.split_once('=') else {
         return Err(Failure::usage(format!("'{word}' is not PROP=VAL; give for example compression=lz4")));
@@ -78,7 +77,7 @@ pub fn assign(word: &str, properties: &mut SetProperties) -> Outcome {
     Ok(())
 }
 
-/// Bytes; `none` is 0.
+/// Parses a number of bytes; `none` is 0.
 fn amount(property: &str, word: &str) -> Outcome<u64> {
     if word == "none" {
         return Ok(0);
@@ -87,13 +86,13 @@ fn amount(property: &str, word: &str) -> Outcome<u64> {
     size.map(|Size(amount)| amount).map_err(|e: SizeError| Failure::usage(format!("{property}: {e}, or none")))
 }
 
-/// Requests per second, bytes per second, or seconds; `none` is 0.
+/// Parses requests per second, bytes per second, or seconds; `none` is 0.
 fn limit(property: &str, word: &str) -> Outcome<u64> {
     let is_length = property.ends_with("_length");
     if property.starts_with("bps") && !is_length {
         return amount(property, word);
     }
-    // 10k requests are a number that people write
+    // `amount` also reads numbers of requests such as 10k
     amount(property, word).map_err(|_| {
         let (what, example) = if is_length { ("seconds", "10") } else { ("requests per second", "1000 or 20k") };
         Failure::usage(format!("{property}: '{}' is not a number of {what}; give for example {example}, or none", word.escape_debug()))
@@ -110,7 +109,7 @@ fn switch(property: &str, word: &str) -> Outcome<bool> {
 
 #[cfg(test)]
 mod tests {
-    //! Property words.
+    //! Parsing of properties.
     use super::*;
     use crate::failure::Code;
 

@@ -1,4 +1,4 @@
-//! `demo`: a guided minute on a throw-away pool. Every figure it prints was just measured.
+//! `demo`: a guided tour on a temporary pool. Every figure that it prints was measured just before.
 
 mod load;
 
@@ -23,9 +23,9 @@ const POOL: &str = "demo";
 const DISK: &str = "demo/disk";
 const POOL_BYTES: u64 = 4 << 30;
 const DISK_BYTES: u64 = 1 << 30;
-/// What the load writes to.
+/// Bytes at the start of the disk that the load writes to.
 const REGION: u64 = 256 << 20;
-/// Where the blocks lie that are checked after the rollback: beyond the load's.
+/// Offset of the blocks that are checked after the rollback: beyond the region of the load.
 const CHECKED_AT: u64 = 512 << 20;
 const CHECKED_BYTES: usize = 8 << 20;
 const SNAPSHOTS: u32 = 24;
@@ -50,7 +50,6 @@ fn broken(error: io::Error) -> Failure {
 }
 
 impl Demo {
-    /// Runs it.
     pub async fn run(self) -> Outcome {
         let base = self.dir.as_deref().map_or_else(std::env::temp_dir, absolute);
         let room = rustix::fs::statvfs(&base).map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)).unwrap_or(u64::MAX);
@@ -62,7 +61,7 @@ impl Demo {
                 Size(POOL_BYTES)
             )));
         }
-        // Removed when dropped, whichever way this ends short of a kill.
+        // Dropping it removes the directory, however this function ends; only a kill leaves it.
         let dir = tempfile::Builder::new().prefix("millpond-demo-").tempdir_in(&base);
         let dir = dir.map_err(|e| Failure::failed(format!("cannot make a directory in {}: {e}; give --dir DIR", base.display())))?;
         let mut signals = Signals::catch()?;
@@ -78,7 +77,7 @@ impl Demo {
     }
 }
 
-/// A daemon with one pool, one volume and one export, all in `dir`.
+/// Starts a daemon with one pool, one volume and one export, all in `dir`.
 async fn start(dir: &Path) -> Outcome<(Daemon, PathBuf)> {
     let file = dir.join("demo.millpond");
     say(&format!("A pool of {} in {} with a volume of {}, served over NBD.\n", Size(POOL_BYTES), file.display(), Size(DISK_BYTES)))?;
@@ -132,7 +131,7 @@ async fn show(daemon: &Daemon, socket: &Path) -> Outcome {
     say("\nThe throw-away pool is removed. To keep one: millpond up\n")
 }
 
-/// Writes the load's region once, so that every later write replaces something.
+/// Writes the load's region once, so that every later write overwrites data.
 async fn fill(socket: &Path) -> Outcome {
     let socket = socket.to_owned();
     let began = Instant::now();
@@ -149,7 +148,8 @@ async fn fill(socket: &Path) -> Outcome {
     say(&format!("{} written in order and flushed: {}/s.\n", Size(REGION), Size(rate as u64)))
 }
 
-/// Known blocks, a snapshot, other blocks, a rollback: the known ones must be back.
+/// Writes known blocks, takes a snapshot, overwrites the blocks, rolls back, and checks that the
+/// known blocks are back.
 async fn go_back(daemon: &Daemon, socket: &Path) -> Outcome {
     let pattern = |seed: u8| -> Vec<u8> { (0..CHECKED_BYTES).map(|n| (n / 4096).to_le_bytes()[0] ^ seed).collect() };
     let (good, bad) = (pattern(0x5a), pattern(0xa5));
@@ -199,7 +199,7 @@ async fn snapshot(daemon: &Daemon, name: &str) -> Outcome {
     daemon.create_snapshots(request).await.map(drop).map_err(failed)
 }
 
-/// Lets the load run for a while; ends early when it failed.
+/// Lets the load run for `time`; an error if the load has failed by then.
 async fn watch(load: &Load, time: Duration) -> Outcome {
     tokio::time::sleep(time).await;
     if load.failed() { Err(Failure::failed("the demo's load ended early; see 'millpond pool status'")) } else { Ok(()) }

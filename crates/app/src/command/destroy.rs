@@ -1,4 +1,4 @@
-//! `destroy`: volumes, snapshots and ranges of snapshots.
+//! `destroy`: destroys volumes, snapshots and ranges of snapshots.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -63,7 +63,6 @@ pub struct Destroy {
 }
 
 impl Destroy {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let wipe = self.wipe.as_deref().map_or(Ok(None), wipe_of)?;
         let names = expand(client, &self.names, Wanted::Doomed).await?;
@@ -83,7 +82,7 @@ impl Destroy {
             match client.post("/v1/destroy", &self.request(names, wipe, false)).await {
                 Ok(gone) => add(&mut done, gone),
                 Err(failure) => {
-                    // what other pools have lost is said all the same
+                    // report what other pools have destroyed, although this pool failed
                     if !done.destroyed.is_empty() {
                         self.tell(&done)?;
                     }
@@ -129,7 +128,7 @@ impl Destroy {
         let bytes = what.freed_bytes;
         let _ = match self.parsable {
             false if bytes == 0 && what.exact => writeln!(text, "{frees} 0B"),
-            // what several of them share is known when they are gone
+            // space that several snapshots share is known only after they are destroyed
             false if bytes == 0 => writeln!(text, "{frees} what they alone share, which is not counted beforehand"),
             false if bytes < 1024 => writeln!(text, "{frees} {least}{}", Size(bytes)),
             true => writeln!(text, "{frees} {least}{bytes}"),
@@ -142,7 +141,7 @@ impl Destroy {
     }
 }
 
-/// Names by pool: each pool decides on all of its own at once.
+/// Groups names by pool, because each pool decides on all of its names in one request.
 fn by_pool(names: Vec<String>) -> Outcome<BTreeMap<String, Vec<String>>> {
     let mut pools: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for name in names {
@@ -156,7 +155,7 @@ fn nothing(dry_run: bool) -> api::Destroyed {
     api::Destroyed { destroyed: Vec::new(), freed_bytes: 0, exact: true, wiping: None, unexported: Vec::new(), dry_run }
 }
 
-/// What another pool loses.
+/// Adds the result of another pool.
 fn add(sum: &mut api::Destroyed, more: api::Destroyed) {
     sum.destroyed.extend(more.destroyed);
     sum.freed_bytes += more.freed_bytes;
@@ -170,7 +169,7 @@ fn add(sum: &mut api::Destroyed, more: api::Destroyed) {
     };
 }
 
-/// The value of `--wipe`, or of `-o`.
+/// Parses the value of `--wipe`, or of `-o`.
 fn wipe_of(option: &str) -> Result<Option<api::WipeMode>, Failure> {
     match option.strip_prefix("wipe=").unwrap_or(option) {
         "none" => Ok(None),
@@ -180,7 +179,7 @@ fn wipe_of(option: &str) -> Result<Option<api::WipeMode>, Failure> {
     }
 }
 
-/// What a wipe does, in words.
+/// Describes a wipe.
 pub fn wiping_line(wiping: &api::Wiping, dry_run: bool) -> String {
     let (moved, erased) = (Size(wiping.moved_bytes), Size(wiping.erased_bytes));
     match dry_run {

@@ -1,4 +1,4 @@
-//! `diff`: the ranges in which two states of a volume differ.
+//! `diff`: lists the ranges in which two versions of a volume differ.
 
 use clap::Args;
 
@@ -27,7 +27,6 @@ const EXTENT: &[Column<DiffExtent>] = &[
 ];
 
 impl Diff {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let older: SnapshotName = self.older.parse()?;
         let newer: Option<Name> = self.newer.as_deref().map(str::parse).transpose()?;

@@ -1,11 +1,13 @@
-//! Words of other systems, and what to say here: zfs and zpool, LVM, rbd, qemu-img, git.
+//! Commands of other systems (zfs and zpool, LVM, rbd, qemu-img, git), and the Millpond command for
+//! each.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 
 use super::Cli;
 
-/// Words, and what to do instead. A word may mean several things: then the line says which.
+/// Commands of other systems, and a hint for each. If a word has several meanings, the hint names
+/// them.
 const WORDS: &[(&[&str], &str)] = &[
     (
         &["history", "log", "logs", "messages", "watch"],
@@ -103,7 +105,7 @@ const WORDS: &[(&[&str], &str)] = &[
     (&["policy", "schedule", "token", "key", "completions", "man", "publish", "bucket", "cost"], "it is not in this version"),
 ];
 
-/// The answer to an unknown verb whose meaning is known: one line.
+/// Returns a one-line hint for an unknown command, if its meaning is known.
 pub fn describe(error: &clap::Error, words: &[String]) -> Option<String> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
@@ -119,14 +121,14 @@ pub fn describe(error: &clap::Error, words: &[String]) -> Option<String> {
     Some(format!("no command '{said}': {told}"))
 }
 
-/// A name where a protocol or a verb should be.
+/// A hint if a volume's name is given where a protocol is expected.
 fn is_name(word: &str, words: &[String]) -> Option<String> {
     let export = words.iter().any(|said| said == "export");
     (export && word.contains('/'))
         .then(|| format!("'{word}' is no protocol: say 'millpond export nbd {word}', or vhost-user in place of nbd"))
 }
 
-/// The meaning of a verb of another system.
+/// A hint for a command of another system.
 fn meant(word: &str, of_pools: bool) -> Option<String> {
     let lower = word.to_lowercase();
     let all = Cli::command();
@@ -135,7 +137,7 @@ fn meant(word: &str, of_pools: bool) -> Option<String> {
         let found = command.and_then(|command| command.find_subcommand(name));
         found.is_some_and(|found| !found.is_hide_set())
     };
-    // a verb of the other floor, or of this one with another ending
+    // `pool` commands given without `pool`, or the reverse, or in the plural
     let singular = lower.strip_suffix('s').unwrap_or(&lower);
     let known = |name: &str| -> Option<String> {
         match (has(pool, name), has(Some(&all), name)) {
@@ -151,7 +153,7 @@ fn meant(word: &str, of_pools: bool) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    //! Words that people bring along.
+    //! Commands that users of other systems try.
     use clap::Parser;
 
     use super::*;

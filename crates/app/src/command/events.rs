@@ -1,4 +1,4 @@
-//! `events`: what happened, and what happens.
+//! `events`: lists past events and follows new ones.
 
 use std::io::{self, Write};
 
@@ -36,7 +36,6 @@ pub struct Events {
 }
 
 impl Events {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let since = self.since.as_deref().map(|text| instant::parse_past(text, instant::now())).transpose()?;
         let since = if self.follow { since } else { Some(since.unwrap_or_default()) };
@@ -81,7 +80,7 @@ impl Events {
         Ok(())
     }
 
-    /// One event as one line of JSON; false when nobody reads any more.
+    /// Prints one event as one line of JSON; false if stdout was closed by its reader.
     fn print_json(&self, event: &Event) -> Outcome<bool> {
         if !self.how.columns.is_empty() {
             return print(std::slice::from_ref(event), EVENT, &self.how).map(|()| true);
@@ -96,7 +95,7 @@ fn read(line: &str) -> Outcome<Event> {
         .map_err(|e| Failure::failed(format!("the daemon's answer is not understood: {e}; use the millpond that belongs to it")))
 }
 
-/// Writes to stdout at once; false when nobody reads any more.
+/// Writes to stdout and flushes; false if stdout was closed by its reader.
 fn write(text: &str) -> Outcome<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

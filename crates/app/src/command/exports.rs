@@ -1,4 +1,4 @@
-//! `export`, `exports`, `unexport`.
+//! `export`, `exports` and `unexport`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,6 @@ pub struct ExportVerb {
 }
 
 impl ExportVerb {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         match (self.kind, self.from) {
             (Some(kind), None) => kind.run(client).await,
@@ -157,14 +156,13 @@ impl Whose {
     }
 }
 
-/// A path as the API carries it.
+/// Returns an absolute path as text, as the API takes it.
 pub fn path_text(path: &Path) -> Outcome<String> {
     let path = absolute(path);
     path.to_str().map(str::to_owned).ok_or_else(|| Failure::usage(format!("{} is not UTF-8; give another path", path.display())))
 }
 
 impl ExportKind {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         match self {
             ExportKind::Nbd(nbd) => nbd.run(client).await,
@@ -272,10 +270,9 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let mut exports: Vec<Export> = client.get("/v1/exports").await?;
-        // programs have one line of each export
+        // scripts get exactly one line per export
         let of_people = self.how.format == Format::Table && self.how.columns.is_empty() && !self.how.no_header;
         let meant = self.export.as_ref().map(|word| find(&exports, word)).transpose()?;
         if let Some(ids) = &meant {
@@ -312,7 +309,7 @@ impl Exports {
     }
 }
 
-/// A line of an export, and one of each of its files, as if that were an export by itself.
+/// Returns the export, followed by its mounted files as rows of their own.
 fn with_volumes(mut export: Export) -> Vec<Export> {
     let volumes = std::mem::take(&mut export.volumes);
     let line = |volume: ExportVolume| {
@@ -324,7 +321,7 @@ fn with_volumes(mut export: Export) -> Vec<Export> {
     std::iter::once(export).chain(files).collect()
 }
 
-/// An export, and how to use it.
+/// An export with the lines to use it.
 #[derive(Serialize)]
 struct WithLines {
     #[serde(flatten)]
@@ -332,10 +329,10 @@ struct WithLines {
     lines: Option<Lines>,
 }
 
-/// The lines of an export; its volume knows the sectors.
+/// Returns the lines to use an export; the sector profile is asked of its volume.
 async fn lines(client: &Client, export: &Export) -> Outcome<Option<Lines>> {
     if export.kind == "fuse" {
-        return Ok(None); // of a pool: a mount needs no line
+        return Ok(None); // a mount of a pool needs no lines
     }
     let name = export.name.split('@').next().unwrap_or_default();
     let volume: Volume = client.get(&format!("/v1/volumes/{name}")).await?;
@@ -358,7 +355,6 @@ pub struct Unexport {
 }
 
 impl Unexport {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let exports: Vec<Export> = client.get("/v1/exports").await?;
         let mut ids = BTreeSet::new();
@@ -372,10 +368,10 @@ impl Unexport {
     }
 }
 
-/// The exports that a number, a name, a pattern or an address means.
+/// Returns the ids of exports that `word` names: an id, a name, a pattern or an address.
 fn find(exports: &[Export], word: &str) -> Outcome<Vec<u64>> {
     if let Ok(id) = word.parse() {
-        // one that is not there is refused by who knows
+        // whether this id exists is checked by the daemon
         return Ok(vec![id]);
     }
     let path = absolute(Path::new(word));

@@ -1,4 +1,5 @@
-//! `fuse-guard`: the process that clears a mount away when the daemon has died. The daemon starts it; nobody else needs it.
+//! `fuse-guard`: a process that unmounts a FUSE mount after the daemon has died. Only the daemon
+//! starts it.
 
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -19,10 +20,10 @@ pub struct FuseGuard {
 }
 
 impl FuseGuard {
-    /// Runs it.
     pub async fn run(self) -> Outcome {
         let fail = |e: io::Error| Failure::failed(format!("cannot guard {}: {e}", self.dir.display()));
-        // Out of reach of what is sent to the daemon's terminal or group. Signals that ask to end are not obeyed: the mount decides.
+        // Detaches from the daemon's terminal and process group. Signals that ask it to end are
+        // ignored: it ends only after the mount is gone.
         let _ = rustix::process::setsid();
         let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
         let _caught = kinds.map(signal);

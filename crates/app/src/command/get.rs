@@ -1,4 +1,4 @@
-//! `show`, `get` and `set`: one volume or snapshot and its properties.
+//! `show`, `get` and `set`: a volume or snapshot and its properties.
 
 use clap::Args;
 use jiff::Timestamp;
@@ -44,7 +44,6 @@ struct WithExports {
 }
 
 impl Show {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let name: Name = self.name.parse()?;
         if self.map {
@@ -95,7 +94,7 @@ impl Show {
     }
 }
 
-/// The holds of a snapshot, a line each.
+/// Lists the holds of a snapshot, one per line.
 fn holds(snapshot: &Snapshot) -> String {
     let time = |time: Option<Timestamp>| time.map_or_else(|| "-".to_owned(), |time| Cell::Time(time).show(false));
     let line = |hold: &SnapshotHold| {
@@ -106,12 +105,12 @@ fn holds(snapshot: &Snapshot) -> String {
     snapshot.hold_list.iter().map(line).collect()
 }
 
-/// All columns, those that lists show only when asked included.
+/// Makes all columns visible, including those that lists show only on request.
 fn everywhere<T>(columns: &[Column<T>]) -> Vec<Column<T>> {
     columns.iter().map(|column| Column { name: column.name, cell: column.cell, shown: Shown::Always }).collect()
 }
 
-/// One property.
+/// A property of a row.
 #[derive(Serialize)]
 pub struct Property {
     name: String,
@@ -130,7 +129,7 @@ const PROPERTY: &[Column<Property>] = &[
 /// Prints one property of `row`, or `all` of them.
 pub fn print_property<T: Serialize>(row: &T, name: &str, property: &str, columns: &[Column<T>], how: &Listing) -> Outcome {
     let values = serde_json::to_value(row).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
-    // programs find every property in its place
+    // scripts always get every property
     let for_people = how.format == Format::Table && !how.no_header;
     let is_unset = |column: &Column<T>| for_people && LIMITS.contains(&column.name) && (column.cell)(row) == Cell::None;
     let wanted = |column: &&Column<T>| column.name == property || (property == "all" && column.name != "name" && !is_unset(column));
@@ -162,7 +161,6 @@ pub struct Get {
 }
 
 impl Get {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         match self.name.parse()? {
             Name::Snapshot(name) => {
@@ -200,9 +198,9 @@ pub struct Set {
 }
 
 impl Set {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
-        // no name has a '='; what should be an assignment and has none is the first name
+        // names contain no '='; at least the first word is taken as an assignment, so that a
+        // missing '=' is reported there
         let assignments = self.words.iter().take_while(|word| word.contains('=')).count().max(1);
         let (assignments, names) = self.words.split_at_checked(assignments).unwrap_or_default();
         let mut properties = SetProperties { force: self.force, ..SetProperties::default() };

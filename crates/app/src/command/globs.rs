@@ -1,6 +1,8 @@
-//! Several names and patterns: `*` stands for any characters and `?` for one, within one part of a name, never across `/` or `@`.
+//! Several names and patterns: `*` stands for any characters and `?` for one character, within one
+//! part of a name, never across `/` or `@`.
 //!
-//! Patterns are expanded here, against the lists of the daemon; it is given names alone.
+//! Patterns are expanded in this process, against the daemon's lists; requests to the daemon carry
+//! names only.
 
 use crate::api::{Snapshot, Volume};
 use crate::client::{Client, quoted};
@@ -10,12 +12,12 @@ use crate::names::{Doomed, Kind, SnapshotName, VolumeName, check, describe_look_
 #[cfg(test)]
 mod tests;
 
-/// What names and patterns may stand for.
+/// Kinds of objects that names and patterns may stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Volumes.
+    /// Volumes only.
     Volumes,
-    /// Snapshots.
+    /// Snapshots only.
     Snapshots,
     /// Volumes, snapshots and ranges of snapshots.
     Doomed,
@@ -30,16 +32,16 @@ pub struct Pattern {
     snapshot: Option<String>,
 }
 
-/// Does a word have to be expanded?
+/// Whether a word is a pattern.
 pub fn is_pattern(word: &str) -> bool {
     word.contains(['*', '?'])
 }
 
 impl Pattern {
-    /// Reads `POOL`, `POOL/VOL` or `POOL/VOL@SNAP`, each part a name or a pattern.
+    /// Parses `POOL`, `POOL/VOL` or `POOL/VOL@SNAP`, each part a name or a pattern.
     ///
     /// # Errors
-    /// Wrong usage when a part could be no name whatever its `*` and `?` stand for.
+    /// Wrong usage if no replacement of `*` and `?` makes a part a valid name.
     pub fn parse(text: &str) -> Outcome<Pattern> {
         if let Some(told) = describe_look_alike(text) {
             return Err(Failure::usage(format!("not a pattern: {told}")));
@@ -51,7 +53,7 @@ impl Pattern {
             None => (None, None),
         };
         for (kind, part) in [(Kind::Pool, Some(pool)), (Kind::Volume, volume), (Kind::Snapshot, snapshot)] {
-            // with a letter in the place of each, it has to be a name
+            // with a letter in place of each wildcard, the part must be a valid name
             let checked = part.map_or(Ok(()), |part| check(kind, &part.replace(['*', '?'], "a")));
             checked.map_err(|why| Failure::usage(format!("'{text}' is not a pattern: {why}")))?;
         }
@@ -59,29 +61,30 @@ impl Pattern {
         Ok(Pattern { text: text.to_owned(), pool: pool.to_owned(), volume: owned(volume), snapshot: owned(snapshot) })
     }
 
-    /// Does it stand for snapshots?
+    /// Whether the pattern has a part after `@`.
     pub fn is_of_snapshots(&self) -> bool {
         self.snapshot.is_some()
     }
 
-    /// The pool, where it is one alone.
+    /// The pool, if the pool part is no pattern.
     fn one_pool(&self) -> Option<&str> {
         (!is_pattern(&self.pool)).then_some(&self.pool)
     }
 
-    /// Does the pattern, without its part after `@`, stand for this volume?
+    /// Whether the pattern, without its part after `@`, matches this volume.
     pub fn has_volume(&self, name: &str) -> bool {
         let Some((pool, volume)) = name.split_once('/') else { return false };
         matches(&self.pool, pool) && self.volume.as_ref().is_none_or(|pattern| matches(pattern, volume))
     }
 
-    /// Does it stand for this snapshot, or for its volume?
+    /// Whether the pattern matches this snapshot. A pattern without `@` matches all snapshots of
+    /// its volumes.
     pub fn has_snapshot(&self, name: &str) -> bool {
         let Some((of, snapshot)) = name.split_once('@') else { return false };
         self.has_volume(of) && self.snapshot.as_ref().is_none_or(|pattern| matches(pattern, snapshot))
     }
 
-    /// The volumes that it stands for, whatever it says after `@`.
+    /// Lists the volumes that match, ignoring the part after `@`.
     ///
     /// # Errors
     /// When the daemon refuses, or nothing matches.
@@ -92,10 +95,10 @@ impl Pattern {
         self.some(volumes)
     }
 
-    /// The snapshots that it stands for: of a pattern for volumes, all of theirs.
+    /// Lists the snapshots that match. A pattern without `@` matches all snapshots of its volumes.
     ///
     /// # Errors
-    /// When the daemon refuses, or a pattern for snapshots matches nothing.
+    /// When the daemon refuses, or a pattern with `@` matches nothing.
     pub async fn snapshots(&self, client: &Client) -> Outcome<Vec<Snapshot>> {
         let of_pool = self.one_pool().map(|pool| format!("?pool={}", quoted(pool))).unwrap_or_default();
         let mut snapshots: Vec<Snapshot> = client.get(&format!("/v1/snapshots{of_pool}")).await?;
@@ -112,10 +115,11 @@ impl Pattern {
     }
 }
 
-/// The names that words stand for, each once, in the order of the words and of the daemon's lists.
+/// Expands words to names, without duplicates, in the order of the words and of the daemon's lists.
 ///
 /// # Errors
-/// Wrong usage when a word is neither name nor pattern of what is wanted; failure when a pattern matches nothing.
+/// Wrong usage if a word is neither a name nor a pattern of the wanted kind; failure if a pattern
+/// matches nothing.
 pub async fn expand(client: &Client, words: &[String], wanted: Wanted) -> Outcome<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     for word in words {
@@ -129,7 +133,7 @@ pub async fn expand(client: &Client, words: &[String], wanted: Wanted) -> Outcom
     Ok(names)
 }
 
-/// A word without a pattern: checked.
+/// Checks a word that is no pattern.
 fn named(word: &str, wanted: Wanted) -> Outcome<String> {
     match wanted {
         Wanted::Volumes => drop(word.parse::<VolumeName>()?),
@@ -140,7 +144,7 @@ fn named(word: &str, wanted: Wanted) -> Outcome<String> {
 }
 
 async fn expand_one(client: &Client, word: &str, wanted: Wanted) -> Outcome<Vec<String>> {
-    // a range is taken of each volume
+    // a range applies to each matching volume
     if let (Wanted::Doomed, Some((of, range))) = (wanted, word.split_once('@').filter(|(_, range)| range.contains('%'))) {
         if is_pattern(range) {
             return Err(Failure::usage(format!("'{word}' has a pattern in a range; give names around the '%'")));
@@ -161,10 +165,11 @@ async fn expand_one(client: &Client, word: &str, wanted: Wanted) -> Outcome<Vec<
     }
 }
 
-/// Names of new snapshots: the part before `@` may be a pattern.
+/// Expands names of new snapshots: only the part before `@` may be a pattern.
 ///
 /// # Errors
-/// Wrong usage when a word is neither; failure when a pattern matches no volume.
+/// Wrong usage if a word is neither a name nor such a pattern; failure if a pattern matches no
+/// volume.
 pub async fn expand_new(client: &Client, words: &[String]) -> Outcome<Vec<String>> {
     let mut names = Vec::new();
     for word in words {
@@ -182,11 +187,12 @@ pub async fn expand_new(client: &Client, words: &[String]) -> Outcome<Vec<String
     Ok(names)
 }
 
-/// Does `pattern` stand for all of `text`?
+/// Whether `pattern` matches all of `text`.
 fn matches(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
-    // where the last star is, and how much of the text it has taken so far
+    // place of the last star, and the position in the text after the characters that it has taken
+    // so far
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         match pattern.get(p) {

@@ -31,11 +31,10 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let until = self.until.as_deref().map(|text| parse_time(text, now())).transpose()?;
         let names = snapshots(client, &self.names).await?;
-        // nothing is changed when one cannot be
+        // check all snapshots first, so that nothing changes if one of them would fail
         if let (Some(tag), true) = (&self.tag, names.len() > 1) {
             for name in &names {
                 if get(client, name).await?.hold_tags.contains(tag) {
@@ -68,7 +67,6 @@ pub struct Release {
 }
 
 impl Release {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let names = snapshots(client, &self.names).await?;
         if names.len() > 1 {

@@ -1,4 +1,4 @@
-//! `lab`: the experiments, which are a program of their own beside this one.
+//! `lab`: runs the experiments, which are the separate program `millpond-lab`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -31,10 +31,10 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Becomes the lab's program; returns only when it cannot.
+    /// Replaces this process with the lab's program; returns only on failure.
     ///
     /// # Errors
-    /// It is not there, or cannot be started.
+    /// When the program is not found or cannot be started.
     pub fn run(self) -> Outcome {
         let own = std::env::current_exe().map_err(|e| Failure::failed(format!("lab cannot find its own program: {e}")))?;
         let program = find(&own).ok_or_else(|| {
@@ -46,7 +46,7 @@ impl Lab {
         let mut command = Command::new(&program);
         command.arg0("millpond lab").args(self.words);
         if std::env::var_os("MILLPOND_BIN").is_none() {
-            command.env("MILLPOND_BIN", &own); // what is measured is this build
+            command.env("MILLPOND_BIN", &own); // the lab measures this build
         }
         Err(Failure::failed(format!("lab cannot start {}: {}", program.display(), command.exec())))
     }

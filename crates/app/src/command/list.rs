@@ -1,4 +1,4 @@
-//! `list`: volumes, snapshots, or both.
+//! `list`: lists volumes, snapshots, or both.
 
 use std::collections::BTreeSet;
 
@@ -68,7 +68,7 @@ const ROW: &[Column<Row>] = &[
     Column { name: "created", cell: |r| Cell::Time(r.created), shown: Shown::Always },
 ];
 
-/// What a word narrows the list to.
+/// An argument that narrows the list.
 enum Narrow {
     To(Scope),
     Matching(Pattern),
@@ -88,7 +88,6 @@ impl Narrow {
 }
 
 impl List {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let scopes: Vec<Narrow> = self.scopes.iter().map(|word| Narrow::parse(word)).collect::<Outcome<_>>()?;
         let of_snapshots = !scopes.is_empty() && scopes.iter().all(Narrow::is_of_snapshots);
@@ -109,7 +108,8 @@ impl List {
     }
 }
 
-/// Fails when a pool does not answer, whose volumes and snapshots a list of all pools does not have.
+/// Fails if a pool does not answer, because a list of all pools then lacks its volumes and
+/// snapshots.
 async fn name_silent_pools(client: &Client) -> Outcome {
     let pools: Vec<Pool> = client.get("/v1/pools").await?;
     let silent: Vec<String> = pools.into_iter().filter(|pool| pool.silent_since.is_some()).map(|pool| format!("'{}'", pool.name)).collect();
@@ -120,7 +120,7 @@ async fn name_silent_pools(client: &Client) -> Outcome {
     Err(Failure::failed(format!("{it} {} {does} not answer: the list is without them; see 'millpond status'", silent.join(", "))))
 }
 
-/// The volumes in a scope, each once; that of a snapshot is its volume.
+/// Lists the volumes in the scopes, each once. A snapshot as scope stands for its volume.
 async fn volumes(client: &Client, scopes: &[Narrow]) -> Outcome<Vec<Volume>> {
     if scopes.is_empty() {
         return client.get("/v1/volumes").await;
@@ -159,13 +159,13 @@ async fn snapshots(client: &Client, scopes: &[Narrow]) -> Outcome<Vec<Snapshot>>
     Ok(once(all, |snapshot| &snapshot.name))
 }
 
-/// What several scopes have in common is listed once.
+/// Removes rows that several scopes have in common.
 fn once<T>(all: Vec<T>, name: impl Fn(&T) -> &String) -> Vec<T> {
     let mut seen = BTreeSet::new();
     all.into_iter().filter(|row| seen.insert(name(row).clone())).collect()
 }
 
-/// Volumes, each followed by its snapshots.
+/// Lists volumes, each followed by its snapshots.
 async fn all(client: &Client, scopes: &[Narrow]) -> Outcome<Vec<Row>> {
     let volumes = volumes(client, scopes).await?;
     let snapshots = snapshots(client, scopes).await?;

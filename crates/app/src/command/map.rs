@@ -1,4 +1,4 @@
-//! `show -m`: where the data of a volume or snapshot is.
+//! `show -m`: shows on which devices and segments the data of a volume or snapshot is stored.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::names::Name;
 use crate::output::{Cell, Column, Listing, Shown, print};
 use crate::size::Size;
 
-/// What a device has of it.
+/// Data of the volume or snapshot on one device.
 #[derive(Serialize)]
 struct Share {
     device: String,
@@ -34,16 +34,16 @@ const PLACE: &[Column<Place>] = &[
     Column { name: "extents", cell: |p| Cell::Text(extents(&p.extents)), shown: Shown::Always },
 ];
 
-/// Device, first byte and length of each.
+/// Formats extents as device, offset and length.
 fn extents(extents: &[Extent]) -> String {
     let one = |extent: &Extent| format!("{}:{}+{}", extent.device, Size(extent.offset), Size(extent.length));
     extents.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
-/// Prints it, by device or (`verbose`) by segment.
+/// Prints the places by device or, if `verbose`, by segment.
 ///
 /// # Errors
-/// When there is no such thing, or the daemon does not answer.
+/// When the volume or snapshot does not exist, or the daemon does not answer.
 pub async fn show(client: &Client, name: &Name, verbose: bool, how: &Listing) -> Outcome {
     let places: Vec<Place> = client.get(&format!("/v1/places?name={}", quoted(&name.to_string()))).await?;
     if verbose {

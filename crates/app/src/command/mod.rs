@@ -1,4 +1,5 @@
-//! The command line: one file per verb. A verb parses its words, asks the daemon, prints.
+//! The command line: one file per command. A command parses its arguments, sends requests to the
+//! daemon, and prints the result.
 
 mod cache;
 mod check;

@@ -1,32 +1,31 @@
-//! `--owner USER[:GROUP]` and `--mode`: names become numbers on this machine, which is the daemon's.
+//! `--owner USER[:GROUP]` and `--mode`. Names are resolved on this machine, which is also the
+//! daemon's.
 
 use std::fs;
 
-/// Numbers; what is missing is the daemon's.
+/// Numeric owner; `None` stands for the daemon's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// User.
     pub uid: Option<u32>,
-    /// Group.
     pub gid: Option<u32>,
 }
 
 const USERS: &str = "/etc/passwd";
 const GROUPS: &str = "/etc/group";
 
-/// `USER`, with the group that the user has, `USER:GROUP` or `:GROUP`.
+/// Parses `USER` (with the user's primary group), `USER:GROUP` or `:GROUP`.
 ///
 /// # Errors
-/// Words for whom is not known.
+/// A message if the user or group is unknown.
 pub fn parse(text: &str) -> Result<Owner, String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     of(text, &read(USERS), &read(GROUPS))
 }
 
-/// Octal digits; reading and writing alone.
+/// Parses an octal mode with read and write bits only.
 ///
 /// # Errors
-/// Words for what it is not.
+/// A message that says why the mode is invalid.
 pub fn mode(text: &str) -> Result<u16, String> {
     let mode = u16::from_str_radix(text.trim_start_matches("0o"), 8).map_err(|_| "not an octal number, such as 0640".to_owned())?;
     if mode & !0o666 == 0 { Ok(mode) } else { Err("more than reading and writing; give one such as 0640".to_owned()) }
@@ -52,7 +51,7 @@ fn of(text: &str, users: &str, groups: &str) -> Result<Owner, String> {
     Ok(owner)
 }
 
-/// A number in the line that begins with this name.
+/// Returns the number in field `at` of the line for `name`.
 fn field(table: &str, name: &str, at: usize) -> Option<u32> {
     let line = table.lines().find(|line| line.split(':').next() == Some(name))?;
     line.split(':').nth(at)?.parse().ok()

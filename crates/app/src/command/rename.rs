@@ -1,4 +1,4 @@
-//! `rename`: another name for a volume or a snapshot.
+//! `rename`: renames a volume or a snapshot.
 
 use clap::Args;
 
@@ -19,7 +19,6 @@ pub struct Rename {
 }
 
 impl Rename {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let old: Name = self.old.parse()?;
         let new: Name = match (&old, self.new.strip_prefix('@')) {

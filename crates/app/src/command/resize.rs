@@ -1,4 +1,4 @@
-//! `resize`: a volume grows or shrinks, online.
+//! `resize`: changes the size of a volume while it is in use.
 
 use clap::Args;
 
@@ -39,7 +39,6 @@ pub struct Resize {
 }
 
 impl Resize {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let name: VolumeName = self.name.parse()?;
         self.size.parse::<SizeChange>()?;

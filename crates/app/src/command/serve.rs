@@ -1,4 +1,4 @@
-//! `serve`: the daemon in the foreground.
+//! `serve`: runs the daemon in the foreground.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal};
@@ -22,7 +22,7 @@ use crate::failure::{Failure, Outcome};
 use crate::instant::parse_span;
 use crate::size::Size;
 
-/// How long the command of `on_event` may take when nothing is said.
+/// Default time limit for the command of `on_event`.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Run the daemon in the foreground
@@ -45,7 +45,6 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// Runs it.
     pub async fn run(self, socket: Option<&Path>) -> Outcome {
         log_to_stderr("info");
         raise_descriptors();
@@ -112,18 +111,19 @@ impl Serve {
     }
 }
 
-/// Tells who started the daemon how far it is, where that was asked for (`NOTIFY_SOCKET`, systemd's `Type=notify`).
+/// Reports the state to the service manager if it asked for that (`NOTIFY_SOCKET`, systemd's
+/// `Type=notify`).
 fn tell_manager(state: NotifyState) {
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::warn!(%error, "the service manager could not be told");
     }
 }
 
-/// Messages on standard error, from `level` up unless `MILLPOND_LOG` says otherwise.
+/// Logs to standard error, from `level` up unless `MILLPOND_LOG` is set.
 pub fn log_to_stderr(level: &str) {
     let filter = EnvFilter::try_from_env("MILLPOND_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let colours = io::stderr().is_terminal();
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false).with_ansi(colours);
-    // A second call changes nothing, and there is none in production.
+    // Fails only on a second call, which changes nothing; production code calls this once.
     let _ = subscriber.try_init();
 }

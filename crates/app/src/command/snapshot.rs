@@ -1,4 +1,4 @@
-//! `snapshot`, `rollback`, `clone`, `promote`.
+//! `snapshot`, `rollback`, `clone` and `promote`.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::output::write_out;
 use crate::progress::Progress;
 use crate::size::Size;
 
-/// How often a copy is looked at.
+/// Interval between queries of a copy's progress.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Take snapshots
@@ -51,7 +51,6 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let expires = from_now("--expire", self.expire.as_deref())?;
         let lock = from_now("--lock", self.lock.as_deref())?;
@@ -72,14 +71,14 @@ impl Snapshot {
     }
 }
 
-/// A span from now.
+/// Returns the time that lies `span` in the future.
 fn from_now(option: &str, span: Option<&str>) -> Outcome<Option<Timestamp>> {
     let span = span.map(parse_span).transpose()?;
     let time = span.map(|span| now().checked_add(span)).transpose();
     time.map_err(|_| Failure::usage(format!("{option} is too far away; give a shorter time")))
 }
 
-/// The names that `POOL@SNAP` stands for: one for each volume.
+/// Expands `POOL@SNAP` to a snapshot name for each volume.
 async fn whole_pool(client: &Client, word: &str) -> Outcome<Vec<String>> {
     let Some((pool, snapshot)) = word.split_once('@').filter(|(pool, _)| !pool.contains('/')) else {
         return Err(Failure::usage(format!("'{word}' is not a pool's snapshot; with -r give POOL@SNAP")));
@@ -113,7 +112,6 @@ pub struct Rollback {
 }
 
 impl Rollback {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let name: SnapshotName = self.name.parse()?;
         let request = api::Rollback { dry_run: self.dry_run, force: self.force };
@@ -151,7 +149,6 @@ pub struct Clone {
 }
 
 impl Clone {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let name: SnapshotName = self.name.parse()?;
         let new: VolumeName = self.new.parse()?;
@@ -163,7 +160,7 @@ impl Clone {
     }
 }
 
-/// Has the daemon copy a snapshot, and shows how far it is until it has ended.
+/// Starts a full copy in the daemon and shows its progress until the end. A signal cancels it.
 async fn full_copy(client: &Client, name: &SnapshotName, new: &VolumeName, dry_run: bool) -> Outcome {
     let mut signals = Signals::catch()?;
     let request = CopySnapshot { name: new.to_string(), dry_run };
@@ -206,7 +203,6 @@ pub struct Promote {
 }
 
 impl Promote {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let name: VolumeName = self.name.parse()?;
         let request = api::Promote { dry_run: self.dry_run };

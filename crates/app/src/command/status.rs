@@ -1,4 +1,4 @@
-//! `status`: daemon, pools, exports.
+//! `status`: shows the daemon, its pools and exports.
 
 use std::time::Duration;
 
@@ -27,7 +27,6 @@ pub struct Status {
 }
 
 impl Status {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let status: Answer = match self.wait {
             Some(seconds) => client.wait(Duration::from_secs(seconds)).await?,
@@ -75,7 +74,7 @@ fn because(reason: Option<&str>) -> String {
     reason.map(|reason| format!(": {reason}")).unwrap_or_default()
 }
 
-/// Says of an export why it is not online.
+/// Describes why an export is not online.
 pub fn not_online(export: &Export) -> String {
     format!("export {} ({}) is {}{}\n", export.id, export.name, export.state, because(export.reason.as_deref()))
 }

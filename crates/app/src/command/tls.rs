@@ -1,4 +1,4 @@
-//! The options of `export nbd` that are about encryption.
+//! TLS options of `export nbd`.
 
 use std::path::{Path, PathBuf};
 
@@ -50,10 +50,10 @@ pub struct TlsWords {
 }
 
 impl TlsWords {
-    /// What the API is asked for.
+    /// Builds the TLS part of the API request; `None` without TLS.
     ///
     /// # Errors
-    /// Words that contradict each other.
+    /// Wrong usage, if the options contradict each other.
     pub fn request(&self) -> Outcome<Option<CreateTls>> {
         let credentials = self.tls_dir.is_some() || self.tls_cert.is_some() || self.tls_psk.is_some();
         let mode = match (self.tls, credentials) {
@@ -86,7 +86,7 @@ impl TlsWords {
 
 #[cfg(test)]
 mod tests {
-    //! Which words go together.
+    //! Combinations of options.
     use clap::Parser;
 
     use super::*;

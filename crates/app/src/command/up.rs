@@ -1,4 +1,4 @@
-//! `up`: the embedded default, a file-backed disk in the foreground.
+//! `up`: serves a disk in a file, with a daemon of its own in the foreground.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,18 +45,18 @@ pub struct Up {
     insecure_listen: bool,
 }
 
-/// Advice about an address that other machines reach: `up` has no options for TLS.
+/// Advice about addresses that other machines can reach: `up` has no TLS options.
 const INSTEAD: &str =
     "use 127.0.0.1, or --insecure-listen to accept that; 'millpond serve' and 'millpond export nbd --tls require' encrypt";
 
-/// Bytes of the pool's file for a disk of `disk` bytes: room for it when full, for snapshots of a quarter, and for the reserve.
+/// Size in bytes of the pool's file for a disk of `disk` bytes: room for the full disk, a quarter
+/// more for snapshots, and the reserve.
 fn pool_bytes(disk: u64) -> u64 {
     let wanted = disk.saturating_add(disk / 4).saturating_add(256 * MIB);
     wanted.div_ceil(MIB).saturating_mul(MIB)
 }
 
 impl Up {
-    /// Runs it.
     pub async fn run(self, socket: Option<&Path>) -> Outcome {
         log_to_stderr("warn");
         crate::daemon::raise_descriptors();
@@ -89,7 +89,7 @@ impl Up {
         serve_until(daemon, control, ready, signals.next()).await
     }
 
-    /// Pool, volume and exports, those that are not there already.
+    /// Imports the pool, and creates the volume and the exports unless they exist.
     async fn put_into_service(&self, daemon: &Daemon, dir: &Path, file: &Path, disk_bytes: u64) -> Outcome<(Volume, Vec<Export>)> {
         let failed = |e: ApiError| Failure::failed(e.message);
         let here = daemon.pools().await.into_iter().any(|pool| pool.name == POOL && pool.health == "online");
@@ -121,7 +121,7 @@ impl Up {
     }
 }
 
-/// What to do with it.
+/// Describes how to use the disk.
 fn told(volume: &Volume, exports: &[Export], socket: &Path) -> String {
     let mut text = format!("{} ({}, {} sectors) is served on\n", volume.name, Size(volume.size), volume.sector);
     let uris: Vec<&str> = exports.iter().flat_map(|export| &export.uris).map(String::as_str).collect();
@@ -148,7 +148,7 @@ fn told(volume: &Volume, exports: &[Export], socket: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! The pool's size.
+    //! Size of the pool.
     use super::*;
 
     #[test]

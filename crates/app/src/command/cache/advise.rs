@@ -1,4 +1,5 @@
-//! `cache advise`: which cache mode fits a load, described or measured, and why. What each may lose is the table of `docs/loss.md`.
+//! `cache advise`: recommends a cache mode for a load that the user describes or that the daemon
+//! measured, with reasons. `docs/loss.md` lists what each mode may lose.
 
 use clap::Args;
 use millpond_block::CacheMode;
@@ -51,32 +52,32 @@ pub struct Advise {
     how: Listing,
 }
 
-/// What is known of who uses the disk.
+/// The kind of program that uses the disk, as the user described it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Kind {
-    /// It flushes what it must keep, and caches.
+    /// Flushes what it must keep, and caches reads itself.
     Database,
-    /// Its file system does.
+    /// The guest's file system flushes, and the guest's kernel caches.
     Machine,
     Scratch,
     NoFlush,
     Unknown,
 }
 
-/// A load as far as it is known.
+/// A load, as far as it is known; `None` where it is not.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Load {
     kind: Kind,
-    /// Flushes and durable writes to a write.
+    /// Flushes and FUA writes per write.
     flushes_per_write: Option<f64>,
-    /// Of these, writes that asked for it themselves.
+    /// FUA writes per write.
     fua_share: Option<f64>,
-    /// Of what is read, the part that was read before, at least.
+    /// Lower bound of the share of reads that return data read before, 0 to 1.
     reads_again: Option<f64>,
 }
 
-/// A mode, judged.
+/// A cache mode with the advice on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Row {
     mode: &'static str,
@@ -93,15 +94,14 @@ const ROW: &[Column<Row>] = &[
     Column { name: "reason", cell: |r| Cell::Text(r.reason.clone()), shown: Shown::Always },
 ];
 
-/// With so many flushes to a write, waiting for one at each write adds little.
+/// Flushes per write from which waiting for stable media at each write adds little.
 const FLUSHES_OFTEN: f64 = 0.5;
-/// With so much read again, the daemon's read cache is worth its memory.
+/// Share of repeated reads from which the daemon's read cache is worth its memory.
 const WORTH_CACHING: f64 = 0.1;
-/// Writes below which a measurement says nothing of flushes.
+/// With fewer writes than this, measured flush ratios are ignored.
 const FEW_WRITES: u64 = 100;
 
 impl Advise {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let kind = match (self.db, self.vm, self.scratch, self.no_flush) {
             (true, ..) => Kind::Database,
@@ -140,7 +140,8 @@ impl Advise {
 }
 
 impl Load {
-    /// What the clients of exports did, of a volume that refers to so many bytes.
+    /// Computes the load of a volume from the counters of its exports. `referenced` is the size of
+    /// the volume's data in bytes.
     fn measured<'a>(kind: Kind, exports: impl Iterator<Item = &'a GuestIo>, referenced: u64) -> Load {
         let sums = exports.fold((0, 0, 0, 0), |(writes, flushes, durable, read), io| {
             (writes + io.writes, flushes + io.flushes, durable + io.fua_writes, read + io.read_bytes)
@@ -148,7 +149,7 @@ impl Load {
         let (writes, flushes, durable, read) = sums;
         let ratio = |of: u64, to: u64| of as f64 / to as f64;
         let enough = writes >= FEW_WRITES;
-        // More was read than there is: so much at least was read twice.
+        // If more bytes were read than exist, at least the excess was read repeatedly.
         let again = (read > 0).then(|| 1.0 - ratio(referenced.min(read), read));
         Load {
             kind,
@@ -158,7 +159,7 @@ impl Load {
         }
     }
 
-    /// It relies on every write, and says so by no flush.
+    /// Whether every write must be durable without a flush.
     fn relies_on_writes(&self) -> bool {
         match self.kind {
             Kind::NoFlush => true,
@@ -167,7 +168,8 @@ impl Load {
         }
     }
 
-    /// The daemon's read cache is worth it. Where nothing is known, who caches by itself leaves little to it.
+    /// Whether the daemon's read cache is worth its memory. Without measurements it is, except for
+    /// a database, whose own cache leaves few repeated reads.
     fn is_worth_caching(&self) -> bool {
         let unknown = !matches!(self.kind, Kind::Database);
         self.reads_again.map_or(unknown, |again| again >= WORTH_CACHING)
@@ -221,7 +223,7 @@ impl Load {
         (if mode == best { "best" } else { advice }, format!("{writes}; {reads}"))
     }
 
-    /// What is known, in lines.
+    /// Describes the load, one property per line.
     fn words(&self, current: Option<&str>) -> String {
         let kind = match self.kind {
             Kind::Database => "a database: it flushes what it must keep, and caches by itself",
@@ -246,7 +248,7 @@ impl Load {
     }
 }
 
-/// What a power cut may take, by the loss table.
+/// Returns what a power cut may lose, by the table of `docs/loss.md`.
 fn power_loss(mode: CacheMode) -> &'static str {
     match mode {
         CacheMode::None | CacheMode::Writeback => "what was not flushed",

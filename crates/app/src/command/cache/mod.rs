@@ -1,4 +1,4 @@
-//! Words about cache modes.
+//! The `cache` commands.
 
 mod advise;
 mod verbs;

@@ -1,4 +1,4 @@
-//! The words that follow `cache`.
+//! Subcommands of `cache`.
 
 use clap::Subcommand;
 
@@ -13,7 +13,6 @@ pub enum Cache {
 }
 
 impl Cache {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         match self {
             Cache::Advise(advise) => advise.run(client).await,

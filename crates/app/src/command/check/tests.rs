@@ -1,4 +1,4 @@
-//! Every cause has a line, and the worst one counts.
+//! Every problem gets a line, and the worst one decides the level.
 
 use super::*;
 use crate::api::sample::{export, pool};
@@ -48,7 +48,7 @@ fn devices_and_room_are_warned_of() {
 fn an_export_that_is_not_served_is_a_cause_of_its_own() {
     let cause = "export 1 (tank/v) is unavailable: why not".to_owned();
     assert_eq!(told(&[pool("online", &[])], &[export("unavailable")]), [(Level::Error, cause.clone())]);
-    // the user has exported its pool
+    // the user has exported the pool, so this is a warning only
     assert_eq!(told(&[], &[export("unavailable")]), [(Level::Warning, cause)]);
 }
 

@@ -1,4 +1,4 @@
-//! The lines carry address, sectors, encryption and the right to write.
+//! The lines carry address, sectors, encryption and the read-only state.
 
 use super::*;
 use crate::api::{Access, GuestIo, NbdLimits, TlsMode};
@@ -55,7 +55,7 @@ fn paths_with_blanks_and_quotes_are_one_word_of_a_shell() {
     let [qemu, proxmox, client] = [lines.qemu, lines.proxmox, lines.nbd_client].map(|line| line.expect("a line"));
     let word = "'driver=nbd,node-name=millpond0,server.type=unix,server.path=/vm'\\''s disk.sock,discard=unmap,reconnect-delay=30'";
     assert!(qemu.contains(&format!("-blockdev {word} -device")), "{qemu}");
-    // what a shell makes of it is a line of which another one makes the words
+    // the line is unquoted by one shell and split into words by another
     assert!(proxmox.contains("--args '-blockdev '\\''driver=nbd"), "{proxmox}");
     assert!(client.contains("-unix '/vm'\\''s disk.sock' /dev/nbd0"), "{client}");
     let guest = vhost_user("/run/vm 1.sock").and_then(|lines| lines.qemu).expect("a line");

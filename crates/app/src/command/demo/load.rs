@@ -1,4 +1,4 @@
-//! The demo's load: random 4 KiB writes, several in flight, counted and timed.
+//! Load of the demo: random 4 KiB writes, several in flight, counted and timed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,15 +9,16 @@ use std::time::{Duration, Instant};
 
 use crate::command::nbd::Nbd;
 
-/// Bytes of one write.
+/// Bytes per write.
 pub const BLOCK: u64 = 4096;
 /// Writes in flight.
 const DEPTH: usize = 16;
-/// Steps of the latency histogram within one power of two.
+/// Buckets of the latency histogram per power of two.
 const STEPS: u64 = 8;
 const BUCKETS: usize = 64 * STEPS as usize;
 
-/// Counts by latency; buckets grow with the value, so each is known to one part in eight.
+/// Histogram of latencies in nanoseconds. A bucket's width is an eighth of its power of two, so
+/// latencies are known to one part in eight.
 struct Latencies([AtomicU64; BUCKETS]);
 
 fn bucket(nanos: u64) -> usize {
@@ -29,18 +30,18 @@ fn bucket(nanos: u64) -> usize {
 
 fn upper_bound(bucket: usize) -> u64 {
     let (power, step) = (bucket as u64 / STEPS, bucket as u64 % STEPS);
-    // Buckets below the first power are never filled.
+    // `bucket` raises values to `STEPS`, so lower buckets stay empty.
     ((STEPS + step + 1) << power) >> 3
 }
 
-/// What was done up to an instant.
+/// Counters at an instant.
 #[derive(Clone, Debug)]
 pub struct Mark {
     at: Instant,
     counts: Vec<u64>,
 }
 
-/// What was done between two marks.
+/// Results between two marks.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     /// Writes per second.
@@ -61,7 +62,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts writing into the first `region` bytes of the export on a socket.
+    /// Starts a thread that writes into the first `region` bytes of the export on `socket`.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -73,20 +74,20 @@ impl Load {
         Ok(Load { shared, thread: Some(thread) })
     }
 
-    /// What was done up to now.
+    /// Returns the counters of this instant.
     pub fn mark(&self) -> Mark {
         Mark { at: Instant::now(), counts: self.shared.latencies.0.iter().map(|count| count.load(Relaxed)).collect() }
     }
 
-    /// True when the load has ended by itself: it failed.
+    /// True if the load has ended by itself, that is, failed.
     pub fn failed(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Stops.
+    /// Stops the load.
     ///
     /// # Errors
-    /// What ended the load before.
+    /// The error with which the load ended.
     pub fn stop(mut self) -> io::Result<()> {
         self.shared.stop.store(true, Relaxed);
         match self.thread.take().map(JoinHandle::join) {
@@ -102,7 +103,7 @@ impl Drop for Load {
     }
 }
 
-/// What was done from one mark to a later one.
+/// Computes the results between two marks.
 pub fn between(from: &Mark, to: &Mark) -> Measured {
     let counts: Vec<u64> = from.counts.iter().zip(&to.counts).map(|(from, to)| to - from).collect();
     let total: u64 = counts.iter().sum();
@@ -118,7 +119,7 @@ pub fn between(from: &Mark, to: &Mark) -> Measured {
     }
 }
 
-/// A fast, good enough sequence (xorshift64*).
+/// A fast pseudo-random sequence (xorshift64*).
 struct Random(u64);
 
 impl Random {
@@ -167,7 +168,7 @@ fn run(socket: &Path, region: u64, shared: &Shared) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    //! The histogram.
+    //! Tests of the histogram.
     use super::*;
 
     #[test]

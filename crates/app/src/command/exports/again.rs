@@ -1,4 +1,5 @@
-//! Exports that are there already, and those of a list: made again after a restart from nothing, or on another host.
+//! `export --if-missing` and `export --from`: finds exports that exist already, and makes the
+//! exports of a list again, after the loss of the state directory or on another host.
 
 use std::io::Read;
 use std::path::Path;
@@ -16,7 +17,7 @@ use crate::output::write_out;
 #[cfg(test)]
 mod tests;
 
-/// An export of the list: what `exports --format json` says, as far as it matters to make it again.
+/// An export of the list: the fields of `exports --format json` that are needed to make it again.
 #[derive(Clone, Debug, Deserialize)]
 struct Listed {
     kind: String,
@@ -36,7 +37,7 @@ struct Listed {
 }
 
 impl Listed {
-    /// The request that makes it.
+    /// Returns the request that makes the export.
     fn request(self, insecure: bool) -> Outcome<CreateExport> {
         let Listed { kind, name, address, unix, tcp, readonly, tls, limits, access, queues } = self;
         Ok(match kind.as_str() {
@@ -52,7 +53,8 @@ impl Listed {
     }
 }
 
-/// What asks for the same encryption: by files, of which the first two are certificate and key, and the third the authority of clients'.
+/// Returns a request for the same encryption. For certificates, the files are certificate, key, and
+/// the CA of client certificates, in this order.
 fn tls_request(tls: ExportTls) -> Outcome<CreateTls> {
     let mut files = tls.files.into_iter();
     let mut request = CreateTls {
@@ -73,10 +75,12 @@ fn tls_request(tls: ExportTls) -> Outcome<CreateTls> {
     Ok(request)
 }
 
-/// Makes the exports of a list that are not there. All are looked at before the first is made; then each that can be made is.
+/// Makes the exports of a list that do not exist yet. Before the first one is made, all pools,
+/// volumes and snapshots are checked; afterwards a failed export does not stop the others.
 ///
 /// # Errors
-/// When the list cannot be read, or what one serves does not exist; afterwards when some could not be made, with the first reason.
+/// When the list cannot be read, or one of its objects does not exist: then no export was made. Or
+/// when some exports could not be made: the first reason.
 pub async fn run(client: &Client, file: &Path, insecure: bool) -> Outcome {
     let text = read(file)?;
     let listed: Vec<Listed> = serde_json::from_str(&text).map_err(|e| {
@@ -107,10 +111,11 @@ pub async fn run(client: &Client, file: &Path, insecure: bool) -> Outcome {
     }
 }
 
-/// Makes an export; with `if_missing`, one that serves the same in the same place will do.
+/// Makes an export. With `if_missing`, an existing one that serves the same at the same address is
+/// returned.
 ///
 /// # Errors
-/// What the daemon says.
+/// The daemon's error.
 pub async fn make(client: &Client, request: &CreateExport, if_missing: bool) -> Outcome<Export> {
     if if_missing {
         let known: Vec<Export> = client.get("/v1/exports").await?;
@@ -131,7 +136,7 @@ fn read(file: &Path) -> Outcome<String> {
     text.map_err(|e| Failure::failed(format!("cannot read {}: {e}", file.display())))
 }
 
-/// Refuses when what is to be served is not there.
+/// Fails if the pool, volume or snapshot to serve does not exist.
 async fn exists(client: &Client, request: &CreateExport) -> Outcome {
     let name = match request {
         CreateExport::Fuse(request) => return client.get::<Pool>(&format!("/v1/pools/{}", request.pool)).await.map(drop),
@@ -143,7 +148,8 @@ async fn exists(client: &Client, request: &CreateExport) -> Outcome {
     }
 }
 
-/// Does the export serve what is asked for, in the place asked for? Where no place is asked for, any will do.
+/// Whether `export` serves the requested object at the requested address. A request without an
+/// address matches any.
 fn is_same(export: &Export, request: &CreateExport) -> bool {
     let serves = |kind: &str, name: &str, readonly: bool| {
         export.kind == kind && export.name == name && (export.readonly == readonly || name.contains('@'))
@@ -159,7 +165,7 @@ fn is_same(export: &Export, request: &CreateExport) -> bool {
     }
 }
 
-/// Does a TCP address as it may be asked for (`HOST:PORT`, `HOST`, `:PORT`, `PORT`) become `has`?
+/// Whether a requested TCP address (`HOST:PORT`, `HOST`, `:PORT`, `PORT`) resolves to `has`.
 fn is_address(asked: &str, has: &str) -> bool {
     let port = asked.strip_prefix(':').unwrap_or(asked);
     let with_port = if port.parse::<u16>().is_ok() { format!("127.0.0.1:{port}") } else { format!("{asked}:10809") };

@@ -1,4 +1,4 @@
-//! What patterns stand for.
+//! Matching of patterns.
 
 use super::*;
 
@@ -27,7 +27,8 @@ fn stars_and_question_marks_stay_within_a_part() {
     assert!(has("ta*/vm?", "tank/vm1") && !has("ta*", "pond/vm") && has("ta*", "tank/vm"));
     assert!(has("tank/vm1@auto-*", "tank/vm1@auto-3") && !has("tank/vm1@auto-*", "tank/vm1@hand"));
     assert!(has("tank/*@a", "tank/x@a") && !has("tank/*@a", "tank/x@b"));
-    // a star takes no '@': this is a pattern for volumes, and all snapshots are below those
+    // `*` does not match across '@': this pattern stands for volumes, and for all of their
+    // snapshots
     assert!(!has("tank/v*", "tank/w@v1") && has("tank/v*", "tank/v@1"));
 }
 

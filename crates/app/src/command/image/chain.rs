@@ -1,5 +1,6 @@
-//! The files that a disk is made of: an image, what it rests on, down to the base. Nothing is opened because an image names it before it
-//! was looked at where it lies and what it is: an image from elsewhere could name any file that its importer may read.
+//! The backing chain of an image: the image, its backing file, and so on down to the base. A file
+//! that an image names is opened only after its location and kind were checked: a hostile image
+//! could name any file that the importing user may read.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,26 +13,26 @@ use super::raw::open_file;
 use super::whole;
 use crate::failure::{Failure, Outcome};
 
-/// Layers at most: QEMU opens no more than a few hundred either.
+/// Maximum number of layers. QEMU opens no more than a few hundred either.
 const MAX_LAYERS: usize = 200;
 
-/// One file of a chain.
+/// One file of a backing chain.
 #[derive(Clone, Debug)]
 pub struct Layer {
-    /// Where it is.
     pub path: PathBuf,
-    /// What it is.
     pub format: Format,
-    /// Of qcow2.
+    /// qcow2 header; `None` for other formats.
     pub header: Option<Header>,
-    /// Of qcow2 with its data outside.
+    /// External data file of a qcow2 image.
     pub data_file: Option<PathBuf>,
 }
 
-/// The layers of an image, the base first.
+/// Returns the layers of an image, the base first. `follow` allows files outside the image's
+/// directory.
 ///
 /// # Errors
-/// When a file is missing, makes no sense, comes twice, or lies elsewhere and `follow` does not agree to that.
+/// When a file is missing, invalid, occurs twice in the chain, or lies outside the image's
+/// directory without `follow`.
 pub fn walk(path: &Path, format: Option<Format>, follow: bool) -> Outcome<Vec<Layer>> {
     let mut layers: Vec<Layer> = Vec::new();
     let mut seen = BTreeSet::new();
@@ -79,7 +80,7 @@ fn look(path: PathBuf, file: &File, told: Option<Format>, home: &Path, follow: b
         extents(&layer.path, file, home, follow)?;
     }
     if matches!(format, Format::Qcow | Format::Qed) {
-        // They could rest on any file, and nobody writes them any more.
+        // Their backing file could be any file, and the formats are obsolete.
         let why = format!("{} is read by QEMU alone; convert it with 'qemu-img convert -O qcow2' first", format.name());
         return Err(refused(&layer.path, &why));
     }
@@ -110,7 +111,8 @@ fn look(path: PathBuf, file: &File, told: Option<Format>, home: &Path, follow: b
     Ok(layer)
 }
 
-/// Where a file is that an image names: relative to the image, and beside the image that is imported, or below.
+/// Resolves a file name from an image, relative to the image. The file must lie in or below the
+/// directory of the imported image.
 fn beside(image: &Path, name: &str, home: &Path, follow: bool) -> Outcome<PathBuf> {
     let name = name.strip_prefix("file:").unwrap_or(name);
     let scheme = name.split_once(':').is_some_and(|(scheme, _)| !scheme.contains('/'));
@@ -129,32 +131,35 @@ fn beside(image: &Path, name: &str, home: &Path, follow: bool) -> Outcome<PathBu
     Err(refused(image, &why))
 }
 
-/// Is a file in a directory or below it? Links count as what they lead to, but for those to devices in a directory of devices: logical
-/// volumes are `/dev/VG/LV -> ../dm-N`, and only root makes links there.
+/// Whether a file lies in a directory or below it. Symbolic links are resolved, except links to
+/// devices inside a directory of devices: logical volumes are `/dev/VG/LV -> ../dm-N`, and only
+/// root creates links there.
 fn lies_in(path: &Path, home: &Path, is_device: impl Fn(&Path) -> bool) -> bool {
     let (Ok(real), Ok(real_home)) = (path.canonicalize(), home.canonicalize()) else { return false };
     if real.starts_with(&real_home) {
         return true;
     }
-    // the link itself is there, under a plain name
+    // the link itself lies in the directory, under a plain name
     let (Some(dir), Some(Component::Normal(_))) = (path.parent(), path.components().next_back()) else { return false };
     let link_is_there = dir.canonicalize().is_ok_and(|dir| dir == real_home);
     link_is_there && is_device(&real_home) && is_device(&real)
 }
 
-/// Is it a block device below `/dev`, or a directory there?
+/// Whether a resolved path is a block device or directory below `/dev`.
 fn is_device(real: &Path) -> bool {
     let kind = real.metadata().map(|meta| meta.file_type());
     real.starts_with("/dev") && kind.is_ok_and(|kind| kind.is_block_device() || kind.is_dir())
 }
 
-/// Checks the files that a VMDK descriptor names, wherever in the first 64 KiB it is: as of backing files, any file could be named.
+/// Checks the files that a VMDK descriptor in the first 64 KiB names. As with backing files, a
+/// hostile descriptor could name any file.
 fn extents(path: &Path, file: &File, home: &Path, follow: bool) -> Outcome {
     use std::os::unix::fs::FileExt;
     let mut head = vec![0; 64 << 10];
     let length = file.read_at(&mut head, 0).map_err(|e| refused(path, &e.to_string()))?;
     head.truncate(length);
-    // A sparse extent describes itself, maybe by a name from before; unless it has nothing but the description.
+    // The descriptor of a sparse extent with data describes the extent itself, maybe by an old
+    // name; its names are ignored.
     let described = !head.starts_with(b"KDMV") || head.get(12..20) == Some(&[0; 8]);
     let text = String::from_utf8_lossy(&head);
     for line in text.lines() {

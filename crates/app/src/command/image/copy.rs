@@ -1,4 +1,5 @@
-//! Moves a disk: one thread plans, several read and write, so that requests are always in flight. What reads as zeroes is not written.
+//! Copies a disk: one thread plans, several threads read and write, so that requests are always in
+//! flight. Ranges that read as zeroes are not written.
 
 use std::fs::File;
 use std::io;
@@ -15,64 +16,65 @@ use crate::command::nbd::Nbd;
 #[cfg(test)]
 mod tests;
 
-/// Unit in which data and zeroes are told apart, and to which ranges are widened: what a volume stores.
+/// Granularity in bytes of telling data from zeroes. Ranges are widened to it, because a volume
+/// stores blocks of this size.
 const BLOCK: u64 = 4096;
-/// Bytes that are read and written at once.
+/// Maximum bytes of a data piece, read and written at once.
 const PIECE: u64 = 1 << 20;
-/// Bytes that are zeroed at once.
+/// Maximum bytes of a zero piece.
 const ZEROES: u64 = 1 << 30;
-/// Bytes whose runs are asked for at once.
+/// Bytes of the disk whose runs are queried at once.
 const WINDOW: u64 = 4 << 30;
-/// Pieces in flight.
+/// Worker threads; each has one piece in flight.
 const WORKERS: usize = 4;
-/// Pieces that wait.
+/// Maximum number of pieces queued for the workers.
 const AHEAD: usize = 16;
 
-/// Where it goes.
+/// Destination of a copy.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// What a socket serves.
+    /// NBD server on a unix socket.
     Socket(PathBuf),
-    /// A new file of this size, that reads as zeroes.
+    /// A new file of this size in bytes that reads as zeroes.
     File(Arc<File>, u64),
 }
 
-/// What to do.
+/// Operation on the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// The target reads as zeroes: only what is not zero is written.
+    /// The target reads as zeroes: only blocks that are not zero are written.
     Fill,
-    /// The target holds another state: only what differs is written.
+    /// The target holds another version: only blocks that differ are written.
     Update,
     /// Nothing is written; a difference is an error.
     Compare,
 }
 
-/// How far it is; shared with who shows it and who may end it.
+/// Progress of a copy, shared with the thread that shows it and may stop it.
 #[derive(Debug, Default)]
 pub struct Course {
-    /// Bytes of the disk that are done, whatever they took.
+    /// Bytes of the disk that were processed, written or not.
     pub done: AtomicU64,
     /// Bytes that were written.
     pub written: AtomicU64,
-    /// Somebody wants it to end.
+    /// Asks the copy to stop.
     pub stop: AtomicBool,
 }
 
-/// Why it ended.
+/// Reason why a copy ended early; numbers are byte offsets.
 #[derive(Debug)]
 pub enum CopyError {
-    /// The source cannot be read there.
+    /// The source cannot be read.
     Source(u64, io::Error),
-    /// The target cannot be read or written there.
+    /// The target cannot be read or written.
     Target(u64, io::Error),
-    /// They differ there.
+    /// Source and target differ.
     Differs(u64),
-    /// It was to end.
+    /// The copy was asked to stop.
     Stopped,
 }
 
-/// A piece of work.
+/// A range of the disk for one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     offset: u64,
@@ -80,10 +82,11 @@ struct Piece {
     zero: bool,
 }
 
-/// Makes what `target` serves the same as `source`, whose size is at most its. Durable on return.
+/// Makes `target` equal to `source`, whose size is at most that of the target. Durable on return,
+/// except for `Task::Compare`, which writes nothing.
 ///
 /// # Errors
-/// The first one.
+/// The first error of any thread.
 pub fn copy(source: &dyn Image, target: &Target, task: Task, course: &Course) -> Result<(), CopyError> {
     let (send, receive) = sync_channel::<Piece>(AHEAD);
     let receive = Mutex::new(receive);
@@ -108,14 +111,14 @@ pub fn copy(source: &dyn Image, target: &Target, task: Task, course: &Course) ->
         return Ok(());
     }
     let flush = match target {
-        // One connection's flush covers what all of them were answered.
+        // A flush on one connection covers all writes that were answered on any connection.
         Target::Socket(socket) => Nbd::connect(socket).and_then(|mut nbd| nbd.flush()),
         Target::File(file, _) => file.sync_all(),
     };
     flush.map_err(|e| CopyError::Target(0, e))
 }
 
-/// Cuts the disk into pieces.
+/// Cuts the disk into pieces and sends them to the workers.
 fn plan(source: &dyn Image, course: &Course, send: &SyncSender<Piece>) -> Result<(), CopyError> {
     let mut source = source.open().map_err(|e| CopyError::Source(0, e))?;
     let size = source.size();
@@ -132,7 +135,8 @@ fn plan(source: &dyn Image, course: &Course, send: &SyncSender<Piece>) -> Result
                 if course.stop.load(Relaxed) {
                     return Err(CopyError::Stopped);
                 }
-                // Without a receiver every worker has ended, with an error that is noted.
+                // Without a receiver, every worker has ended with an error that `note` has
+                // recorded.
                 if send.send(piece).is_err() {
                     return Err(CopyError::Stopped);
                 }
@@ -145,15 +149,16 @@ fn plan(source: &dyn Image, course: &Course, send: &SyncSender<Piece>) -> Result
     Ok(())
 }
 
-/// Widens runs to whole blocks.
+/// Cuts runs into pieces of whole blocks.
 struct Cutter {
-    /// Everything before was cut already.
+    /// Offset in bytes up to which the disk was cut.
     covered: u64,
     size: u64,
 }
 
 impl Cutter {
-    /// The pieces of the next run. A block with an end of a run in it is data: who reads it gets what is right.
+    /// Returns the pieces of the next run. A block that contains the border of a run is treated as
+    /// data, because reading it is always right.
     fn cut(&mut self, run: Run) -> Vec<Piece> {
         let (start, end) = (run.offset, run.offset + run.length);
         let (down, up) = (start / BLOCK * BLOCK, end.next_multiple_of(BLOCK).min(self.size));
@@ -214,7 +219,7 @@ fn work(source: &dyn Image, target: &Target, task: Task, course: &Course, receiv
     }
 }
 
-/// One way to the target.
+/// A connection to the target.
 enum Writer {
     Socket(Nbd),
     File(Arc<File>, u64),
@@ -269,9 +274,9 @@ struct Worker {
 const ZERO_BLOCK: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
 impl Worker {
-    /// Has a range read as zeroes; gives the bytes that it took.
+    /// Makes a range read as zeroes; returns the bytes written.
     fn zero(&mut self, piece: Piece) -> Result<u64, CopyError> {
-        // Of an image with a size of its own, the volume has the rest of the last block: zeroes.
+        // If an image ends within a block, the volume has the rest of this block: zeroes.
         let end = (piece.offset + piece.length).next_multiple_of(BLOCK).min(self.target.size());
         let (mut at, mut written) = (piece.offset, 0);
         while at < end {
@@ -308,7 +313,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Writes the blocks of a range that have to be; gives the bytes that it took.
+    /// Writes the blocks of a range that differ; returns the bytes written.
     fn data(&mut self, piece: Piece) -> Result<u64, CopyError> {
         let offset = piece.offset;
         resize(&mut self.new, piece.length);
@@ -316,7 +321,7 @@ impl Worker {
         let whole = piece.length.next_multiple_of(BLOCK).min(self.target.size().saturating_sub(offset));
         if self.task == Task::Compare {
             if whole == 0 {
-                // Formats that round a disk's size up add zeroes.
+                // Formats that round the size of a disk up append zeroes.
                 return self.new.iter().position(|byte| *byte != 0).map_or(Ok(0), |place| Err(CopyError::Differs(offset + place as u64)));
             }
             resize(&mut self.old, whole);
@@ -339,7 +344,7 @@ impl Worker {
         Ok(written)
     }
 
-    /// Ranges of `new` that differ from `old`, or from zero, in whole blocks.
+    /// Returns the ranges of `new` that differ from `old`, or from zero, in whole blocks.
     fn changed(&self) -> Vec<(usize, usize)> {
         let block = ZERO_BLOCK.len();
         let mut ranges: Vec<(usize, usize)> = Vec::new();

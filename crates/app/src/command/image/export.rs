@@ -1,4 +1,5 @@
-//! `export-image`: a file from a volume or snapshot, or a chain of files from a volume with its snapshots.
+//! `export-image`: writes a volume or snapshot into a file, or a volume with its snapshots into a
+//! chain of files.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -54,20 +55,19 @@ pub struct ExportImage {
     force: bool,
 }
 
-/// Takes files away that are not complete.
+/// Removes incomplete files when dropped.
 struct Unfinished(Vec<PathBuf>);
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
         for path in &self.0 {
-            // Not there is as good; there is nobody to tell of anything else.
+            // A missing file is fine, and other errors cannot be reported from `drop`.
             let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
         }
     }
 }
 
 impl ExportImage {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let name: Name = self.name.parse()?;
         let path = absolute(&self.file);
@@ -110,7 +110,7 @@ impl ExportImage {
         Ok(())
     }
 
-    /// One state into one file.
+    /// Writes one version into one file.
     async fn one(&self, client: &Client, signals: &mut Signals, name: &SnapshotName, path: &Path, format: Format) -> Outcome {
         let part = with_ending(path, ".part");
         let unfinished = Unfinished(vec![part.clone()]);
@@ -126,12 +126,12 @@ impl ExportImage {
         Ok(())
     }
 
-    /// Writes and, where asked, reads again.
+    /// Writes the file and, with `--verify`, compares it with the snapshot.
     async fn file(&self, signals: &mut Signals, name: &SnapshotName, socket: &Path, size: u64, part: &Path, format: Format) -> Outcome {
         let (what, from, to) = (format!("export {name}"), name.to_string(), part.display().to_string());
         let (socket, file) = (socket.to_owned(), part.to_owned());
         let serving = socket.clone();
-        // another program writes the other formats
+        // other formats are written by qemu-img, which does not report the bytes of data
         let came = if format == Format::Raw { written } else { whole };
         aside(what, (size, came), signals, move |course| {
             if format == Format::Raw {
@@ -141,7 +141,8 @@ impl ExportImage {
                 return copy(&image, &Target::File(Arc::new(made), size), Task::Fill, course).map_err(|e| told(e, &from, &to));
             }
             let told = |per_cent: f64| course.done.store((per_cent / 100.0 * size as f64) as u64, Relaxed);
-            // Else the size becomes one that cylinders, heads and sectors can tell.
+            // Without the option, QEMU rounds the size up to one that fits cylinders, heads and
+            // sectors.
             let options: &[&str] = if format == Format::Vhd { &["force_size=on"] } else { &[] };
             Convert::start(&serving, format, options, &file)?.finish(told, || course.stop.load(Relaxed))
         })
@@ -162,7 +163,7 @@ impl ExportImage {
         .await
     }
 
-    /// A volume with its snapshots into a chain of files.
+    /// Writes a volume with its snapshots into a chain of files.
     async fn chain(&self, client: &Client, signals: &mut Signals, of: &VolumeName, head: &SnapshotName, path: &Path) -> Outcome {
         let mut snapshots: Vec<Snapshot> =
             client.get(&format!("/v1/snapshots?pool={}&volume={}", quoted(&of.pool), quoted(&of.volume))).await?;
@@ -187,11 +188,11 @@ impl ExportImage {
                 break;
             }
         }
-        // The base first: whenever a file is there, so is what it rests on.
+        // The base first, so that a published file always has its backing file.
         made.iter().try_for_each(|name| publish(&room.path().join(name), &dir.join(name)))
     }
 
-    /// What differs between two snapshots into a file on the one before.
+    /// Writes the difference between two snapshots into a layer on top of the older one.
     async fn layer(&self, client: &Client, signals: &mut Signals, snapshot: &Snapshot, older: Option<String>, layer: &Path) -> Outcome {
         let extents: Option<Vec<DiffExtent>> = match &older {
             Some(older) => Some(client.get(&format!("/v1/diff?older={}&newer={}", quoted(older), quoted(&snapshot.name))).await?),
@@ -223,7 +224,7 @@ impl ExportImage {
     }
 }
 
-/// A snapshot, of which only what differs from an older one counts.
+/// A snapshot of which only the difference from an older one is copied.
 struct DiffImage {
     serving: ServedImage,
     extents: Option<Arc<Vec<DiffExtent>>>,
@@ -267,7 +268,7 @@ impl Source for DiffSource {
     }
 }
 
-/// A snapshot for the time of the export.
+/// Takes a snapshot for the time of the export.
 async fn hold_still(client: &Client, of: &VolumeName) -> Outcome<SnapshotName> {
     let stamp = instant::now().strftime("export-%Y%m%dT%H%M%SZ").to_string();
     let there: Vec<Snapshot> = client.get(&format!("/v1/snapshots?pool={}&volume={}", quoted(&of.pool), quoted(&of.volume))).await?;
@@ -279,7 +280,7 @@ async fn hold_still(client: &Client, of: &VolumeName) -> Outcome<SnapshotName> {
     Ok(name)
 }
 
-/// Refuses a path that something is at, unless it is a file that may be replaced.
+/// Fails if something exists at `path`, unless it is a plain file and `force` is set.
 fn free(path: &Path, force: bool) -> Outcome {
     match path.symlink_metadata() {
         Err(_) => Ok(()),
@@ -310,7 +311,7 @@ fn make_layer(path: &Path, below: Option<&str>, size: u64) -> Outcome {
     qemu_img(&words, path).map(drop)
 }
 
-/// Gives a complete file its name. Durable on return.
+/// Gives a complete file its final name. Durable on return.
 fn publish(part: &Path, path: &Path) -> Outcome {
     let publish = || {
         File::open(part)?.sync_all()?;

@@ -1,4 +1,4 @@
-//! Formats of images, by name and by their first bytes.
+//! Formats of disk images, by name and by magic bytes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::failure::{Failure, Outcome};
 
-/// How an image holds its disk.
+/// Format of a disk image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Byte for byte, with holes.
+    /// Raw bytes of the disk, possibly sparse.
     Raw,
     /// QEMU.
     Qcow2,
@@ -19,25 +19,24 @@ pub enum Format {
     Vhdx,
     /// VirtualBox.
     Vdi,
-    /// Virtual PC and Azure; QEMU calls it vpc.
+    /// Virtual PC and Azure; QEMU's name is vpc.
     Vhd,
     /// QEMU, before 2008.
     Qcow,
-    /// QEMU, for a while.
+    /// QEMU, used for a short time.
     Qed,
     /// Parallels.
     Parallels,
 }
 
-/// Bytes that tell a format.
+/// Bytes at the start of a file that are searched for magic bytes.
 const HEAD: usize = 1024;
 
 impl Format {
-    /// Every format.
     const ALL: [Format; 9] =
         [Format::Raw, Format::Qcow2, Format::Vmdk, Format::Vhdx, Format::Vdi, Format::Vhd, Format::Qcow, Format::Qed, Format::Parallels];
 
-    /// The word users type.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Format::Raw => "raw",
@@ -52,25 +51,25 @@ impl Format {
         }
     }
 
-    /// What QEMU calls it.
+    /// Name of QEMU's block driver.
     pub fn driver(self) -> &'static str {
         if self == Format::Vhd { "vpc" } else { self.name() }
     }
 
-    /// The format of a word.
+    /// Parses the name of a format, ours or QEMU's.
     ///
     /// # Errors
-    /// Wrong usage.
+    /// Wrong usage if it is unknown.
     pub fn of_word(word: &str) -> Outcome<Format> {
         let found = Format::ALL.into_iter().find(|format| format.name() == word || format.driver() == word);
         let known = || Format::ALL.map(Format::name).join(", ");
         found.ok_or_else(|| Failure::usage(format!("'{word}' is not a format of images; choose from {}", known())))
     }
 
-    /// The format that the first bytes of a file tell; raw when they tell nothing.
+    /// Detects the format of a file by its first bytes; raw if no magic matches.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When the file cannot be read.
     pub fn of_file(file: &File, path: &Path) -> Outcome<Format> {
         let mut head = [0; HEAD];
         let mut filled = 0;
@@ -87,7 +86,7 @@ impl Format {
     fn of_head(head: &[u8]) -> Format {
         let at = |offset: usize, magic: &[u8]| head.get(offset..offset + magic.len()) == Some(magic);
         if at(0, b"QFI\xfb") {
-            // version 1 is another format
+            // version 1 of the magic is the older format qcow
             return if at(4, &[0, 0, 0, 1]) { Format::Qcow } else { Format::Qcow2 };
         }
         let marks: [(usize, &[u8], Format); 8] = [

@@ -1,4 +1,5 @@
-//! `import-image`: a volume from an image, its snapshots from the layers below and the snapshots within.
+//! `import-image`: makes a volume from an image. Backing files and internal snapshots become
+//! snapshots of the volume.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,7 +56,6 @@ pub struct ImportImage {
 }
 
 impl ImportImage {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let name: VolumeName = self.name.parse()?;
         let format = self.format.as_deref().map(Format::of_word).transpose()?;
@@ -63,7 +63,7 @@ impl ImportImage {
         self.properties.iter().try_for_each(|word| crate::command::create::assign(word, &mut properties))?;
         let path = absolute(&self.file);
         let mut signals = Signals::catch()?;
-        // Looking takes little, but a tool may be asked.
+        // Inspection is short but may start qemu-img, so it runs outside the event loop.
         let (flat, follow, file) = (self.flat, self.follow, path.clone());
         let looked = tokio::task::spawn_blocking(move || looked_at(&file, format, flat, follow));
         let (states, finding) = looked.await.map_err(|e| Failure::failed(format!("cannot look at the image: {e}")))??;
@@ -84,7 +84,7 @@ impl ImportImage {
         let begun = Instant::now();
         let brought = bring(client, &mut signals, &path, &name, states, self.verify).await;
         if let Err(failure) = brought {
-            // The volume is ours and incomplete.
+            // The volume was made by this command and is incomplete.
             let request = Destroy { name: name.to_string(), recursive: true, ..Destroy::default() };
             client
                 .post::<_, Destroyed>("/v1/destroy", &request)
@@ -117,7 +117,8 @@ fn looked_at(path: &Path, format: Option<Format>, flat: bool, follow: bool) -> O
     Ok((states, finding))
 }
 
-/// The sector profile that the volume gets: what was asked for, unless the disk is made for other sectors.
+/// Chooses the sector profile of the volume: the requested one, unless the disk's contents were
+/// made for another sector size.
 fn agreed(path: &Path, asked: Option<&str>, finding: &Finding) -> Outcome<String> {
     let Some(word) = asked else {
         let found = if finding.sector == Some(4096) { "4kn" } else { "512e" };
@@ -135,7 +136,7 @@ fn agreed(path: &Path, asked: Option<&str>, finding: &Finding) -> Outcome<String
     }
 }
 
-/// Brings state after state into a volume, with a snapshot after each but the last.
+/// Copies one version after another into the volume, with a snapshot after each but the last.
 async fn bring(client: &Client, signals: &mut Signals, path: &Path, name: &VolumeName, states: States, verify: bool) -> Outcome {
     let mut size = states.states.first().map_or(0, State::volume_size);
     for (index, state) in states.states.into_iter().enumerate() {

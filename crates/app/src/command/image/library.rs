@@ -1,4 +1,4 @@
-//! Images that a library reads in this process: qcow2 by imago.
+//! Images that a library reads in this process: qcow2, with imago.
 
 use std::cell::Cell;
 use std::io;
@@ -23,7 +23,7 @@ pub struct Qcow2Image {
     layered: bool,
 }
 
-/// Whether the library reads every layer.
+/// Whether the library supports every layer.
 pub fn reads(layers: &[Layer]) -> bool {
     layers.iter().all(|layer| match layer.format {
         Format::Raw => layers.len() > 1,
@@ -36,7 +36,8 @@ thread_local! {
     static IN_LIBRARY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs the library. Where it panics on what it reads, the command ends with a line and no trace.
+/// Runs library code. If it panics on invalid input, the panic becomes an error and no backtrace is
+/// printed.
 fn guarded<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
@@ -54,10 +55,11 @@ fn guarded<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
 }
 
 impl Qcow2Image {
-    /// The disk of the last of `layers`. With `layered`, what lies below is [`Kind::Keep`].
+    /// Opens the disk of the last of `layers`. With `layered`, ranges that lower layers provide are
+    /// reported as [`Kind::Keep`].
     ///
     /// # Errors
-    /// When an image makes no sense.
+    /// When an image is invalid.
     pub fn new(layers: &[Layer], layered: bool) -> Outcome<Qcow2Image> {
         let mut below: Option<FormatAccess<File>> = None;
         for layer in layers {

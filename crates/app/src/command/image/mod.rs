@@ -1,5 +1,6 @@
-//! Disk images in and out. This process reads and writes them and moves the bytes over a private NBD export, so that nothing of a hostile
-//! image reaches the daemon: what is wrong with it ends a command, not the service of others.
+//! Import and export of disk images. This process parses the images and moves the data over a
+//! private NBD export, so that a hostile image never reaches the daemon: it can end a command, but
+//! not the service of other clients.
 
 mod chain;
 mod copy;

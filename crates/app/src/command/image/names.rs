@@ -4,7 +4,8 @@ use std::path::Path;
 
 use crate::names::MAX_NAME;
 
-/// A name of a snapshot like the one given: other characters become `-`, and a name that is taken gets a number.
+/// Makes a valid snapshot name: invalid characters become `-`, and a name that is taken gets a
+/// number.
 pub fn fitting(wanted: &str, taken: &[String]) -> String {
     let mut name: String =
         wanted.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-') { c } else { '-' }).collect();
@@ -17,8 +18,9 @@ pub fn fitting(wanted: &str, taken: &[String]) -> String {
     (2..).map(|n| format!("{name}-{n}")).find(|name| !taken.contains(name)).unwrap_or_default()
 }
 
-/// What a layer is called: where it has one of the names of a Proxmox VE volume chain (`snap_NAME_vm-100-disk-0.qcow2`,
-/// `snap_vm-100-disk-0_NAME.qcow2`), the snapshot's, else the file's without its ending.
+/// Returns the snapshot name of a layer. For a file of a Proxmox VE volume chain
+/// (`snap_NAME_vm-100-disk-0.qcow2`, `snap_vm-100-disk-0_NAME.qcow2`) it is `NAME`, else the file
+/// name without its extension.
 pub fn of_layer(layer: &Path, top: &Path) -> String {
     let stem = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let (own, top) = (stem(layer), stem(top));
@@ -29,7 +31,8 @@ pub fn of_layer(layer: &Path, top: &Path) -> String {
     before.or(after).filter(|name| !name.is_empty()).unwrap_or(&own).to_owned()
 }
 
-/// The disk's name within that of a snapshot: a chain may be imported from one of its snapshots.
+/// Returns the disk's name within a file name. A chain may be imported from one of its snapshots,
+/// so `stem` may be that of a snapshot.
 fn of_disk(stem: &str) -> &str {
     let at = ["vm-", "base-"].iter().filter_map(|mark| stem.find(mark)).min();
     match at {

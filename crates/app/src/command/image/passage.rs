@@ -1,4 +1,4 @@
-//! A private way to a volume or snapshot: an NBD export of the daemon for this process alone, taken away afterwards whatever happened.
+//! A private NBD export of a volume or snapshot for this process, removed when the command ends.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::failure::{Failure, Outcome};
 use crate::progress::Progress;
 use crate::size::Size;
 
-/// How often what is done is looked at.
+/// Interval between updates of the progress display.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A private export. The daemon gives its socket a name of its own, beside the control socket, and mode 0600; it is not kept across restarts
-/// of the daemon. [`Passage::close`] has to be called.
+/// A private export. The daemon chooses its socket, beside the control socket with mode 0600, and
+/// does not restore the export after a restart. [`Passage::close`] must be called.
 pub struct Passage {
     id: u64,
     socket: PathBuf,
 }
 
 impl Passage {
-    /// Opens one.
+    /// Makes the export.
     ///
     /// # Errors
-    /// What the daemon says.
+    /// The daemon's error.
     pub async fn open(client: &Client, name: &str, readonly: bool) -> Outcome<Passage> {
         let request = CreateExport::Nbd(CreateNbd { name: name.to_owned(), readonly, transient: true, ..CreateNbd::default() });
         let export: Export = client.post("/v1/exports", &request).await?;
@@ -36,42 +36,43 @@ impl Passage {
         Ok(Passage { id: export.id, socket })
     }
 
-    /// The socket.
+    /// Path of the unix socket.
     pub fn socket(&self) -> &std::path::Path {
         &self.socket
     }
 
-    /// Takes it away.
+    /// Removes the export.
     ///
     /// # Errors
-    /// What the daemon says.
+    /// The daemon's error.
     pub async fn close(self, client: &Client) -> Outcome {
         client.delete(&format!("/v1/exports/{}?force=true", self.id)).await
     }
 }
 
-/// Describes the result of a job on so many bytes.
+/// Formats the result of a job over a total number of bytes.
 pub type Came = fn(u64, &Course) -> String;
 
-/// All of them were looked at, of which some had to be written.
+/// Result of a copy: bytes processed, and bytes written.
 pub fn written(total: u64, course: &Course) -> String {
     format!("{}, {} of data", Size(total), Size(course.written.load(Relaxed)))
 }
 
-/// All of them were compared.
+/// Result of a comparison.
 pub fn compared(total: u64, _: &Course) -> String {
     format!("{} compared, no difference", Size(total))
 }
 
-/// All of them.
+/// Result without details: the total.
 pub fn whole(total: u64, _: &Course) -> String {
     Size(total).to_string()
 }
 
-/// Runs what blocks beside this thread, shows how far it is and what came of it where there are bytes to count, and stops it at SIGINT and SIGTERM.
+/// Runs blocking work on another thread, shows its progress and result if there are bytes to count,
+/// and stops it at SIGINT and SIGTERM.
 ///
 /// # Errors
-/// What the work says, or that it was interrupted.
+/// The error of the work, or that it was interrupted.
 pub async fn aside<T: Send + 'static>(
     what: String,
     (total, result): (u64, Came),
@@ -109,7 +110,7 @@ pub async fn aside<T: Send + 'static>(
     ended.unwrap_or_else(|e| Err(Failure::failed(format!("the work ended badly: {e}; run it again"))))
 }
 
-/// The line of an error; `source` and `target` are what a user calls them.
+/// Turns an error of a copy into a message; `source` and `target` are names that the user knows.
 pub fn told(error: CopyError, source: &str, target: &str) -> Failure {
     Failure::failed(match error {
         CopyError::Source(at, e) => format!("cannot read {source} at byte {at}: {e}; check it"),

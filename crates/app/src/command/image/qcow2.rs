@@ -1,6 +1,8 @@
-//! The header of a qcow2 image: what it rests on, what it needs, which snapshots are in it. After QEMU's docs/interop/qcow2.txt.
+//! Parser for the header of a qcow2 image: backing file, required features, internal snapshots.
+//! Source: QEMU's docs/interop/qcow2.txt.
 //!
-//! Only as much is read as says which files belong to a disk and who can read them; the data is for a library or for QEMU.
+//! Only the fields that say which files belong to a disk, and whether the library can read them,
+//! are parsed; the data is read by the library or by QEMU.
 
 use std::fs::File;
 use std::io;
@@ -9,56 +11,56 @@ use std::os::unix::fs::FileExt;
 #[cfg(test)]
 mod tests;
 
-/// Clusters have 512 bytes to 2 MiB; QEMU's bound.
+/// Cluster sizes of 512 bytes to 2 MiB, as in QEMU.
 const CLUSTER_BITS: std::ops::RangeInclusive<u32> = 9..=21;
-/// Longest name of a backing file in bytes; the format's bound.
+/// Longest name of a backing file in bytes, by the format.
 const MAX_NAME: u32 = 1023;
-/// Snapshots that are looked at: QEMU's own bound is 65,536, people keep tens.
+/// Maximum number of internal snapshots that are read. QEMU allows 65,536; users keep tens.
 const MAX_SNAPSHOTS: u32 = 4096;
-/// Bytes of the table of snapshots; 1 KiB of strings for each.
+/// Maximum bytes of the snapshot table that are read; up to 2 KiB are read for each snapshot.
 const MAX_TABLE: u64 = 8 << 20;
-/// Largest disk in bytes: what the engine takes.
+/// Largest disk in bytes: the largest volume of the engine.
 pub const MAX_SIZE: u64 = 1 << 56;
-/// Bytes of the header that are looked at: version 3 and its extensions.
+/// Bytes of the file that are read for the header of version 3 and its extensions.
 const HEADER: usize = 4096;
 
-/// Incompatible features that the reader has to know.
+/// Incompatible features that are evaluated.
 const DATA_FILE: u64 = 1 << 2;
 const COMPRESSION_TYPE: u64 = 1 << 3;
 const EXTENDED_L2: u64 = 1 << 4;
-/// Dirty, corrupt, and the three above.
+/// All incompatible features that are known: dirty, corrupt, and the three above.
 const KNOWN: u64 = 0b1_1111;
 const CORRUPT: u64 = 1 << 1;
 
-/// What the header says.
+/// Fields of the header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes of the disk.
+    /// Size of the disk in bytes.
     pub size: u64,
-    /// The layer below, as written.
+    /// Name of the backing file, as written in the image.
     pub backing: Option<String>,
-    /// Its format, where it says so.
+    /// Format of the backing file, if the image has it.
     pub backing_format: Option<String>,
-    /// The file with the data, as written, where it is not in the image; empty when it is but has no name.
+    /// Name of the external data file, as written in the image; `None` if the data is in the image,
+    /// empty if the data is external but the image has no name for it.
     pub data_file: Option<String>,
-    /// Encrypted by the format.
+    /// Whether the image is encrypted by a method of the format.
     pub encrypted: bool,
-    /// Something that only QEMU reads: zstd, subclusters, or what is not known yet.
+    /// Whether the image uses features that only QEMU reads: zstd, subclusters, or unknown ones.
     pub needs_qemu: bool,
-    /// Snapshots within, oldest first.
+    /// Internal snapshots, oldest first.
     pub snapshots: Vec<Internal>,
 }
 
-/// A snapshot within an image.
+/// A snapshot inside an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Internal {
-    /// QEMU's number of it.
+    /// Id that QEMU gave it.
     pub id: String,
-    /// Name.
     pub name: String,
-    /// Seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub seconds: u32,
-    /// And nanoseconds.
+    /// Nanoseconds of the time of creation.
     pub nanos: u32,
 }
 
@@ -100,10 +102,10 @@ fn text(raw: &[u8]) -> String {
 }
 
 impl Header {
-    /// Reads it.
+    /// Reads and checks the header of a file.
     ///
     /// # Errors
-    /// The host's; or one that says what makes no sense.
+    /// The host's I/O error, or `InvalidData` with the reason.
     pub fn read(file: &File) -> io::Result<Header> {
         let head = read_some(file, 0, HEADER)?;
         let version = u32_at(&head, 4)?;
@@ -162,7 +164,7 @@ impl Header {
     }
 }
 
-/// Reads the table of snapshots; gives them by age.
+/// Reads the snapshot table; returns the snapshots by age, oldest first.
 fn snapshots(file: &File, offset: u64, count: u32) -> io::Result<Vec<Internal>> {
     if count == 0 {
         return Ok(Vec::new());

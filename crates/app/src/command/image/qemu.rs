@@ -1,5 +1,5 @@
-//! What only QEMU's tools can do: reading and writing formats without a library. They run as processes of their own, told explicitly which
-//! files to open with which driver.
+//! Runs QEMU's tools for formats that the library cannot read or write. They run as processes of
+//! their own, with explicit files and drivers.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,49 +18,50 @@ use super::format::Format;
 use crate::command::nbd::Nbd;
 use crate::failure::{Failure, Outcome};
 
-/// How long a tool may take to open an image.
+/// How long `qemu-nbd` may take to open or to close an image.
 const PATIENCE: Duration = Duration::from_secs(60);
 const TURN: Duration = Duration::from_millis(10);
-/// Connections: readers with two or three each, and some to spare.
+/// Connections that `qemu-nbd` accepts: two or three for each reader, and some spare.
 const CLIENTS: &str = "--shared=64";
 const PACKAGE: &str = "install qemu-utils (Debian) or qemu-img (Fedora)";
 
-/// Why an image cannot be opened, as a complete line, where an error of the host is asked for.
+/// Carries a complete message for the user through an `io::Error`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Said(pub Failure);
 
-/// A running `qemu-nbd`. It ends with its last client, and so with this process; dropping it ends it at once.
+/// A running `qemu-nbd`. It exits with its last client, and so with this process; dropping it kills
+/// it.
 pub struct Server {
     child: Child,
     socket: PathBuf,
-    /// Keeps it from ending between clients.
+    /// A connection that keeps `qemu-nbd` running while no other client is connected.
     hold: Option<Nbd>,
     _dir: TempDir,
 }
 
-/// What to serve.
+/// Image for `qemu-nbd` to serve.
 pub enum Served<'a> {
-    /// The disk of the last of these layers, or a snapshot within it.
+    /// The disk of the last of these layers, or an internal snapshot of it, read-only.
     Layers(&'a [Layer], Option<&'a str>),
-    /// A qcow2 image of ours, to write to.
+    /// A qcow2 image made by this process, writable.
     New(&'a Path),
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.hold.take());
-        // The image was only read, or flushed before.
+        // The image was opened read-only, or was flushed before.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Server {
-    /// Starts one and waits until it answers.
+    /// Starts `qemu-nbd` and waits until it accepts a connection.
     ///
     /// # Errors
-    /// When the tool is missing, or what it says.
+    /// When the tool is missing, or the tool's own message.
     pub fn start(what: &Served<'_>) -> Outcome<Server> {
         let dir = tempfile::Builder::new().prefix("millpond-image-").tempdir();
         let dir = dir.map_err(|e| Failure::failed(format!("cannot make a temporary directory: {e}; see TMPDIR")))?;
@@ -83,7 +84,8 @@ impl Server {
             }
         };
         let errors = File::create(&words).map_err(|e| Failure::failed(format!("cannot write {}: {e}", words.display())))?;
-        // In a group of its own: Ctrl-C is for this process, which ends it when all is in order.
+        // In its own process group, so that Ctrl-C reaches only this process, which stops the tool
+        // in order.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors).process_group(0);
         let child = command.spawn().map_err(|e| missing("qemu-nbd", &path, &e))?;
         let mut server = Server { child, socket, hold: None, _dir: dir };
@@ -102,15 +104,15 @@ impl Server {
         }
     }
 
-    /// Where it serves.
+    /// Path of the unix socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Ends it once everything was written and flushed, and the image is closed.
+    /// Disconnects, and waits until `qemu-nbd` has closed the image and exited.
     ///
     /// # Errors
-    /// When it does not end well.
+    /// When it fails or does not exit in time.
     pub fn finish(mut self) -> Outcome {
         drop(self.hold.take());
         let end = Instant::now() + PATIENCE;
@@ -135,12 +137,12 @@ fn missing(tool: &str, path: &Path, error: &io::Error) -> Failure {
 
 fn last_words(file: &Path) -> String {
     let mut text = String::new();
-    // What cannot be read says nothing.
+    // An error file that cannot be read is treated as empty.
     let _ = File::open(file).and_then(|file| file.take(64 << 10).read_to_string(&mut text));
     words_of(&text)
 }
 
-/// The last line of what a tool said, without the tool's name.
+/// Returns the last line of a tool's output, without the tool's name.
 fn words_of(text: &str) -> String {
     let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
     let line = line.trim_start_matches("qemu-nbd: ").trim_start_matches("qemu-img: ");
@@ -148,7 +150,8 @@ fn words_of(text: &str) -> String {
     line.chars().take(300).collect()
 }
 
-/// The whole chain as QEMU takes it, so that it follows no name that was not looked at.
+/// Describes the whole backing chain to QEMU, so that QEMU opens no file by a name in an image that
+/// was not checked.
 fn node(layers: &[Layer]) -> Outcome<Value> {
     let mut below: Option<Value> = None;
     for layer in layers {
@@ -171,10 +174,10 @@ fn file(path: &Path) -> Outcome<Value> {
     Ok(json!({ "driver": if device { "host_device" } else { "file" }, "filename": text }))
 }
 
-/// Runs `qemu-img` to its end and gives what it prints.
+/// Runs `qemu-img` and returns its output.
 ///
 /// # Errors
-/// When it is missing, or what it says.
+/// When the tool is missing, or the tool's own message.
 pub fn qemu_img(words: &[OsString], path: &Path) -> Outcome<String> {
     let output = Command::new("qemu-img").args(words).stdin(Stdio::null()).output().map_err(|e| missing("qemu-img", path, &e))?;
     if output.status.success() {
@@ -190,7 +193,7 @@ pub struct Convert {
 }
 
 impl Convert {
-    /// Starts writing what a socket serves into a file.
+    /// Starts to copy the disk that `socket` serves into a new file.
     ///
     /// # Errors
     /// When the tool is missing.
@@ -208,10 +211,11 @@ impl Convert {
         Ok(Convert { child, path: path.to_owned() })
     }
 
-    /// Waits for the end; tells per cent of what is done as they come, and asks whether to give up.
+    /// Waits for the end. Calls `told` with the percentage done, and gives up when `stopped`
+    /// returns true.
     ///
     /// # Errors
-    /// What the tool says.
+    /// The tool's own message, or that it was interrupted.
     pub fn finish(mut self, told: impl Fn(f64), stopped: impl Fn() -> bool + Sync) -> Outcome {
         let out = self.child.stdout.take();
         let mut last = String::new();
@@ -234,7 +238,7 @@ impl Convert {
             return Err(Failure::failed("interrupted"));
         }
         if let Some(mut err) = self.child.stderr.take() {
-            // What cannot be read says nothing.
+            // An error stream that cannot be read is treated as empty.
             let _ = err.read_to_string(&mut last);
         }
         let status = self.child.wait().map_err(|e| Failure::failed(format!("cannot wait for qemu-img: {e}")))?;
@@ -247,7 +251,7 @@ impl Convert {
 
 impl Drop for Convert {
     fn drop(&mut self) {
-        // Ended already is as good.
+        // Killing a process that has exited already does no harm.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Raw images: files with holes, and block devices.
+//! Raw images: files, possibly sparse, and block devices.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,7 +12,8 @@ use rustix::io::Errno;
 use super::source::{Image, Kind, Run, Source};
 use crate::failure::{Failure, Outcome};
 
-/// Opens an image for reading, after a look at what it is: a pipe would never answer.
+/// Opens an image for reading and checks its type. The open does not block, because a pipe might
+/// never have a writer.
 ///
 /// # Errors
 /// When it is neither a file nor a block device, or cannot be opened.
@@ -29,19 +30,19 @@ pub fn open_file(path: &Path) -> Outcome<File> {
 
 /// A raw image.
 pub struct RawImage {
-    /// The file, which is read at given places only, and its size.
+    /// Shared by readers, which use positioned reads only.
     file: Arc<File>,
     size: u64,
 }
 
 impl RawImage {
-    /// Of a file or device.
+    /// Opens a file or block device.
     ///
     /// # Errors
     /// When it cannot be opened.
     pub fn new(path: &Path) -> Outcome<RawImage> {
         let file = open_file(path)?;
-        // Of a device, the metadata has no size.
+        // The metadata of a block device has no size.
         let size = seek(&file, SeekFrom::End(0)).map_err(|e| Failure::failed(format!("cannot measure {}: {e}", path.display())))?;
         Ok(RawImage { file: Arc::new(file), size })
     }
@@ -66,9 +67,9 @@ impl Source for RawSource {
     fn runs(&mut self, offset: u64, length: u64) -> io::Result<Vec<Run>> {
         let data = match seek(&*self.file, SeekFrom::Data(offset)) {
             Ok(data) => data.clamp(offset, offset + length),
-            // no data up to the end
+            // no data between `offset` and the end
             Err(Errno::NXIO) => offset + length,
-            // a device, or a filesystem without holes
+            // `SEEK_DATA` is not supported: a device, or a file system without holes
             Err(_) => return Ok(vec![Run { offset, length, kind: Kind::Data }]),
         };
         if data > offset {

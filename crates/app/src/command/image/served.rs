@@ -1,4 +1,4 @@
-//! Disks behind NBD sockets: the daemon's export, or an image that QEMU's tool serves.
+//! Disks behind NBD sockets: a daemon's export, or an image served by `qemu-nbd`.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,18 +11,20 @@ use crate::command::nbd::{Extent, Nbd};
 
 const ALLOCATION: &str = "base:allocation";
 const DEPTH: &str = "qemu:allocation-depth";
-/// Of `base:allocation`: reads as zeroes.
+/// Flag of `base:allocation`: the range reads as zeroes.
 const ZERO: u32 = 2;
-/// Of QEMU's allocation depth: in the layer itself. 0 is nowhere, more is below.
+/// Value of `qemu:allocation-depth` for ranges in the top layer. 0 is unallocated, higher values
+/// are lower layers.
 const OWN: u32 = 1;
 
-/// A disk on a socket.
+/// A disk behind an NBD socket.
 pub struct ServedImage {
-    /// The socket.
+    /// Path of the unix socket.
     pub socket: PathBuf,
-    /// What a layer below has is [`Kind::Keep`]; for servers that know of layers.
+    /// Report ranges of lower layers as [`Kind::Keep`]. The server must support
+    /// `qemu:allocation-depth`.
     pub layered: bool,
-    /// What has to live as long as it is read.
+    /// Server to keep running as long as the disk is read.
     pub server: Option<Arc<Server>>,
 }
 
@@ -35,7 +37,8 @@ impl Image for ServedImage {
     }
 }
 
-/// A disk that QEMU's tool serves while somebody reads it: of a long chain, one layer at a time.
+/// A disk that `qemu-nbd` serves while it has readers, so that of a long chain one layer is open at
+/// a time.
 pub struct QemuImage {
     layers: Vec<Layer>,
     snapshot: Option<String>,
@@ -44,7 +47,7 @@ pub struct QemuImage {
 }
 
 impl QemuImage {
-    /// The disk of the last of `layers`, or a snapshot within it. Nothing runs yet.
+    /// The disk of the last of `layers`, or an internal snapshot of it. Starts nothing yet.
     pub fn new(layers: &[Layer], snapshot: Option<String>, layered: bool) -> QemuImage {
         QemuImage { layers: layers.to_vec(), snapshot, layered, running: Mutex::new(Weak::new()) }
     }

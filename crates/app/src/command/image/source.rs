@@ -1,11 +1,12 @@
-//! What a disk is read from: an image file, by a library or through QEMU, or an export.
+//! Interface of the disks that are copied: an image file, read by the library or by QEMU, or an
+//! export.
 
 use std::io;
 
-/// What a range holds.
+/// Content of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Bytes to read; they may be zeroes.
+    /// Data, possibly zeroes.
     Data,
     /// Zeroes.
     Zero,
@@ -13,40 +14,40 @@ pub enum Kind {
     Keep,
 }
 
-/// Neighbouring bytes of one kind.
+/// A contiguous range of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes, not 0.
+    /// Length in bytes, not 0.
     pub length: u64,
-    /// What they are.
     pub kind: Kind,
 }
 
-/// One reader of a disk.
+/// A reader of a disk.
 pub trait Source: Send {
-    /// Bytes that the disk has.
+    /// Size of the disk in bytes.
     fn size(&self) -> u64;
 
-    /// The runs from `offset` on, without a gap: at least one, not necessarily all of `length` bytes, which lie within the disk.
+    /// Returns runs from `offset` on, without gaps: at least one, not necessarily `length` bytes.
+    /// The range lies within the disk.
     ///
     /// # Errors
-    /// The host's; or when the image makes no sense.
+    /// The host's I/O error, or that the image is invalid.
     fn runs(&mut self, offset: u64, length: u64) -> io::Result<Vec<Run>>;
 
-    /// Reads all of `into`, which lies within the disk. What lies in a layer below is read from there.
+    /// Fills `into` from a range within the disk. Ranges of lower layers are read from them.
     ///
     /// # Errors
-    /// The host's; or when the image makes no sense.
+    /// The host's I/O error, or that the image is invalid.
     fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 }
 
-/// A disk that several readers can be had of.
+/// A disk that can have several readers.
 pub trait Image: Send + Sync {
-    /// One more reader.
+    /// Opens another reader.
     ///
     /// # Errors
-    /// The host's; or when the image makes no sense.
+    /// The host's I/O error, or that the image is invalid.
     fn open(&self) -> io::Result<Box<dyn Source>>;
 }

@@ -1,4 +1,4 @@
-//! What an image holds: the states of one disk in order of time, all but the last to become snapshots.
+//! Versions of a disk in an image, in order of time. All but the last become snapshots.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,39 +14,39 @@ use super::served::QemuImage;
 use super::source::{Image, Source};
 use crate::failure::{Failure, Outcome};
 
-/// Bytes that sectors and blocks of volumes are multiples of.
+/// Sizes of volumes are multiples of this many bytes.
 const GRAIN: u64 = 4096;
 
-/// The disk at one time.
+/// One version of the disk.
 pub struct State {
-    /// What to read.
+    /// Reader of this version.
     pub image: Arc<dyn Image>,
-    /// Bytes of the disk.
+    /// Size of the disk in bytes.
     pub size: u64,
-    /// The snapshot that it becomes; none for the last.
+    /// Name of the snapshot that this version becomes; `None` for the last.
     pub snapshot: Option<String>,
-    /// Where it comes from, for the snapshot's description.
+    /// Origin of this version, for the snapshot's description.
     pub told: String,
 }
 
 impl State {
-    /// Size of a volume for it: whole blocks.
+    /// Size in bytes of a volume for this version: rounded up to whole blocks.
     pub fn volume_size(&self) -> u64 {
         self.size.next_multiple_of(GRAIN)
     }
 }
 
-/// An image, looked at.
+/// All versions of a disk in an image.
 pub struct States {
     /// Oldest first; at least one.
     pub states: Vec<State>,
 }
 
 impl States {
-    /// Looks at an image. With `flat`, only its last state counts.
+    /// Inspects an image. With `flat`, only the last version is returned.
     ///
     /// # Errors
-    /// When it cannot be read, makes no sense, or needs a tool that is missing.
+    /// When the image cannot be read, is invalid, or needs a tool that is missing.
     pub fn of(path: &Path, format: Option<Format>, flat: bool, follow: bool) -> Outcome<States> {
         let layers = walk(path, format, follow)?;
         let Some(top) = layers.last() else { return Err(Failure::failed("there is no layer")) };
@@ -72,16 +72,17 @@ impl States {
                 add(name, told, &mut states, Arc::new(image))?;
             }
         }
-        // A layer says what differs from the one below; what internal snapshots hold differs from that.
+        // A layer reports its difference from the layer below. With internal snapshots, the version
+        // before the last is not that layer, so everything is compared.
         let layered = states.len() + 1 == layers.len() && layers.len() > 1;
         states.push(state(path, image(&layers, layered)?, None, String::new())?);
         Ok(States { states })
     }
 
-    /// A reader of the last state, which the volume will have.
+    /// Opens a reader of the last version.
     ///
     /// # Errors
-    /// The host's; or when the image makes no sense.
+    /// The host's I/O error, or that the image is invalid.
     pub fn head(&self) -> std::io::Result<Option<Box<dyn Source>>> {
         self.states.last().map(|state| state.image.open()).transpose()
     }
@@ -103,7 +104,7 @@ fn state(path: &Path, image: Arc<dyn Image>, snapshot: Option<String>, told: Str
     Ok(State { image, size, snapshot, told })
 }
 
-/// The disk of the last of `layers`.
+/// Chooses the reader for the disk of the last of `layers`.
 fn image(layers: &[Layer], layered: bool) -> Outcome<Arc<dyn Image>> {
     if let [Layer { path, format: Format::Raw, .. }] = layers {
         return Ok(Arc::new(RawImage::new(path)?));

@@ -1,5 +1,6 @@
-//! Whether all of an image is there. Libraries and QEMU take what lies beyond a file's end for zeroes, so that half an image would become
-//! half a disk without a word; here the tables that say where data lies are held against the file's length.
+//! Checks that an image is not truncated. Libraries and QEMU read missing data beyond the end of a
+//! file as zeroes, so a truncated image would silently become a damaged disk. Here the offsets in
+//! an image's tables are compared with the length of the file.
 
 use std::fs::File;
 use std::io;
@@ -13,18 +14,18 @@ mod tests;
 
 /// Bytes of a table that are read at once.
 const PIECE: u64 = 1 << 20;
-/// Bytes of a table of tables at most: QEMU's bound of qcow2's L1.
+/// Maximum bytes of a top-level table: QEMU's bound for the L1 table of qcow2.
 const MAX_TOP: u64 = 32 << 20;
-/// Largest cluster, block or grain, in bytes, that is believed.
+/// Largest cluster, block or grain in bytes that is accepted.
 const MAX_UNIT: u64 = 1 << 30;
 
-/// A file with its length.
+/// A file and its length in bytes.
 struct Held<'a> {
     file: &'a File,
     length: u64,
 }
 
-/// Where tables and data are in it: little-endian unless said otherwise.
+/// Reads header fields and tables, with checks against the length.
 impl Held<'_> {
     fn bytes<const N: usize>(&self, at: u64) -> io::Result<[u8; N]> {
         let mut raw = [0; N];
@@ -49,7 +50,7 @@ impl Held<'_> {
         self.bytes(at).map(u64::from_be_bytes)
     }
 
-    /// Errors when a range is not all there.
+    /// Fails if a range does not lie within the file; `what` names it in the error.
     fn within(&self, at: u64, length: u64, what: &str) -> io::Result<()> {
         match at.checked_add(length) {
             Some(end) if end <= self.length => Ok(()),
@@ -57,7 +58,7 @@ impl Held<'_> {
         }
     }
 
-    /// Runs through a table of entries of `SIZE` bytes.
+    /// Calls `each` for every entry of a table with entries of `SIZE` bytes.
     fn table<const SIZE: usize>(
         &self,
         at: u64,
@@ -89,14 +90,14 @@ fn unit(bytes: u64) -> io::Result<u64> {
     if (1..=MAX_UNIT).contains(&bytes) { Ok(bytes) } else { Err(wrong(format!("its blocks have {bytes} bytes"))) }
 }
 
-/// Checks that what an image's tables name is in the file.
+/// Checks that everything that the image's tables refer to lies within the file.
 ///
 /// # Errors
-/// The host's; or one that says what is missing.
+/// The host's I/O error, or which part is missing.
 pub fn check(file: &File, format: Format) -> io::Result<()> {
     let held = Held { file, length: file.metadata()?.len() };
     if held.length == 0 {
-        return Ok(()); // a device; nothing tells how much of it is the image
+        return Ok(()); // a block device; how much of it the image uses is unknown
     }
     match format {
         Format::Qcow2 => qcow2(&held),
@@ -104,12 +105,12 @@ pub fn check(file: &File, format: Format) -> io::Result<()> {
         Format::Vdi => vdi(&held),
         Format::Vhd => vhd(&held),
         Format::Parallels => parallels(&held),
-        // QEMU holds VHDX's table against the length; raw has none.
+        // QEMU checks the table of VHDX against the length itself; raw has no table.
         Format::Vhdx | Format::Raw | Format::Qcow | Format::Qed => Ok(()),
     }
 }
 
-/// Both levels of the active table, after docs/interop/qcow2.txt.
+/// Checks both levels of the active cluster table, after QEMU's docs/interop/qcow2.txt.
 fn qcow2(held: &Held<'_>) -> io::Result<()> {
     const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
     let (version, bits) = (held.be32(4)?, held.be32(20)?);
@@ -120,13 +121,13 @@ fn qcow2(held: &Held<'_>) -> io::Result<()> {
     }
     let cluster = 1u64 << bits;
     let (outside, subclusters) = (features & 4 != 0, features & 16 != 0);
-    // A compressed cluster's place is in fewer bits the larger clusters are.
+    // The larger the clusters, the fewer bits hold the offset of a compressed cluster.
     let compressed = (1u64 << (62 - (bits - 8))) - 1;
     let data = |entry: u64| {
         if entry & 1 << 62 != 0 {
             return held.within(entry & compressed, 1, "compressed data");
         }
-        // Zeroes need no data; the last cluster may end with the file.
+        // Zero clusters need no data. The file may end within the last cluster.
         if entry & 1 != 0 || entry & OFFSET == 0 || outside {
             return Ok(());
         }
@@ -146,14 +147,15 @@ fn qcow2(held: &Held<'_>) -> io::Result<()> {
     })
 }
 
-/// Grain directory and tables of a sparse extent, after VMware's "Virtual Disk Format 5.0". Text descriptors are checked with what they name.
+/// Checks the grain directory and tables of a sparse extent, after VMware's "Virtual Disk Format
+/// 5.0". Text descriptors are checked in `chain.rs`, with the files that they name.
 fn vmdk(held: &Held<'_>) -> io::Result<()> {
     if held.bytes::<4>(0)? != *b"KDMV" {
         return Ok(());
     }
     let mut header = 0;
     if held.le64(56)? == u64::MAX {
-        // written as a stream: the directory's place is in a footer
+        // stream-optimized: the footer has the offset of the directory
         header = held.length.saturating_sub(1024);
         if held.bytes::<4>(header)? != *b"KDMV" {
             return Err(wrong("the footer of a stream is not at its end: it is cut off"));
@@ -176,25 +178,25 @@ fn vmdk(held: &Held<'_>) -> io::Result<()> {
         }
         held.table::<4>(table, per_table, "a table", &mut |entry| {
             let grain = u64::from(u32::from_le_bytes(*entry));
-            // 0 is a hole, 1 zeroes
+            // 0 is a hole, 1 a grain of zeroes
             if grain < 2 { Ok(()) } else { held.within(grain * 512, 512, "data") }
         })
     })
 }
 
-/// VirtualBox counts the blocks that it allocated.
+/// Checks the block map of VirtualBox, and that the file has as many blocks as the header counts.
 fn vdi(held: &Held<'_>) -> io::Result<()> {
     let (map, data, block) = (held.le32(0x154)?, held.le32(0x158)?, unit(held.le32(0x178)?)?);
     let (blocks, allocated) = (held.le32(0x180)?, held.le32(0x184)?);
     held.within(data, allocated.saturating_mul(block), "data")?;
     held.table::<4>(map, blocks, "its map", &mut |entry| {
         let index = u64::from(u32::from_le_bytes(*entry));
-        // the two highest are holes and zeroes
+        // the two highest values are holes and zeroes
         if index >= 0xffff_fffe { Ok(()) } else { held.within(data + index * block, block, "data") }
     })
 }
 
-/// Footer and, of a dynamic one, the table of blocks.
+/// Checks the footer and, of a dynamic disk, the block table.
 fn vhd(held: &Held<'_>) -> io::Result<()> {
     let footer = held.length.saturating_sub(512);
     if held.bytes::<8>(footer)? != *b"conectix" {
@@ -211,7 +213,7 @@ fn vhd(held: &Held<'_>) -> io::Result<()> {
     })
 }
 
-/// The table of clusters, in sectors, or in clusters of the later version.
+/// Checks the table of clusters, whose entries count sectors, or clusters in the later version.
 fn parallels(held: &Held<'_>) -> io::Result<()> {
     let (tracks, count) = (unit(held.le32(28)?.saturating_mul(512))?, held.le32(32)?);
     let step = if held.bytes::<16>(0)? == *b"WithouFreSpacExt" { tracks } else { 512 };
@@ -221,10 +223,11 @@ fn parallels(held: &Held<'_>) -> io::Result<()> {
     })
 }
 
-/// A part of a disk that is a file of its own has to have its length.
+/// Checks that a file has the length of the part of a disk that it holds: `sectors` after `skipped`
+/// ones, of 512 bytes.
 ///
 /// # Errors
-/// The host's; or one that says what is missing.
+/// The host's I/O error, or that the file is too short.
 pub fn part(file: &File, sectors: u64, skipped: u64) -> io::Result<()> {
     let held = Held { file, length: file.metadata()?.len() };
     let wanted = sectors.saturating_add(skipped).saturating_mul(512);

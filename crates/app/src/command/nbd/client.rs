@@ -1,4 +1,5 @@
-//! A connection, after the NBD protocol document: fixed newstyle handshake and simple replies, or structured ones where extents are asked for.
+//! An NBD connection, after the NBD protocol document: fixed newstyle handshake, and simple
+//! replies, or structured replies if extents are requested.
 
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -24,7 +25,7 @@ const NEWSTYLE: u16 = 0b11;
 const MAX_OPTION: u32 = 4096;
 /// Replies to one option accepted.
 const MAX_REPLIES: usize = 64;
-/// A server that is silent this long is taken for dead.
+/// Time after which a server that does not answer is given up.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const COMMAND_READ: u16 = 0;
@@ -33,12 +34,12 @@ const COMMAND_DISCONNECT: u16 = 2;
 const COMMAND_FLUSH: u16 = 3;
 const COMMAND_WRITE_ZEROES: u16 = 6;
 
-/// A connection to the default export of a socket.
+/// A connection to the default export of a unix socket.
 pub struct Nbd {
     input: BufReader<UnixStream>,
     output: UnixStream,
     size: u64,
-    /// Of the context whose extents can be asked for.
+    /// Id of the metadata context that was negotiated for [`Nbd::extents`].
     pub(super) context: Option<u32>,
 }
 
@@ -50,21 +51,22 @@ impl Nbd {
     /// Connects and negotiates.
     ///
     /// # Errors
-    /// The host's; or when the server does not speak as expected.
+    /// The host's I/O error, or that the server violates the protocol.
     pub fn connect(path: &Path) -> io::Result<Nbd> {
         let mut nbd = Nbd::greet(path)?;
         nbd.go()?;
         Ok(nbd)
     }
 
-    /// Connects for [`Nbd::extents`] of one context, like `base:allocation`. Such a connection does not read.
+    /// Connects for [`Nbd::extents`] of one metadata context, like `base:allocation`. Such a
+    /// connection cannot read, because it negotiates structured replies.
     ///
     /// # Errors
-    /// As of [`Nbd::connect`]; or when the server does not know the context.
+    /// Those of [`Nbd::connect`], or that the server does not have the context.
     pub fn connect_for_extents(path: &Path, context: &str) -> io::Result<Nbd> {
         let mut nbd = Nbd::greet(path)?;
         nbd.option(OPTION_STRUCTURED_REPLY, &[])?;
-        // an empty name, and one query
+        // an export name of length 0, and one query
         let mut asked = [0u32.to_be_bytes(), 1u32.to_be_bytes()].concat();
         asked.extend(u32::try_from(context.len()).map_err(|_| broken("too long"))?.to_be_bytes());
         asked.extend(context.as_bytes());
@@ -93,7 +95,7 @@ impl Nbd {
     }
 
     fn go(&mut self) -> io::Result<()> {
-        // An empty name (length 0) and no information asked for.
+        // An export name of length 0, and no information requests.
         let replies = self.option(OPTION_GO, &[0; 6])?;
         let told = |(kind, data): &(u32, Vec<u8>)| {
             let export = *kind == REPLY_INFO && data.get(..2) == Some(&INFO_EXPORT.to_be_bytes()[..]);
@@ -103,7 +105,7 @@ impl Nbd {
         Ok(())
     }
 
-    /// Asks for an option; gives the replies up to the acknowledgement.
+    /// Negotiates an option; returns the replies before the acknowledgement.
     fn option(&mut self, option: u32, data: &[u8]) -> io::Result<Vec<(u32, Vec<u8>)>> {
         let mut asked = OPTION_MAGIC.to_be_bytes().to_vec();
         asked.extend(option.to_be_bytes());
@@ -163,16 +165,16 @@ impl Nbd {
     /// Sends a write without waiting for its reply.
     ///
     /// # Errors
-    /// The host's.
+    /// The host's I/O error.
     pub fn start_write(&mut self, cookie: u64, offset: u64, payload: &[u8]) -> io::Result<()> {
         let length = u32::try_from(payload.len()).map_err(|_| broken("too long"))?;
         self.request(COMMAND_WRITE, cookie, offset, length, payload)
     }
 
-    /// Waits for the next reply that carries no data, and gives its cookie.
+    /// Waits for the next reply without data and returns its cookie.
     ///
     /// # Errors
-    /// The host's; or the error that the server answered.
+    /// The host's I/O error, or the error that the server returned.
     pub fn reply(&mut self) -> io::Result<u64> {
         let (magic, error, cookie) = (self.u32()?, self.u32()?, self.u64()?);
         if magic != REPLY_MAGIC {
@@ -185,19 +187,19 @@ impl Nbd {
         }
     }
 
-    /// Writes and waits.
+    /// Writes and waits for the reply.
     ///
     /// # Errors
-    /// The host's; or the error that the server answered.
+    /// The host's I/O error, or the error that the server returned.
     pub fn write(&mut self, offset: u64, payload: &[u8]) -> io::Result<()> {
         self.start_write(0, offset, payload)?;
         self.reply().map(drop)
     }
 
-    /// Reads and waits.
+    /// Reads and waits for the reply.
     ///
     /// # Errors
-    /// The host's; or the error that the server answered.
+    /// The host's I/O error, or the error that the server returned.
     pub fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let length = u32::try_from(into.len()).map_err(|_| broken("too long"))?;
         self.request(COMMAND_READ, 0, offset, length, &[])?;
@@ -205,19 +207,19 @@ impl Nbd {
         self.input.read_exact(into)
     }
 
-    /// Has a range read as zeroes, and waits.
+    /// Makes a range read as zeroes, and waits for the reply.
     ///
     /// # Errors
-    /// The host's; or the error that the server answered.
+    /// The host's I/O error, or the error that the server returned.
     pub fn write_zeroes(&mut self, offset: u64, length: u32) -> io::Result<()> {
         self.request(COMMAND_WRITE_ZEROES, 0, offset, length, &[])?;
         self.reply().map(drop)
     }
 
-    /// Makes what was answered before durable.
+    /// Flushes: writes that were answered before the call are durable on return.
     ///
     /// # Errors
-    /// The host's; or the error that the server answered.
+    /// The host's I/O error, or the error that the server returned.
     pub fn flush(&mut self) -> io::Result<()> {
         self.request(COMMAND_FLUSH, 0, 0, 0, &[])?;
         self.reply().map(drop)
@@ -226,7 +228,7 @@ impl Nbd {
 
 impl Drop for Nbd {
     fn drop(&mut self) {
-        // A server that is gone needs no farewell.
+        // The disconnect request is optional; the server may be gone.
         let _ = self.request(COMMAND_DISCONNECT, 0, 0, 0, &[]);
     }
 }

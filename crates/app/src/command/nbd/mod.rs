@@ -1,4 +1,4 @@
-//! A small NBD client: for the demo's load, and for images that go in and out.
+//! A small NBD client, for the demo's load and for the import and export of images.
 
 mod client;
 mod status;

@@ -1,4 +1,4 @@
-//! Which ranges of an export hold what: NBD's block status.
+//! NBD block status: which ranges of an export hold data.
 
 use std::io;
 
@@ -12,25 +12,26 @@ const CHUNK_BLOCK_STATUS: u16 = 5;
 const CHUNK_IS_ERROR: u16 = 1 << 15;
 /// Longest chunk accepted in bytes: 128 Ki extents.
 const MAX_CHUNK: u32 = 1 << 20;
-/// Bytes asked about at most: servers may refuse more than 32 bits, and want whole sectors.
+/// Maximum bytes of one query: servers may refuse lengths near 32 bits, and require whole sectors.
 const MAX_RANGE: u64 = 1 << 31;
 
-/// Neighbouring bytes of one status.
+/// A contiguous range with one status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// What the context says.
+    /// Status flags of the metadata context.
     pub flags: u32,
 }
 
 impl Nbd {
-    /// The extents from `offset` on, at least one and not necessarily all of `length` bytes. Needs [`Nbd::connect_for_extents`].
+    /// Returns extents from `offset` on: at least one, not necessarily `length` bytes. Needs a
+    /// connection of [`Nbd::connect_for_extents`].
     ///
     /// # Errors
-    /// The host's; or the error that the server answered.
+    /// The host's I/O error, or the error that the server returned.
     pub fn extents(&mut self, offset: u64, length: u64) -> io::Result<Vec<Extent>> {
         let context = self.context.ok_or_else(|| broken("extents were not agreed on"))?;
         let asked = u32::try_from(length.min(MAX_RANGE)).map_err(|_| broken("too long"))?;

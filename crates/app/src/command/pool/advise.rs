@@ -1,4 +1,4 @@
-//! `pool advise`: what to choose, from what is stored.
+//! `pool advise`: recommends settings from the data that a pool holds.
 
 use clap::{Args, Subcommand};
 
@@ -73,7 +73,6 @@ fn small(volume: &VolumeSmall, at: usize) -> Cell {
 }
 
 impl Advise {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         match self.about {
             About::Special(special) => special.run(client).await,

@@ -1,4 +1,4 @@
-//! `pool checkpoints`.
+//! `pool checkpoints`: lists restore points.
 
 use std::path::PathBuf;
 
@@ -27,7 +27,6 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
         let search = self.search.iter().map(|path| path_text(path)).collect::<Outcome<Vec<_>>>()?;
@@ -38,7 +37,7 @@ impl Checkpoints {
     }
 }
 
-/// Data that `--rewind` loses, where the log after the checkpoint saves some of it.
+/// Says how much `--rewind` loses, if replay of the log after the checkpoint reduces the loss.
 fn rewind(points: &[Checkpoint]) -> String {
     let start = points.iter().find_map(|point| Some((point, point.lost_by_rewind?)));
     match start.filter(|(point, lost)| point.lost_bytes != Some(*lost)) {

@@ -1,4 +1,4 @@
-//! `pool create`.
+//! `pool create`: creates a pool.
 
 use clap::Args;
 
@@ -41,7 +41,6 @@ pub struct Create {
 }
 
 impl Create {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
         let io = self.properties.iter().try_fold(IoMode::default(), |_, word| io_mode(word))?;
@@ -61,7 +60,7 @@ impl Create {
     }
 }
 
-/// Groups in words.
+/// Describes groups of devices.
 pub(super) fn describe(groups: &[DeviceGroup]) -> String {
     let group = |group: &DeviceGroup| {
         let paths: Vec<&str> = group.devices.iter().map(|device| device.path.as_str()).collect();
@@ -71,7 +70,7 @@ pub(super) fn describe(groups: &[DeviceGroup]) -> String {
     groups.iter().map(group).collect::<Vec<_>>().join(" and ")
 }
 
-/// Reads `PROP=VAL` of a pool.
+/// Parses `PROP=VAL` of a pool.
 fn io_mode(word: &str) -> Outcome<IoMode> {
     match word.split_once('=') {
         Some(("io", "direct")) => Ok(IoMode::Direct),

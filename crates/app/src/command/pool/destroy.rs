@@ -1,4 +1,4 @@
-//! `pool destroy`.
+//! `pool destroy`: destroys a pool.
 
 use clap::Args;
 
@@ -23,7 +23,6 @@ pub struct Destroy {
 }
 
 impl Destroy {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
         let path = |dry_run: bool| format!("/v1/pools/{}?dry_run={dry_run}", self.name);
@@ -56,7 +55,7 @@ impl Destroy {
     }
 }
 
-/// The exports that end with a pool.
+/// Lists the exports that end with the pool.
 fn ends(planned: &PoolRemoval) -> String {
     let exports: Vec<String> = planned.exports.iter().map(|export| format!("{} ({})", export.id, export.name)).collect();
     match exports.as_slice() {

@@ -1,4 +1,4 @@
-//! `pool device-limit`.
+//! `pool device-limit`: caps the throughput of a device.
 
 use clap::Args;
 
@@ -32,7 +32,6 @@ pub struct DeviceLimit {
 }
 
 impl DeviceLimit {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
         if self.bps.is_none() && self.iops.is_none() {
@@ -46,7 +45,7 @@ impl DeviceLimit {
     }
 }
 
-/// Reads a rate: 0 for none.
+/// Parses a rate; 0 stands for none.
 pub(super) fn rate(word: &str) -> Outcome<u64> {
     if word == "none" {
         return Ok(0);

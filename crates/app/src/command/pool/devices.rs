@@ -1,4 +1,4 @@
-//! `pool add`, `pool replace` and `pool remove`.
+//! `pool add`, `pool replace` and `pool remove`: change the devices of a pool.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use crate::names::{self, Kind};
 use crate::output::{Format, say, write_out};
 use crate::size::Size;
 
-/// The shortest beginning of an ID that the daemon takes for it.
+/// Shortest prefix of a device ID that the daemon accepts.
 const LEAST_DIGITS: usize = 4;
 
 /// Add devices to a pool while it is in use
@@ -41,7 +41,6 @@ pub struct Add {
 }
 
 impl Add {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
         let groups = self.spec.groups()?;
@@ -89,7 +88,6 @@ pub struct Replace {
 }
 
 impl Replace {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
         let new = match spare(client, &self.name, &self.new).await? {
@@ -114,13 +112,14 @@ impl Replace {
     }
 }
 
-/// Is that an ID, or the beginning of one?
+/// Whether a word may be a device ID or its prefix.
 fn is_id(word: &str) -> bool {
     (LEAST_DIGITS..=16).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// A device as the daemon knows it: an ID or the beginning of one, a serial number, the name of a node, or an absolute path. What exists here is a path,
-/// whatever it is called.
+/// Returns a device in a form that the daemon accepts: an ID or its prefix, a serial number, the
+/// name of a device node, or an absolute path. A word that exists as a file is a path, even if it
+/// looks like an ID.
 pub(super) async fn named(client: &Client, pool: &str, word: &str) -> Outcome<String> {
     let path = absolute(Path::new(word)).display().to_string();
     if word.contains('/') || Path::new(word).exists() {
@@ -133,14 +132,15 @@ pub(super) async fn named(client: &Client, pool: &str, word: &str) -> Outcome<St
     Ok(if pool.devices.iter().any(|device| is_called(device, word)) { word.to_owned() } else { path })
 }
 
-/// Is the word the device's serial number, or the last part of its path below /dev?
+/// Whether a word is the device's serial number, or the last part of its path below /dev.
 fn is_called(device: &Device, word: &str) -> bool {
     let node = |path: &String| path.starts_with("/dev/") && path.rsplit('/').next() == Some(word);
     let paths = std::iter::once(&device.path).chain(&device.was);
     device.serial.as_ref().is_some_and(|serial| serial.eq_ignore_ascii_case(word)) || paths.into_iter().any(node)
 }
 
-/// The path of the one spare of a pool that a word means: by its ID, or its serial number.
+/// Returns the path of the single spare that a word names by ID prefix, serial number or device
+/// node; `None` if there is none.
 async fn spare(client: &Client, pool: &str, word: &str) -> Outcome<Option<String>> {
     if word.contains(['/', ':']) || Path::new(word).exists() {
         return Ok(None);
@@ -185,7 +185,6 @@ pub struct Remove {
 }
 
 impl Remove {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
         let device = named(client, &self.name, &self.device).await?;
@@ -234,7 +233,7 @@ impl Remove {
     }
 }
 
-/// The devices that a removal takes along, by all their names where the pool still lists them.
+/// Lists the devices that a removal takes along, with all their names if the pool still lists them.
 fn left_with(told: &DeviceRemoval) -> Vec<String> {
     let others = told.plan.iter().flat_map(|plan| &plan.leaves_with_it);
     let named = |path: &String| {
@@ -244,13 +243,13 @@ fn left_with(told: &DeviceRemoval) -> Vec<String> {
     others.map(named).collect()
 }
 
-/// The removal that a rehearsed `--stop` would end.
+/// Describes the removal that `--stop` would end, for a dry run.
 fn stops(job: &Job, pool: &Pool) -> String {
     let total = job.done_bytes + job.remaining_bytes;
     format!("would stop {}: {} of {} are moved, the device would stay in pool {}\n", job.id, Size(job.done_bytes), Size(total), pool.name)
 }
 
-/// Prints the plan of a removal.
+/// Formats the plan of a removal.
 fn takes(plan: &RemovalPlan) -> String {
     let mut text = String::new();
     if plan.moved_bytes > 0 {

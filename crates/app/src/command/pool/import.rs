@@ -1,4 +1,4 @@
-//! `pool import` and `pool export`.
+//! `pool import` and `pool export`: take a pool into service, and out of it.
 
 use std::path::PathBuf;
 
@@ -32,7 +32,6 @@ pub struct Export {
 }
 
 impl Export {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
         let exported: PoolExport = client.post(&format!("/v1/pools/{}/export?force={}", self.name, self.force), &()).await?;
@@ -50,14 +49,14 @@ impl Export {
     }
 }
 
-/// What is lost with devices that are given up.
+/// Describes the loss if special devices are given up.
 fn given_up(found: &Found, lost: &[LostRange]) -> String {
     let bytes = lost.iter().map(|range| range.length).sum();
     let devices = missing(found).unwrap_or_else(|| "none".to_owned());
     format!("special devices for good ({devices}), and {} of volumes and snapshots that were there alone", Size(bytes))
 }
 
-/// What going back loses.
+/// Describes the loss if the pool goes back to a checkpoint.
 fn lost(point: &Checkpoint) -> String {
     let bytes = point.lost_bytes.map_or_else(|| "nobody knows how much".to_owned(), |bytes| Size(bytes).to_string());
     let seconds = point.lost_millis.div_ceil(1000);
@@ -102,7 +101,6 @@ pub struct Import {
 }
 
 impl Import {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         if let Some(name) = &self.name {
             names::check(Kind::Pool, name)?;
@@ -118,16 +116,16 @@ impl Import {
                 self.consent.ask("rebuild", &given_up(found, lost))?;
             }
             let point = planned.iter().find_map(|found| found.checkpoint.as_ref());
-            // a rewind that replays all of the log loses nothing
+            // a rewind that replays the whole log loses nothing, so no confirmation is needed
             if let Some(point) = point.filter(|point| to.is_some() || point.lost_bytes != Some(0)) {
                 self.consent.ask("go back", &lost(point))?;
             }
         }
         let found: Vec<Found> = client.post("/v1/import", &request).await?;
-        // the list is data, warnings are not
+        // the list goes to stdout, warnings to stderr
         found.iter().filter_map(|found| found.warning.as_ref()).for_each(|warning| eprintln!("warning: {warning}"));
         if let Some((first, lost)) = found.first().and_then(|found| Some((found, found.lost.as_ref()?))) {
-            // the list is data, what it means is not
+            // the list of losses goes to stdout, its meaning to stderr
             eprintln!("{}", given_up(first, lost));
             return if quiet { Ok(()) } else { print(lost, LOST, &self.how) };
         }

@@ -37,7 +37,7 @@ pub struct Iostat {
     how: Listing,
 }
 
-/// One line of a sample.
+/// A row of a sample: a pool, class or device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Row {
     name: String,
@@ -58,7 +58,8 @@ struct Row {
     write_p50_nanos: Option<f64>,
     write_p99_nanos: Option<f64>,
     in_flight: u64,
-    /// Blocks that guests read from the pool's cache, and from elsewhere: in the line of the pool.
+    /// Blocks per second that guests read from cache devices; only in the row of a pool with a
+    /// cache. `cache_misses` counts blocks read from other devices.
     cache_hits: Option<f64>,
     cache_misses: Option<f64>,
     interval_seconds: f64,
@@ -91,7 +92,6 @@ const ROW: &[Column<Row>] = &[
 const MAX_INTERVAL: f64 = 604_800.0;
 
 impl Iostat {
-    /// Runs it.
     pub async fn run(mut self, client: &Client) -> Outcome {
         let Asked { name, interval, count } = Asked::read(client, &self.words).await?;
         let for_people = self.how.format == Format::Table && self.how.columns.is_empty() && !self.how.no_header;
@@ -121,7 +121,8 @@ impl Iostat {
                 (Format::Table, _) if for_people => write_out(&self.table(&rows, nth == 1 || self.verbose))?,
                 (Format::Table, _) => print(&rows, ROW, &self.how)?,
                 (Format::Json, Some(_)) => samples.push(rows),
-                // Without an end there is no whole document: one to a line.
+                // Without a count the samples have no end, so each is a JSON document on a line of
+                // its own.
                 (Format::Json, None) => write_out(&(encode(&rows, false)? + "\n"))?,
             }
             if count.is_some_and(|count| nth >= count) {
@@ -134,7 +135,7 @@ impl Iostat {
         if samples.is_empty() { Ok(()) } else { write_out(&(encode(&samples, true)? + "\n")) }
     }
 
-    /// Rows for people, in the shape that 'zpool iostat' has: groups of columns, and short numbers.
+    /// Formats rows like `zpool iostat`: groups of columns with short numbers.
     fn table(&self, rows: &[Row], with_head: bool) -> String {
         let groups = if self.latency { GROUPS } else { GROUPS.get(..PLAIN_GROUPS).unwrap_or_default() };
         let indented = |row: &Row| {
@@ -166,7 +167,7 @@ impl Iostat {
         text
     }
 
-    /// A number in at most five letters; exact with -p.
+    /// Formats a number in at most five characters; exact with -p.
     fn short(&self, cell: &Cell) -> String {
         match cell {
             exact if self.how.parsable => exact.show(true),
@@ -219,7 +220,7 @@ impl Iostat {
     }
 }
 
-/// The words of the command line: a pool, an interval and a count.
+/// Positional arguments: a pool, an interval in seconds and a count.
 struct Asked {
     name: Option<String>,
     interval: Option<f64>,
@@ -227,7 +228,8 @@ struct Asked {
 }
 
 impl Asked {
-    /// The first word is the pool, when it is no number or a pool has it as its name.
+    /// Parses the arguments. The first word is a pool if it is no number, or if a pool has this
+    /// name.
     async fn read(client: &Client, words: &[String]) -> Outcome<Asked> {
         let first = words.first().filter(|word| word.parse::<f64>().is_err());
         let named = match (first, words.first()) {
@@ -247,7 +249,7 @@ impl Asked {
     }
 }
 
-/// The pool named, or all in service.
+/// Returns the named pool, or all pools in service.
 async fn pools(client: &Client, name: Option<&str>) -> Outcome<Vec<Pool>> {
     match name {
         Some(name) => Ok(vec![client.get(&format!("/v1/pools/{name}")).await?]),
@@ -259,13 +261,13 @@ async fn pools(client: &Client, name: Option<&str>) -> Outcome<Vec<Pool>> {
     }
 }
 
-/// Groups that are shown without latencies.
+/// Number of groups at the start of `GROUPS` that are shown without latencies.
 const PLAIN_GROUPS: usize = 3;
 
-/// A column of a group: its head and its cell.
+/// A column of a group: its heading and its cell.
 type Short = (&'static str, fn(&Row) -> Cell);
 
-/// Columns for people, in pairs: what they are of, and how wide a number is.
+/// Columns of the table, in pairs: heading of the pair, width of a number, and both columns.
 const GROUPS: &[(&str, usize, [Short; 2])] = &[
     ("capacity", 5, [("alloc", |r| Cell::Bytes(r.allocated)), ("free", |r| Cell::Bytes(r.free))]),
     ("operations", 5, [("read", |r| Cell::Per(r.read_operations)), ("write", |r| Cell::Per(r.write_operations))]),
@@ -276,12 +278,13 @@ const GROUPS: &[(&str, usize, [Short; 2])] = &[
     ("device write", 6, [("p50", |r| Cell::Nanos(r.write_p50_nanos)), ("p99", |r| Cell::Nanos(r.write_p99_nanos))]),
 ];
 
-/// A size of three digits.
+/// Formats a size with three digits.
 fn short_size(bytes: f64) -> String {
     short_number(bytes, 1024.0, &["", "K", "M", "G", "T", "P", "E"])
 }
 
-/// A number of three digits with the largest unit that it has one of.
+/// Formats a number with three digits, in the smallest unit that leaves at most three before the
+/// point.
 fn short_number(number: f64, step: f64, units: &[&str]) -> String {
     let (mut left, mut unit) = (number, 0);
     while left >= 999.5 && unit + 1 < units.len() {
@@ -302,7 +305,7 @@ fn encode<T: Serialize>(what: &T, pretty: bool) -> Outcome<String> {
     text.map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))
 }
 
-/// Counters that went back belong to a new import: they count from zero.
+/// Subtracts counters. A counter that decreased was reset by a new import and counts from zero.
 fn difference(old: &DeviceIo, new: &DeviceIo) -> DeviceIo {
     each(new, old, |new, old| new.checked_sub(old).unwrap_or(new))
 }
@@ -311,7 +314,7 @@ fn add(a: &DeviceIo, b: &DeviceIo) -> DeviceIo {
     DeviceIo { in_flight: a.in_flight + b.in_flight, ..each(a, b, |a, b| a + b) }
 }
 
-/// Combines counters one by one; what is under way is no counter.
+/// Combines counters one by one. `in_flight` is no counter and is taken from `a`.
 fn each(a: &DeviceIo, b: &DeviceIo, with: fn(u64, u64) -> u64) -> DeviceIo {
     let lists = |a: &[u64], b: &[u64]| {
         let at = |list: &[u64], n: usize| list.get(n).copied().unwrap_or(0);
@@ -369,7 +372,7 @@ fn row(name: &str, level: &'static str, (allocated, free): (u64, u64), io: &Devi
 
 #[cfg(test)]
 mod tests {
-    //! Rates.
+    //! Computation of rates.
     use super::*;
 
     fn io(reads: u64, read_bytes: u64, read_nanos: u64) -> DeviceIo {

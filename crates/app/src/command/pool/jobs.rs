@@ -1,4 +1,4 @@
-//! `pool jobs`, and waiting for one.
+//! `pool jobs`: lists background jobs and waits for their end.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::output::{Listing, print};
 use crate::progress::Progress;
 use crate::size::Size;
 
-/// How often a job is looked at.
+/// Interval between queries of a job's progress.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Show what runs in the background, or wait for it
@@ -27,7 +27,6 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         match &self.wait {
             Some(id) => wait(client, id).await,
@@ -36,12 +35,12 @@ impl Jobs {
     }
 }
 
-/// Waits until the space of what was destroyed in a pool is free.
+/// Waits until the space of destroyed volumes and snapshots of a pool is free.
 pub async fn wait_reclaimed(client: &Client, pool: &str) -> Outcome {
     wait(client, &format!("reclaim:{pool}")).await
 }
 
-/// Waits until no device of a pool is being filled or taken out.
+/// Waits until no replace, resilver or remove job of a pool runs.
 pub async fn wait_devices(client: &Client, pool: &str) -> Outcome {
     loop {
         let jobs: Vec<Job> = client.get("/v1/jobs").await?;
@@ -53,22 +52,23 @@ pub async fn wait_devices(client: &Client, pool: &str) -> Outcome {
     }
 }
 
-/// Waits until the groups of a pool are evened out.
+/// Waits until the rebalance of a pool has ended.
 pub async fn wait_rebalance(client: &Client, pool: &str) -> Outcome {
     wait(client, &format!("rebalance:{pool}")).await
 }
 
-/// Waits until what nothing refers to in a pool is wiped.
+/// Waits until the wipe of a pool has ended.
 pub async fn wait_wipe(client: &Client, pool: &str) -> Outcome {
     wait(client, &format!("wipe:{pool}")).await
 }
 
-/// Waits until everything in a pool is read.
+/// Waits until the scrub of a pool has ended.
 pub async fn wait_scrub(client: &Client, pool: &str) -> Outcome {
     wait(client, &format!("scrub:{pool}")).await
 }
 
-/// Waits until no job has this id. One that has ended already, or never was, is no error: ids name work, not runs of it.
+/// Waits until no job has this id. A missing job is no error: it may have ended already, and ids
+/// name a kind of work on a pool rather than a run of it.
 async fn wait(client: &Client, id: &str) -> Outcome {
     if !id.contains(':') {
         return Err(Failure::usage(format!("'{id}' is not a job; see 'millpond pool jobs'")));

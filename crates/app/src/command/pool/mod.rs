@@ -1,4 +1,4 @@
-//! `pool`: one file per verb.
+//! The `pool` commands, one file per command.
 
 mod advise;
 mod checkpoints;

@@ -1,4 +1,4 @@
-//! `pool rebalance`.
+//! `pool rebalance`: evens out the allocation of groups.
 
 use clap::Args;
 
@@ -38,7 +38,6 @@ pub struct Rebalance {
 }
 
 impl Rebalance {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
         let request = RebalancePool { stop: self.stop, dry_run: self.dry_run };

@@ -1,4 +1,4 @@
-//! `pool scrub`.
+//! `pool scrub`: starts, stops and awaits scrubs.
 
 use clap::Args;
 
@@ -30,7 +30,6 @@ pub struct Scrub {
 }
 
 impl Scrub {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let names = match &self.name {
             Some(name) => vec![name.clone()],
@@ -40,10 +39,10 @@ impl Scrub {
         let mut failed = None;
         for name in &names {
             names::check(Kind::Pool, name)?;
-            // one that scrubs already keeps the others from nothing
+            // a pool whose scrub runs already does not stop the loop over the other pools
             match client.post::<_, Pool>(&format!("/v1/pools/{name}/scrub"), &request).await {
                 Ok(_) => {}
-                // it is enough that none goes on
+                // pools without a running scrub are no error when all scrubs are stopped
                 Err(_) if self.stop && self.name.is_none() => {}
                 Err(failure) if names.len() > 1 => drop(failed.get_or_insert(failure)),
                 Err(failure) => return Err(failure),
@@ -66,7 +65,7 @@ async fn in_service(client: &Client) -> Outcome<Vec<String>> {
     Ok(pools.into_iter().filter(serving).map(|pool| pool.name).collect())
 }
 
-/// Waits for the end, and says what was found.
+/// Waits for the end of a scrub and reports its result.
 async fn wait(client: &Client, name: &str) -> Outcome {
     jobs::wait_scrub(client, name).await?;
     let pool: Pool = client.get(&format!("/v1/pools/{name}")).await?;

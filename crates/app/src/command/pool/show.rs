@@ -1,4 +1,4 @@
-//! `pool list`, `pool status`, `pool show`, `pool get`, `pool set`.
+//! `pool list`, `pool status`, `pool show`, `pool get` and `pool set`.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn one(client: &Client, name: &str) -> Outcome<Pool> {
     client.get(&format!("/v1/pools/{name}")).await
 }
 
-/// All pools, or the one named.
+/// Returns the named pool, or all pools.
 async fn some(client: &Client, name: Option<&str>) -> Outcome<Vec<Pool>> {
     match name {
         Some(name) => Ok(vec![one(client, name).await?]),
@@ -41,7 +41,6 @@ pub struct List {
 }
 
 impl List {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let mut pools = serde_json::Value::Null;
         let listed = some(client, self.name.as_deref()).await?;
@@ -56,7 +55,7 @@ impl List {
     }
 }
 
-/// What scripts rely on, and no more.
+/// Fields of a pool that scripts rely on, and no others.
 fn brief(pool: &Pool) -> serde_json::Value {
     let device = |device: &crate::api::Device| {
         serde_json::json!({
@@ -87,10 +86,9 @@ pub struct Status {
 }
 
 impl Status {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let pools = match (some(client, self.name.as_deref()).await, &self.name) {
-            // 1 would read as a warning, and a pool that is watched is not there
+            // exit code 1 would read as a warning, but the pool that is monitored does not exist
             (Err(failure), Some(name)) if self.check && failure.code == Code::Failed => {
                 return check::end(&[Cause::no_pool(name, &failure)], &self.how);
             }
@@ -185,7 +183,7 @@ impl WithJobs {
     }
 }
 
-/// How far a job is.
+/// Describes the progress of a job.
 fn job_line(job: &Job) -> String {
     let total = job.done_bytes + job.remaining_bytes;
     let mut text = format!("job {} {}", job.id, job.state);
@@ -202,7 +200,7 @@ fn job_line(job: &Job) -> String {
     text + "\n"
 }
 
-/// Where data is that no copy has.
+/// Lists data without a good copy, as the last scrub found it.
 fn lost(pool: &Pool) -> String {
     let Some(scrub) = pool.scrub.as_ref().filter(|scrub| scrub.lost_blocks + scrub.lost_nodes > 0) else { return String::new() };
     let mut text = "\nno copy is right of\n".to_owned();
@@ -216,7 +214,7 @@ fn lost(pool: &Pool) -> String {
     text
 }
 
-/// What segments are doing, and what the host has for them.
+/// Describes the space of segments by state.
 fn space(pool: &Pool) -> String {
     let space = &pool.space;
     format!(
@@ -232,7 +230,7 @@ fn space(pool: &Pool) -> String {
     )
 }
 
-/// The class of [`turns`](crate::api::PoolIo::turns) that begins at a millisecond.
+/// Index of the class of [`turns`](crate::api::PoolIo::turns) that begins at about one millisecond.
 const LONG_TURNS: usize = 11;
 
 fn counters(pool: &Pool) -> String {
@@ -265,7 +263,7 @@ fn counters(pool: &Pool) -> String {
     )
 }
 
-/// What the memory for reads is good for, once something looked there.
+/// Hit rate of the read cache in memory; empty before its first use.
 fn read_cache(pool: &Pool) -> String {
     let io = &pool.io;
     let blocks = io.read_cache_hits + io.read_cache_misses;
@@ -282,7 +280,7 @@ fn read_cache(pool: &Pool) -> String {
     )
 }
 
-/// What the cache is good for, where there is one.
+/// Hit rate of the cache devices; empty without them.
 fn cache(pool: &Pool) -> String {
     let io = &pool.io;
     let blocks = io.cache_hits + io.cache_misses;
@@ -299,7 +297,8 @@ fn cache(pool: &Pool) -> String {
     )
 }
 
-/// The devices of which a part is neither allocated nor free: it is more than the others of the layout have, or leaves the pool.
+/// Lists devices with space that is neither allocated nor free: the device is larger than the
+/// layout can use, or is being removed.
 fn unused(pool: &Pool) -> String {
     let unused = |device: &Device| {
         let bytes = device.size.saturating_sub(device.allocated + device.free);
@@ -308,13 +307,13 @@ fn unused(pool: &Pool) -> String {
     pool.devices.iter().filter_map(unused).collect()
 }
 
-/// The devices that are capped.
+/// Lists the devices with caps.
 fn limits(pool: &Pool) -> String {
     let capped = pool.devices.iter().filter_map(|device| Some(format!("  {} limited to {}\n", device.path, limit(&device.limit)?)));
     capped.collect()
 }
 
-/// The devices that are not well, and why.
+/// Lists the devices with health problems, with the reason.
 fn unwell(pool: &Pool) -> String {
     let told = |device: &Device| Some(format!("  {} is {}: {}\n", device.path, device.health, device.health_reason.as_ref()?));
     pool.devices.iter().filter_map(told).collect()
@@ -331,7 +330,6 @@ pub struct Show {
 }
 
 impl Show {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         print_pairs(&one(client, &self.name).await?, POOL_PROPERTIES, &self.how)
     }
@@ -351,7 +349,6 @@ pub struct Get {
 }
 
 impl Get {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let pool = one(client, &self.name).await?;
         print_property(&pool, &pool.name, &self.property, POOL_PROPERTIES, &self.how)
@@ -375,7 +372,6 @@ pub struct Set {
 }
 
 impl Set {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
         let Some((property, value)) = self.assignment.split_once('=') else {

@@ -1,4 +1,4 @@
-//! The SPEC of `pool create` and `pool add`.
+//! The SPEC argument of `pool create` and `pool add`.
 
 use clap::Args;
 
@@ -22,7 +22,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// The groups that it says.
+    /// Parses the groups.
     ///
     /// # Errors
     /// Wrong usage.
@@ -32,19 +32,19 @@ impl Spec {
     }
 }
 
-/// Says so when some devices are a weaker link than the data.
+/// Warns if a group has less redundancy than the data.
 pub fn warn_of_weakness(groups: &[DeviceGroup], data: LayoutSpec) {
     if let Some(line) = devices::weakness(groups, data) {
         eprintln!("millpond: warning: {line}");
     }
 }
 
-/// Says what the daemon warns of.
+/// Prints the daemon's warnings.
 pub fn warn(pool: &Pool) {
     pool.warnings.iter().for_each(|line| eprintln!("millpond: warning: {line}"));
 }
 
-/// Says so when a spare is of no use.
+/// Warns if a spare cannot replace every redundant device.
 pub fn warn_of_spare(pool: &Pool) {
     if let Some(line) = devices::unfit_spare(pool) {
         eprintln!("millpond: warning: {line}");

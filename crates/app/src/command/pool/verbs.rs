@@ -1,4 +1,4 @@
-//! The words after `pool`.
+//! Subcommands of `pool`.
 
 use clap::Subcommand;
 
@@ -33,7 +33,6 @@ pub enum Pool {
 }
 
 impl Pool {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         match self {
             Pool::Create(create) => create.run(client).await,

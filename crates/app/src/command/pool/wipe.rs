@@ -1,4 +1,4 @@
-//! `pool wipe`.
+//! `pool wipe`: makes unreferenced data unreadable on the devices.
 
 use clap::{Args, ValueEnum};
 
@@ -51,7 +51,6 @@ pub struct Wipe {
 }
 
 impl Wipe {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
         let mode = match self.mode {

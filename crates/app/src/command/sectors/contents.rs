@@ -1,4 +1,4 @@
-//! What a partition holds, by the marks of filesystems and containers, and whether it counts in sectors.
+//! Detects the content of a partition by magic bytes, and whether it depends on the sector size.
 //!
 //! Sources: Linux, fs/{fat,ext4,xfs,btrfs}; libblkid's list of superblocks.
 
@@ -9,52 +9,53 @@ use super::finding::Read;
 #[cfg(test)]
 mod tests;
 
-/// Bytes that the marks lie in.
+/// Bytes at the start of a partition that contain all magic bytes.
 const HEAD: u64 = 68 << 10;
 
-/// NTFS has records of files and indexes of 1 or 4 KiB, each on sectors of its own: those of 1 KiB, which are usual, are smaller than a
-/// sector of 4096. Windows mounts it with the sectors of its boot sector alone, and no tool rewrites it for others.
+/// NTFS has file and index records of 1 or 4 KiB, each on sectors of its own. The usual records of
+/// 1 KiB are smaller than a sector of 4096 bytes. Windows mounts NTFS only with the sector size in
+/// its boot sector, and no tool converts it.
 const NTFS_TO_4096: &str = "its file records are for smaller sectors, and Windows mounts no other; in the guest, copy its \
 files ('robocopy' or a Windows backup) to an NTFS that is formatted on a second volume, made with 'millpond create POOL/NEW -L SIZE --sector 4kn'";
 const NTFS_TO_512: &str = "Windows mounts it with the sectors it was formatted for alone; in the guest, copy its files \
 ('robocopy' or a Windows backup) to an NTFS that is formatted on a second volume, made with 'millpond create POOL/NEW -L SIZE --sector 512e'";
 
-/// What is there.
+/// Content of a partition or disk; sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Zeroes where marks would be.
+    /// Zeroes where magic bytes would be.
     Empty,
-    /// FAT with sectors of this size.
+    /// FAT.
     Fat {
-        /// Bytes.
+        /// Sector size.
         sector: u64,
     },
-    /// ext2, ext3, ext4 with blocks of this size.
+    /// ext2, ext3 or ext4.
     Ext {
-        /// Bytes.
+        /// Block size.
         block: u64,
     },
-    /// XFS with sectors of this size.
+    /// XFS.
     Xfs {
-        /// Bytes.
+        /// Sector size.
         sector: u64,
     },
-    /// btrfs; its sectors are never below 4 KiB where it was made on a usual machine.
+    /// btrfs. Its sectors are at least 4 KiB unless it was made on an unusual machine.
     Btrfs {
-        /// Bytes.
+        /// Sector size.
         sector: u64,
     },
-    /// NTFS with sectors of this size.
+    /// NTFS.
     Ntfs {
-        /// Bytes.
+        /// Sector size.
         sector: u64,
     },
-    /// exFAT with sectors of this size.
+    /// exFAT.
     ExFat {
-        /// Bytes.
+        /// Sector size.
         sector: u64,
     },
-    /// Linux swap, which counts in pages.
+    /// Linux swap, which is addressed in pages.
     Swap,
     /// LUKS.
     Luks,
@@ -62,27 +63,27 @@ pub enum Content {
     Lvm,
     /// A member of a Linux software RAID.
     Raid,
-    /// Something else.
+    /// Unknown content.
     Unknown,
 }
 
-/// What a change of sectors means to it.
+/// Effect of another sector size on a content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing.
+    /// No effect.
     Fine,
-    /// It has to be made anew with the same files.
+    /// The file system must be made anew with the same files.
     Rebuild,
-    /// Nobody can tell, for what counts is inside.
+    /// Unknown, because the content inside a container may depend on the sector size; with a hint.
     Unclear(&'static str),
-    /// It cannot be used any more; this is what can be done.
+    /// The content would become unusable; with a hint how to avoid that.
     Refuse(&'static str),
 }
 
-/// Looks at `length` bytes from `start` on.
+/// Detects the content of `length` bytes from offset `start` on.
 ///
 /// # Errors
-/// The host's.
+/// The host's I/O error.
 pub fn look(start: u64, length: u64, read: Read<'_>) -> io::Result<Content> {
     let mut head = vec![0; usize::try_from(length.min(HEAD)).unwrap_or(0)];
     read(start, &mut head)?;
@@ -121,7 +122,8 @@ fn of(head: &[u8]) -> Content {
     if at(4086, b"SWAPSPACE2") {
         return Content::Swap;
     }
-    // a jump, sectors and clusters that are powers of two, one or two tables: other boot sectors lack some of it
+    // a FAT boot sector has a jump, power-of-two sector and cluster sizes, and one or two tables;
+    // other boot sectors lack some of these
     let (sector, cluster, tables) = (le16(11), head.get(13).copied().unwrap_or(0), head.get(16).copied().unwrap_or(0));
     let jump = matches!(head.first(), Some(0xeb | 0xe9));
     if jump && at(510, &[0x55, 0xaa]) && matches!(sector, 512 | 1024 | 2048 | 4096) && cluster.is_power_of_two() && matches!(tables, 1 | 2)
@@ -132,7 +134,7 @@ fn of(head: &[u8]) -> Content {
 }
 
 impl Content {
-    /// What a user calls it.
+    /// Name of the content for the user.
     pub fn told(self) -> String {
         match self {
             Content::Empty => "empty".to_owned(),
@@ -150,7 +152,7 @@ impl Content {
         }
     }
 
-    /// What sectors of `to` bytes mean to it.
+    /// Judges the effect of sectors of `to` bytes.
     pub fn verdict(self, to: u64) -> Verdict {
         match self {
             Content::Fat { sector } if sector != to => Verdict::Rebuild,
@@ -159,7 +161,7 @@ impl Content {
             Content::ExFat { sector } if sector != to => Verdict::Refuse(
                 "its clusters are counted in sectors, and no tool converts that; copy its files in the guest to one on a volume with the new sectors",
             ),
-            // Larger units than the disk's sectors are fine for Linux.
+            // Linux accepts file systems with larger units than the disk's sectors.
             Content::Ext { block } if block < to => Verdict::Refuse("copy its files to one that is made with 'mke2fs -b 4096'"),
             Content::Xfs { sector } if sector < to => Verdict::Refuse("copy its files to one that is made with 'mkfs.xfs -s size=4096'"),
             Content::Btrfs { sector } if sector < to => Verdict::Refuse("copy its files to one with sectors of 4096 bytes"),

@@ -1,4 +1,4 @@
-//! `convert-sectors`: the same disk for sectors of another size.
+//! `convert-sectors`: converts a disk to another sector size.
 
 use std::fs::File;
 use std::io;
@@ -23,11 +23,12 @@ use crate::names::VolumeName;
 use crate::output::write_out;
 use crate::size::Size;
 
-/// Unit of what is written: a volume of any sectors takes it.
+/// Granularity of writes in bytes, which volumes of every sector size accept.
 const BLOCK: u64 = 4096;
-/// Bytes that are moved at once.
+/// Bytes that are copied at once.
 const PIECE: u64 = 1 << 20;
-/// Largest FAT that is made anew: more is no system partition but somebody's data, and takes room in TMPDIR.
+/// Largest FAT file system in bytes that is rebuilt. A larger one is no system partition but user
+/// data, and would fill TMPDIR.
 const MAX_FAT: u64 = 16 << 30;
 
 /// Make a disk of 512-byte sectors one of 4096, or the other way
@@ -54,13 +55,12 @@ pub struct ConvertSectors {
 }
 
 impl ConvertSectors {
-    /// Runs it.
     pub async fn run(self, client: &Client) -> Outcome {
         let name: VolumeName = self.name.parse()?;
         let profile: SectorProfile = self.profile.parse().map_err(|e| Failure::usage(format!("{e}; give one of them")))?;
         let volume: Volume = client.get(&format!("/v1/volumes/{name}")).await?;
         let exports: Vec<Export> = client.get("/v1/exports").await?;
-        // looking harms nobody
+        // a dry run only reads
         if let Some(export) = exports.iter().find(|export| export.name == volume.name && !self.dry_run) {
             let line =
                 format!("cannot convert '{name}': it is exported; shut its guest down and run 'millpond unexport {}' first", export.id);
@@ -89,7 +89,8 @@ impl ConvertSectors {
     }
 
     async fn carry_out(&self, client: &Client, signals: &mut Signals, name: &VolumeName, profile: SectorProfile, work: Work) -> Outcome {
-        // First what may be refused: from here on nobody else is told the old sectors.
+        // First the step that may be refused; afterwards the old sector size is no longer reported
+        // to clients.
         let request = SetSector { sector: profile.name().to_owned() };
         client.post::<_, Volume>(&format!("/v1/volumes/{name}/sector"), &request).await?;
         if work.plan.writes.is_empty() && work.rebuilt.is_empty() {
@@ -106,15 +107,15 @@ impl ConvertSectors {
     }
 }
 
-/// What is to be done, with all that has to be made beforehand.
+/// A conversion with the file systems that were prepared for it.
 struct Work {
     plan: Plan,
     rebuilt: Vec<(Rebuild, PathBuf)>,
-    /// Where the new filesystems are until they are written.
+    /// Temporary directories of the new file systems, kept until they are written.
     _rooms: Vec<tempfile::TempDir>,
 }
 
-/// Looks at the volume, and makes new filesystems beside it.
+/// Inspects the volume, plans the conversion, and prepares new file systems in temporary files.
 async fn prepare(client: &Client, signals: &mut Signals, name: &VolumeName, to: u64, force: bool, dry_run: bool) -> Outcome<Work> {
     let passage = Passage::open(client, &name.to_string(), true).await?;
     let socket = passage.socket().to_owned();
@@ -153,7 +154,7 @@ async fn prepare(client: &Client, signals: &mut Signals, name: &VolumeName, to: 
 
 fn look_and_plan(nbd: &mut Nbd, to: u64, force: bool) -> io::Result<Plan> {
     let size = nbd.size();
-    // The export may take whole sectors of 4096 bytes only.
+    // A 4kn export accepts only whole sectors of 4096 bytes.
     let mut read = |offset: u64, into: &mut [u8]| -> io::Result<()> {
         let (start, end) = (offset / BLOCK * BLOCK, (offset + into.len() as u64).next_multiple_of(BLOCK).min(size));
         let mut whole = vec![0; usize::try_from(end.saturating_sub(start)).unwrap_or(0)];
@@ -167,12 +168,12 @@ fn look_and_plan(nbd: &mut Nbd, to: u64, force: bool) -> io::Result<Plan> {
     plan(&finding, to, force, &mut read)
 }
 
-/// Copies a filesystem into a file, with holes where it is zero.
+/// Copies a file system into a sparse file.
 fn extract(nbd: &mut Nbd, rebuild: Rebuild, path: &Path) -> io::Result<()> {
     let file = File::create_new(path)?;
     file.set_len(rebuild.length)?;
     let (mut at, mut buffer) = (0, Vec::new());
-    // Where it ends within a block, reading goes on to the block's end.
+    // A range that ends within a block is read up to the end of the block.
     while at < rebuild.length {
         let length = (rebuild.length - at).min(PIECE);
         let lead = (rebuild.start + at) % BLOCK;
@@ -188,7 +189,8 @@ fn extract(nbd: &mut Nbd, rebuild: Rebuild, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes everything; durable on return. The tables come last: until then the old ones say where things are.
+/// Writes everything; durable on return. The partition tables are written last, so that the old
+/// ones are valid until then.
 fn write(socket: &Path, work: &Work, course: &Course) -> io::Result<()> {
     let mut nbd = Nbd::connect(socket)?;
     for (rebuild, path) in &work.rebuilt {
@@ -213,7 +215,7 @@ fn write(socket: &Path, work: &Work, course: &Course) -> io::Result<()> {
     nbd.flush()
 }
 
-/// Writes bytes that may begin and end within blocks.
+/// Writes bytes that may begin and end within blocks, by read-modify-write.
 fn write_widened(nbd: &mut Nbd, offset: u64, bytes: &[u8]) -> io::Result<()> {
     let start = offset / BLOCK * BLOCK;
     let end = (offset + bytes.len() as u64).next_multiple_of(BLOCK).min(nbd.size());
@@ -226,7 +228,7 @@ fn write_widened(nbd: &mut Nbd, offset: u64, bytes: &[u8]) -> io::Result<()> {
     nbd.write(start, &whole)
 }
 
-/// Takes the snapshot that leads back.
+/// Takes the snapshot to which the conversion can be rolled back.
 async fn keep(client: &Client, name: &VolumeName) -> Outcome<String> {
     let there: Vec<Snapshot> = client.get(&format!("/v1/snapshots?pool={}&volume={}", quoted(&name.pool), quoted(&name.volume))).await?;
     let stamp = instant::now().strftime("pre-convert-%Y%m%dT%H%M%SZ").to_string();

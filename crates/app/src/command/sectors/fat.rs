@@ -1,4 +1,5 @@
-//! FAT made anew with other sectors: same files, label and number, by mkfs.fat and mtools. Nothing but temporary files is touched.
+//! Rebuilds a FAT file system with another sector size and the same files, label and serial number,
+//! by mkfs.fat and mtools. It changes temporary files only.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,10 +11,10 @@ use crate::failure::{Failure, Outcome};
 
 const PACKAGES: &str = "install dosfstools and mtools";
 
-/// Makes one anew from its image; gives the new image, beside the old.
+/// Rebuilds the file system in the image `old`; returns the new image, in the same directory.
 ///
 /// # Errors
-/// When a tool is missing or fails, when the files do not fit, or when they do not read the same afterwards.
+/// When a tool is missing or fails, the files do not fit, or the files differ afterwards.
 pub fn rebuild(old: &Path, to: u64) -> Outcome<PathBuf> {
     let dir = old.parent().unwrap_or(Path::new("."));
     let (new, files, again) = (dir.join("new.fat"), dir.join("files"), dir.join("again"));
@@ -30,7 +31,7 @@ pub fn rebuild(old: &Path, to: u64) -> Outcome<PathBuf> {
     let number = format!("{:08x}", boot.number);
     let sector = to.to_string();
     let mut words = vec!["-S", &sector, "-i", &number];
-    // The firmware of some machines reads FAT32 alone; it takes 65,525 clusters at least.
+    // The firmware of some machines reads only FAT32, which needs at least 65,525 clusters.
     if boot.fat32 && boot.bytes / to >= 70_000 {
         words.extend(["-F", "32"]);
     }
@@ -57,7 +58,7 @@ struct Boot {
 fn boot_sector(image: &File) -> io::Result<Boot> {
     let mut boot = [0; 90];
     image.read_exact_at(&mut boot, 0)?;
-    // FAT32 has no 16-bit size of its table, and 28 bytes more before what follows.
+    // In FAT32 the 16-bit size of a table is 0, and the fields after it are 28 bytes later.
     let fat32 = boot.get(22..24) == Some(&[0, 0]);
     let at = if fat32 { 67 } else { 39 };
     let number = boot.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |raw| u32::from_le_bytes(*raw));
@@ -82,7 +83,8 @@ fn put_in(files: &Path, image: &Path) -> Outcome {
 
 fn mtool(name: &str) -> Command {
     let mut command = Command::new(name);
-    // Its checks know sectors of 512 bytes only; settings of a user would name other drives.
+    // mtools' checks accept only sectors of 512 bytes; a user's configuration may define other
+    // drives.
     command.env("MTOOLS_SKIP_CHECK", "1").env("MTOOLSRC", "/dev/null");
     command
 }
@@ -103,7 +105,7 @@ fn run(command: &mut Command) -> Outcome {
     Err(Failure::failed(format!("a FAT filesystem cannot be made anew: {name} says: {line}; nothing is changed")))
 }
 
-/// Whether two trees hold the same names and bytes.
+/// Whether two directory trees have the same names and contents.
 fn same(one: &Path, other: &Path) -> io::Result<bool> {
     let names = |dir: &Path| -> io::Result<Vec<std::ffi::OsString>> {
         let mut names = fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.file_name())).collect::<io::Result<Vec<_>>>()?;

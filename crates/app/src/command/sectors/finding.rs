@@ -1,4 +1,5 @@
-//! For which sectors a disk was made: where its partition table is, and what its partitions hold.
+//! Detects the sector size for which a disk was made, from its partition table and the contents of
+//! its partitions.
 
 use std::io;
 
@@ -10,39 +11,38 @@ use crate::size::Size;
 #[cfg(test)]
 mod tests;
 
-/// Reads bytes of a disk.
+/// Reads bytes of a disk at an offset.
 pub type Read<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>;
 
-/// Sizes of sectors that disks have.
+/// Sector sizes of disks, in bytes.
 pub const SIZES: [u64; 2] = [512, 4096];
 
-/// The partition table.
+/// Partition table of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Table {
-    /// None.
+    /// No table.
     #[default]
     Nothing,
-    /// GPT; whether the first copy was sound.
+    /// GPT; whether the first copy is valid.
     Gpt(Gpt, bool),
-    /// MBR.
     Mbr(Mbr),
 }
 
-/// What was found on a disk.
+/// Findings about a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Finding {
-    /// Bytes of the disk.
+    /// Size of the disk in bytes.
     pub size: u64,
-    /// Sectors that it was made for, where something tells.
+    /// Sector size in bytes that the disk was made for, if it can be determined.
     pub sector: Option<u64>,
-    /// The table.
+    /// Partition table.
     pub table: Table,
 }
 
-/// Looks at a disk.
+/// Inspects a disk of `size` bytes.
 ///
 /// # Errors
-/// The host's.
+/// The host's I/O error.
 pub fn look(size: u64, read: Read<'_>) -> io::Result<Finding> {
     let mut finding = Finding { size, ..Finding::default() };
     let mut gpts = Vec::new();
@@ -58,7 +58,7 @@ pub fn look(size: u64, read: Read<'_>) -> io::Result<Finding> {
     }
     let mbr = Mbr::read(size, read)?;
     if gpts.len() > 1 {
-        // The one left over from before has no protective entry that fits.
+        // A stale GPT of another sector size does not match the protective entry of the MBR.
         let covered = mbr.as_ref().map_or(0, Mbr::protected);
         gpts.retain(|(gpt, _)| covered.abs_diff(size / gpt.sector - 1) <= 1);
     }
@@ -91,7 +91,7 @@ pub fn look(size: u64, read: Read<'_>) -> io::Result<Finding> {
 }
 
 impl Finding {
-    /// Bytes that the disk must have had for its partitions, where it has fewer.
+    /// Returns the size in bytes that the partitions require, if the disk is smaller.
     pub fn lacks(&self) -> Option<u64> {
         let sector = self.sector?;
         let end = match &self.table {
@@ -103,7 +103,7 @@ impl Finding {
     }
 }
 
-/// What a disk looks like at the other size of sectors, and the way out.
+/// Describes the mismatch with the other sector size, and how to resolve it.
 pub fn describe(finding: &Finding, made_for: u64) -> String {
     let (size, other) = (finding.size, if made_for == 4096 { 512 } else { 4096 });
     let looks = Size(if made_for == 4096 { size / 8 } else { size.saturating_mul(8) });

@@ -7,11 +7,11 @@ use crc_fast::{CrcAlgorithm, checksum};
 use super::finding::Read;
 
 const SIGNATURE: &[u8] = b"EFI PART";
-/// Bytes of the header that are checked; longer ones are allowed within a sector.
+/// Bytes of the header that are defined; longer headers are allowed within a sector.
 const HEADER: usize = 92;
-/// Bytes of entries at most: 1,024 entries of 128 bytes. Writers make 128.
+/// Maximum bytes of entries: 1,024 entries of 128 bytes. Usual tables have 128 entries.
 const MAX_ENTRIES: u64 = 128 << 10;
-/// Bytes of entries at least; the specification's.
+/// Minimum bytes of entries, by the specification.
 const MIN_ENTRIES: u64 = 16 << 10;
 
 /// A partition.
@@ -19,23 +19,23 @@ const MIN_ENTRIES: u64 = 16 << 10;
 pub struct Partition {
     /// Number, from 1.
     pub number: usize,
-    /// What it is for.
+    /// Partition type GUID, as on the disk.
     pub kind: [u8; 16],
     /// First sector.
     pub first: u64,
-    /// Last sector, included.
+    /// Last sector, inclusive.
     pub last: u64,
 }
 
-/// Kind of an EFI system partition.
+/// Type of an EFI system partition.
 pub const ESP: [u8; 16] = [0x28, 0x73, 0x2a, 0xc1, 0x1f, 0xf8, 0xd2, 0x11, 0xba, 0x4b, 0x00, 0xa0, 0xc9, 0x3e, 0xc9, 0x3b];
-/// Kind of a partition for the BIOS's loader.
+/// Type of a partition for a BIOS boot loader.
 pub const BIOS_BOOT: [u8; 16] = *b"Hah!IdontNeedEFI";
 
-/// A table.
+/// A GUID partition table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpt {
-    /// Bytes of the sectors that it counts in.
+    /// Sector size in bytes of its sector numbers.
     pub sector: u64,
     header: Vec<u8>,
     entries: Vec<u8>,
@@ -61,10 +61,11 @@ fn crc(bytes: &[u8]) -> u32 {
 }
 
 impl Gpt {
-    /// The table of a disk that counts in these sectors, if there is a sound one: the `first` copy or the second.
+    /// Reads the `first` or the second copy of the table for a sector size; `None` if it is not
+    /// valid.
     ///
     /// # Errors
-    /// The host's.
+    /// The host's I/O error.
     pub fn read(size: u64, sector: u64, first: bool, read: Read<'_>) -> io::Result<Option<Gpt>> {
         let sectors = size / sector;
         if sectors < 8 {
@@ -96,13 +97,13 @@ impl Gpt {
         Ok(Some(Gpt { sector, header, entries, entry_size: usize::try_from(entry_size).unwrap_or(128) }))
     }
 
-    /// From a header and entries, whose sums and places are filled in by [`Gpt::encode`].
+    /// Makes a table; [`Gpt::encode`] fills in checksums and positions.
     #[cfg(test)]
     pub fn of_parts(sector: u64, header: Vec<u8>, entries: Vec<u8>) -> Gpt {
         Gpt { sector, header, entries, entry_size: 128 }
     }
 
-    /// Its partitions.
+    /// Lists the partitions.
     pub fn partitions(&self) -> Vec<Partition> {
         let used = |(index, entry): (usize, &[u8])| {
             let kind = *entry.first_chunk::<16>()?;
@@ -112,22 +113,24 @@ impl Gpt {
         self.entries.chunks_exact(self.entry_size).enumerate().filter_map(used).collect()
     }
 
-    /// Sectors of this size that the entries take.
+    /// Sectors of this size that the entries occupy.
     fn entry_sectors(&self, sector: u64) -> u64 {
         (self.entries.len() as u64).max(MIN_ENTRIES).div_ceil(sector)
     }
 
-    /// Bytes that a table for sectors of this size takes at the start of a disk, the protective MBR included.
+    /// Bytes at the start of a disk that a table for this sector size occupies, with the protective
+    /// MBR.
     pub fn head(&self, sector: u64) -> u64 {
         (2 + self.entry_sectors(sector)) * sector
     }
 
-    /// Bytes that it takes at the end.
+    /// Bytes at the end of a disk that the second copy occupies.
     pub fn tail(&self, sector: u64) -> u64 {
         (1 + self.entry_sectors(sector)) * sector
     }
 
-    /// The same partitions, by their bytes, for other sectors. They have to begin on those, and end with the sector that they end in.
+    /// Converts the partitions to another sector size at the same byte offsets. Starts must be
+    /// multiples of the new sector size; ends are rounded up.
     pub fn convert(&self, to: u64) -> Gpt {
         let mut gpt = Gpt { sector: to, ..self.clone() };
         for entry in gpt.entries.chunks_exact_mut(self.entry_size).filter(|entry| entry.first_chunk() != Some(&[0; 16])) {
@@ -138,7 +141,7 @@ impl Gpt {
         gpt
     }
 
-    /// The bytes of the start of the disk from sector 1 on, and of its end.
+    /// Encodes the table as the bytes from sector 1 on, and those at the end of the disk.
     pub fn encode(&self, size: u64) -> (Vec<u8>, Vec<u8>) {
         let (sectors, entry_sectors) = (size / self.sector, self.entry_sectors(self.sector));
         let last = sectors - 1;

@@ -1,44 +1,45 @@
-//! Master boot records: protective ones before a GPT, and those with partitions of their own.
+//! Master boot records: protective ones in front of a GPT, and those with partitions of their own.
 
 use std::io;
 
 use super::finding::Read;
 
-/// Bytes of it.
+/// Size of an MBR in bytes.
 pub const BYTES: usize = 512;
 const TABLE: usize = 446;
 const SIGNATURE: [u8; 2] = [0x55, 0xaa];
-/// Kind of the entry that protects a GPT.
+/// Type of the entry that protects a GPT.
 const PROTECTIVE: u8 = 0xee;
-/// Cylinder, head and sector that say: only the sector's number counts.
+/// CHS address that stands for "use the LBA".
 const BEYOND: [u8; 3] = [0xfe, 0xff, 0xff];
 
-/// A partition of it.
+/// A partition of an MBR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partition {
     /// Number, from 1.
     pub number: usize,
-    /// Kind.
+    /// Partition type.
     pub kind: u8,
     /// First sector.
     pub first: u64,
-    /// Sectors.
+    /// Number of sectors.
     pub count: u64,
 }
 
-/// One with a valid mark at its end.
+/// An MBR with a valid signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mbr {
     raw: Vec<u8>,
-    /// Partitions but the protective one.
+    /// Partitions, without the protective entry.
     pub partitions: Vec<Partition>,
 }
 
 impl Mbr {
-    /// Reads it; a boot sector of a filesystem, whose code is where the table would be, is none.
+    /// Reads the MBR. The boot sector of a file system, which has code in place of the table, is
+    /// not an MBR.
     ///
     /// # Errors
-    /// The host's.
+    /// The host's I/O error.
     pub fn read(size: u64, read: Read<'_>) -> io::Result<Option<Mbr>> {
         let mut raw = vec![0; BYTES];
         if size < BYTES as u64 {
@@ -67,17 +68,17 @@ impl Mbr {
         Mbr::entries(raw).map(|(partition, _)| partition).filter(used).collect()
     }
 
-    /// Sectors that the protective entry covers; 0 without one.
+    /// Number of sectors that the protective entry covers; 0 if there is none.
     pub fn protected(&self) -> u64 {
         Mbr::entries(&self.raw).find(|(partition, _)| partition.kind == PROTECTIVE).map_or(0, |(partition, _)| partition.count)
     }
 
-    /// Kinds that hold more partitions.
+    /// Whether a partition type contains logical partitions.
     pub fn is_extended(kind: u8) -> bool {
         matches!(kind, 0x05 | 0x0f | 0x85)
     }
 
-    /// The record for a GPT on a disk of so many sectors: the same code, one entry.
+    /// Makes a protective MBR for a disk of `sectors` sectors, with the boot code of `raw`.
     pub fn protective(raw: &[u8], sectors: u64) -> Vec<u8> {
         let mut new = raw.to_vec();
         let count = u32::try_from(sectors - 1).unwrap_or(u32::MAX);
@@ -97,7 +98,8 @@ impl Mbr {
         new
     }
 
-    /// The same partitions, by their bytes, for other sectors. They have to begin on those, and end with the sector that they end in.
+    /// Converts the partitions to another sector size at the same byte offsets. Starts must be
+    /// multiples of the new sector size; lengths are rounded up.
     pub fn convert(&self, from: u64, to: u64) -> Vec<u8> {
         let mut new = self.raw.clone();
         for partition in &self.partitions {

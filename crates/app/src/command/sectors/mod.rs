@@ -1,4 +1,4 @@
-//! Sectors of what is on a disk: for which size a disk was made, and making it one for another.
+//! Sector sizes of disk contents: detection, and conversion to another sector size.
 
 mod contents;
 mod convert;

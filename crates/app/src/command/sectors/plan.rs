@@ -1,4 +1,4 @@
-//! What a conversion would do, found out before anything is changed.
+//! Plans a conversion before anything is changed.
 
 use std::io;
 
@@ -11,31 +11,31 @@ use crate::size::Size;
 #[cfg(test)]
 pub mod tests;
 
-/// A filesystem to make anew.
+/// A file system to rebuild.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rebuild {
-    /// First byte.
+    /// Offset of the first byte.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// Number of the partition; 0 is the disk.
+    /// Number of the partition; 0 is the whole disk.
     pub number: usize,
 }
 
-/// What is to be done.
+/// A conversion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// What is found and what becomes of it, a line each.
+    /// Report for the user: each finding and its fate, one line each.
     pub lines: Vec<String>,
-    /// Why it cannot be done; the first counts.
+    /// Reasons to refuse the conversion; the first one is the error message.
     pub refusals: Vec<String>,
-    /// Bytes to write, by offset.
+    /// Bytes to write, with their offsets, in this order.
     pub writes: Vec<(u64, Vec<u8>)>,
-    /// Filesystems to make anew.
+    /// File systems to rebuild.
     pub rebuilds: Vec<Rebuild>,
 }
 
-/// A range with a number.
+/// A partition as a range of bytes.
 struct Part {
     number: usize,
     start: u64,
@@ -43,10 +43,11 @@ struct Part {
     note: &'static str,
 }
 
-/// Finds out what has to be done to make a disk one for sectors of `to` bytes. With `force`, what nobody can tell is taken for fine.
+/// Plans the conversion of a disk to sectors of `to` bytes. With `force`, contents of unclear
+/// effect are accepted.
 ///
 /// # Errors
-/// The host's.
+/// The host's I/O error.
 pub fn plan(finding: &Finding, to: u64, force: bool, read: Read<'_>) -> io::Result<Plan> {
     let mut plan = Plan::default();
     let size = finding.size;
@@ -89,7 +90,8 @@ pub fn plan(finding: &Finding, to: u64, force: bool, read: Read<'_>) -> io::Resu
                 let mut start = Mbr::protective(&raw, size / to);
                 start.resize(usize::try_from(to).unwrap_or(0), 0);
                 start.extend(front);
-                // What is left of the old table goes as well, where no partition begins: 512-byte tables are shorter than others.
+                // Remains of the old table are overwritten too, as far as no partition lies there;
+                // tables for 512-byte sectors are shorter than those for 4096.
                 let lowest = gpt.partitions().iter().map(|p| p.first.saturating_mul(from)).min().unwrap_or(head);
                 start.resize(start.len().max(usize::try_from(head.min(lowest)).unwrap_or(0)), 0);
                 let mut end = vec![0; usize::try_from(tail).unwrap_or(0).saturating_sub(back.len())];
@@ -106,14 +108,14 @@ pub fn plan(finding: &Finding, to: u64, force: bool, read: Read<'_>) -> io::Resu
     Ok(plan)
 }
 
-/// Where the next partition begins, or what is not for partitions.
+/// Start of the next partition, or `end` of the space for partitions.
 fn next(starts: &[u64], start: u64, end: u64) -> u64 {
     starts.iter().copied().filter(|other| *other > start).min().unwrap_or(end)
 }
 
 impl Plan {
     fn mbr(&mut self, mbr: &Mbr, finding: &Finding, to: u64, force: bool, read: Read<'_>) -> io::Result<()> {
-        // Where nothing tells, it is what nearly all are.
+        // If the sector size is unknown, 512 is assumed, as on nearly all disks.
         let from = finding.sector.unwrap_or(512);
         if from == to {
             self.lines.push(format!("the partition table is for {to}-byte sectors already"));
@@ -141,7 +143,7 @@ impl Plan {
         Ok(())
     }
 
-    /// A partition: its bounds and what it holds.
+    /// Checks the bounds and the content of a partition.
     fn part(&mut self, part: &Part, size: u64, limit: u64, to: u64, force: bool, read: Read<'_>) -> io::Result<()> {
         let number = part.number;
         if part.start >= part.end || part.end > size {
@@ -153,7 +155,8 @@ impl Plan {
             self.refusals
                 .push(format!("partition {number} begins at byte {at}, which is no multiple of {to}; move it with 'parted' first"));
         }
-        // What is behind it and belongs to nobody makes its last sector whole; that it ends in the table's place is said there.
+        // Free space after the partition completes its last sector. An overlap with the second
+        // table is reported by `room`.
         let end = part.end.next_multiple_of(to);
         if end > limit && part.end <= limit {
             let why = format!(
@@ -188,7 +191,8 @@ impl Plan {
         self.lines.push(format!("{whole} ({}, {told}{}): {becomes}", Size(part.end - part.start), part.note));
     }
 
-    /// Whether a partition is clear of a table that takes the first `head` bytes and what is from `tail` on.
+    /// Checks that a partition does not overlap the first `head` bytes and the space from `tail`
+    /// on, which the new tables take.
     fn room(&mut self, number: usize, start: u64, end: u64, head: u64, tail: u64) {
         if start < head {
             self.refusals.push(format!(
@@ -196,7 +200,7 @@ impl Plan {
             ));
         }
         if end > tail {
-            // whole MiB, as volumes are mostly made
+            // whole MiB, as sizes of volumes usually are
             let more = Size((end - tail).next_multiple_of(1 << 20));
             self.refusals.push(format!(
                 "partition {number} ends at byte {end}, where the second table will be; make the volume larger with 'millpond resize POOL/VOL +{more}' first"

@@ -20,7 +20,7 @@ fn the_load_decides() {
         let rows = load.judge();
         let chosen: Vec<&str> = rows.iter().filter(|row| row.advice == "best").map(|row| row.mode).collect();
         assert_eq!(chosen, [best], "{load:?}");
-        // Nobody is sent where a power cut takes what he was told is kept.
+        // `unsafe` is never advised for a load whose data must survive a power cut.
         let ignored = rows.iter().find(|row| row.mode == "unsafe").map(|row| row.advice);
         assert_eq!(ignored, Some(if load.kind == Kind::Scratch { "best" } else { "no" }));
     }

@@ -1,4 +1,4 @@
-//! What counts as there already, and what a list says.
+//! Which exports count as existing, and what is read from a list.
 
 use super::*;
 use crate::api::TlsMode;

@@ -1,9 +1,9 @@
-//! Files beside an image, and logical volumes beside one.
+//! Files beside an image, and logical volumes in one volume group.
 use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// A directory as of a volume group: `VG/LV -> ../dm-N`.
+/// A directory like that of a volume group: `VG/LV -> ../dm-N`.
 #[test]
 fn a_logical_volume_lies_in_its_group() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -19,13 +19,13 @@ fn a_logical_volume_lies_in_its_group() {
     symlink("../secret", group.join("leads-away")).expect("a link");
     let device = |real: &Path| real.starts_with(&dev) && !real.ends_with("secret");
     assert!(lies_in(&group.join("base"), &group, device));
-    // the same link where no devices are: an archive can hold links
+    // the same link outside a directory of devices is refused: an archive can contain links
     assert!(!lies_in(&group.join("base"), &group, |_| false));
     assert!(!lies_in(&group.join("base"), &group, |real| real == group));
     for named in ["../dm-3", "../other/base", "../secret", "leads-away", "../vg/../dm-3", "missing", ".."] {
         assert!(!lies_in(&group.join(named), &group, device), "{named}");
     }
-    // by another way to the same directory
+    // another path to the same directory
     assert!(lies_in(&dev.join("other/../vg/base"), &group, device));
     std::fs::write(group.join("plain"), "").expect("a file");
     assert!(lies_in(&group.join("plain"), &group, |_| false), "a plain file needs no device");

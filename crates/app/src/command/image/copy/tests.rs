@@ -1,4 +1,4 @@
-//! Runs become whole blocks.
+//! Runs are cut into whole blocks.
 use super::*;
 
 fn cut(size: u64, runs: &[(u64, Kind)]) -> Vec<(u64, u64, bool)> {

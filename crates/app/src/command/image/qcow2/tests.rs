@@ -1,4 +1,4 @@
-//! Headers that are sound and headers that are not.
+//! Valid and invalid headers.
 use std::io::Write;
 
 use super::*;

@@ -1,4 +1,4 @@
-//! Tables that name what is there, and what is not.
+//! Tables that refer to data in the file, and beyond its end.
 use std::io::Write;
 
 use super::*;
@@ -31,7 +31,7 @@ fn qcow2_names_its_clusters() {
     assert!(image(262_144, 65536, 131_072, 262_144).unwrap_err().contains("data lies at byte 262144"));
     assert!(image(262_144, 65536, 1 << 40, 0).unwrap_err().contains("a table lies at byte"));
     assert!(image(262_144, 1 << 50, 0, 0).unwrap_err().contains("table of tables"));
-    // zeroes, and compressed data
+    // zero clusters, and compressed data
     assert_eq!(image(262_144, 65536, 131_072, 1 << 40 | 1), Ok(()));
     assert!(image(262_144, 65536, 131_072, 1 << 62 | 1 << 41).unwrap_err().contains("compressed"));
 }

@@ -1,4 +1,4 @@
-//! The words of `pool status`.
+//! Output of `pool status`.
 
 use clap::{Args, FromArgMatches};
 

@@ -1,4 +1,4 @@
-//! Marks and what they mean.
+//! Detection by magic bytes.
 use super::*;
 
 fn head(marks: &[(usize, &[u8])]) -> Content {

@@ -1,4 +1,4 @@
-//! Where tables are found, and what is said of a mismatch. Disks are made in memory.
+//! Detection of partition tables and messages about a mismatch, on disks in memory.
 use super::*;
 use crate::command::sectors::plan::tests::{disk, reader};
 
@@ -9,7 +9,7 @@ fn a_gpt_tells_the_sectors() {
         let finding = look(bytes.len() as u64, &mut reader(&bytes)).expect("looks");
         assert_eq!(finding.sector, Some(sector));
         assert!(matches!(&finding.table, Table::Gpt(gpt, true) if gpt.partitions().len() == 1));
-        // the first copy damaged: the second says the same
+        // with the first copy damaged, the second one is used
         bytes[usize::try_from(sector).expect("small") + 60] ^= 1;
         let finding = look(bytes.len() as u64, &mut reader(&bytes)).expect("looks");
         assert!(matches!(finding.table, Table::Gpt(_, false)) && finding.sector == Some(sector));

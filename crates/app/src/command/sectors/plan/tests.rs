@@ -1,9 +1,9 @@
-//! Tables there and back, and what is refused.
+//! Conversion of tables to another sector size and back, and refusals.
 use super::*;
 use crate::command::sectors::finding::look;
 use crate::command::sectors::gpt::Gpt;
 
-/// Reads bytes in memory as a disk.
+/// Reads bytes in memory like a disk.
 pub fn reader(bytes: &[u8]) -> impl FnMut(u64, &mut [u8]) -> io::Result<()> {
     |offset, into| {
         let at = usize::try_from(offset).expect("small");
@@ -12,7 +12,7 @@ pub fn reader(bytes: &[u8]) -> impl FnMut(u64, &mut [u8]) -> io::Result<()> {
     }
 }
 
-/// A disk with a GPT; partitions by first byte and length.
+/// Makes a disk with a GPT; partitions are given by offset and length in bytes.
 pub fn disk(size: u64, sector: u64, partitions: &[(u64, u64)]) -> Vec<u8> {
     let mut entries = vec![0; 128 * 128];
     for (entry, (start, length)) in entries.chunks_exact_mut(128).zip(partitions) {
