@@ -1,9 +1,12 @@
-//! The lab: a load generator, the servers people use today, and the experiments that measure them side by side with Millpond.
+//! The lab: a load generator, the servers in use today ("peers"), and experiments that compare them
+//! with Millpond.
 //!
-//! Millpond is one more contender here: it is started by its command line, spoken to over NBD, and asked for its counters like
-//! any client would. So every figure can be rerun by a stranger with a built binary; `docs/measuring.md` names the commands.
+//! Millpond is one more target: it is started by its command line, loaded over its protocols, and
+//! queried for its counters like by any client. So anyone can repeat every figure with a built
+//! binary; `docs/measuring.md` has the commands.
 //!
-//! *Architecture Invariant:* this crate depends on no other crate of the project. It learns nothing from inside the engine.
+//! *Architecture Invariant:* this crate depends on no other crate of the project, and has no access
+//! to the engine's internals.
 #![forbid(unsafe_code)]
 
 pub mod drive;

@@ -1,4 +1,5 @@
-//! What the machine and the server do while something is measured: a line of CSV per second.
+//! Records the activity of the machine and the server during a measurement: a line of CSV per
+//! second.
 
 use crate::peer::Control;
 use crate::process::{cpu_time, memory};
@@ -13,19 +14,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Names of the columns; the last ones are ours alone, and empty for other servers.
+/// Names of the columns; the last ones are Millpond's, and empty for other servers.
 const HEADER: &str = "seconds,cpu_percent,stolen_percent,load,memory_used_bytes,server_cpu_percent,server_memory_bytes,disk_reads_s,\
                       disk_writes_s,disk_read_bytes_s,disk_write_bytes_s,guest_reads_s,guest_writes_s,guest_write_bytes_s,cleaner_bytes_s,pool_allocated_bytes";
-const SECTOR: f64 = 512.0; // of /proc/diskstats, whatever the device has
+const SECTOR: f64 = 512.0; // unit of /proc/diskstats, whatever the device's sector size
 
-/// Means over a time.
+/// Means over the time of a measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Means {
-    /// Of all processors together, 100 = all busy.
+    /// Use of all processors together; 100 = all busy.
     pub cpu_percent: f64,
-    /// The load average of the last minute.
+    /// Load average of the last minute.
     pub load: f64,
-    /// Bytes of memory in use.
+    /// Bytes of memory in use on the machine.
     pub memory: f64,
     /// Writes per second of all disks.
     pub disk_writes: f64,
@@ -39,7 +40,7 @@ pub struct Monitor {
     thread: Option<JoinHandle<Result<Means>>>,
 }
 
-/// Counters at one moment.
+/// Counters at an instant.
 #[derive(Default)]
 struct Look {
     all: f64,
@@ -52,7 +53,8 @@ struct Look {
 }
 
 impl Monitor {
-    /// Begins. `server` is its process; `control` the socket of ours.
+    /// Starts to record. `server` is the process id of the server, `control` the control socket of
+    /// Millpond.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -65,7 +67,7 @@ impl Monitor {
         Ok(Monitor { stop, thread: Some(thread) })
     }
 
-    /// Ends it; the means of all that was seen.
+    /// Stops; returns the means over the whole time.
     ///
     /// # Errors
     /// The file could not be written.
@@ -153,7 +155,8 @@ fn look(server: u32, control: Option<&mut Control>) -> Look {
     }
 }
 
-/// Reads, writes, bytes read, bytes written of all disks; partitions and what lies on other disks are not counted again.
+/// Returns reads, writes, bytes read and bytes written of all disks. Partitions and devices on top
+/// of other disks are left out, so that nothing is counted twice.
 fn disks() -> [f64; 4] {
     let text = fs::read_to_string("/proc/diskstats").unwrap_or_default();
     let mut sums = [0.0; 4];

@@ -1,4 +1,5 @@
-//! Programs that the lab runs: tools that end by themselves, servers that it must end, and what /proc tells of them.
+//! Programs that the lab runs: tools that end by themselves, servers that the lab stops, and
+//! figures of processes from /proc.
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,26 +11,26 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The program of this name, in PATH or where system tools live.
+/// Finds a program in PATH or in the directories of system tools.
 pub fn find_tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(system).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
-/// Runs a program to its end and returns what it printed.
+/// Runs a program to its end and returns its output.
 ///
 /// # Errors
-/// It is not there, or it failed: then with its last words.
+/// It is not installed, or it failed; with the end of its output.
 pub fn run_tool<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<String> {
     let path = find_tool(program).with_context(|| format!("{program} is not installed"))?;
     run_command(Command::new(path).args(args))
 }
 
-/// Runs a prepared command to its end and returns what it printed.
+/// Runs a prepared command to its end and returns its output.
 ///
 /// # Errors
-/// It cannot be started, or it failed: then with its last words.
+/// It cannot be started, or it failed; with the end of its output.
 pub fn run_command(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting {:?}", command.get_program()))?;
     if !output.status.success() {
@@ -39,14 +40,14 @@ pub fn run_command(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The last `limit` characters or so of a text.
+/// Returns about the last `limit` bytes of a text.
 pub fn tail(text: &str, limit: usize) -> &str {
     let from = text.len().saturating_sub(limit);
     let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     text[from..].trim()
 }
 
-/// Waits until `ready` says yes.
+/// Waits until `ready` returns true; returns the time taken.
 ///
 /// # Errors
 /// It did not within `limit`.
@@ -61,7 +62,7 @@ pub fn wait_until(what: &str, limit: Duration, mut ready: impl FnMut() -> bool) 
     Ok(begin.elapsed())
 }
 
-/// A server that ends when this is dropped.
+/// A server process that is stopped on drop.
 #[derive(Debug)]
 pub struct Daemon {
     name: String,
@@ -70,7 +71,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it; what it prints goes to the end of `log`.
+    /// Starts a server; its output is appended to `log`.
     ///
     /// # Errors
     /// It cannot be started.
@@ -79,7 +80,8 @@ impl Daemon {
         Daemon::spawn_with(command, Stdio::null(), out.into(), log)
     }
 
-    /// The same with descriptors for standard input and output; what it says on standard error goes to the end of `log`.
+    /// Starts a server with the given standard input and output; its standard error is appended to
+    /// `log`.
     ///
     /// # Errors
     /// It cannot be started.
@@ -90,20 +92,20 @@ impl Daemon {
         Ok(Daemon { name, child, log: log.to_owned() })
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// True while it runs.
+    /// Whether the process runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits until `ready` says yes.
+    /// Waits until `ready` returns true; returns the time taken.
     ///
     /// # Errors
-    /// It ended before, or did not get ready within `limit`; with its last words.
+    /// The server ended, or was not ready within `limit`; with the end of its log.
     pub fn wait_ready(&mut self, limit: Duration, mut ready: impl FnMut() -> bool) -> Result<Duration> {
         let begin = Instant::now();
         while !ready() {
@@ -116,17 +118,17 @@ impl Daemon {
         Ok(begin.elapsed())
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// Sends SIGKILL and waits for the end.
     ///
     /// # Errors
-    /// It cannot be signalled.
+    /// The process cannot be signalled.
     pub fn kill9(&mut self) -> Result<()> {
         self.child.kill().with_context(|| format!("killing {}", self.name))?;
         self.child.wait().with_context(|| format!("waiting for {}", self.name))?;
         Ok(())
     }
 
-    /// SIGTERM, and waits for a clean end.
+    /// Sends SIGTERM and waits for the end; returns the exit status.
     ///
     /// # Errors
     /// It does not end within `limit`; then it is killed.
@@ -158,7 +160,7 @@ impl Drop for Daemon {
     }
 }
 
-/// CPU time that a process has used, all its threads together; resolution 10 ms.
+/// CPU time used by a process with all its threads; resolution 10 ms.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid} is gone"))?;
     let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -167,7 +169,7 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
     Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 
-/// Resident bytes of a process that are its own. Pages of files in memory that it has mapped are the files', and left out.
+/// Resident bytes of a process, without pages of shared-memory files that it has mapped.
 pub fn memory(pid: u32) -> Result<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("process {pid} is gone"))?;
     let field = |name: &str| {
@@ -177,7 +179,8 @@ pub fn memory(pid: u32) -> Result<u64> {
     Ok(1024 * (field("RssAnon:").unwrap_or(0) + field("RssFile:").unwrap_or(0)))
 }
 
-/// Does something, and gives the most memory ([`memory`]) that a process had meanwhile, looked at fifty times a second.
+/// Runs `what`; returns its result and the peak of [`memory`] of a process meanwhile, sampled fifty
+/// times a second.
 pub fn with_peak_memory<T>(pid: u32, what: impl FnOnce() -> Result<T>) -> Result<(T, u64)> {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -196,12 +199,12 @@ pub fn with_peak_memory<T>(pid: u32, what: impl FnOnce() -> Result<T>) -> Result
     })
 }
 
-/// A directory of its own that vanishes with this.
+/// A temporary directory, removed on drop.
 #[derive(Debug)]
 pub struct Workspace(PathBuf);
 
 impl Workspace {
-    /// Makes `parent/millpond-lab-PID-N-name`, empty.
+    /// Makes the empty directory `parent/millpond-lab-PID-N-name`.
     ///
     /// # Errors
     /// It cannot be made.
@@ -216,7 +219,7 @@ impl Workspace {
         Ok(Workspace(path))
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! What the machine is, so that a figure can be judged by who did not see it measured.
+//! Description of the machine, so that readers can judge the figures.
 
 use crate::peer::millpond_binary;
 use crate::process::{find_tool, run_command, run_tool};
@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Looks around. `command` is what was typed.
+/// Describes the machine and its programs. `command` is the command line of the run.
 pub fn look(command: String, directory: &Path) -> Scene {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": ")).map_or("unknown processor", |(_, m)| m);
@@ -42,7 +42,8 @@ fn version(tool: &str, flag: &str) -> String {
     text.lines().next().unwrap_or(tool).to_owned()
 }
 
-/// How long the machine pauses by itself: on each processor a loop looks at the clock for two seconds. In words.
+/// Measures how long the machine pauses by itself: a loop on each processor reads the clock for two
+/// seconds. Returns a description.
 pub fn pauses() -> String {
     const LOOK: Duration = Duration::from_secs(2);
     let look = || {
@@ -66,12 +67,13 @@ pub fn pauses() -> String {
     )
 }
 
-/// The time now, RFC 3339 in UTC to the second.
+/// The current time, RFC 3339 in UTC to the second.
 pub fn now() -> String {
     jiff::Timestamp::now().round(jiff::Unit::Second).map_or_else(|_| String::new(), |now| now.to_string())
 }
 
-/// What part of the processors other programs and other machines use, looked at for a second, in words; `None` when it is too little to disturb.
+/// Measures for a second which share of the processors other programs and other virtual machines
+/// use. Returns a description, or `None` if the share is too small to disturb.
 pub fn others() -> Option<String> {
     const TOO_MUCH: f64 = 0.05;
     let before = processors()?;
@@ -87,18 +89,18 @@ pub fn others() -> Option<String> {
     Some(words).filter(|_| busy + stolen > TOO_MUCH)
 }
 
-/// Clock ticks of all processors together since the machine started.
+/// Clock ticks of all processors together since boot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Processors {
-    /// All that passed.
+    /// All ticks.
     pub all: f64,
-    /// Those in which a program ran.
+    /// Ticks in which a program ran.
     pub busy: f64,
-    /// Those that the hypervisor gave to others.
+    /// Ticks that the hypervisor gave to other virtual machines.
     pub stolen: f64,
 }
 
-/// From /proc/stat; `None` where the kernel does not tell.
+/// Reads /proc/stat; `None` if the kernel does not provide it.
 pub fn processors() -> Option<Processors> {
     let text = fs::read_to_string("/proc/stat").ok()?;
     let ticks: Vec<f64> = text.lines().next()?.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
@@ -107,7 +109,8 @@ pub fn processors() -> Option<Processors> {
     Some(Processors { all: busy + idle + wait + stolen, busy, stolen: *stolen })
 }
 
-/// Writes out and drops what the kernel caches of files, so that reads are cold; false where that takes root.
+/// Syncs and drops the kernel's file caches, so that reads are cold; false if that is not permitted
+/// (not root).
 pub fn drop_caches() -> bool {
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "3\n").is_ok()

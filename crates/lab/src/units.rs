@@ -1,11 +1,11 @@
-//! Sizes as people type them.
+//! Sizes as users type them.
 
 use anyhow::{Context, Result, bail};
 
-/// Bytes of `4096`, `64k`, `1.5G`, `1TiB`: powers of 1024.
+/// Parses bytes such as `4096`, `64k`, `1.5G`, `1TiB`; units are powers of 1024.
 ///
 /// # Errors
-/// The text is no number with such a suffix, or too large.
+/// The text is no number with such a unit, or too large.
 pub fn parse_size(text: &str) -> Result<u64> {
     let trimmed = text.trim().trim_end_matches(['B', 'b']).trim_end_matches(['i', 'I']);
     let (digits, shift) = match trimmed.char_indices().next_back() {
@@ -28,7 +28,7 @@ pub fn parse_size(text: &str) -> Result<u64> {
     Ok(bytes as u64)
 }
 
-/// `1536` as `1.5 KiB`.
+/// Formats bytes: 1536 is `1.5 KiB`.
 pub fn show_size(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "KiB", "MiB", "GiB"] {

@@ -1,4 +1,4 @@
-//! The words of the command line, and which verb runs.
+//! The command line: its definition, and the dispatch to the command that was chosen.
 
 use super::{drives, files, list, load, report, run};
 use anyhow::Result;
@@ -46,10 +46,10 @@ enum Verb {
 }
 
 impl Cli {
-    /// Runs the verb.
+    /// Runs the chosen command.
     ///
     /// # Errors
-    /// One line for who typed it.
+    /// An error for the user, shown as one line.
     pub fn run(self) -> Result<ExitCode> {
         match self.verb {
             Verb::List(list) => list.run(),
@@ -63,7 +63,8 @@ impl Cli {
     }
 }
 
-/// How this program was called: `millpond lab` when the daemon's command line called it.
+/// Returns the name by which this program was called: `millpond lab` if the daemon's command line
+/// started it.
 pub fn called() -> &'static str {
     if std::env::args_os().next().is_some_and(|name| name == "millpond lab") { "millpond lab" } else { "millpond-lab" }
 }

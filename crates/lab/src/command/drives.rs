@@ -1,4 +1,4 @@
-//! `drives`: simulated drives as files, for any program.
+//! `drives`: serves simulated drives as files, for any program.
 
 use anyhow::Result;
 use clap::Args;
@@ -29,7 +29,7 @@ pub struct Drives {
 }
 
 impl Drives {
-    /// Serves.
+    /// Serves until unmounted.
     ///
     /// # Errors
     /// Not root, or the mount cannot be made.

@@ -1,4 +1,4 @@
-//! `files`: what a guest runs: files are written, or read back and compared.
+//! `files`: runs in a guest; writes files, or reads them back and compares.
 
 use anyhow::Result;
 use clap::Args;
@@ -24,10 +24,10 @@ pub struct Files {
 }
 
 impl Files {
-    /// Does it.
+    /// Writes or checks the files.
     ///
     /// # Errors
-    /// A file cannot be written, or holds something else.
+    /// A file cannot be written, or has other content than expected.
     pub fn run(self) -> Result<ExitCode> {
         let files = FileSet::new(&self.dir, self.count);
         drop_caches();

@@ -1,4 +1,4 @@
-//! `list`: what can be measured here.
+//! `list`: lists experiments and targets.
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -23,10 +23,10 @@ enum Format {
 }
 
 impl List {
-    /// Prints it.
+    /// Prints the list.
     ///
     /// # Errors
-    /// None but of printing.
+    /// The JSON cannot be encoded.
     pub fn run(self) -> Result<ExitCode> {
         let peers: Vec<(&str, Option<String>)> =
             PEERS.into_iter().map(|peer| (peer, make(peer).err().map(|reason| format!("{reason:#}")))).collect();

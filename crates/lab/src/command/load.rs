@@ -1,4 +1,4 @@
-//! `load`: a load on one export.
+//! `load`: runs a load on one export.
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -66,10 +66,10 @@ pub struct LoadArgs {
 }
 
 impl LoadArgs {
-    /// Runs it; exit code 3 when the server refused requests.
+    /// Runs the load; exit code 3 if the server refused requests.
     ///
     /// # Errors
-    /// The server is not there, or the options contradict each other.
+    /// The server cannot be reached, or the options contradict each other.
     pub fn run(self) -> Result<ExitCode> {
         let mut spec = LoadSpec {
             block: usize::try_from(self.bs)?,

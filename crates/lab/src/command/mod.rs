@@ -1,4 +1,4 @@
-//! The verbs of `millpond-lab`, which is `millpond lab` too.
+//! Commands of `millpond-lab`, also called as `millpond lab`.
 
 mod cli;
 mod drives;

@@ -1,4 +1,4 @@
-//! `report`: the results of a directory, once more.
+//! `report`: regenerates the reports of a results directory.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -24,10 +24,10 @@ pub struct Report {
 }
 
 impl Report {
-    /// Writes and prints.
+    /// Writes the reports and prints the tables.
     ///
     /// # Errors
-    /// There are no results, or the directory cannot be written.
+    /// There are no results, or a file cannot be read or written.
     pub fn run(self) -> Result<ExitCode> {
         let book = Book::read(&self.dir)?;
         book.write(&self.dir)?;

@@ -1,4 +1,4 @@
-//! `run`: an experiment, or all of them.
+//! `run`: runs one experiment or all of them.
 
 use super::called;
 use anyhow::{Result, bail};
@@ -11,10 +11,10 @@ use millpond_lab::units::parse_size;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Seconds of one measurement at scale 1, and the least at smaller ones.
+/// Seconds of a measurement at scale 1, and the minimum at smaller scales.
 const SECONDS: f64 = 1.5;
 const LEAST_SECONDS: f64 = 0.3;
-/// Repetitions, and those of a look at a small scale.
+/// Repetitions by default, and at small scales.
 const REPETITIONS: usize = 5;
 const FEW_REPETITIONS: usize = 2;
 
@@ -60,10 +60,12 @@ pub struct Run {
 }
 
 impl Run {
-    /// Runs, reports, prints; exit code 2 when a name is unknown.
+    /// Runs the experiments, writes the reports and prints the tables; exit code 2 if a name is
+    /// unknown.
     ///
     /// # Errors
-    /// An experiment failed (the others of `all` run all the same), or the reports cannot be written.
+    /// An experiment failed (the rest of `all` runs nevertheless), or the reports cannot be
+    /// written.
     pub fn run(self) -> Result<ExitCode> {
         let chosen: Vec<&Experiment> = EXPERIMENTS.iter().filter(|e| self.name == "all" || e.is_called(&self.name)).collect();
         if chosen.is_empty() {
@@ -122,7 +124,7 @@ impl Run {
     }
 }
 
-/// Wrong usage, said in one line.
+/// Prints an error of usage in one line; returns exit code 2.
 fn wrong(words: &str) -> ExitCode {
     let name = called().split(' ').next().unwrap_or_default();
     eprintln!("{name}: {words}");

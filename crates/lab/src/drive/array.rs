@@ -1,8 +1,10 @@
-//! Drives joined as the kernel's device mapper and md join them: one after the other, in stripes, or with two parities and read-modify-write. The peers
-//! of our layouts, where the kernel has neither.
+//! Drives combined as the kernel's device mapper and md combine them: concatenated, striped, or
+//! with two parities and read-modify-write. They serve as the drives of peers where the host's
+//! kernel has no device mapper or md.
 //!
-//! Only the time is modelled, and in the peer's favour: computing parity costs nothing, and a write that fills a row of chunks reads nothing. Two writes
-//! to the same 4 KiB row of chunks wait for each other, as they do for md's stripe cache.
+//! Only time is modelled, in favour of the peer: computing parity takes no time, and a write that
+//! fills a row of chunks reads nothing. Two writes to the same 4 KiB row of chunks wait for each
+//! other, as in the stripe cache of md.
 
 use super::model::Drive;
 use super::request::{Done, Nanos, Op, Request};
@@ -11,19 +13,19 @@ use anyhow::{Context, Result, bail, ensure};
 use std::collections::{HashMap, VecDeque};
 use std::str::FromStr;
 
-/// How.
+/// Layout of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// One after the other.
+    /// Concatenated.
     Linear,
-    /// In turns of this many bytes.
+    /// Striped with chunks of this many bytes.
     Stripe(u64),
-    /// The same with two parities in each row.
+    /// Striped with chunks of this many bytes, and two parities in each row.
     Raid6(u64),
 }
 
 impl Layout {
-    /// Drives that it needs.
+    /// Returns the minimum number of drives.
     pub fn least(self) -> usize {
         if matches!(self, Layout::Raid6(_)) { 4 } else { 1 }
     }
@@ -47,7 +49,7 @@ impl FromStr for Layout {
     }
 }
 
-/// Part of a request, on one drive.
+/// Part of a request on one drive; offset and length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     drive: usize,
@@ -55,13 +57,13 @@ struct Part {
     length: u64,
 }
 
-/// A request that is under way.
+/// A request in flight.
 #[derive(Debug)]
 struct Job {
     id: u64,
-    /// Parts of this phase that are not done.
+    /// Parts of the current phase that are not done.
     left: usize,
-    /// What is written when all was read.
+    /// Parts to write after all reads are done.
     then: Vec<Part>,
     rows: Vec<u64>,
 }
@@ -74,18 +76,18 @@ struct Plan {
     rows: Vec<u64>,
 }
 
-/// See the module.
+/// A simulated array; see the module.
 #[derive(Debug)]
 pub struct Array {
     drives: Vec<Drive>,
     layout: Layout,
-    /// Bytes of a drive.
+    /// Bytes used of each drive.
     each: u64,
     jobs: HashMap<u64, Job>,
-    /// Of which job a part on a drive is.
+    /// Job of each part in flight, by the part's id.
     parts: HashMap<u64, u64>,
     made: u64,
-    /// Rows that are being changed.
+    /// Rows with a write in flight.
     busy: Vec<u64>,
     waiting: VecDeque<Plan>,
 }
@@ -93,13 +95,13 @@ pub struct Array {
 const GRAIN: u64 = 4096;
 
 impl Array {
-    /// Of these drives, holding `size` bytes together.
+    /// Makes an array of `drives` with `size` bytes in total.
     pub fn new(drives: Vec<Drive>, layout: Layout, size: u64) -> Array {
         let each = (size / drives.len().max(1) as u64).max(GRAIN);
         Array { drives, layout, each, jobs: HashMap::new(), parts: HashMap::new(), made: 0, busy: Vec::new(), waiting: VecDeque::new() }
     }
 
-    /// Takes a request.
+    /// Submits a request at a time.
     pub fn submit(&mut self, now: Nanos, request: Request) {
         let plan = self.plan(request);
         if plan.rows.iter().any(|row| self.busy.contains(row)) {
@@ -109,12 +111,12 @@ impl Array {
         }
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     pub fn next(&self) -> Option<Nanos> {
         self.drives.iter().filter_map(Drive::next).min()
     }
 
-    /// Goes on to a time: drive by drive, in the order in which things happen.
+    /// Advances to a time, event by event in order of time over all drives.
     pub fn advance(&mut self, now: Nanos, done: &mut Vec<Done>) {
         while let Some(at) = self.next().filter(|at| *at <= now) {
             let mut ended = Vec::new();
@@ -195,7 +197,8 @@ impl Array {
         vec![Part { drive: drive as usize, offset: request.offset - drive * self.each, length: request.length }]
     }
 
-    /// Parities go round from row to row. What of a row is not filled by the write is changed: old data and both parities are read first.
+    /// Parities rotate from row to row. If a write does not fill a row, the old data and both
+    /// parities of the written range are read first.
     fn raid6(&self, request: Request, chunk: u64) -> Plan {
         let count = self.drives.len() as u64;
         let data = count - 2;
@@ -228,7 +231,7 @@ impl Array {
     }
 }
 
-/// What of a request lies in which chunk: the chunk's number, where in it, how much.
+/// Splits a request by chunks: number of the chunk, offset in it, length.
 fn pieces(request: Request, chunk: u64) -> impl Iterator<Item = (u64, u64, u64)> {
     (request.offset / chunk..request.end().div_ceil(chunk)).map(move |index| {
         let from = request.offset.max(index * chunk);
@@ -236,7 +239,7 @@ fn pieces(request: Request, chunk: u64) -> impl Iterator<Item = (u64, u64, u64)>
     })
 }
 
-/// Parts that follow each other on a drive, as one.
+/// Joins parts that are adjacent on a drive.
 fn joined(parts: impl Iterator<Item = Part>) -> Vec<Part> {
     let mut all: Vec<Part> = Vec::new();
     for part in parts {

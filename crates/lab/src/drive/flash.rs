@@ -1,31 +1,31 @@
-//! A solid-state drive, and any device that is a rate and a latency: so many requests at a time, each for as long as an access takes, and one way for
-//! the bytes of all.
+//! A solid-state drive, or any device defined by a rate and a latency: requests in parallel up to a
+//! limit, each with the latency of an access, and one shared path for the bytes of all.
 
 use super::request::{Done, Nanos, Op, Request, transfer};
 use std::collections::BTreeSet;
 
-/// Figures of a drive.
+/// Parameters of a drive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlashShape {
-    /// Requests that are worked on at a time.
+    /// Maximum number of requests processed in parallel.
     pub units: usize,
-    /// One access that reads.
+    /// Latency of a read access.
     pub read: Nanos,
-    /// One that writes.
+    /// Latency of a write access.
     pub write: Nanos,
-    /// A flush, after the writes before it.
+    /// Time of a flush, after the writes before it are done.
     pub flush: Nanos,
-    /// Bytes per second that are read.
+    /// Bytes per second of reads.
     pub read_rate: u64,
-    /// Bytes per second that are written.
+    /// Bytes per second of writes.
     pub write_rate: u64,
 }
 
-/// See the module.
+/// A simulated solid-state drive; see the module.
 #[derive(Debug)]
 pub struct Flash {
     shape: FlashShape,
-    /// When each unit, and the way of the bytes, is free.
+    /// Time at which each unit, and the shared path, becomes free.
     units: Vec<Nanos>,
     way: Nanos,
     written: Nanos,
@@ -33,12 +33,12 @@ pub struct Flash {
 }
 
 impl Flash {
-    /// At rest.
+    /// Makes an idle drive.
     pub fn new(shape: FlashShape) -> Flash {
         Flash { shape, units: vec![0; shape.units.max(1)], way: 0, written: 0, done: BTreeSet::new() }
     }
 
-    /// Takes a request.
+    /// Submits a request at a time.
     pub fn submit(&mut self, now: Nanos, request: Request) {
         let (access, rate) = match request.op {
             Op::Read => (self.shape.read, self.shape.read_rate),
@@ -57,12 +57,12 @@ impl Flash {
         self.done.insert((self.way, request.id));
     }
 
-    /// When something happens next.
+    /// Returns the time of the next completion.
     pub fn next(&self) -> Option<Nanos> {
         self.done.first().map(|(at, _)| *at)
     }
 
-    /// Goes on to a time.
+    /// Completes requests up to a time.
     pub fn advance(&mut self, now: Nanos, done: &mut Vec<Done>) {
         while let Some((at, id)) = self.done.first().copied().filter(|(at, _)| *at <= now) {
             self.done.pop_first();

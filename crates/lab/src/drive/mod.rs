@@ -1,7 +1,9 @@
-//! Simulated drives: files whose requests take as long as a drive of a known model would take. Any server can open them, so that ours and its peers
-//! meet the same drive (`docs/decisions/0014-simulated-drives.md`).
+//! Simulated drives: files whose requests take as long as those of a known drive model. Any server
+//! can open them, so that Millpond and its peers are measured on the same drive
+//! (`docs/decisions/0014-simulated-drives.md`).
 //!
-//! *Architecture Invariant:* the models have no clock and no threads; time goes in, and when a request is done comes out.
+//! *Architecture Invariant:* the models have no clock and no threads; the time is an input, and
+//! completion times are the output.
 
 mod array;
 mod flash;

@@ -1,4 +1,4 @@
-//! The drives that can be simulated, by name, and what they are made of.
+//! Models of drives that can be simulated, by name, with their parameters.
 
 use super::flash::{Flash, FlashShape};
 use super::request::{Done, Nanos, Request};
@@ -13,8 +13,10 @@ const MS: Nanos = 1_000_000;
 const MB: u64 = 1_000_000;
 const TB: u64 = 1_000_000 * MB;
 
-/// Two drives of 14 TB and 7,200 revolutions. Rate and settling come from their published figures of sequential and of single random requests, the
-/// figures with 32 in flight follow from the model (`docs/decisions/0014-simulated-drives.md`). The first has its write cache switched off.
+/// Two hard disks of 14 TB and 7,200 revolutions per minute. Rates and settling times come from
+/// their published figures of sequential requests and of single random requests; the figures with
+/// 32 requests in flight follow from the model (`docs/decisions/0014-simulated-drives.md`). The
+/// write cache of the first one is off.
 const MN08ACA14T: SpindleShape = SpindleShape {
     revolution: 8_333 * US,
     rate: 271 * MB,
@@ -43,10 +45,12 @@ const ST14000NM001G: SpindleShape = SpindleShape {
     answer: 100 * US,
     cache: Some(CacheShape { bytes: 4 << 20, accept: 455 * US, aside: 280 * US }),
 };
-/// A common drive behind SATA: 540 and 520 MB/s, 95,000 reads and 88,000 writes of 4 KiB per second, 10,000 reads one at a time.
+/// A common SATA drive: 540 and 520 MB/s, 95,000 reads and 88,000 writes of 4 KiB per second,
+/// 10,000 reads per second one at a time.
 const SATA_SSD: FlashShape =
     FlashShape { units: 8, read: 84 * US, write: 40 * US, flush: 300 * US, read_rate: 540 * MB, write_rate: 520 * MB };
-/// One behind NVMe with protection against power loss: 3,200 and 2,000 MB/s, reads in 80 us, writes and flushes at once.
+/// An NVMe drive with power-loss protection: 3,200 and 2,000 MB/s, reads in 80 us; writes and
+/// flushes only have to reach its protected cache.
 const NVME: FlashShape =
     FlashShape { units: 32, read: 80 * US, write: 15 * US, flush: 5 * US, read_rate: 3_200 * MB, write_rate: 2_000 * MB };
 
@@ -54,14 +58,14 @@ const NVME: FlashShape =
 pub const MODELS: &str = "mn08aca14t, st14000nm001g, sata-ssd, nvme, cap:RATE (bytes per second and nothing else, as cap:50m with m = 10^6), or drives \
     joined as one: N*MODEL/linear, N*MODEL/stripe:CHUNK, N*MODEL/raid6:CHUNK";
 
-/// What is simulated: a drive, or several joined as LVM and md do it.
+/// A drive model, or several drives of one model combined as LVM and md combine them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Model {
     /// A hard disk.
     Spindle(SpindleShape),
-    /// A solid-state drive, or a rate.
+    /// A solid-state drive, or a plain rate.
     Flash(FlashShape),
-    /// Drives of one model, how many, and how they are joined.
+    /// Model of the drives, their number, and how they are combined.
     Joined(Box<Model>, usize, Layout),
 }
 
@@ -95,19 +99,19 @@ impl FromStr for Model {
     }
 }
 
-/// A drive at work.
+/// A simulated drive.
 #[derive(Debug)]
 pub enum Drive {
-    /// [`Spindle`].
+    /// A hard disk, see [`Spindle`].
     Spindle(Box<Spindle>),
-    /// [`Flash`].
+    /// A solid-state drive, see [`Flash`].
     Flash(Flash),
-    /// [`Array`].
+    /// Several drives, see [`Array`].
     Joined(Box<Array>),
 }
 
 impl Drive {
-    /// At rest. `size` is what the simulated file holds.
+    /// Makes an idle drive. `size` is the size of the simulated file in bytes.
     pub fn new(model: &Model, size: u64) -> Drive {
         match model {
             Model::Spindle(shape) => Drive::Spindle(Box::new(Spindle::new(*shape))),
@@ -119,7 +123,7 @@ impl Drive {
         }
     }
 
-    /// Takes a request.
+    /// Submits a request at a time.
     pub fn submit(&mut self, now: Nanos, request: Request) {
         match self {
             Drive::Spindle(drive) => drive.submit(now, request),
@@ -128,7 +132,7 @@ impl Drive {
         }
     }
 
-    /// When something happens next; `None` while nothing is to be done.
+    /// Returns the time of the next event; `None` while the drive is idle.
     pub fn next(&self) -> Option<Nanos> {
         match self {
             Drive::Spindle(drive) => drive.next(),
@@ -137,7 +141,7 @@ impl Drive {
         }
     }
 
-    /// Goes on to a time; what is done by then is added to `done`.
+    /// Advances to a time; requests completed by then are appended to `done`.
     pub fn advance(&mut self, now: Nanos, done: &mut Vec<Done>) {
         match self {
             Drive::Spindle(drive) => drive.advance(now, done),
@@ -147,12 +151,12 @@ impl Drive {
     }
 }
 
-/// A drive of a size, as `mn08aca14t=4G`.
+/// A model and a size, parsed from text such as `mn08aca14t=4G`.
 #[derive(Clone, Debug)]
 pub struct Sized {
-    /// Which.
+    /// Model of the drive.
     pub model: Model,
-    /// Bytes.
+    /// Size in bytes, a multiple of 4096.
     pub size: u64,
 }
 

@@ -1,49 +1,51 @@
-//! What a drive is asked for, and what it answers. Times are nanoseconds since the drive was switched on.
+//! Requests to a drive and their completions. Times are nanoseconds since the drive was switched
+//! on.
 
-/// A moment, or how long something takes.
+/// A point in time, or a duration, in nanoseconds.
 pub type Nanos = u64;
 
-/// What to do.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Read a range.
     Read,
-    /// Write a range; done when the drive says so, which may be before it is on the medium.
+    /// Write a range. Completes when the drive acknowledges it, which may be before it is on the
+    /// medium.
     Write,
-    /// Put all that was written before on the medium.
+    /// Put all earlier writes on the medium.
     Flush,
 }
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Of the caller's choice, not in use by another request.
+    /// Id chosen by the caller, unique among requests in flight.
     pub id: u64,
-    /// What.
+    /// Kind of the request.
     pub op: Op,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
 impl Request {
-    /// The first byte behind it.
+    /// Offset of the first byte after the range.
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.length)
     }
 }
 
-/// A request that is done.
+/// Completion of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// When.
+    /// Time of the completion.
     pub at: Nanos,
-    /// Which.
+    /// Id of the request.
     pub id: u64,
 }
 
-/// Time that so many bytes take at a rate in bytes per second.
+/// Returns the time to transfer `bytes` at a rate in bytes per second.
 pub(super) fn transfer(bytes: u64, rate: u64) -> Nanos {
     let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
     Nanos::try_from(nanos).unwrap_or(Nanos::MAX)

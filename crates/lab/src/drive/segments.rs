@@ -1,23 +1,24 @@
-//! A drive's read cache: what it read ahead. One stream goes on while nothing else wants the head; what earlier ones left is kept for a while.
+//! A drive's read cache, filled by read-ahead. One stream continues while the head has no other
+//! work; ranges of earlier streams are kept for a while.
 
 use super::Nanos;
 use super::request::Request;
 use super::request::transfer;
 use std::collections::VecDeque;
 
-/// Pieces that are kept.
+/// Number of earlier ranges that are kept.
 const KEPT: usize = 16;
 
-/// Bytes that pass under the head since a request ended.
+/// Read-ahead that began when a request ended.
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     begin: u64,
-    /// Where the head was at `time`.
+    /// Position of the head at `time`.
     end: u64,
     time: Nanos,
 }
 
-/// See the module.
+/// The read cache of a drive; see the module.
 #[derive(Debug)]
 pub(super) struct Segments {
     rate: u64,
@@ -27,12 +28,13 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// At this rate in bytes per second, at most so many bytes ahead.
+    /// Makes an empty cache that reads ahead at `rate` bytes per second, at most `ahead` bytes.
     pub fn new(rate: u64, ahead: u64) -> Segments {
         Segments { rate, ahead, stream: None, kept: VecDeque::new() }
     }
 
-    /// When the head has read the whole of a request that is kept or that the stream reaches; `None` for others.
+    /// Returns when the head has read all of a request that is cached or that the stream reaches;
+    /// `None` for other requests.
     pub fn holds(&self, request: &Request) -> Option<Nanos> {
         if self.kept.iter().any(|(begin, end)| *begin <= request.offset && request.end() <= *end) {
             return Some(0);
@@ -41,7 +43,7 @@ impl Segments {
         Some(if request.end() <= stream.end { 0 } else { stream.time + transfer(request.end() - stream.end, self.rate) })
     }
 
-    /// The host took a request from the stream: it may go on from there.
+    /// Continues the stream from the end of a request that it served.
     pub fn took(&mut self, request: &Request) {
         if let Some(stream) = self.stream.as_mut().filter(|s| request.end() > s.end) {
             *stream =
@@ -49,12 +51,12 @@ impl Segments {
         }
     }
 
-    /// A read ended here at this time; the head goes on reading.
+    /// Starts read-ahead after a read that ended at `time`.
     pub fn begin(&mut self, request: &Request, time: Nanos) {
         self.stream = Some(Stream { begin: request.offset, end: request.end(), time });
     }
 
-    /// The head is wanted elsewhere.
+    /// Stops read-ahead because the head is needed elsewhere; keeps the range.
     pub fn stop(&mut self, now: Nanos) {
         if let Some(stream) = self.stream.take() {
             let passed = u128::from(now.saturating_sub(stream.time)) * u128::from(self.rate) / 1_000_000_000;
@@ -66,7 +68,7 @@ impl Segments {
         }
     }
 
-    /// What is written is not kept.
+    /// Drops cached ranges that a write overlaps.
     pub fn forget(&mut self, offset: u64, end: u64) {
         self.kept.retain(|(from, to)| *to <= offset || end <= *from);
         if self.stream.is_some_and(|s| s.begin < end && offset < s.end + self.ahead) {

@@ -1,5 +1,6 @@
-//! The files: a FUSE mount with a file per drive. A write lands in the drive's backing file when it comes, a read is taken from there when it is due; both are
-//! answered when the model says.
+//! Serves simulated drives as files of a FUSE mount. The data of a write goes to the drive's
+//! backing file at once, the data of a read is taken from it at its completion; both are answered
+//! at the time that the model gives.
 
 use super::model::{Drive, Sized};
 use super::request::{Nanos, Op, Request};
@@ -19,17 +20,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-/// The kernel's largest request with 4 KiB pages.
+/// Largest request of the kernel with 4 KiB pages.
 const MAX_REQUEST: u32 = 1 << 20;
-/// Requests that the kernel lets be under way; more than any load here.
+/// Maximum number of requests that the kernel keeps in flight; more than any load of the lab.
 const IN_FLIGHT: u16 = 1024;
-/// Names and attributes never change.
+/// Cache time of names and attributes, which never change.
 const FOREVER: Duration = Duration::from_secs(3600);
-/// Of the directory; the files follow.
+/// Inode of the first file; the directory has inode 1.
 const FIRST_FILE: u64 = 2;
 
-/// Serves `disk0`, `disk1`, … below a directory until it is unmounted. What is written is kept in files of the same names in `backing`, sparse, which are
-/// made where they are missing.
+/// Serves `disk0`, `disk1`, … in a directory until it is unmounted. Data is kept in sparse files of
+/// the same names in `backing`, which are made if they are missing.
 ///
 /// # Errors
 /// Not root, no `/dev/fuse`, or a backing file cannot be made.
@@ -47,7 +48,7 @@ pub fn serve(mount: &Path, backing: &Path, drives: &[Sized]) -> Result<()> {
     fuser::mount(Drives(files), mount, &config).with_context(|| format!("mounting simulated drives on {}", mount.display()))
 }
 
-/// A request whose time has not come.
+/// A request that is in flight.
 enum Pending {
     Read(ReplyData, u64, u32),
     Write(ReplyWrite, u32),
@@ -94,7 +95,7 @@ impl Disk {
         self.wake.notify_one();
     }
 
-    /// Answers what is due, for as long as the process lives.
+    /// Answers completed requests, as long as the process lives.
     fn work(&self) {
         let mut done = Vec::new();
         let mut buffer = Vec::new();
@@ -196,7 +197,8 @@ impl Filesystem for Drives {
     }
 
     fn open(&self, _: &fuser::Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        // past the page cache whoever opens it: a cached request would take no time
+        // bypass the page cache regardless of the open flags, because a cached request would take
+        // no time
         reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
     }
 
@@ -253,7 +255,7 @@ impl Filesystem for Drives {
         }
     }
 
-    /// Discards take no time, and give the memory of the backing file back.
+    /// Discards take no time, and free space of the backing file.
     fn fallocate(&self, _: &fuser::Request, inode: INodeNo, _: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
         const DISCARD: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
         let Some(disk) = self.disk(inode) else { return reply.error(Errno::ENOENT) };

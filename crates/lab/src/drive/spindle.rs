@@ -1,68 +1,73 @@
-//! A hard disk: a head that has to be moved, a platter that has to come round, a queue from which the nearest is taken, a read cache and, where the
-//! drive has it switched on, a write cache.
+//! A hard disk: a head that seeks, a rotating platter, a queue from which the nearest request is
+//! taken, a read cache and, if it is switched on, a write cache.
 //!
-//! Addresses run along tracks of equal length, and the skew between tracks hides the change from one to the next, so that what is read in order comes at
-//! the rate of the platter. Which request is nearest counts in time: seek and rotation together.
+//! Tracks have equal length, and the skew between tracks hides track changes, so that sequential
+//! requests run at the rate of the platter. "Nearest" is by time: seek and rotation together.
 
 use super::request::{Done, Nanos, Op, Request, transfer};
 use super::segments::Segments;
 use super::write_cache::{Range, WriteCache};
 use std::collections::VecDeque;
 
-/// Figures of a drive.
+/// Parameters of a drive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpindleShape {
-    /// One revolution.
+    /// Time of one revolution.
     pub revolution: Nanos,
-    /// Bytes per second under the head.
+    /// Transfer rate of the head in bytes per second.
     pub rate: u64,
-    /// Bytes of the real drive: what is seeked over is a part of this, however small the simulated file is.
+    /// Size of the real drive in bytes. Seek distances are relative to it, however small the
+    /// simulated file is.
     pub capacity: u64,
-    /// The shortest seek and settling, for reads.
+    /// Shortest seek with settling, for reads.
     pub read_settle: Nanos,
-    /// The same for writes.
+    /// Shortest seek with settling, for writes.
     pub write_settle: Nanos,
-    /// What the seek over all tracks takes more than the shortest; it grows with the root of the distance.
+    /// Time that a full-stroke seek takes beyond the shortest one; seek time grows with the square
+    /// root of the distance.
     pub full_seek: Nanos,
-    /// Requests between which the drive chooses.
+    /// Number of queued reads among which the drive chooses.
     pub read_depth: usize,
-    /// The same for writes.
+    /// Number of queued writes among which the drive chooses.
     pub write_depth: usize,
     /// Bytes per second between host and drive.
     pub bus: u64,
-    /// What a request costs that needs no medium.
+    /// Time of a request that does not touch the medium, without the transfer.
     pub command: Nanos,
-    /// From the last byte under the head to the answer; the head goes on meanwhile.
+    /// Time from the last byte under the head to the answer; the head works on meanwhile.
     pub answer: Nanos,
-    /// The write cache, if it is on.
+    /// Write cache, if it is on.
     pub cache: Option<CacheShape>,
 }
 
-/// Figures of a write cache.
+/// Parameters of a write cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheShape {
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// From a write's arrival to its acknowledgement, beside the transfer.
+    /// Time from the arrival of a write to its acknowledgement, without the transfer.
     pub accept: Nanos,
-    /// What a small write costs to be put aside in order, to be sorted when the drive is idle.
+    /// Positioning time of a small write that is written sequentially to a scratch area, to be
+    /// sorted when the drive is idle.
     pub aside: Nanos,
 }
 
-/// Bytes that are read ahead.
+/// Bytes of read-ahead.
 const AHEAD: u64 = 2 << 20;
-/// Bytes that one write from the cache puts on the medium at most, so that reads get their turn.
+/// Maximum bytes that one operation writes from the cache to the medium, so that reads are not
+/// delayed for long.
 const DRAIN: u64 = 2 << 20;
-/// Writes up to this size are put aside.
+/// Maximum size in bytes of writes that may go to the scratch area.
 const SMALL: u64 = 64 << 10;
-/// Dirty ranges between which the drive chooses.
+/// Number of dirty ranges among which the drive chooses.
 const SWEEP: usize = 32;
-/// A request that has waited this long is next.
+/// A request that has waited this long is served next.
 const PATIENCE: Nanos = 500_000_000;
-/// The platter is there: what calculating in whole nanoseconds may be off.
+/// Tolerance for the rounding of times to whole nanoseconds: a platter position missed by less
+/// counts as reached.
 const NEARLY: Nanos = 1_000;
 
-/// What the head does.
+/// Current work of the head.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Host(Request),
@@ -75,25 +80,25 @@ struct Waiting {
     since: Nanos,
 }
 
-/// See the module.
+/// A simulated hard disk; see the module.
 #[derive(Debug)]
 pub struct Spindle {
     shape: SpindleShape,
-    /// Byte behind the last one under the head, and since when it is free.
+    /// Offset after the last byte under the head, and the time at which the head became free.
     head: u64,
     free: Nanos,
     active: Option<(Nanos, Work)>,
     queue: Vec<Waiting>,
-    /// Done, or certain to be at a time.
+    /// Requests completed, or with a known completion time.
     ready: Vec<Done>,
     cache: WriteCache,
-    /// Writes for which the cache has no room.
+    /// Writes for which the cache has no room yet.
     outside: VecDeque<Waiting>,
     segments: Segments,
 }
 
 impl Spindle {
-    /// At rest.
+    /// Makes an idle drive.
     pub fn new(shape: SpindleShape) -> Spindle {
         Spindle {
             shape,
@@ -108,7 +113,7 @@ impl Spindle {
         }
     }
 
-    /// Takes a request.
+    /// Submits a request at a time.
     pub fn submit(&mut self, now: Nanos, request: Request) {
         self.run(now);
         let waiting = Waiting { request, since: now };
@@ -119,7 +124,7 @@ impl Spindle {
             (Op::Read, _) if self.is_cached(&request) => self.hit(now, &request),
             (Op::Read, _) => match self.segments.holds(&request) {
                 Some(0) => self.hit(now, &request),
-                // the head reads ahead only while it is free
+                // the stream reads ahead only while the head has no work
                 Some(at) if self.active.is_none() => {
                     self.hit(now.max(at), &request);
                     self.segments.took(&request);
@@ -132,12 +137,12 @@ impl Spindle {
         self.go_on(now);
     }
 
-    /// When something happens next; `None` while nothing is to be done.
+    /// Returns the time of the next event; `None` while the drive is idle.
     pub fn next(&self) -> Option<Nanos> {
         self.ready.iter().map(|done| done.at).chain(self.active.map(|(ends, _)| ends)).min()
     }
 
-    /// Goes on to a time; what is done by then goes to `done`.
+    /// Advances to a time; requests completed by then are appended to `done`.
     pub fn advance(&mut self, now: Nanos, done: &mut Vec<Done>) {
         self.run(now);
         done.extend(self.ready.iter().filter(|d| d.at <= now));
@@ -152,7 +157,7 @@ impl Spindle {
         }
     }
 
-    /// Whether its bytes are in the write cache, or on their way from there.
+    /// Whether the data of a request is in the write cache or being written from it.
     fn is_cached(&self, request: &Request) -> bool {
         let leaves = matches!(self.active, Some((_, Work::Drain(range))) if range.offset <= request.offset && request.end() <= range.end);
         leaves || self.cache.holds(request)
@@ -179,7 +184,7 @@ impl Spindle {
         }
     }
 
-    /// Lets writes into the cache, ends flushes, and gives the head something to do.
+    /// Admits waiting writes to the cache, completes flushes, and starts the next work of the head.
     fn go_on(&mut self, now: Nanos) {
         if let Some(cache) = self.shape.cache {
             let has_room =
@@ -214,7 +219,7 @@ impl Spindle {
         self.active = Some((from + takes, work));
     }
 
-    /// The nearest work, and how long it takes.
+    /// Chooses the nearest work; returns it with its duration.
     fn choose(&self, from: Nanos) -> Option<(Work, Nanos)> {
         let cost = |w: &Waiting| {
             let settle = if w.request.op == Op::Read { self.shape.read_settle } else { self.shape.write_settle };
@@ -242,7 +247,7 @@ impl Spindle {
         (Work::Drain(range), position.min(aside) + transfer(length, self.shape.rate))
     }
 
-    /// Time from `from` until a byte is under the head.
+    /// Returns the time from `from` until a byte is under the head.
     fn position(&self, from: Nanos, byte: u64, settle: Nanos) -> Nanos {
         let track = transfer_bytes(self.shape.revolution, self.shape.rate);
         let (here, there) = (self.head / track, byte / track);
@@ -254,14 +259,15 @@ impl Spindle {
         };
         let revolution = self.shape.revolution;
         let angle = |byte: u64| transfer(byte % track, self.shape.rate) % revolution;
-        // the head passed the end of the last request when it became free, and the platter has turned since
+        // the head was at the end of the last request when it became free, and the platter has
+        // turned since
         let now = (angle(self.head) + (from - self.free) + seek) % revolution;
         let wait = (angle(byte) + revolution - now) % revolution;
         seek + if wait + NEARLY >= revolution { 0 } else { wait }
     }
 }
 
-/// Bytes that pass in a time.
+/// Returns the bytes that pass under the head in a time.
 fn transfer_bytes(time: Nanos, rate: u64) -> u64 {
     u64::try_from(u128::from(time) * u128::from(rate) / 1_000_000_000).unwrap_or(u64::MAX).max(1)
 }

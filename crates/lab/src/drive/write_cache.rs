@@ -1,4 +1,5 @@
-//! The dirty ranges of a drive's volatile cache. What comes in while a flush is under way is kept apart, so that a flush ends under a load that does not.
+//! Dirty ranges of a drive's volatile cache. Writes that arrive during a flush are kept apart, so
+//! that the flush ends even under a continuous load.
 
 use super::Op;
 use super::request::Request;
@@ -11,15 +12,15 @@ pub(super) struct Range {
     pub end: u64,
 }
 
-/// See the module.
+/// Dirty ranges of a cache; see the module.
 #[derive(Debug, Default)]
 pub(super) struct WriteCache {
-    /// To be written; first byte and the one behind the last. No two touch.
+    /// Ranges to be written, by start, with their end (exclusive). Ranges do not touch each other.
     dirty: BTreeMap<u64, u64>,
-    /// What came after the flush that is under way.
+    /// Ranges that arrived after the current flush.
     fresh: BTreeMap<u64, u64>,
     bytes: u64,
-    /// Flushes that end when `dirty` is empty, and those that came later.
+    /// Flushes that complete when `dirty` is empty, and later ones.
     flushing: Vec<u64>,
     later: Vec<u64>,
 }
@@ -46,7 +47,7 @@ impl WriteCache {
         if self.flushing.is_empty() { &mut self.flushing } else { &mut self.later }.push(id);
     }
 
-    /// Flushes that are done once nothing is dirty; the next ones begin.
+    /// Returns the flushes that complete because nothing is dirty, and starts the later ones.
     pub fn take_flushed(&mut self) -> Vec<u64> {
         if self.has_dirty() {
             return Vec::new();
@@ -56,7 +57,7 @@ impl WriteCache {
         done
     }
 
-    /// Whether all of a request's range is in here.
+    /// Whether a read lies completely in the cache.
     pub fn holds(&self, request: &Request) -> bool {
         let within = |map: &BTreeMap<u64, u64>| {
             map.range(..=request.offset).next_back().is_some_and(|(_, end)| request.op == Op::Read && request.end() <= *end)
@@ -64,26 +65,26 @@ impl WriteCache {
         within(&self.dirty) || within(&self.fresh)
     }
 
-    /// Dirty ranges near a place, in the order in which a sweep meets them; at most `limit`.
+    /// Returns up to `limit` dirty ranges in the order in which a sweep from `from` meets them.
     pub fn sweep(&self, from: u64, limit: usize) -> impl Iterator<Item = Range> {
         let ahead = self.dirty.range(from..);
         ahead.chain(self.dirty.range(..from)).take(limit).map(|(offset, end)| Range { offset: *offset, end: *end })
     }
 
-    /// Takes the start of a dirty range.
+    /// Removes the start of a dirty range, which is now being written.
     pub fn take(&mut self, start: Range) {
         if let Some(end) = self.dirty.remove(&start.offset).filter(|end| *end > start.end) {
             self.dirty.insert(start.end, end);
         }
     }
 
-    /// What was taken is on the medium, and its room free.
+    /// Frees the space of a range that is on the medium.
     pub fn written(&mut self, range: Range) {
         self.bytes = self.bytes.saturating_sub(range.end - range.offset);
     }
 }
 
-/// Joins a range with those that it touches; the bytes that are new.
+/// Inserts a range and joins it with ranges that it touches; returns the number of bytes added.
 fn insert(map: &mut BTreeMap<u64, u64>, mut range: Range) -> u64 {
     let mut had = 0;
     while let Some((offset, end)) = map.range(..=range.end).next_back().map(|(o, e)| (*o, *e)) {

@@ -1,4 +1,4 @@
-//! Makes a volume old: rounds of random 4 KiB overwrites with snapshots in between.
+//! Ages a volume: rounds of random 4 KiB overwrites with snapshots in between.
 
 use crate::load::{Client, Endpoint, LoadSpec, Op, Rng, run};
 use crate::peer::Contender;
@@ -7,21 +7,23 @@ use anyhow::{Context, Result};
 const BLOCK: usize = 4096;
 const DEPTH: usize = 32;
 
-/// How a volume is aged. The same rounds are written however many snapshots are taken among them, so that only these differ.
+/// Parameters of ageing. The overwrites do not depend on the number of snapshots, so volumes of one
+/// seed differ only in their snapshots.
 #[derive(Clone, Copy, Debug)]
 pub struct Aging {
     /// Rounds of overwrites.
     pub rounds: u64,
-    /// Blocks of 4 KiB overwritten at random in each.
+    /// Random 4 KiB overwrites per round.
     pub blocks: u64,
-    /// Snapshots, spread evenly over the rounds.
+    /// Number of snapshots, spread evenly over the rounds.
     pub snapshots: u64,
-    /// Of the choices.
+    /// Seed of the random choices.
     pub seed: u64,
 }
 
 impl Aging {
-    /// Fills the volume, overwrites all of it at random, then does the rounds. `snapshot(n)` takes the n-th snapshot.
+    /// Fills the volume, overwrites all of it in random order, then runs the rounds. `snapshot(n)`
+    /// takes the n-th snapshot.
     ///
     /// # Errors
     /// A write or a snapshot failed.
@@ -42,17 +44,17 @@ impl Aging {
     }
 }
 
-/// Writes random blocks over one connection that stays.
+/// Writes random blocks over one connection.
 pub struct Writer {
     client: Client,
     rng: Rng,
 }
 
 impl Writer {
-    /// Connects.
+    /// Connects to the endpoint.
     ///
     /// # Errors
-    /// The server is not there.
+    /// The server cannot be reached.
     pub fn new(endpoint: &Endpoint, seed: u64) -> Result<Writer> {
         let mut client = Client::connect(endpoint, DEPTH, BLOCK, false).with_context(|| format!("connecting to {endpoint}"))?;
         for slot in 0..DEPTH {
@@ -61,7 +63,7 @@ impl Writer {
         Ok(Writer { client, rng: Rng::new(seed) })
     }
 
-    /// Overwrites this many blocks and waits for all.
+    /// Overwrites `blocks` random blocks and waits for all replies.
     ///
     /// # Errors
     /// A write failed.

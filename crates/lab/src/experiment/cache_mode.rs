@@ -1,4 +1,5 @@
-//! `cachemode`: the five cache modes, by ioping with direct I/O on the disk as a file: single requests of four sizes, and linear 4 MiB.
+//! `cachemode`: measures the five cache modes by ioping with direct I/O on the disk as a file:
+//! single requests of four sizes, and sequential 4 MiB.
 
 use super::Setup;
 use crate::load::{LoadSpec, run};
@@ -12,13 +13,12 @@ use std::path::Path;
 const SIZE: u64 = 512 << 20;
 const SIZES: [&str; 4] = ["512", "4k", "64k", "1024k"];
 const REQUESTS: u32 = 10;
-/// Bytes of memory for what is read, the daemon's default.
+/// Size of the read cache in bytes, the daemon's default.
 const READ_CACHE: u64 = 256 << 20;
-/// The article's: each measurement ten times.
+/// Measurements per repetition, as in the article.
 const TIMES: u64 = 10;
 const CONTENDERS: [&str; 2] = ["millpond", "qsd-raw"];
 
-/// See the module.
 pub fn run_cache_mode(setup: &Setup, results: &mut Results) -> Result<()> {
     if find_tool("ioping").is_none() {
         results.leave_out("ioping is not installed");
@@ -51,7 +51,7 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, name: &str, mode: Cache
     let size = setup.size_or(SIZE);
     let (_workspace, mut contender): (Workspace, Box<dyn Contender>) = if name == "millpond" {
         let (workspace, mut millpond) = setup.open_millpond_allocated(size, 4 * size + (256 << 20))?.into_parts();
-        // what some modes have and others have not
+        // a read cache, which some modes use and others do not
         millpond.set_read_cache(READ_CACHE);
         millpond.stop()?;
         millpond.restart()?;

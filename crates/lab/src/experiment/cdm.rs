@@ -1,5 +1,7 @@
-//! `cdm`: the profile of CrystalDiskMark 8, by fio over NBD: sequential 1 MiB and random 4 KiB, deep and one at a time. Then on simulated drives of the
-//! article's two models: by fio on the drive itself, which says how true the simulation is, and on Millpond on that drive.
+//! `cdm`: the profile of CrystalDiskMark 8, by fio over NBD: sequential 1 MiB and random 4 KiB,
+//! with deep queues and one at a time. Then the same on simulated drives of the article's two
+//! models: by fio on the drive itself, which shows how accurate the simulation is, and on Millpond
+//! on that drive.
 
 use super::Setup;
 use crate::load::{Endpoint, LoadSpec, run};
@@ -15,7 +17,8 @@ const CONTENDERS: [&str; 4] = ["millpond", "qsd-raw", "qsd-qcow2-128k", "nbdkit-
 const SIZE: u64 = 4 << 30;
 /// Seconds of a measurement, and of the pause before it.
 const SECONDS: f64 = 5.0;
-/// Name, fio's order, block, depth, and the two drives' figures of reads and of writes in MB/s.
+/// Name, prefix of fio's `rw`, block size, queue depth, and published MB/s of both drives, for
+/// reads and for writes.
 type Profile = (&'static str, &'static str, &'static str, u32, [f64; 2], [f64; 2]);
 const CASES: [Profile; 4] = [
     ("SEQ1M Q8T1", "", "1m", 8, [271.152, 281.158], [255.845, 270.648]),
@@ -25,13 +28,13 @@ const CASES: [Profile; 4] = [
 ];
 const SIMULATED: &str = "the drive itself";
 const DRIVES: [&str; 2] = ["MN08ACA14T", "ST14000NM001G"];
-/// The simulation is true when it shows the article's figure within this factor.
+/// The simulation counts as accurate within this factor of the article's figure.
 const TRUE: f64 = 1.25;
-/// A drive that seeks needs this long to show its mean, and its cache this long to fill.
+/// Minimum seconds of a measurement, so that a seeking drive shows its mean, and seconds in which
+/// its cache fills.
 const LEAST_SECONDS: f64 = 0.6;
 const FILL_SECONDS: f64 = 0.4;
 
-/// See the module.
 pub fn run_cdm(setup: &Setup, results: &mut Results) -> Result<()> {
     if find_tool("fio").is_none() {
         results.leave_out("fio is not installed");
@@ -107,7 +110,7 @@ enum Place {
     Export(Endpoint),
 }
 
-/// What is under test on a simulated drive.
+/// Target of a measurement on a simulated drive.
 struct Subject<'a> {
     name: &'a str,
     drive: &'a str,
@@ -115,7 +118,7 @@ struct Subject<'a> {
     size: u64,
 }
 
-/// All cases, each after a time in which the drive's cache fills.
+/// Runs all cases, each after a ramp in which the drive's cache fills.
 fn profile(setup: &Setup, results: &mut Results, rep: usize, subject: &Subject<'_>, length: f64) -> Result<()> {
     let Subject { name, drive, place, size } = subject;
     for (write, side) in [(false, "read"), (true, "write")] {
@@ -134,7 +137,8 @@ fn profile(setup: &Setup, results: &mut Results, rep: usize, subject: &Subject<'
     Ok(())
 }
 
-/// Both drives, bare and below Millpond. A drive is busy however little it is asked, so a look takes each once.
+/// Measures both drives, alone and below Millpond. Simulated drives take real time at every scale,
+/// so fewer repetitions are made.
 fn on_drives(setup: &Setup, results: &mut Results, length: f64) -> Result<()> {
     let reps = setup.long_reps;
     let ours = setup.contenders(&["millpond"], results).len() == 1;

@@ -1,4 +1,5 @@
-//! `cleaner`: write amplification of random 4 KiB overwrites when four fifths of the pool are live.
+//! `cleaner`: measures the write amplification of random 4 KiB overwrites while four fifths of the
+//! pool are live.
 
 use super::Setup;
 use crate::load::{Access, LoadSpec, Mix, run};
@@ -10,7 +11,6 @@ use serde_json::json;
 const POOL_BYTES: u64 = 2 << 30;
 const FULL: f64 = 0.8;
 
-/// See the module.
 pub fn run_cleaner(setup: &Setup, results: &mut Results) -> Result<()> {
     if setup.contenders(&["millpond"], results).is_empty() {
         return Ok(());
@@ -24,7 +24,8 @@ pub fn run_cleaner(setup: &Setup, results: &mut Results) -> Result<()> {
         }
     }
     for (case, _, limit) in shapes {
-        results.goal(case, "refused", "millpond", Goal::NeverAbove(0.0)); // a fifth of the pool is free
+        // a fifth of the pool is free, so no write may be refused
+        results.goal(case, "refused", "millpond", Goal::NeverAbove(0.0));
         results.goal(case, "write_amplification", "millpond", Goal::AtMost(limit));
     }
     Ok(())

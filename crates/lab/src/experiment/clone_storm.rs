@@ -1,4 +1,5 @@
-//! `clone-storm`: many clones of one disk, one after another, what each takes in time and space; then some of them under load at once.
+//! `clone-storm`: makes many clones of one disk one after another and measures time and space of
+//! each; then loads some of them at once.
 
 use super::Setup;
 use crate::load::{Latency, LoadSpec, Mix, run};
@@ -17,7 +18,6 @@ const LEAST: u64 = 20;
 const CASE: &str = "one clone";
 const LOADED: usize = 8;
 
-/// See the module.
 pub fn run_clone_storm(setup: &Setup, results: &mut Results) -> Result<()> {
     let clones = setup.scaled(CLONES, LEAST);
     results.note(&format!(
@@ -63,7 +63,7 @@ fn note(results: &mut Results, rep: usize, name: &str, took: &[f64]) {
     }
 }
 
-/// Microseconds of one step.
+/// Returns the microseconds that a step takes.
 fn timed(step: impl FnOnce() -> Result<()>) -> Result<f64> {
     let begin = Instant::now();
     step().map(|()| begin.elapsed().as_secs_f64() * 1e6)

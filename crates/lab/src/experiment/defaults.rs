@@ -1,4 +1,5 @@
-//! `defaults`: what a user gets beside the lab's best settings. A sparse file and no configuration, and a file that was written in full before.
+//! `defaults`: measures what a user gets without the lab's best settings: a sparse pool file
+//! without configuration, beside a pool file that was fully written before.
 
 use super::sample::measure_into;
 use super::{OpenMillpond, Setup};
@@ -14,14 +15,15 @@ use std::time::Duration;
 
 const SIZE: u64 = 512 << 20;
 const MIB: f64 = 1_048_576.0;
-/// The pool is so many times as large as the volume: ten snapshots of a volume that is overwritten whole between them have room in it. As
-/// much as its size is written before it is measured.
+/// Size of the pool as a multiple of the volume: enough for ten snapshots of a volume that is
+/// completely overwritten between them. As many bytes as the pool has are written before the
+/// measurement.
 const POOL: u64 = 16;
 const LABELS: [&str; 2] = ["default", "written"];
 const PAUSES: usize = 5;
 const PAUSE: Duration = Duration::from_secs(3);
 const SNAPSHOTS: u32 = 10;
-/// Seconds alone, while ten snapshots come, while they are held, after they went: at scale 1, and the least.
+/// Phases of the timeline: seconds at scale 1, and the minimum.
 const PHASES: [(&str, f64, f64); 4] =
     [("load alone", 10.0, 3.0), ("ten snapshots come", 10.0, 3.0), ("ten snapshots held", 10.0, 3.0), ("after them", 10.0, 3.0)];
 
@@ -33,11 +35,11 @@ const RESTED_LARGE: &str = "1m randwrite q4 after pauses of 3 s";
 const SYNC: &str = "4k write + flush q1";
 const SYNC_MANY: &str = "4k write + flush q16";
 const AT_REST: &str = "after 10 minutes of rest";
-/// How long a pool rests that gives back what it does not need, and what it may keep beyond what is allocated: a part, and MiB.
+/// Idle time after which an automatically shrinking pool file is measured, and the allowed excess
+/// over the allocated bytes: a share, and MiB.
 const REST: Duration = Duration::from_secs(600);
 const KEPT: (f64, f64) = (0.05, 256.0);
 
-/// See the module.
 pub fn run_defaults(setup: &Setup, results: &mut Results) -> Result<()> {
     let size = setup.size_or(SIZE);
     let names = setup.contenders(&["millpond", "qsd-raw"], results);
@@ -72,7 +74,8 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, label: &str, open: Open
         |mix, block, depth, nth: u64| LoadSpec { secs: setup.secs, seed: setup.seed_of(rep) + nth, ..LoadSpec::random(mix, block, depth) };
     measure_into(results, rep, FIRST, label, &millpond, &LoadSpec::fill())?;
     flushes(setup, results, rep, label, &millpond)?;
-    // one pass of the size of the pool: freed space is used again newest first, so that each size of request takes the room that it needs
+    // one pass over the size of the pool per request size, because freed space is reused most
+    // recently freed first, and each request size needs space of its own
     for (block, depth) in [(1 << 20, 4), (4096, 32)] {
         let pass = LoadSpec {
             ops: POOL * size / 2 / block as u64,
@@ -98,7 +101,7 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, label: &str, open: Open
     }
     timeline(setup, results, rep, label, &mut millpond)?;
     results.add(rep, label, "the pool's file at the end", "mib", file_mib(&millpond)?);
-    // rest takes its time however small the rest is, and every repetition would end alike
+    // the idle time does not scale, and repetitions would give the same result
     if setup.scale >= 1.0 && rep + 1 == setup.reps && label == "default" {
         results.say("ten minutes of rest");
         thread::sleep(REST);
@@ -117,7 +120,7 @@ fn file_mib(millpond: &Millpond) -> Result<f64> {
     Ok((blocks * 512) as f64 / MIB)
 }
 
-/// Writes that are each followed by a flush, on what was written in order.
+/// Measures writes that are each followed by a flush, on sequentially written data.
 fn flushes(setup: &Setup, results: &mut Results, rep: usize, label: &str, contender: &dyn Contender) -> Result<()> {
     for (case, depth) in [(SYNC, 1), (SYNC_MANY, 16)] {
         let spec = LoadSpec {
@@ -131,7 +134,7 @@ fn flushes(setup: &Setup, results: &mut Results, rep: usize, label: &str, conten
     Ok(())
 }
 
-/// A load while ten snapshots come, stay and go.
+/// Runs a load while ten snapshots are taken, held and destroyed.
 fn timeline(setup: &Setup, results: &mut Results, rep: usize, label: &str, contender: &mut dyn Contender) -> Result<()> {
     let endpoint = contender.endpoint()?;
     let spec = LoadSpec {
@@ -156,7 +159,7 @@ fn timeline(setup: &Setup, results: &mut Results, rep: usize, label: &str, conte
     let mut begin = 0.0;
     let mut alone = f64::NAN;
     for ((text, ..), length) in PHASES.into_iter().zip(lengths) {
-        // whole seconds of the phase alone
+        // only seconds that lie completely in the phase
         let seconds = f64::ceil(begin) as usize..(begin + length).floor() as usize;
         let points: Vec<f64> = load.series.get(seconds).unwrap_or_default().iter().map(|point| point.ops as f64).collect();
         let mean = points.iter().sum::<f64>() / points.len().max(1) as f64;

@@ -1,4 +1,5 @@
-//! `evacuate`: a device leaves the pool while a load runs: how fast it is emptied, and what the load notices.
+//! `evacuate`: removes a device under load; measures how fast it is emptied, and the effect on the
+//! load.
 
 use super::Setup;
 use crate::load::{LoadResult, LoadSpec, Mix, run, run_until};
@@ -15,7 +16,6 @@ const SIZE: u64 = 2 << 30;
 const PATIENCE: Duration = Duration::from_secs(600);
 const CASE: &str = "a device is removed";
 
-/// See the module.
 pub fn run_evacuate(setup: &Setup, results: &mut Results) -> Result<()> {
     if setup.contenders(&["millpond"], results).is_empty() {
         return Ok(());
@@ -35,7 +35,8 @@ fn one(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
     let workspace = Workspace::new(&setup.dir, "evacuate")?;
     let mut millpond = Millpond::new(millpond_binary()?);
     millpond.start_empty(workspace.path())?;
-    // the first takes everything until it is full; either alone holds everything, and what the load overwrites until it is cleaned
+    // in a linear pool, the first device is filled first; each device has room for all data, and
+    // for overwritten data until it is cleaned
     let device = |n: u32| workspace.path().join(format!("disk{n}")).display().to_string();
     let bytes = 6 * size + (4 << 30);
     let (one, two) = (format!("{}:{bytes}", device(0)), format!("{}:{bytes}", device(1)));
@@ -69,10 +70,10 @@ fn one(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
     millpond.stop()
 }
 
-/// Bytes allocated on a device of the pool.
+/// Returns the bytes allocated on a device of the pool.
 ///
 /// # Errors
-/// It is no device of the pool.
+/// The device does not belong to the pool.
 fn on_device(millpond: &Millpond, path: &str) -> Result<f64> {
     let pool = millpond.control()?.get(&format!("/v1/pools/{POOL}"))?;
     let devices = pool.get("devices").and_then(Value::as_array).context("the pool lists no devices")?;

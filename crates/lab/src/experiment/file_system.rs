@@ -1,4 +1,5 @@
-//! `fs-create` and `fs-update`: files of 100 KB on a filesystem on the disk, created, then rewritten in place with none, one and two snapshots.
+//! `fs-create` and `fs-update`: creates files of 100 KB on a file system on the disk, then rewrites
+//! them in place with none, one and two snapshots.
 
 use super::Setup;
 use crate::guest::{Guest, Mapper};
@@ -11,7 +12,7 @@ use anyhow::{Context, Result};
 use std::time::Instant;
 
 const CONTENDERS: [&str; 6] = ["millpond", "qsd-raw", "qsd-qcow2-128k", "qsd-chain", "xfs-reflink", "btrfs-reflink"];
-/// Those of a look at a small scale: guests take their time to boot, more where they are emulated.
+/// Targets at a small scale: booting guests takes long, especially emulated ones.
 const FEW: [&str; 3] = ["millpond", "qsd-raw", "qsd-chain"];
 const LVM: &str = "lvm-in-guest";
 const FILES: u64 = 104_857;
@@ -26,9 +27,9 @@ fn count(setup: &Setup) -> u64 {
     setup.scaled(FILES, 3 * FILES_PER_DIRECTORY)
 }
 
-/// A contender and the guest on its disk.
+/// A target, and the guest that uses its disk.
 struct Subject {
-    // dropped in this order: the guest holds the disk
+    // fields are dropped in this order: the guest has the disk open
     guest: Guest,
     contender: Box<dyn Contender>,
     mapper: Mapper,
@@ -44,7 +45,7 @@ impl Subject {
     }
 }
 
-/// The server below a contender, and what the guest puts between.
+/// Returns the server of a target, and the mapper in the guest.
 fn made_of(name: &str) -> (&str, Mapper) {
     if name == LVM { ("qsd-raw", Mapper::Snapshots) } else { (name, Mapper::None) }
 }
@@ -53,7 +54,7 @@ fn open(setup: &Setup, name: &str) -> Result<Subject> {
     let files = FileSet::bytes(count(setup));
     let (server, mapper) = made_of(name);
     let filesystem = setup.size.unwrap_or((files * 5 / 4 + (128 << 20)) >> 20 << 20);
-    // the origin and a store for each of two snapshots
+    // the origin, and a store for each of two snapshots
     let size = if mapper == Mapper::Snapshots { 3 * filesystem } else { filesystem };
     let pool = size + 5 * files + (1 << 30);
     setup.need(if name == "millpond" { pool } else { size + 4 * files })?;
@@ -75,7 +76,7 @@ fn note(results: &mut Results, rep: usize, name: &str, case: &str, round: &Round
     results.add(rep, name, case, "p99_us", round.latency.p99_us);
 }
 
-/// A round with the monitor beside it, and a look at every file after.
+/// Writes all files with the monitor running, then verifies every file.
 fn watched(results: &mut Results, rep: usize, name: &str, case: &str, subject: &mut Subject, content: Content, files: u64) -> Result<()> {
     let csv = results.raw_file(&format!("{name}-{rep}-{case}.csv"))?;
     let monitor = Monitor::start(&csv, subject.contender.pid()?, subject.contender.control_socket())?;
@@ -118,7 +119,8 @@ fn each(setup: &Setup, results: &mut Results, step: fn(&Setup, &mut Results, usi
             results.say(&format!("repetition {} of {reps}: {name}", rep + 1));
             let outcome = step(setup, results, rep, name);
             match outcome {
-                // a peer that cannot hold files is told and left out, ours fails
+                // a peer that fails is reported and left out; a failure of Millpond fails the
+                // experiment
                 Err(error) if name != "millpond" => {
                     results.samples.retain(|s| s.contender != *name);
                     results.skip(name, &format!("a guest could not write its files: {}", tail(&format!("{error:#}"), 400)));
@@ -133,10 +135,10 @@ fn each(setup: &Setup, results: &mut Results, step: fn(&Setup, &mut Results, usi
     Ok(())
 }
 
-/// A-load, its first round.
+/// Runs the first round of A-load: creates files.
 ///
 /// # Errors
-/// A contender does not start or a file cannot be written.
+/// A target does not start or a file cannot be written.
 pub fn run_create(setup: &Setup, results: &mut Results) -> Result<()> {
     each(setup, results, |setup, results, rep, name| {
         for (case, content) in [(CREATE, Content::Byte(0)), (INCOMPRESSIBLE, Content::Random(setup.seed_of(rep)))] {
@@ -148,10 +150,10 @@ pub fn run_create(setup: &Setup, results: &mut Results) -> Result<()> {
     })
 }
 
-/// A-load, its three rounds of rewrites.
+/// Runs the three rounds of rewrites of A-load.
 ///
 /// # Errors
-/// As [`run_create`].
+/// Those of [`run_create`].
 pub fn run_update(setup: &Setup, results: &mut Results) -> Result<()> {
     each(setup, results, |setup, results, rep, name| {
         let mut subject = open(setup, name)?;
@@ -160,7 +162,7 @@ pub fn run_update(setup: &Setup, results: &mut Results) -> Result<()> {
         for (snapshots, byte) in [0xff, 0x55, 0xaa].into_iter().enumerate() {
             if snapshots > 0 {
                 if name == "qsd-raw" {
-                    break; // it has none
+                    break; // `qsd-raw` has no snapshots
                 }
                 let begin = Instant::now();
                 subject.snapshot(snapshots)?;

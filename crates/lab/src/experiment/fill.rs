@@ -1,4 +1,5 @@
-//! `fill`: a pool that gets full: random overwrites at each level, and what still works at 100 %.
+//! `fill`: measures random overwrites at several fill levels of a pool, and checks which operations
+//! work at 100 %.
 
 use super::Setup;
 use super::looked_at::LookedAt;
@@ -15,14 +16,13 @@ const LEAST_BYTES: u64 = 1 << 30;
 const LEVELS: [u64; 6] = [25, 50, 70, 80, 90, 95];
 const WRITES: u64 = 200_000;
 const LEAST_WRITES: u64 = 8192;
-const NO_SPACE: u32 = 28; // of the protocol
+const NO_SPACE: u32 = 28; // NBD's ENOSPC
 const FULL: &str = "100 % full";
 
 fn case(level: u64) -> String {
     format!("4k randwrite q32, {level} % full")
 }
 
-/// See the module.
 pub fn run_fill(setup: &Setup, results: &mut Results) -> Result<()> {
     if setup.contenders(&["millpond"], results).is_empty() {
         return Ok(());

@@ -1,4 +1,5 @@
-//! `flat`: the same speed and the same work with 0, 1,000 and 10,000 snapshots; and reads of data that lies under 100 of them.
+//! `flat`: compares speed and work per request with 0, 1,000 and 10,000 snapshots, and measures
+//! reads of data older than 100 snapshots.
 
 use super::Setup;
 use super::aging::Aging;
@@ -11,10 +12,9 @@ use serde_json::json;
 
 const SIZE: u64 = 128 << 20;
 const LEVELS: [u64; 3] = [0, 1000, 10_000];
-const REWRITES: u64 = 10; // of the whole volume, over all rounds
+const REWRITES: u64 = 10; // times the whole volume, over all rounds
 const COUNTED: u64 = 20_000;
 
-/// See the module.
 pub fn run_flat(setup: &Setup, results: &mut Results) -> Result<()> {
     if !setup.contenders(&["millpond"], results).is_empty() {
         by_count(setup, results)?;
@@ -22,7 +22,7 @@ pub fn run_flat(setup: &Setup, results: &mut Results) -> Result<()> {
     old_data(setup, results)
 }
 
-/// Takes the n-th snapshot of Millpond's disk over a connection that stays.
+/// Takes the n-th snapshot of Millpond's disk over an open connection.
 fn snapshot_by(control: &mut Control, n: u64) -> Result<()> {
     control.post("/v1/snapshots", &json!({"names": [format!("{DISK}@s{n}")]})).map(|_| ())
 }
@@ -45,7 +45,8 @@ fn by_count(setup: &Setup, results: &mut Results) -> Result<()> {
         let mut control = open.millpond.control()?;
         let aging = Aging { rounds, blocks, snapshots, seed: setup.seed };
         aging.apply(&mut open.millpond, |_, n| snapshot_by(&mut control, n))?;
-        run(&open.millpond.endpoint()?, &LoadSpec::scramble(setup.seed + 1))?; // heads are alike, each leaf its own
+        // all heads get the same data, and each leaf is rewritten after the last snapshot
+        run(&open.millpond.endpoint()?, &LoadSpec::scramble(setup.seed + 1))?;
         states.push((format!("{snapshots} snapshots"), open));
     }
     for rep in 0..setup.reps {
@@ -67,13 +68,14 @@ fn by_count(setup: &Setup, results: &mut Results) -> Result<()> {
         results.goal("work per read", "nodes", label, Goal::EqualTo(base.clone(), 0.0));
         results.goal("work per read", "device_reads", label, Goal::EqualTo(base.clone(), 0.0));
         results.goal("work per write", "nodes", label, Goal::EqualTo(base.clone(), 0.0));
-        // checkpoints and the cleaner write too, at moments of their own
+        // checkpoints and the cleaner write too, at times that differ
         results.goal("work per write", "device_writes", label, Goal::EqualTo(base.clone(), 0.01));
     }
     Ok(())
 }
 
-/// One request at a time, so that each is a batch of its own and the counters are exact.
+/// Measures with one request at a time, so that each is a batch of its own and the counters are
+/// exact.
 fn work_per_request(millpond: &Millpond, seed: u64, rep: usize, label: &str, results: &mut Results) -> Result<()> {
     for (case, mix) in [("work per read", Mix::Read), ("work per write", Mix::Write)] {
         let before = millpond.counters()?;
@@ -89,7 +91,7 @@ fn work_per_request(millpond: &Millpond, seed: u64, rep: usize, label: &str, res
     Ok(())
 }
 
-/// Data written before 100 snapshots and read through them, against a qcow2 chain.
+/// Reads data that was written before 100 snapshots, on Millpond and on a qcow2 chain.
 fn old_data(setup: &Setup, results: &mut Results) -> Result<()> {
     let names = setup.contenders(&["millpond", "qsd-chain"], results);
     let size = setup.size_or(4 * SIZE);

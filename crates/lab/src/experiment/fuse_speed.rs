@@ -1,5 +1,6 @@
-//! `fuse-speed`: how fast a volume is as a file of a mount, against a raw image that qemu-storage-daemon exports over FUSE. The load is fio, whose
-//! direct I/O is asynchronous, as a loop device's and QEMU's are.
+//! `fuse-speed`: measures a volume as a file of a mount, against a raw image that
+//! qemu-storage-daemon exports over FUSE. The load is fio with asynchronous direct I/O, like that
+//! of a loop device and of QEMU.
 
 use super::{Media, Setup};
 use crate::peer::{Contender, POOL, millpond_binary};
@@ -17,7 +18,8 @@ const OURS: &str = "millpond";
 const THEIRS: &str = "qsd-raw";
 const SIZE: u64 = 512 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Name, fio's words, and how many are in flight. The smaller come after the larger, as in `nbd-speed`.
+/// Name, fio's `rw` and `bs`, and requests in flight. Small requests come after large ones, as in
+/// `nbd-speed`.
 const CASES: &[(&str, &str, &str, &str)] = &[
     ("1m randread q4", "randread", "1m", "4"),
     ("1m randwrite q4", "randwrite", "1m", "4"),
@@ -39,7 +41,7 @@ fn fio(file: &Path, rw: &str, bs: &str, depth: &str, more: &[String]) -> Result<
     report.pointer("/jobs/0").cloned().context("fio reports no job")
 }
 
-/// Figures of all cases on one file.
+/// Measures all cases on one file.
 fn measure(setup: &Setup, results: &mut Results, rep: usize, name: &str, file: &Path, pid: u32) -> Result<()> {
     let size = format!("--size={}", setup.size_or(SIZE));
     fio(file, "write", "1m", "4", std::slice::from_ref(&size)).with_context(|| format!("filling {name}"))?;
@@ -89,7 +91,6 @@ fn theirs(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
     measured
 }
 
-/// See the module.
 pub fn run(setup: &Setup, results: &mut Results) -> Result<()> {
     let programs = millpond_binary().and_then(|_| find_tool("qemu-storage-daemon").context("qemu-storage-daemon is not installed"));
     if let Err(reason) = programs.and_then(|_| find_tool("fio").context("fio is not installed")) {
@@ -98,7 +99,7 @@ pub fn run(setup: &Setup, results: &mut Results) -> Result<()> {
     }
     for rep in 0..setup.reps {
         results.say(&format!("repetition {} of {}", rep + 1, setup.reps));
-        // nobody is always first
+        // alternate the order, so that neither is always first
         if rep % 2 == 0 {
             ours(setup, results, rep)?;
             theirs(setup, results, rep)?;

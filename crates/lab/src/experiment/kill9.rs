@@ -1,4 +1,4 @@
-//! `kill9`: writes that were acknowledged and never flushed, and a server that dies by SIGKILL: how many are lost?
+//! `kill9`: counts acknowledged, unflushed writes that are lost when a server is killed by SIGKILL.
 
 use super::Setup;
 use crate::load::{Audit, Client, Ledger, Op, Permutation, Rng, audit, write_blocks};
@@ -12,10 +12,9 @@ use std::time::Duration;
 const SIZE: u64 = 256 << 20;
 const BLOCK: usize = 4096;
 const KILLS: u64 = 50;
-const WRITES_PER_KILL: u64 = 2000; // times 50 = 100,000
+const WRITES_PER_KILL: u64 = 2000; // times 50 kills = 100,000
 const DEPTH: usize = 16;
 
-/// See the module.
 pub fn run_kill9(setup: &Setup, results: &mut Results) -> Result<()> {
     let names = setup.contenders(&["millpond", "nbdkit-file", "qsd-raw", "qsd-qcow2-128k", "qsd-chain"], results);
     let kills = setup.scaled(KILLS, 2);
@@ -23,7 +22,7 @@ pub fn run_kill9(setup: &Setup, results: &mut Results) -> Result<()> {
         if name == "millpond" {
             for (case, snapshots) in [("kill -9", false), ("kill -9, snapshots", true)] {
                 let size = setup.fixed_size_or(SIZE);
-                // a fifth of the pool is free: the cleaner has to work all the time
+                // a fifth of the pool is free, so the cleaner works all the time
                 let mut open = setup.open_millpond(size, size * 5 / 4 + (96 << 20), &[])?;
                 let cleaned = open.millpond.counters()?.segments_cleaned;
                 let mut tally = Tally::default();
@@ -48,7 +47,8 @@ pub fn run_kill9(setup: &Setup, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// The same for a peer, a tenth of the kills; where it has snapshots, also with a new one before every kill.
+/// Measures a peer with a tenth of the kills; if it has snapshots, also with a new one before every
+/// kill.
 fn theirs(setup: &Setup, name: &str, kills: u64, results: &mut Results) -> Result<()> {
     for (case, snapshots) in [("kill -9", false), ("kill -9, snapshots", true)] {
         if snapshots && !name.starts_with("qsd-qcow2") && name != "qsd-chain" {
@@ -99,7 +99,7 @@ impl Tally {
     }
 }
 
-/// Writes every block once, so that the volume is full; flushed, so that nothing of it counts.
+/// Writes every block once to fill the volume, and flushes, so that these writes do not count.
 fn first_pass(contender: &mut dyn Contender, seed: u64) -> Result<Ledger> {
     let endpoint = contender.endpoint()?;
     let bytes = Client::connect(&endpoint, 1, BLOCK, false)?.size();
@@ -111,7 +111,7 @@ fn first_pass(contender: &mut dyn Contender, seed: u64) -> Result<Ledger> {
     Ok(ledger)
 }
 
-/// Writes without a flush, kills in the middle, restarts and reads everything back.
+/// Writes without flushes, kills the server in the middle, restarts it, and verifies all blocks.
 fn round(contender: &mut dyn Contender, ledger: &mut Ledger, seed: u64, tally: &mut Tally) -> Result<()> {
     let endpoint = contender.endpoint()?;
     let order = Permutation::new(ledger.blocks() as u64, seed);
@@ -148,7 +148,8 @@ fn settle(ledger: &mut Ledger, versions: &[Option<u64>]) {
     }
 }
 
-/// As [`round`], with a snapshot of un-flushed writes before it, read back after the kill; the one before it is destroyed.
+/// Runs [`round`]. With `snapshot`, it follows a snapshot of unflushed writes, which is verified
+/// after the kill and destroyed.
 fn ours(millpond: &mut Millpond, ledger: &mut Ledger, seed: u64, snapshot: Option<&str>, tally: &mut Tally) -> Result<()> {
     let Some(name) = snapshot else { return round(millpond, ledger, seed, tally) };
     let endpoint = millpond.endpoint()?;

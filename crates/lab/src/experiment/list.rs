@@ -10,13 +10,13 @@ use anyhow::Result;
 
 type Run = fn(&Setup, &mut Results) -> Result<()>;
 
-/// An experiment: its name, what it shows, and how it is run.
+/// An experiment: name, description and function.
 pub struct Experiment {
     /// Name on the command line.
     pub name: &'static str,
-    /// Letter of the article whose measurement it repeats, or `-`.
+    /// Letter of the article whose measurement is repeated, or `-`.
     pub article: &'static str,
-    /// One line.
+    /// Description in one line.
     pub about: &'static str,
     run: Run,
 }
@@ -25,7 +25,7 @@ const fn new(name: &'static str, article: &'static str, about: &'static str, run
     Experiment { name, article, about, run }
 }
 
-/// All of them.
+/// All experiments.
 pub const EXPERIMENTS: &[Experiment] = &[
     new("nbd-speed", "-", "IOPS and server CPU per request over NBD, against every peer", nbd_speed::run),
     new("fuse-speed", "-", "IOPS and server CPU per request of a file of a mount, against QEMU's", fuse_speed::run),
@@ -65,16 +65,16 @@ pub const EXPERIMENTS: &[Experiment] = &[
 ];
 
 impl Experiment {
-    /// True when it goes by this name.
+    /// Whether `name` is the name of the experiment, or an old name of it.
     pub fn is_called(&self, name: &str) -> bool {
         const OLD: &[(&str, &str)] = &[("sync", "sync-writes")];
         self.name == name || OLD.contains(&(name, self.name))
     }
 
-    /// Runs it; findings go to `results`.
+    /// Runs the experiment and adds its findings to `results`.
     ///
     /// # Errors
-    /// A contender failed in a way that leaves nothing to measure.
+    /// A target failed so that nothing can be measured.
     pub fn run(&self, setup: &Setup, results: &mut Results) -> Result<()> {
         (self.run)(setup, results)
     }

@@ -1,4 +1,4 @@
-//! A disk of a server that runs already, where a measurement wants a contender.
+//! A disk of a running server, in the form of a [`Contender`] for measurements.
 
 use crate::load::Endpoint;
 use crate::peer::Contender;
@@ -7,14 +7,14 @@ use std::path::Path;
 
 const RUNS: &str = "it runs already and is only looked at";
 
-/// See the module.
+/// A disk of a running server; see the module.
 pub struct LookedAt {
     endpoint: Endpoint,
     pid: u32,
 }
 
 impl LookedAt {
-    /// The disk at an endpoint, served by a process.
+    /// Makes a target of the disk at an endpoint, served by process `pid`.
     pub fn new(endpoint: Endpoint, pid: u32) -> LookedAt {
         LookedAt { endpoint, pid }
     }

@@ -1,8 +1,10 @@
-//! `loss`: how many acknowledged writes are lost, of those before the last flush and of those after it, when the client is gone, the server
-//! is killed, or the power is cut: every cache mode, every layout, and what people use today beside it.
+//! `loss`: counts lost writes, separately for those acknowledged before the last flush and after
+//! it, when the client disconnects, the server is killed, or the power is cut: for every cache
+//! mode, every layout, and peers.
 //!
-//! Disks have a volatile write cache ([`VolatileDisk`]) and lose all of it with the power. That is the worst a disk does to what was not
-//! flushed, but one way of many: the simulator keeps any part of it, in any order (`docs/simulator.md`).
+//! Disks have a volatile write cache ([`VolatileDisk`]), of which a power cut loses everything.
+//! That is the largest loss of unflushed data, but one of many possible ones: the simulator keeps
+//! any part of the cache, in any order (`docs/simulator.md`).
 
 mod rig;
 mod table;
@@ -19,17 +21,18 @@ use std::thread;
 use std::time::Duration;
 use table::Row;
 
-/// A third of it for each event: no block is written twice, so that what a server allocates for a write is part of what it may lose.
+/// Size of the disk, a third for each event. No block is written twice, so that every write needs a
+/// new allocation, which a server may lose, too.
 const SIZE: u64 = 32 << 20;
 const BLOCK: usize = 4096;
 const DEPTH: usize = 16;
-/// Writes before the flush, and at least so many after it; what the article on cache modes took.
+/// Writes before the flush, and minimum after it; as in the article on cache modes.
 const WRITES: u64 = 1000;
 const LEAST_WRITES: u64 = 200;
-/// At a smaller scale two layouts stand for all.
+/// Scale below which only two layouts are measured.
 const ALL_LAYOUTS_FROM: f64 = 0.1;
 
-/// What goes.
+/// Event that interrupts the writes: loss of the client, the server or the power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Client,
@@ -49,20 +52,20 @@ impl Event {
     }
 }
 
-/// What became of acknowledged writes.
+/// Counts of acknowledged writes and their losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
-    /// Blocks whose newest write was acknowledged before the last flush began, and those of them that hold something older.
+    /// Blocks whose newest write was acknowledged before the last flush began, and those of them
+    /// with older data.
     flushed: u64,
     lost_flushed: u64,
-    /// Writes acknowledged after it, and those of them that are lost.
+    /// Writes acknowledged after this, and those of them that were lost.
     unflushed: u64,
     lost_unflushed: u64,
-    /// Blocks that hold what nobody wrote.
+    /// Blocks with data that was never written to them.
     wrong: u64,
 }
 
-/// See the module.
 pub fn run_loss(setup: &Setup, results: &mut Results) -> Result<()> {
     if let Err(reason) = VolatileDisk::possible() {
         results.leave_out(&format!("{reason:#}"));
@@ -101,7 +104,7 @@ pub fn run_loss(setup: &Setup, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// One server on fresh disks through all three events.
+/// Takes one server on fresh disks through all three events.
 fn one(setup: &Setup, name: &str, layout: Option<&rig::Layout>, mode: CacheMode, seed: u64, writes: u64) -> Result<Vec<Count>> {
     let mut rig = Rig::start(setup, name, layout, mode, SIZE)?;
     let mut ledger = Ledger::new(seed, SIZE as usize / BLOCK, BLOCK);
@@ -116,7 +119,8 @@ fn one(setup: &Setup, name: &str, layout: Option<&rig::Layout>, mode: CacheMode,
         .collect()
 }
 
-/// Writes, a flush, more writes, and in the midst of them the event; then everything is read back.
+/// Writes, flushes, writes again and triggers the event during these writes; then verifies all
+/// blocks.
 fn round(rig: &mut Rig, ledger: &mut Ledger, event: Event, blocks: &[usize], writes: usize) -> Result<Count> {
     let endpoint = rig.server().endpoint()?;
     let (before, after) = blocks.split_at(writes);
@@ -158,7 +162,7 @@ fn round(rig: &mut Rig, ledger: &mut Ledger, event: Event, blocks: &[usize], wri
     Ok(count)
 }
 
-/// Tells what was lost before the flush from what was lost after it.
+/// Separates losses of flushed writes from losses of unflushed ones.
 fn judge(flushed: &[u64], unflushed: u64, versions: &[Option<u64>], found: &Audit) -> Count {
     let older = flushed.iter().zip(versions).filter(|(flushed, found)| found.is_some_and(|found| found < **flushed)).count() as u64;
     let acknowledged = flushed.iter().filter(|version| **version > 0).count() as u64;
@@ -178,7 +182,7 @@ fn note(results: &mut Results, rep: usize, whose: &str, event: Event, count: &Co
     }
 }
 
-/// What Millpond promises; the peers are there to be read.
+/// Sets goals for Millpond by its promises; peers have none.
 fn goals(results: &mut Results, rows: &[Row]) {
     for row in rows.iter().filter(|row| row.whose.starts_with("millpond")) {
         let whose = format!("{}, {}", row.whose, row.mode.name());
@@ -196,7 +200,7 @@ fn goals(results: &mut Results, rows: &[Row]) {
     }
 }
 
-/// The article's, which killed qemu-nbd without a flush.
+/// Compares with the article, which killed qemu-nbd without a flush.
 fn claims(results: &mut Results) {
     for mode in [CacheMode::None, CacheMode::Writeback, CacheMode::Unsafe] {
         let share = |whose: &str| {
@@ -217,7 +221,8 @@ mod tests {
 
     #[test]
     fn losses_are_told_apart() {
-        // flushed versions; the second and third were written again after it, the fourth is not what anybody wrote
+        // flushed versions; the second and third block were written again afterwards, the fourth
+        // has data that was never written
         let found = Audit { lost: 3, wrong: 1, ..Audit::default() };
         let count = judge(&[2, 2, 2, 2, 0], 3, &[Some(1), Some(2), Some(1), None, Some(0)], &found);
         assert_eq!(count, Count { flushed: 4, lost_flushed: 2, unflushed: 3, lost_unflushed: 1, wrong: 1 });

@@ -1,5 +1,6 @@
-//! `lost-special`: all special devices of a pool are gone, and the daemon was killed. The pool comes up without them; heads and snapshots are what they
-//! were, and what lay on special devices alone is named and refused, not read wrong.
+//! `lost-special`: removes all special devices of a pool after the daemon was killed. The pool must
+//! be imported without them, with heads and snapshots unchanged; data that was only on special
+//! devices must be named and refused, not read wrong.
 
 use super::Setup;
 use crate::load::{Client, Endpoint, Ledger, Op, Verdict, audit, write_blocks};
@@ -17,9 +18,9 @@ const SIZE: u64 = 512 << 20;
 const BLOCK: u64 = 4096;
 const DEPTH: usize = 32;
 const SNAPSHOTS: u64 = 20;
-/// Of the disk, this part is rewritten before each snapshot.
+/// Before each snapshot one in so many blocks of the disk is rewritten.
 const REWRITTEN: usize = 8;
-/// Every so many blocks of the second volume lie on special devices alone.
+/// One in so many blocks of the second volume is only on special devices.
 const SMALL: usize = 16;
 const BIG: &str = "lab/big";
 const LITTLE: &str = "lab/little";
@@ -29,7 +30,6 @@ const HEADS: &str = "heads afterwards";
 const OLD: &str = "snapshots afterwards";
 const LOST: &str = "blocks that were there alone";
 
-/// See the module.
 pub fn run_lost_special(setup: &Setup, results: &mut Results) -> Result<()> {
     if setup.contenders(&["millpond"], results).is_empty() {
         return Ok(());
@@ -81,7 +81,8 @@ fn one(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
     }
     millpond.cli(&["set", "special_small_blocks=4k", LITTLE])?;
     write(&to_little, &mut little, (0..blocks).step_by(SMALL))?;
-    // what is on special devices alone is told by what is written to others after it
+    // later batches on normal devices carry the index of the batches that are only on special
+    // devices
     write(&to_big, &mut big, (0..blocks).step_by(REWRITTEN))?;
     millpond.kill9()?;
     for name in ["s", "t"] {
@@ -128,7 +129,7 @@ fn one(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
     millpond.stop()
 }
 
-/// Blocks of the second volume in a list of what would be lost.
+/// Returns the blocks of the second volume in a list of losses.
 fn named_blocks(planned: &Value) -> Result<BTreeSet<u64>> {
     let mut blocks = BTreeSet::new();
     for lost in planned.as_array().context("no list of what would be lost")? {

@@ -1,4 +1,5 @@
-//! The experiments. Each measures all its contenders in one run, interleaved, several times; the report has medians and paired ratios.
+//! The experiments. Each measures all of its targets in one run, interleaved and repeated; reports
+//! have medians and paired ratios.
 
 mod aging;
 mod cache_mode;

@@ -1,4 +1,4 @@
-//! `nbd-speed`: how fast each server answers over NBD, and how much CPU a request costs it.
+//! `nbd-speed`: compares the speed of servers over NBD, and their CPU time per request.
 
 use super::Setup;
 use super::sample::measure_into;
@@ -8,12 +8,13 @@ use anyhow::{Context, Result};
 
 const CONTENDERS: &[&str] = &["millpond", "qsd-raw", "qsd-qcow2", "qsd-qcow2-128k", "nbdkit-file", "nbdkit-memory", "ceiling"];
 const SIZE: u64 = 512 << 20;
-/// What "no slower" leaves for the noise between two measurements of the same.
+/// Ratio that still counts as "no slower", to allow for noise between two equal measurements.
 const NO_SLOWER: f64 = 0.97;
 
 fn cases() -> Vec<(&'static str, LoadSpec)> {
     let random = LoadSpec::random;
-    // the smaller come after the larger, then some once more on what the smallest left
+    // small requests come after large ones; then some cases are repeated on the data that small
+    // writes left
     vec![
         ("1m randread q4", random(Mix::Read, 1 << 20, 4)),
         ("1m randwrite q4", random(Mix::Write, 1 << 20, 4)),
@@ -30,17 +31,17 @@ fn cases() -> Vec<(&'static str, LoadSpec)> {
     ]
 }
 
-/// Cases that are tried with the protocol's extensions as well, one after another on the same server: what they cost is seen where requests are
-/// small, and where replies are large.
+/// Cases that are repeated with protocol extensions, one after another on the same server. Their
+/// cost shows with small requests and with large replies.
 const DIALECTS: [&str; 4] = ["4k randread q32", "4k randwrite q32", "64k randread q8", "1m randread q4"];
 
-/// See the module.
 pub fn run(setup: &Setup, results: &mut Results) -> Result<()> {
     let names = setup.contenders(CONTENDERS, results);
     let size = setup.size_or(SIZE);
     for rep in 0..setup.reps {
         for turn in 0..names.len() {
-            let Some(name) = names.get((turn + rep) % names.len()) else { continue }; // nobody is always first
+            // rotate the order, so that no target is always first
+            let Some(name) = names.get((turn + rep) % names.len()) else { continue };
             results.say(&format!("repetition {} of {}: {name}", rep + 1, setup.reps));
             let open = setup.open(name, size)?;
             load::run(&open.contender.endpoint()?, &LoadSpec::fill()).with_context(|| format!("filling {name}"))?;

@@ -1,5 +1,7 @@
-//! `parity`: small random writes on six simulated hard disks with two parities: ours, and RAID-6 as the kernel's md does it, which reads old data and both old
-//! parities before it writes all three. The peer is that order of requests on the same simulated drives; computing parity costs it nothing.
+//! `parity`: small random writes on six simulated hard disks with two parities, on Millpond and on
+//! RAID-6 as the kernel's md implements it: it reads the old data and both old parities before it
+//! writes all three. The peer is a model of this order of requests on the same simulated drives;
+//! computing parity takes no time.
 
 use super::Setup;
 use super::sample::measure_into;
@@ -13,19 +15,19 @@ const DRIVES: usize = 6;
 const OURS: &str = "millpond";
 const THEIRS: &str = "raid6, modelled";
 const MODELS: [&str; 2] = ["MN08ACA14T", "ST14000NM001G"];
-/// Enough tracks that a head has to seek.
+/// Size in bytes of the volume: enough tracks that heads have to seek.
 const SIZE: u64 = 8 << 30;
 const LEAST_SIZE: u64 = 512 << 20;
 const SECONDS: f64 = 60.0;
 const LEAST_SECONDS: f64 = 5.0;
-/// Read-modify-write costs six requests a write; a log three copies in order.
+/// Read-modify-write needs six random requests for a write; a log writes sequentially, data and two
+/// parities.
 const TIMES: f64 = 20.0;
 
 fn case(model: &str) -> String {
     format!("4k randwrite q128, 6 x {model}")
 }
 
-/// See the module.
 pub fn run_parity(setup: &Setup, results: &mut Results) -> Result<()> {
     if let Err(reason) = Drives::check() {
         results.leave_out(&format!("drives cannot be simulated: {reason:#}"));
@@ -69,7 +71,7 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, name: &str, model: &str
         measure_into(results, rep, &case(model), name, &server, &spec)?;
         return server.stop();
     }
-    // each holds a quarter of the data and its log, with as much to spare
+    // each drive holds a quarter of the data and of its log, with as much to spare
     let each = size + (2 << 30);
     let drives = Drives::start(workspace.path(), &vec![format!("{model_name}={each}"); DRIVES])?;
     let mut millpond = Millpond::new(millpond_binary()?);

@@ -1,4 +1,5 @@
-//! `read-share`: 8 KiB at random, 32 in flight on two connections, from reads alone to writes alone.
+//! `read-share`: random 8 KiB requests, 32 in flight on two connections, from all reads to all
+//! writes.
 
 use super::Setup;
 use super::sample::measure_into;
@@ -14,7 +15,6 @@ fn case(share: u8) -> String {
     format!("8k random, {share} % reads")
 }
 
-/// See the module.
 pub fn run_read_share(setup: &Setup, results: &mut Results) -> Result<()> {
     let names = setup.contenders(&CONTENDERS, results);
     for rep in 0..setup.reps {

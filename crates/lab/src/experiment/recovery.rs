@@ -1,4 +1,5 @@
-//! `recovery`: how long until the disk answers after a kill with much log to replay; and how much memory a huge volume takes.
+//! `recovery`: measures the time until the disk is available after a kill with a long log to
+//! replay, and the memory of the daemon with a huge volume.
 
 use super::Setup;
 use crate::load::{LoadSpec, Mix, run, run_until};
@@ -16,11 +17,11 @@ const LOG: f64 = 0.95 * (1u64 << 30) as f64; // a checkpoint starts at 1 GiB
 const REPLAY: &str = "ready after kill -9";
 const HUGE: u64 = 1 << 40;
 const BOUND_MIB: u64 = 256;
-/// What the daemon takes beside map nodes: buffers of requests in flight, chunk table, the program itself.
+/// MiB of the daemon's memory besides map nodes: buffers of requests in flight, the chunk table,
+/// and the program.
 const BESIDE_MIB: u64 = 192;
 const MEMORY: &str = "1 TiB written at random places";
 
-/// See the module.
 pub fn run_recovery(setup: &Setup, results: &mut Results) -> Result<()> {
     if setup.contenders(&["millpond"], results).is_empty() {
         return Ok(());

@@ -1,5 +1,7 @@
-//! `rewind`: a pool goes back to earlier checkpoints. The disk is rewritten round after round, with a checkpoint between; then every checkpoint that is listed
-//! as whole is imported to look at, and the oldest for good. What the disk holds must be what it held at one moment, in order of writing.
+//! `rewind`: lets a pool go back to earlier checkpoints. The disk is rewritten in rounds with a
+//! checkpoint between them; then every checkpoint that is listed as intact is imported read-only,
+//! and the oldest one is imported for good. The disk must have its content of a single instant, in
+//! the order of the writes.
 
 use super::Setup;
 use crate::load::{Endpoint, Ledger, audit, write_blocks};
@@ -20,7 +22,6 @@ const PLAN: &str = "say what would be lost (-n)";
 const LOOK: &str = "import to look at one (--readonly)";
 const BACK: &str = "go back for good";
 
-/// See the module.
 pub fn run_rewind(setup: &Setup, results: &mut Results) -> Result<()> {
     if setup.contenders(&["millpond"], results).is_empty() {
         return Ok(());
@@ -50,7 +51,7 @@ fn one(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
     millpond.start_empty(workspace.path())?;
     let size = (setup.size.unwrap_or((SIZE as f64 * setup.scale.min(1.0)) as u64).max(8 << 20)) / BLOCK * BLOCK;
     let rounds = setup.scaled(ROUNDS, LEAST_ROUNDS).min(ROUNDS);
-    // room for every round, so that nothing that an older one needs has to be used again
+    // room for every round, so that no space that an older checkpoint needs is reused
     let device = format!("{}:{}", millpond.device().display(), (rounds + 2) * size + (2 << 30));
     millpond.cli(&["pool", "create", POOL, "linear", &device])?;
     millpond.cli(&["create", DISK, "-L", &size.to_string()])?;
@@ -60,7 +61,7 @@ fn one(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
         let blocks = 0..ledger.blocks();
         let written = write_blocks(&endpoint, &mut ledger, blocks, 1, &AtomicBool::new(false), &AtomicU64::new(0))?;
         ensure!(written.broken.is_none(), "the connection broke");
-        // the end of service leaves a checkpoint
+        // an export of the pool writes a checkpoint
         millpond.cli(&["pool", "export", POOL])?;
         millpond.cli(&["pool", "import", POOL])?;
     }
@@ -99,7 +100,8 @@ fn one(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
     millpond.stop()
 }
 
-/// The round that the disk is in, and how many blocks of it were written; `None` when it never was so.
+/// Returns the round that the disk is in, and the number of blocks written in it; `None` if the
+/// disk was never in this state.
 fn state(endpoint: &Endpoint, ledger: &Ledger, rounds: u64) -> Result<Option<(u64, usize)>> {
     let (versions, found) = audit(endpoint, ledger, |block, data| ledger.judge_between(block, data, 0, rounds))?;
     let Some(newest) = versions.first().copied().flatten().filter(|_| found.wrong + found.lost == 0) else { return Ok(None) };

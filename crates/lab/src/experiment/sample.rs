@@ -1,4 +1,4 @@
-//! One measurement: a load, and what it cost the server.
+//! A measurement: a load, and its cost for the server.
 
 use crate::load::{LoadResult, LoadSpec, run};
 use crate::peer::Contender;
@@ -6,10 +6,11 @@ use crate::process::cpu_time;
 use crate::report::Results;
 use anyhow::{Result, bail};
 
-/// Runs a load on a contender; returns it with the server's CPU microseconds per request.
+/// Runs a load on a target; returns the result, and the server's CPU time per request in
+/// microseconds.
 ///
 /// # Errors
-/// The load failed, or the server refused requests: such a figure would compare nothing.
+/// The load failed, or the server refused requests, which makes figures incomparable.
 pub fn measure(contender: &dyn Contender, spec: &LoadSpec) -> Result<(LoadResult, f64)> {
     let pid = contender.pid()?;
     let before = cpu_time(pid)?;
@@ -22,10 +23,10 @@ pub fn measure(contender: &dyn Contender, spec: &LoadSpec) -> Result<(LoadResult
     Ok((result, per_request))
 }
 
-/// As [`measure`], and notes the usual figures under `label`.
+/// Runs [`measure`] and records the usual figures under `label`.
 ///
 /// # Errors
-/// As [`measure`].
+/// Those of [`measure`].
 pub fn measure_into(
     results: &mut Results,
     rep: usize,

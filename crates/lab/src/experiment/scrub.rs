@@ -1,5 +1,6 @@
-//! `scrub`: how fast a pool in memory is read and checked, beside what one processor can copy: a scrub copies every byte once and computes
-//! its checksum. And how fast parity is computed.
+//! `scrub`: measures the speed of a scrub of a pool in memory, relative to the copy speed of one
+//! processor: a scrub copies every byte once and computes its checksum. Also measures the
+//! computation of parity.
 
 use super::Setup;
 use crate::load::{LoadSpec, run};
@@ -16,19 +17,18 @@ const SIZE: u64 = 4 << 30;
 const LEAST_SIZE: u64 = 256 << 20;
 const COPY: &str = "one processor copies memory";
 const ENCODE: &str = "two parities of four, computed";
-/// The rows of six devices with two parities.
+/// Stripes of six devices with two parities.
 const DATA: usize = 4;
 const PARITY: usize = 2;
 const UNIT: usize = 64 << 10;
-/// Larger than the part of a cache that one processor gets.
+/// Size in bytes, larger than the share of the CPU cache of one processor.
 const BUFFER: usize = 256 << 20;
 const TIMED_SECONDS: f64 = 1.0;
-/// Nothing happens when nothing was read or written for so long.
+/// A pool without reads and writes for this long counts as idle.
 const STILL: Duration = Duration::from_secs(1);
 const LONGEST_SETTLING: Duration = Duration::from_secs(120);
 const LAYOUTS: [(&str, &[&str]); 3] = [("linear", &["linear"]), ("mirror of two", &["mirror"]), ("parity2 of six", &["parity2"])];
 
-/// See the module.
 pub fn run_scrub(setup: &Setup, results: &mut Results) -> Result<()> {
     if setup.contenders(&["millpond"], results).is_empty() {
         return Ok(());
@@ -62,7 +62,8 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, case: &str, layout: &[&
     let words: Vec<String> = layout.iter().map(|word| (*word).to_owned()).chain(files).collect();
     millpond.start_with(workspace.path(), &words, size)?;
     run(&millpond.endpoint()?, &LoadSpec::fill()).context("filling")?;
-    // what was written last is moved, and nodes are written, before anything is timed; and who wrote it is gone
+    // before anything is timed, the last writes are moved and map nodes are written; then the pool
+    // is imported anew, so that nothing is left of the import that wrote the data
     settle(&millpond)?;
     millpond.cli(&["pool", "export", POOL])?;
     millpond.cli(&["pool", "import", POOL])?;
@@ -81,7 +82,8 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, case: &str, layout: &[&
     millpond.stop()
 }
 
-/// Waits until the pool does nothing by itself any more: with parity, what was written last moves to where it stays.
+/// Waits until the pool is idle: with parity, the last writes are moved from the log class to their
+/// final place.
 fn settle(millpond: &Millpond) -> Result<()> {
     let begin = Instant::now();
     let moved = || Ok::<f64, anyhow::Error>(bytes_of(millpond, "read_bytes")? + bytes_of(millpond, "write_bytes")?);
@@ -97,7 +99,7 @@ fn settle(millpond: &Millpond) -> Result<()> {
     bail!("the pool does not come to rest in {LONGEST_SETTLING:?}")
 }
 
-/// Bytes that all devices have read, or written.
+/// Returns the bytes that all devices have read or written, by counter.
 fn bytes_of(millpond: &Millpond, counter: &str) -> Result<f64> {
     let pool = millpond.control()?.get(&format!("/v1/pools/{POOL}"))?;
     let devices = pool.get("devices").and_then(serde_json::Value::as_array).context("the pool lists no devices")?;
@@ -108,7 +110,7 @@ fn bytes_of(millpond: &Millpond, counter: &str) -> Result<f64> {
         .context("a device tells no bytes")
 }
 
-/// Bytes that one thread copies from one buffer to another in a second of a processor.
+/// Returns the bytes that one thread copies between buffers, per second of CPU time.
 fn copy_rate() -> Result<f64> {
     let (from, mut to) = (vec![1u8; BUFFER], vec![2u8; BUFFER]);
     rate(|| {
@@ -117,8 +119,8 @@ fn copy_rate() -> Result<f64> {
     })
 }
 
-/// Bytes of data that one thread computes two parities of in a second of a processor: turn by turn over six devices, as rows are written, with
-/// the arithmetic that the engine uses.
+/// Returns the bytes of data for which one thread computes two parities, per second of CPU time:
+/// stripe by stripe over six devices, with the engine's arithmetic.
 fn encode_rate() -> Result<f64> {
     let coder = rusty_erasure::coder(Matrix::reed_solomon(DATA, PARITY).context("the matrix")?).context("the coder")?;
     let (from, mut parity) = (vec![1u8; BUFFER], vec![0u8; PARITY * UNIT]);
@@ -132,7 +134,7 @@ fn encode_rate() -> Result<f64> {
     })
 }
 
-/// Bytes per second of a processor of something that takes [`BUFFER`] bytes at a time.
+/// Returns bytes per second of CPU time of work that processes [`BUFFER`] bytes per call.
 fn rate(mut work: impl FnMut() -> Result<()>) -> Result<f64> {
     let (begin, mut done, before) = (Instant::now(), 0.0, cpu_time(std::process::id())?);
     while begin.elapsed() < Duration::from_secs_f64(TIMED_SECONDS) {

@@ -1,4 +1,5 @@
-//! `sectors`: volumes with 512-byte, emulated and 4 KiB sectors: the same speed for whole blocks, and what a write smaller than a block costs.
+//! `sectors`: compares volumes with 512-byte, emulated and 4 KiB sectors: whole blocks must have
+//! the same speed, and the cost of writes smaller than a block is shown.
 
 use super::Setup;
 use super::looked_at::LookedAt;
@@ -11,7 +12,6 @@ use anyhow::{Context, Result};
 const SIZE: u64 = 512 << 20;
 const PROFILES: [&str; 3] = ["512n", "512e", "4kn"];
 
-/// See the module.
 pub fn run_sectors(setup: &Setup, results: &mut Results) -> Result<()> {
     if setup.contenders(&["millpond"], results).is_empty() {
         return Ok(());

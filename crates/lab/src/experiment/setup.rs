@@ -1,4 +1,4 @@
-//! What an experiment is told: where, how large, how often, against whom.
+//! Parameters of experiments: directory, sizes, repetitions, targets.
 
 use crate::peer::{Contender, Millpond, make, millpond_binary};
 use crate::process::Workspace;
@@ -21,28 +21,30 @@ pub enum Media {
 /// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Where.
+    /// Kind of the medium.
     pub media: Media,
-    /// Directory on that medium.
+    /// Directory on this medium.
     pub dir: PathBuf,
-    /// Repetitions.
+    /// Number of repetitions.
     pub reps: usize,
-    /// Repetitions of what takes long at any scale: guests, drives that seek, phases of seconds. One for a look, unless it was said.
+    /// Number of repetitions of measurements that take long at any scale: guests, seeking drives,
+    /// phases of seconds. One at a small scale, unless specified.
     pub long_reps: usize,
-    /// Seconds of one measurement.
+    /// Seconds of a measurement.
     pub secs: f64,
-    /// Bytes of the volume, unless an experiment needs its own.
+    /// Size of the volume in bytes; by default the experiment's own.
     pub size: Option<u64>,
-    /// Counts and durations of long experiments are multiplied by this.
+    /// Factor for counts and durations of long experiments.
     pub scale: f64,
-    /// Contenders to take; empty = the experiment's own list.
+    /// Targets to measure; empty for the experiment's own list.
     pub peers: Vec<String>,
-    /// First seed; each repetition takes the next.
+    /// Seed of the first repetition; later ones add a multiple of 1000.
     pub seed: u64,
 }
 
 impl Setup {
-    /// Size of the volume: what was asked for, else the usual one scaled down, at least 64 MiB.
+    /// Size of the volume in bytes: the requested size, else the usual one scaled down, at least 64
+    /// MiB.
     pub fn size_or(&self, usual: u64) -> u64 {
         const LEAST: u64 = 64 << 20;
         const GRAIN: u64 = 16 << 20;
@@ -50,22 +52,23 @@ impl Setup {
         self.size.unwrap_or(scaled.max(LEAST.min(usual)))
     }
 
-    /// Size of a volume or pool that has to be as large as it is.
+    /// Size in bytes of a volume or pool that must not be scaled.
     pub fn fixed_size_or(&self, usual: u64) -> u64 {
         self.size.unwrap_or(usual)
     }
 
-    /// A count scaled, at least `least`.
+    /// Scales a count, with a minimum of `least`.
     pub fn scaled(&self, count: u64, least: u64) -> u64 {
         ((count as f64 * self.scale) as u64).max(least)
     }
 
-    /// Seed of a repetition.
+    /// Returns the seed of a repetition.
     pub fn seed_of(&self, rep: usize) -> u64 {
         self.seed + rep as u64 * 1000
     }
 
-    /// The contenders of an experiment that can run here; the others are noted with the reason.
+    /// Returns the targets of an experiment that can run here; the reasons of the rest are recorded
+    /// in `results`.
     pub fn contenders(&self, usual: &[&str], results: &mut Results) -> Vec<String> {
         let wanted = usual.iter().filter(|name| self.peers.is_empty() || self.peers.iter().any(|p| p == *name));
         let mut able = Vec::new();
@@ -78,10 +81,10 @@ impl Setup {
         able
     }
 
-    /// Makes sure that this much fits into the directory.
+    /// Checks that `bytes` fit into the directory.
     ///
     /// # Errors
-    /// It does not, and what to do.
+    /// They do not; with a remedy.
     pub fn need(&self, bytes: u64) -> Result<()> {
         let place = rustix::fs::statvfs(&self.dir).with_context(|| format!("looking at {}", self.dir.display()))?;
         let free = place.f_bavail.saturating_mul(place.f_frsize);
@@ -95,10 +98,10 @@ impl Setup {
         Ok(())
     }
 
-    /// Starts a contender on a fresh disk.
+    /// Starts a target on a new disk.
     ///
     /// # Errors
-    /// It did not start.
+    /// It does not start.
     pub fn open(&self, name: &str, size: u64) -> Result<Open> {
         let workspace = Workspace::new(&self.dir, name)?;
         let mut contender = make(name)?;
@@ -106,19 +109,20 @@ impl Setup {
         Ok(Open { contender, workspace })
     }
 
-    /// Starts Millpond with a pool of this many bytes, sparse.
+    /// Starts Millpond with a sparse pool of `pool_bytes` bytes.
     ///
     /// # Errors
-    /// It did not start.
+    /// It does not start.
     pub fn open_millpond(&self, size: u64, pool_bytes: u64, settings: &[&str]) -> Result<OpenMillpond> {
         let millpond = Millpond::new(millpond_binary()?).with_pool_bytes(pool_bytes);
         self.begin_millpond(settings.iter().fold(millpond, |millpond, line| millpond.with_setting(line)), size)
     }
 
-    /// As [`Setup::open_millpond`], with all of the pool's file there ([`Millpond::allocated`]).
+    /// Starts Millpond like [`Setup::open_millpond`], with the space of the pool's file allocated
+    /// ([`Millpond::allocated`]).
     ///
     /// # Errors
-    /// It did not start, or there is not so much room.
+    /// It does not start, or there is not enough space.
     pub fn open_millpond_allocated(&self, size: u64, pool_bytes: u64) -> Result<OpenMillpond> {
         self.begin_millpond(Millpond::new(millpond_binary()?).with_pool_bytes(pool_bytes).allocated(), size)
     }
@@ -130,7 +134,7 @@ impl Setup {
     }
 }
 
-/// A running contender and its directory; both vanish with this, the server first.
+/// A running target and its directory. Both are removed on drop, the server first.
 pub struct Open {
     /// The server.
     pub contender: Box<dyn Contender>,
@@ -138,20 +142,22 @@ pub struct Open {
 }
 
 impl Open {
-    /// The directory and the server: bound in this order, the server goes first.
+    /// Returns the directory and the server, in this order, so that the server is dropped first
+    /// when bound so.
     pub fn into_parts(self) -> (Workspace, Box<dyn Contender>) {
         (self.workspace, self.contender)
     }
 }
 
 impl OpenMillpond {
-    /// The directory and the server: bound in this order, the server goes first.
+    /// Returns the directory and the server, in this order, so that the server is dropped first
+    /// when bound so.
     pub fn into_parts(self) -> (Workspace, Millpond) {
         (self.workspace, self.millpond)
     }
 }
 
-/// A running Millpond and its directory; both vanish with this, the server first.
+/// A running Millpond and its directory. Both are removed on drop, the server first.
 pub struct OpenMillpond {
     /// The server.
     pub millpond: Millpond,

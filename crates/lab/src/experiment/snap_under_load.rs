@@ -1,4 +1,5 @@
-//! `snap-under-load`: what taking, deleting, rolling back and cloning cost, on the clock and in the guest's speed.
+//! `snap-under-load`: measures the latency of snapshots, deletions, rollbacks and clones, and their
+//! effect on a guest's speed.
 
 use super::Setup;
 use super::aging::Writer;
@@ -17,7 +18,6 @@ const SNAPSHOTS: u64 = 100;
 const UNDER_LOAD: &str = "100 snapshots under load";
 const FIRST_WRITES: u64 = 16_384; // copies every leaf of the usual volume many times over
 
-/// See the module.
 pub fn run_under_load(setup: &Setup, results: &mut Results) -> Result<()> {
     if !setup.contenders(&["millpond"], results).is_empty() {
         for rep in 0..setup.reps {
@@ -57,7 +57,7 @@ fn timed(control: &mut Control, path: &str, body: &Value) -> Result<f64> {
     Ok(begin.elapsed().as_secs_f64() * 1e6)
 }
 
-/// Operations of the worst second to those of the mean one.
+/// Returns the ratio of the worst second's operations to the mean second's.
 fn worst_to_mean(load: &LoadResult) -> Result<f64> {
     let seconds: Vec<f64> = load.series.iter().map(|p| p.ops as f64).collect();
     let mean = seconds.iter().sum::<f64>() / seconds.len().max(1) as f64;
@@ -65,8 +65,9 @@ fn worst_to_mean(load: &LoadResult) -> Result<f64> {
     Ok(worst / mean)
 }
 
-/// A steady load for some seconds; in the first half 100 snapshots come, in the second they go. Before it the same load with none, and with
-/// as many requests to the daemon that change nothing: what the machine itself does to the figures.
+/// Runs a steady load for some seconds; 100 snapshots are taken in the first half and deleted in
+/// the second. Before that, the same load runs without snapshots, with as many requests to the
+/// daemon that change nothing, to show the noise of the machine.
 fn take_and_delete(
     setup: &Setup,
     rep: usize,
@@ -119,7 +120,7 @@ fn take_and_delete(
     Ok(())
 }
 
-/// Rollbacks and clones of one volume, with writes in between.
+/// Measures rollbacks and clones of a volume, with writes between them.
 fn back_and_forth(
     rep: usize,
     case: &str,
@@ -147,7 +148,7 @@ fn back_and_forth(
     Ok(())
 }
 
-/// Speed of the first writes after a snapshot against the speed when all has been overwritten since.
+/// Compares the first writes after a snapshot with writes after all blocks were overwritten again.
 fn first_writes(setup: &Setup, results: &mut Results) -> Result<()> {
     let names = setup.contenders(&["millpond", "qsd-qcow2", "qsd-chain"], results);
     let case = "first writes after a snapshot";

@@ -1,4 +1,5 @@
-//! `snapshot-timeline`: one load over time: none, ten snapshots one after another, ten held, all deleted at once. A point per second.
+//! `snapshot-timeline`: one load over time, with a point per second: without snapshots, while ten
+//! are taken one by one, while they are held, and after all are deleted at once.
 
 use super::Setup;
 use crate::load::{LoadResult, LoadSpec, Mix, run, run_until};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 const CONTENDERS: [&str; 5] = ["millpond", "qsd-chain", "qsd-qcow2-128k", "xfs-reflink", "btrfs-reflink"];
 const SIZE: u64 = 2 << 30;
 const SNAPSHOTS: u32 = 10;
-/// Seconds of each phase, and the least at a small scale.
+/// Phases: seconds at scale 1, and the minimum.
 const PHASES: [(&str, f64, f64); 4] = [
     ("load alone", 600.0, 4.0),
     ("taking 10 snapshots", 120.0, 2.0),
@@ -19,7 +20,7 @@ const PHASES: [(&str, f64, f64); 4] = [
     ("after the deletion of all", 600.0, 4.0),
 ];
 
-/// What is noted while the load runs.
+/// Events and latencies recorded while the load runs.
 #[derive(Default)]
 struct Log {
     marks: Vec<Mark>,
@@ -27,7 +28,6 @@ struct Log {
     delete_ms: f64,
 }
 
-/// See the module.
 pub fn run_timeline(setup: &Setup, results: &mut Results) -> Result<()> {
     let names = setup.contenders(&CONTENDERS, results);
     results.note(
@@ -51,7 +51,8 @@ fn lengths(setup: &Setup) -> [f64; 4] {
 
 fn one(setup: &Setup, results: &mut Results, rep: usize, name: &str) -> Result<()> {
     let size = setup.size_or(SIZE);
-    // a minute of writes of this kind fills gigabytes; the cleaner keeps up with what no snapshot holds
+    // writes of this kind fill gigabytes in a minute; the cleaner keeps up with data that no
+    // snapshot holds
     let (_workspace, mut contender) = if name == "millpond" {
         let (workspace, millpond) = setup.open_millpond_allocated(size, 14 * size + (1 << 30))?.into_parts();
         (workspace, Box::new(millpond) as Box<dyn crate::peer::Contender>)
@@ -76,7 +77,7 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, name: &str) -> Result<(
     Ok(())
 }
 
-/// What is done while the load runs.
+/// Runs the phases beside the load.
 fn phases(setup: &Setup, contender: &mut dyn crate::peer::Contender) -> Result<Log> {
     let begin = Instant::now();
     let mut log = Log::default();

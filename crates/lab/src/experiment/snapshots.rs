@@ -1,5 +1,5 @@
-//! `snapshots`: IOPS against the number of snapshots, 0 to 10,000, of every contender that has some: reads of data that lies under them all, and
-//! the first writes after the newest.
+//! `snapshots`: measures IOPS by the number of snapshots, 0 to 10,000, on every target with
+//! snapshots: reads of data older than all of them, and the first writes after the newest.
 
 use super::Setup;
 use super::aging::Writer;
@@ -13,13 +13,15 @@ use serde_json::json;
 const CONTENDERS: [&str; 6] = ["millpond", "qsd-chain", "qsd-qcow2-128k", "xfs-reflink", "btrfs-reflink", "lvm-snapshot"];
 const SIZE: u64 = 512 << 20;
 const LEVELS: [u64; 8] = [0, 1, 2, 8, 32, 100, 1000, 10_000];
-/// A peer's snapshot takes up to a second at a hundred, and longer with each; a look at a small scale ends before that.
+/// A snapshot of a peer takes up to a second at a hundred snapshots, and longer with each; at a
+/// small scale fewer are taken.
 const PEERS_MOST: u64 = 100;
 const PEERS_LEAST: u64 = 32;
 const READS: &str = "4k randread q32";
 const WRITES: &str = "first 4k writes";
 
-/// A contender, and how it takes a snapshot without a program started for each.
+/// A target, with a control connection if it can take snapshots without starting a program for
+/// each.
 struct Subject {
     name: String,
     contender: Box<dyn Contender>,
@@ -43,7 +45,8 @@ fn case(load: &str, level: u64) -> String {
     format!("{load}, {level} snapshots")
 }
 
-/// Blocks of 4 KiB rewritten between two snapshots, and first writes that are measured.
+/// Returns the number of 4 KiB blocks rewritten between two snapshots, and of first writes that are
+/// measured.
 fn writes(setup: &Setup) -> (u64, u64) {
     (setup.scaled(16, 4), setup.scaled(16_384, 4096))
 }
@@ -62,7 +65,6 @@ fn open(setup: &Setup, name: &str) -> Result<Subject> {
     Ok(Subject { name: name.to_owned(), contender, control: None, taken: 0, _workspace: Box::new(workspace) })
 }
 
-/// See the module.
 pub fn run_snapshots(setup: &Setup, results: &mut Results) -> Result<()> {
     let mut names = setup.contenders(&CONTENDERS, results);
     let peers_most = if setup.scale < 0.1 { PEERS_LEAST } else { PEERS_MOST };
@@ -72,7 +74,7 @@ pub fn run_snapshots(setup: &Setup, results: &mut Results) -> Result<()> {
     ));
     for rep in 0..setup.reps {
         let turn = rep % names.len().max(1);
-        names.rotate_left(turn.min(1)); // nobody is always first
+        names.rotate_left(turn.min(1)); // rotate the order, so that no target is always first
         results.say(&format!("repetition {} of {}: filling", rep + 1, setup.reps));
         let mut subjects = names.iter().map(|name| open(setup, name)).collect::<Result<Vec<Subject>>>()?;
         for subject in &subjects {
@@ -102,7 +104,7 @@ fn at_level(setup: &Setup, results: &mut Results, rep: usize, level: u64, subjec
         subject.snapshot()?;
     }
     drop(writer);
-    // writes come first: reads would not change what they measure
+    // the first writes after the newest snapshot; reads before them would not change their result
     let spec =
         LoadSpec { ops: measured, secs: 600.0, ramp: 0.0, seed: setup.seed_of(rep) + level, ..LoadSpec::random(Mix::Write, 4096, 32) };
     measure_into(results, rep, &case(WRITES, level), &subject.name, subject.contender.as_ref(), &spec)?;
@@ -111,7 +113,7 @@ fn at_level(setup: &Setup, results: &mut Results, rep: usize, level: u64, subjec
     Ok(())
 }
 
-/// The part of the speed without snapshots that is left with `level` of them.
+/// Returns the ratio of the speed with `level` snapshots to that without.
 fn left(results: &Results, load: &str, contender: &str, level: u64) -> Option<f64> {
     let with = results.values(&case(load, level), "iops", contender);
     let without = results.values(&case(load, 0), "iops", contender);

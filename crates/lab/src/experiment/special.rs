@@ -1,8 +1,9 @@
-//! `special`: files on ext4 on a volume of a pool of one simulated hard disk, without and with a simulated SSD of the class `special`: written, found, read,
-//! each from a cold start.
+//! `special`: measures ext4 on a volume of a pool with one simulated hard disk, without and with a
+//! simulated SSD of class `special`: files are written, found and read, each from a cold start.
 //!
-//! To a block volume a filesystem's own blocks are small writes. So the SSD takes map nodes, and with `special_small_blocks` at least as large as a
-//! filesystem's block, inodes and directories with them; above that, small files.
+//! For a block volume, a file system's metadata are small writes. The SSD stores map nodes; with
+//! `special_small_blocks` of at least the file system's block size also inodes and directories, and
+//! above that small files.
 
 use super::Setup;
 use crate::load::Tree;
@@ -22,18 +23,17 @@ const NONE: &str = "no special";
 const NODES: &str = "special, nodes";
 const META: &str = "special, 16 KiB";
 const SMALL: &str = "special, 128 KiB";
-/// Name, and what goes to the SSD beside map nodes; `None` where there is no SSD.
+/// Name, and `special_small_blocks`; `None` for a pool without an SSD.
 const POOLS: [(&str, Option<&str>); 5] =
     [(NONE, None), (NODES, Some("0")), (META, Some("16k")), ("special, 64 KiB", Some("64k")), (SMALL, Some("128k"))];
 const WRITE: &str = "write all files";
 const FIND: &str = "find all files";
 const READ: &str = "read all files";
-/// Of ext4: nothing in the background.
+/// Mount options of ext4: no background initialization.
 const OPTIONS: &str = "noinit_itable";
-/// Of a device, since the pool was imported.
+/// Counter of a device's reads since import, in the pool's status.
 const READS: &str = "/io/reads";
 
-/// See the module.
 pub fn run_special(setup: &Setup, results: &mut Results) -> Result<()> {
     let needs = || -> Result<()> {
         find_tool("mkfs.ext4").context("mkfs.ext4 is not installed")?;
@@ -81,7 +81,7 @@ fn claims(results: &mut Results) {
     }
 }
 
-/// A volume's file as a mounted filesystem.
+/// A volume's file, mounted as a file system.
 struct Scene {
     millpond: Millpond,
     file: PathBuf,
@@ -93,14 +93,15 @@ impl Scene {
         Loop::attach(&self.file, true)?.without_merges()
     }
 
-    /// With nothing in any cache: the filesystem was not mounted, and the daemon has just begun.
+    /// Mounts the file system with cold caches: the daemon is restarted, and the file system was
+    /// not mounted.
     fn cold(&mut self) -> Result<LoopMount> {
         self.millpond.stop()?;
         self.millpond.restart()?;
         LoopMount::mount(self.device()?, OPTIONS, &self.mounted)
     }
 
-    /// A figure of the pool's device of a class.
+    /// Returns a figure of the pool's device of a class.
     fn figure(&self, class: &str, pointer: &str) -> Result<f64> {
         let pool = self.millpond.control()?.get(&format!("/v1/pools/{POOL}"))?;
         let devices = pool.get("devices").and_then(Value::as_array).context("the pool lists no devices")?;
@@ -126,7 +127,7 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, name: &str, small: Opti
     let drives = Drives::start(workspace.path(), &[format!("{HDD}={}", 2 * size + (2 << 30)), format!("{SSD}={}", size + (2 << 30))])?;
     let mut scene = open(workspace.path(), &drives.files(), size, small, mounted)?;
     let device = scene.device()?;
-    // inode tables that hold nothing are not written: a volume reads zeros there anyway
+    // empty inode tables are not written: a new volume reads as zeroes there anyway
     device.format("ext4", &["-q", "-F", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard"])?;
     let mount = LoopMount::mount(device, OPTIONS, &scene.mounted)?;
     timed(results, rep, name, WRITE, count, || tree.write())?;

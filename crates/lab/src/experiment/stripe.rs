@@ -1,5 +1,6 @@
-//! `stripe`: four devices capped at 50 MB/s each, one after the other or striped, with stripes of several sizes: 512 KiB sequential writes of 16 jobs.
-//! The peer is what LVM does, on simulated drives of the same rate.
+//! `stripe`: four devices capped at 50 MB/s each, linear or striped with several stripe units:
+//! sequential 512 KiB writes of 16 jobs. The peer is a model of LVM on simulated drives of the same
+//! rate.
 
 use super::Setup;
 use crate::peer::{Contender, DISK, Drives, Millpond, POOL, Qsd, fio, make, millpond_binary};
@@ -13,9 +14,9 @@ const CAP: f64 = 50.0; // MB/s, of 10^6 bytes
 const SECONDS: f64 = 60.0;
 const LEAST_SECONDS: f64 = 2.0;
 const JOBS: u64 = 16;
-/// A device of this pool is busy when it wrote more than this part of what all wrote.
+/// A device counts as busy if it wrote more than this share of all written bytes.
 const BUSY: f64 = 0.05;
-/// What LVM does with the devices, and `qemu-storage-daemon` over it.
+/// Name of the peer: `qemu-storage-daemon` on devices combined as LVM combines them.
 const MAPPED: &str = "lvm, modelled";
 const LINEAR: &str = "linear";
 const STRIPED: &str = "stripe, 64 KiB";
@@ -28,7 +29,6 @@ const LAYOUTS: [(&str, &[&str]); 6] = [
     ("stripe, 1 MiB", &["stripe", "-i", "4", "-I", "1m"]),
 ];
 
-/// See the module.
 pub fn run_stripe(setup: &Setup, results: &mut Results) -> Result<()> {
     if find_tool("fio").is_none() {
         results.leave_out("fio is not installed");
@@ -49,7 +49,7 @@ pub fn run_stripe(setup: &Setup, results: &mut Results) -> Result<()> {
                 results.leave_out(&refusal);
                 return Ok(());
             }
-            // the article's two; the other sizes were left untested there
+            // only the two cases that the article measured
             if matches!(theirs, Some(Ok(()))) && [LINEAR, STRIPED].contains(case) {
                 mapped(setup, results, rep, case, secs).with_context(|| format!("{case} of {MAPPED}"))?;
             }
@@ -72,7 +72,8 @@ pub fn run_stripe(setup: &Setup, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of a job's part: together twice what can be written in the time at the full speed of all devices.
+/// Returns the bytes of a job's range: all ranges together are twice the bytes that all devices can
+/// write in the time.
 fn part(secs: f64) -> u64 {
     (((secs * CAP * 1e6 * DEVICES as f64) as u64 * 2).max(512 << 20) / JOBS) >> 20 << 20
 }
@@ -106,14 +107,14 @@ fn mapped(setup: &Setup, results: &mut Results, rep: usize, case: &str, secs: f6
     server.stop()
 }
 
-/// Measures one layout; what the daemon said when it refused to cap a device.
+/// Measures one layout. Returns the daemon's message if it refused to cap a device.
 fn one(setup: &Setup, results: &mut Results, rep: usize, case: &str, layout: &[&str], secs: f64) -> Result<Option<String>> {
     let workspace = Workspace::new(&setup.dir, "stripe")?;
     let mut millpond = Millpond::new(millpond_binary()?);
     millpond.start_empty(workspace.path())?;
     let size = part(secs);
     let devices: Vec<String> = (0..DEVICES).map(|n| workspace.path().join(format!("disk{n}")).display().to_string()).collect();
-    // a linear pool must not leave its first device in this time
+    // large enough that a linear pool writes only to its first device during this time
     let made: Vec<String> = devices.iter().map(|path| format!("{path}:{}", 2 * size * JOBS)).collect();
     let mut words = vec!["pool", "create", POOL];
     words.extend_from_slice(layout);
@@ -140,7 +141,7 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, case: &str, layout: &[&
     Ok(None)
 }
 
-/// Bytes written to each device since import.
+/// Returns the bytes written to each device since import.
 fn written(millpond: &Millpond) -> Result<Vec<f64>> {
     let pool = millpond.control()?.get(&format!("/v1/pools/{POOL}"))?;
     let devices = pool.get("devices").and_then(Value::as_array).context("the pool lists no devices")?;

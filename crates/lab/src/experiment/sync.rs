@@ -1,4 +1,5 @@
-//! `sync`: 4 KiB writes, each followed by a flush of its own, 16 in flight: what a database or a guest's journal does.
+//! `sync`: 4 KiB writes, each followed by its own flush, 16 in flight, like those of a database or
+//! a guest's journal.
 
 use super::sample::measure_into;
 use super::{Media, Setup};
@@ -11,7 +12,6 @@ const SIZE: u64 = 512 << 20;
 const FLUSH: &str = "4k write + flush x16";
 const FUA: &str = "4k FUA write x16";
 
-/// See the module.
 pub fn run(setup: &Setup, results: &mut Results) -> Result<()> {
     let names = setup.contenders(CONTENDERS, results);
     for rep in 0..setup.reps {

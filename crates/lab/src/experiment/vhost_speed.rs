@@ -1,5 +1,6 @@
-//! `vhost-speed`: how fast a volume is as a virtio disk over vhost-user, against a raw image that qemu-storage-daemon exports so. The load is a
-//! front end without a guest ([`crate::load::vhost`]), whose queue and driver cost little beside the servers.
+//! `vhost-speed`: measures a volume as a virtio disk over vhost-user, against a raw image that
+//! qemu-storage-daemon exports over vhost-user. The load is a front end without a guest
+//! ([`crate::load::vhost`]), whose own cost is small compared with that of the servers.
 
 use super::{Media, Setup};
 use crate::load::{self, Endpoint, LoadSpec, Mix};
@@ -18,11 +19,11 @@ const THEIRS: &str = "qsd-raw";
 const SIZE: u64 = 512 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Starts a server, takes all figures of a repetition, and ends it.
+/// Starts a server, measures all cases of a repetition, and stops the server.
 type Measurement = fn(&Setup, &mut Results, usize) -> Result<()>;
 
-/// Name, load, and whether the front end looks at its queue all the time. What was not written in small pieces is read first; then, as on
-/// disks in use, what was.
+/// Name, load, and whether the front end polls its queue. Reads before small writes come first;
+/// then, as on disks in use, reads after them.
 fn cases() -> Vec<(&'static str, LoadSpec, bool)> {
     let random = LoadSpec::random;
     vec![
@@ -38,7 +39,7 @@ fn cases() -> Vec<(&'static str, LoadSpec, bool)> {
     ]
 }
 
-/// Figures of all cases on the disk behind a socket.
+/// Measures all cases on the disk behind a socket.
 fn measure(setup: &Setup, results: &mut Results, rep: usize, name: &str, socket: &Path, pid: u32) -> Result<()> {
     load::run(&Endpoint::vhost_user(socket, false), &LoadSpec::fill()).with_context(|| format!("filling {name}"))?;
     for (case, spec, poll) in cases() {
@@ -86,7 +87,6 @@ fn theirs(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
     measured
 }
 
-/// See the module.
 pub fn run(setup: &Setup, results: &mut Results) -> Result<()> {
     let wanted = |name: &str| setup.peers.is_empty() || setup.peers.iter().any(|peer| peer == name);
     let mut able: Vec<Measurement> = Vec::new();
@@ -103,7 +103,7 @@ pub fn run(setup: &Setup, results: &mut Results) -> Result<()> {
     for rep in 0..setup.reps {
         results.say(&format!("repetition {} of {}", rep + 1, setup.reps));
         for turn in 0..able.len() {
-            // nobody is always first
+            // rotate the order, so that no target is always first
             if let Some(contender) = able.get((turn + rep) % able.len()) {
                 contender(setup, results, rep)?;
             }

@@ -1,4 +1,5 @@
-//! `monitor`: processors, memory, disks and our own counters, a line of CSV per second, while a load runs with none, one and two snapshots.
+//! `monitor`: records processors, memory, disks and Millpond's counters as a line of CSV per
+//! second, while a load runs with none, one and two snapshots.
 
 use super::Setup;
 use crate::load::{LoadSpec, Mix, run};
@@ -15,7 +16,6 @@ fn case(snapshots: u32) -> String {
     format!("8k half reads 2x16, {snapshots} snapshots")
 }
 
-/// See the module.
 pub fn run_monitor(setup: &Setup, results: &mut Results) -> Result<()> {
     let names = setup.contenders(&CONTENDERS, results);
     let secs = (SECONDS * setup.scale.min(1.0)).max(LEAST_SECONDS);
@@ -29,7 +29,7 @@ pub fn run_monitor(setup: &Setup, results: &mut Results) -> Result<()> {
             for snapshots in 0..=2 {
                 if snapshots > 0 {
                     if name == "qsd-raw" {
-                        break; // it has none
+                        break; // `qsd-raw` has no snapshots
                     }
                     open.contender.snapshot(&format!("s{snapshots}"))?;
                 }

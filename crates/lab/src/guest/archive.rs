@@ -1,8 +1,9 @@
-//! Writes the "newc" archives that Linux takes as an initial file system (kernel docs: driver-api/early-userspace/buffer-format).
+//! Writer for "newc" cpio archives, which Linux accepts as initramfs (kernel docs:
+//! driver-api/early-userspace/buffer-format).
 
 use std::collections::BTreeSet;
 
-/// An archive being made.
+/// An archive under construction.
 #[derive(Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -11,13 +12,13 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Adds a file and the directories above it. The path is relative, mode as in `chmod`.
+    /// Adds a file and its parent directories. `path` is relative; `mode` is that of `chmod`.
     pub fn file(&mut self, path: &str, mode: u32, content: &[u8]) {
         self.parents(path);
         self.entry(path, 0o100_000 | mode, content);
     }
 
-    /// Adds an empty directory.
+    /// Adds an empty directory and its parent directories.
     pub fn directory(&mut self, path: &str) {
         self.parents(path);
         if self.directories.insert(path.to_owned()) {
@@ -25,7 +26,7 @@ impl Archive {
         }
     }
 
-    /// The whole archive.
+    /// Returns the complete archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes
@@ -45,7 +46,8 @@ impl Archive {
         self.entries += 1;
         let size = u32::try_from(content.len()).expect("no file of the initramfs is that large");
         let name_size = u32::try_from(name.len() + 1).expect("a short name");
-        // inode, mode, uid, gid, links, mtime, size, device major and minor, rdev major and minor, name size, check
+        // inode, mode, uid, gid, links, mtime, size, device major and minor, rdev major and minor,
+        // name size, check
         let fields = [self.entries, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {

@@ -1,4 +1,4 @@
-//! The guest's kernel and the drivers that it needs, from what Debian's linux-image-cloud-amd64 installed.
+//! The guest's kernel and its modules, as Debian's linux-image-cloud-amd64 installs them.
 
 use crate::process::find_tool;
 use anyhow::{Context, Result, ensure};
@@ -8,13 +8,13 @@ use std::process::Command;
 
 /// A kernel image and its modules.
 pub struct Kernel {
-    /// The image.
+    /// Path of the kernel image.
     pub image: PathBuf,
     modules: PathBuf,
 }
 
 impl Kernel {
-    /// The newest installed one; the cloud flavour before others, for it boots fastest.
+    /// Finds the newest installed kernel; prefers the cloud flavour, which boots fastest.
     ///
     /// # Errors
     /// There is none, or it cannot be read.
@@ -33,10 +33,11 @@ impl Kernel {
         Ok(Kernel { image, modules: Path::new("/lib/modules").join(version) })
     }
 
-    /// The modules by these names and all they depend on, in loading order; what is built in is left out.
+    /// Returns the named modules and their dependencies, in loading order. Names that are no
+    /// module, for example because they are built in, are skipped.
     ///
     /// # Errors
-    /// One cannot be read.
+    /// A module cannot be read.
     pub fn modules(&self, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
         let table = fs::read_to_string(self.modules.join("modules.dep")).context("reading modules.dep")?;
         let mut order: Vec<&str> = Vec::new();
@@ -52,7 +53,8 @@ impl Kernel {
         order.into_iter().map(|path| Ok((path.rsplit('/').next().unwrap_or(path).to_owned(), self.read(path)?))).collect()
     }
 
-    /// Newer Debians compress modules, and the guest's loader knows no compression.
+    /// Reads a module and decompresses it: newer versions of Debian compress modules, and the
+    /// guest's loader cannot.
     fn read(&self, module: &str) -> Result<Vec<u8>> {
         let path = self.modules.join(module);
         let tool = match path.extension().and_then(|e| e.to_str()) {

@@ -1,4 +1,5 @@
-//! A guest with a filesystem on its one disk, that writes files when it is told to. Its console is the door: a line in, a line out.
+//! A guest with a file system on its only disk that writes files on command. Its serial console
+//! takes a command per line and answers in lines.
 
 use super::{Archive, Kernel};
 use crate::load::{Content, Endpoint, Round};
@@ -13,7 +14,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Every command is answered by `DONE`, its figures before; a failure by `FAILED`. `$SECTORS` are of the filesystem, in units of 512 bytes.
+/// Init script of the guest. Every command is answered by `DONE`, after lines with its figures, or
+/// by `FAILED`. `$SECTORS` is the size of the file system in units of 512 bytes.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys /dev /mnt /tmp /run
 /bin/busybox --install -s /bin
@@ -52,24 +54,27 @@ while read word one two; do
   esac
 done
 "#;
-/// A round of files takes long at full scale, on a slow peer.
+/// A round of files takes long at full scale on a slow peer.
 const PATIENCE: Duration = Duration::from_secs(3600);
 const BOOT: Duration = Duration::from_secs(180);
-/// With KVM a guest boots in a second or two; where it hangs, it is emulated instead.
+/// Time for a guest to boot with KVM, which usually takes a second or two; after it, guests are
+/// emulated.
 const KVM_BOOT: Duration = Duration::from_secs(20);
-/// Memory of the guest in MiB: less than the files of a full run, so that they cannot stay in it.
+/// Memory of the guest in MiB: less than the files of a full run, so that its page cache cannot
+/// hold them.
 const MEMORY: u32 = 1024;
 const PROGRAMS: [&str; 4] = ["qemu-system-x86_64", "busybox", "mke2fs", "ldd"];
 
-/// Set when a guest did not boot with KVM; the next ones do not try.
+/// Set when a guest failed to boot with KVM; later guests do not try it.
 static KVM_FAILS: AtomicBool = AtomicBool::new(false);
 
-/// What lies between the guest's filesystem and its disk.
+/// Layer between the guest's file system and its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapper {
-    /// Nothing.
+    /// No layer.
     None,
-    /// The kernel's device mapper with snapshots, as LVM uses it. The disk needs three times the room.
+    /// The kernel's device mapper with snapshots, as LVM uses it. The disk must have three times
+    /// the size of the file system.
     Snapshots,
 }
 
@@ -83,10 +88,10 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Whether one can be booted here.
+    /// Checks whether a guest can boot here.
     ///
     /// # Errors
-    /// What is missing.
+    /// A requirement that is missing.
     pub fn check(mapper: Mapper) -> Result<()> {
         if let Some(missing) = PROGRAMS.iter().find(|program| find_tool(program).is_none()) {
             bail!("{missing} is not installed");
@@ -99,7 +104,8 @@ impl Guest {
         Ok(())
     }
 
-    /// Boots it with the export as its disk and makes a filesystem of `bytes` on it. With KVM, where that is there and works.
+    /// Boots a guest with the export as its disk and makes a file system of `bytes` on it. Uses KVM
+    /// if it works, else emulation.
     ///
     /// # Errors
     /// A program is missing, QEMU does not start, or the guest fails.
@@ -107,13 +113,14 @@ impl Guest {
         if !KVM_FAILS.load(Ordering::Relaxed) {
             match Guest::boot_by("kvm", dir, endpoint, bytes, mapper) {
                 Ok(guest) => return Ok(guest),
-                Err(_) => KVM_FAILS.store(true, Ordering::Relaxed), // the reason is QEMU's and the host's; the emulation tells if it is the guest's
+                // maybe QEMU or the host is the reason; if it is the guest, emulation fails too
+                Err(_) => KVM_FAILS.store(true, Ordering::Relaxed),
             }
         }
         Guest::boot_by("tcg", dir, endpoint, bytes, mapper)
     }
 
-    /// Whether guests had to be emulated, which makes them many times slower.
+    /// Whether guests are emulated, which makes them many times slower.
     pub fn are_emulated() -> bool {
         KVM_FAILS.load(Ordering::Relaxed)
     }
@@ -155,12 +162,12 @@ impl Guest {
         Ok(guest)
     }
 
-    /// QEMU's process.
+    /// Process id of QEMU.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Writes every file once, from a cold cache.
+    /// Writes every file once, with cold caches.
     ///
     /// # Errors
     /// The guest failed.
@@ -171,16 +178,16 @@ impl Guest {
         serde_json::from_str(&round).context("the guest's figures are no JSON")
     }
 
-    /// Reads every file and compares it.
+    /// Reads and verifies every file.
     ///
     /// # Errors
-    /// One holds something else.
+    /// A file has other content, or the guest failed.
     pub fn verify(&mut self, count: u64, content: Content) -> Result<()> {
         self.tell(&format!("check {count} {content}"))?;
         self.expect("DONE", PATIENCE).map(|_| ())
     }
 
-    /// Takes the n-th snapshot (from 1) with the guest's own device mapper.
+    /// Takes the n-th snapshot (from 1) with the guest's device mapper.
     ///
     /// # Errors
     /// The guest failed.
@@ -189,10 +196,10 @@ impl Guest {
         self.expect("DONE", BOOT).map(|_| ())
     }
 
-    /// Unmounts and turns it off.
+    /// Unmounts the file system and powers the guest off.
     ///
     /// # Errors
-    /// It does not go.
+    /// The guest or QEMU does not end cleanly.
     pub fn off(mut self) -> Result<()> {
         self.tell("off")?;
         self.expect("DONE", BOOT)?;
@@ -205,7 +212,7 @@ impl Guest {
         writeln!(self.console, "{line}").context("speaking to the guest")
     }
 
-    /// Waits for a line that starts so; returns the rest of it.
+    /// Waits for a line that starts with `start`; returns the rest of the line.
     fn expect(&mut self, start: &str, patience: Duration) -> Result<String> {
         let end = Instant::now() + patience;
         loop {

@@ -1,4 +1,4 @@
-//! A guest under QEMU: a Debian kernel, busybox, and this program itself, which writes files there.
+//! A guest under QEMU: a Debian kernel, busybox, and this program, which writes the files.
 
 mod archive;
 mod kernel;

@@ -1,7 +1,7 @@
-//! One pipelined NBD connection with a fixed number of request slots.
+//! A pipelined NBD connection with a fixed number of request slots.
 //!
-//! Requests are queued with [`Client::submit`], sent together by [`Client::kick`], and completions are gathered by
-//! [`Client::wait`], which also goes on sending while the server's side of the socket is full.
+//! [`Client::submit`] queues a request, [`Client::kick`] sends queued requests, and
+//! [`Client::wait`] collects completions; it also continues to send when the socket was full.
 
 use super::endpoint::{Endpoint, Stream};
 use super::reply::{self, Content};
@@ -13,14 +13,14 @@ use std::io::{self, IoSlice, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
 const INBOX_BYTES: usize = 256 << 10; // one receive takes the replies of a deep queue of small reads
-const MAX_SLICES: usize = 64; // per send; far below the kernel's 1,024
+const MAX_SLICES: usize = 64; // per send; far below the kernel's limit of 1,024
 
-/// A finished request.
+/// A completed request.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
-    /// The slot it was submitted in.
+    /// Slot of the request.
     pub slot: usize,
-    /// NBD error number, 0 = success.
+    /// NBD error number; 0 is success.
     pub error: u32,
 }
 
@@ -31,7 +31,7 @@ struct Slot {
     offset: u64,
     length: usize,
     busy: bool,
-    error: u32, // of the pieces of its reply so far
+    error: u32, // of the chunks of its reply so far
 }
 
 impl Slot {
@@ -40,7 +40,7 @@ impl Slot {
     }
 }
 
-/// A connection in transmission phase.
+/// An NBD connection in the transmission phase.
 pub struct Client {
     stream: Stream,
     info: wire::ExportInfo,
@@ -48,25 +48,26 @@ pub struct Client {
     dialect: Dialect,
     slots: Vec<Slot>,
     unsent: VecDeque<usize>,
-    first_sent: usize, // bytes of the first unsent request that went out already
+    first_sent: usize, // bytes of the first unsent request that were sent already
     inbox: Vec<u8>,
     read_at: usize,
     filled: usize,
 }
 
 impl Client {
-    /// Connects; `depth` requests of up to `max_bytes` may be in flight. `fua` marks every write.
+    /// Connects with up to `depth` requests of up to `max_bytes` bytes in flight. With `fua`, every
+    /// write has the FUA flag.
     ///
     /// # Errors
-    /// Nobody listens, the server speaks another protocol, or it does not know the export.
+    /// The server cannot be reached, speaks another protocol, or does not have the export.
     pub fn connect(endpoint: &Endpoint, depth: usize, max_bytes: usize, fua: bool) -> io::Result<Client> {
         Client::connect_in(Dialect::Simple, endpoint, depth, max_bytes, fua)
     }
 
-    /// As [`Client::connect`], in other words.
+    /// Connects like [`Client::connect`], with another dialect of the protocol.
     ///
     /// # Errors
-    /// The same, or the server does not know these words.
+    /// Those of [`Client::connect`], or the server does not support the dialect.
     pub fn connect_in(dialect: Dialect, endpoint: &Endpoint, depth: usize, max_bytes: usize, fua: bool) -> io::Result<Client> {
         let mut stream = endpoint.open()?;
         let info = wire::handshake(&mut stream, endpoint.export(), dialect)?;
@@ -86,30 +87,32 @@ impl Client {
         })
     }
 
-    /// Bytes of the export.
+    /// Size of the export in bytes.
     pub fn size(&self) -> u64 {
         self.info.size
     }
 
-    /// Transmission flags as announced.
+    /// Transmission flags of the export.
     pub fn flags(&self) -> u16 {
         self.info.flags
     }
 
-    /// The socket once more: shut down, it ends the connection as the death of this process would, with requests in flight and no goodbye.
+    /// Duplicates the socket. Shutting it down ends the connection like the death of this process:
+    /// with requests in flight and without a disconnect request.
     ///
     /// # Errors
-    /// No more descriptors.
+    /// The process has no free file descriptors.
     pub fn socket(&self) -> io::Result<OwnedFd> {
         self.stream.as_fd().try_clone_to_owned()
     }
 
-    /// The data of a slot: to be filled before a write, to be read after a read.
+    /// Data buffer of a slot: filled before a write, valid after a read.
     pub fn data(&mut self, slot: usize) -> &mut [u8] {
         &mut self.slots[slot].data
     }
 
-    /// Queues a request in a slot that is not in flight. `length` bytes at `offset`; both are ignored by a flush.
+    /// Queues a request for `length` bytes at `offset` in a free slot; a flush ignores both. Panics
+    /// if the slot is in flight.
     pub fn submit(&mut self, slot: usize, op: Op, offset: u64, length: usize) {
         let entry = &mut self.slots[slot];
         assert!(!entry.busy, "slot {slot} is in flight");
@@ -120,7 +123,7 @@ impl Client {
         self.unsent.push_back(slot);
     }
 
-    /// Sends what can be sent without waiting.
+    /// Sends queued requests as far as possible without blocking.
     ///
     /// # Errors
     /// The connection broke.
@@ -128,10 +131,11 @@ impl Client {
         self.send().map(|_| ())
     }
 
-    /// Waits until at least one request is done and appends all that are.
+    /// Waits until at least one request is done, and appends all completions to `done`.
     ///
     /// # Errors
-    /// The connection broke or the server spoke nonsense; what was in flight is then undecided.
+    /// The connection broke or the server violated the protocol; the results of requests in flight
+    /// are then unknown.
     pub fn wait(&mut self, done: &mut Vec<Done>) -> io::Result<()> {
         let before = done.len();
         while done.len() == before {
@@ -155,10 +159,10 @@ impl Client {
         Ok(())
     }
 
-    /// One request, waited for. No other may be in flight.
+    /// Executes a single request and waits for it. No other request may be in flight.
     ///
     /// # Errors
-    /// The connection broke, or the server answered with an error number.
+    /// The connection broke, or the server returned an error.
     pub fn call(&mut self, op: Op, offset: u64, length: usize) -> io::Result<()> {
         let mut done = Vec::with_capacity(1);
         self.submit(0, op, offset, length);
@@ -170,7 +174,7 @@ impl Client {
         }
     }
 
-    /// Sends until the socket is full; true when nothing is left.
+    /// Sends until the socket is full; returns true when everything was sent.
     fn send(&mut self) -> io::Result<bool> {
         while !self.unsent.is_empty() {
             let mut slices = [IoSlice::new(&[]); MAX_SLICES];
@@ -252,7 +256,7 @@ impl Client {
     }
 }
 
-/// Fills `data` with what is `here`, and reads the rest; gives how many bytes were here.
+/// Copies the bytes of `here` into `data` and reads the rest; returns how many bytes were copied.
 fn fill(stream: &mut Stream, data: &mut [u8], here: &[u8]) -> io::Result<usize> {
     let count = here.len().min(data.len());
     data[..count].copy_from_slice(&here[..count]);
@@ -262,6 +266,7 @@ fn fill(stream: &mut Stream, data: &mut [u8], here: &[u8]) -> io::Result<usize> 
 
 impl Drop for Client {
     fn drop(&mut self) {
-        let _ = self.stream.write_all(wire::disconnect(self.dialect).bytes()); // the server sees the end of the stream anyway
+        // errors are ignored: the server sees the end of the stream anyway
+        let _ = self.stream.write_all(wire::disconnect(self.dialect).bytes());
     }
 }

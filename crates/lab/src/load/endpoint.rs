@@ -1,4 +1,4 @@
-//! Where a server listens, and the byte stream to it.
+//! Address of a server, and the byte stream to it.
 
 use anyhow::{Context, Result};
 use std::fmt;
@@ -9,8 +9,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// An export of a server: `nbd:/path/to/socket[?export]`, `nbd:host:port[?export]`, or `vhost-user:/path/to/socket[?poll]`, where `poll` says to
-/// look at the queue all the time instead of sleeping until there is an answer.
+/// An export of a server: `nbd:/path/to/socket[?export]`, `nbd:host:port[?export]`, or
+/// `vhost-user:/path/to/socket[?poll]`, where `poll` means to poll the queue instead of sleeping
+/// until the back end notifies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     address: Address,
@@ -30,12 +31,12 @@ impl Endpoint {
         Endpoint { address: Address::Unix(socket.to_owned()), export: export.to_owned() }
     }
 
-    /// The disk of a vhost-user back end.
+    /// The disk of a vhost-user back end; `poll` as in the text form.
     pub fn vhost_user(socket: &Path, poll: bool) -> Endpoint {
         Endpoint { address: Address::Vhost { socket: socket.to_owned(), poll }, export: String::new() }
     }
 
-    /// The socket of a vhost-user back end, and whether its queue is looked at all the time; `None` for NBD.
+    /// Socket of a vhost-user back end, and whether its queue is polled; `None` for NBD.
     pub(super) fn vhost(&self) -> Option<(&Path, bool)> {
         match &self.address {
             Address::Vhost { socket, poll } => Some((socket, *poll)),
@@ -48,16 +49,16 @@ impl Endpoint {
         &self.export
     }
 
-    /// The same address in the form that `qemu-img`, `nbdinfo`, `nbdcopy` and `fio` take.
+    /// Returns the address in the form of `qemu-img`, `nbdinfo`, `nbdcopy` and `fio`.
     pub fn uri(&self) -> String {
         match &self.address {
             Address::Unix(path) => format!("nbd+unix:///{}?socket={}", self.export, path.display()),
             Address::Tcp(address) => format!("nbd://{address}/{}", self.export),
-            Address::Vhost { .. } => self.to_string(), // none of these tools takes it
+            Address::Vhost { .. } => self.to_string(), // none of these tools supports vhost-user
         }
     }
 
-    /// The unix socket, if it is one.
+    /// The unix socket; `None` for TCP.
     pub fn socket(&self) -> Option<&Path> {
         match &self.address {
             Address::Unix(path) | Address::Vhost { socket: path, .. } => Some(path),
@@ -75,7 +76,8 @@ impl Endpoint {
             }
             Address::Vhost { .. } => return Err(io::Error::new(io::ErrorKind::Unsupported, "vhost-user is no byte stream")),
         };
-        const SOCKET_BUFFER: usize = 4 << 20; // holds a deep queue of large writes, so that sending seldom waits
+        // holds a deep queue of large writes, so that sending rarely blocks
+        const SOCKET_BUFFER: usize = 4 << 20;
         rustix::net::sockopt::set_socket_send_buffer_size(&stream, SOCKET_BUFFER)?;
         rustix::net::sockopt::set_socket_recv_buffer_size(&stream, SOCKET_BUFFER)?;
         Ok(stream)

@@ -1,4 +1,5 @@
-//! The load of files: many of 100 KB, a hundred to a directory, created and then rewritten in place, round after round.
+//! A load of files: many files of 100 KB, a hundred per directory, created and then rewritten in
+//! place, round after round.
 
 use super::{Latency, Rng};
 use anyhow::{Context, Result, ensure};
@@ -10,32 +11,32 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Instant;
 
-/// Bytes of a file.
+/// Size of a file in bytes.
 pub const FILE_BYTES: usize = 102_400;
-/// Files of a directory.
+/// Files per directory.
 pub const FILES_PER_DIRECTORY: u64 = 100;
 
-/// What is written.
+/// Content of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// This byte alone.
+    /// This byte, repeated.
     Byte(u8),
-    /// Random bytes of this seed, another piece of them in each file: nothing to compress.
+    /// Incompressible: random bytes of this seed, another part of them in each file.
     Random(u64),
 }
 
-/// What a round took.
+/// Result of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Round {
-    /// Seconds until all of it was on the disk.
+    /// Seconds until all files were on the disk.
     pub secs: f64,
     /// Files written per second.
     pub files_s: f64,
-    /// Of opening, writing and closing one file.
+    /// Latency of opening, writing and closing a file.
     pub latency: Latency,
 }
 
-/// Files below a directory.
+/// A set of files below a directory.
 #[derive(Clone, Debug)]
 pub struct FileSet {
     dir: PathBuf,
@@ -43,17 +44,17 @@ pub struct FileSet {
 }
 
 impl FileSet {
-    /// `count` files below `dir`, none made yet.
+    /// Describes `count` files below `dir`; creates nothing.
     pub fn new(dir: &Path, count: u64) -> FileSet {
         FileSet { dir: dir.to_owned(), count }
     }
 
-    /// Bytes of all.
+    /// Total bytes of `count` files.
     pub fn bytes(count: u64) -> u64 {
         count * FILE_BYTES as u64
     }
 
-    /// Writes every file once, makes it where it is not there, and waits until the filesystem has written it all.
+    /// Writes every file once, creating it if missing, and waits until the file system is synced.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -89,10 +90,10 @@ impl FileSet {
         self.dir.join(format!("d{:05}/f{number:07}", number / FILES_PER_DIRECTORY))
     }
 
-    /// Reads every file and compares it with what was written.
+    /// Reads every file and compares it with its content.
     ///
     /// # Errors
-    /// One cannot be read, or holds something else.
+    /// A file cannot be read, or has other content.
     pub fn check(&self, content: Content) -> Result<()> {
         let pool = content.pool();
         for number in 0..self.count {
@@ -126,7 +127,7 @@ impl fmt::Display for Content {
 }
 
 impl Content {
-    /// Twice the bytes of a file, of which each takes a piece.
+    /// Bytes of twice the size of a file; each file uses a part of them.
     fn pool(self) -> Vec<u8> {
         let mut pool = vec![0; 2 * FILE_BYTES];
         match self {

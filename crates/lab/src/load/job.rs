@@ -12,21 +12,22 @@ use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const GRAIN: usize = 4096; // every 4 KiB written carry their place and a stamp, so that no two are equal
-const MAX_ERRORS: u64 = 100; // a server that refuses this many will refuse the rest
+// every 4 KiB written contain their position and a stamp, so that no two are equal
+const GRAIN: usize = 4096;
+const MAX_ERRORS: u64 = 100; // a server that refuses this many requests will refuse the rest
 
-/// Runs until the spec's end.
+/// Runs a load until the end that its spec defines. Requests that the server refuses are counted.
 ///
 /// # Errors
-/// The server is not there, the range does not fit the export, or the connection broke. Requests that the server refuses are counted.
+/// The server cannot be reached, the range does not fit into the export, or the connection broke.
 pub fn run(endpoint: &Endpoint, spec: &LoadSpec) -> Result<LoadResult> {
     run_until(endpoint, spec, &AtomicBool::new(false))
 }
 
-/// Runs until the spec's end or until `stop` is set.
+/// Runs a load until the end that its spec defines, or until `stop` is set.
 ///
 /// # Errors
-/// As [`run`].
+/// Those of [`run`].
 pub fn run_until(endpoint: &Endpoint, spec: &LoadSpec, stop: &AtomicBool) -> Result<LoadResult> {
     let mut links = Vec::new();
     for _ in 0..spec.jobs.max(1) {
@@ -93,7 +94,7 @@ fn merge(spec: &LoadSpec, begin: Instant, elapsed: Duration, stopped: bool, outc
 }
 
 fn histogram() -> Histogram<u64> {
-    // 1 ns to an hour at three significant digits
+    // 1 ns to one hour with three significant digits
     Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("constant bounds are valid")
 }
 
@@ -174,7 +175,7 @@ impl<'a> Job<'a> {
         Ok(self.outcome)
     }
 
-    /// Queues the next request in a free slot; false when there is none left.
+    /// Queues the next request in a free slot; false if there are no more requests.
     fn start(&mut self, slot: usize, now: Instant) -> Result<bool> {
         let Some((op, block)) = self.picker.next() else { return Ok(false) };
         let offset = self.spec.offset + block * self.spec.block as u64;
@@ -223,13 +224,13 @@ fn mark(data: &mut [u8], offset: u64, stamp: u64) {
     }
 }
 
-/// CPU time of the calling thread; zero where the kernel does not tell.
+/// CPU time of the calling thread; zero if the kernel does not report it.
 fn thread_cpu() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     Duration::from_nanos(text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0))
 }
 
-/// Chooses operation and block, one request after the other.
+/// Chooses operation and block of each request.
 struct Picker {
     mix: Mix,
     access: Access,

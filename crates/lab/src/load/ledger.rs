@@ -1,27 +1,29 @@
-//! Self-identifying blocks and the memory of what was acknowledged: after a crash every block says which write it holds.
+//! Self-identifying blocks, and a record of acknowledged versions: after a crash, every block
+//! identifies the write whose data it has.
 
 use super::random::Rng;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"MPLEDGER");
 const HEAD: usize = 32;
 
-/// What a block turned out to hold.
+/// Result of checking a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// A version at least as new as the last acknowledged one, whole.
+    /// The block has this version, which is at least the newest acknowledged one.
     Kept(u64),
-    /// An older version than the last acknowledged one: that write is lost.
+    /// The block has an older version than the newest acknowledged one: that write is lost.
     Lost {
-        /// What is there (0 = never written).
+        /// Version found (0 = never written).
         found: u64,
-        /// What was acknowledged.
+        /// Newest acknowledged version.
         acknowledged: u64,
     },
-    /// No version that this client ever wrote there: torn, foreign or misplaced data.
+    /// The data is no version that this client wrote to the block: torn, foreign or misplaced.
     Wrong,
 }
 
-/// Versions of every block of a range: the newest sent and the newest acknowledged. Version 0 is "never written", all zeroes.
+/// Newest sent and newest acknowledged version of every block of a range. Version 0 is "never
+/// written", all zeroes.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     run: u64,
@@ -31,7 +33,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// For `blocks` blocks that are all zeroes now. `run` tells two ledgers apart.
+    /// Makes a ledger for `blocks` blocks that are all zeroes now. `run` distinguishes ledgers.
     pub fn new(run: u64, blocks: usize, block_bytes: usize) -> Ledger {
         assert!(block_bytes >= HEAD + 8, "a block must hold its identity");
         Ledger { run, block_bytes, sent: vec![0; blocks], acknowledged: vec![0; blocks] }
@@ -42,12 +44,12 @@ impl Ledger {
         self.sent.len()
     }
 
-    /// Bytes of a block.
+    /// Size of a block in bytes.
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
     }
 
-    /// Fills `data` with the next version of a block and remembers that it is being sent.
+    /// Fills `data` with the next version of a block and records it as sent; returns the version.
     pub fn write(&mut self, block: usize, data: &mut [u8]) -> u64 {
         self.sent[block] += 1;
         let version = self.sent[block];
@@ -55,22 +57,23 @@ impl Ledger {
         version
     }
 
-    /// The server acknowledged this version.
+    /// Records that the server acknowledged a version.
     pub fn acknowledge(&mut self, block: usize, version: u64) {
         self.acknowledged[block] = self.acknowledged[block].max(version);
     }
 
-    /// Newest acknowledged version of a block.
+    /// Returns the newest acknowledged version of a block.
     pub fn acknowledged(&self, block: usize) -> u64 {
         self.acknowledged[block]
     }
 
-    /// Judges what was read; anything between the newest acknowledged and the newest sent version is right.
+    /// Judges data that was read: any version from the newest acknowledged to the newest sent one
+    /// is right.
     pub fn judge(&self, block: usize, data: &[u8]) -> Verdict {
         self.judge_between(block, data, self.acknowledged[block], self.sent[block])
     }
 
-    /// Judges a state that was frozen when versions `at_least` to `at_most` could be there: a snapshot.
+    /// Judges data of a snapshot, in which versions `at_least` to `at_most` are right.
     pub fn judge_between(&self, block: usize, data: &[u8], at_least: u64, at_most: u64) -> Verdict {
         let Some(found) = self.version_of(block, data) else { return Verdict::Wrong };
         if found > at_most {
@@ -82,12 +85,13 @@ impl Ledger {
         }
     }
 
-    /// What was read becomes the new truth: versions that were sent and not acknowledged are decided by what is there.
+    /// Takes the version that was read as the acknowledged one, which decides the fate of
+    /// unacknowledged writes.
     pub fn settle(&mut self, block: usize, version: u64) {
         self.acknowledged[block] = version;
     }
 
-    /// Newest acknowledged version of every block, and newest sent, as they are now.
+    /// Returns the newest acknowledged and the newest sent version of every block.
     pub fn bounds(&self) -> (Vec<u64>, Vec<u64>) {
         (self.acknowledged.clone(), self.sent.clone())
     }

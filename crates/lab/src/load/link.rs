@@ -1,4 +1,4 @@
-//! What a load goes through: an NBD connection, or the queue of a vhost-user disk.
+//! The connection of a load: NBD, or the queue of a vhost-user disk.
 
 use super::client::{Client, Done};
 use super::endpoint::Endpoint;
@@ -7,7 +7,7 @@ use super::vhost::Disk;
 use super::wire::Op;
 use anyhow::{Context, Result, ensure};
 
-/// A way to a disk with a fixed number of request slots. See [`Client`] for what the methods do.
+/// A connection to a disk with a fixed number of request slots. [`Client`] documents the methods.
 pub(super) enum Link {
     Nbd(Box<Client>),
     Vhost(Box<Disk>),
@@ -28,7 +28,7 @@ impl Link {
         Ok(Link::Vhost(Box::new(Disk::connect(socket, spec.depth, spec.block, poll).with_context(connecting)?)))
     }
 
-    /// Bytes of the disk.
+    /// Size of the disk in bytes.
     pub fn size(&self) -> u64 {
         match self {
             Link::Nbd(client) => client.size(),

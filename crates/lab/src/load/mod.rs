@@ -1,4 +1,5 @@
-//! Load over NBD or vhost-user from one process: pipelined, cheap enough not to be the bottleneck, latencies by histogram.
+//! Load generator for NBD and vhost-user in one process: pipelined, cheap enough not to be the
+//! bottleneck, with latency histograms.
 
 mod client;
 mod endpoint;

@@ -1,11 +1,12 @@
-//! Random numbers that are the same on every machine for the same seed: choices, permutations, skew.
+//! Random numbers that are the same on every machine for the same seed: uniform numbers,
+//! permutations, Zipf ranks.
 
-/// xorshift64*: fast, not for secrets.
+/// xorshift64*: fast, not for cryptography.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator; every seed is fine.
+    /// Makes a generator; every seed is valid.
     pub fn new(seed: u64) -> Rng {
         let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         for _ in 0..4 {
@@ -14,7 +15,7 @@ impl Rng {
         rng
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     #[expect(clippy::should_implement_trait, reason = "an endless source is no iterator")]
     pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
@@ -23,12 +24,12 @@ impl Rng {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// Uniform in `0..bound`; 0 for a bound of 0.
+    /// Returns a uniform number in `0..bound`; 0 for a bound of 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Uniform in `0.0..1.0`.
+    /// Returns a uniform number in `0.0..1.0`.
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -42,7 +43,8 @@ impl Rng {
     }
 }
 
-/// A random order of `0..n` without a table: a Feistel network, walked until the value is in range.
+/// A random permutation of `0..n` without a table: a Feistel network, repeated until the value is
+/// in range.
 #[derive(Clone, Debug)]
 pub struct Permutation {
     n: u64,
@@ -51,14 +53,14 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// Of `0..n`.
+    /// Makes a permutation of `0..n`.
     pub fn new(n: u64, seed: u64) -> Permutation {
         let bits = 64 - n.max(2).saturating_sub(1).leading_zeros();
         let mut rng = Rng::new(seed);
         Permutation { n, half_bits: bits.div_ceil(2), keys: std::array::from_fn(|_| rng.next()) }
     }
 
-    /// Where `index` goes. `index` must be below `n`.
+    /// Returns the image of `index`. Panics unless `index` is below `n`.
     pub fn at(&self, index: u64) -> u64 {
         assert!(index < self.n, "{index} is not below {}", self.n);
         let mask = (1u64 << self.half_bits) - 1;
@@ -89,7 +91,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Over `0..n`, n at least 1; the exponent is above 0.
+    /// Makes a distribution over `0..n`, with n at least 1 and an exponent above 0.
     pub fn new(n: u64, exponent: f64) -> Zipf {
         let mut zipf = Zipf { n: n as f64, exponent, low: 0.0, high: 0.0, shortcut: 0.0 };
         zipf.low = zipf.integral(1.5) - 1.0;
@@ -98,7 +100,7 @@ impl Zipf {
         zipf
     }
 
-    /// The next rank, 0 the most frequent.
+    /// Returns the next rank; 0 is the most frequent.
     pub fn sample(&self, rng: &mut Rng) -> u64 {
         loop {
             let u = self.high + rng.unit() * (self.low - self.high);

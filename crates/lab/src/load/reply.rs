@@ -1,4 +1,4 @@
-//! Replies in all dialects, as they begin: what they say, and which data follows.
+//! Parser for the headers of NBD replies in all dialects.
 
 use super::wire::{REPLY_BYTES, REPLY_MAGIC, be32, be64};
 use std::io;
@@ -10,41 +10,42 @@ const NONE: u16 = 0;
 const OFFSET_DATA: u16 = 1;
 const OFFSET_HOLE: u16 = 2;
 const ERROR: u16 = 1 << 15;
-const LONGEST_WORDS: usize = 4096 + 32; // an error's: the protocol has no longer strings
+// length of an error's message: the protocol's limit of strings, and its fields
+const LONGEST_WORDS: usize = 4096 + 32;
 
-/// Bytes of the longest beginning.
+/// Maximum bytes of a reply's header, with the payload of an error.
 pub(crate) const MOST_BYTES: usize = 32 + LONGEST_WORDS;
 
-/// What follows a beginning, or what it says of the content.
+/// Data that follows a header, or that the header describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Nothing.
+    /// No data.
     None,
-    /// All of what was read.
+    /// All data of the read follows.
     Whole,
-    /// So many bytes of what was read, of this offset.
+    /// Data follows: offset in the export, and length in bytes.
     Data(u64, usize),
-    /// Zeroes there; no byte follows.
+    /// A hole that reads as zeroes: offset and length; no data follows.
     Hole(u64, usize),
 }
 
-/// The beginning of a reply, or of a piece of one.
+/// Header of a reply, or of a chunk of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
-    /// Bytes that it takes.
+    /// Bytes of the header in the stream.
     pub bytes: usize,
     pub cookie: u64,
-    /// NBD error number, 0 = none.
+    /// NBD error number; 0 is success.
     pub error: u32,
-    /// No other piece comes.
+    /// Whether this is the last chunk of the reply.
     pub done: bool,
     pub content: Content,
 }
 
-/// What stands at the start of `bytes`; `None` while not all of it is there.
+/// Parses the header at the start of `bytes`; `None` while it is incomplete.
 ///
 /// # Errors
-/// Nothing that a server may say.
+/// The bytes violate the protocol.
 pub(crate) fn parse(bytes: &[u8]) -> io::Result<Option<Reply>> {
     if bytes.len() < REPLY_BYTES {
         return Ok(None);
@@ -101,7 +102,7 @@ mod tests {
         bytes
     }
 
-    /// Whole, a reply is understood and takes all of its bytes; a part of it waits for the rest.
+    /// A complete header is parsed and all of its bytes are consumed; a part of it is incomplete.
     #[test]
     fn every_beginning_is_awaited_and_understood() {
         for magic in [STRUCTURED, EXTENDED] {

@@ -1,4 +1,4 @@
-//! What a load measured.
+//! Results of a load.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -7,22 +7,22 @@ use std::time::Instant;
 /// Latencies in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Requests measured.
+    /// Number of requests measured.
     pub count: u64,
-    /// Mean.
+    /// Mean latency.
     pub mean_us: f64,
     /// Median.
     pub p50_us: f64,
-    /// 99 of 100 are at most this.
+    /// 99th percentile.
     pub p99_us: f64,
-    /// 999 of 1,000 are at most this.
+    /// 99.9th percentile.
     pub p999_us: f64,
-    /// Longest.
+    /// Maximum.
     pub max_us: f64,
 }
 
 impl Latency {
-    /// Of a histogram in nanoseconds.
+    /// Computes latencies from a histogram in nanoseconds.
     pub fn of(histogram: &Histogram<u64>) -> Latency {
         if histogram.is_empty() {
             return Latency::default();
@@ -38,7 +38,7 @@ impl Latency {
         }
     }
 
-    /// Of single measurements in microseconds.
+    /// Computes latencies from single measurements in microseconds.
     pub fn of_samples(samples: &[f64]) -> Latency {
         if samples.is_empty() {
             return Latency::default();
@@ -60,19 +60,19 @@ impl Latency {
     }
 }
 
-/// One interval of a series.
+/// An interval of a time series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// Requests that ended in it.
+    /// Requests that completed in it.
     pub ops: u64,
-    /// The sum of their latencies.
+    /// Sum of their latencies.
     #[serde(default)]
     pub sum_us: f64,
-    /// The longest of them.
+    /// Maximum of their latencies.
     pub max_us: f64,
 }
 
-/// What a load did.
+/// Result of a load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadResult {
     /// Requests per second in the measured time.
@@ -81,22 +81,22 @@ pub struct LoadResult {
     pub mib_s: f64,
     /// Measured seconds.
     pub secs: f64,
-    /// All requests, ramp and tail included: what the server's CPU time is divided by.
+    /// All requests, including ramp and tail; the divisor for the server's CPU time.
     pub total_ops: u64,
     /// Requests that the server refused.
     pub errors: u64,
-    /// NBD error number of the first.
+    /// NBD error number of the first refused request.
     pub first_error: u32,
-    /// CPU microseconds of this client per request.
+    /// CPU time of this client per request, in microseconds.
     pub client_cpu_us: f64,
-    /// Of reads.
+    /// Latencies of reads.
     pub read: Latency,
-    /// Of writes and discards (with their flush where one was asked for).
+    /// Latencies of writes and discards, with their flush if there is one.
     pub write: Latency,
-    /// Per interval, if asked for.
+    /// Time series, if requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<Point>,
-    /// When the measured time began.
+    /// Start of the measured time.
     #[serde(skip)]
     pub started: Option<Instant>,
 }

@@ -1,85 +1,86 @@
-//! What a load does.
+//! Specification of a load.
 
 use super::wire::Dialect;
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
-/// Which operations.
+/// Mix of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mix {
-    /// Reads alone.
+    /// Reads only.
     Read,
-    /// Writes alone.
+    /// Writes only.
     Write,
-    /// Discards alone.
+    /// Discards only.
     Trim,
-    /// This many reads in a hundred, the rest writes.
+    /// Percentage of reads; the rest are writes.
     Both(u8),
 }
 
-/// Which blocks.
+/// Order in which blocks are accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Access {
-    /// One after the other, from the start again at the end.
+    /// In order; starts again at the end.
     Sequential,
-    /// All alike.
+    /// Random, with equal probability.
     Uniform,
-    /// `share` of the operations go to the first `part` of a random order of the blocks: 0.2 and 0.8 are "80/20".
+    /// Random; `share` of the operations go to the first `part` of a random order of the blocks:
+    /// 0.2 and 0.8 are "80/20".
     HotSet {
         /// Part of the blocks that is hot, 0 to 1.
         part: f64,
-        /// Share of the operations that goes there, 0 to 1.
+        /// Share of the operations on hot blocks, 0 to 1.
         share: f64,
     },
-    /// Frequencies fall by rank to this power; ranks are spread over the range at random.
+    /// Random with a Zipf distribution of this exponent; ranks are spread over the range at random.
     Zipf(f64),
 }
 
-/// What a write is followed by before it counts as done.
+/// Condition for a write to count as done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Durability {
-    /// Nothing.
+    /// Acknowledged.
     #[default]
     Acknowledged,
-    /// A flush of its own, sent when the write is acknowledged; the latency covers both.
+    /// Acknowledged, and a flush sent after that has ended; the latency covers both.
     Flush,
-    /// The FUA flag on the write itself.
+    /// Acknowledged, with the FUA flag on the write.
     Fua,
 }
 
-/// A load: the range, the operations, how deep, how long.
+/// A load: range, operations, depth, duration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadSpec {
-    /// Which operations.
+    /// Mix of operations.
     pub mix: Mix,
-    /// Which blocks.
+    /// Order of blocks.
     pub access: Access,
-    /// Bytes of a request.
+    /// Bytes per request.
     pub block: usize,
     /// Requests in flight per job.
     pub depth: usize,
-    /// Connections, each with a thread.
+    /// Number of connections, each with its own thread.
     pub jobs: usize,
     /// Measured seconds; ignored with `once`.
     pub secs: f64,
-    /// Seconds before that are not counted.
+    /// Seconds before the measured time.
     pub ramp: f64,
-    /// First byte of the range.
+    /// Offset of the first byte of the range.
     pub offset: u64,
     /// Bytes of the range; 0 = to the end of the export.
     pub size: u64,
-    /// When a write counts as done.
+    /// Condition for a write to count as done.
     pub durability: Durability,
-    /// Touch every block of the range once and end.
+    /// Access every block of the range once, then end.
     pub once: bool,
     /// End after this many requests per job; 0 = no limit.
     pub ops: u64,
-    /// Of the choices.
+    /// Seed of the random choices.
     pub seed: u64,
     /// Milliseconds of an interval of the series; 0 = no series.
     pub series_ms: u64,
-    /// In which words.
+    /// Dialect of the NBD protocol.
     #[serde(default)]
     pub dialect: Dialect,
 }
@@ -107,7 +108,7 @@ impl Default for LoadSpec {
 }
 
 impl LoadSpec {
-    /// Random requests of `block` bytes, `depth` in flight.
+    /// Random requests of `block` bytes with `depth` in flight.
     pub fn random(mix: Mix, block: usize, depth: usize) -> LoadSpec {
         LoadSpec { mix, block, depth, ..LoadSpec::default() }
     }
@@ -122,10 +123,11 @@ impl LoadSpec {
         LoadSpec { mix: Mix::Write, depth: 32, once: true, ramp: 0.0, seed, ..LoadSpec::default() }
     }
 
-    /// Sets operations and order by fio's words: `read`, `write`, `randread`, `randwrite`, `randrw`, `rw`, `trim`, `randtrim`.
+    /// Sets operations and order by fio's names: `read`, `write`, `randread`, `randwrite`,
+    /// `randrw`, `rw`, `trim`, `randtrim`.
     ///
     /// # Errors
-    /// Another word.
+    /// An unknown name.
     pub fn with_rw(mut self, word: &str, read_percent: u8) -> Result<LoadSpec> {
         let (random, kind) = word.strip_prefix("rand").map_or((false, word), |rest| (true, rest));
         self.mix = match kind {

@@ -1,4 +1,5 @@
-//! A tree of files of many sizes, most of them small and most bytes in large ones, as of a home directory: written, looked at, read.
+//! A tree of files of many sizes, like a home directory: most files are small, most bytes are in
+//! large files.
 
 use super::Rng;
 use anyhow::{Context, Result, ensure};
@@ -6,15 +7,15 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-/// The mean over many files is 150 KiB: the logarithm of a size is normal, half of the files are smaller than this.
+/// Median size in bytes of log-normal sizes, whose mean over many files is 150 KiB.
 const MEDIAN: f64 = 24.0 * 1024.0;
 const SPREAD: f64 = 1.914;
-/// Files of a directory.
+/// Files per directory.
 const PER_DIRECTORY: u64 = 16;
 const LARGEST: f64 = 16.0 * 1024.0 * 1024.0;
 const PIECE: usize = 1 << 20;
 
-/// Files below a directory.
+/// A tree of files below a directory.
 #[derive(Clone, Debug)]
 pub struct Tree {
     dir: PathBuf,
@@ -23,7 +24,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// `count` files, not written yet; the same sizes and bytes for the same seed.
+    /// Describes `count` files; creates nothing. The seed determines sizes and contents.
     pub fn new(dir: &Path, count: u64, seed: u64) -> Tree {
         let mut rng = Rng::new(seed);
         let mut pool = vec![0; 2 * PIECE];
@@ -32,12 +33,12 @@ impl Tree {
         Tree { dir: dir.to_owned(), sizes, pool }
     }
 
-    /// Bytes of all files.
+    /// Total bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.sizes.iter().map(|size| *size as u64).sum()
     }
 
-    /// Writes every file, and waits until the filesystem has written it all.
+    /// Writes every file and waits until the file system is synced.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -56,7 +57,7 @@ impl Tree {
         rustix::fs::syncfs(&root).context("waiting for the filesystem to write everything")
     }
 
-    /// Looks at every file's size, as `find -size` does; returns how many there are.
+    /// Reads the size of every file, like `find -size`; returns the number of files.
     ///
     /// # Errors
     /// A directory cannot be read.
@@ -76,10 +77,10 @@ impl Tree {
         Ok(found)
     }
 
-    /// Reads every file and compares it.
+    /// Reads and verifies every file.
     ///
     /// # Errors
-    /// One cannot be read, or holds something else.
+    /// A file cannot be read, or has other content.
     pub fn read(&self) -> Result<()> {
         let mut buffer = vec![0; PIECE];
         for (number, size) in (0..).zip(&self.sizes) {
@@ -94,7 +95,8 @@ impl Tree {
         Ok(())
     }
 
-    /// A directory of sixteen files, sixteen of those below one, and so on: few entries anywhere.
+    /// Two levels of directories: sixteen files in each, and sixteen of these directories in each
+    /// at the top, so that no directory is large.
     fn path(&self, number: u64) -> PathBuf {
         let directory = number / PER_DIRECTORY;
         self.dir.join(format!("{:03x}/{:02x}/f{number:07}", directory / 16, directory % 16))
@@ -106,9 +108,9 @@ impl Tree {
     }
 }
 
-/// One file's size.
+/// Returns a random size of a file.
 fn size(rng: &mut Rng) -> usize {
-    // twelve uniform numbers: as normal as this needs it
+    // the sum of twelve uniform numbers is close enough to a normal distribution
     let normal: f64 = (0..12).map(|_| rng.unit()).sum::<f64>() - 6.0;
     (MEDIAN * (normal * SPREAD).exp()).clamp(1.0, LARGEST) as usize
 }

@@ -1,4 +1,4 @@
-//! Writes ledger blocks until told to stop or until the server dies, and reads them back.
+//! Writes ledger blocks until stopped or until the server dies, and verifies them.
 
 use super::client::Client;
 use super::endpoint::Endpoint;
@@ -8,20 +8,21 @@ use anyhow::{Context, Result, bail};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How a verifying write load ended.
+/// Result of a write load that can be verified.
 #[derive(Debug)]
 pub struct Written {
-    /// Writes acknowledged.
+    /// Number of acknowledged writes.
     pub acknowledged: u64,
-    /// The error that ended it, if the server went away.
+    /// Error of the connection that ended the load, if any.
     pub broken: Option<io::Error>,
 }
 
-/// Writes the given blocks of the ledger, `depth` in flight, one request each; no block may come twice. Counts in `progress`.
-/// A broken connection ends the load and is no error here: what was acknowledged until then is in the ledger.
+/// Writes the given blocks of the ledger, `depth` in flight, one request per block; no block may
+/// occur twice. Counts acknowledged writes in `progress`. A broken connection ends the load without
+/// an error: the ledger has the writes acknowledged until then.
 ///
 /// # Errors
-/// The server is not there, or refuses a write.
+/// The server cannot be reached, or refuses a write.
 pub fn write_blocks(
     endpoint: &Endpoint,
     ledger: &mut Ledger,
@@ -34,7 +35,8 @@ pub fn write_blocks(
     write_over(client, ledger, blocks, depth, stop, progress)
 }
 
-/// As [`write_blocks`], over a connection that was made with this depth and blocks of the ledger's size.
+/// Runs [`write_blocks`] over an existing connection, made for this depth and the ledger's block
+/// size.
 ///
 /// # Errors
 /// The server refuses a write.
@@ -99,23 +101,24 @@ pub fn write_over(
     Ok(written)
 }
 
-/// What a read-back found.
+/// Result of verifying all blocks.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
-    /// Blocks read.
+    /// Number of blocks read.
     pub checked: u64,
-    /// Blocks that hold an older version than was acknowledged.
+    /// Blocks with an older version than the acknowledged one.
     pub lost: u64,
-    /// Blocks that hold what was never written there.
+    /// Blocks with data that was never written to them.
     pub wrong: u64,
-    /// The first few findings, in words.
+    /// Descriptions of the first findings.
     pub examples: Vec<String>,
 }
 
-/// Reads every block of the ledger and judges it by `judge(block, data)`; returns the versions found (`None` = wrong data) and the count.
+/// Reads every block of the ledger and judges it by `judge(block, data)`; returns the versions
+/// found (`None` = wrong data) and the counts.
 ///
 /// # Errors
-/// The server is not there or a read fails.
+/// The server cannot be reached, or a read fails.
 pub fn audit(endpoint: &Endpoint, ledger: &Ledger, judge: impl Fn(usize, &[u8]) -> Verdict) -> Result<(Vec<Option<u64>>, Audit)> {
     const PER_READ: usize = 256;
     let bytes = ledger.block_bytes();

@@ -1,9 +1,9 @@
-//! The NBD words that the generator speaks (protocol: NetworkBlockDevice/nbd, doc/proto.md).
+//! NBD messages of the load generator (protocol: NetworkBlockDevice/nbd, doc/proto.md).
 
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
-/// What a request does.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Reads.
@@ -14,7 +14,7 @@ pub enum Op {
     Flush,
     /// Discards.
     Trim,
-    /// Writes zeroes without sending them.
+    /// Writes zeroes without a payload.
     WriteZeroes,
 }
 
@@ -30,10 +30,10 @@ pub enum Dialect {
     Extended,
 }
 
-/// Bytes of a request's header, and of a simple reply's.
+/// Bytes of a request's header, and of a simple reply's header.
 pub(crate) const REQUEST_BYTES: usize = 28;
 pub(crate) const REPLY_BYTES: usize = 16;
-/// Bytes of the longest header of a request.
+/// Bytes of the longest request header.
 pub(crate) const MOST_REQUEST: usize = 32;
 pub(crate) const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub(crate) const REPLY_MAGIC: u32 = 0x6744_6698;
@@ -49,9 +49,10 @@ pub(crate) const REP_ACK: u32 = 1;
 pub(crate) const REP_INFO: u32 = 3;
 const REP_REFUSED: u32 = 1 << 31;
 pub(crate) const CMD_DISCONNECT: u16 = 2;
-const MAX_OPTION_REPLY: u32 = 1 << 20; // replies to GO are tiny; a larger one is not worth allocating for
+// replies to GO are tiny; a larger one is rejected without allocating memory for it
+const MAX_OPTION_REPLY: u32 = 1 << 20;
 
-/// What the server tells of an export.
+/// Size and flags of an export, as the server reports them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ExportInfo {
     pub size: u64,
@@ -66,7 +67,7 @@ pub(crate) fn be64(bytes: &[u8]) -> u64 {
     bytes.iter().take(8).fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// The header of a request in a dialect.
+/// Encoded header of a request in a dialect.
 #[derive(Clone, Copy)]
 pub(crate) struct Header {
     bytes: [u8; MOST_REQUEST],
@@ -74,12 +75,12 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Nothing yet.
+    /// An empty header.
     pub fn none() -> Header {
         Header { bytes: [0; MOST_REQUEST], length: 0 }
     }
 
-    /// As it goes over the wire.
+    /// Bytes of the header in the stream.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
@@ -120,7 +121,7 @@ fn encode(dialect: Dialect, command: u16, flags: u16, cookie: u64, offset: u64, 
     Header { bytes, length: if extended { MOST_REQUEST } else { REQUEST_BYTES } }
 }
 
-/// Fixed newstyle handshake up to the start of transmission.
+/// Performs the fixed newstyle handshake up to the start of the transmission phase.
 pub(crate) fn handshake(stream: &mut (impl Read + Write), export: &str, dialect: Dialect) -> io::Result<ExportInfo> {
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting)?;
@@ -148,7 +149,7 @@ pub(crate) fn handshake(stream: &mut (impl Read + Write), export: &str, dialect:
     }))
 }
 
-/// Sends an option and gives what was told before it was acknowledged.
+/// Negotiates an option; returns the replies before the acknowledgement.
 fn option(stream: &mut (impl Read + Write), option: u32, data: &[u8]) -> io::Result<Vec<(u32, Vec<u8>)>> {
     let length = u32::try_from(data.len()).map_err(io::Error::other)?;
     stream.write_all(&[b"IHAVEOPT", &option.to_be_bytes()[..], &length.to_be_bytes(), data].concat())?;

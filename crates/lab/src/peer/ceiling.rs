@@ -1,5 +1,5 @@
-//! The ceiling: a server that does nothing but copy between its memory and the socket. What the protocol and the kernel's sockets
-//! cost, and so what no server over NBD can beat by much.
+//! The ceiling: a server that only copies between its memory and the socket. It shows the cost of
+//! the protocol and of the kernel's sockets, a limit that no server over NBD can exceed by much.
 
 use super::Contender;
 use crate::load::Endpoint;
@@ -18,7 +18,8 @@ use std::time::Duration;
 const INBOX_BYTES: usize = 33 << 20; // the largest write and a queue of small ones
 const MAX_SLICES: usize = 128;
 
-/// Serves `size` bytes of memory on a unix socket until the process ends, a thread per connection.
+/// Serves `size` bytes of memory on a unix socket until the process ends, with a thread per
+/// connection.
 ///
 /// # Errors
 /// The socket cannot be made.
@@ -43,7 +44,7 @@ struct Session {
     filled: usize,
 }
 
-/// A parsed request: what follows its reply header, as a range of the memory.
+/// Reply to a parsed request: header, and the range of the memory that follows it.
 struct Answer {
     header: [u8; wire::REPLY_BYTES],
     data: std::ops::Range<usize>,
@@ -76,7 +77,8 @@ impl Session {
         }
     }
 
-    /// Does every whole request of the inbox; returns the bytes used, or `None` at the end.
+    /// Executes every complete request in the inbox; returns the bytes consumed, or `None` after a
+    /// disconnect request.
     fn parse(&mut self, memory: &mut MutexGuard<'_, Vec<u8>>, answers: &mut Vec<Answer>) -> io::Result<Option<usize>> {
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "a request that makes no sense");
         let mut at = 0;
@@ -161,7 +163,7 @@ impl Session {
     }
 }
 
-/// The ceiling as a contender: this same program, run as `millpond-lab ceiling`.
+/// The ceiling as a target: this program, run as `millpond-lab ceiling`.
 #[derive(Debug, Default)]
 pub struct Ceiling {
     dir: PathBuf,

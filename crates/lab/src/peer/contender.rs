@@ -1,4 +1,4 @@
-//! The trait that all contenders share, and the list of them.
+//! The trait of all targets of measurements, and their list.
 
 use super::loop_mount::{can_mount, knows_filesystem};
 use super::{Ceiling, ImageFormat, Millpond, Nbdkit, Plugin, QemuNbd, Qsd, Reflink, millpond_binary};
@@ -7,23 +7,24 @@ use crate::process::{find_tool, run_tool};
 use anyhow::{Result, anyhow, bail};
 use std::path::{Path, PathBuf};
 
-/// A server of one virtual disk over NBD. Started in a directory of its own; ends when dropped.
+/// A server of one virtual disk over NBD, in a directory of its own. Dropping it stops the server.
 pub trait Contender {
-    /// Its name in tables.
+    /// Name in tables.
     fn name(&self) -> &'static str;
 
     /// Makes a disk of `size` bytes in `dir` and serves it.
     fn start(&mut self, dir: &Path, size: u64) -> Result<()>;
 
-    /// Where its disk is.
+    /// Address of the disk.
     fn endpoint(&self) -> Result<Endpoint>;
 
-    /// The same disk as a file: of a FUSE mount, or of the filesystem that it lies in anyway. It may not be at its endpoint any more.
+    /// Returns the disk as a file: of a FUSE mount, or the image itself. Afterwards the disk may no
+    /// longer be served at its endpoint.
     fn file(&mut self) -> Result<PathBuf> {
         bail!("{} is no file", self.name())
     }
 
-    /// Our control socket.
+    /// Millpond's control socket; `None` for peers.
     fn control_socket(&self) -> Option<PathBuf> {
         None
     }
@@ -31,32 +32,32 @@ pub trait Contender {
     /// Process id of the server.
     fn pid(&self) -> Result<u32>;
 
-    /// Freezes the disk's present state under a name.
+    /// Takes a snapshot of the disk.
     fn snapshot(&mut self, _name: &str) -> Result<()> {
         bail!("{} has no snapshots", self.name())
     }
 
-    /// Deletes all snapshots that were taken; returns when the data of none is needed any more, or when that goes on by itself.
+    /// Deletes all snapshots. On return the space is free, or is being freed in the background.
     fn delete_snapshots(&mut self) -> Result<()> {
         bail!("{} has no snapshots", self.name())
     }
 
-    /// Makes the disk what the snapshot holds; clients connect again afterwards.
+    /// Rolls the disk back to a snapshot; clients must reconnect.
     fn rollback(&mut self, _name: &str) -> Result<()> {
         bail!("{} has no rollback", self.name())
     }
 
-    /// SIGKILL.
+    /// Kills the server by SIGKILL.
     fn kill9(&mut self) -> Result<()>;
 
-    /// Starts it again on what is in its directory, after [`Contender::kill9`].
+    /// Restarts the server with the data in its directory, after [`Contender::kill9`].
     fn restart(&mut self) -> Result<()>;
 
-    /// Ends it cleanly.
+    /// Stops the server cleanly.
     fn stop(&mut self) -> Result<()>;
 }
 
-/// Names of all contenders, ours first.
+/// Names of all targets, Millpond first.
 pub const PEERS: [&str; 14] = [
     "millpond",
     "qsd-raw",
@@ -74,10 +75,10 @@ pub const PEERS: [&str; 14] = [
     "ceiling",
 ];
 
-/// The contender of this name, or the reason why it cannot run here.
+/// Makes the target of this name; starts nothing.
 ///
 /// # Errors
-/// The name is unknown, or its program is not there.
+/// The name is unknown, or the target cannot run here; with the reason.
 pub fn make(name: &str) -> Result<Box<dyn Contender>> {
     let needs = |tools: &[&str]| -> Result<()> {
         match tools.iter().find(|tool| find_tool(tool).is_none()) {

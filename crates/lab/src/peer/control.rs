@@ -1,5 +1,6 @@
-//! The daemon's control socket: HTTP/1.1 and JSON over a unix socket, one connection kept open. What a latency is measured by,
-//! because a program start per request would be measured along.
+//! Client of the daemon's control socket: HTTP/1.1 and JSON over a unix socket, on one connection
+//! that is kept open. Used to measure latencies, because starting a program per request would be
+//! measured, too.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -18,25 +19,25 @@ impl Control {
     /// Connects.
     ///
     /// # Errors
-    /// Nobody listens.
+    /// The socket cannot be reached.
     pub fn connect(socket: &Path) -> Result<Control> {
         let stream = UnixStream::connect(socket).with_context(|| format!("connecting to {}", socket.display()))?;
         stream.set_read_timeout(Some(Duration::from_secs(300)))?;
         Ok(Control(BufReader::new(stream)))
     }
 
-    /// `GET path`.
+    /// Sends `GET path` and returns the JSON of the reply.
     ///
     /// # Errors
-    /// The connection broke or the answer is a refusal.
+    /// The connection broke, or the daemon returned an error.
     pub fn get(&mut self, path: &str) -> Result<Value> {
         self.call("GET", path, None)
     }
 
-    /// `POST path` with a document.
+    /// Sends `POST path` with a JSON body and returns the JSON of the reply.
     ///
     /// # Errors
-    /// The connection broke or the answer is a refusal.
+    /// The connection broke, or the daemon returned an error.
     pub fn post(&mut self, path: &str, body: &Value) -> Result<Value> {
         self.call("POST", path, Some(body))
     }

@@ -1,20 +1,20 @@
-//! Millpond's own counters, as its control socket tells them.
+//! Millpond's counters, from its control socket.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// Counters of a pool since import. Differences of two of them are what an experiment reports.
+/// Counters of a pool since import. Experiments report differences of two of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counters {
-    /// Guest reads answered.
+    /// Completed guest reads.
     pub guest_reads: f64,
-    /// Guest writes answered.
+    /// Completed guest writes.
     pub guest_writes: f64,
     /// Bytes written by guests.
     pub guest_write_bytes: f64,
-    /// Device reads.
+    /// Number of device reads.
     pub device_reads: f64,
-    /// Device writes.
+    /// Number of device writes.
     pub device_writes: f64,
     /// Bytes written to devices.
     pub device_write_bytes: f64,
@@ -30,21 +30,22 @@ pub struct Counters {
     pub segments_cleaned: f64,
     /// Bytes of log since the last checkpoint.
     pub log_bytes: f64,
-    /// Dead bytes that wait to be freed.
+    /// Dead bytes waiting to be freed.
     pub reclaim_backlog: f64,
     /// Live bytes of the pool.
     pub allocated: f64,
-    /// Bytes that guests can fill.
+    /// Bytes available to guests.
     pub size: f64,
-    /// Turns of the pool's thread by length: the n-th of less than 2^n microseconds.
+    /// Turns of the pool's thread by length: element n counts turns shorter than 2^n microseconds
+    /// and at least half as long.
     pub turns: [u64; 20],
 }
 
 impl Counters {
-    /// From the document of `/v1/pools/NAME`.
+    /// Reads the counters from the document of `/v1/pools/NAME`.
     ///
     /// # Errors
-    /// A counter is missing: a figure of 0 would be a lie.
+    /// A counter is missing; a 0 would be a wrong figure.
     pub fn of(pool: &Value) -> Result<Counters> {
         let number =
             |pointer: &str| pool.pointer(pointer).and_then(Value::as_f64).with_context(|| format!("the pool does not tell {pointer}"));
@@ -77,7 +78,8 @@ impl Counters {
         })
     }
 
-    /// The longest turn since `before` in microseconds, rounded up to a power of two, and how many took a millisecond or longer.
+    /// Returns the longest turn since `before` in microseconds, rounded up to a power of two, and
+    /// the number of turns of about a millisecond or longer.
     pub fn turns_since(&self, before: &Counters) -> (f64, f64) {
         let since: Vec<u64> = self.turns.iter().zip(before.turns).map(|(now, then)| now - then).collect();
         let longest = since.iter().rposition(|count| *count > 0).map_or(0.0, |class| (class as f64).exp2());

@@ -1,4 +1,4 @@
-//! Simulated drives for an experiment: this same program as `millpond-lab drives`, and its mount.
+//! Simulated drives for an experiment: this program, run as `millpond-lab drives`, and its mount.
 
 use super::loop_mount::can_mount;
 use crate::process::{Daemon, Workspace, run_tool};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Drives that are there while this is; the mount goes with it, and what is on them.
+/// Mounted simulated drives. Dropping it removes the mount and their data.
 #[derive(Debug)]
 pub struct Drives {
     mount: PathBuf,
@@ -18,17 +18,18 @@ pub struct Drives {
 }
 
 impl Drives {
-    /// Whether drives can be simulated here.
+    /// Checks whether drives can be simulated here.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why not.
     pub fn check() -> Result<()> {
         can_mount()?;
         ensure!(Path::new("/dev/fuse").exists(), "there is no /dev/fuse");
         Ok(())
     }
 
-    /// Drives as `mn08aca14t=4G`, mounted in `dir`. Their bytes are kept in memory: a disk's own time would be added to the model's.
+    /// Mounts drives given as `mn08aca14t=4G` in `dir`. Their data is kept in memory, because the
+    /// time of a disk would be added to the model's.
     ///
     /// # Errors
     /// They cannot be mounted.
@@ -44,12 +45,12 @@ impl Drives {
         Ok(Drives { mount, count: drives.len(), daemon, _backing: backing })
     }
 
-    /// The files, in the order of the models.
+    /// Returns the files of the drives, in the order of the models.
     pub fn files(&self) -> Vec<PathBuf> {
         (0..self.count).map(|n| self.mount.join(format!("disk{n}"))).collect()
     }
 
-    /// Process id of what serves them.
+    /// Process id of the server of the drives.
     pub fn pid(&self) -> u32 {
         self.daemon.pid()
     }
@@ -57,7 +58,7 @@ impl Drives {
 
 impl Drop for Drives {
     fn drop(&mut self) {
-        // lazily: a server that was killed may still be about to let go
+        // lazily: a server that was killed may still have files open
         let _ = run_tool("umount", &["--lazy".as_ref(), self.mount.as_os_str()]);
     }
 }

@@ -1,4 +1,4 @@
-//! fio on an export over NBD or on a file: what it printed is kept, and the figures are taken from it.
+//! Runs fio on an export over NBD or on a file; keeps its output and extracts the figures.
 
 use crate::load::Endpoint;
 use crate::process::run_tool;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use std::path::Path;
 
-/// What fio measured.
+/// Figures of fio.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fio {
     /// Requests per second.
@@ -16,24 +16,25 @@ pub struct Fio {
     pub bytes_s: f64,
     /// Mean latency of a request in microseconds, from submission to completion.
     pub mean_us: f64,
-    /// Median.
+    /// Median, in microseconds.
     pub p50_us: f64,
-    /// 99 of 100 are at most this.
+    /// 99th percentile, in microseconds.
     pub p99_us: f64,
 }
 
-/// Runs fio with its `nbd` engine and these options, writes or reads alone; its JSON is kept under `name`.
+/// Runs fio with its `nbd` engine and these options, with only writes or only reads counted; keeps
+/// its JSON under `name`.
 ///
 /// # Errors
-/// It is not installed, has no such engine, or requests failed.
+/// fio is not installed, has no such engine, or requests failed.
 pub fn fio(results: &mut Results, name: &str, endpoint: &Endpoint, write: bool, options: &[String]) -> Result<Fio> {
     run(results, name, &["--ioengine=nbd".to_owned(), format!("--uri={}", endpoint.uri())], write, options)
 }
 
-/// The same on a file or device, past the page cache.
+/// Runs fio on a file or device with direct I/O.
 ///
 /// # Errors
-/// As [`fio`].
+/// Those of [`fio`].
 pub fn fio_file(results: &mut Results, name: &str, file: &Path, write: bool, options: &[String]) -> Result<Fio> {
     let place = ["--ioengine=libaio", "--direct=1", "--allow_file_create=0"].map(str::to_owned);
     run(results, name, &[&place[..], &[format!("--filename={}", file.display())]].concat(), write, options)

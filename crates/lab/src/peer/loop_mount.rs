@@ -1,4 +1,5 @@
-//! A filesystem on a file: a loop device and where it is mounted. Takes root. Both go when this is dropped, the mount first.
+//! A file system in a file, mounted through a loop device. Needs root. Dropping it unmounts, then
+//! detaches the device.
 
 use crate::process::run_tool;
 use anyhow::{Context, Result};
@@ -10,32 +11,35 @@ use std::path::{Path, PathBuf};
 pub struct Loop(String);
 
 impl Loop {
-    /// On a file. With `direct`, past the page cache of the file's filesystem where that can.
+    /// Attaches a file. With `direct`, I/O bypasses the page cache of the file's file system if
+    /// that is possible.
     ///
     /// # Errors
-    /// Not root, or no device is free.
+    /// Not root, or no loop device is free.
     pub fn attach(file: &Path, direct: bool) -> Result<Loop> {
         let file = file.display().to_string();
         let direct = format!("--direct-io={}", if direct { "on" } else { "off" });
         run_tool("losetup", &["--find", "--show", &direct, &file]).map(|text| Loop(text.trim().to_owned())).context("a loop device")
     }
 
-    /// Its path.
+    /// Path of the device.
     pub fn path(&self) -> &str {
         &self.0
     }
 
-    /// With every block of a filesystem's own in a request of its own, as long as this is attached: the kernel joins neighbours otherwise, and their size
-    /// says no more what they are.
+    /// Stops the kernel from merging requests while the device is attached, so that each block of
+    /// the file system is a request of its own. The size of merged requests does not show what they
+    /// are.
     ///
     /// # Errors
+    /// The kernel refuses.
     /// The kernel does not let it.
     pub fn without_merges(self) -> Result<Loop> {
         self.set_merges("2")?;
         Ok(self)
     }
 
-    /// Makes a filesystem (`mkfs.KIND`) on it.
+    /// Makes a file system (`mkfs.KIND`) on the device.
     ///
     /// # Errors
     /// The program is not installed, or fails.
@@ -51,12 +55,13 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        let _ = self.set_merges("0"); // the device stays, for whoever attaches a file next
+        // the device node stays, and another file may be attached to it
+        let _ = self.set_merges("0");
         let _ = run_tool("losetup", &["--detach", &self.0]);
     }
 }
 
-/// A mounted filesystem, unmounted when dropped.
+/// A mounted file system, unmounted when dropped.
 #[derive(Debug)]
 pub struct LoopMount {
     dir: PathBuf,
@@ -64,26 +69,26 @@ pub struct LoopMount {
 }
 
 impl LoopMount {
-    /// Makes a filesystem (`mkfs.KIND`) on the device and mounts it.
+    /// Makes a file system (`mkfs.KIND`) on the device and mounts it.
     ///
     /// # Errors
-    /// The program is not installed, the kernel does not know the filesystem, or not root.
+    /// The program is not installed, the kernel does not support the file system, or not root.
     pub fn make(device: Loop, kind: &str, options: &[&str], dir: &Path) -> Result<LoopMount> {
         device.format(kind, options)?;
         LoopMount::mount(device, "defaults", dir)
     }
 
-    /// Mounts the filesystem that is on the device, with options as `mount -o` takes them.
+    /// Mounts the file system on the device, with options as for `mount -o`.
     ///
     /// # Errors
-    /// There is none, or not root.
+    /// There is no file system, or not root.
     pub fn mount(device: Loop, options: &str, dir: &Path) -> Result<LoopMount> {
         fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
         run_tool("mount", &["-o", options, device.path(), &dir.display().to_string()])?;
         Ok(LoopMount { dir: dir.to_owned(), _device: device })
     }
 
-    /// Where it is mounted.
+    /// Directory of the mount.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -95,20 +100,20 @@ impl Drop for LoopMount {
     }
 }
 
-/// Whether loop devices and mounts can be made here; the reason if not.
+/// Checks whether loop devices and mounts can be made here.
 ///
 /// # Errors
-/// The reason.
+/// The reason why not.
 pub fn can_mount() -> Result<()> {
     anyhow::ensure!(rustix::process::geteuid().is_root(), "loop devices and mounts take root");
     anyhow::ensure!(Path::new("/dev/loop-control").exists(), "there is no /dev/loop-control");
     Ok(())
 }
 
-/// Whether the kernel knows a filesystem; the reason if not.
+/// Checks whether the kernel supports a file system.
 ///
 /// # Errors
-/// The reason.
+/// The reason why not.
 pub fn knows_filesystem(kind: &str) -> Result<()> {
     let known =
         || fs::read_to_string("/proc/filesystems").unwrap_or_default().lines().any(|line| line.split_whitespace().last() == Some(kind));

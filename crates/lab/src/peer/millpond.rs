@@ -1,4 +1,4 @@
-//! Millpond, driven by its command line as a script outside the project would.
+//! Millpond, driven by its command line like by a script outside the project.
 
 use super::{Contender, Control, Counters};
 use crate::load::{Client, Endpoint};
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The longest wait for a daemon that starts or ends, on a busy machine.
+/// Maximum wait for a daemon to start or stop, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// The `millpond` to measure: `MILLPOND_BIN`, else one beside this program, else one in PATH.
+/// Finds the `millpond` to measure: `MILLPOND_BIN`, else one near this program, else one in PATH.
 ///
 /// # Errors
-/// None of them is there.
+/// There is none.
 pub fn millpond_binary() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("MILLPOND_BIN") {
         let path = PathBuf::from(named);
@@ -28,13 +28,14 @@ pub fn millpond_binary() -> Result<PathBuf> {
         return Ok(path);
     }
     let own = std::env::current_exe().context("the path of this program")?;
-    // target/release/millpond-lab and target/release/deps/e2e-… both have it near
+    // for target/release/millpond-lab and target/release/deps/e2e-…, it is in the same or the
+    // parent directory
     let near = own.ancestors().skip(1).take(2).map(|dir| dir.join("millpond")).find(|p| p.is_file());
     near.or_else(|| find_tool("millpond"))
         .context("no millpond binary; build it with `cargo build --release -p millpond` or name it in MILLPOND_BIN")
 }
 
-/// A running daemon with a pool `lab` on one file, and the volume `lab/disk` exported.
+/// A daemon with a pool `lab` in one file, and the exported volume `lab/disk`.
 #[derive(Debug)]
 pub struct Millpond {
     binary: PathBuf,
@@ -46,14 +47,15 @@ pub struct Millpond {
     settings: Vec<String>,
 }
 
-/// The pool that [`Millpond`] makes.
+/// Name of the pool that [`Millpond`] makes.
 pub const POOL: &str = "lab";
-/// Its first volume.
+/// Name of its first volume.
 pub const DISK: &str = "lab/disk";
 
 impl Millpond {
-    /// Not started yet. The pool gets four times the size of the volume and 256 MiB, all sparse. There is no read cache: what is measured is the
-    /// engine, beside servers that have none either.
+    /// Describes a daemon; starts nothing. The pool gets four times the size of the volume and 256
+    /// MiB, sparse. There is no read cache, because peers have none and the engine is to be
+    /// measured.
     pub fn new(binary: PathBuf) -> Millpond {
         Millpond {
             binary,
@@ -66,28 +68,29 @@ impl Millpond {
         }
     }
 
-    /// With a pool of this many bytes.
+    /// Sets the size of the pool in bytes.
     pub fn with_pool_bytes(mut self, bytes: u64) -> Millpond {
         self.pool_bytes = Some(bytes);
         self
     }
 
-    /// With the pool's file written full of zeros first, as a disk has all its sectors, and as a raw image has them that was filled once.
-    /// In memory, the first touch of a page costs a virtual machine up to 10 us, fifteen times the write of one that is there; on a disk, a
-    /// flush after a write to a hole waits for the filesystem's journal; and a pool that grows would be measured by that. So it does not give
-    /// its file's space back when it is idle, either.
+    /// Makes the pool's file full of zeroes first, like a disk with all its sectors, or a raw image
+    /// that was filled once. In memory, the first access to a page costs a virtual machine up to 10
+    /// us, fifteen times a write to an existing page; on a disk, a flush after a write to a hole
+    /// waits for the file system's journal. These costs would dominate the figures of a growing
+    /// pool. For the same reason the pool keeps the space of its file when it is idle.
     pub fn allocated(mut self) -> Millpond {
         self.allocated = true;
         self
     }
 
-    /// With this line in the daemon's configuration.
+    /// Adds a line to the daemon's configuration.
     pub fn with_setting(mut self, line: &str) -> Millpond {
         self.settings.push(line.to_owned());
         self
     }
 
-    /// With so many bytes of read cache from the next launch on.
+    /// Sets the size of the read cache in bytes, from the next launch on.
     pub fn set_read_cache(&mut self, bytes: u64) {
         self.settings.retain(|line| !line.starts_with("read_cache"));
         self.settings.push(format!("read_cache = \"{bytes}\""));
@@ -98,22 +101,22 @@ impl Millpond {
         self.dir.join("control.sock")
     }
 
-    /// `millpond ARGS` against this daemon, not started yet.
+    /// Prepares `millpond ARGS` for this daemon; starts nothing.
     pub fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
         let mut command = Command::new(&self.binary);
         command.env("MILLPOND_SOCKET", self.control_socket()).args(args);
         command
     }
 
-    /// Runs `millpond ARGS` against this daemon and returns what it printed.
+    /// Runs `millpond ARGS` for this daemon and returns its output.
     ///
     /// # Errors
-    /// The command failed; with its one line.
+    /// The command failed; with its message.
     pub fn cli<S: AsRef<OsStr>>(&self, args: &[S]) -> Result<String> {
         run_command(&mut self.command(args))
     }
 
-    /// Runs `millpond ARGS --format json`.
+    /// Runs `millpond ARGS --format json` and returns the parsed output.
     ///
     /// # Errors
     /// The command failed or printed no JSON.
@@ -122,7 +125,7 @@ impl Millpond {
         serde_json::from_str(&text).with_context(|| format!("millpond {args:?} printed no JSON"))
     }
 
-    /// A connection of its own to the control socket.
+    /// Opens a connection to the control socket.
     ///
     /// # Errors
     /// The daemon does not answer.
@@ -130,10 +133,10 @@ impl Millpond {
         Control::connect(&self.control_socket())
     }
 
-    /// The pool's counters now.
+    /// Reads the pool's counters.
     ///
     /// # Errors
-    /// The daemon does not answer or leaves one out.
+    /// The daemon does not answer, or a counter is missing.
     pub fn counters(&self) -> Result<Counters> {
         Counters::of(&self.control()?.get(&format!("/v1/pools/{POOL}"))?)
     }
@@ -148,7 +151,7 @@ impl Millpond {
         Ok(Endpoint::unix(&socket, name))
     }
 
-    /// As [`Millpond::export`], with the id that `unexport` takes.
+    /// Exports like [`Millpond::export`]; also returns the id for `unexport`.
     ///
     /// # Errors
     /// The command failed, or the export is not listed.
@@ -161,15 +164,16 @@ impl Millpond {
         Ok((endpoint, id.as_str().map_or_else(|| id.to_string(), str::to_owned)))
     }
 
-    /// The file that is the pool's device.
+    /// Path of the file that is the pool's device.
     pub fn device(&self) -> PathBuf {
         self.dir.join("device0")
     }
 
-    /// Starts the daemon on what is in the directory and waits until it is ready: its pools are in service.
+    /// Starts the daemon on the data in its directory and waits until its pools are in service;
+    /// returns the time taken.
     ///
     /// # Errors
-    /// It ended or was not ready within a minute.
+    /// It ended, or was not ready within ten minutes.
     pub fn launch(&mut self) -> Result<Duration> {
         let socket = self.control_socket();
         let config = self.dir.join("config.toml");
@@ -183,20 +187,21 @@ impl Millpond {
         Ok(took)
     }
 
-    /// Starts a daemon without a pool in `dir`.
+    /// Starts a daemon in `dir` without a pool.
     ///
     /// # Errors
-    /// As [`Millpond::launch`].
+    /// Those of [`Millpond::launch`].
     pub fn start_empty(&mut self, dir: &Path) -> Result<()> {
         self.dir = dir.to_owned();
         std::fs::create_dir_all(dir.join("state")).context("making the state directory")?;
         self.launch().map(|_| ())
     }
 
-    /// Starts a daemon in `dir` with a pool of these devices, in the words of `pool create`, and exports a volume of `size` bytes.
+    /// Starts a daemon in `dir` with a pool of these devices, given as arguments of `pool create`,
+    /// and exports a volume of `size` bytes.
     ///
     /// # Errors
-    /// As [`Millpond::launch`], or the pool cannot be made.
+    /// Those of [`Millpond::launch`], or the pool cannot be made.
     pub fn start_with(&mut self, dir: &Path, devices: &[String], size: u64) -> Result<()> {
         self.size = size;
         self.start_empty(dir)?;
@@ -206,12 +211,13 @@ impl Millpond {
         self.export(DISK).map(|_| ())
     }
 
-    /// Waits until the disk can be reached again after a restart.
+    /// Waits until the disk is available after a restart.
     ///
     /// # Errors
-    /// It cannot within a minute.
+    /// It is not within ten minutes.
     pub fn wait_export(&mut self) -> Result<()> {
-        // A bare connection proves nothing: right after a kill the kernel may still hold the dead listener.
+        // A successful connect is not enough: right after a kill, the kernel may still have the
+        // dead listener.
         let endpoint = self.endpoint()?;
         let daemon = self.daemon.as_mut().context("not running")?;
         daemon.wait_ready(PATIENCE, || Client::connect(&endpoint, 1, 512, false).is_ok()).map(|_| ())

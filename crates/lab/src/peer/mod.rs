@@ -1,4 +1,5 @@
-//! The contenders: servers of one NBD export each, started, snapshotted and stopped alike.
+//! The targets of measurements: servers of one NBD export each, with a common interface to start,
+//! snapshot and stop them.
 
 mod ceiling;
 mod contender;

@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// What it serves.
+/// nbdkit's storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plugin {
     /// A sparse raw file.
     File,
-    /// Its own memory.
+    /// Memory of the server.
     Memory,
 }
 
-/// A running nbdkit.
+/// An nbdkit server.
 #[derive(Debug)]
 pub struct Nbdkit {
     plugin: Plugin,
@@ -29,7 +29,7 @@ pub struct Nbdkit {
 }
 
 impl Nbdkit {
-    /// Not started yet.
+    /// Describes a server; starts nothing.
     pub fn new(plugin: Plugin) -> Nbdkit {
         Nbdkit { plugin, dir: PathBuf::new(), size: 0, daemon: None }
     }

@@ -1,4 +1,5 @@
-//! qemu-nbd: a raw file, or a qcow2 overlay on a disk of its own as Proxmox VE lays a volume chain on LVM, in one of its cache modes.
+//! qemu-nbd with a raw file, or with a qcow2 overlay on a disk of its own, as in a volume chain of
+//! Proxmox VE on LVM; in any cache mode.
 
 use super::{CacheMode, Contender};
 use crate::load::Endpoint;
@@ -10,39 +11,40 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// A running qemu-nbd.
+/// A qemu-nbd server.
 #[derive(Debug)]
 pub struct QemuNbd {
     overlay: bool,
     cache: CacheMode,
-    /// What it serves; without it, an image in its directory.
+    /// Image to serve; `None` for an image in its directory.
     image: Option<PathBuf>,
     dir: PathBuf,
     daemon: Option<Daemon>,
 }
 
 impl QemuNbd {
-    /// Not started yet: of a raw file, or of an overlay.
+    /// Describes a server of a raw file or of an overlay; starts nothing.
     pub fn new(overlay: bool) -> QemuNbd {
         QemuNbd { overlay, cache: CacheMode::default(), image: None, dir: PathBuf::new(), daemon: None }
     }
 
-    /// With another cache mode.
+    /// Sets the cache mode.
     pub fn with_cache(mut self, mode: CacheMode) -> QemuNbd {
         self.cache = mode;
         self
     }
 
-    /// Of an image that is there: a raw one, or what [`QemuNbd::make_overlay`] made.
+    /// Sets an existing image: a raw one, or one of [`QemuNbd::make_overlay`].
     pub fn with_image(mut self, image: &Path) -> QemuNbd {
         self.image = Some(image.to_owned());
         self
     }
 
-    /// Makes an overlay with the options of the article on snapshots, on a base of `size` bytes in `dir`.
+    /// Makes an overlay with the options of the article on snapshots, on a base of `size` bytes in
+    /// `dir`.
     ///
     /// # Errors
-    /// qemu-img fails.
+    /// qemu-img failed.
     pub fn make_overlay(image: &Path, dir: &Path, size: u64) -> Result<()> {
         let base = dir.join("base.qcow2").display().to_string();
         run_tool("qemu-img", &["create", "-q", "-f", "qcow2", &base, &size.to_string()])?;

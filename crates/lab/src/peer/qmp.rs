@@ -1,4 +1,5 @@
-//! The monitor protocol of QEMU's programs: JSON commands and replies over a unix socket (QEMU docs/interop/qmp-spec).
+//! Client for the monitor protocol of QEMU's programs: JSON commands and replies over a unix socket
+//! (QEMU docs/interop/qmp-spec).
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -15,10 +16,10 @@ pub struct Qmp {
 }
 
 impl Qmp {
-    /// Connects and takes command mode.
+    /// Connects and enters command mode.
     ///
     /// # Errors
-    /// Nobody listens or it is no monitor.
+    /// The socket cannot be reached, or it is no monitor.
     pub fn connect(socket: &Path) -> Result<Qmp> {
         let stream = UnixStream::connect(socket).with_context(|| format!("connecting to {}", socket.display()))?;
         stream.set_read_timeout(Some(Duration::from_secs(120)))?;
@@ -28,7 +29,7 @@ impl Qmp {
         Ok(qmp)
     }
 
-    /// One command.
+    /// Executes a command and returns its result.
     ///
     /// # Errors
     /// The connection broke or the command was refused.
@@ -47,10 +48,10 @@ impl Qmp {
         }
     }
 
-    /// Waits for an event of this name, past or to come.
+    /// Returns an event of this name, received already or awaited.
     ///
     /// # Errors
-    /// The connection broke or nothing came in two minutes.
+    /// The connection broke, or nothing was received for two minutes.
     pub fn event(&mut self, name: &str) -> Result<Value> {
         loop {
             if let Some(at) = self.events.iter().position(|e| e.get("event").and_then(Value::as_str) == Some(name)) {

@@ -1,4 +1,5 @@
-//! qemu-storage-daemon: raw and qcow2 images; snapshots inside the image, or as a chain of overlays the way Proxmox VE 9 does it.
+//! qemu-storage-daemon with raw and qcow2 images; snapshots are inside the image, or form a chain
+//! of overlays as in Proxmox VE 9.
 
 use super::{Contender, Qmp};
 use crate::load::Endpoint;
@@ -11,41 +12,41 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// What the disk is made of.
+/// Format of the disk's image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageFormat {
     /// A sparse raw file.
     Raw,
-    /// qcow2 with its defaults; internal snapshots.
+    /// qcow2 with default options; internal snapshots.
     Qcow2,
     /// qcow2 with 128 KiB clusters and subclusters (`extended_l2`); internal snapshots.
     Qcow2Subclusters,
-    /// As before, with an external overlay per snapshot.
+    /// qcow2 as in `Qcow2Subclusters`, with an external overlay per snapshot.
     Chain,
 }
 
-/// What a server does with its caches and with flushes.
+/// Cache mode of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheMode {
-    /// Past the host's cache.
+    /// Direct I/O.
     #[default]
     None,
-    /// The same, and every write is durable.
+    /// Direct I/O, and every write is durable.
     Directsync,
-    /// Through the host's cache, and every write is durable.
+    /// Through the host's page cache, and every write is durable.
     Writethrough,
-    /// Through the host's cache.
+    /// Through the host's page cache.
     Writeback,
-    /// The same, and flushes are ignored.
+    /// Through the host's page cache, and flushes are ignored.
     Unsafe,
 }
 
 impl CacheMode {
-    /// All of them.
+    /// All cache modes.
     pub const ALL: [CacheMode; 5] =
         [CacheMode::None, CacheMode::Directsync, CacheMode::Writethrough, CacheMode::Writeback, CacheMode::Unsafe];
 
-    /// As QEMU and Millpond call it.
+    /// Name in QEMU and Millpond.
     pub fn name(self) -> &'static str {
         match self {
             CacheMode::None => "none",
@@ -60,7 +61,7 @@ impl CacheMode {
         json!({"direct": matches!(self, CacheMode::None | CacheMode::Directsync), "no-flush": self == CacheMode::Unsafe})
     }
 
-    /// Whether an export has to flush after every write.
+    /// Whether an export flushes after every write.
     fn writes_through(self) -> bool {
         matches!(self, CacheMode::Directsync | CacheMode::Writethrough)
     }
@@ -94,7 +95,7 @@ impl ImageFormat {
     }
 }
 
-/// A running daemon with its image.
+/// A qemu-storage-daemon with its image.
 #[derive(Debug)]
 pub struct Qsd {
     name: &'static str,
@@ -103,18 +104,18 @@ pub struct Qsd {
     size: u64,
     daemon: Option<Daemon>,
     qmp: Option<Qmp>,
-    /// Layers of the chain, bottom first; one without overlays.
+    /// Layers of the chain, bottom first; a single one without overlays.
     layers: Vec<usize>,
-    /// Snapshot name and the layer that it froze.
+    /// Snapshots: name, and the layer that the snapshot made read-only.
     snapshots: Vec<(String, usize)>,
     made: usize,
     cache: CacheMode,
-    /// What the disk is instead of a file of its own.
+    /// Existing file or device to serve; `None` for a file of its own.
     place: Option<PathBuf>,
 }
 
 impl Qsd {
-    /// Not started yet.
+    /// Describes a server; starts nothing.
     pub fn new(name: &'static str, format: ImageFormat) -> Qsd {
         Qsd {
             name,
@@ -131,12 +132,12 @@ impl Qsd {
         }
     }
 
-    /// On a file or device that is there, raw.
+    /// Describes a server of an existing raw file or device.
     pub fn on(name: &'static str, place: &Path) -> Qsd {
         Qsd { place: Some(place.to_owned()), ..Qsd::new(name, ImageFormat::Raw) }
     }
 
-    /// With another cache mode.
+    /// Sets the cache mode.
     pub fn with_cache(mut self, mode: CacheMode) -> Qsd {
         self.cache = mode;
         self
@@ -173,7 +174,8 @@ impl Qsd {
 
     fn export(&mut self) -> Result<()> {
         let top = self.top()?;
-        // QEMU 7.2 aborts when the client of an NBD export in an iothread leaves, so it stays in the main loop.
+        // QEMU 7.2 aborts when the client of an NBD export in an iothread disconnects, so the
+        // export stays in the main loop.
         let export = json!({"type": "nbd", "id": "disk", "node-name": format!("layer{top}"), "name": "disk", "writable": true, "writethrough": self.cache.writes_through()});
         self.call("block-export-add", export).map(|_| ())
     }

@@ -1,5 +1,6 @@
-//! An image in a filesystem that shares blocks between files: a snapshot is a copy by reference (`cp --reflink`). Served by
-//! qemu-storage-daemon as a raw file; the filesystem lies on a loop device.
+//! An image in a file system that shares blocks between files: a snapshot is a copy by reference
+//! (`cp --reflink`). qemu-storage-daemon serves the image as a raw file; the file system is on a
+//! loop device.
 
 use super::loop_mount::{Loop, LoopMount};
 use super::{Contender, ImageFormat, Qsd};
@@ -9,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// See the module.
+/// An image with snapshots by reflink; see the module.
 #[derive(Debug)]
 pub struct Reflink {
     name: &'static str,
@@ -20,7 +21,7 @@ pub struct Reflink {
 }
 
 impl Reflink {
-    /// Not started yet; `kind` is `xfs` or `btrfs`.
+    /// Describes a target; starts nothing. `kind` is `xfs` or `btrfs`.
     pub fn new(name: &'static str, kind: &'static str) -> Reflink {
         Reflink { name, kind, server: Qsd::new(name, ImageFormat::Raw), mount: None, snapshots: Vec::new() }
     }

@@ -1,5 +1,6 @@
-//! A disk with a volatile write cache, whose power can be cut: nbdkit's cache filter holds in its own unlinked file what was written and not
-//! flushed, and nbdfuse makes a file of it that takes direct I/O and fsync. When both die, what was not flushed is gone.
+//! A disk with a volatile write cache whose power can be cut. nbdkit's cache filter keeps unflushed
+//! writes in an unlinked file; nbdfuse makes a file of the disk that supports direct I/O and fsync.
+//! When both are killed, unflushed writes are lost.
 
 use crate::process::{Daemon, find_tool, run_tool};
 use anyhow::{Context, Result};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 const READY: Duration = Duration::from_secs(300);
 
-/// See the module.
+/// A disk with a volatile write cache; see the module.
 #[derive(Debug)]
 pub struct VolatileDisk {
     dir: PathBuf,
@@ -21,10 +22,10 @@ pub struct VolatileDisk {
 }
 
 impl VolatileDisk {
-    /// Why there can be none here.
+    /// Checks whether such disks can be made here.
     ///
     /// # Errors
-    /// A program is missing, or nothing may be mounted.
+    /// A program is missing, or mounts are not possible.
     pub fn possible() -> Result<()> {
         for tool in ["nbdkit", "nbdfuse", "umount"] {
             find_tool(tool).with_context(|| format!("{tool} is not installed"))?;
@@ -34,7 +35,8 @@ impl VolatileDisk {
         Ok(())
     }
 
-    /// A disk on the medium [`VolatileDisk::medium`] in `dir`, empty unless that is there.
+    /// Starts a disk in `dir` on its medium, [`VolatileDisk::medium`], which is made empty if it is
+    /// missing.
     ///
     /// # Errors
     /// It does not start.
@@ -45,17 +47,17 @@ impl VolatileDisk {
         Ok(disk)
     }
 
-    /// What is on the stable medium of a disk in `dir`.
+    /// Path of the stable medium of a disk in `dir`.
     pub fn medium(dir: &Path) -> PathBuf {
         dir.join("medium.img")
     }
 
-    /// The disk as a file.
+    /// Path of the disk as a file.
     pub fn path(&self) -> PathBuf {
         self.dir.join("disk.img")
     }
 
-    /// Power comes back.
+    /// Restores the power.
     ///
     /// # Errors
     /// nbdkit or nbdfuse does not start.
@@ -68,7 +70,7 @@ impl VolatileDisk {
         let _ = fs::remove_file(&socket);
         let mut command = Command::new(find_tool("nbdkit").context("nbdkit is not installed")?);
         command.args(["--foreground", "--filter=cache", "--unix"]).arg(&socket).arg("file").arg(&medium);
-        // the cache is an unlinked file there
+        // the cache is an unlinked file in this directory
         let mut nbdkit = Daemon::spawn(command.env("TMPDIR", &self.dir), &log)?;
         nbdkit.wait_ready(READY, || UnixStream::connect(&socket).is_ok())?;
         self.nbdkit = Some(nbdkit);
@@ -81,10 +83,10 @@ impl VolatileDisk {
         Ok(())
     }
 
-    /// The power goes: what was not flushed is lost.
+    /// Cuts the power: unflushed writes are lost.
     ///
     /// # Errors
-    /// The file stays mounted.
+    /// A process cannot be killed, or the file cannot be unmounted.
     pub fn power_off(&mut self) -> Result<()> {
         if let Some(mut nbdkit) = self.nbdkit.take() {
             nbdkit.kill9()?;

@@ -1,5 +1,6 @@
-//! A directory of results: what several runs left there, gathered into `results.json`, `results.csv` and `report.html`. Every experiment keeps the
-//! command, time and machine of its own run; figures of different runs are never put into one ratio.
+//! A directory of results of one or more runs, summarized in `results.json`, `results.csv` and
+//! `report.html`. Every experiment keeps command, time and machine of its run; figures of different
+//! runs are never combined in a ratio.
 
 use super::{Results, csv};
 use anyhow::{Context, Result, ensure};
@@ -7,16 +8,16 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Of `results.json`.
+/// Version of `results.json`.
 const VERSION: u32 = 1;
 const GATHERED: &str = "results.json";
 
 /// All results of a directory.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Book {
-    /// Of the document.
+    /// Version of the document.
     pub version: u32,
-    /// In the order in which they were measured.
+    /// Results in the order of measurement.
     pub experiments: Vec<Results>,
 }
 
@@ -24,7 +25,7 @@ impl Book {
     /// Reads every `NAME.json` of a directory.
     ///
     /// # Errors
-    /// There is none, or one is not a report of this program.
+    /// There is none, or one is not a result file of this program.
     pub fn read(dir: &Path) -> Result<Book> {
         let entries = fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))?;
         let mut files: Vec<PathBuf> = entries.filter_map(|entry| entry.ok().map(|e| e.path())).collect();
@@ -45,7 +46,7 @@ impl Book {
     /// Writes `results.json`, `results.csv` and `report.html`.
     ///
     /// # Errors
-    /// One of them cannot be written.
+    /// A file cannot be written.
     pub fn write(&self, dir: &Path) -> Result<()> {
         let write =
             |name: &str, text: &str| fs::write(dir.join(name), text).with_context(|| format!("writing {name} in {}", dir.display()));

@@ -1,4 +1,4 @@
-//! What can be drawn: a series over time, and a figure against a number.
+//! Data of charts: a series over time, and a figure by a number.
 
 use super::Results;
 use crate::load::LoadResult;
@@ -7,40 +7,40 @@ use serde::{Deserialize, Serialize};
 /// An interval of a series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tick {
-    /// Requests per second in it.
+    /// Requests per second in the interval.
     pub iops: f64,
-    /// Their mean latency in microseconds; 0 when there was none.
+    /// Their mean latency in microseconds; 0 without requests.
     pub mean_us: f64,
-    /// The longest in microseconds.
+    /// Their maximum latency in microseconds.
     pub max_us: f64,
 }
 
-/// A moment of a series.
+/// A marked instant of a series.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Seconds since the series began.
+    /// Seconds since the start of the series.
     pub at: f64,
-    /// What began then.
+    /// Label of the phase that begins there.
     pub text: String,
 }
 
 /// A load over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Timeline {
-    /// Whose.
+    /// Name of the target.
     pub contender: String,
     /// Repetition, from 0.
     pub rep: usize,
-    /// Seconds of an interval.
+    /// Length of an interval in seconds.
     pub interval: f64,
-    /// Intervals, from the beginning.
+    /// Intervals from the start.
     pub ticks: Vec<Tick>,
-    /// Phases.
+    /// Starts of phases.
     pub marks: Vec<Mark>,
 }
 
 impl Timeline {
-    /// From a load's series of intervals of `interval` seconds.
+    /// Converts a load's series with intervals of `interval` seconds.
     pub fn of(contender: &str, rep: usize, interval: f64, load: &LoadResult, marks: Vec<Mark>) -> Timeline {
         let tick = |point: &crate::load::Point| Tick {
             iops: point.ops as f64 / interval,
@@ -51,21 +51,21 @@ impl Timeline {
     }
 }
 
-/// A figure of every contender against a number that the cases stand for.
+/// A figure of every target, by a number for which the cases stand.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
-    /// What it shows.
+    /// Title of the chart.
     pub title: String,
-    /// What the number is.
+    /// Label of the number's axis.
     pub axis: String,
-    /// Which figure.
+    /// Name of the figure.
     pub metric: String,
-    /// The numbers, rising, and the case of each.
+    /// The numbers in rising order, each with its case.
     pub places: Vec<(f64, String)>,
 }
 
 impl Results {
-    /// Medians along a curve, by contender: (number, median, smallest, largest).
+    /// Medians along a curve, by target: (number, median, smallest, largest).
     pub fn lines(&self, curve: &Curve) -> Vec<(String, Vec<[f64; 4]>)> {
         let summaries = self.summaries();
         let mut lines: Vec<(String, Vec<[f64; 4]>)> = Vec::new();

@@ -1,43 +1,44 @@
-//! A figure that an article published, beside what this run measured: reproduced, different, or why it was not measured.
+//! A published figure of an article, compared with this run: reproduced, different, or not
+//! measured.
 
 use super::Results;
 use serde::{Deserialize, Serialize};
 
-/// What became of an article's figure.
+/// Result of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// What the article measured shows the same here, within the tolerance.
+    /// Measured here, and equal within the tolerance.
     Reproduced,
-    /// It was measured here and shows something else.
+    /// Measured here, and different.
     Differs,
-    /// It was not measured here.
+    /// Not measured here.
     NotMeasured,
 }
 
-/// See the module.
+/// A published figure, compared with this run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Claim {
-    /// Article and item, as `A-chain`.
+    /// Article and item, such as `A-chain`.
     pub source: String,
-    /// What the figure is.
+    /// Description of the figure.
     pub says: String,
-    /// The article's figure.
+    /// Published value.
     pub figure: f64,
-    /// Its unit; empty for a ratio.
+    /// Unit; empty for a ratio.
     pub unit: String,
-    /// The contender here that is nearest to what the article measured, and its figure.
+    /// Target that is closest to the article's system, and its value.
     pub theirs: Option<(String, f64)>,
-    /// Ours.
+    /// Value of Millpond.
     pub ours: Option<f64>,
-    /// What became of it.
+    /// Result of the comparison.
     pub outcome: Outcome,
-    /// Why it differs or was not measured.
+    /// Reason why it differs or was not measured.
     pub why: String,
 }
 
 impl Claim {
-    /// A figure, not measured yet.
+    /// Makes a claim that is not measured yet.
     pub fn new(source: &str, says: &str, figure: f64, unit: &str) -> Claim {
         Claim {
             source: source.to_owned(),
@@ -51,7 +52,8 @@ impl Claim {
         }
     }
 
-    /// With what the nearest contender reached: the same when the two differ at most by the factor `within`.
+    /// Adds the value of the closest target; reproduced if the values differ by at most the factor
+    /// `within`.
     pub fn by(mut self, contender: &str, value: Option<f64>, within: f64) -> Claim {
         if let Some(value) = value {
             let ratio = value / self.figure;
@@ -62,19 +64,19 @@ impl Claim {
         self
     }
 
-    /// With what we reached.
+    /// Adds the value of Millpond.
     pub fn ours(mut self, value: Option<f64>) -> Claim {
         self.ours = value;
         self
     }
 
-    /// With the reason, told unless the figure was reproduced.
+    /// Adds a reason, shown unless the figure was reproduced.
     pub fn because(mut self, why: &str) -> Claim {
         why.clone_into(&mut self.why);
         self
     }
 
-    /// In words: what became of it.
+    /// Describes the result of the comparison.
     pub fn verdict(&self) -> String {
         let why = if self.why.is_empty() { String::new() } else { format!(": {}", self.why) };
         match self.outcome {
@@ -86,12 +88,12 @@ impl Claim {
 }
 
 impl Results {
-    /// Notes an article's figure.
+    /// Adds a claim.
     pub fn claim(&mut self, claim: Claim) {
         self.claims.push(claim);
     }
 
-    /// Why a contender was left out; `otherwise` where it was not.
+    /// Returns why a target was left out; `otherwise` if it was not.
     pub fn why(&self, contender: &str, otherwise: &str) -> String {
         let found = self.skipped.iter().find(|(name, _)| name == contender);
         found.map_or_else(|| otherwise.to_owned(), |(name, reason)| format!("{name} was left out: {reason}"))

@@ -1,9 +1,9 @@
-//! Every sample as a line of comma-separated values (RFC 4180).
+//! All samples as comma-separated values (RFC 4180).
 
 use super::Results;
 use std::fmt::Write as _;
 
-/// The first line.
+/// Header line.
 pub const HEADER: &str = "experiment,began,case,contender,metric,repetition,value\n";
 
 fn quoted(text: &str) -> String {
@@ -11,7 +11,7 @@ fn quoted(text: &str) -> String {
 }
 
 impl Results {
-    /// Lines of all samples, without the header.
+    /// Formats all samples as lines, without the header.
     pub fn csv(&self) -> String {
         let mut text = String::new();
         for s in &self.samples {

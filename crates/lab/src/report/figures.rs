@@ -1,5 +1,6 @@
-//! Figures in documents: between `<!-- figures: NAME... -->` and `<!-- /figures -->` stands what the last run says of these experiments, so that
-//! no figure is copied by hand. A name with a dot is a file that an experiment left in the report's directory.
+//! Figures in documents. The text between `<!-- figures: NAME... -->` and `<!-- /figures -->` is
+//! generated from the last results of the named experiments, so that no figure is copied by hand. A
+//! name with a dot is a file in the report's directory.
 
 use super::summary::show;
 use super::{Book, Results};
@@ -11,20 +12,21 @@ use std::path::Path;
 const BEGIN: &str = "<!-- figures:";
 const END: &str = "<!-- /figures -->";
 
-/// A document with its figures made anew, and the names of which nothing was measured: what stood there stays.
+/// A document with regenerated figures. Where something named was not measured, the old text is
+/// kept.
 #[derive(Debug)]
 pub struct Figures {
     /// The document.
     pub text: String,
-    /// Experiments and files that are not in the report.
+    /// Named experiments and files that the report does not have.
     pub missing: Vec<String>,
 }
 
 impl Book {
-    /// Makes the figures of a document anew. `dir` is the report's directory.
+    /// Regenerates the figures of a document. `dir` is the report's directory.
     ///
     /// # Errors
-    /// The document has no place for figures, or one without an end; a file cannot be read.
+    /// The document has no place for figures, a place has no end, or a file cannot be read.
     pub fn figures(&self, document: &str, dir: &Path) -> Result<Figures> {
         let mut figures = Figures { text: String::new(), missing: Vec::new() };
         let mut rest = document;
@@ -65,7 +67,7 @@ impl Book {
 }
 
 impl Results {
-    /// Goals and what was reached, the article's figures, and the run that they are of.
+    /// Formats goals with their results, the articles' figures, and the run that produced them.
     fn goals_table(&self) -> String {
         let mut text = String::new();
         if self.verdicts.is_empty() {

@@ -1,52 +1,52 @@
-//! What a figure has to reach, and what became of it.
+//! Goals of figures, and their evaluation.
 
 use super::{Results, median};
 use serde::{Deserialize, Serialize};
 
-/// What a figure has to reach.
+/// Condition on a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Goal {
-    /// Median of the ratios to this contender in the same repetition is at least this.
+    /// The median of the ratios to this target in the same repetition is at least this.
     TimesOf(String, f64),
-    /// In every repetition the same as this contender's, up to this part of it.
+    /// In every repetition equal to this target's figure, within this relative tolerance.
     EqualTo(String, f64),
-    /// Median is at most this.
+    /// The median is at most this.
     AtMost(f64),
-    /// Median is at least this.
+    /// The median is at least this.
     AtLeast(f64),
-    /// The largest of all repetitions is at most this.
+    /// The largest value of all repetitions is at most this.
     NeverAbove(f64),
-    /// The smallest of all repetitions is at least this.
+    /// The smallest value of all repetitions is at least this.
     NeverBelow(f64),
 }
 
 impl Goal {
-    /// [`Goal::TimesOf`].
+    /// Makes a [`Goal::TimesOf`].
     pub fn times_of(other: &str, times: f64) -> Goal {
         Goal::TimesOf(other.to_owned(), times)
     }
 }
 
-/// A goal and what became of it.
+/// An evaluated goal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Of which load or step.
+    /// Load or step.
     pub case: String,
-    /// Which figure.
+    /// Name of the figure.
     pub metric: String,
-    /// Whose.
+    /// Name of the target.
     #[serde(default)]
     pub contender: String,
-    /// The goal in words.
+    /// Description of the goal.
     pub goal: String,
-    /// What was reached; `None` = nothing was measured.
+    /// Value reached; `None` if nothing was measured.
     pub reached: Option<f64>,
-    /// True when the goal is reached.
+    /// Whether the goal is reached.
     pub met: bool,
 }
 
 impl Results {
-    /// Judges a goal by what is measured now.
+    /// Evaluates a goal with the samples measured so far.
     pub fn goal(&mut self, case: &str, metric: &str, contender: &str, goal: Goal) {
         let values = self.values(case, metric, contender);
         let (reached, met, words) = match goal {

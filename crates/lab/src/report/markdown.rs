@@ -5,7 +5,7 @@ use super::{Results, Summary, median};
 use std::fmt::Write as _;
 
 impl Results {
-    /// The report as Markdown: goals, then a table per case.
+    /// Formats the report as Markdown.
     pub fn markdown(&self) -> String {
         let mut text = format!("# {}\n\n", self.experiment);
         let scene = &self.scene;

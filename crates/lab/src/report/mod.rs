@@ -1,4 +1,5 @@
-//! What a run found, and how it is told: figures with their spread, charts, the articles' figures, as table, Markdown, CSV, JSON, and one page.
+//! Results of a run, and their presentation: figures with their spread, charts and the articles'
+//! figures, as table, Markdown, CSV, JSON and an HTML page.
 
 mod book;
 mod chart;

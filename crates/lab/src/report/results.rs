@@ -1,4 +1,5 @@
-//! Figures of a run: every sample, their medians and spread, ratios of samples taken in the same repetition, and goals.
+//! Results of a run: samples, medians and spread, ratios of samples of the same repetition, and
+//! goals.
 
 use super::{Claim, Curve, Timeline, Verdict};
 use anyhow::{Context, Result};
@@ -7,86 +8,86 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// One figure of one repetition.
+/// A figure of one repetition.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Repetition, from 0.
     pub rep: usize,
-    /// Whose.
+    /// Name of the target.
     pub contender: String,
-    /// Of which load or step.
+    /// Load or step.
     pub case: String,
-    /// What: `iops`, `p99_us`, …; the unit is the end of its name.
+    /// Name of the figure: `iops`, `p99_us`, …; the unit is its ending.
     pub metric: String,
-    /// The figure.
+    /// Value of the figure.
     pub value: f64,
 }
 
-/// The machine and programs of a run.
+/// Machine and programs of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Scene {
-    /// The command that reruns it.
+    /// Command to run it again.
     pub command: String,
-    /// Processor.
+    /// Name of the processor.
     pub cpu: String,
     /// Number of processors.
     pub cpus: usize,
     /// Bytes of memory.
     pub memory: u64,
-    /// Kernel.
+    /// Version of the kernel.
     pub kernel: String,
-    /// Filesystem directory used.
+    /// Directory that was used.
     pub directory: String,
     /// Versions of the programs.
     pub versions: Vec<String>,
 }
 
-/// All that a run found.
+/// All results of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
     /// Name of the experiment.
     pub experiment: String,
-    /// One line: what it shows.
+    /// Description of the experiment in one line.
     #[serde(default)]
     pub about: String,
-    /// When it began, RFC 3339 in UTC.
+    /// Start time, RFC 3339 in UTC.
     #[serde(default)]
     pub began: String,
-    /// Seconds that it took.
+    /// Duration in seconds.
     #[serde(default)]
     pub took: f64,
-    /// By what counts and durations were multiplied; 1 = as specified.
+    /// Factor of counts and durations; 1 = as specified.
     #[serde(default)]
     pub scale: f64,
-    /// Why nothing was measured, if nothing was.
+    /// Reason why nothing was measured, if so.
     #[serde(default)]
     pub absent: Option<String>,
-    /// The machine.
+    /// Machine and programs.
     pub scene: Scene,
-    /// Every figure.
+    /// All samples.
     pub samples: Vec<Sample>,
-    /// Contenders that could not run, with the reason.
+    /// Targets that could not run, with the reason.
     pub skipped: Vec<(String, String)>,
-    /// Goals and what became of them.
+    /// Evaluated goals.
     pub verdicts: Vec<Verdict>,
     /// Remarks.
     pub notes: Vec<String>,
-    /// What else went on on the machine, where that was enough to disturb.
+    /// Other activity of the machine, if it was enough to disturb.
     #[serde(default)]
     pub disturbed: Vec<String>,
     /// Loads over time.
     #[serde(default)]
     pub timelines: Vec<Timeline>,
-    /// Figures against a number.
+    /// Figures by a number.
     #[serde(default)]
     pub curves: Vec<Curve>,
-    /// The articles' figures.
+    /// Published figures of articles.
     #[serde(default)]
     pub claims: Vec<Claim>,
-    /// Files with what other programs printed, relative to the report.
+    /// Files with the output of other programs, relative to the report.
     #[serde(default)]
     pub raw: Vec<String>,
-    /// The report's directory.
+    /// Directory of the report.
     #[serde(skip)]
     dir: PathBuf,
     #[serde(skip, default = "Instant::now")]
@@ -94,7 +95,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// None yet.
+    /// Makes empty results.
     pub fn new(experiment: &str, scene: Scene) -> Results {
         let experiment = experiment.to_owned();
         Results {
@@ -119,13 +120,13 @@ impl Results {
         }
     }
 
-    /// For a report in this directory.
+    /// Sets the directory of the report.
     pub fn in_dir(mut self, dir: &Path) -> Results {
         dir.clone_into(&mut self.dir);
         self
     }
 
-    /// Keeps what another program printed, in `raw/EXPERIMENT/NAME` of the report's directory.
+    /// Keeps the output of another program, in `raw/EXPERIMENT/NAME` of the report's directory.
     ///
     /// # Errors
     /// It cannot be written.
@@ -134,7 +135,8 @@ impl Results {
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
     }
 
-    /// A file for raw output, listed in the report; its directory is there when this returns.
+    /// Returns the path of a file for raw output, which is listed in the report. Its directory
+    /// exists on return.
     ///
     /// # Errors
     /// The directory cannot be made.
@@ -150,13 +152,13 @@ impl Results {
         Ok(path)
     }
 
-    /// Notes that nothing can be measured, and why.
+    /// Records that nothing can be measured, and why.
     pub fn leave_out(&mut self, reason: &str) {
         self.say(&format!("not measured: {reason}"));
         self.absent = Some(reason.to_owned());
     }
 
-    /// Notes a figure; what is no number is no figure.
+    /// Adds a figure; a value that is not finite is dropped with a message.
     pub fn add(&mut self, rep: usize, contender: &str, case: &str, metric: &str, value: f64) {
         if !value.is_finite() {
             return self.say(&format!("{contender}: {case}: {metric} could not be measured"));
@@ -164,9 +166,10 @@ impl Results {
         self.samples.push(Sample { rep, contender: contender.to_owned(), case: case.to_owned(), metric: metric.to_owned(), value });
     }
 
-    /// Notes that a contender could not run.
+    /// Records that a target could not run.
     pub fn skip(&mut self, contender: &str, reason: &str) {
-        let words: Vec<&str> = reason.split_whitespace().collect(); // a program's words may come in lines
+        // the reason may have several lines, from a program's output
+        let words: Vec<&str> = reason.split_whitespace().collect();
         let entry = (contender.to_owned(), words.join(" "));
         if !self.skipped.contains(&entry) {
             self.say(&format!("{contender} is left out: {reason}"));
@@ -174,23 +177,23 @@ impl Results {
         }
     }
 
-    /// Notes a remark for the report.
+    /// Adds a remark to the report, and prints it.
     pub fn note(&mut self, text: &str) {
         self.say(text);
         self.notes.push(text.to_owned());
     }
 
-    /// Tells the person who waits.
+    /// Prints progress for the user.
     pub fn say(&self, text: &str) {
         eprintln!("[{:6.1} s] {}: {text}", self.begun.elapsed().as_secs_f64(), self.experiment);
     }
 
-    /// Figures of one contender, by repetition.
+    /// Figures of a target, by repetition.
     pub fn values(&self, case: &str, metric: &str, contender: &str) -> Vec<f64> {
         self.select(case, metric, contender).map(|s| s.value).collect()
     }
 
-    /// Ratios of two contenders' figures of the same repetition.
+    /// Ratios of the figures of two targets in the same repetition.
     pub fn ratios(&self, case: &str, metric: &str, one: &str, other: &str) -> Vec<f64> {
         let others: Vec<&Sample> = self.select(case, metric, other).collect();
         let pair = |s: &Sample| others.iter().find(|o| o.rep == s.rep && o.value != 0.0).map(|o| s.value / o.value);
@@ -201,15 +204,15 @@ impl Results {
         self.samples.iter().filter(move |s| s.case == case && s.metric == metric && s.contender == contender)
     }
 
-    /// Seconds since this was made.
+    /// Seconds since these results were made.
     pub fn age(&self) -> f64 {
         self.begun.elapsed().as_secs_f64()
     }
 
-    /// Writes `NAME.json` and `NAME.md` into its directory.
+    /// Writes `NAME.json` and `NAME.md` into the directory of the report.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// A file cannot be written.
     pub fn write(&self) -> Result<()> {
         let dir = &self.dir;
         fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;

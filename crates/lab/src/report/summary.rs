@@ -1,4 +1,4 @@
-//! Medians, their spread, and how a figure is written.
+//! Medians and their spread, and the formatting of figures.
 
 use super::Results;
 use serde::{Deserialize, Serialize};
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 /// Median and extremes of the repetitions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Of which load or step.
+    /// Load or step.
     pub case: String,
-    /// Which figure.
+    /// Name of the figure.
     pub metric: String,
-    /// Whose.
+    /// Name of the target.
     pub contender: String,
     /// Median.
     pub median: f64,
@@ -18,22 +18,22 @@ pub struct Summary {
     pub min: f64,
     /// Largest.
     pub max: f64,
-    /// Repetitions.
+    /// Number of repetitions.
     pub count: usize,
 }
 
-/// A figure whose repetitions lie farther apart than this part of their median is noisy.
+/// A figure is noisy if its repetitions differ by more than this share of their median.
 const NOISY: f64 = 0.25;
 
 impl Summary {
-    /// True when the repetitions disagree.
+    /// Whether the repetitions differ too much.
     pub fn is_noisy(&self) -> bool {
         self.max - self.min > NOISY * self.median.abs()
     }
 }
 
 impl Results {
-    /// Why figures of this run deserve little trust; empty when nothing speaks against them.
+    /// Reasons to distrust the figures of this run; empty if there are none.
     pub fn doubts(&self) -> Vec<String> {
         if self.absent.is_some() {
             return Vec::new();
@@ -49,7 +49,7 @@ impl Results {
         doubts
     }
 
-    /// Medians of everything, case by case in the order in which they were first measured.
+    /// Medians of all figures, by case in the order of first measurement.
     pub fn summaries(&self) -> Vec<Summary> {
         let mut keys: Vec<(&str, &str, &str)> = Vec::new();
         for sample in &self.samples {
@@ -81,7 +81,7 @@ impl Results {
     }
 }
 
-/// The middle one, or the mean of the two middle ones.
+/// The middle value, or the mean of the two middle ones; `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

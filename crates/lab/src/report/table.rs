@@ -1,4 +1,4 @@
-//! The report for a terminal: a line per figure and contender, what the articles say, what could not be measured.
+//! The report for a terminal: a line per figure and target, the articles' figures, and omissions.
 
 use super::summary::show;
 use super::{Results, Summary, median};
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 const OURS: &str = "millpond";
 
-/// Columns side by side, as wide as they have to be.
+/// Aligns columns to their widest cells.
 fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
@@ -21,7 +21,8 @@ fn columns(rows: &[Vec<String>]) -> String {
 }
 
 impl Results {
-    /// Figures with their spread, ours to each peer's, and the articles'. Of each case the first figure alone unless `all`.
+    /// Formats figures with their spread, Millpond's ratio to each peer, and the articles' figures.
+    /// Without `all`, only the first figure of each case.
     pub fn table(&self, all: bool) -> String {
         let mut text = format!("{}: {}\n  {}, `{}`\n", self.experiment, self.about, self.began, self.scene.command);
         if let Some(reason) = &self.absent {

@@ -1,15 +1,17 @@
-//! The model against what CrystalDiskMark 8 printed for both drives (C-cdm), driven as that does it, without any clock.
+//! Compares the model with the results of CrystalDiskMark 8 for both drives (C-cdm), under the same
+//! load and without a real clock.
 
 use super::super::{Drive, Model};
 use super::*;
 use crate::load::Rng;
 
-/// Of the test file.
+/// Size of the test file in bytes.
 const SPAN: u64 = 4 << 30;
-/// From an answer to the next request.
+/// Time from an answer to the next request.
 const TURN: Nanos = 30_000;
 
-/// MB/s of a load with so many in flight, over five seconds after one that does not count.
+/// Returns MB/s of a load with `depth` requests in flight, over five seconds after a warm-up
+/// second.
 fn mb_s(model: &str, op: Op, block: u64, depth: u64, random: bool) -> f64 {
     const SECOND: Nanos = 1_000_000_000;
     let mut drive = Drive::new(&model.parse::<Model>().unwrap(), SPAN);
@@ -74,7 +76,7 @@ const SLOW: SpindleShape = SpindleShape {
     cache: Some(CacheShape { bytes: 1 << 20, accept: 100_000, aside: u64::MAX }),
 };
 
-/// Answers to requests that all come at once.
+/// Returns the completions of requests that arrive at the same time.
 fn answers(requests: &[(Op, u64, u64)]) -> Vec<(u64, Nanos)> {
     let mut drive = Spindle::new(SLOW);
     for (id, (op, offset, length)) in (0..).zip(requests) {
@@ -91,7 +93,7 @@ fn a_flush_waits_for_the_platter_and_a_cached_write_does_not() {
     let track = 2_000_000;
     let found = answers(&[(Op::Write, 7 * track + 500_000, 4096), (Op::Flush, 0, 0)]);
     assert_eq!(found[0].1, 100_000 + 8_192);
-    // a quarter of a revolution covers the seek; then the block passes
+    // the seek ends within a quarter of a revolution; then the block passes the head
     assert_eq!(found[1].1, 2_000_000 + 16_384 + 10_000);
 }
 

@@ -5,19 +5,19 @@ use crate::peer::{CacheMode, Contender, DISK, Millpond, POOL, QemuNbd, VolatileD
 use crate::process::Workspace;
 use anyhow::{Context, Result};
 
-/// Bytes of a disk of a pool, all sparse.
+/// Size in bytes of a disk of a pool; all disks are sparse.
 const DISK_BYTES: u64 = 1 << 30;
-/// Bytes of an overlay's disk beyond what the overlay shows: its tables.
+/// Bytes of an overlay's disk beyond the size of the overlay, for its tables.
 const TABLES: u64 = 16 << 20;
 
-/// Of which disks a pool is made.
+/// Layout of a pool and number of its disks.
 pub struct Layout {
-    /// Its word.
+    /// Keyword of the layout.
     pub name: &'static str,
     disks: usize,
 }
 
-/// All of them.
+/// All layouts.
 pub const LAYOUTS: [Layout; 5] = [
     Layout { name: "linear", disks: 1 },
     Layout { name: "mirror", disks: 2 },
@@ -26,7 +26,8 @@ pub const LAYOUTS: [Layout; 5] = [
     Layout { name: "parity2", disks: 4 },
 ];
 
-/// See the module. The server goes before its disks, and they before their directory.
+/// A server and its disks. Fields are dropped in order: the server, its disks, then their
+/// directory.
 pub struct Rig {
     server: Box<dyn Contender>,
     disks: Vec<VolatileDisk>,
@@ -46,7 +47,7 @@ impl Rig {
             let place = dir.join("disk");
             std::fs::create_dir_all(&place).context("making the disk's directory")?;
             if overlay {
-                // an overlay has the size that it needs; on a device it would find one that is large enough
+                // made in a file, where an overlay may grow; the device is then large enough for it
                 QemuNbd::make_overlay(&VolatileDisk::medium(&place), dir, size)?;
             }
             let disk = VolatileDisk::start(&place, if overlay { size + TABLES } else { size })?;
@@ -66,22 +67,22 @@ impl Rig {
         Ok(Rig { server: Box::new(millpond), disks, _workspace: workspace })
     }
 
-    /// The server.
+    /// Returns the server.
     pub fn server(&mut self) -> &mut dyn Contender {
         self.server.as_mut()
     }
 
-    /// The power goes. The server dies first: what it had acknowledged until then counts, and nothing becomes stable between its death and
-    /// that of its disks.
+    /// Cuts the power. The server is killed first, so that nothing is acknowledged after the cut,
+    /// and nothing becomes stable between its death and that of its disks.
     ///
     /// # Errors
-    /// Something does not die.
+    /// A process cannot be killed.
     pub fn power_off(&mut self) -> Result<()> {
         self.server.kill9()?;
         self.disks.iter_mut().try_for_each(VolatileDisk::power_off)
     }
 
-    /// The power comes back.
+    /// Restores the power.
     ///
     /// # Errors
     /// A disk or the server does not start.

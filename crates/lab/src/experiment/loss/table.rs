@@ -1,21 +1,21 @@
-//! The loss table as `docs/loss.md` shows it.
+//! Formats the loss table of `docs/loss.md`.
 
 use super::{Count, Event};
 use crate::peer::CacheMode;
 use std::fmt::Write;
 
-/// A server in a mode: what it lost in each event, all repetitions together.
+/// Losses of a server in a cache mode, by event, summed over all repetitions.
 pub struct Row {
-    /// Its name, and its layout.
+    /// Name of the server, with its layout.
     pub whose: String,
-    /// Its mode.
+    /// Cache mode.
     pub mode: CacheMode,
-    /// By event, in the order of [`Event::ALL`].
+    /// Counts by event, in the order of [`Event::ALL`].
     pub counts: [Count; Event::ALL.len()],
 }
 
 impl Count {
-    /// Adds another repetition's.
+    /// Adds the counts of another repetition.
     pub(super) fn add(&mut self, other: &Count) {
         self.flushed += other.flushed;
         self.lost_flushed += other.lost_flushed;
@@ -25,7 +25,7 @@ impl Count {
     }
 }
 
-/// The rows as Markdown.
+/// Formats the rows as Markdown.
 pub fn table(rows: &[Row]) -> String {
     let mut text =
         "| | mode | client dies: flushed | and not | daemon is killed: flushed | and not | power is cut: flushed | and not |\n".to_owned();

@@ -1,7 +1,8 @@
-//! The driver's side of one queue: requests go into the rings, answers come out of them.
+//! The driver's side of a virtqueue: puts requests into the rings and takes completions out.
 //!
-//! Requests are queued with [`Disk::submit`], shown together by [`Disk::kick`], and completions are gathered by [`Disk::wait`]: by looking at
-//! the used ring all the time, as a guest does that polls, or by sleeping until the back end calls.
+//! [`Disk::submit`] queues a request, [`Disk::kick`] makes queued requests available, and
+//! [`Disk::wait`] collects completions: it polls the used ring, like a polling guest, or sleeps
+//! until the back end notifies.
 
 use super::front::{AVAILABLE, DATA, DESCRIPTORS, ENTRIES, FrontEnd, GUEST, HEADERS, TABLES, USED, descriptor};
 use crate::load::{Done, Op};
@@ -10,23 +11,26 @@ use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// Bytes of a segment: what Millpond and others announce as the longest is no shorter.
+/// Bytes of a segment; Millpond and other back ends announce no smaller maximum.
 const SEGMENT: usize = 512 << 10;
-/// Segments of a request: a table has room for 8 descriptors.
+/// Maximum number of data segments of a request: an indirect table has room for 8 descriptors.
 const MAX_SEGMENTS: usize = 6;
-/// Offset, in the used ring, of the index from which on the back end wants to be kicked.
+/// Offset of `avail_event` in the used ring: the index from which on the back end wants to be
+/// notified.
 const KICK_FROM: u64 = USED + 4 + 8 * ENTRIES as u64;
-/// Offset, in the available ring, of the index from which on this side wants to be called.
+/// Offset of `used_event` in the available ring: the index from which on this side wants to be
+/// notified.
 const CALL_FROM: u64 = AVAILABLE + 4 + 2 * ENTRIES as u64;
-/// So far ahead of what is used that the back end never gets there before the number is changed again.
+/// Distance of an event index that the back end never reaches before the index is changed again.
 const NEVER: u16 = 0x8000;
-/// NO_INTERRUPT in the available ring's flags, NO_NOTIFY in the used ring's.
+/// VIRTQ_AVAIL_F_NO_INTERRUPT in the available ring's flags, VIRTQ_USED_F_NO_NOTIFY in the used
+/// ring's.
 const DO_NOT: u16 = 1;
-/// Looks at the ring between two looks at the clock.
+/// Polls of the ring between two checks of the clock.
 const LOOKS: u32 = 4096;
-/// Without an answer for so long, the back end is taken for dead.
+/// Time without a completion after which the back end is given up.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// NBD's number for what virtio calls an error, so that reports speak of one kind.
+/// NBD error number for virtio's IOERR status, so that results have one kind of errors.
 const EIO: u32 = 5;
 const EOPNOTSUPP: u32 = 95;
 
@@ -35,27 +39,28 @@ struct Slot {
     op: Op,
     length: usize,
     busy: bool,
-    /// What was read lies in the shared memory still.
+    /// Data of a read is still in the shared memory.
     fresh: bool,
 }
 
-/// A disk behind a queue with a fixed number of request slots.
+/// A disk behind a virtqueue with a fixed number of request slots.
 pub struct Disk {
     front: FrontEnd,
     poll: bool,
     size: u64,
     room: usize,
     slots: Vec<Slot>,
-    /// What was submitted; what of it was shown is in `front.available`.
+    /// Available index with all submitted requests; `front.available` is the index that the back
+    /// end sees.
     offered: u16,
     used: u16,
 }
 
 impl Disk {
-    /// Connects; `depth` requests of up to `max_bytes` may be in flight.
+    /// Connects with up to `depth` requests of up to `max_bytes` bytes in flight.
     ///
     /// # Errors
-    /// Nobody listens, it is no back end, or so much does not fit the queue.
+    /// The socket cannot be reached, it is no back end, or the requests do not fit the queue.
     pub fn connect(socket: &Path, depth: usize, max_bytes: usize, poll: bool) -> Result<Disk> {
         ensure!(depth > 0 && depth <= usize::from(ENTRIES), "between 1 and {ENTRIES} requests may be in flight over vhost-user");
         ensure!(max_bytes <= SEGMENT * MAX_SEGMENTS, "requests over vhost-user are no longer than {} bytes", SEGMENT * MAX_SEGMENTS);
@@ -65,7 +70,7 @@ impl Disk {
         let slot = || Slot { data: vec![0; max_bytes], op: Op::Read, length: 0, busy: false, fresh: false };
         let disk = Disk { front, poll, size, room, slots: (0..depth).map(|_| slot()).collect(), offered: 0, used: 0 };
         for index in 0..depth as u64 {
-            // all memory is there before anything is measured
+            // touch all memory before anything is measured
             disk.front.write(disk.place(index), &vec![0; room])?;
         }
         let mut disk = disk;
@@ -74,25 +79,26 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Connects anew with nothing in flight, as a front end does whose back end was started again: the configuration is not read once more.
+    /// Reconnects with nothing in flight, like a front end whose back end was restarted: the
+    /// configuration space is not read again.
     ///
     /// # Errors
-    /// As [`Disk::connect`].
+    /// Those of [`Disk::connect`].
     pub fn reconnect(&mut self, socket: &Path) -> Result<()> {
         self.front.reconnect(socket)?;
         let used = self.front.used()?;
         self.front.go_on(used)
     }
 
-    /// Bytes of the disk.
+    /// Size of the disk in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The data of a slot: to be filled before a write, to be read after a read.
+    /// Data buffer of a slot: filled before a write, valid after a read.
     ///
     /// # Panics
-    /// There is no such slot.
+    /// The slot does not exist.
     pub fn data(&mut self, slot: usize) -> &mut [u8] {
         let place = self.place(slot as u64);
         let entry = &mut self.slots[slot];
@@ -107,10 +113,11 @@ impl Disk {
         DATA + slot * self.room as u64
     }
 
-    /// Queues a request in a slot that is not in flight. `length` bytes at `offset`; both are ignored by a flush.
+    /// Queues a request for `length` bytes at `offset` in a free slot; a flush ignores both. Panics
+    /// if the slot is in flight.
     ///
     /// # Errors
-    /// It is of a kind that is not spoken here.
+    /// The operation is not supported here.
     pub fn submit(&mut self, slot: usize, op: Op, offset: u64, length: usize) -> Result<()> {
         let place = self.place(slot as u64);
         let entry = self.slots.get_mut(slot).context("no such slot")?;
@@ -153,17 +160,18 @@ impl Disk {
         Ok(())
     }
 
-    /// Shows what was submitted, and kicks if the back end wants that.
+    /// Makes submitted requests available, and notifies the back end if it wants that.
     ///
     /// # Errors
-    /// The host's.
+    /// The host's I/O error.
     pub fn kick(&mut self) -> Result<()> {
         let shown = std::mem::replace(&mut self.front.available, self.offered);
         if shown == self.offered {
             return Ok(());
         }
         self.front.store(AVAILABLE + 2, self.offered)?;
-        fence(Ordering::SeqCst); // the index must be out before the other side's wish is read
+        // the index must be visible before the other side's event index is read
+        fence(Ordering::SeqCst);
         let wanted = if self.front.has_events() {
             let from = self.front.load(KICK_FROM)?;
             self.offered.wrapping_sub(from).wrapping_sub(1) < self.offered.wrapping_sub(shown)
@@ -173,10 +181,10 @@ impl Disk {
         if wanted { self.front.kick() } else { Ok(()) }
     }
 
-    /// Waits until at least one request is done and appends all that are.
+    /// Waits until at least one request is done, and appends all completions to `done`.
     ///
     /// # Errors
-    /// The queue broke, or no answer comes.
+    /// The queue broke, or no completion arrives in time.
     pub fn wait(&mut self, done: &mut Vec<Done>) -> Result<()> {
         self.kick()?;
         let mut since: Option<Instant> = None;
@@ -202,18 +210,18 @@ impl Disk {
         }
     }
 
-    /// Says whether to be called from the next answer on.
+    /// Requests or suppresses notifications from the next completion on.
     fn listen(&mut self, yes: bool) -> Result<()> {
         if self.front.has_events() {
             self.front.store(CALL_FROM, if yes { self.used } else { self.used.wrapping_add(NEVER) })?;
         } else {
             self.front.store(AVAILABLE, if yes { 0 } else { DO_NOT })?;
         }
-        fence(Ordering::SeqCst); // before the used index is looked at again
+        fence(Ordering::SeqCst); // before the used index is read again
         Ok(())
     }
 
-    /// The next answer; there is one.
+    /// Takes the next completion, which must exist.
     fn take(&mut self) -> Result<Done> {
         let mut element = [0; 8];
         self.front.read_into(USED + 4 + 8 * u64::from(self.used % ENTRIES), &mut element)?;

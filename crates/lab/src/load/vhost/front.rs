@@ -1,4 +1,5 @@
-//! A small vhost-user front end without a guest: one queue in memory of its own, which the back end maps, too.
+//! A small vhost-user front end without a guest: one queue in its own memory, which the back end
+//! maps, too.
 
 use super::message::{Talk, code};
 use anyhow::{Context, Result, ensure};
@@ -11,71 +12,72 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory};
 
-/// Bytes of memory, unless more are asked for.
+/// Default size of the memory in bytes.
 pub const MEMORY: u64 = 4 << 20;
-/// Address of the memory towards the device.
+/// Guest address of the memory.
 pub const GUEST: u64 = 0x1_0000_0000;
-/// Address of the memory towards the front end; any number does.
+/// User address of the memory, as given to the back end; any number does.
 const USER: u64 = 0x7000_0000_0000;
-/// Entries of the queue.
+/// Number of entries of the queue.
 pub const ENTRIES: u16 = 256;
-/// Offset of the descriptors in the memory.
+/// Offset of the descriptor table in the memory.
 pub const DESCRIPTORS: u64 = 0;
 /// Offset of the available ring.
 pub const AVAILABLE: u64 = 0x2000;
 /// Offset of the used ring.
 pub const USED: u64 = 0x3000;
-/// Offset of room for indirect tables: 128 bytes for each entry.
+/// Offset of space for indirect tables: 128 bytes per entry.
 pub const TABLES: u64 = 0x1_0000;
-/// Offset of room for headers: 32 bytes for each entry.
+/// Offset of space for request headers: 32 bytes per entry.
 pub const HEADERS: u64 = 0x2_0000;
-/// Offset of room for data, up to the end.
+/// Offset of space for data, up to the end of the memory.
 pub const DATA: u64 = 0x10_0000;
 
-/// VERSION_1, the protocol's own, EVENT_IDX, INDIRECT_DESC, WRITE_ZEROES, DISCARD, FLUSH.
+/// VERSION_1, PROTOCOL_FEATURES, EVENT_IDX, INDIRECT_DESC, WRITE_ZEROES, DISCARD, FLUSH.
 const FEATURES: u64 = 1 << 32 | 1 << 30 | EVENT_IDX | 1 << 28 | 1 << 14 | 1 << 13 | 1 << 9;
-/// Each side says from which entry on it wants to be told.
+/// VIRTIO_F_EVENT_IDX: each side announces from which index on it wants notifications.
 pub(super) const EVENT_IDX: u64 = 1 << 29;
-/// Messages are acknowledged.
+/// Protocol feature: messages are acknowledged on request.
 const REPLY_ACK: u64 = 1 << 3;
-/// The configuration space can be read.
+/// Protocol feature: the configuration space can be read.
 const CONFIG: u64 = 1 << 9;
-/// Requests in flight are recorded.
+/// Protocol feature: requests in flight are recorded in shared memory.
 const INFLIGHT: u64 = 1 << 12;
-/// Bytes of a configuration space that are asked for: the disk's size.
+/// Bytes of the configuration space that are read: the disk's capacity.
 const CAPACITY: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Connected, with one queue.
+/// A connected front end with one queue.
 pub struct FrontEnd {
     talk: Talk,
     memory: MmapRegion<()>,
     kick: OwnedFd,
     call: OwnedFd,
     error: OwnedFd,
-    /// The record of requests in flight, and how it is described.
+    /// File of the record of requests in flight, and its description.
     record: Option<(OwnedFd, Vec<u8>)>,
-    /// Features that this side would take; what was agreed on.
+    /// Virtio features that this side accepts, virtio features that were negotiated, and protocol
+    /// features that were negotiated.
     wanted: u64,
     features: u64,
     protocol: u64,
-    /// The next available index.
+    /// Next available index.
     pub available: u16,
 }
 
 impl FrontEnd {
-    /// Connects, agrees on features and hands the memory over. The queue tells of every answer.
+    /// Connects, negotiates features without EVENT_IDX, and shares the memory.
     ///
     /// # Errors
-    /// Nobody listens, or it is no back end.
+    /// The socket cannot be reached, or it is no back end.
     pub fn connect(socket: &Path) -> Result<FrontEnd> {
         FrontEnd::connect_with(socket, MEMORY, FEATURES & !EVENT_IDX)
     }
 
-    /// The same with so much memory, and with EVENT_IDX if that is offered.
+    /// Connects with `bytes` of memory, and with EVENT_IDX if it is offered.
     ///
     /// # Errors
-    /// As [`FrontEnd::connect`].
+    /// Those of [`FrontEnd::connect`].
     pub fn connect_with_events(socket: &Path, bytes: u64) -> Result<FrontEnd> {
         FrontEnd::connect_with(socket, bytes, FEATURES)
     }
@@ -92,10 +94,11 @@ impl FrontEnd {
         Ok(front)
     }
 
-    /// Connects anew, to another daemon perhaps, with the memory and the record of requests in flight as they are.
+    /// Reconnects, possibly to another daemon, with the same memory and the same record of requests
+    /// in flight.
     ///
     /// # Errors
-    /// As [`FrontEnd::connect`].
+    /// Those of [`FrontEnd::connect`].
     pub fn reconnect(&mut self, socket: &Path) -> Result<()> {
         self.talk = Talk::connect(socket)?;
         self.agree()
@@ -128,15 +131,15 @@ impl FrontEnd {
         Ok(())
     }
 
-    /// True when each side says from which entry on it wants to be told.
+    /// Whether EVENT_IDX was negotiated.
     pub(super) fn has_events(&self) -> bool {
         self.features & EVENT_IDX != 0
     }
 
-    /// Bytes of the disk, by its configuration space.
+    /// Returns the size of the disk in bytes, from its configuration space.
     ///
     /// # Errors
-    /// The back end does not tell.
+    /// The back end does not provide it.
     pub fn capacity(&mut self) -> Result<u64> {
         let mut asked: Vec<u8> = [0, CAPACITY, 0].iter().flat_map(|field: &u32| field.to_ne_bytes()).collect();
         asked.extend_from_slice(&[0; CAPACITY as usize]);
@@ -148,16 +151,16 @@ impl FrontEnd {
     /// Starts the queue at an index.
     ///
     /// # Errors
-    /// The back end does not want to.
+    /// The back end refuses.
     pub fn start(&mut self, base: u16) -> Result<()> {
         self.available = base;
         self.go_on(base)
     }
 
-    /// Starts the queue again at an index; what is available stays so.
+    /// Restarts the queue at an index; the available index stays as it is.
     ///
     /// # Errors
-    /// The back end does not want to.
+    /// The back end refuses.
     pub fn go_on(&mut self, base: u16) -> Result<()> {
         self.set_available()?;
         let pair = |value: u32| [0u32, value].iter().flat_map(|field| field.to_ne_bytes()).collect::<Vec<u8>>();
@@ -174,7 +177,7 @@ impl FrontEnd {
         self.tell(code::SET_VRING_ENABLE, &pair(1), None)
     }
 
-    /// Stops the queue; gives the index to go on with.
+    /// Stops the queue; returns the index to continue with.
     ///
     /// # Errors
     /// The connection broke.
@@ -184,19 +187,19 @@ impl FrontEnd {
         Ok(u16::try_from(base)?)
     }
 
-    /// Writes into its memory.
+    /// Writes into the memory at an offset.
     ///
     /// # Errors
-    /// There is none.
+    /// The range is outside the memory.
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
         self.memory.get_slice(usize::try_from(at)?, bytes.len())?.copy_from(bytes);
         Ok(())
     }
 
-    /// Reads from its memory.
+    /// Reads from the memory at an offset.
     ///
     /// # Errors
-    /// There is none.
+    /// The range is outside the memory.
     pub fn read(&self, at: u64, length: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; length];
         self.read_into(at, &mut bytes)?;
@@ -208,30 +211,31 @@ impl FrontEnd {
         Ok(())
     }
 
-    /// A number of two bytes that the other side may change.
+    /// Loads a 16-bit number that the back end may change, with acquire ordering.
     pub(super) fn load(&self, at: u64) -> Result<u16> {
         let slice = self.memory.get_slice(usize::try_from(at)?, 2)?;
         Ok(u16::from_le(slice.load(0, Ordering::Acquire)?))
     }
 
-    /// A number of two bytes that the other side looks at.
+    /// Stores a 16-bit number that the back end reads, with release ordering.
     pub(super) fn store(&self, at: u64, value: u16) -> Result<()> {
         let slice = self.memory.get_slice(usize::try_from(at)?, 2)?;
         Ok(slice.store(value.to_le(), 0, Ordering::Release)?)
     }
 
-    /// The index of the used ring.
+    /// Returns the index of the used ring.
     ///
     /// # Errors
-    /// None that can be.
+    /// None in practice, because the ring is within the memory.
     pub fn used(&self) -> Result<u16> {
         self.load(USED + 2)
     }
 
-    /// Makes `count` more entries available and kicks. The entries of the ring are there already.
+    /// Makes `count` more entries of the ring available and notifies the back end. The entries must
+    /// be written before.
     ///
     /// # Errors
-    /// The host's.
+    /// The host's I/O error.
     pub fn offer(&mut self, count: u16) -> Result<()> {
         self.available = self.available.wrapping_add(count);
         self.set_available()
@@ -247,10 +251,10 @@ impl FrontEnd {
         Ok(())
     }
 
-    /// Waits until all is answered. False when the queue broke.
+    /// Waits until all requests are completed. Returns false if the queue broke.
     ///
     /// # Errors
-    /// That takes too long.
+    /// A timeout.
     pub fn wait(&self) -> Result<bool> {
         let end = Instant::now() + PATIENCE;
         while self.used()? != self.available {
@@ -262,7 +266,7 @@ impl FrontEnd {
         Ok(true)
     }
 
-    /// Sleeps until the back end calls, for a while at most. False when the queue broke.
+    /// Sleeps until the back end notifies, for a limited time. Returns false if the queue broke.
     pub(super) fn sleep(&self) -> Result<bool> {
         let mut fds = [PollFd::new(&self.call, PollFlags::IN), PollFd::new(&self.error, PollFlags::IN)];
         let pause = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
@@ -271,10 +275,11 @@ impl FrontEnd {
         Ok(rustix::io::read(&self.error, &mut [0u8; 8]).is_err())
     }
 
-    /// A well-formed request by itself: `data` is what is written or, for a read, where what is read goes. Gives the status.
+    /// Executes one well-formed request: `data` is written or, for a read, filled. Returns the
+    /// status byte.
     ///
     /// # Errors
-    /// The queue broke, or no answer comes.
+    /// The queue broke, or no completion arrives in time.
     pub fn request(&mut self, kind: u32, sector: u64, data: &mut [u8]) -> Result<u8> {
         let reads = kind == 0;
         let mut header = kind.to_le_bytes().to_vec();
@@ -301,13 +306,14 @@ impl FrontEnd {
         Ok(status[0])
     }
 
-    /// Says something of which it is told whether it was done, when that was agreed on.
+    /// Sends a message without a reply; if acknowledgements were negotiated, waits for the
+    /// acknowledgement.
     fn tell(&mut self, code: u32, payload: &[u8], fd: Option<&OwnedFd>) -> Result<()> {
         self.talk.tell(code, payload, fd.map(AsFd::as_fd), self.protocol & REPLY_ACK != 0)
     }
 }
 
-/// A descriptor's bytes.
+/// Encodes a descriptor.
 pub fn descriptor(at: u64, length: u32, flags: u16, next: u16) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&at.to_le_bytes());

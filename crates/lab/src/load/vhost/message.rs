@@ -1,4 +1,4 @@
-//! Messages over the socket of vhost-user, as a front end sends them. Integers are in the host's byte order.
+//! Messages of a vhost-user front end over the socket. Integers are in the host's byte order.
 //!
 //! Source: QEMU's `docs/interop/vhost-user.rst`.
 
@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Code, flags, length of the payload.
+/// Bytes of a header: code, flags, length of the payload.
 const HEADER: usize = 12;
 const NEED_REPLY: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -38,7 +38,7 @@ pub mod code {
     pub const SET_INFLIGHT_FD: u32 = 32;
 }
 
-/// A message.
+/// Encodes a message.
 pub fn message(code: u32, need_reply: bool, payload: &[u8]) -> Vec<u8> {
     let flags = 1u32 | if need_reply { NEED_REPLY } else { 0 };
     let mut bytes = Vec::new();
@@ -57,7 +57,8 @@ impl Talk {
         Ok(Talk(stream))
     }
 
-    /// Sends what is answered by nothing but, with `acknowledged`, whether it was done; that is waited for.
+    /// Sends a message that has no reply. With `acknowledged`, requests an acknowledgement, waits
+    /// for it and checks it.
     pub fn tell(&mut self, code: u32, payload: &[u8], fd: Option<BorrowedFd<'_>>, acknowledged: bool) -> Result<()> {
         self.send(&message(code, acknowledged, payload), fd)?;
         if acknowledged {
@@ -67,19 +68,19 @@ impl Talk {
         Ok(())
     }
 
-    /// Asks for a number.
+    /// Sends a message and returns the number in its reply.
     pub fn ask(&mut self, code: u32, payload: &[u8]) -> Result<u64> {
         let reply = self.call(code, payload)?;
         reply.try_into().map(u64::from_ne_bytes).ok().context("an answer of another length")
     }
 
-    /// Asks for bytes.
+    /// Sends a message and returns the payload of its reply.
     pub fn call(&mut self, code: u32, payload: &[u8]) -> Result<Vec<u8>> {
         self.send(&message(code, false, payload), None)?;
         self.reply()
     }
 
-    /// Asks for bytes and a descriptor.
+    /// Sends a message and returns the file descriptor and the payload of its reply.
     pub fn call_for_descriptor(&mut self, code: u32, payload: &[u8]) -> Result<(OwnedFd, Vec<u8>)> {
         self.send(&message(code, false, payload), None)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

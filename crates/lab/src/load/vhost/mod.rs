@@ -1,4 +1,5 @@
-//! The front end of vhost-user-blk, as a hypervisor and the driver of its guest would be: for loads, and for tests that need no guest.
+//! A front end of vhost-user-blk, in the roles of the hypervisor and of the guest's driver: for
+//! loads, and for tests without a guest.
 
 mod disk;
 mod front;

@@ -1,4 +1,4 @@
-//! The page as a whole: head, overview, a section per experiment.
+//! The complete HTML page: head, overview, and a section per experiment.
 
 use super::html::{anchor, escaped, number, table};
 use crate::report::{Book, Outcome, Results};
@@ -7,7 +7,7 @@ const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
 impl Book {
-    /// The page.
+    /// Formats the page.
     pub fn page(&self) -> String {
         let sections: String = self.experiments.iter().map(Results::section).collect();
         let measured = self.experiments.iter().filter(|r| r.absent.is_none()).count();

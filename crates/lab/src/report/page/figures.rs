@@ -1,16 +1,17 @@
-//! Which charts an experiment gets: its series over time, its curves, and a bar per contender of each case.
+//! Charts of an experiment: its series over time, its curves, and for each case bars of the
+//! targets.
 
 use super::html::{escaped, number};
 use super::svg::{self, Bar, Line, Lines, Percentiles, colour};
 use crate::report::{Curve, Results, Summary, Timeline};
 
-/// Marks, percentiles in the order of a row.
+/// Metrics of percentiles with their labels, in the order of a row.
 const PERCENTILES: [(&str, &str); 3] = [("p50_us", "p50"), ("p99_us", "p99"), ("p999_us", "p99.9")];
-/// More contenders than this in one case are no chart any more.
+/// With more targets than this in a case, there is no chart.
 const MOST_BARS: usize = 16;
 
 impl Results {
-    /// All charts of an experiment.
+    /// Draws all charts of an experiment.
     pub(super) fn charts(&self) -> String {
         let mut text = self.timeline_figures();
         let curves: Vec<String> = self.curves.iter().filter_map(|curve| self.curve_figure(curve)).collect();
@@ -25,7 +26,7 @@ impl Results {
         text
     }
 
-    /// Contenders, ours first: the place in this list is the colour.
+    /// Lists the targets, Millpond first. The index in this list is the colour.
     pub(super) fn contenders(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         let of_samples = self.samples.iter().map(|s| &s.contender);
@@ -34,7 +35,7 @@ impl Results {
                 names.push(name.clone());
             }
         }
-        names.sort_by_key(|name| name != "millpond"); // stable: the others stay as they came
+        names.sort_by_key(|name| name != "millpond"); // stable: peers keep their order
         names
     }
 
@@ -52,7 +53,8 @@ impl Results {
         self.contenders().iter().position(|name| name == contender).unwrap_or(0)
     }
 
-    /// Of every contender: requests and mean latency per interval, its first repetition in front, the others faint behind it.
+    /// Draws requests and mean latency per interval of every target: the first repetition in front,
+    /// further ones faint behind it.
     fn timeline_figures(&self) -> String {
         let mut text = String::new();
         for contender in self.contenders() {
@@ -104,7 +106,7 @@ impl Results {
     }
 
     fn curve_figure(&self, curve: &Curve) -> Option<String> {
-        // places are spread evenly: 0, 1, 2, 8, 10,000 fit no even scale
+        // numbers are spaced evenly, because values like 0, 1, 2, 8, 10,000 fit no linear scale
         let rank = |x: f64| curve.places.iter().position(|(place, _)| *place == x).unwrap_or(0) as f64;
         let lines: Vec<Line> = self
             .lines(curve)
@@ -140,7 +142,8 @@ impl Results {
         Some(format!("<figure>{}<div class=\"legend\">{legend}</div></figure>\n", chart.draw()))
     }
 
-    /// Bars of a case's first figure and, where they were measured, its latencies; nothing for a contender alone.
+    /// Draws bars of a case's first figure and, if measured, its latencies; `None` for fewer than
+    /// two targets or too many.
     fn case_figure(&self, case: &str) -> Option<String> {
         let summaries: Vec<Summary> = self.summaries().into_iter().filter(|s| s.case == case).collect();
         let metric = &summaries.first()?.metric;

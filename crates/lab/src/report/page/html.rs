@@ -1,6 +1,6 @@
-//! Text that is safe in HTML, and figures as people read them.
+//! Escaping of text for HTML, and formatting of figures.
 
-/// Text with the characters that mean something in HTML replaced.
+/// Replaces characters with a meaning in HTML.
 pub(super) fn escaped(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
         match c {
@@ -15,7 +15,8 @@ pub(super) fn escaped(text: &str) -> String {
     })
 }
 
-/// A figure with three significant digits or whole, thousands parted: `62,371`, `0.510`, `1.2e-5`.
+/// Formats a figure with three significant digits, or whole with grouped thousands: `62,371`,
+/// `0.510`, `1.2e-5`.
 pub(super) fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => grouped(value),
@@ -38,12 +39,13 @@ fn grouped(value: f64) -> String {
     if value < 0.0 { format!("-{text}") } else { text }
 }
 
-/// A word that can be an anchor.
+/// Makes an HTML anchor of a name.
 pub(super) fn anchor(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect()
 }
 
-/// A table; the first row is its head. Cells are HTML already; `numbers` says which columns are figures.
+/// Formats a table; the first row is the head. Cells are HTML; `numbers` lists the columns with
+/// figures.
 pub(super) fn table(rows: &[Vec<String>], numbers: &[usize]) -> String {
     let mut text = "<div class=\"scroll\"><table>".to_owned();
     for (index, row) in rows.iter().enumerate() {

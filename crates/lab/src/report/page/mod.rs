@@ -1,5 +1,5 @@
-//! The report as one page of HTML that needs nothing else: charts are SVG, style and script are in it. It can be printed, read on a phone, in the
-//! dark, and without the script.
+//! The report as a self-contained HTML page: charts are SVG; style and script are inline. The page
+//! can be printed, and works on phones, in dark mode, and without the script.
 
 mod document;
 mod figures;

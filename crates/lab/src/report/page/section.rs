@@ -1,4 +1,5 @@
-//! One experiment on the page: what it is, what the articles say, charts, tables, goals, what was left out, and how to run it again.
+//! Section of an experiment on the page: description, articles' figures, charts, tables, goals,
+//! omissions, and the command to run it again.
 
 use super::html::{anchor, escaped, number, table};
 use crate::report::{Outcome, Results, Summary, median};
@@ -11,7 +12,7 @@ fn words(cells: &[&str]) -> Vec<String> {
 }
 
 impl Results {
-    /// The section.
+    /// Formats the section.
     pub(super) fn section(&self) -> String {
         let name = escaped(&self.experiment);
         let mut text = format!(
@@ -77,7 +78,7 @@ impl Results {
         ]
     }
 
-    /// The first figure of each case, and folded away, all.
+    /// Formats the first figure of each case, and all figures in a folded part.
     fn figures_html(&self) -> String {
         let summaries = self.summaries();
         if summaries.is_empty() {
@@ -96,7 +97,8 @@ impl Results {
         format!("<h3>Figures</h3>{}{more}", self.side_by_side(&firsts))
     }
 
-    /// A row per case, a column per contender; below a peer's figure, ours to it.
+    /// Formats a row per case with a column per target; below a peer's figure is Millpond's ratio
+    /// to it.
     fn side_by_side(&self, firsts: &[&Summary]) -> String {
         let contenders: Vec<String> = self.contenders().into_iter().filter(|name| firsts.iter().any(|s| s.contender == *name)).collect();
         let head = ["case", "figure"].map(str::to_owned).into_iter().chain(contenders.iter().map(|name| escaped(name)));

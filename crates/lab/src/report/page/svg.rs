@@ -1,5 +1,5 @@
-//! Charts as SVG: lines over time or against a number, bars, latencies. Colours are classes `k0`…`k7` of the style; what the pointer is told is in
-//! `data-tip`.
+//! Charts as SVG: lines over time or by a number, bars, latencies. Colours are the classes
+//! `k0`…`k7` of the style; tooltips are in `data-tip`.
 
 use super::html::{escaped, number};
 use std::fmt::Write as _;
@@ -14,33 +14,33 @@ const COLOURS: usize = 8;
 
 /// A line of a chart.
 pub(super) struct Line {
-    /// Whose.
+    /// Name of the target.
     pub name: String,
-    /// Which colour.
+    /// Index of the colour.
     pub colour: usize,
-    /// A repetition that stands behind another.
+    /// Whether the line is drawn faint, behind another repetition.
     pub faint: bool,
-    /// Place, value, smallest, largest.
+    /// Points: place, value, smallest, largest.
     pub points: Vec<[f64; 4]>,
 }
 
 /// A chart of lines.
 pub(super) struct Lines<'a> {
-    /// What the values are.
+    /// Label of the values.
     pub values: &'a str,
-    /// What the places are.
+    /// Label of the places.
     pub places: &'a str,
-    /// Words at places.
+    /// Ticks of the horizontal axis: place and text.
     pub ticks: Vec<(f64, String)>,
-    /// Places from and to.
+    /// First and last place of the horizontal axis.
     pub span: (f64, f64),
-    /// Moments: place and words.
+    /// Marked places with their text.
     pub marks: &'a [(f64, String)],
-    /// The lines.
+    /// Lines of the chart.
     pub lines: &'a [Line],
-    /// Across the page.
+    /// Whether the chart has the width of the page.
     pub wide: bool,
-    /// What the pointer is told at a place, with its width.
+    /// Tooltips: place, width and text.
     pub columns: Vec<(f64, f64, String)>,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn colour(index: usize) -> String {
     format!("k{}", index % COLOURS)
 }
 
-/// Round steps from 0 to at least `top`, at most six.
+/// Returns round steps from 0 to at least `top`, at most six.
 fn steps(top: f64) -> Vec<f64> {
     if top <= 0.0 || !top.is_finite() {
         return vec![0.0, 1.0];
@@ -60,7 +60,7 @@ fn steps(top: f64) -> Vec<f64> {
 }
 
 impl Lines<'_> {
-    /// Draws it.
+    /// Draws the chart.
     pub fn draw(&self) -> String {
         let (width, height) = if self.wide { (WIDE, 230.0) } else { (WIDTH, 240.0) };
         let top = self.lines.iter().flat_map(|line| &line.points).map(|p| p[3].max(p[1])).fold(0.0, f64::max);
@@ -142,7 +142,7 @@ fn open(width: f64, height: f64, wide: bool, title: &str) -> String {
 /// A bar: name, colour, value, smallest, largest.
 pub(super) type Bar = (String, usize, f64, f64, f64);
 
-/// Bars one above another.
+/// Draws horizontal bars.
 pub(super) fn bars(title: &str, bars: &[Bar]) -> String {
     const ROW: f64 = 21.0;
     const NAMES: f64 = 140.0;
@@ -175,10 +175,10 @@ pub(super) fn bars(title: &str, bars: &[Bar]) -> String {
     svg + "</svg>"
 }
 
-/// Latencies of a contender: name, colour, and percentiles as (word, microseconds).
+/// Latencies of a target: name, colour, and percentiles as (label, microseconds).
 pub(super) type Percentiles = (String, usize, Vec<(String, f64)>);
 
-/// Percentiles on a logarithmic axis, a line per contender.
+/// Draws percentiles on a logarithmic axis, a row per target.
 pub(super) fn latencies(title: &str, rows: &[Percentiles]) -> String {
     const ROW: f64 = 21.0;
     const NAMES: f64 = 140.0;
@@ -219,7 +219,7 @@ pub(super) fn latencies(title: &str, rows: &[Percentiles]) -> String {
     svg + "</svg>"
 }
 
-/// A round number without idle digits.
+/// Formats a number without trailing zeroes.
 pub(super) fn axis_number(value: f64) -> String {
     let text = number(value);
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
