@@ -1,4 +1,5 @@
-//! Socket activation: this program is the service manager. It makes the sockets, starts the daemon with them, and keeps them.
+//! Socket activation: the test acts as the service manager. It makes the sockets, starts the daemon
+//! with them, and keeps them.
 
 use super::PATIENCE;
 use super::subject::Subject;
@@ -15,7 +16,8 @@ use std::thread;
 use std::time::Duration;
 
 const BLOCK: usize = 4096;
-/// The sockets come as standard input and output; the manager's convention wants them from 3 on, and the daemon's own number.
+/// Moves the sockets from standard input and output to descriptors 3 and 4, as the activation
+/// protocol requires, and sets the daemon's process id in the environment.
 const PASS_ON: &str = r#"exec 3<&0 4<&1 </dev/null >/dev/null; export LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=control:disk; exec "$@""#;
 
 struct Manager {
@@ -56,7 +58,7 @@ impl Manager {
     }
 }
 
-/// Connects while no daemon runs; the answer comes from the next one.
+/// Connects while no daemon runs; the next daemon must answer.
 fn patient(endpoint: Endpoint) -> thread::JoinHandle<Result<()>> {
     thread::spawn(move || {
         let mut client = Client::connect(&endpoint, 1, BLOCK, false)?;
@@ -66,7 +68,6 @@ fn patient(endpoint: Endpoint) -> thread::JoinHandle<Result<()>> {
     })
 }
 
-/// See the module.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let manager = Manager::new(&subject.file("server"))?;
     let endpoint = Endpoint::unix(&manager.dir.join("disk.sock"), "lab/disk");

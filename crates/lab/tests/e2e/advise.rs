@@ -1,4 +1,5 @@
-//! `pool advise special`: what is foretold from a pool without special devices is what those of another pool hold after the same writes.
+//! `pool advise special`: the prediction for a pool without special devices must match the special
+//! devices of another pool after the same writes.
 
 use super::fio::fio;
 use super::subject::Subject;
@@ -6,11 +7,11 @@ use anyhow::{Context, Result, ensure};
 use millpond_lab::peer::Millpond;
 use serde_json::Value;
 
-/// Every block once, and none beside the one before.
+/// Writes every block once, never next to the previous one.
 const SMALL: &[&str] = &["--bsrange=4k-4k", "--random_generator=lfsr"];
 const LARGE: &[&str] = &["--bsrange=256k-256k"];
 
-/// A volume with small writes, and one with large ones.
+/// Writes one volume in small pieces and one in large ones.
 fn write(millpond: &Millpond) -> Result<()> {
     for (name, sizes) in [("tank/small", SMALL), ("tank/large", LARGE)] {
         let uri = millpond.export(name)?.uri();
@@ -24,7 +25,7 @@ fn volume<'a>(told: &'a Value, name: &str) -> Result<&'a Value> {
     volumes.into_iter().find(|volume| volume["name"] == name).with_context(|| format!("{name} is not listed: {told}"))
 }
 
-/// What is foretold, then what is there.
+/// Compares the prediction with a real pool.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("server");
     let sized = |name: &str, size: &str| format!("{}:{size}", dir.join(name).display());

@@ -1,4 +1,5 @@
-//! A pool with a cache: what is read again comes from it, across a kill too; then it rots, is missing, replaced and taken out under load.
+//! A pool with a cache device: repeated reads come from it, also after a kill; then the device
+//! rots, goes missing, is replaced, and is removed under load.
 
 use super::devices::{device, pool, rot};
 use super::fio::fio;
@@ -14,12 +15,12 @@ fn hits(millpond: &Millpond) -> Result<u64> {
     pool(millpond)?["io"]["cache_hits"].as_u64().context("no hits are told")
 }
 
-/// Reads everything, and compares it with what was written.
+/// Reads everything and compares it with the data written.
 fn check(uri: &str, times: usize) -> Result<()> {
     (0..times).try_for_each(|_| fio(uri, "randwrite", 1, &["--verify_only=1"]))
 }
 
-/// What is read is what was written, all the time.
+/// Data read must always be the data written.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("server");
     let [a, b, c] = ["a", "b", "c"].map(|name| dir.join(name));
@@ -34,20 +35,20 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     let told = hits(millpond)?;
     ensure!(told > 10_000, "only {told} blocks came from the cache: {}", pool(millpond)?);
 
-    // what it has it keeps, but for what was just being written
+    // after a kill the cache is kept, except for data that was just being written
     millpond.kill9()?;
     millpond.launch()?;
     check(&uri, 1)?;
     let told = hits(millpond)?;
     ensure!(told > 5_000, "only {told} blocks came from the cache after a restart: {}", pool(millpond)?);
 
-    // rot is noticed, and does no harm
+    // rot is detected and does no harm
     rot(&b)?;
     check(&uri, 2)?;
     let listed = pool(millpond)?;
     ensure!(listed["health"] == "online" && device(&listed, &a)?["errors"] == 0, "{listed}");
 
-    // nobody asks for it when it is missing
+    // a missing cache device does not degrade the pool
     millpond.stop()?;
     fs::remove_file(&b).context("taking the cache away")?;
     millpond.launch()?;
@@ -59,7 +60,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     let before = hits(millpond)?;
     ensure!(before > 5_000, "only {before} blocks came from the new device: {}", pool(millpond)?);
 
-    // it leaves under load
+    // the device is removed under load
     let load = {
         let uri = uri.clone();
         thread::spawn(move || fio(&uri, "randwrite", 2, &[]))

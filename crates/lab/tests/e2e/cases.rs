@@ -8,10 +8,10 @@ use super::{
 };
 use anyhow::Result;
 
-/// What a test asks of a server beyond reading and writing; servers without it are not given the test.
+/// Features that a test needs beyond reading and writing; servers without them skip the test.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Asks {
-    /// Nothing.
+    /// No further features.
     Nothing,
     /// Snapshots and rollback.
     Snapshots,
@@ -21,23 +21,24 @@ pub enum Asks {
 
 /// A test.
 pub struct Case {
-    /// Its name.
+    /// Name of the test.
     pub name: &'static str,
-    /// What it shows.
+    /// Description of the test.
     pub about: &'static str,
-    /// Programs without which it is skipped; with a slash, files of the system; `root`, `fuse` and `volatile disk`: to be allowed to mount; `user NAME`.
+    /// Requirements without which the test is skipped: programs; with a slash, files of the system;
+    /// `root`, `fuse` and `volatile disk` for permission to mount; `user NAME`.
     pub needs: &'static [&'static str],
-    /// It boots a guest.
+    /// Whether the test boots a guest.
     pub guest: bool,
-    /// What it asks of the server beyond reading and writing.
+    /// Features that the test needs beyond reading and writing.
     pub asks: Asks,
-    /// The test.
+    /// Runs the test.
     pub run: fn(&mut Subject) -> Result<()>,
 }
 
 const GUEST: &[&str] = &["qemu-system-x86_64", "busybox", "mke2fs", "e2fsck", "ldd"];
 
-/// All of them, quick ones first.
+/// All tests, quick ones first.
 pub const CASES: &[Case] = &[
     Case {
         name: "nbdinfo",

@@ -1,5 +1,6 @@
-//! Two hosts that see one disk: who has the pool keeps it while it lives, and is refused to nobody for ever; a host that was only held up finds
-//! out that it has lost the pool, and writes nothing any more. What was acknowledged is there.
+//! Two hosts that share a disk. A host keeps its pool while it lives, and the pool of a dead host
+//! can be taken over; a host that was only delayed notices that it has lost the pool, and stops
+//! writing. No acknowledged data is lost.
 
 use super::PATIENCE;
 use super::subject::Subject;
@@ -21,18 +22,20 @@ use std::time::{Duration, Instant};
 
 const DEVICE: u64 = 256 << 20;
 const BLOCK: usize = 4096;
-/// The first host writes the first half of the volume, the second one some of the other.
+/// The first host writes the first half of the volume, the second host a part of the second half.
 const BLOCKS: usize = 16 << 10;
 const HALF: usize = BLOCKS / 2;
 const SECOND: Range<usize> = HALF..HALF + 1024;
-/// Writes a second, so that the first host is still writing when it goes.
+/// Limit of writes per second, so that the first host is still writing when it is killed or
+/// stopped.
 const RATE: &str = "iops=2000";
-/// Nobody takes a pool from a host that was heard of more recently.
+/// A pool is not taken from a host whose claim was renewed more recently than this.
 const LEASE: Duration = Duration::from_secs(9);
-/// Longer than a host goes on without looking at its claim.
+/// Longer than the interval in which a host checks its claim.
 const LOOKS: Duration = Duration::from_secs(3);
 
-/// A disk that each host sees as a file of its own, as with storage in a network: no lock of one is seen by the other.
+/// A disk that each host sees as a file of its own, as with network storage: locks of one host are
+/// invisible to the other.
 struct SharedDisk {
     dir: PathBuf,
     _server: Daemon,
@@ -64,7 +67,7 @@ impl SharedDisk {
         self.dir.join(format!("host{host}")).join("disk")
     }
 
-    /// What is on it, in a number.
+    /// Hash of the disk's content.
     fn digest(&self) -> Result<u64> {
         let mut file = File::open(self.dir.join("medium"))?;
         let (mut hasher, mut piece) = (DefaultHasher::new(), vec![0; 1 << 20]);
@@ -84,7 +87,7 @@ impl Drop for SharedDisk {
     }
 }
 
-/// A pool that the first of two hosts has.
+/// Two hosts, of which the first has the pool in service.
 struct Hosts {
     disk: SharedDisk,
     one: Millpond,
@@ -108,13 +111,13 @@ impl Hosts {
         Ok(Hosts { disk, one, two, begun })
     }
 
-    /// The second host's import, with more words.
+    /// Prepares the import by the second host, with more arguments.
     fn import(&self, words: &[&str]) -> Command {
         let search = self.disk.seen_by(1).with_file_name("");
         self.two.command(&[&["pool", "import", "tank", "-d", &search.display().to_string()], words].concat())
     }
 
-    /// It is refused, in one line.
+    /// Checks that the import is refused in one line.
     fn is_refused(&self, why: &str) -> Result<()> {
         let output = self.import(&[]).output().context("starting millpond")?;
         let said = String::from_utf8_lossy(&output.stderr);
@@ -123,7 +126,8 @@ impl Hosts {
         Ok(())
     }
 
-    /// The second host takes the pool, and not before the first one knows that it may not go on.
+    /// Takes the pool over with the second host; this must wait until the first host's lease has
+    /// ended.
     fn is_taken(&self) -> Result<Endpoint> {
         let begin = Instant::now();
         let output = self.import(&["--force"]).output().context("starting millpond")?;
@@ -134,14 +138,14 @@ impl Hosts {
     }
 }
 
-/// Writes over one host until that goes; gives what it knows, and how it ended.
+/// Writes through one host until its end; returns the ledger and how the load ended.
 fn written(endpoint: &Endpoint, run: u64, blocks: Range<usize>, progress: &AtomicU64) -> (Ledger, Result<Written>) {
     let mut ledger = Ledger::new(run, BLOCKS, BLOCK);
     let outcome = write_blocks(endpoint, &mut ledger, blocks, 16, &AtomicBool::new(false), progress);
     (ledger, outcome)
 }
 
-/// Everything that either host acknowledged is there.
+/// Checks that all data acknowledged by either host is there.
 fn all_is_there(endpoint: &Endpoint, first: &Ledger, second: &Ledger) -> Result<()> {
     let judge = |block: usize, data: &[u8]| -> Verdict { if block < HALF { first.judge(block, data) } else { second.judge(block, data) } };
     let (_, found) = audit(endpoint, first, judge)?;
@@ -149,7 +153,7 @@ fn all_is_there(endpoint: &Endpoint, first: &Ledger, second: &Ledger) -> Result<
     Ok(())
 }
 
-/// The first host dies while it writes; gives what it acknowledged.
+/// Kills the first host while it writes; returns its ledger.
 fn killed(hosts: &mut Hosts) -> Result<Ledger> {
     let (progress, begun) = (AtomicU64::new(0), hosts.begun.clone());
     thread::scope(|scope| {
@@ -162,7 +166,8 @@ fn killed(hosts: &mut Hosts) -> Result<Ledger> {
     })
 }
 
-/// Of a host that died nobody knows that it did: the pool is refused. The host itself gets it back.
+/// A dead host looks like a silent one, so its pool is refused to others. The host itself
+/// gets the pool back.
 fn is_silent(dir: &Path) -> Result<()> {
     let mut hosts = Hosts::start(dir)?;
     let first = killed(&mut hosts)?;
@@ -173,7 +178,7 @@ fn is_silent(dir: &Path) -> Result<()> {
     all_is_there(&hosts.begun, &first, &Ledger::new(2, BLOCKS, BLOCK))
 }
 
-/// A host that died is taken the pool from. Coming back, it is refused in its turn.
+/// The pool of a dead host is taken over. When the host comes back, it is refused.
 fn is_dead(dir: &Path) -> Result<()> {
     let mut hosts = Hosts::start(dir)?;
     let first = killed(&mut hosts)?;
@@ -187,11 +192,12 @@ fn is_dead(dir: &Path) -> Result<()> {
     all_is_there(&endpoint, &first, &second)
 }
 
-/// The first host is stopped while it writes, and goes on when another one has had the pool: it says so, and writes not a byte.
+/// The first host is stopped while it writes, and continues after another host had the pool: it
+/// reports that it lost the pool, and writes nothing.
 fn is_held_up(dir: &Path) -> Result<()> {
     let hosts = Hosts::start(dir)?;
     hosts.is_refused("in use on host")?;
-    // a job that is not done by then
+    // a job that is still running then
     hosts.one.cli(&["pool", "set", "job_rate=64K", "tank"])?;
     let signal = |signal: Signal| -> Result<()> {
         let pid = i32::try_from(hosts.one.pid()?).ok().and_then(Pid::from_raw).context("an impossible process id")?;
@@ -206,11 +212,12 @@ fn is_held_up(dir: &Path) -> Result<()> {
         let taken = hosts.is_taken().and_then(|endpoint| {
             let (second, outcome) = written(&endpoint, 2, SECOND, &AtomicU64::new(0));
             ensure!(outcome?.broken.is_none());
-            // another host may have the pool now: nothing of it changes
+            // exported, so that another host could have the pool: the disk must not change from now
+            // on
             hosts.two.cli(&["pool", "export", "tank"])?;
             Ok((second, endpoint, hosts.disk.digest()?))
         });
-        // whatever came of that: a host that is stopped cannot be ended
+        // whatever the outcome: a stopped host cannot be terminated
         signal(Signal::CONT)?;
         let (second, endpoint, digest) = taken?;
         let (first, outcome) = writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))?;
@@ -232,7 +239,7 @@ fn is_held_up(dir: &Path) -> Result<()> {
     all_is_there(&endpoint, &first, &second)
 }
 
-/// All at a time: most of it is waiting.
+/// Runs the three tests in parallel, because they mostly wait.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let [silent, dead, stopped] = ["silent", "dead", "stopped"].map(|name| subject.file(name));
     thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! Devices of a pool that come, rot, go missing and are replaced, while a client with checksums of its own writes and reads.
+//! Devices of a pool are added, rot, go missing and are replaced, while a client writes and
+//! verifies data with its own checksums.
 
 use super::PATIENCE;
 use super::fio::fio;
@@ -16,7 +17,7 @@ use std::thread;
 const DEVICE: u64 = 512 << 20;
 const AREA: u64 = 1 << 20;
 
-/// Overwrites everything of a device but its labels.
+/// Overwrites a device except for its label areas.
 pub(super) fn rot(path: &Path) -> Result<()> {
     let file = File::options().write(true).open(path).with_context(|| format!("opening {}", path.display()))?;
     let mut rng = Rng::new(7);
@@ -48,8 +49,9 @@ pub(super) fn wait_whole(millpond: &Millpond) -> Result<()> {
     .map(|_| ())
 }
 
-/// One side of a mirror rots under load; goes missing; is replaced by a new device; the other side is replaced under load, with a kill in
-/// between; the pool grows by another mirror, and the first one is removed under load. Every byte is what was written, all the time.
+/// One side of a mirror rots under load, goes missing, and is replaced by a new device; the other
+/// side is replaced under load, with a kill in between; the pool grows by another mirror, and the
+/// first one is removed under load. Data read must always be the data written.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("server");
     let at = |name: &str| dir.join(name);
@@ -64,7 +66,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     fio(&uri, "randwrite", 1, &[])?;
     millpond.cli(&["snapshot", "tank/disk@first"])?;
 
-    // rot: answered from the other side, written again, counted
+    // rot: data is read from the other side, rewritten, and the errors are counted
     rot(&a)?;
     fio(&uri, "randwrite", 1, &["--verify_only=1"])?;
     let listed = pool(millpond)?;
@@ -74,7 +76,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
 
     scrubbed(millpond, &uri, &a, &b)?;
 
-    // the rotten one goes missing: it is named; the pool is not imported by accident, and imported when asked to
+    // the rotten device goes missing: the import names it, and succeeds only with --degraded
     millpond.cli(&["pool", "export", "tank"])?;
     fs::rename(&a, at("away")).context("hiding a device")?;
     let search = text(&b);
@@ -87,7 +89,8 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     grown_and_moved(millpond, &uri, [&c, &d], [&at("e"), &at("f")], &sized)
 }
 
-/// One side rots under the running daemon, wherever guests may never look: a scrub mends it, and then it alone has everything.
+/// One side rots under the running daemon, also where guests may never read: a scrub repairs it,
+/// and then this side alone must have all data.
 fn scrubbed(millpond: &mut Millpond, uri: &str, a: &Path, b: &Path) -> Result<()> {
     rot(a)?;
     millpond.cli(&["pool", "scrub", "tank", "--wait"])?;
@@ -96,7 +99,7 @@ fn scrubbed(millpond: &mut Millpond, uri: &str, a: &Path, b: &Path) -> Result<()
     ensure!(found["state"] == "done" && found["repaired"].as_u64() > Some(0), "{found}");
     ensure!(found["lost_blocks"] == 0 && found["lost_nodes"] == 0, "{found}");
     ensure!(device(&listed, b)?["errors"] == 0, "the sound side has errors: {listed}");
-    // they are kept until the device is replaced or a later scrub finds none
+    // errors stay counted until the device is replaced or a later scrub finds none
     let errors = device(&listed, a)?["errors"].clone();
     ensure!(errors.as_u64() > Some(0), "the rot was not counted: {listed}");
     millpond.cli(&["pool", "export", "tank"])?;
@@ -111,7 +114,7 @@ fn scrubbed(millpond: &mut Millpond, uri: &str, a: &Path, b: &Path) -> Result<()
     wait_whole(millpond)
 }
 
-/// The missing device is replaced, then the other one under load and a kill.
+/// Replaces the missing device, then the other one under load and with a kill.
 fn replaced(millpond: &mut Millpond, uri: &str, c: &Path, d: &Path, sized: &dyn Fn(&Path) -> String) -> Result<()> {
     millpond.cli(&["pool", "replace", "tank", "0", &sized(c), "--wait"])?;
     wait_whole(millpond)?;
@@ -129,14 +132,14 @@ fn replaced(millpond: &mut Millpond, uri: &str, c: &Path, d: &Path, sized: &dyn 
     let listed = pool(millpond)?;
     device(&listed, d)?;
     ensure!(device(&listed, Path::new(&old)).is_err(), "the old device is still listed: {listed}");
-    // the new ones are enough, one by one; old and missing ones are not needed
+    // the new devices are sufficient, each one alone; old and missing ones are not needed
     fs::remove_file(&old).context("removing the old device")?;
     fio(uri, "randwrite", 2, &["--verify_only=1"])?;
     rot(c)?;
     fio(uri, "randwrite", 2, &["--verify_only=1"])
 }
 
-/// A second mirror comes, and the first one leaves under load.
+/// Adds a second mirror and removes the first one under load.
 fn grown_and_moved(
     millpond: &mut Millpond,
     uri: &str,
@@ -159,7 +162,7 @@ fn grown_and_moved(
         pool(millpond).is_ok_and(|pool| pool["devices"].as_array().is_some_and(|d| d.len() == 2))
     })?;
     millpond.stop()?;
-    // half a mirror is none: the other device went too
+    // removing one side of a mirror of two removes the other one, too
     [c, d].iter().try_for_each(fs::remove_file).context("removing devices that left")?;
     millpond.launch()?;
     let listed = pool(millpond)?;

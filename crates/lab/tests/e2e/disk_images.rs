@@ -1,4 +1,5 @@
-//! Images in and out, by `millpond import-image` and `export-image`, held against what QEMU's tools read.
+//! Import and export of images by `millpond import-image` and `export-image`, compared with QEMU's
+//! tools.
 
 use super::PATIENCE;
 use super::subject::Subject;
@@ -27,7 +28,7 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// A file of data, written zeroes and holes in odd lengths.
+/// Makes a file with data, written zeroes and holes of odd lengths.
 fn patchwork(path: &Path, size: u64, unit: u64, seed: u64) -> Result<()> {
     let file = File::create(path)?;
     file.set_len(size)?;
@@ -48,13 +49,13 @@ fn patchwork(path: &Path, size: u64, unit: u64, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes an image of a raw one.
+/// Converts a raw image to another format.
 fn convert(raw: &Path, image: &Path, format: &str, options: &[&str]) -> Result<()> {
     let (from, to) = (text(raw), text(image));
     run_tool("qemu-img", &[&["convert", "-f", "raw", "-O", format], options, &[from.as_str(), to.as_str()]].concat()).map(drop)
 }
 
-/// The image as QEMU reads it, in whole blocks of a volume.
+/// Returns the disk of an image as QEMU reads it, padded to whole blocks of a volume.
 fn expected(image: &Path, format: &str, snapshot: Option<&str>) -> Result<Vec<u8>> {
     let raw = image.with_extension("expected");
     let (from, to) = (text(image), text(&raw));
@@ -69,21 +70,21 @@ fn expected(image: &Path, format: &str, snapshot: Option<&str>) -> Result<Vec<u8
     Ok(bytes)
 }
 
-/// What a volume or snapshot holds.
+/// Returns the content of a volume or snapshot.
 fn held(millpond: &Millpond, name: &str, room: &Path) -> Result<Vec<u8>> {
     let out = room.join("held.raw");
     millpond.cli(&["export-image", name, &text(&out), "--force"])?;
     fs::read(&out).context("reading what was exported")
 }
 
-/// Nothing of the tool's work is left.
+/// Checks that no export of the tool is left.
 fn nothing_left(millpond: &Millpond) -> Result<()> {
     let exports = millpond.json(&["exports"])?;
     ensure!(exports.as_array().is_some_and(Vec::is_empty), "exports are left: {exports}");
     Ok(())
 }
 
-/// Format, name of the file, options of `qemu-img convert`, sectors of the disk, and whether a volume is written in that format again.
+/// Format, options of `qemu-img convert`, and 512-byte sectors of the disk.
 type Made = (&'static str, &'static [&'static str], u64);
 
 const MADE: [Made; 19] = [
@@ -108,7 +109,8 @@ const MADE: [Made; 19] = [
     ("parallels", &[], 16_447),
 ];
 
-/// Twenty images become volumes; each is read back, and some are written in other formats again.
+/// Imports twenty images and compares each volume with the image; exports some in other formats and
+/// compares these.
 pub fn generated(subject: &mut Subject) -> Result<()> {
     let (millpond, room) = started(subject)?;
     for (index, (format, options, sectors)) in MADE.iter().enumerate() {
@@ -130,7 +132,8 @@ pub fn generated(subject: &mut Subject) -> Result<()> {
         }
         millpond.cli(&["destroy", &name, "-y"])?;
     }
-    // the twentieth: bytes that are no whole sectors, found out without an ending
+    // the twentieth image: a size that is no multiple of a sector, and no extension that
+    // shows the format
     let odd = room.join("odd");
     patchwork(&odd, 3_000_001, 1, 99)?;
     millpond.cli(&["import-image", &text(&odd), "tank/odd", "--sector", "4kn"])?;
@@ -154,10 +157,11 @@ fn overlay(image: &Path, below: &str, format: &str, options: &str, size: &[&str]
     run_tool("qemu-img", &[&words, size].concat()).map(drop)
 }
 
-/// Layers and internal snapshots become snapshots of the same content, and a chain of files again.
+/// Layers and internal snapshots become snapshots with the same content, and are exported as a
+/// chain of files again.
 pub fn chains(subject: &mut Subject) -> Result<()> {
     let (millpond, room) = started(subject)?;
-    // a Proxmox VE volume chain: read through QEMU, for one layer has subclusters
+    // a Proxmox VE volume chain: read through QEMU, because one layer has subclusters
     let disk = room.join("vm-100-disk-0.qcow2");
     let (monday, tuesday) = (room.join("snap_monday_vm-100-disk-0.qcow2"), room.join("snap_tuesday_vm-100-disk-0.qcow2"));
     run_tool("qemu-img", &["create", "-q", "-f", "qcow2", &text(&monday), "24M"])?;
@@ -179,7 +183,7 @@ pub fn chains(subject: &mut Subject) -> Result<()> {
     let bytes: u64 = changed.as_array().into_iter().flatten().filter_map(|extent| extent["length"].as_u64()).sum();
     ensure!(bytes == (1 << 20) + 4096 + 65536, "more than the layer's own is changed: {changed}");
 
-    // and a chain again
+    // export as a chain
     let out = room.join("out");
     fs::create_dir(&out)?;
     millpond.cli(&["export-image", "tank/vm", &text(&out.join("vm-100-disk-0.qcow2")), "--snapshots", "--verify"])?;
@@ -190,7 +194,7 @@ pub fn chains(subject: &mut Subject) -> Result<()> {
     let top = fs::metadata(out.join("snap_tuesday_vm-100-disk-0.qcow2"))?.len();
     ensure!(top < 3 << 20, "the second layer has {top} bytes: it holds more than what changed");
 
-    // a library's chain on a raw base; blocks that are partly below
+    // a chain on a raw base, read by the library; some blocks are partly in a lower layer
     let (base, first, second) = (room.join("base.img"), room.join("first.qcow2"), room.join("second.qcow2"));
     patchwork(&base, 10_000 * 512, 512, 5)?;
     overlay(&first, "base.img", "raw", "cluster_size=512", &["6M"])?;
@@ -207,7 +211,7 @@ pub fn chains(subject: &mut Subject) -> Result<()> {
     ensure!(held(millpond, "tank/flat", &room)? == expected(&second, "qcow2", None)?, "the flat import differs");
     ensure!(millpond.json(&["list", "tank/flat"])?[0]["snapshots"] == 0, "the flat import has snapshots");
 
-    // snapshots within, in order of time
+    // internal snapshots, in order of time
     let within = room.join("within.qcow2");
     run_tool("qemu-img", &["create", "-q", "-f", "qcow2", &text(&within), "8M"])?;
     for (pattern, name) in [("write -P 1 0 1M", "z first"), ("write -P 2 0 512k", "a second")] {
@@ -222,7 +226,7 @@ pub fn chains(subject: &mut Subject) -> Result<()> {
     nothing_left(millpond)
 }
 
-/// Runs an import that may fail, but only with a line; what it leaves is looked at.
+/// Runs an import that may fail with a single line only; checks that nothing is left of it.
 fn attempt(millpond: &Millpond, image: &Path, format: Option<&str>) -> Result<Output> {
     let path = text(image);
     let mut words = vec!["import-image", path.as_str(), "tank/hostile"];
@@ -252,7 +256,7 @@ fn refused(millpond: &Millpond, image: &Path, format: Option<&str>, word: &str) 
     Ok(())
 }
 
-/// What is wrong with an image ends the import with one line.
+/// Invalid images end the import with one line.
 pub fn hostile(subject: &mut Subject) -> Result<()> {
     let (millpond, room) = started(subject)?;
     let plain = room.join("plain");
@@ -272,13 +276,13 @@ pub fn hostile(subject: &mut Subject) -> Result<()> {
         let image = room.join(format!("good{index}"));
         convert(&plain, &image, format, options)?;
         let good = fs::read(&image)?;
-        // cut off in the data, the tables, the header
+        // truncated in the data, the tables, the header
         for length in [good.len() / 2, 70_000, 700, 30] {
             let cut = room.join(format!("cut{index}-{length}"));
             fs::write(&cut, &good[..length.min(good.len())])?;
             refused(millpond, &cut, Some(format), "")?;
         }
-        // spoilt where headers and tables are: refused, or read as far as it makes sense
+        // corrupted in headers and tables: refused, or read as far as it is valid
         for turn in 0..4 {
             let mut bad = good.clone();
             for _ in 0..8 {
@@ -294,7 +298,7 @@ pub fn hostile(subject: &mut Subject) -> Result<()> {
     wait_until("QEMU's tools have ended", PATIENCE, || !is_running("qemu-nbd", &room)).map(drop)
 }
 
-/// Chains in a circle, headers beyond belief, and files that an image names.
+/// Circular chains, absurd headers, and images that name other files.
 fn names_that_lead_elsewhere(millpond: &Millpond, room: &Path) -> Result<()> {
     let (one, other) = (room.join("one.qcow2"), room.join("other.qcow2"));
     run_tool("qemu-img", &["create", "-q", "-f", "qcow2", &text(&one), "8M"])?;
@@ -331,7 +335,7 @@ fn names_that_lead_elsewhere(millpond: &Millpond, room: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether a program with a file of this directory in its words runs.
+/// Whether a program runs with a file of this directory in its command line.
 fn is_running(program: &str, dir: &Path) -> bool {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let lines =

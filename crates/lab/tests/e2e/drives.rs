@@ -1,4 +1,5 @@
-//! Simulated drives below a pool: they keep what is written, also when they are mounted again, and take the time that they should.
+//! Simulated drives below a pool: they keep their data, also after a remount, and requests take the
+//! time of the model.
 
 use super::PATIENCE;
 use super::fio::fio;
@@ -12,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// Bytes per second of the slow one.
+/// Bytes per second of the slow drive.
 const RATE: f64 = 10e6;
 
-/// Mounted while this is.
+/// Mounted drives, unmounted on drop.
 struct Mounted {
     dir: PathBuf,
     server: Daemon,
@@ -30,7 +31,7 @@ impl Mounted {
         Ok(Mounted { dir: dir.to_owned(), server })
     }
 
-    /// Its server ends by itself when nothing is mounted any more.
+    /// Unmounts; the server must exit by itself.
     fn unmount(mut self) -> Result<()> {
         run_tool("umount", &[&self.dir])?;
         millpond_lab::process::wait_until("the server's end", PATIENCE, || !self.server.is_running()).map(|_| ())
@@ -43,7 +44,6 @@ impl Drop for Mounted {
     }
 }
 
-/// See the module.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let (dir, backing, server) = (subject.file("drives"), subject.file("backing"), subject.file("server"));
     for made in [&dir, &backing, &server] {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const SIZE: u64 = 128 << 20;
 
-/// Runs fio, which checks what it reads.
+/// Runs fio, which verifies its data.
 pub fn fio(uri: &str, rw: &str, seed: u64, extra: &[&str]) -> Result<()> {
     let mut args: Vec<String> =
         ["--name=e2e", "--ioengine=nbd", "--iodepth=16", "--bsrange=4k-64k", "--bs_unaligned=0", "--size=100%"].map(String::from).into();
@@ -19,7 +19,8 @@ pub fn fio(uri: &str, rw: &str, seed: u64, extra: &[&str]) -> Result<()> {
     run_tool("fio", &args).map(|_| ()).with_context(|| format!("fio {rw} with seed {seed}"))
 }
 
-/// Three rounds: fill at random; overwrite while snapshots come and go; discard and rewrite. Then back to the first.
+/// Three rounds: random fill; overwrites while snapshots are taken; discards and rewrites. Then a
+/// rollback to the first round.
 pub fn verify(subject: &mut Subject) -> Result<()> {
     let uri = subject.start(SIZE)?.uri();
     let snapshots = has_snapshots(subject.server().name());
@@ -45,7 +46,7 @@ pub fn verify(subject: &mut Subject) -> Result<()> {
     }
     load.join().map_err(|_| anyhow::anyhow!("fio's thread panicked"))??;
     ensure!(!snapshots || taken > 0, "the load ended before a snapshot was taken");
-    // deeper, the discard and the write of one block would be in flight at the same time
+    // with a deeper queue, discard and write of the same block would be in flight at the same time
     fio(&uri, "randtrimwrite", 4, &["--bsrange=4k-4k", "--iodepth=1"])?;
     if snapshots {
         subject.server().rollback("first")?;

@@ -1,4 +1,5 @@
-//! A pool that is full: reads, flushes, snapshots' removal and discards still work, nothing acknowledged is lost, and it comes back.
+//! A full pool: reads, flushes, removal of snapshots and discards still work, nothing acknowledged
+//! is lost, and freed space can be written again.
 
 use super::PATIENCE;
 use super::subject::Subject;
@@ -14,7 +15,7 @@ const VOLUME: u64 = 1 << 30;
 const CHUNK: usize = 256 << 10;
 const ENOSPC: u32 = 28;
 
-/// What each chunk of the volume must hold, by the seed of its content; absent = zeroes.
+/// Seed of the content of each chunk of the volume; absent chunks are zeroes.
 type Truth = BTreeMap<u64, u64>;
 
 fn content(seed: u64) -> Vec<u8> {
@@ -23,7 +24,7 @@ fn content(seed: u64) -> Vec<u8> {
     data
 }
 
-/// One write; false when the pool is full.
+/// Writes a chunk; false if the pool is full.
 fn write(client: &mut Client, truth: &mut Truth, chunk: u64, seed: u64) -> Result<bool> {
     client.data(0).copy_from_slice(&content(seed));
     client.submit(0, Op::Write, chunk * CHUNK as u64, CHUNK);
@@ -62,7 +63,6 @@ fn connect(endpoint: &Endpoint) -> Result<Client> {
     Client::connect(endpoint, 1, CHUNK, false).context("connecting")
 }
 
-/// See the module.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("server");
     std::fs::create_dir_all(&dir)?;
@@ -91,7 +91,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     let mut client = connect(&endpoint)?;
     check(&mut client, &truth, Some(refused))?;
 
-    // space comes back: by deleting a snapshot, and by discarding
+    // space is freed by deleting a snapshot, and by discards
     millpond.control()?.post("/v1/destroy", &json!({"name": format!("{DISK}@early")})).context("destroying a snapshot of a full pool")?;
     for chunk in 100..200 {
         client.call(Op::Trim, chunk * CHUNK as u64, CHUNK).context("a discard on a full pool")?;

@@ -1,4 +1,5 @@
-//! A pool as a mounted directory: what files do, what the directory shows, and what becomes of it when the daemon stops or dies.
+//! A pool as a mounted directory: operations on files, entries of the directory, and the fate of
+//! the mount when the daemon stops or dies.
 
 use super::PATIENCE;
 use super::subject::Subject;
@@ -17,7 +18,7 @@ use std::thread;
 
 const SIZE: u64 = 64 << 20;
 
-/// Starts the daemon and mounts its pool; gives the directory.
+/// Starts the daemon and mounts its pool; returns the directory.
 pub fn mount(subject: &mut Subject, size: u64) -> Result<PathBuf> {
     subject.start(size)?;
     let dir = subject.file("mnt");
@@ -25,7 +26,7 @@ pub fn mount(subject: &mut Subject, size: u64) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Whether anything is mounted on a directory.
+/// Whether a file system is mounted on a directory.
 pub fn is_mounted(dir: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     table.lines().any(|line| line.split(' ').nth(1) == dir.to_str())
@@ -40,21 +41,22 @@ fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// The number that `unexport` takes.
+/// Returns the id of the export, for `unexport`.
 pub fn export_id(millpond: &Millpond) -> Result<String> {
     let list = millpond.json(&["exports"])?;
     let found = list.as_array().into_iter().flatten().find(|export| export["kind"] == "fuse");
     Ok(found.context("no fuse export is listed")?["id"].to_string())
 }
 
-/// What a command says when it is refused.
+/// Returns the message of a command that must be refused.
 fn refusal(millpond: &Millpond, args: &[&str]) -> Result<String> {
     let output = millpond.command(args).output().context("starting millpond")?;
     ensure!(output.status.code() == Some(1), "millpond {args:?} was not refused: {output:?}");
     Ok(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// What went through each file is told beside the mount, and is known to advice; files that nobody opened are not listed.
+/// I/O of each file is listed with the mount and used by `cache advise`; files that were never
+/// opened are not listed.
 fn counted(millpond: &Millpond, path: &Path, snapshot: &Path) -> Result<()> {
     let exports = millpond.json(&["exports"])?;
     let mount = exports.as_array().into_iter().flatten().find(|export| export["kind"] == "fuse").context("no fuse export is listed")?;
@@ -77,7 +79,8 @@ fn counted(millpond: &Millpond, path: &Path, snapshot: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The directory lives; files are of fixed size, sparse, copied with their holes; snapshots hold still and cannot be written.
+/// The directory follows changes of the pool; files have a fixed size, are sparse, and are copied
+/// with their holes; snapshots are constant and read-only.
 pub fn files(subject: &mut Subject) -> Result<()> {
     let dir = mount(subject, SIZE)?;
     let copy = subject.file("copy");
@@ -146,7 +149,8 @@ pub fn files(subject: &mut Subject) -> Result<()> {
     Ok(())
 }
 
-/// It is unmounted when nobody uses it, on SIGTERM, and when the daemon is killed; it comes back; who is in the way is named.
+/// The pool is unmounted when no file is open, on SIGTERM, and when the daemon is killed; the mount
+/// is restored on start. A refusal names the process that has a file open.
 pub fn comes_and_goes(subject: &mut Subject) -> Result<()> {
     let dir = mount(subject, SIZE)?;
     let full = subject.file("full");
@@ -160,7 +164,7 @@ pub fn comes_and_goes(subject: &mut Subject) -> Result<()> {
     let told = refusal(millpond, &["unexport", &export_id(millpond)?])?;
     ensure!(told.contains(&format!("process {}", std::process::id())), "the user of an open file is not named: {told}");
     ensure!(refusal(millpond, &["pool", "export", POOL])?.contains("connected"), "an open file is a client");
-    // detached lazily, an open file goes on
+    // after a lazy unmount, an open file still works
     millpond.cli(&["unexport", &export_id(millpond)?, "--lazy"])?;
     ensure!(!is_mounted(&dir), "still there after --lazy");
     file.write_all_at(b"lazily", 12_345)?;
@@ -185,7 +189,7 @@ pub fn comes_and_goes(subject: &mut Subject) -> Result<()> {
     millpond.launch()?;
     wait_until("the mount comes back", PATIENCE, || read().is_ok())?;
 
-    // its guard dies with it: what is left is replaced
+    // if its guard dies, too, the dead mount is left and must be replaced
     let guards = run_tool("pgrep", &["-f", &format!("fuse-guard .* {}", dir.display())])?;
     for guard in guards.split_whitespace() {
         run_tool("kill", &["-KILL", guard])?;
@@ -200,12 +204,13 @@ pub fn comes_and_goes(subject: &mut Subject) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of a stripe; stripes belong to the workers in turn, so that they meet in the middle of blocks and of sectors.
+/// Bytes of a stripe. Stripes belong to the workers in turn, and their borders are within blocks
+/// and sectors.
 const STRIPE: u64 = 5_003;
 const WORKERS: u64 = 3;
 const MODEL: u64 = 4 << 20;
 
-/// One worker's share of random writes, holes and reads, against its own bytes of `twin`.
+/// Random writes, holes and reads of a worker in its stripes, compared with `twin`.
 fn work(path: &Path, worker: u64, seed: u64, steps: u64, twin: &mut [u8]) -> Result<()> {
     let file = File::options().read(true).write(true).open(path)?;
     let mut rng = Rng::new(seed);
@@ -239,7 +244,8 @@ fn work(path: &Path, worker: u64, seed: u64, steps: u64, twin: &mut [u8]) -> Res
     Ok(())
 }
 
-/// In the manner of fsx: random bytes at random places through several open files at once, against bytes in memory; the daemon is killed in between.
+/// In the manner of fsx: random ranges through several open files at once, compared with bytes in
+/// memory; the daemon is killed in between.
 pub fn model(subject: &mut Subject) -> Result<()> {
     let dir = mount(subject, MODEL)?;
     let path = dir.join("disk");
@@ -274,12 +280,12 @@ pub fn model(subject: &mut Subject) -> Result<()> {
     Ok(())
 }
 
-/// fio's own check of what it wrote, with asynchronous direct I/O.
+/// fio's verification, with asynchronous direct I/O.
 pub fn fio(subject: &mut Subject) -> Result<()> {
     let dir = mount(subject, SIZE)?;
     let path = format!("--filename={}", dir.join("disk").display());
     let size = format!("--size={SIZE}");
-    // fio trims block devices alone, so holes are punched elsewhere
+    // fio trims only block devices, so holes are punched in other tests
     for (seed, extra) in [(1, "--fsync=64"), (2, "--overwrite=1")] {
         let seed = format!("--randseed={seed}");
         let fixed = ["--name=e2e", "--ioengine=libaio", "--direct=1", "--iodepth=32", "--bsrange=4k-256k", "--allow_file_create=0"];
@@ -290,7 +296,7 @@ pub fn fio(subject: &mut Subject) -> Result<()> {
     Ok(())
 }
 
-/// Has a user other than root mount by `fusermount3`: a daemon of its own.
+/// A user other than root runs a daemon and mounts by `fusermount3`.
 pub fn as_user(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("user");
     fs::create_dir(&dir)?;
@@ -320,7 +326,7 @@ pub fn as_user(subject: &mut Subject) -> Result<()> {
     Ok(())
 }
 
-/// What the loop tests need of a mounted volume.
+/// Returns the path of a mounted volume's file, and the server.
 pub fn volume(subject: &mut Subject, size: u64) -> Result<(PathBuf, &mut Millpond)> {
     let dir = mount(subject, size)?;
     let (_, name) = DISK.split_once('/').context("a name")?;

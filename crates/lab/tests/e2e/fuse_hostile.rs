@@ -1,4 +1,5 @@
-//! A program that asks a mount for everything the kernel lets through, with wrong numbers: the daemon answers, and other volumes stay what they were.
+//! A program that makes all kinds of calls on a mount with invalid numbers: the daemon answers, and
+//! other volumes stay unchanged.
 
 use super::fuse::mount;
 use super::subject::Subject;
@@ -12,10 +13,10 @@ use std::path::Path;
 
 const SIZE: u64 = 16 << 20;
 const BLOCK: usize = 4096;
-/// Calls, most of which the kernel passes on; named by `MILLPOND_HOSTILE_CALLS` when there are to be more than CI has the time for.
+/// Number of calls, most of which the kernel passes on; `MILLPOND_HOSTILE_CALLS` overrides it for
+/// longer runs than CI has time for.
 const CALLS: u64 = 100_000;
 
-/// See the module.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let calls = std::env::var("MILLPOND_HOSTILE_CALLS").ok().and_then(|text| text.parse().ok()).unwrap_or(CALLS);
     let dir = mount(subject, SIZE)?;
@@ -51,7 +52,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     Ok(())
 }
 
-/// One call; true when it was carried out.
+/// Makes a random call; true if it succeeded.
 fn ask(dir: &Path, file: &File, bytes: &mut [u8], rng: &mut Rng) -> bool {
     let largest = i64::MAX as u64;
     let offset = [rng.below(SIZE), SIZE - 1, SIZE, SIZE + rng.below(1 << 40), largest, largest - rng.below(1 << 20)][rng.below(6) as usize];
@@ -71,7 +72,8 @@ fn ask(dir: &Path, file: &File, bytes: &mut [u8], rng: &mut Rng) -> bool {
         8 => seek(file, if rng.below(2) == 0 { SeekFrom::Hole(offset) } else { SeekFrom::Data(offset) }).is_ok(),
         9 => ftruncate(file, offset).is_ok(),
         10 => {
-            // Special files wait for their other end, and there are none here; all else may be asked for.
+            // Opening a special file could block, and there are none here; all other flags are
+            // allowed.
             let flags = OFlags::from_bits_retain(rng.below(1 << 22) as u32) | OFlags::NONBLOCK | OFlags::CLOEXEC;
             openat(CWD, &path, flags, Mode::from_raw_mode(0o600)).is_ok()
         }

@@ -1,4 +1,4 @@
-//! Filesystems on a loop device on a volume's file.
+//! File systems on a loop device on a volume's file.
 
 use super::fuse;
 use super::subject::Subject;
@@ -9,9 +9,9 @@ use millpond_lab::process::{find_tool, run_tool};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Enough for XFS, which asks for 300 MB.
+/// Size in bytes, enough for XFS, which needs 300 MB.
 const SIZE: u64 = 400 << 20;
-/// Seconds of a load of many programs at once, where stress-ng is installed.
+/// Seconds of a load of many programs, if stress-ng is installed.
 const STRESS: &str = "4";
 
 /// A loop device, detached when dropped.
@@ -37,7 +37,7 @@ impl Drop for Loop {
     }
 }
 
-/// A mounted filesystem, unmounted when dropped.
+/// A mounted file system, unmounted when dropped.
 struct Mount(PathBuf);
 
 impl Mount {
@@ -77,7 +77,8 @@ fn check_files(dir: &Path, seeds: impl Iterator<Item = u64>) -> Result<()> {
     Ok(())
 }
 
-/// Files, a load of many kinds, fstrim, the filesystem's own check, and again after the daemon was restarted.
+/// Writes files, runs a mixed load, fstrim and the file system's check, and repeats the check after
+/// a restart of the daemon.
 fn filesystem(subject: &mut Subject, make: &str, check: &[&str], sector: &str, snapshot_options: &str) -> Result<()> {
     let (dir, snapshot_dir) = (subject.file("fs"), subject.file("snapshot"));
     let (file, millpond) = fuse::volume(subject, SIZE)?;
@@ -102,7 +103,8 @@ fn filesystem(subject: &mut Subject, make: &str, check: &[&str], sector: &str, s
         println!("SKIPPED a part of this test: stress-ng is not installed");
     }
     (0..400).filter(|seed| seed % 3 == 0).try_for_each(|seed| fs::remove_file(dir.join(format!("d{}/f{seed}", seed % 10))))?;
-    // frozen, so that nothing of it is in the filesystem's log alone: a read-only mount without recovery would not see that
+    // frozen, so that no data is only in the file system's log, which a read-only mount without
+    // recovery ignores
     run_tool("fsfreeze", &["--freeze", &dir.display().to_string()])?;
     let taken = millpond.snapshot("frozen");
     run_tool("fsfreeze", &["--unfreeze", &dir.display().to_string()])?;
@@ -124,7 +126,7 @@ fn filesystem(subject: &mut Subject, make: &str, check: &[&str], sector: &str, s
     check(&device)?;
     drop(device);
 
-    // the state at the snapshot, without a write to it
+    // the state at the time of the snapshot, mounted without writes
     let (folder, name) = (file.parent().context("a directory")?, file.file_name().context("a name")?);
     let device = Loop::attach(&folder.join(".snapshots").join(name).join("frozen"), sector, true)?;
     let mount = Mount::new(&device, snapshot_dir.clone(), snapshot_options)?;
@@ -134,12 +136,12 @@ fn filesystem(subject: &mut Subject, make: &str, check: &[&str], sector: &str, s
     Ok(())
 }
 
-/// ext4, 4 KiB sectors.
+/// ext4 with 4 KiB sectors.
 pub fn ext4(subject: &mut Subject) -> Result<()> {
     filesystem(subject, "mkfs.ext4", &["e2fsck", "-f", "-n"], "4096", "ro,noload")
 }
 
-/// XFS, 512-byte sectors.
+/// XFS with 512-byte sectors.
 pub fn xfs(subject: &mut Subject) -> Result<()> {
     filesystem(subject, "mkfs.xfs", &["xfs_repair", "-n"], "512", "ro,norecovery,nouuid")
 }

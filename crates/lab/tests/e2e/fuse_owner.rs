@@ -1,4 +1,5 @@
-//! A mount for somebody else than who runs the daemon: owner, group and mode, and the programs that make copies from it.
+//! A mount for another user than the daemon's: owner, group and mode, and programs that copy images
+//! from it.
 
 use super::PATIENCE;
 use super::fuse::{export_id, mount};
@@ -13,12 +14,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const SIZE: u64 = 32 << 20;
-/// Numbers that need not be in the tables of users and groups.
+/// Ids that need not be in the tables of users and groups.
 const USER: u32 = 65_531;
 const GROUP: u32 = 65_532;
 const STRANGER: u32 = 65_533;
 
-/// Runs a shell command as somebody; true when it succeeds.
+/// Runs a shell command as a user and group; true if it succeeds.
 fn as_somebody(user: u32, group: u32, script: &str) -> Result<bool> {
     let mut command = Command::new("setpriv");
     command.args([&format!("--reuid={user}"), &format!("--regid={group}"), "--clear-groups", "sh", "-c", script]);
@@ -30,7 +31,6 @@ fn attributes(path: &Path) -> Result<(u32, u32, u32)> {
     Ok((meta.uid(), meta.gid(), meta.mode() & 0o7777))
 }
 
-/// See the module.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let dir = mount(subject, SIZE)?;
     for path in dir.ancestors().skip(1).take_while(|path| *path != std::env::temp_dir() && path.parent().is_some()) {
@@ -49,7 +49,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     check(&dir)?;
     let export = millpond.json(&["exports", &export_id(millpond)?])?;
     ensure!(export["uid"] == USER && export["gid"] == GROUP && export["mode"] == 0o640, "{export}");
-    // It is kept.
+    // The settings survive a restart.
     millpond.stop()?;
     millpond.launch()?;
     wait_until("the mount comes back", PATIENCE, || dir.join("disk").exists())?;
@@ -57,7 +57,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     copy(subject, &dir, &copies)
 }
 
-/// Who may do what.
+/// Checks owners, modes, and who may read and write.
 fn check(dir: &Path) -> Result<()> {
     let disk = dir.join("disk");
     ensure!(attributes(&disk)? == (USER, GROUP, 0o640), "{:?}", attributes(&disk)?);
@@ -76,7 +76,8 @@ fn check(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Programs that copy disks, as the owner: from a volume and from a snapshot, into the volume.
+/// Programs that copy disks, run by the owner: from a volume and from a snapshot, and into the
+/// volume.
 fn copy(subject: &mut Subject, dir: &Path, copies: &Path) -> Result<()> {
     let mut expected = vec![0; SIZE as usize];
     Rng::new(8).fill(&mut expected[3 << 20..9 << 20]);
@@ -101,10 +102,10 @@ fn copy(subject: &mut Subject, dir: &Path, copies: &Path) -> Result<()> {
         let taken = fs::metadata(copies.join(name))?.blocks() * 512;
         ensure!(taken < 12 << 20, "{taken} bytes are taken: the holes are lost: {script}");
     }
-    // And back, over what has changed meanwhile.
+    // And back, over a volume that has changed.
     ensure!(as_somebody(USER, GROUP, &format!("qemu-img convert -n -f raw -O raw {raw} {}", dir.join("disk").display()))?, "convert -n");
     run_tool("qemu-img", &["compare", "-f", "raw", "-F", "raw", &raw, &dir.join("disk").display().to_string()])?;
-    // cp empties the file that it writes to, which volumes refuse.
+    // cp truncates its target, which volumes refuse.
     ensure!(!as_somebody(USER, GROUP, &format!("cp {raw} {}", dir.join("disk").display()))?, "cp emptied a volume");
     Ok(())
 }

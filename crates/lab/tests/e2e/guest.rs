@@ -1,4 +1,5 @@
-//! A guest: QEMU without hardware help, a Debian kernel, busybox, and a shell script that is told on the console when to go on.
+//! A guest: QEMU with emulation, a Debian kernel, busybox, and a shell script that waits on the
+//! console for commands.
 
 use anyhow::{Context, Result, bail, ensure};
 use millpond_lab::guest::{Archive, Kernel};
@@ -25,21 +26,22 @@ sh -ex /script
 echo "ENDED $?"
 poweroff -f
 "#;
-/// So long a guest may say nothing and work less than [`LEAST_WORK`]: one that hangs is told from one that gets little of a busy machine by that.
+/// Time without output after which a guest fails if it has used less CPU time than [`LEAST_WORK`].
+/// CPU time distinguishes a guest that hangs from a slow one on a busy machine.
 const SILENCE: Duration = Duration::from_secs(180);
-/// CPU time in [`SILENCE`]. A guest that is idle takes less: ticks and a little of QEMU's own.
+/// Minimum CPU time in [`SILENCE`]. An idle guest uses less, for timer ticks and QEMU itself.
 const LEAST_WORK: Duration = Duration::from_secs(15);
-/// For a guest that works, says nothing and comes to no end.
+/// Time limit for a guest that is busy, but silent.
 const LAST: Duration = Duration::from_secs(1800);
 
 /// Memory of the guest in MiB.
 const MEMORY: u32 = 384;
 
-/// How the guest gets to its disks.
+/// Protocol of the guest's disks.
 pub enum Door<'a> {
-    /// One over NBD.
+    /// One disk over NBD.
     Nbd(&'a Endpoint),
-    /// One for each socket, over vhost-user.
+    /// A disk for each socket, over vhost-user.
     VhostUser(&'a [PathBuf]),
 }
 
@@ -52,17 +54,18 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Boots it with the export as /dev/vda; `script` runs under `sh -ex`: what failed is in the transcript.
+    /// Boots a guest with the export as /dev/vda. `script` runs under `sh -ex`, so that the
+    /// transcript shows which command failed.
     pub fn boot(dir: &Path, endpoint: &Endpoint, script: &str) -> Result<Guest> {
         Guest::boot_with(dir, Door::Nbd(endpoint), script)
     }
 
-    /// Boots it with disks /dev/vda, /dev/vdb and so on.
+    /// Boots a guest with disks /dev/vda, /dev/vdb and so on.
     pub fn boot_with(dir: &Path, door: Door<'_>, script: &str) -> Result<Guest> {
         Guest::boot_as(dir, door, script, &[])
     }
 
-    /// The same with more options for QEMU.
+    /// Boots a guest with more options for QEMU.
     pub fn boot_as(dir: &Path, door: Door<'_>, script: &str, more: &[String]) -> Result<Guest> {
         let (kernel, initramfs) = prepare(dir, script)?;
         let mut command = Command::new(find_tool("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?);
@@ -72,7 +75,8 @@ impl Guest {
         Guest::start(command)
     }
 
-    /// Boots what the firmware finds on the disks; there the kernel and its initial file system have to be, and a script that starts them.
+    /// Boots from the disks by firmware; they must have the kernel, the initramfs, and a script for
+    /// the firmware that starts them.
     pub fn boot_firmware(door: Door<'_>, firmware: &str) -> Result<Guest> {
         let mut command = Command::new(find_tool("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?);
         command.args(["-bios", firmware]).args(door.options()?);
@@ -96,7 +100,7 @@ impl Guest {
         Ok(Guest { child, console, lines, transcript: String::new() })
     }
 
-    /// Waits for a line that starts so; returns the rest of it.
+    /// Waits for a line that starts with `start`; returns the rest of the line.
     pub fn expect(&mut self, start: &str) -> Result<String> {
         let (begin, mut worked) = (Instant::now(), cpu_time(self.child.id())?);
         loop {
@@ -126,12 +130,12 @@ impl Guest {
         }
     }
 
-    /// Tells a script that waits in `read` to go on.
+    /// Lets a script continue that waits in `read`.
     pub fn go_on(&mut self) -> Result<()> {
         self.console.write_all(b"go\n").context("speaking to the guest")
     }
 
-    /// Waits until the script succeeded and the guest is off.
+    /// Waits until the script has succeeded and the guest is off.
     pub fn finish(mut self) -> Result<()> {
         let code = self.expect("ENDED")?;
         ensure!(code == "0", "the guest's script failed with {code}: {}", tail(&self.transcript, 2000));
@@ -142,7 +146,7 @@ impl Guest {
 }
 
 impl Door<'_> {
-    /// QEMU's.
+    /// Returns QEMU's options for the disks.
     fn options(&self) -> Result<Vec<String>> {
         let mut options: Vec<String> = Vec::new();
         match self {
@@ -176,7 +180,7 @@ impl Drop for Guest {
     }
 }
 
-/// The kernel and an initial file system that runs the script.
+/// Makes an initramfs that runs the script; returns the paths of the kernel and the initramfs.
 pub fn prepare(dir: &Path, script: &str) -> Result<(PathBuf, PathBuf)> {
     let kernel = Kernel::find()?;
     let initramfs = dir.join("initramfs");

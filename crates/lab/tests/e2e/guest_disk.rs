@@ -1,4 +1,4 @@
-//! What a guest finds on its disk after snapshots, rollbacks and the death of the server.
+//! Content of a guest's disk after snapshots, rollbacks and kills of the server.
 
 use super::guest::Guest;
 use super::subject::Subject;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub const SIZE: u64 = 256 << 20;
 
-/// Makes a filesystem and files, waits for the snapshot, then changes, removes and adds files.
+/// Makes a file system and files, waits for the snapshot, then changes, removes and adds files.
 const WRITE: &str = r#"
 /sbin/mke2fs -q -t ext4 -F /dev/vda
 mount -t ext4 /dev/vda /mnt
@@ -29,7 +29,8 @@ sync
 umount /mnt
 "#;
 
-/// Finds the files of before the snapshot, and nothing of after it; the filesystem is sound.
+/// Checks that the files are those before the snapshot, that nothing newer exists, and that the
+/// file system is sound.
 const FIND_OLD: &str = r#"
 mount -t ext4 /dev/vda /mnt
 echo "SUMS $(md5sum < /mnt/sums)"
@@ -43,7 +44,8 @@ umount /mnt
 if dmesg | grep -i "I/O error"; then exit 9; fi
 "#;
 
-/// Writes synced files, then goes on writing while the server is killed; everything must be there, cache dropped, without an error.
+/// Writes and syncs files, then continues to write while the server is killed; all files must be
+/// there with cold caches, without an I/O error.
 pub const WRITE_THROUGH_DEATH: &str = r#"
 /sbin/mke2fs -q -t ext4 -F /dev/vda
 mount -t ext4 /dev/vda /mnt
@@ -80,12 +82,12 @@ pub fn room(subject: &Subject, name: &str) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Files, snapshot, other files, rollback: the first files are back.
+/// Files, a snapshot, other files, a rollback: the first files must be back.
 pub fn rollback(subject: &mut Subject) -> Result<()> {
     there_and_back(subject, false)
 }
 
-/// The same; the server dies and comes back while the guest writes the other files.
+/// The server is killed and restarted while the guest writes the other files.
 pub fn rollback_after_kill(subject: &mut Subject) -> Result<()> {
     there_and_back(subject, true)
 }
@@ -111,7 +113,8 @@ fn there_and_back(subject: &mut Subject, kill: bool) -> Result<()> {
     guest.finish()
 }
 
-/// The server is killed twice while the guest writes: no error in the guest, no byte lost, neither now nor after a clean restart.
+/// The server is killed twice while the guest writes: no error in the guest and no data lost,
+/// neither now nor after a clean restart.
 pub fn kill(subject: &mut Subject) -> Result<()> {
     let endpoint = subject.start(SIZE)?;
     let mut guest = Guest::boot(&room(subject, "first")?, &endpoint, WRITE_THROUGH_DEATH)?;
@@ -128,8 +131,9 @@ pub fn kill(subject: &mut Subject) -> Result<()> {
     Guest::boot(&room(subject, "second")?, &endpoint, FIND_ALL)?.finish()
 }
 
-/// The server is stopped in good order and started again, at once and then after a while in which there is no socket; then it dies, and for a
-/// while nobody listens. The guest sees pauses, no error, and loses nothing.
+/// The server is stopped cleanly and restarted at once, then stopped and restarted after a while
+/// without a socket; then it is killed, and restarted after a while without a listener. The guest
+/// sees pauses, but no errors, and loses nothing.
 pub fn restart(subject: &mut Subject) -> Result<()> {
     let endpoint = subject.start(SIZE)?;
     let mut guest = Guest::boot(&room(subject, "first")?, &endpoint, WRITE_THROUGH_DEATH)?;

@@ -1,4 +1,5 @@
-//! Clients that speak garbage, requests out of range, devices that are damaged: a clear one-line refusal, and everybody else is served.
+//! Clients that send garbage, requests out of range, and damaged devices: the daemon refuses them
+//! clearly, and continues to serve other clients.
 
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
@@ -14,7 +15,6 @@ const SIZE: u64 = 64 << 20;
 const BLOCK: usize = 4096;
 const HANDSHAKES: u64 = 10_000;
 
-/// See the module.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let endpoint = subject.start(SIZE)?;
     let dir = subject.file("server");
@@ -27,7 +27,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     devices(millpond, &dir)
 }
 
-/// A client in the middle of its work, who must not notice anything.
+/// A client at work that must not be disturbed.
 struct Witness {
     client: Client,
     rng: Rng,
@@ -79,13 +79,14 @@ fn garbage(endpoint: &Endpoint, witness: &mut Witness) -> Result<()> {
         handshake.extend_from_slice(&[0, 0]);
         stream.write_all(&handshake)?;
         Rng::new(seed).fill(&mut noise);
-        let _ = stream.write_all(&noise); // where requests are expected
+        let _ = stream.write_all(&noise); // garbage in place of requests
         witness.works("noise instead of requests")?;
     }
     Ok(())
 }
 
-/// Thousands of options with lengths, names and queries that lie, from seeds; one connection each.
+/// Thousands of options with wrong lengths, names and queries, generated from seeds; one connection
+/// each.
 fn malformed_handshakes(socket: &Path, witness: &mut Witness) -> Result<()> {
     let mut rng = Rng::new(0x4e42);
     for round in 0..HANDSHAKES {
@@ -93,7 +94,8 @@ fn malformed_handshakes(socket: &Path, witness: &mut Witness) -> Result<()> {
         for _ in 0..1 + rng.below(4) {
             let mut data = vec![0; rng.below(64) as usize];
             rng.fill(&mut data);
-            // Often a small number where a length is due, and now and then the export's name.
+            // Small numbers are frequent at the places of lengths, and the export's name is used
+            // now and then.
             for length in data.chunks_exact_mut(4) {
                 if rng.below(2) == 0 {
                     length.copy_from_slice(&[0, 0, 0, rng.below(12) as u8]);
@@ -109,7 +111,7 @@ fn malformed_handshakes(socket: &Path, witness: &mut Witness) -> Result<()> {
         }
         let mut stream = UnixStream::connect(socket)?;
         stream.set_write_timeout(Some(Duration::from_secs(2)))?;
-        let _ = stream.write_all(&bytes); // the server may hang up in the middle
+        let _ = stream.write_all(&bytes); // the server may disconnect in the middle
         if round % 500 == 0 {
             witness.works("malformed handshakes")?;
         }
@@ -128,7 +130,8 @@ fn out_of_range(endpoint: &Endpoint, witness: &mut Witness) -> Result<()> {
     witness.works("requests out of range")
 }
 
-/// Runs a command that must be refused: exit code 1 or 2 and one line that begins with the program's name.
+/// Runs a command that must be refused: exit code 1 or 2, and one line that begins with the
+/// program's name.
 fn refused(millpond: &Millpond, args: &[&str]) -> Result<String> {
     let output = millpond.command(args).output().context("starting millpond")?;
     let words = String::from_utf8_lossy(&output.stderr).trim_end().to_owned();
@@ -203,7 +206,7 @@ fn devices(millpond: &mut Millpond, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Flipped bits anywhere: either the pool is refused in one line, or what it says is right.
+/// Flipped bits anywhere: the pool is refused in one line, or imported correctly.
 fn bit_flips(millpond: &mut Millpond, good: &Path, spare: &Path, folder: &str) -> Result<()> {
     let saved = spare.with_file_name("../saved");
     let mut rng = Rng::new(31);

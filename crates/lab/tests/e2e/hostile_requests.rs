@@ -1,4 +1,5 @@
-//! Clients whose handshake is good and whose requests are not: the daemon answers or hangs up, and other volumes stay what they were.
+//! Clients with a valid handshake and invalid requests: the daemon answers or disconnects, and
+//! other volumes stay unchanged.
 
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
@@ -13,14 +14,15 @@ use std::time::Duration;
 
 const SIZE: u64 = 64 << 20;
 const BLOCK: usize = 4096;
-/// Requests that are answered, most of them with a refusal.
+/// Number of requests that are answered, mostly with an error.
 const REQUESTS: u64 = 1_000_000;
-/// Requests of a connection at most; many end before, for what cannot be told from noise.
+/// Maximum requests per connection. Many connections end earlier, because the daemon cannot find
+/// the next request.
 const OF_ONE: u64 = 20_000;
-/// Requests sent at a time.
+/// Requests sent at once.
 const TOGETHER: u64 = 50;
 
-/// Which words the client uses, by the option that it asks for them with.
+/// Dialect of the client, by the option that it negotiates.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Words {
     Simple,
@@ -28,7 +30,6 @@ enum Words {
     Extended,
 }
 
-/// See the module.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let witness = subject.start(SIZE)?;
     let millpond = subject.millpond()?;
@@ -57,7 +58,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
         other.call(Op::Read, block * BLOCK as u64, BLOCK)?;
         ensure!(other.data(0).iter().all(|byte| *byte == block as u8 + 1), "block {block} of another volume has changed");
     }
-    // The same export, a client that behaves.
+    // A client that behaves, on the same export.
     let mut client = Client::connect(&victim, 1, BLOCK, false)?;
     client.data(0).fill(7);
     client.call(Op::Write, 8192, BLOCK)?;
@@ -74,7 +75,7 @@ fn answered(millpond: &Millpond, id: &str) -> Result<u64> {
     Ok(count("reads")? + count("writes")? + count("flushes")? + count("discards")? + count("errors")?)
 }
 
-/// One connection, from its handshake to its end.
+/// Runs a connection from its handshake to its end.
 fn converse(socket: &Path, words: Words, rng: &mut Rng) -> Result<()> {
     let mut stream = UnixStream::connect(socket).context("the daemon does not listen any more")?;
     stream.set_write_timeout(Some(Duration::from_secs(5)))?;
@@ -90,7 +91,7 @@ fn converse(socket: &Path, words: Words, rng: &mut Rng) -> Result<()> {
         let mut batch = Vec::new();
         (0..TOGETHER).for_each(|_| request(words, rng, &mut batch));
         if stream.write_all(&batch).is_err() {
-            break; // broken off, as it may be
+            break; // the daemon may disconnect
         }
         sent += TOGETHER;
     }
@@ -102,7 +103,7 @@ fn option(kind: u32, data: &[u8]) -> Vec<u8> {
     [b"IHAVEOPT".as_slice(), &kind.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
-/// Good, and sent without looking at the answers.
+/// A valid handshake, sent without reading the replies.
 fn handshake(words: Words) -> Vec<u8> {
     let name = [&11u32.to_be_bytes(), b"lab/hostile".as_slice()].concat();
     let contexts: Vec<u8> = [b"base:allocation".as_slice(), b"qemu:dirty-bitmap:s"]
@@ -119,14 +120,15 @@ fn handshake(words: Words) -> Vec<u8> {
     [3u32.to_be_bytes().to_vec(), extension, contexts, option(7, &[name.as_slice(), &[0, 0]].concat())].concat()
 }
 
-/// One request, with numbers that are wrong as a rule, and its payload where one has to follow.
+/// Appends a request, mostly with invalid numbers, and its payload if it has one.
 fn request(words: Words, rng: &mut Rng, batch: &mut Vec<u8>) {
     let kind = if rng.below(40) == 0 { rng.below(1 << 16) as u16 } else { [0, 1, 3, 4, 5, 6, 7, 8][rng.below(8) as usize] };
     let flags = if rng.below(3) == 0 { rng.below(1 << 7) as u16 } else { 0 };
     let place = [rng.below(SIZE), rng.below(SIZE / 512) * 512, SIZE - 512, SIZE, u64::MAX, u64::MAX - 511, 1 << 63][rng.below(7) as usize];
     let long = if words == Words::Extended { u64::MAX } else { u64::from(u32::MAX) };
     let length = [0, 1, 511, 512, 4096, 8192, 65_536, 33 << 20, SIZE, SIZE + 512, long, rng.below(9000)][rng.below(12) as usize];
-    // What a payload's length says has to be sent, or nothing that follows is a request: rarely.
+    // Only rarely is the payload shorter or longer than announced, because then the following bytes
+    // are no requests.
     let (mut flags, mut length) = (flags, length);
     let lies = rng.below(5000) == 0;
     let extended = words == Words::Extended;

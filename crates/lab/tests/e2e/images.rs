@@ -1,4 +1,4 @@
-//! Disk image tools against the export.
+//! Disk image tools on an export.
 
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
@@ -10,7 +10,7 @@ use std::path::Path;
 
 const SIZE: u64 = 96 << 20;
 
-/// An image with data, zeroes written out, and holes, all of odd lengths.
+/// Makes an image with data, written zeroes and holes of odd lengths.
 fn patchwork(path: &Path, seed: u64) -> Result<()> {
     let mut file = File::create(path)?;
     file.set_len(SIZE)?;
@@ -42,7 +42,8 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// `nbdinfo` finds the size and what a write-back disk must announce, and the export in the list.
+/// `nbdinfo` finds the size, the flags that a write-back disk must announce, and the export in the
+/// list.
 pub fn nbdinfo(subject: &mut Subject) -> Result<()> {
     let uri = subject.start(SIZE)?.uri();
     let json: serde_json::Value = serde_json::from_str(&run_tool("nbdinfo", &["--json", &uri])?)?;
@@ -59,7 +60,7 @@ pub fn nbdinfo(subject: &mut Subject) -> Result<()> {
     Ok(())
 }
 
-/// `nbdcopy` there and back gives the same bytes.
+/// `nbdcopy` to the export and back gives the same bytes.
 pub fn nbdcopy(subject: &mut Subject) -> Result<()> {
     let (source, back) = (subject.file("source.img"), subject.file("back.img"));
     patchwork(&source, 1)?;
@@ -70,7 +71,8 @@ pub fn nbdcopy(subject: &mut Subject) -> Result<()> {
     Ok(())
 }
 
-/// `qemu-img convert` and `compare`, both ways, raw and qcow2; a second image over the first.
+/// `qemu-img convert` and `compare` in both directions, with raw and qcow2; a second image over the
+/// first.
 pub fn qemu_img(subject: &mut Subject) -> Result<()> {
     let uri = subject.start(SIZE)?.uri();
     for (seed, format) in [(2, "raw"), (3, "qcow2")] {
@@ -85,7 +87,8 @@ pub fn qemu_img(subject: &mut Subject) -> Result<()> {
     Ok(())
 }
 
-/// `qemu-io`: writes that start and end inside 4 KiB blocks leave their neighbours alone; zeroes and discards read as zeroes.
+/// `qemu-io`: writes that start and end within 4 KiB blocks do not change neighbouring bytes;
+/// zeroed and discarded ranges read as zeroes.
 pub fn qemu_io(subject: &mut Subject) -> Result<()> {
     let uri = subject.start(SIZE)?.uri();
     let script = [

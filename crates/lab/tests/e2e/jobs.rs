@@ -1,5 +1,5 @@
-//! Jobs on the devices of a pool, under load, over kills and restarts: groups are evened out, every device leaves, a scrub goes on where it was,
-//! what was destroyed is wiped.
+//! Jobs under load, kills and restarts: groups are evened out, every device is removed, a scrub
+//! continues after a restart, and destroyed data is wiped.
 
 use super::PATIENCE;
 use super::devices::{device, pool, wait_whole};
@@ -29,7 +29,7 @@ fn job(millpond: &Millpond, kind: &str) -> Result<Option<Value>> {
     Ok(jobs.as_array().into_iter().flatten().find(|job| job["kind"] == kind).cloned())
 }
 
-/// Percent of a device that is in use.
+/// Percentage of a device that is allocated.
 fn share(millpond: &Millpond, path: &Path) -> Result<u64> {
     let listed = pool(millpond)?;
     let found = device(&listed, path)?;
@@ -37,7 +37,8 @@ fn share(millpond: &Millpond, path: &Path) -> Result<u64> {
     Ok(number("allocated")? * 100 / number("size")?.max(1))
 }
 
-/// A second device is added to one that is rather full; the job that evens them out is met by a kill, a rate and load.
+/// Adds a second device to a rather full one; the rebalance goes on through a kill, a rate limit
+/// and a load.
 pub fn rebalance(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("server");
     let (a, b) = (dir.join("a"), dir.join("b"));
@@ -51,7 +52,7 @@ pub fn rebalance(subject: &mut Subject) -> Result<()> {
     let told = millpond.json(&["pool", "rebalance", "tank", "-n"])?;
     ensure!(told[0]["surplus"].as_u64() > Some(0) && told[1]["surplus"] == 0, "{told}");
     ensure!(job(millpond, "rebalance")?.is_none(), "a dry run began something");
-    // slow, so that the kill meets it
+    // slow, so that the job still runs at the kill
     millpond.cli(&["pool", "set", "job_rate=4M", "tank"])?;
     millpond.cli(&["pool", "rebalance", "tank"])?;
     wait_until("the job says how fast it is", PATIENCE, || {
@@ -71,7 +72,7 @@ pub fn rebalance(subject: &mut Subject) -> Result<()> {
     scrubbed_on(millpond)
 }
 
-/// A scrub goes on after a restart where it was, and what it found stays known.
+/// A scrub continues after a restart, and its result is kept over restarts.
 fn scrubbed_on(millpond: &mut Millpond) -> Result<()> {
     millpond.cli(&["pool", "set", "job_rate=8M", "tank"])?;
     millpond.cli(&["pool", "scrub", "tank"])?;
@@ -92,7 +93,8 @@ fn scrubbed_on(millpond: &mut Millpond) -> Result<()> {
     Ok(())
 }
 
-/// Every device of a pool leaves, one after the other and under load, after new ones came: nothing is lost, nothing of them is needed.
+/// Removes every device of a pool one by one under load, after new ones were added: no data is
+/// lost, and the removed devices are not needed.
 pub fn exchange(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("server");
     let paths = |names: [&str; 3]| names.map(|name| dir.join(name));
@@ -130,13 +132,14 @@ pub fn exchange(subject: &mut Subject) -> Result<()> {
     fio(&uri, "randwrite", 1, &["--verify_only=1"])
 }
 
-/// Does a file hold these bytes?
+/// Whether a sector of the file begins with these bytes.
 fn holds(path: &Path, mark: &[u8]) -> Result<bool> {
     let bytes = fs::read(path)?;
     Ok(bytes.chunks_exact(512).any(|sector| sector.starts_with(mark)))
 }
 
-/// A volume is destroyed with a wipe that a kill meets: what it held is on no device, what its clone shares is there.
+/// Destroys a volume with a wipe that is interrupted by a kill: its data is on no device
+/// afterwards, and data shared with a clone is kept.
 pub fn wipe(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("server");
     let (a, b) = (dir.join("a"), dir.join("b"));

@@ -1,4 +1,4 @@
-//! The lab's own program: an experiment with a peer, its report, and wrong words.
+//! The lab's program: an experiment with a peer, its report, and wrong usage.
 
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
@@ -14,7 +14,6 @@ fn lab(dir: &Path, words: &[&str]) -> Result<Output> {
     command.output().context("starting the lab")
 }
 
-/// See the module.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("lab");
     fs::create_dir_all(&dir)?;

@@ -1,4 +1,5 @@
-//! A guest that libvirt runs, with its disk as `millpond exports` says it, over NBD and over vhost-user.
+//! A guest run by libvirt, with its disk as configured by `millpond exports`, over NBD and over
+//! vhost-user.
 
 use super::PATIENCE;
 use super::guest::prepare;
@@ -11,10 +12,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The user that QEMU runs as where libvirt comes from Debian.
+/// User of QEMU in Debian's libvirt.
 const USER: &str = "libvirt-qemu";
 
-/// libvirt's driver by itself, in a directory of its own: no daemon, no cgroups, QEMU as Debian's libvirt runs it.
+/// Configuration of libvirt's QEMU driver, used alone in its own directory: no daemon, no cgroups,
+/// and QEMU with Debian's user.
 const QEMU_CONF: &str = r#"
 user = "libvirt-qemu"
 group = "libvirt-qemu"
@@ -25,7 +27,7 @@ remember_owner = 0
 stdio_handler = "file"
 "#;
 
-/// Finds what the one before it has left, and leaves something.
+/// Checks the file of the previous guest, or makes a file system with a file for the next one.
 const USE: &str = r#"
 [ "$(cat /sys/block/vda/queue/logical_block_size)" = 4096 ]
 [ "$(cat /sys/block/vda/queue/write_cache)" = "write back" ]
@@ -44,7 +46,8 @@ umount /mnt
 /sbin/e2fsck -fn /dev/vda
 "#;
 
-/// Runs a domain with these elements, and libvirt's own files in `root`, until its guest has ended; gives what it said.
+/// Runs a domain with these elements until its guest has ended, with libvirt's own files in `root`;
+/// returns the guest's output.
 fn domain(dir: &Path, root: &Path, elements: &str) -> Result<String> {
     let (kernel, initramfs) = prepare(dir, USE)?;
     fs::create_dir_all(root.join("etc"))?;
@@ -78,11 +81,10 @@ fn domain(dir: &Path, root: &Path, elements: &str) -> Result<String> {
     Ok(said)
 }
 
-/// See the module.
 pub fn run(subject: &mut Subject) -> Result<()> {
     subject.start(SIZE)?;
     let rooms = [room(subject, "nbd")?, room(subject, "vhost-user")?];
-    let root = room(subject, "libvirt")?; // what it finds out of QEMU is found out once
+    let root = room(subject, "libvirt")?; // shared, so that libvirt probes QEMU only once
     let dir = subject.file("server");
     let millpond = subject.millpond()?;
     millpond.cli(&["create", "lab/native", "-L", &SIZE.to_string(), "--sector", "4kn"])?;

@@ -1,4 +1,4 @@
-//! Caps on devices and limits of volumes, measured at the client.
+//! Caps of devices and limits of volumes, measured by a client.
 
 use super::subject::Subject;
 use super::vhost_user::export;
@@ -9,15 +9,17 @@ use millpond_lab::process::Workspace;
 use std::path::Path;
 use std::thread;
 
-/// Fast enough that nothing but the limits is in the way, on a busy host too.
+/// Cap of a device in bytes per second: low enough that the cap is the bottleneck, even on a busy
+/// host.
 const PER_DEVICE: u64 = 20 << 20;
-/// What a stripe of four must give of one device at least.
+/// Minimum speed of a stripe of four devices relative to one device.
 const SCALING: f64 = 3.95;
-/// How far a rate may be off.
+/// Relative tolerance of a rate.
 const TOLERANCE: f64 = 0.05;
-/// How often a rate is measured at most: one measurement that is right shows that the limit is.
+/// Maximum number of measurements of a rate; a single one within the tolerance shows that the limit
+/// works.
 const TRIES: usize = 12;
-/// So many times the limit no measurement may give.
+/// Multiple of the limit that no measurement may exceed.
 const TOO_MUCH: f64 = 1.3;
 
 fn sequential(mix: Mix, secs: f64) -> LoadSpec {
@@ -38,8 +40,9 @@ fn both(a: (&Endpoint, &LoadSpec), b: (&Endpoint, &LoadSpec)) -> Result<(f64, f6
     Ok((a.map_err(|_| anyhow::anyhow!("a load panicked"))??, b?))
 }
 
-/// Measures until a rate is as wanted, [`TRIES`] times at most: other work of the host makes one too low, or too high when it held the client
-/// up at the beginning. Much more than the limit is never right.
+/// Measures until a rate is within the tolerance, at most [`TRIES`] times: other load of the host
+/// makes a rate too low, or too high if the client was delayed at the start. A rate far above the
+/// limit always fails.
 fn near(what: &str, wanted: f64, mut measure: impl FnMut() -> Result<f64>) -> Result<()> {
     let mut measured = 0.0;
     for _ in 0..TRIES {
@@ -53,19 +56,20 @@ fn near(what: &str, wanted: f64, mut measure: impl FnMut() -> Result<f64>) -> Re
     anyhow::bail!("{what}: {measured:.1} instead of {wanted:.1}")
 }
 
-/// What was measured already, then what is measured anew.
+/// Returns the first measurement at the first call, then measures again.
 fn once(first: f64, mut again: impl FnMut() -> Result<f64>) -> impl FnMut() -> Result<f64> {
     let mut first = Some(first);
     move || first.take().map_or_else(&mut again, Ok)
 }
 
-/// Room for devices that are no slower than their limits: in memory, where there is some to be had as files.
+/// Directory for devices that are no slower than their caps: in memory, if the host has a file
+/// system there.
 fn room(subject: &Subject) -> Result<Workspace> {
     let memory = Path::new("/dev/shm");
     Workspace::new(if memory.is_dir() { memory } else { subject.dir() }, "limits")
 }
 
-/// Four devices that are capped give four times what one of them gives; the caps survive a restart.
+/// Four capped devices are four times as fast as one; the caps survive a restart.
 pub fn devices(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("server");
     let room = room(subject)?;
@@ -93,7 +97,7 @@ pub fn devices(subject: &mut Subject) -> Result<()> {
     let (one, four) = (millpond.export("one/disk")?, millpond.export("four/disk")?);
     for mix in [Mix::Write, Mix::Read] {
         let spec = sequential(mix, 2.0);
-        // what is read was written before
+        // only written ranges are read
         let (small, large) = (LoadSpec { size: 16 << 20, ..spec.clone() }, LoadSpec { size: 64 << 20, ..spec });
         let (mut scaling, mut within) = (0.0, false);
         for _ in 0..TRIES {
@@ -115,7 +119,8 @@ pub fn devices(subject: &mut Subject) -> Result<()> {
     millpond.stop()
 }
 
-/// Limits of volumes hold at the client, change while it runs, are kept, and leave others alone.
+/// Limits of volumes are effective, can be changed under load, survive a restart, and do not affect
+/// other volumes.
 pub fn volumes(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("server");
     let room = room(subject)?;
@@ -128,12 +133,12 @@ pub fn volumes(subject: &mut Subject) -> Result<()> {
     let (a, b) = (millpond.export("tank/a")?, millpond.export("tank/b")?);
     let small = LoadSpec { secs: 1.2, ramp: 0.3, ..LoadSpec::random(Mix::Both(50), 4096, 32) };
     let large = LoadSpec { secs: 1.2, ramp: 0.3, ..LoadSpec::random(Mix::Both(50), 65536, 32) };
-    // side by side
+    // two volumes at the same time
     let (iops, mib) = both((&a, &small), (&b, &large))?;
     near("requests per second, mixed, beside another", 1000.0, once(iops, || Ok(run(&a, &small)?.iops)))?;
     near("MiB per second, mixed, beside another", 20.0, once(mib, || Ok(run(&b, &large)?.mib_s)))?;
 
-    // online, and each direction by itself
+    // changed online, for each direction
     millpond.cli(&["set", "iops=none", "iops_wr=500", "tank/a"])?;
     millpond.cli(&["set", "bps=none", "bps_rd=10M", "tank/b"])?;
     near("writes per second", 500.0, || Ok(run(&a, &LoadSpec { mix: Mix::Write, ..small.clone() })?.iops))?;
@@ -141,11 +146,11 @@ pub fn volumes(subject: &mut Subject) -> Result<()> {
     let free = run(&a, &LoadSpec { mix: Mix::Read, secs: 0.5, ..small.clone() })?.iops;
     ensure!(free > 1000.0, "reads are limited by a limit of writes: {free:.0}");
 
-    // the same limit at another door
+    // the same limit through another front end
     let guest = Endpoint::vhost_user(&export(millpond, &dir, "tank/a")?, false);
     near("writes per second over vhost-user", 500.0, || Ok(run(&guest, &LoadSpec { mix: Mix::Write, ..small.clone() })?.iops))?;
 
-    // while it runs, two jobs share a limit, and a restart keeps it
+    // changed under load, with two jobs that share the limit, after a restart
     millpond.cli(&["set", "iops_wr=none", "iops=2000", "tank/a"])?;
     millpond.stop()?;
     millpond.launch()?;
@@ -158,21 +163,22 @@ pub fn volumes(subject: &mut Subject) -> Result<()> {
     })?;
     let points: Vec<u64> = series.series.iter().map(|point| point.ops).collect();
     println!("requests in each half second, 2000 and later 500 a second: {points:?}");
-    // half of the way between the two limits; when the second one came is the machine's matter
+    // the threshold is half-way between the limits, because the time of the change depends on the
+    // machine
     let (early, late) = (points.get(..3), points.get(8..11));
     let (early, late) = early.zip(late).with_context(|| format!("too short: {points:?}"))?;
     ensure!(early.iter().any(|ops| *ops > 600) && late.iter().all(|ops| *ops < 600), "not 1000 and then 250: {points:?}");
     ensure!(late.iter().any(|ops| (225..=275).contains(ops)), "never 250: {points:?}");
     ensure!(points.iter().all(|ops| *ops < 2000), "much more than 1000: {points:?}");
 
-    // an end does not wait for what is held, which is a minute of requests
+    // a shutdown does not wait for throttled requests, of which there is a minute's worth
     millpond.cli(&["set", "iops=1", "tank/a"])?;
     let held = thread::spawn(move || run(&a, &LoadSpec { secs: 30.0, ..LoadSpec::random(Mix::Write, 4096, 64) }));
     thread::sleep(std::time::Duration::from_millis(500));
     let begin = std::time::Instant::now();
     millpond.stop()?;
     ensure!(begin.elapsed().as_secs() < 45, "the daemon took {:?} to stop", begin.elapsed());
-    // the connection broke, which is what was asked for
+    // the connection broke, as expected
     let _ = held.join();
     Ok(())
 }

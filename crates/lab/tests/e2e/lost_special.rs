@@ -1,4 +1,5 @@
-//! All special devices are gone: the pool comes up without, and what was there alone is named.
+//! A pool that has lost all special devices: it is imported without them, and data that was only on
+//! them is named.
 
 use super::fio::fio;
 use super::subject::Subject;
@@ -17,7 +18,7 @@ fn read(millpond: &Millpond, name: &str, to: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Two data devices in a mirror and two special ones; the daemon is killed, the special ones are taken away.
+/// Kills the daemon and removes both special devices of a pool with two data devices in a mirror.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let top = subject.file("server");
     let dir = top.join("devices");
@@ -35,7 +36,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     fio(&uri, "randwrite", 1, &[])?;
     millpond.cli(&["snapshot", "tank/disk@first"])?;
     let first = read(millpond, "tank/disk@first", &top.join("image"))?;
-    // small writes to special devices, and one volume that has none
+    // small writes to special devices, on one of two volumes
     let small = millpond.export("tank/small")?.uri();
     let write = |offset: u64, length: u64, pattern: u8| {
         let command = format!("write -P {pattern} {offset} {length}");
@@ -48,7 +49,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     millpond.cli(&["set", "special_small_blocks=8k", "tank/small"])?;
     write(64 << 10, 4096, 8)?;
     write(256 << 10, 8192, 9)?;
-    // something else, so that it is told
+    // more writes, because batches on normal devices carry the index of small writes
     fio(&uri, "randwrite", 2, &[])?;
     millpond.kill9()?;
     for name in ["s", "t"] {
@@ -80,7 +81,8 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     };
     ensure!(reads(0, 64 << 10, 7)? && reads(512 << 10, 64 << 10, 7)?, "what was not lost is not there");
     ensure!(!reads(64 << 10, 4096, 7)? && !reads(64 << 10, 4096, 8)?, "what was lost is read");
-    // written again it is there again, and the pool comes up by itself from now on
+    // after a rewrite the data is readable again, and the pool is imported automatically from now
+    // on
     write(64 << 10, 4096, 5)?;
     millpond.kill9()?;
     millpond.launch()?;

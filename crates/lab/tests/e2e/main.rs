@@ -1,8 +1,9 @@
-//! End-to-end tests: real clients (QEMU's tools, libnbd's, fio, a guest) against a running daemon.
+//! End-to-end tests: real clients (QEMU's tools, libnbd's, fio, a guest) and a running daemon.
 //!
-//! `cargo test --release -p millpond-lab --test e2e -- [--subject NAME] [--list] [--no-skip] [FILTER…]`. The subject is `millpond` unless
-//! another contender of the lab is named: the same tests against today's servers show that the tests themselves are sound.
-//! A test whose programs are missing is skipped with a visible line.
+//! `cargo test --release -p millpond-lab --test e2e -- [--subject NAME] [--list] [--no-skip]
+//! [FILTER…]`. The subject is `millpond` or another target of the lab: running the tests with other
+//! servers shows that the tests themselves are sound. A test whose programs are missing is skipped
+//! with a visible line.
 
 mod activation;
 mod advise;
@@ -57,9 +58,10 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 use subject::{Subject, has_snapshots};
 
-/// For one test. It is no measure of anything: whoever waits for a state or a guest sees by itself that nothing comes.
+/// Time limit of a test. It is only a safety net: waits for states and guests have their own
+/// limits.
 const LIMIT: Duration = Duration::from_secs(3600);
-/// The longest wait of a test for a state that must come.
+/// Maximum wait of a test for an expected state.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 struct Options {
@@ -67,7 +69,8 @@ struct Options {
     filters: Vec<String>,
     list: bool,
     no_skip: bool,
-    /// Run this test here, in this directory: what the program asks itself to do, so that a test that hangs can be ended as a whole.
+    /// Run this test in this directory. The program calls itself with this option, so that a test
+    /// that hangs can be killed as a whole.
     one: Option<(String, PathBuf)>,
 }
 
@@ -119,7 +122,7 @@ fn main() -> ExitCode {
     if failed == 0 && (skipped == 0 || !options.no_skip) && !chosen.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs a test in a process group of its own, so that its servers and guests end with it.
+/// Runs a test in its own process group, so that its servers and guests end with it.
 fn apart(name: &str, subject: &str) -> anyhow::Result<()> {
     let workspace = Workspace::new(&std::env::temp_dir(), name)?;
     let mut command = Command::new(std::env::current_exe()?);
@@ -127,7 +130,8 @@ fn apart(name: &str, subject: &str) -> anyhow::Result<()> {
     let ended = wait_until(name, LIMIT, || !matches!(child.try_wait(), Ok(None)));
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     if let Some(group) = group {
-        let _ = kill_process_group(group, Signal::KILL); // whatever the test left behind, or all of it
+        // kills processes that the test left behind, or the whole test
+        let _ = kill_process_group(group, Signal::KILL);
     }
     let status = child.wait()?;
     ended?;
@@ -176,7 +180,7 @@ fn lacks(need: &str) -> Option<String> {
             let name = user.trim_start_matches("user ");
             (!known.lines().any(|line| line.split(':').next() == Some(name))).then(|| format!("there is no {user}"))
         }
-        // Extended headers came with this one.
+        // The first version with extended headers.
         "libnbd 1.18" => match libnbd::version() {
             Some(version) if version >= (1, 18) => None,
             Some((major, minor)) => Some(format!("libnbd {major}.{minor} is older than 1.18")),

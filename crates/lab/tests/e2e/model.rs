@@ -1,4 +1,5 @@
-//! Random writes, zeroes, discards, snapshots, rollbacks, clean restarts and kills, against bytes kept in memory.
+//! Random writes, zeroes, discards, snapshots, rollbacks, clean restarts and kills, compared with
+//! bytes in memory.
 
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
@@ -20,7 +21,6 @@ struct World {
     taken: usize,
 }
 
-/// See the module.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let endpoint = subject.start(SIZE as u64)?;
     let mut world = World { rng: Rng::new(SEED), client: None, disk: vec![0; SIZE], snapshots: BTreeMap::new(), taken: 0 };

@@ -1,4 +1,4 @@
-//! Cache modes: what each may lose when something dies, and what becomes of the clients when the mode changes under them.
+//! Cache modes: their promises after kills and power cuts, and clients during a change of the mode.
 
 use super::subject::Subject;
 use super::vhost_user::export;
@@ -23,7 +23,8 @@ const DEPTH: usize = 8;
 /// Blocks written between two power cuts.
 const FEW: u64 = 64;
 
-/// The lab's table in small: its goals are met, and it shows losses where there must be some, else it would have shown nothing.
+/// Runs the lab's loss experiment at a small scale: its goals must be met, and it must show losses
+/// where they are certain, else it would prove nothing.
 pub fn loss(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("lab");
     std::fs::create_dir_all(&dir)?;
@@ -48,7 +49,7 @@ pub fn loss(subject: &mut Subject) -> Result<()> {
     Ok(())
 }
 
-/// The mode changes while everybody writes.
+/// Changes the mode while three clients write.
 pub fn switch(subject: &mut Subject) -> Result<()> {
     let endpoint = subject.start(SIZE)?;
     let (dir, mount) = (subject.file("server"), subject.file("mnt"));
@@ -66,7 +67,7 @@ pub fn switch(subject: &mut Subject) -> Result<()> {
         let fuse = scope.spawn(|| fuse_writer(&mount.join("disk"), &stop));
         let switch = || -> Result<()> {
             for turn in 0..SWITCHES {
-                // every mode after every other
+                // an order of modes with many different transitions
                 let mode = CacheMode::ALL[(turn * (1 + turn / CacheMode::ALL.len())) % CacheMode::ALL.len()];
                 millpond.cli(&["set", &format!("cache={}", mode.name()), DISK])?;
                 let told = millpond.cli(&["get", "cache", DISK, "-H", "-o", "value"])?;
@@ -95,7 +96,7 @@ pub fn switch(subject: &mut Subject) -> Result<()> {
     Ok(())
 }
 
-/// A block that says where it belongs and in which round it was written.
+/// Content of a block: its number and the round in which it was written.
 fn stamped(block: usize, round: u64) -> Vec<u8> {
     [block as u64, round].map(u64::to_le_bytes).concat().repeat(BLOCK / 16)
 }
@@ -118,7 +119,7 @@ fn vhost_writer(socket: &Path, stop: &AtomicBool) -> Result<Vec<u64>> {
     Ok(rounds)
 }
 
-/// Writes blocks of rounds, as many as slots at most, and waits for all.
+/// Writes blocks with their rounds, at most as many as there are slots, and waits for all.
 fn write_some(disk: &mut Disk, blocks: impl Iterator<Item = (usize, u64)>) -> Result<()> {
     let mut left = 0;
     for (slot, (block, round)) in blocks.enumerate() {
@@ -165,7 +166,7 @@ impl Rig<'_> {
         self.millpond.cli(&["set", &format!("cache={mode}"), DISK]).map(|_| ())
     }
 
-    /// Writes without a flush, cuts the power, and counts what is gone.
+    /// Writes without flushes, cuts the power, and counts the lost blocks.
     fn lost(&mut self, guest: &mut Disk) -> Result<u64> {
         self.round += 1;
         for first in (0..FEW as usize).step_by(DEPTH) {
@@ -189,7 +190,8 @@ impl Rig<'_> {
     }
 }
 
-/// See the case.
+/// A guest keeps the durability that its configuration space promised although the mode is
+/// loosened, until it reads the configuration space again. A tightened mode applies at once.
 pub fn promise(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("server");
     let disk = VolatileDisk::start(&subject.file("disk"), 1 << 30)?;

@@ -1,4 +1,5 @@
-//! Two of six devices with parity rot, go missing and are replaced under load, and one is taken out, while a client with checksums of its own writes and reads.
+//! A pool with two parities over six devices: two devices rot, go missing and are replaced under
+//! load, and one is removed, while a client writes and verifies data with its own checksums.
 
 use super::devices::{device, pool, rot, wait_whole};
 use super::fio::fio;
@@ -19,7 +20,7 @@ fn loaded<T>(uri: &str, seed: u64, meanwhile: impl FnOnce() -> Result<T>) -> Res
     done
 }
 
-/// Takes devices away from an exported pool and imports it without them.
+/// Hides devices of an exported pool and imports it without them.
 fn without(millpond: &Millpond, dir: &str, gone: &[PathBuf]) -> Result<()> {
     millpond.cli(&["pool", "export", "tank"])?;
     for path in gone {
@@ -31,7 +32,8 @@ fn without(millpond: &Millpond, dir: &str, gone: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Two devices rot under load, then they are missing, then new ones take their places under load and a kill, then one leaves, and two others are missing.
+/// Two devices rot under load, go missing, and are replaced under load and with a kill; then one is
+/// removed, and two others go missing.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("server").join("devices");
     let millpond = subject.millpond()?;
@@ -50,7 +52,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
 
     let spoil = || at.iter().take(2).try_for_each(|path| rot(path));
     loaded(&uri, 2, spoil)?;
-    // and what was written since
+    // and again, for data written since
     spoil()?;
     fio(&uri, "randwrite", 2, &["--verify_only=1"])?;
     let listed = pool(millpond)?;
@@ -70,7 +72,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     wait_whole(millpond)?;
     fio(&uri, "randwrite", 3, &["--verify_only=1"])?;
 
-    // every row has a part on each device, and there is no other group
+    // every stripe has a column on each device, and there is no other group
     let leaving = at[4].display().to_string();
     loaded(&uri, 4, || millpond.cli(&["pool", "remove", "tank", &leaving, "--wait"]))?;
     let listed = pool(millpond)?;

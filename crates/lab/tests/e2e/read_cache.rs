@@ -1,4 +1,5 @@
-//! The read cache: what clients read again comes from memory, with limits that hold, and none for modes without one.
+//! The read cache: repeated reads come from memory, its limits hold, and modes without a cache do
+//! not use it.
 
 use super::devices::pool;
 use super::fio::fio;
@@ -13,14 +14,14 @@ fn number(value: &Value, key: &str) -> Result<u64> {
     value[key].as_u64().with_context(|| format!("no {key} in {value}"))
 }
 
-/// Blocks that a volume's clients found in memory while everything was read and compared `times` times.
+/// Reads and verifies a volume `times` times; returns the number of blocks found in the read cache.
 fn hits(millpond: &Millpond, volume: &str, uri: &str, times: usize) -> Result<u64> {
     let before = number(&millpond.json(&["show", volume])?, "read_cache_hits")?;
     (0..times).try_for_each(|_| fio(uri, "randwrite", 1, &["--verify_only=1"]))?;
     Ok(number(&millpond.json(&["show", volume])?, "read_cache_hits")? - before)
 }
 
-/// What is read is what was written, from memory where that is allowed.
+/// Data read must be the data written; it comes from memory in modes with a cache.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("server");
     let millpond = subject.millpond()?;
@@ -44,7 +45,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     let more = number(&pool(millpond)?["io"], "read_cache_bytes")? - before;
     ensure!(more <= 4 * MIB, "{more} bytes for a volume that may have 4 MiB");
 
-    // what is written is read, whatever is in memory
+    // new data is read after a write, whatever the cache has
     fio(&uris[0], "randwrite", 2, &[])?;
     fio(&uris[0], "randwrite", 2, &["--verify_only=1"])?;
     millpond.cli(&["set", "cache=directsync", "tank/kept"])?;
@@ -52,7 +53,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     fio(&uris[0], "randwrite", 2, &["--verify_only=1"])?;
     ensure!(number(&millpond.json(&["show", "tank/kept"])?, "read_cache_hits")? == before, "directsync is read from memory");
 
-    // another pool has its part
+    // another pool gets its share
     millpond.cli(&["pool", "create", "pond", "linear", &format!("{}:64M", dir.join("b").display())])?;
     let io = &pool(millpond)?["io"];
     ensure!(number(io, "read_cache_limit")? == 64 * MIB && number(io, "read_cache_bytes")? <= 64 * MIB, "{io}");

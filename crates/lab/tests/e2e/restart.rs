@@ -1,4 +1,5 @@
-//! The server goes and comes back while QEMU's client has a deep queue: what was in flight is sent again, and no error is told.
+//! The server stops and restarts while QEMU's client has a deep queue: requests in flight are sent
+//! again, and no error is reported.
 
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
@@ -12,8 +13,9 @@ const SIZE: u64 = 128 << 20;
 const BLOCK: usize = 1 << 20;
 const PATTERN: u8 = 0xa7;
 
-/// Every block of the disk is written once, with a flush now and then, while the server is stopped three times and killed once. Where a
-/// server refuses what comes while it stops, QEMU hands that to its guest, and `qemu-img bench` fails.
+/// Every block of the disk is written once, with flushes in between, while the server is stopped
+/// three times and killed once. If a server refuses requests while it stops, QEMU passes the error
+/// to its guest, and `qemu-img bench` fails.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let endpoint = subject.start(SIZE)?;
     let socket = endpoint.socket().context("a unix socket")?.display().to_string();

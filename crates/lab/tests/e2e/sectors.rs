@@ -1,5 +1,5 @@
-//! A disk that is converted to sectors of another size still boots: firmware finds its partitions and the loader's files, a kernel its
-//! filesystems.
+//! A disk that was converted to another sector size still boots: the firmware finds its partitions
+//! and the loader's files, and a kernel its file systems.
 
 use super::guest::{Door, Guest, prepare};
 use super::subject::Subject;
@@ -12,12 +12,12 @@ pub const NEEDS: &[&str] = &["qemu-system-x86_64", "busybox", "mke2fs", "e2fsck"
 
 const FIRMWARE: &str = "/usr/share/ovmf/OVMF.fd";
 const DISK: u64 = 192 << 20;
-/// First MiB and MiB of the partitions: the EFI system partition, and a root filesystem.
+/// Start and length in MiB of the partitions: the EFI system partition, and a root file system.
 const ESP: (u64, u64) = (1, 96);
 const ROOT: (u64, u64) = (97, 90);
-/// The file that the firmware's shell runs.
+/// Script that the firmware's shell runs.
 const STARTUP: &str = "fs0:\r\nvmlinuz.efi initrd=\\initrd console=ttyS0 quiet panic=-1\r\n";
-/// Says what the kernel sees, and looks through both filesystems.
+/// Prints the sector sizes that the kernel sees, and checks both file systems.
 const SCRIPT: &str = r#"
 echo "SECTORS $(cat /sys/block/vda/queue/logical_block_size) $(cat /sys/block/vda/queue/physical_block_size)"
 mount -t vfat -o ro /dev/vda1 /mnt
@@ -36,7 +36,7 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Lists the sums of a directory's files in a file of it.
+/// Writes the MD5 sums of files into a file of the same directory.
 fn sums(dir: &Path, files: &[String]) -> Result<()> {
     let mut list = String::new();
     for file in files {
@@ -47,7 +47,7 @@ fn sums(dir: &Path, files: &[String]) -> Result<()> {
     fs::write(dir.join("sums"), list).context("writing the sums")
 }
 
-/// A bootable disk of 512-byte sectors.
+/// Makes a bootable disk of 512-byte sectors.
 fn make(room: &Path) -> Result<String> {
     let (disk, esp, root) = (room.join("disk.raw"), room.join("esp"), room.join("root"));
     let (kernel, initramfs) = prepare(room, SCRIPT)?;
@@ -112,12 +112,12 @@ fn boot(subject: &mut Subject, profiles: &[&str], sectors: &str) -> Result<()> {
     guest.finish()
 }
 
-/// Converted to 4096-byte sectors.
+/// Boots after a conversion to 4096-byte sectors.
 pub fn boot_4kn(subject: &mut Subject) -> Result<()> {
     boot(subject, &["4kn"], "4096 4096")
 }
 
-/// Converted to 4096-byte sectors and back.
+/// Boots after a conversion to 4096-byte sectors and back.
 pub fn boot_512e(subject: &mut Subject) -> Result<()> {
     boot(subject, &["4kn", "512e"], "512 4096")
 }

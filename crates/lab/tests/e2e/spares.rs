@@ -1,5 +1,5 @@
-//! Spares: a device of a mirror, and one of rows with parity, dies under load; another takes its place by itself, also over a kill, and has
-//! everything when that is done.
+//! Spares: a device of a mirror, and one of a parity group, fails under load. A spare replaces it
+//! automatically, also through a kill, and has all data when the resilver is done.
 
 use super::PATIENCE;
 use super::devices::{device, pool, wait_whole};
@@ -16,16 +16,17 @@ use std::time::Duration;
 
 const DEVICE: u64 = 128 << 20;
 
-/// Is a device in the pool as this class, in this state?
+/// Whether a device has this class and state in the pool.
 fn is(pool: &Value, path: &Path, class: &str, state: &str) -> bool {
     device(pool, path).is_ok_and(|device| device["class"] == class && device["state"] == state)
 }
 
-/// A device dies under load. The load sees no error, the spare becomes a device for data, a kill meets it while it is filled, and the pool is whole.
+/// Lets a device fail under load: the load sees no error, the spare becomes a data device, the
+/// resilver goes on after a kill, and the pool becomes healthy again.
 fn dies_under_load(millpond: &mut Millpond, uri: &str, dying: &mut VolatileDisk, spare: &Path) -> Result<()> {
     let listed = pool(millpond)?;
     ensure!(is(&listed, spare, "spare", "available") && is(&listed, &dying.path(), "data", "online"), "{listed}");
-    // slow, so that the kill meets it
+    // slow, so that the resilver still runs at the kill
     millpond.cli(&["pool", "set", "job_rate=2M", "tank"])?;
     let load = {
         let uri = uri.to_owned();
@@ -56,7 +57,7 @@ fn dies_under_load(millpond: &mut Millpond, uri: &str, dying: &mut VolatileDisk,
     Ok(())
 }
 
-/// As many others as can be spared are not needed.
+/// Checks that as many other devices as the layout allows can be missing.
 fn has_everything(millpond: &Millpond, uri: &str, gone: &[&Path], search: &Path) -> Result<()> {
     millpond.cli(&["pool", "export", "tank"])?;
     for path in gone {
@@ -69,7 +70,8 @@ fn has_everything(millpond: &Millpond, uri: &str, gone: &[&Path], search: &Path)
     fio(uri, "randwrite", 1, &["--verify_only=1"])
 }
 
-/// A pool of a layout over one device that will die and others, with a spare; so many of the others can be spared.
+/// Tests a layout over one device that fails and `others` more devices, with a spare; `spared` of
+/// the other devices may be missing afterwards.
 fn case(subject: &mut Subject, layout: &str, others: usize, spared: usize) -> Result<()> {
     let top = subject.file(layout);
     let dir = top.join("devices");
@@ -91,7 +93,7 @@ fn case(subject: &mut Subject, layout: &str, others: usize, spared: usize) -> Re
     millpond.cli(&["snapshot", "tank/disk@first"])?;
     dies_under_load(millpond, &uri, &mut dying, spare)?;
 
-    // the lost one comes back as a stranger, and can become the next spare
+    // the failed device comes back unknown to the pool, and can become the next spare
     dying.power_on()?;
     let back = dying.path().display().to_string();
     millpond.cli(&["pool", "add", "-f", "tank", "spare", &back])?;
@@ -103,7 +105,7 @@ fn case(subject: &mut Subject, layout: &str, others: usize, spared: usize) -> Re
     millpond.stop()
 }
 
-/// A mirror, then parity.
+/// Tests a mirror, then parity.
 pub fn run(subject: &mut Subject) -> Result<()> {
     case(subject, "mirror", 1, 1)?;
     case(subject, "parity2", 4, 2)

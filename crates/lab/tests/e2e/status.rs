@@ -1,4 +1,4 @@
-//! What the map says, as clients ask for it: holes, data, what changed since a snapshot.
+//! Block status as clients query it: holes, data, and changes since a snapshot.
 
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
@@ -10,10 +10,10 @@ use std::fs;
 
 const SIZE: u64 = 96 << 20;
 const BLOCK: u64 = 4096;
-/// Flags of `base:allocation` for what is not there.
+/// Flags of `base:allocation` for a hole.
 const HOLE: u64 = 3;
 
-/// Offset, length and flags of each extent, as `nbdinfo` tells them.
+/// Returns offset, length and flags of each extent, as `nbdinfo` reports them.
 fn map(uri: &str, context: &str) -> Result<Vec<(u64, u64, u64)>> {
     let json: Value = serde_json::from_str(&run_tool("nbdinfo", &["--json", &format!("--map={context}"), uri])?)?;
     let field = |extent: &Value, name: &str| extent[name].as_u64().with_context(|| format!("an extent without {name}"));
@@ -29,13 +29,13 @@ fn map(uri: &str, context: &str) -> Result<Vec<(u64, u64, u64)>> {
     Ok(extents)
 }
 
-/// The flags of each block.
+/// Returns the flags of each block.
 fn blocks(uri: &str, context: &str) -> Result<Vec<u64>> {
     let extents = map(uri, context)?;
     Ok(extents.into_iter().flat_map(|(_, length, flags)| std::iter::repeat_n(flags, (length / BLOCK) as usize)).collect())
 }
 
-/// Data and holes as QEMU's client sees them: true for data.
+/// Returns data (true) and holes as QEMU's client sees them, by block.
 fn qemu_blocks(image: &[&str]) -> Result<Vec<bool>> {
     let json: Value = serde_json::from_str(&run_tool("qemu-img", &[&["map", "--output=json"], image].concat())?)?;
     let extents = json.as_array().context("no list of extents")?;
@@ -43,7 +43,8 @@ fn qemu_blocks(image: &[&str]) -> Result<Vec<bool>> {
     Ok(extents.iter().flat_map(is_data).collect())
 }
 
-/// `nbdinfo --map` and `qemu-img map` agree with what was written; a copy of the disk has the disk's holes.
+/// `nbdinfo --map` and `qemu-img map` agree with the writes and discards; a copy of the disk has
+/// the same holes.
 pub fn holes(subject: &mut Subject) -> Result<()> {
     let endpoint = subject.start(SIZE)?;
     let uri = endpoint.uri();
@@ -76,8 +77,9 @@ pub fn holes(subject: &mut Subject) -> Result<()> {
     })
 }
 
-/// `qemu:dirty-bitmap:SNAP` holds every block that was written or discarded since, and no other; it survives `kill -9`; with it, a copy of the
-/// snapshot becomes a copy of the disk.
+/// `qemu:dirty-bitmap:SNAP` has every block that was written or discarded since the snapshot, and
+/// no other; it survives `kill -9`; with it, a copy of the snapshot is updated to a copy of the
+/// disk.
 pub fn changes(subject: &mut Subject) -> Result<()> {
     let endpoint = subject.start(SIZE)?;
     let uri = endpoint.uri();
@@ -98,7 +100,8 @@ pub fn changes(subject: &mut Subject) -> Result<()> {
     for step in 0..150 {
         let (first, count) = (rng.below(SIZE / BLOCK - 40), 1 + rng.below(40));
         let range = format!("{} {}", first * BLOCK, count * BLOCK);
-        // What was never written is a hole on both sides: discarding it changes nothing.
+        // A range that was never written is a hole in both versions, so a discard does not change
+        // it.
         let discard = step % 4 == 0 && (first + count) * BLOCK <= 48 << 20;
         commands.push(if discard { format!("discard {range}") } else { format!("write -P {} {range}", 2 + step % 200) });
         dirty[first as usize..(first + count) as usize].fill(1);
@@ -110,7 +113,7 @@ pub fn changes(subject: &mut Subject) -> Result<()> {
     server.kill9()?;
     server.restart()?;
     ensure!(blocks(&uri, context)? == dirty, "the bitmap after kill -9 differs from what was written");
-    // QEMU shows what is dirty as if it were no data.
+    // With this option QEMU reports dirty blocks as if they were no data.
     let image = format!("driver=nbd,server.type=unix,server.path={path},export={DISK},x-dirty-bitmap={context}");
     let clean = qemu_blocks(&["--image-opts", &image])?;
     ensure!(clean.iter().zip(&dirty).all(|(clean, dirty)| *clean == (*dirty == 0)), "qemu-img sees another bitmap");

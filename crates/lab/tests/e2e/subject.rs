@@ -5,12 +5,12 @@ use millpond_lab::load::Endpoint;
 use millpond_lab::peer::{Contender, Millpond, make, millpond_binary};
 use std::path::{Path, PathBuf};
 
-/// Whether the contender of this name can take snapshots.
+/// Whether the target of this name can take snapshots.
 pub fn has_snapshots(name: &str) -> bool {
     !matches!(name, "qsd-raw" | "nbdkit-file" | "nbdkit-memory")
 }
 
-/// A contender in a directory of its own, with room for files of the test beside it.
+/// A target in a directory of its own, with space for files of the test beside it.
 pub struct Subject {
     server: Server,
     dir: PathBuf,
@@ -22,14 +22,14 @@ enum Server {
 }
 
 impl Subject {
-    /// Not started yet.
+    /// Makes a target; starts nothing.
     pub fn new(name: &str, dir: &Path) -> Result<Subject> {
         let server =
             if name == "millpond" { Server::Ours(Box::new(Millpond::new(millpond_binary()?))) } else { Server::Theirs(make(name)?) };
         Ok(Subject { server, dir: dir.to_owned() })
     }
 
-    /// The server.
+    /// The server under test.
     pub fn server(&mut self) -> &mut dyn Contender {
         match &mut self.server {
             Server::Ours(millpond) => millpond.as_mut(),
@@ -37,7 +37,7 @@ impl Subject {
         }
     }
 
-    /// Ours, for what others do not have.
+    /// Millpond, for features that other servers do not have.
     pub fn millpond(&mut self) -> Result<&mut Millpond> {
         match &mut self.server {
             Server::Ours(millpond) => Ok(millpond),
@@ -45,7 +45,7 @@ impl Subject {
         }
     }
 
-    /// Starts it on a fresh disk.
+    /// Starts the server on a new disk.
     pub fn start(&mut self, size: u64) -> Result<Endpoint> {
         let dir = self.dir.join("server");
         std::fs::create_dir_all(&dir).context("making the server's directory")?;
@@ -53,17 +53,17 @@ impl Subject {
         self.server().endpoint()
     }
 
-    /// Its directory.
+    /// Directory of the test.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// A path for a file of the test.
+    /// Path for a file of the test.
     pub fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// The end of every log in the server's directory.
+    /// Returns the end of every log in the server's directory.
     pub fn last_words(&self) -> String {
         let entries = std::fs::read_dir(self.dir.join("server")).into_iter().flatten().flatten();
         let logs = entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "log"));

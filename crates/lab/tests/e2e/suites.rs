@@ -1,4 +1,4 @@
-//! Suites that others have made: fsx on a file of a mount, the client of nbd's own tests.
+//! Test suites of other projects: fsx on a file of a mount, and nbd's test client.
 
 use super::fuse::mount;
 use super::subject::Subject;
@@ -10,8 +10,9 @@ use std::process::Command;
 
 const SIZE: u64 = 2 << 20;
 const OPERATIONS: &str = "8000";
-/// A file of fixed size (`blockmode`), which fsx takes for a device: nothing is truncated or extended. Shared mappings are refused by the kernel for
-/// files that it does not cache.
+/// A file of fixed size (`blockmode`), which fsx treats like a device: it is never truncated or
+/// extended. Shared mappings are left out, because the kernel refuses them for files that it does
+/// not cache.
 const CONFIGURATION: &str = "\
 blockmode = true
 [opsize]
@@ -30,7 +31,8 @@ posix_fadvise = 1
 copy_file_range = 3
 ";
 
-/// fsx: random operations, each read compared with what fsx remembers. More of them: `MILLPOND_FSX=100000`.
+/// fsx: random operations; each read is compared with the data that fsx expects.
+/// `MILLPOND_FSX=100000` runs more operations.
 pub fn fsx(subject: &mut Subject) -> Result<()> {
     let operations = std::env::var("MILLPOND_FSX").unwrap_or_else(|_| OPERATIONS.to_owned());
     let dir = mount(subject, SIZE)?;
@@ -44,9 +46,11 @@ pub fn fsx(subject: &mut Subject) -> Result<()> {
     Ok(())
 }
 
-/// The client of nbd's tests: reads, writes, flushes, wrong handshakes, and a log of requests that is played with every block checked.
+/// nbd's test client: reads, writes, flushes, invalid handshakes, and a recorded log of requests
+/// that is replayed with every block verified.
 ///
-/// Its test of oversized requests is left out: it waits for data behind a refusal, and asks for bytes that begin inside a sector.
+/// Its test of oversized requests is left out: it waits for data after an error reply, and sends
+/// requests that begin within a sector.
 pub fn nbd_tester(subject: &mut Subject) -> Result<()> {
     let small = subject.start(4 << 20)?;
     let tester = find_tool("nbd-tester-client").context("nbd-tester-client is not installed")?;
@@ -60,7 +64,7 @@ pub fn nbd_tester(subject: &mut Subject) -> Result<()> {
     }
     let millpond = subject.millpond()?;
     for log in ["integrity-test.tr", "integrityhuge-test.tr"] {
-        // They compare what was never written, too: a disk of its own for each.
+        // The logs compare blocks that were never written, too, so each needs a disk of its own.
         let name = format!("lab/{}", log.replace('.', "-"));
         millpond.cli(&["create", &name, "-L", "50M"])?;
         let file = logs.join(log).display().to_string();

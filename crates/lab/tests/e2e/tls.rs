@@ -1,4 +1,4 @@
-//! Encryption, with the clients that people use: GnuTLS under libnbd and QEMU.
+//! TLS with common clients: GnuTLS in libnbd and QEMU.
 
 use super::PATIENCE;
 use super::subject::Subject;
@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 const SIZE: u64 = 64 << 20;
 const BLOCK: usize = 4096;
 
-/// What the tests of both kinds share: an image, and how to run clients that must succeed or must not.
+/// Image and clients, shared by the tests of keys and of certificates.
 pub struct Bench {
     dir: PathBuf,
     image: String,
@@ -35,7 +35,8 @@ impl Bench {
         self.dir.join(name).display().to_string()
     }
 
-    /// The image goes there with libnbd's client and is compared with QEMU's, and comes back over several connections.
+    /// Copies the image to the export with libnbd's client, compares it with QEMU's, and copies it
+    /// back over several connections.
     fn round_trip(&self, uri: &str, object: &str, options: &str) -> Result<()> {
         run_tool("nbdcopy", &[&self.image, uri])?;
         let remote = format!("driver=nbd,tls-creds=creds,{options}");
@@ -59,20 +60,20 @@ pub fn refused(program: &str, args: &[&str]) -> Result<()> {
     }
 }
 
-/// Bytes that clients have written, all exports together.
+/// Returns the bytes written by clients of all exports.
 pub fn written(millpond: &Millpond) -> Result<u64> {
     let exports = millpond.json(&["exports"])?;
     Ok(exports.as_array().into_iter().flatten().filter_map(|export| export["io"]["write_bytes"].as_u64()).sum())
 }
 
-/// Waits for a line in the daemon's log.
+/// Waits for a text in the daemon's log.
 pub fn logged(subject: &Subject, words: &str) -> Result<()> {
     let log = subject.file("server").join("millpond.log");
     let is_there = || fs::read_to_string(&log).is_ok_and(|text| text.contains(words));
     wait_until(&format!("'{words}' in the log"), PATIENCE, is_there).map(|_| ())
 }
 
-/// The URI of an export as the daemon prints it.
+/// Returns the id of the last export, and its URI of a kind.
 pub fn uri(millpond: &Millpond, kind: &str) -> Result<(u64, String)> {
     let exports = millpond.json(&["exports"])?;
     let export = exports.as_array().and_then(|list| list.last()).context("no export")?;
@@ -81,14 +82,14 @@ pub fn uri(millpond: &Millpond, kind: &str) -> Result<(u64, String)> {
     Ok((export["id"].as_u64().context("an export without id")?, uri))
 }
 
-/// A client of an export without encryption, who must not notice anything.
+/// A client of an unencrypted export that must not be disturbed.
 fn witness(endpoint: &Endpoint) -> Result<Client> {
     let mut client = Client::connect(endpoint, 1, BLOCK, false)?;
     client.call(Op::Read, 0, BLOCK)?;
     Ok(client)
 }
 
-/// Pre-shared keys.
+/// Tests pre-shared keys.
 pub fn keys(subject: &mut Subject) -> Result<()> {
     let plain = subject.start(SIZE)?;
     let bench = Bench::new(subject)?;
@@ -123,7 +124,7 @@ pub fn keys(subject: &mut Subject) -> Result<()> {
     run_tool("nbdinfo", &[&over_tcp])?;
     let lines = subject.millpond()?.json(&["exports", &id.to_string()])?;
     ensure!(lines["lines"]["qemu"].as_str().is_some_and(|line| line.contains("tls-creds-psk")), "no line for QEMU: {lines}");
-    // Another key, another name, none at all, and no encryption.
+    // Another key, another identity, no key, and no encryption.
     refused("nbdinfo", &[&over_unix.replace(&keys, &format!("{wrong}/keys.psk"))])?;
     logged(subject, "the client's key is another one")?;
     refused("nbdinfo", &[&over_unix.replace(&keys, &format!("{wrong}/keys.psk")).replace("alice@", "mallory@")])?;
@@ -136,7 +137,7 @@ pub fn keys(subject: &mut Subject) -> Result<()> {
     other.call(Op::Read, 0, BLOCK).context("another client")?;
     drop(other);
     reconnects(subject, &object(&bench.dir, "alice"), &options)?;
-    // Where it is allowed, both are served.
+    // With `allow`, clients with and without encryption are served.
     let millpond = subject.millpond()?;
     millpond.cli(&["unexport", &id.to_string(), "--force"])?;
     millpond.cli(&["export", "nbd", "lab/secret", "--force", "--unix", &socket, "--tls", "allow", "--tls-psk", &keys])?;
@@ -145,7 +146,7 @@ pub fn keys(subject: &mut Subject) -> Result<()> {
     Ok(())
 }
 
-/// QEMU's client agrees on encryption again with a daemon that came back, and goes on.
+/// QEMU's client negotiates TLS again with a restarted daemon, and continues.
 fn reconnects(subject: &mut Subject, object: &str, options: &str) -> Result<()> {
     let image = format!("driver=nbd,tls-creds=creds,reconnect-delay=60,{options}");
     let mut client = Command::new(find_tool("qemu-io").context("qemu-io is not installed")?);
@@ -164,7 +165,7 @@ fn reconnects(subject: &mut Subject, object: &str, options: &str) -> Result<()> 
     Ok(())
 }
 
-/// Makes an authority and certificates signed by it, in the layout that QEMU and libnbd look for.
+/// Makes a CA and certificates signed by it, in the layout of QEMU and libnbd.
 pub fn authority(bench: &Bench, dir: &str) -> Result<String> {
     let dir = bench.path(dir);
     fs::create_dir_all(&dir)?;
@@ -189,7 +190,7 @@ pub fn authority(bench: &Bench, dir: &str) -> Result<String> {
     Ok(dir)
 }
 
-/// Certificates of server and clients.
+/// Tests certificates of server and clients.
 pub fn certificates(subject: &mut Subject) -> Result<()> {
     let plain = subject.start(SIZE)?;
     let bench = Bench::new(subject)?;
@@ -201,7 +202,7 @@ pub fn certificates(subject: &mut Subject) -> Result<()> {
     let inside =
         ["export", "nbd", "lab/secret", "--force", "--tcp", "127.0.0.1:0", "--tls", "require", "--tls-dir", &pki, "--tls-verify-peer"];
     millpond.cli(&inside)?;
-    // It is kept, certificates included.
+    // The export and its certificates survive a restart.
     subject.server().stop()?;
     subject.server().restart()?;
     let millpond = subject.millpond()?;
@@ -214,7 +215,7 @@ pub fn certificates(subject: &mut Subject) -> Result<()> {
     bench.round_trip(&uri(&pki), &object(&pki), &options)?;
     let connections = subject.millpond()?.json(&["exports"])?;
     ensure!(connections.to_string().contains("\"credentials\":\"certificate\""), "{connections}");
-    // A certificate of somebody else's authority; none; and no encryption.
+    // A certificate of another CA; no certificate; and no encryption.
     fs::copy(format!("{pki}/ca-cert.pem"), format!("{foreign}/ca-cert.pem"))?;
     refused("nbdinfo", &[&uri(&foreign)])?;
     logged(subject, "TLS handshake failed")?;

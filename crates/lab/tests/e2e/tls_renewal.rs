@@ -1,4 +1,5 @@
-//! Certificates that are renewed while clients come and go, and exports for some of an authority's clients alone.
+//! Certificates that are renewed while clients connect, and exports that only some clients of a CA
+//! may use.
 
 use super::PATIENCE;
 use super::subject::Subject;
@@ -11,7 +12,6 @@ use std::process::{Command, Stdio};
 
 const SIZE: u64 = 16 << 20;
 
-/// See the module.
 pub fn run(subject: &mut Subject) -> Result<()> {
     subject.start(SIZE)?;
     let bench = Bench::new(subject)?;
@@ -20,7 +20,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     fs::create_dir(&live)?;
     let install = |from: &str, names: &[&str]| -> Result<()> {
         for name in names {
-            // As programs that renew certificates do it: a file beside, and a rename.
+            // Like programs that renew certificates: a new file, and a rename.
             let beside = live.join("beside");
             fs::copy(format!("{from}/{name}"), &beside)?;
             fs::rename(&beside, live.join(name))?;
@@ -36,7 +36,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     let client = |dir: &str| format!("nbds://localhost:{port}/?tls-certificates={dir}");
     run_tool("nbdinfo", &[client(&old)])?;
     refused("nbdinfo", &[&client(&new)])?;
-    // Somebody who is connected all the time.
+    // A client that stays connected.
     let object = format!("tls-creds-x509,id=creds,endpoint=client,dir={old}");
     let image = format!("driver=nbd,tls-creds=creds,server.type=inet,server.host=localhost,server.port={port}");
     let mut guest = Command::new(find_tool("qemu-io").context("qemu-io is not installed")?);
@@ -45,7 +45,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     let mut guest = guest.stdout(Stdio::piped()).spawn().context("starting qemu-io")?;
     wait_until("its first write", PATIENCE, || written(millpond).is_ok_and(|bytes| bytes >= before + (1 << 20)))?;
     ensure!(guest.try_wait()?.is_none(), "qemu-io ended at once");
-    // Half of a renewal changes nothing.
+    // A renewal of only the certificate changes nothing.
     install(&new, &["server-cert.pem"])?;
     logged(subject, "what was read before stays in force")?;
     run_tool("nbdinfo", &[client(&old)])?;
@@ -60,7 +60,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     Ok(())
 }
 
-/// Exports the disk; gives the export's number and its port.
+/// Exports the disk; returns the id and the port.
 fn export(millpond: &Millpond, dir: &str, more: &[&str]) -> Result<(String, String)> {
     let words = ["export", "nbd", "lab/secret", "--force", "--tcp", "127.0.0.1:0", "--tls-dir", dir, "--tls-verify-peer"];
     millpond.cli(&[&words[..], more].concat())?;
@@ -68,7 +68,8 @@ fn export(millpond: &Millpond, dir: &str, more: &[&str]) -> Result<(String, Stri
     Ok((id.to_string(), told.rsplit(':').next().context("no port")?.to_owned()))
 }
 
-/// The same authority's client is served where its name is listed, and turned away where it is not; the list survives a restart.
+/// A client of the CA is served if its name is listed, and refused otherwise; the list survives a
+/// restart.
 fn names(subject: &mut Subject, live: &str, pki: &str) -> Result<()> {
     let millpond = subject.millpond()?;
     let (id, port) = export(millpond, live, &["--tls-clients", "somebody,client"])?;

@@ -1,4 +1,5 @@
-//! Import after trouble: a damaged root, a rewind, a look without a write, and back to an older checkpoint for good.
+//! Imports after damage: a damaged root, a rewind, a read-only import, and a return to an older
+//! checkpoint for good.
 
 use super::fio::fio;
 use super::subject::Subject;
@@ -12,7 +13,7 @@ use std::path::Path;
 
 const DEVICE: u64 = 768 << 20;
 const AREA: u64 = 1 << 20;
-/// Where the ring of roots lies within an area: `docs/format.md`.
+/// Offset of the ring of roots within an area: `docs/format.md`.
 const RING: u64 = 64 << 10;
 
 fn points(millpond: &Millpond) -> Result<Vec<Value>> {
@@ -46,7 +47,7 @@ fn same(a: &Path, b: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Every state is what fio wrote then.
+/// In every state, the disk must have the data of the corresponding fio run.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("server");
     let device = dir.join("a");
@@ -64,7 +65,8 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     ensure!(old["verified"] == "yes" && old["lost_bytes"].as_u64() >= Some(60 << 20), "{old}");
     millpond.cli(&["pool", "export", "tank"])?;
 
-    // the newest root is damaged: refused, and nothing is lost by going back, for the log is sound
+    // the newest root is damaged: the import is refused, and a rewind loses nothing, because the
+    // log is intact
     let newest = millpond.json(&["pool", "checkpoints", "tank", "-d", &dir.display().to_string()])?;
     let newest = id(newest.get(0))?;
     spoil_root(&device, newest)?;
@@ -77,7 +79,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     millpond.cli(&["pool", "import", "tank", "--rewind"])?;
     fio(&uri, "randwrite", 2, &["--verify_only=1"])?;
 
-    // back to the first one, which does not change by a kill, nor by what is written after it
+    // back to the first checkpoint; a kill and later writes do not undo that
     millpond.cli(&["pool", "export", "tank"])?;
     millpond.cli(&["pool", "import", "tank", "--to", &first.to_string(), "-y"])?;
     fio(&uri, "randwrite", 1, &["--verify_only=1"])?;
@@ -89,7 +91,8 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     millpond.launch()?;
     fio(&uri, "randwrite", 3, &["--verify_only=1"])?;
 
-    // every root is gone: the checkpoint is found by what the segments say, and the log after it is replayed
+    // all roots are lost: the checkpoint is found by a scan of the segments, and the log after it
+    // is replayed
     fio(&uri, "randwrite", 4, &[])?;
     millpond.kill9()?;
     (0..128).try_for_each(|generation| spoil_root(&device, generation))?;
@@ -101,7 +104,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     fio(&uri, "randwrite", 4, &["--verify_only=1"])
 }
 
-/// A damaged pool is looked at first: guests read, and no byte of the device changes.
+/// A damaged pool is first imported read-only: guests can read, and no byte of the device changes.
 fn looked_at(millpond: &mut Millpond, dir: &Path, uri: &str) -> Result<()> {
     let (device, copy) = (dir.join("a"), dir.join("copy"));
     fs::copy(&device, &copy).context("copying the device")?;

@@ -1,4 +1,5 @@
-//! A hostile guest and a hostile front end: the daemon serves on, and other volumes are what they were.
+//! A hostile guest and a hostile front end: the daemon continues to serve, and other volumes stay
+//! unchanged.
 
 use super::subject::Subject;
 use super::vhost_user::export;
@@ -13,18 +14,17 @@ use std::time::Duration;
 
 const SIZE: u64 = 64 << 20;
 const BLOCK: usize = 4096;
-/// Requests of a hostile guest that are answered, most of them with a refusal.
+/// Number of requests of a hostile guest that are answered, mostly with an error.
 const REQUESTS: u64 = 1_000_000;
 const CONNECTIONS: u64 = 300;
 
-/// See the module.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let witness = subject.start(SIZE)?;
     let dir = subject.file("server");
     let millpond = subject.millpond()?;
     millpond.cli(&["create", "lab/hostile", "-L", &SIZE.to_string()])?;
     let socket = export(millpond, &dir, "lab/hostile")?;
-    // Another volume, whose blocks are known.
+    // Another volume with known blocks.
     let mut other = Client::connect(&witness, 1, BLOCK, false)?;
     for block in 0..64u64 {
         other.data(0).fill(block as u8 + 1);
@@ -38,7 +38,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
         other.call(Op::Read, block * BLOCK as u64, BLOCK)?;
         ensure!(other.data(0).iter().all(|byte| *byte == block as u8 + 1), "block {block} of another volume has changed");
     }
-    // The same export, a front end that behaves.
+    // A front end that behaves, on the same export.
     let mut front = FrontEnd::connect(&socket)?;
     front.start(0)?;
     let mut written = vec![0; BLOCK];
@@ -56,7 +56,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     Ok(())
 }
 
-/// Front ends that send noise, lie about lengths, or ask for what cannot be.
+/// Front ends that send noise, wrong lengths, or impossible requests.
 fn talk_nonsense(socket: &Path) -> Result<()> {
     let mut rng = Rng::new(41);
     for round in 0..CONNECTIONS {
@@ -74,7 +74,7 @@ fn talk_nonsense(socket: &Path) -> Result<()> {
                 rng.fill(&mut bytes);
             }
             if stream.write_all(&bytes).is_err() {
-                break; // broken off, as it should be
+                break; // the daemon disconnects, as expected
             }
         }
         if rng.below(4) == 0 {
@@ -84,7 +84,8 @@ fn talk_nonsense(socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Chains of all kinds on a queue, until [`REQUESTS`] are answered. Gives how many were answered, and how often the queue broke.
+/// Puts random chains on a queue until [`REQUESTS`] are answered. Returns the number answered, and
+/// how often the queue broke.
 fn hostile_queue(socket: &Path) -> Result<(u64, u64)> {
     let mut front = FrontEnd::connect(socket)?;
     front.start(0)?;
@@ -97,7 +98,7 @@ fn hostile_queue(socket: &Path) -> Result<(u64, u64)> {
         let whole = front.wait()?;
         answered += u64::from(front.used()?.wrapping_sub(before));
         if !whole {
-            // What a driver does that has lost its device: all anew.
+            // A driver that has lost its device starts anew.
             broken += 1;
             front.stop()?;
             let used = front.used()?;
@@ -108,7 +109,8 @@ fn hostile_queue(socket: &Path) -> Result<(u64, u64)> {
     Ok((answered, broken))
 }
 
-/// Fills all of the queue; gives by how much the available index rises, which is rarely more than there is.
+/// Fills the whole queue; returns by how much to raise the available index, which is rarely more
+/// than the number of entries.
 fn scene(front: &mut FrontEnd, rng: &mut Rng) -> Result<u16> {
     let entries = u64::from(ENTRIES);
     let mut table = Vec::new();
@@ -121,7 +123,8 @@ fn scene(front: &mut FrontEnd, rng: &mut Rng) -> Result<u16> {
         headers.extend_from_slice(&kind.to_le_bytes());
         headers.extend_from_slice(&[0; 4]);
         headers.extend_from_slice(&sector.to_le_bytes());
-        // A range for discards: sector, sectors, flags. Its first byte serves as the status of the header before.
+        // A range for discards: sector, sectors, flags. Its first byte is the status byte of the
+        // preceding header.
         headers.extend_from_slice(&rng.below(SIZE / 512).to_le_bytes());
         headers.extend_from_slice(&(rng.below(64) as u32).to_le_bytes());
         headers.extend_from_slice(&(rng.below(3) as u32).to_le_bytes());
@@ -159,7 +162,7 @@ fn scene(front: &mut FrontEnd, rng: &mut Rng) -> Result<u16> {
         tables.extend_from_slice(&indirect);
         let length = if rng.below(20) == 0 { rng.below(1 << 20) as u32 } else { 16 * parts.len().max(1) as u32 };
         table.extend_from_slice(&match rng.below(12) {
-            // A chain of the queue's own table, of whatever there is: loops, too.
+            // A chain in the queue's own table, with random links, possibly a loop.
             0 => descriptor(header, 16, 1, rng.below(entries + 2) as u16),
             1 => descriptor(GUEST + DATA + rng.below(0x10_0000), length, rng.below(8) as u16, rng.below(entries) as u16),
             _ => descriptor(GUEST + TABLES + 128 * own, length, 4, 0),
@@ -170,12 +173,13 @@ fn scene(front: &mut FrontEnd, rng: &mut Rng) -> Result<u16> {
         heads.swap(index, rng.below(index as u64 + 1) as usize);
     }
     if rng.below(50) == 0 {
-        heads[7] = [heads[8], ENTRIES, u16::MAX][rng.below(3) as usize]; // twice the same, or none
+        // a duplicate or invalid head
+        heads[7] = [heads[8], ENTRIES, u16::MAX][rng.below(3) as usize];
     }
     front.write(TABLES, &tables)?;
     front.write(HEADERS, &headers)?;
     front.write(DESCRIPTORS, &table)?;
-    // The ring may be anywhere in its round.
+    // The ring may start at any index.
     let first = front.available;
     let mut ring = vec![0; 2 * usize::from(ENTRIES)];
     for (step, head) in (0u16..).zip(heads) {

@@ -1,4 +1,4 @@
-//! A guest moves from one QEMU to another while it reads and writes its vhost-user disk.
+//! Migrates a guest between two QEMUs while it reads and writes its vhost-user disk.
 
 use super::PATIENCE;
 use super::guest::{Door, Guest};
@@ -12,12 +12,15 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// So slow that the guest has done its reading before it has moved, on any machine: what it has in memory takes half an hour.
+/// Bandwidth so low that the guest ends its reads before the migration ends, on any machine: its
+/// memory takes half an hour to transfer.
 const SLOW: u64 = 64 << 10;
 const FAST: u64 = 4 << 30;
 
-/// Reads files into its page cache while it moves, and looks at them there afterwards. All of that may happen before QEMU has gone through the
-/// memory for the first time, so this does not show that each page is marked that the device writes: `crates/export` has a test for that.
+/// Reads files into the page cache during the migration, and verifies the cached files afterwards.
+/// All of the reads may happen before QEMU's first pass over the memory has ended, so this does not
+/// prove that every page written by the device is marked dirty; `crates/export` has a test for
+/// that.
 const READ_WHILE_MOVING: &str = r#"
 /sbin/mke2fs -q -t ext4 -F /dev/vda
 mount -t ext4 /dev/vda /mnt
@@ -59,7 +62,7 @@ fn connect(dir: &Path) -> Result<Qmp> {
     Qmp::connect(&monitor(dir))
 }
 
-/// Where a migration is.
+/// Returns the state of a migration, and the bytes transferred.
 fn status(qmp: &mut Qmp) -> Result<(String, u64)> {
     let found = qmp.call("query-migrate", json!({}))?;
     ensure!(found["status"] != "failed", "the guest cannot move: {found}");
@@ -80,7 +83,7 @@ fn wait_for(qmp: &mut Qmp, what: &str, reached: impl Fn(&(String, u64)) -> bool)
     }
 }
 
-/// See the module. It pauses before that. Each QEMU has an export of its own of the same volume.
+/// Migrates a guest, after a pause. Each QEMU has its own export of the same volume.
 pub fn run(subject: &mut Subject) -> Result<()> {
     subject.start(SIZE)?;
     let (here, there) = (room(subject, "here")?, room(subject, "there")?);
@@ -111,7 +114,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     let mut moved = moved.context("the QEMU that the guest moves to")?;
     connect(&there)?;
     let mut qmp = connect(&here)?;
-    // A pause is a reset of the device for the back end, and none for the guest.
+    // For the back end a pause is a reset of the device; the guest does not see it.
     qmp.call("stop", json!({}))?;
     qmp.call("cont", json!({}))?;
     qmp.call("migrate-set-parameters", json!({"max-bandwidth": SLOW}))?;

@@ -1,4 +1,5 @@
-//! The daemon dies with a full queue in flight, again and again; the next one answers it.
+//! The daemon is killed repeatedly with a full queue in flight; the next daemon answers the
+//! requests.
 
 use super::subject::Subject;
 use super::vhost_user::export;
@@ -13,7 +14,6 @@ const SIZE: u64 = 64 << 20;
 const BLOCK: usize = 4096;
 const DEATHS: u64 = 8;
 
-/// See the module.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let endpoint = subject.start(SIZE)?;
     let dir = subject.file("server");
@@ -27,7 +27,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
         subject.server().kill9()?;
         subject.server().restart()?;
         front.reconnect(&socket)?;
-        // As QEMU does, which knows no better than the used ring.
+        // Like QEMU, which knows only the used ring.
         front.go_on(front.used()?)?;
         ensure!(front.wait()?, "the queue broke");
         let statuses = front.read(HEADERS, 32 * usize::from(ENTRIES))?;
@@ -53,7 +53,7 @@ fn content(head: u64, death: u64) -> Vec<u8> {
     bytes
 }
 
-/// Offers a write to a place of its own on every entry of the queue at once; gives the places.
+/// Offers a write to a different place on every entry of the queue at once; returns the places.
 fn write_everywhere(front: &mut FrontEnd, rng: &mut Rng, death: u64) -> Result<Vec<u64>> {
     let (mut table, mut tables, mut headers, mut data, mut ring) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut blocks = Vec::new();
@@ -77,7 +77,7 @@ fn write_everywhere(front: &mut FrontEnd, rng: &mut Rng, death: u64) -> Result<V
     front.write(HEADERS, &headers)?;
     front.write(DATA, &data)?;
     front.write(DESCRIPTORS, &table)?;
-    front.write(AVAILABLE + 4, &ring)?; // all of the ring, so that it does not matter where in its round it is
+    front.write(AVAILABLE + 4, &ring)?; // the whole ring, so that its start index does not matter
     front.offer(ENTRIES)?;
     Ok(blocks)
 }

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// Size of the grown disk.
+/// Size of the disk after it has grown.
 const GROWN: u64 = SIZE + (128 << 20);
 
-/// vda: 512e; vdb: 4kn; vdc: 512n, a snapshot.
+/// Sector profiles: vda has 512e; vdb has 4kn; vdc is a snapshot with 512n.
 const LOOK_AND_USE: &str = r#"
 is() { [ "$(cat /sys/block/$1)" = "$2" ] || { echo "$1 is $(cat /sys/block/$1), not $2"; exit 8; }; }
 is vda/queue/logical_block_size 512
@@ -78,22 +78,22 @@ pub fn export(millpond: &Millpond, dir: &Path, name: &str) -> Result<PathBuf> {
     Ok(socket)
 }
 
-/// Bytes that a volume takes.
+/// Bytes that a volume refers to.
 fn referenced(millpond: &Millpond, name: &str) -> Result<u64> {
     let list = millpond.json(&["list", "-t", "volume"])?;
     let volume = list.as_array().into_iter().flatten().find(|volume| volume["name"] == name).context("no such volume")?;
     volume["referenced_bytes"].as_u64().context("no referenced_bytes")
 }
 
-/// The listed export on a socket.
+/// Returns the listed export on a socket.
 fn listed(millpond: &Millpond, socket: &Path) -> Result<Value> {
     let list = millpond.json(&["exports"])?;
     let is_it = |export: &&Value| export["unix"].as_str() == socket.to_str();
     list.as_array().into_iter().flatten().find(is_it).cloned().context("the export is not listed")
 }
 
-/// What the guest sees of sectors, caches and serial numbers is what the volumes have; a filesystem works, discards give space
-/// back, and a disk grows while it is used.
+/// The guest sees the sectors, caches and serial numbers of the volumes; a file system works,
+/// discards free space, and a disk grows while it is used.
 pub fn disk(subject: &mut Subject) -> Result<()> {
     subject.start(SIZE)?;
     let dir = room(subject, "guest")?;
@@ -128,7 +128,8 @@ pub fn disk(subject: &mut Subject) -> Result<()> {
     Ok(())
 }
 
-/// The daemon is killed twice while the guest writes: no error in the guest, no byte lost, neither now nor after a clean restart.
+/// The daemon is killed twice while the guest writes: no error in the guest and no data lost,
+/// neither now nor after a clean restart.
 pub fn kill(subject: &mut Subject) -> Result<()> {
     subject.start(SIZE)?;
     let dir = room(subject, "first")?;
