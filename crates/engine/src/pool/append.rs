@@ -1,4 +1,4 @@
-//! The tail of the log: opening batches, filling them, sealing them.
+//! The tail of the log: opens batches, fills them, seals them.
 
 use millpond_block::{Buf, Piece};
 use millpond_format::{
@@ -13,23 +13,25 @@ use crate::space::{Place, SegmentState, Shelf};
 use crate::task::Purse;
 use crate::{Compression, Planted, PoolState};
 
-/// Payload of a batch at most, in bytes: larger ones gain nothing and make neighbours wait.
+/// Most payload bytes of a batch: larger ones gain nothing and delay neighbours.
 const BATCH_PAYLOAD: usize = 1 << 20;
-/// Payload of a batch of packed blocks at most: one gather buffer, so that its pieces stay whole pages.
+/// Most payload bytes of a batch of packed blocks: one gather buffer, so that its pieces stay whole
+/// pages.
 const PACKED_PAYLOAD: usize = 124 << 10;
 
-/// Milliseconds that small writes on special devices alone may stay untold.
+/// Most milliseconds that small writes stay on special devices only, without an index on a normal
+/// device.
 const UNTOLD_MILLIS: u64 = 1_000;
 
 /// There is no room in the log now.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoRoom;
 
-/// Bytes of one write, block by block.
+/// The bytes of one write, addressed by block.
 pub(crate) enum Source<'a> {
     /// Copied into the batch.
     Copy(&'a [u8]),
-    /// Left where they are.
+    /// Referenced where they are.
     Shared(Piece),
 }
 
@@ -44,7 +46,7 @@ impl Source<'_> {
 }
 
 impl Pool {
-    /// Moves a stream on to its next segment and reserves another.
+    /// Moves a stream on to its next segment and reserves the one after it.
     fn advance(&mut self, stream: usize, purse: Purse) -> Result<(), NoRoom> {
         let following = self.reserve_for(stream, purse).ok_or(NoRoom)?;
         let s = &mut self.log.streams[stream];
@@ -68,14 +70,15 @@ impl Pool {
         Ok(())
     }
 
-    /// Closes a stream's chunk: the next batch begins another.
+    /// Closes a stream's chunk: the next batch begins a new one.
     pub(crate) fn close_stream_chunk(&mut self, stream: usize) {
         if let Some(chunk) = self.log.streams[stream].chunk.take() {
             self.core.space.close_chunk(chunk.id);
         }
     }
 
-    /// Makes sure that a batch with a header of `header_pages` and at least `pages` of payload can begin in a stream.
+    /// Makes sure that a batch with `header_pages` of header and at least `pages` of payload can
+    /// begin in a stream.
     pub(crate) fn make_room(&mut self, stream: usize, purse: Purse, header_pages: u32, pages: u32) -> Result<Cursor, NoRoom> {
         if !self.may_change(purse) {
             return Err(NoRoom);
@@ -121,7 +124,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Blocks of `bytes` of items and `payload` bytes that still fit into a stream's open batch.
+    /// Returns how many more blocks fit into a stream's open batch: limited by header, chunk,
+    /// segment, payload and, for small writes, the index.
     fn batch_room(&self, stream: usize, grain: u8, packed: bool) -> usize {
         let s = &self.log.streams[stream];
         let (Some(batch), Some(chunk)) = (&s.batch, &s.chunk) else { return 0 };
@@ -138,17 +142,18 @@ impl Pool {
         items.min(chunk_blocks as usize).min(s.left() as usize).min(payload_blocks).min(told)
     }
 
-    /// Would the pool come up without special devices? Then other devices say what is only there.
+    /// Returns whether the pool can be imported without its special devices. Then batches on normal
+    /// devices carry an index of small writes.
     pub(crate) fn tells_of_small(&self) -> bool {
         self.core.space.homes.nodes == Some(Shelf::Nodes)
     }
 
-    /// Makes sure that what a batch of small writes holds can be told elsewhere.
+    /// Makes sure that the index has room for the next batch of small writes.
     fn make_room_for_note(&mut self) -> Result<(), NoRoom> {
         if self.tells_of_small() && self.log.notes.room() == 0 { self.tell_of_small() } else { Ok(()) }
     }
 
-    /// Writes what there is to tell of small writes by itself.
+    /// Writes the index of small writes in a batch of its own.
     fn tell_of_small(&mut self) -> Result<(), NoRoom> {
         self.seal_all();
         self.open_batch(LONG, Purse::Guest, BatchKind::Blocks, 1, 8)?;
@@ -156,7 +161,7 @@ impl Pool {
         Ok(())
     }
 
-    /// What is on special devices alone does not stay untold for long when nothing else is written.
+    /// Writes the index of small writes when no other batch has done so for a while.
     pub(crate) fn step_notes(&mut self) {
         if self.log.notes.bytes() == 0 || !self.tells_of_small() || self.state != PoolState::Online {
             self.log.untold_since = None;
@@ -165,12 +170,13 @@ impl Pool {
         let since = *self.log.untold_since.get_or_insert(self.now);
         if self.now.0 >= since.0 + UNTOLD_MILLIS {
             self.log.untold_since = None;
-            // without room the next write of something else tells it
+            // without room the next batch on a normal device carries the index
             let _ = self.tell_of_small();
         }
     }
 
-    /// The stream that blocks replacing `old` go to: short-lived ones with the short-lived.
+    /// Returns the stream for blocks that replace `old`. Blocks that replace short-lived ones go to
+    /// the short-lived stream.
     fn stream_for(&self, old: Addr, compression: Compression) -> usize {
         if compression != Compression::Off {
             return PACKED;
@@ -179,7 +185,8 @@ impl Pool {
         if self.core.clock.saturating_sub(chunk.birth) < self.cleaner.lifespan { SHORT } else { LONG }
     }
 
-    /// Which stream's open batch holds a block already: what follows in this turn must go there too (INV-LOG-1).
+    /// Returns the stream whose open batch holds `old`: later writes of the block in this turn must
+    /// go there, too (INV-LOG-1).
     pub(crate) fn open_batch_of(&self, old: Addr) -> Option<usize> {
         { GUESTS }.find(|stream| {
             let s = &self.log.streams[*stream];
@@ -190,8 +197,8 @@ impl Pool {
         })
     }
 
-    /// Appends whole blocks of a volume and maps them; their leaves are in memory. `op` is told when they are complete.
-    /// Gives back how many blocks went in before room ran out.
+    /// Appends whole blocks of a volume and maps them; their leaves must be in memory. `op` waits
+    /// for the batches. Returns how many blocks were appended before room ran out.
     pub(crate) fn append_blocks(
         &mut self,
         op: u32,
@@ -226,7 +233,7 @@ impl Pool {
                 let told = if stream == SMALL { self.make_room_for_note() } else { Ok(()) };
                 if told.is_err() || self.open_batch(stream, Purse::Guest, BatchKind::Blocks, header_pages, grain).is_err() {
                     if stream == SMALL {
-                        // they are full: it goes where everything goes
+                        // special devices are full: the blocks go to a normal stream
                         small = false;
                         continue;
                     }
@@ -252,7 +259,8 @@ impl Pool {
         }
     }
 
-    /// How many of the next blocks may go into the same stream: those that no other open batch holds.
+    /// Returns how many of the next blocks may go into the same stream: no other open batch holds
+    /// them.
     fn run_length(&mut self, lineage: LineageId, block: u64, most: usize, stream: usize) -> usize {
         let others_open = { GUESTS }.any(|s| s != stream && self.log.streams[s].batch.is_some());
         let mut run = if others_open { 1 } else { most };
@@ -317,7 +325,8 @@ impl Pool {
         self.wait_for_batch(op, stream);
     }
 
-    /// Appends blocks, compressed where that saves space, to the open batch of their stream, which has room for them, and maps them.
+    /// Appends blocks, compressed where that saves space, to the open packed batch, which has room
+    /// for them, and maps them.
     #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename them")]
     fn append_packed(
         &mut self,
@@ -363,7 +372,7 @@ impl Pool {
         self.wait_for_batch(op, PACKED);
     }
 
-    /// An operation is told when a stream's open batch is complete.
+    /// Makes an operation wait for a stream's open batch.
     fn wait_for_batch(&mut self, op: u32, stream: usize) {
         if let Some(batch) = &mut self.log.streams[stream].batch
             && batch.waiters.last() != Some(&op)
@@ -375,7 +384,8 @@ impl Pool {
         }
     }
 
-    /// Appends an item of its own weight (a clear or a record) and tells `op` when it is complete. The item's effect is the caller's to apply.
+    /// Appends an item (a clear or a record) to a batch that must be the only open one; `op` waits
+    /// for it. The caller applies the effect of the item.
     pub(crate) fn append_item(&mut self, op: u32, item: &Item) -> Result<(), NoRoom> {
         let mut encoded = Encoder::default();
         item.encode(&mut encoded);
@@ -392,7 +402,7 @@ impl Pool {
             self.open_batch(LONG, Purse::Record, BatchKind::Exclusive, header_pages, 8)?;
         }
         if !matches!(item, Item::Record(Record::Walked { .. })) {
-            // the only open batch will get the next number
+            // the batch that is open now gets the next number
             self.last_record = self.log.next;
         }
         if let Some(batch) = &mut self.log.streams[LONG].batch {
@@ -413,10 +423,10 @@ impl Pool {
         }
     }
 
-    /// Seals a stream's open batch and hands it to the devices.
+    /// Seals a stream's open batch and submits it.
     pub(crate) fn seal(&mut self, stream: usize) {
         if stream == SMALL && self.tells_of_small() {
-            // INV-LOG-4: none that has told what came before it may come after
+            // INV-LOG-4: seal other streams first; a batch sealed later must index this one
             (SHORT..SMALL).for_each(|other| self.seal(other));
         }
         let Some(mut batch) = self.log.streams[stream].batch.take() else { return };
@@ -424,7 +434,7 @@ impl Pool {
         let bufs = &mut self.bufs;
         let pieces = batch.finish(|n| bufs.take(n));
         let payload_pages = u32::try_from(batch.payload.div_ceil(4096)).unwrap_or(u32::MAX);
-        // a packed batch was padded to whole pages
+        // the payload of a packed batch was padded to whole pages
         if let Some(c) = self.core.space.chunks.get_mut(chunk.id) {
             c.slots = c.slots.next_multiple_of(8 / u32::from(chunk.grain));
         }
@@ -439,7 +449,7 @@ impl Pool {
         self.submit_batch(stream, &header, batch, pieces);
     }
 
-    /// The header of a batch in a stream, without a chunk.
+    /// Returns the header of a batch, without its chunk.
     pub(crate) fn header(&self, stream: usize, segment: SegmentId, batch: &OpenBatch, payload: u32) -> BatchHeader {
         BatchHeader {
             stream: stream as u8,
@@ -460,7 +470,7 @@ impl Pool {
         }
     }
 
-    /// Writes a sealed batch: header and payload in one go.
+    /// Writes a sealed batch: header and payload in one operation per copy.
     pub(crate) fn submit_batch(&mut self, stream: usize, header: &BatchHeader, batch: OpenBatch, pieces: Vec<Piece>) {
         let header_bytes = batch.header_pages as usize * HEADER_PAGE;
         let mut page: Buf = self.bufs.take(header_bytes);
@@ -496,7 +506,7 @@ impl Pool {
         self.io.write(Context::Batch(lsn), &self.core.space.rows, header.segment, header.offset, all, &mut self.bufs);
     }
 
-    /// So many pages of zeroes.
+    /// Returns `pages` pages of zeroes.
     fn padding(&self, pages: u32) -> impl Iterator<Item = Piece> + use<> {
         let (mut left, zeroes) = (pages as usize * 4096, std::rc::Rc::clone(&self.zeroes));
         std::iter::from_fn(move || {

@@ -1,6 +1,7 @@
-//! Reads from the cache, what is copied to it, and the devices that make it up.
+//! Reads from cache devices, copies to them, and their attachment.
 //!
-//! Guests wait for nothing of it: what is copied is written when nobody asks, and what comes too fast is not copied.
+//! Guests never wait for the cache: copies are written when devices are idle, and blocks that come
+//! too fast are not copied.
 
 use millpond_block::{Buf, Piece};
 use millpond_device::{DeviceError, DeviceIndex};
@@ -13,7 +14,7 @@ use crate::cache::{Scan, SegmentWrite, Spot};
 use crate::io::Failing;
 use crate::{DeviceTrouble, Planted, PoolState};
 
-/// Is a block in the cache the plain neighbour of those of a read?
+/// Returns whether a block in the cache is plain and adjacent to the blocks of a read.
 pub(super) fn follows(first: Spot, blocks: &[(Addr, u32)], spot: Spot, addr: Addr) -> bool {
     let plain = |addr: &Addr| addr.coding() == Coding::Raw;
     let next = Spot { unit: first.unit + 8 * blocks.len() as u32, ..first };
@@ -21,7 +22,7 @@ pub(super) fn follows(first: Spot, blocks: &[(Addr, u32)], spot: Spot, addr: Add
 }
 
 impl Pool {
-    /// Takes devices of the cache into use that are there and were not.
+    /// Attaches cache devices that are present and not in use yet.
     pub(crate) fn attach_caches(&mut self) {
         if self.tuning.read_only || self.state != PoolState::Online || !self.config.shape.has(Class::Cache) {
             return;
@@ -35,7 +36,7 @@ impl Pool {
         }
     }
 
-    /// Finds out what is on devices of the cache, a few pages at a time.
+    /// Scans cache devices for their content, a few pages at a time.
     pub(crate) fn step_cache(&mut self) {
         if self.closing.is_some() {
             return; // nobody waits for the rest
@@ -45,7 +46,7 @@ impl Pool {
         }
     }
 
-    /// A page of a device of the cache was looked at.
+    /// Handles a read of a page of a cache device.
     pub(crate) fn cache_scanned(&mut self, scan: Scan, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let page = buf.as_ref().filter(|_| result.is_ok()).map(|buf| buf.bytes()).and_then(|bytes| bytes.get(..4096));
         let begun = Filling { incarnation: self.incarnation, time: self.now.0 };
@@ -61,14 +62,15 @@ impl Pool {
         }
     }
 
-    /// Reads pages of the cache.
+    /// Starts reading pages of the cache.
     pub(super) fn read_cached(&mut self, op: u32, part: u32, spot: Spot, pages: u32) {
         let place = self.cache.begin_read(spot, pages);
         let (member, range) = place.expect("INV-CACHE-2: a segment of the cache is there until its reads have ended");
         self.io.read_raw(Context::Cached { op, part, spot }, DeviceIndex(member), range, &mut self.bufs);
     }
 
-    /// Pages of the cache were read. When they are not what the map says, the read begins again without the cache (INV-CACHE-1).
+    /// Handles a read of cache pages. When the content is not what the map says, the read is
+    /// repeated without the cache (INV-CACHE-1).
     pub(crate) fn cached_read(&mut self, id: u32, part: u32, spot: Spot, result: Result<(), DeviceError>, buf: Option<Buf>) {
         self.cache.ended(spot);
         let trusting = self.planted(Planted::TrustCache);
@@ -116,7 +118,7 @@ impl Pool {
         self.release(id);
     }
 
-    /// The blocks in what was read of the cache, when all of them are what they should be.
+    /// Returns the blocks in cache pages that were read, if all of them are right.
     fn sound_copy(&mut self, blocks: &[(Addr, u32)], spot: Spot, buf: Buf, trusting: bool) -> Option<Piece> {
         let skip = (spot.unit % 8) as usize * 512;
         let bytes: usize = blocks.iter().map(|(addr, _)| addr.units() as usize * 512).sum();
@@ -140,7 +142,7 @@ impl Pool {
         None
     }
 
-    /// A block was read that the cache has not: it is copied when it was read before, too.
+    /// Copies a block that the cache does not have, if it was read before.
     pub(super) fn copy_to_cache(&mut self, addr: Addr, stored: &[u8]) {
         self.metrics.cache_misses += 1;
         if self.state != PoolState::Online || !self.cache.wants(addr) {
@@ -152,7 +154,7 @@ impl Pool {
         }
     }
 
-    /// Before the pool is closed, what was not written yet is.
+    /// Writes what was copied and not written yet, before the pool is closed.
     pub(crate) fn keep_cache(&mut self) {
         if let Some(write) = self.cache.seal() {
             self.write_cache(write);
@@ -163,7 +165,7 @@ impl Pool {
         self.io.write_loose(Context::CacheWrite(write.scan), write.member, write.offset, write.piece);
     }
 
-    /// A write to the cache ended.
+    /// Handles the end of a write to the cache.
     pub(crate) fn cache_written(&mut self, scan: Scan, result: Result<(), DeviceError>) {
         if let Some(member) = self.cache.written(scan, result, self.now.0)
             && let Err(error) = result
@@ -172,7 +174,7 @@ impl Pool {
         }
     }
 
-    /// A device of the cache is of no use any more.
+    /// Gives up a cache device that failed.
     fn give_cache_up(&mut self, member: u16, error: DeviceError) {
         self.cache.detach(member, &mut self.bufs);
         let why = DeviceTrouble::Failed(error);

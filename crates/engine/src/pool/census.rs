@@ -1,8 +1,10 @@
-//! The census: how much of each volume, and of its snapshots, came with writes of which size. It says what special devices would hold.
+//! The census: how much of each volume and its snapshots was written by requests of which size. It
+//! shows how much data special devices would hold.
 //!
-//! Every block is counted once, in the last version of its lineage that has it, when it was born there: so what versions share is passed over, by
-//! node where both have the same one. As a comparison it goes on turn by turn and looks roots up anew each time: what changes
-//! meanwhile may be counted as it was or as it is.
+//! Every block is counted once, in the last version of its lineage that has it and only if it was
+//! born in that lineage. So a subtree that a version shares with the next one is skipped as a
+//! whole. Like a comparison the census continues turn by turn and looks up roots anew each time:
+//! blocks that change meanwhile may be counted in their old or new state.
 
 use std::collections::BTreeMap;
 
@@ -18,37 +20,37 @@ use crate::space::{SegmentState, Shelf};
 use crate::tree::{Miss, capacity, node_index, slot_in};
 use crate::{Census, CommandError, Reply, VolumeCensus, WRITE_SIZES};
 
-/// Steps of a comparison that looking at the blocks of a leaf takes the time of.
+/// The cost of counting the blocks of a leaf, in steps of a comparison.
 const STEPS_PER_LEAF: usize = 8;
 
 /// A version of a lineage: a snapshot, or its head.
 type Version = (LineageId, Option<SnapshotId>);
 
-/// A census on its way.
+/// A census in progress.
 #[derive(Debug)]
 pub(crate) struct CensusWork {
-    /// What is looked at; nothing at the end.
+    /// The version being scanned; `None` at the end.
     version: Option<Version>,
-    /// Blocks to be looked at.
+    /// The next block to scan.
     next: u64,
     spans: Spans,
     volumes: BTreeMap<VolumeId, VolumeCensus>,
     nodes: u64,
 }
 
-/// A version, and what of it is counted.
+/// A version, and the limits of the blocks that are counted in it.
 struct Part {
     root: TreeRoot,
-    /// The next one of the lineage, which counts what both have.
+    /// Root of the lineage's next version, which counts the blocks that both have.
     after: TreeRoot,
-    /// The lineage has what was born later.
+    /// Only blocks born later belong to the lineage.
     bound: Epoch,
-    /// Blocks of small writes of the volume at most, when they are on special devices.
+    /// Most blocks of a small write of the volume, for blocks on special devices.
     small: u64,
 }
 
 impl Pool {
-    /// Starts a census; the answer comes by `pop_reply`.
+    /// Starts a census; the reply is returned by `pop_reply`.
     pub(crate) fn start_census(&mut self, tag: Tag) {
         let version = self.core.catalog.lineages.keys().next().map(|id| (*id, None));
         let work = CensusWork { version, next: 0, spans: Spans::default(), volumes: BTreeMap::new(), nodes: 0 };
@@ -56,13 +58,13 @@ impl Pool {
         self.ready.push_back(id);
     }
 
-    /// Goes on with a census, within what is left of this turn's steps.
+    /// Continues a census within the remaining steps of this turn.
     pub(crate) fn try_census(&mut self, id: u32) {
         while self.comparisons > 0 {
             self.comparisons = self.comparisons.saturating_sub(STEPS_PER_LEAF);
             let Some(Op { work: Work::Census(work), .. }) = self.ops.get_mut(id) else { return };
             let Some(version) = work.version else { return self.release(id) };
-            // out of the operation while the trees are looked at
+            // taken out of the operation while the trees are read
             let (mut spans, next) = (std::mem::take(&mut work.spans), work.next);
             let looked = match self.part(version) {
                 Some(part) if part.root.addr.is_some() && next < capacity(part.root.height) => {
@@ -98,7 +100,8 @@ impl Pool {
         self.ready.push_back(id);
     }
 
-    /// The version that is looked at after this one: heads first, then snapshots from the youngest on.
+    /// Returns the version to scan after this one: a lineage's head first, then its snapshots from
+    /// the youngest on.
     fn following(&self, (lineage, at): Version) -> Option<Version> {
         let lineages = &self.core.catalog.lineages;
         let before = lineages.get(&lineage).and_then(|line| match at {
@@ -111,7 +114,7 @@ impl Pool {
         }
     }
 
-    /// What there is to look at in a version; nothing when it is gone.
+    /// Returns the scan limits of a version; `None` when it no longer exists.
     fn part(&self, (lineage, at): Version) -> Option<Part> {
         let catalog = &self.core.catalog;
         let line = catalog.lineages.get(&lineage)?;
@@ -128,7 +131,8 @@ impl Pool {
         Some(Part { root, after: after.unwrap_or_default(), bound: line.origin_epoch, small })
     }
 
-    /// Looks at the leaf that maps `block`, or passes over the largest aligned subtree there of which nothing is counted.
+    /// Counts the leaf that maps `block`, or skips the largest aligned subtree there in which no
+    /// block counts.
     fn look_into(&mut self, part: &Part, block: u64, spans: &mut Spans) -> Result<Looked, Miss> {
         let mut looked = Looked { stop: block, nodes: 0, special: 0 };
         let mut new = Side { addr: part.root.addr, crc: part.root.crc, height: part.root.height };
@@ -147,7 +151,7 @@ impl Pool {
             }
             let level = new.height - 1;
             let leaf = self.node(new, block)?;
-            // a node is entered at its first block
+            // a node is counted at its first block
             looked.nodes += u64::from(block.is_multiple_of(span));
             if level == 0 {
                 let old = if old.addr.is_some() { Some(self.node(old, block)?) } else { None };
@@ -162,7 +166,8 @@ impl Pool {
         Ok(looked)
     }
 
-    /// Counts the blocks of a leaf from `block` on that are not those of the later version's; gives those that are on special devices.
+    /// Counts the blocks of a leaf from `block` on that the next version does not share; returns
+    /// the number of those on special devices.
     fn count(&self, part: &Part, block: u64, leaf: u32, after: Option<u32>, spans: &mut Spans) -> u64 {
         let entries = |leaf: u32| &self.core.nodes.get(leaf).node.entries;
         let mut special = 0;
@@ -178,31 +183,31 @@ impl Pool {
         special
     }
 
-    /// Was something at this address born after `bound`?
+    /// Returns whether the block or node at this address was born after `bound`.
     fn is_own(&self, addr: Addr, bound: Epoch) -> bool {
         addr.is_some() && self.core.space.chunks.get(addr.chunk()).is_some_and(|chunk| chunk.epoch > bound)
     }
 
-    /// The node at the top of a side, in memory.
+    /// Returns the node at the top of a side, which must be in memory.
     fn node(&mut self, side: Side, block: u64) -> Result<u32, Miss> {
         let level = side.height - 1;
         let miss = Miss { addr: side.addr.settled(), crc: side.crc, level, index: node_index(block, level) };
         let at = self.core.nodes.find(side.addr).ok_or(miss)?;
         if level > 0 {
-            // leaves are looked at once, and are left to guests
+            // leaves are read once, so the cache keeps the leaves of guests instead
             self.core.nodes.touch(at);
         }
         Ok(at)
     }
 
-    /// One step down.
+    /// Returns the child on the path to `block`.
     fn child(&mut self, side: Side, block: u64) -> Result<Side, Miss> {
         let (at, slot) = (self.node(side, block)?, slot_in(block, side.height - 1));
         let node = &self.core.nodes.get(at).node;
         Ok(Side { addr: node.entries[slot], crc: node.crcs[slot], height: side.height - 1 })
     }
 
-    /// Tells who asked.
+    /// Replies to the command.
     pub(crate) fn deliver_census(&mut self, owner: Owner, work: CensusWork, error: Option<DiskError>) {
         let Owner::Command(tag) = owner else { return };
         let reply = match error {
@@ -230,22 +235,22 @@ impl Pool {
     }
 }
 
-/// What was seen of a leaf, or of a subtree that was passed over.
+/// The result of scanning a leaf or skipping a subtree.
 struct Looked {
-    /// Where to go on.
+    /// The block after it.
     stop: u64,
-    /// Nodes on the way to it that were seen for the first time.
+    /// Nodes on the path that were counted for the first time.
     nodes: u64,
-    /// Blocks on special devices that were counted.
+    /// Counted blocks on special devices.
     special: u64,
 }
 
-/// A subtree on the way down.
+/// A subtree on the path to a block.
 #[derive(Clone, Copy)]
 struct Side {
     addr: Addr,
     crc: u32,
-    /// Levels of it.
+    /// Number of levels.
     height: u8,
 }
 

@@ -1,4 +1,5 @@
-//! Discards and zeroing: whole blocks are unmapped, ragged edges of a zeroing are written as zeroes.
+//! Discards and zeroing: whole blocks are unmapped, partial blocks at the edges of a zeroing are
+//! overwritten with zeroes.
 
 use millpond_block::{ByteRange, DiskError, Op as RequestOp, Payload, Request};
 use millpond_format::{BlockNo, Item, VolumeId};
@@ -7,11 +8,12 @@ use super::op::{BarrierKind, ClearWork, Op, Owner, Work};
 use super::state::Pool;
 use crate::Planted;
 
-/// Leaves (2 MiB each) that one step of a clear changes, so that a clear of any size never holds the others up.
+/// Leaves (2 MiB each) that one step of a clear changes, so that a clear of any size does not delay
+/// other requests.
 const LEAVES_PER_STEP: usize = 16;
 
 impl Pool {
-    /// Starts a discard (`zero` false: ragged edges are left alone) or a zeroing.
+    /// Starts a discard (`zero` false: partial blocks stay as they are) or a zeroing.
     pub(crate) fn start_clear(&mut self, owner: Owner, volume: VolumeId, range: ByteRange, zero: bool, durable: bool) {
         let end = range.offset + range.length;
         let (whole, stop) = (range.offset.div_ceil(4096), end / 4096);
@@ -43,14 +45,14 @@ impl Pool {
         self.release(parent);
     }
 
-    /// Counts a child in.
+    /// Adds a child to an operation.
     fn adopt(&mut self, parent: u32) {
         if let Some(op) = self.ops.get_mut(parent) {
             op.pending += 1;
         }
     }
 
-    /// Goes on with a clear: one step, then the next turn.
+    /// Executes one step of a clear; the next follows in the next turn.
     pub(crate) fn try_clear(&mut self, id: u32) {
         if self.refuses_write(id) {
             return self.fail_op(id, DiskError::NoSpace);
@@ -58,7 +60,8 @@ impl Pool {
         let Some(Op { work: Work::Clear(work), owner, .. }) = self.ops.get(id) else { return };
         let (volume, mut next, end) = (work.volume, work.next, work.end);
         if matches!(owner, Owner::Nobody) {
-            // a rollback may have brought a larger size back while the end that a shrink cut off was being discarded
+            // a rollback may have restored a larger size while the end that a shrink cut off was
+            // being discarded
             next = next.max(self.core.catalog.volumes.get(&volume).map_or(0, |v| v.size / 4096));
         }
         let Some(lineage) = self.core.lineage_of(volume) else { return self.fail_op(id, DiskError::Io) };
@@ -88,8 +91,9 @@ impl Pool {
             }
             self.ready.push_back(id);
         } else {
-            // what is a hole already may be one by a record in flight: the answer may not come before that one is written (I2), and
-            // one that promises durability covers what was acknowledged before it, as every other does
+            // a block that is a hole already may be one by a record in flight: the answer may not
+            // come before that record is written (I2); and an answer that promises durability
+            // covers everything acknowledged before it, as every other does
             let after = self.last_record.max(self.log.completed);
             if let Some(op) = self.ops.get_mut(id) {
                 op.lsn = op.lsn.max(after);

@@ -1,6 +1,8 @@
-//! The stored form of a compressed block: two bytes with the length of what follows, LZ4 or Zstandard, and zeros up to a unit.
+//! The stored form of a compressed block: two bytes with the compressed length, LZ4 or Zstandard
+//! data, and zeroes up to a unit.
 //!
-//! Contexts of both libraries are made once: for a block of 4 KiB making one takes longer than coding it.
+//! Contexts of both libraries are created once: for a block of 4 KiB creating one takes longer than
+//! coding.
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 use millpond_format::{BLOCK, Coding};
@@ -10,19 +12,20 @@ use crate::Compression;
 
 /// Bytes of a unit.
 const UNIT: usize = 512;
-/// Bytes before the compressed ones: their number.
+/// Bytes of the length field.
 const HEAD: usize = 2;
-/// A block that takes more than this compressed is stored as it is: no unit would be saved.
+/// Most bytes of a compressed block in its stored form; a longer one would save no unit, so the
+/// block is stored raw.
 const MOST: usize = BLOCK - UNIT;
-/// The level of Zstandard, its fastest one of those above 0.
+/// The level of Zstandard: the fastest above 0.
 const LEVEL: i32 = 1;
 
-/// The contexts.
+/// Compression and decompression contexts.
 pub(crate) struct Codec {
     table: CompressTable,
     packer: Option<Compressor<'static>>,
     unpacker: Option<Decompressor<'static>>,
-    /// The last block that was compressed, in its stored form.
+    /// The stored form of the block that was compressed last.
     stored: Vec<u8>,
 }
 
@@ -32,8 +35,8 @@ impl Codec {
         Codec { table: CompressTable::small(), packer: None, unpacker: None, stored: vec![0; HEAD + most] }
     }
 
-    /// The stored form of a block and how it is coded. None when the block is to be stored as it is, since it is not to be compressed or no unit
-    /// would be saved.
+    /// Returns the stored form of a block and its coding; `None` if the block is to be stored raw,
+    /// because compression is off or saves no unit.
     pub(crate) fn compress(&mut self, plain: &[u8], compression: Compression) -> Option<(&[u8], Coding)> {
         let out = self.stored.get_mut(HEAD..)?;
         let (packed, coding) = match compression {
@@ -56,7 +59,8 @@ impl Codec {
         Some((stored, coding))
     }
 
-    /// Fills `out` with a block from its stored form. None when that is damaged, or no compressed one.
+    /// Decodes the stored form of a compressed block into `out`; `None` when it is damaged or
+    /// `coding` is raw.
     pub(crate) fn decompress(&mut self, stored: &[u8], coding: Coding, out: &mut [u8]) -> Option<()> {
         let length = usize::from(u16::from_le_bytes(*stored.first_chunk::<HEAD>()?));
         let packed = stored.get(HEAD..HEAD + length)?;

@@ -10,13 +10,15 @@ use crate::log::LONG;
 use crate::task::Purse;
 use crate::{Command, CommandError, Planted, PoolState, Reply};
 
-/// Largest volume in bytes: 2^54 blocks would be the format's bound; this is as far as it was tried.
+/// Largest volume in bytes. The format's bound is 2^54 blocks; larger volumes than this were never
+/// tested.
 const MAX_VOLUME_BYTES: u64 = 1 << 56;
-/// Turns after which commands that wait for room are told that there is none.
+/// Turns after which commands that wait for room fail with `NoSpace`.
 const STARVED_TURNS: u32 = 20_000;
-/// Milliseconds between checkpoints that are to make room for commands when nothing else does.
+/// Milliseconds between checkpoints that are written to make room for commands when nothing else
+/// does.
 const CHECKPOINT_MILLIS: u64 = 200;
-/// Volumes of one group snapshot.
+/// Most volumes of one group snapshot.
 const MAX_GROUP: usize = 256;
 /// Names in a message.
 const NAMES_SHOWN: usize = 4;
@@ -26,7 +28,7 @@ const MAX_DESCRIPTION: usize = 1024;
 /// Checks a pool's, volume's or snapshot's name: 1 to 255 characters of `A-Z a-z 0-9 . _ : -`, the first a letter, digit or `_`.
 ///
 /// # Errors
-/// One line that says what is wrong.
+/// `Invalid` with the reason.
 pub fn check_name(name: &str) -> Result<(), CommandError> {
     let invalid = |why: &str| Err(CommandError::Invalid(format!("'{name}' is not a name: {why}")));
     if name.is_empty() || name.len() > 255 {
@@ -59,7 +61,7 @@ impl Pool {
             let error = CommandError::Invalid("that many names do not fit into a segment of this pool; take fewer at a time".into());
             return self.replies.push_back((tag, Err(error)));
         }
-        // what needs no room in the log, above all what makes room, waits for none
+        // commands that need no room in the log wait for none, above all those that free space
         let unlogged = matches!(
             command,
             Command::AddDevices { .. }
@@ -71,7 +73,7 @@ impl Pool {
                 | Command::Lost { .. }
                 | Command::Census
         );
-        // these need none either, but do not overtake others
+        // these need no room either, but do not overtake other commands
         let bare = matches!(command, Command::Close | Command::Checkpoint) && self.parked_commands.is_empty();
         let unlogged = unlogged || bare;
         if self.state == PoolState::Opening || (!unlogged && !self.record_room(pages) && !self.records_starve()) {
@@ -131,7 +133,8 @@ impl Pool {
                     if self.log_records(tag, records, reply)
                         && let Some(volume) = begun
                     {
-                        // the snapshot may be of the time when a shrink's discard was on its way
+                        // the snapshot may be from the time when the discard after a shrink was in
+                        // progress
                         self.trim_beyond(volume);
                     }
                 }
@@ -140,7 +143,7 @@ impl Pool {
         }
     }
 
-    /// A command for a pool that is never written to: questions are answered.
+    /// Handles a command of a read-only pool: only queries and the close are possible.
     fn command_unwritten(&mut self, tag: Tag, command: Command) {
         match command {
             Command::Close => {
@@ -157,25 +160,27 @@ impl Pool {
         }
     }
 
-    /// Is there room for records of so many pages without taking what the next checkpoint needs?
+    /// Returns whether records of `pages` pages fit without the segments that the next checkpoint
+    /// needs.
     pub(crate) fn record_room(&self, pages: usize) -> bool {
         let left = self.log.streams[LONG].left() as usize;
         let segments = pages / self.smallest_segment() as usize;
         self.checkpoint_is_safe() && (left > pages || self.room_beyond(Purse::Record, segments))
     }
 
-    /// What makes new versions is refused when the pool is full; what gives space back is not.
+    /// Checks that the pool is not full, for commands that create versions; commands that release
+    /// space skip this.
     fn check_growth(&self) -> Result<(), CommandError> {
         let space = &self.core.space;
         if space.live_units() > space.usable_units() { Err(CommandError::NoSpace) } else { Ok(()) }
     }
 
-    /// Did those who have records to log wait for room so long that none will come?
+    /// Returns whether records have waited for room so long that none will come.
     pub(crate) fn records_starve(&self) -> bool {
         self.starved_commands >= STARVED_TURNS
     }
 
-    /// Tries the commands and clears again that waited for room; when none comes for long, they are told.
+    /// Retries the commands and clears that wait for room; fails them when none has come for long.
     pub(crate) fn retry_commands(&mut self) {
         if !self.records_wait() || self.state == PoolState::Opening {
             self.starved_commands = 0;
@@ -183,8 +188,9 @@ impl Pool {
         }
         self.starved_commands += 1;
         if !self.record_room(1) && self.cleaner.idle() && self.now.0 >= self.last_checkpoint.0 + CHECKPOINT_MILLIS {
-            // I9: until a checkpoint has what changed, room is kept for that, of which the cleaner may need some; and objects leave sparse
-            // segments with a checkpoint alone
+            // I9: until a checkpoint has written the changes so far, space is reserved for them,
+            // which the cleaner may need; and only a checkpoint moves objects out of sparse
+            // segments
             self.checkpointer.forced |= !self.checkpointer.running();
         }
         if self.record_room(1) || self.records_starve() {
@@ -215,8 +221,8 @@ impl Pool {
         true
     }
 
-    /// Discards what is mapped beyond a volume's end: after a shrink, and where a head begins that may be of the time of one: after an
-    /// import, a rollback, a clone.
+    /// Discards blocks mapped beyond a volume's end: after a shrink, and where a head may be from
+    /// the time of a shrink: after an import, a rollback, a clone.
     pub(crate) fn trim_beyond(&mut self, volume: VolumeId) {
         let Some(size) = self.core.catalog.volumes.get(&volume).map(|v| v.size) else { return };
         let work = Work::Clear(ClearWork { volume, next: size / 4096, end: MAX_VOLUME_BYTES / 4096 });
@@ -226,7 +232,7 @@ impl Pool {
         self.ready.push_back(id);
     }
 
-    /// Goes on with resizes whose volume's end is discarded by now.
+    /// Continues resizes whose volume's old end has been discarded.
     pub(crate) fn retry_resizes(&mut self) {
         self.trimming.retain(|_, op| self.ops.get(*op).is_some_and(|op| matches!(op.work, Work::Clear(_))));
         for (tag, volume, size) in std::mem::take(&mut self.resizes) {
@@ -251,11 +257,11 @@ impl Pool {
             return self.replies.push_back((tag, Err(error)));
         }
         if self.untrimmed.contains_key(&volume) && !self.trimming.contains_key(&volume) {
-            // once more
+            // try again
             self.trim_beyond(volume);
         }
         if self.trimming.contains_key(&volume) {
-            // what an earlier shrink cut off must not come back
+            // data that an earlier shrink cut off must not reappear
             return self.resizes.push((tag, volume, size));
         }
         if !self.record_room(1) && !self.records_starve() {
@@ -263,7 +269,7 @@ impl Pool {
         }
         let old = self.core.catalog.volumes.get(&volume).map_or(0, |v| v.size);
         if self.log_records(tag, vec![Record::Resize { volume, size }], Reply::Done) && size < old {
-            // what lies beyond is unreachable at once; its space returns in steps
+            // blocks beyond the end are unreachable at once; their space is released in steps
             self.trim_beyond(volume);
         }
     }
@@ -275,8 +281,8 @@ impl Pool {
         Ok(())
     }
 
-    /// What a volume's guests have under way is answered when it is durable: who reads that the mode is strict may rely on every answer
-    /// after.
+    /// Makes a volume's writes and clears in progress wait for durability: whoever sees that the
+    /// new mode is strict may rely on every later completion.
     fn tighten(&mut self, volume: VolumeId) {
         if self.planted(Planted::LoosenUnderWay) {
             return;
@@ -293,7 +299,8 @@ impl Pool {
                 parents.push(parent);
             }
         }
-        // a part that found nothing to do waits for the record that made it so to complete, and its guest for that to be durable
+        // a part that found nothing to do waits for the record that made it so to complete; its
+        // parent waits for that to be durable
         for parent in parents {
             self.ops.get_mut(parent).into_iter().for_each(|op| op.durable = true);
         }
@@ -323,7 +330,7 @@ impl Pool {
         }
     }
 
-    /// Promotes a clone when the next checkpoint has room for the pages of snapshots that change with it.
+    /// Promotes a clone once the next checkpoint has room for the pages of snapshots that change.
     fn promote(&mut self, tag: Tag, volume: VolumeId) {
         let promotion = match self.plan_promotion(volume) {
             Ok(promotion) => promotion,
@@ -342,14 +349,14 @@ impl Pool {
         }
     }
 
-    /// Bytes of the pages of snapshots that these are in.
+    /// Returns the bytes of the pages that hold these snapshots.
     fn bytes_to_store(&self, snapshots: impl Iterator<Item = SnapshotId>) -> usize {
         let stored = snapshots.filter_map(|id| self.core.catalog.snapshots.page_at(id)).map(|at| ((at.segment, at.offset), at.bytes()));
         let pages: std::collections::BTreeMap<_, u32> = stored.collect();
         pages.values().map(|bytes| *bytes as usize + ObjectRef::STEP).sum()
     }
 
-    /// Snapshots that a promotion would move.
+    /// Returns the snapshots that a promotion would move, after checking that it is possible.
     fn plan_promotion(&self, volume: VolumeId) -> Result<Promotion, CommandError> {
         self.known_volume(volume)?;
         let catalog = &self.core.catalog;
@@ -376,7 +383,7 @@ impl Pool {
         Ok(promotion)
     }
 
-    /// Checks a command and turns it into records and the reply that they earn.
+    /// Checks a command and turns it into records and the reply for success.
     fn records(&mut self, command: Command) -> Result<(Vec<Record>, Reply), CommandError> {
         let created = self.now.0;
         let catalog = &self.core.catalog;
@@ -511,7 +518,7 @@ impl Pool {
         }
     }
 
-    /// Starts the next step of a walk that frees a destroyed version, when none is on its way.
+    /// Starts the next step of a walk that frees a destroyed version, unless one is in progress.
     pub(crate) fn start_walk_step(&mut self) {
         if self.walking {
             return;
@@ -522,7 +529,7 @@ impl Pool {
         self.try_walk(op);
     }
 
-    /// One step of a walk: planned, logged, done.
+    /// Plans, logs and applies one step of a walk.
     pub(crate) fn try_walk(&mut self, op: u32) {
         let Some(Op { work: Work::Walk { id }, .. }) = self.ops.get(op) else { return };
         let id = *id;
@@ -541,7 +548,8 @@ impl Pool {
     }
 }
 
-/// Pages that a command's records take at most, with the headers of their batches; the first record of those that come in several.
+/// Returns the most pages that a command's records take, with the headers of their batches; for
+/// commands with several records those of the first.
 fn pages_of(command: &Command) -> usize {
     let bytes: usize = match command {
         Command::Snapshot { targets, description, .. } => {

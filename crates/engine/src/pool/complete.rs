@@ -1,4 +1,4 @@
-//! Endings: what completes when its batches, children and flushes are done.
+//! Completion: when an operation's batches, children and flushes are done, it ends here.
 
 use millpond_block::{Completion, Data, DiskError};
 use millpond_device::DeviceError;
@@ -9,7 +9,7 @@ use super::state::{Context, Pool};
 use crate::{CommandError, Planted};
 
 impl Pool {
-    /// Lets one hold of an operation go; with the last it ends.
+    /// Releases one of the references counted in `pending`; the operation ends with the last.
     pub(crate) fn release(&mut self, id: u32) {
         let Some(op) = self.ops.get_mut(id) else { return };
         op.pending -= 1;
@@ -40,7 +40,8 @@ impl Pool {
         self.finish(id);
     }
 
-    /// An operation fails: its starter's hold is let go, whatever is in flight for it is waited for.
+    /// Fails an operation: releases its starter's reference, and waits for everything in flight for
+    /// it.
     pub(crate) fn fail_op(&mut self, id: u32, error: DiskError) {
         if let Some(op) = self.ops.get_mut(id) {
             op.error.get_or_insert(error);
@@ -113,7 +114,7 @@ impl Pool {
         }
     }
 
-    /// A batch came to an end on its device.
+    /// Handles the end of a batch write.
     pub(crate) fn batch_done(&mut self, lsn: Lsn, result: Result<(), DeviceError>) {
         if let Err(error) = result {
             return self.fault(format!("a write to the log failed ({error})"));
@@ -141,8 +142,9 @@ impl Pool {
         }
     }
 
-    /// Starts the shared flush when someone waits for it and none is running (group commit: those who come while it runs share the next).
-    /// There is never more than one: of two at a time, one may fail and take with it what the other says is stable.
+    /// Starts the shared flush when an operation or task waits for one and none is running (group
+    /// commit: requests that arrive while it runs share the next). Never starts two at a time: one
+    /// could fail, and data that the other reports as stable would be lost with it.
     pub(crate) fn start_flush(&mut self) {
         if self.flusher.running.is_some() || !self.flusher.wanted() {
             return;
@@ -161,7 +163,8 @@ impl Pool {
         }
     }
 
-    /// The shared flush ended. A failed one says nothing about what is on the media: the pool stops.
+    /// Handles the end of the shared flush. After a failed flush it is unknown what is on the
+    /// media, so the pool stops.
     pub(crate) fn flush_done(&mut self, target: Lsn, result: Result<(), DeviceError>) {
         let wants = self.flusher.running.take().unwrap_or_default();
         if let Err(error) = result {
@@ -181,14 +184,16 @@ impl Pool {
         }
     }
 
-    /// The labels say which devices count: what was flushed to them meanwhile is durable.
+    /// Reports data as durable that was flushed while labels were written: they now say which
+    /// devices count.
     pub(crate) fn release_held(&mut self) {
         if let Some((target, checkpoint)) = self.flusher.held.take() {
             self.flushed(target, checkpoint);
         }
     }
 
-    /// The log is durable up to `target`, and what a checkpoint waits for, too.
+    /// Marks the log as durable up to `target`, and completes the flush of a checkpoint that waits
+    /// for it.
     fn flushed(&mut self, target: Lsn, checkpoint: bool) {
         self.log.durable = self.log.durable.max(target);
         let durable = self.log.durable;

@@ -1,4 +1,4 @@
-//! Destroying snapshots: any number at once, so many per turn.
+//! Destroying snapshots: any number with one command, a limited number per turn.
 
 use millpond_block::DiskError;
 use millpond_format::{Item, ObjectRef, Record, SnapshotId};
@@ -8,14 +8,16 @@ use super::state::Pool;
 use crate::core::Catalog;
 use crate::{CommandError, Reply};
 
-/// Snapshots looked at per turn before any is destroyed.
+/// Snapshots checked per turn before any is destroyed.
 const CHECKS_PER_TURN: usize = 1024;
-/// Snapshots destroyed in a slice, all of a turn's in one record.
+/// Snapshots destroyed per slice; those of a turn are in one record.
 const DESTROYS_PER_SLICE: usize = 4;
-/// Commands of so many snapshots at most are one record: some 150 microseconds, once. Of longer ones guests would feel each record.
+/// Most snapshots of a command that are destroyed in one record: some 150 microseconds, once.
+/// Guests would notice every record of a longer command.
 const DESTROYS_TOGETHER: usize = 32;
 
-/// A command that destroys snapshots. When one of them cannot go, none does, unless that comes about while others go already.
+/// A command that destroys snapshots. If one of them cannot be destroyed none is, unless the reason
+/// arises after the first ones are gone.
 #[derive(Debug)]
 pub(crate) struct Destroying {
     op: u32,
@@ -25,14 +27,14 @@ pub(crate) struct Destroying {
 }
 
 impl Pool {
-    /// Starts to destroy snapshots; a few go at once.
+    /// Starts a command that destroys snapshots; the first ones are destroyed at once.
     pub(crate) fn start_destroy(&mut self, tag: millpond_block::Tag, snapshots: Vec<SnapshotId>) {
         let op = self.new_op(Owner::Command(tag), Work::Command(Ok(Reply::Done)), true);
         self.destroying.push_back(Destroying { op, snapshots, checked: 0, done: 0 });
         self.step_destroys();
     }
 
-    /// Goes on with destroying snapshots. False when none are, or there is no room for the record of it.
+    /// Continues destroying snapshots. Returns false when no command waits, or the log has no room.
     pub(crate) fn step_destroys(&mut self) -> bool {
         if !self.record_room(2) && !self.records_starve() {
             return false;
@@ -54,7 +56,7 @@ impl Pool {
                 return self.postpone_destroy(work);
             }
             let next = work.snapshots.iter().skip(work.done).take(count).copied();
-            // what was named twice, or went meanwhile, is gone as wanted
+            // a snapshot that was named twice, or destroyed meanwhile, is gone as wanted
             let known: Vec<SnapshotId> = next.filter(|id| self.known_snapshot(*id).is_ok()).collect();
             if let Err(error) = known.iter().try_for_each(|id| self.check_destroyable(*id)) {
                 self.refuse(work.op, error);
@@ -81,7 +83,8 @@ impl Pool {
         true
     }
 
-    /// Goes on with destroying the snapshots of removed volumes. False when there are none, or there is no room for the record of it.
+    /// Continues destroying the snapshots of removed volumes. Returns false when there are none, or
+    /// the log has no room.
     pub(super) fn step_removed(&mut self) -> bool {
         if self.core.catalog.removed.is_empty() || self.closing.is_some() || !self.record_room(2) {
             return false;
@@ -108,8 +111,9 @@ impl Pool {
         logged
     }
 
-    /// The next checkpoint has no room for what a destroy would add to it. It waits for what checkpoints and the cleaner give back, and is refused
-    /// when nothing comes: what is recorded has to be in the next checkpoint, and a pool whose checkpoint does not fit makes no room ever after.
+    /// Postpones a destroy whose changes do not fit into the next checkpoint until checkpoints and
+    /// the cleaner have freed space; fails it when none comes. Recorded changes must be in the next
+    /// checkpoint, and a pool whose checkpoint does not fit can never free space again.
     fn postpone_destroy(&mut self, work: Destroying) -> bool {
         if self.records_starve() {
             self.fail_op(work.op, DiskError::NoSpace);
@@ -120,13 +124,15 @@ impl Pool {
         false
     }
 
-    /// A checkpoint gives back what rests.
+    /// Requests a checkpoint, which frees the segments that wait for one.
     pub(super) fn ask_for_room(&mut self) {
         self.checkpointer.forced |= self.log.since_checkpoint > 0 && !self.checkpointer.running();
     }
 
-    /// How many of them can be destroyed before the next checkpoint, and the bytes that it has to write anew for that: the directories of their
-    /// deadlists, twice those after them, which are split, and the pages that name both. Pieces stay where they are.
+    /// Returns how many of these snapshots can be destroyed before the next checkpoint, and the
+    /// bytes that it must rewrite for that: the directories of their deadlists, twice those of the
+    /// following deadlists, which are split, and the pages that name both. Pieces are not
+    /// rewritten.
     fn affordable<'a>(&self, snapshots: impl Iterator<Item = &'a SnapshotId>) -> (usize, usize) {
         let catalog = &self.core.catalog;
         let room = self.room_for_lists();
@@ -170,7 +176,7 @@ impl Pool {
         self.release(op);
     }
 
-    /// The pool stops: who waits is told.
+    /// Fails waiting destroys when the pool stops.
     pub(crate) fn abandon_destroys(&mut self) {
         for work in std::mem::take(&mut self.destroying) {
             self.fail_op(work.op, DiskError::Io);

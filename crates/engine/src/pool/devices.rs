@@ -1,4 +1,4 @@
-//! Commands about devices: more of them, and others in their place.
+//! Commands about devices: adding, replacing and removing them.
 
 use millpond_block::Tag;
 use millpond_device::DeviceGeometry;
@@ -14,7 +14,7 @@ fn refuse<T>(why: String) -> Result<T, CommandError> {
 }
 
 impl Pool {
-    /// Carries a command about devices out; its reply comes when the labels say so.
+    /// Executes a command about devices; its reply is sent when the labels contain the change.
     pub(crate) fn change_devices(&mut self, tag: Tag, change: impl FnOnce(&mut Pool) -> Result<(), CommandError>) {
         match change(self) {
             Ok(()) => self.relabel(Some(tag)),
@@ -22,9 +22,9 @@ impl Pool {
         }
     }
 
-    /// Says whether devices could be changed so, by the checks of the real commands.
+    /// Checks whether devices could be changed as described, by the checks of the real commands.
     pub(crate) fn check_change(&self, change: &DeviceChange) -> Result<(), CommandError> {
-        // the real command puts off the work that it may
+        // the real command stops a running rejoin first
         self.check_no_change(self.evacuation.is_some() && !self.is_rejoining())?;
         match change {
             DeviceChange::Add { groups, devices } => self.plan_groups(groups, devices).map(drop),
@@ -33,7 +33,8 @@ impl Pool {
         }
     }
 
-    /// One change at a time: a removal has planned the shape that it leaves behind, and labels say one shape until they are durable.
+    /// Checks that no other change is in progress: a removal has planned the shape that it leaves,
+    /// and labels have one shape until they are durable.
     pub(crate) fn check_unchanging(&self) -> Result<(), CommandError> {
         self.check_no_change(self.evacuation.is_some())
     }
@@ -50,7 +51,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Adds groups of new devices. Their space is used when every label says that they are there.
+    /// Adds groups of new devices. Their space is used once every label lists them.
     pub(crate) fn add_groups(&mut self, specs: &[GroupSpec], devices: &[NewDevice]) -> Result<(), CommandError> {
         self.put_off_rejoin();
         self.check_unchanging()?;
@@ -65,7 +66,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The shape with groups of new devices.
+    /// Returns the shape with groups of new devices.
     fn plan_groups(&self, specs: &[GroupSpec], devices: &[DeviceGeometry]) -> Result<Shape, CommandError> {
         let mut shape = self.config.shape.clone();
         shape.generation += 1;
@@ -82,7 +83,7 @@ impl Pool {
         Ok(shape)
     }
 
-    /// Can a device take the place of a member that holds something?
+    /// Checks whether a device can replace a member that holds data.
     fn check_replacement(&self, member: u16, device: &DeviceGeometry) -> Result<(), CommandError> {
         let extent_bytes = self.config.shape.extent_bytes;
         let known = self.config.shape.members.get(usize::from(member)).filter(|m| m.state != MemberState::Gone);
@@ -97,7 +98,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Extents of a device of the cache, or of a spare.
+    /// Returns the number of extents of a cache device or a spare.
     fn aside_extents(&self, device: &DeviceGeometry) -> Result<u32, CommandError> {
         let extents = u32::try_from(extent_space(device.size) / self.config.shape.extent_bytes).unwrap_or(u32::MAX);
         if extents == 0 {
@@ -106,7 +107,8 @@ impl Pool {
         Ok(extents)
     }
 
-    /// Puts a device in the place of a member: what the member holds, or should hold, is copied to it.
+    /// Replaces a member's device: the data that the member holds, or should hold, is copied to the
+    /// new one.
     pub(crate) fn replace(&mut self, member: u16, device: NewDevice) -> Result<(), CommandError> {
         self.put_off_rejoin();
         self.check_unchanging()?;
@@ -125,7 +127,8 @@ impl Pool {
             self.fill(member, true);
         } else {
             self.stop_filling(member, false);
-            // INV-SPARE-1: nobody waits for the device that is replaced, and nothing that it answers counts for the new one
+            // INV-SPARE-1: no operation waits for the device that is replaced, and none of its
+            // answers counts for the new one
             self.io.position_of(member).and_then(|at| u16::try_from(at).ok()).into_iter().for_each(|at| self.io.abandon(at));
             let Some(known) = self.config.shape.members.get_mut(at) else { return Ok(()) };
             (known.device, known.state) = (id, MemberState::Filling);
@@ -140,7 +143,7 @@ impl Pool {
         Ok(())
     }
 
-    /// A device of the cache or a spare leaves: there is nothing to move.
+    /// Removes a cache device or a spare, which has no data to move.
     pub(crate) fn remove_aside(&mut self, member: u16) -> Result<(), CommandError> {
         self.put_off_rejoin();
         self.check_unchanging()?;
@@ -152,7 +155,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Another device in the place of one of the cache, which begins empty, or of a spare.
+    /// Replaces a cache device, which begins empty, or a spare.
     fn replace_aside(&mut self, member: u16, device: NewDevice) -> Result<(), CommandError> {
         let at = usize::from(member);
         let extents = self.aside_extents(&device.geometry)?;

@@ -1,7 +1,9 @@
-//! Differences between two states: both trees side by side, equal addresses passed over (never by birth alone: holes have none).
+//! Differences between two versions: compares both trees and skips equal addresses (births are not
+//! enough: holes have none).
 //!
-//! What a disk holds is its difference from nothing. A comparison is an operation that goes on turn by turn and looks its roots up anew
-//! each time: a head may be written meanwhile, and what is said of a block is what was true when it was looked at.
+//! The data of a disk is its difference from an empty one. A comparison is an operation that
+//! continues turn by turn and looks up its roots anew each time: a head may be written meanwhile,
+//! and the result for a block is its state when it was compared.
 
 use std::collections::BTreeMap;
 
@@ -15,26 +17,26 @@ use crate::space::Shelf;
 use crate::tree::{Miss, capacity, node_index, slot_in};
 use crate::{CommandError, DiffExtent, ExtentPlace, PoolState, Reply, SegmentPlace};
 
-/// Subtrees compared per turn, by all comparisons together: some 50 microseconds.
+/// Subtrees compared per turn, over all comparisons: some 50 microseconds.
 pub(crate) const STEPS_PER_TURN: usize = 32;
-/// Subtrees compared for one query, 8 GiB of leaves: the answer says how far it came.
+/// Most subtrees compared for one query, 8 GiB of leaves: the answer contains how far it got.
 const STEPS_PER_QUERY: usize = 4096;
 
-/// A comparison on its way.
+/// A comparison in progress.
 #[derive(Debug)]
 pub(crate) struct Comparison {
-    /// `None` is the empty disk.
+    /// The older version; `None` is the empty disk.
     older: Option<Target>,
     newer: Target,
-    /// Blocks to be looked at.
+    /// The next block to compare.
     next: u64,
     end: u64,
-    /// Steps after which what was found will do.
+    /// Steps after which the comparison ends with the runs found so far.
     steps: usize,
     found: Found,
 }
 
-/// What was found so far, in the asker's form.
+/// The results so far, in the form that the caller asked for.
 #[derive(Debug)]
 enum Found {
     Extents(Vec<DiffExtent>),
@@ -43,13 +45,13 @@ enum Found {
         runs: Vec<Run>,
         most: usize,
     },
-    /// Units by segment and, where they are spread over several, by member.
+    /// Units by segment and, for segments that spread over several members, by member.
     Places(BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>),
-    /// What is nowhere.
+    /// Ranges whose segments do not exist any more.
     Lost(Vec<ByteRange>),
 }
 
-/// How blocks compare.
+/// The difference of a block or range.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Change {
     Same,
@@ -57,7 +59,7 @@ enum Change {
     Gone,
 }
 
-/// One side of a comparison on its way down.
+/// A subtree of one version on the path to a block.
 #[derive(Clone, Copy)]
 struct Side {
     addr: Addr,
@@ -66,7 +68,7 @@ struct Side {
 }
 
 impl Pool {
-    /// Starts to compare; the answer comes by `pop_diff`.
+    /// Starts a comparison; the result is returned by `pop_diff`.
     pub(crate) fn start_diff(&mut self, tag: Tag, older: Option<Target>, newer: Target) {
         let size = self.geometry(newer).map(|(geometry, _)| geometry.size);
         let known = older.is_none_or(|target| self.geometry(target).is_some());
@@ -78,7 +80,7 @@ impl Pool {
         self.start_comparison(Owner::Command(tag), work);
     }
 
-    /// Starts to answer a guest's query; the answer comes by `pop_answer`.
+    /// Starts a guest's query; the answer is returned by `pop_answer`.
     pub(crate) fn start_query(&mut self, target: Target, tag: Tag, query: Query) {
         self.last_activity = self.now;
         if let Err(error) = self.admit_query(target, &query) {
@@ -108,7 +110,8 @@ impl Pool {
         }
     }
 
-    /// Starts to find out which segments hold the data of a volume or snapshot; the answer comes by `pop_reply`.
+    /// Starts to find the segments that hold the data of a volume or snapshot; the reply is
+    /// returned by `pop_reply`.
     pub(crate) fn start_places(&mut self, tag: Tag, target: Target) {
         let Some(size) = self.geometry(target).map(|(geometry, _)| geometry.size) else {
             return self.replies.push_back((tag, Err(CommandError::NotFound("the volume or snapshot".into()))));
@@ -118,7 +121,8 @@ impl Pool {
         self.start_comparison(Owner::Command(tag), work);
     }
 
-    /// Starts to find out what of a volume or snapshot is lost; the answer comes by `pop_reply`.
+    /// Starts to find the lost ranges of a volume or snapshot; the reply is returned by
+    /// `pop_reply`.
     pub(crate) fn start_lost(&mut self, tag: Tag, target: Target) {
         let Some(size) = self.geometry(target).map(|(geometry, _)| geometry.size) else {
             return self.replies.push_back((tag, Err(CommandError::NotFound("the volume or snapshot".into()))));
@@ -128,7 +132,7 @@ impl Pool {
         self.start_comparison(Owner::Command(tag), work);
     }
 
-    /// Counts a block where it is: of a stripe, on the member on which it begins.
+    /// Counts a block at its segment; in a striped segment also on the member where it begins.
     fn count_place(&self, block: Addr, places: &mut BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>) {
         let space = &self.core.space;
         let Some((segment, unit)) = Some(block).filter(|block| block.is_some()).and_then(|block| space.locate(block)) else { return };
@@ -164,7 +168,7 @@ impl Pool {
         self.ready.push_back(id);
     }
 
-    /// Goes on with a comparison, within what is left of this turn's steps.
+    /// Continues a comparison within the remaining steps of this turn.
     pub(crate) fn try_compare(&mut self, id: u32) {
         let Some(Op { work: Work::Compare(work), .. }) = self.ops.get(id) else { return };
         let root = |target: Target| self.geometry(target).and_then(|_| self.root_of(target));
@@ -177,7 +181,7 @@ impl Pool {
                 return self.end_comparison(id);
             }
             let (block, end) = (work.next, work.end);
-            // out of the operation while the trees are looked at
+            // taken out of the operation while the trees are read
             let mut found = std::mem::replace(&mut work.found, Found::Extents(Vec::new()));
             let stop = self.compare(older, newer, block, end, &mut found);
             let Some(Op { work: Work::Compare(work), .. }) = self.ops.get_mut(id) else { return };
@@ -193,7 +197,8 @@ impl Pool {
         self.ready.push_back(id);
     }
 
-    /// What a record in flight took away may be called gone only when the record cannot be lost any more (I10).
+    /// Ends a comparison once the last record is complete: blocks that a record in flight removed
+    /// may be reported as gone only when the record cannot be lost any more (I10).
     fn end_comparison(&mut self, id: u32) {
         let after = self.last_record;
         if let Some(op) = self.ops.get_mut(id) {
@@ -202,7 +207,7 @@ impl Pool {
         self.release(id);
     }
 
-    /// Tells who asked.
+    /// Delivers the result to its owner.
     pub(crate) fn deliver_comparison(&mut self, owner: Owner, work: Comparison, error: Option<DiskError>) {
         match (owner, work.found) {
             (Owner::Guest(tag), Found::Runs { mut runs, most, .. }) => {
@@ -226,9 +231,11 @@ impl Pool {
         }
     }
 
-    /// Compares the largest aligned subtree at `block` that is the same, or the leaves there. Gives back where to go on.
+    /// Compares the largest aligned subtree at `block` that is equal in both, or the leaves there.
+    /// Returns the next block.
     fn compare(&mut self, older: TreeRoot, newer: TreeRoot, block: u64, end: u64, found: &mut Found) -> Result<u64, Miss> {
-        // a lower tree waits until the other one came down to its level; beyond its end there is nothing
+        // a lower tree waits until the other one is at the same level; beyond its end it has only
+        // holes
         let side = |root: TreeRoot| match block < capacity(root.height) {
             true => Side { addr: root.addr, crc: root.crc, height: root.height },
             false => Side { addr: Addr::HOLE, crc: 0, height: 0 },
@@ -292,7 +299,7 @@ impl Pool {
     }
 }
 
-/// The reply to who asked about one state.
+/// Returns the reply to a query about one version.
 fn told(error: Option<DiskError>, reply: Reply) -> Result<Reply, CommandError> {
     match error {
         None => Ok(reply),
@@ -301,7 +308,7 @@ fn told(error: Option<DiskError>, reply: Reply) -> Result<Reply, CommandError> {
     }
 }
 
-/// Adds a block behind those that are there.
+/// Adds a block; blocks must be added in order.
 fn add_block(ranges: &mut Vec<ByteRange>, block: u64) {
     let offset = block * 4096;
     match ranges.last_mut() {
@@ -318,7 +325,7 @@ impl Comparison {
     fn is_done(&self) -> bool {
         let enough = match &self.found {
             Found::Extents(_) | Found::Places(_) | Found::Lost(_) => false,
-            // one more begins where the last of those wanted ends
+            // the start of one more run shows where the last wanted one ends
             Found::Runs { runs, most, .. } => runs.len() > *most || (self.steps == 0 && !runs.is_empty()),
         };
         enough || self.next >= self.end
@@ -326,7 +333,7 @@ impl Comparison {
 }
 
 impl Found {
-    /// Adds blocks behind those that are there.
+    /// Adds a range of blocks; ranges must be added in order.
     fn add(&mut self, block: u64, end: u64, change: Change) {
         let (start, stop) = (block * 4096, end * 4096);
         match self {

@@ -1,9 +1,11 @@
-//! Devices that are full: guests are refused at once, and go on when there is room.
+//! Full devices: guests' writes fail at once with ENOSPC, and work again when there is space.
 //!
-//! A batch whose write finds no room cannot be taken back: the map has what is in it, and later batches follow it (I10). It stays in flight until
-//! there is room. Its guests do not wait for that: their writes are answered ENOSPC, which says what every failed write says, that what was to
-//! be written may be there afterwards or not. Until the batch is written nothing of it is shown (I10), so who reads just that waits a while for
-//! it. New writes are refused before anything of them is in the log. What needs no write goes on; the pool is not stopped.
+//! A batch whose write finds its device full cannot be taken back: the map contains its blocks, and
+//! later batches follow it (I10). It stays in flight until there is space. Its guests do not wait:
+//! their writes fail with ENOSPC, which means, as for every failed write, that the new data may or
+//! may not be there afterwards. Until the batch is written its blocks may not be shown (I10), so
+//! reads of them wait for it for a limited time. New writes are refused before anything of them is
+//! in the log. Requests that write nothing go on; the pool is not stopped.
 
 use millpond_block::DiskError;
 
@@ -12,15 +14,16 @@ use super::state::{Context, Pool};
 use crate::PoolState;
 use crate::io::devices;
 
-/// Milliseconds between tries of writes whose device was full.
+/// Milliseconds between retries of writes whose device was full.
 pub(crate) const FULL_RETRY_MILLIS: u64 = 200;
-/// Milliseconds after which a full device is given up where the pool can do without it; where it cannot, guests are refused.
+/// Milliseconds after which a full device is given up if the pool can do without it; otherwise
+/// guests' writes are refused from then on.
 pub(crate) const FULL_PATIENCE_MILLIS: u64 = 1_000;
-/// Milliseconds that reads of what is not written wait for room.
+/// Most milliseconds that reads wait for blocks of a batch that cannot be written.
 const READS_MILLIS: u64 = 30_000;
 
 impl Pool {
-    /// Goes on with writes that found their device full.
+    /// Retries writes that found their device full, and refuses guests' writes after a while.
     pub(super) fn step_full(&mut self) {
         self.refuses = false;
         if !self.io.is_stalled() {
@@ -41,17 +44,17 @@ impl Pool {
             self.io.retry_stalled();
         }
         let Some(since) = self.io.longest_full().filter(|since| self.now.0 >= since.0 + FULL_PATIENCE_MILLIS) else { return };
-        // a checkpoint that waits holds guests up only when the log needs its room
+        // a checkpoint that waits affects guests only when the log needs the space that it frees
         self.refuses = self.io.stalled().any(|context| matches!(context, Context::Batch(_)));
         self.refuse_waiting(self.now.0 >= since.0 + READS_MILLIS);
     }
 
-    /// True when a guest's write is answered ENOSPC because a device is full.
+    /// Returns whether a guest's write fails with ENOSPC because a device is full.
     pub(super) fn refuses_write(&self, id: u32) -> bool {
         self.refuses && self.is_guests(id)
     }
 
-    /// Is an operation a guest's, or a part of one?
+    /// Returns whether an operation is a guest's, or part of one.
     fn is_guests(&self, mut id: u32) -> bool {
         while let Some(op) = self.ops.get(id) {
             match op.owner {
@@ -63,7 +66,8 @@ impl Pool {
         false
     }
 
-    /// Answers writes that wait for room, and reads of what is not written when they have waited for `long`.
+    /// Fails guests' writes that wait for space, and when `long` also reads of blocks that cannot
+    /// be written.
     fn refuse_waiting(&mut self, long: bool) {
         let waiters = self.space_waiters.iter().chain(&self.full_waiters).chain(&self.record_waiters);
         let waiting: Vec<u32> = waiters.copied().filter(|id| self.is_guests(*id)).collect();
@@ -89,7 +93,7 @@ impl Pool {
         for (lsn, id) in std::mem::take(&mut self.read_waiters) {
             let error = match self.ops.get(id).map(|op| (&op.work, op.owner)) {
                 _ if lsn <= completed || !self.is_guests(id) => None,
-                // what it is for is refused
+                // the write that this read is for is refused
                 Some((Work::Read(_), Owner::Parent(_))) => Some(DiskError::NoSpace),
                 Some((Work::Read(_) | Work::Compare(_), _)) => long.then_some(DiskError::Io),
                 _ => Some(DiskError::NoSpace),

@@ -1,4 +1,5 @@
-//! Holds: what keeps a snapshot from being destroyed. Those without a tag are counted; of each tag there is one.
+//! Holds, which keep a snapshot from being destroyed. A snapshot has any number of holds without a
+//! tag, and at most one per tag.
 
 use millpond_format::{HoldRecord, Record, SnapshotId};
 
@@ -7,13 +8,13 @@ use super::state::Pool;
 use crate::core::Snapshot;
 use crate::{CommandError, HoldInfo, Time};
 
-/// Longest tag in bytes: some words, so that a page of held snapshots stays a few kilobytes.
+/// Longest tag in bytes, so that a page of held snapshots stays a few kilobytes.
 const MAX_TAG: usize = 64;
-/// Holds of a snapshot: more than there are reasons for, and a page of 64 snapshots with as many stays below 2 MiB.
+/// Most holds of a snapshot, so that a page of 64 snapshots with all their holds stays below 2 MiB.
 const MAX_HOLDS: usize = 256;
 
 impl Pool {
-    /// The record of a new hold.
+    /// Returns the record of a new hold.
     pub(super) fn hold(
         &self,
         snapshot: SnapshotId,
@@ -37,14 +38,14 @@ impl Pool {
         if locked && until.is_none() {
             return refused("a lock needs a time when it ends".into());
         }
-        // one that has ended by itself makes room for the new one
+        // a hold with this tag that has expired is replaced
         if held.tags.iter().any(|hold| hold.tag == tag && self.holds_still(hold.until)) {
             return refused(format!("it is held with tag '{tag}' already; choose another tag, or release that one first"));
         }
         Ok(Record::HoldTagged { snapshot, hold: HoldRecord { tag, since: self.now.0, until, locked } })
     }
 
-    /// The record that takes a hold back: the one with a tag, or one without.
+    /// Returns the record that releases the hold with a tag, or one without a tag.
     pub(super) fn release_hold(&self, snapshot: SnapshotId, tag: Option<String>) -> Result<Record, CommandError> {
         let held = self.known_snapshot(snapshot)?;
         let Some(tag) = tag else {
@@ -62,13 +63,13 @@ impl Pool {
         }
     }
 
-    /// Is there a hold that has not ended by itself?
+    /// Returns whether a snapshot has a hold that has not expired.
     pub(crate) fn is_held(&self, snapshot: &Snapshot) -> bool {
         let mut untils = snapshot.holds.iter().copied().chain(snapshot.tags.iter().map(|hold| hold.until));
         untils.any(|until| self.holds_still(until))
     }
 
-    /// The holds that have not ended by themselves, those without a tag first.
+    /// Returns the holds that have not expired, those without a tag first.
     pub(crate) fn holds_of(&self, snapshot: &Snapshot) -> Vec<HoldInfo> {
         let plain = snapshot.holds.iter().map(|until| HoldInfo { tag: None, since: None, until: until.map(Time), locked: false });
         let tagged = snapshot.tags.iter().map(|hold| HoldInfo {

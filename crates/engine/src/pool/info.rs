@@ -1,4 +1,4 @@
-//! What the pool tells about itself.
+//! Queries about the pool's state.
 
 use millpond_block::{Features, Geometry};
 use millpond_format::{Class, Layout, Member, MemberState, SnapshotId, VolumeId};
@@ -37,7 +37,8 @@ impl Pool {
                 |state| matches!(state, SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding | SegmentState::Preparing);
             state(id).is_some_and(empty)
         });
-        // what leaves the pool, and what no group has a use for, is neither free nor allocated
+        // segments that leave the pool, and extents that no group can use, are neither free nor
+        // allocated
         let used = space.rows.count_extents(members, |id| {
             let held = |state| matches!(state, SegmentState::Open | SegmentState::Sealed | SegmentState::Reserved);
             state(id).is_some_and(held)
@@ -55,7 +56,7 @@ impl Pool {
                 false => (of_member(&free), of_member(&used)),
             };
             let group = shape.group_of(member);
-            // while labels are written that have the new device in the place of the old one, the old one is still there
+            // until the labels name the new device instead of the old one, the old one is listed
             let old = self.relabeler.switching.get(&member).copied();
             DeviceInfo {
                 member,
@@ -179,21 +180,21 @@ impl Pool {
         catalog.volumes.keys().filter_map(info).collect()
     }
 
-    /// The volume of this name.
+    /// Returns the volume with this name.
     pub(crate) fn find_volume(&self, name: &str) -> Option<VolumeInfo> {
         let catalog = &self.core.catalog;
         let id = catalog.volume_named(name)?;
         self.volume_info(id, catalog.lineages.values().filter(|l| l.volume == id).map(|l| l.owned_units).sum())
     }
 
-    /// Up to `most` snapshots of a target's volume, by name, without the target.
+    /// Returns up to `most` snapshots of a target's volume, by name, without the target.
     pub(crate) fn older_states(&self, target: Target, most: usize) -> Vec<(String, SnapshotId)> {
         let Some(volume) = self.volume_of(target) else { return Vec::new() };
         let names = self.core.catalog.snapshot_names_of(volume);
         names.filter(|(_, id)| Target::Snapshot(*id) != target).take(most).map(|(name, id)| (name.to_owned(), id)).collect()
     }
 
-    /// The snapshot of this name of a target's volume.
+    /// Returns the snapshot with this name of a target's volume.
     pub(crate) fn older_state(&self, target: Target, name: &str) -> Option<SnapshotId> {
         self.core.catalog.snapshot_named(self.volume_of(target)?, name)
     }
@@ -205,7 +206,7 @@ impl Pool {
         }
     }
 
-    /// The snapshot of this name.
+    /// Returns the snapshot with this name.
     pub(crate) fn find_snapshot(&self, volume: VolumeId, name: &str) -> Option<SnapshotInfo> {
         self.snapshot_info(self.core.catalog.snapshot_named(volume, name)?)
     }
@@ -235,7 +236,7 @@ impl Pool {
         })
     }
 
-    /// What a directory shows of a volume or snapshot.
+    /// Returns the properties of a volume or snapshot that a directory listing shows.
     pub(crate) fn image(&self, target: Target) -> Option<ImageInfo> {
         match target {
             Target::Head(id) => {
@@ -252,14 +253,14 @@ impl Pool {
         }
     }
 
-    /// Up to `most` volumes of ids above `after`, by id.
+    /// Returns up to `most` volumes with ids above `after`, by id.
     pub(crate) fn volume_images(&self, after: Option<VolumeId>, most: usize) -> Vec<(VolumeId, ImageInfo)> {
         let first = VolumeId(after.map_or(0, |id| id.0.saturating_add(1)));
         let ids = self.core.catalog.volumes.range(first..).map(|(id, _)| *id);
         ids.filter_map(|id| Some((id, self.image(Target::Head(id))?))).take(most).collect()
     }
 
-    /// Up to `most` snapshots of a volume of ids above `after`, by id.
+    /// Returns up to `most` snapshots of a volume with ids above `after`, by id.
     pub(crate) fn snapshot_images(&self, volume: VolumeId, after: Option<SnapshotId>, most: usize) -> Vec<(SnapshotId, ImageInfo)> {
         let first = SnapshotId(after.map_or(0, |id| id.0.saturating_add(1)));
         let mut ids: Vec<SnapshotId> = Vec::new();
@@ -278,7 +279,7 @@ impl Pool {
         all
     }
 
-    /// Up to `most` snapshots of ids above `after`, by id.
+    /// Returns up to `most` snapshots with ids above `after`, by id.
     pub(crate) fn snapshots_after(&self, after: Option<SnapshotId>, most: usize) -> Vec<SnapshotInfo> {
         let ids = self.core.catalog.snapshots.ids_from(SnapshotId(after.map_or(0, |id| id.0 + 1)));
         ids.filter_map(|id| self.snapshot_info(id)).take(most).collect()
@@ -288,7 +289,7 @@ impl Pool {
         let catalog = &self.core.catalog;
         let s = catalog.listed(id)?;
         let line = catalog.lineages.get(&s.lineage)?;
-        // the end of a line without a head: about all that was born after the version before
+        // the end of a lineage without a head: about all units born after the version before
         let born = || {
             let earlier = Catalog::before(line, id).or(line.origin);
             let kept = earlier.and_then(|e| catalog.snapshots.get(&e)).map_or(0, |e| e.mapped * 8);
@@ -329,7 +330,7 @@ impl Pool {
         metrics.log_bytes = self.log.since_checkpoint;
         let unreclaimed = self.unreclaimed_units();
         metrics.unreclaimed = unreclaimed * 512;
-        // how much more is in lists that are still being cut is not known yet
+        // the sizes of deadlists that are still being cut are not known yet
         let uncounted = u64::from(self.core.catalog.has_uncounted_frees());
         metrics.reclaim_backlog = self.core.catalog.backlog.saturating_sub(unreclaimed).max(uncounted) * 512;
         metrics

@@ -1,4 +1,4 @@
-//! What is in memory: what guests read again, and pieces of deadlists, which share it with map nodes.
+//! Memory: the read cache, and pieces of deadlists, which share their memory with map nodes.
 
 use std::rc::Rc;
 
@@ -12,18 +12,18 @@ use crate::Planted;
 use crate::read_cache::LONGEST;
 use crate::space::{Need, PAGE, Piece as DeadPiece};
 
-/// Milliseconds after which a piece of a deadlist that could not be read is tried again.
+/// Milliseconds after which an unreadable piece of a deadlist is retried.
 pub(crate) const STUCK_MILLIS: u64 = 30_000;
 
 impl Pool {
-    /// Lets go of what was not used lately, so that the bound of memory holds.
+    /// Evicts least recently used nodes and pieces, to keep memory within its limit.
     pub(super) fn bound_memory(&mut self) {
         self.core.pieces.evict();
         self.core.nodes.share(self.core.pieces.memory());
         self.core.nodes.evict();
     }
 
-    /// Begins to read a piece of a deadlist that somebody needs, unless it is in memory or on its way.
+    /// Starts reading a piece of a deadlist, unless it is in memory or being read.
     pub(crate) fn need_piece(&mut self, piece: &Rc<DeadPiece>, need: Need) {
         if let Some(at) = piece.need(need) {
             self.metrics.piece_reads += 1;
@@ -37,7 +37,8 @@ impl Pool {
         self.read_segment(Context::DeadPiece(read), at.segment, page, pages, attempt);
     }
 
-    /// A piece of a deadlist came in. When it is not the one, the next copy is tried. One that nobody refers to any more may be anything.
+    /// Handles a read of a piece of a deadlist. When the content is wrong, reads the next copy. The
+    /// content of a piece that is no longer referenced does not matter.
     pub(super) fn piece_read(&mut self, read: &PieceRead, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<DeviceIndex>) {
         let (at, skip) = (read.at, pages_of(read.at).1);
         let Some(piece) = read.piece.upgrade() else { return buf.into_iter().for_each(|buf| self.bufs.give(buf)) };
@@ -62,7 +63,7 @@ impl Pool {
         }
     }
 
-    /// Tries pieces of deadlists again that could not be read.
+    /// Retries unreadable pieces of deadlists.
     pub(super) fn retry_frees(&mut self) {
         if !self.core.catalog.frees.is_empty() && self.now.0 >= self.frees_retried.0 + STUCK_MILLIS {
             self.frees_retried = self.now;
@@ -70,13 +71,14 @@ impl Pool {
         }
     }
 
-    /// Units of guest data that are not freed because the deadlist that names them cannot be read. Those that are just tried again count
-    /// until that is known.
+    /// Returns the units of guest data that cannot be freed because their deadlist is unreadable.
+    /// Those of pieces that are being retried count until the retry has succeeded.
     pub(super) fn unreclaimed_units(&self) -> u64 {
         self.core.catalog.units_left_out()
     }
 
-    /// Bytes of the read cache, and what of it is whose, after a change of either.
+    /// Sets the size of the read cache and the volumes' shares of it; called after a change of
+    /// either.
     pub(crate) fn arrange_read_cache(&mut self, limit: u64) {
         let catalog = &self.core.catalog;
         let own = |(volume, options): (&VolumeId, &crate::VolumeOptions)| Some((*volume, options.read_cache?));
@@ -84,7 +86,8 @@ impl Pool {
         self.read_cache.keep_uses(|volume| catalog.volumes.contains_key(&volume));
     }
 
-    /// The volume in whose share of the read cache a request looks, when it does.
+    /// Returns the volume whose share of the read cache serves a read of `target`; `None` if the
+    /// read bypasses the cache.
     pub(super) fn share_of(&self, target: Target, length: u64) -> Option<VolumeId> {
         if self.read_cache.limit() == 0 || length > LONGEST {
             return None;
@@ -98,18 +101,19 @@ impl Pool {
         (caches && self.read_cache.serves(volume)).then_some(volume)
     }
 
-    /// The key of a block in the read cache: its address, never its place, which another block may have later.
+    /// Returns the key of a block in the read cache: its address, never its place, which another
+    /// block may get later.
     fn key_of(&self, addr: Addr) -> u64 {
         let place = if self.planted(Planted::ReadCacheByPlace) { self.core.space.locate(addr) } else { None };
         place.map_or(addr.identity(), |(segment, unit)| u64::from(segment.0) << 32 | u64::from(unit))
     }
 
-    /// A block that is kept in memory.
+    /// Returns a block if the read cache has it.
     pub(super) fn find_in_memory(&self, volume: Option<VolumeId>, addr: Addr) -> Option<Piece> {
         self.read_cache.find(volume?, self.key_of(addr))
     }
 
-    /// Blocks were read from devices, and are what the map says.
+    /// Offers blocks that were read from devices and verified to the read cache.
     pub(super) fn remember(&mut self, volume: VolumeId, addrs: impl Iterator<Item = Addr>, piece: &Piece) {
         for (addr, at) in addrs.zip((0..piece.len()).step_by(4096)) {
             let key = self.key_of(addr);
@@ -119,7 +123,8 @@ impl Pool {
     }
 }
 
-/// Where an object is in its segment: its first page, the bytes before it there, and its pages.
+/// Returns the place of an object in its segment: first page, bytes before the object in it, number
+/// of pages.
 fn pages_of(at: ObjectRef) -> (u32, usize, u32) {
     let start = u64::from(at.offset) * ObjectRef::STEP as u64;
     let (page, end) = (start / PAGE, (start + u64::from(at.bytes())).div_ceil(PAGE));

@@ -1,4 +1,4 @@
-//! Operations: guest requests and commands on their way.
+//! Operations: guest requests, commands and background work in progress.
 
 use millpond_block::{Buf, Data, DiskError, Piece, Request, Tag};
 use millpond_device::DeviceIndex;
@@ -10,23 +10,23 @@ use super::diff::Comparison;
 use crate::cache::Spot;
 use crate::{CommandError, Reply};
 
-/// What a request addresses.
+/// The object that a request addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Target {
     /// The writable head of a volume.
     Head(VolumeId),
-    /// A snapshot, to read.
+    /// A snapshot; read-only.
     Snapshot(SnapshotId),
 }
 
-/// Who gets the answer.
+/// The receiver of an operation's result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Owner {
     Guest(Tag),
     Command(Tag),
     /// Another operation, which counts it as a child.
     Parent(u32),
-    /// Nobody: background work.
+    /// No receiver: background work.
     Nobody,
 }
 
@@ -35,16 +35,16 @@ pub(crate) enum Owner {
 pub(crate) struct Op {
     pub(crate) owner: Owner,
     pub(crate) work: Work,
-    /// Batches that it is in and that are not complete; children not done.
+    /// Number of incomplete batches that hold its data, and of unfinished children.
     pub(crate) pending: u32,
-    /// The last batch that it is in.
+    /// The last batch that holds its data.
     pub(crate) lsn: Lsn,
-    /// It is complete only when durable.
+    /// The operation completes only once it is durable.
     pub(crate) durable: bool,
     pub(crate) error: Option<DiskError>,
 }
 
-/// What an operation does.
+/// The work of an operation.
 #[derive(Debug)]
 pub(crate) enum Work {
     Read(ReadWork),
@@ -55,7 +55,7 @@ pub(crate) enum Work {
     Command(Result<Reply, CommandError>),
     /// A comparison of two states.
     Compare(Box<Comparison>),
-    /// A look at everything that maps hold.
+    /// A scan of all maps for the census.
     Census(Box<CensusWork>),
     /// A walk that reclaims a destroyed version.
     Walk {
@@ -63,7 +63,7 @@ pub(crate) enum Work {
     },
 }
 
-/// What a barrier is to its guest.
+/// The request that a barrier answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BarrierKind {
     Flush,
@@ -76,19 +76,20 @@ pub(crate) struct ReadWork {
     pub(crate) target: Target,
     pub(crate) request: Request,
     pub(crate) parts: SmallVec<[Part; 1]>,
-    /// Data that is in flight itself may be shown only when it cannot be lost by the daemon's death (I10).
+    /// Batch that must be complete before the data may be returned: the daemon's death must not
+    /// lose data that a guest has seen (I10).
     pub(crate) after: Lsn,
-    /// Copies that were not what they should be.
+    /// Copies with wrong content.
     pub(crate) bad: Vec<Bad>,
-    /// Something from the cache was not what it should be: all of it is read once more, past the cache.
+    /// A block from the cache had wrong content: the whole read is repeated without the cache.
     pub(crate) again: bool,
     pub(crate) past_cache: bool,
-    /// The volume in whose share of the read cache its blocks may be.
+    /// The volume whose share of the read cache serves this read; `None` without read cache.
     pub(crate) remembered: Option<VolumeId>,
 }
 
 impl ReadWork {
-    /// A read of which nothing is known yet.
+    /// Creates a read that has not begun.
     pub(crate) fn new(target: Target, request: Request) -> ReadWork {
         ReadWork {
             target,
@@ -103,7 +104,7 @@ impl ReadWork {
     }
 }
 
-/// A copy of a part of a read that was not what it should be.
+/// A copy of a part of a read that had wrong content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bad {
     pub(crate) part: u32,
@@ -115,13 +116,15 @@ pub(crate) struct Bad {
 pub(crate) enum Part {
     /// Bytes that read as zeroes.
     Zero(usize),
-    /// Bytes that are here.
+    /// Bytes in memory.
     Ready(Piece),
-    /// Plain blocks on their way from a device, with their checksums. Their addresses when the cache may want them.
+    /// Plain blocks that are being read from a device, with their checksums; with addresses when a
+    /// cache may want the blocks.
     Blocks { crcs: SmallVec<[u32; 1]>, addrs: SmallVec<[Addr; 1]>, place: (SegmentId, u32), attempt: u8 },
-    /// A packed block on its way; no address when the cache does not want it.
+    /// A packed block that is being read; its address is a hole when no cache wants it.
     Packed { crc: u32, coding: Coding, skip: usize, units: u32, place: (SegmentId, u32), pages: u32, attempt: u8, addr: Addr },
-    /// Plain blocks that follow each other, or a packed one, on their way from the cache: addresses and checksums.
+    /// Adjacent plain blocks, or one packed block, that are being read from the cache: addresses
+    /// and checksums.
     Cached { blocks: SmallVec<[(Addr, u32); 1]>, spot: Spot },
 }
 
@@ -130,7 +133,8 @@ pub(crate) enum Part {
 pub(crate) struct WriteWork {
     pub(crate) volume: VolumeId,
     pub(crate) request: Request,
-    /// The payload, when it had to be kept; the request's bytes from the start, or whole blocks once the edges were filled in.
+    /// The payload, when it had to be kept: the request's bytes, or whole blocks once the edges
+    /// were filled in.
     pub(crate) payload: Option<Buf>,
     pub(crate) edges: Edges,
 }
@@ -140,7 +144,8 @@ pub(crate) struct WriteWork {
 pub(crate) struct Edges {
     /// Blocks locked for this write.
     pub(crate) locked: SmallVec<[BlockNo; 2]>,
-    /// Rollbacks of the pool before the old content was read: another one may have changed what the locked blocks hold.
+    /// The pool's count of rollbacks before the old content was read: a later rollback may have
+    /// changed the locked blocks.
     pub(crate) rollbacks: u64,
     /// Old content of the locked blocks, in the same order.
     pub(crate) old: SmallVec<[Option<Data>; 2]>,

@@ -1,4 +1,4 @@
-//! Guest reads: from the map to device reads, checksums, and the reply's pieces.
+//! Guest reads: map lookup, device reads, checksums, and the pieces of the reply.
 
 use std::hint::black_box;
 use std::rc::Rc;
@@ -17,16 +17,16 @@ use crate::cache::Spot;
 use crate::space::{PAGE, Shelf};
 use crate::tree::Miss;
 
-/// Reads that are looked for together without an allocation.
+/// Reads whose lookups are prefetched together without an allocation.
 const EXPECTED: usize = 32;
 
-/// Pages that hold `units` units from `unit` on: first and number.
+/// Returns the pages that hold `units` units from `unit` on: first page and number.
 fn pages_of(unit: u32, units: u32) -> (u32, u32) {
     (unit / 8, (unit + units).div_ceil(8) - unit / 8)
 }
 
 impl Pool {
-    /// Root of what a target maps.
+    /// Returns the map root of a target.
     pub(crate) fn root_of(&self, target: Target) -> Option<TreeRoot> {
         match target {
             Target::Head(volume) => self.core.catalog.head(volume)?.1.head.map(|head| head.root),
@@ -34,8 +34,9 @@ impl Pool {
         }
     }
 
-    /// Looks for the first block of each read in three steps, each for all of them: leaf, entry, chunk. The places of a step do not depend on each
-    /// other, so the processor waits for memory once and not once for each. Nobody needs what is found; the looking is what helps.
+    /// Looks up the first block of each read in three steps, each for all reads: leaf, entry,
+    /// chunk. Lookups of one step are independent, so the processor waits for memory once instead
+    /// of once per read. The results are discarded: the loads warm the CPU cache.
     pub(crate) fn expect(&self, target: Target, reads: &[ByteRange]) {
         let Some(root) = self.root_of(target) else { return };
         let nodes = &self.core.nodes;
@@ -51,14 +52,15 @@ impl Pool {
         }
     }
 
-    /// Looks a read's blocks up and starts what device reads they need. Waits for a node when one is missing.
+    /// Looks up a read's blocks and starts the device reads. Waits for a node when one is missing.
     pub(crate) fn try_read(&mut self, id: u32) {
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get(id) else { return };
         let (target, request, past_cache) = (work.target, work.request, work.past_cache);
         let Some(root) = self.root_of(target) else { return self.fail_op(id, DiskError::Io) };
         let (first, count) = blocks_of(request.range);
         let end = first + count as u64;
-        // what a record in flight took away may be shown as gone only when the record cannot be lost any more (I10)
+        // blocks that a record in flight removed may be shown as gone only once the record is
+        // complete (I10)
         let mut plan = Plan { parts: SmallVec::new(), after: self.last_record };
         let remembered = self.share_of(target, request.range.length);
         let (mut hits, mut misses) = (0, 0);
@@ -78,7 +80,8 @@ impl Pool {
                             plan.zero(4096);
                             continue;
                         }
-                        // bytes of a batch that is still being filled: hand it over, so that they are found in flight
+                        // bytes of a batch that is still being filled: seal it, so that they are
+                        // found among the batches in flight
                         if let Some(stream) = self.open_batch_of(addr) {
                             self.seal(stream);
                         }
@@ -179,12 +182,13 @@ impl Pool {
         self.release(id);
     }
 
-    /// May copies of what a segment holds go to devices of class cache?
+    /// Returns whether blocks of a segment may be copied to devices of class cache.
     fn may_copy(&self, segment: SegmentId) -> bool {
         !self.cache.is_empty() && self.core.space.rows.shelf(segment) != Shelf::Special
     }
 
-    /// Reads pages of a segment that may not be reused before the read is done: with each `attempt` from another copy, where there are several.
+    /// Reads pages of a segment; pins it, so that it is not reused before the read is done. Each
+    /// `attempt` reads another copy, where there are several.
     pub(crate) fn read_segment(&mut self, context: Context, segment: SegmentId, page: u32, pages: u32, attempt: u8) {
         if let Some(found) = self.core.space.segments.get_mut(segment) {
             found.pins += 1;
@@ -198,8 +202,9 @@ impl Pool {
         Some(Piece::new(Rc::new(buf), 0..4096))
     }
 
-    /// A device read of a part came back. When it is not what was written there, the next copy is tried, or the same once more; a copy that was
-    /// wrong is written again. When none is good the read fails.
+    /// Handles a device read of a part. When the content is wrong, reads the next copy, or the same
+    /// copy once more; copies that were wrong are rewritten from a good one. Without a good copy
+    /// the read fails.
     pub(crate) fn data_read(&mut self, id: u32, part: u32, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<DeviceIndex>) {
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
         let Some(place) = work.parts.get_mut(part as usize) else { return };
@@ -244,7 +249,8 @@ impl Pool {
         let (segment, page, pages) = at;
         match good {
             Some(piece) => {
-                // what shares pages with others is left to scrub: here nobody knows whether those are sound
+                // pages shared with other blocks are left to scrub: it is unknown here whether
+                // those blocks are sound
                 let old = std::mem::replace(place, Part::Ready(piece.clone()));
                 let whole = matches!(old, Part::Blocks { .. });
                 if whole && !work.bad.is_empty() {
@@ -282,11 +288,11 @@ impl Pool {
         self.release(id);
     }
 
-    /// Writes what a copy should hold, unless it is the only one.
+    /// Rewrites a wrong copy with its right content, unless it is the only copy.
     pub(crate) fn repair(&mut self, member: DeviceIndex, segment: SegmentId, page: u32, piece: Piece) {
         let rows = &self.core.space.rows;
         let copy = rows.copies(segment).position(|copy| copy == member);
-        // with parity the bytes are where they are once
+        // with parity each byte is stored once
         let copy = if rows.stripe(segment).is_some() { Some(0) } else { copy };
         let Some(copy) = copy else { return };
         let pages = u32::try_from(piece.len() as u64 / PAGE).unwrap_or(0);
@@ -296,7 +302,7 @@ impl Pool {
         }
     }
 
-    /// Writes what a member should hold at an offset, where a part of a segment is.
+    /// Rewrites part of a segment on a member at a byte offset of the device.
     pub(crate) fn repair_at(&mut self, member: DeviceIndex, segment: SegmentId, offset: u64, piece: Piece) {
         if !self.writes_allowed() || !self.io.health.is_up(member) {
             return;
@@ -314,7 +320,7 @@ impl Pool {
         matches!(self.state, PoolState::Online | PoolState::Closing) && !self.tuning.read_only
     }
 
-    /// The bytes of a finished read: the parts without what the request did not ask for.
+    /// Returns the bytes of a finished read: its parts, cut to the requested range.
     pub(crate) fn assemble(&mut self, parts: SmallVec<[Part; 1]>, range: ByteRange) -> Data {
         let mut skip = (range.offset % 4096) as usize;
         let mut left = usize::try_from(range.length).unwrap_or(0);
@@ -344,7 +350,8 @@ impl Pool {
         data
     }
 
-    /// Starts reading a map node, unless it is on its way; `op` is woken when it is there.
+    /// Starts reading a map node unless that is in progress; `op` continues when the node is in
+    /// memory.
     pub(crate) fn load_node(&mut self, miss: Miss, op: Option<u32>) {
         let waiting = self.node_waiters.entry(miss.addr.identity());
         let fresh = matches!(waiting, std::collections::hash_map::Entry::Vacant(_));
@@ -355,7 +362,7 @@ impl Pool {
         match self.core.space.locate(miss.addr) {
             Some((segment, unit)) => {
                 if let Some((piece, _)) = self.log.find_bytes(segment, unit, miss.addr.units()) {
-                    // moved, and not there yet
+                    // the cleaner moved the node, and the move is still in flight
                     let node = check_node(&miss, 0, piece.bytes());
                     return self.node_found(miss, node);
                 }
@@ -367,7 +374,7 @@ impl Pool {
         }
     }
 
-    /// A node came in. When it is not the one, the next copy is tried.
+    /// Handles a read of a node. When the content is wrong, reads the next copy.
     pub(crate) fn node_read(&mut self, read: NodeRead, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<DeviceIndex>) {
         let NodeRead { miss, segment, unit, attempt } = read;
         let node = match (result, &buf) {
@@ -391,7 +398,7 @@ impl Pool {
         self.node_found(miss, node);
     }
 
-    /// A node is there, or cannot be had.
+    /// Adds a node that was read and wakes its waiters, or fails them.
     fn node_found(&mut self, miss: Miss, node: Option<Node>) {
         match node {
             Some(node) => {
@@ -405,14 +412,14 @@ impl Pool {
         }
     }
 
-    /// A node cannot be had: who needs it gets an error; the rest of the pool goes on.
+    /// Fails the operations that need a node which cannot be read; the rest of the pool goes on.
     fn node_failed(&mut self, miss: Miss) {
         for op in self.node_waiters.remove(&miss.addr.identity()).unwrap_or_default() {
             self.fail_op(op, DiskError::Io);
         }
     }
 
-    /// Answers a finished read to whoever asked.
+    /// Answers a finished read to its owner.
     pub(crate) fn deliver_read(&mut self, op: Op) {
         let Work::Read(work) = op.work else { return };
         let range = work.request.range;
@@ -432,7 +439,7 @@ impl Pool {
     }
 }
 
-/// The node in pages that were read for it, when it is the one and sound.
+/// Decodes the node in pages that were read, if it is sound and the wanted one.
 pub(crate) fn check_node(miss: &Miss, unit: u32, bytes: &[u8]) -> Option<Node> {
     let skip = (unit % 8) as usize * 512;
     let stored = bytes.get(skip..skip + miss.addr.units() as usize * 512)?;
@@ -441,7 +448,7 @@ pub(crate) fn check_node(miss: &Miss, unit: u32, bytes: &[u8]) -> Option<Node> {
     (wanted && node.level == miss.level && node.index == miss.index).then_some(node)
 }
 
-/// What a read will do, before it does anything.
+/// The parts of a read, before anything is started.
 struct Plan {
     parts: SmallVec<[Planned; 1]>,
     after: millpond_format::Lsn,
@@ -463,7 +470,8 @@ impl Plan {
         }
     }
 
-    /// A block at a page; neighbours become one device read. Its address when the cache may want it.
+    /// Adds a block at a page; neighbours become one device read. `addr` is its address when a
+    /// cache may want it.
     fn block(&mut self, segment: SegmentId, page: u32, crc: u32, addr: Option<Addr>) {
         match self.parts.last_mut() {
             Some(Planned::Blocks { segment: s, page: p, crcs, addrs }) if *s == segment && *p + crcs.len() as u32 == page => {
@@ -477,7 +485,7 @@ impl Plan {
         }
     }
 
-    /// A block in the cache; plain neighbours become one device read.
+    /// Adds a block in the cache; plain neighbours become one device read.
     fn copy(&mut self, spot: Spot, addr: Addr, crc: u32) {
         match self.parts.last_mut() {
             Some(Planned::Cached { spot: first, blocks }) if follows(*first, blocks, spot, addr) => blocks.push((addr, crc)),

@@ -1,12 +1,14 @@
-//! Devices that do not answer: reads go elsewhere, and who can be spared is given up.
+//! Devices that do not answer: reads go to other copies, and a device that the pool can do without
+//! is given up.
 
 use super::state::Pool;
 use crate::io::devices;
 use crate::{DeviceTrouble, Planted, PoolState};
 
 impl Pool {
-    /// Looks whether devices answer. What is given up is as if it had failed: the labels say so before anything relies on it (INV-LABEL-1). A
-    /// pool that is being opened goes on without devices only where it may be imported without them.
+    /// Checks whether devices answer. A silent device that is given up counts as failed: the labels
+    /// record that before anything relies on it (INV-LABEL-1). A pool that is being opened
+    /// continues without devices only where it may be imported without them.
     pub(crate) fn watch_devices(&mut self) {
         let least = self.tuning.silence_millis;
         self.io.at(self.now, least);

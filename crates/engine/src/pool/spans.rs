@@ -1,47 +1,50 @@
-//! [`Spans`]: which blocks came with one write, as far as their addresses tell.
+//! [`Spans`]: reconstructs from addresses which blocks were written by one request.
 //!
-//! Blocks of a write follow each other in the log, and an address never changes (I7): whatever was cleaned or moved since, block and slot go up
-//! together, past what was overwritten in the middle and past the headers of batches. So a small write in the middle of a large one does not
-//! make two small ones of it. Writes that followed each other in the log and on the disk cannot be told apart: they look like one.
+//! Blocks of a write follow each other in the log, and an address never changes (I7). So whatever
+//! was cleaned or moved since, block and slot numbers grow together, also across batch headers and
+//! across blocks that were overwritten later; a small write into the middle of a large one does not
+//! split it. Writes that followed each other both in the log and on the disk look like one.
 
 use millpond_format::{Addr, BLOCK_UNITS, ChunkId, STREAMS};
 
 use crate::WRITE_SIZES;
 use crate::space::Chunk;
 
-/// Blocks of a write that may be gone in a row; beyond that what follows counts as another one.
+/// Most blocks in a row of a write that may have been overwritten; the blocks after a longer gap
+/// count as another write.
 const HOLE: u64 = 64;
-/// Writes looked at before those that are over are let go.
+/// Number of open spans at which those that have ended are closed.
 const MANY: usize = 2 * HOLE as usize;
-/// Units of the header of a batch of blocks, at most.
+/// Most units of the header of a batch of blocks.
 const HEADER_UNITS: u32 = 3 * 8;
-/// Chunks that other streams may have begun before a stream went on in its next one.
+/// Most chunks that other streams may have begun before a stream continued in its next one.
 const BESIDE: u64 = STREAMS as u64;
-/// Blocks that may be gone where a write went on in the next chunk. In small chunks small writes fit behind each other by chance, the more so the
-/// longer the hole.
+/// Most overwritten blocks where a write continued in the next chunk. In small chunks small writes
+/// line up by chance, the more often the longer the gap may be.
 const HOLE_BETWEEN: u32 = 8;
 
-/// Blocks by the size of the write that they came with: of each of [`WRITE_SIZES`] at most, and larger.
+/// Number of blocks by the size of the write that wrote them: up to each of [`WRITE_SIZES`], and
+/// larger.
 pub(super) type Sizes = [u64; WRITE_SIZES.len() + 1];
 
-/// What is left of a write.
+/// The remaining blocks of a write.
 #[derive(Debug)]
 struct Span {
     chunk: ChunkId,
     first: u64,
     last: u64,
-    /// Units of the chunk up to the end of the last block.
+    /// Units of the chunk up to the end of the last block of the span.
     end: u32,
-    /// Units of the chunk behind that.
+    /// Units of the chunk after that.
     left: u32,
     grain: u8,
-    /// Blocks that count.
+    /// Number of blocks that count.
     counted: u64,
-    /// It had no more blocks than these.
+    /// Upper bound of the number of blocks of the write.
     most: u64,
 }
 
-/// Goes over the blocks of one state, in order.
+/// Groups the blocks of one version, which are added in order.
 #[derive(Debug, Default)]
 pub(super) struct Spans {
     open: Vec<Span>,
@@ -50,8 +53,8 @@ pub(super) struct Spans {
 }
 
 impl Spans {
-    /// Takes in a block at `addr` of `chunk`. `counts`: it is one of those to be counted, and not only there to tell of others. `most`: it is
-    /// known that its write had no more blocks.
+    /// Adds a block at `addr` of `chunk`. `counts`: the block is counted itself, and does not only
+    /// extend its write. `most`: upper bound of the number of blocks of its write.
     pub(super) fn add(&mut self, block: u64, addr: Addr, chunk: &Chunk, counts: bool, most: u64) {
         let grain = u32::from(chunk.grain);
         let (unit, end) = (addr.slot() * grain, addr.slot() * grain + addr.units());
@@ -74,7 +77,8 @@ impl Spans {
         self.latest = at;
     }
 
-    /// Counts the writes that end before `block` can belong to them; all, where the state ends.
+    /// Counts the spans that cannot contain `block` any more; all of them at the end of the
+    /// version.
     fn close(&mut self, block: Option<u64>) {
         let sizes = &mut self.sizes;
         self.open.retain(|span| {
@@ -89,7 +93,7 @@ impl Spans {
         self.latest = 0;
     }
 
-    /// What was counted; the next block is of another state.
+    /// Returns the counts; the next block belongs to another version.
     pub(super) fn take(&mut self) -> Sizes {
         self.close(None);
         std::mem::take(&mut self.sizes)
@@ -97,7 +101,7 @@ impl Spans {
 }
 
 impl Span {
-    /// Did the block at `unit` of a chunk come with the same write?
+    /// Returns whether the block at `unit` of a chunk was written together with this span.
     fn goes_on(&self, block: u64, id: ChunkId, unit: u32, chunk: &Chunk) -> bool {
         let Some(ahead) = block.checked_sub(self.last + 1).filter(|ahead| *ahead < HOLE) else { return false };
         let (ahead, grain) = (ahead as u32, u32::from(chunk.grain));
@@ -110,7 +114,7 @@ impl Span {
             return next && (!packed || ahead == 0) && (BLOCK_UNITS..=HEADER_UNITS).step_by(BLOCK_UNITS as usize).any(header);
         }
         let Some(between) = unit.checked_sub(self.end) else { return false };
-        // of compressed blocks nobody knows how long those were that are gone
+        // the lengths of compressed blocks that are gone are unknown
         let shortest = if packed { ahead } else { ahead * BLOCK_UNITS };
         if (shortest..=ahead * BLOCK_UNITS).contains(&between) {
             return true;

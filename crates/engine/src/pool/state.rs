@@ -1,4 +1,4 @@
-//! [`Pool`]: everything that a pool in service keeps in memory.
+//! [`Pool`]: the state of a pool in service.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -27,21 +27,21 @@ use crate::{CommandError, DiffExtent, Metrics, Planted, PoolState, Reply, Time, 
 /// Bytes of the shared buffer of zeroes that reads of holes are answered from.
 pub(crate) const ZEROES: usize = 64 << 10;
 
-/// What the label says.
+/// The contents of the label, and the sizes of devices.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) id: PoolId,
     pub(crate) name: String,
     pub(crate) shape: Shape,
-    /// How its devices looked when they were last seen, by id: for people.
+    /// Descriptions of devices as they were last seen, by id, for users.
     pub(crate) notes: Vec<DeviceNote>,
-    /// Size of each member's device in bytes; 0 when it is not there.
+    /// Size of each member's device in bytes; 0 when the device is missing.
     pub(crate) sizes: Vec<u64>,
-    /// The same of devices that are taking members' places.
+    /// Sizes in bytes of replacement devices, by member.
     pub(crate) twins: BTreeMap<u16, u64>,
 }
 
-/// Who asked for device operations.
+/// The purpose of a device operation; routes its completion.
 #[derive(Debug)]
 pub(crate) enum Context {
     /// A batch of the log.
@@ -55,11 +55,11 @@ pub(crate) enum Context {
     Node(NodeRead),
     /// A piece of a deadlist.
     DeadPiece(PieceRead),
-    /// What a copy should hold, written there again.
+    /// A rewrite of a copy that was wrong.
     Repair,
-    /// A flush for waiters: everything up to this batch will be durable.
+    /// A flush for waiters; makes everything up to this batch durable.
     Flush(Lsn),
-    /// A checkpoint's nodes: handles to mark as written.
+    /// Nodes of a checkpoint: handles to mark as written.
     Nodes(Vec<u32>),
     /// Checkpoint objects.
     Objects,
@@ -69,38 +69,40 @@ pub(crate) enum Context {
     Labels,
     /// Labels of a shape that changed.
     Relabel,
-    /// A piece for a device that is being filled is read; written.
+    /// A read of a piece of a device that is being filled.
     FillRead(FillPiece),
     FillWrite(FillPiece),
-    /// The ring of roots for it is read, or written.
+    /// A read or write of the ring of roots for a device that is being filled.
     FillRing(u64),
-    /// A scrub reads a copy of a place, or a label or root.
+    /// A scrub's read of a copy.
     Scrub(ScrubRead),
     ScrubArea(ScrubArea),
-    /// Part of a read, from the cache: operation and part.
+    /// Part of a read from the cache: operation and part.
     Cached {
         op: u32,
         part: u32,
         spot: Spot,
     },
-    /// A page of a device of the cache is looked at; something is written to it.
+    /// A read of a page of a cache device.
     CacheScan(Scan),
     CacheWrite(Scan),
-    /// Free segments' space was given back.
+    /// A discard of free segments.
     Discard(Vec<SegmentId>),
-    /// Some of a free segment was overwritten with zeros.
+    /// Zeroes written to part of a free segment.
     Prepare,
-    /// Something was overwritten or discarded for a wipe.
+    /// An overwrite or discard for a wipe.
     Wipe,
-    /// The claim was looked at or written.
+    /// A read or write of the claim.
     Claim(ClaimIo),
-    /// The cleaner reads the header at this page of its victim: what chunks hold that were moved there. Which try it is.
+    /// The cleaner's read of the header at this page of its victim, which describes chunks that
+    /// were moved there; and the attempt.
     CleanHeader(u32, u8),
-    /// The cleaner reads a chunk. Of a moved one: what its slots hold. Which try it is.
+    /// The cleaner's read of a chunk; for a moved one, the identities of its slots; and the
+    /// attempt.
     Clean(ChunkId, Vec<(u32, BlockIdentity)>, u8),
 }
 
-/// A map node on its way, and the place that it was at: it may move meanwhile.
+/// A map node that is being read, and its place when the read began: it may move meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeRead {
     pub(crate) miss: Miss,
@@ -109,7 +111,8 @@ pub(crate) struct NodeRead {
     pub(crate) attempt: u8,
 }
 
-/// A piece of a deadlist on its way, and the place that it was at: it may move meanwhile.
+/// A piece of a deadlist that is being read, and its place when the read began: it may move
+/// meanwhile.
 #[derive(Clone, Debug)]
 pub(crate) struct PieceRead {
     pub(crate) piece: Weak<Piece>,
@@ -117,60 +120,62 @@ pub(crate) struct PieceRead {
     pub(crate) attempt: u8,
 }
 
-/// Who of the pool's own waits for a flush.
+/// The pool's own tasks that wait for a flush.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wants {
     /// The checkpoint.
     pub(crate) checkpoint: bool,
     /// New labels.
     pub(crate) labels: bool,
-    /// A device that was filled.
+    /// A device that has been filled.
     pub(crate) fill: bool,
 }
 
-/// Since when writes wait for room.
+/// State of writes that wait for free segments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Starved {
     pub(super) since: Time,
-    /// Checkpoints written when the cleaner moved something last, and the bytes that it had moved by then.
+    /// Checkpoints written when the cleaner last moved something, and the bytes that it had moved
+    /// by then.
     pub(super) checkpoints: u64,
     pub(super) moved: u64,
 }
 
-/// What was destroyed is being given back: units freed so far, and since when there are as many.
+/// Progress of releasing the space of destroyed versions: units freed so far, and since when the
+/// number has not changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GivingBack {
     pub(super) freed: u64,
     pub(super) since: Time,
 }
 
-/// The pool's flush, shared by all who wait for one.
+/// The pool's flush, shared by all operations and tasks that wait for one.
 #[derive(Debug, Default)]
 pub(crate) struct Flusher {
-    /// A flush is running, for these of the pool's own.
+    /// The tasks that the running flush is for, if one runs.
     pub(crate) running: Option<Wants>,
-    /// Who of the pool's own waits for the next one to begin.
+    /// The tasks that wait for the next flush to begin.
     pub(crate) wants: Wants,
-    /// Segments wait for the log to be durable.
+    /// Segments become free once the log is durable.
     pub(crate) space: bool,
-    /// Operations and the batch that each needs durable.
+    /// Waiting operations, and the batch that each needs durable.
     pub(crate) waiting: Vec<(u32, Lsn)>,
-    /// Up to here the log was flushed, and whether a checkpoint waits for that, while the labels do not say yet on which devices (INV-
-    /// LABEL-1).
+    /// The batch up to which the log was flushed, and whether a checkpoint waits for that, while
+    /// the labels do not say yet on which devices (INV-LABEL-1).
     pub(crate) held: Option<(Lsn, bool)>,
 }
 
 impl Flusher {
-    /// Does anybody wait for the next flush?
+    /// Returns whether any operation or task waits for the next flush.
     pub(crate) fn wanted(&self) -> bool {
         !self.waiting.is_empty() || self.space || self.wants != Wants::default()
     }
 }
 
-/// Copies that are written again because they were wrong.
+/// Rewrites of copies that were wrong.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Repairs {
-    /// Ever begun.
+    /// Number ever begun.
     pub(crate) begun: u64,
     pub(crate) under_way: usize,
 }
@@ -186,36 +191,37 @@ pub(crate) struct Pool {
     pub(crate) io: IoTable<Context>,
     pub(crate) bufs: BufPool,
     pub(crate) zeroes: Rc<Buf>,
-    /// This import's number.
+    /// Number of this import.
     pub(crate) incarnation: u32,
     /// Generation of the newest root on the devices.
     pub(crate) generation: u64,
-    /// Where the checkpoint that the roots name is, what it contains, and what of the log comes after it.
+    /// Place of the checkpoint that the roots name.
     pub(crate) checkpoint_at: ObjectRef,
-    /// Generation of the root that brought it: 0 while it comes from before this import.
+    /// Generation of the root that published it; 0 while it is from before this import.
     pub(crate) checkpoint_generation: u64,
     pub(crate) checkpoint_lsn: Lsn,
-    /// Generations and times of the roots that a rewind may go back to, the oldest first.
+    /// Generations and times of the roots that a rewind may go back to, oldest first.
     pub(crate) past_roots: VecDeque<(u64, u64)>,
     pub(crate) legs: Vec<Leg>,
     pub(crate) ops: Slab<Op>,
-    /// Operations to go on with in this turn.
+    /// Operations to continue in this turn.
     pub(crate) ready: VecDeque<u32>,
     pub(crate) node_waiters: FxHashMap<u64, Vec<u32>>,
-    /// Writes waiting for room in the log.
+    /// Writes that wait for room in the log.
     pub(crate) space_waiters: VecDeque<u32>,
     pub(super) giving_back: Option<GivingBack>,
-    /// Writes beyond what guests can fill, while space is being given back, and the units freed when they were tried last.
+    /// Writes beyond the usable capacity that wait while space is being released, and the units
+    /// freed when they were last tried.
     pub(super) full_waiters: VecDeque<u32>,
     pub(super) full_waiters_tried: u64,
-    /// Clears waiting for room in the log.
+    /// Clears that wait for room in the log.
     pub(crate) record_waiters: VecDeque<u32>,
-    /// Blocks whose old content is being read, and who waits for them.
+    /// Blocks whose old content is being read, and the operations that wait for them.
     pub(crate) locks: BTreeMap<(VolumeId, BlockNo), VecDeque<u32>>,
-    /// Reads waiting for a batch to complete: needed batch, operation.
+    /// Reads that wait for a batch to complete: the batch and the operation.
     pub(crate) read_waiters: Vec<(Lsn, u32)>,
     pub(crate) flusher: Flusher,
-    /// Segments that are free when the log is durable.
+    /// Segments that become free when the log is durable.
     pub(crate) waiting_for_flush: Waiting,
     pub(crate) checkpointer: Checkpointer,
     pub(crate) relabeler: Relabeler,
@@ -223,11 +229,11 @@ pub(crate) struct Pool {
     pub(crate) spares: Spares,
     pub(crate) evacuation: Option<Evacuation>,
     pub(crate) departure: Departure,
-    /// When it was last looked whether lost special devices left rows behind.
+    /// Time of the last check for segments that lost special devices left behind.
     pub(crate) left_behind_looked: Time,
-    /// Why the last removal ended before the device had left, when it was not stopped by somebody.
+    /// Why the last removal ended before the device was removed, unless a command stopped it.
     pub(crate) removal_ended: Option<String>,
-    /// Why the import that opened the pool went back further than to the newest checkpoint.
+    /// Why the import that opened the pool went back further than the newest checkpoint.
     pub(crate) fell_back: Option<String>,
     pub(crate) rejoiner: Rejoiner,
     pub(crate) rebalancer: Rebalancer,
@@ -236,11 +242,11 @@ pub(crate) struct Pool {
     pub(crate) wiper: Wiper,
     pub(crate) stock: Stock,
     pub(crate) preparer: Preparer,
-    /// What the host has for devices, by position.
+    /// Free space on the hosts of devices, by position.
     pub(crate) hosts: BTreeMap<u16, DeviceSpace>,
     pub(crate) keeper: Keeper,
     pub(crate) pace: Pace,
-    /// When it is written down next how far jobs are.
+    /// Time at which the progress of jobs is next recorded.
     pub(crate) jobs_due: Time,
     pub(crate) cleaner: Cleaner,
     pub(crate) cache: Store,
@@ -248,7 +254,7 @@ pub(crate) struct Pool {
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
     pub(crate) diffs: VecDeque<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
-    /// Answers to queries.
+    /// Replies to queries.
     pub(crate) answers: VecDeque<Answer>,
     /// Steps of comparisons left in this turn.
     pub(crate) comparisons: usize,
@@ -256,39 +262,42 @@ pub(crate) struct Pool {
     pub(crate) closing: Option<Tag>,
     /// An operation is working on a walk.
     pub(crate) walking: bool,
-    /// Walks that wait for the next import, because a node of theirs cannot be read.
+    /// Walks that wait for the next import because one of their nodes cannot be read.
     pub(crate) stuck_walks: BTreeSet<u64>,
-    /// When pieces of deadlists that could not be read were tried again.
+    /// Time at which unreadable pieces of deadlists were last tried again.
     pub(crate) frees_retried: Time,
-    /// Reclaiming had the background's part of this turn; the running checkpoint has that of the next.
+    /// Reclaiming used this turn's share of background work; the running checkpoint gets that of
+    /// the next turn.
     pub(crate) reclaimed: bool,
     pub(crate) last_checkpoint: Time,
     pub(crate) last_activity: Time,
-    /// Writes wait for room.
+    /// Set while writes wait for free segments.
     pub(crate) starved: Option<Starved>,
     pub(crate) last_retry: Time,
-    /// A device is full, so that guests' writes are answered ENOSPC.
+    /// A device is full, so guests' writes fail with ENOSPC.
     pub(crate) refuses: bool,
-    /// Positions of devices that did not answer while the pool was opened: it does without them, or was refused.
+    /// Positions of devices that did not answer while the pool was opened: the pool works without
+    /// them, or was refused.
     pub(crate) unanswered: Vec<u16>,
     pub(super) codec: Codec,
-    /// The last batch with a clear or a catalog record.
+    /// LSN of the last batch with a clear or a catalog record.
     pub(crate) last_record: Lsn,
     /// Volumes whose end is being discarded after a shrink, and the operation that does it.
     pub(crate) trimming: BTreeMap<VolumeId, u32>,
-    /// Volumes for which that failed, and why: they may not grow, or what was cut off would be seen again.
+    /// Volumes for which that discard failed, and why: they may not grow, or the old data beyond
+    /// the end would be visible again.
     pub(crate) untrimmed: BTreeMap<VolumeId, DiskError>,
-    /// Commands that wait for room in the log, and since how many turns.
+    /// Commands that wait for room in the log, and for how many turns they have.
     pub(crate) parked_commands: Vec<(Tag, crate::Command)>,
     pub(crate) starved_commands: u32,
-    /// Commands that destroy snapshots, the first one on its way.
+    /// Commands that destroy snapshots, the one in progress first.
     pub(crate) destroying: VecDeque<super::destroy::Destroying>,
-    /// Resizes that wait for that.
+    /// Resizes that wait for that discard.
     pub(crate) resizes: Vec<(Tag, VolumeId, u64)>,
 }
 
 impl Pool {
-    /// A pool in service over recovered state.
+    /// Creates a pool in service over recovered state.
     pub(crate) fn new(config: Config, core: Core, log: Log, mut io: IoTable<Context>, bufs: BufPool, tuning: Tuning, now: Time) -> Pool {
         let cache = Store::new(config.id, tuning.cache_memory);
         let read_cache = ReadCache::new(tuning.read_cache);
@@ -376,18 +385,18 @@ impl Pool {
         pool
     }
 
-    /// Units that guests can fill.
+    /// Returns the units that guests can fill.
     pub(super) fn usable_units(&self) -> u64 {
         let units = self.core.space.usable_units();
         if self.planted(crate::Planted::DenyCapacity) { units / 5 * 2 } else { units }
     }
 
-    /// True when a bug is planted and this build allows it.
+    /// Returns whether a bug is planted and this build allows it.
     pub(crate) fn planted(&self, bug: crate::Planted) -> bool {
         cfg!(feature = "planted") && self.tuning.planted == Some(bug)
     }
 
-    /// Stops the pool: reads go on where they can, nothing is written any more.
+    /// Stops the pool: reads go on where they can, and nothing is written any more.
     pub(crate) fn fault(&mut self, why: impl Into<String>) {
         if matches!(self.state, PoolState::Faulted(_)) {
             return;

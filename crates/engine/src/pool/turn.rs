@@ -1,4 +1,4 @@
-//! The turn: what happens once after each group of events.
+//! The turn: the work that the engine does once after each group of events.
 
 use millpond_block::{Completion, Data, DiskError, Op as RequestOp, Payload, Request, Tag};
 use millpond_device::IoDone;
@@ -14,29 +14,32 @@ use crate::{Planted, PoolState, Reply, Time};
 
 /// Chunks whose dead slots are freed in a slice.
 const FREES_PER_SLICE: usize = 12;
-/// Milliseconds without a request after which nobody minds a longer turn.
+/// Milliseconds without a request after which a longer turn disturbs no guest.
 const QUIET_MILLIS: u64 = 20;
-/// Slices per turn then.
+/// Slices per turn after that.
 const QUIET_SLICES: usize = 16;
-/// Slices of which one cuts a view of a deadlist that was split.
+/// One in so many slices cuts a view of a deadlist that was split.
 const SLICES_PER_VIEW: usize = 4;
-/// How much is let go of in a slice of deadlists that nobody needs ([`Deadlist::drop_pieces`](crate::space::Deadlist::drop_pieces)).
+/// Parts of unneeded deadlists that are dropped in a slice
+/// ([`Deadlist::drop_pieces`](crate::space::Deadlist::drop_pieces)).
 const FADES_PER_SLICE: usize = 256;
 /// Slices per turn when log or space run short.
 const PRESSED_SLICES: usize = 4;
-/// Slices per turn at most: as much as a record of snapshots destroyed in one turn has room for.
+/// Most slices per turn: a record has room for the snapshots that are destroyed in one turn of this
+/// length.
 const MOST_SLICES: usize = 64;
-/// Checkpoints that do not help after which waiting writes are told that the pool is full.
+/// Checkpoints without gain after which waiting writes fail with ENOSPC.
 const STARVED_CHECKPOINTS: u64 = 6;
-/// Milliseconds that writes wait for room while the cleaner moves something, or for a checkpoint to begin, at most.
+/// Most milliseconds that writes wait for space while the cleaner moves something, or for a
+/// checkpoint to begin.
 const STARVED_MILLIS: u64 = 30_000;
 
-/// What a guest's requests are multiples of.
+/// Alignment of a guest's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grain {
-    /// The logical sector that it was told of.
+    /// Multiples of the logical sector that the guest sees.
     Sector,
-    /// Nothing: it sees a file.
+    /// Single bytes: the guest sees a file.
     Byte,
 }
 
@@ -88,7 +91,7 @@ impl Pool {
         }
     }
 
-    /// Takes a device completion in.
+    /// Handles the completion of a device operation.
     pub(crate) fn io_done(&mut self, done: IoDone) {
         let ended = self.io.done(done, &mut self.bufs);
         while let Some(failing) = self.io.pop_failing() {
@@ -110,7 +113,8 @@ impl Pool {
             Context::Data { op, part } => self.data_read(op, part, ended.result, ended.buf, ended.member),
             Context::DeadPiece(read) => self.piece_read(&read, ended.result, ended.buf, ended.member),
             Context::Node(read) => self.node_read(read, ended.result, ended.buf, ended.member),
-            // a copy that cannot be mended is found again by the next read, or its device is given up
+            // a copy that cannot be repaired is found again by the next read, or its device
+            // fails
             Context::Repair => self.repairs.under_way -= 1,
             Context::FillRead(piece) => self.fill_read(piece, ended.result, ended.buf),
             Context::FillWrite(piece) => self.fill_written(piece),
@@ -137,14 +141,16 @@ impl Pool {
         }
     }
 
-    /// Nothing is on its way.
+    /// Returns whether no operation, move or batch is in progress.
     pub(crate) fn quiet(&self) -> bool {
         self.ops.len() == 0 && self.cleaner.idle() && self.log.in_flight_batches() == 0 && !self.log.has_open_batch()
     }
 
-    /// Slices of some 20 microseconds that background work may take in a turn: requests wait for it.
+    /// Returns how many slices of some 20 microseconds background work may take in a turn, while
+    /// requests wait.
     pub(crate) fn slices(&self) -> usize {
-        // guests dirty nodes while a checkpoint writes them: it has to win, the more so the nearer the bound of memory is
+        // guests dirty nodes while a checkpoint writes them: the checkpoint has to be faster,
+        // the more so the closer memory is to its limit
         let nodes = &self.core.nodes;
         let memory = (1 + 8 * nodes.dirty() / nodes.limit().max(1)).pow(2);
         let behind = self.log.since_checkpoint >= self.tuning.checkpoint_log_bytes / 2 || self.short_of_space();
@@ -157,7 +163,7 @@ impl Pool {
         memory.clamp(least, MOST_SLICES)
     }
 
-    /// Goes on with requests, and with making the room that they wait for.
+    /// Continues requests, and the work that frees the space that they wait for.
     pub(crate) fn answer(&mut self) {
         self.go_on_with_ready();
         if self.tuning.read_only || self.keeper.is_giving_back() {
@@ -166,7 +172,7 @@ impl Pool {
         if matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
             return;
         }
-        // who waits for room waits for the cleaner, and that for its reads
+        // requests that wait for space wait for the cleaner, which waits for its reads
         let hungry = self.is_hungry();
         if hungry {
             self.step_cleaner();
@@ -180,7 +186,7 @@ impl Pool {
         self.start_flush();
     }
 
-    /// Lets segments go that nothing needs any more.
+    /// Releases segments that nothing needs any more.
     fn release_space(&mut self) {
         let hungry = self.is_hungry();
         self.core.space.segments.stamp_emptied(Lsn(self.log.next.0 - 1));
@@ -199,7 +205,7 @@ impl Pool {
         }
     }
 
-    /// One turn. True when it wants another soon even without events.
+    /// Runs one turn. Returns true when it wants another soon even without events.
     pub(crate) fn turn(&mut self, now: Time) -> bool {
         self.now = now.max(self.now);
         self.keeper.at(now);
@@ -249,7 +255,7 @@ impl Pool {
         busy | !self.ready.is_empty() | self.waits_for_space() | self.io.has_idle()
     }
 
-    /// Goes on with an operation that waited.
+    /// Continues an operation that waited.
     pub(crate) fn go_on(&mut self, id: u32) {
         let Some(op) = self.ops.get(id) else { return };
         match op.work {
@@ -266,14 +272,15 @@ impl Pool {
         }
     }
 
-    /// Is there anything left to give back of what was destroyed?
+    /// Returns whether destroyed versions still hold space.
     fn is_freeing(&self) -> bool {
         let catalog = &self.core.catalog;
         let dead = catalog.has_frees() || self.core.is_fading();
         dead || catalog.walks.len() > self.stuck_walks.len() || !catalog.removed.is_empty()
     }
 
-    /// Goes on with giving back what destroyed snapshots and volumes held. True when there is more to do.
+    /// Continues releasing the space of destroyed snapshots and volumes. Returns true when there is
+    /// more to do.
     fn reclaim(&mut self) -> bool {
         self.retry_frees();
         if self.core.pieces.has_uncut() {
@@ -294,11 +301,12 @@ impl Pool {
         if !self.reclaimed {
             return more || self.core.pieces.has_uncut();
         }
-        // a destroy that waits for room waits for what those before it give back
+        // a destroy that waits for room waits for the space of those before it
         if self.step_destroys() || self.step_removed() {
             return true;
         }
-        // when no checkpoint can begin, what has to be said of what died has to go first
+        // when no checkpoint can begin, the unneeded deadlists that it would have to write are
+        // dropped first
         self.core.fade_some(FADES_PER_SLICE * self.slices());
         if self.core.catalog.has_frees() && (self.checkpoint_is_safe() || !self.checkpoint_fits_with(0)) {
             let freed = self.core.free_some(FREES_PER_SLICE * self.slices());
@@ -310,18 +318,19 @@ impl Pool {
         true
     }
 
-    /// Does anybody wait for room in the log?
+    /// Returns whether any operation waits for room in the log.
     pub(crate) fn waits_for_space(&self) -> bool {
         !self.space_waiters.is_empty() || self.records_wait()
     }
 
-    /// Does anybody have a record to log as soon as there is room?
+    /// Returns whether any operation has a record to log as soon as there is room.
     pub(crate) fn records_wait(&self) -> bool {
         !self.record_waiters.is_empty() || !self.parked_commands.is_empty() || !self.destroying.is_empty()
     }
 
-    /// Lets waiting writes try again when there is room, and tells them that there is none when nothing can make any: the cleaner moves
-    /// nothing and finds no segment worth it, nothing waits to be freed, and checkpoints have let go what rested.
+    /// Retries waiting writes when there is room, and fails them with ENOSPC when no more can come:
+    /// the cleaner moves nothing and has no worthwhile victim, no segment waits to be freed, and
+    /// checkpoints have released all that were freed since.
     fn wake_space_waiters(&mut self) {
         if self.space_waiters.is_empty() {
             self.starved = None;
@@ -342,15 +351,16 @@ impl Pool {
         }
         let (checkpoints, patient) = (checkpoints - starved.checkpoints, self.now.0 < starved.since.0 + STARVED_MILLIS);
         let running = self.checkpointer.running();
-        // one that finds no room now may find some when more was freed, or counted closely
+        // a checkpoint that does not fit now may fit when more was freed, or after an exact
+        // count
         let can_begin = running || (patient && !self.planted(Planted::CrowdTheLog)) || self.checkpoint_fits_with(0);
         let rests = self.core.space.segments.resting_count() > 0;
         let gives = running || rests || self.checkpoint_brings_space() || self.moves_wait_for_checkpoint();
         let freeing = self.core.catalog.has_frees() || (self.is_freeing() && can_begin);
-        // a wipe gives back what it holds before anybody is refused
+        // a wipe releases the space that it holds before any write is refused
         let held = self.wiper.holds_space() || self.holds_free_segments();
         let comes = can_begin && gives && checkpoints < STARVED_CHECKPOINTS;
-        // what is on its way to a segment keeps the cleaner from it
+        // segments with writes in flight cannot be cleaned
         let written = self.log.in_flight_batches() > 0;
         if held || freeing || comes || written || !self.cleaner.idle() || self.io.is_stalled() {
             return;
@@ -363,14 +373,14 @@ impl Pool {
         }
     }
 
-    /// Is space being given back that guests can fill then? It is waited for while some comes, but not for a pool that closes, which
-    /// gives back no more.
+    /// Returns whether space is being released that guests can fill. Writes wait for it while some
+    /// comes, but not in a pool that closes, which releases no more.
     pub(super) fn room_comes(&self) -> bool {
         let comes = |given: &GivingBack| self.now.0 < given.since.0 + STARVED_MILLIS;
         self.closing.is_none() && self.giving_back.as_ref().is_some_and(comes)
     }
 
-    /// Lets writes try again that wait for what is being given back, when some was or no more is.
+    /// Retries writes that wait for released space, when some was released or no more will be.
     fn wake_full_waiters(&mut self) {
         let freed = self.core.space.freed_units;
         if self.full_waiters.is_empty() || (self.full_waiters_tried == freed && self.room_comes()) {
@@ -382,7 +392,7 @@ impl Pool {
         }
     }
 
-    /// The end of a pool that is only read: everything answered.
+    /// Closes a read-only pool once everything is answered.
     fn close_when_read(&mut self) {
         if self.ops.len() == 0
             && self.io.in_flight() == 0
@@ -393,7 +403,7 @@ impl Pool {
         }
     }
 
-    /// The end of a clean shutdown: everything answered, a last checkpoint that holds it all.
+    /// Closes a pool cleanly once everything is answered and a last checkpoint holds all state.
     fn close_when_quiet(&mut self) {
         let Some(tag) = self.closing else { return };
         if !self.keeper.is_giving_back() {
@@ -403,7 +413,8 @@ impl Pool {
                 return;
             }
         }
-        // from the first write of this on another host may have the pool: nothing else is written after it
+        // after the first of these writes another host may have the pool: nothing else is
+        // written
         if self.give_back_claim() {
             self.closing = None;
             self.state = PoolState::Closed;

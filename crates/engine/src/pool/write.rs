@@ -1,4 +1,4 @@
-//! Guest writes: edges of partly covered blocks, leaves, room, append.
+//! Guest writes: reads the edges of partly covered blocks, loads leaves, checks space, appends.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use super::op::{Edges, Op, Owner, ReadWork, Target, Work, WriteWork};
 use super::state::Pool;
 use crate::Planted;
 
-/// Blocks that a request touches: first and number.
+/// Returns the blocks that a request touches: first and number.
 pub(crate) fn blocks_of(range: ByteRange) -> (u64, usize) {
     let first = range.offset / 4096;
     let end = (range.offset + range.length).div_ceil(4096);
@@ -22,7 +22,7 @@ fn is_ragged(range: ByteRange) -> bool {
 }
 
 impl Pool {
-    /// A new operation, held once by its starter: see [`release`](Self::release).
+    /// Creates an operation with one reference for its starter: see [`release`](Self::release).
     pub(crate) fn new_op(&mut self, owner: Owner, work: Work, durable: bool) -> u32 {
         self.ops.insert(Op { owner, work, pending: 1, lsn: Lsn(0), durable, error: None })
     }
@@ -48,7 +48,7 @@ impl Pool {
         }
     }
 
-    /// Goes on with a write as far as it can. `given`: the payload when it was not kept yet.
+    /// Continues a write as far as possible. `given` is the payload while it has not been copied.
     pub(crate) fn try_write(&mut self, id: u32, given: Option<&[u8]>) {
         if self.refuses_write(id) {
             return self.fail_op(id, DiskError::NoSpace);
@@ -71,8 +71,9 @@ impl Pool {
                 return self.keep_payload(id, given);
             }
         }
-        // after a rollback the old content is read again. The lineage does not show it: a splice or two promotions give the new head
-        // the id of the old one. All else that changes the locked blocks waits for their locks
+        // after a rollback the old content is read again. The id of the lineage does not show a
+        // rollback: a splice or two promotions give the new head the id of the old one. All other
+        // changes of the locked blocks wait for their locks
         if is_ragged(request.range) && (!filled || rollbacks != self.core.rollbacks) {
             self.keep_payload(id, given);
             return self.read_edges(id, volume, request.range);
@@ -101,7 +102,8 @@ impl Pool {
         };
         let done = self.append_blocks(id, volume, lineage, BlockNo(first), count, &source);
         if done < count {
-            // what went in stays in; the rest waits for room, as a write of its own range
+            // the blocks that were appended stay; the rest waits for room, as a write of its own
+            // range
             drop(source);
             let rest = self.rest_of(given, owned, done, count);
             let next = first + done as u64;
@@ -120,7 +122,7 @@ impl Pool {
         self.release(id);
     }
 
-    /// The blocks of a payload from `done` on, in a buffer of their own.
+    /// Copies the blocks of a payload from `done` on to a new buffer.
     fn rest_of(&mut self, given: Option<&[u8]>, owned: Option<Piece>, done: usize, count: usize) -> Buf {
         let mut rest = self.bufs.take((count - done) * 4096);
         let from = match (given, &owned) {
@@ -136,7 +138,7 @@ impl Pool {
         rest
     }
 
-    /// Copies a payload that its submitter takes back: whole blocks, the bytes where they belong in them.
+    /// Copies a payload that its submitter takes back into a buffer of whole blocks.
     fn keep_payload(&mut self, id: u32, given: Option<&[u8]>) {
         let Some(bytes) = given else { return };
         let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) else { return };
@@ -152,12 +154,12 @@ impl Pool {
         work.payload = Some(buf);
     }
 
-    /// Starts reading the leaves that are not in memory; true when none is missing.
+    /// Starts reading the leaves that are not in memory. Returns true when none is missing.
     pub(crate) fn load_leaves(&mut self, id: u32, lineage: LineageId, first: u64, last: u64) -> bool {
         let mut complete = true;
         for leaf in first / FANOUT as u64..=last / FANOUT as u64 {
             if let Err(miss) = self.core.head_leaf(lineage, leaf * FANOUT as u64) {
-                // wait for one of them: it looks again at all when woken
+                // waits for one of them: the operation checks all leaves again when it continues
                 self.load_node(miss, complete.then_some(id));
                 complete = false;
             }
@@ -165,7 +167,7 @@ impl Pool {
         complete
     }
 
-    /// Locks the blocks that a write covers only in part and reads what they hold.
+    /// Locks the blocks that a write covers only in part, and starts reading their old content.
     fn read_edges(&mut self, id: u32, volume: VolumeId, range: ByteRange) {
         let (first, count) = blocks_of(range);
         let last = first + count as u64 - 1;
@@ -193,7 +195,8 @@ impl Pool {
         }
     }
 
-    /// An edge was read: with the last one, the payload becomes whole blocks.
+    /// Takes in the old content of an edge; after the last one the payload consists of whole
+    /// blocks.
     pub(crate) fn edge_read(&mut self, id: u32, block: BlockNo, data: Result<millpond_block::Data, DiskError>) {
         let Some(Op { work: Work::Write(work), error, .. }) = self.ops.get_mut(id) else { return };
         if let Some(at) = work.edges.locked.iter().position(|b| *b == block)
@@ -236,12 +239,12 @@ impl Pool {
         self.ready.push_back(id);
     }
 
-    /// Lets go of a write's locked blocks and wakes who waits for them.
+    /// Unlocks a write's blocks and wakes the operations that wait for them.
     pub(crate) fn unlock(&mut self, id: u32) {
         self.unlock_before(id, BlockNo(u64::MAX));
     }
 
-    /// The same for those before `end`.
+    /// Unlocks those of a write's blocks that are before `end`.
     fn unlock_before(&mut self, id: u32, end: BlockNo) {
         let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) else { return };
         let (volume, edges) = (work.volume, &mut work.edges);
