@@ -1,10 +1,12 @@
 //! Checkpoints: the state at one point of the log, written so that replay can begin there.
 //!
-//! A checkpoint is fixed in one turn (`seal`): nodes get their places, and what has changed since the last one is set aside. From then on
-//! nodes, deadlists and pages of the chunk table are copied or encoded before they change, so the rest takes its time in slices: objects are
-//! encoded, checksums computed bottom-up (`settle`), nodes written. A turn does few slices while guests are active. Order:
-//! nodes and objects written -> all devices flushed -> roots written to the first areas -> flushed -> roots to the second areas ->
-//! flushed. Only then may what died before it be reused (I1), and the next root be written (INV-RING-1).
+//! One turn fixes a checkpoint (`seal`): nodes get their places, and all changes since the last one
+//! are set aside. From then on nodes, deadlists and pages of the chunk table are copied or encoded
+//! before they change, so the rest is done in slices, few per turn while guests are active: objects
+//! are encoded, checksums computed bottom-up (`settle`), nodes written. Order: nodes and objects
+//! written -> all devices flushed -> roots written to the first areas -> flushed -> roots to the
+//! second areas -> flushed. Only then may space that died before it be reused (I1), and the next
+//! root be written (INV-RING-1).
 
 mod objects;
 mod seal;
@@ -32,25 +34,27 @@ use crate::{Planted, PoolState, Reply, Time};
 const SUMS_PER_SLICE: usize = 12;
 /// Bytes of objects encoded in a slice.
 const BYTES_PER_SLICE: usize = 16 << 10;
-/// Nodes of one write, one of which goes out in a slice: a multiple of 8 ends at a page.
+/// Nodes of one write; a slice submits one write. A multiple of 8 ends at a page.
 const NODES_PER_WRITE: usize = 8;
-/// Writes of nodes on their way at most: a slow device is not flooded, nor is memory.
+/// Most writes of nodes in flight, to bound the load of a slow device and the memory used.
 const WRITES_IN_FLIGHT: u32 = 16;
-/// Chunk ids handed out between checkpoints at most: recovery skips as many to be sure that none is used twice (I11).
+/// Most chunk ids assigned between checkpoints: recovery skips as many to be sure that none is used
+/// twice (I11).
 pub(crate) const CHUNKS_PER_CHECKPOINT: u64 = 1 << 20;
-/// Milliseconds between close counts of what a checkpoint takes that seems to have no room.
+/// Milliseconds between exact counts of a checkpoint that seems not to fit.
 const COUNT_MILLIS: u64 = 500;
-/// An idle pool with resting segments writes a checkpoint after this long, in milliseconds, so that space returns.
+/// Milliseconds after which an idle pool with segments that wait for a checkpoint writes one, so
+/// that their space is released.
 const IDLE_MILLIS: u64 = 3_000;
 
-/// How far the running checkpoint is.
+/// Progress of the running checkpoint.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     #[default]
     Idle,
     /// Nodes and objects are being written.
     Writing,
-    /// What it refers to is being made durable.
+    /// Nodes and objects are being made durable.
     Barrier,
     /// The roots at the start of the devices are being written.
     FirstRoots,
@@ -58,7 +62,8 @@ enum Stage {
     RootBarrier,
     /// The roots at the end of the devices are being written.
     SecondRoots,
-    /// They are being made durable, so that a root that counts has two copies on every device.
+    /// The second roots are being made durable, so that a valid root has two copies on every
+    /// device.
     LastBarrier,
 }
 
@@ -66,35 +71,35 @@ enum Stage {
 #[derive(Debug, Default)]
 pub(crate) struct Checkpointer {
     stage: Stage,
-    /// What it has fixed and not written yet.
+    /// The fixed state that is not written yet.
     sealed: Option<Box<Sealed>>,
-    /// Nodes of it that are not written yet.
+    /// Number of its nodes that are not written yet.
     pub(crate) unwritten: usize,
-    /// Segments set aside for it.
+    /// Segments reserved for it.
     reserved: Vec<SegmentId>,
-    /// Writes of the running stage not done yet.
+    /// Writes of the running stage in flight.
     pending: u32,
     root: Option<Root>,
-    /// Objects of the checkpoint before that this one replaces.
+    /// Objects of the previous checkpoint that this one replaces.
     replaced: Vec<ObjectRef>,
-    /// Pieces of deadlists that it put somewhere.
+    /// Pieces of deadlists that it wrote.
     written: Vec<Weak<DeadPiece>>,
-    /// Where nodes go.
+    /// Place of the next nodes.
     pub(crate) nodes_at: Option<Cursor>,
-    /// Where objects go.
+    /// Place of the next objects.
     pub(crate) objects_at: Option<Cursor>,
     /// Smallest unused chunk id when the last checkpoint was fixed.
     pub(crate) sealed_chunk: u64,
-    /// Commands that asked for a checkpoint, and those that the running one answers.
+    /// Commands that asked for a checkpoint; those that the running one answers are in `answering`.
     pub(crate) wanted: Vec<Tag>,
-    /// The pool itself wants one.
+    /// Requested internally (for instance for space), not by a command.
     pub(crate) forced: bool,
     answering: Vec<Tag>,
     pub(crate) estimate: Estimate,
-    /// Parts of objects that are in parts, by where their index is.
+    /// Parts of objects that consist of parts, by the place of their index.
     pub(crate) parts: BTreeMap<(SegmentId, u32), Vec<ObjectRef>>,
     pub(crate) first_done: bool,
-    /// When what it takes was counted closely.
+    /// Time of the last exact count of its size.
     counted: Time,
 }
 
@@ -103,15 +108,15 @@ impl Checkpointer {
         self.stage != Stage::Idle
     }
 
-    /// Something of it is still to be encoded or written.
+    /// Returns whether part of it is still to be encoded or written.
     pub(crate) fn is_writing(&self) -> bool {
         self.sealed.is_some()
     }
 
-    /// Objects go on behind the last one of the checkpoint that an import found.
+    /// Continues writing objects behind the last one of the checkpoint that an import found.
     pub(crate) fn continue_objects(&mut self, last: ObjectRef, space: &mut Space) {
         let end = u64::from(last.offset) * ObjectRef::STEP as u64 + u64::from(last.bytes());
-        // behind it is the copy of its root
+        // a copy of its root follows it
         let (page, pages) = (u32::try_from(end.div_ceil(4096) + 1).unwrap_or(u32::MAX), space.rows.pages(last.segment));
         if page < pages {
             space.segments.set_state(last.segment, SegmentState::Open);
@@ -119,7 +124,7 @@ impl Checkpointer {
         }
     }
 
-    /// The commands that wait for a checkpoint, taken because none will come.
+    /// Takes the commands that wait for a checkpoint, because none will be written.
     pub(crate) fn take_commands(&mut self) -> Vec<Tag> {
         let mut all = std::mem::take(&mut self.wanted);
         all.append(&mut self.answering);
@@ -128,8 +133,8 @@ impl Checkpointer {
 }
 
 impl Pool {
-    /// Starts a checkpoint when one is due, and goes on with the one that runs, with what takes time only if it has its `turn`. True when it
-    /// wants another turn of the pool soon.
+    /// Starts a checkpoint when one is due, and continues the running one; slow work only when
+    /// `turn` is true. Returns true when it wants another turn of the pool soon.
     pub(crate) fn step_checkpoint(&mut self, turn: bool) -> bool {
         if matches!(self.state, PoolState::Faulted(_)) {
             return false;
@@ -153,7 +158,8 @@ impl Pool {
         }
     }
 
-    /// Is there room when it is counted closely? That takes time: only when all that died is freed, and now and then.
+    /// Counts exactly whether the next checkpoint fits. That takes time, so it is done only when
+    /// everything dead is freed, and not often.
     fn counts_again(&mut self) -> bool {
         if self.core.catalog.has_frees() || self.planted(Planted::CrowdTheLog) || self.now.0 < self.checkpointer.counted.0 + COUNT_MILLIS {
             return false;
@@ -168,7 +174,7 @@ impl Pool {
 
     fn checkpoint_due(&self) -> bool {
         if self.state == PoolState::Opening {
-            // a new pool's first
+            // the first checkpoint of a new pool
             return !self.checkpointer.first_done && self.io.in_flight() == 0;
         }
         let fresh_log = self.log.since_checkpoint > 0 || self.core.nodes.dirty() > 0;
@@ -188,7 +194,7 @@ impl Pool {
             || self.legs.len() > 1
     }
 
-    /// Encodes and writes a slice. True when there is more to do at once.
+    /// Encodes and writes a slice. Returns true when there is more to do at once.
     fn write_on(&mut self) -> bool {
         let slices = self.slices();
         if let Some(mut sealed) = self.checkpointer.sealed.take() {
@@ -204,15 +210,15 @@ impl Pool {
             }
         }
         if self.checkpointer.pending == 0 && self.log.completed >= self.root_lsn() {
-            // INV-DEAD-4: what was written can be read from here on
+            // INV-DEAD-4: pieces that were written can be read from here on
             std::mem::take(&mut self.checkpointer.written).iter().filter_map(Weak::upgrade).for_each(|piece| piece.settle());
             self.next_stage(Stage::Barrier);
         }
         false
     }
 
-    /// A slice of the work: deadlists and pages of the chunk table, then checksums, then what contains them, then nodes. False when no
-    /// segment is left.
+    /// Does a slice of the work: deadlists and pages of the chunk table, then checksums, then the
+    /// objects that contain them, then nodes. Returns false when no segment is left.
     fn encode_some(&mut self, sealed: &mut Sealed, slices: usize) -> bool {
         let mut room = BYTES_PER_SLICE * slices;
         while room > 0 && self.checkpointer.pending < WRITES_IN_FLIGHT {
@@ -269,7 +275,8 @@ impl Pool {
         }
     }
 
-    /// Writes a root that names the checkpoint there is, and this import's part of the log: with it the pool is in service.
+    /// Writes a root that names the current checkpoint and this import's part of the log; when it
+    /// is durable the pool is in service.
     pub(crate) fn publish(&mut self, root: Root) {
         self.checkpointer.root = Some(root);
         self.next_stage(Stage::Barrier);
@@ -296,7 +303,7 @@ impl Pool {
         self.io.write_raw(Context::Checkpoint, writes);
     }
 
-    /// Writes of one root to every device but those of the cache and spares.
+    /// Returns the writes of one root to every device except cache devices and spares.
     pub(crate) fn root_writes(&mut self, root: &Root, at_end: bool) -> Vec<(DeviceIndex, u64, Piece)> {
         let mut buf = self.bufs.take(4096);
         if let Some(to) = buf.bytes_mut().get_mut(..4096) {
@@ -309,7 +316,7 @@ impl Pool {
         rings.map(|(member, size)| (DeviceIndex(member), area(*size) + slot, piece.clone())).collect()
     }
 
-    /// Nodes of the running checkpoint are written.
+    /// Handles the end of a write of nodes.
     pub(crate) fn nodes_written(&mut self, nodes: &[u32], result: Result<(), DeviceError>) {
         if result.is_ok() {
             nodes.iter().for_each(|at| self.core.nodes.written(*at));
@@ -318,7 +325,7 @@ impl Pool {
         self.checkpoint_io_done(result);
     }
 
-    /// A write or barrier of the running checkpoint is done.
+    /// Handles the end of a write or barrier of the running checkpoint.
     pub(crate) fn checkpoint_io_done(&mut self, result: Result<(), DeviceError>) {
         if let Err(error) = result {
             return self.fault(format!("writing a checkpoint failed ({error})"));
@@ -337,19 +344,19 @@ impl Pool {
         }
     }
 
-    /// The checkpoint holds: what it replaced may go.
+    /// Completes a checkpoint that is durable: releases everything that it replaced.
     fn commit_checkpoint(&mut self) {
         self.checkpointer.stage = Stage::Idle;
         let Some(root) = self.checkpointer.root.take() else { return };
         self.generation = root.generation;
         self.past_roots.push_back((root.generation, root.time));
-        // the root of an import names the checkpoint of the one before it
+        // the root of an import names the checkpoint of the import before
         self.checkpoint_generation = if root.checkpoint == self.checkpoint_at { root.generation - 1 } else { root.generation };
         self.checkpoint_at = root.checkpoint;
         self.checkpoint_lsn = root.lsn;
         self.log.durable = self.log.durable.max(root.lsn);
         self.legs = root.legs;
-        // what it replaced is needed by the one before it at most, whatever was fixed since
+        // replaced objects are needed by the previous checkpoint at most, whatever was fixed since
         let sealed = std::mem::replace(&mut self.core.space.sealed_generation, root.generation - 1);
         for old in std::mem::take(&mut self.checkpointer.replaced) {
             if old.length > 0 {
@@ -374,10 +381,11 @@ impl Pool {
         }
     }
 
-    /// The pool's first root of this import is durable: it goes into service, or goes on to get there.
+    /// Continues the import once its first root is durable: puts the pool in service, or opens the
+    /// log first.
     fn opened(&mut self) {
         if (0..self.log.streams.len()).any(|stream| !is_special(stream) && self.log.streams[stream].next.is_none()) {
-            // what rested at the crash is free only now
+            // segments that waited for a checkpoint at the crash are free only now
             self.release_rested(true);
             self.core.space.segments.stamp_emptied(Lsn(self.log.next.0 - 1));
             self.release_logged();

@@ -1,12 +1,16 @@
-//! The pool's claim: seen in place now and then, written again so that others see that this host lives, and given back at the end.
+//! The pool's claim on its devices: read now and then to see that it is in place, rewritten as a
+//! heartbeat for other hosts, and released at the end.
 //!
-//! INV-CLAIM-1: nothing but reads is handed to a device later than [`LEASE_MILLIS`] after the beginning of the last look that found no other's claim. Who
-//! takes a pool waits as long after its claim is in place everywhere, and only then reads what the pool is: so both never write, whatever time
-//! this host was held up for. What a device was given before, and has not done yet, is beyond that. Operations may wait for long between the engine
-//! and the device: whoever hands them over asks [`Engine::lease`](crate::Engine::lease) again, and gives back what comes too late. Looks and
-//! claims overtake all of them.
+//! INV-CLAIM-1: nothing but reads is handed to a device later than [`LEASE_MILLIS`] after the start
+//! of the last look that found no claim of another host. A host that takes over a pool waits as
+//! long after its claim is in place on every device, and reads the pool's state only then. So two
+//! hosts never both write, however long this host was paused. Operations that a device received
+//! earlier and has not completed are not covered. Operations may wait for long between the engine
+//! and the device: the code that hands them over asks [`Engine::lease`](crate::Engine::lease)
+//! again, and returns those that come too late. Reads and writes of claims overtake all of them.
 //!
-//! INV-CLAIM-3: every device that the labels call whole has the claim, durable: new ones with their first label, others before they are called so.
+//! INV-CLAIM-3: every device that the labels call whole has the claim, durably: new devices get it
+//! with their first label, others before the labels call them whole.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -21,115 +25,121 @@ use crate::{PoolState, Time};
 
 /// Milliseconds between two looks at the claim, after which it is written again.
 pub(crate) const BEAT_MILLIS: u64 = 2_000;
-/// Milliseconds after a look in which devices are given something to do: as long as a loaded disk may take to answer.
+/// Milliseconds after the start of a look during which devices may be written: as long as a loaded
+/// disk may take to answer.
 pub(crate) const LEASE_MILLIS: u32 = 10_000;
 
-/// Milliseconds after the last look that came back in which looks fail until the pool stops, so that guests learn of it.
+/// Milliseconds after the last successful look until failing looks stop the pool, so that guests
+/// get errors.
 const UNSEEN_MILLIS: u64 = 30_000;
 
-/// What a device was asked for.
+/// A read or write of the claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ClaimIo {
-    /// The second area's claim of the member at this position; asked then.
+    /// Reads the second area's claim of a member; `position` is of its device, `asked` is the time
+    /// of the request.
     Look { member: u16, position: usize, asked: Time },
-    /// The first area's claim.
+    /// Writes the claim, to the first area if both are right.
     Beat,
-    /// Both claims say that nobody has the pool.
+    /// Writes to both areas that no host has the pool.
     Release,
-    /// That is made durable.
+    /// Flushes that.
     ReleaseFlush,
 }
 
-/// How far giving the pool back is.
+/// Progress of releasing the claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Release {
     #[default]
     No,
-    /// A last look whether it is still this host's.
+    /// A last look whether the claim is still this host's.
     Looking,
-    /// So many writes are under way.
+    /// Number of writes in flight.
     Writing(usize),
     Flushing,
     Over,
 }
 
-/// The task that keeps the claim.
+/// The task that keeps the claim: the host's lease on the pool.
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
-    /// What is claimed; nothing where nobody else can have the devices, or nothing is written to them.
+    /// The claim of this import; `None` where no other host can have the devices, or nothing is
+    /// written to them.
     mine: Option<Claim>,
-    /// Members, and the positions of their devices, that are asked just now.
+    /// Members, with the positions of their devices, with a look in flight.
     busy: BTreeSet<(u16, usize)>,
-    /// When the last look began, and when the last one did that came back and found no other's claim.
+    /// Start of the last look, and start of the last look that succeeded and found no claim of
+    /// another host.
     asked: Time,
     seen: Time,
-    /// The time as it was told last, between turns, too.
+    /// The newest time that is known, also between turns.
     now: Time,
     release: Release,
     lost: bool,
 }
 
 impl Keeper {
-    /// The claim was seen at a time.
+    /// Creates a keeper of a claim that was seen in place at `seen`.
     pub(crate) fn new(mine: Option<Claim>, seen: Time) -> Keeper {
         Keeper { mine, seen, asked: seen, ..Keeper::default() }
     }
 
-    /// What is claimed.
+    /// Returns the claim of this import.
     pub(crate) fn claim(&self) -> Option<&Claim> {
         self.mine.as_ref()
     }
 
-    /// Another host has the pool.
+    /// Returns whether another host has the pool.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost
     }
 
-    /// The pool is being given back: nothing else is written.
+    /// Returns whether the claim is being released: nothing else is written.
     pub(crate) fn is_giving_back(&self) -> bool {
         self.release != Release::No
     }
 
-    /// Until when devices may be given something else than reads; for ever where there is none.
+    /// Returns the time until which devices may be written; `None` means without limit.
     fn lease(&self) -> Option<Time> {
         if self.lost { Some(Time(0)) } else { self.mine.is_some().then(|| lease_of(self.seen)) }
     }
 
-    /// Nothing may be given to a device now but reads.
+    /// Returns whether devices may only be read now.
     fn holds_back(&self) -> bool {
         self.lost || self.lease().is_some_and(|until| self.now > until)
     }
 
-    /// Takes the time in before anything is given to a device.
+    /// Takes in the current time, before operations are handed to a device.
     pub(crate) fn at(&mut self, now: Time) {
         self.now = now.max(self.now);
     }
 }
 
-/// Until when a look that began at a time allows writes.
+/// Returns the time until which a look that began at `seen` allows writes.
 pub(crate) fn lease_of(seen: Time) -> Time {
     Time(seen.0.saturating_add(u64::from(LEASE_MILLIS)))
 }
 
-/// The first claim of a holder that found others of terms below.
+/// Returns the first claim of a holder; `term` must be above all terms that it found.
 pub(crate) fn first_claim(pool: PoolId, holder: &Holder, term: u64, now: Time) -> Claim {
     Claim { pool, holder: holder.clone(), term, beat: 0, time: now.0, lease: LEASE_MILLIS, released: false }
 }
 
-/// Where the claim of a device of `size` bytes is, in its first or second area.
+/// Returns the place of the claim on a device of `size` bytes, in its first or second area.
 pub(crate) fn claim_at(size: u64, second: bool) -> ByteRange {
     let area = if second { second_area(size) } else { 0 };
     ByteRange { offset: area + CLAIM_OFFSET, length: SECTOR_BYTES as u64 }
 }
 
-/// What was read there.
+/// Decodes the claim in a sector that was read.
 pub(crate) fn read_claim(result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<Claim, FormatError> {
     let bytes = buf.filter(|_| result.is_ok()).and_then(|buf| buf.bytes().get(..SECTOR_BYTES));
     bytes.map_or(Err(FormatError::Truncated), Claim::decode)
 }
 
 impl Pool {
-    /// The device of a member that says whose the pool is: one that the pool needs and that has everything. It got the claim before it was called so.
+    /// Returns the position of a member's device if its claim counts: the pool needs the device,
+    /// and the device is whole. It got the claim before the labels called it whole.
     fn claimable(&self, member: u16) -> Option<usize> {
         let known = self.config.shape.members.get(usize::from(member))?;
         let counts = known.state == MemberState::Present && !self.config.shape.is_aside(member);
@@ -137,18 +147,18 @@ impl Pool {
         Some(position).filter(|_| !self.relabeler.left.contains_key(&member) && !self.relabeler.fresh.contains(&member))
     }
 
-    /// Members with the positions of their devices.
+    /// Returns all members whose claims count, with the positions of their devices.
     fn claimable_members(&self) -> Vec<(u16, usize)> {
         let members = 0..u16::try_from(self.config.sizes.len()).unwrap_or(u16::MAX);
         members.filter_map(|member| Some((member, self.claimable(member)?))).collect()
     }
 
-    /// Until when devices may be given something else than reads (INV-CLAIM-1).
+    /// Returns the time until which devices may be written (INV-CLAIM-1).
     pub(crate) fn lease(&self) -> Option<Time> {
         self.keeper.lease()
     }
 
-    /// True when writes wait until the claim is seen in place again (INV-CLAIM-1).
+    /// Returns whether writes wait until the claim is seen in place again (INV-CLAIM-1).
     pub(crate) fn holds_back(&self) -> bool {
         self.keeper.holds_back()
     }
@@ -157,7 +167,7 @@ impl Pool {
     pub(crate) fn step_claim(&mut self) {
         let due = self.now.0 >= self.keeper.asked.0.saturating_add(BEAT_MILLIS);
         if self.keeper.release != Release::No {
-            // what is held back goes on when the claim is seen in place
+            // writes that wait go on once the claim is seen in place
             if due && self.holds_back() {
                 self.keeper.asked = self.now;
                 self.look();
@@ -173,7 +183,7 @@ impl Pool {
         self.look();
     }
 
-    /// Reads whose the pool is.
+    /// Reads the claims on all devices.
     fn look(&mut self) {
         let asked = self.now;
         for (member, position) in self.claimable_members() {
@@ -185,7 +195,7 @@ impl Pool {
         }
     }
 
-    /// The claim as it is now.
+    /// Encodes the current claim.
     pub(crate) fn claim_piece(&mut self) -> Option<Piece> {
         let sector = self.keeper.mine.as_ref()?.encode();
         let mut buf = self.bufs.take(SECTOR_BYTES);
@@ -193,7 +203,8 @@ impl Pool {
         Some(Piece::new(Rc::new(buf), 0..SECTOR_BYTES))
     }
 
-    /// Nobody waits for it, and a device that cannot write it is judged by what else it cannot write.
+    /// Writes the claim to areas of a member. No operation waits for it; a device that cannot write
+    /// it is judged by its other writes.
     fn write_claim(&mut self, context: ClaimIo, member: u16, areas: &[bool]) {
         let Some(piece) = self.claim_piece() else { return };
         let size = self.config.sizes.get(usize::from(member)).copied().unwrap_or(0);
@@ -201,7 +212,7 @@ impl Pool {
         self.io.urgently(|io| io.write_loosely(Context::Claim(context), writes));
     }
 
-    /// A look or a write of the claim is over.
+    /// Handles the end of a read or write of the claim.
     pub(crate) fn claim_done(&mut self, io: ClaimIo, result: Result<(), DeviceError>, buf: Option<Buf>) {
         match io {
             ClaimIo::Look { member, position, asked } => {
@@ -231,9 +242,10 @@ impl Pool {
             _ => {}
         }
         match failed {
-            // what is damaged is no other's: who takes a pool makes sure that its claim can be read
+            // a damaged claim is not another host's: a host that takes a pool makes sure that
+            // its claim can be read
             None => self.keeper.seen = self.keeper.seen.max(asked),
-            // nothing was seen: another's claim may be there
+            // the read failed: another host's claim may be there
             Some(error) if self.now.0 > self.keeper.seen.0.saturating_add(UNSEEN_MILLIS) => return self.cannot_look(error),
             Some(_) => {}
         }
@@ -250,7 +262,7 @@ impl Pool {
         }
     }
 
-    /// For long no look has come back: writes cannot wait for ever.
+    /// Stops the pool after no look has succeeded for long: writes cannot wait for ever.
     fn cannot_look(&mut self, error: DeviceError) {
         self.fault(format!(
             "the claim cannot be read on any device ({error}), so another host may have taken the pool: repair the devices, then export the pool \
@@ -258,7 +270,8 @@ impl Pool {
         ));
     }
 
-    /// Another host has the pool: nothing is written any more, and nothing that is read can be trusted.
+    /// Stops the pool because another host has it: nothing is written any more, and no data that is
+    /// read can be trusted.
     fn lose_claim(&mut self, who: &str) {
         self.keeper.lost = true;
         self.fault(format!(
@@ -266,7 +279,7 @@ impl Pool {
         ));
     }
 
-    /// Everything is durable: gives the pool back. True when that is over.
+    /// Releases the claim; everything must be durable. Returns true when that is over.
     pub(crate) fn give_back_claim(&mut self) -> bool {
         if self.keeper.mine.is_none() {
             return true;

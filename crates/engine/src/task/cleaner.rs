@@ -1,8 +1,9 @@
-//! The cleaner: gives live blocks of sparse segments new places, so that the segments can be reused.
+//! The cleaner: moves live blocks out of sparse segments, so that the segments can be reused.
 //!
-//! Six lifetime classes and their rules are SepBIT's (FAST'22): blocks that guests write go to class 1 when what they replace lived
-//! shorter than the running average life of class-1 segments, else to class 2; what is moved out of class 1 goes to class 3, the rest
-//! by age to classes 4 to 6. Moving a chunk changes the chunk table alone (I7, I11).
+//! The six lifetime classes and their rules are SepBIT's (FAST'22): guests' blocks go to class 1
+//! when the blocks that they replace lived shorter than the running average life of class-1
+//! segments, else to class 2; blocks moved out of class 1 go to class 3, all others by age to
+//! classes 4 to 6. Moving a chunk changes the chunk table alone (I7, I11).
 
 mod identities;
 mod moves;
@@ -21,23 +22,23 @@ use crate::pool::{Context, Pool};
 use crate::space::{NODE_GRAIN, PAGE, Pause, SegmentState, Shelf};
 use crate::{Planted, PoolState};
 
-/// Class-1 segments whose lives make one average.
+/// Number of class-1 segments whose lives make up one average.
 const LIFESPAN_WINDOW: u64 = 16;
-/// Chunks read at a time: for jobs while guests are active, and else.
+/// Chunks read at a time: for jobs while guests are active, and otherwise.
 const READS: (usize, usize) = (1, 4);
-/// Victims chosen at one look at all segments.
+/// Victims chosen by one scan of all segments.
 const CANDIDATES: usize = 8;
-/// Turns between looks that find none.
+/// Turns between scans after one that found no victim.
 const LOOK_PAUSE: u32 = 8;
-/// Segments after which the cleaner looks whether it gained anything.
+/// Segments in a round, after which the cleaner checks whether it gained anything.
 const ROUND: u32 = 64;
 
-/// Milliseconds that a segment is left alone after a read of it failed.
+/// Milliseconds that a segment is not cleaned after a read of it failed.
 const READ_PAUSE: u64 = 1_000;
-/// A header that says what the blocks of moved chunks are.
+/// A header that identifies the blocks of moved chunks.
 #[derive(Debug)]
 enum MoveHeader {
-    /// On its way; who waits for it.
+    /// The header is being read; the chunks that wait for it.
     Reading(Vec<ChunkId>),
     Read(Moves),
 }
@@ -48,17 +49,17 @@ pub(crate) struct Cleaner {
     /// The segment being emptied and the chunks in it that are still to be moved.
     victim: Option<SegmentId>,
     todo: Vec<ChunkId>,
-    /// It is emptied for a job, not for its space.
+    /// The victim is emptied for a job, not for its space.
     for_job: bool,
-    /// Headers of moves in it, by their page.
+    /// Headers of moves in the victim, by page.
     headers: FxHashMap<u32, MoveHeader>,
     reading: usize,
     gathered: Vec<Gathered>,
     gathered_bytes: u64,
-    /// Segments to be emptied next, the best one last, and turns until the next look for some after one that found none.
+    /// Next victims, the best one last, and turns until the next scan after one that found none.
     candidates: Vec<SegmentId>,
     look_again_in: u32,
-    /// The last look at what is short found nothing that could be gained.
+    /// The last scan found no victim in the classes that are short of space.
     found_none: bool,
     /// Average life of class-1 segments in blocks written.
     pub(crate) lifespan: u64,
@@ -68,19 +69,20 @@ pub(crate) struct Cleaner {
     round: u32,
     emptied: u64,
     pub(crate) spent: u64,
-    /// A round gained nothing: no more until this many units were freed over the pool's life.
+    /// A round gained nothing: no cleaning until the pool's count of freed units reaches this.
     exhausted_until: u64,
-    /// There was no room to move to with so many segments free: not again before a checkpoint made some, or there are more.
+    /// Free segments when moves last found no room: none are tried again before a checkpoint frees
+    /// some, or more are free.
     blocked_at: Option<usize>,
 }
 
 impl Cleaner {
-    /// A checkpoint let segments go.
+    /// Allows moves again after a checkpoint released segments.
     pub(crate) fn unblock(&mut self) {
         self.blocked_at = None;
     }
 
-    /// One line for debugging.
+    /// Returns the state as one line for debugging.
     pub(crate) fn report(&self) -> String {
         format!(
             "cleaner: victim {:?}, round {} emptied {} spent {}, exhausted until {}, blocked {:?}",
@@ -88,7 +90,7 @@ impl Cleaner {
         )
     }
 
-    /// It goes on when a device has answered.
+    /// Returns whether a read is in flight; cleaning goes on when it ends.
     pub(crate) fn is_reading(&self) -> bool {
         self.reading > 0
     }
@@ -99,7 +101,7 @@ impl Cleaner {
 }
 
 impl Pool {
-    /// Goes on with cleaning when space is needed.
+    /// Continues cleaning if space or a job needs it.
     pub(crate) fn step_cleaner(&mut self) {
         if self.state != PoolState::Online && self.state != PoolState::Closing {
             return;
@@ -112,7 +114,7 @@ impl Pool {
                 None => return self.write_gathered(),
             }
         }
-        // what is wanted for its space waits for no job
+        // a victim that is needed for its space is not throttled as a job
         let wanted =
             || self.closing.is_some() || self.waits_for_space() || (!self.cleaner.found_none && !self.shelves_to_clean().is_empty());
         let held = self.cleaner.for_job && !wanted();
@@ -126,7 +128,8 @@ impl Pool {
         }
     }
 
-    /// Which shelves are to be cleaned: the log, too, when some of it should go where data stays.
+    /// Returns the classes to clean: those short of free segments, and the log also when part of it
+    /// should move to data.
     fn shelves_to_clean(&self) -> SmallVec<[Shelf; 2]> {
         let mut shelves = SmallVec::new();
         let few = |shelf| self.coming_free(shelf) < self.wanted_free(shelf);
@@ -145,12 +148,13 @@ impl Pool {
         shelves
     }
 
-    /// Do jobs wait because nothing can be gained on the `shelves` that are short? They move to where data stays; other shelves hold up none.
+    /// Returns whether jobs wait because nothing can be gained in the `shelves` that are short.
+    /// Jobs move data to the data class; other classes do not delay them.
     fn holds_jobs_up(&self, shelves: &[Shelf]) -> bool {
         self.cleaner.found_none && shelves.contains(&Shelf::Data)
     }
 
-    /// Would the next turn take on what a job wants moved?
+    /// Returns whether the next turn would begin moves for a job.
     pub(crate) fn cleans_for_jobs(&mut self) -> bool {
         !self.cleaner.is_reading() && !self.is_blocked() && !self.holds_jobs_up(&self.shelves_to_clean()) && self.jobs_may_go_on()
     }
@@ -162,8 +166,9 @@ impl Pool {
             || self.wiper.has_more()
     }
 
-    /// The segment whose cleaning gains most: dead space times age over live space (cost-benefit); nothing when none gains anything. The best
-    /// of one look at all segments last for several victims.
+    /// Returns the segment whose cleaning gains most: dead space times age over live space
+    /// (cost-benefit); `None` when none gains anything. One scan of all segments finds several
+    /// victims.
     fn choose_victim(&mut self) -> Option<SegmentId> {
         if self.moves_wait_for_checkpoint() {
             self.checkpointer.forced |= !self.checkpointer.running();
@@ -171,7 +176,8 @@ impl Pool {
         }
         let mut shelves = self.shelves_to_clean();
         shelves.retain(|shelf| *shelf == Shelf::Log || self.has_room_for_moves(*shelf, true, 1));
-        // who leaves gives nothing back: when space is short others go first that do, of the log in turns
+        // segments that leave the pool free no space: when space is short those that do go first,
+        // of the log in turns
         let log_first =
             self.cleaner.for_job && self.coming_free(Shelf::Log) < self.wanted_free(Shelf::Log) && !self.planted(Planted::CrowdTheLog);
         let others_first = shelves.contains(&Shelf::Data) || (log_first && shelves.contains(&Shelf::Log));
@@ -193,13 +199,13 @@ impl Pool {
             return None;
         }
         let wanted = self.next_surplus().or_else(|| self.next_unclean());
-        // what is gathered from it already would be moved twice; who wants it asks again
+        // chunks that are gathered from it already would be moved twice; the job asks again
         let wanted = wanted.filter(|id| !self.cleaner.gathered.iter().any(|g| g.from == *id));
         self.cleaner.for_job |= wanted.is_some();
         wanted
     }
 
-    /// The next segment of those that are to be given up.
+    /// Returns the next segment that a removal gives up.
     fn leaving_victim(&mut self) -> Option<SegmentId> {
         // nodes are not moved while a checkpoint writes them
         let leaving = self.next_leaving().filter(|id| {
@@ -232,32 +238,33 @@ impl Pool {
         best
     }
 
-    /// Was there no room to move to?
+    /// Returns whether moves found no room, and no more is free since.
     fn is_stuck(&self) -> bool {
         self.cleaner.blocked_at.is_some_and(|free| self.core.space.segments.free_in(Shelf::Data) <= free)
     }
 
-    /// Is there no room for what the next checkpoint would have to say of a move for a job?
+    /// Returns whether the next checkpoint has no room for the records of one more move for a job.
     fn is_crowded(&self) -> bool {
         !self.has_room_for_moves(Shelf::Data, false, 1)
     }
 
-    /// Can nothing be moved for jobs?
+    /// Returns whether nothing can be moved for jobs.
     pub(super) fn is_blocked(&self) -> bool {
         self.is_stuck() || self.is_crowded()
     }
 
-    /// Did cleaning gain nothing lately?
+    /// Returns whether the last round of cleaning gained nothing.
     fn cleaning_is_vain(&self) -> bool {
         self.core.space.freed_units < self.cleaner.exhausted_until
     }
 
-    /// What cleaning a segment of one of the `shelves` gains, the more the better; nothing when it cannot be cleaned or gains nothing.
+    /// Returns the gain of cleaning a segment of one of the `shelves`; `None` when it cannot be
+    /// cleaned or gains nothing.
     fn victim_score(&self, id: SegmentId, shelves: &[Shelf]) -> Option<f64> {
         let space = &self.core.space;
         let s = space.segments.get(id)?;
         let (units, used) = (space.rows.pages(id) * 8, s.live);
-        // what is in the log goes where data stays, however much of it lives
+        // blocks in the log move to data, however many of them are live
         let destage = s.shelf == Shelf::Log;
         // segments of objects are emptied by checkpoints, most of those of nodes too; nodes are not moved while one writes them
         if !shelves.contains(&s.shelf)
@@ -281,7 +288,7 @@ impl Pool {
         Some(gain * age.sqrt() / (live + 0.001))
     }
 
-    /// Is there a segment whose cleaning would make room?
+    /// Returns whether a segment is left whose cleaning would free space.
     pub(crate) fn victim_left(&self) -> bool {
         let may_clean = |shelf: Shelf| self.has_room_for_moves(shelf, true, 1) && !(shelf == Shelf::Data && self.cleaning_is_vain());
         let may = |shelf: &Shelf| *shelf == Shelf::Log || may_clean(*shelf);
@@ -328,7 +335,7 @@ impl Pool {
         }
     }
 
-    /// Starts reading a chunk that is to be moved, with the headers that say what its blocks are.
+    /// Starts reading a chunk to move, after the header that identifies its blocks.
     fn read_chunk(&mut self, id: ChunkId) {
         let Some(victim) = self.cleaner.victim else { return };
         let Some(chunk) = self.core.space.chunks.get(id) else { return };
@@ -340,7 +347,7 @@ impl Pool {
         if chunk.grain == NODE_GRAIN || chunk.identities == u32::MAX {
             return self.read_body(id, Vec::new(), 0);
         }
-        // a moved chunk: its header is elsewhere in the same segment, with those of others
+        // the header of a moved chunk is elsewhere in the same segment, shared with other chunks
         let at = chunk.identities;
         match self.cleaner.headers.get_mut(&at) {
             Some(MoveHeader::Reading(waiting)) => return waiting.push(id),
@@ -360,7 +367,7 @@ impl Pool {
         self.read_segment(Context::CleanHeader(at, attempt), segment, at, room.min(MAX_HEADER_PAGES as u32), attempt);
     }
 
-    /// Starts reading the blocks of a chunk, when it is where it was.
+    /// Starts reading the blocks of a chunk, if it is still in its place.
     fn read_body(&mut self, id: ChunkId, identities: Vec<(u32, BlockIdentity)>, attempt: u8) {
         match self.core.space.chunks.get(id).and_then(|chunk| Some((chunk.place?, chunk.extent_units().div_ceil(8)))) {
             Some((place, pages)) => {
@@ -373,7 +380,7 @@ impl Pool {
         }
     }
 
-    /// A header of moved chunks was read.
+    /// Handles a read of a header of moved chunks.
     pub(crate) fn move_header_read(&mut self, at: u32, attempt: u8, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let Some(MoveHeader::Reading(waiting)) = self.cleaner.headers.remove(&at) else { return };
         let victim = self.cleaner.victim;
@@ -408,7 +415,8 @@ impl Pool {
         }
     }
 
-    /// Leaves a segment alone for so many milliseconds, as something in it is right on no copy that can be read.
+    /// Skips a segment for `millis` milliseconds, because part of it is right on no copy that can
+    /// be read.
     pub(crate) fn leave_unreadable(&mut self, id: SegmentId, millis: u64) {
         let why = if self.io.health.has_all(&self.core.space.rows, id) { Pause::Unreadable } else { Pause::Away };
         if let Some(segment) = self.core.space.segments.get_mut(id) {
@@ -416,7 +424,7 @@ impl Pool {
         }
     }
 
-    /// A chunk was read.
+    /// Handles a read of a chunk.
     pub(crate) fn chunk_read(
         &mut self,
         id: ChunkId,
@@ -435,7 +443,7 @@ impl Pool {
         let footprint = u64::from(chunk.footprint()) * 512;
         let live = chunk.live.clone();
         let gathered = Gathered { chunk: id, from, identities, buf };
-        // where there are several copies a bad one is noticed while the segment is at hand
+        // where there are several copies, a wrong one is noticed here, and the next one read
         let others = attempt + 1 < self.io.attempts(&self.core.space.rows, from) && self.core.space.rows.spare(from) > 0;
         if others && self.kept_identities(&gathered, &live).is_none() {
             self.cleaner.reading += 1;

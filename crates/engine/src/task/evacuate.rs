@@ -1,13 +1,16 @@
-//! Evacuation: a device leaves the pool, of whatever layout, while it is in use.
+//! Evacuation: removes a device of any layout from the pool while the pool is in use.
 //!
-//! Segments with a part on it are not handed out any more, and the cleaner moves what lives in the others; maps never change for it (I7).
-//! Objects of checkpoints are written anew by the next one. When nothing needs those segments, the shape does without them: what is
-//! left of the devices that shared them becomes new segments, and nothing remembers the device but its place in the table.
+//! Segments with a part on the device are not allocated any more, and the cleaner moves live chunks
+//! out of those in use; maps never change for it (I7). The next checkpoint rewrites objects of
+//! checkpoints elsewhere. When nothing needs these segments the shape drops them: the remaining
+//! extents of other devices that shared them become new segments, and only the member's place in
+//! the table is left of the device.
 //!
-//! When the others have no room for all of it now, but will have, because every segment has a part on the device, it goes in steps: as many
-//! segments as can be done without are emptied into the others, and what comes of them takes in the next ones. When that is stopped half-
-//! way the extents
-//! of the device that steps took out of their rows are in no segment; they become rows again, with what the steps made of the others.
+//! Where every segment has a part on the device and the others have no room for all of the data
+//! yet, the removal goes in steps: as many segments as the pool can do without are emptied into the
+//! others, and the new segments made of their remaining extents take the data of the next step. If
+//! such a removal is stopped, the extents of the device that earlier steps took out of segments are
+//! in no segment; later they are joined again with the segments that the steps made of the others.
 
 mod look;
 mod rejoin;
@@ -30,74 +33,82 @@ pub(crate) use rejoin::Rejoiner;
 use removal::Removal;
 pub(crate) use removal::runs;
 
-/// Steps of a removal that may be foreseen: each leaves groups behind.
+/// Most steps that a removal may be expected to take: each leaves groups behind.
 const MOST_STEPS: u32 = 10;
-/// Such a part of what lives has to fit besides.
+/// Share (1/N) of the live data that must fit in addition to it.
 const CLEANING_PART: u64 = 16;
-/// A step empties such a part of what is left at least.
+/// A step empties at least this share (1/N) of the remaining segments.
 const STEP_PART: usize = 16;
-/// Milliseconds without gain after which a removal does not wait for room any longer.
+/// Milliseconds without progress after which a removal stops waiting for space.
 const ROOM_MILLIS: u64 = 60_000;
-/// Milliseconds between looks whether there is room for a step.
+/// Milliseconds between checks whether there is space for a step.
 const ROOM_LOOK_MILLIS: u64 = 2_000;
-/// Bytes of a unit of what lives.
+/// Bytes of a unit of live data.
 const UNIT_BYTES: u64 = 512;
-/// Milliseconds between looks at all segments that are to be given up.
+/// Milliseconds between scans of all segments that are to be given up.
 const LOOK_MILLIS: u64 = 100;
-/// Milliseconds after which a removal ends of which nothing is left but deadlists that cannot be read: they were tried again meanwhile.
+/// Milliseconds after which a removal ends if only deadlists that cannot be read are left; they
+/// were retried meanwhile.
 const HOPELESS_MILLIS: u64 = 2 * STUCK_MILLIS + 5_000;
 
-/// An evacuation on its way.
+/// A running evacuation.
 #[derive(Debug)]
 pub(crate) struct Evacuation {
-    /// Who leaves; nobody when it is rows that special devices left behind, or that are to be wider ones.
+    /// The member to remove; `None` for segments that lost special devices left behind, or that are
+    /// to be widened.
     member: Option<u16>,
-    /// Nobody leaves: rows become wider ones with extents that a removal left in none.
+    /// True if no member is removed: segments are widened by extents that a stopped removal left
+    /// unused.
     rejoins: bool,
     removal: Removal,
-    /// Bytes that lived in its segments when it began.
+    /// Live bytes in its segments at the start.
     total: u64,
-    /// Bytes in segments that the steps after this one are to empty.
+    /// Bytes in segments that later steps are to empty.
     later: u64,
-    /// Segments that the cleaner is to empty, as of the last look at all of them.
+    /// Segments for the cleaner to empty, as of the last scan.
     todo: VecDeque<SegmentId>,
-    /// When that look was.
+    /// Time of the last scan.
     looked: Time,
-    /// Since when there are so many segments left, and nothing to do but to try again what cannot be read.
+    /// Number of segments left, and since when it has been the same, while the only work left is to
+    /// retry unreadable deadlists.
     hopeless: Option<(u64, Time)>,
-    /// Since when so many bytes live in them, while there is nothing to do but to wait for room or for devices.
+    /// Live bytes left, and since when they have been the same, while the evacuation waits for
+    /// space or devices.
     stalled: Option<(u64, Time)>,
-    /// Why it does not go on.
+    /// Why it makes no progress, for users.
     waits: Option<String>,
 }
 
-/// What is known of a removal from step to step.
+/// State of a removal from step to step.
 #[derive(Debug, Default)]
 pub(crate) struct Departure {
-    /// Bytes that steps have moved, until the labels say that the device has left; and bytes that the next steps are to move.
+    /// Bytes that steps have moved, until the labels say that the device is removed; bytes that
+    /// later steps are to move.
     moved: u64,
     later: u64,
-    /// When the next step was looked for.
+    /// Time of the last attempt to plan the next step.
     looked: Time,
-    /// Since when it waits for the cleaner to make room, and how many segments were free at most meanwhile.
+    /// Since when it has waited for the cleaner to free space, and the most segments that were free
+    /// meanwhile.
     room: Option<(Time, usize)>,
 }
 
 impl Departure {
-    /// Has the cleaner to make room for a step?
+    /// Returns whether the cleaner has to free space for a step.
     pub(crate) fn wants_room(&self) -> bool {
         self.room.is_some()
     }
 }
 
 impl Evacuation {
-    /// Is there something for the cleaner to do?
+    /// Returns whether the cleaner has segments to empty.
     pub(crate) fn has_more(&self) -> bool {
         !self.todo.is_empty()
     }
 }
 
-/// Is `all` emptied in few steps, when so much is `free`, each takes half of that, and of all of it `lost` does not come back?
+/// Returns whether `all` is emptied in few steps if `free` is free, each step takes half of the
+/// free space, and `lost` of `all` is never freed.
 fn few_steps(all: u64, lost: u64, mut free: u64) -> bool {
     let mut left = all;
     (0..MOST_STEPS).any(|_| {
@@ -108,13 +119,13 @@ fn few_steps(all: u64, lost: u64, mut free: u64) -> bool {
 }
 
 impl Pool {
-    /// Begins to do without a member. The labels are still to say so.
+    /// Begins to remove a member. The caller must have the labels written.
     pub(crate) fn remove_member(&mut self, member: u16) -> Result<(), CommandError> {
         if self.config.shape.is_aside(member) {
             return self.remove_aside(member);
         }
         let leaving = self.check_removal(member)?;
-        // what it was emptying is free for the plan, too
+        // segments that a rejoin was emptying count as free for the plan
         self.put_off_rejoin();
         let plan = self.plan_removal(member, leaving)?;
         self.removal_ended = None;
@@ -127,10 +138,10 @@ impl Pool {
         Ok(())
     }
 
-    /// What a removal would take, when it could begin now.
+    /// Returns what a removal would take if it began now.
     pub(crate) fn rehearse_removal(&self, member: u16) -> Result<RemovalPlan, CommandError> {
         let rate = self.rate_beside_guests();
-        // what is on it is elsewhere, too
+        // data of auxiliary devices is on other devices, too
         if self.config.shape.is_aside(member) {
             self.check_unchanging()?;
             return Ok(RemovalPlan { moved: 0, others: Vec::new(), in_steps: false, rate });
@@ -144,7 +155,7 @@ impl Pool {
         Ok(RemovalPlan { moved: self.live_bytes(segments.into_iter()), others, in_steps, rate })
     }
 
-    /// Can a removal begin, or go on? True when it has begun.
+    /// Checks whether a removal can begin or continue. Returns true when it has begun.
     fn check_removal(&self, member: u16) -> Result<bool, CommandError> {
         let known = self.config.shape.members.get(usize::from(member)).filter(|m| m.state != MemberState::Gone);
         let Some(known) = known else { return Err(CommandError::NotFound(format!("member {member}"))) };
@@ -155,8 +166,9 @@ impl Pool {
         Ok(known.leaving)
     }
 
-    /// How to go on doing without a member: with all of it when the others have room for it, else with a step that makes some, and how many
-    /// bytes later steps are to move. Nothing as long as the cleaner has to make room for a step.
+    /// Plans the next part of a removal, and returns the bytes that later steps are to move: all of
+    /// it when the others have room, else a step that makes room. `None` while the cleaner has to
+    /// free space for a step.
     fn plan_removal(&self, member: u16, begun: bool) -> Result<Option<(Removal, u64)>, CommandError> {
         let (shape, space) = (&self.config.shape, &self.core.space);
         let Some(whole) = Removal::plan(shape, member) else {
@@ -187,16 +199,16 @@ impl Pool {
                 (step, later)
             }));
         }
-        // what was begun goes on: it had room then
+        // a removal that has begun goes on: it had room then
         if begun && space.live_units() <= space.usable_without(&whole.segments) && !self.misses_log_without(&whole.segments) {
             return Ok(Some((whole, 0)));
         }
         Err(CommandError::Invalid("too little is free, so there is no room to move to; add a device or destroy something first".into()))
     }
 
-    /// Can these be done without for now, or for good? Guests go on writing: a step takes half of what is free at most, and half of the
-    /// log and of what is
-    /// free of it.
+    /// Returns whether the pool can do without the segments in `gone`, for now or for good. Guests
+    /// go on writing, so a step takes at most half of the free space, half of the log, and half of
+    /// the free part of the log.
     fn can_go(&self, gone: &BTreeSet<SegmentId>, objects: &ObjectsIn, in_steps: bool) -> bool {
         let space = &self.core.space;
         let least = if in_steps { self.least_of_step() } else { self.needed_units() };
@@ -210,19 +222,21 @@ impl Pool {
         least <= space.usable_without(gone) && spares_log() && !self.is_short_without(gone, objects)
     }
 
-    /// Units that guests can fill in what a step leaves: it takes half of what is free at most.
+    /// Returns the units that must stay usable after a step, which takes at most half of the free
+    /// space.
     fn least_of_step(&self) -> u64 {
         let needed = self.needed_units();
         needed.max(needed.midpoint(self.core.space.usable_units()))
     }
 
-    /// What lives, and some more: a removal is cleaning, which makes no room where all is full.
+    /// Returns the live units and some more: removal is cleaning, which gains no space where
+    /// everything is full.
     fn needed_units(&self) -> u64 {
         let live = self.core.space.live_units();
         live + live / CLEANING_PART
     }
 
-    /// Do few steps lead to the end? `after`: rows at the end.
+    /// Returns whether few steps lead to the end; `after` is the layout at the end.
     fn steps_lead_to(&self, whole: &Removal, after: &Rows) -> bool {
         let (space, guests_after) = (&self.core.space, usable(after, |_| true));
         let on = |shelf: Shelf| whole.segments.iter().filter(move |id| space.rows.shelf(**id) == shelf);
@@ -234,7 +248,7 @@ impl Pool {
         guests && few_steps(log, logs.saturating_sub(logs_after), logs.saturating_sub(u64::from(LEAST_LOG)))
     }
 
-    /// Bytes of blocks and nodes that live in segments, each copy once.
+    /// Returns the live bytes of blocks and nodes in segments; replicas count once.
     fn live_bytes(&self, segments: impl Iterator<Item = SegmentId>) -> u64 {
         let live = |id| self.core.space.segments.get(id).map_or(0, |segment| u64::from(segment.live) * UNIT_BYTES);
         segments.map(live).sum()
@@ -251,7 +265,7 @@ impl Pool {
         self.count_moving();
     }
 
-    /// Gives up rows that special devices left behind: the shape says that there are some, until it does without them.
+    /// Gives up segments that lost special devices left behind, until the shape has none any more.
     fn give_up_left_behind(&mut self) {
         if self.filler.jobs().next().is_some() || self.relabeler.busy() || self.now.0 < self.left_behind_looked.0 + LOOK_MILLIS {
             return;
@@ -263,18 +277,19 @@ impl Pool {
         }
     }
 
-    /// The member that the labels say is to leave.
+    /// Returns the member that the labels mark for removal.
     pub(crate) fn member_leaving(&self) -> Option<u16> {
         (0u16..).zip(&self.config.shape.members).find(|(_, known)| known.leaving).map(|(at, _)| at)
     }
 
-    /// Goes on with what an import found begun. What does not fit any more stays.
+    /// Continues a removal that an import found in the labels. If it no longer fits, it ends and
+    /// the device stays.
     fn go_on_removing(&mut self) {
         let Some(member) = self.member_leaving() else { return self.give_up_left_behind() };
         if self.filler.jobs().next().is_some() || self.relabeler.busy() {
             return;
         }
-        // a look at all segments takes time, and room takes longer
+        // scanning all segments takes time, and free space comes even slower
         let pause = if self.departure.wants_room() { ROOM_LOOK_MILLIS } else { LOOK_MILLIS };
         if self.evacuation.is_some() || self.now.0 < self.departure.looked.0 + pause {
             return;
@@ -288,7 +303,8 @@ impl Pool {
         }
     }
 
-    /// The next step has to wait for the cleaner. False when that gained nothing for long.
+    /// Returns whether the next step shall wait for the cleaner; false after a long time without
+    /// gain.
     fn waits_for_step(&mut self) -> bool {
         let free = self.free_in(Shelf::Data) + self.free_in(Shelf::Log);
         let (since, most) = *self.departure.room.get_or_insert((self.now, free));
@@ -298,13 +314,14 @@ impl Pool {
         free > most || self.now.0 < since.0 + ROOM_MILLIS
     }
 
-    /// Nobody leaves any more, once the labels say so.
+    /// Clears the removal flag of all members; the labels are still to be written.
     fn keep_leaving(&mut self) {
         self.config.shape.members.iter_mut().for_each(|known| known.leaving = false);
         self.departure = Departure::default();
     }
 
-    /// Ends an evacuation: what was moved stays where it is, and the device can be filled again. The labels are still to say so.
+    /// Cancels a removal: moved data stays where it is, and the device can be filled again. The
+    /// caller must have the labels written.
     pub(crate) fn stop_removing(&mut self) -> Result<(), CommandError> {
         if self.member_leaving().is_none() {
             return Err(CommandError::NotFound("a removal".into()));
@@ -317,7 +334,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Bytes moved and to be moved. What guests free meanwhile needs no move, and counts as done.
+    /// Returns the progress in bytes. Data that guests free meanwhile need not be moved, and counts
+    /// as done.
     pub(crate) fn evacuation_job(&self) -> Option<JobInfo> {
         let (moved, later) = (self.departure.moved, self.departure.later);
         let job = |member, done, left| JobInfo { kind: JobKind::Remove, member, done, total: done + left, errors: 0, rate: 0 };
@@ -325,7 +343,7 @@ impl Pool {
             return Some(job(Some(*member), moved, 0));
         }
         let Some(evacuation) = &self.evacuation else {
-            // after an import or a step, until it is its turn
+            // after an import or between two steps
             return Some(job(Some(self.member_leaving()?), moved, later));
         };
         let (space, mut live, mut errors) = (&self.core.space.segments, 0, 0);
@@ -338,7 +356,7 @@ impl Pool {
         Some(JobInfo { kind, errors, ..job(evacuation.member, done, live + evacuation.later) })
     }
 
-    /// Goes on with an evacuation. True when it wants another turn soon.
+    /// Advances an evacuation. Returns true when it wants another turn soon.
     pub(crate) fn step_evacuation(&mut self) -> bool {
         if self.state != PoolState::Online {
             return false;
@@ -352,7 +370,7 @@ impl Pool {
         let blocked = self.is_blocked();
         let Some(evacuation) = &mut self.evacuation else { return false };
         if blocked {
-            // nothing can be moved now: they are looked for again
+            // nothing can be moved now: the segments are scanned again later
             evacuation.todo.clear();
         }
         if evacuation.has_more() {
@@ -374,7 +392,7 @@ impl Pool {
             self.checkpointer.forced |= waits && (blocked || !evacuation.has_more()) && !self.checkpointer.running();
             return true;
         }
-        // streams of an older root may begin in what is given up
+        // streams of an older root may begin in segments that are given up
         let segments = &evacuation.removal.segments;
         let begins = self.legs.iter().any(|leg| leg.streams.iter().any(|s| segments.contains(&s.segment) || segments.contains(&s.next)));
         if begins || self.checkpointer.running() {
@@ -385,8 +403,9 @@ impl Pool {
         false
     }
 
-    /// Looks at all segments that are to be given up. An error when the evacuation has ended, or has to: because of so many segments with
-    /// deadlists that no copy has right.
+    /// Scans all segments that are to be given up. Returns an error when the evacuation has ended,
+    /// or has to end because of the given number of segments with deadlists that are right in no
+    /// copy.
     fn look_at_leaving(&mut self) -> Result<Look, Option<u64>> {
         let Some(evacuation) = &self.evacuation else { return Err(None) };
         let (space, health, now) = (&self.core.space, &self.io.health, self.now.0);
@@ -398,12 +417,12 @@ impl Pool {
             return Err(None);
         }
         let Some(evacuation) = &mut self.evacuation else { return Err(None) };
-        // as long as the cleaner has something to do the last reason may hold again
+        // while the cleaner has work the last reason may hold again
         if look.todo.is_empty() {
             evacuation.waits = look.reason();
         }
         if look.away > 0 {
-            // they may have what the others do not
+            // absent devices may have the deadlists that the others do not
             evacuation.hopeless = None;
         } else if look.lists > 0 && look.todo.is_empty() {
             let known = evacuation.hopeless.filter(|(then, _)| *then == look.left);
@@ -416,13 +435,14 @@ impl Pool {
         Ok(look)
     }
 
-    /// Why a removal does not go on, or rows that one gave up do not come back.
+    /// Returns why a removal, or a rejoin of extents that a removal gave up, makes no progress.
     pub(crate) fn removal_waits(&self) -> Option<String> {
         let waits = self.evacuation.as_ref().and_then(|evacuation| evacuation.waits.clone());
         waits.or_else(|| self.rejoin_waits())
     }
 
-    /// Streams leave segments that are to be given up, those that they have been promised too: a batch of nothing leads replay on.
+    /// Moves streams out of segments that are to be given up, also when such a segment is only
+    /// their next one: an empty batch leads replay to the new segment.
     pub(super) fn hop_over_leaving(&mut self) {
         let meta = [self.checkpointer.nodes_at, self.checkpointer.objects_at];
         if !self.checkpointer.running() && meta.iter().flatten().any(|cursor| self.is_leaving(Some(cursor.segment))) {
@@ -447,7 +467,7 @@ impl Pool {
             let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, 1, 0, items);
             let header = self.header(stream, cursor.segment, &batch, 0);
             if stream == SMALL {
-                // nobody else knows of it when special devices are lost
+                // no other device has an index of this batch if special devices are lost
                 self.log.notes.seal(header.lsn);
             }
             self.submit_batch(stream, &header, batch, Vec::new());
@@ -459,11 +479,11 @@ impl Pool {
         id.is_some_and(|id| self.core.space.segments.get(id).is_some_and(Segment::is_given_up))
     }
 
-    /// Nothing needs the segments any more: the shape does without them.
+    /// Ends an evacuation once nothing needs its segments: drops them from the shape.
     fn end_evacuation(&mut self) {
         let Some(evacuation) = self.evacuation.take() else { return };
         let Removal { members, segments, shape } = evacuation.removal;
-        // what special devices left behind is no device's
+        // segments that special devices left behind belong to no device's removal
         let moved = if evacuation.member.is_some() { self.departure.moved + evacuation.total } else { 0 };
         let later = if members.is_empty() { evacuation.later } else { 0 };
         self.departure = Departure { moved, later, ..Departure::default() };
@@ -485,7 +505,7 @@ impl Pool {
         self.relabel(None);
     }
 
-    /// The labels say who has left: their devices are nobody's from now on.
+    /// Releases the devices of removed members, once the labels say that they are removed.
     pub(crate) fn let_go(&mut self) {
         let left = std::mem::take(&mut self.relabeler.left);
         if !left.is_empty() {
@@ -499,7 +519,7 @@ impl Pool {
         }
     }
 
-    /// The rest of a removal cannot be done: nobody waits for it.
+    /// Ends a removal whose rest cannot be done; no command waits for it.
     fn end_hopeless_removal(&mut self, segments: u64) {
         let mib = (segments * self.config.shape.extent_bytes).div_ceil(1 << 20);
         let why = format!("deadlists of {segments} segments ({mib} MiB) cannot be read on any copy; what was moved stays moved");
@@ -513,7 +533,7 @@ impl Pool {
         }
     }
 
-    /// The next segment that an evacuation wants emptied.
+    /// Returns the next segment that an evacuation wants emptied.
     pub(crate) fn next_leaving(&mut self) -> Option<SegmentId> {
         let evacuation = self.evacuation.as_mut()?;
         while let Some(id) = evacuation.todo.pop_front() {

@@ -1,10 +1,12 @@
-//! Filling a device: with what a member should hold that was away, or that is new, or with what the member has whose place it takes.
+//! Filling a device (resilver, replace): copies to it the data that its member should hold.
 //!
-//! From the moment that a device is to be filled everything new is written to it too. What was there before is copied segment by segment.
-//! INV-FILL-1: no write to a segment being copied is under way that the device does not get, and none comes: streams and checkpoints leave
-//! the segments that they were filling, and copying begins when everything that had begun before has ended.
+//! From the start on all new writes go to the device, too; older data is copied segment by segment.
+//! INV-FILL-1: while a segment is copied, no write to it is in flight or will come that the device
+//! does not get: streams and checkpoints leave their open segments, and copying begins when all
+//! operations that began before have ended.
 //!
-//! At the end the device gets the ring of roots, everything on it is made durable, and the labels say that it is whole.
+//! At the end the ring of roots is copied to the device, everything on it is made durable, and the
+//! labels are changed to say that it is whole.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -21,30 +23,30 @@ use crate::{JobInfo, JobKind, PoolState};
 
 /// Pages copied at a time.
 const PAGES: u32 = 64;
-/// Copies under way at a time while guests are active, and while not.
+/// Copies in flight while guests are active, and while not.
 const AT_A_TIME: (usize, usize) = (1, 8);
 
-/// A piece of a segment on its way.
+/// A part of a segment that is being copied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FillPiece {
-    /// Which run of filling it belongs to.
+    /// Number of the run of filling that it belongs to.
     run: u64,
     segment: SegmentId,
-    /// Offset on the member.
+    /// Byte offset on the member.
     offset: u64,
-    /// Page of the segment, where each copy has all of it.
+    /// First page in the segment, where each copy has all of it; otherwise in the member's extent.
     page: u32,
     pages: u32,
     attempt: u8,
 }
 
-/// How far a device is.
+/// Progress of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Waits for what began before.
+    /// Waits for operations that began before.
     Settling,
     Copying,
-    /// The ring is read, or written.
+    /// The ring of roots is being read or written.
     Ring,
     Flush,
 }
@@ -57,9 +59,10 @@ struct Fill {
     twin: bool,
     step: Step,
     mark: u64,
-    /// What is left to copy, and which use of the segment: what it is used for later is written to the device anyway, and may be under way.
+    /// Segments left to copy, with their use counts: data of a later use is written to the device
+    /// anyway, and may be in flight.
     segments: VecDeque<(SegmentId, u32)>,
-    /// Where the next piece of the first segment begins, in pages of the member's extent.
+    /// First page of the next part of the first segment, in the member's extent.
     page: u32,
     in_flight: usize,
     done: u64,
@@ -78,12 +81,12 @@ pub(crate) struct Filler {
 }
 
 impl Filler {
-    /// No checkpoint may begin now: the ring of roots is being copied.
+    /// Returns whether no checkpoint may begin, because the ring of roots is being copied.
     pub(crate) fn holds_roots(&self) -> bool {
         self.running.as_ref().is_some_and(|fill| matches!(fill.step, Step::Ring | Step::Flush))
     }
 
-    /// What is done and to be done.
+    /// Returns the progress of running and waiting jobs.
     pub(crate) fn jobs(&self) -> impl Iterator<Item = JobInfo> + '_ {
         let kind = |twin| if twin { JobKind::Replace } else { JobKind::Resilver };
         let running = self.running.iter().map(move |fill| JobInfo {
@@ -111,12 +114,12 @@ impl Filler {
 }
 
 impl Pool {
-    /// A member is to be filled, or the device that takes its place.
+    /// Queues a member, or the replacement device of a member, to be filled.
     pub(crate) fn fill(&mut self, member: u16, twin: bool) {
         self.filler.waiting.push_back((member, twin));
     }
 
-    /// A device is not to be filled any more.
+    /// Stops filling a device.
     pub(crate) fn stop_filling(&mut self, member: u16, twin: bool) {
         self.filler.waiting.retain(|waiting| *waiting != (member, twin));
         if self.filler.running.as_ref().is_some_and(|fill| (fill.member, fill.twin) == (member, twin)) {
@@ -124,7 +127,7 @@ impl Pool {
         }
     }
 
-    /// Goes on with filling. True when it wants another turn soon.
+    /// Continues filling. Returns true when it wants another turn soon.
     pub(crate) fn step_fill(&mut self) -> bool {
         if self.state != PoolState::Online {
             return false;
@@ -149,7 +152,7 @@ impl Pool {
         }
     }
 
-    /// Leaves the segments that are being filled, and lists those that have something to copy.
+    /// Leaves the open segments, and lists the segments to copy.
     fn begin_fill(&mut self) {
         // nodes of a running checkpoint have places that are not written yet
         if self.checkpointer.running() {
@@ -181,7 +184,8 @@ impl Pool {
         self.filler.running = Some(fill);
     }
 
-    /// Streams go on in other segments, checkpoints too: but not one that runs, which has promised places behind its cursors already.
+    /// Makes streams continue in other segments, and checkpoints too, except a running one: it has
+    /// assigned places behind its cursors already.
     pub(crate) fn leave_open_segments(&mut self) {
         self.seal_all();
         for stream in 0..self.log.streams.len() {
@@ -200,7 +204,7 @@ impl Pool {
         }
     }
 
-    /// Starts copies, as many as guests leave room for.
+    /// Starts as many copies as guests leave room for.
     fn copy_on(&mut self) -> bool {
         let most = self.job_depth(AT_A_TIME);
         while self.jobs_may_go_on()
@@ -219,7 +223,7 @@ impl Pool {
         false
     }
 
-    /// The next piece to copy, when there is one and not too many are under way.
+    /// Returns the next part to copy, unless too many are in flight.
     fn next_piece(&mut self, most: usize) -> Option<FillPiece> {
         let extent_pages = u32::try_from(self.config.shape.extent_bytes / PAGE).unwrap_or(u32::MAX);
         let fill = self.filler.running.as_mut()?;
@@ -247,16 +251,17 @@ impl Pool {
         let FillPiece { segment, page, pages, attempt, .. } = piece;
         let member = self.filler.running.as_ref().map_or(0, |fill| fill.member);
         let twin = self.filler.running.as_ref().is_some_and(|fill| fill.twin);
-        // a member that was away may lack what the others have
+        // a member that was away may lack data that the others have
         let whole = |own: &usize| self.io.health.whole_copies(&self.core.space.rows, segment).contains(own);
         let own = self.core.space.rows.copies(segment).position(|copy| copy.0 == member).filter(|own| twin && attempt == 0 && whole(own));
         if let Some(own) = own {
-            // INV-FILL-2: what a member had right its successor has right, whatever rots on the others
+            // INV-FILL-2: data that is right on the member will be right on its replacement,
+            // whatever rots on other devices
             self.pin(segment);
             return self.io.read_copy(Context::FillRead(piece), &self.core.space.rows, segment, page, pages, own, &mut self.bufs);
         }
         if self.core.space.rows.copies(segment).len() > 0 {
-            // not from one that is being filled itself
+            // not from a device that is being filled itself
             self.pin(segment);
             return self.io.read_whole(Context::FillRead(piece), &self.core.space.rows, segment, page, pages, attempt, &mut self.bufs);
         }
@@ -271,14 +276,14 @@ impl Pool {
         self.io.read_pinned(Context::FillRead(piece), segment, DeviceIndex(member), range, &mut self.bufs);
     }
 
-    /// A segment may not be reused until an operation on it has ended.
+    /// Prevents reuse of a segment until an operation on it has ended.
     pub(crate) fn pin(&mut self, segment: SegmentId) {
         if let Some(found) = self.core.space.segments.get_mut(segment) {
             found.pins += 1;
         }
     }
 
-    /// A piece was read: it goes to the device.
+    /// Writes a part that was read to the device.
     pub(crate) fn fill_read(&mut self, piece: FillPiece, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let attempts = self.io.attempts(&self.core.space.rows, piece.segment);
         let Some(fill) = self.filler.of(piece.run) else { return buf.into_iter().for_each(|buf| self.bufs.give(buf)) };
@@ -292,14 +297,14 @@ impl Pool {
             }
             _ if piece.attempt + 1 < attempts => self.read_piece(FillPiece { attempt: piece.attempt + 1, ..piece }),
             _ => {
-                // nobody has it: what needs it gets an error, as before
+                // no copy can be read: reads of it fail, as before
                 fill.unreadable += 1;
                 fill.in_flight -= 1;
             }
         }
     }
 
-    /// A piece was written.
+    /// Handles the end of a write of a part.
     pub(crate) fn fill_written(&mut self, piece: FillPiece) {
         if let Some(fill) = self.filler.of(piece.run) {
             fill.in_flight -= 1;
@@ -307,7 +312,7 @@ impl Pool {
         }
     }
 
-    /// Everything is copied: the roots follow.
+    /// Copies the ring of roots once all segments are copied.
     fn read_ring(&mut self) {
         let Some(fill) = &mut self.filler.running else { return };
         fill.step = Step::Ring;
@@ -315,10 +320,12 @@ impl Pool {
         let shape = &self.config.shape;
         let whole =
             |(at, m): &(u16, &millpond_format::Member)| m.state == MemberState::Present && (twin || *at != member) && !shape.is_aside(*at);
-        // one that failed meanwhile is not whole any more: sources are told by who they are, not counted
+        // a member that failed meanwhile is not whole any more, so sources are tracked by number,
+        // not counted
         let source = (0u16..).zip(&shape.members).filter(whole).map(|(at, _)| at).find(|at| *at >= fill.ring_from);
         let Some(source) = source else {
-            // nobody's can be read: an empty one says that this member has no root yet, and the next checkpoint writes one
+            // no ring can be read: an empty one says that this member has no root yet, and the next
+            // checkpoint writes one
             self.checkpointer.forced = true;
             let length = RING_SLOTS as usize * SECTOR_BYTES;
             let mut ring = self.bufs.take(length);
@@ -330,7 +337,7 @@ impl Pool {
         self.io.read_raw(Context::FillRing(run), DeviceIndex(source), range, &mut self.bufs);
     }
 
-    /// The ring was read or, both areas of it, written.
+    /// Handles the end of the read of the ring, or of a write to one of the areas.
     pub(crate) fn fill_ring_done(&mut self, run: u64, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let Some(fill) = self.filler.of(run) else { return };
         let (member, twin) = (fill.member, fill.twin);
@@ -350,12 +357,13 @@ impl Pool {
                 self.flush_filled(run);
             }
             (Err(_), _) if fill.in_flight == 0 => self.read_ring(),
-            // the device cannot be written, nor spared: it stays as it is until the next import
+            // the device can be neither written nor given up: it stays as it is until the next
+            // import
             (Err(_), _) => self.stop_filling(member, twin),
         }
     }
 
-    /// Who is whole says whose the pool is: it may not be called so without the claim (INV-CLAIM-3).
+    /// Writes the claim to the device: labels may not call it whole without one (INV-CLAIM-3).
     fn claim_filled(&mut self, run: u64, member: u16, twin: bool) {
         if let Some(piece) = self.claim_piece() {
             let size = if twin { self.config.twins.get(&member) } else { self.config.sizes.get(usize::from(member)) };
@@ -368,7 +376,7 @@ impl Pool {
         self.flush_filled(run);
     }
 
-    /// When all of it is written, it is made durable.
+    /// Requests a flush once everything is written.
     fn flush_filled(&mut self, run: u64) {
         if let Some(fill) = self.filler.of(run).filter(|fill| fill.in_flight == 0) {
             fill.step = Step::Flush;
@@ -376,7 +384,7 @@ impl Pool {
         }
     }
 
-    /// Everything on the device is durable: it is whole.
+    /// Marks the device as whole, once everything on it is durable.
     pub(crate) fn fill_flushed(&mut self) {
         let Some(fill) = self.filler.running.take_if(|fill| fill.step == Step::Flush) else { return };
         let at = usize::from(fill.member);
@@ -393,7 +401,7 @@ impl Pool {
         self.relabel(None);
     }
 
-    /// The labels say that successors are the members.
+    /// Puts replacements into their members' places, once the labels say so.
     pub(crate) fn switch(&mut self) {
         for member in std::mem::take(&mut self.relabeler.switching).into_keys() {
             let at = usize::from(member);
@@ -408,7 +416,7 @@ impl Pool {
         }
     }
 
-    /// The device that was to take a member's place failed: the member stays.
+    /// Gives up a replacement that failed: the member keeps its device.
     pub(crate) fn successor_failed(&mut self, member: u16) {
         self.stop_filling(member, true);
         self.config.twins.remove(&member);
@@ -423,7 +431,7 @@ impl Pool {
         self.relabel(None);
     }
 
-    /// What an import found to be filled.
+    /// Queues the devices that an import found incomplete.
     pub(crate) fn fill_what_lacks(&mut self) {
         let members: Vec<(u16, MemberState, Option<DeviceId>)> =
             (0u16..).zip(&self.config.shape.members).map(|(at, m)| (at, m.state, m.successor)).collect();
@@ -437,7 +445,8 @@ impl Pool {
     }
 }
 
-/// Is there anything in a segment that somebody may need? Of one that rests a checkpoint does: the last one that holds.
+/// Returns whether a segment may hold data that is needed. The last durable checkpoint may need
+/// segments that wait for the next one.
 fn holds_something(state: SegmentState) -> bool {
     matches!(state, SegmentState::Sealed | SegmentState::Resting(_))
 }

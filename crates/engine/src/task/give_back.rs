@@ -1,17 +1,21 @@
-//! Giving space back: segments that nothing needs become free, and free ones return their bytes to the host.
+//! Releasing space: segments that nothing needs become free, and the host gets back the bytes of
+//! surplus free ones.
 //!
-//! A segment whose blocks were overwritten or moved is free when the log that says so is durable: after a crash, replay frees them again
-//! before it comes to what was written there since (INV-SPACE-3). That is not so when replay reads the segment: nodes and objects of the
-//! last checkpoint, batches after it, and where its streams began; or when what emptied it is not in the log. Such a segment waits for the
-//! next checkpoint.
+//! A segment whose blocks were overwritten or moved is free when the log that says so is durable:
+//! after a crash, replay frees them again before it reaches batches written there since
+//! (INV-SPACE-3). That does not hold when replay reads the segment (nodes and objects of the last
+//! checkpoint, batches after it, and the starts of its streams), or when the cause of its emptying
+//! is not in the log. Such a segment waits for the next checkpoint.
 //!
-//! So that a rewind finds its data, what rested long enough for that stays as it is for some checkpoints *and* some minutes more
-//! (`Tuning::rewind_checkpoints`, `rewind_millis`): the checkpoints of that time stay whole. It is the first thing that is given up: the minutes when
-//! more than a small part of the pool rests, both, the oldest first, when free segments run short.
+//! So that a rewind finds its data, a segment that could be free after that is retained for some
+//! checkpoints *and* some minutes more (`Tuning::rewind_checkpoints`, `rewind_millis`): the
+//! checkpoints of that time stay whole. This retention is given up first: the minutes when more
+//! than a small part of the pool is retained, both, the oldest first, when free segments run short.
 //!
-//! A segment that is written again soon is better left as it is: the host would take its pages away only to find new ones, and a write to a
-//! hole takes the host up to three times as long as one to what it has bytes for. So free segments that it has bytes for are used first, and
-//! only what was more than the log needs (`task/stock.rs`) for some minutes is given back, a little at a time.
+//! A segment that will be written again soon is better left allocated: the host would release its
+//! pages only to find new ones, and a write to a hole takes the host up to three times as long as
+//! one to allocated space. So allocated free segments are used first, and only a surplus over the
+//! log's needs (`task/stock.rs`) that lasted some minutes is released, a little at a time.
 
 use millpond_block::ByteRange;
 use millpond_device::DeviceIndex;
@@ -22,29 +26,32 @@ use crate::pool::{Context, Pool};
 use crate::space::{PAGE, SegmentState, Shelf};
 use crate::{Discard, Planted, PoolState, Time};
 
-/// A pool without requests for so many milliseconds is idle.
+/// Milliseconds without requests after which a pool is idle.
 const IDLE_MILLIS: u64 = 1_000;
-/// Segments that wait for the log to be durable that are worth a flush.
+/// Number of segments waiting for the log to be durable that justifies a flush.
 const FLUSH_FOR: usize = 4;
-/// Of how many bytes of the pool, or of what is in use, one may rest for the minutes of a rewind alone.
+/// Share (1/N) of the pool, and of the space in use, that may be retained for the minutes of a
+/// rewind alone.
 const RESTING_PART: u64 = 8;
-/// Segments given back at a time when there is a hurry, so that guests do not wait for it.
+/// Segments released at a time when it is urgent, so that guests are not delayed.
 const AT_A_TIME: usize = 2;
-/// Bytes given back in a second of an idle pool: a host takes some milliseconds for them.
+/// Bytes released per second in an idle pool: a host takes some milliseconds for them.
 const IDLE_BYTES: u64 = 64 << 20;
-/// Bytes given back in one call at most: a device that answers nothing for long is given up.
+/// Most bytes released in one call: a device that does not answer for long is given up.
 const CALL_BYTES: u64 = 256 << 20;
-/// Milliseconds between segments given back while guests are active.
+/// Milliseconds between released segments while guests are active.
 const BUSY_PAUSE: u64 = 1_000;
-/// Milliseconds after a flush in which nothing is given back: the host's journal is in the way of the next.
+/// Milliseconds after a flush in which nothing is released: the host's journal would delay the next
+/// flush.
 const FLUSH_PAUSE: u64 = 100;
 
 impl Pool {
-    /// Lets segments go that rested long enough. With `hurry`, as soon as it is safe, and as many as are wanted.
+    /// Frees segments whose retention has ended. With `hurry`, as soon as it is safe, and as many
+    /// as are wanted.
     pub(crate) fn release_rested(&mut self, hurry: bool) {
         let forgets = self.planted(Planted::NothingRests);
         let keep = if hurry || forgets { 0 } else { u64::from(self.tuning.rewind_checkpoints) };
-        // a device that leaves takes the past with it, and so does a wipe
+        // a removal needs the segments that hold the past, and so does a wipe
         let given_up = self.evacuation.is_some() || self.rebalancer.is_short() || self.wiper.is_on();
         let oldest = if given_up || forgets { u64::MAX } else { self.oldest_kept() };
         let most = self.may_rest();
@@ -60,15 +67,16 @@ impl Pool {
         }
     }
 
-    /// Pages that may rest for the minutes of a rewind alone. A part of what is in use does for those who look back: an eighth of a large pool
-    /// that holds little is more than a hundred times what they need, and every page of it is one that the host has to find.
+    /// Returns the pages that may be retained for the minutes of a rewind alone. A part of the
+    /// space in use is enough for that: an eighth of a large pool that holds little would be more
+    /// than a hundred times what is needed, and the host has to allocate every page of it.
     fn may_rest(&self) -> u64 {
         let pool = self.core.space.segments.all_pages() / RESTING_PART;
         let used = self.core.space.live_units() / 8 / RESTING_PART;
         pool.min(used.max(self.tuning.ready.resting / PAGE))
     }
 
-    /// Gives space back to the host that the log does not need soon.
+    /// Releases space to the host that the log does not need soon.
     pub(crate) fn step_give_back(&mut self) {
         if self.state != PoolState::Online || self.closing.is_some() {
             return;
@@ -86,12 +94,12 @@ impl Pool {
         }
     }
 
-    /// What is surplus, with so many calls to the host at a time.
+    /// Releases surplus, with up to `at_a_time` segments in progress.
     fn give_back_surplus(&mut self, at_a_time: usize) {
         while self.core.space.segments.discarding() < at_a_time && self.give_back(CALL_BYTES.min(self.stock.due)) > 0 {}
     }
 
-    /// What has been surplus for long, at a rate that guests do not notice.
+    /// Releases surplus at a rate that guests do not notice.
     fn give_back_some(&mut self) {
         let busy = self.core.space.segments.discarding() > 0 || self.is_preparing() || self.is_hungry();
         if self.stock.due == 0 || self.now < self.stock.give_back_at || busy {
@@ -107,7 +115,8 @@ impl Pool {
         }
     }
 
-    /// All that an idle pool has, and what a busy one has more of than it needs between checkpoints.
+    /// Releases all free segments of an idle pool, and those of a busy one beyond its needs between
+    /// checkpoints.
     fn give_back_now(&mut self) {
         let idle = self.now.0 > self.last_activity.0 + IDLE_MILLIS;
         let kept = if idle { 0 } else { self.kept_ready() };
@@ -117,7 +126,8 @@ impl Pool {
         }
     }
 
-    /// Gives about so many bytes of neighbouring segments back, one segment at least, but no more than is due; says how many.
+    /// Releases about `bytes` of neighbouring segments, one segment at least, but no more than is
+    /// due. Returns the bytes released.
     fn give_back(&mut self, bytes: u64) -> u64 {
         let found = self.core.space.segments.last_ready(bytes / PAGE, self.ready_target() / PAGE);
         let pages: u64 = found.iter().map(|id| u64::from(self.core.space.rows.pages(*id))).sum();
@@ -129,19 +139,22 @@ impl Pool {
         pages * PAGE
     }
 
-    /// Segments' space was given back. A host that refused has its bytes, but they are as free as before.
+    /// Frees segments after their discard. A host that refused keeps their bytes, but they are as
+    /// free as before.
     pub(crate) fn given_back(&mut self, segments: &[SegmentId]) {
         for segment in segments {
             self.core.space.segments.set_state(*segment, SegmentState::Free);
         }
     }
 
-    /// Are free segments not to be had for a moment, because the host is at work on them?
+    /// Returns whether free segments cannot be allocated for a moment, because the host is working
+    /// on them.
     pub(crate) fn holds_free_segments(&self) -> bool {
         self.core.space.segments.discarding() + self.core.space.segments.preparing() > 0
     }
 
-    /// Generation of the newest checkpoint that is older than a rewind has to reach: it and all later ones stay whole.
+    /// Returns the generation of the newest checkpoint that is older than the period of a rewind:
+    /// it and all later ones stay whole.
     fn oldest_kept(&mut self) -> u64 {
         let since = self.now.0.saturating_sub(self.tuning.rewind_millis);
         while self.past_roots.get(1).is_some_and(|(_, time)| *time <= since) {
@@ -150,16 +163,17 @@ impl Pool {
         self.past_roots.front().map_or(0, |(generation, _)| *generation)
     }
 
-    /// Would more checkpoints alone let segments go?
+    /// Returns whether further checkpoints would free segments.
     pub(crate) fn rests_for_checkpoints(&self) -> bool {
         let keep = u64::from(self.tuning.rewind_checkpoints);
         self.core.space.segments.resting_since().is_some_and(|newest| newest + keep >= self.checkpoint_generation)
     }
 
-    /// Lets segments go that were emptied by what is in the log and durable; when space is short, asks for a flush that makes it so.
+    /// Frees segments whose emptying is in the log and durable; when space is short, requests a
+    /// flush to make it durable.
     pub(crate) fn release_logged(&mut self) {
         let mut waiting = Waiting::default();
-        // where free segments do not run short they go on resting, for a rewind
+        // where enough segments are free the others stay retained for a rewind
         let short = |shelf: &Shelf| self.free_in(*shelf) < self.wanted_free(*shelf) || (*shelf != Shelf::Data && self.destages());
         let short: Vec<Shelf> = Shelf::ALL.into_iter().filter(short).collect();
         let resting: Vec<SegmentId> = self.core.space.segments.resting().map(|(id, _)| id).collect();
@@ -179,7 +193,8 @@ impl Pool {
         self.waiting_for_flush = waiting;
     }
 
-    /// Is all that emptied a resting segment in the log, and does replay not read it?
+    /// Returns whether everything that emptied a retained segment is in the log, and replay does
+    /// not read the segment.
     fn is_logged(&self, id: SegmentId) -> bool {
         let begins = |leg: &Leg| leg.streams.iter().any(|start| start.segment == id || start.next == id);
         self.core
@@ -190,12 +205,13 @@ impl Pool {
             && !self.legs.iter().any(begins)
     }
 
-    /// Pages of free segments with bytes on the host that a busy pool keeps: for the log between two checkpoints, and for the one before.
+    /// Returns the pages of allocated free segments that a busy pool keeps: for the log between two
+    /// checkpoints, twice.
     fn kept_ready(&self) -> u64 {
         (2 * self.tuning.checkpoint_log_bytes / PAGE).min(self.core.space.segments.all_pages() / 2)
     }
 
-    /// Gives segments back, neighbours in one call to their device.
+    /// Discards segments, neighbours in one call to their device.
     fn discard(&mut self, segments: Vec<SegmentId>) {
         segments.iter().for_each(|id| self.core.space.segments.set_state(*id, SegmentState::Discarding));
         let extents = segments.iter().flat_map(|id| self.core.space.rows.extents(*id));

@@ -1,4 +1,5 @@
-//! What the host has for the pool's devices: which free segments it has bytes for when a pool is opened, and which devices keep theirs.
+//! Space on the hosts of devices: which free segments are allocated there when a pool is opened,
+//! and which devices never release their bytes.
 
 use millpond_device::{DeviceIndex, DeviceSpace};
 use millpond_format::SegmentId;
@@ -6,11 +7,11 @@ use millpond_format::SegmentId;
 use crate::pool::Pool;
 use crate::space::{PAGE, SegmentState};
 
-/// Of a new pool such a part is prepared at once at most.
+/// Most of a new pool that is prepared at once, as 1/N.
 const FIRST_PART: u64 = 16;
 
 impl Pool {
-    /// Says what the host has for the device at a position of the caller's.
+    /// Sets the space on the host of the device at the caller's `position`.
     pub(crate) fn set_host(&mut self, position: u16, space: DeviceSpace) {
         self.hosts.insert(position, space);
         let member = self.io.positions().iter().position(|at| *at == usize::from(position));
@@ -20,7 +21,8 @@ impl Pool {
         }
     }
 
-    /// Another device has a member's place: the host has less for free segments than it had.
+    /// Reexamines a member's segments after its device was replaced: fewer free ones may be
+    /// allocated than before.
     pub(crate) fn judge_member(&mut self, member: u16) {
         for id in self.of_member(member) {
             let before = self.core.space.segments.get(id).is_some_and(|segment| segment.backed);
@@ -30,7 +32,7 @@ impl Pool {
         }
     }
 
-    /// New devices came, and segments with them.
+    /// Examines the segments of new devices.
     pub(crate) fn judge_new(&mut self, first: SegmentId) {
         let ids = self.core.space.segments.ids().skip(first.0 as usize);
         ids.for_each(|id| self.judge_segment(id));
@@ -40,7 +42,8 @@ impl Pool {
         self.core.space.segments.ids().filter(|id| self.core.space.rows.has(*id, DeviceIndex(member))).collect()
     }
 
-    /// A segment is ready when the host has bytes for all of it on each of its devices, and stays that when each of them keeps what it has.
+    /// Marks a segment as ready if its host has allocated all of it on each of its devices, and as
+    /// kept if each of them keeps its bytes.
     fn judge_segment(&mut self, id: SegmentId) {
         let Some(segment) = self.core.space.segments.get(id).filter(|_| !self.core.space.rows.is_gap(id)) else { return };
         let (mut known, mut kept) = (true, true);
@@ -55,13 +58,13 @@ impl Pool {
         self.core.space.segments.set_backed(id, backed, kept);
     }
 
-    /// Does a member keep the bytes that it has?
+    /// Returns whether a member's device keeps its bytes when they are free.
     pub(super) fn keeps_bytes(&self, member: DeviceIndex) -> bool {
         let position = self.io.position_of(member.0).and_then(|position| u16::try_from(position).ok());
         position.and_then(|position| self.hosts.get(&position)).is_some_and(|host| host.kept)
     }
 
-    /// A new pool begins with some segments that the host has bytes for.
+    /// Has some segments of a new pool prepared at once.
     pub(crate) fn prepare_first(&mut self) {
         let pool = self.core.space.segments.all_pages() * PAGE;
         self.stock.at_first = self.tuning.ready.at_first.min(pool / FIRST_PART);

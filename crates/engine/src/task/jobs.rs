@@ -1,8 +1,9 @@
-//! Jobs that go on after an import, and what all of them may take.
+//! Jobs that continue after an import, and the rate limit of all jobs.
 //!
-//! The catalog says which run and how far they are ([`JobsRecord`]): by the record of the command that begins or ends one, and by one more
-//! now and then. What was done since the last is done again after a crash: it is reading, or moving what was moved to a place that is not
-//! known any more. Devices being filled or emptied are in the labels.
+//! The catalog records which jobs run and their progress ([`JobsRecord`]): by the command that
+//! begins or ends one, and now and then in between. Work done since the last record is repeated
+//! after a crash: it is reading, or moves to places that are not known any more. Filling and
+//! emptying of devices is recorded in the labels.
 
 use millpond_block::{DiskError, Tag};
 use millpond_format::{Item, JobsRecord, Record};
@@ -10,20 +11,21 @@ use millpond_format::{Item, JobsRecord, Record};
 use crate::pool::{Owner, Pool, Work};
 use crate::{CommandError, JobInfo, JobKind, PoolState, Reply, Time, Wipe};
 
-/// Milliseconds between records of how far jobs are.
+/// Milliseconds between records of the progress of jobs.
 const NOTE_MILLIS: u64 = 5_000;
-/// Bytes per second that jobs may be held to at the least: they read up to 4 MiB at a time.
+/// Lowest rate of jobs in bytes per second: they read up to 4 MiB at a time.
 const LEAST_RATE: u64 = 64 << 10;
-/// Pages of such a record at most.
+/// Most pages of a record of progress.
 const NOTE_PAGES: usize = 2;
-/// Milliseconds without a request after which guests count as not active.
+/// Milliseconds without a request after which guests count as inactive.
 const QUIET_MILLIS: u64 = 50;
-/// Bytes per second of all jobs while guests are active, when nobody said another rate. Checksums and copies of what jobs read take turns of the
-/// pool's one thread, which guests on fast devices notice.
+/// Default rate of all jobs in bytes per second while guests are active. Checksums and copies of
+/// the data that jobs read take turns of the pool's one thread, which guests on fast devices
+/// notice.
 const BESIDE_GUESTS: u64 = 64 << 20;
 
 impl Pool {
-    /// Carries a command about jobs out, and answers it when that is durable.
+    /// Executes a command about jobs, and answers it when the change is durable.
     pub(crate) fn change_jobs(&mut self, tag: Tag, change: impl FnOnce(&mut Pool) -> Result<Reply, CommandError>) {
         match change(self) {
             Ok(reply) => {
@@ -36,7 +38,7 @@ impl Pool {
         }
     }
 
-    /// There is no room in the log for what a command began.
+    /// Ends a job that a command began, because the log has no room for its record.
     fn drop_unwritten_jobs(&mut self) {
         let JobsRecord { rebalance, scrub, .. } = self.core.catalog.jobs.clone();
         if !rebalance && self.rebalancer.is_on() {
@@ -51,7 +53,7 @@ impl Pool {
         }
     }
 
-    /// Jobs have so many bytes per second from now on; 0: as many as there are.
+    /// Sets the rate of jobs in bytes per second; 0 means unlimited.
     pub(crate) fn set_job_rate(&mut self, rate: u64) -> Result<Reply, CommandError> {
         if (1..LEAST_RATE).contains(&rate) {
             return Err(CommandError::Invalid(format!("{rate} bytes per second are too few for jobs; give 64k or more, or none")));
@@ -60,23 +62,23 @@ impl Pool {
         Ok(Reply::Done)
     }
 
-    /// What runs, and how far it is.
+    /// Returns the record of running jobs and their progress.
     pub(crate) fn jobs_now(&self) -> JobsRecord {
         JobsRecord { rate: self.core.catalog.jobs.rate, rebalance: self.rebalancer.is_on(), scrub: self.scrubber.record() }
     }
 
-    /// The wipe that runs, as it is written down.
+    /// Returns the code of the running wipe as recorded.
     fn wipe_now(&self) -> u8 {
         self.wiper.how().map_or(0, Wipe::code)
     }
 
-    /// The same, when it is not written down yet.
+    /// Returns the record of a change of the wipe that is not logged yet.
     fn wipe_record(&self) -> Option<Record> {
         let wipe = self.wipe_now();
         (wipe != self.core.catalog.wipe).then_some(Record::Wipe { wipe })
     }
 
-    /// Goes on with what the catalog says was under way.
+    /// Continues the jobs that the catalog lists as running.
     pub(crate) fn resume_jobs(&mut self) {
         let JobsRecord { rebalance, scrub, .. } = self.core.catalog.jobs.clone();
         self.scrubber.resume(scrub);
@@ -88,14 +90,14 @@ impl Pool {
         }
     }
 
-    /// Ends what runs for this import: the last checkpoint says how far it is.
+    /// Ends the jobs of this import; the last checkpoint records their progress.
     pub(crate) fn suspend_jobs(&mut self) {
         self.core.catalog.jobs = self.jobs_now();
         self.core.catalog.wipe = self.wipe_now();
         self.scrubber.suspend();
     }
 
-    /// Writes down how far jobs are, and how fast.
+    /// Records the progress of jobs, and measures their rates.
     pub(crate) fn step_jobs(&mut self) {
         if self.state != PoolState::Online {
             return;
@@ -123,44 +125,45 @@ impl Pool {
         self.release(op);
     }
 
-    /// A job has ended: that is written down with the next turn.
+    /// Has the end of a job recorded in the next turn.
     pub(crate) fn job_ended(&mut self) {
         self.jobs_due = self.now;
     }
 
-    /// All jobs.
+    /// Returns all jobs.
     pub(crate) fn jobs(&self) -> Vec<JobInfo> {
         let devices = self.filler.jobs().chain(self.jobs_at_labels()).chain(self.evacuation_job());
         let jobs = devices.chain(self.rebalance_job()).chain(self.wipe_job()).chain(self.scrubber.job());
         jobs.map(|job| JobInfo { rate: self.pace.rate_of(&job), ..job }).collect()
     }
 
-    /// Devices that hold everything, where the labels do not say so yet. Their jobs have not ended: the pool still lists the device that is replaced,
-    /// and calls the one that was filled incomplete.
+    /// Returns jobs of devices that are filled, while the labels do not say so yet. These jobs have
+    /// not ended: the pool still lists the device that is replaced, or calls the filled one
+    /// incomplete.
     fn jobs_at_labels(&self) -> impl Iterator<Item = JobInfo> + '_ {
         let replaced = self.relabeler.switching.keys().map(|member| (JobKind::Replace, *member));
         let filled = self.relabeler.filled.iter().map(|member| (JobKind::Resilver, *member));
         replaced.chain(filled).map(|(kind, member)| JobInfo { kind, member: Some(member), done: 1, total: 1, errors: 0, rate: 0 })
     }
 
-    /// May jobs read more now?
+    /// Returns whether jobs may read more now.
     pub(crate) fn jobs_may_go_on(&mut self) -> bool {
         let rate = self.jobs_rate();
         self.pace.allows(self.now, rate)
     }
 
-    /// Jobs read so much.
+    /// Counts bytes that jobs read against their rate.
     pub(crate) fn charge_jobs(&mut self, bytes: u64) {
         let rate = self.jobs_rate();
         self.pace.charge(rate, bytes);
     }
 
-    /// Bytes per second of all jobs just now; 0: as many as there are.
+    /// Returns the current rate of all jobs in bytes per second; 0 means unlimited.
     fn jobs_rate(&self) -> u64 {
         if self.guests_are_active() { self.rate_beside_guests() } else { self.core.catalog.jobs.rate }
     }
 
-    /// Bytes per second that all jobs have while guests are active.
+    /// Returns the rate of all jobs in bytes per second while guests are active.
     pub(super) fn rate_beside_guests(&self) -> u64 {
         match self.core.catalog.jobs.rate {
             0 => BESIDE_GUESTS,
@@ -172,7 +175,7 @@ impl Pool {
         self.now.0 <= self.last_activity.0 + QUIET_MILLIS
     }
 
-    /// How many operations a job may have under way: fewer while guests are active.
+    /// Returns how many operations a job may have in flight: fewer while guests are active.
     pub(crate) fn job_depth(&self, (active, quiet): (usize, usize)) -> usize {
         if self.guests_are_active() { active } else { quiet }
     }

@@ -1,4 +1,5 @@
-//! Background tasks: checkpoints, the cleaner, giving space back and preparing it, labels, the claim; jobs: devices that are filled and emptied, spares, rebalancing, scrub, wiping.
+//! Background tasks: checkpoints, the cleaner, releasing and preparing space, labels, the claim;
+//! and jobs: filling and emptying devices, spares, rebalancing, scrub, wiping.
 
 mod checkpoint;
 mod claim;

@@ -1,24 +1,25 @@
-//! How fast jobs are, and how fast they may be.
+//! Rates of jobs: measured and limited.
 //!
-//! A job that may not go on is not lost: it is looked at again in every turn. What it could not use while nobody came it has saved up, for
-//! [`SAVED_MILLIS`] at most.
+//! A job that may not continue now is tried again in every turn. Allowance that jobs do not use
+//! while the engine is not called is saved, up to that of [`SAVED_MILLIS`].
 
 use std::collections::BTreeMap;
 
 use crate::{JobInfo, JobKind, Time};
 
-/// Time whose allowance can be saved up: a caller with nothing to do comes every half second.
+/// Milliseconds of allowance that can be saved: an idle caller calls every half second.
 const SAVED_MILLIS: u64 = 600;
-/// Milliseconds between two looks at how far jobs are.
+/// Milliseconds between two measurements of the progress of jobs.
 const LOOK_MILLIS: u64 = 1_000;
 
-/// Milliseconds that a rate is an average of, at the least; twice as many at most. Some jobs go on in steps of a segment.
+/// Shortest period that a rate is averaged over, in milliseconds; the longest is twice as long.
+/// Some jobs advance in steps of a segment.
 const WINDOW_MILLIS: u64 = 16_000;
 
-/// How fast one job is.
+/// The measured rate of one job.
 #[derive(Clone, Copy, Debug)]
 struct Speed {
-    /// When so much was done: the two last times that a window began.
+    /// Time and bytes done at the last two starts of a window.
     before: (Time, u64),
     since: (Time, u64),
     rate: u64,
@@ -27,7 +28,7 @@ struct Speed {
 /// Rates of all jobs of a pool.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// Bytes that jobs may still read; below 0 when a piece was larger than what was left.
+    /// Bytes that jobs may still read; negative when a read was larger than the rest.
     allowance: i64,
     filled: Time,
     speeds: BTreeMap<(JobKind, Option<u16>), Speed>,
@@ -35,7 +36,8 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// May jobs go on, which together have `rate` bytes per second? 0: as many as there are.
+    /// Returns whether jobs may continue, which together have `rate` bytes per second; 0 means
+    /// unlimited.
     pub(crate) fn allows(&mut self, now: Time, rate: u64) -> bool {
         if rate == 0 {
             (self.filled, self.allowance) = (now, 0);
@@ -44,7 +46,7 @@ impl Pace {
         let millis = now.0.saturating_sub(self.filled.0).min(SAVED_MILLIS);
         let earned = |millis: u64| i64::try_from(u128::from(rate) * u128::from(millis) / 1000).unwrap_or(i64::MAX);
         let more = earned(millis);
-        // slow rates earn nothing in a millisecond
+        // low rates earn no byte in a millisecond
         if more > 0 {
             self.filled = now;
             self.allowance = self.allowance.saturating_add(more).min(earned(SAVED_MILLIS).max(1));
@@ -52,18 +54,18 @@ impl Pace {
         self.allowance > 0
     }
 
-    /// Jobs read so much.
+    /// Counts bytes that jobs read.
     pub(crate) fn charge(&mut self, rate: u64, bytes: u64) {
         let most = i64::try_from(rate).unwrap_or(i64::MAX);
         self.allowance = if rate == 0 { 0 } else { self.allowance.saturating_sub_unsigned(bytes).max(-most) };
     }
 
-    /// Is it time to see how far the jobs are?
+    /// Returns whether it is time to measure the jobs.
     pub(crate) fn is_due(&self, now: Time) -> bool {
         now.0 >= self.looked.0 + LOOK_MILLIS
     }
 
-    /// So far the jobs are now.
+    /// Takes in the progress of all jobs.
     pub(crate) fn look(&mut self, now: Time, jobs: &[JobInfo]) {
         self.looked = now;
         let before = std::mem::take(&mut self.speeds);
@@ -82,7 +84,7 @@ impl Pace {
         }
     }
 
-    /// Bytes per second of a job lately; 0 when that is not known yet.
+    /// Returns the recent rate of a job in bytes per second; 0 when it is not known yet.
     pub(crate) fn rate_of(&self, job: &JobInfo) -> u64 {
         self.speeds.get(&(job.kind, job.member)).map_or(0, |speed| speed.rate)
     }

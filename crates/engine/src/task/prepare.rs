@@ -1,12 +1,16 @@
-//! Preparing: zeros are written to free segments ahead of the log, so that the host has bytes for them when guests' writes come.
+//! Preparing: writes zeroes to free segments ahead of the log, so that the host has allocated them
+//! when guests' writes come.
 //!
-//! A first write to a hole of a file takes the host two to five times as long as one to what it has bytes for: it has to find space, note that
-//! in its journal, and a flush waits for the journal. Space that is only reserved (`fallocate`) is slower still. Zeros cost a sequential write,
-//! and nobody waits for it.
+//! A first write to a hole of a file takes the host two to five times as long as one to allocated
+//! space: the host has to find space and journal that, and a flush waits for the journal. Space
+//! that is only reserved (`fallocate`) is slower still. Zeroes cost a sequential write that no
+//! request waits for.
 //!
-//! Only free segments are prepared (I1 and INV-SPACE-3 allow anybody to overwrite those), and one that is being prepared is not to be had
-//! (INV-SPACE-4). A crash leaves some zeros in a segment that held nothing. Guests come first: while they write, a quarter of their bytes is
-//! prepared at most, unless the log would come to a hole within two seconds and grows so slowly that the device has time for both.
+//! Only free segments are prepared (I1 and INV-SPACE-3 allow overwriting those), and one that is
+//! being prepared cannot be allocated (INV-SPACE-4). A crash leaves some zeroes in a segment that
+//! held nothing. Guests come first: while they write, at most a quarter of their bytes is prepared,
+//! unless the log would reach a hole within two seconds and grows so slowly that the device has
+//! time for both.
 
 use millpond_block::ByteRange;
 use millpond_device::{DeviceError, DeviceIndex};
@@ -18,10 +22,11 @@ use crate::{Discard, Planted, PoolState, Time};
 
 /// Bytes written at a time on each device.
 const STEP: u64 = 4 << 20;
-/// Writes on their way at once: while guests are active and have segments left, and else.
+/// Writes in flight: while guests are active and have segments left, and otherwise.
 const WRITES: (usize, usize) = (1, 2);
-/// Seconds before the log comes to a hole in which preparing does not give way to guests, and how many bytes more in a second it takes for that
-/// at most: preparing that races a faster log takes from the device what guests need, and writes most of what they fill twice.
+/// Seconds before the log reaches a hole from which on preparing does not yield to guests, and the
+/// fastest growth per second for which that applies: preparing that races a faster log takes
+/// bandwidth from guests, and writes twice most of the space that they fill.
 const AHEAD_SECONDS: u64 = 2;
 const AHEAD_BYTES: u64 = 64 << 20;
 /// Milliseconds before the next try after a device refused.
@@ -43,19 +48,20 @@ impl Work {
     }
 }
 
-/// The task.
+/// The preparing task.
 #[derive(Debug, Default)]
 pub(crate) struct Preparer {
     work: Option<Work>,
-    /// It goes on until the target is reached.
+    /// Preparing continues until the target is reached.
     fills: bool,
-    /// When it was looked last whether there is something to do: once in a millisecond does. And before when it is not tried again.
+    /// Time of the last check for work (once per millisecond), and the earliest time of the next
+    /// try.
     looked: Time,
     not_before: Time,
 }
 
 impl Pool {
-    /// Goes on with preparing.
+    /// Continues preparing.
     pub(crate) fn step_prepare(&mut self) {
         if self.preparer.work.is_none() && self.preparer.looked == self.now {
             return;
@@ -83,7 +89,8 @@ impl Pool {
         }
     }
 
-    /// Not where it would be in the way: of a pool that closes or runs full, of a wipe or removal, of a host without room.
+    /// Returns whether preparing is allowed: not in a pool that closes or runs full, nor during a
+    /// wipe or removal, nor on a host without space.
     fn may_prepare(&self) -> bool {
         let in_service = self.state == PoolState::Online && self.closing.is_none();
         let alone = self.evacuation.is_none() && !self.wiper.is_on();
@@ -96,18 +103,20 @@ impl Pool {
             && !self.is_hungry()
     }
 
-    /// Would the log come to a hole soon, and is it slow enough to be outrun? What it gets back of what it takes is not counted.
+    /// Returns whether the log would reach a hole soon, and is slow enough to be overtaken. Space
+    /// that it would reuse is not counted.
     fn comes_to_a_hole(&self) -> bool {
         let (pages, taken) = (self.core.space.segments.pages(), self.stock.taken_per_second());
         taken <= AHEAD_BYTES && (pages.kept + pages.ready) * PAGE < AHEAD_SECONDS * taken
     }
 
-    /// Is it on its way to the target? Nothing is given back until it is there: the two would go on for ever.
+    /// Returns whether preparing continues until the target is reached. Nothing is released until
+    /// then, or the two would alternate for ever.
     pub(super) fn is_preparing(&self) -> bool {
         self.preparer.fills
     }
 
-    /// A segment that is half prepared is as free as before.
+    /// Stops preparing; a half-prepared segment is free as before.
     fn leave_preparing(&mut self) {
         self.preparer.fills = false;
         if let Some(work) = self.preparer.work.take_if(|work| work.in_flight == 0) {
@@ -115,7 +124,7 @@ impl Pool {
         }
     }
 
-    /// The next hole, when fewer segments are ready than should be.
+    /// Chooses the next segment to prepare, if fewer are ready than should be.
     fn choose_hole(&mut self) {
         let target = self.ready_target();
         let fills = self.preparer.fills || self.stock.at_first > 0;
@@ -134,7 +143,7 @@ impl Pool {
         self.preparer.work = Some(Work { segment, extents, next: 0, in_flight: 0, failed: false });
     }
 
-    /// Some of a segment was overwritten, or could not be.
+    /// Handles the end of a write of zeroes.
     pub(crate) fn prepare_done(&mut self, result: Result<(), DeviceError>) {
         if let Err(error) = result {
             self.preparer.not_before = Time(self.now.0 + REFUSED_MILLIS);
@@ -147,7 +156,7 @@ impl Pool {
         let over = work.failed || work.next >= work.length();
         if let Some(work) = self.preparer.work.take_if(|work| over && work.in_flight == 0) {
             self.core.space.segments.prepared(work.segment, !work.failed);
-            // the next one in this turn
+            // the next segment can begin in this turn
             self.preparer.looked = Time(0);
         }
     }

@@ -1,8 +1,10 @@
-//! Rebalancing: groups that hold more than their share, because others came later, give some of it away.
+//! Rebalancing: moves data out of groups that hold more than their share, because other groups were
+//! added later.
 //!
-//! It is cleaning (I7): segments of the groups that are too full are emptied, those first of which least is left, and what is moved goes to
-//! the other groups while the job runs. Maps do not change, and a crash leaves nothing half done: the job looks again at what there is.
-//! What guests write goes to each group by its free space anyway (`SegmentTable::reserve`).
+//! It is done by cleaning (I7): segments of groups that are too full are emptied, those with the
+//! fewest live blocks first, and while the job runs moved blocks go to the other groups. Maps do
+//! not change, and a crash leaves nothing half done: the job scans the segments again. Guests'
+//! writes are spread over the groups by their free space anyway (`SegmentTable::reserve`).
 
 use std::collections::VecDeque;
 
@@ -13,52 +15,54 @@ use crate::pool::Pool;
 use crate::space::{Fill, PAGE, Segment, SegmentState, Shelf};
 use crate::{CommandError, GroupFill, JobInfo, JobKind, PoolState, Reply, Time};
 
-/// A group is left alone while it holds no more than this part of its segments, and so many more, above its share.
+/// Excess over its share that a group may keep: 1/N of its segments, and so many more.
 const SLACK: (usize, usize) = (32, 2);
-/// Free segments that are left alone, beyond those that the cleaner works for.
+/// Free segments left unused, beyond those that the cleaner aims for.
 const SPARE: usize = 2;
-/// Milliseconds between looks at what is left to do.
+/// Milliseconds between scans for remaining work.
 const LOOK_MILLIS: u64 = 100;
-/// Milliseconds without room to move to after which it is given up, and between checkpoints that may bring some.
+/// Milliseconds without free space after which a rebalance ends, and between checkpoints that may
+/// free some.
 const PATIENCE: u64 = 60_000;
 const CHECKPOINT_MILLIS: u64 = 1_000;
-/// Rounds without gain after which what is left cannot be moved.
+/// Scans without gain after which the rest cannot be moved.
 const VAIN_ROUNDS: u32 = 3;
 
-/// A rebalance on its way.
+/// A running rebalance.
 #[derive(Debug, Default)]
 struct Run {
-    /// Segments to be emptied, as of the last look.
+    /// Segments to empty, as of the last scan.
     todo: VecDeque<SegmentId>,
     looked: Time,
-    /// Bytes above their shares, as far as is known now, and when it began.
+    /// Bytes above the groups' shares: now, and at the start.
     left: u64,
     total: u64,
-    /// The least that was left at a look, and looks since then.
+    /// The smallest `left` of all scans, and scans since then.
     least: u64,
     vain: u32,
-    /// Since when there is no room to move to.
+    /// Since when there is no room for moves.
     short_since: Option<Time>,
 }
 
-/// The task.
+/// The rebalance task.
 #[derive(Debug, Default)]
 pub(crate) struct Rebalancer {
     running: Option<Run>,
 }
 
 impl Rebalancer {
-    /// Is it to go on after an import?
+    /// Returns whether a rebalance runs, and shall continue after an import.
     pub(crate) fn is_on(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Is there something for the cleaner to do?
+    /// Returns whether the cleaner has segments to empty.
     pub(crate) fn has_more(&self) -> bool {
         self.running.as_ref().is_some_and(|run| !run.todo.is_empty())
     }
 
-    /// It waits for room: what rests for a rewind by time alone is in its way.
+    /// Returns whether it waits for space; segments are then not retained for a rewind by time
+    /// alone.
     pub(crate) fn is_short(&self) -> bool {
         self.running.as_ref().is_some_and(|run| run.short_since.is_some())
     }
@@ -68,14 +72,15 @@ impl Rebalancer {
     }
 }
 
-/// A group and how many of its segments are above its share.
+/// A group and the number of its segments above its share.
 struct Surplus {
     fill: Fill,
     above: usize,
 }
 
 impl Pool {
-    /// Begins to even groups out, or says what that would move. Nothing begins when there is nothing to do.
+    /// Begins to even out groups, or returns what that would move. Does not begin when there is
+    /// nothing to do.
     pub(crate) fn rebalance(&mut self, dry_run: bool) -> Result<Reply, CommandError> {
         if self.rebalancer.is_on() {
             return Err(CommandError::Busy("a rebalance is running; see 'pool jobs', or stop it with 'pool rebalance --stop'".into()));
@@ -90,7 +95,7 @@ impl Pool {
         Ok(Reply::Fills(fills))
     }
 
-    /// Ends a rebalance. What was moved stays where it is.
+    /// Stops a rebalance; moved data stays where it is.
     pub(crate) fn stop_rebalance(&mut self) -> Result<Reply, CommandError> {
         if !self.rebalancer.is_on() {
             return Err(CommandError::NotFound("a rebalance".into()));
@@ -105,14 +110,15 @@ impl Pool {
         self.job_ended();
     }
 
-    /// What is done and to be done.
+    /// Returns the progress of the rebalance.
     pub(crate) fn rebalance_job(&self) -> Option<JobInfo> {
         let run = self.rebalancer.running.as_ref()?;
         let done = run.total.saturating_sub(run.left);
         Some(JobInfo { kind: JobKind::Rebalance, member: None, done, total: run.total, errors: 0, rate: 0 })
     }
 
-    /// What each group of data holds above its share: the part of its segments that all groups together have in use.
+    /// Returns the excess of each data group over its share: the fraction of its segments that is
+    /// in use in all groups together.
     fn surpluses(&self) -> Vec<Surplus> {
         let fills: Vec<Fill> = self.core.space.segments.fills(Shelf::Data).collect();
         let pages = |of: &dyn Fn(&Fill) -> usize| fills.iter().map(|fill| of(fill) as u128 * u128::from(fill.pages)).sum::<u128>();
@@ -129,7 +135,7 @@ impl Pool {
     fn group_fill(&self, surplus: &Surplus) -> GroupFill {
         let Surplus { fill, above } = surplus;
         let bytes = |segments: usize| segments as u64 * u64::from(fill.pages) * PAGE;
-        // of one that a device is leaving the first segments may be gone
+        // the first segments of a group may be gone while a device is removed from it
         let group = self.config.shape.groups.iter().filter(|group| group.first >= fill.first).min_by_key(|group| group.first);
         let mut members: Vec<u16> = group.map(|group| group.columns.iter().map(|column| column.member).collect()).unwrap_or_default();
         members.sort_unstable();
@@ -137,7 +143,7 @@ impl Pool {
         GroupFill { members, size: bytes(fill.there), allocated: bytes(fill.used), surplus: bytes(*above) }
     }
 
-    /// Goes on with a rebalance. True when it wants another turn soon.
+    /// Continues a rebalance. Returns true when it wants another turn soon.
     pub(crate) fn step_rebalance(&mut self) -> bool {
         if self.state != PoolState::Online {
             return false;
@@ -159,7 +165,7 @@ impl Pool {
         true
     }
 
-    /// What was moved leaves segments that only checkpoints let go.
+    /// Waits for free space: moves leave segments behind that only checkpoints free.
     fn wait_for_room(&mut self) {
         let (now, idle) = (self.now, self.cleaner.idle() && !self.checkpointer.running());
         let Some(run) = &mut self.rebalancer.running else { return };
@@ -201,12 +207,12 @@ impl Pool {
         }
     }
 
-    /// Is so much free that moving takes nothing from guests?
+    /// Returns whether so much is free that moving takes nothing from guests.
     fn has_room_to_move(&self) -> bool {
         self.free_in(Shelf::Data) > self.wanted_free(Shelf::Data) + SPARE
     }
 
-    /// The next segment that a rebalance wants emptied.
+    /// Returns the next segment that a rebalance wants emptied.
     pub(crate) fn next_surplus(&mut self) -> Option<SegmentId> {
         if !self.rebalancer.has_more() || !self.has_room_to_move() {
             return None;
@@ -230,7 +236,8 @@ impl Pool {
     }
 }
 
-/// What lives in a segment that the cleaner can empty. Objects of checkpoints are written anew by those.
+/// Returns the live units of a segment if the cleaner can empty it. Checkpoints rewrite objects
+/// themselves.
 fn movable(segment: &Segment) -> Option<u32> {
     (segment.state == SegmentState::Sealed && segment.objects == 0 && segment.placed > 0).then_some(segment.live)
 }

@@ -1,7 +1,8 @@
-//! New labels when the shape of the pool changes, and devices that fail.
+//! Writing labels when the shape of the pool changes or a device fails.
 //!
-//! Labels are written like roots: to the first areas, flushed, to the second ones, flushed. So a crash leaves on every device one that can
-//! be read, and of several shapes the newest holds; a change is such that the pool is whole with the old one too until all are written.
+//! Labels are written like roots: to the first areas, flushed, to the second areas, flushed. So a
+//! crash leaves a readable label on every device, and of several shapes the newest is valid; every
+//! change is such that the pool is also whole under the old shape until all labels are written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -15,12 +16,12 @@ use crate::io::Failing;
 use crate::pool::{Context, Pool};
 use crate::{PoolState, Reply};
 
-/// How far new labels are.
+/// Progress of writing labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Step {
     #[default]
     Idle,
-    /// Devices that were no part of the pool before get theirs: from then on the pool is whole with the new shape, too.
+    /// New devices get their labels: from then on the pool is whole under the new shape, too.
     Fresh,
     FreshFlush,
     First,
@@ -33,34 +34,37 @@ enum Step {
 #[derive(Debug, Default)]
 pub(crate) struct Relabeler {
     step: Step,
-    /// The shape changed since the last labels began.
+    /// The shape has changed since the last write of labels began.
     wanted: bool,
     /// Commands to answer when the next labels are durable, and when the running ones are.
     waiting: Vec<Tag>,
     answering: Vec<Tag>,
-    /// Members that were no part of the pool before: they get an empty ring, too.
+    /// Members that are new in the pool: they also get an empty ring.
     pub(crate) fresh: BTreeSet<u16>,
-    /// Members that are whole again; listed as such when the labels say so.
+    /// Members that have become whole; reported as whole once the labels say so.
     pub(crate) filled: BTreeSet<u16>,
-    /// Members that have left, and what they were for, listed until the labels say so: nobody may take their devices away before.
+    /// Removed members and their classes, listed until the labels say that they are removed: their
+    /// devices may not be taken away before.
     pub(crate) left: BTreeMap<u16, Class>,
-    /// Members whose successor is whole, and which device they were. Until the labels say so both get everything that is written.
+    /// Members whose replacement is whole, and their old devices. Until the labels name the
+    /// replacement both get all writes.
     pub(crate) switching: BTreeMap<u16, DeviceId>,
 }
 
 impl Relabeler {
-    /// Labels are being written, or will be.
+    /// Returns whether labels are being written, or will be.
     pub(crate) fn busy(&self) -> bool {
         self.wanted || self.step != Step::Idle
     }
 
-    /// INV-LABEL-1: nothing is durable that a device lacks which the labels still call whole. So what was flushed without it counts when they
-    /// say so. A new pool, whose roots have no number yet, has promised nothing.
+    /// Returns whether flushed data does not count as durable yet. INV-LABEL-1: no data counts as
+    /// durable that is missing on a device which the labels still call whole; it counts once they
+    /// no longer do. A new pool, whose roots have no number yet, has promised nothing.
     pub(crate) fn holds_flushes(&self, generation: u64) -> bool {
         self.busy() && generation > 0
     }
 
-    /// The commands that wait, taken because the pool stopped.
+    /// Takes the commands that wait, because the pool stopped.
     pub(crate) fn take_commands(&mut self) -> Vec<Tag> {
         let mut all = std::mem::take(&mut self.waiting);
         all.append(&mut self.answering);
@@ -69,15 +73,15 @@ impl Relabeler {
 }
 
 impl Pool {
-    /// The shape is another now: writes labels that say so, and answers `tag` when they are durable.
+    /// Requests labels of the changed shape, and answers `tag` when they are durable.
     pub(crate) fn relabel(&mut self, tag: Option<Tag>) {
         self.config.shape.generation += 1;
         self.relabeler.wanted = true;
         self.relabeler.waiting.extend(tag);
     }
 
-    /// Devices look like this: labels say so soon, and of those that are missing what they said before. Of the same generation: the pool is
-    /// what it was.
+    /// Stores descriptions of devices in the labels soon; missing devices keep their last
+    /// description. The generation stays the same, because the shape does.
     pub(crate) fn describe_devices(&mut self, seen: Vec<DeviceNote>) {
         if self.tuning.read_only || self.state != PoolState::Online {
             return;
@@ -85,7 +89,7 @@ impl Pool {
         let members = self.config.shape.members.iter().filter(|m| m.state != MemberState::Gone);
         let ids: BTreeSet<DeviceId> = members.flat_map(|m| [Some(m.device), m.successor]).flatten().collect();
         let known = self.config.notes.iter().cloned().chain(seen).filter(|note| ids.contains(&note.device));
-        // the later one of a device counts
+        // the later description of a device counts
         let known: BTreeMap<DeviceId, DeviceNote> = known.map(|note| (note.device, note)).collect();
         let notes: Vec<DeviceNote> = known.into_values().collect();
         if notes != self.config.notes {
@@ -94,14 +98,14 @@ impl Pool {
         }
     }
 
-    /// A device that the pool can do without failed: it is out of date from now on. Reads and writes go on; what is flushed is durable when the
-    /// labels say so (INV-LABEL-1).
+    /// Handles the failure of a device that the pool can do without: it is out of date from now on.
+    /// Reads and writes go on; flushed data is durable once the labels say so (INV-LABEL-1).
     pub(crate) fn device_failed(&mut self, failing: Failing) {
         if failing.twin {
             return self.successor_failed(failing.member);
         }
         if self.relabeler.switching.contains_key(&failing.member) {
-            return; // it was about to go, and its successor has everything
+            return; // the old device was about to go, and its replacement has everything
         }
         self.stop_filling(failing.member, false);
         self.cache.detach(failing.member, &mut self.bufs);
@@ -110,9 +114,9 @@ impl Pool {
         self.relabel(None);
     }
 
-    /// Goes on with labels that are to be written.
+    /// Starts writing labels if they are requested.
     pub(crate) fn step_relabel(&mut self) {
-        // labels of a new pool are under way until it is open
+        // the labels of a new pool are being written until it is open
         let open = self.state != PoolState::Opening || self.generation > 0;
         if self.relabeler.wanted && self.relabeler.step == Step::Idle && open {
             self.relabeler.wanted = false;
@@ -166,7 +170,7 @@ impl Pool {
         Piece::new(Rc::new(buf), 0..SECTOR_BYTES)
     }
 
-    /// Every label says what the shape is: segments of new devices can be used.
+    /// Adds the segments of new devices, once every label lists them.
     fn take_new_rows(&mut self) {
         if self.relabeler.wanted {
             return;
@@ -178,7 +182,7 @@ impl Pool {
         self.begin_special_streams();
     }
 
-    /// A step of writing labels is done.
+    /// Handles the end of a step.
     pub(crate) fn relabel_done(&mut self, result: Result<(), DeviceError>) {
         if let Err(error) = result {
             return self.fault(format!("writing the labels failed ({error})"));

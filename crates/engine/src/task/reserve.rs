@@ -1,9 +1,11 @@
-//! Who may take what is free: the floors that keep a full pool alive (I9).
+//! Watermarks: which purposes may take the last free segments, so that a full pool stays alive
+//! (I9).
 //!
-//! Free segments are needed by, from the most to the least important: the next checkpoint, without which nothing is ever freed; the
-//! cleaner, which makes space of sparse segments; records and clears, by which space comes back; guests. Each leaves alone what those
-//! before it need. What a checkpoint needs grows with what changes, so nothing is appended while it does not fit (`NoRoom`): a checkpoint comes
-//! first then.
+//! Free segments are needed by, from the most to the least important: the next checkpoint, without
+//! which no segment ever becomes free; the cleaner, which frees sparse segments; records and
+//! clears, which release space; guests. Each purpose leaves free the segments that the more
+//! important ones need. The need of a checkpoint grows with the changes since the last one, so
+//! nothing is appended while it does not fit (`NoRoom`): a checkpoint is written first.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,86 +20,94 @@ use crate::space::{SegmentState, Shelf, stored_bytes};
 use crate::task::checkpoint::{At, ObjectsIn};
 use crate::task::{META_HEAD_PAGES, OBJECT_WRITE};
 
-/// Segments that records and guests leave to the cleaner: it fills one with what is left in others, and has one to go on.
+/// Segments that records and guests leave to the cleaner: it fills one with the live chunks of
+/// others, and needs one to go on with.
 const KEPT_FOR_CLEANER: usize = 2;
 /// Segments that guests leave to records.
 const KEPT_FOR_RECORDS: usize = 2;
-/// Segments for what open batches of guests change besides, at most.
+/// Most segments that guests keep free for further changes by their open batches.
 const KEPT_FOR_GUESTS: usize = 4;
-/// Segments that a checkpoint gives back, for each that it takes, to be worth it while the cleaner still makes others free.
+/// Segments that a checkpoint must release for each that it takes, to be worthwhile while the
+/// cleaner still frees others.
 const WORTH: usize = 4;
-/// Of special devices such a part is left to nodes by small writes.
+/// Share (1/N) of the special class that small writes may not use, so that tree nodes always fit.
 const SPECIAL_PART: usize = 4;
-/// Segments of the log that comes with parity, at least: as many as its streams and a checkpoint need.
+/// Fewest segments of the log class that comes with parity: enough for its streams and a
+/// checkpoint.
 pub(crate) const LEAST_LOG: u32 = 48;
-/// Such a part of a shelf is free when cleaner and checkpoints rest; while a device that is to leave waits for room; else.
+/// Free-space target of a class, as 1/N: 1/6 while a removal waits for space, 1/96 otherwise.
 const DEPARTURE_PART: usize = 6;
 const USUAL_PART: usize = 96;
-/// Turns between looks at all deadlists while there is space enough.
+/// Turns between two counts of all deadlists while enough space is free.
 const TURNS_PER_ESTIMATE: u32 = 64;
 
-/// The purpose that a segment is taken for, the most urgent last.
+/// Allocation priority: the purpose of a segment, the most urgent last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purse {
-    /// Writes.
+    /// Guest writes.
     Guest,
-    /// Records and clears: segments of them alone soon rest.
+    /// Records and clears. A segment that holds nothing else is soon free at a checkpoint.
     Record,
-    /// Moves: they give back more than they take.
+    /// Moves by the cleaner, which free more segments than they take.
     Cleaner,
 }
 
-/// What the next checkpoint takes besides nodes and chunk table pages, as looked up last.
+/// Estimated size of the next checkpoint besides nodes and chunk table pages, as of the last count.
 #[derive(Debug, Default)]
 pub(crate) struct Estimate {
-    /// Bytes of changed deadlists and of pieces that no checkpoint has.
+    /// Bytes of changed deadlists, and of pieces that are in no checkpoint yet.
     pub(crate) lists: usize,
-    /// Bytes of the longest directory of a deadlist of a head.
+    /// Bytes of the longest changed directory of a deadlist of a head.
     longest_list: usize,
     /// Bytes of the catalog.
     catalog: usize,
-    /// Bytes of all objects that are still to leave segments which a removal gives up: no checkpoint before wrote them again.
+    /// Bytes of all objects that must still move out of segments that a removal gives up.
     pub(super) moving: usize,
-    /// Turns until the next look.
+    /// Turns until the next full count.
     again_in: u32,
-    /// The needs as computed last.
+    /// The result of the last [`Pool::needs`], and the changes that it was computed from.
     needs: Cell<Option<(Changes, Needs)>>,
 }
 
-/// All that the needs of checkpoints follow from, but for what stays as it is while a pool is open.
+/// All inputs of [`Needs`] that change while a pool is open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Changes {
     nodes: usize,
-    /// Pages left in the segments that the next checkpoint begins with.
+    /// Pages left in the segments that the next checkpoint begins with: of nodes, of objects.
     left: [usize; 2],
-    /// Changed pages of the chunk table, all of them, chunks, and those with a slot for each unit.
+    /// Counts of the chunk table: changed pages, all pages, chunks, and chunks with a slot for each
+    /// unit.
     chunks: [usize; 4],
-    /// Bytes of changed deadlists, of the longest one, of the catalog, and of objects that are to move.
+    /// Bytes of changed deadlists, of the longest one, of the catalog, and of objects that must
+    /// move.
     bytes: [usize; 4],
 }
 
-/// Segments that are left to checkpoints. Everybody who takes one asks, several times in a turn.
+/// Segments that are reserved for checkpoints. Computed at every allocation, several times in a
+/// turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Needs {
-    /// The next one takes at most for what changed so far. The running one has its own set aside.
+    /// Most segments that the next checkpoint takes for the changes so far. A running checkpoint
+    /// has reserved its own.
     next: usize,
-    /// One of next to no changes takes at most.
+    /// Most segments that a checkpoint of almost no changes takes.
     least: usize,
-    /// Objects take that are to leave segments which are given up.
+    /// Segments for objects that must move out of segments that are given up.
     moving: usize,
-    /// A destroy takes so that space comes back: for the directories of its deadlist and of the one after it, which is split.
+    /// Segments that a destroy takes before it frees space: for the directories of its deadlist and
+    /// of the following one, which is split.
     destroy: usize,
 }
 
-/// Pages of objects that go into one write, the last of which is filled up.
+/// Pages of objects in one write; the last write is padded.
 const WRITE_PAGES: usize = OBJECT_WRITE / 4096;
-/// Bytes that are said of jobs at most.
+/// Most bytes of job records in the catalog.
 const JOBS_BYTES: usize = 1024;
-/// Nodes and chunk table pages that a checkpoint of next to no changes writes.
+/// Nodes and chunk table pages in a checkpoint of almost no changes.
 const LEAST_CHANGES: (usize, usize) = (8, 4);
 
 impl Pool {
-    /// Where a purse takes segments.
+    /// Returns the class that a purpose takes segments from.
     fn shelf(&self, purse: Purse) -> Shelf {
         match purse {
             Purse::Guest | Purse::Record => self.core.space.homes.landing,
@@ -105,7 +115,7 @@ impl Pool {
         }
     }
 
-    /// Where a stream goes on.
+    /// Returns the class that a stream continues in.
     pub(crate) fn shelf_of(&self, stream: usize) -> Shelf {
         match stream {
             special if is_special(special) && self.special_home(special).is_some() => self.special_home(special).unwrap_or(Shelf::Special),
@@ -114,24 +124,27 @@ impl Pool {
         }
     }
 
-    /// May a stream be written to? A new one when a root says where it begins: replay would not find it else.
+    /// Returns whether a stream may be written to. A new one may not before a root says where it
+    /// begins, because replay would not find it.
     fn is_ready(&self, stream: usize) -> bool {
         let begins = |leg: &Leg| leg.streams.get(stream).is_some_and(|start| start.segment != NO_SEGMENT || start.next != NO_SEGMENT);
         self.legs.last().is_some_and(begins)
     }
 
-    /// Is there room on special devices for a stream that goes there? A part of them is left to nodes.
+    /// Returns whether a stream on special devices has room there. A share of them is reserved for
+    /// nodes.
     pub(crate) fn special_room(&self, stream: usize) -> bool {
         self.is_ready(stream) && self.special_home(stream).is_some_and(|shelf| self.has_special_room(shelf))
     }
 
-    /// Where a stream for special devices goes, when there are any.
+    /// Returns the special class of a stream, if the pool has one.
     pub(crate) fn special_home(&self, stream: usize) -> Option<Shelf> {
         let homes = &self.core.space.homes;
         if stream == KEPT { homes.nodes } else { homes.small }
     }
 
-    /// Streams for special devices begin when there are some with room, with the next checkpoint.
+    /// Starts streams on special devices once such devices have room; a checkpoint is requested,
+    /// which makes the streams usable.
     pub(crate) fn begin_special_streams(&mut self) {
         for stream in [SMALL, KEPT] {
             let home = self.special_home(stream).filter(|shelf| self.log.streams[stream].next.is_none() && self.has_special_room(*shelf));
@@ -142,7 +155,7 @@ impl Pool {
         }
     }
 
-    /// Is more free on special devices than what is left to nodes?
+    /// Returns whether more is free on special devices than the share reserved for nodes.
     fn has_special_room(&self, shelf: Shelf) -> bool {
         let segments = &self.core.space.segments;
         let nodes = if self.core.space.homes.nodes == Some(shelf) { segments.count_in(shelf) / SPECIAL_PART } else { 0 };
@@ -158,7 +171,7 @@ impl Pool {
         self.core.space.segments.free_in(shelf)
     }
 
-    /// Free segments that are left to others.
+    /// Returns the number of free segments that a purpose must leave to others.
     pub(crate) fn floor(&self, purse: Purse) -> usize {
         self.floor_on(self.shelf(purse), purse)
     }
@@ -178,7 +191,7 @@ impl Pool {
         }
     }
 
-    /// The needs of checkpoints now.
+    /// Returns the current needs of checkpoints.
     fn needs(&self) -> Needs {
         let changes = self.changes();
         let known = self.checkpointer.estimate.needs.get();
@@ -191,7 +204,7 @@ impl Pool {
         needs
     }
 
-    /// One line for debugging.
+    /// Returns the needs and their inputs as one line for debugging.
     pub(crate) fn needs_report(&self) -> String {
         format!("{:?} for {:?}", self.needs(), self.changes())
     }
@@ -220,8 +233,10 @@ impl Pool {
         }
     }
 
-    /// Would guests be left without a free segment, if these were not to be had? The `objects` that lie in them, of all
-    /// [`stored_objects`](Self::stored_objects), are written again into the others, which get nothing back for it before all of them are empty.
+    /// Returns whether guests would have no free segment if the segments in `gone` were not
+    /// available. `objects` lists the [`stored_objects`](Self::stored_objects) by segment. Those in
+    /// `gone` are rewritten into other segments, and no space comes back before all segments of
+    /// `gone` are empty.
     pub(crate) fn is_short_without(&self, gone: &BTreeSet<SegmentId>, objects: &ObjectsIn) -> bool {
         let space = &self.core.space;
         if self.misses_log_without(gone) {
@@ -236,13 +251,14 @@ impl Pool {
             let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
             let taken = gone.iter().filter(on_shelf).count();
             let free = self.free_in(shelf) - gone.iter().filter(on_shelf).filter(is_free).count();
-            // of a shelf that goes as a whole nothing is needed any more
+            // a class that is removed as a whole needs no free segments
             let floor = self.floor_on(shelf, Purse::Guest) + if shelf == space.homes.meta { moving } else { 0 };
             (1..space.segments.count_in(shelf)).contains(&taken) && free <= floor
         })
     }
 
-    /// Would too little of a log be left, if these were not to be had, for rows with parity, which are written whole?
+    /// Returns whether too little of the log would be left without these segments. Stripes with
+    /// parity, which are written whole, need a log.
     pub(crate) fn misses_log_without(&self, gone: &BTreeSet<SegmentId>) -> bool {
         let space = &self.core.space;
         let on_log = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.shelf == Shelf::Log);
@@ -252,55 +268,58 @@ impl Pool {
         taken > 0 && space.segments.count_in(Shelf::Log) < taken + LEAST_LOG as usize && parity_stays()
     }
 
-    /// Is there a segment to go on with, besides those that are left to others?
+    /// Returns whether a segment is free besides those reserved for others.
     pub(crate) fn has_room(&self, purse: Purse) -> bool {
         self.room_beyond(purse, 0)
     }
 
-    /// Are there so many more?
+    /// Returns whether `more` segments are free besides those reserved for others and the next one.
     pub(crate) fn room_beyond(&self, purse: Purse, more: usize) -> bool {
         self.free_in(self.shelf(purse)) > self.floor(purse) + more
     }
 
-    /// The next segment for a stream.
+    /// Reserves the next segment of a stream.
     pub(crate) fn reserve_for(&mut self, stream: usize, purse: Purse) -> Option<SegmentId> {
         let shelf = self.shelf_of(stream);
         let room = self.free_in(shelf) > self.floor_on(shelf, purse);
         room.then(|| self.core.space.segments.reserve(shelf, purse == Purse::Cleaner)).flatten()
     }
 
-    /// The next segment for nodes or objects.
+    /// Reserves the next segment for nodes or objects.
     pub(crate) fn reserve_meta(&mut self) -> Option<SegmentId> {
         let (segments, homes) = (&mut self.core.space.segments, self.core.space.homes);
         homes.nodes.and_then(|shelf| segments.reserve(shelf, false)).or_else(|| segments.reserve(homes.meta, false))
     }
 
-    /// Free segments for nodes and objects.
+    /// Returns the number of free segments for nodes and objects.
     pub(crate) fn free_meta(&self) -> usize {
         self.free_for_nodes() + self.free_in(self.core.space.homes.meta)
     }
 
-    /// Bytes of deadlists that may change so that the next checkpoint and the one after it still have room.
+    /// Returns how many bytes of deadlists may change while the next checkpoint and the one after
+    /// it still fit.
     pub(crate) fn room_for_lists(&self) -> usize {
         self.object_room(self.free_meta().saturating_sub(self.checkpoint_segments() + self.least_segments()))
     }
 
-    /// Is there room for the next checkpoint and the one after it? If not, nothing may change before it, but for what the cleaner moves.
+    /// Returns whether the next checkpoint and the one after it fit. If not, nothing but moves by
+    /// the cleaner may change before the next one.
     pub(crate) fn checkpoint_is_safe(&self) -> bool {
         self.free_meta() >= self.checkpoint_segments() + self.least_segments()
     }
 
-    /// Would there be room for the next checkpoint if so many more pages of the chunk table changed?
+    /// Returns whether the next checkpoint would fit if `pages` more pages of the chunk table
+    /// changed.
     pub(crate) fn checkpoint_fits_with(&self, pages: usize) -> bool {
         self.free_meta() >= self.checkpoint_segments_with(pages)
     }
 
-    /// May a batch begin?
+    /// Returns whether a batch may begin.
     pub(crate) fn may_change(&self, purse: Purse) -> bool {
         match purse {
             Purse::Cleaner => self.free_in(Shelf::Data) >= self.floor(purse),
             Purse::Record => self.checkpoint_is_safe(),
-            // each of their streams goes on with what has begun
+            // each guest stream goes on with segments that it has begun
             Purse::Guest => {
                 let Needs { next, least, moving, .. } = self.needs();
                 self.free_meta() >= next + least + moving + least.min(KEPT_FOR_GUESTS)
@@ -308,12 +327,14 @@ impl Pool {
         }
     }
 
-    /// Is there room for what the next checkpoint would have to say of so many moves out of a segment on a shelf, which `stays` or is given up?
-    /// Where nodes and objects do not lie where data stays, only a move that empties a segment of their own shelf makes room for them. All others
-    /// leave what these need, and the objects that have to move: every checkpoint scatters what it replaces, and would use up what is left.
+    /// Returns whether the checkpoint records of `moves` moves out of a segment fit. The segment is
+    /// of class `shelf`; it stays in the pool (`stays`) or is given up. Where nodes and objects are
+    /// not in the data class, only moves that empty a segment of their own class gain space for
+    /// them. All other moves leave free the segments that checkpoints and moving objects need,
+    /// because every checkpoint scatters the objects that it replaces and would use up the rest.
     pub(super) fn has_room_for_moves(&self, shelf: Shelf, stays: bool, moves: usize) -> bool {
         let homes = self.core.space.homes;
-        // what the log is emptied into has to have room first
+        // the log can be emptied only into data segments that are free
         let for_log = || shelf == Shelf::Data && !self.room_beyond(Purse::Cleaner, KEPT_FOR_CLEANER);
         let makes_room = !self.keeps_meta_apart() || (stays && (shelf == homes.meta || homes.nodes == Some(shelf) || for_log()));
         let Needs { least, moving, .. } = self.needs();
@@ -321,55 +342,58 @@ impl Pool {
         self.free_meta() >= self.checkpoint_segments_with(moves) + kept
     }
 
-    /// Do nodes and objects lie elsewhere than where data stays? Then what the cleaner gains there is no room for them.
+    /// Returns whether nodes and objects are in another class than data. Then space that the
+    /// cleaner gains in data is of no use to them.
     pub(super) fn keeps_meta_apart(&self) -> bool {
         self.core.space.homes.meta != Shelf::Data
     }
 
-    /// Is there no room for one more move before the next checkpoint, which makes some of what was emptied in the log?
+    /// Returns whether no further move fits before the next checkpoint, which frees segments of the
+    /// log.
     pub(crate) fn moves_wait_for_checkpoint(&self) -> bool {
         let comes = || self.checkpointer.running() || (self.core.space.chunks.dirty_pages() > 0 && self.checkpoint_fits_with(0));
         self.keeps_meta_apart() && !self.checkpoint_fits_with(1) && comes() && !self.planted(Planted::CrowdTheLog)
     }
 
-    /// Is so little free that records wait?
+    /// Returns whether so little is free that records wait.
     pub(crate) fn short_of_space(&self) -> bool {
         !self.has_room(Purse::Record) || (self.is_split() && !self.room_beyond(Purse::Cleaner, KEPT_FOR_CLEANER))
     }
 
-    /// Do guests write to other segments than those that data stays in?
+    /// Returns whether guests write to another class than data.
     pub(crate) fn is_split(&self) -> bool {
         self.core.space.homes.landing != Shelf::Data
     }
 
-    /// The shelves that the cleaner keeps room on.
+    /// Returns the classes in which the cleaner keeps segments free.
     fn cleaned_shelves(&self) -> impl Iterator<Item = Shelf> + use<> {
         let landing = self.core.space.homes.landing;
         [Shelf::Data, Shelf::Log].into_iter().filter(move |shelf| *shelf == Shelf::Data || *shelf == landing)
     }
 
-    /// Free segments that cleaner and checkpoints work for.
+    /// Returns the number of free segments that cleaner and checkpoints aim for.
     pub(crate) fn wanted_free(&self, shelf: Shelf) -> usize {
         let total = self.core.space.segments.count_in(shelf);
         let purse = if shelf == self.core.space.homes.landing { Purse::Guest } else { Purse::Cleaner };
-        // a device that is to leave takes free segments with it
+        // a device that is being removed takes free segments with it
         let part = if self.departure.wants_room() { DEPARTURE_PART } else { USUAL_PART };
         (total / part).max(12).max(self.floor_on(shelf, purse) + 4)
     }
 
-    /// Is less free than cleaner and checkpoints work for?
+    /// Returns whether fewer segments are free than cleaner and checkpoints aim for.
     pub(crate) fn is_hungry(&self) -> bool {
         self.cleaned_shelves().any(|shelf| self.free_in(shelf) < self.wanted_free(shelf))
     }
 
-    /// Segments of a shelf that are free or will be soon without more cleaning.
+    /// Returns the number of segments of a class that are free, or will be soon without more
+    /// cleaning.
     pub(crate) fn coming_free(&self, shelf: Shelf) -> usize {
         let resting = self.core.space.segments.resting_in(shelf);
         let coming = if self.checkpointer.running() { resting } else { self.waiting_for_flush.in_shelf(shelf) };
         self.free_in(shelf) + coming
     }
 
-    /// Does the log hold so much that some of it should go where data stays?
+    /// Returns whether the log is so full that part of it should move to data.
     pub(crate) fn destages(&self) -> bool {
         let segments = &self.core.space.segments;
         let count = segments.count_in(Shelf::Log);
@@ -377,25 +401,27 @@ impl Pool {
         self.is_split() && used * 100 > count * usize::from(self.tuning.log_percent)
     }
 
-    /// Is there room for the next checkpoint, though it looks as if there was none? Pages of the chunk table are counted by what is in them: most
-    /// of what was there may be dead. It takes as long as encoding them.
+    /// Returns whether the next checkpoint fits although the quick estimate says that it does not.
+    /// Counts pages of the chunk table by their content, since most of their old content may be
+    /// dead. Takes as long as encoding the pages.
     pub(crate) fn checkpoint_fits_after_all(&self) -> bool {
         let chunks = &self.core.space.chunks;
         let pages: usize = chunks.dirty_lengths().map(|bytes| self.stored_bytes(bytes)).sum();
         self.free_meta() >= self.segments_with_objects(pages + self.catalog_bytes(chunks.dirty_pages()))
     }
 
-    /// Segments that the next checkpoint takes at most for what changed so far. The running one has its own set aside.
+    /// Returns the most segments that the next checkpoint takes for the changes so far. A running
+    /// checkpoint has reserved its own.
     pub(crate) fn checkpoint_segments(&self) -> usize {
         self.needs().next
     }
 
-    /// The same if so many more pages of the chunk table changed.
+    /// As [`Self::checkpoint_segments`], if `pages` more pages of the chunk table changed.
     fn checkpoint_segments_with(&self, pages: usize) -> usize {
         self.segments_with_objects(self.object_bytes(self.core.space.chunks.dirty_pages() + pages))
     }
 
-    /// The same with so many bytes of objects besides deadlists.
+    /// As [`Self::checkpoint_segments`], with `objects` bytes of objects besides deadlists.
     fn segments_with_objects(&self, objects: usize) -> usize {
         let at = &self.checkpointer;
         let objects_at = at.objects_at.filter(|_| !at.running());
@@ -403,55 +429,56 @@ impl Pool {
         self.node_segments() + self.segments_for(self.written_pages(objects), self.part_bytes() / 4096, objects_at)
     }
 
-    /// Segments that the nodes of the next checkpoint take at most.
+    /// Returns the most segments that the nodes of the next checkpoint take.
     fn node_segments(&self) -> usize {
         let changed = self.core.nodes.dirty() - self.checkpointer.unwritten;
         self.segments_for(self.node_pages(changed + 4), self.chunk_pages(), self.checkpointer.nodes_at)
     }
 
-    /// Segments that a checkpoint of next to no changes takes at most.
+    /// Returns the most segments that a checkpoint of almost no changes takes.
     pub(super) fn least_segments(&self) -> usize {
         self.needs().least
     }
 
-    /// Segments for so many pages from `cursor` on; the last `waste` pages of each may be too few for what comes next.
+    /// Returns the number of segments for `pages` pages from `cursor` on. The last `waste` pages of
+    /// each segment may be too few for the next write, and are not counted.
     fn segments_for(&self, pages: usize, waste: usize, cursor: Option<Cursor>) -> usize {
         let left = cursor.map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
         let segment = self.smallest_segment().saturating_sub(META_HEAD_PAGES) as usize;
         pages.saturating_sub(left.saturating_sub(waste)).div_ceil(segment.saturating_sub(waste).max(1))
     }
 
-    /// Pages of a chunk of nodes.
+    /// Returns the number of pages in a chunk of nodes.
     fn chunk_pages(&self) -> usize {
         self.core.chunk_units.div_ceil(8) as usize
     }
 
-    /// Pages that so many nodes take, in chunks of whole pages.
+    /// Returns the pages of `nodes` nodes, in chunks of whole pages.
     fn node_pages(&self, nodes: usize) -> usize {
         let in_chunk = (self.core.chunk_units as usize * 512 / NODE_BYTES).max(1);
         nodes.div_ceil(in_chunk) * (in_chunk * NODE_BYTES).div_ceil(4096)
     }
 
-    /// Segments for so many bytes of objects.
+    /// Returns the number of segments for `bytes` of objects.
     fn object_segments(&self, bytes: usize) -> usize {
         self.segments_for(self.written_pages(bytes), self.part_bytes() / 4096, None)
     }
 
-    /// Pages that so many bytes of objects take: they go out in writes of whole pages.
+    /// Returns the pages of `bytes` of objects, which are written in whole pages.
     fn written_pages(&self, bytes: usize) -> usize {
         let pages = bytes.div_ceil(4096);
         if self.planted(Planted::CrowdTheLog) { pages } else { pages + pages.div_ceil(WRITE_PAGES) }
     }
 
-    /// Bytes of objects that so many segments have room for.
+    /// Returns the bytes of objects that fit into `segments` segments.
     pub(super) fn object_room(&self, segments: usize) -> usize {
         let pages = self.smallest_segment().saturating_sub(META_HEAD_PAGES) as usize;
         let pages = segments * pages.saturating_sub(self.part_bytes() / 4096);
         (pages - pages.div_ceil(WRITE_PAGES)) * 4096
     }
 
-    /// Bytes of objects that the next checkpoint may take besides what changed so far, so that as many segments as `kept` stay free.
-    /// The unused rest of its first and last segment counts.
+    /// Returns the bytes of objects that the next checkpoint may take besides the changes so far,
+    /// so that `kept` segments stay free. The unused rest of its first and last segment counts.
     pub(super) fn object_room_beside(&self, kept: usize) -> usize {
         let at = &self.checkpointer;
         let changed = self.object_bytes(self.core.space.chunks.dirty_pages()) + at.estimate.lists;
@@ -461,60 +488,63 @@ impl Pool {
         let left = at.objects_at.filter(|_| !at.running()).map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
         let segment = self.smallest_segment().saturating_sub(META_HEAD_PAGES) as usize;
         let pages = left.saturating_sub(waste) + most * segment.saturating_sub(waste);
-        // one in so many pages is lost to writes that are filled up
+        // one in so many pages is lost to padding of writes
         let pages = pages - pages.div_ceil(WRITE_PAGES + 1);
         (pages * 4096).saturating_sub(changed.next_multiple_of(4096))
     }
 
-    /// Bytes that so many chunk table pages and the catalog take.
+    /// Returns the bytes of `pages` chunk table pages and of the catalog.
     fn object_bytes(&self, pages: usize) -> usize {
         let chunks = &self.core.space.chunks;
         self.record_bytes((pages * 64).min(chunks.len())) + self.catalog_bytes(pages)
     }
 
-    /// Bytes that the catalog takes, with a directory of so many chunk table pages that change and of those that are there.
+    /// Returns the bytes of the catalog, with a directory of `pages` changed chunk table pages and
+    /// of all existing ones.
     fn catalog_bytes(&self, pages: usize) -> usize {
         (self.core.space.chunks.pages() + pages) * 24 + self.checkpointer.estimate.catalog + 2 * 4096
     }
 
-    /// Bytes that so many chunks take at most in their pages of the table.
+    /// Returns the most bytes that `chunks` chunks take in their pages of the table.
     fn record_bytes(&self, chunks: usize) -> usize {
         let packed = self.core.space.chunks.packed().min(chunks);
         chunks * 64 + ((chunks - packed) * self.bitmap_bytes(8) + packed * self.bitmap_bytes(1)) * 2
     }
 
-    /// Bytes that a page of the chunk table takes at most.
+    /// Returns the most bytes of a page of the chunk table.
     pub(super) fn chunk_page_bytes(&self) -> usize {
         self.stored_bytes(self.record_bytes(self.core.space.chunks.len().min(64))) + 24
     }
 
-    /// Bytes that the directory of a deadlist takes at most.
+    /// Returns the most bytes of the directory of a deadlist.
     pub(crate) fn list_bytes(&self, list: &StoredDeadlist) -> usize {
         self.core.pieces.directory_bytes(list.list())
     }
 
-    /// Bytes that an object of so many takes at most: it begins at a step, and a long one has an index of its parts.
+    /// Returns the most bytes that an object of `bytes` takes in its segment: it begins at a step,
+    /// and a long one has an index of its parts.
     pub(super) fn stored_bytes(&self, bytes: usize) -> usize {
         stored_bytes(bytes, self.part_bytes())
     }
 
-    /// Bytes of a bitmap over the slots of a full chunk, of so many units each.
+    /// Returns the bytes of a bitmap over the slots of a full chunk, each of `grain` units.
     fn bitmap_bytes(&self, grain: u32) -> usize {
         self.core.chunk_units.div_ceil(64 * grain) as usize * 8
     }
 
-    /// The next turn looks up all that deadlists and catalog will take.
+    /// Requests a full count of deadlists and catalog in the next turn.
     pub(crate) fn estimate_soon(&mut self) {
         self.checkpointer.estimate.again_in = 0;
     }
 
-    /// Looks up at once what deadlists and catalog will take.
+    /// Counts deadlists and catalog in full now.
     pub(super) fn estimate_again(&mut self) {
         self.checkpointer.estimate.again_in = 0;
         self.estimate_checkpoint();
     }
 
-    /// Looks up what deadlists and catalog will take: now and then all of it. When space is short what changed since is counted in each turn.
+    /// Updates the estimate of deadlists and catalog: in full now and then; while space is short
+    /// the changes since then in each turn.
     pub(crate) fn estimate_checkpoint(&mut self) {
         if self.checkpointer.estimate.again_in > 0 {
             self.checkpointer.estimate.again_in -= 1;
@@ -530,7 +560,7 @@ impl Pool {
             TURNS_PER_ESTIMATE.max((catalog.snapshots.dirty_pages() * 16 + catalog.frees.len() / 4) as u32);
     }
 
-    /// Bytes that deadlists and catalog will take, from sums that each change keeps up to date.
+    /// Updates the estimate from sums that each change keeps up to date.
     fn count_estimate(&mut self) {
         self.checkpointer.estimate.longest_list = self.core.longest_list();
         let catalog = &mut self.core.catalog;
@@ -547,7 +577,8 @@ impl Pool {
         debug_assert!(self.lists_are_counted(), "INV-CKPT-5: directories of deadlists are counted as they change");
     }
 
-    /// Counts all lists again: of what a split narrowed there may be less since it was cut.
+    /// Counts all deadlists again: those that a split narrowed may have become shorter since they
+    /// were cut.
     fn count_lists_again(&mut self) {
         let (catalog, pieces) = (&mut self.core.catalog, &self.core.pieces);
         let lines = catalog.lineages.values_mut().map(|line| &mut line.deadlist);
@@ -556,7 +587,8 @@ impl Pool {
         self.core.look_for_longest();
     }
 
-    /// INV-CKPT-5: what is counted for lists, against a look at all of them. Cutting what a split narrowed makes it less, which is found out later.
+    /// INV-CKPT-5: compares the sums for deadlists with a count of all lists. The sum may be too
+    /// high: cutting a list that a split narrowed makes it shorter, which is noticed later.
     fn lists_are_counted(&self) -> bool {
         let lists = || self.core.catalog.deadlists().filter(|list| list.needs_write());
         let is_enough = lists().all(|list| list.share() >= self.list_bytes(list));
@@ -567,7 +599,7 @@ impl Pool {
             && self.core.pieces.lists_to_write() == lists().map(StoredDeadlist::share).sum()
     }
 
-    /// Is a checkpoint due because space is short and it would give some back?
+    /// Returns whether space is short and a checkpoint would free enough of it.
     pub(crate) fn checkpoint_brings_space(&self) -> bool {
         self.cleaned_shelves().any(|shelf| self.checkpoint_brings(shelf))
     }
@@ -589,17 +621,17 @@ impl Pool {
         if free <= self.floor_on(shelf, purse) && self.cleaner.idle() && waiting == 0 {
             return gain > 0 || need > 2 * least + 2;
         }
-        // it takes segments itself: worth it when it gives back several times as many
+        // a checkpoint takes segments itself: it is worthwhile when it frees several times as many
         gain >= (WORTH * need).min(total / 32).max(wanted / 2)
     }
 }
 
-/// Segments that are free when the log is durable, on each shelf.
+/// Number of segments of each class that become free when the log is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waiting([usize; Shelf::ALL.len()]);
 
 impl Waiting {
-    /// One more.
+    /// Adds a segment.
     pub(crate) fn count(&mut self, shelf: Shelf) {
         self.0[shelf as usize] += 1;
     }
@@ -608,7 +640,7 @@ impl Waiting {
         self.0[shelf as usize]
     }
 
-    /// All of them.
+    /// Returns the number over all classes.
     pub(crate) fn total(&self) -> usize {
         self.0.iter().sum()
     }

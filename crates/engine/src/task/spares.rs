@@ -1,8 +1,9 @@
-//! Spares: devices that take the place of members that are lost, by themselves.
+//! Spares: devices that replace lost members automatically.
 //!
-//! A spare holds nothing. It takes a place as if the user had replaced the missing device (`task/fill.rs` does the rest), with one
-//! difference: it keeps its device id. So its label, written before, tells an import where it belongs, and it makes no difference which of
-//! the labels a crash leaves behind. It does not give the place back: a device that returns is a stranger by then.
+//! A spare holds no data. It replaces a member as if the user had replaced the lost device
+//! (`task/fill.rs` does the rest), with one difference: it keeps its device id. Its label, written
+//! before, identifies it at an import, so it does not matter which of the labels a crash leaves
+//! behind. The replacement is final: a device that returns later is no member any more.
 
 use std::collections::BTreeMap;
 
@@ -13,30 +14,30 @@ use crate::open::extent_space;
 use crate::pool::Pool;
 use crate::{PoolState, Time};
 
-/// Members that are lost, and when each is given up for good.
+/// Lost members, and when each of them is replaced.
 #[derive(Debug, Default)]
 pub(crate) struct Spares {
     lost: BTreeMap<u16, Lost>,
 }
 
-/// What a spare waits for.
+/// Conditions for replacing a lost member.
 #[derive(Clone, Copy, Debug)]
 struct Lost {
-    /// One that is missing may only be unplugged.
+    /// Earliest time: a missing device may only be unplugged.
     due: Time,
-    /// What began before a device failed has ended before another is the member.
+    /// Mark of operations that must have ended before another device becomes the member.
     mark: u64,
 }
 
 impl Spares {
-    /// A member failed: nothing more is to be expected of it.
+    /// Records that a member failed, so it need not be waited for.
     pub(crate) fn lost(&mut self, member: u16, now: Time, mark: u64) {
         self.lost.insert(member, Lost { due: now, mark });
     }
 }
 
 impl Pool {
-    /// Lets spares take the places of members that are given up, one change of the shape at a time.
+    /// Replaces lost members by spares, one change of the shape at a time.
     pub(crate) fn step_spares(&mut self) {
         let shape = &self.config.shape;
         if self.state != PoolState::Online || !shape.has(Class::Spare) {
@@ -58,7 +59,7 @@ impl Pool {
         }
     }
 
-    /// The smallest spare that has room for what a member holds.
+    /// Returns the smallest spare that has room for a member's extents.
     fn spare_for(&self, member: u16) -> Option<u16> {
         let shape = &self.config.shape;
         let needed = shape.members.get(usize::from(member))?.extents;
@@ -70,7 +71,7 @@ impl Pool {
         (0u16..).zip(&shape.members).filter(fits).map(|(at, _)| at).min_by_key(|at| room(*at))
     }
 
-    /// A spare is the member from now on. Nobody reads from it before it is filled.
+    /// Makes a spare the device of a member. It is not read before it is filled.
     fn take_place(&mut self, member: u16, spare: u16) {
         let (at, from) = (usize::from(member), usize::from(spare));
         let known = self.config.shape.members.get(from).map(|m| m.device);

@@ -1,7 +1,8 @@
-//! How many free segments the host is to have bytes for, from how fast the log grows, and how long there have been more.
+//! Target for free segments that are allocated on the host, from the growth of the log; and how
+//! long there have been more (surplus).
 //!
-//! The estimate is that of a database that recycles its log files: bytes of log a minute, which jump up at once and fall by a tenth a minute. Time
-//! comes in with each turn.
+//! The estimate is that of a database that recycles its log files: bytes of log per minute, which
+//! rise at once and fall by a tenth per minute. The time is passed in with each turn.
 
 use crate::pool::Pool;
 use crate::space::PAGE;
@@ -9,51 +10,56 @@ use crate::{ReadySpace, Time};
 
 const MINUTE: u64 = 60_000;
 const SECOND: u64 = 1_000;
-/// Minutes that the estimate falls by at most after a pause: nothing is left of it then.
+/// Most minutes that the estimate falls by after a pause: nothing is left of it then.
 const MOST_MINUTES: u64 = 240;
-/// Of how many bytes of log guests leave one to preparing, and how much of that can be saved up.
+/// One byte may be prepared for so many bytes of log that guests write, and the most that can be
+/// saved of that allowance.
 const PREPARE_PART: u64 = 4;
 const MOST_SAVED: u64 = 64 << 20;
-/// Seconds in which what has been surplus for long is given back, if that takes more than the usual rate.
+/// Seconds in which surplus is released, if that takes more than the usual rate.
 const GIVE_BACK_SECONDS: u64 = 240;
-/// Milliseconds for which a host that refused a write for want of space counts as nearly full.
+/// Milliseconds for which a host that refused a write for lack of space counts as nearly full.
 const FULL_MILLIS: u64 = 60_000;
-/// What a nearly full host leaves of the target.
+/// Share (1/N) of the target that applies while the host is nearly full.
 const SHORT_PART: u64 = 4;
-/// A pool is at rest after such a part of the time for which there has to be surplus, and gives it back after the other part.
+/// A pool is at rest after 1/N of the time that surplus must have lasted, and then releases surplus
+/// after the other share (1/N) of it.
 const REST_PART: u64 = 10;
 const REST_SURPLUS_PART: u64 = 2;
 
-/// A number of bytes as it was at a time.
+/// A number of bytes at a time.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     at: Time,
     bytes: u64,
 }
 
-/// What is known of it.
+/// The estimate, the surplus and the allowance for preparing.
 #[derive(Debug)]
 pub(crate) struct Stock {
-    /// Bytes of log since the import; those of a minute, and when the current minute began.
+    /// Bytes of log since the import, the estimate per minute, and the start of the current minute.
     logged: u64,
     per_minute: u64,
     minute: Mark,
-    /// Bytes by which what is not free grew in a second, and how much was not free when the current second began.
+    /// Growth in bytes per second of the space that is not free, and that space at the start of the
+    /// current second.
     taken_per_second: u64,
     second: Mark,
-    /// Since when there is surplus, and the least of it since then, beside what is due.
+    /// Since when there is surplus beyond `due`, and the least of it since then.
     surplus: Option<(Time, u64)>,
-    /// Bytes that have been surplus for long, and bytes per second at which they go.
+    /// Bytes of surplus to release, and bytes per second at which they are released.
     pub(super) due: u64,
     pub(super) rate: u64,
-    /// When the next of them may go, and when the pool flushed last.
+    /// Time of the next release, and of the pool's last flush.
     pub(super) give_back_at: Time,
     pub(super) last_flush: Time,
-    /// Bytes that may be prepared while guests write; below 0 when a step was larger than what was left.
+    /// Bytes that may be prepared while guests write; negative when a step was larger than the
+    /// rest.
     pub(super) allowance: i64,
-    /// Bytes that a new pool is to have ready until they were there once, and it was written to.
+    /// Bytes that a new pool prepares at first; 0 once they were ready and the pool was written to.
     pub(super) at_first: u64,
-    /// When a write found no space on the host last; what the caller says of it.
+    /// Time of the last write that found no space on the host, and whether the caller reported the
+    /// host as nearly full.
     full: Option<Time>,
     short: bool,
 }
@@ -79,45 +85,46 @@ impl Stock {
         }
     }
 
-    /// The log grew.
+    /// Counts growth of the log.
     pub(crate) fn count(&mut self, bytes: u64) {
         self.logged += bytes;
         let most = i64::try_from(MOST_SAVED).unwrap_or(i64::MAX);
         self.allowance = self.allowance.saturating_add_unsigned(bytes / PREPARE_PART).min(most);
     }
 
-    /// So much was prepared.
+    /// Counts prepared bytes against the allowance.
     pub(super) fn charge(&mut self, bytes: u64) {
         let least = -i64::try_from(MOST_SAVED).unwrap_or(i64::MAX);
         self.allowance = self.allowance.saturating_sub_unsigned(bytes).max(least);
     }
 
-    /// The pool flushes its devices.
+    /// Records a flush of the pool's devices.
     pub(crate) fn flushed(&mut self, now: Time) {
         self.last_flush = now;
     }
 
-    /// The host has no space for a write.
+    /// Records that the host had no space for a write.
     pub(super) fn found_full(&mut self, now: Time) {
         self.full = Some(now);
     }
 
-    /// What the caller says of the host.
+    /// Sets whether the caller reports the host as nearly full.
     pub(crate) fn set_short(&mut self, short: bool) {
         self.short = short;
     }
 
-    /// Is the host nearly full?
+    /// Returns whether the host is nearly full.
     pub(super) fn is_short(&self, now: Time) -> bool {
         self.short || self.full.is_some_and(|at| now.0 < at.0 + FULL_MILLIS)
     }
 
-    /// Bytes by which what is not free grew in a second, lately: what the log took and did not get back.
+    /// Returns the recent growth in bytes per second of the space that is not free: space that the
+    /// log took, minus space that was freed.
     pub(super) fn taken_per_second(&self) -> u64 {
         self.taken_per_second
     }
 
-    /// Takes note of the time, and of how many bytes of the pool are not free.
+    /// Takes in the time and the number of bytes of the pool that are not free.
     pub(super) fn at(&mut self, now: Time, taken: u64) {
         let (minute, grown) = (self.logged - self.minute.bytes, taken.saturating_sub(self.second.bytes));
         let (minutes, millis) = (now.0.saturating_sub(self.minute.at.0) / MINUTE, now.0.saturating_sub(self.second.at.0));
@@ -136,14 +143,16 @@ impl Stock {
         }
     }
 
-    /// Bytes that are to be ready in a pool of so many; `rests`: nobody has asked it anything for long.
+    /// Returns the target in bytes for a pool of `pool` bytes; `rests`: it had no request for long;
+    /// `short`: its host is nearly full.
     pub(super) fn target(&self, bounds: &ReadySpace, pool: u64, rests: bool, short: bool) -> u64 {
         let wanted = if rests { 0 } else { 2 * self.per_minute };
         let target = wanted.max(bounds.least).min(bounds.most).min(pool / 8);
         if short { target / SHORT_PART } else { target }
     }
 
-    /// So much more than the target is ready now: what there was without a break for so many milliseconds is due.
+    /// Takes in the surplus of the moment: the least surplus over `millis` milliseconds without a
+    /// break becomes due.
     pub(super) fn see_surplus(&mut self, now: Time, surplus: u64, millis: u64) {
         self.due = self.due.min(surplus);
         let fresh = surplus - self.due;
@@ -160,7 +169,7 @@ impl Stock {
 }
 
 impl Pool {
-    /// Bytes of free segments that the host is to have bytes for.
+    /// Returns the bytes of free segments that shall be allocated on the host.
     pub(crate) fn ready_target(&self) -> u64 {
         let pool = self.core.space.segments.all_pages() * PAGE;
         let short = self.host_is_short();
@@ -168,7 +177,7 @@ impl Pool {
         if short { target } else { target.max(self.stock.at_first) }
     }
 
-    /// Milliseconds after which surplus is given back.
+    /// Returns the milliseconds after which surplus is released.
     pub(super) fn surplus_millis(&self) -> u64 {
         let millis = self.tuning.ready.surplus_millis;
         match (self.host_is_short(), self.is_at_rest()) {
@@ -178,12 +187,12 @@ impl Pool {
         }
     }
 
-    /// Has nobody asked the pool anything for long?
+    /// Returns whether the pool had no request for long.
     fn is_at_rest(&self) -> bool {
         self.now.0 >= self.last_activity.0.saturating_add(self.tuning.ready.surplus_millis / REST_PART)
     }
 
-    /// Has what holds the pool's files little room left?
+    /// Returns whether the storage below the pool's files is nearly full.
     pub(super) fn host_is_short(&self) -> bool {
         self.stock.is_short(self.now)
     }

@@ -1,16 +1,15 @@
-//! Wiping: what nothing refers to any more cannot be read on the devices either.
+//! Wiping: makes data that nothing refers to any more unreadable on the devices.
 //!
-//! The promise (INV-WIPE-1): when a wipe has ended, no segment holds a block that nothing referred to when its round began: of what was
-//! destroyed, of
-//! what was overwritten or discarded, and the copies that the cleaner left behind. Blocks that something else refers to stay.
+//! INV-WIPE-1: when a wipe has ended, no segment holds a block that was unreferenced when its round
+//! began: destroyed, overwritten or discarded blocks, and the old copies of blocks that the cleaner
+//! moved. Blocks that are still referenced stay.
 //!
-//! A round begins when all that was destroyed before it is given back. Then every segment in which something has died since it was last
-//! wiped is
-//! emptied as others are (the cleaner moves what lives, checkpoints write their objects anew, streams go on elsewhere), rests as long as a
-//! checkpoint needs it (I1), and is overwritten or discarded before it counts as free. What moves in the meantime lived when the round
-//! began. At the end
-//! a checkpoint makes all of it durable. Which segments are clean is known in memory alone: after an import none is, and a round starts
-//! over.
+//! A round begins when all that was destroyed before it is freed. Then every segment in which
+//! something has died since it was last wiped is emptied (the cleaner moves live chunks,
+//! checkpoints rewrite their objects, streams continue elsewhere), waits as long as a checkpoint
+//! needs it (I1), and is overwritten or discarded before it counts as free. Blocks moved meanwhile
+//! were live when the round began. At the end a checkpoint makes all of it durable. The list of
+//! clean segments is only in memory: after an import none is clean, and a round starts over.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -23,46 +22,47 @@ use crate::pool::{Context, Pool, ZEROES};
 use crate::space::{PAGE, Segment, SegmentState, Shelf};
 use crate::{CommandError, JobInfo, JobKind, PoolState, Reply, Time, Wipe, WipePlan};
 
-/// Bytes overwritten at a time on each device, and how often at once: while guests are active, and else.
+/// Bytes overwritten at a time on each device, and the number of such writes in flight: while
+/// guests are active, and otherwise.
 const STEP: u64 = 1 << 20;
 const WRITES: (usize, usize) = (1, 4);
-/// Segments that are emptied together at most: each such batch takes some checkpoints.
+/// Most segments that are emptied together: each such batch takes some checkpoints.
 const MOST_TOGETHER: usize = 256;
-/// The part of a shelf's segments that is emptied together at most.
+/// Most segments of a class that are emptied together, as 1/N.
 const PART_TOGETHER: usize = 8;
-/// Free segments that are left alone, beyond those that the cleaner works for.
+/// Free segments left unused, beyond those that the cleaner aims for.
 const SPARE: usize = 2;
-/// Milliseconds between looks at what is left to do, between checkpoints that are waited for, and before a device that refused is asked
-/// again.
+/// Milliseconds between checks of the remaining work, between requested checkpoints, and before a
+/// device that refused is asked again.
 const LOOK_MILLIS: u64 = 50;
 const CHECKPOINT_MILLIS: u64 = 100;
 const REFUSED_MILLIS: u64 = 1_000;
-/// That between checkpoints doubles so often while they bring nothing.
+/// Most times that the pause between requested checkpoints doubles while they bring nothing.
 const MOST_DOUBLED: u32 = 7;
 
-/// What a round still has to do.
+/// The remaining work of a round.
 #[derive(Debug)]
 struct Round {
-    /// Segments that are not clean yet, those of the batch included.
+    /// Segments that are not clean yet, including the batch.
     todo: BTreeSet<SegmentId>,
-    /// Those that are being emptied.
+    /// Segments of the current batch, which are being emptied.
     batch: BTreeSet<SegmentId>,
-    /// Of these, those that the cleaner is to empty, as of the last look.
+    /// Segments of the batch for the cleaner to empty, as of the last check.
     victims: VecDeque<SegmentId>,
-    /// Parts of devices that belong to no segment any more.
+    /// Extents of devices that belong to no segment any more.
     loose: Vec<(DeviceIndex, ByteRange)>,
-    /// Everything is overwritten; the number of checkpoints then.
+    /// Set once everything is overwritten: the number of checkpoints at that time.
     over: Option<u64>,
 }
 
-/// Bytes that are being overwritten or discarded.
+/// An overwrite or discard in progress.
 #[derive(Debug)]
 struct Erasure {
-    /// Whose they are; none: nobody's.
+    /// The segment that is erased; `None` for an extent in no segment.
     segment: Option<SegmentId>,
     /// Ranges of devices, all of one length.
     extents: Vec<(DeviceIndex, ByteRange)>,
-    /// Overwritten, not discarded.
+    /// Overwrite instead of discard.
     zero: bool,
     next: u64,
     in_flight: usize,
@@ -75,22 +75,23 @@ impl Erasure {
     }
 }
 
-/// A wipe on its way.
+/// A running wipe.
 #[derive(Debug)]
 struct Run {
     how: Wipe,
-    /// None while what was destroyed is being given back.
+    /// `None` while destroyed versions are being freed.
     round: Option<Round>,
     done: u64,
     total: u64,
     errors: u64,
     looked: Time,
-    /// When it asked for a checkpoint last, and how often without anything wiped since.
+    /// Time of the last requested checkpoint, and how many were requested since something was last
+    /// wiped.
     forced: Time,
     vain: u32,
 }
 
-/// The task.
+/// The wipe task.
 #[derive(Debug, Default)]
 pub(crate) struct Wiper {
     running: Option<Run>,
@@ -98,27 +99,27 @@ pub(crate) struct Wiper {
 }
 
 impl Wiper {
-    /// How, when one is on its way or goes on after an import.
+    /// Returns the way of the wipe, if one runs or continues after an import.
     pub(crate) fn how(&self) -> Option<Wipe> {
         self.running.as_ref().map(|run| run.how)
     }
 
-    /// Is there something for the cleaner to do?
+    /// Returns whether the cleaner has segments to empty.
     pub(crate) fn has_more(&self) -> bool {
         self.running.as_ref().and_then(|run| run.round.as_ref()).is_some_and(|round| !round.victims.is_empty())
     }
 
-    /// What rests for a rewind by time alone is in its way.
+    /// Returns whether a wipe runs; segments are then not retained for a rewind by time alone.
     pub(crate) fn is_on(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Does it hold segments that could be free?
+    /// Returns whether it holds segments that could be free.
     pub(crate) fn holds_space(&self) -> bool {
         self.erasure.is_some() || self.running.as_ref().and_then(|run| run.round.as_ref()).is_some_and(|round| !round.batch.is_empty())
     }
 
-    /// Begins; what runs already begins anew, in the more thorough way of both.
+    /// Begins a wipe; a running one begins anew, in the more thorough way of both.
     pub(crate) fn begin(&mut self, how: Wipe) {
         let how = self.how().map_or(how, |before| before.max(how));
         self.running = Some(Run { how, round: None, done: 0, total: 0, errors: 0, looked: Time(0), forced: Time(0), vain: 0 });
@@ -126,7 +127,7 @@ impl Wiper {
 }
 
 impl Pool {
-    /// Begins a wipe, or says what it would move and overwrite.
+    /// Begins a wipe, or returns what it would move and overwrite.
     pub(crate) fn wipe(&mut self, how: Wipe, dry_run: bool) -> Result<Reply, CommandError> {
         if self.config.shape.groups.iter().any(|group| group.class == Class::Cache) {
             let why = "the pool has a cache, which may hold copies; take it out with 'pool remove', and add it again after the wipe";
@@ -148,7 +149,7 @@ impl Pool {
         Ok(Reply::Wipe(plan))
     }
 
-    /// Ends a wipe. What was wiped stays so.
+    /// Stops a wipe; segments that were wiped stay wiped.
     pub(crate) fn stop_wipe(&mut self) -> Result<Reply, CommandError> {
         if !self.wiper.is_on() {
             return Err(CommandError::NotFound("a wipe".into()));
@@ -163,9 +164,9 @@ impl Pool {
         self.job_ended();
     }
 
-    /// Segments that are being emptied may be used again as they are.
+    /// Returns segments that are being emptied to normal use.
     fn leave_batch(&mut self) {
-        // what is on its way comes to its end first
+        // an erasure in flight ends first
         let idle = self.wiper.erasure.take_if(|erasure| erasure.in_flight == 0);
         idle.and_then(|erasure| erasure.segment).into_iter().for_each(|id| self.core.space.segments.keep(id));
         let busy = self.wiper.erasure.as_ref().and_then(|erasure| erasure.segment);
@@ -176,7 +177,7 @@ impl Pool {
         }
     }
 
-    /// What is done and to be done.
+    /// Returns the progress of the wipe.
     pub(crate) fn wipe_job(&self) -> Option<JobInfo> {
         let run = self.wiper.running.as_ref()?;
         let unreadable = |id: &&SegmentId| self.core.space.segments.get(**id).is_some_and(|s| s.left_until > self.now.0);
@@ -185,21 +186,21 @@ impl Pool {
         Some(JobInfo { kind: JobKind::Wipe, member: None, done, total, errors, rate: 0 })
     }
 
-    /// A device that is away keeps what it has.
+    /// Returns whether all devices are present and whole; a device that is away keeps its data.
     pub(super) fn all_are_there(&self) -> bool {
         let there = |state| matches!(state, MemberState::Present | MemberState::Gone);
         let shape = &self.config.shape;
         shape.members.iter().all(|m| there(m.state) && m.successor.is_none()) && self.filler.jobs().next().is_none()
     }
 
-    /// Goes on with a wipe. True when it wants another turn soon.
+    /// Continues a wipe. Returns true when it wants another turn soon.
     pub(crate) fn step_wipe(&mut self) -> bool {
         if self.state != PoolState::Online || !self.wiper.is_on() {
             self.leave_batch();
             return false;
         }
         if self.evacuation.is_some() || self.relabeler.busy() || !self.all_are_there() {
-            // the shape is about to change: the next round sees what there is then
+            // the shape is about to change: the next round uses the new one
             self.leave_batch();
             if let Some(run) = &mut self.wiper.running {
                 run.round = None;
@@ -207,7 +208,7 @@ impl Pool {
             return false;
         }
         if self.is_hungry() {
-            // what guests wait for is not kept from them
+            // space that guests wait for is not held
             self.leave_batch();
             return false;
         }
@@ -236,7 +237,7 @@ impl Pool {
         }
         let (now, checkpoints) = (self.now, self.metrics.checkpoints);
         let Some(run) = self.wiper.running.as_mut() else { return false };
-        // what is gathered is still where it was: it would be moved twice
+        // gathered chunks are still in their old places: they would be moved twice
         if now.0 < run.looked.0 + LOOK_MILLIS || !self.cleaner.idle() {
             return false;
         }
@@ -252,7 +253,7 @@ impl Pool {
         true
     }
 
-    /// Lists what is not clean.
+    /// Lists all segments and extents that are not clean.
     fn begin_round(&mut self) {
         let space = &self.core.space;
         let todo: BTreeSet<SegmentId> =
@@ -265,7 +266,7 @@ impl Pool {
         run.round = Some(Round { todo, batch: BTreeSet::new(), victims: VecDeque::new(), loose, over: None });
     }
 
-    /// Extents of devices that are in no segment: what removals left over.
+    /// Returns the extents of devices that are in no segment, left over by removals.
     fn loose_extents(&self) -> Vec<(DeviceIndex, ByteRange)> {
         let shape = &self.config.shape;
         let rows = &self.core.space.rows;
@@ -277,7 +278,8 @@ impl Pool {
         ranges.filter(|(device, range)| !used.contains(&(device.0, range.offset))).collect()
     }
 
-    /// Is so much free that emptying takes nothing from guests and cleaner? What special devices have no room for goes elsewhere.
+    /// Returns whether so much is free that emptying takes nothing from guests and cleaner. Data
+    /// without room on special devices goes elsewhere.
     fn has_room_to_wipe(&self, shelf: Shelf) -> bool {
         self.room_to_wipe(shelf) > 0
     }
@@ -289,7 +291,8 @@ impl Pool {
         }
     }
 
-    /// The next segments to be emptied: of each shelf as many as there is room for, those that are empty or nearly so first.
+    /// Chooses the next segments to empty: of each class as many as there is room for, those that
+    /// are empty or nearly so first.
     fn choose_batch(&mut self) {
         let segments = &self.core.space.segments;
         let Some(round) = self.wiper.running.as_ref().and_then(|run| run.round.as_ref()) else { return };
@@ -297,7 +300,7 @@ impl Pool {
         let mut chosen = Vec::new();
         for shelf in Shelf::ALL {
             let most = self.room_to_wipe(shelf).min(segments.count_in(shelf) / PART_TOGETHER).clamp(1, MOST_TOGETHER);
-            // what is just being given back to its device, or prepared, is looked at again later
+            // segments that are being discarded or prepared are chosen later
             let busy = |s: &Segment| matches!(s.state, SegmentState::Discarding | SegmentState::Preparing);
             let ready = |s: &&Segment| s.shelf == shelf && !busy(s);
             let of_shelf = round.todo.iter().filter_map(|id| segments.get(*id).filter(ready).map(|s| (s, *id)));
@@ -317,7 +320,8 @@ impl Pool {
         self.look_at_batch();
     }
 
-    /// Finds what of the batch the cleaner can empty, and whether a checkpoint has to do the rest.
+    /// Finds the segments of the batch that the cleaner can empty, and requests a checkpoint if the
+    /// rest needs one.
     fn look_at_batch(&mut self) {
         let segments = &self.core.space.segments;
         let Some(round) = self.wiper.running.as_mut().and_then(|run| run.round.as_mut()) else { return };
@@ -343,7 +347,7 @@ impl Pool {
         }
     }
 
-    /// The next segment that a wipe wants emptied.
+    /// Returns the next segment that a wipe wants emptied.
     pub(crate) fn next_unclean(&mut self) -> Option<SegmentId> {
         if !self.wiper.has_more() || !self.has_room_to_wipe(Shelf::Data) {
             return None;
@@ -363,7 +367,8 @@ impl Pool {
         None
     }
 
-    /// The next of the batch that is empty and that nothing needs, or the next part that is nobody's.
+    /// Returns the next segment of the batch that is empty and unneeded, or the next extent in no
+    /// segment.
     fn next_erasure(&mut self) -> Option<Erasure> {
         let run = self.wiper.running.as_mut()?;
         let (zero, looked) = (run.how == Wipe::Zero, run.looked);
@@ -407,14 +412,14 @@ impl Pool {
         }
     }
 
-    /// Some of a segment is overwritten or discarded, or could not be.
+    /// Handles the end of an overwrite or discard.
     pub(crate) fn wiped(&mut self, result: Result<(), DeviceError>) {
         let Some(erasure) = &mut self.wiper.erasure else { return };
         erasure.in_flight -= 1;
         if result.is_err() {
             erasure.failed |= erasure.zero;
             if !erasure.zero {
-                // who cannot discard can be overwritten
+                // a device that cannot discard can be overwritten
                 (erasure.zero, erasure.next) = (true, 0);
             }
         }
@@ -433,7 +438,7 @@ impl Pool {
         };
         if failed {
             *errors += 1;
-            // asked again after a while
+            // the device is asked again after a while
             *looked = Time(now.0 + REFUSED_MILLIS);
             if segment.is_none() {
                 round.loose.extend(extents);
@@ -450,7 +455,7 @@ impl Pool {
     }
 }
 
-/// Does a segment in this state hold something that lives?
+/// Returns whether a segment in this state may hold live data.
 fn holds(state: SegmentState) -> bool {
     matches!(state, SegmentState::Sealed | SegmentState::Open | SegmentState::Reserved)
 }

@@ -1,4 +1,4 @@
-//! The objects of a checkpoint: packed into segments of their own, several to a write.
+//! The objects of a checkpoint, packed into segments of their own, several to a write.
 
 use std::rc::Rc;
 
@@ -10,38 +10,39 @@ use crate::log::{Cursor, OBJECT_CLASS};
 use crate::pool::{Context, Pool};
 use crate::space::{Pieces, SegmentState};
 
-/// Pages that a segment of nodes or objects begins with.
+/// Head pages of a segment of nodes or objects.
 pub(crate) const META_HEAD_PAGES: u32 = 1;
-/// Such a part of the memory for maps may be taken by pieces of deadlists that could be read again.
+/// Share (1/N) of the memory for maps that cached pieces of deadlists may take.
 const PIECES_PART: u64 = 8;
-/// Bytes of objects that go into one write.
+/// Most bytes of objects in one write.
 pub(crate) const OBJECT_WRITE: usize = 256 << 10;
 
-/// Packs objects, several to a write.
+/// Packs objects into writes.
 #[derive(Debug, Default)]
 pub(super) struct Packer {
     bytes: Vec<u8>,
-    /// Where they go: segment, page, and the bytes that have room there.
+    /// Place of the write: segment, page, and its capacity in bytes.
     at: Option<(SegmentId, u32, usize)>,
 }
 
 impl Pool {
-    /// Sets aside the segments that the checkpoint may need: guests go on writing while it is encoded.
+    /// Reserves the segments that the checkpoint may need: guests go on writing while it is
+    /// encoded.
     pub(super) fn reserve_for_checkpoint(&mut self) {
         let count = self.checkpoint_segments();
         self.checkpointer.reserved = (0..count).map_while(|_| self.reserve_meta()).collect();
-        // taken from the end
+        // they are popped from the end
         self.checkpointer.reserved.reverse();
     }
 
-    /// Gives back what of that was not needed.
+    /// Frees the reserved segments that were not needed.
     pub(super) fn release_reserved(&mut self) {
         for segment in std::mem::take(&mut self.checkpointer.reserved) {
             self.core.space.segments.set_state(segment, SegmentState::Free);
         }
     }
 
-    /// Room for pages among nodes or objects: segment, page, and the pages that are left there.
+    /// Allocates pages for nodes or objects. Returns segment, page, and the pages left there.
     pub(super) fn meta_space(&mut self, class: u8, pages: u32) -> Option<(SegmentId, u32, u32)> {
         let fits = |cursor: &Cursor| cursor.pages - cursor.page >= pages;
         let mut cursor = if class == OBJECT_CLASS { self.checkpointer.objects_at } else { self.checkpointer.nodes_at };
@@ -68,8 +69,9 @@ impl Pool {
         (left >= pages).then_some((cursor.segment, at, left))
     }
 
-    /// Writes the page that a segment of nodes or objects begins with: which checkpoint took it (INV-REST-1). It looks like a batch of incarnation
-    /// 0, which no log has, and its birth is the checkpoint's generation.
+    /// Writes the head page of a segment of nodes or objects, which names the checkpoint that took
+    /// it (INV-REST-1). The page looks like a batch of incarnation 0, which no log has; its birth
+    /// is the checkpoint's generation.
     fn head_meta_segment(&mut self, segment: SegmentId, class: u8) {
         let header = BatchHeader {
             stream: u8::from(class == OBJECT_CLASS),
@@ -105,14 +107,16 @@ impl Pool {
         self.io.write(Context::Objects, &self.core.space.rows, segment, page, vec![piece], &mut self.bufs);
     }
 
-    /// Puts a copy of the root behind the objects that it names: who lost every ring finds the checkpoint by it.
+    /// Writes a copy of the root behind the objects that it names: an import that lost every ring
+    /// finds the checkpoint by it.
     pub(super) fn put_root(&mut self, root: &Root) -> Option<()> {
         let (segment, page, _) = self.meta_space(OBJECT_CLASS, 1)?;
         self.write_meta_page(segment, page, &root.encode());
         Some(())
     }
 
-    /// Adds an object to the running checkpoint: whole, or in parts behind an index when it is longer than a part may be.
+    /// Adds an object to the running checkpoint: whole, or in parts with an index if it is too
+    /// long.
     pub(super) fn put_object(&mut self, packer: &mut Packer, bytes: &[u8]) -> Option<ObjectRef> {
         let most = self.part_bytes();
         if bytes.len() <= most {
@@ -136,7 +140,7 @@ impl Pool {
             self.flush_packer(packer);
         }
         if packer.at.is_none() {
-            // the cursor moves when it is known how much came together
+            // the cursor moves when the length of the whole write is known
             let (segment, page, left) = self.meta_space(OBJECT_CLASS, u32::try_from(length.div_ceil(4096)).ok()?)?;
             packer.at = Some((segment, page, (left as usize * 4096).min(OBJECT_WRITE.max(length))));
         }
@@ -154,17 +158,18 @@ impl Pool {
         Some(object)
     }
 
-    /// Pages of the narrowest segment.
+    /// Returns the pages of the smallest segment.
     pub(crate) fn smallest_segment(&self) -> u32 {
         u32::try_from(self.config.shape.extent_bytes / 4096).unwrap_or(u32::MAX)
     }
 
-    /// Bytes of an object's part at most: so little that the end of a segment that is too short for it is no great loss.
+    /// Returns the most bytes of a part of an object: small, so that an unused end of a segment
+    /// wastes little.
     pub(crate) fn part_bytes(&self) -> usize {
         part_bytes(self.config.shape.extent_bytes)
     }
 
-    /// Counts an object and its parts out.
+    /// Removes an object and its parts from the counts of their segments.
     pub(super) fn drop_object(&mut self, object: ObjectRef) {
         let parts = self.checkpointer.parts.remove(&(object.segment, object.offset)).unwrap_or_default();
         for at in parts.into_iter().chain([object]) {
@@ -192,12 +197,13 @@ impl Pool {
     }
 }
 
-/// Bytes of an object's part at most in extents of this length.
+/// Returns the most bytes of a part of an object, for extents of `extent_bytes`.
 fn part_bytes(extent_bytes: u64) -> usize {
     (usize::try_from(extent_bytes).unwrap_or(usize::MAX) / 8).clamp(4096, 256 << 10)
 }
 
-/// The pieces of deadlists of a pool with extents of this length: each is one part at most.
+/// Creates the store of pieces of deadlists for extents of `extent_bytes`: each piece is one part
+/// at most.
 pub(crate) fn pieces(extent_bytes: u64, tuning: &Tuning) -> Rc<Pieces> {
     let part = part_bytes(extent_bytes);
     let most = (tuning.piece_bytes as usize).min(part);

@@ -1,8 +1,11 @@
-//! Fixing the state of a checkpoint: what takes time is only set aside in this turn, and encoded in the turns after it.
+//! Fixing the state of a checkpoint: slow work is only set aside in this turn, and done in later
+//! ones.
 //!
-//! INV-CKPT-2: everything that a checkpoint writes is as it was when it was sealed. Nodes are not changed any more (they carry an older
-//! generation), pages of the chunk table are encoded before they change, deadlists (which are directories) are copied before they change and their
-//! pieces never change, records of the catalog are copied at once. What is filled in later are checksums of nodes and places of objects.
+//! INV-CKPT-2: everything that a checkpoint writes is as it was when it was sealed. Nodes are not
+//! changed any more (they carry an older generation), pages of the chunk table are encoded before
+//! they change, deadlists (which are directories) are copied before they change and their pieces
+//! never change, records of the catalog are copied at once. Only checksums of nodes and places of
+//! objects are filled in later.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -20,33 +23,35 @@ use crate::log::META_CLASS;
 use crate::pool::{Pool, STUCK_MILLIS};
 use crate::space::{Deadlist, Encoding, Need, Piece, Place};
 
-/// Pieces that are read at a time when a checkpoint moves them.
+/// Pieces read at a time when a checkpoint moves them.
 const PIECES_AHEAD: usize = 8;
 
-/// What a checkpoint has fixed and not written yet.
+/// The fixed state of a checkpoint that is not written yet.
 #[derive(Debug)]
 pub(super) struct Sealed {
     pub(super) settling: Settling,
-    /// Nodes go out in this order, [`NODES_PER_WRITE`](super::NODES_PER_WRITE) at a time; the first was begun.
+    /// Nodes in the order of their writes, [`NODES_PER_WRITE`](super::NODES_PER_WRITE) at a time;
+    /// the first chunk may be partly written.
     pub(super) flushes: VecDeque<MetaFlush>,
     pub(super) packer: Packer,
-    /// Pieces of deadlists that no checkpoint has, or that move. They come before the lists that refer to them (INV-DEAD-3).
+    /// Pieces of deadlists that are in no checkpoint yet, or move. They are written before the
+    /// lists that refer to them (INV-DEAD-3).
     pieces: VecDeque<Rc<Piece>>,
-    /// Deadlists that changed.
+    /// Changed deadlists.
     lists: VecDeque<(Rc<Deadlist>, Stored)>,
     /// The encoded part of the first one.
     encoding: Encoding,
     snapshots: VecDeque<SealedPage>,
     lineages: Vec<(LineageRecord, Stored)>,
     frees: Vec<(LineageId, Stored)>,
-    /// The rest of the catalog; nothing once it is written.
+    /// The rest of the catalog; `None` once it is written.
     checkpoint: Option<Checkpoint>,
-    /// It waits for a piece to be read.
+    /// A piece must be read before the next step.
     pub(super) waits: bool,
 }
 
 impl Sealed {
-    /// Everything but nodes is on its way.
+    /// Returns whether everything but nodes is encoded and submitted.
     pub(super) fn is_encoded(&self) -> bool {
         self.checkpoint.is_none()
     }
@@ -90,7 +95,7 @@ impl Pool {
         });
     }
 
-    /// Gives every chunk of unwritten nodes a place in the meta stream.
+    /// Allocates a place for every chunk of unwritten nodes.
     fn place_nodes(&mut self, flushes: &mut [MetaFlush]) -> bool {
         for flush in flushes {
             let nodes = flush.live.count();
@@ -118,7 +123,8 @@ impl Pool {
             created: v.created,
         });
         let volumes = volumes.collect();
-        // what changes all the time comes first: it is copied when it changes before it is encoded
+        // heads' lists come first, because they change all the time: a list that changes before it
+        // is encoded is copied
         let mut lists: VecDeque<(Rc<Deadlist>, Stored)> = VecDeque::new();
         let mut lineages = Vec::with_capacity(catalog.lineages.len());
         for (id, line) in &mut catalog.lineages {
@@ -187,7 +193,7 @@ impl Pool {
         }
     }
 
-    /// Checksums are known: puts them into the roots of the records.
+    /// Stores the checksums of nodes in the roots of the records.
     pub(super) fn settle_records(&self, sealed: &mut Sealed) {
         let heads = sealed.lineages.iter_mut().filter_map(|(record, _)| record.head.as_mut().map(|(root, _)| root));
         let snapshots = sealed.snapshots.iter_mut().flat_map(|page| page.records.iter_mut().map(|(record, _)| &mut record.root));
@@ -205,8 +211,8 @@ impl Pool {
         }
     }
 
-    /// Reads the pieces that are to be written next and are not in memory. True while the first one is not there. One that cannot be read stays where it
-    /// is, and so does its segment for a while.
+    /// Reads pieces that are to be written next and are not in memory. Returns true while the first
+    /// one is missing. An unreadable piece is not moved, and its segment is skipped for a while.
     pub(super) fn wait_for_pieces(&mut self, sealed: &mut Sealed) -> bool {
         while let Some(piece) = sealed.pieces.front() {
             if piece.is_here() {
@@ -225,7 +231,8 @@ impl Pool {
         false
     }
 
-    /// Encodes one piece, some of a deadlist, or a page. Gives back how many bytes, and 0 when all are done; nothing when no segment is left.
+    /// Encodes one piece, a slice of a deadlist, or a page of the chunk table. Returns the number
+    /// of bytes, 0 when all are done, and `None` when no segment is left.
     pub(super) fn encode_early(&mut self, sealed: &mut Sealed) -> Option<usize> {
         if let Some(piece) = sealed.pieces.pop_front() {
             let content = piece.content().expect("INV-DEAD-4: the content was read before");
@@ -251,7 +258,8 @@ impl Pool {
         Some(bytes.len().max(1))
     }
 
-    /// Encodes a page of snapshots, or at last the object that names all others. Needs checksums and places.
+    /// Encodes a page of snapshots, or at last the object that names all others. Checksums and
+    /// places must be known.
     pub(super) fn encode_late(&mut self, sealed: &mut Sealed) -> Option<usize> {
         if let Some(mut sealed_page) = sealed.snapshots.pop_front() {
             sealed_page.records.iter_mut().for_each(|(record, stored)| record.deadlist = stored.get());

@@ -1,7 +1,9 @@
-//! Checksums of the nodes that a checkpoint writes: computed children first, and put into their parents.
+//! Checksums of the nodes that a checkpoint writes: computed children first, and stored in their
+//! parents.
 //!
-//! INV-CKPT-3: no node is written before all checksums are known and in every parent in memory, those made meanwhile included; so a node
-//! that leaves memory can be read again from wherever it is pointed to.
+//! INV-CKPT-3: no node is written before all checksums are known and in every parent in memory,
+//! including parents created meanwhile; so a node that is evicted can be read again from every
+//! pointer to it.
 
 use millpond_format::{Addr, Coding, NODE_BYTES, NODE_UNITS, Node, TreeRoot};
 
@@ -9,20 +11,20 @@ use super::seal::Sealed;
 use crate::core::Core;
 use crate::pool::Pool;
 
-/// How far the checksums of a checkpoint are.
+/// Progress of the checksums of a checkpoint.
 #[derive(Debug, Default)]
 pub(super) struct Settling {
-    /// Chunks of nodes looked through.
+    /// Chunks of nodes listed so far.
     chunks: usize,
-    /// Leaves found and not done.
+    /// Listed leaves without checksum.
     leaves: Vec<u32>,
-    /// Inner nodes found and not done, by level, from 1.
+    /// Listed inner nodes without checksum, by level, from 1.
     inner: Vec<Vec<u32>>,
     pub(super) done: bool,
 }
 
 impl Pool {
-    /// Computes some checksums, about `budget` nodes' worth.
+    /// Computes checksums, about `budget` nodes' worth.
     pub(super) fn settle_some(&mut self, sealed: &mut Sealed, mut budget: usize) {
         let mut buf = self.bufs.take(NODE_BYTES);
         while budget > 0 && !sealed.settling.done {
@@ -58,13 +60,13 @@ impl Pool {
 }
 
 impl Core {
-    /// The checksum of a node that the running checkpoint writes.
+    /// Returns the checksum of a node that the running checkpoint writes.
     pub(super) fn sealed_sum(&self, addr: Addr) -> Option<u32> {
         let cached = self.nodes.get(self.nodes.find(addr)?);
         cached.crc.filter(|_| cached.dirty != 0 && cached.dirty < self.generation)
     }
 
-    /// Puts the checksums that are known into a node's pending entries.
+    /// Stores the known checksums in a node's pending entries.
     fn settle_entries(&mut self, at: u32) {
         let pending: Vec<usize> =
             self.nodes.get(at).node.entries.iter().enumerate().filter(|(_, e)| e.is_pending()).map(|(i, _)| i).collect();
@@ -78,8 +80,8 @@ impl Core {
         }
     }
 
-    /// The checksum of one node; those below it are known. A child that was freed before the checkpoint was sealed has none: nobody will
-    /// follow its parent there any more.
+    /// Computes the checksum of a node; those of its children are known. A child that was freed
+    /// before the checkpoint was sealed has none, and is never reached through this parent again.
     fn sum_node(&mut self, at: u32, buf: &mut [u8]) {
         if self.nodes.get(at).node.level > 0 {
             self.settle_entries(at);
@@ -90,7 +92,8 @@ impl Core {
         cached.crc = Node::checksum(out);
     }
 
-    /// All checksums are known: puts them where nodes of the checkpoint are pointed to from outside it.
+    /// Stores the checksums in all pointers to nodes of the checkpoint from outside it; all
+    /// checksums are known.
     fn settle_pointers(&mut self) {
         for addr in self.unsettled.take().unwrap_or_default() {
             if let Some(at) = self.nodes.find(addr) {

@@ -1,4 +1,4 @@
-//! Objects that a checkpoint writes again though they did not change, so that the segments they are in can be reused.
+//! Unchanged objects that a checkpoint rewrites, so that their segments can be reused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,19 +9,22 @@ use crate::pool::Pool;
 use crate::space::{Segment, SegmentState};
 use crate::task::Purse;
 
-/// Where an object is: its segment and its offset.
+/// The place of an object: its segment and its offset.
 pub(crate) type At = (SegmentId, u32);
-/// Objects that are in segments, whole or with a part, and the bytes that the next checkpoint takes at most for each of them more than it takes
-/// anyway: an object is written whole.
+/// Objects by the segments that hold them or a part of them, each with the most bytes that
+/// rewriting it adds to the next checkpoint: an object is written as a whole.
 pub(crate) type ObjectsIn = BTreeMap<SegmentId, Vec<(At, usize)>>;
-/// A segment of objects is sparse when less than such a part of it is in use; such a part where that is all the room they have, and it is short.
+/// Objects in a segment are rewritten when a smaller share than this of it is in use; the larger
+/// share applies when objects have no other space and it is short.
 const SPARSE: (u32, u32) = (1, 2);
 const SPARSE_WHEN_SHORT: (u32, u32) = (3, 4);
 
 impl Pool {
-    /// Objects in segments that are less than half in use are written again, the sparsest first, as far as there is room: so the segments
-    /// of objects are at most about twice what lives in them. A segment gets there only when as much of it was replaced. Those in segments
-    /// that are given up are written again one by one: that brings nothing back, so room for another checkpoint stays.
+    /// Marks objects in segments that are less than half in use for rewriting, the sparsest
+    /// segments first, as far as there is room. So segments of objects take at most about twice the
+    /// space of their live objects; a segment becomes sparse only when as much of it was replaced.
+    /// Objects in segments that are given up are rewritten one by one: this frees no space, so room
+    /// for another checkpoint is kept.
     pub(super) fn dirty_sparse_objects(&mut self) {
         self.checkpointer.estimate.moving = 0;
         let sparse = self.sparse_segments();
@@ -67,7 +70,8 @@ impl Pool {
         }
     }
 
-    /// Segments of objects that are less than half in use or given up, the emptiest first.
+    /// Returns the segments of objects that are less than half in use or given up, the emptiest
+    /// first.
     fn sparse_segments(&self) -> Vec<SegmentId> {
         let space = &self.core.space;
         let known = space.segments.ids().filter_map(|id| Some((id, space.segments.get(id)?)));
@@ -80,7 +84,8 @@ impl Pool {
         sparse.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Objects that are in these segments, pieces of deadlists last, after the directories that refer to them.
+    /// Returns the objects in these segments; pieces of deadlists come last, after the directories
+    /// that refer to them.
     fn objects_in(&self, segments: &BTreeSet<SegmentId>) -> ObjectsIn {
         let (chunks, catalog) = (&self.core.space.chunks, &self.core.catalog);
         let pages = chunks.stored().filter(|(page, _)| !chunks.is_dirty(*page)).map(|(_, at)| (at, self.chunk_page_bytes()));
@@ -88,7 +93,7 @@ impl Pool {
         let names = names.map(|(_, at)| (at, at.bytes() as usize + ObjectRef::STEP));
         let lineages = catalog.lineages.values().map(|line| &line.deadlist).chain(catalog.frees.iter().map(|(_, list)| list));
         let of_snapshots = catalog.snapshots.iter().map(|(id, snapshot)| {
-            // what says where it is changes with it
+            // the page with the place of the deadlist changes with it
             (&snapshot.deadlist, catalog.snapshots.page_at(*id).map_or(0, |at| at.bytes() as usize))
         });
         let mut found = ObjectsIn::new();
@@ -108,7 +113,8 @@ impl Pool {
                 let Some(at) = piece.stored() else { continue };
                 let of_piece = touched(at);
                 if !of_piece.is_empty() {
-                    // the directory says where it is and comes along, so it counts where the piece is, too
+                    // the directory names the place of the piece and is rewritten with it, so it
+                    // counts at the piece's segment, too
                     ids.extend(&of_piece);
                     pieces.insert((at.segment, at.offset), (of_piece, at, self.stored_bytes(piece.length())));
                 }
@@ -121,12 +127,12 @@ impl Pool {
         found
     }
 
-    /// All objects, by the segments that they are in.
+    /// Returns all objects by segment.
     pub(crate) fn stored_objects(&self) -> ObjectsIn {
         self.objects_in(&self.core.space.segments.ids().collect())
     }
 
-    /// Looks up what is still to leave the segments that a removal gives up.
+    /// Counts the objects that must still move out of segments that a removal gives up.
     pub(crate) fn count_moving(&mut self) {
         let segments = &self.core.space.segments;
         let leaving = segments.ids().filter(|id| segments.get(*id).is_some_and(|s| s.leaving && s.objects > 0)).collect();
@@ -134,7 +140,7 @@ impl Pool {
         self.checkpointer.estimate.moving = moving.values().sum();
     }
 
-    /// The next checkpoint writes objects elsewhere of which `moves` holds for the whole or for a part.
+    /// Marks objects for rewriting for which, or for a part of which, `moves` holds.
     pub(crate) fn rewrite_objects(&mut self, moves: impl Fn(ObjectRef) -> bool) {
         let parts = &self.checkpointer.parts;
         let here = |at: ObjectRef| {

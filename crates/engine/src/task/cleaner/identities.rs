@@ -1,11 +1,12 @@
-//! What blocks are whose place is known: from the headers that were written with them.
+//! Identities of blocks in chunks, from the headers that were written with them.
 
 use millpond_format::{BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Item, Move, PoolId, SegmentId};
 use rustc_hash::FxHashMap;
 
 use crate::space::{Chunk, Slots};
 
-/// What the blocks of a chunk are that was never moved, by slot: from the headers between them.
+/// Returns the identities of the blocks of a chunk that was never moved, by slot, from the headers
+/// between them.
 pub(super) fn original_identities(bytes: &[u8], pool: PoolId, chunk: ChunkId) -> Vec<(u32, BlockIdentity)> {
     let mut found = Vec::new();
     let mut page = 0usize;
@@ -29,7 +30,7 @@ pub(super) fn original_identities(bytes: &[u8], pool: PoolId, chunk: ChunkId) ->
     found
 }
 
-/// The moves that a header has in common, as one copy of it tells.
+/// The moves in one header.
 #[derive(Debug)]
 pub(in crate::task) struct Moves {
     /// Page of the segment where their payload begins.
@@ -38,7 +39,8 @@ pub(in crate::task) struct Moves {
 }
 
 impl Moves {
-    /// The moves of the header in these bytes and its pages, when it is one of this pool for this place.
+    /// Decodes the header in `bytes`; returns its moves and its pages, if it is one of this pool
+    /// for this place.
     pub(in crate::task) fn decode(bytes: &[u8], pool: PoolId, segment: SegmentId, page: u32) -> Option<(Moves, usize)> {
         let (header, items) = BatchHeader::decode(bytes).ok()?;
         if (header.pool, header.segment, header.offset) != (pool, segment, page) {
@@ -48,8 +50,9 @@ impl Moves {
         Some((Moves { payload: page + u32::from(header.pages), moves: moves.collect() }, usize::from(header.pages)))
     }
 
-    /// What the blocks of a chunk are, by slot. Nothing when it was not moved by this header: a copy that missed it may still have the
-    /// header of an earlier use of the segment, sound and of this very place.
+    /// Returns the identities of a chunk's blocks, by slot. `None` when this header did not move
+    /// the chunk: a copy that missed the write may still have a sound header of an earlier use of
+    /// the segment at the same place.
     pub(in crate::task) fn identities(&self, id: ChunkId, chunk: &Chunk) -> Option<Vec<(u32, BlockIdentity)>> {
         let moved = self.moves.get(&id).filter(|moved| chunk.is_moved_by(moved, self.payload))?;
         let present = Slots::from_words(moved.present.clone());

@@ -1,4 +1,5 @@
-//! Batches of moves: live blocks of several chunks, written together behind one header that says what they are.
+//! Batches of moves: live blocks of several chunks, written together behind one header that
+//! identifies them.
 
 use millpond_block::{Buf, Piece};
 use millpond_format::{
@@ -15,12 +16,12 @@ use crate::space::{Chunk, NODE_GRAIN, PAGE, Pause, Place, Shelf, Slots};
 use crate::task::reserve::Purse;
 use crate::{Planted, PoolState};
 
-/// Live bytes gathered before they are written, at most: one header then serves many chunks.
+/// Most live bytes gathered before they are written: one header then serves many chunks.
 const GATHER_BYTES: u64 = 1 << 20;
-/// Turns of all devices with parity that are written together.
+/// Stripes with parity that are written together.
 const QUANTA: u64 = 16;
 
-/// A chunk that was read and waits to be written elsewhere.
+/// A chunk that was read and waits to be written to its new place.
 #[derive(Debug)]
 pub(super) struct Gathered {
     pub(super) chunk: ChunkId,
@@ -29,21 +30,23 @@ pub(super) struct Gathered {
     pub(super) buf: Buf,
 }
 
-/// A batch of moves being put together.
+/// A batch of moves under construction.
 struct MoveBatch {
     stream: usize,
     items: Encoder,
     /// Pages of payload so far.
     pages: u32,
-    /// Pages that it may grow to: what is left of the segment, or another one.
+    /// Most pages of header and payload: the rest of the segment, or a whole one.
     room: u32,
     pieces: Vec<Piece>,
-    /// Chunk, page of its payload, whether the header has its identities, what of it came along.
+    /// Chunk, page of its payload, whether the header has its identities, and the slots that are
+    /// moved.
     chunks: Vec<(ChunkId, u32, bool, Slots)>,
 }
 
 impl Pool {
-    /// Live bytes that are written together: of rows with parity many, for the last one is filled up with nothing.
+    /// Returns the live bytes that are written together: many where segments have parity, because
+    /// the last stripe is padded.
     pub(super) fn gather_bytes(&self) -> u64 {
         let next = self.log.streams.get(CLEANED).and_then(|s| s.cursor.map(|c| c.segment).or(s.next));
         let rows = &self.core.space.rows;
@@ -54,12 +57,13 @@ impl Pool {
         GATHER_BYTES.min(self.config.shape.extent_bytes * 2)
     }
 
-    /// Writes what was gathered and gives the chunks their new places.
+    /// Writes the gathered chunks to their new places.
     pub(super) fn write_gathered(&mut self) {
         if self.cleaner.gathered.is_empty() {
             return;
         }
-        // what guests freed in this turn has to be in the log before the move that leaves it behind
+        // blocks that guests freed in this turn must be in the log before the move that leaves them
+        // behind
         self.seal_all();
         self.cleaner.gathered_bytes = 0;
         let mut waiting = std::mem::take(&mut self.cleaner.gathered);
@@ -77,7 +81,7 @@ impl Pool {
         }
     }
 
-    /// Adds what lives in a chunk to the batch of moves, or to another one when it does not fit there.
+    /// Adds the live blocks of a chunk to the batch of moves, or to a new one when they do not fit.
     fn add_move(&mut self, batch: &mut Option<MoveBatch>, g: &Gathered) {
         let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
         let here = chunk.place.is_some_and(|place| place.segment == g.from);
@@ -89,7 +93,7 @@ impl Pool {
         if !self.core.space.chunks.changes_with(g.chunk) && !self.has_room_for_move(g.from, moves) {
             batch.take().into_iter().for_each(|full| self.write_moves(full));
             if !self.has_room_for_move(g.from, 1) {
-                // after the next checkpoint it is looked at again
+                // it is tried again after the next checkpoint
                 if !self.moves_wait_for_checkpoint() {
                     self.leave_for_room(g.from);
                 }
@@ -100,7 +104,7 @@ impl Pool {
         let unit_bytes = usize::from(chunk.grain) * 512;
         let pages = (live.count() as usize * unit_bytes).div_ceil(4096) as u32;
         let Some(identities) = self.kept_identities(g, &live) else {
-            // as with what cannot be read: it stays where it is
+            // as with unreadable chunks: it stays where it is
             return self.leave_unreadable(g.from, READ_PAUSE);
         };
         let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
@@ -140,7 +144,7 @@ impl Pool {
         }
         let identified = chunk.grain != NODE_GRAIN;
         let left = self.log.streams[stream].left();
-        // the header may get a page more, for a note
+        // the header may take one page more, for the index of small writes
         let note = u32::from(self.tells_of_small());
         let room = if left >= first_header + pages + note { left } else { self.smallest_segment() } - note;
         let b = batch.get_or_insert_with(|| MoveBatch {
@@ -158,22 +162,24 @@ impl Pool {
         self.metrics.cleaner_bytes += to as u64;
     }
 
-    /// Is there room for what the next checkpoint would have to say of so many moves, the last one out of this segment?
+    /// Returns whether the records of `moves` moves fit into the next checkpoint, the last one out
+    /// of this segment.
     fn has_room_for_move(&self, from: SegmentId, moves: usize) -> bool {
         let stays = self.core.space.segments.get(from).is_some_and(|s| !s.is_given_up());
         self.has_room_for_moves(self.core.space.rows.shelf(from), stays, moves)
     }
 
-    /// Leaves a segment alone for a while, until there is room for moves.
+    /// Skips a segment for a while, until there may be room for moves.
     fn leave_for_room(&mut self, id: SegmentId) {
         if let Some(segment) = self.core.space.segments.get_mut(id) {
             segment.leave_until(self.now.0 + READ_PAUSE, Pause::Room);
         }
     }
 
-    /// What the live slots of a chunk hold. Nodes say their address. Nothing when a block does not match its own, or a header
-    /// that says what blocks are is damaged: a batch with such a block looks like one that was torn, and replay would end the log before it
-    /// and lose what came after.
+    /// Returns the identities of the live slots of a chunk; nodes are identified by their address.
+    /// `None` when a block does not match its checksum, or the header with the identities is
+    /// damaged: a batch with such a block would look torn, and replay would end the log before it
+    /// and lose everything after it.
     pub(super) fn kept_identities(&self, g: &Gathered, live: &Slots) -> Option<Vec<BlockIdentity>> {
         let chunk = self.core.space.chunks.get(g.chunk)?;
         if chunk.grain == NODE_GRAIN {
@@ -233,7 +239,8 @@ impl Pool {
         self.submit_batch(moves.stream, &header, batch, moves.pieces);
     }
 
-    /// The stream for a chunk of its class and age; the one with most room left when space is short. What is on special devices stays there.
+    /// Returns the stream for a chunk by its class and age; when space is short, the one with most
+    /// room left. Chunks on special devices stay there.
     fn stream_of(&self, chunk: &Chunk) -> usize {
         if (chunk.grain == NODE_GRAIN || is_special(usize::from(chunk.class))) && self.special_room(KEPT) {
             return KEPT;

@@ -1,4 +1,4 @@
-//! The contents left in segments that an evacuation empties, and why they cannot be emptied now.
+//! Scan of the segments that an evacuation empties: what is left, and why it cannot be moved now.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -7,27 +7,29 @@ use millpond_format::SegmentId;
 use crate::io::Health;
 use crate::space::{Pause, Rows, Segment, SegmentState};
 
-/// The result of a look at all segments that are to be given up.
+/// The result of a scan of all segments that are to be given up.
 #[derive(Default)]
 pub(super) struct Look {
-    /// Those that are not empty, or not free yet.
+    /// Segments that are not empty, or not free yet.
     pub(super) left: u64,
-    /// Only a checkpoint frees some.
+    /// Some of them can only be freed by a checkpoint.
     pub(super) waits: bool,
-    /// To be emptied by the cleaner now.
+    /// Segments for the cleaner to empty now.
     pub(super) todo: VecDeque<SegmentId>,
-    /// With something that no copy has right, and of these the ones with checkpoint objects.
+    /// Segments with content that is right in no copy; `lists` counts those with checkpoint
+    /// objects.
     pub(super) unreadable: Vec<SegmentId>,
     pub(super) lists: u64,
-    /// With something that only devices may have that are away or not whole, and those devices.
+    /// Number of segments with content that only devices may have that are missing or not whole,
+    /// and those devices.
     pub(super) away: u64,
     pub(super) lacks: BTreeSet<u16>,
-    /// The next checkpoint has no room for the moves out of them.
+    /// Number of segments whose moves do not fit into the next checkpoint.
     pub(super) crowded: u64,
 }
 
 impl Look {
-    /// Takes a segment in that is to be empty.
+    /// Counts a segment.
     pub(super) fn add(&mut self, id: SegmentId, segment: &Segment, now: u64, health: &Health, rows: &Rows) {
         if segment.state == SegmentState::Absent {
             return;
@@ -39,7 +41,7 @@ impl Look {
                 self.unreadable.push(id);
                 self.lists += u64::from(segment.objects > 0);
             }
-            // what could not be read without a device that is back by now is tried again
+            // a segment that lacked a device which is back by now is tried again
             (SegmentState::Sealed, Some(_)) => {
                 self.away += 1;
                 self.lacks.extend(health.lacking(rows, id));
@@ -51,7 +53,7 @@ impl Look {
         }
     }
 
-    /// Why it does not go on; nothing when the cleaner has something to do.
+    /// Returns why the evacuation makes no progress; `None` when the cleaner has something to do.
     pub(super) fn reason(&self) -> Option<String> {
         if !self.todo.is_empty() {
             None

@@ -1,8 +1,9 @@
-//! Extents that steps of a removal took out of their rows become rows again when the removal was stopped.
+//! Rejoin: extents that a stopped removal took out of segments become parts of segments again.
 //!
-//! The shape says which extents these are, so this begins again after a crash. A plan looks at all rows, so it is made only when enough of
-//! them may go as far as counts tell, which is looked at in slices. Rows with something that no copy has right cannot be emptied: they stay
-//! as they are, and are planned around until something changes that may help.
+//! The shape shows which extents these are, so a rejoin begins again after a crash. A plan examines
+//! all segments, so it is made only when counts, taken in slices, show that enough of them may go.
+//! Segments with content that is right in no copy cannot be emptied: they stay, and plans avoid
+//! them until something changes that may help.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -16,38 +17,40 @@ use crate::space::{SegmentState, Shelf, without_reserve};
 use crate::task::reserve::Purse;
 use crate::{Planted, Time};
 
-/// Milliseconds until it is looked again whether extents can be joined to rows, when nothing was gained by it: at first, and at most.
+/// Milliseconds before the next try to rejoin extents when the last gained nothing: at first, and
+/// at most.
 const LOOK_MILLIS: (u64, u64) = (20_000, 200_000);
-/// Milliseconds after which extents are joined to rows again, when guests had no room, or room or devices were waited for in vain.
+/// Milliseconds before the next try when guests had no space, or waiting for space or devices was
+/// in vain.
 const REST_MILLIS: u64 = 60_000;
-/// Rows looked at in one turn.
+/// Segments examined in one turn.
 const ROWS_PER_TURN: usize = 4096;
 
-/// Knowledge about extents that are in no row since a removal was stopped.
+/// State of the rejoin of unused extents.
 #[derive(Debug, Default)]
 pub(crate) struct Rejoiner {
-    /// When they may become rows again.
+    /// Time of the next try.
     due: Time,
-    /// Milliseconds of the last rest after a plan that gained nothing.
+    /// Last pause in milliseconds after a plan that gained nothing.
     rest: u64,
-    /// Generation of the labels that all else is about.
+    /// Generation of the labels that the other fields apply to.
     generation: u64,
-    /// A plan was made: rows of these extents alone gain nothing.
+    /// A plan was made: segments of these extents alone gain nothing.
     planned: bool,
-    /// Segments with something that no copy has right, and how often each had been free then.
+    /// Segments with content that is right in no copy, and their use counts then.
     unreadable: BTreeMap<SegmentId, u32>,
-    /// A look at rows that is under way.
+    /// A count in progress.
     prospect: Option<Prospect>,
 }
 
 impl Rejoiner {
-    /// Rows that could not be read may be readable now.
+    /// Forgets which segments were unreadable: they may be readable now.
     pub(crate) fn forget_unreadable(&mut self) {
         self.unreadable.clear();
         self.rest = 0;
     }
 
-    /// Other labels are in force: devices came, left, or are whole again.
+    /// Starts anew when the labels have changed: devices were added, removed or became whole.
     fn see(&mut self, generation: u64) {
         if self.generation != generation {
             *self = Rejoiner { due: self.due, generation, ..Rejoiner::default() };
@@ -55,14 +58,14 @@ impl Rejoiner {
     }
 }
 
-/// A look, in slices, whether so many rows may go that extents in none can join them.
+/// A count, in slices, whether enough segments may go to rejoin extents.
 #[derive(Debug)]
 struct Prospect {
-    /// Extents in no row may become rows by themselves.
+    /// Unused extents may become segments of their own.
     alone: bool,
-    /// For each kind of rows the first ones, without which there is no plan: runs of segments.
+    /// For each kind of group the first segments, which every plan needs: runs of segments.
     kinds: VecDeque<Vec<Range<u32>>>,
-    /// The rows of the first kind that were looked at.
+    /// Counts of the examined segments of the first kind.
     counts: Counts,
 }
 
@@ -80,18 +83,19 @@ struct Taken {
     pages: u64,
 }
 
-/// The segments that have to be left.
+/// Limits of the segments that may go.
 struct Bounds {
-    /// Segments for data, and their pages.
+    /// Data segments, and their pages.
     data: (u64, u64),
-    /// Units that guests can fill.
+    /// Units that must stay usable for guests.
     least: u64,
-    /// Free segments for data, and of the log.
+    /// Free segments that must stay, of data and of the log.
     floors: (usize, usize),
 }
 
 impl Prospect {
-    /// Of each kind, of which `count` gives the segments of a group, as many rows as a plan takes at least.
+    /// Lists of each kind the fewest segments that a plan takes; `count` returns the segments of a
+    /// group.
     fn new(alone: bool, kinds: &[Vec<&Group>], count: impl Fn(&Group) -> u32) -> Prospect {
         let first = |partners: &Vec<&Group>| {
             let all: u64 = partners.iter().map(|group| u64::from(count(group))).sum();
@@ -108,8 +112,8 @@ impl Prospect {
         Prospect { alone, kinds, counts: Counts::default() }
     }
 
-    /// Looks at so many rows more. True when the first ones of a kind `may` all go, false when those of none may; nothing when there are
-    /// more to look at.
+    /// Examines up to `most` more segments. Returns true when the first ones of a kind `may` all
+    /// go, false when those of no kind may, and `None` when more are to be examined.
     fn step(&mut self, mut most: usize, mut may: impl FnMut(&mut Counts, SegmentId) -> bool) -> Option<bool> {
         while let Some(kind) = self.kinds.front_mut() {
             let Some(run) = kind.last_mut() else { return Some(true) };
@@ -132,14 +136,15 @@ impl Prospect {
     }
 }
 
-/// Since when so many bytes live in rows that cannot all be emptied. What is left alone is tried again every second, so there are looks at
-/// which nothing is paused: only a move is progress.
+/// Returns the live bytes and since when they have been the same, while some segments cannot be
+/// emptied. Skipped segments are retried every second, so there are checks at which none is paused:
+/// only a move counts as progress.
 fn stalled(known: Option<(u64, Time)>, live: u64, paused: bool, now: Time) -> Option<(u64, Time)> {
     known.filter(|(then, _)| *then == live).or_else(|| paused.then_some((live, now)))
 }
 
 impl Pool {
-    /// Makes rows of extents that are in none since a removal was stopped, when something is gained by it.
+    /// Rejoins unused extents when something is gained by it.
     pub(super) fn rejoin(&mut self) {
         let none = self.given_up_bytes() == 0 || self.planted(Planted::LeaveGivenUp);
         if none || self.now < self.rejoiner.due || self.starved.is_some() || !self.all_with_rows_are_there() {
@@ -173,7 +178,8 @@ impl Pool {
         self.evacuation.iter_mut().for_each(|evacuation| evacuation.rejoins = true);
     }
 
-    /// Is every device whole that has segments? A cache or spare that is away has none.
+    /// Returns whether every device that has segments is present and whole. A missing cache device
+    /// or spare has none.
     fn all_with_rows_are_there(&self) -> bool {
         let shape = &self.config.shape;
         let there = |member: &Member| matches!(member.state, MemberState::Present | MemberState::Gone) && member.successor.is_none();
@@ -194,7 +200,8 @@ impl Pool {
         Bounds { data, least: self.least_of_step(), floors }
     }
 
-    /// Counts a row that would go. False when it may not, or too little would be left as far as counts tell.
+    /// Counts a segment that would go. Returns false when it may not, or too little would be left
+    /// according to the counts.
     fn may_go_too(&self, bounds: &Bounds, counts: &mut Counts, id: SegmentId) -> bool {
         let segments = &self.core.space.segments;
         let Some(segment) = segments.get(id) else { return true };
@@ -210,7 +217,7 @@ impl Pool {
         some_stay && log_stays && bounds.least <= without_reserve(count, pages) && !self.is_known_unreadable(id)
     }
 
-    /// Is a segment one of those with something that no copy had right, and still holds it?
+    /// Returns whether a segment is known to have unreadable content, and has not been freed since.
     fn is_known_unreadable(&self, id: SegmentId) -> bool {
         let known = self.rejoiner.unreadable.get(&id);
         known.is_some_and(|uses| self.core.space.segments.get(id).is_some_and(|s| s.uses == *uses && s.state == SegmentState::Sealed))
@@ -232,7 +239,8 @@ impl Pool {
         Removal::plan_rejoin(&self.config.shape, |gone| readable(gone) && some_stay(gone) && self.can_go(gone, &objects, true))
     }
 
-    /// Ends it where it runs: what was moved stays where it is, and it begins again after so many milliseconds at the earliest.
+    /// Ends a running rejoin: moved data stays where it is, and the next try begins after `pause`
+    /// milliseconds at the earliest.
     fn end_rejoin(&mut self, pause: u64) -> bool {
         let ended = self.evacuation.take_if(|evacuation| evacuation.rejoins);
         if let Some(evacuation) = &ended {
@@ -242,30 +250,31 @@ impl Pool {
         ended.is_some()
     }
 
-    /// The segments that are being emptied are to be joined again, which can wait.
+    /// Returns whether a rejoin runs; it can be postponed.
     pub(crate) fn is_rejoining(&self) -> bool {
         self.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins)
     }
 
-    /// Devices are to be changed: that goes before.
+    /// Ends a running rejoin before a change of devices, which has precedence.
     pub(crate) fn put_off_rejoin(&mut self) {
         self.end_rejoin(0);
     }
 
-    /// Guests would be refused: the segments that were to be emptied are theirs again. False when there are none of that kind.
+    /// Ends a running rejoin before guests would be refused, so that they can use its segments.
+    /// Returns false when none runs.
     pub(crate) fn leave_rejoin_to_guests(&mut self) -> bool {
         self.end_rejoin(REST_MILLIS)
     }
 
-    /// Devices are missing now: that has to be over first.
+    /// Ends a running rejoin when devices are missing.
     pub(super) fn leave_rejoin_without_devices(&mut self) {
         if self.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins) && !self.all_with_rows_are_there() {
             self.end_rejoin(REST_MILLIS);
         }
     }
 
-    /// Ends it when rows cannot be emptied: at once where no copy has what is in them, and it is planned without those rows; after a while
-    /// where room or devices are waited for in vain.
+    /// Ends a rejoin whose segments cannot be emptied: at once where no copy has their content, so
+    /// that the next plan avoids them; after a while where it waits for space or devices in vain.
     pub(super) fn gives_rejoin_up(&mut self, look: &Look) -> bool {
         let paused = look.away + look.crowded > 0;
         if !look.unreadable.is_empty() {
@@ -281,7 +290,8 @@ impl Pool {
         paused && stalled.is_some_and(|(_, since)| self.now.0 >= since.0 + ROOM_MILLIS) && self.end_rejoin(REST_MILLIS)
     }
 
-    /// Why rows do not come back; nothing while that is not known, or where none are given up.
+    /// Returns why extents are not rejoined; `None` while that is not known, or no extents are
+    /// unused.
     pub(super) fn rejoin_waits(&self) -> Option<String> {
         let unreadable = self.rejoiner.unreadable.keys().filter(|id| self.is_known_unreadable(**id)).count();
         (unreadable > 0 && self.given_up_bytes() > 0).then(|| {
@@ -290,7 +300,7 @@ impl Pool {
         })
     }
 
-    /// Bytes of extents that are in no segment because a removal that does not go on took them out of their rows.
+    /// Returns the bytes of extents that a stopped removal left in no segment.
     pub(crate) fn given_up_bytes(&self) -> u64 {
         let shape = &self.config.shape;
         if self.member_leaving().is_some() {

@@ -1,4 +1,5 @@
-//! What a pool is without one of its devices: which segments are given up, and which come of what is left of the others.
+//! Plans of removals: the segments that a pool gives up, and those that are made of remaining
+//! extents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,26 +7,28 @@ use millpond_format::{Class, Column, Group, Layout, MAX_PARITY_WIDTH, Member, Me
 
 use super::STEP_PART;
 
-/// Groups that a removal may leave behind: a label has room for few.
+/// Most groups that a removal may leave: a label has room for few.
 const MOST_GROUPS: usize = 24;
-/// Runs of rows that a group leaves behind untouched; where there are more all of them are given up.
+/// Runs of segments of a group that are left untouched; where there are more, all of them are given
+/// up.
 const MOST_KEPT: usize = 2;
-/// Such a part of all rows is gained at least where unused extents become some.
+/// Least gain (1/N of all segments) that justifies making segments of unused extents.
 const LEAST_PART: u64 = 256;
-/// So many numbers of rows are looked at for a step.
+/// Number of candidate sizes of a step.
 const LENGTHS: usize = 64;
 
-/// Which segments go with a member, and what the shape is afterwards.
+/// A removal: the segments that go with a member, and the shape afterwards.
 #[derive(Debug)]
 pub(crate) struct Removal {
-    /// The member, and those that are of no use without it.
+    /// The member, and those that cannot be used without it.
     pub(crate) members: BTreeSet<u16>,
     pub(crate) segments: BTreeSet<SegmentId>,
     pub(crate) shape: Shape,
 }
 
 impl Removal {
-    /// Plans to do without a member. `None` when the shape could not be told in a label.
+    /// Plans to remove a member. `None` when nothing usable would be left, or a label has no room
+    /// for the shape.
     pub(crate) fn plan(shape: &Shape, member: u16) -> Option<Removal> {
         let mut members = BTreeSet::from([member]);
         let mut segments = BTreeSet::new();
@@ -58,7 +61,7 @@ impl Removal {
         let mut after = Shape { groups, ..shape.clone() };
         after.groups.sort_by_key(|group| group.first);
         rest.into_iter().for_each(|(class, layout, columns)| after.add(class, layout, columns));
-        // who serves in another group stays
+        // members that serve in another group stay
         members.retain(|at| *at == member || !after.groups.iter().any(|group| group.columns.iter().any(|c| c.member == *at)));
         for (at, known) in (0u16..).zip(&mut after.members) {
             if members.contains(&at) {
@@ -68,9 +71,9 @@ impl Removal {
         (has_homes(&after) && after.fits()).then_some(Removal { members, segments, shape: after })
     }
 
-    /// Plans to do without the first rows of a member's groups, as many as `can_go` allows, when not all of them can go at once: what is
-    /// left of
-    /// their extents becomes segments without the member, which make room for the next step. `None` when that leads nowhere.
+    /// Plans a step of a removal that cannot be done at once: gives up the first segments of the
+    /// member's groups, as many as `can_go` allows. Their remaining extents become segments without
+    /// the member, which make room for the next step. `None` when that leads nowhere.
     pub(crate) fn plan_step(shape: &Shape, member: u16, can_go: impl Fn(&BTreeSet<SegmentId>) -> bool) -> Option<Removal> {
         let mut segments = BTreeSet::new();
         let (mut groups, mut rest) = (Vec::new(), Vec::new());
@@ -96,8 +99,9 @@ impl Removal {
         (told && !segments.is_empty()).then_some(Removal { members: BTreeSet::new(), segments, shape: after })
     }
 
-    /// Plans to do without rows for nodes whose special devices are lost: one copy is left of them, on a device for data, and what is moved
-    /// from there has as many as data. Their extents become segments for data. `None` when there are no such rows.
+    /// Plans to give up segments for nodes whose special devices are lost: only one copy of them is
+    /// left, on a data device, while moved chunks have as many copies as data. Their extents become
+    /// data segments. `None` when there are no such segments.
     pub(crate) fn plan_left_behind(shape: &Shape) -> Option<Removal> {
         let members = |class: Class| shape.groups.iter().filter(move |g| g.class == class).flat_map(|g| g.columns.iter().map(|c| c.member));
         let data: BTreeSet<u16> = members(Class::Data).collect();
@@ -127,11 +131,10 @@ impl Removal {
         after.fits().then_some(Removal { members: BTreeSet::new(), segments, shape: after })
     }
 
-    /// Plans to use extents again that steps of a removal took out of their rows before it was stopped. They become rows by themselves
-    /// where the layout allows it;
-    /// else rows of the others, which hold what the steps left, become wider ones with them: the first ones, as many as `can_go` allows.
-    /// `None` when nothing is
-    /// gained, or too little may go now.
+    /// Plans to use extents again that a stopped removal took out of segments. They become segments
+    /// of their own where the layout allows it. Otherwise segments over the other members, which
+    /// the steps made, are widened with them: the first ones, as many as `can_go` allows. `None`
+    /// when nothing is gained, or too few segments may go now.
     pub(crate) fn plan_rejoin(shape: &Shape, can_go: impl Fn(&BTreeSet<SegmentId>) -> bool) -> Option<Removal> {
         let unused = unused_extents(shape);
         let classes = if unused.is_empty() { &[][..] } else { &[Class::Data, Class::Log] };
@@ -142,7 +145,7 @@ impl Removal {
     }
 }
 
-/// Extents that are in no group, of members that hold segments: runs of each member.
+/// Returns the extents that are in no group, of members that hold segments, as runs by member.
 pub(crate) fn unused_extents(shape: &Shape) -> BTreeMap<u16, Vec<Column>> {
     let serves = |(at, known): &(u16, &Member)| known.state == MemberState::Present && !shape.is_aside(*at);
     let of_member = |(member, known): (u16, &Member)| {
@@ -158,8 +161,9 @@ pub(crate) fn unused_extents(shape: &Shape) -> BTreeMap<u16, Vec<Column>> {
     (0u16..).zip(&shape.members).filter(serves).map(of_member).filter(|(_, runs)| !runs.is_empty()).collect()
 }
 
-/// Unused extents of members that serve a class: in one of its groups, or in none of a pool that has no other class. A device for the log or
-/// for small blocks never comes to hold data by this, nor the other way round; but the log of a pool with parity lies on its devices for data.
+/// Returns the unused extents of members that serve a class: in one of its groups, or in no group
+/// if the pool has no other class. So extents of a device for the log or for small blocks never
+/// hold data, nor the other way round; but the log of a pool with parity is on its data devices.
 fn serving(shape: &Shape, class: Class, unused: &BTreeMap<u16, Vec<Column>>) -> BTreeMap<u16, Vec<Column>> {
     let classes = |member: u16| {
         let own = shape.groups.iter().filter(move |group| group.columns.iter().any(|column| column.member == member));
@@ -176,19 +180,19 @@ fn serving(shape: &Shape, class: Class, unused: &BTreeMap<u16, Vec<Column>>) -> 
     unused.iter().filter(|(member, _)| serves(**member)).map(|(member, runs)| (*member, runs.clone())).collect()
 }
 
-/// The shape with one group more. `None` when a label has no room for it.
+/// Returns the shape with one more group. `None` when a label has no room for it.
 fn with_group(shape: &Shape, groups: Vec<Group>, class: Class, layout: Layout, columns: Vec<Column>) -> Option<Shape> {
     let mut after = Shape { groups, ..shape.clone() };
     after.add(class, layout, columns);
     (after.groups.len() <= MOST_GROUPS && after.fits()).then_some(after)
 }
 
-/// Are so many rows more worth a group, of which a label has few?
+/// Returns whether `rows` more segments justify a group, of which a label has few.
 fn is_worth(shape: &Shape, rows: u64) -> bool {
     rows > 0 && rows * LEAST_PART >= shape.groups.iter().map(Group::rows).sum()
 }
 
-/// What rows hold, in extents.
+/// Returns the capacity of segments with these widths, in extents.
 fn held(layout: Layout, rows: impl Iterator<Item = usize>) -> usize {
     let of_row = |parts: usize| match layout {
         Layout::Linear | Layout::Mirror { .. } => 1,
@@ -198,8 +202,8 @@ fn held(layout: Layout, rows: impl Iterator<Item = usize>) -> usize {
     rows.map(of_row).sum()
 }
 
-/// Layouts of rows that so many members with unused extents may have by themselves. With parity they would be narrow ones where others are
-/// wide.
+/// Returns the layouts that segments over `columns` members with unused extents may have. With
+/// parity they must not be narrower than existing ones.
 fn layouts_alone(shape: &Shape, class: Class, columns: usize) -> impl Iterator<Item = Layout> {
     let is_wide = move |group: &&Group| match group.layout {
         Layout::Linear => false,
@@ -210,7 +214,7 @@ fn layouts_alone(shape: &Shape, class: Class, columns: usize) -> impl Iterator<I
     models.filter_map(move |model| layout_over(model.layout, columns))
 }
 
-/// Unused extents as rows of their own.
+/// Plans to make segments of unused extents alone.
 fn rejoin_alone(shape: &Shape, class: Class, unused: &BTreeMap<u16, Vec<Column>>) -> Option<Removal> {
     let columns: Vec<Column> = unused.values().filter_map(|runs| runs.iter().max_by_key(|run| run.extents).copied()).collect();
     layouts_alone(shape, class, columns.len()).find_map(|layout| {
@@ -220,14 +224,15 @@ fn rejoin_alone(shape: &Shape, class: Class, unused: &BTreeMap<u16, Vec<Column>>
     })
 }
 
-/// Members that have unused extents, those with most of them first.
+/// Returns the members that have unused extents, those with most of them first.
 fn joining(unused: &BTreeMap<u16, Vec<Column>>) -> impl Iterator<Item = u16> {
     let mut joining: Vec<(u32, u16)> = unused.iter().map(|(member, runs)| (runs.iter().map(|run| run.extents).sum(), *member)).collect();
     joining.sort_unstable();
     joining.into_iter().rev().map(|(_, member)| member)
 }
 
-/// Groups without a member whose rows can become wider ones with its extents: those with the same layout over the same members together.
+/// Returns groups without a member whose segments can be widened with its extents; those with the
+/// same layout over the same members together.
 fn partners(shape: &Shape, class: Class, member: u16) -> Vec<Vec<&Group>> {
     let members = |group: &Group| group.columns.iter().map(|column| column.member).collect::<BTreeSet<u16>>();
     let without = |group: &&Group| {
@@ -250,8 +255,8 @@ fn partners(shape: &Shape, class: Class, member: u16) -> Vec<Vec<&Group>> {
     kinds
 }
 
-/// Rows of a group of mirrors or with parity. Each takes its extents from the columns with the most left, so there are as many as the columns
-/// could ever give.
+/// Returns the number of segments of a group of mirrors or with parity. Each segment takes its
+/// extents from the columns with most left, so there are as many as the columns could ever give.
 pub(super) fn count_rows(group: &Group) -> u32 {
     let width = match group.layout {
         Layout::Mirror { copies } => copies,
@@ -269,7 +274,8 @@ pub(super) fn count_rows(group: &Group) -> u32 {
     rows
 }
 
-/// Can unused extents become rows by themselves, and which groups have rows that can become wider ones with them?
+/// Returns whether unused extents can become segments of their own, and which groups have segments
+/// that can be widened with them.
 pub(super) fn joinable(shape: &Shape) -> (bool, Vec<Vec<&Group>>) {
     let unused = unused_extents(shape);
     let (mut alone, mut kinds) = (false, Vec::<Vec<&Group>>::new());
@@ -286,7 +292,8 @@ pub(super) fn joinable(shape: &Shape) -> (bool, Vec<Vec<&Group>>) {
     (alone, kinds)
 }
 
-/// Rows of groups without a member that has unused extents become wider ones, with those of the member that has most of them first.
+/// Plans to widen segments of groups without a member that has unused extents; members with most of
+/// them are tried first.
 fn rejoin_rows(
     shape: &Shape,
     class: Class,
@@ -307,13 +314,14 @@ fn rejoin_rows(
     })
 }
 
-/// The run that has most in common with a range of extents, else the longest one.
+/// Returns the run that overlaps most with a range of extents, else the longest one.
 fn run_beside(runs: &[Column], range: &std::ops::Range<u32>) -> Option<Column> {
     let common = |run: &Column| (run.first + run.extents).min(range.end).saturating_sub(run.first.max(range.start));
     runs.iter().max_by_key(|run| (common(run), run.extents)).copied()
 }
 
-/// The first rows of groups over the same members, and up to `most` of each of the columns that join them, become rows over all of these.
+/// Plans segments over the members of `partners` and the `joined` columns: they replace the first
+/// segments of `partners`, and take up to `most` extents of each joined column.
 fn widen(
     shape: &Shape,
     kind: &Group,
@@ -337,7 +345,8 @@ fn widen(
             kept.push(rest);
             break;
         }
-        // what longer columns have beyond the rows is in no segment either, and lies between the rows of groups that follow each other
+        // extents of longer columns beyond the segments are in no segment either, and lie between
+        // those of groups that follow each other
         rest.columns.iter().for_each(|column| freed.entry(column.member).or_default().extend(column.first..column.first + column.extents));
     }
     if rows.is_empty() || rows.len() * STEP_PART < all {
@@ -366,14 +375,15 @@ fn widen(
     Some(Removal { members: BTreeSet::new(), segments: taken, shape: after })
 }
 
-/// Extents of the member that has most in rows.
+/// Returns the largest number of extents that one member has in `rows`.
 fn tallest<'a>(rows: impl Iterator<Item = &'a Row>) -> u32 {
     let mut counts: BTreeMap<u16, u32> = BTreeMap::new();
     rows.flat_map(|(_, parts)| parts).for_each(|(at, _)| *counts.entry(*at).or_default() += 1);
     counts.into_values().max().unwrap_or(0)
 }
 
-/// The layout of rows that get more columns: as wide as other groups of its kind are, or all of them where it was over all.
+/// Returns the layout of widened segments: as wide as other groups of its kind, or over all columns
+/// if it was so before.
 fn wider(shape: &Shape, kind: &Group, before: usize, columns: usize) -> Layout {
     let Layout::Parity { width, parity, unit } = kind.layout else { return kind.layout };
     let same = |group: &&Group| group.class == kind.class && matches!(group.layout, Layout::Parity { parity: own, .. } if own == parity);
@@ -386,7 +396,7 @@ fn wider(shape: &Shape, kind: &Group, before: usize, columns: usize) -> Layout {
 /// A segment and its parts: members and extents.
 type Row = (SegmentId, Vec<(u16, u32)>);
 
-/// The segments of a group.
+/// Returns the segments of a group.
 fn rows_of(group: &Group) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut id = group.first.0;
@@ -397,12 +407,12 @@ fn rows_of(group: &Group) -> Vec<Row> {
     rows
 }
 
-/// What is left of a group without its first rows, as many as may go for a member to leave, and those. The rest are the same rows as
-/// before:
-/// they follow from what is left of the columns.
+/// Cuts the first segments off a group, as many as may go when a member leaves; returns the rest of
+/// the group and the segments. The rest has the same segments as before: they follow from the
+/// remaining columns.
 fn cut(group: &Group, member: u16, may: impl Fn(&[Row]) -> bool) -> Option<(Group, Vec<Row>)> {
     let others = group.columns.iter().filter(|column| column.member != member).count();
-    // what is given up of a linear group makes nothing new
+    // giving up segments of a linear group makes no new ones
     let makes_room =
         matches!(group.class, Class::Data | Class::Log) && group.layout != Layout::Linear && layout_over(group.layout, others).is_some();
     if others == group.columns.len() || !makes_room {
@@ -411,7 +421,8 @@ fn cut(group: &Group, member: u16, may: impl Fn(&[Row]) -> bool) -> Option<(Grou
     cut_first(group, may)
 }
 
-/// What is left of a group without its first rows, as many as may go, and those.
+/// Cuts the first segments off a group, as many as may go; returns the rest of the group and the
+/// segments.
 fn cut_first(group: &Group, may: impl Fn(&[Row]) -> bool) -> Option<(Group, Vec<Row>)> {
     let mut rows = rows_of(group);
     let counts: Vec<usize> = (1..=rows.len()).step_by((rows.len() / LENGTHS).max(1)).collect();
@@ -427,7 +438,7 @@ fn cut_first(group: &Group, may: impl Fn(&[Row]) -> bool) -> Option<(Group, Vec<
     Some((kept, rows))
 }
 
-/// Adds what becomes a group; to one that ends where it begins when there is such a one, for a label has room for few.
+/// Adds a future group; joins it to one that it continues, because a label has room for few.
 fn add_rest(rest: &mut Vec<(Class, Layout, Vec<Column>)>, class: Class, layout: Layout, columns: Vec<Column>) {
     let follows = |before: &[Column]| {
         let goes_on = |(a, b): (&Column, &Column)| a.member == b.member && a.first + a.extents == b.first;
@@ -439,12 +450,12 @@ fn add_rest(rest: &mut Vec<(Class, Layout, Vec<Column>)>, class: Class, layout: 
     }
 }
 
-/// The same layout over so many columns; nothing when they are too few for it.
+/// Returns the same layout over `columns` columns; `None` when they are too few for it.
 fn layout_over(layout: Layout, columns: usize) -> Option<Layout> {
     match layout {
         _ if columns == 0 => None,
         Layout::Stripe { width, unit } => Some(Layout::Stripe { width: width.min(columns as u16), unit }),
-        // fewer copies than were asked for are none
+        // with fewer columns than copies there is no mirror
         Layout::Mirror { copies } if usize::from(copies) > columns => None,
         Layout::Parity { parity, .. } if columns <= usize::from(parity) => None,
         Layout::Parity { width, parity, unit } => Some(Layout::Parity { width: width.min(columns as u16), parity, unit }),
@@ -452,14 +463,14 @@ fn layout_over(layout: Layout, columns: usize) -> Option<Layout> {
     }
 }
 
-/// Is there a place for everything that is written?
+/// Returns whether every kind of data has a class to go to.
 fn has_homes(shape: &Shape) -> bool {
     let has = |pick: &dyn Fn(&Group) -> bool| shape.groups.iter().any(pick);
     let parity = |group: &Group| group.class == Class::Data && matches!(group.layout, Layout::Parity { .. });
     has(&|group| group.class == Class::Data) && (!has(&parity) || has(&|group| group.class == Class::Log))
 }
 
-/// Rows as groups: those that follow each other on the same members, extent by extent.
+/// Groups segments into runs that follow each other on the same members, extent by extent.
 pub(crate) fn runs<'a>(group: &Group, rows: impl Iterator<Item = &'a (SegmentId, Vec<(u16, u32)>)>) -> Vec<Group> {
     let mut found: Vec<Group> = Vec::new();
     for (id, parts) in rows {
@@ -492,7 +503,7 @@ pub(crate) fn runs<'a>(group: &Group, rows: impl Iterator<Item = &'a (SegmentId,
     found
 }
 
-/// The longest run among extents of a member.
+/// Returns the longest run among extents of a member.
 fn longest(member: u16, mut extents: Vec<u32>) -> Option<Column> {
     extents.sort_unstable();
     let mut best: Option<Column> = None;

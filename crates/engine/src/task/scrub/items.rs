@@ -1,4 +1,4 @@
-//! What there is to check in a place, and how: every block, node, header and object has something that says whether it is right.
+//! Items to check in a place: every block, node, header and object, with the means to verify it.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -16,18 +16,18 @@ use crate::task::cleaner::Moves;
 
 const PAGE: usize = 4096;
 
-/// How something is known to be right.
+/// The way to verify an item.
 #[derive(Debug)]
 enum Check {
     /// A block with this checksum.
     Block(u32, VolumeId, BlockNo),
     Node(Addr),
     Object(ObjectRef),
-    /// A header, as one copy has it.
+    /// A header, with the bytes of one copy.
     Same(Vec<u8>),
 }
 
-/// Some bytes of a place.
+/// A range of bytes of a place, and how to verify it.
 #[derive(Debug)]
 pub(super) struct Item {
     pub(super) from: usize,
@@ -40,7 +40,7 @@ impl Item {
         copy.get(self.from..self.from + self.bytes)
     }
 
-    /// The pages that it is in.
+    /// Returns the pages that it is in.
     pub(super) fn pages(&self) -> std::ops::Range<usize> {
         self.from / PAGE..(self.from + self.bytes).div_ceil(PAGE)
     }
@@ -49,7 +49,7 @@ impl Item {
         copy.and_then(|buf| self.of(buf.bytes())).is_some_and(|bytes| self.matches(bytes))
     }
 
-    /// Are these its bytes?
+    /// Returns whether these are the right bytes.
     pub(super) fn matches(&self, bytes: &[u8]) -> bool {
         match &self.check {
             Check::Block(crc, ..) => crc32c(bytes) == *crc,
@@ -60,10 +60,10 @@ impl Item {
     }
 }
 
-/// A copy of a place; with parity a column.
+/// A copy of a place, or a column of it with parity.
 pub(super) type Copy = (usize, Option<Buf>);
 
-/// The first copy of bytes from `at` on that is a header of this pool for this place.
+/// Returns the first copy of a header at byte `at` that `right` accepts.
 fn header_at(copies: &[Copy], at: usize, right: impl Fn(&BatchHeader) -> bool) -> Option<(BatchHeader, Vec<Entry>, Vec<u8>)> {
     copies.iter().filter_map(|(_, buf)| buf.as_ref()?.bytes().get(at..)).find_map(|bytes| {
         let (header, items) = BatchHeader::decode(bytes).ok()?;
@@ -72,8 +72,8 @@ fn header_at(copies: &[Copy], at: usize, right: impl Fn(&BatchHeader) -> bool) -
     })
 }
 
-/// What there is to check of a batch of a chunk that begins at `base` of its place; the batch's blocks begin at `from`. Gives the number of live
-/// slots that they are in.
+/// Adds the items of a batch of a chunk that begins at byte `base` of its place; the batch's blocks
+/// begin at `from`. Returns the number of live slots found.
 pub(super) fn block_items(chunk: &Chunk, base: usize, mut from: usize, entries: Vec<Entry>, items: &mut Vec<Item>) -> u32 {
     let (grain, mut seen) = (u32::from(chunk.grain), 0);
     for entry in entries {
@@ -92,7 +92,7 @@ pub(super) fn block_items(chunk: &Chunk, base: usize, mut from: usize, entries: 
 }
 
 impl Pool {
-    /// What there is to check in a place, and how many blocks nobody knows any more.
+    /// Returns the items of a place, and the number of live blocks that cannot be identified.
     pub(super) fn items(&self, place: &Place, copies: &[Copy]) -> (Vec<Item>, u64) {
         let (mut items, mut unknown) = (Vec::new(), 0);
         let first = place.page as usize * PAGE;
@@ -106,7 +106,7 @@ impl Pool {
         (items, unknown)
     }
 
-    /// Compares the copies of a place with what they should be, and mends what can be mended.
+    /// Checks the copies of a place, and repairs wrong ones.
     pub(super) fn judge(&mut self, place: &Place, copies: &[Copy]) {
         let (items, unknown) = self.items(place, copies);
         self.lose_unknown(unknown);
@@ -116,7 +116,7 @@ impl Pool {
             let bad: Vec<usize> = (0..copies.len()).filter(|at| !item.is_right(copies.get(*at).and_then(|copy| copy.1.as_ref()))).collect();
             let page = place.page + (item.from / PAGE) as u32;
             for at in &bad {
-                // a read that failed was counted as it ended
+                // a read that failed was counted when it ended
                 if let Some((copy, Some(_))) = copies.get(*at) {
                     self.count_scrub_error(place.segment, page, *copy);
                 }
@@ -138,7 +138,7 @@ impl Pool {
         self.lose(&lost);
     }
 
-    /// What these were nobody has.
+    /// Records items without a good copy as lost.
     pub(super) fn lose(&mut self, items: &[&Item]) {
         let mut objects = Vec::new();
         for item in items {
@@ -153,7 +153,7 @@ impl Pool {
         self.write_objects_again(&objects);
     }
 
-    /// Of so many blocks nobody knows what they were.
+    /// Records `count` blocks that cannot be identified as lost.
     pub(super) fn lose_unknown(&mut self, count: u64) {
         if let Some(found) = self.scrubber.found.as_mut().filter(|_| count > 0) {
             found.lose_unknown(count);
@@ -161,7 +161,7 @@ impl Pool {
         }
     }
 
-    /// What there is to check in a chunk, as far as it lives where it was.
+    /// Adds the items of the live part of a chunk, if it is still in its place.
     fn chunk_items(&self, place: &Place, id: ChunkId, copies: &[Copy], items: &mut Vec<Item>, unknown: &mut u64) {
         let Some(chunk) = self.core.space.chunks.get(id) else { return };
         let Some(at) = chunk.place.filter(|at| at.segment == place.segment) else { return };
@@ -182,7 +182,8 @@ impl Pool {
         *unknown += u64::from(chunk.live_count.saturating_sub(seen) * u32::from(chunk.grain)).div_ceil(u64::from(BLOCK_UNITS));
     }
 
-    /// Of a chunk that was never moved: the headers between its blocks, and the blocks. Gives the number of live slots that were found.
+    /// Adds the items of a chunk that was never moved: the headers between its blocks, and the
+    /// blocks. Returns the number of live slots found.
     fn written_items(&self, place: &Place, id: ChunkId, chunk: &Chunk, base: usize, copies: &[Copy], items: &mut Vec<Item>) -> u32 {
         let (mut at, end, mut seen) = (base, base + chunk.extent_units() as usize * UNIT, 0);
         while at < end {
@@ -196,13 +197,14 @@ impl Pool {
         seen
     }
 
-    /// Is this the header of a batch of a chunk, `at` bytes into a place?
+    /// Returns whether `header` is that of a batch of a chunk, `at` bytes into a place.
     pub(super) fn is_batch_at(&self, header: &BatchHeader, chunk: ChunkId, place: &Place, at: usize) -> bool {
         let page = place.page + (at / PAGE) as u32;
         (header.pool, header.chunk, header.segment, header.offset) == (self.config.id, chunk, place.segment, page)
     }
 
-    /// Of a chunk that was moved: the header that it has in common with others, and its blocks.
+    /// Adds the items of a chunk that was moved: the header that it shares with others, and its
+    /// blocks. Returns the number of live slots found.
     fn moved_items(&self, place: &Place, id: ChunkId, chunk: &Chunk, base: usize, copies: &[Copy], items: &mut Vec<Item>) -> u32 {
         let found = copies.iter().filter_map(|(_, buf)| Some(buf.as_ref()?.bytes())).find_map(|bytes| {
             let (moves, pages) = Moves::decode(bytes, self.config.id, place.segment, place.page)?;
@@ -222,7 +224,8 @@ impl Pool {
         seen
     }
 
-    /// Writes pages of one copy anew in which something is wrong: what is right of them stays, the rest comes from others.
+    /// Rewrites the pages of one copy that have wrong items: right bytes stay, the others come from
+    /// other copies.
     fn mend(&mut self, place: &Place, copies: &[Copy], at: usize, items: &[&Item]) {
         let bytes = place.pages as usize * PAGE;
         let base = copies.get(at).into_iter().chain(copies).find_map(|(_, buf)| buf.as_ref()?.bytes().get(..bytes));
@@ -255,8 +258,9 @@ impl Pool {
         }
     }
 
-    /// Objects that no copy has are in memory: the next checkpoint writes them elsewhere. Of a piece of a deadlist only where its epochs begin may be
-    /// there: then what died in it is not freed.
+    /// Has the next checkpoint rewrite objects without a good copy elsewhere: their content is in
+    /// memory. Of a piece of a deadlist only the index of its epochs may be in memory: then the
+    /// blocks that it names are not freed.
     fn write_objects_again(&mut self, lost: &[ObjectRef]) {
         let places: BTreeSet<(SegmentId, u32)> = lost.iter().map(|at| (at.segment, at.offset)).collect();
         let pieces = self.core.catalog.deadlists().flat_map(|list| list.list().pieces());

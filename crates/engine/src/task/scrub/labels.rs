@@ -1,7 +1,8 @@
-//! Labels and rings of roots, in both areas of every device. A damaged label is written again with all others, a root from another copy.
+//! Scrub of labels and rings of roots, in both areas of every device. A damaged label is rewritten
+//! with all others, a root from another copy.
 //!
-//! No checkpoint begins meanwhile, so that all rings say the same. At the end a checkpoint is made: what the one before needed and nothing
-//! that lives does was not looked at, and is not needed any more then.
+//! No checkpoint begins meanwhile, so all rings should be equal. The scrub ends with a checkpoint:
+//! objects that only the previous one needed were not checked, and are not needed after that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -14,7 +15,7 @@ use super::Step;
 use crate::pool::{Context, Pool};
 use crate::task::second_area;
 
-/// What is read of a device, or written to it.
+/// A read or write of the metadata areas of a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScrubArea {
     run: u64,
@@ -28,11 +29,11 @@ enum What {
     /// A label of this generation.
     Label(u64),
     Ring,
-    /// Roots are written again.
+    /// Roots that are rewritten.
     Mended,
 }
 
-/// How far the labels are.
+/// Progress of the scrub of labels.
 #[derive(Debug, Default)]
 pub(super) struct Labels {
     asked: bool,
@@ -43,7 +44,7 @@ pub(super) struct Labels {
 }
 
 impl Pool {
-    /// Reads labels and rings while nobody writes them, and mends them.
+    /// Reads labels and rings while they are not being written, and repairs them.
     pub(super) fn scrub_labels(&mut self) -> bool {
         let idle = !self.relabeler.busy() && !self.checkpointer.running();
         let Some(run) = &mut self.scrubber.running else { return false };
@@ -77,7 +78,7 @@ impl Pool {
         true
     }
 
-    /// The scrub is over when everything that it has written is durable.
+    /// Ends the scrub when everything that it has written is durable.
     pub(super) fn end_with_checkpoint(&mut self, before: u64) -> bool {
         if self.metrics.checkpoints == before || self.relabeler.busy() {
             return false;
@@ -85,7 +86,7 @@ impl Pool {
         self.scrubber.suspend();
         let now = self.now;
         self.scrubber.found.iter_mut().for_each(|found| found.end(now, true));
-        // it may have repaired some of them
+        // the scrub may have repaired some of them
         self.rejoiner.forget_unreadable();
         self.job_ended();
         true
@@ -110,7 +111,7 @@ impl Pool {
         }
     }
 
-    /// A label or ring was read, or written.
+    /// Handles the end of a read or write of a label or ring.
     pub(crate) fn scrub_area_done(&mut self, area: ScrubArea, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let ScrubArea { member, second, what, .. } = area;
         let state = self.config.shape.members.get(usize::from(member)).map(|m| m.state);
@@ -132,8 +133,8 @@ impl Pool {
         }
     }
 
-    /// A slot should hold the same root everywhere: what is damaged, or older than elsewhere, is written again. A blank one is of a device
-    /// that came later.
+    /// Rewrites roots that are damaged, or older than on another device: a slot should hold the
+    /// same root everywhere. Blank slots are left, because devices that were added later have them.
     fn mend_rings(&mut self, run: u64, rings: &BTreeMap<(u16, bool), Buf>) {
         let sector = |ring: &'_ Buf, slot: usize| ring.bytes().get(slot * SECTOR_BYTES..(slot + 1) * SECTOR_BYTES).map(<[u8]>::to_vec);
         let unused = vec![0; SECTOR_BYTES];
@@ -150,7 +151,7 @@ impl Pool {
                     continue;
                 }
                 self.count_error(Some(DeviceIndex(*member)));
-                // in the first lap the slots ahead were never written
+                // during the first round of the ring the slots ahead were never written
                 let first = if slot == 0 { RING_SLOTS } else { slot as u64 };
                 let unused = (first > self.generation).then_some(&unused);
                 if let Some(right) = newest.map(|(_, right)| right).or(unused) {

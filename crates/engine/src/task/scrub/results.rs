@@ -1,24 +1,24 @@
-//! What a scrub has found: counts, and the places of what is lost.
+//! Findings of a scrub: counts, and the places of lost data.
 
 use millpond_format::{BlockNo, ScrubRecord, SegmentId, VolumeId};
 
 use crate::{LostData, ScrubInfo, Time};
 
-/// Places that are remembered; more are counted.
+/// Most lost places that are listed; more are only counted.
 const MOST_PLACES: usize = 1000;
-/// Of these, so many are remembered by the next import.
+/// Most lost places that are recorded for a later import.
 const MOST_WRITTEN: usize = 64;
 
-/// What was found.
+/// The findings of a scrub.
 #[derive(Debug, Default)]
 pub(crate) struct Scrubbed {
     begun: Time,
     ended: Option<Time>,
     complete: bool,
-    /// Copies that were wrong or could not be read, and places that were right again after.
+    /// Copies that were wrong or unreadable, and places that were repaired.
     pub(crate) errors: u64,
     pub(crate) repaired: u64,
-    /// What no copy has.
+    /// Items that are right in no copy.
     pub(crate) lost: u64,
     blocks: Vec<(VolumeId, BlockNo)>,
     nodes: u64,
@@ -30,7 +30,7 @@ impl Scrubbed {
         Scrubbed { begun: now, ..Scrubbed::default() }
     }
 
-    /// What an import before this one had found.
+    /// Restores the findings of an earlier import.
     pub(super) fn of(record: &ScrubRecord) -> Scrubbed {
         Scrubbed {
             begun: Time(record.begun),
@@ -45,7 +45,7 @@ impl Scrubbed {
         }
     }
 
-    /// The same for the next import; segments before `next` are read, `done` bytes.
+    /// Returns the record for a later import; segments before `next` are read, `done` bytes.
     pub(super) fn record(&self, next: SegmentId, done: u64) -> ScrubRecord {
         ScrubRecord {
             begun: self.begun.0,
@@ -66,7 +66,7 @@ impl Scrubbed {
         (self.ended, self.complete) = (Some(now), complete);
     }
 
-    /// A block of a volume has no good copy.
+    /// Records a block of a volume without a good copy.
     pub(super) fn lose_block(&mut self, volume: VolumeId, block: BlockNo) {
         self.lost += 1;
         if self.blocks.len() < MOST_PLACES && !self.blocks.contains(&(volume, block)) {
@@ -74,17 +74,17 @@ impl Scrubbed {
         }
     }
 
-    /// A node of a map has none, or a piece of a deadlist.
+    /// Records a map node, or a piece of a deadlist, without a good copy.
     pub(super) fn lose_node(&mut self) {
         (self.lost, self.nodes) = (self.lost + 1, self.nodes + 1);
     }
 
-    /// So many blocks have none of which nobody knows any more what they are.
+    /// Records lost blocks whose volumes are unknown.
     pub(super) fn lose_unknown(&mut self, count: u64) {
         (self.lost, self.unknown) = (self.lost + count, self.unknown + count);
     }
 
-    /// For a listing; `name` tells what a volume is called.
+    /// Returns the findings for a listing; `name` returns the name of a volume.
     pub(crate) fn info(&self, name: impl Fn(VolumeId) -> Option<String>) -> ScrubInfo {
         let mut blocks = self.blocks.clone();
         blocks.sort_unstable();

@@ -1,8 +1,10 @@
-//! Rows with parity are read whole. What is wrong in them is computed from their other columns, and their parity is compared with their data.
+//! Stripes with parity are read whole. Wrong parts are computed from the other columns, and parity
+//! is compared with the data.
 //!
-//! INV-SCRUB-2: parity is written again only where everything that lives in the same row is right, as it was read or as a checksum proves that it
-//! was computed: parity of data that is wrong would take from it the last way to be mended. What is dead counts as it lies. Nothing was written to
-//! any of the columns while they were read.
+//! INV-SCRUB-2: parity is rewritten only where all live data of the same stripe is right, as read
+//! or as computed and proven by a checksum: parity of wrong data would remove the last way to
+//! repair it. Dead data counts as it is on the device. Nothing was written to any of the columns
+//! while they were read.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -17,7 +19,8 @@ use crate::io::{Columns, Want, answers, erased};
 use crate::pool::Pool;
 use crate::space::PAGE;
 
-/// What tells that nobody wrote to a place while it was read: its segment is full, so only repairs, and devices that change, could have.
+/// Write stamp: shows whether anything was written to a place while it was read. The segment is
+/// full, so only repairs, and changes of devices, can write to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stillness {
     pub(super) repairs: u64,
@@ -27,13 +30,13 @@ pub(super) struct Stillness {
 /// The columns of a place.
 struct InMemory<'a> {
     segment: SegmentId,
-    /// Bytes of the segment before the place, and its own.
+    /// Byte offset of the place in the segment, and its length.
     from: u64,
     bytes: usize,
     columns: Vec<Option<&'a [u8]>>,
-    /// Those that are not there.
+    /// Columns that were not read.
     lacking: Columns,
-    /// Those of devices that are, but could not be read.
+    /// Of these, columns on present devices whose read failed.
     unread: Columns,
 }
 
@@ -45,13 +48,13 @@ fn copy_of(buf: &Buf, bytes: usize, bufs: &mut BufPool) -> Buf {
     copy
 }
 
-/// Where in bytes two blocks of bytes differ, in pages.
+/// Returns the pages in which two byte ranges differ.
 fn pages_that_differ<'a>(a: &'a [u8], b: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
     a.chunks(PAGE as usize).zip(b.chunks(PAGE as usize)).enumerate().filter(|(_, (a, b))| a != b).map(|(page, _)| page)
 }
 
 impl Pool {
-    /// Makes places of segments with parity whole rows; those that share one become one.
+    /// Extends places of segments with parity to whole stripes; places that share one are joined.
     pub(super) fn whole_rows(&self, places: impl IntoIterator<Item = Place>) -> VecDeque<Place> {
         let rows = &self.core.space.rows;
         let mut found: VecDeque<Place> = VecDeque::new();
@@ -74,7 +77,8 @@ impl Pool {
         found
     }
 
-    /// Compares what was read of rows with what it should be, and mends it. False when they have to be read again.
+    /// Checks stripes that were read, and repairs them. Returns false when they have to be read
+    /// again.
     pub(super) fn judge_rows(&mut self, place: &Place, read: &[Copy], still: Option<Stillness>) -> bool {
         let Some(rows) = self.in_memory(place, read) else { return true };
         let Some(lies) = self.joined(&rows) else { return true };
@@ -92,7 +96,7 @@ impl Pool {
             }
         }
         self.lose(&lost);
-        // pages with bytes that nobody knows stay as they are
+        // pages with bytes that cannot be recovered stay as they are
         wrong.retain(|page| !lost.iter().any(|item| item.pages().contains(page)));
         let still = still == Some(self.stillness());
         let right = Rc::new(right);
@@ -105,7 +109,7 @@ impl Pool {
             self.scrubber.found.iter_mut().for_each(|found| found.repaired += 1);
         }
         let data: Columns = self.core.space.rows.stripe(place.segment).map_or(0, |stripe| (1 << stripe.data()) - 1);
-        // what was computed with parity says nothing about parity
+        // data computed with parity proves nothing about parity
         if unknown > 0 || rows.lacking & data != 0 {
             return true;
         }
@@ -114,12 +118,12 @@ impl Pool {
         self.judge_parity(&rows, Piece::new(told, 0..rows.bytes), &doubtful, still)
     }
 
-    /// What changes when somebody else writes to rows.
+    /// Returns the current write stamp.
     pub(super) fn stillness(&self) -> Stillness {
         Stillness { repairs: self.repairs.begun, shape: self.config.shape.generation }
     }
 
-    /// What was read of a place, by column.
+    /// Returns the bytes that were read of a place, by column.
     fn in_memory<'a>(&self, place: &Place, read: &'a [Copy]) -> Option<InMemory<'a>> {
         let stripe = self.core.space.rows.stripe(place.segment)?;
         let bytes = place.pages as usize * PAGE as usize;
@@ -131,7 +135,8 @@ impl Pool {
         Some(InMemory { segment: place.segment, from: u64::from(place.page) * PAGE, bytes, columns, lacking, unread })
     }
 
-    /// Bytes of a place, without some columns. `None` when parity does not reach so far.
+    /// Computes bytes of a place without the `erased` columns. `None` when there is too little
+    /// parity.
     fn recall(&mut self, rows: &InMemory<'_>, from: usize, bytes: usize, erased: Columns) -> Option<Buf> {
         let stripe = self.core.space.rows.stripe(rows.segment)?;
         let from = rows.from + from as u64;
@@ -139,7 +144,8 @@ impl Pool {
         self.io.recall(&stripe, want, erased, &rows.columns, rows.from / stripe.data() as u64, &mut self.bufs)
     }
 
-    /// All of a place as it lies. Columns that are not there are computed; where too many lack they are zeroes, and nothing in them is right.
+    /// Returns all data of a place as it is on the devices. Missing columns are computed; where too
+    /// many are missing they are zeroes, which match no checksum.
     fn joined(&mut self, rows: &InMemory<'_>) -> Option<Buf> {
         let spare = self.core.space.rows.spare(rows.segment);
         if rows.lacking.count_ones() as usize <= spare {
@@ -150,7 +156,8 @@ impl Pool {
         self.recall(&InMemory { columns, ..*rows }, 0, rows.bytes, 0)
     }
 
-    /// Adds copies of a place with the header that says what its blocks are, as other columns have it.
+    /// Adds copies of a place with the header that identifies its blocks, computed from other
+    /// columns.
     fn find_header(&mut self, rows: &InMemory<'_>, place: &Place, copies: &mut Vec<Copy>) {
         let head = rows.bytes.min(MAX_HEADER_PAGES * PAGE as usize);
         let mut attempt = 1;
@@ -174,7 +181,8 @@ impl Pool {
         }
     }
 
-    /// Which columns an attempt to compute some bytes does without; nothing when all were tried.
+    /// Returns the columns that an attempt to compute some bytes does not use; `None` when all ways
+    /// were tried.
     fn way(&self, rows: &InMemory<'_>, from: usize, bytes: usize, attempt: u8) -> Option<Columns> {
         let stripe = self.core.space.rows.stripe(rows.segment)?;
         let from = rows.from + from as u64;
@@ -186,7 +194,8 @@ impl Pool {
         erased(stripe.width(), stripe.parity, rows.lacking, first, attempt)
     }
 
-    /// Puts what an item should be into `right`, and the pages of it that have to be written to `wrong`. False when nobody knows.
+    /// Stores the right bytes of an item in `right`, and its pages to rewrite in `wrong`. Returns
+    /// false when they cannot be recovered.
     fn compute_item(&mut self, rows: &InMemory<'_>, place: &Place, item: &Item, right: &mut Buf, wrong: &mut BTreeSet<usize>) -> bool {
         let range = item.from..item.from + item.bytes;
         let first = item.from / PAGE as usize;
@@ -209,7 +218,7 @@ impl Pool {
             if let (Some(bytes), Some(to)) = (computed.bytes().get(..item.bytes), right.bytes_mut().get_mut(range.clone()))
                 && item.matches(bytes)
             {
-                // pages of an item that begins within one
+                // an item may begin within a page
                 let skip = range.start % PAGE as usize;
                 let padded = |bytes: &[u8]| [&vec![0; skip], bytes].concat();
                 let differ: Vec<usize> = pages_that_differ(&padded(to), &padded(bytes)).map(|page| first + page).collect();
@@ -225,7 +234,8 @@ impl Pool {
         found
     }
 
-    /// Compares parity with the data of its rows, but for rows with bytes that nobody knows. False when others wrote meanwhile.
+    /// Compares parity with the data of its stripes, except stripes with bytes that cannot be
+    /// recovered. Returns false when something was written meanwhile.
     fn judge_parity(&mut self, rows: &InMemory<'_>, data: Piece, doubtful: &[(usize, usize)], still: bool) -> bool {
         let Some(stripe) = self.core.space.rows.stripe(rows.segment) else { return true };
         let (unit, turn) = (stripe.unit as usize, stripe.unit as usize * stripe.data());

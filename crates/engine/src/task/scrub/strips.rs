@@ -1,8 +1,9 @@
-//! Places in strips: read one after another, and looked at while they lie in the processor's cache.
+//! Reading places in strips, one after another, and checking each while it is in the CPU cache.
 //!
-//! Strips tell whether all of a place is right: every copy could be read, what lives matches its checksum in the first, the others say the same,
-//! and parity is that of its data. Where it is not so, or cannot be told, the place is read as a whole and judged (`items`, `rows`): nothing is
-//! counted, mended or given up here.
+//! Strips show whether all of a place is right: every copy was readable, live items match their
+//! checksums in the first copy, the other copies are equal to it, and parity matches its data.
+//! Otherwise, or where strips cannot show it, the place is read as a whole and judged (`items`,
+//! `rows`): nothing is counted, repaired or given up here.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,24 +19,24 @@ use crate::space::{Chunk, NODE_GRAIN};
 
 const PAGE: usize = 4096;
 
-/// A place on its way in strips.
+/// A place that is being read in strips.
 #[derive(Debug)]
 pub(super) struct Skim {
     pub(super) place: Place,
-    /// Which copies are read, with parity: which columns.
+    /// The copies that are read; with parity: the columns.
     copies: Vec<usize>,
     /// Pages of each strip but the last.
     strip: u32,
-    /// Pages that reads were begun of, and pages that were looked at.
+    /// Pages whose reads were begun, and pages that were checked.
     asked: u32,
     looked: u32,
-    /// What was read before its turn came, by its first page.
+    /// Strips that were read out of order, by first page.
     early: BTreeMap<u32, Vec<Copy>>,
     walk: Walk,
 }
 
 impl Skim {
-    /// The next strip to read.
+    /// Returns the next strip to read.
     fn next(&mut self) -> Option<Place> {
         let pages = self.strip.min(self.place.pages - self.asked);
         let page = self.place.page + self.asked;
@@ -45,31 +46,32 @@ impl Skim {
     }
 }
 
-/// How far the bytes of a place were looked at, and what is to come.
+/// Progress of checking the bytes of a place, and the items to come.
 #[derive(Debug, Default)]
 struct Walk {
-    /// Bytes of the place before those that come next.
+    /// Bytes of the place that were checked before.
     at: usize,
-    /// What there is to check, in order.
+    /// Items to check, in order.
     items: VecDeque<Item>,
     written: Option<Written>,
-    /// What has come of an item or a header that goes on.
+    /// First bytes of an item or header that continues in the next bytes.
     begun: Vec<u8>,
 }
 
-/// A chunk that was never moved: what it holds is told by headers between its blocks.
+/// A chunk that was never moved: headers between its blocks identify them.
 #[derive(Clone, Copy, Debug)]
 struct Written {
     chunk: ChunkId,
-    /// Where its next header is, and where it ends.
+    /// Byte offset of its next header, and of its end.
     header: usize,
     end: usize,
-    /// Live slots that were found.
+    /// Live slots found.
     seen: u32,
 }
 
 impl Walk {
-    /// Bytes of the place of which the last are among `bytes`. Nothing when more of them is to come.
+    /// Returns bytes of the place of which the last are in `bytes`; `None` when some are still to
+    /// come.
     fn part<'a>(&'a mut self, from: usize, length: usize, bytes: &'a [u8]) -> Option<&'a [u8]> {
         if let Some(skip) = from.checked_sub(self.at) {
             if let Some(part) = bytes.get(skip..skip + length) {
@@ -79,7 +81,7 @@ impl Walk {
             self.begun.extend_from_slice(bytes.get(skip..).unwrap_or_default());
             return None;
         }
-        // who asks for more than before begins again
+        // a caller that asks for more bytes than before begins again
         self.begun.truncate(self.at - from);
         let missing = length.saturating_sub(self.begun.len()).min(bytes.len());
         self.begun.extend_from_slice(bytes.get(..missing).unwrap_or_default());
@@ -88,7 +90,7 @@ impl Walk {
 }
 
 impl Pool {
-    /// Begins to read a place in strips. It is given back when it has to be read as a whole.
+    /// Begins to read a place in strips. Returns the place when it has to be read as a whole.
     pub(super) fn skim(&self, place: Place) -> Result<Skim, Place> {
         let rows = &self.core.space.rows;
         let copies = self.copies_to_scrub(place.segment);
@@ -99,12 +101,12 @@ impl Pool {
         if copies.is_empty() || place.pages == 0 || !whole || (!alone && place.chunks.iter().any(is_written)) {
             return Err(place);
         }
-        // with parity, turns of all devices
+        // with parity, whole stripes
         let strip = (self.tuning.scrub_strip / PAGE as u32).max(1).next_multiple_of(rows.quantum(place.segment));
         Ok(Skim { place, copies, strip, asked: 0, looked: 0, early: BTreeMap::new(), walk: Walk::default() })
     }
 
-    /// Begins to read the next strip. False when none is left.
+    /// Begins to read the next strip. Returns false when none is left.
     pub(super) fn read_strip(&mut self) -> bool {
         let Some(run) = &mut self.scrubber.running else { return false };
         let Some(mut last) = run.skims.last_entry() else { return false };
@@ -115,7 +117,7 @@ impl Pool {
         true
     }
 
-    /// A strip was read.
+    /// Handles a strip that was read.
     pub(super) fn strip_read(&mut self, run: u64, number: u64, strip: Reading) {
         let skim = self.scrubber.of(run).and_then(|run| run.skims.remove(&number));
         let Some(mut skim) = skim else { return self.give_copies(strip.copies) };
@@ -139,7 +141,7 @@ impl Pool {
         }
     }
 
-    /// Compares the next strip with what it should be. False when something is wrong.
+    /// Checks the next strip. Returns false when something is wrong.
     fn look_at(&mut self, skim: &mut Skim, copies: &[Copy]) -> bool {
         let pages = skim.strip.min(skim.place.pages - skim.looked);
         let bytes = pages as usize * PAGE;
@@ -167,7 +169,8 @@ impl Pool {
         true
     }
 
-    /// What there is to check in a place, of which the first strip was read. False when that is not all told there.
+    /// Prepares the items of a place whose first strip was read. Returns false when that strip does
+    /// not describe all of them.
     fn begin_walk(&mut self, skim: &mut Skim, copies: &[Copy]) -> bool {
         let place = &skim.place;
         if let [id] = place.chunks.as_slice()
@@ -187,7 +190,7 @@ impl Pool {
         unknown == 0 && apart
     }
 
-    /// The first bytes of rows with parity, in order, as many as a header may have.
+    /// Returns the first bytes of stripes in order, as many as a header may have.
     fn head(&mut self, place: &Place, strip: u32, columns: &[Copy]) -> Option<Buf> {
         let stripe = self.core.space.rows.stripe(place.segment)?;
         let (unit, data) = (stripe.unit as usize, stripe.data());
@@ -201,7 +204,7 @@ impl Pool {
         Some(head)
     }
 
-    /// Compares bytes that follow those before with what they should be.
+    /// Checks the bytes that follow those checked before.
     fn walk(&self, place: &Place, walk: &mut Walk, bytes: &[u8]) -> bool {
         let mut right = true;
         while right {
@@ -224,7 +227,8 @@ impl Pool {
         right
     }
 
-    /// What the header of a chunk's next batch tells. What follows one that is not its header is nothing of it.
+    /// Returns the items of a chunk's next batch, from its header. Bytes after something that is
+    /// not its header are no part of the chunk.
     fn next_batch(&self, place: &Place, written: Written, header: &[u8]) -> (Written, Vec<Item>) {
         let mut items = Vec::new();
         let over = Written { header: written.end, ..written };
@@ -238,24 +242,24 @@ impl Pool {
         (Written { header: from + told.payload as usize * PAGE, seen, ..written }, items)
     }
 
-    /// A chunk, when it is still where it was.
+    /// Returns a chunk if it is still in its place.
     fn still_there(&self, place: &Place, id: ChunkId) -> Option<&Chunk> {
         self.core.space.chunks.get(id).filter(|chunk| chunk.place.is_some_and(|at| at.segment == place.segment && at.page == place.page))
     }
 
-    /// Was everything found that lives in a place?
+    /// Returns whether all live slots of a place were found.
     fn was_all(&self, skim: &Skim) -> bool {
         let found = |written: Written| self.still_there(&skim.place, written.chunk).is_none_or(|chunk| chunk.live_count <= written.seen);
         skim.walk.items.is_empty() && skim.walk.written.is_none_or(found)
     }
 
-    /// Takes buffers back.
+    /// Returns buffers to the pool.
     pub(super) fn give_copies(&mut self, copies: Vec<Copy>) {
         copies.into_iter().filter_map(|(_, buf)| buf).for_each(|buf| self.bufs.give(buf));
     }
 }
 
-/// Do headers between the blocks of a chunk tell what they are?
+/// Returns whether headers between the blocks of a chunk identify them.
 fn was_written(chunk: &Chunk) -> bool {
     chunk.grain != NODE_GRAIN && chunk.identities == u32::MAX
 }
