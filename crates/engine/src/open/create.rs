@@ -1,4 +1,4 @@
-//! Making a pool: labels and empty rings, then a first checkpoint.
+//! Creating a pool: labels and empty rings, then a first checkpoint.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,23 +23,23 @@ use crate::{CommandError, GroupSpec, Planted, PoolSpec, Time, Tuning};
 
 /// Segments that a pool should have at least, so that the cleaner has a choice.
 const WANTED_SEGMENTS: u64 = 1024;
-/// Fewer make no pool.
+/// Fewest data segments of a pool.
 const LEAST_SEGMENTS: usize = 64;
-/// Of each device with parity such a part is a log.
+/// Share (1/N) of each device with parity that is a log.
 const LOG_SHARE: u32 = 16;
-/// Bytes of an extent by default: as the size of the pool allows, between these.
+/// Smallest and largest extent in bytes; the default depends on the size of the pool.
 const EXTENTS: (u64, u64) = (64 << 10, 64 << 20);
 
 fn invalid<T>(why: String) -> Result<T, CommandError> {
     Err(CommandError::Invalid(why))
 }
 
-/// Bytes between the label areas.
+/// Returns the bytes of a device between its label areas.
 pub(crate) fn extent_space(size: u64) -> u64 {
     second_area(size).saturating_sub(AREA_BYTES)
 }
 
-/// A pool being made over `devices`; in service when its first checkpoint is on them.
+/// Creates a pool over `devices`; it is in service when its first checkpoint is durable.
 pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning, now: Time) -> Result<Pool, CommandError> {
     crate::check_name(&spec.name)?;
     if spec.name.len() > 64 {
@@ -99,7 +99,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     Ok(pool)
 }
 
-/// Which devices each group takes.
+/// Assigns devices to the groups of a new pool.
 pub(crate) fn take_groups(specs: &[GroupSpec], devices: usize) -> Result<Vec<(GroupSpec, Range<usize>)>, CommandError> {
     if specs.first().is_none_or(|group| group.class != Class::Data) {
         return invalid("a pool begins with devices for data; name them first".to_owned());
@@ -107,7 +107,7 @@ pub(crate) fn take_groups(specs: &[GroupSpec], devices: usize) -> Result<Vec<(Gr
     take_more(specs, devices)
 }
 
-/// The same for groups that a pool gets later.
+/// Assigns devices to groups that are added to a pool.
 pub(crate) fn take_more(specs: &[GroupSpec], devices: usize) -> Result<Vec<(GroupSpec, Range<usize>)>, CommandError> {
     let mut next = 0;
     let mut groups = Vec::new();
@@ -125,7 +125,7 @@ pub(crate) fn take_more(specs: &[GroupSpec], devices: usize) -> Result<Vec<(Grou
     Ok(groups)
 }
 
-/// The next members of a pool.
+/// Returns the members for new devices.
 pub(crate) fn new_members(shape: &Shape, devices: &[DeviceGeometry], import: Option<&Holder>) -> Result<Vec<Member>, CommandError> {
     let first = shape.members.len();
     let member = |(at, device): (usize, &DeviceGeometry)| {
@@ -146,14 +146,16 @@ pub(crate) fn new_members(shape: &Shape, devices: &[DeviceGeometry], import: Opt
     devices.iter().enumerate().map(member).collect()
 }
 
-/// A device's name: no two devices of a pool get the same. No shape has the generation of another, but where halves of a pool were used apart both
-/// may come to the same one: the import that takes the device in makes the difference there.
+/// Returns the id of a new device, unique in the pool. Generations of a shape are unique too,
+/// except where halves of a pool were used separately: the session of the import makes the
+/// difference there.
 pub(crate) fn device_id(generation: u64, member: usize, import: Option<&Holder>) -> DeviceId {
     let own = import.map_or(0, |holder| u64::from(crc32c(&holder.session)) << 32);
     DeviceId(own ^ (generation << 16 | member as u64))
 }
 
-/// Adds groups that come together over whole members. Special ones among them share rows for nodes with those for data.
+/// Adds groups over whole members. Special groups among them share segments for nodes with the data
+/// groups.
 pub(crate) fn add_groups(shape: &mut Shape, groups: &[(GroupSpec, Range<usize>)]) -> Result<(), CommandError> {
     let nodes = NodeRows::plan(shape, groups);
     groups.iter().try_for_each(|(spec, range)| add_group(shape, spec, range.clone(), &nodes))?;
@@ -161,8 +163,8 @@ pub(crate) fn add_groups(shape: &mut Shape, groups: &[(GroupSpec, Range<usize>)]
     Ok(())
 }
 
-/// Adds a group over members, but for what of them is for nodes. With parity, a part of them is a log: what is written there is on as many devices as may be missing and
-/// one more, until it is moved to whole rows.
+/// Adds a group over members, without their extents for nodes. With parity, part of it becomes a
+/// log, with one copy more than devices may be missing, for data that is not in whole stripes yet.
 fn add_group(shape: &mut Shape, spec: &GroupSpec, members: Range<usize>, nodes: &NodeRows) -> Result<(), CommandError> {
     let extents = |at: &usize| shape.members.get(*at).map_or(0, |m| m.extents - nodes.taken(*at));
     let column = |at: usize, first: u32, extents: u32| Column { member: u16::try_from(at).unwrap_or(u16::MAX), first, extents };
@@ -182,12 +184,13 @@ fn add_group(shape: &mut Shape, spec: &GroupSpec, members: Range<usize>, nodes: 
     Ok(())
 }
 
-/// Extents of each device that make up a log of as many segments as its streams and a checkpoint need.
+/// Returns the fewest extents of each device for a log that suffices for its streams and a
+/// checkpoint.
 fn least_log_share(copies: u16, devices: usize) -> u32 {
     (LEAST_LOG * u32::from(copies)).div_ceil(u32::try_from(devices).unwrap_or(1).max(1))
 }
 
-/// The layout of a group over so many devices.
+/// Checks and completes the layout of a group over `count` devices.
 fn checked_layout(shape: &Shape, spec: &GroupSpec, count: u16) -> Result<Layout, CommandError> {
     let turns = |unit: u32| {
         if unit == 0 || u64::from(unit) % 4096 != 0 || !u64::from(unit).is_power_of_two() {
@@ -214,7 +217,7 @@ fn checked_layout(shape: &Shape, spec: &GroupSpec, count: u16) -> Result<Layout,
             invalid(format!("parity{parity} needs {least} to {MAX_PARITY_WIDTH} devices, not {count}"))
         }
         Layout::Parity { width, parity, unit } => {
-            // rows are written whole: many of them fit into a segment
+            // stripes are written whole, so many of them must fit into a segment
             let unit = turns(unit)?.min(u32::try_from(shape.extent_bytes / 16).unwrap_or(u32::MAX)).max(4096);
             Ok(Layout::Parity { width: width.clamp(u16::from(parity) + 2, count), parity, unit })
         }
@@ -222,13 +225,15 @@ fn checked_layout(shape: &Shape, spec: &GroupSpec, count: u16) -> Result<Layout,
 }
 
 impl Pool {
-    /// Is there a segment for every stream to start with that the pool cannot do without?
+    /// Returns whether there is a free segment to start with for every stream that the pool cannot
+    /// do without.
     pub(crate) fn streams_fit(&self) -> bool {
         let streams = |shelf: Shelf| (0..STREAMS).filter(|stream| !is_special(*stream) && self.shelf_of(*stream) == shelf).count();
         Shelf::ALL.into_iter().all(|shelf| self.core.space.segments.free_in(shelf) >= streams(shelf))
     }
 
-    /// Gives every stream the segment that it starts with. Those for special devices begin later where there are none, or none is free.
+    /// Reserves the first segment of every stream. Streams on special devices begin later where
+    /// there are none, or none is free.
     pub(crate) fn reserve_streams(&mut self) -> bool {
         (0..STREAMS).all(|stream| {
             let special = is_special(stream);
@@ -236,14 +241,14 @@ impl Pool {
                 return true;
             }
             let shelf = self.shelf_of(stream);
-            // one for special devices may have its segment since labels were written
+            // a stream on special devices may have its segment since labels were written
             let next = self.log.streams[stream].next.or_else(|| self.core.space.segments.reserve(shelf, false));
             self.log.streams[stream].next = next;
             special || next.is_some()
         })
     }
 
-    /// A new pool's labels.
+    /// Writes the labels of a new pool.
     fn write_labels(&mut self) {
         let mut writes = Vec::new();
         for (member, size) in (0u16..).zip(self.config.sizes.clone()) {
@@ -254,7 +259,7 @@ impl Pool {
         self.io.write_raw(Context::Labels, writes);
     }
 
-    /// The label of a member, or of the device that takes its place.
+    /// Returns the label of a member, or of its replacement device.
     pub(crate) fn label(&self, member: u16, successor: Option<DeviceId>) -> Label {
         let shape = &self.config.shape;
         let own = shape.members.get(usize::from(member)).map_or(DeviceId(0), |m| m.device);
@@ -262,8 +267,8 @@ impl Pool {
         Label { pool, name, device, member, shape: shape.clone(), notes: Vec::new() }.with_notes(&self.config.notes)
     }
 
-    /// What an area of a device begins with that was not part of the pool: with the label the claim, where there is one, and a ring of zeroes, for what lay there before must not
-    /// pass for a damaged root (INV-RING-2).
+    /// Returns the first bytes of an area on a new device: the label, the claim if there is one,
+    /// and a ring of zeroes, so that old data there cannot look like a damaged root (INV-RING-2).
     pub(crate) fn fresh_area(&mut self, member: u16) -> Piece {
         let bytes = (RING_OFFSET + RING_SLOTS * SECTOR_BYTES as u64) as usize;
         let label = self.label(member, None).encode();

@@ -1,7 +1,8 @@
-//! Going on without special devices that are lost: the shape without them, and which of their segments live on.
+//! The shape of a pool that goes on without lost special devices.
 //!
-//! Rows that have a part elsewhere stay what they were, with fewer copies; the others become gaps, whose segments are never used
-//! again. What lived there alone is read as an error until it is overwritten.
+//! Segments that have a replica on another device stay, with fewer copies; the others become gaps,
+//! whose ids are never used again. Blocks that were only there read as errors until they are
+//! overwritten.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,8 @@ use millpond_format::{Class, Group, Layout, MemberState, SegmentId, Shape};
 
 use crate::task::runs;
 
-/// The shape without members, when they are special and their loss leaves a place for everything that maps need.
+/// Returns the shape without the lost members, if these are special and a label has room for the
+/// result.
 pub(super) fn forsake(shape: &Shape, lost: &BTreeSet<u16>) -> Option<Shape> {
     let mut groups: Vec<Group> = Vec::new();
     for group in &shape.groups {

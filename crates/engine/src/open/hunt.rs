@@ -1,8 +1,10 @@
-//! Hunt: finding checkpoints without any root, by what their segments say.
+//! Scan for checkpoints without any root, by the content of segments.
 //!
-//! A segment of checkpoint objects begins with a page that says so, and behind the objects of each checkpoint lies a copy of its root (INV-REST-2:
-//! it is durable before the root is written to a ring). So one page of each segment, and all of those with objects, tell which checkpoints there
-//! are; whether they are whole a survey finds out. Of an import's own roots there is no copy: a pool writes a checkpoint soon after one.
+//! A segment of checkpoint objects begins with a page that identifies it, and the objects of each
+//! checkpoint are followed by a copy of its root (INV-REST-2: that copy is durable before the root
+//! is written to a ring). So one page of each segment, and all pages of segments with objects, show
+//! which checkpoints exist; a survey finds out whether they are whole. Roots that an import writes
+//! have no copy: a pool writes a checkpoint soon after one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,12 +16,12 @@ use super::import::Asked;
 use crate::io::IoTable;
 use crate::space::Rows;
 
-/// Reads under way at a time.
+/// Reads in flight at a time.
 const AT_A_TIME: usize = 64;
 /// Pages of a segment of objects read at a time.
 const WINDOW: u32 = 256;
 
-/// Pages of a segment that are read, from which copy.
+/// Pages of a segment to read, and the copy to read them from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Glance {
     segment: SegmentId,
@@ -34,25 +36,25 @@ impl Glance {
     }
 }
 
-/// A hunt on its way.
+/// A running scan for checkpoints.
 #[derive(Debug)]
 pub(crate) struct Hunt {
     pool: PoolId,
     left: VecDeque<Glance>,
-    /// Segments of objects.
+    /// Segments of objects found so far.
     objects: BTreeSet<SegmentId>,
     roots: BTreeMap<u64, Root>,
 }
 
 impl Hunt {
-    /// A hunt through all segments of a pool.
+    /// Creates a scan of all segments of a pool.
     pub(crate) fn new(pool: PoolId, rows: &Rows) -> Hunt {
         let first = |segment| Glance { segment, page: 0, pages: 1, copy: 0 };
         let left = (0..rows.count()).map(SegmentId).filter(|id| rows.pages(*id) > 0).map(first).collect();
         Hunt { pool, left, objects: BTreeSet::new(), roots: BTreeMap::new() }
     }
 
-    /// Goes on. True at the end.
+    /// Continues. Returns true at the end.
     pub(crate) fn step(&mut self, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
         while io.in_flight() < AT_A_TIME {
             let Some(glance) = self.left.pop_front() else { break };
@@ -61,7 +63,8 @@ impl Hunt {
         self.left.is_empty() && io.in_flight() == 0
     }
 
-    /// Pages were read. Of objects every copy is looked at: one may have what the others lost.
+    /// Handles a read. Of segments with objects every copy is read: one may have pages that the
+    /// others lost.
     pub(crate) fn seen(&mut self, glance: Glance, result: Result<(), DeviceError>, buf: Option<&Buf>, copies: u8, rows: &Rows) {
         let bytes = buf.filter(|_| result.is_ok()).map(|buf| buf.bytes()).unwrap_or_default();
         let told = glance.page == 0 && BatchHeader::peek_pages(bytes).is_some();
@@ -82,7 +85,7 @@ impl Hunt {
         }
     }
 
-    /// The roots that were found, the oldest first.
+    /// Returns the roots that were found, by generation.
     pub(crate) fn into_roots(self) -> BTreeMap<u64, Root> {
         self.roots
     }

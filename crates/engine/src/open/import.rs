@@ -1,4 +1,5 @@
-//! Import: labels -> claims -> roots -> checkpoint object -> the objects it names -> log -> replay -> a root of this import's own.
+//! Import: labels -> claims -> roots -> checkpoint object -> the objects that it names -> log ->
+//! replay -> a root of this import.
 
 mod claim;
 mod mend;
@@ -38,46 +39,46 @@ use crate::task::second_area;
 use crate::tree::{Miss, NodeCache};
 use crate::{Aim, Planted, Surveyed, Time, Tuning};
 
-/// What a read of an import was for.
+/// The purpose of an operation of an import.
 #[derive(Debug)]
 pub(crate) enum Asked {
-    /// Label of the device at this position, from its first or second area.
+    /// Read of the label of the device at this position, from its first or second area.
     Label(u16, bool),
-    /// A member's ring of roots, in its first or second area.
+    /// Read of a member's ring of roots, from its first or second area.
     Ring(u16, bool),
-    /// An object, and which try it is.
+    /// Read of an object, and the attempt.
     Object(ObjectRef, u8),
-    /// A part of an object that a survey looks at.
+    /// Read of a part of an object for a survey.
     Probe(Probe),
-    /// Pages that a hunt for checkpoints looks at.
+    /// Read of pages for a scan for checkpoints.
     Glance(Glance),
-    /// The first page of a segment, and which try it is.
+    /// Read of the first page of a segment, and the attempt.
     FirstPage(SegmentId, u8),
-    /// The next pages of a scan.
+    /// Read of the next pages of a stream.
     Scan(usize),
-    /// A map node that replay needs, and which try it is.
+    /// Read of a map node that replay needs, and the attempt.
     Node(Miss, u8),
-    /// A batch that may not be on all copies; it was written to the others.
+    /// Read of a batch that may not be on all copies; then its write to the other copies.
     Level(Uneven),
     Leveled,
-    /// A flush or a write that mends the newest root.
+    /// Flush or write that repairs the newest root.
     Mend,
-    /// A member's claim, in its first or second area; one was written or made durable.
+    /// Read of a member's claim, from its first or second area; then its write or flush.
     Claim(u16, bool),
     Claimed,
 }
 
-/// Where an import is.
+/// Progress of an import.
 pub(super) enum Stage {
     Labels,
-    /// It is found out whose the pool is, or it is claimed.
+    /// Finds out which host has the pool, or claims it.
     Claim(Claiming),
     Rings,
-    /// Checkpoints are looked for.
+    /// Scans segments for checkpoints.
     Hunt,
-    /// Which restore points are whole is found out.
+    /// Finds out which restore points are whole.
     Survey,
-    /// It is told.
+    /// The survey's result is ready.
     Surveyed,
     Root,
     Objects,
@@ -87,14 +88,14 @@ pub(super) enum Stage {
     Pieces,
     Scan,
     Replay,
-    /// The checkpoint that was chosen is of no use: what was asked for comes in, and then an older one is tried.
+    /// The chosen checkpoint cannot be used: an older one is tried once all operations have ended.
     Older,
-    /// What was replayed is made whole on all copies.
+    /// Writes the replayed batches to the copies that lack them.
     Level,
     Mend(Mending),
 }
 
-/// An import on its way.
+/// A running import.
 pub(crate) struct Import {
     pub(super) stage: Stage,
     devices: Vec<DeviceGeometry>,
@@ -107,68 +108,71 @@ pub(crate) struct Import {
     pub(super) config: Option<Config>,
     pub(super) positions: Vec<u16>,
     twins: Vec<(u16, u16)>,
-    /// Members that are to be filled.
+    /// Members to be filled.
     dirty: Vec<u16>,
-    /// The labels do not say what the shape is now.
+    /// The labels must be rewritten, because the shape has changed.
     relabel: bool,
-    /// Special devices are given up.
+    /// Lost special devices are given up.
     forsaken: bool,
-    /// The last incarnation whose small writes were on devices that are gone.
+    /// The last incarnation whose small writes were on lost devices.
     lost_small: Option<u32>,
     pub(super) rows: Option<Rows>,
     pub(super) rings: Option<Rings>,
     pub(super) root: Option<Root>,
     wanted: Vec<ObjectRef>,
     objects: BTreeMap<(SegmentId, u32), Vec<u8>>,
-    /// Objects in parts: the index and its parts.
+    /// Parts of objects, by the place of their index.
     parts: BTreeMap<(SegmentId, u32), Vec<ObjectRef>>,
     checkpoint: Option<Checkpoint>,
-    /// The pieces of deadlists: what stays in memory of those that were read.
+    /// The pieces of deadlists that were read, in the form that stays in memory.
     pieces: Option<NamedPieces>,
     scans: Vec<StreamScan>,
     found: Vec<Found>,
     core: Option<Core>,
     replay: Option<Replay>,
     leveling: Leveling,
-    /// Restore points are looked at, and told when there is nothing else to do.
+    /// Search for restore points. `surveying`: the import ends with their list.
     pub(super) hunt: Option<Hunt>,
     pub(super) survey: Option<Survey>,
     pub(super) surveying: bool,
     pub(super) surveyed: Surveyed,
     pub(super) rewound: Option<Rewound>,
-    /// The restore point that a rewind goes back to, and why: those that came before it were refused.
+    /// The restore point that a rewind goes back to; `refused` says why an earlier choice was not
+    /// used.
     pub(super) chosen: Option<u64>,
-    /// A read failed since it was chosen: what a device does not give today may be there tomorrow.
+    /// A read failed since it was chosen: data that a device does not return now may be readable
+    /// later.
     pub(super) unreadable: bool,
     pub(super) refused: Option<String>,
     pub(super) claims: Claims,
-    /// Positions of devices that did not answer. The import does without them, or was refused for them.
+    /// Positions of devices that did not answer. The import continues without them, or was refused
+    /// because of them.
     pub(super) silent: Vec<u16>,
-    /// How many members were given up.
+    /// Number of members that were given up.
     losses: u32,
-    /// When writes that found their device full were tried again.
+    /// Time of the last retry of writes that found their device full.
     retried: Time,
     failed: Option<String>,
 }
 
 impl Import {
-    /// Starts to read the labels, to tell what restore points there are. Nothing is written.
+    /// Starts reading the labels, to list the restore points. Nothing is written.
     pub(crate) fn survey(devices: Vec<DeviceGeometry>, tuning: Tuning) -> Import {
         let tuning = Tuning { degraded: true, ..tuning };
         Import { surveying: true, ..Import::new(devices, tuning, Time(0)) }
     }
 
-    /// The restore points, once they are known.
+    /// Returns the restore points, once they are known.
     pub(crate) fn surveyed(&mut self) -> Option<Surveyed> {
         matches!(self.stage, Stage::Surveyed).then(|| std::mem::take(&mut self.surveyed))
     }
 
-    /// What the pool may keep of what guests read, once it is open.
+    /// Sets the size of the read cache, in bytes, for the pool once it is open.
     pub(crate) fn set_read_cache(&mut self, bytes: u64) {
         self.tuning.read_cache = bytes;
     }
 
-    /// Starts to read the labels.
+    /// Starts reading the labels.
     pub(crate) fn new(devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Import {
         let count = u16::try_from(devices.len()).unwrap_or(u16::MAX);
         let mut import = Import {
@@ -239,22 +243,22 @@ impl Import {
         self.io.take_back(io);
     }
 
-    /// Operations of a device are held back on purpose.
+    /// Reports that the caller delays operations of a device on purpose.
     pub(crate) fn excuse(&mut self, device: u16) {
         self.io.excuse(device);
     }
 
-    /// True while it waits for devices.
+    /// Returns whether the import waits for devices.
     pub(crate) fn waits(&self) -> bool {
         self.io.in_flight() > 0 && !self.io.has_idle()
     }
 
-    /// The reason, when the import cannot succeed any more.
+    /// Returns the reason, when the import cannot succeed any more.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failed.as_deref()
     }
 
-    /// Takes a device completion in.
+    /// Handles a device completion.
     pub(crate) fn io_done(&mut self, done: IoDone) {
         let ended = self.io.done(done, &mut self.bufs);
         self.lose_failing();
@@ -319,8 +323,8 @@ impl Import {
         }
     }
 
-    /// The import cannot succeed any more, unless it may go back further. What a rewind chose looked whole, and older checkpoints may
-    /// still be.
+    /// Ends the import, unless it may go back further: older checkpoints may be whole although the
+    /// one that a rewind chose is not.
     fn fail(&mut self, why: String) {
         if self.failed.is_none() && self.falls_back(&why) {
             return;
@@ -335,7 +339,8 @@ impl Import {
         self.failed.get_or_insert_with(|| why + hint);
     }
 
-    /// Goes on when everything asked for is there. Gives the pool when it is ready to publish itself.
+    /// Continues when all operations have ended. Returns the pool when it is ready to publish its
+    /// root.
     pub(crate) fn turn(&mut self, now: Time) -> Option<Pool> {
         if self.failed.is_some() {
             return None;
@@ -358,7 +363,7 @@ impl Import {
             Stage::Scan if !waits => self.scanned(),
             Stage::Replay => return self.replay_on(),
             Stage::Older if !waits => self.begin_older(),
-            // the pool begins with nothing on its way
+            // the pool starts with no operation in flight
             Stage::Level if self.is_looking_at_claims() => Ok(()),
             Stage::Level => return self.level_on(),
             Stage::Mend(step) if !waits => return self.mend_on(step),
@@ -403,7 +408,7 @@ impl Import {
         }
     }
 
-    /// Finds out which device is which member, and whether all that is needed is there.
+    /// Assigns devices to members, and checks that all needed ones are present.
     fn choose_pool(&mut self) -> Result<(), String> {
         let rebuild = self.surveying || self.tuning.aim == Aim::Rebuild;
         let found = Members::choose(&self.labels, &self.unlabelled, (self.may_leave_out(), rebuild), self.tuning.planted)?;
@@ -425,7 +430,8 @@ impl Import {
         let asides: Vec<bool> = (0u16..).take(sizes.len()).map(|member| shape.is_aside(member)).collect();
         for (member, (size, known)) in sizes.iter().zip(&mut shape.members).enumerate() {
             if asides.get(member) == Some(&true) {
-                // what a cache holds is looked at again, and a spare holds nothing: they need no filling
+                // the content of a cache is scanned again, and a spare holds nothing: they need no
+                // filling
                 known.state = if found.is_missing(member) { known.state } else { MemberState::Present };
                 continue;
             }
@@ -437,13 +443,14 @@ impl Import {
                 known.state = MemberState::Filling;
             }
         }
-        // a device that was to take a place and is not there may never come
+        // a replacement device that is not present may never come
         for (member, known) in (0u16..).zip(&mut shape.members) {
             if !found.twins.iter().any(|(of, _)| *of == member) {
                 known.successor = None;
             }
         }
-        // labels that a crash left behind would be the newest ones again without those before them
+        // labels that a crash left behind would be the newest again if those that precede them were
+        // missing
         let other_notes = |other: &Label| other.notes != label.notes;
         let behind = self.labels.iter().flatten().any(|other| other.shape.generation != label.shape.generation || other_notes(other));
         self.relabel = shape != label.shape || behind;
@@ -452,7 +459,8 @@ impl Import {
         self.io.lasting = true;
         self.rings = Some(Rings::new(label.pool, sizes.len()));
         for member in (0u16..).take(sizes.len()) {
-            // what is out of date says nothing about the newest root, and who stands aside has none
+            // the ring of an out-of-date device says nothing about the newest root, and auxiliary
+            // devices have none
             let whole = shape.members.get(usize::from(member)).is_some_and(|m| m.state == MemberState::Present);
             if let Some(rings) = self.rings.as_mut().filter(|_| shape.is_aside(member) || !whole) {
                 rings.leave_out(usize::from(member));
@@ -478,7 +486,8 @@ impl Import {
     fn choose_root(&mut self) -> Result<(), String> {
         let rings = self.rings.as_ref().ok_or("no rings")?;
         let position = |member: usize| self.positions.get(member).copied().unwrap_or(u16::MAX);
-        // without special devices the roots are where they were, and all that they name
+        // after the loss of special devices the roots, and all that they name, are still in their
+        // places
         let as_ever = self.forsaken && self.tuning.aim == Aim::Rebuild && rings.newest(position).is_ok();
         if (self.surveying || self.tuning.aim != Aim::Newest) && !as_ever {
             return self.look_back();
@@ -494,7 +503,7 @@ impl Import {
         self.stage = Stage::Root;
     }
 
-    /// Begins to read the log after a root.
+    /// Starts reading the log after a root.
     pub(super) fn scan_from(&mut self, root: &Root) -> Result<(), String> {
         let pool = self.config.as_ref().ok_or("no label")?.id;
         for leg in &root.legs {
@@ -506,7 +515,7 @@ impl Import {
         (0..self.scans.len()).try_for_each(|scan| self.scan_next(scan))
     }
 
-    /// Begins again with an older checkpoint: nothing is left of the one that was refused.
+    /// Starts again with an older checkpoint, and discards the state of the refused one.
     fn begin_older(&mut self) -> Result<(), String> {
         self.rows = Some(Rows::new(&self.config.as_ref().ok_or("no label")?.shape));
         (self.root, self.checkpoint, self.pieces, self.core, self.replay, self.lost_small) = (None, None, None, None, None, None);
@@ -519,7 +528,7 @@ impl Import {
         self.look_further_back()
     }
 
-    /// Builds the state from the checkpoint and starts to scan the log.
+    /// Builds the state from the checkpoint and starts reading the log.
     fn load(&mut self) -> Result<(), String> {
         let (rows, config) = (self.rows.take().ok_or("no layout")?, self.config.clone().ok_or("no label")?);
         let (root, checkpoint) = (self.root.clone().ok_or("no root")?, self.checkpoint.take().ok_or("no checkpoint")?);
@@ -569,7 +578,8 @@ impl Import {
         let want = scan.want.min(pages - scan.page) as usize;
         let copies = self.io.copies(rows, scan.segment);
         let quantum = rows.quantum(scan.segment);
-        // a device was given up meanwhile: what is left of the copies is numbered anew, so all of them are read again, whatever was read
+        // a device was given up meanwhile: the remaining copies are renumbered, so all of them are
+        // read again
         let renumbered = scan.losses != self.losses;
         match (result, buf) {
             _ if renumbered => scan.begin_place(),
@@ -583,9 +593,9 @@ impl Import {
         self.scan_next(at)
     }
 
-    /// Small writes on special devices that are there, which no stream leads to as what came before them is on those that are lost: where
-    /// they
-    /// are is told. True when there is more to read.
+    /// Reads small writes on special devices that are present, but that no stream leads to, because
+    /// earlier batches were on lost devices: later batches index their segments. Returns true when
+    /// there is more to read.
     fn scan_what_is_told(&mut self) -> Result<bool, String> {
         let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());
         let (Some(lost), Some(rows), Some(root), Some(config)) = (self.lost_small, rows, &self.root, &self.config) else {
@@ -621,7 +631,8 @@ impl Import {
         }
         let (end, durable) = match extent {
             Extent::Until(end, durable) => (end, durable),
-            // what is sound before it is a state that there was; whether it is on all copies is not known
+            // the sound part of the log is a state that existed; whether it is on all copies is not
+            // known
             Extent::Damaged(lsn) if self.rewound.is_some() => (Lsn(lsn.0 - 1), root.lsn),
             Extent::Damaged(lsn) => {
                 return Err(format!("batch {lsn} of the log was durable and is gone: data written after it cannot be trusted"));
@@ -655,13 +666,13 @@ impl Import {
             }
             Ok(false) => None,
             Ok(true) if self.io.in_flight() > 0 => None,
-            // it is never written to, so nothing has to be whole on every copy
+            // a read-only pool is never written to, so the log need not be on every copy
             Ok(true) if self.tuning.read_only => self.take_pool(),
             Ok(true) => self.claim_before_writing(),
         }
     }
 
-    /// Makes the end of the log whole; then the newest root is.
+    /// Writes the end of the log to all copies; then repairs the newest root.
     fn level_on(&mut self) -> Option<Pool> {
         let rows = &self.core.as_ref()?.space.rows;
         if self.leveling.step(&mut self.io, rows, &mut self.bufs) { self.mend() } else { None }

@@ -1,9 +1,11 @@
-//! The end of the log on every copy.
+//! Log replication at an import: brings the end of the log to every copy.
 //!
-//! A crash may leave batches that were not durable yet on some copies alone. An import that goes on from them makes them whole first: else
-//! what was read after it, and even the log that its root says is there, would go with the one device that has them.
+//! A crash may leave batches that were not durable yet on some copies only. An import that
+//! continues from them first writes them to all copies: otherwise the loss of the one device that
+//! has them would take data that was read since, and even the log that the import's root refers to.
 //!
-//! INV-LEVEL-1: before an import's root is published, every batch that it replays and that was not durable is on all copies that count.
+//! INV-LEVEL-1: before an import's root is published, every batch that it replays and that was not
+//! durable is on all copies that count.
 
 use std::rc::Rc;
 
@@ -16,9 +18,9 @@ use super::scan::{Found, payload_sound};
 use crate::io::IoTable;
 use crate::space::{PAGE, Rows};
 
-/// Batches under way at a time.
+/// Batches in flight at a time.
 const AT_A_TIME: usize = 16;
-/// Times that all ways to read a batch are tried: the only one that is left may fail in passing.
+/// Times that all copies of a batch are tried: the only one left may fail temporarily.
 const ROUNDS: u8 = 4;
 
 /// A batch that may not be on all copies.
@@ -32,14 +34,14 @@ pub(crate) struct Uneven {
     round: u8,
 }
 
-/// The batches to make whole.
+/// The batches to write to all copies.
 #[derive(Debug, Default)]
 pub(crate) struct Leveling {
     left: Vec<Uneven>,
 }
 
 impl Leveling {
-    /// Of what was found the batches after `durable` that have several copies.
+    /// Selects the batches after `durable` that have several copies.
     pub(crate) fn new(found: &[Found], durable: Lsn, rows: &Rows) -> Leveling {
         let uneven = |f: &&Found| f.header.lsn > durable && rows.spare(f.header.segment) > 0;
         let batch = |f: &Found| {
@@ -49,7 +51,7 @@ impl Leveling {
         Leveling { left: found.iter().filter(uneven).map(batch).collect() }
     }
 
-    /// Starts to read some; true when all are read and nothing is under way.
+    /// Starts reading some batches. Returns true when all are read and nothing is in flight.
     pub(crate) fn step(&mut self, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
         while io.in_flight() < AT_A_TIME {
             let Some(batch) = self.left.pop() else { break };
@@ -58,7 +60,7 @@ impl Leveling {
         self.left.is_empty() && io.in_flight() == 0
     }
 
-    /// A copy of a batch was read: a sound one goes to the others, else the next is tried.
+    /// Handles a read of a copy of a batch: writes a sound one to the others, else reads the next.
     #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename them")]
     pub(crate) fn read(
         &mut self,
@@ -71,7 +73,7 @@ impl Leveling {
         bufs: &mut BufPool,
     ) -> Result<(), String> {
         let bytes = batch.pages as usize * PAGE as usize;
-        // a device that was given up meanwhile keeps the buffer
+        // if the device was given up meanwhile, the buffer is lost
         let sound = buf.filter(|buf| result.is_ok() && is_sound(&batch, buf.bytes().get(..bytes).unwrap_or_default()));
         let Some(buf) = sound else {
             if batch.attempt + 1 < io.attempts(rows, batch.segment) {

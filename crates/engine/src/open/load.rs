@@ -1,4 +1,4 @@
-//! From checkpoint objects to the state in memory.
+//! Builds the state in memory from checkpoint objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::space::{Deadlist, Piece, SegmentState};
 type Objects<'a> = &'a dyn Fn(ObjectRef) -> Result<Vec<u8>, String>;
 type Named<'a> = &'a dyn Fn(ObjectRef) -> Result<Rc<Piece>, String>;
 
-/// Fills `core` from a checkpoint, with what was read of objects and pieces of deadlists.
+/// Fills `core` from a checkpoint; `object` and `named` return objects and pieces that were read.
 pub(crate) fn load(
     core: &mut Core,
     checkpoint: &Checkpoint,
@@ -61,7 +61,7 @@ pub(crate) fn load(
     Ok(())
 }
 
-/// Places outside the pool would make reads go astray.
+/// Checks that chunks are inside the pool.
 fn check_places(core: &Core, records: &[ChunkRecord<'_>]) -> Result<(), String> {
     let outside = records.iter().find(|r| {
         let pages = u64::from(core.space.rows.pages(r.segment));
@@ -190,7 +190,7 @@ fn load_catalog(
     Ok(())
 }
 
-/// The snapshots of a page.
+/// Decodes a page of snapshots.
 pub(crate) fn snapshot_page(bytes: &[u8]) -> Result<Vec<SnapshotRecord>, String> {
     SnapshotRecord::decode_page(bytes).map_err(|error| format!("a page of snapshots is damaged ({error})"))
 }

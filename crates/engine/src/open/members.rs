@@ -1,4 +1,5 @@
-//! Which device is which member of the pool, by their labels, and whether the pool can do without those that are missing.
+//! Assigns devices to members by their labels, and decides whether the pool can do without missing
+//! ones.
 
 use std::collections::BTreeSet;
 
@@ -7,48 +8,49 @@ use millpond_format::{Class, Label, MemberState, Shape};
 use crate::io::Health;
 use crate::{NewestLabel, Planted};
 
-/// "No device" in a table of positions.
+/// Position of a missing device.
 pub(crate) const NOWHERE: u16 = u16::MAX;
 
 /// The members of a pool that were found.
 #[derive(Debug)]
 pub(crate) struct Members {
-    /// The label that holds.
+    /// The valid label.
     pub(crate) newest: Label,
-    /// Position of each member in the caller's vector; [`NOWHERE`] when it is missing.
+    /// Position of each member's device in the caller's vector; [`NOWHERE`] when it is missing.
     pub(crate) positions: Vec<u16>,
-    /// Members and the positions of devices that are taking their places.
+    /// Members with a replacement, and the positions of the replacement devices.
     pub(crate) twins: Vec<(u16, u16)>,
-    /// Members that are there again after the pool did without them.
+    /// Members that are present again after the pool did without them.
     pub(crate) stale: Vec<u16>,
-    /// Special ones that are given up for good, and with them what was there alone.
+    /// Special members that are given up for good, together with data that is only there.
     pub(crate) lost: BTreeSet<u16>,
-    /// Devices that were written to apart from the others are taken, too: a bug that tests plant.
+    /// Planted bug: devices that were written to separately are joined.
     joins: bool,
 }
 
-/// Why a device has no label that can be used.
+/// The reason why a device has no usable label.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NoLabel {
-    /// In words, after the name of the device.
+    /// Text for messages, after the name of the device.
     pub(crate) why: String,
     /// It could not be read.
     pub(crate) dead: bool,
-    /// It did not answer, and is as good as not there.
+    /// It did not answer, and is treated as missing.
     pub(crate) silent: bool,
 }
 
-/// Is a label that of a device of the cache?
+/// Returns whether a label is that of a cache device.
 fn is_cache(label: &Label) -> bool {
     label.shape.is_cache(label.member)
 }
 
 impl Members {
-    /// Puts devices in their places. `unlabelled`: why a device has no label, by position.
+    /// Assigns devices to members. `unlabelled`: why a device has no label, by position.
     ///
     /// # Errors
-    /// One line: a device without a label or of another pool, given twice, or removed; a member that is missing and needed, or that
-    /// is missing and was not before, unless `degraded`. With `rebuild`, special devices are needed no more; those of the cache and spares never are.
+    /// One line: a device has no label, belongs to another pool, is given twice, or was removed; a
+    /// member is missing and needed, or is missing for the first time, unless `degraded`. With
+    /// `rebuild`, special devices are not needed; cache devices and spares never are.
     pub(crate) fn choose(
         labels: &[Option<Label>],
         unlabelled: &[NoLabel],
@@ -66,7 +68,8 @@ impl Members {
                     label.name, label.pool, reference.name, reference.pool
                 ));
             }
-            // what a cache says of the pool never counts: it may have been away, and nobody missed it; of a spare, when others say something else
+            // the label of a cache device never decides: it may have been missing unnoticed; that
+            // of a spare only if no other one has the generation
             let order = |label: &Label| (label.shape.generation, !label.shape.is_aside(label.member));
             if !is_cache(label) && newest.is_none_or(|newest| order(newest) < order(label)) {
                 newest = Some(label);
@@ -78,7 +81,7 @@ impl Members {
             format!("device {position} {why}")
         };
         let mut bare: Vec<usize> = labels.iter().enumerate().filter(|(_, label)| label.is_none()).map(|(position, _)| position).collect();
-        // one that can be read and has none is rather not of the pool than one that is dead
+        // a readable device without a label is less likely to be a member than a dead one
         bare.sort_by_key(|position| unlabelled.get(*position).is_some_and(|no_label| no_label.dead));
         let Some(newest) = newest.cloned() else {
             let why = "only devices of the pool's cache were given; name the others too".to_owned();
@@ -91,7 +94,7 @@ impl Members {
         for (position, label) in (0u16..).zip(labels) {
             label.iter().try_for_each(|label| found.place(position, label))?;
         }
-        // as many as devices are missing that nobody needs may be those
+        // devices without a label may be missing cache devices or spares, up to their number
         if let Some(position) = bare.first().filter(|_| bare.len() > found.missing_asides()) {
             return Err(told(*position));
         }
@@ -99,10 +102,11 @@ impl Members {
         Ok(found)
     }
 
-    /// Is the newest label as new as the caller knows that there is one, and on a device that the caller trusts?
+    /// Checks that the newest label is as new as the caller expects, and on a device that the
+    /// caller trusts.
     ///
     /// # Errors
-    /// One line, when it is not: a device that has it could not be read.
+    /// One line, when it is not: a device with the expected label could not be read.
     pub(crate) fn check_newest(&self, labels: &[Option<Label>], expected: &NewestLabel) -> Result<(), String> {
         let generation = self.newest.shape.generation;
         let mut newest = labels.iter().flatten().filter(|label| !is_cache(label) && label.shape.generation == generation);
@@ -124,7 +128,7 @@ impl Members {
         let (shape, at) = (&self.newest.shape, label.member_in(&self.newest.shape));
         let member = usize::from(at);
         if is_cache(label) {
-            // one that is not in use any more is left alone
+            // a cache device that is no longer in use is ignored
             let known = shape.members.get(member).filter(|m| m.device == label.device && shape.is_cache(at));
             if let (Some(_), Some(place @ &mut NOWHERE)) = (known, self.positions.get_mut(member)) {
                 *place = position;
@@ -134,7 +138,7 @@ impl Members {
         let parted = shape.parted_from(&label.shape, member) && !self.joins;
         let contradicts = label.shape.generation == shape.generation && label.shape != *shape && !self.joins;
         if (parted || contradicts) && shape.is_aside(at) && shape.members.get(member).is_some_and(|m| m.device == label.device) {
-            // a spare has nothing that anybody needs: it is missing
+            // a spare has no data that is needed: it counts as missing
             return Ok(());
         }
         if contradicts {
@@ -167,7 +171,7 @@ impl Members {
         Ok(())
     }
 
-    /// True when no device is this member.
+    /// Returns whether no device is this member.
     pub(crate) fn is_missing(&self, member: usize) -> bool {
         self.positions.get(member).is_none_or(|position| *position == NOWHERE)
     }
@@ -209,7 +213,7 @@ impl Members {
     }
 }
 
-/// Is a device in groups of special ones alone?
+/// Returns whether a member is only in special groups.
 fn is_special(shape: &Shape, member: u16) -> bool {
     let mut groups = shape.groups.iter().filter(|group| group.columns.iter().any(|column| column.member == member)).peekable();
     groups.peek().is_some() && groups.all(|group| group.class == Class::Special)

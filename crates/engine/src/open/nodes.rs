@@ -1,8 +1,10 @@
-//! Where map nodes and objects of checkpoints go when there are special devices: rows of their own that have a copy on a device for data, so that
-//! a pool comes up without the special ones (`docs/decisions/0013-lost-special.md`).
+//! Segments for map nodes and checkpoint objects on special devices: each has a replica on a data
+//! device, so that a pool can be imported without the special devices
+//! (`docs/decisions/0013-lost-special.md`).
 //!
-//! Half of what special devices hold is for that; of each device for data an eighth at most. Every group has one of them, so that what
-//! is left of it without special devices is a plain run of extents.
+//! They take half of the special devices, and at most an eighth of each data device. Every group
+//! has only one data device, so that the rest of it without special devices is a plain run of
+//! extents.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,12 +13,12 @@ use millpond_format::{Class, Column, Layout, MAX_COPIES, Shape};
 
 use crate::GroupSpec;
 
-/// Devices for data that hold copies at most: each takes a group of the label.
+/// Most data devices that hold replicas: each takes a group of the label.
 const MOST_DEVICES: usize = 8;
-/// Of a device for data such a part holds copies at most.
+/// Most of a data device that holds replicas, as 1/N.
 const SHARE: u32 = 8;
 
-/// Groups of rows for nodes, and how many extents at the ends of members they take.
+/// Groups of segments for nodes, and the number of extents that they take at the ends of members.
 #[derive(Debug, Default)]
 pub(super) struct NodeRows {
     groups: Vec<(Layout, Vec<Column>)>,
@@ -24,7 +26,7 @@ pub(super) struct NodeRows {
 }
 
 impl NodeRows {
-    /// Rows over the devices of groups that come together.
+    /// Plans segments over the devices of groups that are added together.
     pub(super) fn plan(shape: &Shape, groups: &[(GroupSpec, Range<usize>)]) -> NodeRows {
         let extents = |at: usize| shape.members.get(at).map_or(0, |m| m.extents);
         let of = |class: Class| groups.iter().filter(move |(spec, _)| spec.class == class);
@@ -64,12 +66,12 @@ impl NodeRows {
         rows
     }
 
-    /// Extents at the end of a member that are not to be had by others.
+    /// Returns the number of extents at the end of a member that other groups cannot use.
     pub(super) fn taken(&self, member: usize) -> u32 {
         self.taken.get(&member).copied().unwrap_or(0)
     }
 
-    /// Puts the groups into the shape.
+    /// Adds the groups to the shape.
     pub(super) fn add_to(self, shape: &mut Shape) {
         self.groups.into_iter().for_each(|(layout, columns)| shape.add(Class::Special, layout, columns));
     }

@@ -1,4 +1,4 @@
-//! Replay: the batches after a checkpoint, applied in order by the code that applied them first.
+//! Replay: applies the batches after a checkpoint, in order, with the code that applied them first.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +15,12 @@ use crate::space::{Chunk, NODE_GRAIN, Place, SegmentState, Shelf};
 use crate::task::CHUNKS_PER_CHECKPOINT;
 use crate::tree::Miss;
 
-/// Batches applied before other work gets its turn.
+/// Batches applied per turn.
 const BATCHES_PER_TURN: usize = 4096;
-/// Items looked ahead for nodes to read when one is missing.
+/// Items examined ahead for nodes to read when one is missing.
 const LOOK_AHEAD: usize = 1024;
 
-/// A replay on its way.
+/// A running replay.
 pub(crate) struct Replay {
     found: Vec<Found>,
     batch: usize,
@@ -29,10 +29,10 @@ pub(crate) struct Replay {
     /// Unit of the next block of the current batch, from the chunk's base.
     unit: u32,
     entered: bool,
-    /// The checkpoint contains everything up to here.
+    /// The checkpoint contains everything up to this batch.
     after: Lsn,
     pub(crate) end: Lsn,
-    /// What the batches of small writes at its end hold.
+    /// Index of the batches of small writes at its end.
     pub(crate) notes: Notes,
     pub(crate) batches: u64,
     pub(crate) bytes: u64,
@@ -42,13 +42,16 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// A replay of `found`, which comes after `after`, up to `end`; `visited`: the segments that the log was read from.
+    /// Creates a replay of `found`, the batches after `after`, up to `end`; `visited`: the segments
+    /// that the log was read from.
     pub(crate) fn new(core: &mut Core, found: Vec<Found>, visited: BTreeSet<SegmentId>, after: Lsn, end: Lsn) -> Replay {
         for segment in &visited {
-            // open until all is replayed: a chunk that dies on the way must not let the segment go that later batches lie in
+            // open until all is replayed: a chunk that dies meanwhile must not free a segment that
+            // holds later batches
             core.space.segments.set_state(*segment, SegmentState::Open);
         }
-        // nodes that replay makes must not take the ids of chunks that the log brings, nor of any that a lost checkpoint knew (I11)
+        // nodes that replay creates must not take ids of chunks in the log, nor of chunks that a
+        // lost checkpoint knew (I11)
         let lost = |item: &Item| if let Item::Small { runs, .. } = item { runs.iter().map(|run| run.chunk.0 + 1).max() } else { None };
         let newest = found.iter().flat_map(|f| f.items.iter().filter_map(lost).chain([f.header.chunk.0 + 1])).max().unwrap_or(0);
         core.next_chunk = core.next_chunk.max(newest) + CHUNKS_PER_CHECKPOINT;
@@ -72,7 +75,7 @@ impl Replay {
         }
     }
 
-    /// Applies what it can; true when everything is applied.
+    /// Applies as many batches as possible. Returns true when all are applied.
     pub(crate) fn run(&mut self, core: &mut Core, io: &mut IoTable<Asked>, bufs: &mut BufPool) -> Result<bool, String> {
         if self.loading > 0 {
             return Ok(false);
@@ -170,7 +173,7 @@ impl Replay {
         Ok(Ok(()))
     }
 
-    /// The chunk that a batch belongs to: made when this is its first batch.
+    /// Begins a batch; creates its chunk if this is the chunk's first batch.
     fn enter(&mut self, core: &mut Core, header: &millpond_format::BatchHeader) -> Result<(), String> {
         if let Some(segment) = core.space.segments.get_mut(header.segment) {
             segment.last = header.lsn;
@@ -197,7 +200,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Reads the missing node, and those that the next items will miss.
+    /// Reads the missing node, and the nodes that the next items need.
     fn load(&mut self, core: &mut Core, first: Miss, io: &mut IoTable<Asked>, bufs: &mut BufPool) -> Result<(), String> {
         let mut misses = vec![first];
         let mut seen: BTreeSet<u64> = BTreeSet::from([first.addr.identity()]);
@@ -224,7 +227,7 @@ impl Replay {
         misses.into_iter().try_for_each(|miss| read_node(core, miss, 0, io, bufs))
     }
 
-    /// A node came in. When it is not the one, the next copy is tried.
+    /// Handles a read of a node. When the content is wrong, reads the next copy.
     #[expect(clippy::too_many_arguments, reason = "a completion, and what it needs to go on")]
     pub(crate) fn node_read(
         &mut self,
@@ -257,7 +260,8 @@ impl Replay {
 
     fn finish(&mut self, core: &mut Core) {
         self.opened.clear();
-        // chunks that were open when the checkpoint or the daemon ended: those that nothing lives in go
+        // of chunks that were open when the checkpoint or the daemon ended, those without live
+        // blocks are freed
         for chunk in core.space.chunks.ids() {
             if core.space.chunks.get(chunk).is_some_and(|c| c.open || c.live_count == 0)
                 && core.space.chunks.get(chunk).is_some_and(|c| c.place.is_some())
@@ -273,7 +277,7 @@ impl Replay {
     }
 }
 
-/// Starts to read a node.
+/// Starts reading a node.
 fn read_node(core: &Core, miss: Miss, attempt: u8, io: &mut IoTable<Asked>, bufs: &mut BufPool) -> Result<(), String> {
     let (segment, unit) = core.space.locate(miss.addr).ok_or("a map node is nowhere: the chunk table is damaged")?;
     let pages = (unit + miss.addr.units()).div_ceil(8) - unit / 8;
@@ -284,8 +288,9 @@ fn read_node(core: &Core, miss: Miss, attempt: u8, io: &mut IoTable<Asked>, bufs
     Ok(())
 }
 
-/// Maps blocks to where they are on special devices, or were: of batches that were read this was done before, and of those that are gone
-/// the blocks must not read as what they were before. `done`: how many blocks of all runs are behind.
+/// Maps blocks that were only on special devices to their places there. Batches that were read have
+/// done so already; blocks of batches that are gone must not read as their older versions. `done`:
+/// the number of blocks of all runs that are finished.
 fn lose(core: &mut Core, runs: &[SmallRun], after: Lsn, done: &mut usize) -> Result<(), Miss> {
     let mut first = 0;
     for run in runs {
@@ -294,7 +299,7 @@ fn lose(core: &mut Core, runs: &[SmallRun], after: Lsn, done: &mut usize) -> Res
         let handed_out = core.space.chunks.get(run.chunk).map_or(0, |chunk| chunk.slots);
         let behind = run.lsn <= after || u32::from(run.slot) + (from as u32) < handed_out || !core.space.rows.is_gap(run.segment);
         let Some(lineage) = core.lineage_of(run.volume).filter(|_| !behind) else {
-            // what is behind of runs after this one stays behind
+            // the blocks of skipped runs count as finished
             *done = first.max(*done);
             continue;
         };

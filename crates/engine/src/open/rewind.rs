@@ -1,22 +1,22 @@
-//! Rewinding: an import that goes back to an older state, by the user's word alone.
+//! Rewinding: an import that goes back to an older state, only at the user's request.
 //!
-//! The import publishes a root that is newer than all there are and names the older checkpoint. What it gives up must never come back,
-//! nor pass
-//! for what is written from now on:
+//! The import publishes a root that is newer than all others and names the older checkpoint. State
+//! that it gives up must never come back, nor be mistaken for data that is written from now on:
 //!
-//! INV-RING-3: a root that rewinds has a generation above every root on the devices, an incarnation that no batch in the log has, and
-//! chunk ids
-//! (I11) that the state it gives up cannot have used. Without the log after the checkpoint it has no leg but its own, and its log goes on
-//! with numbers above all that were ever given, so that the first page of a segment tells when it was taken (INV-REST-1).
-//! With the log, numbers go on from its sound end: the newer roots that are given up then were not whole, and will not be.
+//! INV-RING-3: a root that rewinds has a generation above every root on the devices, an incarnation
+//! that no batch in the log has, and chunk ids (I11) that the state it gives up cannot have used.
+//! Without the log after the checkpoint it has no leg but its own, and its log continues with
+//! numbers above all that were ever given, so that the first page of a segment shows when it was
+//! taken (INV-REST-1). With the log, numbers continue from its sound end: the newer roots that are
+//! given up then were not whole, and never will be.
 //!
-//! Without a checkpoint by name the newest that is whole is taken, with the log after it. Map nodes are not read before the log is
-//! replayed, so one that is damaged may
-//! show only then: an older checkpoint is taken in its place, as if it had been named, without the log. For the one that was refused is a
-//! root whose objects are whole,
-//! and stays so: numbers have to go on above it.
+//! If no checkpoint is named the newest whole one is taken, with the log after it. Map nodes are
+//! not read before the log is replayed, so a damaged one may be found only then: an older
+//! checkpoint is taken instead, as if it had been named, without the log. The root of the refused
+//! checkpoint has whole objects, and keeps them, so numbers must continue above it.
 //!
-//! Nothing is overwritten before that root is durable: a crash until then leaves the newest state as it was.
+//! Nothing is overwritten before the new root is durable: a crash until then leaves the newest
+//! state as it was.
 
 use std::rc::Rc;
 
@@ -30,25 +30,26 @@ use super::survey::Survey;
 use crate::task::{CHUNKS_PER_CHECKPOINT, second_area};
 use crate::{Aim, RestorePoint, Whole};
 
-/// Incarnations left out: more than roots that may have been lost.
+/// Incarnations that are skipped: more than roots that may have been lost.
 const INCARNATIONS: u32 = 256;
-/// Batches of the log after the newest checkpoint at most.
+/// Bound of the number of batches in the log after the newest checkpoint.
 const BATCHES: u64 = 1 << 32;
 
-/// What an import that goes back has to stay clear of.
+/// Limits for an import that goes back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rewound {
-    /// Chunk ids to leave out.
+    /// Chunk ids to skip.
     pub(crate) chunks: u64,
-    /// The log has to be sound up to here.
+    /// The log must be sound up to here.
     pub(crate) needs: Lsn,
-    /// The rings tell nothing and are made anew.
+    /// The rings are of no use and are rewritten.
     pub(crate) renew: bool,
 }
 
-/// A ring in place of one that tells nothing, for a root that is published next: in every slot but that one's the root before it, by other
-/// numbers and without a log, so that slots are as they have to be before a root is written (INV-RING-2). The slot itself is damaged on
-/// purpose: a crash now must not pass for a pool whose log ends here.
+/// Returns a ring that replaces a useless one, for a root that is published next. All other slots
+/// have the previous root, with other generations and without a log, so that they are as required
+/// before a root is written (INV-RING-2). The slot of the next root is damaged on purpose: after a
+/// crash now, the pool must not look as if its log ended here.
 fn renewed_ring(root: &Root, bufs: &mut BufPool) -> Piece {
     let bytes = RING_SLOTS as usize * SECTOR_BYTES;
     let mut buf = bufs.take(bytes);
@@ -61,7 +62,7 @@ fn renewed_ring(root: &Root, bufs: &mut BufPool) -> Piece {
                 slot.copy_from_slice(&Root { generation, legs: Vec::new(), ..root.clone() }.encode());
             }
         }
-        // before the first lap is over, what follows was never written
+        // in the first round of the ring, the slots that follow were never written
         for generation in root.generation + 2..=RING_SLOTS {
             let at = (generation % RING_SLOTS) as usize * SECTOR_BYTES;
             ring.iter_mut().skip(at).take(SECTOR_BYTES).for_each(|byte| *byte = 0);
@@ -71,7 +72,7 @@ fn renewed_ring(root: &Root, bufs: &mut BufPool) -> Piece {
 }
 
 impl Import {
-    /// Instead of the newest root: looks for restore points and which are whole.
+    /// Looks for restore points, and which of them are whole, instead of taking the newest root.
     pub(super) fn look_back(&mut self) -> Result<(), String> {
         let pool = self.config.as_ref().ok_or("no label")?.id;
         if self.tuning.aim == Aim::Rebuild {
@@ -93,7 +94,7 @@ impl Import {
         Ok(())
     }
 
-    /// Goes on with looking for checkpoints; at the end, finds out which are whole.
+    /// Continues the scan for checkpoints; at its end, starts to survey them.
     pub(super) fn hunt_on(&mut self) -> Result<(), String> {
         let (Some(hunt), Some(rows), Some(rings)) = (&mut self.hunt, &self.rows, &mut self.rings) else { return Err("no hunt".into()) };
         if !hunt.step(&mut self.io, rows, &mut self.bufs) {
@@ -111,7 +112,8 @@ impl Import {
         Ok(())
     }
 
-    /// Goes on with looking at restore points; at the end, one is chosen or what comes after them is read.
+    /// Continues the survey; at its end, chooses a restore point, or reads the log after the
+    /// newest.
     pub(super) fn survey_on(&mut self) -> Result<(), String> {
         let (Some(survey), Some(rows)) = (&mut self.survey, &self.rows) else { return Err("no survey".into()) };
         if !survey.step(&mut self.io, rows, &mut self.bufs) || self.io.in_flight() > 0 {
@@ -134,10 +136,10 @@ impl Import {
         Ok(())
     }
 
-    /// The roots that there are, the newest last.
+    /// Returns the known roots, the newest last.
     fn known_roots(&self) -> Result<Vec<(Root, u32)>, String> {
         let rings = self.rings.as_ref().ok_or("no rings")?;
-        // those that a hunt found have no devices
+        // roots that a scan found are not of a certain device
         let position = |member: usize| match self.tuning.aim {
             Aim::Rebuild => member as u16,
             _ => self.positions.get(member).copied().unwrap_or(u16::MAX),
@@ -145,10 +147,12 @@ impl Import {
         rings.roots(position)
     }
 
-    /// True when what was chosen is given up for an older checkpoint, because of `why`.
+    /// Gives the chosen checkpoint up for an older one, because of `why`. Returns false if that is
+    /// not possible.
     pub(super) fn falls_back(&mut self, why: &str) -> bool {
         let reads = matches!(self.stage, Stage::Root | Stage::Objects | Stage::Lists | Stage::Pieces | Stage::Scan | Stage::Replay);
-        // what a silent device has, or one that fails just now, is not damaged: '--to' names an older checkpoint in spite of it
+        // data on a device that is silent or fails just now may not be damaged: the user can still
+        // choose an older checkpoint with '--to'
         let damaged = !self.unreadable && self.silent.is_empty();
         let falls = reads && damaged && self.rewound.is_some() && !matches!(self.tuning.aim, Aim::To(_));
         if falls {
@@ -158,7 +162,7 @@ impl Import {
         falls
     }
 
-    /// Looks at the checkpoints before the one that was chosen.
+    /// Surveys the checkpoints before the one that was chosen.
     pub(super) fn look_further_back(&mut self) -> Result<(), String> {
         let pool = self.config.as_ref().ok_or("no label")?.id;
         let mut roots = self.known_roots()?;
@@ -170,12 +174,12 @@ impl Import {
         Ok(())
     }
 
-    /// The root to go back to: of the newest restore point that is whole, or of the one asked for. After one that was refused: of an
-    /// older one.
+    /// Returns the root to go back to: of the newest whole restore point, or of the requested one;
+    /// after a refusal, of an older one.
     pub(super) fn choose_point(&mut self) -> Result<Root, String> {
         let alone = self.chosen.is_some() || matches!(self.tuning.aim, Aim::To(_));
         let usable = self.surveyed.points.iter().find(|point| match (&self.refused, alone) {
-            // nobody asked for this one: all of it has to be there
+            // this one was not requested: all of it must be readable
             (Some(_), _) => point.whole == Whole::Yes,
             (None, true) => point.is_usable(),
             (None, false) => point.is_start(),
@@ -184,7 +188,7 @@ impl Import {
         let rings = self.rings.as_ref().ok_or("no rings")?;
         let (root, last) = (rings.root(point.id).ok_or("no root")?, rings.last().ok_or("no root")?);
         let superseding = rings.superseding();
-        // more than were handed out between any two checkpoints, and left out by imports
+        // more ids than are assigned between any two checkpoints, and skipped by imports
         let chunks = 2 * CHUNKS_PER_CHECKPOINT * (superseding - root.generation + 1);
         let mut root = Root { generation: superseding - 1, incarnation: rings.incarnation().saturating_add(INCARNATIONS), ..root.clone() };
         if alone {
@@ -196,7 +200,7 @@ impl Import {
         Ok(root)
     }
 
-    /// Makes the rings in one area of each device anew.
+    /// Rewrites the rings in one area of each device.
     pub(super) fn renew_rings(&mut self, second: bool) {
         let (Some(rings), Some(root), Some(config)) = (&self.rings, &self.root, &self.config) else { return };
         let ring = renewed_ring(root, &mut self.bufs);

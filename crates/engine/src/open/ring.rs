@@ -1,25 +1,28 @@
-//! The rings of roots: which root holds, and whether falling back to it is legal.
+//! The rings of roots: which root is valid, and whether falling back to it is legal.
 //!
-//! A root is written to the first area of every device, flushed, written to the second areas, flushed; only then does the next one begin
-//! (INV-RING-1: when the first write of root g starts, every copy of g - 1 is durable; an import mends what a crash left of the newest).
-//! A ring begins as zeroes. So of a root g under way a power cut leaves in slot g mod 128: the first copies as before, torn or new, and
-//! every second copy as before; or every first copy new, and the second ones as before, torn or new.
+//! A root is written to the first area of every device, flushed, written to the second areas,
+//! flushed; only then the next one begins (INV-RING-1: when the first write of root g starts, every
+//! copy of g - 1 is durable; an import repairs copies of the newest that a crash damaged). A ring
+//! begins as zeroes. So if power fails while root g is written, slot g mod 128 is in one of two
+//! states: the first copies are old, torn or new, and every second copy is old; or every first copy
+//! is new, and the second ones are old, torn or new.
 //!
-//! INV-RING-2: with n the newest readable root, root n + 1 is provably not committed when a first copy of its slot is as before
-//! (some device never got it) or every second copy is (the second writes never began). Otherwise it was committed and is damaged.
+//! INV-RING-2: with n the newest readable root, root n + 1 is provably not committed when a first
+//! copy of its slot is old (some device never got it) or every second copy is (the second writes
+//! never began). Otherwise it was committed and is damaged.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use millpond_format::{FormatError, PoolId, RING_SLOTS, Root, SECTOR_BYTES};
 
-/// What a slot of a ring holds.
+/// The content of a slot of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
     /// Zeroes: never written since the pool was made.
     Blank,
-    /// The root of this generation, where it belongs.
+    /// The root of this generation, in its proper slot.
     Root(u64),
-    /// Anything else, or nothing that can be read.
+    /// Anything else, or unreadable.
     Damaged,
 }
 
@@ -29,36 +32,36 @@ pub(crate) struct Rings {
     /// By member: the slots of the first and of the second area.
     slots: Vec<[Vec<Slot>; 2]>,
     roots: BTreeMap<u64, Root>,
-    /// Members whose rings say nothing: missing ones, and those that are out of date.
+    /// Members whose rings do not count: missing and out-of-date ones.
     left_out: Vec<bool>,
-    /// Generation and incarnation of the newest root that does not count.
+    /// Newest generation and incarnation of roots that were replaced by [`Self::replace`].
     above: u64,
     incarnations: u32,
-    /// A slot that a newer program wrote: member, slot, why it cannot be used.
+    /// A slot that a newer program wrote: member, slot, and why it cannot be used.
     newer: Option<(usize, usize, FormatError)>,
 }
 
 impl Rings {
-    /// Rings of which nothing was read yet.
+    /// Creates rings that have not been read.
     pub(crate) fn new(pool: PoolId, members: usize) -> Rings {
         let unread = || vec![Slot::Damaged; RING_SLOTS as usize];
         let slots = (0..members).map(|_| [unread(), unread()]).collect();
         Rings { pool, slots, roots: BTreeMap::new(), left_out: vec![false; members], above: 0, incarnations: 0, newer: None }
     }
 
-    /// This member's ring says nothing.
+    /// Excludes a member's ring.
     pub(crate) fn leave_out(&mut self, member: usize) {
         if let Some(place) = self.left_out.get_mut(member) {
             *place = true;
         }
     }
 
-    /// The rings that count, by member.
+    /// Returns the rings that count, by member.
     fn counting(&self) -> impl Iterator<Item = (u16, &[Vec<Slot>; 2])> + Clone {
         (0u16..).zip(&self.slots).zip(&self.left_out).filter(|(_, out)| !**out).map(|(ring, _)| ring)
     }
 
-    /// Takes a ring in that was read from an area of a member.
+    /// Takes in a ring that was read from an area of a member.
     pub(crate) fn take(&mut self, member: usize, second: bool, ring: &[u8]) {
         let Some(slots) = self.slots.get_mut(member).and_then(|areas| areas.get_mut(usize::from(second))) else { return };
         for ((at, slot), sector) in slots.iter_mut().enumerate().zip(ring.chunks_exact(SECTOR_BYTES)) {
@@ -78,7 +81,8 @@ impl Rings {
         }
     }
 
-    /// The newest root, when nothing newer was committed. `position`: how the user knows a member.
+    /// Returns the newest root, if nothing newer was committed. `position` returns the caller's
+    /// position of a member, for messages.
     pub(crate) fn newest(&self, position: impl Fn(usize) -> u16) -> Result<&Root, String> {
         if let Some((member, at, why)) = self.newer {
             return Err(format!("device {}, slot {at} of its roots: {why}", position(member)));
@@ -101,10 +105,11 @@ impl Rings {
         Ok(root)
     }
 
-    /// All roots that can be read, the oldest first, and how many copies of each. `position`: how the user knows a member.
+    /// Returns all readable roots, the oldest first, with the number of copies of each. `position`
+    /// returns the caller's position of a member, for messages.
     ///
     /// # Errors
-    /// A root of a newer program, or none at all.
+    /// A root of a newer program, or no root at all.
     pub(crate) fn roots(&self, position: impl Fn(usize) -> u16) -> Result<Vec<(Root, u32)>, String> {
         if let Some((member, at, why)) = self.newer {
             return Err(format!("device {}, slot {at} of its roots: {why}", position(member)));
@@ -119,38 +124,38 @@ impl Rings {
         Ok(self.roots.values().map(|root| (root.clone(), count(root.generation))).collect())
     }
 
-    /// The root of a generation.
+    /// Returns the root of a generation.
     pub(crate) fn root(&self, generation: u64) -> Option<&Root> {
         self.roots.get(&generation)
     }
 
-    /// The newest one that can be read, whether it counts or not.
+    /// Returns the newest readable root, whether it is valid or not.
     pub(crate) fn last(&self) -> Option<&Root> {
         self.roots.last_key_value().map(|(_, root)| root)
     }
 
-    /// Generations and times of all that can be read, the oldest first.
+    /// Returns generations and times of all readable roots, the oldest first.
     pub(crate) fn times(&self) -> VecDeque<(u64, u64)> {
         self.roots.values().map(|root| (root.generation, root.time)).collect()
     }
 
-    /// The highest incarnation of all roots.
+    /// Returns the highest incarnation of all roots.
     pub(crate) fn incarnation(&self) -> u32 {
         self.roots.values().map(|root| root.incarnation).max().unwrap_or(0).max(self.incarnations)
     }
 
-    /// The rings tell nothing: these are the roots.
+    /// Replaces the roots by those that a scan found, because the rings are of no use.
     pub(crate) fn replace(&mut self, roots: BTreeMap<u64, Root>) {
         self.newer = None;
-        // what a ring still says may be of a time before; no generation is used twice
+        // a ring may still have later roots than these; no generation is used twice
         let above = self.roots.last_key_value().map_or(0, |(generation, _)| *generation);
         self.above = above.max(self.above);
         self.incarnations = self.incarnation();
         self.roots = roots;
     }
 
-    /// The generation of a root that is newer than all, those that were damaged included, and that counts as soon as it is written: the slot after
-    /// its own is as before.
+    /// Returns a generation for a root that is newer than all others, including damaged ones, and
+    /// is valid as soon as it is written: the slot after its own is old.
     pub(crate) fn superseding(&self) -> u64 {
         let newest = self.roots.last_key_value().map_or(0, |(generation, _)| *generation).max(self.above);
         let counts = |generation: &u64| {
@@ -160,19 +165,19 @@ impl Rings {
         (newest + 1..=newest + RING_SLOTS).find(counts).unwrap_or(newest + 1)
     }
 
-    /// Members whose rings count.
+    /// Returns the members whose rings count.
     pub(crate) fn members(&self) -> Vec<u16> {
         self.counting().map(|(member, _)| member).collect()
     }
 
-    /// Members whose copy of a root in the first or the second areas is not there.
+    /// Returns the members without a copy of a root in the first or the second area.
     pub(crate) fn lacking(&self, generation: u64, second: bool) -> Vec<u16> {
         let areas = self.counting().filter_map(|(member, areas)| Some((member, areas.get(usize::from(second))?)));
         areas.filter(|(_, slots)| copy(slots, generation) != Slot::Root(generation)).map(|(member, _)| member).collect()
     }
 }
 
-/// Does a slot hold what it held before the root of this generation was written there?
+/// Returns whether a slot is as it was before the root of this generation was written to it.
 fn is_as_before(slot: Slot, generation: u64) -> bool {
     match slot {
         Slot::Blank => generation <= RING_SLOTS,

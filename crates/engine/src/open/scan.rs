@@ -1,4 +1,4 @@
-//! Reading the log after a checkpoint: along every stream, batch by batch, as far as they are sound.
+//! Reads the log after a checkpoint: along every stream, batch by batch, while they are sound.
 
 use millpond_format::{BatchHeader, Item, Leg, Lsn, NO_SEGMENT, NODE_UNITS, Node, PoolId, SegmentId, StreamStart, crc32c};
 
@@ -17,19 +17,19 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// How many batches directly before it may be missing with special devices.
+    /// Returns how many batches directly before this one may be missing along with special devices.
     fn small_before(&self) -> u64 {
         self.items.iter().map(|item| if let Item::Small { batches, .. } = item { u64::from(*batches) } else { 0 }).sum()
     }
 
-    /// Bytes that guests wrote with it.
+    /// Returns the bytes of guests' blocks in it.
     pub(crate) fn guest_bytes(&self) -> u64 {
         let blocks = self.items.iter().map(|item| if let Item::Blocks { stored, .. } = item { stored.len() as u64 } else { 0 });
         blocks.sum::<u64>() * 4096
     }
 }
 
-/// One stream of one leg on its way.
+/// A scan of one stream of one leg.
 #[derive(Debug)]
 pub(crate) struct StreamScan {
     pool: PoolId,
@@ -40,21 +40,23 @@ pub(crate) struct StreamScan {
     pub(crate) page: u32,
     next: SegmentId,
     last: Lsn,
-    /// Which copy of the segment is read, and how many said nothing more since the last batch.
+    /// Copy of the segment that is read, and the number of copies that had nothing more since the
+    /// last batch.
     pub(crate) copy: u8,
     tried: u8,
-    /// One of them was read since, and ends here.
+    /// A copy that was read since then ends here.
     ended: bool,
-    /// One of them was read since, and has a batch here with a payload that is not sound.
+    /// A copy that was read since then has a batch with an unsound payload here.
     unsound: Option<u8>,
-    /// The page where the segment broke off. What is read since lies behind it: a batch there tells whether what is missing was durable.
+    /// Page where the segment broke off. Reading continues behind it: a batch there shows whether
+    /// the missing one was durable.
     broke: Option<u32>,
     /// Pages to read: more than [`WINDOW`] when a batch is longer.
     pub(crate) want: u32,
     /// Segments that hold batches of this stream.
     pub(crate) visited: Vec<SegmentId>,
     pub(crate) done: bool,
-    /// How many devices had been given up when it was read last.
+    /// Number of devices that had been given up at the last read.
     pub(crate) losses: u32,
 }
 
@@ -87,17 +89,17 @@ impl StreamScan {
         scan
     }
 
-    /// The incarnation whose batches are read.
+    /// Returns the incarnation whose batches are read.
     pub(crate) fn incarnation(&self) -> u32 {
         self.incarnation
     }
 
-    /// Is it the one of small writes?
+    /// Returns whether it is the stream of small writes.
     pub(crate) fn is_small(&self) -> bool {
         usize::from(self.stream) == SMALL
     }
 
-    /// Goes on in the segment that follows.
+    /// Continues in the next segment.
     fn follow(&mut self) {
         self.begin_place();
         self.segment = std::mem::replace(&mut self.next, NO_SEGMENT);
@@ -106,20 +108,22 @@ impl StreamScan {
         self.done = self.segment == NO_SEGMENT;
     }
 
-    /// Nothing was read yet of where the scan is now.
+    /// Starts anew with the copies at the current place.
     pub(crate) fn begin_place(&mut self) {
         (self.copy, self.tried, self.ended, self.unsound) = (0, 0, false, None);
     }
 
-    /// Another of so many copies is to be read at the same place; false when all were. After a crash each may have what others lack.
+    /// Moves on to the next of `copies` copies at the same place; returns false after the last.
+    /// After a crash each copy may have batches that others lack.
     pub(crate) fn next_copy(&mut self, copies: u8) -> bool {
         self.tried += 1;
         self.copy = (self.copy + 1) % copies.max(1);
         self.tried < copies
     }
 
-    /// Takes pages in that were read at the scan's place from one of so many copies. Afterwards the place has moved on, or another copy is to
-    /// be read there, or the scan is done. Batches begin at multiples of `quantum` pages.
+    /// Takes in pages that were read at the scan's place from one of `copies` copies. Afterwards
+    /// the place has moved on, another copy is to be read there, or the scan is done. Batches begin
+    /// at multiples of `quantum` pages.
     pub(crate) fn take(&mut self, bytes: &[u8], segment_pages: u32, quantum: u32, copies: u8, found: &mut Vec<Found>) {
         if self.broke.is_some() {
             return self.seek(bytes, segment_pages, quantum, copies);
@@ -164,7 +168,8 @@ impl StreamScan {
         }
     }
 
-    /// Is it the header of a batch of this stream, at a page of its segment, that the checkpoint does not have?
+    /// Returns whether a header is that of a batch of this stream, at a page of its segment, after
+    /// the checkpoint.
     fn belongs(&self, header: &BatchHeader, page: u32) -> bool {
         header.pool == self.pool
             && header.incarnation == self.incarnation
@@ -175,8 +180,9 @@ impl StreamScan {
             && header.lsn <= self.end
     }
 
-    /// No batch of this stream here. Most often the log ends; but a header that was damaged looks the same, and what was written behind it may
-    /// say that it was durable. So the rest of the segment is read before the scan goes on in the next one.
+    /// Handles a place without a batch of this stream. Usually the log ends there; but a damaged
+    /// header looks the same, and batches behind it may show that it was durable. So the rest of
+    /// the segment is read before the scan continues in the next one.
     fn broken(&mut self, segment: (u32, u32), copies: u8) {
         self.ended = true;
         if !self.next_copy(copies) {
@@ -184,13 +190,13 @@ impl StreamScan {
         }
     }
 
-    /// No copy has more of the segment.
+    /// Marks where the segment breaks off, when no copy has more.
     fn break_off(&mut self, (segment_pages, quantum): (u32, u32)) {
         self.broke = Some(self.page);
         self.seek_from(self.page + quantum, segment_pages);
     }
 
-    /// Goes on to look for a batch at a page behind the place where the segment broke off.
+    /// Looks for a batch from `page` on, behind the place where the segment broke off.
     fn seek_from(&mut self, page: u32, segment_pages: u32) {
         self.begin_place();
         (self.page, self.want) = (page.min(segment_pages), WINDOW);
@@ -199,7 +205,8 @@ impl StreamScan {
         }
     }
 
-    /// Looks for a batch in pages behind the place where the segment broke off. What the segment held before does not belong: the checkpoint has it.
+    /// Looks for a batch in pages behind the place where the segment broke off. Older content of
+    /// the segment does not belong: the checkpoint contains it.
     fn seek(&mut self, bytes: &[u8], segment_pages: u32, quantum: u32, copies: u8) {
         let pages = bytes.len() / 4096;
         for at in (0..pages).step_by(quantum.max(1) as usize) {
@@ -208,7 +215,7 @@ impl StreamScan {
             let cut = at > 0 && rest.len() < header_pages * 4096;
             let page = self.page + at as u32;
             if cut || BatchHeader::decode(rest).is_ok_and(|(header, _)| self.belongs(&header, page)) {
-                // one that is cut is looked at once more, from its first page on
+                // a header that is cut off is read again from its first page on
                 self.broke = self.broke.filter(|_| cut);
                 self.begin_place();
                 (self.page, self.want) = (page, WINDOW);
@@ -220,11 +227,11 @@ impl StreamScan {
         }
     }
 
-    /// A copy cannot be read. False when none can: a batch that was durable is on all of them, so one that can be read is enough to say that
-    /// there is none, or that it is torn.
+    /// Handles an unreadable copy. Returns false when no copy is readable. A durable batch is on
+    /// all copies, so one readable copy is enough to prove that there is none, or that it is torn.
     pub(crate) fn unreadable(&mut self, segment: (u32, u32), copies: u8) -> bool {
         if self.broke.is_some() {
-            // what lies there need not be of the log
+            // unreadable pages here need not be part of the log
             if !self.next_copy(copies) {
                 self.seek_from(self.page + self.want, segment.0);
             }
@@ -244,7 +251,7 @@ impl StreamScan {
         true
     }
 
-    /// The segment has no more: the stream goes on in the next one, or not at all.
+    /// Ends the segment: the stream continues in the next one, or ends.
     pub(crate) fn end(&mut self) {
         let page = self.broke.take().unwrap_or(self.page);
         if page == 0 && !self.visited.contains(&self.segment) {
@@ -260,7 +267,7 @@ impl StreamScan {
         }
     }
 
-    /// A batch goes beyond what was read.
+    /// Handles a batch that extends beyond the pages that were read.
     fn more(&mut self, at: usize, whole: u32, segment: (u32, u32), copies: u8) {
         if self.page + whole > segment.0 {
             return self.broken(segment, copies);
@@ -274,7 +281,7 @@ impl StreamScan {
     }
 }
 
-/// Does the payload match the checksums in the header?
+/// Returns whether the payload matches the checksums in the header.
 pub(crate) fn payload_sound(header: &BatchHeader, items: &[Item], payload: &[u8]) -> bool {
     let mut at = 0usize;
     let sound = |from: usize, bytes: usize, crc: u32| payload.get(from..from + bytes).is_some_and(|stored| crc32c(stored) == crc);
@@ -300,18 +307,19 @@ pub(crate) fn payload_sound(header: &BatchHeader, items: &[Item], payload: &[u8]
     }) && header.payload as usize * 4096 == payload.len()
 }
 
-/// How far the log holds.
+/// The valid part of the log.
 pub(crate) enum Extent {
-    /// Everything up to here counts; what comes after the second may not be durable.
+    /// Everything up to the first batch number counts; batches after the second may not be durable.
     Until(Lsn, Lsn),
-    /// This batch was durable and is gone.
+    /// This batch was durable and is missing.
     Damaged(Lsn),
 }
 
-/// Puts what was found in order and finds the end: the first batch after `after` that is missing or unsound and was not durable yet.
-/// A batch that was durable may have rotten blocks (reads of those will fail), but must not be missing. `lost`: the last incarnation whose small
-/// writes were on special devices that are gone: those may be missing that a later batch tells of (INV-LOG-4), or that are behind all others
-/// that were durable.
+/// Sorts the batches and finds the end of the log: the first batch after `after` that is missing or
+/// unsound and was not durable yet. A durable batch may have rotten blocks (reads of those will
+/// fail), but must not be missing. `lost`: the last incarnation whose small writes were on lost
+/// special devices. Batches of those may be missing if a later batch indexes them (INV-LOG-4), or
+/// if they come after all other durable ones.
 pub(crate) fn extent(found: &mut Vec<Found>, after: Lsn, legs: &[Leg], lost: Option<u32>) -> Extent {
     found.sort_by_key(|f| f.header.lsn);
     found.dedup_by_key(|f| f.header.lsn);
@@ -319,7 +327,7 @@ pub(crate) fn extent(found: &mut Vec<Found>, after: Lsn, legs: &[Leg], lost: Opt
     let mut durable = found.iter().map(|f| f.header.durable).max().unwrap_or(after).max(settled);
     let mut last = after;
     let mut count = 0;
-    // the first batch that each note tells of, and the one that has the note
+    // the first batch that each index covers, and the batch with the index
     let tells = |f: &&Found| lost.is_some_and(|lost| f.header.incarnation <= lost) && f.small_before() > 0;
     let told: Vec<(u64, Lsn)> =
         found.iter().filter(tells).map(|f| (f.header.lsn.0.saturating_sub(f.small_before()), f.header.lsn)).collect();
@@ -327,7 +335,8 @@ pub(crate) fn extent(found: &mut Vec<Found>, after: Lsn, legs: &[Leg], lost: Opt
         let next = Lsn(last.0 + 1);
         let known = || told.get(told.partition_point(|(_, by)| *by < f.header.lsn)).is_some_and(|(first, _)| *first <= next.0);
         if f.header.lsn < next || (f.header.lsn > next && !known()) {
-            // small writes that were durable, and the batch that told of them was not: it came before this one, which tells of none before it
+            // durable small writes without a durable index: the batch with their index came before
+            // this one, whose own index does not cover them
             let told_by = f.header.lsn.0.saturating_sub(f.small_before() + 1);
             if told_by > durable.0 && lost.is_some_and(|lost| f.header.incarnation <= lost) {
                 durable = durable.min(last);
@@ -335,7 +344,7 @@ pub(crate) fn extent(found: &mut Vec<Found>, after: Lsn, legs: &[Leg], lost: Opt
             break;
         }
         if !f.sound && f.header.lsn > durable {
-            // what it tells of came directly before it, and was durable where nothing is any more
+            // the batches that it indexes came directly before it, so nothing after them is durable
             if f.header.lsn > next {
                 durable = durable.min(last);
             }

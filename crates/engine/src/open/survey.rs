@@ -1,11 +1,14 @@
-//! Survey: which restore points of a pool are whole.
+//! Survey: finds out which restore points of a pool are whole.
 //!
-//! A restore point is a root with its checkpoint. It is whole when every object of the checkpoint is there (checksums say so), and no segment
-//! that the checkpoint refers to was used for something else since. Who uses a segment again begins with its first page:
+//! A restore point is a root with its checkpoint. It is whole when every object of the checkpoint
+//! is readable (by checksum), and no segment that the checkpoint refers to was reused since. Reuse
+//! of a segment begins with its first page:
 //!
-//! INV-REST-1: the first page of a segment says when it was taken: a batch of the log by its number, a segment of nodes or objects by the
-//! generation of the checkpoint that took it. Both only grow, over rewinds too. So a segment holds what a root knew of it exactly when its
-//! first page is not younger than the root. Blocks are not read: rot in them is found by who reads them.
+//! INV-REST-1: the first page of a segment shows when the segment was taken: a log segment by its
+//! first batch number, a segment of nodes or objects by the generation of the checkpoint that took
+//! it. Both only grow, even over rewinds. So a segment still has the content that a root refers to
+//! exactly when its first page is not younger than the root. Blocks are not read: rot in them is
+//! found when they are read.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -23,10 +26,10 @@ use crate::slab::Slab;
 use crate::space::{PAGE, Rows};
 use crate::{RestorePoint, Time, Whole};
 
-/// Reads under way at a time.
+/// Reads in flight at a time.
 const AT_A_TIME: usize = 64;
 
-/// What an object should be.
+/// The type of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Checkpoint,
@@ -36,10 +39,10 @@ enum Kind {
     Other,
 }
 
-/// What is known of an object.
+/// The verified content of an object.
 #[derive(Debug, Default)]
 struct Facts {
-    /// Why it cannot be used.
+    /// Why it cannot be used, if it cannot.
     bad: Option<&'static str>,
     segments: Vec<SegmentId>,
     refers: Vec<(ObjectRef, Kind)>,
@@ -65,7 +68,7 @@ impl Facts {
                 }
                 Err(_) => Facts::bad("a page of its snapshots makes no sense"),
             },
-            // one of an older version is whole
+            // a list of an older version has no pieces
             Kind::List if !DeadDirectory::is_one(bytes) => Facts::default(),
             Kind::List => match DeadDirectory::decode(bytes) {
                 Ok(list) => Facts { refers: list.pieces.iter().map(|piece| (piece.at, Kind::Other)).collect(), ..Facts::default() },
@@ -85,18 +88,18 @@ impl Facts {
     }
 }
 
-/// When a segment was taken for what it holds.
+/// When a segment was taken for its current content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
     /// By this batch of the log.
     Log(u64),
     /// By the checkpoint of this generation, when the log had come to this batch.
     Checkpoint(u64, u64),
-    /// Its first page does not say.
+    /// Its first page does not show it.
     Untold,
 }
 
-/// An object on its way: whole, or its parts.
+/// An object that is being read, or its parts.
 #[derive(Debug)]
 struct Fetch {
     at: ObjectRef,
@@ -105,7 +108,7 @@ struct Fetch {
     got: BTreeMap<usize, Vec<u8>>,
 }
 
-/// A part of an object that was asked for: of which fetch, which part of it (none: the object, or its index), which try.
+/// A read of an object: its fetch, its part (`None`: the object or its index), and the attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probe {
     fetch: u32,
@@ -114,7 +117,7 @@ pub(crate) struct Probe {
     attempt: u8,
 }
 
-/// A root being looked at.
+/// A root that is being examined.
 #[derive(Debug)]
 struct Looking {
     root: Root,
@@ -130,17 +133,18 @@ fn key(at: ObjectRef) -> Key {
     (at.segment, at.offset, at.length, at.crc)
 }
 
-/// A survey on its way.
+/// A running survey.
 #[derive(Debug)]
 pub(crate) struct Survey {
     pool: PoolId,
-    /// The roots to look at, the newest one last.
+    /// The roots to examine, the newest last.
     left: Vec<(Root, u32)>,
     /// Generation and time of the oldest root that names a checkpoint.
     begun: BTreeMap<Key, (u64, u64)>,
-    /// The newest checkpoint there is. Of one before it nodes may be gone that a replay reads.
+    /// The newest checkpoint. Only for it a replay can make up for reused segments: for earlier
+    /// ones, nodes that a replay reads may be gone.
     newest: Option<Key>,
-    /// One that is whole is enough.
+    /// The survey ends with the first whole one.
     any: bool,
     looking: Option<(Looking, u32)>,
     facts: BTreeMap<Key, Rc<Facts>>,
@@ -150,7 +154,8 @@ pub(crate) struct Survey {
 }
 
 impl Survey {
-    /// A survey of roots and the number of their copies, the newest one last; with `any`, up to the first that is whole.
+    /// Creates a survey of roots, with the number of copies of each, the newest last; with `any`,
+    /// only up to the first that is whole.
     pub(crate) fn new(pool: PoolId, left: Vec<(Root, u32)>, any: bool) -> Survey {
         let newest = left.last().map(|(root, _)| key(root.checkpoint));
         let mut begun = BTreeMap::new();
@@ -171,7 +176,7 @@ impl Survey {
         }
     }
 
-    /// Goes on when what it asked for is there. True at the end.
+    /// Continues. Returns true at the end.
     pub(crate) fn step(&mut self, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
         loop {
             let Some((mut looking, copies)) = self.looking.take() else {
@@ -191,12 +196,12 @@ impl Survey {
         }
     }
 
-    /// What was found, the newest first.
+    /// Returns the restore points, the newest first.
     pub(crate) fn into_points(self) -> Vec<RestorePoint> {
         self.points
     }
 
-    /// Takes in what is known of the objects; asks for the others. True when all are.
+    /// Takes in the known objects, and reads the others. Returns true when all are known.
     fn objects(&mut self, looking: &mut Looking, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
         let mut unknown = VecDeque::new();
         while let Some((at, kind)) = looking.todo.pop_front() {
@@ -218,7 +223,7 @@ impl Survey {
         }
         unknown.append(&mut looking.todo);
         looking.todo = unknown;
-        // what a damaged checkpoint refers to is of no interest
+        // objects that a damaged checkpoint refers to do not matter
         looking.todo.is_empty() || (looking.bad.is_some() && self.fetches.len() == 0)
     }
 
@@ -238,7 +243,7 @@ impl Survey {
         }
     }
 
-    /// A part of an object was read, or cannot be.
+    /// Handles a read of an object or of a part.
     pub(crate) fn probed(
         &mut self,
         probe: Probe,
@@ -284,7 +289,7 @@ impl Survey {
         }
     }
 
-    /// Asks for the first pages of segments that are not known. True when all are.
+    /// Reads the first pages of segments that are not known yet. Returns true when all are known.
     fn first_pages(&mut self, looking: &Looking, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
         if looking.bad.is_some() {
             return io.in_flight() == 0;
@@ -305,7 +310,7 @@ impl Survey {
         all && looking.segments.iter().all(|id| self.taken.contains_key(id))
     }
 
-    /// The first page of a segment was read; the rest of a longer header may be missing.
+    /// Handles a read of the first page of a segment; pages of a longer header may be missing.
     #[expect(clippy::too_many_arguments, reason = "a completion, and what it needs to go on")]
     pub(crate) fn first_page(
         &mut self,
@@ -320,7 +325,7 @@ impl Survey {
         let bytes = buf.filter(|_| result.is_ok()).map(|buf| buf.bytes()).unwrap_or_default();
         let pages = BatchHeader::peek_pages(bytes).unwrap_or(1);
         let most = (rows.pages(segment) as usize).min(MAX_HEADER_PAGES);
-        // a header of several pages is read again whole; a try more says so
+        // a header of several pages is read again in full; a bit of `attempt` marks that
         if pages > 1 && attempt & LONG == 0 {
             return io.read(Asked::FirstPage(segment, attempt | LONG), rows, segment, 0, pages.min(most) as u32, attempt, bufs);
         }
@@ -339,7 +344,8 @@ impl Survey {
 
     fn verdict(&self, looking: &Looking, copies: u32) -> RestorePoint {
         let root = &looking.root;
-        // what the log emptied is used again only when the log is durable that says so: a replay up to there does without
+        // segments that the log emptied are reused only once the log that says so is durable: a
+        // replay up to there does not need them
         let younger = |segment: &SegmentId| match self.taken.get(segment) {
             Some(Taken::Log(lsn)) if *lsn > root.lsn.0 => Some(*lsn),
             Some(Taken::Checkpoint(generation, lsn)) if *generation > root.generation => Some(*lsn),
@@ -368,5 +374,5 @@ impl Survey {
     }
 }
 
-/// Mark in a try of a first page: the whole header was asked for.
+/// Mark in the attempt of a first page: the whole header was read.
 const LONG: u8 = 1 << 7;

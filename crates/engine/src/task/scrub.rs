@@ -1,11 +1,16 @@
-//! Scrub: every copy of everything that lives is read and compared with its checksum; a wrong copy is written again from a good one.
+//! Scrub: reads every copy of all live data and compares it with its checksum; a wrong copy is
+//! rewritten from a good one.
 //!
-//! Blocks are checked by the headers of their batches, which say who they are, nodes by their own address and checksum, checkpoint objects by
-//! the references to them, labels and the newest root by what they should be. What has no good copy is remembered with its place.
-//! Of segments with parity whole rows are read, parity too (`rows`). What is sound is read and found so in strips (`strips`).
+//! Blocks are checked by the headers of their batches, which identify them, nodes by their own
+//! address and checksum, checkpoint objects by the references to them, labels and the newest root
+//! by their expected content. Items without a good copy are recorded with their place. Of segments
+//! with parity whole stripes are read, including parity (`rows`). Places are first read in strips,
+//! which suffices where everything is right (`strips`).
 //!
-//! INV-SCRUB-1: nothing but repairs writes to what is read. A scrub reads segments that were full when it began; such a segment is written again
-//! only after it was free in between, and then it does not count (`uses`). Chunks that moved meanwhile were read by the cleaner.
+//! INV-SCRUB-1: only segments that cannot be rewritten during the pass are scrubbed. A scrub reads
+//! segments that were full when it began; such a segment is written again only after it was free in
+//! between, and then it is skipped (`uses`). Repairs are the only writes to it. Chunks that moved
+//! meanwhile were read by the cleaner.
 
 mod items;
 mod labels;
@@ -29,22 +34,24 @@ pub(crate) use results::Scrubbed;
 use rows::Stillness;
 use strips::Skim;
 
-/// Bytes of objects and of one chunk's neighbours that are read together, about.
+/// Most pages of neighbouring objects that are read together.
 const GATHER_PAGES: u32 = 256;
-/// Bytes of all copies read at a time while guests are active, and while not, about: hard disks want to be asked for what follows before they
-/// have turned past it.
+/// Bytes of all copies in flight, about: while guests are active, and while not. Hard disks need
+/// the next read queued before they have turned past it.
 const AT_A_TIME: (usize, usize) = (1 << 20, 4 << 20);
-/// Bytes whose reads are begun in a turn, about. Devices in memory have them ready in the same turn: they are compared while they lie in the
-/// processor's cache, in buffers that do, too. While guests are active a turn begins one read.
+/// Bytes whose reads are begun in a turn, about: while guests are active (one read), and while not.
+/// Devices in memory complete them in the same turn, so they are compared while they, and the
+/// buffers, are in the CPU cache.
 const A_TURN: (usize, usize) = (1, 512 << 10);
-/// Bytes whose reads are begun in a millisecond while guests are active, about.
+/// Bytes whose reads are begun per millisecond while guests are active, about.
 const A_MILLI: usize = 1 << 20;
-/// Tries of a read.
+/// Attempts of a read.
 const TRIES: u8 = 2;
-/// Times that rows are read again because others wrote to them meanwhile; then their parity is left to the next scrub.
+/// Most times that stripes are read again because of writes meanwhile; after that their parity is
+/// left to the next scrub.
 const MOST_AGAIN: u8 = 100;
 
-/// A part of a segment that is read from all copies and judged as a whole.
+/// A part of a segment that is read from all copies and checked as a whole.
 #[derive(Clone, Debug)]
 struct Place {
     segment: SegmentId,
@@ -53,26 +60,27 @@ struct Place {
     pages: u32,
     chunks: Vec<ChunkId>,
     objects: Vec<ObjectRef>,
-    /// How often it was read again because others wrote to it meanwhile.
+    /// Number of times that it was read again because of writes meanwhile.
     again: u8,
 }
 
-/// A place on its way.
+/// A place that is being read.
 #[derive(Debug)]
 struct Reading {
     place: Place,
-    /// Which copies, with parity: which columns, and what was read of them.
+    /// The copies (with parity: the columns), and the bytes that were read of them.
     copies: Vec<(usize, Option<Buf>)>,
     left: usize,
     /// Bytes of all copies.
     bytes: usize,
-    /// What was so when it began.
+    /// Write stamp at the start of the read; if it has changed at the end, the result is not used
+    /// to repair parity.
     still: Option<Stillness>,
-    /// It is a strip of a place.
+    /// Number of the skim that this strip of a place belongs to.
     skim: Option<u64>,
 }
 
-/// Which read of a scrub ended.
+/// Identifies a read of a scrub.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScrubRead {
     run: u64,
@@ -83,15 +91,15 @@ pub(crate) struct ScrubRead {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Waits for what began before.
+    /// Waits for operations that began before.
     Settling,
     Reading,
     Labels,
-    /// Waits for a checkpoint after so many.
+    /// Waits for a checkpoint after this many.
     Checkpoint(u64),
 }
 
-/// A scrub on its way.
+/// A running scrub.
 #[derive(Debug)]
 struct Run {
     number: u64,
@@ -99,16 +107,17 @@ struct Run {
     mark: u64,
     segments: VecDeque<(SegmentId, u32)>,
     objects: BTreeMap<SegmentId, Vec<ObjectRef>>,
-    /// What is left of the first segment.
+    /// Places left in the first segment.
     places: VecDeque<Place>,
     listed: bool,
     readings: BTreeMap<u64, Reading>,
-    /// Places that are read again, one by one, while nothing else is read and no repair is written.
+    /// Places to be read again, one by one, while nothing else is read and no repair is in flight.
     again: VecDeque<Place>,
-    /// Places on their way in strips: of the last one more is to be read.
+    /// Places that are being read in strips; the last one may have strips left.
     skims: BTreeMap<u64, Skim>,
     next: u64,
-    /// Bytes of all copies whose reads were begun, and how many had been when this millisecond began.
+    /// Bytes of all copies whose reads were begun, and their number when the current millisecond
+    /// began.
     begun: usize,
     milli: (Time, usize),
     labels: Labels,
@@ -116,20 +125,20 @@ struct Run {
     total: u64,
 }
 
-/// The task.
+/// The scrub task.
 #[derive(Debug, Default)]
 pub(crate) struct Scrubber {
     wanted: bool,
-    /// Segments before this one are read, by the import before, and how many bytes that was.
+    /// First segment that an earlier import has not read, and the bytes before it.
     from: (SegmentId, u64),
     running: Option<Run>,
     runs: u64,
-    /// What the last one, or the running one, has found.
+    /// Findings of the running or the last scrub.
     pub(crate) found: Option<Scrubbed>,
 }
 
 impl Scrubber {
-    /// What is done and to be done.
+    /// Returns the progress of the scrub.
     pub(crate) fn job(&self) -> Option<JobInfo> {
         let (done, total) = match &self.running {
             Some(run) => (run.done, run.total),
@@ -140,26 +149,26 @@ impl Scrubber {
         Some(JobInfo { kind: JobKind::Scrub, member: None, done, total, errors, rate: 0 })
     }
 
-    /// What an import needs to go on, and to know what was found.
+    /// Returns the record by which a later import continues, with the findings.
     pub(crate) fn record(&self) -> Option<ScrubRecord> {
         let found = self.found.as_ref()?;
         let (next, done) = self.running.as_ref().map_or(self.from, Run::reached);
         Some(found.record(next, done))
     }
 
-    /// Goes on with what an import before this one began.
+    /// Continues a scrub of an earlier import.
     pub(crate) fn resume(&mut self, record: Option<ScrubRecord>) {
         self.wanted = record.as_ref().is_some_and(|scrub| scrub.ended.is_none());
         self.from = record.as_ref().map_or((SegmentId(0), 0), |scrub| (SegmentId(scrub.next), scrub.done));
         self.found = record.as_ref().map(Scrubbed::of);
     }
 
-    /// Ends it for this import.
+    /// Ends the scrub for this import.
     pub(crate) fn suspend(&mut self) {
         (self.wanted, self.running) = (false, None);
     }
 
-    /// No checkpoint may begin now: rings are being compared.
+    /// Returns whether no checkpoint may begin, because rings of roots are being compared.
     pub(crate) fn holds_roots(&self) -> bool {
         self.running.as_ref().is_some_and(|run| run.step == Step::Labels)
     }
@@ -170,7 +179,7 @@ impl Scrubber {
 }
 
 impl Run {
-    /// The first segment that is not read yet, and the bytes of those before.
+    /// Returns the first segment that is not read yet, and the bytes before it.
     fn reached(&self) -> (SegmentId, u64) {
         let waiting = self.segments.front().map(|(id, _)| *id);
         let reading = self.readings.values().map(|reading| reading.place.segment);
@@ -178,21 +187,22 @@ impl Run {
         (waiting.into_iter().chain(reading).chain(skimmed).min().unwrap_or(SegmentId(u32::MAX)), self.done)
     }
 
-    /// May it begin another read, when so many bytes may be read at a time? One is always under way.
+    /// Returns whether another read may begin with at most `most` bytes in flight. One is always
+    /// allowed.
     fn has_room(&self, now: Time, most: usize) -> bool {
         let paced = most == AT_A_TIME.1 || self.milli.0 != now || self.begun - self.milli.1 < A_MILLI;
         let reading: usize = self.readings.values().map(|reading| reading.bytes).sum();
         paced && (self.readings.is_empty() || reading < most)
     }
 
-    /// Is everything read, and looked at?
+    /// Returns whether everything is read and checked.
     fn is_over(&self) -> bool {
         self.segments.is_empty() && self.readings.is_empty() && self.again.is_empty() && self.skims.is_empty()
     }
 }
 
 impl Pool {
-    /// Begins to read everything.
+    /// Begins a scrub.
     pub(crate) fn scrub(&mut self) -> Result<Reply, CommandError> {
         if self.scrubber.job().is_some() {
             return Err(CommandError::Busy("a scrub is running; see 'pool jobs', or stop it with 'pool scrub --stop'".into()));
@@ -202,7 +212,7 @@ impl Pool {
         Ok(Reply::Done)
     }
 
-    /// Ends a scrub where it is. What it has found stays known.
+    /// Stops a scrub; its findings stay available.
     pub(crate) fn stop_scrub(&mut self) -> Result<Reply, CommandError> {
         if self.scrubber.job().is_none() {
             return Err(CommandError::NotFound("a scrub".into()));
@@ -213,7 +223,7 @@ impl Pool {
         Ok(Reply::Done)
     }
 
-    /// Goes on with a scrub. True when it wants another turn soon.
+    /// Continues a scrub. Returns true when it wants another turn soon.
     pub(crate) fn step_scrub(&mut self) -> bool {
         if self.state != PoolState::Online {
             return false;
@@ -238,9 +248,9 @@ impl Pool {
         }
     }
 
-    /// Leaves the segments that are being filled, and lists those that hold something.
+    /// Leaves the open segments, and lists those that hold data.
     fn begin_scrub(&mut self) {
-        // a running checkpoint has places that are not written yet
+        // a running checkpoint has assigned places that are not written yet
         if self.checkpointer.running() || self.relabeler.busy() {
             return;
         }
@@ -276,12 +286,12 @@ impl Pool {
         });
     }
 
-    /// Bytes of all copies of a segment, and of its parity.
+    /// Returns the bytes of all copies of a segment, including parity.
     fn scrub_bytes(&self, id: SegmentId) -> u64 {
         self.core.space.rows.extents(id).map(|(_, range)| range.length).sum()
     }
 
-    /// Every object that the last checkpoint consists of.
+    /// Returns every object of the last checkpoint.
     pub(crate) fn all_objects(&self) -> impl Iterator<Item = ObjectRef> + '_ {
         let catalog = &self.core.catalog;
         let lists = catalog.deadlists().filter_map(StoredDeadlist::stored);
@@ -294,7 +304,7 @@ impl Pool {
         whole.filter(|at| at.bytes() > 0).flat_map(parts)
     }
 
-    /// Starts reads, as many as guests leave room for.
+    /// Starts as many reads as guests leave room for.
     fn scrub_on(&mut self) -> bool {
         let (most, turn) = (self.job_depth(AT_A_TIME), self.job_depth(A_TURN));
         let before = self.scrubber.running.as_ref().map_or(0, |run| run.begun);
@@ -325,7 +335,8 @@ impl Pool {
         false
     }
 
-    /// The next place to read. Segments that were reused meanwhile hold nothing that was there when the scrub began.
+    /// Returns the next place to read. Segments that were reused meanwhile hold nothing from before
+    /// the scrub.
     fn next_place(&mut self) -> Option<Place> {
         loop {
             let run = self.scrubber.running.as_mut()?;
@@ -348,7 +359,8 @@ impl Pool {
         }
     }
 
-    /// What there is to read in a segment. Places share no page: what is written to one takes nothing back from another.
+    /// Returns the places to read in a segment. Places share no page, so a repair of one does not
+    /// overwrite another.
     fn places_of(&self, segment: SegmentId, uses: u32, mut objects: Vec<ObjectRef>) -> VecDeque<Place> {
         let place = |page, pages| Place { segment, uses, page, pages, chunks: Vec::new(), objects: Vec::new(), again: 0 };
         let space = &self.core.space;
@@ -360,11 +372,11 @@ impl Pool {
             let Some(chunk) = space.chunks.get(id) else { continue };
             let Some(at) = chunk.place.filter(|at| at.segment == segment) else { continue };
             let moved = chunk.grain != NODE_GRAIN && chunk.identities != u32::MAX;
-            // moved ones have a header in common that says what they hold
+            // chunks that were moved together share a header that identifies their blocks
             let first = if moved { chunk.identities } else { at.page };
             let end = at.page + chunk.extent_units().div_ceil(8);
             let head = (first + MAX_HEADER_PAGES as u32).min(space.rows.pages(segment));
-            // rows share nothing with those of another batch
+            // with parity, stripes are not shared with another batch
             let end = if moved && space.rows.stripe(segment).is_none() { end.max(head) } else { end };
             let known = places.entry(first).or_insert_with(|| place(first, 0));
             known.pages = known.pages.max(end - first);
@@ -388,7 +400,7 @@ impl Pool {
         self.whole_rows(found)
     }
 
-    /// The copies of a segment, with parity its columns, that are to be right.
+    /// Returns the copies of a segment (with parity: the columns) that should be right.
     fn copies_to_scrub(&self, segment: SegmentId) -> Vec<usize> {
         let rows = &self.core.space.rows;
         match rows.copies(segment).len() {
@@ -397,7 +409,7 @@ impl Pool {
         }
     }
 
-    /// Begins to read a place in strips, where that can tell whether it is right.
+    /// Begins to read a place: in strips where those can show whether it is right, else as a whole.
     fn begin_place(&mut self, place: Place) {
         match (self.skim(place), &mut self.scrubber.running) {
             (Ok(skim), Some(run)) => {
@@ -447,7 +459,7 @@ impl Pool {
         }
     }
 
-    /// A copy of a place was read.
+    /// Handles a read of a copy of a place.
     pub(crate) fn scrub_read(&mut self, read: ScrubRead, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let found = self.scrubber.of(read.run).and_then(|run| run.readings.get_mut(&read.reading));
         let Some(reading) = found else { return buf.into_iter().for_each(|buf| self.bufs.give(buf)) };
@@ -483,12 +495,12 @@ impl Pool {
         }
     }
 
-    /// Is a place still what it was when the scrub began?
+    /// Returns whether a place has not been freed since the scrub began.
     fn lies_still(&self, place: &Place) -> bool {
         self.core.space.segments.get(place.segment).is_some_and(|s| s.uses == place.uses && s.state == SegmentState::Sealed)
     }
 
-    /// An error of what a scrub read belongs to the device at a page of a copy.
+    /// Counts an error of the device that holds a page of a copy.
     fn count_scrub_error(&mut self, segment: SegmentId, page: u32, copy: usize) {
         let device = self.core.space.rows.map(segment, page, 1, copy).first().map(|(device, _)| *device);
         self.count_error(device);

@@ -1,12 +1,16 @@
-//! Whose the pool is, before an import believes or writes anything; and making it this host's.
+//! Claims at an import: finds out which host has the pool before anything is read or written, and
+//! claims it for this host.
 //!
-//! A pool that nobody has is claimed when it was read and before the first write. One that another host has not closed is refused; it is watched
-//! for a while to say whether that host lives. By force it is claimed at once: then its claim is in place for as long as the other may go on
-//! without seeing it (INV-CLAIM-1), and only then the pool is read.
+//! A pool that no host has is claimed after it was read and before the first write. If another host
+//! has not closed it the import is refused; first the claim is watched for a while, to report
+//! whether that host is alive. With `force` the pool is claimed at once: the claim is in place for
+//! as long as the other host may go on without seeing it (INV-CLAIM-1), and only then the pool is
+//! read.
 //!
-//! INV-CLAIM-2: of several imports that find the same second claims, at most one goes on. Each writes first claims, looks whether the second ones
-//! are as they were, writes those, and looks whether another's are anywhere. Say two went on, and B wrote its first claim after A: A saw none of
-//! B's, so it had written its second claim before, and B found that changed.
+//! INV-CLAIM-2: of several imports that find the same second claims, at most one continues. Each
+//! writes first claims, checks that the second ones are unchanged, writes those, and checks that no
+//! claim of another import exists. Suppose two continued, and B wrote its first claim after A: A
+//! saw no claim of B, so A had written its second claim before, and B found that changed.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -20,59 +24,61 @@ use crate::Time;
 use crate::pool::Pool;
 use crate::task::{BEAT_MILLIS, Keeper, LEASE_MILLIS, claim_at, first_claim, lease_of, read_claim};
 
-/// Milliseconds for which a claim must not change until its host is called silent.
+/// Milliseconds for which a claim must not change before its host is called silent.
 const WATCH_MILLIS: u64 = 10_000;
-/// Milliseconds between two looks meanwhile.
+/// Milliseconds between two reads meanwhile.
 const WATCH_STEP_MILLIS: u64 = 1_000;
-/// Milliseconds that clocks may differ by in the time of a lease.
+/// Milliseconds that clocks may differ by over the time of a lease.
 const CLOCK_MILLIS: u64 = 1_000;
 
-/// How far it is.
+/// Progress of claiming.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::open) enum Claiming {
-    /// The claims are read.
+    /// The claims are being read.
     Look,
-    /// They are read again then.
+    /// Waits until this time to read them again.
     Rest(Time),
     First,
     FirstFlush,
-    /// The second claims are read again: nobody came meanwhile.
+    /// The second claims are being read again: they must be unchanged.
     Door,
     Second,
     SecondFlush,
-    /// The other host has until then to see that the pool is not its own.
+    /// Waits until this time, by which the other host must have seen that it lost the pool.
     Settle(Time),
-    /// All claims are read again: none is another's.
+    /// All claims are being read again: none may be another import's.
     Confirm,
 }
 
-/// What an import knows of claims.
+/// The claims that an import has read and written.
 #[derive(Debug, Default)]
 pub(in crate::open) struct Claims {
-    /// The time as it is; what an import writes says when it began.
+    /// The current time; claims that an import writes carry the time at which it began.
     now: Time,
-    /// What was read last, by member and area, and how many reads are under way. When that began.
+    /// The claims read last, by member and area; reads in flight; and when they began.
     found: BTreeMap<(u16, bool), Claim>,
     newer: Option<FormatError>,
     reading: usize,
     asked: Time,
-    /// Another host's claim as it was first seen, and when.
+    /// Another host's claim as first seen, and when.
     watched: Option<(Claim, Time)>,
-    /// Whose the pool was when it began to be read: session, term, and whether it was closed.
+    /// The owner when the pool's content began to be read: session, term, and whether it was
+    /// closed.
     before: Option<([u8; 16], u64, bool)>,
     /// The second claims when this import began to write its own.
     door: BTreeMap<u16, Claim>,
     mine: Option<Claim>,
-    /// It is in place, and was last seen there then.
+    /// Start of the last read that saw this import's claim in place.
     seen: Option<Time>,
-    /// Milliseconds that the one from which the pool is taken may go on.
+    /// Lease in milliseconds of the host from which the pool is taken.
     others_lease: Option<u32>,
-    /// The pool was read: from now on it is written to.
+    /// The pool has been read: from now on it is written to.
     late: bool,
 }
 
 impl Claims {
-    /// The claim that holds: the newest of the second ones; where none can be read, of the first ones. Of its beats, the last.
+    /// Returns the valid claim: the newest of the second ones; if none is readable, of the first
+    /// ones. Of its heartbeats, the last.
     fn owner(&self) -> Option<Claim> {
         let newest =
             |second: bool| self.found.iter().filter(|((_, at), _)| *at == second).map(|(_, claim)| claim).max_by_key(|claim| claim.term);
@@ -82,13 +88,14 @@ impl Claims {
         Some(Claim { released: owner.released, ..last.clone() })
     }
 
-    /// Another's claim of the same term as this import's, or a later one.
+    /// Returns another import's claim with the same term as this one's, or a later term.
     fn rival(&self) -> Option<&Claim> {
         let mine = self.mine.as_ref()?;
         self.found.values().find(|claim| claim.supersedes(mine))
     }
 
-    /// A second claim that is not this import's, and was not there before it: of a device that lost this import's claim, the old one is read.
+    /// Returns a second claim that is not this import's, and was not there before it. On a device
+    /// that lost this import's claim, the old one is read.
     fn overwritten(&self) -> Option<&Claim> {
         let mine = self.mine.as_ref()?;
         let mut second = self.found.iter().filter(|((_, second), _)| *second);
@@ -97,13 +104,13 @@ impl Claims {
         rival.map(|(_, claim)| claim)
     }
 
-    /// This import's second claim was read somewhere.
+    /// Returns whether this import's second claim was read on any device.
     fn is_in_place(&self) -> bool {
         let mine = self.mine.as_ref().map(|mine| mine.holder.session);
         self.found.iter().any(|((_, second), claim)| *second && Some(claim.holder.session) == mine)
     }
 
-    /// As in [`before`](Self::before).
+    /// Returns the owner in the form of [`before`](Self::before).
     fn owned(&self) -> Option<([u8; 16], u64, bool)> {
         self.owner().map(|owner| (owner.holder.session, owner.term, owner.released))
     }
@@ -114,7 +121,7 @@ impl Claims {
     }
 }
 
-/// How long ago, in words.
+/// Formats how long ago a time was.
 fn ago(since: u64, now: Time) -> String {
     match now.0.saturating_sub(since) / 1000 {
         seconds @ 0..=119 => format!("{seconds} s ago"),
@@ -129,7 +136,7 @@ impl Import {
         self.tuning.holder.as_ref().filter(|_| !self.surveying)
     }
 
-    /// The labels are known: looks whose the pool is before it is read.
+    /// Continues after the labels: finds out which host has the pool before it is read.
     pub(super) fn claim_before_reading(&mut self) -> Result<(), String> {
         if self.holder().is_none() {
             self.read_rings();
@@ -139,7 +146,7 @@ impl Import {
         Ok(())
     }
 
-    /// Everything is read: the pool is claimed before the first write.
+    /// Continues after replay: claims the pool before the first write.
     pub(super) fn claim_before_writing(&mut self) -> Option<Pool> {
         self.claims.late = true;
         if self.holder().is_none() {
@@ -150,27 +157,28 @@ impl Import {
         None
     }
 
-    /// Takes the time in before anything is given to a device.
+    /// Takes in the current time, before operations are handed to a device.
     pub(crate) fn at(&mut self, now: Time) {
         self.claims.now = now.max(self.claims.now);
     }
 
-    /// True while there is nothing to do but wait.
+    /// Returns whether the import only waits for time to pass.
     pub(crate) fn rests(&self) -> bool {
         matches!(self.stage, Stage::Claim(Claiming::Rest(until) | Claiming::Settle(until)) if self.claims.now < until)
     }
 
-    /// Until when devices may be given something else than reads (INV-CLAIM-1). Claims are written by turns that another host sees (INV-CLAIM-2).
+    /// Returns the time until which devices may be written (INV-CLAIM-1). Claims themselves are
+    /// written without a lease: other hosts see them (INV-CLAIM-2).
     pub(crate) fn lease(&self) -> Option<Time> {
         self.claims.seen.filter(|_| !matches!(self.stage, Stage::Claim(_))).map(lease_of)
     }
 
-    /// Nothing may be given to a device now but reads.
+    /// Returns whether devices may only be read now.
     pub(crate) fn holds_back(&self) -> bool {
         self.lease().is_some_and(|until| self.claims.now > until)
     }
 
-    /// Claims are being read.
+    /// Returns whether claims are being read.
     pub(super) fn is_looking_at_claims(&self) -> bool {
         self.claims.reading > 0
     }
@@ -193,7 +201,7 @@ impl Import {
         }
     }
 
-    /// Members that say whose the pool is: those that say which roots there are.
+    /// Returns the members whose claims count: the same as those whose roots count.
     fn claimed_members(&self) -> Vec<u16> {
         self.rings.as_ref().map(|rings| rings.members()).unwrap_or_default()
     }
@@ -202,7 +210,7 @@ impl Import {
         self.config.as_ref().and_then(|config| config.sizes.get(usize::from(member)).copied()).unwrap_or(0)
     }
 
-    /// A claim was read. What is damaged or cannot be read says nothing: its other copies do.
+    /// Handles a read of a claim. A damaged or unreadable copy is ignored, because others exist.
     pub(super) fn claim_read(
         &mut self,
         member: u16,
@@ -221,11 +229,11 @@ impl Import {
         if self.claims.reading > 0 || matches!(self.stage, Stage::Claim(_)) {
             return Ok(());
         }
-        // a look while the pool is being written to
+        // a check while the pool is being written to
         self.confirm()
     }
 
-    /// Looks now and then whether the pool is still this host's while it is made ready.
+    /// Checks now and then that the pool is still this host's, while its log and root are repaired.
     pub(super) fn keep_claim(&mut self) {
         let writing = matches!(self.stage, Stage::Level | Stage::Mend(_)) && self.claims.seen.is_some() && self.claims.reading == 0;
         if writing && self.claims.now.0 >= self.claims.asked.0.saturating_add(BEAT_MILLIS) {
@@ -233,7 +241,7 @@ impl Import {
         }
     }
 
-    /// Goes on when what was asked for is there.
+    /// Continues when all operations have ended.
     pub(super) fn claim_on(&mut self, step: Claiming) -> Result<(), String> {
         match step {
             Claiming::Look => self.looked(),
@@ -254,7 +262,7 @@ impl Import {
                     return Err(self.refusal("another host is just importing it; see there, or try again"));
                 }
                 if there.keys().any(|member| !self.claims.door.contains_key(member)) {
-                    // it is new, or could not be read before: whose is the pool?
+                    // it is new, or could not be read before: find out which host has the pool
                     self.look_at_claims(Claiming::Look);
                     return Ok(());
                 }
@@ -297,7 +305,7 @@ impl Import {
         Ok(())
     }
 
-    /// The claims are known: whose is the pool?
+    /// Decides by the claims that were read.
     fn looked(&mut self) -> Result<(), String> {
         let me = self.holder().map(|holder| holder.host);
         if let Some(why) = self.claims.newer {
@@ -311,7 +319,7 @@ impl Import {
             } else if self.claims.before == self.claims.owned() {
                 self.begin_claim();
             } else {
-                // it was written to since: what was read is old
+                // the pool was written to since, so the state that was read is old
                 return Err(self.refusal("another host had it in use just now; try again"));
             }
             return Ok(());
@@ -339,7 +347,7 @@ impl Import {
             return self.rest();
         }
         if self.tuning.read_only {
-            // nothing is written that could harm it
+            // nothing is written that could harm the pool
             self.read_rings();
             return Ok(());
         }
@@ -368,7 +376,7 @@ impl Import {
         ))
     }
 
-    /// Begins to write this import's claims.
+    /// Starts writing this import's claims.
     fn begin_claim(&mut self) {
         let (Some(holder), Some(config)) = (self.tuning.holder.clone(), &self.config) else { return };
         let term = self.claims.found.values().map(|claim| claim.term).max().unwrap_or(0) + 1;
@@ -390,12 +398,12 @@ impl Import {
         self.io.write_raw(Asked::Claimed, writes);
     }
 
-    /// The claims were read once more: no other's may be among them.
+    /// Checks the claims that were read again: none may be another import's.
     fn confirm(&mut self) -> Result<(), String> {
         if let Some(why) = self.claims.newer {
             return Err(self.refusal(&format!("its claim is of a newer program ({why}); use that")));
         }
-        // every second claim was this import's: whatever another one says, it was written after that
+        // every second claim was this import's, so a different one was written after that
         if let Some(rival) = self.claims.rival().or_else(|| self.claims.overwritten()).cloned() {
             return Err(self.in_use(&rival));
         }
@@ -407,7 +415,7 @@ impl Import {
         Ok(())
     }
 
-    /// Who keeps the claim of the pool that was opened.
+    /// Returns the keeper of the claim for the opened pool.
     pub(super) fn keeper(&mut self) -> Keeper {
         let Some(seen) = self.claims.seen else { return Keeper::default() };
         Keeper::new(self.claims.mine.take(), seen)

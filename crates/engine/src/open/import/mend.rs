@@ -1,4 +1,4 @@
-//! The newest root, written again where it lacks a copy.
+//! Rewrites the newest root where it lacks a copy.
 
 use std::rc::Rc;
 
@@ -10,10 +10,11 @@ use super::{Asked, Import, Stage};
 use crate::pool::Pool;
 use crate::task::second_area;
 
-/// The newest root is written again where a crash or rot left no copy of it, in the order of a new one (INV-RING-1).
+/// Progress of rewriting the newest root where a crash or rot left no copy of it; in the order of a
+/// new root (INV-RING-1).
 #[derive(Clone, Copy)]
 pub(in crate::open) enum Mending {
-    /// What was read may be in a cache only.
+    /// The roots that were read may be in a cache only, so devices are flushed first.
     Flush,
     First,
     FirstFlush,
@@ -21,7 +22,7 @@ pub(in crate::open) enum Mending {
 }
 
 impl Import {
-    /// All is there: the pool is ready, once the newest root is whole.
+    /// Repairs the newest root if needed, and returns the pool when it is ready.
     pub(super) fn mend(&mut self) -> Option<Pool> {
         let (rings, root) = (self.rings.as_ref()?, self.root.as_ref()?);
         let renew = self.rewound.as_ref().map(|rewound| rewound.renew);
@@ -35,7 +36,7 @@ impl Import {
         None
     }
 
-    /// The step before is done.
+    /// Continues after a step.
     pub(super) fn mend_on(&mut self, done: Mending) -> Option<Pool> {
         let next = match done {
             Mending::Flush => Mending::First,

@@ -1,4 +1,4 @@
-//! The objects of the checkpoint, those that they name, and what was read of them.
+//! Reads the objects of the checkpoint, and all that they name.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,10 +15,10 @@ use crate::task::pieces;
 /// Objects read at a time.
 const OBJECTS_AT_ONCE: usize = 64;
 
-/// Pieces by where they are, and what windows of them begin and end with.
+/// Pieces by place, with the first and last epochs of the windows on them.
 type Named = BTreeMap<(SegmentId, u32), (ObjectRef, Vec<u32>)>;
 
-/// The pieces that deadlists name. Of each what stays in memory is made as it is read.
+/// The pieces that deadlists name; the form that stays in memory is made as each is read.
 pub(super) struct NamedPieces {
     pub(super) home: Rc<Pieces>,
     named: Named,
@@ -26,7 +26,7 @@ pub(super) struct NamedPieces {
 }
 
 impl NamedPieces {
-    /// Is this a piece, and whole?
+    /// Returns whether `at` is a piece as a whole, not an index of parts.
     fn names(&self, at: ObjectRef) -> bool {
         !at.is_index() && self.named.contains_key(&(at.segment, at.offset))
     }
@@ -42,7 +42,8 @@ impl NamedPieces {
         Ok(())
     }
 
-    /// A piece; one that was not made yet, as older versions had them, of its `bytes`.
+    /// Returns a piece; one that was not made yet, as with older versions of the format, is made of
+    /// `bytes`.
     pub(super) fn get(&self, at: ObjectRef, bytes: impl FnOnce() -> Result<Vec<u8>, String>) -> Result<Rc<Piece>, String> {
         match self.known.get(&(at.segment, at.offset)) {
             Some(piece) => Ok(Rc::clone(piece)),
@@ -52,7 +53,7 @@ impl NamedPieces {
 }
 
 impl Import {
-    /// Asks for objects, a number at a time; when all are there, goes on.
+    /// Reads objects, a limited number at a time; continues when all are read.
     pub(super) fn read_objects(&mut self) -> Result<(), String> {
         while self.io.in_flight() < OBJECTS_AT_ONCE {
             let Some(at) = self.wanted.pop() else { break };
@@ -79,7 +80,7 @@ impl Import {
         Ok(())
     }
 
-    /// All that was asked for is there.
+    /// Continues when all objects of a stage are read.
     fn objects_read(&mut self) -> Result<(), String> {
         match self.stage {
             Stage::Root => {
@@ -113,7 +114,8 @@ impl Import {
         }
     }
 
-    /// The pieces that the deadlists name, each once, and what windows of it begin and end with.
+    /// Returns the pieces that deadlists name, each once, with the first and last epochs of the
+    /// windows on it.
     fn named_pieces(&self) -> Result<Named, String> {
         let Some(checkpoint) = &self.checkpoint else { return Ok(BTreeMap::new()) };
         let mut lists: Vec<ObjectRef> = checkpoint.lineages.iter().filter_map(|line| line.deadlist).collect();
@@ -164,7 +166,7 @@ impl Import {
         Ok(())
     }
 
-    /// The bytes of an object that was read, joined from its parts.
+    /// Returns the bytes of an object that was read, joined from its parts.
     pub(super) fn object(&self, at: ObjectRef) -> Result<Vec<u8>, String> {
         let part = |at: &ObjectRef| self.objects.get(&(at.segment, at.offset)).ok_or("a checkpoint object is missing");
         if !at.is_index() {

@@ -1,4 +1,4 @@
-//! The pool that an import makes of what it read, and where the log of this import begins.
+//! Makes a pool of the state that an import read, and begins the log of this import.
 
 use millpond_block::BufPool;
 use millpond_format::{Leg, Lsn, MAX_LEGS, Root};
@@ -36,10 +36,10 @@ impl Import {
         if let Some(last) = pool.legs.last_mut() {
             last.end = replay.end;
         }
-        // of a log that is damaged, what comes after the sound part counts no more
+        // in a damaged log, batches after the sound part do not count any more
         pool.legs.iter_mut().for_each(|leg| leg.end = leg.end.min(replay.end));
         if pool.core.clock == 0 {
-            // nobody has written to it yet
+            // nothing was ever written to it
             pool.prepare_first();
         }
         pool.fell_back = self.refused.take();
@@ -48,14 +48,15 @@ impl Import {
             return Some(pool);
         }
         if self.rewound.is_none() {
-            // behind an older checkpoint lie the objects of those after it
+            // objects of later checkpoints may follow an older checkpoint
             pool.checkpointer.continue_objects(root.checkpoint, &mut pool.core.space);
         }
         if self.relabel {
             pool.relabel(None);
         }
         if !pool.streams_fit() {
-            // what rests at a crash is free when it is certain that this root's checkpoint holds: its log goes on after that
+            // segments that waited for a checkpoint at the crash are free once this root's
+            // checkpoint is certain to be valid: the log goes on after that
             let (generation, legs) = (root.generation + 1, pool.legs.clone());
             pool.publish(Root { generation, time: self.now.0, legs, ..root });
         } else {
@@ -66,7 +67,8 @@ impl Import {
 }
 
 impl Pool {
-    /// Reserves the segments that this import's log begins in and publishes a root that names them.
+    /// Reserves the segments in which this import's log begins, and publishes a root that names
+    /// them.
     pub(crate) fn open_log(&mut self) {
         if !self.reserve_streams() {
             return self.fault("no segment is free to go on with the log; the pool cannot be written");

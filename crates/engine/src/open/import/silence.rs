@@ -1,9 +1,11 @@
-//! Devices that do not answer an import, or have no room for what it writes.
+//! Devices that do not answer an import, or have no room for its writes.
 //!
-//! What was found on the devices says whether the pool may be imported without some of them; that is the caller's decision
-//! (`Tuning::degraded`). A device that does not answer is as good as one that is not there: with leave to degrade the import goes on without it
-//! where the others have everything, otherwise it is refused, and names the device. One that is not whole is left out at any time: it is filled
-//! again when it is back. A full one is given up alone as in a pool in service.
+//! Whether the pool may be imported without such devices is the caller's decision
+//! (`Tuning::degraded`). A device that does not answer is treated as missing: if degraded imports
+//! are allowed the import continues without it where the others have all data; otherwise it is
+//! refused, and the device named. A device that is not whole is left out in any case: it is filled
+//! again when it is back. A full device is given up under the same conditions as in a pool in
+//! service.
 
 use super::{Import, Stage};
 use crate::io::devices;
@@ -12,7 +14,7 @@ use crate::pool::{FULL_PATIENCE_MILLIS, FULL_RETRY_MILLIS};
 use crate::{DeviceTrouble, Planted, Time};
 
 impl Import {
-    /// Looks whether devices answer.
+    /// Checks whether devices answer.
     pub(super) fn watch_devices(&mut self, now: Time) {
         let least = self.tuning.silence_millis;
         self.io.at(now, least);
@@ -46,12 +48,12 @@ impl Import {
         self.fail(format!("no answer from {}", devices(&silent)));
     }
 
-    /// May it go on without devices that others can stand in for?
+    /// Returns whether the import may continue without devices that others can stand in for.
     pub(super) fn may_leave_out(&self) -> bool {
         self.tuning.degraded || (cfg!(feature = "planted") && self.tuning.planted == Some(Planted::LeaveOutUnasked))
     }
 
-    /// What was given up is no part of the pool's shape any more.
+    /// Removes devices that were given up from the shape.
     pub(super) fn lose_failing(&mut self) {
         while let Some(failing) = self.io.pop_failing() {
             let Some(config) = &mut self.config else { continue };
@@ -64,7 +66,7 @@ impl Import {
         }
     }
 
-    /// Writes that found their device full are tried again for a while.
+    /// Retries writes that found their device full, for a limited time.
     pub(super) fn step_full(&mut self, now: Time) {
         if !self.io.is_stalled() || self.failed.is_some() {
             return;
@@ -86,12 +88,12 @@ impl Import {
         }
     }
 
-    /// The reason of a refusal, with the devices that did not answer.
+    /// Adds the devices that did not answer to the reason of a refusal.
     pub(super) fn naming_silent(&self, why: String) -> String {
         if self.silent.is_empty() || why.contains("answer") { why } else { format!("{why}; no answer from {}", devices(&self.silent)) }
     }
 
-    /// Positions of devices that did not answer.
+    /// Returns the positions of devices that did not answer.
     pub(crate) fn unanswered(&self) -> &[u16] {
         &self.silent
     }
