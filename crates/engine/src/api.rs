@@ -1,4 +1,4 @@
-//! The engine's facade types: what a caller says and what it is told. No logic.
+//! Types of the engine's interface: commands, replies and errors. No logic.
 
 mod listed;
 
@@ -10,7 +10,7 @@ pub use self::listed::*;
 use crate::options::VolumeOptions;
 use crate::pool::Target;
 
-/// Milliseconds since the Unix epoch, handed in by the caller.
+/// Milliseconds since the Unix epoch, supplied by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Time(pub u64);
 
@@ -26,38 +26,38 @@ pub enum Compression {
     Zstd,
 }
 
-/// How a pool is made.
+/// Specification of a new pool.
 #[derive(Clone, Debug)]
 pub struct PoolSpec {
     /// Name, see `check_name`.
     pub name: String,
-    /// Identity; from the caller's entropy.
+    /// Identity; from the caller's source of entropy.
     pub id: PoolId,
-    /// What its devices are used for, in their order; the first is of the data class.
+    /// Groups that the devices form, in their order; the first is of the data class.
     pub groups: Vec<GroupSpec>,
-    /// Bytes of a segment on one device (power of two, 64 KiB to 64 MiB); `None` chooses by size of the pool.
+    /// Bytes of an extent (power of two, 64 KiB to 64 MiB); `None` chooses by the size of the pool.
     pub extent_bytes: Option<u64>,
 }
 
-/// Devices that make up segments in one way.
+/// Specification of a group of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupSpec {
-    /// What for.
+    /// Class of the group.
     pub class: Class,
-    /// How.
+    /// Layout of its segments.
     pub layout: Layout,
-    /// How many of the devices that the groups before it left; `None`: all.
+    /// Number of devices, taken after those of the groups before it; `None`: all that are left.
     pub devices: Option<usize>,
 }
 
 impl GroupSpec {
-    /// Data on all devices that are left.
+    /// Returns a data group on all devices that are left.
     pub fn data(layout: Layout) -> GroupSpec {
         GroupSpec { class: Class::Data, layout, devices: None }
     }
 }
 
-/// A device that is no part of the pool yet.
+/// A device that is not part of the pool yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewDevice {
     /// Its position in the caller's vector.
@@ -66,7 +66,7 @@ pub struct NewDevice {
     pub geometry: DeviceGeometry,
 }
 
-/// A change of devices that is to be checked before the devices are made or opened.
+/// A change of devices, to be checked before the devices are created or opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceChange {
     /// [`Command::AddDevices`].
@@ -85,236 +85,246 @@ pub enum DeviceChange {
     },
 }
 
-/// A change to the catalog, or a job. Every one is durable when it is answered.
+/// A change to the catalog, or a job. Each is durable when it is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Make a volume.
+    /// Creates a volume.
     CreateVolume {
         /// Name without the pool's.
         name: String,
         /// Bytes, a multiple of 4096.
         size: u64,
-        /// What the guest sees.
+        /// Sector sizes that the guest sees.
         sector: SectorProfile,
         /// When writes are acknowledged.
         cache: CacheMode,
         /// Compression of new data.
         compression: Compression,
     },
-    /// Remove a volume and all its snapshots. Refused while another volume is a clone of one of them.
+    /// Removes a volume and all its snapshots. Refused while another volume is a clone of one of
+    /// them.
     DestroyVolume {
-        /// Which.
+        /// The volume.
         volume: VolumeId,
     },
-    /// Add devices. Their space can be used when it is answered.
+    /// Adds devices. Their space is usable when the command is answered.
     AddDevices {
         /// The class of the devices.
         groups: Vec<GroupSpec>,
         /// The devices, in the order of the groups.
         devices: Vec<NewDevice>,
     },
-    /// Put a device in the place of a member. Answered when the copying has begun; see [`PoolInfo::jobs`].
+    /// Replaces a member's device. Answered when copying has begun; see [`PoolInfo::jobs`].
     Replace {
         /// The member to be replaced.
         member: u16,
         /// The new device.
         device: NewDevice,
     },
-    /// Only say whether devices could be changed so: the command is checked as the real one is. Changes nothing.
+    /// Checks a change of devices as the real command does, without changing anything.
     CheckDevices(DeviceChange),
-    /// Take a device out of the pool, with those that are of no use without it. Answered when the labels say so; see [`PoolInfo::jobs`]. It
-    /// goes on after an import.
+    /// Removes a device from the pool, with those that cannot be used without it. Answered when the
+    /// labels record it; see [`PoolInfo::jobs`]. Continues after an import.
     Remove {
-        /// The device.
+        /// The member to be removed.
         member: u16,
-        /// Only say whether it can be.
+        /// Only return what the removal would take.
         dry_run: bool,
     },
-    /// Keep the device that is being taken out.
+    /// Cancels the removal of a device.
     StopRemoving,
-    /// Read every copy of everything and mend what can be mended. Answered when it has begun; see [`PoolInfo::jobs`] and [`PoolInfo::scrub`]. It
-    /// goes on after an import, about where it was.
+    /// Reads every copy of all data and repairs wrong ones. Answered when it has begun; see
+    /// [`PoolInfo::jobs`] and [`PoolInfo::scrub`]. Continues after an import, about where it was.
     Scrub,
-    /// End that where it is.
+    /// Stops a scrub.
     StopScrub,
-    /// Even out what groups of data hold. Answered with what they hold when it has begun, or when there is nothing to do; see
-    /// [`PoolInfo::jobs`]. It goes on after an import.
+    /// Evens out how full data groups are. Answered with their fill when it has begun, or when
+    /// there is nothing to do; see [`PoolInfo::jobs`]. Continues after an import.
     Rebalance {
-        /// Only say what would move.
+        /// Only return what would move.
         dry_run: bool,
     },
-    /// End that where it is.
+    /// Stops a rebalance.
     StopRebalance,
-    /// Make sure that what nothing refers to any more cannot be read on the devices: of what was destroyed, overwritten or discarded before, and
-    /// copies that were left behind. Answered when it has begun; see [`PoolInfo::jobs`]. After an import it begins anew, as when it is asked for again.
+    /// Makes unreferenced data unreadable on the devices: data that was destroyed, overwritten or
+    /// discarded before, and old copies of moved data. Answered when it has begun; see
+    /// [`PoolInfo::jobs`]. Starts over after an import, and when it is requested again.
     Wipe {
-        /// In which way.
+        /// The method.
         how: Wipe,
-        /// Only say what it would move and overwrite.
+        /// Only return what would be moved and overwritten.
         dry_run: bool,
     },
-    /// End that where it is.
+    /// Stops a wipe.
     StopWipe,
-    /// Bytes per second that all jobs together may read, from now on and after every import.
+    /// Sets the bytes per second that all jobs together may read, from now on and after every
+    /// import.
     SetJobRate {
-        /// 0: 64 MiB/s while guests are active, else as many as there are.
+        /// 0: 64 MiB/s while guests are active, else unlimited.
         rate: u64,
     },
-    /// Give a volume another name.
+    /// Renames a volume.
     RenameVolume {
-        /// Which.
+        /// The volume.
         volume: VolumeId,
         /// The new name.
         name: String,
     },
-    /// Grow or shrink; what is beyond a smaller size is discarded.
+    /// Grows or shrinks a volume; data beyond a smaller size is discarded.
     ResizeVolume {
-        /// Which.
+        /// The volume.
         volume: VolumeId,
         /// Bytes, a multiple of 4096.
         size: u64,
     },
-    /// Change properties; `None` leaves one as it is.
+    /// Changes properties; `None` leaves one as it is.
     SetProperties {
-        /// Which.
+        /// The volume.
         volume: VolumeId,
         /// Cache mode.
         cache: Option<CacheMode>,
         /// Compression of new data.
         compression: Option<Compression>,
-        /// Refuse writes.
+        /// Whether writes are refused.
         read_only: Option<bool>,
     },
-    /// Change what a volume may take and what is kept for it.
+    /// Changes the options of a volume.
     SetOptions {
-        /// Which.
+        /// The volume.
         volume: VolumeId,
-        /// All of it.
+        /// The new options, all of them.
         options: VolumeOptions,
     },
-    /// Find out which segments hold a volume's or snapshot's data. Changes nothing.
+    /// Finds the segments that hold a volume's or snapshot's data. Changes nothing.
     Places {
-        /// Which.
+        /// The volume or snapshot.
         target: Target,
     },
-    /// Find out what of a volume or snapshot was lost with special devices. Changes nothing.
+    /// Finds the data of a volume or snapshot that was lost with special devices. Changes nothing.
     Lost {
-        /// Which.
+        /// The volume or snapshot.
         target: Target,
     },
-    /// Find out how much of each volume, its snapshots included, came with writes of which size. Changes nothing, and reads all map nodes.
+    /// Counts how much of each volume, with its snapshots, was written by requests of which size.
+    /// Changes nothing, and reads all map nodes.
     Census,
-    /// Change what the guest is told of sectors. Nothing of what is stored changes: who asks has converted it, and serves the volume to nobody.
+    /// Changes the sector sizes that the guest sees. Stored data does not change: the caller has
+    /// converted it, and exports the volume to no client.
     SetSector {
-        /// Which.
+        /// The volume.
         volume: VolumeId,
-        /// What the guest sees.
+        /// The new sector sizes.
         sector: SectorProfile,
     },
-    /// Take snapshots of one or more volumes at one instant.
+    /// Takes snapshots of one or more volumes at one instant.
     Snapshot {
-        /// Volume and snapshot name, each.
+        /// Volumes, each with the name of its snapshot.
         targets: Vec<(VolumeId, String)>,
         /// Free text.
         description: String,
-        /// When it may be removed by itself.
+        /// Time after which the caller may remove them automatically.
         expires: Option<Time>,
     },
-    /// Remove snapshots; their space returns in the background. Those with clones or holds are refused. Up to 32 go at one instant; more go in
-    /// pieces in the order given, so that a crash before the answer may leave the later ones.
+    /// Destroys snapshots; their space is released in the background. Those with clones or holds
+    /// are refused. Up to 32 are destroyed at one instant; more are destroyed in parts in the given
+    /// order, so that after a crash before the answer the later ones may still exist.
     DestroySnapshots {
-        /// Which.
+        /// The snapshots.
         snapshots: Vec<SnapshotId>,
     },
-    /// Give a snapshot another name.
+    /// Renames a snapshot.
     RenameSnapshot {
-        /// Which.
+        /// The snapshot.
         snapshot: SnapshotId,
         /// The new name.
         name: String,
     },
-    /// Make the volume's head what the snapshot holds. Newer snapshots stay, the old head stays as snapshot `keep_as`.
+    /// Rolls a volume's head back to a snapshot. Newer snapshots stay, and the old head is kept as
+    /// snapshot `keep_as`.
     Rollback {
-        /// To what.
+        /// The snapshot.
         snapshot: SnapshotId,
         /// Name of the snapshot that keeps the old head.
         keep_as: String,
     },
-    /// Make a writable volume on a snapshot.
+    /// Creates a writable volume from a snapshot.
     Clone {
-        /// On what.
+        /// The snapshot.
         snapshot: SnapshotId,
         /// Name of the new volume.
         name: String,
     },
-    /// Make a clone independent: the snapshots that it starts from move to it, and the volume they belonged to becomes a clone of the last
-    /// of them. No block is copied. Refused when both have a snapshot of one name.
+    /// Makes a clone independent: its origin snapshot and those before it move to the clone, and
+    /// the volume that they belonged to becomes a clone of the last of them. No block is copied.
+    /// Refused when both volumes have snapshots of the same name.
     Promote {
         /// The clone.
         volume: VolumeId,
-        /// Only say what would move.
+        /// Only return what would move.
         dry_run: bool,
     },
-    /// Forbid the removal of a snapshot, at most until a time. Without a tag, counted; a tag that it is held with already is refused.
+    /// Holds a snapshot, so that it cannot be destroyed, at most until a time. Holds without a tag
+    /// are counted; a tag that the snapshot is held with already is refused.
     Hold {
-        /// Which.
+        /// The snapshot.
         snapshot: SnapshotId,
-        /// The name of the hold, up to 64 characters of those that names have.
+        /// Tag of the hold: up to 64 of the characters that names may have.
         tag: Option<String>,
-        /// Ends by itself then.
+        /// Time at which the hold expires.
         until: Option<Time>,
-        /// Nobody can release it before then; needs a tag and a time.
+        /// A lock: the hold cannot be released before its time; needs a tag and a time.
         locked: bool,
     },
-    /// Take one hold back: the one with a tag, which may not be locked, or one without.
+    /// Releases one hold: the one with a tag, which must not be a lock in force, or one without a
+    /// tag.
     Release {
-        /// Which.
+        /// The snapshot.
         snapshot: SnapshotId,
-        /// Of which hold.
+        /// Tag of the hold.
         tag: Option<String>,
     },
-    /// Write a checkpoint and stop accepting requests: a clean shutdown.
+    /// Closes the pool: stops accepting requests and writes a checkpoint.
     Close,
-    /// Write a checkpoint now.
+    /// Writes a checkpoint now.
     Checkpoint,
 }
 
-/// The answer to a [`Command`].
+/// The reply to a [`Command`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Done.
+    /// Success without a result.
     Done,
     /// The new volume.
     Volume(VolumeId),
-    /// The new snapshots, in the order asked.
+    /// The new snapshots, in the order of the command.
     Snapshots(Vec<SnapshotId>),
-    /// Segments, by number.
+    /// Segments with data of the target, by number.
     Places(Vec<SegmentPlace>),
-    /// Ranges in order, neighbours joined.
+    /// Lost ranges in order, neighbours joined.
     Lost(Vec<ByteRange>),
-    /// By volume.
+    /// Bytes by volume and size of write.
     Census(Census),
-    /// What groups of data hold.
+    /// Fill of the data groups.
     Fills(Vec<GroupFill>),
-    /// What a wipe moves and overwrites.
+    /// Amount that a wipe moves and overwrites.
     Wipe(WipePlan),
-    /// What a removal takes.
+    /// Cost of a removal.
     Removal(RemovalPlan),
     /// Snapshots that a promotion moves.
     Promotion(PromotionPlan),
 }
 
-/// How bytes are made unreadable.
+/// The method of a wipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wipe {
-    /// The devices are asked to discard them; what cannot is overwritten.
+    /// Devices are asked to discard; a device that cannot is overwritten.
     Discard,
-    /// They are overwritten with zeroes.
+    /// Devices are overwritten with zeroes.
     Zero,
 }
 
 impl Wipe {
-    /// As the pool remembers it.
+    /// Returns the code in the catalog.
     pub(crate) fn code(self) -> u8 {
         match self {
             Wipe::Discard => 1,
@@ -322,7 +332,7 @@ impl Wipe {
         }
     }
 
-    /// From what the pool remembers.
+    /// Decodes the code in the catalog.
     pub(crate) fn of(code: u8) -> Option<Wipe> {
         match code {
             0 => None,
@@ -332,119 +342,126 @@ impl Wipe {
     }
 }
 
-/// Snapshots that a promotion moves.
+/// The snapshots that a promotion moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromotionPlan {
     /// The volume that becomes a clone of the last of these.
     pub from: VolumeId,
-    /// Snapshots that move, by id. Those that were destroyed and are still needed move, too, and are not listed.
+    /// Snapshots that move, by id. Hidden snapshots (destroyed, but still needed by a clone) move
+    /// too, and are not listed.
     pub snapshots: Vec<SnapshotId>,
-    /// Bytes of data that they are charged with. Exact without compression; else shared out in proportion to blocks.
+    /// Bytes of data that are charged to them. Exact without compression; else distributed in
+    /// proportion to blocks.
     pub bytes: u64,
 }
 
-/// What the removal of a device takes, as far as is known before it begins.
+/// The cost of removing a device, as far as it is known before it begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemovalPlan {
-    /// Bytes that live in segments with a part on the device: they move.
+    /// Live bytes in segments with a part on the device: they move.
     pub moved: u64,
-    /// Members that leave with it: too few of them stay for their layout.
+    /// Members that are removed with it, because too few of them stay for their layout.
     pub others: Vec<u16>,
-    /// The others have no room for all of it at once: some of it moves more than once.
+    /// The other devices have no room for all of the data at once, so some of it moves more than
+    /// once.
     pub in_steps: bool,
-    /// Bytes per second that jobs have while guests are active.
+    /// Bytes per second of jobs while guests are active.
     pub rate: u64,
 }
 
-/// What a wipe does, as far as is known when it begins.
+/// The cost of a wipe, as far as it is known when it begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WipePlan {
-    /// Bytes that live beside what is wiped, and are moved.
+    /// Live bytes beside wiped data, which are moved.
     pub moved: u64,
     /// Bytes that are overwritten or discarded, on each copy.
     pub erased: u64,
 }
 
-/// Sizes of writes that are told apart, in bytes: those worth a choice of `special_small_blocks`.
+/// Classes of write sizes in bytes: the useful values of `special_small_blocks`.
 pub const WRITE_SIZES: [u64; 6] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10];
 
-/// What a volume and its snapshots hold. A block counts whole, as special devices keep it, and once, however many versions have it; of clones, what was
-/// written since they were made.
+/// Census of a volume and its snapshots. A block counts 4 KiB, as it is stored on special devices,
+/// and once, however many versions share it; for clones only blocks written since they were created
+/// count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeCensus {
-    /// Which; one that was destroyed while clones still hold something of it is not listed any more.
+    /// The volume. One that was destroyed while clones still need its blocks is not listed.
     pub volume: VolumeId,
-    /// Bytes by the size of the write that they came with: up to each of [`WRITE_SIZES`], but above the one before; and larger.
+    /// Bytes by the size of the write that wrote them: up to each of [`WRITE_SIZES`], but above the
+    /// one before; and larger.
     pub sizes: [u64; WRITE_SIZES.len() + 1],
-    /// Bytes of these on special devices.
+    /// Of these, bytes on special devices.
     pub special: u64,
 }
 
-/// What a pool holds, by size of writes.
+/// Census of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Census {
-    /// Volumes that hold something.
+    /// Volumes with data.
     pub volumes: Vec<VolumeCensus>,
     /// Bytes of map nodes.
     pub nodes: u64,
     /// Bytes of checkpoint objects.
     pub objects: u64,
-    /// Bytes of the segments on special devices for small writes, and, where those below are none, for nodes.
+    /// Bytes of segments on special devices for small writes; also for nodes, if `special_nodes` is
+    /// 0.
     pub special: u64,
-    /// Bytes of those for nodes and objects alone.
+    /// Bytes of segments on special devices for nodes and objects only.
     pub special_nodes: u64,
 }
 
-/// How full a group is.
+/// Fill of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupFill {
-    /// Members that it is made of.
+    /// Members of the group.
     pub members: Vec<u16>,
     /// Bytes of its segments.
     pub size: u64,
-    /// Bytes of those in use.
+    /// Bytes of segments in use.
     pub allocated: u64,
-    /// Bytes of these above its share of what all groups hold, when that is worth moving.
+    /// Of these, bytes above its share of all groups' data, if that is worth moving.
     pub surplus: u64,
 }
 
 /// A segment that holds data of a volume or snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentPlace {
-    /// Its number.
+    /// Number of the segment.
     pub segment: u32,
-    /// What it is used for.
+    /// Class of its group.
     pub class: Class,
-    /// Bytes of the volume's or snapshot's blocks in it, as stored; of one that is on several devices, once.
+    /// Bytes of the volume's or snapshot's blocks in it, as stored; replicas count once.
     pub live_bytes: u64,
-    /// What it is made of.
+    /// Its extents.
     pub extents: Vec<ExtentPlace>,
 }
 
 /// A part of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentPlace {
-    /// The device that it is on.
+    /// The member that it is on.
     pub member: u16,
-    /// Where.
+    /// Byte range on the device.
     pub range: ByteRange,
-    /// Bytes of the volume's or snapshot's blocks in it; each copy counts.
+    /// Bytes of the volume's or snapshot's blocks in it; each replica counts.
     pub live_bytes: u64,
 }
 
-/// Why a [`Command`] was refused or failed. Display is one line: what, why, what to do.
+/// Reason why a [`Command`] was refused or failed. `Display` is one line: the subject, the reason,
+/// and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// The name is taken.
+    /// The name exists already.
     #[error("'{0}' exists already; choose another name")]
     Exists(String),
-    /// No such thing.
+    /// The named object does not exist.
     #[error("{0} does not exist")]
     NotFound(String),
-    /// The words or numbers are not acceptable.
+    /// An argument is not acceptable.
     #[error("{0}")]
     Invalid(String),
-    /// Something else needs it.
+    /// The object is in use, or another change is in progress.
     #[error("{0}")]
     Busy(String),
     /// Out of space.

@@ -13,7 +13,7 @@ use crate::{
     VolumeInfo, VolumeOptions,
 };
 
-/// What commands are told during an import.
+/// Reply to commands during an import.
 const NOT_YET: &str = "the pool is still being opened; try again when it is online";
 
 static NO_OPTIONS: BTreeMap<VolumeId, VolumeOptions> = BTreeMap::new();
@@ -28,9 +28,9 @@ enum Phase {
 /// Call [`turn`](Engine::turn) after each group of submits, commands and completions; start what [`pop_io`](Engine::pop_io) gives and
 /// report every end to [`io_done`](Engine::io_done).
 ///
-/// Durability: a completion of a write means that the kernel (or the device's volatile cache) has it and all before it; a completion of
-/// a flush, or of a write with FUA or under `directsync` and `writethrough`, that it is on stable media with its map; a reply to a
-/// command the same.
+/// Durability: when a write completes, the kernel (or the device's volatile cache) has it and
+/// everything before it; when a flush completes, or a write with FUA or under `directsync` and
+/// `writethrough`, it is on stable media with its map; the same holds for a reply to a command.
 pub struct Engine {
     phase: Phase,
     opening: PoolState,
@@ -39,12 +39,12 @@ pub struct Engine {
     early: Vec<(Tag, Result<Reply, CommandError>)>,
     early_diffs: Vec<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
     bufs: BufPool,
-    /// What the host has for devices, until the pool is open.
+    /// Free space on the hosts of devices, kept until the pool is open.
     hosts: BTreeMap<u16, DeviceSpace>,
 }
 
 impl Engine {
-    /// Makes a pool on `devices`. [`PoolState::Opening`] until it is on them.
+    /// Creates a pool on `devices`. The state is [`PoolState::Opening`] until it is on them.
     ///
     /// # Errors
     /// [`CommandError::Invalid`] when the spec or the devices are not acceptable; nothing was written then.
@@ -53,7 +53,7 @@ impl Engine {
         Ok(Engine::with(Phase::Open(Box::new(pool))))
     }
 
-    /// Checks that [`Engine::create`] would make a pool over such devices. Nothing is made.
+    /// Checks that [`Engine::create`] would create a pool on such devices. Nothing is written.
     ///
     /// # Errors
     /// Those of [`Engine::create`].
@@ -88,15 +88,15 @@ impl Engine {
         }
     }
 
-    /// Says that reads of these ranges are about to be submitted, so that what they need of the map comes into the processor's cache for all of
-    /// them at the same time. Nothing else follows from it.
+    /// Announces reads of these ranges, so that their map entries are loaded into the CPU cache
+    /// together. A hint without any other effect.
     pub fn expect(&self, target: Target, reads: &[ByteRange]) {
         if let Some(pool) = self.open() {
             pool.expect(target, reads);
         }
     }
 
-    /// Starts a guest request; it is checked first. Never blocks; exactly one completion comes.
+    /// Starts a guest request after checking it. Never blocks; exactly one completion follows.
     pub fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
         match &mut self.phase {
             Phase::Importing(_) => self.refused.push(Completion { tag, result: Err(DiskError::Shutdown) }),
@@ -104,8 +104,9 @@ impl Engine {
         }
     }
 
-    /// The same for a guest that sees a file: any range of bytes. Blocks that a write covers in part are read, filled in and written under a
-    /// lock of theirs, so that neighbours who write at the same time, through whichever export, lose nothing.
+    /// As [`submit`](Self::submit), for a guest that sees a file: accepts any range of bytes.
+    /// Blocks that a write covers in part are read, filled in and written under a lock, so that
+    /// concurrent writes of neighbouring bytes, through any export, lose nothing.
     pub fn submit_bytes(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
         match &mut self.phase {
             Phase::Importing(_) => self.refused.push(Completion { tag, result: Err(DiskError::Shutdown) }),
@@ -113,8 +114,10 @@ impl Engine {
         }
     }
 
-    /// Starts to find out what a target's map says, some steps per turn; exactly one answer comes. [`millpond_block::Since`] is the id of a snapshot.
-    /// What is said of a block takes account of every write and discard answered before; [`DiskError::Invalid`] when that snapshot is gone.
+    /// Starts a query of a target's map, which takes some steps per turn; exactly one answer
+    /// follows. [`millpond_block::Since`] is the id of a snapshot. The result reflects every write
+    /// and discard that was answered before; it is [`DiskError::Invalid`] when that snapshot does
+    /// not exist any more.
     pub fn query(&mut self, target: Target, tag: Tag, query: Query) {
         match &mut self.phase {
             Phase::Importing(_) => self.unanswered.push(Answer { tag, result: Err(DiskError::Shutdown) }),
@@ -122,12 +125,12 @@ impl Engine {
         }
     }
 
-    /// The next answer to a query.
+    /// Returns the next answer to a query.
     pub fn pop_answer(&mut self) -> Option<Answer> {
         self.unanswered.pop().or_else(|| self.open_mut()?.answers.pop_front())
     }
 
-    /// Starts a command; exactly one reply comes, when its effect is durable.
+    /// Starts a command; exactly one reply follows, when its effect is durable.
     pub fn command(&mut self, tag: Tag, command: Command) {
         match &mut self.phase {
             Phase::Importing(_) => self.early.push((tag, Err(CommandError::Busy(NOT_YET.to_owned())))),
@@ -135,9 +138,10 @@ impl Engine {
         }
     }
 
-    /// Goes on with requests, and with making the room that they wait for: what waits for ended device operations, and what came since. A
-    /// caller whose devices answer at once calls it as often as that helps before the next turn, so that requests do not wait for background work.
-    /// `now` must not go back, and is not long ago when the operations that come out are started.
+    /// Continues requests after device operations have ended, starts new ones, and does the work
+    /// that frees the space that they wait for. A caller whose devices complete at once calls this
+    /// repeatedly while it helps before the next turn, so that requests do not wait for background
+    /// work. `now` must not go back, and must be recent when the returned operations are started.
     pub fn answer(&mut self, now: Time) {
         match &mut self.phase {
             Phase::Importing(import) => import.at(now),
@@ -148,8 +152,8 @@ impl Engine {
         }
     }
 
-    /// One turn: seals the batch, starts device writes, goes on with background work. `now` must not go back.
-    /// True when it wants to be called again soon even without events.
+    /// Runs one turn: seals the batch, starts device writes, continues background work. `now` must
+    /// not go back. Returns true when it wants to be called again soon even without events.
     pub fn turn(&mut self, now: Time) -> bool {
         match &mut self.phase {
             Phase::Open(pool) => pool.turn(now),
@@ -169,7 +173,7 @@ impl Engine {
         }
     }
 
-    /// A device operation ended.
+    /// Reports the end of a device operation.
     pub fn io_done(&mut self, done: IoDone) {
         match &mut self.phase {
             Phase::Importing(import) => import.io_done(done),
@@ -177,7 +181,8 @@ impl Engine {
         }
     }
 
-    /// Operations of a device are held back on purpose, so that none of them can end: that it answers nothing is not its fault.
+    /// Reports that the caller delays operations of a device on purpose, so that the device is not
+    /// judged as silent.
     pub fn excuse(&mut self, device: DeviceIndex) {
         match &mut self.phase {
             Phase::Importing(import) => import.excuse(device.0),
@@ -185,8 +190,9 @@ impl Engine {
         }
     }
 
-    /// Says what the host has for a device, by its position, when the pool is opened or the device comes. Without it the host is taken to have nothing
-    /// for free segments, and to find bytes for them with the first write. Nothing that is stored depends on it.
+    /// Sets the allocated space on the host of a device, by its position, when the pool is opened
+    /// or the device is added. By default the host is assumed to have allocated nothing for free
+    /// segments, and to do so at the first write. No stored data depends on it.
     pub fn set_space(&mut self, device: DeviceIndex, space: DeviceSpace) {
         match &mut self.phase {
             Phase::Importing(_) => _ = self.hosts.insert(device.0, space),
@@ -194,14 +200,16 @@ impl Engine {
         }
     }
 
-    /// Says whether what holds the pool's devices has little room left: then the host gets back what it can, and nothing is prepared.
+    /// Sets whether the storage below the pool's devices is nearly full: then as much space as
+    /// possible is released to the host, and no segments are prepared.
     pub fn set_short(&mut self, short: bool) {
         if let Phase::Open(pool) = &mut self.phase {
             pool.stock.set_short(short);
         }
     }
 
-    /// Devices that did not answer while the pool was opened, by their positions: for them the import was refused, or it went on without them.
+    /// Returns the positions of devices that did not answer while the pool was opened: the import
+    /// was refused because of them, or continued without them.
     pub fn unanswered(&self) -> &[u16] {
         match &self.phase {
             Phase::Importing(import) => import.unanswered(),
@@ -209,7 +217,8 @@ impl Engine {
         }
     }
 
-    /// The next device operation to start. They may be carried out and complete in any order.
+    /// Returns the next device operation to start. Operations may be executed and complete in any
+    /// order.
     pub fn pop_io(&mut self) -> Option<Io> {
         match &mut self.phase {
             Phase::Importing(import) => import.pop_io(),
@@ -217,9 +226,10 @@ impl Engine {
         }
     }
 
-    /// Until when operations other than reads may be handed to devices (INV-CLAIM-1); for ever where there is none. The caller makes sure of it where
-    /// it hands them over, for operations may wait after [`pop_io`](Engine::pop_io), and gives those that came too late to
-    /// [`take_back`](Engine::take_back).
+    /// Returns the time until which operations other than reads may be handed to devices
+    /// (INV-CLAIM-1); `None` means without limit. Operations may wait after
+    /// [`pop_io`](Engine::pop_io), so the caller checks this when it hands them over, and returns
+    /// those that are too late by [`take_back`](Engine::take_back).
     pub fn lease(&self) -> Option<Time> {
         match &self.phase {
             Phase::Importing(import) => import.lease(),
@@ -227,7 +237,8 @@ impl Engine {
         }
     }
 
-    /// An operation that no device was given, because the lease was over: it is popped again when the claim was seen in place.
+    /// Takes back an operation that was not handed to a device because the lease had expired: it is
+    /// popped again once the claim was seen in place.
     pub fn take_back(&mut self, io: Io) {
         match &mut self.phase {
             Phase::Importing(import) => import.take_back(io),
@@ -235,7 +246,7 @@ impl Engine {
         }
     }
 
-    /// The next answer to a guest request.
+    /// Returns the next completion of a guest request.
     pub fn pop_completion(&mut self) -> Option<Completion> {
         match &mut self.phase {
             Phase::Importing(_) => self.refused.pop(),
@@ -243,12 +254,12 @@ impl Engine {
         }
     }
 
-    /// The next answer to a command.
+    /// Returns the next reply to a command.
     pub fn pop_reply(&mut self) -> Option<(Tag, Result<Reply, CommandError>)> {
         self.early.pop().or_else(|| self.open_mut()?.replies.pop_front())
     }
 
-    /// Starts to compare two states; `older` `None` is the empty disk.
+    /// Starts to compare two versions; `None` as `older` is the empty disk.
     pub fn start_diff(&mut self, tag: Tag, older: Option<Target>, newer: Target) {
         match &mut self.phase {
             Phase::Importing(_) => self.early_diffs.push((tag, Err(CommandError::Busy(NOT_YET.to_owned())))),
@@ -256,92 +267,96 @@ impl Engine {
         }
     }
 
-    /// The next finished comparison: extents in order, neighbours joined.
+    /// Returns the next finished comparison: extents in order, neighbours joined.
     pub fn pop_diff(&mut self) -> Option<(Tag, Result<Vec<DiffExtent>, CommandError>)> {
         self.early_diffs.pop().or_else(|| self.open_mut()?.diffs.pop_front())
     }
 
-    /// What volumes may take and what is kept for them, of those that have others than the defaults.
+    /// Returns the options of volumes that have other than the defaults.
     pub fn options(&self) -> &BTreeMap<VolumeId, VolumeOptions> {
         self.open().map_or(&NO_OPTIONS, |pool| pool.core.catalog.options())
     }
 
-    /// Size, sectors and features of a target, while it exists.
+    /// Returns size, sectors and features of a target, while it exists.
     pub fn geometry(&self, target: Target) -> Option<(Geometry, Features)> {
         self.open().and_then(|pool| pool.geometry(target))
     }
 
-    /// The pool, once it is known.
+    /// Returns information about the pool, once it is open.
     pub fn pool(&self) -> Option<PoolInfo> {
         self.open().map(Pool::info)
     }
 
-    /// Generation of the labels in force; `None` while they are being written, and until the pool is open.
+    /// Returns the generation of the labels in force; `None` while they are being written, and
+    /// until the pool is open.
     pub fn label_generation(&self) -> Option<u64> {
         self.open().and_then(Pool::label_generation)
     }
 
-    /// The labels in force; `None` while they are being written, and until the pool is open.
+    /// Returns the labels in force; `None` while they are being written, and until the pool is
+    /// open.
     pub fn labels_in_force(&self) -> Option<LabelsInForce> {
         self.open().and_then(Pool::labels_in_force)
     }
 
-    /// Its volumes.
+    /// Returns all volumes.
     pub fn volumes(&self) -> Vec<VolumeInfo> {
         self.open().map(Pool::volumes).unwrap_or_default()
     }
 
-    /// Its snapshots, by volume and age.
+    /// Returns all snapshots, by volume and age.
     pub fn snapshots(&self) -> Vec<SnapshotInfo> {
         self.open().map(Pool::snapshots).unwrap_or_default()
     }
 
-    /// Up to `most` snapshots of ids above `after`, by id: for a list of many, piece by piece.
+    /// Returns up to `most` snapshots with ids above `after`, by id: for long lists in parts.
     pub fn snapshots_after(&self, after: Option<SnapshotId>, most: usize) -> Vec<SnapshotInfo> {
         self.open().map(|pool| pool.snapshots_after(after, most)).unwrap_or_default()
     }
 
-    /// The volume of this name.
+    /// Returns the volume with this name.
     pub fn find_volume(&self, name: &str) -> Option<VolumeInfo> {
         self.open()?.find_volume(name)
     }
 
-    /// The snapshot of this name.
+    /// Returns the snapshot of a volume with this name.
     pub fn find_snapshot(&self, volume: VolumeId, name: &str) -> Option<SnapshotInfo> {
         self.open()?.find_snapshot(volume, name)
     }
 
-    /// What is served as a file: cheap to tell, unlike all that a listing says. `None` when it is gone.
+    /// Returns the properties of a target that is served as a file; cheaper than those of a
+    /// listing. `None` when it does not exist.
     pub fn image(&self, target: Target) -> Option<ImageInfo> {
         self.open()?.image(target)
     }
 
-    /// Up to `most` volumes of ids above `after`, by id.
+    /// Returns up to `most` volumes with ids above `after`, by id.
     pub fn volume_images(&self, after: Option<VolumeId>, most: usize) -> Vec<(VolumeId, ImageInfo)> {
         self.open().map(|pool| pool.volume_images(after, most)).unwrap_or_default()
     }
 
-    /// Up to `most` snapshots of a volume of ids above `after`, by id.
+    /// Returns up to `most` snapshots of a volume with ids above `after`, by id.
     pub fn snapshot_images(&self, volume: VolumeId, after: Option<SnapshotId>, most: usize) -> Vec<(SnapshotId, ImageInfo)> {
         self.open().map(|pool| pool.snapshot_images(volume, after, most)).unwrap_or_default()
     }
 
-    /// Up to `most` snapshots that a target can be compared with by [`query`](Engine::query): those of its volume, by name.
+    /// Returns up to `most` snapshots that a target can be compared with by
+    /// [`query`](Engine::query): those of its volume, by name.
     pub fn older_states(&self, target: Target, most: usize) -> Vec<(String, SnapshotId)> {
         self.open().map(|pool| pool.older_states(target, most)).unwrap_or_default()
     }
 
-    /// The one of this name.
+    /// Returns the snapshot of this name that a target can be compared with.
     pub fn older_state(&self, target: Target, name: &str) -> Option<SnapshotId> {
         self.open()?.older_state(target, name)
     }
 
-    /// Counters since import.
+    /// Returns the counters since the import.
     pub fn metrics(&self) -> Metrics {
         self.open().map(Pool::metrics).unwrap_or_default()
     }
 
-    /// Sets how many bytes of blocks the read cache may keep, at once; what is more goes.
+    /// Sets the size of the read cache in bytes, at once; excess blocks are evicted.
     pub fn set_read_cache(&mut self, bytes: u64) {
         match &mut self.phase {
             Phase::Importing(import) => import.set_read_cache(bytes),
@@ -349,15 +364,15 @@ impl Engine {
         }
     }
 
-    /// Says how the devices of the pool look that are there: their labels say it to whoever misses one, after those that are missing now,
-    /// too.
+    /// Describes the devices that are present. Their labels store this, and keep the last
+    /// description of missing ones, for users who look for a missing device.
     pub fn describe_devices(&mut self, seen: Vec<DeviceNote>) {
         if let Phase::Open(pool) = &mut self.phase {
             pool.describe_devices(seen);
         }
     }
 
-    /// Where buffers for payloads come from and data of reads goes back to.
+    /// Returns the pool of buffers for payloads, to which data of reads is returned.
     pub fn buffers(&mut self) -> &mut BufPool {
         match &mut self.phase {
             Phase::Importing(_) => &mut self.bufs,
@@ -365,7 +380,8 @@ impl Engine {
         }
     }
 
-    /// One line about segments, for debugging: how many are in each state and how full.
+    /// Returns the number of segments in each state and how full they are, as one line for
+    /// debugging.
     pub fn space_report(&self) -> String {
         self.open().map(Pool::space_report).unwrap_or_default()
     }

@@ -1,19 +1,20 @@
-//! What a volume may take and what is kept for it. The engine keeps it; rates are for the caller to watch, who has a clock.
+//! Options of a volume: its reservation, rates and cache share. The engine only stores the rates;
+//! the caller enforces them, because it has a clock.
 
 use millpond_format::{LimitRecord, OptionsRecord};
 
-/// A rate, and the faster one allowed for a while.
+/// A rate limit, and a higher one allowed for a while.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate {
-    /// Per second; 0: as much as there is.
+    /// Per second; 0: unlimited.
     pub sustained: u64,
     /// Per second in a burst; 0: none.
     pub burst: u64,
-    /// Seconds that a burst lasts; 0: one.
+    /// Seconds that a burst lasts; 0: one second.
     pub seconds: u32,
 }
 
-/// How much guests may ask of a volume. All that are set hold at once.
+/// Limits of the requests to a volume. All that are set apply at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Requests.
@@ -31,35 +32,37 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// In a fixed order.
+    /// Returns all rates, in a fixed order.
     pub fn rates(&self) -> [&Rate; 6] {
         [&self.iops, &self.iops_rd, &self.iops_wr, &self.bps, &self.bps_rd, &self.bps_wr]
     }
 
-    /// The same, to change.
+    /// As [`Self::rates`], mutable.
     pub fn rates_mut(&mut self) -> [&mut Rate; 6] {
         [&mut self.iops, &mut self.iops_rd, &mut self.iops_wr, &mut self.bps, &mut self.bps_rd, &mut self.bps_wr]
     }
 }
 
-/// What most volumes have at its defaults.
+/// Options that most volumes have at their defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolumeOptions {
-    /// Bytes that the volume can have of the pool, its snapshots included, whatever others take.
+    /// Bytes of the pool that the volume, with its snapshots, can always have.
     pub reservation: u64,
-    /// Writes of at most so many bytes go to special devices, while these have room; 0: none. What was written before stays where it is.
+    /// Writes of at most so many bytes go to special devices, while these have room; 0: none. Data
+    /// that was written before is not moved.
     pub special_small_blocks: u32,
-    /// Bytes of the pool's read cache that are the volume's own, and no more; nothing: what all others share.
+    /// Size in bytes of the volume's own part of the pool's read cache; `None`: it uses the part
+    /// that all such volumes share.
     pub read_cache: Option<u64>,
-    /// Rates.
+    /// Rate limits.
     pub limits: Limits,
 }
 
-/// What a limit says that is not a rate: bytes of the read cache.
+/// Code of a limit record that is not a rate: the size of the own read cache.
 const READ_CACHE: u8 = 6;
 
 impl VolumeOptions {
-    /// As the pool keeps it.
+    /// Encodes the options as a record of the catalog.
     pub(crate) fn record(&self) -> OptionsRecord {
         let limits = self.limits.rates().into_iter().zip(0u8..).filter(|(rate, _)| **rate != Rate::default());
         let limit = |(rate, what): (&Rate, u8)| LimitRecord { what, sustained: rate.sustained, burst: rate.burst, seconds: rate.seconds };
@@ -68,7 +71,7 @@ impl VolumeOptions {
         OptionsRecord { reservation, special_small_blocks, limits: limits.map(limit).chain(memory).collect() }
     }
 
-    /// From what the pool keeps. What no version wrote is no limit.
+    /// Decodes a record of the catalog. Unknown codes are ignored.
     pub(crate) fn of(record: &OptionsRecord) -> VolumeOptions {
         let OptionsRecord { reservation, special_small_blocks, .. } = *record;
         let mut options = VolumeOptions { reservation, special_small_blocks, ..VolumeOptions::default() };

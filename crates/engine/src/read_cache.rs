@@ -1,10 +1,13 @@
-//! [`ReadCache`]: blocks that guests read more than once, in memory, for volumes whose cache mode allows it.
+//! [`ReadCache`]: keeps blocks in memory that guests read more than once, for volumes whose cache
+//! mode allows it.
 //!
-//! INV-READ-CACHE-1: a block is found by the address that the map has, which never means other bytes (I11), and only bytes that matched the map's
-//! checksum (I5) are kept. So nothing is ever invalidated, and volumes that share blocks share what is kept of them.
+//! INV-READ-CACHE-1: a block is found by its address in the map, which always means the same bytes
+//! (I11), and only bytes that matched the map's checksum (I5) are kept. So nothing is ever
+//! invalidated, and volumes that share blocks share their cached copies.
 //!
-//! What is read once, by a backup or a scan, leaves a mark and nothing else; which blocks then stay, `quick_cache` decides (S3-FIFO, after
-//! Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023).
+//! Blocks that are read once, by a backup or a scan, leave only a mark; `quick_cache` decides which
+//! of the other blocks stay (S3-FIFO, after Yang et al., "FIFO queues are all you need for cache
+//! eviction", SOSP 2023).
 
 use std::collections::BTreeMap;
 
@@ -19,12 +22,13 @@ use crate::cache::Ghosts;
 
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
-/// Longest request in bytes that looks for its blocks here: longer ones are sequential, and devices are good at those.
+/// Longest request in bytes that uses the cache: longer ones are sequential, which devices are good
+/// at.
 pub(crate) const LONGEST: u64 = 128 << 10;
-/// Marks of blocks that were read, for each block that there is room for.
+/// Marks of blocks that were read once, per block of capacity.
 const MARKS: usize = 4;
 
-/// Takes what is evicted out of the cache, for its buffer.
+/// Collects evicted blocks, for reuse of their buffers.
 #[derive(Debug)]
 struct Evict;
 
@@ -36,7 +40,7 @@ impl Lifecycle<u64, Piece> for Evict {
     }
 }
 
-/// What is kept for one volume with a limit of its own, or for all the others.
+/// The cached blocks of one volume with a size of its own, or of all other volumes.
 struct Share {
     blocks: Cache<u64, Piece, UnitWeighter, FxBuildHasher, Evict>,
     ghosts: Ghosts,
@@ -53,7 +57,7 @@ impl Share {
         Share { blocks: Cache::with_options(options, UnitWeighter, FxBuildHasher, Evict), ghosts }
     }
 
-    /// The same for other bytes; what there is room for stays.
+    /// Changes the size; keeps the blocks that still fit.
     fn resized(mut self, bytes: u64) -> Share {
         let before = self.bytes();
         if before == bytes {
@@ -72,48 +76,49 @@ impl Share {
     }
 }
 
-/// What guests of a volume found here, and did not.
+/// Hits and misses of a volume's reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadCacheUse {
-    /// Blocks of 4 KiB that came from memory.
+    /// Blocks of 4 KiB that were in memory.
     pub hits: u64,
-    /// Blocks that did not, though requests were short enough.
+    /// Blocks that were not, in requests that used the cache.
     pub misses: u64,
 }
 
-/// The cache of a pool.
+/// The read cache of a pool.
 pub(crate) struct ReadCache {
     limit: u64,
     common: Share,
     own: BTreeMap<VolumeId, Share>,
-    /// Since import, by volume.
+    /// Counters since the import, by volume.
     uses: BTreeMap<VolumeId, ReadCacheUse>,
     all: ReadCacheUse,
 }
 
 impl ReadCache {
-    /// An empty one for so many bytes.
+    /// Creates an empty cache of `limit` bytes.
     pub(crate) fn new(limit: u64) -> ReadCache {
         ReadCache { limit, common: Share::new(limit), own: BTreeMap::new(), uses: BTreeMap::new(), all: ReadCacheUse::default() }
     }
 
-    /// Bytes of blocks at most.
+    /// Returns the size in bytes.
     pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Bytes of blocks now.
+    /// Returns the bytes of cached blocks.
     pub(crate) fn used(&self) -> u64 {
         let shares = std::iter::once(&self.common).chain(self.own.values());
         shares.map(|share| share.blocks.weight() * BLOCK).sum()
     }
 
-    /// What a volume's guests found.
+    /// Returns the hits and misses of a volume.
     pub(crate) fn uses(&self, volume: VolumeId) -> ReadCacheUse {
         self.uses.get(&volume).copied().unwrap_or_default()
     }
 
-    /// Bytes at most, and for volumes with a limit of their own, which is taken off: in order, as far as there is room.
+    /// Sets the size in bytes, and the sizes for volumes that have their own, which are subtracted
+    /// from it: in order, as far as there is room.
     pub(crate) fn arrange(&mut self, limit: u64, limits: impl Iterator<Item = (VolumeId, u64)>) {
         self.limit = limit;
         let mut left = limit / BLOCK * BLOCK;
@@ -128,17 +133,17 @@ impl ReadCache {
         self.common = common.resized(left);
     }
 
-    /// What all of them found.
+    /// Returns the hits and misses of all volumes.
     pub(crate) fn all_uses(&self) -> ReadCacheUse {
         self.all
     }
 
-    /// Counts for no other volumes than these.
+    /// Drops the counters of all volumes for which `is_there` is false.
     pub(crate) fn keep_uses(&mut self, is_there: impl Fn(VolumeId) -> bool) {
         self.uses.retain(|volume, _| is_there(*volume));
     }
 
-    /// Has a volume a share at all?
+    /// Returns whether reads of a volume use the cache.
     pub(crate) fn serves(&self, volume: VolumeId) -> bool {
         self.own.get(&volume).unwrap_or(&self.common).blocks.capacity() > 0
     }
@@ -147,12 +152,12 @@ impl ReadCache {
         self.own.get_mut(&volume).unwrap_or(&mut self.common)
     }
 
-    /// A block, when it is here.
+    /// Returns a block if it is cached.
     pub(crate) fn find(&self, volume: VolumeId, key: u64) -> Option<Piece> {
         self.own.get(&volume).unwrap_or(&self.common).blocks.get(&key).cloned()
     }
 
-    /// So many blocks of a request were here, and were not.
+    /// Counts the hits and misses of a request.
     pub(crate) fn count(&mut self, volume: VolumeId, hits: u64, misses: u64) {
         for uses in [&mut self.all, self.uses.entry(volume).or_default()] {
             uses.hits += hits;
@@ -160,7 +165,7 @@ impl ReadCache {
         }
     }
 
-    /// A block was read from a device: it is kept when it was read before, too.
+    /// Offers a block that was read from a device: it is cached if it was read before.
     pub(crate) fn offer(&mut self, volume: VolumeId, key: u64, piece: &Piece, bufs: &mut BufPool) {
         let share = self.share(volume);
         if !share.ghosts.meet(key) {

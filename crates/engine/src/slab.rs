@@ -47,7 +47,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Handles of all values, and some that are vacant.
+    /// Returns the range of all handles, including vacant ones.
     pub(crate) fn handles(&self) -> std::ops::Range<u32> {
         0..u32::try_from(self.items.len()).unwrap_or(u32::MAX)
     }

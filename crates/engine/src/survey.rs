@@ -1,4 +1,4 @@
-//! [`Survey`]: what restore points the devices of a pool hold, without taking it into service.
+//! [`Survey`]: lists the restore points on the devices of a pool, without taking it into service.
 
 use millpond_device::{DeviceGeometry, Io, IoDone};
 use millpond_format::Lsn;
@@ -6,28 +6,30 @@ use millpond_format::Lsn;
 use crate::open::Import;
 use crate::{Time, Tuning};
 
-/// A look at a pool's restore points: reads only. It may be in service meanwhile; what is used again while it is read counts as gone.
+/// A scan for a pool's restore points, with reads only. The pool may be in service meanwhile; space
+/// that is reused during the scan counts as gone.
 pub struct Survey {
     import: Box<Import>,
 }
 
 impl Survey {
-    /// Starts to look at the pool on `devices`, in any order.
+    /// Starts to scan the pool on `devices`, in any order.
     pub fn new(devices: Vec<DeviceGeometry>, tuning: Tuning) -> Survey {
         Survey { import: Box::new(Import::survey(devices, tuning)) }
     }
 
-    /// The next read to start.
+    /// Returns the next read to start.
     pub fn pop_io(&mut self) -> Option<Io> {
         self.import.pop_io()
     }
 
-    /// A read ended.
+    /// Reports the end of a read.
     pub fn io_done(&mut self, done: IoDone) {
         self.import.io_done(done);
     }
 
-    /// Goes on. The restore points when all is known, or why that cannot be (one line); nothing while reads are to be done.
+    /// Continues. Returns the restore points at the end, or why they cannot be listed (one line);
+    /// `None` while reads are in flight.
     pub fn turn(&mut self) -> Option<Result<Surveyed, String>> {
         self.import.turn(Time(0));
         if let Some(why) = self.import.failure() {
@@ -42,52 +44,54 @@ impl Survey {
 pub struct RestorePoint {
     /// Generation of the root.
     pub id: u64,
-    /// When its checkpoint was begun.
+    /// Time at which its checkpoint was begun.
     pub time: Time,
-    /// An older root on the devices names the same checkpoint: this one was written by an import, which replayed the log after it.
+    /// An older root on the devices names the same checkpoint: this root was written by an import,
+    /// which replayed the log after it.
     pub again: bool,
-    /// Last batch of the log that it contains.
+    /// Last batch of the log that the checkpoint contains.
     pub lsn: Lsn,
-    /// Copies of the root that can be read.
+    /// Number of readable copies of the root.
     pub copies: u32,
-    /// Is everything there that it refers to?
+    /// Whether all of its data still exists.
     pub whole: Whole,
     /// Bytes that guests had ever written to the pool; `None` when the checkpoint cannot be read.
     pub written: Option<u64>,
 }
 
 impl RestorePoint {
-    /// May an import come to it? Where it is not known whether all is there, reads find out: they check what they get.
+    /// Returns whether an import may go back to it without the log. Where [`Self::whole`] is
+    /// unknown it may: reads verify checksums.
     pub fn is_usable(&self) -> bool {
         matches!(self.whole, Whole::Yes | Whole::Unknown(_))
     }
 
-    /// The same, with the log after it as far as it is sound.
+    /// Returns whether an import may start from it, with the log after it as far as it is sound.
     pub fn is_start(&self) -> bool {
         !matches!(self.whole, Whole::No(_))
     }
 }
 
-/// Is everything there that a restore point refers to?
+/// Whether all data of a restore point still exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whole {
     /// Its objects match their checksums, and no segment was used for something else since.
     Yes,
     /// No, and why.
     No(String),
-    /// With the log after it up to this batch alone: by then segments were emptied that were used again.
+    /// Only with the log after it up to this batch: by then segments were emptied that were reused.
     WithLog(Lsn),
-    /// Segments do not say, as those of pools made by older versions.
+    /// Unknown, and why: segments do not record it, as in pools made by older versions.
     Unknown(String),
 }
 
 /// The restore points of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Surveyed {
-    /// The newest first.
+    /// The restore points, the newest first.
     pub points: Vec<RestorePoint>,
     /// Bytes that guests wrote after the newest one, as far as the log is sound.
     pub after: u64,
-    /// The log goes no further although more of it was durable.
+    /// The log is damaged: more of it was durable than is readable.
     pub log_damaged: bool,
 }

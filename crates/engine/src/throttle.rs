@@ -1,8 +1,10 @@
-//! Between protocols and pool: holds requests back that a volume's limits do not allow yet.
+//! Rate limiter between protocols and pool: delays requests that exceed a volume's limits.
 //!
-//! A rate is watched as the time at which what was let in will be paid for (the generic cell rate algorithm): a request is let in while that
-//! is not further ahead than what may be saved up. INV-QOS-1: what is held was never seen by the pool, so a flush that passes it owes it nothing
-//! (it covers what was answered). INV-QOS-2: requests of a volume in one direction are let in in their order.
+//! A rate is tracked as the time at which the admitted requests will be paid for (the generic cell
+//! rate algorithm, GCRA): a request is admitted while that time is no further ahead than the
+//! allowance that may be saved. INV-QOS-1: a throttled request has not been submitted to the pool,
+//! so a flush that overtakes it need not cover it (a flush covers answered requests). INV-QOS-2:
+//! requests of a volume in one direction are admitted in their order.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,11 +13,11 @@ use millpond_block::{BufPool, Op, Payload, Request, Tag};
 use crate::{Limits, Planted, Rate, Target, VolumeId, VolumeOptions};
 
 const SECOND: u64 = 1_000_000_000;
-/// What may be saved up without a burst, in nanoseconds of the rate: QEMU's tenth of a second. It makes up for turns and clients that come late
-/// on a busy host.
+/// Allowance that may be saved without a burst, in nanoseconds of the rate: QEMU's tenth of a
+/// second. It compensates for turns and clients that are late on a busy host.
 const SLACK: u64 = 100_000_000;
 
-/// A request on its way to the engine.
+/// A request for the engine.
 pub struct Entry<'a> {
     /// The volume or snapshot that it is for.
     pub target: Target,
@@ -25,15 +27,16 @@ pub struct Entry<'a> {
     pub request: Request,
     /// The bytes of a write.
     pub payload: Payload<'a>,
-    /// It comes from a guest that sees a file.
+    /// The guest sees a file, so any range of bytes is possible.
     pub bytes: bool,
 }
 
-/// The limits of all volumes of a pool that have any. Times are those of one clock that never goes back, in nanoseconds.
+/// The limits of all volumes of a pool that have any. Times are in nanoseconds of one clock that
+/// never goes back.
 #[derive(Default)]
 pub struct Throttles {
     volumes: BTreeMap<VolumeId, Throttle>,
-    /// The pool is being closed: nothing is held any more.
+    /// The pool is being closed: nothing is throttled any more.
     lifted: bool,
     planted: Option<Planted>,
 }
@@ -42,23 +45,23 @@ pub struct Throttles {
 struct Throttle {
     limits: Limits,
     buckets: [Bucket; 6],
-    /// Reads, and everything else.
+    /// Throttled requests: reads, and all others.
     held: [VecDeque<Entry<'static>>; 2],
-    /// Requests held back are admitted at once, because a pause or disconnect waits for them.
+    /// Throttled requests are admitted at once, because a pause or disconnect waits for them.
     hurry: bool,
 }
 
-/// One rate.
+/// State of one rate.
 #[derive(Clone, Copy, Default)]
 struct Bucket {
-    /// When what was let in is paid for at the sustained rate, in nanoseconds.
+    /// Time at which the admitted requests are paid for at the sustained rate, in nanoseconds.
     paid_at: u64,
-    /// The same at the rate of a burst.
+    /// As `paid_at`, at the rate of a burst.
     burst_at: u64,
 }
 
 impl Bucket {
-    /// When something may be let in.
+    /// Returns the time at which a request may be admitted.
     fn ready(&self, rate: &Rate) -> u64 {
         if rate.sustained == 0 {
             return 0;
@@ -66,13 +69,13 @@ impl Bucket {
         if rate.burst <= rate.sustained {
             return self.paid_at.saturating_sub(SLACK);
         }
-        // a burst of so many seconds takes this much more than the sustained rate pays meanwhile
+        // a burst of so many seconds takes this much more than the sustained rate pays in that time
         let more = u128::from(rate.burst - rate.sustained) * u128::from(rate.seconds.max(1)) * u128::from(SECOND);
         let saved = u64::try_from(more / u128::from(rate.sustained)).unwrap_or(u64::MAX).saturating_add(SLACK);
         self.paid_at.saturating_sub(saved).max(self.burst_at.saturating_sub(SLACK))
     }
 
-    /// Lets something in.
+    /// Charges an admitted request.
     fn pay(&mut self, rate: &Rate, amount: u64, now: u64) {
         let cost = |per_second: u64| match per_second {
             0 => 0,
@@ -83,7 +86,7 @@ impl Bucket {
     }
 }
 
-/// The cost of a request under each rate, in the order of [`Limits::rates`].
+/// Returns the cost of a request under each rate, in the order of [`Limits::rates`].
 fn amounts(request: &Request) -> [u64; 6] {
     let bytes = request.range.length;
     match request.op {
@@ -99,7 +102,7 @@ impl Throttle {
         Throttle { limits, buckets: [Bucket::default(); 6], held: Default::default(), hurry: false }
     }
 
-    /// When a request may be let in.
+    /// Returns the time at which a request may be admitted.
     fn ready(&self, request: &Request) -> u64 {
         let each = self.buckets.iter().zip(self.limits.rates()).zip(amounts(request));
         each.filter(|(_, amount)| *amount > 0).map(|((bucket, rate), _)| bucket.ready(rate)).max().unwrap_or(0)
@@ -117,7 +120,7 @@ impl Throttle {
         self.held.iter().all(VecDeque::is_empty)
     }
 
-    /// The next of what is held that may be let in, reads first.
+    /// Returns the next throttled request that may be admitted, reads first.
     fn release(&mut self, now: u64, lifted: bool) -> Option<Entry<'static>> {
         let all = lifted || self.hurry;
         let place = self.held.iter().position(|held| held.front().is_some_and(|front| all || self.ready(&front.request) <= now))?;
@@ -127,7 +130,7 @@ impl Throttle {
         Some(entry)
     }
 
-    /// When the next of what is held may be let in.
+    /// Returns the time at which the next throttled request may be admitted.
     fn next(&self) -> Option<u64> {
         let fronts = self.held.iter().filter_map(|held| held.front());
         fronts.map(|held| if self.hurry { 0 } else { self.ready(&held.request) }).min()
@@ -135,15 +138,16 @@ impl Throttle {
 }
 
 impl Throttles {
-    /// Some with a known bug.
+    /// Creates throttles with a planted bug.
     pub fn planting(planted: Option<Planted>) -> Throttles {
         Throttles { planted, ..Throttles::default() }
     }
 
-    /// Takes over what the pool's volumes are limited to.
+    /// Sets the limits of the pool's volumes.
     pub fn set(&mut self, options: &BTreeMap<VolumeId, VolumeOptions>) {
         for (volume, throttle) in &mut self.volumes {
-            // one that is gone is kept until nothing is held: its requests are the pool's to refuse
+            // a volume that was destroyed is kept while it has throttled requests: the pool must
+            // answer those
             let limits = options.get(volume).map(|options| granted(options.limits, self.planted)).unwrap_or_default();
             if throttle.limits != limits {
                 throttle.limits = limits;
@@ -156,8 +160,8 @@ impl Throttles {
         self.volumes.retain(|_, throttle| throttle.limits != Limits::default() || !throttle.is_idle());
     }
 
-    /// Takes a request; gives it back when it may be handed to the pool now. `bufs`: for a payload that
-    /// has to be copied.
+    /// Takes a request; returns it if it may be submitted to the pool now, else keeps it. `bufs`:
+    /// for a payload that has to be copied.
     pub fn admit<'a>(&mut self, entry: Entry<'a>, now: u64, bufs: &mut BufPool) -> Option<Entry<'a>> {
         let Target::Head(volume) = entry.target else { return Some(entry) };
         if self.lifted {
@@ -190,32 +194,33 @@ impl Throttles {
         None
     }
 
-    /// The next request that was held and may be handed to the pool now.
+    /// Returns the next throttled request that may be submitted to the pool now.
     pub fn release(&mut self, now: u64) -> Option<Entry<'static>> {
         let lifted = self.lifted;
         self.volumes.values_mut().find_map(|throttle| throttle.release(now, lifted))
     }
 
-    /// When the next held request may be let in.
+    /// Returns the time at which the next throttled request may be admitted.
     pub fn next_release(&self) -> Option<u64> {
         self.volumes.values().filter_map(Throttle::next).min()
     }
 
-    /// Requests of a volume (of all) that wait are let in at once: somebody waits until they are done.
+    /// Admits all waiting requests of a volume (`None`: of all volumes) at once, because a pause or
+    /// disconnect waits for them.
     pub fn hurry(&mut self, target: Option<Target>) {
         for (volume, throttle) in &mut self.volumes {
             throttle.hurry |= target.is_none_or(|target| target == Target::Head(*volume)) && !throttle.is_idle();
         }
     }
 
-    /// Nothing is held from now on.
+    /// Stops throttling for good.
     pub fn lift(&mut self) {
         self.lifted = true;
         self.hurry(None);
     }
 }
 
-/// What is let in under these limits: the same, without a bug.
+/// Returns the limits as enforced: unchanged, except with a planted bug.
 fn granted(mut limits: Limits, planted: Option<Planted>) -> Limits {
     if cfg!(feature = "planted") && planted == Some(Planted::BurstTwice) {
         limits.rates_mut().into_iter().filter(|rate| rate.burst > 0).for_each(|rate| rate.seconds = 2 * rate.seconds.max(1));

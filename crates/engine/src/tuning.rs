@@ -1,65 +1,67 @@
-//! [`Tuning`]: what the caller decides at each start; nothing of it is on disk.
+//! [`Tuning`]: settings that the caller chooses at each start; none of them is on disk.
 
 use millpond_format::{DeviceId, Holder};
 
-/// Knobs of an engine that are not on disk.
+/// Settings of an engine.
 #[derive(Clone, Debug)]
 pub struct Tuning {
     /// Upper bound in bytes for map nodes kept in memory.
     pub map_memory: u64,
-    /// Upper bound in bytes for what is kept in memory of what is on devices of class cache: some 200 times as much of them is used.
+    /// Upper bound in bytes for the index, in memory, of cache devices: about 200 times as much of
+    /// these devices is used.
     pub cache_memory: u64,
-    /// Upper bound in bytes for blocks that guests read more than once and that are kept in memory; 0: none.
+    /// Size in bytes of the read cache, for blocks that guests read more than once; 0: none.
     pub read_cache: u64,
     /// Bytes of log after which a checkpoint is started.
     pub checkpoint_log_bytes: u64,
-    /// Checkpoints that stay rewindable: space freed is reused only after this many more.
+    /// Checkpoints that can be rewound to: freed space is reused only after this many more.
     pub rewind_checkpoints: u32,
-    /// Milliseconds that checkpoints stay rewindable beyond that, while what rests for it is a small part of the pool and space is not
-    /// short.
+    /// Milliseconds for which checkpoints can be rewound to beyond that, while the space retained
+    /// for it is a small part of the pool and space is not short.
     pub rewind_millis: u64,
-    /// When the host gets the bytes of free segments back.
+    /// When free segments are discarded, so that the host gets their space back.
     pub discard: Discard,
-    /// How many free segments the host has bytes for.
+    /// How many free segments are kept allocated on the host.
     pub ready: ReadySpace,
     /// Bytes of each copy that a scrub reads at a time, about.
     pub scrub_strip: u32,
-    /// Percent of the log's segments that may be in use before some of it is moved to where data stays: what is overwritten soon is not
-    /// moved.
+    /// Percent of the log's segments that may be in use before some of its data is moved to the
+    /// data class; data that is overwritten soon need not move.
     pub log_percent: u8,
-    /// Bytes of a piece of a deadlist at most, where segments are not small: what one write of a checkpoint takes.
+    /// Most bytes of a piece of a deadlist, unless segments are small: what one write of a
+    /// checkpoint takes.
     pub piece_bytes: u32,
-    /// Upper bound in bytes for what is kept in memory of pieces of deadlists though it could be read again. It is a part of
-    /// `map_memory`, an eighth of
-    /// that at most.
+    /// Upper bound in bytes for cached pieces of deadlists. Part of `map_memory`, and at most an
+    /// eighth of it.
     pub piece_memory: u64,
-    /// Milliseconds that an import waits for a missing device before a spare takes its place. For one that fails while it is used nobody
-    /// waits.
+    /// Milliseconds that an import waits for a missing device before a spare replaces it. A device
+    /// that fails in service is replaced without waiting.
     pub spare_millis: u64,
-    /// Milliseconds in which a device ends nothing of what it was asked for after which it is given up, where the pool can do without it,
-    /// and four
-    /// times as long as its longest pause in the last ten minutes, up to six times this. More than a disk needs to spin up, less than
-    /// guests wait.
+    /// Milliseconds without any completion after which a device with operations in flight is given
+    /// up, where the pool can do without it. If four times the device's longest pause in the last
+    /// ten minutes is longer, that applies, up to six times this value. More than a disk needs to
+    /// spin up, less than guests wait.
     pub silence_millis: u64,
-    /// Milliseconds of that after which is read from other devices what they have, too.
+    /// Milliseconds without any completion after which data is also read from other devices that
+    /// have it.
     pub reread_millis: u64,
-    /// Import a pool although devices are missing that it can do without. They are out of date from then on.
+    /// Import a pool although devices are missing that it can do without. They are out of date from
+    /// then on.
     pub degraded: bool,
-    /// An import refuses labels that are older than these, or on other devices: what the caller has read of the labels may not be what
-    /// the engine
-    /// reads of them. `None`: whatever is there.
+    /// An import refuses labels that are older than this, or on other devices: the labels that the
+    /// caller has read may differ from those that the engine reads. `None`: any labels.
     pub newest_label: Option<NewestLabel>,
-    /// What an import comes to.
+    /// The state that an import shall reach.
     pub aim: Aim,
-    /// Who has the pool from then on, for other hosts to see. Without it no claim is written and nobody's is looked at: where the devices
-    /// cannot
-    /// be another host's, too.
+    /// Holder in the claims of this import, for other hosts to see. `None`: no claim is read or
+    /// written; also where no other host can have the devices.
     pub holder: Option<Holder>,
-    /// Import a pool that another host has claimed and not closed: it is taken from it.
+    /// Take the pool from another host that has claimed it and not closed it.
     pub force: bool,
-    /// Nothing is written to any device: the log is replayed in memory, guests read, changes are refused.
+    /// Write nothing to any device: the log is replayed in memory, guests may only read, changes
+    /// are refused.
     pub read_only: bool,
-    /// Faults planted on purpose, for tests of the tests; `None` always in production.
+    /// Planted bug, for tests of the tests; always `None` in production.
     pub planted: Option<Planted>,
 }
 
@@ -92,43 +94,42 @@ impl Default for Tuning {
     }
 }
 
-/// When the host gets the bytes of free segments back (hole punch, TRIM).
+/// When the host gets the space of free segments back (hole punch, TRIM).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Discard {
-    /// Never: the pool keeps what it once took.
+    /// Never: the pool keeps space that it once used.
     Never,
-    /// What was more than [`ReadySpace`] keeps for long, a little at a time.
+    /// Surplus beyond [`ReadySpace`] that lasted for long, a little at a time.
     #[default]
     Lazy,
-    /// As soon as the pool is idle, and before that what is more than the log between two checkpoints needs.
+    /// As soon as the pool is idle; in a busy pool, space beyond the log between two checkpoints.
     Now,
 }
 
-/// How many free segments the host has bytes for. The log goes to those first: where the host has none it has to find some, and a flush
-/// waits for
-/// its journal.
+/// How many free segments are kept allocated on the host. The log uses those first: for the others
+/// the host has to find space, and a flush waits for the host's journal.
 ///
-/// Twice the bytes of log of a minute are kept, between two bounds.
+/// Twice the log of a minute is kept, between two bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadySpace {
-    /// Write zeros to free segments ahead of the log, where the host has no bytes for as many as are kept.
+    /// Write zeroes to free segments ahead of the log, if fewer than the target are allocated.
     pub prepare: bool,
-    /// Bytes that are kept at least.
+    /// Lower bound in bytes.
     pub least: u64,
-    /// Bytes that are kept at most; an eighth of the pool when that is less.
+    /// Upper bound in bytes; an eighth of the pool if that is less.
     pub most: u64,
-    /// Bytes that are prepared at once in a new pool; a sixteenth of it when that is less.
+    /// Bytes prepared at once in a new pool; a sixteenth of the pool if that is less.
     pub at_first: u64,
-    /// Milliseconds that there are more before the host gets them back. A pool at rest (for a tenth of that) gives back after half of it
-    /// what is above `least`.
+    /// Milliseconds that surplus must last before it is released. A pool at rest (without requests
+    /// for a tenth of that) releases all above `least` after half of it.
     pub surplus_millis: u64,
-    /// Bytes that may rest for the time of a rewind alone, or an eighth of what is in use when that is more; an eighth of the pool when
-    /// both are.
+    /// Bytes that may be retained for the time of a rewind alone, or an eighth of the space in use
+    /// if that is more; but at most an eighth of the pool.
     pub resting: u64,
 }
 
 impl ReadySpace {
-    /// What a host wants whose devices may be thin.
+    /// Returns the settings for hosts whose devices may be thinly provisioned.
     pub fn ahead() -> ReadySpace {
         ReadySpace { prepare: true, at_first: 1 << 30, ..ReadySpace::default() }
     }
@@ -140,30 +141,34 @@ impl Default for ReadySpace {
     }
 }
 
-/// The newest label that an import is to find.
+/// The newest label that an import must find.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewestLabel {
-    /// Its generation at least.
+    /// Lowest acceptable generation.
     pub generation: u64,
-    /// Devices that may have it: one of them has to.
+    /// Devices that may have it: it must be on one of them.
     pub devices: Vec<DeviceId>,
 }
 
-/// What an import comes to.
+/// The state that an import shall reach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Aim {
-    /// The newest state; refused when a part of it is damaged.
+    /// The newest state; refused when part of it is damaged.
     #[default]
     Newest,
-    /// The newest checkpoint that is whole, and the log after it as far as it is sound. What came later is given up for good.
+    /// The newest whole checkpoint, and the log after it as far as it is sound. Later state is
+    /// given up for good.
     Rewind,
-    /// The same, of checkpoints that are found by reading every segment's first page and all checkpoint objects: when the roots are gone.
+    /// As [`Aim::Rewind`], with checkpoints found by reading every segment's first page and all
+    /// checkpoint objects: for pools without readable roots.
     Rebuild,
-    /// The checkpoint of this generation, without the log after it. What came later is given up for good.
+    /// The checkpoint of this generation, without the log after it. Later state is given up for
+    /// good.
     To(u64),
 }
 
-/// Known bugs that a test can plant, to prove that the simulator finds them. Without the feature `planted` they do nothing.
+/// Known bugs that a test can plant, to prove that the simulator finds them. They have no effect
+/// without the feature `planted`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planted {
     /// Acknowledge a flush without flushing the devices.
@@ -172,7 +177,7 @@ pub enum Planted {
     FreeTooEarly,
     /// Update the map when a batch completes instead of when it is appended.
     ApplyAtCompletion,
-    /// Find blocks in the read cache by where they are instead of by their address.
+    /// Find blocks in the read cache by place instead of address.
     ReadCacheByPlace,
     /// Leave one entry out of a deadlist.
     ForgetDeadlistEntry,
@@ -180,68 +185,68 @@ pub enum Planted {
     LoseDiscardRecord,
     /// Give blocks that the cleaner moves a new sequence number.
     CleanerNewSequence,
-    /// Segments that the log emptied are used again before the log is durable.
+    /// Reuse segments that the log emptied before the log is durable.
     ReuseBeforeFlush,
-    /// An import goes on from a log whose end is on some copies alone.
+    /// Let an import continue from a log whose end is on some copies only.
     SkipLeveling,
-    /// What is read from the cache is not compared with its checksum.
+    /// Do not verify checksums of blocks read from the cache.
     TrustCache,
-    /// A scrub makes parity of data as it lies, whatever checksums say.
+    /// Let a scrub compute parity from data on the devices, whatever the checksums say.
     ParityFromRot,
-    /// A scrub takes other copies, and parity, for right where the data of one copy is.
+    /// Let a scrub accept other copies, and parity, when the data of one copy is right.
     SkimOneCopy,
-    /// What a device that was replaced answers late counts for the one in its place.
+    /// Count late answers of a device that was replaced for its replacement.
     LateAnswersCount,
-    /// A piece of a deadlist is given back by the first list that does without it.
+    /// Release a piece of a deadlist when the first list no longer refers to it.
     FreePieceInUse,
-    /// A piece of a deadlist is read where it was before it moved, and believed.
+    /// Read a piece of a deadlist at its old place after it moved, and trust the content.
     StalePiece,
-    /// The last span of a view stays whole in both lists when it is cut after a split.
+    /// Leave the last span of a view whole in both lists when it is cut after a split.
     CutShort,
-    /// A removal leaves no room in the log to what checkpoints have to say of what it moves.
+    /// Let a removal leave no room in the log for the checkpoint records of its moves.
     CrowdTheLog,
-    /// What was freed rests for no older checkpoint.
+    /// Retain freed space for no older checkpoint.
     NothingRests,
-    /// Guests may fill less than half of the pool.
+    /// Let guests fill less than half of the pool.
     DenyCapacity,
-    /// Nothing is kept for volumes with a reservation.
+    /// Ignore reservations of other volumes.
     ForgetReservations,
-    /// No snapshot is said to hold anything alone.
+    /// Report that no snapshot holds any space alone.
     NothingUnique,
-    /// Checkpoints leave out holds with tags.
+    /// Leave holds with tags out of checkpoints.
     ForgetTags,
-    /// A promotion leaves the deadlists of heads where they were.
+    /// Leave the deadlists of heads in their places at a promotion.
     PromoteKeepsDeadlists,
-    /// Caps of devices hold back operations that are urgent.
+    /// Let bandwidth caps of devices delay urgent operations.
     HoldClaims,
-    /// The oldest operation that is held by a cap is gone when the cap is lifted.
+    /// Lose the oldest operation that a cap delays when the cap is lifted.
     ForgetHeld,
-    /// Operations leave for devices after the lease.
+    /// Hand operations to devices after the lease has expired.
     LeaveLate,
-    /// A burst may be twice as long.
+    /// Allow bursts of twice the length.
     BurstTwice,
-    /// A segment that was wiped counts as clean although something died in it since.
+    /// Treat a wiped segment as clean although something has died in it since.
     WipeOnce,
-    /// A pool that is imported without some of its devices serves before that is remembered.
+    /// Put a pool that was imported without some devices in service before that is remembered.
     ServeUnremembered,
-    /// Any device with a label as new as the remembered one is trusted.
+    /// Trust any device with a label as new as the remembered one.
     TrustAnyDevice,
-    /// That devices were left behind here is no reason to refuse what another host made of them.
+    /// Ignore that devices were left behind here when another host may have used them.
     ForgetLeftBehind,
-    /// Devices that were written to apart are imported together.
+    /// Import devices together that were written to separately.
     JoinApart,
-    /// What is remembered does not follow the labels of a pool in service.
+    /// Do not update the remembered labels of a pool in service.
     ForgetNewLabels,
-    /// Missing devices are not waited for.
+    /// Do not wait for missing devices.
     WaitForNobody,
-    /// A segment can be had while it is prepared.
+    /// Allow allocation of a segment while it is being prepared.
     PrepareInUse,
-    /// What a removal took out of its rows before it was stopped stays unused.
+    /// Leave extents unused that a stopped removal took out of segments.
     LeaveGivenUp,
-    /// Requests under way when a volume's cache mode becomes stricter are answered as before.
+    /// Answer requests in progress as before when a volume's cache mode becomes stricter.
     LoosenUnderWay,
-    /// Devices are opened with what the page cache has of them and they may not have.
+    /// Use content of the page cache that devices may not have when they are opened.
     TrustPageCache,
-    /// A device that does not answer is left out although the import was not allowed to degrade.
+    /// Leave out a device that does not answer although the import may not degrade.
     LeaveOutUnasked,
 }
