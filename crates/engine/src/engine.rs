@@ -25,8 +25,9 @@ enum Phase {
 
 /// The engine of one pool.
 ///
-/// Call [`turn`](Engine::turn) after each group of submits, commands and completions; start what [`pop_io`](Engine::pop_io) gives and
-/// report every end to [`io_done`](Engine::io_done).
+/// Call [`turn`](Engine::turn) after each group of submits, commands and completions; start the
+/// operations that [`pop_io`](Engine::pop_io) returns, and report the end of each to
+/// [`io_done`](Engine::io_done).
 ///
 /// Durability: when a write completes, the kernel (or the device's volatile cache) has it and
 /// everything before it; when a flush completes, or a write with FUA or under `directsync` and
@@ -39,7 +40,7 @@ pub struct Engine {
     early: Vec<(Tag, Result<Reply, CommandError>)>,
     early_diffs: Vec<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
     bufs: BufPool,
-    /// Free space on the hosts of devices, kept until the pool is open.
+    /// Allocated space on the hosts of devices, until the pool is open.
     hosts: BTreeMap<u16, DeviceSpace>,
 }
 
@@ -47,7 +48,8 @@ impl Engine {
     /// Creates a pool on `devices`. The state is [`PoolState::Opening`] until it is on them.
     ///
     /// # Errors
-    /// [`CommandError::Invalid`] when the spec or the devices are not acceptable; nothing was written then.
+    /// [`CommandError::Invalid`] when the spec or the devices are not acceptable; nothing was
+    /// written then.
     pub fn create(spec: PoolSpec, devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Result<Engine, CommandError> {
         let pool = create(spec, &devices, tuning, now)?;
         Ok(Engine::with(Phase::Open(Box::new(pool))))
@@ -61,8 +63,9 @@ impl Engine {
         create(spec, devices, tuning, now).map(drop)
     }
 
-    /// Imports the pool on `devices`, in any order: reads labels, finds the newest checkpoint, replays the log.
-    /// [`PoolState::Opening`], then [`PoolState::Online`] or [`PoolState::Faulted`] with the reason.
+    /// Imports the pool on `devices`, in any order: reads labels, finds the newest checkpoint,
+    /// replays the log. The state is [`PoolState::Opening`], then [`PoolState::Online`], or
+    /// [`PoolState::Faulted`] with the reason.
     pub fn import(devices: Vec<DeviceGeometry>, tuning: Tuning, now: Time) -> Engine {
         Engine::with(Phase::Importing(Box::new(Import::new(devices, tuning, now))))
     }
@@ -80,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// Condition of the pool.
+    /// Returns the state of the pool.
     pub fn state(&self) -> &PoolState {
         match &self.phase {
             Phase::Importing(_) => &self.opening,

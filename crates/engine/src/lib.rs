@@ -1,7 +1,8 @@
 //! The storage engine of one pool: log, maps, snapshots, space, checkpoints and recovery.
 //!
-//! *Architecture Invariant (I8):* no threads, clock, randomness or system calls. The engine is a state machine: requests, commands, device
-//! completions and time go in; device operations, guest completions and replies come out. Production and simulator run the same code.
+//! *Architecture Invariant (I8):* no threads, clock, randomness or system calls. The engine is a
+//! state machine: requests, commands, device completions and time go in; device operations, guest
+//! completions and replies come out. Production and simulator run the same code.
 #![forbid(unsafe_code)]
 
 mod api;

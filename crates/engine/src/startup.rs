@@ -13,7 +13,7 @@
 //! those, without the data written here since. At the user's request (`pool import --degraded`) any
 //! state is imported; the labels that come into service then are remembered from there on.
 //!
-//! A host that takes a pool first writes first claims on all devices, and then second ones, which
+//! A host that takes a pool writes first claims on all devices, and then second claims, which
 //! count. If it dies in between, it may find its own second claim on one half, and import that half
 //! automatically. On the other half its first claim is the newest ([`Evidence::taker`]): no other
 //! host imports that half automatically.

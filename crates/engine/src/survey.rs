@@ -75,7 +75,7 @@ impl RestorePoint {
 /// Whether all data of a restore point still exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whole {
-    /// Its objects match their checksums, and no segment was used for something else since.
+    /// Its objects match their checksums, and no segment was reused since.
     Yes,
     /// No, and why.
     No(String),
@@ -90,7 +90,7 @@ pub enum Whole {
 pub struct Surveyed {
     /// The restore points, the newest first.
     pub points: Vec<RestorePoint>,
-    /// Bytes that guests wrote after the newest one, as far as the log is sound.
+    /// Bytes that guests wrote after the newest restore point, as far as the log is sound.
     pub after: u64,
     /// The log is damaged: more of it was durable than is readable.
     pub log_damaged: bool,

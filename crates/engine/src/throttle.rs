@@ -19,9 +19,9 @@ const SLACK: u64 = 100_000_000;
 
 /// A request for the engine.
 pub struct Entry<'a> {
-    /// The volume or snapshot that it is for.
+    /// The volume or snapshot that the request is for.
     pub target: Target,
-    /// The number that its completion carries.
+    /// The tag that its completion carries.
     pub tag: Tag,
     /// The operation and its range.
     pub request: Request,

@@ -23,7 +23,7 @@ pub struct Tuning {
     pub discard: Discard,
     /// How many free segments are kept allocated on the host.
     pub ready: ReadySpace,
-    /// Bytes of each copy that a scrub reads at a time, about.
+    /// Bytes of each copy that a scrub reads at a time, approximately.
     pub scrub_strip: u32,
     /// Percent of the log's segments that may be in use before some of its data is moved to the
     /// data class; data that is overwritten soon need not move.

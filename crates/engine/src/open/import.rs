@@ -82,9 +82,9 @@ pub(super) enum Stage {
     Surveyed,
     Root,
     Objects,
-    /// The deadlists of snapshots, which their pages name.
+    /// Reads the deadlists of snapshots, which pages of snapshots name.
     Lists,
-    /// The pieces that deadlists name.
+    /// Reads the pieces that deadlists name.
     Pieces,
     Scan,
     Replay,

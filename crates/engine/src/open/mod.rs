@@ -1,4 +1,4 @@
-//! Opening a pool: making a new one, or finding the newest checkpoint and replaying the log after it.
+//! Opening a pool: creates a new one, or finds the newest checkpoint and replays the log after it.
 
 mod create;
 mod forsake;

@@ -179,7 +179,7 @@ impl Import {
     pub(super) fn choose_point(&mut self) -> Result<Root, String> {
         let alone = self.chosen.is_some() || matches!(self.tuning.aim, Aim::To(_));
         let usable = self.surveyed.points.iter().find(|point| match (&self.refused, alone) {
-            // this one was not requested: all of it must be readable
+            // this one was not requested, so it must be whole
             (Some(_), _) => point.whole == Whole::Yes,
             (None, true) => point.is_usable(),
             (None, false) => point.is_start(),

@@ -93,7 +93,7 @@ impl Facts {
 enum Taken {
     /// By this batch of the log.
     Log(u64),
-    /// By the checkpoint of this generation, when the log had come to this batch.
+    /// By the checkpoint of this generation, when the log had reached this batch.
     Checkpoint(u64, u64),
     /// Its first page does not show it.
     Untold,

@@ -39,7 +39,7 @@ impl Pool {
     /// Scans cache devices for their content, a few pages at a time.
     pub(crate) fn step_cache(&mut self) {
         if self.closing.is_some() {
-            return; // nobody waits for the rest
+            return; // nothing waits for the rest of the scan
         }
         while let Some((scan, member, range)) = self.cache.next_scan() {
             self.io.read_raw(Context::CacheScan(scan), DeviceIndex(member), range, &mut self.bufs);

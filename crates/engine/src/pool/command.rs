@@ -20,12 +20,13 @@ const STARVED_TURNS: u32 = 20_000;
 const CHECKPOINT_MILLIS: u64 = 200;
 /// Most volumes of one group snapshot.
 const MAX_GROUP: usize = 256;
-/// Names in a message.
+/// Most names in a message.
 const NAMES_SHOWN: usize = 4;
-/// Longest description in bytes.
+/// Most bytes of a description.
 const MAX_DESCRIPTION: usize = 1024;
 
-/// Checks a pool's, volume's or snapshot's name: 1 to 255 characters of `A-Z a-z 0-9 . _ : -`, the first a letter, digit or `_`.
+/// Checks a pool's, volume's or snapshot's name: 1 to 255 characters of `A-Z a-z 0-9 . _ : -`, the
+/// first a letter, digit or `_`.
 ///
 /// # Errors
 /// `Invalid` with the reason.

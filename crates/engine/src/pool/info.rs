@@ -118,12 +118,12 @@ impl Pool {
         }
     }
 
-    /// Generation of the labels in force; `None` while labels are being written.
+    /// Returns the generation of the labels in force; `None` while labels are being written.
     pub(crate) fn label_generation(&self) -> Option<u64> {
         Some(self.config.shape.generation).filter(|_| !self.relabeler.busy())
     }
 
-    /// The labels in force; `None` while labels are being written.
+    /// Returns the labels in force; `None` while labels are being written.
     pub(crate) fn labels_in_force(&self) -> Option<LabelsInForce> {
         let generation = self.label_generation()?;
         let shape = &self.config.shape;

@@ -59,8 +59,7 @@ impl Pool {
         let Some(root) = self.root_of(target) else { return self.fail_op(id, DiskError::Io) };
         let (first, count) = blocks_of(request.range);
         let end = first + count as u64;
-        // blocks that a record in flight removed may be shown as gone only once the record is
-        // complete (I10)
+        // blocks removed by a record in flight read as holes only once it is complete (I10)
         let mut plan = Plan { parts: SmallVec::new(), after: self.last_record };
         let remembered = self.share_of(target, request.range.length);
         let (mut hits, mut misses) = (0, 0);
@@ -80,8 +79,7 @@ impl Pool {
                             plan.zero(4096);
                             continue;
                         }
-                        // bytes of a batch that is still being filled: seal it, so that they are
-                        // found among the batches in flight
+                        // the bytes are in an open batch: seal it, to find them in flight
                         if let Some(stream) = self.open_batch_of(addr) {
                             self.seal(stream);
                         }

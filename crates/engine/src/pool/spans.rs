@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// A chunk of plain blocks, with headers of batches in these slots.
+    /// Returns a chunk of plain blocks, with batch headers in these slots.
     fn chunk(headers: &[u32]) -> Chunk {
         let mut chunk = Chunk::new(Epoch(1), 0, 0, 8);
         chunk.slots = 512;
@@ -141,7 +141,7 @@ mod tests {
         chunk
     }
 
-    /// Blocks with the slots of chunk 1 that they are in.
+    /// Returns the sizes of blocks, given with their slots of chunk 1.
     fn sizes(chunk: &Chunk, blocks: &[(u64, u32)]) -> Sizes {
         let mut spans = Spans::default();
         blocks.iter().for_each(|(block, slot)| spans.add(*block, Addr::new(ChunkId(1), *slot, 8, Coding::Raw), chunk, true, u64::MAX));
@@ -165,7 +165,7 @@ mod tests {
     fn a_header_in_between_divides_no_write() {
         let blocks: Vec<_> = (0..10).map(|at| (at, if at < 4 { 10 + at as u32 } else { 11 + at as u32 })).collect();
         assert_eq!(sizes(&chunk(&[14]), &blocks), [0, 0, 0, 0, 10, 0, 0]);
-        // something else lies there
+        // another block is in the slot
         assert_eq!(sizes(&chunk(&[]), &blocks), [0, 0, 4, 6, 0, 0, 0]);
     }
 
@@ -177,12 +177,12 @@ mod tests {
         (0..3).for_each(|at| spans.add(at, addr(1, 509 + at as u32), &full, true, u64::MAX));
         (3..8).for_each(|at| spans.add(at, addr(4, at as u32 - 2), &full, at != 7, u64::MAX));
         assert_eq!(spans.take(), [0, 0, 0, 7, 0, 0, 0]);
-        // what is gone in between was at the end of one and at the start of the other
+        // the overwritten blocks were at the end of one chunk and at the start of the next
         (0..2).for_each(|at| spans.add(at, addr(1, 507 + at as u32), &full, true, u64::MAX));
         (6..9).for_each(|at| spans.add(at, addr(2, at as u32 - 4), &full, true, u64::MAX));
         (9..10).for_each(|at| spans.add(at, addr(3, at as u32), &full, true, u64::MAX));
         assert_eq!(spans.take(), [1, 0, 0, 0, 5, 0, 0]);
-        // it had no more than two blocks, that is known
+        // the write is known to have no more than two blocks
         (0..8).for_each(|at| spans.add(at, addr(1, 1 + at as u32), &full, true, 2));
         assert_eq!(spans.take(), [0, 8, 0, 0, 0, 0, 0]);
     }

@@ -199,9 +199,11 @@ pub(crate) struct Pool {
     pub(crate) checkpoint_at: ObjectRef,
     /// Generation of the root that published it; 0 while it is from before this import.
     pub(crate) checkpoint_generation: u64,
+    /// Last batch that it contains.
     pub(crate) checkpoint_lsn: Lsn,
     /// Generations and times of the roots that a rewind may go back to, oldest first.
     pub(crate) past_roots: VecDeque<(u64, u64)>,
+    /// The log after it, one range per import.
     pub(crate) legs: Vec<Leg>,
     pub(crate) ops: Slab<Op>,
     /// Operations to continue in this turn.
@@ -242,7 +244,7 @@ pub(crate) struct Pool {
     pub(crate) wiper: Wiper,
     pub(crate) stock: Stock,
     pub(crate) preparer: Preparer,
-    /// Free space on the hosts of devices, by position.
+    /// Allocated space on the hosts of devices, by position.
     pub(crate) hosts: BTreeMap<u16, DeviceSpace>,
     pub(crate) keeper: Keeper,
     pub(crate) pace: Pace,

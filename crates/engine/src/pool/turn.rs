@@ -305,9 +305,8 @@ impl Pool {
         if self.step_destroys() || self.step_removed() {
             return true;
         }
-        // when no checkpoint can begin, the unneeded deadlists that it would have to write are
-        // dropped first
         self.core.fade_some(FADES_PER_SLICE * self.slices());
+        // when no checkpoint fits, the deadlists that it would have to write must be freed first
         if self.core.catalog.has_frees() && (self.checkpoint_is_safe() || !self.checkpoint_fits_with(0)) {
             let freed = self.core.free_some(FREES_PER_SLICE * self.slices());
             freed.next.iter().chain(&freed.after).for_each(|piece| self.need_piece(piece, Need::Freeing));

@@ -71,9 +71,8 @@ impl Pool {
                 return self.keep_payload(id, given);
             }
         }
-        // after a rollback the old content is read again. The id of the lineage does not show a
-        // rollback: a splice or two promotions give the new head the id of the old one. All other
-        // changes of the locked blocks wait for their locks
+        // a rollback makes the old content stale, and the lineage id may not show it (after a
+        // splice or two promotions). Other changes of the locked blocks wait for their locks
         if is_ragged(request.range) && (!filled || rollbacks != self.core.rollbacks) {
             self.keep_payload(id, given);
             return self.read_edges(id, volume, request.range);
@@ -102,8 +101,7 @@ impl Pool {
         };
         let done = self.append_blocks(id, volume, lineage, BlockNo(first), count, &source);
         if done < count {
-            // the blocks that were appended stay; the rest waits for room, as a write of its own
-            // range
+            // appended blocks stay; the rest waits for room, as a write of its own range
             drop(source);
             let rest = self.rest_of(given, owned, done, count);
             let next = first + done as u64;

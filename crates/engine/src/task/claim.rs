@@ -23,7 +23,7 @@ use super::checkpoint::second_area;
 use crate::pool::{Context, Pool};
 use crate::{PoolState, Time};
 
-/// Milliseconds between two looks at the claim, after which it is written again.
+/// Milliseconds between two looks at the claim, after each of which the claim is written again.
 pub(crate) const BEAT_MILLIS: u64 = 2_000;
 /// Milliseconds after the start of a look during which devices may be written: as long as a loaded
 /// disk may take to answer.
@@ -39,7 +39,7 @@ pub(crate) enum ClaimIo {
     /// Reads the second area's claim of a member; `position` is of its device, `asked` is the time
     /// of the request.
     Look { member: u16, position: usize, asked: Time },
-    /// Writes the claim, to the first area if both are right.
+    /// Heartbeat: writes the claim to the first area, and to the second if it was not right there.
     Beat,
     /// Writes to both areas that no host has the pool.
     Release,

@@ -266,7 +266,8 @@ impl Pool {
         let (units, used) = (space.rows.pages(id) * 8, s.live);
         // blocks in the log move to data, however many of them are live
         let destage = s.shelf == Shelf::Log;
-        // segments of objects are emptied by checkpoints, most of those of nodes too; nodes are not moved while one writes them
+        // checkpoints empty segments of objects, and most segments of nodes; nodes are not moved
+        // while a checkpoint writes them
         if !shelves.contains(&s.shelf)
             || s.state != SegmentState::Sealed
             || s.leaving

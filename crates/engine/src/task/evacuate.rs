@@ -467,7 +467,7 @@ impl Pool {
             let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, 1, 0, items);
             let header = self.header(stream, cursor.segment, &batch, 0);
             if stream == SMALL {
-                // no other device has an index of this batch if special devices are lost
+                // the index must count this batch, which is lost together with the special devices
                 self.log.notes.seal(header.lsn);
             }
             self.submit_batch(stream, &header, batch, Vec::new());

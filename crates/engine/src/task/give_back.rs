@@ -51,7 +51,7 @@ impl Pool {
     pub(crate) fn release_rested(&mut self, hurry: bool) {
         let forgets = self.planted(Planted::NothingRests);
         let keep = if hurry || forgets { 0 } else { u64::from(self.tuning.rewind_checkpoints) };
-        // a removal needs the segments that hold the past, and so does a wipe
+        // retained data does not survive a removal or a wipe, so it need not be kept
         let given_up = self.evacuation.is_some() || self.rebalancer.is_short() || self.wiper.is_on();
         let oldest = if given_up || forgets { u64::MAX } else { self.oldest_kept() };
         let most = self.may_rest();

@@ -11,7 +11,7 @@ use crate::space::{PAGE, SegmentState};
 const FIRST_PART: u64 = 16;
 
 impl Pool {
-    /// Sets the space on the host of the device at the caller's `position`.
+    /// Sets the allocated space on the host of the device at the caller's `position`.
     pub(crate) fn set_host(&mut self, position: u16, space: DeviceSpace) {
         self.hosts.insert(position, space);
         let member = self.io.positions().iter().position(|at| *at == usize::from(position));

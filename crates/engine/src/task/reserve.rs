@@ -162,7 +162,7 @@ impl Pool {
         segments.free_in(shelf) > nodes + KEPT_FOR_CLEANER
     }
 
-    /// Free segments for nodes and objects on special devices.
+    /// Returns the number of free segments for nodes and objects on special devices.
     fn free_for_nodes(&self) -> usize {
         self.core.space.homes.nodes.map_or(0, |shelf| self.free_in(shelf))
     }

@@ -1,4 +1,5 @@
-//! A model of the rings under crashes: what a legal crash leaves is never refused, what was committed is never passed over.
+//! A model of the rings under crashes: the state after a legal crash is never refused, and a
+//! committed root is never skipped.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,7 @@ impl Chance {
     }
 }
 
-/// One copy: what is stable, and what was written since, oldest first.
+/// One copy of a slot: its stable content, and the writes since then, oldest first.
 #[derive(Clone)]
 struct Copy {
     stable: Slot,
@@ -70,7 +71,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Writes one copy on each of `members`; they complete in any order, and a crash tears what was under way.
+    /// Writes one copy on each of `members`; the writes complete in any order, and a crash tears
+    /// those in flight.
     fn write(&mut self, members: Vec<u16>, second: bool, root: u64) -> Result<(), Crash> {
         let at = (root % RING_SLOTS) as usize;
         self.dirty.insert(at);
@@ -146,7 +148,7 @@ impl Machine {
         self.write(second, true, root)
     }
 
-    /// Roots, crashes in the middle of them, and imports that crash too.
+    /// Writes roots, with crashes in between, and imports that crash too.
     fn live(&mut self, rounds: u64) -> Result<(), String> {
         for _ in 0..rounds {
             let roots = if self.chance.below(2) == 0 { self.chance.below(4) } else { 120 + self.chance.below(12) };
@@ -179,7 +181,8 @@ fn a_legal_crash_is_never_refused() {
     }
 }
 
-/// The model can fail: an import that leaves torn copies behind is caught a lap of the ring later.
+/// The model can fail: an import that leaves torn copies behind is caught one round of the ring
+/// later.
 #[test]
 fn without_mending_a_legal_crash_is_refused() {
     let refused = (0..300).filter(|seed| Machine::new(*seed, false).live(30).is_err()).count();

@@ -3,7 +3,7 @@ use millpond_format::Coding;
 use super::{BLOCK, Codec};
 use crate::Compression;
 
-/// A block whose first bytes are noise.
+/// Returns a block whose first bytes are noise.
 fn block(noise: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
@@ -13,7 +13,8 @@ fn block(noise: usize, seed: u64) -> Vec<u8> {
     (0..BLOCK).map(|i| if i < noise { next() } else { seed as u8 }).collect()
 }
 
-/// Blocks of every size once compressed, after each other through the same contexts, come back as they were.
+/// Blocks of every compressed size, coded one after another with the same contexts, decode to their
+/// content.
 #[test]
 fn blocks_come_back() {
     let mut codec = Codec::new();
@@ -45,7 +46,7 @@ fn noise_and_what_is_not_to_be_compressed_are_stored_as_they_are() {
     assert!(codec.compress(&block(0, 7), Compression::Off).is_none());
 }
 
-/// Damage is no block, and leaves contexts that decode the next one.
+/// Damaged input is rejected, and the contexts decode the next block.
 #[test]
 fn damage_is_no_block() {
     let mut codec = Codec::new();

@@ -22,12 +22,12 @@ fn without_a_rate_nothing_holds_them_up_and_a_new_one_holds_at_once() {
         assert!(pace.allows(Time(5), 0));
         pace.charge(0, 1 << 30);
     }
-    // nothing was saved up while there was none
+    // no allowance was saved while there was no rate
     assert!(!pace.allows(Time(5), 1000));
     assert!(pace.allows(Time(105), 1000));
     pace.charge(1000, 1 << 30);
     assert!(!pace.allows(Time(205), 1000));
-    // of a piece that was too large a second is made up for, no more
+    // at most one second of a read that was too large is paid back
     assert!((3..12).any(|n| pace.allows(Time(n * 205), 1000)));
 }
 
@@ -39,11 +39,11 @@ fn speed_is_what_was_done_lately() {
     assert_eq!(pace.rate_of(&job(0)), 0);
     pace.look(Time(2_000), &[job(4000)]);
     assert_eq!(pace.rate_of(&job(0)), 2000);
-    // in steps, it is what they come to
+    // for a job that advances in steps, the rate is their average
     pace.look(Time(20_000), &[job(4000)]);
     pace.look(Time(40_000), &[job(84_000)]);
     assert_eq!(pace.rate_of(&job(0)), 4000);
-    // one that began anew
+    // a job that began anew
     pace.look(Time(41_000), &[job(10)]);
     assert_eq!(pace.rate_of(&job(0)), 0);
     pace.look(Time(42_000), &[]);

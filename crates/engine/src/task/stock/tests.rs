@@ -1,4 +1,4 @@
-//! The estimate, the target and what is surplus.
+//! Tests of the estimate, the target and the surplus.
 
 use super::Stock;
 use crate::{ReadySpace, Time};
@@ -10,7 +10,7 @@ fn bounds() -> ReadySpace {
     ReadySpace::default()
 }
 
-/// Logs so many bytes a second for some seconds, with ten looks in each.
+/// Logs `bytes` per second for some seconds, with ten updates in each.
 fn log(stock: &mut Stock, now: &mut u64, seconds: u64, bytes: u64) {
     for _ in 0..seconds * 10 {
         *now += 100;
@@ -30,7 +30,7 @@ fn the_target_jumps_up_at_once_and_falls_by_a_tenth_a_minute() {
     log(&mut stock, &mut now, 10, 200 * MIB);
     let full = target(&stock);
     assert_eq!(full, 5200 * MIB);
-    // the minute in which it was written ends
+    // the minute of the writes ends
     now += 60_000;
     stock.at(Time(now), 0);
     assert_eq!(target(&stock), full);

@@ -1,4 +1,4 @@
-//! A look at rows goes on in slices.
+//! The count of segments for a rejoin is done in slices.
 
 use millpond_format::{Class, Column, Group, Layout, SegmentId};
 
@@ -9,7 +9,7 @@ fn group(first: u32) -> Group {
     Group { class: Class::Data, layout: Layout::Mirror { copies: 2 }, first: SegmentId(first), columns }
 }
 
-/// Looks until it is known; gives that, and how many rows each turn looked at.
+/// Steps a count to its end; returns the result, and the segments examined in each turn.
 fn look(prospect: &mut Prospect, may: impl Fn(u32) -> bool) -> (bool, Vec<usize>) {
     let mut turns = Vec::new();
     loop {
@@ -31,7 +31,7 @@ fn a_turn_looks_at_few_rows_however_many_there_are() {
     let count = |group: &Group| if group.first.0 == 0 { 40_000 } else { 1_600_000 };
     let mut prospect = Prospect::new(false, &[vec![&one, &two]], count);
     let (found, turns) = look(&mut prospect, |_| true);
-    // a sixteenth of all, in two groups
+    // a sixteenth of all segments, in two groups
     assert!(found && turns.iter().sum::<usize>() == 102_500, "{turns:?}");
     assert!(turns.len() > 20 && turns.iter().all(|rows| *rows <= ROWS_PER_TURN), "{turns:?}");
 }
@@ -48,7 +48,8 @@ fn a_row_that_may_not_go_ends_the_look_at_its_kind() {
     assert!(!found, "nothing can be joined");
 }
 
-/// Paused segments are tried again every second. A moment without a pause is no progress; only a move is.
+/// Paused segments are retried every second. A moment without a pause is no progress; only a move
+/// is.
 #[test]
 fn a_minute_without_progress_is_counted_over_tries() {
     let (mut known, since) = (None, Time(5_000));

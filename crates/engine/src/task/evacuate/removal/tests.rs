@@ -1,4 +1,4 @@
-//! Which extents are joined to which rows.
+//! Tests which extents are joined to which segments.
 
 use millpond_format::DeviceId;
 
@@ -6,10 +6,11 @@ use super::*;
 
 const MIRROR: Layout = Layout::Mirror { copies: 2 };
 
-/// A group: class, layout, and of each of its columns the member, its first extent there and how many.
+/// A group: class, layout, and for each column the member, its first extent, and the number of
+/// extents.
 type Planned<'a> = (Class, Layout, &'a [(u16, u32, u32)]);
 
-/// A pool over devices of so many extents.
+/// Returns the shape of a pool over devices with these numbers of extents.
 fn shape(extents: &[u32], groups: &[Planned<'_>]) -> Shape {
     let member = |(at, extents): (usize, &u32)| Member {
         device: DeviceId(at as u64 + 1),
@@ -28,7 +29,7 @@ fn shape(extents: &[u32], groups: &[Planned<'_>]) -> Shape {
     shape
 }
 
-/// Classes of what comes of the extents, and on which members.
+/// Returns the classes and members of the segments that a rejoin makes.
 fn joined(shape: &Shape) -> Vec<(Class, Vec<u16>)> {
     let known = |group: &&Group| shape.groups.iter().all(|before| before.first != group.first);
     let after = Removal::plan_rejoin(shape, |_| true).map(|removal| removal.shape.groups).unwrap_or_default();
@@ -55,7 +56,7 @@ fn devices_for_the_log_take_no_data() {
     assert_eq!(joined(&rest), [(Class::Log, vec![2, 3])]);
 }
 
-/// Extents left on the longer one of two special devices are no place for data.
+/// Extents left on the longer one of two special devices never hold data.
 #[test]
 fn uneven_special_devices_take_no_data() {
     let data = (Class::Data, MIRROR, &[(0u16, 0u32, 64u32), (1, 0, 64)][..]);
@@ -63,7 +64,7 @@ fn uneven_special_devices_take_no_data() {
     assert_eq!(joined(&shape(&[64, 96, 64, 128], &[data, special])), []);
 }
 
-/// With parity the log lies on the devices for data: what is left of either may become the other.
+/// With parity the log is on the data devices: extents left by either may become the other.
 #[test]
 fn the_log_of_a_pool_with_parity_shares_its_devices() {
     let parity = Layout::Parity { width: 3, parity: 1, unit: 65536 };
@@ -72,7 +73,8 @@ fn the_log_of_a_pool_with_parity_shares_its_devices() {
     assert!(!joined(&shape(&[96; 3], &[data, log])).is_empty());
 }
 
-/// Columns are longer than their rows where one device is shorter than the others: what lies between rows is used, too.
+/// Columns are longer than their segments where one device is shorter than the others: the extents
+/// between segments are used, too.
 #[test]
 fn extents_between_rows_become_rows() {
     let three = Layout::Mirror { copies: 3 };
@@ -84,14 +86,14 @@ fn extents_between_rows_become_rows() {
     let after = Removal::plan_rejoin(&shape, |_| true).unwrap().shape;
     assert_eq!(after.groups.iter().map(Group::rows).sum::<u64>(), 16);
     assert!(unused_extents(&after).is_empty());
-    // where a group goes in part the rest of its columns stay
+    // where a group is widened in part, the rest of its columns stays
     let after = Removal::plan_rejoin(&shape, |gone| gone.len() <= 5).unwrap().shape;
     let of_third: Vec<(u32, u32)> =
         after.groups.iter().flat_map(|group| &group.columns).filter(|c| c.member == 2).map(|c| (c.first, c.extents)).collect();
     assert_eq!(of_third, [(13, 11), (0, 13)]);
 }
 
-/// A look and a plan agree on the extents that can be joined.
+/// A count and a plan agree on the extents that can be joined.
 #[test]
 fn a_look_finds_what_a_plan_joins() {
     let parity = |width| Layout::Parity { width, parity: 1, unit: 65536 };
@@ -104,7 +106,7 @@ fn a_look_finds_what_a_plan_joins() {
     assert_eq!(joined(&shape), [(Class::Data, vec![0, 1, 2])]);
 }
 
-/// The number of rows is what counting them gives.
+/// The computed number of segments equals their count.
 #[test]
 fn rows_are_counted_without_looking_at_each() {
     let mut random = 1u64;
