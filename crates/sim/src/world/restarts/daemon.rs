@@ -337,8 +337,10 @@ impl<S: System> World<S> {
             return Ok(Tried::Died);
         }
         let present = self.present();
-        // one that holds everything and was given up during an import by itself made others whole before: all of it is read
-        let had = !how.by_hand && found.devices().iter().any(|device| site.current.contains(device));
+        // one that holds everything and was given up during an import by itself made others whole before: all of it is read. One that is still
+        // taking a place may be among those that count, and makes none whole: the labels found do not call it present
+        let held = |device: &usize| self.id_of(*device).is_some_and(|id| evidence.held.iter().any(|(known, _)| *known == id));
+        let had = !how.by_hand && found.devices().iter().any(|device| site.current.contains(device) && held(device));
         let older = !had && present.is_disjoint(&site.current);
         if older && !how.by_hand {
             self.judge_older(site, host, &evidence)?;
