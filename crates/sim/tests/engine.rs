@@ -142,8 +142,9 @@ fn worlds_of_restarts() {
     // replaced device is present; 4602: a given up device is present with one being resilvered;
     // 4954: a device with all data is full at the import; 20007: the user keeps one of two sides;
     // 20029: the newest label lists no trusted device as present; 1344: a given up device is
-    // present with one that was taking a place
-    for seed in [29, 74, 92, 291, 298, 1344, 1365, 3365, 4602, 4954, 20007, 20029] {
+    // present with one that was taking a place; 25911: a device hung at an import while another one
+    // took its place, then the last one failed
+    for seed in [29, 74, 92, 291, 298, 1344, 1365, 3365, 4602, 4954, 20007, 20029, 25911] {
         clean(seed..seed + 1, Mode::World, &restarts);
     }
 }

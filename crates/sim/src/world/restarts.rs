@@ -138,7 +138,10 @@ impl<S: System> World<S> {
         let Some(pool) = self.system.as_ref().and_then(S::pool) else { return };
         let sound = |position: usize| self.machine.at(position).filter(|device| !self.machine.broken.contains_key(device));
         let of = |state: MemberState| pool.devices.iter().filter(move |d| d.state == state).filter_map(|d| sound(d.position?));
-        let (current, filling): (Vec<usize>, Vec<usize>) = (of(MemberState::Present).collect(), of(MemberState::Filling).collect());
+        // one that failed while another takes its place may be listed as present, and is not
+        let present = self.present();
+        let current: Vec<usize> = of(MemberState::Present).filter(|device| present.contains(device)).collect();
+        let filling: Vec<usize> = of(MemberState::Filling).collect();
         match site.rng.weighted(&[50, 15, 20]) {
             0 if current.len() > 1 => self.break_device(site, &current),
             1 if !filling.is_empty() => self.break_device(site, &filling),
