@@ -10,8 +10,10 @@
 //! older. Where nothing is missing and another host had the pool last, every device may have been
 //! replaced there, so the label may be on others. That exception ends for good once devices were
 //! left behind here ([`LabelsInForce::left_behind`]): another host may have made a whole pool of
-//! those, without the data written here since. At the user's request (`pool import --degraded`) any
-//! state is imported; the labels that come into service then are remembered from there on.
+//! those, without the data written here since. It ends, too, once the pool was imported by hand: this
+//! host does not know which devices the user left behind elsewhere. At the user's request (`pool
+//! import --degraded`) any state is imported; the labels that come into service then are remembered
+//! from there on.
 //!
 //! A host that takes a pool writes first claims on all devices, and then second claims, which
 //! count. If it dies in between, it may find its own second claim on one half, and import that half
@@ -235,6 +237,13 @@ impl LabelsInForce {
     #[must_use]
     pub fn after(self, remembered: Option<&LabelsInForce>) -> LabelsInForce {
         LabelsInForce { left_behind: self.left_behind || remembered.is_some_and(|before| before.left_behind), ..self }
+    }
+
+    /// Returns the same labels of a pool that was imported by hand: another host may have made a
+    /// whole pool of devices that were left behind elsewhere, of which this host knows nothing.
+    #[must_use]
+    pub fn by_hand(self) -> LabelsInForce {
+        LabelsInForce { left_behind: true, ..self }
     }
 
     /// Returns whether a device held all acknowledged data.

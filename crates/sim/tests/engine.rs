@@ -143,8 +143,9 @@ fn worlds_of_restarts() {
     // 4954: a device with all data is full at the import; 20007: the user keeps one of two sides;
     // 20029: the newest label lists no trusted device as present; 1344: a given up device is
     // present with one that was taking a place; 25911: a device hung at an import while another one
-    // took its place, then the last one failed
-    for seed in [29, 74, 92, 291, 298, 1344, 1365, 3365, 4602, 4954, 20007, 20029, 25911] {
+    // took its place, then the last one failed; 23699: the user took one of two whole pools, and the
+    // host finds the other one
+    for seed in [29, 74, 92, 291, 298, 1344, 1365, 3365, 4602, 4954, 20007, 20029, 23699, 25911] {
         clean(seed..seed + 1, Mode::World, &restarts);
     }
 }

@@ -162,10 +162,10 @@ impl Daemon {
         let how = How { degraded: request.degraded, aim, force: request.force, newest, ..How::of(&record) };
         let shard = self.open(&pool, &how).await.map_err(|e| way_out(e.error, &how).during(&during))?;
         // the user decided: the state that is now in service counts, whatever was remembered
-        let mut labels = settled(&shard).await.map_err(|e| e.during(&during))?;
-        // the state that this host had before is left behind, and its devices may be found again
-        labels.left_behind |= refused.is_some();
-        let mut record = record.remembering(&labels);
+        let labels = settled(&shard).await.map_err(|e| e.during(&during))?;
+        // devices with the state that this host had before, or with another one elsewhere, may be
+        // found again
+        let mut record = record.remembering(&labels.by_hand());
         let status = shard.status().await;
         for status in status.iter() {
             device_names::note(&mut record, status);

@@ -41,8 +41,8 @@ pub struct InForce {
     /// Ids of their replacements.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub successors: BTreeMap<u16, u64>,
-    /// Devices were left behind on this host, now or before: another host may have made a pool of
-    /// them.
+    /// Devices were left behind on this host, now or before, or the pool was imported by hand and
+    /// others may have been left behind elsewhere: another host may have made a pool of those.
     #[serde(default, skip_serializing_if = "is_false")]
     pub left_behind: bool,
     /// Time since which they have been in force.

@@ -103,3 +103,37 @@ fn what_another_host_made_of_devices_left_behind_here_is_not_taken_by_a_start() 
     assert_eq!(imported.code, 0, "{imported:?}");
     assert_eq!(here.json(&["pool", "list"])[0]["health"], "online");
 }
+
+/// Each half of a mirror was made whole on another host; the user takes one of them here. The other one does not come by itself in its places.
+#[test]
+fn what_was_left_behind_on_another_host_is_not_taken_by_a_start() {
+    let patient = |host: &str| Daemon::with_config(&format!("host_id = \"{host}\"\nimport_wait = \"10m\"\n"));
+    let (mut here, there) = (patient("one"), patient("two"));
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| here.text(name));
+    let rename = |from: &str, to: &str| fs::rename(from, to).expect("renamed");
+    here.run(&["pool", "create", "tank", "mirror", &format!("{a}:256M"), &format!("{b}:256M")]).ok();
+    here.run(&["pool", "export", "tank"]).ok();
+    for (half, member, with) in [(&b, "0", &c), (&a, "1", &d)] {
+        let taken = there.run(&["pool", "import", "tank", "--degraded", "-d", half]);
+        assert_eq!(taken.code, 0, "{taken:?}");
+        there.run(&["pool", "replace", "tank", member, &format!("{with}:256M"), "--wait"]).waited();
+        there.run(&["pool", "export", "tank"]).ok();
+    }
+    here.run(&["pool", "import", "tank", "-d", &a, "-d", &d]).ok();
+    here.run(&["create", "tank/v", "-L", "16M"]).ok();
+    assert_eq!(here.stop("TERM"), 0);
+    for device in [&a, &d] {
+        rename(device, &format!("{device}.away"));
+    }
+    rename(&c, &a);
+    rename(&b, &d);
+    here.restart();
+    eventually("it is refused", || here.json(&["status"])["pools"][0]["reason"].as_str().is_some_and(|why| why.contains("not up to date")));
+    assert_eq!(here.json(&["pool", "list"])[0]["health"], "unavailable");
+    // it comes when what was in service is back
+    for device in [&a, &d] {
+        rename(&format!("{device}.away"), device);
+    }
+    eventually("it is imported", || here.json(&["pool", "list"])[0]["health"] == "online");
+    assert_eq!(here.json(&["list"])[0]["name"], "tank/v");
+}

@@ -194,7 +194,8 @@ pub struct LabelsInForce {
     pub current: Vec<(u16, DeviceId)>,
     /// Devices were left behind that may say of themselves that they are the pool: some are given up or missing, or the caller knows of
     /// such
-    /// ones from before. What another host makes of those is not the state that was in service here.
+    /// ones from before, or cannot know, as the pool came by the user's word. What another host makes of those is not the state that was in
+    /// service here.
     pub left_behind: bool,
 }
 

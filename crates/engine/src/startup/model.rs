@@ -203,7 +203,8 @@ impl World {
             return Err(format!("host {host} with {there:?} shows {shown:?} of {:?}: {self:#?}", self.acknowledged));
         }
         let mut all = self.half_claimed(host, there, &shape);
-        all.push(self.in_service_on(host, there, shape));
+        let served = self.in_service_on(host, there, shape);
+        all.push(if self.memories[host].is_none() { served.by_hand_on(host) } else { served });
         Ok(all)
     }
 
@@ -240,7 +241,6 @@ impl World {
         let shape = self.engine(host, &there, true, true)?;
         let shown = self.shown(&there, &shape)?;
         let evidence = labelled.evidence(Some([host as u8; 16]));
-        let older = ImportRules::default().check(self.memories[host].as_ref(), &evidence).is_err();
         let mut next = World { by_hand: self.by_hand - 1, ..self.clone() };
         if shown < self.acknowledged {
             seen.forked += 1;
@@ -252,9 +252,13 @@ impl World {
         if shown < self.acknowledged || !evidence.is_whole() {
             next.memories.iter_mut().enumerate().filter(|(other, _)| *other != host).for_each(|(_, memory)| *memory = None);
         }
-        next = next.in_service_on(host, &there, shape);
-        next.memories[host].iter_mut().for_each(|memory| memory.left_behind |= older);
-        Some(next)
+        Some(next.in_service_on(host, &there, shape).by_hand_on(host))
+    }
+
+    /// What is imported by the user's word is remembered to be.
+    fn by_hand_on(mut self, host: usize) -> World {
+        self.memories[host] = self.memories[host].take().map(LabelsInForce::by_hand);
+        self
     }
 
     fn in_service_on(&self, host: usize, there: &BTreeSet<usize>, shape: Shape) -> World {
@@ -417,7 +421,10 @@ fn explore(devices: u16, hosts: usize, steps: usize, decide: Decide) -> Result<S
 }
 
 fn explore_sized(size: Size, steps: usize, decide: Decide) -> Result<Seen, String> {
-    let first = World::new(size);
+    explore_from(World::new(size), steps, decide)
+}
+
+fn explore_from(first: World, steps: usize, decide: Decide) -> Result<Seen, String> {
     let mut known = BTreeSet::from([first.key()]);
     let mut queue = VecDeque::from([(first, 0)]);
     let mut seen = Seen::default();
@@ -483,4 +490,34 @@ fn what_was_left_behind_is_not_imported_by_itself_whole_or_not() {
         sound(memory.as_ref(), found, waited, limit)
     };
     assert!(explore_sized(FORKED, 7, forgetful).is_err());
+}
+
+/// A host took each half of a mirror in turn by the user's word, and made a whole pool of it with another device: of devices 0 and 2, and of
+/// devices 1 and 3. The other host knows nothing of either.
+fn two_wholes() -> World {
+    let mut world = World::new(Size { devices: 2, blank: 2, hosts: 2, by_hand: 3 });
+    for half in [0, 1] {
+        world = world.take(1, &BTreeSet::from([half]), &mut Seen::default()).expect("taken");
+        let (host, on, shape) = world.serving.clone().expect("in service");
+        world = world.in_service(host, &on, &shape).swap_remove(2);
+        assert_eq!((world.acknowledged.1, world.serving.is_some()), (1, true), "flushed");
+        world = world.replaced(host, &on, &shape).swap_remove(1 - half);
+        let (host, on, shape) = world.serving.clone().expect("in service");
+        world = world.in_service(host, &on, &shape).swap_remove(1);
+        assert!(world.serving.is_none() && world.devices.iter().all(|device| device.claim.is_none_or(|claim| claim.2)), "closed");
+    }
+    world
+}
+
+#[test]
+fn what_was_left_behind_elsewhere_is_not_imported_by_itself() {
+    let seen = explore_from(two_wholes(), 5, sound).unwrap_or_else(|why| panic!("{why}"));
+    assert!(seen.imported > 0 && seen.refused > 0, "{seen:?}");
+    // as it was before that the user's word was remembered
+    let forgetful: Decide = |memory, found, waited, limit| {
+        let down = |memory: &LabelsInForce| memory.current.len() < 2;
+        let memory = memory.map(|memory| LabelsInForce { left_behind: down(memory), ..memory.clone() });
+        sound(memory.as_ref(), found, waited, limit)
+    };
+    assert!(explore_from(two_wholes(), 5, forgetful).is_err());
 }

@@ -239,6 +239,8 @@ fn what_another_host_made_of_devices_that_were_left_behind_is_refused() {
     // with a device that is trusted it is one history
     let with = Evidence { other_host: Some("bert".to_owned()), ..found(9, &[10, 11, 12], &[10, 11, 12], &[], &[]) };
     assert_eq!(RULES.decide(Some(&behind), Some(&with), Duration::ZERO), Decision::Import);
+    // so it is where the pool came by the user's word
+    assert_eq!(memory.clone().by_hand(), behind);
     // it is never forgotten, and news only once
     let later = remembered(6, &[(0, 10), (1, 13)]);
     assert_eq!(later.clone().after(Some(&behind)), left_behind(later.clone()));

@@ -349,10 +349,8 @@ impl<S: System> World<S> {
         let now = self.machine.now().0;
         let daemon = &mut site.daemons[host];
         let first = site.rules.must_be_remembered(&evidence, how.by_hand, !left_out.is_empty());
-        // an older state by the user's word: what was left behind is remembered to be
-        let by_word = how.by_hand && site.rules.check(daemon.memory.as_ref(), &evidence).is_err();
-        let mut labels = labels.after(daemon.memory.as_ref());
-        labels.left_behind |= by_word;
+        let labels = labels.after(daemon.memory.as_ref());
+        let labels = if how.by_hand { labels.by_hand() } else { labels };
         daemon.noted = Some(labels.clone());
         let saved = daemon.save(labels, now);
         if !saved && first {
