@@ -362,6 +362,11 @@ impl<S: System> World<S> {
         if saved {
             daemon.gap.clear();
         }
+        // one that is missing is an older state from here on
+        let absent = |(member, device): &&(u16, DeviceId)| evidence.missing.contains(member) && !evidence.devices.contains(device);
+        if let Some(trusted) = daemon.memory.iter().flat_map(|memory| &memory.current).find(absent) {
+            return broken(format!("host {host} serves without {trusted:?}, and remembers that it holds everything: {:?}", daemon.memory));
+        }
         // an older state that is remembered counts from now on
         if !older && cut(site) {
             return Ok(Tried::Died);
