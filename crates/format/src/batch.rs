@@ -1,7 +1,8 @@
-//! Batches: what one append writes. A header of whole 4 KiB pages, then the payload.
+//! Batches: the unit in which the log is written. A header of whole 4 KiB pages, then the payload.
 //!
-//! The header alone is enough to replay the batch: which blocks, their checksums, catalog changes, moves. It says where it lies itself,
-//! so that a stale or misplaced header never counts.
+//! The header alone is enough to replay the batch: it has the blocks with their checksums, changes
+//! of the catalog, and moves. It includes its own place, so that a stale or misplaced header is
+//! never accepted.
 
 use crate::codec::{Decoder, Encoder, FormatError};
 use crate::record::Record;
@@ -11,12 +12,13 @@ use crate::{BlockNo, ChunkId, Coding, Epoch, Lsn, MAX_DEVICES, MAX_SLOT_WORDS, P
 pub const BATCH_FIXED: usize = 96;
 /// Bytes of a page of a header.
 pub const HEADER_PAGE: usize = 4096;
-/// Longest header in pages: room for the identities of a full chunk or a snapshot of many volumes.
+/// Maximum pages of a header: room for the identities of a full chunk or a snapshot of many
+/// volumes.
 pub const MAX_HEADER_PAGES: usize = 32;
 
-/// Pages of payload at most: a segment of the largest extents over the most devices.
+/// Maximum pages of payload: a segment of the largest extents over the most devices.
 const MAX_PAYLOAD: u32 = (64 << 20) / 4096 * MAX_DEVICES as u32;
-/// Pages of a chunk at most, headers in line included: a slot number has 13 bits.
+/// Maximum pages of a chunk, headers in line included: a slot number has 13 bits.
 const MAX_CHUNK_PAGES: u64 = 8192 / 8;
 
 const MAGIC: u32 = 0x4842_504d; // "MPBH"
@@ -37,9 +39,9 @@ const CRC_AT: usize = BATCH_FIXED - 4;
 /// | 32 | 8 | lsn | position in the log |
 /// | 40 | 8 | durable | every batch up to this one was durable when this was written |
 /// | 48 | 8 | epoch | epoch of the chunk |
-/// | 56 | 8 | chunk | chunk id; of a move batch 0 |
+/// | 56 | 8 | chunk | chunk id; 0 in a batch of moves |
 /// | 64 | 8 | birth | write clock when the chunk was begun |
-/// | 72 | 4 | segment | where this header lies |
+/// | 72 | 4 | segment | segment that holds this header |
 /// | 76 | 4 | offset | in that segment, in 4 KiB steps |
 /// | 80 | 4 | base | where the chunk begins in that segment, in 4 KiB steps |
 /// | 84 | 4 | payload | pages of payload |
@@ -47,13 +49,13 @@ const CRC_AT: usize = BATCH_FIXED - 4;
 /// | 92 | 4 | checksum | CRC-32C of the header's pages with this field zero |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchHeader {
-    /// Which stream of the log.
+    /// Number of the stream.
     pub stream: u8,
     /// Pages of the header.
     pub pages: u8,
     /// The pool.
     pub pool: PoolId,
-    /// Which incarnation wrote it.
+    /// Incarnation that wrote the batch.
     pub incarnation: u32,
     /// Segment that follows in this stream.
     pub next: SegmentId,
@@ -63,15 +65,15 @@ pub struct BatchHeader {
     pub durable: Lsn,
     /// Epoch of the chunk.
     pub epoch: Epoch,
-    /// The chunk that the payload belongs to; 0 for a batch of moves or records alone.
+    /// The chunk that the payload belongs to; 0 for a batch with moves or records only.
     pub chunk: ChunkId,
     /// Write clock, in blocks, when the chunk was begun.
     pub birth: u64,
-    /// Where this header lies: segment.
+    /// Place of this header: segment.
     pub segment: SegmentId,
-    /// Where this header lies: 4 KiB steps into the segment.
+    /// Place of this header: 4 KiB steps into the segment.
     pub offset: u32,
-    /// Where the chunk begins: 4 KiB steps into the segment.
+    /// Start of the chunk: 4 KiB steps into the segment.
     pub base: u32,
     /// Pages of payload.
     pub payload: u32,
@@ -84,7 +86,7 @@ pub struct BatchHeader {
 pub struct BlockIdentity {
     /// The volume that wrote it.
     pub volume: VolumeId,
-    /// Which block.
+    /// The block.
     pub block: BlockNo,
     /// The batch that wrote it first.
     pub lsn: Lsn,
@@ -92,84 +94,85 @@ pub struct BlockIdentity {
     pub crc: u32,
     /// Stored units.
     pub units: u8,
-    /// How it is stored.
+    /// Encoding of the stored bytes.
     pub coding: Coding,
 }
 
-/// A chunk in a new place: only the slots in `present` came along.
+/// A chunk that was copied to a new place. Only the slots in `present` were copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Which chunk.
+    /// Chunk id.
     pub chunk: ChunkId,
     /// Its epoch.
     pub epoch: Epoch,
-    /// Its birth on the write clock.
+    /// Write clock, in blocks, when it was begun.
     pub birth: u64,
     /// Grain in units.
     pub grain: u8,
-    /// Where the payload of this chunk begins: 4 KiB steps into the batch's payload.
+    /// Start of this chunk's bytes in the batch's payload, in 4 KiB steps.
     pub at: u32,
-    /// Bitmap over slots.
+    /// Bitmap of the slots that were copied.
     pub present: Vec<u64>,
-    /// What the present slots hold, in slot order; empty for chunks of nodes.
+    /// Identities of the present blocks, in slot order; empty for chunks of nodes.
     pub identities: Vec<BlockIdentity>,
 }
 
 /// One entry of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// Consecutive blocks; their stored bytes follow one another in the payload. (crc, units, coding) each.
+    /// Consecutive blocks. Their stored bytes follow one another in the payload.
     Blocks {
-        /// Whose.
+        /// The volume.
         volume: VolumeId,
-        /// The first.
+        /// First block.
         block: BlockNo,
-        /// Checksum, units and coding of each.
+        /// Checksum, units and coding of each block.
         stored: Vec<(u32, u8, Coding)>,
     },
-    /// Blocks that read as zeroes from here on.
+    /// Blocks that were discarded or zeroed: they read as zeroes.
     Clear {
-        /// Whose.
+        /// The volume.
         volume: VolumeId,
-        /// The first.
+        /// First block.
         block: BlockNo,
-        /// How many.
+        /// Number of blocks.
         count: u64,
     },
     /// A change to the catalog.
     Record(Record),
-    /// A chunk's new place.
+    /// A chunk that was copied to a new place.
     Move(Move),
-    /// So many batches directly before this one are on special devices, and hold these blocks.
+    /// Index of the batches of small writes that come directly before this batch. They exist on
+    /// special devices only.
     Small {
-        /// How many.
+        /// Number of these batches.
         batches: u32,
-        /// What they hold, as far as no batch before told it.
+        /// Their blocks, as far as no earlier batch listed them.
         runs: Vec<SmallRun>,
     },
 }
 
-/// Consecutive blocks, raw, in consecutive slots of 8 units of a chunk on special devices.
+/// Consecutive uncompressed blocks, in consecutive slots of 8 units of a chunk on special devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SmallRun {
     /// The batch that holds them.
     pub lsn: Lsn,
-    /// Whose.
+    /// The volume.
     pub volume: VolumeId,
-    /// The first.
+    /// First block.
     pub block: BlockNo,
-    /// Where the batch is.
+    /// Segment that holds the batch.
     pub segment: SegmentId,
-    /// The chunk that they belong to.
+    /// Chunk that the blocks belong to.
     pub chunk: ChunkId,
-    /// The slot of the first.
+    /// Slot of the first block.
     pub slot: u16,
-    /// Checksum of each.
+    /// Checksum of each block.
     pub crcs: Vec<u32>,
 }
 
 impl SmallRun {
-    /// Encoded bytes besides those of checksums.
+    /// Encoded bytes without the checksums.
     pub const BYTES: usize = 38;
 }
 
@@ -195,12 +198,13 @@ fn split_coding(byte: u8) -> Result<(u8, Coding), FormatError> {
     }
 }
 
-/// Bytes of an encoded run of `blocks` blocks.
+/// Bytes of an encoded run of blocks. `packed`: with units and coding of each block.
 pub fn run_bytes(blocks: usize, packed: bool) -> usize {
     16 + blocks * if packed { 5 } else { 4 }
 }
 
-/// Appends a run of blocks: the hot path of [`Item::encode`]. `packed` runs carry units and coding per block, others are raw blocks of 8 units.
+/// Appends a run of blocks: the hot path of [`Item::encode`]. `packed` runs have units and coding
+/// for each block; other runs are of uncompressed blocks of 8 units.
 pub fn encode_run(
     e: &mut Encoder,
     volume: VolumeId,
@@ -223,7 +227,7 @@ pub fn encode_run(
 }
 
 impl Item {
-    /// Appends it.
+    /// Appends the item.
     pub fn encode(&self, e: &mut Encoder) {
         match self {
             Item::Blocks { volume, block, stored } => {
@@ -336,10 +340,11 @@ fn small_run(d: &mut Decoder<'_>) -> Result<SmallRun, FormatError> {
 }
 
 impl BatchHeader {
-    /// Fills `pages` (whole pages, `self.pages` of them) with the header and its encoded items.
+    /// Encodes the header and the already encoded `items` into `pages`, which are `self.pages`
+    /// pages.
     ///
     /// # Panics
-    /// When the items do not fit: the caller keeps count.
+    /// When the items do not fit: the caller has to count their bytes.
     pub fn encode(&self, items: &[u8], pages: &mut [u8]) {
         assert!(pages.len() == usize::from(self.pages) * HEADER_PAGE && BATCH_FIXED + items.len() <= pages.len(), "header overflow");
         let mut e = Encoder::with_capacity(BATCH_FIXED);
@@ -366,7 +371,8 @@ impl BatchHeader {
         pages[CRC_AT..BATCH_FIXED].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// How many pages the header at the start of `page` has, when it looks like one: what must be read before [`decode`](Self::decode).
+    /// Returns the number of pages of the header at the start of `page`, if it looks like a header.
+    /// [`decode`](Self::decode) needs that many pages.
     pub fn peek_pages(page: &[u8]) -> Option<usize> {
         let mut d = Decoder::new(page);
         let (magic, version) = (d.u32().ok()?, d.u16().ok()?);
@@ -375,10 +381,10 @@ impl BatchHeader {
         (magic == MAGIC && version == VERSION && (1..=MAX_HEADER_PAGES).contains(&pages)).then_some(pages)
     }
 
-    /// Reads the header at the start of `bytes` and its items.
+    /// Decodes the header at the start of `bytes`, and its items.
     ///
     /// # Errors
-    /// [`FormatError`] when it is not a header, damaged, or its items make no sense.
+    /// [`FormatError`] when it is not a header, is damaged, or has invalid items.
     pub fn decode(bytes: &[u8]) -> Result<(BatchHeader, Vec<Item>), FormatError> {
         let count = Self::peek_pages(bytes).ok_or(FormatError::Magic)?;
         let pages = bytes.get(..count * HEADER_PAGE).ok_or(FormatError::Truncated)?;
@@ -427,7 +433,8 @@ impl BatchHeader {
         Ok((header, items))
     }
 
-    /// Bounds: counters can be added to, the batch fits into a segment, its blocks into slots of its chunk.
+    /// Checks bounds: counters can be added to, the batch fits into a segment, and its blocks into
+    /// the slots of its chunk.
     fn check(&self) -> Result<(), FormatError> {
         let counters = [self.lsn.0, self.durable.0, self.epoch.0, self.birth];
         let end = u64::from(self.offset) + u64::from(self.pages) + u64::from(self.payload);

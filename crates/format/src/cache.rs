@@ -1,13 +1,15 @@
-//! What is on a device of the cache: a head, then segments of copies of blocks, each behind a page that says which they are.
+//! Layout of a cache device: a head, then segments with copies of blocks. The first page of each
+//! segment lists the addresses of its blocks.
 //!
-//! Nothing here is ever needed, and nothing is believed: a copy counts when it matches the checksum that the map has for its address (I5), and
-//! an address never means other bytes (I11).
+//! The pool never needs a cache device and does not trust its content: a copy is used only when it
+//! matches the checksum that the map has for its address (I5), and an address never means other
+//! bytes (I11).
 
 use crate::codec::{Encoder, FormatError};
 use crate::label::{SECTOR_BYTES, open, seal};
 use crate::{Addr, BLOCK_UNITS, Coding, DeviceId, PoolId};
 
-/// Blocks of a segment at most: as many addresses as fit into its page.
+/// Maximum number of blocks in a segment: as many addresses as fit into its first page.
 pub const MAX_CACHED: usize = (SECTOR_BYTES - 4 - 62) / 8;
 
 const HEAD_MAGIC: &[u8; 8] = b"MPONDCAH";
@@ -15,21 +17,21 @@ const SEGMENT_MAGIC: &[u8; 8] = b"MPONDCAS";
 const HEAD_VERSION: u16 = 1;
 const SEGMENT_VERSION: u16 = 1;
 
-/// When a cache began empty. What is left of another time does not count.
+/// Time when a cache device was last emptied. Segments from another filling are ignored.
 ///
 /// | field | bytes | meaning |
 /// |---|---|---|
-/// | incarnation | 4 | the import that began it |
-/// | time | 8 | its time: milliseconds since the Unix epoch |
+/// | incarnation | 4 | import that began to fill the cache |
+/// | time | 8 | time of that import: milliseconds since the Unix epoch |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filling {
-    /// The import that began it.
+    /// Import that began to fill the cache.
     pub incarnation: u32,
-    /// Its time: milliseconds since the Unix epoch.
+    /// Time of that import: milliseconds since the Unix epoch.
     pub time: u64,
 }
 
-/// The first page: whose cache it is.
+/// The first page of a cache device: the pool that it belongs to.
 ///
 /// | field | bytes | meaning |
 /// |---|---|---|
@@ -46,14 +48,14 @@ pub struct CacheHead {
     pub pool: PoolId,
     /// The device.
     pub device: DeviceId,
-    /// Since when there is something in it.
+    /// When the cache was last emptied.
     pub filling: Filling,
     /// The last import that used it.
     pub incarnation: u32,
 }
 
 impl CacheHead {
-    /// The page to write.
+    /// Returns the page to write.
     pub fn encode(&self) -> [u8; SECTOR_BYTES] {
         let mut e = Encoder::with_capacity(SECTOR_BYTES);
         e.raw(HEAD_MAGIC);
@@ -66,10 +68,10 @@ impl CacheHead {
         seal(e)
     }
 
-    /// Reads a page.
+    /// Decodes a page.
     ///
     /// # Errors
-    /// [`FormatError`] when it is not a head, damaged or newer.
+    /// [`FormatError`] when the page is not a head, is damaged, or has a newer version.
     pub fn decode(page: &[u8]) -> Result<CacheHead, FormatError> {
         let mut d = open(page, HEAD_MAGIC, HEAD_VERSION)?;
         let (pool, device) = (PoolId(d.bytes()?), DeviceId(d.u64()?));
@@ -78,8 +80,9 @@ impl CacheHead {
     }
 }
 
-/// The first page of a segment: which blocks follow. They lie in pages from the second on, in order, as they are stored in the pool; one that
-/// would not fit into the rest of its page begins with the next.
+/// The first page of a segment: a list of the blocks in it. The blocks are stored from the second
+/// page on, in order, in the same form as in the pool; a block that does not fit into the rest of
+/// a page begins at the next page.
 ///
 /// | field | bytes | meaning |
 /// |---|---|---|
@@ -88,7 +91,7 @@ impl CacheHead {
 /// | pool id | 16 | |
 /// | device id | 8 | |
 /// | filling | 12 | [`Filling`] |
-/// | sequence | 8 | one more for every segment written |
+/// | sequence | 8 | one more for each segment that is written |
 /// | blocks | 4 + n x 8 | [`Addr`] of each |
 /// | checksum | 4 | CRC-32C of the page before it; the last 4 bytes of the 4096 |
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,19 +100,19 @@ pub struct CacheSegment {
     pub pool: PoolId,
     /// The device.
     pub device: DeviceId,
-    /// Since when there is something in the cache.
+    /// When the cache was last emptied.
     pub filling: Filling,
-    /// One more for every segment written.
+    /// One more for each segment that is written.
     pub sequence: u64,
-    /// The blocks.
+    /// Addresses of the blocks.
     pub blocks: Vec<Addr>,
 }
 
 impl CacheSegment {
-    /// The page to write.
+    /// Returns the page to write.
     ///
     /// # Panics
-    /// With more than [`MAX_CACHED`] blocks: a broken caller.
+    /// With more than [`MAX_CACHED`] blocks, which is an error of the caller.
     pub fn encode(&self) -> [u8; SECTOR_BYTES] {
         assert!(self.blocks.len() <= MAX_CACHED, "too many blocks in a segment of a cache");
         let mut e = Encoder::with_capacity(SECTOR_BYTES);
@@ -125,10 +128,11 @@ impl CacheSegment {
         seal(e)
     }
 
-    /// Reads a page.
+    /// Decodes a page.
     ///
     /// # Errors
-    /// [`FormatError`] when it is not that of a segment, damaged or newer, or names what is no block.
+    /// [`FormatError`] when the page is not the first of a segment, is damaged, has a newer
+    /// version, or lists an address that is not of a block.
     pub fn decode(page: &[u8]) -> Result<CacheSegment, FormatError> {
         let mut d = open(page, SEGMENT_MAGIC, SEGMENT_VERSION)?;
         let (pool, device) = (PoolId(d.bytes()?), DeviceId(d.u64()?));
@@ -143,13 +147,14 @@ impl CacheSegment {
         Ok(CacheSegment { pool, device, filling, sequence, blocks })
     }
 
-    /// Is it a block of one page at most, plain or packed?
+    /// True when `addr` is of a block of at most one page, plain or compressed.
     pub fn takes(addr: Addr) -> bool {
         let whole = addr.units() == BLOCK_UNITS;
         addr.is_some() && (whole || addr.units() < BLOCK_UNITS && addr.coding() != Coding::Raw)
     }
 
-    /// The unit behind a segment's first page at which a block of so many units begins when those before it end at `end`.
+    /// Returns the unit, counted from the end of the segment's first page, at which a block of
+    /// `units` units begins when the blocks before it end at unit `end`.
     pub fn place(end: u32, units: u32) -> u32 {
         if end % BLOCK_UNITS + units > BLOCK_UNITS { end.next_multiple_of(BLOCK_UNITS) } else { end }
     }

@@ -7,7 +7,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// A CRC-32C over parts.
+/// A CRC-32C over several parts.
 pub(crate) struct Running(Digest);
 
 impl Default for Running {

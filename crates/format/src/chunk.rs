@@ -1,4 +1,4 @@
-//! Chunk table pages and deadlists: the objects that a checkpoint refers to.
+//! Pages of the chunk table, and deadlists: objects that a checkpoint refers to.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use crate::{ChunkId, Epoch, SegmentId};
 
 /// Chunk ids of one page of the table.
 pub const CHUNKS_PER_PAGE: u64 = 64;
-/// Words of a chunk's bitmaps at most: 8,192 slots.
+/// Maximum number of words in a bitmap of a chunk: 8,192 slots.
 pub const MAX_SLOT_WORDS: usize = 128;
 
 /// A chunk in a page of the table.
@@ -17,25 +17,26 @@ pub const MAX_SLOT_WORDS: usize = 128;
 /// | chunk | 8 | |
 /// | epoch | 8 | when it was begun |
 /// | birth | 8 | write clock in blocks when it was begun |
-/// | segment, base | 8 | where it lies, base in 4 KiB steps |
-/// | identities | 4 | where the header with its blocks' identities lies, in 4 KiB steps; 2^32 - 1: in line |
+/// | segment, base | 8 | place of the chunk; base in 4 KiB steps |
+/// | identities | 4 | place of the header with block identities, 4 KiB steps; 2^32 - 1: in line |
 /// | grain, class | 2 | units per slot; lifetime class |
 /// | slots | 4 | slots handed out |
 /// | live | 4 + 8 n | bitmap |
-/// | present | 4 + 8 n | bitmap of the slots that the last move took along; n = 0: all |
+/// | present | 4 + 8 n | bitmap of the slots that the last move copied; n = 0: all |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkRecord<'a> {
-    /// Which.
+    /// Chunk id.
     pub chunk: ChunkId,
-    /// When it was begun.
+    /// Epoch when the chunk was begun.
     pub epoch: Epoch,
-    /// Write clock in blocks when it was begun.
+    /// Write clock, in blocks, when the chunk was begun.
     pub birth: u64,
-    /// Where it lies.
+    /// Segment that holds the chunk.
     pub segment: SegmentId,
-    /// Where it lies, in 4 KiB steps.
+    /// Start of the chunk within the segment, in 4 KiB steps.
     pub base: u32,
-    /// Where the header with the identities lies, in 4 KiB steps; `u32::MAX`: headers are in line.
+    /// Place of the header with the block identities, in 4 KiB steps; `u32::MAX`: each batch in the
+    /// chunk has its own header.
     pub identities: u32,
     /// Units per slot.
     pub grain: u8,
@@ -45,7 +46,7 @@ pub struct ChunkRecord<'a> {
     pub slots: u32,
     /// Live slots.
     pub live: Cow<'a, [u64]>,
-    /// Slots that are there, empty for all.
+    /// Slots that are stored at this place; empty: all.
     pub present: Cow<'a, [u64]>,
 }
 
@@ -63,7 +64,7 @@ fn get_words(d: &mut Decoder<'_>) -> Result<Vec<u64>, FormatError> {
 }
 
 impl ChunkRecord<'_> {
-    /// Appends it.
+    /// Appends the record.
     pub fn encode(&self, e: &mut Encoder) {
         e.u64(self.chunk.0);
         e.u64(self.epoch.0);
@@ -112,19 +113,19 @@ impl ChunkRecord<'_> {
     }
 }
 
-/// One chunk's part of a deadlist: epoch (8), chunk (8), units of data in it (4), first word of the bitmap (2), its words (2 + 8 n). Records
-/// are in order of chunks.
+/// One chunk's part of a deadlist: epoch (8 bytes), chunk (8), units of data in it (4), first word
+/// of the bitmap (2), its words (2 + 8 n). Records are in order of chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadRecord<'a> {
-    /// When the chunk was begun.
+    /// Epoch when the chunk was begun.
     pub epoch: Epoch,
-    /// Which.
+    /// Chunk id.
     pub chunk: ChunkId,
-    /// Units of data blocks among them (nodes do not count).
+    /// Units of dead data blocks (map nodes are not counted).
     pub units: u32,
-    /// Words of the bitmap that are left out at its start.
+    /// Number of words that are left out at the start of the bitmap.
     pub first: u16,
-    /// Which slots, from there on.
+    /// Bitmap of dead slots from there on.
     pub slots: Cow<'a, [u64]>,
 }
 
@@ -132,7 +133,7 @@ impl DeadRecord<'_> {
     /// Bytes of a record without its words.
     pub const FIXED: usize = 24;
 
-    /// Appends it.
+    /// Appends the record.
     pub fn encode(&self, e: &mut Encoder) {
         e.u64(self.epoch.0);
         e.u64(self.chunk.0);

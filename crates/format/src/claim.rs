@@ -1,72 +1,74 @@
 //! Claims: which host has a pool in use.
 //!
-//! Each area of a device has one, [`CLAIM_OFFSET`] bytes in, in a physical sector of its own. The second area's says who took the pool; the first
-//! area's, who was about to, and then, written again and again, that its host lives (`docs/decisions/0016-claims.md`).
+//! Each area of a device has a claim, [`CLAIM_OFFSET`] bytes from its start, in a physical sector
+//! of its own. The claim in the second area names the host that took the pool. The claim in the
+//! first area names a host that is about to take it; later the same host writes it again and again
+//! to show that it is alive (`docs/decisions/0016-claims.md`).
 
 use crate::codec::{Encoder, FormatError};
 use crate::label::{SECTOR_BYTES, open, seal};
 use crate::{PoolId, RING_OFFSET};
 
-/// Where the claim is within an area: between the label and the ring of roots.
+/// Offset of the claim within an area: between the label and the ring of roots.
 pub const CLAIM_OFFSET: u64 = 32 << 10;
 
 const CLAIM_MAGIC: &[u8; 8] = b"MPONDCLM";
 const CLAIM_VERSION: u16 = 1;
 const HOST_NAME_MAX: usize = 255;
-/// A taker waits as long as the lease, so it has a bound: an hour.
+/// Longest lease, in milliseconds: one hour. A host that takes over waits as long as the lease.
 const MAX_LEASE: u32 = 3_600_000;
-/// Flag: the pool was closed, and nobody has it.
+/// Flag: the pool was closed, and no host has it.
 const RELEASED: u8 = 1;
 
 const _: () = assert!(CLAIM_OFFSET >= SECTOR_BYTES as u64 && CLAIM_OFFSET + SECTOR_BYTES as u64 <= RING_OFFSET);
 
-/// Who takes a pool: a host, and which import of it.
+/// A host that takes a pool, and its session (one import).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The host: the same at every start of it, another on every other host.
+    /// Identity of the host: the same after each boot, different on every other host.
     pub host: [u8; 16],
-    /// What people call it; at most 255 bytes count.
+    /// Name of the host for messages; at most 255 bytes are stored.
     pub name: String,
-    /// The import: random bytes, new with each.
+    /// Identity of the import: random bytes, new for each import.
     pub session: [u8; 16],
 }
 
-/// Whose a pool is.
+/// Which host has the pool, and until when it may write.
 ///
 /// | field | bytes | meaning |
 /// |---|---|---|
 /// | magic | 8 | `MPONDCLM` |
 /// | version | 2 | 1 |
-/// | flags | 1 | bit 0: released, nobody has the pool; the others are 0 |
+/// | flags | 1 | bit 0: released, no host has the pool; the others are 0 |
 /// | pool id | 16 | |
-/// | host | 16 | the same at every start of the host |
+/// | host | 16 | identity of the host, the same after each boot |
 /// | session | 16 | random, new with every import |
 /// | term | 8 | one more than in any claim that this import found |
-/// | beat | 8 | one more each time that its host wrote it again |
-/// | time | 8 | when that was: milliseconds since the Unix epoch |
-/// | lease | 4 | milliseconds that its host goes on without having seen its claim in place: at most an hour |
+/// | beat | 8 | one more each time the host writes the claim again |
+/// | time | 8 | time of that write: milliseconds since the Unix epoch |
+/// | lease | 4 | milliseconds that the host may write after it saw its claim: at most an hour |
 /// | host name | 2 + n | at most 255 bytes |
 /// | checksum | 4 | CRC-32C of the sector before it; the last 4 bytes of the 4096 |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The pool.
     pub pool: PoolId,
-    /// Who has it.
+    /// The host and session that have it.
     pub holder: Holder,
-    /// One more than in any claim that this import found: of two, the higher one holds.
+    /// One more than in any claim that this import found; the claim with the higher term wins.
     pub term: u64,
-    /// One more each time that it was written again.
+    /// One more each time the host writes the claim again.
     pub beat: u64,
-    /// When that was: milliseconds since the Unix epoch.
+    /// Time of that write: milliseconds since the Unix epoch.
     pub time: u64,
-    /// Milliseconds that its host goes on without having seen its claim in place.
+    /// Milliseconds that the host may write after it last saw its own claim on the devices.
     pub lease: u32,
-    /// The pool was closed, and nobody has it.
+    /// True when the pool was closed and no host has it.
     pub released: bool,
 }
 
 impl Claim {
-    /// The sector to write.
+    /// Returns the sector to write.
     pub fn encode(&self) -> [u8; SECTOR_BYTES] {
         let mut e = Encoder::with_capacity(SECTOR_BYTES);
         e.raw(CLAIM_MAGIC);
@@ -83,10 +85,11 @@ impl Claim {
         seal(e)
     }
 
-    /// Reads a sector.
+    /// Decodes a sector.
     ///
     /// # Errors
-    /// [`FormatError`] when it is not a claim, damaged, newer, or its numbers are out of range.
+    /// [`FormatError`] when the sector is not a claim, is damaged, has a newer version, or its
+    /// numbers are out of range.
     pub fn decode(sector: &[u8]) -> Result<Claim, FormatError> {
         let mut d = open(sector, CLAIM_MAGIC, CLAIM_VERSION)?;
         let flags = d.u8()?;
@@ -105,13 +108,14 @@ impl Claim {
         Ok(Claim { pool, holder: Holder { host, name, session }, term, beat, time, lease, released: flags & RELEASED != 0 })
     }
 
-    /// Does it say that another import than `other`'s took the pool at the same time or later?
+    /// True when this claim is of another session than `other` and has the same term or a higher
+    /// one.
     pub fn supersedes(&self, other: &Claim) -> bool {
         self.pool == other.pool && self.holder.session != other.holder.session && self.term >= other.term
     }
 }
 
-/// As much of a name as fits.
+/// Returns the start of `name` that fits into [`HOST_NAME_MAX`] bytes.
 fn cut(name: &str) -> &str {
     let mut end = name.len().min(HOST_NAME_MAX);
     while !name.is_char_boundary(end) {

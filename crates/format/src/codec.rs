@@ -4,20 +4,20 @@ use std::fmt;
 
 use crate::ChunkId;
 
-/// Why bytes could not be understood. Display is one line.
+/// Reason why bytes could not be decoded. `Display` gives one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormatError {
     /// The bytes end too early.
     Truncated,
-    /// Not this structure at all.
+    /// Another structure, or none: the magic number differs.
     Magic,
-    /// Written by another version.
+    /// A format version that this program does not know.
     Version(u16),
-    /// Features of a newer version that must be understood.
+    /// Bits of features that this program lacks and would have to know.
     Incompatible(u32),
     /// The checksum does not match.
     Checksum,
-    /// A field holds what it cannot hold.
+    /// The value of the named field is out of range.
     Field(&'static str),
 }
 
@@ -48,46 +48,47 @@ impl Encoder {
         Encoder { bytes: Vec::with_capacity(bytes) }
     }
 
-    /// One byte.
+    /// Appends one byte.
     pub fn u8(&mut self, v: u8) {
         self.bytes.push(v);
     }
 
-    /// Two bytes.
+    /// Appends two bytes.
     pub fn u16(&mut self, v: u16) {
         self.bytes.extend_from_slice(&v.to_le_bytes());
     }
 
-    /// Four bytes.
+    /// Appends four bytes.
     pub fn u32(&mut self, v: u32) {
         self.bytes.extend_from_slice(&v.to_le_bytes());
     }
 
-    /// Eight bytes.
+    /// Appends eight bytes.
     pub fn u64(&mut self, v: u64) {
         self.bytes.extend_from_slice(&v.to_le_bytes());
     }
 
-    /// Four bytes each, without a count.
+    /// Appends four bytes for each value, without a count.
     pub fn u32s(&mut self, values: impl ExactSizeIterator<Item = u32>) {
         let from = self.bytes.len();
         self.bytes.resize(from + 4 * values.len(), 0);
         self.bytes[from..].chunks_exact_mut(4).zip(values).for_each(|(to, v)| to.copy_from_slice(&v.to_le_bytes()));
     }
 
-    /// Eight bytes each, without a count.
+    /// Appends eight bytes for each value, without a count.
     pub fn u64s(&mut self, values: impl ExactSizeIterator<Item = u64>) {
         let from = self.bytes.len();
         self.bytes.resize(from + 8 * values.len(), 0);
         self.bytes[from..].chunks_exact_mut(8).zip(values).for_each(|(to, v)| to.copy_from_slice(&v.to_le_bytes()));
     }
 
-    /// Raw bytes.
+    /// Appends raw bytes.
     pub fn raw(&mut self, v: &[u8]) {
         self.bytes.extend_from_slice(v);
     }
 
-    /// A string of at most 65,535 bytes, with its length; longer ones are cut at a character boundary.
+    /// Appends a length of 2 bytes and a string; one of more than 65,535 bytes is cut at a
+    /// character boundary.
     pub fn string(&mut self, v: &str) {
         let mut end = v.len().min(usize::from(u16::MAX));
         while !v.is_char_boundary(end) {
@@ -97,15 +98,15 @@ impl Encoder {
         self.raw(v.get(..end).unwrap_or_default().as_bytes());
     }
 
-    /// A count of things that follow; no structure has more than 2^32 of anything.
+    /// Appends a 4-byte count of the items that follow; no structure has 2^32 items or more.
     ///
     /// # Panics
-    /// When there are more: a broken caller.
+    /// When the count does not fit into 32 bits, which is an error of the caller.
     pub fn count(&mut self, n: usize) {
         self.u32(u32::try_from(n).expect("counts fit in 32 bits"));
     }
 
-    /// What was encoded so far.
+    /// Bytes encoded so far.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -120,18 +121,18 @@ impl Encoder {
         self.bytes.is_empty()
     }
 
-    /// The bytes.
+    /// Returns the encoded bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// Forgets the content, keeps the memory.
+    /// Removes the content and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
     }
 }
 
-/// Reads little-endian values; never beyond the end.
+/// Reads little-endian values, never beyond the end of its input.
 #[derive(Debug, Clone)]
 pub struct Decoder<'a> {
     rest: &'a [u8],
@@ -143,7 +144,7 @@ impl<'a> Decoder<'a> {
         Decoder { rest: bytes }
     }
 
-    /// The next `n` bytes.
+    /// Reads the next `n` bytes.
     pub fn raw(&mut self, n: usize) -> Result<&'a [u8], FormatError> {
         let (head, rest) = self.rest.split_at_checked(n).ok_or(FormatError::Truncated)?;
         self.rest = rest;
@@ -156,40 +157,41 @@ impl<'a> Decoder<'a> {
         Ok(*head)
     }
 
-    /// One byte.
+    /// Reads one byte.
     pub fn u8(&mut self) -> Result<u8, FormatError> {
         self.array::<1>().map(|[b]| b)
     }
 
-    /// Two bytes.
+    /// Reads two bytes.
     pub fn u16(&mut self) -> Result<u16, FormatError> {
         self.array().map(u16::from_le_bytes)
     }
 
-    /// Four bytes.
+    /// Reads four bytes.
     pub fn u32(&mut self) -> Result<u32, FormatError> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// Eight bytes.
+    /// Reads eight bytes.
     pub fn u64(&mut self) -> Result<u64, FormatError> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// An array of bytes.
+    /// Reads an array of bytes.
     pub fn bytes<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
         self.array()
     }
 
-    /// A string with its length.
+    /// Reads a string with its length of 2 bytes.
     pub fn string(&mut self) -> Result<String, FormatError> {
         let n = usize::from(self.u16()?);
         let raw = self.raw(n)?;
         String::from_utf8(raw.to_vec()).map_err(|_| FormatError::Field("string"))
     }
 
-    /// A count of things of at least `least` bytes each: refused when the rest cannot hold them, so that no length on disk makes
-    /// the decoder allocate more than the input's size.
+    /// Reads a count of items that have at least `least` bytes each. Refuses a count that the
+    /// remaining input cannot hold, so a length on disk never makes a decoder allocate more memory
+    /// than the size of the input justifies.
     pub fn count(&mut self, least: usize) -> Result<usize, FormatError> {
         let n = self.u32()? as usize;
         if n.checked_mul(least.max(1)).is_none_or(|need| need > self.rest.len()) {
@@ -198,18 +200,21 @@ impl<'a> Decoder<'a> {
         Ok(n)
     }
 
-    /// A number that only ever grows by one (generations, epochs, positions, clocks). None gets near 2^62 in the life of a medium;
-    /// below it, adding to it cannot overflow.
+    /// Reads a number that only grows by small steps (generations, epochs, positions, clocks).
+    /// Values from 2^62 on are refused: no medium lives long enough to reach them, and additions to
+    /// smaller values cannot overflow.
     pub fn counter(&mut self, name: &'static str) -> Result<u64, FormatError> {
         self.u64().and_then(|n| if n < 1 << 62 { Ok(n) } else { Err(FormatError::Field(name)) })
     }
 
-    /// A chunk id: what does not fit into the 40 bits of an address would be another chunk there.
+    /// Reads a chunk id. Refuses ids of more than 40 bits, because an address would cut them to the
+    /// id of another chunk.
     pub fn chunk(&mut self) -> Result<ChunkId, FormatError> {
         self.u64().and_then(|n| if n < 1 << 40 { Ok(ChunkId(n)) } else { Err(FormatError::Field("chunk")) })
     }
 
-    /// Everything was read: what follows a structure that ends here would be lost when it is written again.
+    /// Refuses input that is not read completely: bytes after the structure would be lost when it
+    /// is written again.
     pub fn end(&self) -> Result<(), FormatError> {
         if self.rest.is_empty() { Ok(()) } else { Err(FormatError::Field("length")) }
     }

@@ -1,30 +1,33 @@
-//! Deadlists in pieces: a directory object names immutable pieces, each with entries in order of (epoch, chunk).
+//! Deadlists in pieces: a directory object refers to immutable pieces, whose records are in order
+//! of (epoch, chunk).
 //!
-//! Up to version 6 of checkpoints a deadlist was one object of [`DeadRecord`]s in order of chunks. Such an object still serves as a piece: its entries
-//! are numbered in order of (epoch, chunk), too. What an object is its first eight bytes say: both kinds of this file begin with a mark that is no
-//! epoch of a [`DeadRecord`].
+//! Up to version 6 of checkpoints a deadlist was one object of [`DeadRecord`]s in order of chunks.
+//! Such an object can still be a piece: its records are counted in order of (epoch, chunk), too.
+//! The first eight bytes tell the kinds apart: directories and pieces begin with a mark that as a
+//! number is larger than any epoch, with which a [`DeadRecord`] begins.
 
 use crate::chunk::{DeadRecord, MAX_SLOT_WORDS};
 use crate::codec::{Decoder, Encoder, FormatError};
 use crate::{ChunkId, Epoch, ObjectRef};
 
-/// What a directory begins with. As a number it is larger than any epoch.
+/// First bytes of a directory. As a number they are larger than any epoch.
 const DIRECTORY_MARK: [u8; 8] = *b"MPD list";
-/// What a piece begins with.
+/// First bytes of a piece.
 const PIECE_MARK: [u8; 8] = *b"MPDpiece";
-/// Records of a group at most: a cursor in a piece decodes so many.
+/// Maximum records of a group, and so the number that a cursor in a piece decodes at once.
 pub const DEAD_GROUP: usize = 256;
-/// Bytes of an object at most, its mark left out, that holds one record: epoch, count, chunk, units, and a whole bitmap.
+/// Maximum bytes, without the mark, of an object with one record: epoch, count, chunk, units, and a
+/// whole bitmap.
 pub const MAX_DEAD_RECORD: usize = 9 + 2 + 6 + 5 + 2 + 2 + MAX_SLOT_WORDS * 8;
 
-/// Entries of a piece, a window of epochs.
+/// A window of records in a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PieceRef {
-    /// Where the piece is.
+    /// Place of the piece.
     pub at: ObjectRef,
-    /// Its first entry, counted in order of (epoch, chunk).
+    /// First record of the window, counted in order of (epoch, chunk).
     pub from: u32,
-    /// The entry behind the last.
+    /// End of the window: one more than its last record.
     pub to: u32,
 }
 
@@ -33,19 +36,19 @@ impl PieceRef {
     pub const BYTES: usize = ObjectRef::BYTES + 8;
 }
 
-/// The object that a deadlist is.
+/// The object of a deadlist.
 ///
 /// | field | bytes | meaning |
 /// |---|---|---|
 /// | mark | 8 | `MPD list` |
 /// | count | 4 | references |
-/// | references | 24 each | place, checksum, first entry, entry behind the last |
-/// | tail | rest | a piece without its mark: the newest entries |
+/// | references | 24 each | place, checksum, first record, end |
+/// | tail | rest | a piece without its mark: the newest records |
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadDirectory {
-    /// What it refers to.
+    /// The windows that it refers to.
     pub pieces: Vec<PieceRef>,
-    /// What is not in a piece yet, as [`DeadRecord::encode_piece`] makes it.
+    /// Newest records, not in a piece yet, as [`DeadRecord::encode_piece`] encodes them.
     pub tail: Vec<u8>,
 }
 
@@ -53,12 +56,12 @@ impl DeadDirectory {
     /// Bytes of a directory without references and tail.
     pub const FIXED: usize = 12;
 
-    /// Is this object a directory? If not, it is a list as it was up to version 6.
+    /// True when this object is a directory; false for a list of version 6 or older.
     pub fn is_one(bytes: &[u8]) -> bool {
         bytes.starts_with(&DIRECTORY_MARK)
     }
 
-    /// The object's bytes.
+    /// Encodes the object.
     pub fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::with_capacity(DeadDirectory::FIXED + self.pieces.len() * PieceRef::BYTES + self.tail.len());
         e.raw(&DIRECTORY_MARK);
@@ -72,16 +75,17 @@ impl DeadDirectory {
         e.into_bytes()
     }
 
-    /// Reads the object.
+    /// Decodes the object.
     ///
     /// # Errors
-    /// [`FormatError`] when it makes no sense.
+    /// [`FormatError`] when it is invalid.
     pub fn decode(bytes: &[u8]) -> Result<DeadDirectory, FormatError> {
         let mut d = Decoder::new(bytes);
         if d.bytes::<8>()? != DIRECTORY_MARK {
             return Err(FormatError::Magic);
         }
-        // each reference takes its bytes, so a count beyond the end is refused before anything is kept
+        // each reference takes its bytes, so a count beyond the end is refused before anything is
+        // allocated
         let count = d.count(PieceRef::BYTES)?;
         let mut pieces = Vec::with_capacity(count);
         for _ in 0..count {
@@ -100,43 +104,43 @@ impl DeadDirectory {
     }
 }
 
-/// Records of one epoch that follow each other in a piece: where the reader of a window begins.
+/// Consecutive records of one epoch in a piece. A reader of a window starts at a group.
 ///
 /// | field | bytes | meaning |
 /// |---|---|---|
-/// | epoch | varint | less that of the group before |
+/// | epoch | varint | difference to the epoch of the group before |
 /// | count | varint | records, 1 to 256; 256 when the next group is of the same epoch |
-/// | chunk | varint | of the first record whole, of the others less the one before |
+/// | chunk | varint | id in the first record; in the others, difference to the record before |
 /// | units | varint | of data among the slots |
-/// | shape | varint | 2 n: n runs of slots; 2 n + 1: n words of a bitmap; what takes fewer bytes |
-/// | runs | 2 varints each | slots left out before it, slots in it less 1 |
+/// | shape | varint | 2 n: n runs of slots; 2 n + 1: n words of a bitmap; the shorter is used |
+/// | runs | 2 varints each | slots left out before the run, slots in the run less 1 |
 /// | bitmap | varint, 8 n | words left out before it, words |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeadGroup {
-    /// When its chunks were begun.
+    /// Epoch when its chunks were begun.
     pub epoch: Epoch,
     /// Number of its first record in the piece.
     pub first: u32,
-    /// Records.
+    /// Number of records.
     pub count: u32,
-    /// Where its records begin.
+    /// Offset of its records in the piece.
     at: u32,
-    /// Units of data in all groups before it.
+    /// Units of data in all groups before this one.
     pub units_before: u64,
-    /// Units of data in it.
+    /// Units of data in this group.
     pub units: u64,
 }
 
 impl DeadGroup {
-    /// Is this object a piece of this version?
+    /// True when this object is a piece (not a list of version 6 or older).
     pub fn is_piece(bytes: &[u8]) -> bool {
         bytes.starts_with(&PIECE_MARK)
     }
 
-    /// The groups of a piece.
+    /// Returns the groups of a piece.
     ///
     /// # Errors
-    /// [`FormatError`] when anything in it makes no sense.
+    /// [`FormatError`] when the piece is invalid.
     pub fn all(bytes: &[u8]) -> Result<Vec<DeadGroup>, FormatError> {
         let mut d = Decoder::new(bytes);
         if d.bytes::<8>()? != PIECE_MARK {
@@ -149,7 +153,8 @@ impl DeadGroup {
             let epoch = Epoch(before.checked_add(varint(&mut d)?).filter(|n| *n < 1 << 62).ok_or(FormatError::Field("epoch"))?);
             let count = u32::try_from(varint(&mut d)?).unwrap_or(u32::MAX);
             let first = groups.last().map_or(0, |group| group.first + group.count);
-            // one epoch in two groups: only where the first is full, so that equal pieces are equal bytes
+            // an epoch has two groups only where the first is full, so that equal pieces are equal
+            // bytes
             let split = groups.last().is_some_and(|group| group.epoch == epoch && (group.count as usize) < DEAD_GROUP);
             if count == 0 || count as usize > DEAD_GROUP || split || first.checked_add(count).is_none() {
                 return Err(FormatError::Field("deadlist"));
@@ -172,10 +177,10 @@ impl DeadGroup {
         if groups.is_empty() { Err(FormatError::Truncated) } else { Ok(groups) }
     }
 
-    /// Its records, of the piece that it was found in.
+    /// Returns its records. `bytes` are the piece that the group was found in.
     ///
     /// # Errors
-    /// [`FormatError`] when it is of another piece.
+    /// [`FormatError`] when the group is of another piece.
     pub fn records(&self, bytes: &[u8]) -> Result<Vec<DeadRecord<'static>>, FormatError> {
         let mut d = Decoder::new(bytes.get(self.at as usize..).ok_or(FormatError::Truncated)?);
         let mut chunk = None;
@@ -190,15 +195,16 @@ impl DeadGroup {
 }
 
 impl DeadRecord<'_> {
-    /// A piece of these, which are in order of (epoch, chunk), each with a slot.
+    /// Encodes a piece of records that are in order of (epoch, chunk) and have at least one slot
+    /// each.
     pub fn encode_piece(records: &[DeadRecord<'_>]) -> Vec<u8> {
         DeadRecord::encode_groups(records).0
     }
 
-    /// The same, and its groups.
+    /// Encodes a piece, and returns its groups too.
     ///
     /// # Panics
-    /// With more than 4 GiB of them.
+    /// When the piece exceeds 4 GiB.
     pub fn encode_groups(records: &[DeadRecord<'_>]) -> (Vec<u8>, Vec<DeadGroup>) {
         let mut e = Encoder::default();
         e.raw(&PIECE_MARK);
@@ -229,10 +235,10 @@ impl DeadRecord<'_> {
         (e.into_bytes(), groups)
     }
 
-    /// Reads a piece: one of this version, or an object of an older one, whose records are put in order.
+    /// Decodes a piece, or a list of version 6 or older, whose records are then sorted.
     ///
     /// # Errors
-    /// [`FormatError`] when it makes no sense.
+    /// [`FormatError`] when it is invalid.
     pub fn decode_piece(bytes: &[u8]) -> Result<Vec<DeadRecord<'static>>, FormatError> {
         if !bytes.starts_with(&PIECE_MARK) {
             let mut records = DeadRecord::decode_list(bytes)?;
@@ -248,14 +254,14 @@ impl DeadRecord<'_> {
     }
 }
 
-/// Words of a bitmap without the empty ones at its ends, and the number of the first.
+/// Returns the words of a bitmap without the empty ones at both ends, and the number of the first.
 fn trimmed<'a>(record: &'a DeadRecord<'_>) -> (u16, &'a [u64]) {
     let empty = record.slots.iter().take_while(|word| **word == 0).count();
     let end = record.slots.iter().rposition(|word| *word != 0).map_or(empty, |last| last + 1);
     (record.first + empty as u16, record.slots.get(empty..end).unwrap_or_default())
 }
 
-/// Calls `run` with the first slot and the length of every run in a bitmap.
+/// Calls `run` with the first slot and the length of each run of set bits in a bitmap.
 fn each_run(first: u16, words: &[u64], mut run: impl FnMut(u32, u32)) {
     let mut open: Option<u32> = None;
     for (at, word) in words.iter().enumerate() {
@@ -285,7 +291,7 @@ fn each_run(first: u16, words: &[u64], mut run: impl FnMut(u32, u32)) {
     }
 }
 
-/// Bytes that the slots take as runs, and how many runs there are.
+/// Returns the number of runs of a bitmap, and the bytes that they take when encoded.
 fn runs_of(first: u16, words: &[u64]) -> (usize, usize) {
     let (mut count, mut bytes, mut end) = (0usize, 0, 0);
     each_run(first, words, |start, length| {
@@ -358,7 +364,7 @@ fn get_runs(d: &mut Decoder<'_>, count: usize) -> Result<(u16, Vec<u64>), Format
     let (mut first, mut words, mut end) = (0, Vec::new(), 0u64);
     for at in 0..count {
         let (gap, length) = (varint(d)?, varint(d)?.saturating_add(1));
-        // runs that touch would be one
+        // runs that touch would have been one
         if gap > most || length > most || end + gap + length > most || (at > 0 && gap == 0) {
             return Err(FormatError::Field("deadlist"));
         }
@@ -392,7 +398,7 @@ fn varint_bytes(n: u64) -> usize {
     (64 - (n | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Seven bits a byte, the lowest first; the last byte of several is not 0.
+/// Reads a number of seven bits a byte, lowest first; in several bytes the last one is not 0.
 fn varint(d: &mut Decoder<'_>) -> Result<u64, FormatError> {
     let mut n = 0;
     for shift in (0..63).step_by(7) {

@@ -1,4 +1,4 @@
-//! Identities and addresses: newtypes, so that numbers of different meaning never mix.
+//! Identities and addresses: newtypes, so that numbers of different meanings are never mixed up.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ id!(
     ChunkId(u64)
 );
 id!(
-    /// The pool-wide snapshot clock: one more for every snapshot, clone and rollback. The first is 1.
+    /// Clock of snapshots of the pool: one more for every snapshot, clone and rollback, from 1 on.
     Epoch(u64)
 );
 id!(
@@ -42,7 +42,8 @@ id!(
     Lsn(u64)
 );
 id!(
-    /// A row of the pool's layout: the unit of allocation.
+    /// A segment: the unit of allocation, made of one extent, or of one extent on each of several
+    /// devices.
     SegmentId(u32)
 );
 id!(
@@ -66,27 +67,28 @@ impl fmt::Debug for PoolId {
     }
 }
 
-/// Names a device; unique within its pool.
+/// Identity of a device, unique within its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId(pub u64);
 
-/// What segments are for.
+/// Purpose of a group of segments (allocation class).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
     /// Everything that has no class of its own.
     Data,
     /// Map nodes and small blocks.
     Special,
-    /// Writes that are not where they stay yet.
+    /// Guests' writes, until the cleaner moves them to data devices.
     Log,
-    /// Copies of what is read.
+    /// Copies of blocks that were read often.
     Cache,
-    /// Nothing: they wait to take the place of a device that is lost.
+    /// No data: the device waits to replace a lost one.
     Spare,
 }
 
 impl Class {
-    /// Do devices of this class hold nothing that the pool needs: no segments and no roots?
+    /// True when devices of this class hold neither segments nor roots, so the pool does not need
+    /// them (auxiliary devices).
     pub fn is_aside(self) -> bool {
         matches!(self, Class::Cache | Class::Spare)
     }
@@ -95,33 +97,34 @@ impl Class {
 /// How the segments of a group spread over its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Device after device.
+    /// One extent per segment: all extents of the first device, then all of the next.
     Linear,
     /// Each segment over `width` devices in turns of `unit` bytes (a multiple of 4096).
     Stripe {
-        /// Devices per segment; fewer where fewer have room.
+        /// Devices per segment; fewer for segments where fewer devices have free extents.
         width: u16,
-        /// Bytes on one device before the next takes over.
+        /// Bytes on one device before the next device follows.
         unit: u32,
     },
-    /// Each segment whole on so many devices.
+    /// Each segment complete on several devices.
     Mirror {
-        /// How many, from 2 on.
+        /// Number of copies, at least 2.
         copies: u16,
     },
-    /// Each segment over `width` devices in turns of `unit` bytes, the last `parity` of which hold what the others are rebuilt from.
+    /// Each segment over `width` devices in turns of `unit` bytes; `parity` of the devices hold
+    /// parity.
     Parity {
         /// Devices per segment.
         width: u16,
-        /// How many of them may be missing: 1 or 2.
+        /// Number of devices that may be missing: 1 or 2.
         parity: u8,
-        /// Bytes on one device before the next takes over (a multiple of 4096).
+        /// Bytes on one device before the next device follows (a multiple of 4096).
         unit: u32,
     },
 }
 
 impl Layout {
-    /// Devices that a group can do without.
+    /// Number of devices per segment that may be lost without loss of data.
     pub fn spare(&self) -> u16 {
         match self {
             Layout::Linear | Layout::Stripe { .. } => 0,
@@ -131,7 +134,7 @@ impl Layout {
     }
 }
 
-/// Bytes of one unit: the grain of stored lengths and places inside a chunk.
+/// Bytes of a unit, in which stored lengths and places inside a chunk are counted.
 pub const UNIT: usize = 512;
 /// Units of a plain (uncompressed) block.
 pub const BLOCK_UNITS: u32 = 8;
@@ -146,10 +149,10 @@ const SLOT_MASK: u64 = (1 << CHUNK_SHIFT) - 1;
 const CHUNK_MASK: u64 = (1 << 40) - 1;
 const IDENTITY_MASK: u64 = (1 << FLAGS_SHIFT) - 1;
 
-/// How a block is stored.
+/// Encoding of a stored block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
-    /// As written.
+    /// Uncompressed.
     Raw,
     /// LZ4 block behind a 2-byte length.
     Lz4,
@@ -185,12 +188,12 @@ impl Addr {
         Addr(1 << KIND_SHIFT | u64::from(units) << UNITS_SHIFT | flags << FLAGS_SHIFT | chunk.0 << CHUNK_SHIFT | u64::from(slot))
     }
 
-    /// The bits as stored.
+    /// Returns the bits as stored.
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// From stored bits; unknown kinds, codings and flags are refused.
+    /// Decodes stored bits; unknown kinds, codings and flags are refused.
     pub fn from_bits(bits: u64) -> Result<Addr, FormatError> {
         let addr = Addr(bits);
         let known = match bits >> KIND_SHIFT {
@@ -201,7 +204,7 @@ impl Addr {
         if known { Ok(addr) } else { Err(FormatError::Field("address")) }
     }
 
-    /// From bits that this program put into memory itself.
+    /// Takes bits that this program itself put into memory; they are not checked.
     pub fn from_memory(bits: u64) -> Addr {
         Addr(bits)
     }
@@ -211,7 +214,7 @@ impl Addr {
         self.0 >> KIND_SHIFT == 1
     }
 
-    /// True when nothing is there.
+    /// True for a hole.
     pub fn is_hole(self) -> bool {
         self.0 == 0
     }
@@ -231,7 +234,7 @@ impl Addr {
         (self.0 >> UNITS_SHIFT & 0xf) as u32
     }
 
-    /// How it is stored.
+    /// Encoding of the stored bytes.
     pub fn coding(self) -> Coding {
         match self.0 >> FLAGS_SHIFT & 3 {
             1 => Coding::Lz4,
@@ -240,17 +243,17 @@ impl Addr {
         }
     }
 
-    /// Chunk and slot as one number: what two entries must share to mean the same bytes.
+    /// Chunk and slot as one number: two entries with the same number refer to the same bytes.
     pub fn identity(self) -> u64 {
         self.0 & IDENTITY_MASK
     }
 
-    /// The same address, marked as not having its checksum beside it yet.
+    /// Returns the address with the mark that the checksum beside it is not known yet.
     pub fn pending(self) -> Addr {
         Addr(self.0 | Addr::PENDING)
     }
 
-    /// The same address without the mark.
+    /// Returns the address without that mark.
     pub fn settled(self) -> Addr {
         Addr(self.0 & !Addr::PENDING)
     }

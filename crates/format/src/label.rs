@@ -1,7 +1,9 @@
-//! Labels and roots: what an import reads first.
+//! Labels and roots: the first structures that an import reads.
 //!
-//! A device has two areas of [`AREA_BYTES`], at its begin and where [`second_area`] says: the label in its first 4 KiB, then,
-//! [`CLAIM_OFFSET`](crate::CLAIM_OFFSET) bytes in, a claim, and, [`RING_OFFSET`] bytes in, a ring of [`RING_SLOTS`] roots of 4 KiB. Each lies in a physical sector of its own. Everything between the areas is extents.
+//! A device has two areas of [`AREA_BYTES`]: at its start, and where [`second_area`] says.
+//! The first 4 KiB of an area are the label. A claim follows [`CLAIM_OFFSET`](crate::CLAIM_OFFSET)
+//! bytes from the start of the area, and a ring of [`RING_SLOTS`] roots of 4 KiB [`RING_OFFSET`]
+//! bytes from it. Each has a physical sector of its own. Extents fill the space between the areas.
 
 use std::collections::BTreeSet;
 
@@ -11,15 +13,15 @@ use crate::{Class, DeviceId, DeviceNote, Lsn, MemberState, PoolId, SegmentId, Sh
 /// Bytes of each of the two areas of a device.
 pub const AREA_BYTES: u64 = 1 << 20;
 
-/// Where the second area of a device of `size` bytes begins: the last whole [`AREA_BYTES`] of it. What is beyond a multiple of those is
-/// not used.
+/// Start of the second area of a device of `size` bytes: its last whole [`AREA_BYTES`]. Bytes
+/// beyond a multiple of [`AREA_BYTES`] are not used.
 pub const fn second_area(size: u64) -> u64 {
     (size / AREA_BYTES).saturating_sub(1) * AREA_BYTES
 }
 
-/// Where the ring of roots starts within an area.
+/// Offset of the ring of roots within an area.
 pub const RING_OFFSET: u64 = 64 << 10;
-/// Roots in the ring: how far back an import can rewind.
+/// Number of roots in the ring, which limits how far back an import can rewind.
 pub const RING_SLOTS: u64 = 128;
 /// Bytes of a label and of a root.
 pub const SECTOR_BYTES: usize = 4096;
@@ -29,9 +31,9 @@ const ROOT_VERSION: u16 = 2;
 const LABEL_VERSION: u16 = 3;
 /// Streams of the log: four for guests, five for the cleaner.
 pub const STREAMS: usize = 9;
-/// Legs of a root at most; with more, recovery writes a checkpoint first.
+/// Maximum number of legs of a root; when more would be needed, recovery writes a checkpoint first.
 pub const MAX_LEGS: usize = 16;
-/// "No segment" on a medium.
+/// Encoding of "no segment".
 pub const NO_SEGMENT: SegmentId = SegmentId(u32::MAX);
 
 const LABEL_MAGIC: &[u8; 8] = b"MILLPOND";
@@ -44,33 +46,37 @@ const CACHE_FLAG: u32 = 1;
 /// Feature: devices of class spare.
 const SPARE_FLAG: u32 = 2;
 
-/// Who a device is.
+/// Identity of a device, its pool, and the pool's shape.
 ///
 /// | field | bytes | meaning |
 /// |---|---|---|
 /// | magic | 8 | `MILLPOND` |
 /// | version | 2 | 3 |
-/// | compat, ro_compat, incompat | 12 | feature flags; unknown `incompat` bits refuse the import, unknown `ro_compat` bits one that may write: every import. Bits 0 and 1 of `incompat`: there are devices of class cache, of class spare, which have no roots |
+/// | compat, ro_compat, incompat | 12 | feature flags, see below |
 /// | pool id | 16 | |
 /// | pool name | 2 + n | |
-/// | device id | 8 | which device this is |
-/// | member | 2 | this device's place in the table |
+/// | device id | 8 | identity of this device |
+/// | member | 2 | this device's place in the table of members |
 /// | shape | n | [`Shape`] |
-/// | notes | 2 + n, or 0 | [`DeviceNote`]s with their number, as many as fit; programs that do not know them skip them |
+/// | notes | 2 + n, or 0 | count and [`DeviceNote`]s, as many as fit; older programs skip them |
 /// | checksum | 4 | CRC-32C of the sector before it; the last 4 bytes of the 4096 |
+///
+/// Unknown bits in `incompat` refuse the import. Unknown bits in `ro_compat` refuse an import that
+/// may write, and every import may write. Bits 0 and 1 of `incompat`: the pool has devices of class
+/// cache, of class spare; these have no roots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
     /// The pool.
     pub pool: PoolId,
-    /// Its name when it was labelled.
+    /// Name of the pool when the label was written.
     pub name: String,
-    /// Which device this is: the member's, or the one that is taking its place.
+    /// Identity of this device: that of the member, or of the device that is replacing the member.
     pub device: DeviceId,
-    /// Which member this device is.
+    /// Place of this device in the table of members.
     pub member: u16,
-    /// Members and segments, as this device last knew them.
+    /// Members and segments, as known when the label was written.
     pub shape: Shape,
-    /// How devices looked when they were last seen, for people.
+    /// Path, size and serial number of each device when it was last seen, for messages.
     pub notes: Vec<DeviceNote>,
 }
 
@@ -99,17 +105,18 @@ pub(crate) fn open<'a>(sector: &'a [u8], magic: &[u8; 8], known: u16) -> Result<
     Ok(decoder)
 }
 
-/// What a program must know to use the devices of a pool.
+/// Incompatible features that a program must know to use the devices of a pool.
 fn features(shape: &Shape) -> u32 {
     let has = |class: Class, flag: u32| if shape.has(class) { flag } else { 0 };
     has(Class::Cache, CACHE_FLAG) | has(Class::Spare, SPARE_FLAG)
 }
 
 impl Label {
-    /// The sector to write.
+    /// Returns the sector to write.
     ///
     /// # Panics
-    /// With a shape that does not fit ([`MAX_SHAPE_BYTES`](crate::MAX_SHAPE_BYTES)): a broken caller.
+    /// With a shape that does not fit ([`MAX_SHAPE_BYTES`](crate::MAX_SHAPE_BYTES)), which is an
+    /// error of the caller.
     pub fn encode(&self) -> [u8; SECTOR_BYTES] {
         let mut e = Encoder::with_capacity(SECTOR_BYTES);
         e.raw(LABEL_MAGIC);
@@ -126,28 +133,30 @@ impl Label {
         seal(e)
     }
 
-    /// With as many of some notes as it has room for: what [`decode`](Label::decode) gives back.
+    /// Returns the label with as many of `notes` as fit: what [`decode`](Label::decode) would
+    /// return.
     #[must_use]
     pub fn with_notes(self, notes: &[DeviceNote]) -> Label {
-        // what comes before the shape, and the name
+        // bytes of the shape, and of the fields before it with the name
         let mut e = Encoder::with_capacity(SECTOR_BYTES);
         self.shape.encode(&mut e);
         let fixed = FIXED_BYTES + self.name.len() + e.len();
         Label { notes: DeviceNote::fitting(notes, (SECTOR_BYTES - 4).saturating_sub(fixed)), ..self }
     }
 
-    /// Which member of a newer shape its device is. A spare that has taken a place may not have been told yet: it is known by its id, which no
-    /// other device has.
+    /// Returns the place of this device in a newer shape. A spare that has replaced a member may
+    /// still have its old label; it is found by its device id, which no other device has.
     pub fn member_in(&self, newer: &Shape) -> u16 {
         let mut members = (0u16..).zip(&newer.members);
         let taken = members.find(|(_, m)| m.device == self.device && m.state != MemberState::Gone).map(|(at, _)| at);
         taken.filter(|_| self.shape.is_spare(self.member)).unwrap_or(self.member)
     }
 
-    /// Reads a sector.
+    /// Decodes a sector.
     ///
     /// # Errors
-    /// [`FormatError`] when it is not a label, damaged, newer, or its numbers are out of range.
+    /// [`FormatError`] when the sector is not a label, is damaged, has a newer version, or its
+    /// numbers are out of range.
     pub fn decode(sector: &[u8]) -> Result<Label, FormatError> {
         let mut d = open(sector, LABEL_MAGIC, LABEL_VERSION)?;
         d.u32()?;
@@ -174,23 +183,23 @@ impl Label {
     }
 }
 
-/// Where a checkpoint object lies.
+/// Place, length and checksum of a checkpoint object.
 ///
 /// | field | bytes | meaning |
 /// |---|---|---|
 /// | segment | 4 | |
 /// | offset | 4 | within the segment, in 64-byte steps |
-/// | length | 4 | bytes; with bit 31 set they are references to the object's parts |
+/// | length | 4 | bytes; with bit 31 set, the bytes are references to the object's parts |
 /// | checksum | 4 | CRC-32C of the bytes |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ObjectRef {
-    /// Segment.
+    /// Segment that holds it.
     pub segment: SegmentId,
     /// Offset within it in steps of [`ObjectRef::STEP`] bytes.
     pub offset: u32,
-    /// Bytes, and in bit 31 whether they are an index of parts.
+    /// Length in bytes, and in bit 31 whether the bytes are an index of parts.
     pub length: u32,
-    /// CRC-32C.
+    /// CRC-32C of the bytes.
     pub crc: u32,
 }
 
@@ -202,7 +211,7 @@ impl ObjectRef {
     /// Mark in `length`: the bytes are references to the object's parts.
     pub const INDEX: u32 = 1 << 31;
 
-    /// Bytes that it refers to.
+    /// Length in bytes, without the mark.
     pub fn bytes(&self) -> u32 {
         self.length & !ObjectRef::INDEX
     }
@@ -212,7 +221,7 @@ impl ObjectRef {
         self.length & ObjectRef::INDEX != 0
     }
 
-    /// Appends it.
+    /// Appends the reference.
     pub fn encode(&self, e: &mut Encoder) {
         e.u32(self.segment.0);
         e.u32(self.offset);
@@ -220,15 +229,16 @@ impl ObjectRef {
         e.u32(self.crc);
     }
 
-    /// Reads it.
+    /// Decodes a reference.
     pub fn decode(d: &mut Decoder<'_>) -> Result<ObjectRef, FormatError> {
         Ok(ObjectRef { segment: SegmentId(d.u32()?), offset: d.u32()?, length: d.u32()?, crc: d.u32()? })
     }
 
-    /// Reads an index: references to parts until the end of `bytes`.
+    /// Decodes an index: references to parts until the end of `bytes`.
     ///
     /// # Errors
-    /// [`FormatError`] when it is cut off, holds an index itself, or names a part twice: joined, such parts would have no bound.
+    /// [`FormatError`] when it is cut off, refers to another index, or names a part twice: with
+    /// repeated parts the size of the joined object would be unbounded.
     pub fn decode_index(bytes: &[u8]) -> Result<Vec<ObjectRef>, FormatError> {
         let mut d = Decoder::new(bytes);
         let mut parts = Vec::new();
@@ -244,29 +254,30 @@ impl ObjectRef {
     }
 }
 
-/// Where a stream of the log goes on: the next batch is at `offset` (in 4 KiB steps) of `segment`, or at the start of `next`.
+/// Place where a stream of the log continues: the next batch is at `offset` (in 4 KiB steps) of
+/// `segment`, or at the start of `next`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamStart {
     /// Segment that is being filled, or [`NO_SEGMENT`].
     pub segment: SegmentId,
     /// Offset in it, in 4 KiB steps.
     pub offset: u32,
-    /// Segment reserved to follow.
+    /// Segment that is reserved to follow.
     pub next: SegmentId,
 }
 
-/// One incarnation's part of the log since the checkpoint: from an import to the next crash.
+/// The part of the log that one incarnation wrote: from an import to the next crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leg {
-    /// The incarnation whose batches count.
+    /// The incarnation that wrote the batches.
     pub incarnation: u32,
-    /// Its last batch that counts; `Lsn(u64::MAX)` while it is the running one.
+    /// Its last valid batch; `Lsn(u64::MAX)` while the incarnation is running.
     pub end: Lsn,
-    /// Where its streams start.
+    /// Where each of its streams starts.
     pub streams: [StreamStart; STREAMS],
 }
 
-/// One entry of the ring: which checkpoint holds, and which batches come after it.
+/// An entry of the ring: it names a checkpoint, and the batches that come after it.
 ///
 /// | field | bytes | meaning |
 /// |---|---|---|
@@ -284,25 +295,25 @@ pub struct Leg {
 pub struct Root {
     /// The pool.
     pub pool: PoolId,
-    /// One more for every root.
+    /// One more for each root; the slot in the ring is its remainder by 128.
     pub generation: u64,
-    /// One more for every import.
+    /// Number of the import that wrote it.
     pub incarnation: u32,
-    /// Milliseconds since the Unix epoch.
+    /// When it was written: milliseconds since the Unix epoch.
     pub time: u64,
     /// The checkpoint object.
     pub checkpoint: ObjectRef,
-    /// Last batch that the checkpoint contains.
+    /// Last batch that the checkpoint includes.
     pub lsn: Lsn,
-    /// The log after the checkpoint.
+    /// The log after the checkpoint, oldest part first.
     pub legs: Vec<Leg>,
 }
 
 impl Root {
-    /// The sector to write.
+    /// Returns the sector to write.
     ///
     /// # Panics
-    /// With more than [`MAX_LEGS`] legs: a broken caller.
+    /// With more than [`MAX_LEGS`] legs, which is an error of the caller.
     pub fn encode(&self) -> [u8; SECTOR_BYTES] {
         assert!(self.legs.len() <= MAX_LEGS, "too many legs");
         let mut e = Encoder::with_capacity(SECTOR_BYTES);
@@ -327,10 +338,10 @@ impl Root {
         seal(e)
     }
 
-    /// Reads a sector.
+    /// Decodes a sector.
     ///
     /// # Errors
-    /// [`FormatError`] when it is not a root, damaged or newer.
+    /// [`FormatError`] when the sector is not a root, is damaged, or has a newer version.
     pub fn decode(sector: &[u8]) -> Result<Root, FormatError> {
         let mut d = open(sector, ROOT_MAGIC, ROOT_VERSION)?;
         let pool = PoolId(d.bytes()?);

@@ -1,4 +1,4 @@
-//! [`DeviceNote`]: by what a user finds a device, as it was last seen.
+//! [`DeviceNote`]: where a device was last seen, so that a user can find it.
 
 use crate::codec::{Decoder, Encoder, FormatError};
 use crate::{DeviceId, MAX_DEVICES};
@@ -6,26 +6,27 @@ use crate::{DeviceId, MAX_DEVICES};
 #[cfg(test)]
 mod tests;
 
-/// Bytes of a path, and of a serial number, at most: what is longer is left out.
+/// Maximum bytes of a path and of a serial number; notes with longer ones are left out.
 const TEXT_MAX: usize = 255;
-/// Notes in a label at most: each member, and the device that takes its place.
+/// Maximum notes in a label: one for each member, and one for each replacement.
 const NOTES_MAX: usize = 2 * MAX_DEVICES;
 
-/// How a device looked where the pool was last in service. It decides nothing: it names a device that is missing to whoever looks for it.
+/// Path, size and serial number of a device when the pool was last in service. For messages about
+/// missing devices only: an import never decides by it.
 ///
 /// | field | bytes | meaning |
 /// |---|---|---|
 /// | device id | 8 | |
 /// | size | 8 | bytes |
-/// | path | 2 + n | where it was open; empty when that is not known |
+/// | path | 2 + n | path that it was opened at; empty when unknown |
 /// | serial | 2 + n | serial number of the disk; empty when it has none |
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceNote {
-    /// Which device.
+    /// Identity of the device.
     pub device: DeviceId,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Where it was open; empty when that is not known.
+    /// Path that it was opened at; empty when unknown.
     pub path: String,
     /// Serial number of the disk; empty when it has none.
     pub serial: String,
@@ -36,7 +37,8 @@ impl DeviceNote {
         20 + self.path.len() + self.serial.len()
     }
 
-    /// As many of some notes as a label has room for, in their order: a long one makes way for those after it.
+    /// Returns as many notes as fit into `room` bytes, in order. A note that does not fit is
+    /// skipped.
     pub(crate) fn fitting(notes: &[DeviceNote], room: usize) -> Vec<DeviceNote> {
         let mut left = room.saturating_sub(2);
         let fits = |note: &&DeviceNote| {
@@ -47,7 +49,8 @@ impl DeviceNote {
         notes.iter().filter(fits).take(NOTES_MAX).cloned().collect()
     }
 
-    /// Appends notes. None are no bytes at all: labels without them are as they were before there were any.
+    /// Appends notes. An empty list has no bytes, so such a label equals one from before notes
+    /// existed.
     pub(crate) fn encode_all(notes: &[DeviceNote], e: &mut Encoder) {
         if notes.is_empty() {
             return;
@@ -61,7 +64,7 @@ impl DeviceNote {
         }
     }
 
-    /// Reads them: zeroes are none.
+    /// Decodes notes. Zeroes mean an empty list.
     ///
     /// # Errors
     /// [`FormatError`] when they are cut off or out of range.

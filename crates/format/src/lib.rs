@@ -1,4 +1,5 @@
-//! Every byte on a medium: identities, codecs, labels, roots, batches, nodes, checkpoint objects.
+//! Encodings of all bytes on a medium: identities, labels, roots, batches, map nodes and
+//! checkpoint objects.
 //!
 //! *Architecture Invariant:* pure values; no I/O, no `unsafe`, no policy.
 #![forbid(unsafe_code)]

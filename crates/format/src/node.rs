@@ -11,18 +11,21 @@ pub const NODE_UNITS: u32 = 13;
 pub const NODE_BYTES: usize = NODE_UNITS as usize * 512;
 
 const MAGIC: u32 = 0x444e_504d; // "MPND"
-/// 3 since a node says where it belongs, and its parent has the checksum that stands in it.
+/// 3 since a node has its own address, and the parent has the checksum that the node ends with.
 const VERSION: u16 = 3;
 const HEAD: usize = 64;
-/// Where a node says its address.
+/// Offset of the node's own address.
 const ADDRESS: usize = 32;
 /// Six levels of 512 map 2^54 blocks: more than any volume has.
 const MAX_LEVEL: u8 = 5;
 
-/// A node of a volume's map. A leaf (level 0) maps 512 blocks; a node of level n maps 512 nodes of level n - 1. Its checksum is in its parent.
+/// A node of a volume's map. A leaf (level 0) maps 512 blocks; a node of level n maps 512 nodes of
+/// level n - 1. The parent has the checksum of each child.
 ///
-/// An address is never used twice, so a sound node that says the address it was looked for at is the one that was written there, whoever
-/// looks. The checksum is of what is before it: one over a checksum too would be the same number for every sound node.
+/// An address is never used twice, so a node with a correct checksum and the expected address in it
+/// is the node that was written there, even without the checksum in the parent.
+/// The checksum covers the bytes before it and not itself: a CRC over data and its own CRC is the
+/// same number for every intact node.
 ///
 /// | offset | size | field | meaning |
 /// |---|---|---|---|
@@ -30,28 +33,28 @@ const MAX_LEVEL: u8 = 5;
 /// | 4 | 2 | version | 3 |
 /// | 6 | 1 | level | 0 = leaf |
 /// | 7 | 1 | reserve | 0 |
-/// | 8 | 8 | lineage | which lineage wrote it |
+/// | 8 | 8 | lineage | lineage that wrote the node |
 /// | 16 | 8 | index | its first block / 512^(level + 1) |
-/// | 24 | 8 | epoch | when it was written |
+/// | 24 | 8 | epoch | when the node was written |
 /// | 32 | 8 | address | [`Addr::identity`] of its own address |
 /// | 40 | 24 | reserve | 0 |
 /// | 64 | 4096 | entries | [`Addr`] each |
 /// | 4160 | 2048 | checksums | CRC-32C of what each entry points to |
 /// | 6208 | 444 | reserve | 0 |
-/// | 6652 | 4 | checksum | CRC-32C of what is before it; the parent has it too |
+/// | 6652 | 4 | checksum | CRC-32C of the bytes before it; the parent has it too |
 #[derive(Clone, PartialEq, Eq)]
 pub struct Node {
     /// 0 = leaf.
     pub level: u8,
-    /// Which lineage wrote it.
+    /// Lineage that wrote the node.
     pub lineage: LineageId,
-    /// Its first block / 512^(level + 1).
+    /// Number of the first mapped block / 512^(level + 1).
     pub index: u64,
-    /// When it was written.
+    /// Epoch when the node was written.
     pub epoch: Epoch,
     /// The entries.
     pub entries: Box<[Addr; FANOUT]>,
-    /// The checksums of what they point to.
+    /// Checksums of what the entries point to.
     pub crcs: Box<[u32; FANOUT]>,
 }
 
@@ -61,10 +64,10 @@ impl Node {
         Node { level, lineage, index, epoch, entries: Box::new([Addr::HOLE; FANOUT]), crcs: Box::new([0; FANOUT]) }
     }
 
-    /// Writes it over `out`, which has [`NODE_BYTES`] bytes, as the node at `addr`.
+    /// Encodes the node at `addr` into `out`, which has [`NODE_BYTES`] bytes.
     ///
     /// # Panics
-    /// When `out` has another length: a broken caller.
+    /// When `out` has another length, which is an error of the caller.
     pub fn encode(&self, addr: Addr, out: &mut [u8]) {
         assert_eq!(out.len(), NODE_BYTES, "node buffer");
         let (head, rest) = out.split_at_mut(HEAD);
@@ -91,34 +94,36 @@ impl Node {
         Node::seal(out);
     }
 
-    /// Puts the checksum at the end of an encoded node right.
+    /// Writes the checksum at the end of an encoded node.
     pub(crate) fn seal(bytes: &mut [u8]) {
         if let Some((body, sum)) = bytes.split_at_mut_checked(NODE_BYTES - 4) {
             sum.iter_mut().zip(crc32c(body).to_le_bytes()).for_each(|(to, byte)| *to = byte);
         }
     }
 
-    /// The checksum of an encoded node, for its parent. Nothing when it is not sound.
+    /// Returns the checksum of an encoded node, as its parent has it; `None` when the node is
+    /// damaged.
     pub fn checksum(bytes: &[u8]) -> Option<u32> {
         let (body, sum) = bytes.split_at_checked(NODE_BYTES - 4)?;
         let sum = u32::from_le_bytes(*sum.first_chunk()?);
         (crc32c(body) == sum).then_some(sum)
     }
 
-    /// The address that an encoded node says it belongs to, as [`Addr::identity`] gives it.
+    /// Returns the address that is stored in an encoded node, as [`Addr::identity`] gives it.
     pub fn address(bytes: &[u8]) -> Option<u64> {
         bytes.get(ADDRESS..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// The checksum of the node that was written at `addr`, when that is what bytes are.
+    /// Returns the checksum when `bytes` are an intact node that was written at `addr`.
     pub fn checksum_at(bytes: &[u8], addr: Addr) -> Option<u32> {
         Node::checksum(bytes).filter(|_| Node::address(bytes) == Some(addr.identity()))
     }
 
-    /// Reads it.
+    /// Decodes a node.
     ///
     /// # Errors
-    /// [`FormatError`] when it is not a node or an entry makes no sense. That it is the one wanted, [`checksum_at`](Node::checksum_at) tells.
+    /// [`FormatError`] when the bytes are not a node or an entry is invalid. Whether it is the node
+    /// that was looked for, [`checksum_at`](Node::checksum_at) checks.
     pub fn decode(bytes: &[u8]) -> Result<Node, FormatError> {
         let mut d = Decoder::new(bytes);
         if d.u32()? != MAGIC {

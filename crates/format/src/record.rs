@@ -1,11 +1,11 @@
-//! Changes to the catalog, as the log carries them, and the catalog itself, as a checkpoint carries it.
+//! Changes of the catalog, as the log has them, and the catalog itself, as a checkpoint has it.
 
 use crate::codec::{Decoder, Encoder, FormatError};
 use crate::{Addr, BlockNo, Epoch, LineageId, ObjectRef, SnapshotId, VolumeId};
 
 /// A value with one encoding.
 trait Field: Sized {
-    /// Bytes that any encoding has at least.
+    /// Minimum number of encoded bytes.
     const LEAST: usize;
     fn put(&self, e: &mut Encoder);
     fn get(d: &mut Decoder<'_>) -> Result<Self, FormatError>;
@@ -115,10 +115,10 @@ impl Field for ObjectRef {
     }
 }
 
-/// The root of a map: a hole when nothing was written yet.
+/// The root of a map. Its address is a hole when nothing was written yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TreeRoot {
-    /// Where the top node is.
+    /// Address of the top node.
     pub addr: Addr,
     /// Its checksum.
     pub crc: u32,
@@ -157,13 +157,13 @@ mod snapshot;
 pub use snapshot::{HoldRecord, SNAPSHOTS_PER_PAGE, SnapshotRecord, Standing};
 
 fields!(
-    /// A volume in the catalog. Encoded field after field.
+    /// A volume in the catalog. Its fields are encoded in order.
     VolumeRecord {
         /// Identity.
         id: VolumeId,
-        /// Name without the pool's.
+        /// Name without that of the pool.
         name: String,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
         /// 0 = 512n, 1 = 512e, 2 = 4kn.
         sector: u8,
@@ -171,24 +171,25 @@ fields!(
         cache: u8,
         /// 0 off, 1 lz4, 2 zstd.
         compression: u8,
-        /// Writes are refused.
+        /// True when writes are refused.
         read_only: bool,
-        /// The lineage whose head it is.
+        /// The lineage whose head the volume is.
         lineage: LineageId,
-        /// Milliseconds since the Unix epoch.
+        /// When it was created: milliseconds since the Unix epoch.
         created: u64,
     }
 );
 
 fields!(
-    /// What guests of a volume are held to.
+    /// A limit of a volume.
     LimitRecord {
-        /// 0 requests, 1 reads, 2 writes, 3 bytes, 4 bytes read, 5 bytes written; 6 is no rate: bytes of memory that the volume has for what is
-        /// read. Who does not know one passes it over.
+        /// 0 requests, 1 reads, 2 writes, 3 bytes, 4 bytes read, 5 bytes written; 6 is not a rate
+        /// but the bytes of the read cache that the volume may have. Programs skip kinds that they
+        /// do not know.
         what: u8,
-        /// Per second; 0: none.
+        /// Rate per second; 0: none.
         sustained: u64,
-        /// Per second in a burst; 0: none.
+        /// Rate per second in a burst; 0: none.
         burst: u64,
         /// Seconds that a burst lasts; 0: one.
         seconds: u32,
@@ -196,13 +197,13 @@ fields!(
 );
 
 fields!(
-    /// What a volume may take and what is kept for it.
+    /// Options of a volume: reservation, limits, and use of special devices.
     OptionsRecord {
-        /// Bytes kept for the volume and its snapshots; 0: none.
+        /// Bytes reserved for the volume and its snapshots; 0: none.
         reservation: u64,
-        /// Writes of at most so many bytes go to special devices; 0: none.
+        /// Maximum bytes of a write that goes to special devices; 0: none does.
         special_small_blocks: u32,
-        /// Rates, each at most once.
+        /// Limits, at most one of each kind.
         limits: Vec<LimitRecord>,
     }
 );
@@ -212,15 +213,15 @@ fields!(
     LineageRecord {
         /// Identity.
         id: LineageId,
-        /// Whose snapshots these are.
+        /// Volume that the versions belong to.
         volume: VolumeId,
-        /// The snapshot it starts from.
+        /// Snapshot that the lineage starts from.
         origin: Option<SnapshotId>,
         /// Epoch of that snapshot, 0 without one.
         origin_epoch: Epoch,
-        /// The writable end, if there is one: root and blocks mapped.
+        /// The head, if there is one: root, and number of mapped blocks.
         head: Option<(TreeRoot, u64)>,
-        /// What died since the last snapshot.
+        /// Blocks that died since the last snapshot.
         deadlist: Option<ObjectRef>,
         /// Units of live blocks that were written in this lineage.
         owned_units: u64,
@@ -228,83 +229,87 @@ fields!(
 );
 
 fields!(
-    /// The end of a lineage that is being freed.
+    /// The newest version of a lineage, which is being freed by a walk of its map.
     WalkRecord {
-        /// Identity: consecutive.
+        /// Identity; ids are consecutive.
         id: u64,
-        /// The lineage that owned it.
+        /// The lineage that owned the version.
         lineage: LineageId,
-        /// Root of the tree.
+        /// Root of its map.
         root: TreeRoot,
-        /// Only what was born after this is freed.
+        /// Only blocks and nodes that were born after this epoch are freed.
         bound: Epoch,
-        /// Everything before this block is done.
+        /// Blocks before this one are freed already.
         cursor: BlockNo,
     }
 );
 
 fields!(
-    /// How far a scrub is, or how it ended.
+    /// Progress of a scrub, or its result.
     ScrubRecord {
-        /// Milliseconds since the Unix epoch.
+        /// When it began: milliseconds since the Unix epoch.
         begun: u64,
-        /// When it came to its end.
+        /// When it ended: milliseconds since the Unix epoch.
         ended: Option<u64>,
-        /// It was not stopped.
+        /// False when it was stopped.
         complete: bool,
-        /// Segments before this one are read.
+        /// Segments before this one were read.
         next: u32,
-        /// Bytes of what was read.
+        /// Bytes that were read.
         done: u64,
-        /// Copies that were wrong.
+        /// Number of wrong copies.
         errors: u64,
-        /// Pieces that were written again.
+        /// Number of pieces that were written again.
         repaired: u64,
-        /// Pieces of which no copy is right: all, of these map nodes, and blocks that nobody knows any more.
+        /// Pieces without any correct copy. Two fields count parts of them: map nodes, and blocks
+        /// whose volume is not known.
         lost: u64,
-        /// See `lost`.
+        /// Map nodes among `lost`.
         lost_nodes: u64,
-        /// See `lost`.
+        /// Blocks among `lost` whose volume is not known.
         lost_unknown: u64,
-        /// Some of the blocks of which no copy is right.
+        /// Some of the blocks without a correct copy.
         blocks: Vec<(VolumeId, BlockNo)>,
     }
 );
 
 fields!(
-    /// Jobs that go on after an import, and how fast all of them together may be.
+    /// Jobs that continue after an import, and the limit on their common rate.
     #[derive(Default)]
     JobsRecord {
         /// Bytes per second; 0: as fast as guests leave room for.
         rate: u64,
-        /// Groups are being filled evenly.
+        /// True while groups are rebalanced.
         rebalance: bool,
-        /// The scrub that runs, or the last one.
+        /// The scrub that is running, or the last one.
         scrub: Option<ScrubRecord>,
     }
 );
 
-/// Version of checkpoint objects; 2 moved the snapshots into pages of their own, 3 made deadlists shorter, 4 has options at the end, 5 jobs, 6 the
-/// wipe, 7 deadlists in pieces, 8 lineages in another order than that of their ids.
+/// Version of checkpoint objects. 2: snapshots in pages of their own. 3: shorter deadlists.
+/// 4: options at the end. 5: jobs. 6: wipe. 7: deadlists in pieces. 8: lineages in another order
+/// than that of their ids.
 const VERSION: u16 = 8;
-/// The oldest that can be read: it has no options. The one after it has no jobs, and the next no wipe; then deadlists are whole, which their objects say.
+/// Oldest readable version, without options. The next has no jobs, the next no wipe; then come
+/// deadlists in one object, which the object itself shows.
 const WITHOUT_OPTIONS: u16 = 3;
 const WITHOUT_JOBS: u16 = 4;
 const WITHOUT_WIPE: u16 = 5;
 const WITHOUT_PIECES: u16 = 6;
-/// Lineages start from snapshots of lineages with lower ids. Written as long as they do: a pool without promoted clones can go back.
+/// Lineages start from snapshots of lineages with lower ids. This version is written as long as
+/// that is true, so that older programs can read a pool without promoted clones.
 const IN_ORDER: u16 = 7;
 
 fields!(
-    /// What a checkpoint object holds.
+    /// The checkpoint object: catalog, counters, and places of the other objects.
     Checkpoint {
         /// Pool name.
         name: String,
-        /// Last batch contained.
+        /// Last batch that it includes.
         lsn: u64,
         /// Current epoch.
         epoch: Epoch,
-        /// Write clock in blocks.
+        /// Write clock, in blocks.
         clock: u64,
         /// Smallest chunk id never used.
         next_chunk: u64,
@@ -316,7 +321,7 @@ fields!(
         next_lineage: u64,
         /// Smallest walk id never used.
         next_walk: u64,
-        /// Average life of short-lived segments, in blocks written (SepBIT's threshold).
+        /// Average lifetime of short-lived segments, in blocks written (SepBIT's threshold).
         lifespan: u64,
         /// Chunk table pages: page number and place.
         chunk_pages: Vec<(u64, ObjectRef)>,
@@ -326,25 +331,26 @@ fields!(
         lineages: Vec<LineageRecord>,
         /// Pages of snapshots, [`SNAPSHOTS_PER_PAGE`] ids each: page number and place.
         snapshot_pages: Vec<(u64, ObjectRef)>,
-        /// Ends of lineages being freed.
+        /// Newest versions of lineages that are being freed.
         walks: Vec<WalkRecord>,
-        /// Dead blocks waiting to be freed: lineage and list.
+        /// Dead blocks that wait to be freed: lineage and deadlist.
         frees: Vec<(LineageId, ObjectRef)>,
-        /// Segments that are free but stay untouched for older checkpoints: segment and generation.
+        /// Free segments in retention, unchanged for older checkpoints: segment and generation.
         resting: Vec<(u32, u64)>,
-        /// Options of volumes that have others than the defaults.
+        /// Options of volumes, where they differ from the defaults.
         options: Vec<(VolumeId, OptionsRecord)>,
         /// Jobs.
         jobs: JobsRecord,
-        /// The wipe that is on its way: 0: none; 1: devices are asked to discard; 2: zeroes are written.
+        /// The wipe that is running: 0 none; 1 devices are asked to discard; 2 zeroes are written.
         wipe: u8,
-        /// 1: a lineage starts from a snapshot of one with a greater id, since a clone was promoted; else 0, which is not stored.
+        /// 1: a lineage starts from a snapshot of a lineage with a greater id, because a clone was
+        /// promoted. Else 0, which is not stored.
         reordered: u8,
     }
 );
 
 impl Checkpoint {
-    /// The object's bytes.
+    /// Encodes the object.
     pub fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::default();
         e.u32(0x5043_504d); // "MPCP"
@@ -357,17 +363,17 @@ impl Checkpoint {
         bytes
     }
 
-    /// Reads the object.
+    /// Decodes the object.
     ///
     /// # Errors
-    /// [`FormatError`] when it makes no sense. The checksum is the caller's, from the root.
+    /// [`FormatError`] when it is invalid. The caller checks the checksum, which is in the root.
     pub fn decode(bytes: &[u8]) -> Result<Checkpoint, FormatError> {
         let mut d = Decoder::new(bytes);
         if d.u32()? != 0x5043_504d {
             return Err(FormatError::Magic);
         }
         let version = d.u16()?;
-        // the same with nothing of what came later at the end
+        // an object of an older version equals a newer one whose added fields at the end are empty
         let (next, added): (u16, &[u8]) = match version {
             WITHOUT_OPTIONS => (WITHOUT_JOBS, &[0; <Vec<OptionsRecord>>::LEAST]),
             WITHOUT_JOBS => (WITHOUT_WIPE, &[0; JobsRecord::LEAST]),
@@ -389,7 +395,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// Bounds: whatever is added to from here on can be added to.
+    /// Checks bounds: counters are small enough to be added to.
     fn check(&self) -> Result<(), FormatError> {
         let counters = [self.lsn, self.epoch.0, self.clock, self.next_snapshot, self.next_lineage, self.next_walk];
         let sound = counters.iter().all(|n| *n < 1 << 62) && self.next_chunk < 1 << 40 && self.next_volume < u32::MAX;
@@ -400,23 +406,24 @@ impl Checkpoint {
 
 macro_rules! records {
     ($($tag:literal $(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ty,)* })*) => {
-        /// A change to the catalog, with the ids and times it was given, so that replay makes the same one.
+        /// A change of the catalog. It includes the ids and times that were assigned, so that
+        /// replay makes the same change.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Record {
             $($(#[$doc])* $name { $($(#[$field_doc])* $field: $ty,)* },)*
         }
         impl Record {
-            /// Appends it.
+            /// Appends the record.
             pub fn encode(&self, e: &mut Encoder) {
                 match self {
                     $(Record::$name { $($field,)* } => { e.u8($tag); $(Field::put($field, e);)* })*
                 }
             }
 
-            /// Reads it.
+            /// Decodes a record.
             ///
             /// # Errors
-            /// [`FormatError`] when it makes no sense.
+            /// [`FormatError`] when it is invalid.
             pub fn decode(d: &mut Decoder<'_>) -> Result<Record, FormatError> {
                 match d.u8()? {
                     $($tag => Ok(Record::$name { $($field: <$ty as Field>::get(d)?,)* }),)*

@@ -1,34 +1,34 @@
-//! The shape of a pool: its members and how their extents make up segments.
+//! The shape of a pool: its members, and how their extents make up segments.
 //!
-//! Everything else follows from it: a segment id means the same extents before anything but a label was read. Segment ids are never used
-//! for other extents, so what is taken out of a pool leaves a gap.
+//! All places follow from the shape, so a segment id means certain extents as soon as one label is
+//! read. Segment ids are never reused for other extents, so a removed group leaves a gap.
 
 use crate::codec::{Decoder, Encoder, FormatError};
 use crate::{Class, DeviceId, Layout, SegmentId};
 
-/// Members of a pool at most, those that were removed included.
+/// Maximum number of members of a pool, removed members included.
 pub const MAX_DEVICES: usize = 64;
-/// Groups at most.
+/// Maximum number of groups.
 pub const MAX_GROUPS: usize = 32;
-/// Bytes of an encoded shape at most: with a name it fits into the sector of a label.
+/// Maximum bytes of an encoded shape, so that it fits into the sector of a label with the name.
 pub const MAX_SHAPE_BYTES: usize = 3900;
-/// Extents of a group at most: a petabyte of the longest ones.
+/// Maximum extents of a group: one petabyte at the largest extent size.
 const MAX_EXTENTS: u64 = 1 << 24;
-/// Segments at most, gaps included: so many are kept in a table.
+/// Maximum segments, gaps included: a table in memory has an entry for each.
 const MAX_SEGMENTS: u32 = 1 << 25;
-/// Copies of a mirror at most.
+/// Maximum copies of a mirror.
 pub const MAX_COPIES: u16 = 8;
-/// Devices of a row with parity at most.
+/// Maximum devices of a stripe with parity.
 pub const MAX_PARITY_WIDTH: u16 = 16;
 
-/// What a member is to its pool.
+/// State of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
     /// In service.
     Present,
-    /// Missing or failed: what is on it is out of date.
+    /// Missing or failed: its content is out of date.
     Down,
-    /// In service, but not everything that it should hold is on it yet.
+    /// In service, but some of the data that it should hold is still missing (resilvering).
     Filling,
     /// Removed for good.
     Gone,
@@ -37,44 +37,45 @@ pub enum MemberState {
 /// A device of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Which device it is.
+    /// Identity of the device.
     pub device: DeviceId,
-    /// Extents on it.
+    /// Number of extents.
     pub extents: u32,
-    /// What it is to the pool.
+    /// State of the device in the pool.
     pub state: MemberState,
-    /// The device that is taking its place.
+    /// The device that is replacing it.
     pub successor: Option<DeviceId>,
-    /// It is being taken out of the pool.
+    /// True while its data is moved off so that it can be removed.
     pub leaving: bool,
-    /// Generation of the shape that last called it [`Down`](MemberState::Down), kept when it is back; 0 when none ever did.
+    /// Generation of the shape that last marked it [`Down`](MemberState::Down), kept when it is
+    /// back in service; 0 when it was never down.
     pub down_since: u64,
 }
 
-/// Mark in a member's state: it is leaving.
+/// Flag in the encoded state: the member is being removed.
 const LEAVING: u8 = 1 << 7;
 
-/// Some extents of one member.
+/// A range of extents of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     /// The member.
     pub member: u16,
-    /// Its first extent.
+    /// First extent.
     pub first: u32,
-    /// How many.
+    /// Number of extents.
     pub extents: u32,
 }
 
-/// Extents that make up segments in one way.
+/// Extents that make up segments with one layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// What its segments are for.
+    /// Purpose of its segments.
     pub class: Class,
-    /// How they spread.
+    /// Layout of its segments.
     pub layout: Layout,
-    /// Its first segment; the others follow.
+    /// First segment; the others follow it.
     pub first: SegmentId,
-    /// What it is made of.
+    /// The extents of each of its members.
     pub columns: Vec<Column>,
 }
 
@@ -82,13 +83,17 @@ pub struct Group {
 ///
 /// | field | bytes | meaning |
 /// |---|---|---|
-/// | generation | 8 | one more for every change; of several labels the newest holds |
+/// | generation | 8 | one more for every change; of several labels the newest is valid |
 /// | extent bytes | 8 | bytes of a segment on one device |
 /// | chunk units | 4 | longest chunk in 512-byte units |
-/// | next segment | 4 | the first that was never used |
-/// | members | 4 + n (8 + 4 + 1 + 8 + 8) | device id, extents, state and in bit 7 whether it leaves, successor or 0, generation that last called it down or 0 |
-/// | groups | 4 + n (1 + 1 + 2 + 4 + 4) | class (0 data, 1 special, 2 log, 3 cache, 4 spare), layout (0 linear, 1 stripe, 2 mirror, 3 and 4 parity of one and two), width or copies, unit, first segment |
+/// | next segment | 4 | lowest segment id that was never used |
+/// | members | 4 + n (8 + 4 + 1 + 8 + 8) | device, extents, state, replacement or 0, down since |
+/// | groups | 4 + n (1 + 1 + 2 + 4 + 4) | class, layout, width or copies, unit, first segment |
 /// | columns of each | 4 + n (2 + 4 + 4) | member, first extent, extents |
+///
+/// State: bits 0 to 6 the state, bit 7: the member is being removed. Down since: generation that
+/// last called the member down, or 0. Class: 0 data, 1 special, 2 log, 3 cache, 4 spare. Layout:
+/// 0 linear, 1 stripe, 2 mirror, 3 and 4 parity of one and two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// One more for every change.
@@ -97,16 +102,16 @@ pub struct Shape {
     pub extent_bytes: u64,
     /// Longest chunk in units.
     pub chunk_units: u32,
-    /// The first segment that was never used.
+    /// Lowest segment id that was never used.
     pub next: SegmentId,
-    /// Devices; a place in this table belongs to one for as long as the pool has it.
+    /// Members. A place in this table is never given to another member.
     pub members: Vec<Member>,
-    /// Groups in the order of their segments.
+    /// Groups, in order of their segments.
     pub groups: Vec<Group>,
 }
 
 impl Shape {
-    /// Appends it.
+    /// Appends the shape.
     pub fn encode(&self, e: &mut Encoder) {
         e.u64(self.generation);
         e.u64(self.extent_bytes);
@@ -154,7 +159,7 @@ impl Shape {
         }
     }
 
-    /// Reads it.
+    /// Decodes a shape.
     ///
     /// # Errors
     /// [`FormatError`] when it is cut off or its numbers are out of range.
@@ -168,13 +173,14 @@ impl Shape {
         Ok(shape)
     }
 
-    /// Bounds: extents are powers of two so that offsets are shifts; chunks fit into a slot number and into an extent; no extent is in two
-    /// segments, nor on a device that has not got it.
+    /// Checks bounds. Extent sizes are powers of two, so that offsets are shifts; chunks fit into a
+    /// slot number and into an extent; no extent is in two segments, or beyond the end of its
+    /// device.
     ///
     /// # Errors
-    /// The field that is out of range.
+    /// Names the field that is out of range.
     pub fn check(&self) -> Result<(), FormatError> {
-        // rows are looked at only when the layouts make sense
+        // the checks that enumerate segments run only after the layouts were checked
         let sound: [(&dyn Fn() -> bool, &str); 10] = [
             (&|| (1..=MAX_DEVICES).contains(&self.members.len()), "devices"),
             (&|| (1..=MAX_GROUPS).contains(&self.groups.len()), "groups"),
@@ -219,7 +225,7 @@ impl Shape {
         all.iter().all(inside) && all.iter().zip(all.iter().skip(1)).all(|(a, b)| a.0 != b.0 || a.2 <= b.1)
     }
 
-    /// A device is a cache or a spare as a whole or not at all.
+    /// True when each cache or spare device is auxiliary as a whole.
     fn asides_are_apart(&self) -> bool {
         let of = |aside: bool| self.groups.iter().filter(move |group| group.class.is_aside() == aside);
         of(true).flat_map(|group| &group.columns).all(|own| {
@@ -228,7 +234,8 @@ impl Shape {
         })
     }
 
-    /// No group can have more segments than extents.
+    /// Checks that groups have disjoint segments in order. A group has at most as many segments as
+    /// extents.
     fn segments_are_apart(&self) -> bool {
         let mut next = 0;
         let apart = self.groups.iter().all(|group| {
@@ -241,7 +248,7 @@ impl Shape {
         apart && next <= u64::from(self.next.0) && self.next.0 <= MAX_SEGMENTS
     }
 
-    /// True when it fits into a label, and everything else is in range.
+    /// True when the shape fits into a label and passes [`check`](Shape::check).
     pub fn fits(&self) -> bool {
         let mut e = Encoder::with_capacity(MAX_SHAPE_BYTES);
         let counts = self.members.len() <= MAX_DEVICES && self.groups.len() <= MAX_GROUPS;
@@ -251,7 +258,7 @@ impl Shape {
         }
     }
 
-    /// A member is missing or fails: the shape of the next generation says so. One that was down before stays so since then.
+    /// Marks a member as down, from the next generation on. A member that is down keeps its time.
     pub fn lose(&mut self, member: usize) {
         let next = self.generation + 1;
         let known = self.members.get_mut(member).filter(|m| !matches!(m.state, MemberState::Down | MemberState::Gone));
@@ -260,8 +267,10 @@ impl Shape {
         }
     }
 
-    /// True when a device with the shape `theirs` was in use as `member` without members that were in use here at that time: it took part
-    /// in a history of its own. The shapes of one history agree about when a member went down, or a later one knows of a later time.
+    /// True when a device with the shape `theirs` was in use as `member` without members that were
+    /// in service here at that time: its history is not part of this pool's history. Shapes of one
+    /// history agree on the generation in which a member went down, or the newer one has a later
+    /// generation.
     pub fn parted_from(&self, theirs: &Shape, member: usize) -> bool {
         let state = |shape: &Shape| shape.members.get(member).map(|m| m.state);
         if theirs.generation >= self.generation || state(theirs) != Some(MemberState::Present) || state(self) != Some(MemberState::Down) {
@@ -272,43 +281,44 @@ impl Shape {
         both.any(|(then, now)| then.state == MemberState::Down && (then.down_since > now.down_since || then.down_since >= since))
     }
 
-    /// Is a member in a group of a class?
+    /// True when a member is in a group of `class`.
     pub fn is_of(&self, member: u16, class: Class) -> bool {
         self.groups.iter().any(|group| group.class == class && group.columns.iter().any(|column| column.member == member))
     }
 
-    /// The group that says what a member is for, which is one for data when it is in several; none of one that is in no group.
+    /// Returns the group that decides a member's purpose: its group of class data if it has one,
+    /// else its first group; `None` for a member without groups.
     pub fn group_of(&self, member: u16) -> Option<&Group> {
         let own = || self.groups.iter().filter(|group| group.columns.iter().any(|column| column.member == member));
         own().find(|group| group.class == Class::Data).or_else(|| own().next())
     }
 
-    /// What a member is for, first of all.
+    /// Returns the class of [`group_of`](Shape::group_of).
     pub fn class_of(&self, member: u16) -> Option<Class> {
         self.group_of(member).map(|group| group.class)
     }
 
-    /// Is a member a device of the cache?
+    /// True when a member is a cache device.
     pub fn is_cache(&self, member: u16) -> bool {
         self.is_of(member, Class::Cache)
     }
 
-    /// Does a member wait to take the place of another?
+    /// True when a member is a spare.
     pub fn is_spare(&self, member: u16) -> bool {
         self.is_of(member, Class::Spare)
     }
 
-    /// Is a member of the cache, or a spare? It holds no segments and no roots, and nothing that the pool needs.
+    /// True when a member is a cache device or a spare: it holds no segments and no roots.
     pub fn is_aside(&self, member: u16) -> bool {
         self.is_cache(member) || self.is_spare(member)
     }
 
-    /// Is there a group of a class?
+    /// True when there is a group of `class`.
     pub fn has(&self, class: Class) -> bool {
         self.groups.iter().any(|group| group.class == class)
     }
 
-    /// Takes a member out that holds nothing that the pool needs. Its place in the table stays its own.
+    /// Removes an auxiliary member. Its place in the table is not used again.
     pub fn drop_aside(&mut self, member: u16) {
         self.groups.iter_mut().filter(|group| group.class.is_aside()).for_each(|g| g.columns.retain(|column| column.member != member));
         self.groups.retain(|group| !group.columns.is_empty());
@@ -317,7 +327,7 @@ impl Shape {
         }
     }
 
-    /// Adds a group, with the next segments.
+    /// Adds a group, which gets the next segment ids.
     pub fn add(&mut self, class: Class, layout: Layout, columns: Vec<Column>) {
         let group = Group { class, layout, first: self.next, columns };
         self.next = SegmentId(u32::try_from(u64::from(self.next.0) + group.rows()).unwrap_or(u32::MAX));
@@ -326,17 +336,24 @@ impl Shape {
 }
 
 impl Group {
-    /// Its segments: each made of the extents of one column or of several, as [`for_each_row`](Group::for_each_row) gives them.
+    /// Number of its segments, as [`for_each_row`](Group::for_each_row) enumerates them.
     pub fn rows(&self) -> u64 {
         let mut rows = 0;
         self.for_each_row(|_| rows += 1);
         rows
     }
 
-    /// Calls `row` for each segment in order, with the member and extent of every part. `linear`: column after column, one extent a row.
-    /// `stripe` and `mirror`: every row takes its extents from the columns with the most left, so that devices of different size are used
-    /// up together; a stripe gets narrower when devices run out, a mirror and parity end. The last parts of a row with parity hold it; the
-    /// row is turned left by its segment's id, so that every device has some. Caches and spares have no segments.
+    /// Calls `row` for each segment in order, with the member and extent of each column of the
+    /// segment.
+    ///
+    /// - `linear`: all extents of the first column, then of the next, one extent per segment.
+    /// - `stripe` and `mirror`: each segment takes its extents from the columns with the most
+    ///   unused extents, so devices of different sizes are used up together. Near the end a stripe
+    ///   gets narrower; a mirror and parity end when too few columns are left.
+    /// - parity: the last columns hold it. The columns of a segment are rotated left by the
+    ///   segment's id, so that parity is spread over all devices.
+    ///
+    /// Caches and spares have no segments.
     pub fn for_each_row(&self, mut row: impl FnMut(&[(u16, u32)])) {
         if self.class.is_aside() {
             return;

@@ -1,4 +1,4 @@
-//! Pieces against the records that they are made of.
+//! Pieces, compared with the records that they were made from.
 
 use super::*;
 
@@ -54,7 +54,7 @@ fn a_piece_is_its_records() {
     }
 }
 
-/// An object of an older version is a piece, its records put in order of epochs.
+/// A list of an older version is a valid piece; its records are sorted by epoch.
 #[test]
 fn an_old_list_is_a_piece() {
     let record = |epoch, chunk| DeadRecord { epoch: Epoch(epoch), chunk: ChunkId(chunk), units: 8, first: 0, slots: vec![1].into() };
@@ -63,7 +63,7 @@ fn an_old_list_is_a_piece() {
     assert!(!DeadDirectory::is_one(e.bytes()));
     let expected = [record(1, 2), record(1, 9), record(3, 1), record(3, 4)];
     assert_eq!(DeadRecord::decode_piece(e.bytes()).unwrap(), expected);
-    // no epoch that a list may have is a mark
+    // marks are larger than any epoch of a list
     assert!(u64::from_le_bytes(DIRECTORY_MARK) >= 1 << 62 && u64::from_le_bytes(PIECE_MARK) >= 1 << 62);
 }
 

@@ -1,4 +1,4 @@
-//! As many notes as fit, and labels without them as they were.
+//! As many notes as fit; labels without notes have the same bytes as before notes existed.
 
 use super::*;
 use crate::{Class, Column, Group, Label, Layout, Member, MemberState, PoolId, SegmentId, Shape};
@@ -36,14 +36,14 @@ fn notes_are_read_as_they_were_written_as_many_as_fit() {
     let noted = few.clone().with_notes(&both);
     assert_eq!(noted.notes, both);
     assert_eq!(Label::decode(&noted.encode()), Ok(noted));
-    // the shape goes first
+    // the shape has priority
     let notes: Vec<DeviceNote> = (1..=64).map(|device| note(device, &path)).collect();
     let many = label(64).with_notes(&notes);
     assert!(!many.notes.is_empty() && many.notes.len() < 64, "{}", many.notes.len());
     assert_eq!(Label::decode(&many.encode()), Ok(many.clone()));
-    // a long one makes way for the next
+    // a note that is too long is skipped, the next one is kept
     let long = [note(1, &"x".repeat(TEXT_MAX + 1)), note(2, "/dev/b")];
     assert_eq!(few.clone().with_notes(&long).notes, [note(2, "/dev/b")]);
-    // without notes it is what it was: zeroes behind the shape
+    // without notes the label has zeroes after the shape, as before notes existed
     assert_eq!(Label::decode(&few.encode()), Ok(few));
 }

@@ -1,4 +1,4 @@
-//! Checksums of nodes tell them apart.
+//! Checksums distinguish nodes.
 
 use super::*;
 use crate::{ChunkId, Coding};
@@ -10,7 +10,8 @@ fn encoded(epoch: u64, slot: u32) -> (Addr, Vec<u8>) {
     (addr, out)
 }
 
-/// A checksum over a node and the checksum in it would be the same for all: an older node in its place would pass.
+/// A CRC over a node and the CRC stored in it would be the same for all nodes: an older node in the
+/// same place would pass.
 #[test]
 fn every_node_has_a_checksum_of_its_own() {
     let (addr, one) = encoded(1, 3);

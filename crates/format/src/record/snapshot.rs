@@ -7,29 +7,29 @@ use crate::{Epoch, LineageId, ObjectRef, SnapshotId, TreeRoot};
 /// Snapshot ids of one page of their table.
 pub const SNAPSHOTS_PER_PAGE: u64 = 64;
 
-/// Bits of the flags of a snapshot. Programs that know no tags take any other value than 0 and 1 for damage.
+/// Flags of a snapshot. Programs without tags take any value except 0 and 1 for damage.
 const HIDDEN: u8 = 1;
 const TAGGED: u8 = 2;
 
 fields!(
     /// A hold with a tag.
     HoldRecord {
-        /// Its name; a snapshot has at most one hold of each.
+        /// Tag; a snapshot has at most one hold with each tag.
         tag: String,
-        /// Since when, in milliseconds since the Unix epoch.
+        /// When it was set: milliseconds since the Unix epoch.
         since: u64,
-        /// When it ends by itself.
+        /// When it ends by itself: milliseconds since the Unix epoch.
         until: Option<u64>,
-        /// Nobody can release it before that.
+        /// True when it cannot be released before its end.
         locked: bool,
     }
 );
 
-/// What applies to a snapshot as a whole. Encoded as a byte of flags (1: hidden, 2: tags follow), then the tags if there are any: without tags, as
-/// programs wrote it that know none.
+/// Properties of a snapshot as a whole. Encoded as a byte of flags (1: hidden, 2: tags follow) and
+/// the tags if there are any: without tags, the encoding equals that of programs without tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Destroyed, but lineages start from it.
+    /// True when the snapshot was destroyed, but lineages start from it.
     pub hidden: bool,
     /// Holds with tags, in the order they were made.
     pub tags: Vec<HoldRecord>,
@@ -63,7 +63,7 @@ fields!(
     SnapshotRecord {
         /// Identity.
         id: SnapshotId,
-        /// Its lineage.
+        /// Lineage that it belongs to.
         lineage: LineageId,
         /// The part of the name after `@`.
         name: String,
@@ -73,35 +73,35 @@ fields!(
         root: TreeRoot,
         /// Blocks mapped.
         mapped: u64,
-        /// Size of the volume then, in bytes.
+        /// Size of the volume at that time, in bytes.
         size: u64,
-        /// Milliseconds since the Unix epoch.
+        /// When it was taken: milliseconds since the Unix epoch.
         created: u64,
-        /// When it may go by itself.
+        /// When it may be destroyed automatically.
         expires: Option<u64>,
         /// Free text.
         description: String,
-        /// Holds without a tag: when each ends by itself.
+        /// Holds without a tag: the time when each ends by itself.
         holds: Vec<Option<u64>>,
         /// Whether it is hidden, and its holds with tags.
         standing: Standing,
-        /// What died between the snapshot before and this one.
+        /// Blocks that died between the snapshot before and this one.
         deadlist: Option<ObjectRef>,
     }
 );
 
 impl SnapshotRecord {
-    /// A page of the table of snapshots: its records one after the other.
+    /// Encodes a page of the table of snapshots: its records, one after the other.
     pub fn encode_page<'a>(records: impl Iterator<Item = &'a SnapshotRecord>) -> Vec<u8> {
         let mut e = Encoder::default();
         records.for_each(|record| record.put(&mut e));
         e.into_bytes()
     }
 
-    /// Reads a page: records until the end of `bytes`.
+    /// Decodes a page: records until the end of `bytes`.
     ///
     /// # Errors
-    /// [`FormatError`] when it is cut off or a field makes no sense.
+    /// [`FormatError`] when it is cut off or a field is invalid.
     pub fn decode_page(bytes: &[u8]) -> Result<Vec<SnapshotRecord>, FormatError> {
         let mut d = Decoder::new(bytes);
         let mut page = Vec::new();

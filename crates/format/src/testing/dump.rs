@@ -1,11 +1,11 @@
-//! Bytes as text, for golden files: rows of 16 in hex with their offset; rows of zeroes are left out, `*` repeats the row before
-//! up to the one at its offset.
+//! Bytes as text, for golden files: rows of 16 bytes in hex with their offset. Rows of zeroes are
+//! left out; `*` repeats the row before, up to the row at its offset.
 
 use std::fmt::Write;
 
 const ROW: usize = 16;
 
-/// The text of `bytes`: the length in the first line, then what is not zero.
+/// Returns the text of `bytes`: the length in the first line, then the rows that are not zero.
 pub fn dump(bytes: &[u8]) -> String {
     let mut text = format!("{:x}\n", bytes.len());
     let rows: Vec<&[u8]> = bytes.chunks(ROW).collect();
@@ -25,7 +25,7 @@ pub fn dump(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes of a text; `None` when it is none of [`dump`].
+/// Returns the bytes of a text; `None` when it is not the output of [`dump`].
 pub fn undump(text: &str) -> Option<Vec<u8>> {
     let mut lines = text.lines();
     let length = usize::from_str_radix(lines.next()?, 16).ok()?;

@@ -1,4 +1,4 @@
-//! What fuzzers run, as plain functions, so that their corpus is replayed by every test run.
+//! The functions that fuzzers run; tests call them too, so each test run replays the corpus.
 
 use super::sample::batch;
 use crate::{
@@ -25,7 +25,7 @@ pub enum Kind {
     Deadlist,
     /// References to an object's parts.
     ObjectIndex,
-    /// Snapshots of the catalog.
+    /// A page of snapshots of the catalog.
     SnapshotPage,
     /// [`CacheHead`].
     CacheHead,
@@ -40,7 +40,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind, in the order of a fuzz input's first byte.
+    /// All kinds, in the order of the first byte of a fuzz input.
     pub const ALL: [Kind; 14] = [
         Kind::Label,
         Kind::Root,
@@ -58,19 +58,20 @@ impl Kind {
         Kind::DeadPiece,
     ];
 
-    /// True for those that hold their checksum; that of the others is with who refers to them.
+    /// True for structures that include their checksum; for the others, the referring structure has
+    /// it.
     pub fn holds_checksum(self) -> bool {
         matches!(self, Kind::Label | Kind::Root | Kind::Batch | Kind::CacheHead | Kind::CacheSegment | Kind::Claim)
     }
 }
 
-/// Reads a structure. When it is one, writes it again and reads that.
+/// Decodes a structure, encodes it again, and decodes the result.
 ///
 /// # Errors
-/// As the parser says.
+/// The parser's error.
 ///
 /// # Panics
-/// When what was read is not what is read from its own encoding, or takes more bytes than the input had.
+/// When the second decoding gives another value, or the encoding is longer than the input.
 pub fn check(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
     let again = encoded_again(kind, bytes)?;
     assert!(again.len() <= bytes.len(), "{kind:?}: {} bytes hold more than fits into them", bytes.len());
@@ -78,7 +79,7 @@ pub fn check(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
     Ok(again)
 }
 
-/// Encodings are unique: equal bytes are equal values.
+/// Encodes a decoded structure. Encodings are unique: equal bytes are equal values.
 fn encoded_again(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
     let mut e = Encoder::default();
     match kind {
@@ -99,7 +100,7 @@ fn encoded_again(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
         Kind::Deadlist => DeadRecord::decode_list(bytes)?.iter().for_each(|record| record.encode(&mut e)),
         Kind::DeadDirectory => return DeadDirectory::decode(bytes).map(|list| list.encode()),
         Kind::DeadPiece => {
-            // an object of an older version is one, too, but none that is written
+            // a list of an older version is a piece, too, but is never written
             DeadGroup::all(bytes)?;
             return DeadRecord::decode_piece(bytes).map(|records| DeadRecord::encode_piece(&records));
         }
@@ -109,7 +110,7 @@ fn encoded_again(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
     Ok(e.into_bytes())
 }
 
-/// Makes the checksum in a structure match what it is now, where it has one.
+/// Updates the checksum inside a structure, if it has one.
 pub fn put_checksum_right(kind: Kind, bytes: &mut [u8]) {
     let (covered, at) = match kind {
         Kind::Label | Kind::Root | Kind::CacheHead | Kind::CacheSegment | Kind::Claim => (4092, 4092),
@@ -127,7 +128,8 @@ pub fn put_checksum_right(kind: Kind, bytes: &mut [u8]) {
     }
 }
 
-/// A structure from hostile bytes. The first byte chooses: its low bits the kind, bit 7 puts the checksum right. The rest is the structure.
+/// Checks a structure from arbitrary bytes. The low bits of the first byte choose the kind, bit 7
+/// updates the checksum; the rest is the structure.
 pub fn fuzz_structure(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
     let Some(kind) = Kind::ALL.get(usize::from((choice & 0x7f) % 14)).copied() else { return };

@@ -1,4 +1,4 @@
-//! One of every structure, the fuzz bodies, and bytes as text.
+//! A sample of each structure, the functions that fuzzers run, and bytes as text.
 
 mod dump;
 mod fuzz;

@@ -1,4 +1,4 @@
-//! One of every structure with something in every field.
+//! Samples of each structure, with a value in each field.
 
 use super::Kind;
 use crate::{
@@ -218,7 +218,7 @@ fn batches() -> [Vec<u8>; 4] {
     [batch(&header, &items), moves, batch(&bare, &tags), batch(&bare, &promote)]
 }
 
-/// The pages of a header with its items.
+/// Encodes a header with its items.
 pub(super) fn batch(header: &BatchHeader, items: &[Item]) -> Vec<u8> {
     let mut e = Encoder::default();
     items.iter().for_each(|item| item.encode(&mut e));
@@ -328,7 +328,7 @@ fn snapshot_page() -> Vec<u8> {
     SnapshotRecord::encode_page([snapshot, next].iter())
 }
 
-/// Snapshots with tags before and after one without.
+/// A page of snapshots: with tags, without, with tags.
 fn tagged_page() -> Vec<u8> {
     let tags = vec![hold("audit", None, false), hold("lock", Some(99), true)];
     let tagged = SnapshotRecord { standing: Standing { hidden: false, tags }, ..snapshot_record() };
@@ -413,7 +413,7 @@ fn claim(released: bool) -> Vec<u8> {
     Claim { pool: POOL, holder, term: 3, beat: 77, time: 1_700_000_000_000, lease: 10_000, released }.encode().to_vec()
 }
 
-/// One or two of every structure: a name, what it is, its bytes.
+/// One or two samples of each structure: name, kind, bytes.
 pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
     let ([linear, stripe, cached, spared, noted], [legs, bare], [blocks, moves, tags, promote], [head, segment]) =
         (labels(), roots(), batches(), cache());

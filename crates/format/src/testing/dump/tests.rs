@@ -1,4 +1,4 @@
-//! Golden files: the bytes of every structure stay what they are.
+//! Golden files: the encoding of each structure stays the same.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,8 @@ fn what_is_dumped_comes_back() {
     assert_eq!(undump("10\n8 00112233445566778899\n"), None, "beyond the end");
 }
 
-/// `MILLPOND_GOLDEN=write cargo test -p millpond-format golden` writes them anew, and the corpus that fuzzing starts from.
+/// `MILLPOND_GOLDEN=write cargo test -p millpond-format golden` writes the golden files and the
+/// initial fuzz corpus.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "reads and writes the golden files")]
 fn golden_structures() {

@@ -1,4 +1,5 @@
-//! A short run of what the fuzzers do: valid structures with flipped bits, absurd numbers, missing ends and foreign parts.
+//! A short fuzz run: valid structures with flipped bits, extreme numbers, cut ends and parts of
+//! other structures.
 
 use std::path::PathBuf;
 
@@ -14,7 +15,7 @@ impl Chance {
     }
 }
 
-/// Damages a structure; most of them are small and lie at the start of their bytes.
+/// Damages a structure. Half of the damage is near the start, where most fields are.
 fn damage(bytes: &mut Vec<u8>, foreign: &[u8], chance: &mut Chance) {
     let reach = if chance.below(2) == 0 { bytes.len() } else { bytes.len().min(300) };
     match chance.below(5) {
