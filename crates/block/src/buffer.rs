@@ -10,24 +10,25 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 /// Alignment and grain of buffers in bytes; direct I/O on 4 KiB-sector devices needs it.
 pub const PAGE: usize = 4096;
 
-/// How many free buffers of one size the pool keeps.
+/// Maximum free buffers of one size class that the pool keeps.
 const KEPT_PER_CLASS: usize = 256;
 /// Size classes: PAGE << class, up to 64 MiB.
 const CLASSES: usize = 15;
-/// Free bytes that the pool keeps in all.
+/// Maximum free bytes that the pool keeps in all classes.
 const KEPT_BYTES: usize = 64 << 20;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(4096))]
 struct Page([u8; PAGE]);
 
-/// An owned, page-aligned buffer whose size is a multiple of [`PAGE`]. Its content is arbitrary when it comes from a pool.
+/// An owned, page-aligned buffer whose size is a multiple of [`PAGE`]. A buffer from a pool has
+/// arbitrary content.
 pub struct Buf {
     pages: Box<[Page]>,
 }
 
 impl Buf {
-    /// A zeroed buffer of at least `bytes` bytes, rounded up to whole pages.
+    /// Allocates a zeroed buffer of at least `bytes` bytes, rounded up to whole pages.
     pub fn zeroed(bytes: usize) -> Buf {
         let pages = bytes.div_ceil(PAGE).max(1);
         Buf { pages: <[Page]>::new_box_zeroed_with_elems(pages).unwrap_or_else(|_| std::process::abort()) }
@@ -43,7 +44,7 @@ impl Buf {
         self.pages.as_bytes()
     }
 
-    /// The bytes, to fill.
+    /// The bytes, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.pages.as_mut_bytes()
     }
@@ -65,7 +66,8 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// The part `range` of `buf`, known to be all zeroes: who sends it on may send its length alone.
+    /// The part `range` of `buf`, which the caller knows to be all zeroes: a protocol may then send
+    /// its length only.
     ///
     /// # Panics
     /// As [`Piece::new`].
@@ -76,13 +78,14 @@ impl Piece {
     /// The part `range` of `buf`.
     ///
     /// # Panics
-    /// When the range is outside the buffer: a broken caller.
+    /// When the range is outside the buffer, which is an error of the caller.
     pub fn new(buf: Rc<Buf>, range: Range<usize>) -> Piece {
         assert!(range.start <= range.end && range.end <= buf.size(), "piece outside its buffer");
         Piece { buf, start: range.start, len: range.end - range.start, zeroes: false }
     }
 
-    /// True for what was made by [`Piece::zeroes`], and parts of it; others may hold zeroes, too.
+    /// True for pieces that [`Piece::zeroes`] made, and parts of them. Other pieces may hold
+    /// zeroes, too.
     pub fn is_zeroes(&self) -> bool {
         self.zeroes
     }
@@ -97,12 +100,12 @@ impl Piece {
         self.len
     }
 
-    /// True when there is nothing in it.
+    /// True when the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// True when it is all of its buffer.
+    /// True when the piece covers its whole buffer.
     pub fn is_whole(&self) -> bool {
         self.len == self.buf.size()
     }
@@ -113,7 +116,7 @@ impl Piece {
         Piece { zeroes: self.zeroes, ..Piece::new(Rc::clone(&self.buf), self.start + range.start..self.start + range.end) }
     }
 
-    /// Gives the buffer back when this was the last reference to it.
+    /// Returns the buffer if this was the last reference to it.
     pub fn into_buf(self) -> Option<Buf> {
         Rc::try_unwrap(self.buf).ok()
     }
@@ -140,7 +143,7 @@ fn class_of(bytes: usize) -> usize {
 }
 
 impl BufPool {
-    /// A buffer of at least `bytes` bytes with arbitrary content.
+    /// Takes a buffer of at least `bytes` bytes with arbitrary content.
     pub fn take(&mut self, bytes: usize) -> Buf {
         let class = class_of(bytes);
         match self.free.get_mut(class).and_then(Vec::pop) {
@@ -152,7 +155,7 @@ impl BufPool {
         }
     }
 
-    /// Takes a buffer back.
+    /// Takes a buffer back for reuse, or frees it when the pool has enough.
     pub fn give(&mut self, buf: Buf) {
         let size = buf.size();
         let class = class_of(size);
@@ -167,7 +170,7 @@ impl BufPool {
         }
     }
 
-    /// Takes the buffers of pieces back, where nobody else holds them.
+    /// Takes the buffers of pieces back, except those that are still referenced elsewhere.
     pub fn give_data(&mut self, data: impl IntoIterator<Item = Piece>) {
         for piece in data {
             if let Some(buf) = piece.into_buf() {

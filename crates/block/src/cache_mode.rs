@@ -3,24 +3,26 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// When a write is acknowledged and what a flush does. The death of the daemon loses nothing acknowledged in any of them.
+/// When a write is acknowledged and what a flush does. In every mode, acknowledged writes survive
+/// the death of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum CacheMode {
-    /// Acknowledged when written; flush honoured.
+    /// Write acknowledged when written; a flush makes writes durable.
     None,
-    /// Acknowledged when durable.
+    /// Write acknowledged when durable.
     Directsync,
-    /// Acknowledged when durable; the daemon may cache reads.
+    /// Write acknowledged when durable; the daemon may cache reads.
     Writethrough,
-    /// Acknowledged when written; flush honoured; the daemon may cache reads.
+    /// Write acknowledged when written; a flush makes writes durable; the daemon may cache reads.
     #[default]
     Writeback,
-    /// Acknowledged when written; flush ignored: a power failure may lose anything since the last checkpoint.
+    /// Write acknowledged when written; flushes are ignored: a power failure may lose everything
+    /// since the last checkpoint.
     Unsafe,
 }
 
 impl CacheMode {
-    /// Every mode, in the order of the documentation.
+    /// All modes, in the order of the documentation.
     pub const ALL: [CacheMode; 5] =
         [CacheMode::None, CacheMode::Directsync, CacheMode::Writethrough, CacheMode::Writeback, CacheMode::Unsafe];
 
@@ -34,12 +36,12 @@ impl CacheMode {
         self != CacheMode::Unsafe
     }
 
-    /// True when the daemon may keep what guests read in its memory.
+    /// True when the daemon may keep data that guests read in its memory.
     pub fn caches_reads(self) -> bool {
         !matches!(self, CacheMode::None | CacheMode::Directsync)
     }
 
-    /// The word users type.
+    /// The name that users type.
     pub fn name(self) -> &'static str {
         match self {
             CacheMode::None => "none",
@@ -57,7 +59,7 @@ impl fmt::Display for CacheMode {
     }
 }
 
-/// The word is not a cache mode.
+/// Error: the word is not a cache mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a cache mode (none, directsync, writethrough, writeback, unsafe)")]
 pub struct UnknownCacheMode(pub String);

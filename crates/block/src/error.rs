@@ -1,12 +1,12 @@
-//! What can go wrong with a guest request, in the terms every storage protocol can carry.
+//! Errors of guest requests, as every storage protocol can report them.
 
-/// The outcome of a failed guest request; the variant says what the guest may do about it.
+/// Error of a guest request; the variant determines how the guest can react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiskError {
-    /// The medium failed or its checksum did not match: the data cannot be had (EIO).
+    /// The medium failed or the checksum did not match: the data cannot be returned (EIO).
     #[error("input/output error")]
     Io,
-    /// The pool has no room for new data; reads, flushes and discards go on (ENOSPC).
+    /// The pool has no space for new data; reads, flushes and discards still work (ENOSPC).
     #[error("no space left in the pool")]
     NoSpace,
     /// The request is malformed or not aligned to the sector (EINVAL).
@@ -21,7 +21,7 @@ pub enum DiskError {
     /// The operation is not offered (ENOTSUP).
     #[error("not supported")]
     NotSupported,
-    /// The disk is going away (ESHUTDOWN).
+    /// The disk is being closed (ESHUTDOWN).
     #[error("shutting down")]
     Shutdown,
 }

@@ -1,4 +1,4 @@
-//! What a guest is told about a disk.
+//! Properties of a disk that its guest sees.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ pub enum SectorProfile {
 }
 
 impl SectorProfile {
-    /// Every profile.
+    /// All profiles.
     pub const ALL: [SectorProfile; 3] = [SectorProfile::S512n, SectorProfile::S512e, SectorProfile::S4kn];
 
     /// Logical sector size in bytes: requests are multiples of it.
@@ -35,7 +35,7 @@ impl SectorProfile {
         }
     }
 
-    /// The word users type.
+    /// The name that users type.
     pub fn name(self) -> &'static str {
         match self {
             SectorProfile::S512n => "512n",
@@ -51,7 +51,7 @@ impl fmt::Display for SectorProfile {
     }
 }
 
-/// The word is not a sector profile.
+/// Error: the word is not a sector profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a sector profile (512n, 512e, 4kn)")]
 pub struct UnknownSectorProfile(pub String);
@@ -72,11 +72,12 @@ pub struct Geometry {
     pub sector: SectorProfile,
 }
 
-/// What a disk offers beyond reading.
+/// Features of a disk besides reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// Writes, discards and zeroing are refused.
+    /// True when writes, discards and zeroing are refused.
     pub read_only: bool,
-    /// The guest must flush to make acknowledged writes durable (false: every write is durable when acknowledged).
+    /// True when the guest must flush to make acknowledged writes durable; false when every write
+    /// is durable when acknowledged.
     pub write_cache: bool,
 }

@@ -1,6 +1,8 @@
-//! Vocabulary shared by every layer: ranges, geometry, requests, buffers, errors, and the [`Disk`] contract.
+//! Vocabulary of all layers: ranges, geometry, requests, buffers, errors, and the [`Disk`]
+//! contract.
 //!
-//! *Architecture Invariant:* this crate does no I/O, holds no `unsafe` and depends on no other crate of the project.
+//! *Architecture Invariant:* this crate does no I/O, has no `unsafe` code, and depends on no other
+//! crate of the project.
 #![forbid(unsafe_code)]
 
 mod buffer;

@@ -1,19 +1,21 @@
-//! Questions about what a disk's map says, apart from its content.
+//! Queries of a disk's map, without its content.
 
 use crate::{ByteRange, DiskError, Geometry, Tag};
 
-/// Names an older state of a disk. Handed out by whoever serves the disk; who asks hands it back unread.
+/// Handle of an older state of a disk. The server of the disk issues it; clients return it
+/// unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Since(pub u64);
 
-/// Asks which parts of a range hold data, or which changed.
+/// Query: which parts of a range hold data, or which may have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// Where; not empty.
+    /// The range to examine; not empty.
     pub range: ByteRange,
-    /// `None`: what holds data, as opposed to holes, which read as zeroes. Otherwise: what may differ from that state.
+    /// `None`: find data, as opposed to holes, which read as zeroes. `Some`: find what may differ
+    /// from that state.
     pub since: Option<Since>,
-    /// Most runs of interest; at least 1.
+    /// Maximum number of runs to return; at least 1.
     pub most: usize,
 }
 
@@ -30,21 +32,22 @@ impl Query {
     }
 }
 
-/// Neighbouring bytes of which the same is true.
+/// Consecutive bytes with the same result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Bytes; not 0.
+    /// Number of bytes; not 0.
     pub length: u64,
-    /// True for data, or for what may have changed.
+    /// True for data, or for bytes that may have changed.
     pub set: bool,
 }
 
-/// The one answer to a query.
+/// The result of a query.
 #[derive(Debug)]
 pub struct Answer {
     /// The tag of the query.
     pub tag: Tag,
-    /// Runs from the start of the range on, neighbours different: at least one, at most as many as asked for. Together they are no longer
-    /// than the range; they are shorter when there are more, or when the rest would take long to find out.
+    /// Runs from the start of the range on, where neighbouring runs differ: at least one, at most
+    /// as many as the query allows. Together they may be shorter than the range, when there are
+    /// more runs or when examining the rest would take long; they are never longer.
     pub result: Result<Vec<Run>, DiskError>,
 }

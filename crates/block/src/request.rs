@@ -1,8 +1,8 @@
-//! Guest requests and the one gate that checks them.
+//! Guest requests, and the only function that validates them.
 
 use crate::{DiskError, Features, Geometry};
 
-/// Longest request accepted, in bytes: what QEMU and libnbd may send (32 MiB), doubled.
+/// Longest accepted request in bytes: twice what QEMU and libnbd may send (32 MiB).
 pub const MAX_REQUEST_BYTES: u64 = 64 << 20;
 
 /// A half-open range of bytes on a disk.
@@ -20,7 +20,7 @@ impl ByteRange {
         self.offset.checked_add(self.length)
     }
 
-    /// Checks bounds alone: for files, which have no sectors.
+    /// Checks bounds only: for files, which have no sectors.
     ///
     /// # Errors
     /// [`DiskError::OutOfBounds`].
@@ -40,7 +40,7 @@ impl ByteRange {
     }
 }
 
-/// What a guest asks for.
+/// Operation of a guest request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Read the range.
@@ -49,14 +49,15 @@ pub enum Op {
     Write,
     /// Make every write durable whose completion was delivered before this request was submitted.
     Flush,
-    /// The range's content is no longer needed and reads as zeroes (whole blocks; ragged edges are left alone).
+    /// Drop the range's content: whole blocks read as zeroes afterwards; partly covered blocks at
+    /// the ends stay unchanged.
     Discard,
-    /// The range reads as zeroes.
+    /// Make the range read as zeroes.
     WriteZeroes {
-        /// The space may be given back.
+        /// True when the space may be freed.
         may_unmap: bool,
     },
-    /// A hint that the range will be read soon.
+    /// Hint that the range will be read soon.
     Cache,
 }
 
@@ -67,19 +68,19 @@ impl Op {
     }
 }
 
-/// One guest request. For [`Op::Flush`] the range is empty.
+/// A guest request. For [`Op::Flush`] the range is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The operation.
     pub op: Op,
-    /// Where.
+    /// Bytes that it applies to.
     pub range: ByteRange,
-    /// Force unit access: complete only when durable.
+    /// Force unit access: the request completes only when its data is durable.
     pub fua: bool,
 }
 
 impl Request {
-    /// Checks bounds, sector alignment, length and writability: the one gate every request passes.
+    /// Checks bounds, sector alignment, length and writability. Every request passes this function.
     ///
     /// # Errors
     /// [`DiskError::ReadOnly`], [`DiskError::OutOfBounds`], [`DiskError::Invalid`].
@@ -88,7 +89,8 @@ impl Request {
         if self.op == Op::Flush { Ok(()) } else { self.range.validate(geometry) }
     }
 
-    /// The same without sectors: for what is served as a file, where every byte can be written by itself.
+    /// Checks the same except sector alignment: for disks that are served as files, where single
+    /// bytes can be written.
     ///
     /// # Errors
     /// [`DiskError::ReadOnly`], [`DiskError::OutOfBounds`], [`DiskError::Invalid`].
