@@ -1,16 +1,18 @@
-//! The host's clock and entropy, for those who hand time and randomness to the engine.
+//! The host's clock and entropy, for programs that pass time and randomness to the engine.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Milliseconds since the Unix epoch; 0 when the clock stands before it. It may jump when the clock is set.
+/// Milliseconds since the Unix epoch; 0 when the clock is set to an earlier time. It jumps when the
+/// clock is set.
 pub fn wall_millis() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// A clock that never goes back, counted from when it was made. It goes on while the host is suspended.
+/// A clock that never goes back, counted from its creation. It includes time when the host is
+/// suspended.
 #[derive(Clone, Copy, Debug)]
 pub struct Monotonic {
     start: Duration,
@@ -35,33 +37,33 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Reads the clock: is the instant past?
+    /// Reads the clock: true when the instant has passed.
     pub fn is_over(&self) -> bool {
         self.clock.nanos() > self.nanos
     }
 }
 
 impl Monotonic {
-    /// Time since this clock was made.
+    /// Time since this clock was created.
     pub fn elapsed(&self) -> Duration {
         since_boot().saturating_sub(self.start)
     }
 
-    /// Nanoseconds since this clock was made; enough for 584 years.
+    /// Nanoseconds since this clock was created; enough for 584 years.
     pub fn nanos(&self) -> u64 {
         u64::try_from(self.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The instant at which [`nanos`](Monotonic::nanos) is so much.
+    /// The instant at which [`nanos`](Monotonic::nanos) returns `nanos`.
     pub fn deadline(self, nanos: u64) -> Deadline {
         Deadline { clock: self, nanos }
     }
 }
 
-/// `N` bytes from the kernel's entropy pool, fit for identities.
+/// Returns `N` bytes from the kernel's entropy pool, suitable for identities.
 ///
 /// # Errors
-/// The kernel's, when it has no `getrandom` or a filter forbids it.
+/// The kernel's error when it has no `getrandom` or a filter forbids it.
 pub fn entropy<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;

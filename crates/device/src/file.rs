@@ -1,7 +1,8 @@
-//! Opens and creates what a pool lies on: block devices and plain files.
+//! Opens and creates the devices of a pool: block devices and plain files.
 //!
-//! Two openers never share a device for writing: a file carries an exclusive `flock`, a block device is opened with `O_EXCL` as well,
-//! which also keeps it from being mounted. Locks belong to the open file, so they end with the [`HostDevice`] or the process.
+//! Two programs never have a device open for writing at the same time: a file gets an exclusive
+//! `flock`, and a block device is also opened with `O_EXCL`, which keeps it from being mounted.
+//! Locks belong to the open file, so they end with the [`HostDevice`] or the process.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,27 +17,28 @@ use crate::serial::serial_of;
 use crate::space::space_of;
 use crate::{DeviceGeometry, DeviceSpace};
 
-/// Sizes are rounded down to this many bytes, the grain of every [`crate::Io`].
+/// Sizes are rounded down to multiples of this, the grain of every [`crate::Io`].
 const GRAIN: u64 = PAGE as u64;
 /// `GRAIN` in the type of sector sizes.
 const GRAIN_32: u32 = PAGE as u32;
-/// What statfs(2) tells of filesystems in memory.
+/// Magic numbers of filesystems in memory, as statfs(2) returns them.
 const TMPFS_MAGIC: u32 = 0x0102_1994;
 const RAMFS_MAGIC: u32 = 0x8584_58f6;
 
 /// How to open a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Make the file when it is missing and grow it to this many bytes when it is smaller (sparse; never shrinks). An error on a block
-    /// device that is smaller.
+    /// Create the file if it is missing, and grow it to this many bytes if it is smaller (sparse;
+    /// it never shrinks). For a block device that is smaller, opening fails.
     pub create_size: Option<u64>,
-    /// Bypass the kernel's page cache where the host can; [`HostDevice::direct`] tells whether it does.
+    /// Bypass the kernel's page cache where the host can; see [`HostDevice::direct`].
     pub direct: bool,
-    /// Open without the right to write; several may do so at a time, but not together with a writer.
+    /// Open without the right to write. Several programs may do so at a time, but not together with
+    /// a writer.
     pub read_only: bool,
 }
 
-/// What kind of thing a device is.
+/// Kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostDeviceKind {
     /// A plain file.
@@ -60,7 +62,7 @@ pub struct HostDevice {
     stand_in: bool,
 }
 
-/// The kernel's page cache of an open file. What fails is no reason not to open it.
+/// The kernel's page cache of an open file. Errors are ignored: they are no reason not to open it.
 struct Cached<'a>(BorrowedFd<'a>);
 
 impl PageCache for Cached<'_> {
@@ -73,18 +75,18 @@ impl PageCache for Cached<'_> {
     }
 }
 
-/// What was being done when opening failed.
+/// The step during which opening failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenStep {
-    /// Looking at the path.
+    /// Looking up the path.
     Inspect,
-    /// Opening it.
+    /// Opening the file or device.
     Open,
-    /// Making the file or its entry in the directory durable.
+    /// Making the new file or its directory entry durable.
     Create,
-    /// Making the file bigger.
+    /// Growing the file.
     Grow,
-    /// Asking for size and sectors.
+    /// Reading size and sectors.
     Measure,
 }
 
@@ -100,65 +102,65 @@ impl fmt::Display for OpenStep {
     }
 }
 
-/// Why a device could not be opened.
+/// Reason why a device could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// There is nothing at the path.
+    /// The path does not exist.
     #[error("{path} does not exist; give FILE:SIZE to create it")]
     Missing {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
     /// It is neither a file nor a block device.
     #[error("{path} is a {found}; a pool needs a block device or a plain file")]
     WrongKind {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What it is.
+        /// Kind of the file at the path.
         found: &'static str,
     },
-    /// Another daemon, mount or program holds it.
+    /// Another daemon, mount or program uses it.
     #[error("{path} is in use by another program; export the pool there or unmount it first")]
     InUse {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// It holds less than one grain, or less than was asked for and cannot grow.
+    /// It has less than one grain, or less than requested and cannot grow.
     #[error("{path} has {size} bytes, {needed} are needed")]
     TooSmall {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Bytes there.
+        /// Its size in bytes.
         size: u64,
-        /// Bytes needed.
+        /// Required size in bytes.
         needed: u64,
     },
     /// Its sectors are larger than 4096 bytes.
     #[error("{path} has sectors of {logical} bytes; 512 and 4096 are supported")]
     Sector {
-        /// Where.
+        /// The path.
         path: PathBuf,
         /// Logical sector in bytes.
         logical: u32,
     },
-    /// The host refused.
+    /// A system call failed.
     #[error("cannot {step} {path}: {errno}")]
     Host {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// During what.
+        /// The step that failed.
         step: OpenStep,
-        /// Why.
+        /// The error.
         errno: Errno,
     },
 }
 
 impl HostDevice {
-    /// Opens and locks `path`, creating or growing a file when the options say so. A file that was made is durable on return, its
-    /// directory entry included.
+    /// Opens and locks `path`, and creates or grows a file when the options say so. A created file
+    /// is durable on return, with its directory entry.
     ///
     /// # Errors
-    /// [`OpenError`]; a file made by this call is removed again.
+    /// [`OpenError`]; a file that this call created is removed again.
     pub fn open(path: &Path, options: OpenOptions) -> Result<HostDevice, OpenError> {
         let fail = |step| move |errno| OpenError::Host { path: path.to_owned(), step, errno };
         let (kind, create) = match fs::stat(path) {
@@ -175,7 +177,8 @@ impl HostDevice {
             flags |= OFlags::EXCL;
         }
         let mode = Mode::RUSR | Mode::WUSR;
-        // Some file systems refuse O_DIRECT when opening, others only when it is used: `settle` sorts those out.
+        // Some filesystems refuse O_DIRECT at open, others only at the first use; `settle` handles
+        // the latter.
         let opened = match fs::open(path, if options.direct { flags | OFlags::DIRECT } else { flags }, mode) {
             Err(Errno::INVAL | Errno::OPNOTSUPP) if options.direct => fs::open(path, flags, mode).map(|file| (file, false)),
             other => other.map(|file| (file, options.direct)),
@@ -185,7 +188,8 @@ impl HostDevice {
             errno => fail(OpenStep::Open)(errno),
         })?;
         if kind == HostDeviceKind::File {
-            // Nobody wants to know when a pool was last read; noting it costs a read in memory a fortieth of its time. The owner alone may ask.
+            // Access times of pool files are useless, and updating them costs a read in memory a
+            // fortieth of its time. Only the owner may set the flag.
             let _ = fs::fcntl_getfl(&file).and_then(|flags| fs::fcntl_setfl(&file, flags | OFlags::NOATIME));
         }
         let geometry = DeviceGeometry { size: 0, logical_sector: 512, physical_sector: GRAIN_32 };
@@ -195,19 +199,23 @@ impl HostDevice {
             HostDevice { file, path: path_buf, kind, geometry, direct, in_memory, read_only, serial, space: None, stand_in: false };
         let settled = device.settle(options, create);
         if create && settled.as_ref().is_err_and(|error| !matches!(error, OpenError::InUse { .. })) {
-            // The error that matters is the one being returned; the empty file is only litter. One that is in use is not ours any more.
+            // The returned error is the one that matters; the empty file is removed. A file that is
+            // in use now belongs to another program.
             let _ = fs::unlink(path);
         }
         settled.map(|()| device)
     }
 
-    /// True when this is not what is at the path, but stands in for a file that is still to be made ([`HostDevice::rehearse`]).
+    /// True when this is not the file at the path but a temporary stand-in for a file that does not
+    /// exist yet ([`HostDevice::rehearse`]).
     pub fn is_stand_in(&self) -> bool {
         self.stand_in
     }
 
-    /// Opens and locks what is at `path`, as [`HostDevice::open`] would, and makes and grows nothing. In place of a file that is to be made there is one
-    /// without a name, which is gone when it is closed: what would keep the real one from being made keeps this one, too.
+    /// Opens and locks the device at `path` as [`HostDevice::open`] would, but creates and grows
+    /// nothing. Where a file would be created, it opens a file without a name instead, which
+    /// disappears when it is closed: conditions that would make creation fail make this call fail,
+    /// too.
     ///
     /// # Errors
     /// Those of [`HostDevice::open`].
@@ -226,19 +234,20 @@ impl HostDevice {
         let parent = parent_of(path);
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
         let file = match fs::open(parent, flags, Mode::RUSR | Mode::WUSR) {
-            // where no file is without a name one in memory has the size, and the directory is asked
+            // where the filesystem has no unnamed files, a file in memory gets the size, and the
+            // right to write to the directory is checked
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
                 let may = if empty { Ok(()) } else { fs::access(parent, Access::WRITE_OK | Access::EXEC_OK) };
                 may.and_then(|()| fs::memfd_create("rehearsal", MemfdFlags::CLOEXEC))
             }
-            // an empty file in a directory that may not be written to
+            // an empty file exists, in a directory without the right to write
             Err(Errno::ACCESS | Errno::PERM) if empty => fs::memfd_create("rehearsal", MemfdFlags::CLOEXEC),
             opened => opened,
         };
         let file = file.map_err(fail(OpenStep::Open))?;
         let geometry = DeviceGeometry { size: 0, logical_sector: 512, physical_sector: GRAIN_32 };
         let (path, kind) = (path.to_owned(), HostDeviceKind::File);
-        // it has no pages in a cache that matter
+        // the stand-in has no pages in the page cache that matter
         let (in_memory, stand_in) = (true, true);
         let mut device =
             HostDevice { file, path, kind, geometry, direct: false, in_memory, read_only: false, serial: None, space: None, stand_in };
@@ -246,7 +255,7 @@ impl HostDevice {
         Ok(device)
     }
 
-    /// Locks, sizes, measures; the steps after opening.
+    /// Locks and measures the device, and grows it if requested: the steps after opening.
     fn settle(&mut self, options: OpenOptions, created: bool) -> Result<(), OpenError> {
         let lock = if self.read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
         fs::flock(&self.file, lock).map_err(|errno| match errno {
@@ -274,7 +283,8 @@ impl HostDevice {
         OpenError::Host { path: self.path.clone(), step, errno }
     }
 
-    /// Makes a file at least `size` bytes long (sparse) and durable at that; a device that is large enough already is left alone.
+    /// Grows a file to at least `size` bytes (sparse) and makes its size durable. A device that is
+    /// large enough is left unchanged.
     ///
     /// # Errors
     /// [`OpenError::TooSmall`] for block devices, [`OpenError::Host`].
@@ -297,7 +307,8 @@ impl HostDevice {
     }
 
     fn host_size(&self) -> Result<u64, OpenError> {
-        // The end of a block device is its size (what BLKGETSIZE64 tells), so that one call serves both kinds.
+        // The end of a block device is its size (as BLKGETSIZE64 returns it), so one call serves
+        // both kinds.
         fs::seek(&self.file, SeekFrom::End(0)).map_err(|errno| self.fail(OpenStep::Measure, errno))
     }
 
@@ -328,13 +339,14 @@ impl HostDevice {
         Ok(())
     }
 
-    /// Reads the first page directly; a host that cannot do that is used through its page cache.
+    /// Reads the first page with direct I/O. If the host does not support it, the device is used
+    /// through the page cache.
     fn try_direct(&mut self) -> Result<(), Errno> {
         let mut page = Buf::zeroed(PAGE);
         match rustix::io::pread(&self.file, page.bytes_mut(), 0) {
             Err(Errno::INVAL | Errno::OPNOTSUPP) => self.leave_direct(),
             Ok(_) => Ok(()),
-            // A medium that cannot be read is for the engine to find and name; opening is no reason to fail.
+            // The engine finds and reports media that cannot be read; opening need not fail.
             Err(Errno::IO) => Ok(()),
             Err(errno) => Err(errno),
         }
@@ -354,12 +366,13 @@ impl HostDevice {
         self.geometry
     }
 
-    /// The path it was opened by.
+    /// The path that it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The serial number of the disk, as it was when the device was opened; nothing for files, and for devices that have none.
+    /// The serial number of the disk, as it was at opening; `None` for files, and for devices
+    /// without one.
     pub fn serial(&self) -> Option<&str> {
         self.serial.as_deref()
     }
@@ -374,7 +387,8 @@ impl HostDevice {
         self.direct
     }
 
-    /// True when it lies in a filesystem that keeps its content in memory: using it is a copy, not a wait.
+    /// True when the file is in a filesystem in memory: operations copy and do not wait for a
+    /// device.
     pub fn in_memory(&self) -> bool {
         self.in_memory
     }
@@ -384,19 +398,21 @@ impl HostDevice {
         self.read_only
     }
 
-    /// Looks up what the host has for the device, for [`HostDevice::take_space`]. Of a long file that is in many pieces it takes a while.
+    /// Looks up which parts have space on the host, for [`HostDevice::take_space`]. For a long file
+    /// with many extents this takes a while.
     #[must_use]
     pub fn with_space(mut self) -> HostDevice {
         self.space = Some(space_of(&self.file, self.kind, self.geometry.size));
         self
     }
 
-    /// What the host has for the device.
+    /// Returns which parts of the device have space on the host.
     pub fn take_space(&mut self) -> DeviceSpace {
         self.space.take().unwrap_or_else(|| space_of(&self.file, self.kind, self.geometry.size))
     }
 
-    /// Bytes that can be read right now: of a file that somebody cut short, fewer than the geometry says.
+    /// End of the bytes that can be read now: less than the geometry's size if another program has
+    /// truncated the file.
     pub(crate) fn readable_end(&self) -> Result<u64, Errno> {
         match self.kind {
             HostDeviceKind::File => fs::fstat(&self.file).map(|stat| u64::try_from(stat.st_size).unwrap_or(0)),
@@ -407,7 +423,7 @@ impl HostDevice {
 
 impl Drop for HostDevice {
     fn drop(&mut self) {
-        // Closing does it too, but later if somebody else (a forked process, the kernel) still has the open file.
+        // Closing unlocks too, but later if a forked process or the kernel still has the open file.
         let _ = fs::flock(&self.file, FlockOperation::NonBlockingUnlock);
     }
 }
@@ -418,7 +434,7 @@ impl AsFd for HostDevice {
     }
 }
 
-/// The directory that a path is in.
+/// Returns the directory of a path.
 fn parent_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -439,7 +455,7 @@ fn kind_of(path: &Path, kind: FileType) -> Result<HostDeviceKind, OpenError> {
     Err(OpenError::WrongKind { path: path.to_owned(), found })
 }
 
-/// The offset alignment that direct I/O on a file needs, where the host tells.
+/// Returns the offset alignment that direct I/O on a file needs, if the host reports it.
 fn direct_grain(file: &OwnedFd) -> Option<u32> {
     let stat: Statx = fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     let told = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;

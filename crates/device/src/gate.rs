@@ -1,4 +1,5 @@
-//! Between engine and devices: counts and times operations, and holds back those of a device that is capped.
+//! The gate between engine and devices: counts and times operations, and throttles devices with a
+//! cap.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,28 +9,28 @@ use crate::{DeviceIndex, Io, IoDone, IoId, IoKind, Latencies, Planted};
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
-/// How much of its allowance an idle device may save up, in nanoseconds: enough to make up for turns that come late on a busy host, and a
-/// twentieth of a second's.
+/// Allowance that an idle device may save up, in nanoseconds: a twentieth of a second, enough to
+/// make up for late turns on a busy host.
 const BURST: u64 = 50_000_000;
 
-/// Operations on one device as its caller saw them, since import.
+/// Operations on one device since import, as the caller saw them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceLoad {
     /// Reads completed.
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Sum of the reads' latencies in nanoseconds, a device limit's delay included.
+    /// Sum of the latencies of reads in nanoseconds, including the delay by a cap.
     pub read_nanos: u64,
-    /// Of these, the part before they left for the device.
+    /// The part of `read_nanos` before the operations were passed to the device.
     pub read_queue_nanos: u64,
     /// Writes completed.
     pub writes: u64,
     /// Bytes written.
     pub write_bytes: u64,
-    /// Sum of the writes' latencies in nanoseconds.
+    /// Sum of the latencies of writes in nanoseconds, including the delay by a cap.
     pub write_nanos: u64,
-    /// Of these, the part before they left for the device.
+    /// The part of `write_nanos` before the operations were passed to the device.
     pub write_queue_nanos: u64,
     /// Flushes completed.
     pub flushes: u64,
@@ -39,22 +40,22 @@ pub struct DeviceLoad {
     pub discards: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// Operations under way now.
+    /// Operations in flight now.
     pub in_flight: u64,
 }
 
-/// How long operations on one device took, in the steps of the caller's turns.
+/// Latencies of operations on one device. Their resolution is that of the caller's turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceTimes {
-    /// Reads, from when they left for the device.
+    /// Reads, from when they were passed to the device.
     pub reads: Latencies,
-    /// Writes, from when they left for the device.
+    /// Writes, from when they were passed to the device.
     pub writes: Latencies,
-    /// Reads and writes, until they left for the device.
+    /// Reads and writes, until they were passed to the device.
     pub queue: Latencies,
 }
 
-/// A cap on one device; `None` lifts it.
+/// A cap on one device; `None` means unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceLimit {
     /// Bytes per second, reads and writes together.
@@ -63,12 +64,13 @@ pub struct DeviceLimit {
     pub ops_per_second: Option<u64>,
 }
 
-/// Counters and caps of all devices of a pool. Times are those of one clock that never goes back, in nanoseconds.
+/// Counters and caps of all devices of a pool. All times are nanoseconds of one clock that never
+/// goes back.
 #[derive(Default)]
 pub struct Gate {
     devices: BTreeMap<DeviceIndex, Device>,
     under_way: FxHashMap<IoId, Started>,
-    /// Operations that are held back.
+    /// Number of throttled operations.
     held: usize,
     planted: Option<Planted>,
 }
@@ -78,7 +80,7 @@ struct Device {
     load: DeviceLoad,
     times: Box<DeviceTimes>,
     limit: DeviceLimit,
-    /// When the allowance used so far is paid off, in nanoseconds.
+    /// Time when the allowance used so far is paid off, in nanoseconds.
     free_at: u64,
     held: VecDeque<Io>,
 }
@@ -86,7 +88,7 @@ struct Device {
 struct Started {
     device: DeviceIndex,
     at: u64,
-    /// When it left for the device, after it was held.
+    /// When it was passed to the device, after throttling.
     left: u64,
     what: What,
 }
@@ -100,12 +102,13 @@ enum What {
 }
 
 impl Gate {
-    /// One with a known bug.
+    /// A gate with a planted bug.
     pub fn planting(planted: Option<Planted>) -> Gate {
         Gate { planted, ..Gate::default() }
     }
 
-    /// Takes an operation; gives it back when it may start now.
+    /// Takes an operation. Returns it if it may start now; otherwise [`release`](Gate::release)
+    /// returns it later.
     pub fn admit(&mut self, io: Io, now: u64) -> Option<Io> {
         let what = match &io.kind {
             IoKind::Read { length, .. } => What::Read(*length as u64),
@@ -117,9 +120,11 @@ impl Gate {
         self.under_way.insert(io.id, Started { device: io.device, at: now, left: now, what });
         let device = self.devices.entry(io.device).or_default();
         device.load.in_flight += 1;
-        // A flush covers what was answered before it came: it need not wait for what is held.
+        // A flush covers writes that completed before it came, so it need not wait for throttled
+        // ones.
         let (What::Read(bytes) | What::Write(bytes)) = what else { return Some(io) };
-        // The claim is looked at however much waits: else whoever lost the pool would learn of it too late.
+        // Checks of the claim overtake all waiting operations: otherwise a host that lost the pool
+        // would notice too late.
         let passes = io.urgent && !Planted::HoldUrgent.is_in(self.planted);
         if passes || device.limit == DeviceLimit::default() {
             return Some(io);
@@ -132,7 +137,7 @@ impl Gate {
         None
     }
 
-    /// The next operation that was held back and may start now.
+    /// Returns the next throttled operation that may start now.
     pub fn release(&mut self, now: u64) -> Option<Io> {
         if self.held == 0 {
             return None;
@@ -153,7 +158,7 @@ impl Gate {
         Some(released)
     }
 
-    /// When the next held operation may start.
+    /// Returns when the next throttled operation may start.
     pub fn next_release(&self) -> Option<u64> {
         if self.held == 0 {
             return None;
@@ -161,14 +166,14 @@ impl Gate {
         self.devices.values().filter(|device| !device.held.is_empty()).map(|device| device.free_at).min()
     }
 
-    /// Devices of which every operation is held back.
+    /// Devices on which every operation in flight is throttled.
     pub fn holding(&self) -> impl Iterator<Item = DeviceIndex> + '_ {
         let held = |device: &Device| !device.held.is_empty() && device.load.in_flight == device.held.len() as u64;
         let devices = (self.held > 0).then(|| self.devices.iter()).into_iter().flatten();
         devices.filter(move |(_, device)| held(device)).map(|(index, _)| *index)
     }
 
-    /// Counts the end of an operation.
+    /// Counts the completion of an operation.
     pub fn done(&mut self, done: &IoDone, now: u64) {
         let Some(Started { device, at, left, what }) = self.under_way.remove(&done.id) else { return };
         let Some(device) = self.devices.get_mut(&device) else { return };
@@ -205,7 +210,7 @@ impl Gate {
         }
     }
 
-    /// An operation was not carried out, and goes back to the pool: it counts nowhere.
+    /// Removes an operation that was not carried out and goes back to the pool; it is not counted.
     pub fn undone(&mut self, id: IoId) {
         let Some(started) = self.under_way.remove(&id) else { return };
         if let Some(device) = self.devices.get_mut(&started.device) {
@@ -213,7 +218,7 @@ impl Gate {
         }
     }
 
-    /// Caps a device from now on.
+    /// Sets the cap of a device.
     pub fn limit(&mut self, device: DeviceIndex, limit: DeviceLimit) {
         let device = self.devices.entry(device).or_default();
         device.limit = limit;
@@ -223,14 +228,14 @@ impl Gate {
         }
     }
 
-    /// Counters and cap of a device.
+    /// Returns counters, latencies and cap of a device.
     pub fn of(&self, device: DeviceIndex) -> (DeviceLoad, DeviceTimes, DeviceLimit) {
         self.devices.get(&device).map(|device| (device.load, *device.times, device.limit)).unwrap_or_default()
     }
 }
 
 impl Device {
-    /// Uses the allowance for one operation, when it is there.
+    /// Uses the allowance for one operation; false when there is not enough.
     fn pay(&mut self, bytes: u64, now: u64) -> bool {
         if self.free_at > now {
             return false;

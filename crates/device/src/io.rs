@@ -1,12 +1,13 @@
-//! Device operations as values: what the engine asks for and what it is told.
+//! Device operations as values: operations that the engine requests, and their completions.
 
 use millpond_block::{Buf, Piece};
 
-/// Names one operation in flight; unique within an engine.
+/// Identity of an operation in flight; unique within an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IoId(pub u64);
 
-/// Position of a device in its pool's member table.
+/// Position of a device: within the engine in the pool's table of members; in an [`Io`] in the table
+/// of the program that carries operations out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceIndex(pub u16);
 
@@ -15,90 +16,97 @@ pub struct DeviceIndex(pub u16);
 pub struct DeviceGeometry {
     /// Usable bytes.
     pub size: u64,
-    /// Smallest addressable unit in bytes, 512 or 4096. Offsets, lengths and buffers of every [`Io`] are multiples of 4096 all the same.
+    /// Smallest addressable unit in bytes, 512 or 4096. Offsets, lengths and buffers of every
+    /// [`Io`] are multiples of 4096 anyway.
     pub logical_sector: u32,
-    /// Unit that the device writes atomically, at best, in bytes.
+    /// Largest unit in bytes that the device may write atomically.
     pub physical_sector: u32,
 }
 
-/// What to do. Offsets and lengths are in bytes and multiples of 4096; buffers are page-aligned.
+/// Kind of an operation. Offsets and lengths are in bytes and multiples of 4096; buffers are
+/// page-aligned.
 #[derive(Debug)]
 pub enum IoKind {
-    /// Read `length` bytes into the start of `buf`, which comes back with the completion, filled or not.
+    /// Read `length` bytes into the start of `buf`, which is returned with the completion, filled
+    /// or not.
     Read {
-        /// Where.
+        /// First byte.
         offset: u64,
-        /// How many bytes.
+        /// Number of bytes.
         length: usize,
-        /// Where to.
+        /// Buffer to fill.
         buf: Buf,
     },
-    /// Write the pieces one after another. Complete when the kernel (or the device's volatile cache) has all of it.
+    /// Write the pieces one after another. Completes when the kernel, or the device's volatile
+    /// cache, has all data.
     Write {
-        /// Where.
+        /// First byte.
         offset: u64,
-        /// What, in order; each a multiple of 4096 long.
+        /// Data in order; the length of each piece is a multiple of 4096.
         pieces: Vec<Piece>,
     },
-    /// Make the range read as zeros, and be space that the host has found: a later write there is as fast as one to written space. By a call that
-    /// does it without writing where the host has one, else by writing zeros. It may take long, and keeps nobody waiting.
+    /// Make the range read as zeros and allocate its space on the host, so that later writes to it
+    /// are as fast as overwrites. Uses a system call that need not write, if the host has one, else
+    /// writes zeros. May take long, but runs beside other operations.
     Zero {
-        /// Where.
+        /// First byte.
         offset: u64,
-        /// How many bytes.
+        /// Number of bytes.
         length: u64,
     },
-    /// Everything whose completion was delivered before is on stable media when this completes.
+    /// Completes when all writes whose completions were delivered before are on stable media.
     Flush,
-    /// The range's content is not needed any more and its space may be given back; what it reads as is undefined.
+    /// Drop the range's content, so that its space may be freed; its content is undefined
+    /// afterwards.
     Discard {
-        /// Where.
+        /// First byte.
         offset: u64,
-        /// How many bytes.
+        /// Number of bytes.
         length: u64,
     },
 }
 
 impl IoKind {
-    /// False for a read: everything else may change what the device holds, or what of it is stable.
+    /// False for a read; all other operations may change the device's content or what is on stable
+    /// media.
     pub fn changes(&self) -> bool {
         !matches!(self, IoKind::Read { .. })
     }
 }
 
-/// One operation for one device.
+/// An operation on one device.
 #[derive(Debug)]
 pub struct Io {
-    /// Returned with the completion.
+    /// Identity, returned with the completion.
     pub id: IoId,
-    /// On which device.
+    /// The device.
     pub device: DeviceIndex,
-    /// What.
+    /// The operation.
     pub kind: IoKind,
-    /// It overtakes operations that are not, wherever they wait: limits and queues do not delay it.
+    /// True for operations that overtake all others: caps and queues do not delay them.
     pub urgent: bool,
 }
 
-/// Why an operation failed.
+/// Reason why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// The device reported an error; errno where there is one.
+    /// The device reported an error: its errno, if known.
     #[error("device error {0}")]
     Failed(i32),
-    /// The device (or the filesystem below it) has no space.
+    /// The device, or the filesystem below it, has no space.
     #[error("device full")]
     Full,
-    /// The device is gone.
+    /// The device was removed.
     #[error("device gone")]
     Gone,
 }
 
-/// The one answer to an [`Io`].
+/// The completion of an [`Io`].
 #[derive(Debug)]
 pub struct IoDone {
-    /// Which.
+    /// The operation.
     pub id: IoId,
-    /// How it ended.
+    /// Its result.
     pub result: Result<(), DeviceError>,
     /// The buffer of a read.
     pub buf: Option<Buf>,

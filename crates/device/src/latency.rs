@@ -1,11 +1,12 @@
-//! Latencies counted by length, finely enough to tell quantiles: the daemon counts, whoever asked computes.
+//! Histograms of latencies, fine enough for quantiles: the daemon counts, and its clients compute.
 //!
-//! Classes are a microsecond wide up to 4, then a quarter of a power of two: a quantile is off by 12 % at most. The last is open to the top.
+//! Classes are one microsecond wide up to 4, then a quarter of a power of two, so a quantile is off
+//! by at most 12 %. The last class has no upper end.
 
-/// Classes: up to half a minute.
+/// Number of classes, which reach up to half a minute.
 pub const CLASSES: usize = 96;
 
-/// How many latencies fell into each class.
+/// Number of latencies in each class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latencies([u64; CLASSES]);
 
@@ -16,21 +17,21 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Counts one of so many nanoseconds.
+    /// Counts a latency of `nanos` nanoseconds.
     pub fn count(&mut self, nanos: u64) {
         if let Some(count) = self.0.get_mut(class(nanos / 1000).min(CLASSES - 1)) {
             *count += 1;
         }
     }
 
-    /// The counts, without the empty classes at the end.
+    /// Returns the counts, without empty classes at the end.
     pub fn counts(&self) -> Vec<u64> {
         let used = self.0.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
         self.0.iter().copied().take(used).collect()
     }
 }
 
-/// The class of so many microseconds.
+/// Returns the class of a latency in microseconds.
 fn class(micros: u64) -> usize {
     match micros.checked_ilog2() {
         Some(octave) if octave >= 2 => 4 * (octave as usize - 1) + ((micros >> (octave - 2)) & 3) as usize,
@@ -38,7 +39,7 @@ fn class(micros: u64) -> usize {
     }
 }
 
-/// Where a class begins, in microseconds.
+/// Returns the lower end of a class in microseconds.
 fn begin(class: usize) -> f64 {
     match class {
         0..4 => class as f64,
@@ -46,7 +47,8 @@ fn begin(class: usize) -> f64 {
     }
 }
 
-/// The length in nanoseconds below which this part of the latencies lies; `None` where nothing was counted.
+/// Returns the latency in nanoseconds that the fraction `part` of all latencies does not exceed;
+/// `None` without counts.
 pub fn quantile(counts: &[u64], part: f64) -> Option<f64> {
     let total: u64 = counts.iter().sum();
     let rank = part * total as f64;

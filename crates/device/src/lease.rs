@@ -1,23 +1,27 @@
-//! Until when a pool's devices may be changed (INV-CLAIM-1), told by a clock that never goes back.
+//! The lease: how long the pool's devices may be changed (INV-CLAIM-1), on a clock that never goes
+//! back.
 
 use crate::Planted;
 
-/// A lease. The pool tells its end by the wall clock, which somebody may set; it holds by the monotonic one.
+/// A lease. The pool gives its end by the wall clock, which users may set; it is kept by the
+/// monotonic clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lease {
-    /// Its end as the pool told it, in milliseconds since the Unix epoch, and by the monotonic clock, in nanoseconds.
+    /// Its end: milliseconds since the Unix epoch as the pool gave it, and nanoseconds of the
+    /// monotonic clock.
     told: Option<(u64, u64)>,
     planted: Option<Planted>,
 }
 
 impl Lease {
-    /// One with a known bug.
+    /// A lease with a planted bug.
     pub fn planting(planted: Option<Planted>) -> Lease {
         Lease { planted, ..Lease::default() }
     }
 
-    /// Takes over what the pool says; `None`: for ever. `now` of the monotonic clock was read before `wall`, so what time the caller lost between the two
-    /// shortens the lease. What the wall clock says is asked once for each lease: one that is set back does not lengthen it.
+    /// Takes the end of the lease from the pool; `None`: no end. `now`, of the monotonic clock, was
+    /// read before `wall`, so a delay of the caller between the two shortens the lease. The wall
+    /// clock is used once for each new end: setting it back does not lengthen the lease.
     pub fn renew(&mut self, until: Option<u64>, wall: u64, now: u64) {
         if until == self.told.map(|(until, _)| until) {
             return;
@@ -29,12 +33,12 @@ impl Lease {
         self.told = until.map(|until| (until, nanos(until)));
     }
 
-    /// Its end by the monotonic clock.
+    /// Returns its end in nanoseconds of the monotonic clock.
     pub fn end(&self) -> Option<u64> {
         self.told.map(|(_, nanos)| nanos)
     }
 
-    /// Is it over?
+    /// True when the lease has ended at `now`.
     pub fn is_over(&self, now: u64) -> bool {
         self.end().is_some_and(|end| now > end) && !Planted::LeaveLate.is_in(self.planted)
     }

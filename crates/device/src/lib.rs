@@ -1,7 +1,8 @@
-//! The only door to the host: block devices and files, the io_uring reactor, a medium in memory, clock and entropy; the gate that caps devices.
+//! The only access to the host: block devices and files, the io_uring reactor, a device in memory,
+//! clock and entropy, and the gate with the caps of devices.
 //!
-//! *Architecture Invariant:* the engine never calls in here to do something; it emits [`Io`] values and is told of [`IoDone`]s. `unsafe` is
-//! confined to `uring` and `mapping`.
+//! *Architecture Invariant:* the engine calls nothing here to do I/O: it emits [`Io`] values and
+//! gets [`IoDone`]s. `unsafe` is confined to `uring` and `mapping`.
 #![deny(unsafe_code)]
 
 mod env;

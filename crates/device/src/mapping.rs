@@ -1,13 +1,15 @@
-//! Files in memory, read where they lie.
+//! Reads files in memory (tmpfs) through mappings.
 //!
-//! A read of a file of tmpfs is a system call and a search for the page, which take longer than the copy of 4 KiB between them. Mapped once, the
-//! file is there: the processor looks for the page, and only the copy is left.
+//! A read of a file in tmpfs is a system call and a look-up of the page, which take longer than the
+//! copy of 4 KiB. In a mapping the processor looks the page up, and only the copy remains.
 //!
-//! Who may write to a file may cut it short, and touching a page that is gone ends a process with SIGBUS. So a handler puts an empty page there
-//! and marks the mapping as broken; its reader throws away what it copied, and reads the file by calls from then on. Signals for other
-//! addresses go to the handler that was there before.
+//! A program with the right to write to the file may truncate it, and access to a page that is gone
+//! ends a process with SIGBUS. So a handler puts an empty page there and marks the mapping as
+//! broken; the reader discards what it copied, and reads the file by system calls from then on.
+//! Signals for other addresses go to the handler that was installed before.
 //!
-//! The same goes for memory of others that is written to as well, such as a guest's: who maps it has it watched by a [`Guard`].
+//! Shared memory that is also written to, such as a guest's, has the same problem: its user watches
+//! it with a [`Guard`].
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -15,14 +17,14 @@ use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 
-/// Mappings at a time of the whole process: 64 devices of each of four pools, which are read by calls when there are more, and the memory of a
-/// thousand guests.
+/// Maximum mappings of the process: 64 devices of each of four pools (further devices are read by
+/// system calls), and the memory of a thousand guests.
 const MAX_MAPPINGS: usize = 4096;
 const PAGE: usize = 4096;
 
-/// Where mappings lie, for the handler. A place is free while `end` is 0.
+/// Address ranges of mappings, for the handler. A place is free while `end` is 0.
 static PLACES: [Place; MAX_MAPPINGS] = [const { Place::new() }; MAX_MAPPINGS];
-/// What was done about SIGBUS before; `None` where the handler could not be installed.
+/// The action for SIGBUS before ours; `None` if the handler could not be installed.
 static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
 #[derive(Debug)]
@@ -31,9 +33,9 @@ struct Place {
     start: AtomicUsize,
     end: AtomicUsize,
     broken: AtomicBool,
-    /// Bytes of a page of the file.
+    /// Page size of the file in bytes.
     page: AtomicUsize,
-    /// It is written to.
+    /// True when the mapping is written to.
     writable: AtomicBool,
 }
 
@@ -49,13 +51,13 @@ impl Place {
         }
     }
 
-    /// Takes a place that nobody has; `None` where there is none, or no handler.
+    /// Takes a free place; `None` when there is none, or no handler.
     fn take() -> Option<&'static Place> {
         BEFORE.get_or_init(install).as_ref()?;
         PLACES.iter().find(|place| !place.taken.swap(true, Ordering::AcqRel))
     }
 
-    /// Watches a range from now on.
+    /// Starts to watch a range.
     fn watch(&self, start: usize, length: usize, page: usize, writable: bool) {
         self.broken.store(false, Ordering::Relaxed);
         self.page.store(page, Ordering::Relaxed);
@@ -74,7 +76,7 @@ impl Place {
     }
 }
 
-/// The bytes of a file, for reading.
+/// A mapping of a file for reading.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     length: usize,
@@ -82,11 +84,13 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps the first `length` bytes; `None` when the host or the process has no room for it, which is no error.
+    /// Maps the first `length` bytes; `None` when the host or the process has no room for it, which
+    /// is not an error.
     pub fn new(file: BorrowedFd<'_>, length: u64) -> Option<Mapping> {
         let length = usize::try_from(length).ok().filter(|length| *length > 0)?;
         let place = Place::take()?;
-        // SAFETY: a new mapping at a place of the kernel's choice touches no memory that is in use; the kernel checks descriptor and length.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use; the
+        // kernel checks descriptor and length.
         let mapped =
             unsafe { libc::mmap(ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED | libc::MAP_NORESERVE, file.as_raw_fd(), 0) };
         let base = NonNull::new(mapped.cast::<u8>()).filter(|_| mapped != libc::MAP_FAILED);
@@ -98,18 +102,19 @@ impl Mapping {
         Some(Mapping { base, length, place })
     }
 
-    /// Fills `target` with the bytes at `offset`. False when they are to be read otherwise: they are beyond what is mapped, or the file
-    /// was found to be shorter than that.
+    /// Copies the bytes at `offset` into `target`. Returns false when they must be read by a system
+    /// call: they are beyond the mapping, or the file was found to be shorter.
     pub fn read(&self, offset: u64, target: &mut [u8]) -> bool {
         let inside = usize::try_from(offset).ok().filter(|from| from.checked_add(target.len()).is_some_and(|end| end <= self.length));
         let Some(from) = inside else { return false };
         if self.is_broken() {
             return false;
         }
-        // SAFETY: the range lies within the mapping, which lives as long as `self` and does not overlap a buffer of ours. Others may write to
-        // the file meanwhile, as they may during a read: whoever asked compares checksums. A page that is gone is replaced by the handler.
+        // SAFETY: the range is within the mapping, which lives as long as `self` and does not
+        // overlap a buffer of ours. Other programs may write to the file meanwhile, as during a
+        // read: the caller compares checksums. The handler replaces a page that is gone.
         unsafe { ptr::copy_nonoverlapping(self.base.as_ptr().add(from), target.as_mut_ptr(), target.len()) };
-        // the handler runs in this thread, between the copy's instructions
+        // the handler runs in this thread, between the instructions of the copy
         compiler_fence(Ordering::SeqCst);
         !self.is_broken()
     }
@@ -121,28 +126,31 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: base and length are those of a mapping that `new` made and nobody else knows; nothing borrows from it.
+        // SAFETY: base and length are those of a mapping that `new` made and that nothing else
+        // refers to.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
         self.place.give_back();
     }
 }
 
-/// Watches memory that somebody else may take away: touching a page that is gone marks the guard as broken, instead of ending the process. From then on
-/// an empty page of this process alone is in its place. To be dropped when nobody touches the memory any more.
+/// Watches memory that another program may take away: access to a page that is gone marks the guard
+/// as broken instead of ending the process, and an empty private page takes its place. The guard
+/// must be dropped only when the memory is no longer accessed.
 #[derive(Debug)]
 pub struct Guard {
     place: &'static Place,
 }
 
 impl Guard {
-    /// Watches `length` bytes that are mapped at `start`, for reading and writing, from a file with pages of `page` bytes. `None` when too many are watched.
+    /// Watches `length` bytes that are mapped at `start`, for reading and writing, from a file with
+    /// pages of `page` bytes. `None` when too many ranges are watched.
     pub fn new(start: *const u8, length: usize, page: usize) -> Option<Guard> {
         let place = Place::take()?;
         place.watch(start.expose_provenance(), length, page.max(PAGE), true);
         Some(Guard { place })
     }
 
-    /// A page was found to be gone.
+    /// True when a page was found to be gone.
     pub fn is_broken(&self) -> bool {
         // the handler runs in the thread that touches the page
         compiler_fence(Ordering::SeqCst);
@@ -157,8 +165,8 @@ impl Drop for Guard {
 }
 
 fn install() -> Option<libc::sigaction> {
-    // SAFETY: both structures are plain data for which zeroes are valid; the handler calls nothing that a signal handler must not call, and
-    // runs on the alternate stack where the thread has one.
+    // SAFETY: both structures are plain data for which zeroes are valid; the handler calls only
+    // what a signal handler may call, and runs on the alternate stack where the thread has one.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         let mut before: libc::sigaction = std::mem::zeroed();
@@ -169,7 +177,8 @@ fn install() -> Option<libc::sigaction> {
     }
 }
 
-/// Replaces a page that is gone. What is not ours happens once more under the handler of before.
+/// Replaces a page that is gone. For other addresses the previous handler is restored, and the
+/// signal occurs again.
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t`; for SIGBUS it holds an address.
     let address = unsafe { (*info).si_addr() }.addr();
@@ -179,14 +188,14 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_
         let page = ptr::with_exposed_provenance_mut::<c_void>(address / bytes * bytes);
         let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let protection = if place.writable.load(Ordering::Relaxed) { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-        // SAFETY: the page lies in a mapping of ours, or in one that a `Guard` watches for whoever made it, which is of shared memory: nobody counts on
-        // what is there; mmap is a bare system call.
+        // SAFETY: the page is in a mapping of ours, or in a mapping of shared memory that a `Guard`
+        // watches: no code relies on the page that was there. mmap is a bare system call.
         if unsafe { libc::mmap(page, bytes, protection, flags, -1, 0) } != libc::MAP_FAILED {
             return;
         }
     }
     let before = BEFORE.get().and_then(Option::as_ref).map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: `before` is what sigaction(2) gave, or null, which changes nothing.
+    // SAFETY: `before` is what sigaction(2) returned, or null, which changes nothing.
     unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
 }
 

@@ -1,4 +1,4 @@
-//! A device in memory, for tests: executes operations at once and keeps the bytes for inspection.
+//! A device in memory, for tests: executes operations at once, and tests can inspect its bytes.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ const GRAIN: u64 = PAGE as u64;
 /// The errno of invalid arguments (EINVAL).
 const INVALID: i32 = 22;
 
-/// A sparse medium of a fixed size. What was never written, or was discarded, reads as zeroes and takes no memory.
+/// A sparse device of a fixed size. Bytes that were never written, or were discarded, read as
+/// zeroes and take no memory.
 #[derive(Clone, Debug)]
 pub struct MemoryDevice {
     geometry: DeviceGeometry,
@@ -19,7 +20,8 @@ pub struct MemoryDevice {
 }
 
 impl MemoryDevice {
-    /// An empty device of `size` bytes, rounded down to 4096, with 512-byte logical sectors.
+    /// Creates an empty device of `size` bytes, rounded down to 4096, with 512-byte logical
+    /// sectors.
     pub fn new(size: u64) -> MemoryDevice {
         let geometry = DeviceGeometry { size: size / GRAIN * GRAIN, logical_sector: 512, physical_sector: 4096 };
         MemoryDevice { geometry, pages: BTreeMap::new() }
@@ -30,8 +32,8 @@ impl MemoryDevice {
         self.geometry
     }
 
-    /// Executes an operation, as a reactor would: reads past the end give zeroes, writes and discards there fail. The position of the
-    /// device in the operation is not looked at.
+    /// Executes an operation as a ring would: reads past the end return zeroes, writes and discards
+    /// there fail. The device index in the operation is ignored.
     pub fn execute(&mut self, io: Io) -> IoDone {
         let Io { id, kind, .. } = io;
         match kind {
@@ -91,7 +93,8 @@ impl MemoryDevice {
         }
     }
 
-    /// Writes bytes at any position, also to damage what is there on purpose. What lies beyond the end is dropped.
+    /// Writes bytes at any position, also to damage the content on purpose. Bytes beyond the end
+    /// are dropped.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         let mut at = offset;
         let mut rest = bytes;
@@ -115,7 +118,7 @@ impl MemoryDevice {
         }
     }
 
-    /// Bytes of memory that hold content.
+    /// Bytes of memory that the content takes.
     pub fn resident(&self) -> u64 {
         self.pages.len() as u64 * GRAIN
     }

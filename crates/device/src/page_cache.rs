@@ -1,22 +1,25 @@
-//! Opening what is used through the kernel's page cache.
+//! Opening of devices that are used through the kernel's page cache.
 
 use crate::Planted;
 
 /// The page cache of one device or file.
 pub trait PageCache {
-    /// Writes what the cache has and the device has not. What cannot be written stays as it is, or counts as written all the same.
+    /// Writes dirty pages to the device. Pages that cannot be written stay dirty, or are marked
+    /// clean all the same.
     fn write_back(&mut self);
-    /// Drops what counts as written: from now on it is read from the device.
+    /// Drops clean pages, so that they are read from the device.
     fn forget(&mut self);
 }
 
-/// What opening does first.
+/// Synchronises the page cache with the device; the first step of opening.
 ///
-/// Through the page cache, what is read may never have reached the device: when the kernel could not write a page back it calls it clean all the
-/// same, and shows it until it needs the memory. A pool that stopped for a failed flush and is imported again would take such pages for
-/// what is stored, call them durable, and lose them in the next power cut. So what can be written is, and the cache is dropped: what
-/// is read from now on is what the device has. What cannot be written stays dirty, or is dropped; the next flush tells in the first case, and
-/// the import misses it in the second.
+/// Data read through the page cache may never have reached the device: when the kernel cannot write
+/// a page back, it marks the page clean all the same, and returns it until the memory is needed. A
+/// pool that stopped for a failed flush and is imported again would take such pages for stored
+/// data, call them durable, and lose them at the next power cut. So dirty pages are written where
+/// possible, and the cache is dropped: reads from then on return what the device has. A page that
+/// cannot be written stays dirty, and the next flush reports it; or it is dropped, and the import
+/// notices that its data is missing.
 pub fn open_through(cache: &mut impl PageCache, planted: Option<Planted>) {
     if Planted::TrustPageCache.is_in(planted) {
         return;

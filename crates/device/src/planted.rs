@@ -1,20 +1,21 @@
-//! Bugs that tests plant on the way from the engine to the devices.
+//! Bugs that tests plant between engine and devices.
 
-/// Known bugs, to prove that the simulator finds them. Without the feature `planted` they do nothing.
+/// Known bugs, to prove that the simulator finds them. Without the feature `planted` they have no
+/// effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planted {
-    /// Caps hold back what is urgent.
+    /// Caps delay urgent operations.
     HoldUrgent,
-    /// The oldest operation that is held is gone when the cap is lifted.
+    /// When a cap is lifted, the oldest throttled operation is lost.
     ForgetHeld,
-    /// No lease is ever over.
+    /// A lease never ends.
     LeaveLate,
-    /// What the page cache has is believed without a look at the device.
+    /// The page cache is trusted, without reading from the device.
     TrustPageCache,
 }
 
 impl Planted {
-    /// Is this bug planted?
+    /// True when this bug is planted.
     pub(crate) fn is_in(self, planted: Option<Planted>) -> bool {
         cfg!(feature = "planted") && planted == Some(self)
     }

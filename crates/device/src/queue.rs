@@ -1,8 +1,8 @@
-//! What waits to be handed over: operations of a pool, between its gate and the system call.
+//! Operations of a pool that wait between its gate and the system call.
 
 use std::collections::VecDeque;
 
-/// A queue in which what is urgent overtakes, and from which comes back what may not leave any more.
+/// A queue in which urgent items overtake, and from which items can be recalled.
 #[derive(Debug)]
 pub struct Queue<T> {
     waiting: VecDeque<T>,
@@ -15,24 +15,24 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Adds one, before all others when it is urgent.
+    /// Adds an item; an urgent one before all others.
     pub fn push(&mut self, item: T, urgent: bool) {
         if urgent { self.waiting.push_front(item) } else { self.waiting.push_back(item) }
     }
 
-    /// The next one.
+    /// Removes the next item.
     pub fn pop(&mut self) -> Option<T> {
         self.waiting.pop_front()
     }
 
-    /// Takes out what changes a device, in its order: the lease is over (INV-CLAIM-1).
+    /// Removes the items that change a device, in their order: the lease is over (INV-CLAIM-1).
     pub fn recall(&mut self, mut changes: impl FnMut(&T) -> bool) -> Vec<T> {
         let (back, rest) = std::mem::take(&mut self.waiting).into_iter().partition(|item| changes(item));
         self.waiting = rest;
         VecDeque::into(back)
     }
 
-    /// True when nothing waits.
+    /// True when the queue has no items.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -1,7 +1,8 @@
-//! The serial number of a block device: what is printed on the disk that somebody has to pull.
+//! The serial number of a block device, which is also printed on the disk that a user has to pull.
 //!
-//! Sources: `Documentation/ABI/testing/sysfs-block` and `sysfs-class-nvme` of Linux, SPC-4 7.7.13 (VPD page 80h), and the database of udev
-//! (`/run/udev/data/bMAJOR:MINOR`, one `E:KEY=VALUE` a line). Reading these asks nothing of the device.
+//! Sources: `Documentation/ABI/testing/sysfs-block` and `sysfs-class-nvme` of Linux, SPC-4 7.7.13
+//! (VPD page 80h), and the database of udev (`/run/udev/data/bMAJOR:MINOR`, one `E:KEY=VALUE` a
+//! line). Reading these sends no command to the device.
 
 use std::fs::{read, read_to_string};
 use std::path::{Path, PathBuf};
@@ -10,18 +11,19 @@ use rustix::fs::{FileType, Stat, major, minor};
 
 /// Files below a device's directory in sysfs that have its serial number as text: virtio, NVMe and MMC.
 const TEXT: [&str; 2] = ["serial", "device/serial"];
-/// The page with the serial number of a SCSI or SATA device: a header of four bytes, then text.
+/// The VPD page with the serial number of a SCSI or SATA device: a header of four bytes, then text.
 const PAGE: &str = "device/vpd_pg80";
 /// Bytes of the page's header.
 const PAGE_HEADER: usize = 4;
-/// Keys of the database of udev, best first.
+/// Keys in the database of udev, best first.
 const KEYS: [&str; 2] = ["E:ID_SCSI_SERIAL=", "E:ID_SERIAL_SHORT="];
-/// World-wide names, where nothing else is known.
+/// World-wide names, used if nothing else is known.
 const NAMES: [&str; 2] = ["wwid", "device/wwid"];
-/// Characters of a serial number that are kept: twice what NVMe has.
+/// Maximum characters of a serial number that are kept: twice what NVMe has.
 const MAX_CHARS: usize = 40;
 
-/// The serial number of the block device that `stat` is of; nothing for files, and for devices that have none.
+/// Returns the serial number of the block device that `stat` is of; `None` for files, and for
+/// devices without one.
 pub(crate) fn serial_of(stat: &Stat) -> Option<String> {
     let block = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
     let device = (major(stat.st_rdev), minor(stat.st_rdev));
@@ -31,7 +33,7 @@ pub(crate) fn serial_of(stat: &Stat) -> Option<String> {
 /// Looks in sysfs, then in the database of udev.
 fn find(sys: &Path, udev: &Path, (major, minor): (u32, u32)) -> Option<String> {
     let own = sys.join(format!("{major}:{minor}"));
-    // a partition is on the disk above
+    // a partition has the serial number of its disk, one directory up
     let disk: PathBuf = if own.join("partition").exists() { own.canonicalize().ok()?.parent()?.to_owned() } else { own };
     let text = |names: &[&str]| names.iter().find_map(|name| tidy(&read_to_string(disk.join(name)).ok()?));
     let page = || tidy(&String::from_utf8_lossy(read(disk.join(PAGE)).ok()?.get(PAGE_HEADER..)?));
@@ -42,7 +44,7 @@ fn find(sys: &Path, udev: &Path, (major, minor): (u32, u32)) -> Option<String> {
     text(&TEXT).or_else(page).or_else(database).or_else(|| text(&NAMES))
 }
 
-/// A serial number that can be shown: printable, one word, as udev writes it; nothing where nothing is left.
+/// Makes a serial number printable and one word, as udev writes it; `None` when nothing remains.
 fn tidy(text: &str) -> Option<String> {
     let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
     let word = text.chars().map(|c| if c == ' ' { '_' } else { c }).filter(char::is_ascii_graphic);

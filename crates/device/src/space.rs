@@ -1,4 +1,5 @@
-//! What the host has for a device: where a sparse file has bytes, and whether they are to stay.
+//! Space of a device on its host: where a sparse file has allocated bytes, and whether it keeps
+//! them.
 
 use std::fs::read_to_string;
 use std::ops::Range;
@@ -8,33 +9,35 @@ use rustix::fs::{self, SeekFrom, Stat};
 
 use crate::HostDeviceKind;
 
-/// Pieces of a file that are looked up at most. What lies behind them counts as holes: it is written once more than needed.
+/// Maximum extents of a file that are looked up. The rest counts as holes, so it is prepared once
+/// more than needed.
 const MOST_PIECES: usize = 1 << 16;
 
-/// What the host has for a device's bytes.
+/// Space that the host has allocated for a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceSpace {
-    /// It gets none back: a file that was allocated in full, a device without TRIM.
+    /// True when discards free no space: a file that was allocated in full, or a device without
+    /// TRIM.
     pub kept: bool,
-    /// Where it has bytes, in order. Elsewhere it finds some with the first write.
+    /// Ranges with allocated space, in order. Elsewhere the first write allocates it.
     pub data: Vec<Range<u64>>,
 }
 
 impl DeviceSpace {
-    /// Has it bytes for all of a range?
+    /// True when all of a range has space.
     pub fn has(&self, range: &Range<u64>) -> bool {
         let after = self.data.partition_point(|data| data.end < range.end);
         self.data.get(after).is_some_and(|data| data.start <= range.start)
     }
 
-    /// For how many bytes it has some.
+    /// Number of bytes with space.
     pub fn bytes(&self) -> u64 {
         self.data.iter().map(|data| data.end - data.start).sum()
     }
 }
 
-/// Looks up what the host has for a file or device of so many bytes. Where it does not tell, it is taken to have nothing: then some of it is
-/// written once more than needed.
+/// Looks up the space of a file or device of `size` bytes. If the host does not report it, it
+/// counts as holes: then some of it is prepared once more than needed.
 pub(crate) fn space_of(file: impl AsFd, kind: HostDeviceKind, size: u64) -> DeviceSpace {
     let Ok(stat) = fs::fstat(&file) else { return DeviceSpace::default() };
     match kind {
@@ -42,13 +45,15 @@ pub(crate) fn space_of(file: impl AsFd, kind: HostDeviceKind, size: u64) -> Devi
         HostDeviceKind::Block => DeviceSpace { kept: true, data: std::iter::once(0..size).collect() },
         HostDeviceKind::File => {
             let blocks = u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
-            // a sparse file that a pool has nearly filled has holes yet: it was not allocated beforehand
+            // a sparse file that a pool has nearly filled still has holes, so it was not allocated
+            // in full beforehand
             DeviceSpace { kept: blocks >= size, data: data_of(&file, size) }
         }
     }
 }
 
-/// Where a file has bytes. What was only reserved for it (`fallocate`) counts as a hole, and is as slow as one.
+/// Returns the ranges of a file with written bytes. Space that is only reserved (`fallocate`)
+/// counts as a hole, and the first write to it is as slow.
 fn data_of(file: impl AsFd, size: u64) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -64,10 +69,10 @@ fn data_of(file: impl AsFd, size: u64) -> Vec<Range<u64>> {
     found
 }
 
-/// Does a block device take TRIM?
+/// True when a block device supports TRIM.
 fn discards(stat: &Stat) -> bool {
     let device = format!("/sys/dev/block/{}:{}", fs::major(stat.st_rdev), fs::minor(stat.st_rdev));
-    // a partition has no queue of its own
+    // the queue of a partition is that of its disk
     let most = ["queue", "../queue"].iter().find_map(|queue| read_to_string(format!("{device}/{queue}/discard_max_bytes")).ok());
     most.is_none_or(|most| most.trim() != "0")
 }

@@ -59,13 +59,13 @@ fn a_rehearsal_finds_what_opening_would_and_makes_nothing() {
         drop(made);
         let there = once_free(|| HostDevice::rehearse(&path, OpenOptions { create_size: Some(1 << 30), ..CREATE })).expect("a file");
         assert!(!there.is_stand_in() && there.geometry().size == 1 << 20, "nothing grows");
-        // an empty one is as good as none
+        // an empty file counts as missing
         let empty = dir.path().join("empty");
         std::fs::write(&empty, []).expect("write");
         let rehearsed = HostDevice::rehearse(&empty, CREATE).expect("an empty file");
         assert!(rehearsed.is_stand_in() && rehearsed.geometry().size == 1 << 20);
         assert_eq!(std::fs::metadata(&empty).expect("metadata").len(), 0);
-        // and what keeps a file from being made keeps a rehearsal from it, in the same words
+        // errors that prevent creation give the same message in a rehearsal
         for (name, size) in [("none/a", 1 << 20), ("small", 100)] {
             let (path, options) = (dir.path().join(name), OpenOptions { create_size: Some(size), ..CREATE });
             let refused = HostDevice::rehearse(&path, options).err();
@@ -102,7 +102,7 @@ fn other_kinds_and_empty_files_are_refused() {
     assert!(error.to_string().starts_with("cannot open "));
 }
 
-/// A loop device over a file, detached when dropped; `None` (with a note) where the machine has none to give.
+/// A loop device over a file, detached when dropped; `None` (with a note) if the machine has none.
 pub(crate) struct Loop {
     pub(crate) device: PathBuf,
     _dir: tempfile::TempDir,
@@ -133,7 +133,8 @@ impl Drop for Loop {
     }
 }
 
-/// Tries until the device is not in use. A process that another test is just starting has the files of this one open for a moment.
+/// Retries until the device is not in use: a process that another test is just starting has this
+/// test's files open for a moment.
 pub(crate) fn once_free(open: impl Fn() -> Result<HostDevice, OpenError>) -> Result<HostDevice, OpenError> {
     let start = Instant::now();
     loop {
@@ -162,7 +163,7 @@ fn block_devices_tell_size_and_sectors_and_are_exclusive() {
     }
 }
 
-/// Whether a read of the first page needs no device.
+/// True when the first page is in the page cache.
 fn is_cached(path: &Path) -> Option<bool> {
     use rustix::io::{ReadWriteFlags, preadv2};
     let file = std::fs::File::open(path).expect("open");

@@ -50,7 +50,7 @@ fn waiting_and_the_device_are_told_apart() {
     assert!(quantile(&queue, 0.99).is_some_and(|nanos| (40e6..60e6).contains(&nanos)), "{queue:?}");
 }
 
-/// A device that has nothing to answer is not one that does not answer.
+/// A device without operations must not count as one that does not answer.
 #[test]
 fn who_waits_for_the_cap_alone_is_known() {
     let mut gate = Gate::default();
@@ -65,7 +65,7 @@ fn who_waits_for_the_cap_alone_is_known() {
     assert_eq!(gate.holding().count(), 0);
 }
 
-/// Drives a gate over `millis` with as much as it lets through and gives the number of operations.
+/// Drives a gate for `millis` with as much as it admits; returns the number of operations.
 fn carried(gate: &mut Gate, pages: usize, millis: u64) -> u64 {
     let (mut id, mut started) = (0, 0);
     for now in 0..millis {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Guard, MAX_MAPPINGS, Mapping, PAGE};
 
-/// One test at a time: all share the places of the process.
+/// Serialises the tests: all share the places of the process.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
@@ -31,7 +31,7 @@ fn what_is_written_later_is_read() {
     file.seek(SeekFrom::Start(PAGE as u64)).expect("seek");
     file.write_all(&[9; PAGE]).expect("write");
     assert!(mapping.read(PAGE as u64, &mut two[..PAGE]) && two[..PAGE] == [9; PAGE]);
-    // beyond what was mapped
+    // beyond the mapping
     for (offset, length) in [(3 * PAGE as u64 + 1, PAGE), (4 * PAGE as u64, 1), (u64::MAX, 1), (0, 2 * PAGE + 1)] {
         assert_eq!(mapping.read(offset, &mut vec![0; length]), length > 2 * PAGE);
     }
@@ -48,7 +48,7 @@ fn a_file_that_was_cut_short_is_read_otherwise() {
     assert!(mapping.read(63 * PAGE as u64, &mut page) && page == [64; PAGE]);
     whole.set_len(8 * PAGE as u64).expect("cut");
     assert!(!mapping.read(7 * PAGE as u64, &mut [0; 3 * PAGE]));
-    // nothing of it is read any more, as pages of others may have been replaced
+    // the whole mapping is refused now, because other pages may have been replaced
     assert!(!mapping.read(0, &mut page));
     assert!(neighbour.read(0, &mut page) && page == [1; PAGE]);
 }
@@ -72,7 +72,7 @@ fn watched_memory_that_is_taken_away_breaks_its_guard_alone() {
     let map = |file: &std::fs::File| {
         let flags = rustix::mm::MapFlags::SHARED;
         let access = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
-        // SAFETY: a new mapping at a place of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4 * PAGE, access, flags, file, 0) }.expect("map").cast::<u8>();
         (base, Guard::new(base, 4 * PAGE, PAGE).expect("a place"))
     };

@@ -1,4 +1,5 @@
-//! Device operations: `Io` values become kernel requests, are continued when cut short, and come back as `IoDone`s.
+//! Device operations: `Io` values become kernel requests, are continued after partial transfers,
+//! and come back as `IoDone`s.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::rc::Rc;
@@ -16,25 +17,28 @@ use super::slots::{IoOp, IoOpKind, Op};
 use crate::mapping::Mapping;
 use crate::{DeviceError, DeviceIndex, HostDevice, Io, IoDone, IoKind};
 
-/// Devices a ring serves at most: twice what a pool may have, so that every one can be replaced at once.
+/// Maximum devices of a ring over its lifetime, because positions are not reused: four times the
+/// members of a pool, so that each can be replaced.
 pub(super) const MAX_DEVICES: u32 = 256;
 /// Vectors that one request may carry (the kernel's UIO_MAXIOV).
 const MAX_VECTORS: usize = 1024;
-/// Bytes that one request may move; the kernel's own bound is just below 2 GiB.
+/// Maximum bytes of one request; the kernel's own limit is just below 2 GiB.
 const MAX_TRANSFER: usize = 1 << 30;
-/// Attempts without progress before an operation fails: interruptions and shortages pass, a device that makes none does not.
+/// Attempts without progress before an operation fails: interruptions and shortages pass, other
+/// causes do not.
 const MAX_STUCK: u32 = 1000;
-/// Bytes of the buffer that zeros are written from.
+/// Size in bytes of the buffer of zeros that is written.
 const ZEROS: usize = 64 << 10;
-/// Zeros in space that the host has found, without writing (`FALLOC_FL_WRITE_ZEROES`, Linux 6.17).
+/// Mode of fallocate(2) that zeroes and allocates a range without writing
+/// (`FALLOC_FL_WRITE_ZEROES`, Linux 6.17).
 const WRITE_ZEROES: i32 = 0x80;
-/// Lists of vectors kept for reuse.
+/// Maximum lists of vectors that are kept for reuse.
 const KEPT_VECTORS: usize = 256;
 
-/// The devices that a ring knows.
+/// The devices of a ring.
 pub(super) struct Devices {
     table: Vec<Option<Device>>,
-    /// The kernel holds descriptors by number, which saves a look-up per request.
+    /// True when descriptors are registered with the kernel, which saves a look-up per request.
     fixed: bool,
     spare: Vec<Vec<libc::iovec>>,
     zeros: Rc<Buf>,
@@ -43,14 +47,15 @@ pub(super) struct Devices {
 pub(super) struct Device {
     pub(super) host: HostDevice,
     descriptor: Descriptor,
-    /// Operations are carried out at once, see [`super::instant`].
+    /// True when operations are carried out at once, see [`super::instant`].
     pub(super) instant: bool,
-    /// Where its bytes can be read without a call, if anywhere.
+    /// Mapping through which it is read without a system call, if there is one.
     pub(super) mapping: Option<Mapping>,
-    /// Set when a flush has failed: what was written before may be lost, so nothing more may be acknowledged until re-import.
+    /// Set when a flush has failed: writes before it may be lost, so writes and flushes fail until
+    /// the device is opened again.
     poisoned: Option<DeviceError>,
     in_flight: usize,
-    /// The host has no call for zeros: they are written.
+    /// True when the host has no call for zeros, so they are written.
     writes_zeros: bool,
 }
 
@@ -77,10 +82,10 @@ macro_rules! with_descriptor {
 }
 
 impl Ring {
-    /// Takes a device over; operations name it by the position returned, which counts up from 0.
+    /// Adds a device. Operations refer to it by the returned position; positions count up from 0.
     ///
     /// # Errors
-    /// The device again when the ring has all it can have.
+    /// Returns the device when the ring has [`MAX_DEVICES`].
     pub fn add_device(&mut self, host: HostDevice) -> Result<DeviceIndex, HostDevice> {
         let index = match u16::try_from(self.devices.table.len()) {
             Ok(index) if u32::from(index) < MAX_DEVICES => index,
@@ -96,7 +101,7 @@ impl Ring {
         Ok(DeviceIndex(index))
     }
 
-    /// Positions handed out so far.
+    /// Number of positions that were assigned so far.
     pub fn devices(&self) -> u16 {
         u16::try_from(self.devices.table.len()).unwrap_or(u16::MAX)
     }
@@ -106,7 +111,7 @@ impl Ring {
         Some(&self.devices.get(index)?.host)
     }
 
-    /// Gives a device back when none of its operations is under way; its position stays empty.
+    /// Removes a device and returns it, if it has no operation in flight; its position stays empty.
     pub fn remove_device(&mut self, index: DeviceIndex) -> Option<HostDevice> {
         let place = self.devices.table.get_mut(usize::from(index.0))?;
         if place.as_ref().is_none_or(|device| device.in_flight != 0) {
@@ -114,17 +119,20 @@ impl Ring {
         }
         let device = place.take()?;
         if let Descriptor::Fixed(slot) = device.descriptor {
-            // Empties the kernel's table; should it refuse, it keeps the file open until the ring ends, no more.
+            // Frees the entry in the kernel's table; if that fails, the kernel keeps the file open
+            // until the ring ends, no more.
             let _ = self.submitter().register_files_update(slot, &[-1]);
         }
         Some(device.host)
     }
 
-    /// Starts a device operation with the next turn. Its end is an [`Event::Io`]; operations end in any order.
+    /// Starts a device operation with the next turn. Its completion is an [`Event::Io`]; operations
+    /// complete in any order.
     ///
-    /// Reads past the end of the medium are filled with zeroes; writes and discards there fail. A flush covers the writes whose completion
-    /// was popped before it was submitted. After a failed flush the device answers every write and flush with that error.
-    /// When the lease is over ([`Ring::set_lease`]) a write, flush or discard comes back as [`Event::Unsent`] instead.
+    /// Reads past the end of the device return zeroes; writes and discards there fail. A flush
+    /// covers the writes whose completions were popped before it was submitted. After a failed
+    /// flush, all writes and flushes of the device fail with that error. When the lease is over
+    /// ([`Ring::set_lease`]), an operation other than a read comes back as [`Event::Unsent`].
     pub fn submit(&mut self, io: Io) {
         match self.devices.admit(io) {
             Ok(mut op) => {
@@ -159,7 +167,7 @@ impl Ring {
 }
 
 impl Ring {
-    /// Gives back an operation that the kernel does not have.
+    /// Returns an operation that the kernel does not have.
     pub(super) fn unsend(&mut self, op: IoOp) {
         self.devices.forget(&op);
         self.events.push_back(Event::Unsent(op.into_io()));
@@ -176,7 +184,7 @@ impl Devices {
         self.table.get(usize::from(index.0))?.as_ref()
     }
 
-    /// An operation that the kernel never had is not under way any more.
+    /// Removes an operation that the kernel never had from the count of those in flight.
     pub fn forget(&mut self, op: &IoOp) {
         if let Some(device) = self.get_mut(op.device) {
             device.in_flight = device.in_flight.saturating_sub(1);
@@ -187,7 +195,7 @@ impl Devices {
         self.table.get_mut(usize::from(index.0))?.as_mut()
     }
 
-    /// Whether operations are carried out at once, which depends on where the file lies.
+    /// Sets whether operations are carried out at once, which otherwise depends on the filesystem.
     #[cfg(test)]
     pub fn set_instant(&mut self, index: DeviceIndex, instant: bool) {
         if let Some(device) = self.get_mut(index) {
@@ -195,7 +203,7 @@ impl Devices {
         }
     }
 
-    /// As if a flush had failed.
+    /// Sets the state after a failed flush.
     #[cfg(test)]
     pub fn poison(&mut self, index: DeviceIndex, error: DeviceError) {
         if let Some(device) = self.get_mut(index) {
@@ -203,7 +211,7 @@ impl Devices {
         }
     }
 
-    /// Checks an operation and makes it ready, or answers it.
+    /// Checks an operation and prepares it; `Err` is its completion.
     fn admit(&mut self, io: Io) -> Result<IoOp, IoDone> {
         let Io { id, device: index, kind, urgent } = io;
         let long = matches!(kind, IoKind::Zero { .. });
@@ -231,13 +239,14 @@ impl Devices {
         Ok(IoOp { id, device: index, kind, done: 0, stuck: 0, urgent, long })
     }
 
-    /// So many zeros.
+    /// Returns pieces with `length` bytes of zeros.
     fn zero_pieces(&self, length: u64) -> Vec<Piece> {
         let bytes = |left: u64| usize::try_from(left).unwrap_or(ZEROS).min(ZEROS);
         (0..length).step_by(ZEROS).map(|at| Piece::zeroes(Rc::clone(&self.zeros), 0..bytes(length - at))).collect()
     }
 
-    /// Zeros that the host has no call for are written, from now on at once.
+    /// If the host has no call for zeros, turns the operation into a write, and remembers that for
+    /// the device.
     fn write_zeros_instead(&mut self, op: &mut IoOp, result: i32) -> bool {
         let IoOpKind::Zero { offset, length } = op.kind else { return false };
         let unknown = [Errno::OPNOTSUPP, Errno::INVAL, Errno::NOSYS].iter().any(|errno| result == -errno.raw_os_error());
@@ -248,7 +257,8 @@ impl Devices {
         unknown
     }
 
-    /// The request for what is left of an operation. `op` must lie in its slot already: the request points into what it owns.
+    /// Builds the request for the rest of an operation. `op` must be in its slot already: the
+    /// request points into memory that it owns.
     fn entry(&self, op: &mut IoOp) -> Option<Entry> {
         let descriptor = self.get(op.device)?.descriptor;
         let done = op.done;
@@ -283,7 +293,8 @@ impl Devices {
         })
     }
 
-    /// Takes the result of a part. `Some` is the request for the next part (or another try), `None`: the operation has ended.
+    /// Handles the result of a request. Returns the next request (the next part or another
+    /// attempt), or `None` when the operation has ended.
     pub fn go_on(&mut self, op: &mut IoOp, result: i32) -> Option<Entry> {
         if self.write_zeros_instead(op, result) {
             return self.entry(op);
@@ -291,7 +302,7 @@ impl Devices {
         if self.advance(op, result) { self.entry(op) } else { None }
     }
 
-    /// Takes the result of a part. True when there is another part, or another try, to be made.
+    /// Handles the result of a request. True when another part or attempt follows.
     pub(super) fn advance(&self, op: &mut IoOp, result: i32) -> bool {
         let Some(device) = self.get(op.device) else { return false };
         let Ok(moved) = u64::try_from(result) else {
@@ -319,7 +330,7 @@ impl Devices {
             op.done = length;
             return false;
         }
-        // Direct I/O goes on at a whole page only; doing a part of it twice does no harm.
+        // Direct I/O continues at whole pages; repeating a part is harmless.
         let resumed = if device.host.direct() { reached - reached % PAGE as u64 } else { reached };
         op.stuck = if resumed > op.done { 0 } else { op.stuck + 1 };
         op.done = resumed;
@@ -334,7 +345,8 @@ impl Devices {
             IoOpKind::Write { length, .. } => done == *length,
             IoOpKind::Zero { .. } | IoOpKind::Flush => true,
             IoOpKind::Discard { .. } => {
-                // A host that cannot give space back keeps it: nothing was promised of the content.
+                // A host that cannot free space keeps it; a discard promises nothing about the
+                // content.
                 if outcome == Err(Errno::OPNOTSUPP) {
                     outcome = Ok(());
                 }
@@ -367,7 +379,7 @@ impl Devices {
 }
 
 impl Device {
-    /// Why an operation cannot be started, if so.
+    /// Returns the error of an operation that cannot be started.
     fn check(&self, kind: &IoKind) -> Option<DeviceError> {
         const INVALID: Option<DeviceError> = Some(DeviceError::Failed(Errno::INVAL.raw_os_error()));
         let inside = |offset: u64, length: u64| offset.checked_add(length).is_some_and(|end| end <= self.host.geometry().size);
@@ -396,7 +408,7 @@ fn total(pieces: &[Piece]) -> u64 {
     pieces.iter().map(|piece| piece.len() as u64).sum()
 }
 
-/// Lists what is left of `pieces` after `done` bytes, as much as one request may carry.
+/// Lists the rest of `pieces` after `done` bytes, as much as one request may carry.
 fn fill_vectors(vectors: &mut Vec<libc::iovec>, pieces: &[Piece], done: u64) {
     vectors.clear();
     let mut skip = done;

@@ -1,67 +1,69 @@
-//! What a ring tells its owner.
+//! Events of a ring, for its owner.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::{Io, IoDone};
 
-/// Names a connection; never means another one later, even when its place is used again.
+/// Identity of a connection; never reused, even when its slot is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId {
     pub(super) index: u32,
     pub(super) generation: u32,
 }
 
-/// Names a listener; see [`ConnectionId`].
+/// Identity of a listener; see [`ConnectionId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId {
     pub(super) index: u32,
     pub(super) generation: u32,
 }
 
-/// Names a descriptor that is watched; see [`ConnectionId`].
+/// Identity of a watched descriptor; see [`ConnectionId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WatchId {
     pub(super) index: u32,
     pub(super) generation: u32,
 }
 
-/// Something that happened.
+/// An event of a ring.
 #[derive(Debug)]
 pub enum Event {
-    /// A device operation ended.
+    /// A device operation completed.
     Io(IoDone),
-    /// A device operation was not handed to the kernel, because the lease was over ([`super::Ring::set_lease`]). No other end of it follows.
-    /// The device may hold a part of it, when the kernel had carried out that part before.
+    /// A device operation was not passed to the kernel, because the lease was over
+    /// ([`super::Ring::set_lease`]). It has no other completion. A part of it may be on the device,
+    /// if the kernel had carried out that part before.
     Unsent(Io),
-    /// A client connected. The socket is not yet known to the ring.
+    /// A client connected. The ring does not watch the socket yet.
     Accepted {
-        /// Through which listener.
+        /// The listener.
         listener: ListenerId,
-        /// The connection.
+        /// The socket.
         socket: OwnedFd,
     },
-    /// There is something to receive. Told again only after more has come: receive until there is nothing left, that is until fewer bytes
-    /// came than there was room for, or until `WOULDBLOCK`.
+    /// A connection has data to receive. The event is repeated only after more data has come:
+    /// receive until fewer bytes come than the buffer holds, or until `WOULDBLOCK`.
     Readable {
-        /// Where.
+        /// The connection.
         connection: ConnectionId,
-        /// The peer will send no more, or the connection broke: receive until 0 or an error.
+        /// True when the peer will send no more, or the connection broke: receive until 0 or an
+        /// error.
         ended: bool,
     },
-    /// There is room to send, as asked for with [`super::Ring::watch_writable`].
+    /// A connection has room to send, as requested with [`super::Ring::watch_writable`].
     Writable(ConnectionId),
-    /// A connection that was closed is gone; its number is void.
+    /// A connection was closed; its identity is void.
     Closed(ConnectionId),
-    /// A listener that was closed accepts nothing any more; its address is free.
+    /// A listener was closed and accepts nothing any more; its address is free.
     Unlistened(ListenerId),
-    /// A descriptor that is watched was written to, once or more often.
+    /// A watched descriptor was written to, at least once.
     Signalled(WatchId),
-    /// Some [`super::Waker`] was used, once or more often.
+    /// A [`super::Waker`] was used, at least once.
     Woken,
 }
 
-/// How long a turn may wait when nothing has happened.
+/// How long a turn may wait for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Not at all.

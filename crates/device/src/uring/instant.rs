@@ -1,8 +1,9 @@
-//! Devices in memory: their operations are carried out when they are submitted.
+//! Files in memory: their operations are carried out when they are submitted.
 //!
-//! The kernel cannot tell io_uring that a file of tmpfs never waits, so it hands every operation to a worker thread: two changes of context
-//! around a copy of 4 KiB. Called directly the copy is all there is, and a read needs no call at all ([`crate::mapping`]). What may take long
-//! stays with the ring: giving back the pages of a segment, making it zeros, and very long transfers.
+//! io_uring cannot know that a file in tmpfs never waits, so the kernel passes every operation to a
+//! worker thread: two context switches around a copy of 4 KiB. A direct call only copies, and a
+//! read needs no call at all ([`crate::mapping`]). Operations that may take long stay with the
+//! ring: discarding or zeroing a segment, and very long transfers.
 
 use std::io::IoSlice;
 
@@ -11,12 +12,14 @@ use rustix::io::Errno;
 use super::device::Devices;
 use super::slots::{IoOp, IoOpKind};
 
-/// Bytes of one transfer that the thread does itself at most: the longest batch of the log and its header.
+/// Maximum bytes of a transfer that this thread does itself: the longest batch of the log with its
+/// header.
 const MAX_TRANSFER: u64 = 2 << 20;
-/// Longest read from the mapping. For longer ones the call is little beside the copy, and what copies whole segments reads the holes among
-/// them, too: touching a hole takes a page for it, reading it by a call does not.
+/// Longest read from the mapping. For longer ones the system call costs little compared with the
+/// copy. Also, whole segments are copied with their holes: access to a hole in a mapping allocates
+/// a page, a read call does not.
 const MAX_MAPPED: usize = 128 << 10;
-/// Pieces of a write per call; they are listed on the stack.
+/// Maximum pieces of a write per call; the list of them is on the stack.
 const VECTORS: usize = 64;
 
 impl Devices {
@@ -31,7 +34,8 @@ impl Devices {
         short && self.get(op.device).is_some_and(|device| device.instant)
     }
 
-    /// Carries an operation out; gives the last result as the ring would: bytes, or an errno below zero.
+    /// Carries an operation out. Returns the last result as the ring would: bytes, or a negative
+    /// errno.
     pub(super) fn carry_out(&self, op: &mut IoOp) -> i32 {
         loop {
             let result = match self.attempt(op) {

@@ -1,7 +1,9 @@
-//! Devices of messages, `/dev/fuse`: a read takes one message out, a write puts one in, both at once or not at all.
+//! Message devices such as `/dev/fuse`: a read takes one whole message, a write passes one whole
+//! message.
 //!
-//! The ring polls them as it polls connections, and tells [`super::Event::Readable`]. Reading through the ring would save no system call: the device
-//! cannot tell io_uring that it would not wait, so each read would go to a worker thread, or wait for a poll of its own.
+//! The ring polls them like connections, and reports [`super::Event::Readable`]. Reading through
+//! the ring would save no system call: io_uring cannot know that the device would not wait, so each
+//! read would go to a worker thread, or wait for a poll of its own.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -16,30 +18,31 @@ use super::ring::Ring;
 const PIECES: usize = 16;
 
 impl Ring {
-    /// Takes a device over that does not wait (`O_NONBLOCK`). It is closed with [`Ring::close`].
+    /// Adds a device that does not block (`O_NONBLOCK`). It is closed with [`Ring::close`].
     pub fn attach(&mut self, device: OwnedFd) -> ConnectionId {
         self.connect(device)
     }
 
-    /// Reads the next message into two places, one after the other; gives its length.
+    /// Reads the next message into two buffers, one after the other, and returns its length.
     ///
     /// # Errors
-    /// `WOULDBLOCK` when there is none: wait for [`super::Event::Readable`]. `NODEV` when nothing is mounted any more. Else the device's.
+    /// `WOULDBLOCK` when there is none: wait for [`super::Event::Readable`]. `NODEV` when the
+    /// filesystem is unmounted. Else the device's error.
     pub fn read_message(&mut self, id: ConnectionId, first: &mut [u8], second: &mut [u8]) -> Result<usize, Errno> {
         let device = self.sockets.socket(id).ok_or(Errno::BADF)?;
         loop {
             match rustix::io::readv(device, &mut [IoSliceMut::new(first), IoSliceMut::new(second)]) {
-                // interrupted by a signal, or the request was taken back before it was read
+                // interrupted by a signal, or the request was cancelled before it was read
                 Err(Errno::INTR | Errno::NOENT) => {}
                 other => return other,
             }
         }
     }
 
-    /// Writes a message made of slices.
+    /// Writes a message that consists of slices.
     ///
     /// # Errors
-    /// The device's: `NOENT` when nobody waits for this reply any more.
+    /// The device's error: `NOENT` when the request of this reply was cancelled.
     pub fn write_message<'a>(&mut self, id: ConnectionId, slices: impl Iterator<Item = &'a [u8]>) -> Result<(), Errno> {
         let device = self.sockets.socket(id).ok_or(Errno::BADF)?;
         let vectors: SmallVec<[IoSlice<'a>; PIECES]> = slices.map(IoSlice::new).collect();

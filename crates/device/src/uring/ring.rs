@@ -1,4 +1,4 @@
-//! The ring: set-up, the turn, dispatch of completions, orderly end.
+//! The ring: setup, the turn, dispatch of completions, and shutdown.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,12 +18,14 @@ use super::wake::Waker;
 use super::watch::Watches;
 use crate::{Deadline, IoDone, Queue};
 
-/// Entries of the submission queue: what one turn may start without a second system call. 64 connections' receives and sends and a few
-/// hundred device operations.
+/// Entries of the submission queue, which one turn can start with one system call: receives and
+/// sends of 64 connections and a few hundred device operations.
 const SUBMISSIONS: u32 = 512;
-/// Entries of the completion queue; beyond it the kernel keeps completions aside, which costs time but loses nothing.
+/// Entries of the completion queue. Beyond it the kernel keeps completions in a list, which costs
+/// time but loses nothing.
 const COMPLETIONS: u32 = 4096;
-/// How long [`Ring`]'s drop waits for operations that cannot be cancelled (disk writes, flushes).
+/// How long dropping a [`Ring`] waits for operations that cannot be cancelled (disk writes,
+/// flushes).
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A reactor for one thread; see the module's documentation.
@@ -42,9 +44,10 @@ pub struct Ring {
     pub(super) slots: Slots,
     /// Entries for the next system call.
     waiting: Queue<Entry>,
-    /// Until when devices may be changed; for ever where there is none.
+    /// When the right to change devices ends; `None`: never.
     lease: Option<Deadline>,
-    /// The kernel left entries in its queue that must not reach it any more: nothing is handed to it from now on.
+    /// True when the kernel's queue holds entries that must not reach the kernel any more: no
+    /// entries are submitted from now on.
     sealed: bool,
     pub(super) events: VecDeque<Event>,
     pub(super) devices: Devices,
@@ -54,10 +57,11 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring for the calling thread; it must be used and dropped there, which the type system sees to.
+    /// Creates a ring for the calling thread. It must be used and dropped there; the types ensure
+    /// that.
     ///
     /// # Errors
-    /// The kernel's: no io_uring, or not allowed, or out of descriptors.
+    /// The kernel's error: no io_uring, no permission, or no free descriptors.
     pub fn new() -> io::Result<Ring> {
         let uring = build()?;
         let devices = Devices::new(&uring);
@@ -78,19 +82,20 @@ impl Ring {
         Ok(ring)
     }
 
-    /// A way to wake this ring from other threads.
+    /// Returns a handle that wakes this ring from other threads.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// The next event, oldest first.
+    /// Removes the next event, oldest first.
     pub fn pop(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// From now on nothing that changes a device is handed to the kernel after `until`: it comes back as [`Event::Unsent`]. The clock is read right
-    /// before the system call, so however long an operation waited here, or this thread was held up, makes no difference. What the kernel was
-    /// given before goes on.
+    /// Sets the lease: after `until`, no operation that changes a device is passed to the kernel;
+    /// it comes back as [`Event::Unsent`]. The clock is read right before the system call, so it
+    /// does not matter how long an operation waited here or this thread was suspended. Operations
+    /// that the kernel already has continue.
     pub fn set_lease(&mut self, until: Option<Deadline>) {
         self.lease = until;
     }
@@ -99,7 +104,8 @@ impl Ring {
         self.lease.is_some_and(|lease| lease.is_over())
     }
 
-    /// The next event when it is the end of a device operation: since the last turn's events were popped, of one that was carried out at once.
+    /// Removes the next event if it is the completion of a device operation. When all events of the
+    /// last turn were popped, these are operations that were carried out at once.
     pub fn pop_io(&mut self) -> Option<IoDone> {
         match self.events.pop_front() {
             Some(Event::Io(done)) => Some(done),
@@ -111,11 +117,12 @@ impl Ring {
         }
     }
 
-    /// Starts what was asked for since the last turn and collects what has ended: at most one system call. Waits only when there is no
-    /// event to be popped.
+    /// Starts the operations submitted since the last turn and collects completions: at most one
+    /// system call. Waits only when there is no event to pop.
     ///
     /// # Errors
-    /// The kernel's, when the ring does not work any more. Interruptions and ends of waits are no errors.
+    /// The kernel's error, when the ring does not work any more. Interruptions and the end of a
+    /// wait are not errors.
     pub fn turn(&mut self, wait: Wait) -> io::Result<()> {
         self.rearm_listeners();
         self.collect();
@@ -126,9 +133,10 @@ impl Ring {
         Ok(())
     }
 
-    /// Looks for events for up to `time` without sleeping: cheaper for both sides than a sleep and a wake-up when the next event is
-    /// microseconds away. Returns true when there is one, or when `look` has found something to do elsewhere; that one is asked every
-    /// hundred nanoseconds or so, and the kernel's queue less often.
+    /// Polls for events for up to `time` without sleeping: cheaper for both sides than a sleep and
+    /// a wake-up when the next event is microseconds away. Returns true when there is an event, or
+    /// when `look` found other work; `look` is called about every hundred nanoseconds, and the
+    /// kernel's queue is checked less often.
     ///
     /// # Errors
     /// As [`Ring::turn`].
@@ -155,18 +163,19 @@ impl Ring {
         Ok(true)
     }
 
-    /// Operations under way, idle receives and listeners included.
+    /// Operations in flight, idle receives and listeners included.
     pub fn in_flight(&self) -> usize {
         self.slots.live()
     }
 
-    /// Device operations under way.
+    /// Device operations in flight.
     pub fn io_in_flight(&self) -> usize {
         self.slots.ios().count()
     }
 
-    /// Forgets the device operations that have not reached the kernel, and asks it to cancel the others. It does not cancel what a device is at:
-    /// those end later, or never when the device hangs.
+    /// Drops the device operations that have not reached the kernel, and asks it to cancel the
+    /// others. Operations that a device is working on are not cancelled: they complete later, or
+    /// never if the device hangs.
     pub fn cancel_io(&mut self) {
         let Ring { waiting, slots, devices, .. } = self;
         for entry in waiting.recall(|entry| matches!(slots.named_by(entry), Some(Op::Io(_)))) {
@@ -187,13 +196,14 @@ impl Ring {
         self.waiting.push(entry.user_data(u64::from(index)), false);
     }
 
-    /// The same, before all others.
+    /// Queues an entry before all others.
     pub(super) fn push_first(&mut self, index: u32, entry: Entry) {
         self.waiting.push(entry.user_data(u64::from(index)), true);
     }
 
-    /// Moves entries into the submission queue, right before the system call. This is the one place through which operations reach the kernel
-    /// (those on files in memory aside, see [`Ring::submit`]), so the lease is asked for here.
+    /// Moves entries into the submission queue, right before the system call. Apart from operations
+    /// on files in memory (see [`Ring::submit`]), all operations reach the kernel through this
+    /// function, so it checks the lease.
     fn refill(&mut self) -> io::Result<()> {
         let left = self.uring.submission().len();
         if left == 0 && self.waiting.is_empty() {
@@ -201,7 +211,8 @@ impl Ring {
         }
         if self.lease_is_over() {
             if left > 0 {
-                // the kernel was short of memory; what it has not taken cannot be taken out of its queue again
+                // the kernel was short of memory; entries that it has not taken cannot be removed
+                // from its queue
                 self.sealed = true;
                 return Err(io::Error::other("the kernel took operations too late for the pool's lease"));
             }
@@ -209,8 +220,10 @@ impl Ring {
         }
         let mut queue = self.uring.submission();
         while let Some(entry) = self.waiting.pop() {
-            // SAFETY: what the entry points to is owned by the slot that it names, lies on the heap and stays there until the operation's last
-            // completion was seen (INV-URING-1); descriptors are owned by `devices`, `sockets` and `waker`, or are checked by the kernel.
+            // SAFETY: memory that the entry points to is owned by the slot that it names; it is on
+            // the heap and stays there until the operation's last completion was seen
+            // (INV-URING-1). Descriptors are owned by `devices`, `sockets` and `waker`, or are
+            // checked by the kernel.
             if unsafe { queue.push(&entry) }.is_err() {
                 self.waiting.push(entry, true);
                 break;
@@ -219,7 +232,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Gives back everything that would change a device and that the kernel does not have yet.
+    /// Returns all operations that would change a device and that the kernel does not have yet.
     fn recall(&mut self) {
         let Ring { waiting, slots, .. } = self;
         for entry in waiting.recall(|entry| matches!(slots.named_by(entry), Some(Op::Io(op)) if op.changes())) {
@@ -246,7 +259,8 @@ impl Ring {
         };
         match result {
             Ok(_) => Ok(()),
-            // Interrupted; the wait is over; completions must be collected first; short of memory for now.
+            // Interrupted; the wait has timed out; completions must be collected first; short of
+            // memory for now.
             Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
                 Some(Errno::INTR | Errno::TIME | Errno::BUSY | Errno::AGAIN) => Ok(()),
                 _ => Err(error),
@@ -267,7 +281,7 @@ impl Ring {
         let Ok(index) = u32::try_from(entry.user_data()) else { return };
         let (result, flags) = (entry.result(), entry.flags());
         if cqueue::more(flags) {
-            // Multishot: the operation goes on and keeps its slot.
+            // Multishot: the operation continues and keeps its slot.
             match self.slots.get_mut(index) {
                 Some(&mut Op::Accept { listener }) => self.accepted(listener, result, true),
                 Some(&mut Op::PollIn { connection }) => self.readable(connection, result, true),
@@ -303,9 +317,9 @@ impl Ring {
         self.push(index, entry);
     }
 
-    /// Cancels what can be cancelled and waits for the rest. True when the kernel has let go of everything.
+    /// Cancels operations and waits for the rest. True when the kernel has completed all of them.
     fn drain(&mut self) -> bool {
-        // What never reached the kernel needs no waiting for.
+        // Operations that never reached the kernel need no wait.
         while let Some(entry) = self.waiting.pop() {
             self.slots.take_named_by(&entry);
         }
@@ -313,7 +327,7 @@ impl Ring {
         if self.sealed {
             return self.slots.live() == 0;
         }
-        // nothing but cancellations is handed over from here on
+        // only cancellations are submitted from here on
         self.lease = None;
         let deadline = Instant::now() + PATIENCE;
         let mut pause = Duration::from_millis(1);
@@ -325,7 +339,8 @@ impl Ring {
             if now >= deadline {
                 return false;
             }
-            // Completions of writes may start another part of them, and a wake-up arms the waker again: cancel until nothing is left.
+            // Completions of writes may start another part, and a wake-up arms the waker again:
+            // cancel until nothing is left.
             let index = self.slots.insert(Op::Cancel);
             self.push(index, opcode::AsyncCancel2::new(CancelBuilder::any().all()).build());
             if self.refill().is_err() || self.enter(Wait::AtMost(pause)).is_err() {
@@ -351,19 +366,21 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         let drained = self.drain();
-        // The kernel may hold sockets for a moment longer than its operations: peers shall see their end now.
+        // The kernel may keep sockets a moment longer than its operations; peers should see the end
+        // now.
         self.sockets.shut_all();
         if drained {
-            // The kernel would keep the files, and with them their locks, until it gets round to clearing the ring away.
+            // Otherwise the kernel keeps the files, with their locks, until it frees the ring.
             let _ = self.uring.submitter().unregister_files();
         } else {
-            // The kernel may still write to the buffers, and to the devices: those stay locked until it has finished.
+            // The kernel may still write to the buffers and to the devices: the devices stay locked
+            // until it has finished.
             mem::forget(mem::take(&mut self.slots));
         }
     }
 }
 
-/// Builds the kernel's part with the best task-work mode that it has.
+/// Builds the kernel's ring with the best task-work mode that the kernel has.
 fn build() -> io::Result<IoUring> {
     let base = || {
         let mut builder = IoUring::builder();

@@ -1,4 +1,4 @@
-//! Operations in flight: what the kernel may be touching, kept in place until their last completion.
+//! Operations in flight, with all memory that the kernel may access, until their last completion.
 
 use std::rc::Rc;
 
@@ -7,8 +7,9 @@ use millpond_block::{Buf, Piece};
 
 use crate::{DeviceIndex, Io, IoId, IoKind};
 
-/// What an operation owns while the kernel works on it. Everything the kernel has a pointer to lies on the heap (buffers, boxes, vectors
-/// that do not grow), so that a slot may move when the table of slots grows.
+/// Memory and state of an operation while the kernel works on it. Everything that the kernel has a
+/// pointer to is on the heap (buffers, boxes, vectors that do not grow), so a slot may move when
+/// the table grows.
 pub(super) enum Op {
     /// A device operation.
     Io(IoOp),
@@ -20,7 +21,7 @@ pub(super) enum Op {
     PollOut { connection: u32 },
     /// A read of the waker's eventfd.
     Wake { counter: Box<[u8; 8]> },
-    /// A multishot poll of a descriptor that is watched.
+    /// A multishot poll of a watched descriptor.
     Watch { watch: u32 },
     /// A cancellation.
     Cancel,
@@ -35,19 +36,19 @@ pub(super) struct IoOp {
     pub done: u64,
     /// Attempts without progress.
     pub stuck: u32,
-    /// It overtakes others.
+    /// True when it overtakes other operations.
     pub urgent: bool,
-    /// It may take long: the ring's thread does not do it itself.
+    /// True when it may take long, so that the ring's thread does not carry it out itself.
     pub long: bool,
 }
 
 impl IoOp {
-    /// It may change what the device holds, or what of it is stable.
+    /// True when it may change the device's content, or what is on stable media.
     pub fn changes(&self) -> bool {
         !matches!(self.kind, IoOpKind::Read { .. })
     }
 
-    /// The operation as it was asked for, from the start.
+    /// Returns the operation as it was submitted, without its progress.
     pub fn into_io(self) -> Io {
         let kind = match self.kind {
             IoOpKind::Read { offset, length, buf } => IoKind::Read { offset, length, buf },
@@ -72,7 +73,7 @@ pub(super) enum IoOpKind {
         pieces: Vec<Piece>,
         vectors: Vec<libc::iovec>,
     },
-    /// Zeros by a call of their own.
+    /// Zeros by a system call that need not write.
     Zero {
         offset: u64,
         length: u64,
@@ -84,7 +85,7 @@ pub(super) enum IoOpKind {
     },
 }
 
-/// A table of operations; the index is the operation's `user_data`.
+/// Table of operations; the index is the operation's `user_data`.
 #[derive(Default)]
 pub(super) struct Slots {
     slots: Vec<Option<Op>>,
@@ -94,7 +95,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Puts an operation in its place and names it.
+    /// Adds an operation and returns its index.
     pub fn insert(&mut self, op: Op) -> u32 {
         if let Some(index) = self.free.pop()
             && let Some(slot) = self.slots.get_mut(index as usize)
@@ -107,22 +108,22 @@ impl Slots {
         index
     }
 
-    /// The operation, where it lies.
+    /// Returns the operation in its slot.
     pub fn get_mut(&mut self, index: u32) -> Option<&mut Op> {
         self.slots.get_mut(index as usize)?.as_mut()
     }
 
-    /// The operation that a request to the kernel is of.
+    /// Returns the operation that a kernel request belongs to.
     pub fn named_by(&mut self, entry: &Entry) -> Option<&mut Op> {
         self.get_mut(u32::try_from(entry.get_user_data()).ok()?)
     }
 
-    /// Takes the operation out that a request is of, which the kernel was not given.
+    /// Removes the operation of a request that the kernel was not given.
     pub fn take_named_by(&mut self, entry: &Entry) -> Option<Op> {
         self.remove(u32::try_from(entry.get_user_data()).ok()?)
     }
 
-    /// Takes the operation out; only when the kernel is done with it (INV-URING-1).
+    /// Removes an operation; only when the kernel has completed it (INV-URING-1).
     pub fn remove(&mut self, index: u32) -> Option<Op> {
         let op = self.slots.get_mut(index as usize)?.take();
         if op.is_some() {
@@ -131,12 +132,12 @@ impl Slots {
         op
     }
 
-    /// The device operations in flight.
+    /// Indices of the device operations in flight.
     pub fn ios(&self) -> impl Iterator<Item = u32> {
         (0u32..).zip(&self.slots).filter(|(_, op)| matches!(op, Some(Op::Io(_)))).map(|(index, _)| index)
     }
 
-    /// Operations in flight.
+    /// Number of operations in flight.
     pub fn live(&self) -> usize {
         self.slots.len() - self.free.len()
     }

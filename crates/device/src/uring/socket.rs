@@ -1,4 +1,4 @@
-//! Sockets: listeners, readiness, receiving and sending at once, closing.
+//! Sockets: listeners, readiness, immediate receive and send, closing.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -14,9 +14,10 @@ use super::event::{ConnectionId, Event, ListenerId, Wait};
 use super::ring::Ring;
 use super::slots::Op;
 
-/// How long a listener rests when the process has run out of descriptors or memory.
+/// How long a listener pauses when the process has run out of descriptors or memory.
 const REST: Duration = Duration::from_millis(50);
-/// Slices sent with one system call: a turn's replies at queue depth 128. They are listed on the stack, 4 KiB.
+/// Maximum slices of one system call: a turn's replies at queue depth 128. The list is on the
+/// stack, 4 KiB.
 const SLICES: usize = 256;
 
 #[derive(Default)]
@@ -25,7 +26,7 @@ pub(super) struct Sockets {
     free_connections: Vec<u32>,
     listeners: Vec<Listener>,
     free_listeners: Vec<u32>,
-    /// Listeners whose accept ended by itself, and when to try again.
+    /// Listeners whose accept has failed, and when to try again.
     resting: VecDeque<(Instant, u32)>,
 }
 
@@ -33,7 +34,7 @@ pub(super) struct Sockets {
 struct Connection {
     socket: Option<OwnedFd>,
     generation: u32,
-    /// The polls under way.
+    /// The polls in flight.
     input: Option<u32>,
     output: Option<u32>,
     closing: bool,
@@ -43,21 +44,22 @@ struct Connection {
 struct Listener {
     socket: Option<OwnedFd>,
     generation: u32,
-    /// The accept under way.
+    /// The accept in flight.
     accept: Option<u32>,
     closing: bool,
-    /// Somebody else listens on it, too.
+    /// True when another process or thread also listens on the socket.
     shared: bool,
 }
 
 impl Ring {
-    /// Accepts connections on a listening socket until [`Ring::close_listener`]. Each is an [`Event::Accepted`].
+    /// Accepts connections on a listening socket until [`Ring::close_listener`]. Each connection is
+    /// an [`Event::Accepted`].
     pub fn listen(&mut self, socket: OwnedFd) -> ListenerId {
         self.listen_on(socket, false)
     }
 
-    /// As [`Ring::listen`], on a socket that others hold as well and that goes on listening when this one ends: connections wait in it for
-    /// whoever accepts next.
+    /// As [`Ring::listen`], for a socket that is also open elsewhere and keeps listening when this
+    /// listener ends: connections wait in it for the next accept.
     pub fn listen_shared(&mut self, socket: OwnedFd) -> ListenerId {
         self.listen_on(socket, true)
     }
@@ -73,7 +75,8 @@ impl Ring {
         ListenerId { index, generation }
     }
 
-    /// Stops accepting; [`Event::Unlistened`] tells when that is so. Connections accepted before stay.
+    /// Stops accepting; [`Event::Unlistened`] follows when that is done. Accepted connections stay
+    /// open.
     pub fn close_listener(&mut self, id: ListenerId) {
         let Some(listener) = self.sockets.listeners.get_mut(id.index as usize) else { return };
         if listener.generation != id.generation || listener.closing {
@@ -86,7 +89,8 @@ impl Ring {
         }
     }
 
-    /// Takes a connected stream socket over; [`Event::Readable`] tells when something has come, what is there already included.
+    /// Adds a connected stream socket. [`Event::Readable`] follows when there is data to receive,
+    /// also for data that is there already.
     pub fn connect(&mut self, socket: OwnedFd) -> ConnectionId {
         let index = place(&mut self.sockets.connections, &mut self.sockets.free_connections);
         let mut generation = 0;
@@ -98,10 +102,11 @@ impl Ring {
         ConnectionId { index, generation }
     }
 
-    /// Receives what is there; 0 bytes mean that the peer will send no more.
+    /// Receives available data; 0 bytes mean that the peer will send no more.
     ///
     /// # Errors
-    /// `WOULDBLOCK` when nothing is there: wait for [`Event::Readable`]. `BADF` when the connection was closed. Else the socket's.
+    /// `WOULDBLOCK` when there is no data: wait for [`Event::Readable`]. `BADF` when the connection
+    /// was closed. Else the socket's error.
     pub fn receive(&mut self, id: ConnectionId, target: &mut [u8]) -> Result<usize, Errno> {
         let socket = self.sockets.socket(id).ok_or(Errno::BADF)?;
         loop {
@@ -112,11 +117,12 @@ impl Ring {
         }
     }
 
-    /// Sends the slices, one after another, as far as there is room; gives the bytes taken. When that is not all, there is no room now:
-    /// ask for [`Event::Writable`] with [`Ring::watch_writable`].
+    /// Sends the slices one after another, as far as the socket has room, and returns the number of
+    /// bytes sent. If that is not all, request [`Event::Writable`] with [`Ring::watch_writable`].
     ///
     /// # Errors
-    /// `BADF` when the connection was closed, else the socket's; bytes may have been taken before.
+    /// `BADF` when the connection was closed, else the socket's error; some bytes may have been
+    /// sent before.
     pub fn send<'a>(&mut self, id: ConnectionId, slices: impl Iterator<Item = &'a [u8]>) -> Result<usize, Errno> {
         let socket = self.sockets.socket(id).ok_or(Errno::BADF)?;
         let mut slices = slices.peekable();
@@ -148,7 +154,7 @@ impl Ring {
         Ok(sent)
     }
 
-    /// Asks for one [`Event::Writable`], when there is room to send.
+    /// Requests one [`Event::Writable`] when there is room to send.
     pub fn watch_writable(&mut self, id: ConnectionId) {
         let Some(socket) = self.sockets.socket(id) else { return };
         let fd = Fd(socket.as_raw_fd());
@@ -160,10 +166,12 @@ impl Ring {
         }
     }
 
-    /// Closes a connection: the peer sees its end at once, no event comes for it but [`Event::Closed`].
+    /// Closes a connection: the peer sees the end at once; the only further event is
+    /// [`Event::Closed`].
     pub fn close(&mut self, id: ConnectionId) {
         let Some(socket) = self.sockets.socket(id) else { return };
-        // It fails when the peer is gone already, which does the same; and for a device, which sees no difference.
+        // This fails when the peer has closed the connection, which has the same effect, and for
+        // message devices, where it does not matter.
         let _ = rustix::net::shutdown(socket, Shutdown::Both);
         let Some(connection) = self.sockets.connections.get_mut(id.index as usize) else { return };
         connection.closing = true;
@@ -172,7 +180,7 @@ impl Ring {
         self.end_connection(id.index);
     }
 
-    /// Ends a connection that is closing when its polls have ended.
+    /// Removes a closing connection when its polls have ended.
     fn end_connection(&mut self, index: u32) {
         let Some(connection) = self.sockets.connections.get_mut(index as usize) else { return };
         if !connection.closing || connection.input.is_some() || connection.output.is_some() {
@@ -246,7 +254,7 @@ impl Ring {
         }
     }
 
-    /// Starts the accepts of listeners that have rested.
+    /// Starts the accepts of listeners whose pause is over.
     pub(super) fn rearm_listeners(&mut self) {
         while let Some((when, index)) = self.sockets.resting.front().copied() {
             if when > Instant::now() {
@@ -270,7 +278,8 @@ impl Ring {
         let Some(listener) = self.sockets.listeners.get_mut(index as usize) else { return };
         let id = ListenerId { index, generation: listener.generation };
         if let Some(socket) = listener.socket.as_ref().filter(|_| !listener.shared) {
-            // The kernel may hold the socket for a moment longer than its accept; from here on it listens no more all the same.
+            // The kernel may keep the socket a moment longer than its accept; it must stop
+            // listening now.
             let _ = rustix::net::shutdown(socket, Shutdown::Both);
         }
         *listener = Listener { generation: listener.generation.wrapping_add(1), ..Listener::default() };
@@ -287,14 +296,14 @@ impl Ring {
 }
 
 impl Sockets {
-    /// The socket of a connection that is open.
+    /// Returns the socket of an open connection.
     pub(super) fn socket(&self, id: ConnectionId) -> Option<&OwnedFd> {
         let connection = self.connections.get(id.index as usize)?;
         let open = connection.generation == id.generation && !connection.closing;
         connection.socket.as_ref().filter(|_| open)
     }
 
-    /// Breaks every connection off and stops every listener.
+    /// Shuts down every connection and stops every listener that is not shared.
     pub fn shut_all(&self) {
         let connections = self.connections.iter().filter_map(|connection| connection.socket.as_ref());
         let listeners = self.listeners.iter().filter(|listener| !listener.shared).filter_map(|listener| listener.socket.as_ref());
@@ -303,7 +312,7 @@ impl Sockets {
         }
     }
 
-    /// Shortens a wait to when a listener has rested.
+    /// Shortens a wait to the end of the first pause of a listener.
     pub fn bound_wait(&self, wait: Wait) -> Wait {
         let Some((when, _)) = self.resting.front() else { return wait };
         let left = when.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
@@ -315,13 +324,14 @@ impl Sockets {
     }
 }
 
-/// Owns the descriptor that an accept has made.
+/// Takes ownership of the descriptor that an accept returned.
 pub(super) fn take_descriptor(result: i32) -> Option<OwnedFd> {
-    // SAFETY: a non-negative result of an accept is a new descriptor that nobody else knows of; each completion is looked at once.
+    // SAFETY: a non-negative result of an accept is a new descriptor that no other code has; each
+    // completion is handled once.
     (result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) })
 }
 
-/// A free place in a table, which grows when there is none.
+/// Returns a free place in a table; the table grows if necessary.
 fn place<T: Default>(table: &mut Vec<T>, free: &mut Vec<u32>) -> u32 {
     free.pop().unwrap_or_else(|| {
         let index = u32::try_from(table.len()).unwrap_or_else(|_| std::process::abort());

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// Ends the wait of a [`super::Ring`], now or the next one; its owner sees [`super::Event::Woken`].
+/// Ends the current or the next wait of a [`super::Ring`], which then has the event
+/// [`super::Event::Woken`].
 #[derive(Clone, Debug)]
 pub struct Waker {
     eventfd: Arc<OwnedFd>,
@@ -17,9 +18,10 @@ impl Waker {
         Ok(Waker { eventfd: Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?) })
     }
 
-    /// Wakes. Cheap enough for control messages: one system call.
+    /// Wakes the ring. One system call: cheap enough for control messages.
     pub fn wake(&self) {
-        // An eventfd takes a write of 1 until its counter nears 2^64; a failure would mean that a wake-up is pending anyway.
+        // An eventfd takes a write of 1 until its counter nears 2^64; a failure would mean that a
+        // wake-up is pending anyway.
         while rustix::io::write(&self.eventfd, &1u64.to_ne_bytes()) == Err(Errno::INTR) {}
     }
 

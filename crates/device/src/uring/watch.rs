@@ -1,4 +1,4 @@
-//! Descriptors of others that are watched for input: the eventfds by which guests kick their queues.
+//! Watched descriptors of other programs: the eventfds by which guests kick their queues.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -20,14 +20,15 @@ pub(super) struct Watches {
 struct Watch {
     fd: Option<Arc<OwnedFd>>,
     generation: u32,
-    /// The poll under way.
+    /// The poll in flight.
     poll: Option<u32>,
     closing: bool,
 }
 
 impl Ring {
-    /// Tells with [`Event::Signalled`] each time that somebody writes to the descriptor, and once when it is readable already. One poll serves
-    /// until [`Ring::unwatch`], and nothing is read: that the kernel wakes is what counts, so a signal costs no system call.
+    /// Reports [`Event::Signalled`] each time the descriptor is written to, and once if it is
+    /// readable already. One poll serves until [`Ring::unwatch`], and the descriptor is never read:
+    /// the wake-up is all that counts, so a signal costs no system call.
     pub fn watch(&mut self, fd: Arc<OwnedFd>) -> WatchId {
         let index = self.watches.free.pop().unwrap_or_else(|| {
             let index = u32::try_from(self.watches.watches.len()).unwrap_or_else(|_| std::process::abort());
@@ -43,7 +44,7 @@ impl Ring {
         WatchId { index, generation }
     }
 
-    /// Watches no more; no event comes for it from now on but those that wait to be popped.
+    /// Stops watching; from now on there are no new events for it, but some may wait to be popped.
     pub fn unwatch(&mut self, id: WatchId) {
         let Some(watch) = self.watches.watches.get_mut(id.index as usize) else { return };
         if watch.generation != id.generation || watch.closing {
@@ -69,7 +70,8 @@ impl Ring {
         }
         let id = WatchId { index, generation: watch.generation };
         self.events.push_back(Event::Signalled(id));
-        // One that cannot be polled, or only tells of an error again and again, is left alone.
+        // A descriptor that cannot be polled, or reports errors again and again, is not polled any
+        // more.
         let failed = result < 0 || result & i32::from(libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0;
         if !goes_on && !failed {
             self.arm_watch(index);

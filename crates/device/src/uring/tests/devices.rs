@@ -20,7 +20,7 @@ fn piece(byte: u8, bytes: usize) -> Piece {
     Piece::new(Rc::new(buf), 0..bytes)
 }
 
-/// Runs operations to their ends and gives those by id.
+/// Runs operations until they complete and returns the completions by id.
 fn run(ring: &mut Ring, kinds: Vec<IoKind>) -> Vec<IoDone> {
     let count = kinds.len();
     for (id, kind) in kinds.into_iter().enumerate() {
@@ -47,7 +47,7 @@ fn one(ring: &mut Ring, kind: IoKind) -> IoDone {
     run(ring, vec![kind]).pop().expect("one")
 }
 
-/// Random operations give the same bytes as on the medium in memory.
+/// Random operations return the same bytes as the device in memory.
 fn twin(device: HostDevice, instant: bool) {
     let size = device.geometry().size;
     let mut ring = Ring::new().expect("ring");
@@ -80,7 +80,8 @@ fn twin(device: HostDevice, instant: bool) {
                 assert_eq!(one(&mut ring, IoKind::Write { offset, pieces }).result, Ok(()), "round {round}");
             }
             3 => {
-                // What a discarded range reads as is undefined: it is written before it is looked at again.
+                // The content of a discarded range is undefined, so it is written before it is read
+                // again.
                 assert_eq!(one(&mut ring, IoKind::Discard { offset, length: length as u64 }).result, Ok(()));
                 let pieces = vec![piece(round as u8, length)];
                 memory.write(offset, pieces[0].bytes());
@@ -110,7 +111,7 @@ fn over(device: HostDevice) -> Ring {
     ring
 }
 
-/// Written space of a file that had none, and of any length.
+/// A file without space, and ranges of various lengths.
 #[test]
 fn zeros_take_space_of_the_host() {
     use std::os::unix::fs::MetadataExt;
@@ -190,7 +191,7 @@ fn reads_past_the_end_are_zero_filled() {
         let mut ring = Ring::new().expect("ring");
         ring.add_device(device).expect("room");
         assert_eq!(one(&mut ring, IoKind::Write { offset: 0, pieces: vec![piece(7, 64 << 10)] }).result, Ok(()));
-        // Somebody cuts the file short, in the middle of a page.
+        // Another program truncates the file, in the middle of a page.
         let file = std::fs::OpenOptions::new().write(true).open(&path).expect("open");
         file.set_len(10_000).expect("cut");
         for (offset, length) in [(0, 16 << 10), (8192, 4096), (8192, 8192), (40 << 10, 4096), (1 << 30, 4096)] {
@@ -235,7 +236,7 @@ fn host_errors_reach_the_caller_and_a_failed_flush_poisons() {
     drop(open(&path, 64 << 10, false));
     for instant in [false, true] {
         let mut ring = Ring::new().expect("ring");
-        // Writing through a descriptor without the right to is EBADF from the kernel.
+        // Writing through a read-only descriptor returns EBADF from the kernel.
         let read_only = OpenOptions { create_size: None, direct: false, read_only: true };
         ring.add_device(HostDevice::open(&path, read_only).expect("open")).expect("room");
         ring.devices.set_instant(FIRST, instant);
@@ -283,7 +284,7 @@ fn more_operations_than_the_queue_holds_and_a_drop_in_their_midst() {
     let path = dir.path().join("d");
     let mut ring = Ring::new().expect("ring");
     ring.add_device(open(&path, 32 << 20, false)).expect("room");
-    ring.devices.set_instant(FIRST, false); // so that something is in flight, wherever the directory lies
+    ring.devices.set_instant(FIRST, false); // so that operations are in flight on any filesystem
     let writes = (0..3000u64).map(|number| IoKind::Write { offset: number * 4096, pieces: vec![piece(number as u8, PAGE)] });
     assert!(run(&mut ring, writes.collect()).iter().all(|done| done.result.is_ok()));
     let done = run(&mut ring, (0..3000u64).map(|number| read(number * 4096, PAGE)).collect());
@@ -299,7 +300,7 @@ fn more_operations_than_the_queue_holds_and_a_drop_in_their_midst() {
     assert!(ring.in_flight() > 1000);
     assert!(ring.remove_device(FIRST).is_none(), "busy");
     drop(ring);
-    // Lock and file are free as soon as the ring is gone.
+    // Lock and file are free as soon as the ring is dropped.
     drop(open(&path, 32 << 20, true));
 }
 
@@ -320,7 +321,7 @@ fn devices_come_and_go() {
     assert_eq!(ring.add_device(again).expect("room"), DeviceIndex(2));
 }
 
-/// What came back unsent, by id, and the results of what was carried out.
+/// Returns unsent operations by id, and the results of those that were carried out.
 fn ends(ring: &mut Ring, count: usize) -> (Vec<Io>, Vec<IoDone>) {
     let (mut unsent, mut done) = (Vec::new(), Vec::new());
     while unsent.len() + done.len() < count {
@@ -349,7 +350,8 @@ fn after_the_lease_devices_are_read_alone() {
         ring.devices.set_instant(FIRST, instant);
         ring.set_lease(Some(far));
         assert_eq!(one(&mut ring, IoKind::Write { offset: 0, pieces: vec![piece(1, 4096)] }).result, Ok(()));
-        // the lease ends while operations wait for the system call, more of them than it takes; one in memory is carried out at once
+        // the lease ends while more operations wait for the system call than one call takes; with a
+        // file in memory, one is carried out at once
         let soon = clock.deadline(clock.nanos() + 1_000_000);
         ring.set_lease(Some(if instant { clock.deadline(0) } else { far }));
         for number in 0..1000 {
@@ -369,7 +371,7 @@ fn after_the_lease_devices_are_read_alone() {
         assert_eq!(unsent.len(), 750, "instant: {instant}");
         assert!(done.iter().all(|done| done.result == Ok(()) && done.buf.as_ref().is_some_and(|buf| buf.bytes()[..4096] == [1; 4096])));
         assert_eq!(std::fs::read(&path).expect("read")[..4096], [1; 4096]);
-        // what came back is whole, and is carried out when the lease is renewed
+        // unsent operations are complete, and are carried out when the lease is renewed
         ring.set_lease(Some(far));
         let IoKind::Write { offset: 0, pieces } = &unsent[0].kind else { panic!("{:?}", unsent[0]) };
         assert_eq!((unsent[0].id, pieces[0].bytes()), (IoId(0), &[2; 4096][..]));

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::super::ring::PATIENCE as GIVEN_UP;
 use crate::{ConnectionId, Event, Ring, Wait};
 
-/// The longest wait for what must come.
+/// The longest wait for an expected event.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn next(ring: &mut Ring) -> Event {
@@ -41,7 +41,7 @@ fn waker_ends_a_wait_from_another_thread() {
         ring.turn(Wait::Forever).expect("turn");
         assert!(matches!(ring.pop(), Some(Event::Woken)));
         thread.join().expect("thread");
-        // Both wake-ups may have been seen as one or as two.
+        // The two wake-ups may arrive as one event or as two.
         ring.turn(Wait::No).expect("turn");
         while let Some(event) = ring.pop() {
             assert!(matches!(event, Event::Woken));
@@ -102,7 +102,7 @@ fn unix_and_tcp_listeners_accept_and_let_go() {
 fn big_messages_arrive_whole_and_in_order() {
     let mut ring = Ring::new().expect("ring");
     let (mut peer, id) = pair(&mut ring);
-    // More slices than one system call carries, far more bytes than a socket buffers.
+    // More slices than one system call takes, far more bytes than a socket buffers.
     let message: Vec<u8> = (0..9_000_000u32).map(|number| (number % 251) as u8).collect();
     let sizes = [1, 3000, 16, 4096, 7, 70_000];
     let mut ends = vec![0];
@@ -188,13 +188,13 @@ fn a_closed_connection_is_silent_and_its_number_void() {
         assert_eq!(ring.receive(other, &mut [0; 8]), Ok(0));
         ring.close(other);
         loop {
-            // The end of the stream may be told more than once.
+            // The end of the stream may be reported more than once.
             match next(&mut ring) {
                 Event::Readable { connection, ended: true } if connection == other => {}
                 event => break assert!(matches!(event, Event::Closed(closed) if closed == other)),
             }
         }
-        // What the peer said was not read, which it may be told.
+        // Data of the peer was not read, so the peer may get a reset.
         let end = peer.read_to_end(&mut Vec::new()).map_or_else(|error| Some(error.kind()), |_| None);
         assert!(matches!(end, None | Some(std::io::ErrorKind::ConnectionReset)), "{end:?}");
     }

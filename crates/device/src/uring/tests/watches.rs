@@ -14,7 +14,7 @@ fn kick(fd: &OwnedFd) {
     rustix::io::write(fd, &1u64.to_ne_bytes()).expect("write");
 }
 
-/// The longest wait for a signal that must come.
+/// The longest wait for an expected signal.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn turn(ring: &mut Ring, wait: Wait) -> Vec<WatchId> {
@@ -26,7 +26,8 @@ fn turn(ring: &mut Ring, wait: Wait) -> Vec<WatchId> {
     std::iter::from_fn(|| ring.pop()).map(signalled).collect()
 }
 
-/// Who is signalled, as soon as so many are. With none expected, whoever is within a while.
+/// Returns the signalled watches as soon as there are `count`; with 0, those signalled within 50
+/// ms.
 fn signalled(ring: &mut Ring, count: usize) -> Vec<WatchId> {
     if count == 0 {
         return turn(ring, Wait::AtMost(Duration::from_millis(50)));
@@ -75,7 +76,7 @@ fn nothing_is_told_of_one_that_is_watched_no_more() {
     assert_eq!(signalled(&mut ring, 0), []);
     assert_eq!(signalled(&mut ring, 0), []);
     assert_eq!(Arc::strong_count(&fd), 1, "the ring has let go of it");
-    // The place is used again, under another name.
+    // The slot is reused, with another identity.
     let other = descriptor(0);
     let again = ring.watch(Arc::clone(&other));
     assert_ne!(again, id);
