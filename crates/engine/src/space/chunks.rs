@@ -1,4 +1,4 @@
-//! The chunk table: where each chunk is, and which of its slots are live.
+//! The chunk table: the place of each chunk, and its live slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use super::slots::Slots;
 /// Grain of chunks of nodes, in units.
 pub(crate) const NODE_GRAIN: u8 = NODE_UNITS as u8;
 
-/// A place for a chunk: the segment and the page in it where slot 0 would be.
+/// Place of a chunk: segment, and the page in it where slot 0 would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) segment: SegmentId,
     pub(crate) page: u32,
 }
 
-/// Which slots a moved chunk still has, with a rank index (slots before each word).
+/// Slots that a moved chunk still has, with a rank index (slots before each word).
 #[derive(Clone, Debug)]
 pub(crate) struct Present {
     slots: Slots,
@@ -49,28 +49,28 @@ impl Present {
     }
 }
 
-/// One chunk.
 #[derive(Clone, Debug)]
 pub(crate) struct Chunk {
     pub(crate) epoch: Epoch,
-    /// Write clock when it was begun.
+    /// Write clock, in blocks, when it was begun.
     pub(crate) birth: u64,
-    /// Lifetime class: the stream that it lies in.
+    /// Lifetime class: the stream that wrote it.
     pub(crate) class: u8,
     /// Units per slot.
     pub(crate) grain: u8,
-    /// Nothing while its nodes were not written yet.
+    /// `None` for a chunk of nodes that was not written yet.
     pub(crate) place: Option<Place>,
-    /// Page of the header with the identities of a moved chunk; `u32::MAX`: in line.
+    /// Page of the header with the identities of a moved chunk; `u32::MAX`: each batch has its own
+    /// header.
     pub(crate) identities: u32,
-    /// Slots handed out.
+    /// Slots in use so far.
     pub(crate) slots: u32,
     pub(crate) live: Slots,
     pub(crate) live_count: u32,
     present: Option<Present>,
-    /// Still being appended to: not dropped when nothing lives in it.
+    /// True while it is appended to: it is kept even without live slots.
     pub(crate) open: bool,
-    /// Its page was marked as changed since this many checkpoints were fixed.
+    /// Value of [`ChunkTable::seals`] when its page was last marked as changed.
     listed: u64,
 }
 
@@ -92,7 +92,7 @@ impl Chunk {
         }
     }
 
-    /// Units from the chunk's base to a slot; nothing when a move left it behind.
+    /// Units from the chunk's base to a slot; `None` when a move left the slot behind.
     pub(crate) fn unit_of(&self, slot: u32) -> Option<u32> {
         let index = match &self.present {
             None => slot,
@@ -107,17 +107,17 @@ impl Chunk {
         slots * u32::from(self.grain)
     }
 
-    /// Units that what lives in it takes wherever it is moved: whole pages.
+    /// Units that its live slots take wherever they are moved: whole pages.
     pub(crate) fn footprint(&self) -> u32 {
         (self.live_count * u32::from(self.grain)).next_multiple_of(8)
     }
 
-    /// Slots that `addr` covers.
+    /// Number of slots that `addr` covers.
     pub(crate) fn slots_of(&self, addr: Addr) -> u32 {
         addr.units() / u32::from(self.grain)
     }
 
-    /// Only these slots are there from now on.
+    /// Sets the slots that the chunk has from now on.
     pub(crate) fn set_present(&mut self, slots: Slots) {
         self.live.intersect(&slots);
         self.live_count = self.live.count();
@@ -128,7 +128,7 @@ impl Chunk {
         self.present.is_none()
     }
 
-    /// It lies where this move put it, whose payload begins at a page.
+    /// True when the chunk is at the place of this move, whose payload begins at page `payload`.
     pub(crate) fn is_moved_by(&self, moved: &Move, payload: u32) -> bool {
         let here = self.place.is_some_and(|place| place.page == payload + moved.at);
         let kept = self.present.as_ref().is_some_and(|present| present.slots.iter().eq(Slots::from_words(moved.present.clone()).iter()));
@@ -140,16 +140,16 @@ impl Chunk {
 #[derive(Debug, Default)]
 pub(crate) struct ChunkTable {
     chunks: Pages<Chunk>,
-    /// Those with a slot for each unit.
+    /// Number of chunks with a slot for each unit (compressed blocks).
     packed: usize,
-    /// Where the last checkpoint put each page; nothing for pages that never were in one.
+    /// Place of each page in the last checkpoint; `None` for pages that were in none.
     stored: BTreeMap<u64, Option<ObjectRef>>,
     dirty: BTreeSet<u64>,
-    /// Checkpoints fixed so far.
+    /// Number of checkpoints fixed so far.
     seals: u64,
-    /// Pages that the running checkpoint has not encoded yet: done before they change.
+    /// Pages that the running checkpoint has not encoded yet. They are encoded before they change.
     sealing: BTreeSet<u64>,
-    /// Pages that changed after the running checkpoint was fixed, encoded as they were then.
+    /// Pages that changed after the running checkpoint was fixed, encoded as they were before.
     encoded: Vec<(u64, Vec<u8>)>,
 }
 
@@ -162,7 +162,7 @@ impl ChunkTable {
         self.chunks.get(id.0)
     }
 
-    /// A chunk to change: its page goes into the next checkpoint.
+    /// Returns a chunk for changing it: its page goes into the next checkpoint.
     pub(crate) fn get_mut(&mut self, id: ChunkId) -> Option<&mut Chunk> {
         let at = self.chunks.find(id.0)?;
         if self.chunks.at(at)?.listed != self.seals {
@@ -173,7 +173,7 @@ impl ChunkTable {
         Some(chunk)
     }
 
-    /// A page is about to change.
+    /// Marks a page before it changes.
     fn mark(&mut self, page: u64) {
         if self.sealing.remove(&page) {
             self.encoded.push((page, self.encode_page(page)));
@@ -199,12 +199,12 @@ impl ChunkTable {
         self.chunks.len()
     }
 
-    /// Chunks with a slot for each unit.
+    /// Number of chunks with a slot for each unit (compressed blocks).
     pub(crate) fn packed(&self) -> usize {
         self.packed
     }
 
-    /// Pages that a checkpoint has, or that wait for one.
+    /// Number of pages that a checkpoint has or that wait for one.
     pub(crate) fn pages(&self) -> usize {
         self.stored.len()
     }
@@ -214,14 +214,16 @@ impl ChunkTable {
         self.chunks.numbers().into_iter().map(ChunkId).collect()
     }
 
-    /// Fixes the pages that changed since the last call, for a checkpoint to fetch one by one with [`next_sealed`](Self::next_sealed).
+    /// Fixes the pages that changed since the last call; the checkpoint fetches them one by one
+    /// with [`next_sealed`](Self::next_sealed).
     pub(crate) fn seal(&mut self) {
         assert!(self.sealing.is_empty() && self.encoded.is_empty(), "INV-CKPT-1: one checkpoint at a time");
         self.sealing = std::mem::take(&mut self.dirty);
         self.seals += 1;
     }
 
-    /// The next fixed page, encoded as it was then: number, bytes (empty: no chunk of the page exists any more).
+    /// Returns the next fixed page, encoded as it was then: number and bytes (empty: the page has
+    /// no chunks any more).
     pub(crate) fn next_sealed(&mut self) -> Option<(u64, Vec<u8>)> {
         let early = self.encoded.pop();
         early.or_else(|| self.sealing.pop_first().map(|page| (page, self.encode_page(page))))
@@ -249,7 +251,7 @@ impl ChunkTable {
         e.into_bytes()
     }
 
-    /// Where a page is stored now; gives back where it was.
+    /// Sets the place of a page, and returns the old one.
     pub(crate) fn set_stored(&mut self, page: u64, at: Option<ObjectRef>) -> Option<ObjectRef> {
         match at {
             Some(at) => self.stored.insert(page, Some(at)).flatten(),
@@ -262,32 +264,32 @@ impl ChunkTable {
         self.stored.iter().filter_map(|(page, at)| at.map(|at| (*page, at)))
     }
 
-    /// Pages that the next checkpoint writes.
+    /// Number of pages that the next checkpoint writes.
     pub(crate) fn dirty_pages(&self) -> usize {
         self.dirty.len()
     }
 
-    /// Does the next checkpoint write the page of this chunk?
+    /// True when the next checkpoint writes the page of this chunk.
     pub(crate) fn changes_with(&self, id: ChunkId) -> bool {
         self.is_dirty(page_of(id))
     }
 
-    /// Does the next checkpoint write this page?
+    /// True when the next checkpoint writes this page.
     pub(crate) fn is_dirty(&self, page: u64) -> bool {
         self.dirty.contains(&page)
     }
 
-    /// Bytes of each page that the next checkpoint writes. It encodes all of them.
+    /// Bytes of each page that the next checkpoint writes. Encodes all of them.
     pub(crate) fn dirty_lengths(&self) -> impl Iterator<Item = usize> + '_ {
         self.dirty.iter().map(|page| self.encode_page(*page).len())
     }
 
-    /// The next checkpoint writes this page.
+    /// Makes the next checkpoint write this page.
     pub(crate) fn dirty_page(&mut self, page: u64) {
         self.dirty.insert(page);
     }
 
-    /// Takes a page over from a checkpoint.
+    /// Loads a page from a checkpoint.
     pub(crate) fn load(&mut self, page: u64, at: ObjectRef, records: Vec<ChunkRecord<'_>>) {
         self.stored.insert(page, Some(at));
         for r in records {

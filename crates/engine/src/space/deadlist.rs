@@ -1,13 +1,13 @@
-//! Deadlists: what died between two versions of a volume, by epoch and chunk.
+//! Deadlists: the addresses that died between two versions of a volume, by epoch and chunk.
 //!
-//! A list is a directory of spans, each a window of entries of an immutable piece, and a tail of what died last. A write to a volume with
-//! snapshots
-//! adds to the tail, so that costs one look into a small tree; a tail that is long becomes pieces. Lists are split at an epoch and merged
-//! by their
-//! spans: pieces are never written anew for it, however long a list is (`docs/decisions/0020-deadlists-in-pieces.md`).
+//! A list is a directory of spans, each a window of entries of an immutable piece, and a tail with
+//! the newest entries. A write to a volume with snapshots adds to the tail, which costs one look-up
+//! in a small tree; a tail that is too long becomes pieces. Lists are split at an epoch and merged
+//! by their spans: no piece is written anew for that, however long a list is
+//! (`docs/decisions/0020-deadlists-in-pieces.md`).
 //!
-//! Spans are in views of some dozens ([`views`]), which a split narrows and does not cut: it takes as long as there are views, and so do a merge
-//! and a copy.
+//! Spans are grouped in views of some dozens ([`views`]). A split narrows the views without cutting
+//! their spans, so a split, a merge and a copy take time in proportion to the number of views.
 
 mod views;
 
@@ -22,16 +22,16 @@ use self::views::{Span, Views};
 use super::pieces::{Need, Piece, Pieces, Reader};
 use super::slots::slots_in;
 
-/// Slots in a window of words that grows at both ends.
+/// Set of slots, as a window of bitmap words that grows at both ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeadSlots {
-    /// The slot of the window's first bit, in words.
+    /// Number of the window's first word.
     first: u32,
     words: SmallVec<[u64; 2]>,
 }
 
 impl DeadSlots {
-    /// Makes the window hold the words from `first` up to `end`.
+    /// Extends the window to the words from `first` up to `end`.
     fn cover(&mut self, first: u32, end: u32) {
         if self.words.is_empty() {
             self.first = first;
@@ -46,7 +46,7 @@ impl DeadSlots {
         }
     }
 
-    /// Adds `count` slots from `start` on; false when one of them was there.
+    /// Adds `count` slots from `start` on; false when one of them was in the set.
     fn insert(&mut self, start: u32, count: u32) -> bool {
         self.cover(start >> 6, (start + count).div_ceil(64));
         let mut fresh = true;
@@ -79,19 +79,19 @@ pub(crate) struct Dead {
     pub(crate) units: u32,
 }
 
-/// Bytes that an entry takes at most without its slots (chunk 6, units 5, shape 2, its part of the head of its group), and the head of a
-/// group.
+/// Maximum bytes of an entry without its slots (chunk 6, units 5, shape 2, its part of the group's
+/// head), and of a group's head.
 const ENTRY_BYTES: usize = 14;
 const GROUP_BYTES: usize = 11;
-/// INV-DEAD-5: the tail of a snapshot's list takes so many bytes at most (lists of pools of older versions aside): what is longer becomes
-/// a piece.
-/// There may be 10,000 such lists, and what tails take of the memory maps do without.
+/// INV-DEAD-5: maximum bytes of the tail of a snapshot's list (except lists from older versions); a
+/// longer tail becomes a piece. There may be 10,000 such lists, and the memory of tails is taken
+/// from that of maps.
 pub(crate) const FIXED_TAIL: usize = 1 << 10;
-/// How much longer the end of a piece takes than letting go of one that others refer to.
+/// Cost of freeing a piece, where dropping a reference to a piece that is still used costs 1.
 const END: usize = 16;
 
 impl Dead {
-    /// Bytes that it takes at most.
+    /// Maximum bytes of the encoded entry.
     fn bytes(&self) -> usize {
         let mut before = 0;
         let mut runs = 0;
@@ -117,12 +117,12 @@ struct Tail {
     epochs: BTreeMap<Epoch, BTreeMap<ChunkId, Dead>>,
     /// Units of data blocks in it.
     units: u64,
-    /// Bytes that it takes at most.
+    /// Maximum bytes of its encoding.
     bytes: usize,
 }
 
 impl Tail {
-    /// Adds slots of a chunk with their units; false when one of them was there.
+    /// Adds slots of a chunk with their units; false when one of them was in it already.
     fn add(&mut self, epoch: Epoch, chunk: ChunkId, units: u32, add: impl FnOnce(&mut DeadSlots) -> bool) -> bool {
         let of_epoch = self.epochs.entry(epoch).or_insert_with(|| {
             self.bytes += GROUP_BYTES;
@@ -186,25 +186,25 @@ impl Tail {
     }
 }
 
-/// A set of addresses.
+/// A set of dead addresses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Deadlist {
-    /// In no order; the last one is freed first.
+    /// Unordered; the last span is freed first.
     spans: Views,
-    /// Of these the content could not be had.
+    /// Spans whose content could not be read.
     aside: Vec<Span>,
     tail: Tail,
-    /// Some spans are set aside, or are tried again.
+    /// True when some spans are set aside or are tried again.
     misses: bool,
-    /// The content of the last span while it is freed.
+    /// Content of the last span while it is freed.
     reader: Option<Reader>,
-    /// Its next entries, the next one last.
+    /// Next entries of that span, in reverse order.
     next: Vec<(ChunkId, Dead)>,
 }
 
 impl Deadlist {
-    /// Adds an address; `slots` of its chunk from its slot on. `data`: it counts as guest data. The tail becomes pieces beyond `longest`
-    /// bytes.
+    /// Adds an address, which covers `slots` slots of its chunk. `data`: it counts as guest data. A
+    /// tail of more than `longest` bytes becomes pieces.
     pub(crate) fn insert(&mut self, epoch: Epoch, addr: Addr, slots: u32, data: bool, pieces: &Rc<Pieces>, longest: usize) {
         let units = if data { addr.units() } else { 0 };
         let fresh = self.tail.add(epoch, addr.chunk(), units, |dead| dead.insert(addr.slot(), slots));
@@ -212,7 +212,7 @@ impl Deadlist {
         self.bound_tail(pieces, longest);
     }
 
-    /// Makes pieces of a tail that takes more than `longest` bytes.
+    /// Turns a tail of more than `longest` bytes into pieces.
     pub(crate) fn bound_tail(&mut self, pieces: &Rc<Pieces>, longest: usize) {
         if self.tail.bytes <= longest {
             return;
@@ -223,21 +223,23 @@ impl Deadlist {
         self.close();
     }
 
-    /// Takes out everything born after `epoch`. Of pieces it is only said which births each of the two lists shows: [`Pieces::cut_some`] and whoever
-    /// looks at a view cut its spans.
+    /// Removes everything that was born after `epoch`, and returns it as a list. Both lists share
+    /// the spans, and each view only records the births that it shows; [`Pieces::cut_some`] or the
+    /// next use of a view cuts its spans.
     pub(crate) fn split_after(&mut self, epoch: Epoch, pieces: &Rc<Pieces>) -> Deadlist {
         self.retry();
         let tail = self.tail.split_after(epoch);
         Deadlist { spans: self.spans.split_after(epoch, pieces), tail, misses: self.misses, ..Deadlist::default() }
     }
 
-    /// Goes away from the place that it is freed at.
+    /// Drops the reading position of the span that is being freed.
     fn close(&mut self) {
         self.next.clear();
         self.reader = None;
     }
 
-    /// Adds all of `other`, moving the smaller into the larger. The tail becomes pieces beyond `longest` bytes.
+    /// Adds all of `other`, moving the smaller list into the larger. A tail of more than `longest`
+    /// bytes becomes pieces.
     pub(crate) fn merge(&mut self, mut other: Deadlist, pieces: &Rc<Pieces>, longest: usize) {
         self.retry();
         other.retry();
@@ -247,19 +249,19 @@ impl Deadlist {
         self.bound_tail(pieces, longest);
     }
 
-    /// The piece whose content is needed for the next part, when that is not in memory.
+    /// Returns the piece whose content the next [`pop`](Self::pop) needs, if it is not in memory.
     pub(crate) fn lacks(&self) -> Option<Rc<Piece>> {
         let piece = self.spans.last_first().next()?.piece;
         let ready = self.reader.is_some() || piece.is_here();
         Some(piece).filter(|_| !ready)
     }
 
-    /// The piece that comes after the one that is being freed.
+    /// Returns the piece after the one that is being freed.
     pub(crate) fn next_piece(&self) -> Option<Rc<Piece>> {
         self.spans.last_first().nth(1).map(|span| span.piece)
     }
 
-    /// The content of the next part cannot be had: it is left out until [`retry`](Self::retry).
+    /// Sets the last span aside, because its content cannot be read, until [`retry`](Self::retry).
     pub(crate) fn set_aside(&mut self) {
         self.close();
         if let Some(span) = self.spans.pop() {
@@ -268,7 +270,7 @@ impl Deadlist {
         }
     }
 
-    /// Tries pieces again that could not be read, after all others.
+    /// Puts spans that were set aside back, to be tried after all others.
     pub(crate) fn retry(&mut self) {
         self.close();
         if !self.aside.is_empty() {
@@ -276,23 +278,25 @@ impl Deadlist {
         }
     }
 
-    /// Is something left out that cannot be had?
+    /// True when spans are set aside.
     pub(crate) fn is_short(&self) -> bool {
         !self.aside.is_empty()
     }
 
-    /// Units of guest data in what is left out, and in what was and is tried again, until its content is there.
+    /// Units of guest data in spans that are set aside, or were and are tried again, until their
+    /// content is read.
     pub(crate) fn units_left_out(&self) -> u64 {
         let again: u64 = if self.misses { self.spans.last_first().filter(|span| span.missed).map(|span| span.units()).sum() } else { 0 };
         self.aside.iter().map(Span::units).sum::<u64>() + again
     }
 
-    /// Is nothing left but what cannot be had?
+    /// True when all that is left are spans that were set aside.
     pub(crate) fn is_stuck(&self) -> bool {
         self.is_short() && self.spans.is_empty() && self.tail.epochs.is_empty()
     }
 
-    /// Takes a chunk's part out; there may be others of the same chunk. Nothing [`lacks`](Self::lacks) for it.
+    /// Removes one chunk's part of the list; other parts of the same chunk may follow. The caller
+    /// has read the content that it [`lacks`](Self::lacks).
     pub(crate) fn pop(&mut self) -> Option<(ChunkId, Dead)> {
         let Some(span) = self.spans.last_mut() else { return self.tail.pop() };
         if self.next.is_empty() {
@@ -317,17 +321,19 @@ impl Deadlist {
         Some(popped)
     }
 
-    /// Is it known that it has no entry? What is left of a split may turn out to be nothing.
+    /// True when the list is known to have no entry. After a split, a list may turn out to be empty
+    /// later.
     pub(crate) fn is_empty(&self) -> bool {
         self.aside.is_empty() && self.spans.is_empty() && self.tail.epochs.is_empty()
     }
 
-    /// Is all of it cut that splits narrowed?
+    /// True when all views that splits narrowed are cut.
     pub(crate) fn is_cut(&self) -> bool {
         self.spans.is_cut()
     }
 
-    /// Lets go of pieces while there is `room`, of which the end of a piece takes [`END`] and a reference to it 1. True when none is left.
+    /// Drops references to pieces while there is `room`: freeing a piece costs [`END`], dropping a
+    /// reference to a piece that is still used costs 1. True when none is left.
     pub(crate) fn drop_pieces(&mut self, room: &mut usize) -> bool {
         self.retry();
         while *room > 0 {
@@ -337,12 +343,13 @@ impl Deadlist {
         self.spans.is_empty()
     }
 
-    /// Bytes that its tail takes at most in its directory.
+    /// Maximum bytes of its tail in its directory.
     pub(crate) fn tail_bytes(&self) -> usize {
         self.tail.bytes
     }
 
-    /// Calls `each` with every chunk's parts, with `content` for what pieces hold. Those that have none are left out.
+    /// Calls `each` with each chunk's parts. `content` returns the content of a piece; pieces
+    /// without content are skipped.
     pub(crate) fn for_each(&self, mut content: impl FnMut(&Piece) -> Option<Rc<[u8]>>, mut each: impl FnMut(ChunkId, &Dead)) {
         for span in self.all_spans() {
             let Some(reader) = content(&span.piece).and_then(|bytes| Reader::new(bytes).ok()) else { continue };
@@ -357,14 +364,14 @@ impl Deadlist {
         self.tail.epochs.values().flatten().for_each(|(chunk, dead)| each(*chunk, dead));
     }
 
-    /// Spans that are left out, then all others.
+    /// Spans that are set aside, then all others.
     fn all_spans(&self) -> impl Iterator<Item = Span> {
         self.aside.iter().cloned().chain(self.spans.last_first())
     }
 
-    /// Units of guest data in it.
+    /// Units of guest data in the list.
     pub(crate) fn units(&self) -> u64 {
-        // not what is left out: some of that is tried again and among the others
+        // not `units_left_out`: that counts some of the other spans, too
         self.aside.iter().map(Span::units).sum::<u64>() + self.spans.units() + self.tail.units
     }
 
@@ -374,24 +381,27 @@ impl Deadlist {
         aside + self.spans.units_after(epoch) + self.tail.units_after(epoch)
     }
 
-    /// The pieces that it refers to; one that was split may come twice. Some may turn out to be of another list, until all is cut.
+    /// Pieces that it refers to; a piece that was split may come twice. Until all views are cut,
+    /// some may turn out to belong to another list.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = Rc<Piece>> {
         self.aside.iter().map(|span| Rc::clone(&span.piece)).chain(self.spans.pieces())
     }
 
-    /// Bytes that its directory takes at most, 0 for none.
+    /// Maximum bytes of its directory, 0 for an empty list.
     pub(crate) fn directory_bytes(&self) -> usize {
         let spans = self.aside.len() + self.spans.most();
         if self.is_empty() { 0 } else { DeadDirectory::FIXED + spans * PieceRef::BYTES + self.tail.bytes }
     }
 
-    /// Adds some references to its directory, when all its pieces are stored. How long that takes, in bytes that are encoded in the time; nothing
-    /// when all are there.
+    /// Adds the references of one view to `encoding`; all of the list's pieces must be stored.
+    /// Returns the cost, as the bytes that could be encoded in that time; `None` when all
+    /// references are in it.
     pub(crate) fn encode_some(&self, encoding: &mut Encoding) -> Option<usize> {
         self.spans.encode_some(encoding)
     }
 
-    /// Its directory, with all references; nothing of a list of nothing.
+    /// Encodes its directory, after [`encode_some`](Self::encode_some) has added all references; no
+    /// bytes for an empty list.
     pub(crate) fn encode(&self, encoding: Encoding) -> Vec<u8> {
         let mut pieces = encoding.pieces;
         pieces.extend(self.aside.iter().map(Span::reference));
@@ -403,7 +413,8 @@ impl Deadlist {
         DeadDirectory { pieces, tail }.encode()
     }
 
-    /// The pieces that a directory names, each with the entries that its windows begin and end with; none of a list of an older version.
+    /// The pieces that a directory refers to, each with first and last entry of its window; none
+    /// for a list of an older version.
     pub(crate) fn named(bytes: &[u8]) -> Result<Vec<(ObjectRef, [u32; 2])>, String> {
         if !DeadDirectory::is_one(bytes) {
             return Ok(Vec::new());
@@ -412,7 +423,8 @@ impl Deadlist {
         Ok(directory.pieces.iter().map(|piece| (piece.at, [piece.from, piece.to])).collect())
     }
 
-    /// Reads what a checkpoint stored at `at`, with `piece` for the pieces. A list of an older version is one piece from now on.
+    /// Loads a list that a checkpoint stored at `at`; `piece` returns its pieces. A list of an
+    /// older version becomes one piece.
     pub(crate) fn load(
         bytes: &[u8],
         at: ObjectRef,

@@ -1,4 +1,4 @@
-//! Space: the layout, segments, the chunk table, deadlists.
+//! Space: the layout of segments, their states, the chunk table, and deadlists.
 
 mod chunks;
 mod deadlist;

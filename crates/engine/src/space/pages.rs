@@ -1,7 +1,8 @@
-//! Values by number, in pages of neighbours.
+//! A map from numbers to values, in pages of neighbouring numbers.
 //!
-//! A hash map of all chunks moves every one of them when it grows: 5 ms at 60,000 chunks, a tenth of a second at a million, while guests wait. A map
-//! of pages has a sixty-fourth of the entries, which stay in the processor's cache as well.
+//! A hash map of all chunks moves all of them when it grows: 5 ms at 60,000 chunks, a tenth of a
+//! second at a million, while guests wait. A map of pages has a sixty-fourth of the entries, and
+//! these fit into the processor's cache.
 
 use std::cell::Cell;
 
@@ -12,24 +13,25 @@ use crate::slab::Slab;
 
 const _: () = assert!(CHUNKS_PER_PAGE == u64::BITS as u64, "a bit for each");
 
-/// Values by number.
+/// A map from numbers to values.
 #[derive(Debug)]
 pub(crate) struct Pages<T> {
     numbers: FxHashMap<u64, u32>,
     pages: Slab<Page<T>>,
-    /// The page that was asked for last, and where it is: what is written together lies together.
+    /// The page that was used last, and its place: chunks that are written together have
+    /// neighbouring numbers.
     last: Cell<Option<(u64, u32)>>,
     len: usize,
 }
 
-/// Where a value is, until one is put in or taken out.
+/// Place of a value, valid until the next insertion or removal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     page: u32,
     rank: usize,
 }
 
-/// Those of a page, without gaps, and which of them there are.
+/// The values of a page without gaps, and a bitmap of their numbers.
 #[derive(Debug)]
 struct Page<T> {
     there: u64,
@@ -47,7 +49,7 @@ fn place_of(number: u64) -> (u64, u64) {
 }
 
 impl<T> Page<T> {
-    /// Where a value is, or would be.
+    /// Index of a value, or where it would be inserted.
     fn rank(&self, bit: u64) -> usize {
         let below = self.there & (bit - 1);
         // most pages have no gaps
@@ -56,7 +58,7 @@ impl<T> Page<T> {
 }
 
 impl<T> Pages<T> {
-    /// Where the value of a number is.
+    /// Finds the value of a number.
     #[inline]
     pub(crate) fn find(&self, number: u64) -> Option<Found> {
         let (nth, bit) = place_of(number);
@@ -84,7 +86,7 @@ impl<T> Pages<T> {
         self.at(self.find(number)?)
     }
 
-    /// Puts a value in; gives back the one before it.
+    /// Inserts a value; returns the value that it replaces.
     pub(crate) fn insert(&mut self, number: u64, value: T) -> Option<T> {
         let (at, bit) = place_of(number);
         let pages = &mut self.pages;
@@ -121,7 +123,7 @@ impl<T> Pages<T> {
         self.len
     }
 
-    /// Those of a page, in order of their numbers.
+    /// Values of a page, in order of their numbers.
     pub(crate) fn page(&self, page: u64) -> impl Iterator<Item = (u64, &T)> {
         let found = self.numbers.get(&page).and_then(|at| self.pages.get(*at));
         let there = found.map_or(0, |found| found.there);
@@ -129,7 +131,7 @@ impl<T> Pages<T> {
         numbers.zip(found.into_iter().flat_map(|found| &found.values))
     }
 
-    /// All numbers, in order: takes as long as there are many.
+    /// All numbers, in order. Takes time in proportion to their count.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         let mut pages: Vec<u64> = self.numbers.keys().copied().collect();
         pages.sort_unstable();

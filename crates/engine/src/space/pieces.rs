@@ -1,14 +1,17 @@
 //! Pieces of deadlists: immutable runs of entries that lists refer to.
 //!
-//! INV-DEAD-1: the storage of a piece is given back when no list refers to it any more, neither one in memory nor one that a running checkpoint still
-//! writes. Both hold the piece itself, so its end is when the last of them lets go; what it was stored in is then retired, and the next checkpoint,
-//! which does not name it, replaces it like any other object.
+//! INV-DEAD-1: the storage of a piece is released once, when no list refers to it any more, neither
+//! a list in memory nor one that a running checkpoint has yet to write. Both own the piece itself,
+//! so it is dropped with its last owner. Its place is then retired, and the next checkpoint, which
+//! does not refer to it, replaces it like any other object.
 //!
-//! What stays in memory of a piece is where its epochs begin ([`Index`]), so lists are split, merged and counted without its content. That is read
-//! again to free what is in it, and to write it elsewhere.
+//! Memory always has an [`Index`] of the epochs of a piece, so lists are split, merged and counted
+//! without its content. The content is read again to free its entries, or to write it to another
+//! place.
 //!
-//! INV-DEAD-4: the content of a piece leaves memory only while it can be read again: where a checkpoint put it whose writes of objects have all ended.
-//! While a checkpoint moves a piece that is where it was before.
+//! INV-DEAD-4: the content of a piece leaves memory only while it can be read again: from a place
+//! where a checkpoint put it that has finished writing its objects. While a checkpoint moves a
+//! piece, that is its old place.
 
 mod index;
 mod reader;
@@ -24,70 +27,78 @@ pub(crate) use self::reader::Reader;
 use super::deadlist::{Deadlist, View};
 use crate::Planted;
 
-/// Pieces that no checkpoint has after which one is due, at least.
+/// Minimum size, in pieces of the longest kind, of content that no checkpoint has, after which a
+/// checkpoint is wanted.
 const UNSTORED_PIECES: usize = 32;
-/// The tail of a list takes so many times the bytes of a piece at most. This counts what entries may take on devices, three times what single slots do.
+/// Maximum bytes of a list's tail, as a multiple of those of a piece. Counted are the bytes that
+/// entries may take on devices, three times as much as single slots take.
 const TAIL_PIECES: usize = 2;
-/// Tails of lists that grow take this part of what pieces may take in memory, about: they are several times as long there as on devices.
+/// Part (1/N) of the memory limit of pieces that the tails of growing lists may take on devices,
+/// about; in memory they are several times as long.
 const TAIL_PART: usize = 32;
-/// Tails of lists that grow take so many bytes at least, however many these are: a piece takes some 250 bytes of memory as long as it lives, so
-/// pieces must not be short.
+/// Minimum for the maximum length of a growing list's tail, however many lists grow: a piece takes
+/// some 250 bytes of memory as long as it exists, so pieces must not be short.
 const SHORTEST_TAIL: usize = 8 << 10;
 
-/// Spans of a view: one for so many bytes of a piece, within bounds. Cutting as many takes some 0.1 ms.
+/// Spans of a view: one for this many bytes of a piece, within bounds. Cutting as many takes some
+/// 0.1 ms.
 const VIEW_BYTES: usize = 1 << 10;
 const VIEW_SPANS: (usize, usize) = (2, 64);
 
-/// A tail takes about so many times as much in memory as in a directory.
+/// Memory that a tail takes, as a multiple of its bytes in a directory, about.
 const TAIL_MEMORY: usize = 4;
-/// Bytes that pieces take besides their entries and their reference, when a tail becomes pieces.
+/// Bytes that pieces take besides entries and references, when a tail becomes pieces.
 const TAIL_BYTES: usize = 4 * (ObjectRef::STEP + PieceRef::BYTES);
 
-/// Bytes that an object of so many takes at most: it begins at a step, and one that is longer than a `part` has an index of its parts.
+/// Maximum stored bytes of an object of `bytes` bytes: it begins at a multiple of
+/// [`ObjectRef::STEP`], and an object longer than `part` has an index of its parts.
 pub(crate) fn stored_bytes(bytes: usize, part: usize) -> usize {
     bytes.next_multiple_of(ObjectRef::STEP) + (bytes / part + 1) * ObjectRef::STEP
 }
 
-/// Why the content of a piece is needed.
+/// Reason why the content of a piece is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Its entries are being freed.
     Freeing = 1,
-    /// A checkpoint writes it elsewhere.
+    /// A checkpoint writes it to another place.
     Writing = 2,
 }
 
-/// State shared by all pieces of a pool: bounds, counters, and the pieces that are to be written or given back.
+/// State that all pieces of a pool share: bounds, counters, and the pieces to be written or
+/// released.
 #[derive(Debug)]
 pub(crate) struct Pieces {
-    /// Bytes of a piece at most.
+    /// Maximum bytes of a piece.
     most: usize,
-    /// Bytes of a part of an object at most.
+    /// Maximum bytes of a part of an object.
     part: usize,
-    /// Bytes that all pieces may take in memory, as far as their content can be read again.
+    /// Memory in bytes that all pieces may take, as far as their content can be read again.
     limit: usize,
-    /// Where pieces were that nothing refers to any more.
+    /// Places of pieces that nothing refers to any more.
     retired: RefCell<Vec<ObjectRef>>,
     /// Pieces that the next checkpoint writes.
     unwritten: RefCell<Vec<Weak<Piece>>>,
-    /// Bytes that it writes for these at most.
+    /// Maximum bytes that it writes for these.
     unwritten_bytes: Cell<usize>,
-    /// Bytes that it writes for directories of lists at most, as far as these are counted ([`Share`]).
+    /// Maximum bytes that it writes for directories of lists, as far as these are counted
+    /// ([`Share`]).
     directories: Cell<usize>,
-    /// Views of lists that were split and are to be cut.
+    /// Views of lists that were split and are not cut yet.
     uncut: RefCell<VecDeque<Weak<View>>>,
-    /// Content that is in memory and can be read again, the oldest first.
+    /// Pieces with content in memory that can be read again, the oldest first.
     evictable: RefCell<BTreeMap<u64, Weak<Piece>>>,
     /// Number of the next of these.
     next: Cell<u64>,
-    /// Bytes in memory: of content that can be read again, of content that no checkpoint has, of other content, of everything else.
+    /// Bytes in memory: content that can be read again, content that no checkpoint has, other
+    /// content, everything else.
     cached: Cell<usize>,
     unstored: Cell<usize>,
     kept: Cell<usize>,
     indexes: Cell<usize>,
-    /// Bytes that tails of lists take in memory, as far as these are counted ([`Share`]).
+    /// Bytes of memory that tails of lists take, as far as these are counted ([`Share`]).
     tails: Cell<usize>,
-    /// How often the beginning of an epoch was searched.
+    /// Number of searches for the beginning of an epoch.
     #[cfg(test)]
     pub(super) searches: Cell<u64>,
     planted: Option<Planted>,
@@ -118,22 +129,23 @@ impl Pieces {
         })
     }
 
-    /// Bytes of the tail of a list at most, when so many lists grow.
+    /// Maximum bytes of a list's tail when `lists` lists grow.
     pub(crate) fn longest_tail(&self, lists: usize) -> usize {
         (self.limit / (TAIL_PART * lists.max(1))).max(SHORTEST_TAIL).min(TAIL_PIECES * self.most)
     }
 
-    /// Spans of a view of a list at most.
+    /// Maximum spans of a view of a list.
     pub(super) fn view_spans(&self) -> usize {
         (self.most / VIEW_BYTES).clamp(VIEW_SPANS.0, VIEW_SPANS.1)
     }
 
-    /// A view was narrowed by a split and not cut.
+    /// Registers a view that a split narrowed and that is not cut yet.
     pub(super) fn cut_later(&self, view: &Rc<View>) {
         self.uncut.borrow_mut().push_back(Rc::downgrade(view));
     }
 
-    /// Cuts views that splits narrowed, so many at most, the oldest first. What nobody has any more needs no cutting.
+    /// Cuts at most `views` views that splits narrowed, the oldest first. Views without an owner
+    /// are skipped.
     pub(crate) fn cut_some(&self, mut views: usize) {
         while views > 0 {
             let Some(next) = self.uncut.borrow_mut().pop_front() else { return };
@@ -144,12 +156,12 @@ impl Pieces {
         }
     }
 
-    /// Are there views to be cut?
+    /// True when there are views to be cut.
     pub(crate) fn has_uncut(&self) -> bool {
         !self.uncut.borrow().is_empty()
     }
 
-    /// Makes pieces of records, which are in order of (epoch, chunk): as few as their size allows.
+    /// Makes pieces of records that are in order of (epoch, chunk): as few as their size allows.
     pub(super) fn make(self: &Rc<Self>, records: &[DeadRecord<'_>], made: &mut impl FnMut(Rc<Piece>)) {
         if records.is_empty() {
             return;
@@ -167,8 +179,9 @@ impl Pieces {
         made(piece);
     }
 
-    /// A piece as a checkpoint stored it; `ends` are the entries that windows begin and end with. An object of an older version is as long as the list was:
-    /// one in parts stays in memory.
+    /// Returns a piece that a checkpoint stored. `ends` are the first and last entries of windows.
+    /// An object of an older version may be as long as the list was; if it is in parts, its content
+    /// stays in memory.
     pub(crate) fn load(self: &Rc<Self>, bytes: &[u8], at: ObjectRef, ends: &[u32]) -> Result<Rc<Piece>, FormatError> {
         let reader = Reader::new(as_piece(bytes)?)?;
         let known: BTreeMap<u32, u64> = ends.iter().map(|end| (*end, reader.units_before(*end))).collect();
@@ -202,7 +215,7 @@ impl Pieces {
         piece
     }
 
-    /// The pieces that a checkpoint has to write, which is being fixed.
+    /// Returns the pieces that the checkpoint which is being fixed has to write.
     pub(crate) fn seal(&self) -> VecDeque<Rc<Piece>> {
         let sealed: VecDeque<Rc<Piece>> = self.unwritten.take().iter().filter_map(Weak::upgrade).collect();
         sealed.iter().for_each(|piece| piece.waits.set(false));
@@ -210,7 +223,7 @@ impl Pieces {
         sealed
     }
 
-    /// Bytes that the next checkpoint writes at most for pieces and for directories of lists.
+    /// Maximum bytes that the next checkpoint writes for pieces and for directories of lists.
     pub(crate) fn to_write(&self) -> usize {
         debug_assert_eq!(
             self.unwritten_bytes.get(),
@@ -220,23 +233,23 @@ impl Pieces {
         self.unwritten_bytes.get() + self.directories.get()
     }
 
-    /// The same for directories of lists alone.
+    /// Maximum bytes that the next checkpoint writes for directories of lists.
     pub(crate) fn lists_to_write(&self) -> usize {
         self.directories.get()
     }
 
-    /// Bytes that the directory of a list takes at most, as an object. Its tail may become pieces before the checkpoint, in as many bytes and a step
-    /// for each.
+    /// Maximum bytes of a list's directory as an object. The tail may become pieces before the
+    /// checkpoint, which takes as many bytes and a step for each piece.
     pub(crate) fn directory_bytes(&self, list: &Deadlist) -> usize {
         stored_bytes(list.directory_bytes() + TAIL_BYTES, self.part)
     }
 
-    /// Are there places that no list needs any more?
+    /// True when there are retired places.
     pub(crate) fn has_retired(&self) -> bool {
         !self.retired.borrow().is_empty()
     }
 
-    /// The places that no list needs any more.
+    /// Takes the places that no list needs any more.
     pub(crate) fn take_retired(&self) -> Vec<ObjectRef> {
         self.retired.take()
     }
@@ -246,12 +259,13 @@ impl Pieces {
         self.tails.get() + self.cached.get() + self.unstored.get() + self.kept.get() + self.indexes.get()
     }
 
-    /// Is so much content in memory that no checkpoint has that one is due?
+    /// True when so much content in memory is in no checkpoint that one is wanted.
     pub(crate) fn wants_checkpoint(&self) -> bool {
         self.unstored.get() > (self.limit / 2).max(UNSTORED_PIECES * self.most)
     }
 
-    /// Lets content go that can be read again, the oldest first, until what is left is no more than it may be.
+    /// Drops content that can be read again, the oldest first, until the rest is within the limit.
+    /// Content that is needed now stays.
     pub(crate) fn evict(&self) {
         let room = self.limit.saturating_sub(self.indexes.get());
         let (mut needed, mut stays) = (Vec::new(), 0);
@@ -271,8 +285,8 @@ impl Pieces {
     }
 }
 
-/// The share of a list in the bytes that the next checkpoint writes for directories ([`Pieces::to_write`]), and of the memory that tails take
-/// ([`Pieces::memory`]).
+/// A list's part of the bytes that the next checkpoint writes for directories
+/// ([`Pieces::to_write`]), and of the memory of tails ([`Pieces::memory`]).
 #[derive(Debug, Default)]
 pub(crate) struct Share {
     home: Option<Rc<Pieces>>,
@@ -281,7 +295,8 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// It is so many bytes from now on, and its tail takes at most so many of a directory.
+    /// Sets the bytes that the checkpoint writes for the list, and the maximum bytes of its tail in
+    /// a directory.
     pub(crate) fn set(&mut self, home: &Rc<Pieces>, bytes: usize, tail: usize) {
         self.clear();
         self.bytes = bytes;
@@ -291,7 +306,7 @@ impl Share {
         self.home.get_or_insert_with(|| Rc::clone(home));
     }
 
-    /// The next checkpoint writes nothing of it.
+    /// Sets that the next checkpoint writes nothing for the list.
     pub(crate) fn clear(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
         self.home.iter().for_each(|home| sub(&home.directories, bytes));
@@ -309,7 +324,7 @@ impl Drop for Share {
     }
 }
 
-/// Decodes an object and encodes it as a piece of this version.
+/// Returns an object as a piece of this version; a list of an older version is encoded anew.
 pub(crate) fn as_piece(bytes: &[u8]) -> Result<Rc<[u8]>, FormatError> {
     match DeadGroup::is_piece(bytes) {
         true => Ok(bytes.into()),
@@ -325,35 +340,37 @@ fn sub(from: &Cell<usize>, bytes: usize) {
     from.set(from.get() - bytes);
 }
 
-/// Entries in order of (epoch, chunk), as they are stored.
+/// A piece: entries in order of (epoch, chunk), as they are stored.
 #[derive(Debug)]
 pub(crate) struct Piece {
     index: Index,
-    /// Units of data before entries that windows began or ended with at an import, where that is not the beginning of an epoch.
+    /// Units of data before entries that were first or last of a window at an import, except at the
+    /// beginning of an epoch.
     known: Box<[(u32, u64)]>,
     /// Bytes of its content.
     length: u32,
     content: RefCell<Option<Rc<[u8]>>>,
-    /// Where it can be read.
+    /// Place where it can be read.
     place: Cell<Option<ObjectRef>>,
     /// Its number among those whose content may leave memory.
     evictable: Cell<Option<u64>>,
-    /// For what the content is needed, and for what it could not be had.
+    /// Bits of [`Need`]: what the content is needed for, and for what reading it has failed.
     needs: Cell<u8>,
     failed: Cell<u8>,
-    /// It is being read.
+    /// True while it is being read.
     reading: Cell<bool>,
-    /// Where the last checkpoint that wrote it put it.
+    /// Place where the last checkpoint that wrote it put it.
     stored: Cell<Option<ObjectRef>>,
-    /// The next checkpoint writes it.
+    /// True when the next checkpoint writes it.
     waits: Cell<bool>,
-    /// Given back too early ([`Planted::FreePieceInUse`](crate::Planted::FreePieceInUse)).
+    /// True when it was released too early
+    /// ([`Planted::FreePieceInUse`](crate::Planted::FreePieceInUse)).
     given_back: Cell<bool>,
     home: Rc<Pieces>,
 }
 
 impl Piece {
-    /// Bytes that a checkpoint writes of it.
+    /// Bytes that a checkpoint writes for it.
     pub(crate) fn length(&self) -> usize {
         self.length as usize
     }
@@ -362,14 +379,14 @@ impl Piece {
         self.stored.get()
     }
 
-    /// The running checkpoint puts it there. Gives back where it was.
+    /// Sets the place where the running checkpoint puts it, and returns the old place.
     pub(crate) fn set_stored(&self, at: ObjectRef) -> Option<ObjectRef> {
         let before = self.stored.get();
         self.recount(|| self.stored.set(Some(at)));
         before
     }
 
-    /// The checkpoint that stored it has finished writing its objects, so it can be read there.
+    /// Marks it as readable at its new place: the checkpoint has finished writing its objects.
     pub(crate) fn settle(self: &Rc<Self>) {
         let at = self.stored.get().filter(|at| !at.is_index());
         assert!(at.is_some() || self.place.get().is_none(), "INV-DEAD-4: one piece of a new version is in parts");
@@ -380,7 +397,8 @@ impl Piece {
         self.may_go();
     }
 
-    /// Where it is stored it cannot be read. True when its content is in memory, where it stays until a checkpoint has written it.
+    /// Marks its stored place as unreadable. Returns true when its content is in memory, where it
+    /// stays until a checkpoint has written it.
     pub(crate) fn spoil(&self) -> bool {
         let here = self.here() > 0;
         if here {
@@ -390,22 +408,23 @@ impl Piece {
         here
     }
 
-    /// Is its content in memory?
+    /// True when its content is in memory.
     pub(crate) fn is_here(&self) -> bool {
         self.content.borrow().is_some()
     }
 
-    /// Its content, when it is in memory.
+    /// Returns its content if it is in memory.
     pub(crate) fn content(&self) -> Option<Rc<[u8]>> {
         self.content.borrow().clone()
     }
 
-    /// Where its content can be read.
+    /// Place where its content can be read.
     pub(crate) fn place(&self) -> Option<ObjectRef> {
         self.place.get()
     }
 
-    /// Its content is needed. Where it has to be read, when it is neither in memory nor on its way, and it was not found out that it cannot be had.
+    /// Marks its content as needed. Returns the place to read when the content is neither in memory
+    /// nor being read, and has not failed for this need.
     pub(crate) fn need(&self, need: Need) -> Option<ObjectRef> {
         if self.failed.get() & need as u8 != 0 {
             return None;
@@ -417,25 +436,25 @@ impl Piece {
         Some(self.place.get().expect("INV-DEAD-4: content that is not in memory can be read"))
     }
 
-    /// Its content is not needed any more.
+    /// Marks its content as no longer needed.
     pub(crate) fn release(&self, need: Need) {
         self.needs.set(self.needs.get() & !(need as u8));
     }
 
-    /// Could its content not be had? It is told once.
+    /// True when reading it has failed for this need; resets that.
     pub(crate) fn take_failure(&self, need: Need) -> bool {
         let failed = self.failed.get();
         self.failed.set(failed & !(need as u8));
         failed & need as u8 != 0
     }
 
-    /// It could not be read, or its checksum was wrong.
+    /// Records that it could not be read, or had a wrong checksum.
     pub(crate) fn fail(&self) {
         self.reading.set(false);
         self.failed.set(self.failed.get() | self.needs.take());
     }
 
-    /// Its content was read. False when that is not the one.
+    /// Takes content that was read. False when its checksum is wrong or it cannot be decoded.
     pub(crate) fn take_in(self: &Rc<Self>, bytes: &[u8], at: ObjectRef) -> bool {
         let believed = self.home.planted == Some(Planted::StalePiece);
         let right = believed || crc32c(bytes) == at.crc;
@@ -454,7 +473,7 @@ impl Piece {
         self.content.replace(Some(content));
     }
 
-    /// Its content may leave memory when it can be read again.
+    /// Allows its content to leave memory if it can be read again.
     fn may_go(self: &Rc<Self>) {
         if self.place.get().is_some() && self.is_here() && self.evictable.get().is_none() {
             let number = self.home.next.get();
@@ -470,7 +489,7 @@ impl Piece {
         }
     }
 
-    /// Bytes that a checkpoint writes for it at most.
+    /// Maximum bytes that a checkpoint writes for it.
     fn stored_bytes(&self) -> usize {
         stored_bytes(self.length(), self.home.part)
     }
@@ -480,12 +499,12 @@ impl Piece {
         self.content.borrow().as_ref().map_or(0, |content| content.len())
     }
 
-    /// Bytes that it takes besides.
+    /// Bytes of memory that it takes without its content.
     fn own_bytes(&self) -> usize {
         size_of::<Piece>() + self.index.bytes() + size_of_val(&*self.known)
     }
 
-    /// Where its content is counted.
+    /// The counter that its content is counted in.
     fn counter(&self) -> &Cell<usize> {
         match (self.place.get(), self.stored.get()) {
             (Some(_), _) => &self.home.cached,
@@ -500,12 +519,13 @@ impl Piece {
         add(self.counter(), self.here());
     }
 
-    /// Does the next checkpoint write it?
+    /// True when the next checkpoint writes it.
     pub(crate) fn needs_write(&self) -> bool {
         self.waits.get()
     }
 
-    /// The next checkpoint writes it (again). Every list that refers to it has to be written then, too.
+    /// Makes the next checkpoint write it (again). Every list that refers to it must be written
+    /// then, too.
     pub(crate) fn touch(self: &Rc<Self>) {
         if !self.waits.replace(true) {
             add(&self.home.unwritten_bytes, self.stored_bytes());
@@ -513,7 +533,7 @@ impl Piece {
         }
     }
 
-    /// Spans of a view of a list at most.
+    /// Maximum spans of a view of a list.
     pub(super) fn view_spans(&self) -> usize {
         self.home.view_spans()
     }
@@ -522,17 +542,17 @@ impl Piece {
         self.home.planted == Some(bug)
     }
 
-    /// Entries.
+    /// Number of entries.
     pub(super) fn len(&self) -> u32 {
         self.index.end().first
     }
 
-    /// Units of data in all of them.
+    /// Units of data in all entries.
     pub(super) fn units(&self) -> u64 {
         self.index.end().units
     }
 
-    /// The number of the first entry born after `epoch`, and the units of data before it.
+    /// Returns the number of the first entry born after `epoch`, and the units of data before it.
     pub(super) fn first_after(&self, epoch: Epoch) -> (u32, u64) {
         #[cfg(test)]
         self.home.searches.set(self.home.searches.get() + 1);
@@ -540,13 +560,14 @@ impl Piece {
         (boundary.first, boundary.units)
     }
 
-    /// Units of data before an entry that an epoch begins with, or a window that an import found.
+    /// Returns the units of data before an entry that is the first of an epoch, or an end of a
+    /// window that an import found.
     pub(super) fn units_before(&self, entry: u32) -> Option<u64> {
         let known = || self.known.iter().find(|(known, _)| *known == entry).map(|(_, units)| *units);
         self.index.at(entry).map(|boundary| boundary.units).or_else(known)
     }
 
-    /// A list has no entry of it any more, though others may.
+    /// A list has freed its last entry of this piece; other lists may still refer to it.
     pub(super) fn is_left(self: Rc<Self>) {
         self.release(Need::Freeing);
         if self.home.planted == Some(Planted::FreePieceInUse) && Rc::strong_count(&self) > 1 {
@@ -557,7 +578,7 @@ impl Piece {
 }
 
 impl Drop for Piece {
-    /// Nothing refers to it (INV-DEAD-1).
+    /// Retires its place: nothing refers to the piece any more (INV-DEAD-1).
     fn drop(&mut self) {
         self.stays();
         sub(self.counter(), self.here());

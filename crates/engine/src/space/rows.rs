@@ -1,6 +1,7 @@
-//! Which extents of which devices make up each segment.
+//! The extents of which devices make up each segment.
 //!
-//! Rows follow from the shape in the label alone, so that a segment id means the same extents before anything else was read.
+//! They follow from the shape in the label alone, so a segment id means certain extents as soon as
+//! one label is read.
 
 use std::collections::BTreeSet;
 
@@ -12,35 +13,36 @@ use smallvec::SmallVec;
 /// Bytes of a page: the grain of offsets in segments.
 pub(crate) const PAGE: u64 = 4096;
 
-/// Ranges of devices.
+/// Byte ranges on devices.
 pub(crate) type Places = SmallVec<[(DeviceIndex, ByteRange); 2]>;
 
-/// How the parts of a row make up its segment.
+/// How the parts of a segment make it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// One after another, in turns of so many bytes.
+    /// The parts take turns of this many bytes; a linear segment has one part.
     Spread(u64),
-    /// Each is all of it.
+    /// Each part is a copy of the whole segment.
     Mirror,
-    /// All but the last so many one after another, in turns of so many bytes; the last ones are parity.
+    /// The parts take turns of this many bytes, except the last ones, whose number is the second
+    /// field: these hold parity.
     Parity(u64, usize),
 }
 
-/// What segments are for. Each kind has its own free ones.
+/// Allocation class of segments. Each class has its own free segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Shelf {
-    /// What stays: all of it in most pools.
+    /// Data that stays there; all data in most pools.
     Data,
-    /// What was just written, until it is moved to data.
+    /// New writes, until the cleaner moves them to data.
     Log,
-    /// Small writes; where there is no shelf of their own, nodes and objects of checkpoints, too.
+    /// Small writes; in a pool without a class for nodes, nodes and checkpoint objects, too.
     Special,
-    /// Map nodes and objects of checkpoints, on special devices and with a copy on one for data.
+    /// Map nodes and checkpoint objects, mirrored over special devices and a data device.
     Nodes,
 }
 
 impl Shelf {
-    /// All of them.
+    /// All classes.
     pub(crate) const ALL: [Shelf; 4] = [Shelf::Data, Shelf::Log, Shelf::Special, Shelf::Nodes];
 }
 
@@ -49,19 +51,19 @@ impl Shelf {
 pub(crate) struct Stripe<'a> {
     parts: &'a [(DeviceIndex, u32)],
     extent_bytes: u64,
-    /// Bytes on one device before the next takes over.
+    /// Bytes on one device before the next device follows.
     pub(crate) unit: u64,
-    /// How many of the columns, the last ones, are parity.
+    /// Number of columns with parity, which are the last ones.
     pub(crate) parity: usize,
 }
 
 impl Stripe<'_> {
-    /// All columns.
+    /// Number of columns.
     pub(crate) fn width(&self) -> usize {
         self.parts.len()
     }
 
-    /// Columns of data.
+    /// Number of data columns.
     pub(crate) fn data(&self) -> usize {
         self.parts.len() - self.parity
     }
@@ -71,7 +73,7 @@ impl Stripe<'_> {
         self.parts.iter().map(|(device, at)| (*device, AREA_BYTES + u64::from(*at) * self.extent_bytes)).collect()
     }
 
-    /// Where a column of pages that make up whole rows is.
+    /// Place of one column of a range of pages that is made up of whole stripes.
     pub(crate) fn column(&self, column: usize, page: u32, pages: u32) -> Option<(DeviceIndex, ByteRange)> {
         let (device, start) = self.columns().get(column).copied()?;
         let local = |pages: u32| u64::from(pages) * PAGE / self.data() as u64;
@@ -86,27 +88,28 @@ struct Row {
     /// First segment of the group.
     group: SegmentId,
     parts: SmallVec<[(DeviceIndex, u32); 1]>,
-    /// Parts that are read in turn; the others only where these cannot be.
+    /// Number of parts, from the first on, that are read in turn. The others, on data devices, are
+    /// read only when these cannot be.
     front: usize,
 }
 
-/// Extents of every segment.
+/// Extents of each segment.
 #[derive(Debug)]
 pub(crate) struct Rows {
     extent_bytes: u64,
-    /// By segment; without parts where the shape has a gap.
+    /// By segment id; without parts where the shape has a gap.
     rows: Vec<Row>,
 }
 
 impl Rows {
-    /// The rows of a shape.
+    /// The segments of a shape.
     pub(crate) fn new(shape: &Shape) -> Rows {
         let mut rows = Rows { extent_bytes: shape.extent_bytes, rows: Vec::new() };
         rows.extend(shape);
         rows
     }
 
-    /// Takes in what a shape has grown by.
+    /// Adds the segments of groups that were appended to `shape`.
     pub(crate) fn extend(&mut self, shape: &Shape) {
         let for_data = |class: Class| matches!(class, Class::Data | Class::Log);
         let data: BTreeSet<u16> = shape.groups.iter().filter(|g| for_data(g.class)).flat_map(|g| &g.columns).map(|c| c.member).collect();
@@ -136,12 +139,12 @@ impl Rows {
                 rows.push(Row { kind, shelf, group: first, front: parts.len() - slow, parts });
             });
         }
-        // what was lost with devices may still be referred to
+        // segments of lost devices may still be referred to, so their ids get entries without parts
         let gap = Row { kind: Kind::Mirror, shelf: Shelf::Data, group: shape.next, parts: SmallVec::new(), front: 0 };
         self.rows.resize(self.rows.len().max(shape.next.0 as usize), gap);
     }
 
-    /// Segment ids from 0 up to this one are in use, but for gaps.
+    /// Number of segment ids in use, gaps included.
     pub(crate) fn count(&self) -> u32 {
         u32::try_from(self.rows.len()).unwrap_or(u32::MAX - 1)
     }
@@ -150,7 +153,7 @@ impl Rows {
         self.rows.get(segment.0 as usize).filter(|row| !row.parts.is_empty())
     }
 
-    /// Pages of a segment; 0 when there is no such segment.
+    /// Pages of a segment; 0 when it does not exist.
     pub(crate) fn pages(&self, segment: SegmentId) -> u32 {
         let bytes = self.row(segment).map_or(0, |row| match row.kind {
             Kind::Spread(_) => row.parts.len() as u64 * self.extent_bytes,
@@ -160,33 +163,34 @@ impl Rows {
         u32::try_from(bytes / PAGE).unwrap_or(u32::MAX)
     }
 
-    /// The members that each have all of a segment; none when it is spread over several.
+    /// Devices that each hold a whole copy of a segment; none when the layout is not a mirror.
     pub(crate) fn copies(&self, segment: SegmentId) -> impl ExactSizeIterator<Item = DeviceIndex> + '_ {
         let parts = self.row(segment).filter(|row| row.kind == Kind::Mirror).map_or(&[][..], |row| row.parts.as_slice());
         parts.iter().map(|(device, _)| *device)
     }
 
-    /// How many of them, the first ones, are on devices that are meant for reading it.
+    /// Number of [`copies`](Rows::copies), from the first on, on devices that reads should use.
     pub(crate) fn front(&self, segment: SegmentId) -> usize {
         self.row(segment).map_or(0, |row| row.front)
     }
 
-    /// True when there was such a segment, and it is gone with its devices.
+    /// True when the segment existed and its devices are gone from the pool.
     pub(crate) fn is_gap(&self, segment: SegmentId) -> bool {
         self.rows.get(segment.0 as usize).is_some_and(|row| row.parts.is_empty())
     }
 
-    /// What a segment is for.
+    /// Allocation class of a segment.
     pub(crate) fn shelf(&self, segment: SegmentId) -> Shelf {
         self.row(segment).map_or(Shelf::Data, |row| row.shelf)
     }
 
-    /// What a segment is for, the first segment of its group, and its pages; nothing when there is no such segment.
+    /// Allocation class of a segment, first segment of its group, and its pages; `None` when it
+    /// does not exist.
     pub(crate) fn home(&self, segment: SegmentId) -> Option<(Shelf, SegmentId, u32)> {
         self.row(segment).map(|row| (row.shelf, row.group, self.pages(segment)))
     }
 
-    /// Devices that a segment can do without.
+    /// Number of devices of a segment that may be lost without loss of data.
     pub(crate) fn spare(&self, segment: SegmentId) -> usize {
         self.row(segment).map_or(0, |row| match row.kind {
             Kind::Spread(_) => 0,
@@ -195,19 +199,20 @@ impl Rows {
         })
     }
 
-    /// The columns of a segment with parity.
+    /// The columns of a segment with parity; `None` for other layouts.
     pub(crate) fn stripe(&self, segment: SegmentId) -> Option<Stripe<'_>> {
         let row = self.row(segment)?;
         let Kind::Parity(unit, parity) = row.kind else { return None };
         Some(Stripe { parts: &row.parts, extent_bytes: self.extent_bytes, unit, parity })
     }
 
-    /// Pages that are written to a segment at a time: a multiple of this from a multiple of it on.
+    /// Grain of writes to a segment, in pages: both start and length are multiples of it. With
+    /// parity a whole stripe, else 1.
     pub(crate) fn quantum(&self, segment: SegmentId) -> u32 {
         self.stripe(segment).map_or(1, |stripe| u32::try_from(stripe.unit * stripe.data() as u64 / PAGE).unwrap_or(1))
     }
 
-    /// True when a part of a segment is on a member.
+    /// True when a part of a segment is on `member`.
     pub(crate) fn has(&self, segment: SegmentId, member: DeviceIndex) -> bool {
         self.row(segment).is_some_and(|row| row.parts.iter().any(|(device, _)| *device == member))
     }
@@ -216,18 +221,19 @@ impl Rows {
         AREA_BYTES + u64::from(extent) * self.extent_bytes
     }
 
-    /// An extent of any device: its byte range.
+    /// Byte range of an extent on its device.
     pub(crate) fn range_of(&self, extent: u32) -> ByteRange {
         ByteRange { offset: self.start(extent), length: self.extent_bytes }
     }
 
-    /// The extents of a segment: device and byte range.
+    /// Extents of a segment: device and byte range.
     pub(crate) fn extents(&self, segment: SegmentId) -> impl Iterator<Item = (DeviceIndex, ByteRange)> + '_ {
         let row = self.row(segment).map_or(&[][..], |row| row.parts.as_slice());
         row.iter().map(|(device, at)| (*device, self.range_of(*at)))
     }
 
-    /// Where `pages` pages from `page` on lie: device and byte range of each piece, in order. Of a mirrored segment: its `copy`-th copy.
+    /// Places of `pages` pages from `page` on: device and byte range of each piece, in order. For a
+    /// mirror, those of copy `copy`; for parity, those of the data.
     pub(crate) fn map(&self, segment: SegmentId, page: u32, pages: u32, copy: usize) -> Places {
         let mut out = SmallVec::new();
         let Some(row) = self.row(segment) else { return out };
@@ -256,7 +262,7 @@ impl Rows {
         out
     }
 
-    /// How many extents of each device are in segments for which `pick` is true.
+    /// Counts, for each device, its extents in segments for which `pick` is true.
     pub(crate) fn count_extents(&self, devices: usize, mut pick: impl FnMut(SegmentId) -> bool) -> Vec<u64> {
         let mut counts = vec![0; devices];
         for (row, id) in self.rows.iter().zip(0u32..) {

@@ -1,4 +1,4 @@
-//! Segments: which are free, filling, full, resting, and what lives in them.
+//! Segments: their states, the free ones of each class and group, and counts of their content.
 
 use std::collections::BTreeSet;
 
@@ -6,24 +6,26 @@ use millpond_format::{ChunkId, Lsn, SegmentId};
 
 use super::rows::Shelf;
 
-/// What a segment is doing.
+/// State of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentState {
-    /// To be had.
+    /// Can be allocated.
     Free,
-    /// Promised to a stream as its next one.
+    /// Allocated for a stream as its next segment.
     Reserved,
-    /// A stream fills it.
+    /// Being filled by a stream.
     Open,
-    /// Full, or left by its stream.
+    /// Full, or no longer filled by its stream.
     Sealed,
-    /// Empty, but checkpoints up to this generation need its bytes: free when a later one is durable.
+    /// Empty, but checkpoints up to this generation need its bytes: free when a later one is
+    /// durable.
     Resting(u64),
-    /// Empty; its space is being given back to the device.
+    /// Empty; its space is being discarded on the device.
     Discarding,
-    /// Empty; zeros are being written to it, so that the host has bytes for it when the log comes to it.
+    /// Empty; zeros are being written, so that the host has allocated its space before the log uses
+    /// it.
     Preparing,
-    /// Not to be had: a gap in the shape.
+    /// Cannot be allocated: a gap in the shape, or removed.
     Absent,
 }
 
@@ -35,81 +37,88 @@ pub(crate) struct Segment {
     pub(crate) live: u32,
     /// Units of checkpoint objects in it.
     pub(crate) objects: u32,
-    /// Chunks placed here, some of which may have moved away since.
+    /// Chunks that were placed here; some may have moved away since.
     pub(crate) chunks: Vec<ChunkId>,
-    /// How many are really here.
+    /// Number of chunks that are here now.
     pub(crate) placed: u32,
     /// Reads in flight.
     pub(crate) pins: u32,
-    /// Youngest birth of its chunks on the write clock.
+    /// Latest birth, on the write clock, of its chunks.
     pub(crate) youngest: u64,
     /// Stream that filled it.
     pub(crate) class: u8,
-    /// The last batch in it.
+    /// Number of the last batch in it.
     pub(crate) last: Lsn,
-    /// It held nodes or objects, which replay reads where the last checkpoint put them.
+    /// True when it held nodes or objects, which replay reads at the place where the last
+    /// checkpoint put them.
     pub(crate) metadata: bool,
-    /// The last checkpoint that was fixed when slots here were freed without a record in the log; 0: never.
+    /// Generation of the last fixed checkpoint when slots here were last freed without a record in
+    /// the log; 0: never.
     pub(crate) unlogged: u64,
-    /// When it rests: everything that emptied it is in the log up to here.
+    /// While in retention: the records of everything that emptied it are in the log up to this
+    /// batch.
     pub(crate) emptied: Lsn,
-    /// The host has bytes for it: it was in use, or prepared, since it was given back.
+    /// True when the host has space for it: it was used or prepared since its space was last
+    /// discarded.
     pub(crate) backed: bool,
-    /// What the host has for it is not given back.
+    /// True when the host keeps its space anyway, so discarding it frees nothing.
     pub(crate) kept: bool,
-    /// A device of its is leaving the pool: once it is free it is not to be had.
+    /// True when one of its devices is being removed: once free it cannot be allocated any more.
     pub(crate) leaving: bool,
-    /// It is to be wiped: once it is free nothing is written to it before that.
+    /// True when it is to be wiped: once free it is wiped before it is written again.
     emptying: bool,
-    /// It may hold bytes that nothing refers to: something in it died, or was moved away, since it was wiped or the pool was
-    /// made; or that is not known, after an import and where a removal left room.
+    /// True when it may hold bytes that nothing refers to: data in it died or was moved away since
+    /// it was wiped or the pool was created. Also true when this is unknown, after an import or
+    /// where a removal has freed space.
     pub(crate) unclean: bool,
-    /// How often it became free: what was noted of it before is no longer about what it holds.
+    /// How often it became free. State that was remembered for an older count is not about its
+    /// present content.
     pub(crate) uses: u32,
-    /// What it is for.
+    /// Its allocation class.
     pub(crate) shelf: Shelf,
-    /// The group that it belongs to; none of a group that was lost.
+    /// Index of its group; `None` for a group that was lost.
     bank: Option<usize>,
-    /// The cleaner leaves it alone until this time (milliseconds), and why.
+    /// The cleaner skips it until this time, in milliseconds; `left_for` says why.
     pub(crate) left_until: u64,
     left_for: Pause,
 }
 
-/// Why the cleaner leaves a segment alone for a while.
+/// Reason why the cleaner skips a segment for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
-    /// Something in it is right on no copy, although all of its devices were there.
+    /// Some data in it is wrong in all copies, although all of its devices were in service.
     Unreadable,
-    /// Something in it is right on none of the copies that could be read, but devices of it were away or not whole.
+    /// Some data in it is wrong in all copies that could be read, but some of its devices were
+    /// missing or incomplete.
     Away,
-    /// The next checkpoint had no room for what moving it would change.
+    /// The next checkpoint had no space for the records of its move.
     Room,
 }
 
 impl Segment {
-    /// Why it is left alone now.
+    /// Returns why the cleaner skips it at time `now`.
     pub(crate) fn pause(&self, now: u64) -> Option<Pause> {
         (self.left_until > now).then_some(self.left_for)
     }
 
-    /// It is left alone until a time.
+    /// Makes the cleaner skip it until a time.
     pub(crate) fn leave_until(&mut self, until: u64, why: Pause) {
         (self.left_until, self.left_for) = (until, why);
     }
 
-    /// Is there something to wipe?
+    /// True when there is something to wipe.
     pub(crate) fn is_unclean(&self) -> bool {
         self.unclean && self.bank.is_some() && self.state != SegmentState::Absent
     }
 
-    /// Has it to be empty soon, for good or to be wiped?
+    /// True when it must become empty soon, because it is removed or wiped.
     pub(crate) fn is_given_up(&self) -> bool {
         self.leaving || self.emptying
     }
 }
 
 impl Segment {
-    /// The order in which free segments are used.
+    /// Order in which free segments are allocated.
     fn rank(&self) -> Rank {
         match (self.backed, self.kept) {
             (true, true) => Rank::Kept,
@@ -119,36 +128,38 @@ impl Segment {
     }
 }
 
-/// What the host has for a free segment; in this order they are used.
+/// Space that the host has for a free segment. Segments are allocated in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// Bytes, which it does not get back.
+    /// Space that discarding would not free.
     Kept,
-    /// Bytes.
+    /// Space that could be discarded.
     Ready,
-    /// Nothing.
+    /// No space.
     Hole,
 }
 
 /// The segments of one group.
 #[derive(Debug)]
 struct Bank {
-    /// The first of the group, which is its name.
+    /// First segment of the group, which identifies it.
     first: SegmentId,
     shelf: Shelf,
-    /// Pages of each of its segments; the last ones of a stripe may have fewer.
+    /// Pages of each of its segments; the last segments of a stripe may have fewer.
     pages: u32,
-    /// Free ones; in front those that the host has bytes for.
+    /// Free segments; those with space on the host come first.
     free: BTreeSet<(Rank, SegmentId)>,
-    /// How many of them the host has bytes for, and of these those that it may get back.
+    /// Number of free segments with space on the host, and among them the number whose space could
+    /// be discarded.
     ready: usize,
     surplus: usize,
-    /// Those that are there, and of these the ones that hold nothing: free, or soon to be.
+    /// Number of segments that exist, and among them the number that are empty: free, or free soon.
     there: usize,
     empty: usize,
-    /// What the group is still owed of what was handed out.
+    /// Allocations that the group still has to provide, for the weighted round robin of
+    /// [`SegmentTable::reserve`].
     credit: i64,
-    /// It holds more than its share: what is moved goes to others.
+    /// True when the group holds more than its share: moved chunks go to other groups.
     spared: bool,
 }
 
@@ -157,36 +168,36 @@ impl Bank {
         self.free.len() as u64 * u64::from(self.pages)
     }
 
-    /// Its share of so many pages, as its free ones are to those of all groups.
+    /// Share of `pages` in proportion to this group's part of all free pages.
     fn share(&self, pages: u64, all_free: u64) -> u64 {
         let share = (u128::from(pages) * u128::from(self.free_pages())).checked_div(u128::from(all_free)).unwrap_or(0);
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 }
 
-/// How full a group is.
+/// Fill level of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fill {
-    /// Its first segment.
+    /// First segment of the group.
     pub(crate) first: SegmentId,
-    /// Segments that hold something, or are just being filled.
+    /// Segments that hold data or are being filled.
     pub(crate) used: usize,
-    /// All of them.
+    /// All segments.
     pub(crate) there: usize,
-    /// Pages of each.
+    /// Pages of each segment.
     pub(crate) pages: u32,
 }
 
-/// Pages of segments that hold nothing.
+/// Pages of empty segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pages {
-    /// Of free ones that the host has bytes for and does not get back.
+    /// Pages of free segments with space that discarding would not free.
     pub(crate) kept: u64,
-    /// Of other free ones that it has bytes for.
+    /// Pages of other free segments with space on the host.
     pub(crate) ready: u64,
-    /// Of free ones that it has none for.
+    /// Pages of free segments without space on the host.
     pub(crate) holes: u64,
-    /// Of those that rest.
+    /// Pages of segments in retention.
     pub(crate) resting: u64,
 }
 
@@ -204,20 +215,20 @@ impl Pages {
 #[derive(Debug)]
 pub(crate) struct SegmentTable {
     segments: Vec<Segment>,
-    /// Groups in the order of their segments.
+    /// Groups, in order of their segments.
     banks: Vec<Bank>,
-    /// Free ones of each shelf.
+    /// Free segments of each class.
     free: [usize; Shelf::ALL.len()],
-    /// Pages of those that hold nothing.
+    /// Pages of empty segments.
     pages: Pages,
-    /// Segments of each shelf that are there.
+    /// Existing segments of each class.
     there: [usize; Shelf::ALL.len()],
-    /// Resting ones of each.
+    /// Segments of each class in retention.
     rest: [usize; Shelf::ALL.len()],
     discarding: usize,
     preparing: usize,
     resting: BTreeSet<(u64, SegmentId)>,
-    /// Segments that began to rest in this turn.
+    /// Segments that became empty in this turn.
     emptied: Vec<SegmentId>,
 }
 
@@ -237,7 +248,8 @@ impl SegmentTable {
         }
     }
 
-    /// Adds segments up to `count`: free ones of their shelf and group, but for those that are not there.
+    /// Adds segments up to id `count`: free ones of their class and group; ids without `home`
+    /// become absent.
     pub(crate) fn extend(&mut self, count: u32, home: impl Fn(SegmentId) -> Option<(Shelf, SegmentId, u32)>) {
         let fresh = Segment {
             state: SegmentState::Free,
@@ -282,18 +294,19 @@ impl SegmentTable {
         }
     }
 
-    /// How full the groups of a shelf are.
+    /// Fill levels of the groups of a class.
     pub(crate) fn fills(&self, shelf: Shelf) -> impl Iterator<Item = Fill> + '_ {
         let banks = self.banks.iter().filter(move |bank| bank.shelf == shelf && bank.there > 0);
         banks.map(|bank| Fill { first: bank.first, used: bank.there - bank.empty, there: bank.there, pages: bank.pages })
     }
 
-    /// The first segment of the group of one.
+    /// Returns the first segment of the group that `id` belongs to.
     pub(crate) fn group_of(&self, id: SegmentId) -> Option<SegmentId> {
         self.get(id).and_then(|segment| self.banks.get(segment.bank?)).map(|bank| bank.first)
     }
 
-    /// What is moved goes to other groups than these while one of them has room; none: to all.
+    /// Moved chunks go to other groups than `spared` while one of these has free segments. An empty
+    /// list allows all groups.
     pub(crate) fn spare_groups(&mut self, spared: &[SegmentId]) {
         self.banks.iter_mut().for_each(|bank| bank.spared = spared.contains(&bank.first));
     }
@@ -310,17 +323,17 @@ impl SegmentTable {
         (0..self.segments.len()).map(|at| SegmentId(u32::try_from(at).unwrap_or(u32::MAX)))
     }
 
-    /// Free ones of a shelf.
+    /// Number of free segments of a class.
     pub(crate) fn free_in(&self, shelf: Shelf) -> usize {
         self.free[shelf as usize]
     }
 
-    /// Segments of a shelf that are there.
+    /// Number of existing segments of a class.
     pub(crate) fn count_in(&self, shelf: Shelf) -> usize {
         self.there[shelf as usize]
     }
 
-    /// Resting ones of a shelf.
+    /// Number of segments of a class in retention.
     pub(crate) fn resting_in(&self, shelf: Shelf) -> usize {
         self.rest[shelf as usize]
     }
@@ -329,22 +342,22 @@ impl SegmentTable {
         self.resting.len()
     }
 
-    /// The resting segments with their generations.
+    /// Segments in retention, with their generations.
     pub(crate) fn resting(&self) -> impl Iterator<Item = (SegmentId, u64)> + '_ {
         self.resting.iter().map(|(generation, id)| (*id, *generation))
     }
 
-    /// Pages of segments that hold nothing, by what the host has for them.
+    /// Pages of empty segments, by the space that the host has for them.
     pub(crate) fn pages(&self) -> Pages {
         self.pages
     }
 
-    /// Pages of segments that hold something.
+    /// Pages of segments that are not empty.
     pub(crate) fn used_pages(&self) -> u64 {
         self.banks.iter().map(|bank| (bank.there - bank.empty) as u64 * u64::from(bank.pages)).sum()
     }
 
-    /// Pages of all segments that are there.
+    /// Pages of all existing segments.
     pub(crate) fn all_pages(&self) -> u64 {
         self.banks.iter().map(|bank| bank.there as u64 * u64::from(bank.pages)).sum()
     }
@@ -354,8 +367,10 @@ impl SegmentTable {
         self.banks.iter().map(Bank::free_pages).sum()
     }
 
-    /// The hole that is to be prepared next when so many pages are to be ready, shared out to the groups as their free segments are: the lowest of the
-    /// group that has least of its share, for the log comes to that first. Without `fills` none while every group has half of its share.
+    /// Returns the next hole to prepare, when `wanted` free pages should have space on the host.
+    /// Each group's share of `wanted` is in proportion to its free segments. The hole is the lowest
+    /// of the group that has the smallest part of its share, because the log uses the lowest first.
+    /// With `fills` false, returns `None` while every group has half of its share.
     pub(crate) fn next_hole(&self, wanted: u64, fills: bool) -> Option<SegmentId> {
         let all = self.free_pages();
         let holes = self.banks.iter().filter(|bank| bank.free.len() > bank.ready);
@@ -369,9 +384,11 @@ impl SegmentTable {
         bank.free.range((Rank::Hole, SegmentId(0))..).next().map(|(_, id)| *id)
     }
 
-    /// Free segments whose bytes the host gets back first when so many are wanted, at most `pages` of them but one at least: neighbours, and the last
-    /// of the group that has most of them, for the log comes to those last. Each group keeps its share of what is wanted, up to which
-    /// [`next_hole`](Self::next_hole) fills it: were some of that given back, the two would go on for ever.
+    /// Returns the next free segments whose space should be discarded, when `wanted` free pages
+    /// should keep space on the host: consecutive segments of the group with the most surplus, the
+    /// highest ones, because the log uses these last; at most `pages` pages, but at least one
+    /// segment. Each group keeps its share of `wanted`, up to which [`next_hole`](Self::next_hole)
+    /// prepares: otherwise preparing and discarding would alternate for ever.
     pub(crate) fn last_ready(&self, pages: u64, wanted: u64) -> Vec<SegmentId> {
         let all = self.free_pages();
         let spare = |bank: &Bank| {
@@ -391,19 +408,20 @@ impl SegmentTable {
         found
     }
 
-    /// Segments whose space is being given back.
+    /// Number of segments whose space is being discarded.
     pub(crate) fn discarding(&self) -> usize {
         self.discarding
     }
 
-    /// Segments that are being prepared.
+    /// Number of segments that are being prepared.
     pub(crate) fn preparing(&self) -> usize {
         self.preparing
     }
 
-    /// Takes a free segment of a shelf, of each group in turn as often as it has free ones (smooth weighted round robin): so groups fill up
-    /// together, whatever their size, and all devices take part all the time. In the group: the lowest of those that the host has bytes for,
-    /// else the lowest. `moved`: it is for what is moved.
+    /// Allocates a free segment of a class. Groups take turns in proportion to their free segments
+    /// (smooth weighted round robin), so groups of any size fill up together and all devices take
+    /// part all the time. Within the group: the lowest segment with space on the host, else the
+    /// lowest. `moved`: for chunks that are moved.
     pub(crate) fn reserve(&mut self, shelf: Shelf, moved: bool) -> Option<SegmentId> {
         let has = |bank: &Bank| bank.shelf == shelf && !bank.free.is_empty();
         let sparing = moved && self.banks.iter().any(|bank| has(bank) && !bank.spared);
@@ -420,13 +438,13 @@ impl SegmentTable {
         Some(id)
     }
 
-    /// Changes a segment's state and keeps the indexes true.
+    /// Changes a segment's state and updates all counts and indexes.
     pub(crate) fn set_state(&mut self, id: SegmentId, state: SegmentState) {
         let Some(segment) = self.segments.get(id.0 as usize) else { return };
         let state = match state {
             SegmentState::Free if segment.leaving => SegmentState::Absent,
             SegmentState::Free if segment.emptying => SegmentState::Discarding,
-            // nothing can be written where no group is
+            // segments of a lost group cannot be written
             SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding | SegmentState::Preparing
                 if segment.bank.is_none() =>
             {
@@ -509,7 +527,7 @@ impl SegmentTable {
         }
     }
 
-    /// The host has bytes for a segment or not, and gets them back or not.
+    /// Sets whether the host has space for a segment, and whether discarding would free it.
     pub(crate) fn set_backed(&mut self, id: SegmentId, backed: bool, kept: bool) {
         let Some(segment) = self.get_mut(id).filter(|segment| (segment.backed, segment.kept) != (backed, kept)) else { return };
         let (state, uses) = (segment.state, segment.uses);
@@ -523,7 +541,7 @@ impl SegmentTable {
         self.enter(id, state);
     }
 
-    /// A segment was prepared, or could not be: it is free again.
+    /// Makes a segment free again whose preparation has ended; `backed`: it succeeded.
     pub(crate) fn prepared(&mut self, id: SegmentId, backed: bool) {
         if let Some(segment) = self.get_mut(id).filter(|segment| segment.state == SegmentState::Preparing) {
             segment.backed |= backed;
@@ -531,12 +549,12 @@ impl SegmentTable {
         }
     }
 
-    /// The pool is new: there is nothing of it anywhere.
+    /// Marks all segments as clean: the pool is new.
     pub(crate) fn trust_all(&mut self) {
         self.segments.iter_mut().for_each(|segment| segment.unclean = false);
     }
 
-    /// A segment is to be empty: it is not free before it was wiped.
+    /// Marks a segment for wiping: it is not free before it was wiped.
     pub(crate) fn empty_out(&mut self, id: SegmentId) {
         let Some(segment) = self.get_mut(id) else { return };
         segment.emptying = true;
@@ -545,7 +563,7 @@ impl SegmentTable {
         }
     }
 
-    /// It is not to be wiped after all.
+    /// Cancels the wipe of a segment.
     pub(crate) fn keep(&mut self, id: SegmentId) {
         let Some(segment) = self.get_mut(id) else { return };
         segment.emptying = false;
@@ -555,14 +573,15 @@ impl SegmentTable {
         }
     }
 
-    /// It was wiped; with `backed` the host has bytes for it.
+    /// Marks a segment as wiped and free; `backed`: the host has space for it.
     pub(crate) fn cleaned(&mut self, id: SegmentId, backed: bool) {
         let Some(segment) = self.get_mut(id) else { return };
         (segment.emptying, segment.unclean, segment.backed) = (false, false, backed);
         self.set_state(id, SegmentState::Free);
     }
 
-    /// What emptied the segments that began to rest since the last call is in the log up to `lsn`.
+    /// Records for all segments that became empty since the last call that the log up to `lsn` has
+    /// what emptied them.
     pub(crate) fn stamp_emptied(&mut self, lsn: Lsn) {
         for id in std::mem::take(&mut self.emptied) {
             if let Some(segment) = self.get_mut(id) {
@@ -571,19 +590,20 @@ impl SegmentTable {
         }
     }
 
-    /// The first resting segment that no checkpoint from `durable` on needs and nobody reads, and its generation.
+    /// Returns the oldest segment in retention, with its generation, that has no reads in flight
+    /// and that neither checkpoint `durable` nor the `keep` checkpoints before it need.
     pub(crate) fn rested(&self, durable: u64, keep: u64) -> Option<(SegmentId, u64)> {
         let ripe = self.resting.iter().take_while(|(generation, _)| generation + keep < durable);
         ripe.map(|(generation, id)| (*id, *generation)).find(|(id, _)| self.get(*id).is_some_and(|s| s.pins == 0))
     }
 
-    /// Generation of the one that began to rest last.
+    /// Generation of the segment that entered retention last.
     pub(crate) fn resting_since(&self) -> Option<u64> {
         self.resting.last().map(|(generation, _)| *generation)
     }
 }
 
-/// Does a segment in this state hold nothing that stays?
+/// True when a segment in this state holds no data.
 fn is_empty(state: SegmentState) -> bool {
     matches!(state, SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding | SegmentState::Preparing)
 }

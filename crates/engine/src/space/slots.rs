@@ -19,7 +19,7 @@ impl Slots {
         self.words.get((slot >> 6) as usize).is_some_and(|word| word >> (slot & 63) & 1 == 1)
     }
 
-    /// Adds `count` slots from `first` on; gives back how many were not there.
+    /// Adds `count` slots from `first` on; returns how many were new.
     pub(crate) fn insert_range(&mut self, first: u32, count: u32) -> u32 {
         let (mut at, end) = (first, first + count);
         let words = (end as usize).div_ceil(64);
@@ -39,7 +39,7 @@ impl Slots {
         fresh
     }
 
-    /// Takes `slot` out; false when it was not there.
+    /// Removes `slot`; false when it was not in the set.
     pub(crate) fn remove(&mut self, slot: u32) -> bool {
         let bit = 1u64 << (slot & 63);
         match self.words.get_mut((slot >> 6) as usize) {
@@ -55,7 +55,7 @@ impl Slots {
         self.words.iter().map(|w| w.count_ones()).sum()
     }
 
-    /// Keeps what `other` holds too.
+    /// Keeps the slots that `other` has too.
     pub(crate) fn intersect(&mut self, other: &Slots) {
         self.words.truncate(other.words.len());
         self.words.iter_mut().zip(&other.words).for_each(|(a, b)| *a &= b);
@@ -66,7 +66,7 @@ impl Slots {
     }
 }
 
-/// The slots of a bitmap whose first word is the `first` of all.
+/// Slots of a bitmap whose first word is word `first` of the whole.
 pub(super) fn slots_in(words: &[u64], first: u32) -> impl Iterator<Item = u32> {
     words.iter().zip(first..).flat_map(|(word, at)| {
         let mut rest = *word;

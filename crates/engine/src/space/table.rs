@@ -1,4 +1,4 @@
-//! [`Space`]: chunks and segments together, so that their counts never part.
+//! [`Space`]: chunks and segments together, so that their counts always agree.
 
 use std::collections::BTreeSet;
 
@@ -9,21 +9,25 @@ use super::rows::{Rows, Shelf};
 use super::segments::{SegmentState, SegmentTable};
 use super::slots::Slots;
 
-/// Segments that the log itself needs beyond the percentage: one open and one reserved for each stream, and some to clean into.
+/// Segments that the log needs beyond the percentage: an open and a reserved one for each stream,
+/// and some as targets of the cleaner.
 const RESERVE_SEGMENTS: u64 = 40;
-/// Part of the pool that guests cannot fill, in percent: room for the cleaner to work.
+/// Part of the pool that guests cannot fill, in percent: working space of the cleaner.
 const RESERVE_PERCENT: u64 = 8;
 
-/// Where what is written goes.
+/// Allocation classes for new data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Homes {
-    /// What guests write, and records: to the log where there is one, from where it is moved to data.
+    /// For guests' writes and records: the log class if there is one, from where the cleaner moves
+    /// them to data.
     pub(crate) landing: Shelf,
-    /// Nodes and objects, when there is no special one or that is full: not to rows with parity, which are written whole.
+    /// For nodes and objects, when there are no special devices or these are full. Not a class with
+    /// parity, whose stripes are written whole.
     pub(crate) meta: Shelf,
-    /// Small writes, when there are special devices.
+    /// For small writes, if there are special devices.
     pub(crate) small: Option<Shelf>,
-    /// Nodes and objects, and what the cleaner leaves on special devices, when there are any.
+    /// For nodes and objects, and for chunks that the cleaner keeps on special devices, if there
+    /// are any.
     pub(crate) nodes: Option<Shelf>,
 }
 
@@ -34,20 +38,20 @@ pub(crate) struct Space {
     pub(crate) homes: Homes,
     pub(crate) segments: SegmentTable,
     pub(crate) chunks: ChunkTable,
-    /// Generation of the last checkpoint whose content is fixed: what dies from now on is needed by it.
+    /// Generation of the last fixed checkpoint, which needs everything that dies from now on.
     pub(crate) sealed_generation: u64,
-    /// Units that everything live takes: the footprints of the chunks, and the objects.
+    /// Units of all live content: the footprints of the chunks, and the objects.
     live_units: u64,
     usable_units: u64,
-    /// Units ever freed.
+    /// Units that were ever freed.
     pub(crate) freed_units: u64,
-    /// A planted bug: segments are reused at once.
+    /// A planted bug: empty segments are reused at once.
     pub(crate) reuse_at_once: bool,
-    /// A planted bug: what dies in a segment that was wiped leaves it clean.
+    /// A planted bug: a wiped segment stays clean when data in it dies.
     pub(crate) wipe_once: bool,
 }
 
-/// Units that guests can fill of those segments for data that `pick` takes.
+/// Units that guests can fill of the data segments for which `pick` is true.
 pub(crate) fn usable(rows: &Rows, pick: impl Fn(SegmentId) -> bool) -> u64 {
     let ids = (0..rows.count()).map(SegmentId).filter(|id| rows.shelf(*id) == Shelf::Data && pick(*id));
     let (count, pages) =
@@ -55,7 +59,7 @@ pub(crate) fn usable(rows: &Rows, pick: impl Fn(SegmentId) -> bool) -> u64 {
     without_reserve(count, pages)
 }
 
-/// Units that guests can fill of so many segments for data with so many pages.
+/// Units that guests can fill of `count` data segments with `pages` pages in total.
 pub(crate) fn without_reserve(count: u64, pages: u64) -> u64 {
     let reserve = (pages * RESERVE_PERCENT / 100).max(pages / u64::max(count, 1) * RESERVE_SEGMENTS);
     pages.saturating_sub(reserve) * 8
@@ -79,7 +83,7 @@ impl Space {
         space
     }
 
-    /// Takes in segments that the rows have more.
+    /// Adds the segments that `rows` has gained.
     pub(crate) fn take_rows(&mut self) {
         let Space { rows, segments, .. } = self;
         segments.extend(rows.count(), |id| rows.home(id));
@@ -91,7 +95,7 @@ impl Space {
         self.settle_homes();
     }
 
-    /// Which homes there are follows from the segments that stay.
+    /// Derives the targets of new data from the segments that are not being removed.
     fn settle_homes(&mut self) {
         let stays = |id: &SegmentId| self.segments.get(*id).is_some_and(|s| s.state != SegmentState::Absent && !s.leaving);
         let (mut log, mut parity, mut special, mut nodes) = (false, false, false, false);
@@ -108,12 +112,12 @@ impl Space {
         self.usable_units = self.usable_without(&BTreeSet::new());
     }
 
-    /// Units that guests could fill without some segments.
+    /// Units that guests could fill without the segments in `gone`.
     pub(crate) fn usable_without(&self, gone: &BTreeSet<SegmentId>) -> u64 {
         usable(&self.rows, |id| !gone.contains(&id) && self.segments.get(id).is_some_and(|s| !s.leaving))
     }
 
-    /// Segments are not to be had any more, once they are free.
+    /// Marks segments as being removed: they cannot be allocated any more once they are free.
     pub(crate) fn leave_segments(&mut self, leaving: &BTreeSet<SegmentId>) {
         for id in leaving {
             let Some(segment) = self.segments.get_mut(*id) else { continue };
@@ -125,7 +129,7 @@ impl Space {
         self.settle_homes();
     }
 
-    /// They stay after all.
+    /// Cancels a removal: the segments can be allocated again.
     pub(crate) fn stay(&mut self, leaving: &BTreeSet<SegmentId>) {
         for id in leaving {
             let Some(segment) = self.segments.get_mut(*id) else { continue };
@@ -142,7 +146,7 @@ impl Space {
         self.usable_units
     }
 
-    /// Units of everything live.
+    /// Units of all live content.
     pub(crate) fn live_units(&self) -> u64 {
         self.live_units
     }
@@ -162,15 +166,17 @@ impl Space {
         }
     }
 
-    /// Frees what `addr` covers. A slot that a move left behind before its free was replayed is gone already.
+    /// Frees the slots that `addr` covers. A slot that a move left behind before replay reached its
+    /// free is gone already.
     pub(crate) fn free(&mut self, addr: Addr) {
         let Some(chunk) = self.chunks.get(addr.chunk()) else { return };
         let slots = chunk.slots_of(addr);
         self.free_slots(addr.chunk(), addr.slot()..addr.slot() + slots);
     }
 
-    /// Frees slots of one chunk as [`free_slots`](Self::free_slots) does, without a record in the log that says so: after a crash they
-    /// are freed again, so the next checkpoint has to know before their segment is used for something else.
+    /// Frees slots of one chunk as [`free_slots`](Self::free_slots) does, without a record in the
+    /// log. After a crash they are freed again, so a checkpoint must include this before their
+    /// segment is reused.
     pub(crate) fn free_unlogged(&mut self, id: ChunkId, slots: impl IntoIterator<Item = u32>) {
         let place = self.chunks.get(id).and_then(|chunk| chunk.place);
         if let Some(segment) = place.and_then(|place| self.segments.get_mut(place.segment)) {
@@ -179,7 +185,7 @@ impl Space {
         self.free_slots(id, slots);
     }
 
-    /// Frees slots of one chunk; those that are not live any more are passed over. Gives back how many were.
+    /// Frees slots of one chunk and skips those that are not live. Returns how many were live.
     pub(crate) fn free_slots(&mut self, id: ChunkId, slots: impl IntoIterator<Item = u32>) -> u32 {
         let Some(chunk) = self.chunks.get_mut(id) else { return 0 };
         let before = chunk.footprint();
@@ -199,7 +205,7 @@ impl Space {
         freed
     }
 
-    /// No more slots will be handed out.
+    /// Closes a chunk: it gets no more slots.
     pub(crate) fn close_chunk(&mut self, id: ChunkId) {
         if let Some(chunk) = self.chunks.get_mut(id) {
             chunk.open = false;
@@ -222,7 +228,8 @@ impl Space {
         self.settle(segment);
     }
 
-    /// A segment holds something that stays for now. What was lost with its devices counts until it is overwritten; then it is not to be had.
+    /// Marks a segment as full. A segment of lost devices counts as used until its content is
+    /// overwritten, and cannot be allocated afterwards.
     pub(crate) fn seal(&mut self, segment: SegmentId) {
         if self.rows.is_gap(segment)
             && let Some(gap) = self.segments.get_mut(segment)
@@ -232,7 +239,7 @@ impl Space {
         self.segments.set_state(segment, SegmentState::Sealed);
     }
 
-    /// A sealed segment with nothing in it rests until no checkpoint needs it.
+    /// Puts a sealed segment without content into retention, until no checkpoint needs it.
     pub(crate) fn settle(&mut self, segment: SegmentId) {
         let empty = self.segments.get(segment).is_some_and(|s| s.state == SegmentState::Sealed && s.placed == 0 && s.objects == 0);
         if empty {
@@ -241,7 +248,7 @@ impl Space {
         }
     }
 
-    /// Gives a chunk a place, or a new one; `present`: the slots that came along, all of them when `None`.
+    /// Gives a chunk a place, or a new one. `present`: the slots that were copied; `None`: all.
     pub(crate) fn place_chunk(&mut self, id: ChunkId, place: Place, class: u8, identities: u32, present: Option<Slots>) {
         let Some(chunk) = self.chunks.get_mut(id) else { return };
         let old = chunk.place.replace(place);
@@ -273,7 +280,7 @@ impl Space {
         }
     }
 
-    /// Counts bytes of a checkpoint object in.
+    /// Adds the bytes of a checkpoint object to the counts.
     pub(crate) fn add_object(&mut self, segment: SegmentId, bytes: u32) {
         let units = bytes.div_ceil(512);
         self.live_units += u64::from(units);
@@ -283,7 +290,7 @@ impl Space {
         }
     }
 
-    /// Counts bytes of a checkpoint object out.
+    /// Removes the bytes of a checkpoint object from the counts.
     pub(crate) fn drop_object(&mut self, segment: SegmentId, bytes: u32) {
         let units = bytes.div_ceil(512);
         self.live_units -= u64::from(units);
@@ -293,14 +300,14 @@ impl Space {
         self.settle(segment);
     }
 
-    /// Where what `addr` names is: segment and unit in it. Nothing when it was on devices that are lost.
+    /// Returns the place of `addr`: segment, and unit in it. `None` when it was on lost devices.
     pub(crate) fn locate(&self, addr: Addr) -> Option<(SegmentId, u32)> {
         let chunk = self.chunks.get(addr.chunk())?;
         let place = chunk.place.filter(|place| !self.rows.is_gap(place.segment))?;
         Some((place.segment, place.page * 8 + chunk.unit_of(addr.slot())?))
     }
 
-    /// The segment counts of a chunk table that came from a checkpoint.
+    /// Computes the counts of segments after a chunk table was loaded from a checkpoint.
     pub(crate) fn recount(&mut self) {
         self.live_units = 0;
         for id in self.chunks.ids() {

@@ -1,4 +1,4 @@
-//! Lists in pieces against plain sets of what they should hold, over checkpoints and reloads.
+//! Compares lists in pieces with plain sets, over checkpoints and reloads.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Chunks of an epoch in these tests; some are of another.
+/// Chunks of an epoch in these tests; some chunks have another epoch.
 const CHUNKS_PER_EPOCH: u64 = 40;
 const EPOCHS: u64 = 8;
 
@@ -24,7 +24,7 @@ type Set = BTreeSet<(u64, u32)>;
 /// Objects by their numbers.
 type Stored = BTreeMap<u32, Vec<u8>>;
 
-/// What a list holds, with what is `stored` for pieces whose content is not in memory.
+/// Returns the entries of a list; content that is not in memory is taken from `stored`.
 fn content(list: &Deadlist, stored: &Stored) -> Set {
     let mut all = Set::new();
     let read = |piece: &Piece| piece.content().or_else(|| Some(stored[&piece.place()?.offset].as_slice().into()));
@@ -34,12 +34,12 @@ fn content(list: &Deadlist, stored: &Stored) -> Set {
     all
 }
 
-/// The same list, with views that are cut by themselves.
+/// Returns the same list, with views that are cut separately.
 fn apart(list: &Deadlist) -> Deadlist {
     Deadlist { spans: list.spans.apart(), ..list.clone() }
 }
 
-/// All of its directory.
+/// Encodes its whole directory.
 fn encode(list: &Deadlist) -> Vec<u8> {
     let mut encoding = Encoding::default();
     while list.encode_some(&mut encoding).is_some() {}
@@ -57,9 +57,9 @@ fn is_true(list: &Deadlist, set: &Set, stored: &Stored) {
     }
 }
 
-/// What is stored, and lists with what they should be. An object's place is its number.
+/// Stored objects, and lists with the sets that they should equal. An object's place is its number.
 struct Twin {
-    /// Bytes of a piece at most.
+    /// Maximum bytes of a piece.
     most: usize,
     pieces: Rc<Pieces>,
     stored: Stored,
@@ -69,7 +69,7 @@ struct Twin {
     dead: Set,
     /// Bytes that pieces may take in memory.
     limit: usize,
-    /// Some pieces cannot be read.
+    /// True when some pieces cannot be read.
     unreadable: bool,
 }
 
@@ -94,7 +94,8 @@ impl Twin {
         at
     }
 
-    /// What a checkpoint does: what no list referred to when it was fixed goes when it holds.
+    /// Runs a checkpoint: objects that no list referred to when it was fixed are dropped when it is
+    /// committed.
     fn checkpoint(&mut self) -> Vec<ObjectRef> {
         let mut replaced = self.pieces.take_retired();
         let sealed = self.pieces.seal();
@@ -103,7 +104,7 @@ impl Twin {
             let at = self.put(piece.content().expect("it was read").to_vec());
             replaced.extend(piece.set_stored(at));
             piece.release(Need::Writing);
-            // until all of it is written, it is read where it was
+            // until all of it is written, pieces are read at their old places
             self.pieces.evict();
         }
         sealed.iter().for_each(Piece::settle);
@@ -120,16 +121,17 @@ impl Twin {
         at.collect()
     }
 
-    /// Reads what a piece holds, when that is not in memory.
+    /// Reads the content of a piece if it is not in memory.
     fn fetch(&self, piece: &Rc<Piece>, need: Need) {
         if let Some(at) = piece.need(need) {
             assert!(piece.take_in(&self.stored[&at.offset], at), "INV-DEAD-4: a piece is not where it can be read");
         }
     }
 
-    /// All lists as an import finds them.
+    /// Loads all lists as an import does.
     fn reload(&mut self) {
-        // what only views refer to that are not cut is given back by the checkpoint after the one that cuts them
+        // pieces that only uncut views refer to are released by the checkpoint after the one that
+        // cuts the views
         self.pieces.cut_some(usize::MAX);
         assert!(self.lists.iter().all(|(list, _)| list.is_cut()) && !self.pieces.has_uncut());
         let directories = self.checkpoint();
@@ -173,7 +175,7 @@ impl Twin {
         self.lists[from] = (list, set);
     }
 
-    /// Is it one of those that cannot be read?
+    /// True for pieces that cannot be read.
     fn damaged(&self, piece: &Piece) -> bool {
         self.unreadable && piece.place().is_some_and(|at| at.offset % 3 == 0)
     }
@@ -217,18 +219,18 @@ impl Twin {
             }
             11 => self.reload(),
             12 => {
-                // where some of its pieces are is given up
+                // the places of some of its pieces are given up
                 let pieces = self.lists[at].0.pieces().filter(|piece| piece.stored().is_some());
                 pieces.step_by(1 + usize::from(number % 3)).for_each(|piece| piece.touch());
             }
             13 => {
-                // a checkpoint that runs holds what it was fixed with
+                // a running checkpoint keeps the list that it was fixed with
                 let (list, set) = (self.lists[at].0.clone(), self.lists[at].1.clone());
                 self.pop(at, usize::from(number % 300));
                 is_true(&list, &set, &self.stored);
             }
             14 => {
-                // some of it cannot be read for a while
+                // some pieces cannot be read for a while
                 self.unreadable = true;
                 self.pop(at, usize::from(number % 300));
                 self.unreadable = false;
@@ -254,7 +256,7 @@ fn steps() -> impl Strategy<Value = Vec<(u8, u16, u16)>> {
     prop::collection::vec((0..17u8, any::<u16>(), any::<u16>()), 0..60)
 }
 
-/// The same with content in memory, with a little of it, and with none that can be read again.
+/// Runs the steps with `limit` bytes of memory for content.
 fn lists_are_sets(most: usize, limit: usize, steps: Vec<(u8, u16, u16)>) {
     let mut twin = Twin::new(most, limit);
     let check = |twin: &Twin| twin.lists.iter().for_each(|(list, set)| is_true(&apart(list), set, &twin.stored));
@@ -287,7 +289,8 @@ proptest! {
     }
 }
 
-/// An object of an older version, in order of chunks, is one piece; what it was stored in goes with its last entry.
+/// A list of an older version, in order of chunks, is one piece; its storage is released with its
+/// last entry.
 #[test]
 fn a_list_of_an_older_version_is_a_piece() {
     let all: Set = (0..300).map(|n| (n, (n * 37 % 1024) as u32)).collect();
@@ -319,7 +322,8 @@ fn a_list_of_an_older_version_is_a_piece() {
     assert_eq!(home.take_retired(), [at]);
 }
 
-/// A span that is tried again counts once, in each list of a split, and as left out until its content is there.
+/// A span that is tried again counts once, in each list of a split, and counts as left out until
+/// its content is read.
 #[test]
 fn units_that_are_tried_again_are_counted_once() {
     let pieces = Pieces::new(512, 512, 0, None);
@@ -362,8 +366,9 @@ fn units_that_are_tried_again_are_counted_once() {
     assert_eq!((freed, list.units_left_out()), (all, 0));
 }
 
-/// A split of a long list, a merge and a copy take as long as there are views, and search no epoch. The rest comes view by view, be it in turns
-/// or when a checkpoint writes the list. Counted, not timed.
+/// A split of a long list, a merge and a copy take time in proportion to the views, and search no
+/// epoch. Views are cut one by one, in turns or when a checkpoint writes the list. Counted, not
+/// timed.
 #[test]
 fn long_lists_are_split_in_slices() {
     const PIECES: u64 = 2000;
@@ -421,15 +426,16 @@ fn long_lists_are_split_in_slices() {
         assert!(list.is_cut());
         assert_eq!(list.encode(encoding), encode(list));
     }
-    // against a look at each entry
+    // compared with a look at each entry
     for (list, births) in lists.iter().zip([6..EPOCHS, 5..6, 4..5, 0..4]) {
         is_true(list, &set.iter().filter(|(chunk, _)| births.contains(&epoch_of(*chunk).0)).copied().collect(), &Stored::new());
     }
-    // what a running checkpoint holds is whole
+    // the copy that a running checkpoint has is complete
     is_true(copies.first().expect("three"), &set, &Stored::new());
 }
 
-/// Prints what lists of an aged TiB cost: `MILLPOND_BENCH=1 cargo test --release -p millpond-engine aged -- --nocapture`.
+/// Prints the costs of lists of an aged TiB: `MILLPOND_BENCH=1 cargo test --release -p
+/// millpond-engine aged -- --nocapture`.
 #[test]
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::disallowed_macros, reason = "a bench measures time and prints it")]
 fn lists_of_an_aged_tib() {

@@ -1,11 +1,14 @@
-//! Views: some dozens of spans each, and the births that a list shows of them.
+//! Views: groups of some dozens of spans, and the births that a list shows of them.
 //!
-//! A list of an aged TiB has tens of thousands of spans, in each of which the beginning of an epoch has to be searched to cut it. So a split does not
-//! cut: the two lists share the spans, and each narrows the births that it shows of them. Later the views are cut one by one, each once: by whoever
-//! looks at it, by a checkpoint that writes the list, or in slices of turns ([`Pieces::cut_some`]).
+//! A list of an aged TiB has tens of thousands of spans, and to cut each of them, the beginning of
+//! an epoch has to be searched in its piece. So a split does not cut: the two lists share the
+//! spans, and each narrows the births that it shows of them. Later the views are cut one by one,
+//! each once: when they are used, when a checkpoint writes the list, or in slices of turns
+//! ([`Pieces::cut_some`]).
 //!
-//! INV-DEAD-6: a list is what its views show, whether they are cut or not. So nothing has to wait for the cutting, and no checkpoint stores that it is
-//! still to be done: directories name spans as they are when they are cut.
+//! INV-DEAD-6: a list is what its views show, whether they are cut or not. So nothing has to wait
+//! for the cutting, and no checkpoint stores that it is still to be done: directories contain the
+//! spans as they are when cut.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,20 +18,21 @@ use millpond_format::{Epoch, PieceRef};
 use crate::Planted;
 use crate::space::pieces::{Piece, Pieces};
 
-/// Bytes that are encoded in the time in which the beginning of an epoch is searched, about.
+/// Cost of searching the beginning of an epoch: the bytes that could be encoded in that time,
+/// about.
 const SEARCH_BYTES: usize = 1 << 10;
 
 /// A window of a piece.
 #[derive(Clone, Debug)]
 pub(crate) struct Span {
     pub(super) piece: Rc<Piece>,
-    /// Its first entry: what was freed lies before it.
+    /// Its first entry; the entries before it were freed or belong to other lists.
     pub(super) from: u32,
     pub(super) to: u32,
     /// Units of data in the piece before its first entry, and before its end.
     pub(super) units_from: u64,
     pub(super) units_to: u64,
-    /// Its content could not be had, and was not since.
+    /// True when its content could not be read, and was not read since.
     pub(super) missed: bool,
 }
 
@@ -45,7 +49,8 @@ impl Span {
         self.units_to - self.cut(epoch).1
     }
 
-    /// The first entry born after `epoch`, or the end, and the units of data in the piece before it.
+    /// Returns the first entry born after `epoch`, or the end, and the units of data in the piece
+    /// before it.
     fn cut(&self, epoch: Epoch) -> (u32, u64) {
         let (first, units) = self.piece.first_after(epoch);
         if first <= self.from {
@@ -57,14 +62,14 @@ impl Span {
         }
     }
 
-    /// The part of it that was born then, if any.
+    /// Returns its part with these births, if there is any.
     fn narrowed(&self, births: Births) -> Option<Span> {
         let (from, units_from) = births.first.checked_sub(1).map_or((self.from, self.units_from), |before| self.cut(Epoch(before)));
         let (to, units_to) = if births.last == u64::MAX { (self.to, self.units_to) } else { self.cut(Epoch(births.last)) };
         (from < to).then(|| Span { piece: Rc::clone(&self.piece), from, to, units_from, units_to, missed: self.missed })
     }
 
-    /// The reference that a directory has to it.
+    /// Returns the reference to it for a directory.
     pub(super) fn reference(&self) -> PieceRef {
         let at = self.piece.stored().expect("INV-DEAD-3: a checkpoint writes pieces before the lists that refer to them");
         PieceRef { at, from: self.from, to: self.to }
@@ -81,7 +86,7 @@ struct Births {
 impl Births {
     const ALL: Births = Births { first: 0, last: u64::MAX };
 
-    /// Those up to `epoch`, and those after it.
+    /// Returns the births up to `epoch`, and those after it.
     fn split_after(self, epoch: Epoch) -> [Option<Births>; 2] {
         let older = Births { last: self.last.min(epoch.0), ..self };
         let younger = Births { first: self.first.max(epoch.0.saturating_add(1)), ..self };
@@ -89,12 +94,13 @@ impl Births {
     }
 }
 
-/// Some spans, and what is seen of them. All lists that share it share the cutting, too.
+/// A group of spans, and the births that it shows. All lists that share a view share its cutting,
+/// too.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     /// Shared with the views of other lists until they are cut.
     spans: RefCell<Rc<Vec<Span>>>,
-    /// The births to which the spans are still to be cut; nothing when they are cut.
+    /// Births to which the spans are still to be cut; `None` when they are cut.
     births: Cell<Option<Births>>,
 }
 
@@ -103,17 +109,17 @@ impl View {
         View { spans: RefCell::new(Rc::new(spans)), births: Cell::new(None) }
     }
 
-    /// Are the spans those that it shows?
+    /// True when the spans are exactly those that it shows.
     pub(crate) fn is_cut(&self) -> bool {
         self.births.get().is_none()
     }
 
-    /// Spans that it shows at most.
+    /// Maximum number of spans that it shows.
     fn most(&self) -> usize {
         self.spans.borrow().len()
     }
 
-    /// The spans that it shows.
+    /// Cuts the spans if necessary, and returns those that it shows.
     pub(crate) fn cut(&self) -> Rc<Vec<Span>> {
         if let Some(births) = self.births.take() {
             let whole = Rc::clone(&self.spans.borrow());
@@ -125,18 +131,18 @@ impl View {
         Rc::clone(&self.spans.borrow())
     }
 
-    /// The same, to change them.
+    /// Cuts the spans if necessary, and returns them for changing.
     fn cut_mut(&mut self) -> &mut Vec<Span> {
         drop(self.cut());
         Rc::make_mut(self.spans.get_mut())
     }
 
-    /// Does it show nothing, as far as is known?
+    /// True when it is known to show nothing.
     fn is_empty(&self) -> bool {
         self.is_cut() && self.most() == 0
     }
 
-    /// Views of the births up to `epoch`, and of those after it.
+    /// Returns views of the births up to `epoch`, and of those after it.
     fn split_after(&self, epoch: Epoch) -> [Option<View>; 2] {
         let births = self.births.get().unwrap_or(Births::ALL).split_after(epoch);
         births.map(|births| Some(View { spans: self.spans.clone(), births: Cell::new(Some(births?)) }))
@@ -147,7 +153,7 @@ impl View {
 #[derive(Debug, Default)]
 pub(crate) struct Encoding {
     pub(super) pieces: Vec<PieceRef>,
-    /// Views that are in it.
+    /// Number of views that are in it.
     views: usize,
 }
 
@@ -155,12 +161,12 @@ pub(crate) struct Encoding {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Views {
     views: Vec<Rc<View>>,
-    /// Spans of all of them, if that was counted when all were cut.
+    /// Number of all spans, if it was counted when all views were cut.
     counted: Cell<Option<usize>>,
 }
 
 impl Views {
-    /// Adds a span, to the last view unless that has `full` of them.
+    /// Adds a span, to the last view unless that has `full` spans.
     pub(super) fn push(&mut self, span: Span, full: usize) {
         self.count(1);
         match self.views.last_mut().filter(|view| view.is_cut() && view.most() < full) {
@@ -169,13 +175,14 @@ impl Views {
         }
     }
 
-    /// Adds spans that are the last to be freed.
+    /// Adds spans that are freed after all others.
     pub(super) fn add_last(&mut self, spans: Vec<Span>) {
         self.count(spans.len());
         self.views.insert(0, Rc::new(View::new(spans)));
     }
 
-    /// Takes out what was born after `epoch`. What is to be cut for it is said to `pieces`.
+    /// Removes and returns what was born after `epoch`. Registers the new views with `pieces` for
+    /// cutting.
     pub(super) fn split_after(&mut self, epoch: Epoch, pieces: &Pieces) -> Views {
         let (mut older, mut younger) = (Views::default(), Views::default());
         for view in std::mem::take(&mut self.views).into_iter().filter(|view| !view.is_empty()) {
@@ -189,7 +196,8 @@ impl Views {
         younger
     }
 
-    /// Adds all of `other`. Where the two meet views that are not `full` become one.
+    /// Adds all of `other`. The two views where the lists meet are joined if they are cut and have
+    /// at most `full` spans.
     pub(super) fn append(&mut self, mut other: Views, full: usize) {
         if other.views.len() > self.views.len() {
             std::mem::swap(self, &mut other);
@@ -206,7 +214,7 @@ impl Views {
         self.views.append(&mut other.views);
     }
 
-    /// The span that is freed first.
+    /// Returns the span that is freed first.
     pub(super) fn last_mut(&mut self) -> Option<&mut Span> {
         while self.views.last().is_some_and(|view| view.cut().is_empty()) {
             self.views.pop();
@@ -214,14 +222,15 @@ impl Views {
         Rc::make_mut(self.views.last_mut()?).cut_mut().last_mut()
     }
 
-    /// Takes that out.
+    /// Removes the span that is freed first.
     pub(super) fn pop(&mut self) -> Option<Span> {
         self.last_mut()?;
         self.counted.set(self.counted.get().map(|counted| counted - 1));
         Rc::make_mut(self.views.last_mut()?).cut_mut().pop()
     }
 
-    /// Lets go of a span, or of a view that others have, too. True when nobody else has the piece, and nothing when there is none left.
+    /// Drops a span, or a whole view that other lists share. True when nothing else refers to the
+    /// piece; `None` when no span is left.
     pub(super) fn drop_last(&mut self) -> Option<bool> {
         self.counted.set(None);
         let view = self.views.last_mut()?;
@@ -233,13 +242,13 @@ impl Views {
         Some(span.is_some_and(|span| Rc::strong_count(&span.piece) == 1))
     }
 
-    /// The same, with views that are cut by themselves.
+    /// Returns the same spans, with views that are cut separately.
     #[cfg(test)]
     pub(super) fn apart(&self) -> Views {
         Views { views: self.views.iter().map(|view| Rc::new(View::clone(view))).collect(), counted: self.counted.clone() }
     }
 
-    /// Views that a split, a merge and a copy go through.
+    /// Number of views that a split, a merge and a copy process.
     #[cfg(test)]
     pub(super) fn views(&self) -> usize {
         self.views.len()
@@ -253,7 +262,7 @@ impl Views {
         })
     }
 
-    /// The pieces that may be seen.
+    /// Pieces that the views may show.
     pub(super) fn pieces(&self) -> impl Iterator<Item = Rc<Piece>> {
         self.views.iter().flat_map(|view| {
             let spans = Rc::clone(&view.spans.borrow());
@@ -265,12 +274,12 @@ impl Views {
         self.views.iter().all(|view| view.is_empty())
     }
 
-    /// Are all views cut?
+    /// True when all views are cut.
     pub(super) fn is_cut(&self) -> bool {
         self.views.iter().all(|view| view.is_cut())
     }
 
-    /// Spans at most: those of a view that is not cut may be of another list.
+    /// Maximum number of spans: some spans of a view that is not cut may belong to another list.
     pub(super) fn most(&self) -> usize {
         self.counted.get().unwrap_or_else(|| {
             let most = self.views.iter().map(|view| view.most()).sum();
@@ -279,7 +288,7 @@ impl Views {
         })
     }
 
-    /// So many spans more.
+    /// Adds to the number of spans.
     fn count(&self, more: usize) {
         self.counted.set(self.counted.get().map(|counted| counted + more));
     }
@@ -292,7 +301,8 @@ impl Views {
         self.views.iter().map(|view| view.cut().iter().map(|span| span.units_after(epoch)).sum::<u64>()).sum()
     }
 
-    /// Encodes a view. How long it takes, in bytes that are encoded in the time; nothing when all are.
+    /// Encodes a view. Returns the cost, as the bytes that could be encoded in that time; `None`
+    /// when all views are encoded.
     pub(super) fn encode_some(&self, encoding: &mut Encoding) -> Option<usize> {
         let view = self.views.get(encoding.views)?;
         encoding.views += 1;

@@ -1,10 +1,11 @@
-//! Where the epochs of a piece begin: what stays in memory of it, some bytes for each epoch.
+//! The index of a piece that stays in memory: where its epochs begin, some bytes for each epoch.
 
 use millpond_format::{DeadGroup, Epoch};
 
-/// Epochs that are looked through one by one.
+/// Epochs between marks, which are searched one by one.
 const RUNS_PER_MARK: usize = 32;
-/// Entries and units of data that the first epoch after a mark is taken to have where nothing is said of it.
+/// Entries and units of data that an epoch directly after a mark has unless the index says
+/// otherwise.
 const USUAL: (u32, u64) = (1, 8);
 
 /// The first entry of an epoch, or the end of the piece.
@@ -21,10 +22,10 @@ pub(super) struct Boundary {
 pub(super) struct Index {
     oldest: Epoch,
     end: Boundary,
-    /// Every 32nd epoch, from the 33rd on, and where it is among the runs.
+    /// Every 32nd epoch, from the 33rd on, and its offset in `runs`.
     marks: Box<[(Boundary, u32)]>,
-    /// Of each epoch: how much younger it is than the one before, and entries and units of data where they are not those of that one. At a mark this
-    /// begins anew.
+    /// For each epoch: the difference to the epoch before, and its entries and units of data where
+    /// they differ from those of the epoch before. Starts anew at each mark.
     runs: Box<[u8]>,
 }
 
@@ -54,27 +55,27 @@ impl Index {
         Index { oldest, end, marks: marks.into(), runs: runs.into() }
     }
 
-    /// Bytes that it takes besides itself.
+    /// Bytes of its heap memory.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.marks) + self.runs.len()
     }
 
-    /// The end of the piece.
+    /// Returns the end of the piece.
     pub(super) fn end(&self) -> Boundary {
         self.end
     }
 
-    /// The first entry born after `epoch`.
+    /// Returns the first entry born after `epoch`.
     pub(super) fn after(&self, epoch: Epoch) -> Boundary {
         self.find(|boundary| boundary.epoch > epoch)
     }
 
-    /// The entry `first`, when an epoch begins there.
+    /// Returns the boundary at entry `first`, if an epoch begins there.
     pub(super) fn at(&self, first: u32) -> Option<Boundary> {
         Some(self.find(|boundary| boundary.first >= first)).filter(|boundary| boundary.first == first)
     }
 
-    /// The first boundary of which `reached` holds, which holds of all that follow it.
+    /// Returns the first boundary for which `reached` is true; it is also true for all later ones.
     fn find(&self, reached: impl Fn(&Boundary) -> bool) -> Boundary {
         let next = self.marks.partition_point(|(mark, _)| !reached(mark));
         let begin = Boundary { epoch: self.oldest, first: 0, units: 0 };
@@ -97,7 +98,7 @@ impl Index {
     }
 }
 
-/// Seven bits a byte, the lowest first.
+/// Appends a number with seven bits a byte, the lowest first.
 fn put(to: &mut Vec<u8>, mut n: u64) {
     while n >= 0x80 {
         to.push(n as u8 | 0x80);
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a look at all groups.
+        /// Compares the index with a search over all groups.
         #[test]
         fn boundaries_are_those_of_the_groups(runs in prop::collection::vec((1..400u64, prop_oneof![Just(1), 1..300u64], prop_oneof![Just(8), 0..9000u32]), 1..200)) {
             let (mut records, mut epoch) = (Vec::new(), 0);

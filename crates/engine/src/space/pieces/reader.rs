@@ -1,4 +1,4 @@
-//! Reading the entries of a piece whose content is in memory, a group at a time.
+//! Reads the entries of a piece whose content is in memory, one group at a time.
 
 use std::rc::Rc;
 
@@ -25,7 +25,7 @@ impl Reader {
         &self.groups
     }
 
-    /// The group that an entry is in.
+    /// Returns the group of an entry.
     fn group_of(&self, entry: u32) -> Option<&DeadGroup> {
         let at = self.groups.partition_point(|group| group.first <= entry).checked_sub(1)?;
         self.groups.get(at).filter(|group| entry - group.first < group.count)
@@ -41,7 +41,7 @@ impl Reader {
         group.units_before + if count == 0 { 0 } else { within() }
     }
 
-    /// The entries of its group from this one on.
+    /// Returns the entries of its group from `entry` on.
     pub(crate) fn group_from(&self, entry: u32) -> impl Iterator<Item = DeadRecord<'static>> + use<> {
         let found = self.group_of(entry).map(|group| (self.records(group), (entry - group.first) as usize));
         let (records, skip) = found.unwrap_or_default();

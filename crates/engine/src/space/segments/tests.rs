@@ -26,7 +26,8 @@ fn prepare_all(table: &mut SegmentTable, wanted: u64) -> usize {
     steps
 }
 
-/// For each number of pages that are to be ready: what preparing made ready stays, and what is given back leaves nothing to prepare.
+/// For each number of pages to be ready: what preparing made ready is not discarded, and what is
+/// discarded leaves nothing to prepare.
 #[test]
 fn what_was_prepared_is_not_given_back() {
     for wanted in 16..=61 * 16 {
