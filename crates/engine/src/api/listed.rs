@@ -1,4 +1,4 @@
-//! What is listed: volumes, snapshots, devices, pools, jobs, counters.
+//! Information that can be listed: volumes, snapshots, devices, pools, jobs and counters.
 
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_device::DeviceError;
@@ -8,45 +8,45 @@ use super::{Compression, Time};
 use crate::options::VolumeOptions;
 use crate::read_cache::ReadCacheUse;
 
-/// A volume, as listed.
+/// A volume in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeInfo {
     /// Identity, never reused.
     pub id: VolumeId,
-    /// Name without the pool's.
+    /// Name without that of the pool.
     pub name: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// What the guest sees.
+    /// Sector sizes that the guest sees.
     pub sector: SectorProfile,
     /// Cache mode.
     pub cache: CacheMode,
     /// Compression of new data.
     pub compression: Compression,
-    /// Writes are refused.
+    /// True when writes are refused.
     pub read_only: bool,
-    /// What it may take and what is kept for it.
+    /// Reservation, limits and other options.
     pub options: VolumeOptions,
-    /// What its guests, and those of its snapshots, read from the daemon's memory since import.
+    /// Use of the read cache by its guests and those of its snapshots, since import.
     pub read_cache: ReadCacheUse,
     /// Bytes reachable from the head.
     pub referenced_bytes: u64,
-    /// Bytes that would be freed if only this volume's head and snapshots went.
+    /// Bytes that would be freed if this volume's head and snapshots were destroyed.
     pub unique_bytes: u64,
     /// Number of listed snapshots.
     pub snapshots: u64,
-    /// `volume@snapshot` that it is a clone of.
+    /// `volume@snapshot` that it was cloned from.
     pub origin: Option<String>,
-    /// When it was made.
+    /// When it was created.
     pub created: Time,
 }
 
-/// A snapshot, as listed.
+/// A snapshot in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotInfo {
     /// Identity, never reused.
     pub id: SnapshotId,
-    /// Its volume.
+    /// The volume that it belongs to.
     pub volume: VolumeId,
     /// The part of its name after `@`.
     pub name: String,
@@ -56,17 +56,17 @@ pub struct SnapshotInfo {
     pub epoch: u64,
     /// Bytes reachable from it.
     pub referenced_bytes: u64,
-    /// Bytes that would be freed if only it went.
+    /// Bytes that would be freed if only this snapshot were destroyed.
     pub unique_bytes: u64,
-    /// Holds on it that have not ended by themselves.
+    /// Number of holds that have not ended.
     pub holds: u32,
-    /// These, those without a tag first.
+    /// These holds, those without a tag first.
     pub hold_list: Vec<HoldInfo>,
-    /// Volumes cloned from it.
+    /// Number of volumes cloned from it.
     pub clones: u32,
     /// Free text.
     pub description: String,
-    /// When it may be removed by itself.
+    /// When it may be destroyed automatically.
     pub expires: Option<Time>,
     /// Size of the volume when it was taken, in bytes.
     pub size: u64,
@@ -75,92 +75,95 @@ pub struct SnapshotInfo {
 /// A hold on a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldInfo {
-    /// Its tag, where it has one: no other hold of the snapshot has the same.
+    /// Its tag, if any: no other hold of the snapshot has the same.
     pub tag: Option<String>,
-    /// When it was made; not known of holds without a tag.
+    /// When it was set; unknown for holds without a tag.
     pub since: Option<Time>,
     /// When it ends by itself.
     pub until: Option<Time>,
-    /// It cannot be released before that.
+    /// True when it cannot be released before its end.
     pub locked: bool,
 }
 
-/// A volume or snapshot, as a directory shows it.
+/// A volume or snapshot as a file in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageInfo {
     /// Name of the volume, or the part of a snapshot's name after `@`.
     pub name: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Bytes reachable from it.
     pub referenced_bytes: u64,
-    /// When it was made.
+    /// When it was created.
     pub created: Time,
-    /// Writes are refused.
+    /// True when writes are refused.
     pub read_only: bool,
 }
 
-/// Condition of a pool.
+/// State of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolState {
-    /// Import, creation or recovery goes on.
+    /// Being created, imported or recovered.
     Opening,
     /// In service.
     Online,
     /// Closing: the last checkpoint is being written.
     Closing,
-    /// Closed cleanly: the devices may be let go.
+    /// Closed cleanly: the caller may close the devices.
     Closed,
-    /// Stopped by a fault: reads are answered where possible, nothing is written. The reason, one line.
+    /// Stopped by a fault: reads are answered where possible, nothing is written. The field is the
+    /// reason, in one line.
     Faulted(String),
 }
 
-/// A device of a pool, as listed.
+/// A device of a pool in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Its place in the table of members.
     pub member: u16,
-    /// Its identity, which no other device of the pool ever has.
+    /// Its identity, which no other device of the pool ever gets.
     pub id: DeviceId,
-    /// Position in the caller's vector; `None` when it is missing.
+    /// Position in the caller's table of devices; `None` when it is missing.
     pub position: Option<usize>,
-    /// What it is to the pool.
+    /// State in the pool.
     pub state: MemberState,
-    /// Position of the device that is taking its place.
+    /// Position of its replacement.
     pub successor: Option<usize>,
-    /// Identity of that device.
+    /// Identity of its replacement.
     pub successor_id: Option<DeviceId>,
-    /// What it is used for, in the first of the groups that it belongs to.
+    /// Its purpose: data if one of its groups is for data, else that of its first group.
     pub class: Class,
-    /// How.
+    /// Layout of that group.
     pub layout: Layout,
-    /// Usable bytes for segments.
+    /// Bytes for segments.
     pub size: u64,
     /// Bytes of segments in use.
     pub allocated: u64,
     /// Bytes of free segments.
     pub free: u64,
-    /// Why it was given up since import; `None` when it was not, and when another device has its place.
+    /// Why it was given up since import; `None` when it was not, or when another device has its
+    /// place.
     pub trouble: Option<DeviceTrouble>,
-    /// For how many milliseconds it has answered nothing although it was asked, when that is long; the pool waits for it.
+    /// Milliseconds for which it has not answered, when that is long and the pool waits for it.
     pub silent: Option<u64>,
-    /// Since when writes to it wait because the filesystem or volume below it is full; they are tried again by themselves.
+    /// Time since when writes to it wait because the filesystem or volume below it is full; they
+    /// are retried automatically.
     pub full: Option<Time>,
-    /// Errors seen since import: operations that failed, and what did not match its checksum.
+    /// Errors since import: failed operations, and data that did not match its checksum.
     pub errors: u64,
-    /// Blocks and nodes that were written to it again from elsewhere.
+    /// Blocks and nodes that were written again from another copy or from parity.
     pub repaired: u64,
     /// Counters since import.
     pub counters: DeviceCounters,
 }
 
-/// Why a device was given up.
+/// Reason why a device was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceTrouble {
     /// It failed.
     #[error("{0}")]
     Failed(DeviceError),
-    /// It did not answer for as long as [`crate::Tuning::silence_millis`] says, and longer.
+    /// It did not answer for [`crate::Tuning::silence_millis`] or longer.
     #[error("the device does not answer")]
     Silent,
     /// The filesystem or volume below it is full.
@@ -183,14 +186,16 @@ pub struct DeviceCounters {
     pub flushes: u64,
 }
 
-/// The labels in force: every device of the pool that is in service has one of this generation, durably, in both places.
+/// The labels in force: every device of the pool in service has labels of this generation, durable
+/// in both areas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelsInForce {
     /// Generation of the shape that they describe.
     pub generation: u64,
-    /// Members that hold everything that was acknowledged, and which devices they are. Without the cache and spares, and without members
-    /// that are
-    /// being filled; with devices that take the places of those, which the next labels may call members: alone they are no pool.
+    /// Members that have everything that was acknowledged, with their devices. Cache devices and
+    /// spares are left out, and so are members that are being resilvered. Replacements of members
+    /// are included, because the next labels may make them members; without other devices they are
+    /// not a pool.
     pub current: Vec<(u16, DeviceId)>,
     /// Devices were left behind that may say of themselves that they are the pool: some are given up or missing, or the caller knows of
     /// such
@@ -199,94 +204,99 @@ pub struct LabelsInForce {
     pub left_behind: bool,
 }
 
-/// A pool, as listed.
+/// A pool in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolInfo {
     /// Name.
     pub name: String,
     /// Identity.
     pub id: PoolId,
-    /// Condition.
+    /// State.
     pub state: PoolState,
-    /// It is never written to: imported to be read.
+    /// True when it was imported read-only and is never written to.
     pub read_only: bool,
-    /// A device that it cannot do without is full: guests' writes are answered ENOSPC until there is room again.
+    /// True when a device that it cannot do without is full: guests' writes fail with ENOSPC until
+    /// there is space again.
     pub refuses_writes: bool,
     /// Layout of the data class.
     pub layout: Layout,
-    /// Bytes that guests can fill: segments without labels and reserve.
+    /// Bytes that guests can fill: segments without labels and without the reserve.
     pub size: u64,
     /// Live bytes, snapshots and metadata included.
     pub allocated: u64,
-    /// Bytes still to be had: size - allocated.
+    /// Free bytes: size - allocated.
     pub free: u64,
-    /// Bytes of devices that are in no segment since a removal was stopped, and not counted in `size`: they become segments again when
-    /// there is room to move to.
+    /// Bytes of devices that a stopped removal has left without segments. Not counted in `size`.
+    /// They get segments again when there is space to move data to.
     pub given_up: u64,
-    /// Why the last removal since import ended before the device had left, when nobody stopped it.
+    /// Why the last removal since import failed before it was complete; `None` when a user stopped
+    /// it.
     pub removal_ended: Option<String>,
-    /// Why the removal that runs does not go on, or what one that was stopped gave up is not used again.
+    /// Why the running removal does not progress, or why space that a stopped removal has given up
+    /// is not used again.
     pub removal_waits: Option<String>,
-    /// What an import with a rewind could not use, so that it went back further: without the log after its checkpoint.
+    /// Why an import with a rewind went back further: what it could not use without the log after
+    /// its checkpoint.
     pub fell_back: Option<String>,
-    /// What segments are doing.
+    /// Bytes of segments, by their use.
     pub space: SpaceInfo,
     /// Devices in member order, without those that were removed.
     pub devices: Vec<DeviceInfo>,
-    /// Work on them.
+    /// Jobs on its devices.
     pub jobs: Vec<JobInfo>,
-    /// Bytes per second that it may read; `None`: as fast as guests leave room for.
+    /// Limit on the bytes per second that jobs read; `None`: as fast as guests leave room for.
     pub job_rate: Option<u64>,
-    /// What the scrub that runs, or the last one since import, has found.
+    /// Result of the scrub that is running, or of the last one since import.
     pub scrub: Option<ScrubInfo>,
 }
 
-/// Bytes of segments, by what they are doing. Copies and parity do not count.
+/// Bytes of segments, by their use. Copies and parity are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceInfo {
-    /// Segments that hold something.
+    /// Segments with content.
     pub in_use: u64,
-    /// Empty ones that an older checkpoint still needs, so that a rewind finds it whole.
+    /// Empty segments in retention: an older checkpoint needs them, so that a rewind finds it
+    /// complete.
     pub resting: u64,
-    /// Free ones that the host has bytes for.
+    /// Free segments with space on the host.
     pub ready: u64,
-    /// Free ones that it has none for.
+    /// Free segments without space on the host.
     pub holes: u64,
-    /// What the pool wants to have ready.
+    /// Bytes of free segments that should have space on the host.
     pub wanted: u64,
 }
 
-/// What a scrub has found.
+/// Result of a scrub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScrubInfo {
     /// When it began.
     pub begun: Time,
-    /// When it came to its end; `None` while it runs.
+    /// When it ended; `None` while it is running.
     pub ended: Option<Time>,
-    /// It was not stopped.
+    /// False when it was stopped.
     pub complete: bool,
-    /// Copies of blocks, nodes, objects, labels and roots that were wrong.
+    /// Number of wrong copies of blocks, nodes, objects, labels and roots.
     pub errors: u64,
-    /// Pieces that were written again.
+    /// Number of pieces that were written again.
     pub repaired: u64,
-    /// Blocks of which no copy is right.
+    /// Number of blocks without a correct copy.
     pub lost_blocks: u64,
-    /// Map nodes of which no copy is right: each maps 2 MiB or more.
+    /// Number of map nodes without a correct copy; each maps 2 MiB or more.
     pub lost_nodes: u64,
-    /// Where these blocks are, by volume and offset: the first thousand.
+    /// The first thousand of these blocks, by volume and offset.
     pub lost: Vec<LostData>,
 }
 
-/// Data of which no copy is right.
+/// Data without a correct copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostData {
-    /// The volume that wrote it. It may be in the head, in snapshots, or in clones of them.
+    /// Volume that wrote it. Its head, its snapshots or clones of them may contain the data.
     pub id: VolumeId,
-    /// What that is called; `None` when it was destroyed.
+    /// Name of that volume; `None` when it was destroyed.
     pub volume: Option<String>,
     /// First byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
@@ -295,11 +305,11 @@ pub struct LostData {
 pub struct Metrics {
     /// Guest reads answered.
     pub guest_reads: u64,
-    /// Bytes of them.
+    /// Bytes of these reads.
     pub guest_read_bytes: u64,
     /// Guest writes answered.
     pub guest_writes: u64,
-    /// Bytes of them.
+    /// Bytes of these writes.
     pub guest_write_bytes: u64,
     /// Guest flushes answered.
     pub guest_flushes: u64,
@@ -311,29 +321,30 @@ pub struct Metrics {
     pub node_writes: u64,
     /// Map nodes in memory now.
     pub nodes_resident: u64,
-    /// Bytes that deadlists take in memory now, of `map_memory`: where epochs begin in pieces, their content, and what is in no piece yet.
+    /// Bytes of memory that deadlists take now, part of `map_memory`: indexes of pieces, their
+    /// content, and entries that are in no piece yet.
     pub piece_memory: u64,
     /// Pieces of deadlists read from devices.
     pub piece_reads: u64,
-    /// Those of them that no copy had.
+    /// Pieces of deadlists that could not be read from any copy.
     pub piece_failures: u64,
     /// Device reads for guest data.
     pub data_reads: u64,
-    /// Blocks that guests read from the cache.
+    /// Blocks that guests read from cache devices.
     pub cache_hits: u64,
-    /// Bytes of them, as stored.
+    /// Bytes of these blocks, as stored.
     pub cache_hit_bytes: u64,
-    /// Blocks that they read elsewhere and that the cache could have had.
+    /// Blocks that guests read from the pool although cache devices may hold such blocks.
     pub cache_misses: u64,
-    /// Bytes of blocks copied to the cache, as stored.
+    /// Bytes of blocks copied to cache devices, as stored.
     pub cache_fill_bytes: u64,
-    /// Bytes of blocks in the read cache at most.
+    /// Maximum bytes of blocks in the read cache.
     pub read_cache_limit: u64,
-    /// Bytes of blocks in it now.
+    /// Bytes of blocks in the read cache now.
     pub read_cache_bytes: u64,
-    /// Blocks that guests read from it.
+    /// Blocks that guests read from the read cache.
     pub read_cache_hits: u64,
-    /// Blocks that they did not find there.
+    /// Blocks that guests did not find in the read cache.
     pub read_cache_misses: u64,
     /// Batches appended for guests.
     pub batches: u64,
@@ -347,9 +358,9 @@ pub struct Metrics {
     pub metadata_bytes: u64,
     /// Segments emptied by the cleaner.
     pub segments_cleaned: u64,
-    /// Bytes of zeros written to free segments ahead of the log, all copies together.
+    /// Bytes of zeros written to free segments ahead of the log, over all copies.
     pub prepared_bytes: u64,
-    /// Bytes of free segments that the host got back, all copies together.
+    /// Bytes of free segments whose space was discarded, over all copies.
     pub given_back_bytes: u64,
     /// Device flushes.
     pub flushes: u64,
@@ -357,52 +368,52 @@ pub struct Metrics {
     pub checkpoints: u64,
     /// Bytes of log since the last checkpoint.
     pub log_bytes: u64,
-    /// Bytes that guests wrote since the pool was made.
+    /// Bytes that guests wrote since the pool was created.
     pub written_bytes: u64,
     /// Dead bytes that wait to be freed by reclaim.
     pub reclaim_backlog: u64,
-    /// Bytes that destroyed snapshots and volumes held and that are not given back, as no copy of the deadlist that names them can be
-    /// read. Not in the backlog.
+    /// Bytes of destroyed snapshots and volumes that cannot be freed, because no copy of their
+    /// deadlist can be read. Not in the backlog.
     pub unreclaimed: u64,
-    /// Log records replayed at import.
+    /// Batches replayed at import.
     pub replayed_batches: u64,
     /// Guest writes that waited for the cleaner.
     pub throttled: u64,
 }
 
-/// What a job does.
+/// Kind of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JobKind {
-    /// Fills a member with what it should hold.
+    /// Writes the data to a member that it lacks.
     Resilver,
-    /// Fills a device that takes a member's place.
+    /// Writes a member's data to its replacement.
     Replace,
-    /// Moves what is on a member elsewhere.
+    /// Moves data off a member, to remove it.
     Remove,
-    /// Makes segments of what a removal that was stopped left in none.
+    /// Makes segments of extents that a stopped removal has left without one.
     Rejoin,
-    /// Evens out what groups hold.
+    /// Evens out how full groups are.
     Rebalance,
-    /// Makes unreadable what nothing refers to.
+    /// Makes data unreadable that nothing refers to.
     Wipe,
-    /// Reads every copy of everything.
+    /// Reads and checks all copies of everything.
     Scrub,
 }
 
-/// Work in the background on a pool's devices.
+/// A job on a pool's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobInfo {
-    /// What it does.
+    /// Kind of the job.
     pub kind: JobKind,
-    /// With which member.
+    /// The member that it works on.
     pub member: Option<u16>,
     /// Bytes done.
     pub done: u64,
-    /// Bytes to do, the done ones included; 0 while it waits for others.
+    /// Bytes to do, including those done; 0 while it waits for another job.
     pub total: u64,
-    /// Pieces that cannot be read anywhere.
+    /// Pieces that could not be read from any copy.
     pub errors: u64,
-    /// Bytes done per second lately; 0 when that is not known yet.
+    /// Bytes per second lately; 0 while that is unknown.
     pub rate: u64,
 }
 
@@ -411,7 +422,7 @@ pub struct JobInfo {
 pub struct DiffExtent {
     /// First byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
     /// True when the newer state has data there, false when it reads as zeroes.
     pub data: bool,

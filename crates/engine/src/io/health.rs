@@ -1,4 +1,5 @@
-//! Which members of a pool can be read and written, and which it can do without.
+//! State of the members of a pool: which can be read and written, and which the pool can do
+//! without.
 
 use millpond_device::DeviceIndex;
 use millpond_format::{MemberState, SegmentId, Shape};
@@ -7,26 +8,27 @@ use smallvec::SmallVec;
 use super::parity::Columns;
 use crate::space::{Rows, Stripe};
 
-/// Members that hold the same: a pool can do without so many of them.
+/// Members of a group, and how many of them may be lost without loss of data.
 #[derive(Debug)]
 struct Set {
     members: Vec<u16>,
     spare: usize,
 }
 
-/// The condition of a pool's members.
+/// State of a pool's members.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     states: Vec<MemberState>,
     sets: Vec<Set>,
-    /// Members that nobody waits for: those of the cache, and spares.
+    /// Auxiliary members, which the pool does not wait for: cache devices and spares.
     asides: Vec<u16>,
-    /// Members that have not answered for a while: they are read from when others cannot help.
+    /// Members that have not answered for a while: they are read only when no other device has the
+    /// data.
     silent: Vec<u16>,
 }
 
 impl Health {
-    /// As the shape says.
+    /// The state that a shape describes.
     pub(crate) fn of(shape: &Shape) -> Health {
         let set = |group: &millpond_format::Group| {
             let mut members: Vec<u16> = group.columns.iter().map(|column| column.member).collect();
@@ -34,13 +36,13 @@ impl Health {
             members.dedup();
             Set { members, spare: usize::from(group.layout.spare()) }
         };
-        // a pool can do without any device of its cache, and without spares
+        // a pool can do without all of its cache devices and spares
         let needed = shape.groups.iter().filter(|group| !group.class.is_aside());
         let asides = (0u16..).take(shape.members.len()).filter(|member| shape.is_aside(*member)).collect();
         Health { states: shape.members.iter().map(|m| m.state).collect(), sets: needed.map(set).collect(), asides, silent: Vec::new() }
     }
 
-    /// Everything can be used: for devices of which nothing is known yet.
+    /// All members usable: for devices whose labels were not read yet.
     pub(crate) fn all(members: usize) -> Health {
         Health { states: vec![MemberState::Present; members], ..Health::default() }
     }
@@ -49,56 +51,57 @@ impl Health {
         self.states.get(usize::from(member)).copied().unwrap_or(MemberState::Gone)
     }
 
-    /// Can a member be used at all?
+    /// True when a member can be read and written.
     pub(crate) fn is_up(&self, member: DeviceIndex) -> bool {
         matches!(self.state(member.0), MemberState::Present | MemberState::Filling)
     }
 
-    /// Is a member there, and not whole?
+    /// True when a member is in service but incomplete.
     pub(crate) fn is_filling(&self, member: u16) -> bool {
         self.state(member) == MemberState::Filling
     }
 
-    /// Is a member one of the cache or a spare, whatever becomes of it?
+    /// True when a member is a cache device or a spare, in whatever state.
     pub(crate) fn is_aside(&self, member: u16) -> bool {
         self.asides.contains(&member)
     }
 
-    /// These members have not answered for a while.
+    /// Sets the members that have not answered for a while.
     pub(crate) fn set_silent(&mut self, silent: Vec<u16>) {
         self.silent = silent;
     }
 
-    /// Has a member not answered for a while?
+    /// True when a member has not answered for a while.
     pub(crate) fn is_silent(&self, member: DeviceIndex) -> bool {
         self.silent.contains(&member.0)
     }
 
-    /// Are all devices of a segment whole, and do they answer?
+    /// True when all devices of a segment are complete and answer.
     pub(crate) fn has_all(&self, rows: &Rows, segment: SegmentId) -> bool {
         self.lacking(rows, segment).next().is_none()
     }
 
-    /// The devices of a segment that are not whole, or do not answer.
+    /// Devices of a segment that are incomplete or do not answer.
     pub(crate) fn lacking(&self, rows: &Rows, segment: SegmentId) -> impl Iterator<Item = u16> {
         let lacks = |member: &DeviceIndex| self.state(member.0) != MemberState::Present || self.is_silent(*member);
         let found: SmallVec<[u16; 4]> = rows.extents(segment).map(|(member, _)| member).filter(lacks).map(|member| member.0).collect();
         found.into_iter()
     }
 
-    /// Its state is another now.
+    /// Sets the state of a member.
     pub(crate) fn set(&mut self, member: u16, state: MemberState) {
         if let Some(place) = self.states.get_mut(usize::from(member)) {
             *place = state;
         }
     }
 
-    /// Would everything still be there without a member? Always so of one that is not complete.
+    /// True when all data would still be there without `member`. An incomplete member can always be
+    /// spared, because data does not depend on it.
     pub(crate) fn can_spare(&self, member: u16) -> bool {
         self.can_spare_beside(member, &[])
     }
 
-    /// The same when `others` are of no use either.
+    /// True when all data would still be there without `member` and `others`.
     pub(crate) fn can_spare_beside(&self, member: u16, others: &[u16]) -> bool {
         let whole = |m: &&u16| **m == member || (self.state(**m) == MemberState::Present && !others.contains(m));
         self.sets.iter().filter(|set| set.members.contains(&member)).all(|set| {
@@ -107,31 +110,32 @@ impl Health {
         })
     }
 
-    /// The columns of a row that are not whole.
+    /// Columns of a segment with parity whose devices are incomplete.
     pub(crate) fn missing(&self, stripe: &Stripe<'_>) -> Columns {
         let lacks = |(_, (device, _)): &(usize, (DeviceIndex, u64))| self.state(device.0) != MemberState::Present;
         stripe.columns().into_iter().enumerate().filter(lacks).fold(0, |set, (column, _)| set | 1 << column)
     }
 
-    /// The same, and those that have not answered for a while.
+    /// The same columns, and those whose devices have not answered for a while.
     pub(crate) fn missing_or_silent(&self, stripe: &Stripe<'_>) -> Columns {
         let silent = |(_, (device, _)): &(usize, (DeviceIndex, u64))| self.is_silent(*device);
         stripe.columns().into_iter().enumerate().filter(silent).fold(self.missing(stripe), |set, (column, _)| set | 1 << column)
     }
 
-    /// The columns of a row that are whole.
+    /// Columns of a segment with parity whose devices are complete.
     pub(crate) fn whole_columns(&self, stripe: &Stripe<'_>) -> Vec<usize> {
         let missing = self.missing(stripe);
         (0..stripe.width()).filter(|column| missing & 1 << column == 0).collect()
     }
 
-    /// The copies of a segment that are whole.
+    /// Copies of a segment whose devices are complete.
     pub(crate) fn whole_copies(&self, rows: &Rows, segment: SegmentId) -> SmallVec<[usize; 4]> {
         let whole = |(_, member): &(usize, DeviceIndex)| self.state(member.0) == MemberState::Present;
         rows.copies(segment).enumerate().filter(whole).map(|(copy, _)| copy).collect()
     }
 
-    /// The copies of a segment in the order in which they are tried, so that the whole ones share the reads; nothing when it has one place.
+    /// Copies of a segment in the order in which reads try them, so that complete copies share the
+    /// reads; empty when the layout is not a mirror.
     pub(crate) fn order(&self, rows: &Rows, segment: SegmentId, page: u32) -> SmallVec<[usize; 4]> {
         let copies = rows.copies(segment);
         let count = copies.len();
@@ -140,7 +144,7 @@ impl Health {
             return order;
         }
         let states: SmallVec<[(MemberState, bool); 4]> = copies.map(|member| (self.state(member.0), self.is_silent(member))).collect();
-        // neighbours are read from one device, regions from different ones
+        // neighbouring pages are read from one device, other regions from other devices
         let start = (page >> 8) as usize + segment.0 as usize;
         let front = rows.front(segment).clamp(1, count);
         for wanted in

@@ -1,4 +1,4 @@
-//! Device operations: those in flight, and which members they can go to.
+//! Device operations in flight, and the members that can take them.
 
 mod health;
 mod parity;

@@ -1,8 +1,11 @@
-//! Rows with parity: what is written to each of their devices, and how what some of them lack is computed from the others.
+//! Segments with parity: the bytes of each device, and how to compute the bytes of devices that
+//! lack them from the others.
 //!
-//! P is the exclusive or of the data, Q its Reed-Solomon syndrome (H. P. Anvin, "The mathematics of RAID-6"); the arithmetic is a library's.
+//! P is the exclusive or of the data, Q its Reed-Solomon syndrome (H. P. Anvin, "The mathematics of
+//! RAID-6"); a library does the arithmetic.
 //!
-//! INV-PARITY-1: a turn of all devices is written whole and once, so that parity is never that of something else.
+//! INV-PARITY-1: a stripe (one turn of all devices) is written whole and once in each use of its
+//! segment, so parity always belongs to the data beside it.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +16,18 @@ use smallvec::SmallVec;
 
 use crate::space::Stripe;
 
-/// Bytes of each column that are compared at a time: what parity should be is written down first, and stays in the processor's cache.
+/// Bytes of each column that are verified at a time, so that the computed parity stays in the
+/// processor's cache.
 const COMPARED: usize = 4 << 10;
 
-/// Columns of a row, one bit each.
+/// A set of columns of a stripe, one bit each.
 pub(crate) type Columns = u32;
 
 fn has(set: Columns, column: usize) -> bool {
     set & 1 << column != 0
 }
 
-/// What is asked of a row.
+/// Bytes to be read from a segment with parity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
     /// Bytes of the segment.
@@ -33,7 +37,7 @@ pub(crate) enum Want {
 }
 
 impl Want {
-    /// The columns that it is on.
+    /// Columns that have these bytes.
     pub(crate) fn columns(&self, stripe: &Stripe<'_>) -> Columns {
         match *self {
             Want::Column { column, .. } => 1 << column,
@@ -46,8 +50,9 @@ impl Want {
     }
 }
 
-/// Which columns a read does without: those that are `missing`, and, when what they gave was wrong, others in turn. `None` when parity does not
-/// reach so far. The `first` is suspected first.
+/// Returns the columns that a read does without: the `missing` ones, and, at later attempts because
+/// the result was wrong, others in turn, beginning with `first`. `None` when more columns are
+/// missing than parity can replace.
 pub(crate) fn erased(columns: usize, spare: usize, missing: Columns, first: usize, attempt: u8) -> Option<Columns> {
     let left = spare.checked_sub(missing.count_ones() as usize)?;
     let mut attempt = usize::from(attempt);
@@ -72,7 +77,7 @@ pub(crate) fn erased(columns: usize, spare: usize, missing: Columns, first: usiz
     Some(missing)
 }
 
-/// How many different answers [`erased`] has.
+/// Returns the number of different results of [`erased`].
 pub(crate) fn answers(columns: usize, spare: usize, missing: Columns) -> u8 {
     let there = columns - missing.count_ones() as usize;
     let count = match spare.saturating_sub(missing.count_ones() as usize) {
@@ -83,20 +88,21 @@ pub(crate) fn answers(columns: usize, spare: usize, missing: Columns) -> u8 {
     u8::try_from(count).unwrap_or(u8::MAX)
 }
 
-/// A read of a row from other columns than those that have it.
+/// A read that computes bytes from other columns than those that store them.
 #[derive(Debug)]
 pub(crate) struct Rebuild {
     want: Want,
     unit: u64,
     data: usize,
     parity: usize,
-    /// The columns that are read, and the range of each.
+    /// The columns to read, and the range of each.
     sources: SmallVec<[usize; 16]>,
     local: ByteRange,
 }
 
 impl Rebuild {
-    /// Plans to do without the `erased` columns, which are no more than the parity.
+    /// Plans a read without the `erased` columns, of which there are at most as many as parity
+    /// columns.
     pub(crate) fn new(stripe: &Stripe<'_>, want: Want, erased: Columns) -> Rebuild {
         let (data, unit) = (stripe.data(), stripe.unit);
         let local = match want {
@@ -116,7 +122,7 @@ impl Rebuild {
         Rebuild { want, unit, data, parity: stripe.parity, sources, local }
     }
 
-    /// What is to be read, in the order in which [`assemble`](Self::assemble) takes it.
+    /// Ranges to read, in the order in which [`assemble`](Self::assemble) takes their bytes.
     pub(crate) fn reads(&self, stripe: &Stripe<'_>) -> SmallVec<[(DeviceIndex, ByteRange); 16]> {
         let columns = stripe.columns();
         let place = |column: &usize| {
@@ -126,7 +132,7 @@ impl Rebuild {
         self.sources.iter().filter_map(place).collect()
     }
 
-    /// Bytes of the answer.
+    /// Length of the result in bytes.
     pub(crate) fn length(&self) -> usize {
         let length = match self.want {
             Want::Bytes { from, to } => to - from,
@@ -135,12 +141,12 @@ impl Rebuild {
         usize::try_from(length).unwrap_or(usize::MAX)
     }
 
-    /// It lies in one turn of one column.
+    /// True when the bytes are in one turn of one column.
     fn is_narrow(&self) -> bool {
         matches!(self.want, Want::Bytes { from, to } if from / self.unit == (to - 1) / self.unit)
     }
 
-    /// The columns that the answer is made of.
+    /// Columns that have the bytes of the result.
     fn wanted(&self) -> std::ops::Range<usize> {
         match self.want {
             Want::Column { column, .. } => column..column + 1,
@@ -152,7 +158,8 @@ impl Rebuild {
         }
     }
 
-    /// The same from columns in memory, each from byte `start` of its extent on. `None` when one that it needs is not there.
+    /// Computes the result from columns in memory, each from byte `start` of its extent on. `None`
+    /// when a column that it needs is not there.
     pub(crate) fn recall(&self, columns: &[Option<&[u8]>], start: u64, coders: &mut Coders, out: &mut [u8]) -> Option<()> {
         let from = usize::try_from(self.local.offset.checked_sub(start)?).ok()?;
         let to = from + usize::try_from(self.local.length).ok()?;
@@ -160,7 +167,7 @@ impl Rebuild {
         self.assemble(&read?, coders, out)
     }
 
-    /// Computes the answer from what was read. `None` when parts of it are missing.
+    /// Computes the result from the bytes that were read. `None` when parts of them are missing.
     pub(crate) fn assemble(&self, read: &[&[u8]], coders: &mut Coders, out: &mut [u8]) -> Option<()> {
         let length = usize::try_from(self.local.length).ok()?;
         let targets: SmallVec<[usize; 2]> = self.wanted().filter(|column| !self.sources.contains(column)).collect();
@@ -200,7 +207,7 @@ impl Rebuild {
     }
 }
 
-/// The library's tables for each kind of row.
+/// Tables of the library for each number of data and parity columns.
 #[derive(Default)]
 pub(crate) struct Coders(BTreeMap<(usize, usize), Coder>);
 
@@ -212,7 +219,7 @@ impl Coders {
         })
     }
 
-    /// Is the parity in all columns of rows, the last ones, that of the others?
+    /// True when the parity columns, which are the last ones, match the data columns.
     pub(crate) fn agrees(&mut self, stripe: &Stripe<'_>, columns: &[&[u8]]) -> bool {
         let coder = self.of(stripe.data(), stripe.parity);
         let length = columns.iter().map(|column| column.len()).max().unwrap_or(0);
@@ -223,7 +230,8 @@ impl Coders {
         })
     }
 
-    /// Deals what is written to whole turns out to the data columns, and adds parity: pieces for each column, in order.
+    /// Distributes the bytes of whole stripes to the data columns and adds parity: pieces for each
+    /// column, in order.
     pub(crate) fn split(&mut self, stripe: &Stripe<'_>, pieces: Vec<Piece>, bufs: &mut BufPool) -> Vec<Vec<Piece>> {
         let (data, unit) = (stripe.data(), usize::try_from(stripe.unit).unwrap_or(usize::MAX));
         let mut columns: Vec<Vec<Piece>> = vec![Vec::new(); data];

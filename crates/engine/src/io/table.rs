@@ -1,4 +1,5 @@
-//! Device operations in flight: groups of them that complete together, each with the context that asked.
+//! Device operations in flight: groups of operations that complete together, each with the context
+//! of its requester.
 
 mod columns;
 mod ending;
@@ -23,60 +24,63 @@ use crate::slab::Slab;
 use crate::space::{PAGE, Rows};
 use crate::{DeviceCounters, DeviceTrouble};
 
-/// What a group is doing.
+/// Kind of a group's operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Read,
     Write,
-    /// A write for which no device is given up: who asked says what a failure means. A flush covers it, but for those to devices that stand aside.
+    /// A write whose failure does not make the table give its device up; the requester decides. A
+    /// flush covers it, except on auxiliary devices.
     Loose,
     Flush,
-    /// Zeros for a segment that holds nothing. Whoever asked says what a failure means.
+    /// Zeros for an empty segment. The requester decides what a failure means.
     Zero,
     Discard,
 }
 
 struct Group<C> {
-    /// Who asked; nothing once that was answered, while the caller still has operations of devices that were given up.
+    /// Context of the requester; `None` once it was notified, while the caller still has operations
+    /// on devices that were given up.
     context: Option<C>,
     kind: Kind,
-    /// Parts that it waits for.
+    /// Number of parts that it waits for.
     left: u16,
-    /// Parts that the caller has, waited for or not.
+    /// Number of parts that the caller has, whether waited for or not.
     out: u16,
     error: Option<DeviceError>,
     parts: SmallVec<[Part; 1]>,
     pin: Option<SegmentId>,
-    /// What was read is not the answer: it is computed from it.
+    /// When set, the result is computed from the parts that were read.
     rebuild: Option<Box<Rebuild>>,
-    /// How many had begun before it.
+    /// Number of groups that began before it.
     nth: u64,
-    /// What of which segment is read, where it may be read elsewhere instead when a device does not answer.
+    /// Segment, page and pages of a read that may be repeated from another copy when a device does
+    /// not answer.
     place: Option<(SegmentId, u32, u32)>,
-    /// Its operations overtake others.
+    /// True when its operations overtake others.
     urgent: bool,
 }
 
 struct Part {
     device: DeviceIndex,
-    /// Position of the device that it is for.
+    /// Position, in the caller's table, of the device that it is for.
     position: u16,
-    /// It goes to the device that is taking the member's place.
+    /// True when it goes to the member's replacement.
     twin: bool,
     range: ByteRange,
     buf: Option<Buf>,
-    /// What a write writes, kept to try again.
+    /// Data of a write, kept for another try.
     pieces: Vec<Piece>,
     tries: u8,
     stage: Stage,
-    /// Nobody asks any more how it ends.
+    /// True when its completion does not matter any more.
     void: bool,
 }
 
-/// Where a part is.
+/// Stage of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It is to be handed to the caller, or waits for room on its device.
+    /// To be passed to the caller, or waiting for space on its device.
     Waiting,
     /// The caller has it.
     Out,
@@ -89,72 +93,75 @@ impl Part {
     }
 }
 
-/// A group that ended.
+/// A group that has ended.
 pub(crate) struct Ended<C> {
     pub(crate) context: C,
     pub(crate) result: Result<(), DeviceError>,
-    /// What was read, joined.
+    /// Data that was read, joined.
     pub(crate) buf: Option<Buf>,
     /// The segment that was pinned for it.
     pub(crate) pin: Option<SegmentId>,
-    /// The member that did it, when it was one.
+    /// The member that did it, if it was one.
     pub(crate) member: Option<DeviceIndex>,
 }
 
-/// A device that fails its writes, and that the pool can do without.
+/// A device whose writes fail and that the pool can do without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failing {
     /// The member.
     pub(crate) member: u16,
-    /// It is the device that is taking the member's place.
+    /// True when it is the member's replacement.
     pub(crate) twin: bool,
-    /// Why.
+    /// Reason of the failure.
     pub(crate) why: DeviceTrouble,
 }
 
 /// Operations in flight and operations to start.
 pub(crate) struct IoTable<C> {
     groups: Slab<Group<C>>,
-    /// Groups of which only late completions are waited for.
+    /// Number of groups that only wait for late completions.
     ghosts: usize,
-    /// Groups ever begun.
+    /// Number of groups that were begun.
     begun: u64,
     outbox: VecDeque<Io>,
-    /// Groups that begin now are urgent.
+    /// True while groups that begin are urgent.
     urgent: bool,
-    /// Which table of its engine this is: what the caller still has of an earlier one is nobody's (INV-SPARE-1).
+    /// Number of this table in its engine: completions of an earlier table's operations are ignored
+    /// (INV-SPARE-1).
     epoch: u16,
-    /// Position in the caller's vector of each member, and of the device that is taking its place.
+    /// Position of each member, and of its replacement, in the caller's table of devices.
     positions: Vec<u16>,
     twins: Vec<Option<u16>>,
     pub(crate) health: Health,
     coders: Coders,
-    /// Groups that have nothing to do, or nobody who could do it.
+    /// Groups without operations: nothing to do, or no device that could do it.
     idle: VecDeque<u32>,
     failing: Vec<Failing>,
     pub(crate) counters: Vec<DeviceCounters>,
     pub(crate) errors: Vec<u64>,
     pub(crate) repaired: Vec<u64>,
-    /// Writes completed on each member, and how many of them a completed flush covers.
+    /// Number of writes completed on each member, and the number of them that a completed flush
+    /// covers.
     written: Vec<u64>,
     flushed: Vec<u64>,
-    /// Devices, by position, whose writes wait for room.
+    /// Devices, by position, whose writes wait for space.
     full: BTreeMap<u16, Full>,
-    /// Since when devices have not answered, by position.
+    /// State of answers of each device, by position.
     lines: Vec<Line>,
-    /// The caller's time, and how much of it counts for that.
+    /// The caller's time, and how much of it counts for judging silence, in milliseconds.
     now: u64,
     clock: u64,
-    /// Why members were given up since import.
+    /// Reasons why members were given up since import.
     trouble: Vec<Option<DeviceTrouble>>,
-    /// The table is used until the caller has no operation any more: only then those of a device that is given up need not be waited for.
+    /// True when the table is used until the caller has no operation any more: only then operations
+    /// of a device that was given up need not be waited for.
     pub(crate) lasting: bool,
-    /// INV-SPARE-1 is violated, for tests of the tests.
+    /// True when a planted bug violates INV-SPARE-1.
     pub(crate) late_answers_count: bool,
 }
 
 impl<C> IoTable<C> {
-    /// A table for members at `positions` of the caller's devices.
+    /// Creates a table for members at `positions` in the caller's table of devices.
     pub(crate) fn new(positions: Vec<u16>, health: Health) -> IoTable<C> {
         let n = positions.len();
         IoTable {
@@ -173,7 +180,7 @@ impl<C> IoTable<C> {
             counters: vec![DeviceCounters::default(); n],
             errors: vec![0; n],
             repaired: vec![0; n],
-            // what an earlier run wrote counts as not flushed
+            // writes of an earlier run count as not flushed
             written: vec![1; n],
             flushed: vec![0; n],
             full: BTreeMap::new(),
@@ -186,33 +193,34 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// The same in the place of another table, of which the caller may still have operations: they end for nobody.
+    /// Replaces another table whose operations the caller may still have: their completions are
+    /// ignored.
     #[must_use]
     pub(crate) fn after<D>(self, before: &IoTable<D>) -> IoTable<C> {
         IoTable { epoch: before.epoch.wrapping_add(1), ..self }
     }
 
-    /// Why the same members were given up by the table before.
+    /// Takes the reasons why members were given up from the table before.
     pub(crate) fn inherit_trouble<D>(&mut self, before: &IoTable<D>) {
         self.trouble.clone_from(&before.trouble);
     }
 
-    /// Position of each member in the caller's vector.
+    /// Position of each member in the caller's table.
     pub(crate) fn positions(&self) -> Vec<usize> {
         self.positions.iter().map(|p| usize::from(*p)).collect()
     }
 
-    /// Position of a member in the caller's vector, when it has one.
+    /// Position of a member in the caller's table, if it has one.
     pub(crate) fn position_of(&self, member: u16) -> Option<usize> {
         self.positions.get(usize::from(member)).filter(|position| **position != u16::MAX).map(|position| usize::from(*position))
     }
 
-    /// Groups that somebody waits for.
+    /// Number of groups that a requester waits for.
     pub(crate) fn in_flight(&self) -> usize {
         self.groups.len() - self.ghosts
     }
 
-    /// The next operation to start; only reads when `held`.
+    /// Removes the next operation to start; only a read when `held` is true.
     pub(crate) fn pop(&mut self, held: bool) -> Option<Io> {
         let io = if held {
             let at = self.outbox.iter().position(|io| matches!(io.kind, IoKind::Read { .. }))?;
@@ -237,7 +245,7 @@ impl<C> IoTable<C> {
         position.unwrap_or(u16::MAX)
     }
 
-    /// Takes in more members.
+    /// Adds members.
     pub(crate) fn add_members(&mut self, positions: &[u16], health: Health) {
         self.positions.extend(positions);
         let n = self.positions.len();
@@ -251,15 +259,16 @@ impl<C> IoTable<C> {
         self.health = health;
     }
 
-    /// From now on everything that is written to segments on a member goes to the device at `position`, too; nothing: no more.
+    /// Sets the member's replacement: from now on, all writes to segments go to the device at
+    /// `position`, too. `None` ends that.
     pub(crate) fn set_twin(&mut self, member: u16, position: Option<u16>) {
         if let Some(twin) = self.twins.get_mut(usize::from(member)) {
             *twin = position;
         }
     }
 
-    /// The device at another position is the member now: what the one before it did, and does from now on, does not count against it
-    /// (INV-SPARE-1).
+    /// Makes the device at another position the member: errors of the one before it, past and
+    /// future, do not count for it (INV-SPARE-1).
     pub(crate) fn set_position(&mut self, member: u16, position: u16) {
         let at = usize::from(member);
         if let (Some(place), Some(errors), Some(repaired), Some(trouble), Some(written)) = (
@@ -270,37 +279,37 @@ impl<C> IoTable<C> {
             self.written.get_mut(at),
         ) {
             (*place, *errors, *repaired, *trouble) = (position, 0, 0, None);
-            // what is on it already was not flushed by this table
+            // this table has not flushed the data that is on it already
             *written += 1;
         }
     }
 
-    /// The position of the device that is taking a member's place.
+    /// Position of the member's replacement.
     pub(crate) fn twin(&self, member: u16) -> Option<u16> {
         self.twins.get(usize::from(member)).copied().flatten()
     }
 
-    /// The next device that fails and can be spared: it is not used any more.
+    /// Removes the next device that failed and can be spared; the table does not use it any more.
     pub(crate) fn pop_failing(&mut self) -> Option<Failing> {
         self.failing.pop()
     }
 
-    /// True when [`pop_idle`](Self::pop_idle) has something.
+    /// True when [`pop_idle`](Self::pop_idle) has a group.
     pub(crate) fn has_idle(&self) -> bool {
         !self.idle.is_empty()
     }
 
-    /// A point in time, between what began before and what comes later.
+    /// Returns a mark between the groups begun before and those begun later.
     pub(crate) fn mark(&self) -> u64 {
         self.begun
     }
 
-    /// Has all ended that began before a mark?
+    /// True when all groups that began before a mark have ended.
     pub(crate) fn has_ended(&self, mark: u64) -> bool {
         self.groups.iter().filter(|group| group.context.is_some()).all(|group| group.nth >= mark)
     }
 
-    /// A group without a part never gets an answer from a device.
+    /// Queues a group without parts as idle, because no completion will come for it.
     fn begin(&mut self, group: u32) {
         if self.groups.get(group).is_some_and(|g| g.left == 0) {
             self.idle.push_back(group);
@@ -355,7 +364,7 @@ impl<C> IoTable<C> {
         self.begin(group);
     }
 
-    /// Reads a range of one member that belongs to a segment.
+    /// Reads a range of one member and pins the segment that it belongs to.
     pub(crate) fn read_pinned(&mut self, context: C, pin: SegmentId, member: DeviceIndex, range: ByteRange, bufs: &mut BufPool) {
         let group = self.add(context, Kind::Read, Some(pin));
         self.push_read(group, member, range, bufs);
@@ -371,7 +380,8 @@ impl<C> IoTable<C> {
         self.push(group, Part::new(device, range), io);
     }
 
-    /// Reads pages of a segment. Of one with several copies: from another copy at each `attempt`; of one with parity: without another column.
+    /// Reads pages of a segment. Each `attempt` uses another copy, or, with parity, does without
+    /// another column.
     #[expect(clippy::too_many_arguments, reason = "a place, and who asks")]
     pub(crate) fn read(&mut self, context: C, rows: &Rows, segment: SegmentId, page: u32, pages: u32, attempt: u8, bufs: &mut BufPool) {
         let place = (attempt == 0).then_some((segment, page, pages));
@@ -396,7 +406,7 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// The same, from copies that are whole alone: for who cannot tell an older state from what should be there.
+    /// Reads pages from complete copies only: for callers that cannot recognise an older state.
     #[expect(clippy::too_many_arguments, reason = "a place, and who asks")]
     pub(crate) fn read_whole(
         &mut self,
@@ -418,7 +428,7 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// Reads pages of one copy of a segment: of the only one when it is spread over several members.
+    /// Reads pages of one copy of a segment; without copies, of the segment.
     #[expect(clippy::too_many_arguments, reason = "a place, and who asks")]
     pub(crate) fn read_copy(
         &mut self,
@@ -437,7 +447,8 @@ impl<C> IoTable<C> {
         self.begin(group);
     }
 
-    /// Copies of a segment that can be read; of one with parity: the ways to do without one more column.
+    /// Number of copies of a segment that can be read; with parity, the number of ways to read it
+    /// without one more column than those that are missing.
     pub(crate) fn copies(&self, rows: &Rows, segment: SegmentId) -> u8 {
         if let Some(stripe) = rows.stripe(segment) {
             let missing = self.health.missing(&stripe);
@@ -446,10 +457,12 @@ impl<C> IoTable<C> {
         u8::try_from(self.health.order(rows, segment, 0).len()).unwrap_or(u8::MAX).max(1)
     }
 
-    /// How often it makes sense to read pages of a segment: twice from each copy, for one that fails meanwhile shifts the turns of the others.
+    /// Maximum number of useful attempts to read pages of a segment: twice for each copy, because a
+    /// copy that fails meanwhile shifts the order of the others.
     pub(crate) fn attempts(&self, rows: &Rows, segment: SegmentId) -> u8 {
         if let Some(stripe) = rows.stripe(segment) {
-            // a device that is given up meanwhile changes which answers there are: never fewer tries than with all of them
+            // a device that is given up meanwhile changes the possible results; allow no fewer
+            // attempts than with all devices
             return answers(stripe.width(), stripe.parity, 0).saturating_add(1);
         }
         u8::try_from(2 * rows.copies(segment).len()).unwrap_or(u8::MAX).max(2)
@@ -464,7 +477,7 @@ impl<C> IoTable<C> {
         self.push(group, Part { twin, pieces, ..Part::new(device, range) }, io);
     }
 
-    /// Writes to a member, and to the device that is taking its place.
+    /// Writes to a member and its replacement.
     fn push_both(&mut self, group: u32, device: DeviceIndex, range: ByteRange, pieces: Vec<Piece>) {
         if self.twin(device.0).is_some() {
             self.push_write(group, device, range, pieces.clone(), true);
@@ -472,7 +485,7 @@ impl<C> IoTable<C> {
         self.push_write(group, device, range, pieces, false);
     }
 
-    /// Writes to one or more members, each its own bytes.
+    /// Writes other bytes to each of several members.
     pub(crate) fn write_raw(&mut self, context: C, writes: Vec<(DeviceIndex, u64, Piece)>) {
         let group = self.add(context, Kind::Write, None);
         for (device, offset, piece) in writes {
@@ -482,7 +495,7 @@ impl<C> IoTable<C> {
         self.begin(group);
     }
 
-    /// Writes to members, and to devices that are taking their places, each its own bytes.
+    /// Writes other bytes to each of several members or their replacements.
     pub(crate) fn write_each(&mut self, context: C, writes: Vec<(u16, bool, u64, Piece)>) {
         let group = self.add(context, Kind::Write, None);
         for (member, twin, offset, piece) in writes {
@@ -492,7 +505,7 @@ impl<C> IoTable<C> {
         self.begin(group);
     }
 
-    /// Writes to one device: a member, or the one that is taking its place.
+    /// Writes to a member or its replacement.
     pub(crate) fn write_to(&mut self, context: C, pin: Option<SegmentId>, member: u16, twin: bool, offset: u64, piece: Piece) {
         let group = self.add(context, Kind::Write, pin);
         let range = ByteRange { offset, length: piece.len() as u64 };
@@ -500,7 +513,8 @@ impl<C> IoTable<C> {
         self.begin(group);
     }
 
-    /// Writes pieces to a segment from a page on, to every copy of it. With parity: whole turns of all devices (INV-PARITY-1).
+    /// Writes pieces to a segment from a page on, to every copy of it. With parity: whole stripes
+    /// (INV-PARITY-1).
     pub(crate) fn write(&mut self, context: C, rows: &Rows, segment: SegmentId, page: u32, pieces: Vec<Piece>, bufs: &mut BufPool) {
         let group = self.add(context, Kind::Write, None);
         let bytes: usize = pieces.iter().map(Piece::len).sum();
@@ -546,7 +560,7 @@ impl<C> IoTable<C> {
         self.begin_write(group);
     }
 
-    /// What nobody can write is lost.
+    /// Queues a write; it fails if no device can take it.
     fn begin_write(&mut self, group: u32) {
         if let Some(g) = self.groups.get_mut(group).filter(|g| g.left == 0) {
             g.error = Some(DeviceError::Gone);
@@ -554,9 +568,10 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// Flushes every member written since its last flush. False, and no group, when there is none.
+    /// Flushes every member with writes since its last flush. False, without a group, when there is
+    /// none.
     pub(crate) fn flush(&mut self, context: C) -> bool {
-        // a member that is not used may well have a successor that is
+        // a member that is not in service may have a replacement that is
         let usable = |member: u16, twin: bool| if twin { self.twin(member).is_some() } else { self.health.is_up(DeviceIndex(member)) };
         let written: Vec<(u16, bool, u64)> = (0u16..)
             .zip(self.written.iter().zip(&self.flushed))
@@ -569,14 +584,14 @@ impl<C> IoTable<C> {
         }
         let group = self.add(context, Kind::Flush, None);
         for (member, twin, written) in written {
-            // a flush has no range: the offset remembers how many writes it covers
+            // a flush has no range; the offset holds how many writes it covers
             let range = ByteRange { offset: written, length: 0 };
             self.push(group, Part { twin, ..Part::new(DeviceIndex(member), range) }, IoKind::Flush);
         }
         true
     }
 
-    /// Makes ranges of members zeros that the host has space for.
+    /// Zeroes ranges of members and allocates their space on the host.
     pub(crate) fn zero(&mut self, context: C, ranges: impl Iterator<Item = (DeviceIndex, ByteRange)>) {
         let group = self.add(context, Kind::Zero, None);
         for (device, range) in ranges {
@@ -588,7 +603,7 @@ impl<C> IoTable<C> {
         self.begin(group);
     }
 
-    /// Gives the space of ranges back.
+    /// Discards ranges, so that the host may free their space.
     pub(crate) fn discard(&mut self, context: C, ranges: impl Iterator<Item = (DeviceIndex, ByteRange)>) {
         let group = self.add(context, Kind::Discard, None);
         for (device, range) in ranges {
@@ -601,12 +616,12 @@ impl<C> IoTable<C> {
     }
 }
 
-/// The table that an operation is of.
+/// Number of the table that an operation belongs to.
 fn epoch_of(id: IoId) -> u16 {
     (id.0 >> 48) as u16
 }
 
-/// The group and the part of it that an operation is.
+/// Group and part of an operation.
 fn names(id: IoId) -> (u32, u16) {
     ((id.0 & 0xffff_ffff) as u32, (id.0 >> 32 & 0xffff) as u16)
 }

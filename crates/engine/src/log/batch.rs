@@ -1,43 +1,43 @@
-//! Batches being filled and batches in flight.
+//! Batches that are being filled, and batches in flight.
 
 use millpond_block::{Buf, Piece};
 use millpond_format::{Addr, BlockNo, Encoder, LineageId, Lsn, SegmentId};
 
-/// Grain of the buffers that small payloads are gathered in, in bytes.
+/// Size in bytes of the buffers that small payloads are copied into.
 const GATHER: usize = 128 << 10;
 
-/// What a batch carries besides blocks.
+/// Kind of a batch's items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchKind {
-    /// Blocks alone: batches of other streams may be open beside it.
+    /// Blocks only: batches of other streams may be open at the same time.
     Blocks,
-    /// A clear or a record (INV-LOG-3).
+    /// A clear or a record: no other batch may be open (INV-LOG-3).
     Exclusive,
 }
 
-/// Who waits for a batch.
+/// Identity of an operation that waits for a batch.
 pub(crate) type Written = u32;
 
-/// A batch being filled.
+/// A batch that is being filled.
 #[derive(Debug)]
 pub(crate) struct OpenBatch {
     pub(crate) kind: BatchKind,
-    /// Where the header goes.
+    /// Page of its header in the segment.
     pub(crate) page: u32,
     /// Pages of the header.
     pub(crate) header_pages: u32,
     pub(crate) items: Encoder,
     /// Full parts of the payload.
     pieces: Vec<Piece>,
-    /// The part being filled, and how full it is.
+    /// The part that is being filled, and the bytes used in it.
     gather: Option<(Buf, usize)>,
     /// Bytes of payload.
     pub(crate) payload: usize,
-    /// Operations to tell when the batch is complete.
+    /// Operations to be notified when the batch is complete.
     pub(crate) waiters: Vec<Written>,
-    /// First unit, counted from the chunk's base, of the payload.
+    /// First unit of the payload, counted from the chunk's base.
     pub(crate) first_unit: u32,
-    /// Map changes held back by a planted bug.
+    /// Map changes that a planted bug delays.
     pub(crate) deferred: Vec<(LineageId, BlockNo, Addr, u32)>,
 }
 
@@ -57,12 +57,13 @@ impl OpenBatch {
         }
     }
 
-    /// Pages that it takes so far.
+    /// Pages that the batch takes so far.
     pub(crate) fn pages(&self) -> u32 {
         self.header_pages + u32::try_from(self.payload.div_ceil(4096)).unwrap_or(u32::MAX)
     }
 
-    /// Room for `bytes` more bytes to be copied into, at most [`GATHER`].
+    /// Adds `bytes` bytes, at most [`GATHER`], to the payload and returns the space to copy them
+    /// into.
     pub(crate) fn room(&mut self, bytes: usize, take: impl FnOnce(usize) -> Buf) -> &mut [u8] {
         if self.gather.as_ref().is_none_or(|(buf, used)| buf.size() - used < bytes) {
             self.close_gather();
@@ -79,7 +80,7 @@ impl OpenBatch {
         }
     }
 
-    /// Copies whole blocks in, so that each lies in one piece.
+    /// Copies whole blocks into the payload, each within one piece.
     pub(crate) fn copy(&mut self, mut bytes: &[u8], mut take: impl FnMut(usize) -> Buf) {
         while !bytes.is_empty() {
             let left = self.gather.as_ref().map_or(0, |(buf, used)| (buf.size() - used) / 4096 * 4096);
@@ -97,14 +98,14 @@ impl OpenBatch {
         }
     }
 
-    /// Adds bytes that stay where they are.
+    /// Adds a piece to the payload without copying it.
     pub(crate) fn attach(&mut self, piece: Piece) {
         self.close_gather();
         self.payload += piece.len();
         self.pieces.push(piece);
     }
 
-    /// Pads the payload to whole pages and gives its pieces.
+    /// Pads the payload to whole pages and returns its pieces.
     pub(crate) fn finish(&mut self, take: impl FnOnce(usize) -> Buf) -> Vec<Piece> {
         let rag = self.payload % 4096;
         if rag != 0 {
@@ -115,7 +116,7 @@ impl OpenBatch {
     }
 }
 
-/// A batch handed to the devices.
+/// A batch that was passed to the devices.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     pub(crate) lsn: Lsn,
@@ -125,12 +126,13 @@ pub(crate) struct InFlight {
     pub(crate) pieces: Vec<Piece>,
     pub(crate) waiters: Vec<Written>,
     pub(crate) written: bool,
-    /// Map changes held back by a planted bug.
+    /// Map changes that a planted bug delays.
     pub(crate) deferred: Vec<(LineageId, BlockNo, Addr, u32)>,
 }
 
 impl InFlight {
-    /// `units` units of payload from `unit` of the segment, when they are in one piece of it.
+    /// Returns `units` units of payload from `unit` of the segment, if one piece of this batch has
+    /// them.
     pub(super) fn bytes(&self, unit: u32, units: u32) -> Option<Piece> {
         let mut at = usize::try_from(unit.checked_sub(self.unit)?).ok()? * 512;
         let bytes = units as usize * 512;

@@ -14,12 +14,12 @@ pub(crate) const PACKED: usize = 2;
 pub(crate) const SMALL: usize = 3;
 /// First of the cleaner's four streams for lifetimes (classes 3 to 6).
 pub(crate) const CLEANED: usize = 4;
-/// Stream of the cleaner for what stays on special devices.
+/// Stream of the cleaner for blocks that stay on special devices.
 pub(crate) const KEPT: usize = 8;
 /// The streams that guests write to.
 pub(crate) const GUESTS: std::ops::Range<usize> = SHORT..CLEANED;
 
-/// Is a stream for special devices?
+/// True for a stream that is written to special devices.
 pub(crate) fn is_special(stream: usize) -> bool {
     matches!(stream, SMALL | KEPT)
 }

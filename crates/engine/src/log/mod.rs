@@ -1,8 +1,11 @@
-//! The log: streams of batches, each batch a header and its payload, ordered by one sequence over all streams.
+//! The log: streams of batches, each a header and its payload, numbered in one sequence over all
+//! streams.
 //!
 //! - INV-LOG-1: a batch gets its number when it is sealed; the map was changed in that order (I10).
-//! - INV-LOG-2: batches are acknowledged in order: one is complete when it and all before it are.
-//! - INV-LOG-3: while a batch with a clear or record is open no other is: those touch blocks that other streams may be writing.
+//! - INV-LOG-2: batches are acknowledged in order: a batch is complete when it and all batches
+//!   before it are written.
+//! - INV-LOG-3: while a batch with a clear or a record is open, no other batch is, because it may
+//!   touch blocks that other streams are writing.
 
 mod batch;
 mod class;

@@ -1,29 +1,32 @@
-//! What lies on special devices alone is told elsewhere: batches on other devices say which batches of small writes came directly before them
-//! and what these hold, so that a pool without special devices knows where its log goes on and what it has lost.
+//! Index of small-write batches. These batches exist only on special devices. Each batch on other
+//! devices therefore carries an index of the small-write batches directly before it, so that
+//! recovery without special devices knows where the log continues and which blocks are lost.
 //!
-//! INV-LOG-4: of the batches between one with a note and the last one before it that is not on special devices, the note tells all. So no
-//! other batch of guests is open while one of small writes is sealed.
+//! INV-LOG-4: the index in a batch is complete: it lists all batches since the batch before it that
+//! is not on special devices. So no other batch of guests is open while a batch of small writes is
+//! sealed.
 
 use millpond_format::{BlockNo, ChunkId, Encoder, Item, Lsn, SegmentId, SmallRun, VolumeId};
 
-/// Bytes of a note at most: so much of a header's first page that what it is written for fits, too.
+/// Maximum bytes of an index, so that the items of the batch that carries it also fit into the
+/// first page of its header.
 const MOST_BYTES: usize = 2000;
 
-/// What the next batch on other devices has to say.
+/// The index for the next batch on other devices.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    /// Batches of small writes since the last one that was not.
+    /// Number of small-write batches since the last batch on other devices.
     batches: u32,
-    /// What they hold.
+    /// Blocks in these batches.
     sealed: Vec<SmallRun>,
-    /// What the open one holds.
+    /// Blocks in the open small-write batch.
     open: Vec<SmallRun>,
-    /// Of both.
+    /// Encoded bytes of both.
     bytes: usize,
 }
 
 impl Notes {
-    /// Adds what the open batch holds more.
+    /// Adds blocks of the open small-write batch.
     pub(crate) fn add(&mut self, volume: VolumeId, block: BlockNo, segment: SegmentId, chunk: ChunkId, slot: u32, crcs: &[u32]) {
         self.bytes += crcs.len() * 4;
         let follows = |run: &&mut SmallRun| {
@@ -40,23 +43,24 @@ impl Notes {
         self.open.push(SmallRun { lsn: Lsn(0), volume, block, segment, chunk, slot, crcs: crcs.to_vec() });
     }
 
-    /// The open batch got its number.
+    /// Assigns the open batch its number.
     pub(crate) fn seal(&mut self, lsn: Lsn) {
         self.batches += 1;
         self.sealed.extend(self.open.drain(..).map(|run| SmallRun { lsn, ..run }));
     }
 
-    /// Blocks of one more run that can be told.
+    /// Number of blocks that fit into the index as one more run.
     pub(crate) fn room(&self) -> usize {
         MOST_BYTES.saturating_sub(self.bytes + SmallRun::BYTES) / 4
     }
 
-    /// Bytes that [`take`](Self::take) gives at most.
+    /// Maximum bytes that [`take`](Self::take) returns.
     pub(crate) fn bytes(&self) -> usize {
         if self.batches == 0 { 0 } else { self.bytes + 16 }
     }
 
-    /// The items that a batch on other devices begins with.
+    /// Returns the index as encoded items, with which a batch on other devices begins, and empties
+    /// it.
     pub(crate) fn take(&mut self) -> Encoder {
         let mut items = Encoder::default();
         if self.batches > 0 {

@@ -1,4 +1,4 @@
-//! Streams: where the next batch of each lifetime class goes, and the queue of batches in flight.
+//! Streams: the place of the next batch of each lifetime class, and the queue of batches in flight.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use super::batch::{InFlight, OpenBatch};
 use super::notes::Notes;
 use crate::Time;
 
-/// A chunk being appended to.
+/// A chunk that is being appended to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenChunk {
     pub(crate) id: ChunkId,
@@ -19,7 +19,7 @@ pub(crate) struct OpenChunk {
     pub(crate) grain: u8,
 }
 
-/// Where a stream writes.
+/// Position at which a stream writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor {
     pub(crate) segment: SegmentId,
@@ -29,18 +29,18 @@ pub(crate) struct Cursor {
     pub(crate) pages: u32,
 }
 
-/// One stream of the log.
+/// A stream of the log.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     pub(crate) cursor: Option<Cursor>,
-    /// Segment reserved to follow.
+    /// Segment that is reserved to follow.
     pub(crate) next: Option<SegmentId>,
     pub(crate) chunk: Option<OpenChunk>,
     pub(crate) batch: Option<OpenBatch>,
 }
 
 impl Stream {
-    /// Where replay has to look for what comes next.
+    /// Position from which replay has to read the stream.
     pub(crate) fn start(&self) -> StreamStart {
         let next = self.next.unwrap_or(NO_SEGMENT);
         match self.cursor {
@@ -49,7 +49,7 @@ impl Stream {
         }
     }
 
-    /// Pages of the segment behind what is written and what the open batch takes so far.
+    /// Pages of the segment after those written and those of the open batch.
     pub(crate) fn left(&self) -> u32 {
         let open = self.batch.as_ref().map_or(0, OpenBatch::pages);
         self.cursor.map_or(0, |cursor| (cursor.pages - cursor.page).saturating_sub(open))
@@ -62,23 +62,23 @@ pub(crate) struct Log {
     pub(crate) streams: [Stream; STREAMS],
     /// Number of the next batch to be sealed.
     pub(crate) next: Lsn,
-    /// Everything up to here is written.
+    /// All batches up to here are written.
     pub(crate) completed: Lsn,
-    /// Everything up to here is on stable media.
+    /// All batches up to here are on stable media.
     pub(crate) durable: Lsn,
     in_flight: VecDeque<InFlight>,
     /// Batches in flight by segment, so that reads find them.
     by_segment: FxHashMap<SegmentId, SmallVec<[Lsn; 4]>>,
     /// Bytes appended since the last checkpoint began.
     pub(crate) since_checkpoint: u64,
-    /// What is on special devices alone and was not told elsewhere.
+    /// Small-write batches that are on special devices and not yet indexed on other devices.
     pub(crate) notes: Notes,
-    /// Since when there is something of that.
+    /// Time of the oldest of them.
     pub(crate) untold_since: Option<Time>,
 }
 
 impl Log {
-    /// A log that goes on after `last`.
+    /// A log that continues after batch `last`.
     pub(crate) fn new(last: Lsn) -> Log {
         Log {
             streams: std::array::from_fn(|_| Stream::default()),
@@ -98,12 +98,12 @@ impl Log {
         self.streams.iter().any(|stream| stream.batch.is_some())
     }
 
-    /// Bytes in flight.
+    /// Number of batches in flight.
     pub(crate) fn in_flight_batches(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// A batch was sealed and handed to the devices.
+    /// Adds a batch that was sealed and passed to the devices.
     pub(crate) fn push(&mut self, batch: InFlight) {
         assert_eq!(batch.lsn, self.next, "INV-LOG-1: batches are numbered as they are sealed");
         self.next.0 += 1;
@@ -116,7 +116,7 @@ impl Log {
         self.in_flight.get_mut(usize::try_from(lsn.0.checked_sub(first.0)?).ok()?)
     }
 
-    /// The device has this batch; gives back what completed now, in order.
+    /// Marks a batch as written. Returns the batches that this completes, in order.
     pub(crate) fn written(&mut self, lsn: Lsn) -> Vec<InFlight> {
         if let Some(batch) = self.find_mut(lsn) {
             batch.written = true;
@@ -137,7 +137,7 @@ impl Log {
         complete
     }
 
-    /// Takes out who waits for batches in flight, and for which.
+    /// Removes and returns the operations that wait for batches in flight, each with its batch.
     pub(crate) fn take_waiters(&mut self) -> Vec<(Lsn, u32)> {
         self.in_flight.iter_mut().flat_map(|batch| std::mem::take(&mut batch.waiters).into_iter().map(|id| (batch.lsn, id))).collect()
     }
@@ -154,18 +154,19 @@ impl Log {
         self.by_segment.contains_key(&segment)
     }
 
-    /// Map changes that a planted bug held back.
+    /// Map changes that a planted bug delayed.
     pub(crate) fn take_deferred(&mut self, lsn: Lsn) -> Vec<(LineageId, BlockNo, Addr, u32)> {
         self.find_mut(lsn).map(|batch| std::mem::take(&mut batch.deferred)).unwrap_or_default()
     }
 
-    /// All batches in flight, taken out because the pool stopped.
+    /// Removes all batches in flight, because the pool has stopped.
     pub(crate) fn abandon(&mut self) -> Vec<InFlight> {
         self.by_segment.clear();
         self.in_flight.drain(..).collect()
     }
 
-    /// Stored bytes that are still in flight: `units` units from `unit` of a segment, and the batch they are in.
+    /// Returns stored bytes that are still in flight: `units` units from `unit` of a segment, and
+    /// their batch.
     pub(crate) fn find_bytes(&self, segment: SegmentId, unit: u32, units: u32) -> Option<(Piece, Lsn)> {
         let list = self.by_segment.get(&segment)?;
         let first = self.in_flight.front()?.lsn;

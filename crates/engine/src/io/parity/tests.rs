@@ -1,4 +1,5 @@
-//! Rows against a model: bytes dealt out by hand, parity by multiplication in GF(2^8) bit by bit.
+//! Compares stripes with a model: bytes distributed by hand, parity by multiplication in GF(2^8)
+//! bit by bit.
 
 use std::rc::Rc;
 
@@ -51,7 +52,7 @@ fn pieces(bytes: &[u8], step: usize) -> Vec<Piece> {
     bytes.chunks(step).map(piece).collect()
 }
 
-/// What `split` puts on each column of a segment.
+/// Bytes that `split` puts on each column of a segment.
 fn columns(stripe: &Stripe<'_>, bytes: &[u8], step: usize) -> Vec<Vec<u8>> {
     let mut bufs = BufPool::default();
     let split = Coders::default().split(stripe, pieces(bytes, step), &mut bufs);
@@ -127,7 +128,7 @@ fn any_lost_columns_are_computed_from_the_others() {
                 }
             }
         }
-        // every set of columns that parity reaches is tried when nothing is missing
+        // with nothing missing, every set of columns that parity can replace is tried
         let sets = (0u32..1 << width).filter(|set| set.count_ones() <= u32::from(parity)).count();
         assert_eq!(seen.iter().filter(|(missing, _)| *missing == 0).count(), sets);
     }
@@ -139,7 +140,8 @@ fn more_missing_than_parity_is_nothing() {
     assert_eq!(erased(4, 2, 0b11, 0, 5), Some(0b11));
 }
 
-/// The parity of ISA-L, of RAID-6 in Linux, and of pools is the same: no version of a library may compute anything else.
+/// The parity of ISA-L, of RAID-6 in Linux, and of pools is the same: a new version of a library
+/// must not change it.
 #[test]
 fn parity_is_that_of_isa_l() {
     let lines = include_str!("isal.txt").lines().filter(|line| !line.starts_with('#'));
@@ -159,7 +161,7 @@ fn parity_is_that_of_isa_l() {
         let mut single = vec![0; 64];
         coders.of(count, 1).encode(&data, &mut [single.as_mut_slice()]).unwrap();
         assert!(single == wanted[0], "P alone of {count} columns");
-        // and back, without each pair of columns
+        // and recover each pair of columns from the others
         let all: Vec<&[u8]> = data.iter().copied().chain(wanted.iter().map(Vec::as_slice)).collect();
         for (one, other) in (0..all.len()).flat_map(|one| (one + 1..all.len()).map(move |other| (one, other))) {
             let shards: Vec<Option<&[u8]>> =

@@ -1,4 +1,5 @@
-//! Reads of segments with parity: of a column, and of what others say about one that is missing or not to be trusted.
+//! Reads of segments with parity: of a column, and of data computed from other columns because its
+//! device is missing or not trusted.
 
 use millpond_block::{Buf, BufPool, ByteRange, Piece};
 use millpond_device::DeviceIndex;
@@ -10,7 +11,8 @@ use super::{IoTable, Kind, Part};
 use crate::space::{Rows, Stripe};
 
 impl<C> IoTable<C> {
-    /// Reads a range of a column of a segment with parity: from its device, or from the others.
+    /// Reads a range of a column of a segment with parity: from its device, or computed from the
+    /// others.
     #[expect(clippy::too_many_arguments, reason = "a place, and who asks")]
     pub(crate) fn read_column(
         &mut self,
@@ -33,7 +35,8 @@ impl<C> IoTable<C> {
         self.begin(group);
     }
 
-    /// What is asked of rows whose columns are in memory from byte `start` of their extents on, without the `erased` ones.
+    /// Computes bytes of stripes from columns in memory, which begin at byte `start` of their
+    /// extents, without the `erased` ones.
     pub(crate) fn recall(
         &mut self,
         stripe: &Stripe<'_>,
@@ -53,28 +56,29 @@ impl<C> IoTable<C> {
         Some(out)
     }
 
-    /// What each column of whole rows should hold, parity last.
+    /// Returns the bytes of each column of whole stripes, parity last.
     pub(crate) fn split(&mut self, stripe: &Stripe<'_>, pieces: Vec<Piece>, bufs: &mut BufPool) -> Vec<Vec<Piece>> {
         self.coders.split(stripe, pieces, bufs)
     }
 
-    /// Is the parity in all columns of rows that of their data?
+    /// True when parity matches the data in all columns of whole stripes.
     pub(crate) fn agrees(&mut self, stripe: &Stripe<'_>, columns: &[&[u8]]) -> bool {
         self.coders.agrees(stripe, columns)
     }
 
-    /// Starts to read what others have, when what is wanted is on a device that lacks it or is not to be trusted. False when it is to be
-    /// read where it is.
+    /// Starts to read other columns when the wanted bytes are on a device that lacks them or is not
+    /// trusted. False when they are to be read from their own device.
     pub(super) fn rebuild(&mut self, group: u32, stripe: &Stripe<'_>, want: Want, attempt: u8, bufs: &mut BufPool) -> bool {
         let (mut missing, wanted) = (self.health.missing(stripe), want.columns(stripe));
         let first = wanted.trailing_zeros() as usize;
         let reachable = self.health.missing_or_silent(stripe);
-        // only at first: who found out that this does not help waits for those that are silent
+        // only at the first attempt: when that did not help, later ones wait for the silent devices
         if attempt == 0 && reachable.count_ones() as usize <= stripe.parity {
             missing = reachable;
         }
         let Some(erased) = erased(stripe.width(), stripe.parity, missing, first, attempt) else {
-            // too many are missing: what is wanted may still be there
+            // more are missing than parity can replace, but the wanted bytes may still be on their
+            // device
             return wanted & missing != 0;
         };
         if wanted & erased == 0 {
@@ -91,7 +95,7 @@ impl<C> IoTable<C> {
     }
 }
 
-/// What parts of a read say about other columns.
+/// Computes the result of a read from parts of other columns.
 pub(super) fn compute(rebuild: &Rebuild, mut parts: SmallVec<[Part; 1]>, coders: &mut Coders, bufs: &mut BufPool) -> Option<Buf> {
     let read: SmallVec<[&[u8]; 16]> = parts.iter().filter_map(|part| part.buf.as_ref().map(Buf::bytes)).collect();
     let mut out = bufs.take(rebuild.length());

@@ -1,8 +1,11 @@
-//! The end of operations: completions, groups that end with their last part, devices that are given up.
+//! The end of operations: completions, groups that end with their last part, and devices that are
+//! given up.
 //!
-//! INV-SPARE-1: a completion counts for the device that the operation was handed to. When that is not used any more, or is no part of the pool,
-//! it counts for nobody: it is no error of the device that has its place now, and nothing is tried again there. Groups do not wait for it either.
-//! The caller has the buffers of such an operation until it reports the end; until then the handle of its group is not used again.
+//! INV-SPARE-1: a completion counts for the device that the operation was passed to. When that
+//! device is no longer used or no longer part of the pool, it counts for no device: it is not an
+//! error of the device that now has its place, and is not retried there. Groups do not wait for it
+//! either. The caller owns the buffers of such an operation until it reports the completion; until
+//! then the handle of its group is not reused.
 
 use millpond_block::{Buf, BufPool};
 use millpond_device::{DeviceError, DeviceIndex, Io, IoDone, IoId, IoKind};
@@ -13,22 +16,23 @@ use super::columns::compute;
 use super::{Ended, Failing, IoTable, Kind, Part, Stage, epoch_of, names};
 use crate::DeviceTrouble;
 
-/// Tries of a failing write before it counts as failed.
+/// Attempts of a failing write before it counts as failed.
 const WRITE_TRIES: u8 = 3;
 
-/// What the device at a position is to a member.
+/// Role of the device at a position for a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It is the member.
+    /// The member itself.
     Member,
-    /// It is taking the member's place.
+    /// The member's replacement.
     Twin,
-    /// It was one of these.
+    /// None any more.
     Nobody,
 }
 
 impl<C> IoTable<C> {
-    /// The next group that ended otherwise than with a completion: without any device that could do it, or because its devices were given up.
+    /// Removes the next group that ended without a completion: no device could do it, or its
+    /// devices were given up.
     pub(crate) fn pop_idle(&mut self, bufs: &mut BufPool) -> Option<Ended<C>> {
         while let Some(group) = self.idle.pop_front() {
             if let Some(ended) = self.end(group, bufs) {
@@ -44,7 +48,7 @@ impl<C> IoTable<C> {
 
     fn role_of(&self, member: DeviceIndex, position: u16) -> Role {
         let at = usize::from(member.0);
-        // a device that took a member's place meanwhile is the member
+        // a replacement that has meanwhile become the member counts as the member
         if self.positions.get(at) == Some(&position) {
             Role::Member
         } else if self.twins.get(at).copied().flatten() == Some(position) {
@@ -54,7 +58,7 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// Hands a write to the caller again.
+    /// Passes a write to the caller again.
     pub(super) fn resubmit(&mut self, group: u32, part: u16) -> bool {
         let Some(g) = self.groups.get(group) else { return false };
         let Some(p) = g.parts.get(usize::from(part)).filter(|p| !p.void) else { return false };
@@ -68,7 +72,7 @@ impl<C> IoTable<C> {
         true
     }
 
-    /// Takes a completion in. Gives the group back when it was the last that this waited for.
+    /// Handles a completion. Returns the group if this was the last part that it waited for.
     pub(crate) fn done(&mut self, done: IoDone, bufs: &mut BufPool) -> Option<Ended<C>> {
         if epoch_of(done.id) != self.epoch {
             done.buf.into_iter().for_each(|buf| bufs.give(buf));
@@ -110,7 +114,7 @@ impl<C> IoTable<C> {
         if g.left > 0 { None } else { self.end(group, bufs) }
     }
 
-    /// A part succeeded.
+    /// Counts a part that succeeded.
     fn count(&mut self, group: u32, part: u16) {
         let Some(g) = self.groups.get(group) else { return };
         let Some(p) = g.parts.get(usize::from(part)) else { return };
@@ -128,12 +132,12 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// A part failed. False when it is tried again, now or when there is room.
+    /// Handles a failed part. False when it is tried again, at once or when there is space.
     fn failed(&mut self, group: u32, part: u16, error: DeviceError, probe: bool) -> bool {
         let Some(g) = self.groups.get(group) else { return true };
         let Some(p) = g.parts.get(usize::from(part)) else { return true };
         let (role, kind, member, position, tries) = (self.role(p), g.kind, p.device.0, p.position, p.tries + 1);
-        // a host that has no room for what nobody waits for is no failing device
+        // no space on the host for optional zeros does not count as an error of the device
         let counts = role != Role::Nobody && !(kind == Kind::Zero && error == DeviceError::Full);
         if counts && let Some(errors) = self.errors.get_mut(usize::from(member)) {
             *errors += 1;
@@ -152,7 +156,8 @@ impl<C> IoTable<C> {
                 return !self.resubmit(group, part);
             }
         }
-        // what nobody waits for any more need not be done; who asked for one of the others decides
+        // work that is no longer waited for need not be done; for other operations the requester
+        // decides
         let needless = matches!(kind, Kind::Write | Kind::Flush);
         let spared = needless
             && match role {
@@ -168,7 +173,7 @@ impl<C> IoTable<C> {
         true
     }
 
-    /// A device that can be spared failed: it gets nothing more.
+    /// Stops using a device that failed and can be spared.
     pub(super) fn spare(&mut self, failing: Failing) {
         let at = usize::from(failing.member);
         if failing.twin {
@@ -183,7 +188,7 @@ impl<C> IoTable<C> {
         self.failing.push(failing);
     }
 
-    /// A member is not used any more.
+    /// Stops using a member.
     pub(crate) fn lose(&mut self, member: u16, why: DeviceTrouble) {
         let at = usize::from(member);
         self.health.set(member, MemberState::Down);
@@ -193,12 +198,13 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// Why a member was given up since import.
+    /// Returns why a member was given up since import.
     pub(crate) fn trouble(&self, member: u16) -> Option<DeviceTrouble> {
         self.trouble.get(usize::from(member)).copied().flatten()
     }
 
-    /// Nobody waits any more for what the device at a position was asked for. What was not handed to the caller yet never is.
+    /// Ends all waiting for operations of the device at a position. Operations that were not passed
+    /// to the caller are dropped.
     pub(crate) fn abandon(&mut self, position: u16) {
         if !self.lasting {
             return;
@@ -211,7 +217,7 @@ impl<C> IoTable<C> {
         self.drop_void();
     }
 
-    /// The same of some parts of one group.
+    /// Ends the waiting for some parts of a group.
     fn abandon_parts(&mut self, group: u32, which: impl Fn(&Part) -> bool) {
         let Some(g) = self.groups.get_mut(group).filter(|g| g.context.is_some() && g.left > 0) else { return };
         let mut voided = 0;
@@ -231,7 +237,7 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// Takes out of the queue what nobody waits for.
+    /// Drops operations from the queue whose completions do not matter any more.
     pub(super) fn drop_void(&mut self) {
         let groups = &mut self.groups;
         self.outbox.retain(|io| {
@@ -243,7 +249,7 @@ impl<C> IoTable<C> {
         });
     }
 
-    /// A group of which nothing is left but late completions is forgotten with the last of them.
+    /// Removes a group that only waited for late completions, after the last of them.
     pub(super) fn bury(&mut self, group: u32) {
         if self.groups.get(group).is_some_and(|g| g.context.is_none() && g.out == 0) {
             self.groups.remove(group);
@@ -251,7 +257,7 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// Ends a group; its handle stays taken while the caller has operations of it.
+    /// Ends a group. Its handle stays reserved while the caller has operations of it.
     fn end(&mut self, group: u32, bufs: &mut BufPool) -> Option<Ended<C>> {
         let g = self.groups.get_mut(group)?;
         let context = g.context.take()?;
@@ -259,7 +265,7 @@ impl<C> IoTable<C> {
         if let ([only], 0, None) = (g.parts.as_mut_slice(), g.out, &rebuild)
             && !only.void
         {
-            // what nearly all are: it need not be moved
+            // nearly all groups have one part, which need not be moved
             let (buf, device, position) = (only.buf.take(), only.device, only.position);
             bufs.give_data(only.pieces.drain(..));
             self.groups.clear(group);
@@ -273,7 +279,7 @@ impl<C> IoTable<C> {
         } else {
             self.groups.remove(group);
         }
-        // those that the log or a read still holds come back from there
+        // pieces that the log or a read still uses are returned from there
         bufs.give_data(parts.iter_mut().flat_map(|part| part.pieces.drain(..)));
         parts.retain(|part| !part.void);
         let member = parts.first().map(|part| part.device).filter(|device| parts.iter().all(|part| part.device == *device));
@@ -295,13 +301,13 @@ impl<C> IoTable<C> {
 }
 
 impl Part {
-    /// What is to be known of it when its end comes late.
+    /// State that a late completion of this part needs.
     fn late(&self) -> Part {
         Part { position: self.position, stage: self.stage, void: true, ..Part::new(self.device, self.range) }
     }
 }
 
-/// The parts of a read as one buffer.
+/// Joins the parts of a read in one buffer.
 fn join(parts: SmallVec<[Part; 1]>, bufs: &mut BufPool) -> Option<Buf> {
     let total: u64 = parts.iter().filter(|p| p.buf.is_some()).map(|p| p.range.length).sum();
     if total == 0 {

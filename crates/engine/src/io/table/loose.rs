@@ -1,4 +1,4 @@
-//! Writes for which no device is given up.
+//! Writes whose failure does not make the table give a device up.
 
 use millpond_block::{ByteRange, Piece};
 use millpond_device::DeviceIndex;
@@ -6,7 +6,7 @@ use millpond_device::DeviceIndex;
 use super::{IoTable, Kind};
 
 impl<C> IoTable<C> {
-    /// Writes to one member: it does not wait for room, and who asked says what a failure means.
+    /// Writes to one member. Does not wait for space; the requester decides what a failure means.
     pub(crate) fn write_loose(&mut self, context: C, member: u16, offset: u64, piece: Piece) {
         let group = self.add(context, Kind::Loose, None);
         let range = ByteRange { offset, length: piece.len() as u64 };
@@ -24,7 +24,7 @@ impl<C> IoTable<C> {
         self.begin(group);
     }
 
-    /// Writes the same to a range of each of some members.
+    /// Writes the same bytes to ranges of several members.
     pub(crate) fn overwrite(&mut self, context: C, ranges: &[(DeviceIndex, ByteRange)], pieces: &[Piece]) {
         let group = self.add(context, Kind::Loose, None);
         for (device, range) in ranges {

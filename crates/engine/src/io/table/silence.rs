@@ -1,8 +1,9 @@
 //! Devices that do not answer.
 //!
-//! A device is judged by whether *anything* that it was asked for ends, not by the age of one operation: one that is busy, or that is slowed down
-//! on purpose, ends others meanwhile. Time counts only as far as this program was there to see it pass: after a pause of the host nobody is judged
-//! by it.
+//! A device is judged by whether *any* of its operations completes, not by the age of one
+//! operation: a device that is busy or throttled completes others meanwhile. Time counts only while
+//! this program was running to see it pass: after the host was suspended no device is judged by the
+//! gap.
 
 use millpond_block::BufPool;
 use millpond_device::DeviceIndex;
@@ -12,26 +13,26 @@ use super::{Failing, IoTable, Kind, Stage};
 use crate::space::Rows;
 use crate::{DeviceTrouble, Time};
 
-/// So many times as long as its longest pause lately a device may pause,
+/// A device may be silent for this many times its longest recent pause,
 const PAUSES: u64 = 4;
-/// but no longer than so many times the least patience.
+/// but no longer than this many times the minimum patience.
 const MOST: u64 = 6;
-/// How long a pause is remembered, in milliseconds: this long, and at most twice.
+/// How long a pause is remembered, in milliseconds: at least this long, at most twice as long.
 const LATELY: u64 = 600_000;
-/// Of the time between two looks so much of the patience counts at most.
+/// At most 1/N of the patience counts of the time between two looks at the clock.
 const LOOKS: u64 = 8;
 
-/// What is known of how a device answers.
+/// State of how a device answers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Line {
-    /// Operations that the caller has.
+    /// Number of operations that the caller has.
     out: u32,
-    /// When the last one ended, or the first of these began.
+    /// Time when the last one completed, or when the first of the present ones began.
     since: u64,
     /// The longest pauses of this window and of the one before, and when this one began.
     pauses: [u64; 2],
     window: u64,
-    /// Nobody waits for what it was asked for.
+    /// True when the completions of its operations do not matter any more.
     over: bool,
 }
 
@@ -46,14 +47,14 @@ impl Line {
     }
 }
 
-/// Devices by their positions, for messages.
+/// Names devices by their positions, for messages.
 pub(crate) fn devices(positions: &[u16]) -> String {
     let names: Vec<String> = positions.iter().map(u16::to_string).collect();
     format!("device{} {}", if names.len() == 1 { "" } else { "s" }, names.join(", "))
 }
 
 impl<C> IoTable<C> {
-    /// Takes the time in.
+    /// Updates the time.
     pub(crate) fn at(&mut self, now: Time, patience: u64) {
         let passed = if self.now == 0 { 0 } else { now.0.saturating_sub(self.now) };
         self.clock += passed.min((patience / LOOKS).max(1));
@@ -68,7 +69,7 @@ impl<C> IoTable<C> {
         self.lines.get_mut(at)
     }
 
-    /// An operation was handed to the caller.
+    /// Records that an operation was passed to the caller.
     pub(super) fn begins(&mut self, position: u16) {
         let clock = self.clock;
         if let Some(line) = self.line(position) {
@@ -79,7 +80,7 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// One ended.
+    /// Records that an operation completed.
     pub(super) fn answers(&mut self, position: u16) {
         let clock = self.clock;
         if let Some(line) = self.line(position) {
@@ -91,33 +92,34 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// One comes back from the caller, who did not hand it to the device.
+    /// Records that the caller returned an operation that it did not pass to the device.
     pub(super) fn unsent(&mut self, position: u16) {
         self.line(position).into_iter().for_each(|line| line.out = line.out.saturating_sub(1));
     }
 
-    /// What a device was asked for is held back by the caller: it need not answer.
+    /// Restarts the time of a device whose operations the caller throttles: it cannot answer.
     pub(crate) fn excuse(&mut self, position: u16) {
         let clock = self.clock;
         self.line(position).into_iter().for_each(|line| line.since = clock);
     }
 
-    /// Nobody waits any more for what a device was asked for.
+    /// Records that the completions of a device's operations do not matter any more.
     pub(super) fn is_over(&mut self, position: u16) {
         self.line(position).into_iter().for_each(|line| line.over = true);
     }
 
-    /// For how many milliseconds the device at a position has ended nothing of what it was asked for.
+    /// Milliseconds for which the device at a position has completed none of its operations.
     fn silence(&self, position: u16) -> u64 {
         self.lines.get(usize::from(position)).map_or(0, |line| line.silent(self.clock))
     }
 
-    /// The same of a member.
+    /// Milliseconds for which a member has completed none of its operations.
     pub(crate) fn silence_of(&self, member: u16) -> u64 {
         self.positions.get(usize::from(member)).map_or(0, |position| self.silence(*position))
     }
 
-    /// The member that the device at a position is, or is taking the place of.
+    /// Returns the member that the device at a position belongs to, and whether it is its
+    /// replacement.
     pub(super) fn user(&self, position: u16) -> Option<(u16, bool)> {
         let of = |place: &u16| *place == position;
         let member = self.positions.iter().position(of).map(|at| (at, false));
@@ -126,7 +128,8 @@ impl<C> IoTable<C> {
         Some((u16::try_from(at).ok()?, twin))
     }
 
-    /// Learns which members have not answered for so long that they are better not read from.
+    /// Finds the members that have not answered for so long that they should not be read. True when
+    /// there are any.
     pub(crate) fn find_silent(&mut self, patience: u64) -> bool {
         let members = 0..u16::try_from(self.positions.len()).unwrap_or(u16::MAX);
         let silent: Vec<u16> = if self.lines.iter().any(|line| line.silent(self.clock) >= patience) {
@@ -139,7 +142,7 @@ impl<C> IoTable<C> {
         any
     }
 
-    /// Reads that wait for silent devices begin again with others, where others have the same.
+    /// Repeats reads that wait for silent devices with other devices that have the same data.
     pub(crate) fn read_elsewhere(&mut self, rows: &Rows, bufs: &mut BufPool) {
         let mut any = false;
         for group in self.groups.handles() {
@@ -165,7 +168,7 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// Can a place be read without those that are silent?
+    /// True when a place can be read without silent devices.
     fn has_others(&self, rows: &Rows, segment: SegmentId, page: u32) -> bool {
         if let Some(stripe) = rows.stripe(segment) {
             return self.health.missing_or_silent(&stripe).count_ones() as usize <= stripe.parity;
@@ -174,8 +177,9 @@ impl<C> IoTable<C> {
         first.is_some_and(|member| !self.health.is_silent(member))
     }
 
-    /// Gives devices up that have not answered for too long, as if all that they were asked for had failed. A member only when the pool can do
-    /// without it and all others that do not answer either: when nothing answers, the fault is elsewhere. `spares` says whether the labels can say so.
+    /// Gives up devices that have not answered for too long, as if all of their operations had
+    /// failed. A member only if the pool can do without it and all other silent members: when no
+    /// device answers, the fault is elsewhere. `spares`: the labels can record it.
     pub(crate) fn give_up_silent(&mut self, least: u64, spares: bool, closing: bool) {
         let clock = self.clock;
         if self.lines.iter().all(|line| line.silent(clock) < least) {
@@ -189,7 +193,7 @@ impl<C> IoTable<C> {
             match self.user(position) {
                 None => self.abandon(position),
                 Some((member, false)) if !self.health.is_up(DeviceIndex(member)) => self.abandon(position),
-                // nothing else is written, and the labels say what they said
+                // nothing else is written, and the labels stay as they are
                 Some(_) if closing => self.abandon(position),
                 Some((member, true)) if spares => self.spare(Failing { member, twin: true, why: DeviceTrouble::Silent }),
                 Some((member, false)) if spares && self.can_spare_now(member, least / 2) => {
@@ -200,7 +204,7 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// Gives up those of them that are not whole: nobody needs what they have.
+    /// Gives up silent devices that are incomplete: the pool does not depend on their data.
     pub(crate) fn give_up_incomplete(&mut self, least: u64) {
         for position in self.unanswered(least) {
             if let Some((member, twin)) = self.user(position)
@@ -217,7 +221,8 @@ impl<C> IoTable<C> {
         (0u16..).zip(&self.lines).filter(|(_, line)| due(line)).map(|(position, _)| position).collect()
     }
 
-    /// Can the pool do without a member, and without those that answer nothing for so long, or are full?
+    /// True when the pool can do without a member, and without all members that have been silent
+    /// for `patience` milliseconds or are full.
     pub(super) fn can_spare_now(&self, member: u16, patience: u64) -> bool {
         let idle = |other: &u16| self.silence_of(*other) >= patience.max(1) || self.full_since(*other).is_some();
         let members = 0..u16::try_from(self.positions.len()).unwrap_or(u16::MAX);

@@ -1,11 +1,12 @@
-//! Operations that overtake others, and operations that come back undone.
+//! Operations that overtake others, and operations that come back without having been carried out.
 
 use millpond_device::Io;
 
 use super::{IoTable, Stage, epoch_of, names};
 
 impl<C> IoTable<C> {
-    /// Whatever `begin` begins overtakes everything that is not urgent: in the outbox, in the limits of devices and in the queues behind them.
+    /// Makes all operations that `begin` starts urgent: they overtake others in the outbox, in the
+    /// caps of devices, and in the queues behind them.
     pub(crate) fn urgently(&mut self, begin: impl FnOnce(&mut Self)) {
         let before = self.outbox.len();
         self.urgent = true;
@@ -15,8 +16,8 @@ impl<C> IoTable<C> {
         self.outbox.rotate_right(begun);
     }
 
-    /// An operation that was popped and that no device was given: it is popped again before all others, when its time has come, unless nobody waits
-    /// for it any more.
+    /// Takes back an operation that was popped but not passed to a device. It is popped again
+    /// before all others, unless its completion does not matter any more.
     pub(crate) fn take_back(&mut self, io: Io) {
         if epoch_of(io.id) != self.epoch {
             return;
