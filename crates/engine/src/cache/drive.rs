@@ -1,4 +1,5 @@
-//! [`Drive`]: one device of the cache: a ring of segments, written whole one after the other, the oldest first.
+//! [`Drive`]: one cache device: a ring of segments, each written as a whole, the oldest overwritten
+//! first.
 
 use millpond_block::ByteRange;
 use millpond_format::{AREA_BYTES, Addr, BLOCK_UNITS, CacheSegment, DeviceId, Filling, MAX_CACHED};
@@ -6,34 +7,34 @@ use millpond_format::{AREA_BYTES, Addr, BLOCK_UNITS, CacheSegment, DeviceId, Fil
 use super::index::Index;
 use crate::space::PAGE;
 
-/// Pages of a segment, its own one included: a 64th of the device, between these.
+/// Pages of a segment, its first page included: a 64th of the device, within these bounds.
 const SEGMENT_PAGES: (u32, u32) = (4, 256);
-/// Bits of an entry that say which block of its segment it is.
+/// Bits of an entry for the number of the block in its segment.
 const BLOCK_BITS: u32 = 9;
-/// Segments at most: entries are numbers of 32 bits, and one is no entry.
+/// Maximum segments: entries are numbers of 32 bits, of which one means no entry.
 const MOST_SEGMENTS: u64 = (1 << (32 - BLOCK_BITS)) - 1;
 
 const _: () = assert!(MAX_CACHED <= 1 << BLOCK_BITS);
 
-/// Where a copy is.
+/// Place of a copy on a cache device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
     /// The drive.
     pub(crate) drive: u32,
     /// Its segment.
     pub(crate) segment: u32,
-    /// The unit behind the segment's first page.
+    /// Unit, counted from the end of the segment's first page.
     pub(crate) unit: u32,
 }
 
-/// How far a drive is.
+/// Stage of taking a drive into use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Its head is to be read, or is being read.
     Head {
         asked: bool,
     },
-    /// What is on it is found out: the next segment to look at, and how many are being looked at.
+    /// Its segments are read: the next segment to read, and the number that are being read.
     Scan {
         next: u32,
         reading: u32,
@@ -53,53 +54,55 @@ enum State {
 #[derive(Debug, Default)]
 struct Segment {
     state: State,
-    /// Found by the scan: a crash may have torn it.
+    /// True when the scan found it, so that a crash may have torn it.
     found: bool,
-    /// Reads under way.
+    /// Reads in flight.
     reads: u32,
-    /// The blocks, and the unit at which each begins.
+    /// Addresses of its blocks, and the unit at which each begins.
     blocks: Box<[Addr]>,
     at: Box<[u16]>,
 }
 
-/// A device of the cache.
+/// A cache device.
 #[derive(Debug)]
 pub(super) struct Drive {
-    /// What its operations are known by: no two drives have the same.
+    /// Identity in operations; no two drives ever have the same.
     pub(super) id: u32,
     pub(super) member: u16,
     pub(super) device: DeviceId,
     pub(super) step: Step,
     pub(super) filling: Filling,
     pub(super) pages: u32,
-    /// The number of the segment that is written next.
+    /// Number of the next segment that is written.
     pub(super) sequence: u64,
-    /// Segments being written.
+    /// Number of segments being written.
     pub(super) writing: u32,
-    /// Segments written since it is in use.
+    /// Segments written since it was taken into use.
     pub(super) written: u64,
-    /// Nothing is written before this time: there was no room below it.
+    /// No writes before this time, in milliseconds, because the filesystem below was full.
     pub(super) rests_until: u64,
-    /// Reads that failed.
+    /// Number of failed reads.
     pub(super) troubles: u32,
     segments: Vec<Segment>,
     index: Index,
-    /// Blocks of a segment at most.
+    /// Maximum blocks of a segment.
     pub(super) each: usize,
-    /// Blocks at most, and how many there are.
+    /// Maximum blocks, and their present number.
     pub(super) most: usize,
     blocks: usize,
     next: u32,
 }
 
 impl Drive {
-    /// A device of so many bytes between its labels, for which so many blocks can be remembered.
+    /// Creates a drive for a device with `bytes` bytes between its labels, and memory for `room`
+    /// blocks.
     pub(super) fn new(id: u32, member: u16, device: DeviceId, bytes: u64, room: usize) -> Drive {
         let all = u32::try_from(bytes / PAGE).unwrap_or(u32::MAX);
         let pages = (all / 64).clamp(SEGMENT_PAGES.0, SEGMENT_PAGES.1);
         // the first page is the head
         let segments = u64::from(all.saturating_sub(1) / pages).min(MOST_SEGMENTS);
-        // plain blocks fill their segment; of packed ones there are more, and then the oldest segments go before their turn
+        // plain blocks fill their segment; compressed blocks are more, so the oldest segments are
+        // dropped before their turn
         let plain = pages as usize - 1;
         let each = MAX_CACHED.min(2 * plain);
         let most = room.min((segments as usize + 1) * plain).max(2 * each);
@@ -124,7 +127,7 @@ impl Drive {
         }
     }
 
-    /// Segments of it.
+    /// Number of segments.
     pub(super) fn count(&self) -> u32 {
         self.segments.len() as u32
     }
@@ -135,18 +138,18 @@ impl Drive {
         used as u64 * u64::from(self.pages) * PAGE
     }
 
-    /// Its head.
+    /// Place of its head.
     pub(super) fn head() -> ByteRange {
         ByteRange { offset: AREA_BYTES, length: PAGE }
     }
 
-    /// Pages of a segment, of which the first is number 0.
+    /// Place of pages of a segment, counted from its first page.
     pub(super) fn range(&self, segment: u32, page: u32, pages: u32) -> ByteRange {
         let offset = AREA_BYTES + PAGE + (u64::from(segment) * u64::from(self.pages) + u64::from(page)) * PAGE;
         ByteRange { offset, length: u64::from(pages) * PAGE }
     }
 
-    /// Where the copy of a block is.
+    /// Returns the place of the copy of a block.
     pub(super) fn find(&self, addr: Addr) -> Option<Spot> {
         let entry = self.index.find(addr.identity(), key_of(&self.segments))?;
         let segment = entry >> BLOCK_BITS;
@@ -154,17 +157,17 @@ impl Drive {
         Some(Spot { drive: self.id, segment, unit: u32::from(unit) })
     }
 
-    /// A segment is read from: it is not written to until that has ended.
+    /// Marks a segment as being read: it is not overwritten until the read has ended.
     pub(super) fn pin(&mut self, segment: u32) {
         self.segments.get_mut(segment as usize).into_iter().for_each(|segment| segment.reads += 1);
     }
 
-    /// A read of a segment has ended.
+    /// Records that a read of a segment has ended.
     pub(super) fn unpin(&mut self, segment: u32) {
         self.segments.get_mut(segment as usize).into_iter().for_each(|segment| segment.reads -= 1);
     }
 
-    /// The scan found a segment. It counts when there is room for what it holds.
+    /// Takes a segment that the scan found, if there is memory for its blocks.
     pub(super) fn found(&mut self, at: u32, found: CacheSegment) {
         if found.sequence >= self.sequence {
             self.sequence = found.sequence + 1;
@@ -188,7 +191,7 @@ impl Drive {
         self.show(at);
     }
 
-    /// Makes room for a segment: which one. `None` when reads are in the way.
+    /// Frees the next segment, and returns it. `None` while reads or a write use it.
     pub(super) fn begin(&mut self) -> Option<u32> {
         let chosen = self.next;
         let mut at = chosen;
@@ -210,7 +213,7 @@ impl Drive {
         Some(chosen)
     }
 
-    /// A segment with these blocks is being written.
+    /// Marks a segment as being written with these blocks.
     pub(super) fn fill(&mut self, at: u32, blocks: Box<[Addr]>, places: Box<[u16]>) {
         if let Some(segment) = self.segments.get_mut(at as usize) {
             self.blocks += blocks.len();
@@ -218,7 +221,7 @@ impl Drive {
         }
     }
 
-    /// It is there: its blocks can be read.
+    /// Makes the blocks of a written segment available.
     pub(super) fn show(&mut self, at: u32) {
         let Drive { segments, index, .. } = self;
         let Some(segment) = segments.get_mut(at as usize) else { return };
@@ -230,7 +233,7 @@ impl Drive {
         }
     }
 
-    /// Nothing is in a segment any more. True when it had not been there before the import.
+    /// Removes all blocks of a segment. True when this import had written it.
     pub(super) fn clear(&mut self, at: u32) -> bool {
         let Drive { segments, index, blocks, .. } = self;
         let Some(count) = segments.get(at as usize).map(|segment| segment.blocks.len() as u32) else { return false };
@@ -250,7 +253,7 @@ fn nth(entry: u32) -> usize {
     (entry & ((1 << BLOCK_BITS) - 1)) as usize
 }
 
-/// The key of an entry.
+/// Returns a function from an entry to its key.
 fn key_of(segments: &[Segment]) -> impl Fn(u32) -> u64 + Copy + '_ {
     |entry| {
         let block = segments.get((entry >> BLOCK_BITS) as usize).and_then(|segment| segment.blocks.get(nth(entry)));

@@ -1,11 +1,11 @@
-//! [`Ghosts`]: which blocks were read lately and are not in a cache, by marks of two bytes.
+//! [`Ghosts`]: marks of two bytes for blocks that were read recently and are not in a cache.
 //!
-//! What is read once, by a copy or a backup of everything, leaves a mark and nothing else; only what is read again before its mark is
-//! pushed out goes to the cache.
+//! A block that is read once, for instance by a backup of everything, only leaves a mark. A block
+//! that is read again before its mark is pushed out goes to the cache.
 
 use super::index::spread;
 
-/// Marks that push each other out.
+/// Number of marks that push each other out.
 const BUCKET: usize = 4;
 
 /// Marks of blocks by key.
@@ -13,12 +13,12 @@ const BUCKET: usize = 4;
 pub(crate) struct Ghosts(Vec<[u16; BUCKET]>);
 
 impl Ghosts {
-    /// Room for so many marks; all are lost.
+    /// Makes room for `most` marks; all present marks are lost.
     pub(crate) fn resize(&mut self, most: usize) {
         self.0 = vec![[0; BUCKET]; most.div_ceil(BUCKET)];
     }
 
-    /// A block was read. True when it was before; its mark is gone then.
+    /// Records that a block was read. True when it had a mark, which is removed.
     pub(crate) fn meet(&mut self, key: u64) -> bool {
         let spread = spread(key);
         let at = ((u128::from(spread) * self.0.len() as u128) >> 64) as usize;

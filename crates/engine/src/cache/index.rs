@@ -1,27 +1,29 @@
-//! [`Index`]: finds entries by key in four bytes and a quarter each; the keys are where the entries are.
+//! [`Index`]: finds entries by key with four bytes and a quarter for each; the entries themselves
+//! hold the keys.
 
-/// Places for each entry, in quarters: with more of them looking takes fewer steps.
+/// Places for each entry, in quarters: more places make a search shorter.
 const QUARTERS: usize = 5;
-/// Places at least.
+/// Minimum number of places.
 const LEAST: usize = 16;
 
-/// Spreads keys: neighbours far from each other.
+/// Spreads keys, so that neighbouring keys are far from each other.
 pub(super) fn spread(key: u64) -> u64 {
     let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-/// Entries by key; where those at a place do not fit, in the next free one.
+/// Hash table of entries with linear probing: an entry whose place is taken goes to the next free
+/// place.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// 0: nothing; else one more than the entry.
+    /// 0: free; else one more than the entry.
     table: Vec<u32>,
     count: usize,
     most: usize,
 }
 
 impl Index {
-    /// An index for so many entries.
+    /// Creates an index for at most `most` entries.
     pub(super) fn new(most: usize) -> Index {
         Index { table: vec![0; (most * QUARTERS / 4).max(LEAST)], count: 0, most: most.max(1) }
     }
@@ -44,7 +46,7 @@ impl Index {
         }
     }
 
-    /// The place of a key, or the free one where it would be.
+    /// Returns the place of a key with its entry, or the free place where it would be.
     fn seek(&self, key: u64, key_of: &impl Fn(u32) -> u64) -> (usize, Option<u32>) {
         let mut at = self.home(key);
         while let Some(entry) = self.at(at) {
@@ -56,12 +58,13 @@ impl Index {
         (at, None)
     }
 
-    /// The entry of a key.
+    /// Returns the entry of a key.
     pub(super) fn find(&self, key: u64, key_of: impl Fn(u32) -> u64) -> Option<u32> {
         self.seek(key, &key_of).1
     }
 
-    /// Adds an entry, in place of one of the same key. When there is no room it is not added.
+    /// Adds an entry, or replaces one with the same key. A new key is not added when the index is
+    /// full.
     pub(super) fn insert(&mut self, key: u64, entry: u32, key_of: impl Fn(u32) -> u64) {
         let (at, old) = self.seek(key, &key_of);
         if old.is_none() {
@@ -73,7 +76,7 @@ impl Index {
         self.put(at, Some(entry));
     }
 
-    /// Takes an entry out, when it is the one of its key.
+    /// Removes an entry, if it is the one of its key.
     pub(super) fn remove(&mut self, key: u64, entry: u32, key_of: impl Fn(u32) -> u64) {
         let (mut hole, found) = self.seek(key, &key_of);
         if found != Some(entry) {
@@ -81,7 +84,7 @@ impl Index {
         }
         self.count -= 1;
         self.put(hole, None);
-        // what lies behind moves up, so that no key is behind a gap
+        // later entries move up, so that no entry is separated from its place by a gap
         let length = self.table.len();
         let mut at = self.after(hole);
         while let Some(entry) = self.at(at) {

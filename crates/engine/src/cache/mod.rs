@@ -1,8 +1,9 @@
-//! The cache: copies on fast devices of blocks that were read more than once from the others.
+//! The cache: copies, on fast devices, of blocks that were read more than once from other devices.
 //!
-//! Nothing is ever needed from it. INV-CACHE-1: a copy is found by the address that the map has, which never means other bytes (I11), and is
-//! used when it matches the checksum that the map has beside it (I5); else what it stands for is read. So it makes no difference what a device
-//! of the cache lost, kept of another time, or mixed up.
+//! The pool never depends on it. INV-CACHE-1: a copy is found by the address in the map, which
+//! never means other bytes (I11), and is used only if it matches the checksum beside the address
+//! (I5); otherwise the block is read from the pool. So it does not matter what a cache device has
+//! lost, kept from another time, or mixed up.
 
 mod drive;
 mod ghosts;

@@ -1,4 +1,4 @@
-//! [`Store`]: all devices of the cache, and what is about to be written to them.
+//! [`Store`]: all cache devices, and the segment that is being filled for them.
 
 use std::rc::Rc;
 
@@ -10,22 +10,23 @@ use super::drive::{Drive, Spot, Step};
 use super::ghosts::Ghosts;
 use crate::space::PAGE;
 
-/// Bytes of memory that a block of the cache takes: its address, its place, five quarters of an entry, two marks.
+/// Bytes of memory for each block of the cache: address, place, five quarters of an index entry,
+/// two marks.
 const BLOCK_MEMORY: u64 = 20;
-/// Segments being written at a time on one device: what comes meanwhile is not copied.
+/// Maximum segments being written at a time on one device; further blocks are not copied meanwhile.
 const MOST_WRITING: u32 = 2;
-/// Pages being looked at at a time on one device.
+/// Maximum pages being scanned at a time on one device.
 const MOST_SCANNING: u32 = 4;
-/// Reads that fail on a device before it is given up.
+/// Failed reads of a device before it is given up.
 const MOST_TROUBLES: u32 = 16;
-/// Milliseconds without writes to a device below which there is no room.
+/// Pause of writes to a device after the filesystem below was full, in milliseconds.
 const REST_MILLIS: u64 = 10_000;
 
-/// A page of a drive to be looked at.
+/// A page of a drive to be scanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scan {
     pub(crate) drive: u32,
-    /// The segment; nothing: the head.
+    /// The segment; `None`: the head.
     pub(crate) segment: Option<u32>,
 }
 
@@ -33,13 +34,13 @@ pub(crate) struct Scan {
 #[derive(Debug)]
 pub(crate) struct SegmentWrite {
     pub(crate) member: u16,
-    /// Its head has no segment.
+    /// Identity of the write; its segment is `None` for the head.
     pub(crate) scan: Scan,
     pub(crate) offset: u64,
     pub(crate) piece: Piece,
 }
 
-/// A segment that blocks are being copied into.
+/// A segment that is being filled with blocks.
 #[derive(Debug)]
 struct Open {
     drive: u32,
@@ -47,14 +48,14 @@ struct Open {
     buf: Buf,
     blocks: Vec<Addr>,
     at: Vec<u16>,
-    /// Blocks of it at most.
+    /// Maximum number of its blocks.
     most: usize,
-    /// Units of it, and how many are taken.
+    /// Its units, and how many of them are used.
     units: u32,
     end: u32,
 }
 
-/// The devices of the cache.
+/// The cache devices of a pool.
 #[derive(Debug)]
 pub(crate) struct Store {
     pool: PoolId,
@@ -66,17 +67,18 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Without any device; so many bytes of memory are for what is on those to come.
+    /// Creates a store without devices; `memory` bytes are for the blocks on devices that are
+    /// attached later.
     pub(crate) fn new(pool: PoolId, memory: u64) -> Store {
         Store { pool, drives: Vec::new(), open: None, ghosts: Ghosts::default(), next_id: 0, memory }
     }
 
-    /// True without any device.
+    /// True when there are no devices.
     pub(crate) fn is_empty(&self) -> bool {
         self.drives.is_empty()
     }
 
-    /// Is this member in use?
+    /// True when this member is in use.
     pub(crate) fn has(&self, member: u16) -> bool {
         self.drives.iter().any(|drive| drive.member == member)
     }
@@ -86,7 +88,7 @@ impl Store {
         self.drives.iter().filter(|drive| drive.member == member).map(Drive::used).sum()
     }
 
-    /// Takes a device into use, which has so many bytes between its labels.
+    /// Takes a device into use that has `bytes` bytes between its labels.
     pub(crate) fn attach(&mut self, member: u16, device: DeviceId, bytes: u64) {
         let taken: usize = self.drives.iter().map(|drive| drive.most).sum();
         let room = usize::try_from(self.memory / BLOCK_MEMORY).unwrap_or(usize::MAX).saturating_sub(taken);
@@ -95,7 +97,7 @@ impl Store {
         self.ghosts.resize(self.drives.iter().map(|drive| drive.most).sum());
     }
 
-    /// Takes a device out of use; what comes back from it is ignored.
+    /// Takes a device out of use; completions of its operations are ignored.
     pub(crate) fn detach(&mut self, member: u16, bufs: &mut BufPool) {
         self.drives.retain(|drive| drive.member != member);
         let drives = &self.drives;
@@ -108,40 +110,41 @@ impl Store {
         self.drives.iter_mut().find(|drive| drive.id == id)
     }
 
-    /// Where the copy of a block is.
+    /// Returns the place of the copy of a block.
     pub(crate) fn find(&self, addr: Addr) -> Option<Spot> {
         self.drives.iter().find_map(|drive| drive.find(addr))
     }
 
-    /// Pages of a segment are read from now on until [`ended`](Store::ended): the member and range.
+    /// Pins a segment until [`ended`](Store::ended), and returns member and range of `pages` pages
+    /// to read.
     pub(crate) fn begin_read(&mut self, spot: Spot, pages: u32) -> Option<(u16, ByteRange)> {
         let drive = self.drive(spot.drive)?;
         drive.pin(spot.segment);
         Some((drive.member, drive.range(spot.segment, 1 + spot.unit / BLOCK_UNITS, pages)))
     }
 
-    /// A read of a segment ended.
+    /// Records that a read of a segment has ended.
     pub(crate) fn ended(&mut self, spot: Spot) {
         if let Some(drive) = self.drive(spot.drive) {
             drive.unpin(spot.segment);
         }
     }
 
-    /// A read failed. The member, when its device is to be given up.
+    /// Records a failed read. Returns the member if its device is to be given up.
     pub(crate) fn failed(&mut self, drive: u32, error: DeviceError) -> Option<u16> {
         let drive = self.drive(drive)?;
         drive.troubles += 1;
         (error == DeviceError::Gone || drive.troubles > MOST_TROUBLES).then_some(drive.member)
     }
 
-    /// What was read is not what it should be: nothing is believed of its segment any more. The member, when that is an error of its device
-    /// and not what a crash left behind.
+    /// Drops all blocks of a segment because a copy had a wrong checksum. Returns the member if
+    /// that is an error of its device, not the result of a crash.
     pub(crate) fn wrong(&mut self, spot: Spot) -> Option<u16> {
         let drive = self.drive(spot.drive)?;
         drive.clear(spot.segment).then_some(drive.member)
     }
 
-    /// The next page to look at, and where it is.
+    /// Returns the next page to scan and its place.
     pub(crate) fn next_scan(&mut self) -> Option<(Scan, u16, ByteRange)> {
         self.drives.iter_mut().find_map(|drive| {
             let count = drive.count();
@@ -160,13 +163,14 @@ impl Store {
         })
     }
 
-    /// A page was looked at. Of a head: what is to be written in its place by this import.
+    /// Handles a scanned page. For a head, returns the head that this import writes in its place.
     pub(crate) fn scanned(&mut self, scan: Scan, page: Option<&[u8]>, begun: Filling) -> Option<SegmentWrite> {
         let pool = self.pool;
         let drive = self.drive(scan.drive)?;
         let Some(segment) = scan.segment else {
             let head = page.and_then(|page| CacheHead::decode(page).ok()).filter(|head| head.pool == pool && head.device == drive.device);
-            // who used it last was the import before this one, of this very history: what it left is a part of it
+            // only content that the import directly before this one used is kept: it belongs to
+            // this history of the pool
             let known = head.filter(|head| head.incarnation.checked_add(1) == Some(begun.incarnation));
             drive.filling = known.map_or(begun, |head| head.filling);
             drive.step = if known.is_some() { Step::Scan { next: 0, reading: 0 } } else { Step::Ready };
@@ -190,12 +194,12 @@ impl Store {
         None
     }
 
-    /// A block was read from elsewhere: is it to be copied?
+    /// A block was read from the pool. True when it is to be copied to the cache.
     pub(crate) fn wants(&mut self, addr: Addr) -> bool {
         CacheSegment::takes(addr) && self.ghosts.meet(addr.identity())
     }
 
-    /// Copies a block, as it is stored. A segment that is full is to be written.
+    /// Copies a block as it is stored. Returns a write when the segment before is full.
     pub(crate) fn take(&mut self, addr: Addr, stored: &[u8], now: u64, bufs: &mut BufPool) -> Option<SegmentWrite> {
         let full = |open: &Open| open.blocks.len() == open.most || CacheSegment::place(open.end, addr.units()) + addr.units() > open.units;
         let write = if self.open.as_ref().is_some_and(full) { self.seal() } else { None };
@@ -205,7 +209,7 @@ impl Store {
         if let Some(open) = &mut self.open {
             let start = CacheSegment::place(open.end, addr.units());
             let bytes = |unit: u32| PAGE as usize + unit as usize * UNIT;
-            // what is left out between blocks is what the buffer held before
+            // the gap between blocks has old bytes of the buffer
             open.buf.bytes_mut().get_mut(bytes(open.end)..bytes(start)).into_iter().for_each(|gap| gap.fill(0));
             if let Some(to) = open.buf.bytes_mut().get_mut(bytes(start)..bytes(start + addr.units())) {
                 to.copy_from_slice(stored);
@@ -217,7 +221,7 @@ impl Store {
         write
     }
 
-    /// Begins a segment on the device that is the least far round.
+    /// Begins a segment on the device with the fewest laps.
     fn begin(&mut self, now: u64, bufs: &mut BufPool) -> Option<Open> {
         let ready = |drive: &&mut Drive| drive.step == Step::Ready && drive.writing < MOST_WRITING && now >= drive.rests_until;
         let laps = |drive: &&mut Drive| (drive.written << 20) / u64::from(drive.count().max(1));
@@ -228,7 +232,7 @@ impl Store {
         Some(Open { drive: drive.id, segment, buf, blocks: Vec::new(), at: Vec::new(), most: drive.each, units, end: 0 })
     }
 
-    /// Ends the segment that blocks are being copied into: it is to be written.
+    /// Ends the segment that is being filled, and returns the write.
     pub(crate) fn seal(&mut self) -> Option<SegmentWrite> {
         let mut open = self.open.take()?;
         let pool = self.pool;
@@ -249,7 +253,7 @@ impl Store {
         Some(SegmentWrite { member, scan, offset, piece: Piece::new(Rc::new(open.buf), 0..written) })
     }
 
-    /// A write ended. The member, when its device is to be given up.
+    /// Handles the end of a write. Returns the member if its device is to be given up.
     pub(crate) fn written(&mut self, scan: Scan, result: Result<(), DeviceError>, now: u64) -> Option<u16> {
         let drive = self.drive(scan.drive)?;
         if let Some(segment) = scan.segment {

@@ -1,5 +1,5 @@
-//! Walks everything reachable, recounts what is live, and compares with the chunk table; reads every block and node and compares
-//! identities and checksums.
+//! Walks everything reachable, counts live space again and compares it with the chunk table; reads
+//! every block and node and checks identities and checksums.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -17,45 +17,46 @@ use crate::tree::{Miss, node_index};
 
 mod unique;
 
-/// Reads a device directly: position in the caller's vector, byte offset, buffer to fill. For devices at rest.
+/// Reads a device directly: position in the caller's table of devices, byte offset, buffer to fill.
+/// For devices without operations in flight.
 pub type Media<'a> = &'a mut dyn FnMut(usize, u64, &mut [u8]);
 
-/// What an audit found.
+/// Result of an audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Audit {
-    /// Contradictions, one line each; empty for a sound pool.
+    /// Contradictions, one line each; empty for a correct pool.
     pub findings: Vec<String>,
-    /// Blocks of guest data reached.
+    /// Number of guests' blocks that were reached.
     pub blocks: u64,
-    /// Those of them that were lost with special devices.
+    /// Number of these blocks that were lost with special devices.
     pub lost: u64,
-    /// Nodes reached.
+    /// Number of nodes that were reached.
     pub nodes: u64,
 }
 
-/// One audit on its way.
+/// An audit in progress.
 struct Auditor<'a, 'm> {
     core: &'a Core,
     positions: Vec<usize>,
     media: Media<'m>,
     audit: Audit,
-    /// Which of the whole copies of a segment is read, where there are several.
+    /// Number of the complete copy that is read, where a segment has several.
     copy: usize,
     health: &'a Health,
     coders: Coders,
     /// Slots reached, by chunk.
     reached: BTreeMap<ChunkId, BTreeSet<u32>>,
     seen_nodes: BTreeSet<u64>,
-    /// What the heads hold, and by which batch.
+    /// Blocks of the heads, and the batches that wrote them.
     heads: Vec<(VolumeId, BlockNo, Lsn)>,
     /// Newest batch that wrote a reachable copy of each block of a volume.
     newest: BTreeMap<(VolumeId, BlockNo), Lsn>,
-    /// Batch in which the block at a place was written first.
+    /// Volume, block and batch that first wrote the block at a place.
     identity: BTreeMap<(ChunkId, u32), (VolumeId, BlockNo, Lsn)>,
 }
 
 impl Engine {
-    /// Audits an open pool whose requests are all answered and whose devices have nothing in flight.
+    /// Audits an open pool without unanswered requests, and whose devices have nothing in flight.
     pub fn audit(&self, media: Media<'_>) -> Audit {
         let Some(pool) = self.open() else { return Audit::default() };
         let rows = &pool.core.space.rows;
@@ -105,7 +106,7 @@ impl Engine {
     }
 }
 
-/// INV-CAT-3: what reserved volumes own is counted again, and the sum of what is kept for them.
+/// INV-CAT-3: counts the units of volumes with reservations again, and the sum of reserved space.
 fn reservation_findings(core: &Core) -> Vec<String> {
     let reservations = &core.catalog.reservations;
     let wrong = reservations.iter().filter(|(volume, owned)| core.catalog.owned_units(*volume) != *owned);
@@ -117,7 +118,8 @@ fn reservation_findings(core: &Core) -> Vec<String> {
     findings
 }
 
-/// INV-DEAD-1: what is named is not given back: a segment counts at least the objects that lie in it. What was replaced may be counted, too.
+/// INV-DEAD-1: checks that the storage of objects that are referred to was not released: a segment
+/// counts at least the objects in it. Replaced objects may be counted, too.
 fn object_findings(pool: &crate::pool::Pool) -> Vec<String> {
     let mut named: BTreeMap<SegmentId, u32> = BTreeMap::new();
     pool.all_objects().for_each(|at| *named.entry(at.segment).or_default() += at.bytes().div_ceil(512));
@@ -126,7 +128,7 @@ fn object_findings(pool: &crate::pool::Pool) -> Vec<String> {
     wrong.map(|(id, units, counted)| format!("segment {id}: counts {counted} units of objects, has {units}")).collect()
 }
 
-/// INV-CAT-6: what is left of removed volumes is going to be destroyed.
+/// INV-CAT-6: checks that all snapshots of removed volumes are going to be destroyed.
 fn removed_findings(core: &Core) -> Vec<String> {
     let catalog = &core.catalog;
     let forgotten = catalog.snapshots.iter().filter(|(_, s)| {
@@ -136,7 +138,7 @@ fn removed_findings(core: &Core) -> Vec<String> {
     forgotten.map(|(id, _)| format!("INV-CAT-6: nobody destroys snapshot {id:?} of a volume that was removed")).collect()
 }
 
-/// INV-CAT-4: an import refuses a catalog that is otherwise.
+/// INV-CAT-4: checks the order of origins, without which an import refuses the catalog.
 fn origin_findings(core: &Core) -> Vec<String> {
     let catalog = &core.catalog;
     let origins = catalog.lineages.iter().filter_map(|(id, line)| Some((*id, line, catalog.snapshots.get(&line.origin?)?)));
@@ -149,7 +151,8 @@ fn origin_findings(core: &Core) -> Vec<String> {
         .collect()
 }
 
-/// The entries of a node that are no holes, with their checksums and first blocks. The node covers `span` blocks from `first` on.
+/// Entries of a node that are not holes, with checksums and first blocks. The node covers `span`
+/// blocks from `first` on.
 fn children(node: &Node, first: u64, span: u64) -> impl Iterator<Item = (Addr, u32, u64)> + '_ {
     let entries = node.entries.iter().zip(node.crcs.iter()).zip(0u64..);
     entries
@@ -183,7 +186,8 @@ impl Auditor<'_, '_> {
         bytes[wanted].to_vec()
     }
 
-    /// Pages of a segment with parity as its other columns say: those of missing devices, and at the audit's later copies of others.
+    /// Computes pages of a segment with parity from other columns: those of missing devices, and,
+    /// at later copies of the audit, of other devices.
     fn rebuild(&mut self, segment: SegmentId, page: u32, pages: u32) -> Option<Vec<u8>> {
         let stripe = self.core.space.rows.stripe(segment)?;
         let missing = self.health.missing(&stripe);
@@ -202,7 +206,8 @@ impl Auditor<'_, '_> {
         Some(out)
     }
 
-    /// Reads the headers of every chunk that has any: who wrote each slot, and when first.
+    /// Reads the headers of all chunks of blocks: which volume, block and batch first wrote each
+    /// slot.
     fn scan_identities(&mut self) {
         for id in self.core.space.chunks.ids() {
             let Some(chunk) = self.core.space.chunks.get(id) else { continue };
@@ -266,7 +271,8 @@ impl Auditor<'_, '_> {
         self.identity.insert((chunk, slot), (volume, block, lsn));
     }
 
-    /// What a volume's head holds must be the newest reachable copy in the log too: a rebuild goes by that.
+    /// Checks that the blocks of heads are the newest reachable copies in the log, too, because a
+    /// rebuild relies on that.
     fn compare_sequences(&mut self) {
         for (volume, block, lsn) in std::mem::take(&mut self.heads) {
             if self.newest.get(&(volume, block)).is_some_and(|newest| *newest > lsn) && !self.rolled_back(volume) {
@@ -306,7 +312,7 @@ impl Auditor<'_, '_> {
         self.reached = reached;
     }
 
-    /// What a piece of a deadlist holds.
+    /// Returns the content of a piece of a deadlist.
     fn content(&mut self, piece: &Piece) -> Option<Rc<[u8]>> {
         if let Some(content) = piece.content() {
             return Some(content);
@@ -326,7 +332,8 @@ impl Auditor<'_, '_> {
         content
     }
 
-    /// Everything below a root. A tree that is being freed counts only what is young and not behind the cursor.
+    /// Visits everything below a root. Of a tree that is being freed, only young nodes and blocks
+    /// after the cursor count.
     fn walk(&mut self, root: &TreeRoot, head_of: Option<VolumeId>, freeing: Option<(Epoch, u64)>) {
         let mut todo = vec![(root.addr, root.crc, root.height, 0u64)];
         while let Some((addr, crc, height, first)) = todo.pop() {
@@ -342,7 +349,8 @@ impl Auditor<'_, '_> {
                 }
             }
             self.reach(addr);
-            // a node whose content was checked for one version is the same for all; a head's identities are its own
+            // a node that was checked for one version is the same for all versions; a head needs
+            // the identities of its blocks
             if !self.seen_nodes.insert(addr.identity()) && head_of.is_none() && freeing.is_none() {
                 continue;
             }
@@ -414,8 +422,9 @@ impl Auditor<'_, '_> {
         }
     }
 
-    /// A head that was rolled back may well be older than what snapshots hold. A promotion may have made those another volume's, which
-    /// starts from a snapshot of this one's line then.
+    /// True when a head may be older than its snapshots because it was rolled back. After a
+    /// promotion these snapshots may belong to another volume, which then starts from a snapshot of
+    /// this volume's lineage.
     fn rolled_back(&self, volume: VolumeId) -> bool {
         let catalog = &self.core.catalog;
         let forks = |id| catalog.snapshots.get(id).is_some_and(|snapshot| !snapshot.children.is_empty());

@@ -1,4 +1,5 @@
-//! The audit: is the space accounted for exactly (I12), and does every block say who it is (I5, I6)?
+//! The audit: checks that space is counted exactly (I12), and that every block has its identity
+//! (I5, I6).
 
 mod audit;
 

@@ -1,9 +1,10 @@
-//! Map nodes in memory: found by address, evicted when clean and unused, written by checkpoints when dirty.
+//! Map nodes in memory: found by address, evicted when clean and unused, written by checkpoints
+//! when dirty.
 
 use millpond_format::{Addr, FANOUT, Node, TreeRoot};
 use rustc_hash::FxHashMap;
 
-/// A node that must be read first.
+/// A node that must be read before the caller can continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Miss {
     pub(crate) addr: Addr,
@@ -12,17 +13,17 @@ pub(crate) struct Miss {
     pub(crate) index: u64,
 }
 
-/// Blocks that a tree of `height` levels maps.
+/// Number of blocks that a tree of `height` levels maps.
 pub(crate) fn capacity(height: u8) -> u64 {
     1u64.checked_shl(9 * u32::from(height)).unwrap_or(u64::MAX)
 }
 
-/// Which node of `level` maps `block`.
+/// Index of the node of `level` that maps `block`.
 pub(crate) fn node_index(block: u64, level: u8) -> u64 {
     block.checked_shr(9 * (u32::from(level) + 1)).unwrap_or(0)
 }
 
-/// Which entry of its node of `level` maps `block`.
+/// Index of the entry that maps `block` in its node of `level`.
 pub(crate) fn slot_in(block: u64, level: u8) -> usize {
     (block >> (9 * u32::from(level)) & (FANOUT as u64 - 1)) as usize
 }
@@ -31,24 +32,24 @@ pub(crate) fn slot_in(block: u64, level: u8) -> usize {
 pub(crate) struct Cached {
     pub(crate) node: Node,
     pub(crate) addr: Addr,
-    /// 0: the medium has it. Otherwise the dirty generation it was changed in.
+    /// 0 for a clean node, else the dirty generation in which it was changed.
     pub(crate) dirty: u64,
-    /// Checksum of what the running checkpoint writes, once it is computed.
+    /// Checksum of the node as the running checkpoint writes it, once computed.
     pub(crate) crc: Option<u32>,
     used_lately: bool,
-    /// Dead already; goes as soon as the running checkpoint has written it.
+    /// True when it is dead and only waits until the running checkpoint has written it.
     doomed: bool,
 }
 
-/// Bytes that a node takes in memory, allocator's overhead included.
+/// Bytes of memory that a node takes, with the allocator's overhead.
 const NODE_MEMORY: u64 = 6400;
 
-/// Nodes that so many bytes have room for.
+/// Number of nodes that fit into `bytes` bytes of memory.
 fn limit_of(bytes: u64) -> usize {
     usize::try_from(bytes / NODE_MEMORY).unwrap_or(usize::MAX).max(64)
 }
 
-/// The cache.
+/// The cache of nodes.
 pub(crate) struct NodeCache {
     slab: Vec<Option<Cached>>,
     vacant: Vec<u32>,
@@ -65,12 +66,12 @@ impl NodeCache {
         NodeCache { slab: Vec::new(), vacant: Vec::new(), by_addr: FxHashMap::default(), hand: 0, dirty_count: 0, bytes, limit }
     }
 
-    /// Leaves a part of the memory to others, of which `taken` is in use: half of it at most.
+    /// Leaves the `taken` bytes of its memory to other users, but at most half of it.
     pub(crate) fn share(&mut self, taken: usize) {
         self.limit = limit_of(self.bytes.saturating_sub(taken as u64).max(self.bytes / 2));
     }
 
-    /// Where the node at `addr` is.
+    /// Finds the node at `addr`.
     pub(crate) fn find(&self, addr: Addr) -> Option<u32> {
         self.by_addr.get(&addr.identity()).copied()
     }
@@ -111,7 +112,7 @@ impl NodeCache {
         at
     }
 
-    /// A clean node becomes a dirty one at a new address; its old address is nobody's any more.
+    /// Makes a clean node dirty and moves it to a new address; its old address is no longer in use.
     pub(crate) fn rekey(&mut self, at: u32, addr: Addr, dirty: u64) {
         let cached = self.get_mut(at);
         let old = cached.addr;
@@ -132,7 +133,8 @@ impl NodeCache {
         }
     }
 
-    /// The node at `addr` is dead. One that a running checkpoint still has to write stays until it did.
+    /// Removes the dead node at `addr`. A node that the running checkpoint still has to write stays
+    /// until then.
     pub(crate) fn forget(&mut self, addr: Addr, generation: u64) {
         let Some(at) = self.find(addr) else { return };
         let cached = self.get_mut(at);
@@ -143,7 +145,7 @@ impl NodeCache {
         }
     }
 
-    /// The medium has it now.
+    /// Marks a node as clean: it was written.
     pub(crate) fn written(&mut self, at: u32) {
         let cached = self.get_mut(at);
         cached.dirty = 0;
@@ -162,12 +164,13 @@ impl NodeCache {
         self.dirty_count
     }
 
-    /// How many nodes may be in memory.
+    /// Maximum number of nodes in memory.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Drops clean nodes, those not used lately first, until the limit holds. Looks at each node twice at most.
+    /// Drops clean nodes, those not used lately first, until the limit is met. Examines each node
+    /// at most twice.
     pub(crate) fn evict(&mut self) {
         let mut looks = self.slab.len() * 2;
         while self.by_addr.len() > self.limit && looks > 0 {
@@ -185,7 +188,8 @@ impl NodeCache {
         }
     }
 
-    /// The leaf that maps `block`: `Ok(None)` where there is none. Nodes are counted in `touched`.
+    /// Returns the leaf that maps `block`, `Ok(None)` if there is none. Adds the visited nodes to
+    /// `touched`.
     pub(crate) fn leaf(&mut self, root: &TreeRoot, block: u64, touched: &mut u64) -> Result<Option<u32>, Miss> {
         if block >= capacity(root.height) {
             return Ok(None);
@@ -211,7 +215,8 @@ impl NodeCache {
         Ok(None)
     }
 
-    /// The leaf that maps `block`, when all on the way to it is in memory. It does not count as used.
+    /// Returns the leaf that maps `block` if all nodes above it and the leaf are in memory. Does
+    /// not mark nodes as used.
     pub(crate) fn peek(&self, root: &TreeRoot, block: u64) -> Option<u32> {
         if block >= capacity(root.height) {
             return None;
@@ -223,7 +228,8 @@ impl NodeCache {
         Some(at)
     }
 
-    /// The first block at or after `block` whose leaf exists, and the leaf; `None` when there is no further one.
+    /// Returns the first block at or after `block` whose leaf exists, and the leaf; `None` when
+    /// there is none.
     pub(crate) fn next_leaf(&mut self, root: &TreeRoot, block: u64) -> Result<Option<(u64, u32)>, Miss> {
         let mut at_block = block;
         'again: while at_block < capacity(root.height) {
@@ -232,7 +238,7 @@ impl NodeCache {
             while level > 0 {
                 level -= 1;
                 if addr.is_hole() {
-                    // skip what this missing node of `level` would map
+                    // skip the blocks that this missing node of `level` would map
                     let Some(next) = (node_index(at_block, level) + 1).checked_mul(capacity(level + 1)) else { return Ok(None) };
                     at_block = next;
                     continue 'again;

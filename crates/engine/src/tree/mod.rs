@@ -1,4 +1,4 @@
-//! Maps: the cache of radix tree nodes and the walks over it.
+//! Maps: the cache of radix tree nodes, and look-ups in it.
 
 mod cache;
 

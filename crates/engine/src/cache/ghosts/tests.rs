@@ -1,4 +1,4 @@
-//! What is met again, and what is forgotten.
+//! Blocks that are recognised when read again, and blocks that are forgotten.
 
 use super::*;
 

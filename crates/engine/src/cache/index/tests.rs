@@ -1,4 +1,4 @@
-//! An index against a map.
+//! Compares an index with a map.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn an_index_is_a_map() {
         };
         let mut index = Index::new(most);
         let mut twin: BTreeMap<u64, u32> = BTreeMap::new();
-        // keys by entry: more entries than fit, some with the same key
+        // keys by entry: more entries than fit, some with equal keys
         let keys: Vec<u64> = (0..2 * most as u64).map(|n| (n * 3 / 4) << 13).collect();
         let key_of = |entry: u32| keys[entry as usize];
         for _ in 0..20_000 {

@@ -1,7 +1,9 @@
-//! INV-CAT-5: what a listed snapshot is said to hold alone is what no other version reaches, counted from the maps.
+//! INV-CAT-5: the number of units that the catalog reports as unique to a listed snapshot equals
+//! the units that no other version reaches, counted from the maps.
 //!
-//! Left out are snapshots that clones start from, for which nothing is said, and the last one of a line without a head, for which an estimate is told
-//! where blocks are compressed.
+//! Not checked: snapshots that clones start from, for which nothing is reported, and the last
+//! snapshot of a lineage without a head, for which the report is an estimate when blocks are
+//! compressed.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -9,10 +11,11 @@ use std::rc::Rc;
 use millpond_format::{Node, SnapshotId, TreeRoot};
 
 use super::{Auditor, children};
-/// Snapshots and heads in all beyond which the maps are not walked for each: that would take longer than everything else.
+/// Maximum number of snapshots and heads for which the maps are walked; with more, that would take
+/// longer than the rest of the audit.
 const MOST_VERSIONS: usize = 64;
 
-/// Who reaches a block.
+/// Versions that reach a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holder {
     One(usize),
@@ -20,7 +23,8 @@ enum Holder {
 }
 
 impl Auditor<'_, '_> {
-    /// Compares what snapshots are said to hold alone with what only they reach. To be called before the findings are taken.
+    /// Compares the reported unique units of snapshots with those that only they reach. To be
+    /// called before the findings are taken.
     pub(super) fn compare_unique(&mut self) {
         let catalog = &self.core.catalog;
         let heads = catalog.lineages.values().filter_map(|line| Some((None, line.head?.root)));
@@ -51,7 +55,7 @@ impl Auditor<'_, '_> {
         }
     }
 
-    /// Notes the blocks of a version.
+    /// Records the blocks of a version.
     fn hold(
         &mut self,
         root: &TreeRoot,
@@ -74,7 +78,7 @@ impl Auditor<'_, '_> {
                     node
                 }
             };
-            // one that cannot be read is a finding of its own
+            // a node that cannot be read is reported elsewhere
             let Some(node) = node else { continue };
             for (child, crc, at) in children(&node, first, span) {
                 if level > 0 {
