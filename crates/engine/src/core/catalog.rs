@@ -1,4 +1,4 @@
-//! The catalog: volumes, lineages of versions, snapshots.
+//! The catalog: volumes, lineages of versions, and snapshots.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -15,7 +15,7 @@ use super::snapshots::SnapshotTable;
 use crate::space::{Deadlist, Pieces, Share};
 use crate::{Compression, VolumeOptions};
 
-/// A volume: a name for the head of a lineage.
+/// A volume: a name and properties for the head of a lineage.
 #[derive(Clone, Debug)]
 pub(crate) struct Volume {
     pub(crate) name: String,
@@ -28,29 +28,30 @@ pub(crate) struct Volume {
     pub(crate) created: u64,
 }
 
-/// The writable end of a lineage.
+/// The head of a lineage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Head {
     pub(crate) root: TreeRoot,
-    /// Blocks mapped.
+    /// Number of mapped blocks.
     pub(crate) mapped: u64,
 }
 
-/// Where the last checkpoint put an object. Shared, because the running checkpoint may put it after its owner is gone.
+/// Place where the last checkpoint put an object. Shared, because the running checkpoint may set it
+/// after the object's owner was dropped.
 pub(crate) type Stored = Rc<Cell<Option<ObjectRef>>>;
 
-/// A deadlist and where the last checkpoint put it.
+/// A deadlist, and the place where the last checkpoint put it.
 #[derive(Debug, Default)]
 pub(crate) struct StoredDeadlist {
-    /// Shared with the running checkpoint until that has encoded it.
+    /// Shared with the running checkpoint until the checkpoint has encoded it.
     list: Rc<Deadlist>,
     stored: Stored,
     changed: bool,
-    /// Bytes that the next checkpoint writes for it, and bytes of memory that its tail takes.
+    /// Bytes that the next checkpoint writes for it, and bytes of memory of its tail.
     share: Share,
 }
 
-/// A list that is being changed: what its directory takes is counted again at the end.
+/// Mutable access to a list. When it ends, the bytes of the list's directory are counted again.
 pub(crate) struct ListMut<'a> {
     list: &'a mut StoredDeadlist,
     pieces: &'a Rc<Pieces>,
@@ -77,14 +78,15 @@ impl Drop for ListMut<'_> {
 }
 
 impl StoredDeadlist {
-    /// A list that no checkpoint has yet.
+    /// Creates a list that is in no checkpoint yet.
     pub(crate) fn new(list: Rc<Deadlist>, pieces: &Rc<Pieces>) -> StoredDeadlist {
         let mut new = StoredDeadlist { list, changed: true, ..StoredDeadlist::default() };
         new.count(pieces);
         new
     }
 
-    /// A list that an import read. One of an older version, which has no directory, gets one with the next checkpoint.
+    /// Creates a list that an import has read. A list of an older version has no directory; the
+    /// next checkpoint writes one.
     pub(crate) fn loaded(list: Deadlist, stored: Option<ObjectRef>, pieces: &Rc<Pieces>) -> StoredDeadlist {
         let stored = Rc::new(Cell::new(stored));
         let mut loaded = StoredDeadlist { changed: stored.get().is_none(), list: Rc::new(list), stored, share: Share::default() };
@@ -92,7 +94,7 @@ impl StoredDeadlist {
         loaded
     }
 
-    /// Takes the content out; where it was stored stays known.
+    /// Takes the content out and keeps the stored place.
     pub(crate) fn take(&mut self, pieces: &Rc<Pieces>) -> Rc<Deadlist> {
         self.changed = true;
         let list = std::mem::take(&mut self.list);
@@ -100,13 +102,13 @@ impl StoredDeadlist {
         list
     }
 
-    /// Counts what the next checkpoint writes for it, and what its tail takes in memory.
+    /// Counts the bytes that the next checkpoint writes for it, and the memory of its tail.
     pub(crate) fn count(&mut self, pieces: &Rc<Pieces>) {
         let bytes = if self.changed { pieces.directory_bytes(&self.list) } else { 0 };
         self.share.set(pieces, bytes, self.list.tail_bytes());
     }
 
-    /// The sums.
+    /// Bytes that the next checkpoint writes for it, as counted.
     pub(crate) fn share(&self) -> usize {
         self.share.bytes()
     }
@@ -115,13 +117,14 @@ impl StoredDeadlist {
         &self.list
     }
 
-    /// The list, to change it. While the running checkpoint has not encoded it, the change is made to a copy.
+    /// Mutable access to the list. While the running checkpoint has not encoded it, a copy is
+    /// changed.
     pub(crate) fn list_mut<'a>(&'a mut self, pieces: &'a Rc<Pieces>) -> ListMut<'a> {
         self.changed = true;
         ListMut { list: self, pieces }
     }
 
-    /// To change what is not written of it, when no running checkpoint has it.
+    /// Changes state of the list that is not stored, if no running checkpoint shares it.
     pub(crate) fn change_order(&mut self, change: impl FnOnce(&mut Deadlist)) {
         if let Some(list) = Rc::get_mut(&mut self.list) {
             change(list);
@@ -133,7 +136,7 @@ impl StoredDeadlist {
         self.changed
     }
 
-    /// True while the running checkpoint has not encoded it: a change would copy it.
+    /// True while the running checkpoint has not encoded it, so that a change would copy it.
     pub(crate) fn is_shared(&self) -> bool {
         Rc::strong_count(&self.list) > 1
     }
@@ -142,25 +145,26 @@ impl StoredDeadlist {
         self.stored.get()
     }
 
-    /// Where the next checkpoint will find out where it is.
+    /// The cell that will have the place where the next checkpoint puts it.
     pub(crate) fn place(&self) -> Stored {
         Rc::clone(&self.stored)
     }
 
-    /// Where the last checkpoint put it, unless a running one may still say where.
+    /// Place where the last checkpoint put it; `None` when a running checkpoint may still change
+    /// that.
     pub(crate) fn settled(&self) -> Option<Option<ObjectRef>> {
         (Rc::strong_count(&self.stored) == 1).then(|| self.stored.get())
     }
 
-    /// The content for a checkpoint to write, when it changed since the one before.
+    /// Returns the content for a checkpoint to write, if it changed since the checkpoint before.
     pub(crate) fn seal(&mut self) -> Option<(Rc<Deadlist>, Stored)> {
         self.share.clear();
         std::mem::take(&mut self.changed).then(|| (Rc::clone(&self.list), self.place()))
     }
 
-    /// The next checkpoint writes the directory elsewhere when `moves` holds for it, and pieces for which it does, and then the
-    /// directory, too. True
-    /// when it has to be written.
+    /// Makes the next checkpoint write the directory to another place if `moves` is true for its
+    /// place, and pieces for whose place it is true, with the directory. Returns true when the
+    /// directory is to be written.
     pub(crate) fn rewrite(&mut self, pieces: &Rc<Pieces>, moves: impl Fn(ObjectRef) -> bool) -> bool {
         let mut found = self.stored().is_some_and(&moves);
         for piece in self.list.pieces().filter(|piece| piece.stored().is_some_and(&moves)) {
@@ -175,20 +179,21 @@ impl StoredDeadlist {
     }
 }
 
-/// A line of versions: snapshots in order, then perhaps a head. What dies in one version and lived in the one before is in its deadlist.
+/// A lineage: snapshots in order, then perhaps a head. The deadlist of a version has what died in
+/// it and lived in the version before.
 #[derive(Debug)]
 pub(crate) struct Lineage {
     pub(crate) volume: VolumeId,
     pub(crate) origin: Option<SnapshotId>,
     pub(crate) origin_epoch: Epoch,
-    /// In order of epoch, which is the order of their ids.
+    /// In order of epochs, which is the order of ids.
     pub(crate) snapshots: BTreeSet<SnapshotId>,
     pub(crate) head: Option<Head>,
-    /// The head's.
+    /// Deadlist of the head.
     pub(crate) deadlist: StoredDeadlist,
-    /// Epoch of the last snapshot, or of the origin: what was born after it belongs to the head alone.
+    /// Epoch of the last snapshot, or of the origin: blocks born later belong to the head only.
     pub(crate) last_snap: Epoch,
-    /// Units of live blocks written in this lineage.
+    /// Units of live blocks that were written in this lineage.
     pub(crate) owned_units: u64,
 }
 
@@ -205,26 +210,26 @@ pub(crate) struct Snapshot {
     pub(crate) created: u64,
     pub(crate) expires: Option<u64>,
     pub(crate) description: String,
-    /// Holds without a tag: when each ends by itself.
+    /// Holds without a tag: the time when each ends by itself.
     pub(crate) holds: Vec<Option<u64>>,
-    /// Holds with tags, each of another.
+    /// Holds with tags; no two have the same tag.
     pub(crate) tags: Vec<HoldRecord>,
-    /// Destroyed, but lineages start from it.
+    /// True when it was destroyed, but lineages start from it.
     pub(crate) hidden: bool,
     /// Blocks and nodes that died between the previous version and this one.
     pub(crate) deadlist: StoredDeadlist,
-    /// Lineages that start here.
+    /// Lineages that start from it.
     pub(crate) children: Vec<LineageId>,
 }
 
 impl Snapshot {
-    /// Bytes of the record of it at most.
+    /// Maximum bytes of its record.
     pub(super) fn record_bytes(&self) -> usize {
         let tags = self.tags.iter().map(|hold| 24 + hold.tag.len()).sum::<usize>();
         160 + self.name.len() + self.description.len() + self.holds.len() * 9 + tags
     }
 
-    /// The record of it that a checkpoint stores; the place of its deadlist is filled in later.
+    /// Returns its record for a checkpoint; the place of its deadlist is filled in later.
     pub(crate) fn record(&self, id: SnapshotId) -> SnapshotRecord {
         SnapshotRecord {
             id,
@@ -244,7 +249,7 @@ impl Snapshot {
     }
 }
 
-/// The end of a lineage that is being freed, block by block.
+/// The newest version of a lineage, which is being freed block by block.
 #[derive(Clone, Debug)]
 pub(crate) struct Walk {
     pub(crate) lineage: LineageId,
@@ -253,7 +258,7 @@ pub(crate) struct Walk {
     pub(crate) cursor: BlockNo,
 }
 
-/// Everything that has a name or an id.
+/// All volumes, lineages and snapshots, and the work that frees their space.
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     pub(crate) volumes: BTreeMap<VolumeId, Volume>,
@@ -263,39 +268,38 @@ pub(crate) struct Catalog {
     snapshot_names: BTreeMap<(VolumeId, String), SnapshotId>,
     /// Bytes of the names of all volumes.
     names: usize,
-    /// How many listed snapshots each volume has.
+    /// Number of listed snapshots of each volume.
     snapshot_counts: BTreeMap<VolumeId, u64>,
-    /// Units that wait in the lists of `frees` that are counted.
+    /// Units in those lists of `frees` that are counted.
     pub(crate) backlog: u64,
     pub(crate) walks: BTreeMap<u64, Walk>,
-    /// Dead blocks waiting for their turn, oldest first.
+    /// Lists of dead blocks to be freed, oldest first.
     pub(crate) frees: VecDeque<(LineageId, StoredDeadlist)>,
-    /// So many of them, the first ones, are cut and counted; no others are freed.
+    /// Number of these lists, from the first on, that are cut and counted; only these are freed.
     counted_frees: usize,
-    /// INV-CAT-6: lineages of removed volumes whose snapshots are to be destroyed; the last goes first. Every snapshot of a removed
-    /// volume that is not
-    /// destroyed is in one of them.
+    /// INV-CAT-6: lineages of removed volumes whose snapshots are to be destroyed, the last lineage
+    /// first. Every snapshot of a removed volume that is not destroyed yet is in one of them.
     pub(crate) removed: Vec<LineageId>,
     pub(crate) next_volume: u32,
     pub(crate) next_snapshot: u64,
     pub(crate) next_lineage: u64,
     pub(crate) next_walk: u64,
-    /// Of volumes that have others than the defaults.
+    /// Options of volumes, where they differ from the defaults.
     options: BTreeMap<VolumeId, VolumeOptions>,
     pub(crate) reservations: Reservations,
-    /// Jobs as they were written down last.
+    /// Jobs as they were last recorded.
     pub(crate) jobs: JobsRecord,
-    /// The wipe that was on its way then ([`Wipe::code`](crate::Wipe::code)).
+    /// The wipe that was running then ([`Wipe::code`](crate::Wipe::code)).
     pub(crate) wipe: u8,
 }
 
 impl Catalog {
-    /// A volume's limits and reservation.
+    /// Options of a volume.
     pub(crate) fn options_of(&self, volume: VolumeId) -> VolumeOptions {
         self.options.get(&volume).copied().unwrap_or_default()
     }
 
-    /// Of all volumes that have others than the defaults.
+    /// Options of all volumes where they differ from the defaults.
     pub(crate) fn options(&self) -> &BTreeMap<VolumeId, VolumeOptions> {
         &self.options
     }
@@ -313,7 +317,7 @@ impl Catalog {
         }
     }
 
-    /// Takes options over from a checkpoint, whose lineages are there.
+    /// Loads options from a checkpoint whose lineages are loaded.
     pub(crate) fn load_options(&mut self, options: impl Iterator<Item = (VolumeId, VolumeOptions)>) {
         let mut owned: BTreeMap<VolumeId, u64> = BTreeMap::new();
         self.lineages.values().for_each(|line| *owned.entry(line.volume).or_default() += line.owned_units);
@@ -325,7 +329,7 @@ impl Catalog {
         }
     }
 
-    /// A lineage owns so many units of data more. Gives it back, when it is there.
+    /// Adds to the units of data that a lineage owns. Returns the lineage if it exists.
     pub(crate) fn grow(&mut self, lineage: LineageId, units: u64) -> Option<&mut Lineage> {
         let line = self.lineages.get_mut(&lineage)?;
         line.owned_units += units;
@@ -333,7 +337,7 @@ impl Catalog {
         Some(line)
     }
 
-    /// A lineage owns so many units of data less.
+    /// Subtracts from the units of data that a lineage owns.
     pub(crate) fn shrink(&mut self, lineage: LineageId, units: u64) {
         if let Some(line) = self.lineages.get_mut(&lineage) {
             let units = units.min(line.owned_units);
@@ -342,20 +346,20 @@ impl Catalog {
         }
     }
 
-    /// Takes a lineage out, and what it owns with it.
+    /// Removes a lineage, and the units that it owns from its volume.
     pub(crate) fn remove_lineage(&mut self, id: LineageId) -> Option<Lineage> {
         let line = self.lineages.remove(&id)?;
         self.reservations.shrink(line.volume, line.owned_units);
         Some(line)
     }
 
-    /// Puts a lineage in, and what it owns with it.
+    /// Adds a lineage, and the units that it owns to its volume.
     pub(crate) fn insert_lineage(&mut self, id: LineageId, line: Lineage) {
         self.reservations.grow(line.volume, line.owned_units);
         self.lineages.insert(id, line);
     }
 
-    /// Units of the volume's data, its snapshots' included.
+    /// Units of data of a volume and its snapshots.
     pub(crate) fn owned_units(&self, volume: VolumeId) -> u64 {
         self.lineages.values().filter(|line| line.volume == volume).map(|line| line.owned_units).sum()
     }
@@ -403,7 +407,7 @@ impl Catalog {
         self.snapshots.insert(id, snapshot);
     }
 
-    /// Takes a snapshot over from a checkpoint.
+    /// Loads a snapshot from a checkpoint.
     pub(crate) fn load_snapshot(&mut self, id: SnapshotId, snapshot: Snapshot) {
         self.name_snapshot(id, &snapshot);
         self.snapshots.load(id, snapshot);
@@ -423,7 +427,7 @@ impl Catalog {
         }
     }
 
-    /// Takes a snapshot's name away: it is not listed any more.
+    /// Removes a snapshot's name: it is not listed any more.
     pub(crate) fn hide_snapshot(&mut self, id: SnapshotId) {
         if let Some(snapshot) = self.snapshots.get_mut(&id) {
             if std::mem::replace(&mut snapshot.hidden, true) {
@@ -439,7 +443,7 @@ impl Catalog {
         }
     }
 
-    /// A listed snapshot belongs to another volume by now: it is named and counted there.
+    /// Moves the name and the count of a listed snapshot to another volume.
     pub(super) fn rename_owner(&mut self, old: VolumeId, new: VolumeId, id: SnapshotId, name: String) {
         self.snapshot_names.remove(&(old, name.clone()));
         self.snapshot_names.insert((new, name), id);
@@ -452,14 +456,14 @@ impl Catalog {
         *self.snapshot_counts.entry(new).or_default() += 1;
     }
 
-    /// A snapshot that is listed: neither destroyed nor of a removed volume.
+    /// Returns a snapshot if it is listed: neither destroyed nor of a removed volume.
     pub(crate) fn listed(&self, id: SnapshotId) -> Option<&Snapshot> {
         self.snapshots.get(&id).filter(|s| !s.hidden && self.volumes.contains_key(&s.volume))
     }
 
-    /// Up to `most` snapshots of removed volumes that are to be destroyed next: of the youngest lineage, since a lineage starts from a
-    /// snapshot
-    /// of an older one, the oldest first.
+    /// Returns up to `most` snapshots of removed volumes to be destroyed next: of the youngest
+    /// lineage, because a lineage starts from a snapshot of an older lineage; the oldest snapshots
+    /// first.
     pub(crate) fn next_removed(&mut self, most: usize) -> Vec<SnapshotId> {
         while let Some(id) = self.removed.last() {
             let snapshots = self.lineages.get(id).map(|line| line.snapshots.iter().copied());
@@ -473,7 +477,7 @@ impl Catalog {
         Vec::new()
     }
 
-    /// Finds the lineages of removed volumes: a checkpoint does not name them.
+    /// Finds the lineages of removed volumes, because a checkpoint does not store them.
     pub(crate) fn find_removed(&mut self) {
         let gone = self.lineages.iter().filter(|(_, line)| !self.volumes.contains_key(&line.volume));
         self.removed = gone.map(|(id, _)| *id).collect();
@@ -484,18 +488,18 @@ impl Catalog {
         self.names
     }
 
-    /// How many listed snapshots a volume has.
+    /// Number of listed snapshots of a volume.
     pub(crate) fn snapshot_count(&self, volume: VolumeId) -> u64 {
         self.snapshot_counts.get(&volume).copied().unwrap_or(0)
     }
 
-    /// Dead blocks of a lineage that are to be freed.
+    /// Adds a list of dead blocks of a lineage that are to be freed.
     pub(crate) fn add_free(&mut self, lineage: LineageId, list: StoredDeadlist) {
         self.frees.push_back((lineage, list));
         self.count_frees();
     }
 
-    /// Counts what the lists hold that are to be freed and are cut by now.
+    /// Counts the units of waiting lists that have been cut meanwhile.
     pub(crate) fn count_frees(&mut self) {
         while let Some((_, list)) = self.frees.get(self.counted_frees)
             && list.list().is_cut()
@@ -505,39 +509,40 @@ impl Catalog {
         }
     }
 
-    /// Are there lists that are to be freed and not counted yet?
+    /// True when lists wait that are not counted yet.
     pub(crate) fn has_uncounted_frees(&self) -> bool {
         self.counted_frees < self.frees.len()
     }
 
-    /// The list that is freed next, and its number among those that wait. Lists whose next piece cannot be read are left out.
+    /// Returns the list that is freed next, and its index among the waiting lists. Lists whose next
+    /// piece cannot be read are skipped.
     pub(crate) fn next_free(&mut self) -> Option<(usize, &mut (LineageId, StoredDeadlist))> {
         self.frees.iter_mut().take(self.counted_frees).enumerate().find(|(_, (_, list))| !list.list().is_stuck())
     }
 
-    /// Takes out a list of those that are freed, when nothing is left of it.
+    /// Removes an empty list from those that are freed.
     pub(crate) fn end_free(&mut self, at: usize) -> Option<StoredDeadlist> {
         let (_, list) = self.frees.remove(at)?;
         self.counted_frees -= usize::from(at < self.counted_frees);
         Some(list)
     }
 
-    /// Do dead blocks wait that can be freed?
+    /// True when dead blocks wait that can be freed.
     pub(crate) fn has_frees(&self) -> bool {
         self.frees.iter().any(|(_, list)| !list.list().is_stuck())
     }
 
-    /// Units of guest data that wait to be freed, in pieces that could not be read.
+    /// Units of guest data that cannot be freed because their pieces could not be read.
     pub(crate) fn units_left_out(&self) -> u64 {
         self.frees.iter().map(|(_, list)| list.list().units_left_out()).sum()
     }
 
-    /// Tries lists again that could not be read.
+    /// Tries again to free lists whose pieces could not be read.
     pub(crate) fn retry_frees(&mut self) {
         self.frees.iter_mut().filter(|(_, list)| list.list().is_short()).for_each(|(_, list)| list.change_order(Deadlist::retry));
     }
 
-    /// All lists.
+    /// All deadlists.
     pub(crate) fn deadlists(&self) -> impl Iterator<Item = &StoredDeadlist> {
         let lineages = self.lineages.values().map(|line| &line.deadlist);
         lineages.chain(self.snapshots.values().map(|s| &s.deadlist)).chain(self.frees.iter().map(|(_, list)| list))
@@ -564,9 +569,10 @@ impl Catalog {
         before.map_or(lineage.origin_epoch, |snapshot| snapshot.epoch)
     }
 
-    /// Units of data that a snapshot holds alone: what died by the next version and was born after the one before. After the last one of a
-    /// line without a head comes the only lineage that starts from it. `None` of other snapshots that lineages start from, and of the last
-    /// of a line without a head.
+    /// Units of data that only this snapshot has: those that died by the next version and were born
+    /// after the version before. After the last snapshot of a lineage without a head, the next
+    /// version is in the only lineage that starts from it. `None` for other snapshots that lineages
+    /// start from, and for the last one of a lineage without a head.
     pub(crate) fn units_alone(&self, id: SnapshotId) -> Option<u64> {
         let snapshot = self.snapshots.get(&id)?;
         let line = self.lineages.get(&snapshot.lineage)?;
@@ -578,23 +584,24 @@ impl Catalog {
         Some(died?.units_after(self.epoch_before(line, id)))
     }
 
-    /// The deadlist of a lineage's first version after `id`.
+    /// The deadlist of the first version after `id` in a lineage.
     fn died_by_next<'a>(&'a self, line: &'a Lineage, id: SnapshotId) -> Option<&'a Deadlist> {
         let next = Catalog::after(line, id).and_then(|next| self.snapshots.get(&next)).map(|next| next.deadlist.list());
         next.or(line.head.is_some().then(|| line.deadlist.list()))
     }
 
-    /// Can the lineage that starts from a snapshot continue its line, when the snapshot goes? It is the end of a line without a head then.
+    /// True when the lineage that starts from a snapshot can continue the snapshot's lineage after
+    /// the snapshot is removed: the snapshot is the end of a lineage without a head.
     pub(crate) fn goes_on_with(&self, at: SnapshotId, child: LineageId) -> bool {
         let line = self.snapshots.get(&at).and_then(|snapshot| self.lineages.get(&snapshot.lineage));
         let (Some(line), Some(young)) = (line, self.lineages.get(&child)) else { return false };
         let foreign = line.volume != young.volume;
-        // a promoted clone and the volume that starts from it stay apart
+        // a promoted clone and the volume that starts from it stay separate
         let both = foreign && self.volumes.contains_key(&line.volume) && self.volumes.contains_key(&young.volume);
         line.head.is_none() && line.snapshots.last() == Some(&at) && !both && !(foreign && line.snapshots.len() > 1)
     }
 
-    /// Volumes of other names that start from a snapshot.
+    /// Number of other volumes that start from a snapshot.
     pub(crate) fn clones_of(&self, id: SnapshotId) -> u32 {
         let Some(snapshot) = self.snapshots.get(&id) else { return 0 };
         let lines = snapshot.children.iter().filter_map(|child| self.lineages.get(child));
@@ -604,8 +611,8 @@ impl Catalog {
         u32::try_from(clones.len()).unwrap_or(u32::MAX)
     }
 
-    /// Does a lineage have a head or a listed snapshot, or a lineage that has and starts from it? Those of destroyed volumes, which stay
-    /// until their space is reclaimed, do not count.
+    /// True when a lineage, or one that starts from it, has a head or a listed snapshot. Lineages
+    /// of destroyed volumes, which exist until their space is reclaimed, do not count.
     fn is_needed(&self, line: &Lineage) -> bool {
         let mut todo = vec![line];
         while let Some(line) = todo.pop() {

@@ -1,4 +1,4 @@
-//! Changing maps: path copying, releasing what was there.
+//! Changes of maps: path copying, and release of the old addresses.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::Planted;
 use crate::tree::{Miss, capacity, node_index, slot_in};
 
 impl Core {
-    /// The lineage whose head a volume is.
+    /// The lineage whose head the volume is.
     pub(crate) fn lineage_of(&self, volume: VolumeId) -> Option<LineageId> {
         self.catalog.volumes.get(&volume).map(|v| v.lineage)
     }
@@ -30,13 +30,14 @@ impl Core {
         }
     }
 
-    /// The leaf of a head that maps `block`, when it exists.
+    /// Returns the leaf of a head that maps `block`, if it exists.
     pub(crate) fn head_leaf(&mut self, lineage: LineageId, block: u64) -> Result<Option<u32>, Miss> {
         let root = self.head(lineage).root;
         self.nodes.leaf(&root, block, &mut self.nodes_touched)
     }
 
-    /// The leaf that maps `block`, made or copied so that it may be changed. Nothing was changed when it misses.
+    /// Returns the leaf that maps `block`, created or copied if necessary, so that it may be
+    /// changed. After a miss nothing is changed.
     pub(crate) fn leaf_mut(&mut self, lineage: LineageId, block: u64) -> Result<u32, Miss> {
         let last_snap = self.lineage_mut(lineage).last_snap;
         if let Some(leaf) = self.head_leaf(lineage, block)?
@@ -86,13 +87,15 @@ impl Core {
         unreachable!("a tree of at least one level ends in a leaf")
     }
 
-    /// A node may be changed where it is when no snapshot holds it (I4) and no checkpoint has it or is writing it (I1).
+    /// True when a node may be changed in place: no snapshot has it (I4), and no checkpoint has it
+    /// or is writing it (I1).
     fn editable(&self, at: u32, last_snap: Epoch) -> bool {
         let cached = self.nodes.get(at);
         cached.dirty == self.generation && cached.node.epoch > last_snap
     }
 
-    /// Makes a node editable: as it is, at a new address, or as a copy when something still needs the old one.
+    /// Makes a node editable: in place, under a new address, or as a copy when the old one is still
+    /// needed.
     fn own(&mut self, lineage: LineageId, at: u32, last_snap: Epoch) -> (Addr, u32) {
         if self.editable(at, last_snap) {
             return (self.nodes.get(at).addr, at);
@@ -121,7 +124,7 @@ impl Core {
         (addr, copy)
     }
 
-    /// A dead address that a snapshot still needs goes into the head's deadlist.
+    /// Adds a dead address that a snapshot still needs to the head's deadlist.
     fn bury(&mut self, lineage: LineageId, born: Epoch, addr: Addr, data: bool) {
         self.deaths += 1;
         if self.planted == Some(Planted::ForgetDeadlistEntry) && cfg!(feature = "planted") && data && self.deaths.is_multiple_of(7) {
@@ -136,7 +139,7 @@ impl Core {
         self.list_changed(before, now);
     }
 
-    /// A block's old address is not the head's any more.
+    /// Frees a block's old address, or adds it to the head's deadlist.
     fn release(&mut self, lineage: LineageId, addr: Addr) {
         let Some(born) = self.space.chunks.get(addr.chunk()).map(|chunk| chunk.epoch) else { return };
         if born > self.lineage_mut(lineage).last_snap {
@@ -168,7 +171,8 @@ impl Core {
         }
     }
 
-    /// Maps blocks from `first` on to raw data in neighbouring slots from `slot` on of `chunk`, a checksum for each. Their leaves are in memory.
+    /// Maps blocks from `first` on to uncompressed data in neighbouring slots of `chunk`, from
+    /// `slot` on, with a checksum for each. Their leaves must be in memory.
     pub(crate) fn set_run(&mut self, lineage: LineageId, first: BlockNo, chunk: ChunkId, slot: u32, crcs: &[u32]) -> Result<(), Miss> {
         let (mut block, mut slot, mut rest) = (first.0, slot, crcs);
         while !rest.is_empty() {
@@ -193,7 +197,7 @@ impl Core {
         Ok(())
     }
 
-    /// These old addresses are not the head's any more; neighbours of one chunk are freed together.
+    /// Releases old addresses; neighbours of one chunk are freed together.
     fn release_all(&mut self, lineage: LineageId, old: &[Addr]) {
         for group in old.chunk_by(|a, b| a.is_some() && b.is_some() && a.chunk() == b.chunk()) {
             let Some(addr) = group.first().copied().filter(|addr| addr.is_some()) else { continue };
@@ -210,7 +214,8 @@ impl Core {
         }
     }
 
-    /// How far a clear from `start` to `end` can go in one step: the end of the `leaves`-th leaf that exists. All nodes it needs are in memory then.
+    /// Returns how far a clear from `start` to `end` can go in one step: to the end of the
+    /// `leaves`-th leaf that exists. All nodes that it needs are in memory then.
     pub(crate) fn plan_clear(&mut self, lineage: LineageId, start: u64, end: u64, leaves: usize) -> Result<u64, Miss> {
         let root = self.head(lineage).root;
         let mut at = start;
@@ -223,8 +228,8 @@ impl Core {
         Ok(at.min(end))
     }
 
-    /// Blocks from `start` to `end` read as zeroes from here on. Nothing was changed when the first leaf misses; what was done stays done
-    /// and doing it again changes nothing.
+    /// Makes blocks from `start` to `end` read as zeroes. When the first leaf misses, nothing is
+    /// changed; after a later miss the call can be repeated.
     pub(crate) fn clear(&mut self, lineage: LineageId, start: u64, end: u64) -> Result<(), Miss> {
         let mut at = start;
         loop {
@@ -255,7 +260,8 @@ impl Core {
         }
     }
 
-    /// Takes empty nodes on the path to `block` out of the map, from the leaf up. The path is editable.
+    /// Removes empty nodes on the path to `block` from the map, from the leaf up. The path must be
+    /// editable.
     fn prune(&mut self, lineage: LineageId, block: u64) {
         let root = self.head(lineage).root;
         let mut path: Vec<(u32, usize)> = Vec::with_capacity(usize::from(root.height));

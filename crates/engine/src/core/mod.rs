@@ -1,5 +1,6 @@
-//! The state that the log describes: maps, catalog, space. Everything here is a deterministic function of the records applied, so that
-//! running and replaying are the same code. Nothing here does I/O; a node that is not in memory is reported as a [`Miss`].
+//! The state that the log describes: maps, catalog, space. All of it is a deterministic function of
+//! the applied records, so running and replaying use the same code. No I/O: a node that is not in
+//! memory is returned as a [`Miss`].
 
 mod catalog;
 mod map;

@@ -1,7 +1,9 @@
-//! Promotion: the versions that a clone starts from become its own, and the volume they belonged to becomes a clone of them.
+//! Promotion: a clone takes over the versions that it starts from, and their former volume becomes
+//! a clone of them.
 //!
-//! A line of versions forks at the clone's origin: one end belongs to the volume that was cloned, the other to the clone. The two lineages
-//! swap their ends. Every version keeps its map, its deadlist and the version before it, so no block is copied, moved or freed.
+//! The line of versions forks at the clone's origin: one end belongs to the volume that was cloned,
+//! the other to the clone. The two lineages swap their ends. Every version keeps its map, its
+//! deadlist and the version before it, so no block is copied, moved or freed.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +13,7 @@ use super::catalog::{Catalog, Lineage};
 use super::state::Core;
 use crate::{Planted, PromotionPlan};
 
-/// A lineage that starts from a snapshot of another volume.
+/// The origin of a volume: a lineage that starts from a snapshot of another volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) lineage: LineageId,
@@ -19,7 +21,7 @@ pub(crate) struct Origin {
     pub(crate) volume: VolumeId,
 }
 
-/// Where a line of versions forks, and how much of what the parent owns was born before.
+/// A fork of a line of versions, and the units that the parent owns from before it.
 #[derive(Clone, Copy, Debug)]
 struct Fork {
     parent: LineageId,
@@ -28,28 +30,28 @@ struct Fork {
     units: u64,
 }
 
-/// A promotion that is possible.
+/// A possible promotion.
 #[derive(Clone, Debug)]
 pub(crate) struct Promotion {
     /// The volume whose snapshots move.
     pub(crate) from: VolumeId,
-    /// Listed snapshots that move.
+    /// Listed snapshots that are moved.
     pub(crate) snapshots: Vec<SnapshotId>,
-    /// Units of data that they are charged with.
+    /// Units of data that these snapshots account for.
     pub(crate) units: u64,
     forks: Vec<Fork>,
 }
 
 impl Promotion {
-    /// As the caller sees it.
+    /// Returns the plan for the caller.
     pub(crate) fn plan(&self) -> PromotionPlan {
         PromotionPlan { from: self.from, snapshots: self.snapshots.clone(), bytes: self.units * 512 }
     }
 }
 
 impl Catalog {
-    /// The snapshot of another volume that a volume starts from. Rollbacks start lineages from the volume's own snapshots: it is behind
-    /// them.
+    /// Returns the snapshot of another volume that a volume starts from. Lineages that a rollback
+    /// started from the volume's own snapshots are followed back.
     pub(crate) fn origin_of(&self, volume: VolumeId) -> Option<Origin> {
         let mut lineage = self.volumes.get(&volume)?.lineage;
         loop {
@@ -62,13 +64,14 @@ impl Catalog {
         }
     }
 
-    /// Does a lineage start from a snapshot of one with a greater id? Programs that cannot promote refuse such a pool.
+    /// True when a lineage starts from a snapshot of a lineage with a greater id. Programs without
+    /// promotion refuse such a pool.
     pub(crate) fn is_reordered(&self) -> bool {
         let mut origins = self.lineages.iter().filter_map(|(id, line)| Some((id, self.snapshots.get(&line.origin?)?)));
         origins.any(|(id, origin)| origin.lineage >= *id)
     }
 
-    /// The promotion of a volume; `None` for one that is no clone.
+    /// Returns the promotion of a volume; `None` if it is not a clone.
     pub(crate) fn promotion(&self, volume: VolumeId) -> Option<Promotion> {
         let origin = self.origin_of(volume).filter(|origin| self.volumes.contains_key(&origin.volume))?;
         let mut promotion = Promotion { from: origin.volume, snapshots: Vec::new(), units: 0, forks: Vec::new() };
@@ -88,7 +91,7 @@ impl Catalog {
         Some(promotion)
     }
 
-    /// Snapshots whose record changes with a promotion: those after each fork.
+    /// Snapshots whose records a promotion changes: those after each fork.
     pub(crate) fn changed_by(&self, promotion: &Promotion) -> impl Iterator<Item = SnapshotId> {
         promotion.forks.iter().flat_map(move |fork| {
             let first = SnapshotId(fork.at.0 + 1);
@@ -97,8 +100,9 @@ impl Catalog {
         })
     }
 
-    /// Units of what a lineage owns that were born before one of its snapshots was taken. Exact as long as nothing is compressed: a version
-    /// counts its blocks, not their units. What is compressed is shared out in proportion.
+    /// Units that a lineage owns and that were born before one of its snapshots was taken. Exact if
+    /// nothing is compressed, because a version counts its blocks, not their units. Otherwise units
+    /// are divided in proportion.
     fn units_until(&self, id: LineageId, line: &Lineage, at: SnapshotId) -> u64 {
         let mapped = |id: Option<SnapshotId>| id.and_then(|id| self.snapshots.get(&id)).map_or(0, |s| s.mapped * 8);
         let Some(bound) = self.snapshots.get(&at).map(|snapshot| snapshot.epoch) else { return 0 };
@@ -108,7 +112,7 @@ impl Catalog {
             own += young;
             inherited += list.units() - young;
         }
-        // died since, or still there
+        // blocks that died since, or are still live
         let early = own + mapped(Some(at)).saturating_sub(mapped(line.origin).saturating_sub(inherited));
         let (mut own, mut shared) = (0, 0);
         let later = || line.snapshots.range(SnapshotId(at.0 + 1)..).filter_map(|id| self.snapshots.get(id));
@@ -130,7 +134,7 @@ impl Catalog {
         u64::try_from(early).unwrap_or(rest) + waiting.0
     }
 
-    /// A snapshot belongs to another volume or lineage from here on.
+    /// Moves a snapshot to another volume and lineage.
     fn move_snapshot(&mut self, id: SnapshotId, volume: VolumeId, lineage: LineageId) {
         let Some(snapshot) = self.snapshots.get(&id) else { return };
         let (old, hidden, name) = (snapshot.volume, snapshot.hidden, snapshot.name.clone());
@@ -142,7 +146,7 @@ impl Catalog {
         if old == volume {
             return;
         }
-        // a checkpoint stores it with the lineage alone
+        // a checkpoint stores only its lineage, from which the volume follows
         if let Some(snapshot) = self.snapshots.loaded_mut(id) {
             snapshot.volume = volume;
         }
@@ -153,7 +157,7 @@ impl Catalog {
 }
 
 impl Core {
-    /// Makes the versions that a clone starts from its own.
+    /// Gives a clone the versions that it starts from.
     pub(super) fn promote(&mut self, volume: VolumeId) {
         let Some(promotion) = self.catalog.promotion(volume) else { return };
         for fork in &promotion.forks {
@@ -164,7 +168,7 @@ impl Core {
         }
     }
 
-    /// At a fork, the parent's line goes on with what was the child's, and the child's with what was the parent's.
+    /// Swaps the versions after a fork between the parent and the child lineage.
     fn swap_ends(&mut self, fork: Fork, volume: VolumeId, from: VolumeId) {
         let Fork { parent, at, child, units } = fork;
         let Some(bound) = self.catalog.snapshots.get(&at).map(|snapshot| snapshot.epoch) else { return };
@@ -192,10 +196,10 @@ impl Core {
             lineage => lineage,
         };
         self.catalog.volumes.values_mut().for_each(|v| v.lineage = swapped(v.lineage));
-        // the snapshot at the fork is there, so walks free ends that come after it
+        // the snapshot at the fork exists, so walks free versions that come after it
         self.catalog.walks.values_mut().for_each(|walk| walk.lineage = swapped(walk.lineage));
         for (lineage, list) in &mut self.catalog.frees {
-            // dead blocks lived in one version, which came before the fork or after it
+            // dead blocks lived in one version, either before or after the fork
             if *lineage == child || list.list().units_after(bound) > 0 {
                 *lineage = swapped(*lineage);
             }
@@ -205,8 +209,9 @@ impl Core {
     }
 }
 
-/// INV-CAT-4: a lineage starts from a snapshot that was taken after the one that the snapshot's own lineage starts from. So origins form
-/// no circle, and following them ends. Ids of lineages say nothing of it since clones can be promoted.
+/// INV-CAT-4: a lineage starts from a snapshot that is younger than the snapshot that the parent
+/// lineage starts from. So origins form no circle. Since clones can be promoted, the ids of
+/// lineages do not show that.
 pub(crate) fn starts_later(child: Epoch, parent: Epoch) -> bool {
     parent < child
 }
@@ -219,7 +224,7 @@ mod tests {
     fn origins_of_a_sound_catalog_form_no_circle() {
         assert!(starts_later(Epoch(2), Epoch(1)));
         assert!(starts_later(Epoch(1), Epoch(0)));
-        // a forged circle has a lineage that starts no later than its parent
+        // in a forged circle, some lineage does not start later than its parent
         assert!(!starts_later(Epoch(1), Epoch(2)));
         assert!(!starts_later(Epoch(1), Epoch(1)));
     }

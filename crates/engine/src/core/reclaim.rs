@@ -1,4 +1,5 @@
-//! Giving space back after destroys: dead lists slot by slot, ends of lineages by walking their trees.
+//! Frees space after destroys: deadlists slot by slot, newest versions of lineages by walking their
+//! maps.
 
 use std::rc::Rc;
 
@@ -9,13 +10,14 @@ use crate::space::{Deadlist, NODE_GRAIN, Need, Piece};
 use crate::tree::{Miss, capacity, node_index, slot_in};
 
 impl Core {
-    /// Frees up to `chunks` chunks' parts of the dead lists that wait. Gives the pieces that have to be read for it: the next one and the one after it,
-    /// as far as they are not in memory. What cannot be read is not freed.
+    /// Frees up to `chunks` chunks' parts of waiting deadlists. Returns the pieces that have to be
+    /// read for the next call, the next one and the one after it, unless they are in memory. Pieces
+    /// that cannot be read are not freed.
     pub(crate) fn free_some(&mut self, chunks: usize) -> Freed {
         for _ in 0..chunks {
             let Some((at, (lineage, list))) = self.catalog.next_free() else { return Freed::default() };
             if list.is_shared() {
-                // the running checkpoint encodes it soon
+                // the running checkpoint has yet to encode it
                 return Freed::default();
             }
             let lineage = *lineage;
@@ -50,12 +52,13 @@ impl Core {
         Freed { next: None, after: after.filter(|piece| !piece.is_here()) }
     }
 
-    /// Was this born after `bound`?
+    /// True when this address was born after `bound`.
     fn young(&self, addr: Addr, bound: Epoch) -> bool {
         addr.is_some() && self.space.chunks.get(addr.chunk()).is_some_and(|chunk| chunk.epoch > bound)
     }
 
-    /// How far a walk can go in `steps` steps, and whether that is the end. All nodes it needs are in memory then.
+    /// Returns how far a walk can go in `steps` steps, and whether that is the end. All nodes that
+    /// it needs are in memory then.
     pub(crate) fn plan_walk(&mut self, id: u64, steps: usize) -> Result<Option<(BlockNo, bool)>, Miss> {
         let Some(walk) = self.catalog.walks.get(&id) else { return Ok(None) };
         let (root, bound, mut at) = (walk.root, walk.bound, walk.cursor.0);
@@ -71,7 +74,8 @@ impl Core {
         Ok(Some((BlockNo(at), false)))
     }
 
-    /// Frees what a walk finds before `to`; with `done`, the upper nodes too. After a miss it can be called again.
+    /// Frees the nodes and blocks of a walk before `to`; with `done`, the upper nodes too. After a
+    /// miss it can be called again.
     pub(crate) fn walk_to(&mut self, id: u64, to: BlockNo, done: bool) -> Result<(), Miss> {
         loop {
             let Some(walk) = self.catalog.walks.get(&id) else { return Ok(()) };
@@ -103,8 +107,8 @@ impl Core {
         Ok(())
     }
 
-    /// The next thing to free at or after block `at`: a leaf, or a level-1 node that has no young leaf left. Subtrees born before
-    /// `bound` are passed over.
+    /// Returns the next node to free at or after block `at`: a leaf, or a level-1 node without any
+    /// young leaf left. Subtrees that were not born after `bound` are skipped.
     fn walk_step(&mut self, root: &TreeRoot, mut at: u64, bound: Epoch) -> Result<Step, Miss> {
         let floor = u8::from(root.height > 1);
         'again: while at < capacity(root.height) {
@@ -145,7 +149,7 @@ impl Core {
         Ok(handle)
     }
 
-    /// Addresses of the young nodes of level 2 and up (and of a leaf that is the root's only node, not: the walk freed it).
+    /// Addresses of the young nodes of level 2 and higher; the walk has freed the lower ones.
     fn upper_nodes(&mut self, root: &TreeRoot, bound: Epoch) -> Result<Vec<Addr>, Miss> {
         let mut found = Vec::new();
         let mut todo = vec![(root.addr, root.crc, root.height, 0u64)];
@@ -164,7 +168,7 @@ impl Core {
         Ok(found)
     }
 
-    /// Frees a leaf and what it points to, where it was born after `bound`.
+    /// Frees a leaf, and the blocks in it that were born after `bound`.
     fn free_leaf(&mut self, lineage: LineageId, leaf: u32, bound: Epoch) {
         let cached = self.nodes.get(leaf);
         let (addr, entries) = (cached.addr, cached.node.entries.clone());
@@ -180,21 +184,21 @@ impl Core {
     }
 }
 
-/// What freeing needs to go on.
+/// Pieces to be read so that freeing can continue.
 #[derive(Debug, Default)]
 pub(crate) struct Freed {
-    /// Nothing can be freed before this was read.
+    /// Nothing can be freed before this piece was read.
     pub(crate) next: Option<Rc<Piece>>,
-    /// This comes after it.
+    /// The piece after it.
     pub(crate) after: Option<Rc<Piece>>,
 }
 
-/// What a walk does next.
+/// The next step of a walk.
 enum Step {
-    /// Free this leaf, then perhaps the node above it, and go on at `next`.
+    /// Free this leaf, then perhaps the node above it, and continue at `next`.
     Leaf { leaf: u32, next: u64, inner: Option<Addr> },
-    /// Free this level-1 node and go on at `next`.
+    /// Free this level-1 node and continue at `next`.
     Inner { next: u64, inner: Addr },
-    /// Nothing is left but upper nodes.
+    /// Only upper nodes are left.
     End,
 }

@@ -1,6 +1,7 @@
-//! Catalog records: what each does to the state. Validation comes before a record is logged (`command`); here it just happens.
+//! Catalog records: the change that each makes. Records are validated before they are logged
+//! (`command`); here they are applied without checks.
 //!
-//! I3: snapshots, clones and rollbacks copy roots, and neither read nor write a map node or a block of data.
+//! I3: snapshots, clones and rollbacks copy roots, and neither read nor write map nodes or data.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -45,7 +46,7 @@ pub(crate) fn cache_of(code: u8) -> CacheMode {
         2 => CacheMode::Writethrough,
         3 => CacheMode::Writeback,
         4 => CacheMode::Unsafe,
-        // the safest for 1 and for what no version wrote
+        // the safest mode for 1 and for codes that no version wrote
         _ => CacheMode::Directsync,
     }
 }
@@ -67,7 +68,8 @@ pub(crate) fn compression_of(code: u8) -> Compression {
 }
 
 impl Core {
-    /// Applies a catalog record. Only [`Record::Walked`] looks at nodes and is not for here.
+    /// Applies a catalog record, except [`Record::Walked`], which [`walk_to`](Core::walk_to)
+    /// applies because it needs nodes.
     pub(crate) fn apply_record(&mut self, record: &Record) {
         match record {
             Record::CreateVolume { volume } => {
@@ -137,7 +139,7 @@ impl Core {
                 let (name, lineage) = (name.clone(), *lineage);
                 let clone = Volume { name, size, sector, cache, compression, read_only: false, lineage, created: *created };
                 self.catalog.add_volume(*volume, clone);
-                // space is kept for whom it was promised to alone
+                // a clone inherits neither the reservation nor the share of the read cache
                 let options = VolumeOptions { reservation: 0, read_cache: None, ..self.catalog.options_of(from) };
                 self.catalog.set_options(*volume, options);
             }
@@ -236,7 +238,8 @@ impl Core {
         }
     }
 
-    /// Takes a volume's name and head. Its snapshots may be many: they are destroyed by records of their own, some at a time.
+    /// Removes a volume's name and head. Its snapshots may be many: they are destroyed by later
+    /// records, some at a time.
     fn remove_volume(&mut self, id: VolumeId) {
         let Some(volume) = self.catalog.remove_volume(id) else { return };
         let lineages = self.catalog.lineages.iter().filter(|(_, line)| line.volume == id).map(|(lineage, _)| *lineage);
@@ -248,7 +251,7 @@ impl Core {
         let Some(volume) = self.catalog.remove_volume(id) else { return };
         let lineages: Vec<LineageId> =
             self.catalog.lineages.iter().filter(|(_, line)| line.volume == id).map(|(lineage, _)| *lineage).collect();
-        // youngest first: a lineage starts from a snapshot of an older one
+        // youngest first, because a lineage starts from a snapshot of an older lineage
         for lineage in lineages.into_iter().rev() {
             let snapshots = self.catalog.lineages.get(&lineage).map(|line| line.snapshots.clone()).unwrap_or_default();
             if lineage == volume.lineage {
@@ -261,19 +264,20 @@ impl Core {
         }
     }
 
-    /// Frees the head of a lineage: what was born after its last snapshot.
+    /// Frees the head of a lineage: blocks that were born after its last snapshot.
     fn drop_head(&mut self, id: LineageId) {
         let Some(line) = self.catalog.lineages.get_mut(&id) else { return };
         let Some(head) = line.head.take() else { return };
         let (bound, last) = (line.last_snap, line.snapshots.last().copied());
-        // what is in the head's deadlist is still in the last snapshot, or in the origin
+        // addresses in the head's deadlist are still live in the last snapshot, or in the origin
         let stale = std::mem::take(&mut line.deadlist);
         self.list_changed(self.pieces.directory_bytes(stale.list()), 0);
         self.retire(stale);
         self.start_walk(id, head.root, bound);
         self.drop_if_empty(id);
         if let Some(last) = last {
-            // after a promotion, other volumes may start from a snapshot that was destroyed in a line with a head
+            // after a promotion, lineages of other volumes may start from a destroyed snapshot of a
+            // lineage with a head
             self.settle_hidden(last);
         }
     }
@@ -304,7 +308,8 @@ impl Core {
         }
     }
 
-    /// A destroyed snapshot goes as soon as no lineage starts from it, or when the only one that does can take its place in the line.
+    /// Removes a destroyed snapshot if no lineage starts from it, or if the only one that does can
+    /// continue its lineage.
     fn settle_hidden(&mut self, id: SnapshotId) {
         let Some(snapshot) = self.catalog.snapshots.get(&id) else { return };
         if !snapshot.hidden {
@@ -322,9 +327,10 @@ impl Core {
         }
     }
 
-    /// Makes the only lineage that starts from the last version of a headless one its continuation, so that the versions before it are
-    /// neighbours again and deadlists can free what nobody needs. Blocks that died in the child are in its deadlists whatever their
-    /// birth, so the joined line has complete deadlists.
+    /// Joins the only lineage that starts from the last version of a lineage without a head to that
+    /// lineage. So the versions before it are neighbours again, and deadlists can free blocks that
+    /// no version needs. The deadlists of the child have all blocks that died in it, whatever their
+    /// birth, so the deadlists of the joined lineage are complete.
     fn splice(&mut self, at: SnapshotId, child: LineageId) -> bool {
         let Some(parent) = self.catalog.snapshots.get(&at).map(|s| s.lineage) else { return false };
         if !self.catalog.goes_on_with(at, child) {
@@ -368,9 +374,10 @@ impl Core {
         true
     }
 
-    /// Takes a version out of its line. Between two versions: what was born after the one before and died by the next was only here; the
-    /// rest of the next one's deadlist is joined with this one's. At the end of a line without a head: what was born after the version
-    /// before is found by walking.
+    /// Removes a version from its lineage. Between two versions: blocks that were born after the
+    /// version before and died by the next one were only here, and are freed; the rest of the next
+    /// version's deadlist is merged with this one's. At the end of a lineage without a head, a walk
+    /// finds the blocks that were born after the version before.
     fn remove_version(&mut self, id: SnapshotId) {
         let Some(mut snapshot) = self.catalog.snapshots.remove(&id) else { return };
         let lineage = snapshot.lineage;
@@ -413,7 +420,8 @@ impl Core {
         let last = self.catalog.lineages.get(&lineage).and_then(|line| line.snapshots.last().copied());
         self.drop_if_empty(lineage);
         if let Some(last) = last {
-            // a hidden version may be the end of its line now, or the only one before the lineage that starts from it
+            // a hidden version may now be the end of its lineage, or the only one before the
+            // lineage that starts from it
             self.settle_hidden(last);
         }
     }

@@ -1,19 +1,21 @@
-//! Space that is kept for volumes: what each reserved volume has taken of its reservation, and the sum of what none has taken yet.
+//! Reserved space: how much of its reservation each volume has used, and the sum of all unused
+//! parts.
 //!
-//! A write asks for the sum before it is accepted, so the sum is kept up to date by each change instead of being counted.
+//! Every write needs the sum before it is accepted, so each change updates the sum.
 
 use std::collections::BTreeMap;
 
 use millpond_format::VolumeId;
 
-/// Units kept for one request that overwrites what is reserved: 4 MiB. A block dies only after its replacement was appended.
+/// Units reserved for a request that overwrites reserved blocks: 4 MiB. A block dies only after its
+/// replacement was appended.
 const OVERWRITE_UNITS: u64 = 8192;
 
 /// A volume with a reservation. Both in units of 512 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reserved {
     reservation: u64,
-    /// Data of the volume and of its snapshots.
+    /// Units of data of the volume and its snapshots.
     owned: u64,
 }
 
@@ -25,7 +27,8 @@ impl Reserved {
 
 /// All volumes with a reservation.
 ///
-/// INV-CAT-3: `missing` is the sum over all of them, and `owned` the sum over the lineages of each volume.
+/// INV-CAT-3: `missing` is the sum over all of them, and `owned` the sum over the lineages of each
+/// volume.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reservations {
     volumes: BTreeMap<VolumeId, Reserved>,
@@ -33,12 +36,13 @@ pub(crate) struct Reservations {
 }
 
 impl Reservations {
-    /// Units that a volume which owns `owned` units needs to have `bytes` bytes, and to overwrite them.
+    /// Units that a volume which owns `owned` units still needs for `bytes` bytes, and to overwrite
+    /// them.
     pub(crate) fn missing_for(bytes: u64, owned: u64) -> u64 {
         if bytes == 0 { 0 } else { Reserved { reservation: bytes.div_ceil(512), owned }.missing() }
     }
 
-    /// Keeps `bytes` bytes for a volume that owns `owned` units; 0 ends its reservation.
+    /// Reserves `bytes` bytes for a volume that owns `owned` units; 0 ends its reservation.
     pub(crate) fn set(&mut self, volume: VolumeId, bytes: u64, owned: u64) {
         self.remove(volume);
         if bytes > 0 {
@@ -55,12 +59,12 @@ impl Reservations {
         }
     }
 
-    /// A volume owns so many units more.
+    /// Adds to the units that a volume owns.
     pub(crate) fn grow(&mut self, volume: VolumeId, units: u64) {
         self.change(volume, |owned| owned + units);
     }
 
-    /// A volume owns so many units less.
+    /// Subtracts from the units that a volume owns.
     pub(crate) fn shrink(&mut self, volume: VolumeId, units: u64) {
         self.change(volume, |owned| owned.saturating_sub(units));
     }
@@ -72,17 +76,17 @@ impl Reservations {
         self.missing += reserved.missing();
     }
 
-    /// Units that are kept for volumes other than `volume` and that they have not taken yet.
+    /// Units that are reserved for other volumes than `volume` and not used yet.
     pub(crate) fn missing_of_others(&self, volume: VolumeId) -> u64 {
         self.missing - self.volumes.get(&volume).map_or(0, |reserved| reserved.missing())
     }
 
-    /// Volumes with a reservation, and what each owns.
+    /// Volumes with a reservation, and the units that each owns.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (VolumeId, u64)> + '_ {
         self.volumes.iter().map(|(volume, reserved)| (*volume, reserved.owned))
     }
 
-    /// Is `missing` the sum over all volumes?
+    /// True when `missing` is the sum over all volumes.
     pub(crate) fn is_exact(&self) -> bool {
         self.missing == self.volumes.values().map(|reserved| reserved.missing()).sum::<u64>()
     }
@@ -90,7 +94,7 @@ impl Reservations {
 
 #[cfg(test)]
 mod tests {
-    //! The running sum against one that is counted.
+    //! Compares the running sum with one that is computed from scratch.
 
     use std::collections::BTreeMap;
 

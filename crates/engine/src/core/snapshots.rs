@@ -1,4 +1,4 @@
-//! All snapshots, in pages as checkpoints store them: a checkpoint writes those that changed.
+//! All snapshots, in pages as checkpoints store them: a checkpoint writes the pages that changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -8,7 +8,8 @@ use millpond_format::{ObjectRef, SNAPSHOTS_PER_PAGE, SnapshotId, SnapshotRecord}
 use super::catalog::{Snapshot, Stored};
 use crate::space::Pieces;
 
-/// A page as it was when a checkpoint was fixed. Each record's deadlist is where its place says once that is written.
+/// A page as it was when a checkpoint was fixed. The cell beside a record gets the place of its
+/// deadlist once that is written.
 #[derive(Debug)]
 pub(crate) struct SealedPage {
     pub(crate) page: u64,
@@ -19,15 +20,15 @@ pub(crate) struct SealedPage {
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotTable {
     snapshots: BTreeMap<SnapshotId, Snapshot>,
-    /// Where the last checkpoint put each page.
+    /// Place of each page in the last checkpoint.
     stored: BTreeMap<u64, ObjectRef>,
     dirty: BTreeSet<u64>,
-    /// Bytes of the records of each of these as they were counted last, and of all of them.
+    /// Bytes of the records of each dirty page when last counted, and their sum.
     counted: BTreeMap<u64, usize>,
     bytes: usize,
-    /// Of these it is to be counted again.
+    /// Dirty pages that are to be counted again.
     recount: BTreeSet<u64>,
-    /// Those whose root had no checksum yet when they were taken.
+    /// Snapshots whose root had no checksum yet when they were taken.
     unsettled: Vec<SnapshotId>,
 }
 
@@ -40,7 +41,7 @@ impl SnapshotTable {
         self.snapshots.get(id)
     }
 
-    /// A snapshot to change: its page goes into the next checkpoint.
+    /// Returns a snapshot for changing it: its page goes into the next checkpoint.
     pub(crate) fn get_mut(&mut self, id: &SnapshotId) -> Option<&mut Snapshot> {
         if !self.snapshots.contains_key(id) {
             return None;
@@ -49,7 +50,7 @@ impl SnapshotTable {
         self.snapshots.get_mut(id)
     }
 
-    /// The next checkpoint writes a page.
+    /// Makes the next checkpoint write a page.
     fn touch(&mut self, page: u64) {
         self.dirty.insert(page);
         self.recount.insert(page);
@@ -63,7 +64,7 @@ impl SnapshotTable {
         self.snapshots.insert(id, snapshot);
     }
 
-    /// Takes a snapshot over from a checkpoint.
+    /// Loads a snapshot from a checkpoint.
     pub(crate) fn load(&mut self, id: SnapshotId, snapshot: Snapshot) {
         if snapshot.deadlist.needs_write() || self.is_dirty(page_of(id)) {
             self.touch(page_of(id));
@@ -71,7 +72,8 @@ impl SnapshotTable {
         self.snapshots.insert(id, snapshot);
     }
 
-    /// A snapshot just loaded, to complete what follows from the rest of the catalog.
+    /// Returns a snapshot that was just loaded, to complete fields that follow from the rest of the
+    /// catalog.
     pub(crate) fn loaded_mut(&mut self, id: SnapshotId) -> Option<&mut Snapshot> {
         self.snapshots.get_mut(&id)
     }
@@ -103,7 +105,8 @@ impl SnapshotTable {
         self.dirty.iter().flat_map(|page| self.of_page(*page)).map(|(_, snapshot)| snapshot)
     }
 
-    /// Bytes at most of the records of all snapshots of pages that the next checkpoint writes. Only pages that changed since the last call are looked at.
+    /// Maximum bytes of the records in all pages that the next checkpoint writes. Examines only
+    /// pages that changed since the last call.
     pub(crate) fn changed_bytes(&mut self) -> usize {
         for page in std::mem::take(&mut self.recount) {
             let bytes = self.of_page(page).map(|(_, snapshot)| snapshot.record_bytes()).sum();
@@ -112,32 +115,32 @@ impl SnapshotTable {
         self.bytes
     }
 
-    /// The same, of which all pages are looked at.
+    /// The same number, computed from all dirty pages.
     pub(crate) fn count_changed_bytes(&self) -> usize {
         self.changed().map(Snapshot::record_bytes).sum()
     }
 
-    /// Pages that there may be.
+    /// Maximum number of pages.
     pub(crate) fn pages(&self) -> usize {
         self.stored.len() + self.dirty.len()
     }
 
-    /// Pages that the next checkpoint writes.
+    /// Number of pages that the next checkpoint writes.
     pub(crate) fn dirty_pages(&self) -> usize {
         self.dirty.len()
     }
 
-    /// Does the next checkpoint write this page?
+    /// True when the next checkpoint writes this page.
     pub(crate) fn is_dirty(&self, page: u64) -> bool {
         self.dirty.contains(&page)
     }
 
-    /// Where the last checkpoint put the page of a snapshot.
+    /// Place of a snapshot's page in the last checkpoint.
     pub(crate) fn page_at(&self, id: SnapshotId) -> Option<ObjectRef> {
         self.stored.get(&page_of(id)).copied()
     }
 
-    /// The pages that changed, for a checkpoint; and the deadlists that changed go to `lists`.
+    /// Returns the changed pages for a checkpoint, and adds the changed deadlists to `lists`.
     pub(crate) fn seal(&mut self, lists: &mut impl Extend<(std::rc::Rc<crate::space::Deadlist>, Stored)>) -> Vec<SealedPage> {
         let dirty = std::mem::take(&mut self.dirty);
         self.recount.clear();
@@ -157,13 +160,14 @@ impl SnapshotTable {
         pages
     }
 
-    /// The snapshots whose root may have got its checksum; those that `settle` says no to are asked for again next time.
+    /// Calls `settle` for snapshots whose root had no checksum; those for which it returns false
+    /// are tried again next time.
     pub(crate) fn settle(&mut self, mut settle: impl FnMut(&mut Snapshot) -> bool) {
         let snapshots = &mut self.snapshots;
         self.unsettled.retain(|id| snapshots.get_mut(id).is_some_and(|snapshot| !settle(snapshot)));
     }
 
-    /// Where a page is stored now; gives back where it was.
+    /// Sets the place of a page, and returns the old one.
     pub(crate) fn set_stored(&mut self, page: u64, at: Option<ObjectRef>) -> Option<ObjectRef> {
         match at {
             Some(at) => self.stored.insert(page, at),
@@ -176,7 +180,8 @@ impl SnapshotTable {
         self.stored.iter().map(|(page, at)| (*page, *at))
     }
 
-    /// Pages and deadlists for which `moves` holds are written elsewhere by the next checkpoint.
+    /// Makes the next checkpoint write pages and deadlists to another place if `moves` is true for
+    /// their place.
     pub(crate) fn rewrite(&mut self, pieces: &Rc<Pieces>, moves: impl Fn(ObjectRef) -> bool) {
         let mut pages: BTreeSet<u64> = self.stored.iter().filter(|(_, at)| moves(**at)).map(|(page, _)| *page).collect();
         let found = self.snapshots.iter_mut().filter_map(|(id, s)| s.deadlist.rewrite(pieces, &moves).then_some(page_of(*id)));
@@ -184,7 +189,7 @@ impl SnapshotTable {
         pages.into_iter().for_each(|page| self.touch(page));
     }
 
-    /// Counts again what the next checkpoint writes for the deadlists of the pages that changed.
+    /// Counts the bytes of the deadlists of changed pages again.
     pub(crate) fn count_lists(&mut self, pieces: &Rc<Pieces>) {
         for page in &self.dirty {
             let first = page * SNAPSHOTS_PER_PAGE;
@@ -227,7 +232,8 @@ mod tests {
         }
     }
 
-    /// The bytes of records are the same as when all of them are looked at, and only pages that changed are looked at.
+    /// The counted bytes equal those computed from all records, and only changed pages are
+    /// examined.
     #[test]
     fn records_are_counted_as_they_change() {
         const SNAPSHOTS: u64 = 10_000;
@@ -252,7 +258,7 @@ mod tests {
                 3 => table.get_mut(&id).into_iter().for_each(|s| s.holds.push(None)),
                 _ => _ = table.get_mut(&SnapshotId(SNAPSHOTS + round)),
             }
-            // one page is looked at for one change
+            // one change causes a recount of one page
             assert!(table.recount.len() <= 1);
             let bytes = table.changed_bytes();
             if round % 50 == 0 {

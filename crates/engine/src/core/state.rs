@@ -1,4 +1,4 @@
-//! [`Core`]: the state as a whole, and the addresses of map nodes.
+//! [`Core`]: the whole state, and the addresses of map nodes.
 
 use std::rc::Rc;
 
@@ -13,11 +13,11 @@ use crate::tree::NodeCache;
 #[derive(Debug)]
 pub(crate) struct MetaFlush {
     pub(crate) chunk: ChunkId,
-    /// Slots of the nodes that lived in it when the checkpoint was fixed.
+    /// Slots of its nodes that were live when the checkpoint was fixed.
     pub(crate) live: Slots,
-    /// Their handles in slot order, once they were looked up.
+    /// Handles of these nodes in slot order, once looked up.
     pub(crate) nodes: Vec<u32>,
-    /// Where they go.
+    /// Place where they are written.
     pub(crate) place: Option<Place>,
 }
 
@@ -30,38 +30,39 @@ pub(crate) struct Core {
     pub(crate) pieces: Rc<Pieces>,
     /// Current epoch; the first is 1.
     pub(crate) epoch: Epoch,
-    /// Guest blocks ever written: the clock of lifetimes.
+    /// Number of guest blocks ever written: the write clock.
     pub(crate) clock: u64,
     /// Rollbacks since the import.
     pub(crate) rollbacks: u64,
     pub(crate) next_chunk: u64,
-    /// Nodes changed since the last checkpoint began carry this number.
+    /// Current dirty generation: nodes that changed since the last checkpoint began have this number.
     pub(crate) generation: u64,
     /// Longest chunk in units.
     pub(crate) chunk_units: u32,
-    /// Chunks that hand out addresses to nodes now: leaves, inner nodes.
+    /// Chunks in which new nodes get their addresses: for leaves, for inner nodes.
     meta_open: [Option<ChunkId>; 2],
     /// Chunks of nodes without a place yet, oldest first.
     meta_unplaced: Vec<ChunkId>,
     pub(crate) nodes_touched: u64,
     pub(crate) planted: Option<Planted>,
     pub(super) deaths: u64,
-    /// Bytes of the longest directory of a deadlist of a head.
+    /// Bytes of the longest directory of a head's deadlist.
     longest_list: usize,
-    /// That list may be shorter by now: all are looked at to find the longest one.
+    /// True when that list may have become shorter, so that the longest one has to be searched.
     longest_gone: bool,
-    /// Stored objects that the next checkpoint does not need any more.
+    /// Stored objects that the next checkpoint does not need.
     retired: Vec<ObjectRef>,
-    /// The same, of which the running checkpoint may say where they are.
+    /// Such objects whose place the running checkpoint may still set.
     retired_meanwhile: Vec<Stored>,
-    /// Lists that are not needed any more, whose pieces are let go of in slices.
+    /// Lists that are no longer needed; their pieces are released in slices.
     fading: Vec<Rc<Deadlist>>,
-    /// Inner nodes made while checksums of the running checkpoint are computed: they may point to nodes whose checksum is not known yet.
+    /// Inner nodes created while the running checkpoint computes checksums: they may point to nodes
+    /// whose checksum is not known yet.
     pub(crate) unsettled: Option<Vec<Addr>>,
 }
 
 impl Core {
-    /// `pieces`: what deadlists will consist of.
+    /// `pieces`: the pieces that deadlists will consist of.
     pub(crate) fn new(space: Space, nodes: NodeCache, chunk_units: u32, pieces: Rc<Pieces>, planted: Option<Planted>) -> Core {
         Core {
             pieces,
@@ -88,7 +89,7 @@ impl Core {
         }
     }
 
-    /// A chunk id that was never used.
+    /// Creates a chunk with an id that was never used.
     pub(crate) fn new_chunk(&mut self, class: u8, grain: u8) -> ChunkId {
         let id = ChunkId(self.next_chunk);
         self.next_chunk += 1;
@@ -96,7 +97,8 @@ impl Core {
         id
     }
 
-    /// An address for a node of `level`, born in the current epoch. It gets its place when a checkpoint writes it.
+    /// Returns an address for a node of `level`, born in the current epoch. It gets a place when a
+    /// checkpoint writes the node.
     pub(crate) fn new_node_addr(&mut self, level: u8) -> Addr {
         let kind = usize::from(level > 0);
         let open = self.meta_open[kind].and_then(|id| self.space.chunks.get(id).map(|chunk| (id, chunk)));
@@ -125,7 +127,7 @@ impl Core {
         addr
     }
 
-    /// A new, empty, dirty node.
+    /// Creates an empty, dirty node.
     pub(crate) fn new_node(&mut self, level: u8, index: u64, lineage: LineageId) -> (Addr, u32) {
         let addr = self.new_node_addr(level);
         let node = Node::empty(level, lineage, index, self.epoch);
@@ -133,18 +135,19 @@ impl Core {
         (addr, at)
     }
 
-    /// Frees a node's address and its memory.
+    /// Frees a node's address and memory.
     pub(crate) fn free_node(&mut self, addr: Addr) {
         self.space.free(addr);
         self.nodes.forget(addr, self.generation);
     }
 
-    /// Bytes of the tail of a head's deadlist at most.
+    /// Maximum bytes of the tail of a head's deadlist.
     pub(super) fn longest_tail(&self) -> usize {
         self.pieces.longest_tail(self.catalog.lineages.len())
     }
 
-    /// Bytes of the longest directory of a deadlist of a head. All heads are looked at when the one that had it has lost some of it.
+    /// Bytes of the longest directory of a head's deadlist. Examines all heads when the longest
+    /// list has become shorter.
     pub(crate) fn longest_list(&mut self) -> usize {
         if std::mem::take(&mut self.longest_gone) {
             let lists = self.catalog.lineages.values().map(|line| line.deadlist.list());
@@ -153,18 +156,18 @@ impl Core {
         self.longest_list
     }
 
-    /// The longest directory is looked for again.
+    /// Makes the next call search the longest directory again.
     pub(crate) fn look_for_longest(&mut self) {
         self.longest_gone = true;
     }
 
-    /// A head's list had so many bytes in its directory and has so many now.
+    /// Records that the directory of a head's list has changed its size in bytes.
     pub(super) fn list_changed(&mut self, before: usize, now: usize) {
         self.longest_gone |= now < before && before >= self.longest_list;
         self.longest_list = self.longest_list.max(now);
     }
 
-    /// A list that is not needed any more: its stored object goes at the next checkpoint.
+    /// Retires a list: the next checkpoint drops its stored object.
     pub(super) fn retire(&mut self, mut list: StoredDeadlist) {
         match list.settled() {
             Some(stored) => self.retired.extend(stored),
@@ -181,14 +184,15 @@ impl Core {
         }
     }
 
-    /// Lets go of pieces that nobody needs, while there is `room` ([`Deadlist::drop_pieces`]).
+    /// Releases pieces of lists that are no longer needed, while there is `room`
+    /// ([`Deadlist::drop_pieces`]).
     pub(crate) fn fade_some(&mut self, mut room: usize) {
         while room > 0 && self.fading.last_mut().and_then(Rc::get_mut).is_some_and(|list| list.drop_pieces(&mut room)) {
             self.fading.pop();
         }
     }
 
-    /// Are there pieces that nobody needs any more?
+    /// True when there are lists whose pieces are to be released.
     pub(crate) fn is_fading(&self) -> bool {
         !self.fading.is_empty()
     }
@@ -197,7 +201,7 @@ impl Core {
         !self.retired.is_empty() || !self.retired_meanwhile.is_empty() || self.pieces.has_retired()
     }
 
-    /// The stored objects that the checkpoint now fixed does without.
+    /// Takes the stored objects that the checkpoint which is being fixed does not need.
     pub(crate) fn take_retired(&mut self) -> Vec<ObjectRef> {
         let mut all = std::mem::take(&mut self.retired);
         all.extend(self.pieces.take_retired());
@@ -205,7 +209,8 @@ impl Core {
         all
     }
 
-    /// The chunks of nodes that a checkpoint has to write now, with the nodes that live in them; from here on nodes get other addresses.
+    /// Takes the chunks of nodes that a checkpoint has to write, with their live nodes; from now on
+    /// nodes get other addresses.
     pub(crate) fn take_unplaced(&mut self) -> Vec<MetaFlush> {
         for id in std::mem::take(&mut self.meta_open).into_iter().flatten() {
             self.space.close_chunk(id);
