@@ -3,8 +3,8 @@
 //!
 //! Up to version 6 of checkpoints a deadlist was one object of [`DeadRecord`]s in order of chunks.
 //! Such an object can still be a piece: its records are counted in order of (epoch, chunk), too.
-//! The first eight bytes tell the kinds apart: directories and pieces begin with a mark that as a
-//! number is larger than any epoch, with which a [`DeadRecord`] begins.
+//! The first eight bytes distinguish the kinds: directories and pieces begin with a mark that, as a
+//! number, is larger than any epoch; a [`DeadRecord`] begins with an epoch.
 
 use crate::chunk::{DeadRecord, MAX_SLOT_WORDS};
 use crate::codec::{Decoder, Encoder, FormatError};
