@@ -1,4 +1,4 @@
-//! Devices that answer late, or not at all.
+//! Devices that answer late or never.
 
 use millpond_block::Op;
 use millpond_device::{DeviceError, Io, IoDone};
@@ -6,14 +6,14 @@ use millpond_engine::{Class, Command, Compression, DeviceTrouble, GroupSpec, Hol
 
 use crate::rig::Rig;
 
-/// Bytes of labels and roots at each end of a device.
+/// Bytes of an area, with label and roots, at each end of a device.
 const AREA: usize = 1 << 20;
 
 fn states(rig: &Rig) -> Vec<MemberState> {
     rig.engine.pool().unwrap().devices.iter().map(|d| d.state).collect()
 }
 
-/// Turns with nothing ended on one device; gives what it was asked for.
+/// Runs turns in which one device completes nothing; returns the operations that it was given.
 fn hold(rig: &mut Rig, device: u16, turns: u32) -> Vec<Io> {
     let mut held = Vec::new();
     for _ in 0..turns {
@@ -25,13 +25,13 @@ fn hold(rig: &mut Rig, device: u16, turns: u32) -> Vec<Io> {
     held
 }
 
-/// The end of an operation that comes when nobody reckons with it any more.
+/// Delivers a completion that comes late.
 fn late(rig: &mut Rig, io: Io, result: Result<(), DeviceError>) {
     let buf = if let millpond_device::IoKind::Read { buf, .. } = io.kind { Some(buf) } else { None };
     rig.engine.io_done(IoDone { id: io.id, result, buf });
 }
 
-/// INV-SPARE-1 for a device that is replaced: what the one before it still answers is nobody's.
+/// INV-SPARE-1 for a replaced device: late completions of the old device count for no device.
 #[test]
 fn late_answers_of_a_device_that_was_replaced_count_for_nobody() {
     for result in [Err(DeviceError::Gone), Err(DeviceError::Failed(5)), Err(DeviceError::Full), Ok(())] {
@@ -57,7 +57,7 @@ fn late_answers_of_a_device_that_was_replaced_count_for_nobody() {
         late(&mut rig, second, result);
         rig.finish_jobs();
         assert_eq!(states(&rig), [MemberState::Present, MemberState::Present], "it does not wait for the old device");
-        // some answer only now, and what is begun meanwhile must not be taken for what they answer
+        // some complete only now, and operations begun meanwhile must not take these completions
         rig.write(head, 5 << 20, &[6; 4096]);
         rig.turn();
         for io in held {
@@ -67,7 +67,7 @@ fn late_answers_of_a_device_that_was_replaced_count_for_nobody() {
         assert!(rig.engine.pop_completion().is_some_and(|done| done.result.is_ok()));
         let info = rig.engine.pool().unwrap();
         assert_eq!((info.devices[1].state, info.devices[1].errors, info.devices[1].trouble), (MemberState::Present, 0, None));
-        // the new device has everything
+        // the new device has all data
         rig.dead.push(0);
         for at in [0, 1, 2, 3, 5u64] {
             assert_eq!(rig.request(head, Op::Read, at << 20, 4096, &[]).unwrap(), [at as u8 + 1; 4096]);
@@ -76,14 +76,14 @@ fn late_answers_of_a_device_that_was_replaced_count_for_nobody() {
     }
 }
 
-/// A rig whose devices are soon given up.
+/// A rig that gives devices up early.
 fn impatient(sizes_mib: &[usize], layout: Layout) -> Rig {
     let tuning =
         Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, silence_millis: 1000, reread_millis: 100, ..Tuning::default() };
     Rig::with(sizes_mib, layout, tuning)
 }
 
-/// Time passes in steps of 10 ms and one device answers nothing.
+/// Lets time pass in steps of 10 ms, while one device completes nothing.
 fn wait(rig: &mut Rig, device: u16, millis: u64) -> Vec<Io> {
     let mut held = Vec::new();
     for _ in 0..millis / 10 {
@@ -97,7 +97,7 @@ fn answered(rig: &mut Rig) -> usize {
     std::iter::from_fn(|| rig.engine.pop_completion()).filter(|done| done.result.is_ok()).count()
 }
 
-/// Defect: a mirror hung with one of its devices.
+/// Fixed defect: a mirror hung with one of its devices.
 #[test]
 fn a_device_that_does_not_answer_is_given_up_when_others_have_everything() {
     for layout in [
@@ -110,7 +110,7 @@ fn a_device_that_does_not_answer_is_given_up_when_others_have_everything() {
         let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
         rig.write(head, 0, &[1; 4096]);
         rig.turn();
-        // one of those that get something, and not the first
+        // a device that got operations, but not the first one
         let first: Vec<Io> = std::iter::from_fn(|| rig.engine.pop_io()).collect();
         let member = first.iter().map(|io| io.device.0).max().unwrap();
         let at = usize::from(member);
@@ -130,7 +130,8 @@ fn a_device_that_does_not_answer_is_given_up_when_others_have_everything() {
         held.extend(wait(&mut rig, member, 100));
         assert_eq!(answered(&mut rig), 7, "{layout:?}: guests go on");
 
-        // the place is taken while the old device still has its operations; when they end at last they are nobody's
+        // the device is replaced while it still has its operations; their completions, when they
+        // come, count for no device
         rig.replace(member, 64);
         assert_eq!(states(&rig)[at], MemberState::Present, "{layout:?}: the resilver waits for the old device");
         for (nth, io) in held.into_iter().enumerate() {
@@ -144,7 +145,8 @@ fn a_device_that_does_not_answer_is_given_up_when_others_have_everything() {
     }
 }
 
-/// INV-LABEL-1: what was flushed without the silent device is there after a power cut that leaves it alone behind.
+/// INV-LABEL-1: after a power cut that leaves only the other device, data that was flushed without
+/// the silent device is there.
 #[test]
 fn a_flush_without_the_silent_device_waits_for_labels_that_say_so() {
     let mut rig = impatient(&[64, 64], Layout::Mirror { copies: 2 });
@@ -161,12 +163,12 @@ fn a_flush_without_the_silent_device_waits_for_labels_that_say_so() {
     assert_eq!(rig.media[0][..4096], label, "the label said so before");
     let media = rig.media.clone();
     let stale = Rig::import_degraded(vec![media[1].clone()], true);
-    drop(stale); // alone it may be imported: it cannot know
+    drop(stale); // alone it may be imported: its labels cannot show that it is out of date
     let mut both = Rig::import(media).unwrap();
     assert_eq!(both.request(head, Op::Read, 0, 4096, &[]).unwrap(), [3; 4096]);
 }
 
-/// When nothing answers no device is to blame, and one that nothing can replace is waited for.
+/// When no device answers, none is given up; nor is a device that the pool cannot do without.
 #[test]
 fn nothing_is_given_up_when_nothing_answers() {
     for (sizes, layout) in [(&[64usize, 64] as &[usize], Layout::Mirror { copies: 2 }), (&[64], Layout::Linear)] {
@@ -189,8 +191,8 @@ fn nothing_is_given_up_when_nothing_answers() {
     }
 }
 
-/// A device is judged by what it ends, not by its slowest operation; nor by time in which this program did not run, nor while its operations are
-/// held back.
+/// A device is judged by whether it completes operations, not by its slowest one; not by time in
+/// which this program did not run; and not while its operations are throttled.
 #[test]
 fn a_device_that_ends_something_is_not_given_up() {
     let mut rig = impatient(&[64, 64], Layout::Mirror { copies: 2 });
@@ -203,7 +205,7 @@ fn a_device_that_ends_something_is_not_given_up() {
         others.into_iter().for_each(|io| rig.perform(io));
     }
     assert_eq!(states(&rig)[1], MemberState::Present);
-    late(&mut rig, stuck, Err(DeviceError::Failed(5))); // it is tried again
+    late(&mut rig, stuck, Err(DeviceError::Failed(5))); // the operation is retried
     rig.settle();
     assert_eq!(answered(&mut rig), 40);
     rig.write(head, 0, &[3; 4096]);
@@ -224,7 +226,8 @@ fn a_device_that_ends_something_is_not_given_up() {
     rig.audit();
 }
 
-/// Guests do not wait for a device that hangs until it is given up: others have what they read.
+/// Guests do not wait until a device that hangs is given up: other devices have the data that they
+/// read.
 #[test]
 fn what_a_silent_device_should_read_is_read_elsewhere() {
     for layout in [Layout::Mirror { copies: 2 }, Layout::Parity { width: 5, parity: 1, unit: 65536 }] {
@@ -243,7 +246,7 @@ fn what_a_silent_device_should_read_is_read_elsewhere() {
                 } else {
                     rig.now += 9;
                 }
-                // what is just being moved is on its way to all devices
+                // moves that are in flight go to all devices
                 let (reads, writes): (Vec<Io>, Vec<Io>) =
                     hold(&mut rig, device, 1).into_iter().partition(|io| matches!(io.kind, millpond_device::IoKind::Read { .. }));
                 writes.into_iter().for_each(|io| rig.perform(io));
@@ -263,7 +266,7 @@ fn what_a_silent_device_should_read_is_read_elsewhere() {
     }
 }
 
-/// A device that hangs can be replaced, and the one that takes its place may hang, too.
+/// A device that hangs can be replaced, and its replacement may hang, too.
 #[test]
 fn a_replacement_waits_for_neither_device() {
     for hangs in [1u16, 2] {
@@ -291,7 +294,7 @@ fn a_replacement_waits_for_neither_device() {
     }
 }
 
-/// A mirror with a block on it, killed.
+/// A mirror with one written block, after the daemon was killed.
 fn killed_mirror() -> Vec<Vec<u8>> {
     let mut rig = impatient(&[64, 64], Layout::Mirror { copies: 2 });
     let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
@@ -301,7 +304,8 @@ fn killed_mirror() -> Vec<Vec<u8>> {
     rig.media
 }
 
-/// Imports for three seconds at most. After so many operations of some devices `act` decides about each of the rest: it performs it, or keeps it.
+/// Imports for at most three seconds. After `after` operations of some devices, `act` decides for
+/// each further one whether to perform or keep it.
 fn import_beside(
     media: Vec<Vec<u8>>,
     degraded: bool,
@@ -331,8 +335,8 @@ fn import_beside(
     panic!("the import does not end: {:?}", rig.engine.state());
 }
 
-/// An import waits for no device for ever. It goes on without one that does not answer where it may, and the others have everything; otherwise it
-/// is refused, and names it.
+/// An import waits for no device for ever. It continues without a device that does not answer if it
+/// may and the others have all data; otherwise it is refused, and names the device.
 #[test]
 fn an_import_does_not_wait_for_a_device_that_does_not_answer() {
     let media = killed_mirror();
@@ -353,7 +357,7 @@ fn an_import_does_not_wait_for_a_device_that_does_not_answer() {
         assert_eq!(*rig.engine.state(), PoolState::Online, "after {after}");
         let info = rig.engine.pool().unwrap();
         assert_eq!((info.devices[0].state, info.devices[1].state), (MemberState::Present, MemberState::Down), "after {after}");
-        // what it answers at last is nobody's
+        // late completions count for no device
         for (nth, io) in held.into_iter().enumerate() {
             late(&mut rig, io, if nth % 2 == 0 { Ok(()) } else { Err(DeviceError::Failed(5)) });
         }
@@ -363,7 +367,8 @@ fn an_import_does_not_wait_for_a_device_that_does_not_answer() {
         assert_eq!(rig.request(head, Op::Read, 4096, 4096, &[]).unwrap(), [8; 4096], "after {after}");
         rig.request(head, Op::Write, 8192, 4096, &[9; 4096]).unwrap();
         rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
-        // the one that was left out knows less, and nobody takes it for the pool beside the other
+        // the device that was left out has older data, and an import with both devices does not
+        // take it for the pool
         let mut again = Rig::import(rig.media).unwrap();
         assert_eq!(states(&again)[0], MemberState::Present, "after {after}");
         again.finish_jobs();
@@ -392,7 +397,8 @@ fn an_import_is_refused_when_no_device_answers_or_none_can_be_spared() {
     }
 }
 
-/// A full device is given up alone, as in a pool in service; when all are full the import is refused. Defect: it waited for room for ever.
+/// A single full device is given up, as in a pool in service; when all are full, the import is
+/// refused. Fixed defect: it waited for space for ever.
 #[test]
 fn an_import_does_not_wait_for_room_on_a_device() {
     let media = killed_mirror();
@@ -413,8 +419,8 @@ fn an_import_does_not_wait_for_room_on_a_device() {
     assert!(matches!(rig.engine.state(), PoolState::Faulted(why) if why.contains("no room on devices 0, 1")), "{:?}", rig.engine.state());
 }
 
-/// An import can do without a device of the cache or a spare: it leaves it out when it does not answer, without being allowed to
-/// degrade.
+/// An import can do without a cache device or a spare: it leaves one out that does not answer, even
+/// without permission to degrade.
 #[test]
 fn an_import_leaves_a_silent_cache_or_spare_out() {
     let group = |class, layout, devices| GroupSpec { class, layout, devices: Some(devices) };
@@ -430,7 +436,7 @@ fn an_import_leaves_a_silent_cache_or_spare_out() {
     rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
     for silent in [2, 3] {
         let mut stages = 0;
-        // what it is comes from its labels
+        // the device's class is known from its labels
         for after in 2.. {
             let (mut again, held) = import_beside(rig.media.clone(), false, &[silent], after, |_, io| Some(io));
             if held.is_empty() {
@@ -445,7 +451,7 @@ fn an_import_leaves_a_silent_cache_or_spare_out() {
     }
 }
 
-/// An import does not blame a device for what the caller holds back on purpose.
+/// An import does not give up a device whose operations the caller throttles.
 #[test]
 fn an_import_excuses_a_device_that_is_held_back() {
     let holder = Some(Holder { host: [1; 16], name: "anna".into(), session: [1; 16] });
@@ -469,8 +475,8 @@ fn an_import_excuses_a_device_that_is_held_back() {
     assert_eq!(rig.engine.unanswered(), [0u16; 0]);
 }
 
-/// The end of the log is read and written to other devices at once: one that fails its writes meanwhile is given up, and what it was to
-/// read comes from the others.
+/// The end of the log is read and at the same time written to devices that lack it: a device whose
+/// writes fail is given up, and its reads go to others.
 #[test]
 fn a_device_that_fails_while_the_log_is_levelled_leaves_the_reads_to_others() {
     let mut rig = impatient(&[32, 32], Layout::Mirror { copies: 2 });
@@ -502,8 +508,8 @@ fn a_device_that_fails_while_the_log_is_levelled_leaves_the_reads_to_others() {
     assert!(kept > 8, "{kept}");
 }
 
-/// Batches in one copy of the log are found, although two others are damaged there, and the one that was read first is given up before the
-/// next has answered.
+/// Batches in one copy of the log are found although two others are damaged there, and although the
+/// copy that was read first is given up before the next one has answered.
 #[test]
 fn an_import_reads_all_copies_of_the_log_again_when_one_is_given_up() {
     let mut rig = impatient(&[20, 20, 20], Layout::Mirror { copies: 3 });

@@ -1,4 +1,5 @@
-//! Requests of any bytes, as files get them: neighbours in one block, at the same time, against bytes in memory.
+//! Requests of any number of bytes, as files get them: concurrent requests in one block, compared
+//! with bytes in memory.
 
 use millpond_block::{ByteRange, CacheMode, DiskError, Op, Payload, Request, SectorProfile, Tag};
 use millpond_engine::{Command, Compression, Layout, Reply, Target, VolumeId};
@@ -37,7 +38,8 @@ fn volume(rig: &mut Rig, sector: SectorProfile, compression: Compression) -> Vol
     }
 }
 
-/// Several writes and zeroings that touch each other without overlapping, all under way at once, then reads anywhere.
+/// Runs several writes and zeroings at once that touch each other without overlapping, then reads
+/// anywhere.
 fn neighbours(seed: u64, sector: SectorProfile, compression: Compression) {
     let mut rig = Rig::new(&[64], Layout::Linear);
     let target = Target::Head(volume(&mut rig, sector, compression));
@@ -117,7 +119,7 @@ fn a_directory_is_told_in_pieces_by_id() {
     let foreign = rig.snapshot(other, "s1");
     let gone = rig.command(Command::DestroySnapshots { snapshots: vec![all[3]] });
     assert_eq!(gone, Ok(Reply::Done));
-    // the old head becomes a snapshot of another line of the same volume
+    // the old head becomes a snapshot of another lineage of the same volume
     rig.command(Command::Rollback { snapshot: all[1], keep_as: "kept".into() }).unwrap();
     let late = rig.snapshot(first, "late");
     let mut names = Vec::new();

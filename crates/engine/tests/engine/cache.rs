@@ -1,4 +1,5 @@
-//! Devices of the cache: what is read again comes from them, after a restart too, and nothing depends on them.
+//! Cache devices: repeated reads come from them, after a restart too, and the pool does not depend
+//! on them.
 
 use millpond_block::Op;
 use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, MemberState, PoolState, Target, Tuning, VolumeId};
@@ -8,7 +9,7 @@ use crate::rig::Rig;
 const SIZE: u64 = 8 << 20;
 pub const STEP: u64 = 64 << 10;
 
-/// Bytes of which a quarter can be packed.
+/// Bytes of which a quarter can be compressed.
 pub fn pattern(at: u64, round: u8) -> Vec<u8> {
     let noise = |i: u64| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8;
     (at..at + STEP).map(|i| if i % 4096 < 1024 { 7 } else { noise(i ^ u64::from(round) << 40) }).collect()
@@ -30,7 +31,7 @@ fn group(class: Class, layout: Layout, devices: usize) -> GroupSpec {
     GroupSpec { class, layout, devices: Some(devices) }
 }
 
-/// One device for data, the others for the cache.
+/// A pool with one data device; all others are cache devices.
 fn pool(sizes_mib: &[usize], compression: Compression) -> (Rig, VolumeId) {
     let groups = vec![group(Class::Data, Layout::Linear, 1), group(Class::Cache, Layout::Linear, sizes_mib.len() - 1)];
     let tuning = Tuning { map_memory: 8 << 20, checkpoint_log_bytes: 2 << 20, ..Tuning::default() };
@@ -40,7 +41,7 @@ fn pool(sizes_mib: &[usize], compression: Compression) -> (Rig, VolumeId) {
     (rig, volume)
 }
 
-/// Reads of each device, and blocks that were found in the cache and not, while everything is read.
+/// Reads everything. Returns reads of each device, and blocks found and not found in the cache.
 fn read_all(rig: &mut Rig, volume: VolumeId, round: u8) -> (Vec<u64>, u64, u64) {
     let (before, metrics) = (rig.reads.clone(), rig.engine.metrics());
     check(rig, volume, round);
@@ -59,7 +60,7 @@ fn what_is_read_again_comes_from_the_cache_after_a_restart_too() {
     for compression in [Compression::Off, Compression::Lz4] {
         let (mut rig, volume) = pool(&[64, 32], compression);
         let blocks = SIZE / 4096;
-        // once: a scan leaves nothing behind; twice: it is copied
+        // the first read leaves only marks; the second copies
         let (reads, hits, misses) = read_all(&mut rig, volume, 1);
         assert_eq!((reads[1], hits, misses), (0, 0, blocks));
         assert_eq!(rig.engine.metrics().cache_fill_bytes, 0);
@@ -72,7 +73,7 @@ fn what_is_read_again_comes_from_the_cache_after_a_restart_too() {
         let (reads, hits, misses) = read_all(&mut rig, volume, 1);
         assert!(hits > blocks * 8 / 10 && hits + misses == blocks, "{hits} {misses} {:?}", &reads[..2]);
         assert_eq!(rig.engine.pool().unwrap().devices[1].errors, 0);
-        // what is written anew has other addresses
+        // newly written blocks have other addresses
         write_all(&mut rig, volume, 2);
         let (_, hits, _) = read_all(&mut rig, volume, 2);
         assert_eq!(hits, 0);
@@ -86,7 +87,7 @@ fn a_cache_smaller_than_what_is_read_goes_round() {
     for _ in 0..8 {
         read_all(&mut rig, volume, 1);
     }
-    // some of it is read all the time
+    // some blocks are read all the time
     for _ in 0..8 {
         for at in (0..STEP * 8).step_by(STEP as usize) {
             assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, 1));
@@ -112,13 +113,13 @@ fn memory_for_the_cache_has_a_bound() {
     let mut rig = Rig::with_groups(&[64, 64], groups, tuning);
     let volume = rig.volume("disk0", SIZE, Compression::Off);
     write_all(&mut rig, volume, 1);
-    // some of it again and again, until all of it was
+    // parts are read again and again, until everything was read
     for start in (0..SIZE - SIZE / 4).step_by(SIZE as usize / 32) {
         for at in (0..4).flat_map(|_| (start..start + SIZE / 4).step_by(STEP as usize)) {
             assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, 1));
         }
     }
-    // of 2048 blocks no more than 1500 are remembered
+    // at most 1500 of 2048 blocks can be indexed
     let cached = rig.engine.pool().unwrap().devices[1].allocated;
     assert!(cached > 2 << 20 && cached <= 1800 * 4096, "{cached}");
     close(&mut rig);
@@ -131,18 +132,18 @@ fn a_damaged_cache_spoils_nothing() {
     let (mut rig, volume) = pool(&[64, 32], Compression::Off);
     (0..3).for_each(|_| drop(read_all(&mut rig, volume, 1)));
     let whole = rig.media[1].clone();
-    // all of it but the labels
+    // everything except the labels
     for (at, byte) in rig.media[1].iter_mut().enumerate().skip(1 << 20).take(30 << 20) {
         *byte ^= (at % 251) as u8 | 1;
     }
     let (_, hits, _) = read_all(&mut rig, volume, 1);
-    // those that were not written yet were written since
+    // hits are of blocks that were written to the cache after the damage
     assert!(hits < 256, "{hits}");
     let info = rig.engine.pool().unwrap();
     assert!(info.devices[1].errors > 0 && info.state == PoolState::Online, "{info:?}");
     rig.reopen();
     check(&mut rig, volume, 1);
-    // blocks in the places of others
+    // exchange the places of blocks
     rig.media[1] = whole;
     let (pages, first) = (4096, (1 << 20) + 4096);
     for at in (0..3000).step_by(2) {
@@ -153,12 +154,12 @@ fn a_damaged_cache_spoils_nothing() {
     }
     rig.reopen();
     check(&mut rig, volume, 1);
-    // no label at all: it is not known as a device of the pool, and not missed
+    // without any label it is not recognised as a device of the pool, and not missed
     rig.media[1].fill(0);
     rig.reopen();
     assert_eq!(rig.engine.pool().unwrap().devices[1].state, MemberState::Down);
     check(&mut rig, volume, 1);
-    // but it is not enough
+    // but it is not a pool by itself
     let refused = Rig::import(vec![rig.media[1].clone()]).err().unwrap();
     assert!(refused.contains("label"), "{refused}");
 }
@@ -171,12 +172,12 @@ fn a_cache_that_fails_is_let_go() {
     (0..3).for_each(|_| check(&mut rig, volume, 1));
     let info = rig.engine.pool().unwrap();
     assert_eq!((info.devices[1].state, info.state), (MemberState::Down, PoolState::Online));
-    // the other takes over
+    // the other cache device is used instead
     let (_, hits, _) = read_all(&mut rig, volume, 1);
     assert!(hits > 500, "{hits}");
     write_all(&mut rig, volume, 2);
     close(&mut rig);
-    // it is there again, or not at all: both without a word from the user
+    // import with the device back, and without it: both work without options
     let mut media = rig.media.clone();
     media.pop();
     let mut without = Rig::import(media).unwrap();
@@ -185,7 +186,7 @@ fn a_cache_that_fails_is_let_go() {
     rig.reopen();
     assert!(rig.engine.pool().unwrap().devices.iter().all(|device| device.state == MemberState::Present));
     (0..3).for_each(|_| check(&mut rig, volume, 2));
-    // devices of the cache alone are no pool
+    // cache devices without other devices are not a pool
     let refused = Rig::import(rig.media[1..].to_vec()).err().unwrap();
     assert!(refused.contains("cache"), "{refused}");
 }
@@ -202,15 +203,15 @@ fn what_a_cache_kept_of_a_history_that_was_given_up_does_not_count() {
     close(&mut rig);
     rig.reopen();
     close(&mut rig);
-    // the data of before, and a cache that has seen more
+    // older data devices, and a cache that has newer content
     let mut older = Rig::import(vec![then[0].clone(), rig.media[1].clone()]).unwrap();
     let (_, hits, _) = read_all(&mut older, volume, 1);
     assert_eq!(hits, 0);
-    // a cache that was away for a time
+    // newer data devices, and an older cache
     let mut newer = Rig::import(vec![rig.media[0].clone(), then[1].clone()]).unwrap();
     let (_, hits, _) = read_all(&mut newer, volume, 2);
     assert_eq!(hits, 0);
-    // and both as they were
+    // both unchanged
     let mut same = Rig::import(vec![rig.media[1].clone(), rig.media[0].clone()]).unwrap();
     let (_, hits, _) = read_all(&mut same, volume, 2);
     assert!(hits > 1000, "{hits}");
@@ -228,7 +229,7 @@ fn devices_of_the_cache_come_and_go() {
     let info = rig.engine.pool().unwrap();
     assert!(rig.engine.metrics().cache_hits > 1000 && info.size == size, "{info:?}");
     assert_eq!((info.devices[1].class, info.devices[1].state), (Class::Cache, MemberState::Present));
-    // another in its place is empty at first
+    // a replacement is empty at first
     let device = rig.new_device(32);
     rig.command(Command::Replace { member: 1, device }).unwrap();
     rig.settle();
@@ -238,7 +239,7 @@ fn devices_of_the_cache_come_and_go() {
     rig.reopen();
     let (reads, hits, _) = read_all(&mut rig, volume, 1);
     assert!(reads[2] > 0 && hits > 0, "{hits}");
-    // a layout is not possible
+    // other layouts than linear are refused
     let devices = vec![rig.new_device(16), rig.new_device(16)];
     let mirror = group(Class::Cache, Layout::Mirror { copies: 2 }, 2);
     assert!(rig.command(Command::AddDevices { groups: vec![mirror], devices }).unwrap_err().to_string().contains("no layout"));
@@ -246,7 +247,7 @@ fn devices_of_the_cache_come_and_go() {
     rig.finish_jobs();
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
     check(&mut rig, volume, 1);
-    // a data device leaves a pool that has a cache
+    // a data device is removed from a pool with a cache
     let devices = vec![rig.new_device(16), rig.new_device(64)];
     let groups = vec![group(Class::Cache, Layout::Linear, 1), group(Class::Data, Layout::Linear, 1)];
     rig.command(Command::AddDevices { groups, devices }).unwrap();

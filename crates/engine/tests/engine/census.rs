@@ -1,4 +1,5 @@
-//! The census says what special devices would hold: the same writes on a pool that has them are the proof.
+//! The census predicts how much special devices would hold; compared with the same writes on a pool
+//! with special devices.
 
 use millpond_block::Op;
 use millpond_engine::{
@@ -21,7 +22,7 @@ fn of(census: &Census, volume: VolumeId) -> VolumeCensus {
     *census.volumes.iter().find(|of| of.volume == volume).unwrap()
 }
 
-/// Bytes that came with writes of at most so many.
+/// Bytes that came with writes of at most `bytes` bytes.
 fn up_to(of: &VolumeCensus, bytes: u64) -> u64 {
     WRITE_SIZES.iter().zip(of.sizes).filter(|(size, _)| **size <= bytes).map(|(_, bytes)| bytes).sum()
 }
@@ -41,7 +42,8 @@ fn pool(special: bool) -> (Rig, VolumeId) {
     (rig, volume)
 }
 
-/// Everything, in large writes; then writes of 1 to 8 blocks, and some of 64 to 400, at random, with a snapshot after every third of them.
+/// Fills the volume in large writes; then writes 1 to 8 blocks, and sometimes 64 to 400, at random
+/// places, with a snapshot after every third write.
 fn write(rig: &mut Rig, volume: VolumeId, rounds: u64) {
     let mut rng = 11u64;
     let mut below = |n: u64| {
@@ -73,7 +75,8 @@ fn what_is_foretold_is_what_special_devices_hold() {
     assert_eq!((told.special, told.special_nodes, of(&told, volume).special), (0, 0, 0));
     rig.reopen();
     assert_eq!(census(&mut rig).volumes, told.volumes, "after an import");
-    // half of a write that is left counts as one of half the size: between sizes that are near to each other that shows
+    // half of an overwritten write counts as a write of half the size, which shows between sizes
+    // close to each other
     for (blocks, percent) in [(2, 10), (8, 5), (16, 5)] {
         let (mut rig, volume) = pool(true);
         rig.command(Command::Checkpoint).unwrap();
@@ -83,7 +86,7 @@ fn what_is_foretold_is_what_special_devices_hold() {
         let foretold = up_to(&of(&told, volume), blocks * BLOCK);
         assert!(there.special > 256 << 10, "{there:?}");
         assert!(foretold.abs_diff(there.special) * 100 <= there.special * percent, "up to {blocks} blocks: {foretold}, {there:?}");
-        // and those who have special devices are told the same
+        // a pool with special devices gets the same numbers
         assert!(up_to(&there, blocks * BLOCK).abs_diff(foretold) * 100 <= foretold * percent, "{foretold} {there:?}");
     }
 }
@@ -117,7 +120,7 @@ fn what_versions_share_counts_once() {
     put(&mut rig, clone, 3000, 16);
     let blocks = |census: &Census, volume: VolumeId| of(census, volume).sizes.map(|bytes| bytes / BLOCK);
     let told = census(&mut rig);
-    // of the four blocks the snapshots have one and the head three
+    // of the four blocks the snapshots have one, and the head has three
     assert_eq!(blocks(&told, volume), [1, 2, 4, 0, 0, 0, 200]);
     assert_eq!(blocks(&told, clone), [0, 0, 0, 0, 16, 0, 0]);
     rig.command(Command::Rollback { snapshot: old, keep_as: "kept".into() }).unwrap();

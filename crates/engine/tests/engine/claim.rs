@@ -1,4 +1,4 @@
-//! Claims: of two hosts that see the same devices, one has the pool.
+//! Claims: of two hosts that see the same devices, only one has the pool.
 
 use millpond_block::{Op, Tag};
 use millpond_device::{Io, IoKind};
@@ -9,7 +9,8 @@ use crate::rig::Rig;
 
 const MIRROR: Layout = Layout::Mirror { copies: 2 };
 const MIB: u64 = 1 << 20;
-/// Longest that an import without force takes to be refused, and one with force to come, in milliseconds.
+/// Longest time until an import without force is refused, and until one with force succeeds, in
+/// milliseconds.
 const WATCH: u64 = 12_000;
 const TAKE: u64 = 13_000;
 
@@ -22,7 +23,7 @@ fn forced(host: u8, session: u8) -> Tuning {
     Tuning { force: true, ..tuning(host, session) }
 }
 
-/// A pool of host 1 with a volume of ones.
+/// A pool of host 1 with a volume full of ones.
 fn pool(devices: usize) -> (Rig, VolumeId) {
     let layout = if devices > 1 { MIRROR } else { Layout::Linear };
     let mut rig = Rig::with(&vec![16; devices], layout, tuning(1, 1));
@@ -44,7 +45,7 @@ fn spoil(media: &mut [u8], second: bool) {
     media[at + 100..at + 200].fill(0x5a);
 }
 
-/// Both hosts see the same devices: each has them while it has its turn.
+/// Runs `turn` with the devices that both hosts see.
 fn on_same_devices<T>(rig: &mut Rig, media: &mut Vec<Vec<u8>>, turn: impl FnOnce(&mut Rig) -> T) -> T {
     std::mem::swap(&mut rig.media, media);
     let outcome = turn(rig);
@@ -52,7 +53,8 @@ fn on_same_devices<T>(rig: &mut Rig, media: &mut Vec<Vec<u8>>, turn: impl FnOnce
     outcome
 }
 
-/// Lets an import have its time, and `other` its turns meanwhile. How long it took in milliseconds, and what came of it.
+/// Runs an import to its end, while `other` has its turns. Returns the time that it took in
+/// milliseconds, and the result.
 fn open(rig: &mut Rig, media: &mut Vec<Vec<u8>>, mut other: Option<&mut Rig>) -> (u64, Result<(), String>) {
     let begun = rig.now;
     for _ in 0..200 {
@@ -71,7 +73,7 @@ fn open(rig: &mut Rig, media: &mut Vec<Vec<u8>>, mut other: Option<&mut Rig>) ->
     panic!("neither refused nor taken: {:?}", rig.engine.state());
 }
 
-/// Imports devices that nobody else uses just now.
+/// Imports devices that no other host uses now.
 fn import(media: &[Vec<u8>], tuning: Tuning, now: u64) -> (u64, Result<Rig, String>) {
     let mut rig = Rig::begin_import(media.to_vec(), tuning, now);
     let mut all = std::mem::take(&mut rig.media);
@@ -128,7 +130,7 @@ fn a_silent_host_s_pool_is_refused_and_taken_by_force() {
         let mut taken = taken.unwrap();
         assert!((10_000..TAKE).contains(&took), "as long as the other may go on: {took} ms");
         assert!(reads(&mut taken, volume, 1));
-        // from now on it is host 2's
+        // from now on host 2 has it
         let (_, outcome) = import(&taken.media, tuning(1, 4), taken.now);
         assert!(outcome.err().unwrap().contains("host 'host2' has not closed it"));
     }
@@ -166,12 +168,12 @@ fn to_read_a_silent_host_s_pool_needs_no_force() {
     imported.now += 60_000;
     imported.settle();
     assert!(imported.media == rig.media, "nothing is written");
-    // what only asks what is there by force does not wait
+    // a read-only import by force does not wait
     let (took, _) = import(&rig.media, Tuning { read_only: true, ..forced(2, 2) }, rig.now);
     assert!(took < 500, "{took} ms");
 }
 
-/// What comes out of a host's engine that would change a device.
+/// Returns operations of a host's engine that would change a device.
 fn writes(rig: &mut Rig) -> Vec<Io> {
     let mut writes = Vec::new();
     while let Some(io) = rig.engine.pop_io() {
@@ -186,7 +188,7 @@ fn whoever_was_held_up_writes_nothing_after_the_pool_was_taken() {
         let (mut rig, volume) = pool(2);
         rig.command(Command::Checkpoint).unwrap();
         if in_hand {
-            // a write is on its way to the devices when the host stops
+            // a write is in flight when the host stops
             rig.write(Target::Head(volume), 0, &[3; 4096]);
             rig.turn();
         }
@@ -194,7 +196,7 @@ fn whoever_was_held_up_writes_nothing_after_the_pool_was_taken() {
         let mut other = Rig::begin_import(media.clone(), forced(2, 2), rig.now);
         open(&mut other, &mut media, None).1.unwrap();
         let before = media.clone();
-        // the host goes on, and asks for the next operation before its turn, as a shard does
+        // the host continues, and fetches the next operation before its turn, as a shard does
         rig.now = other.now + 1;
         on_same_devices(&mut rig, &mut media, |rig| {
             rig.write(Target::Head(volume), 8192, &[3; 4096]);
@@ -214,7 +216,7 @@ fn whoever_was_held_up_writes_nothing_after_the_pool_was_taken() {
             assert!(answers.iter().all(|answer| answer.result.is_err()), "{answers:?}");
             rig.engine.command(Tag(9_999), Command::Close);
             assert!(rig.engine.pop_reply().is_some_and(|(_, reply)| reply.is_err()), "nothing is given back");
-            // what is there now is not what this host knows of
+            // the host does not know the data that is there now
             rig.submit(Target::Head(volume), Op::Read, 0, 4096);
             rig.turn();
             assert!(rig.engine.pop_completion().is_some_and(|answer| answer.result.is_err()));
@@ -238,7 +240,7 @@ fn whoever_was_held_up_goes_on_when_nobody_came() {
     rig.settle();
     assert!(rig.engine.pop_completion().unwrap().result.is_ok());
     assert_eq!(rig.request(Target::Head(volume), Op::Read, 0, 4096, &[]).unwrap(), [3; 4096]);
-    // in the midst of a close, too
+    // also during a close
     rig.start(Command::Close);
     let mut closed = false;
     for step in 0..2_000 {
@@ -278,7 +280,7 @@ fn of_hosts_that_import_at_once_one_comes_through_at_most() {
         let mut chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut hosts = [2, 3].map(|host| Rig::begin_import(media.clone(), tuning(host, host), rig.now));
         hosts.iter_mut().for_each(|host| host.media = Vec::new());
-        // some race from the start, some when the first has read everything already
+        // some start at the same time, some when the first one has read everything
         let handicap = seed % 40;
         let mut steps = 0;
         while hosts.iter().any(|host| *host.engine.state() == PoolState::Opening) {
@@ -383,7 +385,7 @@ fn pools_without_a_claim_are_imported_as_ever_and_claimed() {
     assert!(took < 500 && reads(&mut imported, volume, 0));
     let (_, refused) = import(&imported.media, tuning(3, 3), imported.now);
     assert!(refused.is_err());
-    // and who claims nothing looks at no claim
+    // an import without a claim does not check claims
     Rig::import_with(imported.media, Tuning { holder: None, ..tuning(3, 3) }, 1_000_000).unwrap();
 }
 
@@ -393,7 +395,7 @@ fn devices_that_come_later_are_claimed_whatever_they_say() {
     let devices = vec![rig.new_device(16), rig.new_device(16)];
     rig.command(Command::AddDevices { groups: vec![GroupSpec { class: Class::Data, layout: MIRROR, devices: None }], devices }).unwrap();
     let device = rig.new_device(16);
-    // it was in this pool on another host, long after
+    // the device has the claim of another host, with a much later term
     let other = Claim { term: 99, holder: tuning(7, 7).holder.unwrap(), ..claim(&rig.media[0], true).unwrap() };
     for area in [0, 15 * MIB] {
         let at = (area + CLAIM_OFFSET) as usize;
@@ -448,7 +450,7 @@ fn a_look_that_fails_renews_nothing() {
         rig.now += 500;
         rig.step();
     }
-    // another host may have come and have read the pool meanwhile
+    // another host may have taken and read the pool meanwhile
     rig.write(Target::Head(volume), 0, &[3; 4096]);
     for _ in 0..5 {
         rig.turn();
@@ -484,7 +486,8 @@ fn one_device_that_answers_looks_is_enough() {
     assert!(reads(&mut rig, volume, 2));
 }
 
-/// An import by another session, and what happens to the second claim on a device right after it was written there.
+/// Imports as another session; `found` changes the second claim on a device right after it was
+/// written there.
 fn import_and_find(devices: usize, found: impl FnOnce(Claim) -> Claim) -> Result<(), String> {
     let (rig, _) = pool(devices);
     let last = devices - 1;
@@ -504,7 +507,7 @@ fn import_and_find(devices: usize, found: impl FnOnce(Claim) -> Claim) -> Result
 
 #[test]
 fn a_claim_that_was_written_over_while_its_host_waited_is_not_believed() {
-    // the first host could not read its claim, and wrote it again; it sees it in place and goes on
+    // the first host could not read its claim and wrote it again; it sees it and continues
     for devices in [1, 2] {
         let outcome = import_and_find(devices, |old| Claim { beat: old.beat + 1, ..old });
         assert!(outcome.unwrap_err().contains("it is in use on host 'host1'"));
@@ -513,8 +516,8 @@ fn a_claim_that_was_written_over_while_its_host_waited_is_not_believed() {
 
 #[test]
 fn a_device_that_loses_a_claim_makes_nobody_a_rival() {
-    // what is read there is what was there before: nobody has written since
+    // the read returns the claim from before: no other host has written since
     assert_eq!(import_and_find(2, |old| old), Ok(()));
-    // where it is the only device, there is no claim
+    // if it is the only device, no claim can be confirmed
     assert!(import_and_find(1, |old| old).unwrap_err().contains("cannot be read on any device"));
 }

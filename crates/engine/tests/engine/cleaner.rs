@@ -3,13 +3,13 @@ use millpond_engine::{Compression, Layout, Target, Time};
 
 use crate::rig::Rig;
 
-/// Pages of the medium that are filled with a byte, but for one byte at most.
+/// Pages of the device that are filled with a byte, except at most one other byte.
 fn pages(rig: &Rig, byte: u8) -> Vec<usize> {
     let pages = rig.media[0].chunks_exact(4096).enumerate();
     pages.filter(|(_, page)| page[64..128].iter().all(|b| *b == byte) && page[4000] == byte).map(|(at, _)| at).collect()
 }
 
-/// One turn and what it asks the devices for. True when the medium holds the byte's page somewhere else now.
+/// Runs a turn and its device operations. True when the page of this byte is now at another place.
 fn turn_and_look(rig: &mut Rig, byte: u8, at: &[usize]) -> bool {
     rig.now += 1;
     rig.engine.turn(Time(rig.now));
@@ -24,14 +24,15 @@ fn write(rig: &mut Rig, target: Target, tag: u64, block: u64, content: &[u8], fu
     rig.engine.submit(target, Tag(tag), request, Payload::Copy(content));
 }
 
-/// A block that rotted in a segment that is cleaned costs that block alone. Moved with its identity it would make the batch of the move
-/// look torn, and an import would end the log before it, durable writes or not.
+/// Rot in a block of a segment that is cleaned damages that block only. If the block were moved
+/// with its identity, the batch of the move would look torn, and an import would end the log before
+/// it, although later writes are durable.
 #[test]
 fn a_rotten_block_does_not_take_durable_writes_with_it() {
     let mut rig = Rig::new(&[16], Layout::Linear);
     let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
     let blocks = 1100u64;
-    // every eighth block stays, the others are written again and again
+    // every eighth block stays, the others are overwritten again and again
     let (rotten, sound) = (80u64, 88u64);
     for block in 0..blocks {
         let byte = if block == rotten {

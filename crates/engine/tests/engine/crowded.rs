@@ -1,4 +1,4 @@
-//! What the next checkpoint has to say always fits: into what was set aside for it, and into what is free.
+//! The next checkpoint always fits: into the space reserved for it, and into free space.
 
 use millpond_engine::{Command, Compression, GroupSpec, Layout, PoolState, SnapshotId, Target, Tuning, VolumeId};
 
@@ -10,7 +10,8 @@ fn tuning(checkpoint_log_bytes: u64) -> Tuning {
     Tuning { checkpoint_log_bytes, ..Tuning::default() }
 }
 
-/// Chunks that live long lie in pages of the chunk table of their own, and the checkpoint names each of those.
+/// Long-lived chunks are in separate pages of the chunk table, and the checkpoint lists each of
+/// these pages.
 #[test]
 fn a_long_directory_of_chunk_pages() {
     let mut rig = Rig::with(&[64], Layout::Linear, tuning(512 << 10));
@@ -37,7 +38,7 @@ fn noise(length: usize) -> Vec<u8> {
     (0..length).map(next).collect()
 }
 
-/// A chunk of compressed blocks has a slot for each unit, and says of each whether it lives.
+/// The record of a chunk of compressed blocks has a bit for each unit.
 #[test]
 fn long_records_of_packed_chunks() {
     const BLOCKS: u64 = 24_000;
@@ -68,12 +69,12 @@ fn long_records_of_packed_chunks() {
     assert_eq!(*rig.engine.state(), PoolState::Online);
 }
 
-/// A volume of which every block died in each of some snapshots.
+/// A volume of which every block died in each of several snapshots.
 fn with_snapshots(rig: &mut Rig, blocks: u64, count: u8, depth: u64) -> (VolumeId, Vec<SnapshotId>) {
     let volume = rig.volume("disk0", 256 << 20, Compression::Off);
     let mut snapshots = Vec::new();
     for version in 0..=count {
-        // an odd factor goes through all blocks, out of order
+        // an odd factor visits all blocks, out of order
         let failed = rig.write_blocks(Target::Head(volume), (0..blocks).map(|i| i * 7919 % blocks), version, depth);
         assert_eq!(failed, 0);
         rig.settle();
@@ -84,7 +85,7 @@ fn with_snapshots(rig: &mut Rig, blocks: u64, count: u8, depth: u64) -> (VolumeI
     (volume, snapshots)
 }
 
-/// All that was destroyed comes free, in a pool that goes on, and guests are answered.
+/// Waits until all destroyed data is freed, in a pool that keeps answering guests.
 fn comes_free(rig: &mut Rig) {
     for _ in 0..TURNS {
         rig.step();
@@ -98,7 +99,7 @@ fn comes_free(rig: &mut Rig) {
     rig.audit();
 }
 
-/// A pool with a volume of eight snapshots that is full to the end.
+/// A completely full pool with a volume of eight snapshots.
 fn full() -> (Rig, VolumeId, Vec<SnapshotId>) {
     let mut rig = Rig::with_extents(&[256], vec![GroupSpec::data(Layout::Linear)], tuning(1 << 20), Some(64 << 10));
     let (volume, snapshots) = with_snapshots(&mut rig, 6400, 8, 16);
@@ -110,7 +111,7 @@ fn full() -> (Rig, VolumeId, Vec<SnapshotId>) {
     (rig, volume, snapshots)
 }
 
-/// Who destroys snapshots because the pool is full gets room, however long the lists are of what they held.
+/// Destroying snapshots because the pool is full frees space, however long their deadlists are.
 #[test]
 fn snapshots_of_a_full_pool_can_be_destroyed() {
     for crashes in [false, true] {
@@ -120,7 +121,7 @@ fn snapshots_of_a_full_pool_can_be_destroyed() {
             rig.step();
         }
         if crashes {
-            // an import finds it as it was
+            // an import finds the pool in the same state
             rig.reopen();
         }
         comes_free(&mut rig);
@@ -128,7 +129,7 @@ fn snapshots_of_a_full_pool_can_be_destroyed() {
     }
 }
 
-/// The same with all of a volume: of most chunks in the pages that change next to nothing is left.
+/// The same for the whole volume: few chunks remain in the pages that change.
 #[test]
 fn the_volume_of_a_full_pool_can_be_destroyed() {
     let (mut rig, volume, _) = full();
@@ -141,7 +142,7 @@ fn the_volume_of_a_full_pool_can_be_destroyed() {
     assert_eq!(rig.write_blocks(Target::Head(volume), 0..32_000, 10, 16), 0, "{}", rig.engine.space_report());
 }
 
-/// The same where guests write to a log, while they do.
+/// The same in a pool with a log, while guests write to it.
 #[test]
 fn snapshots_of_a_busy_log_can_be_destroyed() {
     let groups = vec![GroupSpec::data(Layout::Parity { width: 16, parity: 2, unit: 4096 })];

@@ -1,5 +1,6 @@
-//! A device leaves rows with parity while guests write as fast as they are answered, in small pieces and without flushes: nobody is refused room
-//! that there is, and the removal ends.
+//! A device with parity segments is removed while guests write as fast as they are answered, in
+//! small pieces and without flushes: no write fails with ENOSPC while there is space, and the
+//! removal ends.
 
 use millpond_block::{ByteRange, Op, Payload, Request, Tag};
 use millpond_device::{Io, IoKind};
@@ -9,15 +10,15 @@ use crate::rig::Rig;
 
 /// Blocks of the volume.
 const BLOCKS: u64 = (64 << 20) / 4096;
-/// Requests of the guest that are under way together.
+/// Requests of the guest in flight at a time.
 const DEPTH: usize = 16;
-/// Blocks of a request at most.
+/// Maximum blocks of a request.
 const MOST: u64 = 16;
-/// Turns without progress after which nothing comes any more.
+/// Turns without progress after which the test fails.
 const PATIENCE: u32 = 200_000;
-/// Turns between two looks at all of the pool, which take longer than a turn.
+/// Turns between two checks of the whole pool, which take longer than a turn.
 const LOOK: u32 = 32;
-/// When the pool is imported again, in milliseconds.
+/// Time of the second import, in milliseconds.
 const LATER: u64 = 1_000_000_000;
 
 struct Chance(u64);
@@ -31,7 +32,8 @@ impl Chance {
     }
 }
 
-/// How long things take, in microseconds: a turn at least, operations half of it to one and a half, a few of them much longer.
+/// Simulated times in microseconds: at least one turn; operations take between half and one and a
+/// half of the mean, a few of them much longer.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     turn: u64,
@@ -69,7 +71,8 @@ impl Machine {
         }
     }
 
-    /// Operations that are due end, and the engine has a turn. Gives how many requests were refused.
+    /// Completes operations whose time has come, and runs a turn. Returns the number of refused
+    /// requests.
     fn step(&mut self) -> u64 {
         let mut at = 0;
         while let Some((due, _)) = self.pending.get(at) {
@@ -103,7 +106,7 @@ impl Machine {
         self.rig.engine.submit(Target::Head(volume), Tag(self.next_tag), request, Payload::Copy(&bytes));
     }
 
-    /// Writes every block once, in pieces in any order, and goes on until `done`.
+    /// Writes every block once, in pieces in any order, and continues until `done`.
     fn write_all(&mut self, volume: VolumeId, round: u8, done: impl Fn(&Rig) -> bool) {
         let mut written = vec![false; BLOCKS as usize];
         let (mut left, mut quiet, mut last, mut steps) = (BLOCKS, 0, (0, 0), 0u32);
@@ -135,7 +138,8 @@ impl Machine {
     }
 }
 
-/// A pool of six devices with a snapshot of a full volume that was written twice since, as a crash leaves it.
+/// A pool of six devices with a snapshot of a full volume that was overwritten twice since, as a
+/// crash leaves it.
 fn made() -> (Vec<Vec<u8>>, VolumeId) {
     let groups = vec![GroupSpec::data(Layout::Parity { width: 16, parity: 2, unit: 65536 })];
     let mut rig = Rig::with_groups(&[128; 6], groups, Tuning::default());
@@ -150,10 +154,12 @@ fn made() -> (Vec<Vec<u8>>, VolumeId) {
     (machine.rig.media, volume)
 }
 
-/// With 64 KiB extents each block is a chunk, and what checkpoints say of them is nearly a fifth of the log, half of which a step gives up.
+/// With 64 KiB extents each block is a chunk, and the checkpoint records of chunks take nearly a
+/// fifth of the log, half of which a step of the removal gives up.
 ///
-/// What keeps room for that stands in for each other: undone one by one nothing of it makes this fail, nor do the objects that are counted or the moves that
-/// wait alone. All that `Planted::CrowdTheLog` undoes together does: guests are refused with half of the pool free.
+/// The measures that keep space for these records back each other up: with one of them disabled,
+/// this test still passes, also without counting objects or without making moves wait. With all
+/// disabled at once (`Planted::CrowdTheLog`) guests get ENOSPC with half of the pool free.
 #[test]
 fn guests_go_on_while_a_device_leaves_parity() {
     let (media, volume) = made();

@@ -1,5 +1,6 @@
-//! Writes of parts of blocks that are under way while their volume is rolled back: what surrounds their bytes afterwards is of the
-//! snapshot, or of another write after the rollback, and never of the head before.
+//! Writes of parts of blocks that are in flight while their volume is rolled back: afterwards the
+//! bytes around them are of the snapshot, or of another write after the rollback, never of the head
+//! before.
 
 use millpond_block::Op;
 use millpond_device::{Io, IoKind};
@@ -9,7 +10,7 @@ use crate::rig::Rig;
 
 const BLOCKS: u64 = 512;
 
-/// A pool that was just imported, with a volume that holds 1 in a snapshot and 2 since.
+/// A freshly imported pool with a volume that has 1 in a snapshot and 2 in the head.
 fn pool() -> (Rig, VolumeId, SnapshotId) {
     let mut rig = Rig::new(&[32], Layout::Linear);
     let volume = rig.volume("disk0", 8 << 20, Compression::Off);
@@ -19,7 +20,7 @@ fn pool() -> (Rig, VolumeId, SnapshotId) {
     (rig, volume, snapshot)
 }
 
-/// Daemon and maps are cold but for the leaf of the volume's first blocks.
+/// Restarts the engine; only the leaf of the volume's first blocks is in memory.
 fn restart(rig: &mut Rig, volume: VolumeId) {
     rig.reopen();
     rig.request(Target::Head(volume), Op::Read, 7 * 4096, 4096, &[]).unwrap();
@@ -32,7 +33,8 @@ fn reads_among(rig: &mut Rig) -> Vec<Io> {
     reads
 }
 
-/// Rolls back, and destroys both snapshots of it: the new head is spliced into the lineage that it was rolled back in.
+/// Rolls back and destroys both snapshots: the new head is joined to the lineage that was rolled
+/// back.
 fn roll_back(rig: &mut Rig, volume: VolumeId, snapshot: SnapshotId) {
     rig.start(Command::Rollback { snapshot, keep_as: "kept".into() });
     let kept: Vec<SnapshotId> = rig.engine.snapshots().into_iter().filter(|s| s.volume == volume).map(|s| s.id).collect();
@@ -41,7 +43,7 @@ fn roll_back(rig: &mut Rig, volume: VolumeId, snapshot: SnapshotId) {
     assert!(!rig.engine.snapshots().iter().any(|s| s.volume == volume), "so is the destroy");
 }
 
-/// Rolls back, and promotes a clone and the volume in turn: the ends of the two lineages are swapped.
+/// Rolls back, then promotes a clone and the volume in turn: the two lineages swap their ends.
 fn roll_back_and_promote(rig: &mut Rig, volume: VolumeId, snapshot: SnapshotId) {
     rig.start(Command::Clone { snapshot, name: "clone".into() });
     let clone = rig.engine.find_volume("clone").expect("it is there at once").id;
@@ -51,7 +53,7 @@ fn roll_back_and_promote(rig: &mut Rig, volume: VolumeId, snapshot: SnapshotId) 
     assert!(rig.engine.snapshots().iter().any(|s| s.id == snapshot && s.volume == volume), "it has its snapshot back");
 }
 
-/// Everything is answered, without an error.
+/// Checks that all requests are answered without errors.
 fn all_is_well(rig: &mut Rig, replies: usize) {
     rig.settle();
     let told: Vec<_> = std::iter::from_fn(|| rig.engine.pop_reply()).map(|(_, reply)| reply).collect();
@@ -60,7 +62,7 @@ fn all_is_well(rig: &mut Rig, replies: usize) {
     assert!(done.result.is_ok() && rig.engine.pop_completion().is_none());
 }
 
-/// The first blocks are the snapshot's, but for a write's bytes.
+/// Checks that the first blocks are the snapshot's, except the bytes of a write.
 fn expect_written(rig: &mut Rig, volume: VolumeId, offset: usize, length: usize) {
     let mut expected = vec![1; BLOCKS as usize * 4096];
     expected[offset..offset + length].fill(9);
@@ -75,7 +77,8 @@ fn expect_written(rig: &mut Rig, volume: VolumeId, offset: usize, length: usize)
     }
 }
 
-/// Defect: lineages were compared alone, and a head can get the one back that it had before a rollback.
+/// Fixed defect: only lineages were compared, and a head can get the lineage back that it had
+/// before a rollback.
 #[test]
 fn edges_that_are_read_during_a_rollback_are_read_again() {
     for (splices, replies) in [(true, 2), (false, 4)] {
@@ -96,7 +99,7 @@ fn edges_that_are_read_during_a_rollback_are_read_again() {
     }
 }
 
-/// The same for a write that has read its edges and waits for room in a full pool.
+/// The same for a write that has read its edges and waits for space in a full pool.
 #[test]
 fn edges_of_a_write_that_waits_for_room_during_a_rollback_are_read_again() {
     let (mut rig, volume, snapshot) = pool();
@@ -107,7 +110,7 @@ fn edges_of_a_write_that_waits_for_room_during_a_rollback_are_read_again() {
     }
     restart(&mut rig, volume);
     let length = 256 * 4096;
-    // room begins to come, but what is to be freed is not read yet
+    // space is about to be freed, but the deadlist is not read yet
     rig.start(Command::DestroyVolume { volume: other });
     rig.turn();
     let held = reads_among(&mut rig);

@@ -1,4 +1,5 @@
-//! Devices leave the pool while it is written, whatever their layout; nothing of them is needed any more.
+//! Devices are removed from a pool during writes, with every layout; afterwards the pool does not
+//! need them.
 
 use millpond_block::Op;
 use millpond_engine::{
@@ -43,7 +44,8 @@ fn add(rig: &mut Rig, layout: Layout, sizes: &[usize]) {
     rig.command(Command::AddDevices { groups: vec![GroupSpec { class: Class::Data, layout, devices: None }], devices }).unwrap();
 }
 
-/// Takes a member out under writes, and then its device away. Positions stay: what is gone reads as noise.
+/// Removes a member during writes, and then its device. Positions stay the same: removed devices
+/// read as noise.
 fn remove(rig: &mut Rig, volume: VolumeId, member: u16, round: u8) {
     let device = rig.engine.pool().unwrap().devices.iter().find(|d| d.member == member).unwrap().position.unwrap();
     rig.command(Command::Remove { member, dry_run: false }).unwrap();
@@ -60,7 +62,7 @@ fn reimport(rig: Rig) -> Rig {
     Rig::import(media).unwrap()
 }
 
-/// Imports from them, and finds a snapshot of round 1 and a head of another.
+/// Imports from these devices, and checks a snapshot of round 1 and a head of another round.
 fn reimport_whole(rig: Rig, volume: VolumeId, snapshot: SnapshotId, round: u8) -> Rig {
     let mut rig = reimport(rig);
     check(&mut rig, Target::Head(volume), round);
@@ -82,7 +84,7 @@ fn a_device_leaves_each_layout() {
     }
 }
 
-/// Pools in which every segment, or nearly, has a part on every device.
+/// Pools in which nearly every segment has a part on every device.
 fn without_room_elsewhere() -> Vec<(Vec<usize>, Layout)> {
     let stripe = |width| Layout::Stripe { width, unit: 16384 };
     let parity = |parity| Layout::Parity { width: 16, parity, unit: 65536 };
@@ -108,7 +110,7 @@ fn a_device_leaves_where_every_segment_has_a_part_on_it() {
             check(&mut rig, Target::Snapshot(snapshot), 1);
             rig.audit();
             let mut rig = reimport_whole(rig, volume, snapshot, 3);
-            // what is left of the others is all in use
+            // the remaining devices are completely in use
             let info = rig.engine.pool().unwrap();
             assert_eq!(info.devices.len() + 1, sizes.len());
             let parity = if let Layout::Parity { parity, .. } = layout { usize::from(parity) } else { 0 };
@@ -162,7 +164,7 @@ fn every_device_is_exchanged_for_new_ones() {
     }
     let mut rig = reimport_whole(rig, volume, snapshot, 5);
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 2);
-    // what came last goes as a whole: half a mirror is none
+    // removing one side of the mirror that was added last removes the whole mirror
     add(&mut rig, Layout::Linear, &[64]);
     remove(&mut rig, volume, 3, 6);
     let rig = reimport_whole(rig, volume, snapshot, 6);
@@ -215,12 +217,12 @@ fn what_just_fits_on_the_others_leaves() {
     }
 }
 
-/// Bytes done and to be done of a removal.
+/// Bytes done and bytes to do of a removal.
 fn progress(rig: &Rig) -> Option<(u64, u64)> {
     rig.engine.pool().unwrap().jobs.iter().find(|job| job.kind == JobKind::Remove).map(|job| (job.done, job.total))
 }
 
-/// What the removal of a member would take.
+/// The plan for the removal of a member.
 fn planned(rig: &mut Rig, member: u16) -> RemovalPlan {
     match rig.command(Command::Remove { member, dry_run: true }) {
         Ok(Reply::Removal(plan)) => plan,
@@ -247,11 +249,11 @@ fn a_removal_counts_bytes_from_its_start() {
             seen += u32::from(done > last.0 && done < total);
             last = (done, total);
         }
-        // not only what a whole round has moved
+        // progress shows parts of a round, too
         assert!(seen > 3, "{seen} times, at last {last:?}, {layout:?}");
         assert_eq!(last.0, last.1);
         rig.finish_jobs();
-        // the next one begins with nothing done
+        // the next removal begins with nothing done
         if sizes.len() == 3 && layout != MIRROR {
             rig.start(Command::Remove { member: 1, dry_run: false });
             rig.step();
@@ -287,7 +289,7 @@ fn a_removal_goes_on_after_a_crash_and_can_be_stopped() {
         check(&mut rig, Target::Snapshot(snapshot), 1);
         rig.audit();
         if rig.engine.pool().unwrap().devices.len() == 2 {
-            // the wish had not become durable
+            // the request was not durable yet
             assert_eq!(crash_at, 3);
         }
     }
@@ -306,7 +308,8 @@ fn a_removal_goes_on_after_a_crash_and_can_be_stopped() {
     rig.audit();
 }
 
-/// A removal is answered when the labels say that the device is to leave, for each class: a crash right after the answer does not undo it.
+/// A removal is answered when the labels record it, for each class: a crash right after the answer
+/// does not undo it.
 #[test]
 fn a_removal_that_was_answered_survives_a_crash() {
     for class in [None, Some(Class::Cache), Some(Class::Spare)] {
@@ -334,7 +337,8 @@ fn a_removal_that_was_answered_survives_a_crash() {
     }
 }
 
-/// What steps of a removal took out of their rows is used again when it was stopped, also when it was stopped before a crash.
+/// Extents that steps of a stopped removal took out of their segments are used again, also if the
+/// removal was stopped before a crash.
 #[test]
 fn a_removal_that_was_stopped_gives_rows_back() {
     for (sizes, layout) in without_room_elsewhere() {
@@ -342,7 +346,7 @@ fn a_removal_that_was_stopped_gives_rows_back() {
         for steps in 1..4 {
             let (mut rig, volume, snapshot) = pool(&sizes, layout);
             let size = rig.engine.pool().unwrap().size;
-            // the labels say that the device is to leave, and then what each step left
+            // the labels record the removal, and then the state after each step
             let end = rig.engine.label_generation().unwrap() + 1 + steps;
             rig.start(Command::Remove { member: 1, dry_run: false });
             let leaves = |rig: &Rig| rig.engine.pool().unwrap().devices.len() == sizes.len();
@@ -371,7 +375,8 @@ fn a_removal_that_was_stopped_gives_rows_back() {
             }
             let info = rig.engine.pool().unwrap();
             assert!(info.jobs.is_empty() && info.devices.len() == sizes.len(), "{layout:?} {steps}: {info:?}");
-            // rows of two of three devices, or of devices of other sizes, do not come out even
+            // segments over two of three devices, or over devices of different sizes, leave a
+            // remainder
             let least = info.devices.iter().map(|device| device.size).min().unwrap();
             assert!(info.given_up * 32 <= least, "{layout:?} of {sizes:?} after {steps}: {left} {info:?}");
             assert!(info.size * 100 >= size * 99, "{layout:?} {steps}: {size} {info:?}");
@@ -387,7 +392,8 @@ fn a_removal_that_was_stopped_gives_rows_back() {
     }
 }
 
-/// A removal of member 1 that is stopped when so many steps are done, until the labels say so. Nothing when it was over before.
+/// Stops a removal of member 1 after `steps` steps, and waits until the labels record it. `None`
+/// when it ended before.
 fn stopped_half_way(rig: &mut Rig, steps: u64) -> Option<()> {
     let devices = rig.engine.pool().unwrap().devices.len();
     let end = rig.engine.label_generation().unwrap() + 1 + steps;
@@ -411,7 +417,8 @@ fn runs(rig: &Rig, kind: JobKind) -> bool {
     rig.engine.pool().unwrap().jobs.iter().any(|job| job.kind == kind)
 }
 
-/// Rows that cannot be emptied as no copy has what is in them are remembered and reported, and tried again when a scrub has ended.
+/// Segments that cannot be emptied because data in them has no correct copy are remembered and
+/// reported, and tried again after a scrub.
 #[test]
 fn rows_that_cannot_be_read_stay_as_they_are() {
     let layouts = [(vec![64; 3], MIRROR), (vec![96; 6], Layout::Parity { width: 16, parity: 2, unit: 65536 })];
@@ -467,13 +474,13 @@ fn rows_that_cannot_be_read_stay_as_they_are() {
     assert!(tried > 1, "{tried}");
 }
 
-/// A removal finds as much room while rows are just being joined as before that began.
+/// A removal finds as much space during a rejoin as before it.
 #[test]
 fn a_removal_begins_while_rows_are_joined() {
     let (mut joined, mut accepted) = (0, 0);
     for (sizes, layout) in [(vec![64; 3], MIRROR), (vec![96; 6], Layout::Parity { width: 16, parity: 2, unit: 65536 })] {
         for mib in (8..200u64).step_by(24) {
-            // asked before the rejoin begins, and while it runs
+            // requested before the rejoin begins, and while it runs
             let asked = |wait: bool| {
                 let mut rig = Rig::new(&sizes, layout);
                 let volume = rig.volume("disk0", 1 << 30, Compression::Off);
@@ -529,7 +536,7 @@ fn sparse_segments_leave_without_anybody_asking() {
     }
     add(&mut rig, Layout::Mirror { copies: 2 }, &[128, 128]);
     rig.command(Command::Remove { member: 0, dry_run: false }).unwrap();
-    // what is left to wait for are checkpoints
+    // only checkpoints are left to wait for
     let mut rounds = 0;
     while rounds < 10 && !rig.engine.pool().unwrap().jobs.is_empty() {
         rounds += 1;
@@ -579,7 +586,7 @@ fn the_shape_is_not_changed_while_a_device_leaves() {
     }
     assert_eq!(refused, 4);
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
-    // afterwards it can be, and what is added is there after an import
+    // now it can be removed, and the added device is there after an import
     add(&mut rig, Layout::Linear, &[64]);
     write_all(&mut rig, volume, 3);
     let mut rig = reimport(rig);
@@ -588,7 +595,8 @@ fn the_shape_is_not_changed_while_a_device_leaves() {
     rig.audit();
 }
 
-/// What a step gives up holds parts of objects that are longer than what is free of the log: they wait for room.
+/// A step gives up segments with parts of objects that are longer than the free space outside the
+/// log: these wait for space.
 #[test]
 fn long_objects_leave_with_what_they_lie_in() {
     const BLOCKS: u64 = 16 << 10;
@@ -596,7 +604,7 @@ fn long_objects_leave_with_what_they_lie_in() {
     let tuning = Tuning { checkpoint_log_bytes: 2 << 20, ..Tuning::default() };
     let mut rig = Rig::with(&[126; 6], Layout::Parity { width: 16, parity: 2, unit: 4096 }, tuning);
     let volume = rig.volume("disk0", BLOCKS * 4096, Compression::Off);
-    // an odd factor goes through all blocks, out of order
+    // an odd factor visits all blocks, out of order
     let write = |rig: &mut Rig, round: u8| {
         assert_eq!(rig.write_blocks(Target::Head(volume), (0..BLOCKS).map(|i| i * 7919 % BLOCKS), round, DEPTH), 0);
     };

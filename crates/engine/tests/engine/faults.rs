@@ -1,4 +1,4 @@
-//! Map nodes that cannot be read: what needs them waits or fails, the rest goes on.
+//! Map nodes that cannot be read: operations that need them wait or fail, others continue.
 
 use millpond_block::Op;
 use millpond_engine::{Command, CommandError, Compression, Layout, Reply, Target, VolumeId};
@@ -7,7 +7,7 @@ use crate::rig::Rig;
 
 const SIZE: u64 = 16 << 20;
 
-/// A volume whose nodes are on the device alone.
+/// A volume whose nodes are only on the device, not in memory.
 fn filled(name: &str) -> (Rig, VolumeId) {
     let mut rig = Rig::new(&[64], Layout::Linear);
     let volume = rig.volume(name, SIZE, Compression::Off);
@@ -23,7 +23,7 @@ fn filled(name: &str) -> (Rig, VolumeId) {
 fn a_volume_that_cannot_be_walked_holds_no_other_up() {
     let (mut rig, volume) = filled("rotten");
     rig.unreadable = true;
-    // comes to rest although the walk does not get on
+    // the command ends although the walk cannot continue
     assert_eq!(rig.command(Command::DestroyVolume { volume }), Ok(Reply::Done));
     rig.unreadable = false;
     let other = rig.volume("other", SIZE, Compression::Off);

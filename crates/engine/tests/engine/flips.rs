@@ -1,7 +1,9 @@
-//! One flipped bit anywhere: labels, roots, headers, nodes, objects, data, parity, the cache. What is read is right or an error; where there is
-//! something to mend it from it is right, the pool comes up by itself, and a scrub makes it right again.
+//! One flipped bit anywhere: labels, roots, headers, nodes, objects, data, parity, cache. Reads
+//! return correct data or an error. With redundancy they return correct data, the pool can be
+//! imported without options, and a scrub repairs the bit.
 //!
-//! `MILLPOND_FLIPS` says how many bits of each pool are tried, `all` for one in every byte that means something.
+//! `MILLPOND_FLIPS` sets how many bits of each pool are tried; `all` tries one in every significant
+//! byte.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -16,17 +18,17 @@ const SIZE: usize = 1 << 20;
 const STEP: usize = 64 << 10;
 const AREA: usize = 1 << 20;
 const PAGE: usize = 4096;
-/// What pages of guests begin with that are not packed.
+/// First bytes of guests' pages that are not compressed.
 const MARK: &[u8; 8] = b"GUESTDAT";
 const HEADER: &[u8; 4] = b"MPBH";
 /// Rounds of overwriting until the cleaner has moved something.
 const ROUNDS: u8 = 60;
-/// Batches whose headers are all tried.
+/// Number of the newest batches of which a header byte is tried in any case.
 const NEWEST: usize = 100;
-/// Of so many flips after which everything is whole again one is followed by a trial without other devices.
+/// One of this many repaired flips is followed by a check without the other devices.
 const TRIALS: usize = 3;
 
-/// A step of a volume: pages that say what they are; a half of each can be packed.
+/// Data of a step of a volume: pages that identify themselves; half of each can be compressed.
 fn pattern(at: usize, round: u8) -> Vec<u8> {
     let noise = |i: usize| ((i ^ usize::from(round) << 24).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8;
     let mut bytes: Vec<u8> = (at..at + STEP).map(|i| if i % PAGE < PAGE / 2 { round } else { noise(i) }).collect();
@@ -37,16 +39,16 @@ fn pattern(at: usize, round: u8) -> Vec<u8> {
     bytes
 }
 
-/// A pool, and what is on it.
+/// A pool and its expected content.
 struct Pool {
     name: &'static str,
-    /// Devices that each group can do without.
+    /// Number of devices that each group can do without.
     spare: usize,
     rig: Rig,
     model: BTreeMap<Target, Vec<u8>>,
 }
 
-/// Where bits are flipped, by what is there.
+/// Places of bits to flip, by kind of content.
 type Places = [Vec<(usize, usize)>; 5];
 
 fn tuning() -> Tuning {
@@ -67,7 +69,8 @@ impl Pool {
         id
     }
 
-    /// Plain, packed and small blocks, snapshots, chunks that were moved, several checkpoints, and a log after the last one, all of it flushed.
+    /// Creates a pool with plain, compressed and small blocks, snapshots, moved chunks, several
+    /// checkpoints, and a log after the last one, all of it flushed.
     fn new(name: &'static str, spare: usize, sizes: &[usize], groups: Vec<GroupSpec>) -> Pool {
         let rig = Rig::with_groups(sizes, groups, tuning());
         let mut pool = Pool { name, spare, rig, model: BTreeMap::new() };
@@ -99,12 +102,14 @@ impl Pool {
             steps(4).for_each(|at| pool.write(volume, at, 100));
         }
         pool.rig.request(Target::Head(a), Op::Flush, 0, 0, &[]).unwrap();
-        // the header of this one says that what came before it is durable; of itself nobody can know
+        // the header of this batch shows that all before it is durable; its own durability is not
+        // recorded
         pool.write(a, 0, 100);
         pool
     }
 
-    /// Reads everything: how many steps are errors. Anything else than what was written is wrong.
+    /// Reads everything and returns the number of failed steps. Other data than was written is a
+    /// failure of the test.
     fn errors(&mut self, what: &str) -> usize {
         let mut errors = 0;
         for (target, model) in &self.model {
@@ -118,7 +123,8 @@ impl Pool {
         errors
     }
 
-    /// Bytes that mean something: of what the pool wrote every one or one in sixteen, of guests' data one in each page.
+    /// Significant bytes: all or one in sixteen of the pool's own structures, one in each page of
+    /// guests' data.
     fn places(media: &[Vec<u8>]) -> Places {
         let [mut labels, mut roots, mut headers, mut others, mut data]: Places = Default::default();
         for (device, medium) in media.iter().enumerate() {
@@ -127,7 +133,7 @@ impl Pool {
                 let ring = area + RING_OFFSET as usize;
                 let slots = (0..RING_SLOTS as usize).map(|slot| ring + slot * SECTOR_BYTES);
                 let written = slots.filter(|at| medium[*at..at + SECTOR_BYTES].iter().any(|byte| *byte != 0));
-                // what a root says is at its front, its checksum at its end
+                // fields of a root are at its start, its checksum is at its end
                 roots.extend(written.flat_map(|at| (0..400).chain(SECTOR_BYTES - 4..SECTOR_BYTES).map(move |byte| (device, at + byte))));
             }
             for at in (AREA..medium.len() - AREA).step_by(PAGE) {
@@ -137,7 +143,7 @@ impl Pool {
                 } else if page.starts_with(HEADER) {
                     headers.extend((0..BATCH_FIXED + 160).map(|byte| (device, at + byte)));
                 } else if page.iter().any(|byte| *byte != 0) {
-                    // nodes, objects, packed blocks, parity
+                    // nodes, objects, compressed blocks, parity
                     others.extend((0..PAGE).step_by(16).map(|byte| (device, at + byte + (at / PAGE) % 16)));
                 }
             }
@@ -145,7 +151,8 @@ impl Pool {
         [labels, roots, headers, others, data]
     }
 
-    /// A byte of each header of the newest batches: those of the log after the last checkpoint, and some before it.
+    /// A byte of the header of each of the newest batches: those after the last checkpoint, and some
+    /// before it.
     fn newest_headers(media: &[Vec<u8>]) -> impl Iterator<Item = (usize, usize)> {
         let mut headers = Vec::new();
         for (device, medium) in media.iter().enumerate() {
@@ -159,7 +166,7 @@ impl Pool {
         headers.into_iter().rev().take(NEWEST).map(|(_, place)| place)
     }
 
-    /// Flips bits one at a time in the pool as it was killed and as it was closed, `few` of them in each without another word.
+    /// Flips bits one at a time in the pool as killed and as closed; by default `few` bits in each.
     #[allow(clippy::disallowed_methods, reason = "a person asks for more than fits into every test run")]
     fn try_flips(mut self, few: usize) {
         let killed = self.rig.media.clone();
@@ -178,7 +185,8 @@ impl Pool {
     #[allow(clippy::disallowed_macros, reason = "says what was tried")]
     fn try_some(&mut self, what: &str, base: &[Vec<u8>], count: usize) {
         let all = Self::places(base);
-        // as many of each kind; a stride that has no factor in common with pages or slots
+        // the same number of each kind, with a stride that has no factor in common with pages or
+        // slots
         let stride = |places: &[(usize, usize)]| (places.len() / (count / all.len()).max(1)).max(1) | 1;
         let mut places: Vec<(usize, usize)> = all.iter().flat_map(|places| places.iter().copied().step_by(stride(places))).collect();
         if self.spare == 0 {
@@ -210,12 +218,13 @@ impl Pool {
             }
             media = std::mem::take(&mut self.rig.media);
         }
-        // the test reaches what it is about
+        // check that the test reaches the cases that it is about
         assert!(if self.spare > 0 { mended > 0 } else { refused + errors > 0 }, "{} {what}: {refused} {errors} {mended}", self.name);
         println!("{} {what}: {} bits, {refused} imports refused, {errors} errors, {mended} mended", self.name, places.len());
     }
 
-    /// A scrub makes all of it right, a second one finds nothing. True when there was something to find.
+    /// Runs a scrub that repairs everything, and a second one that must find nothing. True when the
+    /// first one found something.
     fn mend(&mut self, what: &str) -> bool {
         let scrub = |rig: &mut Rig| {
             rig.command(Command::Scrub).unwrap();
@@ -230,7 +239,8 @@ impl Pool {
         first.errors > 0 || self.rig.engine.pool().unwrap().devices.iter().any(|device| device.repaired > 0)
     }
 
-    /// As many other devices of its class as can be spared are not there: what was flipped has to be right by itself.
+    /// Removes as many other devices of its class as the pool can do without, so the repaired data
+    /// is used.
     fn do_without(&mut self, flipped: usize, what: &str) {
         let devices = self.rig.engine.pool().unwrap().devices;
         let class = devices[flipped].class;

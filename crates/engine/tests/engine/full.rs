@@ -1,19 +1,20 @@
-//! A full pool with long deadlists: whatever is destroyed or discarded, it goes on (I9).
+//! A full pool with long deadlists: it keeps working through destroys and discards (I9).
 
 use millpond_block::Op;
 use millpond_engine::{Command, CommandError, Compression, GroupSpec, Layout, PoolState, Reply, SnapshotId, Target, Tuning, VolumeId};
 
 use crate::rig::Rig;
 
-/// Turns in which whatever was asked for has to happen: some orders of magnitude more than it takes.
+/// Turns within which each operation must complete: some orders of magnitude more than it takes.
 const TURNS: u32 = 60_000;
 
-/// A pool that is full to the last block that guests may have, with two snapshots: between them half of what was there died, and after them the rest.
+/// A pool filled to the last block that guests may have, with two snapshots: half of the first
+/// one's blocks died before the second one, the rest after it.
 struct Full {
     rig: Rig,
     volume: VolumeId,
     snapshots: [SnapshotId; 2],
-    /// Blocks that died in snapshots; those behind them are the head's alone.
+    /// Blocks that died in snapshots; blocks behind them are only in the head.
     old: u64,
     last: u64,
 }
@@ -38,7 +39,7 @@ fn fill(mut rig: Rig, old: u64) -> Full {
 }
 
 impl Full {
-    /// What a command is answered within so many turns.
+    /// Returns the answer to a command, which must come within a limited number of turns.
     fn ask(&mut self, what: &str, command: Command) -> Result<Reply, CommandError> {
         while self.rig.engine.pop_reply().is_some() {}
         self.rig.start(command);
@@ -74,7 +75,7 @@ impl Full {
         panic!("the discard is not answered in {TURNS} turns: {}", self.rig.engine.space_report());
     }
 
-    /// All that a destroy must not break.
+    /// Checks everything that a destroy must not break.
     fn goes_on(&mut self) {
         self.turns(5000);
         self.rig.now += 60_000;
@@ -109,7 +110,7 @@ fn pool(mib: usize, extent: u64, checkpoint_log_bytes: u64) -> Rig {
     Rig::with_extents(&[mib], vec![GroupSpec::data(Layout::Linear)], tuning(checkpoint_log_bytes), Some(extent))
 }
 
-/// The newer snapshot goes, whose list is joined with the head's: both are long.
+/// Destroys the newer snapshot, whose list is merged with the head's: both are long.
 fn destroying_one_of(rig: Rig, old: u64) {
     let mut full = fill(rig, old);
     let second = full.snapshots[1];
@@ -122,7 +123,8 @@ fn destroying_a_snapshot_of_a_full_pool_when_checkpoints_are_rare() {
     destroying_one_of(pool(256, 64 << 10, 1 << 30), 26_000);
 }
 
-/// Extents are as large as they were when the pool was made: in one that grew, lists are long and segments short.
+/// Extents keep their size from when the pool was created: in a pool that has grown, lists are long
+/// and segments short.
 #[test]
 fn destroying_a_snapshot_of_a_full_pool_that_grew() {
     let mut rig = Rig::with(&[64], Layout::Linear, tuning(1 << 30));

@@ -1,4 +1,4 @@
-//! Devices whose filesystem or volume below has no room.
+//! Devices on a full filesystem or volume.
 
 use millpond_block::{DiskError, Op};
 use millpond_device::{Io, IoKind};
@@ -6,7 +6,7 @@ use millpond_engine::{Compression, DeviceTrouble, Layout, MemberState, PoolState
 
 use crate::rig::Rig;
 
-/// Some turns in which writes of these devices find no room. Gives how many there were.
+/// Runs turns in which writes to these devices find no space. Returns the number of such writes.
 fn refuse(rig: &mut Rig, devices: &[u16], turns: u32, millis: u64) -> usize {
     let mut refused = 0;
     for _ in 0..turns {
@@ -32,7 +32,8 @@ fn states(rig: &Rig) -> Vec<MemberState> {
     rig.engine.pool().unwrap().devices.iter().map(|d| d.state).collect()
 }
 
-/// For a moment nobody learns of it: one write knocks now and then, the others wait for it.
+/// Guests do not notice a short shortage: one write is retried now and then, the others wait for
+/// it.
 #[test]
 fn a_device_that_is_full_for_a_moment_is_waited_for() {
     let mut rig = Rig::new(&[32], Layout::Linear);
@@ -49,14 +50,15 @@ fn a_device_that_is_full_for_a_moment_is_waited_for() {
         let knocks = refuse(&mut rig, &[0], 6, 100);
         assert!((2..10).contains(&knocks), "{knocks} tries, with those of a checkpoint that begins meanwhile");
         assert_eq!(answers(&mut rig), []);
-        // there is room again: all of them get through
+        // there is space again: all writes succeed
         rig.now += 200;
         rig.settle();
         assert_eq!(answers(&mut rig), [None; 20]);
     }
 }
 
-/// Defect: guests waited for half a minute, got EIO, and the pool stayed stopped although there was room again.
+/// Fixed defect: guests waited for half a minute and got EIO, and the pool stayed stopped although
+/// there was space again.
 #[test]
 fn guests_of_a_full_device_get_enospc_and_the_pool_goes_on_by_itself() {
     let mut rig = Rig::new(&[32], Layout::Linear);
@@ -80,14 +82,14 @@ fn guests_of_a_full_device_get_enospc_and_the_pool_goes_on_by_itself() {
     let told = answers(&mut rig);
     assert_eq!(told.iter().filter(|answer| **answer == Some(DiskError::NoSpace)).count(), 3, "new ones at once: {told:?}");
     assert_eq!(told.iter().filter(|answer| answer.is_none()).count(), 2, "what needs no write goes on: {told:?}");
-    // what is written nowhere yet is shown to nobody, and nobody waits for it for ever
+    // data that is not written yet is not returned, and a read of it does not wait for ever
     rig.submit(head, Op::Read, 0, 4096);
     refuse(&mut rig, &[0], 100, 100);
     assert_eq!(answers(&mut rig), []);
     refuse(&mut rig, &[0], 300, 100);
     assert_eq!(answers(&mut rig), [Some(DiskError::Io)]);
 
-    // there is room again
+    // there is space again
     rig.now += 200;
     rig.settle();
     let info = rig.engine.pool().unwrap();
@@ -101,7 +103,7 @@ fn guests_of_a_full_device_get_enospc_and_the_pool_goes_on_by_itself() {
     assert_eq!(rig.request(head, Op::Read, 1 << 20, 4096, &[]).unwrap(), [5; 4096]);
 }
 
-/// Defect: a mirror of which one device was full was stopped as a whole.
+/// Fixed defect: a mirror with one full device was stopped completely.
 #[test]
 fn a_full_device_is_given_up_alone_where_others_can_go_on() {
     for layout in [Layout::Mirror { copies: 2 }, Layout::Parity { width: 5, parity: 1, unit: 65536 }] {
@@ -132,7 +134,7 @@ fn a_full_device_is_given_up_alone_where_others_can_go_on() {
     }
 }
 
-/// The usual reason: all of them are files on one filesystem.
+/// The usual cause: all devices are files on one filesystem.
 #[test]
 fn nothing_is_given_up_when_all_devices_are_full() {
     let mut rig = Rig::new(&[64, 64], Layout::Mirror { copies: 2 });

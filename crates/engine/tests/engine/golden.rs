@@ -1,6 +1,7 @@
-//! Golden pools: images of version 1 of the format that every later engine imports, and damaged twins that it refuses with these words.
+//! Golden pools: images of version 1 of the format that every later engine imports, and damaged
+//! copies that it refuses with these messages.
 //!
-//! `MILLPOND_GOLDEN=write cargo test -p millpond-engine golden` makes the images anew.
+//! `MILLPOND_GOLDEN=write cargo test -p millpond-engine golden` writes the images again.
 
 use std::path::PathBuf;
 
@@ -15,16 +16,16 @@ const SIZE_MIB: usize = 6;
 const VOLUME: u64 = 256 << 10;
 const BLOCK: u64 = 4096;
 
-/// Blocks that were written: first, how many, with what.
+/// Written blocks: first block, number, byte.
 type Content<'a> = &'a [(u64, u64, u8)];
 
-/// What a target has to read as, by name: `volume` or `volume@snapshot`.
+/// Expected content of a target, by name: `volume` or `volume@snapshot`.
 type Expected = &'static [(&'static str, Content<'static>)];
 
 const BEFORE: Content<'_> = &[(0, 8, 0x11), (20, 4, 0x22)];
 const AFTER: Content<'_> = &[(0, 2, 0x11), (2, 3, 0x33), (5, 3, 0x11), (21, 3, 0x22)];
 
-/// A golden pool: its name, what makes it, what it holds.
+/// A golden pool: its name, the function that makes it, its content.
 type Pool = (&'static str, fn() -> Rig, Expected);
 
 const POOLS: [Pool; 5] = [
@@ -35,7 +36,7 @@ const POOLS: [Pool; 5] = [
     ("holds", holds, &[("disk@one", BEFORE), ("disk@two", AFTER)]),
 ];
 
-/// Tags of the snapshots that have some, `-` for holds without.
+/// Tags of the snapshots that have some, `-` for holds without a tag.
 const TAGS: &[(&str, &str)] = &[("one", "- audit backup"), ("two", "late")];
 
 fn fill(rig: &mut Rig, volume: &str, content: Content<'_>) {
@@ -98,7 +99,8 @@ fn snapshots() -> Rig {
     rig
 }
 
-/// A clone that was promoted, with another one of a snapshot that stayed: its lineage has a lower id than the one it starts from.
+/// A promoted clone, and another clone of a snapshot that was not moved: its lineage has a lower id
+/// than the lineage that it starts from.
 fn promoted() -> Rig {
     let mut rig = base();
     let Target::Head(disk) = target(&rig, "disk") else { panic!("a volume") };
@@ -120,7 +122,7 @@ fn promoted() -> Rig {
     rig
 }
 
-/// Snapshots that are held, with tags and without.
+/// Snapshots with holds, with and without tags.
 fn holds() -> Rig {
     let mut rig = base();
     let Target::Head(disk) = target(&rig, "disk") else { panic!("a volume") };
@@ -191,14 +193,15 @@ fn golden_pools_are_imported() {
     }
 }
 
-/// Everything goes, and all that it took comes back; deadlists of an older version, too.
+/// Destroys everything and checks that all space is freed, also that of deadlists of an older
+/// version.
 fn destroy_all(rig: &mut Rig) {
     for snapshot in rig.engine.snapshots() {
         for hold in snapshot.hold_list {
             rig.command(Command::Release { snapshot: snapshot.id, tag: hold.tag }).unwrap();
         }
     }
-    // clones go before what they start from
+    // clones are destroyed before their origins
     while !rig.engine.volumes().is_empty() {
         let gone = rig.engine.volumes().iter().filter(|volume| rig.command(Command::DestroyVolume { volume: volume.id }).is_ok()).count();
         assert!(gone > 0, "{:?}", rig.engine.volumes());
@@ -320,7 +323,7 @@ fn golden_pools_with_damaged_roots_are_refused() {
         let object = AREA_BYTES as usize + root.checkpoint.segment.0 as usize * (64 << 10) + root.checkpoint.offset as usize * 64;
         image[object + 9] ^= 0x10;
         refused(vec![image], "a checkpoint object does not match its checksum: the checkpoint is damaged");
-        // a power cut in the first write of the next root: as before in the second area
+        // a power cut during the first write of the next root leaves the second area as before
         let mut image = whole.clone();
         image[slot + SECTOR_BYTES..slot + SECTOR_BYTES + 512].fill(0x77);
         let mut rig = Rig::import(vec![image]).unwrap_or_else(|why| panic!("{name}: {why}"));

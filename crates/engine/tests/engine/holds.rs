@@ -1,4 +1,4 @@
-//! Holds with tags: counted apart, durable, refused where they have to be.
+//! Holds with tags: counted separately, durable, refused where necessary.
 
 use millpond_engine::{Command, CommandError, Compression, Layout, Reply, SnapshotId, Time, VolumeId};
 
@@ -19,7 +19,7 @@ fn release(rig: &mut Rig, snapshot: SnapshotId, tag: Option<&str>) -> Result<Rep
     rig.command(Command::Release { snapshot, tag: tag.map(str::to_owned) })
 }
 
-/// The tags of the only snapshot; `-` for a hold without.
+/// Tags of the only snapshot; `-` for a hold without a tag.
 fn tags(rig: &Rig) -> String {
     let snapshots = rig.engine.snapshots();
     let holds = &snapshots.first().expect("a snapshot").hold_list;
@@ -104,7 +104,7 @@ fn a_lock_ends_at_its_time_and_not_before() {
     rig.now = until;
     rig.settle();
     assert_eq!(tags(&rig), "", "it has ended");
-    // the tag is free again, and replaces the one that ended
+    // the tag can be used again, and replaces the hold that ended
     hold(&mut rig, snapshot, Some("lock"), None, false).unwrap();
     assert_eq!(tags(&rig), "lock");
     release(&mut rig, snapshot, Some("lock")).unwrap();

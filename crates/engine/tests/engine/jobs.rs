@@ -1,4 +1,4 @@
-//! Jobs: groups are evened out, everything is read, at a rate, and both go on after crashes.
+//! Jobs: rebalance and scrub, at a limited rate, continued after crashes.
 
 use millpond_block::Op;
 use millpond_engine::{
@@ -31,7 +31,7 @@ fn add(rig: &mut Rig, layout: Layout, sizes: &[usize]) {
     rig.command(Command::AddDevices { groups: vec![GroupSpec::data(layout)], devices }).unwrap();
 }
 
-/// A pool that is rather full, and another group that holds nothing.
+/// A fairly full pool with another, empty group.
 fn grown(layout: Layout, sizes: &[usize]) -> (Rig, VolumeId) {
     let mut rig = Rig::new(sizes, layout);
     let volume = rig.volume("disk0", SIZE, Compression::Off);
@@ -54,7 +54,7 @@ fn fills(rig: &mut Rig, dry_run: bool) -> Vec<GroupFill> {
     panic!("no reply");
 }
 
-/// Percent of each group that is in use.
+/// Percentage of each group that is in use.
 fn shares(rig: &mut Rig) -> Vec<u64> {
     fills(rig, true).iter().map(|fill| fill.allocated * 100 / fill.size).collect()
 }
@@ -63,7 +63,7 @@ fn job(rig: &Rig, kind: JobKind) -> Option<JobInfo> {
     rig.engine.pool().unwrap().jobs.into_iter().find(|job| job.kind == kind)
 }
 
-/// Turns and device operations, so many.
+/// Runs a number of turns with their device operations.
 fn some_turns(rig: &mut Rig, turns: u32) {
     for _ in 0..turns {
         rig.turn();
@@ -150,7 +150,7 @@ fn a_scrub_goes_on_where_it_was() {
         let volume = rig.volume("disk0", SIZE, Compression::Off);
         write_all(&mut rig, volume, 1);
         rig.command(Command::Checkpoint).unwrap();
-        // slow, so that it can be met on its way
+        // slow, so that it is still running at the next check
         rig.command(Command::SetJobRate { rate: 4 << 20 }).unwrap();
         rig.command(Command::Scrub).unwrap();
         while job(&rig, JobKind::Scrub).is_some_and(|job| job.done < SIZE) {
@@ -171,7 +171,7 @@ fn a_scrub_goes_on_where_it_was() {
         let found = rig.engine.pool().unwrap().scrub.unwrap();
         assert!(found.complete && found.begun == begun && found.errors == 0, "{found:?}");
         assert!(rig.reads.iter().sum::<u64>() > reads);
-        // what it found is known after that, too
+        // its result is known afterwards, too
         rig.now += 10_000;
         rig.settle();
         rig.reopen();
@@ -205,7 +205,8 @@ fn jobs_keep_to_their_rate_and_a_changed_one_holds_at_once() {
     rig.audit();
 }
 
-/// Turn after turn until the job is gone: as long as the pool lists what the job is to change, the job is listed.
+/// Runs turns until the job ends: while the pool still lists what the job changes, the job must be
+/// listed.
 fn job_outlives(rig: &mut Rig, kind: JobKind, under_way: impl Fn(&Rig) -> bool) {
     for turns in 0..100_000 {
         rig.step();

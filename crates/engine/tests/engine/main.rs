@@ -1,4 +1,5 @@
-//! The engine over memory devices that complete at once: what it stores, snapshots, frees and recovers, against a plain model.
+//! The engine over memory devices that complete at once: what it stores, snapshots, frees and
+//! recovers, compared with a plain model.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod answers;

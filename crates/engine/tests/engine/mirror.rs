@@ -1,4 +1,5 @@
-//! Mirrors: what one device loses or spoils comes from another, and devices come, go and are replaced.
+//! Mirrors: data that one device loses or damages comes from another, and devices are added,
+//! removed and replaced.
 
 use millpond_block::Op;
 use millpond_device::{Io, IoKind};
@@ -59,7 +60,7 @@ fn both_copies_serve_and_either_is_enough() {
         let mut rig = Rig::import_degraded(media, true).unwrap();
         check_all(&mut rig, volume, 1);
         write_all(&mut rig, volume, 2);
-        // what is known to be missing needs no word any more
+        // an import without a device that the labels record as missing needs no option
         let mut rig = Rig::import(rig.media).unwrap();
         check_all(&mut rig, volume, 2);
         assert_eq!(states(&rig)[lost], MemberState::Down);
@@ -84,12 +85,12 @@ fn labels_in_force_say_who_is_up_to_date_and_an_older_half_can_be_refused() {
         let tuning = Tuning { degraded: true, newest_label: Some(newest), ..Tuning::default() };
         Rig::import_with(vec![rig.media[at].clone()], tuning, rig.now + 1000)
     };
-    // the half that was given up says of itself that it is whole
+    // the labels of the device that was given up call it complete
     let refused = import(0, expected(&after)).err().unwrap();
     assert!(refused.contains("older state"), "{refused}");
     assert!(import(0, expected(&before)).is_ok());
     assert!(import(1, expected(&after)).is_ok());
-    // a label as new on a device that is not trusted: the halves were used apart
+    // equally new labels on a device that is not trusted: the devices were used separately
     let other = NewestLabel { devices: vec![before.current[0].1], ..expected(&after) };
     assert!(import(1, other).is_err());
 }
@@ -116,7 +117,8 @@ fn what_one_copy_spoils_is_mended_from_the_other() {
 #[test]
 fn a_log_that_each_copy_has_in_part_is_read_whole() {
     let (rig, volume) = mirrored(&[64, 64], 2);
-    // no checkpoint: the log alone has the data; every second page of one copy and the others of the other are gone
+    // no checkpoint: only the log has the data; every second page of one copy is lost, and the
+    // other pages of the other copy
     let mut media = rig.media.clone();
     let end = media[0].len() - (1 << 20);
     for (at, device) in (1 << 20..end).step_by(64 << 10).zip([0, 1].into_iter().cycle()) {
@@ -138,7 +140,7 @@ fn a_device_that_fails_is_given_up_and_filled_when_it_is_back() {
     rig.reopen();
     rig.finish_jobs();
     assert_eq!(states(&rig), [MemberState::Present; 3]);
-    // now another one may go
+    // now any other device may be lost
     for lost in 0..3 {
         let mut media = rig.media.clone();
         media.remove(lost);
@@ -164,7 +166,7 @@ fn a_missing_device_is_replaced_by_a_new_one() {
     media.remove(0);
     let mut rig = Rig::import_degraded(media, true).unwrap();
     let small = rig.new_device(16);
-    // a rehearsal says what the command says, and changes nothing
+    // a rehearsal gives the command's answer, and changes nothing
     for member in [0, 1, 9] {
         let rehearsed = rig.command(Command::CheckDevices(DeviceChange::Replace { member, device: small.geometry })).unwrap_err();
         assert_eq!(rehearsed, rig.command(Command::Replace { member, device: small }).unwrap_err());
@@ -179,13 +181,14 @@ fn a_missing_device_is_replaced_by_a_new_one() {
     assert_eq!(states(&rig), [MemberState::Present; 2]);
     rig.reopen();
     check_all(&mut rig, volume, 2);
-    // the new one alone has everything
+    // the new device by itself has all data
     let mut alone = Rig::import_degraded(vec![rig.media[1].clone()], true).unwrap();
     check_all(&mut alone, volume, 2);
     alone.audit();
 }
 
-/// The device fails that the roots are read from for one that is filled, and is not counted among those that are whole any more.
+/// The device that the roots are read from for a resilvered device fails, and is no longer
+/// complete.
 #[test]
 fn roots_come_from_another_device_when_the_first_fails() {
     let (mut rig, volume) = mirrored(&[64, 64], 2);
@@ -226,7 +229,7 @@ fn a_device_of_any_layout_is_replaced_while_it_is_written() {
         let devices = rig.engine.pool().unwrap().devices;
         assert_eq!((devices[1].position, devices[1].successor), (Some(2), None));
         write_all(&mut rig, volume, 3);
-        // the old one is no part of the pool any more
+        // the old device is no longer part of the pool
         let old = rig.media.remove(1);
         let mut rig = Rig::import(rig.media).unwrap();
         check_all(&mut rig, volume, 3);
@@ -311,13 +314,14 @@ fn two_halves_that_went_different_ways_are_not_joined() {
 fn a_device_is_known_although_a_third_one_was_away_at_the_time() {
     let (rig, volume) = mirrored(&[64, 64, 64], 3);
     let [a, b, c] = <[Vec<u8>; 3]>::try_from(rig.media).unwrap();
-    // the third is away, so the labels of the others say so; then the second is, and stays as it is
+    // the third device is missing, which the others' labels record; then the second is, and stays
+    // unchanged
     let mut two = Rig::import_degraded(vec![a, b], true).unwrap();
     write_all(&mut two, volume, 2);
     let [a, b] = <[Vec<u8>; 2]>::try_from(two.media).unwrap();
     let mut one = Rig::import_degraded(vec![a], true).unwrap();
     write_all(&mut one, volume, 3);
-    // the third is back and is filled; when the second is too, its label knows nothing of that
+    // the third is back and resilvered; the label of the second does not show that
     let mut two = Rig::import_degraded(vec![one.media.remove(0), c], true).unwrap();
     two.finish_jobs();
     write_all(&mut two, volume, 4);
@@ -327,7 +331,8 @@ fn a_device_is_known_although_a_third_one_was_away_at_the_time() {
     assert_eq!(states(&all), [MemberState::Present; 3]);
     let mut alone = Rig::import_degraded(vec![all.media.remove(1)], true).unwrap();
     check_all(&mut alone, volume, 4);
-    // but when it was used apart meanwhile it is refused, even while one of those is away again that it was used without
+    // if it was used separately meanwhile, it is refused, even while one of the devices that it was
+    // used without is missing
     let mut apart = Rig::import_degraded(vec![b], true).unwrap();
     write_all(&mut apart, volume, 5);
     let b = apart.media.remove(0);

@@ -1,4 +1,4 @@
-//! Random operations, crashes of the daemon included, against maps of block to version.
+//! Random operations, including crashes of the daemon, compared with maps of block to version.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ struct Model {
     seed: u64,
     volumes: BTreeMap<VolumeId, Content>,
     snapshots: BTreeMap<SnapshotId, (VolumeId, Content)>,
-    /// Every snapshot there ever was: whose it is or was, and the one before it.
+    /// Every snapshot that ever existed: its volume (also a former one), and the snapshot before
+    /// it.
     links: BTreeMap<SnapshotId, (VolumeId, Option<SnapshotId>)>,
     /// The last snapshot before each head.
     bases: BTreeMap<VolumeId, Option<SnapshotId>>,
@@ -133,7 +134,8 @@ impl Model {
         self.links.insert(id, (volume, before));
     }
 
-    /// The versions that must move: those before the first one of another volume, as far as they are that one's.
+    /// The versions that must move: those before the first version of another volume, as long as
+    /// they belong to that volume.
     fn promote(&mut self) {
         let volume = self.any_volume();
         let mut at = self.bases.get(&volume).copied().flatten();
@@ -171,7 +173,7 @@ impl Model {
         }
     }
 
-    /// The census counts what volumes own, block by block.
+    /// The census counts the blocks that volumes own.
     fn count(&mut self) {
         let counted = census(&mut self.rig);
         let of = |id: VolumeId| counted.volumes.iter().find(|of| of.volume == id).map_or(0, |of| of.sizes.iter().sum());

@@ -1,4 +1,4 @@
-//! What is kept for volumes, what they may take, and where their data is.
+//! Options of volumes: reservations, limits, and placement of data.
 
 use millpond_block::{DiskError, Op};
 use millpond_engine::{Command, CommandError, Compression, Layout, Rate, Reply, SegmentPlace, Target, VolumeId, VolumeOptions};
@@ -18,7 +18,7 @@ fn places(rig: &mut Rig, target: Target) -> Vec<SegmentPlace> {
     }
 }
 
-/// Writes mebibytes of a volume until one is refused; gives how many went in.
+/// Writes mebibytes of a volume until one is refused; returns the number written.
 fn fill(rig: &mut Rig, volume: VolumeId, from: u64, most: u64) -> u64 {
     let target = Target::Head(volume);
     for at in 0..most {
@@ -64,7 +64,7 @@ fn what_is_reserved_is_there_whatever_others_take() {
     assert_eq!(fill(&mut rig, other, taken, 8), 0);
     assert_eq!(fill(&mut rig, mine, 0, 16), 16, "what is there can be overwritten");
     assert!(fill(&mut rig, mine, 16, 48) <= 5, "and no more");
-    // given up, others can have it
+    // after the discard, other volumes may use the space
     rig.request(Target::Head(mine), Op::Discard, 0, 64 * MIB, &[]).unwrap();
     assert!(fill(&mut rig, other, taken, 8) <= 1, "it is reserved still");
     reserve(&mut rig, mine, 0).unwrap();
@@ -78,7 +78,7 @@ fn what_is_reserved_is_there_whatever_others_take() {
     rig.audit();
 }
 
-/// The audit counts again what reserved volumes own (INV-CAT-3).
+/// The audit counts the units of volumes with reservations again (INV-CAT-3).
 #[test]
 fn what_reserved_volumes_own_is_known_through_clones_rollbacks_and_destroys() {
     let mut rig = Rig::new(&[96], Layout::Linear);
@@ -101,7 +101,7 @@ fn what_reserved_volumes_own_is_known_through_clones_rollbacks_and_destroys() {
     rig.audit();
     rig.reopen();
     rig.audit();
-    // the lineage of the clone becomes the continuation of the one that it started from
+    // the lineage of the clone continues the lineage that it started from
     rig.command(Command::DestroyVolume { volume: clone }).unwrap();
     rig.command(Command::DestroySnapshots { snapshots: vec![second] }).unwrap();
     rig.settle();

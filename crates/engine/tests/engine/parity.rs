@@ -1,4 +1,5 @@
-//! Rows with parity: small writes are on several devices at once, move to whole rows, and any devices that parity reaches may go.
+//! Parity: small writes are mirrored in the log and move to whole stripes, and as many devices as
+//! parity can replace may be lost.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +32,7 @@ fn layout(parity: u8) -> Layout {
     Layout::Parity { width: 16, parity, unit: 65536 }
 }
 
-/// A pool with a snapshot of round 1, and round 2 on its volume.
+/// A pool with a snapshot of round 1, and round 2 in its volume.
 fn pool(devices: usize, parity: u8) -> (Rig, VolumeId, SnapshotId) {
     let mut rig = Rig::new(&vec![48; devices], layout(parity));
     let volume = rig.volume("disk0", SIZE, Compression::Off);
@@ -58,7 +59,7 @@ fn what_no_row_uses_is_neither_free_nor_allocated() {
     assert!(unused(0) > 64 << 20 && devices[0].allocated < 48 << 20, "{devices:?}");
 }
 
-/// The sets of `count` of `devices`.
+/// All subsets of `count` devices.
 fn sets(devices: usize, count: usize) -> Vec<Vec<usize>> {
     (0u32..1 << devices)
         .filter(|set| set.count_ones() as usize == count)
@@ -90,7 +91,7 @@ fn any_devices_that_parity_reaches_may_be_missing() {
         for lost in sets(devices, usize::from(parity)) {
             let mut rig = Rig::import_degraded(without(&rig.media, &lost), true).unwrap();
             check_both(&mut rig, volume, snapshot);
-            // it goes on without them, and comes up without them
+            // the pool continues without them, and can be imported without them
             write_all(&mut rig, volume, 3);
             let mut rig = Rig::import(rig.media).unwrap();
             check(&mut rig, Target::Head(volume), 3);
@@ -187,7 +188,7 @@ fn every_device_leaves_after_new_ones_came() {
     rig.command(Command::AddDevices { groups: vec![GroupSpec::data(layout(1))], devices }).unwrap();
     for member in 0..4 {
         if states(&rig).len() < 9 - usize::from(member) {
-            break; // too few are left for rows of theirs: they went with the last one
+            break; // too few are left for their stripes: removed with the last one
         }
         rig.command(Command::Remove { member, dry_run: false }).unwrap();
         write_all(&mut rig, volume, 2);
@@ -236,7 +237,7 @@ fn scrub(rig: &mut Rig) -> ScrubInfo {
     rig.engine.pool().unwrap().scrub.unwrap()
 }
 
-/// Data and parity: after it any devices may go, but for the one that was rotten.
+/// Repairs data and parity: afterwards any device may be lost, except the one that was rotten.
 #[test]
 fn a_scrub_mends_all_columns_from_the_others() {
     for (parity, step) in [(1, 700), (2, 1)] {
@@ -257,7 +258,8 @@ fn a_scrub_mends_all_columns_from_the_others() {
     }
 }
 
-/// INV-SCRUB-2: two columns of a row are wrong, one more than parity reaches. When one of them is right again the other one is mended.
+/// INV-SCRUB-2: two columns of a stripe are wrong, one more than parity can replace. When one of
+/// them is correct again, the other is repaired.
 #[test]
 fn parity_of_what_is_lost_stays_as_it_is() {
     let (mut rig, volume, snapshot) = pool(4, 1);
@@ -266,7 +268,7 @@ fn parity_of_what_is_lost_stays_as_it_is() {
     let known: BTreeSet<Vec<u8>> =
         (0..SIZE).step_by(STEP as usize).flat_map(|at| pattern(at, 2).chunks(4096).map(<[u8]>::to_vec).collect::<Vec<_>>()).collect();
     let is_data = |at: &usize| whole.iter().take(2).all(|medium| known.contains(&medium[*at..at + 4096]));
-    // some are of the log, or dead
+    // some are in the log, or dead
     let at = (1 << 20..whole[0].len() - (1 << 20)).step_by(4096).filter(is_data).step_by(11).take(50).find(|at| {
         rig.media.clone_from(&whole);
         rig.media.iter_mut().take(2).for_each(|medium| medium[at + 99] ^= 4);
@@ -281,14 +283,14 @@ fn parity_of_what_is_lost_stays_as_it_is() {
     check_both(&mut rig, volume, snapshot);
 }
 
-/// Every column counts, parity too: one wrong bit is found and mended in each.
+/// Every column is checked, parity too: one wrong bit in any of them is found and repaired.
 #[test]
 fn a_scrub_finds_one_flipped_bit_in_any_column() {
     let (mut rig, volume, snapshot) = pool(6, 2);
     rig.reopen();
     rig.command(Command::Checkpoint).unwrap();
     assert_eq!(scrub(&mut rig).errors, 0);
-    // all data and P make zeroes together, so that Q is left over
+    // the data and P together are zeroes, so that the rest is Q
     let is_row = |at: &usize| {
         let pages = rig.media.iter().map(|medium| &medium[*at..at + 4096]);
         let left = pages.clone().fold(vec![0; 4096], |sum, page| sum.iter().zip(page).map(|(a, b)| a ^ b).collect());
@@ -302,7 +304,7 @@ fn a_scrub_finds_one_flipped_bit_in_any_column() {
             rig.media[device][at + 1000] ^= 16;
             let found = scrub(&mut rig);
             if device == 0 && found.errors == 0 {
-                // nothing of this row lives
+                // this stripe has no live data
                 rig.media[device][at + 1000] ^= 16;
                 break;
             }

@@ -6,9 +6,10 @@ use crate::rig::Rig;
 
 const BLOCKS: u64 = 16_384;
 const VERSIONS: u8 = 15;
-/// Bytes that content may take which can be read again, with what says where epochs begin.
+/// Bytes of memory for content that can be read again, and indexes.
 const LIMIT: u64 = 32 << 10;
-/// The same with what is not written yet, two pieces for freeing and eight for a checkpoint.
+/// The same with content that is not written yet, two pieces for freeing, and eight for a
+/// checkpoint.
 const MOST: u64 = 72 << 10;
 
 fn tuning(piece_memory: u64) -> Tuning {
@@ -26,12 +27,12 @@ fn half(version: u8) -> impl Iterator<Item = u64> {
     (0..BLOCKS).map(|i| i * 2503 % BLOCKS).filter(move |i| mixed(*i) % 2 == 0)
 }
 
-/// A volume of which half of the blocks died in each of some snapshots.
+/// A volume of which half of the blocks died in each of several snapshots.
 fn aged(piece_memory: u64) -> (Rig, VolumeId, Vec<SnapshotId>) {
     aged_on(&[640], Layout::Linear, piece_memory, VERSIONS)
 }
 
-/// The same on some devices, with so many snapshots.
+/// The same on several devices, with `versions` snapshots.
 fn aged_on(sizes_mib: &[usize], layout: Layout, piece_memory: u64, versions: u8) -> (Rig, VolumeId, Vec<SnapshotId>) {
     let mut rig = Rig::with(sizes_mib, layout, tuning(piece_memory));
     let volume = rig.volume("disk0", BLOCKS * 4096, Compression::Off);
@@ -52,7 +53,7 @@ fn aged_on(sizes_mib: &[usize], layout: Layout, piece_memory: u64, versions: u8)
     (rig, volume, snapshots)
 }
 
-/// Turns until all that was destroyed is free.
+/// Runs turns until all destroyed data is freed.
 fn free(rig: &mut Rig) {
     for _ in 0..100_000 {
         rig.step();
@@ -72,7 +73,7 @@ fn lists_are_longer_than_memory() {
     assert!(all > 3 * MOST, "only {all} bytes are all there is");
     let (mut rig, volume, mut snapshots) = aged(LIMIT);
     rig.audit();
-    // every second one: what died after it is split, and joined with what died before
+    // destroy every second one: the list after it is split and merged with its own
     let every_second: Vec<SnapshotId> = snapshots.iter().skip(1).step_by(2).copied().collect();
     snapshots.retain(|id| !every_second.contains(id));
     rig.start(Command::DestroySnapshots { snapshots: every_second });
@@ -80,7 +81,7 @@ fn lists_are_longer_than_memory() {
     rig.command(Command::Checkpoint).unwrap();
     let reads = rig.engine.metrics().piece_reads;
     assert!(reads > 20, "{reads} pieces were read");
-    // what is in pieces is known without reading them
+    // sizes in pieces are known without reading them
     let told = |rig: &Rig| rig.engine.snapshots().iter().map(|s| s.unique_bytes).collect::<Vec<_>>();
     let before = told(&rig);
     rig.reopen();
@@ -96,7 +97,7 @@ fn lists_are_longer_than_memory() {
     }
     rig.reopen();
     free(&mut rig);
-    // the head's list goes with the volume, and nothing of it is read
+    // the head's list is dropped with the volume, without being read
     assert_eq!(rig.write_blocks(Target::Head(volume), half(99), 99, 8), 0);
     rig.command(Command::Checkpoint).unwrap();
     let reads = rig.engine.metrics().piece_reads;
@@ -109,7 +110,8 @@ fn lists_are_longer_than_memory() {
     assert!(rig.engine.pool().unwrap().allocated < 1 << 20, "{:?}", rig.engine.pool());
 }
 
-/// What is in a piece that cannot be read is not freed, and nobody waits for it. It is tried again after a while.
+/// Blocks in a piece that cannot be read are not freed, and no other work waits for it. The piece
+/// is tried again after a while.
 #[test]
 fn pieces_that_cannot_be_read_hold_nobody_up() {
     let (mut rig, volume, snapshots) = aged(LIMIT);
@@ -118,7 +120,7 @@ fn pieces_that_cannot_be_read_hold_nobody_up() {
     let all: Vec<SnapshotId> = snapshots.iter().skip(1).copied().collect();
     rig.command(Command::DestroySnapshots { snapshots: all }).unwrap();
     let metrics = rig.engine.metrics();
-    // what cannot be freed is no work that waits
+    // blocks that cannot be freed do not count as backlog
     assert!(metrics.piece_failures > 20 && metrics.unreclaimed > BLOCKS * 4096 && metrics.reclaim_backlog == 0, "{metrics:?}");
     rig.command(Command::Checkpoint).unwrap();
     rig.unreadable = false;
@@ -132,7 +134,8 @@ fn pieces_that_cannot_be_read_hold_nobody_up() {
     rig.audit();
 }
 
-/// Pieces that could be read at last are not counted as unreadable any longer, although other lists are still being freed.
+/// Pieces that can be read again are no longer counted as unreadable, although other lists are
+/// still being freed.
 #[test]
 fn what_is_readable_again_is_not_counted_as_unreadable() {
     let (mut rig, _, snapshots) = aged(LIMIT);
@@ -160,7 +163,8 @@ fn what_is_readable_again_is_not_counted_as_unreadable() {
     rig.audit();
 }
 
-/// Flips a bit in each of the first pieces of deadlists on a device, so many at most. Gives where, and what is there then.
+/// Flips a bit in each of the first pieces of deadlists on a device, at most `most`. Returns the
+/// places, and their new content.
 fn flip_in_pieces(media: &mut [u8], most: usize) -> Vec<(usize, [u8; 64])> {
     let places: Vec<usize> =
         (1 << 20..media.len() - (1 << 20)).step_by(64).filter(|at| media[*at..].starts_with(b"MPDpiece")).take(most).collect();
@@ -171,14 +175,15 @@ fn flip_in_pieces(media: &mut [u8], most: usize) -> Vec<(usize, [u8; 64])> {
     places.into_iter().map(&mut flip).collect()
 }
 
-/// Undoes that where nothing else was written since.
+/// Flips the bits back, except where something else was written since.
 fn flip_back(media: &mut [u8], flipped: &[(usize, [u8; 64])]) {
     for (at, bytes) in flipped.iter().filter(|(at, bytes)| media[*at..*at + 64] == *bytes).copied().collect::<Vec<_>>() {
         media[at + 40] = bytes[40] ^ 1;
     }
 }
 
-/// What damaged pieces name is not freed, but all else is: that is told as bytes, and there is no job that never ends.
+/// Blocks in damaged pieces are not freed, but all others are: the former are reported as bytes,
+/// and no job runs for ever.
 #[test]
 fn damaged_pieces_leave_bytes_that_are_told() {
     let (mut rig, volume, snapshots) = aged(LIMIT);
@@ -198,7 +203,7 @@ fn damaged_pieces_leave_bytes_that_are_told() {
     assert!(pool.state == PoolState::Online && pool.allocated >= metrics.unreclaimed && pool.free > pool.size / 2, "{pool:?}");
     let other = rig.volume("disk1", BLOCKS * 4096, Compression::Off);
     assert_eq!(rig.write_blocks(Target::Head(other), 0..BLOCKS, 5, 8), 0);
-    // somebody mends it
+    // the damage is repaired by hand
     flip_back(&mut rig.media[0], &flipped);
     rig.now += 40_000;
     rig.settle();
@@ -206,7 +211,7 @@ fn damaged_pieces_leave_bytes_that_are_told() {
     rig.audit();
 }
 
-/// A removal moves all else, and ends with the reason.
+/// A removal moves everything else, and ends with the reason.
 #[test]
 fn a_removal_ends_where_deadlists_cannot_be_read() {
     let (mut rig, volume, _) = aged(LIMIT);
@@ -228,7 +233,7 @@ fn a_removal_ends_where_deadlists_cannot_be_read() {
     assert!(pool.removal_ended.as_ref().is_some_and(|why| why.contains("deadlists")) && pool.devices.len() == 2, "{pool:?}");
     assert!(pool.state == PoolState::Online && pool.devices[0].allocated < pool.devices[1].allocated / 4, "{pool:?}");
     assert_eq!(rig.write_blocks(Target::Head(volume), half(77), 77, 8), 0);
-    // with the pieces whole it goes, and nothing is told any more
+    // with the pieces intact the device is removed, and nothing is reported any more
     flip_back(&mut rig.media[0], &flipped);
     rig.command(Command::Remove { member: 0, dry_run: false }).unwrap();
     rig.finish_jobs();
@@ -237,7 +242,7 @@ fn a_removal_ends_where_deadlists_cannot_be_read() {
     rig.audit();
 }
 
-/// Tails of lists are counted among the memory of maps, over snapshots, restarts and destroys.
+/// Tails of lists count as memory of maps, over snapshots, restarts and destroys.
 #[test]
 fn what_is_in_no_piece_yet_is_counted() {
     let mut rig = Rig::with(&[64], Layout::Linear, tuning(u64::MAX));
@@ -269,7 +274,8 @@ fn what_is_in_no_piece_yet_is_counted() {
     rig.audit();
 }
 
-/// A device that is away may have what the others lack: a removal waits for it, says so, and ends when all can be read.
+/// A missing device may have data that the others lack: a removal waits for it, reports that, and
+/// ends when everything can be read.
 #[test]
 fn a_removal_waits_for_a_device_that_may_have_the_deadlists() {
     let (mut rig, volume, _) = aged_on(&[400, 400], Layout::Mirror { copies: 2 }, LIMIT, 6);

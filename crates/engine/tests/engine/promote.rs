@@ -32,7 +32,7 @@ fn owned(rig: &Rig, volume: VolumeId) -> u64 {
     rig.engine.volumes().into_iter().find(|v| v.id == volume).unwrap().unique_bytes / 4096
 }
 
-/// Three snapshots of a volume, a clone of the second one with a snapshot of its own.
+/// A volume with three snapshots, and a clone of the second one with a snapshot of its own.
 fn golden() -> (Rig, VolumeId, VolumeId, [SnapshotId; 4]) {
     let mut rig = Rig::new(&[96], Layout::Linear);
     let disk = rig.volume("golden", BLOCKS * 4096, Compression::Off);
@@ -73,7 +73,7 @@ fn what_a_clone_starts_from_becomes_its_own() {
         {
             reads(&mut rig, target, byte);
         }
-        // the promoted volume cannot go while the other one starts from its snapshot
+        // the promoted volume cannot be destroyed while the other one starts from its snapshot
         assert!(matches!(rig.command(Command::DestroyVolume { volume: clone }), Err(CommandError::Busy(_))));
         rig.command(Command::DestroyVolume { volume: disk }).unwrap();
         rig.settle();
@@ -83,7 +83,7 @@ fn what_a_clone_starts_from_becomes_its_own() {
         rig.settle();
         rig.command(Command::Checkpoint).unwrap();
         rig.audit();
-        // all that is left: "own" with a half of what it had from the golden image, and the head
+        // left are "own", with half of the blocks of the golden image, and the head
         assert_eq!(owned(&rig, clone), BLOCKS * 2);
         reads(&mut rig, Target::Head(clone), 6);
     }
@@ -134,7 +134,7 @@ fn the_line_before_a_rollback_moves_as_far_as_the_clone_starts_from_it() {
     assert_eq!(promote(&mut rig, clone), [one, two]);
     rig.audit();
     assert_eq!((origin(&rig, disk).as_deref(), origin(&rig, late).as_deref()), (Some("vm@s1"), Some("golden@s3")));
-    // s3 starts from s2 and the head from s1: both have the volume as their clone
+    // s3 starts from s2 and the head from s1: both snapshots have the volume as a clone
     let clones = |rig: &Rig, id| rig.engine.snapshots().into_iter().find(|s| s.id == id).unwrap().clones;
     assert_eq!((clones(&rig, one), clones(&rig, two), clones(&rig, three)), (1, 1, 1));
     assert_eq!(promote(&mut rig, late), [three]);
@@ -170,7 +170,7 @@ fn a_reservation_that_would_not_fit_any_more_is_refused() {
     rig.audit();
 }
 
-/// The daemon dies at every turn of a promotion: it has happened or not, and what comes later works.
+/// The daemon dies at each turn of a promotion: it has happened or not, and later operations work.
 #[test]
 fn a_crash_leaves_all_of_it_or_nothing() {
     for turns in 0..12 {
@@ -195,8 +195,8 @@ fn a_crash_leaves_all_of_it_or_nothing() {
     }
 }
 
-/// After promotions each of two volumes has a snapshot that the other one starts from: neither can be destroyed until snapshots that
-/// nothing starts from are.
+/// After promotions each of two volumes has a snapshot that the other one starts from: neither can
+/// be destroyed before the snapshots that nothing starts from.
 #[test]
 fn two_volumes_that_start_from_each_other_go_one_snapshot_after_the_other() {
     let mut rig = Rig::new(&[96], Layout::Linear);

@@ -1,4 +1,4 @@
-//! What the map says: what holds data, what changed.
+//! Queries of the map: which blocks hold data, which changed.
 
 use millpond_block::{ByteRange, DiskError, Op, Query, Since, Tag};
 use millpond_engine::{Command, Compression, Layout, SnapshotId, Target, VolumeId};
@@ -69,7 +69,8 @@ fn changes_since_a_snapshot_outlive_the_daemon_and_the_rollback() {
     assert_eq!(grown, Ok(vec![(24 * MIB, false), (4096, true), (8 * MIB - 4096, false)]));
 }
 
-/// A hole that is shown and then holds the old data again after the daemon's death would make a copy wrong (I10).
+/// If a query shows a hole, and the old data is back after the daemon's death, an incremental copy
+/// is wrong (I10).
 #[test]
 fn what_is_being_discarded_is_a_hole_only_when_that_cannot_be_lost() {
     let mut rig = Rig::new(&[64], Layout::Linear);
@@ -110,7 +111,7 @@ fn a_long_answer_comes_in_parts_and_holds_nobody_up() {
     assert_eq!(rig.engine.pop_answer().expect("an answer").result, Err(DiskError::Invalid));
 }
 
-/// Versions by block: 0 is a hole, every write makes a new one.
+/// Versions by block: 0 is a hole, every write makes a new version.
 #[derive(Clone)]
 struct Model {
     blocks: Vec<u32>,
@@ -132,7 +133,7 @@ impl Model {
     }
 }
 
-/// Random writes, discards, snapshots, rollbacks and deaths against versions by block.
+/// Compares random writes, discards, snapshots, rollbacks and crashes with versions by block.
 #[test]
 fn queries_agree_with_a_list_of_versions() {
     const BLOCKS: u64 = 3000;

@@ -1,4 +1,4 @@
-//! The read cache: what guests read again comes from memory, where the mode of the volume allows it.
+//! The read cache: repeated reads of guests come from memory, if the volume's mode allows it.
 
 use millpond_block::{CacheMode, Op};
 use millpond_engine::{Command, Compression, Layout, Reply, SnapshotId, Target, Tuning, VolumeId};
@@ -19,12 +19,12 @@ fn pool(read_cache: u64) -> Rig {
     Rig::with(&[64], Layout::Linear, tuning)
 }
 
-/// Reads everything in requests of `step` bytes. Reads of devices.
+/// Reads everything in requests of `step` bytes. Returns the number of device reads.
 fn read_all(rig: &mut Rig, target: Target, round: u8, step: u64) -> u64 {
     read_some(rig, target, round, step, SIZE)
 }
 
-/// The same for the first `bytes`.
+/// The same for the first `bytes` bytes.
 fn read_some(rig: &mut Rig, target: Target, round: u8, step: u64, bytes: u64) -> u64 {
     let before = rig.reads[0];
     for at in (0..bytes).step_by(step as usize) {
@@ -65,7 +65,7 @@ fn what_is_read_the_third_time_comes_from_memory_and_is_never_old() {
         // a snapshot has the same blocks
         assert_eq!(read_all(&mut rig, Target::Snapshot(first), 1, STEP), 0, "{compression:?}");
         assert_eq!(uses(&rig, volume).0 - hits, 2 * SIZE / 4096);
-        // what is written anew is another block; 112 MiB on a device of 64: it comes to where another one was
+        // an overwrite is another block; 112 MiB on a device of 64 MiB reuse places of older blocks
         for round in 2..30 {
             write_all(&mut rig, volume, round);
             (0..3).for_each(|_| _ = read_all(&mut rig, Target::Head(volume), round, STEP));
@@ -87,7 +87,7 @@ fn modes_without_a_read_cache_read_from_devices_from_the_next_request_on() {
         let reads = read_all(&mut rig, Target::Head(volume), 1, 4096);
         assert_eq!(reads == 0, mode.caches_reads(), "{mode}: {reads} reads");
     }
-    // sequential requests go past it
+    // sequential requests bypass it
     assert!(read_all(&mut rig, Target::Head(volume), 1, 1 << 20) > 0);
 }
 
@@ -104,7 +104,7 @@ fn limits_hold_for_the_pool_and_for_a_volume() {
     }
     let metrics = rig.engine.metrics();
     assert_eq!((metrics.read_cache_limit, metrics.read_cache_bytes), (1 << 20, 1 << 20));
-    // it is kept with the volume
+    // the option is stored with the volume
     rig.command(Command::Checkpoint).unwrap();
     rig.reopen();
     assert_eq!(rig.engine.volumes()[1].options.read_cache, Some(256 << 10));

@@ -1,4 +1,5 @@
-//! Free segments that the host has bytes for: used first, kept while the log needs them, given back lazily, prepared ahead.
+//! Free segments with space on the host: allocated first, kept while the log needs them, discarded
+//! after a while, prepared ahead.
 
 use millpond_block::Op;
 use millpond_device::{DeviceIndex, DeviceSpace};
@@ -18,14 +19,14 @@ fn bounds() -> ReadySpace {
     ReadySpace { least: 4 * MIB, resting: MIB, ..ReadySpace::default() }
 }
 
-/// A pool of so many MiB with a volume.
+/// A pool of `mib` MiB with a volume.
 fn rig(mib: usize, tuning: Tuning) -> (Rig, VolumeId) {
     let mut rig = Rig::with(&[mib], Layout::Linear, tuning);
     let volume = rig.volume("disk", SIZE, Compression::Off);
     (rig, volume)
 }
 
-/// Writes the whole volume so many times; says the byte that it is full of.
+/// Overwrites the whole volume `times` times; returns the last byte.
 fn overwrite(rig: &mut Rig, volume: VolumeId, times: u8) -> u8 {
     for pass in 1..=times {
         for at in (0..SIZE).step_by(STEP as usize) {
@@ -45,7 +46,7 @@ fn space(rig: &Rig) -> SpaceInfo {
     rig.engine.pool().unwrap().space
 }
 
-/// Lets so many milliseconds pass, in steps of a caller with nothing to do.
+/// Lets `millis` milliseconds pass, in the steps of a caller with nothing to do.
 fn pause(rig: &mut Rig, millis: u64) {
     let end = rig.now + millis;
     while rig.now < end {
@@ -65,7 +66,8 @@ fn a_rewritten_volume_stays_in_the_same_segments() {
     }
     expect(&mut rig, volume, byte);
     assert_eq!(rig.discarded, 0, "a pause of three seconds gives nothing back");
-    // 400 MiB were written: what is live, two checkpoints that rest, what is kept beyond them, and what was ready all the time
+    // 400 MiB were written; touched are live data, two checkpoints in retention, segments kept
+    // beyond them, and the ready target
     assert!(touched(&rig) < 32 * MIB, "{} MiB were touched; {:?}", touched(&rig) / MIB, space(&rig));
     assert!(space(&rig).holes > 200 * MIB, "{:?}", space(&rig));
     rig.audit();
@@ -76,7 +78,7 @@ fn what_rests_is_bounded_by_what_is_in_use() {
     let millis = Tuning { rewind_millis: u64::MAX, ..tuning(bounds()) };
     let (mut rig, volume) = rig(256, millis.clone());
     overwrite(&mut rig, volume, 40);
-    // the last checkpoints' segments rest in any case
+    // segments of the last checkpoints stay in retention in any case
     assert!(space(&rig).resting < 16 * MIB, "{:?}", space(&rig));
     let (mut rig, volume) = self::rig(256, Tuning { ready: ReadySpace { resting: 1 << 30, ..bounds() }, ..millis });
     overwrite(&mut rig, volume, 40);
@@ -96,7 +98,7 @@ fn surplus_goes_back_when_there_was_some_for_long() {
     pause(&mut rig, 120_000);
     let before = space(&rig);
     assert!(before.ready > 48 * MIB && rig.discarded == 0, "{before:?}, {} given back", rig.discarded);
-    // a pool at rest waits half as long
+    // an idle pool waits half as long
     pause(&mut rig, 150_000);
     assert_eq!(rig.discarded, 0);
     pause(&mut rig, 400_000);
@@ -122,7 +124,7 @@ fn a_busy_pool_gives_back_a_segment_a_second() {
         }
     };
     for _ in 0..4 {
-        // what was emptied rests until checkpoints without it are there
+        // emptied segments stay in retention until checkpoints without them are committed
         rig.request(Target::Head(volume), Op::Write, 0, 4096, &[1; 4096]).unwrap();
         rig.command(Command::Checkpoint).unwrap();
     }
@@ -212,13 +214,14 @@ fn an_import_knows_what_the_host_has() {
         rig.settle();
         rig
     };
-    // who knows nothing takes what is free for holes, but for what rested: that held something
+    // without information from the host, free segments count as holes, except those in retention,
+    // which had data
     let unknown = space(&import(None, bounds()));
     assert!(unknown.ready < 8 * MIB && unknown.holes > 200 * MIB, "{unknown:?}");
     let half = DeviceSpace { kept: false, data: std::iter::once(0..128 * MIB).collect() };
     let ready = space(&import(Some(half.clone()), bounds())).ready;
     assert!((100 * MIB..128 * MIB).contains(&ready), "{ready}");
-    // a file that was written in full is nobody's to punch
+    // a file that was allocated in full is never punched
     let full = DeviceSpace { kept: true, data: std::iter::once(0..256 * MIB).collect() };
     let mut rig = import(Some(full), ReadySpace { prepare: true, ..bounds() });
     assert_eq!(space(&rig).holes, 0);

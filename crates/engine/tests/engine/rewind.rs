@@ -1,4 +1,4 @@
-//! Restore points of a pool: which are whole, and going back to them.
+//! Restore points of a pool: which are complete, and rewinding to them.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ fn bytes(version: u64) -> Vec<u8> {
     if version == 0 { vec![0; 4096] } else { version.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes().repeat(512) }
 }
 
-/// A pool with a volume, and what it held at each checkpoint.
+/// A pool with a volume, and its content at each checkpoint.
 struct Past {
     rig: Rig,
     volume: VolumeId,
@@ -36,7 +36,7 @@ impl Past {
         Past { rig, volume, content: Content::new(), stamp: 0, states: BTreeMap::new() }
     }
 
-    /// Writes some blocks, here and there.
+    /// Writes some blocks at various places.
     fn write(&mut self, count: u64) {
         for _ in 0..count {
             self.stamp += 1;
@@ -47,7 +47,7 @@ impl Past {
         }
     }
 
-    /// Writes a checkpoint and notes what it holds.
+    /// Writes a checkpoint and records the content.
     fn checkpoint(&mut self) -> u64 {
         self.rig.command(Command::Checkpoint).unwrap();
         let newest = Rig::survey(&self.rig.media).unwrap().points[0].id;
@@ -55,7 +55,7 @@ impl Past {
         newest
     }
 
-    /// Comes back with another aim.
+    /// Imports again with another aim.
     fn import(&mut self, aim: Aim) -> Result<(), String> {
         let tuning = Tuning { aim, ..self.rig.tuning.clone() };
         let mut rig = Rig::import_with(self.rig.media.clone(), tuning, self.rig.now + 1_000)?;
@@ -80,7 +80,7 @@ fn whole(surveyed: &Surveyed) -> Vec<u64> {
     surveyed.points.iter().filter(|p| p.whole == Whole::Yes).map(|p| p.id).collect()
 }
 
-/// Overwrites every copy of a root.
+/// Overwrites all copies of a root.
 fn spoil_root(media: &mut [Vec<u8>], generation: u64) {
     let slot = RING + (generation % 128) as usize * 4096;
     for device in media {
@@ -129,7 +129,8 @@ fn every_whole_point_is_what_it_was_and_what_came_later_does_not_come_back() {
             let state = states[&id].clone();
             past.verify(&state);
             past.rig.audit();
-            // a crash at once, and one after writes, bring back nothing of what was given up
+            // after a crash at once, and after one with writes, nothing of the discarded state
+            // comes back
             past.import(Aim::Newest).unwrap();
             past.verify(&state);
             past.write(120);
@@ -159,7 +160,7 @@ fn a_crash_before_the_rewind_holds_leaves_everything() {
     let before = past.rig.media.clone();
     past.import(Aim::To(old)).unwrap();
     let after = past.rig.media.clone();
-    // until the root is there, only the slot of the ring that it is written to has changed
+    // until the root is written, only its slot in the ring has changed
     let slot = Rig::survey(&after).unwrap().points[0].id as usize % 128 * 4096 + RING;
     let second = (after[0].len() / AREA - 1) * AREA;
     let changed = (0..after[0].len()).step_by(4096).filter(|at| before[0][*at..at + 4096] != after[0][*at..at + 4096]);
@@ -182,7 +183,7 @@ fn a_damaged_root_refuses_the_import_and_a_rewind_loses_nothing_of_a_sound_log()
     spoil_root(&mut past.rig.media, newest);
     let refused = past.import(Aim::Newest).unwrap_err();
     assert!(refused.contains("damaged"), "{refused}");
-    // the log goes on from the checkpoint before it: nothing is lost
+    // the log continues from the checkpoint before it: nothing is lost
     past.import(Aim::Rewind).unwrap();
     past.verify(&content);
     past.rig.audit();
@@ -192,8 +193,8 @@ fn a_damaged_root_refuses_the_import_and_a_rewind_loses_nothing_of_a_sound_log()
     past.verify(&content);
 }
 
-/// Blocks and nodes are not looked at before a rewind: where the log cannot be replayed for want of a node, the checkpoint before comes
-/// in its place.
+/// Blocks and nodes are not examined before a rewind: when the log cannot be replayed because of a
+/// missing node, the rewind goes back to the checkpoint before.
 #[test]
 fn a_rewind_that_meets_a_damaged_node_goes_back_further() {
     let mut past = Past::new(&[24], Layout::Linear);
@@ -223,7 +224,7 @@ fn a_rewind_that_meets_a_damaged_node_goes_back_further() {
             assert!(told.as_ref().is_some_and(|why| why.contains("map node")), "{told:?}");
             past.verify(&content);
             past.rig.audit();
-            // nothing of what was given up comes back
+            // nothing of the discarded state comes back
             past.import(Aim::Newest).unwrap();
             assert_eq!(past.rig.engine.pool().unwrap().fell_back, None);
             past.verify(&content);
@@ -239,7 +240,8 @@ fn a_rewind_that_meets_a_damaged_node_goes_back_further() {
     }
 }
 
-/// Data that a device does not give at this moment is not damaged: a rewind goes no further back for it.
+/// Data that a device cannot read now does not count as damaged: a rewind does not go further back
+/// because of it.
 #[test]
 fn a_rewind_is_refused_where_a_device_fails() {
     let mut past = Past::new(&[24], Layout::Linear);
@@ -263,12 +265,12 @@ fn a_rewind_is_refused_where_a_device_fails() {
         }
     }
     assert!(refused > 0, "no node was asked for");
-    // the device is well again, and nothing was lost
+    // the device works again, and nothing was lost
     past.import(Aim::Rewind).unwrap();
     past.verify(&content);
 }
 
-/// Without a checkpoint before it there is nothing to go back to.
+/// If there is no checkpoint before it, there is nothing to go back to.
 #[test]
 fn a_rewind_that_meets_damage_in_the_only_checkpoint_names_the_node() {
     let mut past = Past::new(&[24], Layout::Linear);
@@ -339,7 +341,7 @@ fn points_whose_segments_were_used_again_are_not_whole() {
     assert!(!point.is_usable(), "{point:?}");
     let refused = past.import(Aim::To(old)).unwrap_err();
     assert!(refused.contains("is not whole"), "{refused}");
-    // and those that are told to be whole are
+    // and the points reported as complete are
     let (media, states) = (past.rig.media.clone(), past.states.clone());
     for id in whole(&surveyed).into_iter().filter(|id| states.contains_key(id)) {
         past.rig.media.clone_from(&media);
@@ -391,7 +393,7 @@ fn a_pool_that_is_only_read_is_never_written_to() {
             for (block, version) in &state {
                 assert!(rig.request(head, Op::Read, block * BLOCK, BLOCK, &[]).unwrap() == bytes(*version), "block {block}");
             }
-            // time passes, and it ends
+            // after some time it ends
             rig.now += 3_600_000;
             rig.settle();
             rig.command(Command::Close).unwrap();
@@ -451,7 +453,7 @@ fn a_rebuild_that_does_not_come_to_its_root_leaves_a_pool_that_is_refused() {
     let broken = past.rig.media.clone();
     past.import(Aim::Rebuild).unwrap();
     let newest = Rig::survey(&past.rig.media).unwrap().points[0].id;
-    // the rings are made anew, the root that counts is not written yet
+    // the rings are new, but the new root is not written yet
     [newest, newest - 1].into_iter().for_each(|generation| spoil_root(&mut past.rig.media, generation));
     let mut halfway = broken;
     for area in [0, second] {

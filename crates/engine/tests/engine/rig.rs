@@ -12,20 +12,20 @@ pub struct Rig {
     pub media: Vec<Vec<u8>>,
     pub now: u64,
     pub tuning: Tuning,
-    /// Devices cannot be read.
+    /// True when devices cannot be read.
     pub unreadable: bool,
-    /// These refuse everything.
+    /// Devices that fail all operations.
     pub dead: Vec<u16>,
-    /// This byte of a device cannot be read.
+    /// A byte of a device that cannot be read.
     pub bad: Option<(u16, u64)>,
-    /// They are counted, by device.
+    /// Number of reads, by device.
     pub reads: Vec<u64>,
-    /// What was overwritten with zeroes since its last flush, by device.
+    /// Ranges that were zeroed since the last flush, by device.
     pub unflushed_zeroes: Vec<Vec<(u64, usize)>>,
-    /// Bytes that were made zeros ahead of the log, and bytes given back.
+    /// Bytes that were zeroed ahead of the log, and bytes discarded.
     pub zeroed: u64,
     pub discarded: u64,
-    /// Devices refuse to make anything zeros, and how often they did.
+    /// When true, devices refuse to zero ranges; and the number of refusals.
     pub refuse_zeros: bool,
     pub refused_zeros: u64,
     next_tag: u64,
@@ -59,21 +59,21 @@ impl Rig {
         rig
     }
 
-    /// Puts a new device in the place of a member and waits for the end of the resilver.
+    /// Replaces a member by a new device and waits for the end of the resilver.
     pub fn replace(&mut self, member: u16, mib: usize) {
         let device = self.new_device(mib);
         self.command(Command::Replace { member, device }).unwrap();
         self.finish_jobs();
     }
 
-    /// The blocks that lie so many bytes apart hold 1, 2, 3 and so on.
+    /// Checks that blocks `apart` bytes from each other hold 1, 2, 3 and so on.
     pub fn expect_numbered(&mut self, target: Target, count: u64, apart: u64) {
         for at in 0..count {
             assert_eq!(self.request(target, Op::Read, at * apart, 4096, &[]).unwrap(), [at as u8 + 1; 4096], "block {at}");
         }
     }
 
-    /// Imports what is on `media`.
+    /// Imports the pool on `media`.
     ///
     /// # Errors
     /// The reason why it was refused.
@@ -81,7 +81,7 @@ impl Rig {
         Rig::import_degraded(media, false)
     }
 
-    /// The same, without devices that can be spared.
+    /// The same, without devices that the pool can do without if `degraded` is true.
     ///
     /// # Errors
     /// The reason why it was refused.
@@ -90,7 +90,7 @@ impl Rig {
         Rig::import_with(media, tuning, 1)
     }
 
-    /// The same with other knobs.
+    /// The same with other tuning.
     ///
     /// # Errors
     /// The reason why it was refused.
@@ -104,7 +104,7 @@ impl Rig {
         }
     }
 
-    /// The same, before its first turn.
+    /// Begins such an import, before its first turn.
     pub fn begin_import(media: Vec<Vec<u8>>, tuning: Tuning, now: u64) -> Rig {
         let engine = Engine::import(geometry(&media), tuning.clone(), Time(now));
         Rig::over(engine, media, tuning, now)
@@ -129,10 +129,10 @@ impl Rig {
         }
     }
 
-    /// What restore points some devices hold.
+    /// Finds the restore points on some devices.
     ///
     /// # Errors
-    /// The reason why that cannot be told.
+    /// The reason why they cannot be found.
     pub fn survey(media: &[Vec<u8>]) -> Result<Surveyed, String> {
         let mut survey = Survey::new(geometry(media), Tuning::default());
         loop {
@@ -148,14 +148,15 @@ impl Rig {
         }
     }
 
-    /// One more device, with nothing on it.
+    /// Adds a device without content.
     pub fn new_device(&mut self, mib: usize) -> NewDevice {
         self.media.push(vec![0x5a; mib << 20]);
         let geometry = geometry(&self.media).pop().unwrap();
         NewDevice { position: self.media.len() - 1, geometry }
     }
 
-    /// Turns until no job is left, too. They go on by themselves: only checkpoints that nobody waits for take their time.
+    /// Runs turns until no job is left, too. Jobs run by themselves; only checkpoints that no
+    /// command waits for take a while.
     pub fn finish_jobs(&mut self) {
         for _ in 0..1000 {
             self.settle();
@@ -167,7 +168,8 @@ impl Rig {
         panic!("jobs do not end: {:?} {}", self.engine.pool(), self.engine.space_report());
     }
 
-    /// A turn, and what the devices have to do for it. Gives how many requests were answered, and of those how many with an error.
+    /// Runs a turn and its device operations. Returns the number of answered requests, and of
+    /// failed ones.
     pub fn step(&mut self) -> (u64, u64) {
         self.turn();
         while let Some(io) = self.engine.pop_io() {
@@ -177,7 +179,7 @@ impl Rig {
         (answers.len() as u64, answers.iter().filter(|failed| **failed).count() as u64)
     }
 
-    /// Writes blocks, `depth` at a time, filled with `byte`. Gives how many were answered with an error.
+    /// Writes blocks, `depth` at a time, filled with `byte`. Returns the number of failed writes.
     pub fn write_blocks(&mut self, target: Target, blocks: impl Iterator<Item = u64>, byte: u8, depth: u64) -> u64 {
         let (mut waiting, mut failed) = (0, 0);
         let mut blocks = blocks.peekable();
@@ -194,7 +196,7 @@ impl Rig {
         failed
     }
 
-    /// Turns until nothing is left to do.
+    /// Runs turns until nothing is left to do.
     pub fn settle(&mut self) {
         for _ in 0..200_000 {
             self.now += 1;
@@ -214,13 +216,13 @@ impl Rig {
         panic!("the engine does not come to rest: {:?} {:?} {}", self.engine.pool(), self.engine.metrics(), self.engine.space_report());
     }
 
-    /// One turn, with nothing done by the devices.
+    /// Runs a turn without device operations.
     pub fn turn(&mut self) {
         self.now += 1;
         self.engine.turn(Time(self.now));
     }
 
-    /// Does one device operation and tells the engine.
+    /// Performs a device operation and passes the completion to the engine.
     pub fn perform(&mut self, io: Io) {
         let media = &mut self.media[io.device.0 as usize];
         let mut back = None;
@@ -270,25 +272,25 @@ impl Rig {
         self.engine.io_done(IoDone { id: io.id, result, buf: back });
     }
 
-    /// Tells the engine that there is no room for a device operation.
+    /// Fails a device operation because there is no space.
     pub fn refuse(&mut self, io: Io) {
         self.engine.io_done(IoDone { id: io.id, result: Err(DeviceError::Full), buf: None });
     }
 
-    /// Hands a write to the engine.
+    /// Submits a write to the engine.
     pub fn write(&mut self, target: Target, offset: u64, bytes: &[u8]) {
         let tag = self.tag();
         let range = ByteRange { offset, length: bytes.len() as u64 };
         self.engine.submit(target, tag, Request { op: Op::Write, range, fua: false }, Payload::Copy(bytes));
     }
 
-    /// Hands a request without payload to the engine.
+    /// Submits a request without payload to the engine.
     pub fn submit(&mut self, target: Target, op: Op, offset: u64, length: u64) {
         let tag = self.tag();
         self.engine.submit(target, tag, Request { op, range: ByteRange { offset, length }, fua: false }, Payload::None);
     }
 
-    /// The daemon dies and comes back.
+    /// Restarts the daemon without closing the pool.
     pub fn reopen(&mut self) {
         self.engine = Engine::import(geometry(&self.media), self.tuning.clone(), Time(self.now));
         self.settle();
@@ -312,13 +314,13 @@ impl Rig {
         done.result.map(|data| data.iter().map(|piece| piece.bytes()).collect::<Vec<_>>().concat())
     }
 
-    /// Gives a command; its reply comes in time.
+    /// Starts a command; its reply comes later.
     pub fn start(&mut self, command: Command) {
         let tag = self.tag();
         self.engine.command(tag, command);
     }
 
-    /// Asks what the map says.
+    /// Queries the map.
     ///
     /// # Errors
     /// The engine's refusal.
@@ -347,7 +349,7 @@ impl Rig {
         reply
     }
 
-    /// Gives a command that is answered in the next turn, whatever else is under way.
+    /// Runs a command that is answered in the next turn, whatever else is in progress.
     pub fn command_beside(&mut self, command: Command) -> Result<Reply, CommandError> {
         self.start(command);
         self.turn();

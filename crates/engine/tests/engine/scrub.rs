@@ -1,4 +1,5 @@
-//! Scrub: rot is found wherever it is, mended where there is a good copy, and named where there is none.
+//! Scrub: rot is found wherever it is, repaired where there is a correct copy, and reported where
+//! there is none.
 
 use millpond_block::Op;
 use millpond_device::IoKind;
@@ -11,7 +12,7 @@ const SIZE: u64 = 8 << 20;
 const STEP: u64 = 64 << 10;
 const AREA: usize = 1 << 20;
 
-/// Every page of it is like no other.
+/// Data in which every page is different.
 fn pattern(at: u64, round: u8) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..STEP).map(|i| (i >> 9) as u8 ^ round).collect();
     for (page, first) in bytes.chunks_mut(4096).zip(0u64..) {
@@ -65,7 +66,8 @@ fn a_sound_pool_has_no_errors() {
     }
 }
 
-/// Repairs take long. Parity is compared when they are done, however often its rows would have to be read again until then.
+/// Repairs take long. Parity is compared after them, however often its stripes have to be read
+/// again until then.
 #[test]
 fn parity_waits_for_repairs_that_take_long() {
     let layout = Layout::Parity { width: 3, parity: 1, unit: 4096 };
@@ -99,7 +101,7 @@ fn parity_waits_for_repairs_that_take_long() {
     check(&mut rig, Target::Head(volume), [2, 1]);
 }
 
-/// Where the pages of the chunk table are on a pool's only device, and their lengths.
+/// Places and lengths of the pages of the chunk table on a pool's only device.
 fn chunk_pages(media: &[u8]) -> Vec<(usize, usize)> {
     let extent = Label::decode(&media[..SECTOR_BYTES]).unwrap().shape.extent_bytes as usize;
     let slots = (0..RING_SLOTS as usize).map(|slot| &media[RING_OFFSET as usize + slot * SECTOR_BYTES..][..SECTOR_BYTES]);
@@ -110,13 +112,14 @@ fn chunk_pages(media: &[u8]) -> Vec<(usize, usize)> {
     checkpoint.chunk_pages.iter().map(|(_, at)| place(*at)).collect()
 }
 
-/// Everything on one device rots, labels and roots too: then it alone has everything.
+/// Everything on one device rots, labels and roots too; after the scrub this device by itself has
+/// all data.
 #[test]
 fn a_rotten_copy_is_mended_whole() {
     for compression in [Compression::Off, Compression::Lz4] {
         for spoilt in [0, 1] {
             let (mut rig, volume, snapshot) = pool(&[64, 64], Layout::Mirror { copies: 2 }, compression);
-            // moved chunks, whose headers lie elsewhere, are there too
+            // includes moved chunks, whose headers are elsewhere
             for round in 0..6 {
                 write_some(&mut rig, volume, round, 3);
             }
@@ -163,7 +166,7 @@ fn what_no_copy_has_is_named() {
         let lost = &found.lost[0];
         assert_eq!((lost.id, lost.volume.as_deref(), lost.offset, lost.length), (volume, Some("disk0"), 5 * STEP, 4096));
         assert!(rig.request(Target::Head(volume), Op::Read, 5 * STEP, 4096, &[]).is_err());
-        // what is written anew is there again
+        // after an overwrite it can be read again
         rig.request(Target::Head(volume), Op::Write, 5 * STEP, 4096, &[9; 4096]).unwrap();
         rig.request(Target::Head(volume), Op::Read, 5 * STEP, 4096, &[]).unwrap();
     }
@@ -182,7 +185,7 @@ fn checkpoint_objects_without_a_good_copy_are_written_again() {
     assert_eq!(refused, "a checkpoint object does not match its checksum: the checkpoint is damaged");
     let found = scrub(&mut rig);
     assert_eq!(found.lost_blocks + found.lost_nodes, 0, "{found:?}");
-    // some may have been written elsewhere meanwhile
+    // some may have been written to other places meanwhile
     assert!(found.errors > 0 && found.errors <= pages.len() as u64 && found.repaired == found.errors, "{found:?}");
     rig.reopen();
     check(&mut rig, Target::Head(volume), [2, 1]);
@@ -223,7 +226,7 @@ fn it_goes_on_beside_guests_and_can_be_stopped() {
     rig.audit();
 }
 
-/// What the other device of a mirror has is rotten, all of it: the successor has what its member had.
+/// The other device of a mirror is completely rotten: the replacement gets the data of its member.
 #[test]
 fn a_successor_is_filled_from_its_member() {
     let (mut rig, volume, snapshot) = pool(&[64, 64], Layout::Mirror { copies: 2 }, Compression::Off);
@@ -243,7 +246,8 @@ fn a_successor_is_filled_from_its_member() {
     check(&mut rig, Target::Snapshot(snapshot), [1, 1]);
 }
 
-/// Half of each page does not shrink: packed blocks lie across pages, and across what is read at a time.
+/// Half of each page cannot be compressed: compressed blocks cross pages and the ranges that are
+/// read at a time.
 fn half_random(at: u64) -> Vec<u8> {
     let mut bytes = vec![0; STEP as usize];
     for (page, first) in bytes.chunks_mut(4096).zip(0u64..) {
@@ -258,7 +262,8 @@ fn half_random(at: u64) -> Vec<u8> {
     bytes
 }
 
-/// Each page of every copy counts, although chunks are longer than what is read of them at a time.
+/// Each page of every copy is checked, although chunks are longer than the ranges that are read at
+/// a time.
 #[test]
 fn a_flipped_bit_is_found_wherever_it_is() {
     for (layout, compression) in [
@@ -279,7 +284,7 @@ fn a_flipped_bit_is_found_wherever_it_is() {
         for block in (0..SIZE / 4096).step_by(61) {
             let told = &half_random(block / 16 * STEP)[(block % 16 * 4096) as usize..][..64];
             for device in 0..2 {
-                // what is stored packed does not begin with a page
+                // compressed data does not begin at a page
                 let here: Vec<usize> =
                     rig.media[device].chunks(512).zip(0..).filter(|(unit, _)| has(unit, told)).map(|(_, at)| at * 512).collect();
                 for at in here {
@@ -302,22 +307,22 @@ fn a_flipped_bit_is_found_wherever_it_is() {
     }
 }
 
-/// Packed bytes follow a few that say how they are packed.
+/// Compressed bytes follow a short header.
 fn has(unit: &[u8], told: &[u8]) -> bool {
     unit[..told.len() + 32].windows(told.len()).any(|bytes| bytes == told)
 }
 
-/// Only what is wrong is read again, to judge it with what else there is.
+/// Only wrong data is read again, to compare it with other copies.
 #[test]
 fn what_is_sound_is_read_once() {
-    // with parity the cleaner reads of the log meanwhile
+    // with parity, the cleaner reads from the log meanwhile
     for layout in [Layout::Linear, Layout::Mirror { copies: 2 }] {
         let mut rig = Rig::new(&[64; 4], layout);
         let volume = rig.volume("disk0", SIZE, Compression::Off);
         write_some(&mut rig, volume, 1, 1);
         rig.reopen();
         rig.command(Command::Checkpoint).unwrap();
-        // the first one leaves open segments, of which the cleaner reads, too
+        // the first scrub closes the open segments, from which the cleaner then reads, too
         scrub(&mut rig);
         let sound = reads_of_scrub(&mut rig);
         let twice = |reads: &[(u16, u64, u64)]| reads.iter().zip(&reads[1..]).filter(|(a, b)| a.0 == b.0 && a.1 + a.2 > b.1).count();
@@ -332,7 +337,7 @@ fn what_is_sound_is_read_once() {
     }
 }
 
-/// What a scrub reads besides labels: device, offset and bytes of each read, in order of places.
+/// Reads of a scrub except labels: device, offset and bytes, sorted.
 fn reads_of_scrub(rig: &mut Rig) -> Vec<(u16, u64, u64)> {
     rig.start(Command::Scrub);
     let mut reads = Vec::new();

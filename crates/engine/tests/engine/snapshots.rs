@@ -31,8 +31,8 @@ fn a_thousand_snapshots_cost_nothing_to_read_and_return_their_space() {
     assert!(after < before + (64 << 10), "{before} -> {after}");
 }
 
-/// Nothing comes back with a snapshot that its volume was rolled back to while other snapshots follow it in its line. Else all that was
-/// overwritten since does, and is listed as its own.
+/// A snapshot that its volume was rolled back to has no unique data while other snapshots follow it
+/// in its lineage. Otherwise all data overwritten since would be listed as unique to it.
 #[test]
 fn a_snapshot_that_was_rolled_back_to_says_what_it_holds_alone() {
     let mut rig = Rig::new(&[96], Layout::Linear);
@@ -61,7 +61,8 @@ fn a_snapshot_that_was_rolled_back_to_says_what_it_holds_alone() {
     assert!(before - after >= 16 * 4096, "{before} -> {after}");
 }
 
-/// Two clones are destroyed together with their origin. When one is gone, the line of the other one joins that of the snapshot that both came from.
+/// Two clones are destroyed together with their origin. When one is gone, the lineage of the other
+/// continues that of the common snapshot.
 #[test]
 fn what_is_left_of_two_clones_goes_with_them() {
     let mut rig = Rig::new(&[96], Layout::Linear);
@@ -87,7 +88,7 @@ fn what_is_left_of_two_clones_goes_with_them() {
     assert!(left < 256 << 10, "{left} bytes are in use by nobody");
 }
 
-/// Guests wait for no more than a slice of it, and a crash in the middle leaves nothing behind.
+/// Guests wait for at most a slice of the work, and a crash in the middle leaves nothing behind.
 #[test]
 fn a_volume_of_many_snapshots_goes_at_once_and_its_snapshots_in_slices() {
     const SNAPSHOTS: u64 = 300;
@@ -122,7 +123,7 @@ fn a_volume_of_many_snapshots_goes_at_once_and_its_snapshots_in_slices() {
             assert_eq!(rig.engine.snapshots().len() as u64, SNAPSHOTS + 1);
             rig.command(Command::DestroyVolume { volume }).unwrap();
         }
-        // the name can be had at once
+        // the name is free at once
         let again = rig.volume("disk0", 4 << 20, Compression::Off);
         assert_eq!(rig.engine.find_volume("disk0").unwrap().snapshots, 0);
         rig.snapshot(again, "s0");
@@ -168,7 +169,8 @@ fn rollback_keeps_newer_snapshots_and_the_old_head() {
     assert_eq!(rig.request(head, Op::Read, 0, 4096, &[]).unwrap(), [1; 4096]);
 }
 
-/// A snapshot taken while a shrink's discard is on its way maps blocks beyond its size: heads that begin from it do not show them again.
+/// A snapshot taken during the discard of a shrink maps blocks beyond its size: heads that start
+/// from it must not show them again.
 #[test]
 fn what_a_shrink_cut_off_does_not_come_back_by_a_snapshot() {
     let mut rig = Rig::new(&[32], Layout::Linear);
@@ -194,7 +196,7 @@ fn what_a_shrink_cut_off_does_not_come_back_by_a_snapshot() {
     rig.audit();
 }
 
-/// Whatever the order in which the snapshots of a rolled back volume are destroyed, their space comes back.
+/// In whatever order the snapshots of a rolled back volume are destroyed, their space is freed.
 #[test]
 fn space_comes_back_when_what_was_rolled_back_to_goes_first() {
     for oldest_first in [true, false] {
@@ -229,10 +231,11 @@ fn space_comes_back_when_what_was_rolled_back_to_goes_first() {
     }
 }
 
-/// Many snapshots go at one word in a full pool while guests write on: the records of it wait for room and are not refused (I9).
+/// Many snapshots of a full pool are destroyed by one command while guests write: its records wait
+/// for space and are not refused (I9).
 #[test]
 fn many_snapshots_of_a_full_pool_go_at_once() {
-    // the records come at one place of a segment or another
+    // the records come at different places of a segment
     for later in 0..4 {
         let mut rig = Rig::new(&[12], Layout::Linear);
         let volume = rig.volume("disk0", 32 << 20, Compression::Off);
@@ -277,7 +280,8 @@ fn reads_that_are_expected_are_as_others_and_cost_the_same() {
     }
     rig.command(Command::Checkpoint).unwrap();
     let at = |offset: u64| millpond_block::ByteRange { offset, length: 4096 };
-    // Blocks, holes, what lies beyond the end of the disk and of all disks, no leaf at all, and none in memory.
+    // Blocks, holes, ranges beyond the end of the disk and of any disk, a missing leaf, and leaves
+    // that are not in memory.
     let reads = [at(0), at(4096), at(3 * 4096), at(32 << 20), at(64 << 20), at(u64::MAX - 4096), at(1022 * 3 * 4096)];
     for reopened in [false, true] {
         if reopened {

@@ -1,4 +1,4 @@
-//! Spares take the places of devices that are lost, by themselves, and no crash leaves anything between.
+//! Spares replace lost devices automatically, and a crash at any moment leaves a consistent pool.
 
 use millpond_block::Op;
 use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, MemberState, PoolState, Target, Tuning, VolumeId};
@@ -8,7 +8,7 @@ use crate::rig::Rig;
 const SIZE: u64 = 8 << 20;
 const STEP: u64 = 64 << 10;
 const MIRROR: Layout = Layout::Mirror { copies: 2 };
-/// What an import waits for a missing device, in milliseconds.
+/// How long an import waits for a missing device, in milliseconds.
 const PATIENCE: u64 = 60_000;
 
 fn pattern(at: u64, round: u8) -> Vec<u8> {
@@ -32,7 +32,7 @@ fn tuning(degraded: bool) -> Tuning {
     Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, spare_millis: PATIENCE, degraded, ..Tuning::default() }
 }
 
-/// A pool of some devices for data, and the others spare.
+/// A pool with `data` data devices; the others are spares.
 fn pool(sizes_mib: &[usize], layout: Layout, data: usize) -> (Rig, VolumeId) {
     let group = |class, layout, devices| GroupSpec { class, layout, devices: Some(devices) };
     let groups = vec![group(Class::Data, layout, data), group(Class::Spare, Layout::Linear, sizes_mib.len() - data)];
@@ -46,7 +46,7 @@ fn import(media: Vec<Vec<u8>>) -> Rig {
     Rig::import_with(media, tuning(true), 1).unwrap()
 }
 
-/// Class, state and position of every device.
+/// Class, state and position of each device.
 fn devices(rig: &Rig) -> Vec<(Class, MemberState, Option<usize>)> {
     rig.engine.pool().unwrap().devices.iter().map(|d| (d.class, d.state, d.position)).collect()
 }
@@ -69,14 +69,14 @@ fn a_spare_takes_the_place_of_a_device_that_fails() {
     assert_eq!((pool.size, pool.devices[1].errors), (size, 0));
     check_all(&mut rig, volume, 2);
     rig.audit();
-    // the spare alone has everything, and the device that failed is a stranger
+    // the former spare by itself has all data, and the failed device is not part of the pool
     let mut alone = import(vec![rig.media[2].clone()]);
     check_all(&mut alone, volume, 2);
     let refused = Rig::import_degraded(rig.media, true).err().unwrap();
     assert_eq!(refused, "device 1 was removed from pool 'pond'; leave it out");
 }
 
-/// Whatever the power cut leaves of the change, the spare is found to be what it is, and everything is there.
+/// Whatever a power cut leaves of the change, the spare's role is recognised, and no data is lost.
 #[test]
 fn a_crash_while_a_spare_takes_a_place_is_no_harm() {
     let (mut rig, volume) = pool(&[24, 24, 24], MIRROR, 2);
@@ -92,7 +92,8 @@ fn a_crash_while_a_spare_takes_a_place_is_no_harm() {
         for io in ios {
             rig.perform(io);
             let media = [rig.media[0].clone(), rig.media[2].clone()];
-            // labels and rings differ at each of the first; the filling itself is looked at now and then
+            // labels and rings differ at each of the first stages; the resilver itself is checked
+            // now and then
             if stages.len() < 40 || at % 97 == 0 {
                 stages.push(media);
             }
@@ -104,7 +105,7 @@ fn a_crash_while_a_spare_takes_a_place_is_no_harm() {
     assert!(devices(&rig) == [data(0), data(2)] && stages.len() >= 40, "{} {:?}", stages.len(), devices(&rig));
     for (nth, media) in stages.into_iter().enumerate() {
         let mut rig = Rig::import_with(media.to_vec(), tuning(true), 1).unwrap_or_else(|why| panic!("at {nth}: {why}"));
-        // before the labels say anything the missing device is waited for
+        // before the labels record it, the import waits for the missing device
         rig.now += PATIENCE;
         rig.finish_jobs();
         assert_eq!(devices(&rig), [data(0), data(1)], "at {nth}");
@@ -122,7 +123,7 @@ fn a_device_that_is_missing_is_waited_for() {
     rig.now += PATIENCE / 2;
     rig.settle();
     assert_eq!(devices(&rig)[0], (Class::Data, MemberState::Down, None));
-    // it is back before the time: the spare stays one
+    // it is back in time: the spare stays a spare
     let mut media = rig.media.clone();
     media.push(away);
     let mut back = import(media);
@@ -147,7 +148,7 @@ fn the_smallest_that_fits_is_taken() {
     write_all(&mut rig, volume, 3);
     rig.finish_jobs();
     assert_eq!(devices(&rig), [data(3), data(2), spare(4)]);
-    // one that is too small takes no place
+    // a spare that is too small is not used
     rig.dead = vec![0, 1, 2];
     write_all(&mut rig, volume, 4);
     rig.finish_jobs();
@@ -164,13 +165,13 @@ fn two_devices_that_fail_get_the_spares_there_are() {
     rig.finish_jobs();
     let down = devices(&rig).into_iter().filter(|(_, state, _)| *state == MemberState::Down).count();
     assert_eq!((down, devices(&rig).len()), (1, 4));
-    // another one comes later
+    // another spare is added later
     let device = rig.new_device(48);
     let groups = vec![GroupSpec { class: Class::Spare, layout: Layout::Linear, devices: None }];
     rig.command(Command::AddDevices { groups, devices: vec![device] }).unwrap();
     rig.finish_jobs();
     assert!(devices(&rig).iter().all(|(class, state, _)| (*class, *state) == (Class::Data, MemberState::Present)), "{:?}", devices(&rig));
-    // two others may go now
+    // two others may be lost now
     let media = rig.media;
     let mut rig = import(vec![media[4].clone(), media[5].clone()]);
     check_all(&mut rig, volume, 2);
@@ -202,7 +203,7 @@ fn a_spare_that_fails_while_it_is_filled_is_followed_by_another() {
 #[test]
 fn a_spare_is_not_missed_and_can_be_taken_out() {
     let (mut rig, volume) = pool(&[64, 64, 64], MIRROR, 2);
-    // without it, and with one that is worn out, the pool is whole
+    // without the spare, and with a spare that was overwritten, the pool is complete
     let mut without = Rig::import_with(rig.media[..2].to_vec(), tuning(false), 1).unwrap();
     assert_eq!(devices(&without), [data(0), data(1), (Class::Spare, MemberState::Down, None)]);
     check_all(&mut without, volume, 1);
@@ -222,7 +223,8 @@ fn a_spare_is_not_missed_and_can_be_taken_out() {
     check_all(&mut rig, volume, 2);
 }
 
-/// A spare heard that one device was lost, and nobody else did: the other was lost then, and the spare with it. It has nothing that anybody needs.
+/// Only a spare learned that one device was lost; then the other one was lost, and the spare with
+/// it. The spare has no data that the pool needs.
 #[test]
 fn a_spare_with_another_history_is_left_alone() {
     let (mut rig, volume) = pool(&[64, 64, 64], MIRROR, 2);

@@ -1,4 +1,5 @@
-//! Special and log devices: nodes are on the former, what was just written on the latter; both come and go.
+//! Special and log devices: nodes are on the former, new writes on the latter; both are added and
+//! removed.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +39,7 @@ fn tuning() -> Tuning {
     Tuning { map_memory: 256 << 10, checkpoint_log_bytes: 2 << 20, ..Tuning::default() }
 }
 
-/// A pool of one device for data and two of another class.
+/// A pool of one data device and two devices of another class.
 fn pool(class: Class) -> (Rig, VolumeId) {
     let groups = vec![group(Class::Data, Layout::Linear, 1), group(class, MIRROR, 2)];
     let mut rig = Rig::with_groups(&[64, 16, 16], groups, tuning());
@@ -67,11 +68,11 @@ fn nodes_are_on_special_devices_with_a_copy() {
     assert!(metrics.metadata_bytes > 256 << 10 && data <= most, "{data} {metrics:?}");
     rig.reopen();
     check(&mut rig, volume, 1);
-    // the copy is not what is read
+    // the copy on the data device is not read
     let nodes = rig.engine.metrics().node_reads;
     assert!(nodes > 5 && rig.reads[1] + rig.reads[2] > nodes, "{nodes} {:?}", &rig.reads[..3]);
     rig.audit();
-    // one of them is enough; without any the word has to be said
+    // one of them is enough; without both, the import needs an option
     for lost in [1, 2] {
         let mut media = rig.media.clone();
         media.remove(lost);
@@ -110,14 +111,14 @@ fn without_special_devices_everything_is_there() {
                 assert!(rig.request(Target::Snapshot(old), Op::Read, at, STEP, &[]).unwrap() == pattern(at, 1), "{layout:?} at {at}");
             }
             rig.audit();
-            // the labels know, and it goes on by itself
+            // the labels record the loss, and the pool continues without options
             for at in (0..SIZE / 2).step_by(STEP as usize) {
                 rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, 4)).unwrap();
             }
             rig = Rig::import(rig.media.clone()).unwrap();
         }
         assert_eq!(rig.engine.pool().unwrap().devices.len(), data);
-        // and gets new ones
+        // new special devices are added
         let devices = vec![rig.new_device(16), rig.new_device(16)];
         rig.command(Command::AddDevices { groups: vec![group(Class::Special, MIRROR, 2)], devices }).unwrap();
         write_all(&mut rig, volume, 5);
@@ -153,7 +154,7 @@ fn small_writes_that_are_lost_are_known() {
             _ => {}
         }
     }
-    // what comes last is told after a while, whether something else is written or not
+    // the newest small writes are indexed after a while, whether anything else is written or not
     let headers = rig.engine.metrics().header_bytes;
     rig.now += 1_100;
     rig.turn();
@@ -178,7 +179,7 @@ fn small_writes_that_are_lost_are_known() {
             assert!(read.unwrap() == pattern(at, 1)[..4096]);
         }
         rig.audit();
-        // what is written again is there again
+        // blocks that are written again can be read again
         for at in small.iter().copied().take(20 * round).collect::<Vec<_>>() {
             rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, 4)).unwrap();
             small.remove(&at);
@@ -199,7 +200,7 @@ fn small_writes_that_are_lost_are_known() {
 fn many_small_changes_of_nodes_do_not_fill_special_devices_up() {
     let (mut rig, volume) = pool(Class::Special);
     for round in 2..80 {
-        // a block in every other leaf
+        // one block in every other leaf
         for at in (0..SIZE).step_by(4 << 20) {
             rig.request(Target::Head(volume), Op::Write, at, 4096, &pattern(at, 1)[..4096]).unwrap();
         }
@@ -246,7 +247,7 @@ fn a_log_takes_writes_and_gives_them_on() {
     rig.reopen();
     check(&mut rig, volume, 2);
     rig.audit();
-    // without it everything goes to data again
+    // without it all writes go to data again
     rig.command(Command::Remove { member: 1, dry_run: false }).unwrap();
     write_all(&mut rig, volume, 3);
     rig.finish_jobs();
@@ -264,14 +265,14 @@ fn parity_needs_a_log() {
     let volume = rig.volume("disk0", SIZE, Compression::Off);
     write_all(&mut rig, volume, 1);
     rig.command(Command::Checkpoint).unwrap();
-    // special devices take the nodes from it and can be taken away
+    // special devices get the nodes from the log and can be removed
     assert!(written(&rig, 3) > 128 << 10);
     rig.command(Command::Remove { member: 3, dry_run: false }).unwrap();
     rig.finish_jobs();
     let mut rig = Rig::import(rig.media[..3].to_vec()).unwrap();
     check(&mut rig, volume, 1);
     rig.audit();
-    // of three devices with parity none can go
+    // with parity over three devices none can be removed
     assert!(rig.command(Command::Remove { member: 0, dry_run: false }).is_err());
 }
 
@@ -290,7 +291,7 @@ fn small_writes_go_to_special_devices_and_stay_there() {
     let after = [written(&rig, 0), written(&rig, 1)];
     let small = 3 * SIZE / STEP * 8192;
     assert!(after[1] - before[1] >= small && after[0] - before[0] < small / 4, "{before:?} {after:?}");
-    // a larger one does not
+    // a larger write does not
     rig.request(Target::Head(volume), Op::Write, 0, 16384, &pattern(0, 6)[..16384]).unwrap();
     assert!(written(&rig, 0) >= after[0] + 16384);
     rig.reopen();
@@ -299,7 +300,7 @@ fn small_writes_go_to_special_devices_and_stay_there() {
         assert!(read[..4096] == pattern(at, 4)[..4096] && read[4096..] == pattern(at, 1)[4096..], "at {at}");
     }
     rig.audit();
-    // full special devices refuse nobody
+    // when special devices are full, writes still succeed
     let many = 48 << 20 >> 12;
     let mut rng = 7u64;
     for _ in 0..many / 2 {
@@ -339,7 +340,7 @@ fn full_special_devices_keep_no_pool_from_opening() {
 #[test]
 fn what_is_too_small_for_data_is_no_pool() {
     let media = |mib: u64| DeviceGeometry { size: mib << 20, logical_sector: 512, physical_sector: 4096 };
-    // the smallest device says how many rows there are, and a part of it is the log
+    // the smallest device limits the number of segments, and a part of it is the log
     let devices = [media(12), media(5), media(12), media(64), media(64)];
     let groups = vec![group(Class::Data, Layout::Parity { width: 16, parity: 1, unit: 4096 }, 3), group(Class::Special, MIRROR, 2)];
     let spec = PoolSpec { name: "pond".into(), id: PoolId([7; 16]), groups, extent_bytes: None };
@@ -374,7 +375,7 @@ fn small_writes_over_two_leaves_that_are_lost_are_known() {
         small.extend([end - STEP, end - 4096, end]);
     }
     rig.request(Target::Head(volume), Op::Flush, 0, 0, &[]).unwrap();
-    // something else tells of them
+    // another write indexes them
     rig.request(Target::Head(volume), Op::Write, SIZE - STEP, STEP, &pattern(SIZE - STEP, 3)).unwrap();
     assert_eq!(rig.engine.metrics().checkpoints, before);
     let media = vec![rig.media[0].clone()];
@@ -426,7 +427,7 @@ fn a_torn_end_does_not_keep_a_pool_without_special_devices() {
     rig.request(Target::Head(volume), Op::Flush, 0, 0, &[]).unwrap();
     rig.request(Target::Head(volume), Op::Write, 8 << 20, STEP, &[0xa7; STEP as usize]).unwrap();
     assert_eq!(rig.engine.metrics().checkpoints, before);
-    // nobody flushed that: the power cut tears it
+    // this write was not flushed: the power cut tears it
     let mut media = rig.media.clone();
     let at = media[0].chunks(4096).position(|page| page.iter().all(|byte| *byte == 0xa7)).unwrap();
     media[0][at * 4096..(at + 1) * 4096].fill(0);
@@ -438,7 +439,8 @@ fn a_torn_end_does_not_keep_a_pool_without_special_devices() {
     assert!(read == pattern(8 << 20, 1));
 }
 
-/// The device for data after a power cut: its newest batches were a small one, its note, and one more, and the note was not written.
+/// The data device after a power cut: the newest batches were a small write, the batch with its
+/// index, and one more; the batch with the index was not written.
 fn without_the_batch_that_tells(flushed: bool) -> Result<Rig, String> {
     let groups = vec![group(Class::Data, Layout::Linear, 1), group(Class::Special, MIRROR, 2)];
     let mut rig = Rig::with_groups(&[64, 16, 16], groups, no_checkpoints());
@@ -471,7 +473,7 @@ fn without_the_batch_that_tells(flushed: bool) -> Result<Rig, String> {
 #[test]
 fn a_lost_note_at_the_end_does_not_keep_a_pool_without_special_devices() {
     drop(without_the_batch_that_tells(false).unwrap());
-    // one that was durable is missed
+    // a durable batch that is missing is noticed
     let refused = without_the_batch_that_tells(true).err().unwrap();
     assert!(refused.contains("was durable and is gone"), "{refused}");
 }
@@ -519,7 +521,7 @@ fn rows_left_behind_are_given_up() {
         rig.finish_jobs();
         assert!(rig.engine.pool().unwrap().devices.iter().all(|device| device.class == Class::Data), "{layout:?}");
         rig.audit();
-        // what has one copy at the end of the job has two again
+        // at the end of the job, everything with one copy has two again
         for lost in 0..data {
             let mut media = rig.media.clone();
             media.remove(lost);
@@ -529,7 +531,7 @@ fn rows_left_behind_are_given_up() {
                 assert!(rig.request(Target::Snapshot(old), Op::Read, at, STEP, &[]).unwrap() == pattern(at, 1), "{layout:?} at {at}");
             }
         }
-        // and new special devices are as those were
+        // and new special devices work like the old ones
         let devices = [16, 16].map(|mib| rig.new_device(mib)).to_vec();
         rig.command(Command::AddDevices { groups: vec![group(Class::Special, MIRROR, 2)], devices }).unwrap();
         write_all(&mut rig, volume, 3);

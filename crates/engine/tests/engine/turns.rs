@@ -1,5 +1,6 @@
-//! How long a call of the engine takes at most, in a pool of a thousand volumes and ten thousand snapshots: guests wait for it.
-//! Prints processor time by phase: `MILLPOND_BENCH=1 cargo test --release -p millpond-engine --test engine turns -- --nocapture`.
+//! Longest duration of a call of the engine, in a pool of a thousand volumes and ten thousand
+//! snapshots: guests wait for it. Prints processor time by phase: `MILLPOND_BENCH=1 cargo test
+//! --release -p millpond-engine --test engine turns -- --nocapture`.
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros, reason = "a bench is asked for, and prints what it measured")]
 
 use std::time::Duration;
@@ -37,7 +38,7 @@ impl Timed {
         result
     }
 
-    /// Turns until nothing is left to do; what devices do is not timed.
+    /// Runs turns until nothing is left to do; device operations are not timed.
     fn settle(&mut self) {
         for _ in 0..1_000_000 {
             self.rig.now += 1;
@@ -61,7 +62,7 @@ impl Timed {
         self.rig.engine.pop_reply().expect("a reply").1.expect("done");
     }
 
-    /// Writes blocks, sixteen at a time. Gives how many were refused.
+    /// Writes blocks, sixteen at a time. Returns the number of refused writes.
     fn write(&mut self, blocks: impl Iterator<Item = (VolumeId, u64)>, byte: u8) -> usize {
         let mut refused = 0;
         let mut blocks = blocks.peekable();
@@ -77,7 +78,7 @@ impl Timed {
         refused
     }
 
-    /// Prints the longest calls since the last time.
+    /// Prints the longest calls since the last phase.
     fn phase(&mut self, name: &str) {
         let mut calls = std::mem::take(&mut self.calls);
         calls.sort_unstable();

@@ -1,4 +1,4 @@
-//! Wiping: what nothing refers to any more is on no device.
+//! Wiping: data that nothing refers to is removed from all devices.
 
 use millpond_block::Op;
 use millpond_engine::{
@@ -11,7 +11,7 @@ use crate::rig::Rig;
 const SIZE: u64 = 12 << 20;
 const STEP: u64 = 64 << 10;
 
-/// Bytes that say whose they are in every sector.
+/// Data with a mark in every sector.
 fn pattern(mark: u8, at: u64) -> Vec<u8> {
     let sector = |n: u64| {
         let mut bytes = [mark; 512];
@@ -21,7 +21,7 @@ fn pattern(mark: u8, at: u64) -> Vec<u8> {
     (0..STEP / 512).flat_map(sector).collect()
 }
 
-/// Every `nth` step of a volume.
+/// Writes every `nth` step of a volume.
 fn write(rig: &mut Rig, volume: VolumeId, mark: u8, nth: usize) {
     for at in (0..SIZE).step_by(STEP as usize * nth) {
         rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(mark, at)).unwrap();
@@ -35,7 +35,7 @@ fn check(rig: &mut Rig, volume: VolumeId, mark: u8) {
     }
 }
 
-/// Sectors with a mark on all devices.
+/// Number of sectors with a mark on all devices.
 fn sectors(rig: &Rig, mark: u8) -> usize {
     let marked = |sector: &&[u8]| sector[8..] == [mark; 504];
     rig.media.iter().map(|media| media.chunks_exact(512).filter(marked).count()).sum()
@@ -60,7 +60,7 @@ fn is_wiping(rig: &Rig) -> bool {
     rig.engine.pool().unwrap().jobs.iter().any(|job| job.kind == JobKind::Wipe)
 }
 
-/// Turns until the wipe has ended.
+/// Runs turns until the wipe has ended.
 fn finish(rig: &mut Rig) {
     for _ in 0..2_000 {
         rig.settle();
@@ -72,7 +72,8 @@ fn finish(rig: &mut Rig) {
     panic!("it does not end: {:?} {}", rig.engine.pool(), rig.engine.space_report());
 }
 
-/// A volume that is to stay, one that is to go whose blocks were overwritten, shared with snapshots and moved by the cleaner.
+/// A volume that stays, and one to be destroyed whose blocks were overwritten, shared with
+/// snapshots and moved by the cleaner.
 fn aged(rig: &mut Rig) -> (VolumeId, VolumeId) {
     let (kept, doomed) = (rig.volume("kept", SIZE, Compression::Off), rig.volume("doomed", SIZE, Compression::Off));
     for round in 0..4 {
@@ -141,7 +142,7 @@ fn what_a_snapshot_or_clone_shares_stays() {
     }
     check(&mut rig, volume, 0xa2);
     rig.audit();
-    // what was wiped and is as it was is not wiped again
+    // segments that were wiped and not used since are not wiped again
     match rig.command(Command::Wipe { how: Wipe::Zero, dry_run: true }) {
         Ok(Reply::Wipe(plan)) => assert!(plan.erased < SIZE, "{plan:?}"),
         other => panic!("{other:?}"),
@@ -155,7 +156,7 @@ fn a_crash_and_guests_in_between_change_nothing_of_the_promise() {
         let mut rig = Rig::new(&[96], Layout::Linear);
         let (kept, doomed) = aged(&mut rig);
         rig.command(Command::DestroyVolume { volume: doomed }).unwrap();
-        // slow, so that the crash meets it
+        // slow, so that the crash interrupts it
         rig.command(Command::SetJobRate { rate: 256 << 10 }).unwrap();
         rig.start(Command::Wipe { how: Wipe::Zero, dry_run: false });
         let mut answered = false;
@@ -238,7 +239,7 @@ fn guests_get_all_the_space_there_is() {
     let (kept, doomed) = aged(&mut rig);
     rig.command(Command::DestroyVolume { volume: doomed }).unwrap();
     rig.reopen();
-    // it would take hours
+    // at the low rate it would take hours
     rig.command(Command::SetJobRate { rate: 64 << 10 }).unwrap();
     wipe(&mut rig, Wipe::Zero);
     let big = rig.volume("big", 64 << 20, Compression::Off);

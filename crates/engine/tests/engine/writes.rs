@@ -13,7 +13,7 @@ fn what_was_written_is_read_and_survives_the_daemon() {
         rig.request(head, Op::Write, 4096, 16384, &text).unwrap();
         assert_eq!(rig.request(head, Op::Read, 4096, 16384, &[]).unwrap(), text);
         assert_eq!(rig.request(head, Op::Read, 0, 4096, &[]).unwrap(), vec![0; 4096]);
-        // sub-block: the neighbours stay
+        // a part of a block: the rest stays
         rig.request(head, Op::Write, 5120, 512, &[0xee; 512]).unwrap();
         let mut expected = text.clone();
         expected[1024..1536].fill(0xee);
@@ -32,7 +32,8 @@ fn what_was_written_is_read_and_survives_the_daemon() {
     }
 }
 
-/// A discard that finds a hole made by a record still on its way is not answered before that record is written (I2).
+/// A discard that finds a hole made by a record in flight is answered only after that record is
+/// written (I2).
 #[test]
 fn a_repeated_discard_waits_for_the_first_ones_record() {
     let mut rig = Rig::new(&[32], Layout::Linear);
@@ -103,7 +104,8 @@ fn a_full_pool_still_reads_discards_and_comes_back() {
     rig.audit();
 }
 
-/// What NBD's CAN_MULTI_CONN promises: the engine does not know who asked, and a flush waits for the devices whichever write was before it.
+/// NBD's CAN_MULTI_CONN promise: the engine does not know the connections, and a flush waits for
+/// the devices whatever write came before it.
 #[test]
 fn a_flush_covers_what_was_answered_before_whoever_asked() {
     let mut rig = Rig::new(&[32, 32], Layout::Linear);
@@ -124,7 +126,7 @@ fn a_flush_covers_what_was_answered_before_whoever_asked() {
     assert!(rig.engine.pop_completion().is_some_and(|done| done.result.is_ok()));
 }
 
-/// Who reads that the mode is strict may rely on every answer from then on, those to requests from before included.
+/// After a query shows a strict mode, every answer is durable, also answers to earlier requests.
 #[test]
 fn what_is_under_way_when_the_mode_becomes_strict_is_answered_when_it_is_durable() {
     let mut rig = Rig::new(&[32], Layout::Linear);
@@ -153,7 +155,8 @@ fn what_is_under_way_when_the_mode_becomes_strict_is_answered_when_it_is_durable
     assert!(rig.engine.pop_completion().is_some_and(|done| done.result.is_ok()));
 }
 
-/// What is not mapped is not read: a volume that is made where another one lay has nothing of it, around the parts of blocks that it writes either.
+/// Unmapped blocks are not read: a volume created where another one was has none of its data, also
+/// around partly written blocks.
 #[test]
 fn a_new_volume_shows_nothing_of_what_was_destroyed() {
     const SIZE: u64 = 6 << 20;
@@ -181,7 +184,8 @@ fn a_new_volume_shows_nothing_of_what_was_destroyed() {
     );
 }
 
-/// Defect: a discard that found its blocks discarded by a record in flight was answered when that was written, though the mode had become strict before.
+/// Fixed defect: a discard of blocks whose discard record was in flight was answered when that
+/// record was written, although the mode had become strict before.
 #[test]
 fn a_discard_of_holes_is_under_way_when_the_mode_becomes_strict() {
     let mut rig = Rig::new(&[64], Layout::Linear);
@@ -189,7 +193,7 @@ fn a_discard_of_holes_is_under_way_when_the_mode_becomes_strict() {
     let head = Target::Head(volume);
     rig.request(head, Op::Write, 0, 4096, &[1; 4096]).unwrap();
     rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
-    // the write reads what it does not cover, and the others wait for it
+    // the write reads the rest of its block, and the others wait for it
     rig.write(head, 512, &[2; 512]);
     rig.submit(head, Op::Discard, 0, 4096);
     rig.submit(head, Op::Discard, 0, 4096);
