@@ -25,7 +25,7 @@ const GRAIN_32: u32 = PAGE as u32;
 const TMPFS_MAGIC: u32 = 0x0102_1994;
 const RAMFS_MAGIC: u32 = 0x8584_58f6;
 
-/// How to open a device.
+/// Options for opening a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     /// Create the file if it is missing, and grow it to this many bytes if it is smaller (sparse;

@@ -6,8 +6,8 @@ use millpond_block::{Buf, Piece};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IoId(pub u64);
 
-/// Position of a device: within the engine in the pool's table of members; in an [`Io`] in the table
-/// of the program that carries operations out.
+/// Position of a device: within the engine in the pool's table of members; in an [`Io`] in the
+/// table of the program that carries operations out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceIndex(pub u16);
 

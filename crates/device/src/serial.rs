@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Stat, major, minor};
 
-/// Files below a device's directory in sysfs that have its serial number as text: virtio, NVMe and MMC.
+/// Files in a device's sysfs directory that have its serial number as text: virtio, NVMe and MMC.
 const TEXT: [&str; 2] = ["serial", "device/serial"];
 /// The VPD page with the serial number of a SCSI or SATA device: a header of four bytes, then text.
 const PAGE: &str = "device/vpd_pg80";

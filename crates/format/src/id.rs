@@ -26,7 +26,7 @@ id!(
     SnapshotId(u64)
 );
 id!(
-    /// A line of versions (snapshots and a head) that share one history; never reused within a pool.
+    /// A line of versions (snapshots and a head) with one history; never reused within a pool.
     LineageId(u64)
 );
 id!(
@@ -166,9 +166,11 @@ pub enum Coding {
 /// |---|---|---|
 /// | 63..62 | kind | 0 hole, 1 address, 2 and 3 reserved |
 /// | 61..58 | units | stored length in 512-byte units, 1 to 15 |
-/// | 57..53 | flags | bits 0..1 coding (0 raw, 1 LZ4, 2 Zstandard), bit 2 checksum pending (never on a medium), rest 0 |
+/// | 57..53 | flags | bits 0..1 coding (0 raw, 1 LZ4, 2 Zstandard), bit 2 pending, rest 0 |
 /// | 52..13 | chunk | chunk id |
 /// | 12..0 | slot | place in the chunk, in the chunk's grains |
+///
+/// Pending means that the checksum beside the address is not known yet; never set on a medium.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Addr(u64);
 

@@ -435,128 +435,128 @@ macro_rules! records {
 }
 
 records! {
-    1 /// A new volume.
+    1 /// A volume is created.
     CreateVolume {
         /// The volume.
         volume: VolumeRecord,
     }
-    2 /// A volume and all its snapshots are gone at once, as earlier versions recorded it.
+    2 /// A volume and all its snapshots are destroyed at once; only earlier versions write this.
     DestroyVolume {
-        /// Which.
+        /// The volume.
         volume: VolumeId,
     }
-    3 /// Another name.
+    3 /// A volume gets another name.
     RenameVolume {
-        /// Which.
+        /// The volume.
         volume: VolumeId,
         /// New name.
         name: String,
     }
-    4 /// Another size.
+    4 /// A volume gets another size.
     Resize {
-        /// Which.
+        /// The volume.
         volume: VolumeId,
-        /// Bytes.
+        /// New size in bytes.
         size: u64,
     }
-    5 /// Other properties.
+    5 /// A volume gets other properties.
     Properties {
-        /// Which.
+        /// The volume.
         volume: VolumeId,
         /// As in [`VolumeRecord`].
         cache: u8,
         /// As in [`VolumeRecord`].
         compression: u8,
-        /// Writes are refused.
+        /// True when writes are refused.
         read_only: bool,
     }
-    6 /// Snapshots of one instant.
+    6 /// Snapshots of several volumes, taken at one instant.
     Snapshot {
-        /// Volume, snapshot, name.
+        /// Volume, new snapshot, and its name.
         targets: Vec<(VolumeId, SnapshotId, String)>,
-        /// Milliseconds since the Unix epoch.
+        /// Time of the change: milliseconds since the Unix epoch.
         created: u64,
         /// Free text.
         description: String,
-        /// When they may go by themselves.
+        /// When they may be destroyed automatically: milliseconds since the Unix epoch.
         expires: Option<u64>,
     }
-    7 /// Snapshots are gone.
+    7 /// Snapshots are destroyed.
     DestroySnapshots {
-        /// Which.
+        /// The snapshots.
         snapshots: Vec<SnapshotId>,
     }
-    8 /// Another name.
+    8 /// A snapshot gets another name.
     RenameSnapshot {
-        /// Which.
+        /// The snapshot.
         snapshot: SnapshotId,
         /// New name.
         name: String,
     }
-    9 /// The head starts anew from a snapshot; the old head is kept as another.
+    9 /// The head becomes the state of a snapshot; the old head is kept as a snapshot.
     Rollback {
-        /// To what.
+        /// The snapshot whose state becomes the head.
         snapshot: SnapshotId,
         /// Identity of the snapshot that keeps the old head.
         keep: SnapshotId,
-        /// Its name.
+        /// Name of that snapshot.
         name: String,
         /// Identity of the new lineage.
         lineage: LineageId,
-        /// Milliseconds since the Unix epoch.
+        /// Time of the change: milliseconds since the Unix epoch.
         created: u64,
     }
-    10 /// A new volume that starts from a snapshot.
+    10 /// A volume is created that starts from a snapshot.
     Clone {
-        /// From what.
+        /// The snapshot that it starts from.
         snapshot: SnapshotId,
         /// Identity of the new volume.
         volume: VolumeId,
         /// Identity of its lineage.
         lineage: LineageId,
-        /// Its name.
+        /// Name of the new volume.
         name: String,
-        /// Milliseconds since the Unix epoch.
+        /// Time of the change: milliseconds since the Unix epoch.
         created: u64,
     }
-    11 /// A hold without a tag.
+    11 /// A hold without a tag is set.
     Hold {
-        /// Which.
+        /// The snapshot.
         snapshot: SnapshotId,
-        /// When it ends by itself.
+        /// When it ends by itself: milliseconds since the Unix epoch.
         until: Option<u64>,
     }
-    12 /// One hold without a tag less.
+    12 /// A hold without a tag is released.
     Release {
-        /// Which.
+        /// The snapshot.
         snapshot: SnapshotId,
     }
-    13 /// A walk freed everything before `cursor`.
+    13 /// A walk has freed everything before `cursor`.
     Walked {
-        /// Which.
+        /// The walk.
         walk: u64,
-        /// How far.
+        /// First block that is not freed yet.
         cursor: BlockNo,
-        /// Nothing is left.
+        /// True when the walk has freed everything.
         done: bool,
     }
-    14 /// Other options.
+    14 /// A volume gets other options.
     Options {
-        /// Which.
+        /// The volume.
         volume: VolumeId,
-        /// All of them.
+        /// All options of the volume.
         options: OptionsRecord,
     }
-    15 /// Other sectors.
+    15 /// A volume gets another sector profile.
     Sector {
-        /// Which.
+        /// The volume.
         volume: VolumeId,
         /// As in [`VolumeRecord`].
         sector: u8,
     }
-    16 /// Other jobs, or farther ones.
+    16 /// Jobs have changed or progressed.
     Jobs {
-        /// All of them.
+        /// All jobs.
         jobs: JobsRecord,
     }
     17 /// A wipe has begun or ended.
@@ -564,26 +564,26 @@ records! {
         /// As in [`Checkpoint`].
         wipe: u8,
     }
-    18 /// A volume is gone; its snapshots are no longer listed, and go with records of their own.
+    18 /// A volume is destroyed. Its snapshots are no longer listed; later records destroy them.
     RemoveVolume {
-        /// Which.
+        /// The volume.
         volume: VolumeId,
     }
-    20 /// A hold with a tag. One with the same tag that has ended by itself is replaced.
+    20 /// A hold with a tag is set. It replaces one with the same tag that has ended.
     HoldTagged {
-        /// Which.
+        /// The snapshot.
         snapshot: SnapshotId,
         /// The hold.
         hold: HoldRecord,
     }
-    21 /// The hold with a tag is gone.
+    21 /// A hold with a tag is released.
     ReleaseTagged {
-        /// Which.
+        /// The snapshot.
         snapshot: SnapshotId,
         /// Its tag.
         tag: String,
     }
-    22 /// The snapshots that a clone starts from belong to it, and the volume they belonged to becomes its clone.
+    22 /// A clone takes over the snapshots that it starts from; their volume becomes its clone.
     Promote {
         /// The clone.
         volume: VolumeId,

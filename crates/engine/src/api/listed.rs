@@ -160,7 +160,7 @@ pub struct DeviceInfo {
 /// Reason why a device was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceTrouble {
-    /// It failed.
+    /// Its operations failed.
     #[error("{0}")]
     Failed(DeviceError),
     /// It did not answer for [`crate::Tuning::silence_millis`] or longer.

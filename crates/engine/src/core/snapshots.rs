@@ -100,7 +100,8 @@ impl SnapshotTable {
         self.snapshots.range(SnapshotId(first)..SnapshotId(first + SNAPSHOTS_PER_PAGE))
     }
 
-    /// Snapshots of the pages that the next checkpoint writes: all that changed, and their neighbours.
+    /// Snapshots in the pages that the next checkpoint writes: all that changed, and their
+    /// neighbours.
     pub(crate) fn changed(&self) -> impl Iterator<Item = &Snapshot> {
         self.dirty.iter().flat_map(|page| self.of_page(*page)).map(|(_, snapshot)| snapshot)
     }

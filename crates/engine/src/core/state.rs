@@ -35,7 +35,7 @@ pub(crate) struct Core {
     /// Rollbacks since the import.
     pub(crate) rollbacks: u64,
     pub(crate) next_chunk: u64,
-    /// Current dirty generation: nodes that changed since the last checkpoint began have this number.
+    /// Current dirty generation, which nodes get that change after the last checkpoint began.
     pub(crate) generation: u64,
     /// Longest chunk in units.
     pub(crate) chunk_units: u32,
@@ -177,7 +177,8 @@ impl Core {
         self.fade(content);
     }
 
-    /// Drops a reference to a list. When it was the last one, its pieces are released in slices by [`fade_some`](Self::fade_some).
+    /// Drops a reference to a list. If it was the last one, the list's pieces are released in
+    /// slices by [`fade_some`](Self::fade_some).
     pub(crate) fn fade(&mut self, list: Rc<Deadlist>) {
         if Rc::strong_count(&list) == 1 && !list.is_empty() {
             self.fading.push(list);
