@@ -1,5 +1,4 @@
-//! Device operations in flight: groups of operations that complete together, each with the context
-//! of its requester.
+//! Device operations in flight: groups that complete together, with their requesters' contexts.
 
 mod columns;
 mod ending;
@@ -29,8 +28,8 @@ use crate::{DeviceCounters, DeviceTrouble};
 enum Kind {
     Read,
     Write,
-    /// A write whose failure does not make the table give its device up; the requester decides. A
-    /// flush covers it, except on auxiliary devices.
+    /// A write whose failure does not make the table give its device up; the requester decides.
+    /// A flush covers it, except on auxiliary devices.
     Loose,
     Flush,
     /// Zeros for an empty segment. The requester decides what a failure means.
@@ -39,8 +38,7 @@ enum Kind {
 }
 
 struct Group<C> {
-    /// Context of the requester; `None` once it was notified, while the caller still has operations
-    /// on devices that were given up.
+    /// Context of the requester; `None` once it was notified and only late completions may come.
     context: Option<C>,
     kind: Kind,
     /// Number of parts that it waits for.
@@ -54,8 +52,7 @@ struct Group<C> {
     rebuild: Option<Box<Rebuild>>,
     /// Number of groups that began before it.
     nth: u64,
-    /// Segment, page and pages of a read that may be repeated from another copy when a device does
-    /// not answer.
+    /// Segment, page and pages of a read that another copy may serve if a device is silent.
     place: Option<(SegmentId, u32, u32)>,
     /// True when its operations overtake others.
     urgent: bool,
@@ -126,8 +123,7 @@ pub(crate) struct IoTable<C> {
     outbox: VecDeque<Io>,
     /// True while groups that begin are urgent.
     urgent: bool,
-    /// Number of this table in its engine: completions of an earlier table's operations are ignored
-    /// (INV-SPARE-1).
+    /// Number of this table in its engine: completions for other tables are ignored (INV-SPARE-1).
     epoch: u16,
     /// Position of each member, and of its replacement, in the caller's table of devices.
     positions: Vec<u16>,
@@ -140,8 +136,7 @@ pub(crate) struct IoTable<C> {
     pub(crate) counters: Vec<DeviceCounters>,
     pub(crate) errors: Vec<u64>,
     pub(crate) repaired: Vec<u64>,
-    /// Number of writes completed on each member, and the number of them that a completed flush
-    /// covers.
+    /// Writes completed on each member, and how many of them a completed flush covers.
     written: Vec<u64>,
     flushed: Vec<u64>,
     /// Devices, by position, whose writes wait for space.
@@ -153,8 +148,8 @@ pub(crate) struct IoTable<C> {
     clock: u64,
     /// Reasons why members were given up since import.
     trouble: Vec<Option<DeviceTrouble>>,
-    /// True when the table is used until the caller has no operation any more: only then operations
-    /// of a device that was given up need not be waited for.
+    /// True when the table exists until the caller has no operations: only then those of a device
+    /// that was given up need not be waited for.
     pub(crate) lasting: bool,
     /// True when a planted bug violates INV-SPARE-1.
     pub(crate) late_answers_count: bool,
@@ -193,8 +188,7 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// Replaces another table whose operations the caller may still have: their completions are
-    /// ignored.
+    /// Replaces another table; completions of its operations are ignored.
     #[must_use]
     pub(crate) fn after<D>(self, before: &IoTable<D>) -> IoTable<C> {
         IoTable { epoch: before.epoch.wrapping_add(1), ..self }
@@ -461,8 +455,7 @@ impl<C> IoTable<C> {
     /// copy that fails meanwhile shifts the order of the others.
     pub(crate) fn attempts(&self, rows: &Rows, segment: SegmentId) -> u8 {
         if let Some(stripe) = rows.stripe(segment) {
-            // a device that is given up meanwhile changes the possible results; allow no fewer
-            // attempts than with all devices
+            // a device given up meanwhile changes the results: allow as many as with all devices
             return answers(stripe.width(), stripe.parity, 0).saturating_add(1);
         }
         u8::try_from(2 * rows.copies(segment).len()).unwrap_or(u8::MAX).max(2)
@@ -568,8 +561,7 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// Flushes every member with writes since its last flush. False, without a group, when there is
-    /// none.
+    /// Flushes every member with writes since its last flush. False, without a group, if none has.
     pub(crate) fn flush(&mut self, context: C) -> bool {
         // a member that is not in service may have a replacement that is
         let usable = |member: u16, twin: bool| if twin { self.twin(member).is_some() } else { self.health.is_up(DeviceIndex(member)) };

@@ -17,13 +17,11 @@ pub(crate) enum SegmentState {
     Open,
     /// Full, or no longer filled by its stream.
     Sealed,
-    /// Empty, but checkpoints up to this generation need its bytes: free when a later one is
-    /// durable.
+    /// Empty, but checkpoints up to this generation need its bytes; free after a later one.
     Resting(u64),
     /// Empty; its space is being discarded on the device.
     Discarding,
-    /// Empty; zeros are being written, so that the host has allocated its space before the log uses
-    /// it.
+    /// Empty; zeros are being written, so that the host allocates its space ahead of the log.
     Preparing,
     /// Cannot be allocated: a gap in the shape, or removed.
     Absent,
@@ -49,17 +47,13 @@ pub(crate) struct Segment {
     pub(crate) class: u8,
     /// Number of the last batch in it.
     pub(crate) last: Lsn,
-    /// True when it held nodes or objects, which replay reads at the place where the last
-    /// checkpoint put them.
+    /// True when it held nodes or objects, which replay reads where the last checkpoint put them.
     pub(crate) metadata: bool,
-    /// Generation of the last fixed checkpoint when slots here were last freed without a record in
-    /// the log; 0: never.
+    /// Last fixed checkpoint when slots here were last freed without a log record; 0: never.
     pub(crate) unlogged: u64,
-    /// While in retention: the records of everything that emptied it are in the log up to this
-    /// batch.
+    /// While in retention: last batch with records of what emptied it.
     pub(crate) emptied: Lsn,
-    /// True when the host has space for it: it was used or prepared since its space was last
-    /// discarded.
+    /// True when the host has space for it: used or prepared since its last discard.
     pub(crate) backed: bool,
     /// True when the host keeps its space anyway, so discarding it frees nothing.
     pub(crate) kept: bool,
@@ -68,11 +62,9 @@ pub(crate) struct Segment {
     /// True when it is to be wiped: once free it is wiped before it is written again.
     emptying: bool,
     /// True when it may hold bytes that nothing refers to: data in it died or was moved away since
-    /// it was wiped or the pool was created. Also true when this is unknown, after an import or
-    /// where a removal has freed space.
+    /// the last wipe. Also true when unknown: after an import, and where a removal has freed space.
     pub(crate) unclean: bool,
-    /// How often it became free. State that was remembered for an older count is not about its
-    /// present content.
+    /// How often it became free: state noted at another count is not about its present content.
     pub(crate) uses: u32,
     /// Its allocation class.
     pub(crate) shelf: Shelf,
@@ -88,8 +80,7 @@ pub(crate) struct Segment {
 pub(crate) enum Pause {
     /// Some data in it is wrong in all copies, although all of its devices were in service.
     Unreadable,
-    /// Some data in it is wrong in all copies that could be read, but some of its devices were
-    /// missing or incomplete.
+    /// Some data in it is wrong in all readable copies, but some devices were not complete.
     Away,
     /// The next checkpoint had no space for the records of its move.
     Room,
@@ -149,8 +140,7 @@ struct Bank {
     pages: u32,
     /// Free segments; those with space on the host come first.
     free: BTreeSet<(Rank, SegmentId)>,
-    /// Number of free segments with space on the host, and among them the number whose space could
-    /// be discarded.
+    /// Number of free segments with space on the host, and of those whose space can be discarded.
     ready: usize,
     surplus: usize,
     /// Number of segments that exist, and among them the number that are empty: free, or free soon.
@@ -248,8 +238,7 @@ impl SegmentTable {
         }
     }
 
-    /// Adds segments up to id `count`: free ones of their class and group; ids without `home`
-    /// become absent.
+    /// Adds free segments up to id `count`; ids without `home` become absent.
     pub(crate) fn extend(&mut self, count: u32, home: impl Fn(SegmentId) -> Option<(Shelf, SegmentId, u32)>) {
         let fresh = Segment {
             state: SegmentState::Free,
@@ -305,8 +294,7 @@ impl SegmentTable {
         self.get(id).and_then(|segment| self.banks.get(segment.bank?)).map(|bank| bank.first)
     }
 
-    /// Moved chunks go to other groups than `spared` while one of these has free segments. An empty
-    /// list allows all groups.
+    /// Makes moved chunks go to groups not in `spared`, while one of those has free segments.
     pub(crate) fn spare_groups(&mut self, spared: &[SegmentId]) {
         self.banks.iter_mut().for_each(|bank| bank.spared = spared.contains(&bank.first));
     }
@@ -580,8 +568,7 @@ impl SegmentTable {
         self.set_state(id, SegmentState::Free);
     }
 
-    /// Records for all segments that became empty since the last call that the log up to `lsn` has
-    /// what emptied them.
+    /// Records that the log up to `lsn` has what emptied segments since the last call.
     pub(crate) fn stamp_emptied(&mut self, lsn: Lsn) {
         for id in std::mem::take(&mut self.emptied) {
             if let Some(segment) = self.get_mut(id) {

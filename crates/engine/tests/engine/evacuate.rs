@@ -1,5 +1,4 @@
-//! Devices are removed from a pool during writes, with every layout; afterwards the pool does not
-//! need them.
+//! Devices are removed during writes, with every layout; afterwards the pool does not need them.
 
 use millpond_block::Op;
 use millpond_engine::{
@@ -44,8 +43,7 @@ fn add(rig: &mut Rig, layout: Layout, sizes: &[usize]) {
     rig.command(Command::AddDevices { groups: vec![GroupSpec { class: Class::Data, layout, devices: None }], devices }).unwrap();
 }
 
-/// Removes a member during writes, and then its device. Positions stay the same: removed devices
-/// read as noise.
+/// Removes a member during writes, and then its device, whose position reads as noise.
 fn remove(rig: &mut Rig, volume: VolumeId, member: u16, round: u8) {
     let device = rig.engine.pool().unwrap().devices.iter().find(|d| d.member == member).unwrap().position.unwrap();
     rig.command(Command::Remove { member, dry_run: false }).unwrap();
@@ -308,8 +306,7 @@ fn a_removal_goes_on_after_a_crash_and_can_be_stopped() {
     rig.audit();
 }
 
-/// A removal is answered when the labels record it, for each class: a crash right after the answer
-/// does not undo it.
+/// A removal is answered when the labels record it, for each class: a crash does not undo it.
 #[test]
 fn a_removal_that_was_answered_survives_a_crash() {
     for class in [None, Some(Class::Cache), Some(Class::Spare)] {
@@ -337,8 +334,7 @@ fn a_removal_that_was_answered_survives_a_crash() {
     }
 }
 
-/// Extents that steps of a stopped removal took out of their segments are used again, also if the
-/// removal was stopped before a crash.
+/// Extents that a stopped removal took out of segments are used again, also after a crash.
 #[test]
 fn a_removal_that_was_stopped_gives_rows_back() {
     for (sizes, layout) in without_room_elsewhere() {
@@ -375,8 +371,7 @@ fn a_removal_that_was_stopped_gives_rows_back() {
             }
             let info = rig.engine.pool().unwrap();
             assert!(info.jobs.is_empty() && info.devices.len() == sizes.len(), "{layout:?} {steps}: {info:?}");
-            // segments over two of three devices, or over devices of different sizes, leave a
-            // remainder
+            // segments over some of the devices, or over different sizes, leave a remainder
             let least = info.devices.iter().map(|device| device.size).min().unwrap();
             assert!(info.given_up * 32 <= least, "{layout:?} of {sizes:?} after {steps}: {left} {info:?}");
             assert!(info.size * 100 >= size * 99, "{layout:?} {steps}: {size} {info:?}");
@@ -595,8 +590,7 @@ fn the_shape_is_not_changed_while_a_device_leaves() {
     rig.audit();
 }
 
-/// A step gives up segments with parts of objects that are longer than the free space outside the
-/// log: these wait for space.
+/// A step gives up segments with objects longer than the free space: these wait for space.
 #[test]
 fn long_objects_leave_with_what_they_lie_in() {
     const BLOCKS: u64 = 16 << 10;
