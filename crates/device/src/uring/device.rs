@@ -85,7 +85,7 @@ impl Ring {
     /// Adds a device. Operations refer to it by the returned position; positions count up from 0.
     ///
     /// # Errors
-    /// Returns the device when the ring has [`MAX_DEVICES`].
+    /// Returns the device when the ring has no free position.
     pub fn add_device(&mut self, host: HostDevice) -> Result<DeviceIndex, HostDevice> {
         let index = match u16::try_from(self.devices.table.len()) {
             Ok(index) if u32::from(index) < MAX_DEVICES => index,

@@ -150,8 +150,7 @@ impl StoredDeadlist {
         Rc::clone(&self.stored)
     }
 
-    /// Place where the last checkpoint put it; `None` when a running checkpoint may still change
-    /// that.
+    /// Place where the last checkpoint put it; `None` when a running one may still change it.
     pub(crate) fn settled(&self) -> Option<Option<ObjectRef>> {
         (Rc::strong_count(&self.stored) == 1).then(|| self.stored.get())
     }
@@ -162,9 +161,8 @@ impl StoredDeadlist {
         std::mem::take(&mut self.changed).then(|| (Rc::clone(&self.list), self.place()))
     }
 
-    /// Makes the next checkpoint write the directory to another place if `moves` is true for its
-    /// place, and pieces for whose place it is true, with the directory. Returns true when the
-    /// directory is to be written.
+    /// Makes the next checkpoint write the directory if `moves` is true for its place, or pieces
+    /// and the directory if it is true for theirs. Returns true if the directory is to be written.
     pub(crate) fn rewrite(&mut self, pieces: &Rc<Pieces>, moves: impl Fn(ObjectRef) -> bool) -> bool {
         let mut found = self.stored().is_some_and(&moves);
         for piece in self.list.pieces().filter(|piece| piece.stored().is_some_and(&moves)) {
@@ -462,8 +460,7 @@ impl Catalog {
     }
 
     /// Returns up to `most` snapshots of removed volumes to be destroyed next: of the youngest
-    /// lineage, because a lineage starts from a snapshot of an older lineage; the oldest snapshots
-    /// first.
+    /// lineage, because lineages start from snapshots of older ones; the oldest first.
     pub(crate) fn next_removed(&mut self, most: usize) -> Vec<SnapshotId> {
         while let Some(id) = self.removed.last() {
             let snapshots = self.lineages.get(id).map(|line| line.snapshots.iter().copied());
@@ -514,8 +511,7 @@ impl Catalog {
         self.counted_frees < self.frees.len()
     }
 
-    /// Returns the list that is freed next, and its index among the waiting lists. Lists whose next
-    /// piece cannot be read are skipped.
+    /// Returns the list to free next and its index. Skips lists with an unreadable next piece.
     pub(crate) fn next_free(&mut self) -> Option<(usize, &mut (LineageId, StoredDeadlist))> {
         self.frees.iter_mut().take(self.counted_frees).enumerate().find(|(_, (_, list))| !list.list().is_stuck())
     }

@@ -76,7 +76,7 @@ fn a_spare_takes_the_place_of_a_device_that_fails() {
     assert_eq!(refused, "device 1 was removed from pool 'pond'; leave it out");
 }
 
-/// Whatever a power cut leaves of the change, the spare's role is recognised, and no data is lost.
+/// After a power cut at any stage of the change, the spare's role is recognised; no data is lost.
 #[test]
 fn a_crash_while_a_spare_takes_a_place_is_no_harm() {
     let (mut rig, volume) = pool(&[24, 24, 24], MIRROR, 2);
