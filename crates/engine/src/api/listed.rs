@@ -377,7 +377,7 @@ pub struct Metrics {
     pub unreclaimed: u64,
     /// Batches replayed at import.
     pub replayed_batches: u64,
-    /// Guest writes that waited for the cleaner.
+    /// Guest writes that waited for space, until the cleaner or a checkpoint had freed some.
     pub throttled: u64,
 }
 
