@@ -18,7 +18,6 @@ mod removal;
 
 use std::collections::{BTreeSet, VecDeque};
 
-use millpond_block::Tag;
 use millpond_format::{Class, Encoder, MemberState, SegmentId};
 
 use super::checkpoint::ObjectsIn;

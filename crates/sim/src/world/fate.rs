@@ -436,6 +436,7 @@ impl<S: System> World<S> {
                 continue;
             }
             let device = named.and_then(|position| self.machine.at(position));
+            let plugged: Vec<usize> = (0..).map_while(|position| self.machine.at(position)).collect();
             let Some(fate) = &mut self.fate else { break };
             let Some(device) = device.filter(|d| (fate.doubtful.contains(d) || fate.leaving.contains(d)) && reason.contains("leave"))
             else {
@@ -450,8 +451,9 @@ impl<S: System> World<S> {
                 self.stop(false, false, None);
                 continue;
             };
-            fate.refused.insert(device);
-            self.trace.note(format!("device {device} is left out: {reason}"));
+            let side = fate.side_to_leave_out(device, &plugged, &reason);
+            self.trace.note(format!("devices {side:?} are left out: {reason}"));
+            fate.refused.extend(side);
             self.stop(false, false, None);
         }
         self.observe();
