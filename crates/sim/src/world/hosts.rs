@@ -122,9 +122,9 @@ impl<S: System> World<S> {
     pub(super) fn note_end(&mut self, closed: bool, certain: bool) {
         if let Some(hosts) = &mut self.hosts {
             hosts.held = match (closed, certain) {
-                (true, _) => Held::No,
+                (true, true) => Held::No,
                 (false, true) => hosts.held,
-                (false, false) => Held::Unknown,
+                (_, false) => Held::Unknown,
             };
         }
     }

@@ -192,6 +192,17 @@ fn beside_nothing(sizes: &[u64], copies: u64) -> u64 {
     more
 }
 
+impl Fate {
+    /// Returns the devices that the user leaves out of an import that refused `device`. Where its
+    /// label contradicts the others and the device held everything when the pool was last in
+    /// service, these are the others: the user keeps the side that was in service last.
+    pub(super) fn side_to_leave_out(&self, device: usize, plugged: &[usize], reason: &str) -> Vec<usize> {
+        let is_current = |d: usize| self.known.iter().any(|k| k.device == Some(d) && k.state == MemberState::Present && !k.filling);
+        let others: Vec<usize> = plugged.iter().copied().filter(|other| !is_current(*other)).collect();
+        if reason.contains("contradicts") && is_current(device) && !others.is_empty() { others } else { vec![device] }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,16 +218,5 @@ mod tests {
         assert_eq!(beside_nothing(&[44, 72, 88, 108], 3), 20);
         assert_eq!(beside_nothing(&[7, 9], 1), 2);
         assert_eq!(beside_nothing(&[], 3), 0);
-    }
-}
-
-impl Fate {
-    /// Returns the devices that the user leaves out of an import that refused `device`. Where its
-    /// label contradicts the others and the device held everything when the pool was last in
-    /// service, these are the others: the user keeps the side that was in service last.
-    pub(super) fn side_to_leave_out(&self, device: usize, plugged: &[usize], reason: &str) -> Vec<usize> {
-        let is_current = |d: usize| self.known.iter().any(|k| k.device == Some(d) && k.state == MemberState::Present && !k.filling);
-        let others: Vec<usize> = plugged.iter().copied().filter(|other| !is_current(*other)).collect();
-        if reason.contains("contradicts") && is_current(device) && !others.is_empty() { others } else { vec![device] }
     }
 }
