@@ -255,7 +255,7 @@ impl World {
         Some(next.in_service_on(host, &there, shape).by_hand_on(host))
     }
 
-    /// What is imported by the user's word is remembered to be.
+    /// Records that the pool was imported by hand.
     fn by_hand_on(mut self, host: usize) -> World {
         self.memories[host] = self.memories[host].take().map(LabelsInForce::by_hand);
         self
