@@ -100,7 +100,7 @@ fn main() -> ExitCode {
         chosen.iter().for_each(|c| println!("{:24} {}", c.name, c.about));
         return ExitCode::SUCCESS;
     }
-    let (mut failed, mut skipped) = (0, 0);
+    let (mut failed, mut skipped) = (Vec::new(), 0);
     for case in &chosen {
         if let Some(reason) = missing(case, &options.subject) {
             println!("SKIPPED {}: {reason}", case.name);
@@ -114,12 +114,15 @@ fn main() -> ExitCode {
             Ok(()) => println!("ok      {} ({took:.1} s)", case.name),
             Err(error) => {
                 println!("FAILED  {} ({took:.1} s): {error:#}", case.name);
-                failed += 1;
+                failed.push(format!("FAILED  {} ({took:.1} s): {error:#}", case.name));
             }
         }
     }
-    println!("{}: {} passed, {failed} failed, {skipped} skipped", options.subject, chosen.len() - failed - skipped);
-    if failed == 0 && (skipped == 0 || !options.no_skip) && !chosen.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    // again at the end, because the output of later tests may be long
+    failed.iter().for_each(|failure| println!("{failure}"));
+    let passed = chosen.len() - failed.len() - skipped;
+    println!("{}: {passed} passed, {} failed, {skipped} skipped", options.subject, failed.len());
+    if failed.is_empty() && (skipped == 0 || !options.no_skip) && !chosen.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Runs a test in its own process group, so that its servers and guests end with it.
@@ -135,24 +138,30 @@ fn apart(name: &str, subject: &str) -> anyhow::Result<()> {
     }
     let status = child.wait()?;
     ended?;
-    anyhow::ensure!(status.success(), "see above");
+    if !status.success() {
+        let reason = std::fs::read_to_string(reason_in(workspace.path()));
+        anyhow::bail!("{}", reason.unwrap_or_else(|_| format!("the test ended with {status}")));
+    }
     Ok(())
+}
+
+/// The file in which a test that failed leaves the reason.
+fn reason_in(dir: &Path) -> PathBuf {
+    dir.join("failure.txt")
 }
 
 fn one(name: &str, subject: &str, dir: &Path) -> ExitCode {
     let attempt = || {
         let case = CASES.iter().find(|c| c.name == name).context("no such test")?;
         let mut subject = Subject::new(subject, dir)?;
-        let outcome = (case.run)(&mut subject);
-        if outcome.is_err() {
-            println!("--- last words of the server\n{}", subject.last_words());
-        }
-        outcome
+        (case.run)(&mut subject).map_err(|error| anyhow::anyhow!("{error:#}\n--- last lines of the server\n{}", subject.last_words()))
     };
     match attempt() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            println!("{name}: {error:#}");
+            if let Err(error) = std::fs::write(reason_in(dir), format!("{error:#}")) {
+                println!("{name}: the reason is not written down: {error}");
+            }
             ExitCode::FAILURE
         }
     }
