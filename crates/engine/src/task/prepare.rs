@@ -104,10 +104,12 @@ impl Pool {
     }
 
     /// Returns whether the log would reach a hole soon, and is slow enough to be overtaken. Space
-    /// that it would reuse is not counted.
+    /// that it would reuse is not counted. A log that was fast is slow at once when a burst ends:
+    /// flushed writes that follow would be at holes until the second of the burst is over.
     fn comes_to_a_hole(&self) -> bool {
         let (pages, taken) = (self.core.space.segments.pages(), self.stock.taken_per_second());
-        taken <= AHEAD_BYTES && (pages.kept + pages.ready) * PAGE < AHEAD_SECONDS * taken
+        let is_slow = taken.min(self.stock.logged_per_second()) <= AHEAD_BYTES;
+        is_slow && (pages.kept + pages.ready) * PAGE < AHEAD_SECONDS * taken.min(AHEAD_BYTES)
     }
 
     /// Returns whether preparing continues until the target is reached. Nothing is released until

@@ -10,6 +10,9 @@ use crate::{ReadySpace, Time};
 
 const MINUTE: u64 = 60_000;
 const SECOND: u64 = 1_000;
+/// Milliseconds over which the speed of the log is measured: how long after a burst of guests'
+/// writes preparing may start.
+const WINDOW: u64 = 200;
 /// Most minutes that the estimate falls by after a pause: nothing is left of it then.
 const MOST_MINUTES: u64 = 240;
 /// One byte may be prepared for so many bytes of log that guests write, and the most that can be
@@ -45,6 +48,10 @@ pub(crate) struct Stock {
     /// current second.
     taken_per_second: u64,
     second: Mark,
+    /// Speed of the log in bytes per second in the last whole window, and the bytes of log at the
+    /// start of the current window.
+    logged_per_second: u64,
+    window: Mark,
     /// Since when there is surplus beyond `due`, and the least of it since then.
     surplus: Option<(Time, u64)>,
     /// Bytes of surplus to release, and bytes per second at which they are released.
@@ -73,6 +80,8 @@ impl Stock {
             minute: mark,
             taken_per_second: 0,
             second: mark,
+            logged_per_second: 0,
+            window: mark,
             surplus: None,
             due: 0,
             rate: 0,
@@ -124,6 +133,12 @@ impl Stock {
         self.taken_per_second
     }
 
+    /// Returns the speed of the log in bytes per second, over a shorter time than
+    /// [`taken_per_second`](Stock::taken_per_second).
+    pub(super) fn logged_per_second(&self) -> u64 {
+        self.logged_per_second
+    }
+
     /// Takes in the time and the number of bytes of the pool that are not free.
     pub(super) fn at(&mut self, now: Time, taken: u64) {
         let (minute, grown) = (self.logged - self.minute.bytes, taken.saturating_sub(self.second.bytes));
@@ -140,6 +155,11 @@ impl Stock {
             self.second = Mark { at: now, bytes: taken };
         } else {
             self.taken_per_second = self.taken_per_second.max(grown);
+        }
+        let millis = now.0.saturating_sub(self.window.at.0);
+        if millis >= WINDOW {
+            self.logged_per_second = (self.logged - self.window.bytes) * SECOND / millis;
+            self.window = Mark { at: now, bytes: self.logged };
         }
     }
 

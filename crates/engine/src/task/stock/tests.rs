@@ -70,6 +70,22 @@ fn what_the_log_gets_back_is_not_taken() {
 }
 
 #[test]
+fn the_end_of_a_burst_is_seen_within_its_second() {
+    let mut stock = Stock::new(Time(0));
+    for tenth in 1..=3 {
+        stock.count(100 * MIB);
+        stock.at(Time(tenth * 100), tenth * 100 * MIB);
+    }
+    assert_eq!(stock.logged_per_second(), 1000 * MIB);
+    for tenth in 4..=6 {
+        stock.count(MIB);
+        stock.at(Time(tenth * 100), 300 * MIB);
+    }
+    assert_eq!(stock.logged_per_second(), 10 * MIB);
+    assert_eq!(stock.taken_per_second(), 300 * MIB, "the second of the burst is not over");
+}
+
+#[test]
 fn only_what_was_surplus_without_a_break_is_due() {
     let mut stock = Stock::new(Time(0));
     let mut see = |minute: u64, surplus: u64| {
