@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::pool::Checkpoint;
+use super::checkpoint::Checkpoint;
 use super::replacement::DeviceNamed;
 
 /// A pool found by its labels.

@@ -2,11 +2,15 @@
 //! first client, uses them. The OpenAPI document is generated from the types and the routes.
 
 mod advice;
+mod checkpoint;
 mod closing;
+mod device;
 mod error;
 mod event;
 mod export;
 mod found;
+mod job;
+mod layout;
 mod pool;
 mod replacement;
 pub mod routes;
@@ -18,7 +22,11 @@ mod volume;
 mod wipe;
 
 pub use advice::{SmallBytes, SpecialAdvice, SpecialThreshold, VolumeSmall};
+pub use checkpoint::{Checkpoint, ListCheckpoints};
 pub use closing::PoolExport;
+pub use device::{
+    AddDevices, Device, DeviceCap, DeviceGroup, DeviceIo, DeviceRemoval, DeviceSpec, IoMode, LimitDevice, RemovalPlan, RemoveDevice,
+};
 pub use error::{ApiError, ErrorBody, ErrorKind};
 pub use event::{Event, Severity};
 pub use export::{
@@ -26,11 +34,9 @@ pub use export::{
     TlsMode,
 };
 pub use found::{Found, LostRange};
-pub use pool::{
-    AddDevices, Checkpoint, ClassSpec, CreatePool, Device, DeviceCap, DeviceGroup, DeviceIo, DeviceRemoval, DeviceSpec, EndedExport,
-    GroupFill, GuestIo, ImportPool, IoMode, Job, LayoutSpec, LeftDevice, LimitDevice, ListCheckpoints, LostData, Pool, PoolIo, PoolRemoval,
-    PoolSpace, Rebalance, RebalancePool, RemovalPlan, RemoveDevice, Scrub, ScrubPool, SetPool,
-};
+pub use job::{GroupFill, Job, LostData, Rebalance, RebalancePool, Scrub, ScrubPool};
+pub use layout::{ClassSpec, LayoutSpec};
+pub use pool::{CreatePool, EndedExport, GuestIo, ImportPool, LeftDevice, Pool, PoolIo, PoolRemoval, PoolSpace, SetPool};
 pub use replacement::{DeviceNamed, ReplaceDevice, Replacement};
 pub use snapshot::{
     CloneSnapshot, CopySnapshot, CreateSnapshots, Created, DiffExtent, FullCopy, Hold, Rollback, RolledBack, Snapshot, SnapshotHold,

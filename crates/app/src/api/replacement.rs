@@ -5,7 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::pool::{Device, DeviceSpec, Pool};
+use super::device::{Device, DeviceSpec};
+use super::pool::Pool;
 use crate::size::Size;
 
 /// Request to replace a device.
