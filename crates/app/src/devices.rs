@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use millpond_format::{MAX_COPIES, MAX_PARITY_WIDTH};
 
-use crate::api::{ClassSpec, Device, DeviceGroup, DeviceSpec, LayoutSpec, Pool};
+use crate::api::{ClassSpec, Device, DeviceClass, DeviceGroup, DeviceSpec, LayoutSpec, Pool};
 use crate::config::absolute;
 use crate::failure::{Failure, Outcome};
 use crate::size::Size;
@@ -179,9 +179,9 @@ pub fn unprotected(groups: &[DeviceGroup], spare: u16) -> Option<String> {
 
 /// Returns a warning for spares that cannot replace any device, or not every device.
 pub fn unfit_spare(pool: &Pool) -> Option<String> {
-    let spares = pool.devices.iter().filter(|device| device.class == ClassSpec::Spare.name());
+    let spares = pool.devices.iter().filter(|device| device.class == DeviceClass::Spare);
     let smallest = spares.min_by_key(|device| device.size)?;
-    let redundant = |device: &&Device| device.layout == "mirror" || device.layout.starts_with("parity");
+    let redundant = |device: &&Device| device.layout.is_redundant();
     let Some(largest) = pool.devices.iter().filter(redundant).max_by_key(|device| device.size) else {
         return Some("no device of this pool has copies or parity elsewhere: a spare can take the place of none; remove it".to_owned());
     };

@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::words::words;
+
 /// Request for the restore points of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ListCheckpoints {
@@ -13,6 +15,18 @@ pub struct ListCheckpoints {
     /// block devices of the host.
     #[serde(default)]
     pub search: Vec<String>,
+}
+
+words! {
+    /// Whether everything that a checkpoint refers to is still there.
+    pub enum Verified {
+        /// Its objects match their checksums, and no segment was reused since.
+        Yes = "yes",
+        /// Something is gone or damaged.
+        No = "no",
+        /// Not known: an older version has written it.
+        Unknown = "unknown",
+    }
 }
 
 /// Restore point of a pool: a checkpoint that its devices still hold.
@@ -27,10 +41,8 @@ pub struct Checkpoint {
     pub lsn: u64,
     /// Intact copies of its root on all devices. Each device has two.
     pub copies: u32,
-    /// Whether everything that it refers to is still there. `yes`: its objects match their
-    /// checksums, and no segment was reused since; `no`; `unknown` for checkpoints written by older
-    /// versions.
-    pub verified: String,
+    /// Whether everything that it refers to is still there.
+    pub verified: Verified,
     /// Reason if `verified` is not `yes`.
     pub reason: Option<String>,
     /// Milliseconds from this checkpoint to now, or, for a pool that is not in service, to the time

@@ -7,6 +7,7 @@ use super::job::Job;
 use super::layout::{ClassSpec, LayoutSpec};
 use super::pool::Pool;
 use super::replacement::DeviceNamed;
+use super::words::words;
 
 /// Devices of one class with one layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -166,6 +167,104 @@ pub struct DeviceIo {
     pub queue_times: Vec<u64>,
 }
 
+words! {
+    /// Class of a device of a pool.
+    pub enum DeviceClass {
+        /// All data that no other class takes.
+        Data = "data",
+        /// Map nodes, checkpoint objects and small writes.
+        Special = "special",
+        /// Recent writes, until they are moved to class data.
+        Log = "log",
+        /// Copies of blocks that are read more than once.
+        Cache = "cache",
+        /// Replacement for a device that is lost; empty until then.
+        Spare = "spare",
+        /// The pool is not in service.
+        Unknown = "unknown",
+    }
+}
+
+words! {
+    /// Layout of the group of a device.
+    pub enum DeviceLayout {
+        /// Each segment on one device.
+        Linear = "linear",
+        /// Each segment striped over several devices.
+        Stripe = "stripe",
+        /// Each segment complete on each of several devices.
+        Mirror = "mirror",
+        /// Each segment striped over several devices, of which one may be missing.
+        Parity1 = "parity1",
+        /// Each segment striped over several devices, of which two may be missing.
+        Parity2 = "parity2",
+        /// The pool is not in service.
+        Unknown = "unknown",
+    }
+}
+
+impl DeviceLayout {
+    /// Returns true if the data of a device is on other devices, too.
+    pub fn is_redundant(&self) -> bool {
+        match self {
+            DeviceLayout::Mirror | DeviceLayout::Parity1 | DeviceLayout::Parity2 => true,
+            DeviceLayout::Linear | DeviceLayout::Stripe | DeviceLayout::Unknown | DeviceLayout::Other(_) => false,
+        }
+    }
+}
+
+words! {
+    /// State of a device in its pool.
+    pub enum DeviceState {
+        /// In use.
+        Online = "online",
+        /// A spare that does not replace any device yet.
+        Available = "available",
+        /// Not found.
+        Missing = "missing",
+        /// No longer used by the pool, or out of date.
+        Failed = "failed",
+        /// The pool has stopped because of this device, or for a reason that concerns all devices.
+        Faulted = "faulted",
+        /// Being filled with the data that it lacks.
+        Resilvering = "resilvering",
+        /// Another device in the list takes its place.
+        Replacing = "replacing",
+        /// The pool is not in service.
+        Unavailable = "unavailable",
+    }
+}
+
+words! {
+    /// Condition of a device.
+    pub enum DeviceHealth {
+        /// No trouble is known.
+        Ok = "ok",
+        /// Slow compared with devices of the same class and layout, in the last minute with enough
+        /// operations to compare.
+        Slow = "slow",
+        /// Its errors have increased in the last 24 hours.
+        Failing = "failing",
+        /// It does not answer.
+        Silent = "silent",
+        /// The filesystem or volume below it is full.
+        Full = "full",
+        /// The pool no longer uses it.
+        Failed = "failed",
+        /// It was not found at the import.
+        Missing = "missing",
+        /// It is being resilvered.
+        Filling = "filling",
+    }
+}
+
+impl DeviceHealth {
+    /// Returns the value for daemons that do not report the condition of devices: an empty word.
+    fn not_reported() -> DeviceHealth {
+        DeviceHealth::Other(String::new())
+    }
+}
+
 /// A device of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Device {
@@ -182,15 +281,12 @@ pub struct Device {
     /// Last known path of a missing device.
     #[serde(default)]
     pub was: Option<String>,
-    /// Class: `data`, `special`, `log`, `cache` or `spare`; `unknown` if the pool is not in
-    /// service.
-    pub class: String,
-    /// Layout: `linear`, `stripe`, `mirror`, `parity1` or `parity2`; `unknown` if the pool is not
-    /// in service.
-    pub layout: String,
-    /// `online`, or `available` for a spare; `missing`, `failed` or `resilvering`; `replacing` if
-    /// another device in the list takes its place; `unavailable` if the pool is not in service.
-    pub state: String,
+    /// Class of the device.
+    pub class: DeviceClass,
+    /// Layout of its group.
+    pub layout: DeviceLayout,
+    /// State of the device in the pool.
+    pub state: DeviceState,
     /// Usable size in bytes.
     pub size: u64,
     /// Bytes of segments in use.
@@ -211,12 +307,9 @@ pub struct Device {
     /// Limits of the device.
     #[serde(default)]
     pub limit: DeviceCap,
-    /// `ok`; `slow`: compared with devices of the same class and layout, in the last minute with
-    /// enough operations to compare; `failing`: its errors have increased in the last 24 hours;
-    /// `silent`: it does not answer; `full`: the filesystem or volume below it is full; `failed`:
-    /// the pool no longer uses it; `missing`; `filling`: it is being resilvered.
-    #[serde(default)]
-    pub health: String,
+    /// Condition of the device; empty if the daemon does not report it.
+    #[serde(default = "DeviceHealth::not_reported")]
+    pub health: DeviceHealth,
     /// Reason if `health` is not `ok`.
     #[serde(default)]
     pub health_reason: Option<String>,

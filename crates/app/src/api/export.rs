@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::GuestIo;
+use super::words::words;
 
 /// Request for an export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -154,13 +155,23 @@ pub struct NbdLimits {
     pub handshake_seconds: Option<u32>,
 }
 
+words! {
+    /// Kind of credentials for TLS.
+    pub enum TlsCredentials {
+        /// A certificate and its key.
+        Certificate = "certificate",
+        /// Pre-shared keys.
+        Psk = "psk",
+    }
+}
+
 /// Encryption of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExportTls {
     /// Encryption policy for clients.
     pub mode: TlsMode,
-    /// `certificate` or `psk`.
-    pub credentials: String,
+    /// Kind of the server's credentials.
+    pub credentials: TlsCredentials,
     /// True if clients need a certificate.
     pub verify_peer: bool,
     /// Paths of the certificate, key and other files.
@@ -208,13 +219,37 @@ pub struct ExportClient {
     pub io: GuestIo,
 }
 
+words! {
+    /// Protocol of an export.
+    pub enum ExportKind {
+        /// NBD.
+        Nbd = "nbd",
+        /// vhost-user, to hypervisors on this machine.
+        VhostUser = "vhost-user",
+        /// A mounted directory.
+        Fuse = "fuse",
+    }
+}
+
+words! {
+    /// State of an export.
+    pub enum ExportState {
+        /// Clients are served.
+        Online = "online",
+        /// Its pool has stopped: clients stay connected and their writes fail.
+        Stopped = "stopped",
+        /// Not served.
+        Unavailable = "unavailable",
+    }
+}
+
 /// An export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Export {
     /// Id of the export, kept across restarts.
     pub id: u64,
-    /// `nbd`, `vhost-user` or `fuse`.
-    pub kind: String,
+    /// Protocol.
+    pub kind: ExportKind,
     /// `pool/volume` or `pool/volume@snapshot`; for a mount, the name of the pool.
     pub name: String,
     /// Address for clients: the path of the socket, `host:port`, or both, separated by a comma. For
@@ -239,9 +274,8 @@ pub struct Export {
     /// For vhost-user: number of queues that a guest may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u16>,
-    /// `online`; `stopped` if its pool has stopped: clients stay connected and their writes fail;
-    /// or `unavailable`.
-    pub state: String,
+    /// State of the export.
+    pub state: ExportState,
     /// Reason why the export is not online.
     pub reason: Option<String>,
     /// Number of clients connected now; for a mount, of open files.

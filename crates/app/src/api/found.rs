@@ -6,6 +6,29 @@ use utoipa::ToSchema;
 
 use super::checkpoint::Checkpoint;
 use super::replacement::DeviceNamed;
+use super::words::words;
+
+words! {
+    /// State of a pool that was found by a search.
+    pub enum FoundState {
+        /// All devices were found.
+        Importable = "importable",
+        /// Devices are missing, and the pool works without them.
+        Degraded = "degraded",
+        /// Devices are missing that the pool needs.
+        Incomplete = "incomplete",
+        /// Older than the pool's state when it was last in service here.
+        Outdated = "outdated",
+        /// The devices were written to separately.
+        Contradictory = "contradictory",
+        /// In service here.
+        Imported = "imported",
+        /// In use by another host or program.
+        InUse = "in-use",
+        /// A device hangs.
+        NoAnswer = "no-answer",
+    }
+}
 
 /// A pool found by its labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -14,12 +37,8 @@ pub struct Found {
     pub name: String,
     /// Id of the pool.
     pub id: String,
-    /// `importable`, `degraded` (devices are missing, and the pool works without them),
-    /// `incomplete` (devices are missing that the pool needs), `outdated` (older than the pool's
-    /// state when it was last in service here), `contradictory` (the devices were written to
-    /// separately), `imported`, `in-use` by another host or program, or `no-answer` (a device
-    /// hangs).
-    pub state: String,
+    /// Whether it can be imported.
+    pub state: FoundState,
     /// Paths of the devices found.
     pub devices: Vec<String>,
     /// Numbers of the members that were not found.

@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::words::words;
+
 /// Request to read everything in a pool and compare it with its checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScrubPool {
@@ -46,11 +48,23 @@ pub struct GroupFill {
     pub surplus: u64,
 }
 
+words! {
+    /// State of a scrub.
+    pub enum ScrubState {
+        /// It runs.
+        Running = "running",
+        /// It has read everything.
+        Done = "done",
+        /// It was stopped before its end.
+        Stopped = "stopped",
+    }
+}
+
 /// State and results of a scrub.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Scrub {
-    /// `running`, `done`, or `stopped`.
-    pub state: String,
+    /// State of the scrub.
+    pub state: ScrubState,
     /// Time when it began.
     #[schema(value_type = String, format = DateTime)]
     pub begun: Timestamp,
@@ -101,18 +115,51 @@ pub struct LostData {
     pub length: u64,
 }
 
+words! {
+    /// Kind of a background job.
+    pub enum JobKind {
+        /// Frees the space of destroyed volumes and snapshots.
+        Reclaim = "reclaim",
+        /// Fills a device with the data that it lacks.
+        Resilver = "resilver",
+        /// Fills the replacement of a device.
+        Replace = "replace",
+        /// Moves the data of a device to other devices.
+        Remove = "remove",
+        /// Makes space usable again that a stopped removal has taken out of segments.
+        Rejoin = "rejoin",
+        /// Evens out how full groups are.
+        Rebalance = "rebalance",
+        /// Makes destroyed data unreadable.
+        Wipe = "wipe",
+        /// Reads everything and compares it with its checksums.
+        Scrub = "scrub",
+        /// Copies a snapshot into a new volume.
+        Copy = "copy",
+    }
+}
+
+words! {
+    /// State of a background job.
+    pub enum JobState {
+        /// It runs.
+        Running = "running",
+        /// Its pool has stopped.
+        Stopped = "stopped",
+    }
+}
+
 /// Background job of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Job {
-    /// Id: `reclaim:POOL`, `resilver:POOL:DEVICE`, `replace:POOL:DEVICE`, `remove:POOL:DEVICE`,
-    /// `rebalance:POOL`, `wipe:POOL`, `scrub:POOL` or `copy:POOL/VOL`.
+    /// Id: `KIND:POOL`; `KIND:POOL:DEVICE` for a job of a device; `copy:POOL/VOL`.
     pub id: String,
     /// Name of the pool.
     pub pool: String,
     /// Kind: the first word of the id.
-    pub kind: String,
-    /// `running`, or `stopped` if its pool is `faulted`.
-    pub state: String,
+    pub kind: JobKind,
+    /// State of the job.
+    pub state: JobState,
     /// Bytes that remain.
     pub remaining_bytes: u64,
     /// Bytes done, if the total is known.

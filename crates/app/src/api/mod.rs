@@ -20,29 +20,33 @@ mod snapshot;
 mod status;
 mod volume;
 mod wipe;
+mod words;
 
 pub use advice::{SmallBytes, SpecialAdvice, SpecialThreshold, VolumeSmall};
-pub use checkpoint::{Checkpoint, ListCheckpoints};
+pub use checkpoint::{Checkpoint, ListCheckpoints, Verified};
 pub use closing::PoolExport;
 pub use device::{
-    AddDevices, Device, DeviceCap, DeviceGroup, DeviceIo, DeviceRemoval, DeviceSpec, IoMode, LimitDevice, RemovalPlan, RemoveDevice,
+    AddDevices, Device, DeviceCap, DeviceClass, DeviceGroup, DeviceHealth, DeviceIo, DeviceLayout, DeviceRemoval, DeviceSpec, DeviceState,
+    IoMode, LimitDevice, RemovalPlan, RemoveDevice,
 };
 pub use error::{ApiError, ErrorBody, ErrorKind};
 pub use event::{Event, Severity};
 pub use export::{
-    Access, CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportTls, ExportVolume, NbdLimits,
-    TlsMode,
+    Access, CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportKind, ExportState, ExportTls,
+    ExportVolume, NbdLimits, TlsCredentials, TlsMode,
 };
-pub use found::{Found, LostRange};
-pub use job::{GroupFill, Job, LostData, Rebalance, RebalancePool, Scrub, ScrubPool};
+pub use found::{Found, FoundState, LostRange};
+pub use job::{GroupFill, Job, JobKind, JobState, LostData, Rebalance, RebalancePool, Scrub, ScrubPool, ScrubState};
 pub use layout::{ClassSpec, LayoutSpec};
-pub use pool::{CreatePool, EndedExport, GuestIo, ImportPool, LeftDevice, Pool, PoolIo, PoolRemoval, PoolSpace, SetPool};
+pub use pool::{CreatePool, EndedExport, GuestIo, ImportPool, LeftDevice, Pool, PoolHealth, PoolIo, PoolRemoval, PoolSpace, SetPool};
 pub use replacement::{DeviceNamed, ReplaceDevice, Replacement};
 pub use snapshot::{
-    CloneSnapshot, CopySnapshot, CreateSnapshots, Created, DiffExtent, FullCopy, Hold, Rollback, RolledBack, Snapshot, SnapshotHold,
+    CloneSnapshot, CopySnapshot, CreateSnapshots, Created, DiffExtent, ExtentKind, FullCopy, FullCopyState, Hold, Rollback, RolledBack,
+    Snapshot, SnapshotHold,
 };
 pub use status::{RequestMemory, Status};
 pub use volume::{
     CreateVolume, Destroy, Destroyed, Extent, LIMITS, Place, Promote, Promoted, Rename, Resize, Resized, SetProperties, SetSector, Volume,
+    VolumeCache, VolumeCompression, VolumeSector,
 };
 pub use wipe::{WipeMode, WipePool, Wiping};

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 use super::device::{Device, DeviceGroup, IoMode};
 use super::job::Scrub;
 use super::layout::LayoutSpec;
+use super::words::words;
 
 /// Request to change properties of a pool. A missing property does not change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -191,6 +192,43 @@ pub struct PoolIo {
     pub turns: [u64; 20],
 }
 
+words! {
+    /// State of a pool.
+    pub enum PoolHealth {
+        /// The dry run of a request to create it.
+        Planned = "planned",
+        /// Being imported.
+        Opening = "opening",
+        /// In service, with all its devices.
+        Online = "online",
+        /// In service, imported read-only.
+        Readonly = "readonly",
+        /// In service, but a device that is neither cache nor spare is missing or incomplete.
+        Degraded = "degraded",
+        /// Being closed.
+        Closing = "closing",
+        /// Stopped because of an error.
+        Faulted = "faulted",
+        /// Not in service: it could not be imported, or does not answer.
+        Unavailable = "unavailable",
+    }
+}
+
+impl PoolHealth {
+    /// Returns true if the pool serves its volumes.
+    pub fn is_in_service(&self) -> bool {
+        match self {
+            PoolHealth::Online | PoolHealth::Readonly | PoolHealth::Degraded => true,
+            PoolHealth::Planned
+            | PoolHealth::Opening
+            | PoolHealth::Closing
+            | PoolHealth::Faulted
+            | PoolHealth::Unavailable
+            | PoolHealth::Other(_) => false,
+        }
+    }
+}
+
 /// A pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Pool {
@@ -198,10 +236,8 @@ pub struct Pool {
     pub name: String,
     /// Id of the pool.
     pub id: String,
-    /// `opening` (being imported), `online`, `readonly` (imported read-only), `degraded` (a device
-    /// of another class than cache is missing or incomplete), `closing`, `faulted`, or
-    /// `unavailable` (could not be imported).
-    pub health: String,
+    /// State of the pool.
+    pub health: PoolHealth,
     /// Reason if the pool is not `online`: the devices that cause it, by path, and a remedy.
     pub reason: Option<String>,
     /// True if the pool was imported read-only: nothing is written to its devices.

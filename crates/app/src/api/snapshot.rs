@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::words::words;
+
 /// A snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
@@ -120,7 +122,21 @@ pub struct CopySnapshot {
     pub dry_run: bool,
 }
 
-/// State of a full copy.
+words! {
+    /// State of a full copy.
+    pub enum FullCopyState {
+        /// A dry run.
+        Planned = "planned",
+        /// It runs.
+        Running = "running",
+        /// The new volume is complete.
+        Done = "done",
+        /// It has failed or was stopped, and the unfinished volume was destroyed.
+        Failed = "failed",
+    }
+}
+
+/// A full copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FullCopy {
     /// Number of the copy, used to query and to stop it; 0 for a dry run.
@@ -131,8 +147,8 @@ pub struct FullCopy {
     pub total_bytes: u64,
     /// Bytes copied.
     pub done_bytes: u64,
-    /// State: `planned`, `running`, `done` or `failed`.
-    pub state: String,
+    /// State of the copy.
+    pub state: FullCopyState,
     /// Reason of a failure. The unfinished volume has been destroyed.
     pub error: Option<String>,
 }
@@ -149,6 +165,16 @@ pub struct Hold {
     pub until: Option<Timestamp>,
 }
 
+words! {
+    /// Content of a range.
+    pub enum ExtentKind {
+        /// Stored data.
+        Data = "data",
+        /// The range reads as zeroes.
+        Zero = "zero",
+    }
+}
+
 /// Range in which two states of a volume differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiffExtent {
@@ -156,6 +182,6 @@ pub struct DiffExtent {
     pub offset: u64,
     /// Length in bytes.
     pub length: u64,
-    /// `data`, or `zero` if the range reads as zeroes in the newer state.
-    pub kind: String,
+    /// Content of the range in the newer state.
+    pub kind: ExtentKind,
 }

@@ -3,11 +3,78 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use millpond_block::{CacheMode, SectorProfile};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
+use super::device::DeviceClass;
+use super::words::words;
 use super::{WipeMode, Wiping};
+
+words! {
+    /// Sector sizes of a volume.
+    pub enum VolumeSector {
+        /// 512-byte logical and physical sectors.
+        S512n = "512n",
+        /// 512-byte logical sectors, 4096-byte physical sectors.
+        S512e = "512e",
+        /// 4096-byte logical and physical sectors.
+        S4kn = "4kn",
+    }
+}
+
+impl From<SectorProfile> for VolumeSector {
+    fn from(profile: SectorProfile) -> VolumeSector {
+        match profile {
+            SectorProfile::S512n => VolumeSector::S512n,
+            SectorProfile::S512e => VolumeSector::S512e,
+            SectorProfile::S4kn => VolumeSector::S4kn,
+        }
+    }
+}
+
+words! {
+    /// Cache mode of a volume.
+    pub enum VolumeCache {
+        /// Writes are acknowledged when written; a flush makes them durable.
+        None = "none",
+        /// Writes are acknowledged when durable.
+        Directsync = "directsync",
+        /// Writes are acknowledged when durable; the daemon may cache reads.
+        Writethrough = "writethrough",
+        /// Writes are acknowledged when written; a flush makes them durable; the daemon may cache
+        /// reads.
+        Writeback = "writeback",
+        /// Writes are acknowledged when written; flushes are ignored: a power failure may lose
+        /// everything since the last checkpoint.
+        Unsafe = "unsafe",
+    }
+}
+
+impl From<CacheMode> for VolumeCache {
+    fn from(mode: CacheMode) -> VolumeCache {
+        match mode {
+            CacheMode::None => VolumeCache::None,
+            CacheMode::Directsync => VolumeCache::Directsync,
+            CacheMode::Writethrough => VolumeCache::Writethrough,
+            CacheMode::Writeback => VolumeCache::Writeback,
+            CacheMode::Unsafe => VolumeCache::Unsafe,
+        }
+    }
+}
+
+words! {
+    /// Compression of the new data of a volume.
+    pub enum VolumeCompression {
+        /// None.
+        Off = "off",
+        /// LZ4.
+        Lz4 = "lz4",
+        /// Zstandard.
+        Zstd = "zstd",
+    }
+}
 
 /// A volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -18,12 +85,12 @@ pub struct Volume {
     pub id: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Sector profile: `512n`, `512e` or `4kn`.
-    pub sector: String,
-    /// Cache mode: `none`, `directsync`, `writethrough`, `writeback` or `unsafe`.
-    pub cache: String,
-    /// Compression of new data: `off`, `lz4` or `zstd`.
-    pub compression: String,
+    /// Sector profile.
+    pub sector: VolumeSector,
+    /// Cache mode.
+    pub cache: VolumeCache,
+    /// Compression of new data.
+    pub compression: VolumeCompression,
     /// True if writes are refused.
     pub readonly: bool,
     /// Bytes of the pool that are reserved for the volume and its snapshots.
@@ -67,7 +134,7 @@ pub struct CreateVolume {
     /// Size in bytes, a multiple of 4096.
     pub size: u64,
     /// Sector profile; by default `512e`.
-    pub sector: Option<String>,
+    pub sector: Option<VolumeSector>,
     /// Properties. A missing property has its default value.
     #[serde(default)]
     pub properties: SetProperties,
@@ -76,10 +143,10 @@ pub struct CreateVolume {
 /// Request to change properties. A missing property does not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SetProperties {
-    /// Cache mode: `none`, `directsync`, `writethrough`, `writeback` or `unsafe`.
-    pub cache: Option<String>,
-    /// Compression of new data: `off`, `lz4` or `zstd`.
-    pub compression: Option<String>,
+    /// Cache mode.
+    pub cache: Option<VolumeCache>,
+    /// Compression of new data.
+    pub compression: Option<VolumeCompression>,
     /// If true, writes are refused.
     pub readonly: Option<bool>,
     /// If true, `readonly` is set although clients are connected that may write. Their writes are
@@ -141,7 +208,7 @@ pub struct Place {
     /// Number of the segment.
     pub segment: u32,
     /// Class of its devices.
-    pub class: String,
+    pub class: DeviceClass,
     /// Stored bytes of the volume's or snapshot's blocks in the segment. Blocks with several copies
     /// count once.
     pub live_bytes: u64,
@@ -165,8 +232,8 @@ pub struct Extent {
 /// Request to change the sector profile that guests see. The stored data does not change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SetSector {
-    /// Sector profile: `512n`, `512e` or `4kn`.
-    pub sector: String,
+    /// Sector profile.
+    pub sector: VolumeSector,
 }
 
 /// Request to resize a volume.
@@ -293,6 +360,6 @@ mod tests {
         }
         assert!(read("{\"iops\":\"many\"}").is_err_and(|told| told.contains("iops takes a number")));
         let good = read("{\"cache\":\"none\",\"iops\":7}").expect("known");
-        assert_eq!((good.cache.as_deref(), good.limits.get("iops")), (Some("none"), Some(&7)));
+        assert_eq!((good.cache, good.limits.get("iops")), (Some(VolumeCache::None), Some(&7)));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::api::{Device, Export, Pool};
+use crate::api::{Device, DeviceClass, DeviceHealth, DeviceState, Export, ExportState, Pool, PoolHealth};
 use crate::failure::{Code, Failure, Outcome};
 use crate::instant::about;
 use crate::output::{Format, Listing, write_out};
@@ -51,13 +51,13 @@ struct Answer<'a> {
 /// Lists the problems that `--check` reports.
 pub fn causes(pools: &[Pool], exports: &[Export]) -> Vec<Cause> {
     let mut causes: Vec<Cause> = pools.iter().flat_map(of_pool).collect();
-    for export in exports.iter().filter(|export| export.state != "online") {
+    for export in exports.iter().filter(|export| export.state != ExportState::Online) {
         let name = export.name.split(['/', '@']).next().unwrap_or_default();
         let pool = pools.iter().find(|pool| pool.name == name);
-        let level = match pool.map(|pool| pool.health.as_str()) {
-            Some("online" | "readonly" | "degraded") => Level::Error,
+        let level = match pool.map(|pool| pool.health.is_in_service()) {
+            Some(true) => Level::Error,
             // `of_pool` has already reported this pool.
-            Some(_) => continue,
+            Some(false) => continue,
             None => Level::Warning,
         };
         let cause = format!("export {} ({}) is {}{}", export.id, export.name, export.state, because(export.reason.as_deref()));
@@ -70,14 +70,16 @@ fn of_pool(pool: &Pool) -> Vec<Cause> {
     let name = &pool.name;
     let mut causes = Vec::new();
     let mut add = |level, cause| causes.push(Cause { level, pool: name.clone(), cause });
-    let health = |what: &str| format!("pool {name} is {what}{}", because(pool.reason.as_deref()));
-    match pool.health.as_str() {
-        "online" if pool.reason.is_some() => add(Level::Error, format!("pool {name} refuses writes{}", because(pool.reason.as_deref()))),
-        "online" | "readonly" => {}
-        word @ ("opening" | "closing") => add(Level::Warning, health(word)),
+    let health = |what: &PoolHealth| format!("pool {name} is {what}{}", because(pool.reason.as_deref()));
+    match &pool.health {
+        PoolHealth::Online if pool.reason.is_some() => {
+            add(Level::Error, format!("pool {name} refuses writes{}", because(pool.reason.as_deref())))
+        }
+        PoolHealth::Online | PoolHealth::Readonly => {}
+        word @ (PoolHealth::Opening | PoolHealth::Closing) => add(Level::Warning, health(word)),
         word => add(Level::Error, health(word)),
     }
-    if matches!(pool.health.as_str(), "online" | "readonly" | "degraded") {
+    if pool.health.is_in_service() {
         for (device, reason) in pool.devices.iter().filter_map(|device| Some((device, worry(device)?))) {
             add(Level::Warning, format!("pool {name}: {} device {} {reason}", device.class, device.path));
         }
@@ -114,11 +116,12 @@ fn of_pool(pool: &Pool) -> Vec<Cause> {
 /// Returns why a device of a pool in service deserves a warning of its own. Faults that make the
 /// pool degraded are in the pool's reason already.
 fn worry(device: &Device) -> Option<String> {
-    let aside = matches!(device.class.as_str(), "cache" | "spare");
-    match (device.state.as_str(), device.health.as_str()) {
-        ("missing" | "failed" | "resilvering", _) if !aside => None,
-        ("missing" | "failed", _) => Some(format!("is {}{}", device.state, because(device.health_reason.as_deref()))),
-        (_, "ok" | "" | "filling") => None,
+    let aside = matches!(device.class, DeviceClass::Cache | DeviceClass::Spare);
+    match (&device.state, &device.health) {
+        (DeviceState::Missing | DeviceState::Failed | DeviceState::Resilvering, _) if !aside => None,
+        (DeviceState::Missing | DeviceState::Failed, _) => Some(format!("is {}{}", device.state, because(device.health_reason.as_deref()))),
+        (_, DeviceHealth::Ok | DeviceHealth::Filling) => None,
+        (_, health) if health.as_str().is_empty() => None,
         (_, health) => Some(format!("is {health}{}", because(device.health_reason.as_deref()))),
     }
 }

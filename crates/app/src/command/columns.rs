@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 
 use crate::api::{
-    Checkpoint, Device, DeviceCap, Event, Export, Found, GroupFill, Job, LayoutSpec, LostRange, Pool, Snapshot, TlsMode, Volume,
+    Checkpoint, Device, DeviceCap, DeviceClass, DeviceLayout, Event, Export, Found, GroupFill, Job, LayoutSpec, LostRange, Pool, Snapshot,
+    TlsMode, Volume,
 };
 use crate::instant::{now, show_span};
 use crate::output::{Cell, Column, Shown};
@@ -25,14 +26,14 @@ fn yes(flag: bool) -> Cell {
 pub const VOLUME: &[Column<Volume>] = &[
     Column { name: "name", cell: |v| text(&v.name), shown: Shown::Always },
     Column { name: "size", cell: |v| Cell::Bytes(v.size), shown: Shown::Always },
-    Column { name: "sector", cell: |v| text(&v.sector), shown: Shown::Always },
-    Column { name: "cache", cell: |v| text(&v.cache), shown: Shown::Always },
+    Column { name: "sector", cell: |v| text(v.sector.as_str()), shown: Shown::Always },
+    Column { name: "cache", cell: |v| text(v.cache.as_str()), shown: Shown::Always },
     Column { name: "referenced_bytes", cell: |v| Cell::Bytes(v.referenced_bytes), shown: Shown::Always },
     Column { name: "unique_bytes", cell: |v| Cell::Bytes(v.unique_bytes), shown: Shown::Always },
     Column { name: "ratio", cell: ratio, shown: Shown::People },
     Column { name: "snapshots", cell: |v| Cell::Count(v.snapshots), shown: Shown::Always },
     Column { name: "origin", cell: |v| Cell::text_or_none(v.origin.as_deref()), shown: Shown::Always },
-    Column { name: "compression", cell: |v| text(&v.compression), shown: Shown::Asked },
+    Column { name: "compression", cell: |v| text(v.compression.as_str()), shown: Shown::Asked },
     Column { name: "readonly", cell: |v| yes(v.readonly), shown: Shown::Asked },
     Column {
         name: "special_small_blocks",
@@ -105,7 +106,7 @@ pub const POOL: &[Column<Pool>] = &[
     Column { name: "size", cell: |p| Cell::Bytes(p.size), shown: Shown::Always },
     Column { name: "allocated", cell: |p| Cell::Bytes(p.allocated), shown: Shown::Always },
     Column { name: "free", cell: |p| Cell::Bytes(p.free), shown: Shown::Always },
-    Column { name: "health", cell: |p| text(&p.health), shown: Shown::Always },
+    Column { name: "health", cell: |p| text(p.health.as_str()), shown: Shown::Always },
     Column { name: "devices", cell: |p| text(&paths(&p.devices)), shown: Shown::Json },
     Column { name: "layout", cell: |p| Cell::text_or_none(p.layout.map(layout).as_deref()), shown: Shown::Asked },
     Column { name: "reason", cell: |p| Cell::text_or_none(p.reason.as_deref()), shown: Shown::Asked },
@@ -117,7 +118,7 @@ pub const POOL: &[Column<Pool>] = &[
 pub const POOL_PROPERTIES: &[Column<Pool>] = &[
     Column { name: "name", cell: |p| text(&p.name), shown: Shown::Always },
     Column { name: "id", cell: |p| text(&p.id), shown: Shown::Always },
-    Column { name: "health", cell: |p| text(&p.health), shown: Shown::Always },
+    Column { name: "health", cell: |p| text(p.health.as_str()), shown: Shown::Always },
     Column { name: "reason", cell: |p| Cell::text_or_none(p.reason.as_deref()), shown: Shown::Always },
     Column { name: "layout", cell: |p| Cell::text_or_none(p.layout.map(layout).as_deref()), shown: Shown::Always },
     Column { name: "size", cell: |p| Cell::Bytes(p.size), shown: Shown::Always },
@@ -141,15 +142,15 @@ pub const DEVICE: &[Column<Device>] = &[
     Column { name: "path", cell: |d| if d.was.is_none() && d.path != d.id { known(&d.path) } else { Cell::None }, shown: Shown::Always },
     Column { name: "serial", cell: |d| Cell::text_or_none(d.serial.as_deref()), shown: Shown::Always },
     Column { name: "was", cell: |d| Cell::text_or_none(d.was.as_deref()), shown: Shown::Always },
-    Column { name: "class", cell: |d| if d.class == UNKNOWN { Cell::None } else { text(&d.class) }, shown: Shown::Always },
+    Column { name: "class", cell: device_class, shown: Shown::Always },
     // a spare may replace a device of any layout
     Column { name: "layout", cell: device_layout, shown: Shown::Always },
-    Column { name: "state", cell: |d| text(&d.state), shown: Shown::Always },
+    Column { name: "state", cell: |d| text(d.state.as_str()), shown: Shown::Always },
     Column { name: "size", cell: |d| Cell::Bytes(d.size), shown: Shown::Always },
     Column { name: "allocated", cell: |d| Cell::Bytes(d.allocated), shown: Shown::Always },
     Column { name: "free", cell: |d| Cell::Bytes(d.free), shown: Shown::Always },
     Column { name: "errors", cell: |d| Cell::Count(d.errors), shown: Shown::Always },
-    Column { name: "health", cell: |d| text(&d.health), shown: Shown::Asked },
+    Column { name: "health", cell: |d| text(d.health.as_str()), shown: Shown::Asked },
     Column { name: "sector", cell: |d| Cell::Count(u64::from(d.sector)), shown: Shown::Asked },
     Column { name: "direct", cell: |d| yes(d.direct), shown: Shown::Asked },
     Column { name: "limit", cell: |d| Cell::text_or_none(limit(&d.limit).as_deref()), shown: Shown::Asked },
@@ -158,11 +159,18 @@ pub const DEVICE: &[Column<Device>] = &[
     Column { name: "flushes", cell: |d| Cell::Count(d.io.flushes), shown: Shown::Asked },
 ];
 
-/// State of a device whose pool is not in service.
-const UNKNOWN: &str = "unknown";
+fn device_class(device: &Device) -> Cell {
+    match &device.class {
+        DeviceClass::Unknown => Cell::None,
+        class => text(class.as_str()),
+    }
+}
 
 fn device_layout(device: &Device) -> Cell {
-    if device.class == "spare" || device.layout == UNKNOWN { Cell::None } else { text(&device.layout) }
+    match (&device.class, &device.layout) {
+        (DeviceClass::Spare, _) | (_, DeviceLayout::Unknown) => Cell::None,
+        (_, layout) => text(layout.as_str()),
+    }
 }
 
 /// Columns of events.
@@ -179,11 +187,11 @@ pub const EVENT: &[Column<Event>] = &[
 /// Columns of exports.
 pub const EXPORT: &[Column<Export>] = &[
     Column { name: "id", cell: |e| Cell::Count(e.id), shown: Shown::Always },
-    Column { name: "kind", cell: |e| text(&e.kind), shown: Shown::Always },
+    Column { name: "kind", cell: |e| text(e.kind.as_str()), shown: Shown::Always },
     Column { name: "name", cell: |e| text(&e.name), shown: Shown::Always },
     Column { name: "address", cell: |e| text(&e.address), shown: Shown::Always },
     Column { name: "readonly", cell: |e| yes(e.readonly), shown: Shown::Always },
-    Column { name: "state", cell: |e| text(&e.state), shown: Shown::Always },
+    Column { name: "state", cell: |e| text(e.state.as_str()), shown: Shown::Always },
     Column { name: "clients", cell: |e| Cell::Count(e.clients), shown: Shown::Always },
     Column { name: "reads", cell: |e| Cell::Count(e.io.reads), shown: Shown::Table },
     Column { name: "read_bytes", cell: |e| Cell::Bytes(e.io.read_bytes), shown: Shown::Table },
@@ -211,7 +219,7 @@ pub const EXPORT: &[Column<Export>] = &[
 pub const FOUND: &[Column<Found>] = &[
     Column { name: "name", cell: |f| text(&f.name), shown: Shown::Always },
     Column { name: "id", cell: |f| text(&f.id), shown: Shown::Always },
-    Column { name: "state", cell: |f| text(&f.state), shown: Shown::Always },
+    Column { name: "state", cell: |f| text(f.state.as_str()), shown: Shown::Always },
     Column { name: "devices", cell: |f| text(&f.devices.join(",")), shown: Shown::Always },
     Column { name: "missing", cell: |f| text(&numbers(&f.missing)), shown: Shown::Programs },
     Column { name: "missing_devices", cell: |f| Cell::text_or_none(missing(f).as_deref()), shown: Shown::People },
@@ -250,7 +258,7 @@ pub const LOST: &[Column<LostRange>] = &[
 pub const GOES_BACK: &[Column<Found>] = &[
     Column { name: "name", cell: |f| text(&f.name), shown: Shown::Always },
     Column { name: "id", cell: |f| text(&f.id), shown: Shown::Always },
-    Column { name: "state", cell: |f| text(&f.state), shown: Shown::Always },
+    Column { name: "state", cell: |f| text(f.state.as_str()), shown: Shown::Always },
     Column { name: "checkpoint", cell: |f| f.checkpoint.as_ref().map_or(Cell::None, |c| Cell::Count(c.id)), shown: Shown::Always },
     Column { name: "time", cell: |f| f.checkpoint.as_ref().map_or(Cell::None, |c| Cell::Time(c.time)), shown: Shown::Always },
     Column {
@@ -269,8 +277,8 @@ pub const GOES_BACK: &[Column<Found>] = &[
 pub const JOB: &[Column<Job>] = &[
     Column { name: "id", cell: |j| text(&j.id), shown: Shown::Always },
     Column { name: "pool", cell: |j| text(&j.pool), shown: Shown::Always },
-    Column { name: "kind", cell: |j| text(&j.kind), shown: Shown::Always },
-    Column { name: "state", cell: |j| text(&j.state), shown: Shown::Always },
+    Column { name: "kind", cell: |j| text(j.kind.as_str()), shown: Shown::Always },
+    Column { name: "state", cell: |j| text(j.state.as_str()), shown: Shown::Always },
     Column { name: "done_bytes", cell: |j| Cell::Bytes(j.done_bytes), shown: Shown::Always },
     Column { name: "remaining_bytes", cell: |j| Cell::Bytes(j.remaining_bytes), shown: Shown::Always },
     Column { name: "rate", cell: |j| j.rate.map_or(Cell::None, |rate| Cell::Rate(rate as f64)), shown: Shown::Always },
@@ -290,7 +298,7 @@ pub const GROUP_FILL: &[Column<GroupFill>] = &[
 pub const CHECKPOINT: &[Column<Checkpoint>] = &[
     Column { name: "id", cell: |c| Cell::Count(c.id), shown: Shown::Always },
     Column { name: "time", cell: |c| Cell::Time(c.time), shown: Shown::Always },
-    Column { name: "verified", cell: |c| text(&c.verified), shown: Shown::Always },
+    Column { name: "verified", cell: |c| text(c.verified.as_str()), shown: Shown::Always },
     Column { name: "lost_millis", cell: |c| Cell::Millis(c.lost_millis), shown: Shown::Always },
     Column { name: "lost_bytes", cell: |c| c.lost_bytes.map_or(Cell::None, Cell::Bytes), shown: Shown::Always },
     Column { name: "lost_by_rewind", cell: |c| c.lost_by_rewind.map_or(Cell::None, Cell::Bytes), shown: Shown::Json },

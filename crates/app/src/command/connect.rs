@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::api::{Export, ExportTls};
+use crate::api::{Export, ExportKind, ExportTls, TlsCredentials, VolumeSector};
 use crate::daemon::reachable;
 
 #[cfg(test)]
@@ -64,11 +64,11 @@ fn server(export: &Export) -> Option<Server<'_>> {
 }
 
 /// Logical and physical sector size of a profile, in bytes.
-fn sectors(profile: &str) -> (u32, u32) {
+fn sectors(profile: &VolumeSector) -> (u32, u32) {
     match profile {
-        "512n" => (512, 512),
-        "4kn" => (4096, 4096),
-        _ => (512, 4096),
+        VolumeSector::S512n => (512, 512),
+        VolumeSector::S4kn => (4096, 4096),
+        VolumeSector::S512e | VolumeSector::Other(_) => (512, 4096),
     }
 }
 
@@ -78,11 +78,11 @@ const MOUNT: &str = "mount -o ro /dev/nbd0p1 /mnt    # without partitions /dev/n
 
 /// Builds the lines for an export of a volume with a sector profile. `None` if the export is of
 /// another kind or has no address.
-pub fn lines(export: &Export, profile: &str) -> Option<Lines> {
-    match export.kind.as_str() {
-        "nbd" => {}
-        "vhost-user" => return vhost_user(export.unix.as_deref()?),
-        _ => return None,
+pub fn lines(export: &Export, profile: &VolumeSector) -> Option<Lines> {
+    match export.kind {
+        ExportKind::Nbd => {}
+        ExportKind::VhostUser => return vhost_user(export.unix.as_deref()?),
+        ExportKind::Fuse | ExportKind::Other(_) => return None,
     }
     let server = server(export)?;
     let sectors = sectors(profile);
@@ -131,7 +131,7 @@ fn attribute(text: &str) -> String {
 }
 
 fn has_keys(tls: &ExportTls) -> bool {
-    tls.credentials == "psk"
+    tls.credentials == TlsCredentials::Psk
 }
 
 /// Directory of the client's credentials. For PSK it is the directory of the key file, if the file

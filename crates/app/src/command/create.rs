@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::api::{CreateVolume, LIMITS, SetProperties, Volume};
+use crate::api::{CreateVolume, LIMITS, SetProperties, Volume, VolumeCache, VolumeCompression, VolumeSector};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::names::VolumeName;
@@ -34,14 +34,14 @@ impl Create {
         let name: VolumeName = self.name.parse()?;
         let Size(size) = self.size.parse()?;
         let mut properties = SetProperties::default();
-        let mut sector = self.sector;
+        let mut sector = self.sector.map(VolumeSector::from);
         for word in &self.properties {
             match word.strip_prefix("sector=") {
-                Some(profile) => sector = Some(profile.to_owned()),
+                Some(profile) => sector = Some(profile.to_owned().into()),
                 None => assign(word, &mut properties)?,
             }
         }
-        properties.cache = self.cache.or(properties.cache);
+        properties.cache = self.cache.map(VolumeCache::from).or(properties.cache);
         let request = CreateVolume { name: name.to_string(), size, sector, properties };
         let made: Volume = client.post("/v1/volumes", &request).await?;
         say(&format!("created {}: {}, {} sectors, cache {}", made.name, Size(made.size), made.sector, made.cache))
@@ -54,8 +54,8 @@ pub fn assign(word: &str, properties: &mut SetProperties) -> Outcome {
         return Err(Failure::usage(format!("'{word}' is not PROP=VAL; give for example compression=lz4")));
     };
     match property {
-        "cache" => properties.cache = Some(value.to_owned()),
-        "compression" => properties.compression = Some(value.to_owned()),
+        "cache" => properties.cache = Some(VolumeCache::from(value.to_owned())),
+        "compression" => properties.compression = Some(VolumeCompression::from(value.to_owned())),
         "readonly" => properties.readonly = Some(switch(property, value)?),
         "reservation" => properties.reservation = Some(amount(property, value)?),
         "special_small_blocks" => properties.special_small_blocks = Some(amount(property, value)?),
@@ -133,8 +133,8 @@ mod tests {
             assign(word, &mut properties).expect(word);
         }
         let wanted = SetProperties {
-            cache: Some("none".to_owned()),
-            compression: Some("lz4".to_owned()),
+            cache: Some(VolumeCache::None),
+            compression: Some(VolumeCompression::Lz4),
             readonly: Some(true),
             force: false,
             reservation: Some(1 << 30),

@@ -23,7 +23,7 @@ pub struct Diff {
 const EXTENT: &[Column<DiffExtent>] = &[
     Column { name: "offset", cell: |e| Cell::Count(e.offset), shown: Shown::Always },
     Column { name: "length", cell: |e| Cell::Count(e.length), shown: Shown::Always },
-    Column { name: "kind", cell: |e| Cell::Text(e.kind.clone()), shown: Shown::Always },
+    Column { name: "kind", cell: |e| Cell::Text(e.kind.to_string()), shown: Shown::Always },
 ];
 
 impl Diff {

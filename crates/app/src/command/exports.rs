@@ -12,7 +12,9 @@ use super::globs::{Pattern, is_pattern};
 use super::owner;
 use super::status::not_online;
 use super::tls::TlsWords;
-use crate::api::{Access, CreateExport, CreateFuse, CreateNbd, CreateVhostUser, Export, ExportVolume, NbdLimits, Volume};
+use crate::api::{
+    Access, CreateExport, CreateFuse, CreateNbd, CreateVhostUser, Export, ExportKind, ExportState, ExportVolume, NbdLimits, Volume,
+};
 use crate::client::Client;
 use crate::config::absolute;
 use crate::failure::{Failure, Outcome};
@@ -31,7 +33,7 @@ Example:
   millpond export --from exports.json                       all that are not there already")]
 pub struct ExportVerb {
     #[command(subcommand)]
-    kind: Option<ExportKind>,
+    kind: Option<Protocol>,
     /// What 'millpond exports --format json' printed, or -: make the exports in it that are not there
     #[arg(long, value_name = "FILE|-")]
     from: Option<PathBuf>,
@@ -53,7 +55,7 @@ impl ExportVerb {
 
 /// Protocols.
 #[derive(Debug, Subcommand)]
-pub enum ExportKind {
+pub enum Protocol {
     Nbd(Box<Nbd>),
     VhostUser(VhostUser),
     Fuse(Fuse),
@@ -162,12 +164,12 @@ pub fn path_text(path: &Path) -> Outcome<String> {
     path.to_str().map(str::to_owned).ok_or_else(|| Failure::usage(format!("{} is not UTF-8; give another path", path.display())))
 }
 
-impl ExportKind {
+impl Protocol {
     pub async fn run(self, client: &Client) -> Outcome {
         match self {
-            ExportKind::Nbd(nbd) => nbd.run(client).await,
-            ExportKind::VhostUser(vhost_user) => vhost_user.run(client).await,
-            ExportKind::Fuse(fuse) => fuse.run(client).await,
+            Protocol::Nbd(nbd) => nbd.run(client).await,
+            Protocol::VhostUser(vhost_user) => vhost_user.run(client).await,
+            Protocol::Fuse(fuse) => fuse.run(client).await,
         }
     }
 }
@@ -279,7 +281,8 @@ impl Exports {
             exports.retain(|export| ids.contains(&export.id));
         }
         let Some([id]) = meant.as_deref() else {
-            let reasons: String = exports.iter().filter(|export| of_people && export.state != "online").map(not_online).collect();
+            let reasons: String =
+                exports.iter().filter(|export| of_people && export.state != ExportState::Online).map(not_online).collect();
             let listed = if of_people { exports.into_iter().flat_map(with_volumes).collect() } else { exports };
             print(&listed, EXPORT, &self.how)?;
             return write_out(&reasons);
@@ -314,7 +317,8 @@ fn with_volumes(mut export: Export) -> Vec<Export> {
     let volumes = std::mem::take(&mut export.volumes);
     let line = |volume: ExportVolume| {
         let ExportVolume { name, address, readonly, clients, io } = volume;
-        let (name, kind) = (format!("  {name}"), "  file".to_owned());
+        // a row for people: a file has no protocol of its own
+        let (name, kind) = (format!("  {name}"), ExportKind::Other("  file".to_owned()));
         Export { name, kind, address, readonly, clients, io, connections: Vec::new(), ..export.clone() }
     };
     let files: Vec<Export> = volumes.into_iter().map(line).collect();
@@ -331,7 +335,7 @@ struct WithLines {
 
 /// Returns the lines to use an export; the sector profile is asked of its volume.
 async fn lines(client: &Client, export: &Export) -> Outcome<Option<Lines>> {
-    if export.kind == "fuse" {
+    if export.kind == ExportKind::Fuse {
         return Ok(None); // a mount of a pool needs no lines
     }
     let name = export.name.split('@').next().unwrap_or_default();

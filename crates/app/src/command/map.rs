@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::api::{Extent, Place};
+use crate::api::{DeviceClass, Extent, Place};
 use crate::client::{Client, quoted};
 use crate::failure::Outcome;
 use crate::names::Name;
@@ -13,7 +13,7 @@ use crate::size::Size;
 #[derive(Serialize)]
 struct Share {
     device: String,
-    class: String,
+    class: DeviceClass,
     extents: u64,
     extent_bytes: u64,
     live_bytes: u64,
@@ -21,7 +21,7 @@ struct Share {
 
 const SHARE: &[Column<Share>] = &[
     Column { name: "device", cell: |s| Cell::Text(s.device.clone()), shown: Shown::Always },
-    Column { name: "class", cell: |s| Cell::Text(s.class.clone()), shown: Shown::Always },
+    Column { name: "class", cell: |s| Cell::Text(s.class.to_string()), shown: Shown::Always },
     Column { name: "extents", cell: |s| Cell::Count(s.extents), shown: Shown::Always },
     Column { name: "extent_bytes", cell: |s| Cell::Bytes(s.extent_bytes), shown: Shown::Always },
     Column { name: "live_bytes", cell: |s| Cell::Bytes(s.live_bytes), shown: Shown::Always },
@@ -29,7 +29,7 @@ const SHARE: &[Column<Share>] = &[
 
 const PLACE: &[Column<Place>] = &[
     Column { name: "segment", cell: |p| Cell::Count(u64::from(p.segment)), shown: Shown::Always },
-    Column { name: "class", cell: |p| Cell::Text(p.class.clone()), shown: Shown::Always },
+    Column { name: "class", cell: |p| Cell::Text(p.class.to_string()), shown: Shown::Always },
     Column { name: "live_bytes", cell: |p| Cell::Bytes(p.live_bytes), shown: Shown::Always },
     Column { name: "extents", cell: |p| Cell::Text(extents(&p.extents)), shown: Shown::Always },
 ];
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn shares_are_sums_by_device() {
         let extent = |device: &str, live_bytes| Extent { device: device.to_owned(), offset: 0, length: 100, live_bytes };
-        let place = |segment, extents| Place { segment, class: "data".to_owned(), live_bytes: 0, extents };
+        let place = |segment, extents| Place { segment, class: DeviceClass::Data, live_bytes: 0, extents };
         let places = [place(1, vec![extent("a", 5), extent("b", 6)]), place(2, vec![extent("b", 7)])];
         let told: Vec<_> = shares(&places).into_iter().map(|s| (s.device, s.extents, s.extent_bytes, s.live_bytes)).collect();
         assert_eq!(told, [("a".to_owned(), 1, 100, 5), ("b".to_owned(), 2, 200, 13)]);

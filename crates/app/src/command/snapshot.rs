@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::consent::refused_for;
 use super::globs::expand_new;
-use crate::api::{self, CloneSnapshot, CopySnapshot, CreateSnapshots, Created, FullCopy, Promoted, RolledBack, Volume};
+use crate::api::{self, CloneSnapshot, CopySnapshot, CreateSnapshots, Created, FullCopy, FullCopyState, Promoted, RolledBack, Volume};
 use crate::client::{Client, quoted};
 use crate::daemon::Signals;
 use crate::failure::{Failure, Outcome};
@@ -172,7 +172,7 @@ async fn full_copy(client: &Client, name: &SnapshotName, new: &VolumeName, dry_r
     let mut progress = Progress::new(format!("copy {new}"), copy.total_bytes);
     let mut turn = tokio::time::interval(LOOK);
     let path = format!("/v1/copies/{}", copy.id);
-    while copy.state == "running" {
+    while copy.state == FullCopyState::Running {
         copy = tokio::select! {
             () = signals.next() => client.delete(&path).await?,
             _ = turn.tick() => client.get(&path).await?,

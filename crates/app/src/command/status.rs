@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::check;
 use super::columns::{EXPORT, POOL};
-use crate::api::{Export, RequestMemory, Status as Answer};
+use crate::api::{Export, ExportState, PoolHealth, RequestMemory, Status as Answer};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Format, Listing, print, write_out};
@@ -52,10 +52,10 @@ impl Status {
         ))?;
         let RequestMemory { limit, used } = status.request_memory;
         write_out(&format!("memory of requests {} of {}\n", Size(used), Size(limit)))?;
-        for pool in status.pools.iter().filter(|pool| pool.health != "online" || pool.reason.is_some()) {
+        for pool in status.pools.iter().filter(|pool| pool.health != PoolHealth::Online || pool.reason.is_some()) {
             write_out(&format!("pool {} is {}{}\n", pool.name, pool.health, because(pool.reason.as_deref())))?;
         }
-        for export in status.exports.iter().filter(|export| export.state != "online") {
+        for export in status.exports.iter().filter(|export| export.state != ExportState::Online) {
             write_out(&not_online(export))?;
         }
         if !status.pools.is_empty() {

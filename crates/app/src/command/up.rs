@@ -9,7 +9,7 @@ use millpond_engine::{ReadySpace, Tuning};
 use super::connect;
 use super::exports::path_text;
 use super::serve::log_to_stderr;
-use crate::api::{ApiError, CreateExport, CreateNbd, CreateVolume, DeviceSpec, Export, ImportPool, SetProperties, Volume};
+use crate::api::{ApiError, CreateExport, CreateNbd, CreateVolume, DeviceSpec, Export, ImportPool, PoolHealth, SetProperties, Volume};
 use crate::config::absolute;
 use crate::daemon::{
     Control, Daemon, Inherited, Options, Signals, SocketAccess, StateDir, format_file, placement_warnings, serve_until, tcp_address,
@@ -92,7 +92,7 @@ impl Up {
     /// Imports the pool, and creates the volume and the exports unless they exist.
     async fn put_into_service(&self, daemon: &Daemon, dir: &Path, file: &Path, disk_bytes: u64) -> Outcome<(Volume, Vec<Export>)> {
         let failed = |e: ApiError| Failure::failed(e.message);
-        let here = daemon.pools().await.into_iter().any(|pool| pool.name == POOL && pool.health == "online");
+        let here = daemon.pools().await.into_iter().any(|pool| pool.name == POOL && pool.health == PoolHealth::Online);
         if !here {
             let request = ImportPool { name: Some(POOL.to_owned()), search: vec![path_text(file)?], ..ImportPool::default() };
             daemon.import_pool(request).await.map_err(failed)?;

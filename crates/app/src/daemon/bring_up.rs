@@ -27,7 +27,7 @@ use super::scan::Scan;
 use super::service::Daemon;
 use super::shard::ShardHandle;
 use super::state::{InForce, PoolRecord};
-use crate::api::{ApiError, ErrorKind, Severity};
+use crate::api::{ApiError, DeviceState, ErrorKind, Severity};
 use crate::instant;
 
 /// How often the places where devices were are looked at.
@@ -326,11 +326,11 @@ impl BringUp {
             let silent = silent.then(|| "it does not answer".to_owned());
             let unreadable = || scan.unreadable.iter().find(|(at, _)| at == path).map(|(_, why)| format!("it cannot be read: {why}"));
             let (state, why) = match silent.or_else(unreadable) {
-                _ if taken => ("missing", "another device of the pool is at its path".to_owned()),
-                Some(why) => ("unavailable", why),
-                None if !known => ("missing", "it was not found".to_owned()),
-                None if scan.absent.contains(path) => ("missing", "it does not exist".to_owned()),
-                None => ("unavailable", "it holds no label of this pool".to_owned()),
+                _ if taken => (DeviceState::Missing, "another device of the pool is at its path".to_owned()),
+                Some(why) => (DeviceState::Unavailable, why),
+                None if !known => (DeviceState::Missing, "it was not found".to_owned()),
+                None if scan.absent.contains(path) => (DeviceState::Missing, "it does not exist".to_owned()),
+                None => (DeviceState::Unavailable, "it holds no label of this pool".to_owned()),
             };
             let since = *self.since.entry(path.clone()).or_insert_with(instant::now);
             told.push(format!("waiting for {name} since {}: {why}", since.strftime("%Y-%m-%dT%H:%M:%SZ")));

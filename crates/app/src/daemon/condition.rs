@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use millpond_device::quantile;
 
-use crate::api::Device;
+use crate::api::{Device, DeviceHealth, DeviceState};
 
 #[cfg(test)]
 mod tests;
@@ -139,24 +139,23 @@ impl Conditions {
 
     /// Fills in the health of `devices` and the reasons.
     pub(super) fn tell(&self, devices: &mut [Device]) {
-        for device in devices.iter_mut().filter(|device| matches!(device.state.as_str(), "missing" | "failed")) {
+        for device in devices.iter_mut().filter(|device| matches!(device.state, DeviceState::Missing | DeviceState::Failed)) {
             if let Some((_, reason)) = self.returned.get(&device.id) {
                 device.health_reason = Some(reason.clone());
             }
         }
         // a reason that the pool itself gives takes precedence
         for device in devices.iter_mut().filter(|device| device.health_reason.is_none()) {
-            let (word, reason) = self.of(device.key());
-            (device.health, device.health_reason) = (word.to_owned(), reason);
+            (device.health, device.health_reason) = self.of(device.key());
         }
     }
 
-    /// Returns the word for a device's condition, and the reason.
-    fn of(&self, key: &str) -> (&'static str, Option<String>) {
+    /// Returns a device's condition, and the reason.
+    fn of(&self, key: &str) -> (DeviceHealth, Option<String>) {
         match (self.failing.get(key), self.slow.get(key)) {
-            (Some((errors, _)), _) => ("failing", Some(format!("{errors} errors in the last 24 hours"))),
-            (None, Some(reason)) => ("slow", Some(reason.clone())),
-            (None, None) => ("ok", None),
+            (Some((errors, _)), _) => (DeviceHealth::Failing, Some(format!("{errors} errors in the last 24 hours"))),
+            (None, Some(reason)) => (DeviceHealth::Slow, Some(reason.clone())),
+            (None, None) => (DeviceHealth::Ok, None),
         }
     }
 }

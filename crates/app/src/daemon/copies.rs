@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::events::Happened;
 use super::service::Daemon;
 use super::shard::{ShardError, ShardHandle};
-use crate::api::{ApiError, CopySnapshot, ErrorKind, FullCopy, Job};
+use crate::api::{ApiError, CopySnapshot, ErrorKind, FullCopy, FullCopyState, Job, JobKind, JobState};
 use crate::instant;
 use crate::names::{SnapshotName, VolumeName};
 use crate::size::Size;
@@ -133,7 +133,7 @@ impl Daemon {
                 name: new.to_string(),
                 total_bytes: total,
                 done_bytes: 0,
-                state: "planned".to_owned(),
+                state: FullCopyState::Planned,
                 error: None,
             });
         }
@@ -222,12 +222,12 @@ impl Daemon {
         let copies = self.copies();
         let job = copies.jobs.get(&id).ok_or_else(|| ApiError::not_found(format!("no copy {id} since the daemon started")))?;
         let (state, error) = match &job.outcome {
-            None => ("running", None),
-            Some(Ok(())) => ("done", None),
-            Some(Err(why)) => ("failed", Some(why.clone())),
+            None => (FullCopyState::Running, None),
+            Some(Ok(())) => (FullCopyState::Done, None),
+            Some(Err(why)) => (FullCopyState::Failed, Some(why.clone())),
         };
         let (total_bytes, done_bytes) = (job.course.total.load(Relaxed), job.course.done.load(Relaxed));
-        Ok(FullCopy { id, name: job.name.to_string(), total_bytes, done_bytes, state: state.to_owned(), error })
+        Ok(FullCopy { id, name: job.name.to_string(), total_bytes, done_bytes, state, error })
     }
 
     /// Stops a copy; its incomplete volume is destroyed soon.
@@ -361,8 +361,8 @@ impl Copying {
         Job {
             id: format!("copy:{}", self.name),
             pool: self.name.pool.clone(),
-            kind: "copy".to_owned(),
-            state: "running".to_owned(),
+            kind: JobKind::Copy,
+            state: JobState::Running,
             remaining_bytes: remaining,
             done_bytes: done,
             rate,

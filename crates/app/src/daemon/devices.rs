@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::select_all;
 use millpond_device::HostDevice;
-use millpond_engine::{Class, Command, DeviceChange, DeviceId, GroupSpec, JobKind, NewDevice, PoolId, RemovalPlan as Plan, Reply};
+use millpond_engine::{
+    Class, Command, DeviceChange, DeviceId, GroupSpec, JobKind as EngineJob, NewDevice, PoolId, RemovalPlan as Plan, Reply,
+};
 use tokio::time::sleep;
 
 use super::device_names::{self, DeviceNames};
@@ -22,7 +24,7 @@ use super::service::Daemon;
 use super::shard::{HostDeviceInfo, SILENCE, ShardError, ShardHandle, ShardStatus};
 use super::state::{PoolRecord, RemovalEnded};
 use super::view::layout_words;
-use crate::api::{AddDevices, ApiError, DeviceRemoval, DeviceSpec, IoMode, Job, Pool, RemovalPlan, RemoveDevice, Severity};
+use crate::api::{AddDevices, ApiError, DeviceRemoval, DeviceSpec, IoMode, Job, JobKind, Pool, RemovalPlan, RemoveDevice, Severity};
 use crate::devices::unprotected;
 use crate::instant;
 
@@ -112,7 +114,7 @@ impl Daemon {
             shard.command(Command::Remove { member, dry_run: false }).await.map_err(|e| ApiError::from(e).during(&during))?;
             self.note_removal(name, None);
             self.tell("pool.removing", name);
-            self.follow(name, Some(("remove", member)));
+            self.follow(name, Some((JobKind::Remove, member)));
         }
         let plan = match rehearsed {
             Ok(Reply::Removal(plan)) => Some(self.removal_plan(name, &shard, plan).await?),
@@ -126,7 +128,7 @@ impl Daemon {
     async fn removals(&self, name: &str) -> Vec<Job> {
         let look = self.look_at(name, SILENCE).await;
         let mut jobs = self.list_jobs(look.as_slice());
-        jobs.retain(|job| job.kind == "remove");
+        jobs.retain(|job| job.kind == JobKind::Remove);
         jobs
     }
 
@@ -312,7 +314,7 @@ impl Daemon {
 
     /// Notes that a command has begun a job: its end is reported as an event, its beginning was
     /// already.
-    pub(super) fn expect_job(&self, pool: &str, kind: &str, member: Option<u16>) {
+    pub(super) fn expect_job(&self, pool: &str, kind: JobKind, member: Option<u16>) {
         let record = self.registry().pools.get(pool).map(|entry| entry.record.clone());
         if let Some(record) = record {
             let path = member.and_then(|member| remembered_path(&record.devices, member));
@@ -343,19 +345,19 @@ impl Daemon {
 
     /// Follows changes to the devices of a pool. A job that a command began is listed until the
     /// daemon has recorded its outcome.
-    pub(super) fn follow(self: &Arc<Daemon>, name: &str, job: Option<(&'static str, u16)>) {
-        if let Some((kind, member)) = job {
-            self.expect_job(name, kind, Some(member));
+    pub(super) fn follow(self: &Arc<Daemon>, name: &str, job: Option<(JobKind, u16)>) {
+        if let Some((kind, member)) = &job {
+            self.expect_job(name, kind.clone(), Some(*member));
         }
-        if let (Some(job), Some(entry)) = (job, self.registry().pools.get_mut(name)) {
-            entry.followed.push(job);
+        if let (Some(job), Some(entry)) = (&job, self.registry().pools.get_mut(name)) {
+            entry.followed.push(job.clone());
         }
         tokio::spawn(Arc::clone(self).watch_devices(name.to_owned(), job));
     }
 
     /// Follows replacements and removals in a pool to their end: devices that the pool no longer
     /// uses are released, lose their labels, and are forgotten.
-    async fn watch_devices(self: Arc<Daemon>, name: String, job: Option<(&'static str, u16)>) {
+    async fn watch_devices(self: Arc<Daemon>, name: String, job: Option<(JobKind, u16)>) {
         let mut followed = Followed { daemon: &self, name: &name, job };
         let mut ids = ReleasedIds::default();
         self.registry().pools.get(&name).into_iter().for_each(|entry| ids.remember(&entry.record));
@@ -372,7 +374,7 @@ impl Daemon {
             };
             ids.note(&status);
             let used = |at: usize| status.pool.devices.iter().any(|device| device.position == Some(at) || device.successor == Some(at));
-            let of_devices = |kind| matches!(kind, JobKind::Resilver | JobKind::Replace | JobKind::Remove);
+            let of_devices = |kind| matches!(kind, EngineJob::Resilver | EngineJob::Replace | EngineJob::Remove);
             let switching = status.pool.devices.iter().any(|device| device.successor.is_some());
             let mut left = switching || status.pool.jobs.iter().any(|job| of_devices(job.kind));
             // INV-JOB-1: the job is listed until the old device is gone from the pool's table and a
@@ -511,7 +513,7 @@ impl ReleasedIds {
 struct Followed<'a> {
     daemon: &'a Daemon,
     name: &'a str,
-    job: Option<(&'static str, u16)>,
+    job: Option<(JobKind, u16)>,
 }
 
 impl Followed<'_> {

@@ -12,7 +12,8 @@ use super::shard::{ExportId, ExportInfo, ImageLoad, NbdExport, ShardHandle, Sock
 use super::state::{Door, ExportRecord, Served};
 use super::view::guest_io;
 use crate::api::{
-    Access, ApiError, CreateExport, CreateNbd, CreateVhostUser, Export, ExportClient, ExportVolume, GuestIo, NbdLimits, TlsMode,
+    Access, ApiError, CreateExport, CreateNbd, CreateVhostUser, Export, ExportClient, ExportKind, ExportState, ExportVolume, GuestIo,
+    NbdLimits, TlsMode,
 };
 use crate::instant;
 use crate::names::Name;
@@ -72,11 +73,11 @@ impl Daemon {
             let mut export = view(entry, live.get(&entry.record.id).copied());
             let pool = &entry.record.pool;
             match stopped.get(pool) {
-                Some(why) if export.state == "online" => {
-                    export.state = "stopped".to_owned();
+                Some(why) if export.state == ExportState::Online => {
+                    export.state = ExportState::Stopped;
                     export.reason = Some(format!("pool '{pool}' is stopped: {why}; writes fail, reads are answered where possible"));
                 }
-                _ if export.state != "online" && export.reason.is_none() => {
+                _ if export.state != ExportState::Online && export.reason.is_none() => {
                     export.reason = Some(match in_service(pool) {
                         true => format!("pool '{pool}' does not answer"),
                         false => format!("pool '{pool}' is not in service"),
@@ -88,8 +89,10 @@ impl Daemon {
         });
         let mut all: Vec<Export> = listed.collect();
         drop(registry);
-        for export in all.iter_mut().filter(|export| export.kind == "fuse" && export.reason.is_none() && !self.is_mounted(export.id)) {
-            export.state = "unavailable".to_owned();
+        for export in
+            all.iter_mut().filter(|export| export.kind == ExportKind::Fuse && export.reason.is_none() && !self.is_mounted(export.id))
+        {
+            export.state = ExportState::Unavailable;
             export.reason = Some(format!("somebody unmounted it; run 'millpond unexport {}' and export it again", export.id));
         }
         all
@@ -446,7 +449,7 @@ fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
     let connections: Vec<ExportClient> = live.iter().flat_map(|info| &info.clients).map(client).collect();
     Export {
         id: record.id,
-        kind: record.door.kind().to_owned(),
+        kind: record.door.kind(),
         name: record.name.clone(),
         address: addresses.join(","),
         uris,
@@ -461,7 +464,7 @@ fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
             Door::VhostUser { queues, .. } => Some(*queues),
             Door::Nbd { .. } | Door::Fuse { .. } => None,
         },
-        state: if live.is_some() { "online" } else { "unavailable" }.to_owned(),
+        state: if live.is_some() { ExportState::Online } else { ExportState::Unavailable },
         reason: if live.is_some() { None } else { entry.trouble.clone() },
         clients: connections.len() as u64,
         connections,

@@ -17,12 +17,12 @@ use super::labels::{self, Labelled};
 use super::limits;
 use super::memory::settled;
 use super::pools::{parse_id, wait_online};
-use super::refusal::{names, state_word, told};
+use super::refusal::{names, state_of, told};
 use super::scan::Scan;
 use super::service::{Daemon, PoolEntry};
 use super::shard::{self, ShardHandle};
 use super::state::PoolRecord;
-use crate::api::{ApiError, ErrorKind, Found, ImportPool, IoMode, LostRange};
+use crate::api::{ApiError, ErrorKind, Found, FoundState, ImportPool, IoMode, LostRange};
 use crate::instant;
 
 /// How long a device may stay in use by a process that has ended: some ten milliseconds were seen,
@@ -204,7 +204,7 @@ impl Daemon {
             self.report(Happened::to_pool("pool.older-state", &pool.name, message));
         }
         self.tell("pool.imported", &pool.name);
-        Ok(vec![Found { state: "imported".to_owned(), ..found }])
+        Ok(vec![Found { state: FoundState::Imported, ..found }])
     }
 
     /// Waits until no other import of a pool is in progress, such as one by the daemon itself.
@@ -236,7 +236,7 @@ impl Daemon {
         Some(Found {
             name: entry.record.name.clone(),
             id: entry.record.id.clone(),
-            state: "imported".to_owned(),
+            state: FoundState::Imported,
             devices: entry.record.paths().map(|path| path.display().to_string()).collect(),
             missing: Vec::new(),
             missing_devices: Vec::new(),
@@ -286,18 +286,18 @@ impl Daemon {
         let used_at = pool.seen.filter(|_| used_by.is_some()).map(instant::from_millis);
         let refused = self.refusal(pool).filter(|_| !here);
         let state = match (&refused, pool.missing.is_empty(), pool.down.is_empty()) {
-            _ if here => "imported",
-            (_, true, _) if used_by.is_some() => "in-use",
-            (Some((refusal, _)), ..) => state_word(refusal),
-            (None, false, _) => "incomplete",
-            (None, true, false) => "degraded",
-            (None, true, true) => "importable",
+            _ if here => FoundState::Imported,
+            (_, true, _) if used_by.is_some() => FoundState::InUse,
+            (Some((refusal, _)), ..) => state_of(refusal),
+            (None, false, _) => FoundState::Incomplete,
+            (None, true, false) => FoundState::Degraded,
+            (None, true, true) => FoundState::Importable,
         };
         let missing: Vec<u16> = pool.missing.iter().chain(&pool.down).copied().collect();
         Found {
             name: pool.name.clone(),
             id,
-            state: state.to_owned(),
+            state,
             devices: pool.devices().iter().map(|path| path.display().to_string()).collect(),
             missing: missing.clone(),
             missing_devices: device_names::absent(self.remembered(pool).as_ref(), &missing),
@@ -425,7 +425,7 @@ fn not_answering(silent: &NoAnswer) -> Found {
     Found {
         name: "-".to_owned(),
         id: "-".to_owned(),
-        state: "no-answer".to_owned(),
+        state: FoundState::NoAnswer,
         devices: vec![silent.path.display().to_string()],
         missing: Vec::new(),
         missing_devices: Vec::new(),

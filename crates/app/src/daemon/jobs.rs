@@ -5,7 +5,7 @@ use millpond_engine::{Command, GroupFill as Fill, Reply, Wipe};
 
 use super::service::Daemon;
 use super::shard::ShardHandle;
-use crate::api::{ApiError, GroupFill, Pool, Rebalance, RebalancePool, ScrubPool, SetPool, WipeMode, WipePool, Wiping};
+use crate::api::{ApiError, GroupFill, JobKind, Pool, Rebalance, RebalancePool, ScrubPool, SetPool, WipeMode, WipePool, Wiping};
 
 impl Daemon {
     /// Begins to scrub a pool, or stops that. The job has begun on return, and continues after a
@@ -22,7 +22,7 @@ impl Daemon {
         self.shard(name)?.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         if !request.stop {
             self.tell("pool.scrubbing", name);
-            self.expect_job(name, "scrub", None);
+            self.expect_job(name, JobKind::Scrub, None);
         }
         self.pool(name).await
     }
@@ -45,7 +45,7 @@ impl Daemon {
         let surplus_bytes = fills.iter().map(|fill| fill.surplus).sum();
         if surplus_bytes > 0 && !request.dry_run {
             self.tell("pool.rebalancing", name);
-            self.expect_job(name, "rebalance", None);
+            self.expect_job(name, JobKind::Rebalance, None);
         }
         Ok(Rebalance { surplus_bytes, groups: self.groups(name, &shard, &fills).await? })
     }
@@ -71,7 +71,7 @@ impl Daemon {
         let Reply::Wipe(plan) = reply else { return Ok(Wiping::default()) };
         if !request.dry_run {
             self.tell("pool.wiping", name);
-            self.expect_job(name, "wipe", None);
+            self.expect_job(name, JobKind::Wipe, None);
         }
         Ok(Wiping { moved_bytes: plan.moved, erased_bytes: plan.erased })
     }

@@ -28,7 +28,7 @@ impl Daemon {
         };
         let place = |place: SegmentPlace| Place {
             segment: place.segment,
-            class: class_word(place.class).to_owned(),
+            class: class_word(place.class),
             live_bytes: place.live_bytes,
             extents: place.extents.into_iter().map(extent).collect(),
         };

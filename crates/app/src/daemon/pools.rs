@@ -9,7 +9,8 @@ use futures_util::future::{join, join_all};
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_device::{DeviceGeometry, HostDevice, OpenError, OpenOptions, entropy, wall_millis};
 use millpond_engine::{
-    Class, Command, Compression, Engine, GroupSpec, JobInfo, JobKind, Layout, PoolId, PoolInfo, PoolSpec, PoolState, Time, Tuning,
+    Class, Command, Compression, Engine, GroupSpec, JobInfo, JobKind as EngineJob, Layout, PoolId, PoolInfo, PoolSpec, PoolState, Time,
+    Tuning,
 };
 
 use super::closing::Ending;
@@ -25,7 +26,8 @@ use super::shard::{self, SILENCE, ShardHandle};
 use super::state::PoolRecord;
 use super::view::{unavailable, view};
 use crate::api::{
-    ApiError, ClassSpec, CreatePool, DeviceGroup, DeviceSpec, EndedExport, ErrorKind, IoMode, Job, LayoutSpec, Pool, PoolRemoval,
+    ApiError, ClassSpec, CreatePool, DeviceGroup, DeviceSpec, DeviceState, EndedExport, ErrorKind, IoMode, Job, JobKind, JobState,
+    LayoutSpec, Pool, PoolHealth, PoolRemoval,
 };
 use crate::devices::unprotected;
 use crate::failure::{Failure, Outcome};
@@ -48,7 +50,7 @@ impl Daemon {
     }
 
     /// Returns the absent devices of a pool out of service, with their state at the last look.
-    fn absent_devices(&self, name: &str) -> BTreeMap<PathBuf, &'static str> {
+    fn absent_devices(&self, name: &str) -> BTreeMap<PathBuf, DeviceState> {
         self.registry().pools.get(name).map(|entry| entry.absent.clone()).unwrap_or_default()
     }
 
@@ -78,10 +80,10 @@ impl Daemon {
         };
         if let Some(entry) = self.registry().pools.get(name) {
             if entry.opening && !look.in_service() {
-                pool.health = "opening".to_owned();
+                pool.health = PoolHealth::Opening;
             }
             if entry.closing && look.in_service() {
-                pool.health = "closing".to_owned();
+                pool.health = PoolHealth::Closing;
             }
             entry.conditions.tell(&mut pool.devices);
         }
@@ -120,9 +122,9 @@ impl Daemon {
             let check = move || Engine::check_create(spec, &geometries, tuning, Time(wall_millis())).map_err(ApiError::from);
             blocking(check).await.map_err(|e| e.during(&during))?;
             drop(opened);
-            let absent = fresh.iter().map(|path| (path.clone(), "missing")).collect();
+            let absent = fresh.iter().map(|path| (path.clone(), DeviceState::Missing)).collect();
             let mut planned = unavailable(&record, "only asked for".to_owned(), &absent);
-            planned.health = "planned".to_owned();
+            planned.health = PoolHealth::Planned;
             planned.devices.iter_mut().for_each(|device| device.was = None);
             planned.warnings = warnings;
             planned.layout = request.groups.first().map(|group| group.layout);
@@ -261,7 +263,7 @@ impl Daemon {
             let backlog = status.metrics.reclaim_backlog;
             if backlog > 0 {
                 let state = job_state(matches!(status.pool.state, PoolState::Faulted(_)));
-                jobs.push(Job { state, ..job(&look.record.name, "reclaim", None, backlog) });
+                jobs.push(Job { state, ..job(&look.record.name, JobKind::Reclaim, None, backlog) });
             }
         }
         let mut registry = self.registry();
@@ -290,7 +292,7 @@ impl PoolEntry {
             // the job of a missing device is a resilver, whatever the command was
             let of_member = format!(":{name}:{member}");
             if !jobs.iter().any(|job| job.id.ends_with(&of_member)) {
-                jobs.push(Job { state: job_state(faulted), ..job(name, kind, Some(*member), 0) });
+                jobs.push(Job { state: job_state(faulted), ..job(name, kind.clone(), Some(*member), 0) });
             }
         }
         jobs
@@ -302,13 +304,13 @@ fn jobs_of(name: &str, pool: &PoolInfo) -> Vec<Job> {
     let state = job_state(matches!(pool.state, PoolState::Faulted(_)));
     let listed = |info: &JobInfo| {
         let kind = match info.kind {
-            JobKind::Resilver => "resilver",
-            JobKind::Replace => "replace",
-            JobKind::Remove => "remove",
-            JobKind::Rejoin => "rejoin",
-            JobKind::Rebalance => "rebalance",
-            JobKind::Wipe => "wipe",
-            JobKind::Scrub => "scrub",
+            EngineJob::Resilver => JobKind::Resilver,
+            EngineJob::Replace => JobKind::Replace,
+            EngineJob::Remove => JobKind::Remove,
+            EngineJob::Rejoin => JobKind::Rejoin,
+            EngineJob::Rebalance => JobKind::Rebalance,
+            EngineJob::Wipe => JobKind::Wipe,
+            EngineJob::Scrub => JobKind::Scrub,
         };
         let (remaining, done) = (info.total.saturating_sub(info.done), info.done);
         let rate = Some(info.rate).filter(|rate| *rate > 0);
@@ -319,17 +321,17 @@ fn jobs_of(name: &str, pool: &PoolInfo) -> Vec<Job> {
 }
 
 /// Returns the state of the jobs of a pool.
-fn job_state(faulted: bool) -> String {
-    if faulted { "stopped" } else { "running" }.to_owned()
+fn job_state(faulted: bool) -> JobState {
+    if faulted { JobState::Stopped } else { JobState::Running }
 }
 
 /// Returns a job of a pool, or of one of its devices.
-fn job(pool: &str, kind: &str, device: Option<u16>, remaining_bytes: u64) -> Job {
+fn job(pool: &str, kind: JobKind, device: Option<u16>, remaining_bytes: u64) -> Job {
     let id = device.map_or_else(|| format!("{kind}:{pool}"), |device| format!("{kind}:{pool}:{device}"));
     Job {
         id,
         pool: pool.to_owned(),
-        kind: kind.to_owned(),
+        kind,
         state: job_state(false),
         remaining_bytes,
         done_bytes: 0,
@@ -577,10 +579,10 @@ mod tests {
         let ids = |entry: &mut PoolEntry, told: Result<&PoolInfo, Lacking>| {
             entry.jobs("tank", told).into_iter().map(|job| job.id).collect::<Vec<_>>()
         };
-        entry.followed.push(("replace", 1));
+        entry.followed.push((JobKind::Replace, 1));
         assert_eq!(ids(&mut entry, Err(Lacking::Silent)), ["replace:tank:1"]);
         entry.followed.clear();
-        let info = JobInfo { kind: JobKind::Scrub, member: None, done: 1, total: 3, errors: 0, rate: 0 };
+        let info = JobInfo { kind: EngineJob::Scrub, member: None, done: 1, total: 3, errors: 0, rate: 0 };
         assert_eq!(ids(&mut entry, Ok(&pool(vec![info]))), ["scrub:tank"]);
         assert_eq!(ids(&mut entry, Err(Lacking::Silent)), ["scrub:tank"]);
         assert_eq!(ids(&mut entry, Ok(&pool(Vec::new()))), [""; 0]);

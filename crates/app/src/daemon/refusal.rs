@@ -5,17 +5,18 @@ use std::path::PathBuf;
 use millpond_engine::Refusal;
 
 use super::state::{InForce, PoolRecord};
+use crate::api::FoundState;
 use crate::size::Size;
 
 #[cfg(test)]
 mod tests;
 
 /// Returns the state of a refused pool, for the list of pools that were found.
-pub(super) fn state_word(refusal: &Refusal) -> &'static str {
+pub(super) fn state_of(refusal: &Refusal) -> FoundState {
     match refusal {
-        Refusal::Apart => "contradictory",
-        Refusal::NothingFound | Refusal::OtherHost { .. } => "incomplete",
-        Refusal::Older { .. } | Refusal::NotCurrent { .. } => "outdated",
+        Refusal::Apart => FoundState::Contradictory,
+        Refusal::NothingFound | Refusal::OtherHost { .. } => FoundState::Incomplete,
+        Refusal::Older { .. } | Refusal::NotCurrent { .. } => FoundState::Outdated,
     }
 }
 

@@ -12,7 +12,7 @@ use super::host_calls::PATIENCE;
 use super::pools::{all_vacant, open_rehearsed, rehearse};
 use super::service::Daemon;
 use super::shard::{HostDeviceInfo, ShardError, ShardHandle};
-use crate::api::{ApiError, DeviceNamed, Pool, ReplaceDevice, Replacement};
+use crate::api::{ApiError, DeviceNamed, JobKind, Pool, ReplaceDevice, Replacement};
 
 /// Time between two looks at a spare that leaves its place.
 const LOOK: Duration = Duration::from_millis(20);
@@ -69,7 +69,7 @@ impl Daemon {
                 return Err(self.not_taken(name, &shard, &[device], &fresh, &[path], error).await.during(&during));
             }
             self.tell("pool.replacing", name);
-            self.follow(name, Some(("replace", member)));
+            self.follow(name, Some((JobKind::Replace, member)));
         }
         Ok(Replacement { pool: Pool { warnings, ..self.pool(name).await? }, old, new, spare: false })
     }
@@ -158,7 +158,7 @@ impl Daemon {
             }
         }
         self.tell("pool.replacing", name);
-        self.follow(name, Some(("replace", member)));
+        self.follow(name, Some((JobKind::Replace, member)));
         Ok(())
     }
 }

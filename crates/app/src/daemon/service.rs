@@ -23,7 +23,7 @@ use super::mount::Mounted;
 use super::shard::ShardHandle;
 use super::state::{ExportRecord, PoolRecord, State, StateDir};
 use super::watch::Watches;
-use crate::api::{ApiError, ErrorKind, Job, NbdLimits, RequestMemory, Status};
+use crate::api::{ApiError, DeviceState, ErrorKind, Job, JobKind, NbdLimits, RequestMemory, Status};
 use crate::failure::{Failure, Outcome};
 use crate::instant;
 use crate::names::{SnapshotName, VolumeName};
@@ -102,9 +102,9 @@ pub(super) struct PoolEntry {
     /// Its exports are being restored.
     pub(super) restoring: bool,
     /// For a pool out of service: absent devices, with their states.
-    pub(super) absent: BTreeMap<PathBuf, &'static str>,
+    pub(super) absent: BTreeMap<PathBuf, DeviceState>,
     /// Jobs of devices whose outcome is not recorded yet: kind and member.
-    pub(super) followed: Vec<(&'static str, u16)>,
+    pub(super) followed: Vec<(JobKind, u16)>,
     /// Jobs in its last answer.
     pub(super) listed: Vec<Job>,
 }

@@ -11,7 +11,9 @@ use super::attached::{self, Of};
 use super::holds;
 use super::service::{Daemon, PoolEntry};
 use super::shard::ShardHandle;
-use crate::api::{ApiError, CloneSnapshot, CreateSnapshots, Created, DiffExtent, ErrorKind, Rollback, RolledBack, Snapshot, Volume};
+use crate::api::{
+    ApiError, CloneSnapshot, CreateSnapshots, Created, DiffExtent, ErrorKind, ExtentKind, Rollback, RolledBack, Snapshot, Volume,
+};
 use crate::instant;
 use crate::names::{Name, SnapshotName, VolumeName};
 
@@ -169,7 +171,7 @@ impl Daemon {
         let extent = |extent: millpond_engine::DiffExtent| DiffExtent {
             offset: extent.offset,
             length: extent.length,
-            kind: if extent.data { "data" } else { "zero" }.to_owned(),
+            kind: if extent.data { ExtentKind::Data } else { ExtentKind::Zero },
         };
         Ok(extents.into_iter().map(extent).collect())
     }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::copies::CopyRecord;
 use super::labels::Labelled;
 use super::tls::TlsFiles;
-use crate::api::{Access, DeviceCap, IoMode, NbdLimits, TlsMode};
+use crate::api::{Access, DeviceCap, ExportKind, IoMode, NbdLimits, TlsMode};
 use crate::failure::{Failure, Outcome};
 
 #[cfg(test)]
@@ -300,12 +300,12 @@ pub struct TlsRecord {
 }
 
 impl Door {
-    /// Returns the protocol's name, as in `export NAME`.
-    pub fn kind(&self) -> &'static str {
+    /// Returns the protocol.
+    pub fn kind(&self) -> ExportKind {
         match self {
-            Door::Nbd { .. } => "nbd",
-            Door::VhostUser { .. } => "vhost-user",
-            Door::Fuse { .. } => "fuse",
+            Door::Nbd { .. } => ExportKind::Nbd,
+            Door::VhostUser { .. } => ExportKind::VhostUser,
+            Door::Fuse { .. } => ExportKind::Fuse,
         }
     }
 

@@ -11,7 +11,7 @@ use millpond_engine::{Aim, RestorePoint, Survey, Surveyed, Tuning, Whole};
 use super::import::Search;
 use super::labels::{self, Labelled};
 use super::service::Daemon;
-use crate::api::{ApiError, Checkpoint, ErrorKind, ListCheckpoints};
+use crate::api::{ApiError, Checkpoint, ErrorKind, ListCheckpoints, Verified};
 use crate::instant;
 
 /// Reason why a checkpoint is not whole without the log after it.
@@ -109,10 +109,10 @@ impl End {
 
     fn lost_to(&self, point: &RestorePoint) -> Checkpoint {
         let (verified, reason) = match &point.whole {
-            Whole::Yes => ("yes", None),
-            Whole::No(why) => ("no", Some(why.clone())),
-            Whole::WithLog(_) => ("no", Some(REUSED.to_owned())),
-            Whole::Unknown(why) => ("unknown", Some(why.clone())),
+            Whole::Yes => (Verified::Yes, None),
+            Whole::No(why) => (Verified::No, Some(why.clone())),
+            Whole::WithLog(_) => (Verified::No, Some(REUSED.to_owned())),
+            Whole::Unknown(why) => (Verified::Unknown, Some(why.clone())),
         };
         let lost_bytes = self.written.zip(point.written).map(|(end, then)| end.saturating_sub(then));
         // time in which nothing was written is not lost
@@ -122,7 +122,7 @@ impl End {
             time: instant::from_millis(point.time.0),
             lsn: point.lsn.0,
             copies: point.copies,
-            verified: verified.to_owned(),
+            verified,
             reason,
             lost_millis,
             lost_bytes,

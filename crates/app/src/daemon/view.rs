@@ -9,7 +9,10 @@ use millpond_engine::{Class, DeviceInfo, Layout, MemberState, PoolState, ScrubIn
 use super::device_names::{DeviceNames, Named, seen_before};
 use super::shard::{IoCounters, ShardStatus};
 use super::state::PoolRecord;
-use crate::api::{Device, DeviceCap, DeviceIo, GuestIo, LayoutSpec, LostData, Pool, PoolIo, PoolSpace, Scrub};
+use crate::api::{
+    Device, DeviceCap, DeviceClass, DeviceHealth, DeviceIo, DeviceLayout, DeviceState, GuestIo, LayoutSpec, LostData, Pool, PoolHealth,
+    PoolIo, PoolSpace, Scrub, ScrubState,
+};
 use crate::instant;
 
 /// Returns guest counters as the API shows them.
@@ -28,40 +31,40 @@ pub(super) fn guest_io(counters: &IoCounters) -> GuestIo {
     }
 }
 
-pub(super) fn layout_words(layout: Layout) -> (LayoutSpec, &'static str) {
+pub(super) fn layout_words(layout: Layout) -> (LayoutSpec, DeviceLayout) {
     match layout {
-        Layout::Linear => (LayoutSpec::Linear, "linear"),
-        Layout::Stripe { width, unit } => (LayoutSpec::Stripe { width, unit }, "stripe"),
-        Layout::Mirror { copies } => (LayoutSpec::Mirror { copies }, "mirror"),
+        Layout::Linear => (LayoutSpec::Linear, DeviceLayout::Linear),
+        Layout::Stripe { width, unit } => (LayoutSpec::Stripe { width, unit }, DeviceLayout::Stripe),
+        Layout::Mirror { copies } => (LayoutSpec::Mirror { copies }, DeviceLayout::Mirror),
         Layout::Parity { width, parity, unit } => {
-            (LayoutSpec::Parity { width, parity, unit }, if parity == 1 { "parity1" } else { "parity2" })
+            (LayoutSpec::Parity { width, parity, unit }, if parity == 1 { DeviceLayout::Parity1 } else { DeviceLayout::Parity2 })
         }
     }
 }
 
-pub(super) fn class_word(class: Class) -> &'static str {
+pub(super) fn class_word(class: Class) -> DeviceClass {
     match class {
-        Class::Data => "data",
-        Class::Special => "special",
-        Class::Log => "log",
-        Class::Cache => "cache",
-        Class::Spare => "spare",
+        Class::Data => DeviceClass::Data,
+        Class::Special => DeviceClass::Special,
+        Class::Log => DeviceClass::Log,
+        Class::Cache => DeviceClass::Cache,
+        Class::Spare => DeviceClass::Spare,
     }
 }
 
 /// Returns a pool in service as the API shows it.
 pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) -> Pool {
     let (health, reason) = match &status.pool.state {
-        PoolState::Opening => ("opening", None),
-        PoolState::Online => ("online", None),
-        PoolState::Closing | PoolState::Closed => ("closing", None),
-        PoolState::Faulted(reason) => ("faulted", Some(reason.clone())),
+        PoolState::Opening => (PoolHealth::Opening, None),
+        PoolState::Online => (PoolHealth::Online, None),
+        PoolState::Closing | PoolState::Closed => (PoolHealth::Closing, None),
+        PoolState::Faulted(reason) => (PoolHealth::Faulted, Some(reason.clone())),
     };
     // a pool is whole without its cache and without spares
     let whole = status.pool.devices.iter().all(|device| device.state == MemberState::Present || device.class.is_aside());
     let health = match health {
-        "online" if !whole => "degraded",
-        "online" if status.pool.read_only => "readonly",
+        PoolHealth::Online if !whole => PoolHealth::Degraded,
+        PoolHealth::Online if status.pool.read_only => PoolHealth::Readonly,
         other => other,
     };
     let faulted = reason.is_some();
@@ -70,31 +73,31 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) 
     let named = status.pool.devices.iter().any(blamed);
     let reason = match reason {
         Some(why) => Some(stopped(record, status, &why)),
-        None => refusal(record, status).or_else(|| cause(record, status, health)),
+        None => refusal(record, status).or_else(|| cause(record, status, &health)),
     };
     let (layout, _) = layout_words(status.pool.layout);
     let names = DeviceNames::of(record, status);
     let mut devices = Vec::new();
     for member in &status.pool.devices {
         let state = match (member.state, member.position, member.successor) {
-            _ if faulted && (blamed(member) || !named) => "faulted",
-            (MemberState::Present, _, Some(_)) => "replacing",
-            (MemberState::Present, _, None) if member.class == Class::Spare => "available",
-            (MemberState::Present, _, None) => "online",
-            (MemberState::Filling, ..) => "resilvering",
-            (_, None, _) => "missing",
-            (_, Some(_), _) => "failed",
+            _ if faulted && (blamed(member) || !named) => DeviceState::Faulted,
+            (MemberState::Present, _, Some(_)) => DeviceState::Replacing,
+            (MemberState::Present, _, None) if member.class == Class::Spare => DeviceState::Available,
+            (MemberState::Present, _, None) => DeviceState::Online,
+            (MemberState::Filling, ..) => DeviceState::Resilvering,
+            (_, None, _) => DeviceState::Missing,
+            (_, Some(_), _) => DeviceState::Failed,
         };
         devices.push(device_view(record, &names, member, state, member.position, status));
         if let Some(position) = member.successor {
-            devices.push(device_view(record, &names, member, "resilvering", Some(position), status));
+            devices.push(device_view(record, &names, member, DeviceState::Resilvering, Some(position), status));
         }
     }
     let metrics = &status.metrics;
     Pool {
         name: record.name.clone(),
         id: record.id.clone(),
-        health: health.to_owned(),
+        health,
         devices,
         reason,
         readonly: status.pool.read_only,
@@ -152,13 +155,13 @@ fn space(status: &ShardStatus) -> PoolSpace {
 
 fn scrub(info: &ScrubInfo) -> Scrub {
     let state = match (info.ended, info.complete) {
-        (None, _) => "running",
-        (Some(_), true) => "done",
-        (Some(_), false) => "stopped",
+        (None, _) => ScrubState::Running,
+        (Some(_), true) => ScrubState::Done,
+        (Some(_), false) => ScrubState::Stopped,
     };
     let lost = info.lost.iter().map(|lost| LostData { volume: lost.volume.clone(), offset: lost.offset, length: lost.length });
     Scrub {
-        state: state.to_owned(),
+        state,
         begun: instant::from_millis(info.begun.0),
         ended: info.ended.map(|time| instant::from_millis(time.0)),
         errors: info.errors,
@@ -216,15 +219,15 @@ fn stopped(record: &PoolRecord, status: &ShardStatus, why: &str) -> String {
 }
 
 /// Returns why a pool is in service, but not `online`.
-fn cause(record: &PoolRecord, status: &ShardStatus, health: &str) -> Option<String> {
+fn cause(record: &PoolRecord, status: &ShardStatus, health: &PoolHealth) -> Option<String> {
     match health {
-        "opening" => Some("it is being imported".to_owned()),
-        "closing" => Some("it is being closed".to_owned()),
-        "readonly" => Some(match record.checkpoint {
+        PoolHealth::Opening => Some("it is being imported".to_owned()),
+        PoolHealth::Closing => Some("it is being closed".to_owned()),
+        PoolHealth::Readonly => Some(match record.checkpoint {
             Some(id) => format!("it was imported with --readonly, at checkpoint {id}"),
             None => "it was imported with --readonly".to_owned(),
         }),
-        "degraded" => {
+        PoolHealth::Degraded => {
             let names = DeviceNames::of(record, status);
             let lacking = status.pool.devices.iter().filter(|device| device.state != MemberState::Present && !device.class.is_aside());
             let told: Vec<String> = lacking
@@ -245,14 +248,16 @@ fn cause(record: &PoolRecord, status: &ShardStatus, health: &str) -> Option<Stri
 }
 
 /// Returns the condition of a device as far as the pool itself knows it: a word and the reason.
-fn condition(member: &DeviceInfo) -> (&'static str, Option<String>) {
+fn condition(member: &DeviceInfo) -> (DeviceHealth, Option<String>) {
     match (member.trouble, member.full, member.silent) {
-        (None, ..) if member.state == MemberState::Filling => ("filling", Some("it is being filled with what it lacks".to_owned())),
-        (None, ..) if member.position.is_none() => ("missing", Some("it was not found when the pool was imported".to_owned())),
-        (Some(why), ..) => ("failed", Some(format!("given up: {why}"))),
-        (None, Some(_), _) => ("full", Some("the filesystem or volume below it is full; make room there".to_owned())),
-        (None, None, Some(millis)) => ("silent", Some(format!("it has not answered for {} s", millis / 1000))),
-        (None, None, None) => ("ok", None),
+        (None, ..) if member.state == MemberState::Filling => {
+            (DeviceHealth::Filling, Some("it is being filled with what it lacks".to_owned()))
+        }
+        (None, ..) if member.position.is_none() => (DeviceHealth::Missing, Some("it was not found when the pool was imported".to_owned())),
+        (Some(why), ..) => (DeviceHealth::Failed, Some(format!("given up: {why}"))),
+        (None, Some(_), _) => (DeviceHealth::Full, Some("the filesystem or volume below it is full; make room there".to_owned())),
+        (None, None, Some(millis)) => (DeviceHealth::Silent, Some(format!("it has not answered for {} s", millis / 1000))),
+        (None, None, None) => (DeviceHealth::Ok, None),
     }
 }
 
@@ -267,7 +272,7 @@ fn device_view(
     record: &PoolRecord,
     names: &DeviceNames,
     member: &DeviceInfo,
-    state: &str,
+    state: DeviceState,
     position: Option<usize>,
     status: &ShardStatus,
 ) -> Device {
@@ -275,7 +280,7 @@ fn device_view(
     let own = position == member.position;
     let named = names.get(member.member, !own);
     let before = || seen_before(record, member).filter(|_| own)?.serial.clone();
-    let (health, health_reason) = if own { condition(member) } else { ("ok", None) };
+    let (health, health_reason) = if own { condition(member) } else { (DeviceHealth::Ok, None) };
     let (load, times) = host.map(|host| (host.load, host.times)).unwrap_or_default();
     // the engine counts per member: errors of the source of a copy are not those of the replacement
     let (errors, repaired) = match seen_before(record, member) {
@@ -288,9 +293,9 @@ fn device_view(
         path: named.map_or_else(|| names.member(member.member), |named| names.word(named)),
         serial: host.map_or_else(before, |host| host.serial.clone()),
         was: named.and_then(|named| named.was.as_ref()).map(|was| was.display().to_string()),
-        class: class_word(member.class).to_owned(),
-        layout: layout_words(member.layout).1.to_owned(),
-        state: state.to_owned(),
+        class: class_word(member.class),
+        layout: layout_words(member.layout).1,
+        state,
         size: member.size,
         allocated: member.allocated,
         free: member.free,
@@ -298,7 +303,7 @@ fn device_view(
         repaired,
         sector: host.map_or(0, |host| host.geometry.logical_sector),
         direct: host.is_some_and(|host| host.direct),
-        health: health.to_owned(),
+        health,
         health_reason,
         limit: host.map_or(DeviceCap::default(), |host| DeviceCap { bps: host.limit.bytes_per_second, iops: host.limit.ops_per_second }),
         io: DeviceIo {
@@ -320,23 +325,22 @@ fn device_view(
 }
 
 /// Returns a pool that is not in service as the API shows it.
-pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap<PathBuf, &'static str>) -> Pool {
+pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap<PathBuf, DeviceState>) -> Pool {
     let names = DeviceNames::remembered(record);
-    let gone = |path: &&PathBuf| absent.get(*path) == Some(&"missing");
+    let gone = |path: &&PathBuf| absent.get(*path) == Some(&DeviceState::Missing);
     let device = |named: &Named| Device {
         id: named.id.clone(),
         path: names.word(named),
         serial: record.seen.get(&named.member).filter(|_| !named.successor).and_then(|seen| seen.serial.clone()),
         was: named.was.as_ref().or(named.path.as_ref().filter(gone)).map(|was| was.display().to_string()),
-        class: "unknown".to_owned(),
-        layout: "unknown".to_owned(),
+        class: DeviceClass::Unknown,
+        layout: DeviceLayout::Unknown,
         // from the record, without a call to the host: a device that does not answer would delay
         // the caller
         state: match &named.path {
-            Some(path) => absent.get(path).copied().unwrap_or("unavailable"),
-            None => "missing",
-        }
-        .to_owned(),
+            Some(path) => absent.get(path).cloned().unwrap_or(DeviceState::Unavailable),
+            None => DeviceState::Missing,
+        },
         size: record.seen.get(&named.member).filter(|_| !named.successor).map_or(0, |seen| seen.size),
         allocated: 0,
         free: 0,
@@ -345,14 +349,14 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap
         sector: 0,
         direct: false,
         limit: DeviceCap::default(),
-        health: "ok".to_owned(),
+        health: DeviceHealth::Ok,
         health_reason: None,
         io: DeviceIo::default(),
     };
     Pool {
         name: record.name.clone(),
         id: record.id.clone(),
-        health: "unavailable".to_owned(),
+        health: PoolHealth::Unavailable,
         reason: Some(reason),
         readonly: false,
         layout: None,

@@ -1,7 +1,7 @@
 //! Volumes: creating, listing, changing.
 
 use futures_util::future::join_all;
-use millpond_block::{CacheMode, SectorProfile};
+use millpond_block::{CacheMode, SectorProfile, UnknownCacheMode, UnknownSectorProfile};
 use millpond_engine::{Command, CommandError, Compression, Target, VolumeId, VolumeInfo, VolumeOptions};
 
 use super::attached::{self, Of};
@@ -9,7 +9,10 @@ use super::options;
 use super::service::Daemon;
 use super::shard::{ShardError, ShardHandle};
 use super::snapshots::unused_name;
-use crate::api::{ApiError, CreateVolume, ErrorKind, Rename, Resize, Resized, SetProperties, SetSector, Volume};
+use crate::api::{
+    ApiError, CreateVolume, ErrorKind, Rename, Resize, Resized, SetProperties, SetSector, Volume, VolumeCache, VolumeCompression,
+    VolumeSector,
+};
 use crate::instant;
 use crate::names::{Name, VolumeName};
 use crate::size::{Size, SizeChange};
@@ -55,8 +58,7 @@ impl Daemon {
         let shard = self.shard(&name.pool)?;
         let during = format!("cannot create '{name}'");
         let size = whole_blocks(request.size).map_err(|e| e.during(&during))?;
-        let sector = request.sector.as_deref().map(str::parse::<SectorProfile>).transpose();
-        let sector = sector.map_err(|e| ApiError::usage(e.to_string()))?.unwrap_or_default();
+        let sector = request.sector.as_ref().map(sector_profile).transpose()?.unwrap_or_default();
         let properties = Properties::read(&request.properties)?;
         let options = options::changed(VolumeOptions::default(), &request.properties).map_err(|e| e.during(&during))?;
         let command = Command::CreateVolume {
@@ -168,7 +170,7 @@ impl Daemon {
     /// is unknown or the engine refuses.
     pub async fn set_sector(&self, name: &VolumeName, request: &SetSector) -> Result<Volume, ApiError> {
         let during = format!("cannot change the sectors of '{name}'");
-        let sector: SectorProfile = request.sector.parse().map_err(|e| ApiError::usage(format!("{e}")).during(&during))?;
+        let sector = sector_profile(&request.sector).map_err(|e| e.during(&during))?;
         let _pool = self.lock_pool(&name.pool).await?;
         let (shard, volume) = self.find_volume(name).await?;
         let target = Target::Head(volume.id);
@@ -258,10 +260,9 @@ struct Properties {
 
 impl Properties {
     fn read(words: &SetProperties) -> Result<Properties, ApiError> {
-        let cache = words.cache.as_deref().map(str::parse).transpose();
         Ok(Properties {
-            cache: cache.map_err(|e: millpond_block::UnknownCacheMode| ApiError::usage(e.to_string()))?,
-            compression: words.compression.as_deref().map(compression).transpose()?,
+            cache: words.cache.as_ref().map(cache_mode).transpose()?,
+            compression: words.compression.as_ref().map(compression).transpose()?,
             read_only: words.readonly,
         })
     }
@@ -275,28 +276,53 @@ impl Properties {
     }
 }
 
-fn compression(word: &str) -> Result<Compression, ApiError> {
-    match word {
-        "off" => Ok(Compression::Off),
-        "lz4" => Ok(Compression::Lz4),
-        "zstd" => Ok(Compression::Zstd),
-        _ => Err(ApiError::usage(format!("'{word}' is not a compression; give off, lz4 or zstd"))),
+fn sector_profile(sector: &VolumeSector) -> Result<SectorProfile, ApiError> {
+    match sector {
+        VolumeSector::S512n => Ok(SectorProfile::S512n),
+        VolumeSector::S512e => Ok(SectorProfile::S512e),
+        VolumeSector::S4kn => Ok(SectorProfile::S4kn),
+        VolumeSector::Other(word) => Err(ApiError::usage(UnknownSectorProfile(word.clone()).to_string())),
+    }
+}
+
+fn cache_mode(cache: &VolumeCache) -> Result<CacheMode, ApiError> {
+    match cache {
+        VolumeCache::None => Ok(CacheMode::None),
+        VolumeCache::Directsync => Ok(CacheMode::Directsync),
+        VolumeCache::Writethrough => Ok(CacheMode::Writethrough),
+        VolumeCache::Writeback => Ok(CacheMode::Writeback),
+        VolumeCache::Unsafe => Ok(CacheMode::Unsafe),
+        VolumeCache::Other(word) => Err(ApiError::usage(UnknownCacheMode(word.clone()).to_string())),
+    }
+}
+
+fn compression(compression: &VolumeCompression) -> Result<Compression, ApiError> {
+    match compression {
+        VolumeCompression::Off => Ok(Compression::Off),
+        VolumeCompression::Lz4 => Ok(Compression::Lz4),
+        VolumeCompression::Zstd => Ok(Compression::Zstd),
+        VolumeCompression::Other(word) => Err(ApiError::usage(format!("'{word}' is not a compression; give off, lz4 or zstd"))),
+    }
+}
+
+impl From<Compression> for VolumeCompression {
+    fn from(compression: Compression) -> VolumeCompression {
+        match compression {
+            Compression::Off => VolumeCompression::Off,
+            Compression::Lz4 => VolumeCompression::Lz4,
+            Compression::Zstd => VolumeCompression::Zstd,
+        }
     }
 }
 
 fn view(pool: &str, volume: VolumeInfo) -> Volume {
-    let compression = match volume.compression {
-        Compression::Off => "off",
-        Compression::Lz4 => "lz4",
-        Compression::Zstd => "zstd",
-    };
     Volume {
         name: format!("{pool}/{}", volume.name),
         id: volume.id.0,
         size: volume.size,
-        sector: volume.sector.name().to_owned(),
-        cache: volume.cache.name().to_owned(),
-        compression: compression.to_owned(),
+        sector: volume.sector.into(),
+        cache: volume.cache.into(),
+        compression: volume.compression.into(),
         readonly: volume.read_only,
         reservation: volume.options.reservation,
         special_small_blocks: volume.options.special_small_blocks,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use super::events::Happened;
-use crate::api::{Device, Export, Job, Pool, Scrub, Severity};
+use crate::api::{Device, DeviceHealth, DeviceState, Export, ExportState, Job, JobKind, Pool, PoolHealth, Scrub, ScrubState, Severity};
 use crate::instant::about;
 use crate::size::Size;
 
@@ -30,7 +30,8 @@ const RESTORE: Duration = Duration::from_secs(60);
 /// State of one pool at the last look.
 #[derive(Default)]
 pub(super) struct Watch {
-    health: String,
+    /// `None` before the first look.
+    health: Option<PoolHealth>,
     /// Trouble was reported, its end was not.
     troubled: bool,
     /// Look since which it has not answered.
@@ -60,7 +61,7 @@ struct Unwell {
 
 /// A job that runs.
 struct Followed {
-    kind: String,
+    kind: JobKind,
     device: Option<String>,
     errors: u64,
     /// It was in a look; a job that a command has just begun may not be in the look yet.
@@ -89,16 +90,21 @@ enum Served {
     No,
 }
 
+/// Returns true while a command opens or closes a pool.
+fn is_changing(pool: &Pool) -> bool {
+    matches!(pool.health, PoolHealth::Opening | PoolHealth::Closing)
+}
+
 /// Returns kind and member of a job, from its id.
-fn parts(job: &Job) -> (&str, Option<u16>) {
+fn parts(job: &Job) -> (&JobKind, Option<u16>) {
     let member = job.id.strip_prefix(&format!("{}:{}:", job.kind, job.pool)).and_then(|member| member.parse().ok());
     (&job.kind, member)
 }
 
 /// Returns the key of a job. Jobs of one member have one key, whatever their kind: a replacement by
 /// a command may be listed as a resilver.
-fn key(kind: &str, member: Option<u16>) -> String {
-    member.map_or_else(|| kind.to_owned(), |member| member.to_string())
+fn key(kind: &JobKind, member: Option<u16>) -> String {
+    member.map_or_else(|| kind.to_string(), |member| member.to_string())
 }
 
 impl Watches {
@@ -136,13 +142,13 @@ impl Watches {
             let pool = pools.iter().find(|pool| pool.name == name);
             // no events about exports of a pool that a command opens or closes, or that does not
             // answer
-            let says_nothing = |pool: &Pool| matches!(pool.health.as_str(), "opening" | "closing") || pool.silent_since.is_some();
+            let says_nothing = |pool: &Pool| is_changing(pool) || pool.silent_since.is_some();
             let Some(pool) = pool.filter(|pool| !says_nothing(pool)) else { continue };
             let before = self.exports.get(&export.id).copied();
-            let in_service = matches!(pool.health.as_str(), "online" | "readonly" | "degraded");
+            let in_service = pool.health.is_in_service();
             let grace = if restoring(name) { RESTORE } else { GRACE };
-            let served = match (export.state.as_str(), before) {
-                ("online", _) => Served::Yes,
+            let served = match (&export.state, before) {
+                (ExportState::Online, _) => Served::Yes,
                 (_, None | Some(Served::Yes | Served::Waits)) if in_service => Served::Late(now),
                 (_, Some(Served::Late(since))) if in_service && now.saturating_duration_since(since) < grace => Served::Late(since),
                 (_, None | Some(Served::Waits)) => Served::Waits,
@@ -167,9 +173,10 @@ impl Watches {
     }
 
     /// Notes that a command has begun a job, whose beginning is then no event.
-    pub(super) fn expect_job(&mut self, pool_id: &str, kind: &str, member: Option<u16>, device: Option<String>) {
-        let job = Followed { kind: kind.to_owned(), device, errors: 0, listed: false, missed: false };
-        self.pools.entry(pool_id.to_owned()).or_default().jobs.insert(key(kind, member), job);
+    pub(super) fn expect_job(&mut self, pool_id: &str, kind: JobKind, member: Option<u16>, device: Option<String>) {
+        let key = key(&kind, member);
+        let job = Followed { kind, device, errors: 0, listed: false, missed: false };
+        self.pools.entry(pool_id.to_owned()).or_default().jobs.insert(key, job);
     }
 
     /// Notes that an export is served: when it stops before the next look, that is an event.
@@ -195,7 +202,7 @@ impl Watches {
 
 impl Watch {
     fn look(&mut self, pool: &Pool, jobs: &[Job], path_of: impl Fn(u16) -> Option<String>, now: Instant, news: &mut Vec<Happened>) {
-        if matches!(pool.health.as_str(), "opening" | "closing") {
+        if is_changing(pool) {
             return;
         }
         if pool.silent_since.is_none() {
@@ -205,7 +212,7 @@ impl Watch {
             return;
         }
         self.look_at_health(pool, news);
-        if matches!(pool.health.as_str(), "online" | "readonly" | "degraded") {
+        if pool.health.is_in_service() {
             news.extend(self.room.look(pool, now));
             self.look_at_scrub(pool, news);
             self.look_at_what_is_left(pool, news);
@@ -232,7 +239,7 @@ impl Watch {
                     news.push(Happened::to_device(kind, &pool.name, path, told(pool, device, kind)));
                 }
                 // a device that is being filled has not recovered yet
-                (Some(_), None) if matches!(device.state.as_str(), "online" | "available" | "replacing") => {
+                (Some(_), None) if matches!(device.state, DeviceState::Online | DeviceState::Available | DeviceState::Replacing) => {
                     self.unwell.remove(key);
                     let message = format!("device {path} of pool '{}' is well again", pool.name);
                     news.push(Happened::to_device("device.recovered", &pool.name, path, message));
@@ -244,18 +251,18 @@ impl Watch {
     }
 
     fn look_at_health(&mut self, pool: &Pool, news: &mut Vec<Happened>) {
-        if pool.health == self.health {
+        if self.health.as_ref() == Some(&pool.health) {
             return;
         }
-        self.health.clone_from(&pool.health);
+        self.health = Some(pool.health.clone());
         let reason = pool.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
         let event = |kind, what| Happened::to_pool(kind, &pool.name, format!("pool '{}' {what}{reason}", pool.name));
-        let trouble = match pool.health.as_str() {
-            "degraded" => Some(event("pool.degraded", "is degraded")),
-            "faulted" => Some(event("pool.faulted", "is stopped")),
-            "unavailable" if pool.silent_since.is_some() => Some(event("pool.silent", "does not answer")),
+        let trouble = match &pool.health {
+            PoolHealth::Degraded => Some(event("pool.degraded", "is degraded")),
+            PoolHealth::Faulted => Some(event("pool.faulted", "is stopped")),
+            PoolHealth::Unavailable if pool.silent_since.is_some() => Some(event("pool.silent", "does not answer")),
             // other reasons for a pool to be out of service are reported where they are found
-            "unavailable" => None,
+            PoolHealth::Unavailable => None,
             _ => {
                 if std::mem::take(&mut self.troubled) {
                     let message = format!("pool '{}' is healthy again", pool.name);
@@ -295,7 +302,7 @@ impl Watch {
 
     fn look_at_scrub(&mut self, pool: &Pool, news: &mut Vec<Happened>) {
         let Some(scrub) = &pool.scrub else { return };
-        let ended = scrub.state != "running";
+        let ended = scrub.state != ScrubState::Running;
         // a scrub that ended before the import was reported then
         let old = scrub.ended.zip(pool.imported).is_some_and(|(ended, imported)| ended < imported);
         if ended && !old && self.scrub != Some((scrub.begun, true)) {
@@ -306,19 +313,19 @@ impl Watch {
 
     fn look_at_jobs(&mut self, pool: &Pool, jobs: &[Job], path_of: impl Fn(u16) -> Option<String>, news: &mut Vec<Happened>) {
         let mut missing = std::mem::take(&mut self.jobs);
-        for job in jobs.iter().filter(|job| job.pool == pool.name && !matches!(job.kind.as_str(), "reclaim" | "copy")) {
+        for job in jobs.iter().filter(|job| job.pool == pool.name && !matches!(job.kind, JobKind::Reclaim | JobKind::Copy)) {
             let (kind, member) = parts(job);
             let key = key(kind, member);
             // a spare has its place before the record shows that
             let path = || filled(pool, kind).or_else(|| member.and_then(&path_of));
             let begun = || {
-                let followed = Followed { kind: kind.to_owned(), device: path(), errors: 0, listed: true, missed: false };
+                let followed = Followed { kind: kind.clone(), device: path(), errors: 0, listed: true, missed: false };
                 let message = format!("{} begins", followed.words(pool));
                 news.push(Happened::to_pool("job.began", &pool.name, message).about(job.id.clone()));
                 followed
             };
             let followed = missing.remove(&key).unwrap_or_else(begun);
-            self.jobs.insert(key, Followed { kind: kind.to_owned(), errors: job.errors, listed: true, missed: false, ..followed });
+            self.jobs.insert(key, Followed { kind: kind.clone(), errors: job.errors, listed: true, missed: false, ..followed });
         }
         for (key, job) in missing {
             if job.listed || job.missed {
@@ -338,13 +345,13 @@ impl Followed {
 
     /// Returns the event for the end of the job; that of a scrub is reported with its findings.
     fn ended(&self, pool: &Pool, key: &str) -> Option<Happened> {
-        if self.kind == "scrub" {
+        if self.kind == JobKind::Scrub {
             return None;
         }
         let device = self.device.as_ref().and_then(|path| pool.devices.iter().find(|device| device.path == *path));
-        let outcome = match (self.kind.as_str(), device.map(|device| device.state.as_str())) {
-            ("remove", Some(state)) => format!("; the device stays in the pool and is {state}"),
-            (_, None | Some("online")) => String::new(),
+        let outcome = match (&self.kind, device.map(|device| &device.state)) {
+            (JobKind::Remove, Some(state)) => format!("; the device stays in the pool and is {state}"),
+            (_, None | Some(DeviceState::Online)) => String::new(),
             (_, Some(state)) => format!("; the device is {state}"),
         };
         let errors = match self.errors {
@@ -360,8 +367,8 @@ impl Followed {
 }
 
 /// Returns the device that a resilver fills, when it is the only one.
-fn filled(pool: &Pool, kind: &str) -> Option<String> {
-    let mut filling = pool.devices.iter().filter(|device| kind == "resilver" && device.state == "resilvering");
+fn filled(pool: &Pool, kind: &JobKind) -> Option<String> {
+    let mut filling = pool.devices.iter().filter(|device| *kind == JobKind::Resilver && device.state == DeviceState::Resilvering);
     let first = filling.next()?;
     filling.next().is_none().then(|| first.path.clone())
 }
@@ -369,13 +376,13 @@ fn filled(pool: &Pool, kind: &str) -> Option<String> {
 /// Returns the kind of event for the condition of a device; `None` when it is well, or being
 /// filled.
 fn condition(device: &Device) -> Option<&'static str> {
-    match (device.state.as_str(), device.health.as_str()) {
-        ("missing", _) => Some("device.missing"),
-        ("failed", _) | (_, "failed") => Some("device.failed"),
-        (_, "full") => Some("device.full"),
-        (_, "silent") => Some("device.silent"),
-        (_, "slow") => Some("device.slow"),
-        (_, "failing") => Some("device.errors"),
+    match (&device.state, &device.health) {
+        (DeviceState::Missing, _) => Some("device.missing"),
+        (DeviceState::Failed, _) | (_, DeviceHealth::Failed) => Some("device.failed"),
+        (_, DeviceHealth::Full) => Some("device.full"),
+        (_, DeviceHealth::Silent) => Some("device.silent"),
+        (_, DeviceHealth::Slow) => Some("device.slow"),
+        (_, DeviceHealth::Failing) => Some("device.errors"),
         _ => None,
     }
 }
@@ -399,7 +406,7 @@ fn scrub_ended(pool: &Pool, scrub: &Scrub) -> Happened {
         (0, _) => Severity::Warning,
         _ => Severity::Error,
     };
-    let how = if scrub.state == "done" { "done" } else { "stopped" };
+    let how = if scrub.state == ScrubState::Done { "done" } else { "stopped" };
     let found = scrub.found(&pool.name);
     Happened::to_pool("scrub.ended", &pool.name, format!("scrub of pool '{}' {how}: {found}", pool.name)).at(severity)
 }

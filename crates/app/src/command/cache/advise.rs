@@ -5,7 +5,7 @@ use clap::Args;
 use millpond_block::CacheMode;
 use serde::Serialize;
 
-use crate::api::{Export, GuestIo, Volume};
+use crate::api::{Export, GuestIo, Volume, VolumeCache};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::names::VolumeName;
@@ -134,7 +134,7 @@ impl Advise {
         if self.how.format == Format::Json || self.how.no_header || !self.how.columns.is_empty() {
             return print(&rows, ROW, &self.how);
         }
-        write_out(&load.words(current.as_deref()))?;
+        write_out(&load.words(current.as_ref()))?;
         print(&rows, ROW, &self.how)
     }
 }
@@ -224,7 +224,7 @@ impl Load {
     }
 
     /// Describes the load, one property per line.
-    fn words(&self, current: Option<&str>) -> String {
+    fn words(&self, current: Option<&VolumeCache>) -> String {
         let kind = match self.kind {
             Kind::Database => "a database: it flushes what it must keep, and caches by itself",
             Kind::Machine => "a machine: its file system flushes",

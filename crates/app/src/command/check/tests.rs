@@ -27,7 +27,7 @@ fn a_degraded_pool_is_one_cause_with_its_devices() {
 fn devices_and_room_are_warned_of() {
     let mut unwell = pool("online", &[("/a", "online", "slow"), ("/b", "missing", "missing"), ("/c", "online", "silent")]);
     if let Some(device) = unwell.devices.get_mut(1) {
-        device.class = "spare".to_owned();
+        device.class = DeviceClass::Spare;
     }
     (unwell.allocated, unwell.free, unwell.full_in_seconds) = (910, 90, Some(7200));
     let causes = told(&[unwell], &[]);

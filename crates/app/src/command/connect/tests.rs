@@ -1,12 +1,12 @@
 //! The lines carry address, sectors, encryption and the read-only state.
 
 use super::*;
-use crate::api::{Access, GuestIo, NbdLimits, TlsMode};
+use crate::api::{Access, ExportState, GuestIo, NbdLimits, TlsMode};
 
 fn export(unix: Option<&str>, tcp: Option<&str>, readonly: bool) -> Export {
     Export {
         id: 1,
-        kind: "nbd".to_owned(),
+        kind: ExportKind::Nbd,
         name: "p/v".to_owned(),
         address: String::new(),
         uris: Vec::new(),
@@ -17,7 +17,7 @@ fn export(unix: Option<&str>, tcp: Option<&str>, readonly: bool) -> Export {
         limits: NbdLimits::default(),
         access: Access::default(),
         queues: None,
-        state: "online".to_owned(),
+        state: ExportState::Online,
         reason: None,
         clients: 0,
         connections: Vec::new(),
@@ -26,13 +26,13 @@ fn export(unix: Option<&str>, tcp: Option<&str>, readonly: bool) -> Export {
     }
 }
 
-fn with_tls(export: Export, credentials: &str, file: &str) -> Export {
+fn with_tls(export: Export, credentials: TlsCredentials, file: &str) -> Export {
     let tls = ExportTls {
         mode: TlsMode::Require,
-        credentials: credentials.to_owned(),
+        identity: (credentials == TlsCredentials::Psk).then(|| "alice".to_owned()),
+        credentials,
         verify_peer: false,
         files: vec![file.to_owned()],
-        identity: (credentials == "psk").then(|| "alice".to_owned()),
         clients: Vec::new(),
     };
     Export { tls: Some(tls), ..export }
@@ -40,7 +40,7 @@ fn with_tls(export: Export, credentials: &str, file: &str) -> Export {
 
 #[test]
 fn unix_is_preferred_and_commas_are_doubled() {
-    let lines = lines(&export(Some("/a,b.sock"), Some("127.0.0.1:1"), false), "4kn").expect("lines");
+    let lines = lines(&export(Some("/a,b.sock"), Some("127.0.0.1:1"), false), &VolumeSector::S4kn).expect("lines");
     let [qemu, libvirt, proxmox, client] = [lines.qemu, lines.libvirt, lines.proxmox, lines.nbd_client].map(|line| line.expect("a line"));
     assert!(qemu.contains("server.path=/a,,b.sock") && qemu.contains("logical_block_size=4096") && !qemu.contains("tls"));
     assert!(libvirt.contains("socket='/a,b.sock'") && !libvirt.contains("<readonly/>"));
@@ -51,7 +51,7 @@ fn unix_is_preferred_and_commas_are_doubled() {
 
 #[test]
 fn paths_with_blanks_and_quotes_are_one_word_of_a_shell() {
-    let lines = lines(&export(Some("/vm's disk.sock"), None, false), "512e").expect("lines");
+    let lines = lines(&export(Some("/vm's disk.sock"), None, false), &VolumeSector::S512e).expect("lines");
     let [qemu, proxmox, client] = [lines.qemu, lines.proxmox, lines.nbd_client].map(|line| line.expect("a line"));
     let word = "'driver=nbd,node-name=millpond0,server.type=unix,server.path=/vm'\\''s disk.sock,discard=unmap,reconnect-delay=30'";
     assert!(qemu.contains(&format!("-blockdev {word} -device")), "{qemu}");
@@ -65,47 +65,47 @@ fn paths_with_blanks_and_quotes_are_one_word_of_a_shell() {
 
 #[test]
 fn tcp_loses_its_brackets_and_snapshots_are_read_only() {
-    let lines = lines(&export(None, Some("[::1]:10809"), true), "512e").expect("lines");
+    let lines = lines(&export(None, Some("[::1]:10809"), true), &VolumeSector::S512e).expect("lines");
     let (qemu, libvirt) = (lines.qemu.expect("a line"), lines.libvirt.expect("a line"));
     assert!(qemu.contains("server.host=::1,server.port=10809") && qemu.contains("read-only=on"));
     assert!(libvirt.contains("<readonly/>") && libvirt.contains("physical_block_size='4096'"));
     assert!(lines.nbd_client.expect("a line").contains(" -readonly"));
     assert_eq!(lines.mount.as_deref(), Some(MOUNT));
-    assert_eq!(super::lines(&export(None, None, false), "512e"), None);
-    assert_eq!(super::lines(&Export { kind: "fuse".to_owned(), ..export(Some("/a"), None, false) }, "512e"), None);
+    assert_eq!(super::lines(&export(None, None, false), &VolumeSector::S512e), None);
+    assert_eq!(super::lines(&Export { kind: ExportKind::Fuse, ..export(Some("/a"), None, false) }, &VolumeSector::S512e), None);
 }
 
 #[test]
 fn encryption_is_told_to_those_who_can() {
-    let keys = with_tls(export(Some("/s"), None, false), "psk", "/etc/m/keys.psk");
-    let lines = super::lines(&keys, "512e").expect("lines");
+    let keys = with_tls(export(Some("/s"), None, false), TlsCredentials::Psk, "/etc/m/keys.psk");
+    let lines = super::lines(&keys, &VolumeSector::S512e).expect("lines");
     let qemu = lines.qemu.as_ref().expect("a line");
     assert!(
         qemu.contains("tls-creds-psk,id=millpond0-tls,endpoint=client,dir=/etc/m,username=alice -blockdev") && qemu.contains(",tls-creds=")
     );
     assert_eq!((&lines.libvirt, &lines.nbd_client, &lines.mount), (&None, &None, &None));
     assert!(!lines.text().contains("libvirt"));
-    let other = with_tls(export(Some("/s"), None, false), "psk", "/etc/m/other");
-    assert!(super::lines(&other, "512e").expect("lines").qemu.expect("a line").contains("dir=DIR_WITH_keys.psk"));
+    let other = with_tls(export(Some("/s"), None, false), TlsCredentials::Psk, "/etc/m/other");
+    assert!(super::lines(&other, &VolumeSector::S512e).expect("lines").qemu.expect("a line").contains("dir=DIR_WITH_keys.psk"));
 
-    let certificate = with_tls(export(None, Some("10.0.0.1:10809"), false), "certificate", "/etc/m/server-cert.pem");
-    let lines = super::lines(&certificate, "512e").expect("lines");
+    let certificate = with_tls(export(None, Some("10.0.0.1:10809"), false), TlsCredentials::Certificate, "/etc/m/server-cert.pem");
+    let lines = super::lines(&certificate, &VolumeSector::S512e).expect("lines");
     let qemu = lines.qemu.expect("a line");
     assert!(qemu.contains("tls-creds-x509") && !qemu.contains("tls-hostname"));
     assert!(lines.libvirt.expect("a line").contains("tls='yes'>"));
     assert!(lines.nbd_client.expect("a line").contains("-tlshostname"));
-    let unix = with_tls(export(Some("/s"), None, false), "certificate", "/etc/m/server-cert.pem");
-    assert!(super::lines(&unix, "512e").expect("lines").qemu.expect("a line").contains(",tls-hostname="));
+    let unix = with_tls(export(Some("/s"), None, false), TlsCredentials::Certificate, "/etc/m/server-cert.pem");
+    assert!(super::lines(&unix, &VolumeSector::S512e).expect("lines").qemu.expect("a line").contains(",tls-hostname="));
 }
 
 #[test]
 fn vhost_user_wants_shared_memory_and_xml_its_escapes() {
-    let vhost = Export { kind: "vhost-user".to_owned(), ..export(Some("/a,b'c.sock"), None, false) };
-    let lines = super::lines(&vhost, "512e").expect("lines");
+    let vhost = Export { kind: ExportKind::VhostUser, ..export(Some("/a,b'c.sock"), None, false) };
+    let lines = super::lines(&vhost, &VolumeSector::S512e).expect("lines");
     let (qemu, libvirt) = (lines.qemu.expect("a line"), lines.libvirt.expect("a line"));
     assert!(qemu.contains("path=/a,,b'\\''c.sock,reconnect=1' -device vhost-user-blk-pci") && qemu.contains("share=on"), "{qemu}");
     assert!(libvirt.starts_with("<memoryBacking>") && libvirt.contains("path='/a,b&apos;c.sock'"), "{libvirt}");
     assert_eq!((lines.proxmox, lines.nbd_client, lines.mount), (None, None, None));
-    let nbd = super::lines(&export(Some("/a&b"), None, false), "512e").expect("lines");
+    let nbd = super::lines(&export(Some("/a&b"), None, false), &VolumeSector::S512e).expect("lines");
     assert!(nbd.libvirt.expect("a line").contains("socket='/a&amp;b'"));
 }

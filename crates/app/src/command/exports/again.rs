@@ -7,7 +7,8 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::api::{
-    Access, CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportTls, NbdLimits, Pool, Snapshot, Volume,
+    Access, CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportKind, ExportTls, NbdLimits, Pool, Snapshot,
+    TlsCredentials, Volume,
 };
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
@@ -20,7 +21,7 @@ mod tests;
 /// An export of the list: the fields of `exports --format json` that are needed to make it again.
 #[derive(Clone, Debug, Deserialize)]
 struct Listed {
-    kind: String,
+    kind: ExportKind,
     name: String,
     #[serde(default)]
     address: String,
@@ -40,15 +41,17 @@ impl Listed {
     /// Returns the request that makes the export.
     fn request(self, insecure: bool) -> Outcome<CreateExport> {
         let Listed { kind, name, address, unix, tcp, readonly, tls, limits, access, queues } = self;
-        Ok(match kind.as_str() {
-            "nbd" => {
+        Ok(match kind {
+            ExportKind::Nbd => {
                 let tls = tls.map(tls_request).transpose()?;
                 let (force, transient) = (false, false);
                 CreateExport::Nbd(CreateNbd { name, unix, tcp, readonly, force, transient, insecure, tls, access, limits })
             }
-            "vhost-user" => CreateExport::VhostUser(CreateVhostUser { name, unix, queues, readonly, force: false, access }),
-            "fuse" => CreateExport::Fuse(CreateFuse { pool: name, dir: address, access }),
-            other => return Err(Failure::failed(format!("the list has an export of kind '{other}', which this program cannot make"))),
+            ExportKind::VhostUser => CreateExport::VhostUser(CreateVhostUser { name, unix, queues, readonly, force: false, access }),
+            ExportKind::Fuse => CreateExport::Fuse(CreateFuse { pool: name, dir: address, access }),
+            ExportKind::Other(other) => {
+                return Err(Failure::failed(format!("the list has an export of kind '{other}', which this program cannot make")));
+            }
         })
     }
 }
@@ -67,10 +70,12 @@ fn tls_request(tls: ExportTls) -> Outcome<CreateTls> {
         psk: None,
         clients: tls.clients,
     };
-    match tls.credentials.as_str() {
-        "psk" => request.psk = files.next(),
-        "certificate" => (request.cert, request.key, request.ca) = (files.next(), files.next(), files.next()),
-        other => return Err(Failure::failed(format!("the list has TLS with '{other}', which this program does not know"))),
+    match tls.credentials {
+        TlsCredentials::Psk => request.psk = files.next(),
+        TlsCredentials::Certificate => (request.cert, request.key, request.ca) = (files.next(), files.next(), files.next()),
+        TlsCredentials::Other(other) => {
+            return Err(Failure::failed(format!("the list has TLS with '{other}', which this program does not know")));
+        }
     }
     Ok(request)
 }
@@ -151,17 +156,17 @@ async fn exists(client: &Client, request: &CreateExport) -> Outcome {
 /// Whether `export` serves the requested object at the requested address. A request without an
 /// address matches any.
 fn is_same(export: &Export, request: &CreateExport) -> bool {
-    let serves = |kind: &str, name: &str, readonly: bool| {
+    let serves = |kind: ExportKind, name: &str, readonly: bool| {
         export.kind == kind && export.name == name && (export.readonly == readonly || name.contains('@'))
     };
     let unix = |path: &Option<String>| path.as_ref().is_none_or(|path| export.unix.as_ref() == Some(path));
     match request {
         CreateExport::Nbd(nbd) => {
             let tcp = nbd.tcp.as_ref().is_none_or(|asked| export.tcp.as_ref().is_some_and(|has| is_address(asked, has)));
-            serves("nbd", &nbd.name, nbd.readonly) && unix(&nbd.unix) && tcp
+            serves(ExportKind::Nbd, &nbd.name, nbd.readonly) && unix(&nbd.unix) && tcp
         }
-        CreateExport::VhostUser(vhost) => serves("vhost-user", &vhost.name, vhost.readonly) && unix(&vhost.unix),
-        CreateExport::Fuse(fuse) => export.kind == "fuse" && export.name == fuse.pool && export.address == fuse.dir,
+        CreateExport::VhostUser(vhost) => serves(ExportKind::VhostUser, &vhost.name, vhost.readonly) && unix(&vhost.unix),
+        CreateExport::Fuse(fuse) => export.kind == ExportKind::Fuse && export.name == fuse.pool && export.address == fuse.dir,
     }
 }
 

@@ -19,7 +19,7 @@ use super::raw::RawImage;
 use super::served::ServedImage;
 use super::source::{Image, Kind, Run, Source};
 use super::states::States;
-use crate::api::{CreateSnapshots, Created, Destroy, Destroyed, DiffExtent, Snapshot, Volume};
+use crate::api::{CreateSnapshots, Created, Destroy, Destroyed, DiffExtent, ExtentKind, Snapshot, Volume, VolumeSector};
 use crate::client::{Client, quoted};
 use crate::config::absolute;
 use crate::daemon::Signals;
@@ -104,7 +104,7 @@ impl ExportImage {
             }
         };
         written?;
-        if volume.sector == "4kn" {
+        if volume.sector == VolumeSector::S4kn {
             eprintln!("millpond: {} is a disk of 4096-byte sectors; use it with logical_block_size=4096", path.display());
         }
         Ok(())
@@ -255,7 +255,12 @@ impl Source for DiffSource {
         let next = self.extents.partition_point(|extent| extent.offset + extent.length <= offset);
         let (kind, until) = match self.extents.get(next) {
             Some(extent) if extent.offset <= offset => {
-                (if extent.kind == "data" { Kind::Data } else { Kind::Zero }, extent.offset + extent.length)
+                let kind = match extent.kind {
+                    ExtentKind::Zero => Kind::Zero,
+                    // content of a kind that this version does not know is read
+                    ExtentKind::Data | ExtentKind::Other(_) => Kind::Data,
+                };
+                (kind, extent.offset + extent.length)
             }
             Some(extent) => (Kind::Keep, extent.offset),
             None => (Kind::Keep, end),

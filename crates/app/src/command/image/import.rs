@@ -11,7 +11,7 @@ use super::copy::{Target, Task, copy};
 use super::format::Format;
 use super::passage::{Passage, aside, compared, told, written};
 use super::states::{State, States};
-use crate::api::{CreateSnapshots, CreateVolume, Created, Destroy, Destroyed, Resize, Resized, SetProperties, Volume};
+use crate::api::{CreateSnapshots, CreateVolume, Created, Destroy, Destroyed, Resize, Resized, SetProperties, Volume, VolumeSector};
 use crate::client::Client;
 use crate::command::sectors::{Finding, describe, look};
 use crate::config::absolute;
@@ -119,20 +119,20 @@ fn looked_at(path: &Path, format: Option<Format>, flat: bool, follow: bool) -> O
 
 /// Chooses the sector profile of the volume: the requested one, unless the disk's contents were
 /// made for another sector size.
-fn agreed(path: &Path, asked: Option<&str>, finding: &Finding) -> Outcome<String> {
+fn agreed(path: &Path, asked: Option<&str>, finding: &Finding) -> Outcome<VolumeSector> {
     let Some(word) = asked else {
-        let found = if finding.sector == Some(4096) { "4kn" } else { "512e" };
         if finding.sector == Some(4096) {
             eprintln!("millpond: {} is a disk of 4096-byte sectors; the volume gets --sector 4kn", path.display());
+            return Ok(VolumeSector::S4kn);
         }
-        return Ok(found.to_owned());
+        return Ok(VolumeSector::S512e);
     };
     let profile: millpond_block::SectorProfile = word.parse().map_err(|e| Failure::usage(format!("{e}; give one of them")))?;
     match finding.sector {
         Some(found) if found != u64::from(profile.logical()) => {
             Err(Failure::failed(format!("cannot import {} with --sector {word}: {}", path.display(), describe(finding, found))))
         }
-        _ => Ok(word.to_owned()),
+        _ => Ok(profile.into()),
     }
 }
 

@@ -6,7 +6,7 @@ use clap::Args;
 use millpond_device::quantile;
 use serde::Serialize;
 
-use crate::api::{Device, DeviceIo, Pool};
+use crate::api::{Device, DeviceClass, DeviceIo, Pool};
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::instant::now;
@@ -188,7 +188,7 @@ impl Iostat {
         let changes: Vec<DeviceIo> = after.devices.iter().map(change).collect();
         let total = changes.iter().fold(DeviceIo::default(), |sum, change| add(&sum, change));
         let mut first = row(&after.name, "pool", (after.allocated, after.free), &total, seconds);
-        if after.devices.iter().any(|device| device.class == "cache") {
+        if after.devices.iter().any(|device| device.class == DeviceClass::Cache) {
             let rate = |get: fn(&Pool) -> u64| {
                 let old = before.map_or(0, get);
                 Some(per_second(get(after).checked_sub(old).unwrap_or(get(after)), seconds))
@@ -198,19 +198,19 @@ impl Iostat {
         }
         let mut rows = vec![first];
         if self.verbose {
-            let mut classes: Vec<&str> = Vec::new();
+            let mut classes: Vec<&DeviceClass> = Vec::new();
             for device in &after.devices {
-                if !classes.contains(&device.class.as_str()) {
+                if !classes.contains(&&device.class) {
                     classes.push(&device.class);
                 }
             }
             for class in classes {
                 let members: Vec<(&Device, &DeviceIo)> =
-                    after.devices.iter().zip(&changes).filter(|(device, _)| device.class == class).collect();
+                    after.devices.iter().zip(&changes).filter(|(device, _)| device.class == *class).collect();
                 let sum = |get: fn(&Device) -> u64| members.iter().map(|(device, _)| get(device)).sum();
                 let space = (sum(|device| device.allocated), sum(|device| device.free));
                 let io = members.iter().fold(DeviceIo::default(), |sum, (_, change)| add(&sum, change));
-                rows.push(row(class, "class", space, &io, seconds));
+                rows.push(row(class.as_str(), "class", space, &io, seconds));
                 for (device, change) in members {
                     rows.push(row(&device.path, "device", (device.allocated, device.free), change, seconds));
                 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::api::Job;
+use crate::api::{Job, JobKind, JobState};
 use crate::client::Client;
 use crate::command::columns::JOB;
 use crate::failure::{Failure, Outcome};
@@ -44,10 +44,8 @@ pub async fn wait_reclaimed(client: &Client, pool: &str) -> Outcome {
 pub async fn wait_devices(client: &Client, pool: &str) -> Outcome {
     loop {
         let jobs: Vec<Job> = client.get("/v1/jobs").await?;
-        let Some(job) = jobs.into_iter().find(|job| job.pool == pool && matches!(job.kind.as_str(), "replace" | "resilver" | "remove"))
-        else {
-            return Ok(());
-        };
+        let of_devices = |job: &Job| matches!(job.kind, JobKind::Replace | JobKind::Resilver | JobKind::Remove);
+        let Some(job) = jobs.into_iter().find(|job| job.pool == pool && of_devices(job)) else { return Ok(()) };
         wait(client, &job.id).await?;
     }
 }
@@ -78,7 +76,7 @@ async fn wait(client: &Client, id: &str) -> Outcome {
         let jobs: Vec<Job> = client.get("/v1/jobs").await?;
         let Some(job) = jobs.iter().find(|job| job.id == id) else { break };
         let total = job.done_bytes + job.remaining_bytes;
-        if job.state == "stopped" {
+        if job.state == JobState::Stopped {
             return Err(Failure::failed(format!("pool '{0}' is stopped, and '{id}' with it; see 'millpond pool status {0}'", job.pool)));
         }
         progress.get_or_insert_with(|| Progress::new(id, total)).remaining(job.remaining_bytes);

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::api::{Pool, ScrubPool};
+use crate::api::{Pool, PoolHealth, ScrubPool};
 use crate::client::Client;
 use crate::command::pool::jobs;
 use crate::failure::{Failure, Outcome};
@@ -61,7 +61,7 @@ impl Scrub {
 
 async fn in_service(client: &Client) -> Outcome<Vec<String>> {
     let pools: Vec<Pool> = client.get("/v1/pools").await?;
-    let serving = |pool: &Pool| matches!(pool.health.as_str(), "online" | "degraded");
+    let serving = |pool: &Pool| matches!(pool.health, PoolHealth::Online | PoolHealth::Degraded);
     Ok(pools.into_iter().filter(serving).map(|pool| pool.name).collect())
 }
 

@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::device_limit::rate;
-use crate::api::{Device, Job, Pool, SetPool};
+use crate::api::{Device, DeviceClass, Job, JobKind, Pool, SetPool};
 use crate::client::Client;
 use crate::command::check::{self, Cause};
 use crate::command::columns::{DEVICE, POOL, POOL_PROPERTIES, layout, limit};
@@ -105,7 +105,7 @@ impl Status {
         }
         for (at, pool) in pools.iter().enumerate() {
             let gap = if at == 0 { "" } else { "\n" };
-            let running: String = jobs.iter().filter(|job| job.pool == pool.name && job.kind != "reclaim").map(job_line).collect();
+            let running: String = jobs.iter().filter(|job| job.pool == pool.name && job.kind != JobKind::Reclaim).map(job_line).collect();
             write_out(&format!("{gap}{}{running}\n", self.summary(pool)))?;
             print(&pool.devices, DEVICE, &self.how)?;
             if self.how.columns.is_empty() && !self.how.no_header {
@@ -284,7 +284,7 @@ fn read_cache(pool: &Pool) -> String {
 fn cache(pool: &Pool) -> String {
     let io = &pool.io;
     let blocks = io.cache_hits + io.cache_misses;
-    if blocks == 0 && pool.devices.iter().all(|device| device.class != "cache") {
+    if blocks == 0 && pool.devices.iter().all(|device| device.class != DeviceClass::Cache) {
         return String::new();
     }
     let share = if blocks == 0 { 0.0 } else { io.cache_hits as f64 * 100.0 / blocks as f64 };

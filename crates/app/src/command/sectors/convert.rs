@@ -91,7 +91,7 @@ impl ConvertSectors {
     async fn carry_out(&self, client: &Client, signals: &mut Signals, name: &VolumeName, profile: SectorProfile, work: Work) -> Outcome {
         // First the step that may be refused; afterwards the old sector size is no longer reported
         // to clients.
-        let request = SetSector { sector: profile.name().to_owned() };
+        let request = SetSector { sector: profile.into() };
         client.post::<_, Volume>(&format!("/v1/volumes/{name}/sector"), &request).await?;
         if work.plan.writes.is_empty() && work.rebuilt.is_empty() {
             return Ok(());

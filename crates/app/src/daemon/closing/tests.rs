@@ -9,7 +9,7 @@ use millpond_engine::Target;
 use super::*;
 use crate::api::{
     ClassSpec, CreateExport, CreateNbd, CreatePool, CreateSnapshots, CreateVolume, Destroy, DeviceGroup, DeviceSpec, ErrorKind, ImportPool,
-    IoMode, LayoutSpec, Pool, SetProperties, Volume,
+    IoMode, LayoutSpec, Pool, PoolHealth, SetProperties, Volume,
 };
 use crate::daemon::locks::Deadlines;
 use crate::daemon::service::{Options, PoolEntry};
@@ -53,7 +53,7 @@ fn export_of(name: &str, socket: &Path) -> CreateExport {
 }
 
 fn cache(mode: &str) -> SetProperties {
-    SetProperties { cache: Some(mode.to_owned()), ..SetProperties::default() }
+    SetProperties { cache: Some(mode.to_owned().into()), ..SetProperties::default() }
 }
 
 fn destroy(name: &str) -> Destroy {
@@ -121,7 +121,7 @@ fn a_pool_whose_thread_is_held_is_asked_once_and_delays_nobody() {
         let first = loop {
             let pools = daemon.pools().await;
             // the other pool may be slow on a busy machine
-            if pools.iter().any(|pool| pool.name == "good" && pool.health == "online") {
+            if pools.iter().any(|pool| pool.name == "good" && pool.health == PoolHealth::Online) {
                 break pools;
             }
         };

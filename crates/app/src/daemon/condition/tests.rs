@@ -3,7 +3,7 @@
 use millpond_device::Latencies;
 
 use super::*;
-use crate::api::{DeviceCap, DeviceIo};
+use crate::api::{DeviceCap, DeviceClass, DeviceIo, DeviceLayout};
 
 /// Devices with these counts of reads and writes, each of so many microseconds.
 fn devices(of: &[(&str, u64, u64)]) -> Vec<Device> {
@@ -17,9 +17,9 @@ fn devices(of: &[(&str, u64, u64)]) -> Vec<Device> {
             path: (*path).to_owned(),
             serial: None,
             was: None,
-            class: "data".to_owned(),
-            layout: "mirror".to_owned(),
-            state: "online".to_owned(),
+            class: DeviceClass::Data,
+            layout: DeviceLayout::Mirror,
+            state: DeviceState::Online,
             size: 0,
             allocated: 0,
             free: 0,
@@ -28,7 +28,7 @@ fn devices(of: &[(&str, u64, u64)]) -> Vec<Device> {
             sector: 512,
             direct: true,
             limit: DeviceCap::default(),
-            health: String::new(),
+            health: DeviceHealth::Other(String::new()),
             health_reason: None,
             io,
         }
@@ -44,7 +44,7 @@ fn after(conditions: &mut Conditions, at: &mut Instant, devices: &[Device]) -> V
 }
 
 fn unwell(conditions: &Conditions, devices: &[Device]) -> Vec<String> {
-    devices.iter().map(|device| device.path.clone()).filter(|path| conditions.of(path).0 != "ok").collect()
+    devices.iter().map(|device| device.path.clone()).filter(|path| conditions.of(path).0 != DeviceHealth::Ok).collect()
 }
 
 #[test]
@@ -56,12 +56,15 @@ fn the_slow_one_is_named_until_it_is_no_more() {
     conditions.look(&now, at + WINDOW / 2);
     assert!(unwell(&conditions, &now).is_empty());
     assert_eq!(after(&mut conditions, &mut at, &now), ["b"]);
-    let (word, reason) = conditions.of("b");
-    assert!(word == "slow" && reason.as_ref().is_some_and(|r| r.starts_with("half of its reads take longer than")), "{reason:?}");
-    assert_eq!([conditions.of("a").0, conditions.of("c").0], ["ok", "ok"]);
+    let (health, reason) = conditions.of("b");
+    assert!(
+        health == DeviceHealth::Slow && reason.as_ref().is_some_and(|r| r.starts_with("half of its reads take longer than")),
+        "{reason:?}"
+    );
+    assert_eq!([conditions.of("a").0, conditions.of("c").0], [DeviceHealth::Ok, DeviceHealth::Ok]);
     // an idle minute changes nothing
     assert_eq!(after(&mut conditions, &mut at, &now), ["b"]);
-    assert_eq!(conditions.of("b").0, "slow");
+    assert_eq!(conditions.of("b").0, DeviceHealth::Slow);
     let mut quicker = now.clone();
     let fast = devices(&[("b", 3000, 6000)]).remove(0).io;
     quicker.iter_mut().for_each(|device| {
@@ -72,7 +75,7 @@ fn the_slow_one_is_named_until_it_is_no_more() {
         (device.io.read_times, device.io.write_times) = (grown(&device.io.read_times), grown(&device.io.write_times));
     });
     after(&mut conditions, &mut at, &quicker);
-    assert_eq!(conditions.of("b"), ("ok", None));
+    assert_eq!(conditions.of("b"), (DeviceHealth::Ok, None));
 }
 
 #[test]
@@ -86,7 +89,7 @@ fn a_healthy_pool_names_none() {
         let (mut conditions, mut at) = (Conditions::default(), Instant::now());
         after(&mut conditions, &mut at, &devices(&[("a", 0, 1), ("b", 0, 1), ("c", 0, 1)]));
         assert!(after(&mut conditions, &mut at, &devices(&of)).is_empty(), "{of:?}");
-        assert!(["a", "b", "c"].iter().all(|path| conditions.of(path).0 == "ok"), "{of:?}");
+        assert!(["a", "b", "c"].iter().all(|path| conditions.of(path).0 == DeviceHealth::Ok), "{of:?}");
     }
 }
 
@@ -100,12 +103,12 @@ fn another_device_at_the_same_path_is_another_one() {
     };
     after(&mut conditions, &mut at, &with_id("0001", 0));
     conditions.look(&with_id("0001", 5), at);
-    assert_eq!(conditions.of("0001").0, "failing");
+    assert_eq!(conditions.of("0001").0, DeviceHealth::Failing);
     // a new disk in the place of the old one
     conditions.look(&with_id("0002", 0), at);
     let mut now = with_id("0002", 0);
     conditions.tell(&mut now);
-    assert_eq!(now[0].health, "ok");
+    assert_eq!(now[0].health, DeviceHealth::Ok);
 }
 
 #[test]
@@ -114,7 +117,7 @@ fn devices_of_another_class_are_no_peers() {
     let mut now = devices(&[("a", 0, 1), ("b", 0, 1)]);
     after(&mut conditions, &mut at, &now);
     now = devices(&[("a", 1000, 100), ("b", 1000, 90_000)]);
-    now[0].class = "special".to_owned();
+    now[0].class = DeviceClass::Special;
     assert!(after(&mut conditions, &mut at, &now).is_empty());
 }
 
@@ -127,19 +130,19 @@ fn errors_that_grow_are_remembered_for_a_day() {
     now[1].errors = 2;
     // reported at once, not at the end of the window
     conditions.look(&now, at + Duration::from_secs(5));
-    assert_eq!(conditions.of("b"), ("failing", Some("2 errors in the last 24 hours".to_owned())));
+    assert_eq!(conditions.of("b"), (DeviceHealth::Failing, Some("2 errors in the last 24 hours".to_owned())));
     assert_eq!(after(&mut conditions, &mut at, &now), ["b"]);
     now[1].errors = 3;
     assert_eq!(after(&mut conditions, &mut at, &now), ["b"]);
-    assert_eq!(conditions.of("b"), ("failing", Some("3 errors in the last 24 hours".to_owned())));
-    assert_eq!(conditions.of("a"), ("ok", None));
+    assert_eq!(conditions.of("b"), (DeviceHealth::Failing, Some("3 errors in the last 24 hours".to_owned())));
+    assert_eq!(conditions.of("a"), (DeviceHealth::Ok, None));
     at += MEMORY;
     after(&mut conditions, &mut at, &now);
-    assert_eq!(conditions.of("b"), ("ok", None));
+    assert_eq!(conditions.of("b"), (DeviceHealth::Ok, None));
     // a removed device is forgotten
     now[1].errors = 9;
     after(&mut conditions, &mut at, &now);
     now.pop();
     after(&mut conditions, &mut at, &now);
-    assert_eq!(conditions.of("b").0, "ok");
+    assert_eq!(conditions.of("b").0, DeviceHealth::Ok);
 }

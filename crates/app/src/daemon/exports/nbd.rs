@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::api::{ApiError, CreateTls, ExportTls, NbdLimits, TlsMode};
+use crate::api::{ApiError, CreateTls, ExportTls, NbdLimits, TlsCredentials, TlsMode};
 use crate::daemon::shard::{ClientLimits, TlsOffer};
 use crate::daemon::state::TlsRecord;
 use crate::daemon::tls::TlsFiles;
@@ -123,12 +123,12 @@ pub(super) fn tls_offer(record: &TlsRecord) -> Result<TlsOffer, ApiError> {
 /// Returns the encryption of an export as the API shows it.
 pub(super) fn tls_view(record: &TlsRecord) -> ExportTls {
     let (credentials, verify_peer) = match &record.files {
-        TlsFiles::Certificate { client_ca, .. } => ("certificate", client_ca.is_some()),
-        TlsFiles::Psk { .. } => ("psk", false),
+        TlsFiles::Certificate { client_ca, .. } => (TlsCredentials::Certificate, client_ca.is_some()),
+        TlsFiles::Psk { .. } => (TlsCredentials::Psk, false),
     };
     ExportTls {
         mode: record.mode,
-        credentials: credentials.to_owned(),
+        credentials,
         verify_peer,
         files: record.files.paths().into_iter().map(|path| path.display().to_string()).collect(),
         identity: record.identity.clone(),

@@ -2,7 +2,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::api::{ClassSpec, CreatePool, DeviceGroup, DeviceSpec, ImportPool, IoMode, LayoutSpec, Severity};
+use crate::api::{ClassSpec, CreatePool, DeviceGroup, DeviceSpec, ImportPool, IoMode, LayoutSpec, PoolHealth, Severity};
 use crate::daemon::{Options, StateDir};
 
 const MIB: u64 = 1 << 20;
@@ -34,17 +34,17 @@ async fn a_defect_in_one_pool_stops_that_pool_and_says_so() {
     daemon.look_for_falls().await;
     let why = "a defect in the program stopped the pool (as a test asked)";
     let pool = daemon.pool("one").await.expect("listed");
-    assert_eq!(pool.health, "unavailable");
+    assert_eq!(pool.health, PoolHealth::Unavailable);
     assert!(pool.reason.expect("reason").starts_with(why));
     assert!(daemon.shard("one").err().is_some_and(|error| error.message.contains(why)));
     let event = events.try_recv().expect("event");
     assert_eq!(event.event, "pool.faulted");
     assert_eq!((event.severity, event.pool.as_deref()), (Severity::Error, Some("one")));
     assert!(event.message.starts_with(&format!("pool 'one' is stopped: {why}")), "{}", event.message);
-    assert_eq!(daemon.pool("two").await.expect("listed").health, "online", "other pools go on");
+    assert_eq!(daemon.pool("two").await.expect("listed").health, PoolHealth::Online, "other pools go on");
     let request = ImportPool { name: Some("one".to_owned()), search: vec![dir.path().display().to_string()], ..ImportPool::default() };
     daemon.import_pool(request).await.expect("import");
-    assert_eq!(daemon.pool("one").await.expect("listed").health, "online");
+    assert_eq!(daemon.pool("one").await.expect("listed").health, PoolHealth::Online);
     daemon.look_for_falls().await;
     assert!(daemon.shard("one").is_ok());
     daemon.close().await.expect("close");

@@ -192,13 +192,13 @@ fn jobs_that_begin_by_themselves_are_said_and_all_that_end() {
     assert_eq!(told(look.at(&whole, &[job("resilver", Some(1))])), []);
     assert_eq!(told(look.at(&whole, &[])), [("job.ended", "resilver of /member1 in pool 'tank' has ended".to_owned())]);
     // a job that a command has begun, and a look that came before it was listed
-    look.watches.expect_job("7", "remove", Some(1), Some("/member1".to_owned()));
+    look.watches.expect_job("7", JobKind::Remove, Some(1), Some("/member1".to_owned()));
     assert_eq!(told(look.at(&whole, &[])), []);
     assert_eq!(told(look.at(&whole, &[job("remove", Some(1))])), []);
     let stays = "remove of /member1 in pool 'tank' has ended; the device stays in the pool and is online".to_owned();
     assert_eq!(told(look.at(&whole, &[])), [("job.ended", stays)]);
     // a job that ended between two looks
-    look.watches.expect_job("7", "wipe", None, None);
+    look.watches.expect_job("7", JobKind::Wipe, None, None);
     assert_eq!(told(look.at(&whole, &[])), []);
     assert_eq!(told(look.at(&whole, &[])), [("job.ended", "wipe in pool 'tank' has ended".to_owned())]);
     // a spare that has just taken a place is named, and not the lost device
@@ -217,7 +217,7 @@ fn the_end_of_a_scrub_says_what_it_found() {
     let mut look = Look::new();
     let scrubbed = |begun: u64, state: &str, errors: u64, repaired: u64, lost_blocks: u64| {
         let (begun, lost) = (from_millis(begun), Vec::new());
-        let scrub = Scrub { state: state.to_owned(), begun, ended: None, errors, repaired, lost_blocks, lost_nodes: 0, lost };
+        let scrub = Scrub { state: state.to_owned().into(), begun, ended: None, errors, repaired, lost_blocks, lost_nodes: 0, lost };
         Pool { scrub: Some(scrub), ..pool("online", &[]) }
     };
     // a scrub that ended before the pool was imported was reported then
