@@ -71,14 +71,15 @@ pub struct ImportPool {
     pub dry_run: bool,
 }
 
-/// Counters of guest requests.
+/// Counters of answered guest requests. A request that failed is counted in `errors` alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GuestIo {
     /// Number of reads.
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Sum of read latencies in nanoseconds.
+    /// Sum of read latencies in nanoseconds, from receipt of the request until the socket has the
+    /// reply.
     pub read_nanos: u64,
     /// Number of writes.
     pub writes: u64,
@@ -96,6 +97,23 @@ pub struct GuestIo {
     pub discards: u64,
     /// Number of requests answered with an error.
     pub errors: u64,
+}
+
+impl GuestIo {
+    /// Adds the counts of `other`.
+    pub fn add(&mut self, other: &GuestIo) {
+        let GuestIo { reads, read_bytes, read_nanos, writes, write_bytes, write_nanos, flushes, fua_writes, discards, errors } = other;
+        self.reads += reads;
+        self.read_bytes += read_bytes;
+        self.read_nanos += read_nanos;
+        self.writes += writes;
+        self.write_bytes += write_bytes;
+        self.write_nanos += write_nanos;
+        self.flushes += flushes;
+        self.fua_writes += fua_writes;
+        self.discards += discards;
+        self.errors += errors;
+    }
 }
 
 /// Bytes of a pool's segments by state. Copies and parity do not count.

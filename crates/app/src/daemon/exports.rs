@@ -10,10 +10,9 @@ use super::look::PoolLook;
 use super::service::{Daemon, ExportEntry};
 use super::shard::{ExportId, ExportInfo, ImageLoad, NbdExport, ShardHandle, SocketAccess, VhostUserExport};
 use super::state::{Door, ExportRecord, Served};
-use super::view::guest_io;
 use crate::api::{
-    Access, ApiError, CreateExport, CreateNbd, CreateVhostUser, Export, ExportClient, ExportKind, ExportState, ExportVolume, GuestIo,
-    NbdLimits, TlsMode,
+    Access, ApiError, CreateExport, CreateNbd, CreateVhostUser, Export, ExportClient, ExportKind, ExportState, ExportVolume, NbdLimits,
+    TlsMode,
 };
 use crate::instant;
 use crate::names::Name;
@@ -444,7 +443,7 @@ fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
         peer: client.peer.clone(),
         since: instant::from_millis(client.since.0),
         tls: client.tls.clone(),
-        io: guest_io(&client.counters),
+        io: client.counters,
     };
     let connections: Vec<ExportClient> = live.iter().flat_map(|info| &info.clients).map(client).collect();
     Export {
@@ -468,7 +467,7 @@ fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
         reason: if live.is_some() { None } else { entry.trouble.clone() },
         clients: connections.len() as u64,
         connections,
-        io: live.map_or(GuestIo::default(), |info| guest_io(&info.counters)),
+        io: live.map(|info| info.counters).unwrap_or_default(),
         volumes: live.iter().flat_map(|info| &info.images).map(|image| volume_view(record, image)).collect(),
         unix,
     }
@@ -482,5 +481,5 @@ fn volume_view(record: &ExportRecord, image: &ImageLoad) -> ExportVolume {
         Some(snapshot) => (format!("{}/{volume}@{snapshot}", record.pool), format!(".snapshots/{volume}/{snapshot}")),
     };
     let address = record.door.path().map(|dir| dir.join(file).display().to_string()).unwrap_or_default();
-    ExportVolume { name, address, readonly: record.readonly || snapshot.is_some(), clients: *open, io: guest_io(counters) }
+    ExportVolume { name, address, readonly: record.readonly || snapshot.is_some(), clients: *open, io: *counters }
 }

@@ -7,29 +7,13 @@ use jiff::Timestamp;
 use millpond_engine::{Class, DeviceInfo, Layout, MemberState, PoolState, ScrubInfo, SpaceInfo};
 
 use super::device_names::{DeviceNames, Named, seen_before};
-use super::shard::{IoCounters, ShardStatus};
+use super::shard::ShardStatus;
 use super::state::PoolRecord;
 use crate::api::{
-    Device, DeviceCap, DeviceClass, DeviceHealth, DeviceIo, DeviceLayout, DeviceState, GuestIo, LayoutSpec, LostData, Pool, PoolHealth,
-    PoolIo, PoolSpace, Scrub, ScrubState,
+    Device, DeviceCap, DeviceClass, DeviceHealth, DeviceIo, DeviceLayout, DeviceState, LayoutSpec, LostData, Pool, PoolHealth, PoolIo,
+    PoolSpace, Scrub, ScrubState,
 };
 use crate::instant;
-
-/// Returns guest counters as the API shows them.
-pub(super) fn guest_io(counters: &IoCounters) -> GuestIo {
-    GuestIo {
-        reads: counters.reads,
-        read_bytes: counters.read_bytes,
-        read_nanos: counters.read_nanos,
-        writes: counters.writes,
-        write_bytes: counters.write_bytes,
-        write_nanos: counters.write_nanos,
-        flushes: counters.flushes,
-        fua_writes: counters.fua_writes,
-        discards: counters.discards,
-        errors: counters.errors,
-    }
-}
 
 pub(super) fn layout_words(layout: Layout) -> (LayoutSpec, DeviceLayout) {
     match layout {
@@ -114,7 +98,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) 
         silent_since: None,
         imported: Some(since),
         io: PoolIo {
-            guests: guest_io(&status.guests),
+            guests: status.guests,
             user_bytes: metrics.user_bytes,
             header_bytes: metrics.header_bytes,
             metadata_bytes: metrics.metadata_bytes,

@@ -7,9 +7,10 @@ use millpond_device::{ConnectionId, Guard, Ring, Waker};
 use millpond_engine::{Entry, Target, Throttles, Time};
 use millpond_export::nbd::Session;
 
-use super::handle::{ClientInfo, ExportId, IoCounters};
+use super::handle::{ClientInfo, ExportId};
 use super::pool::Pool;
 use super::wire::Wire;
+use crate::api::GuestIo;
 use crate::daemon::budget::{Budget, Purse};
 
 /// A connected client.
@@ -61,8 +62,8 @@ impl Connection {
         ring.watch_writable(self.id);
     }
 
-    pub fn counters(&self) -> IoCounters {
-        IoCounters { errors: self.session.counters().errors, ..self.meter.counters }
+    pub fn counters(&self) -> GuestIo {
+        GuestIo { errors: self.session.counters().errors, ..self.meter.counters }
     }
 
     pub fn info(&self) -> ClientInfo {
@@ -74,7 +75,7 @@ impl Connection {
 /// Counts and times the requests of one connection.
 #[derive(Default)]
 pub(super) struct Meter {
-    counters: IoCounters,
+    counters: GuestIo,
     /// By slot: the low 16 bits of the tag, which a session uses again only after the answer.
     started: Vec<Started>,
 }
@@ -100,7 +101,7 @@ impl Meter {
         }
     }
 
-    pub fn counters(&self) -> IoCounters {
+    pub fn counters(&self) -> GuestIo {
         self.counters
     }
 
@@ -124,10 +125,7 @@ impl Meter {
                 counters.fua_writes += u64::from(fua);
             }
             Op::Flush => counters.flushes += 1,
-            Op::Discard | Op::WriteZeroes { .. } => {
-                counters.discards += 1;
-                counters.discard_bytes += bytes;
-            }
+            Op::Discard | Op::WriteZeroes { .. } => counters.discards += 1,
             Op::Cache => {}
         }
     }
@@ -204,35 +202,5 @@ impl<P: Pool> Disk for ConnectionDisk<'_, P> {
 
     fn buffer(&mut self, bytes: usize) -> Buf {
         self.pool.buffers().take(bytes)
-    }
-}
-
-impl IoCounters {
-    /// Adds the counts of `other`.
-    pub(super) fn add(&mut self, other: &IoCounters) {
-        let IoCounters {
-            reads,
-            read_bytes,
-            read_nanos,
-            writes,
-            write_bytes,
-            write_nanos,
-            flushes,
-            fua_writes,
-            discards,
-            discard_bytes,
-            errors,
-        } = other;
-        self.reads += reads;
-        self.read_bytes += read_bytes;
-        self.read_nanos += read_nanos;
-        self.writes += writes;
-        self.write_bytes += write_bytes;
-        self.write_nanos += write_nanos;
-        self.flushes += flushes;
-        self.fua_writes += fua_writes;
-        self.discards += discards;
-        self.discard_bytes += discard_bytes;
-        self.errors += errors;
     }
 }

@@ -9,10 +9,11 @@ use millpond_block::{ByteRange, Completion, DiskError, Op, Payload, Request, Tag
 use millpond_device::{DeviceIndex, HostDevice};
 use millpond_engine::{Command, CommandError, DiffExtent, NewDevice, PoolState, Reply, Target};
 
-use super::handle::{Answer, ExportInfo, HostDeviceInfo, IoCounters, Message, ShardError, ShardLook, ShardStatus};
+use super::handle::{Answer, ExportInfo, HostDeviceInfo, Message, ShardError, ShardLook, ShardStatus};
 use super::pool::Pool;
 use super::serve::Farewell;
 use super::shard::Shard;
+use crate::api::GuestIo;
 
 /// Snapshots listed at a time, which takes some 100 microseconds.
 const SNAPSHOTS_PER_PIECE: usize = 128;
@@ -282,7 +283,7 @@ impl<P: Pool> Shard<P> {
         };
         let indexes = (0..self.ring.devices()).map(DeviceIndex);
         let devices = indexes.map(|index| self.ring.device(index).map(|device| describe((index, device)))).collect();
-        let mut guests: IoCounters = self.past;
+        let mut guests: GuestIo = self.past;
         self.exports.values().for_each(|export| guests.add(&export.past));
         self.clients.iter().for_each(|client| guests.add(&client.counters()));
         self.vhost.count(&mut guests);

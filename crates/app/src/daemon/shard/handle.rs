@@ -27,6 +27,7 @@ use super::mount::ImageLoad;
 use super::spec::{FuseExport, NbdExport};
 use super::turns::Turns;
 use super::vhost::VhostUserExport;
+use crate::api::GuestIo;
 use crate::daemon::budget::Budget;
 use crate::daemon::tls::Credentials;
 use crate::instant;
@@ -52,34 +53,6 @@ pub struct OpenFile {
     pub pid: u32,
 }
 
-/// Counters of answered requests and their bytes. A request that failed is counted in `errors`
-/// alone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IoCounters {
-    /// Reads.
-    pub reads: u64,
-    /// Bytes read.
-    pub read_bytes: u64,
-    /// Sum of the reads' latencies in nanoseconds, from receipt until the socket has the reply.
-    pub read_nanos: u64,
-    /// Writes.
-    pub writes: u64,
-    /// Bytes written.
-    pub write_bytes: u64,
-    /// Sum of the writes' latencies in nanoseconds.
-    pub write_nanos: u64,
-    /// Flushes.
-    pub flushes: u64,
-    /// Writes with FUA, which are durable when they are answered; `writes` has them, too.
-    pub fua_writes: u64,
-    /// Discards and zeroings.
-    pub discards: u64,
-    /// Bytes of discards and zeroings.
-    pub discard_bytes: u64,
-    /// Requests answered with an error.
-    pub errors: u64,
-}
-
 /// A connected client of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientInfo {
@@ -92,7 +65,7 @@ pub struct ClientInfo {
     /// Protocol and cipher when its connection is encrypted.
     pub tls: Option<String>,
     /// Counters of its requests.
-    pub counters: IoCounters,
+    pub counters: GuestIo,
 }
 
 /// An export, as listed.
@@ -113,7 +86,7 @@ pub struct ExportInfo {
     /// Clients that are connected now.
     pub clients: Vec<ClientInfo>,
     /// Counters of all clients since the export was made, connected or not.
-    pub counters: IoCounters,
+    pub counters: GuestIo,
     /// For a mount: the files that were opened and still exist.
     pub images: Vec<ImageLoad>,
 }
@@ -147,7 +120,7 @@ pub struct ShardStatus {
     /// Host devices by position; `None` where a device was released.
     pub devices: Vec<Option<HostDeviceInfo>>,
     /// All guest requests over all exports since import.
-    pub guests: IoCounters,
+    pub guests: GuestIo,
     /// Number of clients that are connected now.
     pub clients: u64,
     /// Lengths of its turns.

@@ -27,7 +27,7 @@ mod vhost;
 mod wire;
 
 pub use error::ShardError;
-pub use handle::{ClientInfo, ExportId, ExportInfo, IoCounters, SILENCE, ShardHandle, ShardLook, ShardStatus, Unseen};
+pub use handle::{ClientInfo, ExportId, ExportInfo, SILENCE, ShardHandle, ShardLook, ShardStatus, Unseen};
 #[allow(unused_imports, reason = "parts of what the calls take and give, for callers that name them")]
 pub use handle::{HostDeviceInfo, OpenFile};
 pub use listen::SocketAccess;

@@ -7,12 +7,13 @@ use millpond_export::fuse::{Counters, Handle, Load, MAX_TRANSFER, Message, Owner
 use rustix::io::Errno;
 
 use super::connection::Memory;
-use super::handle::{Answer, ClientInfo, ExportId, ExportInfo, IoCounters, OpenFile, ShardError};
+use super::handle::{Answer, ClientInfo, ExportId, ExportInfo, OpenFile, ShardError};
 use super::pool::Pool;
 use super::serve::need_descriptors;
 use super::shard::Shard;
 use super::spec::FuseExport;
 use super::tree::{PoolTree, target_of};
+use crate::api::GuestIo;
 use crate::daemon::budget::{Budget, Purse};
 
 /// Bit in the ids of sessions of mounts, which are the upper half of their tags.
@@ -38,7 +39,7 @@ pub struct ImageLoad {
     /// Number of times that it is open now.
     pub open: u64,
     /// Counters since the mount was made.
-    pub counters: IoCounters,
+    pub counters: GuestIo,
 }
 
 /// A mounted directory.
@@ -67,7 +68,7 @@ pub(super) struct Mounts {
     /// Mounts to serve in this turn.
     active: Vec<u32>,
     /// Counters of mounts that have ended.
-    past: IoCounters,
+    past: GuestIo,
 }
 
 impl Mounts {
@@ -115,7 +116,7 @@ impl Mounts {
     }
 
     /// Returns the counters of all mounts, including ended ones.
-    pub fn counters(&self) -> IoCounters {
+    pub fn counters(&self) -> GuestIo {
         let mut sum = self.past;
         self.iter().for_each(|mount| sum.add(&mount.session.counters().into()));
         sum
@@ -410,8 +411,8 @@ impl<P: Pool> Shard<P> {
     }
 }
 
-impl From<Counters> for IoCounters {
-    fn from(counters: Counters) -> IoCounters {
+impl From<Counters> for GuestIo {
+    fn from(counters: Counters) -> GuestIo {
         let Counters {
             reads,
             read_bytes,
@@ -422,9 +423,9 @@ impl From<Counters> for IoCounters {
             flushes,
             fua_writes,
             discards,
-            discard_bytes,
+            discard_bytes: _,
             errors,
         } = counters;
-        IoCounters { reads, read_bytes, read_nanos, writes, write_bytes, write_nanos, flushes, fua_writes, discards, discard_bytes, errors }
+        GuestIo { reads, read_bytes, read_nanos, writes, write_bytes, write_nanos, flushes, fua_writes, discards, errors }
     }
 }

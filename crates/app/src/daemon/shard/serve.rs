@@ -9,13 +9,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::connection::{self, Connection, Meter};
-use super::handle::{Answer, ExportId, ExportInfo, IoCounters, ShardError};
+use super::handle::{Answer, ExportId, ExportInfo, ShardError};
 use super::listen;
 use super::pool::Pool;
 use super::shard::Shard;
 use super::spec::{NbdExport, TlsOffer};
 use super::table::{Export, Listener};
 use super::wire::{Lost, Wire};
+use crate::api::GuestIo;
 use crate::daemon::budget::{Budget, PATIENCE, Purse};
 use crate::daemon::descriptors;
 use crate::daemon::tls::Credentials;
@@ -110,7 +111,7 @@ impl<P: Pool> Shard<P> {
             Listener { id, tcp }
         };
         let listeners = sockets.into_iter().map(&mut listener).collect();
-        let export = Export { file, listeners, past: IoCounters::default(), closing: None, spec };
+        let export = Export { file, listeners, past: GuestIo::default(), closing: None, spec };
         let info = export.info(&self.clients);
         self.exports.insert(export.spec.id, export);
         Ok(info)

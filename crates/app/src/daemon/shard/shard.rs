@@ -24,7 +24,7 @@ use super::clock::Clock;
 use super::connection::Memory;
 use super::control::{Pending, Stage};
 use super::fall::Unwinding;
-use super::handle::{IoCounters, Message};
+use super::handle::Message;
 use super::mount::Mounts;
 use super::passage::Passage;
 use super::pool::Pool;
@@ -32,6 +32,7 @@ use super::table::{Clients, ExportTable};
 use super::turns::Turns;
 use super::vhost::VhostUsers;
 use super::wire::{Lost, Received, Sent};
+use crate::api::GuestIo;
 use crate::daemon::budget::Budget;
 
 /// The loop wakes at least this often, so that the pool sees time pass and overdue clients are
@@ -87,7 +88,7 @@ pub(super) struct Shard<P: Pool> {
     pub(super) last_tag: u64,
     pub(super) last_client: u64,
     /// Counters of clients of exports that have ended.
-    pub(super) past: IoCounters,
+    pub(super) past: GuestIo,
     pub(super) stage: Stage,
     pub(super) turns: Turns,
     pub(super) memory: Memory,
@@ -127,7 +128,7 @@ impl<P: Pool> Shard<P> {
             pending: HashMap::new(),
             last_tag: 0,
             last_client: 0,
-            past: IoCounters::default(),
+            past: GuestIo::default(),
             stage: Stage::default(),
             turns: Turns::default(),
             memory,

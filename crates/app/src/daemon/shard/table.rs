@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use millpond_device::{ConnectionId, ListenerId};
 
 use super::connection::Connection;
-use super::handle::{Answer, ExportId, ExportInfo, IoCounters};
+use super::handle::{Answer, ExportId, ExportInfo};
 use super::listen::SocketFile;
 use super::spec::NbdExport;
+use crate::api::GuestIo;
 
 /// An export over NBD.
 pub(super) struct Export {
@@ -15,7 +16,7 @@ pub(super) struct Export {
     pub file: Option<SocketFile>,
     pub listeners: Vec<Listener>,
     /// Counters of clients that are gone.
-    pub past: IoCounters,
+    pub past: GuestIo,
     /// Set while the export ends; the answers are sent when it has ended.
     pub closing: Option<Vec<Answer<()>>>,
 }

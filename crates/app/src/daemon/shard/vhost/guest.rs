@@ -10,9 +10,10 @@ use millpond_export::vhost_user::{Device, Memory, wire};
 use rustix::net::SendFlags;
 
 use super::order::Answer;
+use crate::api::GuestIo;
 use crate::daemon::budget::Purse;
 use crate::daemon::shard::connection::{ConnectionDisk, Memory as Budgeted, Meter};
-use crate::daemon::shard::handle::{ClientInfo, ExportId, IoCounters};
+use crate::daemon::shard::handle::{ClientInfo, ExportId};
 use crate::daemon::shard::pool::Pool;
 
 /// Value that wakes the reader of an eventfd.
@@ -127,8 +128,8 @@ impl Guest {
         }
     }
 
-    pub fn counters(&self) -> IoCounters {
-        IoCounters { errors: self.device.counters().errors, ..self.meter.counters() }
+    pub fn counters(&self) -> GuestIo {
+        GuestIo { errors: self.device.counters().errors, ..self.meter.counters() }
     }
 
     pub fn info(&self) -> ClientInfo {

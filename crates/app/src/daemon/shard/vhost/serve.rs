@@ -14,9 +14,10 @@ use super::spec::VhostUserExport;
 use super::stop::Stop;
 use super::table::{GUEST, VhostExport};
 use super::talk::Talk;
+use crate::api::GuestIo;
 use crate::daemon::budget::{Budget, Purse};
 use crate::daemon::shard::connection::{Meter, offer};
-use crate::daemon::shard::handle::{Answer, ExportId, ExportInfo, IoCounters, ShardError};
+use crate::daemon::shard::handle::{Answer, ExportId, ExportInfo, ShardError};
 use crate::daemon::shard::listen;
 use crate::daemon::shard::pool::Pool;
 use crate::daemon::shard::serve::need_descriptors;
@@ -43,7 +44,7 @@ impl<P: Pool> Shard<P> {
         let orders = Orders { export: spec.id, sender: self.vhost.sender.clone(), waker: self.ring.waker() };
         Talk::spawn(orders, Arc::clone(&stop), spec.queues).map_err(ShardError::Start)?;
         let id = spec.id;
-        let export = VhostExport { spec, file: Some(file), stop, guest: None, past: IoCounters::default(), closing: None };
+        let export = VhostExport { spec, file: Some(file), stop, guest: None, past: GuestIo::default(), closing: None };
         let info = export.info(&self.vhost.guests);
         self.vhost.exports.insert(id, export);
         Ok(info)

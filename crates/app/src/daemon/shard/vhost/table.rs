@@ -10,7 +10,8 @@ use super::guest::Guest;
 use super::order::Order;
 use super::spec::VhostUserExport;
 use super::stop::Stop;
-use crate::daemon::shard::handle::{Answer, ExportId, ExportInfo, IoCounters};
+use crate::api::GuestIo;
+use crate::daemon::shard::handle::{Answer, ExportId, ExportInfo};
 use crate::daemon::shard::listen::SocketFile;
 
 /// Bit in the ids of guests, which are the upper half of their tags, beside the table index.
@@ -24,7 +25,7 @@ pub(super) struct VhostExport {
     pub stop: Arc<Stop>,
     pub guest: Option<u32>,
     /// Counters of guests that are gone.
-    pub past: IoCounters,
+    pub past: GuestIo,
     /// Set while the export ends; the answers are sent when its thread has ended.
     pub closing: Option<Vec<Answer<()>>>,
 }
@@ -131,7 +132,7 @@ impl VhostUsers {
     }
 
     /// Adds the counters of all guests, connected or gone.
-    pub fn count(&self, total: &mut IoCounters) {
+    pub fn count(&self, total: &mut GuestIo) {
         self.exports.values().for_each(|export| total.add(&export.past));
         self.guests.iter().flatten().for_each(|guest| total.add(&guest.counters()));
     }
