@@ -8,16 +8,15 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use millpond_block::{Buf, PAGE};
+use millpond_block::{Buf, DeviceGeometry, DeviceSpace, PAGE};
 use rustix::fs::{self, Access, Advice, AtFlags, FileType, FlockOperation, MemfdFlags, Mode, OFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use crate::page_cache::{PageCache, open_through};
 use crate::serial::serial_of;
 use crate::space::space_of;
-use crate::{DeviceGeometry, DeviceSpace};
 
-/// Sizes are rounded down to multiples of this, the grain of every [`crate::Io`].
+/// Sizes are rounded down to multiples of this, the grain of every [`millpond_block::Io`].
 const GRAIN: u64 = PAGE as u64;
 /// `GRAIN` in the type of sector sizes.
 const GRAIN_32: u32 = PAGE as u32;

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use millpond_block::{DeviceIndex, Io, IoDone, IoId, IoKind};
 use rustc_hash::FxHashMap;
 
-use crate::{DeviceIndex, Io, IoDone, IoId, IoKind, Latencies, Planted};
+use crate::{Latencies, Planted};
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use millpond_block::PAGE;
-
-use crate::{DeviceError, DeviceGeometry, Io, IoDone, IoKind};
+use millpond_block::{DeviceError, DeviceGeometry, Io, IoDone, IoKind, PAGE};
 
 /// Grain of the map of written bytes.
 const GRAIN: u64 = PAGE as u64;

@@ -2,8 +2,7 @@
 
 mod listed;
 
-use millpond_block::{ByteRange, CacheMode, SectorProfile};
-use millpond_device::DeviceGeometry;
+use millpond_block::{ByteRange, CacheMode, DeviceGeometry, SectorProfile};
 pub use millpond_format::{Class, DeviceId, Holder, Layout, Lsn, MemberState, PoolId, SnapshotId, VolumeId};
 
 pub use self::listed::*;

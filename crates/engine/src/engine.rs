@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use millpond_block::{Answer, BufPool, ByteRange, Completion, DiskError, Features, Geometry, Payload, Query, Request, Tag};
-use millpond_device::{DeviceGeometry, DeviceIndex, DeviceSpace, Io, IoDone};
+use millpond_block::{
+    Answer, BufPool, ByteRange, Completion, DeviceGeometry, DeviceIndex, DeviceSpace, DiskError, Features, Geometry, Io, IoDone, Payload,
+    Query, Request, Tag,
+};
 use millpond_format::{DeviceNote, SnapshotId, VolumeId};
 
 use crate::open::{Import, create};

@@ -1,6 +1,6 @@
 //! [`Survey`]: lists the restore points on the devices of a pool, without taking it into service.
 
-use millpond_device::{DeviceGeometry, Io, IoDone};
+use millpond_block::{DeviceGeometry, Io, IoDone};
 use millpond_format::Lsn;
 
 use crate::open::Import;

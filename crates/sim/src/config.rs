@@ -10,8 +10,7 @@ mod parity;
 mod restarts;
 mod strict;
 
-use millpond_block::{CacheMode, SectorProfile};
-use millpond_device::DeviceGeometry;
+use millpond_block::{CacheMode, DeviceGeometry, SectorProfile};
 use millpond_engine::{Compression, Discard, GroupSpec, Layout, Planted, ReadySpace, Tuning};
 use millpond_format::AREA_BYTES;
 

@@ -1,7 +1,7 @@
 //! A simulated device: stable media and a volatile write cache, with the possible outcomes of a
 //! power cut.
 //!
-//! Rules, from the contract of [`millpond_device::IoKind`] and the behaviour of real devices:
+//! Rules, from the contract of [`millpond_block::IoKind`] and the behaviour of real devices:
 //! - A completed write is in the cache. A flush moves writes that *completed before the flush was
 //!   submitted* to the media.
 //! - A power cut keeps any part of the unflushed data, in any order: a sector may keep any of its
@@ -16,7 +16,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use millpond_device::{DeviceGeometry, PageCache};
+use millpond_block::DeviceGeometry;
+use millpond_device::PageCache;
 
 use crate::content::SECTOR;
 use crate::rng::{Rng, mix};

@@ -15,7 +15,7 @@
 //! - Rot of all copies of the checkpoint root at once. Only one page rots, and copies are at least
 //!   a page apart.
 
-use millpond_device::DeviceError;
+use millpond_block::DeviceError;
 
 use crate::rng::Rng;
 

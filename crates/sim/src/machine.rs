@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 use std::rc::Rc;
 
-use millpond_block::Piece;
-use millpond_device::{DeviceError, DeviceGeometry, Io, IoDone, IoKind, Planted, open_through};
+use millpond_block::{DeviceError, DeviceGeometry, Io, IoDone, IoKind, Piece};
+use millpond_device::{Planted, open_through};
 use millpond_engine::Time;
 
 use crate::disk::{PAGE, Page, SimDevice, Survival, WriteNo};

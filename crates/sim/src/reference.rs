@@ -13,8 +13,10 @@ mod memory;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use millpond_block::{Buf, ByteRange, Completion, Data, DiskError, Op, Payload, Piece, Query, Request, Run, Tag};
-use millpond_device::{DeviceGeometry, DeviceIndex, Io, IoDone, IoId, IoKind};
+use millpond_block::{
+    Buf, ByteRange, Completion, Data, DeviceGeometry, DeviceIndex, DiskError, Io, IoDone, IoId, IoKind, Op, Payload, Piece, Query, Request,
+    Run, Tag,
+};
 use millpond_engine::{
     Command, CommandError, DiffExtent, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Time, Tuning, VolumeInfo,
 };

@@ -16,8 +16,8 @@ mod meter;
 
 use std::collections::BTreeMap;
 
-use millpond_block::BufPool;
-use millpond_device::{DeviceIndex, DeviceLimit, Gate, Io, IoDone, Lease, Planted as Bug, Queue};
+use millpond_block::{BufPool, DeviceIndex, Io, IoDone};
+use millpond_device::{DeviceLimit, Gate, Lease, Planted as Bug, Queue};
 use millpond_engine::{Entry, Limits, Planted, Rate, Throttles, Time, VolumeId, VolumeOptions};
 
 use crate::oracle::{Verdict, Violation};

@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use millpond_block::{Answer, Completion, Data, Payload, Query, Request, Tag};
-use millpond_device::{DeviceGeometry, DeviceIndex, Io, IoDone, IoKind};
+use millpond_block::{Answer, Completion, Data, DeviceGeometry, DeviceIndex, Io, IoDone, IoKind, Payload, Query, Request, Tag};
 pub use millpond_engine::Target;
 use millpond_engine::{
     Command, CommandError, DiffExtent, Engine, Entry, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Survey,

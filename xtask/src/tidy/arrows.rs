@@ -9,7 +9,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/format", &["millpond-block"]),
     ("crates/device", &["millpond-block"]),
     ("crates/export", &["millpond-block"]),
-    ("crates/engine", &["millpond-block", "millpond-format", "millpond-device"]),
+    ("crates/engine", &["millpond-block", "millpond-format"]),
     ("crates/sim", &["millpond-block", "millpond-format", "millpond-device", "millpond-engine"]),
     ("crates/app", &["millpond-block", "millpond-format", "millpond-device", "millpond-export", "millpond-engine"]),
     ("crates/lab", &[]),
@@ -56,6 +56,7 @@ mod tests {
     fn arrows_up_are_found() {
         assert_eq!(findings("crates/engine/Cargo.toml", "[dependencies]\nmillpond-block.workspace = true\n"), 0);
         assert_eq!(findings("crates/engine/Cargo.toml", "[dependencies]\nmillpond-export.workspace = true\n"), 1);
+        assert_eq!(findings("crates/engine/Cargo.toml", "[dependencies]\nmillpond-device.workspace = true\n"), 1);
         assert_eq!(findings("crates/export/Cargo.toml", "[dev-dependencies]\nmillpond-engine = { path = \"../engine\" }\n"), 1);
         assert_eq!(findings("crates/lab/Cargo.toml", "[dependencies.millpond-block]\nworkspace = true\n"), 1);
         assert_eq!(findings("crates/lab/Cargo.toml", "[package]\nname = \"millpond-lab\"\n"), 0);

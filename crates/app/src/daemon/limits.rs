@@ -1,6 +1,7 @@
 //! Caps of single devices: set, kept in the daemon's state, and applied again after each import.
 
-use millpond_device::{DeviceIndex, DeviceLimit};
+use millpond_block::DeviceIndex;
+use millpond_device::DeviceLimit;
 
 use super::service::Daemon;
 use super::shard::{ShardError, ShardHandle};

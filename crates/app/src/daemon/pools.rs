@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all};
-use millpond_block::{CacheMode, SectorProfile};
-use millpond_device::{DeviceGeometry, HostDevice, OpenError, OpenOptions, entropy, wall_millis};
+use millpond_block::{CacheMode, DeviceGeometry, SectorProfile};
+use millpond_device::{HostDevice, OpenError, OpenOptions, entropy, wall_millis};
 use millpond_engine::{
     Class, Command, Compression, Engine, GroupSpec, JobInfo, JobKind as EngineJob, Layout, PoolId, PoolInfo, PoolSpec, PoolState, Time,
     Tuning,

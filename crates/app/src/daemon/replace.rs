@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use millpond_device::{DeviceGeometry, HostDevice};
+use millpond_block::DeviceGeometry;
+use millpond_device::HostDevice;
 use millpond_engine::{Class, Command, DeviceChange, GroupSpec, Layout, NewDevice};
 use tokio::time::{sleep, timeout};
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use millpond_device::{DeviceError, DeviceGeometry, Io, IoDone, IoKind};
+use millpond_block::{DeviceError, DeviceGeometry, Io, IoDone, IoKind};
 use millpond_engine::{Aim, RestorePoint, Survey, Surveyed, Tuning, Whole};
 
 use super::import::Search;

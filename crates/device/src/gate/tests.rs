@@ -1,9 +1,9 @@
 use std::rc::Rc;
 
-use millpond_block::{Buf, Piece};
+use millpond_block::{Buf, DeviceError, Piece};
 
 use super::*;
-use crate::{DeviceError, quantile};
+use crate::quantile;
 
 const DISK: DeviceIndex = DeviceIndex(0);
 const MILLI: u64 = 1_000_000;

@@ -1,9 +1,8 @@
 use std::rc::Rc;
 
-use millpond_block::{Buf, Piece};
+use millpond_block::{Buf, DeviceIndex, IoId, Piece};
 
 use super::*;
-use crate::{DeviceIndex, IoId};
 
 fn io(kind: IoKind) -> Io {
     Io { id: IoId(7), device: DeviceIndex(0), kind, urgent: false }

@@ -7,15 +7,15 @@ use std::rc::Rc;
 use io_uring::squeue::Entry;
 use io_uring::types::{Fd, Fixed, FsyncFlags};
 use io_uring::{IoUring, opcode};
-use millpond_block::{Buf, PAGE, Piece};
+use millpond_block::{Buf, DeviceError, DeviceIndex, Io, IoDone, IoKind, PAGE, Piece};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::event::Event;
 use super::ring::Ring;
 use super::slots::{IoOp, IoOpKind, Op};
+use crate::HostDevice;
 use crate::mapping::Mapping;
-use crate::{DeviceError, DeviceIndex, HostDevice, Io, IoDone, IoKind};
 
 /// Maximum devices of a ring over its lifetime, because positions are not reused: four times the
 /// members of a pool, so that each can be replaced.

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use crate::{Io, IoDone};
+use millpond_block::{Io, IoDone};
 
 /// Identity of a connection; never reused, even when its slot is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

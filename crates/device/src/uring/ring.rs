@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use io_uring::squeue::Entry;
 use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, Submitter, cqueue, opcode};
+use millpond_block::IoDone;
 use rustix::io::Errno;
 
 use super::device::Devices;
@@ -16,7 +17,7 @@ use super::slots::{Op, Slots};
 use super::socket::{Sockets, take_descriptor};
 use super::wake::Waker;
 use super::watch::Watches;
-use crate::{Deadline, IoDone, Queue};
+use crate::{Deadline, Queue};
 
 /// Entries of the submission queue, which one turn can start with one system call: receives and
 /// sends of 64 connections and a few hundred device operations.

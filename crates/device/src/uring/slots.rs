@@ -3,9 +3,7 @@
 use std::rc::Rc;
 
 use io_uring::squeue::Entry;
-use millpond_block::{Buf, Piece};
-
-use crate::{DeviceIndex, Io, IoId, IoKind};
+use millpond_block::{Buf, DeviceIndex, Io, IoId, IoKind, Piece};
 
 /// Memory and state of an operation while the kernel works on it. Everything that the kernel has a
 /// pointer to is on the heap (buffers, boxes, vectors that do not grow), so a slot may move when

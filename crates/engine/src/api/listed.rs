@@ -1,7 +1,6 @@
 //! Information that can be listed: volumes, snapshots, devices, pools, jobs and counters.
 
-use millpond_block::{CacheMode, SectorProfile};
-use millpond_device::DeviceError;
+use millpond_block::{CacheMode, DeviceError, SectorProfile};
 use millpond_format::{Class, DeviceId, Layout, MemberState, PoolId, SnapshotId, VolumeId};
 
 use super::{Compression, Time};

@@ -2,8 +2,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::{Buf, BufPool, ByteRange, Piece};
-use millpond_device::DeviceError;
+use millpond_block::{Buf, BufPool, ByteRange, DeviceError, Piece};
 use millpond_format::{Addr, BLOCK_UNITS, CacheHead, CacheSegment, DeviceId, Filling, PoolId, SECTOR_BYTES, UNIT};
 
 use super::drive::{Drive, Spot, Step};

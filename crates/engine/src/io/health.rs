@@ -1,7 +1,7 @@
 //! State of the members of a pool: which can be read and written, and which the pool can do
 //! without.
 
-use millpond_device::DeviceIndex;
+use millpond_block::DeviceIndex;
 use millpond_format::{MemberState, SegmentId, Shape};
 use smallvec::SmallVec;
 

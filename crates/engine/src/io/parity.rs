@@ -9,8 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use millpond_block::{Buf, BufPool, ByteRange, Piece};
-use millpond_device::DeviceIndex;
+use millpond_block::{Buf, BufPool, ByteRange, DeviceIndex, Piece};
 use rusty_erasure::{Coder, Matrix};
 use smallvec::SmallVec;
 

@@ -9,8 +9,7 @@ mod urgent;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millpond_block::{Buf, BufPool, ByteRange, Piece};
-use millpond_device::{DeviceError, DeviceIndex, Io, IoId, IoKind};
+use millpond_block::{Buf, BufPool, ByteRange, DeviceError, DeviceIndex, Io, IoId, IoKind, Piece};
 use millpond_format::SegmentId;
 use smallvec::SmallVec;
 

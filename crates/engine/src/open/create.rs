@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use millpond_block::{BufPool, Piece};
-use millpond_device::{DeviceGeometry, DeviceIndex};
+use millpond_block::{BufPool, DeviceGeometry, DeviceIndex, Piece};
 use millpond_format::{
     AREA_BYTES, CLAIM_OFFSET, Class, Column, DeviceId, Holder, Label, Layout, Lsn, MAX_COPIES, MAX_DEVICES, MAX_PARITY_WIDTH, Member,
     MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, STREAMS, SegmentId, Shape, crc32c,

@@ -8,8 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use millpond_block::{Buf, BufPool};
-use millpond_device::DeviceError;
+use millpond_block::{Buf, BufPool, DeviceError};
 use millpond_format::{BatchHeader, PoolId, Root, SegmentId};
 
 use super::import::Asked;

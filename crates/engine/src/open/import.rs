@@ -10,8 +10,7 @@ mod silence;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use millpond_block::{Buf, BufPool, ByteRange};
-use millpond_device::{DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone};
+use millpond_block::{Buf, BufPool, ByteRange, DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone};
 use millpond_format::{
     AREA_BYTES, Checkpoint, FormatError, Item, Label, Lsn, MemberState, NO_SEGMENT, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES,
     SegmentId, StreamStart,

@@ -9,8 +9,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::{Buf, BufPool, Piece};
-use millpond_device::{DeviceError, DeviceIndex};
+use millpond_block::{Buf, BufPool, DeviceError, DeviceIndex, Piece};
 use millpond_format::{BatchHeader, Lsn, SegmentId};
 
 use super::import::Asked;

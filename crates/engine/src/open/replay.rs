@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use millpond_block::{Buf, BufPool};
-use millpond_device::DeviceError;
+use millpond_block::{Buf, BufPool, DeviceError};
 use millpond_format::{Addr, BLOCK_UNITS, BlockNo, ChunkId, Coding, Item, Lsn, Record, SegmentId, SmallRun};
 
 use super::import::Asked;

@@ -20,8 +20,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::{BufPool, Piece};
-use millpond_device::DeviceIndex;
+use millpond_block::{BufPool, DeviceIndex, Piece};
 use millpond_format::{Lsn, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 
 use super::hunt::Hunt;

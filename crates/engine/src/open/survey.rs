@@ -13,8 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use millpond_block::{Buf, BufPool};
-use millpond_device::DeviceError;
+use millpond_block::{Buf, BufPool, DeviceError};
 use millpond_format::{
     BatchHeader, Checkpoint, ChunkRecord, DeadDirectory, HEADER_PAGE, Lsn, MAX_HEADER_PAGES, ObjectRef, PoolId, Root, SegmentId, crc32c,
 };

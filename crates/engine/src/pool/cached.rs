@@ -3,8 +3,7 @@
 //! Guests never wait for the cache: copies are written when devices are idle, and blocks that come
 //! too fast are not copied.
 
-use millpond_block::{Buf, Piece};
-use millpond_device::{DeviceError, DeviceIndex};
+use millpond_block::{Buf, DeviceError, DeviceIndex, Piece};
 use millpond_format::{Addr, Class, Coding, Filling, MemberState, crc32c};
 use std::rc::Rc;
 

@@ -1,7 +1,6 @@
 //! Completion: when an operation's batches, children and flushes are done, it ends here.
 
-use millpond_block::{Completion, Data, DiskError};
-use millpond_device::DeviceError;
+use millpond_block::{Completion, Data, DeviceError, DiskError};
 use millpond_format::Lsn;
 
 use super::op::{BarrierKind, Op, Owner, ReadWork, Work};

@@ -1,7 +1,6 @@
 //! Commands about devices: adding, replacing and removing them.
 
-use millpond_block::Tag;
-use millpond_device::DeviceGeometry;
+use millpond_block::{DeviceGeometry, Tag};
 use millpond_format::{Class, DeviceId, MemberState, Shape};
 
 use super::state::Pool;

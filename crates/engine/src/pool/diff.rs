@@ -7,8 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use millpond_block::{Answer, ByteRange, DiskError, Query, Run, Since, Tag};
-use millpond_device::DeviceIndex;
+use millpond_block::{Answer, ByteRange, DeviceIndex, DiskError, Query, Run, Since, Tag};
 use millpond_format::{Addr, Class, SegmentId, SnapshotId, TreeRoot};
 
 use super::op::{Op, Owner, Target, Work};

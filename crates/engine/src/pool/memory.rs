@@ -2,8 +2,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::{Buf, Piece};
-use millpond_device::{DeviceError, DeviceIndex};
+use millpond_block::{Buf, DeviceError, DeviceIndex, Piece};
 use millpond_format::{Addr, ObjectRef, VolumeId};
 
 use super::op::Target;

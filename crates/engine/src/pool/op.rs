@@ -1,7 +1,6 @@
 //! Operations: guest requests, commands and background work in progress.
 
-use millpond_block::{Buf, Data, DiskError, Piece, Request, Tag};
-use millpond_device::DeviceIndex;
+use millpond_block::{Buf, Data, DeviceIndex, DiskError, Piece, Request, Tag};
 use millpond_format::{Addr, BlockNo, Coding, Lsn, SegmentId, SnapshotId, VolumeId};
 use smallvec::SmallVec;
 

@@ -3,8 +3,7 @@
 use std::hint::black_box;
 use std::rc::Rc;
 
-use millpond_block::{Buf, ByteRange, Data, DiskError, Piece};
-use millpond_device::{DeviceError, DeviceIndex};
+use millpond_block::{Buf, ByteRange, Data, DeviceError, DeviceIndex, DiskError, Piece};
 use millpond_format::{Addr, Coding, FANOUT, Node, SegmentId, TreeRoot, crc32c};
 use smallvec::SmallVec;
 

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use millpond_block::{Answer, Buf, BufPool, Completion, DiskError, Tag};
-use millpond_device::DeviceSpace;
+use millpond_block::{Answer, Buf, BufPool, Completion, DeviceSpace, DiskError, Tag};
 use millpond_format::{BlockIdentity, BlockNo, ChunkId, DeviceNote, Leg, Lsn, ObjectRef, PoolId, SegmentId, Shape, VolumeId};
 use rustc_hash::FxHashMap;
 use std::rc::{Rc, Weak};

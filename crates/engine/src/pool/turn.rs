@@ -1,7 +1,6 @@
 //! The turn: the work that the engine does once after each group of events.
 
-use millpond_block::{Completion, Data, DiskError, Op as RequestOp, Payload, Request, Tag};
-use millpond_device::IoDone;
+use millpond_block::{Completion, Data, DiskError, IoDone, Op as RequestOp, Payload, Request, Tag};
 use millpond_format::Lsn;
 
 use super::diff::STEPS_PER_TURN;

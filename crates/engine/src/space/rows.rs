@@ -5,8 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use millpond_block::ByteRange;
-use millpond_device::DeviceIndex;
+use millpond_block::{ByteRange, DeviceIndex};
 use millpond_format::{AREA_BYTES, Class, Layout, SegmentId, Shape};
 use smallvec::SmallVec;
 

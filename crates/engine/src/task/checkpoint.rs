@@ -16,8 +16,7 @@ mod sparse;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
-use millpond_block::{Piece, Tag};
-use millpond_device::{DeviceError, DeviceIndex};
+use millpond_block::{DeviceError, DeviceIndex, Piece, Tag};
 pub(crate) use millpond_format::second_area;
 use millpond_format::{Lsn, NODE_BYTES, ObjectRef, Root, SegmentId};
 

@@ -15,8 +15,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use millpond_block::{Buf, ByteRange, Piece};
-use millpond_device::{DeviceError, DeviceIndex};
+use millpond_block::{Buf, ByteRange, DeviceError, DeviceIndex, Piece};
 use millpond_format::{CLAIM_OFFSET, Claim, FormatError, Holder, MemberState, PoolId, SECTOR_BYTES};
 
 use super::checkpoint::second_area;

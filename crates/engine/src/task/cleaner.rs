@@ -8,8 +8,7 @@
 mod identities;
 mod moves;
 
-use millpond_block::Buf;
-use millpond_device::DeviceError;
+use millpond_block::{Buf, DeviceError};
 use millpond_format::{BlockIdentity, ChunkId, MAX_HEADER_PAGES, SegmentId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;

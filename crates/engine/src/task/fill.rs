@@ -11,8 +11,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use millpond_block::{Buf, ByteRange, Piece};
-use millpond_device::{DeviceError, DeviceIndex};
+use millpond_block::{Buf, ByteRange, DeviceError, DeviceIndex, Piece};
 use millpond_format::{DeviceId, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId};
 
 use super::checkpoint::second_area;

@@ -17,8 +17,7 @@
 //! one to allocated space. So allocated free segments are used first, and only a surplus over the
 //! log's needs (`task/stock.rs`) that lasted some minutes is released, a little at a time.
 
-use millpond_block::ByteRange;
-use millpond_device::DeviceIndex;
+use millpond_block::{ByteRange, DeviceIndex};
 use millpond_format::{Leg, SegmentId};
 
 use super::reserve::{Purse, Waiting};

@@ -1,7 +1,7 @@
 //! Space on the hosts of devices: which free segments are allocated there when a pool is opened,
 //! and which devices never release their bytes.
 
-use millpond_device::{DeviceIndex, DeviceSpace};
+use millpond_block::{DeviceIndex, DeviceSpace};
 use millpond_format::SegmentId;
 
 use crate::pool::Pool;

@@ -12,8 +12,7 @@
 //! unless the log would reach a hole within two seconds and grows so slowly that the device has
 //! time for both.
 
-use millpond_block::ByteRange;
-use millpond_device::{DeviceError, DeviceIndex};
+use millpond_block::{ByteRange, DeviceError, DeviceIndex};
 use millpond_format::SegmentId;
 
 use crate::pool::{Context, Pool};

@@ -7,8 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use millpond_block::{Piece, Tag};
-use millpond_device::DeviceError;
+use millpond_block::{DeviceError, Piece, Tag};
 use millpond_format::{Class, DeviceId, DeviceNote, MemberState, SECTOR_BYTES, SegmentId};
 
 use super::checkpoint::second_area;

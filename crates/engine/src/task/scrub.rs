@@ -20,8 +20,7 @@ mod strips;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millpond_block::Buf;
-use millpond_device::{DeviceError, DeviceIndex};
+use millpond_block::{Buf, DeviceError, DeviceIndex};
 use millpond_format::{ChunkId, MAX_HEADER_PAGES, ObjectRef, ScrubRecord, SegmentId};
 
 use crate::core::StoredDeadlist;

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use millpond_device::DeviceIndex;
+use millpond_block::DeviceIndex;
 use millpond_format::{Class, Member, MemberState};
 
 use crate::open::extent_space;

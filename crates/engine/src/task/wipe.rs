@@ -13,8 +13,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use millpond_block::{ByteRange, Piece};
-use millpond_device::{DeviceError, DeviceIndex};
+use millpond_block::{ByteRange, DeviceError, DeviceIndex, Piece};
 use millpond_format::{Class, MemberState, SegmentId};
 
 use crate::log::META_CLASS;

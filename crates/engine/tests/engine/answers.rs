@@ -1,7 +1,6 @@
 //! Devices that answer late or never.
 
-use millpond_block::Op;
-use millpond_device::{DeviceError, Io, IoDone};
+use millpond_block::{DeviceError, Io, IoDone, Op};
 use millpond_engine::{Class, Command, Compression, DeviceTrouble, GroupSpec, Holder, Layout, MemberState, PoolState, Target, Tuning};
 
 use crate::rig::Rig;
@@ -27,7 +26,7 @@ fn hold(rig: &mut Rig, device: u16, turns: u32) -> Vec<Io> {
 
 /// Delivers a completion that comes late.
 fn late(rig: &mut Rig, io: Io, result: Result<(), DeviceError>) {
-    let buf = if let millpond_device::IoKind::Read { buf, .. } = io.kind { Some(buf) } else { None };
+    let buf = if let millpond_block::IoKind::Read { buf, .. } = io.kind { Some(buf) } else { None };
     rig.engine.io_done(IoDone { id: io.id, result, buf });
 }
 
@@ -216,7 +215,7 @@ fn a_device_that_ends_something_is_not_given_up() {
     assert_eq!(states(&rig)[1], MemberState::Present, "the host was paused");
     for _ in 0..1000 {
         rig.now += 9;
-        rig.engine.excuse(millpond_device::DeviceIndex(1));
+        rig.engine.excuse(millpond_block::DeviceIndex(1));
         assert_eq!(hold(&mut rig, 1, 1).len(), 0);
     }
     assert_eq!(states(&rig)[1], MemberState::Present, "it is slowed down on purpose");
@@ -248,7 +247,7 @@ fn what_a_silent_device_should_read_is_read_elsewhere() {
                 }
                 // moves that are in flight go to all devices
                 let (reads, writes): (Vec<Io>, Vec<Io>) =
-                    hold(&mut rig, device, 1).into_iter().partition(|io| matches!(io.kind, millpond_device::IoKind::Read { .. }));
+                    hold(&mut rig, device, 1).into_iter().partition(|io| matches!(io.kind, millpond_block::IoKind::Read { .. }));
                 writes.into_iter().for_each(|io| rig.perform(io));
                 held.extend(reads);
             }
@@ -403,7 +402,7 @@ fn an_import_is_refused_when_no_device_answers_or_none_can_be_spared() {
 fn an_import_does_not_wait_for_room_on_a_device() {
     let media = killed_mirror();
     let refuse = |rig: &mut Rig, io: Io| {
-        if matches!(io.kind, millpond_device::IoKind::Write { .. }) {
+        if matches!(io.kind, millpond_block::IoKind::Write { .. }) {
             rig.refuse(io)
         } else {
             rig.perform(io)
@@ -463,7 +462,7 @@ fn an_import_excuses_a_device_that_is_held_back() {
         for _ in 0..15 {
             rig.now += 99;
             rig.turn();
-            rig.engine.excuse(millpond_device::DeviceIndex(1));
+            rig.engine.excuse(millpond_block::DeviceIndex(1));
         }
         held.into_iter().for_each(|io| rig.perform(io));
         if *rig.engine.state() != PoolState::Opening {
@@ -488,7 +487,7 @@ fn a_device_that_fails_while_the_log_is_levelled_leaves_the_reads_to_others() {
     let (media, mut kept) = (rig.media, 0);
     for after in 0.. {
         let act = |rig: &mut Rig, io: Io| {
-            let read = matches!(io.kind, millpond_device::IoKind::Read { .. });
+            let read = matches!(io.kind, millpond_block::IoKind::Read { .. });
             if read {
                 return Some(io);
             }
@@ -531,7 +530,7 @@ fn an_import_reads_all_copies_of_the_log_again_when_one_is_given_up() {
             for _ in 0..100 {
                 again.now += 99;
                 again.turn();
-                again.engine.excuse(millpond_device::DeviceIndex(late));
+                again.engine.excuse(millpond_block::DeviceIndex(late));
                 while let Some(io) = again.engine.pop_io() {
                     let first = io.device.0 == lost && done < after;
                     done += usize::from(first);

@@ -1,7 +1,6 @@
 //! Claims: of two hosts that see the same devices, only one has the pool.
 
-use millpond_block::{Op, Tag};
-use millpond_device::{Io, IoKind};
+use millpond_block::{Io, IoKind, Op, Tag};
 use millpond_engine::{Class, Command, Compression, GroupSpec, Holder, Layout, PoolState, Target, Time, Tuning, VolumeId};
 use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim};
 

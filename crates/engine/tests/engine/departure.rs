@@ -2,8 +2,7 @@
 //! small pieces and without flushes: no write fails with ENOSPC while there is space, and the
 //! removal ends.
 
-use millpond_block::{ByteRange, Op, Payload, Request, Tag};
-use millpond_device::{Io, IoKind};
+use millpond_block::{ByteRange, Io, IoKind, Op, Payload, Request, Tag};
 use millpond_engine::{Command, Compression, GroupSpec, JobKind, Layout, PoolState, Target, Time, Tuning, VolumeId};
 
 use crate::rig::Rig;

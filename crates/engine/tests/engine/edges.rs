@@ -2,8 +2,7 @@
 //! bytes around them are of the snapshot, or of another write after the rollback, never of the head
 //! before.
 
-use millpond_block::Op;
-use millpond_device::{Io, IoKind};
+use millpond_block::{Io, IoKind, Op};
 use millpond_engine::{Command, Compression, Layout, SnapshotId, Target, VolumeId};
 
 use crate::rig::Rig;

@@ -1,7 +1,6 @@
 //! Devices on a full filesystem or volume.
 
-use millpond_block::{DiskError, Op};
-use millpond_device::{Io, IoKind};
+use millpond_block::{DiskError, Io, IoKind, Op};
 use millpond_engine::{Compression, DeviceTrouble, Layout, MemberState, PoolState, Target, Tuning};
 
 use crate::rig::Rig;

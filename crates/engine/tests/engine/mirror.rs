@@ -1,8 +1,7 @@
 //! Mirrors: data that one device loses or damages comes from another, and devices are added,
 //! removed and replaced.
 
-use millpond_block::Op;
-use millpond_device::{Io, IoKind};
+use millpond_block::{Io, IoKind, Op};
 use millpond_engine::{
     Class, Command, Compression, DeviceChange, GroupSpec, LabelsInForce, Layout, MemberState, NewestLabel, PoolState, Target, Tuning,
     VolumeId,

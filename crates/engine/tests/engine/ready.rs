@@ -1,8 +1,7 @@
 //! Free segments with space on the host: allocated first, kept while the log needs them, discarded
 //! after a while, prepared ahead.
 
-use millpond_block::Op;
-use millpond_device::{DeviceIndex, DeviceSpace};
+use millpond_block::{DeviceIndex, DeviceSpace, Op};
 use millpond_engine::{Command, Compression, Discard, Layout, ReadySpace, SpaceInfo, Target, Tuning, VolumeId};
 
 use crate::rig::Rig;

@@ -1,7 +1,9 @@
 //! An engine with memory devices; every device operation completes at once, in order.
 
-use millpond_block::{ByteRange, CacheMode, DiskError, Op, Payload, Query, Request, SectorProfile, Since, Tag};
-use millpond_device::{DeviceError, DeviceGeometry, Io, IoDone, IoKind};
+use millpond_block::{
+    ByteRange, CacheMode, DeviceError, DeviceGeometry, DiskError, Io, IoDone, IoKind, Op, Payload, Query, Request, SectorProfile, Since,
+    Tag,
+};
 use millpond_engine::{
     Command, CommandError, Compression, Engine, GroupSpec, Layout, NewDevice, PoolId, PoolSpec, PoolState, Reply, SnapshotId, Survey,
     Surveyed, Target, Time, Tuning, VolumeId,

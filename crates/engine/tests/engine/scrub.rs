@@ -1,8 +1,7 @@
 //! Scrub: rot is found wherever it is, repaired where there is a correct copy, and reported where
 //! there is none.
 
-use millpond_block::Op;
-use millpond_device::IoKind;
+use millpond_block::{IoKind, Op};
 use millpond_engine::{Command, Compression, JobKind, Layout, ScrubInfo, SnapshotId, Target, Tuning, VolumeId};
 use millpond_format::{Checkpoint, Label, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 

@@ -3,8 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use millpond_block::Op;
-use millpond_device::DeviceGeometry;
+use millpond_block::{DeviceGeometry, Op};
 use millpond_engine::{
     Aim, Class, Command, Compression, Engine, GroupSpec, Layout, PoolId, PoolSpec, Reply, Target, Time, Tuning, VolumeId, VolumeOptions,
 };

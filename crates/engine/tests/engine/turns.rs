@@ -150,7 +150,7 @@ fn turns_of_a_pool_with_many_of_everything() {
             .rig
             .media
             .iter()
-            .map(|m| millpond_device::DeviceGeometry { size: m.len() as u64, logical_sector: 512, physical_sector: 4096 })
+            .map(|m| millpond_block::DeviceGeometry { size: m.len() as u64, logical_sector: 512, physical_sector: 4096 })
             .collect(),
         timed.rig.tuning.clone(),
         Time(timed.rig.now),

@@ -1,5 +1,4 @@
-use millpond_block::{CacheMode, DiskError, Op};
-use millpond_device::{Io, IoKind};
+use millpond_block::{CacheMode, DiskError, Io, IoKind, Op};
 use millpond_engine::{Command, Compression, Layout, PoolState, Target};
 
 use crate::rig::Rig;

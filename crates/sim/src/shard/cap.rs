@@ -3,7 +3,8 @@
 
 use std::collections::VecDeque;
 
-use millpond_device::{DeviceLimit, Io, IoId, IoKind};
+use millpond_block::{Io, IoId, IoKind};
+use millpond_device::DeviceLimit;
 
 use super::meter::{Meter, cost};
 use crate::oracle::{Verdict, broken};

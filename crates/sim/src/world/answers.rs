@@ -7,7 +7,7 @@
 use super::World;
 use crate::rng::Rng;
 use crate::system::System;
-use millpond_device::DeviceError;
+use millpond_block::DeviceError;
 use millpond_engine::PoolState;
 
 impl<S: System> World<S> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_device::{DeviceError, DeviceGeometry};
+use millpond_block::{DeviceError, DeviceGeometry};
 use millpond_engine::{Class, Command, GroupSpec, Layout, NewDevice, PoolState};
 
 use super::World;

@@ -9,7 +9,7 @@ mod damage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_device::DeviceError;
+use millpond_block::DeviceError;
 use millpond_engine::{Class, Command, GroupSpec, JobKind, Layout, MemberState, NewDevice, PoolState};
 
 use super::World;
@@ -411,7 +411,7 @@ impl<S: System> World<S> {
     }
 
     /// Plugs in the present devices; returns their geometries.
-    pub(super) fn devices_there(&mut self) -> Vec<millpond_device::DeviceGeometry> {
+    pub(super) fn devices_there(&mut self) -> Vec<millpond_block::DeviceGeometry> {
         let cached: Vec<usize> = (0..self.machine.count()).filter(|d| self.cache_is_away(*d)).collect();
         let World { fate: Some(fate), machine, .. } = self else { return self.plug_with_caches() };
         let out = |d: &usize| fate.away.contains(d) || fate.refused.contains(d) || machine.broken.contains_key(d);

@@ -2,8 +2,7 @@
 //! must be refused while the pool is not closed. The former host may only have been suspended, and
 //! then continues.
 
-use millpond_block::{ByteRange, Op, Payload, Request, Tag};
-use millpond_device::{Io, IoDone, IoKind};
+use millpond_block::{ByteRange, Io, IoDone, IoKind, Op, Payload, Request, Tag};
 use millpond_engine::{Holder, PoolState, Time, Tuning};
 
 use super::World;

@@ -14,7 +14,7 @@ mod daemon;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use millpond_device::DeviceError;
+use millpond_block::DeviceError;
 use millpond_engine::{Command, DeviceId, ImportRules, LabelsInForce, MemberState, NewDevice, PoolState};
 
 use super::World;

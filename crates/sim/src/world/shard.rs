@@ -2,8 +2,7 @@
 //! volume limits change under load, the thread is held up for longer than a lease, and operations
 //! that wait when the pool goes away never reach a device.
 
-use millpond_block::Piece;
-use millpond_device::{Io, IoKind};
+use millpond_block::{Io, IoKind, Piece};
 use millpond_engine::{Command, Entry, PoolState, VolumeId, VolumeOptions};
 use millpond_format::{CLAIM_OFFSET, SECTOR_BYTES, second_area};
 

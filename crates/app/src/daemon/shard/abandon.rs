@@ -10,7 +10,8 @@
 use std::mem;
 use std::sync::mpsc;
 
-use millpond_device::{DeviceIndex, Gate, Wait};
+use millpond_block::DeviceIndex;
+use millpond_device::{Gate, Wait};
 use millpond_engine::PoolState;
 
 use super::pool::Pool;

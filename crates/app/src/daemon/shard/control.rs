@@ -5,8 +5,8 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 
-use millpond_block::{ByteRange, Completion, DiskError, Op, Payload, Request, Tag};
-use millpond_device::{DeviceIndex, HostDevice};
+use millpond_block::{ByteRange, Completion, DeviceIndex, DiskError, Op, Payload, Request, Tag};
+use millpond_device::HostDevice;
 use millpond_engine::{Command, CommandError, DiffExtent, NewDevice, PoolState, Reply, Target};
 
 use super::handle::{Answer, ExportInfo, HostDeviceInfo, Message, ShardError, ShardLook, ShardStatus};

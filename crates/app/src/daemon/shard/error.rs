@@ -3,8 +3,7 @@
 use std::fmt;
 use std::io;
 
-use millpond_block::DiskError;
-use millpond_device::DeviceIndex;
+use millpond_block::{DeviceIndex, DiskError};
 use millpond_engine::{CommandError, Target};
 
 use super::handle::ExportId;

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use millpond_block::ByteRange;
-use millpond_device::{DeviceGeometry, DeviceIndex, DeviceLimit, DeviceLoad, DeviceTimes, HostDevice, Waker};
+use millpond_block::{ByteRange, DeviceGeometry, DeviceIndex};
+use millpond_device::{DeviceLimit, DeviceLoad, DeviceTimes, HostDevice, Waker};
 use millpond_engine::{
     Command, DiffExtent, LabelsInForce, Metrics, NewDevice, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId,
     VolumeInfo,

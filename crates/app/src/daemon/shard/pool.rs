@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use millpond_block::{Answer, BufPool, ByteRange, Completion, Features, Geometry, Payload, Query, Request, Tag};
-use millpond_device::{DeviceIndex, DeviceSpace, Io, IoDone};
+use millpond_block::{
+    Answer, BufPool, ByteRange, Completion, DeviceIndex, DeviceSpace, Features, Geometry, Io, IoDone, Payload, Query, Request, Tag,
+};
 use millpond_engine::{
     Command, CommandError, DiffExtent, Engine, Entry, ImageInfo, LabelsInForce, Metrics, PoolInfo, PoolState, Reply, SnapshotId,
     SnapshotInfo, Target, Time, VolumeId, VolumeInfo, VolumeOptions,

@@ -4,7 +4,8 @@ use std::io;
 use std::sync::mpsc;
 use std::thread;
 
-use millpond_device::{DeviceGeometry, DeviceIndex, HostDevice, Ring, entropy};
+use millpond_block::{DeviceGeometry, DeviceIndex};
+use millpond_device::{HostDevice, Ring, entropy};
 use millpond_engine::{CommandError, Engine, PoolSpec, PoolState, Time, Tuning};
 use tokio::sync::watch;
 

@@ -3,10 +3,10 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use millpond_block::{Buf, PAGE, Piece};
+use millpond_block::{Buf, DeviceError, DeviceIndex, Io, IoDone, IoId, IoKind, PAGE, Piece};
 
 use crate::file::tests::once_free;
-use crate::{DeviceError, DeviceIndex, Event, HostDevice, Io, IoDone, IoId, IoKind, MemoryDevice, Monotonic, OpenOptions, Ring, Wait};
+use crate::{Event, HostDevice, MemoryDevice, Monotonic, OpenOptions, Ring, Wait};
 
 const FIRST: DeviceIndex = DeviceIndex(0);
 

@@ -1,8 +1,7 @@
 //! Reads of segments with parity: of a column, and of data computed from other columns because its
 //! device is missing or not trusted.
 
-use millpond_block::{Buf, BufPool, ByteRange, Piece};
-use millpond_device::DeviceIndex;
+use millpond_block::{Buf, BufPool, ByteRange, DeviceIndex, Piece};
 use millpond_format::SegmentId;
 use smallvec::SmallVec;
 

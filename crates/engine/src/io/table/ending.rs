@@ -7,8 +7,7 @@
 //! either. The caller owns the buffers of such an operation until it reports the completion; until
 //! then the handle of its group is not reused.
 
-use millpond_block::{Buf, BufPool};
-use millpond_device::{DeviceError, DeviceIndex, Io, IoDone, IoId, IoKind};
+use millpond_block::{Buf, BufPool, DeviceError, DeviceIndex, Io, IoDone, IoId, IoKind};
 use millpond_format::MemberState;
 use smallvec::SmallVec;
 

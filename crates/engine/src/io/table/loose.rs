@@ -1,7 +1,6 @@
 //! Writes whose failure does not make the table give a device up.
 
-use millpond_block::{ByteRange, Piece};
-use millpond_device::DeviceIndex;
+use millpond_block::{ByteRange, DeviceIndex, Piece};
 
 use super::{IoTable, Kind};
 

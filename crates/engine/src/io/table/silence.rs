@@ -5,8 +5,7 @@
 //! this program was running to see it pass: after the host was suspended no device is judged by the
 //! gap.
 
-use millpond_block::BufPool;
-use millpond_device::DeviceIndex;
+use millpond_block::{BufPool, DeviceIndex};
 use millpond_format::SegmentId;
 
 use super::{Failing, IoTable, Kind, Stage};

@@ -1,6 +1,6 @@
 //! Operations that overtake others, and operations that come back without having been carried out.
 
-use millpond_device::Io;
+use millpond_block::Io;
 
 use super::{IoTable, Stage, epoch_of, names};
 

@@ -15,8 +15,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use millpond_block::{Buf, Piece};
-use millpond_device::{DeviceError, DeviceIndex};
+use millpond_block::{Buf, DeviceError, DeviceIndex, Piece};
 use millpond_format::{Claim, FormatError, Holder, SECTOR_BYTES};
 
 use super::{Asked, Import, Stage};

@@ -2,8 +2,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::Piece;
-use millpond_device::DeviceIndex;
+use millpond_block::{DeviceIndex, Piece};
 use millpond_format::{Root, SECTOR_BYTES};
 
 use super::{Asked, Import, Stage};

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use millpond_block::Buf;
-use millpond_device::DeviceError;
+use millpond_block::{Buf, DeviceError};
 use millpond_format::{Checkpoint, ObjectRef, SegmentId};
 
 use super::super::load::snapshot_page;

@@ -7,8 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use millpond_block::{Buf, ByteRange, Piece};
-use millpond_device::{DeviceError, DeviceIndex};
+use millpond_block::{Buf, ByteRange, DeviceError, DeviceIndex, Piece};
 use millpond_format::{Label, MemberState, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 
 use super::Step;

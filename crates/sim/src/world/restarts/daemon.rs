@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use millpond_device::DeviceError;
+use millpond_block::DeviceError;
 use millpond_engine::{
     Decision, DeviceId, DeviceInfo, Evidence, ImportRules, Labelled, LabelsInForce, Looked, MemberState, NewestLabel, PoolState, Refusal,
     Tuning,

@@ -1,8 +1,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use millpond_block::{ByteRange, DiskError};
-use millpond_device::{DeviceGeometry, DeviceIndex, DeviceLimit, HostDevice, OpenOptions, wall_millis};
+use millpond_block::{ByteRange, DeviceGeometry, DeviceIndex, DiskError};
+use millpond_device::{DeviceLimit, HostDevice, OpenOptions, wall_millis};
 use millpond_engine::{Command, CommandError, PoolState, Reply, VolumeId};
 
 use super::client::{Client, in_memory, on_unix, wait};

@@ -6,10 +6,9 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millpond_block::{
-    Answer, BufPool, CacheMode, Completion, Data, DiskError, Features, Geometry, Op, Payload, Piece, Query, Request, Run, SectorProfile,
-    Tag,
+    Answer, BufPool, CacheMode, Completion, Data, DeviceIndex, DiskError, Features, Geometry, Io, IoDone, IoId, IoKind, Op, Payload, Piece,
+    Query, Request, Run, SectorProfile, Tag,
 };
-use millpond_device::{DeviceIndex, Io, IoDone, IoId, IoKind};
 use millpond_engine::{
     Command, CommandError, Compression, DiffExtent, ImageInfo, Layout, Metrics, PoolId, PoolInfo, PoolState, Reply, SnapshotId,
     SnapshotInfo, Target, Time, VolumeId, VolumeInfo, VolumeOptions,

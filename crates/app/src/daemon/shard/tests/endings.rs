@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use millpond_device::{DeviceIndex, DeviceLimit};
+use millpond_block::DeviceIndex;
+use millpond_device::DeviceLimit;
 use millpond_engine::{Command, PoolState};
 
 use super::client::{Client, FLUSH, PATIENCE, WRITE, hung, in_memory, on_unix, wait};

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use millpond_device::{DeviceIndex, DeviceLimit, HostDevice, OpenError, OpenOptions};
+use millpond_block::DeviceIndex;
+use millpond_device::{DeviceLimit, HostDevice, OpenError, OpenOptions};
 
 use super::client::{Client, DISCONNECT, FLUSH, PATIENCE, READ, WRITE, in_memory, on_unix, wait};
 use super::double::{Double, Medium, SNAPSHOT};

@@ -1,6 +1,6 @@
 //! Device operations as values: operations that the engine requests, and their completions.
 
-use millpond_block::{Buf, Piece};
+use crate::{Buf, Piece};
 
 /// Identity of an operation in flight; unique within an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
