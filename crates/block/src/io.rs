@@ -1,15 +1,10 @@
 //! Device operations as values: operations that the engine requests, and their completions.
 
-use crate::{Buf, Piece};
+use crate::{Buf, DeviceSlot, Piece};
 
 /// Identity of an operation in flight; unique within an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IoId(pub u64);
-
-/// Position of a device: within the engine in the pool's table of members; in an [`Io`] in the
-/// table of the program that carries operations out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DeviceIndex(pub u16);
 
 /// Size and sectors of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +75,7 @@ pub struct Io {
     /// Identity, returned with the completion.
     pub id: IoId,
     /// The device.
-    pub device: DeviceIndex,
+    pub device: DeviceSlot,
     /// The operation.
     pub kind: IoKind,
     /// True for operations that overtake all others: caps and queues do not delay them.

@@ -14,6 +14,7 @@ mod geometry;
 mod io;
 mod query;
 mod request;
+mod units;
 
 pub use buffer::{Buf, BufPool, Data, PAGE, Piece};
 pub use cache_mode::{CacheMode, UnknownCacheMode};
@@ -21,6 +22,7 @@ pub use device_space::DeviceSpace;
 pub use disk::{Completion, Disk, Payload, Tag};
 pub use error::DiskError;
 pub use geometry::{Features, Geometry, SectorProfile, UnknownSectorProfile};
-pub use io::{DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone, IoId, IoKind};
+pub use io::{DeviceError, DeviceGeometry, Io, IoDone, IoId, IoKind};
 pub use query::{Answer, Query, Run, Since};
 pub use request::{ByteRange, MAX_REQUEST_BYTES, Op, Request};
+pub use units::{DeviceSlot, MemberId};

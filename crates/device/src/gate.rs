@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millpond_block::{DeviceIndex, Io, IoDone, IoId, IoKind};
+use millpond_block::{DeviceSlot, Io, IoDone, IoId, IoKind};
 use rustc_hash::FxHashMap;
 
 use crate::{Latencies, Planted};
@@ -69,7 +69,7 @@ pub struct DeviceLimit {
 /// goes back.
 #[derive(Default)]
 pub struct Gate {
-    devices: BTreeMap<DeviceIndex, Device>,
+    devices: BTreeMap<DeviceSlot, Device>,
     under_way: FxHashMap<IoId, Started>,
     /// Number of throttled operations.
     held: usize,
@@ -87,7 +87,7 @@ struct Device {
 }
 
 struct Started {
-    device: DeviceIndex,
+    device: DeviceSlot,
     at: u64,
     /// When it was passed to the device, after throttling.
     left: u64,
@@ -168,7 +168,7 @@ impl Gate {
     }
 
     /// Devices on which every operation in flight is throttled.
-    pub fn holding(&self) -> impl Iterator<Item = DeviceIndex> + '_ {
+    pub fn holding(&self) -> impl Iterator<Item = DeviceSlot> + '_ {
         let held = |device: &Device| !device.held.is_empty() && device.load.in_flight == device.held.len() as u64;
         let devices = (self.held > 0).then(|| self.devices.iter()).into_iter().flatten();
         devices.filter(move |(_, device)| held(device)).map(|(index, _)| *index)
@@ -220,7 +220,7 @@ impl Gate {
     }
 
     /// Sets the cap of a device.
-    pub fn limit(&mut self, device: DeviceIndex, limit: DeviceLimit) {
+    pub fn limit(&mut self, device: DeviceSlot, limit: DeviceLimit) {
         let device = self.devices.entry(device).or_default();
         device.limit = limit;
         device.free_at = 0;
@@ -230,7 +230,7 @@ impl Gate {
     }
 
     /// Returns counters, latencies and cap of a device.
-    pub fn of(&self, device: DeviceIndex) -> (DeviceLoad, DeviceTimes, DeviceLimit) {
+    pub fn of(&self, device: DeviceSlot) -> (DeviceLoad, DeviceTimes, DeviceLimit) {
         self.devices.get(&device).map(|device| (device.load, *device.times, device.limit)).unwrap_or_default()
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use millpond_block::{
-    Answer, BufPool, ByteRange, Completion, DeviceGeometry, DeviceIndex, DeviceSpace, DiskError, Features, Geometry, Io, IoDone, Payload,
+    Answer, BufPool, ByteRange, Completion, DeviceGeometry, DeviceSlot, DeviceSpace, DiskError, Features, Geometry, Io, IoDone, Payload,
     Query, Request, Tag,
 };
 use millpond_format::{DeviceNote, SnapshotId, VolumeId};
@@ -188,7 +188,7 @@ impl Engine {
 
     /// Reports that the caller delays operations of a device on purpose, so that the device is not
     /// judged as silent.
-    pub fn excuse(&mut self, device: DeviceIndex) {
+    pub fn excuse(&mut self, device: DeviceSlot) {
         match &mut self.phase {
             Phase::Importing(import) => import.excuse(device.0),
             Phase::Open(pool) => pool.io.excuse(device.0),
@@ -198,7 +198,7 @@ impl Engine {
     /// Sets the allocated space on the host of a device, by its position, when the pool is opened
     /// or the device is added. By default the host is assumed to have allocated nothing for free
     /// segments, and to do so at the first write. No stored data depends on it.
-    pub fn set_space(&mut self, device: DeviceIndex, space: DeviceSpace) {
+    pub fn set_space(&mut self, device: DeviceSlot, space: DeviceSpace) {
         match &mut self.phase {
             Phase::Importing(_) => _ = self.hosts.insert(device.0, space),
             Phase::Open(pool) => pool.set_host(device.0, space),

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use millpond_block::{
-    Buf, ByteRange, Completion, Data, DeviceGeometry, DeviceIndex, DiskError, Io, IoDone, IoId, IoKind, Op, Payload, Piece, Query, Request,
+    Buf, ByteRange, Completion, Data, DeviceGeometry, DeviceSlot, DiskError, Io, IoDone, IoId, IoKind, Op, Payload, Piece, Query, Request,
     Run, Tag,
 };
 use millpond_engine::{
@@ -148,7 +148,7 @@ impl Reference {
     fn io(&mut self, device: usize, kind: IoKind, doing: Doing) {
         self.io += 1;
         self.doing.insert(self.io, (doing, device));
-        self.ios.push_back(Io { id: IoId(self.io), device: DeviceIndex(device as u16), kind, urgent: false });
+        self.ios.push_back(Io { id: IoId(self.io), device: DeviceSlot(device as u16), kind, urgent: false });
     }
 
     fn write(&mut self, device: usize, page: usize, bytes: &[u8], doing: Doing) {

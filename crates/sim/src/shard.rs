@@ -16,7 +16,7 @@ mod meter;
 
 use std::collections::BTreeMap;
 
-use millpond_block::{BufPool, DeviceIndex, Io, IoDone};
+use millpond_block::{BufPool, DeviceSlot, Io, IoDone};
 use millpond_device::{DeviceLimit, Gate, Lease, Planted as Bug, Queue};
 use millpond_engine::{Entry, Limits, Planted, Rate, Throttles, Time, VolumeId, VolumeOptions};
 
@@ -45,7 +45,7 @@ pub struct Shard {
     lease: Lease,
     queue: Queue<Io>,
     bufs: BufPool,
-    caps: BTreeMap<DeviceIndex, Cap>,
+    caps: BTreeMap<DeviceSlot, Cap>,
     limits: BTreeMap<VolumeId, Limit>,
     lifted: bool,
     /// The pool is in service: caps and limits are in force.
@@ -244,7 +244,7 @@ impl Shard {
     }
 
     /// Returns the devices all of whose operations are delayed.
-    pub fn holding(&self) -> Vec<DeviceIndex> {
+    pub fn holding(&self) -> Vec<DeviceSlot> {
         self.gate.holding().collect()
     }
 
@@ -258,7 +258,7 @@ impl Shard {
         self.tiny = kind == 2;
         self.change = now + 1 + self.rng.below(if self.tiny { TINY } else { USUAL });
         let mut words = Vec::new();
-        for device in (0..devices).filter_map(|device| u16::try_from(device).ok()).map(DeviceIndex) {
+        for device in (0..devices).filter_map(|device| u16::try_from(device).ok()).map(DeviceSlot) {
             let limit = if kind == 0 || self.rng.percent(25) { DeviceLimit::default() } else { self.random_cap() };
             self.cap(device, limit, now);
             words.push(format!("{:?}/{:?}", limit.bytes_per_second, limit.ops_per_second));
@@ -279,12 +279,12 @@ impl Shard {
 
     /// Removes all caps for good.
     pub fn lift_caps(&mut self, now: u64) {
-        let capped: Vec<DeviceIndex> = self.caps.keys().copied().collect();
+        let capped: Vec<DeviceSlot> = self.caps.keys().copied().collect();
         capped.into_iter().for_each(|device| self.cap(device, DeviceLimit::default(), now));
         self.change = u64::MAX;
     }
 
-    fn cap(&mut self, device: DeviceIndex, limit: DeviceLimit, now: u64) {
+    fn cap(&mut self, device: DeviceSlot, limit: DeviceLimit, now: u64) {
         self.gate.limit(device, limit);
         self.caps.entry(device).or_insert_with(|| Cap::new(limit, now)).set(limit, now);
     }

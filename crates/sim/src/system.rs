@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use millpond_block::{Answer, Completion, Data, DeviceGeometry, DeviceIndex, Io, IoDone, IoKind, Payload, Query, Request, Tag};
+use millpond_block::{Answer, Completion, Data, DeviceGeometry, DeviceSlot, Io, IoDone, IoKind, Payload, Query, Request, Tag};
 pub use millpond_engine::Target;
 use millpond_engine::{
     Command, CommandError, DiffExtent, Engine, Entry, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Survey,
@@ -65,7 +65,7 @@ pub trait System: Sized {
     /// Returns the next device operation to start.
     fn pop_io(&mut self) -> Option<Io>;
     /// Notes that a cap delays operations of a device, which is no failure of the device.
-    fn excuse(&mut self, _device: DeviceIndex) {}
+    fn excuse(&mut self, _device: DeviceSlot) {}
     /// Returns the positions of devices that did not answer while the pool was opened.
     fn unanswered(&self) -> Vec<usize> {
         Vec::new()
@@ -169,7 +169,7 @@ impl System for Engine {
     fn pop_io(&mut self) -> Option<Io> {
         Engine::pop_io(self)
     }
-    fn excuse(&mut self, device: DeviceIndex) {
+    fn excuse(&mut self, device: DeviceSlot) {
         Engine::excuse(self, device);
     }
     fn unanswered(&self) -> Vec<usize> {

@@ -1,6 +1,6 @@
 //! Caps of single devices: set, kept in the daemon's state, and applied again after each import.
 
-use millpond_block::DeviceIndex;
+use millpond_block::DeviceSlot;
 use millpond_device::DeviceLimit;
 
 use super::service::Daemon;
@@ -46,7 +46,7 @@ async fn set(shard: &ShardHandle, member: u16, cap: DeviceCap) -> Result<(), Sha
     let position = status.pool.devices.iter().find(|device| device.member == member).and_then(|device| device.position);
     let Some(position) = position.and_then(|at| u16::try_from(at).ok()) else { return Ok(()) };
     let limit = DeviceLimit { bytes_per_second: cap.bps, ops_per_second: cap.iops };
-    shard.limit_device(DeviceIndex(position), limit).await
+    shard.limit_device(DeviceSlot(position), limit).await
 }
 
 /// Applies the remembered caps of a pool.

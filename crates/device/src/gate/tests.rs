@@ -5,7 +5,7 @@ use millpond_block::{Buf, DeviceError, Piece};
 use super::*;
 use crate::quantile;
 
-const DISK: DeviceIndex = DeviceIndex(0);
+const DISK: DeviceSlot = DeviceSlot(0);
 const MILLI: u64 = 1_000_000;
 
 fn write(id: u64, pages: usize) -> Io {

@@ -1,11 +1,11 @@
 use std::rc::Rc;
 
-use millpond_block::{Buf, DeviceIndex, IoId, Piece};
+use millpond_block::{Buf, DeviceSlot, IoId, Piece};
 
 use super::*;
 
 fn io(kind: IoKind) -> Io {
-    Io { id: IoId(7), device: DeviceIndex(0), kind, urgent: false }
+    Io { id: IoId(7), device: DeviceSlot(0), kind, urgent: false }
 }
 
 fn piece(byte: u8, pages: usize) -> Piece {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use io_uring::squeue::Entry;
 use io_uring::types::{Fd, Fixed, FsyncFlags};
 use io_uring::{IoUring, opcode};
-use millpond_block::{Buf, DeviceError, DeviceIndex, Io, IoDone, IoKind, PAGE, Piece};
+use millpond_block::{Buf, DeviceError, DeviceSlot, Io, IoDone, IoKind, PAGE, Piece};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
@@ -86,7 +86,7 @@ impl Ring {
     ///
     /// # Errors
     /// Returns the device when the ring has no free position.
-    pub fn add_device(&mut self, host: HostDevice) -> Result<DeviceIndex, HostDevice> {
+    pub fn add_device(&mut self, host: HostDevice) -> Result<DeviceSlot, HostDevice> {
         let index = match u16::try_from(self.devices.table.len()) {
             Ok(index) if u32::from(index) < MAX_DEVICES => index,
             _ => return Err(host),
@@ -98,7 +98,7 @@ impl Ring {
         let instant = host.in_memory();
         let mapping = if instant { Mapping::new(host.as_fd(), host.geometry().size) } else { None };
         self.devices.table.push(Some(Device { host, descriptor, instant, mapping, poisoned: None, in_flight: 0, writes_zeros: false }));
-        Ok(DeviceIndex(index))
+        Ok(DeviceSlot(index))
     }
 
     /// Number of positions that were assigned so far.
@@ -107,12 +107,12 @@ impl Ring {
     }
 
     /// The device at a position.
-    pub fn device(&self, index: DeviceIndex) -> Option<&HostDevice> {
+    pub fn device(&self, index: DeviceSlot) -> Option<&HostDevice> {
         Some(&self.devices.get(index)?.host)
     }
 
     /// Removes a device and returns it, if it has no operation in flight; its position stays empty.
-    pub fn remove_device(&mut self, index: DeviceIndex) -> Option<HostDevice> {
+    pub fn remove_device(&mut self, index: DeviceSlot) -> Option<HostDevice> {
         let place = self.devices.table.get_mut(usize::from(index.0))?;
         if place.as_ref().is_none_or(|device| device.in_flight != 0) {
             return None;
@@ -180,7 +180,7 @@ impl Devices {
         Devices { table: Vec::new(), fixed, spare: Vec::new(), zeros: Rc::new(Buf::zeroed(ZEROS)) }
     }
 
-    pub(super) fn get(&self, index: DeviceIndex) -> Option<&Device> {
+    pub(super) fn get(&self, index: DeviceSlot) -> Option<&Device> {
         self.table.get(usize::from(index.0))?.as_ref()
     }
 
@@ -191,13 +191,13 @@ impl Devices {
         }
     }
 
-    fn get_mut(&mut self, index: DeviceIndex) -> Option<&mut Device> {
+    fn get_mut(&mut self, index: DeviceSlot) -> Option<&mut Device> {
         self.table.get_mut(usize::from(index.0))?.as_mut()
     }
 
     /// Sets whether operations are carried out at once, which otherwise depends on the filesystem.
     #[cfg(test)]
-    pub fn set_instant(&mut self, index: DeviceIndex, instant: bool) {
+    pub fn set_instant(&mut self, index: DeviceSlot, instant: bool) {
         if let Some(device) = self.get_mut(index) {
             device.instant = instant;
         }
@@ -205,7 +205,7 @@ impl Devices {
 
     /// Sets the state after a failed flush.
     #[cfg(test)]
-    pub fn poison(&mut self, index: DeviceIndex, error: DeviceError) {
+    pub fn poison(&mut self, index: DeviceSlot, error: DeviceError) {
         if let Some(device) = self.get_mut(index) {
             device.poisoned = Some(error);
         }

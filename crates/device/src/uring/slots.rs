@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use io_uring::squeue::Entry;
-use millpond_block::{Buf, DeviceIndex, Io, IoId, IoKind, Piece};
+use millpond_block::{Buf, DeviceSlot, Io, IoId, IoKind, Piece};
 
 /// Memory and state of an operation while the kernel works on it. Everything that the kernel has a
 /// pointer to is on the heap (buffers, boxes, vectors that do not grow), so a slot may move when
@@ -28,7 +28,7 @@ pub(super) enum Op {
 /// A device operation and its progress.
 pub(super) struct IoOp {
     pub id: IoId,
-    pub device: DeviceIndex,
+    pub device: DeviceSlot,
     pub kind: IoOpKind,
     /// Bytes done.
     pub done: u64,

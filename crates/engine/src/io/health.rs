@@ -1,7 +1,7 @@
 //! State of the members of a pool: which can be read and written, and which the pool can do
 //! without.
 
-use millpond_block::DeviceIndex;
+use millpond_block::MemberId;
 use millpond_format::{MemberState, SegmentId, Shape};
 use smallvec::SmallVec;
 
@@ -52,7 +52,7 @@ impl Health {
     }
 
     /// True when a member can be read and written.
-    pub(crate) fn is_up(&self, member: DeviceIndex) -> bool {
+    pub(crate) fn is_up(&self, member: MemberId) -> bool {
         matches!(self.state(member.0), MemberState::Present | MemberState::Filling)
     }
 
@@ -72,7 +72,7 @@ impl Health {
     }
 
     /// True when a member has not answered for a while.
-    pub(crate) fn is_silent(&self, member: DeviceIndex) -> bool {
+    pub(crate) fn is_silent(&self, member: MemberId) -> bool {
         self.silent.contains(&member.0)
     }
 
@@ -83,7 +83,7 @@ impl Health {
 
     /// Devices of a segment that are incomplete or do not answer.
     pub(crate) fn lacking(&self, rows: &Rows, segment: SegmentId) -> impl Iterator<Item = u16> {
-        let lacks = |member: &DeviceIndex| self.state(member.0) != MemberState::Present || self.is_silent(*member);
+        let lacks = |member: &MemberId| self.state(member.0) != MemberState::Present || self.is_silent(*member);
         let found: SmallVec<[u16; 4]> = rows.extents(segment).map(|(member, _)| member).filter(lacks).map(|member| member.0).collect();
         found.into_iter()
     }
@@ -112,13 +112,13 @@ impl Health {
 
     /// Columns of a segment with parity whose devices are incomplete.
     pub(crate) fn missing(&self, stripe: &Stripe<'_>) -> Columns {
-        let lacks = |(_, (device, _)): &(usize, (DeviceIndex, u64))| self.state(device.0) != MemberState::Present;
+        let lacks = |(_, (device, _)): &(usize, (MemberId, u64))| self.state(device.0) != MemberState::Present;
         stripe.columns().into_iter().enumerate().filter(lacks).fold(0, |set, (column, _)| set | 1 << column)
     }
 
     /// The same columns, and those whose devices have not answered for a while.
     pub(crate) fn missing_or_silent(&self, stripe: &Stripe<'_>) -> Columns {
-        let silent = |(_, (device, _)): &(usize, (DeviceIndex, u64))| self.is_silent(*device);
+        let silent = |(_, (device, _)): &(usize, (MemberId, u64))| self.is_silent(*device);
         stripe.columns().into_iter().enumerate().filter(silent).fold(self.missing(stripe), |set, (column, _)| set | 1 << column)
     }
 
@@ -130,7 +130,7 @@ impl Health {
 
     /// Copies of a segment whose devices are complete.
     pub(crate) fn whole_copies(&self, rows: &Rows, segment: SegmentId) -> SmallVec<[usize; 4]> {
-        let whole = |(_, member): &(usize, DeviceIndex)| self.state(member.0) == MemberState::Present;
+        let whole = |(_, member): &(usize, MemberId)| self.state(member.0) == MemberState::Present;
         rows.copies(segment).enumerate().filter(whole).map(|(copy, _)| copy).collect()
     }
 

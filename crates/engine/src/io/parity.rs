@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use millpond_block::{Buf, BufPool, ByteRange, DeviceIndex, Piece};
+use millpond_block::{Buf, BufPool, ByteRange, MemberId, Piece};
 use rusty_erasure::{Coder, Matrix};
 use smallvec::SmallVec;
 
@@ -122,7 +122,7 @@ impl Rebuild {
     }
 
     /// Ranges to read, in the order in which [`assemble`](Self::assemble) takes their bytes.
-    pub(crate) fn reads(&self, stripe: &Stripe<'_>) -> SmallVec<[(DeviceIndex, ByteRange); 16]> {
+    pub(crate) fn reads(&self, stripe: &Stripe<'_>) -> SmallVec<[(MemberId, ByteRange); 16]> {
         let columns = stripe.columns();
         let place = |column: &usize| {
             let (device, start) = columns.get(*column)?;

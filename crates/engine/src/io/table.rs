@@ -9,7 +9,7 @@ mod urgent;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millpond_block::{Buf, BufPool, ByteRange, DeviceError, DeviceIndex, Io, IoId, IoKind, Piece};
+use millpond_block::{Buf, BufPool, ByteRange, DeviceError, DeviceSlot, Io, IoId, IoKind, MemberId, Piece};
 use millpond_format::SegmentId;
 use smallvec::SmallVec;
 
@@ -58,7 +58,7 @@ struct Group<C> {
 }
 
 struct Part {
-    device: DeviceIndex,
+    device: MemberId,
     /// Position, in the caller's table, of the device that it is for.
     position: u16,
     /// True when it goes to the member's replacement.
@@ -84,7 +84,7 @@ enum Stage {
 }
 
 impl Part {
-    fn new(device: DeviceIndex, range: ByteRange) -> Part {
+    fn new(device: MemberId, range: ByteRange) -> Part {
         Part { device, position: u16::MAX, twin: false, range, buf: None, pieces: Vec::new(), tries: 0, stage: Stage::Waiting, void: false }
     }
 }
@@ -98,7 +98,7 @@ pub(crate) struct Ended<C> {
     /// The segment that was pinned for it.
     pub(crate) pin: Option<SegmentId>,
     /// The member that did it, if it was one.
-    pub(crate) member: Option<DeviceIndex>,
+    pub(crate) member: Option<MemberId>,
 }
 
 /// A device whose writes fail and that the pool can do without.
@@ -322,7 +322,7 @@ impl<C> IoTable<C> {
 
     fn push(&mut self, group: u32, mut part: Part, io: IoKind) {
         part.position = self.position(&part);
-        let device = DeviceIndex(part.position);
+        let device = DeviceSlot(part.position);
         if let Some(counters) = self.counters.get_mut(usize::from(part.device.0)) {
             match &io {
                 IoKind::Read { .. } => {
@@ -351,20 +351,20 @@ impl<C> IoTable<C> {
     }
 
     /// Reads a range of one member.
-    pub(crate) fn read_raw(&mut self, context: C, member: DeviceIndex, range: ByteRange, bufs: &mut BufPool) {
+    pub(crate) fn read_raw(&mut self, context: C, member: MemberId, range: ByteRange, bufs: &mut BufPool) {
         let group = self.add(context, Kind::Read, None);
         self.push_read(group, member, range, bufs);
         self.begin(group);
     }
 
     /// Reads a range of one member and pins the segment that it belongs to.
-    pub(crate) fn read_pinned(&mut self, context: C, pin: SegmentId, member: DeviceIndex, range: ByteRange, bufs: &mut BufPool) {
+    pub(crate) fn read_pinned(&mut self, context: C, pin: SegmentId, member: MemberId, range: ByteRange, bufs: &mut BufPool) {
         let group = self.add(context, Kind::Read, Some(pin));
         self.push_read(group, member, range, bufs);
         self.begin(group);
     }
 
-    fn push_read(&mut self, group: u32, device: DeviceIndex, range: ByteRange, bufs: &mut BufPool) {
+    fn push_read(&mut self, group: u32, device: MemberId, range: ByteRange, bufs: &mut BufPool) {
         let length = usize::try_from(range.length).unwrap_or(usize::MAX);
         if !self.health.is_up(device) {
             return;
@@ -460,7 +460,7 @@ impl<C> IoTable<C> {
         u8::try_from(2 * rows.copies(segment).len()).unwrap_or(u8::MAX).max(2)
     }
 
-    fn push_write(&mut self, group: u32, device: DeviceIndex, range: ByteRange, pieces: Vec<Piece>, twin: bool) {
+    fn push_write(&mut self, group: u32, device: MemberId, range: ByteRange, pieces: Vec<Piece>, twin: bool) {
         let usable = if twin { self.twin(device.0).is_some() } else { self.health.is_up(device) };
         if !usable {
             return;
@@ -470,7 +470,7 @@ impl<C> IoTable<C> {
     }
 
     /// Writes to a member and its replacement.
-    fn push_both(&mut self, group: u32, device: DeviceIndex, range: ByteRange, pieces: Vec<Piece>) {
+    fn push_both(&mut self, group: u32, device: MemberId, range: ByteRange, pieces: Vec<Piece>) {
         if self.twin(device.0).is_some() {
             self.push_write(group, device, range, pieces.clone(), true);
         }
@@ -478,7 +478,7 @@ impl<C> IoTable<C> {
     }
 
     /// Writes other bytes to each of several members.
-    pub(crate) fn write_raw(&mut self, context: C, writes: Vec<(DeviceIndex, u64, Piece)>) {
+    pub(crate) fn write_raw(&mut self, context: C, writes: Vec<(MemberId, u64, Piece)>) {
         let group = self.add(context, Kind::Write, None);
         for (device, offset, piece) in writes {
             let range = ByteRange { offset, length: piece.len() as u64 };
@@ -492,7 +492,7 @@ impl<C> IoTable<C> {
         let group = self.add(context, Kind::Write, None);
         for (member, twin, offset, piece) in writes {
             let range = ByteRange { offset, length: piece.len() as u64 };
-            self.push_write(group, DeviceIndex(member), range, vec![piece], twin);
+            self.push_write(group, MemberId(member), range, vec![piece], twin);
         }
         self.begin(group);
     }
@@ -501,7 +501,7 @@ impl<C> IoTable<C> {
     pub(crate) fn write_to(&mut self, context: C, pin: Option<SegmentId>, member: u16, twin: bool, offset: u64, piece: Piece) {
         let group = self.add(context, Kind::Write, pin);
         let range = ByteRange { offset, length: piece.len() as u64 };
-        self.push_write(group, DeviceIndex(member), range, vec![piece], twin);
+        self.push_write(group, MemberId(member), range, vec![piece], twin);
         self.begin(group);
     }
 
@@ -563,7 +563,7 @@ impl<C> IoTable<C> {
     /// Flushes every member with writes since its last flush. False, without a group, if none has.
     pub(crate) fn flush(&mut self, context: C) -> bool {
         // a member that is not in service may have a replacement that is
-        let usable = |member: u16, twin: bool| if twin { self.twin(member).is_some() } else { self.health.is_up(DeviceIndex(member)) };
+        let usable = |member: u16, twin: bool| if twin { self.twin(member).is_some() } else { self.health.is_up(MemberId(member)) };
         let written: Vec<(u16, bool, u64)> = (0u16..)
             .zip(self.written.iter().zip(&self.flushed))
             .filter(|(_, (written, flushed))| written > flushed)
@@ -577,13 +577,13 @@ impl<C> IoTable<C> {
         for (member, twin, written) in written {
             // a flush has no range; the offset holds how many writes it covers
             let range = ByteRange { offset: written, length: 0 };
-            self.push(group, Part { twin, ..Part::new(DeviceIndex(member), range) }, IoKind::Flush);
+            self.push(group, Part { twin, ..Part::new(MemberId(member), range) }, IoKind::Flush);
         }
         true
     }
 
     /// Zeroes ranges of members and allocates their space on the host.
-    pub(crate) fn zero(&mut self, context: C, ranges: impl Iterator<Item = (DeviceIndex, ByteRange)>) {
+    pub(crate) fn zero(&mut self, context: C, ranges: impl Iterator<Item = (MemberId, ByteRange)>) {
         let group = self.add(context, Kind::Zero, None);
         for (device, range) in ranges {
             if self.health.is_up(device) {
@@ -595,7 +595,7 @@ impl<C> IoTable<C> {
     }
 
     /// Discards ranges, so that the host may free their space.
-    pub(crate) fn discard(&mut self, context: C, ranges: impl Iterator<Item = (DeviceIndex, ByteRange)>) {
+    pub(crate) fn discard(&mut self, context: C, ranges: impl Iterator<Item = (MemberId, ByteRange)>) {
         let group = self.add(context, Kind::Discard, None);
         for (device, range) in ranges {
             if self.health.is_up(device) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use millpond_block::{BufPool, DeviceGeometry, DeviceIndex, Piece};
+use millpond_block::{BufPool, DeviceGeometry, MemberId, Piece};
 use millpond_format::{
     AREA_BYTES, CLAIM_OFFSET, Class, Column, DeviceId, Holder, Label, Layout, Lsn, MAX_COPIES, MAX_DEVICES, MAX_PARITY_WIDTH, Member,
     MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, STREAMS, SegmentId, Shape, crc32c,
@@ -252,8 +252,8 @@ impl Pool {
         let mut writes = Vec::new();
         for (member, size) in (0u16..).zip(self.config.sizes.clone()) {
             let piece = self.fresh_area(member);
-            writes.push((DeviceIndex(member), 0, piece.clone()));
-            writes.push((DeviceIndex(member), second_area(size), piece));
+            writes.push((MemberId(member), 0, piece.clone()));
+            writes.push((MemberId(member), second_area(size), piece));
         }
         self.io.write_raw(Context::Labels, writes);
     }

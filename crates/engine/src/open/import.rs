@@ -10,7 +10,7 @@ mod silence;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use millpond_block::{Buf, BufPool, ByteRange, DeviceError, DeviceGeometry, DeviceIndex, Io, IoDone};
+use millpond_block::{Buf, BufPool, ByteRange, DeviceError, DeviceGeometry, Io, IoDone, MemberId};
 use millpond_format::{
     AREA_BYTES, Checkpoint, FormatError, Item, Label, Lsn, MemberState, NO_SEGMENT, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES,
     SegmentId, StreamStart,
@@ -224,7 +224,7 @@ impl Import {
                 let offset = if second { second_area(size) } else { 0 };
                 if size >= 2 * AREA_BYTES {
                     let range = ByteRange { offset, length: SECTOR_BYTES as u64 };
-                    import.io.read_raw(Asked::Label(position, second), DeviceIndex(position), range, &mut import.bufs);
+                    import.io.read_raw(Asked::Label(position, second), MemberId(position), range, &mut import.bufs);
                 }
             }
         }
@@ -476,7 +476,7 @@ impl Import {
             let size = config.sizes.get(usize::from(member)).copied().unwrap_or(0);
             for (second, area) in [(false, 0), (true, second_area(size))] {
                 let range = ByteRange { offset: area + RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
-                self.io.read_raw(Asked::Ring(member, second), DeviceIndex(member), range, &mut self.bufs);
+                self.io.read_raw(Asked::Ring(member, second), MemberId(member), range, &mut self.bufs);
             }
         }
         self.stage = Stage::Rings;

@@ -9,7 +9,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::{Buf, BufPool, DeviceError, DeviceIndex, Piece};
+use millpond_block::{Buf, BufPool, DeviceError, MemberId, Piece};
 use millpond_format::{BatchHeader, Lsn, SegmentId};
 
 use super::import::Asked;
@@ -66,7 +66,7 @@ impl Leveling {
         batch: Uneven,
         result: Result<(), DeviceError>,
         buf: Option<Buf>,
-        source: Option<DeviceIndex>,
+        source: Option<MemberId>,
         io: &mut IoTable<Asked>,
         rows: &Rows,
         bufs: &mut BufPool,

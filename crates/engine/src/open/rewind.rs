@@ -20,7 +20,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::{BufPool, DeviceIndex, Piece};
+use millpond_block::{BufPool, MemberId, Piece};
 use millpond_format::{Lsn, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 
 use super::hunt::Hunt;
@@ -206,7 +206,7 @@ impl Import {
         let place = |member: u16| {
             let size = config.sizes.get(usize::from(member)).copied().unwrap_or(0);
             let area = if second { second_area(size) } else { 0 };
-            (DeviceIndex(member), area + RING_OFFSET, ring.clone())
+            (MemberId(member), area + RING_OFFSET, ring.clone())
         };
         self.io.write_raw(Asked::Mend, rings.members().into_iter().map(place).collect());
     }

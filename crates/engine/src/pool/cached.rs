@@ -3,7 +3,7 @@
 //! Guests never wait for the cache: copies are written when devices are idle, and blocks that come
 //! too fast are not copied.
 
-use millpond_block::{Buf, DeviceError, DeviceIndex, Piece};
+use millpond_block::{Buf, DeviceError, MemberId, Piece};
 use millpond_format::{Addr, Class, Coding, Filling, MemberState, crc32c};
 use std::rc::Rc;
 
@@ -28,7 +28,7 @@ impl Pool {
         }
         let shape = &self.config.shape;
         for (member, known) in (0u16..).zip(&shape.members) {
-            let there = known.state == MemberState::Present && self.io.health.is_up(DeviceIndex(member)) && shape.is_cache(member);
+            let there = known.state == MemberState::Present && self.io.health.is_up(MemberId(member)) && shape.is_cache(member);
             if there && !self.cache.has(member) {
                 self.cache.attach(member, known.device, u64::from(known.extents) * shape.extent_bytes);
             }
@@ -41,7 +41,7 @@ impl Pool {
             return; // nothing waits for the rest of the scan
         }
         while let Some((scan, member, range)) = self.cache.next_scan() {
-            self.io.read_raw(Context::CacheScan(scan), DeviceIndex(member), range, &mut self.bufs);
+            self.io.read_raw(Context::CacheScan(scan), MemberId(member), range, &mut self.bufs);
         }
     }
 
@@ -65,7 +65,7 @@ impl Pool {
     pub(super) fn read_cached(&mut self, op: u32, part: u32, spot: Spot, pages: u32) {
         let place = self.cache.begin_read(spot, pages);
         let (member, range) = place.expect("INV-CACHE-2: a segment of the cache is there until its reads have ended");
-        self.io.read_raw(Context::Cached { op, part, spot }, DeviceIndex(member), range, &mut self.bufs);
+        self.io.read_raw(Context::Cached { op, part, spot }, MemberId(member), range, &mut self.bufs);
     }
 
     /// Handles a read of cache pages. When the content is not what the map says, the read is

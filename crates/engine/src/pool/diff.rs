@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use millpond_block::{Answer, ByteRange, DeviceIndex, DiskError, Query, Run, Since, Tag};
+use millpond_block::{Answer, ByteRange, DiskError, MemberId, Query, Run, Since, Tag};
 use millpond_format::{Addr, Class, SegmentId, SnapshotId, TreeRoot};
 
 use super::op::{Op, Owner, Target, Work};
@@ -153,7 +153,7 @@ impl Pool {
                 Shelf::Special | Shelf::Nodes => Class::Special,
             };
             let copies = rows.copies(segment).len() > 0;
-            let extent = |(member, range): (DeviceIndex, ByteRange)| {
+            let extent = |(member, range): (MemberId, ByteRange)| {
                 let units = if copies { all } else { members.get(&member.0).copied().unwrap_or(0) };
                 ExtentPlace { member: member.0, range, live_bytes: units * 512 }
             };

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::{Buf, DeviceError, DeviceIndex, Piece};
+use millpond_block::{Buf, DeviceError, MemberId, Piece};
 use millpond_format::{Addr, ObjectRef, VolumeId};
 
 use super::op::Target;
@@ -38,7 +38,7 @@ impl Pool {
 
     /// Handles a read of a piece of a deadlist. When the content is wrong, reads the next copy. The
     /// content of a piece that is no longer referenced does not matter.
-    pub(super) fn piece_read(&mut self, read: &PieceRead, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<DeviceIndex>) {
+    pub(super) fn piece_read(&mut self, read: &PieceRead, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<MemberId>) {
         let (at, skip) = (read.at, pages_of(read.at).1);
         let Some(piece) = read.piece.upgrade() else { return buf.into_iter().for_each(|buf| self.bufs.give(buf)) };
         let bytes = buf.as_ref().filter(|_| result.is_ok()).and_then(|buf| buf.bytes().get(skip..skip + at.bytes() as usize));

@@ -1,6 +1,6 @@
 //! Operations: guest requests, commands and background work in progress.
 
-use millpond_block::{Buf, Data, DeviceIndex, DiskError, Piece, Request, Tag};
+use millpond_block::{Buf, Data, DiskError, MemberId, Piece, Request, Tag};
 use millpond_format::{Addr, BlockNo, Coding, Lsn, SegmentId, SnapshotId, VolumeId};
 use smallvec::SmallVec;
 
@@ -107,7 +107,7 @@ impl ReadWork {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bad {
     pub(crate) part: u32,
-    pub(crate) member: DeviceIndex,
+    pub(crate) member: MemberId,
 }
 
 /// A part of a read, in order.

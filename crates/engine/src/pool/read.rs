@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::rc::Rc;
 
-use millpond_block::{Buf, ByteRange, Data, DeviceError, DeviceIndex, DiskError, Piece};
+use millpond_block::{Buf, ByteRange, Data, DeviceError, DiskError, MemberId, Piece};
 use millpond_format::{Addr, Coding, FANOUT, Node, SegmentId, TreeRoot, crc32c};
 use smallvec::SmallVec;
 
@@ -202,7 +202,7 @@ impl Pool {
     /// Handles a device read of a part. When the content is wrong, reads the next copy, or the same
     /// copy once more; copies that were wrong are rewritten from a good one. Without a good copy
     /// the read fails.
-    pub(crate) fn data_read(&mut self, id: u32, part: u32, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<DeviceIndex>) {
+    pub(crate) fn data_read(&mut self, id: u32, part: u32, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<MemberId>) {
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
         let Some(place) = work.parts.get_mut(part as usize) else { return };
         let remembered = work.remembered;
@@ -286,7 +286,7 @@ impl Pool {
     }
 
     /// Rewrites a wrong copy with its right content, unless it is the only copy.
-    pub(crate) fn repair(&mut self, member: DeviceIndex, segment: SegmentId, page: u32, piece: Piece) {
+    pub(crate) fn repair(&mut self, member: MemberId, segment: SegmentId, page: u32, piece: Piece) {
         let rows = &self.core.space.rows;
         let copy = rows.copies(segment).position(|copy| copy == member);
         // with parity each byte is stored once
@@ -300,7 +300,7 @@ impl Pool {
     }
 
     /// Rewrites part of a segment on a member at a byte offset of the device.
-    pub(crate) fn repair_at(&mut self, member: DeviceIndex, segment: SegmentId, offset: u64, piece: Piece) {
+    pub(crate) fn repair_at(&mut self, member: MemberId, segment: SegmentId, offset: u64, piece: Piece) {
         if !self.writes_allowed() || !self.io.health.is_up(member) {
             return;
         }
@@ -372,7 +372,7 @@ impl Pool {
     }
 
     /// Handles a read of a node. When the content is wrong, reads the next copy.
-    pub(crate) fn node_read(&mut self, read: NodeRead, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<DeviceIndex>) {
+    pub(crate) fn node_read(&mut self, read: NodeRead, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<MemberId>) {
         let NodeRead { miss, segment, unit, attempt } = read;
         let node = match (result, &buf) {
             (Ok(()), Some(buf)) => check_node(&miss, unit, buf.bytes()),

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use millpond_block::{ByteRange, DeviceIndex};
+use millpond_block::{ByteRange, MemberId};
 use millpond_format::{AREA_BYTES, Class, Layout, SegmentId, Shape};
 use smallvec::SmallVec;
 
@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 pub(crate) const PAGE: u64 = 4096;
 
 /// Byte ranges on devices.
-pub(crate) type Places = SmallVec<[(DeviceIndex, ByteRange); 2]>;
+pub(crate) type Places = SmallVec<[(MemberId, ByteRange); 2]>;
 
 /// How the parts of a segment make it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Shelf {
 /// The columns of a segment with parity.
 #[derive(Debug)]
 pub(crate) struct Stripe<'a> {
-    parts: &'a [(DeviceIndex, u32)],
+    parts: &'a [(MemberId, u32)],
     extent_bytes: u64,
     /// Bytes on one device before the next device follows.
     pub(crate) unit: u64,
@@ -68,12 +68,12 @@ impl Stripe<'_> {
     }
 
     /// Device and first byte of each column.
-    pub(crate) fn columns(&self) -> SmallVec<[(DeviceIndex, u64); 16]> {
+    pub(crate) fn columns(&self) -> SmallVec<[(MemberId, u64); 16]> {
         self.parts.iter().map(|(device, at)| (*device, AREA_BYTES + u64::from(*at) * self.extent_bytes)).collect()
     }
 
     /// Place of one column of a range of pages that is made up of whole stripes.
-    pub(crate) fn column(&self, column: usize, page: u32, pages: u32) -> Option<(DeviceIndex, ByteRange)> {
+    pub(crate) fn column(&self, column: usize, page: u32, pages: u32) -> Option<(MemberId, ByteRange)> {
         let (device, start) = self.columns().get(column).copied()?;
         let local = |pages: u32| u64::from(pages) * PAGE / self.data() as u64;
         Some((device, ByteRange { offset: start + local(page), length: local(pages) }))
@@ -86,7 +86,7 @@ struct Row {
     shelf: Shelf,
     /// First segment of the group.
     group: SegmentId,
-    parts: SmallVec<[(DeviceIndex, u32); 1]>,
+    parts: SmallVec<[(MemberId, u32); 1]>,
     /// Number of parts, from the first on, that are read in turn. The others, on data devices, are
     /// read only when these cannot be.
     front: usize,
@@ -134,7 +134,7 @@ impl Rows {
             let rows = &mut self.rows;
             group.for_each_row(|parts| {
                 let slow = parts.iter().filter(|(member, _)| shelf == Shelf::Nodes && data.contains(member)).count();
-                let parts: SmallVec<[(DeviceIndex, u32); 1]> = parts.iter().map(|(member, at)| (DeviceIndex(*member), *at)).collect();
+                let parts: SmallVec<[(MemberId, u32); 1]> = parts.iter().map(|(member, at)| (MemberId(*member), *at)).collect();
                 rows.push(Row { kind, shelf, group: first, front: parts.len() - slow, parts });
             });
         }
@@ -163,7 +163,7 @@ impl Rows {
     }
 
     /// Devices that each hold a whole copy of a segment; none when the layout is not a mirror.
-    pub(crate) fn copies(&self, segment: SegmentId) -> impl ExactSizeIterator<Item = DeviceIndex> + '_ {
+    pub(crate) fn copies(&self, segment: SegmentId) -> impl ExactSizeIterator<Item = MemberId> + '_ {
         let parts = self.row(segment).filter(|row| row.kind == Kind::Mirror).map_or(&[][..], |row| row.parts.as_slice());
         parts.iter().map(|(device, _)| *device)
     }
@@ -212,7 +212,7 @@ impl Rows {
     }
 
     /// True when a part of a segment is on `member`.
-    pub(crate) fn has(&self, segment: SegmentId, member: DeviceIndex) -> bool {
+    pub(crate) fn has(&self, segment: SegmentId, member: MemberId) -> bool {
         self.row(segment).is_some_and(|row| row.parts.iter().any(|(device, _)| *device == member))
     }
 
@@ -226,7 +226,7 @@ impl Rows {
     }
 
     /// Extents of a segment: device and byte range.
-    pub(crate) fn extents(&self, segment: SegmentId) -> impl Iterator<Item = (DeviceIndex, ByteRange)> + '_ {
+    pub(crate) fn extents(&self, segment: SegmentId) -> impl Iterator<Item = (MemberId, ByteRange)> + '_ {
         let row = self.row(segment).map_or(&[][..], |row| row.parts.as_slice());
         row.iter().map(|(device, at)| (*device, self.range_of(*at)))
     }

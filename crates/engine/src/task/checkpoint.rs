@@ -16,7 +16,7 @@ mod sparse;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
-use millpond_block::{DeviceError, DeviceIndex, Piece, Tag};
+use millpond_block::{DeviceError, MemberId, Piece, Tag};
 pub(crate) use millpond_format::second_area;
 use millpond_format::{Lsn, NODE_BYTES, ObjectRef, Root, SegmentId};
 
@@ -303,7 +303,7 @@ impl Pool {
     }
 
     /// Returns the writes of one root to every device except cache devices and spares.
-    pub(crate) fn root_writes(&mut self, root: &Root, at_end: bool) -> Vec<(DeviceIndex, u64, Piece)> {
+    pub(crate) fn root_writes(&mut self, root: &Root, at_end: bool) -> Vec<(MemberId, u64, Piece)> {
         let mut buf = self.bufs.take(4096);
         if let Some(to) = buf.bytes_mut().get_mut(..4096) {
             to.copy_from_slice(&root.encode());
@@ -312,7 +312,7 @@ impl Pool {
         let slot = Root::slot_offset(root.generation);
         let area = |size: u64| if at_end { second_area(size) } else { 0 };
         let rings = (0u16..).zip(&self.config.sizes).filter(|(member, _)| !self.config.shape.is_aside(*member));
-        rings.map(|(member, size)| (DeviceIndex(member), area(*size) + slot, piece.clone())).collect()
+        rings.map(|(member, size)| (MemberId(member), area(*size) + slot, piece.clone())).collect()
     }
 
     /// Handles the end of a write of nodes.

@@ -15,7 +15,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use millpond_block::{Buf, ByteRange, DeviceError, DeviceIndex, Piece};
+use millpond_block::{Buf, ByteRange, DeviceError, MemberId, Piece};
 use millpond_format::{CLAIM_OFFSET, Claim, FormatError, Holder, MemberState, PoolId, SECTOR_BYTES};
 
 use super::checkpoint::second_area;
@@ -142,7 +142,7 @@ impl Pool {
     fn claimable(&self, member: u16) -> Option<usize> {
         let known = self.config.shape.members.get(usize::from(member))?;
         let counts = known.state == MemberState::Present && !self.config.shape.is_aside(member);
-        let position = self.io.position_of(member).filter(|_| counts && self.io.health.is_up(DeviceIndex(member)))?;
+        let position = self.io.position_of(member).filter(|_| counts && self.io.health.is_up(MemberId(member)))?;
         Some(position).filter(|_| !self.relabeler.left.contains_key(&member) && !self.relabeler.fresh.contains(&member))
     }
 
@@ -189,7 +189,7 @@ impl Pool {
             if self.keeper.busy.insert((member, position)) {
                 let context = Context::Claim(ClaimIo::Look { member, position, asked });
                 let size = self.config.sizes.get(usize::from(member)).copied().unwrap_or(0);
-                self.io.urgently(|io| io.read_raw(context, DeviceIndex(member), claim_at(size, true), &mut self.bufs));
+                self.io.urgently(|io| io.read_raw(context, MemberId(member), claim_at(size, true), &mut self.bufs));
             }
         }
     }

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use millpond_block::{Buf, ByteRange, DeviceError, DeviceIndex, Piece};
+use millpond_block::{Buf, ByteRange, DeviceError, MemberId, Piece};
 use millpond_format::{DeviceId, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId};
 
 use super::checkpoint::second_area;
@@ -159,7 +159,7 @@ impl Pool {
         }
         let Some((member, twin)) = self.filler.waiting.pop_front() else { return };
         self.leave_open_segments();
-        let at = DeviceIndex(member);
+        let at = MemberId(member);
         let space = &self.core.space;
         let used = |id: SegmentId| space.segments.get(id).filter(|s| holds_something(s.state)).map(|s| (id, s.uses));
         let segments: VecDeque<_> = space.segments.ids().filter(|id| space.rows.has(*id, at)).filter_map(used).collect();
@@ -268,11 +268,11 @@ impl Pool {
             let local = ByteRange { offset: u64::from(page) * PAGE, length: u64::from(pages) * PAGE };
             self.pin(segment);
             let rows = &self.core.space.rows;
-            return self.io.read_column(Context::FillRead(piece), rows, segment, DeviceIndex(member), local, attempt, &mut self.bufs);
+            return self.io.read_column(Context::FillRead(piece), rows, segment, MemberId(member), local, attempt, &mut self.bufs);
         }
         let range = ByteRange { offset: piece.offset, length: u64::from(pages) * PAGE };
         self.pin(segment);
-        self.io.read_pinned(Context::FillRead(piece), segment, DeviceIndex(member), range, &mut self.bufs);
+        self.io.read_pinned(Context::FillRead(piece), segment, MemberId(member), range, &mut self.bufs);
     }
 
     /// Prevents reuse of a segment until an operation on it has ended.
@@ -333,7 +333,7 @@ impl Pool {
         };
         fill.ring_from = source + 1;
         let range = ByteRange { offset: RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
-        self.io.read_raw(Context::FillRing(run), DeviceIndex(source), range, &mut self.bufs);
+        self.io.read_raw(Context::FillRing(run), MemberId(source), range, &mut self.bufs);
     }
 
     /// Handles the end of the read of the ring, or of a write to one of the areas.
@@ -424,7 +424,7 @@ impl Pool {
             m.successor = None;
             m.device = was.unwrap_or(m.device);
         }
-        if !self.io.health.is_up(DeviceIndex(member)) {
+        if !self.io.health.is_up(MemberId(member)) {
             self.config.shape.lose(usize::from(member));
         }
         self.relabel(None);

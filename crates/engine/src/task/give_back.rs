@@ -17,7 +17,7 @@
 //! one to allocated space. So allocated free segments are used first, and only a surplus over the
 //! log's needs (`task/stock.rs`) that lasted some minutes is released, a little at a time.
 
-use millpond_block::{ByteRange, DeviceIndex};
+use millpond_block::{ByteRange, MemberId};
 use millpond_format::{Leg, SegmentId};
 
 use super::reserve::{Purse, Waiting};
@@ -214,9 +214,9 @@ impl Pool {
     fn discard(&mut self, segments: Vec<SegmentId>) {
         segments.iter().for_each(|id| self.core.space.segments.set_state(*id, SegmentState::Discarding));
         let extents = segments.iter().flat_map(|id| self.core.space.rows.extents(*id));
-        let mut extents: Vec<(DeviceIndex, ByteRange)> = extents.filter(|(device, _)| !self.keeps_bytes(*device)).collect();
+        let mut extents: Vec<(MemberId, ByteRange)> = extents.filter(|(device, _)| !self.keeps_bytes(*device)).collect();
         extents.sort_unstable_by_key(|(device, range)| (*device, range.offset));
-        let mut joined: Vec<(DeviceIndex, ByteRange)> = Vec::with_capacity(extents.len());
+        let mut joined: Vec<(MemberId, ByteRange)> = Vec::with_capacity(extents.len());
         for (device, range) in extents {
             match joined.last_mut() {
                 Some((last, before)) if *last == device && before.offset + before.length == range.offset => before.length += range.length,

@@ -1,7 +1,7 @@
 //! Space on the hosts of devices: which free segments are allocated there when a pool is opened,
 //! and which devices never release their bytes.
 
-use millpond_block::{DeviceIndex, DeviceSpace};
+use millpond_block::{DeviceSpace, MemberId};
 use millpond_format::SegmentId;
 
 use crate::pool::Pool;
@@ -39,7 +39,7 @@ impl Pool {
     }
 
     fn of_member(&self, member: u16) -> Vec<SegmentId> {
-        self.core.space.segments.ids().filter(|id| self.core.space.rows.has(*id, DeviceIndex(member))).collect()
+        self.core.space.segments.ids().filter(|id| self.core.space.rows.has(*id, MemberId(member))).collect()
     }
 
     /// Marks a segment as ready if its host has allocated all of it on each of its devices, and as
@@ -59,7 +59,7 @@ impl Pool {
     }
 
     /// Returns whether a member's device keeps its bytes when they are free.
-    pub(super) fn keeps_bytes(&self, member: DeviceIndex) -> bool {
+    pub(super) fn keeps_bytes(&self, member: MemberId) -> bool {
         let position = self.io.position_of(member.0).and_then(|position| u16::try_from(position).ok());
         position.and_then(|position| self.hosts.get(&position)).is_some_and(|host| host.kept)
     }

@@ -12,7 +12,7 @@
 //! unless the log would reach a hole within two seconds and grows so slowly that the device has
 //! time for both.
 
-use millpond_block::{ByteRange, DeviceError, DeviceIndex};
+use millpond_block::{ByteRange, DeviceError, MemberId};
 use millpond_format::SegmentId;
 
 use crate::pool::{Context, Pool};
@@ -35,7 +35,7 @@ const REFUSED_MILLIS: u64 = 10_000;
 #[derive(Debug)]
 struct Work {
     segment: SegmentId,
-    extents: Vec<(DeviceIndex, ByteRange)>,
+    extents: Vec<(MemberId, ByteRange)>,
     next: u64,
     in_flight: usize,
     failed: bool,
@@ -81,7 +81,7 @@ impl Pool {
             };
             let (at, bytes) = (work.next, STEP.min(work.length() - work.next));
             (work.next, work.in_flight) = (at + bytes, work.in_flight + 1);
-            let part = |(device, range): &(DeviceIndex, ByteRange)| (*device, ByteRange { offset: range.offset + at, length: bytes });
+            let part = |(device, range): &(MemberId, ByteRange)| (*device, ByteRange { offset: range.offset + at, length: bytes });
             self.stock.charge(bytes * work.extents.len() as u64);
             self.metrics.prepared_bytes += bytes * work.extents.len() as u64;
             self.io.zero(Context::Prepare, work.extents.iter().map(part));

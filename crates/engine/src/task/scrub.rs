@@ -20,7 +20,7 @@ mod strips;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millpond_block::{Buf, DeviceError, DeviceIndex};
+use millpond_block::{Buf, DeviceError, MemberId};
 use millpond_format::{ChunkId, MAX_HEADER_PAGES, ObjectRef, ScrubRecord, SegmentId};
 
 use crate::core::StoredDeadlist;
@@ -505,7 +505,7 @@ impl Pool {
         self.count_error(device);
     }
 
-    fn count_error(&mut self, device: Option<DeviceIndex>) {
+    fn count_error(&mut self, device: Option<MemberId>) {
         if let Some(errors) = device.and_then(|device| self.io.errors.get_mut(usize::from(device.0))) {
             *errors += 1;
         }

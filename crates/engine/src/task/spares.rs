@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use millpond_block::DeviceIndex;
+use millpond_block::MemberId;
 use millpond_format::{Class, Member, MemberState};
 
 use crate::open::extent_space;
@@ -65,7 +65,7 @@ impl Pool {
         let needed = shape.members.get(usize::from(member))?.extents;
         let room = |at: u16| extent_space(self.config.sizes.get(usize::from(at)).copied().unwrap_or(0)) / shape.extent_bytes;
         let fits = |(at, m): &(u16, &Member)| {
-            let there = m.state == MemberState::Present && self.io.health.is_up(DeviceIndex(*at)) && shape.is_spare(*at);
+            let there = m.state == MemberState::Present && self.io.health.is_up(MemberId(*at)) && shape.is_spare(*at);
             there && room(*at) >= u64::from(needed)
         };
         (0u16..).zip(&shape.members).filter(fits).map(|(at, _)| at).min_by_key(|at| room(*at))

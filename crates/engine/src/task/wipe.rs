@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use millpond_block::{ByteRange, DeviceError, DeviceIndex, Piece};
+use millpond_block::{ByteRange, DeviceError, MemberId, Piece};
 use millpond_format::{Class, MemberState, SegmentId};
 
 use crate::log::META_CLASS;
@@ -49,7 +49,7 @@ struct Round {
     /// Segments of the batch for the cleaner to empty, as of the last check.
     victims: VecDeque<SegmentId>,
     /// Extents of devices that belong to no segment any more.
-    loose: Vec<(DeviceIndex, ByteRange)>,
+    loose: Vec<(MemberId, ByteRange)>,
     /// Set once everything is overwritten: the number of checkpoints at that time.
     over: Option<u64>,
 }
@@ -60,7 +60,7 @@ struct Erasure {
     /// The segment that is erased; `None` for an extent in no segment.
     segment: Option<SegmentId>,
     /// Ranges of devices, all of one length.
-    extents: Vec<(DeviceIndex, ByteRange)>,
+    extents: Vec<(MemberId, ByteRange)>,
     /// Overwrite instead of discard.
     zero: bool,
     next: u64,
@@ -266,14 +266,14 @@ impl Pool {
     }
 
     /// Returns the extents of devices that are in no segment, left over by removals.
-    fn loose_extents(&self) -> Vec<(DeviceIndex, ByteRange)> {
+    fn loose_extents(&self) -> Vec<(MemberId, ByteRange)> {
         let shape = &self.config.shape;
         let rows = &self.core.space.rows;
         let used: BTreeSet<(u16, u64)> =
             self.core.space.segments.ids().flat_map(|id| rows.extents(id)).map(|(device, range)| (device.0, range.offset)).collect();
         let members = (0u16..).zip(&shape.members).filter(|(_, member)| member.state == MemberState::Present);
         let extents = members.flat_map(|(at, member)| (0..member.extents).map(move |extent| (at, extent)));
-        let ranges = extents.map(|(at, extent)| (DeviceIndex(at), rows.range_of(extent)));
+        let ranges = extents.map(|(at, extent)| (MemberId(at), rows.range_of(extent)));
         ranges.filter(|(device, range)| !used.contains(&(device.0, range.offset))).collect()
     }
 
@@ -401,8 +401,8 @@ impl Pool {
             }
             let bytes = STEP.min(length - at);
             erasure.next += bytes;
-            let part = |(device, range): &(DeviceIndex, ByteRange)| (*device, ByteRange { offset: range.offset + at, length: bytes });
-            let ranges: Vec<(DeviceIndex, ByteRange)> = erasure.extents.iter().map(part).collect();
+            let part = |(device, range): &(MemberId, ByteRange)| (*device, ByteRange { offset: range.offset + at, length: bytes });
+            let ranges: Vec<(MemberId, ByteRange)> = erasure.extents.iter().map(part).collect();
             let zeroes = |bytes: u64| Piece::zeroes(self.zeroes.clone(), 0..usize::try_from(bytes).unwrap_or(ZEROES).min(ZEROES));
             let steps = (0..bytes).step_by(ZEROES).map(|from| bytes - from);
             let pieces: Vec<Piece> = steps.map(zeroes).collect();

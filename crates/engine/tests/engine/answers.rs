@@ -215,7 +215,7 @@ fn a_device_that_ends_something_is_not_given_up() {
     assert_eq!(states(&rig)[1], MemberState::Present, "the host was paused");
     for _ in 0..1000 {
         rig.now += 9;
-        rig.engine.excuse(millpond_block::DeviceIndex(1));
+        rig.engine.excuse(millpond_block::DeviceSlot(1));
         assert_eq!(hold(&mut rig, 1, 1).len(), 0);
     }
     assert_eq!(states(&rig)[1], MemberState::Present, "it is slowed down on purpose");
@@ -462,7 +462,7 @@ fn an_import_excuses_a_device_that_is_held_back() {
         for _ in 0..15 {
             rig.now += 99;
             rig.turn();
-            rig.engine.excuse(millpond_block::DeviceIndex(1));
+            rig.engine.excuse(millpond_block::DeviceSlot(1));
         }
         held.into_iter().for_each(|io| rig.perform(io));
         if *rig.engine.state() != PoolState::Opening {
@@ -530,7 +530,7 @@ fn an_import_reads_all_copies_of_the_log_again_when_one_is_given_up() {
             for _ in 0..100 {
                 again.now += 99;
                 again.turn();
-                again.engine.excuse(millpond_block::DeviceIndex(late));
+                again.engine.excuse(millpond_block::DeviceSlot(late));
                 while let Some(io) = again.engine.pop_io() {
                     let first = io.device.0 == lost && done < after;
                     done += usize::from(first);

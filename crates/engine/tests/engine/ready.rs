@@ -1,7 +1,7 @@
 //! Free segments with space on the host: allocated first, kept while the log needs them, discarded
 //! after a while, prepared ahead.
 
-use millpond_block::{DeviceIndex, DeviceSpace, Op};
+use millpond_block::{DeviceSlot, DeviceSpace, Op};
 use millpond_engine::{Command, Compression, Discard, Layout, ReadySpace, SpaceInfo, Target, Tuning, VolumeId};
 
 use crate::rig::Rig;
@@ -209,7 +209,7 @@ fn an_import_knows_what_the_host_has() {
     let media = rig.media.clone();
     let import = |space: Option<DeviceSpace>, ready: ReadySpace| {
         let mut rig = Rig::begin_import(media.clone(), tuning(ready), rig.now + 1);
-        space.into_iter().for_each(|space| rig.engine.set_space(DeviceIndex(0), space));
+        space.into_iter().for_each(|space| rig.engine.set_space(DeviceSlot(0), space));
         rig.settle();
         rig
     };

@@ -10,7 +10,7 @@
 use std::mem;
 use std::sync::mpsc;
 
-use millpond_block::DeviceIndex;
+use millpond_block::DeviceSlot;
 use millpond_device::{Gate, Wait};
 use millpond_engine::PoolState;
 
@@ -39,7 +39,7 @@ impl<P: Pool> Shard<P> {
         }
         while self.ring.io_in_flight() > 0 {
             for device in 0..self.ring.devices() {
-                drop(self.ring.remove_device(DeviceIndex(device)));
+                drop(self.ring.remove_device(DeviceSlot(device)));
             }
             if let Err(error) = self.ring.turn(Wait::AtMost(TICK)) {
                 tracing::error!(%error, "the ring of a shard failed at its end");

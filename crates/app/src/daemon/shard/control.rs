@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 
-use millpond_block::{ByteRange, Completion, DeviceIndex, DiskError, Op, Payload, Request, Tag};
+use millpond_block::{ByteRange, Completion, DeviceSlot, DiskError, Op, Payload, Request, Tag};
 use millpond_device::HostDevice;
 use millpond_engine::{Command, CommandError, DiffExtent, NewDevice, PoolState, Reply, Target};
 
@@ -163,7 +163,7 @@ impl<P: Pool> Shard<P> {
                 let _ = answer.send(added.map(|index| NewDevice { position: usize::from(index.0), geometry }));
             }
             Message::RemoveDevice(position, answer) => {
-                let index = DeviceIndex(u16::try_from(position).unwrap_or(u16::MAX));
+                let index = DeviceSlot(u16::try_from(position).unwrap_or(u16::MAX));
                 let _ = answer.send(Ok(self.ring.remove_device(index).is_some()));
             }
             Message::Read(target, range, answer) => self.request(target, Op::Read, range, Payload::None, Pending::Read(answer)),
@@ -276,12 +276,12 @@ impl<P: Pool> Shard<P> {
 
     fn status(&self) -> Result<ShardStatus, ShardError> {
         let Some(pool) = self.pool.pool() else { return Err(self.refusal().unwrap_or(ShardError::Gone)) };
-        let describe = |(index, device): (DeviceIndex, &HostDevice)| {
+        let describe = |(index, device): (DeviceSlot, &HostDevice)| {
             let (load, times, limit) = self.gate.of(index);
             let (path, serial) = (device.path().to_owned(), device.serial().map(str::to_owned));
             HostDeviceInfo { path, serial, geometry: device.geometry(), direct: device.direct(), load, times, limit }
         };
-        let indexes = (0..self.ring.devices()).map(DeviceIndex);
+        let indexes = (0..self.ring.devices()).map(DeviceSlot);
         let devices = indexes.map(|index| self.ring.device(index).map(|device| describe((index, device)))).collect();
         let mut guests: GuestIo = self.past;
         self.exports.values().for_each(|export| guests.add(&export.past));

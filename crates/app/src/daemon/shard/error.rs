@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use millpond_block::{DeviceIndex, DiskError};
+use millpond_block::{DeviceSlot, DiskError};
 use millpond_engine::{CommandError, Target};
 
 use super::handle::ExportId;
@@ -34,7 +34,7 @@ pub enum ShardError {
         source: io::Error,
     },
     /// No device has this position.
-    NoDevice(DeviceIndex),
+    NoDevice(DeviceSlot),
     /// A request of [`ShardHandle::read`] and its siblings failed.
     Disk(DiskError),
     /// The thread or its io_uring could not be set up.

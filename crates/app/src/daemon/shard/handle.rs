@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use millpond_block::{ByteRange, DeviceGeometry, DeviceIndex};
+use millpond_block::{ByteRange, DeviceGeometry, DeviceSlot};
 use millpond_device::{DeviceLimit, DeviceLoad, DeviceTimes, HostDevice, Waker};
 use millpond_engine::{
     Command, DiffExtent, LabelsInForce, Metrics, NewDevice, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId,
@@ -180,7 +180,7 @@ pub(super) enum Message {
     FindSnapshot(VolumeId, String, Answer<Option<SnapshotInfo>>),
     Exports(Answer<Vec<ExportInfo>>),
     Diff(Option<Target>, Target, Answer<Vec<DiffExtent>>),
-    Limit(DeviceIndex, DeviceLimit, Answer<()>),
+    Limit(DeviceSlot, DeviceLimit, Answer<()>),
     ReadCache(u64),
     /// Descriptions of the devices, for their labels.
     Describe(Vec<DeviceNote>),
@@ -445,7 +445,7 @@ impl ShardHandle {
     ///
     /// # Errors
     /// [`ShardError::NoDevice`], [`ShardError::Gone`].
-    pub async fn limit_device(&self, device: DeviceIndex, limit: DeviceLimit) -> Result<(), ShardError> {
+    pub async fn limit_device(&self, device: DeviceSlot, limit: DeviceLimit) -> Result<(), ShardError> {
         self.query(|answer| Message::Limit(device, limit, answer)).await
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use millpond_block::{
-    Answer, BufPool, ByteRange, Completion, DeviceIndex, DeviceSpace, Features, Geometry, Io, IoDone, Payload, Query, Request, Tag,
+    Answer, BufPool, ByteRange, Completion, DeviceSlot, DeviceSpace, Features, Geometry, Io, IoDone, Payload, Query, Request, Tag,
 };
 use millpond_engine::{
     Command, CommandError, DiffExtent, Engine, Entry, ImageInfo, LabelsInForce, Metrics, PoolInfo, PoolState, Reply, SnapshotId,
@@ -40,9 +40,9 @@ pub trait Pool: 'static {
     /// Takes the completion of a device operation.
     fn io_done(&mut self, done: IoDone);
     /// Notes that operations of a device are throttled on purpose.
-    fn excuse(&mut self, _device: DeviceIndex) {}
+    fn excuse(&mut self, _device: DeviceSlot) {}
     /// Sets what space the host provides for a device.
-    fn set_space(&mut self, _device: DeviceIndex, _space: DeviceSpace) {}
+    fn set_space(&mut self, _device: DeviceSlot, _space: DeviceSpace) {}
     /// Sets whether the file systems below the devices are nearly full.
     fn set_short(&mut self, _short: bool) {}
     /// Returns the positions of devices that did not answer while the pool was opened.
@@ -145,7 +145,7 @@ impl Pool for Engine {
         Engine::io_done(self, done);
     }
 
-    fn set_space(&mut self, device: DeviceIndex, space: DeviceSpace) {
+    fn set_space(&mut self, device: DeviceSlot, space: DeviceSpace) {
         Engine::set_space(self, device, space);
     }
 
@@ -153,7 +153,7 @@ impl Pool for Engine {
         Engine::set_short(self, short);
     }
 
-    fn excuse(&mut self, device: DeviceIndex) {
+    fn excuse(&mut self, device: DeviceSlot) {
         Engine::excuse(self, device);
     }
 

@@ -3,12 +3,12 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use millpond_block::{Buf, DeviceError, DeviceIndex, Io, IoDone, IoId, IoKind, PAGE, Piece};
+use millpond_block::{Buf, DeviceError, DeviceSlot, Io, IoDone, IoId, IoKind, PAGE, Piece};
 
 use crate::file::tests::once_free;
 use crate::{Event, HostDevice, MemoryDevice, Monotonic, OpenOptions, Ring, Wait};
 
-const FIRST: DeviceIndex = DeviceIndex(0);
+const FIRST: DeviceSlot = DeviceSlot(0);
 
 fn open(path: &Path, size: u64, direct: bool) -> HostDevice {
     once_free(|| HostDevice::open(path, OpenOptions { create_size: Some(size), direct, read_only: false })).expect("open")
@@ -223,7 +223,7 @@ fn what_cannot_be_done_is_answered() {
         assert_eq!(done.result, invalid, "operation {index}");
         assert_eq!(done.buf.is_some(), index >= 4, "a read gives its buffer back");
     }
-    ring.submit(Io { id: IoId(9), device: DeviceIndex(3), kind: IoKind::Flush, urgent: false });
+    ring.submit(Io { id: IoId(9), device: DeviceSlot(3), kind: IoKind::Flush, urgent: false });
     assert!(matches!(ring.pop(), Some(Event::Io(IoDone { id: IoId(9), result: Err(DeviceError::Gone), .. }))));
     let meta = std::fs::metadata(dir.path().join("d")).expect("metadata");
     assert_eq!(meta.len(), 64 << 10, "nothing grew");
@@ -316,9 +316,9 @@ fn devices_come_and_go() {
     assert_eq!(device.path(), dir.path().join("a"));
     drop(device);
     assert_eq!(one(&mut ring, IoKind::Flush).result, Err(DeviceError::Gone));
-    assert!(ring.device(DeviceIndex(1)).is_some() && ring.device(FIRST).is_none());
+    assert!(ring.device(DeviceSlot(1)).is_some() && ring.device(FIRST).is_none());
     let again = open(&dir.path().join("a"), 64 << 10, false);
-    assert_eq!(ring.add_device(again).expect("room"), DeviceIndex(2));
+    assert_eq!(ring.add_device(again).expect("room"), DeviceSlot(2));
 }
 
 /// Returns unsent operations by id, and the results of those that were carried out.

@@ -1,7 +1,7 @@
 //! Reads of segments with parity: of a column, and of data computed from other columns because its
 //! device is missing or not trusted.
 
-use millpond_block::{Buf, BufPool, ByteRange, DeviceIndex, Piece};
+use millpond_block::{Buf, BufPool, ByteRange, MemberId, Piece};
 use millpond_format::SegmentId;
 use smallvec::SmallVec;
 
@@ -18,7 +18,7 @@ impl<C> IoTable<C> {
         context: C,
         rows: &Rows,
         segment: SegmentId,
-        member: DeviceIndex,
+        member: MemberId,
         local: ByteRange,
         attempt: u8,
         bufs: &mut BufPool,

@@ -7,7 +7,7 @@
 //! either. The caller owns the buffers of such an operation until it reports the completion; until
 //! then the handle of its group is not reused.
 
-use millpond_block::{Buf, BufPool, DeviceError, DeviceIndex, Io, IoDone, IoId, IoKind};
+use millpond_block::{Buf, BufPool, DeviceError, DeviceSlot, Io, IoDone, IoId, IoKind, MemberId};
 use millpond_format::MemberState;
 use smallvec::SmallVec;
 
@@ -45,7 +45,7 @@ impl<C> IoTable<C> {
         self.role_of(part.device, part.position)
     }
 
-    fn role_of(&self, member: DeviceIndex, position: u16) -> Role {
+    fn role_of(&self, member: MemberId, position: u16) -> Role {
         let at = usize::from(member.0);
         // a replacement that has meanwhile become the member counts as the member
         if self.positions.get(at) == Some(&position) {
@@ -67,7 +67,7 @@ impl<C> IoTable<C> {
             p.stage = Stage::Waiting;
         }
         let id = IoId(u64::from(group) | u64::from(part) << 32 | u64::from(self.epoch) << 48);
-        self.outbox.push_back(Io { id, device: DeviceIndex(position), kind: io, urgent });
+        self.outbox.push_back(Io { id, device: DeviceSlot(position), kind: io, urgent });
         true
     }
 
@@ -161,7 +161,7 @@ impl<C> IoTable<C> {
         let spared = needless
             && match role {
                 Role::Nobody | Role::Twin => true,
-                Role::Member => !self.health.is_up(DeviceIndex(member)) || self.health.can_spare(member),
+                Role::Member => !self.health.is_up(MemberId(member)) || self.health.can_spare(member),
             };
         if spared && role != Role::Nobody {
             let why = if error == DeviceError::Full { DeviceTrouble::Full } else { DeviceTrouble::Failed(error) };
@@ -179,7 +179,7 @@ impl<C> IoTable<C> {
             let Some(position) = self.twins.get_mut(at).and_then(Option::take) else { return };
             self.abandon(position);
         } else {
-            if !self.health.is_up(DeviceIndex(failing.member)) {
+            if !self.health.is_up(MemberId(failing.member)) {
                 return;
             }
             self.lose(failing.member, failing.why);

@@ -1,6 +1,6 @@
 //! Writes whose failure does not make the table give a device up.
 
-use millpond_block::{ByteRange, DeviceIndex, Piece};
+use millpond_block::{ByteRange, MemberId, Piece};
 
 use super::{IoTable, Kind};
 
@@ -9,7 +9,7 @@ impl<C> IoTable<C> {
     pub(crate) fn write_loose(&mut self, context: C, member: u16, offset: u64, piece: Piece) {
         let group = self.add(context, Kind::Loose, None);
         let range = ByteRange { offset, length: piece.len() as u64 };
-        self.push_write(group, DeviceIndex(member), range, vec![piece], false);
+        self.push_write(group, MemberId(member), range, vec![piece], false);
         self.begin(group);
     }
 
@@ -18,13 +18,13 @@ impl<C> IoTable<C> {
         let group = self.add(context, Kind::Loose, None);
         for (member, offset, piece) in writes {
             let range = ByteRange { offset, length: piece.len() as u64 };
-            self.push_write(group, DeviceIndex(member), range, vec![piece], false);
+            self.push_write(group, MemberId(member), range, vec![piece], false);
         }
         self.begin(group);
     }
 
     /// Writes the same bytes to ranges of several members.
-    pub(crate) fn overwrite(&mut self, context: C, ranges: &[(DeviceIndex, ByteRange)], pieces: &[Piece]) {
+    pub(crate) fn overwrite(&mut self, context: C, ranges: &[(MemberId, ByteRange)], pieces: &[Piece]) {
         let group = self.add(context, Kind::Loose, None);
         for (device, range) in ranges {
             self.push_write(group, *device, *range, pieces.to_vec(), false);

@@ -5,7 +5,7 @@
 //! this program was running to see it pass: after the host was suspended no device is judged by the
 //! gap.
 
-use millpond_block::{BufPool, DeviceIndex};
+use millpond_block::{BufPool, MemberId};
 use millpond_format::SegmentId;
 
 use super::{Failing, IoTable, Kind, Stage};
@@ -191,7 +191,7 @@ impl<C> IoTable<C> {
             }
             match self.user(position) {
                 None => self.abandon(position),
-                Some((member, false)) if !self.health.is_up(DeviceIndex(member)) => self.abandon(position),
+                Some((member, false)) if !self.health.is_up(MemberId(member)) => self.abandon(position),
                 // nothing else is written, and the labels stay as they are
                 Some(_) if closing => self.abandon(position),
                 Some((member, true)) if spares => self.spare(Failing { member, twin: true, why: DeviceTrouble::Silent }),

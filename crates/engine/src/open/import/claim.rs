@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use millpond_block::{Buf, DeviceError, DeviceIndex, Piece};
+use millpond_block::{Buf, DeviceError, MemberId, Piece};
 use millpond_format::{Claim, FormatError, Holder, SECTOR_BYTES};
 
 use super::{Asked, Import, Stage};
@@ -195,7 +195,7 @@ impl Import {
                 self.claims.reading += 1;
                 let place = claim_at(self.member_size(member), second);
                 let asked = Asked::Claim(member, second);
-                self.io.urgently(|io| io.read_raw(asked, DeviceIndex(member), place, &mut self.bufs));
+                self.io.urgently(|io| io.read_raw(asked, MemberId(member), place, &mut self.bufs));
             }
         }
     }
@@ -392,7 +392,7 @@ impl Import {
             to.copy_from_slice(&sector);
         }
         let piece = Piece::new(Rc::new(buf), 0..SECTOR_BYTES);
-        let place = |member: u16| (DeviceIndex(member), claim_at(self.member_size(member), second).offset, piece.clone());
+        let place = |member: u16| (MemberId(member), claim_at(self.member_size(member), second).offset, piece.clone());
         let writes = self.claimed_members().into_iter().map(place).collect();
         self.io.write_raw(Asked::Claimed, writes);
     }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::{DeviceIndex, Piece};
+use millpond_block::{MemberId, Piece};
 use millpond_format::{Root, SECTOR_BYTES};
 
 use super::{Asked, Import, Stage};
@@ -65,7 +65,7 @@ impl Import {
         let place = |member: u16| {
             let size = config.sizes.get(usize::from(member)).copied().unwrap_or(0);
             let area = if second { second_area(size) } else { 0 };
-            (DeviceIndex(member), area + Root::slot_offset(root.generation), piece.clone())
+            (MemberId(member), area + Root::slot_offset(root.generation), piece.clone())
         };
         let writes: Vec<_> = rings.lacking(root.generation, second).into_iter().map(place).collect();
         if !writes.is_empty() {

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use millpond_block::{Buf, ByteRange, DeviceError, DeviceIndex, Piece};
+use millpond_block::{Buf, ByteRange, DeviceError, MemberId, Piece};
 use millpond_format::{Label, MemberState, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 
 use super::Step;
@@ -67,7 +67,7 @@ impl Pool {
         let wrong = std::mem::take(&mut run.labels.wrong);
         run.step = Step::Checkpoint(self.metrics.checkpoints);
         for member in &wrong {
-            self.count_error(Some(DeviceIndex(*member)));
+            self.count_error(Some(MemberId(*member)));
             self.count_repair(*member);
         }
         if !wrong.is_empty() {
@@ -104,7 +104,7 @@ impl Pool {
                 for (what, offset, length) in [Some(label), ring].into_iter().flatten() {
                     self.scrubber.of(run).into_iter().for_each(|run| run.labels.left += 1);
                     let context = Context::ScrubArea(ScrubArea { run, member, second, what });
-                    self.io.read_raw(context, DeviceIndex(member), ByteRange { offset, length }, &mut self.bufs);
+                    self.io.read_raw(context, MemberId(member), ByteRange { offset, length }, &mut self.bufs);
                 }
             }
         }
@@ -149,7 +149,7 @@ impl Pool {
                 if blank || right {
                     continue;
                 }
-                self.count_error(Some(DeviceIndex(*member)));
+                self.count_error(Some(MemberId(*member)));
                 // during the first round of the ring the slots ahead were never written
                 let first = if slot == 0 { RING_SLOTS } else { slot as u64 };
                 let unused = (first > self.generation).then_some(&unused);
@@ -168,8 +168,7 @@ impl Pool {
         if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
             to.copy_from_slice(root);
         }
-        let write =
-            (DeviceIndex(area.member), start + RING_OFFSET + (slot * SECTOR_BYTES) as u64, Piece::new(Rc::new(buf), 0..SECTOR_BYTES));
+        let write = (MemberId(area.member), start + RING_OFFSET + (slot * SECTOR_BYTES) as u64, Piece::new(Rc::new(buf), 0..SECTOR_BYTES));
         self.scrubber.of(area.run).into_iter().for_each(|run| run.labels.left += 1);
         self.io.write_raw(Context::ScrubArea(area), vec![write]);
     }

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use millpond_block::{ByteRange, DeviceGeometry, DeviceIndex, DiskError};
+use millpond_block::{ByteRange, DeviceGeometry, DeviceSlot, DiskError};
 use millpond_device::{DeviceLimit, HostDevice, OpenOptions, wall_millis};
 use millpond_engine::{Command, CommandError, PoolState, Reply, VolumeId};
 
@@ -26,8 +26,8 @@ fn commands_and_listings_are_answered() {
     assert_eq!((diff.len(), diff[0].length), (1, 4 << 20));
     let status = wait(shard.status()).expect("status");
     assert_eq!((status.pool.name.as_str(), status.devices.len(), status.clients), ("double", 0, 0));
-    let refused = wait(shard.limit_device(DeviceIndex(0), DeviceLimit::default()));
-    assert!(matches!(refused, Err(ShardError::NoDevice(DeviceIndex(0)))));
+    let refused = wait(shard.limit_device(DeviceSlot(0), DeviceLimit::default()));
+    assert!(matches!(refused, Err(ShardError::NoDevice(DeviceSlot(0)))));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_cap_slows_a_device_and_can_be_lifted() {
     let begun = Instant::now();
     let shard = on_file_by(Clock::ahead_by(ahead), &dir.path().join("medium"), 1 << 20);
     let limit = DeviceLimit { bytes_per_second: Some(64), ops_per_second: None };
-    wait(shard.limit_device(DeviceIndex(0), limit)).expect("limit");
+    wait(shard.limit_device(DeviceSlot(0), limit)).expect("limit");
     let writes = || -> Vec<_> {
         let write = |round: u8| {
             let shard = shard.clone();
@@ -133,7 +133,7 @@ fn a_cap_slows_a_device_and_can_be_lifted() {
     while load().in_flight < 4 {
         std::thread::yield_now();
     }
-    wait(shard.limit_device(DeviceIndex(0), DeviceLimit::default())).expect("limit");
+    wait(shard.limit_device(DeviceSlot(0), DeviceLimit::default())).expect("limit");
     held.into_iter().for_each(|write| write.join().expect("written"));
     let before = load();
     writes().into_iter().for_each(|write| write.join().expect("written"));
@@ -155,7 +155,7 @@ fn what_a_cap_held_beyond_the_lease_waits_for_the_next_one() {
     let device = HostDevice::open(&path, options).expect("open");
     let make = |devices: Vec<DeviceGeometry>, _| Ok(Double::new(Medium::Device, devices[0].size).leased(lease));
     let shard = spawn_by(Clock::ahead_by(ahead), vec![device], make).expect("shard");
-    wait(shard.limit_device(DeviceIndex(0), DeviceLimit { bytes_per_second: Some(64), ops_per_second: None })).expect("limit");
+    wait(shard.limit_device(DeviceSlot(0), DeviceLimit { bytes_per_second: Some(64), ops_per_second: None })).expect("limit");
     let load = || wait(shard.status()).expect("status").devices[0].as_ref().expect("device").load;
     let write = |nth: usize| {
         let shard = shard.clone();

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millpond_block::{
-    Answer, BufPool, CacheMode, Completion, Data, DeviceIndex, DiskError, Features, Geometry, Io, IoDone, IoId, IoKind, Op, Payload, Piece,
+    Answer, BufPool, CacheMode, Completion, Data, DeviceSlot, DiskError, Features, Geometry, Io, IoDone, IoId, IoKind, Op, Payload, Piece,
     Query, Request, Run, SectorProfile, Tag,
 };
 use millpond_engine::{
@@ -117,7 +117,7 @@ impl Double {
         };
         self.last_io += 1;
         self.under_way.insert(IoId(self.last_io), (tag, if request.op == Op::Read { length } else { 0 }));
-        self.ios.push_back(Io { id: IoId(self.last_io), device: DeviceIndex(0), kind, urgent: false });
+        self.ios.push_back(Io { id: IoId(self.last_io), device: DeviceSlot(0), kind, urgent: false });
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use millpond_block::DeviceIndex;
+use millpond_block::DeviceSlot;
 use millpond_device::DeviceLimit;
 use millpond_engine::{Command, PoolState};
 
@@ -58,7 +58,7 @@ fn pass_until_end(shard: &ShardHandle, ahead: &AtomicU64, mut stream: UnixStream
 /// Caps the shard's device at [`SLOW`] and sends three writes: the first is answered, two are in
 /// flight until the cap is lifted.
 fn writes_that_wait(shard: &ShardHandle, path: &Path) -> Client {
-    wait(shard.limit_device(DeviceIndex(0), SLOW)).expect("limit");
+    wait(shard.limit_device(DeviceSlot(0), SLOW)).expect("limit");
     let mut client = Client::unix(path);
     for cookie in 0..3 {
         client.send(WRITE, cookie, cookie * 4096, 4096, &[7; 4096]);
@@ -84,7 +84,7 @@ fn a_shard_that_ends_answers_what_is_in_flight_and_refuses_nothing() {
         }
         // Otherwise it would get ESHUTDOWN, and a guest an I/O error.
         client.send(FLUSH, 99, 0, 0, &[]);
-        wait(shard.limit_device(DeviceIndex(0), DeviceLimit::default())).expect("no limit any more");
+        wait(shard.limit_device(DeviceSlot(0), DeviceLimit::default())).expect("no limit any more");
         for cookie in 1..3 {
             assert_eq!(client.reply().expect("reply"), (0, cookie));
         }
@@ -139,7 +139,7 @@ fn limits_are_filled_and_kept() {
     assert_eq!(second.write(0, &[1; 512]), 0);
     // Two requests of this client are in flight, however many it sends; they do not delay the other
     // client.
-    wait(shard.limit_device(DeviceIndex(0), SLOW)).expect("limit");
+    wait(shard.limit_device(DeviceSlot(0), SLOW)).expect("limit");
     for cookie in 0..12 {
         client.send(WRITE, cookie, cookie * 4096, 4096, &[7; 4096]);
     }

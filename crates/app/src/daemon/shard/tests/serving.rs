@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use millpond_block::DeviceIndex;
+use millpond_block::DeviceSlot;
 use millpond_device::{DeviceLimit, HostDevice, OpenError, OpenOptions};
 
 use super::client::{Client, DISCONNECT, FLUSH, PATIENCE, READ, WRITE, in_memory, on_unix, wait};
@@ -185,7 +185,7 @@ fn unexport_answers_what_was_received_and_then_closes() {
     // the cap throttles it until it is lifted, 1,000 seconds for each write, so that it is in
     // flight when the export ends
     let limit = DeviceLimit { bytes_per_second: Some(4), ops_per_second: None };
-    wait(shard.limit_device(DeviceIndex(0), limit)).expect("limit");
+    wait(shard.limit_device(DeviceSlot(0), limit)).expect("limit");
     let mut client = Client::unix(&path);
     let idle = Client::unix(&path);
     let silent = UnixStream::connect(&path).expect("connect");
@@ -201,7 +201,7 @@ fn unexport_answers_what_was_received_and_then_closes() {
         idle.wait_end();
         assert_eq!(in_flight(&shard), 2, "the client that waits for answers is waited for");
         assert!(!unexporting.is_finished());
-        wait(shard.limit_device(DeviceIndex(0), DeviceLimit::default())).expect("limit");
+        wait(shard.limit_device(DeviceSlot(0), DeviceLimit::default())).expect("limit");
         for cookie in 1..3 {
             assert_eq!(client.reply().expect("reply"), (0, cookie));
         }
