@@ -2,7 +2,7 @@
 
 mod listed;
 
-use millpond_block::{ByteRange, CacheMode, DeviceGeometry, SectorProfile};
+use millpond_block::{ByteRange, CacheMode, DeviceGeometry, DeviceSlot, SectorProfile};
 pub use millpond_format::{Class, DeviceId, Holder, Layout, Lsn, MemberState, PoolId, SnapshotId, VolumeId};
 
 pub use self::listed::*;
@@ -59,8 +59,8 @@ impl GroupSpec {
 /// A device that is not part of the pool yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewDevice {
-    /// Its position in the caller's vector.
-    pub position: usize,
+    /// Its slot in the caller's table.
+    pub slot: DeviceSlot,
     /// Its size and sectors.
     pub geometry: DeviceGeometry,
 }

@@ -43,7 +43,7 @@ pub struct Engine {
     early_diffs: Vec<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
     bufs: BufPool,
     /// Allocated space on the hosts of devices, until the pool is open.
-    hosts: BTreeMap<u16, DeviceSpace>,
+    hosts: BTreeMap<DeviceSlot, DeviceSpace>,
 }
 
 impl Engine {
@@ -169,7 +169,7 @@ impl Engine {
                     self.opening = PoolState::Faulted(why.to_owned());
                 }
                 if let Some(mut pool) = ready {
-                    std::mem::take(&mut self.hosts).into_iter().for_each(|(position, space)| pool.set_host(position, space));
+                    std::mem::take(&mut self.hosts).into_iter().for_each(|(slot, space)| pool.set_host(slot, space));
                     self.phase = Phase::Open(Box::new(pool));
                 }
                 let waits = matches!(&self.phase, Phase::Importing(import) if import.waits());
@@ -190,18 +190,18 @@ impl Engine {
     /// judged as silent.
     pub fn excuse(&mut self, device: DeviceSlot) {
         match &mut self.phase {
-            Phase::Importing(import) => import.excuse(device.0),
-            Phase::Open(pool) => pool.io.excuse(device.0),
+            Phase::Importing(import) => import.excuse(device),
+            Phase::Open(pool) => pool.io.excuse(device),
         }
     }
 
-    /// Sets the allocated space on the host of a device, by its position, when the pool is opened
-    /// or the device is added. By default the host is assumed to have allocated nothing for free
+    /// Sets the allocated space on the host of a device when the pool is opened or the device is
+    /// added. By default the host is assumed to have allocated nothing for free
     /// segments, and to do so at the first write. No stored data depends on it.
     pub fn set_space(&mut self, device: DeviceSlot, space: DeviceSpace) {
         match &mut self.phase {
-            Phase::Importing(_) => _ = self.hosts.insert(device.0, space),
-            Phase::Open(pool) => pool.set_host(device.0, space),
+            Phase::Importing(_) => _ = self.hosts.insert(device, space),
+            Phase::Open(pool) => pool.set_host(device, space),
         }
     }
 
@@ -213,9 +213,9 @@ impl Engine {
         }
     }
 
-    /// Returns the positions of devices that did not answer while the pool was opened: the import
-    /// was refused because of them, or continued without them.
-    pub fn unanswered(&self) -> &[u16] {
+    /// Returns the slots of devices that did not answer while the pool was opened: the import was
+    /// refused because of them, or continued without them.
+    pub fn unanswered(&self) -> &[DeviceSlot] {
         match &self.phase {
             Phase::Importing(import) => import.unanswered(),
             Phase::Open(pool) => &pool.unanswered,

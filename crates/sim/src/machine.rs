@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 use std::rc::Rc;
 
-use millpond_block::{DeviceError, DeviceGeometry, Io, IoDone, IoKind, Piece};
+use millpond_block::{DeviceError, DeviceGeometry, DeviceSlot, Io, IoDone, IoKind, Piece};
 use millpond_device::{Planted, open_through};
 use millpond_engine::Time;
 
@@ -194,11 +194,11 @@ impl Machine {
         self.geometries()
     }
 
-    /// Plugs in one more device and returns its position.
-    pub fn add(&mut self, device: SimDevice) -> usize {
+    /// Plugs in one more device and returns its slot.
+    pub fn add(&mut self, device: SimDevice) -> DeviceSlot {
         self.devices.push(device);
         self.order.push(self.devices.len() - 1);
-        self.order.len() - 1
+        DeviceSlot(self.order.len() as u16 - 1)
     }
 
     /// Plugs in these devices and no others, and returns their geometries.
@@ -217,9 +217,14 @@ impl Machine {
         self.devices.len()
     }
 
-    /// Returns the device at a position.
-    pub fn at(&self, position: usize) -> Option<usize> {
-        self.order.get(position).copied()
+    /// Returns the device in a slot.
+    pub fn at(&self, slot: DeviceSlot) -> Option<usize> {
+        self.order.get(slot.index()).copied()
+    }
+
+    /// Returns the devices that are plugged in, by slot.
+    pub fn plugged(&self) -> &[usize] {
+        &self.order
     }
 
     /// Returns the geometry of a device.
@@ -554,8 +559,8 @@ impl Machine {
     }
 
     /// Reads a plugged-in device, bypassing all faults: for audits, with nothing in flight.
-    pub fn peek(&self, position: usize, offset: u64, out: &mut [u8]) {
-        if let Some(device) = self.order.get(position).and_then(|d| self.devices.get(*d)) {
+    pub fn peek(&self, slot: DeviceSlot, offset: u64, out: &mut [u8]) {
+        if let Some(device) = self.at(slot).and_then(|d| self.devices.get(d)) {
             device.read(offset as usize / PAGE, out, &mut Rng::new(0));
         }
     }

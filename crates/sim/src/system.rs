@@ -20,7 +20,7 @@ pub fn target_name(target: Target) -> String {
 
 /// Reads a device at rest. Arguments: position in the vector given to `create` or `import`, offset
 /// in bytes, buffer to fill.
-pub type Media<'a> = &'a mut dyn FnMut(usize, u64, &mut [u8]);
+pub type Media<'a> = &'a mut dyn FnMut(DeviceSlot, u64, &mut [u8]);
 
 /// A storage engine as a state machine; see `millpond_engine` for the contract of each call.
 pub trait System: Sized {
@@ -67,7 +67,7 @@ pub trait System: Sized {
     /// Notes that a cap delays operations of a device, which is no failure of the device.
     fn excuse(&mut self, _device: DeviceSlot) {}
     /// Returns the positions of devices that did not answer while the pool was opened.
-    fn unanswered(&self) -> Vec<usize> {
+    fn unanswered(&self) -> Vec<DeviceSlot> {
         Vec::new()
     }
     /// Returns the time until which operations other than reads may be submitted to devices.
@@ -129,7 +129,7 @@ impl System for Engine {
             while let Some(io) = survey.pop_io() {
                 let buf = match io.kind {
                     IoKind::Read { offset, length, mut buf } => {
-                        media(usize::from(io.device.0), offset, buf.bytes_mut().get_mut(..length).unwrap_or_default());
+                        media(io.device, offset, buf.bytes_mut().get_mut(..length).unwrap_or_default());
                         Some(buf)
                     }
                     _ => None,
@@ -172,8 +172,8 @@ impl System for Engine {
     fn excuse(&mut self, device: DeviceSlot) {
         Engine::excuse(self, device);
     }
-    fn unanswered(&self) -> Vec<usize> {
-        Engine::unanswered(self).iter().map(|position| usize::from(*position)).collect()
+    fn unanswered(&self) -> Vec<DeviceSlot> {
+        Engine::unanswered(self).to_vec()
     }
     fn lease(&self) -> Option<Time> {
         Engine::lease(self)

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use millpond_block::DeviceSlot;
 use millpond_engine::{DeviceId, DeviceInfo};
 use millpond_format::{DeviceNote, crc32c};
 
@@ -87,17 +88,17 @@ fn is_node(path: &Path, word: &str) -> bool {
 impl DeviceNames {
     /// Returns the names in a pool in service.
     pub(super) fn of(record: &PoolRecord, status: &ShardStatus) -> DeviceNames {
-        let host = |position: Option<usize>| status.devices.get(position?)?.as_ref();
-        let path = |position: Option<usize>| host(position).map(|host| host.path.clone());
+        let host = |slot: Option<DeviceSlot>| status.host(slot?);
+        let path = |slot: Option<DeviceSlot>| host(slot).map(|host| host.path.clone());
         let all = || status.pool.devices.iter().flat_map(|device| std::iter::once(device.id).chain(device.successor_id));
         let ids = short_ids(all());
         let short = |id: DeviceId| ids.get(&id).cloned().unwrap_or_default();
         let mut names = Vec::new();
         for device in &status.pool.devices {
-            let open = path(device.position);
+            let open = path(device.slot);
             let was = if open.is_none() { record.last_path(device.member).cloned() } else { None };
             let before = || seen_before(record, device)?.serial.clone();
-            let serial = host(device.position).map_or_else(before, |host| host.serial.clone());
+            let serial = host(device.slot).map_or_else(before, |host| host.serial.clone());
             names.push(Named { member: device.member, successor: false, id: short(device.id), path: open, was, serial });
             if device.successor.is_some() {
                 let id = device.successor_id.map(short).unwrap_or_default();
@@ -208,7 +209,7 @@ pub(super) fn absent(record: Option<&PoolRecord>, members: &[u16]) -> Vec<Device
 /// Records id, serial number and size of the devices that are present.
 pub(super) fn note(record: &mut PoolRecord, status: &ShardStatus) {
     let seen = status.pool.devices.iter().filter_map(|device| {
-        let host = device.position.and_then(|at| status.devices.get(at)?.as_ref());
+        let host = device.slot.and_then(|slot| status.host(slot));
         // a spare that becomes a member is the same device at another index
         let before = record.seen.values().find(|seen| seen.id == device.id.0).cloned();
         let now = host.map(|host| {
@@ -223,12 +224,12 @@ pub(super) fn note(record: &mut PoolRecord, status: &ShardStatus) {
 /// Has path, size and serial number of the present devices written into the labels, so that another
 /// host can name them when they are missing.
 pub(super) fn describe(shard: &ShardHandle, status: &ShardStatus) {
-    let note = |device: DeviceId, position: usize| {
-        let host = status.devices.get(position)?.as_ref()?;
+    let note = |device: DeviceId, slot: DeviceSlot| {
+        let host = status.host(slot)?;
         let (path, serial) = (host.path.to_str().unwrap_or_default().to_owned(), host.serial.clone().unwrap_or_default());
         Some(DeviceNote { device, size: host.geometry.size, path, serial })
     };
-    let own = status.pool.devices.iter().filter_map(|device| note(device.id, device.position?));
+    let own = status.pool.devices.iter().filter_map(|device| note(device.id, device.slot?));
     let successors = status.pool.devices.iter().filter_map(|device| note(device.successor_id?, device.successor?));
     shard.describe(own.chain(successors).collect());
 }

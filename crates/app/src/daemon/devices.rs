@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::select_all;
+use millpond_block::DeviceSlot;
 use millpond_device::HostDevice;
 use millpond_engine::{
     Class, Command, DeviceChange, DeviceId, GroupSpec, JobKind as EngineJob, NewDevice, PoolId, RemovalPlan as Plan, Reply,
@@ -184,7 +185,7 @@ impl Daemon {
     async fn give_up(&self, shard: &ShardHandle, devices: &[NewDevice], fresh: &[PathBuf]) {
         for device in devices {
             // a shard that has ended holds no device
-            let _ = shard.remove_device(device.position).await;
+            let _ = shard.remove_device(device.slot).await;
         }
         self.remove_files(fresh).await;
     }
@@ -373,7 +374,7 @@ impl Daemon {
                 Err(_) => return,
             };
             ids.note(&status);
-            let used = |at: usize| status.pool.devices.iter().any(|device| device.position == Some(at) || device.successor == Some(at));
+            let used = |slot: DeviceSlot| status.pool.devices.iter().any(|device| [device.slot, device.successor].contains(&Some(slot)));
             let of_devices = |kind| matches!(kind, EngineJob::Resilver | EngineJob::Replace | EngineJob::Remove);
             let switching = status.pool.devices.iter().any(|device| device.successor.is_some());
             let mut left = switching || status.pool.jobs.iter().any(|job| of_devices(job.kind));
@@ -383,11 +384,10 @@ impl Daemon {
             if !left {
                 followed.end();
             }
-            let unused =
-                status.devices.iter().enumerate().filter_map(|(at, host)| host.as_ref().filter(|_| !used(at)).map(|host| (at, host)));
+            let unused = status.hosts().filter(|(slot, _)| !used(*slot));
             let mut released = Vec::new();
-            for (at, host) in unused {
-                match shard.remove_device(at).await {
+            for (slot, host) in unused {
+                match shard.remove_device(slot).await {
                     Ok(true) => released.push(host.path.clone()),
                     Ok(false) => left = true,
                     Err(_) => return,
@@ -444,7 +444,7 @@ impl Daemon {
             let message = format!("spare {spare} takes the place of {lost} in pool '{name}'");
             self.report(Happened::to_device("device.spare-used", name, &spare, message));
         }
-        let path = |position: usize| status.devices.get(position).and_then(Option::as_ref).map(|host| host.path.clone());
+        let path = |slot: DeviceSlot| status.host(slot).map(|host| host.path.clone());
         let members = status.pool.devices.iter().map(|device| usize::from(device.member) + 1).max().unwrap_or(0);
         let changed = {
             let mut registry = self.registry();
@@ -453,7 +453,7 @@ impl Daemon {
             let mut devices = vec![PathBuf::new(); members];
             for device in &status.pool.devices {
                 let at = usize::from(device.member);
-                let now = device.position.and_then(path).or_else(|| before.devices.get(at).cloned());
+                let now = device.slot.and_then(path).or_else(|| before.devices.get(at).cloned());
                 if let (Some(place), Some(now)) = (devices.get_mut(at), now) {
                     *place = now;
                 }
@@ -497,12 +497,12 @@ impl ReleasedIds {
     /// Records the devices that the pool has now.
     fn note(&mut self, status: &ShardStatus) {
         let devices = &status.pool.devices;
-        let members = devices.iter().map(|device| (device.position, Some(device.id)));
+        let members = devices.iter().map(|device| (device.slot, Some(device.id)));
         let all = members.chain(devices.iter().map(|device| (device.successor, device.successor_id)));
         self.used.clear();
-        for (position, id) in all.filter_map(|(position, id)| Some((position, id?))) {
+        for (slot, id) in all.filter_map(|(slot, id)| Some((slot, id?))) {
             self.used.insert(id);
-            if let Some(host) = position.and_then(|at| status.devices.get(at)).and_then(Option::as_ref) {
+            if let Some(host) = slot.and_then(|slot| status.host(slot)) {
                 self.known.insert(host.path.clone(), id);
             }
         }
@@ -542,9 +542,9 @@ fn redundancy(status: &ShardStatus) -> u16 {
 /// Returns pairs of paths: a device that was remembered as another member, and the device whose
 /// place it has now. Such a device is a spare; no other device changes its place.
 fn places_taken(record: &PoolRecord, status: &ShardStatus) -> Vec<(PathBuf, PathBuf)> {
-    let path = |position: usize| status.devices.get(position).and_then(Option::as_ref).map(|host| host.path.clone());
+    let path = |slot: DeviceSlot| status.host(slot).map(|host| host.path.clone());
     let taken = status.pool.devices.iter().filter_map(|device| {
-        let (now, before) = (path(device.position?)?, record.devices.get(usize::from(device.member))?);
+        let (now, before) = (path(device.slot?)?, record.devices.get(usize::from(device.member))?);
         (now != *before && record.devices.contains(&now)).then(|| (now, before.clone()))
     });
     taken.collect()

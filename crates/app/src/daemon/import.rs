@@ -389,7 +389,7 @@ impl From<NotOpened> for ApiError {
 async fn wait_imported(shard: &ShardHandle, paths: &[PathBuf]) -> Result<Vec<PathBuf>, NotOpened> {
     let state = shard.opened().await.map_err(ApiError::from)?;
     let unanswered = shard.unanswered().await.unwrap_or_default();
-    let silent: Vec<PathBuf> = unanswered.into_iter().filter_map(|position| paths.get(position).cloned()).collect();
+    let silent: Vec<PathBuf> = unanswered.into_iter().filter_map(|slot| paths.get(slot.index()).cloned()).collect();
     let (PoolState::Faulted(reason), false) = (state, silent.is_empty()) else {
         wait_online(shard).await?;
         return Ok(silent);

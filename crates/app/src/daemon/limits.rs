@@ -1,6 +1,5 @@
 //! Caps of single devices: set, kept in the daemon's state, and applied again after each import.
 
-use millpond_block::DeviceSlot;
 use millpond_device::DeviceLimit;
 
 use super::service::Daemon;
@@ -43,10 +42,10 @@ impl Daemon {
 /// Caps one device of a shard. A missing device is capped at a later import.
 async fn set(shard: &ShardHandle, member: u16, cap: DeviceCap) -> Result<(), ShardError> {
     let status = shard.status().await?;
-    let position = status.pool.devices.iter().find(|device| device.member == member).and_then(|device| device.position);
-    let Some(position) = position.and_then(|at| u16::try_from(at).ok()) else { return Ok(()) };
+    let slot = status.pool.devices.iter().find(|device| device.member == member).and_then(|device| device.slot);
+    let Some(slot) = slot else { return Ok(()) };
     let limit = DeviceLimit { bytes_per_second: cap.bps, ops_per_second: cap.iops };
-    shard.limit_device(DeviceSlot(position), limit).await
+    shard.limit_device(slot, limit).await
 }
 
 /// Applies the remembered caps of a pool.

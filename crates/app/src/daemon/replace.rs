@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use millpond_block::DeviceGeometry;
+use millpond_block::{DeviceGeometry, DeviceSlot};
 use millpond_device::HostDevice;
 use millpond_engine::{Class, Command, DeviceChange, GroupSpec, Layout, NewDevice};
 use tokio::time::{sleep, timeout};
@@ -24,7 +24,7 @@ struct Own {
     class: Class,
     /// It is no replacement in progress, and has none.
     idle: bool,
-    position: usize,
+    slot: DeviceSlot,
     host: HostDeviceInfo,
     named: DeviceNamed,
 }
@@ -83,7 +83,7 @@ impl Daemon {
             names.get(member, false).ok_or_else(|| ApiError::not_found(format!("pool '{name}' has no device {member} any more")))?;
         let text = |path: &PathBuf| path.display().to_string();
         let listed = status.pool.devices.iter().find(|device| device.member == member);
-        let host = listed.and_then(|device| status.devices.get(device.position?)?.as_ref());
+        let host = listed.and_then(|device| status.host(device.slot?));
         Ok(DeviceNamed {
             id: known.id.clone(),
             path: known.path.as_ref().map(text).unwrap_or_default(),
@@ -96,8 +96,7 @@ impl Daemon {
     /// Returns the device of the pool that is open at a path, or at the target of a link.
     async fn own_device(&self, name: &str, shard: &ShardHandle, path: &str) -> Result<Option<Own>, ApiError> {
         let status = shard.status().await?;
-        let open: Vec<(usize, HostDeviceInfo)> =
-            status.devices.iter().enumerate().filter_map(|(at, host)| Some((at, host.clone()?))).collect();
+        let open: Vec<(DeviceSlot, HostDeviceInfo)> = status.hosts().map(|(slot, host)| (slot, host.clone())).collect();
         let same = move |path: &Path| {
             let real = path.canonicalize();
             let is = |host: &HostDeviceInfo| {
@@ -106,14 +105,14 @@ impl Daemon {
             open.into_iter().find(|(_, host)| is(host))
         };
         // a path that does not answer is refused when it is opened
-        let Some((position, host)) = self.calls.call(Path::new(path), PATIENCE, same).await.ok().flatten() else { return Ok(None) };
-        let holds = |device: &&millpond_engine::DeviceInfo| device.position == Some(position) || device.successor == Some(position);
+        let Some((slot, host)) = self.calls.call(Path::new(path), PATIENCE, same).await.ok().flatten() else { return Ok(None) };
+        let holds = |device: &&millpond_engine::DeviceInfo| device.slot == Some(slot) || device.successor == Some(slot);
         let Some(device) = status.pool.devices.iter().find(holds) else { return Ok(None) };
-        let successor = device.successor == Some(position);
+        let successor = device.successor == Some(slot);
         let id = self.device_names(name, &status).get(device.member, successor).map(|named| named.id.clone()).unwrap_or_default();
         let named =
             DeviceNamed { id, path: host.path.display().to_string(), was: None, serial: host.serial.clone(), size: host.geometry.size };
-        Ok(Some(Own { member: device.member, class: device.class, idle: !successor && device.successor.is_none(), position, host, named }))
+        Ok(Some(Own { member: device.member, class: device.class, idle: !successor && device.successor.is_none(), slot, host, named }))
     }
 
     /// Puts a spare of the pool in the place of a member. The spare, which holds no data, first
@@ -140,7 +139,7 @@ impl Daemon {
         // from here on, the next import finds the device, whatever happens
         self.expect_devices(name, std::slice::from_ref(&path))?;
         shard.command(Command::Remove { member: spare.member, dry_run: false }).await?;
-        let device = NewDevice { position: spare.position, geometry: spare.geometry() };
+        let device = NewDevice { slot: spare.slot, geometry: spare.geometry() };
         let taken = timeout(self.options.deadlines.command, take(shard, member, device)).await;
         match taken {
             Ok(Ok(())) => {}
@@ -168,7 +167,7 @@ impl Daemon {
 async fn take(shard: &ShardHandle, member: u16, device: NewDevice) -> Result<(), ShardError> {
     loop {
         let status = shard.status().await?;
-        if !status.pool.devices.iter().any(|listed| listed.position == Some(device.position)) {
+        if !status.pool.devices.iter().any(|listed| listed.slot == Some(device.slot)) {
             match shard.command(Command::Replace { member, device }).await {
                 Err(ShardError::Command(millpond_engine::CommandError::Busy(_))) => {}
                 outcome => return outcome.map(drop),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
+use millpond_block::DeviceSlot;
 use millpond_engine::{Class, DeviceInfo, Layout, MemberState, PoolState, ScrubInfo, SpaceInfo};
 
 use super::device_names::{DeviceNames, Named, seen_before};
@@ -63,7 +64,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) 
     let names = DeviceNames::of(record, status);
     let mut devices = Vec::new();
     for member in &status.pool.devices {
-        let state = match (member.state, member.position, member.successor) {
+        let state = match (member.state, member.slot, member.successor) {
             _ if faulted && (blamed(member) || !named) => DeviceState::Faulted,
             (MemberState::Present, _, Some(_)) => DeviceState::Replacing,
             (MemberState::Present, _, None) if member.class == Class::Spare => DeviceState::Available,
@@ -72,9 +73,9 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) 
             (_, None, _) => DeviceState::Missing,
             (_, Some(_), _) => DeviceState::Failed,
         };
-        devices.push(device_view(record, &names, member, state, member.position, status));
-        if let Some(position) = member.successor {
-            devices.push(device_view(record, &names, member, DeviceState::Resilvering, Some(position), status));
+        devices.push(device_view(record, &names, member, state, member.slot, status));
+        if let Some(slot) = member.successor {
+            devices.push(device_view(record, &names, member, DeviceState::Resilvering, Some(slot), status));
         }
     }
     let metrics = &status.metrics;
@@ -172,7 +173,7 @@ fn refusal(record: &PoolRecord, status: &ShardStatus) -> Option<String> {
 /// Returns the path of a device, with its serial number where that is known, so that users find it
 /// in the machine.
 fn called(record: &PoolRecord, names: &DeviceNames, member: &DeviceInfo, status: &ShardStatus) -> String {
-    let host = member.position.and_then(|at| status.devices.get(at)).and_then(Option::as_ref);
+    let host = member.slot.and_then(|slot| status.host(slot));
     let before = || seen_before(record, member)?.serial.clone();
     let path = names.member(member.member);
     match host.map_or_else(before, |host| host.serial.clone()) {
@@ -217,7 +218,7 @@ fn cause(record: &PoolRecord, status: &ShardStatus, health: &PoolHealth) -> Opti
             let told: Vec<String> = lacking
                 .map(|device| {
                     let path = called(record, &names, device, status);
-                    match (device.state, device.position, device.trouble) {
+                    match (device.state, device.slot, device.trouble) {
                         (MemberState::Filling, ..) => format!("{path} is being filled"),
                         (_, _, Some(why)) => format!("{path} failed: {why}"),
                         (_, None, None) => format!("{path} is missing"),
@@ -237,7 +238,7 @@ fn condition(member: &DeviceInfo) -> (DeviceHealth, Option<String>) {
         (None, ..) if member.state == MemberState::Filling => {
             (DeviceHealth::Filling, Some("it is being filled with what it lacks".to_owned()))
         }
-        (None, ..) if member.position.is_none() => (DeviceHealth::Missing, Some("it was not found when the pool was imported".to_owned())),
+        (None, ..) if member.slot.is_none() => (DeviceHealth::Missing, Some("it was not found when the pool was imported".to_owned())),
         (Some(why), ..) => (DeviceHealth::Failed, Some(format!("given up: {why}"))),
         (None, Some(_), _) => (DeviceHealth::Full, Some("the filesystem or volume below it is full; make room there".to_owned())),
         (None, None, Some(millis)) => (DeviceHealth::Silent, Some(format!("it has not answered for {} s", millis / 1000))),
@@ -247,7 +248,7 @@ fn condition(member: &DeviceInfo) -> (DeviceHealth, Option<String>) {
 
 /// Returns errors and repairs of a member since the import.
 pub(super) fn errors_of(member: &DeviceInfo, status: &ShardStatus) -> (u64, u64) {
-    let host = member.position.and_then(|at| status.devices.get(at)).and_then(Option::as_ref);
+    let host = member.slot.and_then(|slot| status.host(slot));
     (member.errors.max(host.map_or(0, |host| host.load.errors)), member.repaired)
 }
 
@@ -257,11 +258,11 @@ fn device_view(
     names: &DeviceNames,
     member: &DeviceInfo,
     state: DeviceState,
-    position: Option<usize>,
+    slot: Option<DeviceSlot>,
     status: &ShardStatus,
 ) -> Device {
-    let host = position.and_then(|at| status.devices.get(at)).and_then(Option::as_ref);
-    let own = position == member.position;
+    let host = slot.and_then(|slot| status.host(slot));
+    let own = slot == member.slot;
     let named = names.get(member.member, !own);
     let before = || seen_before(record, member).filter(|_| own)?.serial.clone();
     let (health, health_reason) = if own { condition(member) } else { (DeviceHealth::Ok, None) };

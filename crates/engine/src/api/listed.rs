@@ -1,6 +1,6 @@
 //! Information that can be listed: volumes, snapshots, devices, pools, jobs and counters.
 
-use millpond_block::{CacheMode, DeviceError, SectorProfile};
+use millpond_block::{CacheMode, DeviceError, DeviceSlot, SectorProfile};
 use millpond_format::{Class, DeviceId, Layout, MemberState, PoolId, SnapshotId, VolumeId};
 
 use super::{Compression, Time};
@@ -122,12 +122,12 @@ pub struct DeviceInfo {
     pub member: u16,
     /// Its identity, which no other device of the pool ever gets.
     pub id: DeviceId,
-    /// Position in the caller's table of devices; `None` when it is missing.
-    pub position: Option<usize>,
+    /// Slot of its device in the caller's table; `None` when it is missing.
+    pub slot: Option<DeviceSlot>,
     /// State in the pool.
     pub state: MemberState,
-    /// Position of its replacement.
-    pub successor: Option<usize>,
+    /// Slot of its replacement.
+    pub successor: Option<DeviceSlot>,
     /// Identity of its replacement.
     pub successor_id: Option<DeviceId>,
     /// Its purpose: data if one of its groups is for data, else that of its first group.

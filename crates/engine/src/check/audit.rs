@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use millpond_block::{DeviceSlot, MemberId};
 use millpond_format::{
     Addr, BatchHeader, BlockNo, ChunkId, Coding, Epoch, FANOUT, Item, Lsn, NODE_UNITS, Node, ObjectRef, SegmentId, TreeRoot, UNIT,
     VolumeId, crc32c,
@@ -17,9 +18,9 @@ use crate::tree::{Miss, node_index};
 
 mod unique;
 
-/// Reads a device directly: position in the caller's table of devices, byte offset, buffer to fill.
+/// Reads a device directly: its slot, byte offset, buffer to fill.
 /// For devices without operations in flight.
-pub type Media<'a> = &'a mut dyn FnMut(usize, u64, &mut [u8]);
+pub type Media<'a> = &'a mut dyn FnMut(DeviceSlot, u64, &mut [u8]);
 
 /// Result of an audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub struct Audit {
 /// An audit in progress.
 struct Auditor<'a, 'm> {
     core: &'a Core,
-    positions: Vec<usize>,
+    slots: &'a [Option<DeviceSlot>],
     media: Media<'m>,
     audit: Audit,
     /// Number of the complete copy that is read, where a segment has several.
@@ -73,7 +74,7 @@ impl Engine {
         for copy in 0..copies {
             let mut auditor = Auditor {
                 core: &pool.core,
-                positions: pool.io.positions(),
+                slots: pool.io.slots(),
                 media: &mut *media,
                 audit: Audit::default(),
                 copy,
@@ -167,6 +168,13 @@ impl Auditor<'_, '_> {
         }
     }
 
+    /// Reads a member; one without a device is never read.
+    fn read_member(&mut self, member: MemberId, offset: u64, out: &mut [u8]) {
+        if let Some(slot) = self.slots[member.index()] {
+            (self.media)(slot, offset, out);
+        }
+    }
+
     fn read(&mut self, segment: SegmentId, unit: u32, units: u32) -> Vec<u8> {
         let (page, pages) = (unit / 8, (unit + units).div_ceil(8) - unit / 8);
         let mut bytes = Vec::with_capacity(pages as usize * PAGE as usize);
@@ -180,8 +188,7 @@ impl Auditor<'_, '_> {
         for (device, range) in self.core.space.rows.map(segment, page, pages, copy) {
             let from = bytes.len();
             bytes.resize(from + range.length as usize, 0);
-            let position = self.positions[usize::from(device.0)];
-            (self.media)(position, range.offset, &mut bytes[from..]);
+            self.read_member(device, range.offset, &mut bytes[from..]);
         }
         bytes[wanted].to_vec()
     }
@@ -197,7 +204,7 @@ impl Auditor<'_, '_> {
         let mut read = Vec::new();
         for (device, range) in rebuild.reads(&stripe) {
             let mut bytes = vec![0; range.length as usize];
-            (self.media)(self.positions[usize::from(device.0)], range.offset, &mut bytes);
+            self.read_member(device, range.offset, &mut bytes);
             read.push(bytes);
         }
         let read: Vec<&[u8]> = read.iter().map(Vec::as_slice).collect();

@@ -59,8 +59,8 @@ struct Group<C> {
 
 struct Part {
     device: MemberId,
-    /// Position, in the caller's table, of the device that it is for.
-    position: u16,
+    /// Slot of the device that it is for; `None` when the member had none.
+    slot: Option<DeviceSlot>,
     /// True when it goes to the member's replacement.
     twin: bool,
     range: ByteRange,
@@ -85,7 +85,7 @@ enum Stage {
 
 impl Part {
     fn new(device: MemberId, range: ByteRange) -> Part {
-        Part { device, position: u16::MAX, twin: false, range, buf: None, pieces: Vec::new(), tries: 0, stage: Stage::Waiting, void: false }
+        Part { device, slot: None, twin: false, range, buf: None, pieces: Vec::new(), tries: 0, stage: Stage::Waiting, void: false }
     }
 }
 
@@ -124,9 +124,9 @@ pub(crate) struct IoTable<C> {
     urgent: bool,
     /// Number of this table in its engine: completions for other tables are ignored (INV-SPARE-1).
     epoch: u16,
-    /// Position of each member, and of its replacement, in the caller's table of devices.
-    positions: Vec<u16>,
-    twins: Vec<Option<u16>>,
+    /// Slot of each member's device, and of its replacement; `None` when there is no device.
+    slots: Vec<Option<DeviceSlot>>,
+    twins: Vec<Option<DeviceSlot>>,
     pub(crate) health: Health,
     coders: Coders,
     /// Groups without operations: nothing to do, or no device that could do it.
@@ -138,9 +138,9 @@ pub(crate) struct IoTable<C> {
     /// Writes completed on each member, and how many of them a completed flush covers.
     written: Vec<u64>,
     flushed: Vec<u64>,
-    /// Devices, by position, whose writes wait for space.
-    full: BTreeMap<u16, Full>,
-    /// State of answers of each device, by position.
+    /// Devices, by slot, whose writes wait for space.
+    full: BTreeMap<DeviceSlot, Full>,
+    /// State of answers of each device, by slot.
     lines: Vec<Line>,
     /// The caller's time, and how much of it counts for judging silence, in milliseconds.
     now: u64,
@@ -155,9 +155,9 @@ pub(crate) struct IoTable<C> {
 }
 
 impl<C> IoTable<C> {
-    /// Creates a table for members at `positions` in the caller's table of devices.
-    pub(crate) fn new(positions: Vec<u16>, health: Health) -> IoTable<C> {
-        let n = positions.len();
+    /// Creates a table for members with devices in these `slots`.
+    pub(crate) fn new(slots: Vec<Option<DeviceSlot>>, health: Health) -> IoTable<C> {
+        let n = slots.len();
         IoTable {
             groups: Slab::default(),
             ghosts: 0,
@@ -165,7 +165,7 @@ impl<C> IoTable<C> {
             outbox: VecDeque::new(),
             urgent: false,
             epoch: 0,
-            positions,
+            slots,
             twins: vec![None; n],
             health,
             coders: Coders::default(),
@@ -198,14 +198,14 @@ impl<C> IoTable<C> {
         self.trouble.clone_from(&before.trouble);
     }
 
-    /// Position of each member in the caller's table.
-    pub(crate) fn positions(&self) -> Vec<usize> {
-        self.positions.iter().map(|p| usize::from(*p)).collect()
+    /// Slot of each member's device.
+    pub(crate) fn slots(&self) -> &[Option<DeviceSlot>] {
+        &self.slots
     }
 
-    /// Position of a member in the caller's table, if it has one.
-    pub(crate) fn position_of(&self, member: u16) -> Option<usize> {
-        self.positions.get(usize::from(member)).filter(|position| **position != u16::MAX).map(|position| usize::from(*position))
+    /// Slot of a member's device, if it has one.
+    pub(crate) fn slot_of(&self, member: u16) -> Option<DeviceSlot> {
+        self.slots.get(usize::from(member)).copied().flatten()
     }
 
     /// Number of groups that a requester waits for.
@@ -228,20 +228,14 @@ impl<C> IoTable<C> {
             p.stage = Stage::Out;
             g.out += 1;
         }
-        self.begins(io.device.0);
+        self.begins(io.device);
         Some(io)
     }
 
-    fn position(&self, part: &Part) -> u16 {
-        let at = usize::from(part.device.0);
-        let position = if part.twin { self.twins.get(at).copied().flatten() } else { self.positions.get(at).copied() };
-        position.unwrap_or(u16::MAX)
-    }
-
-    /// Adds members.
-    pub(crate) fn add_members(&mut self, positions: &[u16], health: Health) {
-        self.positions.extend(positions);
-        let n = self.positions.len();
+    /// Adds members with devices in these slots.
+    pub(crate) fn add_members(&mut self, slots: impl IntoIterator<Item = DeviceSlot>, health: Health) {
+        self.slots.extend(slots.into_iter().map(Some));
+        let n = self.slots.len();
         self.twins.resize(n, None);
         self.counters.resize(n, DeviceCounters::default());
         self.errors.resize(n, 0);
@@ -252,33 +246,29 @@ impl<C> IoTable<C> {
         self.health = health;
     }
 
-    /// Sets the member's replacement: from now on, all writes to segments go to the device at
-    /// `position`, too. `None` ends that.
-    pub(crate) fn set_twin(&mut self, member: u16, position: Option<u16>) {
+    /// Sets the member's replacement: from now on, all writes to segments go to the device in
+    /// `slot`, too. `None` ends that.
+    pub(crate) fn set_twin(&mut self, member: u16, slot: Option<DeviceSlot>) {
         if let Some(twin) = self.twins.get_mut(usize::from(member)) {
-            *twin = position;
+            *twin = slot;
         }
     }
 
-    /// Makes the device at another position the member: errors of the one before it, past and
+    /// Makes the device in another slot, or none, the member: errors of the one before it, past and
     /// future, do not count for it (INV-SPARE-1).
-    pub(crate) fn set_position(&mut self, member: u16, position: u16) {
+    pub(crate) fn set_slot(&mut self, member: u16, slot: Option<DeviceSlot>) {
         let at = usize::from(member);
-        if let (Some(place), Some(errors), Some(repaired), Some(trouble), Some(written)) = (
-            self.positions.get_mut(at),
-            self.errors.get_mut(at),
-            self.repaired.get_mut(at),
-            self.trouble.get_mut(at),
-            self.written.get_mut(at),
-        ) {
-            (*place, *errors, *repaired, *trouble) = (position, 0, 0, None);
+        if let (Some(place), Some(errors), Some(repaired), Some(trouble), Some(written)) =
+            (self.slots.get_mut(at), self.errors.get_mut(at), self.repaired.get_mut(at), self.trouble.get_mut(at), self.written.get_mut(at))
+        {
+            (*place, *errors, *repaired, *trouble) = (slot, 0, 0, None);
             // this table has not flushed the data that is on it already
             *written += 1;
         }
     }
 
-    /// Position of the member's replacement.
-    pub(crate) fn twin(&self, member: u16) -> Option<u16> {
+    /// Slot of the member's replacement.
+    pub(crate) fn twin(&self, member: u16) -> Option<DeviceSlot> {
         self.twins.get(usize::from(member)).copied().flatten()
     }
 
@@ -320,9 +310,10 @@ impl<C> IoTable<C> {
         self.groups.insert(Group { context, kind, left: 0, out: 0, error: None, parts, pin, rebuild: None, nth, place, urgent })
     }
 
+    /// Starts a part. A part of a member without a device fails at once.
     fn push(&mut self, group: u32, mut part: Part, io: IoKind) {
-        part.position = self.position(&part);
-        let device = DeviceSlot(part.position);
+        part.slot = if part.twin { self.twin(part.device.0) } else { self.slot_of(part.device.0) };
+        let Some(device) = part.slot else { return self.fail_without_device(group, part) };
         if let Some(counters) = self.counters.get_mut(usize::from(part.device.0)) {
             match &io {
                 IoKind::Read { .. } => {
@@ -579,6 +570,7 @@ impl<C> IoTable<C> {
             let range = ByteRange { offset: written, length: 0 };
             self.push(group, Part { twin, ..Part::new(MemberId(member), range) }, IoKind::Flush);
         }
+        self.begin(group);
         true
     }
 
@@ -616,3 +608,6 @@ fn epoch_of(id: IoId) -> u16 {
 fn names(id: IoId) -> (u32, u16) {
     ((id.0 & 0xffff_ffff) as u32, (id.0 >> 32 & 0xffff) as u16)
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use millpond_block::{BufPool, DeviceGeometry, MemberId, Piece};
+use millpond_block::{BufPool, DeviceGeometry, DeviceSlot, MemberId, Piece};
 use millpond_format::{
     AREA_BYTES, CLAIM_OFFSET, Class, Column, DeviceId, Holder, Label, Layout, Lsn, MAX_COPIES, MAX_DEVICES, MAX_PARITY_WIDTH, Member,
     MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, STREAMS, SegmentId, Shape, crc32c,
@@ -84,8 +84,8 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     space.reuse_at_once = cfg!(feature = "planted") && tuning.planted == Some(Planted::FreeTooEarly);
     space.wipe_once = cfg!(feature = "planted") && tuning.planted == Some(Planted::WipeOnce);
     let core = Core::new(space, NodeCache::new(tuning.map_memory), chunk_units, pieces(extent_bytes, &tuning), tuning.planted);
-    let positions = (0..u16::try_from(members).unwrap_or(u16::MAX)).collect();
-    let io = IoTable::new(positions, Health::of(&config.shape));
+    let slots = (0..u16::try_from(members).unwrap_or(u16::MAX)).map(|member| Some(DeviceSlot(member))).collect();
+    let io = IoTable::new(slots, Health::of(&config.shape));
     let mut pool = Pool::new(config, core, Log::new(Lsn(0)), io, BufPool::default(), tuning, now);
     pool.incarnation = 1;
     pool.prepare_first();

@@ -10,7 +10,7 @@ mod silence;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use millpond_block::{Buf, BufPool, ByteRange, DeviceError, DeviceGeometry, Io, IoDone, MemberId};
+use millpond_block::{Buf, BufPool, ByteRange, DeviceError, DeviceGeometry, DeviceSlot, Io, IoDone, MemberId};
 use millpond_format::{
     AREA_BYTES, Checkpoint, FormatError, Item, Label, Lsn, MemberState, NO_SEGMENT, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES,
     SegmentId, StreamStart,
@@ -41,8 +41,8 @@ use crate::{Aim, Planted, Surveyed, Time, Tuning};
 /// The purpose of an operation of an import.
 #[derive(Debug)]
 pub(crate) enum Asked {
-    /// Read of the label of the device at this position, from its first or second area.
-    Label(u16, bool),
+    /// Read of the label of the device in this slot, from its first or second area.
+    Label(DeviceSlot, bool),
     /// Read of a member's ring of roots, from its first or second area.
     Ring(u16, bool),
     /// Read of an object, and the attempt.
@@ -105,8 +105,8 @@ pub(crate) struct Import {
     labels: Vec<Option<Label>>,
     unlabelled: Vec<NoLabel>,
     pub(super) config: Option<Config>,
-    pub(super) positions: Vec<u16>,
-    twins: Vec<(u16, u16)>,
+    pub(super) slots: Vec<Option<DeviceSlot>>,
+    twins: Vec<(u16, DeviceSlot)>,
     /// Members to be filled.
     dirty: Vec<u16>,
     /// The labels must be rewritten, because the shape has changed.
@@ -144,9 +144,9 @@ pub(crate) struct Import {
     pub(super) unreadable: bool,
     pub(super) refused: Option<String>,
     pub(super) claims: Claims,
-    /// Positions of devices that did not answer. The import continues without them, or was refused
+    /// Slots of devices that did not answer. The import continues without them, or was refused
     /// because of them.
-    pub(super) silent: Vec<u16>,
+    pub(super) silent: Vec<DeviceSlot>,
     /// Number of members that were given up.
     losses: u32,
     /// Time of the last retry of writes that found their device full.
@@ -176,7 +176,8 @@ impl Import {
         let count = u16::try_from(devices.len()).unwrap_or(u16::MAX);
         let mut import = Import {
             stage: Stage::Labels,
-            io: IoTable::new((0..count).collect(), Health::all(devices.len())),
+            // until labels are read, the devices themselves count as members
+            io: IoTable::new((0..count).map(|slot| Some(DeviceSlot(slot))).collect(), Health::all(devices.len())),
             labels: vec![None; devices.len()],
             unlabelled: vec![NoLabel::default(); devices.len()],
             devices,
@@ -184,7 +185,7 @@ impl Import {
             now,
             bufs: BufPool::default(),
             config: None,
-            positions: Vec::new(),
+            slots: Vec::new(),
             twins: Vec::new(),
             dirty: Vec::new(),
             relabel: false,
@@ -218,13 +219,13 @@ impl Import {
             failed: None,
         };
         import.io.lasting = true;
-        for position in 0..count {
+        for slot in (0..count).map(DeviceSlot) {
             for second in [false, true] {
-                let size = import.devices.get(usize::from(position)).map_or(0, |d| d.size);
+                let size = import.devices.get(slot.index()).map_or(0, |d| d.size);
                 let offset = if second { second_area(size) } else { 0 };
                 if size >= 2 * AREA_BYTES {
                     let range = ByteRange { offset, length: SECTOR_BYTES as u64 };
-                    import.io.read_raw(Asked::Label(position, second), MemberId(position), range, &mut import.bufs);
+                    import.io.read_raw(Asked::Label(slot, second), MemberId(slot.0), range, &mut import.bufs);
                 }
             }
         }
@@ -243,7 +244,7 @@ impl Import {
     }
 
     /// Reports that the caller delays operations of a device on purpose.
-    pub(crate) fn excuse(&mut self, device: u16) {
+    pub(crate) fn excuse(&mut self, device: DeviceSlot) {
         self.io.excuse(device);
     }
 
@@ -271,8 +272,8 @@ impl Import {
         self.unreadable |= result.is_err();
         let outcome = match ended.context {
             Asked::Object(..) | Asked::Scan(_) | Asked::Node(..) if matches!(self.stage, Stage::Older) => Ok(()),
-            Asked::Label(position, second) => {
-                self.label_read(position, second, result, buf.as_ref());
+            Asked::Label(slot, second) => {
+                self.label_read(slot, second, result, buf.as_ref());
                 Ok(())
             }
             Asked::Ring(member, second) => {
@@ -374,9 +375,9 @@ impl Import {
         None
     }
 
-    fn label_read(&mut self, position: u16, second: bool, result: Result<(), DeviceError>, buf: Option<&Buf>) {
-        let at = usize::from(position);
-        if self.silent.contains(&position) {
+    fn label_read(&mut self, slot: DeviceSlot, second: bool, result: Result<(), DeviceError>, buf: Option<&Buf>) {
+        let at = slot.index();
+        if self.silent.contains(&slot) {
             return;
         }
         let label = match (result, buf) {
@@ -414,8 +415,8 @@ impl Import {
         if let Some(expected) = &self.tuning.newest_label {
             found.check_newest(&self.labels, expected)?;
         }
-        let Members { newest: label, positions, stale, .. } = &found;
-        self.positions.clone_from(positions);
+        let Members { newest: label, slots, stale, .. } = &found;
+        self.slots.clone_from(slots);
         self.twins.clone_from(&found.twins);
         self.dirty.clone_from(stale);
         let mut shape = label.shape.clone();
@@ -423,8 +424,8 @@ impl Import {
             shape = forsake(&shape, &found.lost).ok_or("the pool cannot do without the devices that are missing: name them too")?;
             self.forsaken = true;
         }
-        let size_at = |position: u16| self.devices.get(usize::from(position)).map_or(0, |d| d.size);
-        let sizes: Vec<u64> = positions.iter().map(|p| size_at(*p)).collect();
+        let size_at = |slot: DeviceSlot| self.devices.get(slot.index()).map_or(0, |d| d.size);
+        let sizes: Vec<u64> = slots.iter().map(|slot| slot.map_or(0, size_at)).collect();
         (0..sizes.len()).filter(|member| found.is_missing(*member)).for_each(|member| shape.lose(member));
         let asides: Vec<bool> = (0u16..).take(sizes.len()).map(|member| shape.is_aside(member)).collect();
         for (member, (size, known)) in sizes.iter().zip(&mut shape.members).enumerate() {
@@ -454,7 +455,7 @@ impl Import {
         let behind = self.labels.iter().flatten().any(|other| other.shape.generation != label.shape.generation || other_notes(other));
         self.relabel = shape != label.shape || behind;
         self.rows = Some(Rows::new(&shape));
-        self.io = IoTable::new(self.positions.clone(), Health::of(&shape)).after(&self.io);
+        self.io = IoTable::new(self.slots.clone(), Health::of(&shape)).after(&self.io);
         self.io.lasting = true;
         self.rings = Some(Rings::new(label.pool, sizes.len()));
         for member in (0u16..).take(sizes.len()) {
@@ -465,7 +466,7 @@ impl Import {
                 rings.leave_out(usize::from(member));
             }
         }
-        let twins = found.twins.iter().map(|(member, position)| (*member, size_at(*position))).collect();
+        let twins = found.twins.iter().map(|(member, slot)| (*member, size_at(*slot))).collect();
         self.config = Some(Config { id: label.pool, name: label.name.clone(), shape, notes: label.notes.clone(), sizes, twins });
         self.claim_before_reading()
     }
@@ -484,14 +485,13 @@ impl Import {
 
     fn choose_root(&mut self) -> Result<(), String> {
         let rings = self.rings.as_ref().ok_or("no rings")?;
-        let position = |member: usize| self.positions.get(member).copied().unwrap_or(u16::MAX);
         // after the loss of special devices the roots, and all that they name, are still in their
         // places
-        let as_ever = self.forsaken && self.tuning.aim == Aim::Rebuild && rings.newest(position).is_ok();
+        let as_ever = self.forsaken && self.tuning.aim == Aim::Rebuild && rings.newest(&self.slots).is_ok();
         if (self.surveying || self.tuning.aim != Aim::Newest) && !as_ever {
             return self.look_back();
         }
-        let root = rings.newest(position)?.clone();
+        let root = rings.newest(&self.slots)?.clone();
         self.begin_root(root);
         Ok(())
     }

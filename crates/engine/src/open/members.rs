@@ -3,23 +3,21 @@
 
 use std::collections::BTreeSet;
 
+use millpond_block::DeviceSlot;
 use millpond_format::{Class, Label, MemberState, Shape};
 
 use crate::io::Health;
 use crate::{NewestLabel, Planted};
-
-/// Position of a missing device.
-pub(crate) const NOWHERE: u16 = u16::MAX;
 
 /// The members of a pool that were found.
 #[derive(Debug)]
 pub(crate) struct Members {
     /// The valid label.
     pub(crate) newest: Label,
-    /// Position of each member's device in the caller's vector; [`NOWHERE`] when it is missing.
-    pub(crate) positions: Vec<u16>,
-    /// Members with a replacement, and the positions of the replacement devices.
-    pub(crate) twins: Vec<(u16, u16)>,
+    /// Slot of each member's device; `None` when it is missing.
+    pub(crate) slots: Vec<Option<DeviceSlot>>,
+    /// Members with a replacement, and the slots of the replacement devices.
+    pub(crate) twins: Vec<(u16, DeviceSlot)>,
     /// Members that are present again after the pool did without them.
     pub(crate) stale: Vec<u16>,
     /// Special members that are given up for good, together with data that is only there.
@@ -88,11 +86,11 @@ impl Members {
             return Err(bare.first().map_or(why, |position| told(*position)));
         };
         bare.retain(|position| unlabelled.get(*position).is_none_or(|no_label| !no_label.silent));
-        let positions = vec![NOWHERE; newest.shape.members.len()];
+        let slots = vec![None; newest.shape.members.len()];
         let joins = cfg!(feature = "planted") && planted == Some(Planted::JoinApart);
-        let mut found = Members { positions, twins: Vec::new(), stale: Vec::new(), lost: BTreeSet::new(), joins, newest };
-        for (position, label) in (0u16..).zip(labels) {
-            label.iter().try_for_each(|label| found.place(position, label))?;
+        let mut found = Members { slots, twins: Vec::new(), stale: Vec::new(), lost: BTreeSet::new(), joins, newest };
+        for (slot, label) in (0u16..).map(DeviceSlot).zip(labels) {
+            label.iter().try_for_each(|label| found.place(slot, label))?;
         }
         // devices without a label may be missing cache devices or spares, up to their number
         if let Some(position) = bare.first().filter(|_| bare.len() > found.missing_asides()) {
@@ -124,14 +122,14 @@ impl Members {
         (0u16..).take(shape.members.len()).filter(|member| shape.is_aside(*member) && self.is_missing(usize::from(*member))).count()
     }
 
-    fn place(&mut self, position: u16, label: &Label) -> Result<(), String> {
+    fn place(&mut self, position: DeviceSlot, label: &Label) -> Result<(), String> {
         let (shape, at) = (&self.newest.shape, label.member_in(&self.newest.shape));
         let member = usize::from(at);
         if is_cache(label) {
             // a cache device that is no longer in use is ignored
             let known = shape.members.get(member).filter(|m| m.device == label.device && shape.is_cache(at));
-            if let (Some(_), Some(place @ &mut NOWHERE)) = (known, self.positions.get_mut(member)) {
-                *place = position;
+            if let (Some(_), Some(place @ &mut None)) = (known, self.slots.get_mut(member)) {
+                *place = Some(position);
             }
             return Ok(());
         }
@@ -161,8 +159,8 @@ impl Members {
                 "device {position} was written to without the others, and they without it; leave it out, or leave them out"
             ));
         }
-        match self.positions.get_mut(member) {
-            Some(place) if *place == NOWHERE => *place = position,
+        match self.slots.get_mut(member) {
+            Some(place @ &mut None) => *place = Some(position),
             _ => return Err(format!("device {position} is given twice, or is a copy of another")),
         }
         if known.state != MemberState::Present && !shape.is_aside(at) {
@@ -173,7 +171,7 @@ impl Members {
 
     /// Returns whether no device is this member.
     pub(crate) fn is_missing(&self, member: usize) -> bool {
-        self.positions.get(member).is_none_or(|position| *position == NOWHERE)
+        self.slots.get(member).is_none_or(Option::is_none)
     }
 
     fn check_missing(&mut self, degraded: bool, rebuild: bool) -> Result<(), String> {

@@ -80,7 +80,7 @@ impl Import {
             return Ok(());
         }
         let rings = self.rings.as_ref().ok_or("no rings")?;
-        let mut roots = rings.roots(|member| self.positions.get(member).copied().unwrap_or(u16::MAX))?;
+        let mut roots = rings.roots(&self.slots)?;
         let aim = if self.surveying { Aim::Newest } else { self.tuning.aim };
         if let Aim::To(id) = aim {
             roots.retain(|(root, _)| root.generation == id);
@@ -105,7 +105,7 @@ impl Import {
         }
         rings.replace(roots);
         let pool = self.config.as_ref().ok_or("no label")?.id;
-        let roots = rings.roots(|member| member as u16)?;
+        let roots = rings.roots(&self.slots)?;
         self.survey = Some(Survey::new(pool, roots, !self.surveying));
         self.stage = Stage::Survey;
         Ok(())
@@ -137,13 +137,7 @@ impl Import {
 
     /// Returns the known roots, the newest last.
     fn known_roots(&self) -> Result<Vec<(Root, u32)>, String> {
-        let rings = self.rings.as_ref().ok_or("no rings")?;
-        // roots that a scan found are not of a certain device
-        let position = |member: usize| match self.tuning.aim {
-            Aim::Rebuild => member as u16,
-            _ => self.positions.get(member).copied().unwrap_or(u16::MAX),
-        };
-        rings.roots(position)
+        self.rings.as_ref().ok_or("no rings")?.roots(&self.slots)
     }
 
     /// Gives the chosen checkpoint up for an older one, because of `why`. Returns false if that is

@@ -13,6 +13,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use millpond_block::DeviceSlot;
 use millpond_format::{FormatError, PoolId, RING_SLOTS, Root, SECTOR_BYTES};
 
 /// The content of a slot of a ring.
@@ -81,9 +82,10 @@ impl Rings {
         }
     }
 
-    /// Returns the newest root, if nothing newer was committed. `position` returns the caller's
-    /// position of a member, for messages.
-    pub(crate) fn newest(&self, position: impl Fn(usize) -> u16) -> Result<&Root, String> {
+    /// Returns the newest root, if nothing newer was committed. `slots` names members' devices in
+    /// messages.
+    pub(crate) fn newest(&self, slots: &[Option<DeviceSlot>]) -> Result<&Root, String> {
+        let position = |member: usize| device(slots, member);
         if let Some((member, at, why)) = self.newer {
             return Err(format!("device {}, slot {at} of its roots: {why}", position(member)));
         }
@@ -105,12 +107,13 @@ impl Rings {
         Ok(root)
     }
 
-    /// Returns all readable roots, the oldest first, with the number of copies of each. `position`
-    /// returns the caller's position of a member, for messages.
+    /// Returns all readable roots, the oldest first, with the number of copies of each. `slots`
+    /// names members' devices in messages.
     ///
     /// # Errors
     /// A root of a newer program, or no root at all.
-    pub(crate) fn roots(&self, position: impl Fn(usize) -> u16) -> Result<Vec<(Root, u32)>, String> {
+    pub(crate) fn roots(&self, slots: &[Option<DeviceSlot>]) -> Result<Vec<(Root, u32)>, String> {
+        let position = |member: usize| device(slots, member);
         if let Some((member, at, why)) = self.newer {
             return Err(format!("device {}, slot {at} of its roots: {why}", position(member)));
         }
@@ -175,6 +178,11 @@ impl Rings {
         let areas = self.counting().filter_map(|(member, areas)| Some((member, areas.get(usize::from(second))?)));
         areas.filter(|(_, slots)| copy(slots, generation) != Slot::Root(generation)).map(|(member, _)| member).collect()
     }
+}
+
+/// Names a member's device in messages; the ring of a member without one is never read.
+fn device(slots: &[Option<DeviceSlot>], member: usize) -> String {
+    slots.get(member).copied().flatten().map_or_else(|| format!("of member {member}"), |slot| slot.to_string())
 }
 
 /// Returns whether a slot is as it was before the root of this generation was written to it.

@@ -58,8 +58,7 @@ impl Pool {
         let first = self.config.shape.members.len();
         let shape = self.plan_groups(specs, &geometries)?;
         self.config.sizes.extend(geometries.iter().map(|g| g.size));
-        let positions: Vec<u16> = devices.iter().map(|d| u16::try_from(d.position).unwrap_or(u16::MAX)).collect();
-        self.io.add_members(&positions, Health::of(&shape));
+        self.io.add_members(devices.iter().map(|d| d.slot), Health::of(&shape));
         self.relabeler.fresh.extend((first..shape.members.len()).filter_map(|at| u16::try_from(at).ok()));
         self.config.shape = shape;
         Ok(())
@@ -118,23 +117,22 @@ impl Pool {
         self.check_replacement(member, &device.geometry)?;
         let id: DeviceId = device_id(self.config.shape.generation + 1, at, self.tuning.holder.as_ref());
         let Some(known) = self.config.shape.members.get_mut(at) else { return Ok(()) };
-        let position = u16::try_from(device.position).unwrap_or(u16::MAX);
         if known.state == MemberState::Present {
             known.successor = Some(id);
             self.config.twins.insert(member, device.geometry.size);
-            self.io.set_twin(member, Some(position));
+            self.io.set_twin(member, Some(device.slot));
             self.fill(member, true);
         } else {
             self.stop_filling(member, false);
             // INV-SPARE-1: no operation waits for the device that is replaced, and none of its
             // answers counts for the new one
-            self.io.position_of(member).and_then(|at| u16::try_from(at).ok()).into_iter().for_each(|at| self.io.abandon(at));
+            self.io.slot_of(member).into_iter().for_each(|slot| self.io.abandon(slot));
             let Some(known) = self.config.shape.members.get_mut(at) else { return Ok(()) };
             (known.device, known.state) = (id, MemberState::Filling);
             if let Some(size) = self.config.sizes.get_mut(at) {
                 *size = device.geometry.size;
             }
-            self.io.set_position(member, position);
+            self.io.set_slot(member, Some(device.slot));
             self.judge_member(member);
             self.io.health.set(member, MemberState::Filling);
             self.fill(member, false);
@@ -169,8 +167,8 @@ impl Pool {
             *size = device.geometry.size;
         }
         self.cache.detach(member, &mut self.bufs);
-        self.io.position_of(member).and_then(|at| u16::try_from(at).ok()).into_iter().for_each(|at| self.io.abandon(at));
-        self.io.set_position(member, u16::try_from(device.position).unwrap_or(u16::MAX));
+        self.io.slot_of(member).into_iter().for_each(|slot| self.io.abandon(slot));
+        self.io.set_slot(member, Some(device.slot));
         self.io.health.set(member, MemberState::Present);
         self.relabeler.fresh.insert(member);
         Ok(())

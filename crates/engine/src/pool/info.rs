@@ -44,8 +44,6 @@ impl Pool {
             state(id).is_some_and(held)
         });
         let bytes = space.rows.extent_bytes();
-        let positions = self.io.positions();
-        let there = |position: usize| Some(position).filter(|at| *at != usize::from(u16::MAX));
         let listed = |(at, m): &(u16, &Member)| m.state != MemberState::Gone || self.relabeler.left.contains_key(at);
         let devices = (0u16..).zip(&shape.members).filter(listed).map(|(member, m)| {
             let i = usize::from(member);
@@ -61,13 +59,13 @@ impl Pool {
             DeviceInfo {
                 member,
                 id: old.unwrap_or(m.device),
-                position: positions.get(i).copied().and_then(there),
+                slot: self.io.slot_of(member),
                 state: match m.state {
                     MemberState::Present if self.relabeler.filled.contains(&member) => MemberState::Filling,
                     MemberState::Gone => MemberState::Present,
                     state => state,
                 },
-                successor: self.io.twin(member).map(usize::from),
+                successor: self.io.twin(member),
                 successor_id: m.successor.or(old.map(|_| m.device)),
                 class: group.map(|group| group.class).or_else(|| self.relabeler.left.get(&member).copied()).unwrap_or(Class::Data),
                 layout: group.map_or(Layout::Linear, |group| group.layout),

@@ -24,8 +24,7 @@ impl Pool {
         self.io.give_up_silent(least, alive && may && !self.tuning.read_only && !closing, closing);
         while let Some(failing) = self.io.pop_failing() {
             if opening && failing.why == DeviceTrouble::Silent {
-                let position = if failing.twin { None } else { self.io.position_of(failing.member) };
-                self.unanswered.extend(position.and_then(|position| u16::try_from(position).ok()));
+                self.unanswered.extend(if failing.twin { None } else { self.io.slot_of(failing.member) });
             }
             self.device_failed(failing);
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use millpond_block::{Answer, Buf, BufPool, Completion, DeviceSpace, DiskError, Tag};
+use millpond_block::{Answer, Buf, BufPool, Completion, DeviceSlot, DeviceSpace, DiskError, Tag};
 use millpond_format::{BlockIdentity, BlockNo, ChunkId, DeviceNote, Leg, Lsn, ObjectRef, PoolId, SegmentId, Shape, VolumeId};
 use rustc_hash::FxHashMap;
 use std::rc::{Rc, Weak};
@@ -243,8 +243,8 @@ pub(crate) struct Pool {
     pub(crate) wiper: Wiper,
     pub(crate) stock: Stock,
     pub(crate) preparer: Preparer,
-    /// Allocated space on the hosts of devices, by position.
-    pub(crate) hosts: BTreeMap<u16, DeviceSpace>,
+    /// Allocated space on the hosts of devices, by slot.
+    pub(crate) hosts: BTreeMap<DeviceSlot, DeviceSpace>,
     pub(crate) keeper: Keeper,
     pub(crate) pace: Pace,
     /// Time at which the progress of jobs is next recorded.
@@ -279,7 +279,7 @@ pub(crate) struct Pool {
     pub(crate) refuses: bool,
     /// Positions of devices that did not answer while the pool was opened: the pool works without
     /// them, or was refused.
-    pub(crate) unanswered: Vec<u16>,
+    pub(crate) unanswered: Vec<DeviceSlot>,
     pub(super) codec: Codec,
     /// LSN of the last batch with a clear or a catalog record.
     pub(crate) last_record: Lsn,

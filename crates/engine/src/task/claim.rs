@@ -15,7 +15,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use millpond_block::{Buf, ByteRange, DeviceError, MemberId, Piece};
+use millpond_block::{Buf, ByteRange, DeviceError, DeviceSlot, MemberId, Piece};
 use millpond_format::{CLAIM_OFFSET, Claim, FormatError, Holder, MemberState, PoolId, SECTOR_BYTES};
 
 use super::checkpoint::second_area;
@@ -35,9 +35,9 @@ const UNSEEN_MILLIS: u64 = 30_000;
 /// A read or write of the claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ClaimIo {
-    /// Reads the second area's claim of a member; `position` is of its device, `asked` is the time
-    /// of the request.
-    Look { member: u16, position: usize, asked: Time },
+    /// Reads the second area's claim of a member; `slot` is of its device, `asked` is the time of
+    /// the request.
+    Look { member: u16, slot: DeviceSlot, asked: Time },
     /// Heartbeat: writes the claim to the first area, and to the second if it was not right there.
     Beat,
     /// Writes to both areas that no host has the pool.
@@ -65,8 +65,8 @@ pub(crate) struct Keeper {
     /// The claim of this import; `None` where no other host can have the devices, or nothing is
     /// written to them.
     mine: Option<Claim>,
-    /// Members, with the positions of their devices, with a look in flight.
-    busy: BTreeSet<(u16, usize)>,
+    /// Members, with the slots of their devices, with a look in flight.
+    busy: BTreeSet<(u16, DeviceSlot)>,
     /// Start of the last look, and start of the last look that succeeded and found no claim of
     /// another host.
     asked: Time,
@@ -137,17 +137,17 @@ pub(crate) fn read_claim(result: Result<(), DeviceError>, buf: Option<&Buf>) -> 
 }
 
 impl Pool {
-    /// Returns the position of a member's device if its claim counts: the pool needs the device,
-    /// and the device is whole. It got the claim before the labels called it whole.
-    fn claimable(&self, member: u16) -> Option<usize> {
+    /// Returns the slot of a member's device if its claim counts: the pool needs the device, and the
+    /// device is whole. It got the claim before the labels called it whole.
+    fn claimable(&self, member: u16) -> Option<DeviceSlot> {
         let known = self.config.shape.members.get(usize::from(member))?;
         let counts = known.state == MemberState::Present && !self.config.shape.is_aside(member);
-        let position = self.io.position_of(member).filter(|_| counts && self.io.health.is_up(MemberId(member)))?;
-        Some(position).filter(|_| !self.relabeler.left.contains_key(&member) && !self.relabeler.fresh.contains(&member))
+        let slot = self.io.slot_of(member).filter(|_| counts && self.io.health.is_up(MemberId(member)))?;
+        Some(slot).filter(|_| !self.relabeler.left.contains_key(&member) && !self.relabeler.fresh.contains(&member))
     }
 
-    /// Returns all members whose claims count, with the positions of their devices.
-    fn claimable_members(&self) -> Vec<(u16, usize)> {
+    /// Returns all members whose claims count, with the slots of their devices.
+    fn claimable_members(&self) -> Vec<(u16, DeviceSlot)> {
         let members = 0..u16::try_from(self.config.sizes.len()).unwrap_or(u16::MAX);
         members.filter_map(|member| Some((member, self.claimable(member)?))).collect()
     }
@@ -185,9 +185,9 @@ impl Pool {
     /// Reads the claims on all devices.
     fn look(&mut self) {
         let asked = self.now;
-        for (member, position) in self.claimable_members() {
-            if self.keeper.busy.insert((member, position)) {
-                let context = Context::Claim(ClaimIo::Look { member, position, asked });
+        for (member, slot) in self.claimable_members() {
+            if self.keeper.busy.insert((member, slot)) {
+                let context = Context::Claim(ClaimIo::Look { member, slot, asked });
                 let size = self.config.sizes.get(usize::from(member)).copied().unwrap_or(0);
                 self.io.urgently(|io| io.read_raw(context, MemberId(member), claim_at(size, true), &mut self.bufs));
             }
@@ -214,11 +214,11 @@ impl Pool {
     /// Handles the end of a read or write of the claim.
     pub(crate) fn claim_done(&mut self, io: ClaimIo, result: Result<(), DeviceError>, buf: Option<Buf>) {
         match io {
-            ClaimIo::Look { member, position, asked } => {
-                self.keeper.busy.remove(&(member, position));
+            ClaimIo::Look { member, slot, asked } => {
+                self.keeper.busy.remove(&(member, slot));
                 let found = read_claim(result, buf.as_ref());
                 buf.into_iter().for_each(|buf| self.bufs.give(buf));
-                self.looked(member, position, asked, result.err(), &found);
+                self.looked(member, slot, asked, result.err(), &found);
             }
             ClaimIo::Beat => {}
             ClaimIo::Release => {
@@ -233,7 +233,7 @@ impl Pool {
         }
     }
 
-    fn looked(&mut self, member: u16, position: usize, asked: Time, failed: Option<DeviceError>, found: &Result<Claim, FormatError>) {
+    fn looked(&mut self, member: u16, slot: DeviceSlot, asked: Time, failed: Option<DeviceError>, found: &Result<Claim, FormatError>) {
         let Some(mine) = &self.keeper.mine else { return };
         match found {
             Ok(other) if other.supersedes(mine) => return self.lose_claim(&format!("host '{}'", other.holder.name)),
@@ -253,7 +253,7 @@ impl Pool {
             return;
         }
         match self.keeper.release {
-            Release::No if self.claimable(member) == Some(position) => {
+            Release::No if self.claimable(member) == Some(slot) => {
                 self.write_claim(ClaimIo::Beat, member, if right { &[false] } else { &[false, true] });
             }
             Release::Looking if self.keeper.busy.is_empty() => self.write_release(),

@@ -511,7 +511,7 @@ impl Pool {
             self.departure = Departure::default();
         }
         for at in left.into_keys() {
-            self.io.set_position(at, u16::MAX);
+            self.io.set_slot(at, None);
             if let Some(size) = self.config.sizes.get_mut(usize::from(at)) {
                 *size = 0;
             }

@@ -404,11 +404,11 @@ impl Pool {
     pub(crate) fn switch(&mut self) {
         for member in std::mem::take(&mut self.relabeler.switching).into_keys() {
             let at = usize::from(member);
-            let (Some(position), Some(size)) = (self.io.twin(member), self.config.twins.remove(&member)) else { continue };
+            let (Some(slot), Some(size)) = (self.io.twin(member), self.config.twins.remove(&member)) else { continue };
             if let Some(place) = self.config.sizes.get_mut(at) {
                 *place = size;
             }
-            self.io.set_position(member, position);
+            self.io.set_slot(member, Some(slot));
             self.judge_member(member);
             self.io.set_twin(member, None);
             self.io.health.set(member, MemberState::Present);

@@ -1,7 +1,7 @@
 //! Space on the hosts of devices: which free segments are allocated there when a pool is opened,
 //! and which devices never release their bytes.
 
-use millpond_block::{DeviceSpace, MemberId};
+use millpond_block::{DeviceSlot, DeviceSpace, MemberId};
 use millpond_format::SegmentId;
 
 use crate::pool::Pool;
@@ -11,10 +11,10 @@ use crate::space::{PAGE, SegmentState};
 const FIRST_PART: u64 = 16;
 
 impl Pool {
-    /// Sets the allocated space on the host of the device at the caller's `position`.
-    pub(crate) fn set_host(&mut self, position: u16, space: DeviceSpace) {
-        self.hosts.insert(position, space);
-        let member = self.io.positions().iter().position(|at| *at == usize::from(position));
+    /// Sets the allocated space on the host of the device in a slot.
+    pub(crate) fn set_host(&mut self, slot: DeviceSlot, space: DeviceSpace) {
+        self.hosts.insert(slot, space);
+        let member = self.io.slots().iter().position(|at| *at == Some(slot));
         if let Some(member) = member.and_then(|member| u16::try_from(member).ok()) {
             let ids = self.of_member(member);
             ids.into_iter().for_each(|id| self.judge_segment(id));
@@ -49,8 +49,8 @@ impl Pool {
         let (mut known, mut kept) = (true, true);
         for (device, range) in self.core.space.rows.extents(id) {
             // nothing is written to a device that is missing
-            let Some(position) = self.io.position_of(device.0) else { continue };
-            let host = u16::try_from(position).ok().and_then(|position| self.hosts.get(&position));
+            let Some(slot) = self.io.slot_of(device.0) else { continue };
+            let host = self.hosts.get(&slot);
             kept &= host.is_some_and(|host| host.kept);
             known &= host.is_some_and(|host| host.has(&(range.offset..range.offset + range.length)));
         }
@@ -60,8 +60,7 @@ impl Pool {
 
     /// Returns whether a member's device keeps its bytes when they are free.
     pub(super) fn keeps_bytes(&self, member: MemberId) -> bool {
-        let position = self.io.position_of(member.0).and_then(|position| u16::try_from(position).ok());
-        position.and_then(|position| self.hosts.get(&position)).is_some_and(|host| host.kept)
+        self.io.slot_of(member.0).and_then(|slot| self.hosts.get(&slot)).is_some_and(|host| host.kept)
     }
 
     /// Has some segments of a new pool prepared at once.

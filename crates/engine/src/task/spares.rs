@@ -75,11 +75,10 @@ impl Pool {
     fn take_place(&mut self, member: u16, spare: u16) {
         let (at, from) = (usize::from(member), usize::from(spare));
         let known = self.config.shape.members.get(from).map(|m| m.device);
-        let position = self.io.positions().get(from).and_then(|at| u16::try_from(*at).ok());
-        let (Some(device), Some(position), Some(size)) = (known, position, self.config.sizes.get(from).copied()) else { return };
+        let (Some(device), Some(slot), Some(size)) = (known, self.io.slot_of(spare), self.config.sizes.get(from).copied()) else { return };
         self.config.shape.drop_aside(spare);
         self.io.health.set(spare, MemberState::Gone);
-        self.io.set_position(spare, u16::MAX);
+        self.io.set_slot(spare, None);
         if let Some(left) = self.config.sizes.get_mut(from) {
             *left = 0;
         }
@@ -87,7 +86,7 @@ impl Pool {
             (m.device, m.state) = (device, MemberState::Filling);
             *own = size;
         }
-        self.io.set_position(member, position);
+        self.io.set_slot(member, Some(slot));
         self.judge_member(member);
         self.io.health.set(member, MemberState::Filling);
         self.spares.lost.remove(&member);

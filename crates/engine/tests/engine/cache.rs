@@ -1,7 +1,7 @@
 //! Cache devices: repeated reads come from them, after a restart too, and the pool does not depend
 //! on them.
 
-use millpond_block::Op;
+use millpond_block::{DeviceSlot, Op};
 use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, MemberState, PoolState, Target, Tuning, VolumeId};
 
 use crate::rig::Rig;
@@ -234,7 +234,7 @@ fn devices_of_the_cache_come_and_go() {
     rig.command(Command::Replace { member: 1, device }).unwrap();
     rig.settle();
     let (_, hits, _) = read_all(&mut rig, volume, 1);
-    assert_eq!((hits, rig.engine.pool().unwrap().devices[1].position), (0, Some(2)));
+    assert_eq!((hits, rig.engine.pool().unwrap().devices[1].slot), (0, Some(DeviceSlot(2))));
     (0..3).for_each(|_| drop(read_all(&mut rig, volume, 1)));
     rig.reopen();
     let (reads, hits, _) = read_all(&mut rig, volume, 1);

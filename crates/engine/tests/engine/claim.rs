@@ -398,7 +398,7 @@ fn devices_that_come_later_are_claimed_whatever_they_say() {
     let other = Claim { term: 99, holder: tuning(7, 7).holder.unwrap(), ..claim(&rig.media[0], true).unwrap() };
     for area in [0, 15 * MIB] {
         let at = (area + CLAIM_OFFSET) as usize;
-        rig.media[device.position][at..at + 4096].copy_from_slice(&other.encode());
+        rig.media[device.slot.index()][at..at + 4096].copy_from_slice(&other.encode());
     }
     rig.command(Command::Replace { member: 0, device }).unwrap();
     rig.finish_jobs();

@@ -1,6 +1,6 @@
 //! Devices are removed during writes, with every layout; afterwards the pool does not need them.
 
-use millpond_block::Op;
+use millpond_block::{DeviceSlot, Op};
 use millpond_engine::{
     Class, Command, CommandError, Compression, DeviceChange, GroupSpec, JobKind, Layout, RemovalPlan, Reply, SnapshotId, Target, Tuning,
     VolumeId,
@@ -45,7 +45,7 @@ fn add(rig: &mut Rig, layout: Layout, sizes: &[usize]) {
 
 /// Removes a member during writes, and then its device, whose position reads as noise.
 fn remove(rig: &mut Rig, volume: VolumeId, member: u16, round: u8) {
-    let device = rig.engine.pool().unwrap().devices.iter().find(|d| d.member == member).unwrap().position.unwrap();
+    let device = rig.engine.pool().unwrap().devices.iter().find(|d| d.member == member).unwrap().slot.unwrap().index();
     rig.command(Command::Remove { member, dry_run: false }).unwrap();
     write_all(rig, volume, round);
     rig.finish_jobs();
@@ -55,7 +55,7 @@ fn remove(rig: &mut Rig, volume: VolumeId, member: u16, round: u8) {
 
 /// Imports from the devices that still belong to the pool.
 fn reimport(rig: Rig) -> Rig {
-    let here: Vec<usize> = rig.engine.pool().unwrap().devices.iter().filter_map(|d| d.position).collect();
+    let here: Vec<usize> = rig.engine.pool().unwrap().devices.iter().filter_map(|d| d.slot.map(DeviceSlot::index)).collect();
     let media = here.iter().map(|at| rig.media[*at].clone()).collect();
     Rig::import(media).unwrap()
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::env;
 
-use millpond_block::Op;
+use millpond_block::{DeviceSlot, Op};
 use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, SnapshotId, Target, Tuning, VolumeId, VolumeOptions};
 use millpond_format::{BATCH_FIXED, BatchHeader, RING_OFFSET, RING_SLOTS, SECTOR_BYTES};
 
@@ -244,8 +244,8 @@ impl Pool {
     fn do_without(&mut self, flipped: usize, what: &str) {
         let devices = self.rig.engine.pool().unwrap().devices;
         let class = devices[flipped].class;
-        let others = devices.iter().filter(|device| device.class == class && device.position != Some(flipped));
-        let lost: Vec<usize> = others.filter_map(|device| device.position).take(self.spare).collect();
+        let others = devices.iter().filter(|device| device.class == class && device.slot != Some(DeviceSlot(flipped as u16)));
+        let lost: Vec<usize> = others.filter_map(|device| device.slot.map(DeviceSlot::index)).take(self.spare).collect();
         let there = self.rig.media.iter().enumerate().filter(|(at, _)| !lost.contains(at));
         let media: Vec<Vec<u8>> = there.map(|(_, medium)| medium.clone()).collect();
         let tuning = Tuning { degraded: true, ..tuning() };

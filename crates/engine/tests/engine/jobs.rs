@@ -1,6 +1,6 @@
 //! Jobs: rebalance and scrub, at a limited rate, continued after crashes.
 
-use millpond_block::Op;
+use millpond_block::{DeviceSlot, Op};
 use millpond_engine::{
     Command, CommandError, Compression, GroupFill, GroupSpec, JobInfo, JobKind, Layout, MemberState, Reply, Target, VolumeId,
 };
@@ -227,7 +227,7 @@ fn jobs_of_devices_end_when_the_labels_say_so() {
     let device = rig.new_device(64);
     rig.command(Command::Replace { member: 1, device }).unwrap();
     job_outlives(&mut rig, JobKind::Replace, |rig| rig.engine.pool().unwrap().devices[1].successor.is_some());
-    assert_eq!(rig.engine.pool().unwrap().devices[1].position, Some(2));
+    assert_eq!(rig.engine.pool().unwrap().devices[1].slot, Some(DeviceSlot(2)));
 
     let mut media = rig.media.clone();
     media.remove(1);

@@ -1,7 +1,7 @@
 //! Mirrors: data that one device loses or damages comes from another, and devices are added,
 //! removed and replaced.
 
-use millpond_block::{Io, IoKind, Op};
+use millpond_block::{DeviceSlot, Io, IoKind, Op};
 use millpond_engine::{
     Class, Command, Compression, DeviceChange, GroupSpec, LabelsInForce, Layout, MemberState, NewestLabel, PoolState, Target, Tuning,
     VolumeId,
@@ -226,7 +226,7 @@ fn a_device_of_any_layout_is_replaced_while_it_is_written() {
         write_all(&mut rig, volume, 2);
         rig.finish_jobs();
         let devices = rig.engine.pool().unwrap().devices;
-        assert_eq!((devices[1].position, devices[1].successor), (Some(2), None));
+        assert_eq!((devices[1].slot, devices[1].successor), (Some(DeviceSlot(2)), None));
         write_all(&mut rig, volume, 3);
         // the old device is no longer part of the pool
         let old = rig.media.remove(1);

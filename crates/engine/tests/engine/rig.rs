@@ -1,8 +1,8 @@
 //! An engine with memory devices; every device operation completes at once, in order.
 
 use millpond_block::{
-    ByteRange, CacheMode, DeviceError, DeviceGeometry, DiskError, Io, IoDone, IoKind, Op, Payload, Query, Request, SectorProfile, Since,
-    Tag,
+    ByteRange, CacheMode, DeviceError, DeviceGeometry, DeviceSlot, DiskError, Io, IoDone, IoKind, Op, Payload, Query, Request,
+    SectorProfile, Since, Tag,
 };
 use millpond_engine::{
     Command, CommandError, Compression, Engine, GroupSpec, Layout, NewDevice, PoolId, PoolSpec, PoolState, Reply, SnapshotId, Survey,
@@ -154,7 +154,7 @@ impl Rig {
     pub fn new_device(&mut self, mib: usize) -> NewDevice {
         self.media.push(vec![0x5a; mib << 20]);
         let geometry = geometry(&self.media).pop().unwrap();
-        NewDevice { position: self.media.len() - 1, geometry }
+        NewDevice { slot: DeviceSlot(self.media.len() as u16 - 1), geometry }
     }
 
     /// Runs turns until no job is left, too. Jobs run by themselves; only checkpoints that no
@@ -384,7 +384,7 @@ impl Rig {
         let media = &self.media;
         let audit = self.engine.audit(&mut |device, offset, out| {
             let at = offset as usize;
-            out.copy_from_slice(&media[device][at..at + out.len()]);
+            out.copy_from_slice(&media[device.index()][at..at + out.len()]);
         });
         assert!(audit.findings.is_empty(), "{:#?}", audit.findings);
     }

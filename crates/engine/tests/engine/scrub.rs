@@ -232,7 +232,7 @@ fn a_successor_is_filled_from_its_member() {
     rig.command(Command::Checkpoint).unwrap();
     for member in [1, 0] {
         let device = rig.new_device(64);
-        let other = rig.engine.pool().unwrap().devices.iter().find(|d| d.member != member).and_then(|d| d.position).unwrap();
+        let other = rig.engine.pool().unwrap().devices.iter().find(|d| d.member != member).and_then(|d| d.slot).unwrap().index();
         let end = rig.media[other].len() - AREA;
         rig.media[other][AREA..end].iter_mut().for_each(|byte| *byte ^= 0x21);
         rig.command(Command::Replace { member, device }).unwrap();

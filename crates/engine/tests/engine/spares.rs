@@ -1,6 +1,6 @@
 //! Spares replace lost devices automatically, and a crash at any moment leaves a consistent pool.
 
-use millpond_block::Op;
+use millpond_block::{DeviceSlot, Op};
 use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, MemberState, PoolState, Target, Tuning, VolumeId};
 
 use crate::rig::Rig;
@@ -46,13 +46,13 @@ fn import(media: Vec<Vec<u8>>) -> Rig {
     Rig::import_with(media, tuning(true), 1).unwrap()
 }
 
-/// Class, state and position of each device.
+/// Class, state and slot of each device.
 fn devices(rig: &Rig) -> Vec<(Class, MemberState, Option<usize>)> {
-    rig.engine.pool().unwrap().devices.iter().map(|d| (d.class, d.state, d.position)).collect()
+    rig.engine.pool().unwrap().devices.iter().map(|d| (d.class, d.state, d.slot.map(DeviceSlot::index))).collect()
 }
 
-fn data(position: usize) -> (Class, MemberState, Option<usize>) {
-    (Class::Data, MemberState::Present, Some(position))
+fn data(slot: usize) -> (Class, MemberState, Option<usize>) {
+    (Class::Data, MemberState::Present, Some(slot))
 }
 
 #[test]

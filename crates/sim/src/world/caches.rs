@@ -67,12 +67,12 @@ impl<S: System> World<S> {
             return;
         }
         let of_cache = pool.devices.iter().filter(|device| device.class == Class::Cache);
-        let known = of_cache.filter_map(|device| Some((self.machine.at(device.position?)?, device.member)));
+        let known = of_cache.filter_map(|device| Some((self.machine.at(device.slot?)?, device.member)));
         let before = std::mem::replace(&mut caches.members, known.collect());
         for device in before.into_keys().filter(|device| !caches.members.contains_key(device)) {
             // Removed or replaced devices. A device being removed is listed until the labels say
             // otherwise.
-            if !pool.devices.iter().any(|d| d.position.and_then(|p| self.machine.at(p)) == Some(device)) {
+            if !pool.devices.iter().any(|d| d.slot.and_then(|slot| self.machine.at(slot)) == Some(device)) {
                 caches.away.insert(device);
                 caches.unsure.insert(device);
                 self.machine.let_go.insert(device);
@@ -155,13 +155,13 @@ impl<S: System> World<S> {
             noise = caches.rng.next();
             caches.new += 1;
         }
-        let position = self.machine.add(SimDevice::new(geometry, profile, noise));
-        let device = self.machine.at(position);
+        let slot = self.machine.add(SimDevice::new(geometry, profile, noise));
+        let device = self.machine.at(slot);
         if let Some(caches) = &mut self.caches {
             caches.ever.extend(device);
             caches.unsure.extend(device);
         }
-        NewDevice { position, geometry }
+        NewDevice { slot, geometry }
     }
 
     /// Between two eras, some cache devices come back and others go away.

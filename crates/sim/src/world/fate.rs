@@ -9,7 +9,7 @@ mod damage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_block::DeviceError;
+use millpond_block::{DeviceError, DeviceSlot};
 use millpond_engine::{Class, Command, GroupSpec, JobKind, Layout, MemberState, NewDevice, PoolState};
 
 use super::World;
@@ -169,8 +169,8 @@ impl<S: System> World<S> {
         let known = |d: &millpond_engine::DeviceInfo| Known {
             member: d.member,
             state: d.state,
-            device: d.position.and_then(|p| machine.at(p)),
-            twin: d.successor.and_then(|p| machine.at(p)),
+            device: d.slot.and_then(|slot| machine.at(slot)),
+            twin: d.successor.and_then(|slot| machine.at(slot)),
             filling: pool.jobs.iter().any(|job| job.member == Some(d.member) && job.done < job.total),
             special: d.class == Class::Special,
         };
@@ -280,10 +280,10 @@ impl<S: System> World<S> {
         let least = if like > 0 { like } else { self.config.devices.iter().map(|(g, _)| g.size).max().unwrap_or(0) };
         let more = *fate.rng.pick(&[0, 0, 1 << 20]);
         let device = self.new_device(least + more);
-        let position = device.position;
+        let slot = device.slot;
         if let Some(fate) = &mut self.fate {
             let old = fate.homes.get(&known.member).copied();
-            fate.doubtful.extend(old.into_iter().chain(self.machine.at(position)));
+            fate.doubtful.extend(old.into_iter().chain(self.machine.at(slot)));
             // A spare may be the member by the time that the command runs.
             let spares: Vec<usize> = fate.spares.iter().flat_map(|spares| spares.devices()).copied().collect();
             fate.doubtful.extend(spares);
@@ -300,7 +300,7 @@ impl<S: System> World<S> {
         let layout = if copies > 1 { Layout::Mirror { copies: copies as u16 } } else { Layout::Linear };
         let size = (1 << 20) * 2 + self.config.extent * fate.rng.between(8, 40);
         let devices: Vec<NewDevice> = (0..copies).map(|_| self.new_device(size.next_multiple_of(1 << 20))).collect();
-        let new: Vec<usize> = devices.iter().filter_map(|d| self.machine.at(d.position)).collect();
+        let new: Vec<usize> = devices.iter().filter_map(|d| self.machine.at(d.slot)).collect();
         if let Some(fate) = &mut self.fate {
             fate.doubtful.extend(&new);
             fate.adding.extend(new);
@@ -343,8 +343,8 @@ impl<S: System> World<S> {
         let Some((mut geometry, profile)) = self.config.devices.first().copied() else { unreachable!("a pool has devices") };
         geometry.size = size;
         let noise = self.fate.as_mut().map_or(0, |fate| fate.rng.next());
-        let position = self.machine.add(SimDevice::new(geometry, profile, noise));
-        NewDevice { position, geometry }
+        let slot = self.machine.add(SimDevice::new(geometry, profile, noise));
+        NewDevice { slot, geometry }
     }
 
     /// Begins to damage one device, or damages it further. Begins only while all members are whole,
@@ -428,15 +428,16 @@ impl<S: System> World<S> {
             let PoolState::Faulted(reason) = self.state() else { break };
             let reason = reason.clone();
             let words = reason.split_whitespace();
-            let named = words.skip_while(|word| *word != "device").nth(1).and_then(|n| n.trim_end_matches(',').parse::<usize>().ok());
-            let rotten = reason.contains("no label") && named.is_some_and(|position| self.leaves_rotten_out(position));
-            if rotten || (reason.contains("label that cannot be read") && named.is_some_and(|position| self.fails_to_read(position))) {
+            let named =
+                words.skip_while(|word| *word != "device").nth(1).and_then(|n| n.trim_end_matches(',').parse::<u16>().ok()).map(DeviceSlot);
+            let rotten = reason.contains("no label") && named.is_some_and(|slot| self.leaves_rotten_out(slot));
+            if rotten || (reason.contains("label that cannot be read") && named.is_some_and(|slot| self.fails_to_read(slot))) {
                 self.trace.note(format!("the import is tried again: {reason}"));
                 self.stop(false, false, None);
                 continue;
             }
-            let device = named.and_then(|position| self.machine.at(position));
-            let plugged: Vec<usize> = (0..).map_while(|position| self.machine.at(position)).collect();
+            let device = named.and_then(|slot| self.machine.at(slot));
+            let plugged = self.machine.plugged().to_vec();
             let Some(fate) = &mut self.fate else { break };
             let Some(device) = device.filter(|d| (fate.doubtful.contains(d) || fate.leaving.contains(d)) && reason.contains("leave"))
             else {

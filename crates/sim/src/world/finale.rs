@@ -44,7 +44,7 @@ impl<S: System> World<S> {
         }
         let World { system, machine, .. } = self;
         let Some(system) = system else { return Ok(()) };
-        let problems = system.audit(&mut |position, offset, out| machine.peek(position, offset, out));
+        let problems = system.audit(&mut |slot, offset, out| machine.peek(slot, offset, out));
         if problems.is_empty() { Ok(()) } else { broken(format!("the accounting is wrong: {}", problems.join("; "))) }
     }
 

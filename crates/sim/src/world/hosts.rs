@@ -142,7 +142,7 @@ impl<S: System> World<S> {
         let target = self.oracle.targets().into_iter().find(|target| matches!(target, Target::Head(_)));
         let World { hosts: Some(hosts), machine, fate: None, system, shard, trace, .. } = self else { return };
         if hosts.held == Held::Yes && hosts.rng.percent(if shard.is_some() { 80 } else { 50 }) {
-            let devices = (0..machine.count()).map_while(|position| machine.at(position)).collect();
+            let devices = machine.plugged().to_vec();
             let shard = shard.as_mut().map(Shard::restart);
             let mut ended = Vec::new();
             if shard.is_some() {

@@ -37,7 +37,7 @@ impl<S: System> World<S> {
             self.come_back(power, None)?;
         }
         let listed = self.system.as_ref().and_then(S::pool).map(|pool| pool.devices).unwrap_or_default();
-        let leaves = listed.iter().find(|device| device.member == long.member).and_then(|device| self.machine.at(device.position?));
+        let leaves = listed.iter().find(|device| device.member == long.member).and_then(|device| self.machine.at(device.slot?));
         if !self.command_and_wait(Command::Remove { member: long.member, dry_run: false })? {
             return broken("a device is not removed although the others have room for all of it");
         }
@@ -61,7 +61,7 @@ impl<S: System> World<S> {
             .system
             .as_ref()
             .and_then(S::pool)
-            .map_or(Vec::new(), |pool| pool.devices.iter().filter_map(|device| self.machine.at(device.position?)).collect());
+            .map_or(Vec::new(), |pool| pool.devices.iter().filter_map(|device| self.machine.at(device.slot?)).collect());
         self.stop(power, false, None);
         let others: Vec<usize> = (0..self.machine.count()).filter(|device| leaves != Some(*device)).collect();
         let left = leaves.is_some_and(|device| !known.contains(&device));
@@ -82,7 +82,7 @@ impl<S: System> World<S> {
         if self.state() != PoolState::Online {
             return broken(format!("the import ends {:?}, and {before:?} before", self.state()));
         }
-        let missing = |device: &DeviceInfo| device.position.is_none();
+        let missing = |device: &DeviceInfo| device.slot.is_none();
         if had_left && self.system.as_ref().and_then(S::pool).is_some_and(|pool| pool.devices.iter().any(missing)) {
             return broken(format!("the import with all devices ends {before:?}, and without the one that leaves the pool misses it"));
         }

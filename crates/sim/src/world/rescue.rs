@@ -75,7 +75,7 @@ impl<S: System> World<S> {
     fn older(&mut self) -> Vec<Aim> {
         let devices = self.machine.plug(false);
         let machine = &self.machine;
-        S::restore_points(devices, &mut |position, offset, out| machine.peek(position, offset, out)).into_iter().map(Aim::To).collect()
+        S::restore_points(devices, &mut |slot, offset, out| machine.peek(slot, offset, out)).into_iter().map(Aim::To).collect()
     }
 
     fn import_for(&mut self, aim: Aim) -> Verdict {

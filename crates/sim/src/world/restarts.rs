@@ -14,7 +14,7 @@ mod daemon;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use millpond_block::DeviceError;
+use millpond_block::{DeviceError, DeviceSlot};
 use millpond_engine::{Command, DeviceId, ImportRules, LabelsInForce, MemberState, NewDevice, PoolState};
 
 use super::World;
@@ -136,8 +136,8 @@ impl<S: System> World<S> {
             return;
         }
         let Some(pool) = self.system.as_ref().and_then(S::pool) else { return };
-        let sound = |position: usize| self.machine.at(position).filter(|device| !self.machine.broken.contains_key(device));
-        let of = |state: MemberState| pool.devices.iter().filter(move |d| d.state == state).filter_map(|d| sound(d.position?));
+        let sound = |slot: DeviceSlot| self.machine.at(slot).filter(|device| !self.machine.broken.contains_key(device));
+        let of = |state: MemberState| pool.devices.iter().filter(move |d| d.state == state).filter_map(|d| sound(d.slot?));
         // one that failed while another takes its place may be listed as present, and is not
         let present = self.present();
         let current: Vec<usize> = of(MemberState::Present).filter(|device| present.contains(device)).collect();
@@ -149,9 +149,9 @@ impl<S: System> World<S> {
                 site.replaced += 1;
                 let member = site.rng.pick(&pool.devices).member;
                 let Some((geometry, profile)) = self.config.devices.first().copied() else { return };
-                let position = self.machine.add(SimDevice::new(geometry, profile, site.rng.next()));
+                let slot = self.machine.add(SimDevice::new(geometry, profile, site.rng.next()));
                 self.stats.changes += 1;
-                self.command(Command::Replace { member, device: NewDevice { position, geometry } }, vec![], vec![]);
+                self.command(Command::Replace { member, device: NewDevice { slot, geometry } }, vec![], vec![]);
             }
             _ => {}
         }
@@ -186,7 +186,7 @@ impl<S: System> World<S> {
     fn present(&self) -> BTreeSet<usize> {
         let pool = self.system.as_ref().and_then(S::pool);
         let present = |d: &millpond_engine::DeviceInfo| d.state == MemberState::Present && d.trouble.is_none() && !d.class.is_aside();
-        pool.iter().flat_map(|pool| &pool.devices).filter(|d| present(d)).filter_map(|d| self.machine.at(d.position?)).collect()
+        pool.iter().flat_map(|pool| &pool.devices).filter(|d| present(d)).filter_map(|d| self.machine.at(d.slot?)).collect()
     }
 
     /// Returns the same and the replacements of those devices: once a replacement has all data,
@@ -274,7 +274,7 @@ impl<S: System> World<S> {
         }
         self.settle_down()?;
         self.keep_labels(site);
-        let plugged: Vec<usize> = (0..self.machine.count()).map_while(|position| self.machine.at(position)).collect();
+        let plugged = self.machine.plugged().to_vec();
         let here = self.system.take();
         self.trace.note(format!("host {other} starts beside host {}", site.here));
         let mut start = Start::new(other, self.arrivals(site, false, false));

@@ -64,7 +64,7 @@ pub(super) fn is_claim(io: &Io, machine: &Machine, fills: bool) -> bool {
         IoKind::Write { offset, pieces } => (*offset, pieces.iter().map(Piece::len).sum()),
         IoKind::Flush | IoKind::Zero { .. } | IoKind::Discard { .. } => return false,
     };
-    let geometry = machine.at(usize::from(io.device.0)).and_then(|device| machine.geometry(device));
+    let geometry = machine.at(io.device).and_then(|device| machine.geometry(device));
     let second = geometry.map_or(0, |geometry| second_area(geometry.size));
     length == SECTOR_BYTES && (at == CLAIM_OFFSET || at == second + CLAIM_OFFSET)
 }
@@ -103,7 +103,7 @@ impl<S: System> World<S> {
     pub(super) fn before_turn(&mut self) -> Verdict {
         let World { shard: Some(shard), system: Some(system), machine, trace, .. } = self else { return Ok(()) };
         shard.verdict()?;
-        let count = (0..).map_while(|position| machine.at(position)).count();
+        let count = machine.plugged().len();
         if let Some(words) = shard.change_caps(count, machine.nanos()) {
             trace.note(words);
         }

@@ -34,7 +34,7 @@ impl Spares {
     /// Learns the spares from the pool's listing; returns the former ones.
     pub(super) fn observe(&mut self, pool: &PoolInfo, machine: &Machine) -> BTreeSet<usize> {
         let spares = pool.devices.iter().filter(|device| device.class == Class::Spare);
-        let devices = spares.filter_map(|device| machine.at(device.position?)).collect();
+        let devices = spares.filter_map(|device| machine.at(device.slot?)).collect();
         std::mem::replace(&mut self.devices, devices)
     }
 
@@ -70,7 +70,7 @@ impl<S: System> World<S> {
             (1, Some(device)) => {
                 let pool = self.system.as_ref().and_then(S::pool);
                 let known =
-                    pool.and_then(|p| p.devices.into_iter().find(|d| d.position.and_then(|at| self.machine.at(at)) == Some(device)));
+                    pool.and_then(|p| p.devices.into_iter().find(|d| d.slot.and_then(|slot| self.machine.at(slot)) == Some(device)));
                 self.fate.iter_mut().for_each(|fate| fate.doubt(device));
                 if let Some(known) = known {
                     self.stats.changes += 1;
@@ -81,7 +81,7 @@ impl<S: System> World<S> {
                 spares.added += 1;
                 let largest = self.config.devices.iter().map(|(geometry, _)| geometry.size).max().unwrap_or(0);
                 let device = self.new_device(largest);
-                let at = self.machine.at(device.position);
+                let at = self.machine.at(device.slot);
                 self.fate.iter_mut().for_each(|fate| at.into_iter().for_each(|device| fate.doubt(device)));
                 self.stats.changes += 1;
                 let groups = vec![GroupSpec { class: Class::Spare, layout: Layout::Linear, devices: None }];

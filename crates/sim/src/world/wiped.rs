@@ -71,7 +71,7 @@ impl<S: System> World<S> {
         self.audit()?;
         let pool = self.system.as_ref().and_then(S::pool);
         let members = pool.iter().flat_map(|pool| &pool.devices).filter(|device| device.state == MemberState::Present);
-        let devices: Vec<usize> = members.filter_map(|device| self.machine.at(device.position?)).collect();
+        let devices: Vec<usize> = members.filter_map(|device| self.machine.at(device.slot?)).collect();
         self.stop(true, false, None);
         self.stats.wipes += 1;
         devices.into_iter().try_for_each(|device| self.holds_nothing(device))

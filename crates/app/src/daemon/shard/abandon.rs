@@ -38,8 +38,8 @@ impl<P: Pool> Shard<P> {
             );
         }
         while self.ring.io_in_flight() > 0 {
-            for device in 0..self.ring.devices() {
-                drop(self.ring.remove_device(DeviceSlot(device)));
+            for slot in (0..self.ring.devices()).map(DeviceSlot) {
+                drop(self.ring.remove_device(slot));
             }
             if let Err(error) = self.ring.turn(Wait::AtMost(TICK)) {
                 tracing::error!(%error, "the ring of a shard failed at its end");

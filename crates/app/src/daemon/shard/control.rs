@@ -159,13 +159,10 @@ impl<P: Pool> Shard<P> {
                         "the pool has had too many devices since it was imported; export and import it".to_owned(),
                     ))
                 });
-                added.iter().for_each(|index| self.pool.set_space(*index, space.clone()));
-                let _ = answer.send(added.map(|index| NewDevice { position: usize::from(index.0), geometry }));
+                added.iter().for_each(|slot| self.pool.set_space(*slot, space.clone()));
+                let _ = answer.send(added.map(|slot| NewDevice { slot, geometry }));
             }
-            Message::RemoveDevice(position, answer) => {
-                let index = DeviceSlot(u16::try_from(position).unwrap_or(u16::MAX));
-                let _ = answer.send(Ok(self.ring.remove_device(index).is_some()));
-            }
+            Message::RemoveDevice(slot, answer) => drop(answer.send(Ok(self.ring.remove_device(slot).is_some()))),
             Message::Read(target, range, answer) => self.request(target, Op::Read, range, Payload::None, Pending::Read(answer)),
             Message::Write(target, offset, bytes, answer) => {
                 let range = ByteRange { offset, length: bytes.len() as u64 };
@@ -276,13 +273,13 @@ impl<P: Pool> Shard<P> {
 
     fn status(&self) -> Result<ShardStatus, ShardError> {
         let Some(pool) = self.pool.pool() else { return Err(self.refusal().unwrap_or(ShardError::Gone)) };
-        let describe = |(index, device): (DeviceSlot, &HostDevice)| {
-            let (load, times, limit) = self.gate.of(index);
+        let describe = |(slot, device): (DeviceSlot, &HostDevice)| {
+            let (load, times, limit) = self.gate.of(slot);
             let (path, serial) = (device.path().to_owned(), device.serial().map(str::to_owned));
             HostDeviceInfo { path, serial, geometry: device.geometry(), direct: device.direct(), load, times, limit }
         };
-        let indexes = (0..self.ring.devices()).map(DeviceSlot);
-        let devices = indexes.map(|index| self.ring.device(index).map(|device| describe((index, device)))).collect();
+        let slots = (0..self.ring.devices()).map(DeviceSlot);
+        let devices = slots.map(|slot| self.ring.device(slot).map(|device| describe((slot, device)))).collect();
         let mut guests: GuestIo = self.past;
         self.exports.values().for_each(|export| guests.add(&export.past));
         self.clients.iter().for_each(|client| guests.add(&client.counters()));

@@ -117,7 +117,7 @@ pub struct ShardStatus {
     pub pool: PoolInfo,
     /// The engine's counters.
     pub metrics: Metrics,
-    /// Host devices by position; `None` where a device was released.
+    /// Host devices by slot; `None` where a device was released.
     pub devices: Vec<Option<HostDeviceInfo>>,
     /// All guest requests over all exports since import.
     pub guests: GuestIo,
@@ -125,6 +125,18 @@ pub struct ShardStatus {
     pub clients: u64,
     /// Lengths of its turns.
     pub turns: Turns,
+}
+
+impl ShardStatus {
+    /// Returns the host device in a slot.
+    pub fn host(&self, slot: DeviceSlot) -> Option<&HostDeviceInfo> {
+        self.devices.get(slot.index())?.as_ref()
+    }
+
+    /// Returns all open host devices.
+    pub fn hosts(&self) -> impl Iterator<Item = (DeviceSlot, &HostDeviceInfo)> {
+        (0..).map(DeviceSlot).zip(&self.devices).filter_map(|(slot, host)| Some((slot, host.as_ref()?)))
+    }
 }
 
 /// A shard and its exports at one instant.
@@ -173,7 +185,7 @@ pub(super) enum Message {
     Status(Answer<ShardStatus>),
     /// Status and exports at one instant, for all callers that look meanwhile.
     Look(watch::Sender<LookAnswer>),
-    Unanswered(Answer<Vec<usize>>),
+    Unanswered(Answer<Vec<DeviceSlot>>),
     Volumes(Answer<Vec<VolumeInfo>>),
     FindVolume(String, Answer<Option<VolumeInfo>>),
     Snapshots(Option<SnapshotId>, Answer<Vec<SnapshotInfo>>),
@@ -191,7 +203,7 @@ pub(super) enum Message {
     Write(Target, u64, Vec<u8>, Answer<()>),
     Flush(Target, Answer<()>),
     AddDevice(Box<HostDevice>, Answer<NewDevice>),
-    RemoveDevice(usize, Answer<bool>),
+    RemoveDevice(DeviceSlot, Answer<bool>),
     Shutdown(Answer<()>),
     /// Panics, as a defect of the program would.
     #[cfg(test)]
@@ -281,8 +293,8 @@ impl ShardHandle {
     ///
     /// # Errors
     /// [`ShardError::Gone`].
-    pub async fn remove_device(&self, position: usize) -> Result<bool, ShardError> {
-        self.query(|answer| Message::RemoveDevice(position, answer)).await
+    pub async fn remove_device(&self, slot: DeviceSlot) -> Result<bool, ShardError> {
+        self.query(|answer| Message::RemoveDevice(slot, answer)).await
     }
 
     /// Starts serving over NBD; returns the bound addresses when clients can connect.
@@ -376,11 +388,11 @@ impl ShardHandle {
         Ok(asked)
     }
 
-    /// Returns the positions of the given devices that did not answer when the pool was opened.
+    /// Returns the slots of the given devices that did not answer when the pool was opened.
     ///
     /// # Errors
     /// [`ShardError::Gone`].
-    pub async fn unanswered(&self) -> Result<Vec<usize>, ShardError> {
+    pub async fn unanswered(&self) -> Result<Vec<DeviceSlot>, ShardError> {
         self.ask(Message::Unanswered).await
     }
 

@@ -45,8 +45,8 @@ pub trait Pool: 'static {
     fn set_space(&mut self, _device: DeviceSlot, _space: DeviceSpace) {}
     /// Sets whether the file systems below the devices are nearly full.
     fn set_short(&mut self, _short: bool) {}
-    /// Returns the positions of devices that did not answer while the pool was opened.
-    fn unanswered(&self) -> Vec<usize> {
+    /// Returns the slots of devices that did not answer while the pool was opened.
+    fn unanswered(&self) -> Vec<DeviceSlot> {
         Vec::new()
     }
     /// Returns the next device operation to start.
@@ -157,8 +157,8 @@ impl Pool for Engine {
         Engine::excuse(self, device);
     }
 
-    fn unanswered(&self) -> Vec<usize> {
-        Engine::unanswered(self).iter().map(|position| usize::from(*position)).collect()
+    fn unanswered(&self) -> Vec<DeviceSlot> {
+        Engine::unanswered(self).to_vec()
     }
 
     fn pop_io(&mut self) -> Option<Io> {

@@ -94,7 +94,7 @@ fn build<P: Pool>(
         ring.add_device(device).map_err(|_| ShardError::Command(CommandError::Invalid("too many devices; use fewer".to_owned())))?;
     }
     let mut pool = make(geometries, Time(clock.wall_millis()))?;
-    (0..).zip(spaces).for_each(|(position, space)| pool.set_space(DeviceSlot(position), space));
+    (0..).map(DeviceSlot).zip(spaces).for_each(|(slot, space)| pool.set_space(slot, space));
     let (sender, messages) = mpsc::channel();
     let (labels, watched_labels) = watch::channel(None);
     let handle = ShardHandle::new(sender, ring.waker(), watched, watched_labels, fall);

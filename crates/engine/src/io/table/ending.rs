@@ -18,7 +18,7 @@ use crate::DeviceTrouble;
 /// Attempts of a failing write before it counts as failed.
 const WRITE_TRIES: u8 = 3;
 
-/// Role of the device at a position for a member.
+/// Role of the device in a slot for a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// The member itself.
@@ -42,15 +42,15 @@ impl<C> IoTable<C> {
     }
 
     fn role(&self, part: &Part) -> Role {
-        self.role_of(part.device, part.position)
+        self.role_of(part.device, part.slot)
     }
 
-    fn role_of(&self, member: MemberId, position: u16) -> Role {
-        let at = usize::from(member.0);
-        // a replacement that has meanwhile become the member counts as the member
-        if self.positions.get(at) == Some(&position) {
+    fn role_of(&self, member: MemberId, slot: Option<DeviceSlot>) -> Role {
+        // a replacement that has meanwhile become the member counts as the member; what was for a
+        // member without a device counts for the member
+        if self.slot_of(member.0) == slot {
             Role::Member
-        } else if self.twins.get(at).copied().flatten() == Some(position) {
+        } else if slot.is_some() && self.twin(member.0) == slot {
             Role::Twin
         } else {
             Role::Nobody
@@ -61,13 +61,14 @@ impl<C> IoTable<C> {
     pub(super) fn resubmit(&mut self, group: u32, part: u16) -> bool {
         let Some(g) = self.groups.get(group) else { return false };
         let Some(p) = g.parts.get(usize::from(part)).filter(|p| !p.void) else { return false };
+        let Some(device) = p.slot else { return false };
         let io = IoKind::Write { offset: p.range.offset, pieces: p.pieces.clone() };
-        let (position, urgent) = (p.position, g.urgent);
+        let urgent = g.urgent;
         if let Some(p) = self.groups.get_mut(group).and_then(|g| g.parts.get_mut(usize::from(part))) {
             p.stage = Stage::Waiting;
         }
         let id = IoId(u64::from(group) | u64::from(part) << 32 | u64::from(self.epoch) << 48);
-        self.outbox.push_back(Io { id, device: DeviceSlot(position), kind: io, urgent });
+        self.outbox.push_back(Io { id, device, kind: io, urgent });
         true
     }
 
@@ -80,10 +81,10 @@ impl<C> IoTable<C> {
         let (group, part) = names(done.id);
         let g = self.groups.get_mut(group)?;
         let p = g.parts.get_mut(usize::from(part)).filter(|p| p.stage == Stage::Out)?;
+        let (slot, void, member) = (p.slot?, p.void, p.device.0);
         (p.stage, g.out) = (Stage::Ended, g.out - 1);
-        let (position, void, member) = (p.position, p.void, p.device.0);
-        self.answers(position);
-        let probe = self.probed(position, (group, part));
+        self.answers(slot);
+        let probe = self.probed(slot, (group, part));
         if void {
             done.buf.into_iter().for_each(|buf| bufs.give(buf));
             self.bury(group);
@@ -103,7 +104,7 @@ impl<C> IoTable<C> {
             return None;
         }
         if probe {
-            self.try_all_again(position);
+            self.try_all_again(slot);
         }
         let g = self.groups.get_mut(group)?;
         if let Some(p) = g.parts.get_mut(usize::from(part)) {
@@ -131,11 +132,19 @@ impl<C> IoTable<C> {
         }
     }
 
+    /// Ends a part at once, as of a device that is gone, because its member has no device.
+    pub(super) fn fail_without_device(&mut self, group: u32, part: Part) {
+        let Some(g) = self.groups.get_mut(group) else { return };
+        let at = g.parts.len();
+        g.parts.push(Part { stage: Stage::Ended, ..part });
+        self.failed(group, u16::try_from(at).unwrap_or(u16::MAX), DeviceError::Gone, false);
+    }
+
     /// Handles a failed part. False when it is tried again, at once or when there is space.
     fn failed(&mut self, group: u32, part: u16, error: DeviceError, probe: bool) -> bool {
         let Some(g) = self.groups.get(group) else { return true };
         let Some(p) = g.parts.get(usize::from(part)) else { return true };
-        let (role, kind, member, position, tries) = (self.role(p), g.kind, p.device.0, p.position, p.tries + 1);
+        let (role, kind, member, slot, tries) = (self.role(p), g.kind, p.device.0, p.slot, p.tries + 1);
         // no space on the host for optional zeros does not count as an error of the device
         let counts = role != Role::Nobody && !(kind == Kind::Zero && error == DeviceError::Full);
         if counts && let Some(errors) = self.errors.get_mut(usize::from(member)) {
@@ -143,8 +152,9 @@ impl<C> IoTable<C> {
         }
         let twin = role == Role::Twin;
         if matches!(kind, Kind::Write | Kind::Loose) && role != Role::Nobody {
-            if error == DeviceError::Full && !twin && kind == Kind::Write && !self.health.is_aside(member) {
-                self.stall(position, (group, part), probe);
+            let waits = error == DeviceError::Full && !twin && kind == Kind::Write && !self.health.is_aside(member);
+            if let Some(slot) = slot.filter(|_| waits) {
+                self.stall(slot, (group, part), probe);
                 return false;
             }
             if let Some(p) = self.groups.get_mut(group).and_then(|g| g.parts.get_mut(usize::from(part))) {
@@ -176,8 +186,8 @@ impl<C> IoTable<C> {
     pub(super) fn spare(&mut self, failing: Failing) {
         let at = usize::from(failing.member);
         if failing.twin {
-            let Some(position) = self.twins.get_mut(at).and_then(Option::take) else { return };
-            self.abandon(position);
+            let Some(slot) = self.twins.get_mut(at).and_then(Option::take) else { return };
+            self.abandon(slot);
         } else {
             if !self.health.is_up(MemberId(failing.member)) {
                 return;
@@ -192,8 +202,8 @@ impl<C> IoTable<C> {
         let at = usize::from(member);
         self.health.set(member, MemberState::Down);
         self.trouble.get_mut(at).into_iter().for_each(|trouble| *trouble = Some(why));
-        if let Some(position) = self.positions.get(at).copied() {
-            self.abandon(position);
+        if let Some(slot) = self.slot_of(member) {
+            self.abandon(slot);
         }
     }
 
@@ -202,16 +212,16 @@ impl<C> IoTable<C> {
         self.trouble.get(usize::from(member)).copied().flatten()
     }
 
-    /// Ends all waiting for operations of the device at a position. Operations that were not passed
-    /// to the caller are dropped.
-    pub(crate) fn abandon(&mut self, position: u16) {
+    /// Ends all waiting for operations of the device in a slot. Operations that were not passed to
+    /// the caller are dropped.
+    pub(crate) fn abandon(&mut self, slot: DeviceSlot) {
         if !self.lasting {
             return;
         }
-        self.full.remove(&position);
-        self.is_over(position);
+        self.full.remove(&slot);
+        self.is_over(slot);
         for group in self.groups.handles() {
-            self.abandon_parts(group, |part| part.position == position);
+            self.abandon_parts(group, |part| part.slot == Some(slot));
         }
         self.drop_void();
     }
@@ -265,10 +275,10 @@ impl<C> IoTable<C> {
             && !only.void
         {
             // nearly all groups have one part, which need not be moved
-            let (buf, device, position) = (only.buf.take(), only.device, only.position);
+            let (buf, device, slot) = (only.buf.take(), only.device, only.slot);
             bufs.give_data(only.pieces.drain(..));
             self.groups.clear(group);
-            let member = (self.role_of(device, position) != Role::Nobody).then_some(device);
+            let member = (self.role_of(device, slot) != Role::Nobody).then_some(device);
             return Some(Ended { context, result: error.map_or(Ok(()), Err), buf, pin, member });
         }
         let mut parts = std::mem::take(&mut g.parts);
@@ -302,7 +312,7 @@ impl<C> IoTable<C> {
 impl Part {
     /// State that a late completion of this part needs.
     fn late(&self) -> Part {
-        Part { position: self.position, stage: self.stage, void: true, ..Part::new(self.device, self.range) }
+        Part { slot: self.slot, stage: self.stage, void: true, ..Part::new(self.device, self.range) }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use millpond_block::DeviceSlot;
+
 use super::{Failing, IoTable, Stage};
 use crate::{DeviceTrouble, Time};
 
@@ -18,36 +20,36 @@ pub(super) struct Full {
 
 impl<C> IoTable<C> {
     /// Makes a write wait because its device is full.
-    pub(super) fn stall(&mut self, position: u16, part: (u32, u16), first: bool) {
+    pub(super) fn stall(&mut self, slot: DeviceSlot, part: (u32, u16), first: bool) {
         if let Some(p) = self.groups.get_mut(part.0).and_then(|g| g.parts.get_mut(usize::from(part.1))) {
             p.stage = Stage::Waiting;
         }
         let since = self.now;
-        let full = self.full.entry(position).or_insert_with(|| Full { waiting: VecDeque::new(), probe: None, since });
+        let full = self.full.entry(slot).or_insert_with(|| Full { waiting: VecDeque::new(), probe: None, since });
         let at = if first { 0 } else { full.waiting.len() };
         full.waiting.insert(at, part);
     }
 
     /// True when a part is the write that is tried for all others of its device; it is no longer
     /// the probe then.
-    pub(super) fn probed(&mut self, position: u16, part: (u32, u16)) -> bool {
-        self.full.get_mut(&position).is_some_and(|full| full.probe.take_if(|probe| *probe == part).is_some())
+    pub(super) fn probed(&mut self, slot: DeviceSlot, part: (u32, u16)) -> bool {
+        self.full.get_mut(&slot).is_some_and(|full| full.probe.take_if(|probe| *probe == part).is_some())
     }
 
     /// Submits all waiting writes of a device, because it has space again.
-    pub(super) fn try_all_again(&mut self, position: u16) {
-        for (group, part) in self.full.remove(&position).into_iter().flat_map(|full| full.waiting) {
+    pub(super) fn try_all_again(&mut self, slot: DeviceSlot) {
+        for (group, part) in self.full.remove(&slot).into_iter().flat_map(|full| full.waiting) {
             self.resubmit(group, part);
         }
     }
 
     /// Tries the oldest write of each full device again.
     pub(crate) fn retry_stalled(&mut self) {
-        let positions: Vec<u16> = self.full.iter().filter(|(_, full)| full.probe.is_none()).map(|(position, _)| *position).collect();
-        for position in positions {
-            while let Some((group, part)) = self.full.get_mut(&position).and_then(|full| full.waiting.pop_front()) {
+        let slots: Vec<DeviceSlot> = self.full.iter().filter(|(_, full)| full.probe.is_none()).map(|(slot, _)| *slot).collect();
+        for slot in slots {
+            while let Some((group, part)) = self.full.get_mut(&slot).and_then(|full| full.waiting.pop_front()) {
                 if self.resubmit(group, part) {
-                    self.full.get_mut(&position).into_iter().for_each(|full| full.probe = Some((group, part)));
+                    self.full.get_mut(&slot).into_iter().for_each(|full| full.probe = Some((group, part)));
                     break;
                 }
             }
@@ -57,8 +59,7 @@ impl<C> IoTable<C> {
 
     /// Time since when a member has no space for writes.
     pub(crate) fn full_since(&self, member: u16) -> Option<Time> {
-        let position = self.positions.get(usize::from(member))?;
-        self.full.get(position).map(|full| Time(full.since))
+        self.full.get(&self.slot_of(member)?).map(|full| Time(full.since))
     }
 
     /// Time since when the device that is full longest has been full.
@@ -66,9 +67,9 @@ impl<C> IoTable<C> {
         self.full.values().map(|full| Time(full.since)).min()
     }
 
-    /// Positions of devices that have been full for `patience` milliseconds.
-    pub(crate) fn full_for(&self, patience: u64) -> Vec<u16> {
-        self.full.iter().filter(|(_, full)| self.now >= full.since + patience).map(|(position, _)| *position).collect()
+    /// Slots of devices that have been full for `patience` milliseconds.
+    pub(crate) fn full_for(&self, patience: u64) -> Vec<DeviceSlot> {
+        self.full.iter().filter(|(_, full)| self.now >= full.since + patience).map(|(slot, _)| *slot).collect()
     }
 
     /// Contexts of writes that wait for space.
@@ -80,13 +81,13 @@ impl<C> IoTable<C> {
     /// Gives up devices that have been full for `patience` milliseconds, if the pool can do without
     /// them and all other full or silent devices.
     pub(crate) fn give_up_full(&mut self, patience: u64) {
-        for position in self.full_for(patience) {
-            match self.user(position) {
+        for slot in self.full_for(patience) {
+            match self.user(slot) {
                 Some((member, false)) if self.can_spare_now(member, patience) => {
                     self.spare(Failing { member, twin: false, why: DeviceTrouble::Full });
                 }
                 Some(_) => {}
-                None => self.abandon(position),
+                None => self.abandon(slot),
             }
         }
     }

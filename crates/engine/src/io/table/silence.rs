@@ -5,7 +5,7 @@
 //! this program was running to see it pass: after the host was suspended no device is judged by the
 //! gap.
 
-use millpond_block::{BufPool, MemberId};
+use millpond_block::{BufPool, DeviceSlot, MemberId};
 use millpond_format::SegmentId;
 
 use super::{Failing, IoTable, Kind, Stage};
@@ -46,9 +46,9 @@ impl Line {
     }
 }
 
-/// Names devices by their positions, for messages.
-pub(crate) fn devices(positions: &[u16]) -> String {
-    let names: Vec<String> = positions.iter().map(u16::to_string).collect();
+/// Names devices by their slots, for messages.
+pub(crate) fn devices(slots: &[DeviceSlot]) -> String {
+    let names: Vec<String> = slots.iter().map(DeviceSlot::to_string).collect();
     format!("device{} {}", if names.len() == 1 { "" } else { "s" }, names.join(", "))
 }
 
@@ -60,18 +60,18 @@ impl<C> IoTable<C> {
         self.now = now.0.max(self.now);
     }
 
-    fn line(&mut self, position: u16) -> Option<&mut Line> {
-        let at = usize::from(position);
-        if self.lines.len() <= at && position < u16::MAX {
+    fn line(&mut self, slot: DeviceSlot) -> Option<&mut Line> {
+        let at = slot.index();
+        if self.lines.len() <= at {
             self.lines.resize(at + 1, Line::default());
         }
         self.lines.get_mut(at)
     }
 
     /// Records that an operation was passed to the caller.
-    pub(super) fn begins(&mut self, position: u16) {
+    pub(super) fn begins(&mut self, slot: DeviceSlot) {
         let clock = self.clock;
-        if let Some(line) = self.line(position) {
+        if let Some(line) = self.line(slot) {
             if line.out == 0 || line.over {
                 line.since = clock;
             }
@@ -80,9 +80,9 @@ impl<C> IoTable<C> {
     }
 
     /// Records that an operation completed.
-    pub(super) fn answers(&mut self, position: u16) {
+    pub(super) fn answers(&mut self, slot: DeviceSlot) {
         let clock = self.clock;
-        if let Some(line) = self.line(position) {
+        if let Some(line) = self.line(slot) {
             if clock >= line.window + LATELY {
                 (line.pauses, line.window) = ([0, line.pauses[0]], clock);
             }
@@ -92,37 +92,36 @@ impl<C> IoTable<C> {
     }
 
     /// Records that the caller returned an operation that it did not pass to the device.
-    pub(super) fn unsent(&mut self, position: u16) {
-        self.line(position).into_iter().for_each(|line| line.out = line.out.saturating_sub(1));
+    pub(super) fn unsent(&mut self, slot: DeviceSlot) {
+        self.line(slot).into_iter().for_each(|line| line.out = line.out.saturating_sub(1));
     }
 
     /// Restarts the time of a device whose operations the caller throttles: it cannot answer.
-    pub(crate) fn excuse(&mut self, position: u16) {
+    pub(crate) fn excuse(&mut self, slot: DeviceSlot) {
         let clock = self.clock;
-        self.line(position).into_iter().for_each(|line| line.since = clock);
+        self.line(slot).into_iter().for_each(|line| line.since = clock);
     }
 
     /// Records that the completions of a device's operations do not matter any more.
-    pub(super) fn is_over(&mut self, position: u16) {
-        self.line(position).into_iter().for_each(|line| line.over = true);
+    pub(super) fn is_over(&mut self, slot: DeviceSlot) {
+        self.line(slot).into_iter().for_each(|line| line.over = true);
     }
 
-    /// Milliseconds for which the device at a position has completed none of its operations.
-    fn silence(&self, position: u16) -> u64 {
-        self.lines.get(usize::from(position)).map_or(0, |line| line.silent(self.clock))
+    /// Milliseconds for which the device in a slot has completed none of its operations.
+    fn silence(&self, slot: DeviceSlot) -> u64 {
+        self.lines.get(slot.index()).map_or(0, |line| line.silent(self.clock))
     }
 
     /// Milliseconds for which a member has completed none of its operations.
     pub(crate) fn silence_of(&self, member: u16) -> u64 {
-        self.positions.get(usize::from(member)).map_or(0, |position| self.silence(*position))
+        self.slot_of(member).map_or(0, |slot| self.silence(slot))
     }
 
-    /// Returns the member that the device at a position belongs to, and whether it is its
-    /// replacement.
-    pub(super) fn user(&self, position: u16) -> Option<(u16, bool)> {
-        let of = |place: &u16| *place == position;
-        let member = self.positions.iter().position(of).map(|at| (at, false));
-        let twin = || self.twins.iter().position(|twin| twin.as_ref().is_some_and(of)).map(|at| (at, true));
+    /// Returns the member that the device in a slot belongs to, and whether it is its replacement.
+    pub(super) fn user(&self, slot: DeviceSlot) -> Option<(u16, bool)> {
+        let of = |place: &Option<DeviceSlot>| *place == Some(slot);
+        let member = self.slots.iter().position(of).map(|at| (at, false));
+        let twin = || self.twins.iter().position(of).map(|at| (at, true));
         let (at, twin) = member.or_else(twin)?;
         Some((u16::try_from(at).ok()?, twin))
     }
@@ -130,7 +129,7 @@ impl<C> IoTable<C> {
     /// Finds the members that have not answered for so long that they should not be read. True when
     /// there are any.
     pub(crate) fn find_silent(&mut self, patience: u64) -> bool {
-        let members = 0..u16::try_from(self.positions.len()).unwrap_or(u16::MAX);
+        let members = 0..u16::try_from(self.slots.len()).unwrap_or(u16::MAX);
         let silent: Vec<u16> = if self.lines.iter().any(|line| line.silent(self.clock) >= patience) {
             members.filter(|member| self.silence_of(*member) >= patience).collect()
         } else {
@@ -184,16 +183,16 @@ impl<C> IoTable<C> {
         if self.lines.iter().all(|line| line.silent(clock) < least) {
             return;
         }
-        for position in 0..u16::try_from(self.lines.len()).unwrap_or(u16::MAX) {
-            let due = self.lines.get(usize::from(position)).is_some_and(|line| line.silent(clock) >= line.patience(least));
+        for slot in (0..u16::try_from(self.lines.len()).unwrap_or(u16::MAX)).map(DeviceSlot) {
+            let due = self.lines.get(slot.index()).is_some_and(|line| line.silent(clock) >= line.patience(least));
             if !due {
                 continue;
             }
-            match self.user(position) {
-                None => self.abandon(position),
-                Some((member, false)) if !self.health.is_up(MemberId(member)) => self.abandon(position),
+            match self.user(slot) {
+                None => self.abandon(slot),
+                Some((member, false)) if !self.health.is_up(MemberId(member)) => self.abandon(slot),
                 // nothing else is written, and the labels stay as they are
-                Some(_) if closing => self.abandon(position),
+                Some(_) if closing => self.abandon(slot),
                 Some((member, true)) if spares => self.spare(Failing { member, twin: true, why: DeviceTrouble::Silent }),
                 Some((member, false)) if spares && self.can_spare_now(member, least / 2) => {
                     self.spare(Failing { member, twin: false, why: DeviceTrouble::Silent });
@@ -205,8 +204,8 @@ impl<C> IoTable<C> {
 
     /// Gives up silent devices that are incomplete: the pool does not depend on their data.
     pub(crate) fn give_up_incomplete(&mut self, least: u64) {
-        for position in self.unanswered(least) {
-            if let Some((member, twin)) = self.user(position)
+        for slot in self.unanswered(least) {
+            if let Some((member, twin)) = self.user(slot)
                 && (twin || self.health.is_filling(member) || self.health.is_aside(member))
             {
                 self.spare(Failing { member, twin, why: DeviceTrouble::Silent });
@@ -214,17 +213,17 @@ impl<C> IoTable<C> {
         }
     }
 
-    /// Positions of devices that have not answered for too long.
-    pub(crate) fn unanswered(&self, least: u64) -> Vec<u16> {
+    /// Slots of devices that have not answered for too long.
+    pub(crate) fn unanswered(&self, least: u64) -> Vec<DeviceSlot> {
         let due = |line: &Line| line.silent(self.clock) >= line.patience(least);
-        (0u16..).zip(&self.lines).filter(|(_, line)| due(line)).map(|(position, _)| position).collect()
+        (0u16..).zip(&self.lines).filter(|(_, line)| due(line)).map(|(slot, _)| DeviceSlot(slot)).collect()
     }
 
     /// True when the pool can do without a member, and without all members that have been silent
     /// for `patience` milliseconds or are full.
     pub(super) fn can_spare_now(&self, member: u16, patience: u64) -> bool {
         let idle = |other: &u16| self.silence_of(*other) >= patience.max(1) || self.full_since(*other).is_some();
-        let members = 0..u16::try_from(self.positions.len()).unwrap_or(u16::MAX);
+        let members = 0..u16::try_from(self.slots.len()).unwrap_or(u16::MAX);
         let others: Vec<u16> = members.filter(|other| *other != member).filter(idle).collect();
         self.health.can_spare_beside(member, &others)
     }

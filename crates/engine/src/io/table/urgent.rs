@@ -23,7 +23,7 @@ impl<C> IoTable<C> {
             return;
         }
         let (group, part) = names(io.id);
-        self.unsent(io.device.0);
+        self.unsent(io.device);
         let Some(g) = self.groups.get_mut(group) else { return };
         let Some(p) = g.parts.get_mut(usize::from(part)).filter(|p| p.stage == Stage::Out) else { return };
         g.out -= 1;

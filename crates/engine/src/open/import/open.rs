@@ -15,9 +15,9 @@ impl Import {
         let (core, replay) = (self.core.take()?, self.replay.take()?);
         let keeper = self.keeper();
         let (config, root, checkpoint) = (self.config.take()?, self.root.take()?, self.checkpoint.take()?);
-        let mut io = IoTable::new(self.positions.clone(), Health::of(&config.shape)).after(&self.io);
+        let mut io = IoTable::new(self.slots.clone(), Health::of(&config.shape)).after(&self.io);
         io.inherit_trouble(&self.io);
-        self.twins.iter().for_each(|(member, position)| io.set_twin(*member, Some(*position)));
+        self.twins.iter().for_each(|(member, slot)| io.set_twin(*member, Some(*slot)));
         let mut pool = Pool::new(config, core, Log::new(replay.end), io, BufPool::default(), self.tuning.clone(), self.now);
         pool.keeper = keeper;
         pool.unanswered.clone_from(&self.silent);

@@ -7,6 +7,8 @@
 //! again when it is back. A full device is given up under the same conditions as in a pool in
 //! service.
 
+use millpond_block::DeviceSlot;
+
 use super::{Import, Stage};
 use crate::io::devices;
 use crate::open::members::NoLabel;
@@ -36,12 +38,12 @@ impl Import {
         }
         self.silent.extend(&silent);
         if labels && may {
-            for position in silent {
-                let at = usize::from(position);
+            for slot in silent {
+                let at = slot.index();
                 self.labels.get_mut(at).into_iter().for_each(|label| *label = None);
                 let no_label = NoLabel { why: "does not answer".into(), dead: true, silent: true };
                 self.unlabelled.get_mut(at).into_iter().for_each(|place| *place = no_label.clone());
-                self.io.abandon(position);
+                self.io.abandon(slot);
             }
             return;
         }
@@ -61,7 +63,7 @@ impl Import {
             self.relabel = true;
             self.losses += 1;
             if failing.why == DeviceTrouble::Silent {
-                self.silent.extend(self.positions.get(usize::from(failing.member)));
+                self.silent.extend(self.slots.get(usize::from(failing.member)).copied().flatten());
             }
         }
     }
@@ -93,8 +95,8 @@ impl Import {
         if self.silent.is_empty() || why.contains("answer") { why } else { format!("{why}; no answer from {}", devices(&self.silent)) }
     }
 
-    /// Returns the positions of devices that did not answer.
-    pub(crate) fn unanswered(&self) -> &[u16] {
+    /// Returns the slots of devices that did not answer.
+    pub(crate) fn unanswered(&self) -> &[DeviceSlot] {
         &self.silent
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use millpond_block::DeviceSlot;
 use millpond_engine::{Class, Command, Layout, MemberState, PoolState};
 use millpond_format::{Label, SECTOR_BYTES, second_area};
 
@@ -62,7 +63,7 @@ impl<S: System> World<S> {
             let rows = sizes.iter().sum::<u64>().saturating_sub(left) / copies;
             let few = copies > 1 && pool.free * STEP_PART < 2 * rows;
             // Devices that left the pool may be in any condition.
-            let bad = lasting().filter_map(|device| self.machine.at(device.position?)).any(|device| self.machine.is_bad(device));
+            let bad = lasting().filter_map(|device| self.machine.at(device.slot?)).any(|device| self.machine.is_bad(device));
             // Free space on special devices is not for data.
             let special = lasting().any(|device| device.class == Class::Special);
             let crowded = few || pool.free * FREE_PART < pool.size;
@@ -80,12 +81,12 @@ impl<S: System> World<S> {
     /// have rotted, and the device is a cache device or the damaged device, takes it away. If a
     /// label of the damaged device is sound, the import is repeated. Returns false if the import
     /// was wrong.
-    pub(super) fn leaves_rotten_out(&mut self, position: usize) -> bool {
-        let Some(device) = self.machine.at(position) else { return false };
+    pub(super) fn leaves_rotten_out(&mut self, slot: DeviceSlot) -> bool {
+        let Some(device) = self.machine.at(slot) else { return false };
         let size = self.machine.geometry(device).map_or(0, |geometry| geometry.size);
         let sound = |offset: u64| {
             let mut sector = [0; SECTOR_BYTES];
-            self.machine.peek(position, offset, &mut sector);
+            self.machine.peek(slot, offset, &mut sector);
             Label::decode(&sector).is_ok()
         };
         if sound(0) || sound(second_area(size)) {
@@ -102,8 +103,8 @@ impl<S: System> World<S> {
 
     /// Returns whether a device fails reads now and then, so that both of its labels may have been
     /// unreadable at once.
-    pub(super) fn fails_to_read(&self, position: usize) -> bool {
-        let (device, sick) = (self.machine.at(position), self.machine.sick.as_ref());
+    pub(super) fn fails_to_read(&self, slot: DeviceSlot) -> bool {
+        let (device, sick) = (self.machine.at(slot), self.machine.sick.as_ref());
         sick.is_some_and(|sick| Some(sick.device) == device && sick.chances[0] > 0)
     }
 

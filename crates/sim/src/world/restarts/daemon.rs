@@ -380,8 +380,8 @@ impl<S: System> World<S> {
         let pool = self.system.as_ref().and_then(S::pool);
         let usable = |d: &&DeviceInfo| matches!(d.state, MemberState::Present | MemberState::Filling);
         let devices = pool.iter().flat_map(|pool| &pool.devices);
-        let members = devices.clone().filter(usable).filter_map(|d| d.position);
-        members.chain(devices.filter_map(|d| d.successor)).filter_map(|position| self.machine.at(position)).collect()
+        let members = devices.clone().filter(usable).filter_map(|d| d.slot);
+        members.chain(devices.filter_map(|d| d.successor)).filter_map(|slot| self.machine.at(slot)).collect()
     }
 
     /// Who does without devices that another host may find has to tell it.
@@ -392,14 +392,14 @@ impl<S: System> World<S> {
 
     /// Devices that the import does without, or was refused for, because they did not answer.
     fn left_out(&self) -> BTreeSet<usize> {
-        let positions = self.system.as_ref().map(S::unanswered).unwrap_or_default();
-        positions.into_iter().filter_map(|position| self.machine.at(position)).collect()
+        let slots = self.system.as_ref().map(S::unanswered).unwrap_or_default();
+        slots.into_iter().filter_map(|slot| self.machine.at(slot)).collect()
     }
 
     /// A device does not answer an import, for a while or for good, or has no room for what it writes, from some operation on. What it has then ends
     /// with an error at most where another device has everything.
     fn befalls_import(&mut self, site: &mut Site, start: &mut Start, evidence: &Evidence) -> Option<(u64, Blow)> {
-        let plugged: Vec<usize> = (0..self.machine.count()).map_while(|position| self.machine.at(position)).collect();
+        let plugged = self.machine.plugged().to_vec();
         let silence = self.config.tuning.silence_millis * 1000;
         let hung = start.hung.filter(|device| plugged.contains(device));
         if hung.is_none() && (start.calm || start.befallen || plugged.is_empty() || !site.rng.percent(25)) {
