@@ -41,7 +41,7 @@ use caches::Caches;
 use fate::Fate;
 use hosts::Hosts;
 pub use stats::Stats;
-use words::{operation, outcome};
+use words::{operation, outcome, reply_kind};
 
 /// Milliseconds of simulated time without any answer after which this is a finding. The slowest
 /// operation takes 2 ms, times 10 for the tail, times 50 for a slow device.
@@ -502,7 +502,7 @@ impl<S: System> World<S> {
             self.answers += 1;
         }
         while let Some((tag, result)) = system.pop_reply() {
-            let at = self.trace.add(Event::Reply(tag.0, format!("{result:?}")));
+            let at = self.trace.add(Event::Reply(tag.0, reply_kind(&result), format!("{result:?}")));
             self.running.remove(&tag.0);
             self.answers += 1;
             self.oracle.reply(tag.0, &result, &listing(system), at)?;
@@ -513,7 +513,7 @@ impl<S: System> World<S> {
             }
         }
         while let Some((tag, result)) = system.pop_diff() {
-            self.trace.add(Event::Reply(tag.0, "difference".to_owned()));
+            self.trace.add(Event::Reply(tag.0, reply_kind(&result), "difference".to_owned()));
             let plan = self.running.remove(&tag.0);
             self.answers += 1;
             match (plan.and_then(|p| p.diff), result) {
