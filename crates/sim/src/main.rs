@@ -4,7 +4,10 @@
 // a world.
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types, clippy::print_stdout, clippy::print_stderr)]
 
+mod digests;
+
 use std::ops::Range;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -117,6 +120,12 @@ struct Args {
     /// A turn of the engine that takes its thread longer than so many milliseconds is a finding
     #[arg(long, value_name = "MS")]
     turn_limit: Option<u64>,
+    /// Compare the digests of runs with those in a file: all in it, or those of this kind and these seeds
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["trace", "soak", "planted", "keep_going", "turn_limit", "record"])]
+    compare: Option<PathBuf>,
+    /// Write the digests of runs to a file: of this kind and these seeds, or again of all in it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["trace", "soak", "planted", "keep_going", "turn_limit"])]
+    record: Option<PathBuf>,
     /// Length of worlds, per mille of the usual
     #[arg(long, value_name = "N", default_value_t = 1000)]
     scale: u64,
@@ -185,45 +194,91 @@ fn fault(text: &str) -> Result<FaultKind, String> {
     FaultKind::ALL.into_iter().find(|k| k.name() == text).ok_or(format!("one of {names}"))
 }
 
+impl Args {
+    fn mode(&self) -> Mode {
+        if self.power_cut { Mode::PowerCut } else { Mode::World }
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            trace: self.trace,
+            faultless: self.no_faults,
+            fault: self.fault,
+            scale: self.scale,
+            roomy: self.roomy,
+            laps: self.laps,
+            bytes: self.bytes,
+            mirrors: self.mirrors,
+            parity: self.parity,
+            removals: self.removals,
+            jobs: self.work,
+            caches: self.caches,
+            spares: self.spares,
+            long_tables: self.long_tables,
+            full: self.full,
+            rescue: self.rescue,
+            restarts: self.restarts,
+            gate: self.gate,
+            strict: self.strict,
+            buffered: self.buffered,
+            clones: self.clones,
+            clock: self.turn_limit.map(|_| thread_time as fn() -> u64),
+            ..Options::default()
+        }
+    }
+
+    /// Returns the seeds that the options name, if they name any.
+    fn named_seeds(&self) -> Option<Range<u64>> {
+        let one = self.seed.map(|seed| seed..seed + 1);
+        one.or_else(|| self.seeds.clone()).or_else(|| self.count.map(|count| self.from..self.from + count))
+    }
+
+    /// Returns the options that choose the kind of world, as words of a command line.
+    fn kind(&self) -> Vec<String> {
+        let flags = [
+            ("--power-cut", self.power_cut),
+            ("--roomy", self.roomy),
+            ("--removals", self.removals),
+            ("--work", self.work),
+            ("--spares", self.spares),
+            ("--caches", self.caches),
+            ("--mirrors", self.mirrors),
+            ("--parity", self.parity),
+            ("--long-tables", self.long_tables),
+            ("--full", self.full),
+            ("--rescue", self.rescue),
+            ("--restarts", self.restarts),
+            ("--gate", self.gate),
+            ("--strict", self.strict),
+            ("--buffered", self.buffered),
+            ("--clones", self.clones),
+            ("--laps", self.laps),
+            ("--bytes", self.bytes),
+            ("--no-faults", self.no_faults),
+        ];
+        let mut words: Vec<String> = flags.iter().filter(|(_, given)| *given).map(|(flag, _)| (*flag).to_owned()).collect();
+        words.extend(self.fault.map(|kind| format!("--fault={}", kind.name())));
+        words.extend((self.scale != 1000).then(|| format!("--scale={}", self.scale)));
+        words
+    }
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
     quiet_panics();
-    let mode = if args.power_cut { Mode::PowerCut } else { Mode::World };
-    let options = Options {
-        trace: args.trace,
-        faultless: args.no_faults,
-        fault: args.fault,
-        scale: args.scale,
-        roomy: args.roomy,
-        laps: args.laps,
-        bytes: args.bytes,
-        mirrors: args.mirrors,
-        parity: args.parity,
-        removals: args.removals,
-        jobs: args.work,
-        caches: args.caches,
-        spares: args.spares,
-        long_tables: args.long_tables,
-        full: args.full,
-        rescue: args.rescue,
-        restarts: args.restarts,
-        gate: args.gate,
-        strict: args.strict,
-        buffered: args.buffered,
-        clones: args.clones,
-        clock: args.turn_limit.map(|_| thread_time as fn() -> u64),
-        ..Options::default()
-    };
+    if let Some(file) = args.compare.as_ref().or(args.record.as_ref()) {
+        let good = digests::run(file, &args).unwrap_or_else(|error| {
+            eprintln!("{}: {error}", file.display());
+            false
+        });
+        return if good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    let (mode, options) = (args.mode(), args.options());
     if let Some(name) = &args.planted {
         return planted(name, &args, mode, options);
     }
-    let seeds = match (args.seed, &args.seeds, args.count) {
-        (Some(seed), _, _) => seed..seed + 1,
-        (None, Some(seeds), _) => seeds.clone(),
-        (None, None, Some(count)) => args.from..args.from + count,
-        (None, None, None) if args.soak.is_some() => args.from..u64::MAX,
-        (None, None, None) => args.from..args.from + 100,
-    };
+    let last = if args.soak.is_some() { u64::MAX } else { args.from + 100 };
+    let seeds = args.named_seeds().unwrap_or(args.from..last);
     let batch = Batch::new(seeds, args.soak, args.keep_going);
     batch.run(args.jobs.max(1), mode, &options, &args);
     let findings = batch.findings.load(Ordering::Relaxed);
@@ -387,69 +442,8 @@ fn thread_time() -> u64 {
 
 /// Returns the command that repeats a finding.
 fn again(seed: u64, args: &Args) -> String {
-    let mut command = format!("millpond-sim --seed {seed} --trace");
-    if args.power_cut {
-        command += " --power-cut";
-    }
-    if let Some(kind) = args.fault {
-        command += &format!(" --fault {}", kind.name());
-    }
-    if args.roomy {
-        command += " --roomy";
-    }
-    if args.removals {
-        command += " --removals";
-    }
-    if args.work {
-        command += " --work";
-    }
-    if args.spares {
-        command += " --spares";
-    }
-    if args.caches {
-        command += " --caches";
-    }
-    if args.mirrors {
-        command += " --mirrors";
-    }
-    if args.parity {
-        command += " --parity";
-    }
-    if args.long_tables {
-        command += " --long-tables";
-    }
-    if args.full {
-        command += " --full";
-    }
-    if args.rescue {
-        command += " --rescue";
-    }
-    if args.restarts {
-        command += " --restarts";
-    }
-    if args.gate {
-        command += " --gate";
-    }
-    if args.strict {
-        command += " --strict";
-    }
-    if args.buffered {
-        command += " --buffered";
-    }
-    if args.clones {
-        command += " --clones";
-    }
-    if args.laps {
-        command += " --laps";
-    }
-    if args.no_faults {
-        command += " --no-faults";
-    }
-    if let Some(limit) = args.turn_limit {
-        command += &format!(" --turn-limit {limit}");
-    }
-    if args.scale != 1000 {
-        command += &format!(" --scale {}", args.scale);
-    }
-    command
+    let mut words = vec![format!("millpond-sim --seed {seed} --trace")];
+    words.extend(args.kind());
+    words.extend(args.turn_limit.map(|limit| format!("--turn-limit {limit}")));
+    words.join(" ")
 }
