@@ -10,19 +10,22 @@ use std::process::Command;
 use std::time::Duration;
 
 /// The bounded simulation. For a longer one: `cargo run --release -p millpond-sim -- --count N`.
-const WORLDS: [&str; 4] = ["--count", "600", "--jobs", "2"];
+/// Begins behind the seeds of the digests, which look for findings too; so do the others.
+const WORLDS: [&str; 6] = ["--from", "64", "--count", "350", "--jobs", "2"];
+/// Digests of runs of all kinds, which a change that keeps the behaviour keeps.
+const DIGESTS: &str = "crates/sim/digests.txt";
 /// The bounded simulation of power cuts at every event of short traces.
-const POWER_CUTS: [&str; 5] = ["--power-cut", "--count", "20", "--jobs", "2"];
+const POWER_CUTS: [&str; 7] = ["--power-cut", "--from", "6", "--count", "14", "--jobs", "2"];
 /// Kinds of worlds that the bounded simulation never runs. The counts are small, because the first
 /// two kinds are long.
 const KINDS: [&[&str]; 7] = [
-    &["--long-tables", "--count", "3", "--jobs", "2"],
-    &["--full", "--count", "8", "--jobs", "2", "--turn-limit", "100"],
-    &["--rescue", "--count", "100", "--jobs", "2"],
-    &["--restarts", "--count", "200", "--jobs", "2"],
-    &["--gate", "--count", "60", "--jobs", "2"],
-    &["--strict", "--count", "100", "--jobs", "2"],
-    &["--buffered", "--count", "100", "--jobs", "2"],
+    &["--long-tables", "--from", "1", "--count", "2", "--jobs", "2"],
+    &["--full", "--from", "2", "--count", "6", "--jobs", "2", "--turn-limit", "100"],
+    &["--rescue", "--from", "24", "--count", "76", "--jobs", "2"],
+    &["--restarts", "--from", "32", "--count", "168", "--jobs", "2"],
+    &["--gate", "--from", "16", "--count", "44", "--jobs", "2"],
+    &["--strict", "--from", "24", "--count", "76", "--jobs", "2"],
+    &["--buffered", "--from", "16", "--count", "84", "--jobs", "2"],
 ];
 /// Cargo profile of all builds, so that everything is built once.
 const PROFILE: [&str; 2] = ["--profile", "ci"];
@@ -67,6 +70,7 @@ pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
         return Ok(parts.finish());
     }
     parts.command("programs", 20, cargo(root, &PROGRAMS).args(PROFILE));
+    parts.check("digests", || compare_digests(root, "--compare"));
     parts.check("simulation", || within(minutes(25), simulator(root)?.args(WORLDS)));
     for kind in KINDS {
         parts.check(&format!("simulation {}", kind.first().unwrap_or(&"")), || within(minutes(5), simulator(root)?.args(kind)));
@@ -77,6 +81,20 @@ pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
     // the last part, because it replaces the simulator by one with planted bugs
     parts.check("planted bugs are found", || planted_bugs(root));
     Ok(parts.finish())
+}
+
+/// Builds the simulator and compares the digests of its runs with the recorded ones, or records
+/// them again.
+pub fn digests(root: &Path, record: bool) -> Result<Outcome> {
+    let mut build = cargo(root, &["build", "--workspace", "--bin", "millpond-sim"]);
+    match within(minutes(20), build.args(PROFILE))? {
+        Outcome::Passed => compare_digests(root, if record { "--record" } else { "--compare" }),
+        failed => Ok(failed),
+    }
+}
+
+fn compare_digests(root: &Path, option: &str) -> Result<Outcome> {
+    within(minutes(5), simulator(root)?.args([option, DIGESTS, "--jobs", "2"]))
 }
 
 /// Builds the daemon, then runs the end-to-end tests; returns true if none failed.

@@ -1,4 +1,4 @@
-//! The project's own chores: `cargo xtask tidy`, `cargo xtask e2e`, `cargo xtask ci`.
+//! The project's own chores: `cargo xtask tidy`, `cargo xtask digests`, `cargo xtask e2e`, `cargo xtask ci`.
 #![forbid(unsafe_code)]
 
 mod ci;
@@ -16,6 +16,7 @@ cargo xtask ci [--install] [--quick]   everything that has to hold before a chan
     --install   as root: install the Debian packages that the end-to-end tests need, and build fsx
     --quick     without the simulator and the end-to-end tests
 cargo xtask tidy                       rules about the source itself: arrows, lengths, words, paths, invariants
+cargo xtask digests [--record]         compares the digests of simulator runs with crates/sim/digests.txt, or records them again
 cargo xtask planted                    every planted bug is found by the simulator
 cargo xtask e2e [ARGS...]              builds the daemon and runs the end-to-end tests with these arguments (try --list)";
 
@@ -43,6 +44,11 @@ fn run(words: &[&str]) -> Result<bool> {
         }
         ["ci", options @ ..] if options.iter().all(|o| ["--install", "--quick"].contains(o)) => {
             ci::run(&root, options.contains(&"--install"), options.contains(&"--quick"))
+        }
+        ["digests", options @ ..] if options.is_empty() || options == ["--record"] => {
+            let outcome = ci::digests(&root, !options.is_empty())?;
+            println!("digests: {outcome:?}");
+            Ok(outcome == part::Outcome::Passed)
         }
         ["planted"] => {
             let outcome = ci::planted_bugs(&root)?;
