@@ -16,6 +16,8 @@ cargo xtask ci [--install] [--quick]   everything that has to hold before a chan
     --install   as root: install the Debian packages that the end-to-end tests need, and build fsx
     --quick     without the simulator and the end-to-end tests
 cargo xtask tidy                       rules about the source itself: arrows, lengths, words, paths, invariants
+cargo xtask circles [CRATE]            files of a crate whose methods call each other in a circle, and where to cut it
+cargo xtask floors                     imports of the engine's modules that do not go down to a lower floor
 cargo xtask digests [--record]         compares the digests of simulator runs with crates/sim/digests.txt, or records them again
 cargo xtask planted                    every planted bug is found by the simulator
 cargo xtask e2e [ARGS...]              builds the daemon and runs the end-to-end tests with these arguments (try --list)";
@@ -45,6 +47,9 @@ fn run(words: &[&str]) -> Result<bool> {
         ["ci", options @ ..] if options.iter().all(|o| ["--install", "--quick"].contains(o)) => {
             ci::run(&root, options.contains(&"--install"), options.contains(&"--quick"))
         }
+        ["circles"] => tidy::print_circles(&root, None),
+        ["circles", name] => tidy::print_circles(&root, Some(name)),
+        ["floors"] => tidy::print_floors(&root),
         ["digests", options @ ..] if options.is_empty() || options == ["--record"] => {
             let outcome = ci::digests(&root, !options.is_empty())?;
             println!("digests: {outcome:?}");

@@ -16,6 +16,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
+/// Returns true if one crate may depend on the other, by the names of their folders.
+pub fn may_use(name: &str, other: &str) -> bool {
+    let allowed = ARROWS.iter().find(|(folder, _)| folder.strip_prefix("crates/") == Some(name)).map_or(&[][..], |(_, allowed)| *allowed);
+    allowed.iter().any(|allowed| allowed.strip_prefix("millpond-") == Some(other))
+}
+
 /// Checks one Cargo.toml.
 pub fn check(file: &SourceFile) -> Vec<Finding> {
     let Some(folder) = file.path.strip_suffix("/Cargo.toml") else { return Vec::new() };

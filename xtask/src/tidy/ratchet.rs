@@ -1,5 +1,8 @@
-//! Counts that may only fall: patterns of language in doc comments, and long functions.
+//! Counts that may only fall: patterns of language in doc comments, long functions, files
+//! whose methods call each other in a circle, and imports that do not go down.
 
+use super::circles;
+use super::floors::{self, Wrong};
 use super::tree::{Finding, SourceFile};
 
 /// File with the highest allowed value of each count.
@@ -9,10 +12,12 @@ const LONG_FUNCTION: usize = 70;
 
 /// One count.
 struct Count {
-    key: &'static str,
+    key: String,
     found: usize,
     things: &'static str,
     advice: String,
+    /// A file of numbers without this count allows 0.
+    may_be_absent: bool,
 }
 
 /// Checks that no count is higher than its allowed value. Prints a note for each count that is
@@ -22,7 +27,7 @@ pub fn check(files: &[SourceFile]) -> Vec<Finding> {
         return vec![Finding::new(NUMBERS, 0, "is missing: it holds the counts that may only fall")];
     };
     let mut findings = Vec::new();
-    for Count { key, found, things, advice } in counts(files) {
+    for Count { key, found, things, advice, may_be_absent } in counts(files) {
         let entry = numbers.text.lines().enumerate().find_map(|(index, line)| {
             let (name, value) = line.split_once('=')?;
             (name.trim() == key).then(|| (index + 1, value.trim().parse::<usize>()))
@@ -37,13 +42,14 @@ pub fn check(files: &[SourceFile]) -> Vec<Finding> {
             }
             Some((_, Ok(_))) => {}
             Some((line, Err(_))) => findings.push(Finding::new(NUMBERS, line, format!("{key} has no number; write {found} there"))),
+            None if may_be_absent && found == 0 => {}
             None => findings.push(Finding::new(NUMBERS, 0, format!("lacks {key}; add \"{key} = {found}\""))),
         }
     }
     findings
 }
 
-fn counts(files: &[SourceFile]) -> [Count; 4] {
+fn counts(files: &[SourceFile]) -> Vec<Count> {
     let (mut starts, mut telling, mut persons) = (0, 0, 0);
     let mut long = Vec::new();
     for file in files.iter().filter(|file| file.path.ends_with(".rs")) {
@@ -55,17 +61,34 @@ fn counts(files: &[SourceFile]) -> [Count; 4] {
         }
         long.extend(long_functions(&file.text).into_iter().map(|(name, lines)| format!("\n  {}: {name} ({lines})", file.path)));
     }
-    let words = |key, found, things| {
+    let words = |key: &str, found, things| {
         let advice = "name the thing and the action instead, in the new lines that the diff shows".to_owned();
-        Count { key, found, things, advice }
+        Count { key: key.to_owned(), found, things, advice, may_be_absent: false }
     };
     let advice = format!("make one of them shorter:{}", long.concat());
-    [
+    let mut counts = vec![
         words("doc-lines-that-begin-with-what-who-whose", starts, "lines"),
         words("doc-words-told-tells", telling, "words"),
         words("doc-words-nobody-somebody", persons, "words"),
-        Count { key: "functions-over-70-lines", found: long.len(), things: "functions", advice },
-    ]
+        Count { key: "functions-over-70-lines".to_owned(), found: long.len(), things: "functions", advice, may_be_absent: false },
+    ];
+    counts.extend(circles::graphs(files).iter().map(|graph| {
+        let circle = graph.largest();
+        let advice = format!(
+            "{} lines; `cargo xtask circles {}` shows the calls: let a new one go down, and hand results back",
+            graph.lines(&circle),
+            graph.name
+        );
+        let things = "files whose methods call each other in a circle";
+        Count { key: format!("{}-files-in-a-circle-of-methods", graph.name), found: circle.len(), things, advice, may_be_absent: true }
+    }));
+    let imports = floors::imports(files);
+    counts.extend([("up", Wrong::Up), ("across", Wrong::Across), ("without-a-floor", Wrong::Unknown)].map(|(name, wrong)| {
+        let found = imports.iter().filter(|import| import.wrong == wrong).count();
+        let advice = "`cargo xtask floors` lists them, and xtask/src/tidy/floors.rs has the floors: move what is needed down".to_owned();
+        Count { key: format!("engine-imports-{name}"), found, things: "pairs of a file and a module", advice, may_be_absent: true }
+    }));
+    counts
 }
 
 /// Returns the words of a line of a doc comment; `None` for other lines.
@@ -116,8 +139,24 @@ mod tests {
 
     /// Returns the text of a file with these values, in the order of the counts.
     fn numbers(all: [usize; 4]) -> String {
-        let lines = counts(&[]).into_iter().zip(all).map(|(count, most)| format!("{} = {most}\n", count.key));
+        let words = counts(&[]).into_iter().filter(|count| !count.may_be_absent);
+        let lines = words.zip(all).map(|(count, most)| format!("{} = {most}\n", count.key));
         ["# most\n".to_owned()].into_iter().chain(lines).collect()
+    }
+
+    /// Returns the counts of words and of long functions.
+    fn words(files: &[SourceFile]) -> Vec<usize> {
+        counts(files).iter().filter(|count| !count.may_be_absent).map(|count| count.found).collect()
+    }
+
+    #[test]
+    fn a_circle_of_methods_is_counted() {
+        let file = |path: &str, text: &str| SourceFile { path: path.into(), text: text.into() };
+        let [a, b] = ["struct X { x: u8 }\nimpl X {\n    fn a(&self) { self.b() }\n}\n", "impl X {\n    fn b(&self) { self.a() }\n}\n"];
+        let tree = |most: &str| [file(NUMBERS, &(numbers([0; 4]) + most)), file("crates/x/src/a.rs", a), file("crates/x/src/b.rs", b)];
+        assert_eq!(check(&tree("x-files-in-a-circle-of-methods = 2\n")), []);
+        assert_eq!(check(&tree("x-files-in-a-circle-of-methods = 1\n")).len(), 1);
+        assert_eq!(check(&tree("")).len(), 1, "an absent number allows none");
     }
 
     #[test]
@@ -136,12 +175,12 @@ mod tests {
     fn words_are_counted_in_doc_comments_alone() {
         let doc = |text: &str| {
             let line = ["    /", "// ", text, "\n// What is told by nobody\nlet told = \"nobody\";\n"].concat();
-            counts(&files("", &line)).map(|count| count.found)
+            words(&files("", &line))
         };
         assert_eq!(doc("Whose turn it is: somebody told `nobody` of it, which tells."), [1, 2, 2, 0]);
         assert_eq!(doc("Says what it is. Whatever."), [0, 0, 0, 0]);
         assert_eq!(doc("what a line before it began"), [0, 0, 0, 0]);
-        assert_eq!(counts(&files("", &["//", "! Who\n"].concat())).map(|count| count.found), [1, 0, 0, 0]);
+        assert_eq!(words(&files("", &["//", "! Who\n"].concat())), [1, 0, 0, 0]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Reads the checkout and applies all rules.
 
-use super::{arrows, invariants, paths, ratchet, source};
+use super::{arrows, circles, floors, invariants, paths, ratchet, source};
 use anyhow::{Context, Result};
 use std::fmt;
 use std::fs;
@@ -46,9 +46,7 @@ const NOT_SOURCE: [&str; 6] = ["target", ".git", "millpond-data", "artifacts", "
 /// # Errors
 /// When the checkout cannot be read.
 pub fn check(root: &Path) -> Result<Vec<Finding>> {
-    let mut files = Vec::new();
-    gather(root, root, &mut files)?;
-    files.sort_by(|a, b| a.path.cmp(&b.path));
+    let files = read(root)?;
     let mut findings = Vec::new();
     for file in &files {
         if file.path.ends_with("Cargo.toml") {
@@ -69,6 +67,34 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
         findings.push(Finding::new("ARCHITECTURE.md", 0, "is missing"));
     }
     Ok(findings)
+}
+
+/// Prints the largest circle of each crate, or of one.
+///
+/// # Errors
+/// When the checkout cannot be read, or has no such crate.
+pub fn print_circles(root: &Path, name: Option<&str>) -> Result<bool> {
+    let graphs = circles::graphs(&read(root)?);
+    let chosen: Vec<_> = graphs.iter().filter(|graph| name.is_none_or(|name| graph.name == name)).collect();
+    anyhow::ensure!(!chosen.is_empty(), "no such crate below crates/");
+    chosen.iter().for_each(|graph| println!("{}", graph.describe()));
+    Ok(true)
+}
+
+/// Prints the imports of the engine that do not go down.
+///
+/// # Errors
+/// When the checkout cannot be read.
+pub fn print_floors(root: &Path) -> Result<bool> {
+    print!("{}", floors::describe(&floors::imports(&read(root)?)));
+    Ok(true)
+}
+
+fn read(root: &Path) -> Result<Vec<SourceFile>> {
+    let mut files = Vec::new();
+    gather(root, root, &mut files)?;
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(files)
 }
 
 fn gather(root: &Path, dir: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
