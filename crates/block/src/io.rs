@@ -82,6 +82,17 @@ pub struct Io {
     pub urgent: bool,
 }
 
+impl Io {
+    /// Ends an operation that was not carried out, with an error.
+    pub fn fail(self, error: DeviceError) -> IoDone {
+        let buf = match self.kind {
+            IoKind::Read { buf, .. } => Some(buf),
+            _ => None,
+        };
+        IoDone { id: self.id, result: Err(error), buf }
+    }
+}
+
 /// Reason why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {

@@ -229,6 +229,18 @@ impl Gate {
         }
     }
 
+    /// Forgets a device that the pool has let go, with its counters and its cap. Returns its
+    /// throttled operations in their order: the caller ends them with an error and starts none of
+    /// them.
+    #[must_use]
+    pub fn forget(&mut self, device: DeviceSlot) -> VecDeque<Io> {
+        // completions that are still to come must not count on a later device at this position
+        self.under_way.retain(|_, started| started.device != device);
+        let held = self.devices.remove(&device).map(|device| device.held).unwrap_or_default();
+        self.held -= held.len();
+        held
+    }
+
     /// Returns counters, latencies and cap of a device.
     pub fn of(&self, device: DeviceSlot) -> (DeviceLoad, DeviceTimes, DeviceLimit) {
         self.devices.get(&device).map(|device| (device.load, *device.times, device.limit)).unwrap_or_default()

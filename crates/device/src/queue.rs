@@ -32,6 +32,11 @@ impl<T> Queue<T> {
         VecDeque::into(back)
     }
 
+    /// The items, the next one first.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.waiting.iter()
+    }
+
     /// True when the queue has no items.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()

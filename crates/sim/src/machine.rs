@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 use std::rc::Rc;
 
-use millpond_block::{DeviceError, DeviceGeometry, DeviceSlot, Io, IoDone, IoKind, Piece};
+use millpond_block::{DeviceError, DeviceGeometry, DeviceSlot, Io, IoDone, IoId, IoKind, Piece};
 use millpond_device::{Planted, open_through};
 use millpond_engine::Time;
 
@@ -116,8 +116,8 @@ pub struct Machine {
     pub sick: Option<Sick>,
     /// Failures of cache devices.
     pub ills: BTreeMap<usize, Ill>,
-    /// Devices that have left the pool: any operation on them is a finding.
-    pub let_go: BTreeSet<usize>,
+    /// Devices that have left the pool, and their operations behind the gate; others are findings.
+    pub let_go: BTreeMap<usize, BTreeSet<IoId>>,
     /// Number of completed operations.
     pub completed: u64,
     /// Bug to plant into how devices are opened.
@@ -147,7 +147,7 @@ impl Machine {
             shaken: BTreeMap::new(),
             sick: None,
             ills: BTreeMap::new(),
-            let_go: BTreeSet::new(),
+            let_go: BTreeMap::new(),
             completed: 0,
             planted: None,
         }
@@ -172,7 +172,7 @@ impl Machine {
             shaken: BTreeMap::new(),
             sick: self.sick.clone(),
             ills: self.ills.clone(),
-            let_go: BTreeSet::new(),
+            let_go: BTreeMap::new(),
             completed: 0,
             planted: self.planted,
         }
@@ -340,7 +340,7 @@ impl Machine {
         let Some(device) = self.order.get(device).copied() else {
             return Err(format!("operation for device {device}, which is not there"));
         };
-        if self.let_go.contains(&device) {
+        if self.let_go.get(&device).is_some_and(|queued| !queued.contains(&io.id)) {
             return Err(format!("operation for device {device}, which has left the pool"));
         }
         let pages = self.devices.get(device).map_or(0, SimDevice::pages) as u64;

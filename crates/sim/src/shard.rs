@@ -14,9 +14,9 @@ mod cap;
 mod limit;
 mod meter;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use millpond_block::{BufPool, DeviceSlot, Io, IoDone};
+use millpond_block::{BufPool, DeviceSlot, Io, IoDone, IoId};
 use millpond_device::{DeviceLimit, Gate, Lease, Planted as Bug, Queue};
 use millpond_engine::{Entry, Limits, Planted, Rate, Throttles, Time, VolumeId, VolumeOptions};
 
@@ -231,6 +231,17 @@ impl Shard {
         back.iter().for_each(|io| self.gate.undone(io.id));
         self.counts[2] += back.len() as u64;
         back
+    }
+
+    /// Forgets a device that has left the pool, and returns its delayed operations.
+    pub fn forget(&mut self, device: DeviceSlot) -> VecDeque<Io> {
+        self.caps.remove(&device);
+        self.gate.forget(device)
+    }
+
+    /// Returns the operations of a device that have left the gate and wait for their start.
+    pub fn queued(&self, device: DeviceSlot) -> BTreeSet<IoId> {
+        self.queue.iter().filter(|io| io.device == device).map(|io| io.id).collect()
     }
 
     /// Returns the next operation to start.

@@ -157,6 +157,8 @@ fn worlds_of_restarts() {
 fn worlds_with_a_gate() {
     let gate = Options { gate: true, ..Options::default() };
     clean(0..12, Mode::World, &gate);
+    // 1337: a cache device is replaced while its cap delays operations
+    clean(1337..1338, Mode::World, &gate);
     clean(0..1, Mode::PowerCut, &gate);
 }
 

@@ -123,3 +123,32 @@ fn what_is_urgent_passes_what_is_held_and_what_comes_back_counts_nowhere() {
     let load = gate.of(DISK).0;
     assert_eq!((load.in_flight, load.writes), (1, 1), "the one that is held, and the urgent one");
 }
+
+/// A device that left the pool: nothing of it is released or stays behind, and a later device at
+/// its position starts afresh.
+#[test]
+fn a_device_that_left_gets_nothing_and_leaves_nothing() {
+    const OTHER: DeviceSlot = DeviceSlot(1);
+    let cap = DeviceLimit { bytes_per_second: Some(4096), ops_per_second: None };
+    let now = 10_000 * MILLI;
+    let mut gate = Gate::default();
+    [DISK, OTHER].into_iter().for_each(|device| gate.limit(device, cap));
+    for id in 1..=3 {
+        assert_eq!(gate.admit(write(id, 10), now).is_some(), id == 1, "one is in flight");
+    }
+    for id in 4..=5 {
+        assert_eq!(gate.admit(Io { device: OTHER, ..write(id, 10) }, now).is_some(), id == 4);
+    }
+    let ended: Vec<IoDone> = gate.forget(DISK).into_iter().map(|io| io.fail(DeviceError::Gone)).collect();
+    assert_eq!(ended.iter().map(|done| (done.id.0, done.result)).collect::<Vec<_>>(), [2, 3].map(|id| (id, Err(DeviceError::Gone))));
+    assert!(gate.forget(DISK).is_empty(), "each is returned once");
+    // a new device at the position: no cap, and nothing of the old one counts on it
+    assert!(gate.admit(write(6, 10), now).is_some());
+    gate.done(&done(1), now + MILLI);
+    assert_eq!(gate.of(DISK).0, DeviceLoad { in_flight: 1, ..DeviceLoad::default() });
+    // the operation of the other device still leaves, and is the only one
+    assert!(gate.next_release().is_some_and(|when| when > now));
+    gate.limit(OTHER, DeviceLimit::default());
+    let freed: Vec<u64> = std::iter::from_fn(|| gate.release(now)).map(|io| io.id.0).collect();
+    assert_eq!((freed, gate.next_release()), (vec![5], None));
+}

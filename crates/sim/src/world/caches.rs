@@ -69,19 +69,21 @@ impl<S: System> World<S> {
         let of_cache = pool.devices.iter().filter(|device| device.class == Class::Cache);
         let known = of_cache.filter_map(|device| Some((self.machine.at(device.slot?)?, device.member)));
         let before = std::mem::replace(&mut caches.members, known.collect());
+        let mut left = Vec::new();
         for device in before.into_keys().filter(|device| !caches.members.contains_key(device)) {
             // Removed or replaced devices. A device being removed is listed until the labels say
             // otherwise.
             if !pool.devices.iter().any(|d| d.slot.and_then(|slot| self.machine.at(slot)) == Some(device)) {
                 caches.away.insert(device);
                 caches.unsure.insert(device);
-                self.machine.let_go.insert(device);
+                left.push(device);
             }
         }
         if self.running.is_empty() && self.waiting.is_empty() {
             let Caches { unsure, members, .. } = caches;
             unsure.retain(|device| !members.contains_key(device));
         }
+        left.into_iter().for_each(|device| self.let_device_go(device));
     }
 
     /// Injects a fault into a cache device, or changes the cache, sometimes.

@@ -203,15 +203,16 @@ impl<S: System> World<S> {
             .filter_map(|k| fate.homes.remove(&k.member))
             .collect();
         let used = |d: &usize| fate.known.iter().any(|k| k.device == Some(*d) || k.twin == Some(*d));
-        for device in left.into_iter().filter(|d| !used(d)) {
+        let left: Vec<usize> = left.into_iter().filter(|d| !used(d)).collect();
+        for device in left.iter().copied() {
             fate.doubtful.insert(device);
-            self.machine.let_go.insert(device);
             self.trace.note(format!("device {device} has left the pool"));
             if fate.removals.as_mut().is_some_and(|rng| rng.percent(70)) {
                 fate.away.insert(device);
                 fate.lost.insert(device);
             }
         }
+        left.into_iter().for_each(|device| self.let_device_go(device));
     }
 
     /// Injects a device fault or changes the devices, sometimes.

@@ -2,7 +2,7 @@
 //! volume limits change under load, the thread is held up for longer than a lease, and operations
 //! that wait when the pool goes away never reach a device.
 
-use millpond_block::{Io, IoKind, Piece};
+use millpond_block::{DeviceError, DeviceSlot, Io, IoKind, Piece};
 use millpond_engine::{Command, Entry, PoolState, VolumeId, VolumeOptions};
 use millpond_format::{CLAIM_OFFSET, SECTOR_BYTES, second_area};
 
@@ -119,6 +119,24 @@ impl<S: System> World<S> {
         let World { shard: Some(shard), system: Some(system), .. } = self else { return Ok(()) };
         shard.holding().into_iter().for_each(|device| system.excuse(device));
         Ok(())
+    }
+
+    /// Lets a device go that has left the pool, as the shard does: throttled operations on it end
+    /// with an error. Those that have left the gate are in flight, and may still start.
+    pub(super) fn let_device_go(&mut self, device: usize) {
+        let World { shard, system, machine, trace, .. } = self;
+        let slots = (0..u16::MAX).map(DeviceSlot).map_while(|slot| machine.at(slot).map(|there| (slot, there)));
+        let slot = slots.into_iter().find(|(_, there)| *there == device).map(|(slot, _)| slot);
+        let queued = shard.as_mut().zip(slot).map(|(shard, slot)| {
+            for io in shard.forget(slot) {
+                trace.add(Event::IoDone(io.id.0, "FAILS: it was held, and the device has left the pool"));
+                if let Some(system) = system.as_mut() {
+                    system.io_done(io.fail(DeviceError::Gone));
+                }
+            }
+            shard.queued(slot)
+        });
+        machine.let_go.entry(device).or_insert(queued.unwrap_or_default());
     }
 
     /// Does the work of the shard's loop after the engine's turn.

@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 
-use millpond_block::{ByteRange, Completion, DeviceSlot, DiskError, Op, Payload, Request, Tag};
+use millpond_block::{ByteRange, Completion, DeviceError, DeviceSlot, DiskError, Op, Payload, Request, Tag};
 use millpond_device::HostDevice;
 use millpond_engine::{Command, CommandError, DiffExtent, NewDevice, PoolState, Reply, Target};
 
@@ -162,7 +162,13 @@ impl<P: Pool> Shard<P> {
                 added.iter().for_each(|slot| self.pool.set_space(*slot, space.clone()));
                 let _ = answer.send(added.map(|slot| NewDevice { slot, geometry }));
             }
-            Message::RemoveDevice(slot, answer) => drop(answer.send(Ok(self.ring.remove_device(slot).is_some()))),
+            Message::RemoveDevice(slot, answer) => {
+                // the pool does not use the device: throttled operations end here and never reach it
+                for io in self.gate.forget(slot) {
+                    self.pool.io_done(io.fail(DeviceError::Gone));
+                }
+                let _ = answer.send(Ok(self.ring.remove_device(slot).is_some()));
+            }
             Message::Read(target, range, answer) => self.request(target, Op::Read, range, Payload::None, Pending::Read(answer)),
             Message::Write(target, offset, bytes, answer) => {
                 let range = ByteRange { offset, length: bytes.len() as u64 };

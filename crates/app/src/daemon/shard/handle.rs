@@ -289,7 +289,7 @@ impl ShardHandle {
         self.ask(|answer| Message::AddDevice(Box::new(device), answer)).await
     }
 
-    /// Releases an unused device and its lock. False while it has operations in flight.
+    /// Releases an unused device; its throttled operations fail. False while others are in flight.
     ///
     /// # Errors
     /// [`ShardError::Gone`].

@@ -182,3 +182,34 @@ fn what_a_cap_held_beyond_the_lease_waits_for_the_next_one() {
     held.join().expect("written");
     assert_eq!(second(), vec![7; LENGTH]);
 }
+
+/// An operation that a cap delays for a device that the pool no longer uses must not keep a guest
+/// waiting, and must not reach the device.
+#[test]
+fn what_a_cap_held_for_a_device_that_is_released_fails_at_once() {
+    const LENGTH: usize = 64 << 10;
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("medium");
+    let ahead: &'static AtomicU64 = Box::leak(Box::default());
+    let shard = on_file_by(Clock::ahead_by(ahead), &path, 1 << 20);
+    wait(shard.limit_device(DeviceSlot(0), DeviceLimit { bytes_per_second: Some(64), ops_per_second: None })).expect("limit");
+    wait(shard.write(HEAD, 0, vec![7; LENGTH])).expect("what an idle device has saved up");
+    let held: Vec<_> = (1..4)
+        .map(|nth| {
+            let shard = shard.clone();
+            std::thread::spawn(move || wait(shard.write(HEAD, (nth * LENGTH) as u64, vec![7; LENGTH])))
+        })
+        .collect();
+    while wait(shard.status()).expect("status").devices[0].as_ref().expect("device").load.in_flight < 3 {
+        std::thread::yield_now();
+    }
+    assert!(wait(shard.remove_device(DeviceSlot(0))).expect("the shard answers"), "the kernel has none of the operations");
+    for write in held {
+        assert!(matches!(write.join().expect("answered"), Err(ShardError::Disk(DiskError::Io))));
+    }
+    becomes_free(&path);
+    // nothing is left that time could release
+    ahead.fetch_add(1 << 60, Ordering::SeqCst);
+    assert!(wait(shard.status()).expect("status").devices[0].is_none());
+    assert!(std::fs::read(&path).expect("reads")[LENGTH..].iter().all(|byte| *byte == 0));
+}
