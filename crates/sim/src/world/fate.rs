@@ -439,9 +439,10 @@ impl<S: System> World<S> {
             }
             let device = named.and_then(|slot| self.machine.at(slot));
             let plugged = self.machine.plugged().to_vec();
+            let apart = reason.contains("written to without the others") && device.is_some_and(|device| self.is_apart(device, &plugged));
             let Some(fate) = &mut self.fate else { break };
-            let Some(device) = device.filter(|d| (fate.doubtful.contains(d) || fate.leaving.contains(d)) && reason.contains("leave"))
-            else {
+            let may_go = |d: &usize| apart || fate.doubtful.contains(d) || fate.leaving.contains(d);
+            let Some(device) = device.filter(|d| may_go(d) && reason.contains("leave")) else {
                 // Devices of a group being added: either all have labels that the others follow, or
                 // the group is left out.
                 if fate.adding.is_empty() {

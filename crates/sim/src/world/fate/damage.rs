@@ -11,7 +11,7 @@ use crate::machine::Ill;
 use crate::oracle::{Verdict, Violation, broken};
 use crate::system::System;
 use crate::world::World;
-use crate::world::fate::Fate;
+use crate::world::fate::{Fate, Known};
 
 /// Number of checks, ten seconds apart, until extents given up by a removal must belong to stripes
 /// again.
@@ -99,6 +99,21 @@ impl<S: System> World<S> {
             self.trace.note(format!("device {device} is left out: its labels have rotted"));
         }
         taken
+    }
+
+    /// Returns whether an import may refuse a device as written to apart from the others: the pool
+    /// went on without it, and its label says that a member was given up which the others never
+    /// gave up. A crash while such labels are written can leave them on one device, and the next
+    /// import can be without that device.
+    pub(super) fn is_apart(&self, device: usize, plugged: &[usize]) -> bool {
+        let Some(fate) = &self.fate else { return false };
+        let down = |k: &Known| k.state == MemberState::Down && fate.homes.get(&k.member) == Some(&device);
+        let label = |device: usize| self.look_at(device).map(|looked| looked.label);
+        let others = plugged.iter().filter(|other| **other != device).filter_map(|other| label(*other));
+        let newest = others.filter(|label| !label.shape.is_cache(label.member)).max_by_key(|label| label.shape.generation);
+        let (Some(own), Some(newest)) = (label(device), newest) else { return false };
+        let mut both = own.shape.members.iter().zip(&newest.shape.members);
+        fate.known.iter().any(down) && both.any(|(then, now)| then.state == MemberState::Down && then.down_since > now.down_since)
     }
 
     /// Returns whether a device fails reads now and then, so that both of its labels may have been

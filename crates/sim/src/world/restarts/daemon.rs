@@ -148,7 +148,7 @@ impl Start {
 
 impl<S: System> World<S> {
     /// The contents of a device.
-    pub(super) fn look_at(&self, device: usize) -> Option<Looked<usize>> {
+    pub(in crate::world) fn look_at(&self, device: usize) -> Option<Looked<usize>> {
         let size = self.machine.geometry(device)?.size;
         let read = |offset| {
             let mut sector = [0; SECTOR_BYTES];
