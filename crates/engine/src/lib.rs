@@ -15,6 +15,8 @@ mod log;
 mod open;
 mod options;
 mod pool;
+#[cfg(test)]
+mod random;
 mod read_cache;
 mod slab;
 mod space;
