@@ -309,3 +309,6 @@ impl ChunkTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
