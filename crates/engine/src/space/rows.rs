@@ -281,3 +281,6 @@ impl Rows {
         self.extent_bytes
     }
 }
+
+#[cfg(test)]
+mod tests;
