@@ -145,3 +145,6 @@ impl InFlight {
         None
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -71,3 +71,6 @@ impl Notes {
         items
     }
 }
+
+#[cfg(test)]
+mod tests;

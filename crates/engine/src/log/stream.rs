@@ -176,3 +176,6 @@ impl Log {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;
