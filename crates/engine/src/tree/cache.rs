@@ -258,3 +258,6 @@ impl NodeCache {
         Ok(None)
     }
 }
+
+#[cfg(test)]
+mod tests;
