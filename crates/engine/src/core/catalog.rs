@@ -624,3 +624,6 @@ impl Catalog {
         false
     }
 }
+
+#[cfg(test)]
+mod tests;
