@@ -64,3 +64,6 @@ impl<T> Slab<T> {
         self.items.len() - self.vacant.len()
     }
 }
+
+#[cfg(test)]
+mod tests;
