@@ -327,3 +327,6 @@ impl Space {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
