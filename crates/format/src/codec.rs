@@ -1,40 +1,29 @@
 //! Little-endian encoding into a byte vector and bounded decoding from a slice.
 
-use std::fmt;
-
 use crate::ChunkId;
 
-/// Reason why bytes could not be decoded. `Display` gives one line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Reason why bytes could not be decoded. Display is one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// The bytes end too early.
+    #[error("truncated")]
     Truncated,
     /// Another structure, or none: the magic number differs.
+    #[error("not a Millpond structure")]
     Magic,
     /// A format version that this program does not know.
+    #[error("format version {0} is not this program's")]
     Version(u16),
     /// Bits of features that this program lacks and would have to know.
+    #[error("needs features {0:#x} that this program does not have")]
     Incompatible(u32),
     /// The checksum does not match.
+    #[error("checksum mismatch")]
     Checksum,
     /// The value of the named field is out of range.
+    #[error("field '{0}' is out of range")]
     Field(&'static str),
 }
-
-impl fmt::Display for FormatError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FormatError::Truncated => f.write_str("truncated"),
-            FormatError::Magic => f.write_str("not a Millpond structure"),
-            FormatError::Version(v) => write!(f, "format version {v} is not this program's"),
-            FormatError::Incompatible(bits) => write!(f, "needs features {bits:#x} that this program does not have"),
-            FormatError::Checksum => f.write_str("checksum mismatch"),
-            FormatError::Field(name) => write!(f, "field '{name}' is out of range"),
-        }
-    }
-}
-
-impl std::error::Error for FormatError {}
 
 /// Appends little-endian values.
 #[derive(Debug, Default, Clone)]
