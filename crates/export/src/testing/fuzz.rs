@@ -65,7 +65,7 @@ fn style_of(choice: u8) -> Style {
 struct Run {
     bytes: Vec<u8>,
     output: Vec<u8>,
-    reason: Option<String>,
+    reason: Option<CloseReason>,
     bound: Option<ExportId>,
     was_cut_off: bool,
 }
@@ -103,7 +103,7 @@ fn run(choice: u8, in_transmission: bool, bytes: &[u8], chunk: usize, send_chunk
     assert_eq!(loopback.session.phase(), Phase::Closed, "{:?}", loopback.session);
     Run {
         bytes: loopback.disk.bytes().to_vec(),
-        reason: loopback.session.close_reason().map(|reason| reason.to_string()),
+        reason: loopback.session.close_reason(),
         bound: loopback.session.bound(),
         was_cut_off: loopback.session.close_reason() == Some(CloseReason::ClearAfterStartTls),
         output: loopback.output,

@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use super::config::{self, Offer};
 use super::dirty::DirtyLog;
+use super::error::{Refusal, SessionError, Trouble};
 use super::inflight::{InflightMemory, part_size};
 use super::queue::{MAX_QUEUE_SIZE, QueueSetup};
-use super::wire::{self, Fields, Header, InflightArea, Region, VringAddress, code, protocol};
+use super::wire::{self, Fields, Header, InflightArea, Malformed, Region, VringAddress, code, protocol};
 
 /// Maximum number of memory regions that a front end may add one by one: as many as QEMU has on
 /// x86.
@@ -22,100 +23,86 @@ const MAX_INFLIGHT: u64 = 64 << 20;
 /// Maximum size of a log of dirty pages in bytes: enough for a guest of 32 TiB.
 const MAX_LOG: u64 = 1 << 30;
 
-/// Reason for which a front end is disconnected.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SessionError {
-    /// The front end sent an invalid message, or one that was not agreed on.
-    #[error("message {0} is not as it should be")]
-    Malformed(u32),
-    /// The front end requested something impossible with a message that has no reply.
-    #[error("message {code} was refused: {reason}")]
-    Refused {
-        /// Code of the message.
-        code: u32,
-        /// Reason.
-        reason: String,
-    },
-}
-
-/// Executes the front end's requests: maps memory and runs queues. Errors are texts for a log.
+/// Executes the front end's requests: maps memory and runs queues.
 pub trait Backend {
     /// Mapped region of the guest's memory.
     type Region: Clone;
+    /// Reason why a request is not carried out.
+    type Error;
 
     /// Returns the current size, sectors and features.
     ///
     /// # Errors
     /// When the disk does not exist any more.
-    fn offer(&mut self) -> Result<Offer, String>;
+    fn offer(&mut self) -> Result<Offer, Self::Error>;
     /// Returns the same for a read of the configuration space. `fresh` is true if no queue has run
     /// on this connection, so that the guest cannot have seen other values.
     ///
     /// # Errors
     /// When the disk does not exist any more.
-    fn configuration(&mut self, fresh: bool) -> Result<Offer, String>;
+    fn configuration(&mut self, fresh: bool) -> Result<Offer, Self::Error>;
     /// Maps a region.
     ///
     /// # Errors
     /// When it cannot be mapped, or must not be.
-    fn map(&mut self, region: &Region, file: OwnedFd) -> Result<Self::Region, String>;
+    fn map(&mut self, region: &Region, file: OwnedFd) -> Result<Self::Region, Self::Error>;
     /// Replaces the guest's memory. No queue runs during the call.
     ///
     /// # Errors
     /// When the regions overlap.
-    fn set_memory(&mut self, regions: Vec<Self::Region>) -> Result<(), String>;
+    fn set_memory(&mut self, regions: Vec<Self::Region>) -> Result<(), Self::Error>;
     /// Creates a record of requests in flight of `size` bytes.
     ///
     /// # Errors
     /// When the host cannot.
-    fn make_inflight(&mut self, size: u64) -> Result<OwnedFd, String>;
+    fn make_inflight(&mut self, size: u64) -> Result<OwnedFd, Self::Error>;
     /// Maps a record of requests in flight, or a log of dirty pages.
     ///
     /// # Errors
     /// When the host cannot.
-    fn map_shared(&mut self, file: OwnedFd, offset: u64, size: u64) -> Result<InflightMemory, String>;
+    fn map_shared(&mut self, file: OwnedFd, offset: u64, size: u64) -> Result<InflightMemory, Self::Error>;
     /// Replaces the log of dirty pages. On return, nothing is written to the old one any more.
     ///
     /// # Errors
     /// When the disk does not exist any more.
-    fn set_log(&mut self, log: DirtyLog) -> Result<(), String>;
+    fn set_log(&mut self, log: DirtyLog) -> Result<(), Self::Error>;
     /// Sets the features that the guest has accepted.
     ///
     /// # Errors
     /// When the disk does not exist any more.
-    fn set_features(&mut self, features: u64) -> Result<(), String>;
+    fn set_features(&mut self, features: u64) -> Result<(), Self::Error>;
     /// Sets whether the guest wants a write cache.
     ///
     /// # Errors
     /// When the disk does not exist any more.
-    fn set_write_cache(&mut self, on: bool) -> Result<(), String>;
+    fn set_write_cache(&mut self, on: bool) -> Result<(), Self::Error>;
     /// Starts a queue.
     ///
     /// # Errors
     /// When it cannot run as described.
-    fn start(&mut self, index: usize, setup: QueueSetup, kick: Arc<OwnedFd>) -> Result<(), String>;
+    fn start(&mut self, index: usize, setup: QueueSetup, kick: Arc<OwnedFd>) -> Result<(), Self::Error>;
     /// Stops a queue and waits until its requests in flight are answered. Returns the entry to
     /// continue with.
     ///
     /// # Errors
     /// When the queue did not run.
-    fn stop(&mut self, index: usize) -> Result<u16, String>;
+    fn stop(&mut self, index: usize) -> Result<u16, Self::Error>;
     /// Sets the descriptor through which the guest is notified about answers on a queue, or about
     /// its failure.
     ///
     /// # Errors
     /// When the descriptor is of a wrong kind.
-    fn set_signal(&mut self, index: usize, signal: Signal, fd: Option<OwnedFd>) -> Result<(), String>;
+    fn set_signal(&mut self, index: usize, signal: Signal, fd: Option<OwnedFd>) -> Result<(), Self::Error>;
     /// Checks a queue's kick descriptor.
     ///
     /// # Errors
     /// When the descriptor is of a wrong kind.
-    fn check_kick(&mut self, fd: &OwnedFd) -> Result<(), String>;
+    fn check_kick(&mut self, fd: &OwnedFd) -> Result<(), Self::Error>;
     /// Sets the socket on which the front end is notified about changes.
     ///
     /// # Errors
     /// When the descriptor is of a wrong kind.
-    fn set_channel(&mut self, fd: OwnedFd) -> Result<(), String>;
+    fn set_channel(&mut self, fd: OwnedFd) -> Result<(), Self::Error>;
 }
 
 /// Purpose of a queue's descriptor.
@@ -166,30 +153,6 @@ pub struct Reply {
     pub fd: Option<OwnedFd>,
 }
 
-/// Reason for which a message was not carried out.
-enum Trouble {
-    Malformed,
-    Refused(String),
-}
-
-impl From<String> for Trouble {
-    fn from(reason: String) -> Trouble {
-        Trouble::Refused(reason)
-    }
-}
-
-impl From<&str> for Trouble {
-    fn from(reason: &str) -> Trouble {
-        Trouble::Refused(reason.to_owned())
-    }
-}
-
-impl From<SessionError> for Trouble {
-    fn from(_: SessionError) -> Trouble {
-        Trouble::Malformed
-    }
-}
-
 /// Result of a message.
 enum Answer {
     /// Carried out; a reply is sent only if the front end asked for one.
@@ -217,7 +180,7 @@ impl<B: Backend> Session<B> {
     ///
     /// # Errors
     /// When the connection has to be closed.
-    pub fn handle(&mut self, backend: &mut B, header: &Header, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Reply, SessionError> {
+    pub fn handle(&mut self, backend: &mut B, header: &Header, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Reply, SessionError<B::Error>> {
         let acknowledge = header.need_reply && self.protocol & protocol::REPLY_ACK != 0;
         let status = |failed: bool| Reply { bytes: header.reply(&u64::from(failed).to_ne_bytes()), fd: None };
         match self.dispatch(backend, header, payload, fds) {
@@ -225,25 +188,26 @@ impl<B: Backend> Session<B> {
             Ok(Answer::With(bytes, fd)) => Ok(Reply { bytes: header.reply(&bytes), fd: Some(fd) }),
             Ok(Answer::Done) if acknowledge => Ok(status(false)),
             Ok(Answer::Done) => Ok(Reply::default()),
-            Err(Trouble::Refused(_)) if acknowledge => Ok(status(true)),
+            Err(Trouble::Refused(_) | Trouble::Backend(_)) if acknowledge => Ok(status(true)),
             Err(Trouble::Refused(reason)) => Err(SessionError::Refused { code: header.code, reason }),
-            Err(Trouble::Malformed) => Err(SessionError::Malformed(header.code)),
+            Err(Trouble::Backend(error)) => Err(SessionError::Backend { code: header.code, error }),
+            Err(Trouble::Malformed) => Err(Malformed(header.code).into()),
         }
     }
 
-    fn dispatch(&mut self, backend: &mut B, header: &Header, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Answer, Trouble> {
+    fn dispatch(&mut self, backend: &mut B, header: &Header, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Answer, Trouble<B::Error>> {
         let mut fields = Fields(payload);
         match header.code {
-            code::GET_FEATURES => number(backend.offer()?.feature_bits()),
+            code::GET_FEATURES => number(backend.offer().map_err(Trouble::Backend)?.feature_bits()),
             code::SET_FEATURES => {
                 let features = fields.u64()?;
-                if features & !backend.offer()?.feature_bits() != 0 {
-                    return Err("features that were not offered".into());
+                if features & !backend.offer().map_err(Trouble::Backend)?.feature_bits() != 0 {
+                    return Err(Refusal::Features(features).into());
                 }
                 // Running queues were started with the old features.
                 self.while_stopped(backend, |session, backend| {
                     session.features = features;
-                    Ok(backend.set_features(features)?)
+                    backend.set_features(features).map_err(Trouble::Backend)
                 })
             }
             code::SET_OWNER => Ok(Answer::Done),
@@ -256,7 +220,7 @@ impl<B: Backend> Session<B> {
             code::SET_PROTOCOL_FEATURES => {
                 let features = fields.u64()?;
                 if features & !protocol::ALL != 0 {
-                    return Err("protocol features that were not offered".into());
+                    return Err(Refusal::ProtocolFeatures(features).into());
                 }
                 self.protocol = features;
                 Ok(Answer::Done)
@@ -269,8 +233,8 @@ impl<B: Backend> Session<B> {
             code::SET_VRING_NUM => {
                 let (index, size) = wire::vring_state(payload)?;
                 let ring = self.ring(index)?;
-                let size = u16::try_from(size).ok().filter(|size| size.is_power_of_two() && *size <= MAX_QUEUE_SIZE);
-                ring.size = size.ok_or("a queue's size is a power of two up to 32768")?;
+                let fits = u16::try_from(size).ok().filter(|size| size.is_power_of_two() && *size <= MAX_QUEUE_SIZE);
+                ring.size = fits.ok_or(Refusal::QueueSize(size))?;
                 Ok(Answer::Done)
             }
             code::SET_VRING_BASE => {
@@ -284,8 +248,8 @@ impl<B: Backend> Session<B> {
             }
             code::SET_VRING_KICK => {
                 let (index, comes) = wire::vring_descriptor(payload)?;
-                let fd = single(fds, comes)?.ok_or("queues that are looked at all the time are not offered")?;
-                backend.check_kick(&fd)?;
+                let fd = single(fds, comes)?.ok_or(Refusal::Polled)?;
+                backend.check_kick(&fd).map_err(Trouble::Backend)?;
                 self.restart(backend, index, |ring| ring.kick = Some(Arc::new(fd)))
             }
             code::SET_VRING_CALL | code::SET_VRING_ERR => {
@@ -293,7 +257,7 @@ impl<B: Backend> Session<B> {
                 let fd = single(fds, comes)?;
                 self.ring(index)?;
                 let signal = if header.code == code::SET_VRING_CALL { Signal::Call } else { Signal::Error };
-                backend.set_signal(index, signal, fd)?;
+                backend.set_signal(index, signal, fd).map_err(Trouble::Backend)?;
                 Ok(Answer::Done)
             }
             code::SET_VRING_ENABLE => {
@@ -313,16 +277,16 @@ impl<B: Backend> Session<B> {
             code::SET_CONFIG => self.set_config(backend, payload),
             code::SET_BACKEND_REQ_FD => {
                 let fd = single(fds, true)?.ok_or(Trouble::Malformed)?;
-                backend.set_channel(fd)?;
+                backend.set_channel(fd).map_err(Trouble::Backend)?;
                 Ok(Answer::Done)
             }
             code::GET_INFLIGHT_FD => {
                 let asked = InflightArea::read(payload)?;
                 let size = part_size(asked.queue_size) as u64 * u64::from(asked.queues);
                 if size == 0 || size > MAX_INFLIGHT || usize::from(asked.queues) > self.rings.len() {
-                    return Err("a record of so many queues of that size is not kept".into());
+                    return Err(Refusal::RecordShape { queues: asked.queues, size: asked.queue_size }.into());
                 }
-                let fd = backend.make_inflight(size)?;
+                let fd = backend.make_inflight(size).map_err(Trouble::Backend)?;
                 Ok(Answer::With(InflightArea { size, offset: 0, ..asked }.write(payload.len()), fd))
             }
             code::SET_INFLIGHT_FD => {
@@ -330,16 +294,16 @@ impl<B: Backend> Session<B> {
                 let fd = single(fds, true)?.ok_or(Trouble::Malformed)?;
                 let needed = part_size(area.queue_size) as u64 * u64::from(area.queues);
                 if area.size < needed || area.size > MAX_INFLIGHT {
-                    return Err("the record of requests in flight has an impossible size".into());
+                    return Err(Refusal::RecordSize(area.size).into());
                 }
-                let memory = backend.map_shared(fd, area.offset, area.size)?;
+                let memory = backend.map_shared(fd, area.offset, area.size).map_err(Trouble::Backend)?;
                 self.while_stopped(backend, |session, _| {
                     session.inflight = Some((memory, area));
                     Ok(())
                 })
             }
             code::SET_LOG_BASE => self.set_log(backend, payload, fds),
-            code::SET_LOG_FD => Err("the log of dirty pages is looked at, not waited for".into()),
+            code::SET_LOG_FD => Err(Refusal::LogDescriptor.into()),
             code::SET_STATUS => {
                 let status = fields.u64()?;
                 if status == 0 {
@@ -356,33 +320,33 @@ impl<B: Backend> Session<B> {
     /// Stops all queues. The driver has released the device, or the virtual machine pauses: front
     /// ends send the same message for both. So the guest's settings stay: a write cache that it has
     /// disabled must be disabled when it continues.
-    fn reset(&mut self, backend: &mut B) -> Result<(), Trouble> {
+    fn reset(&mut self, backend: &mut B) -> Result<(), Trouble<B::Error>> {
         self.stop_all(backend)?;
         self.rings.iter_mut().for_each(|ring| (ring.kick, ring.enabled) = (None, false));
         Ok(())
     }
 
-    fn set_log(&mut self, backend: &mut B, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Answer, Trouble> {
+    fn set_log(&mut self, backend: &mut B, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Answer, Trouble<B::Error>> {
         if self.protocol & protocol::LOG_SHMFD == 0 {
-            return Err("a log of dirty pages comes as shared memory".into());
+            return Err(Refusal::LogNotShared.into());
         }
         let mut fields = Fields(payload);
         let (size, offset) = (fields.u64()?, fields.u64()?);
         let fd = single(fds, true)?.ok_or(Trouble::Malformed)?;
         if size == 0 || size > MAX_LOG {
-            return Err("the log of dirty pages has an impossible size".into());
+            return Err(Refusal::LogSize(size).into());
         }
-        let memory = backend.map_shared(fd, offset, size)?;
-        backend.set_log(DirtyLog::new(memory))?;
+        let memory = backend.map_shared(fd, offset, size).map_err(Trouble::Backend)?;
+        backend.set_log(DirtyLog::new(memory)).map_err(Trouble::Backend)?;
         // Only this message has an empty reply for success, independent of the accepted features.
         Ok(Answer::Bytes(Vec::new()))
     }
 
-    fn ring(&mut self, index: usize) -> Result<&mut Ring, Trouble> {
-        self.rings.get_mut(index).ok_or_else(|| Trouble::Refused(format!("there is no queue {index}")))
+    fn ring(&mut self, index: usize) -> Result<&mut Ring, Trouble<B::Error>> {
+        self.rings.get_mut(index).ok_or(Trouble::Refused(Refusal::NoQueue(index)))
     }
 
-    fn set_memory_table(&mut self, backend: &mut B, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Answer, Trouble> {
+    fn set_memory_table(&mut self, backend: &mut B, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Answer, Trouble<B::Error>> {
         let mut fields = Fields(payload);
         let (count, _padding) = (fields.u32()? as usize, fields.u32()?);
         if count == 0 || count > wire::MAX_DESCRIPTORS || fds.len() != count {
@@ -391,7 +355,7 @@ impl<B: Backend> Session<B> {
         let mut regions = Vec::with_capacity(count);
         for fd in fds {
             let region = Region::read(&mut fields)?;
-            regions.push(Mapped { region, mapped: backend.map(&region, fd)? });
+            regions.push(Mapped { region, mapped: backend.map(&region, fd).map_err(Trouble::Backend)? });
         }
         self.while_stopped(backend, |session, backend| {
             session.regions = regions;
@@ -399,15 +363,15 @@ impl<B: Backend> Session<B> {
         })
     }
 
-    fn add_region(&mut self, backend: &mut B, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Answer, Trouble> {
+    fn add_region(&mut self, backend: &mut B, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Answer, Trouble<B::Error>> {
         let mut fields = Fields(payload);
         let _padding = fields.u64()?;
         let region = Region::read(&mut fields)?;
         let fd = single(fds, true)?.ok_or(Trouble::Malformed)?;
         if self.regions.len() >= MAX_REGIONS {
-            return Err("too many regions of memory".into());
+            return Err(Refusal::RegionCount.into());
         }
-        let mapped = backend.map(&region, fd)?;
+        let mapped = backend.map(&region, fd).map_err(Trouble::Backend)?;
         self.while_stopped(backend, |session, backend| {
             session.regions.push(Mapped { region, mapped });
             let told = session.tell_memory(backend);
@@ -418,13 +382,13 @@ impl<B: Backend> Session<B> {
         })
     }
 
-    fn remove_region(&mut self, backend: &mut B, payload: &[u8]) -> Result<Answer, Trouble> {
+    fn remove_region(&mut self, backend: &mut B, payload: &[u8]) -> Result<Answer, Trouble<B::Error>> {
         let mut fields = Fields(payload);
         let _padding = fields.u64()?;
         let gone = Region::read(&mut fields)?;
         let same = |region: &Region| (region.guest, region.size, region.user) == (gone.guest, gone.size, gone.user);
         if !self.regions.iter().any(|known| same(&known.region)) {
-            return Err("there is no such region of memory".into());
+            return Err(Refusal::NoRegion.into());
         }
         self.while_stopped(backend, |session, backend| {
             session.regions.retain(|known| !same(&known.region));
@@ -432,19 +396,19 @@ impl<B: Backend> Session<B> {
         })
     }
 
-    fn tell_memory(&self, backend: &mut B) -> Result<(), Trouble> {
+    fn tell_memory(&self, backend: &mut B) -> Result<(), Trouble<B::Error>> {
         let mut regions: Vec<&Mapped<B::Region>> = self.regions.iter().collect();
         regions.sort_by_key(|known| known.region.guest);
-        Ok(backend.set_memory(regions.into_iter().map(|known| known.mapped.clone()).collect())?)
+        backend.set_memory(regions.into_iter().map(|known| known.mapped.clone()).collect()).map_err(Trouble::Backend)
     }
 
-    fn get_config(&mut self, backend: &mut B, payload: &[u8]) -> Result<Answer, Trouble> {
+    fn get_config(&mut self, backend: &mut B, payload: &[u8]) -> Result<Answer, Trouble<B::Error>> {
         let mut fields = Fields(payload);
         let (offset, size, _flags) = (fields.u32()? as usize, fields.u32()? as usize, fields.u32()?);
         if fields.0.len() != size {
             return Err(Trouble::Malformed);
         }
-        let offer = backend.configuration(!self.has_run)?;
+        let offer = backend.configuration(!self.has_run).map_err(Trouble::Backend)?;
         let write_cache = self.write_cache.unwrap_or(true) && offer.features.write_cache;
         let mut bytes = payload.get(..payload.len() - size).unwrap_or_default().to_vec();
         // A reply without bytes after the head reports an error.
@@ -452,22 +416,22 @@ impl<B: Backend> Session<B> {
         Ok(Answer::Bytes(bytes))
     }
 
-    fn set_config(&mut self, backend: &mut B, payload: &[u8]) -> Result<Answer, Trouble> {
+    fn set_config(&mut self, backend: &mut B, payload: &[u8]) -> Result<Answer, Trouble<B::Error>> {
         let mut fields = Fields(payload);
         let (offset, size, _flags) = (fields.u32()? as usize, fields.u32()? as usize, fields.u32()?);
         if fields.0.len() != size {
             return Err(Trouble::Malformed);
         }
         let written = config::written_cache(offset, fields.0).filter(|_| self.features & config::CONFIG_WCE != 0);
-        let on = written.ok_or("of the configuration the guest can change the write cache alone")?;
-        backend.set_write_cache(on)?;
+        let on = written.ok_or(Refusal::Configuration)?;
+        backend.set_write_cache(on).map_err(Trouble::Backend)?;
         self.write_cache = Some(on);
         Ok(Answer::Done)
     }
 
     /// Changes the state of a queue. A running queue is stopped and, if possible, started with the
     /// new state.
-    fn restart(&mut self, backend: &mut B, index: usize, change: impl FnOnce(&mut Ring)) -> Result<Answer, Trouble> {
+    fn restart(&mut self, backend: &mut B, index: usize, change: impl FnOnce(&mut Ring)) -> Result<Answer, Trouble<B::Error>> {
         self.stop(backend, index)?;
         change(self.ring(index)?);
         self.start(backend, index)?;
@@ -475,7 +439,11 @@ impl<B: Backend> Session<B> {
     }
 
     /// Makes a change while no queue runs.
-    fn while_stopped(&mut self, backend: &mut B, change: impl FnOnce(&mut Self, &mut B) -> Result<(), Trouble>) -> Result<Answer, Trouble> {
+    fn while_stopped(
+        &mut self,
+        backend: &mut B,
+        change: impl FnOnce(&mut Self, &mut B) -> Result<(), Trouble<B::Error>>,
+    ) -> Result<Answer, Trouble<B::Error>> {
         self.stop_all(backend)?;
         let changed = change(self, backend);
         for index in 0..self.rings.len() {
@@ -484,21 +452,21 @@ impl<B: Backend> Session<B> {
         changed.map(|()| Answer::Done)
     }
 
-    fn stop_all(&mut self, backend: &mut B) -> Result<(), Trouble> {
+    fn stop_all(&mut self, backend: &mut B) -> Result<(), Trouble<B::Error>> {
         (0..self.rings.len()).try_for_each(|index| self.stop(backend, index))
     }
 
-    fn stop(&mut self, backend: &mut B, index: usize) -> Result<(), Trouble> {
+    fn stop(&mut self, backend: &mut B, index: usize) -> Result<(), Trouble<B::Error>> {
         let ring = self.ring(index)?;
         if ring.running {
             ring.running = false;
-            ring.base = backend.stop(index)?;
+            ring.base = backend.stop(index).map_err(Trouble::Backend)?;
         }
         Ok(())
     }
 
     /// Starts a queue if its state is complete.
-    fn start(&mut self, backend: &mut B, index: usize) -> Result<(), Trouble> {
+    fn start(&mut self, backend: &mut B, index: usize) -> Result<(), Trouble<B::Error>> {
         // Without the protocol features no message enables a queue.
         let always = self.features & config::PROTOCOL_FEATURES == 0;
         let Some(ring) = self.rings.get(index) else { return Ok(()) };
@@ -509,7 +477,7 @@ impl<B: Backend> Session<B> {
         let inflight = match &self.inflight {
             Some((memory, area)) if index < usize::from(area.queues) => {
                 if ring.size > area.queue_size {
-                    return Err("the queue is longer than its record of requests in flight".into());
+                    return Err(Refusal::QueueLength { size: ring.size, record: area.queue_size }.into());
                 }
                 Some((memory.clone(), part_size(area.queue_size) * index))
             }
@@ -524,19 +492,19 @@ impl<B: Backend> Session<B> {
             inflight,
             log: address.log,
         };
-        backend.start(index, setup, Arc::clone(kick))?;
+        backend.start(index, setup, Arc::clone(kick)).map_err(Trouble::Backend)?;
         self.has_run = true;
         self.ring(index)?.running = true;
         Ok(())
     }
 
     /// Converts an address of the front end into the guest's.
-    fn guest_address(&self, user: u64) -> Result<u64, Trouble> {
+    fn guest_address(&self, user: u64) -> Result<u64, Refusal> {
         let place = |known: &Mapped<B::Region>| {
             let within = user.checked_sub(known.region.user).filter(|within| *within < known.region.size)?;
             known.region.guest.checked_add(within)
         };
-        self.regions.iter().find_map(place).ok_or_else(|| "a queue lies outside the guest's memory".into())
+        self.regions.iter().find_map(place).ok_or(Refusal::QueueAddress(user))
     }
 }
 
@@ -547,17 +515,17 @@ impl<B: Backend> fmt::Debug for Session<B> {
     }
 }
 
-fn number(value: u64) -> Result<Answer, Trouble> {
+fn number<E>(value: u64) -> Result<Answer, Trouble<E>> {
     Ok(Answer::Bytes(value.to_ne_bytes().to_vec()))
 }
 
 /// Returns the only descriptor of a message, if `comes` announces one.
-fn single(fds: Vec<OwnedFd>, comes: bool) -> Result<Option<OwnedFd>, Trouble> {
+fn single(fds: Vec<OwnedFd>, comes: bool) -> Result<Option<OwnedFd>, Malformed> {
     let mut fds = fds.into_iter();
     match (fds.next(), fds.next(), comes) {
         (Some(fd), None, true) => Ok(Some(fd)),
         (None, None, false) => Ok(None),
-        _ => Err(Trouble::Malformed),
+        _ => Err(Malformed(0)),
     }
 }
 

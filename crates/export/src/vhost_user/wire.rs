@@ -3,8 +3,6 @@
 //! Integers are in the host's byte order, because both sides are on one machine. Source: QEMU's
 //! `docs/interop/vhost-user.rst`.
 
-use super::session::SessionError;
-
 /// Size of a header in bytes: code, flags, length of the payload.
 pub const HEADER: usize = 12;
 /// Maximum length of a payload in bytes. The longest valid ones, a configuration space of 256 bytes
@@ -25,6 +23,11 @@ const NO_DESCRIPTOR: u64 = 1 << 8;
 const CONFIG_CHANGE: u32 = 2;
 /// Flag of a ring's addresses: writes to the used ring are logged.
 const LOG_USED: u32 = 1;
+
+/// A message that is invalid, or was not agreed on: its code, or 0 where the code is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("message {0} is not as it should be")]
+pub struct Malformed(pub u32);
 
 /// Codes of the requests.
 #[allow(missing_docs, reason = "the names are the protocol's")]
@@ -90,9 +93,9 @@ impl Header {
     /// Decodes a header.
     ///
     /// # Errors
-    /// [`SessionError::Malformed`] for another version, a reply, or a payload beyond
+    /// [`Malformed`] for another version, a reply, or a payload beyond
     /// [`MAX_PAYLOAD`].
-    pub fn read(bytes: &[u8; HEADER]) -> Result<Header, SessionError> {
+    pub fn read(bytes: &[u8; HEADER]) -> Result<Header, Malformed> {
         let mut fields = Fields(bytes);
         let (code, flags, length) = (fields.u32()?, fields.u32()?, fields.u32()?);
         let length = usize::try_from(length).ok().filter(|length| *length <= MAX_PAYLOAD);
@@ -100,7 +103,7 @@ impl Header {
             Some(length) if flags & VERSION_MASK == VERSION && flags & REPLY == 0 => {
                 Ok(Header { code, need_reply: flags & NEED_REPLY != 0, length })
             }
-            _ => Err(SessionError::Malformed(code)),
+            _ => Err(Malformed(code)),
         }
     }
 
@@ -135,21 +138,21 @@ pub fn request(code: u32, need_reply: bool, payload: &[u8]) -> Vec<u8> {
 pub(super) struct Fields<'a>(pub &'a [u8]);
 
 impl Fields<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], SessionError> {
-        let (first, rest) = self.0.split_first_chunk::<N>().ok_or(SessionError::Malformed(0))?;
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (first, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed(0))?;
         self.0 = rest;
         Ok(*first)
     }
 
-    pub fn u16(&mut self) -> Result<u16, SessionError> {
+    pub fn u16(&mut self) -> Result<u16, Malformed> {
         self.take().map(u16::from_ne_bytes)
     }
 
-    pub fn u32(&mut self) -> Result<u32, SessionError> {
+    pub fn u32(&mut self) -> Result<u32, Malformed> {
         self.take().map(u32::from_ne_bytes)
     }
 
-    pub fn u64(&mut self) -> Result<u64, SessionError> {
+    pub fn u64(&mut self) -> Result<u64, Malformed> {
         self.take().map(u64::from_ne_bytes)
     }
 }
@@ -168,19 +171,19 @@ pub struct Region {
 }
 
 impl Region {
-    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Region, SessionError> {
+    pub(super) fn read(fields: &mut Fields<'_>) -> Result<Region, Malformed> {
         Ok(Region { guest: fields.u64()?, size: fields.u64()?, user: fields.u64()?, offset: fields.u64()? })
     }
 }
 
 /// Decodes index and value, the payload of most messages about queues.
-pub(super) fn vring_state(payload: &[u8]) -> Result<(usize, u32), SessionError> {
+pub(super) fn vring_state(payload: &[u8]) -> Result<(usize, u32), Malformed> {
     let mut fields = Fields(payload);
     Ok((fields.u32()? as usize, fields.u32()?))
 }
 
 /// Decodes the index of a descriptor's queue, and whether the message contains a descriptor.
-pub(super) fn vring_descriptor(payload: &[u8]) -> Result<(usize, bool), SessionError> {
+pub(super) fn vring_descriptor(payload: &[u8]) -> Result<(usize, bool), Malformed> {
     let value = Fields(payload).u64()?;
     Ok(((value & 0xff) as usize, value & NO_DESCRIPTOR == 0))
 }
@@ -197,7 +200,7 @@ pub(super) struct VringAddress {
 }
 
 impl VringAddress {
-    pub fn read(payload: &[u8]) -> Result<VringAddress, SessionError> {
+    pub fn read(payload: &[u8]) -> Result<VringAddress, Malformed> {
         let mut fields = Fields(payload);
         let (index, flags) = (fields.u32()? as usize, fields.u32()?);
         let [descriptors, used, available, log] = [fields.u64()?, fields.u64()?, fields.u64()?, fields.u64()?];
@@ -215,7 +218,7 @@ pub(super) struct InflightArea {
 }
 
 impl InflightArea {
-    pub fn read(payload: &[u8]) -> Result<InflightArea, SessionError> {
+    pub fn read(payload: &[u8]) -> Result<InflightArea, Malformed> {
         let mut fields = Fields(payload);
         Ok(InflightArea { size: fields.u64()?, offset: fields.u64()?, queues: fields.u16()?, queue_size: fields.u16()? })
     }

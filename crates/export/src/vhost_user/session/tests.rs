@@ -6,6 +6,7 @@ use millpond_block::{Features, Geometry, SectorProfile};
 use vm_memory::MmapRegion;
 
 use super::{Backend, Reply, Session, SessionError, Signal};
+use crate::vhost_user::Refusal;
 use crate::vhost_user::wire::{HEADER, Header, Region, code, request};
 use crate::vhost_user::{DirtyLog, InflightMemory, Offer, QueueSetup};
 
@@ -26,62 +27,67 @@ struct Notes {
     strict: bool,
 }
 
+/// Error of [`Notes`].
+#[derive(Debug, PartialEq, Eq)]
+struct Unwilling;
+
 impl Notes {
-    fn note(&mut self, what: String) -> Result<(), String> {
+    fn note(&mut self, what: String) -> Result<(), Unwilling> {
         self.log.push(what);
-        if self.refuse { Err("refused".to_owned()) } else { Ok(()) }
+        if self.refuse { Err(Unwilling) } else { Ok(()) }
     }
 }
 
 impl Backend for Notes {
     type Region = Region;
+    type Error = Unwilling;
 
-    fn offer(&mut self) -> Result<Offer, String> {
+    fn offer(&mut self) -> Result<Offer, Unwilling> {
         let geometry = Geometry { size: 1 << 30, sector: SectorProfile::S512e };
         Ok(Offer { geometry, features: Features { read_only: false, write_cache: !self.strict }, queues: 4 })
     }
-    fn configuration(&mut self, fresh: bool) -> Result<Offer, String> {
+    fn configuration(&mut self, fresh: bool) -> Result<Offer, Unwilling> {
         self.fresh = Some(fresh);
         self.offer()
     }
-    fn map(&mut self, region: &Region, _: OwnedFd) -> Result<Region, String> {
+    fn map(&mut self, region: &Region, _: OwnedFd) -> Result<Region, Unwilling> {
         self.note(format!("map {:x}", region.guest)).map(|()| *region)
     }
-    fn set_memory(&mut self, regions: Vec<Region>) -> Result<(), String> {
+    fn set_memory(&mut self, regions: Vec<Region>) -> Result<(), Unwilling> {
         assert!(self.running.is_empty(), "the memory changes while a queue runs");
         self.note(format!("memory {:x?}", regions.iter().map(|region| region.guest).collect::<Vec<_>>()))
     }
-    fn make_inflight(&mut self, size: u64) -> Result<OwnedFd, String> {
+    fn make_inflight(&mut self, size: u64) -> Result<OwnedFd, Unwilling> {
         self.note(format!("record {size}")).map(|()| fd())
     }
-    fn map_shared(&mut self, _: OwnedFd, offset: u64, size: u64) -> Result<InflightMemory, String> {
+    fn map_shared(&mut self, _: OwnedFd, offset: u64, size: u64) -> Result<InflightMemory, Unwilling> {
         self.note(format!("map record {offset} {size}"))?;
         Ok(Arc::new(MmapRegion::new(size as usize).expect("memory")))
     }
-    fn set_log(&mut self, _: DirtyLog) -> Result<(), String> {
+    fn set_log(&mut self, _: DirtyLog) -> Result<(), Unwilling> {
         self.note("log".to_owned())
     }
-    fn set_features(&mut self, features: u64) -> Result<(), String> {
+    fn set_features(&mut self, features: u64) -> Result<(), Unwilling> {
         self.note(format!("features {features:x}"))
     }
-    fn set_write_cache(&mut self, on: bool) -> Result<(), String> {
+    fn set_write_cache(&mut self, on: bool) -> Result<(), Unwilling> {
         self.note(format!("cache {on}"))
     }
-    fn start(&mut self, index: usize, setup: QueueSetup, _: Arc<OwnedFd>) -> Result<(), String> {
+    fn start(&mut self, index: usize, setup: QueueSetup, _: Arc<OwnedFd>) -> Result<(), Unwilling> {
         assert!(self.running.insert(index, setup.clone()).is_none(), "it runs already");
         self.note(format!("start {index} at {} of {}", setup.base, setup.size))
     }
-    fn stop(&mut self, index: usize) -> Result<u16, String> {
+    fn stop(&mut self, index: usize) -> Result<u16, Unwilling> {
         let setup = self.running.remove(&index).expect("it runs");
         self.note(format!("stop {index}")).map(|()| setup.base + 10)
     }
-    fn set_signal(&mut self, index: usize, signal: Signal, fd: Option<OwnedFd>) -> Result<(), String> {
+    fn set_signal(&mut self, index: usize, signal: Signal, fd: Option<OwnedFd>) -> Result<(), Unwilling> {
         self.note(format!("{signal:?} {index} {}", fd.is_some()))
     }
-    fn check_kick(&mut self, _: &OwnedFd) -> Result<(), String> {
+    fn check_kick(&mut self, _: &OwnedFd) -> Result<(), Unwilling> {
         Ok(())
     }
-    fn set_channel(&mut self, _: OwnedFd) -> Result<(), String> {
+    fn set_channel(&mut self, _: OwnedFd) -> Result<(), Unwilling> {
         self.note("channel".to_owned())
     }
 }
@@ -109,7 +115,7 @@ impl Talk {
         Talk { session: Session::new(4), notes: Notes::default() }
     }
 
-    fn send(&mut self, code: u32, need_reply: bool, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Reply, SessionError> {
+    fn send(&mut self, code: u32, need_reply: bool, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Reply, SessionError<Unwilling>> {
         let bytes = request(code, need_reply, payload);
         let (head, payload) = bytes.split_first_chunk::<HEADER>().expect("a header");
         self.session.handle(&mut self.notes, &Header::read(head)?, payload, fds)
@@ -206,7 +212,7 @@ fn memory_comes_and_goes_while_queues_stand_still() {
     talk.tell(code::REM_MEM_REG, &more, vec![fd()]);
     assert_eq!(talk.log(), ["stop 0", "memory [100000000]", "start 0 at 23 of 128"]);
     let none = talk.send(code::REM_MEM_REG, false, &more, vec![]);
-    assert!(matches!(none, Err(SessionError::Refused { .. })), "{none:?}");
+    assert!(matches!(none, Err(SessionError::Refused { code: code::REM_MEM_REG, reason: Refusal::NoRegion })), "{none:?}");
     // The memory with the queue is removed, so the queue cannot continue.
     let gone = talk.send(code::REM_MEM_REG, true, &longs(&[0, GUEST, MEMORY, USER, 0]), vec![]).expect("answered");
     assert_eq!(gone.bytes[HEADER..], longs(&[0]));
@@ -283,7 +289,7 @@ fn the_write_cache_is_what_guest_and_disk_agree_on() {
 #[test]
 fn refusals_are_told_when_the_front_end_waits_for_them() {
     let mut talk = Talk::new();
-    let done = |reply: Result<Reply, SessionError>| reply.map(|reply| reply.bytes.get(HEADER..).map(<[u8]>::to_vec));
+    let done = |reply: Result<Reply, SessionError<Unwilling>>| reply.map(|reply| reply.bytes.get(HEADER..).map(<[u8]>::to_vec));
     // Replies with a result were not agreed on yet, so the connection ends.
     assert!(talk.send(code::SET_VRING_NUM, true, &words(&[0, 3]), vec![]).is_err());
     talk.agree();

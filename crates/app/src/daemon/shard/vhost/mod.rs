@@ -5,6 +5,7 @@
 //! their own handles them ([`talk`]). It passes the changes to the shard as an [`order::Order`].
 //! Only the shard accesses the guest's queues (`guest`, `serve`).
 
+mod error;
 mod guest;
 mod order;
 mod serve;

@@ -9,10 +9,11 @@ use millpond_device::{Guard, Waker};
 use millpond_export::vhost_user::{DirtyLog, Memory, QueueSetup, Signal};
 use tokio::sync::oneshot;
 
+use super::error::GuestError;
 use crate::daemon::shard::handle::ExportId;
 
-/// Channel for an answer; the error is text for a log.
-pub(super) type Answer<T> = oneshot::Sender<Result<T, String>>;
+/// Channel for an answer.
+pub(super) type Answer<T> = oneshot::Sender<Result<T, GuestError>>;
 
 /// An order about an export.
 pub(super) struct Order {
@@ -72,9 +73,6 @@ pub(super) struct Orders {
     pub waker: Waker,
 }
 
-/// Error when the shard has ended.
-const GONE: &str = "the pool is not open any more";
-
 impl Orders {
     /// Sends an order that needs no answer. A shard that has ended takes none, which the next
     /// [`Orders::ask`] reports.
@@ -84,9 +82,9 @@ impl Orders {
     }
 
     /// Sends an order and waits for its answer. Not to be called from asynchronous code.
-    pub fn ask<T>(&self, what: impl FnOnce(Answer<T>) -> What) -> Result<T, String> {
+    pub fn ask<T>(&self, what: impl FnOnce(Answer<T>) -> What) -> Result<T, GuestError> {
         let (sender, receiver) = oneshot::channel();
         self.tell(what(sender));
-        receiver.blocking_recv().unwrap_or_else(|_| Err(GONE.to_owned()))
+        receiver.blocking_recv().unwrap_or(Err(GuestError::PoolClosed))
     }
 }

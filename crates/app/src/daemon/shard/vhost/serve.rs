@@ -8,6 +8,7 @@ use millpond_device::WatchId;
 use millpond_engine::Target;
 use millpond_export::vhost_user::{Device, Limits, Memory, Signal};
 
+use super::error::GuestError;
 use super::guest::{Guest, wake};
 use super::order::{Answer as Told, Order, Orders, What};
 use super::spec::VhostUserExport;
@@ -91,13 +92,13 @@ impl<P: Pool> Shard<P> {
                 if let Some(export) = self.vhost.exports.get_mut(&id).filter(|_| released) {
                     export.spec.promised = false;
                 }
-                let _ = answer.send(offered.ok_or_else(no_guest));
+                let _ = answer.send(offered.ok_or(GuestError::ExportClosing));
             }
             What::Ended => self.ended(id),
             What::Detach(answer) => self.detach(id, answer),
             What::Start { index, setup, kick, answer } => {
-                let Some((place, guest)) = self.vhost.guest_of(id) else { return drop(answer.send(Err(no_guest()))) };
-                let started = guest.device.start(index, &setup).map_err(|error| error.to_string());
+                let Some((place, guest)) = self.vhost.guest_of(id) else { return drop(answer.send(Err(GuestError::ExportClosing))) };
+                let started = guest.device.start(index, &setup);
                 if let Ok(left) = started {
                     if left > 0 {
                         tracing::info!(export = %id, queue = index, requests = left, "what was in flight is done again");
@@ -109,10 +110,10 @@ impl<P: Pool> Shard<P> {
                     // predecessor.
                     self.vhost.heat(place);
                 }
-                let _ = answer.send(started.map(drop));
+                let _ = answer.send(started.map(drop).map_err(GuestError::Queue));
             }
             What::Stop { index, answer } => {
-                let Some((place, guest)) = self.vhost.guest_of(id) else { return drop(answer.send(Err(no_guest()))) };
+                let Some((place, guest)) = self.vhost.guest_of(id) else { return drop(answer.send(Err(GuestError::ExportClosing))) };
                 let kick = guest.kicks.remove(&index);
                 guest.device.stop(index);
                 guest.stops.push((index, answer));
@@ -128,7 +129,7 @@ impl<P: Pool> Shard<P> {
                     What::Shared(guard) => guest.shared.push(guard),
                     What::Memory(memory, guards, answer) => {
                         guest.guards = guards;
-                        let exchanged = guest.device.set_memory(memory).map_err(|(error, _)| error.to_string());
+                        let exchanged = guest.device.set_memory(memory).map_err(|(error, _)| GuestError::Queue(error));
                         let _ = answer.send(exchanged);
                     }
                     What::Log(log, answer) => drop(answer.send(Ok(guest.device.set_log(log)))),
@@ -153,10 +154,12 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    fn attach(&mut self, id: ExportId, peer: String) -> Result<(), String> {
-        let Some(export) = self.vhost.exports.get(&id).filter(|export| export.closing.is_none()) else { return Err(no_guest()) };
+    fn attach(&mut self, id: ExportId, peer: String) -> Result<(), GuestError> {
+        let Some(export) = self.vhost.exports.get(&id).filter(|export| export.closing.is_none()) else {
+            return Err(GuestError::ExportClosing);
+        };
         if export.guest.is_some() {
-            return Err("the last front end is not gone yet".to_owned());
+            return Err(GuestError::Occupied);
         }
         let (target, read_only, promised) = (export.spec.target, export.spec.read_only, export.spec.promised);
         let (geometry, features) = offer(&self.pool, target, read_only);
@@ -201,7 +204,7 @@ impl<P: Pool> Shard<P> {
     }
 
     fn detach(&mut self, id: ExportId, answer: Told<Memory>) {
-        let Some((index, guest)) = self.vhost.guest_of(id) else { return drop(answer.send(Err(no_guest()))) };
+        let Some((index, guest)) = self.vhost.guest_of(id) else { return drop(answer.send(Err(GuestError::ExportClosing))) };
         guest.leaving = Some(answer);
         self.throttles.hurry(Some(guest.target));
         let kicks: Vec<(usize, WatchId)> = guest.kicks.drain().collect();
@@ -244,7 +247,7 @@ impl<P: Pool> Shard<P> {
             match guest.device.stopped(queue) {
                 Ok(None) => guest.stops.push((queue, answer)),
                 Ok(Some(base)) => drop(answer.send(Ok(base))),
-                Err(error) => drop(answer.send(Err(error.to_string()))),
+                Err(error) => drop(answer.send(Err(error.into()))),
             }
         }
         if guest.leaving.is_none() || !guest.device.collect() {
@@ -355,10 +358,6 @@ impl<P: Pool> Shard<P> {
             guest.device.set_promised(true);
         }
     }
-}
-
-fn no_guest() -> String {
-    "the export is going away".to_owned()
 }
 
 /// Returns the part of a serial number that identifies a target in its pool.

@@ -14,9 +14,7 @@ use std::thread;
 use millpond_block::PAGE;
 use millpond_device::Guard;
 use millpond_export::vhost_user::wire::{HEADER, Header, MAX_DESCRIPTORS, Region};
-use millpond_export::vhost_user::{
-    Backend, DirtyLog, InflightMemory, Memory, MemoryRegion, Offer, QueueSetup, Reply, Session, SessionError, Signal,
-};
+use millpond_export::vhost_user::{Backend, DirtyLog, InflightMemory, Memory, MemoryRegion, Offer, QueueSetup, Reply, Session, Signal};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::net::{
@@ -24,6 +22,7 @@ use rustix::net::{
 };
 use vm_memory::{FileOffset, GuestAddress, GuestRegionMmap, MmapRegion};
 
+use super::error::{GuestError, TalkError};
 use super::order::{Orders, What};
 use super::stop::Stop;
 use crate::daemon::descriptors;
@@ -37,23 +36,6 @@ const HUGETLBFS: i64 = 0x9584_58f6;
 const MAX_SHARED: usize = 64;
 /// Name of an eventfd in /proc.
 const EVENTFD: &str = "anon_inode:[eventfd]";
-
-/// Reason why a connection has ended.
-#[derive(Debug, thiserror::Error)]
-enum TalkError {
-    #[error("it closed the connection")]
-    Closed,
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("{0}")]
-    Session(#[from] SessionError),
-}
-
-impl From<Errno> for TalkError {
-    fn from(errno: Errno) -> TalkError {
-        TalkError::Io(errno.into())
-    }
-}
 
 /// State of the thread.
 pub(super) struct Talk {
@@ -103,7 +85,7 @@ impl Talk {
         thread::Builder::new().name(name).spawn(body).map(drop)
     }
 
-    fn ask_offer(&self, fresh: bool) -> Result<Offer, String> {
+    fn ask_offer(&self, fresh: bool) -> Result<Offer, GuestError> {
         let (geometry, features) = self.orders.ask(|answer| What::Offer { fresh, answer })?;
         Ok(Offer { geometry, features, queues: self.queues })
     }
@@ -129,7 +111,7 @@ impl Talk {
                 // The memory is unmapped on this thread, where that delays no other client.
                 drop(self.orders.ask(What::Detach));
             }
-            Err(reason) => tracing::warn!(export = %self.orders.export, peer, reason, "a front end was turned away"),
+            Err(reason) => tracing::warn!(export = %self.orders.export, peer, reason = reason.to_string(), "a front end was turned away"),
         }
         stop.serving(None);
     }
@@ -173,10 +155,10 @@ fn receive(socket: &OwnedFd, target: &mut [u8], fds: &mut Vec<OwnedFd>) -> Resul
             return Err(TalkError::Closed);
         }
         if !fds.iter().all(descriptors::may_keep) {
-            return Err(io::Error::other(descriptors::refusal()).into());
+            return Err(TalkError::NoDescriptors);
         }
         if fds.len() > MAX_DESCRIPTORS {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "too many descriptors with one message").into());
+            return Err(TalkError::DescriptorCount);
         }
         rest = rest.get_mut(received.bytes..).unwrap_or_default();
     }
@@ -208,82 +190,84 @@ fn send(socket: &OwnedFd, reply: Reply) -> Result<(), TalkError> {
 
 impl Backend for Talk {
     type Region = Watched;
+    type Error = GuestError;
 
-    fn offer(&mut self) -> Result<Offer, String> {
+    fn offer(&mut self) -> Result<Offer, GuestError> {
         self.ask_offer(false)
     }
 
-    fn configuration(&mut self, fresh: bool) -> Result<Offer, String> {
+    fn configuration(&mut self, fresh: bool) -> Result<Offer, GuestError> {
         self.ask_offer(fresh)
     }
 
-    fn map(&mut self, region: &Region, file: OwnedFd) -> Result<Watched, String> {
+    fn map(&mut self, region: &Region, file: OwnedFd) -> Result<Watched, GuestError> {
         let page = in_memory(&file)?;
         // A file that shrinks, or for whose pages the host has no memory, breaks its guard, and the
         // front end is disconnected. A file that takes seals cannot shrink.
         let _ = rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK);
-        let size = usize::try_from(region.size).map_err(|_| "a region of memory is too large".to_owned())?;
-        let mapped = MmapRegion::from_file(FileOffset::new(File::from(file), region.offset), size).map_err(|error| error.to_string())?;
+        let size = usize::try_from(region.size).map_err(|_| GuestError::RegionSize(region.size))?;
+        let mapped = MmapRegion::from_file(FileOffset::new(File::from(file), region.offset), size)?;
         let guard = watch(&mapped, page)?;
-        let region = GuestRegionMmap::new(mapped, GuestAddress(region.guest)).ok_or("a region of memory ends beyond all addresses")?;
+        let end = GuestError::RegionEnd(region.guest);
+        let region = GuestRegionMmap::new(mapped, GuestAddress(region.guest)).ok_or(end)?;
         Ok(Watched { region: Arc::new(region), guard })
     }
 
-    fn set_memory(&mut self, regions: Vec<Watched>) -> Result<(), String> {
+    fn set_memory(&mut self, regions: Vec<Watched>) -> Result<(), GuestError> {
         let (regions, guards): (Vec<_>, Vec<_>) = regions.into_iter().map(|Watched { region, guard }| (region, guard)).unzip();
         let memory = match regions.is_empty() {
             true => Memory::new(),
-            false => Memory::from_arc_regions(regions).map_err(|error| error.to_string())?,
+            false => Memory::from_arc_regions(regions)?,
         };
         self.orders.ask(|answer| What::Memory(memory, guards, answer)).map(drop)
     }
 
-    fn make_inflight(&mut self, size: u64) -> Result<OwnedFd, String> {
+    fn make_inflight(&mut self, size: u64) -> Result<OwnedFd, GuestError> {
         let make = || -> Result<OwnedFd, Errno> {
             let fd = rustix::fs::memfd_create("vhost-user-inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
             rustix::fs::ftruncate(&fd, size)?;
             rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
             Ok(fd)
         };
-        make().map_err(|errno| format!("no memory for a record of requests in flight: {errno}"))
+        make().map_err(GuestError::Record)
     }
 
-    fn map_shared(&mut self, file: OwnedFd, offset: u64, size: u64) -> Result<InflightMemory, String> {
+    fn map_shared(&mut self, file: OwnedFd, offset: u64, size: u64) -> Result<InflightMemory, GuestError> {
         let page = in_memory(&file)?;
         let _ = rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK);
-        let size = usize::try_from(size).map_err(|_| "a piece of shared memory is too large".to_owned())?;
+        let size = usize::try_from(size).map_err(|_| GuestError::SharedSize(size))?;
         self.shared += 1;
         if self.shared > MAX_SHARED {
-            return Err("too many pieces of shared memory for one connection".to_owned());
+            return Err(GuestError::SharedCount);
         }
-        let mapped = MmapRegion::from_file(FileOffset::new(File::from(file), offset), size).map_err(|error| error.to_string())?;
+        let mapped = MmapRegion::from_file(FileOffset::new(File::from(file), offset), size)?;
         self.orders.tell(What::Shared(watch(&mapped, page)?));
         Ok(Arc::new(mapped))
     }
 
-    fn set_log(&mut self, log: DirtyLog) -> Result<(), String> {
+    fn set_log(&mut self, log: DirtyLog) -> Result<(), GuestError> {
         self.orders.ask(|answer| What::Log(log, answer)).map(drop)
     }
 
-    fn set_features(&mut self, features: u64) -> Result<(), String> {
+    fn set_features(&mut self, features: u64) -> Result<(), GuestError> {
         self.orders.tell(What::Features(features));
         Ok(())
     }
 
-    fn set_write_cache(&mut self, on: bool) -> Result<(), String> {
+    fn set_write_cache(&mut self, on: bool) -> Result<(), GuestError> {
         self.orders.tell(What::WriteCache(on));
         Ok(())
     }
 
-    fn start(&mut self, index: usize, setup: QueueSetup, kick: Arc<OwnedFd>) -> Result<(), String> {
+    fn start(&mut self, index: usize, setup: QueueSetup, kick: Arc<OwnedFd>) -> Result<(), GuestError> {
         self.orders.ask(|answer| What::Start { index, setup, kick, answer })
     }
 
-    fn stop(&mut self, index: usize) -> Result<u16, String> {
+    fn stop(&mut self, index: usize) -> Result<u16, GuestError> {
         self.orders.ask(|answer| What::Stop { index, answer })
     }
 
-    fn set_signal(&mut self, index: usize, signal: Signal, fd: Option<OwnedFd>) -> Result<(), String> {
+    fn set_signal(&mut self, index: usize, signal: Signal, fd: Option<OwnedFd>) -> Result<(), GuestError> {
         if let Some(fd) = &fd {
             eventfd(fd)?;
         }
@@ -291,43 +275,43 @@ impl Backend for Talk {
         Ok(())
     }
 
-    fn check_kick(&mut self, fd: &OwnedFd) -> Result<(), String> {
+    fn check_kick(&mut self, fd: &OwnedFd) -> Result<(), GuestError> {
         eventfd(fd)
     }
 
-    fn set_channel(&mut self, fd: OwnedFd) -> Result<(), String> {
+    fn set_channel(&mut self, fd: OwnedFd) -> Result<(), GuestError> {
         match rustix::net::sockopt::socket_type(&fd) {
             Ok(SocketType::STREAM) => {
                 self.orders.tell(What::Channel(fd));
                 Ok(())
             }
-            _ => Err("the channel for changes is no stream socket".to_owned()),
+            _ => Err(GuestError::NoStream),
         }
     }
 }
 
 /// Watches mapped memory for pages that are taken away.
-fn watch(mapped: &MmapRegion, page: usize) -> Result<Arc<Guard>, String> {
-    let guard = Guard::new(mapped.as_ptr(), mapped.size(), page).ok_or("too many pieces of memory are mapped already")?;
+fn watch(mapped: &MmapRegion, page: usize) -> Result<Arc<Guard>, GuestError> {
+    let guard = Guard::new(mapped.as_ptr(), mapped.size(), page).ok_or(GuestError::NoGuard)?;
     Ok(Arc::new(guard))
 }
 
 /// Refuses files that are not in memory. Returns their page size in bytes.
-fn in_memory(file: &OwnedFd) -> Result<usize, String> {
-    let stat = rustix::fs::fstatfs(file).map_err(|errno| errno.to_string())?;
+fn in_memory(file: &OwnedFd) -> Result<usize, GuestError> {
+    let stat = rustix::fs::fstatfs(file)?;
     match stat.f_type {
         TMPFS => Ok(PAGE),
-        HUGETLBFS => usize::try_from(stat.f_bsize).map_err(|_| "pages of an impossible size".to_owned()),
-        _ => Err("the guest's memory must be a memfd, or a file of tmpfs or hugetlbfs (QEMU: memory-backend-memfd, share=on)".to_owned()),
+        HUGETLBFS => usize::try_from(stat.f_bsize).map_err(|_| GuestError::PageSize(stat.f_bsize)),
+        other => Err(GuestError::FileSystem(other)),
     }
 }
 
 /// Refuses a descriptor that is no eventfd, and makes it non-blocking.
-fn eventfd(fd: &OwnedFd) -> Result<(), String> {
-    let name = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|error| error.to_string())?;
+fn eventfd(fd: &OwnedFd) -> Result<(), GuestError> {
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(GuestError::Name)?;
     if name.as_os_str() != EVENTFD {
-        return Err("queues are kicked and called by eventfds".to_owned());
+        return Err(GuestError::NoEventfd);
     }
     let set = rustix::fs::fcntl_getfl(fd).and_then(|flags| rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK));
-    set.map_err(|errno| errno.to_string())
+    Ok(set?)
 }
