@@ -10,7 +10,7 @@ use clap::Args;
 use millpond_engine::{ReadySpace, Tuning};
 
 use self::load::{BLOCK, Load, Measured, between};
-use super::nbd::Nbd;
+use super::nbd;
 use crate::api::{ApiError, CreateExport, CreateNbd, CreateSnapshots, Destroy, ImportPool, Rollback};
 use crate::config::absolute;
 use crate::daemon::{Daemon, Options, Signals, StateDir, format_file, this_host};
@@ -136,7 +136,7 @@ async fn fill(socket: &Path) -> Outcome {
     let socket = socket.to_owned();
     let began = Instant::now();
     blocking(move || {
-        let mut nbd = Nbd::connect(&socket)?;
+        let mut nbd = nbd::connect(&socket)?;
         let chunk: Vec<u8> = (0..1u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         for at in (0..REGION).step_by(chunk.len()) {
             nbd.write(at, &chunk)?;
@@ -164,7 +164,7 @@ async fn go_back(daemon: &Daemon, socket: &Path) -> Outcome {
     let socket = socket.to_owned();
     let read = blocking(move || {
         let mut read = vec![0; CHECKED_BYTES];
-        Nbd::connect(&socket)?.read(CHECKED_AT, &mut read)?;
+        nbd::connect(&socket)?.read(CHECKED_AT, &mut read)?;
         Ok(read)
     })
     .await?;
@@ -182,7 +182,7 @@ async fn go_back(daemon: &Daemon, socket: &Path) -> Outcome {
 async fn write_all(socket: &Path, bytes: Vec<u8>) -> Outcome {
     let socket = socket.to_owned();
     blocking(move || {
-        let mut nbd = Nbd::connect(&socket)?;
+        let mut nbd = nbd::connect(&socket)?;
         nbd.write(CHECKED_AT, &bytes)?;
         nbd.flush()
     })

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use crate::harness::{Daemon, each, run};
-use crate::nbd::Nbd;
+use crate::nbd;
 
 /// Starts a daemon with `tank/v@a` and four exports: two of the volume, one of the snapshot, one of
 /// another volume.
@@ -31,7 +31,7 @@ fn a_destroy_names_all_exports_and_ends_them_when_asked() {
     let told =
         "'tank/v@a' is exported (export 3) and 'tank/v' is exported (exports 1 and 2); run 'millpond unexport tank/v@a tank/v' first";
     daemon.run(&["destroy", "-y", "-r", "tank/v"]).refused(1, told);
-    let client = Nbd::connect(&daemon.path("v.sock")).expect("connect");
+    let client = nbd::connect(&daemon.path("v.sock")).expect("connect");
     daemon.run(&["destroy", "-y", "-r", "--unexport", "tank/v"]).refused(1, "clients are connected: export 1");
     assert_eq!(daemon.json(&["exports"]).as_array().map(Vec::len), Some(4), "none has ended");
     drop(client);
@@ -39,7 +39,7 @@ fn a_destroy_names_all_exports_and_ends_them_when_asked() {
     let plan = daemon.json(&["destroy", "-n", "-r", "--unexport", "tank/v"]);
     assert_eq!(plan["unexported"].to_string(), "[3,1,2]");
     assert_eq!(daemon.json(&["exports"]).as_array().map(Vec::len), Some(4), "it was only asked");
-    let _client = Nbd::connect(&daemon.path("v.sock")).expect("connect");
+    let _client = nbd::connect(&daemon.path("v.sock")).expect("connect");
     let done = daemon.run(&["destroy", "-y", "-r", "--unexport", "--force", "tank/v"]).ok().out;
     assert!(done.contains("ended export 2\n") && done.contains("destroyed tank/v\n"), "{done}");
     assert_eq!(each(&daemon.json(&["exports"]), "name"), ["tank/w"]);
@@ -77,7 +77,7 @@ fn exports_of_a_list_are_made_where_they_are_missing() {
             assert_eq!(old[key], new[key], "{key} of {}", old["name"]);
         }
     }
-    Nbd::connect(&daemon.path("w.sock")).expect("connect");
+    nbd::connect(&daemon.path("w.sock")).expect("connect");
     // on a host without one of the volumes no export is created
     daemon.run(&["unexport", "tank/*", "tank/v@a"]).ok();
     daemon.run(&["destroy", "-y", "tank/w"]).ok();

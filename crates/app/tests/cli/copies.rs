@@ -32,7 +32,7 @@ fn filled() -> (Daemon, Vec<u8>) {
     daemon.run(&["snapshot", "tank/v@a"]).ok();
     // later writes are not in the copy
     let socket = daemon.export("tank/v", "v.sock");
-    let mut nbd = crate::nbd::Nbd::connect(&socket).expect("connect");
+    let mut nbd = crate::nbd::connect(&socket).expect("connect");
     nbd.write(4096, &[1; 8192]).expect("write");
     nbd.flush().expect("flush");
     let device = format!("{}:256M", daemon.text("other.img"));

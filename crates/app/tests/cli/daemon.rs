@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 
 use crate::harness::{Daemon, Running, command, each, eventually, exists, run};
-use crate::nbd::Nbd;
+use crate::nbd;
 
 #[test]
 fn status_tells_daemon_pools_and_exports() {
@@ -28,7 +28,7 @@ fn a_clean_stop_keeps_pools_exports_and_data() {
         daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
         daemon.run(&["snapshot", "tank/v@a"]).ok();
         let socket = daemon.export("tank/v", "v.sock");
-        Nbd::connect(&socket).expect("connect").write(4096, &[9; 4096]).expect("write");
+        nbd::connect(&socket).expect("connect").write(4096, &[9; 4096]).expect("write");
         let before = daemon.json(&["exports"]);
         assert_eq!(daemon.stop(signal), 0, "{signal}");
         assert!(!exists(&socket) && !exists(&daemon.path("run/control.sock")));
@@ -38,7 +38,7 @@ fn a_clean_stop_keeps_pools_exports_and_data() {
         let after = daemon.json(&["exports"]);
         assert_eq!((&after[0]["id"], &after[0]["address"]), (&before[0]["id"], &before[0]["address"]));
         let mut bytes = [0; 4096];
-        Nbd::connect(&socket).expect("connect").read(4096, &mut bytes).expect("read");
+        nbd::connect(&socket).expect("connect").read(4096, &mut bytes).expect("read");
         assert_eq!(bytes, [9; 4096]);
         // Ids are never reused, not even that of a removed export.
         daemon.run(&["unexport", "1"]).ok();
@@ -52,7 +52,7 @@ fn a_killed_daemon_loses_nothing_that_was_acknowledged() {
         let mut daemon = Daemon::with_pool();
         daemon.run(&["create", "tank/v", "-L", "16M", "--cache", cache]).ok();
         let socket = daemon.export("tank/v", "v.sock");
-        let mut nbd = Nbd::connect(&socket).expect("connect");
+        let mut nbd = nbd::connect(&socket).expect("connect");
         for block in 0..200u64 {
             nbd.write(block * 4096, &[block as u8 + 1; 4096]).expect("write");
         }
@@ -63,7 +63,7 @@ fn a_killed_daemon_loses_nothing_that_was_acknowledged() {
         daemon.stop("KILL");
         daemon.restart();
         let check = |socket: &std::path::Path, expected: &dyn Fn(u64) -> u8| {
-            let mut nbd = Nbd::connect(socket).expect("connect");
+            let mut nbd = nbd::connect(socket).expect("connect");
             for block in 0..200u64 {
                 let mut bytes = [0; 4096];
                 nbd.read(block * 4096, &mut bytes).expect("read");
@@ -94,7 +94,7 @@ fn a_pool_that_is_gone_is_reported_and_stops_nobody() {
     daemon.run(&["create", "other/x", "-L", "16M"]).refused(1, "not in service");
     fs::rename(daemon.path("hidden"), daemon.path("other.img")).expect("bring back");
     eventually("it comes by itself", || daemon.json(&["exports"])[0]["state"] == "online");
-    assert!(Nbd::connect(&daemon.path("w.sock")).is_ok());
+    assert!(nbd::connect(&daemon.path("w.sock")).is_ok());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use crate::harness::{Daemon, each, eventually, exists};
-use crate::nbd::Nbd;
+use crate::nbd;
 
 #[test]
 fn an_export_serves_and_is_listed_with_its_clients() {
@@ -14,7 +14,7 @@ fn an_export_serves_and_is_listed_with_its_clients() {
     let made = daemon.json(&["export", "nbd", "tank/v", "--unix", &daemon.text("v.sock"), "--tcp", "127.0.0.1:0"]);
     let tcp = made["tcp"].as_str().expect("a TCP address").to_owned();
     assert!(!tcp.ends_with(":0") && TcpStream::connect(&tcp).is_ok(), "{tcp}");
-    let mut nbd = Nbd::connect(&daemon.path("v.sock")).expect("connect");
+    let mut nbd = nbd::connect(&daemon.path("v.sock")).expect("connect");
     nbd.write(0, &[1; 8192]).expect("write");
     let exports = daemon.json(&["exports"]);
     assert_eq!((exports[0]["id"].as_u64(), exports[0]["name"].as_str()), (made["id"].as_u64(), Some("tank/v")));
@@ -47,7 +47,7 @@ fn addresses_are_checked() {
     // Without an address, the socket is beside the control socket.
     let made = daemon.json(&["export", "nbd", "tank/v", "--readonly"]);
     let path = made["unix"].as_str().expect("a socket");
-    assert!(path.starts_with(&daemon.text("run/")) && Nbd::connect(std::path::Path::new(path)).is_ok(), "{path}");
+    assert!(path.starts_with(&daemon.text("run/")) && nbd::connect(std::path::Path::new(path)).is_ok(), "{path}");
 }
 
 /// A command that changes, shrinks or removes the disk of a connected client is refused without
@@ -58,7 +58,7 @@ fn connected_clients_are_in_the_way() {
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
     daemon.run(&["snapshot", "tank/v@a"]).ok();
     let socket = daemon.export("tank/v", "v.sock");
-    let nbd = Nbd::connect(&socket).expect("connect");
+    let nbd = nbd::connect(&socket).expect("connect");
     daemon.run(&["rollback", "tank/v@a"]).refused(1, "export 1 (tank/v): unix:pid=");
     assert!(daemon.run(&["rollback", "-n", "tank/v@a"]).ok().out.contains("would be refused without --force"));
     daemon.run(&["resize", "tank/v", "8M", "--allow-shrink"]).refused(1, "shut the guest down first, or give --force");
@@ -71,7 +71,7 @@ fn connected_clients_are_in_the_way() {
     // a client that has disconnected does not block a command, however soon it comes
     drop(nbd);
     daemon.run(&["rollback", "tank/v@a"]).ok();
-    let nbd = Nbd::connect(&socket).expect("connect");
+    let nbd = nbd::connect(&socket).expect("connect");
     daemon.run(&["set", "readonly=on", "--force", "tank/v"]).ok();
     daemon.run(&["set", "readonly=on", "tank/v"]).ok();
     daemon.run(&["set", "readonly=off", "tank/v"]).ok();
@@ -140,7 +140,7 @@ fn snapshots_and_readonly_exports_refuse_writes() {
     let snapshot = daemon.export("tank/v@a", "a.sock");
     daemon.run(&["export", "nbd", "tank/v", "--readonly", "--unix", &daemon.text("ro.sock")]).ok();
     for socket in [snapshot, daemon.path("ro.sock")] {
-        let mut nbd = Nbd::connect(&socket).expect("connect");
+        let mut nbd = nbd::connect(&socket).expect("connect");
         nbd.read(0, &mut [0; 512]).expect("read");
         assert!(nbd.write(0, &[1; 512]).is_err(), "{}", socket.display());
     }
@@ -157,7 +157,7 @@ fn a_renamed_volume_stays_exported_under_its_new_name() {
     assert_eq!(daemon.stop("TERM"), 0);
     daemon.restart();
     assert_eq!(daemon.json(&["exports"])[0]["name"], "tank/w");
-    assert!(Nbd::connect(&socket).is_ok());
+    assert!(nbd::connect(&socket).is_ok());
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn the_last_descriptors_are_kept_for_the_daemon() {
     let socket = daemon.export("tank/v", "v.sock");
     // at the limit of descriptors connected clients continue, and refused ones notice at once
     let mut clients = Vec::new();
-    while let Ok(client) = Nbd::connect(&socket) {
+    while let Ok(client) = nbd::connect(&socket) {
         clients.push(client);
         assert!(clients.len() < 96, "nobody is turned away");
     }
@@ -221,7 +221,7 @@ fn the_last_descriptors_are_kept_for_the_daemon() {
     daemon.run(&["create", "tank/w", "-L", "16M"]).ok();
     daemon.run(&["snapshot", "tank/w@a"]).ok();
     drop(clients);
-    eventually("there is room again", || Nbd::connect(&socket).is_ok());
+    eventually("there is room again", || nbd::connect(&socket).is_ok());
     let mut accepted = 1;
     loop {
         let export = daemon.run(&["export", "nbd", "tank/w", "--unix", &daemon.text(&format!("w{accepted}.sock")), "--force"]);
@@ -239,6 +239,6 @@ fn the_last_descriptors_are_kept_for_the_daemon() {
     assert_eq!(exports.as_array().map(Vec::len), Some(accepted));
     assert!(each(&exports, "state").iter().all(|state| *state == "online"), "{exports}");
     let mut bytes = [0; 4096];
-    Nbd::connect(&socket).expect("connect").read(0, &mut bytes).expect("read");
+    nbd::connect(&socket).expect("connect").read(0, &mut bytes).expect("read");
     assert_eq!(bytes, [5; 4096]);
 }

@@ -12,8 +12,6 @@ mod holds;
 mod hung;
 mod images;
 mod lab;
-#[path = "../../src/command/nbd/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "shared with the verbs that move data")]
 mod nbd;
 mod pools;
 mod promote;

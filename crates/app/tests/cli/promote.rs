@@ -3,19 +3,19 @@
 use std::path::Path;
 
 use crate::harness::{Daemon, each};
-use crate::nbd::Nbd;
+use crate::nbd;
 
 const BLOCK: usize = 4096;
 
 fn write(socket: &Path, block: u64, byte: u8) {
-    let mut nbd = Nbd::connect(socket).expect("connect");
+    let mut nbd = nbd::connect(socket).expect("connect");
     nbd.write(block * BLOCK as u64, &[byte; BLOCK]).expect("write");
     nbd.flush().expect("flush");
 }
 
 fn read(socket: &Path, block: u64) -> u8 {
     let mut bytes = [0; BLOCK];
-    Nbd::connect(socket).expect("connect").read(block * BLOCK as u64, &mut bytes).expect("read");
+    nbd::connect(socket).expect("connect").read(block * BLOCK as u64, &mut bytes).expect("read");
     bytes[0]
 }
 
@@ -97,7 +97,7 @@ fn what_cannot_be_promoted_is_refused_with_the_reason() {
 fn a_reservation_that_could_not_be_kept_is_named() {
     let daemon = golden();
     let socket = daemon.path("golden.sock");
-    let mut nbd = Nbd::connect(&socket).expect("connect");
+    let mut nbd = nbd::connect(&socket).expect("connect");
     nbd.write(0, &vec![9; 8 << 20]).expect("write");
     nbd.flush().expect("flush");
     daemon.run(&["snapshot", "tank/golden@v4"]).ok();

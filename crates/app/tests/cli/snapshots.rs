@@ -3,19 +3,19 @@
 use std::path::Path;
 
 use crate::harness::{Daemon, each, eventually, keys};
-use crate::nbd::Nbd;
+use crate::nbd;
 
 const BLOCK: usize = 4096;
 
 fn write(socket: &Path, block: u64, byte: u8) {
-    let mut nbd = Nbd::connect(socket).expect("connect");
+    let mut nbd = nbd::connect(socket).expect("connect");
     nbd.write(block * BLOCK as u64, &[byte; BLOCK]).expect("write");
     nbd.flush().expect("flush");
 }
 
 fn read(socket: &Path, block: u64) -> u8 {
     let mut bytes = [0; BLOCK];
-    Nbd::connect(socket).expect("connect").read(block * BLOCK as u64, &mut bytes).expect("read");
+    nbd::connect(socket).expect("connect").read(block * BLOCK as u64, &mut bytes).expect("read");
     assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a torn block");
     bytes[0]
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::harness::{Daemon, Running, command, eventually};
-use crate::nbd::Nbd;
+use crate::nbd;
 
 /// Starts a daemon that waits one second for missing devices.
 fn impatient() -> Daemon {
@@ -29,7 +29,7 @@ fn health_is(daemon: &Daemon, health: &str) -> bool {
 
 /// Returns true if the export answers. A daemon that was killed leaves its socket behind.
 fn serves(daemon: &Daemon) -> bool {
-    Nbd::connect(&daemon.path("v.sock")).is_ok()
+    nbd::connect(&daemon.path("v.sock")).is_ok()
 }
 
 fn hide(daemon: &Daemon, name: &str) {
@@ -41,12 +41,12 @@ fn bring_back(daemon: &Daemon, name: &str) {
 }
 
 fn write(daemon: &Daemon, byte: u8) {
-    Nbd::connect(&daemon.path("v.sock")).expect("connect").write(0, &[byte; 4096]).expect("write");
+    nbd::connect(&daemon.path("v.sock")).expect("connect").write(0, &[byte; 4096]).expect("write");
 }
 
 fn read(daemon: &Daemon) -> u8 {
     let mut bytes = [0; 4096];
-    Nbd::connect(&daemon.path("v.sock")).expect("connect").read(0, &mut bytes).expect("read");
+    nbd::connect(&daemon.path("v.sock")).expect("connect").read(0, &mut bytes).expect("read");
     assert!(bytes.iter().all(|byte| *byte == bytes[0]));
     bytes[0]
 }

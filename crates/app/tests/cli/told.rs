@@ -8,7 +8,7 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use crate::harness::{Daemon, Running, command, eventually};
-use crate::nbd::Nbd;
+use crate::nbd;
 
 /// Returns the events that the daemon stores, oldest first.
 fn events(daemon: &Daemon, words: &[&str]) -> Vec<Value> {
@@ -148,7 +148,7 @@ fn a_scrub_that_repairs_is_a_warning() {
     daemon.run(&["pool", "create", "tank", "mirror", &a, &b]).ok();
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
     let socket = daemon.export("tank/v", "v.sock");
-    let mut nbd = Nbd::connect(&socket).expect("connect");
+    let mut nbd = nbd::connect(&socket).expect("connect");
     (0..64).for_each(|at| nbd.write(at * 65536, &[at as u8 + 1; 65536]).expect("write"));
     daemon.run(&["pool", "scrub", "tank", "--wait"]).waited();
     assert_eq!(text(&reported(&daemon, "scrub.ended"), "severity"), "info");
@@ -180,7 +180,7 @@ fn errors_of_a_device_outlive_a_restart_until_a_scrub_finds_none() {
     let (a, b) = (daemon.text("a:256M"), daemon.text("b:256M"));
     daemon.run(&["pool", "create", "tank", "mirror", &a, &b]).ok();
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
-    let mut nbd = Nbd::connect(&daemon.export("tank/v", "v.sock")).expect("connect");
+    let mut nbd = nbd::connect(&daemon.export("tank/v", "v.sock")).expect("connect");
     (0..64).for_each(|at| nbd.write(at * 65536, &[at as u8 + 1; 65536]).expect("write"));
     nbd.flush().expect("flush");
     let leg = fs::File::options().write(true).open(daemon.path("b")).expect("opens");
@@ -209,7 +209,7 @@ fn a_clean_scrub_clears_errors() {
     let (a, b) = (daemon.text("a:256M"), daemon.text("b:256M"));
     daemon.run(&["pool", "create", "tank", "mirror", &a, &b]).ok();
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
-    let mut nbd = Nbd::connect(&daemon.export("tank/v", "v.sock")).expect("connect");
+    let mut nbd = nbd::connect(&daemon.export("tank/v", "v.sock")).expect("connect");
     (0..64).for_each(|at| nbd.write(at * 65536, &[at as u8 + 1; 65536]).expect("write"));
     nbd.flush().expect("flush");
     let leg = fs::File::options().write(true).open(daemon.path("b")).expect("opens");
@@ -274,7 +274,7 @@ fn a_pool_that_fills_is_warned_of() {
     daemon.run(&["pool", "create", "tank", &daemon.text("a:256M")]).ok();
     daemon.run(&["create", "tank/v", "-L", "1G"]).ok();
     let socket = daemon.export("tank/v", "v.sock");
-    let mut nbd = Nbd::connect(&socket).expect("connect");
+    let mut nbd = nbd::connect(&socket).expect("connect");
     let full = || {
         let pool = &daemon.json(&["pool", "list"])[0];
         let number = |key: &str| pool[key].as_u64().expect(key);
@@ -349,7 +349,7 @@ fn exports_of_a_pool_that_stopped_are_not_online() {
     let daemon = Daemon::start();
     daemon.run(&["pool", "create", "tank", &device]).ok();
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
-    let mut nbd = Nbd::connect(&daemon.export("tank/v", "v.sock")).expect("connect");
+    let mut nbd = nbd::connect(&daemon.export("tank/v", "v.sock")).expect("connect");
     server.stop("KILL");
     assert!(nbd.write(0, &[1; 4096]).is_err());
     let faulted = reported(&daemon, "pool.faulted");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use crate::harness::{Running, command, exists, run};
-use crate::nbd::Nbd;
+use crate::nbd;
 
 /// Starts `up` in a directory; returns it with its output until it was ready.
 fn up(dir: &Path, more: &[&str]) -> (Running, String) {
@@ -22,7 +22,7 @@ fn up(dir: &Path, more: &[&str]) -> (Running, String) {
 
 fn byte(socket: &Path) -> u8 {
     let mut bytes = [0; 4096];
-    Nbd::connect(socket).expect("connect").read(0, &mut bytes).expect("read");
+    nbd::connect(socket).expect("connect").read(0, &mut bytes).expect("read");
     bytes[0]
 }
 
@@ -38,9 +38,9 @@ fn up_makes_a_disk_once_and_serves_it_again() {
     }
     let volumes = run(command(&["list", "--socket", &control, "--format", "json"])).json();
     assert_eq!((volumes[0]["name"].as_str(), volumes[0]["size"].as_u64()), (Some("pond/disk0"), Some(64 << 20)));
-    Nbd::connect(&socket).expect("connect").write(0, &[5; 4096]).expect("write");
+    nbd::connect(&socket).expect("connect").write(0, &[5; 4096]).expect("write");
     run(command(&["snapshot", "pond/disk0@a", "--socket", &control])).ok();
-    Nbd::connect(&socket).expect("connect").write(0, &[6; 4096]).expect("write");
+    nbd::connect(&socket).expect("connect").write(0, &[6; 4096]).expect("write");
     running.signal("INT");
     assert_eq!(running.wait(), 0);
     assert!(!exists(&socket) && !exists(Path::new(&control)));

@@ -1,5 +1,5 @@
 //! The server side of the NBD protocol (fixed newstyle handshake; simple, structured and extended
-//! replies) as a state machine without I/O.
+//! replies) as a state machine without I/O, and in [`client`] the client side.
 //!
 //! There is one [`Session`] per connection. The loop that owns the socket does, after every event
 //! of a connection:
@@ -29,6 +29,7 @@
 //!
 //! Source: the NBD protocol document of the NetworkBlockDevice project, `doc/proto.md`.
 
+pub mod client;
 mod context;
 mod encryption;
 mod handshake;

@@ -1,5 +1,7 @@
 //! Constants and byte layouts of the NBD protocol. All numbers are big-endian.
 
+use std::ops::Deref;
+
 use millpond_block::{DiskError, Op};
 
 use crate::ExportInfo;
@@ -92,6 +94,8 @@ pub mod reply {
     pub const ERR_TOO_BIG: u32 = 0x8000_0009;
     /// Extended headers were agreed on and cannot be disabled.
     pub const ERR_EXT_HEADER_REQD: u32 = 0x8000_000a;
+    /// Bit of the types that refuse the option.
+    pub const IS_ERROR: u32 = 1 << 31;
 }
 
 /// Items of information about an export.
@@ -181,7 +185,9 @@ pub mod chunk {
     /// Like `BLOCK_STATUS`, with 64-bit lengths and flags, and with the number of extents.
     pub const BLOCK_STATUS_EXT: u16 = 6;
     /// The request failed.
-    pub const ERROR: u16 = 1 << 15 | 1;
+    pub const ERROR: u16 = IS_ERROR | 1;
+    /// Bit of the types that report an error.
+    pub const IS_ERROR: u16 = 1 << 15;
 }
 
 /// Flags of extents.
@@ -263,11 +269,13 @@ pub enum Style {
 
 impl Style {
     /// Returns the bytes of a request before its payload.
+    #[inline]
     pub fn request_header(self) -> usize {
         if self == Style::Extended { EXTENDED_HEADER } else { REQUEST_HEADER }
     }
 
     /// Returns the magic number of requests.
+    #[inline]
     pub fn request_magic(self) -> u32 {
         if self == Style::Extended { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC }
     }
@@ -301,6 +309,7 @@ pub struct RequestHeader {
 
 impl RequestHeader {
     /// Decodes a header at the start of `bytes`; returns `None` if it is incomplete.
+    #[inline]
     pub fn read(bytes: &[u8], style: Style) -> Option<RequestHeader> {
         if style == Style::Extended {
             return Some(RequestHeader::decode_extended(bytes.first_chunk()?));
@@ -308,17 +317,20 @@ impl RequestHeader {
         Some(RequestHeader::decode(bytes.first_chunk()?))
     }
 
+    #[inline]
     fn decode(bytes: &[u8; REQUEST_HEADER]) -> RequestHeader {
         let (head, length) = bytes.split_last_chunk::<4>().unwrap_or((&[], &[0; 4]));
         RequestHeader::of(head, u64::from(u32::from_be_bytes(*length)))
     }
 
+    #[inline]
     fn decode_extended(bytes: &[u8; EXTENDED_HEADER]) -> RequestHeader {
         let (head, length) = bytes.split_last_chunk::<8>().unwrap_or((&[], &[0; 8]));
         RequestHeader::of(head, u64::from_be_bytes(*length))
     }
 
     /// Decodes the 24 bytes that both header formats have in common.
+    #[inline]
     fn of(head: &[u8], length: u64) -> RequestHeader {
         let (first, offset) = head.split_last_chunk::<8>().unwrap_or((&[], &[0; 8]));
         let word = first.first_chunk::<16>().map_or(0, |first| u128::from_be_bytes(*first));
@@ -334,15 +346,15 @@ impl RequestHeader {
 
     /// Encodes a header, for clients. Without extended headers, only the lower half of the length
     /// is sent.
-    pub fn encode(&self, style: Style) -> Vec<u8> {
+    #[inline]
+    pub fn encode(&self, style: Style) -> EncodedRequest {
         let word = u128::from(self.magic) << 96 | u128::from(self.flags) << 80 | u128::from(self.command) << 64 | u128::from(self.cookie);
-        let mut bytes = word.to_be_bytes().to_vec();
-        bytes.extend(self.offset.to_be_bytes());
-        match style {
-            Style::Extended => bytes.extend(self.length.to_be_bytes()),
-            Style::Simple | Style::Structured => bytes.extend((self.length as u32).to_be_bytes()),
-        }
-        bytes
+        let length = if style == Style::Extended { self.length } else { self.length << 32 };
+        let mut bytes = [0; EXTENDED_HEADER];
+        let (head, tail) = bytes.split_at_mut(16);
+        head.copy_from_slice(&word.to_be_bytes());
+        tail.copy_from_slice(&(u128::from(self.offset) << 64 | u128::from(length)).to_be_bytes());
+        EncodedRequest { bytes, length: style.request_header() }
     }
 
     /// Returns the bytes of payload that follow the header. With extended headers a flag announces
@@ -357,7 +369,24 @@ impl RequestHeader {
     }
 }
 
+/// Encoded header of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EncodedRequest {
+    bytes: [u8; EXTENDED_HEADER],
+    length: usize,
+}
+
+impl Deref for EncodedRequest {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+}
+
 /// Encodes a simple reply without data; `None` is success.
+#[inline]
 pub fn simple_reply(error: Option<Errno>, cookie: u64) -> [u8; SIMPLE_REPLY] {
     let word = u128::from(SIMPLE_REPLY_MAGIC) << 96 | error.map_or(0, |e| u128::from(e as u32)) << 64 | u128::from(cookie);
     word.to_be_bytes()

@@ -3,7 +3,6 @@
 //!
 //! Compiled only for tests and with the feature `testing`.
 
-mod client;
 mod disk;
 pub mod driver;
 mod fuse_fuzz;
@@ -14,7 +13,9 @@ mod fuzz_queue;
 mod loopback;
 mod replies;
 
-pub use client::{extended_request, go, hello, hello_and_go, hello_structured_and_go, meta_context, name_option, option, request, write};
+pub use crate::nbd::client::message::{
+    extended_request, go, hello, hello_and_go, hello_structured_and_go, meta_context, name_option, option, request, write,
+};
 pub use disk::{MemoryDisk, Order};
 pub use fuse_fuzz::{HostileRequests, fuzz_mount, fuzz_random_mount};
 pub use fuse_mount::MemoryMount;

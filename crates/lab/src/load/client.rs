@@ -4,8 +4,10 @@
 //! [`Client::wait`] collects completions; it also continues to send when the socket was full.
 
 use super::endpoint::{Endpoint, Stream};
-use super::reply::{self, Content};
-use super::wire::{self, Dialect, Op};
+use super::op::{self, Dialect, Op};
+use millpond_export::nbd::client::reply::{self, Content};
+use millpond_export::nbd::client::{Export, Violation, negotiate};
+use millpond_export::nbd::wire::{EncodedRequest, Style};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 use std::collections::VecDeque;
@@ -25,7 +27,7 @@ pub struct Done {
 }
 
 struct Slot {
-    header: wire::Header,
+    header: EncodedRequest,
     data: Vec<u8>,
     op: Op,
     offset: u64,
@@ -36,16 +38,16 @@ struct Slot {
 
 impl Slot {
     fn wire_bytes(&self) -> usize {
-        self.header.bytes().len() + if self.op == Op::Write { self.length } else { 0 }
+        self.header.len() + if self.op == Op::Write { self.length } else { 0 }
     }
 }
 
 /// An NBD connection in the transmission phase.
 pub struct Client {
     stream: Stream,
-    info: wire::ExportInfo,
+    info: Export,
     fua: bool,
-    dialect: Dialect,
+    style: Style,
     slots: Vec<Slot>,
     unsent: VecDeque<usize>,
     first_sent: usize, // bytes of the first unsent request that were sent already
@@ -70,14 +72,23 @@ impl Client {
     /// Those of [`Client::connect`], or the server does not support the dialect.
     pub fn connect_in(dialect: Dialect, endpoint: &Endpoint, depth: usize, max_bytes: usize, fua: bool) -> io::Result<Client> {
         let mut stream = endpoint.open()?;
-        let info = wire::handshake(&mut stream, endpoint.export(), dialect)?;
-        let slot =
-            || Slot { header: wire::Header::none(), data: vec![0; max_bytes], op: Op::Read, offset: 0, length: 0, busy: false, error: 0 };
+        let (style, context) = dialect.agreement();
+        let export = endpoint.export();
+        let info = negotiate(&mut stream, export, style, context).map_err(|e| io::Error::other(format!("export '{export}': {e}")))?;
+        let slot = || Slot {
+            header: EncodedRequest::default(),
+            data: vec![0; max_bytes],
+            op: Op::Read,
+            offset: 0,
+            length: 0,
+            busy: false,
+            error: 0,
+        };
         Ok(Client {
             stream,
             info,
             fua,
-            dialect,
+            style,
             slots: (0..depth.max(1)).map(|_| slot()).collect(),
             unsent: VecDeque::new(),
             first_sent: 0,
@@ -118,7 +129,7 @@ impl Client {
         assert!(!entry.busy, "slot {slot} is in flight");
         assert!(op != Op::Read && op != Op::Write || length <= entry.data.len(), "{length} bytes do not fit the slot");
         let (offset, length) = if op == Op::Flush { (0, 0) } else { (offset, length) };
-        entry.header = wire::request(self.dialect, op, self.fua, slot as u64, offset, u32::try_from(length).unwrap_or(u32::MAX));
+        entry.header = op::request(self.style, op, self.fua, slot as u64, offset, u32::try_from(length).unwrap_or(u32::MAX));
         (entry.op, entry.offset, entry.length, entry.busy, entry.error) = (op, offset, length, true, 0);
         self.unsent.push_back(slot);
     }
@@ -181,7 +192,7 @@ impl Client {
             let (mut count, mut skip) = (0, self.first_sent);
             for &slot in self.unsent.iter().take(MAX_SLICES / 2) {
                 let entry = &self.slots[slot];
-                let header = entry.header.bytes();
+                let header = &*entry.header;
                 if skip < header.len() {
                     slices[count] = IoSlice::new(&header[skip..]);
                     count += 1;
@@ -213,16 +224,15 @@ impl Client {
     }
 
     fn parse(&mut self, done: &mut Vec<Done>) -> io::Result<()> {
-        let nonsense = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         while let Some(reply) = reply::parse(&self.inbox[self.read_at..self.filled])? {
             self.read_at += reply.bytes;
             let slot = usize::try_from(reply.cookie).ok().filter(|s| self.slots.get(*s).is_some_and(|e| e.busy));
-            let slot = slot.ok_or_else(|| nonsense("a reply to a request that is not in flight"))?;
+            let slot = slot.ok_or(Violation::Cookie(reply.cookie))?;
             let entry = &mut self.slots[slot];
             let place = |offset: u64, length: usize| {
                 let start = usize::try_from(offset.wrapping_sub(entry.offset)).ok().filter(|_| entry.op == Op::Read);
                 let range = start.and_then(|start| Some(start..start.checked_add(length).filter(|end| *end <= entry.length)?));
-                range.ok_or_else(|| nonsense("a reply with data that nobody asked for"))
+                range.ok_or(Violation::Unasked)
             };
             match reply.content {
                 Content::Whole if entry.op == Op::Read => {
@@ -237,6 +247,7 @@ impl Client {
                     let range = place(offset, length)?;
                     entry.data[range].fill(0);
                 }
+                Content::Extents(..) => return Err(Violation::Unasked.into()),
                 Content::Whole | Content::None => {}
             }
             entry.error = if entry.error == 0 { reply.error } else { entry.error };
@@ -267,6 +278,6 @@ fn fill(stream: &mut Stream, data: &mut [u8], here: &[u8]) -> io::Result<usize> 
 impl Drop for Client {
     fn drop(&mut self) {
         // errors are ignored: the server sees the end of the stream anyway
-        let _ = self.stream.write_all(wire::disconnect(self.dialect).bytes());
+        let _ = self.stream.write_all(&op::disconnect(self.style));
     }
 }

@@ -3,10 +3,10 @@
 use super::client::Done;
 use super::endpoint::Endpoint;
 use super::link::Link;
+use super::op::Op;
 use super::random::{Permutation, Rng, Zipf};
 use super::result::{Latency, LoadResult, Point};
 use super::spec::{Access, Durability, LoadSpec, Mix};
-use super::wire::Op;
 use anyhow::{Context, Result, anyhow};
 use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,9 +2,9 @@
 
 use super::client::{Client, Done};
 use super::endpoint::Endpoint;
+use super::op::Op;
 use super::spec::{Durability, LoadSpec};
 use super::vhost::Disk;
-use super::wire::Op;
 use anyhow::{Context, Result, ensure};
 
 /// A connection to a disk with a fixed number of request slots. [`Client`] documents the methods.

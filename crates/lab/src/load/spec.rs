@@ -1,6 +1,6 @@
 //! Specification of a load.
 
-use super::wire::Dialect;
+use super::op::Dialect;
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;

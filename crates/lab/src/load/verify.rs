@@ -3,7 +3,7 @@
 use super::client::Client;
 use super::endpoint::Endpoint;
 use super::ledger::{Ledger, Verdict};
-use super::wire::Op;
+use super::op::Op;
 use anyhow::{Context, Result, bail};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -3,9 +3,12 @@
 
 use super::Contender;
 use crate::load::Endpoint;
-use crate::load::wire::{self, be32, be64};
 use crate::process::Daemon;
 use anyhow::{Context, Result, bail};
+use millpond_export::nbd::wire::{
+    OPTION_HEADER, OPTION_REPLY_MAGIC, REQUEST_HEADER, REQUEST_MAGIC, RequestHeader, SIMPLE_REPLY, Style, command, option, reply,
+    simple_reply,
+};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -46,7 +49,7 @@ struct Session {
 
 /// Reply to a parsed request: header, and the range of the memory that follows it.
 struct Answer {
-    header: [u8; wire::REPLY_BYTES],
+    header: [u8; SIMPLE_REPLY],
     data: std::ops::Range<usize>,
 }
 
@@ -82,32 +85,28 @@ impl Session {
     fn parse(&mut self, memory: &mut MutexGuard<'_, Vec<u8>>, answers: &mut Vec<Answer>) -> io::Result<Option<usize>> {
         let bad = || io::Error::new(io::ErrorKind::InvalidData, "a request that makes no sense");
         let mut at = 0;
-        while self.filled - at >= wire::REQUEST_BYTES {
-            let head = &self.inbox[at..at + wire::REQUEST_BYTES];
-            if be32(head) != wire::REQUEST_MAGIC {
+        while let Some(head) = RequestHeader::read(&self.inbox[at..self.filled], Style::Simple) {
+            if head.magic != REQUEST_MAGIC {
                 return Err(bad());
             }
-            let command = u16::from_be_bytes([head[6], head[7]]);
-            let (offset, length) = (usize::try_from(be64(&head[16..])).map_err(|_| bad())?, be32(&head[24..]) as usize);
+            let (offset, length) = (usize::try_from(head.offset).map_err(|_| bad())?, head.length as usize);
             let end = offset.checked_add(length).filter(|end| *end <= memory.len()).ok_or_else(bad)?;
-            let payload = if command == 1 { length } else { 0 };
-            let next = at + wire::REQUEST_BYTES + payload;
+            let payload = if head.command == command::WRITE { length } else { 0 };
+            let next = at + REQUEST_HEADER + payload;
             if next > self.inbox.len() {
                 return Err(bad());
             }
             if next > self.filled {
                 break;
             }
-            let mut header = [0; wire::REPLY_BYTES];
-            header[..4].copy_from_slice(&wire::REPLY_MAGIC.to_be_bytes());
-            header[8..].copy_from_slice(&head[8..16]);
-            match command {
-                wire::CMD_DISCONNECT => return Ok(None),
-                1 => memory[offset..end].copy_from_slice(&self.inbox[next - length..next]),
-                4 | 6 => memory[offset..end].fill(0),
+            match head.command {
+                command::DISC => return Ok(None),
+                command::WRITE => memory[offset..end].copy_from_slice(&self.inbox[next - length..next]),
+                command::TRIM | command::WRITE_ZEROES => memory[offset..end].fill(0),
                 _ => {}
             }
-            answers.push(Answer { header, data: if command == 0 { offset..end } else { 0..0 } });
+            let data = if head.command == command::READ { offset..end } else { 0..0 };
+            answers.push(Answer { header: simple_reply(None, head.cookie), data });
             at = next;
         }
         Ok(Some(at))
@@ -134,27 +133,28 @@ impl Session {
         let mut flags = [0; 4];
         self.stream.read_exact(&mut flags)?;
         loop {
-            let mut head = [0; 16];
+            let mut head = [0; OPTION_HEADER];
             self.stream.read_exact(&mut head)?;
-            let (option, length) = (be32(&head[8..]), be32(&head[12..]) as usize);
+            let word = u128::from_be_bytes(head);
+            let (asked, length) = ((word >> 32) as u32, word as u32 as usize);
             if length > 4096 {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "an absurd option"));
             }
             self.stream.read_exact(&mut self.inbox[..length])?;
-            if option != wire::OPT_GO {
-                self.reply(option, 0x8000_0001, &[])?; // unsupported
+            if asked != option::GO {
+                self.reply(asked, reply::ERR_UNSUP, &[])?;
                 continue;
             }
             let mut info = vec![0; 2];
             info.extend_from_slice(&size.to_be_bytes());
             info.extend_from_slice(&0b1_0110_1101u16.to_be_bytes()); // flags, flush, fua, trim, write zeroes, multi-conn
-            self.reply(option, wire::REP_INFO, &info)?;
-            return self.reply(option, wire::REP_ACK, &[]);
+            self.reply(asked, reply::INFO, &info)?;
+            return self.reply(asked, reply::ACK, &[]);
         }
     }
 
     fn reply(&mut self, option: u32, kind: u32, data: &[u8]) -> io::Result<()> {
-        let mut message = 0x0003_E889_0455_65A9u64.to_be_bytes().to_vec();
+        let mut message = OPTION_REPLY_MAGIC.to_be_bytes().to_vec();
         message.extend_from_slice(&option.to_be_bytes());
         message.extend_from_slice(&kind.to_be_bytes());
         message.extend_from_slice(&u32::try_from(data.len()).unwrap_or(0).to_be_bytes());

@@ -3,6 +3,8 @@
 
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
+use millpond_export::nbd::client::message;
+use millpond_export::nbd::wire::{RequestHeader, Style, option};
 use millpond_lab::load::{Client, Op, Rng};
 use millpond_lab::peer::Millpond;
 use std::io::{Read, Write};
@@ -14,6 +16,8 @@ use std::time::Duration;
 
 const SIZE: u64 = 64 << 20;
 const BLOCK: usize = 4096;
+/// Name of the volume and of its export.
+const VOLUME: &str = "lab/hostile";
 /// Number of requests that are answered, mostly with an error.
 const REQUESTS: u64 = 1_000_000;
 /// Maximum requests per connection. Many connections end earlier, because the daemon cannot find
@@ -22,20 +26,12 @@ const OF_ONE: u64 = 20_000;
 /// Requests sent at once.
 const TOGETHER: u64 = 50;
 
-/// Dialect of the client, by the option that it negotiates.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Words {
-    Simple,
-    Structured,
-    Extended,
-}
-
 pub fn run(subject: &mut Subject) -> Result<()> {
     let witness = subject.start(SIZE)?;
     let millpond = subject.millpond()?;
-    millpond.cli(&["create", "lab/hostile", "-L", &SIZE.to_string()])?;
+    millpond.cli(&["create", VOLUME, "-L", &SIZE.to_string()])?;
     millpond.cli(&["snapshot", "lab/hostile@s"])?;
-    let (victim, id) = millpond.export_with_id("lab/hostile")?;
+    let (victim, id) = millpond.export_with_id(VOLUME)?;
     let socket = victim.socket().context("a unix socket")?;
     let mut other = Client::connect(&witness, 1, BLOCK, false)?;
     for block in 0..64u64 {
@@ -45,7 +41,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     let mut rng = Rng::new(0x4e42_4402);
     let (mut connections, mut done) = (0u64, 0);
     while done < REQUESTS {
-        let words = [Words::Simple, Words::Structured, Words::Extended][rng.below(3) as usize];
+        let words = [Style::Simple, Style::Structured, Style::Extended][rng.below(3) as usize];
         converse(socket, words, &mut rng)?;
         connections += 1;
         let block = connections % 64;
@@ -76,7 +72,7 @@ fn answered(millpond: &Millpond, id: &str) -> Result<u64> {
 }
 
 /// Runs a connection from its handshake to its end.
-fn converse(socket: &Path, words: Words, rng: &mut Rng) -> Result<()> {
+fn converse(socket: &Path, words: Style, rng: &mut Rng) -> Result<()> {
     let mut stream = UnixStream::connect(socket).context("the daemon does not listen any more")?;
     stream.set_write_timeout(Some(Duration::from_secs(5)))?;
     stream.write_all(&handshake(words))?;
@@ -99,39 +95,32 @@ fn converse(socket: &Path, words: Words, rng: &mut Rng) -> Result<()> {
     reader.join().map_err(|_| anyhow::anyhow!("the reader panicked"))
 }
 
-fn option(kind: u32, data: &[u8]) -> Vec<u8> {
-    [b"IHAVEOPT".as_slice(), &kind.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
-}
-
 /// A valid handshake, sent without reading the replies.
-fn handshake(words: Words) -> Vec<u8> {
-    let name = [&11u32.to_be_bytes(), b"lab/hostile".as_slice()].concat();
-    let contexts: Vec<u8> = [b"base:allocation".as_slice(), b"qemu:dirty-bitmap:s"]
-        .iter()
-        .flat_map(|context| [&(context.len() as u32).to_be_bytes(), *context].concat())
-        .collect();
+fn handshake(words: Style) -> Vec<u8> {
     let extension = match words {
-        Words::Simple => Vec::new(),
-        Words::Structured => option(8, &[]),
-        Words::Extended => option(11, &[]),
+        Style::Simple => Vec::new(),
+        Style::Structured => message::option(option::STRUCTURED_REPLY, &[]),
+        Style::Extended => message::option(option::EXTENDED_HEADERS, &[]),
     };
-    let contexts =
-        if words == Words::Simple { Vec::new() } else { option(10, &[name.as_slice(), &2u32.to_be_bytes(), &contexts].concat()) };
-    [3u32.to_be_bytes().to_vec(), extension, contexts, option(7, &[name.as_slice(), &[0, 0]].concat())].concat()
+    let contexts = match words {
+        Style::Simple => Vec::new(),
+        _ => message::meta_context(option::SET_META_CONTEXT, VOLUME, &["base:allocation", "qemu:dirty-bitmap:s"]),
+    };
+    [message::hello(), extension, contexts, message::go(VOLUME)].concat()
 }
 
 /// Appends a request, mostly with invalid numbers, and its payload if it has one.
-fn request(words: Words, rng: &mut Rng, batch: &mut Vec<u8>) {
+fn request(words: Style, rng: &mut Rng, batch: &mut Vec<u8>) {
     let kind = if rng.below(40) == 0 { rng.below(1 << 16) as u16 } else { [0, 1, 3, 4, 5, 6, 7, 8][rng.below(8) as usize] };
     let flags = if rng.below(3) == 0 { rng.below(1 << 7) as u16 } else { 0 };
     let place = [rng.below(SIZE), rng.below(SIZE / 512) * 512, SIZE - 512, SIZE, u64::MAX, u64::MAX - 511, 1 << 63][rng.below(7) as usize];
-    let long = if words == Words::Extended { u64::MAX } else { u64::from(u32::MAX) };
+    let long = if words == Style::Extended { u64::MAX } else { u64::from(u32::MAX) };
     let length = [0, 1, 511, 512, 4096, 8192, 65_536, 33 << 20, SIZE, SIZE + 512, long, rng.below(9000)][rng.below(12) as usize];
     // Only rarely is the payload shorter or longer than announced, because then the following bytes
     // are no requests.
     let (mut flags, mut length) = (flags, length);
     let lies = rng.below(5000) == 0;
-    let extended = words == Words::Extended;
+    let extended = words == Style::Extended;
     if kind == 1 && !lies {
         length = [0, 512, 4096, 513, 8192][rng.below(5) as usize];
         flags |= if extended { 1 << 5 } else { 0 };
@@ -140,23 +129,9 @@ fn request(words: Words, rng: &mut Rng, batch: &mut Vec<u8>) {
     if has_payload && !lies {
         length = length.min(9000);
     }
-    let magic: u32 = if rng.below(30_000) == 0 {
-        0xdead_beef
-    } else if extended {
-        0x21e4_1c71
-    } else {
-        0x2560_9513
-    };
-    batch.extend_from_slice(&magic.to_be_bytes());
-    batch.extend_from_slice(&flags.to_be_bytes());
-    batch.extend_from_slice(&kind.to_be_bytes());
-    batch.extend_from_slice(&rng.below(1 << 40).to_be_bytes());
-    batch.extend_from_slice(&place.to_be_bytes());
-    if extended {
-        batch.extend_from_slice(&length.to_be_bytes());
-    } else {
-        batch.extend_from_slice(&(length as u32).to_be_bytes());
-    }
+    let magic = if rng.below(30_000) == 0 { 0xdead_beef } else { words.request_magic() };
+    let header = RequestHeader { magic, flags, command: kind, cookie: rng.below(1 << 40), offset: place, length };
+    batch.extend_from_slice(&header.encode(words));
     if has_payload && !lies {
         let mut payload = vec![0; length as usize];
         rng.fill(&mut payload);

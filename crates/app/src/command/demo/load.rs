@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::command::nbd::Nbd;
+use crate::command::nbd::{self, Nbd};
 
 /// Bytes per write.
 pub const BLOCK: u64 = 4096;
@@ -132,7 +132,7 @@ impl Random {
 }
 
 fn run(socket: &Path, region: u64, shared: &Shared) -> io::Result<()> {
-    let mut nbd = Nbd::connect(socket)?;
+    let mut nbd = nbd::connect(socket)?;
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut block = vec![0; usize::try_from(BLOCK).unwrap_or(0)];
     block.iter_mut().for_each(|byte| *byte = random.next().to_le_bytes()[0]);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use super::source::{Image, Kind, Run, Source};
-use crate::command::nbd::Nbd;
+use crate::command::nbd::{self, Nbd};
 
 #[cfg(test)]
 mod tests;
@@ -112,7 +112,7 @@ pub fn copy(source: &dyn Image, target: &Target, task: Task, course: &Course) ->
     }
     let flush = match target {
         // A flush on one connection covers all writes that were answered on any connection.
-        Target::Socket(socket) => Nbd::connect(socket).and_then(|mut nbd| nbd.flush()),
+        Target::Socket(socket) => nbd::connect(socket).and_then(|mut nbd| nbd.flush()),
         Target::File(file, _) => file.sync_all(),
     };
     flush.map_err(|e| CopyError::Target(0, e))
@@ -199,7 +199,7 @@ fn work(source: &dyn Image, target: &Target, task: Task, course: &Course, receiv
         target: Writer::open(target).map_err(target_error)?,
         map: match target {
             Target::Socket(socket) if task != Task::Fill => {
-                Some(Nbd::connect_for_extents(socket, "base:allocation").map_err(target_error)?)
+                Some(nbd::connect_for_extents(socket, "base:allocation").map_err(target_error)?)
             }
             _ => None,
         },
@@ -228,7 +228,7 @@ enum Writer {
 impl Writer {
     fn open(target: &Target) -> io::Result<Writer> {
         Ok(match target {
-            Target::Socket(socket) => Writer::Socket(Nbd::connect(socket)?),
+            Target::Socket(socket) => Writer::Socket(nbd::connect(socket)?),
             Target::File(file, size) => Writer::File(Arc::clone(file), *size),
         })
     }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::chain::Layer;
 use super::format::Format;
-use crate::command::nbd::Nbd;
+use crate::command::nbd::{self, Nbd};
 use crate::failure::{Failure, Outcome};
 
 /// How long `qemu-nbd` may take to open or to close an image.
@@ -91,7 +91,7 @@ impl Server {
         let mut server = Server { child, socket, hold: None, _dir: dir };
         let end = Instant::now() + PATIENCE;
         loop {
-            if let Ok(hold) = Nbd::connect(&server.socket) {
+            if let Ok(hold) = nbd::connect(&server.socket) {
                 server.hold = Some(hold);
                 return Ok(server);
             }

@@ -4,10 +4,12 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 
+use millpond_export::nbd::client::Extent;
+
 use super::chain::Layer;
 use super::qemu::{Said, Served, Server};
 use super::source::{Image, Kind, Run, Source};
-use crate::command::nbd::{Extent, Nbd};
+use crate::command::nbd::{self, Nbd};
 
 const ALLOCATION: &str = "base:allocation";
 const DEPTH: &str = "qemu:allocation-depth";
@@ -30,9 +32,9 @@ pub struct ServedImage {
 
 impl Image for ServedImage {
     fn open(&self) -> io::Result<Box<dyn Source>> {
-        let reader = Nbd::connect(&self.socket)?;
-        let allocation = Nbd::connect_for_extents(&self.socket, ALLOCATION)?;
-        let depth = if self.layered { Some(Nbd::connect_for_extents(&self.socket, DEPTH)?) } else { None };
+        let reader = nbd::connect(&self.socket)?;
+        let allocation = nbd::connect_for_extents(&self.socket, ALLOCATION)?;
+        let depth = if self.layered { Some(nbd::connect_for_extents(&self.socket, DEPTH)?) } else { None };
         Ok(Box::new(ServedSource { reader, allocation, depth, _server: self.server.clone() }))
     }
 }

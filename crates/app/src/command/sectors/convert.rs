@@ -15,7 +15,7 @@ use super::plan::{Plan, Rebuild, plan};
 use crate::api::{CreateSnapshots, Created, Export, SetSector, Snapshot, Volume};
 use crate::client::{Client, quoted};
 use crate::command::image::{Course, Passage, all_of, aside};
-use crate::command::nbd::Nbd;
+use crate::command::nbd::{self, Nbd};
 use crate::daemon::Signals;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
@@ -121,7 +121,7 @@ async fn prepare(client: &Client, signals: &mut Signals, name: &VolumeName, to: 
     let socket = passage.socket().to_owned();
     let looked = aside(format!("look at {name}"), (0, all_of), signals, move |_| {
         let broken = |e: io::Error| Failure::failed(format!("cannot read the volume: {e}; see the daemon's messages"));
-        let mut nbd = Nbd::connect(&socket).map_err(broken)?;
+        let mut nbd = nbd::connect(&socket).map_err(broken)?;
         let plan = look_and_plan(&mut nbd, to, force).map_err(broken)?;
         let mut work = Work { plan, rebuilt: Vec::new(), _rooms: Vec::new() };
         if dry_run || !work.plan.refusals.is_empty() {
@@ -192,7 +192,7 @@ fn extract(nbd: &mut Nbd, rebuild: Rebuild, path: &Path) -> io::Result<()> {
 /// Writes everything; durable on return. The partition tables are written last, so that the old
 /// ones are valid until then.
 fn write(socket: &Path, work: &Work, course: &Course) -> io::Result<()> {
-    let mut nbd = Nbd::connect(socket)?;
+    let mut nbd = nbd::connect(socket)?;
     for (rebuild, path) in &work.rebuilt {
         let file = File::open(path)?;
         let (mut at, mut buffer) = (0, Vec::new());

@@ -19,7 +19,7 @@ fn request_header() {
     };
     assert_eq!(RequestHeader::read(&bytes, Style::Simple), Some(header));
     assert_eq!(RequestHeader::read(&bytes[..27], Style::Simple), None);
-    assert_eq!(header.encode(Style::Structured), bytes);
+    assert_eq!(*header.encode(Style::Structured), bytes);
     assert_eq!((header.payload(Style::Simple), header.payload(Style::Extended)), (0, 0));
     let header = RequestHeader { command: command::WRITE, ..header };
     assert_eq!((header.payload(Style::Simple), header.payload(Style::Extended)), (512, 512));
@@ -38,7 +38,7 @@ fn extended_headers() {
     };
     assert_eq!(RequestHeader::read(&request, Style::Extended), Some(header));
     assert_eq!(RequestHeader::read(&request[..31], Style::Extended), None);
-    assert_eq!(header.encode(Style::Extended), request);
+    assert_eq!(*header.encode(Style::Extended), request);
     assert_eq!(header.payload(Style::Extended), 2 << 32);
     let reply = [0x6e, 0x8a, 0x27, 0x8c, 0, 1, 0, 6, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 24];
     assert_eq!(extended_reply(CHUNK_DONE, chunk::BLOCK_STATUS_EXT, 0x0102_0304_0506_0708, 4096, 24), reply);

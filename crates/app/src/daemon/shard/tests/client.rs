@@ -6,6 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use millpond_export::nbd::client::reply::parse;
+use millpond_export::nbd::client::{Export, negotiate};
+use millpond_export::nbd::wire::{RequestHeader, SIMPLE_REPLY, Style};
+
 use crate::daemon::shard::start::spawn;
 use crate::daemon::shard::{ClientLimits, ExportId, InheritedSockets, NbdExport, ShardHandle, SocketAccess};
 
@@ -51,52 +55,22 @@ impl Client {
     }
 
     pub fn greet(mut stream: Box<dyn Stream>) -> Client {
-        let mut greeting = [0; 18];
-        stream.read_exact(&mut greeting).expect("greeting");
-        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
-        let mut hello = 3u32.to_be_bytes().to_vec();
-        hello.extend_from_slice(b"IHAVEOPT");
-        hello.extend_from_slice(&7u32.to_be_bytes());
-        hello.extend_from_slice(&6u32.to_be_bytes());
-        hello.extend_from_slice(&[0; 6]);
-        stream.write_all(&hello).expect("hello");
-        let (mut size, mut flags) = (0, 0);
-        loop {
-            let mut head = [0; 20];
-            stream.read_exact(&mut head).expect("option reply");
-            let kind = u32::from_be_bytes(head[12..16].try_into().expect("four bytes"));
-            let mut data = vec![0; u32::from_be_bytes(head[16..].try_into().expect("four bytes")) as usize];
-            stream.read_exact(&mut data).expect("option data");
-            match kind {
-                1 => return Client { stream, size, flags },
-                3 if data[..2] == [0, 0] => {
-                    size = u64::from_be_bytes(data[2..10].try_into().expect("eight bytes"));
-                    flags = u16::from_be_bytes(data[10..12].try_into().expect("two bytes"));
-                }
-                3 => {}
-                other => panic!("refused: {other:#x} {}", String::from_utf8_lossy(&data)),
-            }
-        }
+        let Export { size, flags, .. } = negotiate(&mut stream, "", Style::Simple, None).expect("an export");
+        Client { stream, size, flags }
     }
 
     pub fn send(&mut self, command: u16, cookie: u64, offset: u64, length: u32, payload: &[u8]) {
-        let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
-        bytes.extend_from_slice(&0u16.to_be_bytes());
-        bytes.extend_from_slice(&command.to_be_bytes());
-        bytes.extend_from_slice(&cookie.to_be_bytes());
-        bytes.extend_from_slice(&offset.to_be_bytes());
-        bytes.extend_from_slice(&length.to_be_bytes());
-        bytes.extend_from_slice(payload);
+        let header = RequestHeader { magic: Style::Simple.request_magic(), flags: 0, command, cookie, offset, length: length.into() };
+        let bytes = [&*header.encode(Style::Simple), payload].concat();
         self.stream.write_all(&bytes).expect("request");
     }
 
     /// Returns error and cookie of the next reply.
     pub fn reply(&mut self) -> io::Result<(u32, u64)> {
-        let mut head = [0; 16];
+        let mut head = [0; SIMPLE_REPLY];
         self.stream.read_exact(&mut head)?;
-        assert_eq!(head[..4], 0x6744_6698u32.to_be_bytes());
-        let error = u32::from_be_bytes(head[4..8].try_into().expect("four bytes"));
-        Ok((error, u64::from_be_bytes(head[8..].try_into().expect("eight bytes"))))
+        let reply = parse(&head).expect("a reply").expect("a simple one");
+        Ok((reply.error, reply.cookie))
     }
 
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> u32 {
