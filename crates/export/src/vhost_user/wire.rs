@@ -128,8 +128,7 @@ fn message(code: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Encodes a request, for front ends in tests.
-#[cfg(any(test, feature = "testing"))]
+/// Encodes a request, for front ends.
 pub fn request(code: u32, need_reply: bool, payload: &[u8]) -> Vec<u8> {
     message(code, VERSION | if need_reply { NEED_REPLY } else { 0 }, payload)
 }

@@ -4,7 +4,8 @@
 use super::subject::Subject;
 use super::vhost_user::export;
 use anyhow::{Context, Result, ensure};
-use millpond_lab::load::vhost::{AVAILABLE, DATA, DESCRIPTORS, ENTRIES, FrontEnd, GUEST, HEADERS, MEMORY, TABLES, descriptor, message};
+use millpond_export::vhost_user::wire::request;
+use millpond_lab::load::vhost::{AVAILABLE, DATA, DESCRIPTORS, ENTRIES, FrontEnd, GUEST, HEADERS, MEMORY, TABLES, descriptor};
 use millpond_lab::load::{Client, Op, Rng};
 use millpond_lab::peer::DISK;
 use std::io::{Read, Write};
@@ -69,7 +70,7 @@ fn talk_nonsense(socket: &Path) -> Result<()> {
             if rng.below(2) == 0 {
                 payload.iter_mut().for_each(|byte| *byte &= 1);
             }
-            let mut bytes = message(rng.below(45) as u32, rng.below(2) == 0, &payload);
+            let mut bytes = request(rng.below(45) as u32, rng.below(2) == 0, &payload);
             if round % 7 == 0 {
                 rng.fill(&mut bytes);
             }

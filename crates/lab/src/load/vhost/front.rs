@@ -1,8 +1,9 @@
 //! A small vhost-user front end without a guest: one queue in its own memory, which the back end
 //! maps, too.
 
-use super::message::{Talk, code};
+use super::message::Talk;
 use anyhow::{Context, Result, ensure};
+use millpond_export::vhost_user::wire::code;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::MemfdFlags;
 use std::fs::File;

@@ -3,6 +3,7 @@
 //! Source: QEMU's `docs/interop/vhost-user.rst`.
 
 use anyhow::{Context, Result, ensure};
+use millpond_export::vhost_user::wire::{HEADER, request};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -11,41 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Bytes of a header: code, flags, length of the payload.
-const HEADER: usize = 12;
-const NEED_REPLY: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(300);
-
-/// Requests of the protocol.
-#[allow(missing_docs, reason = "the names are the protocol's")]
-pub mod code {
-    pub const GET_FEATURES: u32 = 1;
-    pub const SET_FEATURES: u32 = 2;
-    pub const SET_OWNER: u32 = 3;
-    pub const SET_MEM_TABLE: u32 = 5;
-    pub const SET_VRING_NUM: u32 = 8;
-    pub const SET_VRING_ADDR: u32 = 9;
-    pub const SET_VRING_BASE: u32 = 10;
-    pub const GET_VRING_BASE: u32 = 11;
-    pub const SET_VRING_KICK: u32 = 12;
-    pub const SET_VRING_CALL: u32 = 13;
-    pub const SET_VRING_ERR: u32 = 14;
-    pub const GET_PROTOCOL_FEATURES: u32 = 15;
-    pub const SET_PROTOCOL_FEATURES: u32 = 16;
-    pub const SET_VRING_ENABLE: u32 = 18;
-    pub const GET_CONFIG: u32 = 24;
-    pub const GET_INFLIGHT_FD: u32 = 31;
-    pub const SET_INFLIGHT_FD: u32 = 32;
-}
-
-/// Encodes a message.
-pub fn message(code: u32, need_reply: bool, payload: &[u8]) -> Vec<u8> {
-    let flags = 1u32 | if need_reply { NEED_REPLY } else { 0 };
-    let mut bytes = Vec::new();
-    [code, flags, payload.len() as u32].iter().for_each(|field| bytes.extend_from_slice(&field.to_ne_bytes()));
-    bytes.extend_from_slice(payload);
-    bytes
-}
 
 /// A connection to a back end.
 pub(super) struct Talk(UnixStream);
@@ -60,7 +27,7 @@ impl Talk {
     /// Sends a message that has no reply. With `acknowledged`, requests an acknowledgement, waits
     /// for it and checks it.
     pub fn tell(&mut self, code: u32, payload: &[u8], fd: Option<BorrowedFd<'_>>, acknowledged: bool) -> Result<()> {
-        self.send(&message(code, acknowledged, payload), fd)?;
+        self.send(&request(code, acknowledged, payload), fd)?;
         if acknowledged {
             let status = self.reply()?;
             ensure!(status.iter().all(|byte| *byte == 0), "message {code} was refused");
@@ -76,13 +43,13 @@ impl Talk {
 
     /// Sends a message and returns the payload of its reply.
     pub fn call(&mut self, code: u32, payload: &[u8]) -> Result<Vec<u8>> {
-        self.send(&message(code, false, payload), None)?;
+        self.send(&request(code, false, payload), None)?;
         self.reply()
     }
 
     /// Sends a message and returns the file descriptor and the payload of its reply.
     pub fn call_for_descriptor(&mut self, code: u32, payload: &[u8]) -> Result<(OwnedFd, Vec<u8>)> {
-        self.send(&message(code, false, payload), None)?;
+        self.send(&request(code, false, payload), None)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut bytes = [0; 64];

@@ -7,4 +7,3 @@ mod message;
 
 pub use disk::Disk;
 pub use front::{AVAILABLE, DATA, DESCRIPTORS, ENTRIES, FrontEnd, GUEST, HEADERS, MEMORY, TABLES, descriptor};
-pub use message::{code, message};

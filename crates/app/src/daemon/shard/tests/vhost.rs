@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use millpond_export::vhost_user::wire::{HEADER, code, request};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
@@ -16,8 +17,6 @@ use super::client::{Client, PATIENCE, in_memory, on_unix, wait};
 use super::double::{HEAD, SNAPSHOT};
 use crate::daemon::shard::{ExportId, ShardError, ShardHandle, SocketAccess, VhostUserExport};
 
-const GET_FEATURES: u32 = 1;
-const SET_MEM_TABLE: u32 = 5;
 const READ_ONLY: u64 = 1 << 5;
 
 fn spec(id: u64, path: &Path) -> VhostUserExport {
@@ -40,17 +39,14 @@ fn connect(path: &Path) -> UnixStream {
 }
 
 fn send(stream: &mut UnixStream, code: u32, payload: &[u8]) {
-    let head = [code, 1, payload.len() as u32];
-    let mut bytes: Vec<u8> = head.iter().flat_map(|field| field.to_ne_bytes()).collect();
-    bytes.extend_from_slice(payload);
-    stream.write_all(&bytes).expect("send");
+    stream.write_all(&request(code, false, payload)).expect("send");
 }
 
 fn features(stream: &mut UnixStream) -> u64 {
-    send(stream, GET_FEATURES, &[]);
-    let mut reply = [0; 20];
+    send(stream, code::GET_FEATURES, &[]);
+    let mut reply = [0; HEADER + 8];
     stream.read_exact(&mut reply).expect("reply");
-    u64::from_ne_bytes(reply[12..].try_into().expect("eight bytes"))
+    u64::from_ne_bytes(reply[HEADER..].try_into().expect("eight bytes"))
 }
 
 fn ends(stream: &mut UnixStream) -> bool {
@@ -83,14 +79,14 @@ fn front_ends_are_served_one_after_another() {
     // The second front end is answered after the first has left, and a third after the second has
     // sent an invalid message.
     let mut second = connect(&path);
-    send(&mut second, GET_FEATURES, &[]);
+    send(&mut second, code::GET_FEATURES, &[]);
     second.set_read_timeout(Some(Duration::from_millis(50))).expect("timeout");
     assert!(second.read(&mut [0; 20]).is_err());
     drop(first);
     second.set_read_timeout(Some(PATIENCE)).expect("timeout");
     let mut reply = [0; 20];
     second.read_exact(&mut reply).expect("reply");
-    send(&mut second, SET_MEM_TABLE, &[0xff; 40]);
+    send(&mut second, code::SET_MEM_TABLE, &[0xff; 40]);
     assert!(ends(&mut second));
     assert_ne!(features(&mut connect(&path)), 0);
     eventually("all are gone", || clients(&shard) == 0);
@@ -135,8 +131,7 @@ fn what_cannot_be_exported_is_refused() {
 
 /// Sends a message with a descriptor.
 fn send_with(stream: &UnixStream, code: u32, payload: &[u8], fd: BorrowedFd<'_>) {
-    let mut bytes: Vec<u8> = [code, 1, payload.len() as u32].iter().flat_map(|field| field.to_ne_bytes()).collect();
-    bytes.extend_from_slice(payload);
+    let bytes = request(code, false, payload);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let fds = [fd];
@@ -156,11 +151,6 @@ fn pair(first: u32, second: u32) -> Vec<u8> {
 
 #[test]
 fn a_guest_whose_memory_is_cut_short_is_broken_off_alone() {
-    const SET_FEATURES: u32 = 2;
-    const SET_VRING_NUM: u32 = 8;
-    const SET_VRING_ADDR: u32 = 9;
-    const SET_VRING_BASE: u32 = 10;
-    const SET_VRING_KICK: u32 = 12;
     const VERSION_1: u64 = 1 << 32;
     const MEMORY: u64 = 1 << 20;
     let dir = tempfile::tempdir().expect("directory");
@@ -171,16 +161,16 @@ fn a_guest_whose_memory_is_cut_short_is_broken_off_alone() {
     let mut neighbour = Client::unix(&other);
     let mut stream = connect(&path);
     features(&mut stream);
-    send(&mut stream, SET_FEATURES, &words(&[VERSION_1]));
+    send(&mut stream, code::SET_FEATURES, &words(&[VERSION_1]));
     // not a memfd: it takes no seals
     let memory: File = tempfile::tempfile_in("/dev/shm").expect("memory");
     memory.set_len(MEMORY).expect("size");
-    send_with(&stream, SET_MEM_TABLE, &words(&[1, 0, MEMORY, 0, 0]), memory.as_fd());
-    send(&mut stream, SET_VRING_NUM, &pair(0, 8));
-    send(&mut stream, SET_VRING_BASE, &pair(0, 0));
-    send(&mut stream, SET_VRING_ADDR, &[pair(0, 0), words(&[0x1000, 0x3000, 0x2000, 0])].concat());
+    send_with(&stream, code::SET_MEM_TABLE, &words(&[1, 0, MEMORY, 0, 0]), memory.as_fd());
+    send(&mut stream, code::SET_VRING_NUM, &pair(0, 8));
+    send(&mut stream, code::SET_VRING_BASE, &pair(0, 0));
+    send(&mut stream, code::SET_VRING_ADDR, &[pair(0, 0), words(&[0x1000, 0x3000, 0x2000, 0])].concat());
     let kick = eventfd(0, EventfdFlags::NONBLOCK).expect("eventfd");
-    send_with(&stream, SET_VRING_KICK, &words(&[0]), kick.as_fd());
+    send_with(&stream, code::SET_VRING_KICK, &words(&[0]), kick.as_fd());
     assert_ne!(features(&mut stream), 0, "all of that was taken");
     eventually("the queue runs", || {
         // in the used ring the device enables or disables kicks
