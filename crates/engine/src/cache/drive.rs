@@ -1,7 +1,7 @@
 //! [`Drive`]: one cache device: a ring of segments, each written as a whole, the oldest overwritten
 //! first.
 
-use millpond_block::ByteRange;
+use millpond_block::{ByteRange, MemberId};
 use millpond_format::{AREA_BYTES, Addr, BLOCK_UNITS, CacheSegment, DeviceId, Filling, MAX_CACHED};
 
 use super::index::Index;
@@ -68,7 +68,7 @@ struct Segment {
 pub(super) struct Drive {
     /// Identity in operations; no two drives ever have the same.
     pub(super) id: u32,
-    pub(super) member: u16,
+    pub(super) member: MemberId,
     pub(super) device: DeviceId,
     pub(super) step: Step,
     pub(super) filling: Filling,
@@ -96,7 +96,7 @@ pub(super) struct Drive {
 impl Drive {
     /// Creates a drive for a device with `bytes` bytes between its labels, and memory for `room`
     /// blocks.
-    pub(super) fn new(id: u32, member: u16, device: DeviceId, bytes: u64, room: usize) -> Drive {
+    pub(super) fn new(id: u32, member: MemberId, device: DeviceId, bytes: u64, room: usize) -> Drive {
         let all = u32::try_from(bytes / PAGE).unwrap_or(u32::MAX);
         let pages = (all / 64).clamp(SEGMENT_PAGES.0, SEGMENT_PAGES.1);
         // the first page is the head

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::{Buf, BufPool, ByteRange, DeviceError, Piece};
+use millpond_block::{Buf, BufPool, ByteRange, DeviceError, MemberId, Piece};
 use millpond_format::{Addr, BLOCK_UNITS, CacheHead, CacheSegment, DeviceId, Filling, PoolId, SECTOR_BYTES, UNIT};
 
 use super::drive::{Drive, Spot, Step};
@@ -32,7 +32,7 @@ pub(crate) struct Scan {
 /// Pages to be written to a drive.
 #[derive(Debug)]
 pub(crate) struct SegmentWrite {
-    pub(crate) member: u16,
+    pub(crate) member: MemberId,
     /// Identity of the write; its segment is `None` for the head.
     pub(crate) scan: Scan,
     pub(crate) offset: u64,
@@ -78,17 +78,17 @@ impl Store {
     }
 
     /// True when this member is in use.
-    pub(crate) fn has(&self, member: u16) -> bool {
+    pub(crate) fn has(&self, member: MemberId) -> bool {
         self.drives.iter().any(|drive| drive.member == member)
     }
 
     /// Bytes in use on a member.
-    pub(crate) fn used(&self, member: u16) -> u64 {
+    pub(crate) fn used(&self, member: MemberId) -> u64 {
         self.drives.iter().filter(|drive| drive.member == member).map(Drive::used).sum()
     }
 
     /// Takes a device into use that has `bytes` bytes between its labels.
-    pub(crate) fn attach(&mut self, member: u16, device: DeviceId, bytes: u64) {
+    pub(crate) fn attach(&mut self, member: MemberId, device: DeviceId, bytes: u64) {
         let taken: usize = self.drives.iter().map(|drive| drive.most).sum();
         let room = usize::try_from(self.memory / BLOCK_MEMORY).unwrap_or(usize::MAX).saturating_sub(taken);
         self.next_id += 1;
@@ -97,7 +97,7 @@ impl Store {
     }
 
     /// Takes a device out of use; completions of its operations are ignored.
-    pub(crate) fn detach(&mut self, member: u16, bufs: &mut BufPool) {
+    pub(crate) fn detach(&mut self, member: MemberId, bufs: &mut BufPool) {
         self.drives.retain(|drive| drive.member != member);
         let drives = &self.drives;
         if let Some(open) = self.open.take_if(|open| drives.iter().all(|drive| drive.id != open.drive)) {
@@ -116,7 +116,7 @@ impl Store {
 
     /// Pins a segment until [`ended`](Store::ended), and returns member and range of `pages` pages
     /// to read.
-    pub(crate) fn begin_read(&mut self, spot: Spot, pages: u32) -> Option<(u16, ByteRange)> {
+    pub(crate) fn begin_read(&mut self, spot: Spot, pages: u32) -> Option<(MemberId, ByteRange)> {
         let drive = self.drive(spot.drive)?;
         drive.pin(spot.segment);
         Some((drive.member, drive.range(spot.segment, 1 + spot.unit / BLOCK_UNITS, pages)))
@@ -130,7 +130,7 @@ impl Store {
     }
 
     /// Records a failed read. Returns the member if its device is to be given up.
-    pub(crate) fn failed(&mut self, drive: u32, error: DeviceError) -> Option<u16> {
+    pub(crate) fn failed(&mut self, drive: u32, error: DeviceError) -> Option<MemberId> {
         let drive = self.drive(drive)?;
         drive.troubles += 1;
         (error == DeviceError::Gone || drive.troubles > MOST_TROUBLES).then_some(drive.member)
@@ -138,13 +138,13 @@ impl Store {
 
     /// Drops all blocks of a segment because a copy had a wrong checksum. Returns the member if
     /// that is an error of its device, not the result of a crash.
-    pub(crate) fn wrong(&mut self, spot: Spot) -> Option<u16> {
+    pub(crate) fn wrong(&mut self, spot: Spot) -> Option<MemberId> {
         let drive = self.drive(spot.drive)?;
         drive.clear(spot.segment).then_some(drive.member)
     }
 
     /// Returns the next page to scan and its place.
-    pub(crate) fn next_scan(&mut self) -> Option<(Scan, u16, ByteRange)> {
+    pub(crate) fn next_scan(&mut self) -> Option<(Scan, MemberId, ByteRange)> {
         self.drives.iter_mut().find_map(|drive| {
             let count = drive.count();
             match &mut drive.step {
@@ -253,7 +253,7 @@ impl Store {
     }
 
     /// Handles the end of a write. Returns the member if its device is to be given up.
-    pub(crate) fn written(&mut self, scan: Scan, result: Result<(), DeviceError>, now: u64) -> Option<u16> {
+    pub(crate) fn written(&mut self, scan: Scan, result: Result<(), DeviceError>, now: u64) -> Option<MemberId> {
         let drive = self.drive(scan.drive)?;
         if let Some(segment) = scan.segment {
             drive.writing -= 1;

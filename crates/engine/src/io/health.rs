@@ -11,7 +11,7 @@ use crate::space::{Rows, Stripe};
 /// Members of a group, and how many of them may be lost without loss of data.
 #[derive(Debug)]
 struct Set {
-    members: Vec<u16>,
+    members: Vec<MemberId>,
     spare: usize,
 }
 
@@ -21,24 +21,24 @@ pub(crate) struct Health {
     states: Vec<MemberState>,
     sets: Vec<Set>,
     /// Auxiliary members, which the pool does not wait for: cache devices and spares.
-    asides: Vec<u16>,
+    asides: Vec<MemberId>,
     /// Members that have not answered for a while: they are read only when no other device has the
     /// data.
-    silent: Vec<u16>,
+    silent: Vec<MemberId>,
 }
 
 impl Health {
     /// The state that a shape describes.
     pub(crate) fn of(shape: &Shape) -> Health {
         let set = |group: &millpond_format::Group| {
-            let mut members: Vec<u16> = group.columns.iter().map(|column| column.member).collect();
+            let mut members: Vec<MemberId> = group.columns.iter().map(|column| MemberId(column.member)).collect();
             members.sort_unstable();
             members.dedup();
             Set { members, spare: usize::from(group.layout.spare()) }
         };
         // a pool can do without all of its cache devices and spares
         let needed = shape.groups.iter().filter(|group| !group.class.is_aside());
-        let asides = (0u16..).take(shape.members.len()).filter(|member| shape.is_aside(*member)).collect();
+        let asides = (0..).take(shape.members.len()).filter(|member| shape.is_aside(*member)).map(MemberId).collect();
         Health { states: shape.members.iter().map(|m| m.state).collect(), sets: needed.map(set).collect(), asides, silent: Vec::new() }
     }
 
@@ -47,33 +47,33 @@ impl Health {
         Health { states: vec![MemberState::Present; members], ..Health::default() }
     }
 
-    fn state(&self, member: u16) -> MemberState {
-        self.states.get(usize::from(member)).copied().unwrap_or(MemberState::Gone)
+    fn state(&self, member: MemberId) -> MemberState {
+        self.states.get(member.index()).copied().unwrap_or(MemberState::Gone)
     }
 
     /// True when a member can be read and written.
     pub(crate) fn is_up(&self, member: MemberId) -> bool {
-        matches!(self.state(member.0), MemberState::Present | MemberState::Filling)
+        matches!(self.state(member), MemberState::Present | MemberState::Filling)
     }
 
     /// True when a member is in service but incomplete.
-    pub(crate) fn is_filling(&self, member: u16) -> bool {
+    pub(crate) fn is_filling(&self, member: MemberId) -> bool {
         self.state(member) == MemberState::Filling
     }
 
     /// True when a member is a cache device or a spare, in whatever state.
-    pub(crate) fn is_aside(&self, member: u16) -> bool {
+    pub(crate) fn is_aside(&self, member: MemberId) -> bool {
         self.asides.contains(&member)
     }
 
     /// Sets the members that have not answered for a while.
-    pub(crate) fn set_silent(&mut self, silent: Vec<u16>) {
+    pub(crate) fn set_silent(&mut self, silent: Vec<MemberId>) {
         self.silent = silent;
     }
 
     /// True when a member has not answered for a while.
     pub(crate) fn is_silent(&self, member: MemberId) -> bool {
-        self.silent.contains(&member.0)
+        self.silent.contains(&member)
     }
 
     /// True when all devices of a segment are complete and answer.
@@ -82,28 +82,28 @@ impl Health {
     }
 
     /// Devices of a segment that are incomplete or do not answer.
-    pub(crate) fn lacking(&self, rows: &Rows, segment: SegmentId) -> impl Iterator<Item = u16> {
-        let lacks = |member: &MemberId| self.state(member.0) != MemberState::Present || self.is_silent(*member);
-        let found: SmallVec<[u16; 4]> = rows.extents(segment).map(|(member, _)| member).filter(lacks).map(|member| member.0).collect();
+    pub(crate) fn lacking(&self, rows: &Rows, segment: SegmentId) -> impl Iterator<Item = MemberId> {
+        let lacks = |member: &MemberId| self.state(*member) != MemberState::Present || self.is_silent(*member);
+        let found: SmallVec<[MemberId; 4]> = rows.extents(segment).map(|(member, _)| member).filter(lacks).collect();
         found.into_iter()
     }
 
     /// Sets the state of a member.
-    pub(crate) fn set(&mut self, member: u16, state: MemberState) {
-        if let Some(place) = self.states.get_mut(usize::from(member)) {
+    pub(crate) fn set(&mut self, member: MemberId, state: MemberState) {
+        if let Some(place) = self.states.get_mut(member.index()) {
             *place = state;
         }
     }
 
     /// True when all data would still be there without `member`. An incomplete member can always be
     /// spared, because data does not depend on it.
-    pub(crate) fn can_spare(&self, member: u16) -> bool {
+    pub(crate) fn can_spare(&self, member: MemberId) -> bool {
         self.can_spare_beside(member, &[])
     }
 
     /// True when all data would still be there without `member` and `others`.
-    pub(crate) fn can_spare_beside(&self, member: u16, others: &[u16]) -> bool {
-        let whole = |m: &&u16| **m == member || (self.state(**m) == MemberState::Present && !others.contains(m));
+    pub(crate) fn can_spare_beside(&self, member: MemberId, others: &[MemberId]) -> bool {
+        let whole = |m: &&MemberId| **m == member || (self.state(**m) == MemberState::Present && !others.contains(m));
         self.sets.iter().filter(|set| set.members.contains(&member)).all(|set| {
             let unusable = set.members.len() - set.members.iter().filter(whole).count();
             unusable < set.spare
@@ -112,7 +112,7 @@ impl Health {
 
     /// Columns of a segment with parity whose devices are incomplete.
     pub(crate) fn missing(&self, stripe: &Stripe<'_>) -> Columns {
-        let lacks = |(_, (device, _)): &(usize, (MemberId, u64))| self.state(device.0) != MemberState::Present;
+        let lacks = |(_, (device, _)): &(usize, (MemberId, u64))| self.state(*device) != MemberState::Present;
         stripe.columns().into_iter().enumerate().filter(lacks).fold(0, |set, (column, _)| set | 1 << column)
     }
 
@@ -130,7 +130,7 @@ impl Health {
 
     /// Copies of a segment whose devices are complete.
     pub(crate) fn whole_copies(&self, rows: &Rows, segment: SegmentId) -> SmallVec<[usize; 4]> {
-        let whole = |(_, member): &(usize, MemberId)| self.state(member.0) == MemberState::Present;
+        let whole = |(_, member): &(usize, MemberId)| self.state(*member) == MemberState::Present;
         rows.copies(segment).enumerate().filter(whole).map(|(copy, _)| copy).collect()
     }
 
@@ -143,7 +143,7 @@ impl Health {
         if count == 0 {
             return order;
         }
-        let states: SmallVec<[(MemberState, bool); 4]> = copies.map(|member| (self.state(member.0), self.is_silent(member))).collect();
+        let states: SmallVec<[(MemberState, bool); 4]> = copies.map(|member| (self.state(member), self.is_silent(member))).collect();
         // neighbouring pages are read from one device, other regions from other devices
         let start = (page >> 8) as usize + segment.0 as usize;
         let front = rows.front(segment).clamp(1, count);

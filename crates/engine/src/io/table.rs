@@ -105,7 +105,7 @@ pub(crate) struct Ended<C> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failing {
     /// The member.
-    pub(crate) member: u16,
+    pub(crate) member: MemberId,
     /// True when it is the member's replacement.
     pub(crate) twin: bool,
     /// Reason of the failure.
@@ -204,8 +204,8 @@ impl<C> IoTable<C> {
     }
 
     /// Slot of a member's device, if it has one.
-    pub(crate) fn slot_of(&self, member: u16) -> Option<DeviceSlot> {
-        self.slots.get(usize::from(member)).copied().flatten()
+    pub(crate) fn slot_of(&self, member: MemberId) -> Option<DeviceSlot> {
+        self.slots.get(member.index()).copied().flatten()
     }
 
     /// Number of groups that a requester waits for.
@@ -248,16 +248,16 @@ impl<C> IoTable<C> {
 
     /// Sets the member's replacement: from now on, all writes to segments go to the device in
     /// `slot`, too. `None` ends that.
-    pub(crate) fn set_twin(&mut self, member: u16, slot: Option<DeviceSlot>) {
-        if let Some(twin) = self.twins.get_mut(usize::from(member)) {
+    pub(crate) fn set_twin(&mut self, member: MemberId, slot: Option<DeviceSlot>) {
+        if let Some(twin) = self.twins.get_mut(member.index()) {
             *twin = slot;
         }
     }
 
     /// Makes the device in another slot, or none, the member: errors of the one before it, past and
     /// future, do not count for it (INV-SPARE-1).
-    pub(crate) fn set_slot(&mut self, member: u16, slot: Option<DeviceSlot>) {
-        let at = usize::from(member);
+    pub(crate) fn set_slot(&mut self, member: MemberId, slot: Option<DeviceSlot>) {
+        let at = member.index();
         if let (Some(place), Some(errors), Some(repaired), Some(trouble), Some(written)) =
             (self.slots.get_mut(at), self.errors.get_mut(at), self.repaired.get_mut(at), self.trouble.get_mut(at), self.written.get_mut(at))
         {
@@ -268,8 +268,8 @@ impl<C> IoTable<C> {
     }
 
     /// Slot of the member's replacement.
-    pub(crate) fn twin(&self, member: u16) -> Option<DeviceSlot> {
-        self.twins.get(usize::from(member)).copied().flatten()
+    pub(crate) fn twin(&self, member: MemberId) -> Option<DeviceSlot> {
+        self.twins.get(member.index()).copied().flatten()
     }
 
     /// Removes the next device that failed and can be spared; the table does not use it any more.
@@ -312,9 +312,9 @@ impl<C> IoTable<C> {
 
     /// Starts a part. A part of a member without a device fails at once.
     fn push(&mut self, group: u32, mut part: Part, io: IoKind) {
-        part.slot = if part.twin { self.twin(part.device.0) } else { self.slot_of(part.device.0) };
+        part.slot = if part.twin { self.twin(part.device) } else { self.slot_of(part.device) };
         let Some(device) = part.slot else { return self.fail_without_device(group, part) };
-        if let Some(counters) = self.counters.get_mut(usize::from(part.device.0)) {
+        if let Some(counters) = self.counters.get_mut(part.device.index()) {
             match &io {
                 IoKind::Read { .. } => {
                     counters.reads += 1;
@@ -452,7 +452,7 @@ impl<C> IoTable<C> {
     }
 
     fn push_write(&mut self, group: u32, device: MemberId, range: ByteRange, pieces: Vec<Piece>, twin: bool) {
-        let usable = if twin { self.twin(device.0).is_some() } else { self.health.is_up(device) };
+        let usable = if twin { self.twin(device).is_some() } else { self.health.is_up(device) };
         if !usable {
             return;
         }
@@ -462,7 +462,7 @@ impl<C> IoTable<C> {
 
     /// Writes to a member and its replacement.
     fn push_both(&mut self, group: u32, device: MemberId, range: ByteRange, pieces: Vec<Piece>) {
-        if self.twin(device.0).is_some() {
+        if self.twin(device).is_some() {
             self.push_write(group, device, range, pieces.clone(), true);
         }
         self.push_write(group, device, range, pieces, false);
@@ -479,20 +479,20 @@ impl<C> IoTable<C> {
     }
 
     /// Writes other bytes to each of several members or their replacements.
-    pub(crate) fn write_each(&mut self, context: C, writes: Vec<(u16, bool, u64, Piece)>) {
+    pub(crate) fn write_each(&mut self, context: C, writes: Vec<(MemberId, bool, u64, Piece)>) {
         let group = self.add(context, Kind::Write, None);
         for (member, twin, offset, piece) in writes {
             let range = ByteRange { offset, length: piece.len() as u64 };
-            self.push_write(group, MemberId(member), range, vec![piece], twin);
+            self.push_write(group, member, range, vec![piece], twin);
         }
         self.begin(group);
     }
 
     /// Writes to a member or its replacement.
-    pub(crate) fn write_to(&mut self, context: C, pin: Option<SegmentId>, member: u16, twin: bool, offset: u64, piece: Piece) {
+    pub(crate) fn write_to(&mut self, context: C, pin: Option<SegmentId>, member: MemberId, twin: bool, offset: u64, piece: Piece) {
         let group = self.add(context, Kind::Write, pin);
         let range = ByteRange { offset, length: piece.len() as u64 };
-        self.push_write(group, MemberId(member), range, vec![piece], twin);
+        self.push_write(group, member, range, vec![piece], twin);
         self.begin(group);
     }
 
@@ -554,8 +554,9 @@ impl<C> IoTable<C> {
     /// Flushes every member with writes since its last flush. False, without a group, if none has.
     pub(crate) fn flush(&mut self, context: C) -> bool {
         // a member that is not in service may have a replacement that is
-        let usable = |member: u16, twin: bool| if twin { self.twin(member).is_some() } else { self.health.is_up(MemberId(member)) };
-        let written: Vec<(u16, bool, u64)> = (0u16..)
+        let usable = |member: MemberId, twin: bool| if twin { self.twin(member).is_some() } else { self.health.is_up(member) };
+        let written: Vec<(MemberId, bool, u64)> = (0..)
+            .map(MemberId)
             .zip(self.written.iter().zip(&self.flushed))
             .filter(|(_, (written, flushed))| written > flushed)
             .flat_map(|(member, (written, _))| [false, true].map(|twin| (member, twin, *written)))
@@ -568,7 +569,7 @@ impl<C> IoTable<C> {
         for (member, twin, written) in written {
             // a flush has no range; the offset holds how many writes it covers
             let range = ByteRange { offset: written, length: 0 };
-            self.push(group, Part { twin, ..Part::new(MemberId(member), range) }, IoKind::Flush);
+            self.push(group, Part { twin, ..Part::new(member, range) }, IoKind::Flush);
         }
         self.begin(group);
         true

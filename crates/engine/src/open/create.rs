@@ -250,25 +250,25 @@ impl Pool {
     /// Writes the labels of a new pool.
     fn write_labels(&mut self) {
         let mut writes = Vec::new();
-        for (member, size) in (0u16..).zip(self.config.sizes.clone()) {
+        for (member, size) in (0..).map(MemberId).zip(self.config.sizes.clone()) {
             let piece = self.fresh_area(member);
-            writes.push((MemberId(member), 0, piece.clone()));
-            writes.push((MemberId(member), second_area(size), piece));
+            writes.push((member, 0, piece.clone()));
+            writes.push((member, second_area(size), piece));
         }
         self.io.write_raw(Context::Labels, writes);
     }
 
     /// Returns the label of a member, or of its replacement device.
-    pub(crate) fn label(&self, member: u16, successor: Option<DeviceId>) -> Label {
+    pub(crate) fn label(&self, member: MemberId, successor: Option<DeviceId>) -> Label {
         let shape = &self.config.shape;
-        let own = shape.members.get(usize::from(member)).map_or(DeviceId(0), |m| m.device);
+        let own = shape.members.get(member.index()).map_or(DeviceId(0), |m| m.device);
         let (pool, name, device) = (self.config.id, self.config.name.clone(), successor.unwrap_or(own));
-        Label { pool, name, device, member, shape: shape.clone(), notes: Vec::new() }.with_notes(&self.config.notes)
+        Label { pool, name, device, member: member.0, shape: shape.clone(), notes: Vec::new() }.with_notes(&self.config.notes)
     }
 
     /// Returns the first bytes of an area on a new device: the label, the claim if there is one,
     /// and a ring of zeroes, so that old data there cannot look like a damaged root (INV-RING-2).
-    pub(crate) fn fresh_area(&mut self, member: u16) -> Piece {
+    pub(crate) fn fresh_area(&mut self, member: MemberId) -> Piece {
         let bytes = (RING_OFFSET + RING_SLOTS * SECTOR_BYTES as u64) as usize;
         let label = self.label(member, None).encode();
         let mut buf = self.bufs.take(bytes);
@@ -276,7 +276,7 @@ impl Pool {
             head.copy_from_slice(&label);
             rest.fill(0);
         }
-        if let (Some(claim), false) = (self.keeper.claim(), self.config.shape.is_aside(member))
+        if let (Some(claim), false) = (self.keeper.claim(), self.config.shape.is_aside(member.0))
             && let Some(to) = buf.bytes_mut().get_mut(CLAIM_OFFSET as usize..CLAIM_OFFSET as usize + SECTOR_BYTES)
         {
             to.copy_from_slice(&claim.encode());

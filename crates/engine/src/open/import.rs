@@ -466,7 +466,7 @@ impl Import {
                 rings.leave_out(usize::from(member));
             }
         }
-        let twins = found.twins.iter().map(|(member, slot)| (*member, size_at(*slot))).collect();
+        let twins = found.twins.iter().map(|(member, slot)| (MemberId(*member), size_at(*slot))).collect();
         self.config = Some(Config { id: label.pool, name: label.name.clone(), shape, notes: label.notes.clone(), sizes, twins });
         self.claim_before_reading()
     }

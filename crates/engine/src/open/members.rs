@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use millpond_block::DeviceSlot;
+use millpond_block::{DeviceSlot, MemberId};
 use millpond_format::{Class, Label, MemberState, Shape};
 
 use crate::io::Health;
@@ -185,9 +185,9 @@ impl Members {
         let told = missing.iter().map(|(member, _)| member.to_string()).collect::<Vec<_>>().join(", ");
         let (of, name) = (shape.members.len(), &self.newest.name);
         let mut health = Health::of(shape);
-        self.stale.iter().for_each(|member| health.set(*member, MemberState::Filling));
-        missing.iter().for_each(|(member, _)| health.set(*member, MemberState::Down));
-        let needed = missing.iter().filter(|(member, _)| !health.can_spare(*member)).map(|(member, _)| *member);
+        self.stale.iter().for_each(|member| health.set(MemberId(*member), MemberState::Filling));
+        missing.iter().for_each(|(member, _)| health.set(MemberId(*member), MemberState::Down));
+        let needed = missing.iter().filter(|(member, _)| !health.can_spare(MemberId(*member))).map(|(member, _)| *member);
         let needed: BTreeSet<u16> = needed.collect();
         if !needed.is_empty() {
             if !needed.iter().all(|member| is_special(shape, *member)) {

@@ -27,8 +27,8 @@ impl Pool {
             return;
         }
         let shape = &self.config.shape;
-        for (member, known) in (0u16..).zip(&shape.members) {
-            let there = known.state == MemberState::Present && self.io.health.is_up(MemberId(member)) && shape.is_cache(member);
+        for (member, known) in (0..).map(MemberId).zip(&shape.members) {
+            let there = known.state == MemberState::Present && self.io.health.is_up(member) && shape.is_cache(member.0);
             if there && !self.cache.has(member) {
                 self.cache.attach(member, known.device, u64::from(known.extents) * shape.extent_bytes);
             }
@@ -41,7 +41,7 @@ impl Pool {
             return; // nothing waits for the rest of the scan
         }
         while let Some((scan, member, range)) = self.cache.next_scan() {
-            self.io.read_raw(Context::CacheScan(scan), MemberId(member), range, &mut self.bufs);
+            self.io.read_raw(Context::CacheScan(scan), member, range, &mut self.bufs);
         }
     }
 
@@ -65,7 +65,7 @@ impl Pool {
     pub(super) fn read_cached(&mut self, op: u32, part: u32, spot: Spot, pages: u32) {
         let place = self.cache.begin_read(spot, pages);
         let (member, range) = place.expect("INV-CACHE-2: a segment of the cache is there until its reads have ended");
-        self.io.read_raw(Context::Cached { op, part, spot }, MemberId(member), range, &mut self.bufs);
+        self.io.read_raw(Context::Cached { op, part, spot }, member, range, &mut self.bufs);
     }
 
     /// Handles a read of cache pages. When the content is not what the map says, the read is
@@ -104,7 +104,7 @@ impl Pool {
                 let failed = match result {
                     Err(error) => self.cache.failed(spot.drive, error).map(|member| (member, error)),
                     Ok(()) => {
-                        let errors = self.cache.wrong(spot).and_then(|member| self.io.errors.get_mut(usize::from(member)));
+                        let errors = self.cache.wrong(spot).and_then(|member| self.io.errors.get_mut(member.index()));
                         errors.into_iter().for_each(|errors| *errors += 1);
                         None
                     }
@@ -174,7 +174,7 @@ impl Pool {
     }
 
     /// Gives up a cache device that failed.
-    fn give_cache_up(&mut self, member: u16, error: DeviceError) {
+    fn give_cache_up(&mut self, member: MemberId, error: DeviceError) {
         self.cache.detach(member, &mut self.bufs);
         let why = DeviceTrouble::Failed(error);
         self.io.lose(member, why);

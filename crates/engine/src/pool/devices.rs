@@ -1,6 +1,6 @@
 //! Commands about devices: adding, replacing and removing them.
 
-use millpond_block::{DeviceGeometry, Tag};
+use millpond_block::{DeviceGeometry, MemberId, Tag};
 use millpond_format::{Class, DeviceId, MemberState, Shape};
 
 use super::state::Pool;
@@ -59,7 +59,7 @@ impl Pool {
         let shape = self.plan_groups(specs, &geometries)?;
         self.config.sizes.extend(geometries.iter().map(|g| g.size));
         self.io.add_members(devices.iter().map(|d| d.slot), Health::of(&shape));
-        self.relabeler.fresh.extend((first..shape.members.len()).filter_map(|at| u16::try_from(at).ok()));
+        self.relabeler.fresh.extend((first..shape.members.len()).filter_map(|at| u16::try_from(at).ok()).map(MemberId));
         self.config.shape = shape;
         Ok(())
     }
@@ -107,14 +107,14 @@ impl Pool {
 
     /// Replaces a member's device: the data that the member holds, or should hold, is copied to the
     /// new one.
-    pub(crate) fn replace(&mut self, member: u16, device: NewDevice) -> Result<(), CommandError> {
+    pub(crate) fn replace(&mut self, member: MemberId, device: NewDevice) -> Result<(), CommandError> {
         self.put_off_rejoin();
         self.check_unchanging()?;
-        let at = usize::from(member);
-        if self.config.shape.is_aside(member) {
+        let at = member.index();
+        if self.config.shape.is_aside(member.0) {
             return self.replace_aside(member, device);
         }
-        self.check_replacement(member, &device.geometry)?;
+        self.check_replacement(member.0, &device.geometry)?;
         let id: DeviceId = device_id(self.config.shape.generation + 1, at, self.tuning.holder.as_ref());
         let Some(known) = self.config.shape.members.get_mut(at) else { return Ok(()) };
         if known.state == MemberState::Present {
@@ -141,25 +141,25 @@ impl Pool {
     }
 
     /// Removes a cache device or a spare, which has no data to move.
-    pub(crate) fn remove_aside(&mut self, member: u16) -> Result<(), CommandError> {
+    pub(crate) fn remove_aside(&mut self, member: MemberId) -> Result<(), CommandError> {
         self.put_off_rejoin();
         self.check_unchanging()?;
         self.cache.detach(member, &mut self.bufs);
-        let class = self.config.shape.class_of(member).unwrap_or(Class::Data);
+        let class = self.config.shape.class_of(member.0).unwrap_or(Class::Data);
         self.relabeler.left.insert(member, class);
-        self.config.shape.drop_aside(member);
+        self.config.shape.drop_aside(member.0);
         self.io.health.set(member, MemberState::Gone);
         Ok(())
     }
 
     /// Replaces a cache device, which begins empty, or a spare.
-    fn replace_aside(&mut self, member: u16, device: NewDevice) -> Result<(), CommandError> {
-        let at = usize::from(member);
+    fn replace_aside(&mut self, member: MemberId, device: NewDevice) -> Result<(), CommandError> {
+        let at = member.index();
         let extents = self.aside_extents(&device.geometry)?;
         let shape = &mut self.config.shape;
         let id = device_id(shape.generation + 1, at, self.tuning.holder.as_ref());
         let columns = shape.groups.iter_mut().flat_map(|group| &mut group.columns);
-        columns.filter(|column| column.member == member).for_each(|column| column.extents = extents);
+        columns.filter(|column| column.member == member.0).for_each(|column| column.extents = extents);
         if let Some(known) = shape.members.get_mut(at) {
             (known.device, known.extents, known.state) = (id, extents, MemberState::Present);
         }

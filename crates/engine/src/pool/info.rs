@@ -1,6 +1,6 @@
 //! Queries about the pool's state.
 
-use millpond_block::{Features, Geometry};
+use millpond_block::{Features, Geometry, MemberId};
 use millpond_format::{Class, Layout, Member, MemberState, SnapshotId, VolumeId};
 
 use rustc_hash::FxHashMap;
@@ -44,20 +44,20 @@ impl Pool {
             state(id).is_some_and(held)
         });
         let bytes = space.rows.extent_bytes();
-        let listed = |(at, m): &(u16, &Member)| m.state != MemberState::Gone || self.relabeler.left.contains_key(at);
-        let devices = (0u16..).zip(&shape.members).filter(listed).map(|(member, m)| {
-            let i = usize::from(member);
+        let listed = |(at, m): &(MemberId, &Member)| m.state != MemberState::Gone || self.relabeler.left.contains_key(at);
+        let devices = (0..).map(MemberId).zip(&shape.members).filter(listed).map(|(member, m)| {
+            let i = member.index();
             let size = u64::from(m.extents) * bytes;
             let of_member = |counts: &[u64]| counts.get(i).copied().unwrap_or(0) * bytes;
-            let (free, allocated) = match shape.is_aside(member) {
+            let (free, allocated) = match shape.is_aside(member.0) {
                 true => (size.saturating_sub(self.cache.used(member)), self.cache.used(member).min(size)),
                 false => (of_member(&free), of_member(&used)),
             };
-            let group = shape.group_of(member);
+            let group = shape.group_of(member.0);
             // until the labels name the new device instead of the old one, the old one is listed
             let old = self.relabeler.switching.get(&member).copied();
             DeviceInfo {
-                member,
+                member: member.0,
                 id: old.unwrap_or(m.device),
                 slot: self.io.slot_of(member),
                 state: match m.state {

@@ -47,7 +47,7 @@ impl Pool {
         if right {
             return;
         }
-        if let (Ok(()), Some(errors)) = (result, member.and_then(|m| self.io.errors.get_mut(usize::from(m.0)))) {
+        if let (Ok(()), Some(errors)) = (result, member.and_then(|m| self.io.errors.get_mut(m.index()))) {
             *errors += 1;
         }
         let moved = piece.place().filter(|now| *now != at);

@@ -270,7 +270,7 @@ impl Pool {
                 let next = *attempt;
                 if let Some(member) = member {
                     work.bad.push(Bad { part, member });
-                    if let (Ok(()), Some(errors)) = (result, self.io.errors.get_mut(usize::from(member.0))) {
+                    if let (Ok(()), Some(errors)) = (result, self.io.errors.get_mut(member.index())) {
                         *errors += 1;
                     }
                 }
@@ -304,13 +304,13 @@ impl Pool {
         if !self.writes_allowed() || !self.io.health.is_up(member) {
             return;
         }
-        if let Some(repaired) = self.io.repaired.get_mut(usize::from(member.0)) {
+        if let Some(repaired) = self.io.repaired.get_mut(member.index()) {
             *repaired += 1;
         }
         self.repairs.begun += 1;
         self.repairs.under_way += 1;
         self.pin(segment);
-        self.io.write_to(Context::Repair, Some(segment), member.0, false, offset, piece);
+        self.io.write_to(Context::Repair, Some(segment), member, false, offset, piece);
     }
 
     fn writes_allowed(&self) -> bool {
@@ -383,7 +383,7 @@ impl Pool {
         }
         let next = attempt + 1;
         if node.is_none() {
-            if let (Ok(()), Some(errors)) = (result, member.and_then(|m| self.io.errors.get_mut(usize::from(m.0)))) {
+            if let (Ok(()), Some(errors)) = (result, member.and_then(|m| self.io.errors.get_mut(m.index()))) {
                 *errors += 1;
             }
             if next < self.io.attempts(&self.core.space.rows, segment) {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use millpond_block::{Answer, Buf, BufPool, Completion, DeviceSlot, DeviceSpace, DiskError, Tag};
+use millpond_block::{Answer, Buf, BufPool, Completion, DeviceSlot, DeviceSpace, DiskError, MemberId, Tag};
 use millpond_format::{BlockIdentity, BlockNo, ChunkId, DeviceNote, Leg, Lsn, ObjectRef, PoolId, SegmentId, Shape, VolumeId};
 use rustc_hash::FxHashMap;
 use std::rc::{Rc, Weak};
@@ -37,7 +37,7 @@ pub(crate) struct Config {
     /// Size of each member's device in bytes; 0 when the device is missing.
     pub(crate) sizes: Vec<u64>,
     /// Sizes in bytes of replacement devices, by member.
-    pub(crate) twins: BTreeMap<u16, u64>,
+    pub(crate) twins: BTreeMap<MemberId, u64>,
 }
 
 /// The purpose of a device operation; routes its completion.

@@ -37,7 +37,7 @@ const UNSEEN_MILLIS: u64 = 30_000;
 pub(crate) enum ClaimIo {
     /// Reads the second area's claim of a member; `slot` is of its device, `asked` is the time of
     /// the request.
-    Look { member: u16, slot: DeviceSlot, asked: Time },
+    Look { member: MemberId, slot: DeviceSlot, asked: Time },
     /// Heartbeat: writes the claim to the first area, and to the second if it was not right there.
     Beat,
     /// Writes to both areas that no host has the pool.
@@ -66,7 +66,7 @@ pub(crate) struct Keeper {
     /// written to them.
     mine: Option<Claim>,
     /// Members, with the slots of their devices, with a look in flight.
-    busy: BTreeSet<(u16, DeviceSlot)>,
+    busy: BTreeSet<(MemberId, DeviceSlot)>,
     /// Start of the last look, and start of the last look that succeeded and found no claim of
     /// another host.
     asked: Time,
@@ -139,17 +139,17 @@ pub(crate) fn read_claim(result: Result<(), DeviceError>, buf: Option<&Buf>) -> 
 impl Pool {
     /// Returns the slot of a member's device if its claim counts: the pool needs the device, and the
     /// device is whole. It got the claim before the labels called it whole.
-    fn claimable(&self, member: u16) -> Option<DeviceSlot> {
-        let known = self.config.shape.members.get(usize::from(member))?;
-        let counts = known.state == MemberState::Present && !self.config.shape.is_aside(member);
-        let slot = self.io.slot_of(member).filter(|_| counts && self.io.health.is_up(MemberId(member)))?;
+    fn claimable(&self, member: MemberId) -> Option<DeviceSlot> {
+        let known = self.config.shape.members.get(member.index())?;
+        let counts = known.state == MemberState::Present && !self.config.shape.is_aside(member.0);
+        let slot = self.io.slot_of(member).filter(|_| counts && self.io.health.is_up(member))?;
         Some(slot).filter(|_| !self.relabeler.left.contains_key(&member) && !self.relabeler.fresh.contains(&member))
     }
 
     /// Returns all members whose claims count, with the slots of their devices.
-    fn claimable_members(&self) -> Vec<(u16, DeviceSlot)> {
+    fn claimable_members(&self) -> Vec<(MemberId, DeviceSlot)> {
         let members = 0..u16::try_from(self.config.sizes.len()).unwrap_or(u16::MAX);
-        members.filter_map(|member| Some((member, self.claimable(member)?))).collect()
+        members.map(MemberId).filter_map(|member| Some((member, self.claimable(member)?))).collect()
     }
 
     /// Returns the time until which devices may be written (INV-CLAIM-1).
@@ -188,8 +188,8 @@ impl Pool {
         for (member, slot) in self.claimable_members() {
             if self.keeper.busy.insert((member, slot)) {
                 let context = Context::Claim(ClaimIo::Look { member, slot, asked });
-                let size = self.config.sizes.get(usize::from(member)).copied().unwrap_or(0);
-                self.io.urgently(|io| io.read_raw(context, MemberId(member), claim_at(size, true), &mut self.bufs));
+                let size = self.config.sizes.get(member.index()).copied().unwrap_or(0);
+                self.io.urgently(|io| io.read_raw(context, member, claim_at(size, true), &mut self.bufs));
             }
         }
     }
@@ -204,9 +204,9 @@ impl Pool {
 
     /// Writes the claim to areas of a member. No operation waits for it; a device that cannot write
     /// it is judged by its other writes.
-    fn write_claim(&mut self, context: ClaimIo, member: u16, areas: &[bool]) {
+    fn write_claim(&mut self, context: ClaimIo, member: MemberId, areas: &[bool]) {
         let Some(piece) = self.claim_piece() else { return };
-        let size = self.config.sizes.get(usize::from(member)).copied().unwrap_or(0);
+        let size = self.config.sizes.get(member.index()).copied().unwrap_or(0);
         let writes = areas.iter().map(|second| (member, claim_at(size, *second).offset, piece.clone())).collect();
         self.io.urgently(|io| io.write_loosely(Context::Claim(context), writes));
     }
@@ -233,7 +233,7 @@ impl Pool {
         }
     }
 
-    fn looked(&mut self, member: u16, slot: DeviceSlot, asked: Time, failed: Option<DeviceError>, found: &Result<Claim, FormatError>) {
+    fn looked(&mut self, member: MemberId, slot: DeviceSlot, asked: Time, failed: Option<DeviceError>, found: &Result<Claim, FormatError>) {
         let Some(mine) = &self.keeper.mine else { return };
         match found {
             Ok(other) if other.supersedes(mine) => return self.lose_claim(&format!("host '{}'", other.holder.name)),
@@ -294,7 +294,7 @@ impl Pool {
     }
 
     fn write_release(&mut self) {
-        let members: Vec<u16> = self.claimable_members().into_iter().map(|(member, _)| member).collect();
+        let members: Vec<MemberId> = self.claimable_members().into_iter().map(|(member, _)| member).collect();
         self.keeper.release = if members.is_empty() { Release::Over } else { Release::Writing(members.len()) };
         if let Some(mine) = &mut self.keeper.mine {
             (mine.released, mine.time) = (true, self.now.0);

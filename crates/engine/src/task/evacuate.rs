@@ -18,6 +18,7 @@ mod removal;
 
 use std::collections::{BTreeSet, VecDeque};
 
+use millpond_block::MemberId;
 use millpond_format::{Class, Encoder, MemberState, SegmentId};
 
 use super::checkpoint::ObjectsIn;
@@ -121,7 +122,7 @@ impl Pool {
     /// Begins to remove a member. The caller must have the labels written.
     pub(crate) fn remove_member(&mut self, member: u16) -> Result<(), CommandError> {
         if self.config.shape.is_aside(member) {
-            return self.remove_aside(member);
+            return self.remove_aside(MemberId(member));
         }
         let leaving = self.check_removal(member)?;
         // segments that a rejoin was emptying count as free for the plan
@@ -339,7 +340,7 @@ impl Pool {
         let (moved, later) = (self.departure.moved, self.departure.later);
         let job = |member, done, left| JobInfo { kind: JobKind::Remove, member, done, total: done + left, errors: 0, rate: 0 };
         if let Some(member) = self.relabeler.left.keys().next() {
-            return Some(job(Some(*member), moved, 0));
+            return Some(job(Some(member.0), moved, 0));
         }
         let Some(evacuation) = &self.evacuation else {
             // after an import or between two steps
@@ -486,7 +487,7 @@ impl Pool {
         let moved = if evacuation.member.is_some() { self.departure.moved + evacuation.total } else { 0 };
         let later = if members.is_empty() { evacuation.later } else { 0 };
         self.departure = Departure { moved, later, ..Departure::default() };
-        let class = |at: &u16| (*at, self.config.shape.class_of(*at).unwrap_or(Class::Data));
+        let class = |at: &u16| (MemberId(*at), self.config.shape.class_of(*at).unwrap_or(Class::Data));
         self.relabeler.left.extend(members.iter().map(class));
         (self.config.shape.groups, self.config.shape.next) = (shape.groups, shape.next);
         for (at, known) in (0u16..).zip(&mut self.config.shape.members) {
@@ -512,7 +513,7 @@ impl Pool {
         }
         for at in left.into_keys() {
             self.io.set_slot(at, None);
-            if let Some(size) = self.config.sizes.get_mut(usize::from(at)) {
+            if let Some(size) = self.config.sizes.get_mut(at.index()) {
                 *size = 0;
             }
         }

@@ -54,7 +54,7 @@ enum Step {
 #[derive(Debug)]
 struct Fill {
     run: u64,
-    member: u16,
+    member: MemberId,
     twin: bool,
     step: Step,
     mark: u64,
@@ -74,7 +74,7 @@ struct Fill {
 /// The task that fills devices, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Filler {
-    waiting: VecDeque<(u16, bool)>,
+    waiting: VecDeque<(MemberId, bool)>,
     running: Option<Fill>,
     runs: u64,
 }
@@ -90,7 +90,7 @@ impl Filler {
         let kind = |twin| if twin { JobKind::Replace } else { JobKind::Resilver };
         let running = self.running.iter().map(move |fill| JobInfo {
             kind: kind(fill.twin),
-            member: Some(fill.member),
+            member: Some(fill.member.0),
             done: fill.done,
             total: fill.total,
             errors: fill.unreadable,
@@ -98,7 +98,7 @@ impl Filler {
         });
         let waiting = self.waiting.iter().map(move |(member, twin)| JobInfo {
             kind: kind(*twin),
-            member: Some(*member),
+            member: Some(member.0),
             done: 0,
             total: 0,
             errors: 0,
@@ -114,12 +114,12 @@ impl Filler {
 
 impl Pool {
     /// Queues a member, or the replacement device of a member, to be filled.
-    pub(crate) fn fill(&mut self, member: u16, twin: bool) {
+    pub(crate) fn fill(&mut self, member: MemberId, twin: bool) {
         self.filler.waiting.push_back((member, twin));
     }
 
     /// Stops filling a device.
-    pub(crate) fn stop_filling(&mut self, member: u16, twin: bool) {
+    pub(crate) fn stop_filling(&mut self, member: MemberId, twin: bool) {
         self.filler.waiting.retain(|waiting| *waiting != (member, twin));
         if self.filler.running.as_ref().is_some_and(|fill| (fill.member, fill.twin) == (member, twin)) {
             self.filler.running = None;
@@ -159,10 +159,9 @@ impl Pool {
         }
         let Some((member, twin)) = self.filler.waiting.pop_front() else { return };
         self.leave_open_segments();
-        let at = MemberId(member);
         let space = &self.core.space;
         let used = |id: SegmentId| space.segments.get(id).filter(|s| holds_something(s.state)).map(|s| (id, s.uses));
-        let segments: VecDeque<_> = space.segments.ids().filter(|id| space.rows.has(*id, at)).filter_map(used).collect();
+        let segments: VecDeque<_> = space.segments.ids().filter(|id| space.rows.has(*id, member)).filter_map(used).collect();
         let total = segments.len() as u64 * space.rows.extent_bytes();
         self.filler.runs += 1;
         let (run, mark) = (self.filler.runs, self.io.mark());
@@ -238,7 +237,7 @@ impl Pool {
                 fill.page = 0;
                 continue;
             }
-            let start = self.core.space.rows.extents(segment).find(|(device, _)| device.0 == fill.member)?.1.offset;
+            let start = self.core.space.rows.extents(segment).find(|(device, _)| *device == fill.member)?.1.offset;
             let (page, pages) = (fill.page, PAGES.min(extent_pages - fill.page));
             fill.page += pages;
             fill.in_flight += 1;
@@ -248,11 +247,11 @@ impl Pool {
 
     fn read_piece(&mut self, piece: FillPiece) {
         let FillPiece { segment, page, pages, attempt, .. } = piece;
-        let member = self.filler.running.as_ref().map_or(0, |fill| fill.member);
+        let member = self.filler.running.as_ref().map_or(MemberId(0), |fill| fill.member);
         let twin = self.filler.running.as_ref().is_some_and(|fill| fill.twin);
         // a member that was away may lack data that the others have
         let whole = |own: &usize| self.io.health.whole_copies(&self.core.space.rows, segment).contains(own);
-        let own = self.core.space.rows.copies(segment).position(|copy| copy.0 == member).filter(|own| twin && attempt == 0 && whole(own));
+        let own = self.core.space.rows.copies(segment).position(|copy| copy == member).filter(|own| twin && attempt == 0 && whole(own));
         if let Some(own) = own {
             // INV-FILL-2: data that is right on the member will be right on its replacement,
             // whatever rots on other devices
@@ -268,11 +267,11 @@ impl Pool {
             let local = ByteRange { offset: u64::from(page) * PAGE, length: u64::from(pages) * PAGE };
             self.pin(segment);
             let rows = &self.core.space.rows;
-            return self.io.read_column(Context::FillRead(piece), rows, segment, MemberId(member), local, attempt, &mut self.bufs);
+            return self.io.read_column(Context::FillRead(piece), rows, segment, member, local, attempt, &mut self.bufs);
         }
         let range = ByteRange { offset: piece.offset, length: u64::from(pages) * PAGE };
         self.pin(segment);
-        self.io.read_pinned(Context::FillRead(piece), segment, MemberId(member), range, &mut self.bufs);
+        self.io.read_pinned(Context::FillRead(piece), segment, member, range, &mut self.bufs);
     }
 
     /// Prevents reuse of a segment until an operation on it has ended.
@@ -317,8 +316,9 @@ impl Pool {
         fill.step = Step::Ring;
         let (run, member, twin) = (fill.run, fill.member, fill.twin);
         let shape = &self.config.shape;
-        let whole =
-            |(at, m): &(u16, &millpond_format::Member)| m.state == MemberState::Present && (twin || *at != member) && !shape.is_aside(*at);
+        let whole = |(at, m): &(u16, &millpond_format::Member)| {
+            m.state == MemberState::Present && (twin || *at != member.0) && !shape.is_aside(*at)
+        };
         // a member that failed meanwhile is not whole any more, so sources are tracked by number,
         // not counted
         let source = (0u16..).zip(&shape.members).filter(whole).map(|(at, _)| at).find(|at| *at >= fill.ring_from);
@@ -342,7 +342,7 @@ impl Pool {
         let (member, twin) = (fill.member, fill.twin);
         match (result, buf) {
             (Ok(()), Some(buf)) => {
-                let size = if twin { self.config.twins.get(&member) } else { self.config.sizes.get(usize::from(member)) };
+                let size = if twin { self.config.twins.get(&member) } else { self.config.sizes.get(member.index()) };
                 let second = second_area(size.copied().unwrap_or(0));
                 let piece = Piece::new(Rc::new(buf), 0..(RING_SLOTS as usize * SECTOR_BYTES));
                 fill.in_flight = 2;
@@ -363,9 +363,9 @@ impl Pool {
     }
 
     /// Writes the claim to the device: labels may not call it whole without one (INV-CLAIM-3).
-    fn claim_filled(&mut self, run: u64, member: u16, twin: bool) {
+    fn claim_filled(&mut self, run: u64, member: MemberId, twin: bool) {
         if let Some(piece) = self.claim_piece() {
-            let size = if twin { self.config.twins.get(&member) } else { self.config.sizes.get(usize::from(member)) };
+            let size = if twin { self.config.twins.get(&member) } else { self.config.sizes.get(member.index()) };
             let size = size.copied().unwrap_or(0);
             self.filler.of(run).into_iter().for_each(|fill| fill.in_flight += 2);
             for second in [false, true] {
@@ -386,7 +386,7 @@ impl Pool {
     /// Marks the device as whole, once everything on it is durable.
     pub(crate) fn fill_flushed(&mut self) {
         let Some(fill) = self.filler.running.take_if(|fill| fill.step == Step::Flush) else { return };
-        let at = usize::from(fill.member);
+        let at = fill.member.index();
         let Some(member) = self.config.shape.members.get_mut(at) else { return };
         member.state = MemberState::Present;
         if fill.twin {
@@ -403,7 +403,7 @@ impl Pool {
     /// Puts replacements into their members' places, once the labels say so.
     pub(crate) fn switch(&mut self) {
         for member in std::mem::take(&mut self.relabeler.switching).into_keys() {
-            let at = usize::from(member);
+            let at = member.index();
             let (Some(slot), Some(size)) = (self.io.twin(member), self.config.twins.remove(&member)) else { continue };
             if let Some(place) = self.config.sizes.get_mut(at) {
                 *place = size;
@@ -416,24 +416,24 @@ impl Pool {
     }
 
     /// Gives up a replacement that failed: the member keeps its device.
-    pub(crate) fn successor_failed(&mut self, member: u16) {
+    pub(crate) fn successor_failed(&mut self, member: MemberId) {
         self.stop_filling(member, true);
         self.config.twins.remove(&member);
         let was = self.relabeler.switching.remove(&member);
-        if let Some(m) = self.config.shape.members.get_mut(usize::from(member)) {
+        if let Some(m) = self.config.shape.members.get_mut(member.index()) {
             m.successor = None;
             m.device = was.unwrap_or(m.device);
         }
-        if !self.io.health.is_up(MemberId(member)) {
-            self.config.shape.lose(usize::from(member));
+        if !self.io.health.is_up(member) {
+            self.config.shape.lose(member.index());
         }
         self.relabel(None);
     }
 
     /// Queues the devices that an import found incomplete.
     pub(crate) fn fill_what_lacks(&mut self) {
-        let members: Vec<(u16, MemberState, Option<DeviceId>)> =
-            (0u16..).zip(&self.config.shape.members).map(|(at, m)| (at, m.state, m.successor)).collect();
+        let members: Vec<(MemberId, MemberState, Option<DeviceId>)> =
+            (0..).map(MemberId).zip(&self.config.shape.members).map(|(at, m)| (at, m.state, m.successor)).collect();
         for (at, state, successor) in members {
             if state == MemberState::Filling {
                 self.fill(at, false);

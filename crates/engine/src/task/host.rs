@@ -16,14 +16,14 @@ impl Pool {
         self.hosts.insert(slot, space);
         let member = self.io.slots().iter().position(|at| *at == Some(slot));
         if let Some(member) = member.and_then(|member| u16::try_from(member).ok()) {
-            let ids = self.of_member(member);
+            let ids = self.of_member(MemberId(member));
             ids.into_iter().for_each(|id| self.judge_segment(id));
         }
     }
 
     /// Reexamines a member's segments after its device was replaced: fewer free ones may be
     /// allocated than before.
-    pub(crate) fn judge_member(&mut self, member: u16) {
+    pub(crate) fn judge_member(&mut self, member: MemberId) {
         for id in self.of_member(member) {
             let before = self.core.space.segments.get(id).is_some_and(|segment| segment.backed);
             self.judge_segment(id);
@@ -38,8 +38,8 @@ impl Pool {
         ids.for_each(|id| self.judge_segment(id));
     }
 
-    fn of_member(&self, member: u16) -> Vec<SegmentId> {
-        self.core.space.segments.ids().filter(|id| self.core.space.rows.has(*id, MemberId(member))).collect()
+    fn of_member(&self, member: MemberId) -> Vec<SegmentId> {
+        self.core.space.segments.ids().filter(|id| self.core.space.rows.has(*id, member)).collect()
     }
 
     /// Marks a segment as ready if its host has allocated all of it on each of its devices, and as
@@ -49,7 +49,7 @@ impl Pool {
         let (mut known, mut kept) = (true, true);
         for (device, range) in self.core.space.rows.extents(id) {
             // nothing is written to a device that is missing
-            let Some(slot) = self.io.slot_of(device.0) else { continue };
+            let Some(slot) = self.io.slot_of(device) else { continue };
             let host = self.hosts.get(&slot);
             kept &= host.is_some_and(|host| host.kept);
             known &= host.is_some_and(|host| host.has(&(range.offset..range.offset + range.length)));
@@ -60,7 +60,7 @@ impl Pool {
 
     /// Returns whether a member's device keeps its bytes when they are free.
     pub(super) fn keeps_bytes(&self, member: MemberId) -> bool {
-        self.io.slot_of(member.0).and_then(|slot| self.hosts.get(&slot)).is_some_and(|host| host.kept)
+        self.io.slot_of(member).and_then(|slot| self.hosts.get(&slot)).is_some_and(|host| host.kept)
     }
 
     /// Has some segments of a new pool prepared at once.

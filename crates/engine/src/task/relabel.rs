@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use millpond_block::{DeviceError, Piece, Tag};
+use millpond_block::{DeviceError, MemberId, Piece, Tag};
 use millpond_format::{Class, DeviceId, DeviceNote, MemberState, SECTOR_BYTES, SegmentId};
 
 use super::checkpoint::second_area;
@@ -39,15 +39,15 @@ pub(crate) struct Relabeler {
     waiting: Vec<Tag>,
     answering: Vec<Tag>,
     /// Members that are new in the pool: they also get an empty ring.
-    pub(crate) fresh: BTreeSet<u16>,
+    pub(crate) fresh: BTreeSet<MemberId>,
     /// Members that have become whole; reported as whole once the labels say so.
-    pub(crate) filled: BTreeSet<u16>,
+    pub(crate) filled: BTreeSet<MemberId>,
     /// Removed members and their classes, listed until the labels say that they are removed: their
     /// devices may not be taken away before.
-    pub(crate) left: BTreeMap<u16, Class>,
+    pub(crate) left: BTreeMap<MemberId, Class>,
     /// Members whose replacement is whole, and their old devices. Until the labels name the
     /// replacement both get all writes.
-    pub(crate) switching: BTreeMap<u16, DeviceId>,
+    pub(crate) switching: BTreeMap<MemberId, DeviceId>,
 }
 
 impl Relabeler {
@@ -108,7 +108,7 @@ impl Pool {
         }
         self.stop_filling(failing.member, false);
         self.cache.detach(failing.member, &mut self.bufs);
-        self.config.shape.lose(usize::from(failing.member));
+        self.config.shape.lose(failing.member.index());
         self.spares.lost(failing.member, self.now, self.io.mark());
         self.relabel(None);
     }
@@ -133,7 +133,7 @@ impl Pool {
     fn write_fresh_labels(&mut self) {
         let mut writes = Vec::new();
         for member in self.relabeler.fresh.clone() {
-            let size = self.config.sizes.get(usize::from(member)).copied().unwrap_or(0);
+            let size = self.config.sizes.get(member.index()).copied().unwrap_or(0);
             let piece = self.fresh_area(member);
             writes.push((member, false, 0, piece.clone()));
             writes.push((member, false, second_area(size), piece));
@@ -143,8 +143,8 @@ impl Pool {
 
     fn write_labels_again(&mut self, at_end: bool) {
         let mut writes = Vec::new();
-        for (member, size) in (0u16..).zip(self.config.sizes.clone()) {
-            let state = self.config.shape.members.get(usize::from(member)).map(|m| m.state);
+        for (member, size) in (0..).map(MemberId).zip(self.config.sizes.clone()) {
+            let state = self.config.shape.members.get(member.index()).map(|m| m.state);
             let out = !matches!(state, Some(MemberState::Present | MemberState::Filling));
             if out || self.relabeler.switching.contains_key(&member) {
                 continue;
@@ -153,14 +153,14 @@ impl Pool {
             writes.push((member, false, if at_end { second_area(size) } else { 0 }, piece));
         }
         for (member, size) in self.config.twins.clone() {
-            let successor = self.config.shape.members.get(usize::from(member)).and_then(|m| m.successor);
+            let successor = self.config.shape.members.get(member.index()).and_then(|m| m.successor);
             let piece = self.label_sector(member, successor);
             writes.push((member, true, if at_end { second_area(size) } else { 0 }, piece));
         }
         self.io.write_each(Context::Relabel, writes);
     }
 
-    fn label_sector(&mut self, member: u16, successor: Option<DeviceId>) -> Piece {
+    fn label_sector(&mut self, member: MemberId, successor: Option<DeviceId>) -> Piece {
         let label = self.label(member, successor).encode();
         let mut buf = self.bufs.take(SECTOR_BYTES);
         if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {

@@ -506,7 +506,7 @@ impl Pool {
     }
 
     fn count_error(&mut self, device: Option<MemberId>) {
-        if let Some(errors) = device.and_then(|device| self.io.errors.get_mut(usize::from(device.0))) {
+        if let Some(errors) = device.and_then(|device| self.io.errors.get_mut(device.index())) {
             *errors += 1;
         }
         self.scrubber.found.iter_mut().for_each(|found| found.errors += 1);

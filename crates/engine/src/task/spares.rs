@@ -17,7 +17,7 @@ use crate::{PoolState, Time};
 /// Lost members, and when each of them is replaced.
 #[derive(Debug, Default)]
 pub(crate) struct Spares {
-    lost: BTreeMap<u16, Lost>,
+    lost: BTreeMap<MemberId, Lost>,
 }
 
 /// Conditions for replacing a lost member.
@@ -31,7 +31,7 @@ struct Lost {
 
 impl Spares {
     /// Records that a member failed, so it need not be waited for.
-    pub(crate) fn lost(&mut self, member: u16, now: Time, mark: u64) {
+    pub(crate) fn lost(&mut self, member: MemberId, now: Time, mark: u64) {
         self.lost.insert(member, Lost { due: now, mark });
     }
 }
@@ -43,8 +43,9 @@ impl Pool {
         if self.state != PoolState::Online || !shape.has(Class::Spare) {
             return;
         }
-        let wanting = |at: u16, m: &Member| m.state == MemberState::Down && m.successor.is_none() && !m.leaving && !shape.is_aside(at);
-        let wanting: Vec<u16> = (0u16..).zip(&shape.members).filter(|(at, m)| wanting(*at, m)).map(|(at, _)| at).collect();
+        let wanting =
+            |at: MemberId, m: &Member| m.state == MemberState::Down && m.successor.is_none() && !m.leaving && !shape.is_aside(at.0);
+        let wanting: Vec<MemberId> = (0..).map(MemberId).zip(&shape.members).filter(|(at, m)| wanting(*at, m)).map(|(at, _)| at).collect();
         let later = Lost { due: Time(self.now.0 + self.tuning.spare_millis), mark: self.io.mark() };
         self.spares.lost.retain(|member, _| wanting.contains(member));
         for member in wanting {
@@ -60,23 +61,23 @@ impl Pool {
     }
 
     /// Returns the smallest spare that has room for a member's extents.
-    fn spare_for(&self, member: u16) -> Option<u16> {
+    fn spare_for(&self, member: MemberId) -> Option<MemberId> {
         let shape = &self.config.shape;
-        let needed = shape.members.get(usize::from(member))?.extents;
-        let room = |at: u16| extent_space(self.config.sizes.get(usize::from(at)).copied().unwrap_or(0)) / shape.extent_bytes;
-        let fits = |(at, m): &(u16, &Member)| {
-            let there = m.state == MemberState::Present && self.io.health.is_up(MemberId(*at)) && shape.is_spare(*at);
+        let needed = shape.members.get(member.index())?.extents;
+        let room = |at: MemberId| extent_space(self.config.sizes.get(at.index()).copied().unwrap_or(0)) / shape.extent_bytes;
+        let fits = |(at, m): &(MemberId, &Member)| {
+            let there = m.state == MemberState::Present && self.io.health.is_up(*at) && shape.is_spare(at.0);
             there && room(*at) >= u64::from(needed)
         };
-        (0u16..).zip(&shape.members).filter(fits).map(|(at, _)| at).min_by_key(|at| room(*at))
+        (0..).map(MemberId).zip(&shape.members).filter(fits).map(|(at, _)| at).min_by_key(|at| room(*at))
     }
 
     /// Makes a spare the device of a member. It is not read before it is filled.
-    fn take_place(&mut self, member: u16, spare: u16) {
-        let (at, from) = (usize::from(member), usize::from(spare));
+    fn take_place(&mut self, member: MemberId, spare: MemberId) {
+        let (at, from) = (member.index(), spare.index());
         let known = self.config.shape.members.get(from).map(|m| m.device);
         let (Some(device), Some(slot), Some(size)) = (known, self.io.slot_of(spare), self.config.sizes.get(from).copied()) else { return };
-        self.config.shape.drop_aside(spare);
+        self.config.shape.drop_aside(spare.0);
         self.io.health.set(spare, MemberState::Gone);
         self.io.set_slot(spare, None);
         if let Some(left) = self.config.sizes.get_mut(from) {

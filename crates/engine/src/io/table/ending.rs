@@ -48,9 +48,9 @@ impl<C> IoTable<C> {
     fn role_of(&self, member: MemberId, slot: Option<DeviceSlot>) -> Role {
         // a replacement that has meanwhile become the member counts as the member; what was for a
         // member without a device counts for the member
-        if self.slot_of(member.0) == slot {
+        if self.slot_of(member) == slot {
             Role::Member
-        } else if slot.is_some() && self.twin(member.0) == slot {
+        } else if slot.is_some() && self.twin(member) == slot {
             Role::Twin
         } else {
             Role::Nobody
@@ -81,7 +81,7 @@ impl<C> IoTable<C> {
         let (group, part) = names(done.id);
         let g = self.groups.get_mut(group)?;
         let p = g.parts.get_mut(usize::from(part)).filter(|p| p.stage == Stage::Out)?;
-        let (slot, void, member) = (p.slot?, p.void, p.device.0);
+        let (slot, void, member) = (p.slot?, p.void, p.device);
         (p.stage, g.out) = (Stage::Ended, g.out - 1);
         self.answers(slot);
         let probe = self.probed(slot, (group, part));
@@ -121,8 +121,8 @@ impl<C> IoTable<C> {
         if self.role(p) == Role::Nobody {
             return;
         }
-        let (member, kind, offset) = (p.device.0, g.kind, p.range.offset);
-        let at = usize::from(member);
+        let (member, kind, offset) = (p.device, g.kind, p.range.offset);
+        let at = member.index();
         if kind == Kind::Write || (kind == Kind::Loose && !self.health.is_aside(member)) {
             self.written.get_mut(at).into_iter().for_each(|written| *written += 1);
         } else if kind == Kind::Flush
@@ -144,10 +144,10 @@ impl<C> IoTable<C> {
     fn failed(&mut self, group: u32, part: u16, error: DeviceError, probe: bool) -> bool {
         let Some(g) = self.groups.get(group) else { return true };
         let Some(p) = g.parts.get(usize::from(part)) else { return true };
-        let (role, kind, member, slot, tries) = (self.role(p), g.kind, p.device.0, p.slot, p.tries + 1);
+        let (role, kind, member, slot, tries) = (self.role(p), g.kind, p.device, p.slot, p.tries + 1);
         // no space on the host for optional zeros does not count as an error of the device
         let counts = role != Role::Nobody && !(kind == Kind::Zero && error == DeviceError::Full);
-        if counts && let Some(errors) = self.errors.get_mut(usize::from(member)) {
+        if counts && let Some(errors) = self.errors.get_mut(member.index()) {
             *errors += 1;
         }
         let twin = role == Role::Twin;
@@ -171,7 +171,7 @@ impl<C> IoTable<C> {
         let spared = needless
             && match role {
                 Role::Nobody | Role::Twin => true,
-                Role::Member => !self.health.is_up(MemberId(member)) || self.health.can_spare(member),
+                Role::Member => !self.health.is_up(member) || self.health.can_spare(member),
             };
         if spared && role != Role::Nobody {
             let why = if error == DeviceError::Full { DeviceTrouble::Full } else { DeviceTrouble::Failed(error) };
@@ -184,12 +184,11 @@ impl<C> IoTable<C> {
 
     /// Stops using a device that failed and can be spared.
     pub(super) fn spare(&mut self, failing: Failing) {
-        let at = usize::from(failing.member);
         if failing.twin {
-            let Some(slot) = self.twins.get_mut(at).and_then(Option::take) else { return };
+            let Some(slot) = self.twins.get_mut(failing.member.index()).and_then(Option::take) else { return };
             self.abandon(slot);
         } else {
-            if !self.health.is_up(MemberId(failing.member)) {
+            if !self.health.is_up(failing.member) {
                 return;
             }
             self.lose(failing.member, failing.why);
@@ -198,18 +197,17 @@ impl<C> IoTable<C> {
     }
 
     /// Stops using a member.
-    pub(crate) fn lose(&mut self, member: u16, why: DeviceTrouble) {
-        let at = usize::from(member);
+    pub(crate) fn lose(&mut self, member: MemberId, why: DeviceTrouble) {
         self.health.set(member, MemberState::Down);
-        self.trouble.get_mut(at).into_iter().for_each(|trouble| *trouble = Some(why));
+        self.trouble.get_mut(member.index()).into_iter().for_each(|trouble| *trouble = Some(why));
         if let Some(slot) = self.slot_of(member) {
             self.abandon(slot);
         }
     }
 
     /// Returns why a member was given up since import.
-    pub(crate) fn trouble(&self, member: u16) -> Option<DeviceTrouble> {
-        self.trouble.get(usize::from(member)).copied().flatten()
+    pub(crate) fn trouble(&self, member: MemberId) -> Option<DeviceTrouble> {
+        self.trouble.get(member.index()).copied().flatten()
     }
 
     /// Ends all waiting for operations of the device in a slot. Operations that were not passed to

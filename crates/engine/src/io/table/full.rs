@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use millpond_block::DeviceSlot;
+use millpond_block::{DeviceSlot, MemberId};
 
 use super::{Failing, IoTable, Stage};
 use crate::{DeviceTrouble, Time};
@@ -58,7 +58,7 @@ impl<C> IoTable<C> {
     }
 
     /// Time since when a member has no space for writes.
-    pub(crate) fn full_since(&self, member: u16) -> Option<Time> {
+    pub(crate) fn full_since(&self, member: MemberId) -> Option<Time> {
         self.full.get(&self.slot_of(member)?).map(|full| Time(full.since))
     }
 

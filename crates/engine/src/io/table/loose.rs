@@ -6,19 +6,19 @@ use super::{IoTable, Kind};
 
 impl<C> IoTable<C> {
     /// Writes to one member. Does not wait for space; the requester decides what a failure means.
-    pub(crate) fn write_loose(&mut self, context: C, member: u16, offset: u64, piece: Piece) {
+    pub(crate) fn write_loose(&mut self, context: C, member: MemberId, offset: u64, piece: Piece) {
         let group = self.add(context, Kind::Loose, None);
         let range = ByteRange { offset, length: piece.len() as u64 };
-        self.push_write(group, MemberId(member), range, vec![piece], false);
+        self.push_write(group, member, range, vec![piece], false);
         self.begin(group);
     }
 
     /// Writes to several places in the same way.
-    pub(crate) fn write_loosely(&mut self, context: C, writes: Vec<(u16, u64, Piece)>) {
+    pub(crate) fn write_loosely(&mut self, context: C, writes: Vec<(MemberId, u64, Piece)>) {
         let group = self.add(context, Kind::Loose, None);
         for (member, offset, piece) in writes {
             let range = ByteRange { offset, length: piece.len() as u64 };
-            self.push_write(group, MemberId(member), range, vec![piece], false);
+            self.push_write(group, member, range, vec![piece], false);
         }
         self.begin(group);
     }

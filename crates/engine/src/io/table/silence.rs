@@ -113,25 +113,28 @@ impl<C> IoTable<C> {
     }
 
     /// Milliseconds for which a member has completed none of its operations.
-    pub(crate) fn silence_of(&self, member: u16) -> u64 {
+    pub(crate) fn silence_of(&self, member: MemberId) -> u64 {
         self.slot_of(member).map_or(0, |slot| self.silence(slot))
     }
 
     /// Returns the member that the device in a slot belongs to, and whether it is its replacement.
-    pub(super) fn user(&self, slot: DeviceSlot) -> Option<(u16, bool)> {
+    pub(super) fn user(&self, slot: DeviceSlot) -> Option<(MemberId, bool)> {
         let of = |place: &Option<DeviceSlot>| *place == Some(slot);
         let member = self.slots.iter().position(of).map(|at| (at, false));
         let twin = || self.twins.iter().position(of).map(|at| (at, true));
         let (at, twin) = member.or_else(twin)?;
-        Some((u16::try_from(at).ok()?, twin))
+        Some((MemberId(u16::try_from(at).ok()?), twin))
+    }
+
+    fn members(&self) -> impl Iterator<Item = MemberId> {
+        (0..u16::try_from(self.slots.len()).unwrap_or(u16::MAX)).map(MemberId)
     }
 
     /// Finds the members that have not answered for so long that they should not be read. True when
     /// there are any.
     pub(crate) fn find_silent(&mut self, patience: u64) -> bool {
-        let members = 0..u16::try_from(self.slots.len()).unwrap_or(u16::MAX);
-        let silent: Vec<u16> = if self.lines.iter().any(|line| line.silent(self.clock) >= patience) {
-            members.filter(|member| self.silence_of(*member) >= patience).collect()
+        let silent: Vec<MemberId> = if self.lines.iter().any(|line| line.silent(self.clock) >= patience) {
+            self.members().filter(|member| self.silence_of(*member) >= patience).collect()
         } else {
             Vec::new()
         };
@@ -190,7 +193,7 @@ impl<C> IoTable<C> {
             }
             match self.user(slot) {
                 None => self.abandon(slot),
-                Some((member, false)) if !self.health.is_up(MemberId(member)) => self.abandon(slot),
+                Some((member, false)) if !self.health.is_up(member) => self.abandon(slot),
                 // nothing else is written, and the labels stay as they are
                 Some(_) if closing => self.abandon(slot),
                 Some((member, true)) if spares => self.spare(Failing { member, twin: true, why: DeviceTrouble::Silent }),
@@ -221,10 +224,9 @@ impl<C> IoTable<C> {
 
     /// True when the pool can do without a member, and without all members that have been silent
     /// for `patience` milliseconds or are full.
-    pub(super) fn can_spare_now(&self, member: u16, patience: u64) -> bool {
-        let idle = |other: &u16| self.silence_of(*other) >= patience.max(1) || self.full_since(*other).is_some();
-        let members = 0..u16::try_from(self.slots.len()).unwrap_or(u16::MAX);
-        let others: Vec<u16> = members.filter(|other| *other != member).filter(idle).collect();
+    pub(super) fn can_spare_now(&self, member: MemberId, patience: u64) -> bool {
+        let idle = |other: &MemberId| self.silence_of(*other) >= patience.max(1) || self.full_since(*other).is_some();
+        let others: Vec<MemberId> = self.members().filter(|other| *other != member).filter(idle).collect();
         self.health.can_spare_beside(member, &others)
     }
 }

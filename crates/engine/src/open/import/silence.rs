@@ -59,11 +59,11 @@ impl Import {
     pub(super) fn lose_failing(&mut self) {
         while let Some(failing) = self.io.pop_failing() {
             let Some(config) = &mut self.config else { continue };
-            config.shape.lose(usize::from(failing.member));
+            config.shape.lose(failing.member.index());
             self.relabel = true;
             self.losses += 1;
             if failing.why == DeviceTrouble::Silent {
-                self.silent.extend(self.slots.get(usize::from(failing.member)).copied().flatten());
+                self.silent.extend(self.slots.get(failing.member.index()).copied().flatten());
             }
         }
     }

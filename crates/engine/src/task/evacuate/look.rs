@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use millpond_block::MemberId;
 use millpond_format::SegmentId;
 
 use crate::io::Health;
@@ -23,7 +24,7 @@ pub(super) struct Look {
     /// Number of segments with content that only devices may have that are missing or not whole,
     /// and those devices.
     pub(super) away: u64,
-    pub(super) lacks: BTreeSet<u16>,
+    pub(super) lacks: BTreeSet<MemberId>,
     /// Number of segments whose moves do not fit into the next checkpoint.
     pub(super) crowded: u64,
 }
@@ -59,7 +60,7 @@ impl Look {
             None
         } else if self.away > 0 {
             let (noun, lacks) = if self.lacks.len() == 1 { ("member", "is") } else { ("members", "are") };
-            let members: Vec<String> = self.lacks.iter().map(u16::to_string).collect();
+            let members: Vec<String> = self.lacks.iter().map(MemberId::to_string).collect();
             let members = members.join(", ");
             Some(format!("something that has to be moved cannot be read while {noun} {members} {lacks} away or not whole"))
         } else if !self.unreadable.is_empty() {

@@ -18,7 +18,7 @@ use crate::task::second_area;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScrubArea {
     run: u64,
-    member: u16,
+    member: MemberId,
     second: bool,
     what: What,
 }
@@ -38,8 +38,8 @@ pub(super) struct Labels {
     asked: bool,
     left: usize,
     /// Members with a wrong label.
-    wrong: BTreeSet<u16>,
-    rings: BTreeMap<(u16, bool), Buf>,
+    wrong: BTreeSet<MemberId>,
+    rings: BTreeMap<(MemberId, bool), Buf>,
 }
 
 impl Pool {
@@ -67,7 +67,7 @@ impl Pool {
         let wrong = std::mem::take(&mut run.labels.wrong);
         run.step = Step::Checkpoint(self.metrics.checkpoints);
         for member in &wrong {
-            self.count_error(Some(MemberId(*member)));
+            self.count_error(Some(*member));
             self.count_repair(*member);
         }
         if !wrong.is_empty() {
@@ -92,19 +92,19 @@ impl Pool {
     }
 
     fn read_labels(&mut self, run: u64) {
-        let members = (0u16..).zip(&self.config.shape.members).filter(|(_, m)| m.state == MemberState::Present);
-        let members: Vec<u16> = members.map(|(at, _)| at).collect();
+        let members = (0..).map(MemberId).zip(&self.config.shape.members).filter(|(_, m)| m.state == MemberState::Present);
+        let members: Vec<MemberId> = members.map(|(at, _)| at).collect();
         let generation = self.config.shape.generation;
         for member in members {
-            let size = self.config.sizes.get(usize::from(member)).copied().unwrap_or(0);
+            let size = self.config.sizes.get(member.index()).copied().unwrap_or(0);
             for (second, area) in [(false, 0), (true, second_area(size))] {
                 let label = (What::Label(generation), area, SECTOR_BYTES as u64);
                 let ring = (What::Ring, area + RING_OFFSET, RING_SLOTS * SECTOR_BYTES as u64);
-                let ring = Some(ring).filter(|_| !self.config.shape.is_aside(member));
+                let ring = Some(ring).filter(|_| !self.config.shape.is_aside(member.0));
                 for (what, offset, length) in [Some(label), ring].into_iter().flatten() {
                     self.scrubber.of(run).into_iter().for_each(|run| run.labels.left += 1);
                     let context = Context::ScrubArea(ScrubArea { run, member, second, what });
-                    self.io.read_raw(context, MemberId(member), ByteRange { offset, length }, &mut self.bufs);
+                    self.io.read_raw(context, member, ByteRange { offset, length }, &mut self.bufs);
                 }
             }
         }
@@ -113,7 +113,7 @@ impl Pool {
     /// Handles the end of a read or write of a label or ring.
     pub(crate) fn scrub_area_done(&mut self, area: ScrubArea, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let ScrubArea { member, second, what, .. } = area;
-        let state = self.config.shape.members.get(usize::from(member)).map(|m| m.state);
+        let state = self.config.shape.members.get(member.index()).map(|m| m.state);
         let right = match what {
             What::Label(generation) if self.config.shape.generation == generation && state == Some(MemberState::Present) => {
                 let bytes = buf.as_ref().filter(|_| result.is_ok()).and_then(|buf| buf.bytes().get(..SECTOR_BYTES));
@@ -134,13 +134,13 @@ impl Pool {
 
     /// Rewrites roots that are damaged, or older than on another device: a slot should hold the
     /// same root everywhere. Blank slots are left, because devices that were added later have them.
-    fn mend_rings(&mut self, run: u64, rings: &BTreeMap<(u16, bool), Buf>) {
+    fn mend_rings(&mut self, run: u64, rings: &BTreeMap<(MemberId, bool), Buf>) {
         let sector = |ring: &'_ Buf, slot: usize| ring.bytes().get(slot * SECTOR_BYTES..(slot + 1) * SECTOR_BYTES).map(<[u8]>::to_vec);
         let unused = vec![0; SECTOR_BYTES];
         for slot in 0..RING_SLOTS as usize {
             let pool = self.config.id;
             let of = |bytes: &[u8]| Root::decode(bytes).ok().filter(|r| r.pool == pool && r.generation % RING_SLOTS == slot as u64);
-            let copies: Vec<((u16, bool), Vec<u8>)> = rings.iter().filter_map(|(at, ring)| Some((*at, sector(ring, slot)?))).collect();
+            let copies: Vec<((MemberId, bool), Vec<u8>)> = rings.iter().filter_map(|(at, ring)| Some((*at, sector(ring, slot)?))).collect();
             let newest =
                 copies.iter().filter_map(|(_, bytes)| Some((of(bytes)?.generation, bytes))).max_by_key(|(generation, _)| *generation);
             for ((member, second), bytes) in &copies {
@@ -149,7 +149,7 @@ impl Pool {
                 if blank || right {
                     continue;
                 }
-                self.count_error(Some(MemberId(*member)));
+                self.count_error(Some(*member));
                 // during the first round of the ring the slots ahead were never written
                 let first = if slot == 0 { RING_SLOTS } else { slot as u64 };
                 let unused = (first > self.generation).then_some(&unused);
@@ -162,19 +162,19 @@ impl Pool {
     }
 
     fn write_root_again(&mut self, area: ScrubArea, slot: usize, root: &[u8]) {
-        let size = self.config.sizes.get(usize::from(area.member)).copied().unwrap_or(0);
+        let size = self.config.sizes.get(area.member.index()).copied().unwrap_or(0);
         let start = if area.second { second_area(size) } else { 0 };
         let mut buf = self.bufs.take(SECTOR_BYTES);
         if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
             to.copy_from_slice(root);
         }
-        let write = (MemberId(area.member), start + RING_OFFSET + (slot * SECTOR_BYTES) as u64, Piece::new(Rc::new(buf), 0..SECTOR_BYTES));
+        let write = (area.member, start + RING_OFFSET + (slot * SECTOR_BYTES) as u64, Piece::new(Rc::new(buf), 0..SECTOR_BYTES));
         self.scrubber.of(area.run).into_iter().for_each(|run| run.labels.left += 1);
         self.io.write_raw(Context::ScrubArea(area), vec![write]);
     }
 
-    fn count_repair(&mut self, member: u16) {
-        if let Some(repaired) = self.io.repaired.get_mut(usize::from(member)) {
+    fn count_repair(&mut self, member: MemberId) {
+        if let Some(repaired) = self.io.repaired.get_mut(member.index()) {
             *repaired += 1;
         }
         self.scrubber.found.iter_mut().for_each(|found| found.repaired += 1);
