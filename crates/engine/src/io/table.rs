@@ -57,12 +57,21 @@ struct Group<C> {
     urgent: bool,
 }
 
+/// One of the devices that a member has while it is being replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replica {
+    /// The device that is the member.
+    Current,
+    /// The one that takes its place once it has all data.
+    Replacement,
+}
+
 struct Part {
     device: MemberId,
     /// Slot of the device that it is for; `None` when the member had none.
     slot: Option<DeviceSlot>,
-    /// True when it goes to the member's replacement.
-    twin: bool,
+    /// The device of the member that it goes to.
+    replica: Replica,
     range: ByteRange,
     buf: Option<Buf>,
     /// Data of a write, kept for another try.
@@ -85,7 +94,17 @@ enum Stage {
 
 impl Part {
     fn new(device: MemberId, range: ByteRange) -> Part {
-        Part { device, slot: None, twin: false, range, buf: None, pieces: Vec::new(), tries: 0, stage: Stage::Waiting, void: false }
+        Part {
+            device,
+            slot: None,
+            replica: Replica::Current,
+            range,
+            buf: None,
+            pieces: Vec::new(),
+            tries: 0,
+            stage: Stage::Waiting,
+            void: false,
+        }
     }
 }
 
@@ -106,8 +125,8 @@ pub(crate) struct Ended<C> {
 pub(crate) struct Failing {
     /// The member.
     pub(crate) member: MemberId,
-    /// True when it is the member's replacement.
-    pub(crate) twin: bool,
+    /// Which of the member's devices it is.
+    pub(crate) replica: Replica,
     /// Reason of the failure.
     pub(crate) why: DeviceTrouble,
 }
@@ -272,6 +291,14 @@ impl<C> IoTable<C> {
         self.twins.get(member.index()).copied().flatten()
     }
 
+    /// True when a device of a member is in service.
+    fn is_usable(&self, member: MemberId, replica: Replica) -> bool {
+        match replica {
+            Replica::Current => self.health.is_up(member),
+            Replica::Replacement => self.twin(member).is_some(),
+        }
+    }
+
     /// Removes the next device that failed and can be spared; the table does not use it any more.
     pub(crate) fn pop_failing(&mut self) -> Option<Failing> {
         self.failing.pop()
@@ -312,7 +339,10 @@ impl<C> IoTable<C> {
 
     /// Starts a part. A part of a member without a device fails at once.
     fn push(&mut self, group: u32, mut part: Part, io: IoKind) {
-        part.slot = if part.twin { self.twin(part.device) } else { self.slot_of(part.device) };
+        part.slot = match part.replica {
+            Replica::Current => self.slot_of(part.device),
+            Replica::Replacement => self.twin(part.device),
+        };
         let Some(device) = part.slot else { return self.fail_without_device(group, part) };
         if let Some(counters) = self.counters.get_mut(part.device.index()) {
             match &io {
@@ -451,21 +481,20 @@ impl<C> IoTable<C> {
         u8::try_from(2 * rows.copies(segment).len()).unwrap_or(u8::MAX).max(2)
     }
 
-    fn push_write(&mut self, group: u32, device: MemberId, range: ByteRange, pieces: Vec<Piece>, twin: bool) {
-        let usable = if twin { self.twin(device).is_some() } else { self.health.is_up(device) };
-        if !usable {
+    fn push_write(&mut self, group: u32, device: MemberId, range: ByteRange, pieces: Vec<Piece>, replica: Replica) {
+        if !self.is_usable(device, replica) {
             return;
         }
         let io = IoKind::Write { offset: range.offset, pieces: pieces.clone() };
-        self.push(group, Part { twin, pieces, ..Part::new(device, range) }, io);
+        self.push(group, Part { replica, pieces, ..Part::new(device, range) }, io);
     }
 
     /// Writes to a member and its replacement.
     fn push_both(&mut self, group: u32, device: MemberId, range: ByteRange, pieces: Vec<Piece>) {
         if self.twin(device).is_some() {
-            self.push_write(group, device, range, pieces.clone(), true);
+            self.push_write(group, device, range, pieces.clone(), Replica::Replacement);
         }
-        self.push_write(group, device, range, pieces, false);
+        self.push_write(group, device, range, pieces, Replica::Current);
     }
 
     /// Writes other bytes to each of several members.
@@ -473,26 +502,26 @@ impl<C> IoTable<C> {
         let group = self.add(context, Kind::Write, None);
         for (device, offset, piece) in writes {
             let range = ByteRange { offset, length: piece.len() as u64 };
-            self.push_write(group, device, range, vec![piece], false);
+            self.push_write(group, device, range, vec![piece], Replica::Current);
         }
         self.begin(group);
     }
 
     /// Writes other bytes to each of several members or their replacements.
-    pub(crate) fn write_each(&mut self, context: C, writes: Vec<(MemberId, bool, u64, Piece)>) {
+    pub(crate) fn write_each(&mut self, context: C, writes: Vec<(MemberId, Replica, u64, Piece)>) {
         let group = self.add(context, Kind::Write, None);
-        for (member, twin, offset, piece) in writes {
+        for (member, replica, offset, piece) in writes {
             let range = ByteRange { offset, length: piece.len() as u64 };
-            self.push_write(group, member, range, vec![piece], twin);
+            self.push_write(group, member, range, vec![piece], replica);
         }
         self.begin(group);
     }
 
     /// Writes to a member or its replacement.
-    pub(crate) fn write_to(&mut self, context: C, pin: Option<SegmentId>, member: MemberId, twin: bool, offset: u64, piece: Piece) {
+    pub(crate) fn write_to(&mut self, context: C, pin: Option<SegmentId>, member: MemberId, replica: Replica, offset: u64, piece: Piece) {
         let group = self.add(context, Kind::Write, pin);
         let range = ByteRange { offset, length: piece.len() as u64 };
-        self.push_write(group, member, range, vec![piece], twin);
+        self.push_write(group, member, range, vec![piece], replica);
         self.begin(group);
     }
 
@@ -554,22 +583,21 @@ impl<C> IoTable<C> {
     /// Flushes every member with writes since its last flush. False, without a group, if none has.
     pub(crate) fn flush(&mut self, context: C) -> bool {
         // a member that is not in service may have a replacement that is
-        let usable = |member: MemberId, twin: bool| if twin { self.twin(member).is_some() } else { self.health.is_up(member) };
-        let written: Vec<(MemberId, bool, u64)> = (0..)
+        let written: Vec<(MemberId, Replica, u64)> = (0..)
             .map(MemberId)
             .zip(self.written.iter().zip(&self.flushed))
             .filter(|(_, (written, flushed))| written > flushed)
-            .flat_map(|(member, (written, _))| [false, true].map(|twin| (member, twin, *written)))
-            .filter(|(member, twin, _)| usable(*member, *twin))
+            .flat_map(|(member, (written, _))| [Replica::Current, Replica::Replacement].map(|replica| (member, replica, *written)))
+            .filter(|(member, replica, _)| self.is_usable(*member, *replica))
             .collect();
         if written.is_empty() {
             return false;
         }
         let group = self.add(context, Kind::Flush, None);
-        for (member, twin, written) in written {
+        for (member, replica, written) in written {
             // a flush has no range; the offset holds how many writes it covers
             let range = ByteRange { offset: written, length: 0 };
-            self.push(group, Part { twin, ..Part::new(member, range) }, IoKind::Flush);
+            self.push(group, Part { replica, ..Part::new(member, range) }, IoKind::Flush);
         }
         self.begin(group);
         true

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use super::op::{Op, Part, Work};
 use super::state::{Context, Pool};
 use crate::cache::{Scan, SegmentWrite, Spot};
-use crate::io::Failing;
+use crate::io::{Failing, Replica};
 use crate::{DeviceTrouble, Planted, PoolState};
 
 /// Returns whether a block in the cache is plain and adjacent to the blocks of a read.
@@ -179,7 +179,7 @@ impl Pool {
         let why = DeviceTrouble::Failed(error);
         self.io.lose(member, why);
         if matches!(self.state, PoolState::Online | PoolState::Closing) {
-            self.device_failed(Failing { member, twin: false, why });
+            self.device_failed(Failing { member, replica: Replica::Current, why });
         }
     }
 }

@@ -4,7 +4,7 @@ use millpond_block::{DeviceGeometry, MemberId, Tag};
 use millpond_format::{Class, DeviceId, MemberState, Shape};
 
 use super::state::Pool;
-use crate::io::Health;
+use crate::io::{Health, Replica};
 use crate::open::{add_groups, device_id, extent_space, new_members, take_more};
 use crate::{CommandError, DeviceChange, GroupSpec, NewDevice};
 
@@ -121,9 +121,9 @@ impl Pool {
             known.successor = Some(id);
             self.config.twins.insert(member, device.geometry.size);
             self.io.set_twin(member, Some(device.slot));
-            self.fill(member, true);
+            self.fill(member, Replica::Replacement);
         } else {
-            self.stop_filling(member, false);
+            self.stop_filling(member, Replica::Current);
             // INV-SPARE-1: no operation waits for the device that is replaced, and none of its
             // answers counts for the new one
             self.io.slot_of(member).into_iter().for_each(|slot| self.io.abandon(slot));
@@ -135,7 +135,7 @@ impl Pool {
             self.io.set_slot(member, Some(device.slot));
             self.judge_member(member);
             self.io.health.set(member, MemberState::Filling);
-            self.fill(member, false);
+            self.fill(member, Replica::Current);
         }
         Ok(())
     }

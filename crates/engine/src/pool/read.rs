@@ -13,6 +13,7 @@ use super::state::{Context, NodeRead, Pool, ZEROES};
 use super::write::blocks_of;
 use crate::PoolState;
 use crate::cache::Spot;
+use crate::io::Replica;
 use crate::space::{PAGE, Shelf};
 use crate::tree::Miss;
 
@@ -310,7 +311,7 @@ impl Pool {
         self.repairs.begun += 1;
         self.repairs.under_way += 1;
         self.pin(segment);
-        self.io.write_to(Context::Repair, Some(segment), member, false, offset, piece);
+        self.io.write_to(Context::Repair, Some(segment), member, Replica::Current, offset, piece);
     }
 
     fn writes_allowed(&self) -> bool {

@@ -2,7 +2,7 @@
 //! is given up.
 
 use super::state::Pool;
-use crate::io::devices;
+use crate::io::{Replica, devices};
 use crate::{DeviceTrouble, Planted, PoolState};
 
 impl Pool {
@@ -24,7 +24,9 @@ impl Pool {
         self.io.give_up_silent(least, alive && may && !self.tuning.read_only && !closing, closing);
         while let Some(failing) = self.io.pop_failing() {
             if opening && failing.why == DeviceTrouble::Silent {
-                self.unanswered.extend(if failing.twin { None } else { self.io.slot_of(failing.member) });
+                if failing.replica == Replica::Current {
+                    self.unanswered.extend(self.io.slot_of(failing.member));
+                }
             }
             self.device_failed(failing);
         }

@@ -16,6 +16,7 @@ use millpond_format::{DeviceId, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYT
 
 use super::checkpoint::second_area;
 use super::claim::claim_at;
+use crate::io::Replica;
 use crate::pool::{Context, Pool};
 use crate::space::{PAGE, SegmentState};
 use crate::{JobInfo, JobKind, PoolState};
@@ -55,7 +56,7 @@ enum Step {
 struct Fill {
     run: u64,
     member: MemberId,
-    twin: bool,
+    replica: Replica,
     step: Step,
     mark: u64,
     /// Segments left to copy, with their use counts: data of a later use is written to the device
@@ -74,7 +75,7 @@ struct Fill {
 /// The task that fills devices, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Filler {
-    waiting: VecDeque<(MemberId, bool)>,
+    waiting: VecDeque<(MemberId, Replica)>,
     running: Option<Fill>,
     runs: u64,
 }
@@ -87,17 +88,20 @@ impl Filler {
 
     /// Returns the progress of running and waiting jobs.
     pub(crate) fn jobs(&self) -> impl Iterator<Item = JobInfo> + '_ {
-        let kind = |twin| if twin { JobKind::Replace } else { JobKind::Resilver };
+        let kind = |replica| match replica {
+            Replica::Current => JobKind::Resilver,
+            Replica::Replacement => JobKind::Replace,
+        };
         let running = self.running.iter().map(move |fill| JobInfo {
-            kind: kind(fill.twin),
+            kind: kind(fill.replica),
             member: Some(fill.member.0),
             done: fill.done,
             total: fill.total,
             errors: fill.unreadable,
             rate: 0,
         });
-        let waiting = self.waiting.iter().map(move |(member, twin)| JobInfo {
-            kind: kind(*twin),
+        let waiting = self.waiting.iter().map(move |(member, replica)| JobInfo {
+            kind: kind(*replica),
             member: Some(member.0),
             done: 0,
             total: 0,
@@ -114,14 +118,14 @@ impl Filler {
 
 impl Pool {
     /// Queues a member, or the replacement device of a member, to be filled.
-    pub(crate) fn fill(&mut self, member: MemberId, twin: bool) {
-        self.filler.waiting.push_back((member, twin));
+    pub(crate) fn fill(&mut self, member: MemberId, replica: Replica) {
+        self.filler.waiting.push_back((member, replica));
     }
 
     /// Stops filling a device.
-    pub(crate) fn stop_filling(&mut self, member: MemberId, twin: bool) {
-        self.filler.waiting.retain(|waiting| *waiting != (member, twin));
-        if self.filler.running.as_ref().is_some_and(|fill| (fill.member, fill.twin) == (member, twin)) {
+    pub(crate) fn stop_filling(&mut self, member: MemberId, replica: Replica) {
+        self.filler.waiting.retain(|waiting| *waiting != (member, replica));
+        if self.filler.running.as_ref().is_some_and(|fill| (fill.member, fill.replica) == (member, replica)) {
             self.filler.running = None;
         }
     }
@@ -157,7 +161,7 @@ impl Pool {
         if self.checkpointer.running() {
             return;
         }
-        let Some((member, twin)) = self.filler.waiting.pop_front() else { return };
+        let Some((member, replica)) = self.filler.waiting.pop_front() else { return };
         self.leave_open_segments();
         let space = &self.core.space;
         let used = |id: SegmentId| space.segments.get(id).filter(|s| holds_something(s.state)).map(|s| (id, s.uses));
@@ -168,7 +172,7 @@ impl Pool {
         let fill = Fill {
             run,
             member,
-            twin,
+            replica,
             step: Step::Settling,
             mark,
             segments,
@@ -248,7 +252,7 @@ impl Pool {
     fn read_piece(&mut self, piece: FillPiece) {
         let FillPiece { segment, page, pages, attempt, .. } = piece;
         let member = self.filler.running.as_ref().map_or(MemberId(0), |fill| fill.member);
-        let twin = self.filler.running.as_ref().is_some_and(|fill| fill.twin);
+        let twin = self.filler.running.as_ref().is_some_and(|fill| fill.replica == Replica::Replacement);
         // a member that was away may lack data that the others have
         let whole = |own: &usize| self.io.health.whole_copies(&self.core.space.rows, segment).contains(own);
         let own = self.core.space.rows.copies(segment).position(|copy| copy == member).filter(|own| twin && attempt == 0 && whole(own));
@@ -285,13 +289,13 @@ impl Pool {
     pub(crate) fn fill_read(&mut self, piece: FillPiece, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let attempts = self.io.attempts(&self.core.space.rows, piece.segment);
         let Some(fill) = self.filler.of(piece.run) else { return buf.into_iter().for_each(|buf| self.bufs.give(buf)) };
-        let (member, twin) = (fill.member, fill.twin);
+        let (member, replica) = (fill.member, fill.replica);
         match (result, buf) {
             (Ok(()), Some(buf)) => {
                 self.pin(piece.segment);
                 let bytes = piece.pages as usize * PAGE as usize;
                 let data = Piece::new(Rc::new(buf), 0..bytes);
-                self.io.write_to(Context::FillWrite(piece), Some(piece.segment), member, twin, piece.offset, data);
+                self.io.write_to(Context::FillWrite(piece), Some(piece.segment), member, replica, piece.offset, data);
             }
             _ if piece.attempt + 1 < attempts => self.read_piece(FillPiece { attempt: piece.attempt + 1, ..piece }),
             _ => {
@@ -314,7 +318,7 @@ impl Pool {
     fn read_ring(&mut self) {
         let Some(fill) = &mut self.filler.running else { return };
         fill.step = Step::Ring;
-        let (run, member, twin) = (fill.run, fill.member, fill.twin);
+        let (run, member, twin) = (fill.run, fill.member, fill.replica == Replica::Replacement);
         let shape = &self.config.shape;
         let whole = |(at, m): &(u16, &millpond_format::Member)| {
             m.state == MemberState::Present && (twin || *at != member.0) && !shape.is_aside(*at)
@@ -339,17 +343,16 @@ impl Pool {
     /// Handles the end of the read of the ring, or of a write to one of the areas.
     pub(crate) fn fill_ring_done(&mut self, run: u64, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let Some(fill) = self.filler.of(run) else { return };
-        let (member, twin) = (fill.member, fill.twin);
+        let (member, replica) = (fill.member, fill.replica);
         match (result, buf) {
             (Ok(()), Some(buf)) => {
-                let size = if twin { self.config.twins.get(&member) } else { self.config.sizes.get(member.index()) };
-                let second = second_area(size.copied().unwrap_or(0));
-                let piece = Piece::new(Rc::new(buf), 0..(RING_SLOTS as usize * SECTOR_BYTES));
                 fill.in_flight = 2;
+                let second = second_area(self.size_of(member, replica));
+                let piece = Piece::new(Rc::new(buf), 0..(RING_SLOTS as usize * SECTOR_BYTES));
                 for area in [0, second] {
-                    self.io.write_to(Context::FillRing(run), None, member, twin, area + RING_OFFSET, piece.clone());
+                    self.io.write_to(Context::FillRing(run), None, member, replica, area + RING_OFFSET, piece.clone());
                 }
-                self.claim_filled(run, member, twin);
+                self.claim_filled(run, member, replica);
             }
             (Ok(()), None) => {
                 fill.in_flight -= 1;
@@ -358,18 +361,26 @@ impl Pool {
             (Err(_), _) if fill.in_flight == 0 => self.read_ring(),
             // the device can be neither written nor given up: it stays as it is until the next
             // import
-            (Err(_), _) => self.stop_filling(member, twin),
+            (Err(_), _) => self.stop_filling(member, replica),
         }
     }
 
+    /// Size of a device of a member in bytes.
+    fn size_of(&self, member: MemberId, replica: Replica) -> u64 {
+        let size = match replica {
+            Replica::Current => self.config.sizes.get(member.index()),
+            Replica::Replacement => self.config.twins.get(&member),
+        };
+        size.copied().unwrap_or(0)
+    }
+
     /// Writes the claim to the device: labels may not call it whole without one (INV-CLAIM-3).
-    fn claim_filled(&mut self, run: u64, member: MemberId, twin: bool) {
+    fn claim_filled(&mut self, run: u64, member: MemberId, replica: Replica) {
         if let Some(piece) = self.claim_piece() {
-            let size = if twin { self.config.twins.get(&member) } else { self.config.sizes.get(member.index()) };
-            let size = size.copied().unwrap_or(0);
+            let size = self.size_of(member, replica);
             self.filler.of(run).into_iter().for_each(|fill| fill.in_flight += 2);
             for second in [false, true] {
-                self.io.write_to(Context::FillRing(run), None, member, twin, claim_at(size, second).offset, piece.clone());
+                self.io.write_to(Context::FillRing(run), None, member, replica, claim_at(size, second).offset, piece.clone());
             }
         }
         self.flush_filled(run);
@@ -389,7 +400,7 @@ impl Pool {
         let at = fill.member.index();
         let Some(member) = self.config.shape.members.get_mut(at) else { return };
         member.state = MemberState::Present;
-        if fill.twin {
+        if fill.replica == Replica::Replacement {
             let Some(device) = member.successor.take() else { return };
             let old = std::mem::replace(&mut member.device, device);
             self.relabeler.switching.insert(fill.member, old);
@@ -417,7 +428,7 @@ impl Pool {
 
     /// Gives up a replacement that failed: the member keeps its device.
     pub(crate) fn successor_failed(&mut self, member: MemberId) {
-        self.stop_filling(member, true);
+        self.stop_filling(member, Replica::Replacement);
         self.config.twins.remove(&member);
         let was = self.relabeler.switching.remove(&member);
         if let Some(m) = self.config.shape.members.get_mut(member.index()) {
@@ -436,9 +447,9 @@ impl Pool {
             (0..).map(MemberId).zip(&self.config.shape.members).map(|(at, m)| (at, m.state, m.successor)).collect();
         for (at, state, successor) in members {
             if state == MemberState::Filling {
-                self.fill(at, false);
+                self.fill(at, Replica::Current);
             } else if successor.is_some() && self.io.twin(at).is_some() {
-                self.fill(at, true);
+                self.fill(at, Replica::Replacement);
             }
         }
     }

@@ -11,7 +11,7 @@ use millpond_block::{DeviceError, MemberId, Piece, Tag};
 use millpond_format::{Class, DeviceId, DeviceNote, MemberState, SECTOR_BYTES, SegmentId};
 
 use super::checkpoint::second_area;
-use crate::io::Failing;
+use crate::io::{Failing, Replica};
 use crate::pool::{Context, Pool};
 use crate::{PoolState, Reply};
 
@@ -100,13 +100,13 @@ impl Pool {
     /// Handles the failure of a device that the pool can do without: it is out of date from now on.
     /// Reads and writes go on; flushed data is durable once the labels say so (INV-LABEL-1).
     pub(crate) fn device_failed(&mut self, failing: Failing) {
-        if failing.twin {
+        if failing.replica == Replica::Replacement {
             return self.successor_failed(failing.member);
         }
         if self.relabeler.switching.contains_key(&failing.member) {
             return; // the old device was about to go, and its replacement has everything
         }
-        self.stop_filling(failing.member, false);
+        self.stop_filling(failing.member, Replica::Current);
         self.cache.detach(failing.member, &mut self.bufs);
         self.config.shape.lose(failing.member.index());
         self.spares.lost(failing.member, self.now, self.io.mark());
@@ -135,8 +135,8 @@ impl Pool {
         for member in self.relabeler.fresh.clone() {
             let size = self.config.sizes.get(member.index()).copied().unwrap_or(0);
             let piece = self.fresh_area(member);
-            writes.push((member, false, 0, piece.clone()));
-            writes.push((member, false, second_area(size), piece));
+            writes.push((member, Replica::Current, 0, piece.clone()));
+            writes.push((member, Replica::Current, second_area(size), piece));
         }
         self.io.write_each(Context::Relabel, writes);
     }
@@ -150,12 +150,12 @@ impl Pool {
                 continue;
             }
             let piece = self.label_sector(member, None);
-            writes.push((member, false, if at_end { second_area(size) } else { 0 }, piece));
+            writes.push((member, Replica::Current, if at_end { second_area(size) } else { 0 }, piece));
         }
         for (member, size) in self.config.twins.clone() {
             let successor = self.config.shape.members.get(member.index()).and_then(|m| m.successor);
             let piece = self.label_sector(member, successor);
-            writes.push((member, true, if at_end { second_area(size) } else { 0 }, piece));
+            writes.push((member, Replica::Replacement, if at_end { second_area(size) } else { 0 }, piece));
         }
         self.io.write_each(Context::Relabel, writes);
     }

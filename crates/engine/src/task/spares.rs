@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use millpond_block::MemberId;
 use millpond_format::{Class, Member, MemberState};
 
+use crate::io::Replica;
 use crate::open::extent_space;
 use crate::pool::Pool;
 use crate::{PoolState, Time};
@@ -91,7 +92,7 @@ impl Pool {
         self.judge_member(member);
         self.io.health.set(member, MemberState::Filling);
         self.spares.lost.remove(&member);
-        self.fill(member, false);
+        self.fill(member, Replica::Current);
         self.relabel(None);
     }
 }

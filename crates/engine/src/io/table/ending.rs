@@ -12,22 +12,11 @@ use millpond_format::MemberState;
 use smallvec::SmallVec;
 
 use super::columns::compute;
-use super::{Ended, Failing, IoTable, Kind, Part, Stage, epoch_of, names};
+use super::{Ended, Failing, IoTable, Kind, Part, Replica, Stage, epoch_of, names};
 use crate::DeviceTrouble;
 
 /// Attempts of a failing write before it counts as failed.
 const WRITE_TRIES: u8 = 3;
-
-/// Role of the device in a slot for a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    /// The member itself.
-    Member,
-    /// The member's replacement.
-    Twin,
-    /// None any more.
-    Nobody,
-}
 
 impl<C> IoTable<C> {
     /// Removes the next group that ended without a completion: no device could do it, or its
@@ -41,19 +30,20 @@ impl<C> IoTable<C> {
         None
     }
 
-    fn role(&self, part: &Part) -> Role {
+    fn role(&self, part: &Part) -> Option<Replica> {
         self.role_of(part.device, part.slot)
     }
 
-    fn role_of(&self, member: MemberId, slot: Option<DeviceSlot>) -> Role {
+    /// Returns which device of a member is in a slot; `None` when it is not the member's any more.
+    fn role_of(&self, member: MemberId, slot: Option<DeviceSlot>) -> Option<Replica> {
         // a replacement that has meanwhile become the member counts as the member; what was for a
         // member without a device counts for the member
         if self.slot_of(member) == slot {
-            Role::Member
+            Some(Replica::Current)
         } else if slot.is_some() && self.twin(member) == slot {
-            Role::Twin
+            Some(Replica::Replacement)
         } else {
-            Role::Nobody
+            None
         }
     }
 
@@ -89,7 +79,7 @@ impl<C> IoTable<C> {
             done.buf.into_iter().for_each(|buf| bufs.give(buf));
             self.bury(group);
             if let (true, Err(error)) = (self.late_answers_count && self.health.can_spare(member), done.result) {
-                self.spare(Failing { member, twin: false, why: DeviceTrouble::Failed(error) });
+                self.spare(Failing { member, replica: Replica::Current, why: DeviceTrouble::Failed(error) });
             }
             return None;
         }
@@ -118,7 +108,7 @@ impl<C> IoTable<C> {
     fn count(&mut self, group: u32, part: u16) {
         let Some(g) = self.groups.get(group) else { return };
         let Some(p) = g.parts.get(usize::from(part)) else { return };
-        if self.role(p) == Role::Nobody {
+        if self.role(p).is_none() {
             return;
         }
         let (member, kind, offset) = (p.device, g.kind, p.range.offset);
@@ -146,12 +136,12 @@ impl<C> IoTable<C> {
         let Some(p) = g.parts.get(usize::from(part)) else { return true };
         let (role, kind, member, slot, tries) = (self.role(p), g.kind, p.device, p.slot, p.tries + 1);
         // no space on the host for optional zeros does not count as an error of the device
-        let counts = role != Role::Nobody && !(kind == Kind::Zero && error == DeviceError::Full);
+        let counts = role.is_some() && !(kind == Kind::Zero && error == DeviceError::Full);
         if counts && let Some(errors) = self.errors.get_mut(member.index()) {
             *errors += 1;
         }
-        let twin = role == Role::Twin;
-        if matches!(kind, Kind::Write | Kind::Loose) && role != Role::Nobody {
+        let twin = role == Some(Replica::Replacement);
+        if matches!(kind, Kind::Write | Kind::Loose) && role.is_some() {
             let waits = error == DeviceError::Full && !twin && kind == Kind::Write && !self.health.is_aside(member);
             if let Some(slot) = slot.filter(|_| waits) {
                 self.stall(slot, (group, part), probe);
@@ -170,12 +160,12 @@ impl<C> IoTable<C> {
         let needless = matches!(kind, Kind::Write | Kind::Flush);
         let spared = needless
             && match role {
-                Role::Nobody | Role::Twin => true,
-                Role::Member => !self.health.is_up(member) || self.health.can_spare(member),
+                None | Some(Replica::Replacement) => true,
+                Some(Replica::Current) => !self.health.is_up(member) || self.health.can_spare(member),
             };
-        if spared && role != Role::Nobody {
+        if let Some(replica) = role.filter(|_| spared) {
             let why = if error == DeviceError::Full { DeviceTrouble::Full } else { DeviceTrouble::Failed(error) };
-            self.spare(Failing { member, twin, why });
+            self.spare(Failing { member, replica, why });
         } else if !spared && let Some(g) = self.groups.get_mut(group) {
             g.error.get_or_insert(error);
         }
@@ -184,7 +174,7 @@ impl<C> IoTable<C> {
 
     /// Stops using a device that failed and can be spared.
     pub(super) fn spare(&mut self, failing: Failing) {
-        if failing.twin {
+        if failing.replica == Replica::Replacement {
             let Some(slot) = self.twins.get_mut(failing.member.index()).and_then(Option::take) else { return };
             self.abandon(slot);
         } else {
@@ -276,7 +266,7 @@ impl<C> IoTable<C> {
             let (buf, device, slot) = (only.buf.take(), only.device, only.slot);
             bufs.give_data(only.pieces.drain(..));
             self.groups.clear(group);
-            let member = (self.role_of(device, slot) != Role::Nobody).then_some(device);
+            let member = self.role_of(device, slot).map(|_| device);
             return Some(Ended { context, result: error.map_or(Ok(()), Err), buf, pin, member });
         }
         let mut parts = std::mem::take(&mut g.parts);
@@ -290,7 +280,7 @@ impl<C> IoTable<C> {
         bufs.give_data(parts.iter_mut().flat_map(|part| part.pieces.drain(..)));
         parts.retain(|part| !part.void);
         let member = parts.first().map(|part| part.device).filter(|device| parts.iter().all(|part| part.device == *device));
-        let counts = parts.iter().all(|part| self.role(part) != Role::Nobody);
+        let counts = parts.iter().all(|part| self.role(part).is_some());
         let mut result = error.map_or(Ok(()), Err);
         if kind == Kind::Read && parts.is_empty() {
             result = result.and(Err(DeviceError::Gone));

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use millpond_block::{DeviceSlot, MemberId};
 
-use super::{Failing, IoTable, Stage};
+use super::{Failing, IoTable, Replica, Stage};
 use crate::{DeviceTrouble, Time};
 
 /// A device without space for writes.
@@ -83,8 +83,8 @@ impl<C> IoTable<C> {
     pub(crate) fn give_up_full(&mut self, patience: u64) {
         for slot in self.full_for(patience) {
             match self.user(slot) {
-                Some((member, false)) if self.can_spare_now(member, patience) => {
-                    self.spare(Failing { member, twin: false, why: DeviceTrouble::Full });
+                Some((member, Replica::Current)) if self.can_spare_now(member, patience) => {
+                    self.spare(Failing { member, replica: Replica::Current, why: DeviceTrouble::Full });
                 }
                 Some(_) => {}
                 None => self.abandon(slot),

@@ -2,14 +2,14 @@
 
 use millpond_block::{ByteRange, MemberId, Piece};
 
-use super::{IoTable, Kind};
+use super::{IoTable, Kind, Replica};
 
 impl<C> IoTable<C> {
     /// Writes to one member. Does not wait for space; the requester decides what a failure means.
     pub(crate) fn write_loose(&mut self, context: C, member: MemberId, offset: u64, piece: Piece) {
         let group = self.add(context, Kind::Loose, None);
         let range = ByteRange { offset, length: piece.len() as u64 };
-        self.push_write(group, member, range, vec![piece], false);
+        self.push_write(group, member, range, vec![piece], Replica::Current);
         self.begin(group);
     }
 
@@ -18,7 +18,7 @@ impl<C> IoTable<C> {
         let group = self.add(context, Kind::Loose, None);
         for (member, offset, piece) in writes {
             let range = ByteRange { offset, length: piece.len() as u64 };
-            self.push_write(group, member, range, vec![piece], false);
+            self.push_write(group, member, range, vec![piece], Replica::Current);
         }
         self.begin(group);
     }
@@ -27,7 +27,7 @@ impl<C> IoTable<C> {
     pub(crate) fn overwrite(&mut self, context: C, ranges: &[(MemberId, ByteRange)], pieces: &[Piece]) {
         let group = self.add(context, Kind::Loose, None);
         for (device, range) in ranges {
-            self.push_write(group, *device, *range, pieces.to_vec(), false);
+            self.push_write(group, *device, *range, pieces.to_vec(), Replica::Current);
         }
         self.begin(group);
     }

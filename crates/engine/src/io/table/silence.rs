@@ -8,7 +8,7 @@
 use millpond_block::{BufPool, DeviceSlot, MemberId};
 use millpond_format::SegmentId;
 
-use super::{Failing, IoTable, Kind, Stage};
+use super::{Failing, IoTable, Kind, Replica, Stage};
 use crate::space::Rows;
 use crate::{DeviceTrouble, Time};
 
@@ -117,13 +117,13 @@ impl<C> IoTable<C> {
         self.slot_of(member).map_or(0, |slot| self.silence(slot))
     }
 
-    /// Returns the member that the device in a slot belongs to, and whether it is its replacement.
-    pub(super) fn user(&self, slot: DeviceSlot) -> Option<(MemberId, bool)> {
+    /// Returns the member that the device in a slot belongs to, and which of its devices it is.
+    pub(super) fn user(&self, slot: DeviceSlot) -> Option<(MemberId, Replica)> {
         let of = |place: &Option<DeviceSlot>| *place == Some(slot);
-        let member = self.slots.iter().position(of).map(|at| (at, false));
-        let twin = || self.twins.iter().position(of).map(|at| (at, true));
-        let (at, twin) = member.or_else(twin)?;
-        Some((MemberId(u16::try_from(at).ok()?), twin))
+        let member = self.slots.iter().position(of).map(|at| (at, Replica::Current));
+        let twin = || self.twins.iter().position(of).map(|at| (at, Replica::Replacement));
+        let (at, replica) = member.or_else(twin)?;
+        Some((MemberId(u16::try_from(at).ok()?), replica))
     }
 
     fn members(&self) -> impl Iterator<Item = MemberId> {
@@ -193,12 +193,14 @@ impl<C> IoTable<C> {
             }
             match self.user(slot) {
                 None => self.abandon(slot),
-                Some((member, false)) if !self.health.is_up(member) => self.abandon(slot),
+                Some((member, Replica::Current)) if !self.health.is_up(member) => self.abandon(slot),
                 // nothing else is written, and the labels stay as they are
                 Some(_) if closing => self.abandon(slot),
-                Some((member, true)) if spares => self.spare(Failing { member, twin: true, why: DeviceTrouble::Silent }),
-                Some((member, false)) if spares && self.can_spare_now(member, least / 2) => {
-                    self.spare(Failing { member, twin: false, why: DeviceTrouble::Silent });
+                Some((member, replica @ Replica::Replacement)) if spares => {
+                    self.spare(Failing { member, replica, why: DeviceTrouble::Silent });
+                }
+                Some((member, replica @ Replica::Current)) if spares && self.can_spare_now(member, least / 2) => {
+                    self.spare(Failing { member, replica, why: DeviceTrouble::Silent });
                 }
                 Some(_) => {}
             }
@@ -208,10 +210,10 @@ impl<C> IoTable<C> {
     /// Gives up silent devices that are incomplete: the pool does not depend on their data.
     pub(crate) fn give_up_incomplete(&mut self, least: u64) {
         for slot in self.unanswered(least) {
-            if let Some((member, twin)) = self.user(slot)
-                && (twin || self.health.is_filling(member) || self.health.is_aside(member))
+            if let Some((member, replica)) = self.user(slot)
+                && (replica == Replica::Replacement || self.health.is_filling(member) || self.health.is_aside(member))
             {
-                self.spare(Failing { member, twin, why: DeviceTrouble::Silent });
+                self.spare(Failing { member, replica, why: DeviceTrouble::Silent });
             }
         }
     }

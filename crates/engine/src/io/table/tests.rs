@@ -67,7 +67,7 @@ fn a_member_without_a_device_is_given_up_where_the_other_has_everything() {
     let ended = complete(&mut io, &mut bufs).expect("the end of the write");
     assert_eq!((ended.context, ended.result), ("write", Ok(())));
     let why = DeviceTrouble::Failed(DeviceError::Gone);
-    assert_eq!(io.pop_failing(), Some(Failing { member: MemberId(1), twin: false, why }));
+    assert_eq!(io.pop_failing(), Some(Failing { member: MemberId(1), replica: Replica::Current, why }));
 }
 
 #[test]
