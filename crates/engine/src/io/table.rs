@@ -5,6 +5,7 @@ mod ending;
 mod full;
 mod loose;
 mod silence;
+mod slots;
 mod urgent;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,6 +17,7 @@ use smallvec::SmallVec;
 use self::full::Full;
 use self::silence::Line;
 pub(crate) use self::silence::devices;
+pub(crate) use self::slots::Replica;
 use super::health::Health;
 use super::parity::{Coders, Rebuild, Want, answers};
 use crate::slab::Slab;
@@ -55,15 +57,6 @@ struct Group<C> {
     place: Option<(SegmentId, u32, u32)>,
     /// True when its operations overtake others.
     urgent: bool,
-}
-
-/// One of the devices that a member has while it is being replaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Replica {
-    /// The device that is the member.
-    Current,
-    /// The one that takes its place once it has all data.
-    Replacement,
 }
 
 struct Part {
@@ -217,16 +210,6 @@ impl<C> IoTable<C> {
         self.trouble.clone_from(&before.trouble);
     }
 
-    /// Slot of each member's device.
-    pub(crate) fn slots(&self) -> &[Option<DeviceSlot>] {
-        &self.slots
-    }
-
-    /// Slot of a member's device, if it has one.
-    pub(crate) fn slot_of(&self, member: MemberId) -> Option<DeviceSlot> {
-        self.slots.get(member.index()).copied().flatten()
-    }
-
     /// Number of groups that a requester waits for.
     pub(crate) fn in_flight(&self) -> usize {
         self.groups.len() - self.ghosts
@@ -249,54 +232,6 @@ impl<C> IoTable<C> {
         }
         self.begins(io.device);
         Some(io)
-    }
-
-    /// Adds members with devices in these slots.
-    pub(crate) fn add_members(&mut self, slots: impl IntoIterator<Item = DeviceSlot>, health: Health) {
-        self.slots.extend(slots.into_iter().map(Some));
-        let n = self.slots.len();
-        self.twins.resize(n, None);
-        self.counters.resize(n, DeviceCounters::default());
-        self.errors.resize(n, 0);
-        self.repaired.resize(n, 0);
-        self.written.resize(n, 1);
-        self.flushed.resize(n, 0);
-        self.trouble.resize(n, None);
-        self.health = health;
-    }
-
-    /// Sets the member's replacement: from now on, all writes to segments go to the device in
-    /// `slot`, too. `None` ends that.
-    pub(crate) fn set_twin(&mut self, member: MemberId, slot: Option<DeviceSlot>) {
-        if let Some(twin) = self.twins.get_mut(member.index()) {
-            *twin = slot;
-        }
-    }
-
-    /// Makes the device in another slot, or none, the member: errors of the one before it, past and
-    /// future, do not count for it (INV-SPARE-1).
-    pub(crate) fn set_slot(&mut self, member: MemberId, slot: Option<DeviceSlot>) {
-        let at = member.index();
-        if let (Some(place), Some(errors), Some(repaired), Some(trouble), Some(written)) =
-            (self.slots.get_mut(at), self.errors.get_mut(at), self.repaired.get_mut(at), self.trouble.get_mut(at), self.written.get_mut(at))
-        {
-            (*place, *errors, *repaired, *trouble) = (slot, 0, 0, None);
-            // this table has not flushed the data that is on it already
-            *written += 1;
-        }
-    }
-
-    /// Slot of the member's replacement.
-    pub(crate) fn twin(&self, member: MemberId) -> Option<DeviceSlot> {
-        self.twins.get(member.index()).copied().flatten()
-    }
-
-    /// True when a device of a member is in service.
-    fn is_usable(&self, member: MemberId, replica: Replica) -> bool {
-        match replica {
-            Replica::Current => self.health.is_up(member),
-            Replica::Replacement => self.twin(member).is_some(),
-        }
     }
 
     /// Removes the next device that failed and can be spared; the table does not use it any more.
@@ -339,10 +274,7 @@ impl<C> IoTable<C> {
 
     /// Starts a part. A part of a member without a device fails at once.
     fn push(&mut self, group: u32, mut part: Part, io: IoKind) {
-        part.slot = match part.replica {
-            Replica::Current => self.slot_of(part.device),
-            Replica::Replacement => self.twin(part.device),
-        };
+        part.slot = self.slot_for(part.device, part.replica);
         let Some(device) = part.slot else { return self.fail_without_device(group, part) };
         if let Some(counters) = self.counters.get_mut(part.device.index()) {
             match &io {

@@ -117,19 +117,6 @@ impl<C> IoTable<C> {
         self.slot_of(member).map_or(0, |slot| self.silence(slot))
     }
 
-    /// Returns the member that the device in a slot belongs to, and which of its devices it is.
-    pub(super) fn user(&self, slot: DeviceSlot) -> Option<(MemberId, Replica)> {
-        let of = |place: &Option<DeviceSlot>| *place == Some(slot);
-        let member = self.slots.iter().position(of).map(|at| (at, Replica::Current));
-        let twin = || self.twins.iter().position(of).map(|at| (at, Replica::Replacement));
-        let (at, replica) = member.or_else(twin)?;
-        Some((MemberId(u16::try_from(at).ok()?), replica))
-    }
-
-    fn members(&self) -> impl Iterator<Item = MemberId> {
-        (0..u16::try_from(self.slots.len()).unwrap_or(u16::MAX)).map(MemberId)
-    }
-
     /// Finds the members that have not answered for so long that they should not be read. True when
     /// there are any.
     pub(crate) fn find_silent(&mut self, patience: u64) -> bool {
