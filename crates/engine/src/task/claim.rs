@@ -137,8 +137,8 @@ pub(crate) fn read_claim(result: Result<(), DeviceError>, buf: Option<&Buf>) -> 
 }
 
 impl Pool {
-    /// Returns the slot of a member's device if its claim counts: the pool needs the device, and the
-    /// device is whole. It got the claim before the labels called it whole.
+    /// Returns the slot of a member's device if its claim counts: the pool needs the device, and
+    /// the device is whole. It got the claim before the labels called it whole.
     fn claimable(&self, member: MemberId) -> Option<DeviceSlot> {
         let known = self.config.shape.members.get(member.index())?;
         let counts = known.state == MemberState::Present && !self.config.shape.is_aside(member.0);
