@@ -232,12 +232,10 @@ impl Core {
     /// changed; after a later miss the call can be repeated.
     pub(crate) fn clear(&mut self, lineage: LineageId, start: u64, end: u64) -> Result<(), Miss> {
         let mut at = start;
-        loop {
+        // the leaf after the last one need not be in memory
+        while at < end {
             let root = self.head(lineage).root;
-            let Some((block, leaf)) = self.nodes.next_leaf(&root, at)? else { return Ok(()) };
-            if block >= end {
-                return Ok(());
-            }
+            let Some((block, leaf)) = self.nodes.next_leaf(&root, at)?.filter(|(block, _)| *block < end) else { break };
             let stop = ((block / FANOUT as u64 + 1) * FANOUT as u64).min(end);
             at = stop;
             let range = slot_in(block, 0)..slot_in(block, 0) + usize::try_from(stop - block).unwrap_or(FANOUT);
@@ -258,6 +256,7 @@ impl Core {
             }
             self.prune(lineage, block);
         }
+        Ok(())
     }
 
     /// Removes empty nodes on the path to `block` from the map, from the leaf up. The path must be

@@ -217,3 +217,24 @@ fn a_discard_of_holes_is_under_way_when_the_mode_becomes_strict() {
     assert_eq!(rig.request(head, Op::Read, 0, 4096, &[]).unwrap(), [0; 4096]);
     rig.audit();
 }
+
+/// Fixed defect: a step of a discard ended with a look at the leaf after its last one. A pool that
+/// had not read that leaf yet stopped (INV-MAP-6).
+#[test]
+fn a_long_discard_needs_no_leaf_beyond_its_step() {
+    let mut rig = Rig::new(&[32], Layout::Linear);
+    let size = 80u64 << 20;
+    let head = Target::Head(rig.volume("disk0", size, Compression::Off));
+    let offsets = || (0..size).step_by(2 << 20);
+    for offset in offsets() {
+        rig.request(head, Op::Write, offset, 4096, &[7; 4096]).unwrap();
+    }
+    // afterwards no node is in memory
+    rig.command(Command::Close).unwrap();
+    rig.reopen();
+    rig.request(head, Op::Discard, 0, size, &[]).unwrap();
+    for offset in offsets() {
+        assert_eq!(rig.request(head, Op::Read, offset, 4096, &[]).unwrap(), [0; 4096]);
+    }
+    rig.audit();
+}
