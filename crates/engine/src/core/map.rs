@@ -289,3 +289,6 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
