@@ -196,6 +196,34 @@ fn what_a_shrink_cut_off_does_not_come_back_by_a_snapshot() {
     rig.audit();
 }
 
+/// Fixed defect: a rollback restores the larger size while the end that a shrink cut off is being
+/// discarded. The discard went on in the restored head.
+#[test]
+fn the_discard_of_a_shrink_ends_with_a_rollback() {
+    let mut rig = Rig::new(&[32], Layout::Linear);
+    let size = 128u64 << 20;
+    let volume = rig.volume("disk0", size, Compression::Off);
+    for offset in (0..size).step_by(2 << 20) {
+        rig.request(Target::Head(volume), Op::Write, offset, 4096, &[7; 4096]).unwrap();
+    }
+    let snapshot = rig.snapshot(volume, "s");
+    rig.start(Command::ResizeVolume { volume, size: 4096 });
+    rig.start(Command::Rollback { snapshot, keep_as: "kept".into() });
+    rig.settle();
+    let replies: Vec<_> = std::iter::from_fn(|| rig.engine.pop_reply()).map(|(_, reply)| reply).collect();
+    assert!(replies.len() == 2 && replies.iter().all(Result::is_ok), "{replies:?}");
+    for reopens in [false, true] {
+        if reopens {
+            rig.reopen();
+        }
+        for offset in (0..size).step_by(2 << 20) {
+            let read = rig.request(Target::Head(volume), Op::Read, offset, 4096, &[]).unwrap();
+            assert!(read == [7; 4096], "restarted {reopens}: offset {offset} was discarded");
+        }
+        rig.audit();
+    }
+}
+
 /// In whatever order the snapshots of a rolled back volume are destroyed, their space is freed.
 #[test]
 fn space_comes_back_when_what_was_rolled_back_to_goes_first() {
