@@ -10,7 +10,7 @@ const EXTENT_PAGES: u64 = 16;
 const DEVICES: u16 = 8;
 
 /// A page on a device.
-type PageAt = (DeviceIndex, u64);
+type PageAt = (MemberId, u64);
 
 /// A segment as the twin knows it: its extents, and the place of each page of each copy.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ struct Plain {
 }
 
 fn extent(part: (u16, u32)) -> PageAt {
-    (DeviceIndex(part.0), AREA_BYTES / PAGE + u64::from(part.1) * EXTENT_PAGES)
+    (MemberId(part.0), AREA_BYTES / PAGE + u64::from(part.1) * EXTENT_PAGES)
 }
 
 /// The pages of an extent.
@@ -93,8 +93,8 @@ fn plain_rows(shape: &Shape) -> Vec<Plain> {
 }
 
 /// The pages of byte ranges, one by one.
-fn pages_in(places: impl IntoIterator<Item = (DeviceIndex, ByteRange)>) -> Vec<PageAt> {
-    let pages = |(device, range): (DeviceIndex, ByteRange)| {
+fn pages_in(places: impl IntoIterator<Item = (MemberId, ByteRange)>) -> Vec<PageAt> {
+    let pages = |(device, range): (MemberId, ByteRange)| {
         assert!(range.offset % PAGE == 0 && range.length % PAGE == 0 && range.length > 0, "{range:?}");
         (range.offset / PAGE..(range.offset + range.length) / PAGE).map(move |page| (device, page))
     };
@@ -110,10 +110,10 @@ fn compare(rows: &Rows, plain: &[Plain], random: &mut Random) {
         assert_eq!(rows.shelf(id), plain.class.unwrap_or(Shelf::Data), "{id}");
         assert_eq!(rows.home(id), plain.class.map(|class| (class, plain.first, size as u32)), "{id}");
         assert_eq!((rows.pages(id) as usize, rows.spare(id), rows.front(id)), (size, plain.spare, plain.front), "{id}");
-        let copies: Vec<DeviceIndex> = plain.extents.iter().filter(|_| is_mirror).map(|(device, _)| *device).collect();
+        let copies: Vec<MemberId> = plain.extents.iter().filter(|_| is_mirror).map(|(device, _)| *device).collect();
         assert!(rows.copies(id).eq(copies), "{id}");
         assert_eq!(rows.quantum(id), plain.quantum.max(1), "{id}");
-        for device in (0..DEVICES).map(DeviceIndex) {
+        for device in (0..DEVICES).map(MemberId) {
             assert_eq!(rows.has(id, device), plain.extents.iter().any(|(of, _)| *of == device), "{device:?} in {id}");
         }
         let extents: Vec<PageAt> = rows.extents(id).map(|(device, range)| (device, range.offset / PAGE)).collect();
@@ -129,7 +129,7 @@ fn compare(rows: &Rows, plain: &[Plain], random: &mut Random) {
         compare_stripe(rows, id, plain, random);
     }
     let (odd, all) = (rows.count_extents(usize::from(DEVICES), |id| id.0 % 2 == 1), 0..DEVICES);
-    for (device, count) in all.map(DeviceIndex).zip(odd) {
+    for (device, count) in all.map(MemberId).zip(odd) {
         let extents = plain.iter().skip(1).step_by(2).flat_map(|plain| &plain.extents);
         assert_eq!(count as usize, extents.filter(|(of, _)| *of == device).count(), "{device:?}");
     }
