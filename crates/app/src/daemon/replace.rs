@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millpond_block::{DeviceGeometry, DeviceSlot};
 use millpond_device::HostDevice;
-use millpond_engine::{Class, Command, DeviceChange, GroupSpec, Layout, NewDevice};
+use millpond_engine::{Class, Command, CommandError, DeviceChange, GroupSpec, Layout, NewDevice, Reply};
 use tokio::time::{sleep, timeout};
 
 use super::host_calls::PATIENCE;
@@ -17,6 +17,10 @@ use crate::api::{ApiError, DeviceNamed, JobKind, Pool, ReplaceDevice, Replacemen
 
 /// Time between two looks at a spare that leaves its place.
 const LOOK: Duration = Duration::from_millis(20);
+/// Longest wait for labels that are being written before a change of devices is refused, and the
+/// time between two tries.
+const SETTLE: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_millis(20);
 
 /// A device that the pool has open already.
 struct Own {
@@ -60,13 +64,13 @@ impl Daemon {
         let Some(found) = opened.pop() else { return Err(ApiError::internal("no device was looked at").during(during)) };
         let new = named(&request.new.path, &found);
         let change = DeviceChange::Replace { member, device: found.geometry() };
-        shard.command(Command::CheckDevices(change)).await.map_err(|e| ApiError::from(e).during(&during))?;
+        change_devices(&shard, Command::CheckDevices(change)).await.map_err(|e| ApiError::from(e).during(&during))?;
         let warnings = self.placement_warnings(std::slice::from_ref(&request.new)).await;
         if !request.dry_run {
             let path = PathBuf::from(&request.new.path);
             let device = shard.add_device(open_rehearsed(&self.calls, found, &request.new, io).await?).await?;
             self.expect_devices(name, std::slice::from_ref(&path))?;
-            if let Err(error) = shard.command(Command::Replace { member, device }).await {
+            if let Err(error) = change_devices(&shard, Command::Replace { member, device }).await {
                 return Err(self.not_taken(name, &shard, &[device], &fresh, &[path], error).await.during(&during));
             }
             self.tell("pool.replacing", name);
@@ -131,14 +135,14 @@ impl Daemon {
             );
             return Err(ApiError::busy(message));
         }
-        shard.command(Command::CheckDevices(DeviceChange::Replace { member, device: spare.geometry() })).await?;
+        change_devices(shard, Command::CheckDevices(DeviceChange::Replace { member, device: spare.geometry() })).await?;
         if dry_run {
             return Ok(());
         }
         let path = spare.host.path.clone();
         // from here on, the next import finds the device, whatever happens
         self.expect_devices(name, std::slice::from_ref(&path))?;
-        shard.command(Command::Remove { member: spare.member, dry_run: false }).await?;
+        change_devices(shard, Command::Remove { member: spare.member, dry_run: false }).await?;
         let device = NewDevice { slot: spare.slot, geometry: spare.geometry() };
         let taken = timeout(self.options.deadlines.command, take(shard, member, device)).await;
         match taken {
@@ -163,13 +167,36 @@ impl Daemon {
     }
 }
 
+/// Carries out a command that changes the devices of a pool, or checks such a change. A pool
+/// refuses it while labels are being written, for instance just after a replacement has ended: the
+/// command is repeated until they are durable, for at most [`SETTLE`].
+///
+/// # Errors
+/// Those of the command.
+pub(super) async fn change_devices(shard: &ShardHandle, command: Command) -> Result<Reply, ShardError> {
+    let end = Instant::now() + SETTLE;
+    let mut settled = false;
+    loop {
+        let answer = shard.command(command.clone()).await;
+        if !matches!(answer, Err(ShardError::Command(CommandError::Busy(_)))) || Instant::now() >= end {
+            return answer;
+        }
+        // labels that became durable after the refusal do not show here: one more try
+        let before = std::mem::replace(&mut settled, !shard.status().await?.pool.relabels);
+        if before && settled {
+            return answer;
+        }
+        sleep(RETRY).await;
+    }
+}
+
 /// Waits until a spare has left its place, and gives it the place of `member`.
 async fn take(shard: &ShardHandle, member: u16, device: NewDevice) -> Result<(), ShardError> {
     loop {
         let status = shard.status().await?;
         if !status.pool.devices.iter().any(|listed| listed.slot == Some(device.slot)) {
             match shard.command(Command::Replace { member, device }).await {
-                Err(ShardError::Command(millpond_engine::CommandError::Busy(_))) => {}
+                Err(ShardError::Command(CommandError::Busy(_))) => {}
                 outcome => return outcome.map(drop),
             }
         }

@@ -94,6 +94,7 @@ impl Pool {
             given_up: self.given_up_bytes(),
             removal_ended: self.removal_ended.clone(),
             removal_waits: self.removal_waits(),
+            relabels: self.relabeler.busy(),
             fell_back: self.fell_back.clone(),
             space: self.space_info(),
             devices: devices.collect(),

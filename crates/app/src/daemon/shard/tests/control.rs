@@ -1,5 +1,5 @@
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use millpond_block::{ByteRange, DeviceGeometry, DeviceSlot, DiskError};
 use millpond_device::{DeviceLimit, HostDevice, OpenOptions, wall_millis};
@@ -8,6 +8,7 @@ use millpond_engine::{Command, CommandError, PoolState, Reply, VolumeId};
 use super::client::{Client, in_memory, on_unix, wait};
 use super::double::{Double, HEAD, Medium, SNAPSHOT};
 use super::serving::{becomes_free, on_file_by};
+use crate::daemon::replace::change_devices;
 use crate::daemon::shard::clock::Clock;
 use crate::daemon::shard::start::{spawn, spawn_by};
 use crate::daemon::shard::{ShardError, ShardHandle};
@@ -28,6 +29,22 @@ fn commands_and_listings_are_answered() {
     assert_eq!((status.pool.name.as_str(), status.devices.len(), status.clients), ("double", 0, 0));
     let refused = wait(shard.limit_device(DeviceSlot(0), DeviceLimit::default()));
     assert!(matches!(refused, Err(ShardError::NoDevice(DeviceSlot(0)))));
+}
+
+/// Found by the end-to-end test `parity` on a busy machine: the replacement after another one was
+/// refused, because the labels of the first were still being written.
+#[test]
+fn a_change_of_devices_waits_until_labels_are_written() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
+    let remove = Command::Remove { member: 0, dry_run: false };
+    for refusals in [0, 1, 5] {
+        let shard = spawn(Vec::new(), move |_, _| Ok(Double::memory(8 << 20).refusing(refusals))).expect("shard");
+        assert_eq!(runtime.block_on(change_devices(&shard, remove.clone())).expect("carried out"), Reply::Done);
+    }
+    let begin = Instant::now();
+    let refused = runtime.block_on(change_devices(&in_memory(), Command::Rebalance { dry_run: false }));
+    assert!(matches!(refused, Err(ShardError::Command(CommandError::Busy(_)))));
+    assert!(begin.elapsed() < Duration::from_secs(5), "refused for another reason, it does not wait");
 }
 
 #[test]

@@ -44,6 +44,8 @@ pub struct Double {
     /// clock.
     lease: Option<&'static AtomicU64>,
     now: Time,
+    /// Number of refusals of device changes until the labels are written.
+    refusals: u32,
 }
 
 impl Double {
@@ -63,12 +65,18 @@ impl Double {
             options: BTreeMap::new(),
             lease: None,
             now: Time(0),
+            refusals: 0,
         }
     }
 
     /// Sets the end of the lease on its device.
     pub fn leased(self, until: &'static AtomicU64) -> Double {
         Double { lease: Some(until), ..self }
+    }
+
+    /// Refuses so many device changes, because labels are being written.
+    pub fn refusing(self, refusals: u32) -> Double {
+        Double { refusals, ..self }
     }
 
     pub fn memory(size: usize) -> Double {
@@ -192,6 +200,11 @@ impl Pool for Double {
                 Ok(Reply::Done)
             }
             Command::Checkpoint => Err(CommandError::Faulted("as asked".to_owned())),
+            Command::Remove { .. } if self.refusals > 0 => {
+                self.refusals -= 1;
+                Err(CommandError::Busy("labels are being written".to_owned()))
+            }
+            Command::Rebalance { .. } => Err(CommandError::Busy("for another reason".to_owned())),
             _ => Ok(Reply::Done),
         };
         self.replies.push_back((tag, result));
@@ -253,6 +266,7 @@ impl Pool for Double {
             given_up: 0,
             removal_ended: None,
             removal_waits: None,
+            relabels: self.refusals > 0,
             fell_back: None,
             space: millpond_engine::SpaceInfo::default(),
             devices: Vec::new(),
