@@ -7,13 +7,13 @@ use std::rc::Rc;
 use millpond_block::{BufPool, DeviceGeometry, DeviceSlot, MemberId, Piece};
 use millpond_format::{
     AREA_BYTES, CLAIM_OFFSET, Class, Column, DeviceId, Holder, Label, Layout, Lsn, MAX_COPIES, MAX_DEVICES, MAX_PARITY_WIDTH, Member,
-    MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, STREAMS, SegmentId, Shape, crc32c,
+    MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId, Shape, crc32c,
 };
 
 use super::nodes::NodeRows;
 use crate::core::Core;
 use crate::io::{Health, IoTable};
-use crate::log::{Log, is_special};
+use crate::log::Log;
 use crate::pool::{Config, Context, Pool};
 use crate::space::{Rows, Shelf, Space};
 use crate::task::{Keeper, LEAST_LOG, first_claim, pieces, second_area};
@@ -224,29 +224,6 @@ fn checked_layout(shape: &Shape, spec: &GroupSpec, count: u16) -> Result<Layout,
 }
 
 impl Pool {
-    /// Returns whether there is a free segment to start with for every stream that the pool cannot
-    /// do without.
-    pub(crate) fn streams_fit(&self) -> bool {
-        let streams = |shelf: Shelf| (0..STREAMS).filter(|stream| !is_special(*stream) && self.shelf_of(*stream) == shelf).count();
-        Shelf::ALL.into_iter().all(|shelf| self.core.space.segments.free_in(shelf) >= streams(shelf))
-    }
-
-    /// Reserves the first segment of every stream. Streams on special devices begin later where
-    /// there are none, or none is free.
-    pub(crate) fn reserve_streams(&mut self) -> bool {
-        (0..STREAMS).all(|stream| {
-            let special = is_special(stream);
-            if special && self.special_home(stream).is_none() {
-                return true;
-            }
-            let shelf = self.shelf_of(stream);
-            // a stream on special devices may have its segment since labels were written
-            let next = self.log.streams[stream].next.or_else(|| self.core.space.segments.reserve(shelf, false));
-            self.log.streams[stream].next = next;
-            special || next.is_some()
-        })
-    }
-
     /// Writes the labels of a new pool.
     fn write_labels(&mut self) {
         let mut writes = Vec::new();

@@ -19,6 +19,7 @@ mod read;
 mod silence;
 mod spans;
 mod state;
+mod streams;
 mod turn;
 mod write;
 

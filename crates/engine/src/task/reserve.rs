@@ -14,7 +14,7 @@ use millpond_format::{Leg, NO_SEGMENT, NODE_BYTES, SegmentId};
 
 use crate::Planted;
 use crate::core::StoredDeadlist;
-use crate::log::{CLEANED, Cursor, KEPT, SMALL, is_special};
+use crate::log::{CLEANED, Cursor, KEPT, is_special};
 use crate::pool::Pool;
 use crate::space::{SegmentState, Shelf, stored_bytes};
 use crate::task::checkpoint::{At, ObjectsIn};
@@ -143,20 +143,8 @@ impl Pool {
         if stream == KEPT { homes.nodes } else { homes.small }
     }
 
-    /// Starts streams on special devices once such devices have room; a checkpoint is requested,
-    /// which makes the streams usable.
-    pub(crate) fn begin_special_streams(&mut self) {
-        for stream in [SMALL, KEPT] {
-            let home = self.special_home(stream).filter(|shelf| self.log.streams[stream].next.is_none() && self.has_special_room(*shelf));
-            if let Some(shelf) = home {
-                self.log.streams[stream].next = self.core.space.segments.reserve(shelf, false);
-                self.checkpointer.forced = true;
-            }
-        }
-    }
-
     /// Returns whether more is free on special devices than the share reserved for nodes.
-    fn has_special_room(&self, shelf: Shelf) -> bool {
+    pub(crate) fn has_special_room(&self, shelf: Shelf) -> bool {
         let segments = &self.core.space.segments;
         let nodes = if self.core.space.homes.nodes == Some(shelf) { segments.count_in(shelf) / SPECIAL_PART } else { 0 };
         segments.free_in(shelf) > nodes + KEPT_FOR_CLEANER

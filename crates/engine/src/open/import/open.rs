@@ -1,7 +1,7 @@
 //! Makes a pool of the state that an import read, and begins the log of this import.
 
 use millpond_block::{BufPool, MemberId};
-use millpond_format::{Leg, Lsn, MAX_LEGS, Root};
+use millpond_format::Root;
 
 use super::Import;
 use crate::PoolState;
@@ -63,29 +63,5 @@ impl Import {
             pool.open_log();
         }
         Some(pool)
-    }
-}
-
-impl Pool {
-    /// Reserves the segments in which this import's log begins, and publishes a root that names
-    /// them.
-    pub(crate) fn open_log(&mut self) {
-        if !self.reserve_streams() {
-            return self.fault("no segment is free to go on with the log; the pool cannot be written");
-        }
-        let streams = std::array::from_fn(|i| self.log.streams[i].start());
-        self.legs.push(Leg { incarnation: self.incarnation, end: Lsn(u64::MAX), streams });
-        // with too many legs the pool opens with a checkpoint instead
-        if self.legs.len() < MAX_LEGS {
-            self.publish(Root {
-                pool: self.config.id,
-                generation: self.generation + 1,
-                incarnation: self.incarnation,
-                time: self.now.0,
-                checkpoint: self.checkpoint_at,
-                lsn: self.checkpoint_lsn,
-                legs: self.legs.clone(),
-            });
-        }
     }
 }
