@@ -11,8 +11,8 @@ use millpond_block::DiskError;
 
 use super::op::{Owner, Work};
 use super::state::{Context, Pool};
-use crate::PoolState;
 use crate::io::devices;
+use crate::{PoolState, Time};
 
 /// Milliseconds between retries of writes whose device was full.
 pub(crate) const FULL_RETRY_MILLIS: u64 = 200;
@@ -22,10 +22,39 @@ pub(crate) const FULL_PATIENCE_MILLIS: u64 = 1_000;
 /// Most milliseconds that reads wait for blocks of a batch that cannot be written.
 const READS_MILLIS: u64 = 30_000;
 
+/// Writes that wait because their device is full.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FullDevices {
+    /// A device is full, so guests' writes fail with ENOSPC.
+    refuses: bool,
+    /// Time of the last retry.
+    retried: Time,
+}
+
+impl FullDevices {
+    pub(super) fn new(now: Time) -> FullDevices {
+        FullDevices { refuses: false, retried: now }
+    }
+
+    /// Returns whether guests' writes fail with ENOSPC.
+    pub(super) fn refuses(&self) -> bool {
+        self.refuses
+    }
+
+    /// Returns whether the writes are to be tried again now.
+    fn retries(&mut self, now: Time) -> bool {
+        let due = now.0 >= self.retried.0 + FULL_RETRY_MILLIS;
+        if due {
+            self.retried = now;
+        }
+        due
+    }
+}
+
 impl Pool {
     /// Retries writes that found their device full, and refuses guests' writes after a while.
     pub(super) fn step_full(&mut self) {
-        self.refuses = false;
+        self.full_devices.refuses = false;
         if !self.io.is_stalled() {
             return;
         }
@@ -39,19 +68,18 @@ impl Pool {
         if self.state == PoolState::Opening && !full.is_empty() {
             return self.fault(format!("it cannot be opened: no room on {}; make room there", devices(&full)));
         }
-        if self.now.0 >= self.last_retry.0 + FULL_RETRY_MILLIS {
-            self.last_retry = self.now;
+        if self.full_devices.retries(self.now) {
             self.io.retry_stalled();
         }
         let Some(since) = self.io.longest_full().filter(|since| self.now.0 >= since.0 + FULL_PATIENCE_MILLIS) else { return };
         // a checkpoint that waits affects guests only when the log needs the space that it frees
-        self.refuses = self.io.stalled().any(|context| matches!(context, Context::Batch(_)));
+        self.full_devices.refuses = self.io.stalled().any(|context| matches!(context, Context::Batch(_)));
         self.refuse_waiting(self.now.0 >= since.0 + READS_MILLIS);
     }
 
     /// Returns whether a guest's write fails with ENOSPC because a device is full.
     pub(super) fn refuses_write(&self, id: u32) -> bool {
-        self.refuses && self.is_guests(id)
+        self.full_devices.refuses && self.is_guests(id)
     }
 
     /// Returns whether an operation is a guest's, or part of one.
@@ -77,7 +105,7 @@ impl Pool {
         for id in waiting {
             self.fail_op(id, DiskError::NoSpace);
         }
-        if !self.refuses {
+        if !self.full_devices.refuses {
             return;
         }
         let mut refused = self.log.take_waiters();

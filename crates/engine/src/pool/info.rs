@@ -86,7 +86,7 @@ impl Pool {
             id: self.config.id,
             state: self.state.clone(),
             read_only: self.tuning.read_only,
-            refuses_writes: self.refuses,
+            refuses_writes: self.full_devices.refuses(),
             layout: shape.groups.iter().min_by_key(|group| group.class != Class::Data).map_or(Layout::Linear, |group| group.layout),
             size,
             allocated: allocated.min(size),

@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use std::rc::{Rc, Weak};
 
 use super::codec::Codec;
+use super::full::FullDevices;
 use super::op::Op;
 use crate::cache::{Scan, Spot, Store};
 use crate::core::Core;
@@ -274,9 +275,7 @@ pub(crate) struct Pool {
     pub(crate) last_activity: Time,
     /// Set while writes wait for free segments.
     pub(crate) starved: Option<Starved>,
-    pub(crate) last_retry: Time,
-    /// A device is full, so guests' writes fail with ENOSPC.
-    pub(crate) refuses: bool,
+    pub(super) full_devices: FullDevices,
     /// Positions of devices that did not answer while the pool was opened: the pool works without
     /// them, or was refused.
     pub(crate) unanswered: Vec<DeviceSlot>,
@@ -370,8 +369,7 @@ impl Pool {
             last_checkpoint: now,
             last_activity: now,
             starved: None,
-            last_retry: now,
-            refuses: false,
+            full_devices: FullDevices::new(now),
             unanswered: Vec::new(),
             codec: Codec::new(),
             last_record: Lsn(0),
