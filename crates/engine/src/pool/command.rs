@@ -3,7 +3,7 @@
 use millpond_block::{CacheMode, DiskError, MemberId, Tag};
 use millpond_format::{Item, LineageId, ObjectRef, Record, SnapshotId, VolumeId, VolumeRecord};
 
-use super::op::{ClearWork, Op, Owner, Work};
+use super::op::{ClearWork, Owner, Work};
 use super::state::Pool;
 use crate::core::{Promotion, Reservations, cache_code, compression_code, sector_code};
 use crate::log::LONG;
@@ -518,35 +518,6 @@ impl Pool {
             | Command::Checkpoint => Err(CommandError::Invalid("not a catalog change".into())),
         }
     }
-
-    /// Starts the next step of a walk that frees a destroyed version, unless one is in progress.
-    pub(crate) fn start_walk_step(&mut self) {
-        if self.walking {
-            return;
-        }
-        let Some(id) = self.core.catalog.walks.keys().find(|id| !self.stuck_walks.contains(id)).copied() else { return };
-        self.walking = true;
-        let op = self.new_op(Owner::Nobody, Work::Walk { id }, false);
-        self.try_walk(op);
-    }
-
-    /// Plans, logs and applies one step of a walk.
-    pub(crate) fn try_walk(&mut self, op: u32) {
-        let Some(Op { work: Work::Walk { id }, .. }) = self.ops.get(op) else { return };
-        let id = *id;
-        match self.core.plan_walk(id, WALK_STEPS) {
-            Err(miss) => self.load_node(miss, Some(op)),
-            Ok(None) => self.release(op),
-            Ok(Some((cursor, done))) => {
-                if self.append_item(op, &Item::Record(Record::Walked { walk: id, cursor, done })).is_err() {
-                    return self.release(op);
-                }
-                let walked = self.core.walk_to(id, cursor, done);
-                assert!(walked.is_ok(), "INV-MAP-6: the nodes of a planned walk are in memory");
-                self.release(op);
-            }
-        }
-    }
 }
 
 /// Returns the most pages that a command's records take, with the headers of their batches; for
@@ -560,6 +531,3 @@ fn pages_of(command: &Command) -> usize {
     };
     2 + bytes / 2048
 }
-
-/// Leaves freed by one step of a walk.
-const WALK_STEPS: usize = 8;

@@ -87,12 +87,7 @@ impl Pool {
                 }
                 self.release(parent);
             }
-            (Owner::Nobody, Work::Walk { id }) => {
-                self.walking = false;
-                if error.is_some() {
-                    self.stuck_walks.insert(id);
-                }
-            }
+            (Owner::Nobody, Work::Walk { id }) => self.reclaimer.walk_ended(id, error.is_some()),
             (Owner::Nobody, Work::Clear(work)) => {
                 if let Some(error) = error {
                     self.untrimmed.insert(work.volume, error);

@@ -1,12 +1,18 @@
-//! Destroying snapshots: any number with one command, a limited number per turn.
+//! Destroying snapshots: any number with one command, a limited number per turn; and releasing the
+//! space of what was destroyed, some of it per turn.
+
+use std::collections::BTreeSet;
 
 use millpond_block::DiskError;
 use millpond_format::{Item, ObjectRef, Record, SnapshotId};
 
-use super::op::{Owner, Work};
+use super::memory::STUCK_MILLIS;
+use super::op::{Op, Owner, Work};
 use super::state::Pool;
+use super::turn::STARVED_MILLIS;
 use crate::core::Catalog;
-use crate::{CommandError, Reply};
+use crate::space::Need;
+use crate::{CommandError, PoolState, Reply, Time};
 
 /// Snapshots checked per turn before any is destroyed.
 const CHECKS_PER_TURN: usize = 1024;
@@ -15,6 +21,15 @@ const DESTROYS_PER_SLICE: usize = 4;
 /// Most snapshots of a command that are destroyed in one record: some 150 microseconds, once.
 /// Guests would notice every record of a longer command.
 const DESTROYS_TOGETHER: usize = 32;
+/// Chunks whose dead slots are freed in a slice.
+const FREES_PER_SLICE: usize = 12;
+/// One in so many slices cuts a view of a deadlist that was split.
+const SLICES_PER_VIEW: usize = 4;
+/// Parts of unneeded deadlists that are dropped in a slice
+/// ([`Deadlist::drop_pieces`](crate::space::Deadlist::drop_pieces)).
+const FADES_PER_SLICE: usize = 256;
+/// Leaves freed by one step of a walk.
+const WALK_STEPS: usize = 8;
 
 /// A command that destroys snapshots. If one of them cannot be destroyed none is, unless the reason
 /// arises after the first ones are gone.
@@ -24,6 +39,44 @@ pub(crate) struct Destroying {
     snapshots: Vec<SnapshotId>,
     checked: usize,
     done: usize,
+}
+
+/// Progress of releasing the space of destroyed versions: units freed so far, and since when the
+/// number has not changed.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    freed: u64,
+    since: Time,
+}
+
+/// Releasing the space of destroyed versions.
+#[derive(Debug)]
+pub(super) struct Reclaimer {
+    /// `None` while no destroyed version holds space.
+    progress: Option<Progress>,
+    /// An operation is working on a walk.
+    walking: bool,
+    /// Walks that wait for the next import because one of their nodes cannot be read.
+    stuck_walks: BTreeSet<u64>,
+    /// Time at which unreadable pieces of deadlists were last tried again.
+    retried: Time,
+    /// It used this turn's share of background work; the running checkpoint gets that of the next
+    /// turn.
+    pub(super) used_turn: bool,
+}
+
+impl Reclaimer {
+    pub(super) fn new(now: Time) -> Reclaimer {
+        Reclaimer { progress: None, walking: false, stuck_walks: BTreeSet::new(), retried: now, used_turn: false }
+    }
+
+    /// Handles the end of a step of a walk; one that failed is not tried again.
+    pub(super) fn walk_ended(&mut self, id: u64, failed: bool) {
+        self.walking = false;
+        if failed {
+            self.stuck_walks.insert(id);
+        }
+    }
 }
 
 impl Pool {
@@ -180,6 +233,95 @@ impl Pool {
     pub(crate) fn abandon_destroys(&mut self) {
         for work in std::mem::take(&mut self.destroying) {
             self.fail_op(work.op, DiskError::Io);
+        }
+    }
+
+    /// Returns whether destroyed versions still hold space.
+    pub(super) fn is_freeing(&self) -> bool {
+        let catalog = &self.core.catalog;
+        let dead = catalog.has_frees() || self.core.is_fading();
+        dead || catalog.walks.len() > self.reclaimer.stuck_walks.len() || !catalog.removed.is_empty()
+    }
+
+    /// Continues releasing the space of destroyed snapshots and volumes. Returns true when there is
+    /// more to do.
+    pub(super) fn reclaim(&mut self) -> bool {
+        self.retry_frees();
+        if self.core.pieces.has_uncut() {
+            self.core.pieces.cut_some(self.slices().div_ceil(SLICES_PER_VIEW));
+            if !self.core.pieces.has_uncut() {
+                self.estimate_soon();
+            }
+        }
+        self.core.catalog.count_frees();
+        let more = self.is_freeing() || !self.destroying.is_empty();
+        let freed = self.core.space.freed_units;
+        if !more {
+            self.reclaimer.progress = None;
+        } else if self.reclaimer.progress.is_none_or(|progress| progress.freed != freed) {
+            self.reclaimer.progress = Some(Progress { freed, since: self.now });
+        }
+        self.reclaimer.used_turn = more && !(self.reclaimer.used_turn && self.checkpointer.is_writing());
+        if !self.reclaimer.used_turn {
+            return more || self.core.pieces.has_uncut();
+        }
+        // a destroy that waits for room waits for the space of those before it
+        if self.step_destroys() || self.step_removed() {
+            return true;
+        }
+        self.core.fade_some(FADES_PER_SLICE * self.slices());
+        // when no checkpoint fits, the deadlists that it would have to write must be freed first
+        if self.core.catalog.has_frees() && (self.checkpoint_is_safe() || !self.checkpoint_fits_with(0)) {
+            let freed = self.core.free_some(FREES_PER_SLICE * self.slices());
+            freed.next.iter().chain(&freed.after).for_each(|piece| self.need_piece(piece, Need::Freeing));
+            return freed.next.is_none() || self.core.pieces.has_uncut();
+        } else if self.closing.is_none() && self.state == PoolState::Online {
+            self.start_walk_step();
+        }
+        true
+    }
+
+    /// Returns whether space is being released that guests can fill. Writes wait for it while some
+    /// comes, but not in a pool that closes, which releases no more.
+    pub(super) fn room_comes(&self) -> bool {
+        let comes = |progress: Progress| self.now.0 < progress.since.0 + STARVED_MILLIS;
+        self.closing.is_none() && self.reclaimer.progress.is_some_and(comes)
+    }
+
+    /// Starts the next step of a walk that frees a destroyed version, unless one is in progress.
+    fn start_walk_step(&mut self) {
+        if self.reclaimer.walking {
+            return;
+        }
+        let Some(id) = self.core.catalog.walks.keys().find(|id| !self.reclaimer.stuck_walks.contains(id)).copied() else { return };
+        self.reclaimer.walking = true;
+        let op = self.new_op(Owner::Nobody, Work::Walk { id }, false);
+        self.try_walk(op);
+    }
+
+    /// Plans, logs and applies one step of a walk.
+    pub(crate) fn try_walk(&mut self, op: u32) {
+        let Some(Op { work: Work::Walk { id }, .. }) = self.ops.get(op) else { return };
+        let id = *id;
+        match self.core.plan_walk(id, WALK_STEPS) {
+            Err(miss) => self.load_node(miss, Some(op)),
+            Ok(None) => self.release(op),
+            Ok(Some((cursor, done))) => {
+                if self.append_item(op, &Item::Record(Record::Walked { walk: id, cursor, done })).is_err() {
+                    return self.release(op);
+                }
+                let walked = self.core.walk_to(id, cursor, done);
+                assert!(walked.is_ok(), "INV-MAP-6: the nodes of a planned walk are in memory");
+                self.release(op);
+            }
+        }
+    }
+
+    /// Retries unreadable pieces of deadlists.
+    fn retry_frees(&mut self) {
+        if !self.core.catalog.frees.is_empty() && self.now.0 >= self.reclaimer.retried.0 + STUCK_MILLIS {
+            self.reclaimer.retried = self.now;
+            self.core.catalog.retry_frees();
         }
     }
 }

@@ -62,14 +62,6 @@ impl Pool {
         }
     }
 
-    /// Retries unreadable pieces of deadlists.
-    pub(super) fn retry_frees(&mut self) {
-        if !self.core.catalog.frees.is_empty() && self.now.0 >= self.frees_retried.0 + STUCK_MILLIS {
-            self.frees_retried = self.now;
-            self.core.catalog.retry_frees();
-        }
-    }
-
     /// Returns the units of guest data that cannot be freed because their deadlist is unreadable.
     /// Those of pieces that are being retried count until the retry has succeeded.
     pub(super) fn unreclaimed_units(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! [`Pool`]: the state of a pool in service.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use millpond_block::{Answer, Buf, BufPool, Completion, DeviceSlot, DeviceSpace, DiskError, MemberId, Tag};
 use millpond_format::{BlockIdentity, BlockNo, ChunkId, DeviceNote, Leg, Lsn, ObjectRef, PoolId, SegmentId, Shape, VolumeId};
@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use std::rc::{Rc, Weak};
 
 use super::codec::Codec;
+use super::destroy::Reclaimer;
 use super::full::FullDevices;
 use super::op::Op;
 use crate::cache::{Scan, Spot, Store};
@@ -141,14 +142,6 @@ pub(crate) struct Starved {
     pub(super) moved: u64,
 }
 
-/// Progress of releasing the space of destroyed versions: units freed so far, and since when the
-/// number has not changed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct GivingBack {
-    pub(super) freed: u64,
-    pub(super) since: Time,
-}
-
 /// The pool's flush, shared by all operations and tasks that wait for one.
 #[derive(Debug, Default)]
 pub(crate) struct Flusher {
@@ -211,7 +204,7 @@ pub(crate) struct Pool {
     pub(crate) node_waiters: FxHashMap<u64, Vec<u32>>,
     /// Writes that wait for room in the log.
     pub(crate) space_waiters: VecDeque<u32>,
-    pub(super) giving_back: Option<GivingBack>,
+    pub(super) reclaimer: Reclaimer,
     /// Writes beyond the usable capacity that wait while space is being released, and the units
     /// freed when they were last tried.
     pub(super) full_waiters: VecDeque<u32>,
@@ -262,15 +255,6 @@ pub(crate) struct Pool {
     pub(crate) comparisons: usize,
     pub(crate) metrics: Metrics,
     pub(crate) closing: Option<Tag>,
-    /// An operation is working on a walk.
-    pub(crate) walking: bool,
-    /// Walks that wait for the next import because one of their nodes cannot be read.
-    pub(crate) stuck_walks: BTreeSet<u64>,
-    /// Time at which unreadable pieces of deadlists were last tried again.
-    pub(crate) frees_retried: Time,
-    /// Reclaiming used this turn's share of background work; the running checkpoint gets that of
-    /// the next turn.
-    pub(crate) reclaimed: bool,
     pub(crate) last_checkpoint: Time,
     pub(crate) last_activity: Time,
     /// Set while writes wait for free segments.
@@ -324,7 +308,7 @@ impl Pool {
             ready: VecDeque::new(),
             node_waiters: FxHashMap::default(),
             space_waiters: VecDeque::new(),
-            giving_back: None,
+            reclaimer: Reclaimer::new(now),
             full_waiters: VecDeque::new(),
             full_waiters_tried: 0,
             record_waiters: VecDeque::new(),
@@ -362,10 +346,6 @@ impl Pool {
             comparisons: 0,
             metrics: Metrics::default(),
             closing: None,
-            walking: false,
-            stuck_walks: BTreeSet::new(),
-            frees_retried: now,
-            reclaimed: false,
             last_checkpoint: now,
             last_activity: now,
             starved: None,

@@ -5,23 +5,15 @@ use millpond_format::Lsn;
 
 use super::diff::STEPS_PER_TURN;
 use super::op::{BarrierKind, Owner, ReadWork, Target, Work};
-use super::state::{Context, GivingBack, Pool, Starved};
+use super::state::{Context, Pool, Starved};
 use crate::io::Ended;
-use crate::space::Need;
 use crate::task::{Purse, Waiting};
 use crate::{Planted, PoolState, Reply, Time};
 
-/// Chunks whose dead slots are freed in a slice.
-const FREES_PER_SLICE: usize = 12;
 /// Milliseconds without a request after which a longer turn disturbs no guest.
 const QUIET_MILLIS: u64 = 20;
 /// Slices per turn after that.
 const QUIET_SLICES: usize = 16;
-/// One in so many slices cuts a view of a deadlist that was split.
-const SLICES_PER_VIEW: usize = 4;
-/// Parts of unneeded deadlists that are dropped in a slice
-/// ([`Deadlist::drop_pieces`](crate::space::Deadlist::drop_pieces)).
-const FADES_PER_SLICE: usize = 256;
 /// Slices per turn when log or space run short.
 const PRESSED_SLICES: usize = 4;
 /// Most slices per turn: a record has room for the snapshots that are destroyed in one turn of this
@@ -31,7 +23,7 @@ const MOST_SLICES: usize = 64;
 const STARVED_CHECKPOINTS: u64 = 6;
 /// Most milliseconds that writes wait for space while the cleaner moves something, or for a
 /// checkpoint to begin.
-const STARVED_MILLIS: u64 = 30_000;
+pub(super) const STARVED_MILLIS: u64 = 30_000;
 
 /// Alignment of a guest's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,7 +224,7 @@ impl Pool {
             self.wake_space_waiters();
             self.seal_all();
             self.step_notes();
-            busy |= self.step_checkpoint(!self.reclaimed);
+            busy |= self.step_checkpoint(!self.reclaimer.used_turn);
             self.release_space();
             self.step_give_back();
             self.step_prepare();
@@ -269,51 +261,6 @@ impl Pool {
             Work::Census(_) => self.try_census(id),
             Work::Barrier(_) | Work::Command(_) => self.release(id),
         }
-    }
-
-    /// Returns whether destroyed versions still hold space.
-    fn is_freeing(&self) -> bool {
-        let catalog = &self.core.catalog;
-        let dead = catalog.has_frees() || self.core.is_fading();
-        dead || catalog.walks.len() > self.stuck_walks.len() || !catalog.removed.is_empty()
-    }
-
-    /// Continues releasing the space of destroyed snapshots and volumes. Returns true when there is
-    /// more to do.
-    fn reclaim(&mut self) -> bool {
-        self.retry_frees();
-        if self.core.pieces.has_uncut() {
-            self.core.pieces.cut_some(self.slices().div_ceil(SLICES_PER_VIEW));
-            if !self.core.pieces.has_uncut() {
-                self.estimate_soon();
-            }
-        }
-        self.core.catalog.count_frees();
-        let more = self.is_freeing() || !self.destroying.is_empty();
-        let freed = self.core.space.freed_units;
-        if !more {
-            self.giving_back = None;
-        } else if self.giving_back.as_ref().is_none_or(|given| given.freed != freed) {
-            self.giving_back = Some(GivingBack { freed, since: self.now });
-        }
-        self.reclaimed = more && !(self.reclaimed && self.checkpointer.is_writing());
-        if !self.reclaimed {
-            return more || self.core.pieces.has_uncut();
-        }
-        // a destroy that waits for room waits for the space of those before it
-        if self.step_destroys() || self.step_removed() {
-            return true;
-        }
-        self.core.fade_some(FADES_PER_SLICE * self.slices());
-        // when no checkpoint fits, the deadlists that it would have to write must be freed first
-        if self.core.catalog.has_frees() && (self.checkpoint_is_safe() || !self.checkpoint_fits_with(0)) {
-            let freed = self.core.free_some(FREES_PER_SLICE * self.slices());
-            freed.next.iter().chain(&freed.after).for_each(|piece| self.need_piece(piece, Need::Freeing));
-            return freed.next.is_none() || self.core.pieces.has_uncut();
-        } else if self.closing.is_none() && self.state == PoolState::Online {
-            self.start_walk_step();
-        }
-        true
     }
 
     /// Returns whether any operation waits for room in the log.
@@ -369,13 +316,6 @@ impl Pool {
                 self.fail_op(id, DiskError::NoSpace);
             }
         }
-    }
-
-    /// Returns whether space is being released that guests can fill. Writes wait for it while some
-    /// comes, but not in a pool that closes, which releases no more.
-    pub(super) fn room_comes(&self) -> bool {
-        let comes = |given: &GivingBack| self.now.0 < given.since.0 + STARVED_MILLIS;
-        self.closing.is_none() && self.giving_back.as_ref().is_some_and(comes)
     }
 
     /// Retries writes that wait for released space, when some was released or no more will be.
