@@ -241,8 +241,6 @@ pub(crate) struct Pool {
     pub(crate) hosts: BTreeMap<DeviceSlot, DeviceSpace>,
     pub(crate) keeper: Keeper,
     pub(crate) pace: Pace,
-    /// Time at which the progress of jobs is next recorded.
-    pub(crate) jobs_due: Time,
     pub(crate) cleaner: Cleaner,
     pub(crate) cache: Store,
     pub(crate) read_cache: ReadCache,
@@ -335,7 +333,6 @@ impl Pool {
             hosts: BTreeMap::new(),
             keeper: Keeper::default(),
             pace: Pace::default(),
-            jobs_due: now,
             cleaner: Cleaner::default(),
             cache,
             read_cache,

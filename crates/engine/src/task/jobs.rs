@@ -9,10 +9,8 @@ use millpond_block::{DiskError, Tag};
 use millpond_format::{Item, JobsRecord, Record};
 
 use crate::pool::{Owner, Pool, Work};
-use crate::{CommandError, JobInfo, JobKind, PoolState, Reply, Time, Wipe};
+use crate::{CommandError, JobInfo, JobKind, PoolState, Reply, Wipe};
 
-/// Milliseconds between records of the progress of jobs.
-const NOTE_MILLIS: u64 = 5_000;
 /// Lowest rate of jobs in bytes per second: they read up to 4 MiB at a time.
 const LEAST_RATE: u64 = 64 << 10;
 /// Most pages of a record of progress.
@@ -106,10 +104,9 @@ impl Pool {
             let jobs = self.jobs();
             self.pace.look(self.now, &jobs);
         }
-        if self.now < self.jobs_due {
+        if !self.pace.records(self.now) {
             return;
         }
-        self.jobs_due = Time(self.now.0 + NOTE_MILLIS);
         let jobs = Some(self.jobs_now()).filter(|jobs| *jobs != self.core.catalog.jobs).map(|jobs| Record::Jobs { jobs });
         let records: Vec<Record> = jobs.into_iter().chain(self.wipe_record()).collect();
         if records.is_empty() || !self.record_room(NOTE_PAGES) {
@@ -123,11 +120,6 @@ impl Pool {
             self.core.apply_record(&record);
         }
         self.release(op);
-    }
-
-    /// Has the end of a job recorded in the next turn.
-    pub(crate) fn job_ended(&mut self) {
-        self.jobs_due = self.now;
     }
 
     /// Returns all jobs.

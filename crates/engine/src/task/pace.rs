@@ -1,4 +1,4 @@
-//! Rates of jobs: measured and limited.
+//! Rates of jobs: measured and limited; and when their progress is recorded.
 //!
 //! A job that may not continue now is tried again in every turn. Allowance that jobs do not use
 //! while the engine is not called is saved, up to that of [`SAVED_MILLIS`].
@@ -11,6 +11,8 @@ use crate::{JobInfo, JobKind, Time};
 const SAVED_MILLIS: u64 = 600;
 /// Milliseconds between two measurements of the progress of jobs.
 const LOOK_MILLIS: u64 = 1_000;
+/// Milliseconds between records of the progress of jobs.
+const NOTE_MILLIS: u64 = 5_000;
 
 /// Shortest period that a rate is averaged over, in milliseconds; the longest is twice as long.
 /// Some jobs advance in steps of a segment.
@@ -33,6 +35,8 @@ pub(crate) struct Pace {
     filled: Time,
     speeds: BTreeMap<(JobKind, Option<u16>), Speed>,
     looked: Time,
+    /// Time at which the progress of jobs is next recorded.
+    record_at: Time,
 }
 
 impl Pace {
@@ -63,6 +67,21 @@ impl Pace {
     /// Returns whether it is time to measure the jobs.
     pub(crate) fn is_due(&self, now: Time) -> bool {
         now.0 >= self.looked.0 + LOOK_MILLIS
+    }
+
+    /// Returns whether it is time to record the progress of jobs; the next record follows after a
+    /// pause.
+    pub(super) fn records(&mut self, now: Time) -> bool {
+        let due = now >= self.record_at;
+        if due {
+            self.record_at = Time(now.0 + NOTE_MILLIS);
+        }
+        due
+    }
+
+    /// Has the end of a job recorded in the next turn.
+    pub(super) fn record_soon(&mut self) {
+        self.record_at = Time(0);
     }
 
     /// Takes in the progress of all jobs.

@@ -107,7 +107,7 @@ impl Pool {
     pub(crate) fn end_rebalance(&mut self) {
         self.rebalancer.running = None;
         self.core.space.segments.spare_groups(&[]);
-        self.job_ended();
+        self.pace.record_soon();
     }
 
     /// Returns the progress of the rebalance.

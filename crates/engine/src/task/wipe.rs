@@ -160,7 +160,7 @@ impl Pool {
     pub(crate) fn end_wipe(&mut self) {
         self.leave_batch();
         self.wiper.running = None;
-        self.job_ended();
+        self.pace.record_soon();
     }
 
     /// Returns segments that are being emptied to normal use.
