@@ -188,7 +188,7 @@ impl Pool {
             return;
         }
         self.starved_commands += 1;
-        if !self.record_room(1) && self.cleaner.idle() && self.now.0 >= self.last_checkpoint.0 + CHECKPOINT_MILLIS {
+        if !self.record_room(1) && self.cleaner.idle() && self.now.0 >= self.checkpointer.begun.0 + CHECKPOINT_MILLIS {
             // I9: until a checkpoint has written the changes so far, space is reserved for them,
             // which the cleaner may need; and only a checkpoint moves objects out of sparse
             // segments

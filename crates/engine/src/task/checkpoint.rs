@@ -98,11 +98,17 @@ pub(crate) struct Checkpointer {
     /// Parts of objects that consist of parts, by the place of their index.
     pub(crate) parts: BTreeMap<(SegmentId, u32), Vec<ObjectRef>>,
     pub(crate) first_done: bool,
+    /// Time at which the last checkpoint was fixed, or the import began.
+    pub(crate) begun: Time,
     /// Time of the last exact count of its size.
     counted: Time,
 }
 
 impl Checkpointer {
+    pub(crate) fn new(now: Time) -> Checkpointer {
+        Checkpointer { begun: now, ..Checkpointer::default() }
+    }
+
     pub(crate) fn running(&self) -> bool {
         self.stage != Stage::Idle
     }
@@ -178,7 +184,7 @@ impl Pool {
         }
         let fresh_log = self.log.since_checkpoint > 0 || self.core.nodes.dirty() > 0;
         let idle = self.now.0.saturating_sub(self.last_activity.0) > IDLE_MILLIS
-            && self.now.0.saturating_sub(self.last_checkpoint.0) > IDLE_MILLIS
+            && self.now.0.saturating_sub(self.checkpointer.begun.0) > IDLE_MILLIS
             && self.rests_for_checkpoints();
         let closing = self.closing.is_some() && self.quiet() && (fresh_log || !self.checkpointer.first_done || self.core.has_retired());
         !self.checkpointer.wanted.is_empty()

@@ -79,7 +79,7 @@ impl Pool {
         self.checkpointer.answering = std::mem::take(&mut self.checkpointer.wanted);
         self.checkpointer.forced = false;
         self.checkpointer.stage = Stage::Writing;
-        self.last_checkpoint = self.now;
+        self.checkpointer.begun = self.now;
         let mut catalog = std::mem::take(&mut self.core.catalog);
         self.checkpointer.sealed = Some(Box::new(self.seal_catalog(&mut catalog, flushes.into())));
         self.core.catalog = catalog;
