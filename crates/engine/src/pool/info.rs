@@ -92,7 +92,7 @@ impl Pool {
             allocated: allocated.min(size),
             free: size.saturating_sub(allocated),
             given_up: self.given_up_bytes(),
-            removal_ended: self.removal_ended.clone(),
+            removal_ended: self.removals.ended.clone(),
             removal_waits: self.removal_waits(),
             relabels: self.relabeler.busy(),
             fell_back: self.fell_back.clone(),

@@ -19,7 +19,7 @@ use crate::read_cache::ReadCache;
 use crate::slab::Slab;
 use crate::space::Piece;
 use crate::task::{
-    Checkpointer, ClaimIo, Cleaner, Departure, Evacuation, FillPiece, Filler, Keeper, Pace, Preparer, Rebalancer, Rejoiner, Relabeler,
+    Checkpointer, ClaimIo, Cleaner, Evacuation, FillPiece, Filler, Keeper, Pace, Preparer, Rebalancer, Rejoiner, Relabeler, Removals,
     ScrubArea, ScrubRead, Scrubber, Spares, Stock, Waiting, Wiper,
 };
 use crate::tree::Miss;
@@ -223,11 +223,7 @@ pub(crate) struct Pool {
     pub(crate) filler: Filler,
     pub(crate) spares: Spares,
     pub(crate) evacuation: Option<Evacuation>,
-    pub(crate) departure: Departure,
-    /// Time of the last check for segments that lost special devices left behind.
-    pub(crate) left_behind_looked: Time,
-    /// Why the last removal ended before the device was removed, unless a command stopped it.
-    pub(crate) removal_ended: Option<String>,
+    pub(crate) removals: Removals,
     /// Why the import that opened the pool went back further than the newest checkpoint.
     pub(crate) fell_back: Option<String>,
     pub(crate) rejoiner: Rejoiner,
@@ -318,9 +314,7 @@ impl Pool {
             filler: Filler::default(),
             spares: Spares::default(),
             evacuation: None,
-            departure: Departure::default(),
-            left_behind_looked: Time(0),
-            removal_ended: None,
+            removals: Removals::default(),
             fell_back: None,
             rejoiner: Rejoiner::default(),
             rebalancer: Rebalancer::default(),

@@ -79,9 +79,26 @@ pub(crate) struct Evacuation {
     waits: Option<String>,
 }
 
+/// Removals of devices: the running one, and the last.
+#[derive(Debug, Default)]
+pub(crate) struct Removals {
+    departure: Departure,
+    /// Why the last removal ended before the device was removed, unless a command stopped it.
+    pub(crate) ended: Option<String>,
+    /// Time of the last check for segments that lost special devices left behind.
+    left_behind_looked: Time,
+}
+
+impl Removals {
+    /// Returns whether the cleaner has to free space for the next step.
+    pub(super) fn wants_room(&self) -> bool {
+        self.departure.room.is_some()
+    }
+}
+
 /// State of a removal from step to step.
 #[derive(Debug, Default)]
-pub(crate) struct Departure {
+struct Departure {
     /// Bytes that steps have moved, until the labels say that the device is removed; bytes that
     /// later steps are to move.
     moved: u64,
@@ -91,13 +108,6 @@ pub(crate) struct Departure {
     /// Since when it has waited for the cleaner to free space, and the most segments that were free
     /// meanwhile.
     room: Option<(Time, usize)>,
-}
-
-impl Departure {
-    /// Returns whether the cleaner has to free space for a step.
-    pub(crate) fn wants_room(&self) -> bool {
-        self.room.is_some()
-    }
 }
 
 impl Evacuation {
@@ -128,7 +138,7 @@ impl Pool {
         // segments that a rejoin was emptying count as free for the plan
         self.put_off_rejoin();
         let plan = self.plan_removal(member, leaving)?;
-        self.removal_ended = None;
+        self.removals.ended = None;
         if let Some((removal, later)) = plan {
             self.begin_evacuation(Some(member), removal, later);
         }
@@ -267,10 +277,10 @@ impl Pool {
 
     /// Gives up segments that lost special devices left behind, until the shape has none any more.
     fn give_up_left_behind(&mut self) {
-        if self.filler.jobs().next().is_some() || self.relabeler.busy() || self.now.0 < self.left_behind_looked.0 + LOOK_MILLIS {
+        if self.filler.jobs().next().is_some() || self.relabeler.busy() || self.now.0 < self.removals.left_behind_looked.0 + LOOK_MILLIS {
             return;
         }
-        self.left_behind_looked = self.now;
+        self.removals.left_behind_looked = self.now;
         match Removal::plan_left_behind(&self.config.shape) {
             Some(removal) => self.begin_evacuation(None, removal, 0),
             None => self.rejoin(),
@@ -290,13 +300,13 @@ impl Pool {
             return;
         }
         // scanning all segments takes time, and free space comes even slower
-        let pause = if self.departure.wants_room() { ROOM_LOOK_MILLIS } else { LOOK_MILLIS };
-        if self.evacuation.is_some() || self.now.0 < self.departure.looked.0 + pause {
+        let pause = if self.removals.wants_room() { ROOM_LOOK_MILLIS } else { LOOK_MILLIS };
+        if self.evacuation.is_some() || self.now.0 < self.removals.departure.looked.0 + pause {
             return;
         }
-        self.departure.looked = self.now;
+        self.removals.departure.looked = self.now;
         match self.remove_member(member) {
-            Ok(()) if self.evacuation.is_some() => self.departure.room = None,
+            Ok(()) if self.evacuation.is_some() => self.removals.departure.room = None,
             Ok(()) if self.waits_for_step() => {}
             Ok(()) => self.end_removal_for("there was no room for its next step for a minute; what was moved stays moved".to_owned()),
             Err(error) => self.end_removal_for(error.to_string()),
@@ -307,9 +317,9 @@ impl Pool {
     /// gain.
     fn waits_for_step(&mut self) -> bool {
         let free = self.free_in(Shelf::Data) + self.free_in(Shelf::Log);
-        let (since, most) = *self.departure.room.get_or_insert((self.now, free));
+        let (since, most) = *self.removals.departure.room.get_or_insert((self.now, free));
         if free > most {
-            self.departure.room = Some((self.now, free));
+            self.removals.departure.room = Some((self.now, free));
         }
         free > most || self.now.0 < since.0 + ROOM_MILLIS
     }
@@ -317,7 +327,7 @@ impl Pool {
     /// Clears the removal flag of all members; the labels are still to be written.
     fn keep_leaving(&mut self) {
         self.config.shape.members.iter_mut().for_each(|known| known.leaving = false);
-        self.departure = Departure::default();
+        self.removals.departure = Departure::default();
     }
 
     /// Cancels a removal: moved data stays where it is, and the device can be filled again. The
@@ -337,7 +347,7 @@ impl Pool {
     /// Returns the progress in bytes. Data that guests free meanwhile need not be moved, and counts
     /// as done.
     pub(crate) fn evacuation_job(&self) -> Option<JobInfo> {
-        let (moved, later) = (self.departure.moved, self.departure.later);
+        let (moved, later) = (self.removals.departure.moved, self.removals.departure.later);
         let job = |member, done, left| JobInfo { kind: JobKind::Remove, member, done, total: done + left, errors: 0, rate: 0 };
         if let Some(member) = self.relabeler.left.keys().next() {
             return Some(job(Some(member.0), moved, 0));
@@ -484,9 +494,9 @@ impl Pool {
         let Some(evacuation) = self.evacuation.take() else { return };
         let Removal { members, segments, shape } = evacuation.removal;
         // segments that special devices left behind belong to no device's removal
-        let moved = if evacuation.member.is_some() { self.departure.moved + evacuation.total } else { 0 };
+        let moved = if evacuation.member.is_some() { self.removals.departure.moved + evacuation.total } else { 0 };
         let later = if members.is_empty() { evacuation.later } else { 0 };
-        self.departure = Departure { moved, later, ..Departure::default() };
+        self.removals.departure = Departure { moved, later, ..Departure::default() };
         let class = |at: &u16| (MemberId(*at), self.config.shape.class_of(*at).unwrap_or(Class::Data));
         self.relabeler.left.extend(members.iter().map(class));
         (self.config.shape.groups, self.config.shape.next) = (shape.groups, shape.next);
@@ -509,7 +519,7 @@ impl Pool {
     pub(crate) fn let_go(&mut self) {
         let left = std::mem::take(&mut self.relabeler.left);
         if !left.is_empty() {
-            self.departure = Departure::default();
+            self.removals.departure = Departure::default();
         }
         for at in left.into_keys() {
             self.io.set_slot(at, None);
@@ -528,7 +538,7 @@ impl Pool {
 
     fn end_removal_for(&mut self, why: String) {
         if self.stop_removing().is_ok() {
-            self.removal_ended = Some(why);
+            self.removals.ended = Some(why);
             self.relabel(None);
         }
     }

@@ -22,7 +22,7 @@ mod wipe;
 pub(crate) use checkpoint::{CHUNKS_PER_CHECKPOINT, Checkpointer, META_HEAD_PAGES, OBJECT_WRITE, pieces, second_area};
 pub(crate) use claim::{BEAT_MILLIS, ClaimIo, Keeper, LEASE_MILLIS, claim_at, first_claim, lease_of, read_claim};
 pub(crate) use cleaner::Cleaner;
-pub(crate) use evacuate::{Departure, Evacuation, Rejoiner, runs};
+pub(crate) use evacuate::{Evacuation, Rejoiner, Removals, runs};
 pub(crate) use fill::{FillPiece, Filler};
 pub(crate) use pace::Pace;
 pub(crate) use prepare::Preparer;

@@ -364,7 +364,7 @@ impl Pool {
         let total = self.core.space.segments.count_in(shelf);
         let purse = if shelf == self.core.space.homes.landing { Purse::Guest } else { Purse::Cleaner };
         // a device that is being removed takes free segments with it
-        let part = if self.departure.wants_room() { DEPARTURE_PART } else { USUAL_PART };
+        let part = if self.removals.wants_room() { DEPARTURE_PART } else { USUAL_PART };
         (total / part).max(12).max(self.floor_on(shelf, purse) + 4)
     }
 
