@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::rc::Rc;
 
-use millpond_block::{BufPool, DeviceGeometry, DeviceSlot, MemberId, Piece};
+use millpond_block::{BufPool, DeviceGeometry, DeviceSlot, MemberId};
 use millpond_format::{
-    AREA_BYTES, CLAIM_OFFSET, Class, Column, DeviceId, Holder, Label, Layout, Lsn, MAX_COPIES, MAX_DEVICES, MAX_PARITY_WIDTH, Member,
-    MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId, Shape, crc32c,
+    AREA_BYTES, Class, Column, DeviceId, Holder, Layout, Lsn, MAX_COPIES, MAX_DEVICES, MAX_PARITY_WIDTH, Member, MemberState, SegmentId,
+    Shape, crc32c,
 };
 
 use super::nodes::NodeRows;
@@ -233,31 +232,5 @@ impl Pool {
             writes.push((member, second_area(size), piece));
         }
         self.io.write_raw(Context::Labels, writes);
-    }
-
-    /// Returns the label of a member, or of its replacement device.
-    pub(crate) fn label(&self, member: MemberId, successor: Option<DeviceId>) -> Label {
-        let shape = &self.config.shape;
-        let own = shape.members.get(member.index()).map_or(DeviceId(0), |m| m.device);
-        let (pool, name, device) = (self.config.id, self.config.name.clone(), successor.unwrap_or(own));
-        Label { pool, name, device, member: member.0, shape: shape.clone(), notes: Vec::new() }.with_notes(&self.config.notes)
-    }
-
-    /// Returns the first bytes of an area on a new device: the label, the claim if there is one,
-    /// and a ring of zeroes, so that old data there cannot look like a damaged root (INV-RING-2).
-    pub(crate) fn fresh_area(&mut self, member: MemberId) -> Piece {
-        let bytes = (RING_OFFSET + RING_SLOTS * SECTOR_BYTES as u64) as usize;
-        let label = self.label(member, None).encode();
-        let mut buf = self.bufs.take(bytes);
-        if let Some((head, rest)) = buf.bytes_mut().get_mut(..bytes).and_then(|all| all.split_at_mut_checked(SECTOR_BYTES)) {
-            head.copy_from_slice(&label);
-            rest.fill(0);
-        }
-        if let (Some(claim), false) = (self.keeper.claim(), self.config.shape.is_aside(member.0))
-            && let Some(to) = buf.bytes_mut().get_mut(CLAIM_OFFSET as usize..CLAIM_OFFSET as usize + SECTOR_BYTES)
-        {
-            to.copy_from_slice(&claim.encode());
-        }
-        Piece::new(Rc::new(buf), 0..bytes)
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use millpond_block::{DeviceError, MemberId, Piece, Tag};
-use millpond_format::{Class, DeviceId, DeviceNote, MemberState, SECTOR_BYTES, SegmentId};
+use millpond_format::{CLAIM_OFFSET, Class, DeviceId, DeviceNote, Label, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId};
 
 use super::checkpoint::second_area;
 use crate::io::{Failing, Replica};
@@ -139,6 +139,32 @@ impl Pool {
             writes.push((member, Replica::Current, second_area(size), piece));
         }
         self.io.write_each(Context::Relabel, writes);
+    }
+
+    /// Returns the label of a member, or of its replacement device.
+    pub(crate) fn label(&self, member: MemberId, successor: Option<DeviceId>) -> Label {
+        let shape = &self.config.shape;
+        let own = shape.members.get(member.index()).map_or(DeviceId(0), |m| m.device);
+        let (pool, name, device) = (self.config.id, self.config.name.clone(), successor.unwrap_or(own));
+        Label { pool, name, device, member: member.0, shape: shape.clone(), notes: Vec::new() }.with_notes(&self.config.notes)
+    }
+
+    /// Returns the first bytes of an area on a new device: the label, the claim if there is one,
+    /// and a ring of zeroes, so that old data there cannot look like a damaged root (INV-RING-2).
+    pub(crate) fn fresh_area(&mut self, member: MemberId) -> Piece {
+        let bytes = (RING_OFFSET + RING_SLOTS * SECTOR_BYTES as u64) as usize;
+        let label = self.label(member, None).encode();
+        let mut buf = self.bufs.take(bytes);
+        if let Some((head, rest)) = buf.bytes_mut().get_mut(..bytes).and_then(|all| all.split_at_mut_checked(SECTOR_BYTES)) {
+            head.copy_from_slice(&label);
+            rest.fill(0);
+        }
+        if let (Some(claim), false) = (self.keeper.claim(), self.config.shape.is_aside(member.0))
+            && let Some(to) = buf.bytes_mut().get_mut(CLAIM_OFFSET as usize..CLAIM_OFFSET as usize + SECTOR_BYTES)
+        {
+            to.copy_from_slice(&claim.encode());
+        }
+        Piece::new(Rc::new(buf), 0..bytes)
     }
 
     fn write_labels_again(&mut self, at_end: bool) {
