@@ -94,6 +94,13 @@ impl Default for Tuning {
     }
 }
 
+impl Tuning {
+    /// Returns whether a bug is planted and this build allows it.
+    pub(crate) fn plants(&self, bug: Planted) -> bool {
+        cfg!(feature = "planted") && self.planted == Some(bug)
+    }
+}
+
 /// When the host gets the space of free segments back (hole punch, TRIM).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Discard {

@@ -80,8 +80,8 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     }
     let mut space = Space::new(rows);
     space.segments.trust_all();
-    space.reuse_at_once = cfg!(feature = "planted") && tuning.planted == Some(Planted::FreeTooEarly);
-    space.wipe_once = cfg!(feature = "planted") && tuning.planted == Some(Planted::WipeOnce);
+    space.reuse_at_once = tuning.plants(Planted::FreeTooEarly);
+    space.wipe_once = tuning.plants(Planted::WipeOnce);
     let core = Core::new(space, NodeCache::new(tuning.map_memory), chunk_units, pieces(extent_bytes, &tuning), tuning.planted);
     let slots = (0..u16::try_from(members).unwrap_or(u16::MAX)).map(|member| Some(DeviceSlot(member))).collect();
     let io = IoTable::new(slots, Health::of(&config.shape));

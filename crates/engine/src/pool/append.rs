@@ -292,7 +292,7 @@ impl Pool {
         count: usize,
         source: &Source<'_>,
     ) {
-        let (defer, told) = (self.planted(Planted::ApplyAtCompletion), stream == SMALL && self.tells_of_small());
+        let (defer, told) = (self.tuning.plants(Planted::ApplyAtCompletion), stream == SMALL && self.tells_of_small());
         let (Some(chunk), Some(batch)) = (self.log.streams[stream].chunk, &mut self.log.streams[stream].batch) else { return };
         let crcs: SmallVec<[u32; 32]> = (offset..offset + count).map(|at| crc32c(source.block(at))).collect();
         let range = offset * 4096..(offset + count) * 4096;
@@ -341,7 +341,7 @@ impl Pool {
     ) {
         let Some(chunk) = self.log.streams[PACKED].chunk else { return };
         let mut stored: Vec<(u32, u8, Coding)> = Vec::with_capacity(count);
-        let defer = self.planted(Planted::ApplyAtCompletion);
+        let defer = self.tuning.plants(Planted::ApplyAtCompletion);
         for i in 0..count {
             let plain = source.block(offset + i);
             let (bytes, coding) = self.codec.compress(plain, compression).unwrap_or((plain, Coding::Raw));

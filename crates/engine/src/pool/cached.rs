@@ -72,7 +72,7 @@ impl Pool {
     /// repeated without the cache (INV-CACHE-1).
     pub(crate) fn cached_read(&mut self, id: u32, part: u32, spot: Spot, result: Result<(), DeviceError>, buf: Option<Buf>) {
         self.cache.ended(spot);
-        let trusting = self.planted(Planted::TrustCache);
+        let trusting = self.tuning.plants(Planted::TrustCache);
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
         let Some(place) = work.parts.get_mut(part as usize) else { return };
         let Part::Cached { blocks, .. } = &*place else { return };

@@ -79,7 +79,7 @@ impl Pool {
         let mapped = matches!(self.core.nodes.next_leaf(&root, next), Ok(Some((block, _))) if block < stop);
         if mapped {
             let item = Item::Clear { volume, block: BlockNo(next), count: stop - next };
-            if !self.planted(Planted::LoseDiscardRecord) && self.append_item(id, &item).is_err() {
+            if !self.tuning.plants(Planted::LoseDiscardRecord) && self.append_item(id, &item).is_err() {
                 return self.record_waiters.push_back(id);
             }
             let cleared = self.core.clear(lineage, next, stop);

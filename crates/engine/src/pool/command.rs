@@ -285,7 +285,7 @@ impl Pool {
     /// Makes a volume's writes and clears in progress wait for durability: whoever sees that the
     /// new mode is strict may rely on every later completion.
     fn tighten(&mut self, volume: VolumeId) {
-        if self.planted(Planted::LoosenUnderWay) {
+        if self.tuning.plants(Planted::LoosenUnderWay) {
             return;
         }
         let mut parents = Vec::new();

@@ -307,7 +307,7 @@ impl Pool {
             created: Time(s.created),
             epoch: s.epoch.0,
             referenced_bytes: s.mapped * 4096,
-            unique_bytes: if self.planted(Planted::NothingUnique) { 0 } else { unique },
+            unique_bytes: if self.tuning.plants(Planted::NothingUnique) { 0 } else { unique },
             holds: holds.len() as u32,
             hold_list: holds,
             clones: catalog.clones_of(id),

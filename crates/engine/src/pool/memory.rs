@@ -95,7 +95,7 @@ impl Pool {
     /// Returns the key of a block in the read cache: its address, never its place, which another
     /// block may get later.
     fn key_of(&self, addr: Addr) -> u64 {
-        let place = if self.planted(Planted::ReadCacheByPlace) { self.core.space.locate(addr) } else { None };
+        let place = if self.tuning.plants(Planted::ReadCacheByPlace) { self.core.space.locate(addr) } else { None };
         place.map_or(addr.identity(), |(segment, unit)| u64::from(segment.0) << 32 | u64::from(unit))
     }
 

@@ -19,7 +19,7 @@ impl Pool {
         if opening {
             self.io.give_up_incomplete(least);
         }
-        let may = !opening || self.tuning.degraded || self.planted(Planted::LeaveOutUnasked);
+        let may = !opening || self.tuning.degraded || self.tuning.plants(Planted::LeaveOutUnasked);
         let alive = matches!(self.state, PoolState::Online | PoolState::Closing | PoolState::Opening);
         self.io.give_up_silent(least, alive && may && !self.tuning.read_only && !closing, closing);
         while let Some(failing) = self.io.pop_failing() {

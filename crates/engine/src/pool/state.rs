@@ -279,7 +279,7 @@ impl Pool {
         let cache = Store::new(config.id, tuning.cache_memory);
         let read_cache = ReadCache::new(tuning.read_cache);
         io.lasting = true;
-        io.late_answers_count = cfg!(feature = "planted") && tuning.planted == Some(Planted::LateAnswersCount);
+        io.late_answers_count = tuning.plants(Planted::LateAnswersCount);
         let mut pool = Pool {
             config,
             state: PoolState::Opening,
@@ -356,12 +356,7 @@ impl Pool {
     /// Returns the units that guests can fill.
     pub(super) fn usable_units(&self) -> u64 {
         let units = self.core.space.usable_units();
-        if self.planted(crate::Planted::DenyCapacity) { units / 5 * 2 } else { units }
-    }
-
-    /// Returns whether a bug is planted and this build allows it.
-    pub(crate) fn planted(&self, bug: crate::Planted) -> bool {
-        cfg!(feature = "planted") && self.tuning.planted == Some(bug)
+        if self.tuning.plants(Planted::DenyCapacity) { units / 5 * 2 } else { units }
     }
 
     /// Stops the pool: reads go on where they can, and nothing is written any more.

@@ -298,7 +298,7 @@ impl Pool {
         let running = self.checkpointer.running();
         // a checkpoint that does not fit now may fit when more was freed, or after an exact
         // count
-        let can_begin = running || (patient && !self.planted(Planted::CrowdTheLog)) || self.checkpoint_fits_with(0);
+        let can_begin = running || (patient && !self.tuning.plants(Planted::CrowdTheLog)) || self.checkpoint_fits_with(0);
         let rests = self.core.space.segments.resting_count() > 0;
         let gives = running || rests || self.checkpoint_brings_space() || self.moves_wait_for_checkpoint();
         let freeing = self.core.catalog.has_frees() || (self.is_freeing() && can_begin);

@@ -81,8 +81,7 @@ impl Pool {
             return self.keep_payload(id, given);
         }
         let need = count as u64 * u64::from(BLOCK_UNITS);
-        let kept = if self.planted(Planted::ForgetReservations) { 0 } else { self.core.catalog.reservations.missing_of_others(volume) };
-        if self.core.space.live_units() + need + kept > self.usable_units() {
+        if self.core.space.live_units() + need + self.reserved_by_others(volume) > self.usable_units() {
             if self.room_comes() {
                 self.keep_payload(id, given);
                 return self.full_waiters.push_back(id);
@@ -118,6 +117,12 @@ impl Pool {
         }
         self.unlock_before(id, BlockNo(last + 1));
         self.release(id);
+    }
+
+    /// Returns the units that other volumes reserve beyond those that they take.
+    fn reserved_by_others(&self, volume: VolumeId) -> u64 {
+        let reservations = &self.core.catalog.reservations;
+        if self.tuning.plants(Planted::ForgetReservations) { 0 } else { reservations.missing_of_others(volume) }
     }
 
     /// Copies the blocks of a payload from `done` on to a new buffer.

@@ -166,7 +166,10 @@ impl Pool {
     /// Counts exactly whether the next checkpoint fits. That takes time, so it is done only when
     /// everything dead is freed, and not often.
     fn counts_again(&mut self) -> bool {
-        if self.core.catalog.has_frees() || self.planted(Planted::CrowdTheLog) || self.now.0 < self.checkpointer.counted.0 + COUNT_MILLIS {
+        if self.core.catalog.has_frees()
+            || self.tuning.plants(Planted::CrowdTheLog)
+            || self.now.0 < self.checkpointer.counted.0 + COUNT_MILLIS
+        {
             return false;
         }
         self.checkpointer.counted = self.now;

@@ -177,8 +177,9 @@ impl Pool {
         shelves.retain(|shelf| *shelf == Shelf::Log || self.has_room_for_moves(*shelf, true, 1));
         // segments that leave the pool free no space: when space is short those that do go first,
         // of the log in turns
-        let log_first =
-            self.cleaner.for_job && self.coming_free(Shelf::Log) < self.wanted_free(Shelf::Log) && !self.planted(Planted::CrowdTheLog);
+        let log_first = self.cleaner.for_job
+            && self.coming_free(Shelf::Log) < self.wanted_free(Shelf::Log)
+            && !self.tuning.plants(Planted::CrowdTheLog);
         let others_first = shelves.contains(&Shelf::Data) || (log_first && shelves.contains(&Shelf::Log));
         let leaving = if others_first { None } else { self.leaving_victim() };
         if leaving.is_some() || self.is_stuck() {

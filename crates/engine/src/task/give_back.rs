@@ -48,7 +48,7 @@ impl Pool {
     /// Frees segments whose retention has ended. With `hurry`, as soon as it is safe, and as many
     /// as are wanted.
     pub(crate) fn release_rested(&mut self, hurry: bool) {
-        let forgets = self.planted(Planted::NothingRests);
+        let forgets = self.tuning.plants(Planted::NothingRests);
         let keep = if hurry || forgets { 0 } else { u64::from(self.tuning.rewind_checkpoints) };
         // retained data does not survive a removal or a wipe, so it need not be kept
         let given_up = self.evacuation.is_some() || self.rebalancer.is_short() || self.wiper.is_on();
@@ -181,7 +181,7 @@ impl Pool {
                 continue;
             }
             let Some(segment) = self.core.space.segments.get(id).filter(|_| self.is_logged(id)) else { continue };
-            if segment.emptied > self.log.durable && !self.planted(Planted::ReuseBeforeFlush) {
+            if segment.emptied > self.log.durable && !self.tuning.plants(Planted::ReuseBeforeFlush) {
                 waiting.count(self.core.space.rows.shelf(id));
             } else if segment.pins == 0 {
                 self.core.space.segments.set_state(id, SegmentState::Free);

@@ -137,7 +137,7 @@ impl Pool {
             return;
         };
         self.preparer.fills = true;
-        if !self.planted(Planted::PrepareInUse) {
+        if !self.tuning.plants(Planted::PrepareInUse) {
             self.core.space.segments.set_state(segment, SegmentState::Preparing);
         }
         let extents = self.core.space.rows.extents(segment).collect();

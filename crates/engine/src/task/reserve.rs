@@ -212,7 +212,7 @@ impl Pool {
         let (at, chunks) = (&self.checkpointer, &self.core.space.chunks);
         let left = |cursor: Option<Cursor>| cursor.map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
         let estimate = &at.estimate;
-        let gives_up = self.evacuation.is_some() && !self.planted(Planted::CrowdTheLog);
+        let gives_up = self.evacuation.is_some() && !self.tuning.plants(Planted::CrowdTheLog);
         Changes {
             nodes: self.core.nodes.dirty() - at.unwritten,
             left: [left(at.nodes_at), left(at.objects_at.filter(|_| !at.running()))],
@@ -233,7 +233,7 @@ impl Pool {
         let moving: BTreeMap<At, usize> = gone.iter().filter_map(|id| objects.get(id)).flatten().copied().collect();
         let all: usize = moving.values().sum();
         let moving =
-            self.object_segments(if self.planted(Planted::CrowdTheLog) { moving.values().copied().max().unwrap_or(0) } else { all });
+            self.object_segments(if self.tuning.plants(Planted::CrowdTheLog) { moving.values().copied().max().unwrap_or(0) } else { all });
         [Shelf::Data, Shelf::Log].into_iter().any(|shelf| {
             let on_shelf = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.shelf == shelf);
             let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
@@ -326,7 +326,7 @@ impl Pool {
         let for_log = || shelf == Shelf::Data && !self.room_beyond(Purse::Cleaner, KEPT_FOR_CLEANER);
         let makes_room = !self.keeps_meta_apart() || (stays && (shelf == homes.meta || homes.nodes == Some(shelf) || for_log()));
         let Needs { least, moving, .. } = self.needs();
-        let kept = if makes_room || self.planted(Planted::CrowdTheLog) { 0 } else { least + moving };
+        let kept = if makes_room || self.tuning.plants(Planted::CrowdTheLog) { 0 } else { least + moving };
         self.free_meta() >= self.checkpoint_segments_with(moves) + kept
     }
 
@@ -340,7 +340,7 @@ impl Pool {
     /// log.
     pub(crate) fn moves_wait_for_checkpoint(&self) -> bool {
         let comes = || self.checkpointer.running() || (self.core.space.chunks.dirty_pages() > 0 && self.checkpoint_fits_with(0));
-        self.keeps_meta_apart() && !self.checkpoint_fits_with(1) && comes() && !self.planted(Planted::CrowdTheLog)
+        self.keeps_meta_apart() && !self.checkpoint_fits_with(1) && comes() && !self.tuning.plants(Planted::CrowdTheLog)
     }
 
     /// Returns whether so little is free that records wait.
@@ -455,7 +455,7 @@ impl Pool {
     /// Returns the pages of `bytes` of objects, which are written in whole pages.
     fn written_pages(&self, bytes: usize) -> usize {
         let pages = bytes.div_ceil(4096);
-        if self.planted(Planted::CrowdTheLog) { pages } else { pages + pages.div_ceil(WRITE_PAGES) }
+        if self.tuning.plants(Planted::CrowdTheLog) { pages } else { pages + pages.div_ceil(WRITE_PAGES) }
     }
 
     /// Returns the bytes of objects that fit into `segments` segments.

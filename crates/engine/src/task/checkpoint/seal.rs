@@ -263,7 +263,7 @@ impl Pool {
     pub(super) fn encode_late(&mut self, sealed: &mut Sealed) -> Option<usize> {
         if let Some(mut sealed_page) = sealed.snapshots.pop_front() {
             sealed_page.records.iter_mut().for_each(|(record, stored)| record.deadlist = stored.get());
-            if self.planted(Planted::ForgetTags) {
+            if self.tuning.plants(Planted::ForgetTags) {
                 sealed_page.records.iter_mut().for_each(|(record, _)| record.standing.tags.clear());
             }
             let bytes = SnapshotRecord::encode_page(sealed_page.records.iter().map(|(record, _)| record));

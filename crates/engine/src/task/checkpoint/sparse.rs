@@ -36,7 +36,7 @@ impl Pool {
             return;
         }
         let objects = self.objects_in(&sparse.iter().copied().collect());
-        let kept = if self.planted(Planted::CrowdTheLog) { 0 } else { self.object_room(self.least_segments()) };
+        let kept = if self.tuning.plants(Planted::CrowdTheLog) { 0 } else { self.object_room(self.least_segments()) };
         let directories: BTreeSet<At> =
             self.core.catalog.deadlists().filter_map(|list| list.stored()).map(|at| (at.segment, at.offset)).collect();
         let (mut chosen, mut moving) = (BTreeSet::new(), BTreeMap::new());
@@ -76,7 +76,7 @@ impl Pool {
         let space = &self.core.space;
         let known = space.segments.ids().filter_map(|id| Some((id, space.segments.get(id)?)));
         let of_objects = known.filter(|(_, s)| s.state == SegmentState::Sealed && s.objects > 0);
-        let short = self.keeps_meta_apart() && !self.may_change(Purse::Guest) && !self.planted(Planted::CrowdTheLog);
+        let short = self.keeps_meta_apart() && !self.may_change(Purse::Guest) && !self.tuning.plants(Planted::CrowdTheLog);
         let (part, of) = if short { SPARSE_WHEN_SHORT } else { SPARSE };
         let sparse = of_objects.filter(|(id, s)| s.is_given_up() || s.objects * of < space.rows.pages(*id) * 8 * part);
         let mut sparse: Vec<(u32, SegmentId)> = sparse.map(|(id, s)| (s.objects, id)).collect();

@@ -209,7 +209,7 @@ impl Pool {
         if slots != live.count() {
             return None;
         }
-        if self.planted(Planted::CleanerNewSequence) {
+        if self.tuning.plants(Planted::CleanerNewSequence) {
             let now = self.log.next;
             kept.iter_mut().for_each(|identity| identity.lsn = now);
         }

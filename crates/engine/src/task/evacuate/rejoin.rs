@@ -146,7 +146,7 @@ fn stalled(known: Option<(u64, Time)>, live: u64, paused: bool, now: Time) -> Op
 impl Pool {
     /// Rejoins unused extents when something is gained by it.
     pub(super) fn rejoin(&mut self) {
-        let none = self.given_up_bytes() == 0 || self.planted(Planted::LeaveGivenUp);
+        let none = self.given_up_bytes() == 0 || self.tuning.plants(Planted::LeaveGivenUp);
         if none || self.now < self.rejoiner.due || self.starved.is_some() || !self.all_with_rows_are_there() {
             return;
         }

@@ -113,7 +113,7 @@ impl Pool {
         if unknown > 0 || rows.lacking & data != 0 {
             return true;
         }
-        let told = if self.planted(Planted::ParityFromRot) { Rc::new(lies) } else { right };
+        let told = if self.tuning.plants(Planted::ParityFromRot) { Rc::new(lies) } else { right };
         let doubtful: Vec<(usize, usize)> = lost.iter().map(|item| (item.from, item.from + item.bytes)).collect();
         self.judge_parity(&rows, Piece::new(told, 0..rows.bytes), &doubtful, still)
     }

@@ -155,14 +155,14 @@ impl Pool {
         skim.looked += pages;
         let Some(stripe) = self.core.space.rows.stripe(segment) else {
             let Some((first, others)) = read.split_first() else { return false };
-            let same = others.iter().all(|other| other == first) || self.planted(Planted::SkimOneCopy);
+            let same = others.iter().all(|other| other == first) || self.tuning.plants(Planted::SkimOneCopy);
             return same && self.walk(&skim.place, &mut skim.walk, first);
         };
         let (unit, data) = (stripe.unit as usize, stripe.data());
         for at in (0..bytes / share).step_by(unit) {
             let turn: SmallVec<[&[u8]; 16]> = read.iter().map(|column| column.get(at..at + unit).unwrap_or_default()).collect();
             let right = turn.iter().take(data).all(|column| self.walk(&skim.place, &mut skim.walk, column));
-            if !right || !(self.io.agrees(&stripe, &turn) || self.planted(Planted::SkimOneCopy)) {
+            if !right || !(self.io.agrees(&stripe, &turn) || self.tuning.plants(Planted::SkimOneCopy)) {
                 return false;
             }
         }
