@@ -58,7 +58,7 @@ impl Pool {
             return self.command_unwritten(tag, command);
         }
         let pages = pages_of(&command);
-        if pages >= self.smallest_segment() as usize {
+        if pages >= self.core.space.rows.smallest() as usize {
             let error = CommandError::Invalid("that many names do not fit into a segment of this pool; take fewer at a time".into());
             return self.replies.push_back((tag, Err(error)));
         }
@@ -165,7 +165,7 @@ impl Pool {
     /// needs.
     pub(crate) fn record_room(&self, pages: usize) -> bool {
         let left = self.log.streams[LONG].left() as usize;
-        let segments = pages / self.smallest_segment() as usize;
+        let segments = pages / self.core.space.rows.smallest() as usize;
         self.checkpoint_is_safe() && (left > pages || self.room_beyond(Purse::Record, segments))
     }
 

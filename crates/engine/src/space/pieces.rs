@@ -129,6 +129,11 @@ impl Pieces {
         })
     }
 
+    /// Returns the most bytes of a part of an object, which a piece is at most.
+    pub(crate) fn part_bytes(&self) -> usize {
+        self.part
+    }
+
     /// Maximum bytes of a list's tail when `lists` lists grow.
     pub(crate) fn longest_tail(&self, lists: usize) -> usize {
         (self.limit / (TAIL_PART * lists.max(1))).max(SHORTEST_TAIL).min(TAIL_PIECES * self.most)

@@ -108,6 +108,11 @@ impl Rows {
         rows
     }
 
+    /// Returns the pages of the smallest segment.
+    pub(crate) fn smallest(&self) -> u32 {
+        u32::try_from(self.extent_bytes / PAGE).unwrap_or(u32::MAX)
+    }
+
     /// Adds the segments of groups that were appended to `shape`.
     pub(crate) fn extend(&mut self, shape: &Shape) {
         let for_data = |class: Class| matches!(class, Class::Data | Class::Log);

@@ -329,7 +329,7 @@ impl Pool {
         self.cleaner.emptied += u64::from(self.core.space.rows.pages(victim));
         if self.cleaner.round == ROUND {
             if self.cleaner.spent + self.cleaner.emptied / 32 >= self.cleaner.emptied {
-                let segment_units = u64::from(self.smallest_segment()) * 8;
+                let segment_units = u64::from(self.core.space.rows.smallest()) * 8;
                 self.cleaner.exhausted_until = self.core.space.freed_units + segment_units / 2;
             }
             (self.cleaner.round, self.cleaner.emptied, self.cleaner.spent) = (0, 0, 0);

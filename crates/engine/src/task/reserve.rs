@@ -414,7 +414,7 @@ impl Pool {
         let at = &self.checkpointer;
         let objects_at = at.objects_at.filter(|_| !at.running());
         let objects = objects + at.estimate.lists;
-        self.node_segments() + self.segments_for(self.written_pages(objects), self.part_bytes() / 4096, objects_at)
+        self.node_segments() + self.segments_for(self.written_pages(objects), self.core.pieces.part_bytes() / 4096, objects_at)
     }
 
     /// Returns the most segments that the nodes of the next checkpoint take.
@@ -432,7 +432,7 @@ impl Pool {
     /// each segment may be too few for the next write, and are not counted.
     fn segments_for(&self, pages: usize, waste: usize, cursor: Option<Cursor>) -> usize {
         let left = cursor.map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
-        let segment = self.smallest_segment().saturating_sub(META_HEAD_PAGES) as usize;
+        let segment = self.core.space.rows.smallest().saturating_sub(META_HEAD_PAGES) as usize;
         pages.saturating_sub(left.saturating_sub(waste)).div_ceil(segment.saturating_sub(waste).max(1))
     }
 
@@ -449,7 +449,7 @@ impl Pool {
 
     /// Returns the number of segments for `bytes` of objects.
     fn object_segments(&self, bytes: usize) -> usize {
-        self.segments_for(self.written_pages(bytes), self.part_bytes() / 4096, None)
+        self.segments_for(self.written_pages(bytes), self.core.pieces.part_bytes() / 4096, None)
     }
 
     /// Returns the pages of `bytes` of objects, which are written in whole pages.
@@ -460,8 +460,8 @@ impl Pool {
 
     /// Returns the bytes of objects that fit into `segments` segments.
     pub(super) fn object_room(&self, segments: usize) -> usize {
-        let pages = self.smallest_segment().saturating_sub(META_HEAD_PAGES) as usize;
-        let pages = segments * pages.saturating_sub(self.part_bytes() / 4096);
+        let pages = self.core.space.rows.smallest().saturating_sub(META_HEAD_PAGES) as usize;
+        let pages = segments * pages.saturating_sub(self.core.pieces.part_bytes() / 4096);
         (pages - pages.div_ceil(WRITE_PAGES)) * 4096
     }
 
@@ -472,9 +472,9 @@ impl Pool {
         let changed = self.object_bytes(self.core.space.chunks.dirty_pages()) + at.estimate.lists;
         let nodes = self.node_segments();
         let most = self.free_meta().saturating_sub(kept + nodes);
-        let waste = self.part_bytes() / 4096;
+        let waste = self.core.pieces.part_bytes() / 4096;
         let left = at.objects_at.filter(|_| !at.running()).map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
-        let segment = self.smallest_segment().saturating_sub(META_HEAD_PAGES) as usize;
+        let segment = self.core.space.rows.smallest().saturating_sub(META_HEAD_PAGES) as usize;
         let pages = left.saturating_sub(waste) + most * segment.saturating_sub(waste);
         // one in so many pages is lost to padding of writes
         let pages = pages - pages.div_ceil(WRITE_PAGES + 1);
@@ -512,7 +512,7 @@ impl Pool {
     /// Returns the most bytes that an object of `bytes` takes in its segment: it begins at a step,
     /// and a long one has an index of its parts.
     pub(super) fn stored_bytes(&self, bytes: usize) -> usize {
-        stored_bytes(bytes, self.part_bytes())
+        stored_bytes(bytes, self.core.pieces.part_bytes())
     }
 
     /// Returns the bytes of a bitmap over the slots of a full chunk, each of `grain` units.

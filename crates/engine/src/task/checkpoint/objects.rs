@@ -118,7 +118,7 @@ impl Pool {
     /// Adds an object to the running checkpoint: whole, or in parts with an index if it is too
     /// long.
     pub(super) fn put_object(&mut self, packer: &mut Packer, bytes: &[u8]) -> Option<ObjectRef> {
-        let most = self.part_bytes();
+        let most = self.core.pieces.part_bytes();
         if bytes.len() <= most {
             return self.put_part(packer, bytes, false);
         }
@@ -158,17 +158,6 @@ impl Pool {
         Some(object)
     }
 
-    /// Returns the pages of the smallest segment.
-    pub(crate) fn smallest_segment(&self) -> u32 {
-        u32::try_from(self.config.shape.extent_bytes / 4096).unwrap_or(u32::MAX)
-    }
-
-    /// Returns the most bytes of a part of an object: small, so that an unused end of a segment
-    /// wastes little.
-    pub(crate) fn part_bytes(&self) -> usize {
-        part_bytes(self.config.shape.extent_bytes)
-    }
-
     /// Removes an object and its parts from the counts of their segments.
     pub(super) fn drop_object(&mut self, object: ObjectRef) {
         let parts = self.checkpointer.parts.remove(&(object.segment, object.offset)).unwrap_or_default();
@@ -197,7 +186,8 @@ impl Pool {
     }
 }
 
-/// Returns the most bytes of a part of an object, for extents of `extent_bytes`.
+/// Returns the most bytes of a part of an object, for extents of `extent_bytes`: few, so that an
+/// unused end of a segment wastes little.
 fn part_bytes(extent_bytes: u64) -> usize {
     (usize::try_from(extent_bytes).unwrap_or(usize::MAX) / 8).clamp(4096, 256 << 10)
 }

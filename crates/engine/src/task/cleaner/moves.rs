@@ -146,7 +146,7 @@ impl Pool {
         let left = self.log.streams[stream].left();
         // the header may take one page more, for the index of small writes
         let note = u32::from(self.tells_of_small());
-        let room = if left >= first_header + pages + note { left } else { self.smallest_segment() } - note;
+        let room = if left >= first_header + pages + note { left } else { self.core.space.rows.smallest() } - note;
         let b = batch.get_or_insert_with(|| MoveBatch {
             stream,
             items: Encoder::default(),
