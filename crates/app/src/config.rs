@@ -132,7 +132,7 @@ impl ConfigFile {
         match (self.discard, self.discard_freed) {
             (None, Some(false)) => Ok(DiscardRule::Never),
             (Some(DiscardRule::Never), Some(true)) | (Some(DiscardRule::Lazy | DiscardRule::Now), Some(false)) => {
-                Err("discard says something else; keep discard alone")
+                Err("discard contradicts it; keep only discard")
             }
             (rule, _) => Ok(rule.unwrap_or(DiscardRule::Lazy)),
         }

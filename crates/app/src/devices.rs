@@ -115,10 +115,10 @@ impl Begun {
             return Err(Failure::usage("a layout or class comes without devices; name its devices after it"));
         }
         if let (ClassSpec::Cache, Some(_)) = (class, layout) {
-            return Err(Failure::usage("a cache has no layout: whatever is on it is elsewhere, too; name its devices after 'cache'"));
+            return Err(Failure::usage("a cache has no layout, because it holds only copies; name its devices after 'cache'"));
         }
         if let (ClassSpec::Spare, Some(_)) = (class, layout) {
-            return Err(Failure::usage("spares have no layout: each takes the place of one device; name them after 'spare'"));
+            return Err(Failure::usage("spares have no layout, because each replaces one device; name them after 'spare'"));
         }
         let layout = match layout.unwrap_or(Word::Stripe) {
             _ if matches!(class, ClassSpec::Cache | ClassSpec::Spare) => LayoutSpec::Linear,
@@ -149,7 +149,7 @@ pub fn weakness(groups: &[DeviceGroup], data: LayoutSpec) -> Option<String> {
     let needed = |group: &&DeviceGroup| !matches!(group.class, ClassSpec::Data | ClassSpec::Cache | ClassSpec::Spare);
     let weak = groups.iter().filter(needed).find(|group| group.layout.spare() < data.spare())?;
     Some(format!(
-        "the {} devices can do without {} of them, the data without {}: losing them loses the pool; make them a mirror of {}",
+        "the {} devices tolerate the loss of {} of them, the data devices of {}: losing them loses the pool; make them a mirror of {}",
         weak.class.name(),
         weak.layout.spare(),
         data.spare(),
@@ -165,13 +165,13 @@ pub fn unprotected(groups: &[DeviceGroup], spare: u16) -> Option<String> {
     let paths: Vec<&str> = group.devices.iter().map(|device| device.path.as_str()).collect();
     let way = match (paths.len(), group.devices.first()) {
         (1, Some(device)) => {
-            format!("name two devices after 'mirror', or 'spare {}' for one that takes the place of a lost one", device.path)
+            format!("name two devices after 'mirror', or 'spare {}' for a device that replaces a lost one", device.path)
         }
         _ => "name them after 'mirror', 'parity1' or 'parity2'".to_owned(),
     };
     let word = if paths.len() == 1 { "would be a group of its own" } else { "would be a group" };
     Some(format!(
-        "{} {word} without redundancy, and the other groups can do without {spare} of their devices each: losing {} loses the whole pool; {way}, or give --force",
+        "{} {word} without redundancy, and the other groups tolerate the loss of {spare} of their devices each: losing {} loses the whole pool; {way}, or give --force",
         paths.join(" "),
         if paths.len() == 1 { "it" } else { "one of them" }
     ))
@@ -183,11 +183,11 @@ pub fn unfit_spare(pool: &Pool) -> Option<String> {
     let smallest = spares.min_by_key(|device| device.size)?;
     let redundant = |device: &&Device| device.layout.is_redundant();
     let Some(largest) = pool.devices.iter().filter(redundant).max_by_key(|device| device.size) else {
-        return Some("no device of this pool has copies or parity elsewhere: a spare can take the place of none; remove it".to_owned());
+        return Some("no device of this pool has redundancy: a spare cannot replace any device; remove it".to_owned());
     };
     (smallest.size < largest.size).then(|| {
         format!(
-            "the spare {} has room for {}, {} for {}: it cannot take its place; use a larger one",
+            "the spare {} has {} of space, {} has {}: it cannot replace that device; use a larger one",
             smallest.path,
             Size(smallest.size),
             largest.path,

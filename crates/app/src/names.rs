@@ -310,7 +310,7 @@ fn split(text: &str) -> Result<(VolumeName, Option<&str>), NameError> {
         if let Some(told) = describe_look_alike(text) {
             return Err(NameError(format!("not a name: {told}")));
         }
-        return Err(NameError(format!("'{text}' has no '/'; give POOL/VOL or POOL/VOL@SNAP, or of a pool say 'millpond pool ...'")));
+        return Err(NameError(format!("'{text}' has no '/'; give POOL/VOL or POOL/VOL@SNAP, or for a pool use 'millpond pool ...'")));
     };
     let (volume, snapshot) = match rest.split_once('@') {
         Some((volume, snapshot)) => (volume, Some(snapshot)),

@@ -94,16 +94,16 @@ fn of_pool(pool: &Pool) -> Vec<Cause> {
             add(Level::Warning, format!("pool {name} is {percent} % full, {free} of {size} are free{}", forecast.unwrap_or_default()));
         }
         if let Some(why) = &pool.removal_ended {
-            add(Level::Warning, format!("pool {name}: the removal of a device has ended by itself: {why}"));
+            add(Level::Warning, format!("pool {name}: the removal of a device ended without success: {why}"));
         }
         if let Some(why) = &pool.removal_waits {
-            add(Level::Warning, format!("pool {name}: the removal of a device does not go on: {why}"));
+            add(Level::Warning, format!("pool {name}: the removal of a device waits: {why}"));
         }
         if let Some(why) = &pool.fell_back {
             add(Level::Warning, format!("pool {name} went back to an older checkpoint, without the log after it: {why}"));
         }
         if pool.io.unreclaimed > 0 {
-            add(Level::Warning, format!("pool {name}: {} are not given back, deadlists cannot be read", Size(pool.io.unreclaimed)));
+            add(Level::Warning, format!("pool {name}: {} cannot be freed, because deadlists cannot be read", Size(pool.io.unreclaimed)));
         }
         if let Some(scrub) = pool.scrub.as_ref().filter(|scrub| scrub.errors > 0) {
             let level = if scrub.lost() > 0 { Level::Error } else { Level::Warning };

@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::config::socket_path;
 use crate::failure::Outcome;
 
-/// Virtual disks in a log-structured pool: snapshots, clones and rollbacks that cost nothing, served over NBD.
+/// Virtual disks in a log-structured pool: instant snapshots, clones and rollbacks, served over NBD, vhost-user and FUSE.
 #[derive(Debug, Parser)]
 #[command(
     name = "millpond",
@@ -20,7 +20,7 @@ use crate::failure::Outcome;
     max_term_width = 110,
     after_help = "\
 Example:
-  millpond up                                   a disk to try, at once
+  millpond up                                   a disk to try
   millpond serve &                              or a daemon, and then:
   millpond pool create tank /srv/a.img:20G
   millpond create tank/vm1 -L 10G
@@ -53,7 +53,7 @@ enum Verb {
     Show(get::Show),
     Get(get::Get),
     Set(get::Set),
-    /// Cache modes: advise
+    /// Advice on cache modes
     #[command(subcommand, after_help = "Example:\n  millpond cache advise --db")]
     Cache(cache::Cache),
     Resize(resize::Resize),

@@ -9,10 +9,10 @@ use crate::failure::{Failure, Outcome};
 /// Options of destructive verbs.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Consent {
-    /// Only say what would be lost
+    /// Only report what would be lost
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short = 'y', long)]
     pub yes: bool,
 }

@@ -9,7 +9,7 @@ use crate::names::VolumeName;
 use crate::output::say;
 use crate::size::{Size, SizeError};
 
-/// Make a volume
+/// Create a volume
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond create tank/vm1 -L 20G --cache writeback --sector 512e -o compression=lz4 -o iops=1000")]
 pub struct Create {
@@ -63,10 +63,14 @@ pub fn assign(word: &str, properties: &mut SetProperties) -> Outcome {
         _ if LIMITS.contains(&property) => drop(properties.limits.insert(property.to_owned(), limit(property, value)?)),
         "expire" | "expires" => {
             return Err(Failure::usage(
-                "when a snapshot expires is said when it is taken ('snapshot NAME --expire 24h'); 'millpond hold NAME --until TIME' keeps it longer, 'millpond destroy NAME' not as long",
+                "the expiry of a snapshot is set when it is taken ('snapshot NAME --expire 24h'); 'millpond hold NAME --until TIME' keeps it longer, 'millpond destroy NAME' removes it now",
             ));
         }
-        "sector" => return Err(Failure::usage("tables and filesystems count in sectors; see 'millpond convert-sectors --help'")),
+        "sector" => {
+            return Err(Failure::usage(
+                "partition tables and filesystems depend on the sector size; see 'millpond convert-sectors --help'",
+            ));
+        }
         _ => {
             return Err(Failure::usage(format!(
                 "no property '{property}' can be set; choose from cache, compression, readonly, read_cache, reservation, special_small_blocks, {}",
@@ -103,7 +107,7 @@ fn switch(property: &str, word: &str) -> Outcome<bool> {
     match word {
         "on" | "yes" | "true" | "1" => Ok(true),
         "off" | "no" | "false" | "0" => Ok(false),
-        _ => Err(Failure::usage(format!("{property}: '{}' is neither on nor off; give one of them", word.escape_debug()))),
+        _ => Err(Failure::usage(format!("{property}: '{}' is neither on nor off; give on or off", word.escape_debug()))),
     }
 }
 

@@ -32,11 +32,11 @@ const SNAPSHOTS: u32 = 24;
 const PAUSE: Duration = Duration::from_millis(250);
 const PHASE: Duration = Duration::from_secs(5);
 
-/// See snapshots, rollback and flat speed on a throw-away pool, in half a minute
+/// Show snapshots, rollback and constant speed on a temporary pool, in half a minute
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond demo\n  millpond demo --dir /mnt/fast")]
 pub struct Demo {
-    /// Where to make the throw-away directory; it needs room for 4 GiB
+    /// Directory in which the temporary pool is created; it needs 4 GiB of free space
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -68,12 +68,12 @@ impl Demo {
         let (daemon, socket) = start(dir.path()).await?;
         let shown = tokio::select! {
             shown = show(&daemon, &socket) => shown,
-            () = signals.next() => Err(Failure::failed("interrupted; the throw-away pool is removed")),
+            () = signals.next() => Err(Failure::failed("interrupted; the temporary pool is removed")),
         };
         let closed = daemon.close().await;
         drop(daemon);
         shown.and(closed)?;
-        dir.close().map_err(|e| Failure::failed(format!("the throw-away directory could not be removed: {e}")))
+        dir.close().map_err(|e| Failure::failed(format!("the temporary directory could not be removed: {e}")))
     }
 }
 
@@ -99,7 +99,7 @@ async fn start(dir: &Path) -> Outcome<(Daemon, PathBuf)> {
 async fn show(daemon: &Daemon, socket: &Path) -> Outcome {
     fill(socket).await?;
     let load = Load::start(socket, REGION).map_err(broken)?;
-    say(&format!("\nRandom {BLOCK}-byte writes over {}, 16 in flight, without a pause from here on.\n\n", Size(REGION)))?;
+    say(&format!("\nRandom {BLOCK}-byte writes over {}, 16 in flight, continuously from here on.\n\n", Size(REGION)))?;
     say(&format!("{:44} {:>10} {:>10} {:>8}\n", "", "writes/s", "p99", ""))?;
     watch(&load, Duration::from_secs(1)).await?;
     let before = phase(&load, PHASE).await?;
@@ -128,7 +128,7 @@ async fn show(daemon: &Daemon, socket: &Path) -> Outcome {
     load.stop().map_err(broken)?;
     say(&format!("\nSlowest snapshot {}, all {} destroyed in {}.\n", millis(slowest), gone.destroyed.len(), millis(destroyed)))?;
     go_back(daemon, socket).await?;
-    say("\nThe throw-away pool is removed. To keep one: millpond up\n")
+    say("\nThe temporary pool is removed. To keep one: millpond up\n")
 }
 
 /// Writes the load's region once, so that every later write overwrites data.

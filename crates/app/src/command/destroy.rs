@@ -19,36 +19,36 @@ use crate::size::Size;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  millpond destroy -n tank/vm1@monday%friday    what would go, and how much that frees
+  millpond destroy -n tank/vm1@monday%friday    report what would be destroyed and freed
   millpond destroy -y tank/vm1@%                all snapshots of a volume
   millpond destroy -y -r tank/vm1               a volume with its snapshots
-  millpond destroy -y -w --wipe zero tank/vm1   the same, and nothing of it is left on the devices
-  millpond destroy -n 'tank/vm*@auto-*'         patterns are quoted; all that match go, or nothing
-  millpond destroy -y -r --unexport tank/vm1    its exports are ended first
+  millpond destroy -y -w --wipe zero tank/vm1   also overwrite its data on the devices
+  millpond destroy -n 'tank/vm*@auto-*'         a quoted pattern: all matches, or none
+  millpond destroy -y -r --unexport tank/vm1    end its exports first
 
-Held snapshots never go; see 'millpond release --help'. --wipe: see 'millpond pool wipe --help'.")]
+Snapshots with holds are never destroyed; see 'millpond release --help'. --wipe: see 'millpond pool wipe --help'.")]
 pub struct Destroy {
     /// POOL/VOL, POOL/VOL@SNAP, POOL/VOL@FIRST%LAST, POOL/VOL@%, one or more, or quoted patterns
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
-    /// A volume goes with its snapshots
+    /// Destroy volumes together with their snapshots
     #[arg(short = 'r', long)]
     recursive: bool,
-    /// Clones go as well
+    /// Also destroy clones
     #[arg(short = 'R', long)]
     clones: bool,
-    /// End the exports of what goes first; refused while clients are connected
+    /// End exports of the destroyed objects first; refused while clients are connected
     #[arg(long)]
     unexport: bool,
-    /// With --unexport: also while clients are connected, who are disconnected
+    /// With --unexport: disconnect connected clients
     #[arg(long, requires = "unexport")]
     force: bool,
-    /// none, discard or zero: make what it leaves on the devices unreadable; a job does that
+    /// none, discard or zero: make the destroyed data unreadable on the devices, as a background job
     #[arg(long, short_alias = 'o', value_name = "MODE")]
     wipe: Option<String>,
     #[command(flatten)]
     consent: Consent,
-    /// Wait until the space is free again, and wiped
+    /// Wait until the space is free, and wiped with --wipe
     #[arg(short = 'w', long)]
     wait: bool,
     /// Do not wait (the default)
@@ -129,7 +129,7 @@ impl Destroy {
         let _ = match self.parsable {
             false if bytes == 0 && what.exact => writeln!(text, "{frees} 0B"),
             // space that several snapshots share is known only after they are destroyed
-            false if bytes == 0 => writeln!(text, "{frees} what they alone share, which is not counted beforehand"),
+            false if bytes == 0 => writeln!(text, "{frees} blocks that only they share, which are not counted beforehand"),
             false if bytes < 1024 => writeln!(text, "{frees} {least}{}", Size(bytes)),
             true => writeln!(text, "{frees} {least}{bytes}"),
             false => writeln!(text, "{frees} {least}{} ({bytes} bytes)", Size(bytes)),
@@ -175,7 +175,7 @@ fn wipe_of(option: &str) -> Result<Option<api::WipeMode>, Failure> {
         "none" => Ok(None),
         "discard" => Ok(Some(api::WipeMode::Discard)),
         "zero" => Ok(Some(api::WipeMode::Zero)),
-        _ => Err(Failure::usage(format!("'{option}' is no way to wipe; give none, discard or zero"))),
+        _ => Err(Failure::usage(format!("'{option}' is not a wipe mode; give none, discard or zero"))),
     }
 }
 
@@ -183,7 +183,9 @@ fn wipe_of(option: &str) -> Result<Option<api::WipeMode>, Failure> {
 pub fn wiping_line(wiping: &api::Wiping, dry_run: bool) -> String {
     let (moved, erased) = (Size(wiping.moved_bytes), Size(wiping.erased_bytes));
     match dry_run {
-        true => format!("would wipe about {erased} on each copy, and move {moved} that live beside it"),
-        false => format!("wiping about {erased} on each copy, and moving {moved} that live beside it; see 'millpond pool jobs'"),
+        true => format!("would wipe about {erased} on each copy, and move {moved} of live data in the same segments"),
+        false => {
+            format!("wiping about {erased} on each copy, and moving {moved} of live data in the same segments; see 'millpond pool jobs'")
+        }
     }
 }

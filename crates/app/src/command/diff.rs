@@ -8,13 +8,13 @@ use crate::failure::Outcome;
 use crate::names::{Name, SnapshotName};
 use crate::output::{Cell, Column, Listing, Shown, print};
 
-/// Show what changed since a snapshot
+/// List the ranges that changed since a snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond diff tank/vm1@monday tank/vm1@tuesday --format json")]
 pub struct Diff {
     /// The older state, POOL/VOL@A
     older: String,
-    /// The newer state, POOL/VOL@B; the volume as it is now when missing
+    /// The newer state, POOL/VOL@B; [default: the present state of the volume]
     newer: Option<String>,
     #[command(flatten)]
     how: Listing,

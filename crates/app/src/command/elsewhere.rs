@@ -11,34 +11,37 @@ use super::Cli;
 const WORDS: &[(&[&str], &str)] = &[
     (
         &["history", "log", "logs", "messages", "watch"],
-        "'millpond events --since 7d' lists what happened, --follow goes on; it is not recorded who did it",
+        "'millpond events --since 7d' lists events, --follow continues with new ones; users are not recorded",
     ),
-    (&["plan", "forecast"], "'millpond status --check' says when a pool will be full at its present rate"),
+    (&["plan", "forecast"], "'millpond status --check' estimates when a pool will be full at its present rate"),
     (
         &["doctor", "health", "check", "verify", "diagnose"],
-        "'millpond status --check' names what is not as it should be; 'millpond pool scrub POOL' reads and checks everything",
+        "'millpond status --check' lists problems; 'millpond pool scrub POOL' reads and checks all data",
     ),
-    (&["fsck"], "a pool needs none: 'millpond pool scrub POOL' reads, checks and repairs everything while it is in use"),
+    (&["fsck"], "a pool needs no fsck: 'millpond pool scrub POOL' reads, checks and repairs all data while the pool is in use"),
     (
         &["offline", "online"],
-        "a device cannot be taken out of service for a while in this version; 'millpond pool replace POOL OLD NEW' puts another in its place, 'millpond pool remove POOL DEVICE' empties it",
+        "a device cannot be taken offline temporarily in this version; 'millpond pool replace POOL OLD NEW' replaces it, 'millpond pool remove POOL DEVICE' empties it",
     ),
-    (&["attach"], "'millpond pool add POOL mirror DEVICE DEVICE' adds a mirror, 'spare DEVICE' a spare; a mirror gets no further copy"),
+    (
+        &["attach"],
+        "'millpond pool add POOL mirror DEVICE DEVICE' adds a mirror, 'spare DEVICE' a spare; existing mirrors cannot get more copies",
+    ),
     (
         &["detach", "pvremove", "vgreduce", "pvmove"],
-        "'millpond pool remove POOL DEVICE' moves what is on it to the others and lets it go; -n says how much that is",
+        "'millpond pool remove POOL DEVICE' moves its data to the other devices and releases it; -n reports how much that is",
     ),
-    (&["resilver"], "it begins by itself; 'millpond pool jobs' shows it"),
+    (&["resilver"], "it starts automatically; 'millpond pool jobs' shows it"),
     (
         &["clear"],
-        "errors are counted since the import, and end to be warned of by themselves; a pool that is stopped comes back with 'pool export POOL --force' and 'pool import POOL'",
+        "a scrub without errors clears the device errors ('millpond pool scrub POOL'); a stopped pool is started again with 'pool export POOL --force' and 'pool import POOL'",
     ),
-    (&["trim", "fstrim", "initialize"], "discards of guests and freed space go to the devices by themselves"),
+    (&["trim", "fstrim", "initialize"], "discards of guests and freed space are discarded on the devices automatically"),
     (
         &["labelclear", "wipefs"],
-        "'millpond pool destroy POOL' and 'millpond pool remove POOL DEVICE' take labels away; 'wipefs -a DEVICE' does it by hand",
+        "'millpond pool destroy POOL' and 'millpond pool remove POOL DEVICE' remove labels; 'wipefs -a DEVICE' does so manually",
     ),
-    (&["upgrade", "features"], "this version has one format, and no features to switch on"),
+    (&["upgrade", "features"], "this version has one format and no optional features"),
     (&["stat", "top", "perf"], "'millpond pool iostat POOL 1' shows operations, bandwidth and latency each second"),
     (
         &["send", "receive", "recv", "export-diff", "import-diff", "backup", "restore"],
@@ -48,7 +51,7 @@ const WORDS: &[(&[&str], &str)] = &[
         &["convert", "dd"],
         "'millpond import-image FILE POOL/VOL' and 'millpond export-image NAME FILE' convert images; 'convert-sectors' changes the sector size of a volume",
     ),
-    (&["commit", "rebase", "flatten"], "'millpond promote POOL/CLONE' makes a clone stand alone"),
+    (&["commit", "rebase", "flatten"], "'millpond promote POOL/CLONE' makes a clone independent of its origin"),
     (&["mount"], "'millpond export fuse POOL DIR' mounts a pool as a directory with a file for each volume"),
     (
         &["umount", "unmount", "unmap", "disconnect", "unshare"],
@@ -77,19 +80,19 @@ const WORDS: &[(&[&str], &str)] = &[
     ),
     (&["vgremove"], "'millpond pool destroy POOL' destroys a pool"),
     (&["mv", "move", "lvrename"], "'millpond rename OLD NEW' gives a volume or snapshot another name"),
-    (&["cp", "copy"], "'millpond clone POOL/VOL@SNAP POOL/NEW' makes a volume of a snapshot at once"),
+    (&["cp", "copy"], "'millpond clone POOL/VOL@SNAP POOL/NEW' creates a volume from a snapshot at once"),
     (&["snap", "checkpoint"], "'millpond snapshot POOL/VOL@SNAP' takes a snapshot"),
-    (&["revert", "reset", "undo"], "'millpond rollback POOL/VOL@SNAP' puts a volume back; the old state is kept as a snapshot"),
-    (&["lvcreate", "new", "mkvol", "make"], "'millpond create POOL/VOL -L SIZE' makes a volume"),
+    (&["revert", "reset", "undo"], "'millpond rollback POOL/VOL@SNAP' returns a volume to a snapshot; the old state is kept as a snapshot"),
+    (&["lvcreate", "new", "mkvol", "make"], "'millpond create POOL/VOL -L SIZE' creates a volume"),
     (
         &["lvextend", "lvreduce", "lvresize", "extend", "expand", "grow", "shrink"],
-        "'millpond resize POOL/VOL SIZE' changes the size of a volume, +5G by so much",
+        "'millpond resize POOL/VOL SIZE' sets the size of a volume, +5G adds to it",
     ),
-    (&["vgcreate", "pvcreate"], "'millpond pool create POOL DEVICE...' makes a pool"),
+    (&["vgcreate", "pvcreate"], "'millpond pool create POOL DEVICE...' creates a pool"),
     (&["vgextend"], "'millpond pool add POOL DEVICE...' adds devices"),
     (
         &["protect", "lock", "unprotect", "unlock"],
-        "'millpond hold NAME' keeps a snapshot from being destroyed, 'millpond release NAME' ends that",
+        "'millpond hold NAME' protects a snapshot from being destroyed, 'millpond release NAME' ends that",
     ),
     (&["start", "daemon", "run", "server"], "'millpond serve' is the daemon, 'millpond up' makes and serves one disk at once"),
     (
@@ -99,9 +102,9 @@ const WORDS: &[(&[&str], &str)] = &[
     (&["open", "activate", "load"], "'millpond pool import POOL' takes a pool into service"),
     (&["close", "deactivate", "unload"], "'millpond pool export POOL' takes a pool out of service"),
     (&["import"], "'millpond pool import' takes a pool into service, 'millpond import-image FILE POOL/VOL' reads an image"),
-    (&["split", "reguid", "bookmark", "inherit", "allow", "project", "quota"], "there is nothing like it in this version"),
-    (&["version"], "'millpond --version' says it"),
-    (&["wait"], "'millpond pool jobs --wait ID' waits for a job; commands that begin one take --wait"),
+    (&["split", "reguid", "bookmark", "inherit", "allow", "project", "quota"], "this version has no such command"),
+    (&["version"], "'millpond --version' shows it"),
+    (&["wait"], "'millpond pool jobs --wait ID' waits for a job; commands that start one take --wait"),
     (&["policy", "schedule", "token", "key", "completions", "man", "publish", "bucket", "cost"], "it is not in this version"),
 ];
 
@@ -125,7 +128,7 @@ pub fn describe(error: &clap::Error, words: &[String]) -> Option<String> {
 fn is_name(word: &str, words: &[String]) -> Option<String> {
     let export = words.iter().any(|said| said == "export");
     (export && word.contains('/'))
-        .then(|| format!("'{word}' is no protocol: say 'millpond export nbd {word}', or vhost-user in place of nbd"))
+        .then(|| format!("'{word}' is not a protocol: use 'millpond export nbd {word}', or vhost-user in place of nbd"))
 }
 
 /// A hint for a command of another system.
@@ -141,9 +144,9 @@ fn meant(word: &str, of_pools: bool) -> Option<String> {
     let singular = lower.strip_suffix('s').unwrap_or(&lower);
     let known = |name: &str| -> Option<String> {
         match (has(pool, name), has(Some(&all), name)) {
-            (true, _) if of_pools && name != word => Some(format!("say 'millpond pool {name}'")),
-            (_, true) if name != word || of_pools => Some(format!("say 'millpond {name}'")),
-            (true, _) if !of_pools => Some(format!("say 'millpond pool {name}'")),
+            (true, _) if of_pools && name != word => Some(format!("use 'millpond pool {name}'")),
+            (_, true) if name != word || of_pools => Some(format!("use 'millpond {name}'")),
+            (true, _) if !of_pools => Some(format!("use 'millpond pool {name}'")),
             _ => None,
         }
     };
@@ -171,19 +174,19 @@ mod tests {
             (&["plan"], "when a pool will be full"),
             (&["doctor"], "'millpond status --check'"),
             (&["pool", "offline", "tank", "/dev/sdb"], "'millpond pool replace POOL OLD NEW'"),
-            (&["scrub", "tank"], "say 'millpond pool scrub'"),
-            (&["pool", "scrubs"], "say 'millpond pool scrub'"),
-            (&["scrubs"], "say 'millpond pool scrub'"),
-            (&["pool", "snapshot", "tank/v@a"], "say 'millpond snapshot'"),
-            (&["pool", "exports"], "say 'millpond exports'"),
-            (&["iostat"], "say 'millpond pool iostat'"),
+            (&["scrub", "tank"], "use 'millpond pool scrub'"),
+            (&["pool", "scrubs"], "use 'millpond pool scrub'"),
+            (&["scrubs"], "use 'millpond pool scrub'"),
+            (&["pool", "snapshot", "tank/v@a"], "use 'millpond snapshot'"),
+            (&["pool", "exports"], "use 'millpond exports'"),
+            (&["iostat"], "use 'millpond pool iostat'"),
             (&["lvs"], "'millpond list'"),
             (&["ls"], "'millpond list'"),
             (&["snap", "tank/v@a"], "'millpond snapshot POOL/VOL@SNAP'"),
             (&["flatten", "tank/v"], "'millpond promote POOL/CLONE'"),
             (&["convert", "-O", "raw"], "import-image"),
             (&["RM", "tank/v"], "'millpond destroy NAME'"),
-            (&["export", "tank/v"], "say 'millpond export nbd tank/v'"),
+            (&["export", "tank/v"], "use 'millpond export nbd tank/v'"),
             (&["version"], "'millpond --version'"),
         ] {
             let told = told(words);

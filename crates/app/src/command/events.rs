@@ -11,7 +11,7 @@ use crate::failure::{Failure, Outcome};
 use crate::instant;
 use crate::output::{Format, Listing, print};
 
-/// Show what happened: devices that failed, pools that degraded or filled, jobs that ended, and what users did
+/// List events: failed devices, degraded or full pools, ended jobs, and commands of users
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -19,13 +19,13 @@ Example:
   millpond events --severity warning --follow
   millpond events --since 2027-01-31 --format json
 
-The daemon remembers the last 1000 events, also over a restart. JSON is one object a line.
+The daemon keeps the last 1000 events, also across restarts. JSON is one object per line.
 docs/events.md lists the kinds of events; on_event in the daemon's configuration runs a command for each.")]
 pub struct Events {
-    /// Go on with new events as they come; without --since, new ones alone
+    /// Continue with new events; without --since, only new ones
     #[arg(short = 'f', long)]
     follow: bool,
-    /// Only events since then: a time, a date, or a span back from now such as 24h
+    /// Only events since then: a time, a date, or a duration before now such as 24h
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
     /// Only events of this severity and above
@@ -75,7 +75,7 @@ impl Events {
             }
         };
         if client.lines(path, each).await? {
-            return Err(Failure::unreachable("the daemon has ended its events: it stops, or was stopped"));
+            return Err(Failure::unreachable("the daemon ended the stream of events: it is stopping, or was stopped"));
         }
         Ok(())
     }

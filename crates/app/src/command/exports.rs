@@ -23,21 +23,21 @@ use crate::output::{Format, Listing, print, print_pairs, write_out};
 
 mod again;
 
-/// Serve a volume or snapshot to clients, or make the exports of a list again
+/// Serve a volume or snapshot to clients, or create the exports of a list
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   millpond export nbd tank/vm1 --unix /run/vm1.sock
   millpond export fuse tank /mnt/tank
-  millpond exports --format json > exports.json             on one host, and on another one
-  millpond export --from exports.json                       all that are not there already")]
+  millpond exports --format json > exports.json             on one host
+  millpond export --from exports.json                       on another host: those that do not exist")]
 pub struct ExportVerb {
     #[command(subcommand)]
     kind: Option<Protocol>,
-    /// What 'millpond exports --format json' printed, or -: make the exports in it that are not there
+    /// Output of 'millpond exports --format json', or - for standard input: create those of its exports that do not exist
     #[arg(long, value_name = "FILE|-")]
     from: Option<PathBuf>,
-    /// With --from: agree to addresses that other machines reach although TLS is not required
+    /// With --from: allow addresses that other machines can reach although TLS is not required
     #[arg(long, requires = "from")]
     insecure_listen: bool,
 }
@@ -47,7 +47,7 @@ impl ExportVerb {
         match (self.kind, self.from) {
             (Some(kind), None) => kind.run(client).await,
             (None, Some(file)) => again::run(client, &file, self.insecure_listen).await,
-            (Some(_), Some(_)) => Err(Failure::usage("--from makes the exports of a list; leave the protocol out")),
+            (Some(_), Some(_)) => Err(Failure::usage("--from creates the exports of a list; omit the protocol")),
             (None, None) => Err(Failure::usage("no protocol is named; give nbd, vhost-user or fuse, or a list with --from FILE")),
         }
     }
@@ -72,35 +72,35 @@ Example:
 pub struct Nbd {
     /// POOL/VOL, or POOL/VOL@SNAP (read-only)
     name: String,
-    /// Unix socket to make; without --unix and --tcp, one beside the control socket
+    /// Unix socket to create; without --unix and --tcp, one beside the control socket
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
-    /// TCP address, HOST:PORT; the port is 10809 where missing
+    /// TCP address, HOST:PORT; the default port is 10809
     #[arg(long, value_name = "ADDR")]
     tcp: Option<String>,
     /// Refuse writes
     #[arg(long)]
     readonly: bool,
-    /// Done when it is exported so already
+    /// Succeed if the same export exists
     #[arg(long)]
     if_missing: bool,
-    /// Also when another export lets clients write to the same volume
+    /// Allow a second writable export of the same volume
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     whose: Whose,
-    /// Agree to an address that other machines reach although TLS is not required
+    /// Allow an address that other machines can reach although TLS is not required
     #[arg(long, visible_alias = "insecure")]
     insecure_listen: bool,
     #[command(flatten)]
     tls: TlsWords,
-    /// Clients at a time [default: 128]
+    /// Maximum number of clients [default: 128]
     #[arg(long, value_name = "N")]
     max_clients: Option<u32>,
-    /// Requests in flight of each client [default: 256]
+    /// Maximum number of requests in flight per client [default: 256]
     #[arg(long, value_name = "N")]
     max_requests: Option<u16>,
-    /// Seconds that a client may negotiate [default: 10]
+    /// Maximum seconds for the negotiation with a client [default: 10]
     #[arg(long, value_name = "SECONDS")]
     handshake_seconds: Option<u32>,
     #[command(flatten)]
@@ -119,19 +119,19 @@ Example:
 pub struct VhostUser {
     /// POOL/VOL, or POOL/VOL@SNAP (read-only)
     name: String,
-    /// Unix socket to make; without it, one beside the control socket
+    /// Unix socket to create; without it, one beside the control socket
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
-    /// Queues that the guest may have, 1 to 256
+    /// Maximum number of queues of the guest, 1 to 256
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=256))]
     queues: u16,
     /// Refuse writes
     #[arg(long)]
     readonly: bool,
-    /// Done when it is exported so already
+    /// Succeed if the same export exists
     #[arg(long)]
     if_missing: bool,
-    /// Also when another export lets clients write to the same volume
+    /// Allow a second writable export of the same volume
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -140,13 +140,13 @@ pub struct VhostUser {
     how: Listing,
 }
 
-/// Whose a unix socket is.
+/// Owner and mode of a unix socket.
 #[derive(Clone, Copy, Debug, Default, Args)]
 struct Whose {
-    /// To whom the unix socket belongs: USER, USER:GROUP or :GROUP, names or numbers [default: who runs the daemon]
+    /// Owner of the unix socket: USER, USER:GROUP or :GROUP, names or numbers [default: the daemon's user]
     #[arg(long, value_name = "USER[:GROUP]", value_parser = owner::parse)]
     owner: Option<owner::Owner>,
-    /// Its permissions in octal; who may write to it may connect [default: 0660 with a group, 0600 without]
+    /// Permissions of the socket in octal; connecting needs write permission [default: 0660 with a group, 0600 without]
     #[arg(long, value_name = "MODE", value_parser = owner::mode)]
     mode: Option<u16>,
 }
@@ -226,18 +226,18 @@ Example:
 pub struct Fuse {
     /// The pool
     pool: String,
-    /// An empty directory, made where missing
+    /// An empty directory; it is created if missing
     dir: PathBuf,
-    /// To whom everything belongs: USER, USER:GROUP or :GROUP, names or numbers [default: who runs the daemon]
+    /// Owner of all files and directories: USER, USER:GROUP or :GROUP, names or numbers [default: the daemon's user]
     #[arg(long, value_name = "USER[:GROUP]", value_parser = owner::parse)]
     owner: Option<owner::Owner>,
-    /// Permissions of volumes in octal; snapshots have them without writing, directories can be entered by those who may read [default: 0600]
+    /// Permissions of volumes in octal; snapshots have no write permission, read permission includes entering directories [default: 0600]
     #[arg(long, value_name = "MODE", value_parser = owner::mode)]
     mode: Option<u16>,
-    /// Let other users reach it when the daemon is not root (/etc/fuse.conf has to say user_allow_other)
+    /// Allow other users access when the daemon is not root (needs user_allow_other in /etc/fuse.conf)
     #[arg(long)]
     allow_other: bool,
-    /// Done when it is mounted there already
+    /// Succeed if the same mount exists
     #[arg(long)]
     if_missing: bool,
     #[command(flatten)]
@@ -258,9 +258,9 @@ impl Fuse {
     }
 }
 
-/// List exports with their clients and counters, or show one with the lines to use it
+/// List exports with their clients and counters, or show one with the commands to use it
 ///
-/// Below a mount are its files that were opened. With -H or -o there is one line of each export.
+/// The opened files of a mount are listed below it. With -H or -o each export is one line.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond exports --format json\n  millpond exports 3")]
 pub struct Exports {
@@ -347,13 +347,14 @@ async fn lines(client: &Client, export: &Export) -> Outcome<Option<Lines>> {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond unexport 3\n  millpond unexport tank/vm1\n  millpond unexport 'tank/vm*'")]
 pub struct Unexport {
-    /// Number of an export, its address, or what is served: then all exports of it end; or a quoted pattern of that. See 'millpond exports'
+    /// Number or address of an export; or the name of a volume, snapshot or pool, or a quoted pattern of names, whose exports all end. See
+    /// 'millpond exports'
     #[arg(value_name = "ID|NAME|ADDRESS", required = true)]
     exports: Vec<String>,
-    /// Also while clients are connected, who are disconnected
+    /// Disconnect connected clients
     #[arg(long)]
     force: bool,
-    /// Of a mount: go on serving files that are open until they are closed
+    /// For a mount: serve open files until they are closed
     #[arg(long)]
     lazy: bool,
 }

@@ -16,7 +16,7 @@ use crate::failure::{Failure, Outcome};
 use crate::names::{Name, VolumeName};
 use crate::output::{Cell, Column, Format, Listing, Shown, print, print_pairs, say, write_out};
 
-/// Show one volume or snapshot, and the lines to use it
+/// Show one volume or snapshot, and the commands to use it
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  millpond show tank/vm1\n  millpond show -m tank/vm1\n  millpond show -mv tank/vm1@monday --format json"
@@ -24,10 +24,10 @@ use crate::output::{Cell, Column, Format, Listing, Shown, print, print_pairs, sa
 pub struct Show {
     /// POOL/VOL or POOL/VOL@SNAP
     name: String,
-    /// Where its data is: how much of which device
+    /// Show how much of its data is on each device
     #[arg(short = 'm', long)]
     map: bool,
-    /// With -m: segment by segment
+    /// With -m: list each segment
     #[arg(short = 'v', long, requires = "map")]
     verbose: bool,
     #[command(flatten)]
@@ -184,15 +184,15 @@ Example:
   millpond set iops_max=3000 iops_max_length=10 tank/vm1     faster for 10 seconds
   millpond set iops=none tank/vm1
   millpond set cache=none 'tank/vm*'
-  millpond set readonly=on tank/vm1 --force                  under a guest that is connected
+  millpond set readonly=on tank/vm1 --force                  although a client is connected
 
-Limits are iops, iops_rd, iops_wr (requests per second), bps, bps_rd, bps_wr (bytes per second); all that are set hold. With _max: how fast a
-burst may be, with _max_length: for how many seconds (1). Changes are in force at once.")]
+Limits are iops, iops_rd, iops_wr (requests per second), bps, bps_rd, bps_wr (bytes per second); all that are set apply. With _max: rate of a
+burst, with _max_length: its length in seconds [default: 1]. Changes take effect at once.")]
 pub struct Set {
-    /// PROP=VAL, and then volumes, or quoted patterns
+    /// PROP=VAL, followed by volumes or quoted patterns
     #[arg(value_name = "PROP=VAL NAME", num_args = 1.., required = true)]
     words: Vec<String>,
-    /// With readonly=on: although a client that may write is connected
+    /// With readonly=on: also while a client with write access is connected
     #[arg(long)]
     force: bool,
 }

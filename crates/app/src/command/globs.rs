@@ -155,10 +155,10 @@ async fn expand_one(client: &Client, word: &str, wanted: Wanted) -> Outcome<Vec<
     let pattern = Pattern::parse(word)?;
     let (of_volumes, of_snapshots) = (pattern.volume.is_some() && !pattern.is_of_snapshots(), pattern.is_of_snapshots());
     match wanted {
-        Wanted::Volumes if !of_volumes => Err(Failure::usage(format!("'{word}' is no pattern for volumes; give POOL/VOL"))),
-        Wanted::Snapshots if !of_snapshots => Err(Failure::usage(format!("'{word}' is no pattern for snapshots; give POOL/VOL@SNAP"))),
+        Wanted::Volumes if !of_volumes => Err(Failure::usage(format!("'{word}' is not a pattern of volumes; give POOL/VOL"))),
+        Wanted::Snapshots if !of_snapshots => Err(Failure::usage(format!("'{word}' is not a pattern of snapshots; give POOL/VOL@SNAP"))),
         Wanted::Doomed if !of_volumes && !of_snapshots => {
-            Err(Failure::usage(format!("'{word}' is a pattern for pools; give POOL/VOL, POOL/VOL@SNAP, or 'millpond pool destroy'")))
+            Err(Failure::usage(format!("'{word}' is a pattern of pools; give POOL/VOL, POOL/VOL@SNAP, or 'millpond pool destroy'")))
         }
         _ if of_snapshots => Ok(pattern.snapshots(client).await?.into_iter().map(|snapshot| snapshot.name).collect()),
         _ => Ok(pattern.volumes(client).await?.into_iter().map(|volume| volume.name).collect()),

@@ -11,7 +11,7 @@ use crate::names::SnapshotName;
 
 /// Protect snapshots from being destroyed
 ///
-/// A hold with a tag is taken back with this tag alone. Holds without one are counted: as many releases take them back.
+/// A hold with a tag is released with that tag only. Holds without a tag are counted: each release without --tag removes one.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -22,10 +22,10 @@ pub struct Hold {
     /// POOL/VOL@SNAP, one or more, or quoted patterns
     #[arg(required = true, value_name = "POOL/VOL@SNAP")]
     names: Vec<String>,
-    /// Name of the hold: a snapshot has at most one of each
+    /// Tag of the hold; a snapshot has at most one hold with each tag
     #[arg(long)]
     tag: Option<String>,
-    /// The hold ends then: 2027-01-31T12:00:00Z, 2027-01-31, or 24h from now
+    /// Time at which the hold ends: 2027-01-31T12:00:00Z, 2027-01-31, or 24h (from now)
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
 }
@@ -52,7 +52,7 @@ impl Hold {
     }
 }
 
-/// Take one hold of each snapshot back
+/// Release one hold of each snapshot
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  millpond release tank/vm1@audit --tag legal\n  millpond release tank/vm1@audit      a hold without a tag"
@@ -61,7 +61,7 @@ pub struct Release {
     /// POOL/VOL@SNAP, one or more, or quoted patterns
     #[arg(required = true, value_name = "POOL/VOL@SNAP")]
     names: Vec<String>,
-    /// Which hold; without it, one that has no tag
+    /// Tag of the hold; without --tag, a hold without a tag is released
     #[arg(long)]
     tag: Option<String>,
 }

@@ -11,7 +11,7 @@ use crate::failure::{Failure, Outcome};
 
 const PROGRAM: &str = "millpond-lab";
 
-/// Measure Millpond and the servers people use today, side by side
+/// Measure Millpond and other storage servers on the same machine
 #[derive(Debug, Args)]
 #[command(
     disable_help_flag = true,
@@ -22,10 +22,10 @@ Example:
   millpond lab report lab-results
   millpond lab run --help
 
-It runs millpond-lab, which lies beside this program; `cargo build --release -p millpond-lab` builds it."
+It runs millpond-lab from the directory of this program; `cargo build --release -p millpond-lab` builds it."
 )]
 pub struct Lab {
-    /// Words for the lab: list, run, report, load; --help tells more
+    /// Arguments for the lab: list, run, report, load; see --help
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORDS")]
     words: Vec<OsString>,
 }
@@ -39,7 +39,7 @@ impl Lab {
         let own = std::env::current_exe().map_err(|e| Failure::failed(format!("lab cannot find its own program: {e}")))?;
         let program = find(&own).ok_or_else(|| {
             Failure::failed(format!(
-                "lab is a program of its own, {PROGRAM}, which is neither beside {} nor in PATH; build it with `cargo build --release -p {PROGRAM}`",
+                "lab is a separate program, {PROGRAM}, which is neither beside {} nor in PATH; build it with `cargo build --release -p {PROGRAM}`",
                 own.display()
             ))
         })?;

@@ -14,7 +14,7 @@ use crate::failure::{Failure, Outcome};
 use crate::names::{Name, Scope};
 use crate::output::{Cell, Column, Listing, Shown, print, sort};
 
-/// What to list.
+/// Kinds of objects to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Type {
     #[value(aliases = ["volumes", "vol", "vols", "filesystem"])]
@@ -35,13 +35,13 @@ pub struct List {
     /// Only these pools, volumes or snapshots, or quoted patterns
     #[arg(value_name = "POOL[/VOL]")]
     scopes: Vec<String>,
-    /// What to list; without it volumes, or the snapshot named
+    /// Kind of objects to list [default: volumes, or the named snapshots]
     #[arg(short = 't', long = "type", value_enum)]
     kind: Option<Type>,
-    /// Sort by this column, rising
+    /// Sort by this column, ascending
     #[arg(short = 's', long, value_name = "COLUMN")]
     sort: Option<String>,
-    /// Sort by this column, falling
+    /// Sort by this column, descending
     #[arg(short = 'S', long, value_name = "COLUMN", conflicts_with = "sort")]
     sort_down: Option<String>,
     #[command(flatten)]

@@ -28,13 +28,13 @@ pub fn parse(text: &str) -> Result<Owner, String> {
 /// A message that says why the mode is invalid.
 pub fn mode(text: &str) -> Result<u16, String> {
     let mode = u16::from_str_radix(text.trim_start_matches("0o"), 8).map_err(|_| "not an octal number, such as 0640".to_owned())?;
-    if mode & !0o666 == 0 { Ok(mode) } else { Err("more than reading and writing; give one such as 0640".to_owned()) }
+    if mode & !0o666 == 0 { Ok(mode) } else { Err("only read and write permissions are possible; give a mode such as 0640".to_owned()) }
 }
 
 fn of(text: &str, users: &str, groups: &str) -> Result<Owner, String> {
     let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
     if user.is_empty() && group.is_none_or(str::is_empty) {
-        return Err("it names nobody; give USER, USER:GROUP or :GROUP".to_owned());
+        return Err("it names no user or group; give USER, USER:GROUP or :GROUP".to_owned());
     }
     let unknown = |what: &str, name: &str, file: &str| format!("no {what} '{name}' in {file}; give the number");
     let mut owner = Owner::default();

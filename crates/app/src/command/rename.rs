@@ -8,13 +8,13 @@ use crate::failure::Outcome;
 use crate::names::{Name, SnapshotName};
 use crate::output::say;
 
-/// Give a volume or a snapshot another name
+/// Rename a volume or snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond rename tank/vm1 tank/web1\n  millpond rename tank/web1@a @b")]
 pub struct Rename {
     /// POOL/VOL or POOL/VOL@SNAP
     old: String,
-    /// New name; of a snapshot, @SNAP is enough
+    /// New name; for a snapshot, @SNAP is enough
     new: String,
 }
 

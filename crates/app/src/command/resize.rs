@@ -12,28 +12,28 @@ use crate::size::{Size, SizeChange};
 
 /// Change the size of a volume
 ///
-/// A guest over vhost-user sees a new size at once; one over NBD sees it when it connects again (restart the guest, or detach and attach the disk).
-/// A volume that shrinks keeps what it was as a snapshot, @pre-shrink-TIME; shut its guest down first.
+/// A guest over vhost-user sees the new size at once; a guest over NBD after a new connection (restart the guest, or detach and attach the disk).
+/// Shrinking first takes a snapshot of the volume, @pre-shrink-TIME. Shut the guest down before.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond resize tank/vm1 +5G")]
 pub struct Resize {
     /// POOL/VOL
     name: String,
-    /// New size, or what to add: 20G, +5G
+    /// New size, or increase: 20G, +5G
     size: String,
-    /// Agree to lose what is beyond a smaller size
+    /// Allow a smaller size; data beyond it is lost
     #[arg(long)]
     allow_shrink: bool,
-    /// Keep no snapshot of what a volume was before it shrinks
+    /// Take no snapshot before shrinking
     #[arg(long)]
     no_snapshot: bool,
-    /// Shrink it also while clients are connected
+    /// Shrink the volume also while clients are connected
     #[arg(long)]
     force: bool,
-    /// Only say what would happen
+    /// Only report what would happen
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Accepted for symmetry with other verbs; --allow-shrink is the word that counts
+    /// Accepted for symmetry with other commands; --allow-shrink is the option that permits a loss
     #[arg(short = 'y', long, hide = true)]
     _yes: bool,
 }
@@ -51,7 +51,8 @@ impl Resize {
         };
         let resized: api::Resized = client.post(&format!("/v1/volumes/{name}/resize"), &request).await?;
         let (old, new) = (Size(resized.old_size), Size(resized.size));
-        let kept = resized.kept_as.map(|kept| format!("; what it is now {} kept as {kept}", if self.dry_run { "would be" } else { "is" }));
+        let kept =
+            resized.kept_as.map(|kept| format!("; its present state {} kept as {kept}", if self.dry_run { "would be" } else { "is" }));
         let kept = kept.unwrap_or_default();
         if self.dry_run {
             let lost = Size(resized.old_size.saturating_sub(resized.size));

@@ -32,14 +32,14 @@ Example:
   millpond serve --state /var/lib/millpond --socket /run/millpond/control.sock
 
 Sockets of systemd (LISTEN_FDS) are used where an export or the control socket has their address.
-The socket answers at once. It is ready when each pool that it had is in service again, or waits for something that 'millpond status' names, and
+The socket answers at once. The daemon is ready when each of its pools is in service again, or waits for a cause that 'millpond status' shows, and
 after 30 s at the latest ('millpond status --wait 40' waits for that). SIGTERM or Ctrl-C stops it cleanly.
-MILLPOND_LOG=debug says more on standard error.")]
+MILLPOND_LOG=debug logs more to standard error.")]
 pub struct Serve {
-    /// Directory in which pools and exports are remembered
+    /// Directory for the state of the daemon: its pools and exports
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// TOML file with socket, socket_owner, socket_mode, state, map_memory, cache_memory, read_cache, request_memory, discard, rewind_minutes, spare_minutes, import_wait, host_id, on_event, on_event_severity, on_event_timeout, [nbd]; options win over it
+    /// TOML file with socket, socket_owner, socket_mode, state, map_memory, cache_memory, read_cache, request_memory, discard, rewind_minutes, spare_minutes, import_wait, host_id, on_event, on_event_severity, on_event_timeout, [nbd]; options override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -115,7 +115,7 @@ impl Serve {
 /// `Type=notify`).
 fn tell_manager(state: NotifyState) {
     if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::warn!(%error, "the service manager could not be told");
+        tracing::warn!(%error, "cannot notify the service manager");
     }
 }
 

@@ -28,24 +28,24 @@ Example:
   millpond snapshot --group tank/db@nightly tank/log@nightly
   millpond snapshot --group 'tank/vm*@nightly'
   millpond snapshot -r tank@nightly                           every volume of a pool at one instant
-  millpond snapshot tank/vm1@audit --lock 30d                 nobody can destroy it before")]
+  millpond snapshot tank/vm1@audit --lock 30d                 it cannot be destroyed before")]
 pub struct Snapshot {
-    /// POOL/VOL@SNAP, one or more; what is before the '@' may be a quoted pattern
+    /// POOL/VOL@SNAP, one or more; the part before the '@' may be a quoted pattern
     #[arg(required = true, value_name = "POOL/VOL@SNAP")]
     names: Vec<String>,
-    /// All at one instant
+    /// Take all snapshots at one instant
     #[arg(long)]
     group: bool,
-    /// Names are POOL@SNAP: every volume of the pool at one instant
+    /// Names are POOL@SNAP: snapshot every volume of the pool at one instant
     #[arg(short = 'r', long)]
     recursive: bool,
-    /// Free text
+    /// Description, free text
     #[arg(long, default_value = "", hide_default_value = true)]
     description: String,
-    /// Remove by itself after this time: 90s, 15m, 24h, 7d
+    /// Destroy automatically after this time: 90s, 15m, 24h, 7d
     #[arg(long, value_name = "SPAN")]
     expire: Option<String>,
-    /// Nobody can destroy it before this time: 90s, 15m, 24h, 7d. Not even release, or destroy -R; the daemon's clock counts
+    /// Refuse release and destroy (also with -R) for this time, by the daemon's clock: 90s, 15m, 24h, 7d
     #[arg(long, value_name = "SPAN")]
     lock: Option<String>,
 }
@@ -92,21 +92,21 @@ async fn whole_pool(client: &Client, word: &str) -> Outcome<Vec<String>> {
     Ok(volumes.into_iter().map(|volume| format!("{}@{snapshot}", volume.name)).collect())
 }
 
-/// Go back to a snapshot; newer snapshots stay, the old head is kept as a snapshot
+/// Return a volume to a snapshot; newer snapshots stay, the old state is kept as a snapshot
 ///
-/// Shut the guest down first: a file system that is mounted while its disk changes is destroyed by what its page cache still holds.
+/// Shut the guest down first: a filesystem that stays mounted during a rollback is destroyed by writes from its page cache.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond rollback tank/vm1@before-upgrade")]
 pub struct Rollback {
     /// POOL/VOL@SNAP
     name: String,
-    /// Only say what would happen
+    /// Only report what would happen
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Also while clients are connected
+    /// Roll back also while clients are connected
     #[arg(long)]
     force: bool,
-    /// Accepted for symmetry with other verbs; nothing is lost, so nothing is asked
+    /// Accepted for symmetry with other commands; nothing is lost, so no confirmation is needed
     #[arg(short = 'y', long, hide = true)]
     _yes: bool,
 }
@@ -125,25 +125,25 @@ impl Rollback {
     }
 }
 
-/// Make a writable volume on a snapshot
+/// Create a writable volume from a snapshot
 ///
-/// It shares its blocks with the snapshot, which stays as long as the clone lives; see 'promote'. With --full it is a copy that shares
-/// nothing.
+/// The clone shares blocks with the snapshot, which cannot be destroyed while the clone exists; see 'promote'. With --full it is an
+/// independent copy.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   millpond clone tank/golden@v3 tank/vm7
-  millpond clone --full tank/golden@v3 ssd/vm8    every block is copied, to any pool
+  millpond clone --full tank/golden@v3 ssd/vm8    copy every block, to any pool
   millpond clone --full -n tank/golden@v3 ssd/vm8")]
 pub struct Clone {
     /// POOL/VOL@SNAP
     name: String,
-    /// POOL/NEW; without --full in the same pool
+    /// POOL/NEW; in the same pool, unless --full is given
     new: String,
-    /// Copy every block, to any pool: the new volume depends on nothing
+    /// Copy every block, to any pool: the new volume does not depend on the snapshot
     #[arg(long)]
     full: bool,
-    /// Only say what a full copy takes
+    /// Only report the size of a full copy
     #[arg(short = 'n', long, requires = "full")]
     dry_run: bool,
 }
@@ -188,16 +188,16 @@ async fn full_copy(client: &Client, name: &SnapshotName, new: &VolumeName, dry_r
     Ok(())
 }
 
-/// Make a clone independent of its origin, which becomes its clone
+/// Make a clone independent of its origin, which becomes a clone of it
 ///
-/// The snapshot that the clone was made from and those before it move to the clone; no block is copied. The volume that they belonged to
-/// becomes a clone of the last of them, and can be destroyed with the snapshots that it keeps.
+/// The origin snapshot of the clone and older snapshots move to the clone; no block is copied. Their volume becomes a clone of the
+/// newest of them, and can be destroyed with its remaining snapshots.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond promote -n tank/vm7\n  millpond promote tank/vm7 && millpond destroy -r tank/golden")]
 pub struct Promote {
     /// POOL/VOL
     name: String,
-    /// Only say what would move
+    /// Only report which snapshots would move
     #[arg(short = 'n', long)]
     dry_run: bool,
 }

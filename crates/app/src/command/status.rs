@@ -16,10 +16,10 @@ use crate::size::Size;
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond status --wait 10\n  millpond status --check || mail -s 'millpond' root")]
 pub struct Status {
-    /// Wait up to this long until the daemon answers and is ready: each pool is in service, or waits for something that is named
+    /// Wait up to this long until the daemon answers and is ready: each pool is in service, or the status shows why not
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
-    /// Only say what is not as it should be, one line each; exit code 0: nothing, 1: warnings, 4: a pool is degraded or worse, or an export is not served
+    /// Print only problems, one per line; exit code 0: none, 1: warnings, 4: a pool is degraded or worse, or an export is not served
     #[arg(short = 'x', long)]
     check: bool,
     #[command(flatten)]

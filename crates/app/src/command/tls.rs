@@ -8,14 +8,14 @@ use super::exports::path_text;
 use crate::api::{CreateTls, TlsMode};
 use crate::failure::{Failure, Outcome};
 
-/// Whether clients have to encrypt.
+/// Whether clients must use TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Mode {
     /// STARTTLS is refused
     Off,
-    /// Clients choose
+    /// Clients may use TLS
     Allow,
-    /// Clients without TLS are turned away
+    /// Clients without TLS are refused
     Require,
 }
 
@@ -23,7 +23,7 @@ enum Mode {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "TLS")]
 pub struct TlsWords {
-    /// Whether clients encrypt; require when credentials are given, else off
+    /// Whether clients use TLS [default: require if credentials are given, otherwise off]
     #[arg(long, value_enum, value_name = "WHEN")]
     tls: Option<Mode>,
     /// Directory with server-cert.pem, server-key.pem and ca-cert.pem, or with keys.psk, as for QEMU and libnbd
@@ -32,19 +32,19 @@ pub struct TlsWords {
     /// PEM file of the server's certificate
     #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with = "tls_psk")]
     tls_cert: Option<PathBuf>,
-    /// PEM file of its key
+    /// PEM file of the server's private key
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// PEM file of the authority of clients' certificates
+    /// PEM file of the certificate authority of clients
     #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_verify_peer"])]
     tls_ca: Option<PathBuf>,
-    /// Turn away clients without a certificate of that authority
+    /// Refuse clients without a certificate of that authority
     #[arg(long)]
     tls_verify_peer: bool,
-    /// Serve these clients alone, by a name in their certificate: subject's common name, DNS, mail, URI or address
+    /// Serve only these clients, by a name in their certificate: subject's common name, DNS, mail, URI or address
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "tls_verify_peer")]
     tls_clients: Vec<String>,
-    /// File of pre-shared keys, a line IDENTITY:HEXKEY for each (psktool makes it); TLS 1.3
+    /// File of pre-shared keys, one line IDENTITY:HEXKEY per key, as psktool writes them; TLS 1.3
     #[arg(long, value_name = "FILE")]
     tls_psk: Option<PathBuf>,
 }
@@ -63,7 +63,7 @@ impl TlsWords {
                 ));
             }
             (None | Some(Mode::Off), false) => return Ok(None),
-            (Some(Mode::Off), true) => return Err(Failure::usage("--tls off contradicts the credentials given; leave one of them out")),
+            (Some(Mode::Off), true) => return Err(Failure::usage("--tls off contradicts the credentials given; omit one of them")),
             (Some(Mode::Allow | Mode::Require), false) => {
                 return Err(Failure::usage("TLS needs credentials; give --tls-dir, or --tls-cert with --tls-key, or --tls-psk"));
             }

@@ -24,7 +24,7 @@ const DISK: &str = "disk0";
 const MIB: u64 = 1 << 20;
 const DEFAULT_SIZE: &str = "20G";
 
-/// Make (once) and serve a disk in a directory, until Ctrl-C
+/// Create a disk in a directory if there is none, and serve it until Ctrl-C
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -34,13 +34,13 @@ pub struct Up {
     /// Directory of the pool's file, the disk's socket and the control socket
     #[arg(long, value_name = "DIR", default_value = "./millpond-data")]
     dir: PathBuf,
-    /// Size of the disk when it is made [default: 20G]
+    /// Size of a new disk [default: 20G]
     #[arg(long, value_name = "SIZE")]
     size: Option<String>,
-    /// Serve on this TCP address as well; the port is 10809 where missing
+    /// Also serve on this TCP address; the default port is 10809
     #[arg(long, value_name = "ADDR")]
     nbd: Option<String>,
-    /// Agree to an address that other machines reach: NBD neither authenticates nor encrypts
+    /// Allow an address that other machines can reach: NBD neither authenticates nor encrypts
     #[arg(long)]
     insecure_listen: bool,
 }

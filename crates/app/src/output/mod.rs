@@ -1,4 +1,4 @@
-//! What commands print: tables for people, one JSON document for programs.
+//! Output of commands: tables for people, one JSON document for programs.
 
 mod listing;
 mod sort;

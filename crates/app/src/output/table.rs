@@ -23,7 +23,7 @@ pub struct Column<T> {
 }
 
 impl<T> Column<T> {
-    /// What stands above it: the unit is in the cell.
+    /// Heading of the column, without the unit, which is in the cell.
     fn head(&self) -> String {
         let head = HEADS.iter().find(|(name, _)| *name == self.name).map(|(_, head)| *head);
         let head = head.or_else(|| UNITS.iter().find_map(|unit| self.name.strip_suffix(unit))).unwrap_or(self.name);
@@ -55,7 +55,7 @@ const PATHS: [&str; 4] = ["path", "was", "address", "devices"];
 /// Characters of a line that fits a wide terminal, and between two columns.
 const WIDTH: usize = 120;
 const GAP: usize = 2;
-/// Characters of a path that is still told from others.
+/// Characters of a path by which it can be distinguished from others.
 const LEAST_PATH: usize = 16;
 
 /// Where a column appears when the user did not choose.

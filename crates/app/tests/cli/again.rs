@@ -85,7 +85,7 @@ fn exports_of_a_list_are_made_where_they_are_missing() {
     assert_eq!(daemon.json(&["exports"]).as_array().map(Vec::len), Some(0));
     daemon.run(&["export", "--from", "none.json"]).refused(1, "cannot read none.json");
     std::fs::write(daemon.path("list.json"), "{}").expect("a list");
-    daemon.run(&["export", "--from", "list.json"]).refused(1, "no list of exports");
+    daemon.run(&["export", "--from", "list.json"]).refused(1, "not a list of exports");
     daemon.run(&["export"]).refused(2, "give nbd, vhost-user or fuse");
 }
 

@@ -95,7 +95,7 @@ fn several_snapshots_are_held_and_released_or_none() {
     daemon.run(&["release", "tank/*@?"]).refused(1, "cannot release 'tank/v@a': it has no hold without a tag");
     daemon.run(&["release", "tank/v@?", "--tag", "x"]).ok();
     assert_eq!(held(), "w@a");
-    daemon.run(&["hold", "tank/v*"]).refused(2, "no pattern for snapshots");
+    daemon.run(&["hold", "tank/v*"]).refused(2, "not a pattern of snapshots");
     daemon.run(&["hold", "tank/x*@a"]).refused(1, "nothing matches 'tank/x*@a'");
     assert_eq!(each(&daemon.json(&["list", "-t", "snapshot"]), "name").len(), 3);
 }

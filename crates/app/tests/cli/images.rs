@@ -64,7 +64,7 @@ fn what_cannot_be_imported_leaves_nothing() {
     refused(&["in.raw", "tank/v", "-f", "qcow2"], 1, "it is not qcow2");
     refused(&["in.raw", "tank/v", "--sector", "520"], 2, "not a sector profile");
     fs::write(daemon.path("cut.qcow2"), b"QFI\xfb\0\0\0\x03").expect("written");
-    refused(&["cut.qcow2", "tank/v"], 1, "cut off");
+    refused(&["cut.qcow2", "tank/v"], 1, "truncated");
     // an image that is larger than the pool
     let large = fs::File::create_new(daemon.path("large.raw")).expect("made");
     for at in (0..600u64 << 20).step_by(1 << 20) {

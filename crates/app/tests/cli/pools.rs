@@ -234,7 +234,7 @@ fn a_spare_takes_the_place_of_a_device_that_stays_away() {
     let [a, b, c, d] = ["a:256M", "b:256M", "c:300M", "d:128M"].map(|spec| daemon.text(spec));
     daemon.run(&["pool", "create", "tank", "mirror", &a, &b, "spare", "mirror", &c, &d]).refused(2, "no layout");
     let small = daemon.run(&["pool", "create", "tank", "mirror", &a, &b, "spare", &d]);
-    assert!(small.code == 0 && small.err.contains("cannot take its place"), "{small:?}");
+    assert!(small.code == 0 && small.err.contains("cannot replace that device"), "{small:?}");
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
     let size = |daemon: &Daemon| daemon.json(&["pool", "list"])[0]["size"].as_u64();
     let before = size(&daemon);

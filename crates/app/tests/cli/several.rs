@@ -55,7 +55,7 @@ fn what_patterns_destroy_is_listed_and_asked_for_and_goes_at_once() {
         .run(&["destroy", "tank/vm*@auto-*"])
         .refused(1, "tank/vm1@auto-a, tank/vm1@auto-b, tank/vm2@auto-a, tank/vm2@auto-b (4 in all) would be lost; add -y");
     daemon.run(&["destroy", "-y", "tank/nothing*"]).refused(1, "nothing matches");
-    daemon.run(&["destroy", "-y", "ta*"]).refused(2, "a pattern for pools");
+    daemon.run(&["destroy", "-y", "ta*"]).refused(2, "a pattern of pools");
     // a snapshot that cannot be destroyed keeps all of them
     daemon.run(&["hold", "tank/vm2@auto-b", "--tag", "keep"]).ok();
     daemon.run(&["destroy", "-y", "tank/vm*@auto-*"]).refused(1, "'tank/vm2@auto-b' (tag keep)");
@@ -101,5 +101,5 @@ fn properties_are_set_of_several_volumes_or_of_none() {
     assert_eq!(set(), "writeback none none writeback");
     daemon.run(&["set", "cache=unsafe", "tank/web*"]).refused(1, "nothing matches");
     daemon.run(&["set", "cache=unsafe", "cache=none"]).refused(2, "no volume is named");
-    daemon.run(&["set", "cache=none", "tank/vm1@*"]).refused(2, "no pattern for volumes");
+    daemon.run(&["set", "cache=none", "tank/vm1@*"]).refused(2, "not a pattern of volumes");
 }

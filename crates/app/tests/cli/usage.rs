@@ -56,7 +56,7 @@ fn words_of_other_systems_are_answered_with_ours() {
     for (words, told) in [
         (&["history"][..], "no command 'history': 'millpond events"),
         (&["pool", "offline", "tank", "sdb"], "'millpond pool replace"),
-        (&["scrub", "tank"], "say 'millpond pool scrub'"),
+        (&["scrub", "tank"], "use 'millpond pool scrub'"),
         (&["lvcreate", "-L", "1G"], "'millpond create POOL/VOL -L SIZE'"),
     ] {
         run(command(words)).refused(2, told);

@@ -77,7 +77,7 @@ fn cache_modes_are_advised_with_reasons() {
     assert_eq!(advised(&["--db"]), "none");
     assert_eq!(advised(&["--vm", "--write-rate", "100", "--flush-rate", "2"]), "writeback");
     assert_eq!(advised(&["tank/v", "--no-flush", "--reads-again", "0"]), "directsync");
-    assert!(daemon.run(&["cache", "advise", "tank/v"]).ok().out.contains("mode now: writeback"));
+    assert!(daemon.run(&["cache", "advise", "tank/v"]).ok().out.contains("present mode: writeback"));
     daemon.run(&["cache", "advise"]).refused(2, "name a volume");
     assert_eq!(daemon.run(&["cache", "advise", "--db", "--vm"]).code, 2);
     daemon.run(&["cache", "advise", "--write-rate", "0", "--flush-rate", "1"]).refused(2, "above 0");

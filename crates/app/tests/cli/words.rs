@@ -124,7 +124,7 @@ fn what_is_destroyed_spare_scrubbed_or_only_looked_at() {
     let sizes = [format!("{}:256M", daemon.text("c")), format!("{}:512M", daemon.text("d"))];
     daemon.run(&["pool", "create", "uneven", "mirror", &sizes[0], &sizes[1]]).ok();
     let status = daemon.run(&["pool", "status", "-v", "uneven"]).ok().out;
-    assert!(status.lines().any(|line| line.contains("/d: ") && line.ends_with("of it are of no use in its layout")), "{status}");
+    assert!(status.lines().any(|line| line.contains("/d: ") && line.ends_with("not usable in its layout")), "{status}");
     let scrubbed = daemon.run(&["pool", "scrub", "--wait"]).waited();
     for pool in ["safe", "tank"] {
         assert!(scrubbed.err.contains(&format!("scrub of {pool}: done, 0 errors")), "{scrubbed:?}");

@@ -304,14 +304,14 @@ fn names_that_lead_elsewhere(millpond: &Millpond, room: &Path) -> Result<()> {
     run_tool("qemu-img", &["create", "-q", "-f", "qcow2", &text(&one), "8M"])?;
     overlay(&other, "one.qcow2", "qcow2", "cluster_size=64k", &[])?;
     run_tool("qemu-img", &["rebase", "-u", "-F", "qcow2", "-b", "other.qcow2", &text(&one)])?;
-    refused(millpond, &one, None, "rests on itself")?;
-    refused(millpond, &other, None, "rests on itself")?;
+    refused(millpond, &one, None, "form a cycle")?;
+    refused(millpond, &other, None, "form a cycle")?;
     for (name, word) in [
         ("/etc/passwd", "--follow"),
         ("../../../../../../../../etc/passwd", "--follow"),
-        ("json:{\"driver\":\"file\",\"filename\":\"/etc/passwd\"}", "no file"),
-        ("nbd://127.0.0.1:1/x", "no file"),
-        ("nowhere.qcow2", "not there"),
+        ("json:{\"driver\":\"file\",\"filename\":\"/etc/passwd\"}", "is not a file"),
+        ("nbd://127.0.0.1:1/x", "is not a file"),
+        ("nowhere.qcow2", "is missing"),
     ] {
         let image = room.join("leads.qcow2");
         run_tool("qemu-img", &["create", "-q", "-f", "qcow2", &text(&image), "8M"])?;
@@ -322,7 +322,7 @@ fn names_that_lead_elsewhere(millpond: &Millpond, room: &Path) -> Result<()> {
     for (at, bytes, word) in [
         (24, u64::MAX.to_be_bytes(), "bytes"),
         (36, 0xffff_ff00_0000_0000u64.to_be_bytes(), ""),
-        (40, (1u64 << 55).to_be_bytes(), "cut off"),
+        (40, (1u64 << 55).to_be_bytes(), "truncated"),
         (60, u64::MAX.to_be_bytes(), "snapshots"),
         (16, (64u64 | 70 << 32).to_be_bytes(), "2^64"),
     ] {

@@ -75,7 +75,7 @@ fn counted(millpond: &Millpond, path: &Path, snapshot: &Path) -> Result<()> {
     let lines = |args: &[&str]| millpond.cli(args).map(|said| said.lines().filter(|line| line.contains("/mnt/disk")).count());
     ensure!((lines(&["exports"])?, lines(&["exports", "-H"])?) == (1, 0), "{}", millpond.cli(&["exports"])?);
     let advice = millpond.cli(&["cache", "advise", "lab/disk"])?;
-    ensure!(advice.contains("flushes: 0.0"), "{advice}");
+    ensure!(advice.contains("flushes per write: 0.0"), "{advice}");
     Ok(())
 }
 

@@ -14,29 +14,29 @@ use crate::output::{Cell, Column, Format, Listing, Shown, print, write_out};
 #[cfg(test)]
 mod tests;
 
-/// Explain which cache mode fits a load, described or measured
+/// Recommend a cache mode for a load, described or measured
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   millpond cache advise --db
   millpond cache advise --vm --write-rate 500 --flush-rate 20
-  millpond cache advise tank/vm1                 what its clients did since its exports began
-  millpond cache advise tank/vm1 --scratch       and what you know of it
+  millpond cache advise tank/vm1                 measured since its exports were created
+  millpond cache advise tank/vm1 --scratch       measured, and described
 
-In none of the modes the death of a client or of the daemon loses an acknowledged write. docs/loss.md says what was tried.")]
+In no mode does a crash of a client or of the daemon lose an acknowledged write. docs/loss.md lists the tests.")]
 pub struct Advise {
-    /// POOL/VOL: what its clients do is looked at
+    /// POOL/VOL, whose measured load is used
     name: Option<String>,
-    /// A database or another program that flushes what it has to keep, and caches by itself
+    /// A database or another program with its own cache that flushes data that must be durable
     #[arg(long, group = "kind")]
     db: bool,
-    /// A machine whose file system flushes its journal, and whose kernel caches
+    /// A machine whose filesystem flushes its journal, and whose kernel caches reads
     #[arg(long, group = "kind")]
     vm: bool,
-    /// Data that can be made again: build trees, caches, swap
+    /// Data that can be recreated: build trees, caches, swap
     #[arg(long, group = "kind")]
     scratch: bool,
-    /// Programs that never flush, and whose every write has to be kept all the same
+    /// Programs that never flush, although every write must be durable
     #[arg(long, group = "kind")]
     no_flush: bool,
     /// Writes per second
@@ -45,7 +45,7 @@ pub struct Advise {
     /// Flushes per second
     #[arg(long, value_name = "N", requires = "write_rate", conflicts_with = "name")]
     flush_rate: Option<f64>,
-    /// Percent of what is read that was read before, past what the client caches by itself
+    /// Percent of reads that repeat earlier reads, not counting hits in the client's own cache
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
     reads_again: Option<u8>,
     #[command(flatten)]
@@ -127,7 +127,7 @@ impl Advise {
             }
             load.flushes_per_write = Some(flushes / writes);
         } else if kind == Kind::Unknown {
-            return Err(Failure::usage("nothing is known of the load; name a volume, or give --db, --vm, --scratch or --no-flush"));
+            return Err(Failure::usage("the load is unknown; name a volume, or give --db, --vm, --scratch or --no-flush"));
         }
         load.reads_again = self.reads_again.map(|percent| f64::from(percent) / 100.0).or(load.reads_again);
         let rows = load.judge();
@@ -198,27 +198,27 @@ impl Load {
         let caches = matches!(mode, CacheMode::Writethrough | CacheMode::Writeback | CacheMode::Unsafe);
         let often = self.flushes_per_write.is_some_and(|flushes| flushes >= FLUSHES_OFTEN);
         let reads = match (caches, self.is_worth_caching()) {
-            (true, true) => "the daemon may cache what is read again",
-            (true, false) => "a cache in the daemon would hold what is seldom read again, or what the client has",
-            (false, true) => "what is read again comes from the devices",
-            (false, false) => "no memory goes to a cache that finds little",
+            (true, true) => "the daemon may cache repeated reads",
+            (true, false) => "a cache in the daemon would hold data that is seldom read again, or that the client caches",
+            (false, true) => "repeated reads come from the devices",
+            (false, false) => "no memory is used for a cache with few hits",
         };
         let (advice, writes) = match mode {
             CacheMode::Unsafe if self.kind == Kind::Scratch => {
-                ("best", "no flush is waited for, and what a power cut loses can be made again")
+                ("best", "flushes do not wait, and data that a power cut loses can be recreated")
             }
-            CacheMode::Unsafe => ("no", "flushes are ignored: a power cut takes what the client was told is kept"),
+            CacheMode::Unsafe => ("no", "flushes are ignored: a power cut may lose flushed writes"),
             CacheMode::Directsync | CacheMode::Writethrough if self.relies_on_writes() => {
-                ("fits", "nobody flushes, so each write has to be durable by itself")
+                ("fits", "clients do not flush, so each write must be durable when it is acknowledged")
             }
             CacheMode::Directsync | CacheMode::Writethrough if often => {
-                ("fits", "nearly every write is flushed anyway, so waiting at each costs little")
+                ("fits", "nearly every write is flushed anyway, so waiting for each write costs little")
             }
-            CacheMode::Directsync | CacheMode::Writethrough => ("slow", "each write waits for the devices, flushed or not"),
+            CacheMode::Directsync | CacheMode::Writethrough => ("slow", "each write waits for stable media, flushed or not"),
             CacheMode::None | CacheMode::Writeback if self.relies_on_writes() => {
-                ("no", "nobody flushes: a power cut may take everything since the last checkpoint")
+                ("no", "clients do not flush: a power cut may lose all writes since the last checkpoint")
             }
-            CacheMode::None | CacheMode::Writeback => ("fits", "writes are answered when written, flushes make them durable"),
+            CacheMode::None | CacheMode::Writeback => ("fits", "flushes make writes durable"),
         };
         (if mode == best { "best" } else { advice }, format!("{writes}; {reads}"))
     }
@@ -226,23 +226,23 @@ impl Load {
     /// Describes the load, one property per line.
     fn words(&self, current: Option<&VolumeCache>) -> String {
         let kind = match self.kind {
-            Kind::Database => "a database: it flushes what it must keep, and caches by itself",
-            Kind::Machine => "a machine: its file system flushes",
-            Kind::Scratch => "data that can be made again",
+            Kind::Database => "a database: it flushes data that must be durable, and has its own cache",
+            Kind::Machine => "a machine: its filesystem flushes",
+            Kind::Scratch => "data that can be recreated",
             Kind::NoFlush => "programs that never flush",
             Kind::Unknown => "not described",
         };
         let mut text = format!("load: {kind}\n");
         let flushes = match (self.flushes_per_write, self.fua_share) {
-            (None, _) => "not known".to_owned(),
-            (Some(all), Some(fua)) if fua > 0.0 => format!("{all:.2} to a write, {:.0} % of writes by themselves", fua * 100.0),
-            (Some(all), _) => format!("{all:.2} to a write"),
+            (None, _) => "unknown".to_owned(),
+            (Some(all), Some(fua)) if fua > 0.0 => format!("{all:.2}, {:.0} % of writes with FUA", fua * 100.0),
+            (Some(all), _) => format!("{all:.2}"),
         };
-        text += &format!("flushes: {flushes}\n");
-        let again = self.reads_again.map_or("not known".to_owned(), |again| format!("{:.0} % at least", again * 100.0));
-        text += &format!("read again: {again}\n");
+        text += &format!("flushes per write: {flushes}\n");
+        let again = self.reads_again.map_or("unknown".to_owned(), |again| format!("at least {:.0} %", again * 100.0));
+        text += &format!("repeated reads: {again}\n");
         if let Some(current) = current {
-            text += &format!("mode now: {current}\n");
+            text += &format!("present mode: {current}\n");
         }
         text + "\n"
     }
@@ -251,8 +251,8 @@ impl Load {
 /// Returns what a power cut may lose, by the table of `docs/loss.md`.
 fn power_loss(mode: CacheMode) -> &'static str {
     match mode {
-        CacheMode::None | CacheMode::Writeback => "what was not flushed",
+        CacheMode::None | CacheMode::Writeback => "unflushed writes",
         CacheMode::Directsync | CacheMode::Writethrough => "nothing",
-        CacheMode::Unsafe => "anything since the last checkpoint",
+        CacheMode::Unsafe => "writes since the last checkpoint",
     }
 }

@@ -6,7 +6,7 @@ use super::advise;
 use crate::client::Client;
 use crate::failure::Outcome;
 
-/// What is done about cache modes.
+/// Commands about cache modes.
 #[derive(Debug, Subcommand)]
 pub enum Cache {
     Advise(advise::Advise),

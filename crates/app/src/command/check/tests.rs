@@ -61,7 +61,7 @@ fn what_was_lost_and_what_waits_is_warned_of() {
     assert_eq!(
         lines,
         [
-            "pool tank: the removal of a device does not go on: member 1 is away",
+            "pool tank: the removal of a device waits: member 1 is away",
             "pool tank went back to an older checkpoint, without the log after it: a map node is damaged",
         ]
     );

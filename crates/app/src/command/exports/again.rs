@@ -50,7 +50,7 @@ impl Listed {
             ExportKind::VhostUser => CreateExport::VhostUser(CreateVhostUser { name, unix, queues, readonly, force: false, access }),
             ExportKind::Fuse => CreateExport::Fuse(CreateFuse { pool: name, dir: address, access }),
             ExportKind::Other(other) => {
-                return Err(Failure::failed(format!("the list has an export of kind '{other}', which this program cannot make")));
+                return Err(Failure::failed(format!("the list has an export of kind '{other}', which this program cannot create")));
             }
         })
     }
@@ -89,7 +89,7 @@ fn tls_request(tls: ExportTls) -> Outcome<CreateTls> {
 pub async fn run(client: &Client, file: &Path, insecure: bool) -> Outcome {
     let text = read(file)?;
     let listed: Vec<Listed> = serde_json::from_str(&text).map_err(|e| {
-        Failure::failed(format!("{} is no list of exports: {e}; give what 'millpond exports --format json' prints", file.display()))
+        Failure::failed(format!("{} is not a list of exports: {e}; give the output of 'millpond exports --format json'", file.display()))
     })?;
     let requests: Vec<CreateExport> = listed.into_iter().map(|listed| listed.request(insecure)).collect::<Outcome<_>>()?;
     for request in &requests {
@@ -112,7 +112,7 @@ pub async fn run(client: &Client, file: &Path, insecure: bool) -> Outcome {
     }
     match first {
         None => Ok(()),
-        Some(failure) => Err(Failure::failed(format!("{failed} of {} exports are not made; the first: {failure}", requests.len()))),
+        Some(failure) => Err(Failure::failed(format!("{failed} of {} exports were not created; the first: {failure}", requests.len()))),
     }
 }
 

@@ -42,10 +42,10 @@ pub fn walk(path: &Path, format: Option<Format>, follow: bool) -> Outcome<Vec<La
         let file = open_file(&path)?;
         let meta = file.metadata().map_err(|e| Failure::failed(format!("cannot open {}: {e}", path.display())))?;
         if !seen.insert((meta.dev(), meta.ino())) {
-            return Err(refused(&path, "it rests on itself through its backing files; give an image of a sound chain"));
+            return Err(refused(&path, "its backing files form a cycle; give an image with a correct chain"));
         }
         if layers.len() >= MAX_LAYERS {
-            return Err(refused(&path, &format!("more than {MAX_LAYERS} images rest on each other; merge some with 'qemu-img commit'")));
+            return Err(refused(&path, &format!("its backing chain has more than {MAX_LAYERS} images; merge some with 'qemu-img commit'")));
         }
         let layer = look(path, &file, told, &home, follow)?;
         if let Some(name) = layer.header.as_ref().and_then(|header| header.backing.clone()) {
@@ -72,7 +72,7 @@ fn look(path: PathBuf, file: &File, told: Option<Format>, home: &Path, follow: b
         None => Format::of_file(file, &path)?,
     };
     let mut layer = Layer { path, format, header: None, data_file: None };
-    let cut = |e| refused(&layer.path, &format!("{e}; bring all of it"));
+    let cut = |e| refused(&layer.path, &format!("{e}; copy all of it"));
     if format != Format::Qcow2 {
         whole::check(file, format).map_err(cut)?;
     }
@@ -92,7 +92,7 @@ fn look(path: PathBuf, file: &File, told: Option<Format>, home: &Path, follow: b
         return Err(refused(&layer.path, &format!("it is not qcow2 but looks {}; give its format with -f", found.name())));
     }
     let header = Header::read(file).map_err(|e| refused(&layer.path, &format!("{e}; check it with 'qemu-img check'")))?;
-    whole::check(file, format).map_err(|e| refused(&layer.path, &format!("{e}; bring all of it")))?;
+    whole::check(file, format).map_err(|e| refused(&layer.path, &format!("{e}; copy all of it")))?;
     if header.encrypted {
         return Err(refused(&layer.path, "it is encrypted; decrypt it with 'qemu-img convert' first"));
     }
@@ -119,15 +119,15 @@ fn beside(image: &Path, name: &str, home: &Path, follow: bool) -> Outcome<PathBu
     let dir = image.parent().unwrap_or(Path::new("."));
     let path = dir.join(name);
     if scheme && !path.exists() {
-        return Err(refused(image, &format!("it rests on '{name}', which is no file; copy it with 'qemu-img convert' first")));
+        return Err(refused(image, &format!("its backing file '{name}' is not a file; copy it with 'qemu-img convert' first")));
     }
     if !path.exists() {
-        return Err(refused(image, &format!("it rests on {}, which is not there; bring that file too", path.display())));
+        return Err(refused(image, &format!("its backing file {} is missing; copy that file too", path.display())));
     }
     if follow || lies_in(&path, home, is_device) {
         return Ok(path);
     }
-    let why = format!("it rests on {}, outside of its own directory; give --follow if you trust the image", path.display());
+    let why = format!("its backing file {} is outside its own directory; give --follow if you trust the image", path.display());
     Err(refused(image, &why))
 }
 
@@ -169,14 +169,14 @@ fn extents(path: &Path, file: &File, home: &Path, follow: bool) -> Outcome {
         let parent = line.trim_start().starts_with("parentFileNameHint");
         let Some(name) = line.split('"').nth(1).filter(|name| (sectors.is_some() || parent) && !name.is_empty()) else { continue };
         if parent {
-            return Err(refused(path, "it rests on another VMDK; merge them with 'qemu-img convert' first"));
+            return Err(refused(path, "it has a parent VMDK; merge them with 'qemu-img convert' first"));
         }
         let found = beside(path, name, home, follow)?;
         let plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
         if !plain && !follow {
             return Err(refused(path, &format!("it names {}; give --follow if you trust the image", found.display())));
         }
-        let cut = |e| refused(path, &format!("{e}; bring all of it"));
+        let cut = |e| refused(path, &format!("{e}; copy all of it"));
         let part = open_file(&found)?;
         match words.get(2) {
             Some(&"FLAT") => {

@@ -27,9 +27,9 @@ use crate::failure::{Failure, Outcome};
 use crate::instant;
 use crate::names::{Name, SnapshotName, VolumeName};
 
-/// Write a volume or snapshot into a disk image
+/// Write a volume or snapshot to a disk image
 ///
-/// A volume is written as it is at one instant, whatever its guest does meanwhile. The file appears when it is complete and durable.
+/// A volume is copied from a snapshot of one instant, also while its guest writes. The file appears when it is complete and durable.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -39,18 +39,18 @@ Example:
 pub struct ExportImage {
     /// POOL/VOL or POOL/VOL@SNAP
     name: String,
-    /// The file to make
+    /// The file to create
     file: PathBuf,
-    /// Its format: raw, qcow2, vmdk, vhdx, vdi, vhd, parallels; the file's ending when missing, else raw
+    /// Format: raw, qcow2, vmdk, vhdx, vdi, vhd, parallels [default: by the file's extension, otherwise raw]
     #[arg(short = 'f', long, value_name = "FORMAT")]
     format: Option<String>,
-    /// A qcow2 chain: one file for each snapshot, each on the one before, and the volume on top
+    /// Write a qcow2 chain: one file per snapshot, each backed by the previous one, and the volume on top
     #[arg(long)]
     snapshots: bool,
-    /// Read both again and compare
+    /// Read both again afterwards and compare
     #[arg(long)]
     verify: bool,
-    /// Replace a file that is there
+    /// Replace an existing file
     #[arg(long)]
     force: bool,
 }
@@ -80,7 +80,7 @@ impl ExportImage {
             return Err(Failure::usage("--snapshots writes a volume as qcow2; give POOL/VOL, and no other format"));
         }
         if matches!(format, Format::Qcow | Format::Qed) {
-            return Err(Failure::usage(format!("{} is read only by some and written by nobody; give qcow2", format.name())));
+            return Err(Failure::usage(format!("format {} cannot be written; give qcow2", format.name())));
         }
         free(&path, self.force)?;
         let of = match &name {
@@ -279,7 +279,7 @@ async fn hold_still(client: &Client, of: &VolumeName) -> Outcome<SnapshotName> {
     let there: Vec<Snapshot> = client.get(&format!("/v1/snapshots?pool={}&volume={}", quoted(&of.pool), quoted(&of.volume))).await?;
     let taken: Vec<String> = there.iter().filter_map(|snapshot| snapshot.name.split('@').nth(1).map(str::to_owned)).collect();
     let name = SnapshotName { of: of.clone(), snapshot: fitting(&stamp, &taken) };
-    let description = "for 'millpond export-image'; it goes when that is done".to_owned();
+    let description = "for 'millpond export-image'; it is removed afterwards".to_owned();
     let request = CreateSnapshots { names: vec![name.to_string()], description, ..CreateSnapshots::default() };
     client.post::<_, Created>("/v1/snapshots", &request).await?;
     Ok(name)
@@ -291,9 +291,9 @@ fn free(path: &Path, force: bool) -> Outcome {
         Err(_) => Ok(()),
         Ok(meta) if meta.is_file() && force => Ok(()),
         Ok(meta) if meta.is_file() => {
-            Err(Failure::failed(format!("{} is there already; give another path, or --force to replace it", path.display())))
+            Err(Failure::failed(format!("{} exists; give another path, or --force to replace it", path.display())))
         }
-        Ok(_) => Err(Failure::failed(format!("{} is no plain file; give a path where nothing is", path.display()))),
+        Ok(_) => Err(Failure::failed(format!("{} is not a regular file; give a path that does not exist", path.display()))),
     }
 }
 

@@ -20,10 +20,10 @@ use crate::failure::{Failure, Outcome};
 use crate::names::VolumeName;
 use crate::size::Size;
 
-/// Make a volume from a disk image
+/// Create a volume from a disk image
 ///
-/// Reads raw, qcow2 (with zstd, backing files, snapshots within), vmdk, vhdx, vdi, vhd and parallels. What a qcow2 image rests on and the
-/// snapshots within it become snapshots of the volume; the files of a Proxmox VE volume chain give them their names.
+/// Reads raw, qcow2 (with zstd, backing files, internal snapshots), vmdk, vhdx, vdi, vhd and parallels. Backing files and internal
+/// snapshots of a qcow2 image become snapshots of the volume; in a Proxmox VE volume chain they are named after the files.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -33,21 +33,21 @@ Example:
 pub struct ImportImage {
     /// The image: a file or a block device
     file: PathBuf,
-    /// POOL/VOL to make
+    /// POOL/VOL to create
     name: String,
-    /// Its format; found out when missing
+    /// Format of the image [default: detected]
     #[arg(short = 'f', long, value_name = "FORMAT")]
     format: Option<String>,
-    /// Sector profile: 512n, 512e, 4kn; what the disk is made for when missing
+    /// Sector profile: 512n, 512e, 4kn [default: the profile that the disk was made for]
     #[arg(long, value_name = "PROFILE")]
     sector: Option<String>,
-    /// Only the disk as it is now, without snapshots
+    /// Import only the present state of the disk, without snapshots
     #[arg(long)]
     flat: bool,
-    /// Follow backing files that lie outside of the image's directory
+    /// Follow backing files outside the image's directory
     #[arg(long)]
     follow: bool,
-    /// Read both again and compare
+    /// Read both again afterwards and compare
     #[arg(long)]
     verify: bool,
     /// Set a property
@@ -69,7 +69,7 @@ impl ImportImage {
         let (states, finding) = looked.await.map_err(|e| Failure::failed(format!("cannot look at the image: {e}")))??;
         if let Some(lacks) = finding.lacks() {
             let line = format!(
-                "cannot import {}: its partitions end at byte {lacks}, but its disk has {} bytes: it is cut off; bring all of it",
+                "cannot import {}: its partitions end at byte {lacks}, but its disk has {} bytes: it is truncated; copy all of it",
                 path.display(),
                 finding.size
             );

@@ -105,9 +105,9 @@ pub async fn aside<T: Send + 'static>(
         None => {}
     }
     if interrupted {
-        return Err(Failure::failed("interrupted; what was begun is taken back"));
+        return Err(Failure::failed("interrupted; the incomplete result is removed"));
     }
-    ended.unwrap_or_else(|e| Err(Failure::failed(format!("the work ended badly: {e}; run it again"))))
+    ended.unwrap_or_else(|e| Err(Failure::failed(format!("the work failed: {e}; run the command again"))))
 }
 
 /// Turns an error of a copy into a message; `source` and `target` are names that the user knows.
@@ -121,6 +121,6 @@ pub fn told(error: CopyError, source: &str, target: &str) -> Failure {
         CopyError::Differs(at) => {
             format!("{target} differs from {source} at byte {at} after the copy; check the devices with 'millpond pool status'")
         }
-        CopyError::Stopped => "interrupted; what was begun is taken back".to_owned(),
+        CopyError::Stopped => "interrupted; the incomplete result is removed".to_owned(),
     })
 }

@@ -69,7 +69,7 @@ fn wrong(what: impl Into<String>) -> io::Error {
 }
 
 fn bytes<const N: usize>(from: &[u8], at: usize) -> io::Result<[u8; N]> {
-    from.get(at..).and_then(|rest| rest.first_chunk()).copied().ok_or_else(|| wrong("it is cut off in its header"))
+    from.get(at..).and_then(|rest| rest.first_chunk()).copied().ok_or_else(|| wrong("it is truncated in its header"))
 }
 
 fn u16_at(from: &[u8], at: usize) -> io::Result<u16> {
@@ -139,7 +139,7 @@ impl Header {
             }
             let name = read_some(file, at, usize::try_from(length).unwrap_or(0))?;
             if name.len() != usize::try_from(length).unwrap_or(0) || name.contains(&0) {
-                return Err(wrong("the name of its backing file is cut off"));
+                return Err(wrong("the name of its backing file is truncated"));
             }
             header.backing = Some(text(&name)).filter(|name| !name.is_empty());
         }
@@ -174,7 +174,7 @@ fn snapshots(file: &File, offset: u64, count: u32) -> io::Result<Vec<Internal>> 
     }
     let most = u64::from(count).saturating_mul(2048).min(MAX_TABLE);
     let table = read_some(file, offset, usize::try_from(most).unwrap_or(0))?;
-    let cut = |_| wrong("its table of snapshots is cut off");
+    let cut = |_| wrong("its table of snapshots is truncated");
     let (mut found, mut at) = (Vec::new(), 0usize);
     for _ in 0..count {
         let (id_size, name_size) = (u16_at(&table, at + 12).map_err(cut)?, u16_at(&table, at + 14).map_err(cut)?);

@@ -245,7 +245,11 @@ impl Convert {
         if status.success() {
             return Ok(());
         }
-        Err(Failure::failed(format!("cannot write {}: QEMU says: {}; nothing is left of it", self.path.display(), words_of(&last))))
+        Err(Failure::failed(format!(
+            "cannot write {}: QEMU reports: {}; the incomplete file was removed",
+            self.path.display(),
+            words_of(&last)
+        )))
     }
 }
 

@@ -54,7 +54,7 @@ impl Held<'_> {
     fn within(&self, at: u64, length: u64, what: &str) -> io::Result<()> {
         match at.checked_add(length) {
             Some(end) if end <= self.length => Ok(()),
-            _ => Err(wrong(format!("{what} lies at byte {at}, but the file has {} bytes: it is cut off", self.length))),
+            _ => Err(wrong(format!("{what} lies at byte {at}, but the file has {} bytes: it is truncated", self.length))),
         }
     }
 
@@ -66,7 +66,7 @@ impl Held<'_> {
         what: &str,
         each: &mut dyn FnMut(&[u8; SIZE]) -> io::Result<()>,
     ) -> io::Result<()> {
-        let length = count.checked_mul(SIZE as u64).ok_or_else(|| wrong(format!("{what} makes no sense")))?;
+        let length = count.checked_mul(SIZE as u64).ok_or_else(|| wrong(format!("{what} is invalid")))?;
         self.within(at, length, what)?;
         let mut done = 0;
         let mut piece = Vec::new();
@@ -158,7 +158,7 @@ fn vmdk(held: &Held<'_>) -> io::Result<()> {
         // stream-optimized: the footer has the offset of the directory
         header = held.length.saturating_sub(1024);
         if held.bytes::<4>(header)? != *b"KDMV" {
-            return Err(wrong("the footer of a stream is not at its end: it is cut off"));
+            return Err(wrong("the footer of a stream is not at its end: it is truncated"));
         }
     }
     let (capacity, grain, per_table, directory) =
@@ -200,7 +200,7 @@ fn vdi(held: &Held<'_>) -> io::Result<()> {
 fn vhd(held: &Held<'_>) -> io::Result<()> {
     let footer = held.length.saturating_sub(512);
     if held.bytes::<8>(footer)? != *b"conectix" {
-        return Err(wrong("there is no footer at its end: it is cut off"));
+        return Err(wrong("there is no footer at its end: it is truncated"));
     }
     let header = held.be64(footer + 16)?;
     if header == u64::MAX {
@@ -232,7 +232,7 @@ pub fn part(file: &File, sectors: u64, skipped: u64) -> io::Result<()> {
     let held = Held { file, length: file.metadata()?.len() };
     let wanted = sectors.saturating_add(skipped).saturating_mul(512);
     if held.length > 0 && held.length < wanted {
-        return Err(wrong(format!("a part of it has {} of {}: it is cut off", Size(held.length), Size(wanted))));
+        return Err(wrong(format!("a part of it has {} of {}: it is truncated", Size(held.length), Size(wanted))));
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::names::{self, Kind};
 use crate::output::{Cell, Column, Format, Listing, Shown, print, print_pairs, write_out};
 use crate::size::Size;
 
-/// Say what to choose for a pool, from what it holds
+/// Recommend settings for a pool from its stored data
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond pool advise special tank\n  millpond pool advise special tank --special 100G")]
 pub struct Advise {
@@ -22,19 +22,19 @@ enum About {
     Special(Special),
 }
 
-/// Say how much special devices would hold for each value of special_small_blocks, and how large they have to be
+/// Show how much data special devices would hold for each value of special_small_blocks, and the size that they need
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   millpond pool advise special tank
   millpond pool advise special tank --special 100G
 
-What is stored tells which blocks were written together. Small writes that followed each other on the disk look like one large write, and count as
-such; what was overwritten or discarded is not seen. All map nodes are read; guests go first. docs/devices.md says how sizes follow.")]
+The stored data shows which blocks were written together. Small writes that followed each other on the disk count as one large write; overwritten
+and discarded data is not counted. All map nodes are read; guests have priority. docs/devices.md explains the sizes.")]
 struct Special {
     /// Name of the pool
     name: String,
-    /// Usable bytes of special devices to look at instead of those that the pool has; of a mirror, the size of one device
+    /// Assumed usable bytes of special devices, instead of those of the pool; for a mirror, the size of one device
     #[arg(long, value_name = "SIZE")]
     special: Option<Size>,
     #[command(flatten)]

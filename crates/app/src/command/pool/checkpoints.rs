@@ -13,13 +13,13 @@ use crate::names::{self, Kind};
 use crate::output::{Format, Listing, print, write_out};
 use crate::size::Size;
 
-/// List restore points of a pool, whether they are whole, and the later writes that each would lose
+/// List the restore points of a pool, whether each is complete, and the writes that a rewind to it would lose
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond pool checkpoints tank\n  millpond pool checkpoints tank -d /srv")]
 pub struct Checkpoints {
     /// Name of the pool
     name: String,
-    /// Directory, or device, to search for a pool that is not in service
+    /// Directory or device to search for a pool that is not in service
     #[arg(short = 'd', long = "dir", value_name = "DIR")]
     search: Vec<PathBuf>,
     #[command(flatten)]
@@ -37,12 +37,12 @@ impl Checkpoints {
     }
 }
 
-/// Says how much `--rewind` loses, if replay of the log after the checkpoint reduces the loss.
+/// Describes how much `--rewind` loses, if replay of the log after the checkpoint reduces the loss.
 fn rewind(points: &[Checkpoint]) -> String {
     let start = points.iter().find_map(|point| Some((point, point.lost_by_rewind?)));
     match start.filter(|(point, lost)| point.lost_bytes != Some(*lost)) {
         Some((point, lost)) => format!(
-            "\nLOST is what 'pool import --to ID' gives up. 'pool import --rewind' goes to {}, then replays the log after it, and loses {}.\n",
+            "\nLOST: writes that 'pool import --to ID' loses. 'pool import --rewind' goes back to {}, replays the log after it, and loses {}.\n",
             point.id,
             Size(lost)
         ),

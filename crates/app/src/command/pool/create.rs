@@ -11,7 +11,7 @@ use crate::names::{self, Kind};
 use crate::output::{say, write_out};
 use crate::size::Size;
 
-/// Make a pool on devices
+/// Create a pool on devices
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -22,8 +22,8 @@ Example:
   millpond pool create bulk parity2 /dev/sd[b-i] special mirror /dev/nvme0n1 /dev/nvme1n1 /dev/nvme2n1
   millpond pool create big mirror /dev/sdb /dev/sdc cache /dev/nvme0n1 spare /dev/sdd
 
-A plain list of devices is a stripe over all of them. FILE:SIZE makes a sparse file. Data comes first; 'special' devices take
-map nodes, a 'log' takes what was just written, a 'cache' has copies of what is read again, and nothing depends on it; a 'spare' takes the place of a device that is lost. Rows with parity bring a log of their own.")]
+A plain list of devices is a stripe over all of them. FILE:SIZE creates a sparse file. Data devices come first; 'special' devices hold
+map nodes, a 'log' holds new writes, a 'cache' holds copies of blocks that are read repeatedly, and no data depends on it; a 'spare' replaces a lost device. Parity groups have their own log.")]
 pub struct Create {
     /// Name of the pool
     name: String,
@@ -32,10 +32,10 @@ pub struct Create {
     /// Set a property of the pool: io=direct|buffered
     #[arg(short = 'o', value_name = "PROP=VAL")]
     properties: Vec<String>,
-    /// Use devices that hold something, and destroy what they hold; make groups without the redundancy of the others, and files below /dev
+    /// Overwrite devices that contain data; allow groups with less redundancy than the others, and files below /dev
     #[arg(short = 'f', long)]
     force: bool,
-    /// Check everything, make nothing
+    /// Check everything, create nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
 }

@@ -9,15 +9,15 @@ use crate::failure::{Failure, Outcome};
 use crate::names::{self, Kind};
 use crate::size::Size;
 
-/// Cap one device, for experiments and for noisy neighbours
+/// Limit the rate of one device
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   millpond pool device-limit tank /dev/sdb --bps 50M --iops 200
   millpond pool device-limit tank /dev/sdb --bps none
 
-Reads and writes share a limit. Operations above it wait in their order, those of other devices do not; flushes pass. A limit is kept across
-restarts, until it is lifted or the device leaves the pool. 'pool status -v' shows it, 'pool iostat -v -l' what waits for it.")]
+Reads and writes share a limit. Operations above it wait in their order; flushes and operations of other devices do not wait. A limit is kept across
+restarts, until it is lifted or the device is removed. 'pool status -v' shows it, 'pool iostat -v -l' the time that operations wait.")]
 pub struct DeviceLimit {
     /// Name of the pool
     name: String,

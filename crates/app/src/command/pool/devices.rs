@@ -32,7 +32,7 @@ pub struct Add {
     name: String,
     #[command(flatten)]
     spec: Spec,
-    /// Use devices that hold something, and destroy what they hold; add devices without the redundancy of the others, and files below /dev
+    /// Overwrite devices that contain data; allow groups with less redundancy than the others, and files below /dev
     #[arg(short = 'f', long)]
     force: bool,
     /// Check everything, change nothing
@@ -59,16 +59,16 @@ impl Add {
     }
 }
 
-/// Put another device in the place of one, while the pool is in use
+/// Replace a device of a pool in use by another device
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  millpond pool replace tank /dev/sdb /dev/sdf -n   say which disk would take the place of which
+  millpond pool replace tank /dev/sdb /dev/sdf -n   report the old and the new device
   millpond pool replace tank /dev/sdb /dev/sdf
   millpond pool replace tank 1f0a93c4 /dev/sdf      a missing device, by its ID in 'pool status'
 
-The new device may be a spare of the pool: it is one no more then. A path of which two devices are called, one that is there and one that was, is
-refused: name the one that is meant by its ID.")]
+The new device may be a spare of the pool, which is then no longer a spare. A path of two devices, a present one and a missing one, is refused: give
+the ID of the device.")]
 pub struct Replace {
     /// Name of the pool
     name: String,
@@ -76,13 +76,13 @@ pub struct Replace {
     old: String,
     /// The new device: a block device, a file, or FILE:SIZE; or a spare of the pool, as 'pool status' shows it
     new: String,
-    /// Use a device that holds something, and destroy what it holds; use a file below /dev
+    /// Overwrite a device that contains data; allow a file below /dev
     #[arg(short = 'f', long)]
     force: bool,
     /// Check everything, change nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Wait until everything is copied
+    /// Wait until all data is copied
     #[arg(short = 'w', long)]
     wait: bool,
 }
@@ -150,33 +150,33 @@ async fn spare(client: &Client, pool: &str, word: &str) -> Outcome<Option<String
     let mut meant = listed.devices.iter().filter(|device| begins(device) || is_called(device, word));
     match (meant.next(), meant.next()) {
         (Some(device), None) => Ok(Some(device.path.clone())),
-        (Some(_), Some(_)) => Err(Failure::failed(format!("'{word}' fits several devices of pool '{pool}'; name one by its ID"))),
+        (Some(_), Some(_)) => Err(Failure::failed(format!("'{word}' matches several devices of pool '{pool}'; name one by its ID"))),
         (None, _) => Ok(None),
     }
 }
 
-/// Take a device out of a pool while it is in use: what is on it moves to the others
+/// Remove a device from a pool in use: its data moves to the other devices
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  millpond pool remove tank /dev/sdb -n          how much moves, how long that takes, and what else leaves
+  millpond pool remove tank /dev/sdb -n          report data, time, and other devices removed
   millpond pool remove tank /dev/sdb
   millpond pool remove tank /dev/sdb --stop
 
-Afterwards nothing of the device is needed, and its label is gone. The other devices of a mirror that would have too few copies go with it.
-'pool status' shows how far it is. A device of class cache goes at once: what is on it is elsewhere, too. So does a spare, which holds nothing.")]
+Afterwards the pool does not need the device, and its label is erased. The other devices of a mirror that would have too few copies are removed with it.
+'pool status' shows the progress. A cache device is removed at once, because it holds only copies. So is a spare, which holds no data.")]
 pub struct Remove {
     /// Name of the pool
     name: String,
     /// The device, as 'pool status' shows it: ID (or the first four digits or more of it), path, or serial number
     device: String,
-    /// Keep it after all
+    /// Stop a running removal; the device stays in the pool
     #[arg(long)]
     stop: bool,
-    /// Only say how much would move, how long that takes, and what leaves with it
+    /// Only report how much data would move, how long that takes, and which other devices are removed
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Wait until it is out
+    /// Wait until the device is removed
     #[arg(short = 'w', long)]
     wait: bool,
     /// Output format of -n
@@ -220,7 +220,7 @@ impl Remove {
         let pool: Pool = client.get(&format!("/v1/pools/{name}")).await?;
         if !device.id.is_empty() && pool.devices.iter().any(|listed| listed.id == device.id) {
             return Err(Failure::failed(format!(
-                "{device} stays in pool {name}: room for what is on it ran out, or its removal was stopped; add a device, or destroy something and try again"
+                "{device} stays in pool {name}: there is not enough space for its data, or its removal was stopped; add a device, or destroy data, and try again"
             )));
         }
         match left_with(&told) {
@@ -257,7 +257,7 @@ fn takes(plan: &RemovalPlan) -> String {
         text += &format!("{moved} would move to other devices: about {span} at {rate}/s ({})\n", plan.rate_of);
     }
     if plan.in_steps {
-        text += "the others have no room for all of it at once: it goes in steps, and some of it moves more than once\n";
+        text += "the others lack the space for all of it at once: it moves in steps, and some of it more than once\n";
     }
     for path in &plan.leaves_with_it {
         text += &format!("{path} would leave with it: too few devices stay for its layout\n");

@@ -14,19 +14,19 @@ use crate::names::{self, Kind};
 use crate::output::{Cell, Listing, print, say};
 use crate::size::Size;
 
-/// Close a pool and let its devices go
+/// Close a pool and release its devices
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   millpond pool export tank
   millpond pool export tank --force
 
-With --force clients are disconnected, and a pool that cannot be closed is given up: its device hangs, or the host below it is full. Nothing that was
-acknowledged is lost; the next import replays the log, and takes longer for it.")]
+With --force clients are disconnected, and a pool that cannot be closed, because its device hangs or the host below it is full, is stopped without a
+clean close. No acknowledged write is lost; the next import replays the log, and takes longer.")]
 pub struct Export {
     /// Name of the pool
     name: String,
-    /// Disconnect its clients, and give it up when it cannot be closed
+    /// Disconnect the clients of the pool, and stop it without a clean close if it cannot be closed
     #[arg(short, long)]
     force: bool,
 }
@@ -43,7 +43,7 @@ impl Export {
             return Err(Failure::failed(format!("pool '{}' is out of service, but {why}", self.name)));
         }
         if !exported.clean {
-            eprintln!("pool '{}' was not closed cleanly: {why}; nothing acknowledged is lost, the next import replays the log", self.name);
+            eprintln!("pool '{}' was not closed cleanly: {why}; no acknowledged write is lost, the next import replays the log", self.name);
         }
         Ok(())
     }
@@ -53,17 +53,17 @@ impl Export {
 fn given_up(found: &Found, lost: &[LostRange]) -> String {
     let bytes = lost.iter().map(|range| range.length).sum();
     let devices = missing(found).unwrap_or_else(|| "none".to_owned());
-    format!("special devices for good ({devices}), and {} of volumes and snapshots that were there alone", Size(bytes))
+    format!("the special devices permanently ({devices}), and {} of volumes and snapshots that only they held", Size(bytes))
 }
 
 /// Describes the loss if the pool goes back to a checkpoint.
 fn lost(point: &Checkpoint) -> String {
-    let bytes = point.lost_bytes.map_or_else(|| "nobody knows how much".to_owned(), |bytes| Size(bytes).to_string());
+    let bytes = point.lost_bytes.map_or_else(|| "unknown amount".to_owned(), |bytes| Size(bytes).to_string());
     let seconds = point.lost_millis.div_ceil(1000);
-    format!("what came after checkpoint {} of {} ({bytes}, up to {seconds} s)", point.id, Cell::Time(point.time).show(false))
+    format!("all writes after checkpoint {} of {} ({bytes}, up to {seconds} s)", point.id, Cell::Time(point.time).show(false))
 }
 
-/// Take a pool into service; without a name, list the pools found
+/// Import a pool; without a name, list the pools found
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  millpond pool import -d /srv\n  millpond pool import tank -d /srv\n  millpond pool import tank --to 41 -n\n  millpond pool import tank --rebuild -n\n  millpond pool import tank --force"
@@ -71,27 +71,27 @@ fn lost(point: &Checkpoint) -> String {
 pub struct Import {
     /// Name or id of the pool
     name: Option<String>,
-    /// Directory, or device, to search; without it, where pools were before and the block devices
+    /// Directory or device to search [default: previous locations of pools, and all block devices]
     #[arg(short = 'd', long = "dir", value_name = "DIR")]
     search: Vec<PathBuf>,
-    /// Write nothing to its devices: guests read, changes are refused
+    /// Write nothing to the devices: exports are read-only, changes are refused
     #[arg(long)]
     readonly: bool,
-    /// Import it although devices are missing that it can do without; they are out of date from then on
+    /// Import without missing devices, if redundancy allows it; these devices are out of date from then on
     #[arg(long)]
     degraded: bool,
-    /// When its newest state is damaged: go back to the newest checkpoint that is whole, and as far as the log after it is sound
+    /// If the newest state is damaged: go back to the newest complete checkpoint, and replay the log after it as far as it is intact
     #[arg(long, conflicts_with = "to", requires = "name")]
     rewind: bool,
-    /// Go back to this one of 'pool checkpoints'; everything later is lost
+    /// Go back to this checkpoint of 'pool checkpoints'; all later writes are lost
     #[arg(long, value_name = "CHECKPOINT", requires = "name")]
     to: Option<u64>,
-    /// When special devices are gone: do without them for good; what was there alone is lost, and -n names it. When every root is gone: look for
-    /// checkpoints on all of the devices, and go to the newest that is whole, and as far as its log is sound
+    /// If all special devices are lost: import the pool without them, permanently; -n lists the data that is lost. If all roots are lost: search
+    /// all devices for checkpoints, import the newest complete one, and replay the log after it as far as it is intact
     #[arg(long, conflicts_with_all = ["to", "rewind"], requires = "name")]
     rebuild: bool,
-    /// Take it from another host that did not export it, or has it in use: only when that host is off, or has lost the devices. Its guests lose
-    /// what they did not flush
+    /// Take the pool from another host that did not export it or still uses it. Only if that host is off or has lost the devices: its guests
+    /// lose writes that they did not flush
     #[arg(short, long, requires = "name")]
     force: bool,
     #[command(flatten)]
@@ -135,7 +135,7 @@ impl Import {
             (false, false) => {
                 print(&found, FOUND, &self.how)?;
                 if found.is_empty() {
-                    say("no pool is found that is not in service; -d DIR searches a directory, or a device")
+                    say("no pool was found that is not in service; -d DIR searches a directory or device")
                 } else {
                     Ok(())
                 }

@@ -17,20 +17,21 @@ use crate::output::{Cell, Column, Format, Listing, Shown, print, write_out};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  millpond pool iostat                  averages since import, of all pools
+  millpond pool iostat                  averages since import of all pools
   millpond pool iostat tank -v -l 1 5   five samples of one second, with classes, devices and latencies
   millpond pool iostat tank -o name,read_operations,cache_hits,cache_misses 1
 
-Latencies are those of device operations. The first two are means of all that an operation took; queue is the part before it left for the
-device, where 'pool device-limit' holds it; p50 and p99 are what the device took, which half and 99 in 100 of the operations stay below.")]
+Latencies are those of device operations. The first two are means of the whole time; queue is the time before an operation was sent to the
+device, including the wait for a 'pool device-limit'; p50 and p99 are the 50th and 99th percentiles of the time in the device.")]
 pub struct Iostat {
-    /// A pool, else all in service; seconds between samples, else averages since import; and how many samples, else until interrupted
+    /// Pool [default: all in service]; seconds between samples [default: averages since import]; number of samples [default: until
+    /// interrupted]
     #[arg(value_name = "POOL INTERVAL COUNT")]
     words: Vec<String>,
-    /// Classes and devices as well
+    /// Also show classes and devices
     #[arg(short = 'v', long)]
     verbose: bool,
-    /// Latencies as well
+    /// Also show latencies
     #[arg(short = 'l', long)]
     latency: bool,
     #[command(flatten)]

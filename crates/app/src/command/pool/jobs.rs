@@ -15,7 +15,7 @@ use crate::size::Size;
 /// Interval between queries of a job's progress.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Show what runs in the background, or wait for it
+/// List background jobs, or wait for one
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond pool jobs\n  millpond pool jobs --wait reclaim:tank")]
 pub struct Jobs {

@@ -11,7 +11,7 @@ use crate::names::{self, Kind};
 use crate::output::{Format, Listing, print, write_out};
 use crate::size::Size;
 
-/// Even out what groups of devices hold, after some were added
+/// Distribute data evenly over the groups of a pool, after devices were added
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -19,18 +19,18 @@ Example:
   millpond pool rebalance tank --wait
   millpond pool rebalance tank --stop
 
-Segments of groups that hold more than their share are moved to the others, guests first, as with 'pool remove': maps do not change. What is
-written goes to each group by its free space anyway. It goes on after a restart; 'pool jobs' shows how far it is.")]
+Segments of groups with more than their share of data are moved to the other groups, as with 'pool remove': maps do not change. Guests have
+priority. New writes are distributed by free space in any case. The job continues after a restart; 'pool jobs' shows its progress.")]
 pub struct Rebalance {
     /// Name of the pool
     name: String,
-    /// End the one that runs; what was moved stays moved
+    /// Stop the running rebalance; moved data stays where it is
     #[arg(long, conflicts_with_all = ["wait", "dry_run"])]
     stop: bool,
-    /// Only say what would move
+    /// Only report how much data would move
     #[arg(short = 'n', long, conflicts_with = "wait")]
     dry_run: bool,
-    /// Wait until it has ended
+    /// Wait until the rebalance has ended
     #[arg(short = 'w', long)]
     wait: bool,
     #[command(flatten)]

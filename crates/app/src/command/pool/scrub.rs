@@ -8,7 +8,7 @@ use crate::command::pool::jobs;
 use crate::failure::{Failure, Outcome};
 use crate::names::{self, Kind};
 
-/// Read every copy of everything in a pool, mend what is wrong, and name what cannot be mended
+/// Read and check every copy of all data in a pool, repair errors, and report data that cannot be repaired
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -17,14 +17,14 @@ Example:
   millpond pool scrub tank --stop
   millpond pool scrub --wait                  all pools
 
-Guests go first. 'pool jobs' shows how far it is, 'pool status' what it found, 'pool status -v' where data is that no copy has.")]
+Guests have priority. 'pool jobs' shows the progress, 'pool status' the result, 'pool status -v' the location of data without a good copy.")]
 pub struct Scrub {
     /// Name of the pool; without it, all pools in service
     name: Option<String>,
-    /// End the one that runs; what it found stays known
+    /// Stop the running scrub; its results so far are kept
     #[arg(long, conflicts_with = "wait")]
     stop: bool,
-    /// Wait until everything is read; fails when there is data that no copy has
+    /// Wait until all data is read; fails if there is data without a good copy
     #[arg(short = 'w', long)]
     wait: bool,
 }
@@ -75,5 +75,5 @@ async fn wait(client: &Client, name: &str) -> Outcome {
         eprintln!("{found}");
         return Ok(());
     }
-    Err(Failure::failed(format!("{found}; restore what they belong to")))
+    Err(Failure::failed(format!("{found}; restore the affected data from a backup")))
 }

@@ -69,16 +69,16 @@ fn brief(pool: &Pool) -> serde_json::Value {
     })
 }
 
-/// Show the condition of pools and their devices
+/// Show the health of pools and their devices
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond pool status -v tank\n  millpond pool status --check")]
 pub struct Status {
     /// Only this pool
     name: Option<String>,
-    /// Counters as well
+    /// Also show counters
     #[arg(short = 'v', long)]
     verbose: bool,
-    /// Only say what is not as it should be, one line each; exit code 0: nothing, 1: warnings, 4: a pool is degraded or worse, or not there
+    /// Print only problems, one per line; exit code 0: none, 1: warnings, 4: a pool is degraded or worse, or not in service
     #[arg(short = 'x', long)]
     check: bool,
     #[command(flatten)]
@@ -156,7 +156,7 @@ impl Status {
         }
         if pool.space.given_up > 0 {
             text += &format!(
-                "given up {} of devices by a removal that was stopped; used again when there is room\n",
+                "{} of devices unused after a stopped removal; usable again when there is free space\n",
                 bytes(pool.space.given_up)
             );
         }
@@ -203,7 +203,7 @@ fn job_line(job: &Job) -> String {
 /// Lists data without a good copy, as the last scrub found it.
 fn lost(pool: &Pool) -> String {
     let Some(scrub) = pool.scrub.as_ref().filter(|scrub| scrub.lost_blocks + scrub.lost_nodes > 0) else { return String::new() };
-    let mut text = "\nno copy is right of\n".to_owned();
+    let mut text = "\nno good copy of\n".to_owned();
     for lost in &scrub.lost {
         let of = lost.volume.as_ref().map_or_else(|| "a volume that was destroyed".to_owned(), |name| format!("{}/{name}", pool.name));
         text += &format!("  {of}, or a snapshot or clone of it: {} bytes at {}\n", lost.length, lost.offset);
@@ -302,7 +302,7 @@ fn cache(pool: &Pool) -> String {
 fn unused(pool: &Pool) -> String {
     let unused = |device: &Device| {
         let bytes = device.size.saturating_sub(device.allocated + device.free);
-        (bytes > 0).then(|| format!("  {}: {} of it are of no use in its layout\n", device.path, Size(bytes)))
+        (bytes > 0).then(|| format!("  {}: {} not usable in its layout\n", device.path, Size(bytes)))
     };
     pool.devices.iter().filter_map(unused).collect()
 }
@@ -319,7 +319,7 @@ fn unwell(pool: &Pool) -> String {
     pool.devices.iter().filter_map(told).collect()
 }
 
-/// Show one pool with everything known of it
+/// Show all details of one pool
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond pool show tank --format json")]
 pub struct Show {
@@ -362,8 +362,8 @@ Example:
   millpond pool set job_rate=50M tank
   millpond pool set job_rate=none tank
 
-job_rate: bytes per second that all jobs of the pool together may read (resilver, replace, remove, rebalance, scrub); in force at once, and
-after restarts, until it is lifted. Guests go before jobs with and without it.")]
+job_rate: bytes per second that all jobs of the pool together may read (resilver, replace, remove, rebalance, scrub); takes effect at once
+and is kept across restarts. Guests have priority over jobs with and without it.")]
 pub struct Set {
     /// PROP=VAL
     assignment: String,

@@ -7,16 +7,16 @@ use crate::devices;
 use crate::failure::Outcome;
 use crate::size::Size;
 
-/// Devices and what they are for.
+/// Groups of devices with their classes and layouts.
 #[derive(Debug, Args)]
 pub struct Spec {
-    /// [special|log|cache|spare] [linear|stripe|mirror|parity1|parity2] DEVICE..., once or several times; a device being a block device, a file, or FILE:SIZE
+    /// [special|log|cache|spare] [linear|stripe|mirror|parity1|parity2] DEVICE..., once or several times; a device is a block device, a file, or FILE:SIZE
     #[arg(required = true, value_name = "SPEC")]
     spec: Vec<String>,
-    /// Devices per stripe, or per row with parity
+    /// Devices per stripe, with or without parity
     #[arg(short = 'i', long, value_name = "N")]
     stripes: Option<u16>,
-    /// Bytes on one device before the next takes over
+    /// Bytes on one device before the stripe continues on the next
     #[arg(short = 'I', long, value_name = "SIZE")]
     stripe_size: Option<String>,
 }

@@ -10,16 +10,16 @@ use crate::failure::{Failure, Outcome};
 use crate::names::{self, Kind};
 use crate::output::write_out;
 
-/// In which way.
+/// Methods of a wipe.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Mode {
-    /// Ask the devices to discard it; overwrite what cannot
+    /// Discard the data; overwrite it on devices that cannot discard
     Discard,
-    /// Overwrite it with zeroes
+    /// Overwrite the data with zeroes
     Zero,
 }
 
-/// Make what nothing refers to any more unreadable on the devices
+/// Overwrite or discard all unreferenced data on the devices of a pool
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -27,22 +27,22 @@ Example:
   millpond pool wipe tank --mode zero --wait
   millpond pool wipe tank --stop
 
-When it has ended no block is on any device of the pool that nothing referred to when it began: of what was destroyed, overwritten or discarded, and
-copies left behind by cleaning. What snapshots and clones share stays. What lives beside it is moved, guests first. Checkpoints from before
-are nothing to go back to any more. After a restart it begins anew; see docs/wipe.md.")]
+When the wipe has ended, no device of the pool holds a block that was unreferenced when it began: destroyed, overwritten or discarded data, and
+copies left behind by cleaning. Blocks that snapshots and clones share stay. Live data in the same segments is moved; guests have priority. A rewind
+to earlier checkpoints is not possible afterwards. After a restart the wipe starts again; see docs/wipe.md.")]
 pub struct Wipe {
     /// Name of the pool
     name: String,
-    /// In which way
+    /// Method
     #[arg(long, value_enum, default_value = "zero", conflicts_with = "stop")]
     mode: Mode,
-    /// End the one that runs; what was wiped stays so
+    /// Stop the running wipe; wiped data stays wiped
     #[arg(long, conflicts_with_all = ["wait", "dry_run"])]
     stop: bool,
-    /// Only say what it would do
+    /// Only report what would be wiped and moved
     #[arg(short = 'n', long, conflicts_with = "wait")]
     dry_run: bool,
-    /// Wait until it has ended
+    /// Wait until the wipe has ended
     #[arg(short = 'w', long)]
     wait: bool,
     /// table or json

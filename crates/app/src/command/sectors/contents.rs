@@ -162,11 +162,11 @@ impl Content {
                 "its clusters are counted in sectors, and no tool converts that; copy its files in the guest to one on a volume with the new sectors",
             ),
             // Linux accepts file systems with larger units than the disk's sectors.
-            Content::Ext { block } if block < to => Verdict::Refuse("copy its files to one that is made with 'mke2fs -b 4096'"),
-            Content::Xfs { sector } if sector < to => Verdict::Refuse("copy its files to one that is made with 'mkfs.xfs -s size=4096'"),
-            Content::Btrfs { sector } if sector < to => Verdict::Refuse("copy its files to one with sectors of 4096 bytes"),
+            Content::Ext { block } if block < to => Verdict::Refuse("copy its files to a filesystem made with 'mke2fs -b 4096'"),
+            Content::Xfs { sector } if sector < to => Verdict::Refuse("copy its files to a filesystem made with 'mkfs.xfs -s size=4096'"),
+            Content::Btrfs { sector } if sector < to => Verdict::Refuse("copy its files to a filesystem with 4096-byte sectors"),
             Content::Luks | Content::Lvm | Content::Raid if to > 512 => {
-                Verdict::Unclear("what is inside may count in 512-byte sectors; give --force when it does not")
+                Verdict::Unclear("its content may depend on 512-byte sectors; give --force if it does not")
             }
             _ => Verdict::Fine,
         }

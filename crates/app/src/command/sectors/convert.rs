@@ -31,25 +31,25 @@ const PIECE: u64 = 1 << 20;
 /// data, and would fill TMPDIR.
 const MAX_FAT: u64 = 16 << 30;
 
-/// Make a disk of 512-byte sectors one of 4096, or the other way
+/// Convert a disk between 512-byte and 4096-byte sectors
 ///
-/// Writes the protective MBR and both GPTs (or the MBR) anew and makes FAT filesystems, like the EFI system partition, anew with the same
-/// files. What else depends on the size of sectors is named, and the conversion refused. A snapshot is taken first.
+/// Rewrites the protective MBR and both GPTs (or the MBR), and recreates FAT filesystems, like the EFI system partition, with the same
+/// files. Any other content that depends on the sector size is reported, and the conversion is refused. A snapshot is taken first.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   millpond convert-sectors tank/vm1 4kn -n
   millpond convert-sectors tank/vm1 4kn")]
 pub struct ConvertSectors {
-    /// POOL/VOL, which must not be exported meanwhile, but for -n
+    /// POOL/VOL; it must not be exported, except with -n
     name: String,
-    /// Sector profile to get: 512e, 4kn, or 512n
+    /// New sector profile: 512e, 4kn, or 512n
     #[arg(value_name = "512e|4kn")]
     profile: String,
-    /// Only say what would be done
+    /// Only report what would be done
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Go on although what is inside of LUKS, LVM or RAID cannot be looked at
+    /// Convert although the content of LUKS, LVM or RAID cannot be checked
     #[arg(long)]
     force: bool,
 }
@@ -130,7 +130,7 @@ async fn prepare(client: &Client, signals: &mut Signals, name: &VolumeName, to: 
         for rebuild in work.plan.rebuilds.clone() {
             if rebuild.length > MAX_FAT {
                 let line = format!(
-                    "a FAT filesystem of {} is not made anew, {} at most; copy its files in the guest",
+                    "a FAT filesystem of {} cannot be recreated, at most {}; copy its files in the guest",
                     Size(rebuild.length),
                     Size(MAX_FAT)
                 );

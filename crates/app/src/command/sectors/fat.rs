@@ -43,7 +43,7 @@ pub fn rebuild(old: &Path, to: u64) -> Outcome<PathBuf> {
     take_out(&new, &again)?;
     match same(&files, &again) {
         Ok(true) => Ok(new),
-        Ok(false) => Err(Failure::failed("the files of a FAT filesystem do not read the same after it was made anew; nothing is changed")),
+        Ok(false) => Err(Failure::failed("the files of a FAT filesystem differ after it was recreated; nothing is changed")),
         Err(e) => Err(Failure::failed(format!("cannot compare the files of a FAT filesystem: {e}; nothing is changed"))),
     }
 }
@@ -93,7 +93,7 @@ fn run(command: &mut Command) -> Outcome {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|e| {
         if e.kind() == io::ErrorKind::NotFound {
-            return Failure::failed(format!("a FAT filesystem has to be made anew, which needs '{name}'; {PACKAGES}"));
+            return Failure::failed(format!("a FAT filesystem must be recreated, which needs '{name}'; {PACKAGES}"));
         }
         Failure::failed(format!("cannot start {name}: {e}; {PACKAGES}"))
     })?;
@@ -102,7 +102,7 @@ fn run(command: &mut Command) -> Outcome {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
-    Err(Failure::failed(format!("a FAT filesystem cannot be made anew: {name} says: {line}; nothing is changed")))
+    Err(Failure::failed(format!("a FAT filesystem cannot be recreated: {name} reports: {line}; nothing is changed")))
 }
 
 /// Whether two directory trees have the same names and contents.

@@ -69,7 +69,8 @@ pub fn plan(finding: &Finding, to: u64, force: bool, read: Read<'_>) -> io::Resu
                     if p.kind == BIOS_BOOT { ", for the loader of a BIOS, which cannot boot 4096-byte sectors" } else { of_esp(p.kind) };
                 let (Some(start), Some(end)) = (p.first.checked_mul(from), p.last.checked_add(1).and_then(|end| end.checked_mul(from)))
                 else {
-                    plan.refusals.push(format!("partition {} lies beyond all disks; mend the table first", p.number));
+                    plan.refusals
+                        .push(format!("partition {} lies beyond the largest possible disk; repair the partition table first", p.number));
                     continue;
                 };
                 let tail = size.saturating_sub(gpt.tail(to));
@@ -125,8 +126,10 @@ impl Plan {
         let starts: Vec<u64> = mbr.partitions.iter().map(|p| p.first * from).collect();
         for p in &mbr.partitions {
             if Mbr::is_extended(p.kind) {
-                self.refusals
-                    .push(format!("partition {} holds logical ones; make the table a GPT with 'sgdisk --mbrtogpt' first", p.number));
+                self.refusals.push(format!(
+                    "partition {} contains logical partitions; convert the table to GPT with 'sgdisk --mbrtogpt' first",
+                    p.number
+                ));
                 continue;
             }
             let (start, end) = (p.first * from, (p.first + p.count) * from);
@@ -134,7 +137,7 @@ impl Plan {
             self.part(&Part { number: p.number, start, end, note: "" }, finding.size, limit, to, force, read)?;
             let fits = u32::try_from(p.count * from / to).is_ok() && u32::try_from(p.first * from / to).is_ok();
             if !fits {
-                self.refusals.push(format!("partition {} is larger than an MBR can tell; make the table a GPT first", p.number));
+                self.refusals.push(format!("partition {} is larger than an MBR can describe; convert the table to GPT first", p.number));
             }
         }
         if self.refusals.is_empty() {
@@ -147,13 +150,13 @@ impl Plan {
     fn part(&mut self, part: &Part, size: u64, limit: u64, to: u64, force: bool, read: Read<'_>) -> io::Result<()> {
         let number = part.number;
         if part.start >= part.end || part.end > size {
-            self.refusals.push(format!("partition {number} lies beyond the end of the disk; mend the table first"));
+            self.refusals.push(format!("partition {number} lies beyond the end of the disk; repair the partition table first"));
             return Ok(());
         }
         if !part.start.is_multiple_of(to) {
             let at = part.start;
             self.refusals
-                .push(format!("partition {number} begins at byte {at}, which is no multiple of {to}; move it with 'parted' first"));
+                .push(format!("partition {number} begins at byte {at}, which is not a multiple of {to}; move it with 'parted' first"));
         }
         // Free space after the partition completes its last sector. An overlap with the second
         // table is reported by `room`.
@@ -176,16 +179,18 @@ impl Plan {
         let whole = if part.number == 0 { "the disk".to_owned() } else { format!("partition {}", part.number) };
         let told = content.told();
         let becomes = match content.verdict(to) {
-            Verdict::Fine if content == contents::Content::Unknown => "left as it is; look whether it counts in sectors".to_owned(),
+            Verdict::Fine if content == contents::Content::Unknown => {
+                "left as it is; check whether it depends on the sector size".to_owned()
+            }
             Verdict::Fine => "left as it is".to_owned(),
             Verdict::Rebuild => {
                 self.rebuilds.push(Rebuild { start: part.start, length: part.end - part.start, number: part.number });
-                format!("made anew with {to}-byte sectors and the same files")
+                format!("recreated with {to}-byte sectors and the same files")
             }
             Verdict::Unclear(_) if force => "left as it is".to_owned(),
             Verdict::Unclear(way) | Verdict::Refuse(way) => {
-                self.refusals.push(format!("{whole} is {told}, which depends on the size of sectors; {way}"));
-                "depends on the size of sectors".to_owned()
+                self.refusals.push(format!("{whole} is {told}, which depends on the sector size; {way}"));
+                "depends on the sector size".to_owned()
             }
         };
         self.lines.push(format!("{whole} ({}, {told}{}): {becomes}", Size(part.end - part.start), part.note));

@@ -71,9 +71,9 @@ fn absurd_headers_are_errors() {
     assert!(told(|head| put(head, 20, &63u32.to_be_bytes())).contains("2^63"));
     assert!(told(|head| put(head, 24, &u64::MAX.to_be_bytes())).contains("bytes"));
     assert!(told(|head| put(head, 72, &CORRUPT.to_be_bytes())).contains("corrupt"));
-    assert!(told(|head| head.truncate(60)).contains("cut off"));
+    assert!(told(|head| head.truncate(60)).contains("truncated"));
     assert!(told(|head| put(head, 60, &u32::MAX.to_be_bytes())).contains("4294967295 snapshots"));
-    assert!(told(|head| put(head, 60, &300u32.to_be_bytes())).contains("cut off"));
+    assert!(told(|head| put(head, 60, &300u32.to_be_bytes())).contains("truncated"));
     let far = told(|head| {
         put(head, 8, &u64::MAX.to_be_bytes());
         put(head, 16, &20u32.to_be_bytes());
