@@ -54,7 +54,7 @@ impl Daemon {
     /// When there is no such pool, or a map node cannot be read.
     pub async fn advise_special(&self, pool: &str, size: Option<u64>) -> Result<SpecialAdvice, ApiError> {
         let shard = self.shard(pool)?;
-        let during = format!("cannot look at what pool '{pool}' holds");
+        let during = format!("cannot examine the data of pool '{pool}'");
         let reply = shard.command(Command::Census).await.map_err(|e| ApiError::from(e).during(&during))?;
         let Reply::Census(census) = reply else { return Err(ApiError::internal("the pool answered something else")) };
         Ok(advice(pool, &census, &shard.volumes().await?, size))
@@ -130,7 +130,7 @@ fn held(name: &str, special_small_blocks: u64, of: &VolumeCensus) -> VolumeSmall
 fn words(told: &SpecialAdvice, room: Option<Room>) -> String {
     let (Some(least), Some(most)) = (told.thresholds.first(), told.thresholds.last()) else { return String::new() };
     if told.data_bytes == 0 {
-        return "nothing is stored yet, so nothing can be said".to_owned();
+        return "nothing is stored yet, so no advice is possible".to_owned();
     }
     let (Some(bytes), Some(room)) = (told.special_bytes, room) else {
         return format!(
@@ -152,7 +152,7 @@ fn words(told: &SpecialAdvice, room: Option<Room>) -> String {
             Size(least.needed_bytes)
         ),
         Some(best) => format!(
-            "special_small_blocks={} is the most that fits into special devices of {}: their room for small writes would be {} % full{over}",
+            "special_small_blocks={} is the largest value that fits into special devices of {}: their space for small writes would be {} % full{over}",
             Size(best.special_small_blocks),
             Size(bytes),
             best.full_percent.unwrap_or(0)

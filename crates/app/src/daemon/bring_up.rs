@@ -86,7 +86,7 @@ struct Seen {
     /// Another host had the pool last.
     other_host: bool,
     decision: Decision,
-    /// What has to be remembered before it is imported.
+    /// Labels to save in the state before the import.
     first: Option<LabelsInForce>,
     /// The devices that the pool waits for, in words; empty when all are there.
     waiting: String,
@@ -113,7 +113,7 @@ struct Reason {
 impl Reason {
     fn in_words(&self) -> String {
         match self.import_in {
-            Some(left) => format!("{}; in {left} s it is imported without, if the others have everything", self.text),
+            Some(left) => format!("{}; it is imported without these devices in {left} s, if the others have all data", self.text),
             None => self.text.clone(),
         }
     }
@@ -372,7 +372,7 @@ impl BringUp {
                 pool = self.name,
                 without = lost,
                 seconds = waited.as_secs(),
-                "devices did not come in time: importing without them"
+                "devices still missing after import_wait: importing without them"
             );
         }
         if let Some(entry) = self.daemon.registry().pools.get_mut(&self.name) {
@@ -403,7 +403,7 @@ impl BringUp {
         self.daemon.save().map_err(|error| {
             remember(before);
             ApiError::internal(format!(
-                "not imported without devices, as it cannot be remembered that they are out of date: {}; make room there",
+                "not imported without devices, because it cannot be saved that they are out of date: {}; free up space there",
                 error.message
             ))
         })
@@ -437,7 +437,7 @@ impl BringUp {
                     entry.record = before;
                 }
                 return Err(ApiError::internal(format!(
-                    "not imported without devices, as it cannot be remembered that they are out of date: {}; make room there",
+                    "not imported without devices, because it cannot be saved that they are out of date: {}; free up space there",
                     error.message
                 )));
             }

@@ -39,7 +39,7 @@ impl Ending {
             Ending::Clean => None,
             Ending::Unclean(why) => Some(why.clone()),
             Ending::InUse(why) => Some(format!(
-                "{why}; the kernel has not finished operations of its devices, which stay in use by this daemon until it has: bring the device back, or restart the host"
+                "{why}; the kernel still has operations of its devices, which stay in use by this daemon until these end: reconnect the device, or restart the host"
             )),
         }
     }
@@ -65,7 +65,7 @@ async fn end(shard: &ShardHandle, deadlines: &Deadlines, bounded: bool) -> Endin
             closed = &mut closing => match closed {
                 Ok(()) => return Ending::Clean,
                 // another command has given the pool up meanwhile
-                Err(ShardError::Gone) => break "it was given up while it was being closed".to_owned(),
+                Err(ShardError::Gone) => break "it was stopped while it was being closed".to_owned(),
                 Err(error) => return Ending::Unclean(error.to_string()),
             },
             () = sleep(LOOK) => {}
@@ -155,7 +155,7 @@ impl Daemon {
             return Ok(lock);
         }
         if let Ok(shard) = self.shard(name) {
-            tracing::warn!(pool = name, "another command does not end; the pool is given up");
+            tracing::warn!(pool = name, "another command does not end; the pool is stopped without a clean close");
             shard.abandon();
         }
         self.lock_pool(name).await
@@ -203,7 +203,7 @@ impl Daemon {
         let Some(left) = registry.left.iter().find(|left| left.name == wanted || left.id == wanted) else { return Ok(()) };
         let devices: Vec<String> = left.devices.iter().map(|path| path.display().to_string()).collect();
         Err(ApiError::busy(format!(
-            "pool '{}' was given up while the kernel had operations of its devices ({}), and it has not finished them; bring the device back and try again, or restart the host",
+            "pool '{}' was stopped without a clean close, and the kernel still has operations of its devices ({}); reconnect the device and try again, or restart the host",
             left.name,
             devices.join(", ")
         )))

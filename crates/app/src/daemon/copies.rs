@@ -252,7 +252,7 @@ impl Daemon {
         let outcome = fill(&task).await;
         let outcome = match outcome {
             Ok(()) => self.publish_copy(&task).await.map_err(|e| e.to_string()),
-            Err(Stop::Asked) => Err("interrupted; what was begun is taken back".to_owned()),
+            Err(Stop::Asked) => Err("interrupted; the incomplete result is removed".to_owned()),
             Err(Stop::Failed(error)) => Err(full_or(error, &task)),
         };
         self.end_copy(task.id, outcome).await;
@@ -309,7 +309,7 @@ impl Daemon {
             }
             self.copies().left.retain(|other| *other != record);
             if let Err(error) = self.save() {
-                tracing::error!(%error, "a copy that was taken back is still remembered");
+                tracing::error!(%error, "cannot forget a removed copy");
             }
         }
     }
@@ -320,7 +320,7 @@ impl Daemon {
         let volume = self.destroy_incomplete(record).await;
         let hold = self.release_source(record).await;
         for error in [&volume, &hold].into_iter().filter_map(|done| done.as_ref().err()) {
-            tracing::warn!(pool = record.pool, volume = record.volume, %error, "what an incomplete copy needed stays for now");
+            tracing::warn!(pool = record.pool, volume = record.volume, %error, "cannot remove the volume or the hold of an incomplete copy yet");
         }
         volume.is_ok() && hold.is_ok()
     }

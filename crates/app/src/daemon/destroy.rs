@@ -94,7 +94,7 @@ impl Daemon {
             let what = catalog.told(target);
             if let Some(file) = open.iter().find(|file| file.target == target) {
                 let (id, pid) = (file.export, file.pid);
-                let message = format!("'{what}' is open in the mount of export {id}, process {pid} opened it; end that first");
+                let message = format!("'{what}' is open in the mount of export {id}, process {pid} opened it; end that process first");
                 return Err(ApiError::busy(message));
             }
             let serving = self.serving(catalog.pool(), target);

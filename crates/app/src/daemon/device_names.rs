@@ -158,7 +158,7 @@ impl DeviceNames {
     /// shown nowhere.
     pub(super) fn unknown(&self, pool: &str, word: &str) -> ApiError {
         let meant = self.0.iter().find(|named| named.is_number(word));
-        let meant = meant.map(|named| format!("; device {word} is {}, name it so when it is meant", named.described()));
+        let meant = meant.map(|named| format!("; device {word} is {}: use that name if it is meant", named.described()));
         let meant = meant.unwrap_or_else(|| format!("; 'millpond pool status {pool}' shows IDs, paths and serial numbers"));
         ApiError::not_found(format!("pool '{pool}' has no device {word}{meant}"))
     }
@@ -173,14 +173,14 @@ impl DeviceNames {
         match found.as_slice() {
             [] => Ok(None),
             [named] if named.successor => Err(ApiError::busy(format!(
-                "{word} is taking the place of {} in pool '{pool}'; name that one, or wait until it is in",
+                "{word} is replacing {} in pool '{pool}'; name that device, or wait until the replacement has ended",
                 self.member(named.member)
             ))),
             [named] => Ok(Some(named.member)),
             several => {
                 let several: Vec<String> = several.iter().map(|named| named.described()).collect();
                 Err(ApiError::invalid(format!(
-                    "'{word}' fits {} devices of pool '{pool}': {}; name one by its ID",
+                    "'{word}' matches {} devices of pool '{pool}': {}; name one by its ID",
                     several.len(),
                     several.join(", ")
                 )))

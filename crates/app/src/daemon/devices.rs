@@ -416,18 +416,18 @@ impl Daemon {
             let meant = move |id: DeviceId| !used.contains(&id) && expected.is_none_or(|expected| expected == id);
             match self.calls.call(&path, PATIENCE, move |path| labels::wipe(path, pool, meant)).await {
                 Ok(Ok(labels::Wiped::Done)) => {
-                    let message = format!("device {told} does not belong to pool '{name}' any more");
+                    let message = format!("device {told} was removed from pool '{name}'");
                     return self.report(Happened::to_device("device.released", name, &told, message));
                 }
                 Ok(Ok(labels::Wiped::Other(_))) => {
                     let message = format!(
-                        "the device that was at {told} does not belong to pool '{name}' any more; its label is left, for another device is there now"
+                        "a device was removed from pool '{name}'; its label was not erased, because another device is at {told} now"
                     );
                     return self.report(Happened::to_device("device.released", name, &told, message).at(Severity::Warning));
                 }
                 Ok(Err(_)) | Err(_) if tries_left > 0 => sleep(LOOK).await,
-                Ok(Err(error)) => tracing::warn!(device = told, %error, "the label of a device that was let go is still there"),
-                Err(silent) => tracing::warn!(device = told, "the label of a device that was let go is still there: {silent}"),
+                Ok(Err(error)) => tracing::warn!(device = told, %error, "cannot erase the label of a released device"),
+                Err(silent) => tracing::warn!(device = told, "cannot erase the label of a released device: {silent}"),
             }
         }
     }

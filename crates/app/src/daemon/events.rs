@@ -153,7 +153,7 @@ impl EventLog {
             })
         };
         if let Err(error) = &writer {
-            tracing::warn!(%error, "events are not kept over a restart: there is no thread to write them");
+            tracing::warn!(%error, "events are not kept across restarts: cannot start the thread that writes them");
         }
         EventLog { shared, listeners: broadcast::channel(BACKLOG).0, written: Mutex::new(writer.is_ok().then_some(written)) }
     }

@@ -92,7 +92,7 @@ impl Daemon {
             all.iter_mut().filter(|export| export.kind == ExportKind::Fuse && export.reason.is_none() && !self.is_mounted(export.id))
         {
             export.state = ExportState::Unavailable;
-            export.reason = Some(format!("somebody unmounted it; run 'millpond unexport {}' and export it again", export.id));
+            export.reason = Some(format!("it was unmounted; run 'millpond unexport {}' and export it again", export.id));
         }
         all
     }
@@ -413,7 +413,7 @@ fn socket_access(access: &Access) -> SocketAccess {
 fn check_socket(path: &Path) -> Result<(), ApiError> {
     let told = path.display();
     if !path.is_absolute() {
-        return Err(ApiError::usage(format!("'{told}' is not an absolute path; give one")));
+        return Err(ApiError::usage(format!("'{told}' is not an absolute path; give an absolute path")));
     }
     let length = path.as_os_str().len();
     if length > MAX_SOCKET_PATH {
@@ -423,7 +423,7 @@ fn check_socket(path: &Path) -> Result<(), ApiError> {
     }
     match path.parent() {
         Some(parent) if parent.is_dir() => Ok(()),
-        _ => Err(ApiError::not_found(format!("the directory of {told} does not exist; make it first"))),
+        _ => Err(ApiError::not_found(format!("the directory of {told} does not exist; create it first"))),
     }
 }
 

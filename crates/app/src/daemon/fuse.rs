@@ -19,7 +19,7 @@ impl Daemon {
         let dir = real_path(Path::new(&request.dir))?;
         let inside = |path: &Path| path.starts_with(&dir);
         if inside(self.dir.path()) || inside(&self.options.socket) {
-            return Err(ApiError::invalid(format!("{} holds what the daemon itself needs; give another directory", dir.display())));
+            return Err(ApiError::invalid(format!("the daemon needs files in {}; give another directory", dir.display())));
         }
         self.reserve_addresses(id, Some(&dir), None)?;
         let access = request.access;
@@ -86,9 +86,9 @@ impl Daemon {
         };
         for id in ids {
             if let Err(error) = self.end_fuse(id, false).await {
-                tracing::warn!(export = id, %error, "unmounted all the same");
+                tracing::warn!(export = id, %error, "cannot unmount; unmounting lazily");
                 if let Err(error) = self.end_fuse(id, true).await {
-                    tracing::error!(export = id, %error, "left to its guard");
+                    tracing::error!(export = id, %error, "cannot unmount; the guard process unmounts it when the daemon ends");
                 }
             }
         }
@@ -106,10 +106,10 @@ fn real_path(dir: &Path) -> Result<PathBuf, ApiError> {
     let (Some(parent), Some(name), true) = (dir.parent(), dir.file_name(), dir.is_absolute()) else {
         return Err(ApiError::usage(format!("'{told}' is not an absolute path of a directory; give one")));
     };
-    let parent = parent.canonicalize().map_err(|e| ApiError::not_found(format!("the directory of {told}: {e}; make it first")))?;
+    let parent = parent.canonicalize().map_err(|e| ApiError::not_found(format!("the directory of {told}: {e}; create it first")))?;
     let path = parent.join(name);
     match path.read_link() {
-        Ok(_) => path.canonicalize().map_err(|e| ApiError::not_found(format!("{told} leads nowhere: {e}; give a directory"))),
+        Ok(_) => path.canonicalize().map_err(|e| ApiError::not_found(format!("{told} does not exist: {e}; give a directory"))),
         Err(_) => Ok(path),
     }
 }

@@ -21,11 +21,11 @@ impl Daemon {
         let (shard, _, snapshot) = self.find_snapshot(name).await?;
         let during = format!("cannot hold '{name}'");
         if request.tag.as_deref() == Some(LOCK) {
-            let why = "the tag 'lock' is that of locks, which 'millpond snapshot --lock' makes; choose another";
+            let why = "the tag 'lock' is reserved for 'millpond snapshot --lock'; choose another";
             return Err(ApiError::invalid(why).during(during));
         }
         if let Some(over) = request.until.filter(|time| *time <= instant::now()) {
-            return Err(ApiError::invalid(format!("{over} is over, so it would hold nothing; give a time to come")).during(during));
+            return Err(ApiError::invalid(format!("{over} is in the past; give a future time")).during(during));
         }
         let command = Command::Hold { snapshot: snapshot.id, tag: request.tag.clone(), until, locked: false };
         shard.command(command).await.map_err(|e| ApiError::from(e).during(during))?;
@@ -73,7 +73,7 @@ fn check_release(snapshot: &SnapshotInfo, tag: Option<&str>) -> Result<(), ApiEr
     match (found, tag) {
         (Some(hold), Some(tag)) if hold.locked => {
             let until = hold.until.map_or_else(|| "for ever".to_owned(), |until| format!("until {}", seconds(until)));
-            Err(ApiError::busy(format!("tag '{tag}' is locked {until}, and nobody can release it before")))
+            Err(ApiError::busy(format!("tag '{tag}' is locked {until}, and cannot be released before")))
         }
         (Some(_), _) => Ok(()),
         (None, None) if tags.is_empty() => Err(ApiError::invalid("it has no hold; see 'millpond list -t snapshot'")),

@@ -75,8 +75,11 @@ impl Mounted {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                     let users = users::of(&self.dir);
-                    let who = if users.is_empty() { "somebody".to_owned() } else { users.join(", ") };
-                    let told = format!("{} is in use by {who}; end that, or give --lazy to let it finish", self.dir.display());
+                    let who = if users.is_empty() { "a process".to_owned() } else { users.join(", ") };
+                    let told = format!(
+                        "{} is in use by {who}; end that, or give --lazy to serve open files until they are closed",
+                        self.dir.display()
+                    );
                     return Err(ApiError::busy(told));
                 }
                 Err(error) => return Err(ApiError::busy(format!("cannot unmount {}: {error}", self.dir.display()))),
@@ -109,7 +112,7 @@ fn prepare(dir: &Path) -> Result<(), ApiError> {
             let message = format!("{told} is a mount point already ({}); unmount it or give another directory", entry.fs_type);
             return Err(ApiError::new(ErrorKind::Exists, message));
         }
-        tracing::info!("a dead mount on {told} is replaced");
+        tracing::info!("replacing a dead mount on {told}");
         detach(dir, true).map_err(fail)?;
     }
     match fs::DirBuilder::new().mode(0o700).create(dir) {
@@ -117,7 +120,7 @@ fn prepare(dir: &Path) -> Result<(), ApiError> {
         Ok(()) => Ok(()),
         Err(_) if !dir.is_dir() => Err(ApiError::invalid(format!("{told} is not a directory; give one"))),
         Err(_) => match fs::read_dir(dir).map_err(fail)?.next() {
-            Some(_) => Err(ApiError::busy(format!("{told} is not empty, and a mount would hide what is in it; give an empty directory"))),
+            Some(_) => Err(ApiError::busy(format!("{told} is not empty, and a mount would hide its content; give an empty directory"))),
             None => Ok(()),
         },
     }

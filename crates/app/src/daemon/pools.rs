@@ -278,7 +278,7 @@ impl Daemon {
 }
 
 impl PoolEntry {
-    /// Returns the jobs of a pool; `told` is its answer, or why there is none.
+    /// Returns the jobs of a pool, given its answer or the reason why there is none.
     fn jobs(&mut self, name: &str, told: Result<&PoolInfo, Lacking>) -> Vec<Job> {
         match told {
             Ok(pool) => self.listed = jobs_of(name, pool),
@@ -364,8 +364,8 @@ fn vacant(device: &DeviceSpec, force: bool) -> Result<(), ApiError> {
     match held {
         Some(what) if !force => Err(ApiError::busy(match HostDevice::open(path, OpenOptions::default()) {
             // force does not open a device that is in use
-            Err(OpenError::InUse { .. }) => format!("{} is in use, and holds {what}; give another device", device.path),
-            _ => format!("{} holds {what}; give another device, or -f to overwrite it", device.path),
+            Err(OpenError::InUse { .. }) => format!("{} is in use, and contains {what}; give another device", device.path),
+            _ => format!("{} contains {what}; give another device, or -f to overwrite it", device.path),
         })),
         _ => Ok(()),
     }
@@ -382,7 +382,7 @@ fn refuse_other_size(path: &Path, size: u64) -> Result<(), ApiError> {
             Size(size)
         ))),
         Ok(meta) if !meta.is_file() => {
-            Err(ApiError::invalid(format!("{0} is no file, and has the size that it has; leave ':SIZE' out", path.display())))
+            Err(ApiError::invalid(format!("{0} is not a file, and its size is fixed; omit ':SIZE'", path.display())))
         }
         _ => Ok(()),
     }

@@ -59,7 +59,7 @@ fn refused(error: ShardError, volume: &VolumeInfo, volumes: &[VolumeInfo]) -> Ap
     match (error, origin) {
         (ShardError::Command(CommandError::NoSpace), Some(origin)) => {
             let message = format!(
-                "what moves would not count for the reservation={} of '{}' any more, and so much is not free; lower it with 'millpond set' first",
+                "the snapshots that move would no longer count for the reservation={} of '{}', and the pool lacks that space; lower it with 'millpond set' first",
                 Size(origin.options.reservation),
                 origin.name
             );

@@ -40,7 +40,7 @@ impl Daemon {
                     None => {}
                     Some(Ok(credentials)) => self.put_in_force(id, &pool, credentials, first).await,
                     Some(Err(error)) => {
-                        tracing::warn!(export = id, "TLS: {error}; what was read before stays in force");
+                        tracing::warn!(export = id, "TLS: {error}; the previous credentials stay in force");
                     }
                 }
             }

@@ -152,7 +152,7 @@ impl Daemon {
             failed => {
                 let error = match failed {
                     Ok(Err(error)) => ApiError::from(error),
-                    _ => ApiError::busy("the spare has not left its place in time"),
+                    _ => ApiError::busy("the pool did not release the spare in time"),
                 };
                 let groups = vec![GroupSpec { class: Class::Spare, layout: Layout::Linear, devices: Some(1) }];
                 let back = shard.command(Command::AddDevices { groups, devices: vec![device] }).await;

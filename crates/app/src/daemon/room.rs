@@ -38,11 +38,11 @@ impl Daemon {
                 match full {
                     Some((path, left)) if short.insert(name.clone()) => {
                         let what = format!("the filesystem below {} has {left} % left", path.display());
-                        let message = format!("{what}; make room there, or move the pool: its free space is given back at once");
+                        let message = format!("{what}; free up space there, or move the pool: its free space is released at once");
                         self.report(Happened::to_pool("host.nearly-full", &name, message));
                     }
                     None if short.remove(&name) => {
-                        let message = format!("the filesystems below pool '{name}' have room again");
+                        let message = format!("the filesystems below pool '{name}' have free space again");
                         self.report(Happened::to_pool("host.has-room", &name, message));
                     }
                     _ => {}

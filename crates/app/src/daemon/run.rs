@@ -122,7 +122,7 @@ impl Signals {
                 _ = self.term.recv() => return,
                 _ = self.int.recv() => return,
                 _ = self.hangup.recv() => {
-                    tracing::warn!("SIGHUP changes nothing: the configuration file is read at start, changed credentials by themselves");
+                    tracing::warn!("SIGHUP is ignored: the configuration file is read at start, changed credentials automatically");
                 }
             }
         }

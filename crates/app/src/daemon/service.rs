@@ -305,7 +305,7 @@ impl Daemon {
             None => Err(ApiError::not_found(format!("no pool '{pool}'; see 'millpond pool list', or import it"))),
             Some(PoolEntry { shard: Ok(shard), .. }) => Ok(shard.clone()),
             Some(PoolEntry { shard: Err(reason), .. }) => {
-                let message = format!("pool '{pool}' is not in service: {reason}; mend that and run 'millpond pool import {pool}'");
+                let message = format!("pool '{pool}' is not in service: {reason}; correct that and run 'millpond pool import {pool}'");
                 Err(ApiError::new(ErrorKind::Unavailable, message))
             }
         }

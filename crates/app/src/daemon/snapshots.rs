@@ -81,7 +81,7 @@ impl Daemon {
             targets.push((shard, volume.id, name));
         }
         if request.group && names.iter().any(|name| Some(&name.of.pool) != names.first().map(|first| &first.of.pool)) {
-            return Err(ApiError::invalid("a group lies in one pool; take the snapshots of each pool as a group of their own"));
+            return Err(ApiError::invalid("the snapshots of a group must be in one pool; take a group per pool"));
         }
         let expires = request.expires.map(|time| Time(instant::to_millis(time)));
         let group_size = if request.group { targets.len() } else { 1 };

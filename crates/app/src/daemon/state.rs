@@ -431,7 +431,7 @@ impl StateDir {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
             Err(e) => return Err(Failure::failed(format!("cannot read {}: {e}", path.display()))),
         };
-        let damaged = |why: String| Failure::failed(format!("cannot understand {}: {why}; mend it or move it away", path.display()));
+        let damaged = |why: String| Failure::failed(format!("cannot parse {}: {why}; correct it or move it away", path.display()));
         let mut state: State = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
         if state.version != VERSION {
             return Err(damaged(format!("its version is {}, this program writes {VERSION}", state.version)));

@@ -65,7 +65,7 @@ impl Daemon {
         }
         failed.extend(left.iter().map(|left| format!("{}: {}", left.path, left.reason)));
         Err(ApiError::internal(format!(
-            "pool '{name}' is out of service, but labels are left on {}; bring these devices back and overwrite them with 'millpond pool create -f'",
+            "pool '{name}' is no longer in service, but these devices still have labels: {}; reconnect them and overwrite them with 'millpond pool create -f'",
             failed.join("; ")
         )))
     }

@@ -164,7 +164,7 @@ fn refusal(record: &PoolRecord, status: &ShardStatus) -> Option<String> {
     let paths: Vec<String> = full.map(|device| names.member(device.member)).collect();
     status.pool.refuses_writes.then(|| {
         format!(
-            "the filesystem or volume below {} is full: writes are answered ENOSPC until there is room; make room there",
+            "the filesystem or volume below {} is full: writes are answered ENOSPC until there is space; free up space there",
             paths.join(", ")
         )
     })
@@ -192,7 +192,7 @@ fn stopped(record: &PoolRecord, status: &ShardStatus, why: &str) -> String {
         .filter_map(|device| {
             let path = called(record, &names, device, status);
             match (device.full, device.trouble, device.errors) {
-                (Some(_), ..) => Some(format!("no room below {path}")),
+                (Some(_), ..) => Some(format!("no space below {path}")),
                 (None, Some(trouble), _) => Some(format!("{path} failed: {trouble}")),
                 (None, None, 0) => None,
                 (None, None, errors) => Some(format!("{errors} errors of {path}")),
@@ -200,7 +200,7 @@ fn stopped(record: &PoolRecord, status: &ShardStatus, why: &str) -> String {
         })
         .collect();
     let devices = if devices.is_empty() { String::new() } else { format!(" ({})", devices.join(", ")) };
-    format!("{why}{devices}; when the cause is gone run 'millpond pool export {name} --force' and 'millpond pool import {name}'")
+    format!("{why}{devices}; remove the cause, then run 'millpond pool export {name} --force' and 'millpond pool import {name}'")
 }
 
 /// Returns why a pool is in service, but not `online`.
@@ -219,7 +219,7 @@ fn cause(record: &PoolRecord, status: &ShardStatus, health: &PoolHealth) -> Opti
                 .map(|device| {
                     let path = called(record, &names, device, status);
                     match (device.state, device.slot, device.trouble) {
-                        (MemberState::Filling, ..) => format!("{path} is being filled"),
+                        (MemberState::Filling, ..) => format!("{path} is being resilvered"),
                         (_, _, Some(why)) => format!("{path} failed: {why}"),
                         (_, None, None) => format!("{path} is missing"),
                         (_, Some(_), None) => format!("{path} is out of date"),
@@ -235,12 +235,10 @@ fn cause(record: &PoolRecord, status: &ShardStatus, health: &PoolHealth) -> Opti
 /// Returns the condition of a device as far as the pool itself knows it: a word and the reason.
 fn condition(member: &DeviceInfo) -> (DeviceHealth, Option<String>) {
     match (member.trouble, member.full, member.silent) {
-        (None, ..) if member.state == MemberState::Filling => {
-            (DeviceHealth::Filling, Some("it is being filled with what it lacks".to_owned()))
-        }
+        (None, ..) if member.state == MemberState::Filling => (DeviceHealth::Filling, Some("it is being resilvered".to_owned())),
         (None, ..) if member.slot.is_none() => (DeviceHealth::Missing, Some("it was not found when the pool was imported".to_owned())),
-        (Some(why), ..) => (DeviceHealth::Failed, Some(format!("given up: {why}"))),
-        (None, Some(_), _) => (DeviceHealth::Full, Some("the filesystem or volume below it is full; make room there".to_owned())),
+        (Some(why), ..) => (DeviceHealth::Failed, Some(format!("taken out of service: {why}"))),
+        (None, Some(_), _) => (DeviceHealth::Full, Some("the filesystem or volume below it is full; free up space there".to_owned())),
         (None, None, Some(millis)) => (DeviceHealth::Silent, Some(format!("it has not answered for {} s", millis / 1000))),
         (None, None, None) => (DeviceHealth::Ok, None),
     }

@@ -206,9 +206,9 @@ impl Daemon {
                 Command::RenameSnapshot { snapshot: snapshot.id, name: to.snapshot.clone() }
             }
             (Name::Volume(_), Name::Volume(_)) => {
-                return Err(ApiError::invalid("a volume stays in its pool; name the same pool").during(during));
+                return Err(ApiError::invalid("a volume cannot move to another pool; name the same pool").during(during));
             }
-            _ => return Err(ApiError::invalid("a snapshot stays with its volume; change only what follows '@'").during(during)),
+            _ => return Err(ApiError::invalid("a snapshot cannot move to another volume; change only the part after '@'").during(during)),
         };
         shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         self.rename_exports(old, &new)?;

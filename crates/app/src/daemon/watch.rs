@@ -241,7 +241,7 @@ impl Watch {
                 // a device that is being filled has not recovered yet
                 (Some(_), None) if matches!(device.state, DeviceState::Online | DeviceState::Available | DeviceState::Replacing) => {
                     self.unwell.remove(key);
-                    let message = format!("device {path} of pool '{}' is well again", pool.name);
+                    let message = format!("device {path} of pool '{}' has recovered", pool.name);
                     news.push(Happened::to_device("device.recovered", &pool.name, path, message));
                 }
                 _ => {}
@@ -282,11 +282,11 @@ impl Watch {
         // a removal that ended before the import was reported then
         let old = pool.removal_ended_at.is_some_and(|ended| pool.imported.is_none_or(|imported| ended < imported));
         if let Some(why) = pool.removal_ended.as_ref().filter(|why| !old && self.removal_ended.as_ref() != Some(why)) {
-            news.push(event("pool.removal-ended", format!("the removal of a device has ended by itself: {why}")));
+            news.push(event("pool.removal-ended", format!("the removal of a device ended without success: {why}")));
         }
         self.removal_ended.clone_from(&pool.removal_ended);
         if let Some(why) = pool.removal_waits.as_ref().filter(|why| self.removal_waits.as_ref() != Some(why)) {
-            news.push(event("pool.removal-waits", format!("the removal of a device does not go on: {why}")));
+            news.push(event("pool.removal-waits", format!("the removal of a device waits: {why}")));
             self.removal_waits = Some(why.clone());
         }
         if let Some(why) = pool.fell_back.as_ref().filter(|why| self.fell_back.as_ref() != Some(why)) {
@@ -295,7 +295,7 @@ impl Watch {
         self.fell_back.clone_from(&pool.fell_back);
         let unreclaimed = pool.io.unreclaimed;
         if unreclaimed > 0 && self.unreclaimed == 0 {
-            news.push(event("pool.unreclaimed", format!("{} are not given back: deadlists cannot be read", Size(unreclaimed))));
+            news.push(event("pool.unreclaimed", format!("{} cannot be freed, because deadlists cannot be read", Size(unreclaimed))));
         }
         self.unreclaimed = unreclaimed;
     }
@@ -391,7 +391,7 @@ fn told(pool: &Pool, device: &Device, kind: &str) -> String {
     let what = match kind {
         "device.missing" => "is missing",
         "device.failed" => "failed",
-        "device.full" => "has no room below it",
+        "device.full" => "has no space below it",
         "device.silent" => "does not answer",
         "device.slow" => "is slow",
         _ => "has errors",

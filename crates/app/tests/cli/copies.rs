@@ -110,7 +110,7 @@ fn slow(daemon: &Daemon) -> crate::harness::Running {
         jobs.as_array().is_some_and(|jobs| jobs.iter().any(|job| job["id"] == "copy:other/w"))
     });
     assert_eq!(holds(daemon), Some(1), "the snapshot stays as long as it is read");
-    daemon.run(&["destroy", "-y", "tank/v@a"]).refused(1, "held");
+    daemon.run(&["destroy", "-y", "tank/v@a"]).refused(1, "snapshots with holds");
     assert!(!volumes(daemon).contains(&"other/w".to_owned()), "it has its name when it is complete");
     copy
 }

@@ -66,7 +66,7 @@ fn a_path_that_changed_hands_is_that_of_the_device_which_is_there() {
         &["pool", "remove", "tank", &a],
         &["pool", "device-limit", "tank", &a, "--iops", "9"],
     ] {
-        let refused = daemon.run(words).refused(1, "fits 2 devices");
+        let refused = daemon.run(words).refused(1, "matches 2 devices");
         assert!(ids.iter().all(|id| refused.err.contains(id)), "{refused:?}");
     }
     assert!(!daemon.path("c").exists(), "a file was made");

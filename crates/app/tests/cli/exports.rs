@@ -194,8 +194,8 @@ fn directories_to_mount_on_are_checked() {
     daemon.run(&["export", "fuse", "none", &daemon.text("mnt")]).refused(1, "no pool");
     daemon.run(&["export", "fuse", "tank", &full]).refused(1, "not empty");
     daemon.run(&["export", "fuse", "tank", &format!("{full}/file")]).refused(1, "not a directory");
-    daemon.run(&["export", "fuse", "tank", &daemon.text("none/mnt")]).refused(1, "make it first");
-    daemon.run(&["export", "fuse", "tank", &daemon.text("state")]).refused(1, "daemon itself");
+    daemon.run(&["export", "fuse", "tank", &daemon.text("none/mnt")]).refused(1, "create it first");
+    daemon.run(&["export", "fuse", "tank", &daemon.text("state")]).refused(1, "the daemon needs files in");
     daemon.run(&["export", "fuse", "tank", "/proc"]).refused(1, "mount point");
     daemon.run(&["export", "fuse", "tank/v", &daemon.text("mnt")]).refused(2, "pool");
     assert_eq!(daemon.json(&["exports"]).as_array().map(Vec::len), Some(0));

@@ -17,7 +17,7 @@ fn each_tag_is_a_hold_of_its_own() {
     daemon.run(&["hold", "tank/v@a", "--tag", "backup"]).ok();
     daemon.run(&["hold", "tank/v@a"]).ok();
     daemon.run(&["hold", "tank/v@a", "--tag", "audit"]).refused(1, "held with tag 'audit' already");
-    daemon.run(&["hold", "tank/v@a", "--tag", "late", "--until", "2020-01-01"]).refused(1, "is over");
+    daemon.run(&["hold", "tank/v@a", "--tag", "late", "--until", "2020-01-01"]).refused(1, "is in the past");
     daemon.run(&["hold", "tank/v@a", "--tag", "no/tag"]).refused(1, "not a name");
     let listed = || daemon.json(&["list", "-t", "snapshot", "tank/v@a"])[0].clone();
     assert_eq!((listed()["holds"].as_u64(), listed()["hold_tags"].to_string()), (Some(3), r#"["audit","backup"]"#.to_owned()));

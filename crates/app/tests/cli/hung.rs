@@ -50,7 +50,7 @@ fn a_pool_on_a_device_that_hangs_bothers_nobody_and_can_be_given_up() {
     daemon.run(&["pool", "export", "hung", "--force"]).refused(1, "stay in use");
     waiting.iter_mut().for_each(|running| assert_eq!(running.wait(), 1, "they are told that it was not done"));
     assert_eq!(each(&daemon.json(&["pool", "list"]), "name"), ["good"]);
-    daemon.run(&["pool", "import", "hung"]).refused(1, "has not finished");
+    daemon.run(&["pool", "import", "hung"]).refused(1, "the kernel still has operations");
 
     server.signal("CONT");
     eventually("the device is free", || daemon.run(&["pool", "import", "hung", "-d", &device]).code == 0);

@@ -135,7 +135,7 @@ fn held_snapshots_stay() {
     daemon.run(&["snapshot", "tank/v@a"]).ok();
     daemon.run(&["hold", "tank/v@a", "--until", "2099-01-01"]).ok();
     assert_eq!(daemon.json(&["list", "-t", "snapshot"])[0]["holds"], 1);
-    daemon.run(&["destroy", "-y", "tank/v@a"]).refused(1, "held");
+    daemon.run(&["destroy", "-y", "tank/v@a"]).refused(1, "snapshots with holds");
     daemon.run(&["release", "tank/v@a"]).ok();
     daemon.run(&["release", "tank/v@a"]).refused(1, "no hold");
     daemon.run(&["destroy", "-y", "tank/v@a"]).ok();
@@ -187,7 +187,7 @@ fn clones_go_with_capital_r_and_held_snapshots_never() {
     daemon.run(&["hold", "tank/c@x"]).ok();
     daemon.run(&["destroy", "-y", "-r", "tank/v"]).refused(1, "-R");
     for words in [["destroy", "-n", "-R", "tank/v"], ["destroy", "-y", "-R", "tank/v"], ["destroy", "-y", "-R", "tank/v@a"]] {
-        daemon.run(&words).refused(1, "held are 'tank/c@x' (no tag); run 'millpond release tank/c@x' first");
+        daemon.run(&words).refused(1, "snapshots with holds: 'tank/c@x' (no tag); run 'millpond release tank/c@x' first");
     }
     assert_eq!(daemon.json(&["list", "-t", "all"]).as_array().map(Vec::len), Some(4), "nothing is gone");
     daemon.run(&["release", "tank/c@x"]).ok();

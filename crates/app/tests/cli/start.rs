@@ -109,7 +109,7 @@ fn an_import_without_a_device_that_cannot_be_remembered_serves_nobody() {
     let state = daemon.path("state/.state.json.new");
     fs::create_dir(&state).expect("in the way of the next state");
     let import = ["pool", "import", "tank", "--degraded", "-d", &daemon.text("b")];
-    daemon.run(&import).refused(1, "cannot be remembered");
+    daemon.run(&import).refused(1, "out of date");
     assert!(daemon.json(&["pool", "list"]).as_array().is_some_and(Vec::is_empty), "it is not in service");
     fs::remove_dir(&state).expect("room again");
     daemon.run(&import).ok();

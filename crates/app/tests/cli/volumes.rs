@@ -149,7 +149,7 @@ fn names_change_within_their_pool() {
     daemon.run(&["rename", "tank/w@a", "@b"]).ok();
     assert_eq!(each(&daemon.json(&["list", "-t", "all"]), "name"), ["tank/w", "tank/w@b"]);
     daemon.run(&["rename", "tank/w", "other/w"]).refused(1, "same pool");
-    daemon.run(&["rename", "tank/w@b", "tank/w"]).refused(1, "stays with its volume");
+    daemon.run(&["rename", "tank/w@b", "tank/w"]).refused(1, "cannot move to another volume");
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
     daemon.run(&["rename", "tank/w", "tank/v"]).refused(1, "exists");
 }

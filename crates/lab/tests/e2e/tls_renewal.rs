@@ -47,7 +47,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     ensure!(guest.try_wait()?.is_none(), "qemu-io ended at once");
     // A renewal of only the certificate changes nothing.
     install(&new, &["server-cert.pem"])?;
-    logged(subject, "what was read before stays in force")?;
+    logged(subject, "the previous credentials stay in force")?;
     run_tool("nbdinfo", &[client(&old)])?;
     install(&new, &["server-key.pem", "ca-cert.pem"])?;
     let served = || run_tool("nbdinfo", &[client(&new)]).is_ok();

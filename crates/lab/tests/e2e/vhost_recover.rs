@@ -41,7 +41,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     }
     ensure!(front.stop()? == (DEATHS as u16).wrapping_mul(ENTRIES), "the queue is not where it should be");
     let log = std::fs::read_to_string(dir.join("millpond.log"))?;
-    let again = log.matches("done again").count();
+    let again = log.matches("requests in flight are repeated").count();
     println!("requests were in flight at {again} of {DEATHS} deaths");
     ensure!(again > 0, "nothing was ever in flight: this has shown nothing");
     Ok(())

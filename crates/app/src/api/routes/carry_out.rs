@@ -38,10 +38,10 @@ where
         Ok(done) => done.unwrap_or_else(|error| Err(ended(&error.to_string()))),
         Err(_) => {
             let message = format!(
-                "the pool has not carried it out within {} s, and goes on with it: a device hangs, or it has much to do; see 'millpond pool status', or give the pool up with 'millpond pool export NAME --force'",
+                "the pool has not completed the command within {} s and continues with it, because a device hangs or the pool is busy; see 'millpond pool status', or stop the pool with 'millpond pool export NAME --force'",
                 limit.as_secs()
             );
-            tracing::warn!("a command on the control socket goes on after {} s", limit.as_secs());
+            tracing::warn!("a command on the control socket continues after {} s", limit.as_secs());
             Err(ApiError::new(ErrorKind::Unavailable, message))
         }
     }

@@ -158,7 +158,7 @@ impl Catalog {
             more => format!(" and {more} more"),
         };
         let how = if commands.is_empty() { "wait until the locks end".to_owned() } else { format!("run '{}' first", commands.join("; ")) };
-        Err(ApiError::busy(format!("held are {}{more}; {how}, -R does not override holds", whys.join(", "))))
+        Err(ApiError::busy(format!("snapshots with holds: {}{more}; {how}; -R does not override holds", whys.join(", "))))
     }
 
     /// Resolves a name.

@@ -44,7 +44,7 @@ fn ids_their_beginnings_and_serial_numbers_are_names() {
     // member numbers are shown nowhere, and are no names of devices that are present
     assert_eq!(names.find("lo", "1"), Ok(None));
     let unknown = names.unknown("lo", "1").message;
-    assert!(unknown.contains("device 1 is 0a1b9999 (at /dev/sdb now), name it so"), "{unknown}");
+    assert!(unknown.contains("device 1 is 0a1b9999 (at /dev/sdb now): use that name"), "{unknown}");
     assert!(names.unknown("lo", "9").message.contains("'millpond pool status lo' shows IDs"));
     assert_eq!(names.find("lo", "0"), Ok(Some(0)), "a missing one may be called by the number that it had before");
     // a word that is a member number, and also the beginning of an id

@@ -29,12 +29,12 @@ impl<P: Pool> Shard<P> {
         self.disconnect();
         self.gate = Gate::default();
         self.ring.cancel_io();
-        self.state.send_replace(PoolState::Faulted("it was given up without being closed".to_owned()));
+        self.state.send_replace(PoolState::Faulted("it was stopped without a clean close".to_owned()));
         let waiting = self.ring.io_in_flight();
         if waiting > 0 {
             tracing::warn!(
                 operations = waiting,
-                "the kernel has not finished operations of a pool that was given up; the devices that they are for stay locked until then"
+                "the kernel still has operations of a stopped pool; their devices stay locked until these end"
             );
         }
         while self.ring.io_in_flight() > 0 {
@@ -42,14 +42,14 @@ impl<P: Pool> Shard<P> {
                 drop(self.ring.remove_device(slot));
             }
             if let Err(error) = self.ring.turn(Wait::AtMost(TICK)) {
-                tracing::error!(%error, "the ring of a shard failed at its end");
+                tracing::error!(%error, "io_uring failed while the pool was stopped");
                 return;
             }
             // no client is left for these completions
             while self.ring.pop().is_some() {}
         }
         if waiting > 0 {
-            tracing::info!("the last operations of a pool that was given up have ended; its devices are free");
+            tracing::info!("all operations of the stopped pool have ended; its devices are free");
         }
     }
 

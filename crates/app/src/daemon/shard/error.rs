@@ -56,7 +56,7 @@ impl fmt::Display for ShardError {
             ShardError::NoAddress => f.write_str("no address to export on; give --unix PATH or --tcp ADDR"),
             ShardError::NoTarget(target) => write!(f, "cannot export {target:?}, it does not exist; see 'millpond list -t all'"),
             ShardError::Listen { address, source } => {
-                write!(f, "cannot listen on {address}: {source}; choose another address or end who uses it")
+                write!(f, "cannot listen on {address}: {source}; choose another address or end the program that uses it")
             }
             ShardError::NoDevice(index) => write!(f, "the pool has no device {}; see 'millpond pool status -v'", index.0),
             ShardError::Disk(error) => write!(f, "the request failed: {error}"),

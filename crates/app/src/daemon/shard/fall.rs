@@ -42,7 +42,7 @@ impl Fall {
 
 fn words(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words")
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("(no message)")
 }
 
 /// Sets the pool's state to `Faulted` as soon as its thread begins to unwind, because it may take

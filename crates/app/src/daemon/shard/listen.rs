@@ -61,7 +61,7 @@ impl SocketAccess {
         // change the file that was opened, whatever replaces it at the path meanwhile
         let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         if !FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode).is_socket() {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "somebody has put another file there"));
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "another file is at this path"));
         }
         let (uid, gid) = (self.uid.map(Uid::from_raw), self.gid.map(Gid::from_raw));
         let given = rustix::fs::chownat(&file, "", uid, gid, AtFlags::EMPTY_PATH);

@@ -147,7 +147,7 @@ impl<P: Pool> Shard<P> {
         let mut wait = Wait::No;
         while !self.stage.is_over() {
             if let Err(error) = self.turn(wait) {
-                tracing::error!(%error, "the ring of a shard failed; the pool is let go of and must be imported again");
+                tracing::error!(%error, "io_uring failed; the pool was stopped and must be imported again");
                 failed = Err(format!("io_uring failed: {error}"));
                 self.state.send_replace(PoolState::Faulted(format!("io_uring failed: {error}")));
                 break;

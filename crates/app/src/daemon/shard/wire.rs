@@ -97,7 +97,7 @@ impl Wire {
                 }
             }
         }
-        Err(Lost::Tls(TlsError::Broken("much came and none of it was data".to_owned())))
+        Err(Lost::Tls(TlsError::Broken("too many TLS records without data".to_owned())))
     }
 
     /// Sends slices in order, as far as the socket has room.

@@ -49,7 +49,7 @@ impl Room {
                     );
                     Happened::to_pool("pool.full", name, message)
                 }
-                false => Happened::to_pool("pool.has-room", name, format!("pool '{name}' has room again, {free} of {size} are free")),
+                false => Happened::to_pool("pool.has-room", name, format!("pool '{name}' has free space again, {free} of {size} are free")),
             });
         }
         let reached = LEVELS.iter().copied().rfind(|level| percent >= *level).unwrap_or(0);

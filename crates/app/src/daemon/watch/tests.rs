@@ -337,7 +337,7 @@ fn an_older_state_and_a_removal_that_waits_are_reported_once() {
     assert_eq!(look.kinds(&pool), [""; 0]);
     pool.removal_waits = Some("member 1 is away".to_owned());
     let news = look.at(&pool, &[]);
-    let message = "pool 'tank': the removal of a device does not go on: member 1 is away".to_owned();
+    let message = "pool 'tank': the removal of a device waits: member 1 is away".to_owned();
     assert_eq!(news, [(Severity::Warning, "pool.removal-waits", message)]);
     // the removal goes on for a moment, then waits for the same reason again
     for waits in [None, pool.removal_waits.clone()] {

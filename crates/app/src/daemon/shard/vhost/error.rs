@@ -16,7 +16,7 @@ pub(super) enum GuestError {
     PoolClosed,
     #[error("the export is going away")]
     ExportClosing,
-    #[error("the last front end is not gone yet")]
+    #[error("the last front end is not disconnected yet")]
     Occupied,
     #[error("{0}")]
     Queue(#[from] QueueError),
@@ -49,7 +49,7 @@ pub(super) enum GuestError {
     PageSize(i64),
     #[error("queues are kicked and called by eventfds")]
     NoEventfd,
-    #[error("the channel for changes is no stream socket")]
+    #[error("the channel for configuration changes is not a stream socket")]
     NoStream,
     /// A descriptor cannot be examined or changed.
     #[error("{0}")]

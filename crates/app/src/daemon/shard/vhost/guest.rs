@@ -123,7 +123,7 @@ impl Guest {
             // it reads the configuration.
             let sent = rustix::net::send(channel, &wire::config_change(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             if let Err(error) = sent {
-                tracing::warn!(export = %self.export, peer = self.peer, %error, "the front end was not told of a change");
+                tracing::warn!(export = %self.export, peer = self.peer, %error, "cannot notify the front end of a configuration change");
             }
         }
     }

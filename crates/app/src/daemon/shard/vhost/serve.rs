@@ -101,7 +101,7 @@ impl<P: Pool> Shard<P> {
                 let started = guest.device.start(index, &setup);
                 if let Ok(left) = started {
                     if left > 0 {
-                        tracing::info!(export = %id, queue = index, requests = left, "what was in flight is done again");
+                        tracing::info!(export = %id, queue = index, requests = left, "requests in flight are repeated");
                     }
                     let watch = self.ring.watch(kick);
                     guest.kicks.insert(index, watch);
@@ -231,7 +231,7 @@ impl<P: Pool> Shard<P> {
         self.past.add(&export.past);
         match export.closing.take() {
             Some(waiting) => waiting.into_iter().for_each(|answer| drop(answer.send(Ok(())))),
-            None => tracing::error!(export = %id, "nobody listens any more; unexport it and export it again"),
+            None => tracing::error!(export = %id, "the socket is no longer served; unexport it and export it again"),
         }
     }
 
@@ -293,7 +293,7 @@ impl<P: Pool> Shard<P> {
             guest.lost = true;
             tracing::error!(
                 export = %guest.export, peer = guest.peer,
-                "the guest is broken off: a page of its memory is gone (its file was cut short, or the host has no memory for it)"
+                "the guest is disconnected: a page of its memory is missing (its file was truncated, or the host has no memory for it)"
             );
             if let Some(export) = self.vhost.exports.get(&guest.export) {
                 export.stop.break_off();
