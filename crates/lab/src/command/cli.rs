@@ -8,7 +8,7 @@ use millpond_lab::units::parse_size;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Measures Millpond and the servers people use today, side by side.
+/// Measures Millpond and other storage servers on the same machine.
 #[derive(Parser)]
 #[command(
     version,
@@ -16,9 +16,9 @@ use std::process::ExitCode;
     after_help = "\
 Example:
   millpond lab list
-  millpond lab run all --scale 0.01 --out lab-results     a look at every experiment
-  millpond lab run snapshots --reps 5                     one of them as specified
-  millpond lab report lab-results                         the table again, and report.html"
+  millpond lab run all --scale 0.01 --out lab-results     a short run of every experiment
+  millpond lab run snapshots --reps 5                     one experiment at full scale
+  millpond lab report lab-results                         the reports again, from its results.json"
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -34,13 +34,13 @@ enum Verb {
     Drives(drives::Drives),
     #[command(hide = true)]
     Files(files::Files),
-    /// Serves plain memory over NBD: the contender `ceiling`
+    /// Serves memory over NBD: the contender `ceiling`
     #[command(hide = true)]
     Ceiling {
-        /// Bytes
+        /// Size of the memory in bytes
         #[arg(long, value_parser = parse_size)]
         size: u64,
-        /// Where to listen
+        /// Path of the unix socket
         socket: PathBuf,
     },
 }

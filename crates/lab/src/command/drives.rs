@@ -20,7 +20,7 @@ use std::process::ExitCode;
 pub struct Drives {
     /// An empty directory
     mount: PathBuf,
-    /// Where the drives' bytes are kept, sparse: a filesystem in memory, lest its own time is added
+    /// Directory for the drives' data, as sparse files: use a filesystem in memory, so that it adds no latency
     #[arg(long)]
     backing: PathBuf,
     /// MODEL=SIZE

@@ -7,18 +7,18 @@ use millpond_lab::scene::drop_caches;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Writes files of 102,400 bytes, a hundred to a directory, and prints what it took
+/// Writes files of 102,400 bytes, a hundred per directory, and prints the time
 #[derive(Args)]
 pub struct Files {
-    /// Below this directory
+    /// Directory below which the files are written
     dir: PathBuf,
-    /// How many
+    /// Number of files
     #[arg(long)]
     count: u64,
-    /// A byte as ff, or random:SEED
+    /// Content: a byte in hexadecimal such as ff, or random:SEED
     #[arg(long)]
     content: Content,
-    /// Read them and compare instead
+    /// Read and compare the files instead of writing them
     #[arg(long)]
     check: bool,
 }

@@ -7,7 +7,7 @@ use millpond_lab::peer::{PEERS, make};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// Lists experiments and contenders, and why a contender cannot run here
+/// Lists experiments and contenders, with the reason if a contender cannot run here
 #[derive(Args)]
 #[command(after_help = "Example: millpond lab list --format json")]
 pub struct List {
@@ -38,7 +38,7 @@ impl List {
             println!("{}", serde_json::to_string_pretty(&json!({"experiments": experiments, "peers": peers}))?);
             return Ok(ExitCode::SUCCESS);
         }
-        println!("{:18} {:7} what is measured", "experiment", "article");
+        println!("{:18} {:7} measurement", "experiment", "article");
         for experiment in EXPERIMENTS {
             println!("{:18} {:7} {}", experiment.name, experiment.article, experiment.about);
         }

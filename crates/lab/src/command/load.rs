@@ -6,7 +6,7 @@ use millpond_lab::load::{self, Access, Dialect, Durability, Endpoint, LoadSpec};
 use millpond_lab::units::parse_size;
 use std::process::ExitCode;
 
-/// Puts a load on one export and prints what it measured as JSON
+/// Runs a load on one export and prints the measurements as JSON
 #[derive(Args)]
 #[command(after_help = "Example: millpond lab load 'nbd:/run/disk0.sock?pond/disk0' --rw randrw --mix 70 --bs 8k --qd 16 --secs 10")]
 pub struct LoadArgs {
@@ -15,10 +15,10 @@ pub struct LoadArgs {
     /// read, write, randread, randwrite, rw, randrw, trim, randtrim
     #[arg(long, default_value = "randread")]
     rw: String,
-    /// Reads in a hundred for rw and randrw
+    /// Percent of reads for rw and randrw
     #[arg(long, default_value_t = 50)]
     mix: u8,
-    /// Which blocks: uniform, 80/20, zipf:EXPONENT (random loads)
+    /// Distribution of blocks for random loads: uniform, 80/20, zipf:EXPONENT
     #[arg(long)]
     access: Option<Access>,
     /// Request size
@@ -27,13 +27,13 @@ pub struct LoadArgs {
     /// Requests in flight per job
     #[arg(long, default_value_t = 1)]
     qd: usize,
-    /// Connections
+    /// Number of connections
     #[arg(long, default_value_t = 1)]
     jobs: usize,
-    /// Measured seconds
+    /// Seconds of the measurement
     #[arg(long, default_value_t = 3.0)]
     secs: f64,
-    /// Seconds before that are not counted
+    /// Seconds before the measurement that are not counted
     #[arg(long, default_value_t = 0.3)]
     ramp: f64,
     /// First byte of the range
@@ -42,22 +42,22 @@ pub struct LoadArgs {
     /// Bytes of the range, 0 = to the end
     #[arg(long, default_value = "0", value_parser = parse_size)]
     size: u64,
-    /// A flush after every write
+    /// Flush after every write
     #[arg(long)]
     sync: bool,
-    /// FUA on every write
+    /// Set FUA on every write
     #[arg(long)]
     fua: bool,
-    /// Every block of the range once
+    /// Access every block of the range once
     #[arg(long)]
     once: bool,
     /// End after this many requests per job
     #[arg(long, default_value_t = 0)]
     ops: u64,
-    /// Seed of the choices
+    /// Seed of the random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Words of the protocol: simple replies, structured ones, or everything (extended headers, a metadata context)
+    /// Features of the protocol: simple replies, structured replies, or all (extended headers, a metadata context)
     #[arg(long, value_enum, default_value = "simple")]
     dialect: Dialect,
     /// Milliseconds of an interval of the series
@@ -85,7 +85,7 @@ impl LoadArgs {
             series_ms: self.series,
             dialect: self.dialect,
             durability: match (self.sync, self.fua) {
-                (true, true) => bail!("--sync and --fua: one of them"),
+                (true, true) => bail!("--sync and --fua exclude each other; give one of them"),
                 (true, false) => Durability::Flush,
                 (false, true) => Durability::Fua,
                 (false, false) => Durability::Acknowledged,

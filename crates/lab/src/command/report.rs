@@ -7,18 +7,18 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Writes results.json, results.csv and report.html of a directory of results again, and prints the table
+/// Rewrites results.json, results.csv and report.html in a directory of results, and prints the table
 #[derive(Args)]
 #[command(after_help = "Example:
   millpond lab report lab-results
-  millpond lab report lab-results --into README.md --into docs/performance.md")]
+  millpond lab report lab-results --into docs/performance.md --into docs/results.md")]
 pub struct Report {
-    /// Where `lab run --out` left them
+    /// Directory of results, written by `lab run --out`
     dir: PathBuf,
-    /// Every figure, instead of the first of each case
+    /// Print every figure, instead of the first of each case
     #[arg(long)]
     all: bool,
-    /// Makes the figures between `<!-- figures: EXPERIMENT... -->` and `<!-- /figures -->` of a document anew
+    /// Regenerates the figures between `<!-- figures: EXPERIMENT... -->` and `<!-- /figures -->` of a document
     #[arg(long, value_name = "FILE")]
     into: Vec<PathBuf>,
 }

@@ -27,10 +27,10 @@ Example:
 pub struct Run {
     /// Name of the experiment, or `all`
     name: String,
-    /// Multiplies counts, sizes and durations; 1 is as specified, 0.01 a look
+    /// Multiplies counts, sizes and durations; 1 is full scale, 0.01 a short run
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// Contenders to take, separated by commas
+    /// Contenders to measure, separated by commas
     #[arg(long, value_delimiter = ',')]
     peers: Vec<String>,
     /// Repetitions [default: 5, below scale 0.1: 2, of long experiments 1]
@@ -39,7 +39,7 @@ pub struct Run {
     /// Directory for the reports
     #[arg(long, default_value = "lab-results")]
     out: PathBuf,
-    /// Where pools and images live
+    /// Directory for pools and images
     #[arg(long, value_enum, default_value = "shm")]
     media: Media,
     /// Directory for `--media disk`
@@ -69,13 +69,13 @@ impl Run {
     pub fn run(self) -> Result<ExitCode> {
         let chosen: Vec<&Experiment> = EXPERIMENTS.iter().filter(|e| self.name == "all" || e.is_called(&self.name)).collect();
         if chosen.is_empty() {
-            return Ok(wrong(&format!("there is no experiment '{}'; `{} list` names them", self.name, called())));
+            return Ok(wrong(&format!("there is no experiment '{}'; `{} list` lists them", self.name, called())));
         }
         if let Some(unknown) = self.peers.iter().find(|p| !PEERS.contains(&p.as_str())) {
-            return Ok(wrong(&format!("there is no contender '{unknown}'; `{} list` names them", called())));
+            return Ok(wrong(&format!("there is no contender '{unknown}'; `{} list` lists them", called())));
         }
         if !(self.scale > 0.0 && self.scale.is_finite()) || self.reps == Some(0) {
-            return Ok(wrong("nothing would be measured; --scale and --reps are above 0"));
+            return Ok(wrong("nothing would be measured; give --scale and --reps above 0"));
         }
         let setup = self.setup();
         let (mut missed, mut failed) = (false, Vec::new());

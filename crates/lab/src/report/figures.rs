@@ -73,7 +73,7 @@ impl Results {
         if self.verdicts.is_empty() {
             let _ = writeln!(text, "`{}`, {}:", self.experiment, self.about);
         } else {
-            let _ = writeln!(text, "| `{}` | figure | wanted | reached | |\n|---|---|---|---|---|", self.experiment);
+            let _ = writeln!(text, "| `{}` | figure | goal | result | |\n|---|---|---|---|---|", self.experiment);
         }
         for v in &self.verdicts {
             let reached = v.reached.map_or("not measured".to_owned(), show);

@@ -21,7 +21,7 @@ impl Results {
         );
         let _ = writeln!(text, "{}\n", scene.versions.join(" · "));
         if !self.verdicts.is_empty() {
-            text += "| case | figure | of | goal | reached | |\n|---|---|---|---|---|---|\n";
+            text += "| case | figure | of | goal | result | |\n|---|---|---|---|---|---|\n";
             for v in &self.verdicts {
                 let reached = v.reached.map_or("not measured".to_owned(), show);
                 let _ = writeln!(
@@ -57,7 +57,7 @@ impl Results {
         if self.claims.is_empty() {
             return;
         }
-        *text += "| article | what | published | the same here | ours | |\n|---|---|---|---|---|---|\n";
+        *text += "| article | measurement | published | same kind of server here | Millpond | |\n|---|---|---|---|---|---|\n";
         for c in &self.claims {
             let theirs = c.theirs.as_ref().map_or(String::new(), |(name, value)| format!("{} ({name})", show(*value)));
             let (ours, figure, unit) = (c.ours.map_or(String::new(), show), show(c.figure), &c.unit);
@@ -86,12 +86,8 @@ impl Results {
                     contenders.push(&s.contender);
                 }
             }
-            let _ = writeln!(
-                text,
-                "### {case}\n\n| contender | {} | ours to it |\n|---|{}---|",
-                metrics.join(" | "),
-                "---|".repeat(metrics.len())
-            );
+            let _ =
+                writeln!(text, "### {case}\n\n| contender | {} | ratio |\n|---|{}---|", metrics.join(" | "), "---|".repeat(metrics.len()));
             for contender in &contenders {
                 let cell = |metric: &&str| {
                     here.iter().find(|s| s.metric == *metric && s.contender == *contender).map_or("".to_owned(), |s| spread(s))

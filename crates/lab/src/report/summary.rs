@@ -41,7 +41,7 @@ impl Results {
         let mut doubts = self.disturbed.clone();
         let summaries = self.summaries();
         if summaries.iter().all(|s| s.count == 1) && !summaries.is_empty() {
-            doubts.push("one repetition: nobody knows the spread".to_owned());
+            doubts.push("one repetition, so the spread is unknown".to_owned());
         }
         if self.scale < 1.0 {
             doubts.push(format!("scale {}: shorter and smaller than specified; goals are meant for scale 1", self.scale));

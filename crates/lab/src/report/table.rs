@@ -30,7 +30,8 @@ impl Results {
         }
         text += &columns(&self.figure_rows(all));
         if !self.claims.is_empty() {
-            let mut rows = vec![["article", "what", "published", "the same here", "ours", ""].map(str::to_owned).to_vec()];
+            let mut rows =
+                vec![["article", "measurement", "published", "same kind of server here", "Millpond", ""].map(str::to_owned).to_vec()];
             rows.extend(self.claims.iter().map(|c| {
                 let theirs = c.theirs.as_ref().map_or("-".to_owned(), |(name, value)| format!("{} ({name})", show(*value)));
                 let figure = format!("{} {}", show(c.figure), c.unit);
@@ -76,7 +77,7 @@ impl Results {
             ]);
         }
         if !rows.is_empty() {
-            rows.insert(0, ["case", "figure", "contender", "median", "spread", "reps", "ours/it", ""].map(str::to_owned).to_vec());
+            rows.insert(0, ["case", "figure", "contender", "median", "spread", "reps", "ratio", ""].map(str::to_owned).to_vec());
         }
         rows
     }

@@ -42,7 +42,7 @@ impl Results {
         if self.claims.is_empty() {
             return String::new();
         }
-        let mut rows = vec![words(&["article", "what", "published", "the same here", "ours", ""])];
+        let mut rows = vec![words(&["article", "measurement", "published", "same kind of server here", "Millpond", ""])];
         for c in &self.claims {
             let class = match c.outcome {
                 Outcome::Reproduced => "good",
@@ -84,7 +84,7 @@ impl Results {
         if summaries.is_empty() {
             return String::new();
         }
-        let head = words(&["case", "figure", "contender", "median", "spread", "reps", "ours to it", ""]);
+        let head = words(&["case", "figure", "contender", "median", "spread", "reps", "ratio", ""]);
         let first_of = |case: &str| summaries.iter().find(|s| s.case == case).map(|s| s.metric.clone());
         let of = |wanted: &dyn Fn(&Summary) -> bool| {
             let rows: Vec<Vec<String>> = summaries.iter().filter(|s| wanted(s)).map(|s| self.row(s)).collect();
@@ -124,7 +124,7 @@ impl Results {
         let class = if s.contender == OURS { " class=\"ours\"" } else { "" };
         let mut text = format!("<span{class}>{}</span>", number(s.median));
         if let Some(ratio) = ratio {
-            text += &format!("<br><small>ours {}x</small>", number(ratio));
+            text += &format!("<br><small>Millpond {}x</small>", number(ratio));
         }
         if s.count > 1 {
             text += &format!("<br><small>{}&hellip;{}</small>", number(s.min), number(s.max));
@@ -139,7 +139,7 @@ impl Results {
         if self.verdicts.is_empty() {
             return String::new();
         }
-        let mut rows = vec![words(&["case", "figure", "of", "goal", "reached", ""])];
+        let mut rows = vec![words(&["case", "figure", "of", "goal", "result", ""])];
         for v in &self.verdicts {
             let word = if v.met { "<span class=\"good\">met</span>" } else { "<span class=\"bad\">missed</span>" };
             let reached = v.reached.map_or("not measured".to_owned(), number);
