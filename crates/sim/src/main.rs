@@ -93,7 +93,7 @@ struct Args {
     /// Pools of thousands of segments that run full, and give space back, in every world
     #[arg(long, conflicts_with_all = ["fault", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables"])]
     full: bool,
-    /// What was written after a checkpoint is damaged, and there is a way back to it, in every world
+    /// Writes after a checkpoint are damaged, and a rewind to the checkpoint is possible, in every world
     #[arg(long, conflicts_with_all = ["fault", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full"])]
     rescue: bool,
     /// Daemons start again and import their pool by themselves, whatever devices have come by then, in every world

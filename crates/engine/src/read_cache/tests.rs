@@ -1,4 +1,4 @@
-//! What is kept, how much of it, and for whom.
+//! Contents of the read cache, its size, and its use by volumes.
 
 use std::rc::Rc;
 

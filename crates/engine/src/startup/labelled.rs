@@ -23,9 +23,9 @@ pub struct Labelled<P> {
     pub missing: Vec<u16>,
     /// Those of them that are special devices and nothing else: a rebuild does without them.
     pub special: Vec<u16>,
-    /// Members that were not found, and were not there either, or that nobody needs.
+    /// Members that were not found, and that the newest label calls down, or that are not needed (cache, spares).
     pub down: Vec<u16>,
-    /// Those of what was found that nobody needs: the pool's cache and spares.
+    /// Devices found that an import does not need: the pool's cache and spares.
     pub asides: Vec<P>,
     /// Generation of the newest label.
     pub generation: u64,
@@ -45,7 +45,7 @@ pub struct Labelled<P> {
     pub looks: BTreeMap<u16, DeviceNote>,
     /// All devices found.
     pub ids: Vec<DeviceId>,
-    /// Who has the pool, or had it last, as the newest claim on its devices says.
+    /// Newest claim on the devices: the host that has the pool, or had it last.
     pub claim: Option<Claim>,
     /// A host that began to take the pool after that: its claim is the newest, and not in force on the devices found.
     pub taker: Option<Claim>,
@@ -53,7 +53,7 @@ pub struct Labelled<P> {
     pub seen: Option<u64>,
 }
 
-/// What was read from a device of a pool.
+/// Label and claims that were read from a device of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Looked<P> {
     /// Where it is.
@@ -106,7 +106,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
         self.members.iter().flatten().chain(&self.successors).cloned().collect()
     }
 
-    /// What the labels say for the decision whether the pool is imported by itself; `me`: this host.
+    /// Returns the facts in the labels for the decision on an automatic import; `me`: this host.
     pub fn evidence(&self, me: Option<[u8; 16]>) -> Evidence {
         let others = |claim: &&Claim| me.is_some_and(|me| claim.holder.host != me);
         let (other, taker) = (self.claim.as_ref().filter(others), self.taker.as_ref().filter(others));

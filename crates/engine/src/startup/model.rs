@@ -55,7 +55,7 @@ struct World {
     hands: bool,
 }
 
-/// What happened, to tell that everything was reached.
+/// Counts of events, which show that the model reached all of them.
 #[derive(Debug, Default)]
 struct Seen {
     worlds: usize,
@@ -143,7 +143,7 @@ impl World {
         Labelled::group(there.iter().filter_map(|at| self.looked(*at)).collect()).pop()
     }
 
-    /// What the engine makes of the devices there: the shape from then on; `None` when it refuses.
+    /// Returns the shape of the pool after the engine imported the devices `there`; `None` if it refuses.
     fn engine(&self, host: usize, there: &BTreeSet<usize>, degraded: bool, force: bool) -> Option<Shape> {
         let claim = there.iter().filter_map(|at| self.devices[*at].claim).max_by_key(|(_, term, released)| (*term, !released));
         if !force && claim.is_some_and(|(owner, _, released)| usize::from(owner) != host && !released) {
@@ -285,7 +285,7 @@ impl World {
         }
     }
 
-    /// What may happen while a host has the pool.
+    /// Returns the worlds that can follow while a host has the pool in service.
     fn in_service(&self, host: usize, on: &BTreeSet<usize>, shape: &Shape) -> Vec<World> {
         let mut all = Vec::new();
         let crashed = World { serving: None, ..self.clone() };

@@ -10,7 +10,7 @@ const SNAPSHOT: Target = Target::Snapshot(SnapshotId(1));
 struct World {
     throttles: Throttles,
     bufs: BufPool,
-    /// What the pool has seen since the last look: it answers at once.
+    /// Requests that reached the pool since they were last taken; the pool answers at once.
     entered: Vec<(u64, Vec<u8>)>,
     now: u64,
     tag: u64,

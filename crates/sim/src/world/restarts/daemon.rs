@@ -30,7 +30,7 @@ const SHORT: u64 = 80;
 /// A host's knowledge of the pool.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Daemon {
-    /// What it remembers, durably; none: the pool is no business of it.
+    /// Labels in its durable state; `None` if the pool is not in that state.
     pub(super) memory: Option<LabelsInForce>,
     /// The labels in force, while it serves the pool.
     pub(super) noted: Option<LabelsInForce>,
@@ -119,7 +119,7 @@ struct How {
     by_hand: bool,
 }
 
-/// What befalls a device during an import, for so many microseconds.
+/// Trouble of a device during an import, for a number of microseconds.
 #[derive(Clone, Copy, Debug)]
 enum Blow {
     /// It answers nothing; what it has then ends like this.
@@ -225,7 +225,7 @@ impl<S: System> World<S> {
         Labelled::group(looked.collect()).pop()
     }
 
-    /// An import that nobody asked for. Nothing when it is not tried.
+    /// Tries an automatic import; `None` if the rules decide against it.
     fn import_by_itself(
         &mut self,
         site: &mut Site,
@@ -384,7 +384,7 @@ impl<S: System> World<S> {
         members.chain(devices.filter_map(|d| d.successor)).filter_map(|slot| self.machine.at(slot)).collect()
     }
 
-    /// Who does without devices that another host may find has to tell it.
+    /// Makes the other hosts forget the pool: the user has to do so if they may find devices that this import left out.
     fn forget_elsewhere(&self, site: &mut Site, host: usize) {
         let others = site.daemons.iter_mut().enumerate().filter(|(other, _)| *other != host);
         others.for_each(|(_, daemon)| *daemon = Daemon::default());
@@ -435,7 +435,7 @@ impl<S: System> World<S> {
         }
     }
 
-    /// What is found has none of what was in service last: right only where the host could not know it.
+    /// Judges an import of devices none of which were in service last: it is right only if the host could not know that.
     fn judge_older(&mut self, site: &Site, host: usize, evidence: &Evidence) -> Verdict {
         if site.daemons[host].is_wrong_about(evidence) {
             self.stats.gaps += 1;
