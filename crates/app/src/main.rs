@@ -8,6 +8,7 @@ mod config;
 mod daemon;
 mod devices;
 mod failure;
+mod hint;
 mod instant;
 mod names;
 mod output;

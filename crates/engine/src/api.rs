@@ -446,27 +446,3 @@ pub struct ExtentPlace {
     /// Bytes of the volume's or snapshot's blocks in it; each replica counts.
     pub live_bytes: u64,
 }
-
-/// Reason why a [`Command`] was refused or failed. `Display` is one line: the subject, the reason,
-/// and the remedy.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CommandError {
-    /// The name exists already.
-    #[error("'{0}' exists already; choose another name")]
-    Exists(String),
-    /// The named object does not exist.
-    #[error("{0} does not exist")]
-    NotFound(String),
-    /// An argument is not acceptable.
-    #[error("{0}")]
-    Invalid(String),
-    /// The object is in use, or another change is in progress.
-    #[error("{0}")]
-    Busy(String),
-    /// Out of space.
-    #[error("the pool is full; destroy snapshots, discard data or add a device")]
-    NoSpace,
-    /// The pool stopped after a fault.
-    #[error("the pool is stopped: {0}; export and import it again once the cause is mended")]
-    Faulted(String),
-}

@@ -11,12 +11,9 @@ use millpond_format::{DeviceNote, SnapshotId, VolumeId};
 use crate::open::{Import, create};
 use crate::pool::{Grain, Pool, Target};
 use crate::{
-    Command, CommandError, DiffExtent, ImageInfo, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Time, Tuning,
-    VolumeInfo, VolumeOptions,
+    Busy, Command, CommandError, DiffExtent, Fault, ImageInfo, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo,
+    Time, Tuning, VolumeInfo, VolumeOptions,
 };
-
-/// Reply to commands during an import.
-const NOT_YET: &str = "the pool is still being opened; try again when it is online";
 
 static NO_OPTIONS: BTreeMap<VolumeId, VolumeOptions> = BTreeMap::new();
 
@@ -138,7 +135,7 @@ impl Engine {
     /// Starts a command; exactly one reply follows, when its effect is durable.
     pub fn command(&mut self, tag: Tag, command: Command) {
         match &mut self.phase {
-            Phase::Importing(_) => self.early.push((tag, Err(CommandError::Busy(NOT_YET.to_owned())))),
+            Phase::Importing(_) => self.early.push((tag, Err(CommandError::Busy(Busy::Opening)))),
             Phase::Open(pool) => pool.command(tag, command),
         }
     }
@@ -166,7 +163,7 @@ impl Engine {
                 let ready = import.turn(now);
                 let rests = import.rests();
                 if let Some(why) = import.failure() {
-                    self.opening = PoolState::Faulted(why.to_owned());
+                    self.opening = PoolState::Faulted(Fault::Open(Box::new(why.clone())));
                 }
                 if let Some(mut pool) = ready {
                     std::mem::take(&mut self.hosts).into_iter().for_each(|(slot, space)| pool.set_host(slot, space));
@@ -267,7 +264,7 @@ impl Engine {
     /// Starts to compare two versions; `None` as `older` is the empty disk.
     pub fn start_diff(&mut self, tag: Tag, older: Option<Target>, newer: Target) {
         match &mut self.phase {
-            Phase::Importing(_) => self.early_diffs.push((tag, Err(CommandError::Busy(NOT_YET.to_owned())))),
+            Phase::Importing(_) => self.early_diffs.push((tag, Err(CommandError::Busy(Busy::Opening)))),
             Phase::Open(pool) => pool.start_diff(tag, older, newer),
         }
     }

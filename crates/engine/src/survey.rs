@@ -4,7 +4,7 @@ use millpond_block::{DeviceGeometry, Io, IoDone};
 use millpond_format::Lsn;
 
 use crate::open::Import;
-use crate::{Time, Tuning};
+use crate::{OpenError, Time, Tuning, Whole};
 
 /// A scan for a pool's restore points, with reads only. The pool may be in service meanwhile; space
 /// that is reused during the scan counts as gone.
@@ -28,12 +28,12 @@ impl Survey {
         self.import.io_done(done);
     }
 
-    /// Continues. Returns the restore points at the end, or why they cannot be listed (one line);
-    /// `None` while reads are in flight.
-    pub fn turn(&mut self) -> Option<Result<Surveyed, String>> {
+    /// Continues. Returns the restore points at the end, or why they cannot be listed; `None`
+    /// while reads are in flight.
+    pub fn turn(&mut self) -> Option<Result<Surveyed, OpenError>> {
         self.import.turn(Time(0));
         if let Some(why) = self.import.failure() {
-            return Some(Err(why.to_owned()));
+            return Some(Err(why.clone()));
         }
         self.import.surveyed().map(Ok)
     }
@@ -70,19 +70,6 @@ impl RestorePoint {
     pub fn is_start(&self) -> bool {
         !matches!(self.whole, Whole::No(_))
     }
-}
-
-/// Whether all data of a restore point still exists.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whole {
-    /// Its objects match their checksums, and no segment was reused since.
-    Yes,
-    /// No, and why.
-    No(String),
-    /// Only with the log after it up to this batch: by then segments were emptied that were reused.
-    WithLog(Lsn),
-    /// Unknown, and why: segments do not record it, as in pools made by older versions.
-    Unknown(String),
 }
 
 /// The restore points of a pool.

@@ -18,7 +18,7 @@ use millpond_block::{
     Run, Tag,
 };
 use millpond_engine::{
-    Command, CommandError, DiffExtent, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Time, Tuning, VolumeInfo,
+    Command, CommandError, DiffExtent, Fault, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Time, Tuning, VolumeInfo,
 };
 
 use crate::disk::PAGE;
@@ -161,13 +161,13 @@ impl Reference {
 
     fn fault(&mut self, why: &str) {
         if !matches!(self.state, PoolState::Faulted(_)) {
-            self.state = PoolState::Faulted(why.to_owned());
+            self.state = PoolState::Faulted(Fault::Caller(why.to_owned()));
         }
         for waiter in std::mem::take(&mut self.waiters) {
             match waiter.answer {
                 Answer::Guest(tag, _) => self.completions.push_back(Completion { tag, result: Err(DiskError::Io) }),
                 Answer::Command(tag, _) | Answer::Checkpoint(tag) => {
-                    self.replies.push_back((tag, Err(CommandError::Faulted(why.to_owned()))));
+                    self.replies.push_back((tag, Err(CommandError::Faulted(Fault::Caller(why.to_owned())))));
                 }
             }
         }
@@ -434,7 +434,7 @@ impl System for Reference {
 
     fn command(&mut self, tag: Tag, command: Command) {
         if self.state != PoolState::Online {
-            return self.replies.push_back((tag, Err(CommandError::Faulted("stopped".to_owned()))));
+            return self.replies.push_back((tag, Err(CommandError::Faulted(Fault::Caller("stopped".to_owned())))));
         }
         if let (Bug::SplitGroupSnapshot, Command::Snapshot { targets, description, expires }) = (self.bug, &command)
             && let [first, rest @ ..] = targets.as_slice()

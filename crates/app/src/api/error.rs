@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::daemon::shard::ShardError;
+use crate::hint;
 use crate::names::NameError;
 
 /// Kind of an error, from the caller's point of view.
@@ -107,7 +108,7 @@ impl From<CommandError> for ApiError {
             CommandError::NoSpace => ErrorKind::NoSpace,
             CommandError::Faulted(_) => ErrorKind::Unavailable,
         };
-        ApiError::new(kind, error.to_string())
+        ApiError::new(kind, hint::command(&error))
     }
 }
 

@@ -234,7 +234,7 @@ impl BringUp {
         let Some(record) = self.record() else { return Tried::NotWanted };
         match self.import(record, &found, &without, waited).await {
             Ok(()) => Tried::InService,
-            Err(NotOpened { error, silent }) => {
+            Err(NotOpened { error, silent, .. }) => {
                 let unanswered = !silent.is_empty();
                 // those that were tried and answered count as there again: one that was slow once is needed where another never answers
                 if error.kind == ErrorKind::Unavailable {

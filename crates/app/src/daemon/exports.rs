@@ -14,8 +14,8 @@ use crate::api::{
     Access, ApiError, CreateExport, CreateNbd, CreateVhostUser, Export, ExportClient, ExportKind, ExportState, ExportVolume, NbdLimits,
     TlsMode,
 };
-use crate::instant;
 use crate::names::Name;
+use crate::{hint, instant};
 
 mod nbd;
 
@@ -401,7 +401,7 @@ impl Daemon {
 /// Returns why a pool is stopped; `None` when it is not.
 fn stopped(state: &PoolState) -> Option<String> {
     match state {
-        PoolState::Faulted(why) => Some(why.clone()),
+        PoolState::Faulted(fault) => Some(hint::fault(fault)),
         _ => None,
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_device::{HostDevice, OpenError, OpenOptions};
-use millpond_engine::{Aim, Command, DeviceInfo, MemberState, NewestLabel, PoolState, Refusal, Reply, Target, Tuning};
+use millpond_engine::{Aim, Command, DeviceInfo, Fault, MemberState, NewestLabel, PoolState, Refusal, Reply, Target, Tuning};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -23,7 +23,7 @@ use super::service::{Daemon, PoolEntry};
 use super::shard::{self, ShardHandle};
 use super::state::PoolRecord;
 use crate::api::{ApiError, ErrorKind, Found, FoundState, ImportPool, IoMode, LostRange};
-use crate::instant;
+use crate::{hint, instant};
 
 /// How long a device may stay in use by a process that has ended: some ten milliseconds were seen,
 /// more on a busy host.
@@ -160,7 +160,7 @@ impl Daemon {
         // that had them and no longer answers
         let newest = Some(self.evidence(&pool).expected(None));
         let how = How { degraded: request.degraded, aim, force: request.force, newest, ..How::of(&record) };
-        let shard = self.open(&pool, &how).await.map_err(|e| way_out(e.error, &how).during(&during))?;
+        let shard = self.open(&pool, &how).await.map_err(|failed| way_out(failed, &how).during(&during))?;
         // the user decided: the state that is now in service counts, whatever was remembered
         let labels = settled(&shard).await.map_err(|e| e.during(&during))?;
         // devices with the state that this host had before, or with another one elsewhere, may be
@@ -370,11 +370,13 @@ pub(super) struct NotOpened {
     pub(super) error: ApiError,
     /// Devices that did not answer.
     pub(super) silent: Vec<PathBuf>,
+    /// The engine's reason, if it is the engine that refused.
+    fault: Option<Fault>,
 }
 
 impl From<ApiError> for NotOpened {
     fn from(error: ApiError) -> NotOpened {
-        NotOpened { error, silent: Vec::new() }
+        NotOpened { error, silent: Vec::new(), fault: None }
     }
 }
 
@@ -390,15 +392,19 @@ async fn wait_imported(shard: &ShardHandle, paths: &[PathBuf]) -> Result<Vec<Pat
     let state = shard.opened().await.map_err(ApiError::from)?;
     let unanswered = shard.unanswered().await.unwrap_or_default();
     let silent: Vec<PathBuf> = unanswered.into_iter().filter_map(|slot| paths.get(slot.index()).cloned()).collect();
-    let (PoolState::Faulted(reason), false) = (state, silent.is_empty()) else {
+    let PoolState::Faulted(fault) = state else {
         wait_online(shard).await?;
         return Ok(silent);
     };
+    if silent.is_empty() {
+        let failed = |error| NotOpened { error, silent: Vec::new(), fault: Some(fault) };
+        return wait_online(shard).await.map(|()| Vec::new()).map_err(failed);
+    }
     // this frees the other devices at once, and a device that does not answer as soon as it does
     shard.abandon();
     let names: Vec<String> = silent.iter().map(|path| path.display().to_string()).collect();
-    let why = format!("{reason} ({}); check the device and its cables, or do without it with --degraded", names.join(", "));
-    Err(NotOpened { error: ApiError::new(ErrorKind::Unavailable, why), silent })
+    let why = format!("{} ({}); check the device and its cables, or do without it with --degraded", hint::fault(&fault), names.join(", "));
+    Err(NotOpened { error: ApiError::new(ErrorKind::Unavailable, why), silent, fault: Some(fault) })
 }
 
 impl Daemon {
@@ -410,7 +416,7 @@ impl Daemon {
         let end = Instant::now() + RELEASE;
         loop {
             let opened = self.calls.call(path, PATIENCE, move |path| HostDevice::open(path, options).map(HostDevice::with_space)).await;
-            let silent = |silent: NoAnswer| NotOpened { error: ApiError::busy(silent.to_string()), silent: vec![silent.path] };
+            let silent = |silent: NoAnswer| NotOpened { error: ApiError::busy(silent.to_string()), silent: vec![silent.path], fault: None };
             match opened.map_err(silent)? {
                 Ok(device) => return Ok(device),
                 Err(OpenError::InUse { .. }) if Instant::now() < end => sleep(RETRY).await,
@@ -460,13 +466,16 @@ async fn lost_of(pool: &str, shard: &ShardHandle) -> Result<Vec<LostRange>, ApiE
 }
 
 /// Adds advice to an error about a damaged newest state.
-fn way_out(error: ApiError, how: &How) -> ApiError {
-    let damaged = ["damaged", "is gone", "cannot be read", "no root"].iter().any(|word| error.message.contains(word));
-    if error.kind != ErrorKind::Unavailable || how.aim != Aim::Newest || !damaged {
-        return error;
+fn way_out(failed: NotOpened, how: &How) -> ApiError {
+    let NotOpened { error, fault, .. } = failed;
+    let option = match &fault {
+        Some(Fault::Open(refused)) if how.aim == Aim::Newest => hint::way_back(&refused.kind),
+        _ => None,
+    };
+    match option {
+        Some(option) => ApiError { message: format!("{}; what going back would lose says {option} -n", error.message), ..error },
+        None => error,
     }
-    let option = if error.message.contains("no root") { "--rebuild" } else { "--rewind" };
-    ApiError { message: format!("{}; what going back would lose says {option} -n", error.message), ..error }
 }
 
 /// Returns the remembered record of a pool that was found, or an empty one.

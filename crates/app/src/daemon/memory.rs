@@ -15,7 +15,7 @@ use super::service::Daemon;
 use super::shard::{ShardError, ShardHandle};
 use super::state::InForce;
 use crate::api::ApiError;
-use crate::instant;
+use crate::{hint, instant};
 
 /// Time between two tries to write the state file.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -57,7 +57,7 @@ pub(super) async fn settled(shard: &ShardHandle) -> Result<LabelsInForce, ApiErr
             labels.map_err(gone)?.clone().ok_or_else(|| ApiError::internal("the pool has no labels"))
         }
         state = stopped => Err(match state.map_err(gone)? {
-            PoolState::Faulted(reason) => ApiError::busy(reason),
+            PoolState::Faulted(fault) => ApiError::busy(hint::fault(&fault)),
             state => ApiError::busy(format!("it came to {state:?}")),
         }),
     }

@@ -31,6 +31,7 @@ use crate::api::{
 };
 use crate::devices::unprotected;
 use crate::failure::{Failure, Outcome};
+use crate::hint;
 use crate::instant;
 use crate::names::{self, Kind};
 use crate::size::Size;
@@ -487,7 +488,7 @@ async fn format_devices(
 pub(super) async fn wait_online(shard: &ShardHandle) -> Result<(), ApiError> {
     let reason = match shard.opened().await? {
         PoolState::Online => return Ok(()),
-        PoolState::Faulted(reason) => reason,
+        PoolState::Faulted(fault) => hint::fault(&fault),
         state => format!("it came to {state:?}"),
     };
     // The fault is the error to report; errors of ending the shard add nothing.

@@ -12,7 +12,7 @@ use super::import::Search;
 use super::labels::{self, Labelled};
 use super::service::Daemon;
 use crate::api::{ApiError, Checkpoint, ErrorKind, ListCheckpoints, Verified};
-use crate::instant;
+use crate::{hint, instant};
 
 /// Reason why a checkpoint is not whole without the log after it.
 const REUSED: &str = "segments of it were used again since";
@@ -147,7 +147,7 @@ fn survey(paths: &[PathBuf], tuning: Tuning) -> Result<Surveyed, String> {
     let mut survey = Survey::new(devices.iter().map(geometry).collect(), tuning);
     loop {
         if let Some(told) = survey.turn() {
-            return told;
+            return told.map_err(|error| hint::open(&error));
         }
         while let Some(io) = survey.pop_io() {
             survey.io_done(read(&devices, io));

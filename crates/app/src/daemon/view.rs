@@ -14,7 +14,7 @@ use crate::api::{
     Device, DeviceCap, DeviceClass, DeviceHealth, DeviceIo, DeviceLayout, DeviceState, LayoutSpec, LostData, Pool, PoolHealth, PoolIo,
     PoolSpace, Scrub, ScrubState,
 };
-use crate::instant;
+use crate::{hint, instant};
 
 pub(super) fn layout_words(layout: Layout) -> (LayoutSpec, DeviceLayout) {
     match layout {
@@ -43,7 +43,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) 
         PoolState::Opening => (PoolHealth::Opening, None),
         PoolState::Online => (PoolHealth::Online, None),
         PoolState::Closing | PoolState::Closed => (PoolHealth::Closing, None),
-        PoolState::Faulted(reason) => (PoolHealth::Faulted, Some(reason.clone())),
+        PoolState::Faulted(fault) => (PoolHealth::Faulted, Some(hint::fault(fault))),
     };
     // a pool is whole without its cache and without spares
     let whole = status.pool.devices.iter().all(|device| device.state == MemberState::Present || device.class.is_aside());

@@ -4,6 +4,7 @@ use millpond_block::{CacheMode, DeviceError, DeviceSlot, SectorProfile};
 use millpond_format::{Class, DeviceId, Layout, MemberState, PoolId, SnapshotId, VolumeId};
 
 use super::{Compression, Time};
+use crate::error::Fault;
 use crate::options::VolumeOptions;
 use crate::read_cache::ReadCacheUse;
 
@@ -111,8 +112,8 @@ pub enum PoolState {
     /// Closed cleanly: the caller may close the devices.
     Closed,
     /// Stopped by a fault: reads are answered where possible, nothing is written. The field is the
-    /// reason, in one line.
-    Faulted(String),
+    /// reason.
+    Faulted(Fault),
 }
 
 /// A device of a pool in a list.

@@ -6,4 +6,4 @@ mod table;
 
 pub(crate) use health::Health;
 pub(crate) use parity::{Coders, Columns, Rebuild, Want, answers, erased};
-pub(crate) use table::{Ended, Failing, IoTable, Replica, devices};
+pub(crate) use table::{Ended, Failing, IoTable, Replica};

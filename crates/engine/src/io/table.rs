@@ -16,7 +16,6 @@ use smallvec::SmallVec;
 
 use self::full::Full;
 use self::silence::Line;
-pub(crate) use self::silence::devices;
 pub(crate) use self::slots::Replica;
 use super::health::Health;
 use super::parity::{Coders, Rebuild, Want, answers};

@@ -17,7 +17,7 @@ use crate::pool::{Config, Context, Pool};
 use crate::space::{Rows, Shelf, Space};
 use crate::task::{Keeper, LEAST_LOG, first_claim, pieces, second_area};
 use crate::tree::NodeCache;
-use crate::{CommandError, GroupSpec, Planted, PoolSpec, Time, Tuning};
+use crate::{CommandError, GroupSpec, Invalid, Planted, PoolSpec, Time, Tuning};
 
 /// Segments that a pool should have at least, so that the cleaner has a choice.
 const WANTED_SEGMENTS: u64 = 1024;
@@ -28,7 +28,7 @@ const LOG_SHARE: u32 = 16;
 /// Smallest and largest extent in bytes; the default depends on the size of the pool.
 const EXTENTS: (u64, u64) = (64 << 10, 64 << 20);
 
-fn invalid<T>(why: String) -> Result<T, CommandError> {
+fn invalid<T>(why: Invalid) -> Result<T, CommandError> {
     Err(CommandError::Invalid(why))
 }
 
@@ -41,10 +41,10 @@ pub(crate) fn extent_space(size: u64) -> u64 {
 pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning, now: Time) -> Result<Pool, CommandError> {
     crate::check_name(&spec.name)?;
     if spec.name.len() > 64 {
-        return invalid(format!("'{}' is too long for a pool; use up to 64 characters", spec.name));
+        return invalid(Invalid::PoolName(spec.name));
     }
     if devices.is_empty() || devices.len() > MAX_DEVICES {
-        return invalid(format!("a pool has 1 to {MAX_DEVICES} devices, not {}", devices.len()));
+        return invalid(Invalid::DeviceCount(devices.len()));
     }
     let members = devices.len();
     let groups = take_groups(&spec.groups, members)?;
@@ -58,7 +58,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     let total: u64 = lasting.filter_map(|at| devices.get(at)).map(|d| extent_space(d.size)).sum();
     let fitting = (total / WANTED_SEGMENTS / segment_parts.max().unwrap_or(1)).max(1);
     if let Some(bytes) = spec.extent_bytes.filter(|bytes| !bytes.is_power_of_two() || !(EXTENTS.0..=EXTENTS.1).contains(bytes)) {
-        return invalid(format!("extents of {bytes} bytes are not possible; use a power of two from 64k to 64M"));
+        return invalid(Invalid::ExtentBytes(bytes));
     }
     let extent_bytes = spec.extent_bytes.unwrap_or(1 << fitting.ilog2()).clamp(EXTENTS.0, EXTENTS.1);
     let chunk_units = u32::try_from((extent_bytes / 512 / 8).clamp(16, 8192)).unwrap_or(8192);
@@ -66,17 +66,14 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     shape.members = new_members(&shape, devices, tuning.holder.as_ref())?;
     add_groups(&mut shape, &groups)?;
     if !shape.fits() {
-        return invalid("so many devices and groups do not fit into a label; use fewer".to_owned());
+        return invalid(Invalid::LabelFull);
     }
     let sizes = devices.iter().map(|d| d.size).collect();
     let config = Config { id: spec.id, name: spec.name, shape, notes: Vec::new(), sizes, twins: BTreeMap::new() };
     let rows = Rows::new(&config.shape);
     let of_data = (0..rows.count()).filter(|id| rows.pages(SegmentId(*id)) > 0 && rows.shelf(SegmentId(*id)) == Shelf::Data).count();
     if of_data < LEAST_SEGMENTS {
-        return invalid(format!(
-            "the devices for data hold {of_data} segments of {} KiB on each; {LEAST_SEGMENTS} are needed: use larger devices",
-            extent_bytes >> 10
-        ));
+        return invalid(Invalid::FewSegments { segments: of_data, extent_bytes, least: LEAST_SEGMENTS });
     }
     let mut space = Space::new(rows);
     space.segments.trust_all();
@@ -91,7 +88,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     let mine = pool.tuning.holder.as_ref().map(|holder| first_claim(pool.config.id, holder, 1, now));
     pool.keeper = Keeper::new(mine, now);
     if !pool.reserve_streams() {
-        return invalid("the devices are too small".into());
+        return invalid(Invalid::DevicesTooSmall);
     }
     pool.write_labels();
     Ok(pool)
@@ -100,7 +97,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
 /// Assigns devices to the groups of a new pool.
 pub(crate) fn take_groups(specs: &[GroupSpec], devices: usize) -> Result<Vec<(GroupSpec, Range<usize>)>, CommandError> {
     if specs.first().is_none_or(|group| group.class != Class::Data) {
-        return invalid("a pool begins with devices for data; name them first".to_owned());
+        return invalid(Invalid::NoDataGroup);
     }
     take_more(specs, devices)
 }
@@ -112,13 +109,13 @@ pub(crate) fn take_more(specs: &[GroupSpec], devices: usize) -> Result<Vec<(Grou
     for spec in specs {
         let count = spec.devices.unwrap_or(devices.saturating_sub(next));
         if count == 0 || next + count > devices {
-            return invalid("a group has no device; name one at least for each".to_owned());
+            return invalid(Invalid::EmptyGroup);
         }
         groups.push((*spec, next..next + count));
         next += count;
     }
     if next < devices {
-        return invalid("there are more devices than the groups take".to_owned());
+        return invalid(Invalid::DevicesLeft);
     }
     Ok(groups)
 }
@@ -129,8 +126,7 @@ pub(crate) fn new_members(shape: &Shape, devices: &[DeviceGeometry], import: Opt
     let member = |(at, device): (usize, &DeviceGeometry)| {
         let extents = u32::try_from(extent_space(device.size) / shape.extent_bytes).unwrap_or(u32::MAX);
         if extents == 0 {
-            let least = (2 * AREA_BYTES + shape.extent_bytes) >> 10;
-            return invalid(format!("device {at} is too small; it needs {least} KiB at least"));
+            return invalid(Invalid::DeviceTooSmall { device: at, least_bytes: 2 * AREA_BYTES + shape.extent_bytes });
         }
         Ok(Member {
             device: device_id(shape.generation, first + at, import),
@@ -192,27 +188,22 @@ fn least_log_share(copies: u16, devices: usize) -> u32 {
 fn checked_layout(shape: &Shape, spec: &GroupSpec, count: u16) -> Result<Layout, CommandError> {
     let turns = |unit: u32| {
         if unit == 0 || u64::from(unit) % 4096 != 0 || !u64::from(unit).is_power_of_two() {
-            return invalid(format!("a stripe unit of {unit} bytes is not possible; use a power of two from 4k"));
+            return invalid(Invalid::StripeUnit(unit));
         }
         Ok(u32::try_from(u64::from(unit).min(shape.extent_bytes)).unwrap_or(unit))
     };
     match spec.layout {
         Layout::Linear => Ok(Layout::Linear),
-        _ if spec.class == Class::Cache => invalid("a cache has no layout; name its devices after 'cache'".to_owned()),
-        _ if spec.class == Class::Spare => invalid("spares have no layout; name them after 'spare'".to_owned()),
+        _ if spec.class == Class::Cache => invalid(Invalid::CacheLayout),
+        _ if spec.class == Class::Spare => invalid(Invalid::SpareLayout),
         Layout::Stripe { width, unit } => Ok(Layout::Stripe { width: width.clamp(1, count), unit: turns(unit)? }),
-        Layout::Mirror { copies } if copies > count => invalid(format!("{copies} copies need {copies} devices, not {count}; name more")),
-        Layout::Mirror { copies } if !(2..=MAX_COPIES).contains(&copies) => {
-            invalid(format!("a mirror of {copies} copies is not possible; use 2 to {MAX_COPIES}"))
-        }
+        Layout::Mirror { copies } if copies > count => invalid(Invalid::MirrorDevices { copies, devices: count }),
+        Layout::Mirror { copies } if !(2..=MAX_COPIES).contains(&copies) => invalid(Invalid::MirrorCopies(copies)),
         mirror @ Layout::Mirror { .. } => Ok(mirror),
-        Layout::Parity { parity, .. } if !(1..=2).contains(&parity) => invalid(format!("parity of {parity} is not possible; use 1 or 2")),
-        Layout::Parity { parity, .. } if spec.class != Class::Data => {
-            invalid(format!("parity{parity} is for data; use a mirror for small writes"))
-        }
+        Layout::Parity { parity, .. } if !(1..=2).contains(&parity) => invalid(Invalid::Parity(parity)),
+        Layout::Parity { parity, .. } if spec.class != Class::Data => invalid(Invalid::ParityClass(parity)),
         Layout::Parity { parity, .. } if count < u16::from(parity) + 2 || count > MAX_PARITY_WIDTH => {
-            let least = parity + 2;
-            invalid(format!("parity{parity} needs {least} to {MAX_PARITY_WIDTH} devices, not {count}"))
+            invalid(Invalid::ParityDevices { parity, devices: count })
         }
         Layout::Parity { width, parity, unit } => {
             // stripes are written whole, so many of them must fit into a segment

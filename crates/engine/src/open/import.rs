@@ -23,7 +23,7 @@ use super::create::extent_space;
 use super::forsake::forsake;
 use super::hunt::{Glance, Hunt};
 use super::level::{Leveling, Uneven};
-use super::members::{Members, NoLabel};
+use super::members::Members;
 use super::replay::Replay;
 use super::rewind::Rewound;
 use super::ring::Rings;
@@ -36,7 +36,7 @@ use crate::pool::{Config, Pool};
 use crate::space::{Rows, Space};
 use crate::task::second_area;
 use crate::tree::{Miss, NodeCache};
-use crate::{Aim, Planted, Surveyed, Time, Tuning};
+use crate::{Aim, Damage, OpenError, OpenErrorKind, OpenWrite, Planted, Surveyed, Time, Tuning, Unlabelled};
 
 /// The purpose of an operation of an import.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ pub(crate) struct Import {
     pub(super) io: IoTable<Asked>,
     pub(super) bufs: BufPool,
     labels: Vec<Option<Label>>,
-    unlabelled: Vec<NoLabel>,
+    unlabelled: Vec<Unlabelled>,
     pub(super) config: Option<Config>,
     pub(super) slots: Vec<Option<DeviceSlot>>,
     twins: Vec<(u16, DeviceSlot)>,
@@ -142,7 +142,7 @@ pub(crate) struct Import {
     /// A read failed since it was chosen: data that a device does not return now may be readable
     /// later.
     pub(super) unreadable: bool,
-    pub(super) refused: Option<String>,
+    pub(super) refused: Option<OpenErrorKind>,
     pub(super) claims: Claims,
     /// Slots of devices that did not answer. The import continues without them, or was refused
     /// because of them.
@@ -151,7 +151,7 @@ pub(crate) struct Import {
     losses: u32,
     /// Time of the last retry of writes that found their device full.
     retried: Time,
-    failed: Option<String>,
+    failed: Option<OpenError>,
 }
 
 impl Import {
@@ -179,7 +179,7 @@ impl Import {
             // until labels are read, the devices themselves count as members
             io: IoTable::new((0..count).map(|slot| Some(DeviceSlot(slot))).collect(), Health::all(devices.len())),
             labels: vec![None; devices.len()],
-            unlabelled: vec![NoLabel::default(); devices.len()],
+            unlabelled: vec![Unlabelled::default(); devices.len()],
             devices,
             tuning,
             now,
@@ -230,7 +230,7 @@ impl Import {
             }
         }
         if import.io.in_flight() == 0 {
-            import.failed = Some("no device is large enough to hold a pool".into());
+            import.failed = Some(OpenErrorKind::TooSmall.into());
         }
         import
     }
@@ -254,8 +254,8 @@ impl Import {
     }
 
     /// Returns the reason, when the import cannot succeed any more.
-    pub(crate) fn failure(&self) -> Option<&str> {
-        self.failed.as_deref()
+    pub(crate) fn failure(&self) -> Option<&OpenError> {
+        self.failed.as_ref()
     }
 
     /// Handles a device completion.
@@ -278,18 +278,18 @@ impl Import {
             }
             Asked::Ring(member, second) => {
                 if let (Ok(()), Some(buf), Some(rings)) = (result, &buf, &mut self.rings) {
-                    rings.take(usize::from(member), second, buf.bytes());
+                    rings.take(member, second, buf.bytes());
                 }
                 Ok(())
             }
             Asked::Level(batch) => match &self.core {
                 Some(core) => self.leveling.read(batch, result, buf.take(), ended.member, &mut self.io, &core.space.rows, &mut self.bufs),
-                None => Err("the log cannot be read any more".into()),
+                None => Err(OpenErrorKind::OutOfOrder("no state")),
             },
-            Asked::Leveled => result.map_err(|error| format!("the end of the log cannot be written again ({error})")),
+            Asked::Leveled => written(OpenWrite::Log, result),
             Asked::Claim(member, second) => self.claim_read(member, second, result, buf.as_ref()),
-            Asked::Claimed => result.map_err(|error| format!("the pool cannot be claimed for this host ({error})")),
-            Asked::Mend => result.map_err(|error| format!("the newest root cannot be written again ({error})")),
+            Asked::Claimed => written(OpenWrite::Claim, result),
+            Asked::Mend => written(OpenWrite::Root, result),
             Asked::Probe(probe) => {
                 if let (Some(survey), Some(rows)) = (&mut self.survey, &self.rows) {
                     survey.probed(probe, result, buf.as_ref(), &mut self.io, rows, &mut self.bufs);
@@ -325,18 +325,17 @@ impl Import {
 
     /// Ends the import, unless it may go back further: older checkpoints may be whole although the
     /// one that a rewind chose is not.
-    fn fail(&mut self, why: String) {
+    fn fail(&mut self, why: OpenErrorKind) {
         if self.failed.is_none() && self.falls_back(&why) {
             return;
         }
-        let why = match &self.refused {
-            Some(first) if matches!(self.stage, Stage::Survey) => format!("{first}, and no older checkpoint is whole"),
+        let kind = match &self.refused {
+            Some(first) if matches!(self.stage, Stage::Survey) => OpenErrorKind::NoOlderWhole(Box::new(first.clone())),
             _ => why,
         };
-        let why = self.naming_silent(why);
-        let may_go_further = self.rewound.is_some() && !matches!(self.tuning.aim, Aim::To(_)) && !why.contains("--to");
-        let hint = if may_go_further { "; choose an older checkpoint with --to, see 'millpond pool checkpoints'" } else { "" };
-        self.failed.get_or_insert_with(|| why + hint);
+        let went_back = self.rewound.is_some() && !matches!(self.tuning.aim, Aim::To(_));
+        let unanswered = &self.silent;
+        self.failed.get_or_insert_with(|| OpenError { kind, unanswered: unanswered.clone(), went_back });
     }
 
     /// Continues when all operations have ended. Returns the pool when it is ready to publish its
@@ -382,13 +381,11 @@ impl Import {
         }
         let label = match (result, buf) {
             (Ok(()), Some(buf)) => Label::decode(buf.bytes()).map_err(|error| match error {
-                FormatError::Version(_) | FormatError::Incompatible(_) => {
-                    format!("has a label for another program ({error}); use the one that it was made with, or a newer one")
-                }
-                _ => format!("has no label of a pool ({error}); leave it out or name the right device"),
+                FormatError::Version(_) | FormatError::Incompatible(_) => Unlabelled::OtherProgram(error),
+                _ => Unlabelled::NotAPool(error),
             }),
-            (Err(error), _) => Err(format!("has a label that cannot be read ({error})")),
-            (Ok(()), None) => Err("has a label that cannot be read".into()),
+            (Err(error), _) => Err(Unlabelled::Unreadable(error)),
+            (Ok(()), None) => Err(Unlabelled::Unreadable(DeviceError::Gone)),
         };
         match label {
             Ok(label) => {
@@ -400,16 +397,16 @@ impl Import {
             }
             Err(why) => {
                 if let Some(place) = self.unlabelled.get_mut(at)
-                    && (place.why.is_empty() || !second)
+                    && (*place == Unlabelled::default() || !second)
                 {
-                    *place = NoLabel { why, dead: result.is_err(), silent: false };
+                    *place = why;
                 }
             }
         }
     }
 
     /// Assigns devices to members, and checks that all needed ones are present.
-    fn choose_pool(&mut self) -> Result<(), String> {
+    fn choose_pool(&mut self) -> Result<(), OpenErrorKind> {
         let rebuild = self.surveying || self.tuning.aim == Aim::Rebuild;
         let found = Members::choose(&self.labels, &self.unlabelled, (self.may_leave_out(), rebuild), self.tuning.planted)?;
         if let Some(expected) = &self.tuning.newest_label {
@@ -421,7 +418,7 @@ impl Import {
         self.dirty.clone_from(stale);
         let mut shape = label.shape.clone();
         if !found.lost.is_empty() {
-            shape = forsake(&shape, &found.lost).ok_or("the pool cannot do without the devices that are missing: name them too")?;
+            shape = forsake(&shape, &found.lost).ok_or(OpenErrorKind::Indispensable)?;
             self.forsaken = true;
         }
         let size_at = |slot: DeviceSlot| self.devices.get(slot.index()).map_or(0, |d| d.size);
@@ -437,7 +434,7 @@ impl Import {
             }
             let cut_off = extent_space(*size) / shape.extent_bytes < u64::from(known.extents);
             if !found.is_missing(member) && cut_off {
-                return Err(format!("member {member} of pool '{}' is smaller than it was: it was cut off", label.name));
+                return Err(OpenErrorKind::CutOff { pool: label.name.clone(), member: MemberId(member as u16) });
             }
             if stale.contains(&(member as u16)) {
                 known.state = MemberState::Filling;
@@ -483,8 +480,8 @@ impl Import {
         self.stage = Stage::Rings;
     }
 
-    fn choose_root(&mut self) -> Result<(), String> {
-        let rings = self.rings.as_ref().ok_or("no rings")?;
+    fn choose_root(&mut self) -> Result<(), OpenErrorKind> {
+        let rings = self.rings.as_ref().ok_or(OpenErrorKind::OutOfOrder("no rings"))?;
         // after the loss of special devices the roots, and all that they name, are still in their
         // places
         let as_ever = self.forsaken && self.tuning.aim == Aim::Rebuild && rings.newest(&self.slots).is_ok();
@@ -503,8 +500,8 @@ impl Import {
     }
 
     /// Starts reading the log after a root.
-    pub(super) fn scan_from(&mut self, root: &Root) -> Result<(), String> {
-        let pool = self.config.as_ref().ok_or("no label")?.id;
+    pub(super) fn scan_from(&mut self, root: &Root) -> Result<(), OpenErrorKind> {
+        let pool = self.config.as_ref().ok_or(OpenErrorKind::OutOfOrder("no label"))?.id;
         for leg in &root.legs {
             for (stream, start) in (0u8..).zip(leg.streams) {
                 self.scans.push(StreamScan::new(pool, leg, stream, start, root.lsn));
@@ -515,8 +512,8 @@ impl Import {
     }
 
     /// Starts again with an older checkpoint, and discards the state of the refused one.
-    fn begin_older(&mut self) -> Result<(), String> {
-        self.rows = Some(Rows::new(&self.config.as_ref().ok_or("no label")?.shape));
+    fn begin_older(&mut self) -> Result<(), OpenErrorKind> {
+        self.rows = Some(Rows::new(&self.config.as_ref().ok_or(OpenErrorKind::OutOfOrder("no label"))?.shape));
         (self.root, self.checkpoint, self.pieces, self.core, self.replay, self.lost_small) = (None, None, None, None, None, None);
         self.wanted.clear();
         self.objects.clear();
@@ -528,14 +525,20 @@ impl Import {
     }
 
     /// Builds the state from the checkpoint and starts reading the log.
-    fn load(&mut self) -> Result<(), String> {
-        let (rows, config) = (self.rows.take().ok_or("no layout")?, self.config.clone().ok_or("no label")?);
-        let (root, checkpoint) = (self.root.clone().ok_or("no root")?, self.checkpoint.take().ok_or("no checkpoint")?);
+    fn load(&mut self) -> Result<(), OpenErrorKind> {
+        let (rows, config) = (
+            self.rows.take().ok_or(OpenErrorKind::OutOfOrder("no layout"))?,
+            self.config.clone().ok_or(OpenErrorKind::OutOfOrder("no label"))?,
+        );
+        let (root, checkpoint) = (
+            self.root.clone().ok_or(OpenErrorKind::OutOfOrder("no root"))?,
+            self.checkpoint.take().ok_or(OpenErrorKind::OutOfOrder("no checkpoint"))?,
+        );
         let mut space = Space::new(rows);
         space.reuse_at_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::FreeTooEarly);
         space.wipe_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::WipeOnce);
         let nodes = NodeCache::new(self.tuning.map_memory);
-        let pieces = self.pieces.take().ok_or("no pieces")?;
+        let pieces = self.pieces.take().ok_or(OpenErrorKind::OutOfOrder("no pieces"))?;
         let mut core = Core::new(space, nodes, config.shape.chunk_units, Rc::clone(&pieces.home), self.tuning.planted);
         let named = |at: ObjectRef| pieces.get(at, || self.object(at));
         super::load::load(&mut core, &checkpoint, &root, &|at| self.object(at), &named, &self.parts)?;
@@ -545,7 +548,7 @@ impl Import {
         self.scan_from(&root)
     }
 
-    fn scan_next(&mut self, at: usize) -> Result<(), String> {
+    fn scan_next(&mut self, at: usize) -> Result<(), OpenErrorKind> {
         let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());
         let (Some(scan), Some(rows)) = (self.scans.get_mut(at), rows) else { return Ok(()) };
         if scan.done {
@@ -558,7 +561,7 @@ impl Import {
             return Ok(());
         }
         if scan.page > pages || pages == 0 {
-            return Err("the log points outside the pool: the root is damaged".into());
+            return Err(Damage::LogOutside.into());
         }
         if scan.page == pages {
             scan.end();
@@ -570,7 +573,7 @@ impl Import {
         Ok(())
     }
 
-    fn scan_read(&mut self, at: usize, result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<(), String> {
+    fn scan_read(&mut self, at: usize, result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<(), OpenErrorKind> {
         let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());
         let (Some(scan), Some(rows)) = (self.scans.get_mut(at), rows) else { return Ok(()) };
         let pages = rows.pages(scan.segment);
@@ -586,7 +589,7 @@ impl Import {
                 scan.take(buf.bytes().get(..want * 4096).unwrap_or_default(), pages, quantum, copies, &mut self.found);
             }
             (Err(_), _) if scan.unreadable((pages, quantum), copies) => {}
-            (Err(error), _) => return Err(format!("the log cannot be read ({error})")),
+            (Err(error), _) => return Err(OpenErrorKind::LogUnreadable(error)),
             (Ok(()), None) => scan.done = true,
         }
         self.scan_next(at)
@@ -595,7 +598,7 @@ impl Import {
     /// Reads small writes on special devices that are present, but that no stream leads to, because
     /// earlier batches were on lost devices: later batches index their segments. Returns true when
     /// there is more to read.
-    fn scan_what_is_told(&mut self) -> Result<bool, String> {
+    fn scan_what_is_told(&mut self) -> Result<bool, OpenErrorKind> {
         let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());
         let (Some(lost), Some(rows), Some(root), Some(config)) = (self.lost_small, rows, &self.root, &self.config) else {
             return Ok(false);
@@ -615,11 +618,11 @@ impl Import {
         Ok(first < self.scans.len())
     }
 
-    fn scanned(&mut self) -> Result<(), String> {
+    fn scanned(&mut self) -> Result<(), OpenErrorKind> {
         if self.scan_what_is_told()? {
             return Ok(());
         }
-        let root = self.root.as_ref().ok_or("no root")?;
+        let root = self.root.as_ref().ok_or(OpenErrorKind::OutOfOrder("no root"))?;
         let mut found = std::mem::take(&mut self.found);
         let extent = extent(&mut found, root.lsn, &root.legs, self.lost_small);
         if self.surveying {
@@ -633,21 +636,15 @@ impl Import {
             // the sound part of the log is a state that existed; whether it is on all copies is not
             // known
             Extent::Damaged(lsn) if self.rewound.is_some() => (Lsn(lsn.0 - 1), root.lsn),
-            Extent::Damaged(lsn) => {
-                return Err(format!("batch {lsn} of the log was durable and is gone: data written after it cannot be trusted"));
-            }
+            Extent::Damaged(lsn) => return Err(OpenErrorKind::LogGone(lsn)),
         };
         if let Some(rewound) = &self.rewound
             && end < rewound.needs
         {
-            return Err(format!(
-                "the log is sound up to batch {end}, and what the newest checkpoint lacks was used again by batch {}; \
-                 choose an older one that is whole with --to, see 'millpond pool checkpoints'",
-                rewound.needs
-            ));
+            return Err(OpenErrorKind::LogReused { end, needs: rewound.needs });
         }
         let visited = self.scans.iter().flat_map(|scan| scan.visited.iter().copied()).collect();
-        let core = self.core.as_mut().ok_or("no state")?;
+        let core = self.core.as_mut().ok_or(OpenErrorKind::OutOfOrder("no state"))?;
         if !cfg!(feature = "planted") || self.tuning.planted != Some(Planted::SkipLeveling) {
             self.leveling = Leveling::new(&found, durable, &core.space.rows);
         }
@@ -676,4 +673,9 @@ impl Import {
         let rows = &self.core.as_ref()?.space.rows;
         if self.leveling.step(&mut self.io, rows, &mut self.bufs) { self.mend() } else { None }
     }
+}
+
+/// Returns the error of a write of an import.
+fn written(write: OpenWrite, result: Result<(), DeviceError>) -> Result<(), OpenErrorKind> {
+    result.map_err(|error| OpenErrorKind::NotWritten { write, error })
 }

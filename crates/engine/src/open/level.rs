@@ -14,6 +14,7 @@ use millpond_format::{BatchHeader, Lsn, SegmentId};
 
 use super::import::Asked;
 use super::scan::{Found, payload_sound};
+use crate::OpenErrorKind;
 use crate::io::IoTable;
 use crate::space::{PAGE, Rows};
 
@@ -70,7 +71,7 @@ impl Leveling {
         io: &mut IoTable<Asked>,
         rows: &Rows,
         bufs: &mut BufPool,
-    ) -> Result<(), String> {
+    ) -> Result<(), OpenErrorKind> {
         let bytes = batch.pages as usize * PAGE as usize;
         // if the device was given up meanwhile, the buffer is lost
         let sound = buf.filter(|buf| result.is_ok() && is_sound(&batch, buf.bytes().get(..bytes).unwrap_or_default()));
@@ -83,7 +84,7 @@ impl Leveling {
                 self.left.push(Uneven { attempt: 0, round: batch.round + 1, ..batch });
                 return Ok(());
             }
-            return Err(format!("batch {} of the log cannot be read any more", batch.lsn));
+            return Err(OpenErrorKind::BatchUnreadable(batch.lsn));
         };
         let piece = Piece::new(Rc::new(buf), 0..bytes);
         if rows.stripe(batch.segment).is_some() {

@@ -5,13 +5,13 @@ use std::rc::Rc;
 
 use millpond_format::{Checkpoint, ChunkRecord, DeadDirectory, ObjectRef, Root, SegmentId, SnapshotRecord};
 
-use crate::VolumeOptions;
 use crate::core::{Core, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk, cache_of, compression_of, sector_of, starts_later};
 use crate::log::OBJECT_CLASS;
 use crate::space::{Deadlist, Piece, SegmentState};
+use crate::{Damage, OpenErrorKind, VolumeOptions};
 
-type Objects<'a> = &'a dyn Fn(ObjectRef) -> Result<Vec<u8>, String>;
-type Named<'a> = &'a dyn Fn(ObjectRef) -> Result<Rc<Piece>, String>;
+type Objects<'a> = &'a dyn Fn(ObjectRef) -> Result<Vec<u8>, OpenErrorKind>;
+type Named<'a> = &'a dyn Fn(ObjectRef) -> Result<Rc<Piece>, OpenErrorKind>;
 
 /// Fills `core` from a checkpoint; `object` and `named` return objects and pieces that were read.
 pub(crate) fn load(
@@ -21,14 +21,14 @@ pub(crate) fn load(
     object: Objects<'_>,
     named: Named<'_>,
     parts: &BTreeMap<(SegmentId, u32), Vec<ObjectRef>>,
-) -> Result<(), String> {
+) -> Result<(), OpenErrorKind> {
     core.epoch = checkpoint.epoch;
     core.clock = checkpoint.clock;
     core.next_chunk = checkpoint.next_chunk;
     core.space.sealed_generation = root.generation + 1;
     let mut used = vec![root.checkpoint];
     for (page, at) in &checkpoint.chunk_pages {
-        let records = ChunkRecord::decode_page(&object(*at)?).map_err(|error| format!("a chunk table page is damaged ({error})"))?;
+        let records = ChunkRecord::decode_page(&object(*at)?).map_err(Damage::ChunkPage)?;
         check_places(core, &records)?;
         core.space.chunks.load(*page, *at, records);
         used.push(*at);
@@ -62,12 +62,12 @@ pub(crate) fn load(
 }
 
 /// Checks that chunks are inside the pool.
-fn check_places(core: &Core, records: &[ChunkRecord<'_>]) -> Result<(), String> {
+fn check_places(core: &Core, records: &[ChunkRecord<'_>]) -> Result<(), OpenErrorKind> {
     let outside = records.iter().find(|r| {
         let pages = u64::from(core.space.rows.pages(r.segment));
         u64::from(r.base) > pages && !core.space.rows.is_gap(r.segment)
     });
-    outside.map_or(Ok(()), |r| Err(format!("chunk {} lies outside the pool: the chunk table is damaged", r.chunk)))
+    outside.map_or(Ok(()), |r| Err(Damage::ChunkOutside(r.chunk).into()))
 }
 
 fn load_catalog(
@@ -76,11 +76,11 @@ fn load_catalog(
     object: Objects<'_>,
     named: Named<'_>,
     used: &mut Vec<ObjectRef>,
-) -> Result<(), String> {
+) -> Result<(), OpenErrorKind> {
     let mut paged = Vec::new();
     // several lists may refer to one piece
     let mut known: BTreeMap<(SegmentId, u32), Rc<Piece>> = BTreeMap::new();
-    let mut piece = |at: ObjectRef| -> Result<Rc<Piece>, String> {
+    let mut piece = |at: ObjectRef| -> Result<Rc<Piece>, OpenErrorKind> {
         if let Some(piece) = known.get(&(at.segment, at.offset)) {
             return Ok(Rc::clone(piece));
         }
@@ -91,7 +91,7 @@ fn load_catalog(
     };
     let pieces = Rc::clone(&core.pieces);
     let mut directories = Vec::new();
-    let mut deadlist = |at: Option<ObjectRef>| -> Result<StoredDeadlist, String> {
+    let mut deadlist = |at: Option<ObjectRef>| -> Result<StoredDeadlist, OpenErrorKind> {
         let Some(at) = at else { return Ok(StoredDeadlist::default()) };
         let bytes = object(at)?;
         let list = Deadlist::load(&bytes, at, &mut piece)?;
@@ -125,7 +125,7 @@ fn load_catalog(
     }
     snapshots.sort_by_key(|s| s.epoch);
     for s in snapshots {
-        let line = catalog.lineages.get_mut(&s.lineage).ok_or("a snapshot has no lineage: the catalog is damaged")?;
+        let line = catalog.lineages.get_mut(&s.lineage).ok_or(Damage::SnapshotLineage)?;
         line.snapshots.insert(s.id);
         line.last_snap = s.epoch;
         let volume = line.volume;
@@ -150,12 +150,12 @@ fn load_catalog(
     }
     let origins: Vec<_> = catalog.lineages.iter().filter_map(|(id, line)| line.origin.map(|o| (*id, o))).collect();
     for (child, origin) in origins {
-        let parent = catalog.snapshots.loaded_mut(origin).ok_or("a clone's origin is missing: the catalog is damaged")?;
+        let parent = catalog.snapshots.loaded_mut(origin).ok_or(Damage::OriginMissing)?;
         parent.children.push(child);
         let (epoch, lineage) = (parent.epoch, parent.lineage);
         let of = |id| catalog.lineages.get(&id).map(|line| line.origin_epoch);
         if of(child) != Some(epoch) || of(lineage).is_none_or(|parent| !starts_later(epoch, parent)) {
-            return Err(format!("lineage {} starts from a snapshot that is older than its own line: the catalog is damaged", child.0));
+            return Err(Damage::OriginOlder(child).into());
         }
     }
     for v in &checkpoint.volumes {
@@ -170,7 +170,7 @@ fn load_catalog(
             created: v.created,
         };
         if catalog.lineages.get(&v.lineage).is_none_or(|line| line.head.is_none()) {
-            return Err(format!("volume '{}' has no head: the catalog is damaged", v.name));
+            return Err(Damage::VolumeHead(v.name.clone()).into());
         }
         catalog.add_volume(v.id, volume);
     }
@@ -191,6 +191,6 @@ fn load_catalog(
 }
 
 /// Decodes a page of snapshots.
-pub(crate) fn snapshot_page(bytes: &[u8]) -> Result<Vec<SnapshotRecord>, String> {
-    SnapshotRecord::decode_page(bytes).map_err(|error| format!("a page of snapshots is damaged ({error})"))
+pub(crate) fn snapshot_page(bytes: &[u8]) -> Result<Vec<SnapshotRecord>, Damage> {
+    SnapshotRecord::decode_page(bytes).map_err(Damage::SnapshotPage)
 }

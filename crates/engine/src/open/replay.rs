@@ -13,6 +13,7 @@ use crate::log::{Notes, SMALL};
 use crate::space::{Chunk, NODE_GRAIN, Place, SegmentState, Shelf};
 use crate::task::CHUNKS_PER_CHECKPOINT;
 use crate::tree::Miss;
+use crate::{Damage, OpenErrorKind};
 
 /// Batches applied per turn.
 const BATCHES_PER_TURN: usize = 4096;
@@ -75,7 +76,7 @@ impl Replay {
     }
 
     /// Applies as many batches as possible. Returns true when all are applied.
-    pub(crate) fn run(&mut self, core: &mut Core, io: &mut IoTable<Asked>, bufs: &mut BufPool) -> Result<bool, String> {
+    pub(crate) fn run(&mut self, core: &mut Core, io: &mut IoTable<Asked>, bufs: &mut BufPool) -> Result<bool, OpenErrorKind> {
         if self.loading > 0 {
             return Ok(false);
         }
@@ -92,7 +93,7 @@ impl Replay {
         Ok(false)
     }
 
-    fn apply_batch(&mut self, core: &mut Core) -> Result<Result<(), Miss>, String> {
+    fn apply_batch(&mut self, core: &mut Core) -> Result<Result<(), Miss>, OpenErrorKind> {
         let Some(f) = self.found.get(self.batch) else { return Ok(Ok(())) };
         let header = f.header.clone();
         let small = usize::from(header.stream) == SMALL && core.space.homes.nodes == Some(Shelf::Nodes);
@@ -104,8 +105,7 @@ impl Replay {
             let applied = match item {
                 Item::Blocks { volume, block, stored } => {
                     let (volume, first) = (*volume, *block);
-                    let lineage =
-                        core.lineage_of(volume).ok_or_else(|| format!("batch {} writes to a volume that does not exist", header.lsn))?;
+                    let lineage = core.lineage_of(volume).ok_or(Damage::BatchVolume(header.lsn))?;
                     let grain = u32::from(header.grain);
                     let mut result = Ok(());
                     while let Some((crc, units, coding)) = stored.get(self.block).copied() {
@@ -173,7 +173,7 @@ impl Replay {
     }
 
     /// Begins a batch; creates its chunk if this is the chunk's first batch.
-    fn enter(&mut self, core: &mut Core, header: &millpond_format::BatchHeader) -> Result<(), String> {
+    fn enter(&mut self, core: &mut Core, header: &millpond_format::BatchHeader) -> Result<(), OpenErrorKind> {
         if let Some(segment) = core.space.segments.get_mut(header.segment) {
             segment.last = header.lsn;
         }
@@ -181,7 +181,7 @@ impl Replay {
             return Ok(());
         }
         if header.offset < header.base || !matches!(header.grain, 1 | 8) {
-            return Err(format!("batch {} does not fit its chunk: the log is damaged", header.lsn));
+            return Err(Damage::BatchChunk(header.lsn).into());
         }
         self.unit = (header.offset - header.base + u32::from(header.pages)) * 8;
         if core.space.chunks.get(header.chunk).is_none() {
@@ -200,7 +200,7 @@ impl Replay {
     }
 
     /// Reads the missing node, and the nodes that the next items need.
-    fn load(&mut self, core: &mut Core, first: Miss, io: &mut IoTable<Asked>, bufs: &mut BufPool) -> Result<(), String> {
+    fn load(&mut self, core: &mut Core, first: Miss, io: &mut IoTable<Asked>, bufs: &mut BufPool) -> Result<(), OpenErrorKind> {
         let mut misses = vec![first];
         let mut seen: BTreeSet<u64> = BTreeSet::from([first.addr.identity()]);
         let ahead: Vec<(millpond_format::VolumeId, u64)> = self
@@ -237,7 +237,7 @@ impl Replay {
         buf: Option<&Buf>,
         io: &mut IoTable<Asked>,
         bufs: &mut BufPool,
-    ) -> Result<(), String> {
+    ) -> Result<(), OpenErrorKind> {
         let node = match (result, buf) {
             (Ok(()), Some(buf)) => core.space.locate(miss.addr).and_then(|(_, unit)| crate::pool::check_node(&miss, unit, buf.bytes())),
             _ => None,
@@ -247,7 +247,7 @@ impl Replay {
             return read_node(core, miss, attempt + 1, io, bufs);
         }
         self.loading -= 1;
-        let node = node.ok_or_else(|| format!("the map node at {:?} cannot be read or does not match its checksum", miss.addr))?;
+        let node = node.ok_or(OpenErrorKind::NodeUnreadable(miss.addr))?;
         if core.nodes.find(miss.addr).is_none() {
             core.nodes.insert(miss.addr, node, 0);
         }
@@ -277,11 +277,11 @@ impl Replay {
 }
 
 /// Starts reading a node.
-fn read_node(core: &Core, miss: Miss, attempt: u8, io: &mut IoTable<Asked>, bufs: &mut BufPool) -> Result<(), String> {
-    let (segment, unit) = core.space.locate(miss.addr).ok_or("a map node is nowhere: the chunk table is damaged")?;
+fn read_node(core: &Core, miss: Miss, attempt: u8, io: &mut IoTable<Asked>, bufs: &mut BufPool) -> Result<(), OpenErrorKind> {
+    let (segment, unit) = core.space.locate(miss.addr).ok_or(Damage::NodeNowhere)?;
     let pages = (unit + miss.addr.units()).div_ceil(8) - unit / 8;
     if unit / 8 + pages > core.space.rows.pages(segment) {
-        return Err("a map node lies outside the pool: the chunk table is damaged".into());
+        return Err(Damage::NodeOutside.into());
     }
     io.read(Asked::Node(miss, attempt), &core.space.rows, segment, unit / 8, pages, attempt, bufs);
     Ok(())

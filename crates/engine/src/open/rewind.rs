@@ -27,7 +27,7 @@ use super::hunt::Hunt;
 use super::import::{Asked, Import, Stage};
 use super::survey::Survey;
 use crate::task::{CHUNKS_PER_CHECKPOINT, second_area};
-use crate::{Aim, RestorePoint, Whole};
+use crate::{Aim, OpenErrorKind, RestorePoint, Whole};
 
 /// Incarnations that are skipped: more than roots that may have been lost.
 const INCARNATIONS: u32 = 256;
@@ -72,20 +72,20 @@ fn renewed_ring(root: &Root, bufs: &mut BufPool) -> Piece {
 
 impl Import {
     /// Looks for restore points, and which of them are whole, instead of taking the newest root.
-    pub(super) fn look_back(&mut self) -> Result<(), String> {
-        let pool = self.config.as_ref().ok_or("no label")?.id;
+    pub(super) fn look_back(&mut self) -> Result<(), OpenErrorKind> {
+        let pool = self.config.as_ref().ok_or(OpenErrorKind::OutOfOrder("no label"))?.id;
         if self.tuning.aim == Aim::Rebuild {
-            self.hunt = Some(Hunt::new(pool, self.rows.as_ref().ok_or("no layout")?));
+            self.hunt = Some(Hunt::new(pool, self.rows.as_ref().ok_or(OpenErrorKind::OutOfOrder("no layout"))?));
             self.stage = Stage::Hunt;
             return Ok(());
         }
-        let rings = self.rings.as_ref().ok_or("no rings")?;
+        let rings = self.rings.as_ref().ok_or(OpenErrorKind::OutOfOrder("no rings"))?;
         let mut roots = rings.roots(&self.slots)?;
         let aim = if self.surveying { Aim::Newest } else { self.tuning.aim };
         if let Aim::To(id) = aim {
             roots.retain(|(root, _)| root.generation == id);
             if roots.is_empty() {
-                return Err(format!("checkpoint {id} is not on the devices; see 'millpond pool checkpoints'"));
+                return Err(OpenErrorKind::CheckpointAbsent { id });
             }
         }
         self.survey = Some(Survey::new(pool, roots, aim == Aim::Rewind));
@@ -94,17 +94,19 @@ impl Import {
     }
 
     /// Continues the scan for checkpoints; at its end, starts to survey them.
-    pub(super) fn hunt_on(&mut self) -> Result<(), String> {
-        let (Some(hunt), Some(rows), Some(rings)) = (&mut self.hunt, &self.rows, &mut self.rings) else { return Err("no hunt".into()) };
+    pub(super) fn hunt_on(&mut self) -> Result<(), OpenErrorKind> {
+        let (Some(hunt), Some(rows), Some(rings)) = (&mut self.hunt, &self.rows, &mut self.rings) else {
+            return Err(OpenErrorKind::OutOfOrder("no hunt"));
+        };
         if !hunt.step(&mut self.io, rows, &mut self.bufs) {
             return Ok(());
         }
         let roots = self.hunt.take().map(Hunt::into_roots).unwrap_or_default();
         if roots.is_empty() {
-            return Err("no segment holds a checkpoint: the devices were overwritten, or written by an older version alone".into());
+            return Err(OpenErrorKind::NoCheckpointFound);
         }
         rings.replace(roots);
-        let pool = self.config.as_ref().ok_or("no label")?.id;
+        let pool = self.config.as_ref().ok_or(OpenErrorKind::OutOfOrder("no label"))?.id;
         let roots = rings.roots(&self.slots)?;
         self.survey = Some(Survey::new(pool, roots, !self.surveying));
         self.stage = Stage::Survey;
@@ -113,8 +115,8 @@ impl Import {
 
     /// Continues the survey; at its end, chooses a restore point, or reads the log after the
     /// newest.
-    pub(super) fn survey_on(&mut self) -> Result<(), String> {
-        let (Some(survey), Some(rows)) = (&mut self.survey, &self.rows) else { return Err("no survey".into()) };
+    pub(super) fn survey_on(&mut self) -> Result<(), OpenErrorKind> {
+        let (Some(survey), Some(rows)) = (&mut self.survey, &self.rows) else { return Err(OpenErrorKind::OutOfOrder("no survey")) };
         if !survey.step(&mut self.io, rows, &mut self.bufs) || self.io.in_flight() > 0 {
             return Ok(());
         }
@@ -136,28 +138,28 @@ impl Import {
     }
 
     /// Returns the known roots, the newest last.
-    fn known_roots(&self) -> Result<Vec<(Root, u32)>, String> {
-        self.rings.as_ref().ok_or("no rings")?.roots(&self.slots)
+    fn known_roots(&self) -> Result<Vec<(Root, u32)>, OpenErrorKind> {
+        self.rings.as_ref().ok_or(OpenErrorKind::OutOfOrder("no rings"))?.roots(&self.slots)
     }
 
     /// Gives the chosen checkpoint up for an older one, because of `why`. Returns false if that is
     /// not possible.
-    pub(super) fn falls_back(&mut self, why: &str) -> bool {
+    pub(super) fn falls_back(&mut self, why: &OpenErrorKind) -> bool {
         let reads = matches!(self.stage, Stage::Root | Stage::Objects | Stage::Lists | Stage::Pieces | Stage::Scan | Stage::Replay);
         // data on a device that is silent or fails just now may not be damaged: the user can still
-        // choose an older checkpoint with '--to'
+        // choose an older checkpoint
         let damaged = !self.unreadable && self.silent.is_empty();
         let falls = reads && damaged && self.rewound.is_some() && !matches!(self.tuning.aim, Aim::To(_));
         if falls {
-            self.refused.get_or_insert_with(|| why.to_owned());
+            self.refused.get_or_insert_with(|| why.clone());
             self.stage = Stage::Older;
         }
         falls
     }
 
     /// Surveys the checkpoints before the one that was chosen.
-    pub(super) fn look_further_back(&mut self) -> Result<(), String> {
-        let pool = self.config.as_ref().ok_or("no label")?.id;
+    pub(super) fn look_further_back(&mut self) -> Result<(), OpenErrorKind> {
+        let pool = self.config.as_ref().ok_or(OpenErrorKind::OutOfOrder("no label"))?.id;
         let mut roots = self.known_roots()?;
         let chosen =
             roots.iter().find(|(root, _)| self.chosen == Some(root.generation)).map(|(root, _)| (root.generation, root.checkpoint));
@@ -169,7 +171,7 @@ impl Import {
 
     /// Returns the root to go back to: of the newest whole restore point, or of the requested one;
     /// after a refusal, of an older one.
-    pub(super) fn choose_point(&mut self) -> Result<Root, String> {
+    pub(super) fn choose_point(&mut self) -> Result<Root, OpenErrorKind> {
         let alone = self.chosen.is_some() || matches!(self.tuning.aim, Aim::To(_));
         let usable = self.surveyed.points.iter().find(|point| match (&self.refused, alone) {
             // this one was not requested, so it must be whole
@@ -178,8 +180,9 @@ impl Import {
             (None, false) => point.is_start(),
         });
         let Some(point) = usable else { return Err(none_whole(&self.surveyed.points, self.tuning.aim)) };
-        let rings = self.rings.as_ref().ok_or("no rings")?;
-        let (root, last) = (rings.root(point.id).ok_or("no root")?, rings.last().ok_or("no root")?);
+        let rings = self.rings.as_ref().ok_or(OpenErrorKind::OutOfOrder("no rings"))?;
+        let (root, last) =
+            (rings.root(point.id).ok_or(OpenErrorKind::OutOfOrder("no root"))?, rings.last().ok_or(OpenErrorKind::OutOfOrder("no root"))?);
         let superseding = rings.superseding();
         // more ids than are assigned between any two checkpoints, and skipped by imports
         let chunks = 2 * CHUNKS_PER_CHECKPOINT * (superseding - root.generation + 1);
@@ -206,17 +209,10 @@ impl Import {
     }
 }
 
-fn none_whole(points: &[RestorePoint], aim: Aim) -> String {
-    let why = |point: &RestorePoint| match &point.whole {
-        Whole::No(why) | Whole::Unknown(why) => why.clone(),
-        Whole::WithLog(_) => "segments of it were used again since".to_owned(),
-        Whole::Yes => String::new(),
-    };
+fn none_whole(points: &[RestorePoint], aim: Aim) -> OpenErrorKind {
     match (aim, points.first()) {
-        (Aim::To(id), Some(point)) => {
-            format!("checkpoint {id} is not whole: {}; choose another, see 'millpond pool checkpoints'", why(point))
-        }
-        (_, Some(newest)) => format!("none of the {} checkpoints is whole; of the newest, {}", points.len(), why(newest)),
-        (_, None) => "the devices hold no checkpoint".to_owned(),
+        (Aim::To(id), Some(point)) => OpenErrorKind::CheckpointNotWhole { id, whole: point.whole.clone() },
+        (_, Some(newest)) => OpenErrorKind::NoneWhole { count: points.len(), newest: newest.whole.clone() },
+        (_, None) => OpenErrorKind::NoCheckpoint,
     }
 }

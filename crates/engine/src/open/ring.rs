@@ -13,8 +13,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millpond_block::DeviceSlot;
+use millpond_block::{DeviceSlot, MemberId};
 use millpond_format::{FormatError, PoolId, RING_SLOTS, Root, SECTOR_BYTES};
+
+use crate::OpenErrorKind;
 
 /// The content of a slot of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +41,7 @@ pub(crate) struct Rings {
     above: u64,
     incarnations: u32,
     /// A slot that a newer program wrote: member, slot, and why it cannot be used.
-    newer: Option<(usize, usize, FormatError)>,
+    newer: Option<(u16, usize, FormatError)>,
 }
 
 impl Rings {
@@ -63,8 +65,8 @@ impl Rings {
     }
 
     /// Takes in a ring that was read from an area of a member.
-    pub(crate) fn take(&mut self, member: usize, second: bool, ring: &[u8]) {
-        let Some(slots) = self.slots.get_mut(member).and_then(|areas| areas.get_mut(usize::from(second))) else { return };
+    pub(crate) fn take(&mut self, member: u16, second: bool, ring: &[u8]) {
+        let Some(slots) = self.slots.get_mut(usize::from(member)).and_then(|areas| areas.get_mut(usize::from(second))) else { return };
         for ((at, slot), sector) in slots.iter_mut().enumerate().zip(ring.chunks_exact(SECTOR_BYTES)) {
             *slot = match Root::decode(sector) {
                 Ok(root) if root.pool == self.pool && root.generation % RING_SLOTS == at as u64 => {
@@ -82,43 +84,38 @@ impl Rings {
         }
     }
 
+    /// Checks that this program knows all roots.
+    fn check_format(&self, slots: &[Option<DeviceSlot>]) -> Result<(), OpenErrorKind> {
+        let Some((member, slot, error)) = self.newer else { return Ok(()) };
+        let member = MemberId(member);
+        Err(OpenErrorKind::NewerRoot { member, device: device(slots, member), slot, error })
+    }
+
     /// Returns the newest root, if nothing newer was committed. `slots` names members' devices in
-    /// messages.
-    pub(crate) fn newest(&self, slots: &[Option<DeviceSlot>]) -> Result<&Root, String> {
-        let position = |member: usize| device(slots, member);
-        if let Some((member, at, why)) = self.newer {
-            return Err(format!("device {}, slot {at} of its roots: {why}", position(member)));
-        }
-        let (generation, root) = self
-            .roots
-            .last_key_value()
-            .ok_or("no root of the pool is readable: the devices were overwritten or never finished being made")?;
+    /// errors.
+    pub(crate) fn newest(&self, slots: &[Option<DeviceSlot>]) -> Result<&Root, OpenErrorKind> {
+        self.check_format(slots)?;
+        let (generation, root) = self.roots.last_key_value().ok_or(OpenErrorKind::NoRoot)?;
         let next = generation.saturating_add(1);
         let as_before = |slot: Slot| is_as_before(slot, next);
         let mut copies = self.counting().map(|(member, [first, second])| (member, copy(first, next), copy(second, next)));
         let begun = copies.clone().all(|(_, first, _)| !as_before(first));
         if let Some((member, ..)) = copies.find(|(_, _, second)| !as_before(*second)).filter(|_| begun) {
-            return Err(format!(
-                "root {next} was committed and is damaged in both copies (device {}, slot {}): an older root would lose what came after it",
-                position(usize::from(member)),
-                next % RING_SLOTS
-            ));
+            let member = MemberId(member);
+            return Err(OpenErrorKind::RootDamaged { generation: next, member, device: device(slots, member), slot: next % RING_SLOTS });
         }
         Ok(root)
     }
 
     /// Returns all readable roots, the oldest first, with the number of copies of each. `slots`
-    /// names members' devices in messages.
+    /// names members' devices in errors.
     ///
     /// # Errors
     /// A root of a newer program, or no root at all.
-    pub(crate) fn roots(&self, slots: &[Option<DeviceSlot>]) -> Result<Vec<(Root, u32)>, String> {
-        let position = |member: usize| device(slots, member);
-        if let Some((member, at, why)) = self.newer {
-            return Err(format!("device {}, slot {at} of its roots: {why}", position(member)));
-        }
+    pub(crate) fn roots(&self, slots: &[Option<DeviceSlot>]) -> Result<Vec<(Root, u32)>, OpenErrorKind> {
+        self.check_format(slots)?;
         if self.roots.is_empty() {
-            return Err("no root of the pool is readable: the devices were overwritten or never finished being made".to_owned());
+            return Err(OpenErrorKind::NoRoot);
         }
         let count = |generation: u64| {
             let all = self.counting().flat_map(|(_, areas)| areas.iter());
@@ -180,9 +177,8 @@ impl Rings {
     }
 }
 
-/// Names a member's device in messages; the ring of a member without one is never read.
-fn device(slots: &[Option<DeviceSlot>], member: usize) -> String {
-    slots.get(member).copied().flatten().map_or_else(|| format!("of member {member}"), |slot| slot.to_string())
+fn device(slots: &[Option<DeviceSlot>], member: MemberId) -> Option<DeviceSlot> {
+    slots.get(member.index()).copied().flatten()
 }
 
 /// Returns whether a slot is as it was before the root of this generation was written to it.

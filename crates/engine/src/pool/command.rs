@@ -8,7 +8,7 @@ use super::state::Pool;
 use crate::core::{Promotion, Reservations, cache_code, compression_code, sector_code};
 use crate::log::LONG;
 use crate::task::Purse;
-use crate::{Command, CommandError, Planted, PoolState, Reply};
+use crate::{Absent, Busy, Command, CommandError, Invalid, NameFlaw, Planted, PoolState, Reply};
 
 /// Largest volume in bytes. The format's bound is 2^54 blocks; larger volumes than this were never
 /// tested.
@@ -31,15 +31,15 @@ const MAX_DESCRIPTION: usize = 1024;
 /// # Errors
 /// `Invalid` with the reason.
 pub fn check_name(name: &str) -> Result<(), CommandError> {
-    let invalid = |why: &str| Err(CommandError::Invalid(format!("'{name}' is not a name: {why}")));
+    let invalid = |flaw| Err(CommandError::Invalid(Invalid::Name { name: name.to_owned(), flaw }));
     if name.is_empty() || name.len() > 255 {
-        return invalid("use 1 to 255 characters");
+        return invalid(NameFlaw::Length);
     }
     if let Some(odd) = name.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-'))) {
-        return invalid(&format!("'{odd}' is not allowed (letters, digits, . _ : - are)"));
+        return invalid(NameFlaw::Character(odd));
     }
     if name.starts_with(['-', '.', ':']) {
-        return invalid("begin with a letter, a digit or _");
+        return invalid(NameFlaw::Start);
     }
     Ok(())
 }
@@ -52,14 +52,14 @@ impl Pool {
             return self.replies.push_back((tag, Err(error)));
         }
         if self.closing.is_some() {
-            return self.replies.push_back((tag, Err(CommandError::Busy("the pool is being closed".into()))));
+            return self.replies.push_back((tag, Err(CommandError::Busy(Busy::Closing))));
         }
         if self.tuning.read_only {
             return self.command_unwritten(tag, command);
         }
         let pages = pages_of(&command);
         if pages >= self.core.space.rows.smallest() as usize {
-            let error = CommandError::Invalid("that many names do not fit into a segment of this pool; take fewer at a time".into());
+            let error = CommandError::Invalid(Invalid::TooManyNames);
             return self.replies.push_back((tag, Err(error)));
         }
         // commands that need no room in the log wait for none, above all those that free space
@@ -154,10 +154,7 @@ impl Pool {
             Command::Places { target } => self.start_places(tag, target),
             Command::Lost { target } => self.start_lost(tag, target),
             Command::Census => self.start_census(tag),
-            _ => {
-                let why = "the pool is imported read-only; export it and import it without --readonly to change it";
-                self.replies.push_back((tag, Err(CommandError::Busy(why.to_owned()))));
-            }
+            _ => self.replies.push_back((tag, Err(CommandError::Busy(Busy::ReadOnly)))),
         }
     }
 
@@ -243,11 +240,7 @@ impl Pool {
                     continue;
                 }
                 Some(DiskError::NoSpace) => CommandError::NoSpace,
-                Some(error) => {
-                    let why =
-                        format!("what lies beyond the volume's end cannot be discarded ({error}), so it cannot grow; see 'pool status -v'");
-                    CommandError::Busy(why)
-                }
+                Some(error) => CommandError::Busy(Busy::Untrimmed(*error)),
             };
             self.replies.push_back((tag, Err(error)));
         }
@@ -277,7 +270,7 @@ impl Pool {
 
     fn check_size(&self, size: u64) -> Result<(), CommandError> {
         if size == 0 || !size.is_multiple_of(4096) || size > MAX_VOLUME_BYTES {
-            return Err(CommandError::Invalid(format!("{size} bytes is not a volume size; use a multiple of 4096 up to 64 PiB")));
+            return Err(CommandError::Invalid(Invalid::VolumeSize(size)));
         }
         Ok(())
     }
@@ -308,11 +301,11 @@ impl Pool {
     }
 
     fn known_volume(&self, volume: VolumeId) -> Result<(), CommandError> {
-        self.core.catalog.volumes.get(&volume).map(|_| ()).ok_or_else(|| CommandError::NotFound("the volume".into()))
+        self.core.catalog.volumes.get(&volume).map(|_| ()).ok_or(CommandError::NotFound(Absent::Volume))
     }
 
     pub(crate) fn known_snapshot(&self, snapshot: SnapshotId) -> Result<&crate::core::Snapshot, CommandError> {
-        self.core.catalog.listed(snapshot).ok_or_else(|| CommandError::NotFound("the snapshot".into()))
+        self.core.catalog.listed(snapshot).ok_or(CommandError::NotFound(Absent::Snapshot))
     }
 
     fn free_volume_name(&self, name: &str) -> Result<(), CommandError> {
@@ -361,16 +354,13 @@ impl Pool {
     fn plan_promotion(&self, volume: VolumeId) -> Result<Promotion, CommandError> {
         self.known_volume(volume)?;
         let catalog = &self.core.catalog;
-        let not_a_clone = || CommandError::Invalid("it is not a clone: no snapshot has to stay for it".into());
-        let promotion = catalog.promotion(volume).ok_or_else(not_a_clone)?;
+        let promotion = catalog.promotion(volume).ok_or(CommandError::Invalid(Invalid::NotAClone))?;
         let moved = promotion.snapshots.iter().filter_map(|id| catalog.snapshots.get(id));
         let taken: Vec<&str> =
             moved.map(|s| s.name.as_str()).filter(|name| catalog.snapshot_named(volume, name).is_some()).take(NAMES_SHOWN + 1).collect();
         if !taken.is_empty() {
-            let more = if taken.len() > NAMES_SHOWN { " and others" } else { "" };
-            let names: Vec<String> = taken.iter().take(NAMES_SHOWN).map(|name| format!("'{name}'")).collect();
-            let why = format!("both volumes have snapshots named {}{more}; rename one of each first", names.join(", "));
-            return Err(CommandError::Busy(why));
+            let names = taken.iter().take(NAMES_SHOWN).map(|name| (*name).to_owned()).collect();
+            return Err(CommandError::Busy(Busy::SnapshotNames { names, more: taken.len() > NAMES_SHOWN }));
         }
         let owned = |id| catalog.owned_units(id);
         let missing = |id, owned| Reservations::missing_for(catalog.options_of(id).reservation, owned);
@@ -414,12 +404,11 @@ impl Pool {
                 let needed = catalog.snapshots.iter().filter(|(_, s)| s.volume == volume);
                 for (id, snapshot) in needed {
                     if catalog.clones_of(*id) > 0 {
-                        let gone = if snapshot.hidden { ", which was destroyed," } else { "" };
-                        let why = format!("snapshot '{}'{gone} has clones; destroy or promote them first", snapshot.name);
-                        return Err(CommandError::Busy(why));
+                        let (snapshot, hidden) = (snapshot.name.clone(), snapshot.hidden);
+                        return Err(CommandError::Busy(Busy::HasClones { snapshot, hidden }));
                     }
                     if !snapshot.hidden && self.is_held(snapshot) {
-                        return Err(CommandError::Busy(format!("snapshot '{}' is held; release it first", snapshot.name)));
+                        return Err(CommandError::Busy(Busy::Held { snapshot: snapshot.name.clone() }));
                     }
                 }
                 one(Record::RemoveVolume { volume }, Reply::Done)
@@ -430,7 +419,7 @@ impl Pool {
                 one(Record::RenameVolume { volume, name }, Reply::Done)
             }
             Command::SetProperties { volume, cache, compression, read_only } => {
-                let v = catalog.volumes.get(&volume).ok_or_else(|| CommandError::NotFound("the volume".into()))?;
+                let v = catalog.volumes.get(&volume).ok_or(CommandError::NotFound(Absent::Volume))?;
                 let record = Record::Properties {
                     volume,
                     cache: cache_code(cache.unwrap_or(v.cache)),
@@ -458,16 +447,15 @@ impl Pool {
             }
             Command::Snapshot { targets, description, expires } => {
                 if targets.is_empty() || targets.len() > MAX_GROUP || description.len() > MAX_DESCRIPTION {
-                    return Err(CommandError::Invalid(format!(
-                        "a group snapshot takes 1 to {MAX_GROUP} volumes and a description of up to {MAX_DESCRIPTION} bytes"
-                    )));
+                    let why = Invalid::GroupSnapshot { most: MAX_GROUP, most_description: MAX_DESCRIPTION };
+                    return Err(CommandError::Invalid(why));
                 }
                 let mut seen = std::collections::BTreeSet::new();
                 for (volume, name) in &targets {
                     self.known_volume(*volume)?;
                     self.free_snapshot_name(*volume, name)?;
                     if !seen.insert(*volume) {
-                        return Err(CommandError::Invalid("a volume can be in a group snapshot only once".into()));
+                        return Err(CommandError::Invalid(Invalid::TwiceInGroup));
                     }
                 }
                 self.check_growth()?;
@@ -515,7 +503,7 @@ impl Pool {
             | Command::Lost { .. }
             | Command::Census
             | Command::Close
-            | Command::Checkpoint => Err(CommandError::Invalid("not a catalog change".into())),
+            | Command::Checkpoint => Err(CommandError::Invalid(Invalid::NotACatalogChange)),
         }
     }
 }

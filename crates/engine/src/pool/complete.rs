@@ -5,7 +5,7 @@ use millpond_format::Lsn;
 
 use super::op::{BarrierKind, Op, Owner, ReadWork, Work};
 use super::state::{Context, Pool};
-use crate::{CommandError, Planted};
+use crate::{CommandError, Fault, Planted};
 
 impl Pool {
     /// Releases one of the references counted in `pending`; the operation ends with the last.
@@ -73,7 +73,7 @@ impl Pool {
                 let reply = match (&self.state, error) {
                     (crate::PoolState::Faulted(why), Some(_)) => Err(CommandError::Faulted(why.clone())),
                     (_, Some(DiskError::NoSpace)) => Err(CommandError::NoSpace),
-                    (_, Some(other)) => Err(CommandError::Faulted(other.to_string())),
+                    (_, Some(other)) => Err(CommandError::Faulted(Fault::Request(other))),
                     (_, None) => reply,
                 };
                 self.replies.push_back((tag, reply));
@@ -111,7 +111,7 @@ impl Pool {
     /// Handles the end of a batch write.
     pub(crate) fn batch_done(&mut self, lsn: Lsn, result: Result<(), DeviceError>) {
         if let Err(error) = result {
-            return self.fault(format!("a write to the log failed ({error})"));
+            return self.fault(Fault::Log(error));
         }
         if self.tuning.plants(Planted::ApplyAtCompletion) {
             for (lineage, block, addr, crc) in self.log.take_deferred(lsn) {
@@ -162,7 +162,7 @@ impl Pool {
     pub(crate) fn flush_done(&mut self, target: Lsn, result: Result<(), DeviceError>) {
         let wants = self.flusher.running.take().unwrap_or_default();
         if let Err(error) = result {
-            return self.fault(format!("a device flush failed ({error})"));
+            return self.fault(Fault::Flush(error));
         }
         if wants.labels {
             self.relabel_done(Ok(()));

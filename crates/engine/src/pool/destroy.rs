@@ -12,7 +12,7 @@ use super::state::Pool;
 use super::turn::STARVED_MILLIS;
 use crate::core::Catalog;
 use crate::space::Need;
-use crate::{CommandError, PoolState, Reply, Time};
+use crate::{Busy, CommandError, PoolState, Reply, Time};
 
 /// Snapshots checked per turn before any is destroyed.
 const CHECKS_PER_TURN: usize = 1024;
@@ -214,10 +214,10 @@ impl Pool {
     fn check_destroyable(&self, id: SnapshotId) -> Result<(), CommandError> {
         let snapshot = self.known_snapshot(id)?;
         if self.core.catalog.clones_of(id) > 0 {
-            return Err(CommandError::Busy(format!("snapshot '{}' has clones; destroy or promote them first", snapshot.name)));
+            return Err(CommandError::Busy(Busy::HasClones { snapshot: snapshot.name.clone(), hidden: false }));
         }
         if self.is_held(snapshot) {
-            return Err(CommandError::Busy(format!("snapshot '{}' is held; release it first", snapshot.name)));
+            return Err(CommandError::Busy(Busy::Held { snapshot: snapshot.name.clone() }));
         }
         Ok(())
     }

@@ -6,9 +6,9 @@ use millpond_format::{Class, DeviceId, MemberState, Shape};
 use super::state::Pool;
 use crate::io::{Health, Replica};
 use crate::open::{add_groups, device_id, extent_space, new_members, take_more};
-use crate::{CommandError, DeviceChange, GroupSpec, NewDevice};
+use crate::{Absent, Busy, CommandError, DeviceChange, GroupSpec, Invalid, NewDevice};
 
-fn refuse<T>(why: String) -> Result<T, CommandError> {
+fn refuse<T>(why: Invalid) -> Result<T, CommandError> {
     Err(CommandError::Invalid(why))
 }
 
@@ -40,12 +40,10 @@ impl Pool {
 
     fn check_no_change(&self, moving: bool) -> Result<(), CommandError> {
         if moving || self.member_leaving().is_some() {
-            return Err(CommandError::Busy(
-                "a device is being removed; wait for 'pool jobs', or stop that with 'pool remove --stop'".into(),
-            ));
+            return Err(CommandError::Busy(Busy::Removing));
         }
         if self.relabeler.busy() {
-            return Err(CommandError::Busy("devices are just being changed; try again".into()));
+            return Err(CommandError::Busy(Busy::Relabeling));
         }
         Ok(())
     }
@@ -75,7 +73,7 @@ impl Pool {
         let groups: Vec<_> = groups.map(|(spec, range)| (spec, range.start + first..range.end + first)).collect();
         add_groups(&mut shape, &groups)?;
         if !shape.fits() {
-            return refuse("so many devices and groups do not fit into a label; replace devices by larger ones instead".into());
+            return refuse(Invalid::LabelFullOfGroups);
         }
         shape.generation -= 1;
         Ok(shape)
@@ -85,13 +83,13 @@ impl Pool {
     fn check_replacement(&self, member: u16, device: &DeviceGeometry) -> Result<(), CommandError> {
         let extent_bytes = self.config.shape.extent_bytes;
         let known = self.config.shape.members.get(usize::from(member)).filter(|m| m.state != MemberState::Gone);
-        let Some(known) = known else { return Err(CommandError::NotFound(format!("member {member}"))) };
+        let Some(known) = known else { return Err(CommandError::NotFound(Absent::Member(MemberId(member)))) };
         if known.successor.is_some() {
-            return Err(CommandError::Busy("this device is being replaced already".into()));
+            return Err(CommandError::Busy(Busy::Replacing));
         }
         if extent_space(device.size) / extent_bytes < u64::from(known.extents) {
-            let least = (u64::from(known.extents) * extent_bytes + 2 * millpond_format::AREA_BYTES) >> 20;
-            return refuse(format!("the new device is too small; it needs {least} MiB"));
+            let least = u64::from(known.extents) * extent_bytes + 2 * millpond_format::AREA_BYTES;
+            return refuse(Invalid::ReplacementTooSmall(least));
         }
         Ok(())
     }
@@ -100,7 +98,7 @@ impl Pool {
     fn aside_extents(&self, device: &DeviceGeometry) -> Result<u32, CommandError> {
         let extents = u32::try_from(extent_space(device.size) / self.config.shape.extent_bytes).unwrap_or(u32::MAX);
         if extents == 0 {
-            return refuse("the new device is too small; use a larger one".into());
+            return refuse(Invalid::AuxiliaryTooSmall);
         }
         Ok(extents)
     }

@@ -14,7 +14,7 @@ use super::op::{Op, Owner, Target, Work};
 use super::state::Pool;
 use crate::space::Shelf;
 use crate::tree::{Miss, capacity, node_index, slot_in};
-use crate::{CommandError, DiffExtent, ExtentPlace, PoolState, Reply, SegmentPlace};
+use crate::{Absent, CommandError, DiffExtent, ExtentPlace, Fault, PoolState, Reply, SegmentPlace};
 
 /// Subtrees compared per turn, over all comparisons: some 50 microseconds.
 pub(crate) const STEPS_PER_TURN: usize = 32;
@@ -72,7 +72,7 @@ impl Pool {
         let size = self.geometry(newer).map(|(geometry, _)| geometry.size);
         let known = older.is_none_or(|target| self.geometry(target).is_some());
         let Some(size) = size.filter(|_| known) else {
-            return self.diffs.push_back((tag, Err(CommandError::NotFound("one of the two".into()))));
+            return self.diffs.push_back((tag, Err(CommandError::NotFound(Absent::Version))));
         };
         let found = Found::Extents(Vec::new());
         let work = Comparison { older, newer, next: 0, end: size / 4096, steps: usize::MAX, found };
@@ -113,7 +113,7 @@ impl Pool {
     /// returned by `pop_reply`.
     pub(crate) fn start_places(&mut self, tag: Tag, target: Target) {
         let Some(size) = self.geometry(target).map(|(geometry, _)| geometry.size) else {
-            return self.replies.push_back((tag, Err(CommandError::NotFound("the volume or snapshot".into()))));
+            return self.replies.push_back((tag, Err(CommandError::NotFound(Absent::Target))));
         };
         let found = Found::Places(BTreeMap::new());
         let work = Comparison { older: None, newer: target, next: 0, end: size / 4096, steps: usize::MAX, found };
@@ -124,7 +124,7 @@ impl Pool {
     /// `pop_reply`.
     pub(crate) fn start_lost(&mut self, tag: Tag, target: Target) {
         let Some(size) = self.geometry(target).map(|(geometry, _)| geometry.size) else {
-            return self.replies.push_back((tag, Err(CommandError::NotFound("the volume or snapshot".into()))));
+            return self.replies.push_back((tag, Err(CommandError::NotFound(Absent::Target))));
         };
         let found = Found::Lost(Vec::new());
         let work = Comparison { older: None, newer: target, next: 0, end: size / 4096, steps: usize::MAX, found };
@@ -216,8 +216,8 @@ impl Pool {
             (Owner::Command(tag), Found::Extents(extents)) => {
                 let result = match error {
                     None => Ok(extents),
-                    Some(DiskError::Invalid) => Err(CommandError::NotFound("one of the two".into())),
-                    Some(_) => Err(CommandError::Faulted("a map node cannot be read".into())),
+                    Some(DiskError::Invalid) => Err(CommandError::NotFound(Absent::Version)),
+                    Some(_) => Err(CommandError::Faulted(Fault::NodeUnreadable)),
                 };
                 self.diffs.push_back((tag, result));
             }
@@ -302,8 +302,8 @@ impl Pool {
 fn told(error: Option<DiskError>, reply: Reply) -> Result<Reply, CommandError> {
     match error {
         None => Ok(reply),
-        Some(DiskError::Invalid) => Err(CommandError::NotFound("the volume or snapshot".into())),
-        Some(_) => Err(CommandError::Faulted("a map node cannot be read".into())),
+        Some(DiskError::Invalid) => Err(CommandError::NotFound(Absent::Target)),
+        Some(_) => Err(CommandError::Faulted(Fault::NodeUnreadable)),
     }
 }
 

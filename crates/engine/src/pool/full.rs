@@ -11,8 +11,7 @@ use millpond_block::DiskError;
 
 use super::op::{Owner, Work};
 use super::state::{Context, Pool};
-use crate::io::devices;
-use crate::{PoolState, Time};
+use crate::{Fault, PoolState, Time};
 
 /// Milliseconds between retries of writes whose device was full.
 pub(crate) const FULL_RETRY_MILLIS: u64 = 200;
@@ -66,7 +65,7 @@ impl Pool {
         }
         let full = self.io.full_for(FULL_PATIENCE_MILLIS);
         if self.state == PoolState::Opening && !full.is_empty() {
-            return self.fault(format!("it cannot be opened: no room on {}; make room there", devices(&full)));
+            return self.fault(Fault::NoRoom { devices: full });
         }
         if self.full_devices.retries(self.now) {
             self.io.retry_stalled();

@@ -6,7 +6,7 @@ use millpond_format::{HoldRecord, Record, SnapshotId};
 use super::command::check_name;
 use super::state::Pool;
 use crate::core::Snapshot;
-use crate::{CommandError, HoldInfo, Time};
+use crate::{CommandError, HoldInfo, Invalid, Time};
 
 /// Longest tag in bytes, so that a page of held snapshots stays a few kilobytes.
 const MAX_TAG: usize = 64;
@@ -23,24 +23,24 @@ impl Pool {
         locked: bool,
     ) -> Result<Record, CommandError> {
         let held = self.known_snapshot(snapshot)?;
-        let refused = |why: String| Err(CommandError::Invalid(why));
+        let refused = |why: Invalid| Err(CommandError::Invalid(why));
         if held.holds.len() + held.tags.len() >= MAX_HOLDS {
-            return refused(format!("the snapshot has {MAX_HOLDS} holds, and can have no more; release some"));
+            return refused(Invalid::TooManyHolds(MAX_HOLDS));
         }
         let until = until.map(|time| time.0);
         let Some(tag) = tag else {
-            return if locked { refused("a lock needs a tag".into()) } else { Ok(Record::Hold { snapshot, until }) };
+            return if locked { refused(Invalid::LockWithoutTag) } else { Ok(Record::Hold { snapshot, until }) };
         };
         check_name(&tag)?;
         if tag.len() > MAX_TAG {
-            return refused(format!("the tag has {} characters; use at most {MAX_TAG}", tag.len()));
+            return refused(Invalid::TagTooLong { length: tag.len(), most: MAX_TAG });
         }
         if locked && until.is_none() {
-            return refused("a lock needs a time when it ends".into());
+            return refused(Invalid::LockWithoutEnd);
         }
         // a hold with this tag that has expired is replaced
         if held.tags.iter().any(|hold| hold.tag == tag && self.holds_still(hold.until)) {
-            return refused(format!("it is held with tag '{tag}' already; choose another tag, or release that one first"));
+            return refused(Invalid::TagTaken(tag));
         }
         Ok(Record::HoldTagged { snapshot, hold: HoldRecord { tag, since: self.now.0, until, locked } })
     }
@@ -50,15 +50,13 @@ impl Pool {
         let held = self.known_snapshot(snapshot)?;
         let Some(tag) = tag else {
             return match held.holds.is_empty() {
-                true => Err(CommandError::Invalid("the snapshot has no hold without a tag".into())),
+                true => Err(CommandError::Invalid(Invalid::NoHold(None))),
                 false => Ok(Record::Release { snapshot }),
             };
         };
         match held.tags.iter().find(|hold| hold.tag == tag) {
-            None => Err(CommandError::Invalid(format!("the snapshot has no hold with tag '{tag}'"))),
-            Some(hold) if hold.locked && self.holds_still(hold.until) => {
-                Err(CommandError::Invalid(format!("'{tag}' is a lock, and its time has not come")))
-            }
+            None => Err(CommandError::Invalid(Invalid::NoHold(Some(tag)))),
+            Some(hold) if hold.locked && self.holds_still(hold.until) => Err(CommandError::Invalid(Invalid::Locked(tag))),
             Some(_) => Ok(Record::ReleaseTagged { snapshot, tag }),
         }
     }

@@ -2,8 +2,8 @@
 //! is given up.
 
 use super::state::Pool;
-use crate::io::{Replica, devices};
-use crate::{DeviceTrouble, Planted, PoolState};
+use crate::io::Replica;
+use crate::{DeviceTrouble, Fault, Planted, PoolState};
 
 impl Pool {
     /// Checks whether devices answer. A silent device that is given up counts as failed: the labels
@@ -33,8 +33,8 @@ impl Pool {
         if opening {
             let silent = self.io.unanswered(least);
             if !silent.is_empty() {
-                self.fault(format!("it cannot be opened: no answer from {}", devices(&silent)));
-                self.unanswered.extend(silent);
+                self.unanswered.extend(&silent);
+                self.fault(Fault::NoAnswer { devices: silent });
             }
         }
     }

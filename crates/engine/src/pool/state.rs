@@ -23,7 +23,7 @@ use crate::task::{
     ScrubArea, ScrubRead, Scrubber, Spares, Stock, Waiting, Wiper,
 };
 use crate::tree::Miss;
-use crate::{CommandError, DiffExtent, Metrics, Planted, PoolState, Reply, Time, Tuning};
+use crate::{CommandError, DiffExtent, Fault, Metrics, Planted, PoolState, Reply, Time, Tuning};
 
 /// Bytes of the shared buffer of zeroes that reads of holes are answered from.
 pub(crate) const ZEROES: usize = 64 << 10;
@@ -360,11 +360,11 @@ impl Pool {
     }
 
     /// Stops the pool: reads go on where they can, and nothing is written any more.
-    pub(crate) fn fault(&mut self, why: impl Into<String>) {
+    pub(crate) fn fault(&mut self, why: Fault) {
         if matches!(self.state, PoolState::Faulted(_)) {
             return;
         }
-        self.state = PoolState::Faulted(why.into());
+        self.state = PoolState::Faulted(why.clone());
         let mut held: Vec<u32> = self.log.abandon().into_iter().flat_map(|batch| batch.waiters).collect();
         for stream in &mut self.log.streams {
             if let Some(batch) = stream.batch.take() {
@@ -376,10 +376,6 @@ impl Pool {
         for op in held {
             self.fail_op(op, DiskError::Io);
         }
-        let why = match &self.state {
-            PoolState::Faulted(why) => why.clone(),
-            _ => String::new(),
-        };
         self.abandon_destroys();
         let tags = self.checkpointer.take_commands().into_iter().chain(self.relabeler.take_commands()).chain(self.closing.take());
         for tag in tags.collect::<Vec<_>>() {

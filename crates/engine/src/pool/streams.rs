@@ -4,6 +4,7 @@ use millpond_format::{Leg, Lsn, MAX_LEGS, Root, STREAMS};
 
 use super::state::Pool;
 use crate::log::{KEPT, SMALL, is_special};
+use crate::Fault;
 use crate::space::Shelf;
 
 impl Pool {
@@ -34,7 +35,7 @@ impl Pool {
     /// them.
     pub(crate) fn open_log(&mut self) {
         if !self.reserve_streams() {
-            return self.fault("no segment is free to go on with the log; the pool cannot be written");
+            return self.fault(Fault::NoLogSegment);
         }
         let streams = std::array::from_fn(|i| self.log.streams[i].start());
         self.legs.push(Leg { incarnation: self.incarnation, end: Lsn(u64::MAX), streams });

@@ -8,7 +8,7 @@ use super::op::{BarrierKind, Owner, ReadWork, Target, Work};
 use super::state::{Context, Pool, Starved};
 use crate::io::Ended;
 use crate::task::{Purse, Waiting};
-use crate::{Planted, PoolState, Reply, Time};
+use crate::{Fault, Planted, PoolState, Reply, Time};
 
 /// Milliseconds without a request after which a longer turn disturbs no guest.
 const QUIET_MILLIS: u64 = 20;
@@ -117,7 +117,7 @@ impl Pool {
             Context::Objects | Context::Checkpoint => self.checkpoint_io_done(ended.result),
             Context::Labels => match ended.result {
                 Ok(()) => self.checkpointer.wanted.clear(),
-                Err(error) => self.fault(format!("writing the labels failed ({error})")),
+                Err(error) => self.fault(Fault::Labels(error)),
             },
             Context::Cached { op, part, spot } => self.cached_read(op, part, spot, ended.result, ended.buf),
             Context::CacheScan(scan) => self.cache_scanned(scan, ended.result, ended.buf),

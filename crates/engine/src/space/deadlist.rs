@@ -21,6 +21,7 @@ pub(crate) use self::views::{Encoding, View};
 use self::views::{Span, Views};
 use super::pieces::{Need, Piece, Pieces, Reader};
 use super::slots::slots_in;
+use crate::{Damage, OpenErrorKind};
 
 /// Set of slots, as a window of bitmap words that grows at both ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -415,11 +416,11 @@ impl Deadlist {
 
     /// The pieces that a directory refers to, each with first and last entry of its window; none
     /// for a list of an older version.
-    pub(crate) fn named(bytes: &[u8]) -> Result<Vec<(ObjectRef, [u32; 2])>, String> {
+    pub(crate) fn named(bytes: &[u8]) -> Result<Vec<(ObjectRef, [u32; 2])>, Damage> {
         if !DeadDirectory::is_one(bytes) {
             return Ok(Vec::new());
         }
-        let directory = DeadDirectory::decode(bytes).map_err(|error| format!("a deadlist is damaged ({error})"))?;
+        let directory = DeadDirectory::decode(bytes).map_err(Damage::Deadlist)?;
         Ok(directory.pieces.iter().map(|piece| (piece.at, [piece.from, piece.to])).collect())
     }
 
@@ -428,27 +429,26 @@ impl Deadlist {
     pub(crate) fn load(
         bytes: &[u8],
         at: ObjectRef,
-        mut piece: impl FnMut(ObjectRef) -> Result<Rc<Piece>, String>,
-    ) -> Result<Deadlist, String> {
+        mut piece: impl FnMut(ObjectRef) -> Result<Rc<Piece>, OpenErrorKind>,
+    ) -> Result<Deadlist, OpenErrorKind> {
         if !DeadDirectory::is_one(bytes) {
             let mut list = Deadlist::default();
             list.spans.push(Span::whole(piece(at)?), 1);
             return Ok(list);
         }
-        let damaged = |error| format!("a deadlist is damaged ({error})");
-        let directory = DeadDirectory::decode(bytes).map_err(damaged)?;
+        let directory = DeadDirectory::decode(bytes).map_err(Damage::Deadlist)?;
         let mut list = Deadlist::default();
         for PieceRef { at, from, to } in directory.pieces {
             let piece = piece(at)?;
             let units = |entry| piece.units_before(entry).filter(|_| entry <= piece.len());
             let (Some(units_from), Some(units_to)) = (units(from), units(to)) else {
-                return Err("a deadlist is damaged (it names more than a piece has)".to_owned());
+                return Err(Damage::DeadlistWindow.into());
             };
             let most = piece.view_spans();
             list.spans.push(Span { piece, from, to, units_from, units_to, missed: false }, most);
         }
         if !directory.tail.is_empty() {
-            for record in DeadRecord::decode_piece(&directory.tail).map_err(damaged)? {
+            for record in DeadRecord::decode_piece(&directory.tail).map_err(Damage::Deadlist)? {
                 let slots = Dead::of(&record).slots;
                 list.tail.add(record.epoch, record.chunk, record.units, |dead| {
                     dead.union(&slots);

@@ -27,7 +27,7 @@ use super::reserve::Estimate;
 use crate::log::{Cursor, is_special};
 use crate::pool::{Context, Pool};
 use crate::space::{Piece as DeadPiece, Place, SegmentState, Space};
-use crate::{Planted, PoolState, Reply, Time};
+use crate::{Fault, Planted, PoolState, Reply, Time};
 
 /// Nodes whose checksums are computed in a slice: some 2 microseconds each.
 const SUMS_PER_SLICE: usize = 12;
@@ -207,7 +207,7 @@ impl Pool {
         let slices = self.slices();
         if let Some(mut sealed) = self.checkpointer.sealed.take() {
             if !self.encode_some(&mut sealed, slices) {
-                self.fault("no segment is left for a checkpoint");
+                self.fault(Fault::NoCheckpointSegment);
                 return false;
             }
             let waits = sealed.waits;
@@ -336,7 +336,7 @@ impl Pool {
     /// Handles the end of a write or barrier of the running checkpoint.
     pub(crate) fn checkpoint_io_done(&mut self, result: Result<(), DeviceError>) {
         if let Err(error) = result {
-            return self.fault(format!("writing a checkpoint failed ({error})"));
+            return self.fault(Fault::Checkpoint(error));
         }
         self.checkpointer.pending -= 1;
         if self.checkpointer.pending > 0 || matches!(self.state, PoolState::Faulted(_)) {

@@ -20,7 +20,7 @@ use millpond_format::{CLAIM_OFFSET, Claim, FormatError, Holder, MemberState, Poo
 
 use super::checkpoint::second_area;
 use crate::pool::{Context, Pool};
-use crate::{PoolState, Time};
+use crate::{Fault, PoolState, Time};
 
 /// Milliseconds between two looks at the claim, after each of which the claim is written again.
 pub(crate) const BEAT_MILLIS: u64 = 2_000;
@@ -236,8 +236,8 @@ impl Pool {
     fn looked(&mut self, member: MemberId, slot: DeviceSlot, asked: Time, failed: Option<DeviceError>, found: &Result<Claim, FormatError>) {
         let Some(mine) = &self.keeper.mine else { return };
         match found {
-            Ok(other) if other.supersedes(mine) => return self.lose_claim(&format!("host '{}'", other.holder.name)),
-            Err(FormatError::Version(_)) => return self.lose_claim("a newer program"),
+            Ok(other) if other.supersedes(mine) => return self.lose_claim(format!("host '{}'", other.holder.name)),
+            Err(FormatError::Version(_)) => return self.lose_claim("a newer program".to_owned()),
             _ => {}
         }
         match failed {
@@ -263,19 +263,14 @@ impl Pool {
 
     /// Stops the pool after no look has succeeded for long: writes cannot wait for ever.
     fn cannot_look(&mut self, error: DeviceError) {
-        self.fault(format!(
-            "the claim cannot be read on any device ({error}), so another host may have taken the pool: repair the devices, then export the pool \
-             here and import it again"
-        ));
+        self.fault(Fault::ClaimUnreadable(error));
     }
 
     /// Stops the pool because another host has it: nothing is written any more, and no data that is
     /// read can be trusted.
-    fn lose_claim(&mut self, who: &str) {
+    fn lose_claim(&mut self, by: String) {
         self.keeper.lost = true;
-        self.fault(format!(
-            "{who} took the pool over while this one was not heard of: stop the guests here, and export the pool here; it is in use there"
-        ));
+        self.fault(Fault::TakenOver { by });
     }
 
     /// Releases the claim; everything must be durable. Returns true when that is over.

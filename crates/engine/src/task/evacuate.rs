@@ -27,7 +27,7 @@ use crate::io::Health;
 use crate::log::{BatchKind, OpenBatch, SMALL};
 use crate::pool::{Pool, STUCK_MILLIS};
 use crate::space::{Rows, Segment, SegmentState, Shelf, usable};
-use crate::{CommandError, JobInfo, JobKind, PoolState, RemovalPlan, Time};
+use crate::{Absent, Busy, CommandError, Invalid, JobInfo, JobKind, PoolState, RemovalPlan, Time};
 use look::Look;
 pub(crate) use rejoin::Rejoiner;
 use removal::Removal;
@@ -168,10 +168,10 @@ impl Pool {
     /// Checks whether a removal can begin or continue. Returns true when it has begun.
     fn check_removal(&self, member: u16) -> Result<bool, CommandError> {
         let known = self.config.shape.members.get(usize::from(member)).filter(|m| m.state != MemberState::Gone);
-        let Some(known) = known else { return Err(CommandError::NotFound(format!("member {member}"))) };
+        let Some(known) = known else { return Err(CommandError::NotFound(Absent::Member(MemberId(member)))) };
         let changing = self.evacuation.as_ref().is_some_and(|evacuation| !evacuation.rejoins) || self.relabeler.busy();
         if known.successor.is_some() || self.filler.jobs().next().is_some() || changing {
-            return Err(CommandError::Busy("devices are just being changed; try again when 'pool jobs' is empty".into()));
+            return Err(CommandError::Busy(Busy::DevicesChanging));
         }
         Ok(known.leaving)
     }
@@ -182,9 +182,7 @@ impl Pool {
     fn plan_removal(&self, member: u16, begun: bool) -> Result<Option<(Removal, u64)>, CommandError> {
         let (shape, space) = (&self.config.shape, &self.core.space);
         let Some(whole) = Removal::plan(shape, member) else {
-            return Err(CommandError::Invalid(
-                "the pool needs this device: nothing would be left, or it could not be told in a label".into(),
-            ));
+            return Err(CommandError::Invalid(Invalid::DeviceNeeded));
         };
         let needed = self.needed_units();
         let in_steps = Removal::plan_step(shape, member, |_| true).is_some();
@@ -196,10 +194,7 @@ impl Pool {
         let rows = Rows::new(&whole.shape);
         let after = usable(&rows, |_| true);
         if needed > after {
-            return Err(CommandError::Invalid(format!(
-                "what is on this device does not fit on the others: {} MiB more are needed; add a device or destroy something first",
-                ((needed - after) * 512).div_ceil(1 << 20)
-            )));
+            return Err(CommandError::Invalid(Invalid::NoSpaceElsewhere { lacking_bytes: (needed - after) * 512 }));
         }
         if in_steps && (begun || self.steps_lead_to(&whole, &rows)) {
             let step = Removal::plan_step(shape, member, can_go);
@@ -213,7 +208,7 @@ impl Pool {
         if begun && space.live_units() <= space.usable_without(&whole.segments) && !self.misses_log_without(&whole.segments) {
             return Ok(Some((whole, 0)));
         }
-        Err(CommandError::Invalid("too little is free, so there is no room to move to; add a device or destroy something first".into()))
+        Err(CommandError::Invalid(Invalid::NoRoomToMove))
     }
 
     /// Returns whether the pool can do without the segments in `gone`, for now or for good. Guests
@@ -334,7 +329,7 @@ impl Pool {
     /// caller must have the labels written.
     pub(crate) fn stop_removing(&mut self) -> Result<(), CommandError> {
         if self.member_leaving().is_none() {
-            return Err(CommandError::NotFound("a removal".into()));
+            return Err(CommandError::NotFound(Absent::Removal));
         }
         let evacuation = self.evacuation.take();
         if let Some(evacuation) = evacuation {

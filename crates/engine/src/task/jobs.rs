@@ -9,7 +9,7 @@ use millpond_block::{DiskError, Tag};
 use millpond_format::{Item, JobsRecord, Record};
 
 use crate::pool::{Owner, Pool, Work};
-use crate::{CommandError, JobInfo, JobKind, PoolState, Reply, Wipe};
+use crate::{CommandError, Invalid, JobInfo, JobKind, PoolState, Reply, Wipe};
 
 /// Lowest rate of jobs in bytes per second: they read up to 4 MiB at a time.
 const LEAST_RATE: u64 = 64 << 10;
@@ -54,7 +54,7 @@ impl Pool {
     /// Sets the rate of jobs in bytes per second; 0 means unlimited.
     pub(crate) fn set_job_rate(&mut self, rate: u64) -> Result<Reply, CommandError> {
         if (1..LEAST_RATE).contains(&rate) {
-            return Err(CommandError::Invalid(format!("{rate} bytes per second are too few for jobs; give 64k or more, or none")));
+            return Err(CommandError::Invalid(Invalid::JobRate(rate)));
         }
         self.core.catalog.jobs.rate = rate;
         Ok(Reply::Done)

@@ -13,7 +13,7 @@ use millpond_format::SegmentId;
 use crate::log::META_CLASS;
 use crate::pool::Pool;
 use crate::space::{Fill, PAGE, Segment, SegmentState, Shelf};
-use crate::{CommandError, GroupFill, JobInfo, JobKind, PoolState, Reply, Time};
+use crate::{Absent, Busy, CommandError, GroupFill, JobInfo, JobKind, PoolState, Reply, Time};
 
 /// Excess over its share that a group may keep: 1/N of its segments, and so many more.
 const SLACK: (usize, usize) = (32, 2);
@@ -83,10 +83,10 @@ impl Pool {
     /// nothing to do.
     pub(crate) fn rebalance(&mut self, dry_run: bool) -> Result<Reply, CommandError> {
         if self.rebalancer.is_on() {
-            return Err(CommandError::Busy("a rebalance is running; see 'pool jobs', or stop it with 'pool rebalance --stop'".into()));
+            return Err(CommandError::Busy(Busy::Rebalancing));
         }
         if self.evacuation.is_some() && !dry_run {
-            return Err(CommandError::Busy("a device is being removed; rebalance when 'pool jobs' says that it is out".into()));
+            return Err(CommandError::Busy(Busy::RemovingBeforeRebalance));
         }
         let fills: Vec<GroupFill> = self.surpluses().iter().map(|surplus| self.group_fill(surplus)).collect();
         if !dry_run && fills.iter().any(|fill| fill.surplus > 0) {
@@ -98,7 +98,7 @@ impl Pool {
     /// Stops a rebalance; moved data stays where it is.
     pub(crate) fn stop_rebalance(&mut self) -> Result<Reply, CommandError> {
         if !self.rebalancer.is_on() {
-            return Err(CommandError::NotFound("a rebalance".into()));
+            return Err(CommandError::NotFound(Absent::Rebalance));
         }
         self.end_rebalance();
         Ok(Reply::Done)

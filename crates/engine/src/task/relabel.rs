@@ -13,7 +13,7 @@ use millpond_format::{CLAIM_OFFSET, Class, DeviceId, DeviceNote, Label, MemberSt
 use super::checkpoint::second_area;
 use crate::io::{Failing, Replica};
 use crate::pool::{Context, Pool};
-use crate::{PoolState, Reply};
+use crate::{Fault, PoolState, Reply};
 
 /// Progress of writing labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -210,7 +210,7 @@ impl Pool {
     /// Handles the end of a step.
     pub(crate) fn relabel_done(&mut self, result: Result<(), DeviceError>) {
         if let Err(error) = result {
-            return self.fault(format!("writing the labels failed ({error})"));
+            return self.fault(Fault::Labels(error));
         }
         let step = match self.relabeler.step {
             Step::Idle => return,

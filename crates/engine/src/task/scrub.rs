@@ -26,7 +26,7 @@ use millpond_format::{ChunkId, MAX_HEADER_PAGES, ObjectRef, ScrubRecord, Segment
 use crate::core::StoredDeadlist;
 use crate::pool::{Context, Pool};
 use crate::space::{NODE_GRAIN, PAGE, SegmentState};
-use crate::{CommandError, JobInfo, JobKind, PoolState, Reply, Time};
+use crate::{Absent, Busy, CommandError, JobInfo, JobKind, PoolState, Reply, Time};
 use labels::Labels;
 pub(crate) use labels::ScrubArea;
 pub(crate) use results::Scrubbed;
@@ -204,7 +204,7 @@ impl Pool {
     /// Begins a scrub.
     pub(crate) fn scrub(&mut self) -> Result<Reply, CommandError> {
         if self.scrubber.job().is_some() {
-            return Err(CommandError::Busy("a scrub is running; see 'pool jobs', or stop it with 'pool scrub --stop'".into()));
+            return Err(CommandError::Busy(Busy::Scrubbing));
         }
         (self.scrubber.wanted, self.scrubber.from) = (true, (SegmentId(0), 0));
         self.scrubber.found = Some(Scrubbed::begin(self.now));
@@ -214,7 +214,7 @@ impl Pool {
     /// Stops a scrub; its findings stay available.
     pub(crate) fn stop_scrub(&mut self) -> Result<Reply, CommandError> {
         if self.scrubber.job().is_none() {
-            return Err(CommandError::NotFound("a scrub".into()));
+            return Err(CommandError::NotFound(Absent::Scrub));
         }
         self.scrubber.suspend();
         let now = self.now;

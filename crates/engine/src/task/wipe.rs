@@ -19,7 +19,7 @@ use millpond_format::{Class, MemberState, SegmentId};
 use crate::log::META_CLASS;
 use crate::pool::{Context, Pool, ZEROES};
 use crate::space::{PAGE, Segment, SegmentState, Shelf};
-use crate::{CommandError, JobInfo, JobKind, PoolState, Reply, Time, Wipe, WipePlan};
+use crate::{Absent, Busy, CommandError, JobInfo, JobKind, PoolState, Reply, Time, Wipe, WipePlan};
 
 /// Bytes overwritten at a time on each device, and the number of such writes in flight: while
 /// guests are active, and otherwise.
@@ -129,11 +129,10 @@ impl Pool {
     /// Begins a wipe, or returns what it would move and overwrite.
     pub(crate) fn wipe(&mut self, how: Wipe, dry_run: bool) -> Result<Reply, CommandError> {
         if self.config.shape.groups.iter().any(|group| group.class == Class::Cache) {
-            let why = "the pool has a cache, which may hold copies; take it out with 'pool remove', and add it again after the wipe";
-            return Err(CommandError::Busy(why.into()));
+            return Err(CommandError::Busy(Busy::HasCache));
         }
         if !self.all_are_there() {
-            return Err(CommandError::Busy("a device is missing or being filled, and could not be wiped; see 'pool status'".into()));
+            return Err(CommandError::Busy(Busy::DeviceMissing));
         }
         let space = &self.core.space;
         let mut plan = WipePlan::default();
@@ -151,7 +150,7 @@ impl Pool {
     /// Stops a wipe; segments that were wiped stay wiped.
     pub(crate) fn stop_wipe(&mut self) -> Result<Reply, CommandError> {
         if !self.wiper.is_on() {
-            return Err(CommandError::NotFound("a wipe".into()));
+            return Err(CommandError::NotFound(Absent::Wipe));
         }
         self.end_wipe();
         Ok(Reply::Done)

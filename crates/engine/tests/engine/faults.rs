@@ -1,7 +1,7 @@
 //! Map nodes that cannot be read: operations that need them wait or fail, others continue.
 
 use millpond_block::Op;
-use millpond_engine::{Command, CommandError, Compression, Layout, Reply, Target, VolumeId};
+use millpond_engine::{Busy, Command, CommandError, Compression, Invalid, Layout, Reply, Target, VolumeId};
 
 use crate::rig::Rig;
 
@@ -44,7 +44,7 @@ fn what_could_not_be_cut_off_is_not_grown_over() {
     rig.unreadable = true;
     rig.command(Command::ResizeVolume { volume, size: SIZE / 2 }).unwrap();
     let grown = rig.command(Command::ResizeVolume { volume, size: SIZE });
-    assert!(matches!(&grown, Err(CommandError::Busy(why)) if why.contains("cannot grow")), "{grown:?}");
+    assert!(matches!(&grown, Err(CommandError::Busy(Busy::Untrimmed(_)))), "{grown:?}");
     rig.unreadable = false;
     rig.command(Command::ResizeVolume { volume, size: SIZE }).unwrap();
     let head = Target::Head(volume);
@@ -58,6 +58,6 @@ fn names_beyond_a_segment_are_refused() {
     let mut rig = Rig::new(&[16], Layout::Linear);
     let targets = (0..250).map(|i| (rig.volume(&format!("v{i}"), 4096, Compression::Off), format!("{i:0>250}"))).collect();
     let refused = rig.command(Command::Snapshot { targets, description: String::new(), expires: None });
-    assert!(matches!(&refused, Err(CommandError::Invalid(why)) if why.contains("segment")), "{refused:?}");
+    assert!(matches!(&refused, Err(CommandError::Invalid(Invalid::TooManyNames))), "{refused:?}");
     assert!(rig.engine.snapshots().is_empty());
 }

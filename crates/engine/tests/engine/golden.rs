@@ -285,7 +285,7 @@ fn golden_pools_with_damaged_labels_are_refused() {
         label.shape.groups[0].columns.push(Column { member: 1, first: 0, extents: 1 });
         label.shape.next.0 += 1;
     });
-    refused(vec![two], "member 1 of the 2 devices of pool 'pond' is missing; name it too");
+    refused(vec![two], "member 1 of the 2 devices of pool 'pond' is missing");
     let mut one_copy = whole.clone();
     one_copy[..SECTOR_BYTES].fill(0xa5);
     assert!(Rig::import(vec![one_copy]).is_ok(), "the second label is enough");

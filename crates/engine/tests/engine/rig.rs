@@ -101,7 +101,7 @@ impl Rig {
         rig.settle();
         match rig.engine.state() {
             PoolState::Online => Ok(rig),
-            PoolState::Faulted(why) => Err(why.clone()),
+            PoolState::Faulted(why) => Err(why.to_string()),
             other => panic!("{other:?}"),
         }
     }
@@ -139,7 +139,7 @@ impl Rig {
         let mut survey = Survey::new(geometry(media), Tuning::default());
         loop {
             if let Some(told) = survey.turn() {
-                return told;
+                return told.map_err(|error| error.to_string());
             }
             while let Some(io) = survey.pop_io() {
                 let IoKind::Read { offset, length, mut buf } = io.kind else { panic!("a survey writes") };

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_block::{ByteRange, CacheMode, Features, Geometry, SectorProfile};
 use millpond_engine::{
-    Command, CommandError, Compression, DiffExtent, HoldInfo, PromotionPlan, Reply, SnapshotId, SnapshotInfo, Time, VolumeId, VolumeInfo,
-    VolumeOptions,
+    Absent, Busy, Command, CommandError, Compression, DiffExtent, HoldInfo, Invalid, PromotionPlan, Reply, SnapshotId, SnapshotInfo, Time,
+    VolumeId, VolumeInfo, VolumeOptions,
 };
 
 use super::Bug;
@@ -134,10 +134,10 @@ impl Memory {
     }
 
     pub fn check(&self, command: &Command) -> Result<(), CommandError> {
-        let volume = |id: &VolumeId| self.volumes.get(id).map(|_| ()).ok_or_else(|| CommandError::NotFound(format!("volume {id}")));
-        let snapshot = |id: &SnapshotId| self.snapshots.get(id).ok_or_else(|| CommandError::NotFound(format!("snapshot {id}")));
+        let volume = |id: &VolumeId| self.volumes.get(id).map(|_| ()).ok_or(CommandError::NotFound(Absent::Volume));
+        let snapshot = |id: &SnapshotId| self.snapshots.get(id).ok_or(CommandError::NotFound(Absent::Snapshot));
         let fresh = |taken: bool, name: &String| if taken { Err(CommandError::Exists(name.clone())) } else { Ok(()) };
-        let busy = || CommandError::Busy("needed".to_owned());
+        let busy = || CommandError::Busy(Busy::Replacing);
         match command {
             Command::CreateVolume { name, .. } => fresh(self.named(name), name),
             Command::RenameVolume { volume: id, name } => volume(id).and(fresh(self.named(name), name)),
@@ -171,7 +171,7 @@ impl Memory {
             Command::Release { snapshot: id, tag } => {
                 let s = snapshot(id)?;
                 let there = tag.as_ref().map_or(s.holds > 0, |tag| s.tags.contains(tag));
-                if there { Ok(()) } else { Err(CommandError::Invalid("no hold".to_owned())) }
+                if there { Ok(()) } else { Err(CommandError::Invalid(Invalid::NoHold(None))) }
             }
             Command::AddDevices { .. }
             | Command::Replace { .. }
@@ -188,7 +188,7 @@ impl Memory {
             | Command::SetOptions { .. }
             | Command::Places { .. }
             | Command::Lost { .. }
-            | Command::Census => Err(CommandError::Invalid("no".to_owned())),
+            | Command::Census => Err(CommandError::Invalid(Invalid::NotACatalogChange)),
             Command::Close | Command::Checkpoint => Ok(()),
         }
     }

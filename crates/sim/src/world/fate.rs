@@ -9,8 +9,10 @@ mod damage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_block::{DeviceError, DeviceSlot};
-use millpond_engine::{Class, Command, GroupSpec, JobKind, Layout, MemberState, NewDevice, PoolState};
+use millpond_block::DeviceError;
+use millpond_engine::{
+    Class, Command, Fault, GroupSpec, JobKind, Layout, MemberState, Missing, NewDevice, OpenErrorKind, PoolState, Unlabelled,
+};
 
 use super::World;
 use super::spares::Spares;
@@ -428,21 +430,24 @@ impl<S: System> World<S> {
             self.import(u64::MAX)?;
             let PoolState::Faulted(reason) = self.state() else { break };
             let reason = reason.clone();
-            let words = reason.split_whitespace();
-            let named =
-                words.skip_while(|word| *word != "device").nth(1).and_then(|n| n.trim_end_matches(',').parse::<u16>().ok()).map(DeviceSlot);
-            let rotten = reason.contains("no label") && named.is_some_and(|slot| self.leaves_rotten_out(slot));
-            if rotten || (reason.contains("label that cannot be read") && named.is_some_and(|slot| self.fails_to_read(slot))) {
+            let kind = if let Fault::Open(error) = &reason { Some(&error.kind) } else { None };
+            let again = match kind {
+                Some(OpenErrorKind::NoLabel { device, why: Unlabelled::NotAPool(_) }) => self.leaves_rotten_out(*device),
+                Some(OpenErrorKind::NoLabel { device, why: Unlabelled::Unreadable(_) }) => self.fails_to_read(*device),
+                _ => false,
+            };
+            if again {
                 self.trace.note(format!("the import is tried again: {reason}"));
                 self.stop(false, false, None);
                 continue;
             }
-            let device = named.and_then(|slot| self.machine.at(slot));
+            let device = kind.and_then(OpenErrorKind::device_to_leave_out).and_then(|slot| self.machine.at(slot));
             let plugged = self.machine.plugged().to_vec();
-            let apart = reason.contains("written to without the others") && device.is_some_and(|device| self.is_apart(device, &plugged));
+            let apart =
+                matches!(kind, Some(OpenErrorKind::WrittenApart { .. })) && device.is_some_and(|device| self.is_apart(device, &plugged));
             let Some(fate) = &mut self.fate else { break };
             let may_go = |d: &usize| apart || fate.doubtful.contains(d) || fate.leaving.contains(d);
-            let Some(device) = device.filter(|d| may_go(d) && reason.contains("leave")) else {
+            let Some(device) = device.filter(may_go) else {
                 // Devices of a group being added: either all have labels that the others follow, or
                 // the group is left out.
                 if fate.adding.is_empty() {
@@ -454,7 +459,7 @@ impl<S: System> World<S> {
                 self.stop(false, false, None);
                 continue;
             };
-            let side = fate.side_to_leave_out(device, &plugged, &reason);
+            let side = fate.side_to_leave_out(device, &plugged, kind);
             self.trace.note(format!("devices {side:?} are left out: {reason}"));
             fate.refused.extend(side);
             self.stop(false, false, None);
@@ -564,7 +569,8 @@ impl<S: System> World<S> {
     /// Returns whether the pool refused to open for lack of special devices, and they may be given
     /// up.
     pub(super) fn gives_up_special(&self) -> bool {
-        let refused = matches!(self.state(), PoolState::Faulted(reason) if reason.contains("--rebuild"));
+        let lacks_special = |kind: &OpenErrorKind| matches!(kind, OpenErrorKind::MemberMissing { need: Missing::Special, .. });
+        let refused = matches!(self.state(), PoolState::Faulted(Fault::Open(error)) if lacks_special(&error.kind));
         refused && self.fate.as_ref().is_some_and(|fate| fate.rebuild)
     }
 

@@ -77,7 +77,7 @@ impl<S: System> World<S> {
                 self.trace.note(format!("import refused, rightly: {reason}"));
                 self.stats.detected += 1;
                 self.over = true;
-                return self.find_a_way_back(&reason);
+                return self.find_a_way_back(&reason.to_string());
             }
             state => return broken(format!("the import ends {state:?}")),
         }
@@ -303,7 +303,7 @@ impl<S: System> World<S> {
         self.machine.plug(true);
         self.import(u64::MAX)?;
         match self.state() {
-            PoolState::Faulted(reason) => self.find_a_way_back(&reason),
+            PoolState::Faulted(reason) => self.find_a_way_back(&reason.to_string()),
             _ => Ok(()),
         }
     }

@@ -12,7 +12,7 @@ use std::sync::mpsc;
 
 use millpond_block::DeviceSlot;
 use millpond_device::{Gate, Wait};
-use millpond_engine::PoolState;
+use millpond_engine::{Fault, PoolState};
 
 use super::pool::Pool;
 use super::shard::{Shard, TICK};
@@ -29,7 +29,7 @@ impl<P: Pool> Shard<P> {
         self.disconnect();
         self.gate = Gate::default();
         self.ring.cancel_io();
-        self.state.send_replace(PoolState::Faulted("it was stopped without a clean close".to_owned()));
+        self.state.send_replace(PoolState::Faulted(Fault::Caller("it was stopped without a clean close".to_owned())));
         let waiting = self.ring.io_in_flight();
         if waiting > 0 {
             tracing::warn!(

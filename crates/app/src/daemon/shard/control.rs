@@ -7,7 +7,7 @@ use std::sync::mpsc::TryRecvError;
 
 use millpond_block::{ByteRange, Completion, DeviceError, DeviceSlot, DiskError, Op, Payload, Request, Tag};
 use millpond_device::HostDevice;
-use millpond_engine::{Command, CommandError, DiffExtent, NewDevice, PoolState, Reply, Target};
+use millpond_engine::{Busy, Command, CommandError, DiffExtent, Invalid, NewDevice, PoolState, Reply, Target};
 
 use super::handle::{Answer, ExportInfo, HostDeviceInfo, Message, ShardError, ShardLook, ShardStatus};
 use super::pool::Pool;
@@ -155,9 +155,9 @@ impl<P: Pool> Shard<P> {
             Message::AddDevice(mut host, answer) => {
                 let (geometry, space) = (host.geometry(), host.take_space());
                 let added = self.ring.add_device(*host).map_err(|_| {
-                    ShardError::Command(CommandError::Invalid(
+                    ShardError::Command(CommandError::Invalid(Invalid::Caller(
                         "the pool has had too many devices since it was imported; export and import it".to_owned(),
-                    ))
+                    )))
                 });
                 added.iter().for_each(|slot| self.pool.set_space(*slot, space.clone()));
                 let _ = answer.send(added.map(|slot| NewDevice { slot, geometry }));
@@ -267,8 +267,8 @@ impl<P: Pool> Shard<P> {
             return None;
         }
         Some(ShardError::Command(match self.pool.state() {
-            PoolState::Faulted(reason) => CommandError::Faulted(reason.clone()),
-            _ => CommandError::Busy("the pool is still being opened; try again when it is online".to_owned()),
+            PoolState::Faulted(fault) => CommandError::Faulted(fault.clone()),
+            _ => CommandError::Busy(Busy::Opening),
         }))
     }
 

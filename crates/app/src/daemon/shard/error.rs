@@ -8,6 +8,7 @@ use millpond_engine::{CommandError, Target};
 
 use super::handle::ExportId;
 use crate::daemon::descriptors;
+use crate::hint;
 
 /// Error of a call to a shard. Display is one line: the problem, the reason, the remedy.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ impl fmt::Display for ShardError {
             ShardError::Silent => f.write_str(
                 "the pool's thread does not answer, the host may be waiting for a device; see the host's messages, or give the pool up with 'millpond pool export NAME --force'",
             ),
-            ShardError::Command(error) => error.fmt(f),
+            ShardError::Command(error) => f.write_str(&hint::command(error)),
             ShardError::NoExport(id) => write!(f, "no export {id}; see 'millpond exports'"),
             ShardError::ExportExists(id) => write!(f, "export {id} exists already; unexport it first"),
             ShardError::NoAddress => f.write_str("no address to export on; give --unix PATH or --tcp ADDR"),

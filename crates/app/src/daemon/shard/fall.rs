@@ -10,7 +10,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
-use millpond_engine::PoolState;
+use millpond_engine::{Fault, PoolState};
 use tokio::sync::watch;
 
 /// Advice for users.
@@ -34,7 +34,7 @@ impl Fall {
             Err(panic) => format!("a defect in the program stopped the pool ({}); report it, and {ADVICE}", words(&*panic)),
         };
         tracing::error!(reason = fault, "a pool's thread has ended");
-        state.send_replace(PoolState::Faulted(fault.clone()));
+        state.send_replace(PoolState::Faulted(Fault::Caller(fault.clone())));
         // cannot be set already: a thread ends once
         let _ = self.0.set(fault);
     }
@@ -52,7 +52,8 @@ pub(super) struct Unwinding(pub watch::Sender<PoolState>);
 impl Drop for Unwinding {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.send_replace(PoolState::Faulted("a defect in the program stopped the pool; it is being closed".to_owned()));
+            self.0
+                .send_replace(PoolState::Faulted(Fault::Caller("a defect in the program stopped the pool; it is being closed".to_owned())));
         }
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use millpond_block::{Completion, Tag};
 use millpond_device::{ConnectionId, Event, Gate, Lease, Ring, Wait};
-use millpond_engine::{LabelsInForce, PoolState, Throttles, Time};
+use millpond_engine::{Fault, LabelsInForce, PoolState, Throttles, Time};
 use millpond_export::nbd::{Phase, Session};
 use tokio::sync::watch;
 
@@ -149,7 +149,7 @@ impl<P: Pool> Shard<P> {
             if let Err(error) = self.turn(wait) {
                 tracing::error!(%error, "io_uring failed; the pool was stopped and must be imported again");
                 failed = Err(format!("io_uring failed: {error}"));
-                self.state.send_replace(PoolState::Faulted(format!("io_uring failed: {error}")));
+                self.state.send_replace(PoolState::Faulted(Fault::Caller(format!("io_uring failed: {error}"))));
                 break;
             }
             wait = self.next_wait();

@@ -6,7 +6,7 @@ use std::thread;
 
 use millpond_block::{DeviceGeometry, DeviceSlot};
 use millpond_device::{HostDevice, Ring, entropy};
-use millpond_engine::{CommandError, Engine, PoolSpec, PoolState, Time, Tuning};
+use millpond_engine::{CommandError, Engine, Invalid, PoolSpec, PoolState, Time, Tuning};
 use tokio::sync::watch;
 
 use super::clock::Clock;
@@ -91,7 +91,8 @@ fn build<P: Pool>(
     let mut spaces = Vec::new();
     for mut device in devices {
         spaces.push(device.take_space());
-        ring.add_device(device).map_err(|_| ShardError::Command(CommandError::Invalid("too many devices; use fewer".to_owned())))?;
+        ring.add_device(device)
+            .map_err(|_| ShardError::Command(CommandError::Invalid(Invalid::Caller("too many devices; use fewer".to_owned()))))?;
     }
     let mut pool = make(geometries, Time(clock.wall_millis()))?;
     (0..).map(DeviceSlot).zip(spaces).for_each(|(slot, space)| pool.set_space(slot, space));

@@ -46,12 +46,6 @@ impl Line {
     }
 }
 
-/// Names devices by their slots, for messages.
-pub(crate) fn devices(slots: &[DeviceSlot]) -> String {
-    let names: Vec<String> = slots.iter().map(DeviceSlot::to_string).collect();
-    format!("device{} {}", if names.len() == 1 { "" } else { "s" }, names.join(", "))
-}
-
 impl<C> IoTable<C> {
     /// Updates the time.
     pub(crate) fn at(&mut self, now: Time, patience: u64) {

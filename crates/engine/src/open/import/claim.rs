@@ -19,9 +19,9 @@ use millpond_block::{Buf, DeviceError, MemberId, Piece};
 use millpond_format::{Claim, FormatError, Holder, SECTOR_BYTES};
 
 use super::{Asked, Import, Stage};
-use crate::Time;
 use crate::pool::Pool;
 use crate::task::{BEAT_MILLIS, Keeper, LEASE_MILLIS, claim_at, first_claim, lease_of, read_claim};
+use crate::{ClaimRefusal, OpenErrorKind, Time};
 
 /// Milliseconds for which a claim must not change before its host is called silent.
 const WATCH_MILLIS: u64 = 10_000;
@@ -120,23 +120,13 @@ impl Claims {
     }
 }
 
-/// Formats how long ago a time was.
-fn ago(since: u64, now: Time) -> String {
-    match now.0.saturating_sub(since) / 1000 {
-        seconds @ 0..=119 => format!("{seconds} s ago"),
-        seconds @ 120..=7_199 => format!("{} min ago", seconds / 60),
-        seconds @ 7_200..=172_799 => format!("{} h ago", seconds / 3_600),
-        seconds => format!("{} days ago", seconds / 86_400),
-    }
-}
-
 impl Import {
     fn holder(&self) -> Option<&Holder> {
         self.tuning.holder.as_ref().filter(|_| !self.surveying)
     }
 
     /// Continues after the labels: finds out which host has the pool before it is read.
-    pub(super) fn claim_before_reading(&mut self) -> Result<(), String> {
+    pub(super) fn claim_before_reading(&mut self) -> Result<(), OpenErrorKind> {
         if self.holder().is_none() {
             self.read_rings();
             return Ok(());
@@ -216,7 +206,7 @@ impl Import {
         second: bool,
         result: Result<(), DeviceError>,
         buf: Option<&Buf>,
-    ) -> Result<(), String> {
+    ) -> Result<(), OpenErrorKind> {
         self.claims.reading -= 1;
         match read_claim(result, buf) {
             Ok(claim) if self.config.as_ref().is_some_and(|config| config.id == claim.pool) => {
@@ -241,7 +231,7 @@ impl Import {
     }
 
     /// Continues when all operations have ended.
-    pub(super) fn claim_on(&mut self, step: Claiming) -> Result<(), String> {
+    pub(super) fn claim_on(&mut self, step: Claiming) -> Result<(), OpenErrorKind> {
         match step {
             Claiming::Look => self.looked(),
             Claiming::Rest(until) => {
@@ -258,7 +248,7 @@ impl Import {
             Claiming::Door => {
                 let there = self.claims.second_ones();
                 if there.iter().any(|(member, claim)| self.claims.door.get(member).is_some_and(|before| before != claim)) {
-                    return Err(self.refusal("another host is just importing it; see there, or try again"));
+                    return Err(self.refusal(ClaimRefusal::Importing));
                 }
                 if there.keys().any(|member| !self.claims.door.contains_key(member)) {
                     // it is new, or could not be read before: find out which host has the pool
@@ -298,17 +288,17 @@ impl Import {
         }
     }
 
-    fn flush_claims(&mut self, step: Claiming) -> Result<(), String> {
+    fn flush_claims(&mut self, step: Claiming) -> Result<(), OpenErrorKind> {
         self.stage = Stage::Claim(step);
         self.io.flush(Asked::Claimed);
         Ok(())
     }
 
     /// Decides by the claims that were read.
-    fn looked(&mut self) -> Result<(), String> {
+    fn looked(&mut self) -> Result<(), OpenErrorKind> {
         let me = self.holder().map(|holder| holder.host);
         if let Some(why) = self.claims.newer {
-            return Err(self.refusal(&format!("its claim is of a newer program ({why}); use that")));
+            return Err(self.refusal(ClaimRefusal::Newer(why)));
         }
         let others = self.claims.owner().filter(|owner| !owner.released && Some(owner.holder.host) != me);
         let Some(owner) = others else {
@@ -319,7 +309,7 @@ impl Import {
                 self.begin_claim();
             } else {
                 // the pool was written to since, so the state that was read is old
-                return Err(self.refusal("another host had it in use just now; try again"));
+                return Err(self.refusal(ClaimRefusal::UsedMeanwhile));
             }
             return Ok(());
         };
@@ -350,29 +340,23 @@ impl Import {
             self.read_rings();
             return Ok(());
         }
-        let (host, last) = (&owner.holder.name, ago(owner.time, self.claims.now));
-        Err(self.refusal(&format!(
-            "host '{host}' has not closed it: it was last heard of {last}, and has been silent for {} s; export the pool there, or take it over \
-             with --force when that host is off or has lost the devices for good",
-            WATCH_MILLIS / 1000
-        )))
+        let (host, heard_millis) = (owner.holder.name.clone(), self.claims.now.0.saturating_sub(owner.time));
+        Err(self.refusal(ClaimRefusal::NotClosed { host, heard_millis, watched_millis: WATCH_MILLIS }))
     }
 
-    fn rest(&mut self) -> Result<(), String> {
+    fn rest(&mut self) -> Result<(), OpenErrorKind> {
         self.stage = Stage::Claim(Claiming::Rest(Time(self.claims.now.0.saturating_add(WATCH_STEP_MILLIS))));
         Ok(())
     }
 
-    fn refusal(&self, why: &str) -> String {
-        let name = self.config.as_ref().map_or("", |config| config.name.as_str());
-        format!("pool '{name}' is not taken: {why}")
+    fn refusal(&self, why: ClaimRefusal) -> OpenErrorKind {
+        let pool = self.config.as_ref().map_or_else(String::new, |config| config.name.clone());
+        OpenErrorKind::Claimed { pool, why }
     }
 
-    fn in_use(&self, owner: &Claim) -> String {
-        let (host, last) = (&owner.holder.name, ago(owner.time, self.claims.now));
-        self.refusal(&format!(
-            "it is in use on host '{host}', which was heard of {last}; export it there (--force takes it away from under its guests)"
-        ))
+    fn in_use(&self, owner: &Claim) -> OpenErrorKind {
+        let (host, heard_millis) = (owner.holder.name.clone(), self.claims.now.0.saturating_sub(owner.time));
+        self.refusal(ClaimRefusal::InUse { host, heard_millis })
     }
 
     /// Starts writing this import's claims.
@@ -398,9 +382,9 @@ impl Import {
     }
 
     /// Checks the claims that were read again: none may be another import's.
-    fn confirm(&mut self) -> Result<(), String> {
+    fn confirm(&mut self) -> Result<(), OpenErrorKind> {
         if let Some(why) = self.claims.newer {
-            return Err(self.refusal(&format!("its claim is of a newer program ({why}); use that")));
+            return Err(self.refusal(ClaimRefusal::Newer(why)));
         }
         // every second claim was this import's, so a different one was written after that
         if let Some(rival) = self.claims.rival().or_else(|| self.claims.overwritten()).cloned() {
@@ -409,7 +393,7 @@ impl Import {
         if self.claims.is_in_place() {
             self.claims.seen = Some(self.claims.asked);
         } else if self.claims.seen.is_none() {
-            return Err(self.refusal("its claim cannot be read on any device; check the devices, then try again"));
+            return Err(self.refusal(ClaimRefusal::Unreadable));
         }
         Ok(())
     }

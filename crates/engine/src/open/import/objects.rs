@@ -10,6 +10,7 @@ use super::super::load::snapshot_page;
 use super::{Asked, Import, Stage};
 use crate::space::{Deadlist, PAGE, Piece, Pieces};
 use crate::task::pieces;
+use crate::{Damage, OpenErrorKind};
 
 /// Objects read at a time.
 const OBJECTS_AT_ONCE: usize = 64;
@@ -30,12 +31,12 @@ impl NamedPieces {
         !at.is_index() && self.named.contains_key(&(at.segment, at.offset))
     }
 
-    fn make(&self, at: ObjectRef, bytes: &[u8]) -> Result<Rc<Piece>, String> {
+    fn make(&self, at: ObjectRef, bytes: &[u8]) -> Result<Rc<Piece>, OpenErrorKind> {
         let ends = self.named.get(&(at.segment, at.offset)).map_or(&[][..], |(_, ends)| ends);
-        self.home.load(bytes, at, ends).map_err(|error| format!("a piece of a deadlist is damaged ({error})"))
+        self.home.load(bytes, at, ends).map_err(|error| Damage::DeadlistPiece(error).into())
     }
 
-    fn take_in(&mut self, at: ObjectRef, bytes: &[u8]) -> Result<(), String> {
+    fn take_in(&mut self, at: ObjectRef, bytes: &[u8]) -> Result<(), OpenErrorKind> {
         let piece = self.make(at, bytes)?;
         self.known.insert((at.segment, at.offset), piece);
         Ok(())
@@ -43,7 +44,7 @@ impl NamedPieces {
 
     /// Returns a piece; one that was not made yet, as with older versions of the format, is made of
     /// `bytes`.
-    pub(super) fn get(&self, at: ObjectRef, bytes: impl FnOnce() -> Result<Vec<u8>, String>) -> Result<Rc<Piece>, String> {
+    pub(super) fn get(&self, at: ObjectRef, bytes: impl FnOnce() -> Result<Vec<u8>, OpenErrorKind>) -> Result<Rc<Piece>, OpenErrorKind> {
         match self.known.get(&(at.segment, at.offset)) {
             Some(piece) => Ok(Rc::clone(piece)),
             None => self.make(at, &bytes()?),
@@ -53,7 +54,7 @@ impl NamedPieces {
 
 impl Import {
     /// Reads objects, a limited number at a time; continues when all are read.
-    pub(super) fn read_objects(&mut self) -> Result<(), String> {
+    pub(super) fn read_objects(&mut self) -> Result<(), OpenErrorKind> {
         while self.io.in_flight() < OBJECTS_AT_ONCE {
             let Some(at) = self.wanted.pop() else { break };
             self.read_object(at, 0)?;
@@ -64,15 +65,15 @@ impl Import {
         self.objects_read()
     }
 
-    fn read_object(&mut self, at: ObjectRef, attempt: u8) -> Result<(), String> {
+    fn read_object(&mut self, at: ObjectRef, attempt: u8) -> Result<(), OpenErrorKind> {
         {
-            let rows = self.rows.as_ref().ok_or("no layout")?;
+            let rows = self.rows.as_ref().ok_or(OpenErrorKind::OutOfOrder("no layout"))?;
             let start = u64::from(at.offset) * ObjectRef::STEP as u64;
             let page = start / PAGE;
             let pages = (start + u64::from(at.bytes())).div_ceil(PAGE) - page;
             let limit = u64::from(rows.pages(at.segment));
             if page + pages > limit {
-                return Err("a checkpoint object lies outside the pool: the checkpoint is damaged".into());
+                return Err(Damage::ObjectOutside.into());
             }
             self.io.read(Asked::Object(at, attempt), rows, at.segment, page as u32, pages as u32, attempt, &mut self.bufs);
         }
@@ -80,12 +81,12 @@ impl Import {
     }
 
     /// Continues when all objects of a stage are read.
-    fn objects_read(&mut self) -> Result<(), String> {
+    fn objects_read(&mut self) -> Result<(), OpenErrorKind> {
         match self.stage {
             Stage::Root => {
-                let at = self.root.as_ref().map(|root| root.checkpoint).ok_or("no root")?;
+                let at = self.root.as_ref().map(|root| root.checkpoint).ok_or(OpenErrorKind::OutOfOrder("no root"))?;
                 let bytes = self.object(at)?;
-                let checkpoint = Checkpoint::decode(&bytes).map_err(|error| format!("the checkpoint is damaged ({error})"))?;
+                let checkpoint = Checkpoint::decode(&bytes).map_err(Damage::Checkpoint)?;
                 self.wanted.extend(checkpoint.chunk_pages.iter().map(|(_, at)| *at));
                 self.wanted.extend(checkpoint.lineages.iter().filter_map(|line| line.deadlist));
                 self.wanted.extend(checkpoint.snapshot_pages.iter().map(|(_, at)| *at));
@@ -96,7 +97,8 @@ impl Import {
             }
             Stage::Objects => {
                 let pages = self.checkpoint.iter().flat_map(|checkpoint| &checkpoint.snapshot_pages);
-                let pages = pages.map(|(_, at)| self.object(*at).and_then(|bytes| snapshot_page(&bytes))).collect::<Result<Vec<_>, _>>()?;
+                let pages =
+                    pages.map(|(_, at)| self.object(*at).and_then(|bytes| Ok(snapshot_page(&bytes)?))).collect::<Result<Vec<_>, _>>()?;
                 self.wanted.extend(pages.iter().flatten().filter_map(|s| s.deadlist));
                 self.stage = Stage::Lists;
                 self.read_objects()
@@ -104,7 +106,7 @@ impl Import {
             Stage::Lists => {
                 let named = self.named_pieces()?;
                 self.wanted.extend(named.values().map(|(at, _)| *at));
-                let extent_bytes = self.config.as_ref().ok_or("no label")?.shape.extent_bytes;
+                let extent_bytes = self.config.as_ref().ok_or(OpenErrorKind::OutOfOrder("no label"))?.shape.extent_bytes;
                 self.pieces = Some(NamedPieces { home: pieces(extent_bytes, &self.tuning), named, known: BTreeMap::new() });
                 self.stage = Stage::Pieces;
                 self.read_objects()
@@ -115,7 +117,7 @@ impl Import {
 
     /// Returns the pieces that deadlists name, each once, with the first and last epochs of the
     /// windows on it.
-    fn named_pieces(&self) -> Result<Named, String> {
+    fn named_pieces(&self) -> Result<Named, OpenErrorKind> {
         let Some(checkpoint) = &self.checkpoint else { return Ok(BTreeMap::new()) };
         let mut lists: Vec<ObjectRef> = checkpoint.lineages.iter().filter_map(|line| line.deadlist).collect();
         lists.extend(checkpoint.frees.iter().map(|(_, at)| *at));
@@ -137,28 +139,28 @@ impl Import {
         attempt: u8,
         result: Result<(), DeviceError>,
         buf: Option<&Buf>,
-    ) -> Result<(), String> {
+    ) -> Result<(), OpenErrorKind> {
         let outcome = self.take_object(at, result, buf);
         let more = self.rows.as_ref().is_some_and(|rows| attempt + 1 < self.io.attempts(rows, at.segment));
         if outcome.is_err() && more { self.read_object(at, attempt + 1) } else { outcome }
     }
 
-    fn take_object(&mut self, at: ObjectRef, result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<(), String> {
+    fn take_object(&mut self, at: ObjectRef, result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<(), OpenErrorKind> {
         let skip = usize::try_from(u64::from(at.offset) * ObjectRef::STEP as u64 % PAGE).unwrap_or(0);
         let bytes = match (result, buf) {
             (Ok(()), Some(buf)) => buf.bytes().get(skip..skip + at.bytes() as usize).unwrap_or_default(),
-            (Err(error), _) => return Err(format!("a checkpoint object cannot be read ({error})")),
+            (Err(error), _) => return Err(OpenErrorKind::ObjectUnreadable(error)),
             (Ok(()), None) => &[],
         };
         if millpond_format::crc32c(bytes) != at.crc {
-            return Err("a checkpoint object does not match its checksum: the checkpoint is damaged".into());
+            return Err(Damage::ObjectChecksum.into());
         }
         if let Some(pieces) = self.pieces.as_mut().filter(|pieces| pieces.names(at)) {
             return pieces.take_in(at, bytes);
         }
         self.objects.insert((at.segment, at.offset), bytes.to_vec());
         if at.is_index() {
-            let parts = ObjectRef::decode_index(bytes).map_err(|error| format!("a checkpoint object is damaged ({error})"))?;
+            let parts = ObjectRef::decode_index(bytes).map_err(Damage::ObjectParts)?;
             self.wanted.extend(&parts);
             self.parts.insert((at.segment, at.offset), parts);
         }
@@ -166,12 +168,12 @@ impl Import {
     }
 
     /// Returns the bytes of an object that was read, joined from its parts.
-    pub(super) fn object(&self, at: ObjectRef) -> Result<Vec<u8>, String> {
-        let part = |at: &ObjectRef| self.objects.get(&(at.segment, at.offset)).ok_or("a checkpoint object is missing");
+    pub(super) fn object(&self, at: ObjectRef) -> Result<Vec<u8>, OpenErrorKind> {
+        let part = |at: &ObjectRef| self.objects.get(&(at.segment, at.offset)).ok_or(Damage::ObjectMissing);
         if !at.is_index() {
             return Ok(part(&at)?.clone());
         }
-        let parts = self.parts.get(&(at.segment, at.offset)).ok_or("a checkpoint object is missing")?;
+        let parts = self.parts.get(&(at.segment, at.offset)).ok_or(Damage::ObjectMissing)?;
         let mut joined = Vec::new();
         for at in parts {
             joined.extend_from_slice(part(at)?);

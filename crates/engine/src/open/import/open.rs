@@ -4,11 +4,11 @@ use millpond_block::{BufPool, MemberId};
 use millpond_format::Root;
 
 use super::Import;
-use crate::PoolState;
 use crate::io::{Health, IoTable};
 use crate::log::Log;
 use crate::open::ring::Rings;
 use crate::pool::Pool;
+use crate::{Fault, PoolState};
 
 impl Import {
     pub(super) fn take_pool(&mut self) -> Option<Pool> {
@@ -42,7 +42,7 @@ impl Import {
             // nothing was ever written to it
             pool.prepare_first();
         }
-        pool.fell_back = self.refused.take();
+        pool.fell_back = self.refused.take().map(|why| why.to_string());
         if self.tuning.read_only {
             pool.state = PoolState::Online;
             return Some(pool);

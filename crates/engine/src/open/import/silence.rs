@@ -10,10 +10,8 @@
 use millpond_block::DeviceSlot;
 
 use super::{Import, Stage};
-use crate::io::devices;
-use crate::open::members::NoLabel;
 use crate::pool::{FULL_PATIENCE_MILLIS, FULL_RETRY_MILLIS};
-use crate::{DeviceTrouble, Planted, Time};
+use crate::{DeviceTrouble, OpenErrorKind, OpenWrite, Planted, Time, Unlabelled};
 
 impl Import {
     /// Checks whether devices answer.
@@ -41,13 +39,12 @@ impl Import {
             for slot in silent {
                 let at = slot.index();
                 self.labels.get_mut(at).into_iter().for_each(|label| *label = None);
-                let no_label = NoLabel { why: "does not answer".into(), dead: true, silent: true };
-                self.unlabelled.get_mut(at).into_iter().for_each(|place| *place = no_label.clone());
+                self.unlabelled.get_mut(at).into_iter().for_each(|place| *place = Unlabelled::Silent);
                 self.io.abandon(slot);
             }
             return;
         }
-        self.fail(format!("no answer from {}", devices(&silent)));
+        self.fail(OpenErrorKind::NoAnswer { devices: silent });
     }
 
     /// Returns whether the import may continue without devices that others can stand in for.
@@ -77,22 +74,17 @@ impl Import {
         self.lose_failing();
         let full = self.io.full_for(FULL_PATIENCE_MILLIS);
         if !full.is_empty() {
-            let what = match self.stage {
-                Stage::Claim(_) => "the pool cannot be claimed for this host",
-                Stage::Level => "the end of the log cannot be written again",
-                _ => "the newest root cannot be written again",
+            let write = match self.stage {
+                Stage::Claim(_) => OpenWrite::Claim,
+                Stage::Level => OpenWrite::Log,
+                _ => OpenWrite::Root,
             };
-            return self.fail(format!("{what}: no room on {}; make room there", devices(&full)));
+            return self.fail(OpenErrorKind::NoRoom { write, devices: full });
         }
         if now.0 >= self.retried.0 + FULL_RETRY_MILLIS {
             self.retried = now;
             self.io.retry_stalled();
         }
-    }
-
-    /// Adds the devices that did not answer to the reason of a refusal.
-    pub(super) fn naming_silent(&self, why: String) -> String {
-        if self.silent.is_empty() || why.contains("answer") { why } else { format!("{why}; no answer from {}", devices(&self.silent)) }
     }
 
     /// Returns the slots of devices that did not answer.

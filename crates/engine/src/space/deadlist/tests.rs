@@ -301,7 +301,8 @@ fn a_list_of_an_older_version_is_a_piece() {
     }
     let home = Pieces::new(512, 512, 0, None);
     let at = ObjectRef { segment: SegmentId(3), offset: 5, length: e.len() as u32, crc: crc32c(e.bytes()) };
-    let mut old = Deadlist::load(e.bytes(), at, |at| home.load(e.bytes(), at, &[]).map_err(|error| error.to_string())).unwrap();
+    let mut old =
+        Deadlist::load(e.bytes(), at, |at| home.load(e.bytes(), at, &[]).map_err(|error| Damage::DeadlistPiece(error).into())).unwrap();
     let fetch = |list: &Deadlist| {
         if let Some((piece, at)) = list.lacks().and_then(|piece| Some((piece.need(Need::Freeing)?, piece))).map(|(at, piece)| (piece, at)) {
             assert!(piece.take_in(e.bytes(), at), "it is read as it was stored");

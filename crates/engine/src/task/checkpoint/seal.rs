@@ -17,11 +17,11 @@ use millpond_format::{
 use super::Stage;
 use super::objects::Packer;
 use super::settle::Settling;
-use crate::Planted;
 use crate::core::{Catalog, MetaFlush, SealedPage, Stored, cache_code, compression_code, sector_code};
 use crate::log::META_CLASS;
 use crate::pool::{Pool, STUCK_MILLIS};
 use crate::space::{Deadlist, Encoding, Need, Piece, Place};
+use crate::{Fault, Planted};
 
 /// Pieces read at a time when a checkpoint moves them.
 const PIECES_AHEAD: usize = 8;
@@ -66,7 +66,7 @@ impl Pool {
         self.checkpointer.unwritten = self.core.nodes.dirty();
         let mut flushes = self.core.take_unplaced();
         if !self.place_nodes(&mut flushes) {
-            return self.fault("no segment is left for a checkpoint");
+            return self.fault(Fault::NoCheckpointSegment);
         }
         self.core.generation += 1;
         self.core.unsettled = Some(Vec::new());

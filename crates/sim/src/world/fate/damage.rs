@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use millpond_block::DeviceSlot;
-use millpond_engine::{Class, Command, Layout, MemberState, PoolState};
+use millpond_engine::{Class, Command, Layout, MemberState, OpenErrorKind, PoolState};
 use millpond_format::{Label, SECTOR_BYTES, second_area};
 
 use crate::machine::Ill;
@@ -212,10 +212,11 @@ impl Fate {
     /// Returns the devices that the user leaves out of an import that refused `device`. Where its
     /// label contradicts the others and the device held everything when the pool was last in
     /// service, these are the others: the user keeps the side that was in service last.
-    pub(super) fn side_to_leave_out(&self, device: usize, plugged: &[usize], reason: &str) -> Vec<usize> {
+    pub(super) fn side_to_leave_out(&self, device: usize, plugged: &[usize], reason: Option<&OpenErrorKind>) -> Vec<usize> {
         let is_current = |d: usize| self.known.iter().any(|k| k.device == Some(d) && k.state == MemberState::Present && !k.filling);
         let others: Vec<usize> = plugged.iter().copied().filter(|other| !is_current(*other)).collect();
-        if reason.contains("contradicts") && is_current(device) && !others.is_empty() { others } else { vec![device] }
+        let contradicts = matches!(reason, Some(OpenErrorKind::Contradicts { .. }));
+        if contradicts && is_current(device) && !others.is_empty() { others } else { vec![device] }
     }
 }
 

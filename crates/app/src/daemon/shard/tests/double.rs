@@ -10,7 +10,7 @@ use millpond_block::{
     Query, Request, Run, SectorProfile, Tag,
 };
 use millpond_engine::{
-    Command, CommandError, Compression, DiffExtent, ImageInfo, Layout, Metrics, PoolId, PoolInfo, PoolState, Reply, SnapshotId,
+    Command, CommandError, Compression, DiffExtent, Fault, ImageInfo, Layout, Metrics, PoolId, PoolInfo, PoolState, Reply, SnapshotId,
     SnapshotInfo, Target, Time, VolumeId, VolumeInfo, VolumeOptions,
 };
 
@@ -199,12 +199,12 @@ impl Pool for Double {
                 self.options.insert(volume, options);
                 Ok(Reply::Done)
             }
-            Command::Checkpoint => Err(CommandError::Faulted("as asked".to_owned())),
+            Command::Checkpoint => Err(CommandError::Faulted(Fault::Caller("as asked".to_owned()))),
             Command::Remove { .. } if self.refusals > 0 => {
                 self.refusals -= 1;
-                Err(CommandError::Busy("labels are being written".to_owned()))
+                Err(CommandError::Busy(Busy::Relabeling))
             }
-            Command::Rebalance { .. } => Err(CommandError::Busy("for another reason".to_owned())),
+            Command::Rebalance { .. } => Err(CommandError::Busy(Busy::Scrubbing)),
             _ => Ok(Reply::Done),
         };
         self.replies.push_back((tag, result));

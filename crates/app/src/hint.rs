@@ -1,0 +1,108 @@
+//! The next step for users after a refusal of the engine, by its kind.
+//!
+//! The engine gives the reason. The words of this program, its verbs and options, are here.
+
+use std::fmt::Display;
+
+use millpond_engine::{Busy, ClaimRefusal, CommandError, Fault, Invalid, Missing, OpenError, OpenErrorKind};
+
+#[cfg(test)]
+mod tests;
+
+/// Next step after an import that went back as far as it may by itself.
+const OLDER: &str = "choose an older checkpoint with --to, see 'millpond pool checkpoints'";
+
+/// Returns the message about a refused or failed command: the reason and the next step.
+pub fn command(error: &CommandError) -> String {
+    match error {
+        CommandError::Faulted(why @ Fault::Open(_)) => {
+            format!("the pool is stopped: {}; export and import it again once the cause is mended", fault(why))
+        }
+        CommandError::Busy(why) => told(why, next_try(why)),
+        CommandError::Invalid(why) => told(why, better(why)),
+        error => error.to_string(),
+    }
+}
+
+fn told(why: impl Display, next: Option<&str>) -> String {
+    next.map_or_else(|| why.to_string(), |next| format!("{why}; {next}"))
+}
+
+/// Returns the next step after a command that may succeed later, where it takes words of this
+/// program.
+fn next_try(why: &Busy) -> Option<&'static str> {
+    match why {
+        Busy::ReadOnly => Some("export it and import it without --readonly to change it"),
+        Busy::Removing => Some("wait for 'pool jobs', or stop that with 'pool remove --stop'"),
+        Busy::RemovingBeforeRebalance => Some("rebalance when 'pool jobs' says that it is out"),
+        Busy::DevicesChanging => Some("try again when 'pool jobs' is empty"),
+        Busy::Scrubbing => Some("see 'pool jobs', or stop it with 'pool scrub --stop'"),
+        Busy::Rebalancing => Some("see 'pool jobs', or stop it with 'pool rebalance --stop'"),
+        Busy::HasCache => Some("take it out with 'pool remove', and add it again after the wipe"),
+        Busy::DeviceMissing => Some("see 'pool status'"),
+        Busy::Untrimmed(_) => Some("see 'pool status -v'"),
+        Busy::Opening | Busy::Closing | Busy::Relabeling | Busy::Replacing => None,
+        Busy::SnapshotNames { .. } | Busy::HasClones { .. } | Busy::Held { .. } => None,
+    }
+}
+
+/// Returns the way to give an argument of a command that was not acceptable, where it takes words
+/// of this program.
+fn better(why: &Invalid) -> Option<&'static str> {
+    match why {
+        Invalid::CacheLayout => Some("name its devices after 'cache'"),
+        Invalid::SpareLayout => Some("name them after 'spare'"),
+        _ => None,
+    }
+}
+
+/// Returns the message about a pool that is stopped.
+pub fn fault(fault: &Fault) -> String {
+    match fault {
+        Fault::Open(error) => open(error),
+        fault => fault.to_string(),
+    }
+}
+
+/// Returns the message about a pool that was not opened.
+pub fn open(error: &OpenError) -> String {
+    let next = next_step(&error.kind).or(error.went_back.then_some(OLDER));
+    let parts = [Some(error.kind.to_string()), next.map(str::to_owned), error.silence()];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// Returns the option of an import with which a user gets past a damaged newest state.
+pub fn way_back(kind: &OpenErrorKind) -> Option<&'static str> {
+    match kind {
+        OpenErrorKind::NoRoot => Some("--rebuild"),
+        OpenErrorKind::RootDamaged { .. }
+        | OpenErrorKind::LogUnreadable(_)
+        | OpenErrorKind::BatchUnreadable(_)
+        | OpenErrorKind::LogGone(_)
+        | OpenErrorKind::ObjectUnreadable(_)
+        | OpenErrorKind::NodeUnreadable(_)
+        | OpenErrorKind::Damaged(_) => Some("--rewind"),
+        _ => None,
+    }
+}
+
+/// Returns the next step where it takes words of this program; the reason says the others.
+fn next_step(kind: &OpenErrorKind) -> Option<&'static str> {
+    match kind {
+        OpenErrorKind::MemberMissing { need, .. } => Some(match need {
+            Missing::Needed => "name it too",
+            Missing::Special => "name it too, or do without it for good with --rebuild, which says with -n what would be lost",
+            Missing::Redundant => "name it too, or import without it with --degraded",
+        }),
+        OpenErrorKind::Claimed { why: ClaimRefusal::InUse { .. }, .. } => {
+            Some("export it there (--force takes it away from under its guests)")
+        }
+        OpenErrorKind::Claimed { why: ClaimRefusal::NotClosed { .. }, .. } => {
+            Some("export the pool there, or take it over with --force when that host is off or has lost the devices for good")
+        }
+        OpenErrorKind::LogReused { .. } => Some("choose an older one that is whole with --to, see 'millpond pool checkpoints'"),
+        OpenErrorKind::CheckpointAbsent { .. } => Some("see 'millpond pool checkpoints'"),
+        OpenErrorKind::CheckpointNotWhole { .. } => Some("choose another, see 'millpond pool checkpoints'"),
+        _ => None,
+    }
+}
