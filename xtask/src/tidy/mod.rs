@@ -5,6 +5,7 @@ mod circles;
 mod code;
 mod floors;
 mod invariants;
+mod messages;
 mod paths;
 mod ratchet;
 mod source;

@@ -85,6 +85,21 @@ fn without_text(line: &str) -> String {
     code
 }
 
+/// Returns a line without its comment.
+pub fn without_comment(line: &str) -> &str {
+    let (mut quoted, mut escaped) = (false, false);
+    for (at, character) in line.char_indices() {
+        match character {
+            _ if escaped => escaped = false,
+            '\\' if quoted => escaped = true,
+            '"' => quoted = !quoted,
+            '/' if !quoted && line.get(at..).is_some_and(|rest| rest.starts_with("//")) => return line.get(..at).unwrap_or_default(),
+            _ => {}
+        }
+    }
+    line
+}
+
 /// Checks that `lib.rs` and `mod.rs` contain only docs, `mod` and `pub use`.
 fn only_declarations(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();

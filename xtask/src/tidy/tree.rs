@@ -1,6 +1,6 @@
 //! Reads the checkout and applies all rules.
 
-use super::{arrows, circles, floors, invariants, paths, ratchet, source};
+use super::{arrows, circles, floors, invariants, messages, paths, ratchet, source};
 use anyhow::{Context, Result};
 use std::fmt;
 use std::fs;
@@ -54,6 +54,7 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
         }
         if file.path.ends_with(".rs") {
             findings.extend(source::check(file));
+            findings.extend(messages::check(file));
         }
         if file.path.ends_with(".md") {
             findings.extend(paths::check_named(root, file));
