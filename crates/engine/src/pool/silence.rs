@@ -23,10 +23,8 @@ impl Pool {
         let alive = matches!(self.state, PoolState::Online | PoolState::Closing | PoolState::Opening);
         self.io.give_up_silent(least, alive && may && !self.tuning.read_only && !closing, closing);
         while let Some(failing) = self.io.pop_failing() {
-            if opening && failing.why == DeviceTrouble::Silent {
-                if failing.replica == Replica::Current {
-                    self.unanswered.extend(self.io.slot_of(failing.member));
-                }
+            if opening && failing.why == DeviceTrouble::Silent && failing.replica == Replica::Current {
+                self.unanswered.extend(self.io.slot_of(failing.member));
             }
             self.device_failed(failing);
         }

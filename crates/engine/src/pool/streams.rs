@@ -3,8 +3,8 @@
 use millpond_format::{Leg, Lsn, MAX_LEGS, Root, STREAMS};
 
 use super::state::Pool;
-use crate::log::{KEPT, SMALL, is_special};
 use crate::Fault;
+use crate::log::{KEPT, SMALL, is_special};
 use crate::space::Shelf;
 
 impl Pool {

@@ -4,11 +4,11 @@ use millpond_block::{BufPool, MemberId};
 use millpond_format::Root;
 
 use super::Import;
+use crate::PoolState;
 use crate::io::{Health, IoTable};
 use crate::log::Log;
 use crate::open::ring::Rings;
 use crate::pool::Pool;
-use crate::{Fault, PoolState};
 
 impl Import {
     pub(super) fn take_pool(&mut self) -> Option<Pool> {

@@ -10,8 +10,8 @@ use millpond_block::{
     Query, Request, Run, SectorProfile, Tag,
 };
 use millpond_engine::{
-    Command, CommandError, Compression, DiffExtent, Fault, ImageInfo, Layout, Metrics, PoolId, PoolInfo, PoolState, Reply, SnapshotId,
-    SnapshotInfo, Target, Time, VolumeId, VolumeInfo, VolumeOptions,
+    Busy, Command, CommandError, Compression, DiffExtent, Fault, ImageInfo, Layout, Metrics, PoolId, PoolInfo, PoolState, Reply,
+    SnapshotId, SnapshotInfo, Target, Time, VolumeId, VolumeInfo, VolumeOptions,
 };
 
 use crate::daemon::shard::pool::Pool;
