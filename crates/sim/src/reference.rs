@@ -567,7 +567,6 @@ impl System for Reference {
             given_up: 0,
             removal_ended: None,
             removal_waits: None,
-            relabels: false,
             fell_back: None,
             space: millpond_engine::SpaceInfo::default(),
             devices: Vec::new(),

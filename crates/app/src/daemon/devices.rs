@@ -21,7 +21,7 @@ use super::host_calls::PATIENCE;
 use super::labels;
 use super::look::PoolLook;
 use super::pools::{all_vacant, group_spec, open_rehearsed, rehearse};
-use super::replace::change_devices;
+use super::replace::settled;
 use super::service::Daemon;
 use super::shard::{HostDeviceInfo, SILENCE, ShardError, ShardHandle, ShardStatus};
 use super::state::{PoolRecord, RemovalEnded};
@@ -58,7 +58,7 @@ impl Daemon {
         let opened = rehearse(&self.calls, &specs, io).await.map_err(|e| e.during(&during))?;
         let geometries = opened.iter().map(HostDevice::geometry).collect();
         let change = DeviceChange::Add { groups: groups.clone(), devices: geometries };
-        change_devices(&shard, Command::CheckDevices(change)).await.map_err(|e| ApiError::from(e).during(&during))?;
+        settled(&shard, Command::CheckDevices(change)).await.map_err(|e| ApiError::from(e).during(&during))?;
         let warnings = self.placement_warnings(&specs).await;
         if request.dry_run {
             return Ok(Pool { warnings, ..self.pool(name).await? });
@@ -76,7 +76,7 @@ impl Daemon {
         }
         let paths: Vec<PathBuf> = specs.iter().map(|spec| PathBuf::from(&spec.path)).collect();
         self.expect_devices(name, &paths)?;
-        if let Err(error) = change_devices(&shard, Command::AddDevices { groups, devices: devices.clone() }).await {
+        if let Err(error) = shard.command(Command::AddDevices { groups, devices: devices.clone() }).await {
             return Err(self.not_taken(name, &shard, &devices, &fresh, &paths, error).await.during(&during));
         }
         let status = shard.status().await.ok();
@@ -111,9 +111,9 @@ impl Daemon {
             }
             return Ok(DeviceRemoval { pool: self.pool(name).await?, device, plan: None, stops });
         }
-        let rehearsed = change_devices(&shard, Command::Remove { member, dry_run: true }).await;
+        let rehearsed = settled(&shard, Command::Remove { member, dry_run: true }).await;
         if !request.dry_run {
-            change_devices(&shard, Command::Remove { member, dry_run: false }).await.map_err(|e| ApiError::from(e).during(&during))?;
+            shard.command(Command::Remove { member, dry_run: false }).await.map_err(|e| ApiError::from(e).during(&during))?;
             self.note_removal(name, None);
             self.tell("pool.removing", name);
             self.follow(name, Some((JobKind::Remove, member)));

@@ -118,7 +118,7 @@ fn beyond(paths: &str, several: bool, wanted: u64, beside: u64, room: u64) -> Op
     let (grow, together, smaller) = if several { ("grow", " together", "them") } else { ("grows", "", "it") };
     (wanted > 0 && wanted.saturating_add(beside) > room).then(|| {
         format!(
-            "{paths} {grow} by {}{together}{of_others}, and the filesystem has room for {}: when it is full, writes fail and devices are given up; make \
+            "{paths} {grow} by {}{together}{of_others}, and the filesystem has room for {}: when it is full, writes fail and devices are taken out of service; make \
              {smaller} smaller, or make room",
             Size(wanted),
             Size(room)

@@ -569,7 +569,6 @@ mod tests {
             given_up: 0,
             removal_ended: None,
             removal_waits: None,
-            relabels: false,
             fell_back: None,
         }
     }

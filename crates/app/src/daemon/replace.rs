@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use millpond_block::{DeviceGeometry, DeviceSlot};
 use millpond_device::HostDevice;
-use millpond_engine::{Class, Command, CommandError, DeviceChange, GroupSpec, Layout, NewDevice, Reply};
+use millpond_engine::{Busy, Class, Command, CommandError, DeviceChange, GroupSpec, Layout, NewDevice, Reply};
 use tokio::time::{sleep, timeout};
 
 use super::host_calls::PATIENCE;
@@ -64,13 +64,17 @@ impl Daemon {
         let Some(found) = opened.pop() else { return Err(ApiError::internal("no device was looked at").during(during)) };
         let new = named(&request.new.path, &found);
         let change = DeviceChange::Replace { member, device: found.geometry() };
-        change_devices(&shard, Command::CheckDevices(change)).await.map_err(|e| ApiError::from(e).during(&during))?;
+        settled(&shard, Command::CheckDevices(change)).await.map_err(|e| ApiError::from(e).during(&during))?;
+        // a spare may have taken the place of the device meanwhile
+        if self.device_named(name, &shard, member).await?.id != old.id {
+            return Err(ApiError::busy("its devices have just changed; see 'pool status' and try again").during(&during));
+        }
         let warnings = self.placement_warnings(std::slice::from_ref(&request.new)).await;
         if !request.dry_run {
             let path = PathBuf::from(&request.new.path);
             let device = shard.add_device(open_rehearsed(&self.calls, found, &request.new, io).await?).await?;
             self.expect_devices(name, std::slice::from_ref(&path))?;
-            if let Err(error) = change_devices(&shard, Command::Replace { member, device }).await {
+            if let Err(error) = shard.command(Command::Replace { member, device }).await {
                 return Err(self.not_taken(name, &shard, &[device], &fresh, &[path], error).await.during(&during));
             }
             self.tell("pool.replacing", name);
@@ -135,14 +139,14 @@ impl Daemon {
             );
             return Err(ApiError::busy(message));
         }
-        change_devices(shard, Command::CheckDevices(DeviceChange::Replace { member, device: spare.geometry() })).await?;
+        settled(shard, Command::CheckDevices(DeviceChange::Replace { member, device: spare.geometry() })).await?;
         if dry_run {
             return Ok(());
         }
         let path = spare.host.path.clone();
         // from here on, the next import finds the device, whatever happens
         self.expect_devices(name, std::slice::from_ref(&path))?;
-        change_devices(shard, Command::Remove { member: spare.member, dry_run: false }).await?;
+        shard.command(Command::Remove { member: spare.member, dry_run: false }).await?;
         let device = NewDevice { slot: spare.slot, geometry: spare.geometry() };
         let taken = timeout(self.options.deadlines.command, take(shard, member, device)).await;
         match taken {
@@ -167,23 +171,17 @@ impl Daemon {
     }
 }
 
-/// Carries out a command that changes the devices of a pool, or checks such a change. A pool
-/// refuses it while labels are being written, for instance just after a replacement has ended: the
-/// command is repeated until they are durable, for at most [`SETTLE`].
+/// Carries out a command that checks a change of the devices of a pool. A pool refuses it while
+/// labels are being written, for instance just after a replacement has ended: the command is
+/// repeated until they are durable, for at most [`SETTLE`].
 ///
 /// # Errors
 /// Those of the command.
-pub(super) async fn change_devices(shard: &ShardHandle, command: Command) -> Result<Reply, ShardError> {
+pub(super) async fn settled(shard: &ShardHandle, command: Command) -> Result<Reply, ShardError> {
     let end = Instant::now() + SETTLE;
-    let mut settled = false;
     loop {
         let answer = shard.command(command.clone()).await;
-        if !matches!(answer, Err(ShardError::Command(CommandError::Busy(_)))) || Instant::now() >= end {
-            return answer;
-        }
-        // labels that became durable after the refusal do not show here: one more try
-        let before = std::mem::replace(&mut settled, !shard.status().await?.pool.relabels);
-        if before && settled {
+        if !matches!(answer, Err(ShardError::Command(CommandError::Busy(Busy::Relabeling)))) || Instant::now() >= end {
             return answer;
         }
         sleep(RETRY).await;

@@ -235,9 +235,6 @@ pub struct PoolInfo {
     /// Why the running removal does not progress, or why space that a stopped removal has given up
     /// is not used again.
     pub removal_waits: Option<String>,
-    /// True while labels are being written: commands that change devices are refused until that
-    /// ends.
-    pub relabels: bool,
     /// Why an import with a rewind went back further: what it could not use without the log after
     /// its checkpoint.
     pub fell_back: Option<String>,

@@ -94,7 +94,6 @@ impl Pool {
             given_up: self.given_up_bytes(),
             removal_ended: self.removals.ended.clone(),
             removal_waits: self.removal_waits(),
-            relabels: self.relabeler.busy(),
             fell_back: self.fell_back.clone(),
             space: self.space_info(),
             devices: devices.collect(),

@@ -169,9 +169,12 @@ impl Pool {
     fn check_removal(&self, member: u16) -> Result<bool, CommandError> {
         let known = self.config.shape.members.get(usize::from(member)).filter(|m| m.state != MemberState::Gone);
         let Some(known) = known else { return Err(CommandError::NotFound(Absent::Member(MemberId(member)))) };
-        let changing = self.evacuation.as_ref().is_some_and(|evacuation| !evacuation.rejoins) || self.relabeler.busy();
-        if known.successor.is_some() || self.filler.jobs().next().is_some() || changing {
+        let moving = self.evacuation.as_ref().is_some_and(|evacuation| !evacuation.rejoins);
+        if known.successor.is_some() || self.filler.jobs().next().is_some() || moving {
             return Err(CommandError::Busy(Busy::DevicesChanging));
+        }
+        if self.relabeler.busy() {
+            return Err(CommandError::Busy(Busy::Relabeling));
         }
         Ok(known.leaving)
     }

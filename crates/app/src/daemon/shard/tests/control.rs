@@ -8,7 +8,7 @@ use millpond_engine::{Command, CommandError, PoolState, Reply, VolumeId};
 use super::client::{Client, in_memory, on_unix, wait};
 use super::double::{Double, HEAD, Medium, SNAPSHOT};
 use super::serving::{becomes_free, on_file_by};
-use crate::daemon::replace::change_devices;
+use crate::daemon::replace::settled;
 use crate::daemon::shard::clock::Clock;
 use crate::daemon::shard::start::{spawn, spawn_by};
 use crate::daemon::shard::{ShardError, ShardHandle};
@@ -36,13 +36,13 @@ fn commands_and_listings_are_answered() {
 #[test]
 fn a_change_of_devices_waits_until_labels_are_written() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
-    let remove = Command::Remove { member: 0, dry_run: false };
+    let remove = Command::Remove { member: 0, dry_run: true };
     for refusals in [0, 1, 5] {
         let shard = spawn(Vec::new(), move |_, _| Ok(Double::memory(8 << 20).refusing(refusals))).expect("shard");
-        assert_eq!(runtime.block_on(change_devices(&shard, remove.clone())).expect("carried out"), Reply::Done);
+        assert_eq!(runtime.block_on(settled(&shard, remove.clone())).expect("carried out"), Reply::Done);
     }
     let begin = Instant::now();
-    let refused = runtime.block_on(change_devices(&in_memory(), Command::Rebalance { dry_run: false }));
+    let refused = runtime.block_on(settled(&in_memory(), Command::Rebalance { dry_run: false }));
     assert!(matches!(refused, Err(ShardError::Command(CommandError::Busy(_)))));
     assert!(begin.elapsed() < Duration::from_secs(5), "refused for another reason, it does not wait");
 }

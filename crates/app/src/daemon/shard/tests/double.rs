@@ -266,7 +266,6 @@ impl Pool for Double {
             given_up: 0,
             removal_ended: None,
             removal_waits: None,
-            relabels: self.refusals > 0,
             fell_back: None,
             space: millpond_engine::SpaceInfo::default(),
             devices: Vec::new(),
