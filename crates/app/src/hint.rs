@@ -66,7 +66,9 @@ pub fn fault(fault: &Fault) -> String {
 
 /// Returns the message about a pool that was not opened.
 pub fn open(error: &OpenError) -> String {
-    let next = next_step(&error.kind).or(error.went_back.then_some(OLDER));
+    // an older state does not help against a device that is full, or a claim
+    let older = error.went_back && (way_back(&error.kind).is_some() || matches!(error.kind, OpenErrorKind::NoOlderWhole { .. }));
+    let next = next_step(&error.kind).or(older.then_some(OLDER));
     let parts = [Some(error.kind.to_string()), next.map(str::to_owned), error.silence()];
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }

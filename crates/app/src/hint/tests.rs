@@ -62,6 +62,9 @@ fn a_refused_checkpoint_leads_to_others() {
         open(&stuck)
             .ends_with("trusted, and no older checkpoint is whole; choose an older checkpoint with --to, see 'millpond pool checkpoints'")
     );
+    // an older state does not help against an error that is not damage
+    let other = OpenError { went_back: true, ..OpenErrorKind::OutOfOrder("no rings").into() };
+    assert!(!open(&other).contains("--to"), "{}", open(&other));
 }
 
 #[test]
