@@ -32,7 +32,7 @@ const SNAPSHOTS: u32 = 24;
 const PAUSE: Duration = Duration::from_millis(250);
 const PHASE: Duration = Duration::from_secs(5);
 
-/// Show snapshots, rollback and constant speed on a temporary pool, in half a minute
+/// Show snapshots, rollback and constant speed on a temporary pool, in about a minute
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond demo\n  millpond demo --dir /mnt/fast")]
 pub struct Demo {
