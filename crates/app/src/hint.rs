@@ -64,6 +64,16 @@ pub fn fault(fault: &Fault) -> String {
     }
 }
 
+/// Returns how a user brings the pool `name` back into service after it stopped. `None` for reasons
+/// that name their own steps: after a takeover, an import would take the pool from the host that
+/// has it.
+pub fn restart(fault: &Fault, name: &str) -> Option<String> {
+    match fault {
+        Fault::TakenOver { .. } | Fault::ClaimUnreadable(_) => None,
+        _ => Some(format!("remove the cause, then run 'millpond pool export {name} --force' and 'millpond pool import {name}'")),
+    }
+}
+
 /// Returns the message about a pool that was not opened.
 pub fn open(error: &OpenError) -> String {
     // an older state does not help against a device that is full, or a claim

@@ -200,7 +200,8 @@ fn stopped(record: &PoolRecord, status: &ShardStatus, why: &str) -> String {
         })
         .collect();
     let devices = if devices.is_empty() { String::new() } else { format!(" ({})", devices.join(", ")) };
-    format!("{why}{devices}; remove the cause, then run 'millpond pool export {name} --force' and 'millpond pool import {name}'")
+    let next = if let PoolState::Faulted(fault) = &status.pool.state { hint::restart(fault, name) } else { None };
+    format!("{why}{devices}{}", next.map(|next| format!("; {next}")).unwrap_or_default())
 }
 
 /// Returns why a pool is in service, but not `online`.

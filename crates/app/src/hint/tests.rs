@@ -171,3 +171,9 @@ fn a_command_to_a_pool_that_was_not_opened_says_the_next_step() {
          is mended"
     );
 }
+
+#[test]
+fn after_a_takeover_no_import_is_advised() {
+    assert!(restart(&Fault::NoLogSegment, "tank").unwrap().ends_with("'millpond pool import tank'"));
+    assert_eq!(restart(&Fault::TakenOver { by: "host2".to_owned() }, "tank"), None);
+}
