@@ -12,7 +12,8 @@ pub struct Tuning {
     pub cache_memory: u64,
     /// Size in bytes of the read cache, for blocks that guests read more than once; 0: none.
     pub read_cache: u64,
-    /// Bytes of log after which a checkpoint is started.
+    /// Bytes of log after which a checkpoint is started, at most. A pool below 32 times as many
+    /// bytes starts one after a 32nd of its size, or 256 MiB if that is more.
     pub checkpoint_log_bytes: u64,
     /// Checkpoints that can be rewound to: freed space is reused only after this many more.
     pub rewind_checkpoints: u32,

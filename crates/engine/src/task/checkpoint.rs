@@ -26,7 +26,7 @@ pub(crate) use self::sparse::{At, ObjectsIn};
 use super::reserve::Estimate;
 use crate::log::{Cursor, is_special};
 use crate::pool::{Context, Pool};
-use crate::space::{Piece as DeadPiece, Place, SegmentState, Space};
+use crate::space::{PAGE, Piece as DeadPiece, Place, SegmentState, Space};
 use crate::{Fault, Planted, PoolState, Reply, Time};
 
 /// Nodes whose checksums are computed in a slice: some 2 microseconds each.
@@ -40,6 +40,10 @@ const WRITES_IN_FLIGHT: u32 = 16;
 /// Most chunk ids assigned between checkpoints: recovery skips as many to be sure that none is used
 /// twice (I11).
 pub(crate) const CHUNKS_PER_CHECKPOINT: u64 = 1 << 20;
+/// Share (1/N) of a pool of less than 32 GiB that the log takes between two checkpoints, and the
+/// least of it.
+const CHECKPOINT_PART: u64 = 32;
+const LEAST_LOG_BYTES: u64 = 256 << 20;
 /// Milliseconds between exact counts of a checkpoint that seems not to fit.
 const COUNT_MILLIS: u64 = 500;
 /// Milliseconds after which an idle pool with segments that wait for a checkpoint writes one, so
@@ -180,6 +184,14 @@ impl Pool {
         self.checkpointer.root.as_ref().map_or(Lsn(0), |root| root.lsn)
     }
 
+    /// Returns the bytes of log after which a checkpoint is due. What the log empties is retained
+    /// for a rewind until some checkpoints later, so a small pool has them more often: else its log
+    /// would go on to space that the host has not allocated, although most of the pool is empty.
+    pub(super) fn checkpoint_log_bytes(&self) -> u64 {
+        let part = self.core.space.segments.all_pages() * PAGE / CHECKPOINT_PART;
+        self.tuning.checkpoint_log_bytes.min(part.max(LEAST_LOG_BYTES))
+    }
+
     fn checkpoint_due(&self) -> bool {
         if self.state == PoolState::Opening {
             // the first checkpoint of a new pool
@@ -195,7 +207,7 @@ impl Pool {
             || closing
             || self.checkpoint_brings_space()
             || idle
-            || self.log.since_checkpoint >= self.tuning.checkpoint_log_bytes
+            || self.log.since_checkpoint >= self.checkpoint_log_bytes()
             || self.core.nodes.dirty() >= self.core.nodes.limit() / 2
             || self.core.pieces.wants_checkpoint()
             || self.core.next_chunk - self.checkpointer.sealed_chunk >= CHUNKS_PER_CHECKPOINT / 2

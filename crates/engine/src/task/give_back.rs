@@ -207,7 +207,7 @@ impl Pool {
     /// Returns the pages of allocated free segments that a busy pool keeps: for the log between two
     /// checkpoints, twice.
     fn kept_ready(&self) -> u64 {
-        (2 * self.tuning.checkpoint_log_bytes / PAGE).min(self.core.space.segments.all_pages() / 2)
+        (2 * self.checkpoint_log_bytes() / PAGE).min(self.core.space.segments.all_pages() / 2)
     }
 
     /// Discards segments, neighbours in one call to their device.

@@ -73,6 +73,17 @@ fn a_rewritten_volume_stays_in_the_same_segments() {
 }
 
 #[test]
+fn a_small_pool_does_not_spread_over_its_holes_between_checkpoints() {
+    let usual = Tuning::default().checkpoint_log_bytes;
+    let (mut rig, volume) = rig(2048, Tuning { checkpoint_log_bytes: usual, ..tuning(bounds()) });
+    // as many bytes as the pool has
+    overwrite(&mut rig, volume, 250);
+    overwrite(&mut rig, volume, 250);
+    let space = space(&rig);
+    assert!(space.resting <= 3 * 256 * MIB && space.holes > 800 * MIB, "{space:?}");
+}
+
+#[test]
 fn what_rests_is_bounded_by_what_is_in_use() {
     let millis = Tuning { rewind_millis: u64::MAX, ..tuning(bounds()) };
     let (mut rig, volume) = rig(256, millis.clone());
