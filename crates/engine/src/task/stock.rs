@@ -134,9 +134,10 @@ impl Stock {
     }
 
     /// Returns the speed of the log in bytes per second, over a shorter time than
-    /// [`taken_per_second`](Stock::taken_per_second).
+    /// [`taken_per_second`](Stock::taken_per_second): that of the last whole window, or that of the
+    /// current one if it is faster already, so that a new burst counts at once.
     pub(super) fn logged_per_second(&self) -> u64 {
-        self.logged_per_second
+        self.logged_per_second.max((self.logged - self.window.bytes) * SECOND / WINDOW)
     }
 
     /// Takes in the time and the number of bytes of the pool that are not free.

@@ -86,6 +86,15 @@ fn the_end_of_a_burst_is_seen_within_its_second() {
 }
 
 #[test]
+fn a_burst_counts_from_its_beginning() {
+    let mut stock = Stock::new(Time(0));
+    stock.at(Time(60_000), 0);
+    stock.count(100 * MIB);
+    stock.at(Time(60_020), 100 * MIB);
+    assert_eq!(stock.logged_per_second(), 500 * MIB, "no window has ended");
+}
+
+#[test]
 fn only_what_was_surplus_without_a_break_is_due() {
     let mut stock = Stock::new(Time(0));
     let mut see = |minute: u64, surplus: u64| {
