@@ -41,6 +41,18 @@ pub(super) fn told(refusal: &Refusal, record: &PoolRecord, sides: &[Vec<PathBuf>
              state with {by_hand}, which gives up everything written since then",
             bring_back(record, wanted)
         ),
+        // there is nothing to bring back: two starts that ended before they wrote labels can leave
+        // the newest label on a device that the host no longer trusts
+        Refusal::NotCurrent { remembered, wanted } if wanted.is_empty() => {
+            let known: Vec<u16> = record.in_force.iter().flat_map(|known| known.current.keys()).copied().collect();
+            format!(
+                "its newest label lists the devices as given up that were up to date in generation {remembered} of the labels, in service \
+                 here{since}: {}; they are all there, and labels do not tell which state was used last: import these devices alone with \
+                 {by_hand} and '-d DEVICE' for each, or the state of the newest label with {by_hand}; either one gives up what was \
+                 written only to the other",
+                names(record, &known)
+            )
+        }
         Refusal::NotCurrent { remembered, wanted } => format!(
             "the devices found were not up to date in generation {remembered} of the labels, in service here{since}: {}, or use what was found \
              with {by_hand}, which gives up everything written since then",

@@ -50,6 +50,15 @@ fn the_missing_device_is_named_and_the_way_out() {
 }
 
 #[test]
+fn where_nothing_is_missing_both_states_are_offered() {
+    // device 0 has a newer label that lists device 1, which is there, as given up
+    let both = Evidence { present: vec![DeviceId(10)], ..found(6, &[10], &[]) };
+    let words = told_of(&record(), &Evidence { devices: vec![DeviceId(10), DeviceId(11)], ..both });
+    assert!(words.contains("device 1 (was /b); they are all there"), "{words}");
+    assert!(words.contains("'millpond pool import tank --degraded' and '-d DEVICE'") && !words.contains("bring back"), "{words}");
+}
+
+#[test]
 fn the_other_host_is_named() {
     let half = Evidence { other_host: Some("bert".to_owned()), ..found(5, &[11], &[0]) };
     let words = told_of(&record(), &half);
