@@ -340,7 +340,8 @@ impl Machine {
         let Some(device) = self.order.get(device).copied() else {
             return Err(format!("operation for device {device}, which is not there"));
         };
-        if self.let_go.get(&device).is_some_and(|queued| !queued.contains(&io.id)) {
+        // an operation that was queued starts once
+        if self.let_go.get_mut(&device).is_some_and(|queued| !queued.remove(&io.id)) {
             return Err(format!("operation for device {device}, which has left the pool"));
         }
         let pages = self.devices.get(device).map_or(0, SimDevice::pages) as u64;

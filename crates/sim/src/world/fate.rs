@@ -431,6 +431,9 @@ impl<S: System> World<S> {
             let PoolState::Faulted(reason) = self.state() else { break };
             let reason = reason.clone();
             let kind = if let Fault::Open(error) = &reason { Some(&error.kind) } else { None };
+            if let Some(OpenErrorKind::OutOfOrder(step)) = kind {
+                return broken(format!("a step of the import ran too early: {step}"));
+            }
             let again = match kind {
                 Some(OpenErrorKind::NoLabel { device, why: Unlabelled::NotAPool(_) }) => self.leaves_rotten_out(*device),
                 Some(OpenErrorKind::NoLabel { device, why: Unlabelled::Unreadable(_) }) => self.fails_to_read(*device),
