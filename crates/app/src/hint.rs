@@ -9,15 +9,21 @@ use millpond_engine::{Busy, ClaimRefusal, CommandError, Fault, Invalid, Missing,
 #[cfg(test)]
 mod tests;
 
+/// Next step after a device failed to read something: the state that it holds may be sound.
+const READ_AGAIN: &str = "a device could not be read: check the devices and their cables, and import again";
+/// Cause of a pool without roots, all of which were read.
+const NEVER_A_POOL: &str = "its devices were overwritten, or 'pool create' did not finish";
 /// Next step after an import that went back as far as it may by itself.
 const OLDER: &str = "choose an older checkpoint with --to, see 'millpond pool checkpoints'";
 
 /// Returns the message about a refused or failed command: the reason and the next step.
 pub fn command(error: &CommandError) -> String {
     match error {
-        CommandError::Faulted(why @ Fault::Open(_)) => {
-            format!("the pool is stopped: {}; export and import it again once the cause is mended", fault(why))
+        CommandError::Faulted(why) => {
+            let next = is_over_after_import(why).then_some("; remove the cause, then export and import it again");
+            format!("the pool is stopped: {}{}", fault(why), next.unwrap_or_default())
         }
+        CommandError::NodeUnreadable => told(error, Some("check the devices with 'pool status', then run 'pool scrub'")),
         CommandError::Busy(why) => told(why, next_try(why)),
         CommandError::Invalid(why) => told(why, better(why)),
         error => error.to_string(),
@@ -68,10 +74,13 @@ pub fn fault(fault: &Fault) -> String {
 /// that name their own steps: after a takeover, an import would take the pool from the host that
 /// has it.
 pub fn restart(fault: &Fault, name: &str) -> Option<String> {
-    match fault {
-        Fault::TakenOver { .. } | Fault::ClaimUnreadable(_) => None,
-        _ => Some(format!("remove the cause, then run 'millpond pool export {name} --force' and 'millpond pool import {name}'")),
-    }
+    is_over_after_import(fault)
+        .then(|| format!("remove the cause, then run 'millpond pool export {name} --force' and 'millpond pool import {name}'"))
+}
+
+/// Returns whether an import is the next step after a pool has stopped.
+fn is_over_after_import(fault: &Fault) -> bool {
+    !matches!(fault, Fault::TakenOver { .. } | Fault::ClaimUnreadable(_))
 }
 
 /// Returns the message about a pool that was not opened.
@@ -79,7 +88,12 @@ pub fn open(error: &OpenError) -> String {
     // an older state does not help against a device that is full, or a claim
     let older = error.went_back && (way_back(&error.kind).is_some() || matches!(error.kind, OpenErrorKind::NoOlderWhole { .. }));
     let next = next_step(&error.kind).or(older.then_some(OLDER));
-    let parts = [Some(error.kind.to_string()), next.map(str::to_owned), error.silence()];
+    let cause = match &error.kind {
+        kind if error.unreadable && way_back(kind).is_some() => Some(READ_AGAIN.to_owned()),
+        OpenErrorKind::NoRoot if error.unanswered.is_empty() => Some(NEVER_A_POOL.to_owned()),
+        _ => None,
+    };
+    let parts = [Some(error.kind.to_string()), cause, next.map(str::to_owned), error.silence()];
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 

@@ -106,7 +106,7 @@ impl From<CommandError> for ApiError {
             CommandError::Invalid(_) => ErrorKind::Invalid,
             CommandError::Busy(_) => ErrorKind::Busy,
             CommandError::NoSpace => ErrorKind::NoSpace,
-            CommandError::Faulted(_) => ErrorKind::Unavailable,
+            CommandError::NodeUnreadable | CommandError::Request(_) | CommandError::Faulted(_) => ErrorKind::Unavailable,
         };
         ApiError::new(kind, hint::command(&error))
     }

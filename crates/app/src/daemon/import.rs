@@ -473,7 +473,7 @@ fn way_out(failed: NotOpened, how: &How) -> ApiError {
         _ => None,
     };
     match option {
-        Some(option) => ApiError { message: format!("{}; what going back would lose says {option} -n", error.message), ..error },
+        Some(option) => ApiError { message: format!("{}; {option} -n shows what going back would lose", error.message), ..error },
         None => error,
     }
 }

@@ -167,13 +167,42 @@ fn a_command_to_a_pool_that_was_not_opened_says_the_next_step() {
     let refused = CommandError::Faulted(Fault::Open(Box::new(missing(Missing::Needed).into())));
     assert_eq!(
         command(&refused),
-        "the pool is stopped: member 1, 2 of the 4 devices of pool 'tank' is missing; name it too; export and import it again once the cause \
-         is mended"
+        "the pool is stopped: member 1, 2 of the 4 devices of pool 'tank' is missing; name it too; remove the cause, then export and \
+         import it again"
     );
 }
 
 #[test]
+fn a_device_that_cannot_be_read_is_checked_before_the_pool_goes_back() {
+    let read = OpenErrorKind::NoRoot;
+    assert_eq!(
+        open(&read.clone().into()),
+        "no root of the pool is readable; its devices were overwritten, or 'pool create' did not finish"
+    );
+    for kind in [read, OpenErrorKind::LogGone(Lsn(5))] {
+        let unread = open(&OpenError { unreadable: true, ..kind.clone().into() });
+        assert_eq!(unread, format!("{kind}; a device could not be read: check the devices and their cables, and import again"));
+    }
+    let silent = OpenError { unanswered: vec![DeviceSlot(1)], ..OpenErrorKind::NoRoot.into() };
+    assert_eq!(open(&silent), "no root of the pool is readable; no answer from device 1");
+    // an error that says so itself
+    let label = OpenErrorKind::NoLabel { device: DeviceSlot(0), why: Unlabelled::Unreadable(DeviceError::Failed(5)) };
+    assert!(!open(&OpenError { unreadable: true, ..label.into() }).contains("import again"));
+}
+
+#[test]
+fn a_command_that_could_not_read_does_not_advise_an_import() {
+    assert_eq!(
+        command(&CommandError::NodeUnreadable),
+        "a map node cannot be read on any device; check the devices with 'pool status', then run 'pool scrub'"
+    );
+    assert_eq!(command(&CommandError::Request(DiskError::Io)), "the command could not be carried out: input/output error");
+}
+
+#[test]
 fn after_a_takeover_no_import_is_advised() {
+    let taken = Fault::TakenOver { by: "host2".to_owned() };
+    assert_eq!(command(&CommandError::Faulted(taken.clone())), format!("the pool is stopped: {taken}"));
     assert!(restart(&Fault::NoLogSegment, "tank").unwrap().ends_with("'millpond pool import tank'"));
     assert_eq!(restart(&Fault::TakenOver { by: "host2".to_owned() }, "tank"), None);
 }

@@ -24,8 +24,15 @@ pub enum CommandError {
     /// Out of space. The user frees or adds some.
     #[error("the pool is full; destroy snapshots, discard data or add a device")]
     NoSpace,
-    /// The pool stopped after a fault, or could not read what the command needs.
-    #[error("the pool is stopped: {0}; export and import it again once the cause is mended")]
+    /// A map node that the command needs could not be read from any copy. The pool is in service;
+    /// the user repairs its devices and scrubs it.
+    #[error("a map node cannot be read on any device")]
+    NodeUnreadable,
+    /// A request that the command made failed; the pool is in service.
+    #[error("the command could not be carried out: {0}")]
+    Request(DiskError),
+    /// The pool is stopped, for this reason.
+    #[error("the pool is stopped: {0}")]
     Faulted(Fault),
 }
 

@@ -1,6 +1,6 @@
 //! Reasons why a pool is stopped.
 
-use millpond_block::{DeviceError, DeviceSlot, DiskError};
+use millpond_block::{DeviceError, DeviceSlot};
 
 use super::open::{OpenError, device_list};
 
@@ -58,13 +58,6 @@ pub enum Fault {
         /// The host, for people.
         by: String,
     },
-    /// A map node could not be read from any copy, so a command had no answer. The pool is in
-    /// service; the user scrubs it.
-    #[error("a map node cannot be read")]
-    NodeUnreadable,
-    /// A command failed because a request that it made failed.
-    #[error("{0}")]
-    Request(DiskError),
     /// The program around the engine stopped the pool, for this reason. See there.
     #[error("{0}")]
     Caller(String),

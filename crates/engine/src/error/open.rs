@@ -15,6 +15,9 @@ pub struct OpenError {
     pub kind: OpenErrorKind,
     /// The devices that did not answer.
     pub unanswered: Vec<DeviceSlot>,
+    /// A device failed a read of the import: what it holds may be sound, and readable again once the
+    /// user has repaired the device.
+    pub unreadable: bool,
     /// The import was to go back to the newest whole checkpoint, and had chosen one: the user may
     /// choose an older one.
     pub went_back: bool,
@@ -22,7 +25,7 @@ pub struct OpenError {
 
 impl From<OpenErrorKind> for OpenError {
     fn from(kind: OpenErrorKind) -> OpenError {
-        OpenError { kind, unanswered: Vec::new(), went_back: false }
+        OpenError { kind, unanswered: Vec::new(), unreadable: false, went_back: false }
     }
 }
 
@@ -178,7 +181,7 @@ pub enum OpenErrorKind {
         error: FormatError,
     },
     /// No ring has a readable root. The user has the devices searched for checkpoints.
-    #[error("no root of the pool is readable: the devices were overwritten or never finished being made")]
+    #[error("no root of the pool is readable")]
     NoRoot,
     /// The newest root was durable and is not readable. The user goes back to an older checkpoint.
     #[error(

@@ -334,8 +334,8 @@ impl Import {
             _ => why,
         };
         let went_back = self.rewound.is_some() && !matches!(self.tuning.aim, Aim::To(_));
-        let unanswered = &self.silent;
-        self.failed.get_or_insert_with(|| OpenError { kind, unanswered: unanswered.clone(), went_back });
+        let (unanswered, unreadable) = (&self.silent, self.unreadable);
+        self.failed.get_or_insert_with(|| OpenError { kind, unanswered: unanswered.clone(), unreadable, went_back });
     }
 
     /// Continues when all operations have ended. Returns the pool when it is ready to publish its

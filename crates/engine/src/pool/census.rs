@@ -18,7 +18,7 @@ use crate::core::Catalog;
 use crate::log::is_special;
 use crate::space::{SegmentState, Shelf};
 use crate::tree::{Miss, capacity, node_index, slot_in};
-use crate::{Census, CommandError, Fault, Reply, VolumeCensus, WRITE_SIZES};
+use crate::{Census, Reply, VolumeCensus, WRITE_SIZES};
 
 /// The cost of counting the blocks of a leaf, in steps of a comparison.
 const STEPS_PER_LEAF: usize = 8;
@@ -212,7 +212,7 @@ impl Pool {
         let Owner::Command(tag) = owner else { return };
         let reply = match error {
             None => Ok(Reply::Census(self.census(work))),
-            Some(_) => Err(CommandError::Faulted(Fault::NodeUnreadable)),
+            Some(_) => Err(self.read_failure()),
         };
         self.replies.push_back((tag, reply));
     }

@@ -73,7 +73,7 @@ impl Pool {
                 let reply = match (&self.state, error) {
                     (crate::PoolState::Faulted(why), Some(_)) => Err(CommandError::Faulted(why.clone())),
                     (_, Some(DiskError::NoSpace)) => Err(CommandError::NoSpace),
-                    (_, Some(other)) => Err(CommandError::Faulted(Fault::Request(other))),
+                    (_, Some(other)) => Err(CommandError::Request(other)),
                     (_, None) => reply,
                 };
                 self.replies.push_back((tag, reply));

@@ -14,7 +14,7 @@ use super::op::{Op, Owner, Target, Work};
 use super::state::Pool;
 use crate::space::Shelf;
 use crate::tree::{Miss, capacity, node_index, slot_in};
-use crate::{Absent, CommandError, DiffExtent, ExtentPlace, Fault, PoolState, Reply, SegmentPlace};
+use crate::{Absent, CommandError, DiffExtent, ExtentPlace, PoolState, Reply, SegmentPlace};
 
 /// Subtrees compared per turn, over all comparisons: some 50 microseconds.
 pub(crate) const STEPS_PER_TURN: usize = 32;
@@ -206,6 +206,23 @@ impl Pool {
         self.release(id);
     }
 
+    /// Returns the error of a command that could not read a map node.
+    pub(crate) fn read_failure(&self) -> CommandError {
+        match &self.state {
+            PoolState::Faulted(why) => CommandError::Faulted(why.clone()),
+            _ => CommandError::NodeUnreadable,
+        }
+    }
+
+    /// Returns the reply to a query about one version.
+    fn answer_of(&self, error: Option<DiskError>, reply: Reply) -> Result<Reply, CommandError> {
+        match error {
+            None => Ok(reply),
+            Some(DiskError::Invalid) => Err(CommandError::NotFound(Absent::Target)),
+            Some(_) => Err(self.read_failure()),
+        }
+    }
+
     /// Delivers the result to its owner.
     pub(crate) fn deliver_comparison(&mut self, owner: Owner, work: Comparison, error: Option<DiskError>) {
         match (owner, work.found) {
@@ -217,15 +234,19 @@ impl Pool {
                 let result = match error {
                     None => Ok(extents),
                     Some(DiskError::Invalid) => Err(CommandError::NotFound(Absent::Version)),
-                    Some(_) => Err(CommandError::Faulted(Fault::NodeUnreadable)),
+                    Some(_) => Err(self.read_failure()),
                 };
                 self.diffs.push_back((tag, result));
             }
             (Owner::Command(tag), Found::Places(units)) => {
                 let places = self.places(units);
-                self.replies.push_back((tag, told(error, Reply::Places(places))));
+                let result = self.answer_of(error, Reply::Places(places));
+                self.replies.push_back((tag, result));
             }
-            (Owner::Command(tag), Found::Lost(ranges)) => self.replies.push_back((tag, told(error, Reply::Lost(ranges)))),
+            (Owner::Command(tag), Found::Lost(ranges)) => {
+                let result = self.answer_of(error, Reply::Lost(ranges));
+                self.replies.push_back((tag, result));
+            }
             _ => {}
         }
     }
@@ -295,15 +316,6 @@ impl Pool {
         }
         found.add(block, end, Change::Same);
         Ok(end)
-    }
-}
-
-/// Returns the reply to a query about one version.
-fn told(error: Option<DiskError>, reply: Reply) -> Result<Reply, CommandError> {
-    match error {
-        None => Ok(reply),
-        Some(DiskError::Invalid) => Err(CommandError::NotFound(Absent::Target)),
-        Some(_) => Err(CommandError::Faulted(Fault::NodeUnreadable)),
     }
 }
 

@@ -163,7 +163,7 @@ impl Oracle {
                 self.apply(&issued, now, listing)?;
                 if self.commands.is_empty() && self.unanswered.is_empty() { self.compare(listing) } else { Ok(()) }
             }
-            (Err(CommandError::Faulted(_)), _) if self.errors_allowed => {
+            (Err(CommandError::Faulted(_) | CommandError::NodeUnreadable | CommandError::Request(_)), _) if self.errors_allowed => {
                 issued.until = now;
                 self.unanswered.push(issued);
                 Ok(())

@@ -39,6 +39,6 @@ pub(super) fn reply_kind<T>(result: &Result<T, CommandError>) -> &'static str {
         Err(CommandError::Invalid(_)) => "invalid",
         Err(CommandError::Busy(_)) => "busy",
         Err(CommandError::NoSpace) => "no space",
-        Err(CommandError::Faulted(_)) => "stopped",
+        Err(CommandError::Faulted(_) | CommandError::NodeUnreadable | CommandError::Request(_)) => "stopped",
     }
 }
