@@ -94,7 +94,7 @@ impl Engine {
     /// together. A hint without any other effect.
     pub fn expect(&self, target: Target, reads: &[ByteRange]) {
         if let Some(pool) = self.open() {
-            pool.expect(target, reads);
+            pool.store.expect(target, reads);
         }
     }
 
@@ -188,7 +188,7 @@ impl Engine {
     pub fn excuse(&mut self, device: DeviceSlot) {
         match &mut self.phase {
             Phase::Importing(import) => import.excuse(device),
-            Phase::Open(pool) => pool.io.excuse(device),
+            Phase::Open(pool) => pool.store.io.excuse(device),
         }
     }
 
@@ -224,7 +224,7 @@ impl Engine {
     pub fn pop_io(&mut self) -> Option<Io> {
         match &mut self.phase {
             Phase::Importing(import) => import.pop_io(),
-            Phase::Open(pool) => pool.io.pop(pool.holds_back()),
+            Phase::Open(pool) => pool.store.io.pop(pool.holds_back()),
         }
     }
 
@@ -244,7 +244,7 @@ impl Engine {
     pub fn take_back(&mut self, io: Io) {
         match &mut self.phase {
             Phase::Importing(import) => import.take_back(io),
-            Phase::Open(pool) => pool.io.take_back(io),
+            Phase::Open(pool) => pool.store.io.take_back(io),
         }
     }
 
@@ -276,12 +276,12 @@ impl Engine {
 
     /// Returns the options of volumes that have other than the defaults.
     pub fn options(&self) -> &BTreeMap<VolumeId, VolumeOptions> {
-        self.open().map_or(&NO_OPTIONS, |pool| pool.core.catalog.options())
+        self.open().map_or(&NO_OPTIONS, |pool| pool.store.core.catalog.options())
     }
 
     /// Returns size, sectors and features of a target, while it exists.
     pub fn geometry(&self, target: Target) -> Option<(Geometry, Features)> {
-        self.open().and_then(|pool| pool.geometry(target))
+        self.open().and_then(|pool| pool.store.geometry(target))
     }
 
     /// Returns information about the pool, once it is open.
@@ -308,12 +308,12 @@ impl Engine {
 
     /// Returns all snapshots, by volume and age.
     pub fn snapshots(&self) -> Vec<SnapshotInfo> {
-        self.open().map(Pool::snapshots).unwrap_or_default()
+        self.open().map(|pool| pool.store.snapshots()).unwrap_or_default()
     }
 
     /// Returns up to `most` snapshots with ids above `after`, by id: for long lists in parts.
     pub fn snapshots_after(&self, after: Option<SnapshotId>, most: usize) -> Vec<SnapshotInfo> {
-        self.open().map(|pool| pool.snapshots_after(after, most)).unwrap_or_default()
+        self.open().map(|pool| pool.store.snapshots_after(after, most)).unwrap_or_default()
     }
 
     /// Returns the volume with this name.
@@ -323,34 +323,34 @@ impl Engine {
 
     /// Returns the snapshot of a volume with this name.
     pub fn find_snapshot(&self, volume: VolumeId, name: &str) -> Option<SnapshotInfo> {
-        self.open()?.find_snapshot(volume, name)
+        self.open()?.store.find_snapshot(volume, name)
     }
 
     /// Returns the properties of a target that is served as a file; cheaper than those of a
     /// listing. `None` when it does not exist.
     pub fn image(&self, target: Target) -> Option<ImageInfo> {
-        self.open()?.image(target)
+        self.open()?.store.image(target)
     }
 
     /// Returns up to `most` volumes with ids above `after`, by id.
     pub fn volume_images(&self, after: Option<VolumeId>, most: usize) -> Vec<(VolumeId, ImageInfo)> {
-        self.open().map(|pool| pool.volume_images(after, most)).unwrap_or_default()
+        self.open().map(|pool| pool.store.volume_images(after, most)).unwrap_or_default()
     }
 
     /// Returns up to `most` snapshots of a volume with ids above `after`, by id.
     pub fn snapshot_images(&self, volume: VolumeId, after: Option<SnapshotId>, most: usize) -> Vec<(SnapshotId, ImageInfo)> {
-        self.open().map(|pool| pool.snapshot_images(volume, after, most)).unwrap_or_default()
+        self.open().map(|pool| pool.store.snapshot_images(volume, after, most)).unwrap_or_default()
     }
 
     /// Returns up to `most` snapshots that a target can be compared with by
     /// [`query`](Engine::query): those of its volume, by name.
     pub fn older_states(&self, target: Target, most: usize) -> Vec<(String, SnapshotId)> {
-        self.open().map(|pool| pool.older_states(target, most)).unwrap_or_default()
+        self.open().map(|pool| pool.store.older_states(target, most)).unwrap_or_default()
     }
 
     /// Returns the snapshot of this name that a target can be compared with.
     pub fn older_state(&self, target: Target, name: &str) -> Option<SnapshotId> {
-        self.open()?.older_state(target, name)
+        self.open()?.store.older_state(target, name)
     }
 
     /// Returns the counters since the import.
@@ -378,7 +378,7 @@ impl Engine {
     pub fn buffers(&mut self) -> &mut BufPool {
         match &mut self.phase {
             Phase::Importing(_) => &mut self.bufs,
-            Phase::Open(pool) => &mut pool.bufs,
+            Phase::Open(pool) => &mut pool.store.bufs,
         }
     }
 

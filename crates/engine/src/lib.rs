@@ -22,6 +22,7 @@ mod read_cache;
 mod slab;
 mod space;
 mod startup;
+mod store;
 mod survey;
 mod task;
 mod throttle;

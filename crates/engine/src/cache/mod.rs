@@ -5,11 +5,11 @@
 //! (I5); otherwise the block is read from the pool. So it does not matter what a cache device has
 //! lost, kept from another time, or mixed up.
 
+mod devices;
 mod drive;
 mod ghosts;
 mod index;
-mod store;
 
+pub(crate) use devices::{CacheDevices, Scan, SegmentWrite};
 pub(crate) use drive::Spot;
 pub(crate) use ghosts::Ghosts;
-pub(crate) use store::{Scan, SegmentWrite, Store};

@@ -60,8 +60,9 @@ impl Engine {
     /// Audits an open pool without unanswered requests, and whose devices have nothing in flight.
     pub fn audit(&self, media: Media<'_>) -> Audit {
         let Some(pool) = self.open() else { return Audit::default() };
-        let rows = &pool.core.space.rows;
+        let rows = &pool.store.core.space.rows;
         let copies = pool
+            .store
             .core
             .space
             .segments
@@ -73,12 +74,12 @@ impl Engine {
         let mut audit = Audit::default();
         for copy in 0..copies {
             let mut auditor = Auditor {
-                core: &pool.core,
-                slots: pool.io.slots(),
+                core: &pool.store.core,
+                slots: pool.store.io.slots(),
                 media: &mut *media,
                 audit: Audit::default(),
                 copy,
-                health: &pool.io.health,
+                health: &pool.store.io.health,
                 coders: Coders::default(),
                 reached: BTreeMap::new(),
                 seen_nodes: BTreeSet::new(),
@@ -99,9 +100,9 @@ impl Engine {
             let before = std::mem::replace(&mut audit, auditor.audit);
             audit.findings.splice(0..0, before.findings);
         }
-        audit.findings.extend(reservation_findings(&pool.core));
-        audit.findings.extend(origin_findings(&pool.core));
-        audit.findings.extend(removed_findings(&pool.core));
+        audit.findings.extend(reservation_findings(&pool.store.core));
+        audit.findings.extend(origin_findings(&pool.store.core));
+        audit.findings.extend(removed_findings(&pool.store.core));
         audit.findings.extend(object_findings(pool));
         audit
     }
@@ -124,7 +125,7 @@ fn reservation_findings(core: &Core) -> Vec<String> {
 fn object_findings(pool: &crate::pool::Pool) -> Vec<String> {
     let mut named: BTreeMap<SegmentId, u32> = BTreeMap::new();
     pool.all_objects().for_each(|at| *named.entry(at.segment).or_default() += at.bytes().div_ceil(512));
-    let counted = |id: SegmentId| pool.core.space.segments.get(id).map(|s| s.objects);
+    let counted = |id: SegmentId| pool.store.core.space.segments.get(id).map(|s| s.objects);
     let wrong = named.into_iter().filter_map(|(id, units)| Some((id, units, counted(id).filter(|counted| *counted < units)?)));
     wrong.map(|(id, units, counted)| format!("segment {id}: counts {counted} units of objects, has {units}")).collect()
 }

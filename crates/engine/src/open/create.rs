@@ -15,6 +15,7 @@ use crate::io::{Health, IoTable};
 use crate::log::Log;
 use crate::pool::{Config, Context, Pool};
 use crate::space::{Rows, Shelf, Space};
+use crate::store::Store;
 use crate::task::{Keeper, LEAST_LOG, first_claim, pieces, second_area};
 use crate::tree::NodeCache;
 use crate::{CommandError, GroupSpec, Invalid, Planted, PoolSpec, Time, Tuning};
@@ -82,12 +83,12 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     let core = Core::new(space, NodeCache::new(tuning.map_memory), chunk_units, pieces(extent_bytes, &tuning), tuning.planted);
     let slots = (0..u16::try_from(members).unwrap_or(u16::MAX)).map(|member| Some(DeviceSlot(member))).collect();
     let io = IoTable::new(slots, Health::of(&config.shape));
-    let mut pool = Pool::new(config, core, Log::new(Lsn(0)), io, BufPool::default(), tuning, now);
-    pool.incarnation = 1;
+    let mut pool = Pool::new(Store::new(config, core, Log::new(Lsn(0)), io, BufPool::default(), tuning, now));
+    pool.store.incarnation = 1;
     pool.prepare_first();
-    let mine = pool.tuning.holder.as_ref().map(|holder| first_claim(pool.config.id, holder, 1, now));
+    let mine = pool.store.tuning.holder.as_ref().map(|holder| first_claim(pool.store.config.id, holder, 1, now));
     pool.keeper = Keeper::new(mine, now);
-    if !pool.reserve_streams() {
+    if !pool.store.reserve_streams() {
         return invalid(Invalid::DevicesTooSmall);
     }
     pool.write_labels();
@@ -217,11 +218,11 @@ impl Pool {
     /// Writes the labels of a new pool.
     fn write_labels(&mut self) {
         let mut writes = Vec::new();
-        for (member, size) in (0..).map(MemberId).zip(self.config.sizes.clone()) {
+        for (member, size) in (0..).map(MemberId).zip(self.store.config.sizes.clone()) {
             let piece = self.fresh_area(member);
             writes.push((member, 0, piece.clone()));
             writes.push((member, second_area(size), piece));
         }
-        self.io.write_raw(Context::Labels, writes);
+        self.store.io.write_raw(Context::Labels, writes);
     }
 }

@@ -11,6 +11,7 @@ use super::op::{Op, Part, Work};
 use super::state::{Context, Pool};
 use crate::cache::{Scan, SegmentWrite, Spot};
 use crate::io::{Failing, Replica};
+use crate::store::Store;
 use crate::{DeviceTrouble, Planted, PoolState};
 
 /// Returns whether a block in the cache is plain and adjacent to the blocks of a read.
@@ -23,12 +24,12 @@ pub(super) fn follows(first: Spot, blocks: &[(Addr, u32)], spot: Spot, addr: Add
 impl Pool {
     /// Attaches cache devices that are present and not in use yet.
     pub(crate) fn attach_caches(&mut self) {
-        if self.tuning.read_only || self.state != PoolState::Online || !self.config.shape.has(Class::Cache) {
+        if self.store.tuning.read_only || self.state != PoolState::Online || !self.store.config.shape.has(Class::Cache) {
             return;
         }
-        let shape = &self.config.shape;
+        let shape = &self.store.config.shape;
         for (member, known) in (0..).map(MemberId).zip(&shape.members) {
-            let there = known.state == MemberState::Present && self.io.health.is_up(member) && shape.is_cache(member.0);
+            let there = known.state == MemberState::Present && self.store.io.health.is_up(member) && shape.is_cache(member.0);
             if there && !self.cache.has(member) {
                 self.cache.attach(member, known.device, u64::from(known.extents) * shape.extent_bytes);
             }
@@ -41,18 +42,18 @@ impl Pool {
             return; // nothing waits for the rest of the scan
         }
         while let Some((scan, member, range)) = self.cache.next_scan() {
-            self.io.read_raw(Context::CacheScan(scan), member, range, &mut self.bufs);
+            self.store.io.read_raw(Context::CacheScan(scan), member, range, &mut self.store.bufs);
         }
     }
 
     /// Handles a read of a page of a cache device.
     pub(crate) fn cache_scanned(&mut self, scan: Scan, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let page = buf.as_ref().filter(|_| result.is_ok()).map(|buf| buf.bytes()).and_then(|bytes| bytes.get(..4096));
-        let begun = Filling { incarnation: self.incarnation, time: self.now.0 };
+        let begun = Filling { incarnation: self.store.incarnation, time: self.store.now.0 };
         let write = self.cache.scanned(scan, page, begun);
-        buf.into_iter().for_each(|buf| self.bufs.give(buf));
+        buf.into_iter().for_each(|buf| self.store.bufs.give(buf));
         if let Some(write) = write {
-            self.write_cache(write);
+            self.store.write_cache(write);
         }
         if let Err(error) = result
             && let Some(member) = self.cache.failed(scan.drive, error)
@@ -65,14 +66,14 @@ impl Pool {
     pub(super) fn read_cached(&mut self, op: u32, part: u32, spot: Spot, pages: u32) {
         let place = self.cache.begin_read(spot, pages);
         let (member, range) = place.expect("INV-CACHE-2: a segment of the cache is there until its reads have ended");
-        self.io.read_raw(Context::Cached { op, part, spot }, member, range, &mut self.bufs);
+        self.store.io.read_raw(Context::Cached { op, part, spot }, member, range, &mut self.store.bufs);
     }
 
     /// Handles a read of cache pages. When the content is not what the map says, the read is
     /// repeated without the cache (INV-CACHE-1).
     pub(crate) fn cached_read(&mut self, id: u32, part: u32, spot: Spot, result: Result<(), DeviceError>, buf: Option<Buf>) {
         self.cache.ended(spot);
-        let trusting = self.tuning.plants(Planted::TrustCache);
+        let trusting = self.store.tuning.plants(Planted::TrustCache);
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
         let Some(place) = work.parts.get_mut(part as usize) else { return };
         let Part::Cached { blocks, .. } = &*place else { return };
@@ -80,14 +81,14 @@ impl Pool {
         let piece = match (result, buf) {
             (Ok(()), Some(buf)) => self.sound_copy(&blocks, spot, buf, trusting),
             (_, buf) => {
-                buf.into_iter().for_each(|buf| self.bufs.give(buf));
+                buf.into_iter().for_each(|buf| self.store.bufs.give(buf));
                 None
             }
         };
         match (piece, result) {
             (Some(piece), _) => {
-                self.metrics.cache_hits += blocks.len() as u64;
-                self.metrics.cache_hit_bytes += blocks.iter().map(|(addr, _)| u64::from(addr.units()) * 512).sum::<u64>();
+                self.store.metrics.cache_hits += blocks.len() as u64;
+                self.store.metrics.cache_hit_bytes += blocks.iter().map(|(addr, _)| u64::from(addr.units()) * 512).sum::<u64>();
                 if let Some(volume) = remembered {
                     self.remember(volume, blocks.iter().map(|(addr, _)| *addr), &piece);
                 }
@@ -104,7 +105,7 @@ impl Pool {
                 let failed = match result {
                     Err(error) => self.cache.failed(spot.drive, error).map(|member| (member, error)),
                     Ok(()) => {
-                        let errors = self.cache.wrong(spot).and_then(|member| self.io.errors.get_mut(member.index()));
+                        let errors = self.cache.wrong(spot).and_then(|member| self.store.io.errors.get_mut(member.index()));
                         errors.into_iter().for_each(|errors| *errors += 1);
                         None
                     }
@@ -132,41 +133,37 @@ impl Pool {
             Some(Coding::Raw) if sound => return Some(Piece::new(Rc::new(buf), skip..skip + bytes)),
             Some(coding) if sound => {
                 let piece = self.unpack(stored, coding);
-                self.bufs.give(buf);
+                self.store.bufs.give(buf);
                 return piece;
             }
             _ => {}
         }
-        self.bufs.give(buf);
+        self.store.bufs.give(buf);
         None
     }
 
     /// Copies a block that the cache does not have, if it was read before.
     pub(super) fn copy_to_cache(&mut self, addr: Addr, stored: &[u8]) {
-        self.metrics.cache_misses += 1;
+        self.store.metrics.cache_misses += 1;
         if self.state != PoolState::Online || !self.cache.wants(addr) {
             return;
         }
-        self.metrics.cache_fill_bytes += stored.len() as u64;
-        if let Some(write) = self.cache.take(addr, stored, self.now.0, &mut self.bufs) {
-            self.write_cache(write);
+        self.store.metrics.cache_fill_bytes += stored.len() as u64;
+        if let Some(write) = self.cache.take(addr, stored, self.store.now.0, &mut self.store.bufs) {
+            self.store.write_cache(write);
         }
     }
 
     /// Writes what was copied and not written yet, before the pool is closed.
     pub(crate) fn keep_cache(&mut self) {
         if let Some(write) = self.cache.seal() {
-            self.write_cache(write);
+            self.store.write_cache(write);
         }
-    }
-
-    fn write_cache(&mut self, write: SegmentWrite) {
-        self.io.write_loose(Context::CacheWrite(write.scan), write.member, write.offset, write.piece);
     }
 
     /// Handles the end of a write to the cache.
     pub(crate) fn cache_written(&mut self, scan: Scan, result: Result<(), DeviceError>) {
-        if let Some(member) = self.cache.written(scan, result, self.now.0)
+        if let Some(member) = self.cache.written(scan, result, self.store.now.0)
             && let Err(error) = result
         {
             self.give_cache_up(member, error);
@@ -175,11 +172,17 @@ impl Pool {
 
     /// Gives up a cache device that failed.
     fn give_cache_up(&mut self, member: MemberId, error: DeviceError) {
-        self.cache.detach(member, &mut self.bufs);
+        self.cache.detach(member, &mut self.store.bufs);
         let why = DeviceTrouble::Failed(error);
-        self.io.lose(member, why);
+        self.store.io.lose(member, why);
         if matches!(self.state, PoolState::Online | PoolState::Closing) {
             self.device_failed(Failing { member, replica: Replica::Current, why });
         }
+    }
+}
+
+impl Store {
+    fn write_cache(&mut self, write: SegmentWrite) {
+        self.io.write_loose(Context::CacheWrite(write.scan), write.member, write.offset, write.piece);
     }
 }

@@ -17,6 +17,7 @@ use super::state::Pool;
 use crate::core::Catalog;
 use crate::log::is_special;
 use crate::space::{SegmentState, Shelf};
+use crate::store::Store;
 use crate::tree::{Miss, capacity, node_index, slot_in};
 use crate::{Census, Reply, VolumeCensus, WRITE_SIZES};
 
@@ -52,7 +53,7 @@ struct Part {
 impl Pool {
     /// Starts a census; the reply is returned by `pop_reply`.
     pub(crate) fn start_census(&mut self, tag: Tag) {
-        let version = self.core.catalog.lineages.keys().next().map(|id| (*id, None));
+        let version = self.store.core.catalog.lineages.keys().next().map(|id| (*id, None));
         let work = CensusWork { version, next: 0, spans: Spans::default(), volumes: BTreeMap::new(), nodes: 0 };
         let id = self.new_op(Owner::Command(tag), Work::Census(Box::new(work)), false);
         self.ready.push_back(id);
@@ -66,14 +67,14 @@ impl Pool {
             let Some(version) = work.version else { return self.release(id) };
             // taken out of the operation while the trees are read
             let (mut spans, next) = (std::mem::take(&mut work.spans), work.next);
-            let looked = match self.part(version) {
+            let looked = match self.store.part(version) {
                 Some(part) if part.root.addr.is_some() && next < capacity(part.root.height) => {
-                    self.look_into(&part, next, &mut spans).map(Some)
+                    self.store.look_into(&part, next, &mut spans).map(Some)
                 }
                 _ => Ok(None),
             };
-            let after = self.following(version);
-            let volume = self.core.catalog.lineages.get(&version.0).map(|line| line.volume);
+            let after = self.store.following(version);
+            let volume = self.store.core.catalog.lineages.get(&version.0).map(|line| line.volume);
             let Some(Op { work: Work::Census(work), .. }) = self.ops.get_mut(id) else { return };
             match looked {
                 Ok(Some(look)) => {
@@ -100,6 +101,18 @@ impl Pool {
         self.ready.push_back(id);
     }
 
+    /// Replies to the command.
+    pub(crate) fn deliver_census(&mut self, owner: Owner, work: CensusWork, error: Option<DiskError>) {
+        let Owner::Command(tag) = owner else { return };
+        let reply = match error {
+            None => Ok(Reply::Census(self.store.census(work))),
+            Some(_) => Err(self.read_failure()),
+        };
+        self.replies.push_back((tag, reply));
+    }
+}
+
+impl Store {
     /// Returns the version to scan after this one: a lineage's head first, then its snapshots from
     /// the youngest on.
     fn following(&self, (lineage, at): Version) -> Option<Version> {
@@ -205,16 +218,6 @@ impl Pool {
         let (at, slot) = (self.node(side, block)?, slot_in(block, side.height - 1));
         let node = &self.core.nodes.get(at).node;
         Ok(Side { addr: node.entries[slot], crc: node.crcs[slot], height: side.height - 1 })
-    }
-
-    /// Replies to the command.
-    pub(crate) fn deliver_census(&mut self, owner: Owner, work: CensusWork, error: Option<DiskError>) {
-        let Owner::Command(tag) = owner else { return };
-        let reply = match error {
-            None => Ok(Reply::Census(self.census(work))),
-            Some(_) => Err(self.read_failure()),
-        };
-        self.replies.push_back((tag, reply));
     }
 
     fn census(&self, work: CensusWork) -> Census {

@@ -62,27 +62,27 @@ impl Pool {
         if matches!(owner, Owner::Nobody) {
             // a rollback may have restored a larger size while the end that a shrink cut off was
             // being discarded
-            next = next.max(self.core.catalog.volumes.get(&volume).map_or(0, |v| v.size / 4096));
+            next = next.max(self.store.core.catalog.volumes.get(&volume).map_or(0, |v| v.size / 4096));
         }
-        let Some(lineage) = self.core.lineage_of(volume) else { return self.fail_op(id, DiskError::Io) };
+        let Some(lineage) = self.store.core.lineage_of(volume) else { return self.fail_op(id, DiskError::Io) };
         if !self.locks.is_empty() {
             let busy = self.locks.range_mut((volume, BlockNo(next))..(volume, BlockNo(end))).next();
             if let Some((_, waiting)) = busy {
                 return waiting.push_back(id);
             }
         }
-        let stop = match self.core.plan_clear(lineage, next, end, LEAVES_PER_STEP) {
+        let stop = match self.store.core.plan_clear(lineage, next, end, LEAVES_PER_STEP) {
             Ok(stop) => stop,
             Err(miss) => return self.load_node(miss, Some(id)),
         };
-        let root = self.root_of(super::op::Target::Head(volume)).unwrap_or_default();
-        let mapped = matches!(self.core.nodes.next_leaf(&root, next), Ok(Some((block, _))) if block < stop);
+        let root = self.store.root_of(super::op::Target::Head(volume)).unwrap_or_default();
+        let mapped = matches!(self.store.core.nodes.next_leaf(&root, next), Ok(Some((block, _))) if block < stop);
         if mapped {
             let item = Item::Clear { volume, block: BlockNo(next), count: stop - next };
-            if !self.tuning.plants(Planted::LoseDiscardRecord) && self.append_item(id, &item).is_err() {
+            if !self.store.tuning.plants(Planted::LoseDiscardRecord) && self.append_item(id, &item).is_err() {
                 return self.record_waiters.push_back(id);
             }
-            let cleared = self.core.clear(lineage, next, stop);
+            let cleared = self.store.core.clear(lineage, next, stop);
             assert!(cleared.is_ok(), "INV-MAP-6: the leaves of a planned clear are in memory");
         }
         if stop < end {
@@ -94,7 +94,7 @@ impl Pool {
             // a block that is a hole already may be one by a record in flight: the answer may not
             // come before that record is written (I2); and an answer that promises durability
             // covers everything acknowledged before it, as every other does
-            let after = self.last_record.max(self.log.completed);
+            let after = self.store.last_record.max(self.store.log.completed);
             if let Some(op) = self.ops.get_mut(id) {
                 op.lsn = op.lsn.max(after);
             }

@@ -7,6 +7,7 @@ use super::op::{ClearWork, Owner, Work};
 use super::state::Pool;
 use crate::core::{Promotion, Reservations, cache_code, compression_code, sector_code};
 use crate::log::LONG;
+use crate::store::Store;
 use crate::task::Purse;
 use crate::{Absent, Busy, Command, CommandError, Invalid, NameFlaw, Planted, PoolState, Reply};
 
@@ -54,11 +55,11 @@ impl Pool {
         if self.closing.is_some() {
             return self.replies.push_back((tag, Err(CommandError::Busy(Busy::Closing))));
         }
-        if self.tuning.read_only {
+        if self.store.tuning.read_only {
             return self.command_unwritten(tag, command);
         }
         let pages = pages_of(&command);
-        if pages >= self.core.space.rows.smallest() as usize {
+        if pages >= self.store.core.space.rows.smallest() as usize {
             let error = CommandError::Invalid(Invalid::TooManyNames);
             return self.replies.push_back((tag, Err(error)));
         }
@@ -114,9 +115,9 @@ impl Pool {
             }
             Command::Wipe { how, dry_run: false } => self.change_jobs(tag, |pool| pool.wipe(how, false)),
             Command::StopWipe => self.change_jobs(tag, Pool::stop_wipe),
-            Command::SetJobRate { rate } => self.change_jobs(tag, |pool| pool.set_job_rate(rate)),
+            Command::SetJobRate { rate } => self.change_jobs(tag, |pool| pool.store.set_job_rate(rate)),
             Command::Promote { volume, dry_run: true } => {
-                let plan = self.plan_promotion(volume).map(|promotion| Reply::Promotion(promotion.plan()));
+                let plan = self.store.plan_promotion(volume).map(|promotion| Reply::Promotion(promotion.plan()));
                 self.replies.push_back((tag, plan));
             }
             Command::Promote { volume, dry_run: false } => self.promote(tag, volume),
@@ -127,7 +128,7 @@ impl Pool {
             other => match self.records(other) {
                 Ok((records, reply)) => {
                     let begun = records.iter().find_map(|record| match record {
-                        Record::Rollback { snapshot, .. } => self.core.catalog.snapshots.get(snapshot).map(|s| s.volume),
+                        Record::Rollback { snapshot, .. } => self.store.core.catalog.snapshots.get(snapshot).map(|s| s.volume),
                         Record::Clone { volume, .. } => Some(*volume),
                         _ => None,
                     });
@@ -161,16 +162,9 @@ impl Pool {
     /// Returns whether records of `pages` pages fit without the segments that the next checkpoint
     /// needs.
     pub(crate) fn record_room(&self, pages: usize) -> bool {
-        let left = self.log.streams[LONG].left() as usize;
-        let segments = pages / self.core.space.rows.smallest() as usize;
+        let left = self.store.log.streams[LONG].left() as usize;
+        let segments = pages / self.store.core.space.rows.smallest() as usize;
         self.checkpoint_is_safe() && (left > pages || self.room_beyond(Purse::Record, segments))
-    }
-
-    /// Checks that the pool is not full, for commands that create versions; commands that release
-    /// space skip this.
-    fn check_growth(&self) -> Result<(), CommandError> {
-        let space = &self.core.space;
-        if space.live_units() > space.usable_units() { Err(CommandError::NoSpace) } else { Ok(()) }
     }
 
     /// Returns whether records have waited for room so long that none will come.
@@ -185,7 +179,7 @@ impl Pool {
             return;
         }
         self.starved_commands += 1;
-        if !self.record_room(1) && self.cleaner.idle() && self.now.0 >= self.checkpointer.begun.0 + CHECKPOINT_MILLIS {
+        if !self.record_room(1) && self.cleaner.idle() && self.store.now.0 >= self.checkpointer.begun.0 + CHECKPOINT_MILLIS {
             // I9: until a checkpoint has written the changes so far, space is reserved for them,
             // which the cleaner may need; and only a checkpoint moves objects out of sparse
             // segments
@@ -209,7 +203,7 @@ impl Pool {
                 self.fail_op(id, DiskError::NoSpace);
                 return false;
             }
-            self.core.apply_record(&record);
+            self.store.core.apply_record(&record);
         }
         if deals_anew {
             self.arrange_read_cache(self.read_cache.limit());
@@ -222,7 +216,7 @@ impl Pool {
     /// Discards blocks mapped beyond a volume's end: after a shrink, and where a head may be from
     /// the time of a shrink: after an import, a rollback, a clone.
     pub(crate) fn trim_beyond(&mut self, volume: VolumeId) {
-        let Some(size) = self.core.catalog.volumes.get(&volume).map(|v| v.size) else { return };
+        let Some(size) = self.store.core.catalog.volumes.get(&volume).map(|v| v.size) else { return };
         let work = Work::Clear(ClearWork { volume, next: size / 4096, end: MAX_VOLUME_BYTES / 4096 });
         let id = self.new_op(Owner::Nobody, work, false);
         self.trimming.insert(volume, id);
@@ -247,7 +241,7 @@ impl Pool {
     }
 
     fn resize(&mut self, tag: Tag, volume: VolumeId, size: u64) {
-        if let Err(error) = self.check_size(size).and_then(|()| self.known_volume(volume)) {
+        if let Err(error) = self.store.check_size(size).and_then(|()| self.store.known_volume(volume)) {
             return self.replies.push_back((tag, Err(error)));
         }
         if self.untrimmed.contains_key(&volume) && !self.trimming.contains_key(&volume) {
@@ -261,24 +255,17 @@ impl Pool {
         if !self.record_room(1) && !self.records_starve() {
             return self.parked_commands.push((tag, Command::ResizeVolume { volume, size }));
         }
-        let old = self.core.catalog.volumes.get(&volume).map_or(0, |v| v.size);
+        let old = self.store.core.catalog.volumes.get(&volume).map_or(0, |v| v.size);
         if self.log_records(tag, vec![Record::Resize { volume, size }], Reply::Done) && size < old {
             // blocks beyond the end are unreachable at once; their space is released in steps
             self.trim_beyond(volume);
         }
     }
 
-    fn check_size(&self, size: u64) -> Result<(), CommandError> {
-        if size == 0 || !size.is_multiple_of(4096) || size > MAX_VOLUME_BYTES {
-            return Err(CommandError::Invalid(Invalid::VolumeSize(size)));
-        }
-        Ok(())
-    }
-
     /// Makes a volume's writes and clears in progress wait for durability: whoever sees that the
     /// new mode is strict may rely on every later completion.
     fn tighten(&mut self, volume: VolumeId) {
-        if self.tuning.plants(Planted::LoosenUnderWay) {
+        if self.store.tuning.plants(Planted::LoosenUnderWay) {
             return;
         }
         let mut parents = Vec::new();
@@ -298,6 +285,174 @@ impl Pool {
         for parent in parents {
             self.ops.get_mut(parent).into_iter().for_each(|op| op.durable = true);
         }
+    }
+
+    /// Promotes a clone once the next checkpoint has room for the pages of snapshots that change.
+    fn promote(&mut self, tag: Tag, volume: VolumeId) {
+        let promotion = match self.store.plan_promotion(volume) {
+            Ok(promotion) => promotion,
+            Err(error) => return self.replies.push_back((tag, Err(error))),
+        };
+        let bytes = self.store.bytes_to_store(self.store.core.catalog.changed_by(&promotion));
+        if bytes > self.room_for_lists() {
+            if self.records_starve() {
+                return self.replies.push_back((tag, Err(CommandError::NoSpace)));
+            }
+            self.ask_for_room();
+            return self.parked_commands.push((tag, Command::Promote { volume, dry_run: false }));
+        }
+        if self.log_records(tag, vec![Record::Promote { volume }], Reply::Promotion(promotion.plan())) {
+            self.checkpointer.estimate.lists += bytes;
+        }
+    }
+
+    /// Checks a command and turns it into records and the reply for success.
+    fn records(&mut self, command: Command) -> Result<(Vec<Record>, Reply), CommandError> {
+        let created = self.store.now.0;
+        let catalog = &self.store.core.catalog;
+        let lineage = LineageId(catalog.next_lineage);
+        let one = |record, reply| Ok((vec![record], reply));
+        match command {
+            Command::CreateVolume { name, size, sector, cache, compression } => {
+                self.store.free_volume_name(&name)?;
+                self.store.check_growth()?;
+                self.store.check_size(size)?;
+                let id = VolumeId(catalog.next_volume);
+                let volume = VolumeRecord {
+                    id,
+                    name,
+                    size,
+                    sector: sector_code(sector),
+                    cache: cache_code(cache),
+                    compression: compression_code(compression),
+                    read_only: false,
+                    lineage,
+                    created,
+                };
+                one(Record::CreateVolume { volume }, Reply::Volume(id))
+            }
+            Command::DestroyVolume { volume } => {
+                self.store.known_volume(volume)?;
+                let needed = catalog.snapshots.iter().filter(|(_, s)| s.volume == volume);
+                for (id, snapshot) in needed {
+                    if catalog.clones_of(*id) > 0 {
+                        let (snapshot, hidden) = (snapshot.name.clone(), snapshot.hidden);
+                        return Err(CommandError::Busy(Busy::HasClones { snapshot, hidden }));
+                    }
+                    if !snapshot.hidden && self.store.is_held(snapshot) {
+                        return Err(CommandError::Busy(Busy::Held { snapshot: snapshot.name.clone() }));
+                    }
+                }
+                one(Record::RemoveVolume { volume }, Reply::Done)
+            }
+            Command::RenameVolume { volume, name } => {
+                self.store.known_volume(volume)?;
+                self.store.free_volume_name(&name)?;
+                one(Record::RenameVolume { volume, name }, Reply::Done)
+            }
+            Command::SetProperties { volume, cache, compression, read_only } => {
+                let v = catalog.volumes.get(&volume).ok_or(CommandError::NotFound(Absent::Volume))?;
+                let record = Record::Properties {
+                    volume,
+                    cache: cache_code(cache.unwrap_or(v.cache)),
+                    compression: compression_code(compression.unwrap_or(v.compression)),
+                    read_only: read_only.unwrap_or(v.read_only),
+                };
+                if cache.is_some_and(CacheMode::every_write_durable) {
+                    self.tighten(volume);
+                }
+                one(record, Reply::Done)
+            }
+            Command::SetOptions { volume, options } => {
+                self.store.known_volume(volume)?;
+                let kept = Reservations::missing_for(options.reservation, catalog.owned_units(volume));
+                let space = &self.store.core.space;
+                let more = options.reservation > catalog.options_of(volume).reservation;
+                if more && space.live_units() + catalog.reservations.missing_of_others(volume) + kept > space.usable_units() {
+                    return Err(CommandError::NoSpace);
+                }
+                one(Record::Options { volume, options: options.record() }, Reply::Done)
+            }
+            Command::SetSector { volume, sector } => {
+                self.store.known_volume(volume)?;
+                one(Record::Sector { volume, sector: sector_code(sector) }, Reply::Done)
+            }
+            Command::Snapshot { targets, description, expires } => {
+                if targets.is_empty() || targets.len() > MAX_GROUP || description.len() > MAX_DESCRIPTION {
+                    let why = Invalid::GroupSnapshot { most: MAX_GROUP, most_description: MAX_DESCRIPTION };
+                    return Err(CommandError::Invalid(why));
+                }
+                let mut seen = std::collections::BTreeSet::new();
+                for (volume, name) in &targets {
+                    self.store.known_volume(*volume)?;
+                    self.store.free_snapshot_name(*volume, name)?;
+                    if !seen.insert(*volume) {
+                        return Err(CommandError::Invalid(Invalid::TwiceInGroup));
+                    }
+                }
+                self.store.check_growth()?;
+                let ids: Vec<SnapshotId> = (catalog.next_snapshot..).take(targets.len()).map(SnapshotId).collect();
+                let targets = targets.into_iter().zip(&ids).map(|((volume, name), id)| (volume, *id, name)).collect();
+                let expires = expires.map(|t| t.0);
+                one(Record::Snapshot { targets, created, description, expires }, Reply::Snapshots(ids))
+            }
+            Command::RenameSnapshot { snapshot, name } => {
+                let volume = self.store.known_snapshot(snapshot)?.volume;
+                self.store.free_snapshot_name(volume, &name)?;
+                one(Record::RenameSnapshot { snapshot, name }, Reply::Done)
+            }
+            Command::Rollback { snapshot, keep_as } => {
+                let volume = self.store.known_snapshot(snapshot)?.volume;
+                self.store.free_snapshot_name(volume, &keep_as)?;
+                let keep = SnapshotId(catalog.next_snapshot);
+                one(Record::Rollback { snapshot, keep, name: keep_as, lineage, created }, Reply::Snapshots(vec![keep]))
+            }
+            Command::Clone { snapshot, name } => {
+                self.store.known_snapshot(snapshot)?;
+                self.store.free_volume_name(&name)?;
+                self.store.check_growth()?;
+                let volume = VolumeId(catalog.next_volume);
+                one(Record::Clone { snapshot, volume, lineage, name, created }, Reply::Volume(volume))
+            }
+            Command::Hold { snapshot, tag, until, locked } => one(self.store.hold(snapshot, tag, until, locked)?, Reply::Done),
+            Command::Release { snapshot, tag } => one(self.store.release_hold(snapshot, tag)?, Reply::Done),
+            Command::ResizeVolume { .. }
+            | Command::DestroySnapshots { .. }
+            | Command::Promote { .. }
+            | Command::AddDevices { .. }
+            | Command::Replace { .. }
+            | Command::CheckDevices(_)
+            | Command::Remove { .. }
+            | Command::StopRemoving
+            | Command::Scrub
+            | Command::StopScrub
+            | Command::Rebalance { .. }
+            | Command::StopRebalance
+            | Command::Wipe { .. }
+            | Command::StopWipe
+            | Command::SetJobRate { .. }
+            | Command::Places { .. }
+            | Command::Lost { .. }
+            | Command::Census
+            | Command::Close
+            | Command::Checkpoint => Err(CommandError::Invalid(Invalid::NotACatalogChange)),
+        }
+    }
+}
+
+impl Store {
+    /// Checks that the pool is not full, for commands that create versions; commands that release
+    /// space skip this.
+    fn check_growth(&self) -> Result<(), CommandError> {
+        let space = &self.core.space;
+        if space.live_units() > space.usable_units() { Err(CommandError::NoSpace) } else { Ok(()) }
+    }
+
+    fn check_size(&self, size: u64) -> Result<(), CommandError> {
+        if size == 0 || !size.is_multiple_of(4096) || size > MAX_VOLUME_BYTES {
+            return Err(CommandError::Invalid(Invalid::VolumeSize(size)));
+        }
+        Ok(())
     }
 
     fn known_volume(&self, volume: VolumeId) -> Result<(), CommandError> {
@@ -321,25 +476,6 @@ impl Pool {
         match self.core.catalog.snapshot_named(volume, name) {
             Some(_) => Err(CommandError::Exists(name.to_owned())),
             None => Ok(()),
-        }
-    }
-
-    /// Promotes a clone once the next checkpoint has room for the pages of snapshots that change.
-    fn promote(&mut self, tag: Tag, volume: VolumeId) {
-        let promotion = match self.plan_promotion(volume) {
-            Ok(promotion) => promotion,
-            Err(error) => return self.replies.push_back((tag, Err(error))),
-        };
-        let bytes = self.bytes_to_store(self.core.catalog.changed_by(&promotion));
-        if bytes > self.room_for_lists() {
-            if self.records_starve() {
-                return self.replies.push_back((tag, Err(CommandError::NoSpace)));
-            }
-            self.ask_for_room();
-            return self.parked_commands.push((tag, Command::Promote { volume, dry_run: false }));
-        }
-        if self.log_records(tag, vec![Record::Promote { volume }], Reply::Promotion(promotion.plan())) {
-            self.checkpointer.estimate.lists += bytes;
         }
     }
 
@@ -372,139 +508,6 @@ impl Pool {
             return Err(CommandError::NoSpace);
         }
         Ok(promotion)
-    }
-
-    /// Checks a command and turns it into records and the reply for success.
-    fn records(&mut self, command: Command) -> Result<(Vec<Record>, Reply), CommandError> {
-        let created = self.now.0;
-        let catalog = &self.core.catalog;
-        let lineage = LineageId(catalog.next_lineage);
-        let one = |record, reply| Ok((vec![record], reply));
-        match command {
-            Command::CreateVolume { name, size, sector, cache, compression } => {
-                self.free_volume_name(&name)?;
-                self.check_growth()?;
-                self.check_size(size)?;
-                let id = VolumeId(catalog.next_volume);
-                let volume = VolumeRecord {
-                    id,
-                    name,
-                    size,
-                    sector: sector_code(sector),
-                    cache: cache_code(cache),
-                    compression: compression_code(compression),
-                    read_only: false,
-                    lineage,
-                    created,
-                };
-                one(Record::CreateVolume { volume }, Reply::Volume(id))
-            }
-            Command::DestroyVolume { volume } => {
-                self.known_volume(volume)?;
-                let needed = catalog.snapshots.iter().filter(|(_, s)| s.volume == volume);
-                for (id, snapshot) in needed {
-                    if catalog.clones_of(*id) > 0 {
-                        let (snapshot, hidden) = (snapshot.name.clone(), snapshot.hidden);
-                        return Err(CommandError::Busy(Busy::HasClones { snapshot, hidden }));
-                    }
-                    if !snapshot.hidden && self.is_held(snapshot) {
-                        return Err(CommandError::Busy(Busy::Held { snapshot: snapshot.name.clone() }));
-                    }
-                }
-                one(Record::RemoveVolume { volume }, Reply::Done)
-            }
-            Command::RenameVolume { volume, name } => {
-                self.known_volume(volume)?;
-                self.free_volume_name(&name)?;
-                one(Record::RenameVolume { volume, name }, Reply::Done)
-            }
-            Command::SetProperties { volume, cache, compression, read_only } => {
-                let v = catalog.volumes.get(&volume).ok_or(CommandError::NotFound(Absent::Volume))?;
-                let record = Record::Properties {
-                    volume,
-                    cache: cache_code(cache.unwrap_or(v.cache)),
-                    compression: compression_code(compression.unwrap_or(v.compression)),
-                    read_only: read_only.unwrap_or(v.read_only),
-                };
-                if cache.is_some_and(CacheMode::every_write_durable) {
-                    self.tighten(volume);
-                }
-                one(record, Reply::Done)
-            }
-            Command::SetOptions { volume, options } => {
-                self.known_volume(volume)?;
-                let kept = Reservations::missing_for(options.reservation, catalog.owned_units(volume));
-                let space = &self.core.space;
-                let more = options.reservation > catalog.options_of(volume).reservation;
-                if more && space.live_units() + catalog.reservations.missing_of_others(volume) + kept > space.usable_units() {
-                    return Err(CommandError::NoSpace);
-                }
-                one(Record::Options { volume, options: options.record() }, Reply::Done)
-            }
-            Command::SetSector { volume, sector } => {
-                self.known_volume(volume)?;
-                one(Record::Sector { volume, sector: sector_code(sector) }, Reply::Done)
-            }
-            Command::Snapshot { targets, description, expires } => {
-                if targets.is_empty() || targets.len() > MAX_GROUP || description.len() > MAX_DESCRIPTION {
-                    let why = Invalid::GroupSnapshot { most: MAX_GROUP, most_description: MAX_DESCRIPTION };
-                    return Err(CommandError::Invalid(why));
-                }
-                let mut seen = std::collections::BTreeSet::new();
-                for (volume, name) in &targets {
-                    self.known_volume(*volume)?;
-                    self.free_snapshot_name(*volume, name)?;
-                    if !seen.insert(*volume) {
-                        return Err(CommandError::Invalid(Invalid::TwiceInGroup));
-                    }
-                }
-                self.check_growth()?;
-                let ids: Vec<SnapshotId> = (catalog.next_snapshot..).take(targets.len()).map(SnapshotId).collect();
-                let targets = targets.into_iter().zip(&ids).map(|((volume, name), id)| (volume, *id, name)).collect();
-                let expires = expires.map(|t| t.0);
-                one(Record::Snapshot { targets, created, description, expires }, Reply::Snapshots(ids))
-            }
-            Command::RenameSnapshot { snapshot, name } => {
-                let volume = self.known_snapshot(snapshot)?.volume;
-                self.free_snapshot_name(volume, &name)?;
-                one(Record::RenameSnapshot { snapshot, name }, Reply::Done)
-            }
-            Command::Rollback { snapshot, keep_as } => {
-                let volume = self.known_snapshot(snapshot)?.volume;
-                self.free_snapshot_name(volume, &keep_as)?;
-                let keep = SnapshotId(catalog.next_snapshot);
-                one(Record::Rollback { snapshot, keep, name: keep_as, lineage, created }, Reply::Snapshots(vec![keep]))
-            }
-            Command::Clone { snapshot, name } => {
-                self.known_snapshot(snapshot)?;
-                self.free_volume_name(&name)?;
-                self.check_growth()?;
-                let volume = VolumeId(catalog.next_volume);
-                one(Record::Clone { snapshot, volume, lineage, name, created }, Reply::Volume(volume))
-            }
-            Command::Hold { snapshot, tag, until, locked } => one(self.hold(snapshot, tag, until, locked)?, Reply::Done),
-            Command::Release { snapshot, tag } => one(self.release_hold(snapshot, tag)?, Reply::Done),
-            Command::ResizeVolume { .. }
-            | Command::DestroySnapshots { .. }
-            | Command::Promote { .. }
-            | Command::AddDevices { .. }
-            | Command::Replace { .. }
-            | Command::CheckDevices(_)
-            | Command::Remove { .. }
-            | Command::StopRemoving
-            | Command::Scrub
-            | Command::StopScrub
-            | Command::Rebalance { .. }
-            | Command::StopRebalance
-            | Command::Wipe { .. }
-            | Command::StopWipe
-            | Command::SetJobRate { .. }
-            | Command::Places { .. }
-            | Command::Lost { .. }
-            | Command::Census
-            | Command::Close
-            | Command::Checkpoint => Err(CommandError::Invalid(Invalid::NotACatalogChange)),
-        }
     }
 }
 

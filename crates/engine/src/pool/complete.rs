@@ -5,6 +5,7 @@ use millpond_format::Lsn;
 
 use super::op::{BarrierKind, Op, Owner, ReadWork, Work};
 use super::state::{Context, Pool};
+use crate::store::Store;
 use crate::{CommandError, Fault, Planted};
 
 impl Pool {
@@ -27,11 +28,11 @@ impl Pool {
                 Work::Read(work) => work.after,
                 _ => op.lsn,
             };
-            if after > self.log.completed && !matches!(self.state, crate::PoolState::Faulted(_)) {
+            if after > self.store.log.completed && !matches!(self.state, crate::PoolState::Faulted(_)) {
                 self.read_waiters.push((after, id));
                 return;
             }
-            if op.durable && op.lsn > self.log.durable {
+            if op.durable && op.lsn > self.store.log.durable {
                 self.flusher.waiting.push((id, op.lsn));
                 return;
             }
@@ -65,7 +66,7 @@ impl Pool {
         match (owner, work) {
             (Owner::Guest(tag), work) => {
                 if result.is_ok() {
-                    self.count_guest(&work);
+                    self.store.count_guest(&work);
                 }
                 self.completions.push_back(Completion { tag, result });
             }
@@ -97,38 +98,27 @@ impl Pool {
         }
     }
 
-    fn count_guest(&mut self, work: &Work) {
-        match work {
-            Work::Write(work) => {
-                self.metrics.guest_writes += 1;
-                self.metrics.guest_write_bytes += work.request.range.length;
-            }
-            Work::Barrier(BarrierKind::Flush) => self.metrics.guest_flushes += 1,
-            _ => {}
-        }
-    }
-
     /// Handles the end of a batch write.
     pub(crate) fn batch_done(&mut self, lsn: Lsn, result: Result<(), DeviceError>) {
         if let Err(error) = result {
             return self.fault(Fault::Log(error));
         }
-        if self.tuning.plants(Planted::ApplyAtCompletion) {
-            for (lineage, block, addr, crc) in self.log.take_deferred(lsn) {
-                let _ = self.core.set_block(lineage, block, addr, crc);
+        if self.store.tuning.plants(Planted::ApplyAtCompletion) {
+            for (lineage, block, addr, crc) in self.store.log.take_deferred(lsn) {
+                let _ = self.store.core.set_block(lineage, block, addr, crc);
             }
         }
-        for batch in self.log.written(lsn) {
+        for batch in self.store.log.written(lsn) {
             for waiter in batch.waiters {
                 if let Some(op) = self.ops.get_mut(waiter) {
                     op.lsn = op.lsn.max(batch.lsn);
                 }
                 self.release(waiter);
             }
-            self.bufs.give_data(batch.pieces);
+            self.store.bufs.give_data(batch.pieces);
         }
         if !self.read_waiters.is_empty() {
-            let completed = self.log.completed;
+            let completed = self.store.log.completed;
             let (over, waiting): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut self.read_waiters).into_iter().partition(|(lsn, _)| *lsn <= completed);
             self.read_waiters = waiting;
@@ -143,14 +133,14 @@ impl Pool {
         if self.flusher.running.is_some() || !self.flusher.wanted() {
             return;
         }
-        let target = self.log.completed;
+        let target = self.store.log.completed;
         self.flusher.running = Some(std::mem::take(&mut self.flusher.wants));
-        if self.tuning.plants(Planted::SkipBarrier) {
+        if self.store.tuning.plants(Planted::SkipBarrier) {
             return self.flush_done(target, Ok(()));
         }
-        if self.io.flush(Context::Flush(target)) {
-            self.metrics.flushes += 1;
-            self.stock.flushed(self.now);
+        if self.store.io.flush(Context::Flush(target)) {
+            self.store.metrics.flushes += 1;
+            self.stock.flushed(self.store.now);
         } else {
             // nothing was written since the last flush
             self.flush_done(target, Ok(()));
@@ -167,7 +157,7 @@ impl Pool {
         if wants.labels {
             self.relabel_done(Ok(()));
         }
-        if self.relabeler.holds_flushes(self.generation) {
+        if self.relabeler.holds_flushes(self.store.generation) {
             let (before, checkpoint) = self.flusher.held.unwrap_or((target, false));
             self.flusher.held = Some((before.max(target), checkpoint || wants.checkpoint));
         } else {
@@ -189,13 +179,26 @@ impl Pool {
     /// Marks the log as durable up to `target`, and completes the flush of a checkpoint that waits
     /// for it.
     fn flushed(&mut self, target: Lsn, checkpoint: bool) {
-        self.log.durable = self.log.durable.max(target);
-        let durable = self.log.durable;
+        self.store.log.durable = self.store.log.durable.max(target);
+        let durable = self.store.log.durable;
         let (over, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.flusher.waiting).into_iter().partition(|(_, lsn)| *lsn <= durable);
         self.flusher.waiting = waiting;
         over.into_iter().for_each(|(op, _)| self.finish(op));
         if checkpoint {
             self.checkpoint_io_done(Ok(()));
+        }
+    }
+}
+
+impl Store {
+    fn count_guest(&mut self, work: &Work) {
+        match work {
+            Work::Write(work) => {
+                self.metrics.guest_writes += 1;
+                self.metrics.guest_write_bytes += work.request.range.length;
+            }
+            Work::Barrier(BarrierKind::Flush) => self.metrics.guest_flushes += 1,
+            _ => {}
         }
     }
 }

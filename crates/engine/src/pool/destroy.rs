@@ -12,6 +12,7 @@ use super::state::Pool;
 use super::turn::STARVED_MILLIS;
 use crate::core::Catalog;
 use crate::space::Need;
+use crate::store::Store;
 use crate::{Busy, CommandError, PoolState, Reply, Time};
 
 /// Snapshots checked per turn before any is destroyed.
@@ -94,7 +95,7 @@ impl Pool {
         }
         let Some(mut work) = self.destroying.pop_front() else { return false };
         let to_check = work.snapshots.iter().skip(work.checked).take(CHECKS_PER_TURN);
-        if let Err(error) = to_check.clone().try_for_each(|id| self.check_destroyable(*id)) {
+        if let Err(error) = to_check.clone().try_for_each(|id| self.store.check_destroyable(*id)) {
             self.refuse(work.op, error);
             return true;
         }
@@ -110,8 +111,8 @@ impl Pool {
             }
             let next = work.snapshots.iter().skip(work.done).take(count).copied();
             // a snapshot that was named twice, or destroyed meanwhile, is gone as wanted
-            let known: Vec<SnapshotId> = next.filter(|id| self.known_snapshot(*id).is_ok()).collect();
-            if let Err(error) = known.iter().try_for_each(|id| self.check_destroyable(*id)) {
+            let known: Vec<SnapshotId> = next.filter(|id| self.store.known_snapshot(*id).is_ok()).collect();
+            if let Err(error) = known.iter().try_for_each(|id| self.store.check_destroyable(*id)) {
                 self.refuse(work.op, error);
                 return true;
             }
@@ -122,7 +123,7 @@ impl Pool {
                     self.fail_op(work.op, DiskError::NoSpace);
                     return true;
                 }
-                self.core.apply_record(&record);
+                self.store.core.apply_record(&record);
                 self.checkpointer.estimate.lists += bytes;
                 self.starved_commands = 0;
                 self.seal_all();
@@ -139,10 +140,10 @@ impl Pool {
     /// Continues destroying the snapshots of removed volumes. Returns false when there are none, or
     /// the log has no room.
     pub(super) fn step_removed(&mut self) -> bool {
-        if self.core.catalog.removed.is_empty() || self.closing.is_some() || !self.record_room(2) {
+        if self.store.core.catalog.removed.is_empty() || self.closing.is_some() || !self.record_room(2) {
             return false;
         }
-        let next = self.core.catalog.next_removed(DESTROYS_PER_SLICE * self.slices());
+        let next = self.store.core.catalog.next_removed(DESTROYS_PER_SLICE * self.slices());
         if next.is_empty() {
             return false;
         }
@@ -156,7 +157,7 @@ impl Pool {
         let op = self.new_op(Owner::Nobody, Work::Command(Ok(Reply::Done)), true);
         let logged = self.append_item(op, &Item::Record(record.clone())).is_ok();
         if logged {
-            self.core.apply_record(&record);
+            self.store.core.apply_record(&record);
             self.checkpointer.estimate.lists += bytes;
             self.seal_all();
         }
@@ -179,7 +180,7 @@ impl Pool {
 
     /// Requests a checkpoint, which frees the segments that wait for one.
     pub(super) fn ask_for_room(&mut self) {
-        self.checkpointer.forced |= self.log.since_checkpoint > 0 && !self.checkpointer.running();
+        self.checkpointer.forced |= self.store.log.since_checkpoint > 0 && !self.checkpointer.running();
     }
 
     /// Returns how many of these snapshots can be destroyed before the next checkpoint, and the
@@ -187,7 +188,7 @@ impl Pool {
     /// following deadlists, which are split, and the pages that name both. Pieces are not
     /// rewritten.
     fn affordable<'a>(&self, snapshots: impl Iterator<Item = &'a SnapshotId>) -> (usize, usize) {
-        let catalog = &self.core.catalog;
+        let catalog = &self.store.core.catalog;
         let room = self.room_for_lists();
         let costs = snapshots.map(|id| {
             let Some(snapshot) = catalog.snapshots.get(id) else { return 0 };
@@ -199,7 +200,7 @@ impl Pool {
             };
             let pages = [Some(*id), after].into_iter().flatten().filter_map(|id| catalog.snapshots.page_at(id));
             let pages: usize = pages.map(|at| at.bytes() as usize + ObjectRef::STEP).sum();
-            self.list_bytes(&snapshot.deadlist) + next.map_or(0, |list| 2 * self.list_bytes(list)) + pages
+            self.store.list_bytes(&snapshot.deadlist) + next.map_or(0, |list| 2 * self.store.list_bytes(list)) + pages
         });
         let (mut count, mut bytes) = (0, 0);
         for cost in costs {
@@ -209,17 +210,6 @@ impl Pool {
             (count, bytes) = (count + 1, bytes + cost);
         }
         (count, bytes)
-    }
-
-    fn check_destroyable(&self, id: SnapshotId) -> Result<(), CommandError> {
-        let snapshot = self.known_snapshot(id)?;
-        if self.core.catalog.clones_of(id) > 0 {
-            return Err(CommandError::Busy(Busy::HasClones { snapshot: snapshot.name.clone(), hidden: false }));
-        }
-        if self.is_held(snapshot) {
-            return Err(CommandError::Busy(Busy::Held { snapshot: snapshot.name.clone() }));
-        }
-        Ok(())
     }
 
     fn refuse(&mut self, op: u32, error: CommandError) {
@@ -238,8 +228,8 @@ impl Pool {
 
     /// Returns whether destroyed versions still hold space.
     pub(super) fn is_freeing(&self) -> bool {
-        let catalog = &self.core.catalog;
-        let dead = catalog.has_frees() || self.core.is_fading();
+        let catalog = &self.store.core.catalog;
+        let dead = catalog.has_frees() || self.store.core.is_fading();
         dead || catalog.walks.len() > self.reclaimer.stuck_walks.len() || !catalog.removed.is_empty()
     }
 
@@ -247,34 +237,34 @@ impl Pool {
     /// more to do.
     pub(super) fn reclaim(&mut self) -> bool {
         self.retry_frees();
-        if self.core.pieces.has_uncut() {
-            self.core.pieces.cut_some(self.slices().div_ceil(SLICES_PER_VIEW));
-            if !self.core.pieces.has_uncut() {
+        if self.store.core.pieces.has_uncut() {
+            self.store.core.pieces.cut_some(self.slices().div_ceil(SLICES_PER_VIEW));
+            if !self.store.core.pieces.has_uncut() {
                 self.estimate_soon();
             }
         }
-        self.core.catalog.count_frees();
+        self.store.core.catalog.count_frees();
         let more = self.is_freeing() || !self.destroying.is_empty();
-        let freed = self.core.space.freed_units;
+        let freed = self.store.core.space.freed_units;
         if !more {
             self.reclaimer.progress = None;
         } else if self.reclaimer.progress.is_none_or(|progress| progress.freed != freed) {
-            self.reclaimer.progress = Some(Progress { freed, since: self.now });
+            self.reclaimer.progress = Some(Progress { freed, since: self.store.now });
         }
         self.reclaimer.used_turn = more && !(self.reclaimer.used_turn && self.checkpointer.is_writing());
         if !self.reclaimer.used_turn {
-            return more || self.core.pieces.has_uncut();
+            return more || self.store.core.pieces.has_uncut();
         }
         // a destroy that waits for room waits for the space of those before it
         if self.step_destroys() || self.step_removed() {
             return true;
         }
-        self.core.fade_some(FADES_PER_SLICE * self.slices());
+        self.store.core.fade_some(FADES_PER_SLICE * self.slices());
         // when no checkpoint fits, the deadlists that it would have to write must be freed first
-        if self.core.catalog.has_frees() && (self.checkpoint_is_safe() || !self.checkpoint_fits_with(0)) {
-            let freed = self.core.free_some(FREES_PER_SLICE * self.slices());
-            freed.next.iter().chain(&freed.after).for_each(|piece| self.need_piece(piece, Need::Freeing));
-            return freed.next.is_none() || self.core.pieces.has_uncut();
+        if self.store.core.catalog.has_frees() && (self.checkpoint_is_safe() || !self.checkpoint_fits_with(0)) {
+            let freed = self.store.core.free_some(FREES_PER_SLICE * self.slices());
+            freed.next.iter().chain(&freed.after).for_each(|piece| self.store.need_piece(piece, Need::Freeing));
+            return freed.next.is_none() || self.store.core.pieces.has_uncut();
         } else if self.closing.is_none() && self.state == PoolState::Online {
             self.start_walk_step();
         }
@@ -284,7 +274,7 @@ impl Pool {
     /// Returns whether space is being released that guests can fill. Writes wait for it while some
     /// comes, but not in a pool that closes, which releases no more.
     pub(super) fn room_comes(&self) -> bool {
-        let comes = |progress: Progress| self.now.0 < progress.since.0 + STARVED_MILLIS;
+        let comes = |progress: Progress| self.store.now.0 < progress.since.0 + STARVED_MILLIS;
         self.closing.is_none() && self.reclaimer.progress.is_some_and(comes)
     }
 
@@ -293,7 +283,7 @@ impl Pool {
         if self.reclaimer.walking {
             return;
         }
-        let Some(id) = self.core.catalog.walks.keys().find(|id| !self.reclaimer.stuck_walks.contains(id)).copied() else { return };
+        let Some(id) = self.store.core.catalog.walks.keys().find(|id| !self.reclaimer.stuck_walks.contains(id)).copied() else { return };
         self.reclaimer.walking = true;
         let op = self.new_op(Owner::Nobody, Work::Walk { id }, false);
         self.try_walk(op);
@@ -303,14 +293,14 @@ impl Pool {
     pub(crate) fn try_walk(&mut self, op: u32) {
         let Some(Op { work: Work::Walk { id }, .. }) = self.ops.get(op) else { return };
         let id = *id;
-        match self.core.plan_walk(id, WALK_STEPS) {
+        match self.store.core.plan_walk(id, WALK_STEPS) {
             Err(miss) => self.load_node(miss, Some(op)),
             Ok(None) => self.release(op),
             Ok(Some((cursor, done))) => {
                 if self.append_item(op, &Item::Record(Record::Walked { walk: id, cursor, done })).is_err() {
                     return self.release(op);
                 }
-                let walked = self.core.walk_to(id, cursor, done);
+                let walked = self.store.core.walk_to(id, cursor, done);
                 assert!(walked.is_ok(), "INV-MAP-6: the nodes of a planned walk are in memory");
                 self.release(op);
             }
@@ -319,9 +309,22 @@ impl Pool {
 
     /// Retries unreadable pieces of deadlists.
     fn retry_frees(&mut self) {
-        if !self.core.catalog.frees.is_empty() && self.now.0 >= self.reclaimer.retried.0 + STUCK_MILLIS {
-            self.reclaimer.retried = self.now;
-            self.core.catalog.retry_frees();
+        if !self.store.core.catalog.frees.is_empty() && self.store.now.0 >= self.reclaimer.retried.0 + STUCK_MILLIS {
+            self.reclaimer.retried = self.store.now;
+            self.store.core.catalog.retry_frees();
         }
+    }
+}
+
+impl Store {
+    fn check_destroyable(&self, id: SnapshotId) -> Result<(), CommandError> {
+        let snapshot = self.known_snapshot(id)?;
+        if self.core.catalog.clones_of(id) > 0 {
+            return Err(CommandError::Busy(Busy::HasClones { snapshot: snapshot.name.clone(), hidden: false }));
+        }
+        if self.is_held(snapshot) {
+            return Err(CommandError::Busy(Busy::Held { snapshot: snapshot.name.clone() }));
+        }
+        Ok(())
     }
 }

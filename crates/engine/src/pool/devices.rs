@@ -6,6 +6,7 @@ use millpond_format::{Class, DeviceId, MemberState, Shape};
 use super::state::Pool;
 use crate::io::{Health, Replica};
 use crate::open::{add_groups, device_id, extent_space, new_members, take_more};
+use crate::store::Store;
 use crate::{Absent, Busy, CommandError, DeviceChange, GroupSpec, Invalid, NewDevice};
 
 fn refuse<T>(why: Invalid) -> Result<T, CommandError> {
@@ -26,9 +27,11 @@ impl Pool {
         // the real command stops a running rejoin first
         self.check_no_change(self.evacuation.is_some() && !self.is_rejoining())?;
         match change {
-            DeviceChange::Add { groups, devices } => self.plan_groups(groups, devices).map(drop),
-            DeviceChange::Replace { member, device } if self.config.shape.is_aside(*member) => self.aside_extents(device).map(drop),
-            DeviceChange::Replace { member, device } => self.check_replacement(*member, device),
+            DeviceChange::Add { groups, devices } => self.store.plan_groups(groups, devices).map(drop),
+            DeviceChange::Replace { member, device } if self.store.config.shape.is_aside(*member) => {
+                self.store.aside_extents(device).map(drop)
+            }
+            DeviceChange::Replace { member, device } => self.store.check_replacement(*member, device),
         }
     }
 
@@ -39,7 +42,7 @@ impl Pool {
     }
 
     fn check_no_change(&self, moving: bool) -> Result<(), CommandError> {
-        if moving || self.member_leaving().is_some() {
+        if moving || self.store.member_leaving().is_some() {
             return Err(CommandError::Busy(Busy::Removing));
         }
         if self.relabeler.busy() {
@@ -53,15 +56,86 @@ impl Pool {
         self.put_off_rejoin();
         self.check_unchanging()?;
         let geometries: Vec<_> = devices.iter().map(|d| d.geometry).collect();
-        let first = self.config.shape.members.len();
-        let shape = self.plan_groups(specs, &geometries)?;
-        self.config.sizes.extend(geometries.iter().map(|g| g.size));
-        self.io.add_members(devices.iter().map(|d| d.slot), Health::of(&shape));
+        let first = self.store.config.shape.members.len();
+        let shape = self.store.plan_groups(specs, &geometries)?;
+        self.store.config.sizes.extend(geometries.iter().map(|g| g.size));
+        self.store.io.add_members(devices.iter().map(|d| d.slot), Health::of(&shape));
         self.relabeler.fresh.extend((first..shape.members.len()).filter_map(|at| u16::try_from(at).ok()).map(MemberId));
-        self.config.shape = shape;
+        self.store.config.shape = shape;
         Ok(())
     }
 
+    /// Replaces a member's device: the data that the member holds, or should hold, is copied to the
+    /// new one.
+    pub(crate) fn replace(&mut self, member: MemberId, device: NewDevice) -> Result<(), CommandError> {
+        self.put_off_rejoin();
+        self.check_unchanging()?;
+        let at = member.index();
+        if self.store.config.shape.is_aside(member.0) {
+            return self.replace_aside(member, device);
+        }
+        self.store.check_replacement(member.0, &device.geometry)?;
+        let id: DeviceId = device_id(self.store.config.shape.generation + 1, at, self.store.tuning.holder.as_ref());
+        let Some(known) = self.store.config.shape.members.get_mut(at) else { return Ok(()) };
+        if known.state == MemberState::Present {
+            known.successor = Some(id);
+            self.store.config.twins.insert(member, device.geometry.size);
+            self.store.io.set_twin(member, Some(device.slot));
+            self.fill(member, Replica::Replacement);
+        } else {
+            self.stop_filling(member, Replica::Current);
+            // INV-SPARE-1: no operation waits for the device that is replaced, and none of its
+            // answers counts for the new one
+            self.store.io.slot_of(member).into_iter().for_each(|slot| self.store.io.abandon(slot));
+            let Some(known) = self.store.config.shape.members.get_mut(at) else { return Ok(()) };
+            (known.device, known.state) = (id, MemberState::Filling);
+            if let Some(size) = self.store.config.sizes.get_mut(at) {
+                *size = device.geometry.size;
+            }
+            self.store.io.set_slot(member, Some(device.slot));
+            self.judge_member(member);
+            self.store.io.health.set(member, MemberState::Filling);
+            self.fill(member, Replica::Current);
+        }
+        Ok(())
+    }
+
+    /// Removes a cache device or a spare, which has no data to move.
+    pub(crate) fn remove_aside(&mut self, member: MemberId) -> Result<(), CommandError> {
+        self.put_off_rejoin();
+        self.check_unchanging()?;
+        self.cache.detach(member, &mut self.store.bufs);
+        let class = self.store.config.shape.class_of(member.0).unwrap_or(Class::Data);
+        self.relabeler.left.insert(member, class);
+        self.store.config.shape.drop_aside(member.0);
+        self.store.io.health.set(member, MemberState::Gone);
+        Ok(())
+    }
+
+    /// Replaces a cache device, which begins empty, or a spare.
+    fn replace_aside(&mut self, member: MemberId, device: NewDevice) -> Result<(), CommandError> {
+        let at = member.index();
+        let extents = self.store.aside_extents(&device.geometry)?;
+        let shape = &mut self.store.config.shape;
+        let id = device_id(shape.generation + 1, at, self.store.tuning.holder.as_ref());
+        let columns = shape.groups.iter_mut().flat_map(|group| &mut group.columns);
+        columns.filter(|column| column.member == member.0).for_each(|column| column.extents = extents);
+        if let Some(known) = shape.members.get_mut(at) {
+            (known.device, known.extents, known.state) = (id, extents, MemberState::Present);
+        }
+        if let Some(size) = self.store.config.sizes.get_mut(at) {
+            *size = device.geometry.size;
+        }
+        self.cache.detach(member, &mut self.store.bufs);
+        self.store.io.slot_of(member).into_iter().for_each(|slot| self.store.io.abandon(slot));
+        self.store.io.set_slot(member, Some(device.slot));
+        self.store.io.health.set(member, MemberState::Present);
+        self.relabeler.fresh.insert(member);
+        Ok(())
+    }
+}
+
+impl Store {
     /// Returns the shape with groups of new devices.
     fn plan_groups(&self, specs: &[GroupSpec], devices: &[DeviceGeometry]) -> Result<Shape, CommandError> {
         let mut shape = self.config.shape.clone();
@@ -101,74 +175,5 @@ impl Pool {
             return refuse(Invalid::AuxiliaryTooSmall);
         }
         Ok(extents)
-    }
-
-    /// Replaces a member's device: the data that the member holds, or should hold, is copied to the
-    /// new one.
-    pub(crate) fn replace(&mut self, member: MemberId, device: NewDevice) -> Result<(), CommandError> {
-        self.put_off_rejoin();
-        self.check_unchanging()?;
-        let at = member.index();
-        if self.config.shape.is_aside(member.0) {
-            return self.replace_aside(member, device);
-        }
-        self.check_replacement(member.0, &device.geometry)?;
-        let id: DeviceId = device_id(self.config.shape.generation + 1, at, self.tuning.holder.as_ref());
-        let Some(known) = self.config.shape.members.get_mut(at) else { return Ok(()) };
-        if known.state == MemberState::Present {
-            known.successor = Some(id);
-            self.config.twins.insert(member, device.geometry.size);
-            self.io.set_twin(member, Some(device.slot));
-            self.fill(member, Replica::Replacement);
-        } else {
-            self.stop_filling(member, Replica::Current);
-            // INV-SPARE-1: no operation waits for the device that is replaced, and none of its
-            // answers counts for the new one
-            self.io.slot_of(member).into_iter().for_each(|slot| self.io.abandon(slot));
-            let Some(known) = self.config.shape.members.get_mut(at) else { return Ok(()) };
-            (known.device, known.state) = (id, MemberState::Filling);
-            if let Some(size) = self.config.sizes.get_mut(at) {
-                *size = device.geometry.size;
-            }
-            self.io.set_slot(member, Some(device.slot));
-            self.judge_member(member);
-            self.io.health.set(member, MemberState::Filling);
-            self.fill(member, Replica::Current);
-        }
-        Ok(())
-    }
-
-    /// Removes a cache device or a spare, which has no data to move.
-    pub(crate) fn remove_aside(&mut self, member: MemberId) -> Result<(), CommandError> {
-        self.put_off_rejoin();
-        self.check_unchanging()?;
-        self.cache.detach(member, &mut self.bufs);
-        let class = self.config.shape.class_of(member.0).unwrap_or(Class::Data);
-        self.relabeler.left.insert(member, class);
-        self.config.shape.drop_aside(member.0);
-        self.io.health.set(member, MemberState::Gone);
-        Ok(())
-    }
-
-    /// Replaces a cache device, which begins empty, or a spare.
-    fn replace_aside(&mut self, member: MemberId, device: NewDevice) -> Result<(), CommandError> {
-        let at = member.index();
-        let extents = self.aside_extents(&device.geometry)?;
-        let shape = &mut self.config.shape;
-        let id = device_id(shape.generation + 1, at, self.tuning.holder.as_ref());
-        let columns = shape.groups.iter_mut().flat_map(|group| &mut group.columns);
-        columns.filter(|column| column.member == member.0).for_each(|column| column.extents = extents);
-        if let Some(known) = shape.members.get_mut(at) {
-            (known.device, known.extents, known.state) = (id, extents, MemberState::Present);
-        }
-        if let Some(size) = self.config.sizes.get_mut(at) {
-            *size = device.geometry.size;
-        }
-        self.cache.detach(member, &mut self.bufs);
-        self.io.slot_of(member).into_iter().for_each(|slot| self.io.abandon(slot));
-        self.io.set_slot(member, Some(device.slot));
-        self.io.health.set(member, MemberState::Present);
-        self.relabeler.fresh.insert(member);
-        Ok(())
     }
 }

@@ -13,6 +13,7 @@ use millpond_format::{Addr, Class, SegmentId, SnapshotId, TreeRoot};
 use super::op::{Op, Owner, Target, Work};
 use super::state::Pool;
 use crate::space::Shelf;
+use crate::store::Store;
 use crate::tree::{Miss, capacity, node_index, slot_in};
 use crate::{Absent, CommandError, DiffExtent, ExtentPlace, PoolState, Reply, SegmentPlace};
 
@@ -69,8 +70,8 @@ struct Side {
 impl Pool {
     /// Starts a comparison; the result is returned by `pop_diff`.
     pub(crate) fn start_diff(&mut self, tag: Tag, older: Option<Target>, newer: Target) {
-        let size = self.geometry(newer).map(|(geometry, _)| geometry.size);
-        let known = older.is_none_or(|target| self.geometry(target).is_some());
+        let size = self.store.geometry(newer).map(|(geometry, _)| geometry.size);
+        let known = older.is_none_or(|target| self.store.geometry(target).is_some());
         let Some(size) = size.filter(|_| known) else {
             return self.diffs.push_back((tag, Err(CommandError::NotFound(Absent::Version))));
         };
@@ -81,7 +82,7 @@ impl Pool {
 
     /// Starts a guest's query; the answer is returned by `pop_answer`.
     pub(crate) fn start_query(&mut self, target: Target, tag: Tag, query: Query) {
-        self.last_activity = self.now;
+        self.last_activity = self.store.now;
         if let Err(error) = self.admit_query(target, &query) {
             return self.answers.push_back(Answer { tag, result: Err(error) });
         }
@@ -98,9 +99,9 @@ impl Pool {
     }
 
     fn admit_query(&self, target: Target, query: &Query) -> Result<(), DiskError> {
-        let (geometry, _) = self.geometry(target).ok_or(DiskError::Shutdown)?;
+        let (geometry, _) = self.store.geometry(target).ok_or(DiskError::Shutdown)?;
         query.validate(&geometry)?;
-        if query.since.is_some_and(|since| self.geometry(state_of(since)).is_none()) {
+        if query.since.is_some_and(|since| self.store.geometry(state_of(since)).is_none()) {
             return Err(DiskError::Invalid);
         }
         match self.state {
@@ -112,7 +113,7 @@ impl Pool {
     /// Starts to find the segments that hold the data of a volume or snapshot; the reply is
     /// returned by `pop_reply`.
     pub(crate) fn start_places(&mut self, tag: Tag, target: Target) {
-        let Some(size) = self.geometry(target).map(|(geometry, _)| geometry.size) else {
+        let Some(size) = self.store.geometry(target).map(|(geometry, _)| geometry.size) else {
             return self.replies.push_back((tag, Err(CommandError::NotFound(Absent::Target))));
         };
         let found = Found::Places(BTreeMap::new());
@@ -123,43 +124,12 @@ impl Pool {
     /// Starts to find the lost ranges of a volume or snapshot; the reply is returned by
     /// `pop_reply`.
     pub(crate) fn start_lost(&mut self, tag: Tag, target: Target) {
-        let Some(size) = self.geometry(target).map(|(geometry, _)| geometry.size) else {
+        let Some(size) = self.store.geometry(target).map(|(geometry, _)| geometry.size) else {
             return self.replies.push_back((tag, Err(CommandError::NotFound(Absent::Target))));
         };
         let found = Found::Lost(Vec::new());
         let work = Comparison { older: None, newer: target, next: 0, end: size / 4096, steps: usize::MAX, found };
         self.start_comparison(Owner::Command(tag), work);
-    }
-
-    /// Counts a block at its segment; in a striped segment also on the member where it begins.
-    fn count_place(&self, block: Addr, places: &mut BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>) {
-        let space = &self.core.space;
-        let Some((segment, unit)) = Some(block).filter(|block| block.is_some()).and_then(|block| space.locate(block)) else { return };
-        let (all, members) = places.entry(segment).or_default();
-        *all += u64::from(block.units());
-        if space.rows.copies(segment).len() == 0
-            && let Some((member, _)) = space.rows.map(segment, unit / 8, 1, 0).first()
-        {
-            *members.entry(member.0).or_default() += u64::from(block.units());
-        }
-    }
-
-    fn places(&self, found: BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>) -> Vec<SegmentPlace> {
-        let rows = &self.core.space.rows;
-        let place = |(segment, (all, members)): (SegmentId, (u64, BTreeMap<u16, u64>))| {
-            let class = match rows.shelf(segment) {
-                Shelf::Data => Class::Data,
-                Shelf::Log => Class::Log,
-                Shelf::Special | Shelf::Nodes => Class::Special,
-            };
-            let copies = rows.copies(segment).len() > 0;
-            let extent = |(member, range): (MemberId, ByteRange)| {
-                let units = if copies { all } else { members.get(&member.0).copied().unwrap_or(0) };
-                ExtentPlace { member: member.0, range, live_bytes: units * 512 }
-            };
-            SegmentPlace { segment: segment.0, class, live_bytes: all * 512, extents: rows.extents(segment).map(extent).collect() }
-        };
-        found.into_iter().map(place).collect()
     }
 
     fn start_comparison(&mut self, owner: Owner, work: Comparison) {
@@ -170,7 +140,7 @@ impl Pool {
     /// Continues a comparison within the remaining steps of this turn.
     pub(crate) fn try_compare(&mut self, id: u32) {
         let Some(Op { work: Work::Compare(work), .. }) = self.ops.get(id) else { return };
-        let root = |target: Target| self.geometry(target).and_then(|_| self.root_of(target));
+        let root = |target: Target| self.store.geometry(target).and_then(|_| self.store.root_of(target));
         let roots = (work.older.map_or(Some(TreeRoot::default()), root), root(work.newer));
         let (Some(older), Some(newer)) = roots else { return self.fail_op(id, DiskError::Invalid) };
         while self.comparisons > 0 {
@@ -182,7 +152,7 @@ impl Pool {
             let (block, end) = (work.next, work.end);
             // taken out of the operation while the trees are read
             let mut found = std::mem::replace(&mut work.found, Found::Extents(Vec::new()));
-            let stop = self.compare(older, newer, block, end, &mut found);
+            let stop = self.store.compare(older, newer, block, end, &mut found);
             let Some(Op { work: Work::Compare(work), .. }) = self.ops.get_mut(id) else { return };
             work.found = found;
             match stop {
@@ -199,7 +169,7 @@ impl Pool {
     /// Ends a comparison once the last record is complete: blocks that a record in flight removed
     /// may be reported as gone only when the record cannot be lost any more (I10).
     fn end_comparison(&mut self, id: u32) {
-        let after = self.last_record;
+        let after = self.store.last_record;
         if let Some(op) = self.ops.get_mut(id) {
             op.lsn = after;
         }
@@ -239,7 +209,7 @@ impl Pool {
                 self.diffs.push_back((tag, result));
             }
             (Owner::Command(tag), Found::Places(units)) => {
-                let places = self.places(units);
+                let places = self.store.places(units);
                 let result = self.answer_of(error, Reply::Places(places));
                 self.replies.push_back((tag, result));
             }
@@ -249,6 +219,39 @@ impl Pool {
             }
             _ => {}
         }
+    }
+}
+
+impl Store {
+    /// Counts a block at its segment; in a striped segment also on the member where it begins.
+    fn count_place(&self, block: Addr, places: &mut BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>) {
+        let space = &self.core.space;
+        let Some((segment, unit)) = Some(block).filter(|block| block.is_some()).and_then(|block| space.locate(block)) else { return };
+        let (all, members) = places.entry(segment).or_default();
+        *all += u64::from(block.units());
+        if space.rows.copies(segment).len() == 0
+            && let Some((member, _)) = space.rows.map(segment, unit / 8, 1, 0).first()
+        {
+            *members.entry(member.0).or_default() += u64::from(block.units());
+        }
+    }
+
+    fn places(&self, found: BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>) -> Vec<SegmentPlace> {
+        let rows = &self.core.space.rows;
+        let place = |(segment, (all, members)): (SegmentId, (u64, BTreeMap<u16, u64>))| {
+            let class = match rows.shelf(segment) {
+                Shelf::Data => Class::Data,
+                Shelf::Log => Class::Log,
+                Shelf::Special | Shelf::Nodes => Class::Special,
+            };
+            let copies = rows.copies(segment).len() > 0;
+            let extent = |(member, range): (MemberId, ByteRange)| {
+                let units = if copies { all } else { members.get(&member.0).copied().unwrap_or(0) };
+                ExtentPlace { member: member.0, range, live_bytes: units * 512 }
+            };
+            SegmentPlace { segment: segment.0, class, live_bytes: all * 512, extents: rows.extents(segment).map(extent).collect() }
+        };
+        found.into_iter().map(place).collect()
     }
 
     /// Compares the largest aligned subtree at `block` that is equal in both, or the leaves there.

@@ -54,26 +54,26 @@ impl Pool {
     /// Retries writes that found their device full, and refuses guests' writes after a while.
     pub(super) fn step_full(&mut self) {
         self.full_devices.refuses = false;
-        if !self.io.is_stalled() {
+        if !self.store.io.is_stalled() {
             return;
         }
         if matches!(self.state, PoolState::Online | PoolState::Closing | PoolState::Opening) {
-            self.io.give_up_full(FULL_PATIENCE_MILLIS);
-            while let Some(failing) = self.io.pop_failing() {
+            self.store.io.give_up_full(FULL_PATIENCE_MILLIS);
+            while let Some(failing) = self.store.io.pop_failing() {
                 self.device_failed(failing);
             }
         }
-        let full = self.io.full_for(FULL_PATIENCE_MILLIS);
+        let full = self.store.io.full_for(FULL_PATIENCE_MILLIS);
         if self.state == PoolState::Opening && !full.is_empty() {
             return self.fault(Fault::NoRoom { devices: full });
         }
-        if self.full_devices.retries(self.now) {
-            self.io.retry_stalled();
+        if self.full_devices.retries(self.store.now) {
+            self.store.io.retry_stalled();
         }
-        let Some(since) = self.io.longest_full().filter(|since| self.now.0 >= since.0 + FULL_PATIENCE_MILLIS) else { return };
+        let Some(since) = self.store.io.longest_full().filter(|since| self.store.now.0 >= since.0 + FULL_PATIENCE_MILLIS) else { return };
         // a checkpoint that waits affects guests only when the log needs the space that it frees
-        self.full_devices.refuses = self.io.stalled().any(|context| matches!(context, Context::Batch(_)));
-        self.refuse_waiting(self.now.0 >= since.0 + READS_MILLIS);
+        self.full_devices.refuses = self.store.io.stalled().any(|context| matches!(context, Context::Batch(_)));
+        self.refuse_waiting(self.store.now.0 >= since.0 + READS_MILLIS);
     }
 
     /// Returns whether a guest's write fails with ENOSPC because a device is full.
@@ -107,16 +107,16 @@ impl Pool {
         if !self.full_devices.refuses {
             return;
         }
-        let mut refused = self.log.take_waiters();
+        let mut refused = self.store.log.take_waiters();
         let others = refused.extract_if(.., |(_, id)| !self.is_guests(*id)).collect();
-        self.log.give_waiters(others);
+        self.store.log.give_waiters(others);
         for (_, id) in refused {
             if let Some(op) = self.ops.get_mut(id) {
                 op.error.get_or_insert(DiskError::NoSpace);
             }
             self.release(id);
         }
-        let completed = self.log.completed;
+        let completed = self.store.log.completed;
         for (lsn, id) in std::mem::take(&mut self.read_waiters) {
             let error = match self.ops.get(id).map(|op| (&op.work, op.owner)) {
                 _ if lsn <= completed || !self.is_guests(id) => None,

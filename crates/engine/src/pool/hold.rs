@@ -4,8 +4,8 @@
 use millpond_format::{HoldRecord, Record, SnapshotId};
 
 use super::command::check_name;
-use super::state::Pool;
 use crate::core::Snapshot;
+use crate::store::Store;
 use crate::{CommandError, HoldInfo, Invalid, Time};
 
 /// Longest tag in bytes, so that a page of held snapshots stays a few kilobytes.
@@ -13,7 +13,7 @@ const MAX_TAG: usize = 64;
 /// Most holds of a snapshot, so that a page of 64 snapshots with all their holds stays below 2 MiB.
 const MAX_HOLDS: usize = 256;
 
-impl Pool {
+impl Store {
     /// Returns the record of a new hold.
     pub(super) fn hold(
         &self,

@@ -9,28 +9,14 @@ use super::op::Target;
 use super::state::Pool;
 use crate::core::Catalog;
 use crate::space::{PAGE, SegmentState};
+use crate::store::Store;
 use crate::{DeviceInfo, ImageInfo, LabelsInForce, Metrics, Planted, PoolInfo, SnapshotInfo, SpaceInfo, Time, VolumeInfo};
 
 impl Pool {
-    pub(crate) fn geometry(&self, target: Target) -> Option<(Geometry, Features)> {
-        match target {
-            Target::Head(id) => {
-                let v = self.core.catalog.volumes.get(&id)?;
-                let features = Features { read_only: v.read_only || self.tuning.read_only, write_cache: !v.cache.every_write_durable() };
-                Some((Geometry { size: v.size, sector: v.sector }, features))
-            }
-            Target::Snapshot(id) => {
-                let s = self.core.catalog.listed(id)?;
-                let sector = self.core.catalog.volumes.get(&s.volume).map(|v| v.sector).unwrap_or_default();
-                Some((Geometry { size: s.size, sector }, Features { read_only: true, write_cache: true }))
-            }
-        }
-    }
-
     pub(crate) fn info(&self) -> PoolInfo {
-        let space = &self.core.space;
+        let space = &self.store.core.space;
         let state = |id| space.segments.get(id).map(|s| s.state);
-        let shape = &self.config.shape;
+        let shape = &self.store.config.shape;
         let members = shape.members.len();
         let free = space.rows.count_extents(members, |id| {
             let empty =
@@ -59,52 +45,52 @@ impl Pool {
             DeviceInfo {
                 member: member.0,
                 id: old.unwrap_or(m.device),
-                slot: self.io.slot_of(member),
+                slot: self.store.io.slot_of(member),
                 state: match m.state {
                     MemberState::Present if self.relabeler.filled.contains(&member) => MemberState::Filling,
                     MemberState::Gone => MemberState::Present,
                     state => state,
                 },
-                successor: self.io.twin(member),
+                successor: self.store.io.twin(member),
                 successor_id: m.successor.or(old.map(|_| m.device)),
                 class: group.map(|group| group.class).or_else(|| self.relabeler.left.get(&member).copied()).unwrap_or(Class::Data),
                 layout: group.map_or(Layout::Linear, |group| group.layout),
                 size,
                 allocated,
                 free,
-                trouble: self.io.trouble(member),
-                silent: Some(self.io.silence_of(member)).filter(|silence| *silence >= self.tuning.reread_millis.max(1)),
-                full: self.io.full_since(member),
-                errors: self.io.errors.get(i).copied().unwrap_or(0),
-                repaired: self.io.repaired.get(i).copied().unwrap_or(0),
-                counters: self.io.counters.get(i).copied().unwrap_or_default(),
+                trouble: self.store.io.trouble(member),
+                silent: Some(self.store.io.silence_of(member)).filter(|silence| *silence >= self.store.tuning.reread_millis.max(1)),
+                full: self.store.io.full_since(member),
+                errors: self.store.io.errors.get(i).copied().unwrap_or(0),
+                repaired: self.store.io.repaired.get(i).copied().unwrap_or(0),
+                counters: self.store.io.counters.get(i).copied().unwrap_or_default(),
             }
         });
-        let (size, allocated) = (self.usable_units() * 512, space.live_units() * 512);
+        let (size, allocated) = (self.store.usable_units() * 512, space.live_units() * 512);
         PoolInfo {
-            name: self.config.name.clone(),
-            id: self.config.id,
+            name: self.store.config.name.clone(),
+            id: self.store.config.id,
             state: self.state.clone(),
-            read_only: self.tuning.read_only,
+            read_only: self.store.tuning.read_only,
             refuses_writes: self.full_devices.refuses(),
             layout: shape.groups.iter().min_by_key(|group| group.class != Class::Data).map_or(Layout::Linear, |group| group.layout),
             size,
             allocated: allocated.min(size),
             free: size.saturating_sub(allocated),
-            given_up: self.given_up_bytes(),
+            given_up: self.store.given_up_bytes(),
             removal_ended: self.removals.ended.clone(),
             removal_waits: self.removal_waits(),
             fell_back: self.fell_back.clone(),
             space: self.space_info(),
             devices: devices.collect(),
             jobs: self.jobs(),
-            job_rate: Some(self.core.catalog.jobs.rate).filter(|rate| *rate > 0),
-            scrub: self.scrubber.found.as_ref().map(|found| found.info(|id| Some(self.core.catalog.volumes.get(&id)?.name.clone()))),
+            job_rate: Some(self.store.core.catalog.jobs.rate).filter(|rate| *rate > 0),
+            scrub: self.scrubber.found.as_ref().map(|found| found.info(|id| Some(self.store.core.catalog.volumes.get(&id)?.name.clone()))),
         }
     }
 
     fn space_info(&self) -> SpaceInfo {
-        let segments = &self.core.space.segments;
+        let segments = &self.store.core.space.segments;
         let (pages, used) = (segments.pages(), segments.used_pages());
         let (ready, resting) = (pages.kept + pages.ready, pages.resting);
         SpaceInfo {
@@ -118,13 +104,13 @@ impl Pool {
 
     /// Returns the generation of the labels in force; `None` while labels are being written.
     pub(crate) fn label_generation(&self) -> Option<u64> {
-        Some(self.config.shape.generation).filter(|_| !self.relabeler.busy())
+        Some(self.store.config.shape.generation).filter(|_| !self.relabeler.busy())
     }
 
     /// Returns the labels in force; `None` while labels are being written.
     pub(crate) fn labels_in_force(&self) -> Option<LabelsInForce> {
         let generation = self.label_generation()?;
-        let shape = &self.config.shape;
+        let shape = &self.store.config.shape;
         let members = (0u16..).zip(&shape.members).filter(|(at, m)| m.state == MemberState::Present && !shape.is_aside(*at));
         let devices = members.flat_map(|(at, m)| [Some(m.device), m.successor].into_iter().flatten().map(move |device| (at, device)));
         let down = |(at, m): (u16, &Member)| m.state == MemberState::Down && !shape.is_aside(at);
@@ -134,11 +120,11 @@ impl Pool {
 
     pub(crate) fn space_report(&self) -> String {
         use std::fmt::Write;
-        let segments = &self.core.space.segments;
+        let segments = &self.store.core.space.segments;
         let mut states: std::collections::BTreeMap<String, u32> = std::collections::BTreeMap::new();
         for id in segments.ids() {
             let Some(s) = segments.get(id) else { continue };
-            let full = (s.live + s.objects) * 10 / (self.core.space.rows.pages(id) * 8).max(1);
+            let full = (s.live + s.objects) * 10 / (self.store.core.space.rows.pages(id) * 8).max(1);
             let state = match s.state {
                 SegmentState::Resting(_) => "resting".to_owned(),
                 SegmentState::Sealed => format!("sealed {full}0% class {}", s.class),
@@ -157,21 +143,21 @@ impl Pool {
             self.state,
             self.closing.is_some(),
             self.cleaner.report(),
-            self.core.space.freed_units,
+            self.store.core.space.freed_units,
             self.floor(crate::task::Purse::Guest),
             self.space_waiters.len(),
             self.starved,
             self.cleaner.idle(),
             self.checkpointer.running(),
-            self.core.space.live_units(),
-            self.core.space.usable_units(),
+            self.store.core.space.live_units(),
+            self.store.core.space.usable_units(),
             self.needs_report()
         );
         report
     }
 
     pub(crate) fn volumes(&self) -> Vec<VolumeInfo> {
-        let catalog = &self.core.catalog;
+        let catalog = &self.store.core.catalog;
         let mut owned: FxHashMap<VolumeId, u64> = FxHashMap::default();
         catalog.lineages.values().for_each(|line| *owned.entry(line.volume).or_default() += line.owned_units);
         let info = |id: &VolumeId| self.volume_info(*id, owned.get(id).copied().unwrap_or(0));
@@ -180,9 +166,69 @@ impl Pool {
 
     /// Returns the volume with this name.
     pub(crate) fn find_volume(&self, name: &str) -> Option<VolumeInfo> {
-        let catalog = &self.core.catalog;
+        let catalog = &self.store.core.catalog;
         let id = catalog.volume_named(name)?;
         self.volume_info(id, catalog.lineages.values().filter(|l| l.volume == id).map(|l| l.owned_units).sum())
+    }
+
+    fn volume_info(&self, id: VolumeId, owned_units: u64) -> Option<VolumeInfo> {
+        let catalog = &self.store.core.catalog;
+        let (v, line) = catalog.head(id)?;
+        let origin = catalog.origin_of(id).and_then(|origin| catalog.listed(origin.snapshot)).map(|s| {
+            let name = catalog.volumes.get(&s.volume).map_or("?", |v| v.name.as_str());
+            format!("{name}@{}", s.name)
+        });
+        Some(VolumeInfo {
+            id,
+            name: v.name.clone(),
+            size: v.size,
+            sector: v.sector,
+            cache: v.cache,
+            compression: v.compression,
+            read_only: v.read_only || self.store.tuning.read_only,
+            options: catalog.options_of(id),
+            read_cache: self.read_cache.uses(id),
+            referenced_bytes: line.head.map_or(0, |h| h.mapped * 4096),
+            unique_bytes: owned_units * 512,
+            snapshots: catalog.snapshot_count(id),
+            origin,
+            created: Time(v.created),
+        })
+    }
+
+    pub(crate) fn metrics(&self) -> Metrics {
+        let mut metrics = self.store.metrics;
+        metrics.nodes_touched = self.store.core.nodes_touched;
+        metrics.nodes_resident = self.store.core.nodes.len() as u64;
+        metrics.piece_memory = self.store.core.pieces.memory() as u64;
+        (metrics.read_cache_limit, metrics.read_cache_bytes) = (self.read_cache.limit(), self.read_cache.used());
+        let uses = self.read_cache.all_uses();
+        (metrics.read_cache_hits, metrics.read_cache_misses) = (uses.hits, uses.misses);
+        metrics.written_bytes = self.store.core.clock * 4096;
+        metrics.log_bytes = self.store.log.since_checkpoint;
+        let unreclaimed = self.store.unreclaimed_units();
+        metrics.unreclaimed = unreclaimed * 512;
+        // the sizes of deadlists that are still being cut are not known yet
+        let uncounted = u64::from(self.store.core.catalog.has_uncounted_frees());
+        metrics.reclaim_backlog = self.store.core.catalog.backlog.saturating_sub(unreclaimed).max(uncounted) * 512;
+        metrics
+    }
+}
+
+impl Store {
+    pub(crate) fn geometry(&self, target: Target) -> Option<(Geometry, Features)> {
+        match target {
+            Target::Head(id) => {
+                let v = self.core.catalog.volumes.get(&id)?;
+                let features = Features { read_only: v.read_only || self.tuning.read_only, write_cache: !v.cache.every_write_durable() };
+                Some((Geometry { size: v.size, sector: v.sector }, features))
+            }
+            Target::Snapshot(id) => {
+                let s = self.core.catalog.listed(id)?;
+                let sector = self.core.catalog.volumes.get(&s.volume).map(|v| v.sector).unwrap_or_default();
+                Some((Geometry { size: s.size, sector }, Features { read_only: true, write_cache: true }))
+            }
+        }
     }
 
     /// Returns up to `most` snapshots of a target's volume, by name, without the target.
@@ -207,31 +253,6 @@ impl Pool {
     /// Returns the snapshot with this name.
     pub(crate) fn find_snapshot(&self, volume: VolumeId, name: &str) -> Option<SnapshotInfo> {
         self.snapshot_info(self.core.catalog.snapshot_named(volume, name)?)
-    }
-
-    fn volume_info(&self, id: VolumeId, owned_units: u64) -> Option<VolumeInfo> {
-        let catalog = &self.core.catalog;
-        let (v, line) = catalog.head(id)?;
-        let origin = catalog.origin_of(id).and_then(|origin| catalog.listed(origin.snapshot)).map(|s| {
-            let name = catalog.volumes.get(&s.volume).map_or("?", |v| v.name.as_str());
-            format!("{name}@{}", s.name)
-        });
-        Some(VolumeInfo {
-            id,
-            name: v.name.clone(),
-            size: v.size,
-            sector: v.sector,
-            cache: v.cache,
-            compression: v.compression,
-            read_only: v.read_only || self.tuning.read_only,
-            options: catalog.options_of(id),
-            read_cache: self.read_cache.uses(id),
-            referenced_bytes: line.head.map_or(0, |h| h.mapped * 4096),
-            unique_bytes: owned_units * 512,
-            snapshots: catalog.snapshot_count(id),
-            origin,
-            created: Time(v.created),
-        })
     }
 
     /// Returns the properties of a volume or snapshot that a directory listing shows.
@@ -314,23 +335,5 @@ impl Pool {
             expires: s.expires.map(Time),
             size: s.size,
         })
-    }
-
-    pub(crate) fn metrics(&self) -> Metrics {
-        let mut metrics = self.metrics;
-        metrics.nodes_touched = self.core.nodes_touched;
-        metrics.nodes_resident = self.core.nodes.len() as u64;
-        metrics.piece_memory = self.core.pieces.memory() as u64;
-        (metrics.read_cache_limit, metrics.read_cache_bytes) = (self.read_cache.limit(), self.read_cache.used());
-        let uses = self.read_cache.all_uses();
-        (metrics.read_cache_hits, metrics.read_cache_misses) = (uses.hits, uses.misses);
-        metrics.written_bytes = self.core.clock * 4096;
-        metrics.log_bytes = self.log.since_checkpoint;
-        let unreclaimed = self.unreclaimed_units();
-        metrics.unreclaimed = unreclaimed * 512;
-        // the sizes of deadlists that are still being cut are not known yet
-        let uncounted = u64::from(self.core.catalog.has_uncounted_frees());
-        metrics.reclaim_backlog = self.core.catalog.backlog.saturating_sub(unreclaimed).max(uncounted) * 512;
-        metrics
     }
 }

@@ -10,11 +10,52 @@ use super::state::{Context, PieceRead, Pool};
 use crate::Planted;
 use crate::read_cache::LONGEST;
 use crate::space::{Need, PAGE, Piece as DeadPiece};
+use crate::store::Store;
 
 /// Milliseconds after which an unreadable piece of a deadlist is retried.
 pub(crate) const STUCK_MILLIS: u64 = 30_000;
 
 impl Pool {
+    /// Sets the size of the read cache and the volumes' shares of it; called after a change of
+    /// either.
+    pub(crate) fn arrange_read_cache(&mut self, limit: u64) {
+        let catalog = &self.store.core.catalog;
+        let own = |(volume, options): (&VolumeId, &crate::VolumeOptions)| Some((*volume, options.read_cache?));
+        self.read_cache.arrange(limit, catalog.options().iter().filter_map(own));
+        self.read_cache.keep_uses(|volume| catalog.volumes.contains_key(&volume));
+    }
+
+    /// Returns the volume whose share of the read cache serves a read of `target`; `None` if the
+    /// read bypasses the cache.
+    pub(super) fn share_of(&self, target: Target, length: u64) -> Option<VolumeId> {
+        if self.read_cache.limit() == 0 || length > LONGEST {
+            return None;
+        }
+        let catalog = &self.store.core.catalog;
+        let volume = match target {
+            Target::Head(volume) => volume,
+            Target::Snapshot(snapshot) => catalog.snapshots.get(&snapshot)?.volume,
+        };
+        let caches = catalog.volumes.get(&volume)?.cache.caches_reads();
+        (caches && self.read_cache.serves(volume)).then_some(volume)
+    }
+
+    /// Returns a block if the read cache has it.
+    pub(super) fn find_in_memory(&self, volume: Option<VolumeId>, addr: Addr) -> Option<Piece> {
+        self.read_cache.find(volume?, self.store.key_of(addr))
+    }
+
+    /// Offers blocks that were read from devices and verified to the read cache.
+    pub(super) fn remember(&mut self, volume: VolumeId, addrs: impl Iterator<Item = Addr>, piece: &Piece) {
+        for (addr, at) in addrs.zip((0..piece.len()).step_by(4096)) {
+            let key = self.store.key_of(addr);
+            let block = piece.slice(at..at + 4096);
+            self.read_cache.offer(volume, key, &block, &mut self.store.bufs);
+        }
+    }
+}
+
+impl Store {
     /// Evicts least recently used nodes and pieces, to keep memory within its limit.
     pub(super) fn bound_memory(&mut self) {
         self.core.pieces.evict();
@@ -68,49 +109,11 @@ impl Pool {
         self.core.catalog.units_left_out()
     }
 
-    /// Sets the size of the read cache and the volumes' shares of it; called after a change of
-    /// either.
-    pub(crate) fn arrange_read_cache(&mut self, limit: u64) {
-        let catalog = &self.core.catalog;
-        let own = |(volume, options): (&VolumeId, &crate::VolumeOptions)| Some((*volume, options.read_cache?));
-        self.read_cache.arrange(limit, catalog.options().iter().filter_map(own));
-        self.read_cache.keep_uses(|volume| catalog.volumes.contains_key(&volume));
-    }
-
-    /// Returns the volume whose share of the read cache serves a read of `target`; `None` if the
-    /// read bypasses the cache.
-    pub(super) fn share_of(&self, target: Target, length: u64) -> Option<VolumeId> {
-        if self.read_cache.limit() == 0 || length > LONGEST {
-            return None;
-        }
-        let catalog = &self.core.catalog;
-        let volume = match target {
-            Target::Head(volume) => volume,
-            Target::Snapshot(snapshot) => catalog.snapshots.get(&snapshot)?.volume,
-        };
-        let caches = catalog.volumes.get(&volume)?.cache.caches_reads();
-        (caches && self.read_cache.serves(volume)).then_some(volume)
-    }
-
     /// Returns the key of a block in the read cache: its address, never its place, which another
     /// block may get later.
     fn key_of(&self, addr: Addr) -> u64 {
         let place = if self.tuning.plants(Planted::ReadCacheByPlace) { self.core.space.locate(addr) } else { None };
         place.map_or(addr.identity(), |(segment, unit)| u64::from(segment.0) << 32 | u64::from(unit))
-    }
-
-    /// Returns a block if the read cache has it.
-    pub(super) fn find_in_memory(&self, volume: Option<VolumeId>, addr: Addr) -> Option<Piece> {
-        self.read_cache.find(volume?, self.key_of(addr))
-    }
-
-    /// Offers blocks that were read from devices and verified to the read cache.
-    pub(super) fn remember(&mut self, volume: VolumeId, addrs: impl Iterator<Item = Addr>, piece: &Piece) {
-        for (addr, at) in addrs.zip((0..piece.len()).step_by(4096)) {
-            let key = self.key_of(addr);
-            let block = piece.slice(at..at + 4096);
-            self.read_cache.offer(volume, key, &block, &mut self.bufs);
-        }
     }
 }
 

@@ -9,12 +9,13 @@ use smallvec::SmallVec;
 
 use super::cached::follows;
 use super::op::{Bad, Op, Owner, Part, Target, Work};
-use super::state::{Context, NodeRead, Pool, ZEROES};
+use super::state::{Context, NodeRead, Pool};
 use super::write::blocks_of;
 use crate::PoolState;
 use crate::cache::Spot;
 use crate::io::Replica;
 use crate::space::{PAGE, Shelf};
+use crate::store::{Store, ZEROES};
 use crate::tree::Miss;
 
 /// Reads whose lookups are prefetched together without an allocation.
@@ -26,53 +27,27 @@ fn pages_of(unit: u32, units: u32) -> (u32, u32) {
 }
 
 impl Pool {
-    /// Returns the map root of a target.
-    pub(crate) fn root_of(&self, target: Target) -> Option<TreeRoot> {
-        match target {
-            Target::Head(volume) => self.core.catalog.head(volume)?.1.head.map(|head| head.root),
-            Target::Snapshot(snapshot) => self.core.catalog.snapshots.get(&snapshot).map(|s| s.root),
-        }
-    }
-
-    /// Looks up the first block of each read in three steps, each for all reads: leaf, entry,
-    /// chunk. Lookups of one step are independent, so the processor waits for memory once instead
-    /// of once per read. The results are discarded: the loads warm the CPU cache.
-    pub(crate) fn expect(&self, target: Target, reads: &[ByteRange]) {
-        let Some(root) = self.root_of(target) else { return };
-        let nodes = &self.core.nodes;
-        let leaf = |read: &ByteRange| nodes.peek(&root, read.offset / 4096).map(|leaf| (leaf, (read.offset / 4096) as usize % FANOUT));
-        let leaves: SmallVec<[(u32, usize); EXPECTED]> = reads.iter().filter_map(leaf).collect();
-        let entry = |(leaf, slot): &(u32, usize)| {
-            let node = &nodes.get(*leaf).node;
-            (node.entries[*slot], node.crcs[*slot])
-        };
-        let entries: SmallVec<[(Addr, u32); EXPECTED]> = leaves.iter().map(entry).collect();
-        for (addr, crc) in entries {
-            black_box((self.core.space.locate(addr), crc));
-        }
-    }
-
     /// Looks up a read's blocks and starts the device reads. Waits for a node when one is missing.
     pub(crate) fn try_read(&mut self, id: u32) {
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get(id) else { return };
         let (target, request, past_cache) = (work.target, work.request, work.past_cache);
-        let Some(root) = self.root_of(target) else { return self.fail_op(id, DiskError::Io) };
+        let Some(root) = self.store.root_of(target) else { return self.fail_op(id, DiskError::Io) };
         let (first, count) = blocks_of(request.range);
         let end = first + count as u64;
         // blocks removed by a record in flight read as holes only once it is complete (I10)
-        let mut plan = Plan { parts: SmallVec::new(), after: self.last_record };
+        let mut plan = Plan { parts: SmallVec::new(), after: self.store.last_record };
         let remembered = self.share_of(target, request.range.length);
         let (mut hits, mut misses) = (0, 0);
         let asks = !self.cache.is_empty() && !past_cache;
         let mut block = first;
         while block < end {
             let stop = ((block / FANOUT as u64 + 1) * FANOUT as u64).min(end);
-            match self.core.nodes.leaf(&root, block, &mut self.core.nodes_touched) {
+            match self.store.core.nodes.leaf(&root, block, &mut self.store.core.nodes_touched) {
                 Err(miss) => return self.load_node(miss, Some(id)),
                 Ok(None) => plan.zero((stop - block) as usize * 4096),
                 Ok(Some(leaf)) => {
                     for at in block..stop {
-                        let node = &self.core.nodes.get(leaf).node;
+                        let node = &self.store.core.nodes.get(leaf).node;
                         let slot = (at % FANOUT as u64) as usize;
                         let (addr, crc) = (node.entries[slot], node.crcs[slot]);
                         if !addr.is_some() {
@@ -80,13 +55,13 @@ impl Pool {
                             continue;
                         }
                         // the bytes are in an open batch: seal it, to find them in flight
-                        if let Some(stream) = self.open_batch_of(addr) {
+                        if let Some(stream) = self.store.open_batch_of(addr) {
                             self.seal(stream);
                         }
-                        let Some((segment, unit)) = self.core.space.locate(addr) else {
+                        let Some((segment, unit)) = self.store.core.space.locate(addr) else {
                             return self.fail_op(id, DiskError::Io);
                         };
-                        if let Some((piece, lsn)) = self.log.find_bytes(segment, unit, addr.units()) {
+                        if let Some((piece, lsn)) = self.store.log.find_bytes(segment, unit, addr.units()) {
                             plan.after = plan.after.max(lsn);
                             let piece = match addr.coding() {
                                 Coding::Raw => piece,
@@ -133,7 +108,7 @@ impl Pool {
                 Planned::Ready(piece) => parts.push(Part::Ready(piece)),
                 Planned::Blocks { segment, page, crcs, addrs } => {
                     let (mut from, mut at) = (0usize, page);
-                    for (_, range) in self.core.space.rows.map(segment, page, crcs.len() as u32, 0) {
+                    for (_, range) in self.store.core.space.rows.map(segment, page, crcs.len() as u32, 0) {
                         let pages = (range.length / 4096) as u32;
                         let mine = crcs.get(from..from + pages as usize).unwrap_or_default();
                         let addrs = SmallVec::from_slice(addrs.get(from..from + pages as usize).unwrap_or_default());
@@ -173,8 +148,8 @@ impl Pool {
             }
         }
         for (part, segment, page, pages) in wanted {
-            self.metrics.data_reads += 1;
-            self.read_segment(Context::Data { op: id, part }, segment, page, pages, 0);
+            self.store.metrics.data_reads += 1;
+            self.store.read_segment(Context::Data { op: id, part }, segment, page, pages, 0);
         }
         cached.into_iter().for_each(|(part, spot, pages)| self.read_cached(id, part, spot, pages));
         self.release(id);
@@ -182,20 +157,11 @@ impl Pool {
 
     /// Returns whether blocks of a segment may be copied to devices of class cache.
     fn may_copy(&self, segment: SegmentId) -> bool {
-        !self.cache.is_empty() && self.core.space.rows.shelf(segment) != Shelf::Special
-    }
-
-    /// Reads pages of a segment; pins it, so that it is not reused before the read is done. Each
-    /// `attempt` reads another copy, where there are several.
-    pub(crate) fn read_segment(&mut self, context: Context, segment: SegmentId, page: u32, pages: u32, attempt: u8) {
-        if let Some(found) = self.core.space.segments.get_mut(segment) {
-            found.pins += 1;
-        }
-        self.io.read(context, &self.core.space.rows, segment, page, pages, attempt, &mut self.bufs);
+        !self.cache.is_empty() && self.store.core.space.rows.shelf(segment) != Shelf::Special
     }
 
     pub(super) fn unpack(&mut self, stored: &[u8], coding: Coding) -> Option<Piece> {
-        let mut buf = self.bufs.take(4096);
+        let mut buf = self.store.bufs.take(4096);
         self.codec.decompress(stored, coding, buf.bytes_mut().get_mut(..4096)?)?;
         Some(Piece::new(Rc::new(buf), 0..4096))
     }
@@ -227,7 +193,7 @@ impl Pool {
                     Some(Piece::new(Rc::new(buf), range))
                 } else {
                     let unpacked = self.unpack(buf.bytes().get(range).unwrap_or_default(), coding);
-                    self.bufs.give(buf);
+                    self.store.bufs.give(buf);
                     unpacked
                 };
                 if let (Some(volume), Some(piece)) = (remembered, &piece) {
@@ -271,12 +237,12 @@ impl Pool {
                 let next = *attempt;
                 if let Some(member) = member {
                     work.bad.push(Bad { part, member });
-                    if let (Ok(()), Some(errors)) = (result, self.io.errors.get_mut(member.index())) {
+                    if let (Ok(()), Some(errors)) = (result, self.store.io.errors.get_mut(member.index())) {
                         *errors += 1;
                     }
                 }
-                if next < self.io.attempts(&self.core.space.rows, segment) {
-                    return self.read_segment(Context::Data { op: id, part }, segment, page, pages, next);
+                if next < self.store.io.attempts(&self.store.core.space.rows, segment) {
+                    return self.store.read_segment(Context::Data { op: id, part }, segment, page, pages, next);
                 }
                 if let Some(op) = self.ops.get_mut(id) {
                     op.error = Some(DiskError::Io);
@@ -288,13 +254,13 @@ impl Pool {
 
     /// Rewrites a wrong copy with its right content, unless it is the only copy.
     pub(crate) fn repair(&mut self, member: MemberId, segment: SegmentId, page: u32, piece: Piece) {
-        let rows = &self.core.space.rows;
+        let rows = &self.store.core.space.rows;
         let copy = rows.copies(segment).position(|copy| copy == member);
         // with parity each byte is stored once
         let copy = if rows.stripe(segment).is_some() { Some(0) } else { copy };
         let Some(copy) = copy else { return };
         let pages = u32::try_from(piece.len() as u64 / PAGE).unwrap_or(0);
-        let places = self.core.space.rows.map(segment, page, pages, copy);
+        let places = self.store.core.space.rows.map(segment, page, pages, copy);
         for (device, range) in places.into_iter().filter(|(device, _)| *device == member) {
             self.repair_at(device, segment, range.offset, piece.clone());
         }
@@ -302,20 +268,145 @@ impl Pool {
 
     /// Rewrites part of a segment on a member at a byte offset of the device.
     pub(crate) fn repair_at(&mut self, member: MemberId, segment: SegmentId, offset: u64, piece: Piece) {
-        if !self.writes_allowed() || !self.io.health.is_up(member) {
+        if !self.writes_allowed() || !self.store.io.health.is_up(member) {
             return;
         }
-        if let Some(repaired) = self.io.repaired.get_mut(member.index()) {
+        if let Some(repaired) = self.store.io.repaired.get_mut(member.index()) {
             *repaired += 1;
         }
         self.repairs.begun += 1;
         self.repairs.under_way += 1;
-        self.pin(segment);
-        self.io.write_to(Context::Repair, Some(segment), member, Replica::Current, offset, piece);
+        self.store.pin(segment);
+        self.store.io.write_to(Context::Repair, Some(segment), member, Replica::Current, offset, piece);
     }
 
     fn writes_allowed(&self) -> bool {
-        matches!(self.state, PoolState::Online | PoolState::Closing) && !self.tuning.read_only
+        matches!(self.state, PoolState::Online | PoolState::Closing) && !self.store.tuning.read_only
+    }
+
+    /// Starts reading a map node unless that is in progress; `op` continues when the node is in
+    /// memory.
+    pub(crate) fn load_node(&mut self, miss: Miss, op: Option<u32>) {
+        let waiting = self.node_waiters.entry(miss.addr.identity());
+        let fresh = matches!(waiting, std::collections::hash_map::Entry::Vacant(_));
+        waiting.or_default().extend(op);
+        if !fresh {
+            return;
+        }
+        match self.store.core.space.locate(miss.addr) {
+            Some((segment, unit)) => {
+                if let Some((piece, _)) = self.store.log.find_bytes(segment, unit, miss.addr.units()) {
+                    // the cleaner moved the node, and the move is still in flight
+                    let node = check_node(&miss, 0, piece.bytes());
+                    return self.node_found(miss, node);
+                }
+                let (page, pages) = pages_of(unit, miss.addr.units());
+                self.store.metrics.node_reads += 1;
+                self.store.read_segment(Context::Node(NodeRead { miss, segment, unit, attempt: 0 }), segment, page, pages, 0);
+            }
+            None => self.node_failed(miss),
+        }
+    }
+
+    /// Handles a read of a node. When the content is wrong, reads the next copy.
+    pub(crate) fn node_read(&mut self, read: NodeRead, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<MemberId>) {
+        let NodeRead { miss, segment, unit, attempt } = read;
+        let node = match (result, &buf) {
+            (Ok(()), Some(buf)) => check_node(&miss, unit, buf.bytes()),
+            _ => None,
+        };
+        if let Some(buf) = buf {
+            self.store.bufs.give(buf);
+        }
+        let next = attempt + 1;
+        if node.is_none() {
+            if let (Ok(()), Some(errors)) = (result, member.and_then(|m| self.store.io.errors.get_mut(m.index()))) {
+                *errors += 1;
+            }
+            if next < self.store.io.attempts(&self.store.core.space.rows, segment) {
+                let (page, pages) = pages_of(unit, miss.addr.units());
+                let read = NodeRead { attempt: next, ..read };
+                return self.store.read_segment(Context::Node(read), segment, page, pages, next);
+            }
+        }
+        self.node_found(miss, node);
+    }
+
+    /// Adds a node that was read and wakes its waiters, or fails them.
+    fn node_found(&mut self, miss: Miss, node: Option<Node>) {
+        match node {
+            Some(node) => {
+                if self.store.core.nodes.find(miss.addr).is_none() {
+                    self.store.core.nodes.insert(miss.addr, node, 0);
+                }
+                let waiting = self.node_waiters.remove(&miss.addr.identity()).unwrap_or_default();
+                self.ready.extend(waiting);
+            }
+            None => self.node_failed(miss),
+        }
+    }
+
+    /// Fails the operations that need a node which cannot be read; the rest of the pool goes on.
+    fn node_failed(&mut self, miss: Miss) {
+        for op in self.node_waiters.remove(&miss.addr.identity()).unwrap_or_default() {
+            self.fail_op(op, DiskError::Io);
+        }
+    }
+
+    /// Answers a finished read to its owner.
+    pub(crate) fn deliver_read(&mut self, op: Op) {
+        let Work::Read(work) = op.work else { return };
+        let range = work.request.range;
+        let result = match op.error {
+            Some(error) => Err(error),
+            None => Ok(self.store.assemble(work.parts, range)),
+        };
+        match op.owner {
+            Owner::Guest(tag) => {
+                self.store.metrics.guest_reads += 1;
+                self.store.metrics.guest_read_bytes += range.length;
+                self.completions.push_back(millpond_block::Completion { tag, result });
+            }
+            Owner::Parent(parent) => self.edge_read(parent, millpond_format::BlockNo(range.offset / 4096), result),
+            Owner::Command(_) | Owner::Nobody => {}
+        }
+    }
+}
+
+impl Store {
+    /// Returns the map root of a target.
+    pub(crate) fn root_of(&self, target: Target) -> Option<TreeRoot> {
+        match target {
+            Target::Head(volume) => self.core.catalog.head(volume)?.1.head.map(|head| head.root),
+            Target::Snapshot(snapshot) => self.core.catalog.snapshots.get(&snapshot).map(|s| s.root),
+        }
+    }
+
+    /// Looks up the first block of each read in three steps, each for all reads: leaf, entry,
+    /// chunk. Lookups of one step are independent, so the processor waits for memory once instead
+    /// of once per read. The results are discarded: the loads warm the CPU cache.
+    pub(crate) fn expect(&self, target: Target, reads: &[ByteRange]) {
+        let Some(root) = self.root_of(target) else { return };
+        let nodes = &self.core.nodes;
+        let leaf = |read: &ByteRange| nodes.peek(&root, read.offset / 4096).map(|leaf| (leaf, (read.offset / 4096) as usize % FANOUT));
+        let leaves: SmallVec<[(u32, usize); EXPECTED]> = reads.iter().filter_map(leaf).collect();
+        let entry = |(leaf, slot): &(u32, usize)| {
+            let node = &nodes.get(*leaf).node;
+            (node.entries[*slot], node.crcs[*slot])
+        };
+        let entries: SmallVec<[(Addr, u32); EXPECTED]> = leaves.iter().map(entry).collect();
+        for (addr, crc) in entries {
+            black_box((self.core.space.locate(addr), crc));
+        }
+    }
+
+    /// Reads pages of a segment; pins it, so that it is not reused before the read is done. Each
+    /// `attempt` reads another copy, where there are several.
+    pub(crate) fn read_segment(&mut self, context: Context, segment: SegmentId, page: u32, pages: u32, attempt: u8) {
+        if let Some(found) = self.core.space.segments.get_mut(segment) {
+            found.pins += 1;
+        }
+        self.io.read(context, &self.core.space.rows, segment, page, pages, attempt, &mut self.bufs);
     }
 
     /// Returns the bytes of a finished read: its parts, cut to the requested range.
@@ -346,94 +437,6 @@ impl Pool {
             }
         }
         data
-    }
-
-    /// Starts reading a map node unless that is in progress; `op` continues when the node is in
-    /// memory.
-    pub(crate) fn load_node(&mut self, miss: Miss, op: Option<u32>) {
-        let waiting = self.node_waiters.entry(miss.addr.identity());
-        let fresh = matches!(waiting, std::collections::hash_map::Entry::Vacant(_));
-        waiting.or_default().extend(op);
-        if !fresh {
-            return;
-        }
-        match self.core.space.locate(miss.addr) {
-            Some((segment, unit)) => {
-                if let Some((piece, _)) = self.log.find_bytes(segment, unit, miss.addr.units()) {
-                    // the cleaner moved the node, and the move is still in flight
-                    let node = check_node(&miss, 0, piece.bytes());
-                    return self.node_found(miss, node);
-                }
-                let (page, pages) = pages_of(unit, miss.addr.units());
-                self.metrics.node_reads += 1;
-                self.read_segment(Context::Node(NodeRead { miss, segment, unit, attempt: 0 }), segment, page, pages, 0);
-            }
-            None => self.node_failed(miss),
-        }
-    }
-
-    /// Handles a read of a node. When the content is wrong, reads the next copy.
-    pub(crate) fn node_read(&mut self, read: NodeRead, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<MemberId>) {
-        let NodeRead { miss, segment, unit, attempt } = read;
-        let node = match (result, &buf) {
-            (Ok(()), Some(buf)) => check_node(&miss, unit, buf.bytes()),
-            _ => None,
-        };
-        if let Some(buf) = buf {
-            self.bufs.give(buf);
-        }
-        let next = attempt + 1;
-        if node.is_none() {
-            if let (Ok(()), Some(errors)) = (result, member.and_then(|m| self.io.errors.get_mut(m.index()))) {
-                *errors += 1;
-            }
-            if next < self.io.attempts(&self.core.space.rows, segment) {
-                let (page, pages) = pages_of(unit, miss.addr.units());
-                let read = NodeRead { attempt: next, ..read };
-                return self.read_segment(Context::Node(read), segment, page, pages, next);
-            }
-        }
-        self.node_found(miss, node);
-    }
-
-    /// Adds a node that was read and wakes its waiters, or fails them.
-    fn node_found(&mut self, miss: Miss, node: Option<Node>) {
-        match node {
-            Some(node) => {
-                if self.core.nodes.find(miss.addr).is_none() {
-                    self.core.nodes.insert(miss.addr, node, 0);
-                }
-                let waiting = self.node_waiters.remove(&miss.addr.identity()).unwrap_or_default();
-                self.ready.extend(waiting);
-            }
-            None => self.node_failed(miss),
-        }
-    }
-
-    /// Fails the operations that need a node which cannot be read; the rest of the pool goes on.
-    fn node_failed(&mut self, miss: Miss) {
-        for op in self.node_waiters.remove(&miss.addr.identity()).unwrap_or_default() {
-            self.fail_op(op, DiskError::Io);
-        }
-    }
-
-    /// Answers a finished read to its owner.
-    pub(crate) fn deliver_read(&mut self, op: Op) {
-        let Work::Read(work) = op.work else { return };
-        let range = work.request.range;
-        let result = match op.error {
-            Some(error) => Err(error),
-            None => Ok(self.assemble(work.parts, range)),
-        };
-        match op.owner {
-            Owner::Guest(tag) => {
-                self.metrics.guest_reads += 1;
-                self.metrics.guest_read_bytes += range.length;
-                self.completions.push_back(millpond_block::Completion { tag, result });
-            }
-            Owner::Parent(parent) => self.edge_read(parent, millpond_format::BlockNo(range.offset / 4096), result),
-            Owner::Command(_) | Owner::Nobody => {}
-        }
     }
 }
 

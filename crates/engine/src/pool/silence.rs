@@ -10,26 +10,26 @@ impl Pool {
     /// record that before anything relies on it (INV-LABEL-1). A pool that is being opened
     /// continues without devices only where it may be imported without them.
     pub(crate) fn watch_devices(&mut self) {
-        let least = self.tuning.silence_millis;
-        self.io.at(self.now, least);
-        if self.io.find_silent(self.tuning.reread_millis) {
-            self.io.read_elsewhere(&self.core.space.rows, &mut self.bufs);
+        let least = self.store.tuning.silence_millis;
+        self.store.io.at(self.store.now, least);
+        if self.store.io.find_silent(self.store.tuning.reread_millis) {
+            self.store.io.read_elsewhere(&self.store.core.space.rows, &mut self.store.bufs);
         }
         let (closing, opening) = (self.keeper.is_giving_back(), self.state == PoolState::Opening);
         if opening {
-            self.io.give_up_incomplete(least);
+            self.store.io.give_up_incomplete(least);
         }
-        let may = !opening || self.tuning.degraded || self.tuning.plants(Planted::LeaveOutUnasked);
+        let may = !opening || self.store.tuning.degraded || self.store.tuning.plants(Planted::LeaveOutUnasked);
         let alive = matches!(self.state, PoolState::Online | PoolState::Closing | PoolState::Opening);
-        self.io.give_up_silent(least, alive && may && !self.tuning.read_only && !closing, closing);
-        while let Some(failing) = self.io.pop_failing() {
+        self.store.io.give_up_silent(least, alive && may && !self.store.tuning.read_only && !closing, closing);
+        while let Some(failing) = self.store.io.pop_failing() {
             if opening && failing.why == DeviceTrouble::Silent && failing.replica == Replica::Current {
-                self.unanswered.extend(self.io.slot_of(failing.member));
+                self.unanswered.extend(self.store.io.slot_of(failing.member));
             }
             self.device_failed(failing);
         }
         if opening {
-            let silent = self.io.unanswered(least);
+            let silent = self.store.io.unanswered(least);
             if !silent.is_empty() {
                 self.unanswered.extend(&silent);
                 self.fault(Fault::NoAnswer { devices: silent });

@@ -2,31 +2,26 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millpond_block::{Answer, Buf, BufPool, Completion, DeviceSlot, DeviceSpace, DiskError, MemberId, Tag};
-use millpond_format::{BlockIdentity, BlockNo, ChunkId, DeviceNote, Leg, Lsn, ObjectRef, PoolId, SegmentId, Shape, VolumeId};
+use millpond_block::{Answer, Completion, DeviceSlot, DeviceSpace, DiskError, MemberId, Tag};
+use millpond_format::{BlockIdentity, BlockNo, ChunkId, DeviceNote, Lsn, ObjectRef, PoolId, SegmentId, Shape, VolumeId};
 use rustc_hash::FxHashMap;
-use std::rc::{Rc, Weak};
+use std::rc::Weak;
 
 use super::codec::Codec;
 use super::destroy::Reclaimer;
 use super::full::FullDevices;
 use super::op::Op;
-use crate::cache::{Scan, Spot, Store};
-use crate::core::Core;
-use crate::io::IoTable;
-use crate::log::Log;
+use crate::cache::{CacheDevices, Scan, Spot};
 use crate::read_cache::ReadCache;
 use crate::slab::Slab;
 use crate::space::Piece;
+use crate::store::Store;
 use crate::task::{
     Checkpointer, ClaimIo, Cleaner, Evacuation, FillPiece, Filler, Keeper, Pace, Preparer, Rebalancer, Rejoiner, Relabeler, Removals,
     ScrubArea, ScrubRead, Scrubber, Spares, Stock, Waiting, Wiper,
 };
 use crate::tree::Miss;
-use crate::{CommandError, DiffExtent, Fault, Metrics, Planted, PoolState, Reply, Time, Tuning};
-
-/// Bytes of the shared buffer of zeroes that reads of holes are answered from.
-pub(crate) const ZEROES: usize = 64 << 10;
+use crate::{CommandError, DiffExtent, Fault, Planted, PoolState, Reply, Time};
 
 /// The contents of the label, and the sizes of devices.
 #[derive(Clone, Debug)]
@@ -175,29 +170,8 @@ pub(crate) struct Repairs {
 
 /// A pool in service.
 pub(crate) struct Pool {
-    pub(crate) config: Config,
+    pub(crate) store: Store,
     pub(crate) state: PoolState,
-    pub(crate) tuning: Tuning,
-    pub(crate) now: Time,
-    pub(crate) core: Core,
-    pub(crate) log: Log,
-    pub(crate) io: IoTable<Context>,
-    pub(crate) bufs: BufPool,
-    pub(crate) zeroes: Rc<Buf>,
-    /// Number of this import.
-    pub(crate) incarnation: u32,
-    /// Generation of the newest root on the devices.
-    pub(crate) generation: u64,
-    /// Place of the checkpoint that the roots name.
-    pub(crate) checkpoint_at: ObjectRef,
-    /// Generation of the root that published it; 0 while it is from before this import.
-    pub(crate) checkpoint_generation: u64,
-    /// Last batch that it contains.
-    pub(crate) checkpoint_lsn: Lsn,
-    /// Generations and times of the roots that a rewind may go back to, oldest first.
-    pub(crate) past_roots: VecDeque<(u64, u64)>,
-    /// The log after it, one range per import.
-    pub(crate) legs: Vec<Leg>,
     pub(crate) ops: Slab<Op>,
     /// Operations to continue in this turn.
     pub(crate) ready: VecDeque<u32>,
@@ -238,7 +212,7 @@ pub(crate) struct Pool {
     pub(crate) keeper: Keeper,
     pub(crate) pace: Pace,
     pub(crate) cleaner: Cleaner,
-    pub(crate) cache: Store,
+    pub(crate) cache: CacheDevices,
     pub(crate) read_cache: ReadCache,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
@@ -247,7 +221,6 @@ pub(crate) struct Pool {
     pub(crate) answers: VecDeque<Answer>,
     /// Steps of comparisons left in this turn.
     pub(crate) comparisons: usize,
-    pub(crate) metrics: Metrics,
     pub(crate) closing: Option<Tag>,
     pub(crate) last_activity: Time,
     /// Set while writes wait for free segments.
@@ -257,8 +230,6 @@ pub(crate) struct Pool {
     /// them, or was refused.
     pub(crate) unanswered: Vec<DeviceSlot>,
     pub(super) codec: Codec,
-    /// LSN of the last batch with a clear or a catalog record.
-    pub(crate) last_record: Lsn,
     /// Volumes whose end is being discarded after a shrink, and the operation that does it.
     pub(crate) trimming: BTreeMap<VolumeId, u32>,
     /// Volumes for which that discard failed, and why: they may not grow, or the old data beyond
@@ -274,29 +245,14 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Creates a pool in service over recovered state.
-    pub(crate) fn new(config: Config, core: Core, log: Log, mut io: IoTable<Context>, bufs: BufPool, tuning: Tuning, now: Time) -> Pool {
-        let cache = Store::new(config.id, tuning.cache_memory);
-        let read_cache = ReadCache::new(tuning.read_cache);
-        io.lasting = true;
-        io.late_answers_count = tuning.plants(Planted::LateAnswersCount);
+    /// Creates a pool in service.
+    pub(crate) fn new(store: Store) -> Pool {
+        let cache = CacheDevices::new(store.config.id, store.tuning.cache_memory);
+        let read_cache = ReadCache::new(store.tuning.read_cache);
+        let now = store.now;
         let mut pool = Pool {
-            config,
+            store,
             state: PoolState::Opening,
-            tuning,
-            now,
-            core,
-            log,
-            io,
-            bufs,
-            zeroes: Rc::new(Buf::zeroed(ZEROES)),
-            incarnation: 0,
-            generation: 0,
-            checkpoint_at: ObjectRef::default(),
-            checkpoint_generation: 0,
-            checkpoint_lsn: Lsn(0),
-            past_roots: VecDeque::new(),
-            legs: Vec::new(),
             ops: Slab::default(),
             ready: VecDeque::new(),
             node_waiters: FxHashMap::default(),
@@ -334,14 +290,12 @@ impl Pool {
             diffs: VecDeque::new(),
             answers: VecDeque::new(),
             comparisons: 0,
-            metrics: Metrics::default(),
             closing: None,
             last_activity: now,
             starved: None,
             full_devices: FullDevices::new(now),
             unanswered: Vec::new(),
             codec: Codec::new(),
-            last_record: Lsn(0),
             trimming: BTreeMap::new(),
             untrimmed: BTreeMap::new(),
             parked_commands: Vec::new(),
@@ -353,20 +307,14 @@ impl Pool {
         pool
     }
 
-    /// Returns the units that guests can fill.
-    pub(super) fn usable_units(&self) -> u64 {
-        let units = self.core.space.usable_units();
-        if self.tuning.plants(Planted::DenyCapacity) { units / 5 * 2 } else { units }
-    }
-
     /// Stops the pool: reads go on where they can, and nothing is written any more.
     pub(crate) fn fault(&mut self, why: Fault) {
         if matches!(self.state, PoolState::Faulted(_)) {
             return;
         }
         self.state = PoolState::Faulted(why.clone());
-        let mut held: Vec<u32> = self.log.abandon().into_iter().flat_map(|batch| batch.waiters).collect();
-        for stream in &mut self.log.streams {
+        let mut held: Vec<u32> = self.store.log.abandon().into_iter().flat_map(|batch| batch.waiters).collect();
+        for stream in &mut self.store.log.streams {
             if let Some(batch) = stream.batch.take() {
                 held.extend(batch.waiters);
             }
@@ -395,5 +343,13 @@ impl Pool {
             }
             self.finish(op);
         }
+    }
+}
+
+impl Store {
+    /// Returns the units that guests can fill.
+    pub(super) fn usable_units(&self) -> u64 {
+        let units = self.core.space.usable_units();
+        if self.tuning.plants(Planted::DenyCapacity) { units / 5 * 2 } else { units }
     }
 }

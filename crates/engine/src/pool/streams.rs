@@ -6,8 +6,48 @@ use super::state::Pool;
 use crate::Fault;
 use crate::log::{KEPT, SMALL, is_special};
 use crate::space::Shelf;
+use crate::store::Store;
 
 impl Pool {
+    /// Reserves the segments in which this import's log begins, and publishes a root that names
+    /// them.
+    pub(crate) fn open_log(&mut self) {
+        if !self.store.reserve_streams() {
+            return self.fault(Fault::NoLogSegment);
+        }
+        let streams = std::array::from_fn(|i| self.store.log.streams[i].start());
+        self.store.legs.push(Leg { incarnation: self.store.incarnation, end: Lsn(u64::MAX), streams });
+        // with too many legs the pool opens with a checkpoint instead
+        if self.store.legs.len() < MAX_LEGS {
+            self.publish(Root {
+                pool: self.store.config.id,
+                generation: self.store.generation + 1,
+                incarnation: self.store.incarnation,
+                time: self.store.now.0,
+                checkpoint: self.store.checkpoint_at,
+                lsn: self.store.checkpoint_lsn,
+                legs: self.store.legs.clone(),
+            });
+        }
+    }
+
+    /// Starts streams on special devices once such devices have room; a checkpoint is requested,
+    /// which makes the streams usable.
+    pub(crate) fn begin_special_streams(&mut self) {
+        for stream in [SMALL, KEPT] {
+            let home = self
+                .store
+                .special_home(stream)
+                .filter(|shelf| self.store.log.streams[stream].next.is_none() && self.store.has_special_room(*shelf));
+            if let Some(shelf) = home {
+                self.store.log.streams[stream].next = self.store.core.space.segments.reserve(shelf, false);
+                self.checkpointer.forced = true;
+            }
+        }
+    }
+}
+
+impl Store {
     /// Returns whether there is a free segment to start with for every stream that the pool cannot
     /// do without.
     pub(crate) fn streams_fit(&self) -> bool {
@@ -29,39 +69,5 @@ impl Pool {
             self.log.streams[stream].next = next;
             special || next.is_some()
         })
-    }
-
-    /// Reserves the segments in which this import's log begins, and publishes a root that names
-    /// them.
-    pub(crate) fn open_log(&mut self) {
-        if !self.reserve_streams() {
-            return self.fault(Fault::NoLogSegment);
-        }
-        let streams = std::array::from_fn(|i| self.log.streams[i].start());
-        self.legs.push(Leg { incarnation: self.incarnation, end: Lsn(u64::MAX), streams });
-        // with too many legs the pool opens with a checkpoint instead
-        if self.legs.len() < MAX_LEGS {
-            self.publish(Root {
-                pool: self.config.id,
-                generation: self.generation + 1,
-                incarnation: self.incarnation,
-                time: self.now.0,
-                checkpoint: self.checkpoint_at,
-                lsn: self.checkpoint_lsn,
-                legs: self.legs.clone(),
-            });
-        }
-    }
-
-    /// Starts streams on special devices once such devices have room; a checkpoint is requested,
-    /// which makes the streams usable.
-    pub(crate) fn begin_special_streams(&mut self) {
-        for stream in [SMALL, KEPT] {
-            let home = self.special_home(stream).filter(|shelf| self.log.streams[stream].next.is_none() && self.has_special_room(*shelf));
-            if let Some(shelf) = home {
-                self.log.streams[stream].next = self.core.space.segments.reserve(shelf, false);
-                self.checkpointer.forced = true;
-            }
-        }
     }
 }

@@ -37,13 +37,13 @@ pub(crate) enum Grain {
 impl Pool {
     /// Starts a guest request, in sectors or in bytes.
     pub(crate) fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>, grain: Grain) {
-        self.last_activity = self.now;
+        self.last_activity = self.store.now;
         if let Err(error) = self.admit(target, &request, grain) {
             return self.completions.push_back(Completion { tag, result: Err(error) });
         }
         let owner = Owner::Guest(tag);
         let (volume, mode) = match target {
-            Target::Head(volume) => (Some(volume), self.core.catalog.volumes.get(&volume).map(|v| v.cache).unwrap_or_default()),
+            Target::Head(volume) => (Some(volume), self.store.core.catalog.volumes.get(&volume).map(|v| v.cache).unwrap_or_default()),
             Target::Snapshot(_) => (None, millpond_block::CacheMode::default()),
         };
         let durable = mode.every_write_durable() || (request.fua && mode.honours_flush());
@@ -60,7 +60,7 @@ impl Pool {
                 let id = self.new_op(owner, Work::Barrier(BarrierKind::Flush), mode.honours_flush());
                 if let Some(op) = self.ops.get_mut(id) {
                     // every write whose completion was delivered is in a completed batch
-                    op.lsn = self.log.completed;
+                    op.lsn = self.store.log.completed;
                 }
                 self.release(id);
             }
@@ -70,7 +70,7 @@ impl Pool {
     }
 
     fn admit(&self, target: Target, request: &Request, grain: Grain) -> Result<(), DiskError> {
-        let (geometry, features) = self.geometry(target).ok_or(DiskError::Shutdown)?;
+        let (geometry, features) = self.store.geometry(target).ok_or(DiskError::Shutdown)?;
         match grain {
             Grain::Sector => request.validate(&geometry, &features)?,
             Grain::Byte => request.validate_bytes(&geometry, &features)?,
@@ -84,8 +84,8 @@ impl Pool {
 
     /// Handles the completion of a device operation.
     pub(crate) fn io_done(&mut self, done: IoDone) {
-        let ended = self.io.done(done, &mut self.bufs);
-        while let Some(failing) = self.io.pop_failing() {
+        let ended = self.store.io.done(done, &mut self.store.bufs);
+        while let Some(failing) = self.store.io.pop_failing() {
             self.device_failed(failing);
         }
         if let Some(ended) = ended {
@@ -95,14 +95,14 @@ impl Pool {
 
     fn ended(&mut self, ended: Ended<Context>) {
         if let Some(pin) = ended.pin
-            && let Some(segment) = self.core.space.segments.get_mut(pin)
+            && let Some(segment) = self.store.core.space.segments.get_mut(pin)
         {
             segment.pins -= 1;
         }
         match ended.context {
             Context::Batch(lsn) => self.batch_done(lsn, ended.result),
             Context::Data { op, part } => self.data_read(op, part, ended.result, ended.buf, ended.member),
-            Context::DeadPiece(read) => self.piece_read(&read, ended.result, ended.buf, ended.member),
+            Context::DeadPiece(read) => self.store.piece_read(&read, ended.result, ended.buf, ended.member),
             Context::Node(read) => self.node_read(read, ended.result, ended.buf, ended.member),
             // a copy that cannot be repaired is found again by the next read, or its device
             // fails
@@ -122,7 +122,7 @@ impl Pool {
             Context::Cached { op, part, spot } => self.cached_read(op, part, spot, ended.result, ended.buf),
             Context::CacheScan(scan) => self.cache_scanned(scan, ended.result, ended.buf),
             Context::CacheWrite(scan) => self.cache_written(scan, ended.result),
-            Context::Discard(segments) => self.given_back(&segments),
+            Context::Discard(segments) => self.store.given_back(&segments),
             Context::Prepare => self.prepare_done(ended.result),
             Context::Wipe => self.wiped(ended.result),
             Context::Claim(io) => self.claim_done(io, ended.result, ended.buf),
@@ -134,7 +134,7 @@ impl Pool {
 
     /// Returns whether no operation, move or batch is in progress.
     pub(crate) fn quiet(&self) -> bool {
-        self.ops.len() == 0 && self.cleaner.idle() && self.log.in_flight_batches() == 0 && !self.log.has_open_batch()
+        self.ops.len() == 0 && self.cleaner.idle() && self.store.log.in_flight_batches() == 0 && !self.store.log.has_open_batch()
     }
 
     /// Returns how many slices of some 20 microseconds background work may take in a turn, while
@@ -142,10 +142,10 @@ impl Pool {
     pub(crate) fn slices(&self) -> usize {
         // guests dirty nodes while a checkpoint writes them: the checkpoint has to be faster,
         // the more so the closer memory is to its limit
-        let nodes = &self.core.nodes;
+        let nodes = &self.store.core.nodes;
         let memory = (1 + 8 * nodes.dirty() / nodes.limit().max(1)).pow(2);
-        let behind = self.log.since_checkpoint >= self.tuning.checkpoint_log_bytes / 2 || self.short_of_space();
-        let quiet = self.now.0 > self.last_activity.0 + QUIET_MILLIS;
+        let behind = self.store.log.since_checkpoint >= self.store.tuning.checkpoint_log_bytes / 2 || self.short_of_space();
+        let quiet = self.store.now.0 > self.last_activity.0 + QUIET_MILLIS;
         let least = match (quiet, behind) {
             (true, _) => QUIET_SLICES,
             (false, true) => PRESSED_SLICES,
@@ -157,7 +157,7 @@ impl Pool {
     /// Continues requests, and the work that frees the space that they wait for.
     pub(crate) fn answer(&mut self) {
         self.go_on_with_ready();
-        if self.tuning.read_only || self.keeper.is_giving_back() {
+        if self.store.tuning.read_only || self.keeper.is_giving_back() {
             return;
         }
         if matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
@@ -171,7 +171,7 @@ impl Pool {
             self.wake_space_waiters();
         }
         self.seal_all();
-        if hungry || self.destages() {
+        if hungry || self.store.destages() {
             self.release_space();
         }
         self.start_flush();
@@ -180,10 +180,10 @@ impl Pool {
     /// Releases segments that nothing needs any more.
     fn release_space(&mut self) {
         let hungry = self.is_hungry();
-        self.core.space.segments.stamp_emptied(Lsn(self.log.next.0 - 1));
+        self.store.core.space.segments.stamp_emptied(Lsn(self.store.log.next.0 - 1));
         self.release_rested(hungry);
         (self.flusher.space, self.waiting_for_flush) = (false, Waiting::default());
-        if (hungry || self.destages()) && self.state == PoolState::Online {
+        if (hungry || self.store.destages()) && self.state == PoolState::Online {
             self.release_logged();
         }
     }
@@ -198,16 +198,16 @@ impl Pool {
 
     /// Runs one turn. Returns true when it wants another soon even without events.
     pub(crate) fn turn(&mut self, now: Time) -> bool {
-        self.now = now.max(self.now);
+        self.store.now = now.max(self.store.now);
         self.keeper.at(now);
         self.watch_devices();
         let mut busy = false;
-        while let Some(ended) = self.io.pop_idle(&mut self.bufs) {
+        while let Some(ended) = self.store.io.pop_idle(&mut self.store.bufs) {
             self.ended(ended);
         }
         self.comparisons = STEPS_PER_TURN;
         self.go_on_with_ready();
-        if self.tuning.read_only {
+        if self.store.tuning.read_only {
             self.close_when_read();
         } else if matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
             // nothing is written any more
@@ -242,8 +242,8 @@ impl Pool {
             self.step_full();
             self.close_when_quiet();
         }
-        self.bound_memory();
-        busy | !self.ready.is_empty() | self.waits_for_space() | self.io.has_idle()
+        self.store.bound_memory();
+        busy | !self.ready.is_empty() | self.waits_for_space() | self.store.io.has_idle()
     }
 
     /// Continues an operation that waited.
@@ -283,31 +283,31 @@ impl Pool {
         }
         if self.has_room(Purse::Guest) {
             self.starved = None;
-            self.metrics.throttled += self.space_waiters.len() as u64;
+            self.store.metrics.throttled += self.space_waiters.len() as u64;
             for id in std::mem::take(&mut self.space_waiters) {
                 self.go_on(id);
             }
             return;
         }
-        let (checkpoints, moved) = (self.metrics.checkpoints, self.metrics.cleaner_bytes);
-        let starved = self.starved.get_or_insert(Starved { since: self.now, checkpoints, moved });
-        if starved.moved != moved && self.now.0 < starved.since.0 + STARVED_MILLIS {
+        let (checkpoints, moved) = (self.store.metrics.checkpoints, self.store.metrics.cleaner_bytes);
+        let starved = self.starved.get_or_insert(Starved { since: self.store.now, checkpoints, moved });
+        if starved.moved != moved && self.store.now.0 < starved.since.0 + STARVED_MILLIS {
             (starved.checkpoints, starved.moved) = (checkpoints, moved);
         }
-        let (checkpoints, patient) = (checkpoints - starved.checkpoints, self.now.0 < starved.since.0 + STARVED_MILLIS);
+        let (checkpoints, patient) = (checkpoints - starved.checkpoints, self.store.now.0 < starved.since.0 + STARVED_MILLIS);
         let running = self.checkpointer.running();
         // a checkpoint that does not fit now may fit when more was freed, or after an exact
         // count
-        let can_begin = running || (patient && !self.tuning.plants(Planted::CrowdTheLog)) || self.checkpoint_fits_with(0);
-        let rests = self.core.space.segments.resting_count() > 0;
+        let can_begin = running || (patient && !self.store.tuning.plants(Planted::CrowdTheLog)) || self.checkpoint_fits_with(0);
+        let rests = self.store.core.space.segments.resting_count() > 0;
         let gives = running || rests || self.checkpoint_brings_space() || self.moves_wait_for_checkpoint();
-        let freeing = self.core.catalog.has_frees() || (self.is_freeing() && can_begin);
+        let freeing = self.store.core.catalog.has_frees() || (self.is_freeing() && can_begin);
         // a wipe releases the space that it holds before any write is refused
-        let held = self.wiper.holds_space() || self.holds_free_segments();
+        let held = self.wiper.holds_space() || self.store.holds_free_segments();
         let comes = can_begin && gives && checkpoints < STARVED_CHECKPOINTS;
         // segments with writes in flight cannot be cleaned
-        let written = self.log.in_flight_batches() > 0;
-        if held || freeing || comes || written || !self.cleaner.idle() || self.io.is_stalled() {
+        let written = self.store.log.in_flight_batches() > 0;
+        if held || freeing || comes || written || !self.cleaner.idle() || self.store.io.is_stalled() {
             return;
         }
         if !self.victim_left() && !self.leave_rejoin_to_guests() {
@@ -320,7 +320,7 @@ impl Pool {
 
     /// Retries writes that wait for released space, when some was released or no more will be.
     fn wake_full_waiters(&mut self) {
-        let freed = self.core.space.freed_units;
+        let freed = self.store.core.space.freed_units;
         if self.full_waiters.is_empty() || (self.full_waiters_tried == freed && self.room_comes()) {
             return;
         }
@@ -333,7 +333,7 @@ impl Pool {
     /// Closes a read-only pool once everything is answered.
     fn close_when_read(&mut self) {
         if self.ops.len() == 0
-            && self.io.in_flight() == 0
+            && self.store.io.in_flight() == 0
             && let Some(tag) = self.closing.take()
         {
             self.state = PoolState::Closed;
@@ -346,8 +346,9 @@ impl Pool {
         let Some(tag) = self.closing else { return };
         if !self.keeper.is_giving_back() {
             self.keep_cache();
-            let clean = self.quiet() && !self.checkpointer.running() && self.log.since_checkpoint == 0 && self.core.nodes.dirty() == 0;
-            if !clean || !self.checkpointer.first_done || self.io.in_flight() > 0 || self.relabeler.busy() {
+            let clean =
+                self.quiet() && !self.checkpointer.running() && self.store.log.since_checkpoint == 0 && self.store.core.nodes.dirty() == 0;
+            if !clean || !self.checkpointer.first_done || self.store.io.in_flight() > 0 || self.relabeler.busy() {
                 return;
             }
         }

@@ -9,6 +9,7 @@ use super::append::Source;
 use super::op::{Edges, Op, Owner, ReadWork, Target, Work, WriteWork};
 use super::state::Pool;
 use crate::Planted;
+use crate::store::Store;
 
 /// Returns the blocks that a request touches: first and number.
 pub(crate) fn blocks_of(range: ByteRange) -> (u64, usize) {
@@ -41,7 +42,7 @@ impl Pool {
             Payload::Owned(buf) => {
                 let length = usize::try_from(request.range.length).unwrap_or(0);
                 self.try_write(id, buf.bytes().get(..length));
-                self.bufs.give(buf);
+                self.store.bufs.give(buf);
             }
             Payload::Copy(bytes) => self.try_write(id, Some(bytes)),
             Payload::None => self.fail_op(id, DiskError::Invalid),
@@ -56,10 +57,10 @@ impl Pool {
         let Some(Op { work: Work::Write(work), .. }) = self.ops.get(id) else { return };
         let (volume, request, held) = (work.volume, work.request, work.edges.locked.clone());
         let (filled, rollbacks) = (work.edges.filled, work.edges.rollbacks);
-        let Some(lineage) = self.core.lineage_of(volume) else { return self.fail_op(id, DiskError::Io) };
+        let Some(lineage) = self.store.core.lineage_of(volume) else { return self.fail_op(id, DiskError::Io) };
         let (first, count) = blocks_of(request.range);
         let last = first + count as u64 - 1;
-        if self.core.catalog.volumes.get(&volume).is_none_or(|v| last >= v.size / 4096) {
+        if self.store.core.catalog.volumes.get(&volume).is_none_or(|v| last >= v.size / 4096) {
             // the volume shrank while this waited
             return self.fail_op(id, DiskError::OutOfBounds);
         }
@@ -73,7 +74,7 @@ impl Pool {
         }
         // a rollback makes the old content stale, and the lineage id may not show it (after a
         // splice or two promotions). Other changes of the locked blocks wait for their locks
-        if is_ragged(request.range) && (!filled || rollbacks != self.core.rollbacks) {
+        if is_ragged(request.range) && (!filled || rollbacks != self.store.core.rollbacks) {
             self.keep_payload(id, given);
             return self.read_edges(id, volume, request.range);
         }
@@ -81,7 +82,7 @@ impl Pool {
             return self.keep_payload(id, given);
         }
         let need = count as u64 * u64::from(BLOCK_UNITS);
-        if self.core.space.live_units() + need + self.reserved_by_others(volume) > self.usable_units() {
+        if self.store.core.space.live_units() + need + self.store.reserved_by_others(volume) > self.store.usable_units() {
             if self.room_comes() {
                 self.keep_payload(id, given);
                 return self.full_waiters.push_back(id);
@@ -102,7 +103,7 @@ impl Pool {
         if done < count {
             // appended blocks stay; the rest waits for room, as a write of its own range
             drop(source);
-            let rest = self.rest_of(given, owned, done, count);
+            let rest = self.store.rest_of(given, owned, done, count);
             let next = first + done as u64;
             self.unlock_before(id, BlockNo(next));
             if let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) {
@@ -119,28 +120,6 @@ impl Pool {
         self.release(id);
     }
 
-    /// Returns the units that other volumes reserve beyond those that they take.
-    fn reserved_by_others(&self, volume: VolumeId) -> u64 {
-        let reservations = &self.core.catalog.reservations;
-        if self.tuning.plants(Planted::ForgetReservations) { 0 } else { reservations.missing_of_others(volume) }
-    }
-
-    /// Copies the blocks of a payload from `done` on to a new buffer.
-    fn rest_of(&mut self, given: Option<&[u8]>, owned: Option<Piece>, done: usize, count: usize) -> Buf {
-        let mut rest = self.bufs.take((count - done) * 4096);
-        let from = match (given, &owned) {
-            (Some(bytes), _) => bytes.get(done * 4096..),
-            (None, Some(piece)) => piece.bytes().get(done * 4096..count * 4096),
-            (None, None) => None,
-        };
-        if let Some(from) = from
-            && let Some(to) = rest.bytes_mut().get_mut(..from.len())
-        {
-            to.copy_from_slice(from);
-        }
-        rest
-    }
-
     /// Copies a payload that its submitter takes back into a buffer of whole blocks.
     fn keep_payload(&mut self, id: u32, given: Option<&[u8]>) {
         let Some(bytes) = given else { return };
@@ -150,7 +129,7 @@ impl Pool {
         }
         let (_, count) = blocks_of(work.request.range);
         let skip = (work.request.range.offset % 4096) as usize;
-        let mut buf = self.bufs.take(count * 4096);
+        let mut buf = self.store.bufs.take(count * 4096);
         if let Some(to) = buf.bytes_mut().get_mut(skip..skip + bytes.len()) {
             to.copy_from_slice(bytes);
         }
@@ -161,7 +140,7 @@ impl Pool {
     pub(crate) fn load_leaves(&mut self, id: u32, lineage: LineageId, first: u64, last: u64) -> bool {
         let mut complete = true;
         for leaf in first / FANOUT as u64..=last / FANOUT as u64 {
-            if let Err(miss) = self.core.head_leaf(lineage, leaf * FANOUT as u64) {
+            if let Err(miss) = self.store.core.head_leaf(lineage, leaf * FANOUT as u64) {
                 // waits for one of them: the operation checks all leaves again when it continues
                 self.load_node(miss, complete.then_some(id));
                 complete = false;
@@ -186,7 +165,7 @@ impl Pool {
         }
         if let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) {
             let old = edges.iter().map(|_| None).collect();
-            work.edges = Edges { locked: edges.clone(), rollbacks: self.core.rollbacks, old, filled: false };
+            work.edges = Edges { locked: edges.clone(), rollbacks: self.store.core.rollbacks, old, filled: false };
         }
         for block in edges {
             let range = ByteRange { offset: block.0 * 4096, length: 4096 };
@@ -260,5 +239,29 @@ impl Pool {
                 self.ready.extend(waiting);
             }
         }
+    }
+}
+
+impl Store {
+    /// Returns the units that other volumes reserve beyond those that they take.
+    fn reserved_by_others(&self, volume: VolumeId) -> u64 {
+        let reservations = &self.core.catalog.reservations;
+        if self.tuning.plants(Planted::ForgetReservations) { 0 } else { reservations.missing_of_others(volume) }
+    }
+
+    /// Copies the blocks of a payload from `done` on to a new buffer.
+    fn rest_of(&mut self, given: Option<&[u8]>, owned: Option<Piece>, done: usize, count: usize) -> Buf {
+        let mut rest = self.bufs.take((count - done) * 4096);
+        let from = match (given, &owned) {
+            (Some(bytes), _) => bytes.get(done * 4096..),
+            (None, Some(piece)) => piece.bytes().get(done * 4096..count * 4096),
+            (None, None) => None,
+        };
+        if let Some(from) = from
+            && let Some(to) = rest.bytes_mut().get_mut(..from.len())
+        {
+            to.copy_from_slice(from);
+        }
+        rest
     }
 }

@@ -27,6 +27,7 @@ use super::reserve::Estimate;
 use crate::log::{Cursor, is_special};
 use crate::pool::{Context, Pool};
 use crate::space::{PAGE, Piece as DeadPiece, Place, SegmentState, Space};
+use crate::store::Store;
 use crate::{Fault, Planted, PoolState, Reply, Time};
 
 /// Nodes whose checksums are computed in a slice: some 2 microseconds each.
@@ -170,13 +171,13 @@ impl Pool {
     /// Counts exactly whether the next checkpoint fits. That takes time, so it is done only when
     /// everything dead is freed, and not often.
     fn counts_again(&mut self) -> bool {
-        if self.core.catalog.has_frees()
-            || self.tuning.plants(Planted::CrowdTheLog)
-            || self.now.0 < self.checkpointer.counted.0 + COUNT_MILLIS
+        if self.store.core.catalog.has_frees()
+            || self.store.tuning.plants(Planted::CrowdTheLog)
+            || self.store.now.0 < self.checkpointer.counted.0 + COUNT_MILLIS
         {
             return false;
         }
-        self.checkpointer.counted = self.now;
+        self.checkpointer.counted = self.store.now;
         self.checkpoint_fits_after_all()
     }
 
@@ -184,34 +185,27 @@ impl Pool {
         self.checkpointer.root.as_ref().map_or(Lsn(0), |root| root.lsn)
     }
 
-    /// Returns the bytes of log after which a checkpoint is due. What the log empties is retained
-    /// for a rewind until some checkpoints later, so a small pool has them more often: else its log
-    /// would go on to space that the host has not allocated, although most of the pool is empty.
-    pub(super) fn checkpoint_log_bytes(&self) -> u64 {
-        let part = self.core.space.segments.all_pages() * PAGE / CHECKPOINT_PART;
-        self.tuning.checkpoint_log_bytes.min(part.max(LEAST_LOG_BYTES))
-    }
-
     fn checkpoint_due(&self) -> bool {
         if self.state == PoolState::Opening {
             // the first checkpoint of a new pool
-            return !self.checkpointer.first_done && self.io.in_flight() == 0;
+            return !self.checkpointer.first_done && self.store.io.in_flight() == 0;
         }
-        let fresh_log = self.log.since_checkpoint > 0 || self.core.nodes.dirty() > 0;
-        let idle = self.now.0.saturating_sub(self.last_activity.0) > IDLE_MILLIS
-            && self.now.0.saturating_sub(self.checkpointer.begun.0) > IDLE_MILLIS
-            && self.rests_for_checkpoints();
-        let closing = self.closing.is_some() && self.quiet() && (fresh_log || !self.checkpointer.first_done || self.core.has_retired());
+        let fresh_log = self.store.log.since_checkpoint > 0 || self.store.core.nodes.dirty() > 0;
+        let idle = self.store.now.0.saturating_sub(self.last_activity.0) > IDLE_MILLIS
+            && self.store.now.0.saturating_sub(self.checkpointer.begun.0) > IDLE_MILLIS
+            && self.store.rests_for_checkpoints();
+        let closing =
+            self.closing.is_some() && self.quiet() && (fresh_log || !self.checkpointer.first_done || self.store.core.has_retired());
         !self.checkpointer.wanted.is_empty()
             || self.checkpointer.forced
             || closing
             || self.checkpoint_brings_space()
             || idle
-            || self.log.since_checkpoint >= self.checkpoint_log_bytes()
-            || self.core.nodes.dirty() >= self.core.nodes.limit() / 2
-            || self.core.pieces.wants_checkpoint()
-            || self.core.next_chunk - self.checkpointer.sealed_chunk >= CHUNKS_PER_CHECKPOINT / 2
-            || self.legs.len() > 1
+            || self.store.log.since_checkpoint >= self.store.checkpoint_log_bytes()
+            || self.store.core.nodes.dirty() >= self.store.core.nodes.limit() / 2
+            || self.store.core.pieces.wants_checkpoint()
+            || self.store.core.next_chunk - self.checkpointer.sealed_chunk >= CHUNKS_PER_CHECKPOINT / 2
+            || self.store.legs.len() > 1
     }
 
     /// Encodes and writes a slice. Returns true when there is more to do at once.
@@ -229,7 +223,7 @@ impl Pool {
                 return !waits && self.checkpointer.pending < WRITES_IN_FLIGHT;
             }
         }
-        if self.checkpointer.pending == 0 && self.log.completed >= self.root_lsn() {
+        if self.checkpointer.pending == 0 && self.store.log.completed >= self.root_lsn() {
             // INV-DEAD-4: pieces that were written can be read from here on
             std::mem::take(&mut self.checkpointer.written).iter().filter_map(Weak::upgrade).for_each(|piece| piece.settle());
             self.next_stage(Stage::Barrier);
@@ -243,7 +237,7 @@ impl Pool {
         let mut room = BYTES_PER_SLICE * slices;
         while room > 0 && self.checkpointer.pending < WRITES_IN_FLIGHT {
             let late = sealed.settling.done;
-            sealed.waits = !late && self.wait_for_pieces(sealed);
+            sealed.waits = !late && self.store.wait_for_pieces(sealed);
             if sealed.waits {
                 return true;
             }
@@ -254,7 +248,7 @@ impl Pool {
                     return true;
                 }
                 0 => {
-                    self.settle_some(sealed, SUMS_PER_SLICE * slices);
+                    self.store.settle_some(sealed, SUMS_PER_SLICE * slices);
                     return true;
                 }
                 bytes => room = room.saturating_sub(bytes),
@@ -277,9 +271,9 @@ impl Pool {
             let nodes = std::mem::replace(&mut flush.nodes, rest);
             let bytes = (nodes.len() * NODE_BYTES).next_multiple_of(4096);
             flush.place = Some(Place { page: place.page + (bytes / 4096) as u32, ..place });
-            let mut buf = self.bufs.take(bytes);
+            let mut buf = self.store.bufs.take(bytes);
             for (slot, at) in nodes.iter().enumerate() {
-                let cached = self.core.nodes.get(*at);
+                let cached = self.store.core.nodes.get(*at);
                 if let Some(out) = buf.bytes_mut().get_mut(slot * NODE_BYTES..(slot + 1) * NODE_BYTES) {
                     cached.node.encode(cached.addr, out);
                 }
@@ -287,11 +281,18 @@ impl Pool {
             if let Some(rest) = buf.bytes_mut().get_mut(nodes.len() * NODE_BYTES..bytes) {
                 rest.fill(0);
             }
-            self.metrics.node_writes += nodes.len() as u64;
-            self.metrics.metadata_bytes += bytes as u64;
+            self.store.metrics.node_writes += nodes.len() as u64;
+            self.store.metrics.metadata_bytes += bytes as u64;
             let piece = Piece::new(Rc::new(buf), 0..bytes);
             self.checkpointer.pending += 1;
-            self.io.write(Context::Nodes(nodes), &self.core.space.rows, place.segment, place.page, vec![piece], &mut self.bufs);
+            self.store.io.write(
+                Context::Nodes(nodes),
+                &self.store.core.space.rows,
+                place.segment,
+                place.page,
+                vec![piece],
+                &mut self.store.bufs,
+            );
         }
     }
 
@@ -319,27 +320,14 @@ impl Pool {
     fn write_roots(&mut self, at_end: bool) {
         self.checkpointer.pending = 1;
         let Some(root) = &self.checkpointer.root else { return };
-        let writes = self.root_writes(&root.clone(), at_end);
-        self.io.write_raw(Context::Checkpoint, writes);
-    }
-
-    /// Returns the writes of one root to every device except cache devices and spares.
-    pub(crate) fn root_writes(&mut self, root: &Root, at_end: bool) -> Vec<(MemberId, u64, Piece)> {
-        let mut buf = self.bufs.take(4096);
-        if let Some(to) = buf.bytes_mut().get_mut(..4096) {
-            to.copy_from_slice(&root.encode());
-        }
-        let piece = Piece::new(Rc::new(buf), 0..4096);
-        let slot = Root::slot_offset(root.generation);
-        let area = |size: u64| if at_end { second_area(size) } else { 0 };
-        let rings = (0u16..).zip(&self.config.sizes).filter(|(member, _)| !self.config.shape.is_aside(*member));
-        rings.map(|(member, size)| (MemberId(member), area(*size) + slot, piece.clone())).collect()
+        let writes = self.store.root_writes(&root.clone(), at_end);
+        self.store.io.write_raw(Context::Checkpoint, writes);
     }
 
     /// Handles the end of a write of nodes.
     pub(crate) fn nodes_written(&mut self, nodes: &[u32], result: Result<(), DeviceError>) {
         if result.is_ok() {
-            nodes.iter().for_each(|at| self.core.nodes.written(*at));
+            nodes.iter().for_each(|at| self.store.core.nodes.written(*at));
         }
         self.checkpointer.unwritten -= nodes.len();
         self.checkpoint_io_done(result);
@@ -368,27 +356,27 @@ impl Pool {
     fn commit_checkpoint(&mut self) {
         self.checkpointer.stage = Stage::Idle;
         let Some(root) = self.checkpointer.root.take() else { return };
-        self.generation = root.generation;
-        self.past_roots.push_back((root.generation, root.time));
+        self.store.generation = root.generation;
+        self.store.past_roots.push_back((root.generation, root.time));
         // the root of an import names the checkpoint of the import before
-        self.checkpoint_generation = if root.checkpoint == self.checkpoint_at { root.generation - 1 } else { root.generation };
-        self.checkpoint_at = root.checkpoint;
-        self.checkpoint_lsn = root.lsn;
-        self.log.durable = self.log.durable.max(root.lsn);
-        self.legs = root.legs;
+        self.store.checkpoint_generation = if root.checkpoint == self.store.checkpoint_at { root.generation - 1 } else { root.generation };
+        self.store.checkpoint_at = root.checkpoint;
+        self.store.checkpoint_lsn = root.lsn;
+        self.store.log.durable = self.store.log.durable.max(root.lsn);
+        self.store.legs = root.legs;
         // replaced objects are needed by the previous checkpoint at most, whatever was fixed since
-        let sealed = std::mem::replace(&mut self.core.space.sealed_generation, root.generation - 1);
+        let sealed = std::mem::replace(&mut self.store.core.space.sealed_generation, root.generation - 1);
         for old in std::mem::take(&mut self.checkpointer.replaced) {
             if old.length > 0 {
                 self.drop_object(old);
             }
         }
-        self.core.space.sealed_generation = sealed;
+        self.store.core.space.sealed_generation = sealed;
         self.release_reserved();
         if self.evacuation.is_some() {
             self.count_moving();
         }
-        self.metrics.checkpoints += 1;
+        self.store.metrics.checkpoints += 1;
         self.cleaner.unblock();
         if self.state == PoolState::Opening {
             self.opened();
@@ -404,18 +392,41 @@ impl Pool {
     /// Continues the import once its first root is durable: puts the pool in service, or opens the
     /// log first.
     fn opened(&mut self) {
-        if (0..self.log.streams.len()).any(|stream| !is_special(stream) && self.log.streams[stream].next.is_none()) {
+        if (0..self.store.log.streams.len()).any(|stream| !is_special(stream) && self.store.log.streams[stream].next.is_none()) {
             // segments that waited for a checkpoint at the crash are free only now
             self.release_rested(true);
-            self.core.space.segments.stamp_emptied(Lsn(self.log.next.0 - 1));
+            self.store.core.space.segments.stamp_emptied(Lsn(self.store.log.next.0 - 1));
             self.release_logged();
             return self.open_log();
         }
         self.state = PoolState::Online;
-        let volumes: Vec<_> = self.core.catalog.volumes.keys().copied().collect();
+        let volumes: Vec<_> = self.store.core.catalog.volumes.keys().copied().collect();
         volumes.into_iter().for_each(|volume| self.trim_beyond(volume));
         self.fill_what_lacks();
         self.resume_jobs();
         self.attach_caches();
+    }
+}
+
+impl Store {
+    /// Returns the bytes of log after which a checkpoint is due. What the log empties is retained
+    /// for a rewind until some checkpoints later, so a small pool has them more often: else its log
+    /// would go on to space that the host has not allocated, although most of the pool is empty.
+    pub(super) fn checkpoint_log_bytes(&self) -> u64 {
+        let part = self.core.space.segments.all_pages() * PAGE / CHECKPOINT_PART;
+        self.tuning.checkpoint_log_bytes.min(part.max(LEAST_LOG_BYTES))
+    }
+
+    /// Returns the writes of one root to every device except cache devices and spares.
+    pub(crate) fn root_writes(&mut self, root: &Root, at_end: bool) -> Vec<(MemberId, u64, Piece)> {
+        let mut buf = self.bufs.take(4096);
+        if let Some(to) = buf.bytes_mut().get_mut(..4096) {
+            to.copy_from_slice(&root.encode());
+        }
+        let piece = Piece::new(Rc::new(buf), 0..4096);
+        let slot = Root::slot_offset(root.generation);
+        let area = |size: u64| if at_end { second_area(size) } else { 0 };
+        let rings = (0u16..).zip(&self.config.sizes).filter(|(member, _)| !self.config.shape.is_aside(*member));
+        rings.map(|(member, size)| (MemberId(member), area(*size) + slot, piece.clone())).collect()
     }
 }

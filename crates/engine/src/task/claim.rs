@@ -140,15 +140,15 @@ impl Pool {
     /// Returns the slot of a member's device if its claim counts: the pool needs the device, and
     /// the device is whole. It got the claim before the labels called it whole.
     fn claimable(&self, member: MemberId) -> Option<DeviceSlot> {
-        let known = self.config.shape.members.get(member.index())?;
-        let counts = known.state == MemberState::Present && !self.config.shape.is_aside(member.0);
-        let slot = self.io.slot_of(member).filter(|_| counts && self.io.health.is_up(member))?;
+        let known = self.store.config.shape.members.get(member.index())?;
+        let counts = known.state == MemberState::Present && !self.store.config.shape.is_aside(member.0);
+        let slot = self.store.io.slot_of(member).filter(|_| counts && self.store.io.health.is_up(member))?;
         Some(slot).filter(|_| !self.relabeler.left.contains_key(&member) && !self.relabeler.fresh.contains(&member))
     }
 
     /// Returns all members whose claims count, with the slots of their devices.
     fn claimable_members(&self) -> Vec<(MemberId, DeviceSlot)> {
-        let members = 0..u16::try_from(self.config.sizes.len()).unwrap_or(u16::MAX);
+        let members = 0..u16::try_from(self.store.config.sizes.len()).unwrap_or(u16::MAX);
         members.map(MemberId).filter_map(|member| Some((member, self.claimable(member)?))).collect()
     }
 
@@ -164,11 +164,11 @@ impl Pool {
 
     /// Looks at the claim when it is time to.
     pub(crate) fn step_claim(&mut self) {
-        let due = self.now.0 >= self.keeper.asked.0.saturating_add(BEAT_MILLIS);
+        let due = self.store.now.0 >= self.keeper.asked.0.saturating_add(BEAT_MILLIS);
         if self.keeper.release != Release::No {
             // writes that wait go on once the claim is seen in place
             if due && self.holds_back() {
-                self.keeper.asked = self.now;
+                self.keeper.asked = self.store.now;
                 self.look();
             }
             return;
@@ -177,19 +177,19 @@ impl Pool {
             return;
         }
         let Some(mine) = &mut self.keeper.mine else { return };
-        (mine.beat, mine.time) = (mine.beat + 1, self.now.0);
-        self.keeper.asked = self.now;
+        (mine.beat, mine.time) = (mine.beat + 1, self.store.now.0);
+        self.keeper.asked = self.store.now;
         self.look();
     }
 
     /// Reads the claims on all devices.
     fn look(&mut self) {
-        let asked = self.now;
+        let asked = self.store.now;
         for (member, slot) in self.claimable_members() {
             if self.keeper.busy.insert((member, slot)) {
                 let context = Context::Claim(ClaimIo::Look { member, slot, asked });
-                let size = self.config.sizes.get(member.index()).copied().unwrap_or(0);
-                self.io.urgently(|io| io.read_raw(context, member, claim_at(size, true), &mut self.bufs));
+                let size = self.store.config.sizes.get(member.index()).copied().unwrap_or(0);
+                self.store.io.urgently(|io| io.read_raw(context, member, claim_at(size, true), &mut self.store.bufs));
             }
         }
     }
@@ -197,7 +197,7 @@ impl Pool {
     /// Encodes the current claim.
     pub(crate) fn claim_piece(&mut self) -> Option<Piece> {
         let sector = self.keeper.mine.as_ref()?.encode();
-        let mut buf = self.bufs.take(SECTOR_BYTES);
+        let mut buf = self.store.bufs.take(SECTOR_BYTES);
         buf.bytes_mut().get_mut(..SECTOR_BYTES)?.copy_from_slice(&sector);
         Some(Piece::new(Rc::new(buf), 0..SECTOR_BYTES))
     }
@@ -206,9 +206,9 @@ impl Pool {
     /// it is judged by its other writes.
     fn write_claim(&mut self, context: ClaimIo, member: MemberId, areas: &[bool]) {
         let Some(piece) = self.claim_piece() else { return };
-        let size = self.config.sizes.get(member.index()).copied().unwrap_or(0);
+        let size = self.store.config.sizes.get(member.index()).copied().unwrap_or(0);
         let writes = areas.iter().map(|second| (member, claim_at(size, *second).offset, piece.clone())).collect();
-        self.io.urgently(|io| io.write_loosely(Context::Claim(context), writes));
+        self.store.io.urgently(|io| io.write_loosely(Context::Claim(context), writes));
     }
 
     /// Handles the end of a read or write of the claim.
@@ -217,7 +217,7 @@ impl Pool {
             ClaimIo::Look { member, slot, asked } => {
                 self.keeper.busy.remove(&(member, slot));
                 let found = read_claim(result, buf.as_ref());
-                buf.into_iter().for_each(|buf| self.bufs.give(buf));
+                buf.into_iter().for_each(|buf| self.store.bufs.give(buf));
                 self.looked(member, slot, asked, result.err(), &found);
             }
             ClaimIo::Beat => {}
@@ -225,7 +225,7 @@ impl Pool {
                 let Release::Writing(left) = self.keeper.release else { return };
                 self.keeper.release = Release::Writing(left - 1);
                 if left == 1 {
-                    let flushes = self.io.flush(Context::Claim(ClaimIo::ReleaseFlush));
+                    let flushes = self.store.io.flush(Context::Claim(ClaimIo::ReleaseFlush));
                     self.keeper.release = if flushes { Release::Flushing } else { Release::Over };
                 }
             }
@@ -245,7 +245,7 @@ impl Pool {
             // its claim can be read
             None => self.keeper.seen = self.keeper.seen.max(asked),
             // the read failed: another host's claim may be there
-            Some(error) if self.now.0 > self.keeper.seen.0.saturating_add(UNSEEN_MILLIS) => return self.cannot_look(error),
+            Some(error) if self.store.now.0 > self.keeper.seen.0.saturating_add(UNSEEN_MILLIS) => return self.cannot_look(error),
             Some(_) => {}
         }
         let right = found.as_ref().is_ok_and(|found| found.holder == mine.holder);
@@ -292,7 +292,7 @@ impl Pool {
         let members: Vec<MemberId> = self.claimable_members().into_iter().map(|(member, _)| member).collect();
         self.keeper.release = if members.is_empty() { Release::Over } else { Release::Writing(members.len()) };
         if let Some(mine) = &mut self.keeper.mine {
-            (mine.released, mine.time) = (true, self.now.0);
+            (mine.released, mine.time) = (true, self.store.now.0);
         }
         for member in members {
             self.write_claim(ClaimIo::Release, member, &[false, true]);

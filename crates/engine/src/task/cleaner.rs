@@ -19,6 +19,7 @@ use super::evacuate::Evacuation;
 use crate::log::{META_CLASS, SHORT};
 use crate::pool::{Context, Pool};
 use crate::space::{NODE_GRAIN, PAGE, Pause, SegmentState, Shelf};
+use crate::store::Store;
 use crate::{Planted, PoolState};
 
 /// Number of class-1 segments whose lives make up one average.
@@ -135,11 +136,11 @@ impl Pool {
         if few(Shelf::Data) && !self.cleaning_is_vain() {
             shelves.push(Shelf::Data);
         }
-        if self.is_split() && (self.destages() || few(Shelf::Log)) {
+        if self.store.is_split() && (self.store.destages() || few(Shelf::Log)) {
             shelves.push(Shelf::Log);
         }
         for shelf in [Shelf::Special, Shelf::Nodes] {
-            let count = self.core.space.segments.count_in(shelf);
+            let count = self.store.core.space.segments.count_in(shelf);
             if count > 0 && self.coming_free(shelf) < (count / 8).max(4) && !self.cleaning_is_vain() {
                 shelves.push(shelf);
             }
@@ -179,7 +180,7 @@ impl Pool {
         // of the log in turns
         let log_first = self.cleaner.for_job
             && self.coming_free(Shelf::Log) < self.wanted_free(Shelf::Log)
-            && !self.tuning.plants(Planted::CrowdTheLog);
+            && !self.store.tuning.plants(Planted::CrowdTheLog);
         let others_first = shelves.contains(&Shelf::Data) || (log_first && shelves.contains(&Shelf::Log));
         let leaving = if others_first { None } else { self.leaving_victim() };
         if leaving.is_some() || self.is_stuck() {
@@ -209,7 +210,7 @@ impl Pool {
     fn leaving_victim(&mut self) -> Option<SegmentId> {
         // nodes are not moved while a checkpoint writes them
         let leaving = self.next_leaving().filter(|id| {
-            let nodes = self.core.space.segments.get(*id).is_some_and(|s| s.class == META_CLASS);
+            let nodes = self.store.core.space.segments.get(*id).is_some_and(|s| s.class == META_CLASS);
             let written = nodes && self.checkpointer.running();
             !(written || self.is_blocked() || self.cleaner.gathered.iter().any(|g| g.from == *id))
         });
@@ -227,7 +228,7 @@ impl Pool {
             self.cleaner.look_again_in -= 1;
             return None;
         }
-        let segments = self.core.space.segments.ids();
+        let segments = self.store.core.space.segments.ids();
         let mut scored: Vec<(f64, SegmentId)> = segments.filter_map(|id| self.victim_score(id, shelves).map(|score| (score, id))).collect();
         scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
         self.cleaner.candidates.extend(scored.iter().take(CANDIDATES).rev().map(|(_, id)| *id));
@@ -240,7 +241,7 @@ impl Pool {
 
     /// Returns whether moves found no room, and no more is free since.
     fn is_stuck(&self) -> bool {
-        self.cleaner.blocked_at.is_some_and(|free| self.core.space.segments.free_in(Shelf::Data) <= free)
+        self.cleaner.blocked_at.is_some_and(|free| self.store.core.space.segments.free_in(Shelf::Data) <= free)
     }
 
     /// Returns whether the next checkpoint has no room for the records of one more move for a job.
@@ -255,13 +256,13 @@ impl Pool {
 
     /// Returns whether the last round of cleaning gained nothing.
     fn cleaning_is_vain(&self) -> bool {
-        self.core.space.freed_units < self.cleaner.exhausted_until
+        self.store.core.space.freed_units < self.cleaner.exhausted_until
     }
 
     /// Returns the gain of cleaning a segment of one of the `shelves`; `None` when it cannot be
     /// cleaned or gains nothing.
     fn victim_score(&self, id: SegmentId, shelves: &[Shelf]) -> Option<f64> {
-        let space = &self.core.space;
+        let space = &self.store.core.space;
         let s = space.segments.get(id)?;
         let (units, used) = (space.rows.pages(id) * 8, s.live);
         // blocks in the log move to data, however many of them are live
@@ -272,11 +273,11 @@ impl Pool {
             || s.state != SegmentState::Sealed
             || s.leaving
             || s.objects > 0
-            || s.left_until > self.now.0
+            || s.left_until > self.store.now.0
             || (!destage && used + (units / 16).max(16) > units)
             || (s.class == META_CLASS && (self.checkpointer.running() || (used * 4 > units && !(destage && self.short_of_space()))))
             || self.cleaner.gathered.iter().any(|g| g.from == id)
-            || self.log.is_in_flight(id)
+            || self.store.log.is_in_flight(id)
         {
             return None;
         }
@@ -284,7 +285,7 @@ impl Pool {
         if self.short_of_space() {
             return Some(1.0 - live);
         }
-        let age = self.core.clock.saturating_sub(s.youngest) as f64 + 1.0;
+        let age = self.store.core.clock.saturating_sub(s.youngest) as f64 + 1.0;
         let gain = if destage { 1.25 - live } else { 1.0 - live };
         Some(gain * age.sqrt() / (live + 0.001))
     }
@@ -294,19 +295,19 @@ impl Pool {
         let may_clean = |shelf: Shelf| self.has_room_for_moves(shelf, true, 1) && !(shelf == Shelf::Data && self.cleaning_is_vain());
         let may = |shelf: &Shelf| *shelf == Shelf::Log || may_clean(*shelf);
         let shelves: SmallVec<[Shelf; 3]> = Shelf::ALL.into_iter().filter(may).collect();
-        !self.is_stuck() && self.core.space.segments.ids().any(|id| self.victim_score(id, &shelves).is_some())
+        !self.is_stuck() && self.store.core.space.segments.ids().any(|id| self.victim_score(id, &shelves).is_some())
     }
 
     fn begin_victim(&mut self, victim: SegmentId) {
-        let Some(s) = self.core.space.segments.get(victim) else { return };
+        let Some(s) = self.store.core.space.segments.get(victim) else { return };
         let (class, youngest) = (s.class, s.youngest);
         let mut chunks = s.chunks.clone();
         chunks.sort_unstable();
         chunks.dedup();
-        chunks.retain(|id| self.core.space.chunks.get(*id).and_then(|c| c.place).is_some_and(|place| place.segment == victim));
+        chunks.retain(|id| self.store.core.space.chunks.get(*id).and_then(|c| c.place).is_some_and(|place| place.segment == victim));
         chunks.reverse();
         if usize::from(class) == SHORT {
-            self.cleaner.lives += self.core.clock.saturating_sub(youngest);
+            self.cleaner.lives += self.store.core.clock.saturating_sub(youngest);
             self.cleaner.lives_count += 1;
             if self.cleaner.lives_count == LIFESPAN_WINDOW {
                 self.cleaner.lifespan = self.cleaner.lives / LIFESPAN_WINDOW;
@@ -320,17 +321,17 @@ impl Pool {
     fn end_victim(&mut self) {
         let Some(victim) = self.cleaner.victim.take() else { return };
         self.cleaner.headers.clear();
-        self.metrics.segments_cleaned += 1;
-        self.core.space.settle(victim);
-        if self.core.space.rows.shelf(victim) == Shelf::Log || self.cleaner.for_job {
+        self.store.metrics.segments_cleaned += 1;
+        self.store.core.space.settle(victim);
+        if self.store.core.space.rows.shelf(victim) == Shelf::Log || self.cleaner.for_job {
             return;
         }
         self.cleaner.round += 1;
-        self.cleaner.emptied += u64::from(self.core.space.rows.pages(victim));
+        self.cleaner.emptied += u64::from(self.store.core.space.rows.pages(victim));
         if self.cleaner.round == ROUND {
             if self.cleaner.spent + self.cleaner.emptied / 32 >= self.cleaner.emptied {
-                let segment_units = u64::from(self.core.space.rows.smallest()) * 8;
-                self.cleaner.exhausted_until = self.core.space.freed_units + segment_units / 2;
+                let segment_units = u64::from(self.store.core.space.rows.smallest()) * 8;
+                self.cleaner.exhausted_until = self.store.core.space.freed_units + segment_units / 2;
             }
             (self.cleaner.round, self.cleaner.emptied, self.cleaner.spent) = (0, 0, 0);
         }
@@ -339,7 +340,7 @@ impl Pool {
     /// Starts reading a chunk to move, after the header that identifies its blocks.
     fn read_chunk(&mut self, id: ChunkId) {
         let Some(victim) = self.cleaner.victim else { return };
-        let Some(chunk) = self.core.space.chunks.get(id) else { return };
+        let Some(chunk) = self.store.core.space.chunks.get(id) else { return };
         let Some(place) = chunk.place.filter(|place| place.segment == victim) else { return };
         if chunk.live_count == 0 {
             return;
@@ -360,22 +361,17 @@ impl Pool {
             None => {}
         }
         self.cleaner.headers.insert(at, MoveHeader::Reading(vec![id]));
-        self.read_move_header(place.segment, at, 0);
-    }
-
-    fn read_move_header(&mut self, segment: SegmentId, at: u32, attempt: u8) {
-        let room = self.core.space.rows.pages(segment) - at;
-        self.read_segment(Context::CleanHeader(at, attempt), segment, at, room.min(MAX_HEADER_PAGES as u32), attempt);
+        self.store.read_move_header(place.segment, at, 0);
     }
 
     /// Starts reading the blocks of a chunk, if it is still in its place.
     fn read_body(&mut self, id: ChunkId, identities: Vec<(u32, BlockIdentity)>, attempt: u8) {
-        match self.core.space.chunks.get(id).and_then(|chunk| Some((chunk.place?, chunk.extent_units().div_ceil(8)))) {
+        match self.store.core.space.chunks.get(id).and_then(|chunk| Some((chunk.place?, chunk.extent_units().div_ceil(8)))) {
             Some((place, pages)) => {
                 if self.cleaner.for_job {
                     self.charge_jobs(u64::from(pages) * PAGE);
                 }
-                self.read_segment(Context::Clean(id, identities, attempt), place.segment, place.page, pages, attempt);
+                self.store.read_segment(Context::Clean(id, identities, attempt), place.segment, place.page, pages, attempt);
             }
             None => self.cleaner.reading -= 1,
         }
@@ -386,22 +382,22 @@ impl Pool {
         let Some(MoveHeader::Reading(waiting)) = self.cleaner.headers.remove(&at) else { return };
         let victim = self.cleaner.victim;
         let moves = victim.zip(buf.as_ref().filter(|_| result.is_ok())).and_then(|(segment, buf)| {
-            let (moves, _) = Moves::decode(buf.bytes(), self.config.id, segment, at)?;
+            let (moves, _) = Moves::decode(buf.bytes(), self.store.config.id, segment, at)?;
             // a chunk that died meanwhile needs nothing
             let told = waiting.iter().map(|id| {
-                let chunk = self.core.space.chunks.get(*id);
+                let chunk = self.store.core.space.chunks.get(*id);
                 Some((*id, chunk.map_or(Some(Vec::new()), |chunk| moves.identities(*id, chunk))?))
             });
             Some((told.collect::<Option<Vec<_>>>()?, moves))
         });
         if let Some(buf) = buf {
-            self.bufs.give(buf);
+            self.store.bufs.give(buf);
         }
         let Some((told, moves)) = moves else {
-            let segment = victim.filter(|victim| attempt + 1 < self.io.attempts(&self.core.space.rows, *victim));
+            let segment = victim.filter(|victim| attempt + 1 < self.store.io.attempts(&self.store.core.space.rows, *victim));
             let Some(segment) = segment else { return waiting.iter().for_each(|_| self.clean_read_failed()) };
             self.cleaner.headers.insert(at, MoveHeader::Reading(waiting));
-            return self.read_move_header(segment, at, attempt + 1);
+            return self.store.read_move_header(segment, at, attempt + 1);
         };
         self.cleaner.headers.insert(at, MoveHeader::Read(moves));
         for (id, identities) in told {
@@ -412,16 +408,7 @@ impl Pool {
     fn clean_read_failed(&mut self) {
         self.cleaner.reading -= 1;
         if let Some(victim) = self.cleaner.victim {
-            self.leave_unreadable(victim, READ_PAUSE);
-        }
-    }
-
-    /// Skips a segment for `millis` milliseconds, because part of it is right on no copy that can
-    /// be read.
-    pub(crate) fn leave_unreadable(&mut self, id: SegmentId, millis: u64) {
-        let why = if self.io.health.has_all(&self.core.space.rows, id) { Pause::Unreadable } else { Pause::Away };
-        if let Some(segment) = self.core.space.segments.get_mut(id) {
-            segment.leave_until(self.now.0 + millis, why);
+            self.store.leave_unreadable(victim, READ_PAUSE);
         }
     }
 
@@ -436,25 +423,41 @@ impl Pool {
     ) {
         let victim = self.cleaner.victim;
         let (Ok(()), Some(buf)) = (result, buf) else {
-            let again = victim.is_some_and(|victim| attempt + 1 < self.io.attempts(&self.core.space.rows, victim));
+            let again = victim.is_some_and(|victim| attempt + 1 < self.store.io.attempts(&self.store.core.space.rows, victim));
             return if again { self.read_body(id, identities, attempt + 1) } else { self.clean_read_failed() };
         };
         self.cleaner.reading -= 1;
-        let (Some(from), Some(chunk)) = (victim, self.core.space.chunks.get(id)) else { return self.bufs.give(buf) };
+        let (Some(from), Some(chunk)) = (victim, self.store.core.space.chunks.get(id)) else { return self.store.bufs.give(buf) };
         let footprint = u64::from(chunk.footprint()) * 512;
         let live = chunk.live.clone();
         let gathered = Gathered { chunk: id, from, identities, buf };
         // where there are several copies, a wrong one is noticed here, and the next one read
-        let others = attempt + 1 < self.io.attempts(&self.core.space.rows, from) && self.core.space.rows.spare(from) > 0;
-        if others && self.kept_identities(&gathered, &live).is_none() {
+        let others = attempt + 1 < self.store.io.attempts(&self.store.core.space.rows, from) && self.store.core.space.rows.spare(from) > 0;
+        if others && self.store.kept_identities(&gathered, &live).is_none() {
             self.cleaner.reading += 1;
-            self.bufs.give(gathered.buf);
+            self.store.bufs.give(gathered.buf);
             return self.read_body(id, gathered.identities, attempt + 1);
         }
         self.cleaner.gathered_bytes += footprint;
         self.cleaner.gathered.push(gathered);
-        if self.cleaner.gathered_bytes >= self.gather_bytes() {
+        if self.cleaner.gathered_bytes >= self.store.gather_bytes() {
             self.write_gathered();
+        }
+    }
+}
+
+impl Store {
+    fn read_move_header(&mut self, segment: SegmentId, at: u32, attempt: u8) {
+        let room = self.core.space.rows.pages(segment) - at;
+        self.read_segment(Context::CleanHeader(at, attempt), segment, at, room.min(MAX_HEADER_PAGES as u32), attempt);
+    }
+
+    /// Skips a segment for `millis` milliseconds, because part of it is right on no copy that can
+    /// be read.
+    pub(crate) fn leave_unreadable(&mut self, id: SegmentId, millis: u64) {
+        let why = if self.io.health.has_all(&self.core.space.rows, id) { Pause::Unreadable } else { Pause::Away };
+        if let Some(segment) = self.core.space.segments.get_mut(id) {
+            segment.leave_until(self.now.0 + millis, why);
         }
     }
 }

@@ -19,6 +19,7 @@ use super::claim::claim_at;
 use crate::io::Replica;
 use crate::pool::{Context, Pool};
 use crate::space::{PAGE, SegmentState};
+use crate::store::Store;
 use crate::{JobInfo, JobKind, PoolState};
 
 /// Pages copied at a time.
@@ -144,7 +145,7 @@ impl Pool {
         };
         match fill.step {
             Step::Settling => {
-                let ended = self.io.has_ended(fill.mark);
+                let ended = self.store.io.has_ended(fill.mark);
                 if ended && let Some(fill) = &mut self.filler.running {
                     fill.step = Step::Copying;
                 }
@@ -163,12 +164,12 @@ impl Pool {
         }
         let Some((member, replica)) = self.filler.waiting.pop_front() else { return };
         self.leave_open_segments();
-        let space = &self.core.space;
+        let space = &self.store.core.space;
         let used = |id: SegmentId| space.segments.get(id).filter(|s| holds_something(s.state)).map(|s| (id, s.uses));
         let segments: VecDeque<_> = space.segments.ids().filter(|id| space.rows.has(*id, member)).filter_map(used).collect();
         let total = segments.len() as u64 * space.rows.extent_bytes();
         self.filler.runs += 1;
-        let (run, mark) = (self.filler.runs, self.io.mark());
+        let (run, mark) = (self.filler.runs, self.store.io.mark());
         let fill = Fill {
             run,
             member,
@@ -190,19 +191,19 @@ impl Pool {
     /// assigned places behind its cursors already.
     pub(crate) fn leave_open_segments(&mut self) {
         self.seal_all();
-        for stream in 0..self.log.streams.len() {
-            self.close_stream_chunk(stream);
-            if let Some(cursor) = self.log.streams.get_mut(stream).and_then(|s| s.cursor.take()) {
-                self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
-                self.core.space.settle(cursor.segment);
+        for stream in 0..self.store.log.streams.len() {
+            self.store.close_stream_chunk(stream);
+            if let Some(cursor) = self.store.log.streams.get_mut(stream).and_then(|s| s.cursor.take()) {
+                self.store.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
+                self.store.core.space.settle(cursor.segment);
             }
         }
         if self.checkpointer.running() {
             return;
         }
         for cursor in [self.checkpointer.nodes_at.take(), self.checkpointer.objects_at.take()].into_iter().flatten() {
-            self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
-            self.core.space.settle(cursor.segment);
+            self.store.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
+            self.store.core.space.settle(cursor.segment);
         }
     }
 
@@ -227,21 +228,21 @@ impl Pool {
 
     /// Returns the next part to copy, unless too many are in flight.
     fn next_piece(&mut self, most: usize) -> Option<FillPiece> {
-        let extent_pages = u32::try_from(self.config.shape.extent_bytes / PAGE).unwrap_or(u32::MAX);
+        let extent_pages = u32::try_from(self.store.config.shape.extent_bytes / PAGE).unwrap_or(u32::MAX);
         let fill = self.filler.running.as_mut()?;
         loop {
             let (segment, uses) = *fill.segments.front()?;
             if fill.in_flight >= most {
                 return None;
             }
-            let held = self.core.space.segments.get(segment).is_some_and(|s| holds_something(s.state) && s.uses == uses);
+            let held = self.store.core.space.segments.get(segment).is_some_and(|s| holds_something(s.state) && s.uses == uses);
             if !held || fill.page >= extent_pages {
                 fill.done += u64::from(extent_pages - fill.page.min(extent_pages)) * PAGE;
                 fill.segments.pop_front();
                 fill.page = 0;
                 continue;
             }
-            let start = self.core.space.rows.extents(segment).find(|(device, _)| *device == fill.member)?.1.offset;
+            let start = self.store.core.space.rows.extents(segment).find(|(device, _)| *device == fill.member)?.1.offset;
             let (page, pages) = (fill.page, PAGES.min(extent_pages - fill.page));
             fill.page += pages;
             fill.in_flight += 1;
@@ -254,48 +255,58 @@ impl Pool {
         let member = self.filler.running.as_ref().map_or(MemberId(0), |fill| fill.member);
         let twin = self.filler.running.as_ref().is_some_and(|fill| fill.replica == Replica::Replacement);
         // a member that was away may lack data that the others have
-        let whole = |own: &usize| self.io.health.whole_copies(&self.core.space.rows, segment).contains(own);
-        let own = self.core.space.rows.copies(segment).position(|copy| copy == member).filter(|own| twin && attempt == 0 && whole(own));
+        let whole = |own: &usize| self.store.io.health.whole_copies(&self.store.core.space.rows, segment).contains(own);
+        let own =
+            self.store.core.space.rows.copies(segment).position(|copy| copy == member).filter(|own| twin && attempt == 0 && whole(own));
         if let Some(own) = own {
             // INV-FILL-2: data that is right on the member will be right on its replacement,
             // whatever rots on other devices
-            self.pin(segment);
-            return self.io.read_copy(Context::FillRead(piece), &self.core.space.rows, segment, page, pages, own, &mut self.bufs);
+            self.store.pin(segment);
+            return self.store.io.read_copy(
+                Context::FillRead(piece),
+                &self.store.core.space.rows,
+                segment,
+                page,
+                pages,
+                own,
+                &mut self.store.bufs,
+            );
         }
-        if self.core.space.rows.copies(segment).len() > 0 {
+        if self.store.core.space.rows.copies(segment).len() > 0 {
             // not from a device that is being filled itself
-            self.pin(segment);
-            return self.io.read_whole(Context::FillRead(piece), &self.core.space.rows, segment, page, pages, attempt, &mut self.bufs);
+            self.store.pin(segment);
+            return self.store.io.read_whole(
+                Context::FillRead(piece),
+                &self.store.core.space.rows,
+                segment,
+                page,
+                pages,
+                attempt,
+                &mut self.store.bufs,
+            );
         }
-        if self.core.space.rows.stripe(segment).is_some() {
+        if self.store.core.space.rows.stripe(segment).is_some() {
             let local = ByteRange { offset: u64::from(page) * PAGE, length: u64::from(pages) * PAGE };
-            self.pin(segment);
-            let rows = &self.core.space.rows;
-            return self.io.read_column(Context::FillRead(piece), rows, segment, member, local, attempt, &mut self.bufs);
+            self.store.pin(segment);
+            let rows = &self.store.core.space.rows;
+            return self.store.io.read_column(Context::FillRead(piece), rows, segment, member, local, attempt, &mut self.store.bufs);
         }
         let range = ByteRange { offset: piece.offset, length: u64::from(pages) * PAGE };
-        self.pin(segment);
-        self.io.read_pinned(Context::FillRead(piece), segment, member, range, &mut self.bufs);
-    }
-
-    /// Prevents reuse of a segment until an operation on it has ended.
-    pub(crate) fn pin(&mut self, segment: SegmentId) {
-        if let Some(found) = self.core.space.segments.get_mut(segment) {
-            found.pins += 1;
-        }
+        self.store.pin(segment);
+        self.store.io.read_pinned(Context::FillRead(piece), segment, member, range, &mut self.store.bufs);
     }
 
     /// Writes a part that was read to the device.
     pub(crate) fn fill_read(&mut self, piece: FillPiece, result: Result<(), DeviceError>, buf: Option<Buf>) {
-        let attempts = self.io.attempts(&self.core.space.rows, piece.segment);
-        let Some(fill) = self.filler.of(piece.run) else { return buf.into_iter().for_each(|buf| self.bufs.give(buf)) };
+        let attempts = self.store.io.attempts(&self.store.core.space.rows, piece.segment);
+        let Some(fill) = self.filler.of(piece.run) else { return buf.into_iter().for_each(|buf| self.store.bufs.give(buf)) };
         let (member, replica) = (fill.member, fill.replica);
         match (result, buf) {
             (Ok(()), Some(buf)) => {
-                self.pin(piece.segment);
+                self.store.pin(piece.segment);
                 let bytes = piece.pages as usize * PAGE as usize;
                 let data = Piece::new(Rc::new(buf), 0..bytes);
-                self.io.write_to(Context::FillWrite(piece), Some(piece.segment), member, replica, piece.offset, data);
+                self.store.io.write_to(Context::FillWrite(piece), Some(piece.segment), member, replica, piece.offset, data);
             }
             _ if piece.attempt + 1 < attempts => self.read_piece(FillPiece { attempt: piece.attempt + 1, ..piece }),
             _ => {
@@ -319,7 +330,7 @@ impl Pool {
         let Some(fill) = &mut self.filler.running else { return };
         fill.step = Step::Ring;
         let (run, member, twin) = (fill.run, fill.member, fill.replica == Replica::Replacement);
-        let shape = &self.config.shape;
+        let shape = &self.store.config.shape;
         let whole = |(at, m): &(u16, &millpond_format::Member)| {
             m.state == MemberState::Present && (twin || *at != member.0) && !shape.is_aside(*at)
         };
@@ -331,13 +342,13 @@ impl Pool {
             // checkpoint writes one
             self.checkpointer.forced = true;
             let length = RING_SLOTS as usize * SECTOR_BYTES;
-            let mut ring = self.bufs.take(length);
+            let mut ring = self.store.bufs.take(length);
             ring.bytes_mut().iter_mut().take(length).for_each(|byte| *byte = 0);
             return self.fill_ring_done(run, Ok(()), Some(ring));
         };
         fill.ring_from = source + 1;
         let range = ByteRange { offset: RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
-        self.io.read_raw(Context::FillRing(run), MemberId(source), range, &mut self.bufs);
+        self.store.io.read_raw(Context::FillRing(run), MemberId(source), range, &mut self.store.bufs);
     }
 
     /// Handles the end of the read of the ring, or of a write to one of the areas.
@@ -347,10 +358,10 @@ impl Pool {
         match (result, buf) {
             (Ok(()), Some(buf)) => {
                 fill.in_flight = 2;
-                let second = second_area(self.size_of(member, replica));
+                let second = second_area(self.store.size_of(member, replica));
                 let piece = Piece::new(Rc::new(buf), 0..(RING_SLOTS as usize * SECTOR_BYTES));
                 for area in [0, second] {
-                    self.io.write_to(Context::FillRing(run), None, member, replica, area + RING_OFFSET, piece.clone());
+                    self.store.io.write_to(Context::FillRing(run), None, member, replica, area + RING_OFFSET, piece.clone());
                 }
                 self.claim_filled(run, member, replica);
             }
@@ -365,22 +376,13 @@ impl Pool {
         }
     }
 
-    /// Size of a device of a member in bytes.
-    fn size_of(&self, member: MemberId, replica: Replica) -> u64 {
-        let size = match replica {
-            Replica::Current => self.config.sizes.get(member.index()),
-            Replica::Replacement => self.config.twins.get(&member),
-        };
-        size.copied().unwrap_or(0)
-    }
-
     /// Writes the claim to the device: labels may not call it whole without one (INV-CLAIM-3).
     fn claim_filled(&mut self, run: u64, member: MemberId, replica: Replica) {
         if let Some(piece) = self.claim_piece() {
-            let size = self.size_of(member, replica);
+            let size = self.store.size_of(member, replica);
             self.filler.of(run).into_iter().for_each(|fill| fill.in_flight += 2);
             for second in [false, true] {
-                self.io.write_to(Context::FillRing(run), None, member, replica, claim_at(size, second).offset, piece.clone());
+                self.store.io.write_to(Context::FillRing(run), None, member, replica, claim_at(size, second).offset, piece.clone());
             }
         }
         self.flush_filled(run);
@@ -398,14 +400,14 @@ impl Pool {
     pub(crate) fn fill_flushed(&mut self) {
         let Some(fill) = self.filler.running.take_if(|fill| fill.step == Step::Flush) else { return };
         let at = fill.member.index();
-        let Some(member) = self.config.shape.members.get_mut(at) else { return };
+        let Some(member) = self.store.config.shape.members.get_mut(at) else { return };
         member.state = MemberState::Present;
         if fill.replica == Replica::Replacement {
             let Some(device) = member.successor.take() else { return };
             let old = std::mem::replace(&mut member.device, device);
             self.relabeler.switching.insert(fill.member, old);
         } else {
-            self.io.health.set(fill.member, MemberState::Present);
+            self.store.io.health.set(fill.member, MemberState::Present);
             self.relabeler.filled.insert(fill.member);
         }
         self.relabel(None);
@@ -415,28 +417,28 @@ impl Pool {
     pub(crate) fn switch(&mut self) {
         for member in std::mem::take(&mut self.relabeler.switching).into_keys() {
             let at = member.index();
-            let (Some(slot), Some(size)) = (self.io.twin(member), self.config.twins.remove(&member)) else { continue };
-            if let Some(place) = self.config.sizes.get_mut(at) {
+            let (Some(slot), Some(size)) = (self.store.io.twin(member), self.store.config.twins.remove(&member)) else { continue };
+            if let Some(place) = self.store.config.sizes.get_mut(at) {
                 *place = size;
             }
-            self.io.set_slot(member, Some(slot));
+            self.store.io.set_slot(member, Some(slot));
             self.judge_member(member);
-            self.io.set_twin(member, None);
-            self.io.health.set(member, MemberState::Present);
+            self.store.io.set_twin(member, None);
+            self.store.io.health.set(member, MemberState::Present);
         }
     }
 
     /// Gives up a replacement that failed: the member keeps its device.
     pub(crate) fn successor_failed(&mut self, member: MemberId) {
         self.stop_filling(member, Replica::Replacement);
-        self.config.twins.remove(&member);
+        self.store.config.twins.remove(&member);
         let was = self.relabeler.switching.remove(&member);
-        if let Some(m) = self.config.shape.members.get_mut(member.index()) {
+        if let Some(m) = self.store.config.shape.members.get_mut(member.index()) {
             m.successor = None;
             m.device = was.unwrap_or(m.device);
         }
-        if !self.io.health.is_up(member) {
-            self.config.shape.lose(member.index());
+        if !self.store.io.health.is_up(member) {
+            self.store.config.shape.lose(member.index());
         }
         self.relabel(None);
     }
@@ -444,14 +446,32 @@ impl Pool {
     /// Queues the devices that an import found incomplete.
     pub(crate) fn fill_what_lacks(&mut self) {
         let members: Vec<(MemberId, MemberState, Option<DeviceId>)> =
-            (0..).map(MemberId).zip(&self.config.shape.members).map(|(at, m)| (at, m.state, m.successor)).collect();
+            (0..).map(MemberId).zip(&self.store.config.shape.members).map(|(at, m)| (at, m.state, m.successor)).collect();
         for (at, state, successor) in members {
             if state == MemberState::Filling {
                 self.fill(at, Replica::Current);
-            } else if successor.is_some() && self.io.twin(at).is_some() {
+            } else if successor.is_some() && self.store.io.twin(at).is_some() {
                 self.fill(at, Replica::Replacement);
             }
         }
+    }
+}
+
+impl Store {
+    /// Prevents reuse of a segment until an operation on it has ended.
+    pub(crate) fn pin(&mut self, segment: SegmentId) {
+        if let Some(found) = self.core.space.segments.get_mut(segment) {
+            found.pins += 1;
+        }
+    }
+
+    /// Size of a device of a member in bytes.
+    fn size_of(&self, member: MemberId, replica: Replica) -> u64 {
+        let size = match replica {
+            Replica::Current => self.config.sizes.get(member.index()),
+            Replica::Replacement => self.config.twins.get(&member),
+        };
+        size.copied().unwrap_or(0)
     }
 }
 

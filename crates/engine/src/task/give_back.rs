@@ -23,6 +23,7 @@ use millpond_format::{Leg, SegmentId};
 use super::reserve::{Purse, Waiting};
 use crate::pool::{Context, Pool};
 use crate::space::{PAGE, SegmentState, Shelf};
+use crate::store::Store;
 use crate::{Discard, Planted, PoolState, Time};
 
 /// Milliseconds without requests after which a pool is idle.
@@ -48,31 +49,22 @@ impl Pool {
     /// Frees segments whose retention has ended. With `hurry`, as soon as it is safe, and as many
     /// as are wanted.
     pub(crate) fn release_rested(&mut self, hurry: bool) {
-        let forgets = self.tuning.plants(Planted::NothingRests);
-        let keep = if hurry || forgets { 0 } else { u64::from(self.tuning.rewind_checkpoints) };
+        let forgets = self.store.tuning.plants(Planted::NothingRests);
+        let keep = if hurry || forgets { 0 } else { u64::from(self.store.tuning.rewind_checkpoints) };
         // retained data does not survive a removal or a wipe, so it need not be kept
         let given_up = self.evacuation.is_some() || self.rebalancer.is_short() || self.wiper.is_on();
-        let oldest = if given_up || forgets { u64::MAX } else { self.oldest_kept() };
-        let most = self.may_rest();
-        while let Some((segment, generation)) = self.core.space.segments.rested(self.checkpoint_generation, keep) {
+        let oldest = if given_up || forgets { u64::MAX } else { self.store.oldest_kept() };
+        let most = self.store.may_rest();
+        while let Some((segment, generation)) = self.store.core.space.segments.rested(self.store.checkpoint_generation, keep) {
             let stays = match hurry {
-                true => !self.is_hungry() && self.streams_fit(),
-                false => generation >= oldest && self.core.space.segments.pages().resting <= most,
+                true => !self.is_hungry() && self.store.streams_fit(),
+                false => generation >= oldest && self.store.core.space.segments.pages().resting <= most,
             };
             if stays {
                 break;
             }
-            self.core.space.segments.set_state(segment, SegmentState::Free);
+            self.store.core.space.segments.set_state(segment, SegmentState::Free);
         }
-    }
-
-    /// Returns the pages that may be retained for the minutes of a rewind alone. A part of the
-    /// space in use is enough for that: an eighth of a large pool that holds little would be more
-    /// than a hundred times what is needed, and the host has to allocate every page of it.
-    fn may_rest(&self) -> u64 {
-        let pool = self.core.space.segments.all_pages() / RESTING_PART;
-        let used = self.core.space.live_units() / 8 / RESTING_PART;
-        pool.min(used.max(self.tuning.ready.resting / PAGE))
     }
 
     /// Releases space to the host that the log does not need soon.
@@ -80,12 +72,12 @@ impl Pool {
         if self.state != PoolState::Online || self.closing.is_some() {
             return;
         }
-        let pages = self.core.space.segments.pages();
-        self.stock.at(self.now, (self.core.space.segments.used_pages() + pages.resting) * PAGE);
+        let pages = self.store.core.space.segments.pages();
+        self.stock.at(self.store.now, (self.store.core.space.segments.used_pages() + pages.resting) * PAGE);
         let (target, millis) = (self.ready_target(), self.surplus_millis());
         let surplus = ((pages.kept + pages.ready) * PAGE).saturating_sub(target).min(pages.ready * PAGE);
-        self.stock.see_surplus(self.now, surplus, millis);
-        match self.tuning.discard {
+        self.stock.see_surplus(self.store.now, surplus, millis);
+        match self.store.tuning.discard {
             Discard::Never => {}
             Discard::Now => self.give_back_now(),
             Discard::Lazy if self.host_is_short() => self.give_back_surplus(AT_A_TIME),
@@ -95,32 +87,32 @@ impl Pool {
 
     /// Releases surplus, with up to `at_a_time` segments in progress.
     fn give_back_surplus(&mut self, at_a_time: usize) {
-        while self.core.space.segments.discarding() < at_a_time && self.give_back(CALL_BYTES.min(self.stock.due)) > 0 {}
+        while self.store.core.space.segments.discarding() < at_a_time && self.give_back(CALL_BYTES.min(self.stock.due)) > 0 {}
     }
 
     /// Releases surplus at a rate that guests do not notice.
     fn give_back_some(&mut self) {
-        let busy = self.core.space.segments.discarding() > 0 || self.is_preparing() || self.is_hungry();
-        if self.stock.due == 0 || self.now < self.stock.give_back_at || busy {
+        let busy = self.store.core.space.segments.discarding() > 0 || self.is_preparing() || self.is_hungry();
+        if self.stock.due == 0 || self.store.now < self.stock.give_back_at || busy {
             return;
         }
-        if self.now.0 > self.last_activity.0 + IDLE_MILLIS {
+        if self.store.now.0 > self.last_activity.0 + IDLE_MILLIS {
             let rate = self.stock.rate.max(IDLE_BYTES);
             let given = self.give_back(rate.min(CALL_BYTES).min(self.stock.due));
-            self.stock.give_back_at = Time(self.now.0 + given * 1000 / rate);
-        } else if self.flusher.running.is_none() && !self.flusher.wanted() && self.now.0 >= self.stock.last_flush.0 + FLUSH_PAUSE {
+            self.stock.give_back_at = Time(self.store.now.0 + given * 1000 / rate);
+        } else if self.flusher.running.is_none() && !self.flusher.wanted() && self.store.now.0 >= self.stock.last_flush.0 + FLUSH_PAUSE {
             self.give_back(PAGE);
-            self.stock.give_back_at = Time(self.now.0 + BUSY_PAUSE);
+            self.stock.give_back_at = Time(self.store.now.0 + BUSY_PAUSE);
         }
     }
 
     /// Releases all free segments of an idle pool, and those of a busy one beyond its needs between
     /// checkpoints.
     fn give_back_now(&mut self) {
-        let idle = self.now.0 > self.last_activity.0 + IDLE_MILLIS;
-        let kept = if idle { 0 } else { self.kept_ready() };
-        while self.core.space.segments.pages().ready > kept && self.core.space.segments.discarding() < AT_A_TIME {
-            let found = self.core.space.segments.last_ready(1, 0);
+        let idle = self.store.now.0 > self.last_activity.0 + IDLE_MILLIS;
+        let kept = if idle { 0 } else { self.store.kept_ready() };
+        while self.store.core.space.segments.pages().ready > kept && self.store.core.space.segments.discarding() < AT_A_TIME {
+            let found = self.store.core.space.segments.last_ready(1, 0);
             self.discard(found);
         }
     }
@@ -128,14 +120,67 @@ impl Pool {
     /// Releases about `bytes` of neighbouring segments, one segment at least, but no more than is
     /// due. Returns the bytes released.
     fn give_back(&mut self, bytes: u64) -> u64 {
-        let found = self.core.space.segments.last_ready(bytes / PAGE, self.ready_target() / PAGE);
-        let pages: u64 = found.iter().map(|id| u64::from(self.core.space.rows.pages(*id))).sum();
+        let found = self.store.core.space.segments.last_ready(bytes / PAGE, self.ready_target() / PAGE);
+        let pages: u64 = found.iter().map(|id| u64::from(self.store.core.space.rows.pages(*id))).sum();
         if pages == 0 || pages * PAGE > self.stock.due {
             return 0;
         }
         self.stock.due -= pages * PAGE;
         self.discard(found);
         pages * PAGE
+    }
+
+    /// Frees segments whose emptying is in the log and durable; when space is short, requests a
+    /// flush to make it durable.
+    pub(crate) fn release_logged(&mut self) {
+        let mut waiting = Waiting::default();
+        // where enough segments are free the others stay retained for a rewind
+        let short =
+            |shelf: &Shelf| self.store.free_in(*shelf) < self.wanted_free(*shelf) || (*shelf != Shelf::Data && self.store.destages());
+        let short: Vec<Shelf> = Shelf::ALL.into_iter().filter(short).collect();
+        let resting: Vec<SegmentId> = self.store.core.space.segments.resting().map(|(id, _)| id).collect();
+        for id in resting {
+            if !short.contains(&self.store.core.space.rows.shelf(id)) {
+                continue;
+            }
+            let Some(segment) = self.store.core.space.segments.get(id).filter(|_| self.store.is_logged(id)) else { continue };
+            if segment.emptied > self.store.log.durable && !self.store.tuning.plants(Planted::ReuseBeforeFlush) {
+                waiting.count(self.store.core.space.rows.shelf(id));
+            } else if segment.pins == 0 {
+                self.store.core.space.segments.set_state(id, SegmentState::Free);
+            }
+        }
+        let needed = !self.room_beyond(Purse::Guest, 1) || (self.store.is_split() && !self.room_beyond(Purse::Cleaner, 1));
+        self.flusher.space = waiting.total() >= FLUSH_FOR || (waiting.total() > 0 && needed);
+        self.waiting_for_flush = waiting;
+    }
+
+    /// Discards segments, neighbours in one call to their device.
+    fn discard(&mut self, segments: Vec<SegmentId>) {
+        segments.iter().for_each(|id| self.store.core.space.segments.set_state(*id, SegmentState::Discarding));
+        let extents = segments.iter().flat_map(|id| self.store.core.space.rows.extents(*id));
+        let mut extents: Vec<(MemberId, ByteRange)> = extents.filter(|(device, _)| !self.keeps_bytes(*device)).collect();
+        extents.sort_unstable_by_key(|(device, range)| (*device, range.offset));
+        let mut joined: Vec<(MemberId, ByteRange)> = Vec::with_capacity(extents.len());
+        for (device, range) in extents {
+            match joined.last_mut() {
+                Some((last, before)) if *last == device && before.offset + before.length == range.offset => before.length += range.length,
+                _ => joined.push((device, range)),
+            }
+        }
+        self.store.metrics.given_back_bytes += joined.iter().map(|(_, range)| range.length).sum::<u64>();
+        self.store.io.discard(Context::Discard(segments), joined.into_iter());
+    }
+}
+
+impl Store {
+    /// Returns the pages that may be retained for the minutes of a rewind alone. A part of the
+    /// space in use is enough for that: an eighth of a large pool that holds little would be more
+    /// than a hundred times what is needed, and the host has to allocate every page of it.
+    fn may_rest(&self) -> u64 {
+        let pool = self.core.space.segments.all_pages() / RESTING_PART;
+        let used = self.core.space.live_units() / 8 / RESTING_PART;
+        pool.min(used.max(self.tuning.ready.resting / PAGE))
     }
 
     /// Frees segments after their discard. A host that refused keeps their bytes, but they are as
@@ -168,30 +213,6 @@ impl Pool {
         self.core.space.segments.resting_since().is_some_and(|newest| newest + keep >= self.checkpoint_generation)
     }
 
-    /// Frees segments whose emptying is in the log and durable; when space is short, requests a
-    /// flush to make it durable.
-    pub(crate) fn release_logged(&mut self) {
-        let mut waiting = Waiting::default();
-        // where enough segments are free the others stay retained for a rewind
-        let short = |shelf: &Shelf| self.free_in(*shelf) < self.wanted_free(*shelf) || (*shelf != Shelf::Data && self.destages());
-        let short: Vec<Shelf> = Shelf::ALL.into_iter().filter(short).collect();
-        let resting: Vec<SegmentId> = self.core.space.segments.resting().map(|(id, _)| id).collect();
-        for id in resting {
-            if !short.contains(&self.core.space.rows.shelf(id)) {
-                continue;
-            }
-            let Some(segment) = self.core.space.segments.get(id).filter(|_| self.is_logged(id)) else { continue };
-            if segment.emptied > self.log.durable && !self.tuning.plants(Planted::ReuseBeforeFlush) {
-                waiting.count(self.core.space.rows.shelf(id));
-            } else if segment.pins == 0 {
-                self.core.space.segments.set_state(id, SegmentState::Free);
-            }
-        }
-        let needed = !self.room_beyond(Purse::Guest, 1) || (self.is_split() && !self.room_beyond(Purse::Cleaner, 1));
-        self.flusher.space = waiting.total() >= FLUSH_FOR || (waiting.total() > 0 && needed);
-        self.waiting_for_flush = waiting;
-    }
-
     /// Returns whether everything that emptied a retained segment is in the log, and replay does
     /// not read the segment.
     fn is_logged(&self, id: SegmentId) -> bool {
@@ -208,22 +229,5 @@ impl Pool {
     /// checkpoints, twice.
     fn kept_ready(&self) -> u64 {
         (2 * self.checkpoint_log_bytes() / PAGE).min(self.core.space.segments.all_pages() / 2)
-    }
-
-    /// Discards segments, neighbours in one call to their device.
-    fn discard(&mut self, segments: Vec<SegmentId>) {
-        segments.iter().for_each(|id| self.core.space.segments.set_state(*id, SegmentState::Discarding));
-        let extents = segments.iter().flat_map(|id| self.core.space.rows.extents(*id));
-        let mut extents: Vec<(MemberId, ByteRange)> = extents.filter(|(device, _)| !self.keeps_bytes(*device)).collect();
-        extents.sort_unstable_by_key(|(device, range)| (*device, range.offset));
-        let mut joined: Vec<(MemberId, ByteRange)> = Vec::with_capacity(extents.len());
-        for (device, range) in extents {
-            match joined.last_mut() {
-                Some((last, before)) if *last == device && before.offset + before.length == range.offset => before.length += range.length,
-                _ => joined.push((device, range)),
-            }
-        }
-        self.metrics.given_back_bytes += joined.iter().map(|(_, range)| range.length).sum::<u64>();
-        self.io.discard(Context::Discard(segments), joined.into_iter());
     }
 }

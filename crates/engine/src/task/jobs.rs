@@ -9,6 +9,7 @@ use millpond_block::{DiskError, Tag};
 use millpond_format::{Item, JobsRecord, Record};
 
 use crate::pool::{Owner, Pool, Work};
+use crate::store::Store;
 use crate::{CommandError, Invalid, JobInfo, JobKind, PoolState, Reply, Wipe};
 
 /// Lowest rate of jobs in bytes per second: they read up to 4 MiB at a time.
@@ -38,11 +39,11 @@ impl Pool {
 
     /// Ends a job that a command began, because the log has no room for its record.
     fn drop_unwritten_jobs(&mut self) {
-        let JobsRecord { rebalance, scrub, .. } = self.core.catalog.jobs.clone();
+        let JobsRecord { rebalance, scrub, .. } = self.store.core.catalog.jobs.clone();
         if !rebalance && self.rebalancer.is_on() {
             self.end_rebalance();
         }
-        if self.core.catalog.wipe == 0 && self.wiper.is_on() {
+        if self.store.core.catalog.wipe == 0 && self.wiper.is_on() {
             self.end_wipe();
         }
         if scrub.as_ref().is_none_or(|scrub| scrub.ended.is_some()) {
@@ -51,18 +52,9 @@ impl Pool {
         }
     }
 
-    /// Sets the rate of jobs in bytes per second; 0 means unlimited.
-    pub(crate) fn set_job_rate(&mut self, rate: u64) -> Result<Reply, CommandError> {
-        if (1..LEAST_RATE).contains(&rate) {
-            return Err(CommandError::Invalid(Invalid::JobRate(rate)));
-        }
-        self.core.catalog.jobs.rate = rate;
-        Ok(Reply::Done)
-    }
-
     /// Returns the record of running jobs and their progress.
     pub(crate) fn jobs_now(&self) -> JobsRecord {
-        JobsRecord { rate: self.core.catalog.jobs.rate, rebalance: self.rebalancer.is_on(), scrub: self.scrubber.record() }
+        JobsRecord { rate: self.store.core.catalog.jobs.rate, rebalance: self.rebalancer.is_on(), scrub: self.scrubber.record() }
     }
 
     /// Returns the code of the running wipe as recorded.
@@ -73,25 +65,25 @@ impl Pool {
     /// Returns the record of a change of the wipe that is not logged yet.
     fn wipe_record(&self) -> Option<Record> {
         let wipe = self.wipe_now();
-        (wipe != self.core.catalog.wipe).then_some(Record::Wipe { wipe })
+        (wipe != self.store.core.catalog.wipe).then_some(Record::Wipe { wipe })
     }
 
     /// Continues the jobs that the catalog lists as running.
     pub(crate) fn resume_jobs(&mut self) {
-        let JobsRecord { rebalance, scrub, .. } = self.core.catalog.jobs.clone();
+        let JobsRecord { rebalance, scrub, .. } = self.store.core.catalog.jobs.clone();
         self.scrubber.resume(scrub);
         if rebalance {
             self.rebalancer.begin();
         }
-        if let Some(how) = Wipe::of(self.core.catalog.wipe) {
+        if let Some(how) = Wipe::of(self.store.core.catalog.wipe) {
             self.wiper.begin(how);
         }
     }
 
     /// Ends the jobs of this import; the last checkpoint records their progress.
     pub(crate) fn suspend_jobs(&mut self) {
-        self.core.catalog.jobs = self.jobs_now();
-        self.core.catalog.wipe = self.wipe_now();
+        self.store.core.catalog.jobs = self.jobs_now();
+        self.store.core.catalog.wipe = self.wipe_now();
         self.scrubber.suspend();
     }
 
@@ -100,14 +92,14 @@ impl Pool {
         if self.state != PoolState::Online {
             return;
         }
-        if self.pace.is_due(self.now) {
+        if self.pace.is_due(self.store.now) {
             let jobs = self.jobs();
-            self.pace.look(self.now, &jobs);
+            self.pace.look(self.store.now, &jobs);
         }
-        if !self.pace.records(self.now) {
+        if !self.pace.records(self.store.now) {
             return;
         }
-        let jobs = Some(self.jobs_now()).filter(|jobs| *jobs != self.core.catalog.jobs).map(|jobs| Record::Jobs { jobs });
+        let jobs = Some(self.jobs_now()).filter(|jobs| *jobs != self.store.core.catalog.jobs).map(|jobs| Record::Jobs { jobs });
         let records: Vec<Record> = jobs.into_iter().chain(self.wipe_record()).collect();
         if records.is_empty() || !self.record_room(NOTE_PAGES) {
             return;
@@ -117,7 +109,7 @@ impl Pool {
             if self.append_item(op, &Item::Record(record.clone())).is_err() {
                 return self.fail_op(op, DiskError::NoSpace);
             }
-            self.core.apply_record(&record);
+            self.store.core.apply_record(&record);
         }
         self.release(op);
     }
@@ -141,7 +133,7 @@ impl Pool {
     /// Returns whether jobs may read more now.
     pub(crate) fn jobs_may_go_on(&mut self) -> bool {
         let rate = self.jobs_rate();
-        self.pace.allows(self.now, rate)
+        self.pace.allows(self.store.now, rate)
     }
 
     /// Counts bytes that jobs read against their rate.
@@ -152,7 +144,27 @@ impl Pool {
 
     /// Returns the current rate of all jobs in bytes per second; 0 means unlimited.
     fn jobs_rate(&self) -> u64 {
-        if self.guests_are_active() { self.rate_beside_guests() } else { self.core.catalog.jobs.rate }
+        if self.guests_are_active() { self.store.rate_beside_guests() } else { self.store.core.catalog.jobs.rate }
+    }
+
+    pub(super) fn guests_are_active(&self) -> bool {
+        self.store.now.0 <= self.last_activity.0 + QUIET_MILLIS
+    }
+
+    /// Returns how many operations a job may have in flight: fewer while guests are active.
+    pub(crate) fn job_depth(&self, (active, quiet): (usize, usize)) -> usize {
+        if self.guests_are_active() { active } else { quiet }
+    }
+}
+
+impl Store {
+    /// Sets the rate of jobs in bytes per second; 0 means unlimited.
+    pub(crate) fn set_job_rate(&mut self, rate: u64) -> Result<Reply, CommandError> {
+        if (1..LEAST_RATE).contains(&rate) {
+            return Err(CommandError::Invalid(Invalid::JobRate(rate)));
+        }
+        self.core.catalog.jobs.rate = rate;
+        Ok(Reply::Done)
     }
 
     /// Returns the rate of all jobs in bytes per second while guests are active.
@@ -161,14 +173,5 @@ impl Pool {
             0 => BESIDE_GUESTS,
             rate => rate,
         }
-    }
-
-    pub(super) fn guests_are_active(&self) -> bool {
-        self.now.0 <= self.last_activity.0 + QUIET_MILLIS
-    }
-
-    /// Returns how many operations a job may have in flight: fewer while guests are active.
-    pub(crate) fn job_depth(&self, (active, quiet): (usize, usize)) -> usize {
-        if self.guests_are_active() { active } else { quiet }
     }
 }

@@ -62,10 +62,10 @@ pub(crate) struct Preparer {
 impl Pool {
     /// Continues preparing.
     pub(crate) fn step_prepare(&mut self) {
-        if self.preparer.work.is_none() && self.preparer.looked == self.now {
+        if self.preparer.work.is_none() && self.preparer.looked == self.store.now {
             return;
         }
-        self.preparer.looked = self.now;
+        self.preparer.looked = self.store.now;
         if !self.may_prepare() {
             return self.leave_preparing();
         }
@@ -83,8 +83,8 @@ impl Pool {
             (work.next, work.in_flight) = (at + bytes, work.in_flight + 1);
             let part = |(device, range): &(MemberId, ByteRange)| (*device, ByteRange { offset: range.offset + at, length: bytes });
             self.stock.charge(bytes * work.extents.len() as u64);
-            self.metrics.prepared_bytes += bytes * work.extents.len() as u64;
-            self.io.zero(Context::Prepare, work.extents.iter().map(part));
+            self.store.metrics.prepared_bytes += bytes * work.extents.len() as u64;
+            self.store.io.zero(Context::Prepare, work.extents.iter().map(part));
         }
     }
 
@@ -93,11 +93,11 @@ impl Pool {
     fn may_prepare(&self) -> bool {
         let in_service = self.state == PoolState::Online && self.closing.is_none();
         let alone = self.evacuation.is_none() && !self.wiper.is_on();
-        self.tuning.ready.prepare
-            && self.tuning.discard != Discard::Now
+        self.store.tuning.ready.prepare
+            && self.store.tuning.discard != Discard::Now
             && in_service
             && alone
-            && self.now >= self.preparer.not_before
+            && self.store.now >= self.preparer.not_before
             && !self.host_is_short()
             && !self.is_hungry()
     }
@@ -106,7 +106,7 @@ impl Pool {
     /// that it would reuse is not counted. A log that was fast is slow at once when a burst ends:
     /// flushed writes that follow would be at holes until the second of the burst is over.
     fn comes_to_a_hole(&self) -> bool {
-        let (pages, taken) = (self.core.space.segments.pages(), self.stock.taken_per_second());
+        let (pages, taken) = (self.store.core.space.segments.pages(), self.stock.taken_per_second());
         let is_slow = taken.min(self.stock.logged_per_second()) <= AHEAD_BYTES;
         is_slow && (pages.kept + pages.ready) * PAGE < AHEAD_SECONDS * taken.min(AHEAD_BYTES)
     }
@@ -121,7 +121,7 @@ impl Pool {
     fn leave_preparing(&mut self) {
         self.preparer.fills = false;
         if let Some(work) = self.preparer.work.take_if(|work| work.in_flight == 0) {
-            self.core.space.segments.prepared(work.segment, false);
+            self.store.core.space.segments.prepared(work.segment, false);
         }
     }
 
@@ -129,34 +129,34 @@ impl Pool {
     fn choose_hole(&mut self) {
         let target = self.ready_target();
         let fills = self.preparer.fills || self.stock.at_first > 0;
-        let Some(segment) = self.core.space.segments.next_hole(target / PAGE, fills) else {
+        let Some(segment) = self.store.core.space.segments.next_hole(target / PAGE, fills) else {
             self.preparer.fills = false;
-            if self.core.clock > 0 {
+            if self.store.core.clock > 0 {
                 self.stock.at_first = 0;
             }
             return;
         };
         self.preparer.fills = true;
-        if !self.tuning.plants(Planted::PrepareInUse) {
-            self.core.space.segments.set_state(segment, SegmentState::Preparing);
+        if !self.store.tuning.plants(Planted::PrepareInUse) {
+            self.store.core.space.segments.set_state(segment, SegmentState::Preparing);
         }
-        let extents = self.core.space.rows.extents(segment).collect();
+        let extents = self.store.core.space.rows.extents(segment).collect();
         self.preparer.work = Some(Work { segment, extents, next: 0, in_flight: 0, failed: false });
     }
 
     /// Handles the end of a write of zeroes.
     pub(crate) fn prepare_done(&mut self, result: Result<(), DeviceError>) {
         if let Err(error) = result {
-            self.preparer.not_before = Time(self.now.0 + REFUSED_MILLIS);
+            self.preparer.not_before = Time(self.store.now.0 + REFUSED_MILLIS);
             if error == DeviceError::Full {
-                self.stock.found_full(self.now);
+                self.stock.found_full(self.store.now);
             }
         }
         let Some(work) = &mut self.preparer.work else { return };
         (work.in_flight, work.failed) = (work.in_flight - 1, work.failed || result.is_err());
         let over = work.failed || work.next >= work.length();
         if let Some(work) = self.preparer.work.take_if(|work| over && work.in_flight == 0) {
-            self.core.space.segments.prepared(work.segment, !work.failed);
+            self.store.core.space.segments.prepared(work.segment, !work.failed);
             // the next segment can begin in this turn
             self.preparer.looked = Time(0);
         }

@@ -13,6 +13,7 @@ use millpond_format::SegmentId;
 use crate::log::META_CLASS;
 use crate::pool::Pool;
 use crate::space::{Fill, PAGE, Segment, SegmentState, Shelf};
+use crate::store::Store;
 use crate::{Absent, Busy, CommandError, GroupFill, JobInfo, JobKind, PoolState, Reply, Time};
 
 /// Excess over its share that a group may keep: 1/N of its segments, and so many more.
@@ -88,7 +89,7 @@ impl Pool {
         if self.evacuation.is_some() && !dry_run {
             return Err(CommandError::Busy(Busy::RemovingBeforeRebalance));
         }
-        let fills: Vec<GroupFill> = self.surpluses().iter().map(|surplus| self.group_fill(surplus)).collect();
+        let fills: Vec<GroupFill> = self.store.surpluses().iter().map(|surplus| self.store.group_fill(surplus)).collect();
         if !dry_run && fills.iter().any(|fill| fill.surplus > 0) {
             self.rebalancer.begin();
         }
@@ -106,7 +107,7 @@ impl Pool {
 
     pub(crate) fn end_rebalance(&mut self) {
         self.rebalancer.running = None;
-        self.core.space.segments.spare_groups(&[]);
+        self.store.core.space.segments.spare_groups(&[]);
         self.pace.record_soon();
     }
 
@@ -117,6 +118,100 @@ impl Pool {
         Some(JobInfo { kind: JobKind::Rebalance, member: None, done, total: run.total, errors: 0, rate: 0 })
     }
 
+    /// Continues a rebalance. Returns true when it wants another turn soon.
+    pub(crate) fn step_rebalance(&mut self) -> bool {
+        if self.state != PoolState::Online {
+            return false;
+        }
+        let room = self.has_room_to_move();
+        let Some(run) = &mut self.rebalancer.running else { return false };
+        if !run.todo.is_empty() && !room {
+            self.wait_for_room();
+            return false;
+        }
+        run.short_since = None;
+        if !run.todo.is_empty() {
+            return self.cleans_for_jobs();
+        }
+        if self.store.now.0 < run.looked.0 + LOOK_MILLIS || !self.cleaner.idle() || self.evacuation.is_some() {
+            return false;
+        }
+        self.look_for_surplus();
+        true
+    }
+
+    /// Waits for free space: moves leave segments behind that only checkpoints free.
+    fn wait_for_room(&mut self) {
+        let (now, idle) = (self.store.now, self.cleaner.idle() && !self.checkpointer.running());
+        let Some(run) = &mut self.rebalancer.running else { return };
+        let since = *run.short_since.get_or_insert(now);
+        if now.0 > since.0 + PATIENCE {
+            return self.end_rebalance();
+        }
+        if idle && now.0 >= run.looked.0 + CHECKPOINT_MILLIS {
+            run.looked = now;
+            self.checkpointer.forced |= self.store.core.space.segments.resting_in(Shelf::Data) > 0;
+        }
+    }
+
+    fn look_for_surplus(&mut self) {
+        let surpluses = self.store.surpluses();
+        let left: u64 = surpluses.iter().map(|surplus| self.store.group_fill(surplus).surplus).sum();
+        let now = self.store.now;
+        let Some(run) = &mut self.rebalancer.running else { return };
+        run.looked = now;
+        (run.left, run.total) = (left, run.total.max(left));
+        run.vain = if left < run.least { 0 } else { run.vain + 1 };
+        run.least = run.least.min(left);
+        if left == 0 || run.vain == VAIN_ROUNDS {
+            return self.end_rebalance();
+        }
+        let full: Vec<&Surplus> = surpluses.iter().filter(|surplus| surplus.above > 0).collect();
+        let spared: Vec<SegmentId> = full.iter().map(|surplus| surplus.fill.first).collect();
+        let segments = &mut self.store.core.space.segments;
+        segments.spare_groups(&spared);
+        let mut todo = VecDeque::new();
+        for surplus in full {
+            let of_group = segments.ids().filter(|id| segments.group_of(*id) == Some(surplus.fill.first));
+            let mut found: Vec<(u32, SegmentId)> = of_group.filter_map(|id| Some((movable(segments.get(id)?)?, id))).collect();
+            found.sort_unstable();
+            todo.extend(found.iter().take(surplus.above).map(|(_, id)| *id));
+        }
+        if let Some(run) = &mut self.rebalancer.running {
+            run.todo = todo;
+        }
+    }
+
+    /// Returns whether so much is free that moving takes nothing from guests.
+    fn has_room_to_move(&self) -> bool {
+        self.store.free_in(Shelf::Data) > self.wanted_free(Shelf::Data) + SPARE
+    }
+
+    /// Returns the next segment that a rebalance wants emptied.
+    pub(crate) fn next_surplus(&mut self) -> Option<SegmentId> {
+        if !self.rebalancer.has_more() || !self.has_room_to_move() {
+            return None;
+        }
+        let written = self.checkpointer.running();
+        let run = self.rebalancer.running.as_mut()?;
+        while let Some(id) = run.todo.pop_front() {
+            run.left = run.left.saturating_sub(u64::from(self.store.core.space.rows.pages(id)) * PAGE);
+            let ready = self.store.core.space.segments.get(id).is_some_and(|s| {
+                movable(s).is_some()
+                    && s.left_until <= self.store.now.0
+                    // nodes are not moved while a checkpoint writes them
+                    && !(written && s.class == META_CLASS)
+                    && !self.store.log.is_in_flight(id)
+            });
+            if ready {
+                return Some(id);
+            }
+        }
+        None
+    }
+}
+
+impl Store {
     /// Returns the excess of each data group over its share: the fraction of its segments that is
     /// in use in all groups together.
     fn surpluses(&self) -> Vec<Surplus> {
@@ -141,98 +236,6 @@ impl Pool {
         members.sort_unstable();
         members.dedup();
         GroupFill { members, size: bytes(fill.there), allocated: bytes(fill.used), surplus: bytes(*above) }
-    }
-
-    /// Continues a rebalance. Returns true when it wants another turn soon.
-    pub(crate) fn step_rebalance(&mut self) -> bool {
-        if self.state != PoolState::Online {
-            return false;
-        }
-        let room = self.has_room_to_move();
-        let Some(run) = &mut self.rebalancer.running else { return false };
-        if !run.todo.is_empty() && !room {
-            self.wait_for_room();
-            return false;
-        }
-        run.short_since = None;
-        if !run.todo.is_empty() {
-            return self.cleans_for_jobs();
-        }
-        if self.now.0 < run.looked.0 + LOOK_MILLIS || !self.cleaner.idle() || self.evacuation.is_some() {
-            return false;
-        }
-        self.look_for_surplus();
-        true
-    }
-
-    /// Waits for free space: moves leave segments behind that only checkpoints free.
-    fn wait_for_room(&mut self) {
-        let (now, idle) = (self.now, self.cleaner.idle() && !self.checkpointer.running());
-        let Some(run) = &mut self.rebalancer.running else { return };
-        let since = *run.short_since.get_or_insert(now);
-        if now.0 > since.0 + PATIENCE {
-            return self.end_rebalance();
-        }
-        if idle && now.0 >= run.looked.0 + CHECKPOINT_MILLIS {
-            run.looked = now;
-            self.checkpointer.forced |= self.core.space.segments.resting_in(Shelf::Data) > 0;
-        }
-    }
-
-    fn look_for_surplus(&mut self) {
-        let surpluses = self.surpluses();
-        let left: u64 = surpluses.iter().map(|surplus| self.group_fill(surplus).surplus).sum();
-        let now = self.now;
-        let Some(run) = &mut self.rebalancer.running else { return };
-        run.looked = now;
-        (run.left, run.total) = (left, run.total.max(left));
-        run.vain = if left < run.least { 0 } else { run.vain + 1 };
-        run.least = run.least.min(left);
-        if left == 0 || run.vain == VAIN_ROUNDS {
-            return self.end_rebalance();
-        }
-        let full: Vec<&Surplus> = surpluses.iter().filter(|surplus| surplus.above > 0).collect();
-        let spared: Vec<SegmentId> = full.iter().map(|surplus| surplus.fill.first).collect();
-        let segments = &mut self.core.space.segments;
-        segments.spare_groups(&spared);
-        let mut todo = VecDeque::new();
-        for surplus in full {
-            let of_group = segments.ids().filter(|id| segments.group_of(*id) == Some(surplus.fill.first));
-            let mut found: Vec<(u32, SegmentId)> = of_group.filter_map(|id| Some((movable(segments.get(id)?)?, id))).collect();
-            found.sort_unstable();
-            todo.extend(found.iter().take(surplus.above).map(|(_, id)| *id));
-        }
-        if let Some(run) = &mut self.rebalancer.running {
-            run.todo = todo;
-        }
-    }
-
-    /// Returns whether so much is free that moving takes nothing from guests.
-    fn has_room_to_move(&self) -> bool {
-        self.free_in(Shelf::Data) > self.wanted_free(Shelf::Data) + SPARE
-    }
-
-    /// Returns the next segment that a rebalance wants emptied.
-    pub(crate) fn next_surplus(&mut self) -> Option<SegmentId> {
-        if !self.rebalancer.has_more() || !self.has_room_to_move() {
-            return None;
-        }
-        let written = self.checkpointer.running();
-        let run = self.rebalancer.running.as_mut()?;
-        while let Some(id) = run.todo.pop_front() {
-            run.left = run.left.saturating_sub(u64::from(self.core.space.rows.pages(id)) * PAGE);
-            let ready = self.core.space.segments.get(id).is_some_and(|s| {
-                movable(s).is_some()
-                    && s.left_until <= self.now.0
-                    // nodes are not moved while a checkpoint writes them
-                    && !(written && s.class == META_CLASS)
-                    && !self.log.is_in_flight(id)
-            });
-            if ready {
-                return Some(id);
-            }
-        }
-        None
     }
 }
 

@@ -13,6 +13,7 @@ use millpond_format::{CLAIM_OFFSET, Class, DeviceId, DeviceNote, Label, MemberSt
 use super::checkpoint::second_area;
 use crate::io::{Failing, Replica};
 use crate::pool::{Context, Pool};
+use crate::store::Store;
 use crate::{Fault, PoolState, Reply};
 
 /// Progress of writing labels.
@@ -74,7 +75,7 @@ impl Relabeler {
 impl Pool {
     /// Requests labels of the changed shape, and answers `tag` when they are durable.
     pub(crate) fn relabel(&mut self, tag: Option<Tag>) {
-        self.config.shape.generation += 1;
+        self.store.config.shape.generation += 1;
         self.relabeler.wanted = true;
         self.relabeler.waiting.extend(tag);
     }
@@ -82,17 +83,17 @@ impl Pool {
     /// Stores descriptions of devices in the labels soon; missing devices keep their last
     /// description. The generation stays the same, because the shape does.
     pub(crate) fn describe_devices(&mut self, seen: Vec<DeviceNote>) {
-        if self.tuning.read_only || self.state != PoolState::Online {
+        if self.store.tuning.read_only || self.state != PoolState::Online {
             return;
         }
-        let members = self.config.shape.members.iter().filter(|m| m.state != MemberState::Gone);
+        let members = self.store.config.shape.members.iter().filter(|m| m.state != MemberState::Gone);
         let ids: BTreeSet<DeviceId> = members.flat_map(|m| [Some(m.device), m.successor]).flatten().collect();
-        let known = self.config.notes.iter().cloned().chain(seen).filter(|note| ids.contains(&note.device));
+        let known = self.store.config.notes.iter().cloned().chain(seen).filter(|note| ids.contains(&note.device));
         // the later description of a device counts
         let known: BTreeMap<DeviceId, DeviceNote> = known.map(|note| (note.device, note)).collect();
         let notes: Vec<DeviceNote> = known.into_values().collect();
-        if notes != self.config.notes {
-            self.config.notes = notes;
+        if notes != self.store.config.notes {
+            self.store.config.notes = notes;
             self.relabeler.wanted = true;
         }
     }
@@ -107,16 +108,16 @@ impl Pool {
             return; // the old device was about to go, and its replacement has everything
         }
         self.stop_filling(failing.member, Replica::Current);
-        self.cache.detach(failing.member, &mut self.bufs);
-        self.config.shape.lose(failing.member.index());
-        self.spares.lost(failing.member, self.now, self.io.mark());
+        self.cache.detach(failing.member, &mut self.store.bufs);
+        self.store.config.shape.lose(failing.member.index());
+        self.spares.lost(failing.member, self.store.now, self.store.io.mark());
         self.relabel(None);
     }
 
     /// Starts writing labels if they are requested.
     pub(crate) fn step_relabel(&mut self) {
         // the labels of a new pool are being written until it is open
-        let open = self.state != PoolState::Opening || self.generation > 0;
+        let open = self.state != PoolState::Opening || self.store.generation > 0;
         if self.relabeler.wanted && self.relabeler.step == Step::Idle && open {
             self.relabeler.wanted = false;
             self.relabeler.answering = std::mem::take(&mut self.relabeler.waiting);
@@ -133,33 +134,25 @@ impl Pool {
     fn write_fresh_labels(&mut self) {
         let mut writes = Vec::new();
         for member in self.relabeler.fresh.clone() {
-            let size = self.config.sizes.get(member.index()).copied().unwrap_or(0);
+            let size = self.store.config.sizes.get(member.index()).copied().unwrap_or(0);
             let piece = self.fresh_area(member);
             writes.push((member, Replica::Current, 0, piece.clone()));
             writes.push((member, Replica::Current, second_area(size), piece));
         }
-        self.io.write_each(Context::Relabel, writes);
-    }
-
-    /// Returns the label of a member, or of its replacement device.
-    pub(crate) fn label(&self, member: MemberId, successor: Option<DeviceId>) -> Label {
-        let shape = &self.config.shape;
-        let own = shape.members.get(member.index()).map_or(DeviceId(0), |m| m.device);
-        let (pool, name, device) = (self.config.id, self.config.name.clone(), successor.unwrap_or(own));
-        Label { pool, name, device, member: member.0, shape: shape.clone(), notes: Vec::new() }.with_notes(&self.config.notes)
+        self.store.io.write_each(Context::Relabel, writes);
     }
 
     /// Returns the first bytes of an area on a new device: the label, the claim if there is one,
     /// and a ring of zeroes, so that old data there cannot look like a damaged root (INV-RING-2).
     pub(crate) fn fresh_area(&mut self, member: MemberId) -> Piece {
         let bytes = (RING_OFFSET + RING_SLOTS * SECTOR_BYTES as u64) as usize;
-        let label = self.label(member, None).encode();
-        let mut buf = self.bufs.take(bytes);
+        let label = self.store.label(member, None).encode();
+        let mut buf = self.store.bufs.take(bytes);
         if let Some((head, rest)) = buf.bytes_mut().get_mut(..bytes).and_then(|all| all.split_at_mut_checked(SECTOR_BYTES)) {
             head.copy_from_slice(&label);
             rest.fill(0);
         }
-        if let (Some(claim), false) = (self.keeper.claim(), self.config.shape.is_aside(member.0))
+        if let (Some(claim), false) = (self.keeper.claim(), self.store.config.shape.is_aside(member.0))
             && let Some(to) = buf.bytes_mut().get_mut(CLAIM_OFFSET as usize..CLAIM_OFFSET as usize + SECTOR_BYTES)
         {
             to.copy_from_slice(&claim.encode());
@@ -169,30 +162,21 @@ impl Pool {
 
     fn write_labels_again(&mut self, at_end: bool) {
         let mut writes = Vec::new();
-        for (member, size) in (0..).map(MemberId).zip(self.config.sizes.clone()) {
-            let state = self.config.shape.members.get(member.index()).map(|m| m.state);
+        for (member, size) in (0..).map(MemberId).zip(self.store.config.sizes.clone()) {
+            let state = self.store.config.shape.members.get(member.index()).map(|m| m.state);
             let out = !matches!(state, Some(MemberState::Present | MemberState::Filling));
             if out || self.relabeler.switching.contains_key(&member) {
                 continue;
             }
-            let piece = self.label_sector(member, None);
+            let piece = self.store.label_sector(member, None);
             writes.push((member, Replica::Current, if at_end { second_area(size) } else { 0 }, piece));
         }
-        for (member, size) in self.config.twins.clone() {
-            let successor = self.config.shape.members.get(member.index()).and_then(|m| m.successor);
-            let piece = self.label_sector(member, successor);
+        for (member, size) in self.store.config.twins.clone() {
+            let successor = self.store.config.shape.members.get(member.index()).and_then(|m| m.successor);
+            let piece = self.store.label_sector(member, successor);
             writes.push((member, Replica::Replacement, if at_end { second_area(size) } else { 0 }, piece));
         }
-        self.io.write_each(Context::Relabel, writes);
-    }
-
-    fn label_sector(&mut self, member: MemberId, successor: Option<DeviceId>) -> Piece {
-        let label = self.label(member, successor).encode();
-        let mut buf = self.bufs.take(SECTOR_BYTES);
-        if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
-            to.copy_from_slice(&label);
-        }
-        Piece::new(Rc::new(buf), 0..SECTOR_BYTES)
+        self.store.io.write_each(Context::Relabel, writes);
     }
 
     /// Adds the segments of new devices, once every label lists them.
@@ -200,9 +184,9 @@ impl Pool {
         if self.relabeler.wanted {
             return;
         }
-        let first = SegmentId(self.core.space.rows.count());
-        self.core.space.rows.extend(&self.config.shape);
-        self.core.space.take_rows();
+        let first = SegmentId(self.store.core.space.rows.count());
+        self.store.core.space.rows.extend(&self.store.config.shape);
+        self.store.core.space.take_rows();
         self.judge_new(first);
         self.begin_special_streams();
     }
@@ -241,5 +225,24 @@ impl Pool {
                 self.replies.extend(tags.into_iter().map(|tag| (tag, Ok(Reply::Done))));
             }
         }
+    }
+}
+
+impl Store {
+    /// Returns the label of a member, or of its replacement device.
+    pub(crate) fn label(&self, member: MemberId, successor: Option<DeviceId>) -> Label {
+        let shape = &self.config.shape;
+        let own = shape.members.get(member.index()).map_or(DeviceId(0), |m| m.device);
+        let (pool, name, device) = (self.config.id, self.config.name.clone(), successor.unwrap_or(own));
+        Label { pool, name, device, member: member.0, shape: shape.clone(), notes: Vec::new() }.with_notes(&self.config.notes)
+    }
+
+    fn label_sector(&mut self, member: MemberId, successor: Option<DeviceId>) -> Piece {
+        let label = self.label(member, successor).encode();
+        let mut buf = self.bufs.take(SECTOR_BYTES);
+        if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
+            to.copy_from_slice(&label);
+        }
+        Piece::new(Rc::new(buf), 0..SECTOR_BYTES)
     }
 }

@@ -26,6 +26,7 @@ use millpond_format::{ChunkId, MAX_HEADER_PAGES, ObjectRef, ScrubRecord, Segment
 use crate::core::StoredDeadlist;
 use crate::pool::{Context, Pool};
 use crate::space::{NODE_GRAIN, PAGE, SegmentState};
+use crate::store::Store;
 use crate::{Absent, Busy, CommandError, JobInfo, JobKind, PoolState, Reply, Time};
 use labels::Labels;
 pub(crate) use labels::ScrubArea;
@@ -207,7 +208,7 @@ impl Pool {
             return Err(CommandError::Busy(Busy::Scrubbing));
         }
         (self.scrubber.wanted, self.scrubber.from) = (true, (SegmentId(0), 0));
-        self.scrubber.found = Some(Scrubbed::begin(self.now));
+        self.scrubber.found = Some(Scrubbed::begin(self.store.now));
         Ok(Reply::Done)
     }
 
@@ -217,7 +218,7 @@ impl Pool {
             return Err(CommandError::NotFound(Absent::Scrub));
         }
         self.scrubber.suspend();
-        let now = self.now;
+        let now = self.store.now;
         self.scrubber.found.iter_mut().for_each(|found| found.end(now, false));
         Ok(Reply::Done)
     }
@@ -235,7 +236,7 @@ impl Pool {
         };
         match run.step {
             Step::Settling => {
-                let ended = self.io.has_ended(run.mark);
+                let ended = self.store.io.has_ended(run.mark);
                 if ended {
                     run.step = Step::Reading;
                 }
@@ -257,14 +258,14 @@ impl Pool {
         self.leave_open_segments();
         let mut objects: BTreeMap<SegmentId, Vec<ObjectRef>> = BTreeMap::new();
         self.all_objects().for_each(|at| objects.entry(at.segment).or_default().push(at));
-        let space = &self.core.space;
+        let space = &self.store.core.space;
         let there = |id: SegmentId| space.segments.get(id).filter(|s| s.state == SegmentState::Sealed && !space.rows.is_gap(id));
         let full = |id: SegmentId| there(id).map(|s| (id, s.uses));
         let (from, done) = self.scrubber.from;
         let segments: VecDeque<_> = space.segments.ids().filter(|id| *id >= from).filter_map(full).collect();
-        let total = done + segments.iter().map(|(id, _)| self.scrub_bytes(*id)).sum::<u64>();
+        let total = done + segments.iter().map(|(id, _)| self.store.scrub_bytes(*id)).sum::<u64>();
         self.scrubber.runs += 1;
-        let (number, mark) = (self.scrubber.runs, self.io.mark());
+        let (number, mark) = (self.scrubber.runs, self.store.io.mark());
         self.scrubber.running = Some(Run {
             number,
             step: Step::Settling,
@@ -278,27 +279,22 @@ impl Pool {
             skims: BTreeMap::new(),
             next: 0,
             begun: 0,
-            milli: (self.now, 0),
+            milli: (self.store.now, 0),
             labels: Labels::default(),
             done,
             total,
         });
     }
 
-    /// Returns the bytes of all copies of a segment, including parity.
-    fn scrub_bytes(&self, id: SegmentId) -> u64 {
-        self.core.space.rows.extents(id).map(|(_, range)| range.length).sum()
-    }
-
     /// Returns every object of the last checkpoint.
     pub(crate) fn all_objects(&self) -> impl Iterator<Item = ObjectRef> + '_ {
-        let catalog = &self.core.catalog;
+        let catalog = &self.store.core.catalog;
         let lists = catalog.deadlists().filter_map(StoredDeadlist::stored);
         // several lists may refer to one piece
         let pieces = catalog.deadlists().flat_map(|list| list.list().pieces()).filter_map(|piece| piece.stored());
         let pieces: BTreeMap<(SegmentId, u32), ObjectRef> = pieces.map(|at| ((at.segment, at.offset), at)).collect();
-        let tables = self.core.space.chunks.stored().chain(catalog.snapshots.stored()).map(|(_, at)| at);
-        let whole = tables.chain(lists).chain(pieces.into_values()).chain([self.checkpoint_at]);
+        let tables = self.store.core.space.chunks.stored().chain(catalog.snapshots.stored()).map(|(_, at)| at);
+        let whole = tables.chain(lists).chain(pieces.into_values()).chain([self.store.checkpoint_at]);
         let parts = |at: ObjectRef| self.checkpointer.parts.get(&(at.segment, at.offset)).into_iter().flatten().copied().chain([at]);
         whole.filter(|at| at.bytes() > 0).flat_map(parts)
     }
@@ -315,7 +311,7 @@ impl Pool {
                 next.into_iter().for_each(|place| self.read_place(place));
                 return false;
             }
-            if run.begun - before >= turn || !run.has_room(self.now, most) || !self.jobs_may_go_on() {
+            if run.begun - before >= turn || !run.has_room(self.store.now, most) || !self.jobs_may_go_on() {
                 return false;
             }
             if self.read_strip() {
@@ -346,16 +342,113 @@ impl Pool {
             if run.listed {
                 run.segments.pop_front();
                 run.listed = false;
-                let bytes = self.scrub_bytes(id);
+                let bytes = self.store.scrub_bytes(id);
                 self.scrubber.running.iter_mut().for_each(|run| run.done += bytes);
                 continue;
             }
             run.listed = true;
             let objects = run.objects.remove(&id).unwrap_or_default();
-            let held = self.core.space.segments.get(id).is_some_and(|s| s.uses == uses && s.state == SegmentState::Sealed);
-            let places = if held { self.places_of(id, uses, objects) } else { VecDeque::new() };
+            let held = self.store.core.space.segments.get(id).is_some_and(|s| s.uses == uses && s.state == SegmentState::Sealed);
+            let places = if held { self.store.places_of(id, uses, objects) } else { VecDeque::new() };
             self.scrubber.running.iter_mut().for_each(|run| run.places = places.clone());
         }
+    }
+
+    /// Begins to read a place: in strips where those can show whether it is right, else as a whole.
+    fn begin_place(&mut self, place: Place) {
+        match (self.store.skim(place), &mut self.scrubber.running) {
+            (Ok(skim), Some(run)) => {
+                run.next += 1;
+                run.skims.insert(run.next, skim);
+            }
+            (Err(place), _) => self.read_place(place),
+            (Ok(_), None) => {}
+        }
+    }
+
+    /// Reads a place as a whole.
+    fn read_place(&mut self, place: Place) {
+        let copies = self.store.copies_to_scrub(place.segment);
+        self.read_parts(place, copies, None);
+    }
+
+    fn read_parts(&mut self, place: Place, copies: Vec<usize>, skim: Option<u64>) {
+        let share = self.store.core.space.rows.stripe(place.segment).map_or(1, |stripe| stripe.data());
+        let (now, still) = (self.store.now, Some(self.stillness()).filter(|_| self.repairs.under_way == 0));
+        let Some(run) = &mut self.scrubber.running else { return };
+        if copies.is_empty() || place.pages == 0 {
+            return;
+        }
+        let left = copies.len();
+        let (segment, page, pages) = (place.segment, place.page, place.pages);
+        let bytes = pages as usize * PAGE as usize * left / share;
+        if run.milli.0 != now {
+            run.milli = (now, run.begun);
+        }
+        (run.next, run.begun) = (run.next + 1, run.begun + bytes);
+        let (number, reading) = (run.number, run.next);
+        let empty = copies.iter().map(|copy| (*copy, None)).collect();
+        run.readings.insert(reading, Reading { place, copies: empty, left, bytes, still, skim });
+        self.charge_jobs(bytes as u64);
+        for copy in copies {
+            self.store.read_copy(ScrubRead { run: number, reading, copy, tries: 1 }, segment, page, pages);
+        }
+    }
+
+    /// Handles a read of a copy of a place.
+    pub(crate) fn scrub_read(&mut self, read: ScrubRead, result: Result<(), DeviceError>, buf: Option<Buf>) {
+        let found = self.scrubber.of(read.run).and_then(|run| run.readings.get_mut(&read.reading));
+        let Some(reading) = found else { return buf.into_iter().for_each(|buf| self.store.bufs.give(buf)) };
+        let Place { segment, page, pages, .. } = reading.place;
+        if result.is_err() && read.tries < TRIES && reading.skim.is_none() {
+            return self.store.read_copy(ScrubRead { tries: read.tries + 1, ..read }, segment, page, pages);
+        }
+        if let (Ok(()), Some(place)) = (result, reading.copies.iter_mut().find(|(copy, _)| *copy == read.copy)) {
+            place.1 = buf;
+        }
+        reading.left -= 1;
+        if reading.left > 0 {
+            return;
+        }
+        let reading = self.scrubber.of(read.run).and_then(|run| run.readings.remove(&read.reading));
+        let Some(reading) = reading else { return };
+        if let Some(skim) = reading.skim {
+            return self.strip_read(read.run, skim, reading);
+        }
+        let Reading { place, copies, still, .. } = reading;
+        let again = if !self.store.lies_still(&place) {
+            false
+        } else if self.store.core.space.rows.stripe(place.segment).is_some() {
+            !self.judge_rows(&place, &copies, still)
+        } else {
+            self.judge(&place, &copies);
+            false
+        };
+        self.store.give_copies(copies);
+        if again && place.again < MOST_AGAIN {
+            let place = Place { again: place.again + 1, ..place };
+            self.scrubber.of(read.run).into_iter().for_each(|run| run.again.push_back(place.clone()));
+        }
+    }
+
+    /// Counts an error of the device that holds a page of a copy.
+    fn count_scrub_error(&mut self, segment: SegmentId, page: u32, copy: usize) {
+        let device = self.store.core.space.rows.map(segment, page, 1, copy).first().map(|(device, _)| *device);
+        self.count_error(device);
+    }
+
+    fn count_error(&mut self, device: Option<MemberId>) {
+        if let Some(errors) = device.and_then(|device| self.store.io.errors.get_mut(device.index())) {
+            *errors += 1;
+        }
+        self.scrubber.found.iter_mut().for_each(|found| found.errors += 1);
+    }
+}
+
+impl Store {
+    /// Returns the bytes of all copies of a segment, including parity.
+    fn scrub_bytes(&self, id: SegmentId) -> u64 {
+        self.core.space.rows.extents(id).map(|(_, range)| range.length).sum()
     }
 
     /// Returns the places to read in a segment. Places share no page, so a repair of one does not
@@ -408,47 +501,6 @@ impl Pool {
         }
     }
 
-    /// Begins to read a place: in strips where those can show whether it is right, else as a whole.
-    fn begin_place(&mut self, place: Place) {
-        match (self.skim(place), &mut self.scrubber.running) {
-            (Ok(skim), Some(run)) => {
-                run.next += 1;
-                run.skims.insert(run.next, skim);
-            }
-            (Err(place), _) => self.read_place(place),
-            (Ok(_), None) => {}
-        }
-    }
-
-    /// Reads a place as a whole.
-    fn read_place(&mut self, place: Place) {
-        let copies = self.copies_to_scrub(place.segment);
-        self.read_parts(place, copies, None);
-    }
-
-    fn read_parts(&mut self, place: Place, copies: Vec<usize>, skim: Option<u64>) {
-        let share = self.core.space.rows.stripe(place.segment).map_or(1, |stripe| stripe.data());
-        let (now, still) = (self.now, Some(self.stillness()).filter(|_| self.repairs.under_way == 0));
-        let Some(run) = &mut self.scrubber.running else { return };
-        if copies.is_empty() || place.pages == 0 {
-            return;
-        }
-        let left = copies.len();
-        let (segment, page, pages) = (place.segment, place.page, place.pages);
-        let bytes = pages as usize * PAGE as usize * left / share;
-        if run.milli.0 != now {
-            run.milli = (now, run.begun);
-        }
-        (run.next, run.begun) = (run.next + 1, run.begun + bytes);
-        let (number, reading) = (run.number, run.next);
-        let empty = copies.iter().map(|copy| (*copy, None)).collect();
-        run.readings.insert(reading, Reading { place, copies: empty, left, bytes, still, skim });
-        self.charge_jobs(bytes as u64);
-        for copy in copies {
-            self.read_copy(ScrubRead { run: number, reading, copy, tries: 1 }, segment, page, pages);
-        }
-    }
-
     fn read_copy(&mut self, read: ScrubRead, segment: SegmentId, page: u32, pages: u32) {
         self.pin(segment);
         let (context, rows) = (Context::Scrub(read), &self.core.space.rows);
@@ -458,57 +510,8 @@ impl Pool {
         }
     }
 
-    /// Handles a read of a copy of a place.
-    pub(crate) fn scrub_read(&mut self, read: ScrubRead, result: Result<(), DeviceError>, buf: Option<Buf>) {
-        let found = self.scrubber.of(read.run).and_then(|run| run.readings.get_mut(&read.reading));
-        let Some(reading) = found else { return buf.into_iter().for_each(|buf| self.bufs.give(buf)) };
-        let Place { segment, page, pages, .. } = reading.place;
-        if result.is_err() && read.tries < TRIES && reading.skim.is_none() {
-            return self.read_copy(ScrubRead { tries: read.tries + 1, ..read }, segment, page, pages);
-        }
-        if let (Ok(()), Some(place)) = (result, reading.copies.iter_mut().find(|(copy, _)| *copy == read.copy)) {
-            place.1 = buf;
-        }
-        reading.left -= 1;
-        if reading.left > 0 {
-            return;
-        }
-        let reading = self.scrubber.of(read.run).and_then(|run| run.readings.remove(&read.reading));
-        let Some(reading) = reading else { return };
-        if let Some(skim) = reading.skim {
-            return self.strip_read(read.run, skim, reading);
-        }
-        let Reading { place, copies, still, .. } = reading;
-        let again = if !self.lies_still(&place) {
-            false
-        } else if self.core.space.rows.stripe(place.segment).is_some() {
-            !self.judge_rows(&place, &copies, still)
-        } else {
-            self.judge(&place, &copies);
-            false
-        };
-        self.give_copies(copies);
-        if again && place.again < MOST_AGAIN {
-            let place = Place { again: place.again + 1, ..place };
-            self.scrubber.of(read.run).into_iter().for_each(|run| run.again.push_back(place.clone()));
-        }
-    }
-
     /// Returns whether a place has not been freed since the scrub began.
     fn lies_still(&self, place: &Place) -> bool {
         self.core.space.segments.get(place.segment).is_some_and(|s| s.uses == place.uses && s.state == SegmentState::Sealed)
-    }
-
-    /// Counts an error of the device that holds a page of a copy.
-    fn count_scrub_error(&mut self, segment: SegmentId, page: u32, copy: usize) {
-        let device = self.core.space.rows.map(segment, page, 1, copy).first().map(|(device, _)| *device);
-        self.count_error(device);
-    }
-
-    fn count_error(&mut self, device: Option<MemberId>) {
-        if let Some(errors) = device.and_then(|device| self.io.errors.get_mut(device.index())) {
-            *errors += 1;
-        }
-        self.scrubber.found.iter_mut().for_each(|found| found.errors += 1);
     }
 }

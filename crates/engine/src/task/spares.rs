@@ -13,6 +13,7 @@ use millpond_format::{Class, Member, MemberState};
 use crate::io::Replica;
 use crate::open::extent_space;
 use crate::pool::Pool;
+use crate::store::Store;
 use crate::{PoolState, Time};
 
 /// Lost members, and when each of them is replaced.
@@ -40,14 +41,14 @@ impl Spares {
 impl Pool {
     /// Replaces lost members by spares, one change of the shape at a time.
     pub(crate) fn step_spares(&mut self) {
-        let shape = &self.config.shape;
+        let shape = &self.store.config.shape;
         if self.state != PoolState::Online || !shape.has(Class::Spare) {
             return;
         }
         let wanting =
             |at: MemberId, m: &Member| m.state == MemberState::Down && m.successor.is_none() && !m.leaving && !shape.is_aside(at.0);
         let wanting: Vec<MemberId> = (0..).map(MemberId).zip(&shape.members).filter(|(at, m)| wanting(*at, m)).map(|(at, _)| at).collect();
-        let later = Lost { due: Time(self.now.0 + self.tuning.spare_millis), mark: self.io.mark() };
+        let later = Lost { due: Time(self.store.now.0 + self.store.tuning.spare_millis), mark: self.store.io.mark() };
         self.spares.lost.retain(|member, _| wanting.contains(member));
         for member in wanting {
             self.spares.lost.entry(member).or_insert(later);
@@ -55,12 +56,41 @@ impl Pool {
         if self.check_unchanging().is_err() {
             return;
         }
-        let mut due = self.spares.lost.iter().filter(|(_, lost)| lost.due <= self.now && self.io.has_ended(lost.mark)).map(|(at, _)| *at);
-        if let Some((member, spare)) = due.find_map(|member| Some((member, self.spare_for(member)?))) {
+        let mut due =
+            self.spares.lost.iter().filter(|(_, lost)| lost.due <= self.store.now && self.store.io.has_ended(lost.mark)).map(|(at, _)| *at);
+        if let Some((member, spare)) = due.find_map(|member| Some((member, self.store.spare_for(member)?))) {
             self.take_place(member, spare);
         }
     }
 
+    /// Makes a spare the device of a member. It is not read before it is filled.
+    fn take_place(&mut self, member: MemberId, spare: MemberId) {
+        let (at, from) = (member.index(), spare.index());
+        let known = self.store.config.shape.members.get(from).map(|m| m.device);
+        let (Some(device), Some(slot), Some(size)) = (known, self.store.io.slot_of(spare), self.store.config.sizes.get(from).copied())
+        else {
+            return;
+        };
+        self.store.config.shape.drop_aside(spare.0);
+        self.store.io.health.set(spare, MemberState::Gone);
+        self.store.io.set_slot(spare, None);
+        if let Some(left) = self.store.config.sizes.get_mut(from) {
+            *left = 0;
+        }
+        if let (Some(m), Some(own)) = (self.store.config.shape.members.get_mut(at), self.store.config.sizes.get_mut(at)) {
+            (m.device, m.state) = (device, MemberState::Filling);
+            *own = size;
+        }
+        self.store.io.set_slot(member, Some(slot));
+        self.judge_member(member);
+        self.store.io.health.set(member, MemberState::Filling);
+        self.spares.lost.remove(&member);
+        self.fill(member, Replica::Current);
+        self.relabel(None);
+    }
+}
+
+impl Store {
     /// Returns the smallest spare that has room for a member's extents.
     fn spare_for(&self, member: MemberId) -> Option<MemberId> {
         let shape = &self.config.shape;
@@ -71,28 +101,5 @@ impl Pool {
             there && room(*at) >= u64::from(needed)
         };
         (0..).map(MemberId).zip(&shape.members).filter(fits).map(|(at, _)| at).min_by_key(|at| room(*at))
-    }
-
-    /// Makes a spare the device of a member. It is not read before it is filled.
-    fn take_place(&mut self, member: MemberId, spare: MemberId) {
-        let (at, from) = (member.index(), spare.index());
-        let known = self.config.shape.members.get(from).map(|m| m.device);
-        let (Some(device), Some(slot), Some(size)) = (known, self.io.slot_of(spare), self.config.sizes.get(from).copied()) else { return };
-        self.config.shape.drop_aside(spare.0);
-        self.io.health.set(spare, MemberState::Gone);
-        self.io.set_slot(spare, None);
-        if let Some(left) = self.config.sizes.get_mut(from) {
-            *left = 0;
-        }
-        if let (Some(m), Some(own)) = (self.config.shape.members.get_mut(at), self.config.sizes.get_mut(at)) {
-            (m.device, m.state) = (device, MemberState::Filling);
-            *own = size;
-        }
-        self.io.set_slot(member, Some(slot));
-        self.judge_member(member);
-        self.io.health.set(member, MemberState::Filling);
-        self.spares.lost.remove(&member);
-        self.fill(member, Replica::Current);
-        self.relabel(None);
     }
 }

@@ -17,8 +17,9 @@ use millpond_block::{ByteRange, DeviceError, MemberId, Piece};
 use millpond_format::{Class, MemberState, SegmentId};
 
 use crate::log::META_CLASS;
-use crate::pool::{Context, Pool, ZEROES};
+use crate::pool::{Context, Pool};
 use crate::space::{PAGE, Segment, SegmentState, Shelf};
+use crate::store::{Store, ZEROES};
 use crate::{Absent, Busy, CommandError, JobInfo, JobKind, PoolState, Reply, Time, Wipe, WipePlan};
 
 /// Bytes overwritten at a time on each device, and the number of such writes in flight: while
@@ -128,13 +129,13 @@ impl Wiper {
 impl Pool {
     /// Begins a wipe, or returns what it would move and overwrite.
     pub(crate) fn wipe(&mut self, how: Wipe, dry_run: bool) -> Result<Reply, CommandError> {
-        if self.config.shape.groups.iter().any(|group| group.class == Class::Cache) {
+        if self.store.config.shape.groups.iter().any(|group| group.class == Class::Cache) {
             return Err(CommandError::Busy(Busy::HasCache));
         }
         if !self.all_are_there() {
             return Err(CommandError::Busy(Busy::DeviceMissing));
         }
-        let space = &self.core.space;
+        let space = &self.store.core.space;
         let mut plan = WipePlan::default();
         for (id, s) in space.segments.ids().filter_map(|id| space.segments.get(id).filter(|s| s.is_unclean()).map(|s| (id, s))) {
             plan.moved += if holds(s.state) { u64::from(s.live) * 512 } else { 0 };
@@ -166,19 +167,19 @@ impl Pool {
     fn leave_batch(&mut self) {
         // an erasure in flight ends first
         let idle = self.wiper.erasure.take_if(|erasure| erasure.in_flight == 0);
-        idle.and_then(|erasure| erasure.segment).into_iter().for_each(|id| self.core.space.segments.keep(id));
+        idle.and_then(|erasure| erasure.segment).into_iter().for_each(|id| self.store.core.space.segments.keep(id));
         let busy = self.wiper.erasure.as_ref().and_then(|erasure| erasure.segment);
         let Some(round) = self.wiper.running.as_mut().and_then(|run| run.round.as_mut()) else { return };
         round.victims.clear();
         for id in std::mem::take(&mut round.batch).into_iter().filter(|id| busy != Some(*id)) {
-            self.core.space.segments.keep(id);
+            self.store.core.space.segments.keep(id);
         }
     }
 
     /// Returns the progress of the wipe.
     pub(crate) fn wipe_job(&self) -> Option<JobInfo> {
         let run = self.wiper.running.as_ref()?;
-        let unreadable = |id: &&SegmentId| self.core.space.segments.get(**id).is_some_and(|s| s.left_until > self.now.0);
+        let unreadable = |id: &&SegmentId| self.store.core.space.segments.get(**id).is_some_and(|s| s.left_until > self.store.now.0);
         let unreadable = run.round.as_ref().map_or(0, |round| round.batch.iter().filter(unreadable).count() as u64);
         let (done, total, errors) = (run.done.min(run.total), run.total, run.errors + unreadable);
         Some(JobInfo { kind: JobKind::Wipe, member: None, done, total, errors, rate: 0 })
@@ -187,7 +188,7 @@ impl Pool {
     /// Returns whether all devices are present and whole; a device that is away keeps its data.
     pub(super) fn all_are_there(&self) -> bool {
         let there = |state| matches!(state, MemberState::Present | MemberState::Gone);
-        let shape = &self.config.shape;
+        let shape = &self.store.config.shape;
         shape.members.iter().all(|m| there(m.state) && m.successor.is_none()) && self.filler.jobs().next().is_none()
     }
 
@@ -214,9 +215,9 @@ impl Pool {
             self.erase_on();
             return false;
         }
-        let catalog = &self.core.catalog;
+        let catalog = &self.store.core.catalog;
         let removed = !catalog.removed.is_empty() || !self.destroying.is_empty();
-        let freeing = catalog.has_frees() || self.core.is_fading() || !catalog.walks.is_empty() || removed;
+        let freeing = catalog.has_frees() || self.store.core.is_fading() || !catalog.walks.is_empty() || removed;
         let Some(run) = &mut self.wiper.running else { return false };
         if run.round.is_none() && freeing {
             return false;
@@ -233,7 +234,7 @@ impl Pool {
         if self.wiper.has_more() {
             return self.has_room_to_wipe(Shelf::Data) && self.cleans_for_jobs();
         }
-        let (now, checkpoints) = (self.now, self.metrics.checkpoints);
+        let (now, checkpoints) = (self.store.now, self.store.metrics.checkpoints);
         let Some(run) = self.wiper.running.as_mut() else { return false };
         // gathered chunks are still in their old places: they would be moved twice
         if now.0 < run.looked.0 + LOOK_MILLIS || !self.cleaner.idle() {
@@ -253,27 +254,15 @@ impl Pool {
 
     /// Lists all segments and extents that are not clean.
     fn begin_round(&mut self) {
-        let space = &self.core.space;
+        let space = &self.store.core.space;
         let todo: BTreeSet<SegmentId> =
             space.segments.ids().filter(|id| space.segments.get(*id).is_some_and(Segment::is_unclean)).collect();
-        let loose = self.loose_extents();
+        let loose = self.store.loose_extents();
         let pages: u64 = todo.iter().map(|id| u64::from(space.rows.pages(*id))).sum();
         let bytes = pages * PAGE + loose.iter().map(|(_, range)| range.length).sum::<u64>();
         let Some(run) = &mut self.wiper.running else { return };
         (run.done, run.total) = (0, bytes);
         run.round = Some(Round { todo, batch: BTreeSet::new(), victims: VecDeque::new(), loose, over: None });
-    }
-
-    /// Returns the extents of devices that are in no segment, left over by removals.
-    fn loose_extents(&self) -> Vec<(MemberId, ByteRange)> {
-        let shape = &self.config.shape;
-        let rows = &self.core.space.rows;
-        let used: BTreeSet<(u16, u64)> =
-            self.core.space.segments.ids().flat_map(|id| rows.extents(id)).map(|(device, range)| (device.0, range.offset)).collect();
-        let members = (0u16..).zip(&shape.members).filter(|(_, member)| member.state == MemberState::Present);
-        let extents = members.flat_map(|(at, member)| (0..member.extents).map(move |extent| (at, extent)));
-        let ranges = extents.map(|(at, extent)| (MemberId(at), rows.range_of(extent)));
-        ranges.filter(|(device, range)| !used.contains(&(device.0, range.offset))).collect()
     }
 
     /// Returns whether so much is free that emptying takes nothing from guests and cleaner. Data
@@ -284,7 +273,7 @@ impl Pool {
 
     fn room_to_wipe(&self, shelf: Shelf) -> usize {
         match shelf {
-            Shelf::Data | Shelf::Log => self.free_in(shelf).saturating_sub(self.wanted_free(shelf) + SPARE),
+            Shelf::Data | Shelf::Log => self.store.free_in(shelf).saturating_sub(self.wanted_free(shelf) + SPARE),
             Shelf::Special | Shelf::Nodes => 1,
         }
     }
@@ -292,7 +281,7 @@ impl Pool {
     /// Chooses the next segments to empty: of each class as many as there is room for, those that
     /// are empty or nearly so first.
     fn choose_batch(&mut self) {
-        let segments = &self.core.space.segments;
+        let segments = &self.store.core.space.segments;
         let Some(round) = self.wiper.running.as_ref().and_then(|run| run.round.as_ref()) else { return };
         let data_room = self.room_to_wipe(Shelf::Data);
         let mut chosen = Vec::new();
@@ -311,7 +300,7 @@ impl Pool {
         if chosen.is_empty() {
             return;
         }
-        chosen.iter().for_each(|id| self.core.space.segments.empty_out(*id));
+        chosen.iter().for_each(|id| self.store.core.space.segments.empty_out(*id));
         if let Some(round) = self.wiper.running.as_mut().and_then(|run| run.round.as_mut()) {
             round.batch.extend(chosen);
         }
@@ -321,7 +310,7 @@ impl Pool {
     /// Finds the segments of the batch that the cleaner can empty, and requests a checkpoint if the
     /// rest needs one.
     fn look_at_batch(&mut self) {
-        let segments = &self.core.space.segments;
+        let segments = &self.store.core.space.segments;
         let Some(round) = self.wiper.running.as_mut().and_then(|run| run.round.as_mut()) else { return };
         let mut waits = false;
         for id in &round.batch {
@@ -337,7 +326,7 @@ impl Pool {
     }
 
     fn force_checkpoint(&mut self) {
-        let (now, running) = (self.now, self.checkpointer.running());
+        let (now, running) = (self.store.now, self.checkpointer.running());
         let Some(run) = &mut self.wiper.running else { return };
         if !running && now.0 >= run.forced.0 + (CHECKPOINT_MILLIS << run.vain.min(MOST_DOUBLED)) {
             (run.forced, run.vain) = (now, run.vain + 1);
@@ -353,10 +342,10 @@ impl Pool {
         let written = self.checkpointer.running();
         let round = self.wiper.running.as_mut()?.round.as_mut()?;
         while let Some(id) = round.victims.pop_front() {
-            let ready = self.core.space.segments.get(id).is_some_and(|s| {
-                let there = s.state == SegmentState::Sealed && s.objects == 0 && s.placed > 0 && s.left_until <= self.now.0;
+            let ready = self.store.core.space.segments.get(id).is_some_and(|s| {
+                let there = s.state == SegmentState::Sealed && s.objects == 0 && s.placed > 0 && s.left_until <= self.store.now.0;
                 // nodes are not moved while a checkpoint writes them
-                there && !(written && s.class == META_CLASS) && !self.log.is_in_flight(id)
+                there && !(written && s.class == META_CLASS) && !self.store.log.is_in_flight(id)
             });
             if ready {
                 return Some(id);
@@ -371,13 +360,13 @@ impl Pool {
         let run = self.wiper.running.as_mut()?;
         let (zero, looked) = (run.how == Wipe::Zero, run.looked);
         let round = run.round.as_mut()?;
-        if looked.0 > self.now.0 {
+        if looked.0 > self.store.now.0 {
             return None;
         }
-        let segments = &self.core.space.segments;
+        let segments = &self.store.core.space.segments;
         let empty = |id: &&SegmentId| segments.get(**id).is_some_and(|s| s.state == SegmentState::Discarding);
         let (segment, extents) = match round.batch.iter().find(empty) {
-            Some(id) => (Some(*id), self.core.space.rows.extents(*id).collect()),
+            Some(id) => (Some(*id), self.store.core.space.rows.extents(*id).collect()),
             None => (None, vec![round.loose.pop()?]),
         };
         Some(Erasure { segment, extents, zero, next: 0, in_flight: 0, failed: false })
@@ -396,17 +385,17 @@ impl Pool {
             if !erasure.zero {
                 erasure.next = length;
                 let extents = erasure.extents.clone();
-                return self.io.discard(Context::Wipe, extents.into_iter());
+                return self.store.io.discard(Context::Wipe, extents.into_iter());
             }
             let bytes = STEP.min(length - at);
             erasure.next += bytes;
             let part = |(device, range): &(MemberId, ByteRange)| (*device, ByteRange { offset: range.offset + at, length: bytes });
             let ranges: Vec<(MemberId, ByteRange)> = erasure.extents.iter().map(part).collect();
-            let zeroes = |bytes: u64| Piece::zeroes(self.zeroes.clone(), 0..usize::try_from(bytes).unwrap_or(ZEROES).min(ZEROES));
+            let zeroes = |bytes: u64| Piece::zeroes(self.store.zeroes.clone(), 0..usize::try_from(bytes).unwrap_or(ZEROES).min(ZEROES));
             let steps = (0..bytes).step_by(ZEROES).map(|from| bytes - from);
             let pieces: Vec<Piece> = steps.map(zeroes).collect();
             self.charge_jobs(bytes * ranges.len() as u64);
-            self.io.overwrite(Context::Wipe, &ranges, &pieces);
+            self.store.io.overwrite(Context::Wipe, &ranges, &pieces);
         }
     }
 
@@ -426,12 +415,12 @@ impl Pool {
             return;
         }
         let Some(Erasure { segment, extents, zero, failed, .. }) = self.wiper.erasure.take() else { return };
-        let bytes =
-            segment.map_or_else(|| extents.iter().map(|(_, r)| r.length).sum(), |id| u64::from(self.core.space.rows.pages(id)) * PAGE);
-        let now = self.now;
+        let bytes = segment
+            .map_or_else(|| extents.iter().map(|(_, r)| r.length).sum(), |id| u64::from(self.store.core.space.rows.pages(id)) * PAGE);
+        let now = self.store.now;
         let Some(Run { round: Some(round), done, errors, looked, vain, .. }) = &mut self.wiper.running else {
             // it was stopped, or begins anew
-            segment.into_iter().for_each(|id| self.core.space.segments.keep(id));
+            segment.into_iter().for_each(|id| self.store.core.space.segments.keep(id));
             return;
         };
         if failed {
@@ -448,8 +437,22 @@ impl Pool {
         if let Some(id) = segment {
             round.batch.remove(&id);
             round.todo.remove(&id);
-            self.core.space.segments.cleaned(id, zero);
+            self.store.core.space.segments.cleaned(id, zero);
         }
+    }
+}
+
+impl Store {
+    /// Returns the extents of devices that are in no segment, left over by removals.
+    fn loose_extents(&self) -> Vec<(MemberId, ByteRange)> {
+        let shape = &self.config.shape;
+        let rows = &self.core.space.rows;
+        let used: BTreeSet<(u16, u64)> =
+            self.core.space.segments.ids().flat_map(|id| rows.extents(id)).map(|(device, range)| (device.0, range.offset)).collect();
+        let members = (0u16..).zip(&shape.members).filter(|(_, member)| member.state == MemberState::Present);
+        let extents = members.flat_map(|(at, member)| (0..member.extents).map(move |extent| (at, extent)));
+        let ranges = extents.map(|(at, extent)| (MemberId(at), rows.range_of(extent)));
+        ranges.filter(|(device, range)| !used.contains(&(device.0, range.offset))).collect()
     }
 }
 

@@ -9,6 +9,7 @@ use crate::io::{Health, IoTable};
 use crate::log::Log;
 use crate::open::ring::Rings;
 use crate::pool::Pool;
+use crate::store::Store;
 
 impl Import {
     pub(super) fn take_pool(&mut self) -> Option<Pool> {
@@ -18,27 +19,27 @@ impl Import {
         let mut io = IoTable::new(self.slots.clone(), Health::of(&config.shape)).after(&self.io);
         io.inherit_trouble(&self.io);
         self.twins.iter().for_each(|(member, slot)| io.set_twin(MemberId(*member), Some(*slot)));
-        let mut pool = Pool::new(config, core, Log::new(replay.end), io, BufPool::default(), self.tuning.clone(), self.now);
+        let mut pool = Pool::new(Store::new(config, core, Log::new(replay.end), io, BufPool::default(), self.tuning.clone(), self.now));
         pool.keeper = keeper;
         pool.unanswered.clone_from(&self.silent);
-        pool.log.notes = replay.notes;
-        pool.metrics.replayed_batches = replay.batches;
-        pool.log.since_checkpoint = replay.bytes;
+        pool.store.log.notes = replay.notes;
+        pool.store.metrics.replayed_batches = replay.batches;
+        pool.store.log.since_checkpoint = replay.bytes;
         pool.cleaner.lifespan = checkpoint.lifespan;
-        pool.incarnation = root.incarnation + 1;
-        pool.generation = root.generation;
-        pool.checkpoint_at = root.checkpoint;
-        pool.checkpoint_lsn = root.lsn;
-        pool.past_roots = self.rings.as_ref().map(Rings::times).unwrap_or_default();
+        pool.store.incarnation = root.incarnation + 1;
+        pool.store.generation = root.generation;
+        pool.store.checkpoint_at = root.checkpoint;
+        pool.store.checkpoint_lsn = root.lsn;
+        pool.store.past_roots = self.rings.as_ref().map(Rings::times).unwrap_or_default();
         pool.checkpointer.parts = std::mem::take(&mut self.parts);
-        pool.checkpointer.sealed_chunk = pool.core.next_chunk;
-        pool.legs.clone_from(&root.legs);
-        if let Some(last) = pool.legs.last_mut() {
+        pool.checkpointer.sealed_chunk = pool.store.core.next_chunk;
+        pool.store.legs.clone_from(&root.legs);
+        if let Some(last) = pool.store.legs.last_mut() {
             last.end = replay.end;
         }
         // in a damaged log, batches after the sound part do not count any more
-        pool.legs.iter_mut().for_each(|leg| leg.end = leg.end.min(replay.end));
-        if pool.core.clock == 0 {
+        pool.store.legs.iter_mut().for_each(|leg| leg.end = leg.end.min(replay.end));
+        if pool.store.core.clock == 0 {
             // nothing was ever written to it
             pool.prepare_first();
         }
@@ -49,15 +50,15 @@ impl Import {
         }
         if self.rewound.is_none() {
             // objects of later checkpoints may follow an older checkpoint
-            pool.checkpointer.continue_objects(root.checkpoint, &mut pool.core.space);
+            pool.checkpointer.continue_objects(root.checkpoint, &mut pool.store.core.space);
         }
         if self.relabel {
             pool.relabel(None);
         }
-        if !pool.streams_fit() {
+        if !pool.store.streams_fit() {
             // segments that waited for a checkpoint at the crash are free once this root's
             // checkpoint is certain to be valid: the log goes on after that
-            let (generation, legs) = (root.generation + 1, pool.legs.clone());
+            let (generation, legs) = (root.generation + 1, pool.store.legs.clone());
             pool.publish(Root { generation, time: self.now.0, legs, ..root });
         } else {
             pool.open_log();

@@ -30,7 +30,7 @@ impl Pool {
     /// encoded.
     pub(super) fn reserve_for_checkpoint(&mut self) {
         let count = self.checkpoint_segments();
-        self.checkpointer.reserved = (0..count).map_while(|_| self.reserve_meta()).collect();
+        self.checkpointer.reserved = (0..count).map_while(|_| self.store.reserve_meta()).collect();
         // they are popped from the end
         self.checkpointer.reserved.reverse();
     }
@@ -38,7 +38,7 @@ impl Pool {
     /// Frees the reserved segments that were not needed.
     pub(super) fn release_reserved(&mut self) {
         for segment in std::mem::take(&mut self.checkpointer.reserved) {
-            self.core.space.segments.set_state(segment, SegmentState::Free);
+            self.store.core.space.segments.set_state(segment, SegmentState::Free);
         }
     }
 
@@ -48,18 +48,18 @@ impl Pool {
         let mut cursor = if class == OBJECT_CLASS { self.checkpointer.objects_at } else { self.checkpointer.nodes_at };
         if !cursor.as_ref().is_some_and(fits) {
             if let Some(old) = cursor.take() {
-                self.core.space.segments.set_state(old.segment, SegmentState::Sealed);
-                self.core.space.settle(old.segment);
+                self.store.core.space.segments.set_state(old.segment, SegmentState::Sealed);
+                self.store.core.space.settle(old.segment);
             }
             let set_aside = self.checkpointer.reserved.pop();
             debug_assert!(set_aside.is_some(), "INV-CKPT-4: a checkpoint takes no more than what is set aside for it");
-            let segment = set_aside.or_else(|| self.reserve_meta())?;
-            self.core.space.segments.set_state(segment, SegmentState::Open);
-            if let Some(s) = self.core.space.segments.get_mut(segment) {
+            let segment = set_aside.or_else(|| self.store.reserve_meta())?;
+            self.store.core.space.segments.set_state(segment, SegmentState::Open);
+            if let Some(s) = self.store.core.space.segments.get_mut(segment) {
                 s.class = class;
             }
             self.head_meta_segment(segment, class);
-            cursor = Some(Cursor { segment, page: META_HEAD_PAGES, pages: self.core.space.rows.pages(segment) });
+            cursor = Some(Cursor { segment, page: META_HEAD_PAGES, pages: self.store.core.space.rows.pages(segment) });
         }
         let (mut cursor, place) =
             (cursor?, if class == OBJECT_CLASS { &mut self.checkpointer.objects_at } else { &mut self.checkpointer.nodes_at });
@@ -76,14 +76,14 @@ impl Pool {
         let header = BatchHeader {
             stream: u8::from(class == OBJECT_CLASS),
             pages: 1,
-            pool: self.config.id,
+            pool: self.store.config.id,
             incarnation: 0,
             next: NO_SEGMENT,
-            lsn: Lsn(self.log.next.0 - 1),
-            durable: self.log.durable,
-            epoch: self.core.epoch,
+            lsn: Lsn(self.store.log.next.0 - 1),
+            durable: self.store.log.durable,
+            epoch: self.store.core.epoch,
             chunk: ChunkId(0),
-            birth: self.generation + 1,
+            birth: self.store.generation + 1,
             segment,
             offset: 0,
             base: 0,
@@ -97,14 +97,14 @@ impl Pool {
 
     /// Writes one page among nodes or objects as part of the running checkpoint.
     fn write_meta_page(&mut self, segment: SegmentId, page: u32, bytes: &[u8]) {
-        let mut buf = self.bufs.take(HEADER_PAGE);
+        let mut buf = self.store.bufs.take(HEADER_PAGE);
         if let Some(to) = buf.bytes_mut().get_mut(..HEADER_PAGE) {
             to.copy_from_slice(bytes);
         }
-        self.metrics.metadata_bytes += HEADER_PAGE as u64;
+        self.store.metrics.metadata_bytes += HEADER_PAGE as u64;
         self.checkpointer.pending += 1;
         let piece = Piece::new(Rc::new(buf), 0..HEADER_PAGE);
-        self.io.write(Context::Objects, &self.core.space.rows, segment, page, vec![piece], &mut self.bufs);
+        self.store.io.write(Context::Objects, &self.store.core.space.rows, segment, page, vec![piece], &mut self.store.bufs);
     }
 
     /// Writes a copy of the root behind the objects that it names: an import that lost every ring
@@ -118,7 +118,7 @@ impl Pool {
     /// Adds an object to the running checkpoint: whole, or in parts with an index if it is too
     /// long.
     pub(super) fn put_object(&mut self, packer: &mut Packer, bytes: &[u8]) -> Option<ObjectRef> {
-        let most = self.core.pieces.part_bytes();
+        let most = self.store.core.pieces.part_bytes();
         if bytes.len() <= most {
             return self.put_part(packer, bytes, false);
         }
@@ -154,7 +154,7 @@ impl Pool {
         };
         packer.bytes.extend_from_slice(bytes);
         packer.bytes.resize(packer.bytes.len().next_multiple_of(ObjectRef::STEP), 0);
-        self.core.space.add_object(segment, object.bytes());
+        self.store.core.space.add_object(segment, object.bytes());
         Some(object)
     }
 
@@ -162,7 +162,7 @@ impl Pool {
     pub(super) fn drop_object(&mut self, object: ObjectRef) {
         let parts = self.checkpointer.parts.remove(&(object.segment, object.offset)).unwrap_or_default();
         for at in parts.into_iter().chain([object]) {
-            self.core.space.drop_object(at.segment, at.bytes());
+            self.store.core.space.drop_object(at.segment, at.bytes());
         }
     }
 
@@ -172,17 +172,17 @@ impl Pool {
         if let Some(cursor) = &mut self.checkpointer.objects_at {
             cursor.page = page + (bytes / 4096) as u32;
         }
-        let mut buf = self.bufs.take(bytes);
+        let mut buf = self.store.bufs.take(bytes);
         if let Some(to) = buf.bytes_mut().get_mut(..bytes) {
             let (content, rest) = to.split_at_mut(packer.bytes.len());
             content.copy_from_slice(&packer.bytes);
             rest.fill(0);
         }
         packer.bytes.clear();
-        self.metrics.metadata_bytes += bytes as u64;
+        self.store.metrics.metadata_bytes += bytes as u64;
         self.checkpointer.pending += 1;
         let piece = Piece::new(Rc::new(buf), 0..bytes);
-        self.io.write(Context::Objects, &self.core.space.rows, segment, page, vec![piece], &mut self.bufs);
+        self.store.io.write(Context::Objects, &self.store.core.space.rows, segment, page, vec![piece], &mut self.store.bufs);
     }
 }
 

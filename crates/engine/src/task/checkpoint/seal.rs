@@ -21,6 +21,7 @@ use crate::core::{Catalog, MetaFlush, SealedPage, Stored, cache_code, compressio
 use crate::log::META_CLASS;
 use crate::pool::{Pool, STUCK_MILLIS};
 use crate::space::{Deadlist, Encoding, Need, Piece, Place};
+use crate::store::Store;
 use crate::{Fault, Planted};
 
 /// Pieces read at a time when a checkpoint moves them.
@@ -63,35 +64,35 @@ impl Pool {
         self.seal_all();
         self.dirty_sparse_objects();
         self.reserve_for_checkpoint();
-        self.checkpointer.unwritten = self.core.nodes.dirty();
-        let mut flushes = self.core.take_unplaced();
+        self.checkpointer.unwritten = self.store.core.nodes.dirty();
+        let mut flushes = self.store.core.take_unplaced();
         if !self.place_nodes(&mut flushes) {
             return self.fault(Fault::NoCheckpointSegment);
         }
-        self.core.generation += 1;
-        self.core.unsettled = Some(Vec::new());
-        self.core.space.sealed_generation = self.generation + 1;
-        self.core.space.chunks.seal();
-        self.checkpointer.replaced = self.core.take_retired();
-        self.checkpointer.replaced.push(self.checkpoint_at);
-        self.log.since_checkpoint = 0;
-        self.checkpointer.sealed_chunk = self.core.next_chunk;
+        self.store.core.generation += 1;
+        self.store.core.unsettled = Some(Vec::new());
+        self.store.core.space.sealed_generation = self.store.generation + 1;
+        self.store.core.space.chunks.seal();
+        self.checkpointer.replaced = self.store.core.take_retired();
+        self.checkpointer.replaced.push(self.store.checkpoint_at);
+        self.store.log.since_checkpoint = 0;
+        self.checkpointer.sealed_chunk = self.store.core.next_chunk;
         self.checkpointer.answering = std::mem::take(&mut self.checkpointer.wanted);
         self.checkpointer.forced = false;
         self.checkpointer.stage = Stage::Writing;
-        self.checkpointer.begun = self.now;
-        let mut catalog = std::mem::take(&mut self.core.catalog);
+        self.checkpointer.begun = self.store.now;
+        let mut catalog = std::mem::take(&mut self.store.core.catalog);
         self.checkpointer.sealed = Some(Box::new(self.seal_catalog(&mut catalog, flushes.into())));
-        self.core.catalog = catalog;
-        let streams = std::array::from_fn(|i| self.log.streams[i].start());
+        self.store.core.catalog = catalog;
+        let streams = std::array::from_fn(|i| self.store.log.streams[i].start());
         self.checkpointer.root = Some(Root {
-            pool: self.config.id,
-            generation: self.generation + 1,
-            incarnation: self.incarnation,
-            time: self.now.0,
+            pool: self.store.config.id,
+            generation: self.store.generation + 1,
+            incarnation: self.store.incarnation,
+            time: self.store.now.0,
             checkpoint: ObjectRef::default(),
-            lsn: Lsn(self.log.next.0 - 1),
-            legs: vec![Leg { incarnation: self.incarnation, end: Lsn(u64::MAX), streams }],
+            lsn: Lsn(self.store.log.next.0 - 1),
+            legs: vec![Leg { incarnation: self.store.incarnation, end: Lsn(u64::MAX), streams }],
         });
     }
 
@@ -104,7 +105,7 @@ impl Pool {
             }
             let Some((segment, page, _)) = self.meta_space(META_CLASS, (nodes * NODE_UNITS).div_ceil(8)) else { return false };
             let place = Place { segment, page };
-            self.core.space.place_chunk(flush.chunk, place, META_CLASS, u32::MAX, Some(flush.live.clone()));
+            self.store.core.space.place_chunk(flush.chunk, place, META_CLASS, u32::MAX, Some(flush.live.clone()));
             flush.place = Some(place);
         }
         true
@@ -154,11 +155,11 @@ impl Pool {
             cursor: walk.cursor,
         });
         let checkpoint = Checkpoint {
-            name: self.config.name.clone(),
-            lsn: self.log.next.0 - 1,
-            epoch: self.core.epoch,
-            clock: self.core.clock,
-            next_chunk: self.core.next_chunk,
+            name: self.store.config.name.clone(),
+            lsn: self.store.log.next.0 - 1,
+            epoch: self.store.core.epoch,
+            clock: self.store.core.clock,
+            next_chunk: self.store.core.next_chunk,
             next_volume: catalog.next_volume,
             next_snapshot: catalog.next_snapshot,
             next_lineage: catalog.next_lineage,
@@ -170,14 +171,14 @@ impl Pool {
             snapshot_pages: Vec::new(),
             walks: walks.collect(),
             frees: Vec::new(),
-            resting: self.core.space.segments.resting().map(|(id, generation)| (id.0, generation)).collect(),
+            resting: self.store.core.space.segments.resting().map(|(id, generation)| (id.0, generation)).collect(),
             options: catalog.options().iter().map(|(id, options)| (*id, options.record())).collect(),
             jobs: catalog.jobs.clone(),
             wipe: catalog.wipe,
             reordered: u8::from(catalog.is_reordered()),
         };
         let settling = Settling::default();
-        let pieces = self.core.pieces.seal();
+        let pieces = self.store.core.pieces.seal();
         Sealed {
             settling,
             flushes,
@@ -193,6 +194,65 @@ impl Pool {
         }
     }
 
+    /// Encodes one piece, a slice of a deadlist, or a page of the chunk table. Returns the number
+    /// of bytes, 0 when all are done, and `None` when no segment is left.
+    pub(super) fn encode_early(&mut self, sealed: &mut Sealed) -> Option<usize> {
+        if let Some(piece) = sealed.pieces.pop_front() {
+            let content = piece.content().expect("INV-DEAD-4: the content was read before");
+            let at = self.put_object(&mut sealed.packer, &content)?;
+            self.checkpointer.replaced.extend(piece.set_stored(at));
+            piece.release(Need::Writing);
+            self.checkpointer.written.push(Rc::downgrade(&piece));
+            return Some(content.len());
+        }
+        if let Some(work) = sealed.lists.front().and_then(|(list, _)| list.encode_some(&mut sealed.encoding)) {
+            return Some(work);
+        }
+        if let Some((list, stored)) = sealed.lists.pop_front() {
+            let bytes = list.encode(std::mem::take(&mut sealed.encoding));
+            let at = if bytes.is_empty() { None } else { Some(self.put_object(&mut sealed.packer, &bytes)?) };
+            self.checkpointer.replaced.extend(stored.replace(at));
+            self.store.core.fade(list);
+            return Some(bytes.len().max(1));
+        }
+        let Some((page, bytes)) = self.store.core.space.chunks.next_sealed() else { return Some(0) };
+        let at = if bytes.is_empty() { None } else { Some(self.put_object(&mut sealed.packer, &bytes)?) };
+        self.checkpointer.replaced.extend(self.store.core.space.chunks.set_stored(page, at));
+        Some(bytes.len().max(1))
+    }
+
+    /// Encodes a page of snapshots, or at last the object that names all others. Checksums and
+    /// places must be known.
+    pub(super) fn encode_late(&mut self, sealed: &mut Sealed) -> Option<usize> {
+        if let Some(mut sealed_page) = sealed.snapshots.pop_front() {
+            sealed_page.records.iter_mut().for_each(|(record, stored)| record.deadlist = stored.get());
+            if self.store.tuning.plants(Planted::ForgetTags) {
+                sealed_page.records.iter_mut().for_each(|(record, _)| record.standing.tags.clear());
+            }
+            let bytes = SnapshotRecord::encode_page(sealed_page.records.iter().map(|(record, _)| record));
+            let at = if bytes.is_empty() { None } else { Some(self.put_object(&mut sealed.packer, &bytes)?) };
+            self.checkpointer.replaced.extend(self.store.core.catalog.snapshots.set_stored(sealed_page.page, at));
+            return Some(bytes.len().max(1));
+        }
+        let Some(mut checkpoint) = sealed.checkpoint.take() else { return Some(0) };
+        checkpoint.chunk_pages = self.store.core.space.chunks.stored().collect();
+        checkpoint.snapshot_pages = self.store.core.catalog.snapshots.stored().collect();
+        let lineages = std::mem::take(&mut sealed.lineages).into_iter();
+        checkpoint.lineages = lineages.map(|(record, stored)| LineageRecord { deadlist: stored.get(), ..record }).collect();
+        checkpoint.frees = sealed.frees.iter().filter_map(|(lineage, stored)| Some((*lineage, stored.get()?))).collect();
+        let bytes = checkpoint.encode();
+        let object = self.put_object(&mut sealed.packer, &bytes)?;
+        self.flush_packer(&mut sealed.packer);
+        if let Some(root) = &mut self.checkpointer.root {
+            root.checkpoint = object;
+            let root = root.clone();
+            self.put_root(&root)?;
+        }
+        Some(bytes.len())
+    }
+}
+
+impl Store {
     /// Stores the checksums of nodes in the roots of the records.
     pub(super) fn settle_records(&self, sealed: &mut Sealed) {
         let heads = sealed.lineages.iter_mut().filter_map(|(record, _)| record.head.as_mut().map(|(root, _)| root));
@@ -229,62 +289,5 @@ impl Pool {
             }
         }
         false
-    }
-
-    /// Encodes one piece, a slice of a deadlist, or a page of the chunk table. Returns the number
-    /// of bytes, 0 when all are done, and `None` when no segment is left.
-    pub(super) fn encode_early(&mut self, sealed: &mut Sealed) -> Option<usize> {
-        if let Some(piece) = sealed.pieces.pop_front() {
-            let content = piece.content().expect("INV-DEAD-4: the content was read before");
-            let at = self.put_object(&mut sealed.packer, &content)?;
-            self.checkpointer.replaced.extend(piece.set_stored(at));
-            piece.release(Need::Writing);
-            self.checkpointer.written.push(Rc::downgrade(&piece));
-            return Some(content.len());
-        }
-        if let Some(work) = sealed.lists.front().and_then(|(list, _)| list.encode_some(&mut sealed.encoding)) {
-            return Some(work);
-        }
-        if let Some((list, stored)) = sealed.lists.pop_front() {
-            let bytes = list.encode(std::mem::take(&mut sealed.encoding));
-            let at = if bytes.is_empty() { None } else { Some(self.put_object(&mut sealed.packer, &bytes)?) };
-            self.checkpointer.replaced.extend(stored.replace(at));
-            self.core.fade(list);
-            return Some(bytes.len().max(1));
-        }
-        let Some((page, bytes)) = self.core.space.chunks.next_sealed() else { return Some(0) };
-        let at = if bytes.is_empty() { None } else { Some(self.put_object(&mut sealed.packer, &bytes)?) };
-        self.checkpointer.replaced.extend(self.core.space.chunks.set_stored(page, at));
-        Some(bytes.len().max(1))
-    }
-
-    /// Encodes a page of snapshots, or at last the object that names all others. Checksums and
-    /// places must be known.
-    pub(super) fn encode_late(&mut self, sealed: &mut Sealed) -> Option<usize> {
-        if let Some(mut sealed_page) = sealed.snapshots.pop_front() {
-            sealed_page.records.iter_mut().for_each(|(record, stored)| record.deadlist = stored.get());
-            if self.tuning.plants(Planted::ForgetTags) {
-                sealed_page.records.iter_mut().for_each(|(record, _)| record.standing.tags.clear());
-            }
-            let bytes = SnapshotRecord::encode_page(sealed_page.records.iter().map(|(record, _)| record));
-            let at = if bytes.is_empty() { None } else { Some(self.put_object(&mut sealed.packer, &bytes)?) };
-            self.checkpointer.replaced.extend(self.core.catalog.snapshots.set_stored(sealed_page.page, at));
-            return Some(bytes.len().max(1));
-        }
-        let Some(mut checkpoint) = sealed.checkpoint.take() else { return Some(0) };
-        checkpoint.chunk_pages = self.core.space.chunks.stored().collect();
-        checkpoint.snapshot_pages = self.core.catalog.snapshots.stored().collect();
-        let lineages = std::mem::take(&mut sealed.lineages).into_iter();
-        checkpoint.lineages = lineages.map(|(record, stored)| LineageRecord { deadlist: stored.get(), ..record }).collect();
-        checkpoint.frees = sealed.frees.iter().filter_map(|(lineage, stored)| Some((*lineage, stored.get()?))).collect();
-        let bytes = checkpoint.encode();
-        let object = self.put_object(&mut sealed.packer, &bytes)?;
-        self.flush_packer(&mut sealed.packer);
-        if let Some(root) = &mut self.checkpointer.root {
-            root.checkpoint = object;
-            let root = root.clone();
-            self.put_root(&root)?;
-        }
-        Some(bytes.len())
     }
 }

@@ -9,7 +9,7 @@ use millpond_format::{Addr, Coding, NODE_BYTES, NODE_UNITS, Node, TreeRoot};
 
 use super::seal::Sealed;
 use crate::core::Core;
-use crate::pool::Pool;
+use crate::store::Store;
 
 /// Progress of the checksums of a checkpoint.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(super) struct Settling {
     pub(super) done: bool,
 }
 
-impl Pool {
+impl Store {
     /// Computes checksums, about `budget` nodes' worth.
     pub(super) fn settle_some(&mut self, sealed: &mut Sealed, mut budget: usize) {
         let mut buf = self.bufs.take(NODE_BYTES);

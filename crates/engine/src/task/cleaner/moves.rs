@@ -13,6 +13,7 @@ use super::identities::original_identities;
 use crate::log::{BatchKind, CLEANED, KEPT, OpenBatch, SHORT, is_special};
 use crate::pool::Pool;
 use crate::space::{Chunk, NODE_GRAIN, PAGE, Pause, Place, Shelf, Slots};
+use crate::store::Store;
 use crate::task::reserve::Purse;
 use crate::{Planted, PoolState};
 
@@ -45,18 +46,6 @@ struct MoveBatch {
 }
 
 impl Pool {
-    /// Returns the live bytes that are written together: many where segments have parity, because
-    /// the last stripe is padded.
-    pub(super) fn gather_bytes(&self) -> u64 {
-        let next = self.log.streams.get(CLEANED).and_then(|s| s.cursor.map(|c| c.segment).or(s.next));
-        let rows = &self.core.space.rows;
-        let (quantum, pages) = next.map_or((1, 0), |id| (rows.quantum(id), rows.pages(id)));
-        if quantum > 1 {
-            return (u64::from(quantum) * PAGE * QUANTA).min(u64::from(pages) * PAGE / 2);
-        }
-        GATHER_BYTES.min(self.config.shape.extent_bytes * 2)
-    }
-
     /// Writes the gathered chunks to their new places.
     pub(super) fn write_gathered(&mut self) {
         if self.cleaner.gathered.is_empty() {
@@ -68,13 +57,13 @@ impl Pool {
         self.cleaner.gathered_bytes = 0;
         let mut waiting = std::mem::take(&mut self.cleaner.gathered);
         waiting.sort_by_key(|g| {
-            let chunk = self.core.space.chunks.get(g.chunk);
+            let chunk = self.store.core.space.chunks.get(g.chunk);
             (chunk.map_or(0, |c| self.stream_of(c)), g.chunk)
         });
         let mut batch: Option<MoveBatch> = None;
         for g in waiting {
             self.add_move(&mut batch, &g);
-            self.bufs.give(g.buf);
+            self.store.bufs.give(g.buf);
         }
         if let Some(batch) = batch {
             self.write_moves(batch);
@@ -83,31 +72,31 @@ impl Pool {
 
     /// Adds the live blocks of a chunk to the batch of moves, or to a new one when they do not fit.
     fn add_move(&mut self, batch: &mut Option<MoveBatch>, g: &Gathered) {
-        let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
+        let Some(chunk) = self.store.core.space.chunks.get(g.chunk) else { return };
         let here = chunk.place.is_some_and(|place| place.segment == g.from);
         if chunk.live_count == 0 || !here || matches!(self.state, PoolState::Faulted(_)) {
             return;
         }
         let (stream, live) = (self.stream_of(chunk), chunk.live.clone());
         let moves = batch.as_ref().map_or(0, |b| b.chunks.len()) + 1;
-        if !self.core.space.chunks.changes_with(g.chunk) && !self.has_room_for_move(g.from, moves) {
+        if !self.store.core.space.chunks.changes_with(g.chunk) && !self.has_room_for_move(g.from, moves) {
             batch.take().into_iter().for_each(|full| self.write_moves(full));
             if !self.has_room_for_move(g.from, 1) {
                 // it is tried again after the next checkpoint
                 if !self.moves_wait_for_checkpoint() {
-                    self.leave_for_room(g.from);
+                    self.store.leave_for_room(g.from);
                 }
                 return;
             }
         }
-        let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
+        let Some(chunk) = self.store.core.space.chunks.get(g.chunk) else { return };
         let unit_bytes = usize::from(chunk.grain) * 512;
         let pages = (live.count() as usize * unit_bytes).div_ceil(4096) as u32;
-        let Some(identities) = self.kept_identities(g, &live) else {
+        let Some(identities) = self.store.kept_identities(g, &live) else {
             // as with unreadable chunks: it stays where it is
-            return self.leave_unreadable(g.from, READ_PAUSE);
+            return self.store.leave_unreadable(g.from, READ_PAUSE);
         };
-        let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
+        let Some(chunk) = self.store.core.space.chunks.get(g.chunk) else { return };
         let moved = Move {
             chunk: g.chunk,
             epoch: chunk.epoch,
@@ -128,8 +117,8 @@ impl Pool {
             self.write_moves(full);
         }
         let moved = if fits { moved } else { Move { at: 0, ..moved } };
-        let mut buf = self.bufs.take(pages as usize * 4096);
-        let Some(chunk) = self.core.space.chunks.get(g.chunk) else { return };
+        let mut buf = self.store.bufs.take(pages as usize * 4096);
+        let Some(chunk) = self.store.core.space.chunks.get(g.chunk) else { return };
         let (source, target) = (g.buf.bytes(), buf.bytes_mut());
         let mut to = 0;
         for unit in live.iter().filter_map(|slot| chunk.unit_of(slot)) {
@@ -143,10 +132,10 @@ impl Pool {
             rest.fill(0);
         }
         let identified = chunk.grain != NODE_GRAIN;
-        let left = self.log.streams[stream].left();
+        let left = self.store.log.streams[stream].left();
         // the header may take one page more, for the index of small writes
-        let note = u32::from(self.tells_of_small());
-        let room = if left >= first_header + pages + note { left } else { self.core.space.rows.smallest() } - note;
+        let note = u32::from(self.store.tells_of_small());
+        let room = if left >= first_header + pages + note { left } else { self.store.core.space.rows.smallest() } - note;
         let b = batch.get_or_insert_with(|| MoveBatch {
             stream,
             items: Encoder::default(),
@@ -159,14 +148,71 @@ impl Pool {
         Item::Move(moved).encode(&mut b.items);
         b.pages += pages;
         b.pieces.push(Piece::new(Rc::new(buf), 0..pages as usize * 4096));
-        self.metrics.cleaner_bytes += to as u64;
+        self.store.metrics.cleaner_bytes += to as u64;
     }
 
     /// Returns whether the records of `moves` moves fit into the next checkpoint, the last one out
     /// of this segment.
     fn has_room_for_move(&self, from: SegmentId, moves: usize) -> bool {
-        let stays = self.core.space.segments.get(from).is_some_and(|s| !s.is_given_up());
-        self.has_room_for_moves(self.core.space.rows.shelf(from), stays, moves)
+        let stays = self.store.core.space.segments.get(from).is_some_and(|s| !s.is_given_up());
+        self.has_room_for_moves(self.store.core.space.rows.shelf(from), stays, moves)
+    }
+
+    fn write_moves(&mut self, moves: MoveBatch) {
+        let noted = BATCH_FIXED + self.store.log.notes.bytes() + moves.items.len();
+        let header_pages = u32::try_from(noted.div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
+        let Ok(cursor) = self.make_room(moves.stream, Purse::Cleaner, header_pages, moves.pages) else {
+            // the chunks stay where they are
+            self.cleaner.blocked_at = Some(self.store.core.space.segments.free_in(Shelf::Data));
+            return;
+        };
+        let mut items = self.store.log.notes.take();
+        items.raw(moves.items.bytes());
+        let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, header_pages, 0, items);
+        let header = self.store.header(moves.stream, cursor.segment, &batch, moves.pages);
+        for (chunk, at, identified, live) in moves.chunks {
+            let place = Place { segment: cursor.segment, page: cursor.page + header_pages + at };
+            let identities = if identified { cursor.page } else { u32::MAX };
+            self.store.core.space.place_chunk(chunk, place, moves.stream as u8, identities, Some(live));
+        }
+        if !self.cleaner.for_job && self.cleaner.victim.is_none_or(|victim| self.store.core.space.rows.shelf(victim) != Shelf::Log) {
+            self.cleaner.spent += u64::from(header_pages + moves.pages);
+        }
+        self.submit_batch(moves.stream, &header, batch, moves.pieces);
+    }
+
+    /// Returns the stream for a chunk by its class and age; when space is short, the one with most
+    /// room left. Chunks on special devices stay there.
+    fn stream_of(&self, chunk: &Chunk) -> usize {
+        if (chunk.grain == NODE_GRAIN || is_special(usize::from(chunk.class))) && self.store.special_room(KEPT) {
+            return KEPT;
+        }
+        if self.short_of_space() {
+            let left = |stream: &usize| self.store.log.streams[*stream].left();
+            return (CLEANED..KEPT).max_by_key(left).unwrap_or(CLEANED);
+        }
+        let age = self.store.core.clock.saturating_sub(chunk.birth);
+        let life = self.cleaner.lifespan.max(1);
+        match usize::from(chunk.class) {
+            SHORT => CLEANED,
+            _ if age < 4 * life => CLEANED + 1,
+            _ if age < 16 * life => CLEANED + 2,
+            _ => CLEANED + 3,
+        }
+    }
+}
+
+impl Store {
+    /// Returns the live bytes that are written together: many where segments have parity, because
+    /// the last stripe is padded.
+    pub(super) fn gather_bytes(&self) -> u64 {
+        let next = self.log.streams.get(CLEANED).and_then(|s| s.cursor.map(|c| c.segment).or(s.next));
+        let rows = &self.core.space.rows;
+        let (quantum, pages) = next.map_or((1, 0), |id| (rows.quantum(id), rows.pages(id)));
+        if quantum > 1 {
+            return (u64::from(quantum) * PAGE * QUANTA).min(u64::from(pages) * PAGE / 2);
+        }
+        GATHER_BYTES.min(self.config.shape.extent_bytes * 2)
     }
 
     /// Skips a segment for a while, until there may be room for moves.
@@ -214,48 +260,5 @@ impl Pool {
             kept.iter_mut().for_each(|identity| identity.lsn = now);
         }
         Some(kept)
-    }
-
-    fn write_moves(&mut self, moves: MoveBatch) {
-        let noted = BATCH_FIXED + self.log.notes.bytes() + moves.items.len();
-        let header_pages = u32::try_from(noted.div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
-        let Ok(cursor) = self.make_room(moves.stream, Purse::Cleaner, header_pages, moves.pages) else {
-            // the chunks stay where they are
-            self.cleaner.blocked_at = Some(self.core.space.segments.free_in(Shelf::Data));
-            return;
-        };
-        let mut items = self.log.notes.take();
-        items.raw(moves.items.bytes());
-        let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, header_pages, 0, items);
-        let header = self.header(moves.stream, cursor.segment, &batch, moves.pages);
-        for (chunk, at, identified, live) in moves.chunks {
-            let place = Place { segment: cursor.segment, page: cursor.page + header_pages + at };
-            let identities = if identified { cursor.page } else { u32::MAX };
-            self.core.space.place_chunk(chunk, place, moves.stream as u8, identities, Some(live));
-        }
-        if !self.cleaner.for_job && self.cleaner.victim.is_none_or(|victim| self.core.space.rows.shelf(victim) != Shelf::Log) {
-            self.cleaner.spent += u64::from(header_pages + moves.pages);
-        }
-        self.submit_batch(moves.stream, &header, batch, moves.pieces);
-    }
-
-    /// Returns the stream for a chunk by its class and age; when space is short, the one with most
-    /// room left. Chunks on special devices stay there.
-    fn stream_of(&self, chunk: &Chunk) -> usize {
-        if (chunk.grain == NODE_GRAIN || is_special(usize::from(chunk.class))) && self.special_room(KEPT) {
-            return KEPT;
-        }
-        if self.short_of_space() {
-            let left = |stream: &usize| self.log.streams[*stream].left();
-            return (CLEANED..KEPT).max_by_key(left).unwrap_or(CLEANED);
-        }
-        let age = self.core.clock.saturating_sub(chunk.birth);
-        let life = self.cleaner.lifespan.max(1);
-        match usize::from(chunk.class) {
-            SHORT => CLEANED,
-            _ if age < 4 * life => CLEANED + 1,
-            _ if age < 16 * life => CLEANED + 2,
-            _ => CLEANED + 3,
-        }
     }
 }

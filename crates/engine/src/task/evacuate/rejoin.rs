@@ -14,6 +14,7 @@ use super::removal::{Removal, count_rows, joinable, unused_extents};
 use super::{Look, ROOM_LOOK_MILLIS, ROOM_MILLIS, STEP_PART};
 use crate::pool::Pool;
 use crate::space::{SegmentState, Shelf, without_reserve};
+use crate::store::Store;
 use crate::task::reserve::Purse;
 use crate::{Planted, Time};
 
@@ -146,12 +147,12 @@ fn stalled(known: Option<(u64, Time)>, live: u64, paused: bool, now: Time) -> Op
 impl Pool {
     /// Rejoins unused extents when something is gained by it.
     pub(super) fn rejoin(&mut self) {
-        let none = self.given_up_bytes() == 0 || self.tuning.plants(Planted::LeaveGivenUp);
-        if none || self.now < self.rejoiner.due || self.starved.is_some() || !self.all_with_rows_are_there() {
+        let none = self.store.given_up_bytes() == 0 || self.store.tuning.plants(Planted::LeaveGivenUp);
+        if none || self.store.now < self.rejoiner.due || self.starved.is_some() || !self.all_with_rows_are_there() {
             return;
         }
-        self.rejoiner.see(self.config.shape.generation);
-        let mut prospect = self.rejoiner.prospect.take().unwrap_or_else(|| self.begin_prospect());
+        self.rejoiner.see(self.store.config.shape.generation);
+        let mut prospect = self.rejoiner.prospect.take().unwrap_or_else(|| self.store.begin_prospect());
         let bounds = self.bounds();
         let found = if prospect.alone && !self.rejoiner.planned {
             Some(true)
@@ -169,11 +170,11 @@ impl Pool {
             // a plan is work for one turn: where it gains nothing it becomes rare
             let longer = if promising { rejoiner.rest + rejoiner.rest / 2 } else { 0 };
             rejoiner.rest = longer.clamp(LOOK_MILLIS.0, LOOK_MILLIS.1);
-            rejoiner.due = Time(self.now.0 + rejoiner.rest);
+            rejoiner.due = Time(self.store.now.0 + rejoiner.rest);
             return;
         };
         rejoiner.rest = 0;
-        rejoiner.due = Time(self.now.0 + ROOM_LOOK_MILLIS);
+        rejoiner.due = Time(self.store.now.0 + ROOM_LOOK_MILLIS);
         self.begin_evacuation(None, removal, 0);
         self.evacuation.iter_mut().for_each(|evacuation| evacuation.rejoins = true);
     }
@@ -181,35 +182,30 @@ impl Pool {
     /// Returns whether every device that has segments is present and whole. A missing cache device
     /// or spare has none.
     fn all_with_rows_are_there(&self) -> bool {
-        let shape = &self.config.shape;
+        let shape = &self.store.config.shape;
         let there = |member: &Member| matches!(member.state, MemberState::Present | MemberState::Gone) && member.successor.is_none();
         let whole = (0u16..).zip(&shape.members).all(|(at, member)| shape.is_aside(at) || there(member));
         whole && self.filler.jobs().next().is_none()
     }
 
-    fn begin_prospect(&self) -> Prospect {
-        let (alone, kinds) = joinable(&self.config.shape);
-        Prospect::new(alone, &kinds, count_rows)
-    }
-
     fn bounds(&self) -> Bounds {
-        let data = self.core.space.segments.fills(Shelf::Data);
+        let data = self.store.core.space.segments.fills(Shelf::Data);
         let data = data.map(|fill| (fill.there as u64, fill.there as u64 * u64::from(fill.pages)));
         let data = data.fold((0, 0), |(count, pages), fill| (count + fill.0, pages + fill.1));
         let floors = (self.floor_on(Shelf::Data, Purse::Guest), self.floor_on(Shelf::Log, Purse::Guest));
-        Bounds { data, least: self.least_of_step(), floors }
+        Bounds { data, least: self.store.least_of_step(), floors }
     }
 
     /// Counts a segment that would go. Returns false when it may not, or too little would be left
     /// according to the counts.
     fn may_go_too(&self, bounds: &Bounds, counts: &mut Counts, id: SegmentId) -> bool {
-        let segments = &self.core.space.segments;
+        let segments = &self.store.core.space.segments;
         let Some(segment) = segments.get(id) else { return true };
         let log = segment.shelf == Shelf::Log;
         let (own, floor) = if log { (&mut counts.log, bounds.floors.1) } else { (&mut counts.data, bounds.floors.0) };
         own.count += 1;
         own.free += usize::from(segment.state == SegmentState::Free);
-        own.pages += u64::from(self.core.space.rows.pages(id));
+        own.pages += u64::from(self.store.core.space.rows.pages(id));
         let (there, free) = (segments.count_in(segment.shelf), segments.free_in(segment.shelf));
         let some_stay = own.count < there && free.saturating_sub(own.free) > floor;
         let log_stays = !log || (own.count * 2 <= there && own.free * 2 <= free);
@@ -220,12 +216,12 @@ impl Pool {
     /// Returns whether a segment is known to have unreadable content, and has not been freed since.
     fn is_known_unreadable(&self, id: SegmentId) -> bool {
         let known = self.rejoiner.unreadable.get(&id);
-        known.is_some_and(|uses| self.core.space.segments.get(id).is_some_and(|s| s.uses == *uses && s.state == SegmentState::Sealed))
+        known.is_some_and(|uses| self.store.core.space.segments.get(id).is_some_and(|s| s.uses == *uses && s.state == SegmentState::Sealed))
     }
 
     fn plan_rejoin(&self) -> Option<Removal> {
         let objects = self.stored_objects();
-        let segments = &self.core.space.segments;
+        let segments = &self.store.core.space.segments;
         let some_stay = |gone: &BTreeSet<SegmentId>| {
             Shelf::ALL.into_iter().all(|shelf| {
                 let taken = gone.iter().filter(|id| segments.get(**id).is_some_and(|s| s.shelf == shelf)).count();
@@ -236,7 +232,7 @@ impl Pool {
             let mut known = self.rejoiner.unreadable.keys();
             !known.any(|id| gone.contains(id) && self.is_known_unreadable(*id))
         };
-        Removal::plan_rejoin(&self.config.shape, |gone| readable(gone) && some_stay(gone) && self.can_go(gone, &objects, true))
+        Removal::plan_rejoin(&self.store.config.shape, |gone| readable(gone) && some_stay(gone) && self.can_go(gone, &objects, true))
     }
 
     /// Ends a running rejoin: moved data stays where it is, and the next try begins after `pause`
@@ -244,8 +240,8 @@ impl Pool {
     fn end_rejoin(&mut self, pause: u64) -> bool {
         let ended = self.evacuation.take_if(|evacuation| evacuation.rejoins);
         if let Some(evacuation) = &ended {
-            self.core.space.stay(&evacuation.removal.segments);
-            self.rejoiner.due = Time(self.now.0 + pause);
+            self.store.core.space.stay(&evacuation.removal.segments);
+            self.rejoiner.due = Time(self.store.now.0 + pause);
         }
         ended.is_some()
     }
@@ -278,26 +274,33 @@ impl Pool {
     pub(super) fn gives_rejoin_up(&mut self, look: &Look) -> bool {
         let paused = look.away + look.crowded > 0;
         if !look.unreadable.is_empty() {
-            let segments = &self.core.space.segments;
+            let segments = &self.store.core.space.segments;
             let found = look.unreadable.iter().filter_map(|id| Some((*id, segments.get(*id)?.uses)));
             self.rejoiner.unreadable.extend(found);
             return self.end_rejoin(0);
         }
         let Some(evacuation) = &self.evacuation else { return false };
-        let live = self.live_bytes(evacuation.removal.segments.iter().copied());
-        let stalled = stalled(evacuation.stalled, live, paused, self.now);
+        let live = self.store.live_bytes(evacuation.removal.segments.iter().copied());
+        let stalled = stalled(evacuation.stalled, live, paused, self.store.now);
         self.evacuation.iter_mut().for_each(|evacuation| evacuation.stalled = stalled);
-        paused && stalled.is_some_and(|(_, since)| self.now.0 >= since.0 + ROOM_MILLIS) && self.end_rejoin(REST_MILLIS)
+        paused && stalled.is_some_and(|(_, since)| self.store.now.0 >= since.0 + ROOM_MILLIS) && self.end_rejoin(REST_MILLIS)
     }
 
     /// Returns why extents are not rejoined; `None` while that is not known, or no extents are
     /// unused.
     pub(super) fn rejoin_waits(&self) -> Option<String> {
         let unreadable = self.rejoiner.unreadable.keys().filter(|id| self.is_known_unreadable(**id)).count();
-        (unreadable > 0 && self.given_up_bytes() > 0).then(|| {
+        (unreadable > 0 && self.store.given_up_bytes() > 0).then(|| {
             "what a stopped removal gave up is not used again: no copy of something beside it can be read; a scrub tells what is lost"
                 .to_owned()
         })
+    }
+}
+
+impl Store {
+    fn begin_prospect(&self) -> Prospect {
+        let (alone, kinds) = joinable(&self.config.shape);
+        Prospect::new(alone, &kinds, count_rows)
     }
 
     /// Returns the bytes of extents that a stopped removal left in no segment.

@@ -12,6 +12,7 @@ use millpond_format::{
 use super::{Place, Scrubbed};
 use crate::pool::Pool;
 use crate::space::{Chunk, NODE_GRAIN, Piece as DeadPiece};
+use crate::store::Store;
 use crate::task::cleaner::Moves;
 
 const PAGE: usize = 4096;
@@ -92,23 +93,9 @@ pub(super) fn block_items(chunk: &Chunk, base: usize, mut from: usize, entries: 
 }
 
 impl Pool {
-    /// Returns the items of a place, and the number of live blocks that cannot be identified.
-    pub(super) fn items(&self, place: &Place, copies: &[Copy]) -> (Vec<Item>, u64) {
-        let (mut items, mut unknown) = (Vec::new(), 0);
-        let first = place.page as usize * PAGE;
-        for id in &place.chunks {
-            self.chunk_items(place, *id, copies, &mut items, &mut unknown);
-        }
-        for at in &place.objects {
-            let from = at.offset as usize * ObjectRef::STEP;
-            items.push(Item { from: from - first, bytes: at.bytes() as usize, check: Check::Object(*at) });
-        }
-        (items, unknown)
-    }
-
     /// Checks the copies of a place, and repairs wrong ones.
     pub(super) fn judge(&mut self, place: &Place, copies: &[Copy]) {
-        let (items, unknown) = self.items(place, copies);
+        let (items, unknown) = self.store.items(place, copies);
         self.lose_unknown(unknown);
         let mut lost = Vec::new();
         let mut wrong: Vec<(usize, Vec<&Item>)> = Vec::new();
@@ -159,6 +146,75 @@ impl Pool {
             found.lose_unknown(count);
             found.errors += 1;
         }
+    }
+
+    /// Rewrites the pages of one copy that have wrong items: right bytes stay, the others come from
+    /// other copies.
+    fn mend(&mut self, place: &Place, copies: &[Copy], at: usize, items: &[&Item]) {
+        let bytes = place.pages as usize * PAGE;
+        let base = copies.get(at).into_iter().chain(copies).find_map(|(_, buf)| buf.as_ref()?.bytes().get(..bytes));
+        let (Some(base), Some((copy, _))) = (base, copies.get(at)) else { return };
+        let mut whole = self.store.bufs.take(bytes);
+        if let Some(to) = whole.bytes_mut().get_mut(..bytes) {
+            to.copy_from_slice(base);
+        }
+        let mut pages: Vec<(usize, usize)> = Vec::new();
+        for item in items {
+            let right =
+                copies.iter().find_map(|(_, buf)| buf.as_ref().filter(|buf| item.is_right(Some(buf))).and_then(|buf| item.of(buf.bytes())));
+            let (Some(right), Some(to)) = (right, whole.bytes_mut().get_mut(item.from..item.from + item.bytes)) else { continue };
+            to.copy_from_slice(right);
+            pages.push((item.pages().start, item.pages().end));
+        }
+        pages.sort_unstable();
+        let mut runs: Vec<(usize, usize)> = Vec::new();
+        for (first, end) in pages {
+            match runs.last_mut().filter(|run| first <= run.1) {
+                Some(run) => run.1 = run.1.max(end),
+                None => runs.push((first, end)),
+            }
+        }
+        let (Some(member), whole) = (self.store.core.space.rows.copies(place.segment).nth(*copy), Rc::new(whole)) else { return };
+        for (first, end) in runs {
+            let piece = Piece::new(Rc::clone(&whole), first * PAGE..end * PAGE);
+            self.repair(member, place.segment, place.page + first as u32, piece);
+            self.scrubber.found.iter_mut().for_each(|found| found.repaired += 1);
+        }
+    }
+
+    /// Has the next checkpoint rewrite objects without a good copy elsewhere: their content is in
+    /// memory. Of a piece of a deadlist only the index of its epochs may be in memory: then the
+    /// blocks that it names are not freed.
+    fn write_objects_again(&mut self, lost: &[ObjectRef]) {
+        let places: BTreeSet<(SegmentId, u32)> = lost.iter().map(|at| (at.segment, at.offset)).collect();
+        let pieces = self.store.core.catalog.deadlists().flat_map(|list| list.list().pieces());
+        let here = |piece: &Rc<DeadPiece>| piece.stored().is_some_and(|at| places.contains(&(at.segment, at.offset)));
+        let gone = pieces.filter(here).filter(|piece| !piece.spoil()).filter_map(|piece| piece.stored());
+        let gone: BTreeSet<(SegmentId, u32)> = gone.map(|at| (at.segment, at.offset)).collect();
+        gone.iter().for_each(|_| self.scrubber.found.iter_mut().for_each(Scrubbed::lose_node));
+        let lost: Vec<ObjectRef> = lost.iter().filter(|at| !gone.contains(&(at.segment, at.offset))).copied().collect();
+        if lost.is_empty() {
+            return;
+        }
+        self.rewrite_objects(|at| lost.iter().any(|gone| (gone.segment, gone.offset) == (at.segment, at.offset)));
+        self.checkpointer.forced = true;
+        self.scrubber.found.iter_mut().for_each(|found| found.repaired += lost.len() as u64);
+    }
+}
+
+impl Store {
+    /// Returns the items of a place, and the number of live blocks that cannot be identified.
+    pub(super) fn items(&self, place: &Place, copies: &[Copy]) -> (Vec<Item>, u64) {
+        let (mut items, mut unknown) = (Vec::new(), 0);
+        let first = place.page as usize * PAGE;
+        for id in &place.chunks {
+            self.chunk_items(place, *id, copies, &mut items, &mut unknown);
+        }
+        for at in &place.objects {
+            let from = at.offset as usize * ObjectRef::STEP;
+            items.push(Item { from: from - first, bytes: at.bytes() as usize, check: Check::Object(*at) });
+        }
+        (items, unknown)
     }
 
     /// Adds the items of the live part of a chunk, if it is still in its place.
@@ -222,58 +278,5 @@ impl Pool {
             seen += u32::from(identity.units) / u32::from(chunk.grain);
         }
         seen
-    }
-
-    /// Rewrites the pages of one copy that have wrong items: right bytes stay, the others come from
-    /// other copies.
-    fn mend(&mut self, place: &Place, copies: &[Copy], at: usize, items: &[&Item]) {
-        let bytes = place.pages as usize * PAGE;
-        let base = copies.get(at).into_iter().chain(copies).find_map(|(_, buf)| buf.as_ref()?.bytes().get(..bytes));
-        let (Some(base), Some((copy, _))) = (base, copies.get(at)) else { return };
-        let mut whole = self.bufs.take(bytes);
-        if let Some(to) = whole.bytes_mut().get_mut(..bytes) {
-            to.copy_from_slice(base);
-        }
-        let mut pages: Vec<(usize, usize)> = Vec::new();
-        for item in items {
-            let right =
-                copies.iter().find_map(|(_, buf)| buf.as_ref().filter(|buf| item.is_right(Some(buf))).and_then(|buf| item.of(buf.bytes())));
-            let (Some(right), Some(to)) = (right, whole.bytes_mut().get_mut(item.from..item.from + item.bytes)) else { continue };
-            to.copy_from_slice(right);
-            pages.push((item.pages().start, item.pages().end));
-        }
-        pages.sort_unstable();
-        let mut runs: Vec<(usize, usize)> = Vec::new();
-        for (first, end) in pages {
-            match runs.last_mut().filter(|run| first <= run.1) {
-                Some(run) => run.1 = run.1.max(end),
-                None => runs.push((first, end)),
-            }
-        }
-        let (Some(member), whole) = (self.core.space.rows.copies(place.segment).nth(*copy), Rc::new(whole)) else { return };
-        for (first, end) in runs {
-            let piece = Piece::new(Rc::clone(&whole), first * PAGE..end * PAGE);
-            self.repair(member, place.segment, place.page + first as u32, piece);
-            self.scrubber.found.iter_mut().for_each(|found| found.repaired += 1);
-        }
-    }
-
-    /// Has the next checkpoint rewrite objects without a good copy elsewhere: their content is in
-    /// memory. Of a piece of a deadlist only the index of its epochs may be in memory: then the
-    /// blocks that it names are not freed.
-    fn write_objects_again(&mut self, lost: &[ObjectRef]) {
-        let places: BTreeSet<(SegmentId, u32)> = lost.iter().map(|at| (at.segment, at.offset)).collect();
-        let pieces = self.core.catalog.deadlists().flat_map(|list| list.list().pieces());
-        let here = |piece: &Rc<DeadPiece>| piece.stored().is_some_and(|at| places.contains(&(at.segment, at.offset)));
-        let gone = pieces.filter(here).filter(|piece| !piece.spoil()).filter_map(|piece| piece.stored());
-        let gone: BTreeSet<(SegmentId, u32)> = gone.map(|at| (at.segment, at.offset)).collect();
-        gone.iter().for_each(|_| self.scrubber.found.iter_mut().for_each(Scrubbed::lose_node));
-        let lost: Vec<ObjectRef> = lost.iter().filter(|at| !gone.contains(&(at.segment, at.offset))).copied().collect();
-        if lost.is_empty() {
-            return;
-        }
-        self.rewrite_objects(|at| lost.iter().any(|gone| (gone.segment, gone.offset) == (at.segment, at.offset)));
-        self.checkpointer.forced = true;
-        self.scrubber.found.iter_mut().for_each(|found| found.repaired += lost.len() as u64);
     }
 }

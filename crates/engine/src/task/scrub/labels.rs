@@ -61,11 +61,11 @@ impl Pool {
         if !run.labels.rings.is_empty() {
             let (number, rings) = (run.number, std::mem::take(&mut run.labels.rings));
             self.mend_rings(number, &rings);
-            rings.into_values().for_each(|buf| self.bufs.give(buf));
+            rings.into_values().for_each(|buf| self.store.bufs.give(buf));
             return true;
         }
         let wrong = std::mem::take(&mut run.labels.wrong);
-        run.step = Step::Checkpoint(self.metrics.checkpoints);
+        run.step = Step::Checkpoint(self.store.metrics.checkpoints);
         for member in &wrong {
             self.count_error(Some(*member));
             self.count_repair(*member);
@@ -79,11 +79,11 @@ impl Pool {
 
     /// Ends the scrub when everything that it has written is durable.
     pub(super) fn end_with_checkpoint(&mut self, before: u64) -> bool {
-        if self.metrics.checkpoints == before || self.relabeler.busy() {
+        if self.store.metrics.checkpoints == before || self.relabeler.busy() {
             return false;
         }
         self.scrubber.suspend();
-        let now = self.now;
+        let now = self.store.now;
         self.scrubber.found.iter_mut().for_each(|found| found.end(now, true));
         // the scrub may have repaired some of them
         self.rejoiner.forget_unreadable();
@@ -92,19 +92,19 @@ impl Pool {
     }
 
     fn read_labels(&mut self, run: u64) {
-        let members = (0..).map(MemberId).zip(&self.config.shape.members).filter(|(_, m)| m.state == MemberState::Present);
+        let members = (0..).map(MemberId).zip(&self.store.config.shape.members).filter(|(_, m)| m.state == MemberState::Present);
         let members: Vec<MemberId> = members.map(|(at, _)| at).collect();
-        let generation = self.config.shape.generation;
+        let generation = self.store.config.shape.generation;
         for member in members {
-            let size = self.config.sizes.get(member.index()).copied().unwrap_or(0);
+            let size = self.store.config.sizes.get(member.index()).copied().unwrap_or(0);
             for (second, area) in [(false, 0), (true, second_area(size))] {
                 let label = (What::Label(generation), area, SECTOR_BYTES as u64);
                 let ring = (What::Ring, area + RING_OFFSET, RING_SLOTS * SECTOR_BYTES as u64);
-                let ring = Some(ring).filter(|_| !self.config.shape.is_aside(member.0));
+                let ring = Some(ring).filter(|_| !self.store.config.shape.is_aside(member.0));
                 for (what, offset, length) in [Some(label), ring].into_iter().flatten() {
                     self.scrubber.of(run).into_iter().for_each(|run| run.labels.left += 1);
                     let context = Context::ScrubArea(ScrubArea { run, member, second, what });
-                    self.io.read_raw(context, member, ByteRange { offset, length }, &mut self.bufs);
+                    self.store.io.read_raw(context, member, ByteRange { offset, length }, &mut self.store.bufs);
                 }
             }
         }
@@ -113,11 +113,11 @@ impl Pool {
     /// Handles the end of a read or write of a label or ring.
     pub(crate) fn scrub_area_done(&mut self, area: ScrubArea, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let ScrubArea { member, second, what, .. } = area;
-        let state = self.config.shape.members.get(member.index()).map(|m| m.state);
+        let state = self.store.config.shape.members.get(member.index()).map(|m| m.state);
         let right = match what {
-            What::Label(generation) if self.config.shape.generation == generation && state == Some(MemberState::Present) => {
+            What::Label(generation) if self.store.config.shape.generation == generation && state == Some(MemberState::Present) => {
                 let bytes = buf.as_ref().filter(|_| result.is_ok()).and_then(|buf| buf.bytes().get(..SECTOR_BYTES));
-                bytes.and_then(|bytes| Label::decode(bytes).ok()) == Some(self.label(member, None))
+                bytes.and_then(|bytes| Label::decode(bytes).ok()) == Some(self.store.label(member, None))
             }
             _ => true,
         };
@@ -128,7 +128,7 @@ impl Pool {
         }
         match (what, buf) {
             (What::Ring, Some(buf)) if result.is_ok() => drop(run.labels.rings.insert((member, second), buf)),
-            (_, buf) => buf.into_iter().for_each(|buf| self.bufs.give(buf)),
+            (_, buf) => buf.into_iter().for_each(|buf| self.store.bufs.give(buf)),
         }
     }
 
@@ -138,7 +138,7 @@ impl Pool {
         let sector = |ring: &'_ Buf, slot: usize| ring.bytes().get(slot * SECTOR_BYTES..(slot + 1) * SECTOR_BYTES).map(<[u8]>::to_vec);
         let unused = vec![0; SECTOR_BYTES];
         for slot in 0..RING_SLOTS as usize {
-            let pool = self.config.id;
+            let pool = self.store.config.id;
             let of = |bytes: &[u8]| Root::decode(bytes).ok().filter(|r| r.pool == pool && r.generation % RING_SLOTS == slot as u64);
             let copies: Vec<((MemberId, bool), Vec<u8>)> = rings.iter().filter_map(|(at, ring)| Some((*at, sector(ring, slot)?))).collect();
             let newest =
@@ -152,7 +152,7 @@ impl Pool {
                 self.count_error(Some(*member));
                 // during the first round of the ring the slots ahead were never written
                 let first = if slot == 0 { RING_SLOTS } else { slot as u64 };
-                let unused = (first > self.generation).then_some(&unused);
+                let unused = (first > self.store.generation).then_some(&unused);
                 if let Some(right) = newest.map(|(_, right)| right).or(unused) {
                     self.count_repair(*member);
                     self.write_root_again(ScrubArea { run, member: *member, second: *second, what: What::Mended }, slot, right);
@@ -162,19 +162,19 @@ impl Pool {
     }
 
     fn write_root_again(&mut self, area: ScrubArea, slot: usize, root: &[u8]) {
-        let size = self.config.sizes.get(area.member.index()).copied().unwrap_or(0);
+        let size = self.store.config.sizes.get(area.member.index()).copied().unwrap_or(0);
         let start = if area.second { second_area(size) } else { 0 };
-        let mut buf = self.bufs.take(SECTOR_BYTES);
+        let mut buf = self.store.bufs.take(SECTOR_BYTES);
         if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
             to.copy_from_slice(root);
         }
         let write = (area.member, start + RING_OFFSET + (slot * SECTOR_BYTES) as u64, Piece::new(Rc::new(buf), 0..SECTOR_BYTES));
         self.scrubber.of(area.run).into_iter().for_each(|run| run.labels.left += 1);
-        self.io.write_raw(Context::ScrubArea(area), vec![write]);
+        self.store.io.write_raw(Context::ScrubArea(area), vec![write]);
     }
 
     fn count_repair(&mut self, member: MemberId) {
-        if let Some(repaired) = self.io.repaired.get_mut(member.index()) {
+        if let Some(repaired) = self.store.io.repaired.get_mut(member.index()) {
             *repaired += 1;
         }
         self.scrubber.found.iter_mut().for_each(|found| found.repaired += 1);

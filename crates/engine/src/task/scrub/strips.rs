@@ -16,6 +16,7 @@ use super::{Place, Reading};
 use crate::Planted;
 use crate::pool::Pool;
 use crate::space::{Chunk, NODE_GRAIN};
+use crate::store::Store;
 
 const PAGE: usize = 4096;
 
@@ -90,22 +91,6 @@ impl Walk {
 }
 
 impl Pool {
-    /// Begins to read a place in strips. Returns the place when it has to be read as a whole.
-    pub(super) fn skim(&self, place: Place) -> Result<Skim, Place> {
-        let rows = &self.core.space.rows;
-        let copies = self.copies_to_scrub(place.segment);
-        let stripe = rows.stripe(place.segment);
-        let whole = stripe.as_ref().is_none_or(|stripe| copies.len() == stripe.width());
-        let is_written = |id: &ChunkId| self.core.space.chunks.get(*id).is_some_and(was_written);
-        let alone = stripe.is_none() && place.chunks.len() == 1 && place.objects.is_empty();
-        if copies.is_empty() || place.pages == 0 || !whole || (!alone && place.chunks.iter().any(is_written)) {
-            return Err(place);
-        }
-        // with parity, whole stripes
-        let strip = (self.tuning.scrub_strip / PAGE as u32).max(1).next_multiple_of(rows.quantum(place.segment));
-        Ok(Skim { place, copies, strip, asked: 0, looked: 0, early: BTreeMap::new(), walk: Walk::default() })
-    }
-
     /// Begins to read the next strip. Returns false when none is left.
     pub(super) fn read_strip(&mut self) -> bool {
         let Some(run) = &mut self.scrubber.running else { return false };
@@ -120,13 +105,13 @@ impl Pool {
     /// Handles a strip that was read.
     pub(super) fn strip_read(&mut self, run: u64, number: u64, strip: Reading) {
         let skim = self.scrubber.of(run).and_then(|run| run.skims.remove(&number));
-        let Some(mut skim) = skim else { return self.give_copies(strip.copies) };
+        let Some(mut skim) = skim else { return self.store.give_copies(strip.copies) };
         skim.early.insert(strip.place.page, strip.copies);
-        let gone = !self.lies_still(&skim.place);
+        let gone = !self.store.lies_still(&skim.place);
         let mut right = !gone;
         while right && let Some(copies) = skim.early.remove(&(skim.place.page + skim.looked)) {
-            right = self.look_at(&mut skim, &copies);
-            self.give_copies(copies);
+            right = self.store.look_at(&mut skim, &copies);
+            self.store.give_copies(copies);
         }
         if right && skim.looked < skim.place.pages {
             if let Some(run) = self.scrubber.of(run) {
@@ -134,11 +119,29 @@ impl Pool {
             }
             return;
         }
-        std::mem::take(&mut skim.early).into_values().for_each(|copies| self.give_copies(copies));
-        let sound = right && self.was_all(&skim);
+        std::mem::take(&mut skim.early).into_values().for_each(|copies| self.store.give_copies(copies));
+        let sound = right && self.store.was_all(&skim);
         if !sound && !gone {
             self.read_place(skim.place);
         }
+    }
+}
+
+impl Store {
+    /// Begins to read a place in strips. Returns the place when it has to be read as a whole.
+    pub(super) fn skim(&self, place: Place) -> Result<Skim, Place> {
+        let rows = &self.core.space.rows;
+        let copies = self.copies_to_scrub(place.segment);
+        let stripe = rows.stripe(place.segment);
+        let whole = stripe.as_ref().is_none_or(|stripe| copies.len() == stripe.width());
+        let is_written = |id: &ChunkId| self.core.space.chunks.get(*id).is_some_and(was_written);
+        let alone = stripe.is_none() && place.chunks.len() == 1 && place.objects.is_empty();
+        if copies.is_empty() || place.pages == 0 || !whole || (!alone && place.chunks.iter().any(is_written)) {
+            return Err(place);
+        }
+        // with parity, whole stripes
+        let strip = (self.tuning.scrub_strip / PAGE as u32).max(1).next_multiple_of(rows.quantum(place.segment));
+        Ok(Skim { place, copies, strip, asked: 0, looked: 0, early: BTreeMap::new(), walk: Walk::default() })
     }
 
     /// Checks the next strip. Returns false when something is wrong.

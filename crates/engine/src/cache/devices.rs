@@ -1,4 +1,4 @@
-//! [`Store`]: all cache devices, and the segment that is being filled for them.
+//! [`CacheDevices`]: all cache devices, and the segment that is being filled for them.
 
 use std::rc::Rc;
 
@@ -56,7 +56,7 @@ struct Open {
 
 /// The cache devices of a pool.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct CacheDevices {
     pool: PoolId,
     drives: Vec<Drive>,
     open: Option<Open>,
@@ -65,11 +65,11 @@ pub(crate) struct Store {
     memory: u64,
 }
 
-impl Store {
+impl CacheDevices {
     /// Creates a store without devices; `memory` bytes are for the blocks on devices that are
     /// attached later.
-    pub(crate) fn new(pool: PoolId, memory: u64) -> Store {
-        Store { pool, drives: Vec::new(), open: None, ghosts: Ghosts::default(), next_id: 0, memory }
+    pub(crate) fn new(pool: PoolId, memory: u64) -> CacheDevices {
+        CacheDevices { pool, drives: Vec::new(), open: None, ghosts: Ghosts::default(), next_id: 0, memory }
     }
 
     /// True when there are no devices.
@@ -114,7 +114,7 @@ impl Store {
         self.drives.iter().find_map(|drive| drive.find(addr))
     }
 
-    /// Pins a segment until [`ended`](Store::ended), and returns member and range of `pages` pages
+    /// Pins a segment until [`ended`](CacheDevices::ended), and returns member and range of `pages` pages
     /// to read.
     pub(crate) fn begin_read(&mut self, spot: Spot, pages: u32) -> Option<(MemberId, ByteRange)> {
         let drive = self.drive(spot.drive)?;

@@ -1,0 +1,77 @@
+//! [`Store`]: the state of a pool on its devices, and the log through which it changes.
+//!
+//! Requests and tasks use it; it knows none of them. What it does for one of them that takes device
+//! operations ends as a [`Context`], which the scheduler gives back to who began it.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use millpond_block::{Buf, BufPool};
+use millpond_format::{Leg, Lsn, ObjectRef};
+
+use crate::core::Core;
+use crate::io::IoTable;
+use crate::log::Log;
+use crate::pool::{Config, Context};
+use crate::{Metrics, Planted, Time, Tuning};
+
+/// Bytes of the shared buffer of zeroes that reads of holes are answered from.
+pub(crate) const ZEROES: usize = 64 << 10;
+
+/// The state of a pool on its devices.
+pub(crate) struct Store {
+    /// The contents of the labels.
+    pub(crate) config: Config,
+    pub(crate) tuning: Tuning,
+    /// Time of the current turn.
+    pub(crate) now: Time,
+    pub(crate) core: Core,
+    pub(crate) log: Log,
+    pub(crate) io: IoTable<Context>,
+    pub(crate) bufs: BufPool,
+    pub(crate) zeroes: Rc<Buf>,
+    /// Number of this import.
+    pub(crate) incarnation: u32,
+    /// Generation of the newest root on the devices.
+    pub(crate) generation: u64,
+    /// Place of the checkpoint that the roots name.
+    pub(crate) checkpoint_at: ObjectRef,
+    /// Generation of the root that published it; 0 while it is from before this import.
+    pub(crate) checkpoint_generation: u64,
+    /// Last batch that it contains.
+    pub(crate) checkpoint_lsn: Lsn,
+    /// Generations and times of the roots that a rewind may go back to, oldest first.
+    pub(crate) past_roots: VecDeque<(u64, u64)>,
+    /// The log after it, one range per import.
+    pub(crate) legs: Vec<Leg>,
+    pub(crate) metrics: Metrics,
+    /// LSN of the last batch with a clear or a catalog record.
+    pub(crate) last_record: Lsn,
+}
+
+impl Store {
+    /// Creates a store over recovered state, or that of a new pool.
+    pub(crate) fn new(config: Config, core: Core, log: Log, mut io: IoTable<Context>, bufs: BufPool, tuning: Tuning, now: Time) -> Store {
+        io.lasting = true;
+        io.late_answers_count = tuning.plants(Planted::LateAnswersCount);
+        Store {
+            config,
+            tuning,
+            now,
+            core,
+            log,
+            io,
+            bufs,
+            zeroes: Rc::new(Buf::zeroed(ZEROES)),
+            incarnation: 0,
+            generation: 0,
+            checkpoint_at: ObjectRef::default(),
+            checkpoint_generation: 0,
+            checkpoint_lsn: Lsn(0),
+            past_roots: VecDeque::new(),
+            legs: Vec::new(),
+            metrics: Metrics::default(),
+            last_record: Lsn(0),
+        }
+    }
+}
