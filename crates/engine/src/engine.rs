@@ -86,7 +86,7 @@ impl Engine {
     pub fn state(&self) -> &PoolState {
         match &self.phase {
             Phase::Importing(_) => &self.opening,
-            Phase::Open(pool) => &pool.state,
+            Phase::Open(pool) => &pool.store.state,
         }
     }
 
@@ -166,7 +166,7 @@ impl Engine {
                     self.opening = PoolState::Faulted(Fault::Open(Box::new(why.clone())));
                 }
                 if let Some(mut pool) = ready {
-                    std::mem::take(&mut self.hosts).into_iter().for_each(|(slot, space)| pool.set_host(slot, space));
+                    std::mem::take(&mut self.hosts).into_iter().for_each(|(slot, space)| pool.store.set_host(slot, space));
                     self.phase = Phase::Open(Box::new(pool));
                 }
                 let waits = matches!(&self.phase, Phase::Importing(import) if import.waits());
@@ -198,7 +198,7 @@ impl Engine {
     pub fn set_space(&mut self, device: DeviceSlot, space: DeviceSpace) {
         match &mut self.phase {
             Phase::Importing(_) => _ = self.hosts.insert(device, space),
-            Phase::Open(pool) => pool.set_host(device, space),
+            Phase::Open(pool) => pool.store.set_host(device, space),
         }
     }
 
@@ -206,7 +206,7 @@ impl Engine {
     /// possible is released to the host, and no segments are prepared.
     pub fn set_short(&mut self, short: bool) {
         if let Phase::Open(pool) = &mut self.phase {
-            pool.stock.set_short(short);
+            pool.store.stock.set_short(short);
         }
     }
 

@@ -3,17 +3,18 @@
 //! Requests and tasks use it; it knows none of them. What it does for one of them that takes device
 //! operations ends as a [`Context`], which the scheduler gives back to who began it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use millpond_block::{Buf, BufPool};
+use millpond_block::{Buf, BufPool, DeviceSlot, DeviceSpace};
 use millpond_format::{Leg, Lsn, ObjectRef};
 
 use crate::core::Core;
 use crate::io::IoTable;
 use crate::log::Log;
 use crate::pool::{Config, Context};
-use crate::{Metrics, Planted, Time, Tuning};
+use crate::task::{Pace, Stock};
+use crate::{Metrics, Planted, PoolState, Time, Tuning};
 
 /// Bytes of the shared buffer of zeroes that reads of holes are answered from.
 pub(crate) const ZEROES: usize = 64 << 10;
@@ -47,6 +48,12 @@ pub(crate) struct Store {
     pub(crate) metrics: Metrics,
     /// LSN of the last batch with a clear or a catalog record.
     pub(crate) last_record: Lsn,
+    pub(crate) state: PoolState,
+    pub(crate) stock: Stock,
+    /// Allocated space on the hosts of devices, by slot.
+    pub(crate) hosts: BTreeMap<DeviceSlot, DeviceSpace>,
+    pub(crate) pace: Pace,
+    pub(crate) last_activity: Time,
 }
 
 impl Store {
@@ -72,6 +79,11 @@ impl Store {
             legs: Vec::new(),
             metrics: Metrics::default(),
             last_record: Lsn(0),
+            stock: Stock::new(now),
+            hosts: BTreeMap::new(),
+            state: PoolState::Opening,
+            last_activity: now,
+            pace: Pace::default(),
         }
     }
 }

@@ -85,7 +85,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     let io = IoTable::new(slots, Health::of(&config.shape));
     let mut pool = Pool::new(Store::new(config, core, Log::new(Lsn(0)), io, BufPool::default(), tuning, now));
     pool.store.incarnation = 1;
-    pool.prepare_first();
+    pool.store.prepare_first();
     let mine = pool.store.tuning.holder.as_ref().map(|holder| first_claim(pool.store.config.id, holder, 1, now));
     pool.keeper = Keeper::new(mine, now);
     if !pool.store.reserve_streams() {

@@ -126,15 +126,15 @@ impl Pool {
 
     /// Writes the index of small writes in a batch of its own.
     fn tell_of_small(&mut self) -> Result<(), NoRoom> {
-        self.seal_all();
+        self.store.seal_all();
         self.open_batch(LONG, Purse::Guest, BatchKind::Blocks, 1, 8)?;
-        self.seal(LONG);
+        self.store.seal(LONG);
         Ok(())
     }
 
     /// Writes the index of small writes when no other batch has done so for a while.
     pub(crate) fn step_notes(&mut self) {
-        if self.store.log.notes.bytes() == 0 || !self.store.tells_of_small() || self.state != PoolState::Online {
+        if self.store.log.notes.bytes() == 0 || !self.store.tells_of_small() || self.store.state != PoolState::Online {
             self.store.log.untold_since = None;
             return;
         }
@@ -176,7 +176,7 @@ impl Pool {
             let old = self.store.old_address(lineage, block);
             // a batch that holds a clear or a record must be the only open one
             if self.store.exclusive_open().is_some() {
-                self.seal_all();
+                self.store.seal_all();
             }
             let stream = match self.store.open_batch_of(old) {
                 Some(stream) => stream,
@@ -187,7 +187,7 @@ impl Pool {
             let grain = if packed { 1 } else { 8 };
             let mut room = self.store.batch_room(stream, grain, packed);
             if room == 0 {
-                self.seal(stream);
+                self.store.seal(stream);
                 let header_pages = 1 + u32::try_from((count - done) * 4 / 3500).unwrap_or(0).min(2);
                 let told = if stream == SMALL { self.make_room_for_note() } else { Ok(()) };
                 if told.is_err() || self.open_batch(stream, Purse::Guest, BatchKind::Blocks, header_pages, grain).is_err() {
@@ -328,7 +328,7 @@ impl Pool {
                 .is_some_and(|batch| BATCH_FIXED + batch.items.len() + encoded.len() <= batch.header_pages as usize * HEADER_PAGE)
         });
         if !fits {
-            self.seal_all();
+            self.store.seal_all();
             let header_pages =
                 u32::try_from((BATCH_FIXED + self.store.log.notes.bytes() + encoded.len()).div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
             self.open_batch(LONG, Purse::Record, BatchKind::Exclusive, header_pages, 8)?;
@@ -343,7 +343,9 @@ impl Pool {
         self.wait_for_batch(op, LONG);
         Ok(())
     }
+}
 
+impl Store {
     /// Seals every open batch.
     pub(crate) fn seal_all(&mut self) {
         for stream in GUESTS {
@@ -353,55 +355,55 @@ impl Pool {
 
     /// Seals a stream's open batch and submits it.
     pub(crate) fn seal(&mut self, stream: usize) {
-        if stream == SMALL && self.store.tells_of_small() {
+        if stream == SMALL && self.tells_of_small() {
             // INV-LOG-4: seal other streams first; a batch sealed later must index this one
             (SHORT..SMALL).for_each(|other| self.seal(other));
         }
-        let Some(mut batch) = self.store.log.streams[stream].batch.take() else { return };
-        let (Some(chunk), Some(cursor)) = (self.store.log.streams[stream].chunk, self.store.log.streams[stream].cursor) else { return };
-        let bufs = &mut self.store.bufs;
+        let Some(mut batch) = self.log.streams[stream].batch.take() else { return };
+        let (Some(chunk), Some(cursor)) = (self.log.streams[stream].chunk, self.log.streams[stream].cursor) else { return };
+        let bufs = &mut self.bufs;
         let pieces = batch.finish(|n| bufs.take(n));
         let payload_pages = u32::try_from(batch.payload.div_ceil(4096)).unwrap_or(u32::MAX);
         // the payload of a packed batch was padded to whole pages
-        if let Some(c) = self.store.core.space.chunks.get_mut(chunk.id) {
+        if let Some(c) = self.core.space.chunks.get_mut(chunk.id) {
             c.slots = c.slots.next_multiple_of(8 / u32::from(chunk.grain));
         }
-        let (epoch, birth) = self.store.core.space.chunks.get(chunk.id).map_or((self.store.core.epoch, 0), |c| (c.epoch, c.birth));
+        let (epoch, birth) = self.core.space.chunks.get(chunk.id).map_or((self.core.epoch, 0), |c| (c.epoch, c.birth));
         let id = chunk.id;
-        let header = self.store.header(stream, cursor.segment, &batch, payload_pages);
+        let header = self.header(stream, cursor.segment, &batch, payload_pages);
         let header = BatchHeader { epoch, chunk: id, birth, base: chunk.base, grain: chunk.grain, ..header };
-        if stream == SMALL && self.store.tells_of_small() {
-            self.store.log.notes.seal(header.lsn);
+        if stream == SMALL && self.tells_of_small() {
+            self.log.notes.seal(header.lsn);
         }
-        self.store.metrics.batches += 1;
+        self.metrics.batches += 1;
         self.submit_batch(stream, &header, batch, pieces);
     }
 
     /// Writes a sealed batch: header and payload in one operation per copy.
     pub(crate) fn submit_batch(&mut self, stream: usize, header: &BatchHeader, batch: OpenBatch, pieces: Vec<Piece>) {
         let header_bytes = batch.header_pages as usize * HEADER_PAGE;
-        let mut page: Buf = self.store.bufs.take(header_bytes);
+        let mut page: Buf = self.bufs.take(header_bytes);
         if let Some(bytes) = page.bytes_mut().get_mut(..header_bytes) {
             header.encode(batch.items.bytes(), bytes);
         }
         let pages = batch.header_pages + header.payload;
-        let padded = pages.next_multiple_of(self.store.core.space.rows.quantum(header.segment));
-        if let Some(cursor) = &mut self.store.log.streams[stream].cursor {
+        let padded = pages.next_multiple_of(self.core.space.rows.quantum(header.segment));
+        if let Some(cursor) = &mut self.log.streams[stream].cursor {
             cursor.page += padded;
         }
         let bytes = u64::from(padded) * 4096;
-        self.store.metrics.header_bytes += header_bytes as u64;
-        self.store.log.since_checkpoint += bytes;
+        self.metrics.header_bytes += header_bytes as u64;
+        self.log.since_checkpoint += bytes;
         self.stock.count(bytes);
         let mut all = Vec::with_capacity(pieces.len() + 1);
         all.push(Piece::new(std::rc::Rc::new(page), 0..header_bytes));
         all.extend(pieces.iter().cloned());
-        all.extend(self.store.padding(padded - pages));
+        all.extend(self.padding(padded - pages));
         let lsn = header.lsn;
-        if let Some(segment) = self.store.core.space.segments.get_mut(header.segment) {
+        if let Some(segment) = self.core.space.segments.get_mut(header.segment) {
             segment.last = lsn;
         }
-        self.store.log.push(InFlight {
+        self.log.push(InFlight {
             lsn,
             segment: header.segment,
             unit: (header.offset + batch.header_pages) * 8,
@@ -410,11 +412,9 @@ impl Pool {
             written: false,
             deferred: batch.deferred,
         });
-        self.store.io.write(Context::Batch(lsn), &self.store.core.space.rows, header.segment, header.offset, all, &mut self.store.bufs);
+        self.io.write(Context::Batch(lsn), &self.core.space.rows, header.segment, header.offset, all, &mut self.bufs);
     }
-}
 
-impl Store {
     /// Closes a stream's chunk: the next batch begins a new one.
     pub(crate) fn close_stream_chunk(&mut self, stream: usize) {
         if let Some(chunk) = self.log.streams[stream].chunk.take() {

@@ -24,7 +24,7 @@ pub(super) fn follows(first: Spot, blocks: &[(Addr, u32)], spot: Spot, addr: Add
 impl Pool {
     /// Attaches cache devices that are present and not in use yet.
     pub(crate) fn attach_caches(&mut self) {
-        if self.store.tuning.read_only || self.state != PoolState::Online || !self.store.config.shape.has(Class::Cache) {
+        if self.store.tuning.read_only || self.store.state != PoolState::Online || !self.store.config.shape.has(Class::Cache) {
             return;
         }
         let shape = &self.store.config.shape;
@@ -145,7 +145,7 @@ impl Pool {
     /// Copies a block that the cache does not have, if it was read before.
     pub(super) fn copy_to_cache(&mut self, addr: Addr, stored: &[u8]) {
         self.store.metrics.cache_misses += 1;
-        if self.state != PoolState::Online || !self.cache.wants(addr) {
+        if self.store.state != PoolState::Online || !self.cache.wants(addr) {
             return;
         }
         self.store.metrics.cache_fill_bytes += stored.len() as u64;
@@ -175,7 +175,7 @@ impl Pool {
         self.cache.detach(member, &mut self.store.bufs);
         let why = DeviceTrouble::Failed(error);
         self.store.io.lose(member, why);
-        if matches!(self.state, PoolState::Online | PoolState::Closing) {
+        if matches!(self.store.state, PoolState::Online | PoolState::Closing) {
             self.device_failed(Failing { member, replica: Replica::Current, why });
         }
     }

@@ -106,7 +106,7 @@ impl Pool {
         let Owner::Command(tag) = owner else { return };
         let reply = match error {
             None => Ok(Reply::Census(self.store.census(work))),
-            Some(_) => Err(self.read_failure()),
+            Some(_) => Err(self.store.read_failure()),
         };
         self.replies.push_back((tag, reply));
     }

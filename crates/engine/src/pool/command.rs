@@ -48,7 +48,7 @@ pub fn check_name(name: &str) -> Result<(), CommandError> {
 impl Pool {
     /// Starts a command.
     pub(crate) fn command(&mut self, tag: Tag, command: Command) {
-        if let PoolState::Faulted(why) = &self.state {
+        if let PoolState::Faulted(why) = &self.store.state {
             let error = CommandError::Faulted(why.clone());
             return self.replies.push_back((tag, Err(error)));
         }
@@ -78,14 +78,14 @@ impl Pool {
         // these need no room either, but do not overtake other commands
         let bare = matches!(command, Command::Close | Command::Checkpoint) && self.parked_commands.is_empty();
         let unlogged = unlogged || bare;
-        if self.state == PoolState::Opening || (!unlogged && !self.record_room(pages) && !self.records_starve()) {
+        if self.store.state == PoolState::Opening || (!unlogged && !self.record_room(pages) && !self.records_starve()) {
             return self.parked_commands.push((tag, command));
         }
         match command {
             Command::Close => {
                 self.suspend_jobs();
                 self.closing = Some(tag);
-                self.state = PoolState::Closing;
+                self.store.state = PoolState::Closing;
             }
             Command::Checkpoint => self.checkpointer.wanted.push(tag),
             Command::ResizeVolume { volume, size } => self.resize(tag, volume, size),
@@ -150,7 +150,7 @@ impl Pool {
         match command {
             Command::Close => {
                 self.closing = Some(tag);
-                self.state = PoolState::Closing;
+                self.store.state = PoolState::Closing;
             }
             Command::Places { target } => self.start_places(tag, target),
             Command::Lost { target } => self.start_lost(tag, target),
@@ -174,7 +174,7 @@ impl Pool {
 
     /// Retries the commands and clears that wait for room; fails them when none has come for long.
     pub(crate) fn retry_commands(&mut self) {
-        if !self.records_wait() || self.state == PoolState::Opening {
+        if !self.records_wait() || self.store.state == PoolState::Opening {
             self.starved_commands = 0;
             return;
         }
@@ -208,7 +208,7 @@ impl Pool {
         if deals_anew {
             self.arrange_read_cache(self.read_cache.limit());
         }
-        self.seal_all();
+        self.store.seal_all();
         self.release(id);
         true
     }

@@ -28,7 +28,7 @@ impl Pool {
                 Work::Read(work) => work.after,
                 _ => op.lsn,
             };
-            if after > self.store.log.completed && !matches!(self.state, crate::PoolState::Faulted(_)) {
+            if after > self.store.log.completed && !matches!(self.store.state, crate::PoolState::Faulted(_)) {
                 self.read_waiters.push((after, id));
                 return;
             }
@@ -71,7 +71,7 @@ impl Pool {
                 self.completions.push_back(Completion { tag, result });
             }
             (Owner::Command(tag), Work::Command(reply)) => {
-                let reply = match (&self.state, error) {
+                let reply = match (&self.store.state, error) {
                     (crate::PoolState::Faulted(why), Some(_)) => Err(CommandError::Faulted(why.clone())),
                     (_, Some(DiskError::NoSpace)) => Err(CommandError::NoSpace),
                     (_, Some(other)) => Err(CommandError::Request(other)),
@@ -140,7 +140,7 @@ impl Pool {
         }
         if self.store.io.flush(Context::Flush(target)) {
             self.store.metrics.flushes += 1;
-            self.stock.flushed(self.store.now);
+            self.store.stock.flushed(self.store.now);
         } else {
             // nothing was written since the last flush
             self.flush_done(target, Ok(()));

@@ -126,7 +126,7 @@ impl Pool {
                 self.store.core.apply_record(&record);
                 self.checkpointer.estimate.lists += bytes;
                 self.starved_commands = 0;
-                self.seal_all();
+                self.store.seal_all();
             }
         }
         if work.done < work.snapshots.len() {
@@ -159,7 +159,7 @@ impl Pool {
         if logged {
             self.store.core.apply_record(&record);
             self.checkpointer.estimate.lists += bytes;
-            self.seal_all();
+            self.store.seal_all();
         }
         self.release(op);
         logged
@@ -265,7 +265,7 @@ impl Pool {
             let freed = self.store.core.free_some(FREES_PER_SLICE * self.slices());
             freed.next.iter().chain(&freed.after).for_each(|piece| self.store.need_piece(piece, Need::Freeing));
             return freed.next.is_none() || self.store.core.pieces.has_uncut();
-        } else if self.closing.is_none() && self.state == PoolState::Online {
+        } else if self.closing.is_none() && self.store.state == PoolState::Online {
             self.start_walk_step();
         }
         true

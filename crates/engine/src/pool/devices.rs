@@ -93,7 +93,7 @@ impl Pool {
                 *size = device.geometry.size;
             }
             self.store.io.set_slot(member, Some(device.slot));
-            self.judge_member(member);
+            self.store.judge_member(member);
             self.store.io.health.set(member, MemberState::Filling);
             self.fill(member, Replica::Current);
         }

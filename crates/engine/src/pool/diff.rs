@@ -82,8 +82,8 @@ impl Pool {
 
     /// Starts a guest's query; the answer is returned by `pop_answer`.
     pub(crate) fn start_query(&mut self, target: Target, tag: Tag, query: Query) {
-        self.last_activity = self.store.now;
-        if let Err(error) = self.admit_query(target, &query) {
+        self.store.last_activity = self.store.now;
+        if let Err(error) = self.store.admit_query(target, &query) {
             return self.answers.push_back(Answer { tag, result: Err(error) });
         }
         let range = query.range;
@@ -96,18 +96,6 @@ impl Pool {
             found: Found::Runs { range, runs: Vec::new(), most: query.most.max(1) },
         };
         self.start_comparison(Owner::Guest(tag), work);
-    }
-
-    fn admit_query(&self, target: Target, query: &Query) -> Result<(), DiskError> {
-        let (geometry, _) = self.store.geometry(target).ok_or(DiskError::Shutdown)?;
-        query.validate(&geometry)?;
-        if query.since.is_some_and(|since| self.store.geometry(state_of(since)).is_none()) {
-            return Err(DiskError::Invalid);
-        }
-        match self.state {
-            PoolState::Online | PoolState::Faulted(_) => Ok(()),
-            PoolState::Opening | PoolState::Closing | PoolState::Closed => Err(DiskError::Shutdown),
-        }
     }
 
     /// Starts to find the segments that hold the data of a volume or snapshot; the reply is
@@ -176,6 +164,48 @@ impl Pool {
         self.release(id);
     }
 
+    /// Delivers the result to its owner.
+    pub(crate) fn deliver_comparison(&mut self, owner: Owner, work: Comparison, error: Option<DiskError>) {
+        match (owner, work.found) {
+            (Owner::Guest(tag), Found::Runs { mut runs, most, .. }) => {
+                runs.truncate(most);
+                self.answers.push_back(Answer { tag, result: error.map_or(Ok(runs), Err) });
+            }
+            (Owner::Command(tag), Found::Extents(extents)) => {
+                let result = match error {
+                    None => Ok(extents),
+                    Some(DiskError::Invalid) => Err(CommandError::NotFound(Absent::Version)),
+                    Some(_) => Err(self.store.read_failure()),
+                };
+                self.diffs.push_back((tag, result));
+            }
+            (Owner::Command(tag), Found::Places(units)) => {
+                let places = self.store.places(units);
+                let result = self.store.answer_of(error, Reply::Places(places));
+                self.replies.push_back((tag, result));
+            }
+            (Owner::Command(tag), Found::Lost(ranges)) => {
+                let result = self.store.answer_of(error, Reply::Lost(ranges));
+                self.replies.push_back((tag, result));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Store {
+    fn admit_query(&self, target: Target, query: &Query) -> Result<(), DiskError> {
+        let (geometry, _) = self.geometry(target).ok_or(DiskError::Shutdown)?;
+        query.validate(&geometry)?;
+        if query.since.is_some_and(|since| self.geometry(state_of(since)).is_none()) {
+            return Err(DiskError::Invalid);
+        }
+        match self.state {
+            PoolState::Online | PoolState::Faulted(_) => Ok(()),
+            PoolState::Opening | PoolState::Closing | PoolState::Closed => Err(DiskError::Shutdown),
+        }
+    }
+
     /// Returns the error of a command that could not read a map node.
     pub(crate) fn read_failure(&self) -> CommandError {
         match &self.state {
@@ -193,36 +223,6 @@ impl Pool {
         }
     }
 
-    /// Delivers the result to its owner.
-    pub(crate) fn deliver_comparison(&mut self, owner: Owner, work: Comparison, error: Option<DiskError>) {
-        match (owner, work.found) {
-            (Owner::Guest(tag), Found::Runs { mut runs, most, .. }) => {
-                runs.truncate(most);
-                self.answers.push_back(Answer { tag, result: error.map_or(Ok(runs), Err) });
-            }
-            (Owner::Command(tag), Found::Extents(extents)) => {
-                let result = match error {
-                    None => Ok(extents),
-                    Some(DiskError::Invalid) => Err(CommandError::NotFound(Absent::Version)),
-                    Some(_) => Err(self.read_failure()),
-                };
-                self.diffs.push_back((tag, result));
-            }
-            (Owner::Command(tag), Found::Places(units)) => {
-                let places = self.store.places(units);
-                let result = self.answer_of(error, Reply::Places(places));
-                self.replies.push_back((tag, result));
-            }
-            (Owner::Command(tag), Found::Lost(ranges)) => {
-                let result = self.answer_of(error, Reply::Lost(ranges));
-                self.replies.push_back((tag, result));
-            }
-            _ => {}
-        }
-    }
-}
-
-impl Store {
     /// Counts a block at its segment; in a striped segment also on the member where it begins.
     fn count_place(&self, block: Addr, places: &mut BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>) {
         let space = &self.core.space;

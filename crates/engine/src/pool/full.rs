@@ -57,14 +57,14 @@ impl Pool {
         if !self.store.io.is_stalled() {
             return;
         }
-        if matches!(self.state, PoolState::Online | PoolState::Closing | PoolState::Opening) {
+        if matches!(self.store.state, PoolState::Online | PoolState::Closing | PoolState::Opening) {
             self.store.io.give_up_full(FULL_PATIENCE_MILLIS);
             while let Some(failing) = self.store.io.pop_failing() {
                 self.device_failed(failing);
             }
         }
         let full = self.store.io.full_for(FULL_PATIENCE_MILLIS);
-        if self.state == PoolState::Opening && !full.is_empty() {
+        if self.store.state == PoolState::Opening && !full.is_empty() {
             return self.fault(Fault::NoRoom { devices: full });
         }
         if self.full_devices.retries(self.store.now) {

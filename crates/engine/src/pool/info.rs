@@ -70,7 +70,7 @@ impl Pool {
         PoolInfo {
             name: self.store.config.name.clone(),
             id: self.store.config.id,
-            state: self.state.clone(),
+            state: self.store.state.clone(),
             read_only: self.store.tuning.read_only,
             refuses_writes: self.full_devices.refuses(),
             layout: shape.groups.iter().min_by_key(|group| group.class != Class::Data).map_or(Layout::Linear, |group| group.layout),
@@ -81,24 +81,11 @@ impl Pool {
             removal_ended: self.removals.ended.clone(),
             removal_waits: self.removal_waits(),
             fell_back: self.fell_back.clone(),
-            space: self.space_info(),
+            space: self.store.space_info(),
             devices: devices.collect(),
             jobs: self.jobs(),
             job_rate: Some(self.store.core.catalog.jobs.rate).filter(|rate| *rate > 0),
             scrub: self.scrubber.found.as_ref().map(|found| found.info(|id| Some(self.store.core.catalog.volumes.get(&id)?.name.clone()))),
-        }
-    }
-
-    fn space_info(&self) -> SpaceInfo {
-        let segments = &self.store.core.space.segments;
-        let (pages, used) = (segments.pages(), segments.used_pages());
-        let (ready, resting) = (pages.kept + pages.ready, pages.resting);
-        SpaceInfo {
-            in_use: used * PAGE,
-            resting: resting * PAGE,
-            ready: ready * PAGE,
-            holes: segments.all_pages().saturating_sub(used + resting + ready) * PAGE,
-            wanted: self.ready_target(),
         }
     }
 
@@ -140,7 +127,7 @@ impl Pool {
             report,
             "{:?} closing {}; {}; freed {}; kept for guests {}, waiting writes {}, starved since {:?}, cleaner idle {}, \
              checkpoint running {}, live {} of {} units, {}",
-            self.state,
+            self.store.state,
             self.closing.is_some(),
             self.cleaner.report(),
             self.store.core.space.freed_units,
@@ -216,6 +203,19 @@ impl Pool {
 }
 
 impl Store {
+    fn space_info(&self) -> SpaceInfo {
+        let segments = &self.core.space.segments;
+        let (pages, used) = (segments.pages(), segments.used_pages());
+        let (ready, resting) = (pages.kept + pages.ready, pages.resting);
+        SpaceInfo {
+            in_use: used * PAGE,
+            resting: resting * PAGE,
+            ready: ready * PAGE,
+            holes: segments.all_pages().saturating_sub(used + resting + ready) * PAGE,
+            wanted: self.ready_target(),
+        }
+    }
+
     pub(crate) fn geometry(&self, target: Target) -> Option<(Geometry, Features)> {
         match target {
             Target::Head(id) => {

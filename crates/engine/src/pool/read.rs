@@ -56,7 +56,7 @@ impl Pool {
                         }
                         // the bytes are in an open batch: seal it, to find them in flight
                         if let Some(stream) = self.store.open_batch_of(addr) {
-                            self.seal(stream);
+                            self.store.seal(stream);
                         }
                         let Some((segment, unit)) = self.store.core.space.locate(addr) else {
                             return self.fail_op(id, DiskError::Io);
@@ -268,7 +268,7 @@ impl Pool {
 
     /// Rewrites part of a segment on a member at a byte offset of the device.
     pub(crate) fn repair_at(&mut self, member: MemberId, segment: SegmentId, offset: u64, piece: Piece) {
-        if !self.writes_allowed() || !self.store.io.health.is_up(member) {
+        if !self.store.writes_allowed() || !self.store.io.health.is_up(member) {
             return;
         }
         if let Some(repaired) = self.store.io.repaired.get_mut(member.index()) {
@@ -278,10 +278,6 @@ impl Pool {
         self.repairs.under_way += 1;
         self.store.pin(segment);
         self.store.io.write_to(Context::Repair, Some(segment), member, Replica::Current, offset, piece);
-    }
-
-    fn writes_allowed(&self) -> bool {
-        matches!(self.state, PoolState::Online | PoolState::Closing) && !self.store.tuning.read_only
     }
 
     /// Starts reading a map node unless that is in progress; `op` continues when the node is in
@@ -374,6 +370,10 @@ impl Pool {
 }
 
 impl Store {
+    fn writes_allowed(&self) -> bool {
+        matches!(self.state, PoolState::Online | PoolState::Closing) && !self.tuning.read_only
+    }
+
     /// Returns the map root of a target.
     pub(crate) fn root_of(&self, target: Target) -> Option<TreeRoot> {
         match target {

@@ -15,12 +15,12 @@ impl Pool {
         if self.store.io.find_silent(self.store.tuning.reread_millis) {
             self.store.io.read_elsewhere(&self.store.core.space.rows, &mut self.store.bufs);
         }
-        let (closing, opening) = (self.keeper.is_giving_back(), self.state == PoolState::Opening);
+        let (closing, opening) = (self.keeper.is_giving_back(), self.store.state == PoolState::Opening);
         if opening {
             self.store.io.give_up_incomplete(least);
         }
         let may = !opening || self.store.tuning.degraded || self.store.tuning.plants(Planted::LeaveOutUnasked);
-        let alive = matches!(self.state, PoolState::Online | PoolState::Closing | PoolState::Opening);
+        let alive = matches!(self.store.state, PoolState::Online | PoolState::Closing | PoolState::Opening);
         self.store.io.give_up_silent(least, alive && may && !self.store.tuning.read_only && !closing, closing);
         while let Some(failing) = self.store.io.pop_failing() {
             if opening && failing.why == DeviceTrouble::Silent && failing.replica == Replica::Current {

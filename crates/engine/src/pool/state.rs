@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millpond_block::{Answer, Completion, DeviceSlot, DeviceSpace, DiskError, MemberId, Tag};
+use millpond_block::{Answer, Completion, DeviceSlot, DiskError, MemberId, Tag};
 use millpond_format::{BlockIdentity, BlockNo, ChunkId, DeviceNote, Lsn, ObjectRef, PoolId, SegmentId, Shape, VolumeId};
 use rustc_hash::FxHashMap;
 use std::rc::Weak;
@@ -17,8 +17,8 @@ use crate::slab::Slab;
 use crate::space::Piece;
 use crate::store::Store;
 use crate::task::{
-    Checkpointer, ClaimIo, Cleaner, Evacuation, FillPiece, Filler, Keeper, Pace, Preparer, Rebalancer, Rejoiner, Relabeler, Removals,
-    ScrubArea, ScrubRead, Scrubber, Spares, Stock, Waiting, Wiper,
+    Checkpointer, ClaimIo, Cleaner, Evacuation, FillPiece, Filler, Keeper, Preparer, Rebalancer, Rejoiner, Relabeler, Removals, ScrubArea,
+    ScrubRead, Scrubber, Spares, Waiting, Wiper,
 };
 use crate::tree::Miss;
 use crate::{CommandError, DiffExtent, Fault, Planted, PoolState, Reply, Time};
@@ -171,7 +171,6 @@ pub(crate) struct Repairs {
 /// A pool in service.
 pub(crate) struct Pool {
     pub(crate) store: Store,
-    pub(crate) state: PoolState,
     pub(crate) ops: Slab<Op>,
     /// Operations to continue in this turn.
     pub(crate) ready: VecDeque<u32>,
@@ -205,12 +204,8 @@ pub(crate) struct Pool {
     pub(crate) scrubber: Scrubber,
     pub(crate) repairs: Repairs,
     pub(crate) wiper: Wiper,
-    pub(crate) stock: Stock,
     pub(crate) preparer: Preparer,
-    /// Allocated space on the hosts of devices, by slot.
-    pub(crate) hosts: BTreeMap<DeviceSlot, DeviceSpace>,
     pub(crate) keeper: Keeper,
-    pub(crate) pace: Pace,
     pub(crate) cleaner: Cleaner,
     pub(crate) cache: CacheDevices,
     pub(crate) read_cache: ReadCache,
@@ -222,7 +217,6 @@ pub(crate) struct Pool {
     /// Steps of comparisons left in this turn.
     pub(crate) comparisons: usize,
     pub(crate) closing: Option<Tag>,
-    pub(crate) last_activity: Time,
     /// Set while writes wait for free segments.
     pub(crate) starved: Option<Starved>,
     pub(super) full_devices: FullDevices,
@@ -252,7 +246,6 @@ impl Pool {
         let now = store.now;
         let mut pool = Pool {
             store,
-            state: PoolState::Opening,
             ops: Slab::default(),
             ready: VecDeque::new(),
             node_waiters: FxHashMap::default(),
@@ -277,11 +270,8 @@ impl Pool {
             scrubber: Scrubber::default(),
             repairs: Repairs::default(),
             wiper: Wiper::default(),
-            stock: Stock::new(now),
             preparer: Preparer::default(),
-            hosts: BTreeMap::new(),
             keeper: Keeper::default(),
-            pace: Pace::default(),
             cleaner: Cleaner::default(),
             cache,
             read_cache,
@@ -291,7 +281,6 @@ impl Pool {
             answers: VecDeque::new(),
             comparisons: 0,
             closing: None,
-            last_activity: now,
             starved: None,
             full_devices: FullDevices::new(now),
             unanswered: Vec::new(),
@@ -309,10 +298,10 @@ impl Pool {
 
     /// Stops the pool: reads go on where they can, and nothing is written any more.
     pub(crate) fn fault(&mut self, why: Fault) {
-        if matches!(self.state, PoolState::Faulted(_)) {
+        if matches!(self.store.state, PoolState::Faulted(_)) {
             return;
         }
-        self.state = PoolState::Faulted(why.clone());
+        self.store.state = PoolState::Faulted(why.clone());
         let mut held: Vec<u32> = self.store.log.abandon().into_iter().flat_map(|batch| batch.waiters).collect();
         for stream in &mut self.store.log.streams {
             if let Some(batch) = stream.batch.take() {

@@ -37,7 +37,7 @@ pub(crate) enum Grain {
 impl Pool {
     /// Starts a guest request, in sectors or in bytes.
     pub(crate) fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>, grain: Grain) {
-        self.last_activity = self.store.now;
+        self.store.last_activity = self.store.now;
         if let Err(error) = self.admit(target, &request, grain) {
             return self.completions.push_back(Completion { tag, result: Err(error) });
         }
@@ -75,7 +75,7 @@ impl Pool {
             Grain::Sector => request.validate(&geometry, &features)?,
             Grain::Byte => request.validate_bytes(&geometry, &features)?,
         }
-        match &self.state {
+        match &self.store.state {
             PoolState::Faulted(_) if request.op != RequestOp::Read || self.keeper.is_lost() => Err(DiskError::Io),
             PoolState::Online | PoolState::Faulted(_) => Ok(()),
             PoolState::Opening | PoolState::Closing | PoolState::Closed => Err(DiskError::Shutdown),
@@ -145,7 +145,7 @@ impl Pool {
         let nodes = &self.store.core.nodes;
         let memory = (1 + 8 * nodes.dirty() / nodes.limit().max(1)).pow(2);
         let behind = self.store.log.since_checkpoint >= self.store.tuning.checkpoint_log_bytes / 2 || self.short_of_space();
-        let quiet = self.store.now.0 > self.last_activity.0 + QUIET_MILLIS;
+        let quiet = self.store.now.0 > self.store.last_activity.0 + QUIET_MILLIS;
         let least = match (quiet, behind) {
             (true, _) => QUIET_SLICES,
             (false, true) => PRESSED_SLICES,
@@ -160,7 +160,7 @@ impl Pool {
         if self.store.tuning.read_only || self.keeper.is_giving_back() {
             return;
         }
-        if matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
+        if matches!(self.store.state, PoolState::Faulted(_) | PoolState::Closed) {
             return;
         }
         // requests that wait for space wait for the cleaner, which waits for its reads
@@ -170,7 +170,7 @@ impl Pool {
             self.wake_full_waiters();
             self.wake_space_waiters();
         }
-        self.seal_all();
+        self.store.seal_all();
         if hungry || self.store.destages() {
             self.release_space();
         }
@@ -183,7 +183,7 @@ impl Pool {
         self.store.core.space.segments.stamp_emptied(Lsn(self.store.log.next.0 - 1));
         self.release_rested(hungry);
         (self.flusher.space, self.waiting_for_flush) = (false, Waiting::default());
-        if (hungry || self.store.destages()) && self.state == PoolState::Online {
+        if (hungry || self.store.destages()) && self.store.state == PoolState::Online {
             self.release_logged();
         }
     }
@@ -209,7 +209,7 @@ impl Pool {
         self.go_on_with_ready();
         if self.store.tuning.read_only {
             self.close_when_read();
-        } else if matches!(self.state, PoolState::Faulted(_) | PoolState::Closed) {
+        } else if matches!(self.store.state, PoolState::Faulted(_) | PoolState::Closed) {
             // nothing is written any more
         } else if self.keeper.is_giving_back() {
             self.step_claim();
@@ -222,7 +222,7 @@ impl Pool {
             self.step_cleaner();
             self.wake_full_waiters();
             self.wake_space_waiters();
-            self.seal_all();
+            self.store.seal_all();
             self.step_notes();
             busy |= self.step_checkpoint(!self.reclaimer.used_turn);
             self.release_space();
@@ -251,11 +251,11 @@ impl Pool {
         let Some(op) = self.ops.get(id) else { return };
         match op.work {
             Work::Read(_) => self.try_read(id),
-            Work::Write(_) if matches!(self.state, PoolState::Faulted(_)) => self.fail_op(id, DiskError::Io),
+            Work::Write(_) if matches!(self.store.state, PoolState::Faulted(_)) => self.fail_op(id, DiskError::Io),
             Work::Write(_) => self.try_write(id, None),
-            Work::Clear(_) if matches!(self.state, PoolState::Faulted(_)) => self.fail_op(id, DiskError::Io),
+            Work::Clear(_) if matches!(self.store.state, PoolState::Faulted(_)) => self.fail_op(id, DiskError::Io),
             Work::Clear(_) => self.try_clear(id),
-            Work::Walk { .. } if matches!(self.state, PoolState::Faulted(_)) => self.release(id),
+            Work::Walk { .. } if matches!(self.store.state, PoolState::Faulted(_)) => self.release(id),
             Work::Walk { .. } => self.try_walk(id),
             Work::Compare(_) => self.try_compare(id),
             Work::Census(_) => self.try_census(id),
@@ -336,7 +336,7 @@ impl Pool {
             && self.store.io.in_flight() == 0
             && let Some(tag) = self.closing.take()
         {
-            self.state = PoolState::Closed;
+            self.store.state = PoolState::Closed;
             self.replies.push_back((tag, Ok(Reply::Done)));
         }
     }
@@ -356,7 +356,7 @@ impl Pool {
         // written
         if self.give_back_claim() {
             self.closing = None;
-            self.state = PoolState::Closed;
+            self.store.state = PoolState::Closed;
             self.replies.push_back((tag, Ok(Reply::Done)));
         }
     }

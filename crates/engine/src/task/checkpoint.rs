@@ -146,7 +146,7 @@ impl Pool {
     /// Starts a checkpoint when one is due, and continues the running one; slow work only when
     /// `turn` is true. Returns true when it wants another turn of the pool soon.
     pub(crate) fn step_checkpoint(&mut self, turn: bool) -> bool {
-        if matches!(self.state, PoolState::Faulted(_)) {
+        if matches!(self.store.state, PoolState::Faulted(_)) {
             return false;
         }
         match self.checkpointer.stage {
@@ -186,12 +186,12 @@ impl Pool {
     }
 
     fn checkpoint_due(&self) -> bool {
-        if self.state == PoolState::Opening {
+        if self.store.state == PoolState::Opening {
             // the first checkpoint of a new pool
             return !self.checkpointer.first_done && self.store.io.in_flight() == 0;
         }
         let fresh_log = self.store.log.since_checkpoint > 0 || self.store.core.nodes.dirty() > 0;
-        let idle = self.store.now.0.saturating_sub(self.last_activity.0) > IDLE_MILLIS
+        let idle = self.store.now.0.saturating_sub(self.store.last_activity.0) > IDLE_MILLIS
             && self.store.now.0.saturating_sub(self.checkpointer.begun.0) > IDLE_MILLIS
             && self.store.rests_for_checkpoints();
         let closing =
@@ -339,7 +339,7 @@ impl Pool {
             return self.fault(Fault::Checkpoint(error));
         }
         self.checkpointer.pending -= 1;
-        if self.checkpointer.pending > 0 || matches!(self.state, PoolState::Faulted(_)) {
+        if self.checkpointer.pending > 0 || matches!(self.store.state, PoolState::Faulted(_)) {
             return;
         }
         match self.checkpointer.stage {
@@ -378,12 +378,12 @@ impl Pool {
         }
         self.store.metrics.checkpoints += 1;
         self.cleaner.unblock();
-        if self.state == PoolState::Opening {
+        if self.store.state == PoolState::Opening {
             self.opened();
         } else {
             self.begin_special_streams();
         }
-        self.checkpointer.first_done = self.state != PoolState::Opening;
+        self.checkpointer.first_done = self.store.state != PoolState::Opening;
         for tag in std::mem::take(&mut self.checkpointer.answering) {
             self.replies.push_back((tag, Ok(Reply::Done)));
         }
@@ -399,7 +399,7 @@ impl Pool {
             self.release_logged();
             return self.open_log();
         }
-        self.state = PoolState::Online;
+        self.store.state = PoolState::Online;
         let volumes: Vec<_> = self.store.core.catalog.volumes.keys().copied().collect();
         volumes.into_iter().for_each(|volume| self.trim_beyond(volume));
         self.fill_what_lacks();

@@ -249,7 +249,7 @@ impl Pool {
             Some(_) => {}
         }
         let right = found.as_ref().is_ok_and(|found| found.holder == mine.holder);
-        if matches!(self.state, PoolState::Faulted(_)) {
+        if matches!(self.store.state, PoolState::Faulted(_)) {
             return;
         }
         match self.keeper.release {

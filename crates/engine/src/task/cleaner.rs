@@ -103,7 +103,7 @@ impl Cleaner {
 impl Pool {
     /// Continues cleaning if space or a job needs it.
     pub(crate) fn step_cleaner(&mut self) {
-        if self.state != PoolState::Online && self.state != PoolState::Closing {
+        if self.store.state != PoolState::Online && self.store.state != PoolState::Closing {
             return;
         }
         if self.cleaner.victim.is_none() {
@@ -118,8 +118,8 @@ impl Pool {
         let wanted =
             || self.closing.is_some() || self.waits_for_space() || (!self.cleaner.found_none && !self.shelves_to_clean().is_empty());
         let held = self.cleaner.for_job && !wanted();
-        let most = if held { self.job_depth(READS) } else { READS.1 };
-        while self.cleaner.reading < most && (!held || self.jobs_may_go_on()) {
+        let most = if held { self.store.job_depth(READS) } else { READS.1 };
+        while self.cleaner.reading < most && (!held || self.store.jobs_may_go_on()) {
             let Some(chunk) = self.cleaner.todo.pop() else { break };
             self.read_chunk(chunk);
         }
@@ -156,7 +156,7 @@ impl Pool {
 
     /// Returns whether the next turn would begin moves for a job.
     pub(crate) fn cleans_for_jobs(&mut self) -> bool {
-        !self.cleaner.is_reading() && !self.is_blocked() && !self.holds_jobs_up(&self.shelves_to_clean()) && self.jobs_may_go_on()
+        !self.cleaner.is_reading() && !self.is_blocked() && !self.holds_jobs_up(&self.shelves_to_clean()) && self.store.jobs_may_go_on()
     }
 
     fn cleaning_needed(&self) -> bool {
@@ -369,7 +369,7 @@ impl Pool {
         match self.store.core.space.chunks.get(id).and_then(|chunk| Some((chunk.place?, chunk.extent_units().div_ceil(8)))) {
             Some((place, pages)) => {
                 if self.cleaner.for_job {
-                    self.charge_jobs(u64::from(pages) * PAGE);
+                    self.store.charge_jobs(u64::from(pages) * PAGE);
                 }
                 self.store.read_segment(Context::Clean(id, identities, attempt), place.segment, place.page, pages, attempt);
             }

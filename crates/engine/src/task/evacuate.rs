@@ -333,7 +333,7 @@ impl Pool {
 
     /// Advances an evacuation. Returns true when it wants another turn soon.
     pub(crate) fn step_evacuation(&mut self) -> bool {
-        if self.state != PoolState::Online {
+        if self.store.state != PoolState::Online {
             return false;
         }
         if self.evacuation.is_none() {
@@ -349,7 +349,7 @@ impl Pool {
             evacuation.todo.clear();
         }
         if evacuation.has_more() {
-            return !self.cleaner.is_reading() && self.jobs_may_go_on();
+            return !self.cleaner.is_reading() && self.store.jobs_may_go_on();
         }
         if self.store.now.0 < evacuation.looked.0 + LOOK_MILLIS || !self.cleaner.idle() {
             return false;
@@ -432,7 +432,7 @@ impl Pool {
             if !self.store.is_leaving(next) {
                 continue;
             }
-            self.seal_all();
+            self.store.seal_all();
             if let Some(cursor) = self.store.log.streams.get_mut(stream).and_then(|s| s.cursor.take()) {
                 self.store.close_stream_chunk(stream);
                 self.store.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
@@ -446,7 +446,7 @@ impl Pool {
                 // the index must count this batch, which is lost together with the special devices
                 self.store.log.notes.seal(header.lsn);
             }
-            self.submit_batch(stream, &header, batch, Vec::new());
+            self.store.submit_batch(stream, &header, batch, Vec::new());
             self.leave_open_segments();
         }
     }

@@ -133,7 +133,7 @@ impl Pool {
 
     /// Continues filling. Returns true when it wants another turn soon.
     pub(crate) fn step_fill(&mut self) -> bool {
-        if self.state != PoolState::Online {
+        if self.store.state != PoolState::Online {
             return false;
         }
         let Some(fill) = &self.filler.running else {
@@ -190,7 +190,7 @@ impl Pool {
     /// Makes streams continue in other segments, and checkpoints too, except a running one: it has
     /// assigned places behind its cursors already.
     pub(crate) fn leave_open_segments(&mut self) {
-        self.seal_all();
+        self.store.seal_all();
         for stream in 0..self.store.log.streams.len() {
             self.store.close_stream_chunk(stream);
             if let Some(cursor) = self.store.log.streams.get_mut(stream).and_then(|s| s.cursor.take()) {
@@ -209,11 +209,11 @@ impl Pool {
 
     /// Starts as many copies as guests leave room for.
     fn copy_on(&mut self) -> bool {
-        let most = self.job_depth(AT_A_TIME);
-        while self.jobs_may_go_on()
+        let most = self.store.job_depth(AT_A_TIME);
+        while self.store.jobs_may_go_on()
             && let Some(piece) = self.next_piece(most)
         {
-            self.charge_jobs(u64::from(piece.pages) * PAGE);
+            self.store.charge_jobs(u64::from(piece.pages) * PAGE);
             self.read_piece(piece);
         }
         let Some(fill) = &self.filler.running else { return false };
@@ -422,7 +422,7 @@ impl Pool {
                 *place = size;
             }
             self.store.io.set_slot(member, Some(slot));
-            self.judge_member(member);
+            self.store.judge_member(member);
             self.store.io.set_twin(member, None);
             self.store.io.health.set(member, MemberState::Present);
         }

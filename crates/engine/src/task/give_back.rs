@@ -69,65 +69,39 @@ impl Pool {
 
     /// Releases space to the host that the log does not need soon.
     pub(crate) fn step_give_back(&mut self) {
-        if self.state != PoolState::Online || self.closing.is_some() {
+        if self.store.state != PoolState::Online || self.closing.is_some() {
             return;
         }
         let pages = self.store.core.space.segments.pages();
-        self.stock.at(self.store.now, (self.store.core.space.segments.used_pages() + pages.resting) * PAGE);
-        let (target, millis) = (self.ready_target(), self.surplus_millis());
+        self.store.stock.at(self.store.now, (self.store.core.space.segments.used_pages() + pages.resting) * PAGE);
+        let (target, millis) = (self.store.ready_target(), self.store.surplus_millis());
         let surplus = ((pages.kept + pages.ready) * PAGE).saturating_sub(target).min(pages.ready * PAGE);
-        self.stock.see_surplus(self.store.now, surplus, millis);
+        self.store.stock.see_surplus(self.store.now, surplus, millis);
         match self.store.tuning.discard {
             Discard::Never => {}
-            Discard::Now => self.give_back_now(),
-            Discard::Lazy if self.host_is_short() => self.give_back_surplus(AT_A_TIME),
+            Discard::Now => self.store.give_back_now(),
+            Discard::Lazy if self.store.host_is_short() => self.store.give_back_surplus(AT_A_TIME),
             Discard::Lazy => self.give_back_some(),
         }
-    }
-
-    /// Releases surplus, with up to `at_a_time` segments in progress.
-    fn give_back_surplus(&mut self, at_a_time: usize) {
-        while self.store.core.space.segments.discarding() < at_a_time && self.give_back(CALL_BYTES.min(self.stock.due)) > 0 {}
     }
 
     /// Releases surplus at a rate that guests do not notice.
     fn give_back_some(&mut self) {
         let busy = self.store.core.space.segments.discarding() > 0 || self.is_preparing() || self.is_hungry();
-        if self.stock.due == 0 || self.store.now < self.stock.give_back_at || busy {
+        if self.store.stock.due == 0 || self.store.now < self.store.stock.give_back_at || busy {
             return;
         }
-        if self.store.now.0 > self.last_activity.0 + IDLE_MILLIS {
-            let rate = self.stock.rate.max(IDLE_BYTES);
-            let given = self.give_back(rate.min(CALL_BYTES).min(self.stock.due));
-            self.stock.give_back_at = Time(self.store.now.0 + given * 1000 / rate);
-        } else if self.flusher.running.is_none() && !self.flusher.wanted() && self.store.now.0 >= self.stock.last_flush.0 + FLUSH_PAUSE {
-            self.give_back(PAGE);
-            self.stock.give_back_at = Time(self.store.now.0 + BUSY_PAUSE);
+        if self.store.now.0 > self.store.last_activity.0 + IDLE_MILLIS {
+            let rate = self.store.stock.rate.max(IDLE_BYTES);
+            let given = self.store.give_back(rate.min(CALL_BYTES).min(self.store.stock.due));
+            self.store.stock.give_back_at = Time(self.store.now.0 + given * 1000 / rate);
+        } else if self.flusher.running.is_none()
+            && !self.flusher.wanted()
+            && self.store.now.0 >= self.store.stock.last_flush.0 + FLUSH_PAUSE
+        {
+            self.store.give_back(PAGE);
+            self.store.stock.give_back_at = Time(self.store.now.0 + BUSY_PAUSE);
         }
-    }
-
-    /// Releases all free segments of an idle pool, and those of a busy one beyond its needs between
-    /// checkpoints.
-    fn give_back_now(&mut self) {
-        let idle = self.store.now.0 > self.last_activity.0 + IDLE_MILLIS;
-        let kept = if idle { 0 } else { self.store.kept_ready() };
-        while self.store.core.space.segments.pages().ready > kept && self.store.core.space.segments.discarding() < AT_A_TIME {
-            let found = self.store.core.space.segments.last_ready(1, 0);
-            self.discard(found);
-        }
-    }
-
-    /// Releases about `bytes` of neighbouring segments, one segment at least, but no more than is
-    /// due. Returns the bytes released.
-    fn give_back(&mut self, bytes: u64) -> u64 {
-        let found = self.store.core.space.segments.last_ready(bytes / PAGE, self.ready_target() / PAGE);
-        let pages: u64 = found.iter().map(|id| u64::from(self.store.core.space.rows.pages(*id))).sum();
-        if pages == 0 || pages * PAGE > self.stock.due {
-            return 0;
-        }
-        self.stock.due -= pages * PAGE;
-        self.discard(found);
-        pages * PAGE
     }
 
     /// Frees segments whose emptying is in the log and durable; when space is short, requests a
@@ -154,11 +128,42 @@ impl Pool {
         self.flusher.space = waiting.total() >= FLUSH_FOR || (waiting.total() > 0 && needed);
         self.waiting_for_flush = waiting;
     }
+}
+
+impl Store {
+    /// Releases surplus, with up to `at_a_time` segments in progress.
+    fn give_back_surplus(&mut self, at_a_time: usize) {
+        while self.core.space.segments.discarding() < at_a_time && self.give_back(CALL_BYTES.min(self.stock.due)) > 0 {}
+    }
+
+    /// Releases all free segments of an idle pool, and those of a busy one beyond its needs between
+    /// checkpoints.
+    fn give_back_now(&mut self) {
+        let idle = self.now.0 > self.last_activity.0 + IDLE_MILLIS;
+        let kept = if idle { 0 } else { self.kept_ready() };
+        while self.core.space.segments.pages().ready > kept && self.core.space.segments.discarding() < AT_A_TIME {
+            let found = self.core.space.segments.last_ready(1, 0);
+            self.discard(found);
+        }
+    }
+
+    /// Releases about `bytes` of neighbouring segments, one segment at least, but no more than is
+    /// due. Returns the bytes released.
+    fn give_back(&mut self, bytes: u64) -> u64 {
+        let found = self.core.space.segments.last_ready(bytes / PAGE, self.ready_target() / PAGE);
+        let pages: u64 = found.iter().map(|id| u64::from(self.core.space.rows.pages(*id))).sum();
+        if pages == 0 || pages * PAGE > self.stock.due {
+            return 0;
+        }
+        self.stock.due -= pages * PAGE;
+        self.discard(found);
+        pages * PAGE
+    }
 
     /// Discards segments, neighbours in one call to their device.
     fn discard(&mut self, segments: Vec<SegmentId>) {
-        segments.iter().for_each(|id| self.store.core.space.segments.set_state(*id, SegmentState::Discarding));
-        let extents = segments.iter().flat_map(|id| self.store.core.space.rows.extents(*id));
+        segments.iter().for_each(|id| self.core.space.segments.set_state(*id, SegmentState::Discarding));
+        let extents = segments.iter().flat_map(|id| self.core.space.rows.extents(*id));
         let mut extents: Vec<(MemberId, ByteRange)> = extents.filter(|(device, _)| !self.keeps_bytes(*device)).collect();
         extents.sort_unstable_by_key(|(device, range)| (*device, range.offset));
         let mut joined: Vec<(MemberId, ByteRange)> = Vec::with_capacity(extents.len());
@@ -168,12 +173,10 @@ impl Pool {
                 _ => joined.push((device, range)),
             }
         }
-        self.store.metrics.given_back_bytes += joined.iter().map(|(_, range)| range.length).sum::<u64>();
-        self.store.io.discard(Context::Discard(segments), joined.into_iter());
+        self.metrics.given_back_bytes += joined.iter().map(|(_, range)| range.length).sum::<u64>();
+        self.io.discard(Context::Discard(segments), joined.into_iter());
     }
-}
 
-impl Store {
     /// Returns the pages that may be retained for the minutes of a rewind alone. A part of the
     /// space in use is enough for that: an eighth of a large pool that holds little would be more
     /// than a hundred times what is needed, and the host has to allocate every page of it.

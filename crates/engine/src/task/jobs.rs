@@ -89,14 +89,14 @@ impl Pool {
 
     /// Records the progress of jobs, and measures their rates.
     pub(crate) fn step_jobs(&mut self) {
-        if self.state != PoolState::Online {
+        if self.store.state != PoolState::Online {
             return;
         }
-        if self.pace.is_due(self.store.now) {
+        if self.store.pace.is_due(self.store.now) {
             let jobs = self.jobs();
-            self.pace.look(self.store.now, &jobs);
+            self.store.pace.look(self.store.now, &jobs);
         }
-        if !self.pace.records(self.store.now) {
+        if !self.store.pace.records(self.store.now) {
             return;
         }
         let jobs = Some(self.jobs_now()).filter(|jobs| *jobs != self.store.core.catalog.jobs).map(|jobs| Record::Jobs { jobs });
@@ -118,7 +118,7 @@ impl Pool {
     pub(crate) fn jobs(&self) -> Vec<JobInfo> {
         let devices = self.filler.jobs().chain(self.jobs_at_labels()).chain(self.evacuation_job());
         let jobs = devices.chain(self.rebalance_job()).chain(self.wipe_job()).chain(self.scrubber.job());
-        jobs.map(|job| JobInfo { rate: self.pace.rate_of(&job), ..job }).collect()
+        jobs.map(|job| JobInfo { rate: self.store.pace.rate_of(&job), ..job }).collect()
     }
 
     /// Returns jobs of devices that are filled, while the labels do not say so yet. These jobs have
@@ -129,11 +129,13 @@ impl Pool {
         let filled = self.relabeler.filled.iter().map(|member| (JobKind::Resilver, member.0));
         replaced.chain(filled).map(|(kind, member)| JobInfo { kind, member: Some(member), done: 1, total: 1, errors: 0, rate: 0 })
     }
+}
 
+impl Store {
     /// Returns whether jobs may read more now.
     pub(crate) fn jobs_may_go_on(&mut self) -> bool {
         let rate = self.jobs_rate();
-        self.pace.allows(self.store.now, rate)
+        self.pace.allows(self.now, rate)
     }
 
     /// Counts bytes that jobs read against their rate.
@@ -144,20 +146,18 @@ impl Pool {
 
     /// Returns the current rate of all jobs in bytes per second; 0 means unlimited.
     fn jobs_rate(&self) -> u64 {
-        if self.guests_are_active() { self.store.rate_beside_guests() } else { self.store.core.catalog.jobs.rate }
+        if self.guests_are_active() { self.rate_beside_guests() } else { self.core.catalog.jobs.rate }
     }
 
     pub(super) fn guests_are_active(&self) -> bool {
-        self.store.now.0 <= self.last_activity.0 + QUIET_MILLIS
+        self.now.0 <= self.last_activity.0 + QUIET_MILLIS
     }
 
     /// Returns how many operations a job may have in flight: fewer while guests are active.
     pub(crate) fn job_depth(&self, (active, quiet): (usize, usize)) -> usize {
         if self.guests_are_active() { active } else { quiet }
     }
-}
 
-impl Store {
     /// Sets the rate of jobs in bytes per second; 0 means unlimited.
     pub(crate) fn set_job_rate(&mut self, rate: u64) -> Result<Reply, CommandError> {
         if (1..LEAST_RATE).contains(&rate) {

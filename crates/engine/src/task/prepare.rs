@@ -17,6 +17,7 @@ use millpond_format::SegmentId;
 
 use crate::pool::{Context, Pool};
 use crate::space::{PAGE, SegmentState};
+use crate::store::Store;
 use crate::{Discard, Planted, PoolState, Time};
 
 /// Bytes written at a time on each device.
@@ -72,9 +73,9 @@ impl Pool {
         if self.preparer.work.is_none() {
             self.choose_hole();
         }
-        let urgent = self.comes_to_a_hole();
-        let depth = if urgent { WRITES.1 } else { self.job_depth(WRITES) };
-        while urgent || !self.guests_are_active() || self.stock.allowance > 0 {
+        let urgent = self.store.comes_to_a_hole();
+        let depth = if urgent { WRITES.1 } else { self.store.job_depth(WRITES) };
+        while urgent || !self.store.guests_are_active() || self.store.stock.allowance > 0 {
             let Some(work) = self.preparer.work.as_mut().filter(|work| work.in_flight < depth && work.next < work.length() && !work.failed)
             else {
                 return;
@@ -82,7 +83,7 @@ impl Pool {
             let (at, bytes) = (work.next, STEP.min(work.length() - work.next));
             (work.next, work.in_flight) = (at + bytes, work.in_flight + 1);
             let part = |(device, range): &(MemberId, ByteRange)| (*device, ByteRange { offset: range.offset + at, length: bytes });
-            self.stock.charge(bytes * work.extents.len() as u64);
+            self.store.stock.charge(bytes * work.extents.len() as u64);
             self.store.metrics.prepared_bytes += bytes * work.extents.len() as u64;
             self.store.io.zero(Context::Prepare, work.extents.iter().map(part));
         }
@@ -91,24 +92,15 @@ impl Pool {
     /// Returns whether preparing is allowed: not in a pool that closes or runs full, nor during a
     /// wipe or removal, nor on a host without space.
     fn may_prepare(&self) -> bool {
-        let in_service = self.state == PoolState::Online && self.closing.is_none();
+        let in_service = self.store.state == PoolState::Online && self.closing.is_none();
         let alone = self.evacuation.is_none() && !self.wiper.is_on();
         self.store.tuning.ready.prepare
             && self.store.tuning.discard != Discard::Now
             && in_service
             && alone
             && self.store.now >= self.preparer.not_before
-            && !self.host_is_short()
+            && !self.store.host_is_short()
             && !self.is_hungry()
-    }
-
-    /// Returns whether the log would reach a hole soon, and is slow enough to be overtaken. Space
-    /// that it would reuse is not counted. A log that was fast is slow at once when a burst ends:
-    /// flushed writes that follow would be at holes until the second of the burst is over.
-    fn comes_to_a_hole(&self) -> bool {
-        let (pages, taken) = (self.store.core.space.segments.pages(), self.stock.taken_per_second());
-        let is_slow = taken.min(self.stock.logged_per_second()) <= AHEAD_BYTES;
-        is_slow && (pages.kept + pages.ready) * PAGE < AHEAD_SECONDS * taken.min(AHEAD_BYTES)
     }
 
     /// Returns whether preparing continues until the target is reached. Nothing is released until
@@ -127,12 +119,12 @@ impl Pool {
 
     /// Chooses the next segment to prepare, if fewer are ready than should be.
     fn choose_hole(&mut self) {
-        let target = self.ready_target();
-        let fills = self.preparer.fills || self.stock.at_first > 0;
+        let target = self.store.ready_target();
+        let fills = self.preparer.fills || self.store.stock.at_first > 0;
         let Some(segment) = self.store.core.space.segments.next_hole(target / PAGE, fills) else {
             self.preparer.fills = false;
             if self.store.core.clock > 0 {
-                self.stock.at_first = 0;
+                self.store.stock.at_first = 0;
             }
             return;
         };
@@ -149,7 +141,7 @@ impl Pool {
         if let Err(error) = result {
             self.preparer.not_before = Time(self.store.now.0 + REFUSED_MILLIS);
             if error == DeviceError::Full {
-                self.stock.found_full(self.store.now);
+                self.store.stock.found_full(self.store.now);
             }
         }
         let Some(work) = &mut self.preparer.work else { return };
@@ -160,5 +152,16 @@ impl Pool {
             // the next segment can begin in this turn
             self.preparer.looked = Time(0);
         }
+    }
+}
+
+impl Store {
+    /// Returns whether the log would reach a hole soon, and is slow enough to be overtaken. Space
+    /// that it would reuse is not counted. A log that was fast is slow at once when a burst ends:
+    /// flushed writes that follow would be at holes until the second of the burst is over.
+    fn comes_to_a_hole(&self) -> bool {
+        let (pages, taken) = (self.core.space.segments.pages(), self.stock.taken_per_second());
+        let is_slow = taken.min(self.stock.logged_per_second()) <= AHEAD_BYTES;
+        is_slow && (pages.kept + pages.ready) * PAGE < AHEAD_SECONDS * taken.min(AHEAD_BYTES)
     }
 }

@@ -108,7 +108,7 @@ impl Pool {
     pub(crate) fn end_rebalance(&mut self) {
         self.rebalancer.running = None;
         self.store.core.space.segments.spare_groups(&[]);
-        self.pace.record_soon();
+        self.store.pace.record_soon();
     }
 
     /// Returns the progress of the rebalance.
@@ -120,7 +120,7 @@ impl Pool {
 
     /// Continues a rebalance. Returns true when it wants another turn soon.
     pub(crate) fn step_rebalance(&mut self) -> bool {
-        if self.state != PoolState::Online {
+        if self.store.state != PoolState::Online {
             return false;
         }
         let room = self.has_room_to_move();

@@ -83,7 +83,7 @@ impl Pool {
     /// Stores descriptions of devices in the labels soon; missing devices keep their last
     /// description. The generation stays the same, because the shape does.
     pub(crate) fn describe_devices(&mut self, seen: Vec<DeviceNote>) {
-        if self.store.tuning.read_only || self.state != PoolState::Online {
+        if self.store.tuning.read_only || self.store.state != PoolState::Online {
             return;
         }
         let members = self.store.config.shape.members.iter().filter(|m| m.state != MemberState::Gone);
@@ -117,7 +117,7 @@ impl Pool {
     /// Starts writing labels if they are requested.
     pub(crate) fn step_relabel(&mut self) {
         // the labels of a new pool are being written until it is open
-        let open = self.state != PoolState::Opening || self.store.generation > 0;
+        let open = self.store.state != PoolState::Opening || self.store.generation > 0;
         if self.relabeler.wanted && self.relabeler.step == Step::Idle && open {
             self.relabeler.wanted = false;
             self.relabeler.answering = std::mem::take(&mut self.relabeler.waiting);
@@ -187,7 +187,7 @@ impl Pool {
         let first = SegmentId(self.store.core.space.rows.count());
         self.store.core.space.rows.extend(&self.store.config.shape);
         self.store.core.space.take_rows();
-        self.judge_new(first);
+        self.store.judge_new(first);
         self.begin_special_streams();
     }
 

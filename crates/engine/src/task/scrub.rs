@@ -225,7 +225,7 @@ impl Pool {
 
     /// Continues a scrub. Returns true when it wants another turn soon.
     pub(crate) fn step_scrub(&mut self) -> bool {
-        if self.state != PoolState::Online {
+        if self.store.state != PoolState::Online {
             return false;
         }
         let Some(run) = &mut self.scrubber.running else {
@@ -301,7 +301,7 @@ impl Pool {
 
     /// Starts as many reads as guests leave room for.
     fn scrub_on(&mut self) -> bool {
-        let (most, turn) = (self.job_depth(AT_A_TIME), self.job_depth(A_TURN));
+        let (most, turn) = (self.store.job_depth(AT_A_TIME), self.store.job_depth(A_TURN));
         let before = self.scrubber.running.as_ref().map_or(0, |run| run.begun);
         loop {
             let Some(run) = &mut self.scrubber.running else { return false };
@@ -311,7 +311,7 @@ impl Pool {
                 next.into_iter().for_each(|place| self.read_place(place));
                 return false;
             }
-            if run.begun - before >= turn || !run.has_room(self.store.now, most) || !self.jobs_may_go_on() {
+            if run.begun - before >= turn || !run.has_room(self.store.now, most) || !self.store.jobs_may_go_on() {
                 return false;
             }
             if self.read_strip() {
@@ -389,7 +389,7 @@ impl Pool {
         let (number, reading) = (run.number, run.next);
         let empty = copies.iter().map(|copy| (*copy, None)).collect();
         run.readings.insert(reading, Reading { place, copies: empty, left, bytes, still, skim });
-        self.charge_jobs(bytes as u64);
+        self.store.charge_jobs(bytes as u64);
         for copy in copies {
             self.store.read_copy(ScrubRead { run: number, reading, copy, tries: 1 }, segment, page, pages);
         }

@@ -42,7 +42,7 @@ impl Pool {
     /// Replaces lost members by spares, one change of the shape at a time.
     pub(crate) fn step_spares(&mut self) {
         let shape = &self.store.config.shape;
-        if self.state != PoolState::Online || !shape.has(Class::Spare) {
+        if self.store.state != PoolState::Online || !shape.has(Class::Spare) {
             return;
         }
         let wanting =
@@ -82,7 +82,7 @@ impl Pool {
             *own = size;
         }
         self.store.io.set_slot(member, Some(slot));
-        self.judge_member(member);
+        self.store.judge_member(member);
         self.store.io.health.set(member, MemberState::Filling);
         self.spares.lost.remove(&member);
         self.fill(member, Replica::Current);

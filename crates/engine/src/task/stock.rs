@@ -4,8 +4,8 @@
 //! The estimate is that of a database that recycles its log files: bytes of log per minute, which
 //! rise at once and fall by a tenth per minute. The time is passed in with each turn.
 
-use crate::pool::Pool;
 use crate::space::PAGE;
+use crate::store::Store;
 use crate::{ReadySpace, Time};
 
 const MINUTE: u64 = 60_000;
@@ -189,18 +189,18 @@ impl Stock {
     }
 }
 
-impl Pool {
+impl Store {
     /// Returns the bytes of free segments that shall be allocated on the host.
     pub(crate) fn ready_target(&self) -> u64 {
-        let pool = self.store.core.space.segments.all_pages() * PAGE;
+        let pool = self.core.space.segments.all_pages() * PAGE;
         let short = self.host_is_short();
-        let target = self.stock.target(&self.store.tuning.ready, pool, self.is_at_rest(), short);
+        let target = self.stock.target(&self.tuning.ready, pool, self.is_at_rest(), short);
         if short { target } else { target.max(self.stock.at_first) }
     }
 
     /// Returns the milliseconds after which surplus is released.
     pub(super) fn surplus_millis(&self) -> u64 {
-        let millis = self.store.tuning.ready.surplus_millis;
+        let millis = self.tuning.ready.surplus_millis;
         match (self.host_is_short(), self.is_at_rest()) {
             (true, _) => 0,
             (false, true) => millis / REST_SURPLUS_PART,
@@ -210,12 +210,12 @@ impl Pool {
 
     /// Returns whether the pool had no request for long.
     fn is_at_rest(&self) -> bool {
-        self.store.now.0 >= self.last_activity.0.saturating_add(self.store.tuning.ready.surplus_millis / REST_PART)
+        self.now.0 >= self.last_activity.0.saturating_add(self.tuning.ready.surplus_millis / REST_PART)
     }
 
     /// Returns whether the storage below the pool's files is nearly full.
     pub(super) fn host_is_short(&self) -> bool {
-        self.stock.is_short(self.store.now)
+        self.stock.is_short(self.now)
     }
 }
 

@@ -160,7 +160,7 @@ impl Pool {
     pub(crate) fn end_wipe(&mut self) {
         self.leave_batch();
         self.wiper.running = None;
-        self.pace.record_soon();
+        self.store.pace.record_soon();
     }
 
     /// Returns segments that are being emptied to normal use.
@@ -194,7 +194,7 @@ impl Pool {
 
     /// Continues a wipe. Returns true when it wants another turn soon.
     pub(crate) fn step_wipe(&mut self) -> bool {
-        if self.state != PoolState::Online || !self.wiper.is_on() {
+        if self.store.state != PoolState::Online || !self.wiper.is_on() {
             self.leave_batch();
             return false;
         }
@@ -374,8 +374,8 @@ impl Pool {
 
     /// Overwrites or discards more of a segment.
     fn erase_on(&mut self) {
-        let most = self.job_depth(WRITES);
-        while self.jobs_may_go_on() {
+        let most = self.store.job_depth(WRITES);
+        while self.store.jobs_may_go_on() {
             let Some(erasure) = &mut self.wiper.erasure else { return };
             let (at, length) = (erasure.next, erasure.length());
             if at >= length || erasure.in_flight >= most {
@@ -394,7 +394,7 @@ impl Pool {
             let zeroes = |bytes: u64| Piece::zeroes(self.store.zeroes.clone(), 0..usize::try_from(bytes).unwrap_or(ZEROES).min(ZEROES));
             let steps = (0..bytes).step_by(ZEROES).map(|from| bytes - from);
             let pieces: Vec<Piece> = steps.map(zeroes).collect();
-            self.charge_jobs(bytes * ranges.len() as u64);
+            self.store.charge_jobs(bytes * ranges.len() as u64);
             self.store.io.overwrite(Context::Wipe, &ranges, &pieces);
         }
     }

@@ -41,11 +41,11 @@ impl Import {
         pool.store.legs.iter_mut().for_each(|leg| leg.end = leg.end.min(replay.end));
         if pool.store.core.clock == 0 {
             // nothing was ever written to it
-            pool.prepare_first();
+            pool.store.prepare_first();
         }
         pool.fell_back = self.refused.take().map(|why| why.to_string());
         if self.tuning.read_only {
-            pool.state = PoolState::Online;
+            pool.store.state = PoolState::Online;
             return Some(pool);
         }
         if self.rewound.is_none() {

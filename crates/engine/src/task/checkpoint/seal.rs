@@ -61,7 +61,7 @@ impl Sealed {
 impl Pool {
     /// Fixes the state at this point of the log.
     pub(super) fn seal_checkpoint(&mut self) {
-        self.seal_all();
+        self.store.seal_all();
         self.dirty_sparse_objects();
         self.reserve_for_checkpoint();
         self.checkpointer.unwritten = self.store.core.nodes.dirty();

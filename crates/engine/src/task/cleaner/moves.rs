@@ -53,7 +53,7 @@ impl Pool {
         }
         // blocks that guests freed in this turn must be in the log before the move that leaves them
         // behind
-        self.seal_all();
+        self.store.seal_all();
         self.cleaner.gathered_bytes = 0;
         let mut waiting = std::mem::take(&mut self.cleaner.gathered);
         waiting.sort_by_key(|g| {
@@ -74,7 +74,7 @@ impl Pool {
     fn add_move(&mut self, batch: &mut Option<MoveBatch>, g: &Gathered) {
         let Some(chunk) = self.store.core.space.chunks.get(g.chunk) else { return };
         let here = chunk.place.is_some_and(|place| place.segment == g.from);
-        if chunk.live_count == 0 || !here || matches!(self.state, PoolState::Faulted(_)) {
+        if chunk.live_count == 0 || !here || matches!(self.store.state, PoolState::Faulted(_)) {
             return;
         }
         let (stream, live) = (self.stream_of(chunk), chunk.live.clone());
@@ -178,7 +178,7 @@ impl Pool {
         if !self.cleaner.for_job && self.cleaner.victim.is_none_or(|victim| self.store.core.space.rows.shelf(victim) != Shelf::Log) {
             self.cleaner.spent += u64::from(header_pages + moves.pages);
         }
-        self.submit_batch(moves.stream, &header, batch, moves.pieces);
+        self.store.submit_batch(moves.stream, &header, batch, moves.pieces);
     }
 
     /// Returns the stream for a chunk by its class and age; when space is short, the one with most

@@ -87,7 +87,7 @@ impl Pool {
         self.scrubber.found.iter_mut().for_each(|found| found.end(now, true));
         // the scrub may have repaired some of them
         self.rejoiner.forget_unreadable();
-        self.pace.record_soon();
+        self.store.pace.record_soon();
         true
     }
 
