@@ -3,17 +3,20 @@
 //! Requests and tasks use it; it knows none of them. What it does for one of them that takes device
 //! operations ends as a [`Context`], which the scheduler gives back to who began it.
 
+mod checkpoint;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use millpond_block::{Buf, BufPool, DeviceSlot, DeviceSpace};
+use millpond_block::{Buf, BufPool, DeviceSlot, DeviceSpace, Tag};
 use millpond_format::{Leg, Lsn, ObjectRef};
 
+pub(crate) use self::checkpoint::{CheckpointState, Stage};
 use crate::core::Core;
 use crate::io::IoTable;
 use crate::log::Log;
 use crate::pool::{Config, Context};
-use crate::task::{Pace, Stock};
+use crate::task::{Evacuation, Pace, Removals, Stock};
 use crate::{Metrics, Planted, PoolState, Time, Tuning};
 
 /// Bytes of the shared buffer of zeroes that reads of holes are answered from.
@@ -48,6 +51,10 @@ pub(crate) struct Store {
     pub(crate) metrics: Metrics,
     /// LSN of the last batch with a clear or a catalog record.
     pub(crate) last_record: Lsn,
+    pub(crate) checkpoint: CheckpointState,
+    pub(crate) evacuation: Option<Evacuation>,
+    pub(crate) removals: Removals,
+    pub(crate) closing: Option<Tag>,
     pub(crate) state: PoolState,
     pub(crate) stock: Stock,
     /// Allocated space on the hosts of devices, by slot.
@@ -79,6 +86,10 @@ impl Store {
             legs: Vec::new(),
             metrics: Metrics::default(),
             last_record: Lsn(0),
+            checkpoint: CheckpointState::new(now),
+            evacuation: None,
+            removals: Removals::default(),
+            closing: None,
             stock: Stock::new(now),
             hosts: BTreeMap::new(),
             state: PoolState::Opening,

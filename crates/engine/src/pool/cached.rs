@@ -38,7 +38,7 @@ impl Pool {
 
     /// Scans cache devices for their content, a few pages at a time.
     pub(crate) fn step_cache(&mut self) {
-        if self.closing.is_some() {
+        if self.store.closing.is_some() {
             return; // nothing waits for the rest of the scan
         }
         while let Some((scan, member, range)) = self.cache.next_scan() {

@@ -52,7 +52,7 @@ impl Pool {
             let error = CommandError::Faulted(why.clone());
             return self.replies.push_back((tag, Err(error)));
         }
-        if self.closing.is_some() {
+        if self.store.closing.is_some() {
             return self.replies.push_back((tag, Err(CommandError::Busy(Busy::Closing))));
         }
         if self.store.tuning.read_only {
@@ -84,7 +84,7 @@ impl Pool {
         match command {
             Command::Close => {
                 self.suspend_jobs();
-                self.closing = Some(tag);
+                self.store.closing = Some(tag);
                 self.store.state = PoolState::Closing;
             }
             Command::Checkpoint => self.checkpointer.wanted.push(tag),
@@ -149,7 +149,7 @@ impl Pool {
     fn command_unwritten(&mut self, tag: Tag, command: Command) {
         match command {
             Command::Close => {
-                self.closing = Some(tag);
+                self.store.closing = Some(tag);
                 self.store.state = PoolState::Closing;
             }
             Command::Places { target } => self.start_places(tag, target),
@@ -179,11 +179,11 @@ impl Pool {
             return;
         }
         self.starved_commands += 1;
-        if !self.record_room(1) && self.cleaner.idle() && self.store.now.0 >= self.checkpointer.begun.0 + CHECKPOINT_MILLIS {
+        if !self.record_room(1) && self.cleaner.idle() && self.store.now.0 >= self.store.checkpoint.begun.0 + CHECKPOINT_MILLIS {
             // I9: until a checkpoint has written the changes so far, space is reserved for them,
             // which the cleaner may need; and only a checkpoint moves objects out of sparse
             // segments
-            self.checkpointer.forced |= !self.checkpointer.running();
+            self.store.checkpoint.forced |= !self.store.checkpoint.running();
         }
         if self.record_room(1) || self.records_starve() {
             for id in std::mem::take(&mut self.record_waiters) {
@@ -302,7 +302,7 @@ impl Pool {
             return self.parked_commands.push((tag, Command::Promote { volume, dry_run: false }));
         }
         if self.log_records(tag, vec![Record::Promote { volume }], Reply::Promotion(promotion.plan())) {
-            self.checkpointer.estimate.lists += bytes;
+            self.store.checkpoint.estimate.lists += bytes;
         }
     }
 

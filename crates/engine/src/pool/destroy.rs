@@ -124,7 +124,7 @@ impl Pool {
                     return true;
                 }
                 self.store.core.apply_record(&record);
-                self.checkpointer.estimate.lists += bytes;
+                self.store.checkpoint.estimate.lists += bytes;
                 self.starved_commands = 0;
                 self.store.seal_all();
             }
@@ -140,7 +140,7 @@ impl Pool {
     /// Continues destroying the snapshots of removed volumes. Returns false when there are none, or
     /// the log has no room.
     pub(super) fn step_removed(&mut self) -> bool {
-        if self.store.core.catalog.removed.is_empty() || self.closing.is_some() || !self.record_room(2) {
+        if self.store.core.catalog.removed.is_empty() || self.store.closing.is_some() || !self.record_room(2) {
             return false;
         }
         let next = self.store.core.catalog.next_removed(DESTROYS_PER_SLICE * self.slices());
@@ -158,7 +158,7 @@ impl Pool {
         let logged = self.append_item(op, &Item::Record(record.clone())).is_ok();
         if logged {
             self.store.core.apply_record(&record);
-            self.checkpointer.estimate.lists += bytes;
+            self.store.checkpoint.estimate.lists += bytes;
             self.store.seal_all();
         }
         self.release(op);
@@ -180,7 +180,7 @@ impl Pool {
 
     /// Requests a checkpoint, which frees the segments that wait for one.
     pub(super) fn ask_for_room(&mut self) {
-        self.checkpointer.forced |= self.store.log.since_checkpoint > 0 && !self.checkpointer.running();
+        self.store.checkpoint.forced |= self.store.log.since_checkpoint > 0 && !self.store.checkpoint.running();
     }
 
     /// Returns how many of these snapshots can be destroyed before the next checkpoint, and the
@@ -265,7 +265,7 @@ impl Pool {
             let freed = self.store.core.free_some(FREES_PER_SLICE * self.slices());
             freed.next.iter().chain(&freed.after).for_each(|piece| self.store.need_piece(piece, Need::Freeing));
             return freed.next.is_none() || self.store.core.pieces.has_uncut();
-        } else if self.closing.is_none() && self.store.state == PoolState::Online {
+        } else if self.store.closing.is_none() && self.store.state == PoolState::Online {
             self.start_walk_step();
         }
         true
@@ -275,7 +275,7 @@ impl Pool {
     /// comes, but not in a pool that closes, which releases no more.
     pub(super) fn room_comes(&self) -> bool {
         let comes = |progress: Progress| self.store.now.0 < progress.since.0 + STARVED_MILLIS;
-        self.closing.is_none() && self.reclaimer.progress.is_some_and(comes)
+        self.store.closing.is_none() && self.reclaimer.progress.is_some_and(comes)
     }
 
     /// Starts the next step of a walk that frees a destroyed version, unless one is in progress.

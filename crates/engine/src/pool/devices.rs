@@ -25,7 +25,7 @@ impl Pool {
     /// Checks whether devices could be changed as described, by the checks of the real commands.
     pub(crate) fn check_change(&self, change: &DeviceChange) -> Result<(), CommandError> {
         // the real command stops a running rejoin first
-        self.check_no_change(self.evacuation.is_some() && !self.is_rejoining())?;
+        self.check_no_change(self.store.evacuation.is_some() && !self.is_rejoining())?;
         match change {
             DeviceChange::Add { groups, devices } => self.store.plan_groups(groups, devices).map(drop),
             DeviceChange::Replace { member, device } if self.store.config.shape.is_aside(*member) => {
@@ -38,7 +38,7 @@ impl Pool {
     /// Checks that no other change is in progress: a removal has planned the shape that it leaves,
     /// and labels have one shape until they are durable.
     pub(crate) fn check_unchanging(&self) -> Result<(), CommandError> {
-        self.check_no_change(self.evacuation.is_some())
+        self.check_no_change(self.store.evacuation.is_some())
     }
 
     fn check_no_change(&self, moving: bool) -> Result<(), CommandError> {

@@ -17,8 +17,8 @@ use crate::slab::Slab;
 use crate::space::Piece;
 use crate::store::Store;
 use crate::task::{
-    Checkpointer, ClaimIo, Cleaner, Evacuation, FillPiece, Filler, Keeper, Preparer, Rebalancer, Rejoiner, Relabeler, Removals, ScrubArea,
-    ScrubRead, Scrubber, Spares, Waiting, Wiper,
+    Checkpointer, ClaimIo, Cleaner, FillPiece, Filler, Keeper, Preparer, Rebalancer, Rejoiner, Relabeler, ScrubArea, ScrubRead, Scrubber,
+    Spares, Waiting, Wiper,
 };
 use crate::tree::Miss;
 use crate::{CommandError, DiffExtent, Fault, Planted, PoolState, Reply, Time};
@@ -195,8 +195,6 @@ pub(crate) struct Pool {
     pub(crate) relabeler: Relabeler,
     pub(crate) filler: Filler,
     pub(crate) spares: Spares,
-    pub(crate) evacuation: Option<Evacuation>,
-    pub(crate) removals: Removals,
     /// Why the import that opened the pool went back further than the newest checkpoint.
     pub(crate) fell_back: Option<String>,
     pub(crate) rejoiner: Rejoiner,
@@ -216,7 +214,6 @@ pub(crate) struct Pool {
     pub(crate) answers: VecDeque<Answer>,
     /// Steps of comparisons left in this turn.
     pub(crate) comparisons: usize,
-    pub(crate) closing: Option<Tag>,
     /// Set while writes wait for free segments.
     pub(crate) starved: Option<Starved>,
     pub(super) full_devices: FullDevices,
@@ -258,12 +255,10 @@ impl Pool {
             read_waiters: Vec::new(),
             flusher: Flusher::default(),
             waiting_for_flush: Waiting::default(),
-            checkpointer: Checkpointer::new(now),
+            checkpointer: Checkpointer::default(),
             relabeler: Relabeler::default(),
             filler: Filler::default(),
             spares: Spares::default(),
-            evacuation: None,
-            removals: Removals::default(),
             fell_back: None,
             rejoiner: Rejoiner::default(),
             rebalancer: Rebalancer::default(),
@@ -280,7 +275,6 @@ impl Pool {
             diffs: VecDeque::new(),
             answers: VecDeque::new(),
             comparisons: 0,
-            closing: None,
             starved: None,
             full_devices: FullDevices::new(now),
             unanswered: Vec::new(),
@@ -314,7 +308,7 @@ impl Pool {
             self.fail_op(op, DiskError::Io);
         }
         self.abandon_destroys();
-        let tags = self.checkpointer.take_commands().into_iter().chain(self.relabeler.take_commands()).chain(self.closing.take());
+        let tags = self.checkpointer.take_commands().into_iter().chain(self.relabeler.take_commands()).chain(self.store.closing.take());
         for tag in tags.collect::<Vec<_>>() {
             self.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
         }

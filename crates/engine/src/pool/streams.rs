@@ -41,7 +41,7 @@ impl Pool {
                 .filter(|shelf| self.store.log.streams[stream].next.is_none() && self.store.has_special_room(*shelf));
             if let Some(shelf) = home {
                 self.store.log.streams[stream].next = self.store.core.space.segments.reserve(shelf, false);
-                self.checkpointer.forced = true;
+                self.store.checkpoint.forced = true;
             }
         }
     }

@@ -295,7 +295,7 @@ impl Pool {
             (starved.checkpoints, starved.moved) = (checkpoints, moved);
         }
         let (checkpoints, patient) = (checkpoints - starved.checkpoints, self.store.now.0 < starved.since.0 + STARVED_MILLIS);
-        let running = self.checkpointer.running();
+        let running = self.store.checkpoint.running();
         // a checkpoint that does not fit now may fit when more was freed, or after an exact
         // count
         let can_begin = running || (patient && !self.store.tuning.plants(Planted::CrowdTheLog)) || self.checkpoint_fits_with(0);
@@ -334,7 +334,7 @@ impl Pool {
     fn close_when_read(&mut self) {
         if self.ops.len() == 0
             && self.store.io.in_flight() == 0
-            && let Some(tag) = self.closing.take()
+            && let Some(tag) = self.store.closing.take()
         {
             self.store.state = PoolState::Closed;
             self.replies.push_back((tag, Ok(Reply::Done)));
@@ -343,19 +343,21 @@ impl Pool {
 
     /// Closes a pool cleanly once everything is answered and a last checkpoint holds all state.
     fn close_when_quiet(&mut self) {
-        let Some(tag) = self.closing else { return };
+        let Some(tag) = self.store.closing else { return };
         if !self.keeper.is_giving_back() {
             self.keep_cache();
-            let clean =
-                self.quiet() && !self.checkpointer.running() && self.store.log.since_checkpoint == 0 && self.store.core.nodes.dirty() == 0;
-            if !clean || !self.checkpointer.first_done || self.store.io.in_flight() > 0 || self.relabeler.busy() {
+            let clean = self.quiet()
+                && !self.store.checkpoint.running()
+                && self.store.log.since_checkpoint == 0
+                && self.store.core.nodes.dirty() == 0;
+            if !clean || !self.store.checkpoint.first_done || self.store.io.in_flight() > 0 || self.relabeler.busy() {
                 return;
             }
         }
         // after the first of these writes another host may have the pool: nothing else is
         // written
         if self.give_back_claim() {
-            self.closing = None;
+            self.store.closing = None;
             self.store.state = PoolState::Closed;
             self.replies.push_back((tag, Ok(Reply::Done)));
         }

@@ -13,7 +13,6 @@ mod seal;
 mod settle;
 mod sparse;
 
-use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use millpond_block::{DeviceError, MemberId, Piece, Tag};
@@ -23,10 +22,10 @@ use millpond_format::{Lsn, NODE_BYTES, ObjectRef, Root, SegmentId};
 pub(crate) use self::objects::{META_HEAD_PAGES, OBJECT_WRITE, pieces};
 use self::seal::Sealed;
 pub(crate) use self::sparse::{At, ObjectsIn};
-use super::reserve::Estimate;
-use crate::log::{Cursor, is_special};
+use crate::log::is_special;
 use crate::pool::{Context, Pool};
-use crate::space::{PAGE, Piece as DeadPiece, Place, SegmentState, Space};
+use crate::space::{PAGE, Piece as DeadPiece, Place};
+use crate::store::Stage;
 use crate::store::Store;
 use crate::{Fault, Planted, PoolState, Reply, Time};
 
@@ -51,34 +50,11 @@ const COUNT_MILLIS: u64 = 500;
 /// that their space is released.
 const IDLE_MILLIS: u64 = 3_000;
 
-/// Progress of the running checkpoint.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    #[default]
-    Idle,
-    /// Nodes and objects are being written.
-    Writing,
-    /// Nodes and objects are being made durable.
-    Barrier,
-    /// The roots at the start of the devices are being written.
-    FirstRoots,
-    /// The first roots are being made durable.
-    RootBarrier,
-    /// The roots at the end of the devices are being written.
-    SecondRoots,
-    /// The second roots are being made durable, so that a valid root has two copies on every
-    /// device.
-    LastBarrier,
-}
-
 /// The checkpoint task.
 #[derive(Debug, Default)]
 pub(crate) struct Checkpointer {
-    stage: Stage,
     /// The fixed state that is not written yet.
     sealed: Option<Box<Sealed>>,
-    /// Number of its nodes that are not written yet.
-    pub(crate) unwritten: usize,
     /// Segments reserved for it.
     reserved: Vec<SegmentId>,
     /// Writes of the running stage in flight.
@@ -88,50 +64,17 @@ pub(crate) struct Checkpointer {
     replaced: Vec<ObjectRef>,
     /// Pieces of deadlists that it wrote.
     written: Vec<Weak<DeadPiece>>,
-    /// Place of the next nodes.
-    pub(crate) nodes_at: Option<Cursor>,
-    /// Place of the next objects.
-    pub(crate) objects_at: Option<Cursor>,
-    /// Smallest unused chunk id when the last checkpoint was fixed.
-    pub(crate) sealed_chunk: u64,
     /// Commands that asked for a checkpoint; those that the running one answers are in `answering`.
     pub(crate) wanted: Vec<Tag>,
-    /// Requested internally (for instance for space), not by a command.
-    pub(crate) forced: bool,
     answering: Vec<Tag>,
-    pub(crate) estimate: Estimate,
-    /// Parts of objects that consist of parts, by the place of their index.
-    pub(crate) parts: BTreeMap<(SegmentId, u32), Vec<ObjectRef>>,
-    pub(crate) first_done: bool,
-    /// Time at which the last checkpoint was fixed, or the import began.
-    pub(crate) begun: Time,
     /// Time of the last exact count of its size.
     counted: Time,
 }
 
 impl Checkpointer {
-    pub(crate) fn new(now: Time) -> Checkpointer {
-        Checkpointer { begun: now, ..Checkpointer::default() }
-    }
-
-    pub(crate) fn running(&self) -> bool {
-        self.stage != Stage::Idle
-    }
-
     /// Returns whether part of it is still to be encoded or written.
     pub(crate) fn is_writing(&self) -> bool {
         self.sealed.is_some()
-    }
-
-    /// Continues writing objects behind the last one of the checkpoint that an import found.
-    pub(crate) fn continue_objects(&mut self, last: ObjectRef, space: &mut Space) {
-        let end = u64::from(last.offset) * ObjectRef::STEP as u64 + u64::from(last.bytes());
-        // a copy of its root follows it
-        let (page, pages) = (u32::try_from(end.div_ceil(4096) + 1).unwrap_or(u32::MAX), space.rows.pages(last.segment));
-        if page < pages {
-            space.segments.set_state(last.segment, SegmentState::Open);
-            self.objects_at = Some(Cursor { segment: last.segment, page, pages });
-        }
     }
 
     /// Takes the commands that wait for a checkpoint, because none will be written.
@@ -149,7 +92,7 @@ impl Pool {
         if matches!(self.store.state, PoolState::Faulted(_)) {
             return false;
         }
-        match self.checkpointer.stage {
+        match self.store.checkpoint.stage {
             Stage::Idle => {
                 if !self.filler.holds_roots()
                     && !self.scrubber.holds_roots()
@@ -161,7 +104,7 @@ impl Pool {
                         self.seal_checkpoint();
                     }
                 }
-                self.checkpointer.running()
+                self.store.checkpoint.running()
             }
             Stage::Writing => (!turn && self.checkpointer.is_writing()) || self.write_on(),
             _ => false,
@@ -188,23 +131,24 @@ impl Pool {
     fn checkpoint_due(&self) -> bool {
         if self.store.state == PoolState::Opening {
             // the first checkpoint of a new pool
-            return !self.checkpointer.first_done && self.store.io.in_flight() == 0;
+            return !self.store.checkpoint.first_done && self.store.io.in_flight() == 0;
         }
         let fresh_log = self.store.log.since_checkpoint > 0 || self.store.core.nodes.dirty() > 0;
         let idle = self.store.now.0.saturating_sub(self.store.last_activity.0) > IDLE_MILLIS
-            && self.store.now.0.saturating_sub(self.checkpointer.begun.0) > IDLE_MILLIS
+            && self.store.now.0.saturating_sub(self.store.checkpoint.begun.0) > IDLE_MILLIS
             && self.store.rests_for_checkpoints();
-        let closing =
-            self.closing.is_some() && self.quiet() && (fresh_log || !self.checkpointer.first_done || self.store.core.has_retired());
+        let closing = self.store.closing.is_some()
+            && self.quiet()
+            && (fresh_log || !self.store.checkpoint.first_done || self.store.core.has_retired());
         !self.checkpointer.wanted.is_empty()
-            || self.checkpointer.forced
+            || self.store.checkpoint.forced
             || closing
             || self.checkpoint_brings_space()
             || idle
             || self.store.log.since_checkpoint >= self.store.checkpoint_log_bytes()
             || self.store.core.nodes.dirty() >= self.store.core.nodes.limit() / 2
             || self.store.core.pieces.wants_checkpoint()
-            || self.store.core.next_chunk - self.checkpointer.sealed_chunk >= CHUNKS_PER_CHECKPOINT / 2
+            || self.store.core.next_chunk - self.store.checkpoint.sealed_chunk >= CHUNKS_PER_CHECKPOINT / 2
             || self.store.legs.len() > 1
     }
 
@@ -304,7 +248,7 @@ impl Pool {
     }
 
     fn next_stage(&mut self, stage: Stage) {
-        self.checkpointer.stage = stage;
+        self.store.checkpoint.stage = stage;
         match stage {
             Stage::Barrier | Stage::RootBarrier | Stage::LastBarrier => {
                 self.checkpointer.pending = 1;
@@ -329,7 +273,7 @@ impl Pool {
         if result.is_ok() {
             nodes.iter().for_each(|at| self.store.core.nodes.written(*at));
         }
-        self.checkpointer.unwritten -= nodes.len();
+        self.store.checkpoint.unwritten -= nodes.len();
         self.checkpoint_io_done(result);
     }
 
@@ -342,7 +286,7 @@ impl Pool {
         if self.checkpointer.pending > 0 || matches!(self.store.state, PoolState::Faulted(_)) {
             return;
         }
-        match self.checkpointer.stage {
+        match self.store.checkpoint.stage {
             Stage::Idle | Stage::Writing => {}
             Stage::Barrier => self.next_stage(Stage::FirstRoots),
             Stage::FirstRoots => self.next_stage(Stage::RootBarrier),
@@ -354,7 +298,7 @@ impl Pool {
 
     /// Completes a checkpoint that is durable: releases everything that it replaced.
     fn commit_checkpoint(&mut self) {
-        self.checkpointer.stage = Stage::Idle;
+        self.store.checkpoint.stage = Stage::Idle;
         let Some(root) = self.checkpointer.root.take() else { return };
         self.store.generation = root.generation;
         self.store.past_roots.push_back((root.generation, root.time));
@@ -373,7 +317,7 @@ impl Pool {
         }
         self.store.core.space.sealed_generation = sealed;
         self.release_reserved();
-        if self.evacuation.is_some() {
+        if self.store.evacuation.is_some() {
             self.count_moving();
         }
         self.store.metrics.checkpoints += 1;
@@ -383,7 +327,7 @@ impl Pool {
         } else {
             self.begin_special_streams();
         }
-        self.checkpointer.first_done = self.store.state != PoolState::Opening;
+        self.store.checkpoint.first_done = self.store.state != PoolState::Opening;
         for tag in std::mem::take(&mut self.checkpointer.answering) {
             self.replies.push_back((tag, Ok(Reply::Done)));
         }

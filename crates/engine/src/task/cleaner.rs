@@ -107,7 +107,7 @@ impl Pool {
             return;
         }
         if self.cleaner.victim.is_none() {
-            let wanted = self.closing.is_none() || self.waits_for_space();
+            let wanted = self.store.closing.is_none() || self.waits_for_space();
             let victim = if wanted && self.cleaning_needed() { self.choose_victim() } else { None };
             match victim {
                 Some(victim) => self.begin_victim(victim),
@@ -116,7 +116,7 @@ impl Pool {
         }
         // a victim that is needed for its space is not throttled as a job
         let wanted =
-            || self.closing.is_some() || self.waits_for_space() || (!self.cleaner.found_none && !self.shelves_to_clean().is_empty());
+            || self.store.closing.is_some() || self.waits_for_space() || (!self.cleaner.found_none && !self.shelves_to_clean().is_empty());
         let held = self.cleaner.for_job && !wanted();
         let most = if held { self.store.job_depth(READS) } else { READS.1 };
         while self.cleaner.reading < most && (!held || self.store.jobs_may_go_on()) {
@@ -161,7 +161,7 @@ impl Pool {
 
     fn cleaning_needed(&self) -> bool {
         !self.shelves_to_clean().is_empty()
-            || self.evacuation.as_ref().is_some_and(Evacuation::has_more)
+            || self.store.evacuation.as_ref().is_some_and(Evacuation::has_more)
             || self.rebalancer.has_more()
             || self.wiper.has_more()
     }
@@ -171,7 +171,7 @@ impl Pool {
     /// victims.
     fn choose_victim(&mut self) -> Option<SegmentId> {
         if self.moves_wait_for_checkpoint() {
-            self.checkpointer.forced |= !self.checkpointer.running();
+            self.store.checkpoint.forced |= !self.store.checkpoint.running();
             return None;
         }
         let mut shelves = self.shelves_to_clean();
@@ -211,7 +211,7 @@ impl Pool {
         // nodes are not moved while a checkpoint writes them
         let leaving = self.next_leaving().filter(|id| {
             let nodes = self.store.core.space.segments.get(*id).is_some_and(|s| s.class == META_CLASS);
-            let written = nodes && self.checkpointer.running();
+            let written = nodes && self.store.checkpoint.running();
             !(written || self.is_blocked() || self.cleaner.gathered.iter().any(|g| g.from == *id))
         });
         self.cleaner.for_job |= leaving.is_some();
@@ -275,7 +275,7 @@ impl Pool {
             || s.objects > 0
             || s.left_until > self.store.now.0
             || (!destage && used + (units / 16).max(16) > units)
-            || (s.class == META_CLASS && (self.checkpointer.running() || (used * 4 > units && !(destage && self.short_of_space()))))
+            || (s.class == META_CLASS && (self.store.checkpoint.running() || (used * 4 > units && !(destage && self.short_of_space()))))
             || self.cleaner.gathered.iter().any(|g| g.from == id)
             || self.store.log.is_in_flight(id)
         {

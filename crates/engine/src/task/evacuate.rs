@@ -139,7 +139,7 @@ impl Pool {
         // segments that a rejoin was emptying count as free for the plan
         self.put_off_rejoin();
         let plan = self.plan_removal(member, leaving)?;
-        self.removals.ended = None;
+        self.store.removals.ended = None;
         if let Some((removal, later)) = plan {
             self.begin_evacuation(Some(member), removal, later);
         }
@@ -170,7 +170,7 @@ impl Pool {
     fn check_removal(&self, member: u16) -> Result<bool, CommandError> {
         let known = self.store.config.shape.members.get(usize::from(member)).filter(|m| m.state != MemberState::Gone);
         let Some(known) = known else { return Err(CommandError::NotFound(Absent::Member(MemberId(member)))) };
-        let moving = self.evacuation.as_ref().is_some_and(|evacuation| !evacuation.rejoins);
+        let moving = self.store.evacuation.as_ref().is_some_and(|evacuation| !evacuation.rejoins);
         if known.successor.is_some() || self.filler.jobs().next().is_some() || moving {
             return Err(CommandError::Busy(Busy::DevicesChanging));
         }
@@ -238,7 +238,7 @@ impl Pool {
         let (todo, looked) = (VecDeque::new(), Time(0));
         let evacuation =
             Evacuation { member, rejoins: false, removal, total, later, todo, looked, hopeless: None, stalled: None, waits: None };
-        self.evacuation = Some(evacuation);
+        self.store.evacuation = Some(evacuation);
         self.count_moving();
     }
 
@@ -246,11 +246,11 @@ impl Pool {
     fn give_up_left_behind(&mut self) {
         if self.filler.jobs().next().is_some()
             || self.relabeler.busy()
-            || self.store.now.0 < self.removals.left_behind_looked.0 + LOOK_MILLIS
+            || self.store.now.0 < self.store.removals.left_behind_looked.0 + LOOK_MILLIS
         {
             return;
         }
-        self.removals.left_behind_looked = self.store.now;
+        self.store.removals.left_behind_looked = self.store.now;
         match Removal::plan_left_behind(&self.store.config.shape) {
             Some(removal) => self.begin_evacuation(None, removal, 0),
             None => self.rejoin(),
@@ -265,13 +265,13 @@ impl Pool {
             return;
         }
         // scanning all segments takes time, and free space comes even slower
-        let pause = if self.removals.wants_room() { ROOM_LOOK_MILLIS } else { LOOK_MILLIS };
-        if self.evacuation.is_some() || self.store.now.0 < self.removals.departure.looked.0 + pause {
+        let pause = if self.store.removals.wants_room() { ROOM_LOOK_MILLIS } else { LOOK_MILLIS };
+        if self.store.evacuation.is_some() || self.store.now.0 < self.store.removals.departure.looked.0 + pause {
             return;
         }
-        self.removals.departure.looked = self.store.now;
+        self.store.removals.departure.looked = self.store.now;
         match self.remove_member(member) {
-            Ok(()) if self.evacuation.is_some() => self.removals.departure.room = None,
+            Ok(()) if self.store.evacuation.is_some() => self.store.removals.departure.room = None,
             Ok(()) if self.waits_for_step() => {}
             Ok(()) => self.end_removal_for("there was no room for its next step for a minute; what was moved stays moved".to_owned()),
             Err(error) => self.end_removal_for(error.to_string()),
@@ -282,9 +282,9 @@ impl Pool {
     /// gain.
     fn waits_for_step(&mut self) -> bool {
         let free = self.store.free_in(Shelf::Data) + self.store.free_in(Shelf::Log);
-        let (since, most) = *self.removals.departure.room.get_or_insert((self.store.now, free));
+        let (since, most) = *self.store.removals.departure.room.get_or_insert((self.store.now, free));
         if free > most {
-            self.removals.departure.room = Some((self.store.now, free));
+            self.store.removals.departure.room = Some((self.store.now, free));
         }
         free > most || self.store.now.0 < since.0 + ROOM_MILLIS
     }
@@ -292,7 +292,7 @@ impl Pool {
     /// Clears the removal flag of all members; the labels are still to be written.
     fn keep_leaving(&mut self) {
         self.store.config.shape.members.iter_mut().for_each(|known| known.leaving = false);
-        self.removals.departure = Departure::default();
+        self.store.removals.departure = Departure::default();
     }
 
     /// Cancels a removal: moved data stays where it is, and the device can be filled again. The
@@ -301,7 +301,7 @@ impl Pool {
         if self.store.member_leaving().is_none() {
             return Err(CommandError::NotFound(Absent::Removal));
         }
-        let evacuation = self.evacuation.take();
+        let evacuation = self.store.evacuation.take();
         if let Some(evacuation) = evacuation {
             self.store.core.space.stay(&evacuation.removal.segments);
         }
@@ -312,12 +312,12 @@ impl Pool {
     /// Returns the progress in bytes. Data that guests free meanwhile need not be moved, and counts
     /// as done.
     pub(crate) fn evacuation_job(&self) -> Option<JobInfo> {
-        let (moved, later) = (self.removals.departure.moved, self.removals.departure.later);
+        let (moved, later) = (self.store.removals.departure.moved, self.store.removals.departure.later);
         let job = |member, done, left| JobInfo { kind: JobKind::Remove, member, done, total: done + left, errors: 0, rate: 0 };
         if let Some(member) = self.relabeler.left.keys().next() {
             return Some(job(Some(member.0), moved, 0));
         }
-        let Some(evacuation) = &self.evacuation else {
+        let Some(evacuation) = &self.store.evacuation else {
             // after an import or between two steps
             return Some(job(Some(self.store.member_leaving()?), moved, later));
         };
@@ -336,14 +336,14 @@ impl Pool {
         if self.store.state != PoolState::Online {
             return false;
         }
-        if self.evacuation.is_none() {
+        if self.store.evacuation.is_none() {
             self.go_on_removing();
             return false;
         }
         self.leave_rejoin_without_devices();
         self.hop_over_leaving();
         let blocked = self.is_blocked();
-        let Some(evacuation) = &mut self.evacuation else { return false };
+        let Some(evacuation) = &mut self.store.evacuation else { return false };
         if blocked {
             // nothing can be moved now: the segments are scanned again later
             evacuation.todo.clear();
@@ -362,17 +362,17 @@ impl Pool {
                 return false;
             }
         };
-        let Some(evacuation) = &mut self.evacuation else { return false };
+        let Some(evacuation) = &mut self.store.evacuation else { return false };
         if left > 0 {
-            self.checkpointer.forced |= waits && (blocked || !evacuation.has_more()) && !self.checkpointer.running();
+            self.store.checkpoint.forced |= waits && (blocked || !evacuation.has_more()) && !self.store.checkpoint.running();
             return true;
         }
         // streams of an older root may begin in segments that are given up
         let segments = &evacuation.removal.segments;
         let begins =
             self.store.legs.iter().any(|leg| leg.streams.iter().any(|s| segments.contains(&s.segment) || segments.contains(&s.next)));
-        if begins || self.checkpointer.running() {
-            self.checkpointer.forced |= begins && !self.checkpointer.running();
+        if begins || self.store.checkpoint.running() {
+            self.store.checkpoint.forced |= begins && !self.store.checkpoint.running();
             return false;
         }
         self.end_evacuation();
@@ -383,7 +383,7 @@ impl Pool {
     /// or has to end because of the given number of segments with deadlists that are right in no
     /// copy.
     fn look_at_leaving(&mut self) -> Result<Look, Option<u64>> {
-        let Some(evacuation) = &self.evacuation else { return Err(None) };
+        let Some(evacuation) = &self.store.evacuation else { return Err(None) };
         let (space, health, now) = (&self.store.core.space, &self.store.io.health, self.store.now.0);
         let mut look = Look::default();
         for id in &evacuation.removal.segments {
@@ -392,7 +392,7 @@ impl Pool {
         if evacuation.rejoins && self.gives_rejoin_up(&look) {
             return Err(None);
         }
-        let Some(evacuation) = &mut self.evacuation else { return Err(None) };
+        let Some(evacuation) = &mut self.store.evacuation else { return Err(None) };
         // while the cleaner has work the last reason may hold again
         if look.todo.is_empty() {
             evacuation.waits = look.reason();
@@ -413,15 +413,15 @@ impl Pool {
 
     /// Returns why a removal, or a rejoin of extents that a removal gave up, makes no progress.
     pub(crate) fn removal_waits(&self) -> Option<String> {
-        let waits = self.evacuation.as_ref().and_then(|evacuation| evacuation.waits.clone());
+        let waits = self.store.evacuation.as_ref().and_then(|evacuation| evacuation.waits.clone());
         waits.or_else(|| self.rejoin_waits())
     }
 
     /// Moves streams out of segments that are to be given up, also when such a segment is only
     /// their next one: an empty batch leads replay to the new segment.
     pub(super) fn hop_over_leaving(&mut self) {
-        let meta = [self.checkpointer.nodes_at, self.checkpointer.objects_at];
-        if !self.checkpointer.running() && meta.iter().flatten().any(|cursor| self.store.is_leaving(Some(cursor.segment))) {
+        let meta = [self.store.checkpoint.nodes_at, self.store.checkpoint.objects_at];
+        if !self.store.checkpoint.running() && meta.iter().flatten().any(|cursor| self.store.is_leaving(Some(cursor.segment))) {
             self.leave_open_segments();
         }
         for stream in 0..self.store.log.streams.len() {
@@ -453,12 +453,12 @@ impl Pool {
 
     /// Ends an evacuation once nothing needs its segments: drops them from the shape.
     fn end_evacuation(&mut self) {
-        let Some(evacuation) = self.evacuation.take() else { return };
+        let Some(evacuation) = self.store.evacuation.take() else { return };
         let Removal { members, segments, shape } = evacuation.removal;
         // segments that special devices left behind belong to no device's removal
-        let moved = if evacuation.member.is_some() { self.removals.departure.moved + evacuation.total } else { 0 };
+        let moved = if evacuation.member.is_some() { self.store.removals.departure.moved + evacuation.total } else { 0 };
         let later = if members.is_empty() { evacuation.later } else { 0 };
-        self.removals.departure = Departure { moved, later, ..Departure::default() };
+        self.store.removals.departure = Departure { moved, later, ..Departure::default() };
         let class = |at: &u16| (MemberId(*at), self.store.config.shape.class_of(*at).unwrap_or(Class::Data));
         self.relabeler.left.extend(members.iter().map(class));
         (self.store.config.shape.groups, self.store.config.shape.next) = (shape.groups, shape.next);
@@ -481,7 +481,7 @@ impl Pool {
     pub(crate) fn let_go(&mut self) {
         let left = std::mem::take(&mut self.relabeler.left);
         if !left.is_empty() {
-            self.removals.departure = Departure::default();
+            self.store.removals.departure = Departure::default();
         }
         for at in left.into_keys() {
             self.store.io.set_slot(at, None);
@@ -500,14 +500,14 @@ impl Pool {
 
     fn end_removal_for(&mut self, why: String) {
         if self.stop_removing().is_ok() {
-            self.removals.ended = Some(why);
+            self.store.removals.ended = Some(why);
             self.relabel(None);
         }
     }
 
     /// Returns the next segment that an evacuation wants emptied.
     pub(crate) fn next_leaving(&mut self) -> Option<SegmentId> {
-        let evacuation = self.evacuation.as_mut()?;
+        let evacuation = self.store.evacuation.as_mut()?;
         while let Some(id) = evacuation.todo.pop_front() {
             let ready = self.store.core.space.segments.get(id).is_some_and(|s| {
                 s.state == SegmentState::Sealed

@@ -159,7 +159,7 @@ impl Pool {
     /// Leaves the open segments, and lists the segments to copy.
     fn begin_fill(&mut self) {
         // nodes of a running checkpoint have places that are not written yet
-        if self.checkpointer.running() {
+        if self.store.checkpoint.running() {
             return;
         }
         let Some((member, replica)) = self.filler.waiting.pop_front() else { return };
@@ -198,10 +198,10 @@ impl Pool {
                 self.store.core.space.settle(cursor.segment);
             }
         }
-        if self.checkpointer.running() {
+        if self.store.checkpoint.running() {
             return;
         }
-        for cursor in [self.checkpointer.nodes_at.take(), self.checkpointer.objects_at.take()].into_iter().flatten() {
+        for cursor in [self.store.checkpoint.nodes_at.take(), self.store.checkpoint.objects_at.take()].into_iter().flatten() {
             self.store.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
             self.store.core.space.settle(cursor.segment);
         }
@@ -218,7 +218,7 @@ impl Pool {
         }
         let Some(fill) = &self.filler.running else { return false };
         if fill.segments.is_empty() && fill.in_flight == 0 {
-            if self.checkpointer.running() {
+            if self.store.checkpoint.running() {
                 return false;
             }
             self.read_ring();
@@ -340,7 +340,7 @@ impl Pool {
         let Some(source) = source else {
             // no ring can be read: an empty one says that this member has no root yet, and the next
             // checkpoint writes one
-            self.checkpointer.forced = true;
+            self.store.checkpoint.forced = true;
             let length = RING_SLOTS as usize * SECTOR_BYTES;
             let mut ring = self.store.bufs.take(length);
             ring.bytes_mut().iter_mut().take(length).for_each(|byte| *byte = 0);

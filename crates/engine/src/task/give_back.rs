@@ -52,7 +52,7 @@ impl Pool {
         let forgets = self.store.tuning.plants(Planted::NothingRests);
         let keep = if hurry || forgets { 0 } else { u64::from(self.store.tuning.rewind_checkpoints) };
         // retained data does not survive a removal or a wipe, so it need not be kept
-        let given_up = self.evacuation.is_some() || self.rebalancer.is_short() || self.wiper.is_on();
+        let given_up = self.store.evacuation.is_some() || self.rebalancer.is_short() || self.wiper.is_on();
         let oldest = if given_up || forgets { u64::MAX } else { self.store.oldest_kept() };
         let most = self.store.may_rest();
         while let Some((segment, generation)) = self.store.core.space.segments.rested(self.store.checkpoint_generation, keep) {
@@ -69,7 +69,7 @@ impl Pool {
 
     /// Releases space to the host that the log does not need soon.
     pub(crate) fn step_give_back(&mut self) {
-        if self.store.state != PoolState::Online || self.closing.is_some() {
+        if self.store.state != PoolState::Online || self.store.closing.is_some() {
             return;
         }
         let pages = self.store.core.space.segments.pages();

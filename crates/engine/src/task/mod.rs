@@ -28,7 +28,7 @@ pub(crate) use pace::Pace;
 pub(crate) use prepare::Preparer;
 pub(crate) use rebalance::Rebalancer;
 pub(crate) use relabel::Relabeler;
-pub(crate) use reserve::{LEAST_LOG, Purse, Waiting};
+pub(crate) use reserve::{Estimate, LEAST_LOG, Purse, Waiting};
 pub(crate) use scrub::{ScrubArea, ScrubRead, Scrubber};
 pub(crate) use spares::Spares;
 pub(crate) use stock::Stock;

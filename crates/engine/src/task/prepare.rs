@@ -92,8 +92,8 @@ impl Pool {
     /// Returns whether preparing is allowed: not in a pool that closes or runs full, nor during a
     /// wipe or removal, nor on a host without space.
     fn may_prepare(&self) -> bool {
-        let in_service = self.store.state == PoolState::Online && self.closing.is_none();
-        let alone = self.evacuation.is_none() && !self.wiper.is_on();
+        let in_service = self.store.state == PoolState::Online && self.store.closing.is_none();
+        let alone = self.store.evacuation.is_none() && !self.wiper.is_on();
         self.store.tuning.ready.prepare
             && self.store.tuning.discard != Discard::Now
             && in_service

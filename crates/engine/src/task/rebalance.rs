@@ -86,7 +86,7 @@ impl Pool {
         if self.rebalancer.is_on() {
             return Err(CommandError::Busy(Busy::Rebalancing));
         }
-        if self.evacuation.is_some() && !dry_run {
+        if self.store.evacuation.is_some() && !dry_run {
             return Err(CommandError::Busy(Busy::RemovingBeforeRebalance));
         }
         let fills: Vec<GroupFill> = self.store.surpluses().iter().map(|surplus| self.store.group_fill(surplus)).collect();
@@ -133,7 +133,7 @@ impl Pool {
         if !run.todo.is_empty() {
             return self.cleans_for_jobs();
         }
-        if self.store.now.0 < run.looked.0 + LOOK_MILLIS || !self.cleaner.idle() || self.evacuation.is_some() {
+        if self.store.now.0 < run.looked.0 + LOOK_MILLIS || !self.cleaner.idle() || self.store.evacuation.is_some() {
             return false;
         }
         self.look_for_surplus();
@@ -142,7 +142,7 @@ impl Pool {
 
     /// Waits for free space: moves leave segments behind that only checkpoints free.
     fn wait_for_room(&mut self) {
-        let (now, idle) = (self.store.now, self.cleaner.idle() && !self.checkpointer.running());
+        let (now, idle) = (self.store.now, self.cleaner.idle() && !self.store.checkpoint.running());
         let Some(run) = &mut self.rebalancer.running else { return };
         let since = *run.short_since.get_or_insert(now);
         if now.0 > since.0 + PATIENCE {
@@ -150,7 +150,7 @@ impl Pool {
         }
         if idle && now.0 >= run.looked.0 + CHECKPOINT_MILLIS {
             run.looked = now;
-            self.checkpointer.forced |= self.store.core.space.segments.resting_in(Shelf::Data) > 0;
+            self.store.checkpoint.forced |= self.store.core.space.segments.resting_in(Shelf::Data) > 0;
         }
     }
 
@@ -192,7 +192,7 @@ impl Pool {
         if !self.rebalancer.has_more() || !self.has_room_to_move() {
             return None;
         }
-        let written = self.checkpointer.running();
+        let written = self.store.checkpoint.running();
         let run = self.rebalancer.running.as_mut()?;
         while let Some(id) = run.todo.pop_front() {
             run.left = run.left.saturating_sub(u64::from(self.store.core.space.rows.pages(id)) * PAGE);

@@ -131,13 +131,13 @@ impl Pool {
     /// Returns the current needs of checkpoints.
     fn needs(&self) -> Needs {
         let changes = self.changes();
-        let known = self.checkpointer.estimate.needs.get();
+        let known = self.store.checkpoint.estimate.needs.get();
         if let Some((_, needs)) = known.filter(|(known, _)| *known == changes) {
             debug_assert_eq!(needs, self.count_needs(&changes), "what they follow from has not changed");
             return needs;
         }
         let needs = self.count_needs(&changes);
-        self.checkpointer.estimate.needs.set(Some((changes, needs)));
+        self.store.checkpoint.estimate.needs.set(Some((changes, needs)));
         needs
     }
 
@@ -158,10 +158,10 @@ impl Pool {
     }
 
     fn changes(&self) -> Changes {
-        let (at, chunks) = (&self.checkpointer, &self.store.core.space.chunks);
+        let (at, chunks) = (&self.store.checkpoint, &self.store.core.space.chunks);
         let left = |cursor: Option<Cursor>| cursor.map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
         let estimate = &at.estimate;
-        let gives_up = self.evacuation.is_some() && !self.store.tuning.plants(Planted::CrowdTheLog);
+        let gives_up = self.store.evacuation.is_some() && !self.store.tuning.plants(Planted::CrowdTheLog);
         Changes {
             nodes: self.store.core.nodes.dirty() - at.unwritten,
             left: [left(at.nodes_at), left(at.objects_at.filter(|_| !at.running()))],
@@ -263,7 +263,7 @@ impl Pool {
     /// Returns whether no further move fits before the next checkpoint, which frees segments of the
     /// log.
     pub(crate) fn moves_wait_for_checkpoint(&self) -> bool {
-        let comes = || self.checkpointer.running() || (self.store.core.space.chunks.dirty_pages() > 0 && self.checkpoint_fits_with(0));
+        let comes = || self.store.checkpoint.running() || (self.store.core.space.chunks.dirty_pages() > 0 && self.checkpoint_fits_with(0));
         self.store.keeps_meta_apart() && !self.checkpoint_fits_with(1) && comes() && !self.store.tuning.plants(Planted::CrowdTheLog)
     }
 
@@ -277,7 +277,7 @@ impl Pool {
         let total = self.store.core.space.segments.count_in(shelf);
         let purse = if shelf == self.store.core.space.homes.landing { Purse::Guest } else { Purse::Cleaner };
         // a device that is being removed takes free segments with it
-        let part = if self.removals.wants_room() { DEPARTURE_PART } else { USUAL_PART };
+        let part = if self.store.removals.wants_room() { DEPARTURE_PART } else { USUAL_PART };
         (total / part).max(12).max(self.floor_on(shelf, purse) + 4)
     }
 
@@ -290,7 +290,7 @@ impl Pool {
     /// cleaning.
     pub(crate) fn coming_free(&self, shelf: Shelf) -> usize {
         let resting = self.store.core.space.segments.resting_in(shelf);
-        let coming = if self.checkpointer.running() { resting } else { self.waiting_for_flush.in_shelf(shelf) };
+        let coming = if self.store.checkpoint.running() { resting } else { self.waiting_for_flush.in_shelf(shelf) };
         self.store.free_in(shelf) + coming
     }
 
@@ -316,7 +316,7 @@ impl Pool {
 
     /// As [`Self::checkpoint_segments`], with `objects` bytes of objects besides deadlists.
     fn segments_with_objects(&self, objects: usize) -> usize {
-        let at = &self.checkpointer;
+        let at = &self.store.checkpoint;
         let objects_at = at.objects_at.filter(|_| !at.running());
         let objects = objects + at.estimate.lists;
         self.node_segments()
@@ -325,8 +325,8 @@ impl Pool {
 
     /// Returns the most segments that the nodes of the next checkpoint take.
     fn node_segments(&self) -> usize {
-        let changed = self.store.core.nodes.dirty() - self.checkpointer.unwritten;
-        self.store.segments_for(self.store.node_pages(changed + 4), self.store.chunk_pages(), self.checkpointer.nodes_at)
+        let changed = self.store.core.nodes.dirty() - self.store.checkpoint.unwritten;
+        self.store.segments_for(self.store.node_pages(changed + 4), self.store.chunk_pages(), self.store.checkpoint.nodes_at)
     }
 
     /// Returns the most segments that a checkpoint of almost no changes takes.
@@ -337,7 +337,7 @@ impl Pool {
     /// Returns the bytes of objects that the next checkpoint may take besides the changes so far,
     /// so that `kept` segments stay free. The unused rest of its first and last segment counts.
     pub(super) fn object_room_beside(&self, kept: usize) -> usize {
-        let at = &self.checkpointer;
+        let at = &self.store.checkpoint;
         let changed = self.object_bytes(self.store.core.space.chunks.dirty_pages()) + at.estimate.lists;
         let nodes = self.node_segments();
         let most = self.store.free_meta().saturating_sub(kept + nodes);
@@ -359,25 +359,25 @@ impl Pool {
     /// Returns the bytes of the catalog, with a directory of `pages` changed chunk table pages and
     /// of all existing ones.
     fn catalog_bytes(&self, pages: usize) -> usize {
-        (self.store.core.space.chunks.pages() + pages) * 24 + self.checkpointer.estimate.catalog + 2 * 4096
+        (self.store.core.space.chunks.pages() + pages) * 24 + self.store.checkpoint.estimate.catalog + 2 * 4096
     }
 
     /// Requests a full count of deadlists and catalog in the next turn.
     pub(crate) fn estimate_soon(&mut self) {
-        self.checkpointer.estimate.again_in = 0;
+        self.store.checkpoint.estimate.again_in = 0;
     }
 
     /// Counts deadlists and catalog in full now.
     pub(super) fn estimate_again(&mut self) {
-        self.checkpointer.estimate.again_in = 0;
+        self.store.checkpoint.estimate.again_in = 0;
         self.estimate_checkpoint();
     }
 
     /// Updates the estimate of deadlists and catalog: in full now and then; while space is short
     /// the changes since then in each turn.
     pub(crate) fn estimate_checkpoint(&mut self) {
-        if self.checkpointer.estimate.again_in > 0 {
-            self.checkpointer.estimate.again_in -= 1;
+        if self.store.checkpoint.estimate.again_in > 0 {
+            self.store.checkpoint.estimate.again_in -= 1;
             if self.is_hungry() || self.store.free_meta() <= self.wanted_free(self.store.core.space.homes.meta) {
                 self.count_estimate();
             }
@@ -386,13 +386,13 @@ impl Pool {
         self.store.count_lists_again();
         self.count_estimate();
         let catalog = &self.store.core.catalog;
-        self.checkpointer.estimate.again_in =
+        self.store.checkpoint.estimate.again_in =
             TURNS_PER_ESTIMATE.max((catalog.snapshots.dirty_pages() * 16 + catalog.frees.len() / 4) as u32);
     }
 
     /// Updates the estimate from sums that each change keeps up to date.
     fn count_estimate(&mut self) {
-        self.checkpointer.estimate.longest_list = self.store.core.longest_list();
+        self.store.checkpoint.estimate.longest_list = self.store.core.longest_list();
         let catalog = &mut self.store.core.catalog;
         let snapshots = catalog.snapshots.changed_bytes();
         debug_assert_eq!(snapshots, catalog.snapshots.count_changed_bytes(), "INV-CKPT-5: records of snapshots are counted as they change");
@@ -401,7 +401,7 @@ impl Pool {
         let options = catalog.options().len() * 160 + JOBS_BYTES;
         let others = (catalog.lineages.len() + catalog.walks.len() + catalog.frees.len()) * 96 + catalog.snapshots.pages() * 24;
         let resting = self.store.core.space.segments.resting_count() * 16;
-        let estimate = &mut self.checkpointer.estimate;
+        let estimate = &mut self.store.checkpoint.estimate;
         estimate.lists = self.store.core.pieces.to_write();
         estimate.catalog = snapshots + volumes + others + resting + options;
         debug_assert!(self.lists_are_counted(), "INV-CKPT-5: directories of deadlists are counted as they change");
@@ -421,7 +421,7 @@ impl Pool {
             .filter(|line| line.deadlist.needs_write())
             .map(|line| self.store.list_bytes(&line.deadlist));
         is_enough
-            && longest.max().unwrap_or(0) <= self.checkpointer.estimate.longest_list
+            && longest.max().unwrap_or(0) <= self.store.checkpoint.estimate.longest_list
             && self.store.core.pieces.lists_to_write() == lists().map(StoredDeadlist::share).sum()
     }
 

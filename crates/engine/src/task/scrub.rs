@@ -251,7 +251,7 @@ impl Pool {
     /// Leaves the open segments, and lists those that hold data.
     fn begin_scrub(&mut self) {
         // a running checkpoint has assigned places that are not written yet
-        if self.checkpointer.running() || self.relabeler.busy() {
+        if self.store.checkpoint.running() || self.relabeler.busy() {
             return;
         }
         self.scrubber.wanted = false;
@@ -295,7 +295,7 @@ impl Pool {
         let pieces: BTreeMap<(SegmentId, u32), ObjectRef> = pieces.map(|at| ((at.segment, at.offset), at)).collect();
         let tables = self.store.core.space.chunks.stored().chain(catalog.snapshots.stored()).map(|(_, at)| at);
         let whole = tables.chain(lists).chain(pieces.into_values()).chain([self.store.checkpoint_at]);
-        let parts = |at: ObjectRef| self.checkpointer.parts.get(&(at.segment, at.offset)).into_iter().flatten().copied().chain([at]);
+        let parts = |at: ObjectRef| self.store.checkpoint.parts.get(&(at.segment, at.offset)).into_iter().flatten().copied().chain([at]);
         whole.filter(|at| at.bytes() > 0).flat_map(parts)
     }
 

@@ -198,7 +198,7 @@ impl Pool {
             self.leave_batch();
             return false;
         }
-        if self.evacuation.is_some() || self.relabeler.busy() || !self.all_are_there() {
+        if self.store.evacuation.is_some() || self.relabeler.busy() || !self.all_are_there() {
             // the shape is about to change: the next round uses the new one
             self.leave_batch();
             if let Some(run) = &mut self.wiper.running {
@@ -326,11 +326,11 @@ impl Pool {
     }
 
     fn force_checkpoint(&mut self) {
-        let (now, running) = (self.store.now, self.checkpointer.running());
+        let (now, running) = (self.store.now, self.store.checkpoint.running());
         let Some(run) = &mut self.wiper.running else { return };
         if !running && now.0 >= run.forced.0 + (CHECKPOINT_MILLIS << run.vain.min(MOST_DOUBLED)) {
             (run.forced, run.vain) = (now, run.vain + 1);
-            self.checkpointer.forced = true;
+            self.store.checkpoint.forced = true;
         }
     }
 
@@ -339,7 +339,7 @@ impl Pool {
         if !self.wiper.has_more() || !self.has_room_to_wipe(Shelf::Data) {
             return None;
         }
-        let written = self.checkpointer.running();
+        let written = self.store.checkpoint.running();
         let round = self.wiper.running.as_mut()?.round.as_mut()?;
         while let Some(id) = round.victims.pop_front() {
             let ready = self.store.core.space.segments.get(id).is_some_and(|s| {

@@ -31,8 +31,8 @@ impl Import {
         pool.store.checkpoint_at = root.checkpoint;
         pool.store.checkpoint_lsn = root.lsn;
         pool.store.past_roots = self.rings.as_ref().map(Rings::times).unwrap_or_default();
-        pool.checkpointer.parts = std::mem::take(&mut self.parts);
-        pool.checkpointer.sealed_chunk = pool.store.core.next_chunk;
+        pool.store.checkpoint.parts = std::mem::take(&mut self.parts);
+        pool.store.checkpoint.sealed_chunk = pool.store.core.next_chunk;
         pool.store.legs.clone_from(&root.legs);
         if let Some(last) = pool.store.legs.last_mut() {
             last.end = replay.end;
@@ -50,7 +50,7 @@ impl Import {
         }
         if self.rewound.is_none() {
             // objects of later checkpoints may follow an older checkpoint
-            pool.checkpointer.continue_objects(root.checkpoint, &mut pool.store.core.space);
+            pool.store.checkpoint.continue_objects(root.checkpoint, &mut pool.store.core.space);
         }
         if self.relabel {
             pool.relabel(None);

@@ -45,7 +45,7 @@ impl Pool {
     /// Allocates pages for nodes or objects. Returns segment, page, and the pages left there.
     pub(super) fn meta_space(&mut self, class: u8, pages: u32) -> Option<(SegmentId, u32, u32)> {
         let fits = |cursor: &Cursor| cursor.pages - cursor.page >= pages;
-        let mut cursor = if class == OBJECT_CLASS { self.checkpointer.objects_at } else { self.checkpointer.nodes_at };
+        let mut cursor = if class == OBJECT_CLASS { self.store.checkpoint.objects_at } else { self.store.checkpoint.nodes_at };
         if !cursor.as_ref().is_some_and(fits) {
             if let Some(old) = cursor.take() {
                 self.store.core.space.segments.set_state(old.segment, SegmentState::Sealed);
@@ -62,7 +62,7 @@ impl Pool {
             cursor = Some(Cursor { segment, page: META_HEAD_PAGES, pages: self.store.core.space.rows.pages(segment) });
         }
         let (mut cursor, place) =
-            (cursor?, if class == OBJECT_CLASS { &mut self.checkpointer.objects_at } else { &mut self.checkpointer.nodes_at });
+            (cursor?, if class == OBJECT_CLASS { &mut self.store.checkpoint.objects_at } else { &mut self.store.checkpoint.nodes_at });
         let (at, left) = (cursor.page, cursor.pages - cursor.page);
         cursor.page += pages;
         *place = Some(cursor);
@@ -130,7 +130,7 @@ impl Pool {
             parts.push(at);
         }
         let at = self.put_part(packer, index.bytes(), true)?;
-        self.checkpointer.parts.insert((at.segment, at.offset), parts);
+        self.store.checkpoint.parts.insert((at.segment, at.offset), parts);
         Some(at)
     }
 
@@ -160,7 +160,7 @@ impl Pool {
 
     /// Removes an object and its parts from the counts of their segments.
     pub(super) fn drop_object(&mut self, object: ObjectRef) {
-        let parts = self.checkpointer.parts.remove(&(object.segment, object.offset)).unwrap_or_default();
+        let parts = self.store.checkpoint.parts.remove(&(object.segment, object.offset)).unwrap_or_default();
         for at in parts.into_iter().chain([object]) {
             self.store.core.space.drop_object(at.segment, at.bytes());
         }
@@ -169,7 +169,7 @@ impl Pool {
     pub(super) fn flush_packer(&mut self, packer: &mut Packer) {
         let Some((segment, page, _)) = packer.at.take() else { return };
         let bytes = packer.bytes.len().next_multiple_of(4096);
-        if let Some(cursor) = &mut self.checkpointer.objects_at {
+        if let Some(cursor) = &mut self.store.checkpoint.objects_at {
             cursor.page = page + (bytes / 4096) as u32;
         }
         let mut buf = self.store.bufs.take(bytes);

@@ -64,7 +64,7 @@ impl Pool {
         self.store.seal_all();
         self.dirty_sparse_objects();
         self.reserve_for_checkpoint();
-        self.checkpointer.unwritten = self.store.core.nodes.dirty();
+        self.store.checkpoint.unwritten = self.store.core.nodes.dirty();
         let mut flushes = self.store.core.take_unplaced();
         if !self.place_nodes(&mut flushes) {
             return self.fault(Fault::NoCheckpointSegment);
@@ -76,11 +76,11 @@ impl Pool {
         self.checkpointer.replaced = self.store.core.take_retired();
         self.checkpointer.replaced.push(self.store.checkpoint_at);
         self.store.log.since_checkpoint = 0;
-        self.checkpointer.sealed_chunk = self.store.core.next_chunk;
+        self.store.checkpoint.sealed_chunk = self.store.core.next_chunk;
         self.checkpointer.answering = std::mem::take(&mut self.checkpointer.wanted);
-        self.checkpointer.forced = false;
-        self.checkpointer.stage = Stage::Writing;
-        self.checkpointer.begun = self.store.now;
+        self.store.checkpoint.forced = false;
+        self.store.checkpoint.stage = Stage::Writing;
+        self.store.checkpoint.begun = self.store.now;
         let mut catalog = std::mem::take(&mut self.store.core.catalog);
         self.checkpointer.sealed = Some(Box::new(self.seal_catalog(&mut catalog, flushes.into())));
         self.store.core.catalog = catalog;

@@ -26,13 +26,13 @@ impl Pool {
     /// Objects in segments that are given up are rewritten one by one: this frees no space, so room
     /// for another checkpoint is kept.
     pub(super) fn dirty_sparse_objects(&mut self) {
-        self.checkpointer.estimate.moving = 0;
+        self.store.checkpoint.estimate.moving = 0;
         let sparse = self.sparse_segments();
         if sparse.is_empty() {
             return;
         }
         let mut room = self.object_room_beside(1);
-        if room == 0 && self.evacuation.is_none() {
+        if room == 0 && self.store.evacuation.is_none() {
             return;
         }
         let objects = self.objects_in(&sparse.iter().copied().collect());
@@ -63,7 +63,7 @@ impl Pool {
             }
         }
         moving.retain(|at, _| !chosen.contains(at));
-        self.checkpointer.estimate.moving = moving.values().sum();
+        self.store.checkpoint.estimate.moving = moving.values().sum();
         if !chosen.is_empty() {
             self.rewrite_objects(|at| chosen.contains(&(at.segment, at.offset)));
             self.estimate_again();
@@ -98,7 +98,7 @@ impl Pool {
         });
         let mut found = ObjectsIn::new();
         let touched = |object: ObjectRef| {
-            let parts = self.checkpointer.parts.get(&(object.segment, object.offset)).into_iter().flatten().map(|part| part.segment);
+            let parts = self.store.checkpoint.parts.get(&(object.segment, object.offset)).into_iter().flatten().map(|part| part.segment);
             parts.chain([object.segment]).filter(|id| segments.contains(id)).collect::<BTreeSet<SegmentId>>()
         };
         let mut add = |ids: BTreeSet<SegmentId>, object: ObjectRef, bytes| {
@@ -137,12 +137,12 @@ impl Pool {
         let segments = &self.store.core.space.segments;
         let leaving = segments.ids().filter(|id| segments.get(*id).is_some_and(|s| s.leaving && s.objects > 0)).collect();
         let moving: BTreeMap<At, usize> = self.objects_in(&leaving).into_values().flatten().collect();
-        self.checkpointer.estimate.moving = moving.values().sum();
+        self.store.checkpoint.estimate.moving = moving.values().sum();
     }
 
     /// Marks objects for rewriting for which, or for a part of which, `moves` holds.
     pub(crate) fn rewrite_objects(&mut self, moves: impl Fn(ObjectRef) -> bool) {
-        let parts = &self.checkpointer.parts;
+        let parts = &self.store.checkpoint.parts;
         let here = |at: ObjectRef| {
             let mut its = parts.get(&(at.segment, at.offset)).into_iter().flatten();
             moves(at) || its.any(|part| moves(*part))

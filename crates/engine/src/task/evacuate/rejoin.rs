@@ -176,7 +176,7 @@ impl Pool {
         rejoiner.rest = 0;
         rejoiner.due = Time(self.store.now.0 + ROOM_LOOK_MILLIS);
         self.begin_evacuation(None, removal, 0);
-        self.evacuation.iter_mut().for_each(|evacuation| evacuation.rejoins = true);
+        self.store.evacuation.iter_mut().for_each(|evacuation| evacuation.rejoins = true);
     }
 
     /// Returns whether every device that has segments is present and whole. A missing cache device
@@ -238,7 +238,7 @@ impl Pool {
     /// Ends a running rejoin: moved data stays where it is, and the next try begins after `pause`
     /// milliseconds at the earliest.
     fn end_rejoin(&mut self, pause: u64) -> bool {
-        let ended = self.evacuation.take_if(|evacuation| evacuation.rejoins);
+        let ended = self.store.evacuation.take_if(|evacuation| evacuation.rejoins);
         if let Some(evacuation) = &ended {
             self.store.core.space.stay(&evacuation.removal.segments);
             self.rejoiner.due = Time(self.store.now.0 + pause);
@@ -248,7 +248,7 @@ impl Pool {
 
     /// Returns whether a rejoin runs; it can be postponed.
     pub(crate) fn is_rejoining(&self) -> bool {
-        self.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins)
+        self.store.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins)
     }
 
     /// Ends a running rejoin before a change of devices, which has precedence.
@@ -264,7 +264,7 @@ impl Pool {
 
     /// Ends a running rejoin when devices are missing.
     pub(super) fn leave_rejoin_without_devices(&mut self) {
-        if self.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins) && !self.all_with_rows_are_there() {
+        if self.store.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins) && !self.all_with_rows_are_there() {
             self.end_rejoin(REST_MILLIS);
         }
     }
@@ -279,10 +279,10 @@ impl Pool {
             self.rejoiner.unreadable.extend(found);
             return self.end_rejoin(0);
         }
-        let Some(evacuation) = &self.evacuation else { return false };
+        let Some(evacuation) = &self.store.evacuation else { return false };
         let live = self.store.live_bytes(evacuation.removal.segments.iter().copied());
         let stalled = stalled(evacuation.stalled, live, paused, self.store.now);
-        self.evacuation.iter_mut().for_each(|evacuation| evacuation.stalled = stalled);
+        self.store.evacuation.iter_mut().for_each(|evacuation| evacuation.stalled = stalled);
         paused && stalled.is_some_and(|(_, since)| self.store.now.0 >= since.0 + ROOM_MILLIS) && self.end_rejoin(REST_MILLIS)
     }
 

@@ -197,7 +197,7 @@ impl Pool {
             return;
         }
         self.rewrite_objects(|at| lost.iter().any(|gone| (gone.segment, gone.offset) == (at.segment, at.offset)));
-        self.checkpointer.forced = true;
+        self.store.checkpoint.forced = true;
         self.scrubber.found.iter_mut().for_each(|found| found.repaired += lost.len() as u64);
     }
 }

@@ -45,7 +45,7 @@ pub(super) struct Labels {
 impl Pool {
     /// Reads labels and rings while they are not being written, and repairs them.
     pub(super) fn scrub_labels(&mut self) -> bool {
-        let idle = !self.relabeler.busy() && !self.checkpointer.running();
+        let idle = !self.relabeler.busy() && !self.store.checkpoint.running();
         let Some(run) = &mut self.scrubber.running else { return false };
         if !run.labels.asked {
             if idle {
@@ -73,7 +73,7 @@ impl Pool {
         if !wrong.is_empty() {
             self.relabel(None);
         }
-        self.checkpointer.forced = true;
+        self.store.checkpoint.forced = true;
         true
     }
 

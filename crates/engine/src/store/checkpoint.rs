@@ -1,0 +1,74 @@
+//! State of checkpoints that others than their task need: room for the next one, and whether one
+//! runs.
+
+use std::collections::BTreeMap;
+
+use millpond_format::{ObjectRef, SegmentId};
+
+use crate::Time;
+use crate::log::Cursor;
+use crate::space::{SegmentState, Space};
+use crate::task::Estimate;
+
+/// Progress of the running checkpoint.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    #[default]
+    Idle,
+    /// Nodes and objects are being written.
+    Writing,
+    /// Nodes and objects are being made durable.
+    Barrier,
+    /// The roots at the start of the devices are being written.
+    FirstRoots,
+    /// The first roots are being made durable.
+    RootBarrier,
+    /// The roots at the end of the devices are being written.
+    SecondRoots,
+    /// The second roots are being made durable, so that a valid root has two copies on every
+    /// device.
+    LastBarrier,
+}
+
+/// State of checkpoints.
+#[derive(Debug, Default)]
+pub(crate) struct CheckpointState {
+    pub(crate) stage: Stage,
+    /// Number of its nodes that are not written yet.
+    pub(crate) unwritten: usize,
+    /// Place of the next nodes.
+    pub(crate) nodes_at: Option<Cursor>,
+    /// Place of the next objects.
+    pub(crate) objects_at: Option<Cursor>,
+    /// Smallest unused chunk id when the last checkpoint was fixed.
+    pub(crate) sealed_chunk: u64,
+    /// Requested internally (for instance for space), not by a command.
+    pub(crate) forced: bool,
+    pub(crate) estimate: Estimate,
+    /// Parts of objects that consist of parts, by the place of their index.
+    pub(crate) parts: BTreeMap<(SegmentId, u32), Vec<ObjectRef>>,
+    pub(crate) first_done: bool,
+    /// Time at which the last checkpoint was fixed, or the import began.
+    pub(crate) begun: Time,
+}
+
+impl CheckpointState {
+    pub(crate) fn new(now: Time) -> CheckpointState {
+        CheckpointState { begun: now, ..CheckpointState::default() }
+    }
+
+    pub(crate) fn running(&self) -> bool {
+        self.stage != Stage::Idle
+    }
+
+    /// Continues writing objects behind the last one of the checkpoint that an import found.
+    pub(crate) fn continue_objects(&mut self, last: ObjectRef, space: &mut Space) {
+        let end = u64::from(last.offset) * ObjectRef::STEP as u64 + u64::from(last.bytes());
+        // a copy of its root follows it
+        let (page, pages) = (u32::try_from(end.div_ceil(4096) + 1).unwrap_or(u32::MAX), space.rows.pages(last.segment));
+        if page < pages {
+            space.segments.set_state(last.segment, SegmentState::Open);
+            self.objects_at = Some(Cursor { segment: last.segment, page, pages });
+        }
+    }
+}
