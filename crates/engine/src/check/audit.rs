@@ -124,7 +124,7 @@ fn reservation_findings(core: &Core) -> Vec<String> {
 /// counts at least the objects in it. Replaced objects may be counted, too.
 fn object_findings(pool: &crate::pool::Pool) -> Vec<String> {
     let mut named: BTreeMap<SegmentId, u32> = BTreeMap::new();
-    pool.all_objects().for_each(|at| *named.entry(at.segment).or_default() += at.bytes().div_ceil(512));
+    pool.store.all_objects().for_each(|at| *named.entry(at.segment).or_default() += at.bytes().div_ceil(512));
     let counted = |id: SegmentId| pool.store.core.space.segments.get(id).map(|s| s.objects);
     let wrong = named.into_iter().filter_map(|(id, units)| Some((id, units, counted(id).filter(|counted| *counted < units)?)));
     wrong.map(|(id, units, counted)| format!("segment {id}: counts {counted} units of objects, has {units}")).collect()

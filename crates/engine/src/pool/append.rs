@@ -49,7 +49,7 @@ impl Source<'_> {
 impl Pool {
     /// Moves a stream on to its next segment and reserves the one after it.
     fn advance(&mut self, stream: usize, purse: Purse) -> Result<(), NoRoom> {
-        let following = self.reserve_for(stream, purse).ok_or(NoRoom)?;
+        let following = self.store.reserve_for(stream, purse).ok_or(NoRoom)?;
         let s = &mut self.store.log.streams[stream];
         let (old, chunk) = (s.cursor.take(), s.chunk.take());
         if let Some(old) = old.filter(|_| (CLEANED..KEPT).contains(&stream)) {
@@ -74,7 +74,7 @@ impl Pool {
     /// Makes sure that a batch with `header_pages` of header and at least `pages` of payload can
     /// begin in a stream.
     pub(crate) fn make_room(&mut self, stream: usize, purse: Purse, header_pages: u32, pages: u32) -> Result<Cursor, NoRoom> {
-        if !self.may_change(purse) {
+        if !self.store.may_change(purse) {
             return Err(NoRoom);
         }
         loop {

@@ -78,7 +78,7 @@ impl Pool {
         // these need no room either, but do not overtake other commands
         let bare = matches!(command, Command::Close | Command::Checkpoint) && self.parked_commands.is_empty();
         let unlogged = unlogged || bare;
-        if self.store.state == PoolState::Opening || (!unlogged && !self.record_room(pages) && !self.records_starve()) {
+        if self.store.state == PoolState::Opening || (!unlogged && !self.store.record_room(pages) && !self.records_starve()) {
             return self.parked_commands.push((tag, command));
         }
         match command {
@@ -100,7 +100,7 @@ impl Pool {
                 self.replies.push_back((tag, told));
             }
             Command::Remove { member, dry_run: false } => self.change_devices(tag, |pool| pool.remove_member(member)),
-            Command::StopRemoving => self.change_devices(tag, Pool::stop_removing),
+            Command::StopRemoving => self.change_devices(tag, |pool| pool.store.stop_removing()),
             Command::Scrub => self.change_jobs(tag, Pool::scrub),
             Command::StopScrub => self.change_jobs(tag, Pool::stop_scrub),
             Command::Rebalance { dry_run: true } => {
@@ -159,14 +159,6 @@ impl Pool {
         }
     }
 
-    /// Returns whether records of `pages` pages fit without the segments that the next checkpoint
-    /// needs.
-    pub(crate) fn record_room(&self, pages: usize) -> bool {
-        let left = self.store.log.streams[LONG].left() as usize;
-        let segments = pages / self.store.core.space.rows.smallest() as usize;
-        self.checkpoint_is_safe() && (left > pages || self.room_beyond(Purse::Record, segments))
-    }
-
     /// Returns whether records have waited for room so long that none will come.
     pub(crate) fn records_starve(&self) -> bool {
         self.starved_commands >= STARVED_TURNS
@@ -179,13 +171,13 @@ impl Pool {
             return;
         }
         self.starved_commands += 1;
-        if !self.record_room(1) && self.cleaner.idle() && self.store.now.0 >= self.store.checkpoint.begun.0 + CHECKPOINT_MILLIS {
+        if !self.store.record_room(1) && self.cleaner.idle() && self.store.now.0 >= self.store.checkpoint.begun.0 + CHECKPOINT_MILLIS {
             // I9: until a checkpoint has written the changes so far, space is reserved for them,
             // which the cleaner may need; and only a checkpoint moves objects out of sparse
             // segments
             self.store.checkpoint.forced |= !self.store.checkpoint.running();
         }
-        if self.record_room(1) || self.records_starve() {
+        if self.store.record_room(1) || self.records_starve() {
             for id in std::mem::take(&mut self.record_waiters) {
                 if self.records_starve() { self.fail_op(id, DiskError::NoSpace) } else { self.go_on(id) }
             }
@@ -252,7 +244,7 @@ impl Pool {
             // data that an earlier shrink cut off must not reappear
             return self.resizes.push((tag, volume, size));
         }
-        if !self.record_room(1) && !self.records_starve() {
+        if !self.store.record_room(1) && !self.records_starve() {
             return self.parked_commands.push((tag, Command::ResizeVolume { volume, size }));
         }
         let old = self.store.core.catalog.volumes.get(&volume).map_or(0, |v| v.size);
@@ -294,11 +286,11 @@ impl Pool {
             Err(error) => return self.replies.push_back((tag, Err(error))),
         };
         let bytes = self.store.bytes_to_store(self.store.core.catalog.changed_by(&promotion));
-        if bytes > self.room_for_lists() {
+        if bytes > self.store.room_for_lists() {
             if self.records_starve() {
                 return self.replies.push_back((tag, Err(CommandError::NoSpace)));
             }
-            self.ask_for_room();
+            self.store.ask_for_room();
             return self.parked_commands.push((tag, Command::Promote { volume, dry_run: false }));
         }
         if self.log_records(tag, vec![Record::Promote { volume }], Reply::Promotion(promotion.plan())) {
@@ -441,6 +433,14 @@ impl Pool {
 }
 
 impl Store {
+    /// Returns whether records of `pages` pages fit without the segments that the next checkpoint
+    /// needs.
+    pub(crate) fn record_room(&self, pages: usize) -> bool {
+        let left = self.log.streams[LONG].left() as usize;
+        let segments = pages / self.core.space.rows.smallest() as usize;
+        self.checkpoint_is_safe() && (left > pages || self.room_beyond(Purse::Record, segments))
+    }
+
     /// Checks that the pool is not full, for commands that create versions; commands that release
     /// space skip this.
     fn check_growth(&self) -> Result<(), CommandError> {

@@ -90,7 +90,7 @@ impl Pool {
 
     /// Continues destroying snapshots. Returns false when no command waits, or the log has no room.
     pub(crate) fn step_destroys(&mut self) -> bool {
-        if !self.record_room(2) && !self.records_starve() {
+        if !self.store.record_room(2) && !self.records_starve() {
             return false;
         }
         let Some(mut work) = self.destroying.pop_front() else { return false };
@@ -103,9 +103,9 @@ impl Pool {
         if work.checked == work.snapshots.len() {
             let count = match work.snapshots.len() {
                 few @ ..=DESTROYS_TOGETHER => few,
-                _ => DESTROYS_PER_SLICE * self.slices(),
+                _ => DESTROYS_PER_SLICE * self.store.slices(),
             };
-            let (count, bytes) = self.affordable(work.snapshots.iter().skip(work.done).take(count));
+            let (count, bytes) = self.store.affordable(work.snapshots.iter().skip(work.done).take(count));
             if count == 0 && work.done < work.snapshots.len() {
                 return self.postpone_destroy(work);
             }
@@ -140,17 +140,17 @@ impl Pool {
     /// Continues destroying the snapshots of removed volumes. Returns false when there are none, or
     /// the log has no room.
     pub(super) fn step_removed(&mut self) -> bool {
-        if self.store.core.catalog.removed.is_empty() || self.store.closing.is_some() || !self.record_room(2) {
+        if self.store.core.catalog.removed.is_empty() || self.store.closing.is_some() || !self.store.record_room(2) {
             return false;
         }
-        let next = self.store.core.catalog.next_removed(DESTROYS_PER_SLICE * self.slices());
+        let next = self.store.core.catalog.next_removed(DESTROYS_PER_SLICE * self.store.slices());
         if next.is_empty() {
             return false;
         }
-        let (count, bytes) = self.affordable(next.iter());
+        let (count, bytes) = self.store.affordable(next.iter());
         let snapshots: Vec<SnapshotId> = next.into_iter().take(count).collect();
         if snapshots.is_empty() {
-            self.ask_for_room();
+            self.store.ask_for_room();
             return false;
         }
         let record = Record::DestroySnapshots { snapshots };
@@ -173,43 +173,9 @@ impl Pool {
             self.fail_op(work.op, DiskError::NoSpace);
             return true;
         }
-        self.ask_for_room();
+        self.store.ask_for_room();
         self.destroying.push_front(work);
         false
-    }
-
-    /// Requests a checkpoint, which frees the segments that wait for one.
-    pub(super) fn ask_for_room(&mut self) {
-        self.store.checkpoint.forced |= self.store.log.since_checkpoint > 0 && !self.store.checkpoint.running();
-    }
-
-    /// Returns how many of these snapshots can be destroyed before the next checkpoint, and the
-    /// bytes that it must rewrite for that: the directories of their deadlists, twice those of the
-    /// following deadlists, which are split, and the pages that name both. Pieces are not
-    /// rewritten.
-    fn affordable<'a>(&self, snapshots: impl Iterator<Item = &'a SnapshotId>) -> (usize, usize) {
-        let catalog = &self.store.core.catalog;
-        let room = self.room_for_lists();
-        let costs = snapshots.map(|id| {
-            let Some(snapshot) = catalog.snapshots.get(id) else { return 0 };
-            let line = catalog.lineages.get(&snapshot.lineage);
-            let after = line.and_then(|line| Catalog::after(line, *id));
-            let next = match after {
-                Some(next) => catalog.snapshots.get(&next).map(|next| &next.deadlist),
-                None => line.map(|line| &line.deadlist),
-            };
-            let pages = [Some(*id), after].into_iter().flatten().filter_map(|id| catalog.snapshots.page_at(id));
-            let pages: usize = pages.map(|at| at.bytes() as usize + ObjectRef::STEP).sum();
-            self.store.list_bytes(&snapshot.deadlist) + next.map_or(0, |list| 2 * self.store.list_bytes(list)) + pages
-        });
-        let (mut count, mut bytes) = (0, 0);
-        for cost in costs {
-            if bytes + cost > room {
-                break;
-            }
-            (count, bytes) = (count + 1, bytes + cost);
-        }
-        (count, bytes)
     }
 
     fn refuse(&mut self, op: u32, error: CommandError) {
@@ -238,9 +204,9 @@ impl Pool {
     pub(super) fn reclaim(&mut self) -> bool {
         self.retry_frees();
         if self.store.core.pieces.has_uncut() {
-            self.store.core.pieces.cut_some(self.slices().div_ceil(SLICES_PER_VIEW));
+            self.store.core.pieces.cut_some(self.store.slices().div_ceil(SLICES_PER_VIEW));
             if !self.store.core.pieces.has_uncut() {
-                self.estimate_soon();
+                self.store.estimate_soon();
             }
         }
         self.store.core.catalog.count_frees();
@@ -259,10 +225,10 @@ impl Pool {
         if self.step_destroys() || self.step_removed() {
             return true;
         }
-        self.store.core.fade_some(FADES_PER_SLICE * self.slices());
+        self.store.core.fade_some(FADES_PER_SLICE * self.store.slices());
         // when no checkpoint fits, the deadlists that it would have to write must be freed first
-        if self.store.core.catalog.has_frees() && (self.checkpoint_is_safe() || !self.checkpoint_fits_with(0)) {
-            let freed = self.store.core.free_some(FREES_PER_SLICE * self.slices());
+        if self.store.core.catalog.has_frees() && (self.store.checkpoint_is_safe() || !self.store.checkpoint_fits_with(0)) {
+            let freed = self.store.core.free_some(FREES_PER_SLICE * self.store.slices());
             freed.next.iter().chain(&freed.after).for_each(|piece| self.store.need_piece(piece, Need::Freeing));
             return freed.next.is_none() || self.store.core.pieces.has_uncut();
         } else if self.store.closing.is_none() && self.store.state == PoolState::Online {
@@ -317,6 +283,40 @@ impl Pool {
 }
 
 impl Store {
+    /// Requests a checkpoint, which frees the segments that wait for one.
+    pub(super) fn ask_for_room(&mut self) {
+        self.checkpoint.forced |= self.log.since_checkpoint > 0 && !self.checkpoint.running();
+    }
+
+    /// Returns how many of these snapshots can be destroyed before the next checkpoint, and the
+    /// bytes that it must rewrite for that: the directories of their deadlists, twice those of the
+    /// following deadlists, which are split, and the pages that name both. Pieces are not
+    /// rewritten.
+    fn affordable<'a>(&self, snapshots: impl Iterator<Item = &'a SnapshotId>) -> (usize, usize) {
+        let catalog = &self.core.catalog;
+        let room = self.room_for_lists();
+        let costs = snapshots.map(|id| {
+            let Some(snapshot) = catalog.snapshots.get(id) else { return 0 };
+            let line = catalog.lineages.get(&snapshot.lineage);
+            let after = line.and_then(|line| Catalog::after(line, *id));
+            let next = match after {
+                Some(next) => catalog.snapshots.get(&next).map(|next| &next.deadlist),
+                None => line.map(|line| &line.deadlist),
+            };
+            let pages = [Some(*id), after].into_iter().flatten().filter_map(|id| catalog.snapshots.page_at(id));
+            let pages: usize = pages.map(|at| at.bytes() as usize + ObjectRef::STEP).sum();
+            self.list_bytes(&snapshot.deadlist) + next.map_or(0, |list| 2 * self.list_bytes(list)) + pages
+        });
+        let (mut count, mut bytes) = (0, 0);
+        for cost in costs {
+            if bytes + cost > room {
+                break;
+            }
+            (count, bytes) = (count + 1, bytes + cost);
+        }
+        (count, bytes)
+    }
+
     fn check_destroyable(&self, id: SnapshotId) -> Result<(), CommandError> {
         let snapshot = self.known_snapshot(id)?;
         if self.core.catalog.clones_of(id) > 0 {

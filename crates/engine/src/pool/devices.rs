@@ -25,7 +25,7 @@ impl Pool {
     /// Checks whether devices could be changed as described, by the checks of the real commands.
     pub(crate) fn check_change(&self, change: &DeviceChange) -> Result<(), CommandError> {
         // the real command stops a running rejoin first
-        self.check_no_change(self.store.evacuation.is_some() && !self.is_rejoining())?;
+        self.check_no_change(self.store.evacuation.is_some() && !self.store.is_rejoining())?;
         match change {
             DeviceChange::Add { groups, devices } => self.store.plan_groups(groups, devices).map(drop),
             DeviceChange::Replace { member, device } if self.store.config.shape.is_aside(*member) => {

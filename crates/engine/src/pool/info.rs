@@ -131,14 +131,14 @@ impl Pool {
             self.store.closing.is_some(),
             self.cleaner.report(),
             self.store.core.space.freed_units,
-            self.floor(crate::task::Purse::Guest),
+            self.store.floor(crate::task::Purse::Guest),
             self.space_waiters.len(),
             self.starved,
             self.cleaner.idle(),
             self.store.checkpoint.running(),
             self.store.core.space.live_units(),
             self.store.core.space.usable_units(),
-            self.needs_report()
+            self.store.needs_report()
         );
         report
     }

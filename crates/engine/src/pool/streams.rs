@@ -30,24 +30,21 @@ impl Pool {
             });
         }
     }
+}
 
+impl Store {
     /// Starts streams on special devices once such devices have room; a checkpoint is requested,
     /// which makes the streams usable.
     pub(crate) fn begin_special_streams(&mut self) {
         for stream in [SMALL, KEPT] {
-            let home = self
-                .store
-                .special_home(stream)
-                .filter(|shelf| self.store.log.streams[stream].next.is_none() && self.store.has_special_room(*shelf));
+            let home = self.special_home(stream).filter(|shelf| self.log.streams[stream].next.is_none() && self.has_special_room(*shelf));
             if let Some(shelf) = home {
-                self.store.log.streams[stream].next = self.store.core.space.segments.reserve(shelf, false);
-                self.store.checkpoint.forced = true;
+                self.log.streams[stream].next = self.core.space.segments.reserve(shelf, false);
+                self.checkpoint.forced = true;
             }
         }
     }
-}
 
-impl Store {
     /// Returns whether there is a free segment to start with for every stream that the pool cannot
     /// do without.
     pub(crate) fn streams_fit(&self) -> bool {

@@ -7,6 +7,7 @@ use super::diff::STEPS_PER_TURN;
 use super::op::{BarrierKind, Owner, ReadWork, Target, Work};
 use super::state::{Context, Pool, Starved};
 use crate::io::Ended;
+use crate::store::Store;
 use crate::task::{Purse, Waiting};
 use crate::{Fault, Planted, PoolState, Reply, Time};
 
@@ -137,23 +138,6 @@ impl Pool {
         self.ops.len() == 0 && self.cleaner.idle() && self.store.log.in_flight_batches() == 0 && !self.store.log.has_open_batch()
     }
 
-    /// Returns how many slices of some 20 microseconds background work may take in a turn, while
-    /// requests wait.
-    pub(crate) fn slices(&self) -> usize {
-        // guests dirty nodes while a checkpoint writes them: the checkpoint has to be faster,
-        // the more so the closer memory is to its limit
-        let nodes = &self.store.core.nodes;
-        let memory = (1 + 8 * nodes.dirty() / nodes.limit().max(1)).pow(2);
-        let behind = self.store.log.since_checkpoint >= self.store.tuning.checkpoint_log_bytes / 2 || self.short_of_space();
-        let quiet = self.store.now.0 > self.store.last_activity.0 + QUIET_MILLIS;
-        let least = match (quiet, behind) {
-            (true, _) => QUIET_SLICES,
-            (false, true) => PRESSED_SLICES,
-            (false, false) => 1,
-        };
-        memory.clamp(least, MOST_SLICES)
-    }
-
     /// Continues requests, and the work that frees the space that they wait for.
     pub(crate) fn answer(&mut self) {
         self.go_on_with_ready();
@@ -164,7 +148,7 @@ impl Pool {
             return;
         }
         // requests that wait for space wait for the cleaner, which waits for its reads
-        let hungry = self.is_hungry();
+        let hungry = self.store.is_hungry();
         if hungry {
             self.step_cleaner();
             self.wake_full_waiters();
@@ -179,7 +163,7 @@ impl Pool {
 
     /// Releases segments that nothing needs any more.
     fn release_space(&mut self) {
-        let hungry = self.is_hungry();
+        let hungry = self.store.is_hungry();
         self.store.core.space.segments.stamp_emptied(Lsn(self.store.log.next.0 - 1));
         self.release_rested(hungry);
         (self.flusher.space, self.waiting_for_flush) = (false, Waiting::default());
@@ -218,7 +202,7 @@ impl Pool {
             busy |= self.reclaim();
             self.retry_resizes();
             self.retry_commands();
-            self.estimate_checkpoint();
+            self.store.estimate_checkpoint();
             self.step_cleaner();
             self.wake_full_waiters();
             self.wake_space_waiters();
@@ -281,7 +265,7 @@ impl Pool {
             self.starved = None;
             return;
         }
-        if self.has_room(Purse::Guest) {
+        if self.store.has_room(Purse::Guest) {
             self.starved = None;
             self.store.metrics.throttled += self.space_waiters.len() as u64;
             for id in std::mem::take(&mut self.space_waiters) {
@@ -298,9 +282,9 @@ impl Pool {
         let running = self.store.checkpoint.running();
         // a checkpoint that does not fit now may fit when more was freed, or after an exact
         // count
-        let can_begin = running || (patient && !self.store.tuning.plants(Planted::CrowdTheLog)) || self.checkpoint_fits_with(0);
+        let can_begin = running || (patient && !self.store.tuning.plants(Planted::CrowdTheLog)) || self.store.checkpoint_fits_with(0);
         let rests = self.store.core.space.segments.resting_count() > 0;
-        let gives = running || rests || self.checkpoint_brings_space() || self.moves_wait_for_checkpoint();
+        let gives = running || rests || self.checkpoint_brings_space() || self.store.moves_wait_for_checkpoint();
         let freeing = self.store.core.catalog.has_frees() || (self.is_freeing() && can_begin);
         // a wipe releases the space that it holds before any write is refused
         let held = self.wiper.holds_space() || self.store.holds_free_segments();
@@ -361,5 +345,24 @@ impl Pool {
             self.store.state = PoolState::Closed;
             self.replies.push_back((tag, Ok(Reply::Done)));
         }
+    }
+}
+
+impl Store {
+    /// Returns how many slices of some 20 microseconds background work may take in a turn, while
+    /// requests wait.
+    pub(crate) fn slices(&self) -> usize {
+        // guests dirty nodes while a checkpoint writes them: the checkpoint has to be faster,
+        // the more so the closer memory is to its limit
+        let nodes = &self.core.nodes;
+        let memory = (1 + 8 * nodes.dirty() / nodes.limit().max(1)).pow(2);
+        let behind = self.log.since_checkpoint >= self.tuning.checkpoint_log_bytes / 2 || self.short_of_space();
+        let quiet = self.now.0 > self.last_activity.0 + QUIET_MILLIS;
+        let least = match (quiet, behind) {
+            (true, _) => QUIET_SLICES,
+            (false, true) => PRESSED_SLICES,
+            (false, false) => 1,
+        };
+        memory.clamp(least, MOST_SLICES)
     }
 }

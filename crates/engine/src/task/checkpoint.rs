@@ -99,8 +99,8 @@ impl Pool {
                     && self.relabeler.switching.is_empty()
                     && self.checkpoint_due()
                 {
-                    self.estimate_again();
-                    if self.checkpoint_fits_with(0) || self.counts_again() {
+                    self.store.estimate_again();
+                    if self.store.checkpoint_fits_with(0) || self.counts_again() {
                         self.seal_checkpoint();
                     }
                 }
@@ -121,7 +121,7 @@ impl Pool {
             return false;
         }
         self.checkpointer.counted = self.store.now;
-        self.checkpoint_fits_after_all()
+        self.store.checkpoint_fits_after_all()
     }
 
     fn root_lsn(&self) -> Lsn {
@@ -154,7 +154,7 @@ impl Pool {
 
     /// Encodes and writes a slice. Returns true when there is more to do at once.
     fn write_on(&mut self) -> bool {
-        let slices = self.slices();
+        let slices = self.store.slices();
         if let Some(mut sealed) = self.checkpointer.sealed.take() {
             if !self.encode_some(&mut sealed, slices) {
                 self.fault(Fault::NoCheckpointSegment);
@@ -312,20 +312,20 @@ impl Pool {
         let sealed = std::mem::replace(&mut self.store.core.space.sealed_generation, root.generation - 1);
         for old in std::mem::take(&mut self.checkpointer.replaced) {
             if old.length > 0 {
-                self.drop_object(old);
+                self.store.drop_object(old);
             }
         }
         self.store.core.space.sealed_generation = sealed;
         self.release_reserved();
         if self.store.evacuation.is_some() {
-            self.count_moving();
+            self.store.count_moving();
         }
         self.store.metrics.checkpoints += 1;
         self.cleaner.unblock();
         if self.store.state == PoolState::Opening {
             self.opened();
         } else {
-            self.begin_special_streams();
+            self.store.begin_special_streams();
         }
         self.store.checkpoint.first_done = self.store.state != PoolState::Opening;
         for tag in std::mem::take(&mut self.checkpointer.answering) {

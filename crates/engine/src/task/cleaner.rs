@@ -132,7 +132,7 @@ impl Pool {
     /// should move to data.
     fn shelves_to_clean(&self) -> SmallVec<[Shelf; 2]> {
         let mut shelves = SmallVec::new();
-        let few = |shelf| self.coming_free(shelf) < self.wanted_free(shelf);
+        let few = |shelf| self.coming_free(shelf) < self.store.wanted_free(shelf);
         if few(Shelf::Data) && !self.cleaning_is_vain() {
             shelves.push(Shelf::Data);
         }
@@ -170,16 +170,16 @@ impl Pool {
     /// (cost-benefit); `None` when none gains anything. One scan of all segments finds several
     /// victims.
     fn choose_victim(&mut self) -> Option<SegmentId> {
-        if self.moves_wait_for_checkpoint() {
+        if self.store.moves_wait_for_checkpoint() {
             self.store.checkpoint.forced |= !self.store.checkpoint.running();
             return None;
         }
         let mut shelves = self.shelves_to_clean();
-        shelves.retain(|shelf| *shelf == Shelf::Log || self.has_room_for_moves(*shelf, true, 1));
+        shelves.retain(|shelf| *shelf == Shelf::Log || self.store.has_room_for_moves(*shelf, true, 1));
         // segments that leave the pool free no space: when space is short those that do go first,
         // of the log in turns
         let log_first = self.cleaner.for_job
-            && self.coming_free(Shelf::Log) < self.wanted_free(Shelf::Log)
+            && self.coming_free(Shelf::Log) < self.store.wanted_free(Shelf::Log)
             && !self.store.tuning.plants(Planted::CrowdTheLog);
         let others_first = shelves.contains(&Shelf::Data) || (log_first && shelves.contains(&Shelf::Log));
         let leaving = if others_first { None } else { self.leaving_victim() };
@@ -196,7 +196,7 @@ impl Pool {
         if leaving.is_some() {
             return leaving;
         }
-        if self.is_crowded() || self.holds_jobs_up(&shelves) {
+        if self.store.is_crowded() || self.holds_jobs_up(&shelves) {
             return None;
         }
         let wanted = self.next_surplus().or_else(|| self.next_unclean());
@@ -209,7 +209,7 @@ impl Pool {
     /// Returns the next segment that a removal gives up.
     fn leaving_victim(&mut self) -> Option<SegmentId> {
         // nodes are not moved while a checkpoint writes them
-        let leaving = self.next_leaving().filter(|id| {
+        let leaving = self.store.next_leaving().filter(|id| {
             let nodes = self.store.core.space.segments.get(*id).is_some_and(|s| s.class == META_CLASS);
             let written = nodes && self.store.checkpoint.running();
             !(written || self.is_blocked() || self.cleaner.gathered.iter().any(|g| g.from == *id))
@@ -244,14 +244,9 @@ impl Pool {
         self.cleaner.blocked_at.is_some_and(|free| self.store.core.space.segments.free_in(Shelf::Data) <= free)
     }
 
-    /// Returns whether the next checkpoint has no room for the records of one more move for a job.
-    fn is_crowded(&self) -> bool {
-        !self.has_room_for_moves(Shelf::Data, false, 1)
-    }
-
     /// Returns whether nothing can be moved for jobs.
     pub(super) fn is_blocked(&self) -> bool {
-        self.is_stuck() || self.is_crowded()
+        self.is_stuck() || self.store.is_crowded()
     }
 
     /// Returns whether the last round of cleaning gained nothing.
@@ -275,14 +270,15 @@ impl Pool {
             || s.objects > 0
             || s.left_until > self.store.now.0
             || (!destage && used + (units / 16).max(16) > units)
-            || (s.class == META_CLASS && (self.store.checkpoint.running() || (used * 4 > units && !(destage && self.short_of_space()))))
+            || (s.class == META_CLASS
+                && (self.store.checkpoint.running() || (used * 4 > units && !(destage && self.store.short_of_space()))))
             || self.cleaner.gathered.iter().any(|g| g.from == id)
             || self.store.log.is_in_flight(id)
         {
             return None;
         }
         let live = f64::from(used) / f64::from(units);
-        if self.short_of_space() {
+        if self.store.short_of_space() {
             return Some(1.0 - live);
         }
         let age = self.store.core.clock.saturating_sub(s.youngest) as f64 + 1.0;
@@ -292,7 +288,7 @@ impl Pool {
 
     /// Returns whether a segment is left whose cleaning would free space.
     pub(crate) fn victim_left(&self) -> bool {
-        let may_clean = |shelf: Shelf| self.has_room_for_moves(shelf, true, 1) && !(shelf == Shelf::Data && self.cleaning_is_vain());
+        let may_clean = |shelf: Shelf| self.store.has_room_for_moves(shelf, true, 1) && !(shelf == Shelf::Data && self.cleaning_is_vain());
         let may = |shelf: &Shelf| *shelf == Shelf::Log || may_clean(*shelf);
         let shelves: SmallVec<[Shelf; 3]> = Shelf::ALL.into_iter().filter(may).collect();
         !self.is_stuck() && self.store.core.space.segments.ids().any(|id| self.victim_score(id, &shelves).is_some())
@@ -447,6 +443,11 @@ impl Pool {
 }
 
 impl Store {
+    /// Returns whether the next checkpoint has no room for the records of one more move for a job.
+    fn is_crowded(&self) -> bool {
+        !self.has_room_for_moves(Shelf::Data, false, 1)
+    }
+
     fn read_move_header(&mut self, segment: SegmentId, at: u32, attempt: u8) {
         let room = self.core.space.rows.pages(segment) - at;
         self.read_segment(Context::CleanHeader(at, attempt), segment, at, room.min(MAX_HEADER_PAGES as u32), attempt);

@@ -138,10 +138,10 @@ impl Pool {
         let leaving = self.check_removal(member)?;
         // segments that a rejoin was emptying count as free for the plan
         self.put_off_rejoin();
-        let plan = self.plan_removal(member, leaving)?;
+        let plan = self.store.plan_removal(member, leaving)?;
         self.store.removals.ended = None;
         if let Some((removal, later)) = plan {
-            self.begin_evacuation(Some(member), removal, later);
+            self.store.begin_evacuation(Some(member), removal, later);
         }
         if let Some(known) = self.store.config.shape.members.get_mut(usize::from(member)) {
             known.leaving = true;
@@ -158,7 +158,7 @@ impl Pool {
             return Ok(RemovalPlan { moved: 0, others: Vec::new(), in_steps: false, rate });
         }
         let leaving = self.check_removal(member)?;
-        let planned = self.plan_removal(member, leaving)?;
+        let planned = self.store.plan_removal(member, leaving)?;
         let in_steps = planned.is_none_or(|(removal, _)| removal.members.is_empty());
         let whole = Removal::plan(&self.store.config.shape, member);
         let (members, segments) = whole.map(|whole| (whole.members, whole.segments)).unwrap_or_default();
@@ -180,68 +180,6 @@ impl Pool {
         Ok(known.leaving)
     }
 
-    /// Plans the next part of a removal, and returns the bytes that later steps are to move: all of
-    /// it when the others have room, else a step that makes room. `None` while the cleaner has to
-    /// free space for a step.
-    fn plan_removal(&self, member: u16, begun: bool) -> Result<Option<(Removal, u64)>, CommandError> {
-        let (shape, space) = (&self.store.config.shape, &self.store.core.space);
-        let Some(whole) = Removal::plan(shape, member) else {
-            return Err(CommandError::Invalid(Invalid::DeviceNeeded));
-        };
-        let needed = self.store.needed_units();
-        let in_steps = Removal::plan_step(shape, member, |_| true).is_some();
-        let objects = self.stored_objects();
-        let can_go = |gone: &BTreeSet<SegmentId>| self.can_go(gone, &objects, in_steps);
-        if can_go(&whole.segments) {
-            return Ok(Some((whole, 0)));
-        }
-        let rows = Rows::new(&whole.shape);
-        let after = usable(&rows, |_| true);
-        if needed > after {
-            return Err(CommandError::Invalid(Invalid::NoSpaceElsewhere { lacking_bytes: (needed - after) * 512 }));
-        }
-        if in_steps && (begun || self.store.steps_lead_to(&whole, &rows)) {
-            let step = Removal::plan_step(shape, member, can_go);
-            let step = step.filter(|step| step.segments.len() * STEP_PART >= whole.segments.len());
-            return Ok(step.map(|step| {
-                let later = self.store.live_bytes(whole.segments.difference(&step.segments).copied());
-                (step, later)
-            }));
-        }
-        // a removal that has begun goes on: it had room then
-        if begun && space.live_units() <= space.usable_without(&whole.segments) && !self.store.misses_log_without(&whole.segments) {
-            return Ok(Some((whole, 0)));
-        }
-        Err(CommandError::Invalid(Invalid::NoRoomToMove))
-    }
-
-    /// Returns whether the pool can do without the segments in `gone`, for now or for good. Guests
-    /// go on writing, so a step takes at most half of the free space, half of the log, and half of
-    /// the free part of the log.
-    fn can_go(&self, gone: &BTreeSet<SegmentId>, objects: &ObjectsIn, in_steps: bool) -> bool {
-        let space = &self.store.core.space;
-        let least = if in_steps { self.store.least_of_step() } else { self.store.needed_units() };
-        let (logs, free_logs) = (space.segments.count_in(Shelf::Log), self.store.free_in(Shelf::Log));
-        let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
-        let of_log = || gone.iter().filter(|id| space.rows.shelf(**id) == Shelf::Log);
-        let spares_log = || {
-            let taken = of_log().count();
-            !in_steps || taken == logs || (taken * 2 <= logs && of_log().filter(is_free).count() * 2 <= free_logs)
-        };
-        least <= space.usable_without(gone) && spares_log() && !self.is_short_without(gone, objects)
-    }
-
-    fn begin_evacuation(&mut self, member: Option<u16>, removal: Removal, later: u64) {
-        let total = self.store.live_bytes(removal.segments.iter().copied());
-        self.store.core.space.leave_segments(&removal.segments);
-        self.leave_open_segments();
-        let (todo, looked) = (VecDeque::new(), Time(0));
-        let evacuation =
-            Evacuation { member, rejoins: false, removal, total, later, todo, looked, hopeless: None, stalled: None, waits: None };
-        self.store.evacuation = Some(evacuation);
-        self.count_moving();
-    }
-
     /// Gives up segments that lost special devices left behind, until the shape has none any more.
     fn give_up_left_behind(&mut self) {
         if self.filler.jobs().next().is_some()
@@ -252,7 +190,7 @@ impl Pool {
         }
         self.store.removals.left_behind_looked = self.store.now;
         match Removal::plan_left_behind(&self.store.config.shape) {
-            Some(removal) => self.begin_evacuation(None, removal, 0),
+            Some(removal) => self.store.begin_evacuation(None, removal, 0),
             None => self.rejoin(),
         }
     }
@@ -272,41 +210,10 @@ impl Pool {
         self.store.removals.departure.looked = self.store.now;
         match self.remove_member(member) {
             Ok(()) if self.store.evacuation.is_some() => self.store.removals.departure.room = None,
-            Ok(()) if self.waits_for_step() => {}
+            Ok(()) if self.store.waits_for_step() => {}
             Ok(()) => self.end_removal_for("there was no room for its next step for a minute; what was moved stays moved".to_owned()),
             Err(error) => self.end_removal_for(error.to_string()),
         }
-    }
-
-    /// Returns whether the next step shall wait for the cleaner; false after a long time without
-    /// gain.
-    fn waits_for_step(&mut self) -> bool {
-        let free = self.store.free_in(Shelf::Data) + self.store.free_in(Shelf::Log);
-        let (since, most) = *self.store.removals.departure.room.get_or_insert((self.store.now, free));
-        if free > most {
-            self.store.removals.departure.room = Some((self.store.now, free));
-        }
-        free > most || self.store.now.0 < since.0 + ROOM_MILLIS
-    }
-
-    /// Clears the removal flag of all members; the labels are still to be written.
-    fn keep_leaving(&mut self) {
-        self.store.config.shape.members.iter_mut().for_each(|known| known.leaving = false);
-        self.store.removals.departure = Departure::default();
-    }
-
-    /// Cancels a removal: moved data stays where it is, and the device can be filled again. The
-    /// caller must have the labels written.
-    pub(crate) fn stop_removing(&mut self) -> Result<(), CommandError> {
-        if self.store.member_leaving().is_none() {
-            return Err(CommandError::NotFound(Absent::Removal));
-        }
-        let evacuation = self.store.evacuation.take();
-        if let Some(evacuation) = evacuation {
-            self.store.core.space.stay(&evacuation.removal.segments);
-        }
-        self.keep_leaving();
-        Ok(())
     }
 
     /// Returns the progress in bytes. Data that guests free meanwhile need not be moved, and counts
@@ -422,12 +329,12 @@ impl Pool {
     pub(super) fn hop_over_leaving(&mut self) {
         let meta = [self.store.checkpoint.nodes_at, self.store.checkpoint.objects_at];
         if !self.store.checkpoint.running() && meta.iter().flatten().any(|cursor| self.store.is_leaving(Some(cursor.segment))) {
-            self.leave_open_segments();
+            self.store.leave_open_segments();
         }
         for stream in 0..self.store.log.streams.len() {
             let (at, next) = self.store.log.streams.get(stream).map_or((None, None), |s| (s.cursor.map(|c| c.segment), s.next));
             if self.store.is_leaving(at) {
-                self.leave_open_segments();
+                self.store.leave_open_segments();
             }
             if !self.store.is_leaving(next) {
                 continue;
@@ -447,7 +354,7 @@ impl Pool {
                 self.store.log.notes.seal(header.lsn);
             }
             self.store.submit_batch(stream, &header, batch, Vec::new());
-            self.leave_open_segments();
+            self.store.leave_open_segments();
         }
     }
 
@@ -499,22 +406,117 @@ impl Pool {
     }
 
     fn end_removal_for(&mut self, why: String) {
-        if self.stop_removing().is_ok() {
+        if self.store.stop_removing().is_ok() {
             self.store.removals.ended = Some(why);
             self.relabel(None);
         }
     }
+}
+
+impl Store {
+    /// Plans the next part of a removal, and returns the bytes that later steps are to move: all of
+    /// it when the others have room, else a step that makes room. `None` while the cleaner has to
+    /// free space for a step.
+    fn plan_removal(&self, member: u16, begun: bool) -> Result<Option<(Removal, u64)>, CommandError> {
+        let (shape, space) = (&self.config.shape, &self.core.space);
+        let Some(whole) = Removal::plan(shape, member) else {
+            return Err(CommandError::Invalid(Invalid::DeviceNeeded));
+        };
+        let needed = self.needed_units();
+        let in_steps = Removal::plan_step(shape, member, |_| true).is_some();
+        let objects = self.stored_objects();
+        let can_go = |gone: &BTreeSet<SegmentId>| self.can_go(gone, &objects, in_steps);
+        if can_go(&whole.segments) {
+            return Ok(Some((whole, 0)));
+        }
+        let rows = Rows::new(&whole.shape);
+        let after = usable(&rows, |_| true);
+        if needed > after {
+            return Err(CommandError::Invalid(Invalid::NoSpaceElsewhere { lacking_bytes: (needed - after) * 512 }));
+        }
+        if in_steps && (begun || self.steps_lead_to(&whole, &rows)) {
+            let step = Removal::plan_step(shape, member, can_go);
+            let step = step.filter(|step| step.segments.len() * STEP_PART >= whole.segments.len());
+            return Ok(step.map(|step| {
+                let later = self.live_bytes(whole.segments.difference(&step.segments).copied());
+                (step, later)
+            }));
+        }
+        // a removal that has begun goes on: it had room then
+        if begun && space.live_units() <= space.usable_without(&whole.segments) && !self.misses_log_without(&whole.segments) {
+            return Ok(Some((whole, 0)));
+        }
+        Err(CommandError::Invalid(Invalid::NoRoomToMove))
+    }
+
+    /// Returns whether the pool can do without the segments in `gone`, for now or for good. Guests
+    /// go on writing, so a step takes at most half of the free space, half of the log, and half of
+    /// the free part of the log.
+    fn can_go(&self, gone: &BTreeSet<SegmentId>, objects: &ObjectsIn, in_steps: bool) -> bool {
+        let space = &self.core.space;
+        let least = if in_steps { self.least_of_step() } else { self.needed_units() };
+        let (logs, free_logs) = (space.segments.count_in(Shelf::Log), self.free_in(Shelf::Log));
+        let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
+        let of_log = || gone.iter().filter(|id| space.rows.shelf(**id) == Shelf::Log);
+        let spares_log = || {
+            let taken = of_log().count();
+            !in_steps || taken == logs || (taken * 2 <= logs && of_log().filter(is_free).count() * 2 <= free_logs)
+        };
+        least <= space.usable_without(gone) && spares_log() && !self.is_short_without(gone, objects)
+    }
+
+    fn begin_evacuation(&mut self, member: Option<u16>, removal: Removal, later: u64) {
+        let total = self.live_bytes(removal.segments.iter().copied());
+        self.core.space.leave_segments(&removal.segments);
+        self.leave_open_segments();
+        let (todo, looked) = (VecDeque::new(), Time(0));
+        let evacuation =
+            Evacuation { member, rejoins: false, removal, total, later, todo, looked, hopeless: None, stalled: None, waits: None };
+        self.evacuation = Some(evacuation);
+        self.count_moving();
+    }
+
+    /// Returns whether the next step shall wait for the cleaner; false after a long time without
+    /// gain.
+    fn waits_for_step(&mut self) -> bool {
+        let free = self.free_in(Shelf::Data) + self.free_in(Shelf::Log);
+        let (since, most) = *self.removals.departure.room.get_or_insert((self.now, free));
+        if free > most {
+            self.removals.departure.room = Some((self.now, free));
+        }
+        free > most || self.now.0 < since.0 + ROOM_MILLIS
+    }
+
+    /// Clears the removal flag of all members; the labels are still to be written.
+    fn keep_leaving(&mut self) {
+        self.config.shape.members.iter_mut().for_each(|known| known.leaving = false);
+        self.removals.departure = Departure::default();
+    }
+
+    /// Cancels a removal: moved data stays where it is, and the device can be filled again. The
+    /// caller must have the labels written.
+    pub(crate) fn stop_removing(&mut self) -> Result<(), CommandError> {
+        if self.member_leaving().is_none() {
+            return Err(CommandError::NotFound(Absent::Removal));
+        }
+        let evacuation = self.evacuation.take();
+        if let Some(evacuation) = evacuation {
+            self.core.space.stay(&evacuation.removal.segments);
+        }
+        self.keep_leaving();
+        Ok(())
+    }
 
     /// Returns the next segment that an evacuation wants emptied.
     pub(crate) fn next_leaving(&mut self) -> Option<SegmentId> {
-        let evacuation = self.store.evacuation.as_mut()?;
+        let evacuation = self.evacuation.as_mut()?;
         while let Some(id) = evacuation.todo.pop_front() {
-            let ready = self.store.core.space.segments.get(id).is_some_and(|s| {
+            let ready = self.core.space.segments.get(id).is_some_and(|s| {
                 s.state == SegmentState::Sealed
                     && s.placed > 0
                     && s.objects == 0
-                    && s.left_until <= self.store.now.0
-                    && !self.store.log.is_in_flight(id)
+                    && s.left_until <= self.now.0
+                    && !self.log.is_in_flight(id)
             });
             if ready {
                 return Some(id);
@@ -522,9 +524,7 @@ impl Pool {
         }
         None
     }
-}
 
-impl Store {
     /// Returns the units that must stay usable after a step, which takes at most half of the free
     /// space.
     fn least_of_step(&self) -> u64 {

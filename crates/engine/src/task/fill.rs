@@ -163,7 +163,7 @@ impl Pool {
             return;
         }
         let Some((member, replica)) = self.filler.waiting.pop_front() else { return };
-        self.leave_open_segments();
+        self.store.leave_open_segments();
         let space = &self.store.core.space;
         let used = |id: SegmentId| space.segments.get(id).filter(|s| holds_something(s.state)).map(|s| (id, s.uses));
         let segments: VecDeque<_> = space.segments.ids().filter(|id| space.rows.has(*id, member)).filter_map(used).collect();
@@ -185,26 +185,6 @@ impl Pool {
             ring_from: 0,
         };
         self.filler.running = Some(fill);
-    }
-
-    /// Makes streams continue in other segments, and checkpoints too, except a running one: it has
-    /// assigned places behind its cursors already.
-    pub(crate) fn leave_open_segments(&mut self) {
-        self.store.seal_all();
-        for stream in 0..self.store.log.streams.len() {
-            self.store.close_stream_chunk(stream);
-            if let Some(cursor) = self.store.log.streams.get_mut(stream).and_then(|s| s.cursor.take()) {
-                self.store.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
-                self.store.core.space.settle(cursor.segment);
-            }
-        }
-        if self.store.checkpoint.running() {
-            return;
-        }
-        for cursor in [self.store.checkpoint.nodes_at.take(), self.store.checkpoint.objects_at.take()].into_iter().flatten() {
-            self.store.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
-            self.store.core.space.settle(cursor.segment);
-        }
     }
 
     /// Starts as many copies as guests leave room for.
@@ -458,6 +438,26 @@ impl Pool {
 }
 
 impl Store {
+    /// Makes streams continue in other segments, and checkpoints too, except a running one: it has
+    /// assigned places behind its cursors already.
+    pub(crate) fn leave_open_segments(&mut self) {
+        self.seal_all();
+        for stream in 0..self.log.streams.len() {
+            self.close_stream_chunk(stream);
+            if let Some(cursor) = self.log.streams.get_mut(stream).and_then(|s| s.cursor.take()) {
+                self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
+                self.core.space.settle(cursor.segment);
+            }
+        }
+        if self.checkpoint.running() {
+            return;
+        }
+        for cursor in [self.checkpoint.nodes_at.take(), self.checkpoint.objects_at.take()].into_iter().flatten() {
+            self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
+            self.core.space.settle(cursor.segment);
+        }
+    }
+
     /// Prevents reuse of a segment until an operation on it has ended.
     pub(crate) fn pin(&mut self, segment: SegmentId) {
         if let Some(found) = self.core.space.segments.get_mut(segment) {

@@ -57,7 +57,7 @@ impl Pool {
         let most = self.store.may_rest();
         while let Some((segment, generation)) = self.store.core.space.segments.rested(self.store.checkpoint_generation, keep) {
             let stays = match hurry {
-                true => !self.is_hungry() && self.store.streams_fit(),
+                true => !self.store.is_hungry() && self.store.streams_fit(),
                 false => generation >= oldest && self.store.core.space.segments.pages().resting <= most,
             };
             if stays {
@@ -87,7 +87,7 @@ impl Pool {
 
     /// Releases surplus at a rate that guests do not notice.
     fn give_back_some(&mut self) {
-        let busy = self.store.core.space.segments.discarding() > 0 || self.is_preparing() || self.is_hungry();
+        let busy = self.store.core.space.segments.discarding() > 0 || self.is_preparing() || self.store.is_hungry();
         if self.store.stock.due == 0 || self.store.now < self.store.stock.give_back_at || busy {
             return;
         }
@@ -110,7 +110,7 @@ impl Pool {
         let mut waiting = Waiting::default();
         // where enough segments are free the others stay retained for a rewind
         let short =
-            |shelf: &Shelf| self.store.free_in(*shelf) < self.wanted_free(*shelf) || (*shelf != Shelf::Data && self.store.destages());
+            |shelf: &Shelf| self.store.free_in(*shelf) < self.store.wanted_free(*shelf) || (*shelf != Shelf::Data && self.store.destages());
         let short: Vec<Shelf> = Shelf::ALL.into_iter().filter(short).collect();
         let resting: Vec<SegmentId> = self.store.core.space.segments.resting().map(|(id, _)| id).collect();
         for id in resting {
@@ -124,7 +124,7 @@ impl Pool {
                 self.store.core.space.segments.set_state(id, SegmentState::Free);
             }
         }
-        let needed = !self.room_beyond(Purse::Guest, 1) || (self.store.is_split() && !self.room_beyond(Purse::Cleaner, 1));
+        let needed = !self.store.room_beyond(Purse::Guest, 1) || (self.store.is_split() && !self.store.room_beyond(Purse::Cleaner, 1));
         self.flusher.space = waiting.total() >= FLUSH_FOR || (waiting.total() > 0 && needed);
         self.waiting_for_flush = waiting;
     }

@@ -101,7 +101,7 @@ impl Pool {
         }
         let jobs = Some(self.jobs_now()).filter(|jobs| *jobs != self.store.core.catalog.jobs).map(|jobs| Record::Jobs { jobs });
         let records: Vec<Record> = jobs.into_iter().chain(self.wipe_record()).collect();
-        if records.is_empty() || !self.record_room(NOTE_PAGES) {
+        if records.is_empty() || !self.store.record_room(NOTE_PAGES) {
             return;
         }
         let op = self.new_op(Owner::Nobody, Work::Command(Ok(Reply::Done)), false);

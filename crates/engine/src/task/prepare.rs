@@ -100,7 +100,7 @@ impl Pool {
             && alone
             && self.store.now >= self.preparer.not_before
             && !self.store.host_is_short()
-            && !self.is_hungry()
+            && !self.store.is_hungry()
     }
 
     /// Returns whether preparing continues until the target is reached. Nothing is released until

@@ -123,7 +123,7 @@ impl Pool {
         if self.store.state != PoolState::Online {
             return false;
         }
-        let room = self.has_room_to_move();
+        let room = self.store.has_room_to_move();
         let Some(run) = &mut self.rebalancer.running else { return false };
         if !run.todo.is_empty() && !room {
             self.wait_for_room();
@@ -182,14 +182,9 @@ impl Pool {
         }
     }
 
-    /// Returns whether so much is free that moving takes nothing from guests.
-    fn has_room_to_move(&self) -> bool {
-        self.store.free_in(Shelf::Data) > self.wanted_free(Shelf::Data) + SPARE
-    }
-
     /// Returns the next segment that a rebalance wants emptied.
     pub(crate) fn next_surplus(&mut self) -> Option<SegmentId> {
-        if !self.rebalancer.has_more() || !self.has_room_to_move() {
+        if !self.rebalancer.has_more() || !self.store.has_room_to_move() {
             return None;
         }
         let written = self.store.checkpoint.running();
@@ -212,6 +207,11 @@ impl Pool {
 }
 
 impl Store {
+    /// Returns whether so much is free that moving takes nothing from guests.
+    fn has_room_to_move(&self) -> bool {
+        self.free_in(Shelf::Data) > self.wanted_free(Shelf::Data) + SPARE
+    }
+
     /// Returns the excess of each data group over its share: the fraction of its segments that is
     /// in use in all groups together.
     fn surpluses(&self) -> Vec<Surplus> {

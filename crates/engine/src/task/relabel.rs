@@ -188,7 +188,7 @@ impl Pool {
         self.store.core.space.rows.extend(&self.store.config.shape);
         self.store.core.space.take_rows();
         self.store.judge_new(first);
-        self.begin_special_streams();
+        self.store.begin_special_streams();
     }
 
     /// Handles the end of a step.

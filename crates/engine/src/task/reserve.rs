@@ -108,14 +108,50 @@ const JOBS_BYTES: usize = 1024;
 const LEAST_CHANGES: (usize, usize) = (8, 4);
 
 impl Pool {
+    /// Returns the number of segments of a class that are free, or will be soon without more
+    /// cleaning.
+    pub(crate) fn coming_free(&self, shelf: Shelf) -> usize {
+        let resting = self.store.core.space.segments.resting_in(shelf);
+        let coming = if self.store.checkpoint.running() { resting } else { self.waiting_for_flush.in_shelf(shelf) };
+        self.store.free_in(shelf) + coming
+    }
+
+    /// Returns whether space is short and a checkpoint would free enough of it.
+    pub(crate) fn checkpoint_brings_space(&self) -> bool {
+        self.store.cleaned_shelves().any(|shelf| self.checkpoint_brings(shelf))
+    }
+
+    fn checkpoint_brings(&self, shelf: Shelf) -> bool {
+        let segments = &self.store.core.space.segments;
+        let (free, wanted, total) = (segments.free_in(shelf), self.store.wanted_free(shelf), segments.count_in(shelf));
+        if free >= wanted {
+            return false;
+        }
+        let (landing, meta) = (shelf == self.store.core.space.homes.landing, shelf == self.store.core.space.homes.meta);
+        let (need, least) = if meta { (self.store.checkpoint_segments(), self.store.least_segments()) } else { (0, 0) };
+        let waiting = self.waiting_for_flush.in_shelf(shelf);
+        if self.store.short_of_space() {
+            return need > least || segments.resting_in(shelf) > waiting;
+        }
+        let gain = segments.resting_in(shelf).saturating_sub(waiting);
+        let purse = if landing { Purse::Guest } else { Purse::Cleaner };
+        if free <= self.store.floor_on(shelf, purse) && self.cleaner.idle() && waiting == 0 {
+            return gain > 0 || need > 2 * least + 2;
+        }
+        // a checkpoint takes segments itself: it is worthwhile when it frees several times as many
+        gain >= (WORTH * need).min(total / 32).max(wanted / 2)
+    }
+}
+
+impl Store {
     /// Returns the number of free segments that a purpose must leave to others.
     pub(crate) fn floor(&self, purse: Purse) -> usize {
-        self.floor_on(self.store.shelf(purse), purse)
+        self.floor_on(self.shelf(purse), purse)
     }
 
     pub(super) fn floor_on(&self, shelf: Shelf, purse: Purse) -> usize {
         let meta = |segments: usize| {
-            if shelf == self.store.core.space.homes.meta { segments.saturating_sub(self.store.free_for_nodes()) } else { 0 }
+            if shelf == self.core.space.homes.meta { segments.saturating_sub(self.free_for_nodes()) } else { 0 }
         };
         let cleaner = if shelf == Shelf::Data { KEPT_FOR_CLEANER } else { 0 };
         let needs = self.needs();
@@ -131,13 +167,13 @@ impl Pool {
     /// Returns the current needs of checkpoints.
     fn needs(&self) -> Needs {
         let changes = self.changes();
-        let known = self.store.checkpoint.estimate.needs.get();
+        let known = self.checkpoint.estimate.needs.get();
         if let Some((_, needs)) = known.filter(|(known, _)| *known == changes) {
             debug_assert_eq!(needs, self.count_needs(&changes), "what they follow from has not changed");
             return needs;
         }
         let needs = self.count_needs(&changes);
-        self.store.checkpoint.estimate.needs.set(Some((changes, needs)));
+        self.checkpoint.estimate.needs.set(Some((changes, needs)));
         needs
     }
 
@@ -148,22 +184,22 @@ impl Pool {
 
     fn count_needs(&self, changes: &Changes) -> Needs {
         let [_, longest, _, moving] = changes.bytes;
-        let nodes = self.store.segments_for(self.store.node_pages(LEAST_CHANGES.0), self.store.chunk_pages(), None);
+        let nodes = self.segments_for(self.node_pages(LEAST_CHANGES.0), self.chunk_pages(), None);
         Needs {
             next: self.checkpoint_segments_with(0),
-            least: nodes + self.store.object_segments(self.object_bytes(LEAST_CHANGES.1)),
-            moving: self.store.object_segments(moving),
-            destroy: self.store.object_segments(3 * longest),
+            least: nodes + self.object_segments(self.object_bytes(LEAST_CHANGES.1)),
+            moving: self.object_segments(moving),
+            destroy: self.object_segments(3 * longest),
         }
     }
 
     fn changes(&self) -> Changes {
-        let (at, chunks) = (&self.store.checkpoint, &self.store.core.space.chunks);
+        let (at, chunks) = (&self.checkpoint, &self.core.space.chunks);
         let left = |cursor: Option<Cursor>| cursor.map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
         let estimate = &at.estimate;
-        let gives_up = self.store.evacuation.is_some() && !self.store.tuning.plants(Planted::CrowdTheLog);
+        let gives_up = self.evacuation.is_some() && !self.tuning.plants(Planted::CrowdTheLog);
         Changes {
-            nodes: self.store.core.nodes.dirty() - at.unwritten,
+            nodes: self.core.nodes.dirty() - at.unwritten,
             left: [left(at.nodes_at), left(at.objects_at.filter(|_| !at.running()))],
             chunks: [chunks.dirty_pages(), chunks.pages(), chunks.len(), chunks.packed()],
             bytes: [estimate.lists, estimate.longest_list, estimate.catalog, if gives_up { estimate.moving } else { 0 }],
@@ -175,22 +211,19 @@ impl Pool {
     /// `gone` are rewritten into other segments, and no space comes back before all segments of
     /// `gone` are empty.
     pub(crate) fn is_short_without(&self, gone: &BTreeSet<SegmentId>, objects: &ObjectsIn) -> bool {
-        let space = &self.store.core.space;
-        if self.store.misses_log_without(gone) {
+        let space = &self.core.space;
+        if self.misses_log_without(gone) {
             return true;
         }
         let moving: BTreeMap<At, usize> = gone.iter().filter_map(|id| objects.get(id)).flatten().copied().collect();
         let all: usize = moving.values().sum();
-        let moving = self.store.object_segments(if self.store.tuning.plants(Planted::CrowdTheLog) {
-            moving.values().copied().max().unwrap_or(0)
-        } else {
-            all
-        });
+        let moving =
+            self.object_segments(if self.tuning.plants(Planted::CrowdTheLog) { moving.values().copied().max().unwrap_or(0) } else { all });
         [Shelf::Data, Shelf::Log].into_iter().any(|shelf| {
             let on_shelf = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.shelf == shelf);
             let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
             let taken = gone.iter().filter(on_shelf).count();
-            let free = self.store.free_in(shelf) - gone.iter().filter(on_shelf).filter(is_free).count();
+            let free = self.free_in(shelf) - gone.iter().filter(on_shelf).filter(is_free).count();
             // a class that is removed as a whole needs no free segments
             let floor = self.floor_on(shelf, Purse::Guest) + if shelf == space.homes.meta { moving } else { 0 };
             (1..space.segments.count_in(shelf)).contains(&taken) && free <= floor
@@ -204,43 +237,43 @@ impl Pool {
 
     /// Returns whether `more` segments are free besides those reserved for others and the next one.
     pub(crate) fn room_beyond(&self, purse: Purse, more: usize) -> bool {
-        self.store.free_in(self.store.shelf(purse)) > self.floor(purse) + more
+        self.free_in(self.shelf(purse)) > self.floor(purse) + more
     }
 
     /// Reserves the next segment of a stream.
     pub(crate) fn reserve_for(&mut self, stream: usize, purse: Purse) -> Option<SegmentId> {
-        let shelf = self.store.shelf_of(stream);
-        let room = self.store.free_in(shelf) > self.floor_on(shelf, purse);
-        room.then(|| self.store.core.space.segments.reserve(shelf, purse == Purse::Cleaner)).flatten()
+        let shelf = self.shelf_of(stream);
+        let room = self.free_in(shelf) > self.floor_on(shelf, purse);
+        room.then(|| self.core.space.segments.reserve(shelf, purse == Purse::Cleaner)).flatten()
     }
 
     /// Returns how many bytes of deadlists may change while the next checkpoint and the one after
     /// it still fit.
     pub(crate) fn room_for_lists(&self) -> usize {
-        self.store.object_room(self.store.free_meta().saturating_sub(self.checkpoint_segments() + self.least_segments()))
+        self.object_room(self.free_meta().saturating_sub(self.checkpoint_segments() + self.least_segments()))
     }
 
     /// Returns whether the next checkpoint and the one after it fit. If not, nothing but moves by
     /// the cleaner may change before the next one.
     pub(crate) fn checkpoint_is_safe(&self) -> bool {
-        self.store.free_meta() >= self.checkpoint_segments() + self.least_segments()
+        self.free_meta() >= self.checkpoint_segments() + self.least_segments()
     }
 
     /// Returns whether the next checkpoint would fit if `pages` more pages of the chunk table
     /// changed.
     pub(crate) fn checkpoint_fits_with(&self, pages: usize) -> bool {
-        self.store.free_meta() >= self.checkpoint_segments_with(pages)
+        self.free_meta() >= self.checkpoint_segments_with(pages)
     }
 
     /// Returns whether a batch may begin.
     pub(crate) fn may_change(&self, purse: Purse) -> bool {
         match purse {
-            Purse::Cleaner => self.store.free_in(Shelf::Data) >= self.floor(purse),
+            Purse::Cleaner => self.free_in(Shelf::Data) >= self.floor(purse),
             Purse::Record => self.checkpoint_is_safe(),
             // each guest stream goes on with segments that it has begun
             Purse::Guest => {
                 let Needs { next, least, moving, .. } = self.needs();
-                self.store.free_meta() >= next + least + moving + least.min(KEPT_FOR_GUESTS)
+                self.free_meta() >= next + least + moving + least.min(KEPT_FOR_GUESTS)
             }
         }
     }
@@ -251,56 +284,48 @@ impl Pool {
     /// them. All other moves leave free the segments that checkpoints and moving objects need,
     /// because every checkpoint scatters the objects that it replaces and would use up the rest.
     pub(super) fn has_room_for_moves(&self, shelf: Shelf, stays: bool, moves: usize) -> bool {
-        let homes = self.store.core.space.homes;
+        let homes = self.core.space.homes;
         // the log can be emptied only into data segments that are free
         let for_log = || shelf == Shelf::Data && !self.room_beyond(Purse::Cleaner, KEPT_FOR_CLEANER);
-        let makes_room = !self.store.keeps_meta_apart() || (stays && (shelf == homes.meta || homes.nodes == Some(shelf) || for_log()));
+        let makes_room = !self.keeps_meta_apart() || (stays && (shelf == homes.meta || homes.nodes == Some(shelf) || for_log()));
         let Needs { least, moving, .. } = self.needs();
-        let kept = if makes_room || self.store.tuning.plants(Planted::CrowdTheLog) { 0 } else { least + moving };
-        self.store.free_meta() >= self.checkpoint_segments_with(moves) + kept
+        let kept = if makes_room || self.tuning.plants(Planted::CrowdTheLog) { 0 } else { least + moving };
+        self.free_meta() >= self.checkpoint_segments_with(moves) + kept
     }
 
     /// Returns whether no further move fits before the next checkpoint, which frees segments of the
     /// log.
     pub(crate) fn moves_wait_for_checkpoint(&self) -> bool {
-        let comes = || self.store.checkpoint.running() || (self.store.core.space.chunks.dirty_pages() > 0 && self.checkpoint_fits_with(0));
-        self.store.keeps_meta_apart() && !self.checkpoint_fits_with(1) && comes() && !self.store.tuning.plants(Planted::CrowdTheLog)
+        let comes = || self.checkpoint.running() || (self.core.space.chunks.dirty_pages() > 0 && self.checkpoint_fits_with(0));
+        self.keeps_meta_apart() && !self.checkpoint_fits_with(1) && comes() && !self.tuning.plants(Planted::CrowdTheLog)
     }
 
     /// Returns whether so little is free that records wait.
     pub(crate) fn short_of_space(&self) -> bool {
-        !self.has_room(Purse::Record) || (self.store.is_split() && !self.room_beyond(Purse::Cleaner, KEPT_FOR_CLEANER))
+        !self.has_room(Purse::Record) || (self.is_split() && !self.room_beyond(Purse::Cleaner, KEPT_FOR_CLEANER))
     }
 
     /// Returns the number of free segments that cleaner and checkpoints aim for.
     pub(crate) fn wanted_free(&self, shelf: Shelf) -> usize {
-        let total = self.store.core.space.segments.count_in(shelf);
-        let purse = if shelf == self.store.core.space.homes.landing { Purse::Guest } else { Purse::Cleaner };
+        let total = self.core.space.segments.count_in(shelf);
+        let purse = if shelf == self.core.space.homes.landing { Purse::Guest } else { Purse::Cleaner };
         // a device that is being removed takes free segments with it
-        let part = if self.store.removals.wants_room() { DEPARTURE_PART } else { USUAL_PART };
+        let part = if self.removals.wants_room() { DEPARTURE_PART } else { USUAL_PART };
         (total / part).max(12).max(self.floor_on(shelf, purse) + 4)
     }
 
     /// Returns whether fewer segments are free than cleaner and checkpoints aim for.
     pub(crate) fn is_hungry(&self) -> bool {
-        self.store.cleaned_shelves().any(|shelf| self.store.free_in(shelf) < self.wanted_free(shelf))
-    }
-
-    /// Returns the number of segments of a class that are free, or will be soon without more
-    /// cleaning.
-    pub(crate) fn coming_free(&self, shelf: Shelf) -> usize {
-        let resting = self.store.core.space.segments.resting_in(shelf);
-        let coming = if self.store.checkpoint.running() { resting } else { self.waiting_for_flush.in_shelf(shelf) };
-        self.store.free_in(shelf) + coming
+        self.cleaned_shelves().any(|shelf| self.free_in(shelf) < self.wanted_free(shelf))
     }
 
     /// Returns whether the next checkpoint fits although the quick estimate says that it does not.
     /// Counts pages of the chunk table by their content, since most of their old content may be
     /// dead. Takes as long as encoding the pages.
     pub(crate) fn checkpoint_fits_after_all(&self) -> bool {
-        let chunks = &self.store.core.space.chunks;
-        let pages: usize = chunks.dirty_lengths().map(|bytes| self.store.stored_bytes(bytes)).sum();
-        self.store.free_meta() >= self.segments_with_objects(pages + self.catalog_bytes(chunks.dirty_pages()))
+        let chunks = &self.core.space.chunks;
+        let pages: usize = chunks.dirty_lengths().map(|bytes| self.stored_bytes(bytes)).sum();
+        self.free_meta() >= self.segments_with_objects(pages + self.catalog_bytes(chunks.dirty_pages()))
     }
 
     /// Returns the most segments that the next checkpoint takes for the changes so far. A running
@@ -311,22 +336,21 @@ impl Pool {
 
     /// As [`Self::checkpoint_segments`], if `pages` more pages of the chunk table changed.
     fn checkpoint_segments_with(&self, pages: usize) -> usize {
-        self.segments_with_objects(self.object_bytes(self.store.core.space.chunks.dirty_pages() + pages))
+        self.segments_with_objects(self.object_bytes(self.core.space.chunks.dirty_pages() + pages))
     }
 
     /// As [`Self::checkpoint_segments`], with `objects` bytes of objects besides deadlists.
     fn segments_with_objects(&self, objects: usize) -> usize {
-        let at = &self.store.checkpoint;
+        let at = &self.checkpoint;
         let objects_at = at.objects_at.filter(|_| !at.running());
         let objects = objects + at.estimate.lists;
-        self.node_segments()
-            + self.store.segments_for(self.store.written_pages(objects), self.store.core.pieces.part_bytes() / 4096, objects_at)
+        self.node_segments() + self.segments_for(self.written_pages(objects), self.core.pieces.part_bytes() / 4096, objects_at)
     }
 
     /// Returns the most segments that the nodes of the next checkpoint take.
     fn node_segments(&self) -> usize {
-        let changed = self.store.core.nodes.dirty() - self.store.checkpoint.unwritten;
-        self.store.segments_for(self.store.node_pages(changed + 4), self.store.chunk_pages(), self.store.checkpoint.nodes_at)
+        let changed = self.core.nodes.dirty() - self.checkpoint.unwritten;
+        self.segments_for(self.node_pages(changed + 4), self.chunk_pages(), self.checkpoint.nodes_at)
     }
 
     /// Returns the most segments that a checkpoint of almost no changes takes.
@@ -337,13 +361,13 @@ impl Pool {
     /// Returns the bytes of objects that the next checkpoint may take besides the changes so far,
     /// so that `kept` segments stay free. The unused rest of its first and last segment counts.
     pub(super) fn object_room_beside(&self, kept: usize) -> usize {
-        let at = &self.store.checkpoint;
-        let changed = self.object_bytes(self.store.core.space.chunks.dirty_pages()) + at.estimate.lists;
+        let at = &self.checkpoint;
+        let changed = self.object_bytes(self.core.space.chunks.dirty_pages()) + at.estimate.lists;
         let nodes = self.node_segments();
-        let most = self.store.free_meta().saturating_sub(kept + nodes);
-        let waste = self.store.core.pieces.part_bytes() / 4096;
+        let most = self.free_meta().saturating_sub(kept + nodes);
+        let waste = self.core.pieces.part_bytes() / 4096;
         let left = at.objects_at.filter(|_| !at.running()).map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
-        let segment = self.store.core.space.rows.smallest().saturating_sub(META_HEAD_PAGES) as usize;
+        let segment = self.core.space.rows.smallest().saturating_sub(META_HEAD_PAGES) as usize;
         let pages = left.saturating_sub(waste) + most * segment.saturating_sub(waste);
         // one in so many pages is lost to padding of writes
         let pages = pages - pages.div_ceil(WRITE_PAGES + 1);
@@ -352,57 +376,56 @@ impl Pool {
 
     /// Returns the bytes of `pages` chunk table pages and of the catalog.
     fn object_bytes(&self, pages: usize) -> usize {
-        let chunks = &self.store.core.space.chunks;
-        self.store.record_bytes((pages * 64).min(chunks.len())) + self.catalog_bytes(pages)
+        let chunks = &self.core.space.chunks;
+        self.record_bytes((pages * 64).min(chunks.len())) + self.catalog_bytes(pages)
     }
 
     /// Returns the bytes of the catalog, with a directory of `pages` changed chunk table pages and
     /// of all existing ones.
     fn catalog_bytes(&self, pages: usize) -> usize {
-        (self.store.core.space.chunks.pages() + pages) * 24 + self.store.checkpoint.estimate.catalog + 2 * 4096
+        (self.core.space.chunks.pages() + pages) * 24 + self.checkpoint.estimate.catalog + 2 * 4096
     }
 
     /// Requests a full count of deadlists and catalog in the next turn.
     pub(crate) fn estimate_soon(&mut self) {
-        self.store.checkpoint.estimate.again_in = 0;
+        self.checkpoint.estimate.again_in = 0;
     }
 
     /// Counts deadlists and catalog in full now.
     pub(super) fn estimate_again(&mut self) {
-        self.store.checkpoint.estimate.again_in = 0;
+        self.checkpoint.estimate.again_in = 0;
         self.estimate_checkpoint();
     }
 
     /// Updates the estimate of deadlists and catalog: in full now and then; while space is short
     /// the changes since then in each turn.
     pub(crate) fn estimate_checkpoint(&mut self) {
-        if self.store.checkpoint.estimate.again_in > 0 {
-            self.store.checkpoint.estimate.again_in -= 1;
-            if self.is_hungry() || self.store.free_meta() <= self.wanted_free(self.store.core.space.homes.meta) {
+        if self.checkpoint.estimate.again_in > 0 {
+            self.checkpoint.estimate.again_in -= 1;
+            if self.is_hungry() || self.free_meta() <= self.wanted_free(self.core.space.homes.meta) {
                 self.count_estimate();
             }
             return;
         }
-        self.store.count_lists_again();
+        self.count_lists_again();
         self.count_estimate();
-        let catalog = &self.store.core.catalog;
-        self.store.checkpoint.estimate.again_in =
-            TURNS_PER_ESTIMATE.max((catalog.snapshots.dirty_pages() * 16 + catalog.frees.len() / 4) as u32);
+        let catalog = &self.core.catalog;
+        self.checkpoint.estimate.again_in = TURNS_PER_ESTIMATE.max((catalog.snapshots.dirty_pages() * 16 + catalog.frees.len() / 4) as u32);
     }
 
     /// Updates the estimate from sums that each change keeps up to date.
     fn count_estimate(&mut self) {
-        self.store.checkpoint.estimate.longest_list = self.store.core.longest_list();
-        let catalog = &mut self.store.core.catalog;
+        self.checkpoint.estimate.longest_list = self.core.longest_list();
+        let catalog = &mut self.core.catalog;
         let snapshots = catalog.snapshots.changed_bytes();
         debug_assert_eq!(snapshots, catalog.snapshots.count_changed_bytes(), "INV-CKPT-5: records of snapshots are counted as they change");
         let volumes = catalog.volumes.len() * 96 + catalog.names();
         debug_assert_eq!(catalog.names(), catalog.volumes.values().map(|v| v.name.len()).sum::<usize>(), "INV-CKPT-5: so are volumes");
         let options = catalog.options().len() * 160 + JOBS_BYTES;
         let others = (catalog.lineages.len() + catalog.walks.len() + catalog.frees.len()) * 96 + catalog.snapshots.pages() * 24;
-        let resting = self.store.core.space.segments.resting_count() * 16;
-        let estimate = &mut self.store.checkpoint.estimate;
-        estimate.lists = self.store.core.pieces.to_write();
+        let resting = self.core.space.segments.resting_count() * 16;
+        let estimate = &mut self.checkpoint.estimate;
+        estimate.lists = self.core.pieces.to_write();
         estimate.catalog = snapshots + volumes + others + resting + options;
         debug_assert!(self.lists_are_counted(), "INV-CKPT-5: directories of deadlists are counted as they change");
     }
@@ -410,49 +433,15 @@ impl Pool {
     /// INV-CKPT-5: compares the sums for deadlists with a count of all lists. The sum may be too
     /// high: cutting a list that a split narrowed makes it shorter, which is noticed later.
     fn lists_are_counted(&self) -> bool {
-        let lists = || self.store.core.catalog.deadlists().filter(|list| list.needs_write());
-        let is_enough = lists().all(|list| list.share() >= self.store.list_bytes(list));
-        let longest = self
-            .store
-            .core
-            .catalog
-            .lineages
-            .values()
-            .filter(|line| line.deadlist.needs_write())
-            .map(|line| self.store.list_bytes(&line.deadlist));
+        let lists = || self.core.catalog.deadlists().filter(|list| list.needs_write());
+        let is_enough = lists().all(|list| list.share() >= self.list_bytes(list));
+        let longest =
+            self.core.catalog.lineages.values().filter(|line| line.deadlist.needs_write()).map(|line| self.list_bytes(&line.deadlist));
         is_enough
-            && longest.max().unwrap_or(0) <= self.store.checkpoint.estimate.longest_list
-            && self.store.core.pieces.lists_to_write() == lists().map(StoredDeadlist::share).sum()
+            && longest.max().unwrap_or(0) <= self.checkpoint.estimate.longest_list
+            && self.core.pieces.lists_to_write() == lists().map(StoredDeadlist::share).sum()
     }
 
-    /// Returns whether space is short and a checkpoint would free enough of it.
-    pub(crate) fn checkpoint_brings_space(&self) -> bool {
-        self.store.cleaned_shelves().any(|shelf| self.checkpoint_brings(shelf))
-    }
-
-    fn checkpoint_brings(&self, shelf: Shelf) -> bool {
-        let segments = &self.store.core.space.segments;
-        let (free, wanted, total) = (segments.free_in(shelf), self.wanted_free(shelf), segments.count_in(shelf));
-        if free >= wanted {
-            return false;
-        }
-        let (landing, meta) = (shelf == self.store.core.space.homes.landing, shelf == self.store.core.space.homes.meta);
-        let (need, least) = if meta { (self.checkpoint_segments(), self.least_segments()) } else { (0, 0) };
-        let waiting = self.waiting_for_flush.in_shelf(shelf);
-        if self.short_of_space() {
-            return need > least || segments.resting_in(shelf) > waiting;
-        }
-        let gain = segments.resting_in(shelf).saturating_sub(waiting);
-        let purse = if landing { Purse::Guest } else { Purse::Cleaner };
-        if free <= self.floor_on(shelf, purse) && self.cleaner.idle() && waiting == 0 {
-            return gain > 0 || need > 2 * least + 2;
-        }
-        // a checkpoint takes segments itself: it is worthwhile when it frees several times as many
-        gain >= (WORTH * need).min(total / 32).max(wanted / 2)
-    }
-}
-
-impl Store {
     /// Returns the class that a purpose takes segments from.
     fn shelf(&self, purse: Purse) -> Shelf {
         match purse {

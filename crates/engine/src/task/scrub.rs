@@ -255,9 +255,9 @@ impl Pool {
             return;
         }
         self.scrubber.wanted = false;
-        self.leave_open_segments();
+        self.store.leave_open_segments();
         let mut objects: BTreeMap<SegmentId, Vec<ObjectRef>> = BTreeMap::new();
-        self.all_objects().for_each(|at| objects.entry(at.segment).or_default().push(at));
+        self.store.all_objects().for_each(|at| objects.entry(at.segment).or_default().push(at));
         let space = &self.store.core.space;
         let there = |id: SegmentId| space.segments.get(id).filter(|s| s.state == SegmentState::Sealed && !space.rows.is_gap(id));
         let full = |id: SegmentId| there(id).map(|s| (id, s.uses));
@@ -284,19 +284,6 @@ impl Pool {
             done,
             total,
         });
-    }
-
-    /// Returns every object of the last checkpoint.
-    pub(crate) fn all_objects(&self) -> impl Iterator<Item = ObjectRef> + '_ {
-        let catalog = &self.store.core.catalog;
-        let lists = catalog.deadlists().filter_map(StoredDeadlist::stored);
-        // several lists may refer to one piece
-        let pieces = catalog.deadlists().flat_map(|list| list.list().pieces()).filter_map(|piece| piece.stored());
-        let pieces: BTreeMap<(SegmentId, u32), ObjectRef> = pieces.map(|at| ((at.segment, at.offset), at)).collect();
-        let tables = self.store.core.space.chunks.stored().chain(catalog.snapshots.stored()).map(|(_, at)| at);
-        let whole = tables.chain(lists).chain(pieces.into_values()).chain([self.store.checkpoint_at]);
-        let parts = |at: ObjectRef| self.store.checkpoint.parts.get(&(at.segment, at.offset)).into_iter().flatten().copied().chain([at]);
-        whole.filter(|at| at.bytes() > 0).flat_map(parts)
     }
 
     /// Starts as many reads as guests leave room for.
@@ -446,6 +433,19 @@ impl Pool {
 }
 
 impl Store {
+    /// Returns every object of the last checkpoint.
+    pub(crate) fn all_objects(&self) -> impl Iterator<Item = ObjectRef> + '_ {
+        let catalog = &self.core.catalog;
+        let lists = catalog.deadlists().filter_map(StoredDeadlist::stored);
+        // several lists may refer to one piece
+        let pieces = catalog.deadlists().flat_map(|list| list.list().pieces()).filter_map(|piece| piece.stored());
+        let pieces: BTreeMap<(SegmentId, u32), ObjectRef> = pieces.map(|at| ((at.segment, at.offset), at)).collect();
+        let tables = self.core.space.chunks.stored().chain(catalog.snapshots.stored()).map(|(_, at)| at);
+        let whole = tables.chain(lists).chain(pieces.into_values()).chain([self.checkpoint_at]);
+        let parts = |at: ObjectRef| self.checkpoint.parts.get(&(at.segment, at.offset)).into_iter().flatten().copied().chain([at]);
+        whole.filter(|at| at.bytes() > 0).flat_map(parts)
+    }
+
     /// Returns the bytes of all copies of a segment, including parity.
     fn scrub_bytes(&self, id: SegmentId) -> u64 {
         self.core.space.rows.extents(id).map(|(_, range)| range.length).sum()

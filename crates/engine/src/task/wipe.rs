@@ -206,7 +206,7 @@ impl Pool {
             }
             return false;
         }
-        if self.is_hungry() {
+        if self.store.is_hungry() {
             // space that guests wait for is not held
             self.leave_batch();
             return false;
@@ -232,7 +232,7 @@ impl Pool {
             return false;
         }
         if self.wiper.has_more() {
-            return self.has_room_to_wipe(Shelf::Data) && self.cleans_for_jobs();
+            return self.store.has_room_to_wipe(Shelf::Data) && self.cleans_for_jobs();
         }
         let (now, checkpoints) = (self.store.now, self.store.metrics.checkpoints);
         let Some(run) = self.wiper.running.as_mut() else { return false };
@@ -265,35 +265,22 @@ impl Pool {
         run.round = Some(Round { todo, batch: BTreeSet::new(), victims: VecDeque::new(), loose, over: None });
     }
 
-    /// Returns whether so much is free that emptying takes nothing from guests and cleaner. Data
-    /// without room on special devices goes elsewhere.
-    fn has_room_to_wipe(&self, shelf: Shelf) -> bool {
-        self.room_to_wipe(shelf) > 0
-    }
-
-    fn room_to_wipe(&self, shelf: Shelf) -> usize {
-        match shelf {
-            Shelf::Data | Shelf::Log => self.store.free_in(shelf).saturating_sub(self.wanted_free(shelf) + SPARE),
-            Shelf::Special | Shelf::Nodes => 1,
-        }
-    }
-
     /// Chooses the next segments to empty: of each class as many as there is room for, those that
     /// are empty or nearly so first.
     fn choose_batch(&mut self) {
         let segments = &self.store.core.space.segments;
         let Some(round) = self.wiper.running.as_ref().and_then(|run| run.round.as_ref()) else { return };
-        let data_room = self.room_to_wipe(Shelf::Data);
+        let data_room = self.store.room_to_wipe(Shelf::Data);
         let mut chosen = Vec::new();
         for shelf in Shelf::ALL {
-            let most = self.room_to_wipe(shelf).min(segments.count_in(shelf) / PART_TOGETHER).clamp(1, MOST_TOGETHER);
+            let most = self.store.room_to_wipe(shelf).min(segments.count_in(shelf) / PART_TOGETHER).clamp(1, MOST_TOGETHER);
             // segments that are being discarded or prepared are chosen later
             let busy = |s: &Segment| matches!(s.state, SegmentState::Discarding | SegmentState::Preparing);
             let ready = |s: &&Segment| s.shelf == shelf && !busy(s);
             let of_shelf = round.todo.iter().filter_map(|id| segments.get(*id).filter(ready).map(|s| (s, *id)));
             let mut found: Vec<(u32, SegmentId)> = of_shelf.map(|(s, id)| (s.live + s.objects, id)).collect();
             found.sort_unstable();
-            if self.has_room_to_wipe(shelf) && data_room > 0 {
+            if self.store.has_room_to_wipe(shelf) && data_room > 0 {
                 chosen.extend(found.iter().take(most).map(|(_, id)| *id));
             }
         }
@@ -336,7 +323,7 @@ impl Pool {
 
     /// Returns the next segment that a wipe wants emptied.
     pub(crate) fn next_unclean(&mut self) -> Option<SegmentId> {
-        if !self.wiper.has_more() || !self.has_room_to_wipe(Shelf::Data) {
+        if !self.wiper.has_more() || !self.store.has_room_to_wipe(Shelf::Data) {
             return None;
         }
         let written = self.store.checkpoint.running();
@@ -443,6 +430,19 @@ impl Pool {
 }
 
 impl Store {
+    /// Returns whether so much is free that emptying takes nothing from guests and cleaner. Data
+    /// without room on special devices goes elsewhere.
+    fn has_room_to_wipe(&self, shelf: Shelf) -> bool {
+        self.room_to_wipe(shelf) > 0
+    }
+
+    fn room_to_wipe(&self, shelf: Shelf) -> usize {
+        match shelf {
+            Shelf::Data | Shelf::Log => self.free_in(shelf).saturating_sub(self.wanted_free(shelf) + SPARE),
+            Shelf::Special | Shelf::Nodes => 1,
+        }
+    }
+
     /// Returns the extents of devices that are in no segment, left over by removals.
     fn loose_extents(&self) -> Vec<(MemberId, ByteRange)> {
         let shape = &self.config.shape;

@@ -9,6 +9,7 @@ use crate::Tuning;
 use crate::log::{Cursor, OBJECT_CLASS};
 use crate::pool::{Context, Pool};
 use crate::space::{Pieces, SegmentState};
+use crate::store::Store;
 
 /// Head pages of a segment of nodes or objects.
 pub(crate) const META_HEAD_PAGES: u32 = 1;
@@ -29,7 +30,7 @@ impl Pool {
     /// Reserves the segments that the checkpoint may need: guests go on writing while it is
     /// encoded.
     pub(super) fn reserve_for_checkpoint(&mut self) {
-        let count = self.checkpoint_segments();
+        let count = self.store.checkpoint_segments();
         self.checkpointer.reserved = (0..count).map_while(|_| self.store.reserve_meta()).collect();
         // they are popped from the end
         self.checkpointer.reserved.reverse();
@@ -158,14 +159,6 @@ impl Pool {
         Some(object)
     }
 
-    /// Removes an object and its parts from the counts of their segments.
-    pub(super) fn drop_object(&mut self, object: ObjectRef) {
-        let parts = self.store.checkpoint.parts.remove(&(object.segment, object.offset)).unwrap_or_default();
-        for at in parts.into_iter().chain([object]) {
-            self.store.core.space.drop_object(at.segment, at.bytes());
-        }
-    }
-
     pub(super) fn flush_packer(&mut self, packer: &mut Packer) {
         let Some((segment, page, _)) = packer.at.take() else { return };
         let bytes = packer.bytes.len().next_multiple_of(4096);
@@ -183,6 +176,16 @@ impl Pool {
         self.checkpointer.pending += 1;
         let piece = Piece::new(Rc::new(buf), 0..bytes);
         self.store.io.write(Context::Objects, &self.store.core.space.rows, segment, page, vec![piece], &mut self.store.bufs);
+    }
+}
+
+impl Store {
+    /// Removes an object and its parts from the counts of their segments.
+    pub(super) fn drop_object(&mut self, object: ObjectRef) {
+        let parts = self.checkpoint.parts.remove(&(object.segment, object.offset)).unwrap_or_default();
+        for at in parts.into_iter().chain([object]) {
+            self.core.space.drop_object(at.segment, at.bytes());
+        }
     }
 }
 

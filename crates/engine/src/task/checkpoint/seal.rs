@@ -62,7 +62,7 @@ impl Pool {
     /// Fixes the state at this point of the log.
     pub(super) fn seal_checkpoint(&mut self) {
         self.store.seal_all();
-        self.dirty_sparse_objects();
+        self.store.dirty_sparse_objects();
         self.reserve_for_checkpoint();
         self.store.checkpoint.unwritten = self.store.core.nodes.dirty();
         let mut flushes = self.store.core.take_unplaced();

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use millpond_format::{ObjectRef, SegmentId};
 
 use crate::Planted;
-use crate::pool::Pool;
 use crate::space::{Segment, SegmentState};
+use crate::store::Store;
 use crate::task::Purse;
 
 /// The place of an object: its segment and its offset.
@@ -19,32 +19,32 @@ pub(crate) type ObjectsIn = BTreeMap<SegmentId, Vec<(At, usize)>>;
 const SPARSE: (u32, u32) = (1, 2);
 const SPARSE_WHEN_SHORT: (u32, u32) = (3, 4);
 
-impl Pool {
+impl Store {
     /// Marks objects in segments that are less than half in use for rewriting, the sparsest
     /// segments first, as far as there is room. So segments of objects take at most about twice the
     /// space of their live objects; a segment becomes sparse only when as much of it was replaced.
     /// Objects in segments that are given up are rewritten one by one: this frees no space, so room
     /// for another checkpoint is kept.
     pub(super) fn dirty_sparse_objects(&mut self) {
-        self.store.checkpoint.estimate.moving = 0;
+        self.checkpoint.estimate.moving = 0;
         let sparse = self.sparse_segments();
         if sparse.is_empty() {
             return;
         }
         let mut room = self.object_room_beside(1);
-        if room == 0 && self.store.evacuation.is_none() {
+        if room == 0 && self.evacuation.is_none() {
             return;
         }
         let objects = self.objects_in(&sparse.iter().copied().collect());
-        let kept = if self.store.tuning.plants(Planted::CrowdTheLog) { 0 } else { self.store.object_room(self.least_segments()) };
+        let kept = if self.tuning.plants(Planted::CrowdTheLog) { 0 } else { self.object_room(self.least_segments()) };
         let directories: BTreeSet<At> =
-            self.store.core.catalog.deadlists().filter_map(|list| list.stored()).map(|at| (at.segment, at.offset)).collect();
+            self.core.catalog.deadlists().filter_map(|list| list.stored()).map(|at| (at.segment, at.offset)).collect();
         let (mut chosen, mut moving) = (BTreeSet::new(), BTreeMap::new());
         for id in sparse {
             let here = objects.get(&id).into_iter().flatten().filter(|(at, _)| !chosen.contains(at)).copied();
             let here: Vec<(At, usize)> = here.collect();
-            if self.store.core.space.segments.get(id).is_some_and(Segment::is_given_up) {
-                let leaves = self.store.core.space.segments.get(id).is_some_and(|s| s.leaving);
+            if self.core.space.segments.get(id).is_some_and(Segment::is_given_up) {
+                let leaves = self.core.space.segments.get(id).is_some_and(|s| s.leaving);
                 let mut stays = false;
                 for (at, bytes) in here {
                     // a piece moves when all directories that refer to it do
@@ -63,7 +63,7 @@ impl Pool {
             }
         }
         moving.retain(|at, _| !chosen.contains(at));
-        self.store.checkpoint.estimate.moving = moving.values().sum();
+        self.checkpoint.estimate.moving = moving.values().sum();
         if !chosen.is_empty() {
             self.rewrite_objects(|at| chosen.contains(&(at.segment, at.offset)));
             self.estimate_again();
@@ -73,10 +73,10 @@ impl Pool {
     /// Returns the segments of objects that are less than half in use or given up, the emptiest
     /// first.
     fn sparse_segments(&self) -> Vec<SegmentId> {
-        let space = &self.store.core.space;
+        let space = &self.core.space;
         let known = space.segments.ids().filter_map(|id| Some((id, space.segments.get(id)?)));
         let of_objects = known.filter(|(_, s)| s.state == SegmentState::Sealed && s.objects > 0);
-        let short = self.store.keeps_meta_apart() && !self.may_change(Purse::Guest) && !self.store.tuning.plants(Planted::CrowdTheLog);
+        let short = self.keeps_meta_apart() && !self.may_change(Purse::Guest) && !self.tuning.plants(Planted::CrowdTheLog);
         let (part, of) = if short { SPARSE_WHEN_SHORT } else { SPARSE };
         let sparse = of_objects.filter(|(id, s)| s.is_given_up() || s.objects * of < space.rows.pages(*id) * 8 * part);
         let mut sparse: Vec<(u32, SegmentId)> = sparse.map(|(id, s)| (s.objects, id)).collect();
@@ -87,8 +87,8 @@ impl Pool {
     /// Returns the objects in these segments; pieces of deadlists come last, after the directories
     /// that refer to them.
     fn objects_in(&self, segments: &BTreeSet<SegmentId>) -> ObjectsIn {
-        let (chunks, catalog) = (&self.store.core.space.chunks, &self.store.core.catalog);
-        let pages = chunks.stored().filter(|(page, _)| !chunks.is_dirty(*page)).map(|(_, at)| (at, self.store.chunk_page_bytes()));
+        let (chunks, catalog) = (&self.core.space.chunks, &self.core.catalog);
+        let pages = chunks.stored().filter(|(page, _)| !chunks.is_dirty(*page)).map(|(_, at)| (at, self.chunk_page_bytes()));
         let names = catalog.snapshots.stored().filter(|(page, _)| !catalog.snapshots.is_dirty(*page));
         let names = names.map(|(_, at)| (at, at.bytes() as usize + ObjectRef::STEP));
         let lineages = catalog.lineages.values().map(|line| &line.deadlist).chain(catalog.frees.iter().map(|(_, list)| list));
@@ -98,7 +98,7 @@ impl Pool {
         });
         let mut found = ObjectsIn::new();
         let touched = |object: ObjectRef| {
-            let parts = self.store.checkpoint.parts.get(&(object.segment, object.offset)).into_iter().flatten().map(|part| part.segment);
+            let parts = self.checkpoint.parts.get(&(object.segment, object.offset)).into_iter().flatten().map(|part| part.segment);
             parts.chain([object.segment]).filter(|id| segments.contains(id)).collect::<BTreeSet<SegmentId>>()
         };
         let mut add = |ids: BTreeSet<SegmentId>, object: ObjectRef, bytes| {
@@ -107,7 +107,7 @@ impl Pool {
         pages.chain(names).for_each(|(object, bytes)| add(touched(object), object, bytes));
         let mut pieces = BTreeMap::new();
         for (list, page) in lineages.map(|list| (list, 0)).chain(of_snapshots) {
-            let directory = list.stored().filter(|_| !list.needs_write()).map(|at| (at, self.store.list_bytes(list) + page));
+            let directory = list.stored().filter(|_| !list.needs_write()).map(|at| (at, self.list_bytes(list) + page));
             let mut ids = directory.map(|(at, _)| touched(at)).unwrap_or_default();
             for piece in list.list().pieces().filter(|piece| !piece.needs_write()) {
                 let Some(at) = piece.stored() else { continue };
@@ -116,7 +116,7 @@ impl Pool {
                     // the directory names the place of the piece and is rewritten with it, so it
                     // counts at the piece's segment, too
                     ids.extend(&of_piece);
-                    pieces.insert((at.segment, at.offset), (of_piece, at, self.store.stored_bytes(piece.length())));
+                    pieces.insert((at.segment, at.offset), (of_piece, at, self.stored_bytes(piece.length())));
                 }
             }
             if let Some((at, bytes)) = directory {
@@ -129,27 +129,27 @@ impl Pool {
 
     /// Returns all objects by segment.
     pub(crate) fn stored_objects(&self) -> ObjectsIn {
-        self.objects_in(&self.store.core.space.segments.ids().collect())
+        self.objects_in(&self.core.space.segments.ids().collect())
     }
 
     /// Counts the objects that must still move out of segments that a removal gives up.
     pub(crate) fn count_moving(&mut self) {
-        let segments = &self.store.core.space.segments;
+        let segments = &self.core.space.segments;
         let leaving = segments.ids().filter(|id| segments.get(*id).is_some_and(|s| s.leaving && s.objects > 0)).collect();
         let moving: BTreeMap<At, usize> = self.objects_in(&leaving).into_values().flatten().collect();
-        self.store.checkpoint.estimate.moving = moving.values().sum();
+        self.checkpoint.estimate.moving = moving.values().sum();
     }
 
     /// Marks objects for rewriting for which, or for a part of which, `moves` holds.
     pub(crate) fn rewrite_objects(&mut self, moves: impl Fn(ObjectRef) -> bool) {
-        let parts = &self.store.checkpoint.parts;
+        let parts = &self.checkpoint.parts;
         let here = |at: ObjectRef| {
             let mut its = parts.get(&(at.segment, at.offset)).into_iter().flatten();
             moves(at) || its.any(|part| moves(*part))
         };
-        let pages: Vec<u64> = self.store.core.space.chunks.stored().filter(|(_, at)| here(*at)).map(|(page, _)| page).collect();
-        pages.into_iter().for_each(|page| self.store.core.space.chunks.dirty_page(page));
-        let (catalog, pieces) = (&mut self.store.core.catalog, &self.store.core.pieces);
+        let pages: Vec<u64> = self.core.space.chunks.stored().filter(|(_, at)| here(*at)).map(|(page, _)| page).collect();
+        pages.into_iter().for_each(|page| self.core.space.chunks.dirty_page(page));
+        let (catalog, pieces) = (&mut self.core.catalog, &self.core.pieces);
         let lists = catalog.lineages.values_mut().map(|line| &mut line.deadlist).chain(catalog.frees.iter_mut().map(|(_, list)| list));
         lists.for_each(|list| _ = list.rewrite(pieces, here));
         catalog.snapshots.rewrite(pieces, here);

@@ -79,11 +79,11 @@ impl Pool {
         }
         let (stream, live) = (self.stream_of(chunk), chunk.live.clone());
         let moves = batch.as_ref().map_or(0, |b| b.chunks.len()) + 1;
-        if !self.store.core.space.chunks.changes_with(g.chunk) && !self.has_room_for_move(g.from, moves) {
+        if !self.store.core.space.chunks.changes_with(g.chunk) && !self.store.has_room_for_move(g.from, moves) {
             batch.take().into_iter().for_each(|full| self.write_moves(full));
-            if !self.has_room_for_move(g.from, 1) {
+            if !self.store.has_room_for_move(g.from, 1) {
                 // it is tried again after the next checkpoint
-                if !self.moves_wait_for_checkpoint() {
+                if !self.store.moves_wait_for_checkpoint() {
                     self.store.leave_for_room(g.from);
                 }
                 return;
@@ -151,13 +151,6 @@ impl Pool {
         self.store.metrics.cleaner_bytes += to as u64;
     }
 
-    /// Returns whether the records of `moves` moves fit into the next checkpoint, the last one out
-    /// of this segment.
-    fn has_room_for_move(&self, from: SegmentId, moves: usize) -> bool {
-        let stays = self.store.core.space.segments.get(from).is_some_and(|s| !s.is_given_up());
-        self.has_room_for_moves(self.store.core.space.rows.shelf(from), stays, moves)
-    }
-
     fn write_moves(&mut self, moves: MoveBatch) {
         let noted = BATCH_FIXED + self.store.log.notes.bytes() + moves.items.len();
         let header_pages = u32::try_from(noted.div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
@@ -187,7 +180,7 @@ impl Pool {
         if (chunk.grain == NODE_GRAIN || is_special(usize::from(chunk.class))) && self.store.special_room(KEPT) {
             return KEPT;
         }
-        if self.short_of_space() {
+        if self.store.short_of_space() {
             let left = |stream: &usize| self.store.log.streams[*stream].left();
             return (CLEANED..KEPT).max_by_key(left).unwrap_or(CLEANED);
         }
@@ -203,6 +196,13 @@ impl Pool {
 }
 
 impl Store {
+    /// Returns whether the records of `moves` moves fit into the next checkpoint, the last one out
+    /// of this segment.
+    fn has_room_for_move(&self, from: SegmentId, moves: usize) -> bool {
+        let stays = self.core.space.segments.get(from).is_some_and(|s| !s.is_given_up());
+        self.has_room_for_moves(self.core.space.rows.shelf(from), stays, moves)
+    }
+
     /// Returns the live bytes that are written together: many where segments have parity, because
     /// the last stripe is padded.
     pub(super) fn gather_bytes(&self) -> u64 {

@@ -153,7 +153,7 @@ impl Pool {
         }
         self.rejoiner.see(self.store.config.shape.generation);
         let mut prospect = self.rejoiner.prospect.take().unwrap_or_else(|| self.store.begin_prospect());
-        let bounds = self.bounds();
+        let bounds = self.store.bounds();
         let found = if prospect.alone && !self.rejoiner.planned {
             Some(true)
         } else {
@@ -175,7 +175,7 @@ impl Pool {
         };
         rejoiner.rest = 0;
         rejoiner.due = Time(self.store.now.0 + ROOM_LOOK_MILLIS);
-        self.begin_evacuation(None, removal, 0);
+        self.store.begin_evacuation(None, removal, 0);
         self.store.evacuation.iter_mut().for_each(|evacuation| evacuation.rejoins = true);
     }
 
@@ -186,14 +186,6 @@ impl Pool {
         let there = |member: &Member| matches!(member.state, MemberState::Present | MemberState::Gone) && member.successor.is_none();
         let whole = (0u16..).zip(&shape.members).all(|(at, member)| shape.is_aside(at) || there(member));
         whole && self.filler.jobs().next().is_none()
-    }
-
-    fn bounds(&self) -> Bounds {
-        let data = self.store.core.space.segments.fills(Shelf::Data);
-        let data = data.map(|fill| (fill.there as u64, fill.there as u64 * u64::from(fill.pages)));
-        let data = data.fold((0, 0), |(count, pages), fill| (count + fill.0, pages + fill.1));
-        let floors = (self.floor_on(Shelf::Data, Purse::Guest), self.floor_on(Shelf::Log, Purse::Guest));
-        Bounds { data, least: self.store.least_of_step(), floors }
     }
 
     /// Counts a segment that would go. Returns false when it may not, or too little would be left
@@ -220,7 +212,7 @@ impl Pool {
     }
 
     fn plan_rejoin(&self) -> Option<Removal> {
-        let objects = self.stored_objects();
+        let objects = self.store.stored_objects();
         let segments = &self.store.core.space.segments;
         let some_stay = |gone: &BTreeSet<SegmentId>| {
             Shelf::ALL.into_iter().all(|shelf| {
@@ -232,7 +224,7 @@ impl Pool {
             let mut known = self.rejoiner.unreadable.keys();
             !known.any(|id| gone.contains(id) && self.is_known_unreadable(*id))
         };
-        Removal::plan_rejoin(&self.store.config.shape, |gone| readable(gone) && some_stay(gone) && self.can_go(gone, &objects, true))
+        Removal::plan_rejoin(&self.store.config.shape, |gone| readable(gone) && some_stay(gone) && self.store.can_go(gone, &objects, true))
     }
 
     /// Ends a running rejoin: moved data stays where it is, and the next try begins after `pause`
@@ -244,11 +236,6 @@ impl Pool {
             self.rejoiner.due = Time(self.store.now.0 + pause);
         }
         ended.is_some()
-    }
-
-    /// Returns whether a rejoin runs; it can be postponed.
-    pub(crate) fn is_rejoining(&self) -> bool {
-        self.store.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins)
     }
 
     /// Ends a running rejoin before a change of devices, which has precedence.
@@ -298,6 +285,19 @@ impl Pool {
 }
 
 impl Store {
+    fn bounds(&self) -> Bounds {
+        let data = self.core.space.segments.fills(Shelf::Data);
+        let data = data.map(|fill| (fill.there as u64, fill.there as u64 * u64::from(fill.pages)));
+        let data = data.fold((0, 0), |(count, pages), fill| (count + fill.0, pages + fill.1));
+        let floors = (self.floor_on(Shelf::Data, Purse::Guest), self.floor_on(Shelf::Log, Purse::Guest));
+        Bounds { data, least: self.least_of_step(), floors }
+    }
+
+    /// Returns whether a rejoin runs; it can be postponed.
+    pub(crate) fn is_rejoining(&self) -> bool {
+        self.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins)
+    }
+
     fn begin_prospect(&self) -> Prospect {
         let (alone, kinds) = joinable(&self.config.shape);
         Prospect::new(alone, &kinds, count_rows)

@@ -196,7 +196,7 @@ impl Pool {
         if lost.is_empty() {
             return;
         }
-        self.rewrite_objects(|at| lost.iter().any(|gone| (gone.segment, gone.offset) == (at.segment, at.offset)));
+        self.store.rewrite_objects(|at| lost.iter().any(|gone| (gone.segment, gone.offset) == (at.segment, at.offset)));
         self.store.checkpoint.forced = true;
         self.scrubber.found.iter_mut().for_each(|found| found.repaired += lost.len() as u64);
     }
