@@ -224,7 +224,7 @@ impl Engine {
     pub fn pop_io(&mut self) -> Option<Io> {
         match &mut self.phase {
             Phase::Importing(import) => import.pop_io(),
-            Phase::Open(pool) => pool.store.io.pop(pool.holds_back()),
+            Phase::Open(pool) => pool.store.io.pop(pool.keeper.holds_back()),
         }
     }
 
@@ -235,7 +235,7 @@ impl Engine {
     pub fn lease(&self) -> Option<Time> {
         match &self.phase {
             Phase::Importing(import) => import.lease(),
-            Phase::Open(pool) => pool.lease(),
+            Phase::Open(pool) => pool.keeper.lease(),
         }
     }
 
@@ -370,7 +370,7 @@ impl Engine {
     /// description of missing ones, for users who look for a missing device.
     pub fn describe_devices(&mut self, seen: Vec<DeviceNote>) {
         if let Phase::Open(pool) = &mut self.phase {
-            pool.describe_devices(seen);
+            pool.relabeler.describe_devices(&mut pool.store, seen);
         }
     }
 

@@ -101,20 +101,20 @@ impl Pool {
             }
             Command::Remove { member, dry_run: false } => self.change_devices(tag, |pool| pool.remove_member(member)),
             Command::StopRemoving => self.change_devices(tag, |pool| pool.store.stop_removing()),
-            Command::Scrub => self.change_jobs(tag, Pool::scrub),
-            Command::StopScrub => self.change_jobs(tag, Pool::stop_scrub),
+            Command::Scrub => self.change_jobs(tag, |pool| pool.scrubber.scrub(&mut pool.store)),
+            Command::StopScrub => self.change_jobs(tag, |pool| pool.scrubber.stop_scrub(&mut pool.store)),
             Command::Rebalance { dry_run: true } => {
-                let told = self.rebalance(true);
+                let told = self.rebalancer.rebalance(&mut self.store, true);
                 self.replies.push_back((tag, told));
             }
-            Command::Rebalance { dry_run: false } => self.change_jobs(tag, |pool| pool.rebalance(false)),
-            Command::StopRebalance => self.change_jobs(tag, Pool::stop_rebalance),
+            Command::Rebalance { dry_run: false } => self.change_jobs(tag, |pool| pool.rebalancer.rebalance(&mut pool.store, false)),
+            Command::StopRebalance => self.change_jobs(tag, |pool| pool.rebalancer.stop_rebalance(&mut pool.store)),
             Command::Wipe { how, dry_run: true } => {
                 let told = self.wipe(how, true);
                 self.replies.push_back((tag, told));
             }
             Command::Wipe { how, dry_run: false } => self.change_jobs(tag, |pool| pool.wipe(how, false)),
-            Command::StopWipe => self.change_jobs(tag, Pool::stop_wipe),
+            Command::StopWipe => self.change_jobs(tag, |pool| pool.wiper.stop_wipe(&mut pool.store)),
             Command::SetJobRate { rate } => self.change_jobs(tag, |pool| pool.store.set_job_rate(rate)),
             Command::Promote { volume, dry_run: true } => {
                 let plan = self.store.plan_promotion(volume).map(|promotion| Reply::Promotion(promotion.plan()));

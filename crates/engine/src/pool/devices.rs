@@ -17,7 +17,7 @@ impl Pool {
     /// Executes a command about devices; its reply is sent when the labels contain the change.
     pub(crate) fn change_devices(&mut self, tag: Tag, change: impl FnOnce(&mut Pool) -> Result<(), CommandError>) {
         match change(self) {
-            Ok(()) => self.relabel(Some(tag)),
+            Ok(()) => self.relabeler.relabel(&mut self.store, Some(tag)),
             Err(error) => self.replies.push_back((tag, Err(error))),
         }
     }
@@ -53,7 +53,7 @@ impl Pool {
 
     /// Adds groups of new devices. Their space is used once every label lists them.
     pub(crate) fn add_groups(&mut self, specs: &[GroupSpec], devices: &[NewDevice]) -> Result<(), CommandError> {
-        self.put_off_rejoin();
+        self.rejoiner.put_off_rejoin(&mut self.store);
         self.check_unchanging()?;
         let geometries: Vec<_> = devices.iter().map(|d| d.geometry).collect();
         let first = self.store.config.shape.members.len();
@@ -68,7 +68,7 @@ impl Pool {
     /// Replaces a member's device: the data that the member holds, or should hold, is copied to the
     /// new one.
     pub(crate) fn replace(&mut self, member: MemberId, device: NewDevice) -> Result<(), CommandError> {
-        self.put_off_rejoin();
+        self.rejoiner.put_off_rejoin(&mut self.store);
         self.check_unchanging()?;
         let at = member.index();
         if self.store.config.shape.is_aside(member.0) {
@@ -81,9 +81,9 @@ impl Pool {
             known.successor = Some(id);
             self.store.config.twins.insert(member, device.geometry.size);
             self.store.io.set_twin(member, Some(device.slot));
-            self.fill(member, Replica::Replacement);
+            self.filler.fill(member, Replica::Replacement);
         } else {
-            self.stop_filling(member, Replica::Current);
+            self.filler.stop_filling(member, Replica::Current);
             // INV-SPARE-1: no operation waits for the device that is replaced, and none of its
             // answers counts for the new one
             self.store.io.slot_of(member).into_iter().for_each(|slot| self.store.io.abandon(slot));
@@ -95,14 +95,14 @@ impl Pool {
             self.store.io.set_slot(member, Some(device.slot));
             self.store.judge_member(member);
             self.store.io.health.set(member, MemberState::Filling);
-            self.fill(member, Replica::Current);
+            self.filler.fill(member, Replica::Current);
         }
         Ok(())
     }
 
     /// Removes a cache device or a spare, which has no data to move.
     pub(crate) fn remove_aside(&mut self, member: MemberId) -> Result<(), CommandError> {
-        self.put_off_rejoin();
+        self.rejoiner.put_off_rejoin(&mut self.store);
         self.check_unchanging()?;
         self.cache.detach(member, &mut self.store.bufs);
         let class = self.store.config.shape.class_of(member.0).unwrap_or(Class::Data);

@@ -108,10 +108,10 @@ impl Pool {
             // a copy that cannot be repaired is found again by the next read, or its device
             // fails
             Context::Repair => self.repairs.under_way -= 1,
-            Context::FillRead(piece) => self.fill_read(piece, ended.result, ended.buf),
-            Context::FillWrite(piece) => self.fill_written(piece),
+            Context::FillRead(piece) => self.filler.fill_read(&mut self.store, piece, ended.result, ended.buf),
+            Context::FillWrite(piece) => self.filler.fill_written(piece),
             Context::Scrub(read) => self.scrub_read(read, ended.result, ended.buf),
-            Context::ScrubArea(area) => self.scrub_area_done(area, ended.result, ended.buf),
+            Context::ScrubArea(area) => self.scrubber.scrub_area_done(&mut self.store, area, ended.result, ended.buf),
             Context::FillRing(run) => self.fill_ring_done(run, ended.result, ended.buf),
             Context::Flush(target) => self.flush_done(target, ended.result),
             Context::Nodes(nodes) => self.nodes_written(&nodes, ended.result),
@@ -124,11 +124,11 @@ impl Pool {
             Context::CacheScan(scan) => self.cache_scanned(scan, ended.result, ended.buf),
             Context::CacheWrite(scan) => self.cache_written(scan, ended.result),
             Context::Discard(segments) => self.store.given_back(&segments),
-            Context::Prepare => self.prepare_done(ended.result),
-            Context::Wipe => self.wiped(ended.result),
+            Context::Prepare => self.preparer.prepare_done(&mut self.store, ended.result),
+            Context::Wipe => self.wiper.wiped(&mut self.store, ended.result),
             Context::Claim(io) => self.claim_done(io, ended.result, ended.buf),
             Context::Relabel => self.relabel_done(ended.result),
-            Context::CleanHeader(page, attempt) => self.move_header_read(page, attempt, ended.result, ended.buf),
+            Context::CleanHeader(page, attempt) => self.cleaner.move_header_read(&mut self.store, page, attempt, ended.result, ended.buf),
             Context::Clean(chunk, identities, attempt) => self.chunk_read(chunk, identities, attempt, ended.result, ended.buf),
         }
     }
@@ -294,7 +294,7 @@ impl Pool {
         if held || freeing || comes || written || !self.cleaner.idle() || self.store.io.is_stalled() {
             return;
         }
-        if !self.victim_left() && !self.leave_rejoin_to_guests() {
+        if !self.cleaner.victim_left(&self.store) && !self.rejoiner.leave_rejoin_to_guests(&mut self.store) {
             self.starved = None;
             for id in std::mem::take(&mut self.space_waiters) {
                 self.fail_op(id, DiskError::NoSpace);

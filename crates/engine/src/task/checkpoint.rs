@@ -100,7 +100,7 @@ impl Pool {
                     && self.checkpoint_due()
                 {
                     self.store.estimate_again();
-                    if self.store.checkpoint_fits_with(0) || self.counts_again() {
+                    if self.store.checkpoint_fits_with(0) || self.checkpointer.counts_again(&mut self.store) {
                         self.seal_checkpoint();
                     }
                 }
@@ -109,23 +109,6 @@ impl Pool {
             Stage::Writing => (!turn && self.checkpointer.is_writing()) || self.write_on(),
             _ => false,
         }
-    }
-
-    /// Counts exactly whether the next checkpoint fits. That takes time, so it is done only when
-    /// everything dead is freed, and not often.
-    fn counts_again(&mut self) -> bool {
-        if self.store.core.catalog.has_frees()
-            || self.store.tuning.plants(Planted::CrowdTheLog)
-            || self.store.now.0 < self.checkpointer.counted.0 + COUNT_MILLIS
-        {
-            return false;
-        }
-        self.checkpointer.counted = self.store.now;
-        self.store.checkpoint_fits_after_all()
-    }
-
-    fn root_lsn(&self) -> Lsn {
-        self.checkpointer.root.as_ref().map_or(Lsn(0), |root| root.lsn)
     }
 
     fn checkpoint_due(&self) -> bool {
@@ -156,7 +139,7 @@ impl Pool {
     fn write_on(&mut self) -> bool {
         let slices = self.store.slices();
         if let Some(mut sealed) = self.checkpointer.sealed.take() {
-            if !self.encode_some(&mut sealed, slices) {
+            if !self.checkpointer.encode_some(&mut self.store, &mut sealed, slices) {
                 self.fault(Fault::NoCheckpointSegment);
                 return false;
             }
@@ -167,77 +150,12 @@ impl Pool {
                 return !waits && self.checkpointer.pending < WRITES_IN_FLIGHT;
             }
         }
-        if self.checkpointer.pending == 0 && self.store.log.completed >= self.root_lsn() {
+        if self.checkpointer.pending == 0 && self.store.log.completed >= self.checkpointer.root_lsn() {
             // INV-DEAD-4: pieces that were written can be read from here on
             std::mem::take(&mut self.checkpointer.written).iter().filter_map(Weak::upgrade).for_each(|piece| piece.settle());
             self.next_stage(Stage::Barrier);
         }
         false
-    }
-
-    /// Does a slice of the work: deadlists and pages of the chunk table, then checksums, then the
-    /// objects that contain them, then nodes. Returns false when no segment is left.
-    fn encode_some(&mut self, sealed: &mut Sealed, slices: usize) -> bool {
-        let mut room = BYTES_PER_SLICE * slices;
-        while room > 0 && self.checkpointer.pending < WRITES_IN_FLIGHT {
-            let late = sealed.settling.done;
-            sealed.waits = !late && self.store.wait_for_pieces(sealed);
-            if sealed.waits {
-                return true;
-            }
-            let Some(bytes) = (if late { self.encode_late(sealed) } else { self.encode_early(sealed) }) else { return false };
-            match bytes {
-                0 if late => {
-                    self.write_nodes(sealed, slices);
-                    return true;
-                }
-                0 => {
-                    self.store.settle_some(sealed, SUMS_PER_SLICE * slices);
-                    return true;
-                }
-                bytes => room = room.saturating_sub(bytes),
-            }
-        }
-        true
-    }
-
-    /// Writes some of the nodes.
-    fn write_nodes(&mut self, sealed: &mut Sealed, slices: usize) {
-        let mut writes = slices;
-        while writes > 0 && self.checkpointer.pending < WRITES_IN_FLIGHT {
-            let Some(flush) = sealed.flushes.front_mut() else { return };
-            let (Some(place), false) = (flush.place, flush.nodes.is_empty()) else {
-                sealed.flushes.pop_front();
-                continue;
-            };
-            writes -= 1;
-            let rest = flush.nodes.split_off(flush.nodes.len().min(NODES_PER_WRITE));
-            let nodes = std::mem::replace(&mut flush.nodes, rest);
-            let bytes = (nodes.len() * NODE_BYTES).next_multiple_of(4096);
-            flush.place = Some(Place { page: place.page + (bytes / 4096) as u32, ..place });
-            let mut buf = self.store.bufs.take(bytes);
-            for (slot, at) in nodes.iter().enumerate() {
-                let cached = self.store.core.nodes.get(*at);
-                if let Some(out) = buf.bytes_mut().get_mut(slot * NODE_BYTES..(slot + 1) * NODE_BYTES) {
-                    cached.node.encode(cached.addr, out);
-                }
-            }
-            if let Some(rest) = buf.bytes_mut().get_mut(nodes.len() * NODE_BYTES..bytes) {
-                rest.fill(0);
-            }
-            self.store.metrics.node_writes += nodes.len() as u64;
-            self.store.metrics.metadata_bytes += bytes as u64;
-            let piece = Piece::new(Rc::new(buf), 0..bytes);
-            self.checkpointer.pending += 1;
-            self.store.io.write(
-                Context::Nodes(nodes),
-                &self.store.core.space.rows,
-                place.segment,
-                place.page,
-                vec![piece],
-                &mut self.store.bufs,
-            );
-        }
     }
 
     /// Writes a root that names the current checkpoint and this import's part of the log; when it
@@ -255,17 +173,10 @@ impl Pool {
                 self.flusher.wants.checkpoint = true;
                 self.start_flush();
             }
-            Stage::FirstRoots => self.write_roots(false),
-            Stage::SecondRoots => self.write_roots(true),
+            Stage::FirstRoots => self.checkpointer.write_roots(&mut self.store, false),
+            Stage::SecondRoots => self.checkpointer.write_roots(&mut self.store, true),
             Stage::Idle | Stage::Writing => {}
         }
-    }
-
-    fn write_roots(&mut self, at_end: bool) {
-        self.checkpointer.pending = 1;
-        let Some(root) = &self.checkpointer.root else { return };
-        let writes = self.store.root_writes(&root.clone(), at_end);
-        self.store.io.write_raw(Context::Checkpoint, writes);
     }
 
     /// Handles the end of a write of nodes.
@@ -316,7 +227,7 @@ impl Pool {
             }
         }
         self.store.core.space.sealed_generation = sealed;
-        self.release_reserved();
+        self.checkpointer.release_reserved(&mut self.store);
         if self.store.evacuation.is_some() {
             self.store.count_moving();
         }
@@ -346,9 +257,90 @@ impl Pool {
         self.store.state = PoolState::Online;
         let volumes: Vec<_> = self.store.core.catalog.volumes.keys().copied().collect();
         volumes.into_iter().for_each(|volume| self.trim_beyond(volume));
-        self.fill_what_lacks();
+        self.filler.fill_what_lacks(&mut self.store);
         self.resume_jobs();
         self.attach_caches();
+    }
+}
+
+impl Checkpointer {
+    /// Counts exactly whether the next checkpoint fits. That takes time, so it is done only when
+    /// everything dead is freed, and not often.
+    fn counts_again(&mut self, store: &mut Store) -> bool {
+        if store.core.catalog.has_frees() || store.tuning.plants(Planted::CrowdTheLog) || store.now.0 < self.counted.0 + COUNT_MILLIS {
+            return false;
+        }
+        self.counted = store.now;
+        store.checkpoint_fits_after_all()
+    }
+
+    fn root_lsn(&self) -> Lsn {
+        self.root.as_ref().map_or(Lsn(0), |root| root.lsn)
+    }
+
+    /// Does a slice of the work: deadlists and pages of the chunk table, then checksums, then the
+    /// objects that contain them, then nodes. Returns false when no segment is left.
+    fn encode_some(&mut self, store: &mut Store, sealed: &mut Sealed, slices: usize) -> bool {
+        let mut room = BYTES_PER_SLICE * slices;
+        while room > 0 && self.pending < WRITES_IN_FLIGHT {
+            let late = sealed.settling.done;
+            sealed.waits = !late && store.wait_for_pieces(sealed);
+            if sealed.waits {
+                return true;
+            }
+            let Some(bytes) = (if late { self.encode_late(store, sealed) } else { self.encode_early(store, sealed) }) else { return false };
+            match bytes {
+                0 if late => {
+                    self.write_nodes(store, sealed, slices);
+                    return true;
+                }
+                0 => {
+                    store.settle_some(sealed, SUMS_PER_SLICE * slices);
+                    return true;
+                }
+                bytes => room = room.saturating_sub(bytes),
+            }
+        }
+        true
+    }
+
+    /// Writes some of the nodes.
+    fn write_nodes(&mut self, store: &mut Store, sealed: &mut Sealed, slices: usize) {
+        let mut writes = slices;
+        while writes > 0 && self.pending < WRITES_IN_FLIGHT {
+            let Some(flush) = sealed.flushes.front_mut() else { return };
+            let (Some(place), false) = (flush.place, flush.nodes.is_empty()) else {
+                sealed.flushes.pop_front();
+                continue;
+            };
+            writes -= 1;
+            let rest = flush.nodes.split_off(flush.nodes.len().min(NODES_PER_WRITE));
+            let nodes = std::mem::replace(&mut flush.nodes, rest);
+            let bytes = (nodes.len() * NODE_BYTES).next_multiple_of(4096);
+            flush.place = Some(Place { page: place.page + (bytes / 4096) as u32, ..place });
+            let mut buf = store.bufs.take(bytes);
+            for (slot, at) in nodes.iter().enumerate() {
+                let cached = store.core.nodes.get(*at);
+                if let Some(out) = buf.bytes_mut().get_mut(slot * NODE_BYTES..(slot + 1) * NODE_BYTES) {
+                    cached.node.encode(cached.addr, out);
+                }
+            }
+            if let Some(rest) = buf.bytes_mut().get_mut(nodes.len() * NODE_BYTES..bytes) {
+                rest.fill(0);
+            }
+            store.metrics.node_writes += nodes.len() as u64;
+            store.metrics.metadata_bytes += bytes as u64;
+            let piece = Piece::new(Rc::new(buf), 0..bytes);
+            self.pending += 1;
+            store.io.write(Context::Nodes(nodes), &store.core.space.rows, place.segment, place.page, vec![piece], &mut store.bufs);
+        }
+    }
+
+    fn write_roots(&mut self, store: &mut Store, at_end: bool) {
+        self.pending = 1;
+        let Some(root) = &self.root else { return };
+        let writes = store.root_writes(&root.clone(), at_end);
+        store.io.write_raw(Context::Checkpoint, writes);
     }
 }
 

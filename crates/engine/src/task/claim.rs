@@ -20,6 +20,7 @@ use millpond_format::{CLAIM_OFFSET, Claim, FormatError, Holder, MemberState, Poo
 
 use super::checkpoint::second_area;
 use crate::pool::{Context, Pool};
+use crate::store::Store;
 use crate::{Fault, PoolState, Time};
 
 /// Milliseconds between two looks at the claim, after each of which the claim is written again.
@@ -98,13 +99,14 @@ impl Keeper {
         self.release != Release::No
     }
 
-    /// Returns the time until which devices may be written; `None` means without limit.
-    fn lease(&self) -> Option<Time> {
+    /// Returns the time until which devices may be written (INV-CLAIM-1); `None` means without limit.
+    pub(crate) fn lease(&self) -> Option<Time> {
         if self.lost { Some(Time(0)) } else { self.mine.is_some().then(|| lease_of(self.seen)) }
     }
 
-    /// Returns whether devices may only be read now.
-    fn holds_back(&self) -> bool {
+    /// Returns whether devices may only be read now: writes wait until the claim is seen in place
+    /// again (INV-CLAIM-1).
+    pub(crate) fn holds_back(&self) -> bool {
         self.lost || self.lease().is_some_and(|until| self.now > until)
     }
 
@@ -152,22 +154,12 @@ impl Pool {
         members.map(MemberId).filter_map(|member| Some((member, self.claimable(member)?))).collect()
     }
 
-    /// Returns the time until which devices may be written (INV-CLAIM-1).
-    pub(crate) fn lease(&self) -> Option<Time> {
-        self.keeper.lease()
-    }
-
-    /// Returns whether writes wait until the claim is seen in place again (INV-CLAIM-1).
-    pub(crate) fn holds_back(&self) -> bool {
-        self.keeper.holds_back()
-    }
-
     /// Looks at the claim when it is time to.
     pub(crate) fn step_claim(&mut self) {
         let due = self.store.now.0 >= self.keeper.asked.0.saturating_add(BEAT_MILLIS);
         if self.keeper.release != Release::No {
             // writes that wait go on once the claim is seen in place
-            if due && self.holds_back() {
+            if due && self.keeper.holds_back() {
                 self.keeper.asked = self.store.now;
                 self.look();
             }
@@ -192,23 +184,6 @@ impl Pool {
                 self.store.io.urgently(|io| io.read_raw(context, member, claim_at(size, true), &mut self.store.bufs));
             }
         }
-    }
-
-    /// Encodes the current claim.
-    pub(crate) fn claim_piece(&mut self) -> Option<Piece> {
-        let sector = self.keeper.mine.as_ref()?.encode();
-        let mut buf = self.store.bufs.take(SECTOR_BYTES);
-        buf.bytes_mut().get_mut(..SECTOR_BYTES)?.copy_from_slice(&sector);
-        Some(Piece::new(Rc::new(buf), 0..SECTOR_BYTES))
-    }
-
-    /// Writes the claim to areas of a member. No operation waits for it; a device that cannot write
-    /// it is judged by its other writes.
-    fn write_claim(&mut self, context: ClaimIo, member: MemberId, areas: &[bool]) {
-        let Some(piece) = self.claim_piece() else { return };
-        let size = self.store.config.sizes.get(member.index()).copied().unwrap_or(0);
-        let writes = areas.iter().map(|second| (member, claim_at(size, *second).offset, piece.clone())).collect();
-        self.store.io.urgently(|io| io.write_loosely(Context::Claim(context), writes));
     }
 
     /// Handles the end of a read or write of the claim.
@@ -254,7 +229,7 @@ impl Pool {
         }
         match self.keeper.release {
             Release::No if self.claimable(member) == Some(slot) => {
-                self.write_claim(ClaimIo::Beat, member, if right { &[false] } else { &[false, true] });
+                self.keeper.write_claim(&mut self.store, ClaimIo::Beat, member, if right { &[false] } else { &[false, true] });
             }
             Release::Looking if self.keeper.busy.is_empty() => self.write_release(),
             _ => {}
@@ -295,7 +270,26 @@ impl Pool {
             (mine.released, mine.time) = (true, self.store.now.0);
         }
         for member in members {
-            self.write_claim(ClaimIo::Release, member, &[false, true]);
+            self.keeper.write_claim(&mut self.store, ClaimIo::Release, member, &[false, true]);
         }
+    }
+}
+
+impl Keeper {
+    /// Encodes the current claim.
+    pub(crate) fn claim_piece(&mut self, store: &mut Store) -> Option<Piece> {
+        let sector = self.mine.as_ref()?.encode();
+        let mut buf = store.bufs.take(SECTOR_BYTES);
+        buf.bytes_mut().get_mut(..SECTOR_BYTES)?.copy_from_slice(&sector);
+        Some(Piece::new(Rc::new(buf), 0..SECTOR_BYTES))
+    }
+
+    /// Writes the claim to areas of a member. No operation waits for it; a device that cannot write
+    /// it is judged by its other writes.
+    fn write_claim(&mut self, store: &mut Store, context: ClaimIo, member: MemberId, areas: &[bool]) {
+        let Some(piece) = self.claim_piece(store) else { return };
+        let size = store.config.sizes.get(member.index()).copied().unwrap_or(0);
+        let writes = areas.iter().map(|second| (member, claim_at(size, *second).offset, piece.clone())).collect();
+        store.io.urgently(|io| io.write_loosely(Context::Claim(context), writes));
     }
 }

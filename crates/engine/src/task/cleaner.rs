@@ -110,7 +110,7 @@ impl Pool {
             let wanted = self.store.closing.is_none() || self.waits_for_space();
             let victim = if wanted && self.cleaning_needed() { self.choose_victim() } else { None };
             match victim {
-                Some(victim) => self.begin_victim(victim),
+                Some(victim) => self.cleaner.begin_victim(&mut self.store, victim),
                 None => return self.write_gathered(),
             }
         }
@@ -121,10 +121,10 @@ impl Pool {
         let most = if held { self.store.job_depth(READS) } else { READS.1 };
         while self.cleaner.reading < most && (!held || self.store.jobs_may_go_on()) {
             let Some(chunk) = self.cleaner.todo.pop() else { break };
-            self.read_chunk(chunk);
+            self.cleaner.read_chunk(&mut self.store, chunk);
         }
         if self.cleaner.todo.is_empty() && self.cleaner.reading == 0 {
-            self.end_victim();
+            self.cleaner.end_victim(&mut self.store);
         }
     }
 
@@ -133,7 +133,7 @@ impl Pool {
     fn shelves_to_clean(&self) -> SmallVec<[Shelf; 2]> {
         let mut shelves = SmallVec::new();
         let few = |shelf| self.coming_free(shelf) < self.store.wanted_free(shelf);
-        if few(Shelf::Data) && !self.cleaning_is_vain() {
+        if few(Shelf::Data) && !self.cleaner.cleaning_is_vain(&self.store) {
             shelves.push(Shelf::Data);
         }
         if self.store.is_split() && (self.store.destages() || few(Shelf::Log)) {
@@ -141,22 +141,19 @@ impl Pool {
         }
         for shelf in [Shelf::Special, Shelf::Nodes] {
             let count = self.store.core.space.segments.count_in(shelf);
-            if count > 0 && self.coming_free(shelf) < (count / 8).max(4) && !self.cleaning_is_vain() {
+            if count > 0 && self.coming_free(shelf) < (count / 8).max(4) && !self.cleaner.cleaning_is_vain(&self.store) {
                 shelves.push(shelf);
             }
         }
         shelves
     }
 
-    /// Returns whether jobs wait because nothing can be gained in the `shelves` that are short.
-    /// Jobs move data to the data class; other classes do not delay them.
-    fn holds_jobs_up(&self, shelves: &[Shelf]) -> bool {
-        self.cleaner.found_none && shelves.contains(&Shelf::Data)
-    }
-
     /// Returns whether the next turn would begin moves for a job.
     pub(crate) fn cleans_for_jobs(&mut self) -> bool {
-        !self.cleaner.is_reading() && !self.is_blocked() && !self.holds_jobs_up(&self.shelves_to_clean()) && self.store.jobs_may_go_on()
+        !self.cleaner.is_reading()
+            && !self.cleaner.is_blocked(&self.store)
+            && !self.cleaner.holds_jobs_up(&self.shelves_to_clean())
+            && self.store.jobs_may_go_on()
     }
 
     fn cleaning_needed(&self) -> bool {
@@ -182,230 +179,28 @@ impl Pool {
             && self.coming_free(Shelf::Log) < self.store.wanted_free(Shelf::Log)
             && !self.store.tuning.plants(Planted::CrowdTheLog);
         let others_first = shelves.contains(&Shelf::Data) || (log_first && shelves.contains(&Shelf::Log));
-        let leaving = if others_first { None } else { self.leaving_victim() };
-        if leaving.is_some() || self.is_stuck() {
+        let leaving = if others_first { None } else { self.cleaner.leaving_victim(&mut self.store) };
+        if leaving.is_some() || self.cleaner.is_stuck(&self.store) {
             return leaving;
         }
-        let victim = if shelves.is_empty() { None } else { self.best_victim(&shelves) };
+        let victim = if shelves.is_empty() { None } else { self.cleaner.best_victim(&mut self.store, &shelves) };
         self.cleaner.found_none = victim.is_none();
         if victim.is_some() {
             self.cleaner.for_job = false;
             return victim;
         }
-        let leaving = self.leaving_victim();
+        let leaving = self.cleaner.leaving_victim(&mut self.store);
         if leaving.is_some() {
             return leaving;
         }
-        if self.store.is_crowded() || self.holds_jobs_up(&shelves) {
+        if self.store.is_crowded() || self.cleaner.holds_jobs_up(&shelves) {
             return None;
         }
-        let wanted = self.next_surplus().or_else(|| self.next_unclean());
+        let wanted = self.rebalancer.next_surplus(&mut self.store).or_else(|| self.wiper.next_unclean(&mut self.store));
         // chunks that are gathered from it already would be moved twice; the job asks again
         let wanted = wanted.filter(|id| !self.cleaner.gathered.iter().any(|g| g.from == *id));
         self.cleaner.for_job |= wanted.is_some();
         wanted
-    }
-
-    /// Returns the next segment that a removal gives up.
-    fn leaving_victim(&mut self) -> Option<SegmentId> {
-        // nodes are not moved while a checkpoint writes them
-        let leaving = self.store.next_leaving().filter(|id| {
-            let nodes = self.store.core.space.segments.get(*id).is_some_and(|s| s.class == META_CLASS);
-            let written = nodes && self.store.checkpoint.running();
-            !(written || self.is_blocked() || self.cleaner.gathered.iter().any(|g| g.from == *id))
-        });
-        self.cleaner.for_job |= leaving.is_some();
-        leaving
-    }
-
-    fn best_victim(&mut self, shelves: &[Shelf]) -> Option<SegmentId> {
-        while let Some(id) = self.cleaner.candidates.pop() {
-            if self.victim_score(id, shelves).is_some() {
-                return Some(id);
-            }
-        }
-        if self.cleaner.look_again_in > 0 {
-            self.cleaner.look_again_in -= 1;
-            return None;
-        }
-        let segments = self.store.core.space.segments.ids();
-        let mut scored: Vec<(f64, SegmentId)> = segments.filter_map(|id| self.victim_score(id, shelves).map(|score| (score, id))).collect();
-        scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
-        self.cleaner.candidates.extend(scored.iter().take(CANDIDATES).rev().map(|(_, id)| *id));
-        let best = self.cleaner.candidates.pop();
-        if best.is_none() {
-            self.cleaner.look_again_in = LOOK_PAUSE;
-        }
-        best
-    }
-
-    /// Returns whether moves found no room, and no more is free since.
-    fn is_stuck(&self) -> bool {
-        self.cleaner.blocked_at.is_some_and(|free| self.store.core.space.segments.free_in(Shelf::Data) <= free)
-    }
-
-    /// Returns whether nothing can be moved for jobs.
-    pub(super) fn is_blocked(&self) -> bool {
-        self.is_stuck() || self.store.is_crowded()
-    }
-
-    /// Returns whether the last round of cleaning gained nothing.
-    fn cleaning_is_vain(&self) -> bool {
-        self.store.core.space.freed_units < self.cleaner.exhausted_until
-    }
-
-    /// Returns the gain of cleaning a segment of one of the `shelves`; `None` when it cannot be
-    /// cleaned or gains nothing.
-    fn victim_score(&self, id: SegmentId, shelves: &[Shelf]) -> Option<f64> {
-        let space = &self.store.core.space;
-        let s = space.segments.get(id)?;
-        let (units, used) = (space.rows.pages(id) * 8, s.live);
-        // blocks in the log move to data, however many of them are live
-        let destage = s.shelf == Shelf::Log;
-        // checkpoints empty segments of objects, and most segments of nodes; nodes are not moved
-        // while a checkpoint writes them
-        if !shelves.contains(&s.shelf)
-            || s.state != SegmentState::Sealed
-            || s.leaving
-            || s.objects > 0
-            || s.left_until > self.store.now.0
-            || (!destage && used + (units / 16).max(16) > units)
-            || (s.class == META_CLASS
-                && (self.store.checkpoint.running() || (used * 4 > units && !(destage && self.store.short_of_space()))))
-            || self.cleaner.gathered.iter().any(|g| g.from == id)
-            || self.store.log.is_in_flight(id)
-        {
-            return None;
-        }
-        let live = f64::from(used) / f64::from(units);
-        if self.store.short_of_space() {
-            return Some(1.0 - live);
-        }
-        let age = self.store.core.clock.saturating_sub(s.youngest) as f64 + 1.0;
-        let gain = if destage { 1.25 - live } else { 1.0 - live };
-        Some(gain * age.sqrt() / (live + 0.001))
-    }
-
-    /// Returns whether a segment is left whose cleaning would free space.
-    pub(crate) fn victim_left(&self) -> bool {
-        let may_clean = |shelf: Shelf| self.store.has_room_for_moves(shelf, true, 1) && !(shelf == Shelf::Data && self.cleaning_is_vain());
-        let may = |shelf: &Shelf| *shelf == Shelf::Log || may_clean(*shelf);
-        let shelves: SmallVec<[Shelf; 3]> = Shelf::ALL.into_iter().filter(may).collect();
-        !self.is_stuck() && self.store.core.space.segments.ids().any(|id| self.victim_score(id, &shelves).is_some())
-    }
-
-    fn begin_victim(&mut self, victim: SegmentId) {
-        let Some(s) = self.store.core.space.segments.get(victim) else { return };
-        let (class, youngest) = (s.class, s.youngest);
-        let mut chunks = s.chunks.clone();
-        chunks.sort_unstable();
-        chunks.dedup();
-        chunks.retain(|id| self.store.core.space.chunks.get(*id).and_then(|c| c.place).is_some_and(|place| place.segment == victim));
-        chunks.reverse();
-        if usize::from(class) == SHORT {
-            self.cleaner.lives += self.store.core.clock.saturating_sub(youngest);
-            self.cleaner.lives_count += 1;
-            if self.cleaner.lives_count == LIFESPAN_WINDOW {
-                self.cleaner.lifespan = self.cleaner.lives / LIFESPAN_WINDOW;
-                (self.cleaner.lives, self.cleaner.lives_count) = (0, 0);
-            }
-        }
-        self.cleaner.victim = Some(victim);
-        self.cleaner.todo = chunks;
-    }
-
-    fn end_victim(&mut self) {
-        let Some(victim) = self.cleaner.victim.take() else { return };
-        self.cleaner.headers.clear();
-        self.store.metrics.segments_cleaned += 1;
-        self.store.core.space.settle(victim);
-        if self.store.core.space.rows.shelf(victim) == Shelf::Log || self.cleaner.for_job {
-            return;
-        }
-        self.cleaner.round += 1;
-        self.cleaner.emptied += u64::from(self.store.core.space.rows.pages(victim));
-        if self.cleaner.round == ROUND {
-            if self.cleaner.spent + self.cleaner.emptied / 32 >= self.cleaner.emptied {
-                let segment_units = u64::from(self.store.core.space.rows.smallest()) * 8;
-                self.cleaner.exhausted_until = self.store.core.space.freed_units + segment_units / 2;
-            }
-            (self.cleaner.round, self.cleaner.emptied, self.cleaner.spent) = (0, 0, 0);
-        }
-    }
-
-    /// Starts reading a chunk to move, after the header that identifies its blocks.
-    fn read_chunk(&mut self, id: ChunkId) {
-        let Some(victim) = self.cleaner.victim else { return };
-        let Some(chunk) = self.store.core.space.chunks.get(id) else { return };
-        let Some(place) = chunk.place.filter(|place| place.segment == victim) else { return };
-        if chunk.live_count == 0 {
-            return;
-        }
-        self.cleaner.reading += 1;
-        if chunk.grain == NODE_GRAIN || chunk.identities == u32::MAX {
-            return self.read_body(id, Vec::new(), 0);
-        }
-        // the header of a moved chunk is elsewhere in the same segment, shared with other chunks
-        let at = chunk.identities;
-        match self.cleaner.headers.get_mut(&at) {
-            Some(MoveHeader::Reading(waiting)) => return waiting.push(id),
-            Some(MoveHeader::Read(moves)) => {
-                if let Some(identities) = moves.identities(id, chunk) {
-                    return self.read_body(id, identities, 0);
-                }
-            }
-            None => {}
-        }
-        self.cleaner.headers.insert(at, MoveHeader::Reading(vec![id]));
-        self.store.read_move_header(place.segment, at, 0);
-    }
-
-    /// Starts reading the blocks of a chunk, if it is still in its place.
-    fn read_body(&mut self, id: ChunkId, identities: Vec<(u32, BlockIdentity)>, attempt: u8) {
-        match self.store.core.space.chunks.get(id).and_then(|chunk| Some((chunk.place?, chunk.extent_units().div_ceil(8)))) {
-            Some((place, pages)) => {
-                if self.cleaner.for_job {
-                    self.store.charge_jobs(u64::from(pages) * PAGE);
-                }
-                self.store.read_segment(Context::Clean(id, identities, attempt), place.segment, place.page, pages, attempt);
-            }
-            None => self.cleaner.reading -= 1,
-        }
-    }
-
-    /// Handles a read of a header of moved chunks.
-    pub(crate) fn move_header_read(&mut self, at: u32, attempt: u8, result: Result<(), DeviceError>, buf: Option<Buf>) {
-        let Some(MoveHeader::Reading(waiting)) = self.cleaner.headers.remove(&at) else { return };
-        let victim = self.cleaner.victim;
-        let moves = victim.zip(buf.as_ref().filter(|_| result.is_ok())).and_then(|(segment, buf)| {
-            let (moves, _) = Moves::decode(buf.bytes(), self.store.config.id, segment, at)?;
-            // a chunk that died meanwhile needs nothing
-            let told = waiting.iter().map(|id| {
-                let chunk = self.store.core.space.chunks.get(*id);
-                Some((*id, chunk.map_or(Some(Vec::new()), |chunk| moves.identities(*id, chunk))?))
-            });
-            Some((told.collect::<Option<Vec<_>>>()?, moves))
-        });
-        if let Some(buf) = buf {
-            self.store.bufs.give(buf);
-        }
-        let Some((told, moves)) = moves else {
-            let segment = victim.filter(|victim| attempt + 1 < self.store.io.attempts(&self.store.core.space.rows, *victim));
-            let Some(segment) = segment else { return waiting.iter().for_each(|_| self.clean_read_failed()) };
-            self.cleaner.headers.insert(at, MoveHeader::Reading(waiting));
-            return self.store.read_move_header(segment, at, attempt + 1);
-        };
-        self.cleaner.headers.insert(at, MoveHeader::Read(moves));
-        for (id, identities) in told {
-            self.read_body(id, identities, 0);
-        }
-    }
-
-    fn clean_read_failed(&mut self) {
-        self.cleaner.reading -= 1;
-        if let Some(victim) = self.cleaner.victim {
-            self.store.leave_unreadable(victim, READ_PAUSE);
-        }
     }
 
     /// Handles a read of a chunk.
@@ -420,7 +215,11 @@ impl Pool {
         let victim = self.cleaner.victim;
         let (Ok(()), Some(buf)) = (result, buf) else {
             let again = victim.is_some_and(|victim| attempt + 1 < self.store.io.attempts(&self.store.core.space.rows, victim));
-            return if again { self.read_body(id, identities, attempt + 1) } else { self.clean_read_failed() };
+            return if again {
+                self.cleaner.read_body(&mut self.store, id, identities, attempt + 1)
+            } else {
+                self.cleaner.clean_read_failed(&mut self.store)
+            };
         };
         self.cleaner.reading -= 1;
         let (Some(from), Some(chunk)) = (victim, self.store.core.space.chunks.get(id)) else { return self.store.bufs.give(buf) };
@@ -432,12 +231,222 @@ impl Pool {
         if others && self.store.kept_identities(&gathered, &live).is_none() {
             self.cleaner.reading += 1;
             self.store.bufs.give(gathered.buf);
-            return self.read_body(id, gathered.identities, attempt + 1);
+            return self.cleaner.read_body(&mut self.store, id, gathered.identities, attempt + 1);
         }
         self.cleaner.gathered_bytes += footprint;
         self.cleaner.gathered.push(gathered);
         if self.cleaner.gathered_bytes >= self.store.gather_bytes() {
             self.write_gathered();
+        }
+    }
+}
+
+impl Cleaner {
+    /// Returns whether jobs wait because nothing can be gained in the `shelves` that are short.
+    /// Jobs move data to the data class; other classes do not delay them.
+    fn holds_jobs_up(&self, shelves: &[Shelf]) -> bool {
+        self.found_none && shelves.contains(&Shelf::Data)
+    }
+
+    /// Returns the next segment that a removal gives up.
+    fn leaving_victim(&mut self, store: &mut Store) -> Option<SegmentId> {
+        // nodes are not moved while a checkpoint writes them
+        let leaving = store.next_leaving().filter(|id| {
+            let nodes = store.core.space.segments.get(*id).is_some_and(|s| s.class == META_CLASS);
+            let written = nodes && store.checkpoint.running();
+            !(written || self.is_blocked(store) || self.gathered.iter().any(|g| g.from == *id))
+        });
+        self.for_job |= leaving.is_some();
+        leaving
+    }
+
+    fn best_victim(&mut self, store: &mut Store, shelves: &[Shelf]) -> Option<SegmentId> {
+        while let Some(id) = self.candidates.pop() {
+            if self.victim_score(store, id, shelves).is_some() {
+                return Some(id);
+            }
+        }
+        if self.look_again_in > 0 {
+            self.look_again_in -= 1;
+            return None;
+        }
+        let segments = store.core.space.segments.ids();
+        let mut scored: Vec<(f64, SegmentId)> =
+            segments.filter_map(|id| self.victim_score(store, id, shelves).map(|score| (score, id))).collect();
+        scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+        self.candidates.extend(scored.iter().take(CANDIDATES).rev().map(|(_, id)| *id));
+        let best = self.candidates.pop();
+        if best.is_none() {
+            self.look_again_in = LOOK_PAUSE;
+        }
+        best
+    }
+
+    /// Returns whether moves found no room, and no more is free since.
+    fn is_stuck(&self, store: &Store) -> bool {
+        self.blocked_at.is_some_and(|free| store.core.space.segments.free_in(Shelf::Data) <= free)
+    }
+
+    /// Returns whether nothing can be moved for jobs.
+    pub(super) fn is_blocked(&self, store: &Store) -> bool {
+        self.is_stuck(store) || store.is_crowded()
+    }
+
+    /// Returns whether the last round of cleaning gained nothing.
+    fn cleaning_is_vain(&self, store: &Store) -> bool {
+        store.core.space.freed_units < self.exhausted_until
+    }
+
+    /// Returns the gain of cleaning a segment of one of the `shelves`; `None` when it cannot be
+    /// cleaned or gains nothing.
+    fn victim_score(&self, store: &Store, id: SegmentId, shelves: &[Shelf]) -> Option<f64> {
+        let space = &store.core.space;
+        let s = space.segments.get(id)?;
+        let (units, used) = (space.rows.pages(id) * 8, s.live);
+        // blocks in the log move to data, however many of them are live
+        let destage = s.shelf == Shelf::Log;
+        // checkpoints empty segments of objects, and most segments of nodes; nodes are not moved
+        // while a checkpoint writes them
+        if !shelves.contains(&s.shelf)
+            || s.state != SegmentState::Sealed
+            || s.leaving
+            || s.objects > 0
+            || s.left_until > store.now.0
+            || (!destage && used + (units / 16).max(16) > units)
+            || (s.class == META_CLASS && (store.checkpoint.running() || (used * 4 > units && !(destage && store.short_of_space()))))
+            || self.gathered.iter().any(|g| g.from == id)
+            || store.log.is_in_flight(id)
+        {
+            return None;
+        }
+        let live = f64::from(used) / f64::from(units);
+        if store.short_of_space() {
+            return Some(1.0 - live);
+        }
+        let age = store.core.clock.saturating_sub(s.youngest) as f64 + 1.0;
+        let gain = if destage { 1.25 - live } else { 1.0 - live };
+        Some(gain * age.sqrt() / (live + 0.001))
+    }
+
+    /// Returns whether a segment is left whose cleaning would free space.
+    pub(crate) fn victim_left(&self, store: &Store) -> bool {
+        let may_clean = |shelf: Shelf| store.has_room_for_moves(shelf, true, 1) && !(shelf == Shelf::Data && self.cleaning_is_vain(store));
+        let may = |shelf: &Shelf| *shelf == Shelf::Log || may_clean(*shelf);
+        let shelves: SmallVec<[Shelf; 3]> = Shelf::ALL.into_iter().filter(may).collect();
+        !self.is_stuck(store) && store.core.space.segments.ids().any(|id| self.victim_score(store, id, &shelves).is_some())
+    }
+
+    fn begin_victim(&mut self, store: &mut Store, victim: SegmentId) {
+        let Some(s) = store.core.space.segments.get(victim) else { return };
+        let (class, youngest) = (s.class, s.youngest);
+        let mut chunks = s.chunks.clone();
+        chunks.sort_unstable();
+        chunks.dedup();
+        chunks.retain(|id| store.core.space.chunks.get(*id).and_then(|c| c.place).is_some_and(|place| place.segment == victim));
+        chunks.reverse();
+        if usize::from(class) == SHORT {
+            self.lives += store.core.clock.saturating_sub(youngest);
+            self.lives_count += 1;
+            if self.lives_count == LIFESPAN_WINDOW {
+                self.lifespan = self.lives / LIFESPAN_WINDOW;
+                (self.lives, self.lives_count) = (0, 0);
+            }
+        }
+        self.victim = Some(victim);
+        self.todo = chunks;
+    }
+
+    fn end_victim(&mut self, store: &mut Store) {
+        let Some(victim) = self.victim.take() else { return };
+        self.headers.clear();
+        store.metrics.segments_cleaned += 1;
+        store.core.space.settle(victim);
+        if store.core.space.rows.shelf(victim) == Shelf::Log || self.for_job {
+            return;
+        }
+        self.round += 1;
+        self.emptied += u64::from(store.core.space.rows.pages(victim));
+        if self.round == ROUND {
+            if self.spent + self.emptied / 32 >= self.emptied {
+                let segment_units = u64::from(store.core.space.rows.smallest()) * 8;
+                self.exhausted_until = store.core.space.freed_units + segment_units / 2;
+            }
+            (self.round, self.emptied, self.spent) = (0, 0, 0);
+        }
+    }
+
+    /// Starts reading a chunk to move, after the header that identifies its blocks.
+    fn read_chunk(&mut self, store: &mut Store, id: ChunkId) {
+        let Some(victim) = self.victim else { return };
+        let Some(chunk) = store.core.space.chunks.get(id) else { return };
+        let Some(place) = chunk.place.filter(|place| place.segment == victim) else { return };
+        if chunk.live_count == 0 {
+            return;
+        }
+        self.reading += 1;
+        if chunk.grain == NODE_GRAIN || chunk.identities == u32::MAX {
+            return self.read_body(store, id, Vec::new(), 0);
+        }
+        // the header of a moved chunk is elsewhere in the same segment, shared with other chunks
+        let at = chunk.identities;
+        match self.headers.get_mut(&at) {
+            Some(MoveHeader::Reading(waiting)) => return waiting.push(id),
+            Some(MoveHeader::Read(moves)) => {
+                if let Some(identities) = moves.identities(id, chunk) {
+                    return self.read_body(store, id, identities, 0);
+                }
+            }
+            None => {}
+        }
+        self.headers.insert(at, MoveHeader::Reading(vec![id]));
+        store.read_move_header(place.segment, at, 0);
+    }
+
+    /// Starts reading the blocks of a chunk, if it is still in its place.
+    fn read_body(&mut self, store: &mut Store, id: ChunkId, identities: Vec<(u32, BlockIdentity)>, attempt: u8) {
+        match store.core.space.chunks.get(id).and_then(|chunk| Some((chunk.place?, chunk.extent_units().div_ceil(8)))) {
+            Some((place, pages)) => {
+                if self.for_job {
+                    store.charge_jobs(u64::from(pages) * PAGE);
+                }
+                store.read_segment(Context::Clean(id, identities, attempt), place.segment, place.page, pages, attempt);
+            }
+            None => self.reading -= 1,
+        }
+    }
+
+    /// Handles a read of a header of moved chunks.
+    pub(crate) fn move_header_read(&mut self, store: &mut Store, at: u32, attempt: u8, result: Result<(), DeviceError>, buf: Option<Buf>) {
+        let Some(MoveHeader::Reading(waiting)) = self.headers.remove(&at) else { return };
+        let victim = self.victim;
+        let moves = victim.zip(buf.as_ref().filter(|_| result.is_ok())).and_then(|(segment, buf)| {
+            let (moves, _) = Moves::decode(buf.bytes(), store.config.id, segment, at)?;
+            // a chunk that died meanwhile needs nothing
+            let told = waiting.iter().map(|id| {
+                let chunk = store.core.space.chunks.get(*id);
+                Some((*id, chunk.map_or(Some(Vec::new()), |chunk| moves.identities(*id, chunk))?))
+            });
+            Some((told.collect::<Option<Vec<_>>>()?, moves))
+        });
+        if let Some(buf) = buf {
+            store.bufs.give(buf);
+        }
+        let Some((told, moves)) = moves else {
+            let segment = victim.filter(|victim| attempt + 1 < store.io.attempts(&store.core.space.rows, *victim));
+            let Some(segment) = segment else { return waiting.iter().for_each(|_| self.clean_read_failed(store)) };
+            self.headers.insert(at, MoveHeader::Reading(waiting));
+            return store.read_move_header(segment, at, attempt + 1);
+        };
+        self.headers.insert(at, MoveHeader::Read(moves));
+        for (id, identities) in told {
+            self.read_body(store, id, identities, 0);
+        }
+    }
+
+    fn clean_read_failed(&mut self, store: &mut Store) {
+        self.reading -= 1;
+        if let Some(victim) = self.victim {
+            store.leave_unreadable(victim, READ_PAUSE);
         }
     }
 }

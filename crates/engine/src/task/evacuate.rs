@@ -137,7 +137,7 @@ impl Pool {
         }
         let leaving = self.check_removal(member)?;
         // segments that a rejoin was emptying count as free for the plan
-        self.put_off_rejoin();
+        self.rejoiner.put_off_rejoin(&mut self.store);
         let plan = self.store.plan_removal(member, leaving)?;
         self.store.removals.ended = None;
         if let Some((removal, later)) = plan {
@@ -249,7 +249,7 @@ impl Pool {
         }
         self.leave_rejoin_without_devices();
         self.hop_over_leaving();
-        let blocked = self.is_blocked();
+        let blocked = self.cleaner.is_blocked(&self.store);
         let Some(evacuation) = &mut self.store.evacuation else { return false };
         if blocked {
             // nothing can be moved now: the segments are scanned again later
@@ -296,7 +296,7 @@ impl Pool {
         for id in &evacuation.removal.segments {
             space.segments.get(*id).into_iter().for_each(|segment| look.add(*id, segment, now, health, &space.rows));
         }
-        if evacuation.rejoins && self.gives_rejoin_up(&look) {
+        if evacuation.rejoins && self.rejoiner.gives_rejoin_up(&mut self.store, &look) {
             return Err(None);
         }
         let Some(evacuation) = &mut self.store.evacuation else { return Err(None) };
@@ -321,7 +321,7 @@ impl Pool {
     /// Returns why a removal, or a rejoin of extents that a removal gave up, makes no progress.
     pub(crate) fn removal_waits(&self) -> Option<String> {
         let waits = self.store.evacuation.as_ref().and_then(|evacuation| evacuation.waits.clone());
-        waits.or_else(|| self.rejoin_waits())
+        waits.or_else(|| self.rejoiner.rejoin_waits(&self.store))
     }
 
     /// Moves streams out of segments that are to be given up, also when such a segment is only
@@ -381,7 +381,7 @@ impl Pool {
         }
         self.store.io.health = Health::of(&self.store.config.shape);
         self.store.core.space.rows = Rows::new(&self.store.config.shape);
-        self.relabel(None);
+        self.relabeler.relabel(&mut self.store, None);
     }
 
     /// Releases the devices of removed members, once the labels say that they are removed.
@@ -408,7 +408,7 @@ impl Pool {
     fn end_removal_for(&mut self, why: String) {
         if self.store.stop_removing().is_ok() {
             self.store.removals.ended = Some(why);
-            self.relabel(None);
+            self.relabeler.relabel(&mut self.store, None);
         }
     }
 }

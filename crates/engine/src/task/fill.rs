@@ -118,19 +118,6 @@ impl Filler {
 }
 
 impl Pool {
-    /// Queues a member, or the replacement device of a member, to be filled.
-    pub(crate) fn fill(&mut self, member: MemberId, replica: Replica) {
-        self.filler.waiting.push_back((member, replica));
-    }
-
-    /// Stops filling a device.
-    pub(crate) fn stop_filling(&mut self, member: MemberId, replica: Replica) {
-        self.filler.waiting.retain(|waiting| *waiting != (member, replica));
-        if self.filler.running.as_ref().is_some_and(|fill| (fill.member, fill.replica) == (member, replica)) {
-            self.filler.running = None;
-        }
-    }
-
     /// Continues filling. Returns true when it wants another turn soon.
     pub(crate) fn step_fill(&mut self) -> bool {
         if self.store.state != PoolState::Online {
@@ -140,7 +127,7 @@ impl Pool {
             if self.filler.waiting.is_empty() {
                 return false;
             }
-            self.begin_fill();
+            self.filler.begin_fill(&mut self.store);
             return self.filler.running.is_some();
         };
         match fill.step {
@@ -156,45 +143,14 @@ impl Pool {
         }
     }
 
-    /// Leaves the open segments, and lists the segments to copy.
-    fn begin_fill(&mut self) {
-        // nodes of a running checkpoint have places that are not written yet
-        if self.store.checkpoint.running() {
-            return;
-        }
-        let Some((member, replica)) = self.filler.waiting.pop_front() else { return };
-        self.store.leave_open_segments();
-        let space = &self.store.core.space;
-        let used = |id: SegmentId| space.segments.get(id).filter(|s| holds_something(s.state)).map(|s| (id, s.uses));
-        let segments: VecDeque<_> = space.segments.ids().filter(|id| space.rows.has(*id, member)).filter_map(used).collect();
-        let total = segments.len() as u64 * space.rows.extent_bytes();
-        self.filler.runs += 1;
-        let (run, mark) = (self.filler.runs, self.store.io.mark());
-        let fill = Fill {
-            run,
-            member,
-            replica,
-            step: Step::Settling,
-            mark,
-            segments,
-            page: 0,
-            in_flight: 0,
-            done: 0,
-            total,
-            unreadable: 0,
-            ring_from: 0,
-        };
-        self.filler.running = Some(fill);
-    }
-
     /// Starts as many copies as guests leave room for.
     fn copy_on(&mut self) -> bool {
         let most = self.store.job_depth(AT_A_TIME);
         while self.store.jobs_may_go_on()
-            && let Some(piece) = self.next_piece(most)
+            && let Some(piece) = self.filler.next_piece(&mut self.store, most)
         {
             self.store.charge_jobs(u64::from(piece.pages) * PAGE);
-            self.read_piece(piece);
+            self.filler.read_piece(&mut self.store, piece);
         }
         let Some(fill) = &self.filler.running else { return false };
         if fill.segments.is_empty() && fill.in_flight == 0 {
@@ -204,105 +160,6 @@ impl Pool {
             self.read_ring();
         }
         false
-    }
-
-    /// Returns the next part to copy, unless too many are in flight.
-    fn next_piece(&mut self, most: usize) -> Option<FillPiece> {
-        let extent_pages = u32::try_from(self.store.config.shape.extent_bytes / PAGE).unwrap_or(u32::MAX);
-        let fill = self.filler.running.as_mut()?;
-        loop {
-            let (segment, uses) = *fill.segments.front()?;
-            if fill.in_flight >= most {
-                return None;
-            }
-            let held = self.store.core.space.segments.get(segment).is_some_and(|s| holds_something(s.state) && s.uses == uses);
-            if !held || fill.page >= extent_pages {
-                fill.done += u64::from(extent_pages - fill.page.min(extent_pages)) * PAGE;
-                fill.segments.pop_front();
-                fill.page = 0;
-                continue;
-            }
-            let start = self.store.core.space.rows.extents(segment).find(|(device, _)| *device == fill.member)?.1.offset;
-            let (page, pages) = (fill.page, PAGES.min(extent_pages - fill.page));
-            fill.page += pages;
-            fill.in_flight += 1;
-            return Some(FillPiece { run: fill.run, segment, offset: start + u64::from(page) * PAGE, page, pages, attempt: 0 });
-        }
-    }
-
-    fn read_piece(&mut self, piece: FillPiece) {
-        let FillPiece { segment, page, pages, attempt, .. } = piece;
-        let member = self.filler.running.as_ref().map_or(MemberId(0), |fill| fill.member);
-        let twin = self.filler.running.as_ref().is_some_and(|fill| fill.replica == Replica::Replacement);
-        // a member that was away may lack data that the others have
-        let whole = |own: &usize| self.store.io.health.whole_copies(&self.store.core.space.rows, segment).contains(own);
-        let own =
-            self.store.core.space.rows.copies(segment).position(|copy| copy == member).filter(|own| twin && attempt == 0 && whole(own));
-        if let Some(own) = own {
-            // INV-FILL-2: data that is right on the member will be right on its replacement,
-            // whatever rots on other devices
-            self.store.pin(segment);
-            return self.store.io.read_copy(
-                Context::FillRead(piece),
-                &self.store.core.space.rows,
-                segment,
-                page,
-                pages,
-                own,
-                &mut self.store.bufs,
-            );
-        }
-        if self.store.core.space.rows.copies(segment).len() > 0 {
-            // not from a device that is being filled itself
-            self.store.pin(segment);
-            return self.store.io.read_whole(
-                Context::FillRead(piece),
-                &self.store.core.space.rows,
-                segment,
-                page,
-                pages,
-                attempt,
-                &mut self.store.bufs,
-            );
-        }
-        if self.store.core.space.rows.stripe(segment).is_some() {
-            let local = ByteRange { offset: u64::from(page) * PAGE, length: u64::from(pages) * PAGE };
-            self.store.pin(segment);
-            let rows = &self.store.core.space.rows;
-            return self.store.io.read_column(Context::FillRead(piece), rows, segment, member, local, attempt, &mut self.store.bufs);
-        }
-        let range = ByteRange { offset: piece.offset, length: u64::from(pages) * PAGE };
-        self.store.pin(segment);
-        self.store.io.read_pinned(Context::FillRead(piece), segment, member, range, &mut self.store.bufs);
-    }
-
-    /// Writes a part that was read to the device.
-    pub(crate) fn fill_read(&mut self, piece: FillPiece, result: Result<(), DeviceError>, buf: Option<Buf>) {
-        let attempts = self.store.io.attempts(&self.store.core.space.rows, piece.segment);
-        let Some(fill) = self.filler.of(piece.run) else { return buf.into_iter().for_each(|buf| self.store.bufs.give(buf)) };
-        let (member, replica) = (fill.member, fill.replica);
-        match (result, buf) {
-            (Ok(()), Some(buf)) => {
-                self.store.pin(piece.segment);
-                let bytes = piece.pages as usize * PAGE as usize;
-                let data = Piece::new(Rc::new(buf), 0..bytes);
-                self.store.io.write_to(Context::FillWrite(piece), Some(piece.segment), member, replica, piece.offset, data);
-            }
-            _ if piece.attempt + 1 < attempts => self.read_piece(FillPiece { attempt: piece.attempt + 1, ..piece }),
-            _ => {
-                // no copy can be read: reads of it fail, as before
-                fill.unreadable += 1;
-                fill.in_flight -= 1;
-            }
-        }
-    }
-
-    /// Handles the end of a write of a part.
-    pub(crate) fn fill_written(&mut self, piece: FillPiece) {
-        if let Some(fill) = self.filler.of(piece.run) {
-            fill.in_flight -= 1;
-            fill.done += u64::from(piece.pages) * PAGE;
-        }
     }
 
     /// Copies the ring of roots once all segments are copied.
@@ -352,13 +209,13 @@ impl Pool {
             (Err(_), _) if fill.in_flight == 0 => self.read_ring(),
             // the device can be neither written nor given up: it stays as it is until the next
             // import
-            (Err(_), _) => self.stop_filling(member, replica),
+            (Err(_), _) => self.filler.stop_filling(member, replica),
         }
     }
 
     /// Writes the claim to the device: labels may not call it whole without one (INV-CLAIM-3).
     fn claim_filled(&mut self, run: u64, member: MemberId, replica: Replica) {
-        if let Some(piece) = self.claim_piece() {
+        if let Some(piece) = self.keeper.claim_piece(&mut self.store) {
             let size = self.store.size_of(member, replica);
             self.filler.of(run).into_iter().for_each(|fill| fill.in_flight += 2);
             for second in [false, true] {
@@ -390,7 +247,7 @@ impl Pool {
             self.store.io.health.set(fill.member, MemberState::Present);
             self.relabeler.filled.insert(fill.member);
         }
-        self.relabel(None);
+        self.relabeler.relabel(&mut self.store, None);
     }
 
     /// Puts replacements into their members' places, once the labels say so.
@@ -410,7 +267,7 @@ impl Pool {
 
     /// Gives up a replacement that failed: the member keeps its device.
     pub(crate) fn successor_failed(&mut self, member: MemberId) {
-        self.stop_filling(member, Replica::Replacement);
+        self.filler.stop_filling(member, Replica::Replacement);
         self.store.config.twins.remove(&member);
         let was = self.relabeler.switching.remove(&member);
         if let Some(m) = self.store.config.shape.members.get_mut(member.index()) {
@@ -420,17 +277,145 @@ impl Pool {
         if !self.store.io.health.is_up(member) {
             self.store.config.shape.lose(member.index());
         }
-        self.relabel(None);
+        self.relabeler.relabel(&mut self.store, None);
+    }
+}
+
+impl Filler {
+    /// Queues a member, or the replacement device of a member, to be filled.
+    pub(crate) fn fill(&mut self, member: MemberId, replica: Replica) {
+        self.waiting.push_back((member, replica));
+    }
+
+    /// Stops filling a device.
+    pub(crate) fn stop_filling(&mut self, member: MemberId, replica: Replica) {
+        self.waiting.retain(|waiting| *waiting != (member, replica));
+        if self.running.as_ref().is_some_and(|fill| (fill.member, fill.replica) == (member, replica)) {
+            self.running = None;
+        }
+    }
+
+    /// Leaves the open segments, and lists the segments to copy.
+    fn begin_fill(&mut self, store: &mut Store) {
+        // nodes of a running checkpoint have places that are not written yet
+        if store.checkpoint.running() {
+            return;
+        }
+        let Some((member, replica)) = self.waiting.pop_front() else { return };
+        store.leave_open_segments();
+        let space = &store.core.space;
+        let used = |id: SegmentId| space.segments.get(id).filter(|s| holds_something(s.state)).map(|s| (id, s.uses));
+        let segments: VecDeque<_> = space.segments.ids().filter(|id| space.rows.has(*id, member)).filter_map(used).collect();
+        let total = segments.len() as u64 * space.rows.extent_bytes();
+        self.runs += 1;
+        let (run, mark) = (self.runs, store.io.mark());
+        let fill = Fill {
+            run,
+            member,
+            replica,
+            step: Step::Settling,
+            mark,
+            segments,
+            page: 0,
+            in_flight: 0,
+            done: 0,
+            total,
+            unreadable: 0,
+            ring_from: 0,
+        };
+        self.running = Some(fill);
+    }
+
+    /// Returns the next part to copy, unless too many are in flight.
+    fn next_piece(&mut self, store: &mut Store, most: usize) -> Option<FillPiece> {
+        let extent_pages = u32::try_from(store.config.shape.extent_bytes / PAGE).unwrap_or(u32::MAX);
+        let fill = self.running.as_mut()?;
+        loop {
+            let (segment, uses) = *fill.segments.front()?;
+            if fill.in_flight >= most {
+                return None;
+            }
+            let held = store.core.space.segments.get(segment).is_some_and(|s| holds_something(s.state) && s.uses == uses);
+            if !held || fill.page >= extent_pages {
+                fill.done += u64::from(extent_pages - fill.page.min(extent_pages)) * PAGE;
+                fill.segments.pop_front();
+                fill.page = 0;
+                continue;
+            }
+            let start = store.core.space.rows.extents(segment).find(|(device, _)| *device == fill.member)?.1.offset;
+            let (page, pages) = (fill.page, PAGES.min(extent_pages - fill.page));
+            fill.page += pages;
+            fill.in_flight += 1;
+            return Some(FillPiece { run: fill.run, segment, offset: start + u64::from(page) * PAGE, page, pages, attempt: 0 });
+        }
+    }
+
+    fn read_piece(&mut self, store: &mut Store, piece: FillPiece) {
+        let FillPiece { segment, page, pages, attempt, .. } = piece;
+        let member = self.running.as_ref().map_or(MemberId(0), |fill| fill.member);
+        let twin = self.running.as_ref().is_some_and(|fill| fill.replica == Replica::Replacement);
+        // a member that was away may lack data that the others have
+        let whole = |own: &usize| store.io.health.whole_copies(&store.core.space.rows, segment).contains(own);
+        let own = store.core.space.rows.copies(segment).position(|copy| copy == member).filter(|own| twin && attempt == 0 && whole(own));
+        if let Some(own) = own {
+            // INV-FILL-2: data that is right on the member will be right on its replacement,
+            // whatever rots on other devices
+            store.pin(segment);
+            return store.io.read_copy(Context::FillRead(piece), &store.core.space.rows, segment, page, pages, own, &mut store.bufs);
+        }
+        if store.core.space.rows.copies(segment).len() > 0 {
+            // not from a device that is being filled itself
+            store.pin(segment);
+            return store.io.read_whole(Context::FillRead(piece), &store.core.space.rows, segment, page, pages, attempt, &mut store.bufs);
+        }
+        if store.core.space.rows.stripe(segment).is_some() {
+            let local = ByteRange { offset: u64::from(page) * PAGE, length: u64::from(pages) * PAGE };
+            store.pin(segment);
+            let rows = &store.core.space.rows;
+            return store.io.read_column(Context::FillRead(piece), rows, segment, member, local, attempt, &mut store.bufs);
+        }
+        let range = ByteRange { offset: piece.offset, length: u64::from(pages) * PAGE };
+        store.pin(segment);
+        store.io.read_pinned(Context::FillRead(piece), segment, member, range, &mut store.bufs);
+    }
+
+    /// Writes a part that was read to the device.
+    pub(crate) fn fill_read(&mut self, store: &mut Store, piece: FillPiece, result: Result<(), DeviceError>, buf: Option<Buf>) {
+        let attempts = store.io.attempts(&store.core.space.rows, piece.segment);
+        let Some(fill) = self.of(piece.run) else { return buf.into_iter().for_each(|buf| store.bufs.give(buf)) };
+        let (member, replica) = (fill.member, fill.replica);
+        match (result, buf) {
+            (Ok(()), Some(buf)) => {
+                store.pin(piece.segment);
+                let bytes = piece.pages as usize * PAGE as usize;
+                let data = Piece::new(Rc::new(buf), 0..bytes);
+                store.io.write_to(Context::FillWrite(piece), Some(piece.segment), member, replica, piece.offset, data);
+            }
+            _ if piece.attempt + 1 < attempts => self.read_piece(store, FillPiece { attempt: piece.attempt + 1, ..piece }),
+            _ => {
+                // no copy can be read: reads of it fail, as before
+                fill.unreadable += 1;
+                fill.in_flight -= 1;
+            }
+        }
+    }
+
+    /// Handles the end of a write of a part.
+    pub(crate) fn fill_written(&mut self, piece: FillPiece) {
+        if let Some(fill) = self.of(piece.run) {
+            fill.in_flight -= 1;
+            fill.done += u64::from(piece.pages) * PAGE;
+        }
     }
 
     /// Queues the devices that an import found incomplete.
-    pub(crate) fn fill_what_lacks(&mut self) {
+    pub(crate) fn fill_what_lacks(&mut self, store: &mut Store) {
         let members: Vec<(MemberId, MemberState, Option<DeviceId>)> =
-            (0..).map(MemberId).zip(&self.store.config.shape.members).map(|(at, m)| (at, m.state, m.successor)).collect();
+            (0..).map(MemberId).zip(&store.config.shape.members).map(|(at, m)| (at, m.state, m.successor)).collect();
         for (at, state, successor) in members {
             if state == MemberState::Filling {
                 self.fill(at, Replica::Current);
-            } else if successor.is_some() && self.store.io.twin(at).is_some() {
+            } else if successor.is_some() && store.io.twin(at).is_some() {
                 self.fill(at, Replica::Replacement);
             }
         }

@@ -87,7 +87,7 @@ impl Pool {
 
     /// Releases surplus at a rate that guests do not notice.
     fn give_back_some(&mut self) {
-        let busy = self.store.core.space.segments.discarding() > 0 || self.is_preparing() || self.store.is_hungry();
+        let busy = self.store.core.space.segments.discarding() > 0 || self.preparer.is_preparing() || self.store.is_hungry();
         if self.store.stock.due == 0 || self.store.now < self.store.stock.give_back_at || busy {
             return;
         }

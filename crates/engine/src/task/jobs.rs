@@ -41,10 +41,10 @@ impl Pool {
     fn drop_unwritten_jobs(&mut self) {
         let JobsRecord { rebalance, scrub, .. } = self.store.core.catalog.jobs.clone();
         if !rebalance && self.rebalancer.is_on() {
-            self.end_rebalance();
+            self.rebalancer.end_rebalance(&mut self.store);
         }
         if self.store.core.catalog.wipe == 0 && self.wiper.is_on() {
-            self.end_wipe();
+            self.wiper.end_wipe(&mut self.store);
         }
         if scrub.as_ref().is_none_or(|scrub| scrub.ended.is_some()) {
             self.scrubber.suspend();
@@ -117,7 +117,7 @@ impl Pool {
     /// Returns all jobs.
     pub(crate) fn jobs(&self) -> Vec<JobInfo> {
         let devices = self.filler.jobs().chain(self.jobs_at_labels()).chain(self.evacuation_job());
-        let jobs = devices.chain(self.rebalance_job()).chain(self.wipe_job()).chain(self.scrubber.job());
+        let jobs = devices.chain(self.rebalancer.rebalance_job()).chain(self.wiper.wipe_job(&self.store)).chain(self.scrubber.job());
         jobs.map(|job| JobInfo { rate: self.store.pace.rate_of(&job), ..job }).collect()
     }
 

@@ -68,10 +68,10 @@ impl Pool {
         }
         self.preparer.looked = self.store.now;
         if !self.may_prepare() {
-            return self.leave_preparing();
+            return self.preparer.leave_preparing(&mut self.store);
         }
         if self.preparer.work.is_none() {
-            self.choose_hole();
+            self.preparer.choose_hole(&mut self.store);
         }
         let urgent = self.store.comes_to_a_hole();
         let depth = if urgent { WRITES.1 } else { self.store.job_depth(WRITES) };
@@ -102,55 +102,57 @@ impl Pool {
             && !self.store.host_is_short()
             && !self.store.is_hungry()
     }
+}
 
+impl Preparer {
     /// Returns whether preparing continues until the target is reached. Nothing is released until
     /// then, or the two would alternate for ever.
     pub(super) fn is_preparing(&self) -> bool {
-        self.preparer.fills
+        self.fills
     }
 
     /// Stops preparing; a half-prepared segment is free as before.
-    fn leave_preparing(&mut self) {
-        self.preparer.fills = false;
-        if let Some(work) = self.preparer.work.take_if(|work| work.in_flight == 0) {
-            self.store.core.space.segments.prepared(work.segment, false);
+    fn leave_preparing(&mut self, store: &mut Store) {
+        self.fills = false;
+        if let Some(work) = self.work.take_if(|work| work.in_flight == 0) {
+            store.core.space.segments.prepared(work.segment, false);
         }
     }
 
     /// Chooses the next segment to prepare, if fewer are ready than should be.
-    fn choose_hole(&mut self) {
-        let target = self.store.ready_target();
-        let fills = self.preparer.fills || self.store.stock.at_first > 0;
-        let Some(segment) = self.store.core.space.segments.next_hole(target / PAGE, fills) else {
-            self.preparer.fills = false;
-            if self.store.core.clock > 0 {
-                self.store.stock.at_first = 0;
+    fn choose_hole(&mut self, store: &mut Store) {
+        let target = store.ready_target();
+        let fills = self.fills || store.stock.at_first > 0;
+        let Some(segment) = store.core.space.segments.next_hole(target / PAGE, fills) else {
+            self.fills = false;
+            if store.core.clock > 0 {
+                store.stock.at_first = 0;
             }
             return;
         };
-        self.preparer.fills = true;
-        if !self.store.tuning.plants(Planted::PrepareInUse) {
-            self.store.core.space.segments.set_state(segment, SegmentState::Preparing);
+        self.fills = true;
+        if !store.tuning.plants(Planted::PrepareInUse) {
+            store.core.space.segments.set_state(segment, SegmentState::Preparing);
         }
-        let extents = self.store.core.space.rows.extents(segment).collect();
-        self.preparer.work = Some(Work { segment, extents, next: 0, in_flight: 0, failed: false });
+        let extents = store.core.space.rows.extents(segment).collect();
+        self.work = Some(Work { segment, extents, next: 0, in_flight: 0, failed: false });
     }
 
     /// Handles the end of a write of zeroes.
-    pub(crate) fn prepare_done(&mut self, result: Result<(), DeviceError>) {
+    pub(crate) fn prepare_done(&mut self, store: &mut Store, result: Result<(), DeviceError>) {
         if let Err(error) = result {
-            self.preparer.not_before = Time(self.store.now.0 + REFUSED_MILLIS);
+            self.not_before = Time(store.now.0 + REFUSED_MILLIS);
             if error == DeviceError::Full {
-                self.store.stock.found_full(self.store.now);
+                store.stock.found_full(store.now);
             }
         }
-        let Some(work) = &mut self.preparer.work else { return };
+        let Some(work) = &mut self.work else { return };
         (work.in_flight, work.failed) = (work.in_flight - 1, work.failed || result.is_err());
         let over = work.failed || work.next >= work.length();
-        if let Some(work) = self.preparer.work.take_if(|work| over && work.in_flight == 0) {
-            self.store.core.space.segments.prepared(work.segment, !work.failed);
+        if let Some(work) = self.work.take_if(|work| over && work.in_flight == 0) {
+            store.core.space.segments.prepared(work.segment, !work.failed);
             // the next segment can begin in this turn
-            self.preparer.looked = Time(0);
+            self.looked = Time(0);
         }
     }
 }

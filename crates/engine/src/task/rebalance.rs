@@ -80,44 +80,6 @@ struct Surplus {
 }
 
 impl Pool {
-    /// Begins to even out groups, or returns what that would move. Does not begin when there is
-    /// nothing to do.
-    pub(crate) fn rebalance(&mut self, dry_run: bool) -> Result<Reply, CommandError> {
-        if self.rebalancer.is_on() {
-            return Err(CommandError::Busy(Busy::Rebalancing));
-        }
-        if self.store.evacuation.is_some() && !dry_run {
-            return Err(CommandError::Busy(Busy::RemovingBeforeRebalance));
-        }
-        let fills: Vec<GroupFill> = self.store.surpluses().iter().map(|surplus| self.store.group_fill(surplus)).collect();
-        if !dry_run && fills.iter().any(|fill| fill.surplus > 0) {
-            self.rebalancer.begin();
-        }
-        Ok(Reply::Fills(fills))
-    }
-
-    /// Stops a rebalance; moved data stays where it is.
-    pub(crate) fn stop_rebalance(&mut self) -> Result<Reply, CommandError> {
-        if !self.rebalancer.is_on() {
-            return Err(CommandError::NotFound(Absent::Rebalance));
-        }
-        self.end_rebalance();
-        Ok(Reply::Done)
-    }
-
-    pub(crate) fn end_rebalance(&mut self) {
-        self.rebalancer.running = None;
-        self.store.core.space.segments.spare_groups(&[]);
-        self.store.pace.record_soon();
-    }
-
-    /// Returns the progress of the rebalance.
-    pub(crate) fn rebalance_job(&self) -> Option<JobInfo> {
-        let run = self.rebalancer.running.as_ref()?;
-        let done = run.total.saturating_sub(run.left);
-        Some(JobInfo { kind: JobKind::Rebalance, member: None, done, total: run.total, errors: 0, rate: 0 })
-    }
-
     /// Continues a rebalance. Returns true when it wants another turn soon.
     pub(crate) fn step_rebalance(&mut self) -> bool {
         if self.store.state != PoolState::Online {
@@ -136,7 +98,7 @@ impl Pool {
         if self.store.now.0 < run.looked.0 + LOOK_MILLIS || !self.cleaner.idle() || self.store.evacuation.is_some() {
             return false;
         }
-        self.look_for_surplus();
+        self.rebalancer.look_for_surplus(&mut self.store);
         true
     }
 
@@ -146,29 +108,69 @@ impl Pool {
         let Some(run) = &mut self.rebalancer.running else { return };
         let since = *run.short_since.get_or_insert(now);
         if now.0 > since.0 + PATIENCE {
-            return self.end_rebalance();
+            return self.rebalancer.end_rebalance(&mut self.store);
         }
         if idle && now.0 >= run.looked.0 + CHECKPOINT_MILLIS {
             run.looked = now;
             self.store.checkpoint.forced |= self.store.core.space.segments.resting_in(Shelf::Data) > 0;
         }
     }
+}
 
-    fn look_for_surplus(&mut self) {
-        let surpluses = self.store.surpluses();
-        let left: u64 = surpluses.iter().map(|surplus| self.store.group_fill(surplus).surplus).sum();
-        let now = self.store.now;
-        let Some(run) = &mut self.rebalancer.running else { return };
+impl Rebalancer {
+    /// Begins to even out groups, or returns what that would move. Does not begin when there is
+    /// nothing to do.
+    pub(crate) fn rebalance(&mut self, store: &mut Store, dry_run: bool) -> Result<Reply, CommandError> {
+        if self.is_on() {
+            return Err(CommandError::Busy(Busy::Rebalancing));
+        }
+        if store.evacuation.is_some() && !dry_run {
+            return Err(CommandError::Busy(Busy::RemovingBeforeRebalance));
+        }
+        let fills: Vec<GroupFill> = store.surpluses().iter().map(|surplus| store.group_fill(surplus)).collect();
+        if !dry_run && fills.iter().any(|fill| fill.surplus > 0) {
+            self.begin();
+        }
+        Ok(Reply::Fills(fills))
+    }
+
+    /// Stops a rebalance; moved data stays where it is.
+    pub(crate) fn stop_rebalance(&mut self, store: &mut Store) -> Result<Reply, CommandError> {
+        if !self.is_on() {
+            return Err(CommandError::NotFound(Absent::Rebalance));
+        }
+        self.end_rebalance(store);
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn end_rebalance(&mut self, store: &mut Store) {
+        self.running = None;
+        store.core.space.segments.spare_groups(&[]);
+        store.pace.record_soon();
+    }
+
+    /// Returns the progress of the rebalance.
+    pub(crate) fn rebalance_job(&self) -> Option<JobInfo> {
+        let run = self.running.as_ref()?;
+        let done = run.total.saturating_sub(run.left);
+        Some(JobInfo { kind: JobKind::Rebalance, member: None, done, total: run.total, errors: 0, rate: 0 })
+    }
+
+    fn look_for_surplus(&mut self, store: &mut Store) {
+        let surpluses = store.surpluses();
+        let left: u64 = surpluses.iter().map(|surplus| store.group_fill(surplus).surplus).sum();
+        let now = store.now;
+        let Some(run) = &mut self.running else { return };
         run.looked = now;
         (run.left, run.total) = (left, run.total.max(left));
         run.vain = if left < run.least { 0 } else { run.vain + 1 };
         run.least = run.least.min(left);
         if left == 0 || run.vain == VAIN_ROUNDS {
-            return self.end_rebalance();
+            return self.end_rebalance(store);
         }
         let full: Vec<&Surplus> = surpluses.iter().filter(|surplus| surplus.above > 0).collect();
         let spared: Vec<SegmentId> = full.iter().map(|surplus| surplus.fill.first).collect();
-        let segments = &mut self.store.core.space.segments;
+        let segments = &mut store.core.space.segments;
         segments.spare_groups(&spared);
         let mut todo = VecDeque::new();
         for surplus in full {
@@ -177,26 +179,26 @@ impl Pool {
             found.sort_unstable();
             todo.extend(found.iter().take(surplus.above).map(|(_, id)| *id));
         }
-        if let Some(run) = &mut self.rebalancer.running {
+        if let Some(run) = &mut self.running {
             run.todo = todo;
         }
     }
 
     /// Returns the next segment that a rebalance wants emptied.
-    pub(crate) fn next_surplus(&mut self) -> Option<SegmentId> {
-        if !self.rebalancer.has_more() || !self.store.has_room_to_move() {
+    pub(crate) fn next_surplus(&mut self, store: &mut Store) -> Option<SegmentId> {
+        if !self.has_more() || !store.has_room_to_move() {
             return None;
         }
-        let written = self.store.checkpoint.running();
-        let run = self.rebalancer.running.as_mut()?;
+        let written = store.checkpoint.running();
+        let run = self.running.as_mut()?;
         while let Some(id) = run.todo.pop_front() {
-            run.left = run.left.saturating_sub(u64::from(self.store.core.space.rows.pages(id)) * PAGE);
-            let ready = self.store.core.space.segments.get(id).is_some_and(|s| {
+            run.left = run.left.saturating_sub(u64::from(store.core.space.rows.pages(id)) * PAGE);
+            let ready = store.core.space.segments.get(id).is_some_and(|s| {
                 movable(s).is_some()
-                    && s.left_until <= self.store.now.0
+                    && s.left_until <= store.now.0
                     // nodes are not moved while a checkpoint writes them
                     && !(written && s.class == META_CLASS)
-                    && !self.store.log.is_in_flight(id)
+                    && !store.log.is_in_flight(id)
             });
             if ready {
                 return Some(id);

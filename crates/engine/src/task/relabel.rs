@@ -73,31 +73,6 @@ impl Relabeler {
 }
 
 impl Pool {
-    /// Requests labels of the changed shape, and answers `tag` when they are durable.
-    pub(crate) fn relabel(&mut self, tag: Option<Tag>) {
-        self.store.config.shape.generation += 1;
-        self.relabeler.wanted = true;
-        self.relabeler.waiting.extend(tag);
-    }
-
-    /// Stores descriptions of devices in the labels soon; missing devices keep their last
-    /// description. The generation stays the same, because the shape does.
-    pub(crate) fn describe_devices(&mut self, seen: Vec<DeviceNote>) {
-        if self.store.tuning.read_only || self.store.state != PoolState::Online {
-            return;
-        }
-        let members = self.store.config.shape.members.iter().filter(|m| m.state != MemberState::Gone);
-        let ids: BTreeSet<DeviceId> = members.flat_map(|m| [Some(m.device), m.successor]).flatten().collect();
-        let known = self.store.config.notes.iter().cloned().chain(seen).filter(|note| ids.contains(&note.device));
-        // the later description of a device counts
-        let known: BTreeMap<DeviceId, DeviceNote> = known.map(|note| (note.device, note)).collect();
-        let notes: Vec<DeviceNote> = known.into_values().collect();
-        if notes != self.store.config.notes {
-            self.store.config.notes = notes;
-            self.relabeler.wanted = true;
-        }
-    }
-
     /// Handles the failure of a device that the pool can do without: it is out of date from now on.
     /// Reads and writes go on; flushed data is durable once the labels say so (INV-LABEL-1).
     pub(crate) fn device_failed(&mut self, failing: Failing) {
@@ -107,11 +82,11 @@ impl Pool {
         if self.relabeler.switching.contains_key(&failing.member) {
             return; // the old device was about to go, and its replacement has everything
         }
-        self.stop_filling(failing.member, Replica::Current);
+        self.filler.stop_filling(failing.member, Replica::Current);
         self.cache.detach(failing.member, &mut self.store.bufs);
         self.store.config.shape.lose(failing.member.index());
         self.spares.lost(failing.member, self.store.now, self.store.io.mark());
-        self.relabel(None);
+        self.relabeler.relabel(&mut self.store, None);
     }
 
     /// Starts writing labels if they are requested.
@@ -123,7 +98,7 @@ impl Pool {
             self.relabeler.answering = std::mem::take(&mut self.relabeler.waiting);
             if self.relabeler.fresh.is_empty() {
                 self.relabeler.step = Step::First;
-                self.write_labels_again(false);
+                self.relabeler.write_labels_again(&mut self.store, false);
             } else {
                 self.relabeler.step = Step::Fresh;
                 self.write_fresh_labels();
@@ -160,37 +135,6 @@ impl Pool {
         Piece::new(Rc::new(buf), 0..bytes)
     }
 
-    fn write_labels_again(&mut self, at_end: bool) {
-        let mut writes = Vec::new();
-        for (member, size) in (0..).map(MemberId).zip(self.store.config.sizes.clone()) {
-            let state = self.store.config.shape.members.get(member.index()).map(|m| m.state);
-            let out = !matches!(state, Some(MemberState::Present | MemberState::Filling));
-            if out || self.relabeler.switching.contains_key(&member) {
-                continue;
-            }
-            let piece = self.store.label_sector(member, None);
-            writes.push((member, Replica::Current, if at_end { second_area(size) } else { 0 }, piece));
-        }
-        for (member, size) in self.store.config.twins.clone() {
-            let successor = self.store.config.shape.members.get(member.index()).and_then(|m| m.successor);
-            let piece = self.store.label_sector(member, successor);
-            writes.push((member, Replica::Replacement, if at_end { second_area(size) } else { 0 }, piece));
-        }
-        self.store.io.write_each(Context::Relabel, writes);
-    }
-
-    /// Adds the segments of new devices, once every label lists them.
-    fn take_new_rows(&mut self) {
-        if self.relabeler.wanted {
-            return;
-        }
-        let first = SegmentId(self.store.core.space.rows.count());
-        self.store.core.space.rows.extend(&self.store.config.shape);
-        self.store.core.space.take_rows();
-        self.store.judge_new(first);
-        self.store.begin_special_streams();
-    }
-
     /// Handles the end of a step.
     pub(crate) fn relabel_done(&mut self, result: Result<(), DeviceError>) {
         if let Err(error) = result {
@@ -208,12 +152,12 @@ impl Pool {
         self.relabeler.step = step;
         match step {
             Step::FreshFlush | Step::FirstFlush | Step::SecondFlush => self.flusher.wants.labels = true,
-            Step::First => self.write_labels_again(false),
-            Step::Second => self.write_labels_again(true),
+            Step::First => self.relabeler.write_labels_again(&mut self.store, false),
+            Step::Second => self.relabeler.write_labels_again(&mut self.store, true),
             Step::Fresh => {}
             Step::Idle => {
                 self.relabeler.fresh.clear();
-                self.take_new_rows();
+                self.relabeler.take_new_rows(&mut self.store);
                 if !self.relabeler.wanted {
                     self.relabeler.filled.clear();
                     self.switch();
@@ -225,6 +169,64 @@ impl Pool {
                 self.replies.extend(tags.into_iter().map(|tag| (tag, Ok(Reply::Done))));
             }
         }
+    }
+}
+
+impl Relabeler {
+    /// Requests labels of the changed shape, and answers `tag` when they are durable.
+    pub(crate) fn relabel(&mut self, store: &mut Store, tag: Option<Tag>) {
+        store.config.shape.generation += 1;
+        self.wanted = true;
+        self.waiting.extend(tag);
+    }
+
+    /// Stores descriptions of devices in the labels soon; missing devices keep their last
+    /// description. The generation stays the same, because the shape does.
+    pub(crate) fn describe_devices(&mut self, store: &mut Store, seen: Vec<DeviceNote>) {
+        if store.tuning.read_only || store.state != PoolState::Online {
+            return;
+        }
+        let members = store.config.shape.members.iter().filter(|m| m.state != MemberState::Gone);
+        let ids: BTreeSet<DeviceId> = members.flat_map(|m| [Some(m.device), m.successor]).flatten().collect();
+        let known = store.config.notes.iter().cloned().chain(seen).filter(|note| ids.contains(&note.device));
+        // the later description of a device counts
+        let known: BTreeMap<DeviceId, DeviceNote> = known.map(|note| (note.device, note)).collect();
+        let notes: Vec<DeviceNote> = known.into_values().collect();
+        if notes != store.config.notes {
+            store.config.notes = notes;
+            self.wanted = true;
+        }
+    }
+
+    fn write_labels_again(&mut self, store: &mut Store, at_end: bool) {
+        let mut writes = Vec::new();
+        for (member, size) in (0..).map(MemberId).zip(store.config.sizes.clone()) {
+            let state = store.config.shape.members.get(member.index()).map(|m| m.state);
+            let out = !matches!(state, Some(MemberState::Present | MemberState::Filling));
+            if out || self.switching.contains_key(&member) {
+                continue;
+            }
+            let piece = store.label_sector(member, None);
+            writes.push((member, Replica::Current, if at_end { second_area(size) } else { 0 }, piece));
+        }
+        for (member, size) in store.config.twins.clone() {
+            let successor = store.config.shape.members.get(member.index()).and_then(|m| m.successor);
+            let piece = store.label_sector(member, successor);
+            writes.push((member, Replica::Replacement, if at_end { second_area(size) } else { 0 }, piece));
+        }
+        store.io.write_each(Context::Relabel, writes);
+    }
+
+    /// Adds the segments of new devices, once every label lists them.
+    fn take_new_rows(&mut self, store: &mut Store) {
+        if self.wanted {
+            return;
+        }
+        let first = SegmentId(store.core.space.rows.count());
+        store.core.space.rows.extend(&store.config.shape);
+        store.core.space.take_rows();
+        store.judge_new(first);
+        store.begin_special_streams();
     }
 }
 

@@ -202,27 +202,6 @@ impl Run {
 }
 
 impl Pool {
-    /// Begins a scrub.
-    pub(crate) fn scrub(&mut self) -> Result<Reply, CommandError> {
-        if self.scrubber.job().is_some() {
-            return Err(CommandError::Busy(Busy::Scrubbing));
-        }
-        (self.scrubber.wanted, self.scrubber.from) = (true, (SegmentId(0), 0));
-        self.scrubber.found = Some(Scrubbed::begin(self.store.now));
-        Ok(Reply::Done)
-    }
-
-    /// Stops a scrub; its findings stay available.
-    pub(crate) fn stop_scrub(&mut self) -> Result<Reply, CommandError> {
-        if self.scrubber.job().is_none() {
-            return Err(CommandError::NotFound(Absent::Scrub));
-        }
-        self.scrubber.suspend();
-        let now = self.store.now;
-        self.scrubber.found.iter_mut().for_each(|found| found.end(now, false));
-        Ok(Reply::Done)
-    }
-
     /// Continues a scrub. Returns true when it wants another turn soon.
     pub(crate) fn step_scrub(&mut self) -> bool {
         if self.store.state != PoolState::Online {
@@ -304,7 +283,7 @@ impl Pool {
             if self.read_strip() {
                 continue;
             }
-            match self.next_place() {
+            match self.scrubber.next_place(&mut self.store) {
                 Some(place) => self.begin_place(place),
                 None => break,
             }
@@ -315,30 +294,6 @@ impl Pool {
             return true;
         }
         false
-    }
-
-    /// Returns the next place to read. Segments that were reused meanwhile hold nothing from before
-    /// the scrub.
-    fn next_place(&mut self) -> Option<Place> {
-        loop {
-            let run = self.scrubber.running.as_mut()?;
-            let (id, uses) = *run.segments.front()?;
-            if let Some(place) = run.places.pop_front() {
-                return Some(place);
-            }
-            if run.listed {
-                run.segments.pop_front();
-                run.listed = false;
-                let bytes = self.store.scrub_bytes(id);
-                self.scrubber.running.iter_mut().for_each(|run| run.done += bytes);
-                continue;
-            }
-            run.listed = true;
-            let objects = run.objects.remove(&id).unwrap_or_default();
-            let held = self.store.core.space.segments.get(id).is_some_and(|s| s.uses == uses && s.state == SegmentState::Sealed);
-            let places = if held { self.store.places_of(id, uses, objects) } else { VecDeque::new() };
-            self.scrubber.running.iter_mut().for_each(|run| run.places = places.clone());
-        }
     }
 
     /// Begins to read a place: in strips where those can show whether it is right, else as a whole.
@@ -417,18 +372,65 @@ impl Pool {
             self.scrubber.of(read.run).into_iter().for_each(|run| run.again.push_back(place.clone()));
         }
     }
+}
 
-    /// Counts an error of the device that holds a page of a copy.
-    fn count_scrub_error(&mut self, segment: SegmentId, page: u32, copy: usize) {
-        let device = self.store.core.space.rows.map(segment, page, 1, copy).first().map(|(device, _)| *device);
-        self.count_error(device);
+impl Scrubber {
+    /// Begins a scrub.
+    pub(crate) fn scrub(&mut self, store: &mut Store) -> Result<Reply, CommandError> {
+        if self.job().is_some() {
+            return Err(CommandError::Busy(Busy::Scrubbing));
+        }
+        (self.wanted, self.from) = (true, (SegmentId(0), 0));
+        self.found = Some(Scrubbed::begin(store.now));
+        Ok(Reply::Done)
     }
 
-    fn count_error(&mut self, device: Option<MemberId>) {
-        if let Some(errors) = device.and_then(|device| self.store.io.errors.get_mut(device.index())) {
+    /// Stops a scrub; its findings stay available.
+    pub(crate) fn stop_scrub(&mut self, store: &mut Store) -> Result<Reply, CommandError> {
+        if self.job().is_none() {
+            return Err(CommandError::NotFound(Absent::Scrub));
+        }
+        self.suspend();
+        let now = store.now;
+        self.found.iter_mut().for_each(|found| found.end(now, false));
+        Ok(Reply::Done)
+    }
+
+    /// Returns the next place to read. Segments that were reused meanwhile hold nothing from before
+    /// the scrub.
+    fn next_place(&mut self, store: &mut Store) -> Option<Place> {
+        loop {
+            let run = self.running.as_mut()?;
+            let (id, uses) = *run.segments.front()?;
+            if let Some(place) = run.places.pop_front() {
+                return Some(place);
+            }
+            if run.listed {
+                run.segments.pop_front();
+                run.listed = false;
+                let bytes = store.scrub_bytes(id);
+                self.running.iter_mut().for_each(|run| run.done += bytes);
+                continue;
+            }
+            run.listed = true;
+            let objects = run.objects.remove(&id).unwrap_or_default();
+            let held = store.core.space.segments.get(id).is_some_and(|s| s.uses == uses && s.state == SegmentState::Sealed);
+            let places = if held { store.places_of(id, uses, objects) } else { VecDeque::new() };
+            self.running.iter_mut().for_each(|run| run.places = places.clone());
+        }
+    }
+
+    /// Counts an error of the device that holds a page of a copy.
+    fn count_scrub_error(&mut self, store: &mut Store, segment: SegmentId, page: u32, copy: usize) {
+        let device = store.core.space.rows.map(segment, page, 1, copy).first().map(|(device, _)| *device);
+        self.count_error(store, device);
+    }
+
+    fn count_error(&mut self, store: &mut Store, device: Option<MemberId>) {
+        if let Some(errors) = device.and_then(|device| store.io.errors.get_mut(device.index())) {
             *errors += 1;
         }
-        self.scrubber.found.iter_mut().for_each(|found| found.errors += 1);
+        self.found.iter_mut().for_each(|found| found.errors += 1);
     }
 }
 

@@ -85,8 +85,8 @@ impl Pool {
         self.store.judge_member(member);
         self.store.io.health.set(member, MemberState::Filling);
         self.spares.lost.remove(&member);
-        self.fill(member, Replica::Current);
-        self.relabel(None);
+        self.filler.fill(member, Replica::Current);
+        self.relabeler.relabel(&mut self.store, None);
     }
 }
 

@@ -142,47 +142,10 @@ impl Pool {
             plan.erased += u64::from(space.rows.pages(id)) * PAGE;
         }
         if !dry_run {
-            self.leave_batch();
+            self.wiper.leave_batch(&mut self.store);
             self.wiper.begin(how);
         }
         Ok(Reply::Wipe(plan))
-    }
-
-    /// Stops a wipe; segments that were wiped stay wiped.
-    pub(crate) fn stop_wipe(&mut self) -> Result<Reply, CommandError> {
-        if !self.wiper.is_on() {
-            return Err(CommandError::NotFound(Absent::Wipe));
-        }
-        self.end_wipe();
-        Ok(Reply::Done)
-    }
-
-    pub(crate) fn end_wipe(&mut self) {
-        self.leave_batch();
-        self.wiper.running = None;
-        self.store.pace.record_soon();
-    }
-
-    /// Returns segments that are being emptied to normal use.
-    fn leave_batch(&mut self) {
-        // an erasure in flight ends first
-        let idle = self.wiper.erasure.take_if(|erasure| erasure.in_flight == 0);
-        idle.and_then(|erasure| erasure.segment).into_iter().for_each(|id| self.store.core.space.segments.keep(id));
-        let busy = self.wiper.erasure.as_ref().and_then(|erasure| erasure.segment);
-        let Some(round) = self.wiper.running.as_mut().and_then(|run| run.round.as_mut()) else { return };
-        round.victims.clear();
-        for id in std::mem::take(&mut round.batch).into_iter().filter(|id| busy != Some(*id)) {
-            self.store.core.space.segments.keep(id);
-        }
-    }
-
-    /// Returns the progress of the wipe.
-    pub(crate) fn wipe_job(&self) -> Option<JobInfo> {
-        let run = self.wiper.running.as_ref()?;
-        let unreadable = |id: &&SegmentId| self.store.core.space.segments.get(**id).is_some_and(|s| s.left_until > self.store.now.0);
-        let unreadable = run.round.as_ref().map_or(0, |round| round.batch.iter().filter(unreadable).count() as u64);
-        let (done, total, errors) = (run.done.min(run.total), run.total, run.errors + unreadable);
-        Some(JobInfo { kind: JobKind::Wipe, member: None, done, total, errors, rate: 0 })
     }
 
     /// Returns whether all devices are present and whole; a device that is away keeps its data.
@@ -195,12 +158,12 @@ impl Pool {
     /// Continues a wipe. Returns true when it wants another turn soon.
     pub(crate) fn step_wipe(&mut self) -> bool {
         if self.store.state != PoolState::Online || !self.wiper.is_on() {
-            self.leave_batch();
+            self.wiper.leave_batch(&mut self.store);
             return false;
         }
         if self.store.evacuation.is_some() || self.relabeler.busy() || !self.all_are_there() {
             // the shape is about to change: the next round uses the new one
-            self.leave_batch();
+            self.wiper.leave_batch(&mut self.store);
             if let Some(run) = &mut self.wiper.running {
                 run.round = None;
             }
@@ -208,11 +171,11 @@ impl Pool {
         }
         if self.store.is_hungry() {
             // space that guests wait for is not held
-            self.leave_batch();
+            self.wiper.leave_batch(&mut self.store);
             return false;
         }
         if self.wiper.erasure.is_some() {
-            self.erase_on();
+            self.wiper.erase_on(&mut self.store);
             return false;
         }
         let catalog = &self.store.core.catalog;
@@ -223,12 +186,12 @@ impl Pool {
             return false;
         }
         if run.round.is_none() {
-            self.begin_round();
+            self.wiper.begin_round(&mut self.store);
         }
         self.hop_over_leaving();
-        if let Some(erasure) = self.next_erasure() {
+        if let Some(erasure) = self.wiper.next_erasure(&mut self.store) {
             self.wiper.erasure = Some(erasure);
-            self.erase_on();
+            self.wiper.erase_on(&mut self.store);
             return false;
         }
         if self.wiper.has_more() {
@@ -243,26 +206,13 @@ impl Pool {
         run.looked = now;
         let Some(round) = run.round.as_mut() else { return false };
         match round.over {
-            Some(before) if checkpoints > before + 1 => self.end_wipe(),
-            Some(_) => self.force_checkpoint(),
+            Some(before) if checkpoints > before + 1 => self.wiper.end_wipe(&mut self.store),
+            Some(_) => self.wiper.force_checkpoint(&mut self.store),
             None if round.todo.is_empty() && round.loose.is_empty() => round.over = Some(checkpoints),
             None if round.batch.is_empty() => self.choose_batch(),
             None => self.look_at_batch(),
         }
         true
-    }
-
-    /// Lists all segments and extents that are not clean.
-    fn begin_round(&mut self) {
-        let space = &self.store.core.space;
-        let todo: BTreeSet<SegmentId> =
-            space.segments.ids().filter(|id| space.segments.get(*id).is_some_and(Segment::is_unclean)).collect();
-        let loose = self.store.loose_extents();
-        let pages: u64 = todo.iter().map(|id| u64::from(space.rows.pages(*id))).sum();
-        let bytes = pages * PAGE + loose.iter().map(|(_, range)| range.length).sum::<u64>();
-        let Some(run) = &mut self.wiper.running else { return };
-        (run.done, run.total) = (0, bytes);
-        run.round = Some(Round { todo, batch: BTreeSet::new(), victims: VecDeque::new(), loose, over: None });
     }
 
     /// Chooses the next segments to empty: of each class as many as there is room for, those that
@@ -308,31 +258,83 @@ impl Pool {
             }
         }
         if waits && !self.wiper.has_more() && self.cleaner.idle() {
-            self.force_checkpoint();
+            self.wiper.force_checkpoint(&mut self.store);
+        }
+    }
+}
+
+impl Wiper {
+    /// Stops a wipe; segments that were wiped stay wiped.
+    pub(crate) fn stop_wipe(&mut self, store: &mut Store) -> Result<Reply, CommandError> {
+        if !self.is_on() {
+            return Err(CommandError::NotFound(Absent::Wipe));
+        }
+        self.end_wipe(store);
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn end_wipe(&mut self, store: &mut Store) {
+        self.leave_batch(store);
+        self.running = None;
+        store.pace.record_soon();
+    }
+
+    /// Returns segments that are being emptied to normal use.
+    fn leave_batch(&mut self, store: &mut Store) {
+        // an erasure in flight ends first
+        let idle = self.erasure.take_if(|erasure| erasure.in_flight == 0);
+        idle.and_then(|erasure| erasure.segment).into_iter().for_each(|id| store.core.space.segments.keep(id));
+        let busy = self.erasure.as_ref().and_then(|erasure| erasure.segment);
+        let Some(round) = self.running.as_mut().and_then(|run| run.round.as_mut()) else { return };
+        round.victims.clear();
+        for id in std::mem::take(&mut round.batch).into_iter().filter(|id| busy != Some(*id)) {
+            store.core.space.segments.keep(id);
         }
     }
 
-    fn force_checkpoint(&mut self) {
-        let (now, running) = (self.store.now, self.store.checkpoint.running());
-        let Some(run) = &mut self.wiper.running else { return };
+    /// Returns the progress of the wipe.
+    pub(crate) fn wipe_job(&self, store: &Store) -> Option<JobInfo> {
+        let run = self.running.as_ref()?;
+        let unreadable = |id: &&SegmentId| store.core.space.segments.get(**id).is_some_and(|s| s.left_until > store.now.0);
+        let unreadable = run.round.as_ref().map_or(0, |round| round.batch.iter().filter(unreadable).count() as u64);
+        let (done, total, errors) = (run.done.min(run.total), run.total, run.errors + unreadable);
+        Some(JobInfo { kind: JobKind::Wipe, member: None, done, total, errors, rate: 0 })
+    }
+
+    /// Lists all segments and extents that are not clean.
+    fn begin_round(&mut self, store: &mut Store) {
+        let space = &store.core.space;
+        let todo: BTreeSet<SegmentId> =
+            space.segments.ids().filter(|id| space.segments.get(*id).is_some_and(Segment::is_unclean)).collect();
+        let loose = store.loose_extents();
+        let pages: u64 = todo.iter().map(|id| u64::from(space.rows.pages(*id))).sum();
+        let bytes = pages * PAGE + loose.iter().map(|(_, range)| range.length).sum::<u64>();
+        let Some(run) = &mut self.running else { return };
+        (run.done, run.total) = (0, bytes);
+        run.round = Some(Round { todo, batch: BTreeSet::new(), victims: VecDeque::new(), loose, over: None });
+    }
+
+    fn force_checkpoint(&mut self, store: &mut Store) {
+        let (now, running) = (store.now, store.checkpoint.running());
+        let Some(run) = &mut self.running else { return };
         if !running && now.0 >= run.forced.0 + (CHECKPOINT_MILLIS << run.vain.min(MOST_DOUBLED)) {
             (run.forced, run.vain) = (now, run.vain + 1);
-            self.store.checkpoint.forced = true;
+            store.checkpoint.forced = true;
         }
     }
 
     /// Returns the next segment that a wipe wants emptied.
-    pub(crate) fn next_unclean(&mut self) -> Option<SegmentId> {
-        if !self.wiper.has_more() || !self.store.has_room_to_wipe(Shelf::Data) {
+    pub(crate) fn next_unclean(&mut self, store: &mut Store) -> Option<SegmentId> {
+        if !self.has_more() || !store.has_room_to_wipe(Shelf::Data) {
             return None;
         }
-        let written = self.store.checkpoint.running();
-        let round = self.wiper.running.as_mut()?.round.as_mut()?;
+        let written = store.checkpoint.running();
+        let round = self.running.as_mut()?.round.as_mut()?;
         while let Some(id) = round.victims.pop_front() {
-            let ready = self.store.core.space.segments.get(id).is_some_and(|s| {
-                let there = s.state == SegmentState::Sealed && s.objects == 0 && s.placed > 0 && s.left_until <= self.store.now.0;
+            let ready = store.core.space.segments.get(id).is_some_and(|s| {
+                let there = s.state == SegmentState::Sealed && s.objects == 0 && s.placed > 0 && s.left_until <= store.now.0;
                 // nodes are not moved while a checkpoint writes them
-                there && !(written && s.class == META_CLASS) && !self.store.log.is_in_flight(id)
+                there && !(written && s.class == META_CLASS) && !store.log.is_in_flight(id)
             });
             if ready {
                 return Some(id);
@@ -343,27 +345,27 @@ impl Pool {
 
     /// Returns the next segment of the batch that is empty and unneeded, or the next extent in no
     /// segment.
-    fn next_erasure(&mut self) -> Option<Erasure> {
-        let run = self.wiper.running.as_mut()?;
+    fn next_erasure(&mut self, store: &mut Store) -> Option<Erasure> {
+        let run = self.running.as_mut()?;
         let (zero, looked) = (run.how == Wipe::Zero, run.looked);
         let round = run.round.as_mut()?;
-        if looked.0 > self.store.now.0 {
+        if looked.0 > store.now.0 {
             return None;
         }
-        let segments = &self.store.core.space.segments;
+        let segments = &store.core.space.segments;
         let empty = |id: &&SegmentId| segments.get(**id).is_some_and(|s| s.state == SegmentState::Discarding);
         let (segment, extents) = match round.batch.iter().find(empty) {
-            Some(id) => (Some(*id), self.store.core.space.rows.extents(*id).collect()),
+            Some(id) => (Some(*id), store.core.space.rows.extents(*id).collect()),
             None => (None, vec![round.loose.pop()?]),
         };
         Some(Erasure { segment, extents, zero, next: 0, in_flight: 0, failed: false })
     }
 
     /// Overwrites or discards more of a segment.
-    fn erase_on(&mut self) {
-        let most = self.store.job_depth(WRITES);
-        while self.store.jobs_may_go_on() {
-            let Some(erasure) = &mut self.wiper.erasure else { return };
+    fn erase_on(&mut self, store: &mut Store) {
+        let most = store.job_depth(WRITES);
+        while store.jobs_may_go_on() {
+            let Some(erasure) = &mut self.erasure else { return };
             let (at, length) = (erasure.next, erasure.length());
             if at >= length || erasure.in_flight >= most {
                 return;
@@ -372,23 +374,23 @@ impl Pool {
             if !erasure.zero {
                 erasure.next = length;
                 let extents = erasure.extents.clone();
-                return self.store.io.discard(Context::Wipe, extents.into_iter());
+                return store.io.discard(Context::Wipe, extents.into_iter());
             }
             let bytes = STEP.min(length - at);
             erasure.next += bytes;
             let part = |(device, range): &(MemberId, ByteRange)| (*device, ByteRange { offset: range.offset + at, length: bytes });
             let ranges: Vec<(MemberId, ByteRange)> = erasure.extents.iter().map(part).collect();
-            let zeroes = |bytes: u64| Piece::zeroes(self.store.zeroes.clone(), 0..usize::try_from(bytes).unwrap_or(ZEROES).min(ZEROES));
+            let zeroes = |bytes: u64| Piece::zeroes(store.zeroes.clone(), 0..usize::try_from(bytes).unwrap_or(ZEROES).min(ZEROES));
             let steps = (0..bytes).step_by(ZEROES).map(|from| bytes - from);
             let pieces: Vec<Piece> = steps.map(zeroes).collect();
-            self.store.charge_jobs(bytes * ranges.len() as u64);
-            self.store.io.overwrite(Context::Wipe, &ranges, &pieces);
+            store.charge_jobs(bytes * ranges.len() as u64);
+            store.io.overwrite(Context::Wipe, &ranges, &pieces);
         }
     }
 
     /// Handles the end of an overwrite or discard.
-    pub(crate) fn wiped(&mut self, result: Result<(), DeviceError>) {
-        let Some(erasure) = &mut self.wiper.erasure else { return };
+    pub(crate) fn wiped(&mut self, store: &mut Store, result: Result<(), DeviceError>) {
+        let Some(erasure) = &mut self.erasure else { return };
         erasure.in_flight -= 1;
         if result.is_err() {
             erasure.failed |= erasure.zero;
@@ -401,13 +403,13 @@ impl Pool {
         if erasure.in_flight > 0 || !over {
             return;
         }
-        let Some(Erasure { segment, extents, zero, failed, .. }) = self.wiper.erasure.take() else { return };
-        let bytes = segment
-            .map_or_else(|| extents.iter().map(|(_, r)| r.length).sum(), |id| u64::from(self.store.core.space.rows.pages(id)) * PAGE);
-        let now = self.store.now;
-        let Some(Run { round: Some(round), done, errors, looked, vain, .. }) = &mut self.wiper.running else {
+        let Some(Erasure { segment, extents, zero, failed, .. }) = self.erasure.take() else { return };
+        let bytes =
+            segment.map_or_else(|| extents.iter().map(|(_, r)| r.length).sum(), |id| u64::from(store.core.space.rows.pages(id)) * PAGE);
+        let now = store.now;
+        let Some(Run { round: Some(round), done, errors, looked, vain, .. }) = &mut self.running else {
             // it was stopped, or begins anew
-            segment.into_iter().for_each(|id| self.store.core.space.segments.keep(id));
+            segment.into_iter().for_each(|id| store.core.space.segments.keep(id));
             return;
         };
         if failed {
@@ -424,7 +426,7 @@ impl Pool {
         if let Some(id) = segment {
             round.batch.remove(&id);
             round.todo.remove(&id);
-            self.store.core.space.segments.cleaned(id, zero);
+            store.core.space.segments.cleaned(id, zero);
         }
     }
 }

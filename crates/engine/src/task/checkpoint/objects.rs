@@ -7,9 +7,10 @@ use millpond_format::{BatchHeader, ChunkId, Encoder, HEADER_PAGE, Lsn, NO_SEGMEN
 
 use crate::Tuning;
 use crate::log::{Cursor, OBJECT_CLASS};
-use crate::pool::{Context, Pool};
+use crate::pool::Context;
 use crate::space::{Pieces, SegmentState};
 use crate::store::Store;
+use crate::task::Checkpointer;
 
 /// Head pages of a segment of nodes or objects.
 pub(crate) const META_HEAD_PAGES: u32 = 1;
@@ -26,44 +27,44 @@ pub(super) struct Packer {
     at: Option<(SegmentId, u32, usize)>,
 }
 
-impl Pool {
+impl Checkpointer {
     /// Reserves the segments that the checkpoint may need: guests go on writing while it is
     /// encoded.
-    pub(super) fn reserve_for_checkpoint(&mut self) {
-        let count = self.store.checkpoint_segments();
-        self.checkpointer.reserved = (0..count).map_while(|_| self.store.reserve_meta()).collect();
+    pub(super) fn reserve_for_checkpoint(&mut self, store: &mut Store) {
+        let count = store.checkpoint_segments();
+        self.reserved = (0..count).map_while(|_| store.reserve_meta()).collect();
         // they are popped from the end
-        self.checkpointer.reserved.reverse();
+        self.reserved.reverse();
     }
 
     /// Frees the reserved segments that were not needed.
-    pub(super) fn release_reserved(&mut self) {
-        for segment in std::mem::take(&mut self.checkpointer.reserved) {
-            self.store.core.space.segments.set_state(segment, SegmentState::Free);
+    pub(super) fn release_reserved(&mut self, store: &mut Store) {
+        for segment in std::mem::take(&mut self.reserved) {
+            store.core.space.segments.set_state(segment, SegmentState::Free);
         }
     }
 
     /// Allocates pages for nodes or objects. Returns segment, page, and the pages left there.
-    pub(super) fn meta_space(&mut self, class: u8, pages: u32) -> Option<(SegmentId, u32, u32)> {
+    pub(super) fn meta_space(&mut self, store: &mut Store, class: u8, pages: u32) -> Option<(SegmentId, u32, u32)> {
         let fits = |cursor: &Cursor| cursor.pages - cursor.page >= pages;
-        let mut cursor = if class == OBJECT_CLASS { self.store.checkpoint.objects_at } else { self.store.checkpoint.nodes_at };
+        let mut cursor = if class == OBJECT_CLASS { store.checkpoint.objects_at } else { store.checkpoint.nodes_at };
         if !cursor.as_ref().is_some_and(fits) {
             if let Some(old) = cursor.take() {
-                self.store.core.space.segments.set_state(old.segment, SegmentState::Sealed);
-                self.store.core.space.settle(old.segment);
+                store.core.space.segments.set_state(old.segment, SegmentState::Sealed);
+                store.core.space.settle(old.segment);
             }
-            let set_aside = self.checkpointer.reserved.pop();
+            let set_aside = self.reserved.pop();
             debug_assert!(set_aside.is_some(), "INV-CKPT-4: a checkpoint takes no more than what is set aside for it");
-            let segment = set_aside.or_else(|| self.store.reserve_meta())?;
-            self.store.core.space.segments.set_state(segment, SegmentState::Open);
-            if let Some(s) = self.store.core.space.segments.get_mut(segment) {
+            let segment = set_aside.or_else(|| store.reserve_meta())?;
+            store.core.space.segments.set_state(segment, SegmentState::Open);
+            if let Some(s) = store.core.space.segments.get_mut(segment) {
                 s.class = class;
             }
-            self.head_meta_segment(segment, class);
-            cursor = Some(Cursor { segment, page: META_HEAD_PAGES, pages: self.store.core.space.rows.pages(segment) });
+            self.head_meta_segment(store, segment, class);
+            cursor = Some(Cursor { segment, page: META_HEAD_PAGES, pages: store.core.space.rows.pages(segment) });
         }
         let (mut cursor, place) =
-            (cursor?, if class == OBJECT_CLASS { &mut self.store.checkpoint.objects_at } else { &mut self.store.checkpoint.nodes_at });
+            (cursor?, if class == OBJECT_CLASS { &mut store.checkpoint.objects_at } else { &mut store.checkpoint.nodes_at });
         let (at, left) = (cursor.page, cursor.pages - cursor.page);
         cursor.page += pages;
         *place = Some(cursor);
@@ -73,18 +74,18 @@ impl Pool {
     /// Writes the head page of a segment of nodes or objects, which names the checkpoint that took
     /// it (INV-REST-1). The page looks like a batch of incarnation 0, which no log has; its birth
     /// is the checkpoint's generation.
-    fn head_meta_segment(&mut self, segment: SegmentId, class: u8) {
+    fn head_meta_segment(&mut self, store: &mut Store, segment: SegmentId, class: u8) {
         let header = BatchHeader {
             stream: u8::from(class == OBJECT_CLASS),
             pages: 1,
-            pool: self.store.config.id,
+            pool: store.config.id,
             incarnation: 0,
             next: NO_SEGMENT,
-            lsn: Lsn(self.store.log.next.0 - 1),
-            durable: self.store.log.durable,
-            epoch: self.store.core.epoch,
+            lsn: Lsn(store.log.next.0 - 1),
+            durable: store.log.durable,
+            epoch: store.core.epoch,
             chunk: ChunkId(0),
-            birth: self.store.generation + 1,
+            birth: store.generation + 1,
             segment,
             offset: 0,
             base: 0,
@@ -93,56 +94,56 @@ impl Pool {
         };
         let mut page = [0; HEADER_PAGE];
         header.encode(&[], &mut page);
-        self.write_meta_page(segment, 0, &page);
+        self.write_meta_page(store, segment, 0, &page);
     }
 
     /// Writes one page among nodes or objects as part of the running checkpoint.
-    fn write_meta_page(&mut self, segment: SegmentId, page: u32, bytes: &[u8]) {
-        let mut buf = self.store.bufs.take(HEADER_PAGE);
+    fn write_meta_page(&mut self, store: &mut Store, segment: SegmentId, page: u32, bytes: &[u8]) {
+        let mut buf = store.bufs.take(HEADER_PAGE);
         if let Some(to) = buf.bytes_mut().get_mut(..HEADER_PAGE) {
             to.copy_from_slice(bytes);
         }
-        self.store.metrics.metadata_bytes += HEADER_PAGE as u64;
-        self.checkpointer.pending += 1;
+        store.metrics.metadata_bytes += HEADER_PAGE as u64;
+        self.pending += 1;
         let piece = Piece::new(Rc::new(buf), 0..HEADER_PAGE);
-        self.store.io.write(Context::Objects, &self.store.core.space.rows, segment, page, vec![piece], &mut self.store.bufs);
+        store.io.write(Context::Objects, &store.core.space.rows, segment, page, vec![piece], &mut store.bufs);
     }
 
     /// Writes a copy of the root behind the objects that it names: an import that lost every ring
     /// finds the checkpoint by it.
-    pub(super) fn put_root(&mut self, root: &Root) -> Option<()> {
-        let (segment, page, _) = self.meta_space(OBJECT_CLASS, 1)?;
-        self.write_meta_page(segment, page, &root.encode());
+    pub(super) fn put_root(&mut self, store: &mut Store, root: &Root) -> Option<()> {
+        let (segment, page, _) = self.meta_space(store, OBJECT_CLASS, 1)?;
+        self.write_meta_page(store, segment, page, &root.encode());
         Some(())
     }
 
     /// Adds an object to the running checkpoint: whole, or in parts with an index if it is too
     /// long.
-    pub(super) fn put_object(&mut self, packer: &mut Packer, bytes: &[u8]) -> Option<ObjectRef> {
-        let most = self.store.core.pieces.part_bytes();
+    pub(super) fn put_object(&mut self, store: &mut Store, packer: &mut Packer, bytes: &[u8]) -> Option<ObjectRef> {
+        let most = store.core.pieces.part_bytes();
         if bytes.len() <= most {
-            return self.put_part(packer, bytes, false);
+            return self.put_part(store, packer, bytes, false);
         }
         let mut index = Encoder::default();
         let mut parts = Vec::new();
         for part in bytes.chunks(most) {
-            let at = self.put_part(packer, part, false)?;
+            let at = self.put_part(store, packer, part, false)?;
             at.encode(&mut index);
             parts.push(at);
         }
-        let at = self.put_part(packer, index.bytes(), true)?;
-        self.store.checkpoint.parts.insert((at.segment, at.offset), parts);
+        let at = self.put_part(store, packer, index.bytes(), true)?;
+        store.checkpoint.parts.insert((at.segment, at.offset), parts);
         Some(at)
     }
 
-    fn put_part(&mut self, packer: &mut Packer, bytes: &[u8], index: bool) -> Option<ObjectRef> {
+    fn put_part(&mut self, store: &mut Store, packer: &mut Packer, bytes: &[u8], index: bool) -> Option<ObjectRef> {
         let length = bytes.len().next_multiple_of(ObjectRef::STEP);
         if packer.at.is_some_and(|(_, _, room)| packer.bytes.len() + length > room) {
-            self.flush_packer(packer);
+            self.flush_packer(store, packer);
         }
         if packer.at.is_none() {
             // the cursor moves when the length of the whole write is known
-            let (segment, page, left) = self.meta_space(OBJECT_CLASS, u32::try_from(length.div_ceil(4096)).ok()?)?;
+            let (segment, page, left) = self.meta_space(store, OBJECT_CLASS, u32::try_from(length.div_ceil(4096)).ok()?)?;
             packer.at = Some((segment, page, (left as usize * 4096).min(OBJECT_WRITE.max(length))));
         }
         let (segment, page, _) = packer.at?;
@@ -155,27 +156,27 @@ impl Pool {
         };
         packer.bytes.extend_from_slice(bytes);
         packer.bytes.resize(packer.bytes.len().next_multiple_of(ObjectRef::STEP), 0);
-        self.store.core.space.add_object(segment, object.bytes());
+        store.core.space.add_object(segment, object.bytes());
         Some(object)
     }
 
-    pub(super) fn flush_packer(&mut self, packer: &mut Packer) {
+    pub(super) fn flush_packer(&mut self, store: &mut Store, packer: &mut Packer) {
         let Some((segment, page, _)) = packer.at.take() else { return };
         let bytes = packer.bytes.len().next_multiple_of(4096);
-        if let Some(cursor) = &mut self.store.checkpoint.objects_at {
+        if let Some(cursor) = &mut store.checkpoint.objects_at {
             cursor.page = page + (bytes / 4096) as u32;
         }
-        let mut buf = self.store.bufs.take(bytes);
+        let mut buf = store.bufs.take(bytes);
         if let Some(to) = buf.bytes_mut().get_mut(..bytes) {
             let (content, rest) = to.split_at_mut(packer.bytes.len());
             content.copy_from_slice(&packer.bytes);
             rest.fill(0);
         }
         packer.bytes.clear();
-        self.store.metrics.metadata_bytes += bytes as u64;
-        self.checkpointer.pending += 1;
+        store.metrics.metadata_bytes += bytes as u64;
+        self.pending += 1;
         let piece = Piece::new(Rc::new(buf), 0..bytes);
-        self.store.io.write(Context::Objects, &self.store.core.space.rows, segment, page, vec![piece], &mut self.store.bufs);
+        store.io.write(Context::Objects, &store.core.space.rows, segment, page, vec![piece], &mut store.bufs);
     }
 }
 

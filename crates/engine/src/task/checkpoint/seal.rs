@@ -22,6 +22,7 @@ use crate::log::META_CLASS;
 use crate::pool::{Pool, STUCK_MILLIS};
 use crate::space::{Deadlist, Encoding, Need, Piece, Place};
 use crate::store::Store;
+use crate::task::Checkpointer;
 use crate::{Fault, Planted};
 
 /// Pieces read at a time when a checkpoint moves them.
@@ -63,10 +64,10 @@ impl Pool {
     pub(super) fn seal_checkpoint(&mut self) {
         self.store.seal_all();
         self.store.dirty_sparse_objects();
-        self.reserve_for_checkpoint();
+        self.checkpointer.reserve_for_checkpoint(&mut self.store);
         self.store.checkpoint.unwritten = self.store.core.nodes.dirty();
         let mut flushes = self.store.core.take_unplaced();
-        if !self.place_nodes(&mut flushes) {
+        if !self.checkpointer.place_nodes(&mut self.store, &mut flushes) {
             return self.fault(Fault::NoCheckpointSegment);
         }
         self.store.core.generation += 1;
@@ -94,21 +95,6 @@ impl Pool {
             lsn: Lsn(self.store.log.next.0 - 1),
             legs: vec![Leg { incarnation: self.store.incarnation, end: Lsn(u64::MAX), streams }],
         });
-    }
-
-    /// Allocates a place for every chunk of unwritten nodes.
-    fn place_nodes(&mut self, flushes: &mut [MetaFlush]) -> bool {
-        for flush in flushes {
-            let nodes = flush.live.count();
-            if nodes == 0 {
-                continue;
-            }
-            let Some((segment, page, _)) = self.meta_space(META_CLASS, (nodes * NODE_UNITS).div_ceil(8)) else { return false };
-            let place = Place { segment, page };
-            self.store.core.space.place_chunk(flush.chunk, place, META_CLASS, u32::MAX, Some(flush.live.clone()));
-            flush.place = Some(place);
-        }
-        true
     }
 
     fn seal_catalog(&mut self, catalog: &mut Catalog, flushes: VecDeque<MetaFlush>) -> Sealed {
@@ -193,16 +179,33 @@ impl Pool {
             waits: false,
         }
     }
+}
+
+impl Checkpointer {
+    /// Allocates a place for every chunk of unwritten nodes.
+    fn place_nodes(&mut self, store: &mut Store, flushes: &mut [MetaFlush]) -> bool {
+        for flush in flushes {
+            let nodes = flush.live.count();
+            if nodes == 0 {
+                continue;
+            }
+            let Some((segment, page, _)) = self.meta_space(store, META_CLASS, (nodes * NODE_UNITS).div_ceil(8)) else { return false };
+            let place = Place { segment, page };
+            store.core.space.place_chunk(flush.chunk, place, META_CLASS, u32::MAX, Some(flush.live.clone()));
+            flush.place = Some(place);
+        }
+        true
+    }
 
     /// Encodes one piece, a slice of a deadlist, or a page of the chunk table. Returns the number
     /// of bytes, 0 when all are done, and `None` when no segment is left.
-    pub(super) fn encode_early(&mut self, sealed: &mut Sealed) -> Option<usize> {
+    pub(super) fn encode_early(&mut self, store: &mut Store, sealed: &mut Sealed) -> Option<usize> {
         if let Some(piece) = sealed.pieces.pop_front() {
             let content = piece.content().expect("INV-DEAD-4: the content was read before");
-            let at = self.put_object(&mut sealed.packer, &content)?;
-            self.checkpointer.replaced.extend(piece.set_stored(at));
+            let at = self.put_object(store, &mut sealed.packer, &content)?;
+            self.replaced.extend(piece.set_stored(at));
             piece.release(Need::Writing);
-            self.checkpointer.written.push(Rc::downgrade(&piece));
+            self.written.push(Rc::downgrade(&piece));
             return Some(content.len());
         }
         if let Some(work) = sealed.lists.front().and_then(|(list, _)| list.encode_some(&mut sealed.encoding)) {
@@ -210,43 +213,43 @@ impl Pool {
         }
         if let Some((list, stored)) = sealed.lists.pop_front() {
             let bytes = list.encode(std::mem::take(&mut sealed.encoding));
-            let at = if bytes.is_empty() { None } else { Some(self.put_object(&mut sealed.packer, &bytes)?) };
-            self.checkpointer.replaced.extend(stored.replace(at));
-            self.store.core.fade(list);
+            let at = if bytes.is_empty() { None } else { Some(self.put_object(store, &mut sealed.packer, &bytes)?) };
+            self.replaced.extend(stored.replace(at));
+            store.core.fade(list);
             return Some(bytes.len().max(1));
         }
-        let Some((page, bytes)) = self.store.core.space.chunks.next_sealed() else { return Some(0) };
-        let at = if bytes.is_empty() { None } else { Some(self.put_object(&mut sealed.packer, &bytes)?) };
-        self.checkpointer.replaced.extend(self.store.core.space.chunks.set_stored(page, at));
+        let Some((page, bytes)) = store.core.space.chunks.next_sealed() else { return Some(0) };
+        let at = if bytes.is_empty() { None } else { Some(self.put_object(store, &mut sealed.packer, &bytes)?) };
+        self.replaced.extend(store.core.space.chunks.set_stored(page, at));
         Some(bytes.len().max(1))
     }
 
     /// Encodes a page of snapshots, or at last the object that names all others. Checksums and
     /// places must be known.
-    pub(super) fn encode_late(&mut self, sealed: &mut Sealed) -> Option<usize> {
+    pub(super) fn encode_late(&mut self, store: &mut Store, sealed: &mut Sealed) -> Option<usize> {
         if let Some(mut sealed_page) = sealed.snapshots.pop_front() {
             sealed_page.records.iter_mut().for_each(|(record, stored)| record.deadlist = stored.get());
-            if self.store.tuning.plants(Planted::ForgetTags) {
+            if store.tuning.plants(Planted::ForgetTags) {
                 sealed_page.records.iter_mut().for_each(|(record, _)| record.standing.tags.clear());
             }
             let bytes = SnapshotRecord::encode_page(sealed_page.records.iter().map(|(record, _)| record));
-            let at = if bytes.is_empty() { None } else { Some(self.put_object(&mut sealed.packer, &bytes)?) };
-            self.checkpointer.replaced.extend(self.store.core.catalog.snapshots.set_stored(sealed_page.page, at));
+            let at = if bytes.is_empty() { None } else { Some(self.put_object(store, &mut sealed.packer, &bytes)?) };
+            self.replaced.extend(store.core.catalog.snapshots.set_stored(sealed_page.page, at));
             return Some(bytes.len().max(1));
         }
         let Some(mut checkpoint) = sealed.checkpoint.take() else { return Some(0) };
-        checkpoint.chunk_pages = self.store.core.space.chunks.stored().collect();
-        checkpoint.snapshot_pages = self.store.core.catalog.snapshots.stored().collect();
+        checkpoint.chunk_pages = store.core.space.chunks.stored().collect();
+        checkpoint.snapshot_pages = store.core.catalog.snapshots.stored().collect();
         let lineages = std::mem::take(&mut sealed.lineages).into_iter();
         checkpoint.lineages = lineages.map(|(record, stored)| LineageRecord { deadlist: stored.get(), ..record }).collect();
         checkpoint.frees = sealed.frees.iter().filter_map(|(lineage, stored)| Some((*lineage, stored.get()?))).collect();
         let bytes = checkpoint.encode();
-        let object = self.put_object(&mut sealed.packer, &bytes)?;
-        self.flush_packer(&mut sealed.packer);
-        if let Some(root) = &mut self.checkpointer.root {
+        let object = self.put_object(store, &mut sealed.packer, &bytes)?;
+        self.flush_packer(store, &mut sealed.packer);
+        if let Some(root) = &mut self.root {
             root.checkpoint = object;
             let root = root.clone();
-            self.put_root(&root)?;
+            self.put_root(store, &root)?;
         }
         Some(bytes.len())
     }

@@ -14,6 +14,7 @@ use crate::log::{BatchKind, CLEANED, KEPT, OpenBatch, SHORT, is_special};
 use crate::pool::Pool;
 use crate::space::{Chunk, NODE_GRAIN, PAGE, Pause, Place, Shelf, Slots};
 use crate::store::Store;
+use crate::task::Cleaner;
 use crate::task::reserve::Purse;
 use crate::{Planted, PoolState};
 
@@ -58,7 +59,7 @@ impl Pool {
         let mut waiting = std::mem::take(&mut self.cleaner.gathered);
         waiting.sort_by_key(|g| {
             let chunk = self.store.core.space.chunks.get(g.chunk);
-            (chunk.map_or(0, |c| self.stream_of(c)), g.chunk)
+            (chunk.map_or(0, |c| self.cleaner.stream_of(&self.store, c)), g.chunk)
         });
         let mut batch: Option<MoveBatch> = None;
         for g in waiting {
@@ -77,7 +78,7 @@ impl Pool {
         if chunk.live_count == 0 || !here || matches!(self.store.state, PoolState::Faulted(_)) {
             return;
         }
-        let (stream, live) = (self.stream_of(chunk), chunk.live.clone());
+        let (stream, live) = (self.cleaner.stream_of(&self.store, chunk), chunk.live.clone());
         let moves = batch.as_ref().map_or(0, |b| b.chunks.len()) + 1;
         if !self.store.core.space.chunks.changes_with(g.chunk) && !self.store.has_room_for_move(g.from, moves) {
             batch.take().into_iter().for_each(|full| self.write_moves(full));
@@ -173,19 +174,21 @@ impl Pool {
         }
         self.store.submit_batch(moves.stream, &header, batch, moves.pieces);
     }
+}
 
+impl Cleaner {
     /// Returns the stream for a chunk by its class and age; when space is short, the one with most
     /// room left. Chunks on special devices stay there.
-    fn stream_of(&self, chunk: &Chunk) -> usize {
-        if (chunk.grain == NODE_GRAIN || is_special(usize::from(chunk.class))) && self.store.special_room(KEPT) {
+    fn stream_of(&self, store: &Store, chunk: &Chunk) -> usize {
+        if (chunk.grain == NODE_GRAIN || is_special(usize::from(chunk.class))) && store.special_room(KEPT) {
             return KEPT;
         }
-        if self.store.short_of_space() {
-            let left = |stream: &usize| self.store.log.streams[*stream].left();
+        if store.short_of_space() {
+            let left = |stream: &usize| store.log.streams[*stream].left();
             return (CLEANED..KEPT).max_by_key(left).unwrap_or(CLEANED);
         }
-        let age = self.store.core.clock.saturating_sub(chunk.birth);
-        let life = self.cleaner.lifespan.max(1);
+        let age = store.core.clock.saturating_sub(chunk.birth);
+        let life = self.lifespan.max(1);
         match usize::from(chunk.class) {
             SHORT => CLEANED,
             _ if age < 4 * life => CLEANED + 1,

@@ -157,13 +157,13 @@ impl Pool {
         let found = if prospect.alone && !self.rejoiner.planned {
             Some(true)
         } else {
-            prospect.step(ROWS_PER_TURN, |counts, id| self.may_go_too(&bounds, counts, id))
+            prospect.step(ROWS_PER_TURN, |counts, id| self.rejoiner.may_go_too(&self.store, &bounds, counts, id))
         };
         let Some(promising) = found else {
             self.rejoiner.prospect = Some(prospect);
             return;
         };
-        let plan = if promising { self.plan_rejoin() } else { None };
+        let plan = if promising { self.rejoiner.plan_rejoin(&self.store) } else { None };
         let rejoiner = &mut self.rejoiner;
         let Some(removal) = plan else {
             rejoiner.planned |= promising;
@@ -188,32 +188,41 @@ impl Pool {
         whole && self.filler.jobs().next().is_none()
     }
 
+    /// Ends a running rejoin when devices are missing.
+    pub(super) fn leave_rejoin_without_devices(&mut self) {
+        if self.store.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins) && !self.all_with_rows_are_there() {
+            self.rejoiner.end_rejoin(&mut self.store, REST_MILLIS);
+        }
+    }
+}
+
+impl Rejoiner {
     /// Counts a segment that would go. Returns false when it may not, or too little would be left
     /// according to the counts.
-    fn may_go_too(&self, bounds: &Bounds, counts: &mut Counts, id: SegmentId) -> bool {
-        let segments = &self.store.core.space.segments;
+    fn may_go_too(&self, store: &Store, bounds: &Bounds, counts: &mut Counts, id: SegmentId) -> bool {
+        let segments = &store.core.space.segments;
         let Some(segment) = segments.get(id) else { return true };
         let log = segment.shelf == Shelf::Log;
         let (own, floor) = if log { (&mut counts.log, bounds.floors.1) } else { (&mut counts.data, bounds.floors.0) };
         own.count += 1;
         own.free += usize::from(segment.state == SegmentState::Free);
-        own.pages += u64::from(self.store.core.space.rows.pages(id));
+        own.pages += u64::from(store.core.space.rows.pages(id));
         let (there, free) = (segments.count_in(segment.shelf), segments.free_in(segment.shelf));
         let some_stay = own.count < there && free.saturating_sub(own.free) > floor;
         let log_stays = !log || (own.count * 2 <= there && own.free * 2 <= free);
         let (count, pages) = (bounds.data.0.saturating_sub(counts.data.count as u64), bounds.data.1.saturating_sub(counts.data.pages));
-        some_stay && log_stays && bounds.least <= without_reserve(count, pages) && !self.is_known_unreadable(id)
+        some_stay && log_stays && bounds.least <= without_reserve(count, pages) && !self.is_known_unreadable(store, id)
     }
 
     /// Returns whether a segment is known to have unreadable content, and has not been freed since.
-    fn is_known_unreadable(&self, id: SegmentId) -> bool {
-        let known = self.rejoiner.unreadable.get(&id);
-        known.is_some_and(|uses| self.store.core.space.segments.get(id).is_some_and(|s| s.uses == *uses && s.state == SegmentState::Sealed))
+    fn is_known_unreadable(&self, store: &Store, id: SegmentId) -> bool {
+        let known = self.unreadable.get(&id);
+        known.is_some_and(|uses| store.core.space.segments.get(id).is_some_and(|s| s.uses == *uses && s.state == SegmentState::Sealed))
     }
 
-    fn plan_rejoin(&self) -> Option<Removal> {
-        let objects = self.store.stored_objects();
-        let segments = &self.store.core.space.segments;
+    fn plan_rejoin(&self, store: &Store) -> Option<Removal> {
+        let objects = store.stored_objects();
+        let segments = &store.core.space.segments;
         let some_stay = |gone: &BTreeSet<SegmentId>| {
             Shelf::ALL.into_iter().all(|shelf| {
                 let taken = gone.iter().filter(|id| segments.get(**id).is_some_and(|s| s.shelf == shelf)).count();
@@ -221,63 +230,56 @@ impl Pool {
             })
         };
         let readable = |gone: &BTreeSet<SegmentId>| {
-            let mut known = self.rejoiner.unreadable.keys();
-            !known.any(|id| gone.contains(id) && self.is_known_unreadable(*id))
+            let mut known = self.unreadable.keys();
+            !known.any(|id| gone.contains(id) && self.is_known_unreadable(store, *id))
         };
-        Removal::plan_rejoin(&self.store.config.shape, |gone| readable(gone) && some_stay(gone) && self.store.can_go(gone, &objects, true))
+        Removal::plan_rejoin(&store.config.shape, |gone| readable(gone) && some_stay(gone) && store.can_go(gone, &objects, true))
     }
 
     /// Ends a running rejoin: moved data stays where it is, and the next try begins after `pause`
     /// milliseconds at the earliest.
-    fn end_rejoin(&mut self, pause: u64) -> bool {
-        let ended = self.store.evacuation.take_if(|evacuation| evacuation.rejoins);
+    fn end_rejoin(&mut self, store: &mut Store, pause: u64) -> bool {
+        let ended = store.evacuation.take_if(|evacuation| evacuation.rejoins);
         if let Some(evacuation) = &ended {
-            self.store.core.space.stay(&evacuation.removal.segments);
-            self.rejoiner.due = Time(self.store.now.0 + pause);
+            store.core.space.stay(&evacuation.removal.segments);
+            self.due = Time(store.now.0 + pause);
         }
         ended.is_some()
     }
 
     /// Ends a running rejoin before a change of devices, which has precedence.
-    pub(crate) fn put_off_rejoin(&mut self) {
-        self.end_rejoin(0);
+    pub(crate) fn put_off_rejoin(&mut self, store: &mut Store) {
+        self.end_rejoin(store, 0);
     }
 
     /// Ends a running rejoin before guests would be refused, so that they can use its segments.
     /// Returns false when none runs.
-    pub(crate) fn leave_rejoin_to_guests(&mut self) -> bool {
-        self.end_rejoin(REST_MILLIS)
-    }
-
-    /// Ends a running rejoin when devices are missing.
-    pub(super) fn leave_rejoin_without_devices(&mut self) {
-        if self.store.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins) && !self.all_with_rows_are_there() {
-            self.end_rejoin(REST_MILLIS);
-        }
+    pub(crate) fn leave_rejoin_to_guests(&mut self, store: &mut Store) -> bool {
+        self.end_rejoin(store, REST_MILLIS)
     }
 
     /// Ends a rejoin whose segments cannot be emptied: at once where no copy has their content, so
     /// that the next plan avoids them; after a while where it waits for space or devices in vain.
-    pub(super) fn gives_rejoin_up(&mut self, look: &Look) -> bool {
+    pub(super) fn gives_rejoin_up(&mut self, store: &mut Store, look: &Look) -> bool {
         let paused = look.away + look.crowded > 0;
         if !look.unreadable.is_empty() {
-            let segments = &self.store.core.space.segments;
+            let segments = &store.core.space.segments;
             let found = look.unreadable.iter().filter_map(|id| Some((*id, segments.get(*id)?.uses)));
-            self.rejoiner.unreadable.extend(found);
-            return self.end_rejoin(0);
+            self.unreadable.extend(found);
+            return self.end_rejoin(store, 0);
         }
-        let Some(evacuation) = &self.store.evacuation else { return false };
-        let live = self.store.live_bytes(evacuation.removal.segments.iter().copied());
-        let stalled = stalled(evacuation.stalled, live, paused, self.store.now);
-        self.store.evacuation.iter_mut().for_each(|evacuation| evacuation.stalled = stalled);
-        paused && stalled.is_some_and(|(_, since)| self.store.now.0 >= since.0 + ROOM_MILLIS) && self.end_rejoin(REST_MILLIS)
+        let Some(evacuation) = &store.evacuation else { return false };
+        let live = store.live_bytes(evacuation.removal.segments.iter().copied());
+        let stalled = stalled(evacuation.stalled, live, paused, store.now);
+        store.evacuation.iter_mut().for_each(|evacuation| evacuation.stalled = stalled);
+        paused && stalled.is_some_and(|(_, since)| store.now.0 >= since.0 + ROOM_MILLIS) && self.end_rejoin(store, REST_MILLIS)
     }
 
     /// Returns why extents are not rejoined; `None` while that is not known, or no extents are
     /// unused.
-    pub(super) fn rejoin_waits(&self) -> Option<String> {
-        let unreadable = self.rejoiner.unreadable.keys().filter(|id| self.is_known_unreadable(**id)).count();
-        (unreadable > 0 && self.store.given_up_bytes() > 0).then(|| {
+    pub(super) fn rejoin_waits(&self, store: &Store) -> Option<String> {
+        let unreadable = self.unreadable.keys().filter(|id| self.is_known_unreadable(store, **id)).count();
+        (unreadable > 0 && store.given_up_bytes() > 0).then(|| {
             "what a stopped removal gave up is not used again: no copy of something beside it can be read; a scrub tells what is lost"
                 .to_owned()
         })

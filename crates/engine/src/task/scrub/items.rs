@@ -13,6 +13,7 @@ use super::{Place, Scrubbed};
 use crate::pool::Pool;
 use crate::space::{Chunk, NODE_GRAIN, Piece as DeadPiece};
 use crate::store::Store;
+use crate::task::Scrubber;
 use crate::task::cleaner::Moves;
 
 const PAGE: usize = 4096;
@@ -96,7 +97,7 @@ impl Pool {
     /// Checks the copies of a place, and repairs wrong ones.
     pub(super) fn judge(&mut self, place: &Place, copies: &[Copy]) {
         let (items, unknown) = self.store.items(place, copies);
-        self.lose_unknown(unknown);
+        self.scrubber.lose_unknown(unknown);
         let mut lost = Vec::new();
         let mut wrong: Vec<(usize, Vec<&Item>)> = Vec::new();
         for item in &items {
@@ -105,7 +106,7 @@ impl Pool {
             for at in &bad {
                 // a read that failed was counted when it ended
                 if let Some((copy, Some(_))) = copies.get(*at) {
-                    self.count_scrub_error(place.segment, page, *copy);
+                    self.scrubber.count_scrub_error(&mut self.store, place.segment, page, *copy);
                 }
             }
             if bad.len() < copies.len() {
@@ -122,30 +123,7 @@ impl Pool {
         for (at, items) in wrong {
             self.mend(place, copies, at, &items);
         }
-        self.lose(&lost);
-    }
-
-    /// Records items without a good copy as lost.
-    pub(super) fn lose(&mut self, items: &[&Item]) {
-        let mut objects = Vec::new();
-        for item in items {
-            let Some(found) = &mut self.scrubber.found else { continue };
-            match &item.check {
-                Check::Block(_, volume, block) => found.lose_block(*volume, *block),
-                Check::Node(_) => found.lose_node(),
-                Check::Object(at) => objects.push(*at),
-                Check::Same(_) => {}
-            }
-        }
-        self.write_objects_again(&objects);
-    }
-
-    /// Records `count` blocks that cannot be identified as lost.
-    pub(super) fn lose_unknown(&mut self, count: u64) {
-        if let Some(found) = self.scrubber.found.as_mut().filter(|_| count > 0) {
-            found.lose_unknown(count);
-            found.errors += 1;
-        }
+        self.scrubber.lose(&mut self.store, &lost);
     }
 
     /// Rewrites the pages of one copy that have wrong items: right bytes stay, the others come from
@@ -181,24 +159,49 @@ impl Pool {
             self.scrubber.found.iter_mut().for_each(|found| found.repaired += 1);
         }
     }
+}
+
+impl Scrubber {
+    /// Records items without a good copy as lost.
+    pub(super) fn lose(&mut self, store: &mut Store, items: &[&Item]) {
+        let mut objects = Vec::new();
+        for item in items {
+            let Some(found) = &mut self.found else { continue };
+            match &item.check {
+                Check::Block(_, volume, block) => found.lose_block(*volume, *block),
+                Check::Node(_) => found.lose_node(),
+                Check::Object(at) => objects.push(*at),
+                Check::Same(_) => {}
+            }
+        }
+        self.write_objects_again(store, &objects);
+    }
+
+    /// Records `count` blocks that cannot be identified as lost.
+    pub(super) fn lose_unknown(&mut self, count: u64) {
+        if let Some(found) = self.found.as_mut().filter(|_| count > 0) {
+            found.lose_unknown(count);
+            found.errors += 1;
+        }
+    }
 
     /// Has the next checkpoint rewrite objects without a good copy elsewhere: their content is in
     /// memory. Of a piece of a deadlist only the index of its epochs may be in memory: then the
     /// blocks that it names are not freed.
-    fn write_objects_again(&mut self, lost: &[ObjectRef]) {
+    fn write_objects_again(&mut self, store: &mut Store, lost: &[ObjectRef]) {
         let places: BTreeSet<(SegmentId, u32)> = lost.iter().map(|at| (at.segment, at.offset)).collect();
-        let pieces = self.store.core.catalog.deadlists().flat_map(|list| list.list().pieces());
+        let pieces = store.core.catalog.deadlists().flat_map(|list| list.list().pieces());
         let here = |piece: &Rc<DeadPiece>| piece.stored().is_some_and(|at| places.contains(&(at.segment, at.offset)));
         let gone = pieces.filter(here).filter(|piece| !piece.spoil()).filter_map(|piece| piece.stored());
         let gone: BTreeSet<(SegmentId, u32)> = gone.map(|at| (at.segment, at.offset)).collect();
-        gone.iter().for_each(|_| self.scrubber.found.iter_mut().for_each(Scrubbed::lose_node));
+        gone.iter().for_each(|_| self.found.iter_mut().for_each(Scrubbed::lose_node));
         let lost: Vec<ObjectRef> = lost.iter().filter(|at| !gone.contains(&(at.segment, at.offset))).copied().collect();
         if lost.is_empty() {
             return;
         }
-        self.store.rewrite_objects(|at| lost.iter().any(|gone| (gone.segment, gone.offset) == (at.segment, at.offset)));
-        self.store.checkpoint.forced = true;
-        self.scrubber.found.iter_mut().for_each(|found| found.repaired += lost.len() as u64);
+        store.rewrite_objects(|at| lost.iter().any(|gone| (gone.segment, gone.offset) == (at.segment, at.offset)));
+        store.checkpoint.forced = true;
+        self.found.iter_mut().for_each(|found| found.repaired += lost.len() as u64);
     }
 }
 

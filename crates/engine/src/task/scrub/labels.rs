@@ -12,6 +12,8 @@ use millpond_format::{Label, MemberState, RING_OFFSET, RING_SLOTS, Root, SECTOR_
 
 use super::Step;
 use crate::pool::{Context, Pool};
+use crate::store::Store;
+use crate::task::Scrubber;
 use crate::task::second_area;
 
 /// A read or write of the metadata areas of a device.
@@ -51,7 +53,7 @@ impl Pool {
             if idle {
                 run.labels.asked = true;
                 let number = run.number;
-                self.read_labels(number);
+                self.scrubber.read_labels(&mut self.store, number);
             }
             return false;
         }
@@ -60,18 +62,18 @@ impl Pool {
         }
         if !run.labels.rings.is_empty() {
             let (number, rings) = (run.number, std::mem::take(&mut run.labels.rings));
-            self.mend_rings(number, &rings);
+            self.scrubber.mend_rings(&mut self.store, number, &rings);
             rings.into_values().for_each(|buf| self.store.bufs.give(buf));
             return true;
         }
         let wrong = std::mem::take(&mut run.labels.wrong);
         run.step = Step::Checkpoint(self.store.metrics.checkpoints);
         for member in &wrong {
-            self.count_error(Some(*member));
-            self.count_repair(*member);
+            self.scrubber.count_error(&mut self.store, Some(*member));
+            self.scrubber.count_repair(&mut self.store, *member);
         }
         if !wrong.is_empty() {
-            self.relabel(None);
+            self.relabeler.relabel(&mut self.store, None);
         }
         self.store.checkpoint.forced = true;
         true
@@ -90,55 +92,57 @@ impl Pool {
         self.store.pace.record_soon();
         true
     }
+}
 
-    fn read_labels(&mut self, run: u64) {
-        let members = (0..).map(MemberId).zip(&self.store.config.shape.members).filter(|(_, m)| m.state == MemberState::Present);
+impl Scrubber {
+    fn read_labels(&mut self, store: &mut Store, run: u64) {
+        let members = (0..).map(MemberId).zip(&store.config.shape.members).filter(|(_, m)| m.state == MemberState::Present);
         let members: Vec<MemberId> = members.map(|(at, _)| at).collect();
-        let generation = self.store.config.shape.generation;
+        let generation = store.config.shape.generation;
         for member in members {
-            let size = self.store.config.sizes.get(member.index()).copied().unwrap_or(0);
+            let size = store.config.sizes.get(member.index()).copied().unwrap_or(0);
             for (second, area) in [(false, 0), (true, second_area(size))] {
                 let label = (What::Label(generation), area, SECTOR_BYTES as u64);
                 let ring = (What::Ring, area + RING_OFFSET, RING_SLOTS * SECTOR_BYTES as u64);
-                let ring = Some(ring).filter(|_| !self.store.config.shape.is_aside(member.0));
+                let ring = Some(ring).filter(|_| !store.config.shape.is_aside(member.0));
                 for (what, offset, length) in [Some(label), ring].into_iter().flatten() {
-                    self.scrubber.of(run).into_iter().for_each(|run| run.labels.left += 1);
+                    self.of(run).into_iter().for_each(|run| run.labels.left += 1);
                     let context = Context::ScrubArea(ScrubArea { run, member, second, what });
-                    self.store.io.read_raw(context, member, ByteRange { offset, length }, &mut self.store.bufs);
+                    store.io.read_raw(context, member, ByteRange { offset, length }, &mut store.bufs);
                 }
             }
         }
     }
 
     /// Handles the end of a read or write of a label or ring.
-    pub(crate) fn scrub_area_done(&mut self, area: ScrubArea, result: Result<(), DeviceError>, buf: Option<Buf>) {
+    pub(crate) fn scrub_area_done(&mut self, store: &mut Store, area: ScrubArea, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let ScrubArea { member, second, what, .. } = area;
-        let state = self.store.config.shape.members.get(member.index()).map(|m| m.state);
+        let state = store.config.shape.members.get(member.index()).map(|m| m.state);
         let right = match what {
-            What::Label(generation) if self.store.config.shape.generation == generation && state == Some(MemberState::Present) => {
+            What::Label(generation) if store.config.shape.generation == generation && state == Some(MemberState::Present) => {
                 let bytes = buf.as_ref().filter(|_| result.is_ok()).and_then(|buf| buf.bytes().get(..SECTOR_BYTES));
-                bytes.and_then(|bytes| Label::decode(bytes).ok()) == Some(self.store.label(member, None))
+                bytes.and_then(|bytes| Label::decode(bytes).ok()) == Some(store.label(member, None))
             }
             _ => true,
         };
-        let Some(run) = self.scrubber.of(area.run).filter(|run| run.step == Step::Labels) else { return };
+        let Some(run) = self.of(area.run).filter(|run| run.step == Step::Labels) else { return };
         run.labels.left -= 1;
         if !right {
             run.labels.wrong.insert(member);
         }
         match (what, buf) {
             (What::Ring, Some(buf)) if result.is_ok() => drop(run.labels.rings.insert((member, second), buf)),
-            (_, buf) => buf.into_iter().for_each(|buf| self.store.bufs.give(buf)),
+            (_, buf) => buf.into_iter().for_each(|buf| store.bufs.give(buf)),
         }
     }
 
     /// Rewrites roots that are damaged, or older than on another device: a slot should hold the
     /// same root everywhere. Blank slots are left, because devices that were added later have them.
-    fn mend_rings(&mut self, run: u64, rings: &BTreeMap<(MemberId, bool), Buf>) {
+    fn mend_rings(&mut self, store: &mut Store, run: u64, rings: &BTreeMap<(MemberId, bool), Buf>) {
         let sector = |ring: &'_ Buf, slot: usize| ring.bytes().get(slot * SECTOR_BYTES..(slot + 1) * SECTOR_BYTES).map(<[u8]>::to_vec);
         let unused = vec![0; SECTOR_BYTES];
         for slot in 0..RING_SLOTS as usize {
-            let pool = self.store.config.id;
+            let pool = store.config.id;
             let of = |bytes: &[u8]| Root::decode(bytes).ok().filter(|r| r.pool == pool && r.generation % RING_SLOTS == slot as u64);
             let copies: Vec<((MemberId, bool), Vec<u8>)> = rings.iter().filter_map(|(at, ring)| Some((*at, sector(ring, slot)?))).collect();
             let newest =
@@ -149,34 +153,34 @@ impl Pool {
                 if blank || right {
                     continue;
                 }
-                self.count_error(Some(*member));
+                self.count_error(store, Some(*member));
                 // during the first round of the ring the slots ahead were never written
                 let first = if slot == 0 { RING_SLOTS } else { slot as u64 };
-                let unused = (first > self.store.generation).then_some(&unused);
+                let unused = (first > store.generation).then_some(&unused);
                 if let Some(right) = newest.map(|(_, right)| right).or(unused) {
-                    self.count_repair(*member);
-                    self.write_root_again(ScrubArea { run, member: *member, second: *second, what: What::Mended }, slot, right);
+                    self.count_repair(store, *member);
+                    self.write_root_again(store, ScrubArea { run, member: *member, second: *second, what: What::Mended }, slot, right);
                 }
             }
         }
     }
 
-    fn write_root_again(&mut self, area: ScrubArea, slot: usize, root: &[u8]) {
-        let size = self.store.config.sizes.get(area.member.index()).copied().unwrap_or(0);
+    fn write_root_again(&mut self, store: &mut Store, area: ScrubArea, slot: usize, root: &[u8]) {
+        let size = store.config.sizes.get(area.member.index()).copied().unwrap_or(0);
         let start = if area.second { second_area(size) } else { 0 };
-        let mut buf = self.store.bufs.take(SECTOR_BYTES);
+        let mut buf = store.bufs.take(SECTOR_BYTES);
         if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
             to.copy_from_slice(root);
         }
         let write = (area.member, start + RING_OFFSET + (slot * SECTOR_BYTES) as u64, Piece::new(Rc::new(buf), 0..SECTOR_BYTES));
-        self.scrubber.of(area.run).into_iter().for_each(|run| run.labels.left += 1);
-        self.store.io.write_raw(Context::ScrubArea(area), vec![write]);
+        self.of(area.run).into_iter().for_each(|run| run.labels.left += 1);
+        store.io.write_raw(Context::ScrubArea(area), vec![write]);
     }
 
-    fn count_repair(&mut self, member: MemberId) {
-        if let Some(repaired) = self.store.io.repaired.get_mut(member.index()) {
+    fn count_repair(&mut self, store: &mut Store, member: MemberId) {
+        if let Some(repaired) = store.io.repaired.get_mut(member.index()) {
             *repaired += 1;
         }
-        self.scrubber.found.iter_mut().for_each(|found| found.repaired += 1);
+        self.found.iter_mut().for_each(|found| found.repaired += 1);
     }
 }

@@ -19,6 +19,7 @@ use crate::io::{Columns, Want, answers, erased};
 use crate::pool::Pool;
 use crate::space::PAGE;
 use crate::store::Store;
+use crate::task::Scrubber;
 
 /// Write stamp: shows whether anything was written to a place while it was read. The segment is
 /// full, so only repairs, and changes of devices, can write to it.
@@ -66,14 +67,14 @@ impl Pool {
         copies.truncate(1);
         let Some(lies) = copies.pop().and_then(|(_, lies)| lies) else { return true };
         let mut right = copy_of(&lies, rows.bytes, &mut self.store.bufs);
-        self.lose_unknown(unknown);
+        self.scrubber.lose_unknown(unknown);
         let (mut lost, mut wrong) = (Vec::new(), BTreeSet::new());
         for item in &items {
-            if !self.compute_item(&rows, place, item, &mut right, &mut wrong) {
+            if !self.scrubber.compute_item(&mut self.store, &rows, place, item, &mut right, &mut wrong) {
                 lost.push(item);
             }
         }
-        self.lose(&lost);
+        self.scrubber.lose(&mut self.store, &lost);
         // pages with bytes that cannot be recovered stay as they are
         wrong.retain(|page| !lost.iter().any(|item| item.pages().contains(page)));
         let still = still == Some(self.stillness());
@@ -99,47 +100,6 @@ impl Pool {
     /// Returns the current write stamp.
     pub(super) fn stillness(&self) -> Stillness {
         Stillness { repairs: self.repairs.begun, shape: self.store.config.shape.generation }
-    }
-
-    /// Stores the right bytes of an item in `right`, and its pages to rewrite in `wrong`. Returns
-    /// false when they cannot be recovered.
-    fn compute_item(&mut self, rows: &InMemory<'_>, place: &Place, item: &Item, right: &mut Buf, wrong: &mut BTreeSet<usize>) -> bool {
-        let range = item.from..item.from + item.bytes;
-        let first = item.from / PAGE as usize;
-        let unread = |page: &usize| {
-            let from = rows.from + *page as u64 * PAGE;
-            let stripe =
-                self.store.core.space.rows.stripe(rows.segment).filter(|stripe| rows.lacking.count_ones() as usize <= stripe.parity);
-            stripe.is_some_and(|stripe| Want::Bytes { from, to: from + PAGE }.columns(&stripe) & rows.unread != 0)
-        };
-        let unread: Vec<usize> = item.pages().filter(unread).collect();
-        if item.is_right(Some(right)) {
-            wrong.extend(unread);
-            return true;
-        }
-        let mut device = self.store.core.space.rows.map(rows.segment, place.page + first as u32, 1, 0).first().map(|(device, _)| *device);
-        let mut attempt = 1;
-        let mut found = false;
-        while !found && let Some(erased) = self.store.way(rows, range.start, item.bytes, attempt) {
-            attempt += 1;
-            let Some(computed) = self.store.recall(rows, range.start, item.bytes, erased) else { continue };
-            if let (Some(bytes), Some(to)) = (computed.bytes().get(..item.bytes), right.bytes_mut().get_mut(range.clone()))
-                && item.matches(bytes)
-            {
-                // an item may begin within a page
-                let skip = range.start % PAGE as usize;
-                let padded = |bytes: &[u8]| [&vec![0; skip], bytes].concat();
-                let differ: Vec<usize> = pages_that_differ(&padded(to), &padded(bytes)).map(|page| first + page).collect();
-                let at = differ.first().map_or(place.page, |page| place.page + *page as u32);
-                device = self.store.core.space.rows.map(rows.segment, at, 1, 0).first().map(|(device, _)| *device);
-                wrong.extend(differ.into_iter().chain(unread.iter().copied()));
-                to.copy_from_slice(bytes);
-                found = true;
-            }
-            self.store.bufs.give(computed);
-        }
-        self.count_error(device);
-        found
     }
 
     /// Compares parity with the data of its stripes, except stripes with bytes that cannot be
@@ -172,13 +132,63 @@ impl Pool {
                 continue;
             };
             if rows.unread & 1 << column == 0 {
-                self.count_error(Some(device));
+                self.scrubber.count_error(&mut self.store, Some(device));
             }
             let offset = extent + start + (turns.start * unit) as u64;
             self.repair_at(device, rows.segment, offset, right.slice(turns.start * unit..turns.end * unit));
             self.scrubber.found.iter_mut().for_each(|found| found.repaired += 1);
         }
         true
+    }
+}
+
+impl Scrubber {
+    /// Stores the right bytes of an item in `right`, and its pages to rewrite in `wrong`. Returns
+    /// false when they cannot be recovered.
+    fn compute_item(
+        &mut self,
+        store: &mut Store,
+        rows: &InMemory<'_>,
+        place: &Place,
+        item: &Item,
+        right: &mut Buf,
+        wrong: &mut BTreeSet<usize>,
+    ) -> bool {
+        let range = item.from..item.from + item.bytes;
+        let first = item.from / PAGE as usize;
+        let unread = |page: &usize| {
+            let from = rows.from + *page as u64 * PAGE;
+            let stripe = store.core.space.rows.stripe(rows.segment).filter(|stripe| rows.lacking.count_ones() as usize <= stripe.parity);
+            stripe.is_some_and(|stripe| Want::Bytes { from, to: from + PAGE }.columns(&stripe) & rows.unread != 0)
+        };
+        let unread: Vec<usize> = item.pages().filter(unread).collect();
+        if item.is_right(Some(right)) {
+            wrong.extend(unread);
+            return true;
+        }
+        let mut device = store.core.space.rows.map(rows.segment, place.page + first as u32, 1, 0).first().map(|(device, _)| *device);
+        let mut attempt = 1;
+        let mut found = false;
+        while !found && let Some(erased) = store.way(rows, range.start, item.bytes, attempt) {
+            attempt += 1;
+            let Some(computed) = store.recall(rows, range.start, item.bytes, erased) else { continue };
+            if let (Some(bytes), Some(to)) = (computed.bytes().get(..item.bytes), right.bytes_mut().get_mut(range.clone()))
+                && item.matches(bytes)
+            {
+                // an item may begin within a page
+                let skip = range.start % PAGE as usize;
+                let padded = |bytes: &[u8]| [&vec![0; skip], bytes].concat();
+                let differ: Vec<usize> = pages_that_differ(&padded(to), &padded(bytes)).map(|page| first + page).collect();
+                let at = differ.first().map_or(place.page, |page| place.page + *page as u32);
+                device = store.core.space.rows.map(rows.segment, at, 1, 0).first().map(|(device, _)| *device);
+                wrong.extend(differ.into_iter().chain(unread.iter().copied()));
+                to.copy_from_slice(bytes);
+                found = true;
+            }
+            store.bufs.give(computed);
+        }
+        self.count_error(store, device);
+        found
     }
 }
 
