@@ -258,7 +258,7 @@ impl Engine {
 
     /// Returns the next reply to a command.
     pub fn pop_reply(&mut self) -> Option<(Tag, Result<Reply, CommandError>)> {
-        self.early.pop().or_else(|| self.open_mut()?.replies.pop_front())
+        self.early.pop().or_else(|| self.open_mut()?.store.replies.pop_front())
     }
 
     /// Starts to compare two versions; `None` as `older` is the empty disk.

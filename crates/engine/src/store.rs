@@ -4,6 +4,8 @@
 //! operations ends as a [`Context`], which the scheduler gives back to who began it.
 
 mod checkpoint;
+mod flush;
+mod labels;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -12,12 +14,14 @@ use millpond_block::{Buf, BufPool, DeviceSlot, DeviceSpace, Tag};
 use millpond_format::{Leg, Lsn, ObjectRef};
 
 pub(crate) use self::checkpoint::{CheckpointState, Stage};
+pub(crate) use self::flush::{Flusher, Repairs, Wants};
+pub(crate) use self::labels::{LabelState, LabelStep};
 use crate::core::Core;
 use crate::io::IoTable;
 use crate::log::Log;
 use crate::pool::{Config, Context};
-use crate::task::{Evacuation, Pace, Removals, Stock};
-use crate::{Metrics, Planted, PoolState, Time, Tuning};
+use crate::task::{Evacuation, Pace, Removals, Stock, Waiting};
+use crate::{CommandError, Metrics, Planted, PoolState, Reply, Time, Tuning};
 
 /// Bytes of the shared buffer of zeroes that reads of holes are answered from.
 pub(crate) const ZEROES: usize = 64 << 10;
@@ -51,7 +55,13 @@ pub(crate) struct Store {
     pub(crate) metrics: Metrics,
     /// LSN of the last batch with a clear or a catalog record.
     pub(crate) last_record: Lsn,
+    pub(crate) flusher: Flusher,
+    /// Segments that become free when the log is durable.
+    pub(crate) waiting_for_flush: Waiting,
+    pub(crate) repairs: Repairs,
+    pub(crate) replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
     pub(crate) checkpoint: CheckpointState,
+    pub(crate) labels: LabelState,
     pub(crate) evacuation: Option<Evacuation>,
     pub(crate) removals: Removals,
     pub(crate) closing: Option<Tag>,
@@ -86,7 +96,12 @@ impl Store {
             legs: Vec::new(),
             metrics: Metrics::default(),
             last_record: Lsn(0),
+            repairs: Repairs::default(),
+            waiting_for_flush: Waiting::default(),
+            flusher: Flusher::default(),
+            replies: VecDeque::new(),
             checkpoint: CheckpointState::new(now),
+            labels: LabelState::default(),
             evacuation: None,
             removals: Removals::default(),
             closing: None,

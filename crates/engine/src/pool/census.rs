@@ -108,7 +108,7 @@ impl Pool {
             None => Ok(Reply::Census(self.store.census(work))),
             Some(_) => Err(self.store.read_failure()),
         };
-        self.replies.push_back((tag, reply));
+        self.store.replies.push_back((tag, reply));
     }
 }
 

@@ -50,10 +50,10 @@ impl Pool {
     pub(crate) fn command(&mut self, tag: Tag, command: Command) {
         if let PoolState::Faulted(why) = &self.store.state {
             let error = CommandError::Faulted(why.clone());
-            return self.replies.push_back((tag, Err(error)));
+            return self.store.replies.push_back((tag, Err(error)));
         }
         if self.store.closing.is_some() {
-            return self.replies.push_back((tag, Err(CommandError::Busy(Busy::Closing))));
+            return self.store.replies.push_back((tag, Err(CommandError::Busy(Busy::Closing))));
         }
         if self.store.tuning.read_only {
             return self.command_unwritten(tag, command);
@@ -61,7 +61,7 @@ impl Pool {
         let pages = pages_of(&command);
         if pages >= self.store.core.space.rows.smallest() as usize {
             let error = CommandError::Invalid(Invalid::TooManyNames);
-            return self.replies.push_back((tag, Err(error)));
+            return self.store.replies.push_back((tag, Err(error)));
         }
         // commands that need no room in the log wait for none, above all those that free space
         let unlogged = matches!(
@@ -93,11 +93,11 @@ impl Pool {
             Command::Replace { member, device } => self.change_devices(tag, |pool| pool.replace(MemberId(member), device)),
             Command::CheckDevices(change) => {
                 let told = self.check_change(&change).map(|()| Reply::Done);
-                self.replies.push_back((tag, told));
+                self.store.replies.push_back((tag, told));
             }
             Command::Remove { member, dry_run: true } => {
                 let told = self.rehearse_removal(member).map(Reply::Removal);
-                self.replies.push_back((tag, told));
+                self.store.replies.push_back((tag, told));
             }
             Command::Remove { member, dry_run: false } => self.change_devices(tag, |pool| pool.remove_member(member)),
             Command::StopRemoving => self.change_devices(tag, |pool| pool.store.stop_removing()),
@@ -105,20 +105,20 @@ impl Pool {
             Command::StopScrub => self.change_jobs(tag, |pool| pool.scrubber.stop_scrub(&mut pool.store)),
             Command::Rebalance { dry_run: true } => {
                 let told = self.rebalancer.rebalance(&mut self.store, true);
-                self.replies.push_back((tag, told));
+                self.store.replies.push_back((tag, told));
             }
             Command::Rebalance { dry_run: false } => self.change_jobs(tag, |pool| pool.rebalancer.rebalance(&mut pool.store, false)),
             Command::StopRebalance => self.change_jobs(tag, |pool| pool.rebalancer.stop_rebalance(&mut pool.store)),
             Command::Wipe { how, dry_run: true } => {
                 let told = self.wipe(how, true);
-                self.replies.push_back((tag, told));
+                self.store.replies.push_back((tag, told));
             }
             Command::Wipe { how, dry_run: false } => self.change_jobs(tag, |pool| pool.wipe(how, false)),
             Command::StopWipe => self.change_jobs(tag, |pool| pool.wiper.stop_wipe(&mut pool.store)),
             Command::SetJobRate { rate } => self.change_jobs(tag, |pool| pool.store.set_job_rate(rate)),
             Command::Promote { volume, dry_run: true } => {
                 let plan = self.store.plan_promotion(volume).map(|promotion| Reply::Promotion(promotion.plan()));
-                self.replies.push_back((tag, plan));
+                self.store.replies.push_back((tag, plan));
             }
             Command::Promote { volume, dry_run: false } => self.promote(tag, volume),
             Command::DestroySnapshots { snapshots } => self.start_destroy(tag, snapshots),
@@ -140,7 +140,7 @@ impl Pool {
                         self.trim_beyond(volume);
                     }
                 }
-                Err(error) => self.replies.push_back((tag, Err(error))),
+                Err(error) => self.store.replies.push_back((tag, Err(error))),
             },
         }
     }
@@ -155,7 +155,7 @@ impl Pool {
             Command::Places { target } => self.start_places(tag, target),
             Command::Lost { target } => self.start_lost(tag, target),
             Command::Census => self.start_census(tag),
-            _ => self.replies.push_back((tag, Err(CommandError::Busy(Busy::ReadOnly)))),
+            _ => self.store.replies.push_back((tag, Err(CommandError::Busy(Busy::ReadOnly)))),
         }
     }
 
@@ -228,13 +228,13 @@ impl Pool {
                 Some(DiskError::NoSpace) => CommandError::NoSpace,
                 Some(error) => CommandError::Busy(Busy::Untrimmed(*error)),
             };
-            self.replies.push_back((tag, Err(error)));
+            self.store.replies.push_back((tag, Err(error)));
         }
     }
 
     fn resize(&mut self, tag: Tag, volume: VolumeId, size: u64) {
         if let Err(error) = self.store.check_size(size).and_then(|()| self.store.known_volume(volume)) {
-            return self.replies.push_back((tag, Err(error)));
+            return self.store.replies.push_back((tag, Err(error)));
         }
         if self.untrimmed.contains_key(&volume) && !self.trimming.contains_key(&volume) {
             // try again
@@ -283,12 +283,12 @@ impl Pool {
     fn promote(&mut self, tag: Tag, volume: VolumeId) {
         let promotion = match self.store.plan_promotion(volume) {
             Ok(promotion) => promotion,
-            Err(error) => return self.replies.push_back((tag, Err(error))),
+            Err(error) => return self.store.replies.push_back((tag, Err(error))),
         };
         let bytes = self.store.bytes_to_store(self.store.core.catalog.changed_by(&promotion));
         if bytes > self.store.room_for_lists() {
             if self.records_starve() {
-                return self.replies.push_back((tag, Err(CommandError::NoSpace)));
+                return self.store.replies.push_back((tag, Err(CommandError::NoSpace)));
             }
             self.store.ask_for_room();
             return self.parked_commands.push((tag, Command::Promote { volume, dry_run: false }));

@@ -33,7 +33,7 @@ impl Pool {
                 return;
             }
             if op.durable && op.lsn > self.store.log.durable {
-                self.flusher.waiting.push((id, op.lsn));
+                self.store.flusher.waiting.push((id, op.lsn));
                 return;
             }
         }
@@ -77,7 +77,7 @@ impl Pool {
                     (_, Some(other)) => Err(CommandError::Request(other)),
                     (_, None) => reply,
                 };
-                self.replies.push_back((tag, reply));
+                self.store.replies.push_back((tag, reply));
             }
             (Owner::Parent(parent), _) => {
                 if let Some(up) = self.ops.get_mut(parent) {
@@ -130,11 +130,11 @@ impl Pool {
     /// commit: requests that arrive while it runs share the next). Never starts two at a time: one
     /// could fail, and data that the other reports as stable would be lost with it.
     pub(crate) fn start_flush(&mut self) {
-        if self.flusher.running.is_some() || !self.flusher.wanted() {
+        if self.store.flusher.running.is_some() || !self.store.flusher.wanted() {
             return;
         }
         let target = self.store.log.completed;
-        self.flusher.running = Some(std::mem::take(&mut self.flusher.wants));
+        self.store.flusher.running = Some(std::mem::take(&mut self.store.flusher.wants));
         if self.store.tuning.plants(Planted::SkipBarrier) {
             return self.flush_done(target, Ok(()));
         }
@@ -150,16 +150,16 @@ impl Pool {
     /// Handles the end of the shared flush. After a failed flush it is unknown what is on the
     /// media, so the pool stops.
     pub(crate) fn flush_done(&mut self, target: Lsn, result: Result<(), DeviceError>) {
-        let wants = self.flusher.running.take().unwrap_or_default();
+        let wants = self.store.flusher.running.take().unwrap_or_default();
         if let Err(error) = result {
             return self.fault(Fault::Flush(error));
         }
         if wants.labels {
             self.relabel_done(Ok(()));
         }
-        if self.relabeler.holds_flushes(self.store.generation) {
-            let (before, checkpoint) = self.flusher.held.unwrap_or((target, false));
-            self.flusher.held = Some((before.max(target), checkpoint || wants.checkpoint));
+        if self.store.labels.holds_flushes(self.store.generation) {
+            let (before, checkpoint) = self.store.flusher.held.unwrap_or((target, false));
+            self.store.flusher.held = Some((before.max(target), checkpoint || wants.checkpoint));
         } else {
             self.flushed(target, wants.checkpoint);
         }
@@ -171,7 +171,7 @@ impl Pool {
     /// Reports data as durable that was flushed while labels were written: they now say which
     /// devices count.
     pub(crate) fn release_held(&mut self) {
-        if let Some((target, checkpoint)) = self.flusher.held.take() {
+        if let Some((target, checkpoint)) = self.store.flusher.held.take() {
             self.flushed(target, checkpoint);
         }
     }
@@ -181,8 +181,9 @@ impl Pool {
     fn flushed(&mut self, target: Lsn, checkpoint: bool) {
         self.store.log.durable = self.store.log.durable.max(target);
         let durable = self.store.log.durable;
-        let (over, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.flusher.waiting).into_iter().partition(|(_, lsn)| *lsn <= durable);
-        self.flusher.waiting = waiting;
+        let (over, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.store.flusher.waiting).into_iter().partition(|(_, lsn)| *lsn <= durable);
+        self.store.flusher.waiting = waiting;
         over.into_iter().for_each(|(op, _)| self.finish(op));
         if checkpoint {
             self.checkpoint_io_done(Ok(()));

@@ -18,7 +18,7 @@ impl Pool {
     pub(crate) fn change_devices(&mut self, tag: Tag, change: impl FnOnce(&mut Pool) -> Result<(), CommandError>) {
         match change(self) {
             Ok(()) => self.relabeler.relabel(&mut self.store, Some(tag)),
-            Err(error) => self.replies.push_back((tag, Err(error))),
+            Err(error) => self.store.replies.push_back((tag, Err(error))),
         }
     }
 
@@ -45,7 +45,7 @@ impl Pool {
         if moving || self.store.member_leaving().is_some() {
             return Err(CommandError::Busy(Busy::Removing));
         }
-        if self.relabeler.busy() {
+        if self.store.labels.busy() {
             return Err(CommandError::Busy(Busy::Relabeling));
         }
         Ok(())
@@ -60,7 +60,7 @@ impl Pool {
         let shape = self.store.plan_groups(specs, &geometries)?;
         self.store.config.sizes.extend(geometries.iter().map(|g| g.size));
         self.store.io.add_members(devices.iter().map(|d| d.slot), Health::of(&shape));
-        self.relabeler.fresh.extend((first..shape.members.len()).filter_map(|at| u16::try_from(at).ok()).map(MemberId));
+        self.store.labels.fresh.extend((first..shape.members.len()).filter_map(|at| u16::try_from(at).ok()).map(MemberId));
         self.store.config.shape = shape;
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Pool {
         self.check_unchanging()?;
         self.cache.detach(member, &mut self.store.bufs);
         let class = self.store.config.shape.class_of(member.0).unwrap_or(Class::Data);
-        self.relabeler.left.insert(member, class);
+        self.store.labels.left.insert(member, class);
         self.store.config.shape.drop_aside(member.0);
         self.store.io.health.set(member, MemberState::Gone);
         Ok(())
@@ -130,7 +130,7 @@ impl Pool {
         self.store.io.slot_of(member).into_iter().for_each(|slot| self.store.io.abandon(slot));
         self.store.io.set_slot(member, Some(device.slot));
         self.store.io.health.set(member, MemberState::Present);
-        self.relabeler.fresh.insert(member);
+        self.store.labels.fresh.insert(member);
         Ok(())
     }
 }

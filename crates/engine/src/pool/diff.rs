@@ -102,7 +102,7 @@ impl Pool {
     /// returned by `pop_reply`.
     pub(crate) fn start_places(&mut self, tag: Tag, target: Target) {
         let Some(size) = self.store.geometry(target).map(|(geometry, _)| geometry.size) else {
-            return self.replies.push_back((tag, Err(CommandError::NotFound(Absent::Target))));
+            return self.store.replies.push_back((tag, Err(CommandError::NotFound(Absent::Target))));
         };
         let found = Found::Places(BTreeMap::new());
         let work = Comparison { older: None, newer: target, next: 0, end: size / 4096, steps: usize::MAX, found };
@@ -113,7 +113,7 @@ impl Pool {
     /// `pop_reply`.
     pub(crate) fn start_lost(&mut self, tag: Tag, target: Target) {
         let Some(size) = self.store.geometry(target).map(|(geometry, _)| geometry.size) else {
-            return self.replies.push_back((tag, Err(CommandError::NotFound(Absent::Target))));
+            return self.store.replies.push_back((tag, Err(CommandError::NotFound(Absent::Target))));
         };
         let found = Found::Lost(Vec::new());
         let work = Comparison { older: None, newer: target, next: 0, end: size / 4096, steps: usize::MAX, found };
@@ -182,11 +182,11 @@ impl Pool {
             (Owner::Command(tag), Found::Places(units)) => {
                 let places = self.store.places(units);
                 let result = self.store.answer_of(error, Reply::Places(places));
-                self.replies.push_back((tag, result));
+                self.store.replies.push_back((tag, result));
             }
             (Owner::Command(tag), Found::Lost(ranges)) => {
                 let result = self.store.answer_of(error, Reply::Lost(ranges));
-                self.replies.push_back((tag, result));
+                self.store.replies.push_back((tag, result));
             }
             _ => {}
         }

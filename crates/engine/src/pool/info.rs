@@ -30,7 +30,7 @@ impl Pool {
             state(id).is_some_and(held)
         });
         let bytes = space.rows.extent_bytes();
-        let listed = |(at, m): &(MemberId, &Member)| m.state != MemberState::Gone || self.relabeler.left.contains_key(at);
+        let listed = |(at, m): &(MemberId, &Member)| m.state != MemberState::Gone || self.store.labels.left.contains_key(at);
         let devices = (0..).map(MemberId).zip(&shape.members).filter(listed).map(|(member, m)| {
             let i = member.index();
             let size = u64::from(m.extents) * bytes;
@@ -41,19 +41,19 @@ impl Pool {
             };
             let group = shape.group_of(member.0);
             // until the labels name the new device instead of the old one, the old one is listed
-            let old = self.relabeler.switching.get(&member).copied();
+            let old = self.store.labels.switching.get(&member).copied();
             DeviceInfo {
                 member: member.0,
                 id: old.unwrap_or(m.device),
                 slot: self.store.io.slot_of(member),
                 state: match m.state {
-                    MemberState::Present if self.relabeler.filled.contains(&member) => MemberState::Filling,
+                    MemberState::Present if self.store.labels.filled.contains(&member) => MemberState::Filling,
                     MemberState::Gone => MemberState::Present,
                     state => state,
                 },
                 successor: self.store.io.twin(member),
                 successor_id: m.successor.or(old.map(|_| m.device)),
-                class: group.map(|group| group.class).or_else(|| self.relabeler.left.get(&member).copied()).unwrap_or(Class::Data),
+                class: group.map(|group| group.class).or_else(|| self.store.labels.left.get(&member).copied()).unwrap_or(Class::Data),
                 layout: group.map_or(Layout::Linear, |group| group.layout),
                 size,
                 allocated,
@@ -91,7 +91,7 @@ impl Pool {
 
     /// Returns the generation of the labels in force; `None` while labels are being written.
     pub(crate) fn label_generation(&self) -> Option<u64> {
-        Some(self.store.config.shape.generation).filter(|_| !self.relabeler.busy())
+        Some(self.store.config.shape.generation).filter(|_| !self.store.labels.busy())
     }
 
     /// Returns the labels in force; `None` while labels are being written.

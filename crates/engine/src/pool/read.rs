@@ -274,8 +274,8 @@ impl Pool {
         if let Some(repaired) = self.store.io.repaired.get_mut(member.index()) {
             *repaired += 1;
         }
-        self.repairs.begun += 1;
-        self.repairs.under_way += 1;
+        self.store.repairs.begun += 1;
+        self.store.repairs.under_way += 1;
         self.store.pin(segment);
         self.store.io.write_to(Context::Repair, Some(segment), member, Replica::Current, offset, piece);
     }

@@ -18,10 +18,10 @@ use crate::space::Piece;
 use crate::store::Store;
 use crate::task::{
     Checkpointer, ClaimIo, Cleaner, FillPiece, Filler, Keeper, Preparer, Rebalancer, Rejoiner, Relabeler, ScrubArea, ScrubRead, Scrubber,
-    Spares, Waiting, Wiper,
+    Spares, Wiper,
 };
 use crate::tree::Miss;
-use crate::{CommandError, DiffExtent, Fault, Planted, PoolState, Reply, Time};
+use crate::{CommandError, DiffExtent, Fault, Planted, PoolState, Time};
 
 /// The contents of the label, and the sizes of devices.
 #[derive(Clone, Debug)]
@@ -116,17 +116,6 @@ pub(crate) struct PieceRead {
     pub(crate) attempt: u8,
 }
 
-/// The pool's own tasks that wait for a flush.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wants {
-    /// The checkpoint.
-    pub(crate) checkpoint: bool,
-    /// New labels.
-    pub(crate) labels: bool,
-    /// A device that has been filled.
-    pub(crate) fill: bool,
-}
-
 /// State of writes that wait for free segments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Starved {
@@ -135,37 +124,6 @@ pub(crate) struct Starved {
     /// by then.
     pub(super) checkpoints: u64,
     pub(super) moved: u64,
-}
-
-/// The pool's flush, shared by all operations and tasks that wait for one.
-#[derive(Debug, Default)]
-pub(crate) struct Flusher {
-    /// The tasks that the running flush is for, if one runs.
-    pub(crate) running: Option<Wants>,
-    /// The tasks that wait for the next flush to begin.
-    pub(crate) wants: Wants,
-    /// Segments become free once the log is durable.
-    pub(crate) space: bool,
-    /// Waiting operations, and the batch that each needs durable.
-    pub(crate) waiting: Vec<(u32, Lsn)>,
-    /// The batch up to which the log was flushed, and whether a checkpoint waits for that, while
-    /// the labels do not say yet on which devices (INV-LABEL-1).
-    pub(crate) held: Option<(Lsn, bool)>,
-}
-
-impl Flusher {
-    /// Returns whether any operation or task waits for the next flush.
-    pub(crate) fn wanted(&self) -> bool {
-        !self.waiting.is_empty() || self.space || self.wants != Wants::default()
-    }
-}
-
-/// Rewrites of copies that were wrong.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Repairs {
-    /// Number ever begun.
-    pub(crate) begun: u64,
-    pub(crate) under_way: usize,
 }
 
 /// A pool in service.
@@ -188,9 +146,6 @@ pub(crate) struct Pool {
     pub(crate) locks: BTreeMap<(VolumeId, BlockNo), VecDeque<u32>>,
     /// Reads that wait for a batch to complete: the batch and the operation.
     pub(crate) read_waiters: Vec<(Lsn, u32)>,
-    pub(crate) flusher: Flusher,
-    /// Segments that become free when the log is durable.
-    pub(crate) waiting_for_flush: Waiting,
     pub(crate) checkpointer: Checkpointer,
     pub(crate) relabeler: Relabeler,
     pub(crate) filler: Filler,
@@ -200,7 +155,6 @@ pub(crate) struct Pool {
     pub(crate) rejoiner: Rejoiner,
     pub(crate) rebalancer: Rebalancer,
     pub(crate) scrubber: Scrubber,
-    pub(crate) repairs: Repairs,
     pub(crate) wiper: Wiper,
     pub(crate) preparer: Preparer,
     pub(crate) keeper: Keeper,
@@ -208,7 +162,6 @@ pub(crate) struct Pool {
     pub(crate) cache: CacheDevices,
     pub(crate) read_cache: ReadCache,
     pub(crate) completions: VecDeque<Completion>,
-    pub(crate) replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
     pub(crate) diffs: VecDeque<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
     /// Replies to queries.
     pub(crate) answers: VecDeque<Answer>,
@@ -253,8 +206,6 @@ impl Pool {
             record_waiters: VecDeque::new(),
             locks: BTreeMap::new(),
             read_waiters: Vec::new(),
-            flusher: Flusher::default(),
-            waiting_for_flush: Waiting::default(),
             checkpointer: Checkpointer::default(),
             relabeler: Relabeler::default(),
             filler: Filler::default(),
@@ -263,7 +214,6 @@ impl Pool {
             rejoiner: Rejoiner::default(),
             rebalancer: Rebalancer::default(),
             scrubber: Scrubber::default(),
-            repairs: Repairs::default(),
             wiper: Wiper::default(),
             preparer: Preparer::default(),
             keeper: Keeper::default(),
@@ -271,7 +221,6 @@ impl Pool {
             cache,
             read_cache,
             completions: VecDeque::new(),
-            replies: VecDeque::new(),
             diffs: VecDeque::new(),
             answers: VecDeque::new(),
             comparisons: 0,
@@ -310,15 +259,15 @@ impl Pool {
         self.abandon_destroys();
         let tags = self.checkpointer.take_commands().into_iter().chain(self.relabeler.take_commands()).chain(self.store.closing.take());
         for tag in tags.collect::<Vec<_>>() {
-            self.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
+            self.store.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
         }
         for (tag, _) in std::mem::take(&mut self.parked_commands) {
-            self.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
+            self.store.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
         }
         for (tag, _, _) in std::mem::take(&mut self.resizes) {
-            self.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
+            self.store.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
         }
-        let over: Vec<u32> = self.flusher.waiting.drain(..).map(|(op, _)| op).collect();
+        let over: Vec<u32> = self.store.flusher.waiting.drain(..).map(|(op, _)| op).collect();
         let reads: Vec<u32> = self.read_waiters.drain(..).map(|(_, op)| op).collect();
         for op in over.into_iter().chain(reads) {
             if let Some(found) = self.ops.get_mut(op) {

@@ -107,7 +107,7 @@ impl Pool {
             Context::Node(read) => self.node_read(read, ended.result, ended.buf, ended.member),
             // a copy that cannot be repaired is found again by the next read, or its device
             // fails
-            Context::Repair => self.repairs.under_way -= 1,
+            Context::Repair => self.store.repairs.under_way -= 1,
             Context::FillRead(piece) => self.filler.fill_read(&mut self.store, piece, ended.result, ended.buf),
             Context::FillWrite(piece) => self.filler.fill_written(piece),
             Context::Scrub(read) => self.scrub_read(read, ended.result, ended.buf),
@@ -166,7 +166,7 @@ impl Pool {
         let hungry = self.store.is_hungry();
         self.store.core.space.segments.stamp_emptied(Lsn(self.store.log.next.0 - 1));
         self.release_rested(hungry);
-        (self.flusher.space, self.waiting_for_flush) = (false, Waiting::default());
+        (self.store.flusher.space, self.store.waiting_for_flush) = (false, Waiting::default());
         if (hungry || self.store.destages()) && self.store.state == PoolState::Online {
             self.release_logged();
         }
@@ -321,7 +321,7 @@ impl Pool {
             && let Some(tag) = self.store.closing.take()
         {
             self.store.state = PoolState::Closed;
-            self.replies.push_back((tag, Ok(Reply::Done)));
+            self.store.replies.push_back((tag, Ok(Reply::Done)));
         }
     }
 
@@ -334,7 +334,7 @@ impl Pool {
                 && !self.store.checkpoint.running()
                 && self.store.log.since_checkpoint == 0
                 && self.store.core.nodes.dirty() == 0;
-            if !clean || !self.store.checkpoint.first_done || self.store.io.in_flight() > 0 || self.relabeler.busy() {
+            if !clean || !self.store.checkpoint.first_done || self.store.io.in_flight() > 0 || self.store.labels.busy() {
                 return;
             }
         }
@@ -343,7 +343,7 @@ impl Pool {
         if self.give_back_claim() {
             self.store.closing = None;
             self.store.state = PoolState::Closed;
-            self.replies.push_back((tag, Ok(Reply::Done)));
+            self.store.replies.push_back((tag, Ok(Reply::Done)));
         }
     }
 }

@@ -96,7 +96,7 @@ impl Pool {
             Stage::Idle => {
                 if !self.filler.holds_roots()
                     && !self.scrubber.holds_roots()
-                    && self.relabeler.switching.is_empty()
+                    && self.store.labels.switching.is_empty()
                     && self.checkpoint_due()
                 {
                     self.store.estimate_again();
@@ -170,7 +170,7 @@ impl Pool {
         match stage {
             Stage::Barrier | Stage::RootBarrier | Stage::LastBarrier => {
                 self.checkpointer.pending = 1;
-                self.flusher.wants.checkpoint = true;
+                self.store.flusher.wants.checkpoint = true;
                 self.start_flush();
             }
             Stage::FirstRoots => self.checkpointer.write_roots(&mut self.store, false),
@@ -240,7 +240,7 @@ impl Pool {
         }
         self.store.checkpoint.first_done = self.store.state != PoolState::Opening;
         for tag in std::mem::take(&mut self.checkpointer.answering) {
-            self.replies.push_back((tag, Ok(Reply::Done)));
+            self.store.replies.push_back((tag, Ok(Reply::Done)));
         }
     }
 

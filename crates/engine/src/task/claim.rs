@@ -145,7 +145,7 @@ impl Pool {
         let known = self.store.config.shape.members.get(member.index())?;
         let counts = known.state == MemberState::Present && !self.store.config.shape.is_aside(member.0);
         let slot = self.store.io.slot_of(member).filter(|_| counts && self.store.io.health.is_up(member))?;
-        Some(slot).filter(|_| !self.relabeler.left.contains_key(&member) && !self.relabeler.fresh.contains(&member))
+        Some(slot).filter(|_| !self.store.labels.left.contains_key(&member) && !self.store.labels.fresh.contains(&member))
     }
 
     /// Returns all members whose claims count, with the slots of their devices.

@@ -174,7 +174,7 @@ impl Pool {
         if known.successor.is_some() || self.filler.jobs().next().is_some() || moving {
             return Err(CommandError::Busy(Busy::DevicesChanging));
         }
-        if self.relabeler.busy() {
+        if self.store.labels.busy() {
             return Err(CommandError::Busy(Busy::Relabeling));
         }
         Ok(known.leaving)
@@ -183,7 +183,7 @@ impl Pool {
     /// Gives up segments that lost special devices left behind, until the shape has none any more.
     fn give_up_left_behind(&mut self) {
         if self.filler.jobs().next().is_some()
-            || self.relabeler.busy()
+            || self.store.labels.busy()
             || self.store.now.0 < self.store.removals.left_behind_looked.0 + LOOK_MILLIS
         {
             return;
@@ -199,7 +199,7 @@ impl Pool {
     /// the device stays.
     fn go_on_removing(&mut self) {
         let Some(member) = self.store.member_leaving() else { return self.give_up_left_behind() };
-        if self.filler.jobs().next().is_some() || self.relabeler.busy() {
+        if self.filler.jobs().next().is_some() || self.store.labels.busy() {
             return;
         }
         // scanning all segments takes time, and free space comes even slower
@@ -221,7 +221,7 @@ impl Pool {
     pub(crate) fn evacuation_job(&self) -> Option<JobInfo> {
         let (moved, later) = (self.store.removals.departure.moved, self.store.removals.departure.later);
         let job = |member, done, left| JobInfo { kind: JobKind::Remove, member, done, total: done + left, errors: 0, rate: 0 };
-        if let Some(member) = self.relabeler.left.keys().next() {
+        if let Some(member) = self.store.labels.left.keys().next() {
             return Some(job(Some(member.0), moved, 0));
         }
         let Some(evacuation) = &self.store.evacuation else {
@@ -367,7 +367,7 @@ impl Pool {
         let later = if members.is_empty() { evacuation.later } else { 0 };
         self.store.removals.departure = Departure { moved, later, ..Departure::default() };
         let class = |at: &u16| (MemberId(*at), self.store.config.shape.class_of(*at).unwrap_or(Class::Data));
-        self.relabeler.left.extend(members.iter().map(class));
+        self.store.labels.left.extend(members.iter().map(class));
         (self.store.config.shape.groups, self.store.config.shape.next) = (shape.groups, shape.next);
         for (at, known) in (0u16..).zip(&mut self.store.config.shape.members) {
             if members.contains(&at) {
@@ -386,7 +386,7 @@ impl Pool {
 
     /// Releases the devices of removed members, once the labels say that they are removed.
     pub(crate) fn let_go(&mut self) {
-        let left = std::mem::take(&mut self.relabeler.left);
+        let left = std::mem::take(&mut self.store.labels.left);
         if !left.is_empty() {
             self.store.removals.departure = Departure::default();
         }

@@ -229,7 +229,7 @@ impl Pool {
     fn flush_filled(&mut self, run: u64) {
         if let Some(fill) = self.filler.of(run).filter(|fill| fill.in_flight == 0) {
             fill.step = Step::Flush;
-            self.flusher.wants.fill = true;
+            self.store.flusher.wants.fill = true;
         }
     }
 
@@ -242,17 +242,17 @@ impl Pool {
         if fill.replica == Replica::Replacement {
             let Some(device) = member.successor.take() else { return };
             let old = std::mem::replace(&mut member.device, device);
-            self.relabeler.switching.insert(fill.member, old);
+            self.store.labels.switching.insert(fill.member, old);
         } else {
             self.store.io.health.set(fill.member, MemberState::Present);
-            self.relabeler.filled.insert(fill.member);
+            self.store.labels.filled.insert(fill.member);
         }
         self.relabeler.relabel(&mut self.store, None);
     }
 
     /// Puts replacements into their members' places, once the labels say so.
     pub(crate) fn switch(&mut self) {
-        for member in std::mem::take(&mut self.relabeler.switching).into_keys() {
+        for member in std::mem::take(&mut self.store.labels.switching).into_keys() {
             let at = member.index();
             let (Some(slot), Some(size)) = (self.store.io.twin(member), self.store.config.twins.remove(&member)) else { continue };
             if let Some(place) = self.store.config.sizes.get_mut(at) {
@@ -269,7 +269,7 @@ impl Pool {
     pub(crate) fn successor_failed(&mut self, member: MemberId) {
         self.filler.stop_filling(member, Replica::Replacement);
         self.store.config.twins.remove(&member);
-        let was = self.relabeler.switching.remove(&member);
+        let was = self.store.labels.switching.remove(&member);
         if let Some(m) = self.store.config.shape.members.get_mut(member.index()) {
             m.successor = None;
             m.device = was.unwrap_or(m.device);

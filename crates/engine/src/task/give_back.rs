@@ -95,8 +95,8 @@ impl Pool {
             let rate = self.store.stock.rate.max(IDLE_BYTES);
             let given = self.store.give_back(rate.min(CALL_BYTES).min(self.store.stock.due));
             self.store.stock.give_back_at = Time(self.store.now.0 + given * 1000 / rate);
-        } else if self.flusher.running.is_none()
-            && !self.flusher.wanted()
+        } else if self.store.flusher.running.is_none()
+            && !self.store.flusher.wanted()
             && self.store.now.0 >= self.store.stock.last_flush.0 + FLUSH_PAUSE
         {
             self.store.give_back(PAGE);
@@ -125,8 +125,8 @@ impl Pool {
             }
         }
         let needed = !self.store.room_beyond(Purse::Guest, 1) || (self.store.is_split() && !self.store.room_beyond(Purse::Cleaner, 1));
-        self.flusher.space = waiting.total() >= FLUSH_FOR || (waiting.total() > 0 && needed);
-        self.waiting_for_flush = waiting;
+        self.store.flusher.space = waiting.total() >= FLUSH_FOR || (waiting.total() > 0 && needed);
+        self.store.waiting_for_flush = waiting;
     }
 }
 

@@ -33,7 +33,7 @@ impl Pool {
                     self.drop_unwritten_jobs();
                 }
             }
-            Err(error) => self.replies.push_back((tag, Err(error))),
+            Err(error) => self.store.replies.push_back((tag, Err(error))),
         }
     }
 
@@ -125,8 +125,8 @@ impl Pool {
     /// not ended: the pool still lists the device that is replaced, or calls the filled one
     /// incomplete.
     fn jobs_at_labels(&self) -> impl Iterator<Item = JobInfo> + '_ {
-        let replaced = self.relabeler.switching.keys().map(|member| (JobKind::Replace, member.0));
-        let filled = self.relabeler.filled.iter().map(|member| (JobKind::Resilver, member.0));
+        let replaced = self.store.labels.switching.keys().map(|member| (JobKind::Replace, member.0));
+        let filled = self.store.labels.filled.iter().map(|member| (JobKind::Resilver, member.0));
         replaced.chain(filled).map(|(kind, member)| JobInfo { kind, member: Some(member), done: 1, total: 1, errors: 0, rate: 0 })
     }
 }

@@ -8,62 +8,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use millpond_block::{DeviceError, MemberId, Piece, Tag};
-use millpond_format::{CLAIM_OFFSET, Class, DeviceId, DeviceNote, Label, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId};
+use millpond_format::{CLAIM_OFFSET, DeviceId, DeviceNote, Label, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId};
 
 use super::checkpoint::second_area;
 use crate::io::{Failing, Replica};
 use crate::pool::{Context, Pool};
-use crate::store::Store;
+use crate::store::{LabelStep as Step, Store};
 use crate::{Fault, PoolState, Reply};
-
-/// Progress of writing labels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Step {
-    #[default]
-    Idle,
-    /// New devices get their labels: from then on the pool is whole under the new shape, too.
-    Fresh,
-    FreshFlush,
-    First,
-    FirstFlush,
-    Second,
-    SecondFlush,
-}
 
 /// The task that writes labels.
 #[derive(Debug, Default)]
 pub(crate) struct Relabeler {
-    step: Step,
-    /// The shape has changed since the last write of labels began.
-    wanted: bool,
     /// Commands to answer when the next labels are durable, and when the running ones are.
     waiting: Vec<Tag>,
     answering: Vec<Tag>,
-    /// Members that are new in the pool: they also get an empty ring.
-    pub(crate) fresh: BTreeSet<MemberId>,
-    /// Members that have become whole; reported as whole once the labels say so.
-    pub(crate) filled: BTreeSet<MemberId>,
-    /// Removed members and their classes, listed until the labels say that they are removed: their
-    /// devices may not be taken away before.
-    pub(crate) left: BTreeMap<MemberId, Class>,
-    /// Members whose replacement is whole, and their old devices. Until the labels name the
-    /// replacement both get all writes.
-    pub(crate) switching: BTreeMap<MemberId, DeviceId>,
 }
 
 impl Relabeler {
-    /// Returns whether labels are being written, or will be.
-    pub(crate) fn busy(&self) -> bool {
-        self.wanted || self.step != Step::Idle
-    }
-
-    /// Returns whether flushed data does not count as durable yet. INV-LABEL-1: no data counts as
-    /// durable that is missing on a device which the labels still call whole; it counts once they
-    /// no longer do. A new pool, whose roots have no number yet, has promised nothing.
-    pub(crate) fn holds_flushes(&self, generation: u64) -> bool {
-        self.busy() && generation > 0
-    }
-
     /// Takes the commands that wait, because the pool stopped.
     pub(crate) fn take_commands(&mut self) -> Vec<Tag> {
         let mut all = std::mem::take(&mut self.waiting);
@@ -79,7 +40,7 @@ impl Pool {
         if failing.replica == Replica::Replacement {
             return self.successor_failed(failing.member);
         }
-        if self.relabeler.switching.contains_key(&failing.member) {
+        if self.store.labels.switching.contains_key(&failing.member) {
             return; // the old device was about to go, and its replacement has everything
         }
         self.filler.stop_filling(failing.member, Replica::Current);
@@ -93,14 +54,14 @@ impl Pool {
     pub(crate) fn step_relabel(&mut self) {
         // the labels of a new pool are being written until it is open
         let open = self.store.state != PoolState::Opening || self.store.generation > 0;
-        if self.relabeler.wanted && self.relabeler.step == Step::Idle && open {
-            self.relabeler.wanted = false;
+        if self.store.labels.wanted && self.store.labels.step == Step::Idle && open {
+            self.store.labels.wanted = false;
             self.relabeler.answering = std::mem::take(&mut self.relabeler.waiting);
-            if self.relabeler.fresh.is_empty() {
-                self.relabeler.step = Step::First;
+            if self.store.labels.fresh.is_empty() {
+                self.store.labels.step = Step::First;
                 self.relabeler.write_labels_again(&mut self.store, false);
             } else {
-                self.relabeler.step = Step::Fresh;
+                self.store.labels.step = Step::Fresh;
                 self.write_fresh_labels();
             }
         }
@@ -108,7 +69,7 @@ impl Pool {
 
     fn write_fresh_labels(&mut self) {
         let mut writes = Vec::new();
-        for member in self.relabeler.fresh.clone() {
+        for member in self.store.labels.fresh.clone() {
             let size = self.store.config.sizes.get(member.index()).copied().unwrap_or(0);
             let piece = self.fresh_area(member);
             writes.push((member, Replica::Current, 0, piece.clone()));
@@ -140,7 +101,7 @@ impl Pool {
         if let Err(error) = result {
             return self.fault(Fault::Labels(error));
         }
-        let step = match self.relabeler.step {
+        let step = match self.store.labels.step {
             Step::Idle => return,
             Step::Fresh => Step::FreshFlush,
             Step::FreshFlush => Step::First,
@@ -149,24 +110,24 @@ impl Pool {
             Step::Second => Step::SecondFlush,
             Step::SecondFlush => Step::Idle,
         };
-        self.relabeler.step = step;
+        self.store.labels.step = step;
         match step {
-            Step::FreshFlush | Step::FirstFlush | Step::SecondFlush => self.flusher.wants.labels = true,
+            Step::FreshFlush | Step::FirstFlush | Step::SecondFlush => self.store.flusher.wants.labels = true,
             Step::First => self.relabeler.write_labels_again(&mut self.store, false),
             Step::Second => self.relabeler.write_labels_again(&mut self.store, true),
             Step::Fresh => {}
             Step::Idle => {
-                self.relabeler.fresh.clear();
+                self.store.labels.fresh.clear();
                 self.relabeler.take_new_rows(&mut self.store);
-                if !self.relabeler.wanted {
-                    self.relabeler.filled.clear();
+                if !self.store.labels.wanted {
+                    self.store.labels.filled.clear();
                     self.switch();
                     self.let_go();
                     self.release_held();
                     self.attach_caches();
                 }
                 let tags = std::mem::take(&mut self.relabeler.answering);
-                self.replies.extend(tags.into_iter().map(|tag| (tag, Ok(Reply::Done))));
+                self.store.replies.extend(tags.into_iter().map(|tag| (tag, Ok(Reply::Done))));
             }
         }
     }
@@ -176,7 +137,7 @@ impl Relabeler {
     /// Requests labels of the changed shape, and answers `tag` when they are durable.
     pub(crate) fn relabel(&mut self, store: &mut Store, tag: Option<Tag>) {
         store.config.shape.generation += 1;
-        self.wanted = true;
+        store.labels.wanted = true;
         self.waiting.extend(tag);
     }
 
@@ -194,7 +155,7 @@ impl Relabeler {
         let notes: Vec<DeviceNote> = known.into_values().collect();
         if notes != store.config.notes {
             store.config.notes = notes;
-            self.wanted = true;
+            store.labels.wanted = true;
         }
     }
 
@@ -203,7 +164,7 @@ impl Relabeler {
         for (member, size) in (0..).map(MemberId).zip(store.config.sizes.clone()) {
             let state = store.config.shape.members.get(member.index()).map(|m| m.state);
             let out = !matches!(state, Some(MemberState::Present | MemberState::Filling));
-            if out || self.switching.contains_key(&member) {
+            if out || store.labels.switching.contains_key(&member) {
                 continue;
             }
             let piece = store.label_sector(member, None);
@@ -219,7 +180,7 @@ impl Relabeler {
 
     /// Adds the segments of new devices, once every label lists them.
     fn take_new_rows(&mut self, store: &mut Store) {
-        if self.wanted {
+        if store.labels.wanted {
             return;
         }
         let first = SegmentId(store.core.space.rows.count());

@@ -112,7 +112,7 @@ impl Pool {
     /// cleaning.
     pub(crate) fn coming_free(&self, shelf: Shelf) -> usize {
         let resting = self.store.core.space.segments.resting_in(shelf);
-        let coming = if self.store.checkpoint.running() { resting } else { self.waiting_for_flush.in_shelf(shelf) };
+        let coming = if self.store.checkpoint.running() { resting } else { self.store.waiting_for_flush.in_shelf(shelf) };
         self.store.free_in(shelf) + coming
     }
 
@@ -129,7 +129,7 @@ impl Pool {
         }
         let (landing, meta) = (shelf == self.store.core.space.homes.landing, shelf == self.store.core.space.homes.meta);
         let (need, least) = if meta { (self.store.checkpoint_segments(), self.store.least_segments()) } else { (0, 0) };
-        let waiting = self.waiting_for_flush.in_shelf(shelf);
+        let waiting = self.store.waiting_for_flush.in_shelf(shelf);
         if self.store.short_of_space() {
             return need > least || segments.resting_in(shelf) > waiting;
         }

@@ -230,7 +230,7 @@ impl Pool {
     /// Leaves the open segments, and lists those that hold data.
     fn begin_scrub(&mut self) {
         // a running checkpoint has assigned places that are not written yet
-        if self.store.checkpoint.running() || self.relabeler.busy() {
+        if self.store.checkpoint.running() || self.store.labels.busy() {
             return;
         }
         self.scrubber.wanted = false;
@@ -272,7 +272,7 @@ impl Pool {
         loop {
             let Some(run) = &mut self.scrubber.running else { return false };
             if !run.again.is_empty() {
-                let still = run.readings.is_empty() && self.repairs.under_way == 0;
+                let still = run.readings.is_empty() && self.store.repairs.under_way == 0;
                 let next = run.again.pop_front_if(|_| still);
                 next.into_iter().for_each(|place| self.read_place(place));
                 return false;
@@ -316,7 +316,7 @@ impl Pool {
 
     fn read_parts(&mut self, place: Place, copies: Vec<usize>, skim: Option<u64>) {
         let share = self.store.core.space.rows.stripe(place.segment).map_or(1, |stripe| stripe.data());
-        let (now, still) = (self.store.now, Some(self.stillness()).filter(|_| self.repairs.under_way == 0));
+        let (now, still) = (self.store.now, Some(self.stillness()).filter(|_| self.store.repairs.under_way == 0));
         let Some(run) = &mut self.scrubber.running else { return };
         if copies.is_empty() || place.pages == 0 {
             return;

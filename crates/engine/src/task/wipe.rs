@@ -161,7 +161,7 @@ impl Pool {
             self.wiper.leave_batch(&mut self.store);
             return false;
         }
-        if self.store.evacuation.is_some() || self.relabeler.busy() || !self.all_are_there() {
+        if self.store.evacuation.is_some() || self.store.labels.busy() || !self.all_are_there() {
             // the shape is about to change: the next round uses the new one
             self.wiper.leave_batch(&mut self.store);
             if let Some(run) = &mut self.wiper.running {

@@ -47,7 +47,7 @@ pub(super) struct Labels {
 impl Pool {
     /// Reads labels and rings while they are not being written, and repairs them.
     pub(super) fn scrub_labels(&mut self) -> bool {
-        let idle = !self.relabeler.busy() && !self.store.checkpoint.running();
+        let idle = !self.store.labels.busy() && !self.store.checkpoint.running();
         let Some(run) = &mut self.scrubber.running else { return false };
         if !run.labels.asked {
             if idle {
@@ -81,7 +81,7 @@ impl Pool {
 
     /// Ends the scrub when everything that it has written is durable.
     pub(super) fn end_with_checkpoint(&mut self, before: u64) -> bool {
-        if self.store.metrics.checkpoints == before || self.relabeler.busy() {
+        if self.store.metrics.checkpoints == before || self.store.labels.busy() {
             return false;
         }
         self.scrubber.suspend();

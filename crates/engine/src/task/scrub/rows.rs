@@ -99,7 +99,7 @@ impl Pool {
 
     /// Returns the current write stamp.
     pub(super) fn stillness(&self) -> Stillness {
-        Stillness { repairs: self.repairs.begun, shape: self.store.config.shape.generation }
+        Stillness { repairs: self.store.repairs.begun, shape: self.store.config.shape.generation }
     }
 
     /// Compares parity with the data of its stripes, except stripes with bytes that cannot be
