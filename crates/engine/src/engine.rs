@@ -292,13 +292,13 @@ impl Engine {
     /// Returns the generation of the labels in force; `None` while they are being written, and
     /// until the pool is open.
     pub fn label_generation(&self) -> Option<u64> {
-        self.open().and_then(Pool::label_generation)
+        self.open().and_then(|pool| pool.store.label_generation())
     }
 
     /// Returns the labels in force; `None` while they are being written, and until the pool is
     /// open.
     pub fn labels_in_force(&self) -> Option<LabelsInForce> {
-        self.open().and_then(Pool::labels_in_force)
+        self.open().and_then(|pool| pool.store.labels_in_force())
     }
 
     /// Returns all volumes.

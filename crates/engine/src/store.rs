@@ -14,7 +14,7 @@ use millpond_block::{Buf, BufPool, DeviceSlot, DeviceSpace, Tag};
 use millpond_format::{Leg, Lsn, ObjectRef};
 
 pub(crate) use self::checkpoint::{CheckpointState, Stage};
-pub(crate) use self::flush::{Flusher, Repairs, Wants};
+pub(crate) use self::flush::{Flusher, Repairs};
 pub(crate) use self::labels::{LabelState, LabelStep};
 use crate::core::Core;
 use crate::io::IoTable;

@@ -100,19 +100,19 @@ impl Pool {
         }
         self.ready.push_back(id);
     }
+}
 
+impl Store {
     /// Replies to the command.
     pub(crate) fn deliver_census(&mut self, owner: Owner, work: CensusWork, error: Option<DiskError>) {
         let Owner::Command(tag) = owner else { return };
         let reply = match error {
-            None => Ok(Reply::Census(self.store.census(work))),
-            Some(_) => Err(self.store.read_failure()),
+            None => Ok(Reply::Census(self.census(work))),
+            Some(_) => Err(self.read_failure()),
         };
-        self.store.replies.push_back((tag, reply));
+        self.replies.push_back((tag, reply));
     }
-}
 
-impl Store {
     /// Returns the version to scan after this one: a lineage's head first, then its snapshots from
     /// the youngest on.
     fn following(&self, (lineage, at): Version) -> Option<Version> {

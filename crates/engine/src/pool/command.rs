@@ -92,7 +92,7 @@ impl Pool {
             Command::AddDevices { groups, devices } => self.change_devices(tag, |pool| pool.add_groups(&groups, &devices)),
             Command::Replace { member, device } => self.change_devices(tag, |pool| pool.replace(MemberId(member), device)),
             Command::CheckDevices(change) => {
-                let told = self.check_change(&change).map(|()| Reply::Done);
+                let told = self.store.check_change(&change).map(|()| Reply::Done);
                 self.store.replies.push_back((tag, told));
             }
             Command::Remove { member, dry_run: true } => {

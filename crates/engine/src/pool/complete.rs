@@ -59,7 +59,7 @@ impl Pool {
         let Op { owner, work, error, lsn, .. } = op;
         let work = match work {
             Work::Compare(work) => return self.deliver_comparison(owner, *work, error),
-            Work::Census(work) => return self.deliver_census(owner, *work, error),
+            Work::Census(work) => return self.store.deliver_census(owner, *work, error),
             other => other,
         };
         let result = error.map_or(Ok(Data::new()), Err);

@@ -22,39 +22,10 @@ impl Pool {
         }
     }
 
-    /// Checks whether devices could be changed as described, by the checks of the real commands.
-    pub(crate) fn check_change(&self, change: &DeviceChange) -> Result<(), CommandError> {
-        // the real command stops a running rejoin first
-        self.check_no_change(self.store.evacuation.is_some() && !self.store.is_rejoining())?;
-        match change {
-            DeviceChange::Add { groups, devices } => self.store.plan_groups(groups, devices).map(drop),
-            DeviceChange::Replace { member, device } if self.store.config.shape.is_aside(*member) => {
-                self.store.aside_extents(device).map(drop)
-            }
-            DeviceChange::Replace { member, device } => self.store.check_replacement(*member, device),
-        }
-    }
-
-    /// Checks that no other change is in progress: a removal has planned the shape that it leaves,
-    /// and labels have one shape until they are durable.
-    pub(crate) fn check_unchanging(&self) -> Result<(), CommandError> {
-        self.check_no_change(self.store.evacuation.is_some())
-    }
-
-    fn check_no_change(&self, moving: bool) -> Result<(), CommandError> {
-        if moving || self.store.member_leaving().is_some() {
-            return Err(CommandError::Busy(Busy::Removing));
-        }
-        if self.store.labels.busy() {
-            return Err(CommandError::Busy(Busy::Relabeling));
-        }
-        Ok(())
-    }
-
     /// Adds groups of new devices. Their space is used once every label lists them.
     pub(crate) fn add_groups(&mut self, specs: &[GroupSpec], devices: &[NewDevice]) -> Result<(), CommandError> {
         self.rejoiner.put_off_rejoin(&mut self.store);
-        self.check_unchanging()?;
+        self.store.check_unchanging()?;
         let geometries: Vec<_> = devices.iter().map(|d| d.geometry).collect();
         let first = self.store.config.shape.members.len();
         let shape = self.store.plan_groups(specs, &geometries)?;
@@ -69,7 +40,7 @@ impl Pool {
     /// new one.
     pub(crate) fn replace(&mut self, member: MemberId, device: NewDevice) -> Result<(), CommandError> {
         self.rejoiner.put_off_rejoin(&mut self.store);
-        self.check_unchanging()?;
+        self.store.check_unchanging()?;
         let at = member.index();
         if self.store.config.shape.is_aside(member.0) {
             return self.replace_aside(member, device);
@@ -103,7 +74,7 @@ impl Pool {
     /// Removes a cache device or a spare, which has no data to move.
     pub(crate) fn remove_aside(&mut self, member: MemberId) -> Result<(), CommandError> {
         self.rejoiner.put_off_rejoin(&mut self.store);
-        self.check_unchanging()?;
+        self.store.check_unchanging()?;
         self.cache.detach(member, &mut self.store.bufs);
         let class = self.store.config.shape.class_of(member.0).unwrap_or(Class::Data);
         self.store.labels.left.insert(member, class);
@@ -136,6 +107,33 @@ impl Pool {
 }
 
 impl Store {
+    /// Checks whether devices could be changed as described, by the checks of the real commands.
+    pub(crate) fn check_change(&self, change: &DeviceChange) -> Result<(), CommandError> {
+        // the real command stops a running rejoin first
+        self.check_no_change(self.evacuation.is_some() && !self.is_rejoining())?;
+        match change {
+            DeviceChange::Add { groups, devices } => self.plan_groups(groups, devices).map(drop),
+            DeviceChange::Replace { member, device } if self.config.shape.is_aside(*member) => self.aside_extents(device).map(drop),
+            DeviceChange::Replace { member, device } => self.check_replacement(*member, device),
+        }
+    }
+
+    /// Checks that no other change is in progress: a removal has planned the shape that it leaves,
+    /// and labels have one shape until they are durable.
+    pub(crate) fn check_unchanging(&self) -> Result<(), CommandError> {
+        self.check_no_change(self.evacuation.is_some())
+    }
+
+    fn check_no_change(&self, moving: bool) -> Result<(), CommandError> {
+        if moving || self.member_leaving().is_some() {
+            return Err(CommandError::Busy(Busy::Removing));
+        }
+        if self.labels.busy() {
+            return Err(CommandError::Busy(Busy::Relabeling));
+        }
+        Ok(())
+    }
+
     /// Returns the shape with groups of new devices.
     fn plan_groups(&self, specs: &[GroupSpec], devices: &[DeviceGeometry]) -> Result<Shape, CommandError> {
         let mut shape = self.config.shape.clone();

@@ -89,22 +89,6 @@ impl Pool {
         }
     }
 
-    /// Returns the generation of the labels in force; `None` while labels are being written.
-    pub(crate) fn label_generation(&self) -> Option<u64> {
-        Some(self.store.config.shape.generation).filter(|_| !self.store.labels.busy())
-    }
-
-    /// Returns the labels in force; `None` while labels are being written.
-    pub(crate) fn labels_in_force(&self) -> Option<LabelsInForce> {
-        let generation = self.label_generation()?;
-        let shape = &self.store.config.shape;
-        let members = (0u16..).zip(&shape.members).filter(|(at, m)| m.state == MemberState::Present && !shape.is_aside(*at));
-        let devices = members.flat_map(|(at, m)| [Some(m.device), m.successor].into_iter().flatten().map(move |device| (at, device)));
-        let down = |(at, m): (u16, &Member)| m.state == MemberState::Down && !shape.is_aside(at);
-        let left_behind = (0u16..).zip(&shape.members).any(down);
-        Some(LabelsInForce { generation, current: devices.collect(), left_behind })
-    }
-
     pub(crate) fn space_report(&self) -> String {
         use std::fmt::Write;
         let segments = &self.store.core.space.segments;
@@ -203,6 +187,22 @@ impl Pool {
 }
 
 impl Store {
+    /// Returns the generation of the labels in force; `None` while labels are being written.
+    pub(crate) fn label_generation(&self) -> Option<u64> {
+        Some(self.config.shape.generation).filter(|_| !self.labels.busy())
+    }
+
+    /// Returns the labels in force; `None` while labels are being written.
+    pub(crate) fn labels_in_force(&self) -> Option<LabelsInForce> {
+        let generation = self.label_generation()?;
+        let shape = &self.config.shape;
+        let members = (0u16..).zip(&shape.members).filter(|(at, m)| m.state == MemberState::Present && !shape.is_aside(*at));
+        let devices = members.flat_map(|(at, m)| [Some(m.device), m.successor].into_iter().flatten().map(move |device| (at, device)));
+        let down = |(at, m): (u16, &Member)| m.state == MemberState::Down && !shape.is_aside(at);
+        let left_behind = (0u16..).zip(&shape.members).any(down);
+        Some(LabelsInForce { generation, current: devices.collect(), left_behind })
+    }
+
     fn space_info(&self) -> SpaceInfo {
         let segments = &self.core.space.segments;
         let (pages, used) = (segments.pages(), segments.used_pages());

@@ -221,7 +221,7 @@ impl Pool {
                     let (mine, others) = std::mem::take(&mut work.bad).into_iter().partition(|bad: &Bad| bad.part == part);
                     work.bad = others;
                     let mine: Vec<Bad> = mine;
-                    mine.into_iter().for_each(|bad| self.repair(bad.member, segment, page, piece.clone()));
+                    mine.into_iter().for_each(|bad| self.store.repair(bad.member, segment, page, piece.clone()));
                 }
                 if let Part::Blocks { addrs, .. } = old {
                     if let Some(volume) = remembered {
@@ -250,34 +250,6 @@ impl Pool {
             }
         }
         self.release(id);
-    }
-
-    /// Rewrites a wrong copy with its right content, unless it is the only copy.
-    pub(crate) fn repair(&mut self, member: MemberId, segment: SegmentId, page: u32, piece: Piece) {
-        let rows = &self.store.core.space.rows;
-        let copy = rows.copies(segment).position(|copy| copy == member);
-        // with parity each byte is stored once
-        let copy = if rows.stripe(segment).is_some() { Some(0) } else { copy };
-        let Some(copy) = copy else { return };
-        let pages = u32::try_from(piece.len() as u64 / PAGE).unwrap_or(0);
-        let places = self.store.core.space.rows.map(segment, page, pages, copy);
-        for (device, range) in places.into_iter().filter(|(device, _)| *device == member) {
-            self.repair_at(device, segment, range.offset, piece.clone());
-        }
-    }
-
-    /// Rewrites part of a segment on a member at a byte offset of the device.
-    pub(crate) fn repair_at(&mut self, member: MemberId, segment: SegmentId, offset: u64, piece: Piece) {
-        if !self.store.writes_allowed() || !self.store.io.health.is_up(member) {
-            return;
-        }
-        if let Some(repaired) = self.store.io.repaired.get_mut(member.index()) {
-            *repaired += 1;
-        }
-        self.store.repairs.begun += 1;
-        self.store.repairs.under_way += 1;
-        self.store.pin(segment);
-        self.store.io.write_to(Context::Repair, Some(segment), member, Replica::Current, offset, piece);
     }
 
     /// Starts reading a map node unless that is in progress; `op` continues when the node is in
@@ -370,6 +342,34 @@ impl Pool {
 }
 
 impl Store {
+    /// Rewrites a wrong copy with its right content, unless it is the only copy.
+    pub(crate) fn repair(&mut self, member: MemberId, segment: SegmentId, page: u32, piece: Piece) {
+        let rows = &self.core.space.rows;
+        let copy = rows.copies(segment).position(|copy| copy == member);
+        // with parity each byte is stored once
+        let copy = if rows.stripe(segment).is_some() { Some(0) } else { copy };
+        let Some(copy) = copy else { return };
+        let pages = u32::try_from(piece.len() as u64 / PAGE).unwrap_or(0);
+        let places = self.core.space.rows.map(segment, page, pages, copy);
+        for (device, range) in places.into_iter().filter(|(device, _)| *device == member) {
+            self.repair_at(device, segment, range.offset, piece.clone());
+        }
+    }
+
+    /// Rewrites part of a segment on a member at a byte offset of the device.
+    pub(crate) fn repair_at(&mut self, member: MemberId, segment: SegmentId, offset: u64, piece: Piece) {
+        if !self.writes_allowed() || !self.io.health.is_up(member) {
+            return;
+        }
+        if let Some(repaired) = self.io.repaired.get_mut(member.index()) {
+            *repaired += 1;
+        }
+        self.repairs.begun += 1;
+        self.repairs.under_way += 1;
+        self.pin(segment);
+        self.io.write_to(Context::Repair, Some(segment), member, Replica::Current, offset, piece);
+    }
+
     fn writes_allowed(&self) -> bool {
         matches!(self.state, PoolState::Online | PoolState::Closing) && !self.tuning.read_only
     }

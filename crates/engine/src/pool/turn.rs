@@ -110,7 +110,7 @@ impl Pool {
             Context::Repair => self.store.repairs.under_way -= 1,
             Context::FillRead(piece) => self.filler.fill_read(&mut self.store, piece, ended.result, ended.buf),
             Context::FillWrite(piece) => self.filler.fill_written(piece),
-            Context::Scrub(read) => self.scrub_read(read, ended.result, ended.buf),
+            Context::Scrub(read) => self.scrubber.scrub_read(&mut self.store, read, ended.result, ended.buf),
             Context::ScrubArea(area) => self.scrubber.scrub_area_done(&mut self.store, area, ended.result, ended.buf),
             Context::FillRing(run) => self.fill_ring_done(run, ended.result, ended.buf),
             Context::Flush(target) => self.flush_done(target, ended.result),
@@ -168,7 +168,7 @@ impl Pool {
         self.release_rested(hungry);
         (self.store.flusher.space, self.store.waiting_for_flush) = (false, Waiting::default());
         if (hungry || self.store.destages()) && self.store.state == PoolState::Online {
-            self.release_logged();
+            self.store.release_logged();
         }
     }
 
@@ -196,7 +196,7 @@ impl Pool {
         } else if matches!(self.store.state, PoolState::Faulted(_) | PoolState::Closed) {
             // nothing is written any more
         } else if self.keeper.is_giving_back() {
-            self.step_claim();
+            self.keeper.step_claim(&mut self.store);
             self.close_when_quiet();
         } else {
             busy |= self.reclaim();
@@ -221,7 +221,7 @@ impl Pool {
             busy |= self.step_scrub();
             self.step_jobs();
             self.step_cache();
-            self.step_claim();
+            self.keeper.step_claim(&mut self.store);
             self.start_flush();
             self.step_full();
             self.close_when_quiet();
@@ -340,7 +340,7 @@ impl Pool {
         }
         // after the first of these writes another host may have the pool: nothing else is
         // written
-        if self.give_back_claim() {
+        if self.keeper.give_back_claim(&mut self.store) {
             self.store.closing = None;
             self.store.state = PoolState::Closed;
             self.store.replies.push_back((tag, Ok(Reply::Done)));

@@ -251,7 +251,7 @@ impl Pool {
             // segments that waited for a checkpoint at the crash are free only now
             self.release_rested(true);
             self.store.core.space.segments.stamp_emptied(Lsn(self.store.log.next.0 - 1));
-            self.release_logged();
+            self.store.release_logged();
             return self.open_log();
         }
         self.store.state = PoolState::Online;

@@ -139,53 +139,6 @@ pub(crate) fn read_claim(result: Result<(), DeviceError>, buf: Option<&Buf>) -> 
 }
 
 impl Pool {
-    /// Returns the slot of a member's device if its claim counts: the pool needs the device, and
-    /// the device is whole. It got the claim before the labels called it whole.
-    fn claimable(&self, member: MemberId) -> Option<DeviceSlot> {
-        let known = self.store.config.shape.members.get(member.index())?;
-        let counts = known.state == MemberState::Present && !self.store.config.shape.is_aside(member.0);
-        let slot = self.store.io.slot_of(member).filter(|_| counts && self.store.io.health.is_up(member))?;
-        Some(slot).filter(|_| !self.store.labels.left.contains_key(&member) && !self.store.labels.fresh.contains(&member))
-    }
-
-    /// Returns all members whose claims count, with the slots of their devices.
-    fn claimable_members(&self) -> Vec<(MemberId, DeviceSlot)> {
-        let members = 0..u16::try_from(self.store.config.sizes.len()).unwrap_or(u16::MAX);
-        members.map(MemberId).filter_map(|member| Some((member, self.claimable(member)?))).collect()
-    }
-
-    /// Looks at the claim when it is time to.
-    pub(crate) fn step_claim(&mut self) {
-        let due = self.store.now.0 >= self.keeper.asked.0.saturating_add(BEAT_MILLIS);
-        if self.keeper.release != Release::No {
-            // writes that wait go on once the claim is seen in place
-            if due && self.keeper.holds_back() {
-                self.keeper.asked = self.store.now;
-                self.look();
-            }
-            return;
-        }
-        if !due {
-            return;
-        }
-        let Some(mine) = &mut self.keeper.mine else { return };
-        (mine.beat, mine.time) = (mine.beat + 1, self.store.now.0);
-        self.keeper.asked = self.store.now;
-        self.look();
-    }
-
-    /// Reads the claims on all devices.
-    fn look(&mut self) {
-        let asked = self.store.now;
-        for (member, slot) in self.claimable_members() {
-            if self.keeper.busy.insert((member, slot)) {
-                let context = Context::Claim(ClaimIo::Look { member, slot, asked });
-                let size = self.store.config.sizes.get(member.index()).copied().unwrap_or(0);
-                self.store.io.urgently(|io| io.read_raw(context, member, claim_at(size, true), &mut self.store.bufs));
-            }
-        }
-    }
-
     /// Handles the end of a read or write of the claim.
     pub(crate) fn claim_done(&mut self, io: ClaimIo, result: Result<(), DeviceError>, buf: Option<Buf>) {
         match io {
@@ -228,10 +181,10 @@ impl Pool {
             return;
         }
         match self.keeper.release {
-            Release::No if self.claimable(member) == Some(slot) => {
+            Release::No if self.store.claimable(member) == Some(slot) => {
                 self.keeper.write_claim(&mut self.store, ClaimIo::Beat, member, if right { &[false] } else { &[false, true] });
             }
-            Release::Looking if self.keeper.busy.is_empty() => self.write_release(),
+            Release::Looking if self.keeper.busy.is_empty() => self.keeper.write_release(&mut self.store),
             _ => {}
         }
     }
@@ -247,31 +200,82 @@ impl Pool {
         self.keeper.lost = true;
         self.fault(Fault::TakenOver { by });
     }
+}
 
-    /// Releases the claim; everything must be durable. Returns true when that is over.
-    pub(crate) fn give_back_claim(&mut self) -> bool {
-        if self.keeper.mine.is_none() {
-            return true;
-        }
-        if self.keeper.release == Release::No {
-            self.keeper.release = Release::Looking;
-            self.look();
-            if self.keeper.busy.is_empty() {
-                self.write_release();
+impl Keeper {
+    /// Looks at the claim when it is time to.
+    pub(crate) fn step_claim(&mut self, store: &mut Store) {
+        let due = store.now.0 >= self.asked.0.saturating_add(BEAT_MILLIS);
+        if self.release != Release::No {
+            // writes that wait go on once the claim is seen in place
+            if due && self.holds_back() {
+                self.asked = store.now;
+                self.look(store);
             }
+            return;
         }
-        self.keeper.release == Release::Over
+        if !due {
+            return;
+        }
+        let Some(mine) = &mut self.mine else { return };
+        (mine.beat, mine.time) = (mine.beat + 1, store.now.0);
+        self.asked = store.now;
+        self.look(store);
     }
 
-    fn write_release(&mut self) {
-        let members: Vec<MemberId> = self.claimable_members().into_iter().map(|(member, _)| member).collect();
-        self.keeper.release = if members.is_empty() { Release::Over } else { Release::Writing(members.len()) };
-        if let Some(mine) = &mut self.keeper.mine {
-            (mine.released, mine.time) = (true, self.store.now.0);
+    /// Reads the claims on all devices.
+    fn look(&mut self, store: &mut Store) {
+        let asked = store.now;
+        for (member, slot) in store.claimable_members() {
+            if self.busy.insert((member, slot)) {
+                let context = Context::Claim(ClaimIo::Look { member, slot, asked });
+                let size = store.config.sizes.get(member.index()).copied().unwrap_or(0);
+                store.io.urgently(|io| io.read_raw(context, member, claim_at(size, true), &mut store.bufs));
+            }
+        }
+    }
+
+    /// Releases the claim; everything must be durable. Returns true when that is over.
+    pub(crate) fn give_back_claim(&mut self, store: &mut Store) -> bool {
+        if self.mine.is_none() {
+            return true;
+        }
+        if self.release == Release::No {
+            self.release = Release::Looking;
+            self.look(store);
+            if self.busy.is_empty() {
+                self.write_release(store);
+            }
+        }
+        self.release == Release::Over
+    }
+
+    fn write_release(&mut self, store: &mut Store) {
+        let members: Vec<MemberId> = store.claimable_members().into_iter().map(|(member, _)| member).collect();
+        self.release = if members.is_empty() { Release::Over } else { Release::Writing(members.len()) };
+        if let Some(mine) = &mut self.mine {
+            (mine.released, mine.time) = (true, store.now.0);
         }
         for member in members {
-            self.keeper.write_claim(&mut self.store, ClaimIo::Release, member, &[false, true]);
+            self.write_claim(store, ClaimIo::Release, member, &[false, true]);
         }
+    }
+}
+
+impl Store {
+    /// Returns the slot of a member's device if its claim counts: the pool needs the device, and
+    /// the device is whole. It got the claim before the labels called it whole.
+    fn claimable(&self, member: MemberId) -> Option<DeviceSlot> {
+        let known = self.config.shape.members.get(member.index())?;
+        let counts = known.state == MemberState::Present && !self.config.shape.is_aside(member.0);
+        let slot = self.io.slot_of(member).filter(|_| counts && self.io.health.is_up(member))?;
+        Some(slot).filter(|_| !self.labels.left.contains_key(&member) && !self.labels.fresh.contains(&member))
+    }
+
+    /// Returns all members whose claims count, with the slots of their devices.
+    fn claimable_members(&self) -> Vec<(MemberId, DeviceSlot)> {
+        let members = 0..u16::try_from(self.config.sizes.len()).unwrap_or(u16::MAX);
+        members.map(MemberId).filter_map(|member| Some((member, self.claimable(member)?))).collect()
     }
 }
 

@@ -115,8 +115,11 @@ impl Pool {
             }
         }
         // a victim that is needed for its space is not throttled as a job
-        let wanted =
-            || self.store.closing.is_some() || self.waits_for_space() || (!self.cleaner.found_none && !self.shelves_to_clean().is_empty());
+        let wanted = || {
+            self.store.closing.is_some()
+                || self.waits_for_space()
+                || (!self.cleaner.found_none && !self.cleaner.shelves_to_clean(&self.store).is_empty())
+        };
         let held = self.cleaner.for_job && !wanted();
         let most = if held { self.store.job_depth(READS) } else { READS.1 };
         while self.cleaner.reading < most && (!held || self.store.jobs_may_go_on()) {
@@ -128,36 +131,8 @@ impl Pool {
         }
     }
 
-    /// Returns the classes to clean: those short of free segments, and the log also when part of it
-    /// should move to data.
-    fn shelves_to_clean(&self) -> SmallVec<[Shelf; 2]> {
-        let mut shelves = SmallVec::new();
-        let few = |shelf| self.coming_free(shelf) < self.store.wanted_free(shelf);
-        if few(Shelf::Data) && !self.cleaner.cleaning_is_vain(&self.store) {
-            shelves.push(Shelf::Data);
-        }
-        if self.store.is_split() && (self.store.destages() || few(Shelf::Log)) {
-            shelves.push(Shelf::Log);
-        }
-        for shelf in [Shelf::Special, Shelf::Nodes] {
-            let count = self.store.core.space.segments.count_in(shelf);
-            if count > 0 && self.coming_free(shelf) < (count / 8).max(4) && !self.cleaner.cleaning_is_vain(&self.store) {
-                shelves.push(shelf);
-            }
-        }
-        shelves
-    }
-
-    /// Returns whether the next turn would begin moves for a job.
-    pub(crate) fn cleans_for_jobs(&mut self) -> bool {
-        !self.cleaner.is_reading()
-            && !self.cleaner.is_blocked(&self.store)
-            && !self.cleaner.holds_jobs_up(&self.shelves_to_clean())
-            && self.store.jobs_may_go_on()
-    }
-
     fn cleaning_needed(&self) -> bool {
-        !self.shelves_to_clean().is_empty()
+        !self.cleaner.shelves_to_clean(&self.store).is_empty()
             || self.store.evacuation.as_ref().is_some_and(Evacuation::has_more)
             || self.rebalancer.has_more()
             || self.wiper.has_more()
@@ -171,12 +146,12 @@ impl Pool {
             self.store.checkpoint.forced |= !self.store.checkpoint.running();
             return None;
         }
-        let mut shelves = self.shelves_to_clean();
+        let mut shelves = self.cleaner.shelves_to_clean(&self.store);
         shelves.retain(|shelf| *shelf == Shelf::Log || self.store.has_room_for_moves(*shelf, true, 1));
         // segments that leave the pool free no space: when space is short those that do go first,
         // of the log in turns
         let log_first = self.cleaner.for_job
-            && self.coming_free(Shelf::Log) < self.store.wanted_free(Shelf::Log)
+            && self.store.coming_free(Shelf::Log) < self.store.wanted_free(Shelf::Log)
             && !self.store.tuning.plants(Planted::CrowdTheLog);
         let others_first = shelves.contains(&Shelf::Data) || (log_first && shelves.contains(&Shelf::Log));
         let leaving = if others_first { None } else { self.cleaner.leaving_victim(&mut self.store) };
@@ -238,6 +213,33 @@ impl Pool {
         if self.cleaner.gathered_bytes >= self.store.gather_bytes() {
             self.write_gathered();
         }
+    }
+}
+
+impl Cleaner {
+    /// Returns the classes to clean: those short of free segments, and the log also when part of it
+    /// should move to data.
+    fn shelves_to_clean(&self, store: &Store) -> SmallVec<[Shelf; 2]> {
+        let mut shelves = SmallVec::new();
+        let few = |shelf| store.coming_free(shelf) < store.wanted_free(shelf);
+        if few(Shelf::Data) && !self.cleaning_is_vain(store) {
+            shelves.push(Shelf::Data);
+        }
+        if store.is_split() && (store.destages() || few(Shelf::Log)) {
+            shelves.push(Shelf::Log);
+        }
+        for shelf in [Shelf::Special, Shelf::Nodes] {
+            let count = store.core.space.segments.count_in(shelf);
+            if count > 0 && store.coming_free(shelf) < (count / 8).max(4) && !self.cleaning_is_vain(store) {
+                shelves.push(shelf);
+            }
+        }
+        shelves
+    }
+
+    /// Returns whether the next turn would begin moves for a job.
+    pub(crate) fn cleans_for_jobs(&mut self, store: &mut Store) -> bool {
+        !self.is_reading() && !self.is_blocked(store) && !self.holds_jobs_up(&self.shelves_to_clean(store)) && store.jobs_may_go_on()
     }
 }
 

@@ -154,7 +154,7 @@ impl Pool {
         let rate = self.store.rate_beside_guests();
         // data of auxiliary devices is on other devices, too
         if self.store.config.shape.is_aside(member) {
-            self.check_unchanging()?;
+            self.store.check_unchanging()?;
             return Ok(RemovalPlan { moved: 0, others: Vec::new(), in_steps: false, rate });
         }
         let leaving = self.check_removal(member)?;
@@ -214,28 +214,6 @@ impl Pool {
             Ok(()) => self.end_removal_for("there was no room for its next step for a minute; what was moved stays moved".to_owned()),
             Err(error) => self.end_removal_for(error.to_string()),
         }
-    }
-
-    /// Returns the progress in bytes. Data that guests free meanwhile need not be moved, and counts
-    /// as done.
-    pub(crate) fn evacuation_job(&self) -> Option<JobInfo> {
-        let (moved, later) = (self.store.removals.departure.moved, self.store.removals.departure.later);
-        let job = |member, done, left| JobInfo { kind: JobKind::Remove, member, done, total: done + left, errors: 0, rate: 0 };
-        if let Some(member) = self.store.labels.left.keys().next() {
-            return Some(job(Some(member.0), moved, 0));
-        }
-        let Some(evacuation) = &self.store.evacuation else {
-            // after an import or between two steps
-            return Some(job(Some(self.store.member_leaving()?), moved, later));
-        };
-        let (space, mut live, mut errors) = (&self.store.core.space.segments, 0, 0);
-        for segment in evacuation.removal.segments.iter().filter_map(|id| space.get(*id)) {
-            live += u64::from(segment.live) * UNIT_BYTES;
-            errors += u64::from(segment.left_until > self.store.now.0);
-        }
-        let done = moved + evacuation.total.saturating_sub(live);
-        let kind = if evacuation.rejoins { JobKind::Rejoin } else { JobKind::Remove };
-        Some(JobInfo { kind, errors, ..job(evacuation.member, done, live + evacuation.later) })
     }
 
     /// Advances an evacuation. Returns true when it wants another turn soon.
@@ -384,20 +362,6 @@ impl Pool {
         self.relabeler.relabel(&mut self.store, None);
     }
 
-    /// Releases the devices of removed members, once the labels say that they are removed.
-    pub(crate) fn let_go(&mut self) {
-        let left = std::mem::take(&mut self.store.labels.left);
-        if !left.is_empty() {
-            self.store.removals.departure = Departure::default();
-        }
-        for at in left.into_keys() {
-            self.store.io.set_slot(at, None);
-            if let Some(size) = self.store.config.sizes.get_mut(at.index()) {
-                *size = 0;
-            }
-        }
-    }
-
     /// Ends a removal whose rest cannot be done; no command waits for it.
     fn end_hopeless_removal(&mut self, segments: u64) {
         let mib = (segments * self.store.config.shape.extent_bytes).div_ceil(1 << 20);
@@ -414,6 +378,42 @@ impl Pool {
 }
 
 impl Store {
+    /// Returns the progress in bytes. Data that guests free meanwhile need not be moved, and counts
+    /// as done.
+    pub(crate) fn evacuation_job(&self) -> Option<JobInfo> {
+        let (moved, later) = (self.removals.departure.moved, self.removals.departure.later);
+        let job = |member, done, left| JobInfo { kind: JobKind::Remove, member, done, total: done + left, errors: 0, rate: 0 };
+        if let Some(member) = self.labels.left.keys().next() {
+            return Some(job(Some(member.0), moved, 0));
+        }
+        let Some(evacuation) = &self.evacuation else {
+            // after an import or between two steps
+            return Some(job(Some(self.member_leaving()?), moved, later));
+        };
+        let (space, mut live, mut errors) = (&self.core.space.segments, 0, 0);
+        for segment in evacuation.removal.segments.iter().filter_map(|id| space.get(*id)) {
+            live += u64::from(segment.live) * UNIT_BYTES;
+            errors += u64::from(segment.left_until > self.now.0);
+        }
+        let done = moved + evacuation.total.saturating_sub(live);
+        let kind = if evacuation.rejoins { JobKind::Rejoin } else { JobKind::Remove };
+        Some(JobInfo { kind, errors, ..job(evacuation.member, done, live + evacuation.later) })
+    }
+
+    /// Releases the devices of removed members, once the labels say that they are removed.
+    pub(crate) fn let_go(&mut self) {
+        let left = std::mem::take(&mut self.labels.left);
+        if !left.is_empty() {
+            self.removals.departure = Departure::default();
+        }
+        for at in left.into_keys() {
+            self.io.set_slot(at, None);
+            if let Some(size) = self.config.sizes.get_mut(at.index()) {
+                *size = 0;
+            }
+        }
+    }
+
     /// Plans the next part of a removal, and returns the bytes that later steps are to move: all of
     /// it when the others have room, else a step that makes room. `None` while the cleaner has to
     /// free space for a step.

@@ -204,7 +204,7 @@ impl Pool {
             }
             (Ok(()), None) => {
                 fill.in_flight -= 1;
-                self.flush_filled(run);
+                self.filler.flush_filled(&mut self.store, run);
             }
             (Err(_), _) if fill.in_flight == 0 => self.read_ring(),
             // the device can be neither written nor given up: it stays as it is until the next
@@ -222,15 +222,7 @@ impl Pool {
                 self.store.io.write_to(Context::FillRing(run), None, member, replica, claim_at(size, second).offset, piece.clone());
             }
         }
-        self.flush_filled(run);
-    }
-
-    /// Requests a flush once everything is written.
-    fn flush_filled(&mut self, run: u64) {
-        if let Some(fill) = self.filler.of(run).filter(|fill| fill.in_flight == 0) {
-            fill.step = Step::Flush;
-            self.store.flusher.wants.fill = true;
-        }
+        self.filler.flush_filled(&mut self.store, run);
     }
 
     /// Marks the device as whole, once everything on it is durable.
@@ -250,21 +242,6 @@ impl Pool {
         self.relabeler.relabel(&mut self.store, None);
     }
 
-    /// Puts replacements into their members' places, once the labels say so.
-    pub(crate) fn switch(&mut self) {
-        for member in std::mem::take(&mut self.store.labels.switching).into_keys() {
-            let at = member.index();
-            let (Some(slot), Some(size)) = (self.store.io.twin(member), self.store.config.twins.remove(&member)) else { continue };
-            if let Some(place) = self.store.config.sizes.get_mut(at) {
-                *place = size;
-            }
-            self.store.io.set_slot(member, Some(slot));
-            self.store.judge_member(member);
-            self.store.io.set_twin(member, None);
-            self.store.io.health.set(member, MemberState::Present);
-        }
-    }
-
     /// Gives up a replacement that failed: the member keeps its device.
     pub(crate) fn successor_failed(&mut self, member: MemberId) {
         self.filler.stop_filling(member, Replica::Replacement);
@@ -278,6 +255,69 @@ impl Pool {
             self.store.config.shape.lose(member.index());
         }
         self.relabeler.relabel(&mut self.store, None);
+    }
+}
+
+impl Filler {
+    /// Requests a flush once everything is written.
+    fn flush_filled(&mut self, store: &mut Store, run: u64) {
+        if let Some(fill) = self.of(run).filter(|fill| fill.in_flight == 0) {
+            fill.step = Step::Flush;
+            store.flusher.wants.fill = true;
+        }
+    }
+}
+
+impl Store {
+    /// Puts replacements into their members' places, once the labels say so.
+    pub(crate) fn switch(&mut self) {
+        for member in std::mem::take(&mut self.labels.switching).into_keys() {
+            let at = member.index();
+            let (Some(slot), Some(size)) = (self.io.twin(member), self.config.twins.remove(&member)) else { continue };
+            if let Some(place) = self.config.sizes.get_mut(at) {
+                *place = size;
+            }
+            self.io.set_slot(member, Some(slot));
+            self.judge_member(member);
+            self.io.set_twin(member, None);
+            self.io.health.set(member, MemberState::Present);
+        }
+    }
+
+    /// Makes streams continue in other segments, and checkpoints too, except a running one: it has
+    /// assigned places behind its cursors already.
+    pub(crate) fn leave_open_segments(&mut self) {
+        self.seal_all();
+        for stream in 0..self.log.streams.len() {
+            self.close_stream_chunk(stream);
+            if let Some(cursor) = self.log.streams.get_mut(stream).and_then(|s| s.cursor.take()) {
+                self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
+                self.core.space.settle(cursor.segment);
+            }
+        }
+        if self.checkpoint.running() {
+            return;
+        }
+        for cursor in [self.checkpoint.nodes_at.take(), self.checkpoint.objects_at.take()].into_iter().flatten() {
+            self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
+            self.core.space.settle(cursor.segment);
+        }
+    }
+
+    /// Prevents reuse of a segment until an operation on it has ended.
+    pub(crate) fn pin(&mut self, segment: SegmentId) {
+        if let Some(found) = self.core.space.segments.get_mut(segment) {
+            found.pins += 1;
+        }
+    }
+
+    /// Size of a device of a member in bytes.
+    fn size_of(&self, member: MemberId, replica: Replica) -> u64 {
+        let size = match replica {
+            Replica::Current => self.config.sizes.get(member.index()),
+            Replica::Replacement => self.config.twins.get(&member),
+        };
+        size.copied().unwrap_or(0)
     }
 }
 
@@ -419,44 +459,6 @@ impl Filler {
                 self.fill(at, Replica::Replacement);
             }
         }
-    }
-}
-
-impl Store {
-    /// Makes streams continue in other segments, and checkpoints too, except a running one: it has
-    /// assigned places behind its cursors already.
-    pub(crate) fn leave_open_segments(&mut self) {
-        self.seal_all();
-        for stream in 0..self.log.streams.len() {
-            self.close_stream_chunk(stream);
-            if let Some(cursor) = self.log.streams.get_mut(stream).and_then(|s| s.cursor.take()) {
-                self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
-                self.core.space.settle(cursor.segment);
-            }
-        }
-        if self.checkpoint.running() {
-            return;
-        }
-        for cursor in [self.checkpoint.nodes_at.take(), self.checkpoint.objects_at.take()].into_iter().flatten() {
-            self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
-            self.core.space.settle(cursor.segment);
-        }
-    }
-
-    /// Prevents reuse of a segment until an operation on it has ended.
-    pub(crate) fn pin(&mut self, segment: SegmentId) {
-        if let Some(found) = self.core.space.segments.get_mut(segment) {
-            found.pins += 1;
-        }
-    }
-
-    /// Size of a device of a member in bytes.
-    fn size_of(&self, member: MemberId, replica: Replica) -> u64 {
-        let size = match replica {
-            Replica::Current => self.config.sizes.get(member.index()),
-            Replica::Replacement => self.config.twins.get(&member),
-        };
-        size.copied().unwrap_or(0)
     }
 }
 

@@ -103,34 +103,33 @@ impl Pool {
             self.store.stock.give_back_at = Time(self.store.now.0 + BUSY_PAUSE);
         }
     }
+}
 
+impl Store {
     /// Frees segments whose emptying is in the log and durable; when space is short, requests a
     /// flush to make it durable.
     pub(crate) fn release_logged(&mut self) {
         let mut waiting = Waiting::default();
         // where enough segments are free the others stay retained for a rewind
-        let short =
-            |shelf: &Shelf| self.store.free_in(*shelf) < self.store.wanted_free(*shelf) || (*shelf != Shelf::Data && self.store.destages());
+        let short = |shelf: &Shelf| self.free_in(*shelf) < self.wanted_free(*shelf) || (*shelf != Shelf::Data && self.destages());
         let short: Vec<Shelf> = Shelf::ALL.into_iter().filter(short).collect();
-        let resting: Vec<SegmentId> = self.store.core.space.segments.resting().map(|(id, _)| id).collect();
+        let resting: Vec<SegmentId> = self.core.space.segments.resting().map(|(id, _)| id).collect();
         for id in resting {
-            if !short.contains(&self.store.core.space.rows.shelf(id)) {
+            if !short.contains(&self.core.space.rows.shelf(id)) {
                 continue;
             }
-            let Some(segment) = self.store.core.space.segments.get(id).filter(|_| self.store.is_logged(id)) else { continue };
-            if segment.emptied > self.store.log.durable && !self.store.tuning.plants(Planted::ReuseBeforeFlush) {
-                waiting.count(self.store.core.space.rows.shelf(id));
+            let Some(segment) = self.core.space.segments.get(id).filter(|_| self.is_logged(id)) else { continue };
+            if segment.emptied > self.log.durable && !self.tuning.plants(Planted::ReuseBeforeFlush) {
+                waiting.count(self.core.space.rows.shelf(id));
             } else if segment.pins == 0 {
-                self.store.core.space.segments.set_state(id, SegmentState::Free);
+                self.core.space.segments.set_state(id, SegmentState::Free);
             }
         }
-        let needed = !self.store.room_beyond(Purse::Guest, 1) || (self.store.is_split() && !self.store.room_beyond(Purse::Cleaner, 1));
-        self.store.flusher.space = waiting.total() >= FLUSH_FOR || (waiting.total() > 0 && needed);
-        self.store.waiting_for_flush = waiting;
+        let needed = !self.room_beyond(Purse::Guest, 1) || (self.is_split() && !self.room_beyond(Purse::Cleaner, 1));
+        self.flusher.space = waiting.total() >= FLUSH_FOR || (waiting.total() > 0 && needed);
+        self.waiting_for_flush = waiting;
     }
-}
 
-impl Store {
     /// Releases surplus, with up to `at_a_time` segments in progress.
     fn give_back_surplus(&mut self, at_a_time: usize) {
         while self.core.space.segments.discarding() < at_a_time && self.give_back(CALL_BYTES.min(self.stock.due)) > 0 {}

@@ -116,22 +116,22 @@ impl Pool {
 
     /// Returns all jobs.
     pub(crate) fn jobs(&self) -> Vec<JobInfo> {
-        let devices = self.filler.jobs().chain(self.jobs_at_labels()).chain(self.evacuation_job());
+        let devices = self.filler.jobs().chain(self.store.jobs_at_labels()).chain(self.store.evacuation_job());
         let jobs = devices.chain(self.rebalancer.rebalance_job()).chain(self.wiper.wipe_job(&self.store)).chain(self.scrubber.job());
         jobs.map(|job| JobInfo { rate: self.store.pace.rate_of(&job), ..job }).collect()
-    }
-
-    /// Returns jobs of devices that are filled, while the labels do not say so yet. These jobs have
-    /// not ended: the pool still lists the device that is replaced, or calls the filled one
-    /// incomplete.
-    fn jobs_at_labels(&self) -> impl Iterator<Item = JobInfo> + '_ {
-        let replaced = self.store.labels.switching.keys().map(|member| (JobKind::Replace, member.0));
-        let filled = self.store.labels.filled.iter().map(|member| (JobKind::Resilver, member.0));
-        replaced.chain(filled).map(|(kind, member)| JobInfo { kind, member: Some(member), done: 1, total: 1, errors: 0, rate: 0 })
     }
 }
 
 impl Store {
+    /// Returns jobs of devices that are filled, while the labels do not say so yet. These jobs have
+    /// not ended: the pool still lists the device that is replaced, or calls the filled one
+    /// incomplete.
+    fn jobs_at_labels(&self) -> impl Iterator<Item = JobInfo> + '_ {
+        let replaced = self.labels.switching.keys().map(|member| (JobKind::Replace, member.0));
+        let filled = self.labels.filled.iter().map(|member| (JobKind::Resilver, member.0));
+        replaced.chain(filled).map(|(kind, member)| JobInfo { kind, member: Some(member), done: 1, total: 1, errors: 0, rate: 0 })
+    }
+
     /// Returns whether jobs may read more now.
     pub(crate) fn jobs_may_go_on(&mut self) -> bool {
         let rate = self.jobs_rate();

@@ -93,7 +93,7 @@ impl Pool {
         }
         run.short_since = None;
         if !run.todo.is_empty() {
-            return self.cleans_for_jobs();
+            return self.cleaner.cleans_for_jobs(&mut self.store);
         }
         if self.store.now.0 < run.looked.0 + LOOK_MILLIS || !self.cleaner.idle() || self.store.evacuation.is_some() {
             return false;

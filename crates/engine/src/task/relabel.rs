@@ -121,8 +121,8 @@ impl Pool {
                 self.relabeler.take_new_rows(&mut self.store);
                 if !self.store.labels.wanted {
                     self.store.labels.filled.clear();
-                    self.switch();
-                    self.let_go();
+                    self.store.switch();
+                    self.store.let_go();
                     self.release_held();
                     self.attach_caches();
                 }

@@ -108,14 +108,6 @@ const JOBS_BYTES: usize = 1024;
 const LEAST_CHANGES: (usize, usize) = (8, 4);
 
 impl Pool {
-    /// Returns the number of segments of a class that are free, or will be soon without more
-    /// cleaning.
-    pub(crate) fn coming_free(&self, shelf: Shelf) -> usize {
-        let resting = self.store.core.space.segments.resting_in(shelf);
-        let coming = if self.store.checkpoint.running() { resting } else { self.store.waiting_for_flush.in_shelf(shelf) };
-        self.store.free_in(shelf) + coming
-    }
-
     /// Returns whether space is short and a checkpoint would free enough of it.
     pub(crate) fn checkpoint_brings_space(&self) -> bool {
         self.store.cleaned_shelves().any(|shelf| self.checkpoint_brings(shelf))
@@ -144,6 +136,14 @@ impl Pool {
 }
 
 impl Store {
+    /// Returns the number of segments of a class that are free, or will be soon without more
+    /// cleaning.
+    pub(crate) fn coming_free(&self, shelf: Shelf) -> usize {
+        let resting = self.core.space.segments.resting_in(shelf);
+        let coming = if self.checkpoint.running() { resting } else { self.waiting_for_flush.in_shelf(shelf) };
+        self.free_in(shelf) + coming
+    }
+
     /// Returns the number of free segments that a purpose must leave to others.
     pub(crate) fn floor(&self, purse: Purse) -> usize {
         self.floor_on(self.shelf(purse), purse)

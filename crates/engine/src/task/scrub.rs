@@ -209,7 +209,7 @@ impl Pool {
         }
         let Some(run) = &mut self.scrubber.running else {
             if self.scrubber.wanted {
-                self.begin_scrub();
+                self.scrubber.begin_scrub(&mut self.store);
             }
             return self.scrubber.running.is_some();
         };
@@ -221,31 +221,33 @@ impl Pool {
                 }
                 ended
             }
-            Step::Reading => self.scrub_on(),
+            Step::Reading => self.scrubber.scrub_on(&mut self.store),
             Step::Labels => self.scrub_labels(),
             Step::Checkpoint(before) => self.end_with_checkpoint(before),
         }
     }
+}
 
+impl Scrubber {
     /// Leaves the open segments, and lists those that hold data.
-    fn begin_scrub(&mut self) {
+    fn begin_scrub(&mut self, store: &mut Store) {
         // a running checkpoint has assigned places that are not written yet
-        if self.store.checkpoint.running() || self.store.labels.busy() {
+        if store.checkpoint.running() || store.labels.busy() {
             return;
         }
-        self.scrubber.wanted = false;
-        self.store.leave_open_segments();
+        self.wanted = false;
+        store.leave_open_segments();
         let mut objects: BTreeMap<SegmentId, Vec<ObjectRef>> = BTreeMap::new();
-        self.store.all_objects().for_each(|at| objects.entry(at.segment).or_default().push(at));
-        let space = &self.store.core.space;
+        store.all_objects().for_each(|at| objects.entry(at.segment).or_default().push(at));
+        let space = &store.core.space;
         let there = |id: SegmentId| space.segments.get(id).filter(|s| s.state == SegmentState::Sealed && !space.rows.is_gap(id));
         let full = |id: SegmentId| there(id).map(|s| (id, s.uses));
-        let (from, done) = self.scrubber.from;
+        let (from, done) = self.from;
         let segments: VecDeque<_> = space.segments.ids().filter(|id| *id >= from).filter_map(full).collect();
-        let total = done + segments.iter().map(|(id, _)| self.store.scrub_bytes(*id)).sum::<u64>();
-        self.scrubber.runs += 1;
-        let (number, mark) = (self.scrubber.runs, self.store.io.mark());
-        self.scrubber.running = Some(Run {
+        let total = done + segments.iter().map(|(id, _)| store.scrub_bytes(*id)).sum::<u64>();
+        self.runs += 1;
+        let (number, mark) = (self.runs, store.io.mark());
+        self.running = Some(Run {
             number,
             step: Step::Settling,
             mark,
@@ -258,7 +260,7 @@ impl Pool {
             skims: BTreeMap::new(),
             next: 0,
             begun: 0,
-            milli: (self.store.now, 0),
+            milli: (store.now, 0),
             labels: Labels::default(),
             done,
             total,
@@ -266,29 +268,29 @@ impl Pool {
     }
 
     /// Starts as many reads as guests leave room for.
-    fn scrub_on(&mut self) -> bool {
-        let (most, turn) = (self.store.job_depth(AT_A_TIME), self.store.job_depth(A_TURN));
-        let before = self.scrubber.running.as_ref().map_or(0, |run| run.begun);
+    fn scrub_on(&mut self, store: &mut Store) -> bool {
+        let (most, turn) = (store.job_depth(AT_A_TIME), store.job_depth(A_TURN));
+        let before = self.running.as_ref().map_or(0, |run| run.begun);
         loop {
-            let Some(run) = &mut self.scrubber.running else { return false };
+            let Some(run) = &mut self.running else { return false };
             if !run.again.is_empty() {
-                let still = run.readings.is_empty() && self.store.repairs.under_way == 0;
+                let still = run.readings.is_empty() && store.repairs.under_way == 0;
                 let next = run.again.pop_front_if(|_| still);
-                next.into_iter().for_each(|place| self.read_place(place));
+                next.into_iter().for_each(|place| self.read_place(store, place));
                 return false;
             }
-            if run.begun - before >= turn || !run.has_room(self.store.now, most) || !self.store.jobs_may_go_on() {
+            if run.begun - before >= turn || !run.has_room(store.now, most) || !store.jobs_may_go_on() {
                 return false;
             }
-            if self.read_strip() {
+            if self.read_strip(store) {
                 continue;
             }
-            match self.scrubber.next_place(&mut self.store) {
-                Some(place) => self.begin_place(place),
+            match self.next_place(store) {
+                Some(place) => self.begin_place(store, place),
                 None => break,
             }
         }
-        let Some(run) = &mut self.scrubber.running else { return false };
+        let Some(run) = &mut self.running else { return false };
         if run.is_over() {
             run.step = Step::Labels;
             return true;
@@ -297,27 +299,27 @@ impl Pool {
     }
 
     /// Begins to read a place: in strips where those can show whether it is right, else as a whole.
-    fn begin_place(&mut self, place: Place) {
-        match (self.store.skim(place), &mut self.scrubber.running) {
+    fn begin_place(&mut self, store: &mut Store, place: Place) {
+        match (store.skim(place), &mut self.running) {
             (Ok(skim), Some(run)) => {
                 run.next += 1;
                 run.skims.insert(run.next, skim);
             }
-            (Err(place), _) => self.read_place(place),
+            (Err(place), _) => self.read_place(store, place),
             (Ok(_), None) => {}
         }
     }
 
     /// Reads a place as a whole.
-    fn read_place(&mut self, place: Place) {
-        let copies = self.store.copies_to_scrub(place.segment);
-        self.read_parts(place, copies, None);
+    fn read_place(&mut self, store: &mut Store, place: Place) {
+        let copies = store.copies_to_scrub(place.segment);
+        self.read_parts(store, place, copies, None);
     }
 
-    fn read_parts(&mut self, place: Place, copies: Vec<usize>, skim: Option<u64>) {
-        let share = self.store.core.space.rows.stripe(place.segment).map_or(1, |stripe| stripe.data());
-        let (now, still) = (self.store.now, Some(self.stillness()).filter(|_| self.store.repairs.under_way == 0));
-        let Some(run) = &mut self.scrubber.running else { return };
+    fn read_parts(&mut self, store: &mut Store, place: Place, copies: Vec<usize>, skim: Option<u64>) {
+        let share = store.core.space.rows.stripe(place.segment).map_or(1, |stripe| stripe.data());
+        let (now, still) = (store.now, Some(store.stillness()).filter(|_| store.repairs.under_way == 0));
+        let Some(run) = &mut self.running else { return };
         if copies.is_empty() || place.pages == 0 {
             return;
         }
@@ -331,19 +333,19 @@ impl Pool {
         let (number, reading) = (run.number, run.next);
         let empty = copies.iter().map(|copy| (*copy, None)).collect();
         run.readings.insert(reading, Reading { place, copies: empty, left, bytes, still, skim });
-        self.store.charge_jobs(bytes as u64);
+        store.charge_jobs(bytes as u64);
         for copy in copies {
-            self.store.read_copy(ScrubRead { run: number, reading, copy, tries: 1 }, segment, page, pages);
+            store.read_copy(ScrubRead { run: number, reading, copy, tries: 1 }, segment, page, pages);
         }
     }
 
     /// Handles a read of a copy of a place.
-    pub(crate) fn scrub_read(&mut self, read: ScrubRead, result: Result<(), DeviceError>, buf: Option<Buf>) {
-        let found = self.scrubber.of(read.run).and_then(|run| run.readings.get_mut(&read.reading));
-        let Some(reading) = found else { return buf.into_iter().for_each(|buf| self.store.bufs.give(buf)) };
+    pub(crate) fn scrub_read(&mut self, store: &mut Store, read: ScrubRead, result: Result<(), DeviceError>, buf: Option<Buf>) {
+        let found = self.of(read.run).and_then(|run| run.readings.get_mut(&read.reading));
+        let Some(reading) = found else { return buf.into_iter().for_each(|buf| store.bufs.give(buf)) };
         let Place { segment, page, pages, .. } = reading.place;
         if result.is_err() && read.tries < TRIES && reading.skim.is_none() {
-            return self.store.read_copy(ScrubRead { tries: read.tries + 1, ..read }, segment, page, pages);
+            return store.read_copy(ScrubRead { tries: read.tries + 1, ..read }, segment, page, pages);
         }
         if let (Ok(()), Some(place)) = (result, reading.copies.iter_mut().find(|(copy, _)| *copy == read.copy)) {
             place.1 = buf;
@@ -352,24 +354,24 @@ impl Pool {
         if reading.left > 0 {
             return;
         }
-        let reading = self.scrubber.of(read.run).and_then(|run| run.readings.remove(&read.reading));
+        let reading = self.of(read.run).and_then(|run| run.readings.remove(&read.reading));
         let Some(reading) = reading else { return };
         if let Some(skim) = reading.skim {
-            return self.strip_read(read.run, skim, reading);
+            return self.strip_read(store, read.run, skim, reading);
         }
         let Reading { place, copies, still, .. } = reading;
-        let again = if !self.store.lies_still(&place) {
+        let again = if !store.lies_still(&place) {
             false
-        } else if self.store.core.space.rows.stripe(place.segment).is_some() {
-            !self.judge_rows(&place, &copies, still)
+        } else if store.core.space.rows.stripe(place.segment).is_some() {
+            !self.judge_rows(store, &place, &copies, still)
         } else {
-            self.judge(&place, &copies);
+            self.judge(store, &place, &copies);
             false
         };
-        self.store.give_copies(copies);
+        store.give_copies(copies);
         if again && place.again < MOST_AGAIN {
             let place = Place { again: place.again + 1, ..place };
-            self.scrubber.of(read.run).into_iter().for_each(|run| run.again.push_back(place.clone()));
+            self.of(read.run).into_iter().for_each(|run| run.again.push_back(place.clone()));
         }
     }
 }

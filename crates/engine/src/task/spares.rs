@@ -53,7 +53,7 @@ impl Pool {
         for member in wanting {
             self.spares.lost.entry(member).or_insert(later);
         }
-        if self.check_unchanging().is_err() {
+        if self.store.check_unchanging().is_err() {
             return;
         }
         let mut due =

@@ -195,7 +195,7 @@ impl Pool {
             return false;
         }
         if self.wiper.has_more() {
-            return self.store.has_room_to_wipe(Shelf::Data) && self.cleans_for_jobs();
+            return self.store.has_room_to_wipe(Shelf::Data) && self.cleaner.cleans_for_jobs(&mut self.store);
         }
         let (now, checkpoints) = (self.store.now, self.store.metrics.checkpoints);
         let Some(run) = self.wiper.running.as_mut() else { return false };

@@ -10,7 +10,6 @@ use millpond_format::{
 };
 
 use super::{Place, Scrubbed};
-use crate::pool::Pool;
 use crate::space::{Chunk, NODE_GRAIN, Piece as DeadPiece};
 use crate::store::Store;
 use crate::task::Scrubber;
@@ -93,11 +92,11 @@ pub(super) fn block_items(chunk: &Chunk, base: usize, mut from: usize, entries: 
     seen
 }
 
-impl Pool {
+impl Scrubber {
     /// Checks the copies of a place, and repairs wrong ones.
-    pub(super) fn judge(&mut self, place: &Place, copies: &[Copy]) {
-        let (items, unknown) = self.store.items(place, copies);
-        self.scrubber.lose_unknown(unknown);
+    pub(super) fn judge(&mut self, store: &mut Store, place: &Place, copies: &[Copy]) {
+        let (items, unknown) = store.items(place, copies);
+        self.lose_unknown(unknown);
         let mut lost = Vec::new();
         let mut wrong: Vec<(usize, Vec<&Item>)> = Vec::new();
         for item in &items {
@@ -106,7 +105,7 @@ impl Pool {
             for at in &bad {
                 // a read that failed was counted when it ended
                 if let Some((copy, Some(_))) = copies.get(*at) {
-                    self.scrubber.count_scrub_error(&mut self.store, place.segment, page, *copy);
+                    self.count_scrub_error(store, place.segment, page, *copy);
                 }
             }
             if bad.len() < copies.len() {
@@ -121,18 +120,18 @@ impl Pool {
             lost.push(item);
         }
         for (at, items) in wrong {
-            self.mend(place, copies, at, &items);
+            self.mend(store, place, copies, at, &items);
         }
-        self.scrubber.lose(&mut self.store, &lost);
+        self.lose(store, &lost);
     }
 
     /// Rewrites the pages of one copy that have wrong items: right bytes stay, the others come from
     /// other copies.
-    fn mend(&mut self, place: &Place, copies: &[Copy], at: usize, items: &[&Item]) {
+    fn mend(&mut self, store: &mut Store, place: &Place, copies: &[Copy], at: usize, items: &[&Item]) {
         let bytes = place.pages as usize * PAGE;
         let base = copies.get(at).into_iter().chain(copies).find_map(|(_, buf)| buf.as_ref()?.bytes().get(..bytes));
         let (Some(base), Some((copy, _))) = (base, copies.get(at)) else { return };
-        let mut whole = self.store.bufs.take(bytes);
+        let mut whole = store.bufs.take(bytes);
         if let Some(to) = whole.bytes_mut().get_mut(..bytes) {
             to.copy_from_slice(base);
         }
@@ -152,11 +151,11 @@ impl Pool {
                 None => runs.push((first, end)),
             }
         }
-        let (Some(member), whole) = (self.store.core.space.rows.copies(place.segment).nth(*copy), Rc::new(whole)) else { return };
+        let (Some(member), whole) = (store.core.space.rows.copies(place.segment).nth(*copy), Rc::new(whole)) else { return };
         for (first, end) in runs {
             let piece = Piece::new(Rc::clone(&whole), first * PAGE..end * PAGE);
-            self.repair(member, place.segment, place.page + first as u32, piece);
-            self.scrubber.found.iter_mut().for_each(|found| found.repaired += 1);
+            store.repair(member, place.segment, place.page + first as u32, piece);
+            self.found.iter_mut().for_each(|found| found.repaired += 1);
         }
     }
 }

@@ -16,7 +16,6 @@ use super::Place;
 use super::items::{Copy, Item};
 use crate::Planted;
 use crate::io::{Columns, Want, answers, erased};
-use crate::pool::Pool;
 use crate::space::PAGE;
 use crate::store::Store;
 use crate::task::Scrubber;
@@ -55,61 +54,56 @@ fn pages_that_differ<'a>(a: &'a [u8], b: &'a [u8]) -> impl Iterator<Item = usize
     a.chunks(PAGE as usize).zip(b.chunks(PAGE as usize)).enumerate().filter(|(_, (a, b))| a != b).map(|(page, _)| page)
 }
 
-impl Pool {
+impl Scrubber {
     /// Checks stripes that were read, and repairs them. Returns false when they have to be read
     /// again.
-    pub(super) fn judge_rows(&mut self, place: &Place, read: &[Copy], still: Option<Stillness>) -> bool {
-        let Some(rows) = self.store.in_memory(place, read) else { return true };
-        let Some(lies) = self.store.joined(&rows) else { return true };
+    pub(super) fn judge_rows(&mut self, store: &mut Store, place: &Place, read: &[Copy], still: Option<Stillness>) -> bool {
+        let Some(rows) = store.in_memory(place, read) else { return true };
+        let Some(lies) = store.joined(&rows) else { return true };
         let mut copies: Vec<Copy> = vec![(0, Some(lies))];
-        self.store.find_header(&rows, place, &mut copies);
-        let (items, unknown) = self.store.items(place, &copies);
+        store.find_header(&rows, place, &mut copies);
+        let (items, unknown) = store.items(place, &copies);
         copies.truncate(1);
         let Some(lies) = copies.pop().and_then(|(_, lies)| lies) else { return true };
-        let mut right = copy_of(&lies, rows.bytes, &mut self.store.bufs);
-        self.scrubber.lose_unknown(unknown);
+        let mut right = copy_of(&lies, rows.bytes, &mut store.bufs);
+        self.lose_unknown(unknown);
         let (mut lost, mut wrong) = (Vec::new(), BTreeSet::new());
         for item in &items {
-            if !self.scrubber.compute_item(&mut self.store, &rows, place, item, &mut right, &mut wrong) {
+            if !self.compute_item(store, &rows, place, item, &mut right, &mut wrong) {
                 lost.push(item);
             }
         }
-        self.scrubber.lose(&mut self.store, &lost);
+        self.lose(store, &lost);
         // pages with bytes that cannot be recovered stay as they are
         wrong.retain(|page| !lost.iter().any(|item| item.pages().contains(page)));
-        let still = still == Some(self.stillness());
+        let still = still == Some(store.stillness());
         let right = Rc::new(right);
         for page in wrong {
             let at = place.page + page as u32;
-            let device = self.store.core.space.rows.map(place.segment, at, 1, 0).first().map(|(device, _)| *device);
-            let Some(device) = device.filter(|device| self.store.io.health.is_up(*device)) else { continue };
+            let device = store.core.space.rows.map(place.segment, at, 1, 0).first().map(|(device, _)| *device);
+            let Some(device) = device.filter(|device| store.io.health.is_up(*device)) else { continue };
             let piece = Piece::new(Rc::clone(&right), page * PAGE as usize..(page + 1) * PAGE as usize);
-            self.repair(device, place.segment, at, piece);
-            self.scrubber.found.iter_mut().for_each(|found| found.repaired += 1);
+            store.repair(device, place.segment, at, piece);
+            self.found.iter_mut().for_each(|found| found.repaired += 1);
         }
-        let data: Columns = self.store.core.space.rows.stripe(place.segment).map_or(0, |stripe| (1 << stripe.data()) - 1);
+        let data: Columns = store.core.space.rows.stripe(place.segment).map_or(0, |stripe| (1 << stripe.data()) - 1);
         // data computed with parity proves nothing about parity
         if unknown > 0 || rows.lacking & data != 0 {
             return true;
         }
-        let told = if self.store.tuning.plants(Planted::ParityFromRot) { Rc::new(lies) } else { right };
+        let told = if store.tuning.plants(Planted::ParityFromRot) { Rc::new(lies) } else { right };
         let doubtful: Vec<(usize, usize)> = lost.iter().map(|item| (item.from, item.from + item.bytes)).collect();
-        self.judge_parity(&rows, Piece::new(told, 0..rows.bytes), &doubtful, still)
-    }
-
-    /// Returns the current write stamp.
-    pub(super) fn stillness(&self) -> Stillness {
-        Stillness { repairs: self.store.repairs.begun, shape: self.store.config.shape.generation }
+        self.judge_parity(store, &rows, Piece::new(told, 0..rows.bytes), &doubtful, still)
     }
 
     /// Compares parity with the data of its stripes, except stripes with bytes that cannot be
     /// recovered. Returns false when something was written meanwhile.
-    fn judge_parity(&mut self, rows: &InMemory<'_>, data: Piece, doubtful: &[(usize, usize)], still: bool) -> bool {
-        let Some(stripe) = self.store.core.space.rows.stripe(rows.segment) else { return true };
+    fn judge_parity(&mut self, store: &mut Store, rows: &InMemory<'_>, data: Piece, doubtful: &[(usize, usize)], still: bool) -> bool {
+        let Some(stripe) = store.core.space.rows.stripe(rows.segment) else { return true };
         let (unit, turn) = (stripe.unit as usize, stripe.unit as usize * stripe.data());
         let is_known = |row: usize| !doubtful.iter().any(|(from, to)| *from < (row + 1) * turn && row * turn < *to);
         let mut wrong: Vec<(usize, std::ops::Range<usize>, Piece)> = Vec::new();
-        for (column, right) in self.store.io.split(&stripe, vec![data], &mut self.store.bufs).into_iter().enumerate().skip(stripe.data()) {
+        for (column, right) in store.io.split(&stripe, vec![data], &mut store.bufs).into_iter().enumerate().skip(stripe.data()) {
             let Some(right) = right.into_iter().next().filter(|_| (rows.lacking & !rows.unread) & 1 << column == 0) else { continue };
             let there = rows.columns.get(column).copied().flatten();
             let differs = |row: &usize| {
@@ -128,71 +122,26 @@ impl Pool {
             return false;
         }
         for (column, turns, right) in wrong {
-            let Some((device, extent)) = columns.get(column).copied().filter(|(device, _)| self.store.io.health.is_up(*device)) else {
+            let Some((device, extent)) = columns.get(column).copied().filter(|(device, _)| store.io.health.is_up(*device)) else {
                 continue;
             };
             if rows.unread & 1 << column == 0 {
-                self.scrubber.count_error(&mut self.store, Some(device));
+                self.count_error(store, Some(device));
             }
             let offset = extent + start + (turns.start * unit) as u64;
-            self.repair_at(device, rows.segment, offset, right.slice(turns.start * unit..turns.end * unit));
-            self.scrubber.found.iter_mut().for_each(|found| found.repaired += 1);
+            store.repair_at(device, rows.segment, offset, right.slice(turns.start * unit..turns.end * unit));
+            self.found.iter_mut().for_each(|found| found.repaired += 1);
         }
         true
     }
 }
 
-impl Scrubber {
-    /// Stores the right bytes of an item in `right`, and its pages to rewrite in `wrong`. Returns
-    /// false when they cannot be recovered.
-    fn compute_item(
-        &mut self,
-        store: &mut Store,
-        rows: &InMemory<'_>,
-        place: &Place,
-        item: &Item,
-        right: &mut Buf,
-        wrong: &mut BTreeSet<usize>,
-    ) -> bool {
-        let range = item.from..item.from + item.bytes;
-        let first = item.from / PAGE as usize;
-        let unread = |page: &usize| {
-            let from = rows.from + *page as u64 * PAGE;
-            let stripe = store.core.space.rows.stripe(rows.segment).filter(|stripe| rows.lacking.count_ones() as usize <= stripe.parity);
-            stripe.is_some_and(|stripe| Want::Bytes { from, to: from + PAGE }.columns(&stripe) & rows.unread != 0)
-        };
-        let unread: Vec<usize> = item.pages().filter(unread).collect();
-        if item.is_right(Some(right)) {
-            wrong.extend(unread);
-            return true;
-        }
-        let mut device = store.core.space.rows.map(rows.segment, place.page + first as u32, 1, 0).first().map(|(device, _)| *device);
-        let mut attempt = 1;
-        let mut found = false;
-        while !found && let Some(erased) = store.way(rows, range.start, item.bytes, attempt) {
-            attempt += 1;
-            let Some(computed) = store.recall(rows, range.start, item.bytes, erased) else { continue };
-            if let (Some(bytes), Some(to)) = (computed.bytes().get(..item.bytes), right.bytes_mut().get_mut(range.clone()))
-                && item.matches(bytes)
-            {
-                // an item may begin within a page
-                let skip = range.start % PAGE as usize;
-                let padded = |bytes: &[u8]| [&vec![0; skip], bytes].concat();
-                let differ: Vec<usize> = pages_that_differ(&padded(to), &padded(bytes)).map(|page| first + page).collect();
-                let at = differ.first().map_or(place.page, |page| place.page + *page as u32);
-                device = store.core.space.rows.map(rows.segment, at, 1, 0).first().map(|(device, _)| *device);
-                wrong.extend(differ.into_iter().chain(unread.iter().copied()));
-                to.copy_from_slice(bytes);
-                found = true;
-            }
-            store.bufs.give(computed);
-        }
-        self.count_error(store, device);
-        found
-    }
-}
-
 impl Store {
+    /// Returns the current write stamp.
+    pub(super) fn stillness(&self) -> Stillness {
+        Stillness { repairs: self.repairs.begun, shape: self.config.shape.generation }
+    }
+
     /// Extends places of segments with parity to whole stripes; places that share one are joined.
     pub(super) fn whole_rows(&self, places: impl IntoIterator<Item = Place>) -> VecDeque<Place> {
         let rows = &self.core.space.rows;
@@ -285,5 +234,55 @@ impl Store {
             return None;
         }
         erased(stripe.width(), stripe.parity, rows.lacking, first, attempt)
+    }
+}
+
+impl Scrubber {
+    /// Stores the right bytes of an item in `right`, and its pages to rewrite in `wrong`. Returns
+    /// false when they cannot be recovered.
+    fn compute_item(
+        &mut self,
+        store: &mut Store,
+        rows: &InMemory<'_>,
+        place: &Place,
+        item: &Item,
+        right: &mut Buf,
+        wrong: &mut BTreeSet<usize>,
+    ) -> bool {
+        let range = item.from..item.from + item.bytes;
+        let first = item.from / PAGE as usize;
+        let unread = |page: &usize| {
+            let from = rows.from + *page as u64 * PAGE;
+            let stripe = store.core.space.rows.stripe(rows.segment).filter(|stripe| rows.lacking.count_ones() as usize <= stripe.parity);
+            stripe.is_some_and(|stripe| Want::Bytes { from, to: from + PAGE }.columns(&stripe) & rows.unread != 0)
+        };
+        let unread: Vec<usize> = item.pages().filter(unread).collect();
+        if item.is_right(Some(right)) {
+            wrong.extend(unread);
+            return true;
+        }
+        let mut device = store.core.space.rows.map(rows.segment, place.page + first as u32, 1, 0).first().map(|(device, _)| *device);
+        let mut attempt = 1;
+        let mut found = false;
+        while !found && let Some(erased) = store.way(rows, range.start, item.bytes, attempt) {
+            attempt += 1;
+            let Some(computed) = store.recall(rows, range.start, item.bytes, erased) else { continue };
+            if let (Some(bytes), Some(to)) = (computed.bytes().get(..item.bytes), right.bytes_mut().get_mut(range.clone()))
+                && item.matches(bytes)
+            {
+                // an item may begin within a page
+                let skip = range.start % PAGE as usize;
+                let padded = |bytes: &[u8]| [&vec![0; skip], bytes].concat();
+                let differ: Vec<usize> = pages_that_differ(&padded(to), &padded(bytes)).map(|page| first + page).collect();
+                let at = differ.first().map_or(place.page, |page| place.page + *page as u32);
+                device = store.core.space.rows.map(rows.segment, at, 1, 0).first().map(|(device, _)| *device);
+                wrong.extend(differ.into_iter().chain(unread.iter().copied()));
+                to.copy_from_slice(bytes);
+                found = true;
+            }
+            store.bufs.give(computed);
+        }
+        self.count_error(store, device);
+        found
     }
 }

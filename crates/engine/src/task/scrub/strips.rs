@@ -14,9 +14,9 @@ use smallvec::SmallVec;
 use super::items::{Copy, Item, block_items};
 use super::{Place, Reading};
 use crate::Planted;
-use crate::pool::Pool;
 use crate::space::{Chunk, NODE_GRAIN};
 use crate::store::Store;
+use crate::task::Scrubber;
 
 const PAGE: usize = 4096;
 
@@ -90,39 +90,39 @@ impl Walk {
     }
 }
 
-impl Pool {
+impl Scrubber {
     /// Begins to read the next strip. Returns false when none is left.
-    pub(super) fn read_strip(&mut self) -> bool {
-        let Some(run) = &mut self.scrubber.running else { return false };
+    pub(super) fn read_strip(&mut self, store: &mut Store) -> bool {
+        let Some(run) = &mut self.running else { return false };
         let Some(mut last) = run.skims.last_entry() else { return false };
         let (number, skim) = (*last.key(), last.get_mut());
         let Some(strip) = skim.next() else { return false };
         let copies = skim.copies.clone();
-        self.read_parts(strip, copies, Some(number));
+        self.read_parts(store, strip, copies, Some(number));
         true
     }
 
     /// Handles a strip that was read.
-    pub(super) fn strip_read(&mut self, run: u64, number: u64, strip: Reading) {
-        let skim = self.scrubber.of(run).and_then(|run| run.skims.remove(&number));
-        let Some(mut skim) = skim else { return self.store.give_copies(strip.copies) };
+    pub(super) fn strip_read(&mut self, store: &mut Store, run: u64, number: u64, strip: Reading) {
+        let skim = self.of(run).and_then(|run| run.skims.remove(&number));
+        let Some(mut skim) = skim else { return store.give_copies(strip.copies) };
         skim.early.insert(strip.place.page, strip.copies);
-        let gone = !self.store.lies_still(&skim.place);
+        let gone = !store.lies_still(&skim.place);
         let mut right = !gone;
         while right && let Some(copies) = skim.early.remove(&(skim.place.page + skim.looked)) {
-            right = self.store.look_at(&mut skim, &copies);
-            self.store.give_copies(copies);
+            right = store.look_at(&mut skim, &copies);
+            store.give_copies(copies);
         }
         if right && skim.looked < skim.place.pages {
-            if let Some(run) = self.scrubber.of(run) {
+            if let Some(run) = self.of(run) {
                 run.skims.insert(number, skim);
             }
             return;
         }
-        std::mem::take(&mut skim.early).into_values().for_each(|copies| self.store.give_copies(copies));
-        let sound = right && self.store.was_all(&skim);
+        std::mem::take(&mut skim.early).into_values().for_each(|copies| store.give_copies(copies));
+        let sound = right && store.was_all(&skim);
         if !sound && !gone {
-            self.read_place(skim.place);
+            self.read_place(store, skim.place);
         }
     }
 }
