@@ -21,7 +21,7 @@ use crate::io::IoTable;
 use crate::log::Log;
 use crate::pool::{Config, Context};
 use crate::task::{Evacuation, Pace, Removals, Stock, Waiting};
-use crate::{CommandError, Metrics, Planted, PoolState, Reply, Time, Tuning};
+use crate::{CommandError, Fault, Metrics, Planted, PoolState, Reply, Time, Tuning};
 
 /// Bytes of the shared buffer of zeroes that reads of holes are answered from.
 pub(crate) const ZEROES: usize = 64 << 10;
@@ -62,6 +62,8 @@ pub(crate) struct Store {
     pub(crate) replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
     pub(crate) checkpoint: CheckpointState,
     pub(crate) labels: LabelState,
+    /// The pool has stopped, and what waits has not been ended yet.
+    pub(crate) has_stopped: bool,
     pub(crate) evacuation: Option<Evacuation>,
     pub(crate) removals: Removals,
     pub(crate) closing: Option<Tag>,
@@ -102,6 +104,7 @@ impl Store {
             replies: VecDeque::new(),
             checkpoint: CheckpointState::new(now),
             labels: LabelState::default(),
+            has_stopped: false,
             evacuation: None,
             removals: Removals::default(),
             closing: None,
@@ -110,6 +113,15 @@ impl Store {
             state: PoolState::Opening,
             last_activity: now,
             pace: Pace::default(),
+        }
+    }
+
+    /// Stops the pool: reads go on where they can, and nothing is written any more. The scheduler
+    /// ends what waits when the task that calls this returns.
+    pub(crate) fn fault(&mut self, why: Fault) {
+        if !matches!(self.state, PoolState::Faulted(_)) {
+            self.state = PoolState::Faulted(why);
+            self.has_stopped = true;
         }
     }
 }

@@ -87,7 +87,7 @@ impl Pool {
                 self.store.closing = Some(tag);
                 self.store.state = PoolState::Closing;
             }
-            Command::Checkpoint => self.checkpointer.wanted.push(tag),
+            Command::Checkpoint => self.store.checkpoint.wanted.push(tag),
             Command::ResizeVolume { volume, size } => self.resize(tag, volume, size),
             Command::AddDevices { groups, devices } => self.change_devices(tag, |pool| pool.add_groups(&groups, &devices)),
             Command::Replace { member, device } => self.change_devices(tag, |pool| pool.replace(MemberId(member), device)),

@@ -17,7 +17,7 @@ impl Pool {
     /// Executes a command about devices; its reply is sent when the labels contain the change.
     pub(crate) fn change_devices(&mut self, tag: Tag, change: impl FnOnce(&mut Pool) -> Result<(), CommandError>) {
         match change(self) {
-            Ok(()) => self.relabeler.relabel(&mut self.store, Some(tag)),
+            Ok(()) => self.store.relabel(Some(tag)),
             Err(error) => self.store.replies.push_back((tag, Err(error))),
         }
     }

@@ -241,10 +241,18 @@ impl Pool {
 
     /// Stops the pool: reads go on where they can, and nothing is written any more.
     pub(crate) fn fault(&mut self, why: Fault) {
-        if matches!(self.store.state, PoolState::Faulted(_)) {
+        self.store.fault(why);
+        self.end_what_waits();
+    }
+
+    /// Ends the requests and commands that wait in a pool that has just stopped. To be called after
+    /// work of a task that may stop it.
+    pub(super) fn end_what_waits(&mut self) {
+        let PoolState::Faulted(why) = &self.store.state else { return };
+        let why = why.clone();
+        if !std::mem::take(&mut self.store.has_stopped) {
             return;
         }
-        self.store.state = PoolState::Faulted(why.clone());
         let mut held: Vec<u32> = self.store.log.abandon().into_iter().flat_map(|batch| batch.waiters).collect();
         for stream in &mut self.store.log.streams {
             if let Some(batch) = stream.batch.take() {
@@ -257,7 +265,9 @@ impl Pool {
             self.fail_op(op, DiskError::Io);
         }
         self.abandon_destroys();
-        let tags = self.checkpointer.take_commands().into_iter().chain(self.relabeler.take_commands()).chain(self.store.closing.take());
+        let store = &mut self.store;
+        let tags = std::mem::take(&mut store.checkpoint.wanted).into_iter().chain(self.checkpointer.take_commands());
+        let tags = tags.chain(std::mem::take(&mut store.labels.waiting)).chain(self.relabeler.take_commands()).chain(store.closing.take());
         for tag in tags.collect::<Vec<_>>() {
             self.store.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
         }

@@ -117,7 +117,7 @@ impl Pool {
             Context::Nodes(nodes) => self.nodes_written(&nodes, ended.result),
             Context::Objects | Context::Checkpoint => self.checkpoint_io_done(ended.result),
             Context::Labels => match ended.result {
-                Ok(()) => self.checkpointer.wanted.clear(),
+                Ok(()) => self.store.checkpoint.wanted.clear(),
                 Err(error) => self.fault(Fault::Labels(error)),
             },
             Context::Cached { op, part, spot } => self.cached_read(op, part, spot, ended.result, ended.buf),
@@ -131,6 +131,7 @@ impl Pool {
             Context::CleanHeader(page, attempt) => self.cleaner.move_header_read(&mut self.store, page, attempt, ended.result, ended.buf),
             Context::Clean(chunk, identities, attempt) => self.chunk_read(chunk, identities, attempt, ended.result, ended.buf),
         }
+        self.end_what_waits();
     }
 
     /// Returns whether no operation, move or batch is in progress.
@@ -209,10 +210,12 @@ impl Pool {
             self.store.seal_all();
             self.step_notes();
             busy |= self.step_checkpoint(!self.reclaimer.used_turn);
+            self.end_what_waits();
             self.release_space();
             self.step_give_back();
             self.step_prepare();
             self.step_relabel();
+            self.end_what_waits();
             self.step_spares();
             busy |= self.step_fill();
             busy |= self.step_evacuation();
@@ -222,6 +225,7 @@ impl Pool {
             self.step_jobs();
             self.step_cache();
             self.keeper.step_claim(&mut self.store);
+            self.end_what_waits();
             self.start_flush();
             self.step_full();
             self.close_when_quiet();

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use millpond_block::Tag;
 use millpond_format::{ObjectRef, SegmentId};
 
 use crate::Time;
@@ -42,6 +43,8 @@ pub(crate) struct CheckpointState {
     pub(crate) objects_at: Option<Cursor>,
     /// Smallest unused chunk id when the last checkpoint was fixed.
     pub(crate) sealed_chunk: u64,
+    /// Commands that asked for the next checkpoint.
+    pub(crate) wanted: Vec<Tag>,
     /// Requested internally (for instance for space), not by a command.
     pub(crate) forced: bool,
     pub(crate) estimate: Estimate,

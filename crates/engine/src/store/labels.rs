@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_block::MemberId;
+use millpond_block::{MemberId, Tag};
 use millpond_format::{Class, DeviceId};
 
 /// Progress of writing labels.
@@ -23,6 +23,8 @@ pub(crate) enum LabelStep {
 #[derive(Debug, Default)]
 pub(crate) struct LabelState {
     pub(crate) step: LabelStep,
+    /// Commands to answer when the next labels are durable.
+    pub(crate) waiting: Vec<Tag>,
     /// The shape has changed since the last write of labels began.
     pub(crate) wanted: bool,
     /// Members that are new in the pool: they also get an empty ring.

@@ -64,8 +64,7 @@ pub(crate) struct Checkpointer {
     replaced: Vec<ObjectRef>,
     /// Pieces of deadlists that it wrote.
     written: Vec<Weak<DeadPiece>>,
-    /// Commands that asked for a checkpoint; those that the running one answers are in `answering`.
-    pub(crate) wanted: Vec<Tag>,
+    /// Commands that the running checkpoint answers.
     answering: Vec<Tag>,
     /// Time of the last exact count of its size.
     counted: Time,
@@ -79,9 +78,7 @@ impl Checkpointer {
 
     /// Takes the commands that wait for a checkpoint, because none will be written.
     pub(crate) fn take_commands(&mut self) -> Vec<Tag> {
-        let mut all = std::mem::take(&mut self.wanted);
-        all.append(&mut self.answering);
-        all
+        std::mem::take(&mut self.answering)
     }
 }
 
@@ -123,7 +120,7 @@ impl Pool {
         let closing = self.store.closing.is_some()
             && self.quiet()
             && (fresh_log || !self.store.checkpoint.first_done || self.store.core.has_retired());
-        !self.checkpointer.wanted.is_empty()
+        !self.store.checkpoint.wanted.is_empty()
             || self.store.checkpoint.forced
             || closing
             || self.checkpoint_brings_space()
@@ -140,7 +137,7 @@ impl Pool {
         let slices = self.store.slices();
         if let Some(mut sealed) = self.checkpointer.sealed.take() {
             if !self.checkpointer.encode_some(&mut self.store, &mut sealed, slices) {
-                self.fault(Fault::NoCheckpointSegment);
+                self.store.fault(Fault::NoCheckpointSegment);
                 return false;
             }
             let waits = sealed.waits;
@@ -191,7 +188,7 @@ impl Pool {
     /// Handles the end of a write or barrier of the running checkpoint.
     pub(crate) fn checkpoint_io_done(&mut self, result: Result<(), DeviceError>) {
         if let Err(error) = result {
-            return self.fault(Fault::Checkpoint(error));
+            return self.store.fault(Fault::Checkpoint(error));
         }
         self.checkpointer.pending -= 1;
         if self.checkpointer.pending > 0 || matches!(self.store.state, PoolState::Faulted(_)) {

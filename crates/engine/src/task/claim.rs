@@ -191,14 +191,14 @@ impl Pool {
 
     /// Stops the pool after no look has succeeded for long: writes cannot wait for ever.
     fn cannot_look(&mut self, error: DeviceError) {
-        self.fault(Fault::ClaimUnreadable(error));
+        self.store.fault(Fault::ClaimUnreadable(error));
     }
 
     /// Stops the pool because another host has it: nothing is written any more, and no data that is
     /// read can be trusted.
     fn lose_claim(&mut self, by: String) {
         self.keeper.lost = true;
-        self.fault(Fault::TakenOver { by });
+        self.store.fault(Fault::TakenOver { by });
     }
 }
 

@@ -359,7 +359,7 @@ impl Pool {
         }
         self.store.io.health = Health::of(&self.store.config.shape);
         self.store.core.space.rows = Rows::new(&self.store.config.shape);
-        self.relabeler.relabel(&mut self.store, None);
+        self.store.relabel(None);
     }
 
     /// Ends a removal whose rest cannot be done; no command waits for it.
@@ -372,7 +372,7 @@ impl Pool {
     fn end_removal_for(&mut self, why: String) {
         if self.store.stop_removing().is_ok() {
             self.store.removals.ended = Some(why);
-            self.relabeler.relabel(&mut self.store, None);
+            self.store.relabel(None);
         }
     }
 }

@@ -239,7 +239,7 @@ impl Pool {
             self.store.io.health.set(fill.member, MemberState::Present);
             self.store.labels.filled.insert(fill.member);
         }
-        self.relabeler.relabel(&mut self.store, None);
+        self.store.relabel(None);
     }
 
     /// Gives up a replacement that failed: the member keeps its device.
@@ -254,7 +254,7 @@ impl Pool {
         if !self.store.io.health.is_up(member) {
             self.store.config.shape.lose(member.index());
         }
-        self.relabeler.relabel(&mut self.store, None);
+        self.store.relabel(None);
     }
 }
 

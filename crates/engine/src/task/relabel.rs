@@ -19,17 +19,14 @@ use crate::{Fault, PoolState, Reply};
 /// The task that writes labels.
 #[derive(Debug, Default)]
 pub(crate) struct Relabeler {
-    /// Commands to answer when the next labels are durable, and when the running ones are.
-    waiting: Vec<Tag>,
+    /// Commands to answer when the labels that are being written are durable.
     answering: Vec<Tag>,
 }
 
 impl Relabeler {
     /// Takes the commands that wait, because the pool stopped.
     pub(crate) fn take_commands(&mut self) -> Vec<Tag> {
-        let mut all = std::mem::take(&mut self.waiting);
-        all.append(&mut self.answering);
-        all
+        std::mem::take(&mut self.answering)
     }
 }
 
@@ -47,7 +44,7 @@ impl Pool {
         self.cache.detach(failing.member, &mut self.store.bufs);
         self.store.config.shape.lose(failing.member.index());
         self.spares.lost(failing.member, self.store.now, self.store.io.mark());
-        self.relabeler.relabel(&mut self.store, None);
+        self.store.relabel(None);
     }
 
     /// Starts writing labels if they are requested.
@@ -56,7 +53,7 @@ impl Pool {
         let open = self.store.state != PoolState::Opening || self.store.generation > 0;
         if self.store.labels.wanted && self.store.labels.step == Step::Idle && open {
             self.store.labels.wanted = false;
-            self.relabeler.answering = std::mem::take(&mut self.relabeler.waiting);
+            self.relabeler.answering = std::mem::take(&mut self.store.labels.waiting);
             if self.store.labels.fresh.is_empty() {
                 self.store.labels.step = Step::First;
                 self.relabeler.write_labels_again(&mut self.store, false);
@@ -99,7 +96,7 @@ impl Pool {
     /// Handles the end of a step.
     pub(crate) fn relabel_done(&mut self, result: Result<(), DeviceError>) {
         if let Err(error) = result {
-            return self.fault(Fault::Labels(error));
+            return self.store.fault(Fault::Labels(error));
         }
         let step = match self.store.labels.step {
             Step::Idle => return,
@@ -134,13 +131,6 @@ impl Pool {
 }
 
 impl Relabeler {
-    /// Requests labels of the changed shape, and answers `tag` when they are durable.
-    pub(crate) fn relabel(&mut self, store: &mut Store, tag: Option<Tag>) {
-        store.config.shape.generation += 1;
-        store.labels.wanted = true;
-        self.waiting.extend(tag);
-    }
-
     /// Stores descriptions of devices in the labels soon; missing devices keep their last
     /// description. The generation stays the same, because the shape does.
     pub(crate) fn describe_devices(&mut self, store: &mut Store, seen: Vec<DeviceNote>) {
@@ -192,6 +182,13 @@ impl Relabeler {
 }
 
 impl Store {
+    /// Requests labels of the changed shape, and answers `tag` when they are durable.
+    pub(crate) fn relabel(&mut self, tag: Option<Tag>) {
+        self.config.shape.generation += 1;
+        self.labels.wanted = true;
+        self.labels.waiting.extend(tag);
+    }
+
     /// Returns the label of a member, or of its replacement device.
     pub(crate) fn label(&self, member: MemberId, successor: Option<DeviceId>) -> Label {
         let shape = &self.config.shape;

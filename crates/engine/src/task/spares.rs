@@ -86,7 +86,7 @@ impl Pool {
         self.store.io.health.set(member, MemberState::Filling);
         self.spares.lost.remove(&member);
         self.filler.fill(member, Replica::Current);
-        self.relabeler.relabel(&mut self.store, None);
+        self.store.relabel(None);
     }
 }
 

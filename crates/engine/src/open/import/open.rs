@@ -53,7 +53,7 @@ impl Import {
             pool.store.checkpoint.continue_objects(root.checkpoint, &mut pool.store.core.space);
         }
         if self.relabel {
-            pool.relabeler.relabel(&mut pool.store, None);
+            pool.store.relabel(None);
         }
         if !pool.store.streams_fit() {
             // segments that waited for a checkpoint at the crash are free once this root's

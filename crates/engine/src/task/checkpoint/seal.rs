@@ -68,7 +68,7 @@ impl Pool {
         self.store.checkpoint.unwritten = self.store.core.nodes.dirty();
         let mut flushes = self.store.core.take_unplaced();
         if !self.checkpointer.place_nodes(&mut self.store, &mut flushes) {
-            return self.fault(Fault::NoCheckpointSegment);
+            return self.store.fault(Fault::NoCheckpointSegment);
         }
         self.store.core.generation += 1;
         self.store.core.unsettled = Some(Vec::new());
@@ -78,7 +78,7 @@ impl Pool {
         self.checkpointer.replaced.push(self.store.checkpoint_at);
         self.store.log.since_checkpoint = 0;
         self.store.checkpoint.sealed_chunk = self.store.core.next_chunk;
-        self.checkpointer.answering = std::mem::take(&mut self.checkpointer.wanted);
+        self.checkpointer.answering = std::mem::take(&mut self.store.checkpoint.wanted);
         self.store.checkpoint.forced = false;
         self.store.checkpoint.stage = Stage::Writing;
         self.store.checkpoint.begun = self.store.now;

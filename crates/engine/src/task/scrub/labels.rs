@@ -73,7 +73,7 @@ impl Pool {
             self.scrubber.count_repair(&mut self.store, *member);
         }
         if !wrong.is_empty() {
-            self.relabeler.relabel(&mut self.store, None);
+            self.store.relabel(None);
         }
         self.store.checkpoint.forced = true;
         true
