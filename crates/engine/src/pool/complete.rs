@@ -164,7 +164,7 @@ impl Pool {
             self.flushed(target, wants.checkpoint);
         }
         if wants.fill {
-            self.fill_flushed();
+            self.filler.fill_flushed(&mut self.store);
         }
     }
 

@@ -126,7 +126,7 @@ impl Pool {
             Context::Discard(segments) => self.store.given_back(&segments),
             Context::Prepare => self.preparer.prepare_done(&mut self.store, ended.result),
             Context::Wipe => self.wiper.wiped(&mut self.store, ended.result),
-            Context::Claim(io) => self.claim_done(io, ended.result, ended.buf),
+            Context::Claim(io) => self.keeper.claim_done(&mut self.store, io, ended.result, ended.buf),
             Context::Relabel => self.relabel_done(ended.result),
             Context::CleanHeader(page, attempt) => self.cleaner.move_header_read(&mut self.store, page, attempt, ended.result, ended.buf),
             Context::Clean(chunk, identities, attempt) => self.chunk_read(chunk, identities, attempt, ended.result, ended.buf),

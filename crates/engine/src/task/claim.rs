@@ -19,7 +19,7 @@ use millpond_block::{Buf, ByteRange, DeviceError, DeviceSlot, MemberId, Piece};
 use millpond_format::{CLAIM_OFFSET, Claim, FormatError, Holder, MemberState, PoolId, SECTOR_BYTES};
 
 use super::checkpoint::second_area;
-use crate::pool::{Context, Pool};
+use crate::pool::Context;
 use crate::store::Store;
 use crate::{Fault, PoolState, Time};
 
@@ -138,67 +138,92 @@ pub(crate) fn read_claim(result: Result<(), DeviceError>, buf: Option<&Buf>) -> 
     bytes.map_or(Err(FormatError::Truncated), Claim::decode)
 }
 
-impl Pool {
+impl Keeper {
     /// Handles the end of a read or write of the claim.
-    pub(crate) fn claim_done(&mut self, io: ClaimIo, result: Result<(), DeviceError>, buf: Option<Buf>) {
+    pub(crate) fn claim_done(&mut self, store: &mut Store, io: ClaimIo, result: Result<(), DeviceError>, buf: Option<Buf>) {
         match io {
             ClaimIo::Look { member, slot, asked } => {
-                self.keeper.busy.remove(&(member, slot));
+                self.busy.remove(&(member, slot));
                 let found = read_claim(result, buf.as_ref());
-                buf.into_iter().for_each(|buf| self.store.bufs.give(buf));
-                self.looked(member, slot, asked, result.err(), &found);
+                buf.into_iter().for_each(|buf| store.bufs.give(buf));
+                self.looked(store, member, slot, asked, result.err(), &found);
             }
             ClaimIo::Beat => {}
             ClaimIo::Release => {
-                let Release::Writing(left) = self.keeper.release else { return };
-                self.keeper.release = Release::Writing(left - 1);
+                let Release::Writing(left) = self.release else { return };
+                self.release = Release::Writing(left - 1);
                 if left == 1 {
-                    let flushes = self.store.io.flush(Context::Claim(ClaimIo::ReleaseFlush));
-                    self.keeper.release = if flushes { Release::Flushing } else { Release::Over };
+                    let flushes = store.io.flush(Context::Claim(ClaimIo::ReleaseFlush));
+                    self.release = if flushes { Release::Flushing } else { Release::Over };
                 }
             }
-            ClaimIo::ReleaseFlush => self.keeper.release = Release::Over,
+            ClaimIo::ReleaseFlush => self.release = Release::Over,
         }
     }
 
-    fn looked(&mut self, member: MemberId, slot: DeviceSlot, asked: Time, failed: Option<DeviceError>, found: &Result<Claim, FormatError>) {
-        let Some(mine) = &self.keeper.mine else { return };
+    fn looked(
+        &mut self,
+        store: &mut Store,
+        member: MemberId,
+        slot: DeviceSlot,
+        asked: Time,
+        failed: Option<DeviceError>,
+        found: &Result<Claim, FormatError>,
+    ) {
+        let Some(mine) = &self.mine else { return };
         match found {
-            Ok(other) if other.supersedes(mine) => return self.lose_claim(format!("host '{}'", other.holder.name)),
-            Err(FormatError::Version(_)) => return self.lose_claim("a newer program".to_owned()),
+            Ok(other) if other.supersedes(mine) => return self.lose_claim(store, format!("host '{}'", other.holder.name)),
+            Err(FormatError::Version(_)) => return self.lose_claim(store, "a newer program".to_owned()),
             _ => {}
         }
         match failed {
             // a damaged claim is not another host's: a host that takes a pool makes sure that
             // its claim can be read
-            None => self.keeper.seen = self.keeper.seen.max(asked),
+            None => self.seen = self.seen.max(asked),
             // the read failed: another host's claim may be there
-            Some(error) if self.store.now.0 > self.keeper.seen.0.saturating_add(UNSEEN_MILLIS) => return self.cannot_look(error),
+            Some(error) if store.now.0 > self.seen.0.saturating_add(UNSEEN_MILLIS) => return store.cannot_look(error),
             Some(_) => {}
         }
         let right = found.as_ref().is_ok_and(|found| found.holder == mine.holder);
-        if matches!(self.store.state, PoolState::Faulted(_)) {
+        if matches!(store.state, PoolState::Faulted(_)) {
             return;
         }
-        match self.keeper.release {
-            Release::No if self.store.claimable(member) == Some(slot) => {
-                self.keeper.write_claim(&mut self.store, ClaimIo::Beat, member, if right { &[false] } else { &[false, true] });
+        match self.release {
+            Release::No if store.claimable(member) == Some(slot) => {
+                self.write_claim(store, ClaimIo::Beat, member, if right { &[false] } else { &[false, true] });
             }
-            Release::Looking if self.keeper.busy.is_empty() => self.keeper.write_release(&mut self.store),
+            Release::Looking if self.busy.is_empty() => self.write_release(store),
             _ => {}
         }
     }
 
-    /// Stops the pool after no look has succeeded for long: writes cannot wait for ever.
-    fn cannot_look(&mut self, error: DeviceError) {
-        self.store.fault(Fault::ClaimUnreadable(error));
-    }
-
     /// Stops the pool because another host has it: nothing is written any more, and no data that is
     /// read can be trusted.
-    fn lose_claim(&mut self, by: String) {
-        self.keeper.lost = true;
-        self.store.fault(Fault::TakenOver { by });
+    fn lose_claim(&mut self, store: &mut Store, by: String) {
+        self.lost = true;
+        store.fault(Fault::TakenOver { by });
+    }
+}
+
+impl Store {
+    /// Stops the pool after no look has succeeded for long: writes cannot wait for ever.
+    fn cannot_look(&mut self, error: DeviceError) {
+        self.fault(Fault::ClaimUnreadable(error));
+    }
+
+    /// Returns the slot of a member's device if its claim counts: the pool needs the device, and
+    /// the device is whole. It got the claim before the labels called it whole.
+    fn claimable(&self, member: MemberId) -> Option<DeviceSlot> {
+        let known = self.config.shape.members.get(member.index())?;
+        let counts = known.state == MemberState::Present && !self.config.shape.is_aside(member.0);
+        let slot = self.io.slot_of(member).filter(|_| counts && self.io.health.is_up(member))?;
+        Some(slot).filter(|_| !self.labels.left.contains_key(&member) && !self.labels.fresh.contains(&member))
+    }
+
+    /// Returns all members whose claims count, with the slots of their devices.
+    fn claimable_members(&self) -> Vec<(MemberId, DeviceSlot)> {
+        let members = 0..u16::try_from(self.config.sizes.len()).unwrap_or(u16::MAX);
+        members.map(MemberId).filter_map(|member| Some((member, self.claimable(member)?))).collect()
     }
 }
 
@@ -259,23 +284,6 @@ impl Keeper {
         for member in members {
             self.write_claim(store, ClaimIo::Release, member, &[false, true]);
         }
-    }
-}
-
-impl Store {
-    /// Returns the slot of a member's device if its claim counts: the pool needs the device, and
-    /// the device is whole. It got the claim before the labels called it whole.
-    fn claimable(&self, member: MemberId) -> Option<DeviceSlot> {
-        let known = self.config.shape.members.get(member.index())?;
-        let counts = known.state == MemberState::Present && !self.config.shape.is_aside(member.0);
-        let slot = self.io.slot_of(member).filter(|_| counts && self.io.health.is_up(member))?;
-        Some(slot).filter(|_| !self.labels.left.contains_key(&member) && !self.labels.fresh.contains(&member))
-    }
-
-    /// Returns all members whose claims count, with the slots of their devices.
-    fn claimable_members(&self) -> Vec<(MemberId, DeviceSlot)> {
-        let members = 0..u16::try_from(self.config.sizes.len()).unwrap_or(u16::MAX);
-        members.map(MemberId).filter_map(|member| Some((member, self.claimable(member)?))).collect()
     }
 }
 

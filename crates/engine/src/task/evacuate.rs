@@ -211,8 +211,8 @@ impl Pool {
         match self.remove_member(member) {
             Ok(()) if self.store.evacuation.is_some() => self.store.removals.departure.room = None,
             Ok(()) if self.store.waits_for_step() => {}
-            Ok(()) => self.end_removal_for("there was no room for its next step for a minute; what was moved stays moved".to_owned()),
-            Err(error) => self.end_removal_for(error.to_string()),
+            Ok(()) => self.store.end_removal_for("there was no room for its next step for a minute; what was moved stays moved".to_owned()),
+            Err(error) => self.store.end_removal_for(error.to_string()),
         }
     }
 
@@ -243,7 +243,7 @@ impl Pool {
         let Look { left, waits, .. } = match self.look_at_leaving() {
             Ok(look) => look,
             Err(lists) => {
-                lists.into_iter().for_each(|lists| self.end_hopeless_removal(lists));
+                lists.into_iter().for_each(|lists| self.store.end_hopeless_removal(lists));
                 return false;
             }
         };
@@ -260,7 +260,7 @@ impl Pool {
             self.store.checkpoint.forced |= begins && !self.store.checkpoint.running();
             return false;
         }
-        self.end_evacuation();
+        self.store.end_evacuation();
         false
     }
 
@@ -335,49 +335,49 @@ impl Pool {
             self.store.leave_open_segments();
         }
     }
+}
 
+impl Store {
     /// Ends an evacuation once nothing needs its segments: drops them from the shape.
     fn end_evacuation(&mut self) {
-        let Some(evacuation) = self.store.evacuation.take() else { return };
+        let Some(evacuation) = self.evacuation.take() else { return };
         let Removal { members, segments, shape } = evacuation.removal;
         // segments that special devices left behind belong to no device's removal
-        let moved = if evacuation.member.is_some() { self.store.removals.departure.moved + evacuation.total } else { 0 };
+        let moved = if evacuation.member.is_some() { self.removals.departure.moved + evacuation.total } else { 0 };
         let later = if members.is_empty() { evacuation.later } else { 0 };
-        self.store.removals.departure = Departure { moved, later, ..Departure::default() };
-        let class = |at: &u16| (MemberId(*at), self.store.config.shape.class_of(*at).unwrap_or(Class::Data));
-        self.store.labels.left.extend(members.iter().map(class));
-        (self.store.config.shape.groups, self.store.config.shape.next) = (shape.groups, shape.next);
-        for (at, known) in (0u16..).zip(&mut self.store.config.shape.members) {
+        self.removals.departure = Departure { moved, later, ..Departure::default() };
+        let class = |at: &u16| (MemberId(*at), self.config.shape.class_of(*at).unwrap_or(Class::Data));
+        self.labels.left.extend(members.iter().map(class));
+        (self.config.shape.groups, self.config.shape.next) = (shape.groups, shape.next);
+        for (at, known) in (0u16..).zip(&mut self.config.shape.members) {
             if members.contains(&at) {
                 (known.state, known.successor, known.leaving) = (MemberState::Gone, None, false);
             }
         }
         for id in segments {
-            if let Some(segment) = self.store.core.space.segments.get_mut(id) {
+            if let Some(segment) = self.core.space.segments.get_mut(id) {
                 segment.leaving = false;
             }
         }
-        self.store.io.health = Health::of(&self.store.config.shape);
-        self.store.core.space.rows = Rows::new(&self.store.config.shape);
-        self.store.relabel(None);
+        self.io.health = Health::of(&self.config.shape);
+        self.core.space.rows = Rows::new(&self.config.shape);
+        self.relabel(None);
     }
 
     /// Ends a removal whose rest cannot be done; no command waits for it.
     fn end_hopeless_removal(&mut self, segments: u64) {
-        let mib = (segments * self.store.config.shape.extent_bytes).div_ceil(1 << 20);
+        let mib = (segments * self.config.shape.extent_bytes).div_ceil(1 << 20);
         let why = format!("deadlists of {segments} segments ({mib} MiB) cannot be read on any copy; what was moved stays moved");
         self.end_removal_for(why);
     }
 
     fn end_removal_for(&mut self, why: String) {
-        if self.store.stop_removing().is_ok() {
-            self.store.removals.ended = Some(why);
-            self.store.relabel(None);
+        if self.stop_removing().is_ok() {
+            self.removals.ended = Some(why);
+            self.relabel(None);
         }
     }
-}
 
-impl Store {
     /// Returns the progress in bytes. Data that guests free meanwhile need not be moved, and counts
     /// as done.
     pub(crate) fn evacuation_job(&self) -> Option<JobInfo> {

@@ -224,37 +224,39 @@ impl Pool {
         }
         self.filler.flush_filled(&mut self.store, run);
     }
+}
 
+impl Filler {
     /// Marks the device as whole, once everything on it is durable.
-    pub(crate) fn fill_flushed(&mut self) {
-        let Some(fill) = self.filler.running.take_if(|fill| fill.step == Step::Flush) else { return };
+    pub(crate) fn fill_flushed(&mut self, store: &mut Store) {
+        let Some(fill) = self.running.take_if(|fill| fill.step == Step::Flush) else { return };
         let at = fill.member.index();
-        let Some(member) = self.store.config.shape.members.get_mut(at) else { return };
+        let Some(member) = store.config.shape.members.get_mut(at) else { return };
         member.state = MemberState::Present;
         if fill.replica == Replica::Replacement {
             let Some(device) = member.successor.take() else { return };
             let old = std::mem::replace(&mut member.device, device);
-            self.store.labels.switching.insert(fill.member, old);
+            store.labels.switching.insert(fill.member, old);
         } else {
-            self.store.io.health.set(fill.member, MemberState::Present);
-            self.store.labels.filled.insert(fill.member);
+            store.io.health.set(fill.member, MemberState::Present);
+            store.labels.filled.insert(fill.member);
         }
-        self.store.relabel(None);
+        store.relabel(None);
     }
 
     /// Gives up a replacement that failed: the member keeps its device.
-    pub(crate) fn successor_failed(&mut self, member: MemberId) {
-        self.filler.stop_filling(member, Replica::Replacement);
-        self.store.config.twins.remove(&member);
-        let was = self.store.labels.switching.remove(&member);
-        if let Some(m) = self.store.config.shape.members.get_mut(member.index()) {
+    pub(crate) fn successor_failed(&mut self, store: &mut Store, member: MemberId) {
+        self.stop_filling(member, Replica::Replacement);
+        store.config.twins.remove(&member);
+        let was = store.labels.switching.remove(&member);
+        if let Some(m) = store.config.shape.members.get_mut(member.index()) {
             m.successor = None;
             m.device = was.unwrap_or(m.device);
         }
-        if !self.store.io.health.is_up(member) {
-            self.store.config.shape.lose(member.index());
+        if !store.io.health.is_up(member) {
+            store.config.shape.lose(member.index());
         }
-        self.store.relabel(None);
+        store.relabel(None);
     }
 }
 

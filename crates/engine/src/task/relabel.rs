@@ -35,7 +35,7 @@ impl Pool {
     /// Reads and writes go on; flushed data is durable once the labels say so (INV-LABEL-1).
     pub(crate) fn device_failed(&mut self, failing: Failing) {
         if failing.replica == Replica::Replacement {
-            return self.successor_failed(failing.member);
+            return self.filler.successor_failed(&mut self.store, failing.member);
         }
         if self.store.labels.switching.contains_key(&failing.member) {
             return; // the old device was about to go, and its replacement has everything

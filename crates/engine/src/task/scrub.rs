@@ -222,7 +222,7 @@ impl Pool {
                 ended
             }
             Step::Reading => self.scrubber.scrub_on(&mut self.store),
-            Step::Labels => self.scrub_labels(),
+            Step::Labels => self.scrubber.scrub_labels(&mut self.store),
             Step::Checkpoint(before) => self.end_with_checkpoint(before),
         }
     }

@@ -45,40 +45,6 @@ pub(super) struct Labels {
 }
 
 impl Pool {
-    /// Reads labels and rings while they are not being written, and repairs them.
-    pub(super) fn scrub_labels(&mut self) -> bool {
-        let idle = !self.store.labels.busy() && !self.store.checkpoint.running();
-        let Some(run) = &mut self.scrubber.running else { return false };
-        if !run.labels.asked {
-            if idle {
-                run.labels.asked = true;
-                let number = run.number;
-                self.scrubber.read_labels(&mut self.store, number);
-            }
-            return false;
-        }
-        if run.labels.left > 0 {
-            return false;
-        }
-        if !run.labels.rings.is_empty() {
-            let (number, rings) = (run.number, std::mem::take(&mut run.labels.rings));
-            self.scrubber.mend_rings(&mut self.store, number, &rings);
-            rings.into_values().for_each(|buf| self.store.bufs.give(buf));
-            return true;
-        }
-        let wrong = std::mem::take(&mut run.labels.wrong);
-        run.step = Step::Checkpoint(self.store.metrics.checkpoints);
-        for member in &wrong {
-            self.scrubber.count_error(&mut self.store, Some(*member));
-            self.scrubber.count_repair(&mut self.store, *member);
-        }
-        if !wrong.is_empty() {
-            self.store.relabel(None);
-        }
-        self.store.checkpoint.forced = true;
-        true
-    }
-
     /// Ends the scrub when everything that it has written is durable.
     pub(super) fn end_with_checkpoint(&mut self, before: u64) -> bool {
         if self.store.metrics.checkpoints == before || self.store.labels.busy() {
@@ -90,6 +56,42 @@ impl Pool {
         // the scrub may have repaired some of them
         self.rejoiner.forget_unreadable();
         self.store.pace.record_soon();
+        true
+    }
+}
+
+impl Scrubber {
+    /// Reads labels and rings while they are not being written, and repairs them.
+    pub(super) fn scrub_labels(&mut self, store: &mut Store) -> bool {
+        let idle = !store.labels.busy() && !store.checkpoint.running();
+        let Some(run) = &mut self.running else { return false };
+        if !run.labels.asked {
+            if idle {
+                run.labels.asked = true;
+                let number = run.number;
+                self.read_labels(store, number);
+            }
+            return false;
+        }
+        if run.labels.left > 0 {
+            return false;
+        }
+        if !run.labels.rings.is_empty() {
+            let (number, rings) = (run.number, std::mem::take(&mut run.labels.rings));
+            self.mend_rings(store, number, &rings);
+            rings.into_values().for_each(|buf| store.bufs.give(buf));
+            return true;
+        }
+        let wrong = std::mem::take(&mut run.labels.wrong);
+        run.step = Step::Checkpoint(store.metrics.checkpoints);
+        for member in &wrong {
+            self.count_error(store, Some(*member));
+            self.count_repair(store, *member);
+        }
+        if !wrong.is_empty() {
+            store.relabel(None);
+        }
+        store.checkpoint.forced = true;
         true
     }
 }
