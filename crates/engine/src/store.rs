@@ -62,6 +62,10 @@ pub(crate) struct Store {
     pub(crate) replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
     pub(crate) checkpoint: CheckpointState,
     pub(crate) labels: LabelState,
+    /// Average life of segments of the short-lived class, in blocks that guests write.
+    pub(crate) lifespan: u64,
+    /// Pages that the blocks of segments took elsewhere that the cleaner emptied in this round.
+    pub(crate) spent: u64,
     /// The pool has stopped, and what waits has not been ended yet.
     pub(crate) has_stopped: bool,
     pub(crate) evacuation: Option<Evacuation>,
@@ -104,6 +108,8 @@ impl Store {
             replies: VecDeque::new(),
             checkpoint: CheckpointState::new(now),
             labels: LabelState::default(),
+            lifespan: 0,
+            spent: 0,
             has_stopped: false,
             evacuation: None,
             removals: Removals::default(),

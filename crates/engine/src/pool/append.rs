@@ -53,7 +53,7 @@ impl Pool {
         let s = &mut self.store.log.streams[stream];
         let (old, chunk) = (s.cursor.take(), s.chunk.take());
         if let Some(old) = old.filter(|_| (CLEANED..KEPT).contains(&stream)) {
-            self.cleaner.spent += u64::from(old.pages - old.page);
+            self.store.spent += u64::from(old.pages - old.page);
         }
         let Some(segment) = s.next.replace(following) else { return Err(NoRoom) };
         s.cursor = Some(Cursor { segment, page: 0, pages: self.store.core.space.rows.pages(segment) });
@@ -153,7 +153,7 @@ impl Pool {
             return PACKED;
         }
         let Some(chunk) = old.is_some().then(|| self.store.core.space.chunks.get(old.chunk())).flatten() else { return LONG };
-        if self.store.core.clock.saturating_sub(chunk.birth) < self.cleaner.lifespan { SHORT } else { LONG }
+        if self.store.core.clock.saturating_sub(chunk.birth) < self.store.lifespan { SHORT } else { LONG }
     }
 
     /// Appends whole blocks of a volume and maps them; their leaves must be in memory. `op` waits

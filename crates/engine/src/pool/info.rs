@@ -113,7 +113,7 @@ impl Pool {
              checkpoint running {}, live {} of {} units, {}",
             self.store.state,
             self.store.closing.is_some(),
-            self.cleaner.report(),
+            self.cleaner.report(&self.store),
             self.store.core.space.freed_units,
             self.store.floor(crate::task::Purse::Guest),
             self.space_waiters.len(),

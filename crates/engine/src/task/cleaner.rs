@@ -61,14 +61,11 @@ pub(crate) struct Cleaner {
     look_again_in: u32,
     /// The last scan found no victim in the classes that are short of space.
     found_none: bool,
-    /// Average life of class-1 segments in blocks written.
-    pub(crate) lifespan: u64,
     lives: u64,
     lives_count: u64,
-    /// Segments emptied in this round, their pages, and the pages that their blocks took elsewhere.
+    /// Segments emptied in this round, and their pages.
     round: u32,
     emptied: u64,
-    pub(crate) spent: u64,
     /// A round gained nothing: no cleaning until the pool's count of freed units reaches this.
     exhausted_until: u64,
     /// Free segments when moves last found no room: none are tried again before a checkpoint frees
@@ -83,10 +80,10 @@ impl Cleaner {
     }
 
     /// Returns the state as one line for debugging.
-    pub(crate) fn report(&self) -> String {
+    pub(crate) fn report(&self, store: &Store) -> String {
         format!(
             "cleaner: victim {:?}, round {} emptied {} spent {}, exhausted until {}, blocked {:?}",
-            self.victim, self.round, self.emptied, self.spent, self.exhausted_until, self.blocked_at
+            self.victim, self.round, self.emptied, store.spent, self.exhausted_until, self.blocked_at
         )
     }
 
@@ -350,7 +347,7 @@ impl Cleaner {
             self.lives += store.core.clock.saturating_sub(youngest);
             self.lives_count += 1;
             if self.lives_count == LIFESPAN_WINDOW {
-                self.lifespan = self.lives / LIFESPAN_WINDOW;
+                store.lifespan = self.lives / LIFESPAN_WINDOW;
                 (self.lives, self.lives_count) = (0, 0);
             }
         }
@@ -369,11 +366,11 @@ impl Cleaner {
         self.round += 1;
         self.emptied += u64::from(store.core.space.rows.pages(victim));
         if self.round == ROUND {
-            if self.spent + self.emptied / 32 >= self.emptied {
+            if store.spent + self.emptied / 32 >= self.emptied {
                 let segment_units = u64::from(store.core.space.rows.smallest()) * 8;
                 self.exhausted_until = store.core.space.freed_units + segment_units / 2;
             }
-            (self.round, self.emptied, self.spent) = (0, 0, 0);
+            (self.round, self.emptied, store.spent) = (0, 0, 0);
         }
     }
 

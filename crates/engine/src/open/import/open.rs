@@ -25,7 +25,7 @@ impl Import {
         pool.store.log.notes = replay.notes;
         pool.store.metrics.replayed_batches = replay.batches;
         pool.store.log.since_checkpoint = replay.bytes;
-        pool.cleaner.lifespan = checkpoint.lifespan;
+        pool.store.lifespan = checkpoint.lifespan;
         pool.store.incarnation = root.incarnation + 1;
         pool.store.generation = root.generation;
         pool.store.checkpoint_at = root.checkpoint;

@@ -150,7 +150,7 @@ impl Pool {
             next_snapshot: catalog.next_snapshot,
             next_lineage: catalog.next_lineage,
             next_walk: catalog.next_walk,
-            lifespan: self.cleaner.lifespan,
+            lifespan: self.store.lifespan,
             chunk_pages: Vec::new(),
             volumes,
             lineages: Vec::new(),

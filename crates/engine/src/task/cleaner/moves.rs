@@ -170,7 +170,7 @@ impl Pool {
             self.store.core.space.place_chunk(chunk, place, moves.stream as u8, identities, Some(live));
         }
         if !self.cleaner.for_job && self.cleaner.victim.is_none_or(|victim| self.store.core.space.rows.shelf(victim) != Shelf::Log) {
-            self.cleaner.spent += u64::from(header_pages + moves.pages);
+            self.store.spent += u64::from(header_pages + moves.pages);
         }
         self.store.submit_batch(moves.stream, &header, batch, moves.pieces);
     }
@@ -188,7 +188,7 @@ impl Cleaner {
             return (CLEANED..KEPT).max_by_key(left).unwrap_or(CLEANED);
         }
         let age = store.core.clock.saturating_sub(chunk.birth);
-        let life = self.lifespan.max(1);
+        let life = store.lifespan.max(1);
         match usize::from(chunk.class) {
             SHORT => CLEANED,
             _ if age < 4 * life => CLEANED + 1,
