@@ -47,47 +47,9 @@ impl Source<'_> {
 }
 
 impl Pool {
-    /// Moves a stream on to its next segment and reserves the one after it.
-    fn advance(&mut self, stream: usize, purse: Purse) -> Result<(), NoRoom> {
-        let following = self.store.reserve_for(stream, purse).ok_or(NoRoom)?;
-        let s = &mut self.store.log.streams[stream];
-        let (old, chunk) = (s.cursor.take(), s.chunk.take());
-        if let Some(old) = old.filter(|_| (CLEANED..KEPT).contains(&stream)) {
-            self.store.spent += u64::from(old.pages - old.page);
-        }
-        let Some(segment) = s.next.replace(following) else { return Err(NoRoom) };
-        s.cursor = Some(Cursor { segment, page: 0, pages: self.store.core.space.rows.pages(segment) });
-        self.store.core.space.segments.set_state(segment, SegmentState::Open);
-        if let Some(found) = self.store.core.space.segments.get_mut(segment) {
-            found.class = stream as u8;
-        }
-        if let Some(chunk) = chunk {
-            self.store.core.space.close_chunk(chunk.id);
-        }
-        if let Some(old) = old {
-            self.store.core.space.segments.set_state(old.segment, SegmentState::Sealed);
-            self.store.core.space.settle(old.segment);
-        }
-        Ok(())
-    }
-
-    /// Makes sure that a batch with `header_pages` of header and at least `pages` of payload can
-    /// begin in a stream.
-    pub(crate) fn make_room(&mut self, stream: usize, purse: Purse, header_pages: u32, pages: u32) -> Result<Cursor, NoRoom> {
-        if !self.store.may_change(purse) {
-            return Err(NoRoom);
-        }
-        loop {
-            match self.store.log.streams[stream].cursor {
-                Some(cursor) if cursor.pages - cursor.page >= header_pages + pages => return Ok(cursor),
-                _ => self.advance(stream, purse)?,
-            }
-        }
-    }
-
     /// Opens a batch in a user stream, in a chunk of `grain`.
     fn open_batch(&mut self, stream: usize, purse: Purse, kind: BatchKind, header_pages: u32, grain: u8) -> Result<(), NoRoom> {
-        let cursor = self.make_room(stream, purse, header_pages, 1)?;
+        let cursor = self.store.make_room(stream, purse, header_pages, 1)?;
         let header_slots = header_pages * 8 / u32::from(grain);
         let fits = |chunk: &OpenChunk, pool: &Pool| {
             let found = pool.store.core.space.chunks.get(chunk.id);
@@ -146,16 +108,6 @@ impl Pool {
         }
     }
 
-    /// Returns the stream for blocks that replace `old`. Blocks that replace short-lived ones go to
-    /// the short-lived stream.
-    fn stream_for(&self, old: Addr, compression: Compression) -> usize {
-        if compression != Compression::Off {
-            return PACKED;
-        }
-        let Some(chunk) = old.is_some().then(|| self.store.core.space.chunks.get(old.chunk())).flatten() else { return LONG };
-        if self.store.core.clock.saturating_sub(chunk.birth) < self.store.lifespan { SHORT } else { LONG }
-    }
-
     /// Appends whole blocks of a volume and maps them; their leaves must be in memory. `op` waits
     /// for the batches. Returns how many blocks were appended before room ran out.
     pub(crate) fn append_blocks(
@@ -181,7 +133,7 @@ impl Pool {
             let stream = match self.store.open_batch_of(old) {
                 Some(stream) => stream,
                 None if small => SMALL,
-                None => self.stream_for(old, compression),
+                None => self.store.stream_for(old, compression),
             };
             let packed = stream == PACKED;
             let grain = if packed { 1 } else { 8 };
@@ -346,6 +298,54 @@ impl Pool {
 }
 
 impl Store {
+    /// Moves a stream on to its next segment and reserves the one after it.
+    fn advance(&mut self, stream: usize, purse: Purse) -> Result<(), NoRoom> {
+        let following = self.reserve_for(stream, purse).ok_or(NoRoom)?;
+        let s = &mut self.log.streams[stream];
+        let (old, chunk) = (s.cursor.take(), s.chunk.take());
+        if let Some(old) = old.filter(|_| (CLEANED..KEPT).contains(&stream)) {
+            self.spent += u64::from(old.pages - old.page);
+        }
+        let Some(segment) = s.next.replace(following) else { return Err(NoRoom) };
+        s.cursor = Some(Cursor { segment, page: 0, pages: self.core.space.rows.pages(segment) });
+        self.core.space.segments.set_state(segment, SegmentState::Open);
+        if let Some(found) = self.core.space.segments.get_mut(segment) {
+            found.class = stream as u8;
+        }
+        if let Some(chunk) = chunk {
+            self.core.space.close_chunk(chunk.id);
+        }
+        if let Some(old) = old {
+            self.core.space.segments.set_state(old.segment, SegmentState::Sealed);
+            self.core.space.settle(old.segment);
+        }
+        Ok(())
+    }
+
+    /// Makes sure that a batch with `header_pages` of header and at least `pages` of payload can
+    /// begin in a stream.
+    pub(crate) fn make_room(&mut self, stream: usize, purse: Purse, header_pages: u32, pages: u32) -> Result<Cursor, NoRoom> {
+        if !self.may_change(purse) {
+            return Err(NoRoom);
+        }
+        loop {
+            match self.log.streams[stream].cursor {
+                Some(cursor) if cursor.pages - cursor.page >= header_pages + pages => return Ok(cursor),
+                _ => self.advance(stream, purse)?,
+            }
+        }
+    }
+
+    /// Returns the stream for blocks that replace `old`. Blocks that replace short-lived ones go to
+    /// the short-lived stream.
+    fn stream_for(&self, old: Addr, compression: Compression) -> usize {
+        if compression != Compression::Off {
+            return PACKED;
+        }
+        let Some(chunk) = old.is_some().then(|| self.core.space.chunks.get(old.chunk())).flatten() else { return LONG };
+        if self.core.clock.saturating_sub(chunk.birth) < self.lifespan { SHORT } else { LONG }
+    }
+
     /// Seals every open batch.
     pub(crate) fn seal_all(&mut self) {
         for stream in GUESTS {

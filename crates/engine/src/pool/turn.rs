@@ -129,7 +129,9 @@ impl Pool {
             Context::Claim(io) => self.keeper.claim_done(&mut self.store, io, ended.result, ended.buf),
             Context::Relabel => self.relabel_done(ended.result),
             Context::CleanHeader(page, attempt) => self.cleaner.move_header_read(&mut self.store, page, attempt, ended.result, ended.buf),
-            Context::Clean(chunk, identities, attempt) => self.chunk_read(chunk, identities, attempt, ended.result, ended.buf),
+            Context::Clean(chunk, identities, attempt) => {
+                self.cleaner.chunk_read(&mut self.store, chunk, identities, attempt, ended.result, ended.buf)
+            }
         }
         self.end_what_waits();
     }

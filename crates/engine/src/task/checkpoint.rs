@@ -98,7 +98,7 @@ impl Pool {
                 {
                     self.store.estimate_again();
                     if self.store.checkpoint_fits_with(0) || self.checkpointer.counts_again(&mut self.store) {
-                        self.seal_checkpoint();
+                        self.checkpointer.seal_checkpoint(&mut self.store);
                     }
                 }
                 self.store.checkpoint.running()

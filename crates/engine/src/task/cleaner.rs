@@ -108,7 +108,7 @@ impl Pool {
             let victim = if wanted && self.cleaning_needed() { self.choose_victim() } else { None };
             match victim {
                 Some(victim) => self.cleaner.begin_victim(&mut self.store, victim),
-                None => return self.write_gathered(),
+                None => return self.cleaner.write_gathered(&mut self.store),
             }
         }
         // a victim that is needed for its space is not throttled as a job
@@ -174,41 +174,40 @@ impl Pool {
         self.cleaner.for_job |= wanted.is_some();
         wanted
     }
+}
 
+impl Cleaner {
     /// Handles a read of a chunk.
     pub(crate) fn chunk_read(
         &mut self,
+        store: &mut Store,
         id: ChunkId,
         identities: Vec<(u32, BlockIdentity)>,
         attempt: u8,
         result: Result<(), DeviceError>,
         buf: Option<Buf>,
     ) {
-        let victim = self.cleaner.victim;
+        let victim = self.victim;
         let (Ok(()), Some(buf)) = (result, buf) else {
-            let again = victim.is_some_and(|victim| attempt + 1 < self.store.io.attempts(&self.store.core.space.rows, victim));
-            return if again {
-                self.cleaner.read_body(&mut self.store, id, identities, attempt + 1)
-            } else {
-                self.cleaner.clean_read_failed(&mut self.store)
-            };
+            let again = victim.is_some_and(|victim| attempt + 1 < store.io.attempts(&store.core.space.rows, victim));
+            return if again { self.read_body(store, id, identities, attempt + 1) } else { self.clean_read_failed(store) };
         };
-        self.cleaner.reading -= 1;
-        let (Some(from), Some(chunk)) = (victim, self.store.core.space.chunks.get(id)) else { return self.store.bufs.give(buf) };
+        self.reading -= 1;
+        let (Some(from), Some(chunk)) = (victim, store.core.space.chunks.get(id)) else { return store.bufs.give(buf) };
         let footprint = u64::from(chunk.footprint()) * 512;
         let live = chunk.live.clone();
         let gathered = Gathered { chunk: id, from, identities, buf };
         // where there are several copies, a wrong one is noticed here, and the next one read
-        let others = attempt + 1 < self.store.io.attempts(&self.store.core.space.rows, from) && self.store.core.space.rows.spare(from) > 0;
-        if others && self.store.kept_identities(&gathered, &live).is_none() {
-            self.cleaner.reading += 1;
-            self.store.bufs.give(gathered.buf);
-            return self.cleaner.read_body(&mut self.store, id, gathered.identities, attempt + 1);
+        let others = attempt + 1 < store.io.attempts(&store.core.space.rows, from) && store.core.space.rows.spare(from) > 0;
+        if others && store.kept_identities(&gathered, &live).is_none() {
+            self.reading += 1;
+            store.bufs.give(gathered.buf);
+            return self.read_body(store, id, gathered.identities, attempt + 1);
         }
-        self.cleaner.gathered_bytes += footprint;
-        self.cleaner.gathered.push(gathered);
-        if self.cleaner.gathered_bytes >= self.store.gather_bytes() {
-            self.write_gathered();
+        self.gathered_bytes += footprint;
+        self.gathered.push(gathered);
+        if self.gathered_bytes >= store.gather_bytes() {
+            self.write_gathered(store);
         }
     }
 }

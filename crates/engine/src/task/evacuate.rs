@@ -226,7 +226,7 @@ impl Pool {
             return false;
         }
         self.leave_rejoin_without_devices();
-        self.hop_over_leaving();
+        self.store.hop_over_leaving();
         let blocked = self.cleaner.is_blocked(&self.store);
         let Some(evacuation) = &mut self.store.evacuation else { return false };
         if blocked {
@@ -301,43 +301,43 @@ impl Pool {
         let waits = self.store.evacuation.as_ref().and_then(|evacuation| evacuation.waits.clone());
         waits.or_else(|| self.rejoiner.rejoin_waits(&self.store))
     }
-
-    /// Moves streams out of segments that are to be given up, also when such a segment is only
-    /// their next one: an empty batch leads replay to the new segment.
-    pub(super) fn hop_over_leaving(&mut self) {
-        let meta = [self.store.checkpoint.nodes_at, self.store.checkpoint.objects_at];
-        if !self.store.checkpoint.running() && meta.iter().flatten().any(|cursor| self.store.is_leaving(Some(cursor.segment))) {
-            self.store.leave_open_segments();
-        }
-        for stream in 0..self.store.log.streams.len() {
-            let (at, next) = self.store.log.streams.get(stream).map_or((None, None), |s| (s.cursor.map(|c| c.segment), s.next));
-            if self.store.is_leaving(at) {
-                self.store.leave_open_segments();
-            }
-            if !self.store.is_leaving(next) {
-                continue;
-            }
-            self.store.seal_all();
-            if let Some(cursor) = self.store.log.streams.get_mut(stream).and_then(|s| s.cursor.take()) {
-                self.store.close_stream_chunk(stream);
-                self.store.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
-                self.store.core.space.settle(cursor.segment);
-            }
-            let Ok(cursor) = self.make_room(stream, Purse::Cleaner, 1, 0) else { return };
-            let items = if stream == SMALL { Encoder::default() } else { self.store.log.notes.take() };
-            let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, 1, 0, items);
-            let header = self.store.header(stream, cursor.segment, &batch, 0);
-            if stream == SMALL {
-                // the index must count this batch, which is lost together with the special devices
-                self.store.log.notes.seal(header.lsn);
-            }
-            self.store.submit_batch(stream, &header, batch, Vec::new());
-            self.store.leave_open_segments();
-        }
-    }
 }
 
 impl Store {
+    /// Moves streams out of segments that are to be given up, also when such a segment is only
+    /// their next one: an empty batch leads replay to the new segment.
+    pub(super) fn hop_over_leaving(&mut self) {
+        let meta = [self.checkpoint.nodes_at, self.checkpoint.objects_at];
+        if !self.checkpoint.running() && meta.iter().flatten().any(|cursor| self.is_leaving(Some(cursor.segment))) {
+            self.leave_open_segments();
+        }
+        for stream in 0..self.log.streams.len() {
+            let (at, next) = self.log.streams.get(stream).map_or((None, None), |s| (s.cursor.map(|c| c.segment), s.next));
+            if self.is_leaving(at) {
+                self.leave_open_segments();
+            }
+            if !self.is_leaving(next) {
+                continue;
+            }
+            self.seal_all();
+            if let Some(cursor) = self.log.streams.get_mut(stream).and_then(|s| s.cursor.take()) {
+                self.close_stream_chunk(stream);
+                self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
+                self.core.space.settle(cursor.segment);
+            }
+            let Ok(cursor) = self.make_room(stream, Purse::Cleaner, 1, 0) else { return };
+            let items = if stream == SMALL { Encoder::default() } else { self.log.notes.take() };
+            let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, 1, 0, items);
+            let header = self.header(stream, cursor.segment, &batch, 0);
+            if stream == SMALL {
+                // the index must count this batch, which is lost together with the special devices
+                self.log.notes.seal(header.lsn);
+            }
+            self.submit_batch(stream, &header, batch, Vec::new());
+            self.leave_open_segments();
+        }
+    }
+
     /// Ends an evacuation once nothing needs its segments: drops them from the shape.
     fn end_evacuation(&mut self) {
         let Some(evacuation) = self.evacuation.take() else { return };

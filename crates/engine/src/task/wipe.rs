@@ -188,7 +188,7 @@ impl Pool {
         if run.round.is_none() {
             self.wiper.begin_round(&mut self.store);
         }
-        self.hop_over_leaving();
+        self.store.hop_over_leaving();
         if let Some(erasure) = self.wiper.next_erasure(&mut self.store) {
             self.wiper.erasure = Some(erasure);
             self.wiper.erase_on(&mut self.store);

@@ -19,7 +19,7 @@ use super::objects::Packer;
 use super::settle::Settling;
 use crate::core::{Catalog, MetaFlush, SealedPage, Stored, cache_code, compression_code, sector_code};
 use crate::log::META_CLASS;
-use crate::pool::{Pool, STUCK_MILLIS};
+use crate::pool::STUCK_MILLIS;
 use crate::space::{Deadlist, Encoding, Need, Piece, Place};
 use crate::store::Store;
 use crate::task::Checkpointer;
@@ -59,44 +59,46 @@ impl Sealed {
     }
 }
 
-impl Pool {
+impl Checkpointer {
     /// Fixes the state at this point of the log.
-    pub(super) fn seal_checkpoint(&mut self) {
-        self.store.seal_all();
-        self.store.dirty_sparse_objects();
-        self.checkpointer.reserve_for_checkpoint(&mut self.store);
-        self.store.checkpoint.unwritten = self.store.core.nodes.dirty();
-        let mut flushes = self.store.core.take_unplaced();
-        if !self.checkpointer.place_nodes(&mut self.store, &mut flushes) {
-            return self.store.fault(Fault::NoCheckpointSegment);
+    pub(super) fn seal_checkpoint(&mut self, store: &mut Store) {
+        store.seal_all();
+        store.dirty_sparse_objects();
+        self.reserve_for_checkpoint(store);
+        store.checkpoint.unwritten = store.core.nodes.dirty();
+        let mut flushes = store.core.take_unplaced();
+        if !self.place_nodes(store, &mut flushes) {
+            return store.fault(Fault::NoCheckpointSegment);
         }
-        self.store.core.generation += 1;
-        self.store.core.unsettled = Some(Vec::new());
-        self.store.core.space.sealed_generation = self.store.generation + 1;
-        self.store.core.space.chunks.seal();
-        self.checkpointer.replaced = self.store.core.take_retired();
-        self.checkpointer.replaced.push(self.store.checkpoint_at);
-        self.store.log.since_checkpoint = 0;
-        self.store.checkpoint.sealed_chunk = self.store.core.next_chunk;
-        self.checkpointer.answering = std::mem::take(&mut self.store.checkpoint.wanted);
-        self.store.checkpoint.forced = false;
-        self.store.checkpoint.stage = Stage::Writing;
-        self.store.checkpoint.begun = self.store.now;
-        let mut catalog = std::mem::take(&mut self.store.core.catalog);
-        self.checkpointer.sealed = Some(Box::new(self.seal_catalog(&mut catalog, flushes.into())));
-        self.store.core.catalog = catalog;
-        let streams = std::array::from_fn(|i| self.store.log.streams[i].start());
-        self.checkpointer.root = Some(Root {
-            pool: self.store.config.id,
-            generation: self.store.generation + 1,
-            incarnation: self.store.incarnation,
-            time: self.store.now.0,
+        store.core.generation += 1;
+        store.core.unsettled = Some(Vec::new());
+        store.core.space.sealed_generation = store.generation + 1;
+        store.core.space.chunks.seal();
+        self.replaced = store.core.take_retired();
+        self.replaced.push(store.checkpoint_at);
+        store.log.since_checkpoint = 0;
+        store.checkpoint.sealed_chunk = store.core.next_chunk;
+        self.answering = std::mem::take(&mut store.checkpoint.wanted);
+        store.checkpoint.forced = false;
+        store.checkpoint.stage = Stage::Writing;
+        store.checkpoint.begun = store.now;
+        let mut catalog = std::mem::take(&mut store.core.catalog);
+        self.sealed = Some(Box::new(store.seal_catalog(&mut catalog, flushes.into())));
+        store.core.catalog = catalog;
+        let streams = std::array::from_fn(|i| store.log.streams[i].start());
+        self.root = Some(Root {
+            pool: store.config.id,
+            generation: store.generation + 1,
+            incarnation: store.incarnation,
+            time: store.now.0,
             checkpoint: ObjectRef::default(),
-            lsn: Lsn(self.store.log.next.0 - 1),
-            legs: vec![Leg { incarnation: self.store.incarnation, end: Lsn(u64::MAX), streams }],
+            lsn: Lsn(store.log.next.0 - 1),
+            legs: vec![Leg { incarnation: store.incarnation, end: Lsn(u64::MAX), streams }],
         });
     }
+}
 
+impl Store {
     fn seal_catalog(&mut self, catalog: &mut Catalog, flushes: VecDeque<MetaFlush>) -> Sealed {
         let volumes = catalog.volumes.iter().map(|(id, v)| VolumeRecord {
             id: *id,
@@ -141,30 +143,30 @@ impl Pool {
             cursor: walk.cursor,
         });
         let checkpoint = Checkpoint {
-            name: self.store.config.name.clone(),
-            lsn: self.store.log.next.0 - 1,
-            epoch: self.store.core.epoch,
-            clock: self.store.core.clock,
-            next_chunk: self.store.core.next_chunk,
+            name: self.config.name.clone(),
+            lsn: self.log.next.0 - 1,
+            epoch: self.core.epoch,
+            clock: self.core.clock,
+            next_chunk: self.core.next_chunk,
             next_volume: catalog.next_volume,
             next_snapshot: catalog.next_snapshot,
             next_lineage: catalog.next_lineage,
             next_walk: catalog.next_walk,
-            lifespan: self.store.lifespan,
+            lifespan: self.lifespan,
             chunk_pages: Vec::new(),
             volumes,
             lineages: Vec::new(),
             snapshot_pages: Vec::new(),
             walks: walks.collect(),
             frees: Vec::new(),
-            resting: self.store.core.space.segments.resting().map(|(id, generation)| (id.0, generation)).collect(),
+            resting: self.core.space.segments.resting().map(|(id, generation)| (id.0, generation)).collect(),
             options: catalog.options().iter().map(|(id, options)| (*id, options.record())).collect(),
             jobs: catalog.jobs.clone(),
             wipe: catalog.wipe,
             reordered: u8::from(catalog.is_reordered()),
         };
         let settling = Settling::default();
-        let pieces = self.store.core.pieces.seal();
+        let pieces = self.core.pieces.seal();
         Sealed {
             settling,
             flushes,
@@ -178,6 +180,44 @@ impl Pool {
             checkpoint: Some(checkpoint),
             waits: false,
         }
+    }
+
+    /// Stores the checksums of nodes in the roots of the records.
+    pub(super) fn settle_records(&self, sealed: &mut Sealed) {
+        let heads = sealed.lineages.iter_mut().filter_map(|(record, _)| record.head.as_mut().map(|(root, _)| root));
+        let snapshots = sealed.snapshots.iter_mut().flat_map(|page| page.records.iter_mut().map(|(record, _)| &mut record.root));
+        for root in heads.chain(snapshots).filter(|root| root.addr.is_pending()) {
+            let sum = self.core.sealed_sum(root.addr);
+            *root = TreeRoot {
+                addr: root.addr.settled(),
+                crc: sum.expect("INV-MAP-7: a pending root is written by the same checkpoint"),
+                ..*root
+            };
+        }
+        for walk in sealed.checkpoint.iter_mut().flat_map(|checkpoint| &mut checkpoint.walks) {
+            // a walk at its end has freed its top node
+            walk.root.crc = self.core.sealed_sum(walk.root.addr).unwrap_or(walk.root.crc);
+        }
+    }
+
+    /// Reads pieces that are to be written next and are not in memory. Returns true while the first
+    /// one is missing. An unreadable piece is not moved, and its segment is skipped for a while.
+    pub(super) fn wait_for_pieces(&mut self, sealed: &mut Sealed) -> bool {
+        while let Some(piece) = sealed.pieces.front() {
+            if piece.is_here() {
+                break;
+            }
+            if !piece.take_failure(Need::Writing) {
+                sealed.pieces.iter().take(PIECES_AHEAD).for_each(|piece| self.need_piece(piece, Need::Writing));
+                return true;
+            }
+            let stored = piece.stored();
+            sealed.pieces.pop_front();
+            if let Some(at) = stored {
+                self.leave_unreadable(at.segment, STUCK_MILLIS);
+            }
+        }
+        false
     }
 }
 
@@ -252,45 +292,5 @@ impl Checkpointer {
             self.put_root(store, &root)?;
         }
         Some(bytes.len())
-    }
-}
-
-impl Store {
-    /// Stores the checksums of nodes in the roots of the records.
-    pub(super) fn settle_records(&self, sealed: &mut Sealed) {
-        let heads = sealed.lineages.iter_mut().filter_map(|(record, _)| record.head.as_mut().map(|(root, _)| root));
-        let snapshots = sealed.snapshots.iter_mut().flat_map(|page| page.records.iter_mut().map(|(record, _)| &mut record.root));
-        for root in heads.chain(snapshots).filter(|root| root.addr.is_pending()) {
-            let sum = self.core.sealed_sum(root.addr);
-            *root = TreeRoot {
-                addr: root.addr.settled(),
-                crc: sum.expect("INV-MAP-7: a pending root is written by the same checkpoint"),
-                ..*root
-            };
-        }
-        for walk in sealed.checkpoint.iter_mut().flat_map(|checkpoint| &mut checkpoint.walks) {
-            // a walk at its end has freed its top node
-            walk.root.crc = self.core.sealed_sum(walk.root.addr).unwrap_or(walk.root.crc);
-        }
-    }
-
-    /// Reads pieces that are to be written next and are not in memory. Returns true while the first
-    /// one is missing. An unreadable piece is not moved, and its segment is skipped for a while.
-    pub(super) fn wait_for_pieces(&mut self, sealed: &mut Sealed) -> bool {
-        while let Some(piece) = sealed.pieces.front() {
-            if piece.is_here() {
-                break;
-            }
-            if !piece.take_failure(Need::Writing) {
-                sealed.pieces.iter().take(PIECES_AHEAD).for_each(|piece| self.need_piece(piece, Need::Writing));
-                return true;
-            }
-            let stored = piece.stored();
-            sealed.pieces.pop_front();
-            if let Some(at) = stored {
-                self.leave_unreadable(at.segment, STUCK_MILLIS);
-            }
-        }
-        false
     }
 }

@@ -11,7 +11,6 @@ use std::rc::Rc;
 use super::READ_PAUSE;
 use super::identities::original_identities;
 use crate::log::{BatchKind, CLEANED, KEPT, OpenBatch, SHORT, is_special};
-use crate::pool::Pool;
 use crate::space::{Chunk, NODE_GRAIN, PAGE, Pause, Place, Shelf, Slots};
 use crate::store::Store;
 use crate::task::Cleaner;
@@ -46,58 +45,58 @@ struct MoveBatch {
     chunks: Vec<(ChunkId, u32, bool, Slots)>,
 }
 
-impl Pool {
+impl Cleaner {
     /// Writes the gathered chunks to their new places.
-    pub(super) fn write_gathered(&mut self) {
-        if self.cleaner.gathered.is_empty() {
+    pub(super) fn write_gathered(&mut self, store: &mut Store) {
+        if self.gathered.is_empty() {
             return;
         }
         // blocks that guests freed in this turn must be in the log before the move that leaves them
         // behind
-        self.store.seal_all();
-        self.cleaner.gathered_bytes = 0;
-        let mut waiting = std::mem::take(&mut self.cleaner.gathered);
+        store.seal_all();
+        self.gathered_bytes = 0;
+        let mut waiting = std::mem::take(&mut self.gathered);
         waiting.sort_by_key(|g| {
-            let chunk = self.store.core.space.chunks.get(g.chunk);
-            (chunk.map_or(0, |c| self.cleaner.stream_of(&self.store, c)), g.chunk)
+            let chunk = store.core.space.chunks.get(g.chunk);
+            (chunk.map_or(0, |c| self.stream_of(store, c)), g.chunk)
         });
         let mut batch: Option<MoveBatch> = None;
         for g in waiting {
-            self.add_move(&mut batch, &g);
-            self.store.bufs.give(g.buf);
+            self.add_move(store, &mut batch, &g);
+            store.bufs.give(g.buf);
         }
         if let Some(batch) = batch {
-            self.write_moves(batch);
+            self.write_moves(store, batch);
         }
     }
 
     /// Adds the live blocks of a chunk to the batch of moves, or to a new one when they do not fit.
-    fn add_move(&mut self, batch: &mut Option<MoveBatch>, g: &Gathered) {
-        let Some(chunk) = self.store.core.space.chunks.get(g.chunk) else { return };
+    fn add_move(&mut self, store: &mut Store, batch: &mut Option<MoveBatch>, g: &Gathered) {
+        let Some(chunk) = store.core.space.chunks.get(g.chunk) else { return };
         let here = chunk.place.is_some_and(|place| place.segment == g.from);
-        if chunk.live_count == 0 || !here || matches!(self.store.state, PoolState::Faulted(_)) {
+        if chunk.live_count == 0 || !here || matches!(store.state, PoolState::Faulted(_)) {
             return;
         }
-        let (stream, live) = (self.cleaner.stream_of(&self.store, chunk), chunk.live.clone());
+        let (stream, live) = (self.stream_of(store, chunk), chunk.live.clone());
         let moves = batch.as_ref().map_or(0, |b| b.chunks.len()) + 1;
-        if !self.store.core.space.chunks.changes_with(g.chunk) && !self.store.has_room_for_move(g.from, moves) {
-            batch.take().into_iter().for_each(|full| self.write_moves(full));
-            if !self.store.has_room_for_move(g.from, 1) {
+        if !store.core.space.chunks.changes_with(g.chunk) && !store.has_room_for_move(g.from, moves) {
+            batch.take().into_iter().for_each(|full| self.write_moves(store, full));
+            if !store.has_room_for_move(g.from, 1) {
                 // it is tried again after the next checkpoint
-                if !self.store.moves_wait_for_checkpoint() {
-                    self.store.leave_for_room(g.from);
+                if !store.moves_wait_for_checkpoint() {
+                    store.leave_for_room(g.from);
                 }
                 return;
             }
         }
-        let Some(chunk) = self.store.core.space.chunks.get(g.chunk) else { return };
+        let Some(chunk) = store.core.space.chunks.get(g.chunk) else { return };
         let unit_bytes = usize::from(chunk.grain) * 512;
         let pages = (live.count() as usize * unit_bytes).div_ceil(4096) as u32;
-        let Some(identities) = self.store.kept_identities(g, &live) else {
+        let Some(identities) = store.kept_identities(g, &live) else {
             // as with unreadable chunks: it stays where it is
-            return self.store.leave_unreadable(g.from, READ_PAUSE);
+            return store.leave_unreadable(g.from, READ_PAUSE);
         };
-        let Some(chunk) = self.store.core.space.chunks.get(g.chunk) else { return };
+        let Some(chunk) = store.core.space.chunks.get(g.chunk) else { return };
         let moved = Move {
             chunk: g.chunk,
             epoch: chunk.epoch,
@@ -115,11 +114,11 @@ impl Pool {
             b.stream == stream && header <= MAX_HEADER_PAGES / 2 && header as u32 + b.pages + pages <= b.room
         });
         if !fits && let Some(full) = batch.take() {
-            self.write_moves(full);
+            self.write_moves(store, full);
         }
         let moved = if fits { moved } else { Move { at: 0, ..moved } };
-        let mut buf = self.store.bufs.take(pages as usize * 4096);
-        let Some(chunk) = self.store.core.space.chunks.get(g.chunk) else { return };
+        let mut buf = store.bufs.take(pages as usize * 4096);
+        let Some(chunk) = store.core.space.chunks.get(g.chunk) else { return };
         let (source, target) = (g.buf.bytes(), buf.bytes_mut());
         let mut to = 0;
         for unit in live.iter().filter_map(|slot| chunk.unit_of(slot)) {
@@ -133,10 +132,10 @@ impl Pool {
             rest.fill(0);
         }
         let identified = chunk.grain != NODE_GRAIN;
-        let left = self.store.log.streams[stream].left();
+        let left = store.log.streams[stream].left();
         // the header may take one page more, for the index of small writes
-        let note = u32::from(self.store.tells_of_small());
-        let room = if left >= first_header + pages + note { left } else { self.store.core.space.rows.smallest() } - note;
+        let note = u32::from(store.tells_of_small());
+        let room = if left >= first_header + pages + note { left } else { store.core.space.rows.smallest() } - note;
         let b = batch.get_or_insert_with(|| MoveBatch {
             stream,
             items: Encoder::default(),
@@ -149,30 +148,30 @@ impl Pool {
         Item::Move(moved).encode(&mut b.items);
         b.pages += pages;
         b.pieces.push(Piece::new(Rc::new(buf), 0..pages as usize * 4096));
-        self.store.metrics.cleaner_bytes += to as u64;
+        store.metrics.cleaner_bytes += to as u64;
     }
 
-    fn write_moves(&mut self, moves: MoveBatch) {
-        let noted = BATCH_FIXED + self.store.log.notes.bytes() + moves.items.len();
+    fn write_moves(&mut self, store: &mut Store, moves: MoveBatch) {
+        let noted = BATCH_FIXED + store.log.notes.bytes() + moves.items.len();
         let header_pages = u32::try_from(noted.div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
-        let Ok(cursor) = self.make_room(moves.stream, Purse::Cleaner, header_pages, moves.pages) else {
+        let Ok(cursor) = store.make_room(moves.stream, Purse::Cleaner, header_pages, moves.pages) else {
             // the chunks stay where they are
-            self.cleaner.blocked_at = Some(self.store.core.space.segments.free_in(Shelf::Data));
+            self.blocked_at = Some(store.core.space.segments.free_in(Shelf::Data));
             return;
         };
-        let mut items = self.store.log.notes.take();
+        let mut items = store.log.notes.take();
         items.raw(moves.items.bytes());
         let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, header_pages, 0, items);
-        let header = self.store.header(moves.stream, cursor.segment, &batch, moves.pages);
+        let header = store.header(moves.stream, cursor.segment, &batch, moves.pages);
         for (chunk, at, identified, live) in moves.chunks {
             let place = Place { segment: cursor.segment, page: cursor.page + header_pages + at };
             let identities = if identified { cursor.page } else { u32::MAX };
-            self.store.core.space.place_chunk(chunk, place, moves.stream as u8, identities, Some(live));
+            store.core.space.place_chunk(chunk, place, moves.stream as u8, identities, Some(live));
         }
-        if !self.cleaner.for_job && self.cleaner.victim.is_none_or(|victim| self.store.core.space.rows.shelf(victim) != Shelf::Log) {
-            self.store.spent += u64::from(header_pages + moves.pages);
+        if !self.for_job && self.victim.is_none_or(|victim| store.core.space.rows.shelf(victim) != Shelf::Log) {
+            store.spent += u64::from(header_pages + moves.pages);
         }
-        self.store.submit_batch(moves.stream, &header, batch, moves.pieces);
+        store.submit_batch(moves.stream, &header, batch, moves.pieces);
     }
 }
 
