@@ -3,9 +3,15 @@
 //! Requests and tasks use it; it knows none of them. What it does for one of them that takes device
 //! operations ends as a [`Context`], which the scheduler gives back to who began it.
 
+mod append;
 mod checkpoint;
 mod flush;
+mod host;
 mod labels;
+mod pace;
+mod reserve;
+mod stock;
+mod streams;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -13,14 +19,18 @@ use std::rc::Rc;
 use millpond_block::{Buf, BufPool, DeviceSlot, DeviceSpace, Tag};
 use millpond_format::{Leg, Lsn, ObjectRef};
 
+pub(crate) use self::append::NoRoom;
 pub(crate) use self::checkpoint::{CheckpointState, Stage};
 pub(crate) use self::flush::{Flusher, Repairs};
 pub(crate) use self::labels::{LabelState, LabelStep};
+pub(crate) use self::pace::Pace;
+pub(crate) use self::reserve::{Estimate, LEAST_LOG, Purse, Waiting};
+pub(crate) use self::stock::Stock;
 use crate::core::Core;
 use crate::io::IoTable;
 use crate::log::Log;
 use crate::pool::{Config, Context};
-use crate::task::{Evacuation, Pace, Removals, Stock, Waiting};
+use crate::task::{Evacuation, Removals};
 use crate::{CommandError, Fault, Metrics, Planted, PoolState, Reply, Time, Tuning};
 
 /// Bytes of the shared buffer of zeroes that reads of holes are answered from.

@@ -15,8 +15,8 @@ use crate::io::{Health, IoTable};
 use crate::log::Log;
 use crate::pool::{Config, Context, Pool};
 use crate::space::{Rows, Shelf, Space};
-use crate::store::Store;
-use crate::task::{Keeper, LEAST_LOG, first_claim, pieces, second_area};
+use crate::store::{LEAST_LOG, Store};
+use crate::task::{Keeper, first_claim, pieces, second_area};
 use crate::tree::NodeCache;
 use crate::{CommandError, GroupSpec, Invalid, Planted, PoolSpec, Time, Tuning};
 

@@ -3,9 +3,10 @@
 //! Guests never wait for the cache: copies are written when devices are idle, and blocks that come
 //! too fast are not copied.
 
+use std::rc::Rc;
+
 use millpond_block::{Buf, DeviceError, MemberId, Piece};
 use millpond_format::{Addr, Class, Coding, Filling, MemberState, crc32c};
-use std::rc::Rc;
 
 use super::op::{Op, Part, Work};
 use super::state::{Context, Pool};

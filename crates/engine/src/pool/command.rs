@@ -7,8 +7,7 @@ use super::op::{ClearWork, Owner, Work};
 use super::state::Pool;
 use crate::core::{Promotion, Reservations, cache_code, compression_code, sector_code};
 use crate::log::LONG;
-use crate::store::Store;
-use crate::task::Purse;
+use crate::store::{Purse, Store};
 use crate::{Absent, Busy, Command, CommandError, Invalid, NameFlaw, Planted, PoolState, Reply};
 
 /// Largest volume in bytes. The format's bound is 2^54 blocks; larger volumes than this were never

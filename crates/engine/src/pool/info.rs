@@ -2,7 +2,6 @@
 
 use millpond_block::{Features, Geometry, MemberId};
 use millpond_format::{Class, Layout, Member, MemberState, SnapshotId, VolumeId};
-
 use rustc_hash::FxHashMap;
 
 use super::op::Target;
@@ -115,7 +114,7 @@ impl Pool {
             self.store.closing.is_some(),
             self.cleaner.report(&self.store),
             self.store.core.space.freed_units,
-            self.store.floor(crate::task::Purse::Guest),
+            self.store.floor(crate::store::Purse::Guest),
             self.space_waiters.len(),
             self.starved,
             self.cleaner.idle(),

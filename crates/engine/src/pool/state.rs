@@ -1,11 +1,11 @@
 //! [`Pool`]: the state of a pool in service.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Weak;
 
 use millpond_block::{Answer, Completion, DeviceSlot, DiskError, MemberId, Tag};
 use millpond_format::{BlockIdentity, BlockNo, ChunkId, DeviceNote, Lsn, ObjectRef, PoolId, SegmentId, Shape, VolumeId};
 use rustc_hash::FxHashMap;
-use std::rc::Weak;
 
 use super::codec::Codec;
 use super::destroy::Reclaimer;

@@ -7,8 +7,7 @@ use super::diff::STEPS_PER_TURN;
 use super::op::{BarrierKind, Owner, ReadWork, Target, Work};
 use super::state::{Context, Pool, Starved};
 use crate::io::Ended;
-use crate::store::Store;
-use crate::task::{Purse, Waiting};
+use crate::store::{Purse, Store, Waiting};
 use crate::{Fault, Planted, PoolState, Reply, Time};
 
 /// Milliseconds without a request after which a longer turn disturbs no guest.

@@ -9,7 +9,7 @@ use millpond_format::{ObjectRef, SegmentId};
 use crate::Time;
 use crate::log::Cursor;
 use crate::space::{SegmentState, Space};
-use crate::task::Estimate;
+use crate::store::Estimate;
 
 /// Progress of the running checkpoint.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

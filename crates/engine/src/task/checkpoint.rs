@@ -24,7 +24,9 @@ use self::seal::Sealed;
 pub(crate) use self::sparse::{At, ObjectsIn};
 use crate::log::is_special;
 use crate::pool::{Context, Pool};
+use crate::space::Shelf;
 use crate::space::{PAGE, Piece as DeadPiece, Place};
+use crate::store::Purse;
 use crate::store::Stage;
 use crate::store::Store;
 use crate::{Fault, Planted, PoolState, Reply, Time};
@@ -44,6 +46,9 @@ pub(crate) const CHUNKS_PER_CHECKPOINT: u64 = 1 << 20;
 /// least of it.
 const CHECKPOINT_PART: u64 = 32;
 const LEAST_LOG_BYTES: u64 = 256 << 20;
+/// Segments that a checkpoint must release for each that it takes, to be worthwhile while the
+/// cleaner still frees others.
+const WORTH: usize = 4;
 /// Milliseconds between exact counts of a checkpoint that seems not to fit.
 const COUNT_MILLIS: u64 = 500;
 /// Milliseconds after which an idle pool with segments that wait for a checkpoint writes one, so
@@ -257,6 +262,32 @@ impl Pool {
         self.filler.fill_what_lacks(&mut self.store);
         self.resume_jobs();
         self.attach_caches();
+    }
+
+    /// Returns whether space is short and a checkpoint would free enough of it.
+    pub(crate) fn checkpoint_brings_space(&self) -> bool {
+        self.store.cleaned_shelves().any(|shelf| self.checkpoint_brings(shelf))
+    }
+
+    fn checkpoint_brings(&self, shelf: Shelf) -> bool {
+        let segments = &self.store.core.space.segments;
+        let (free, wanted, total) = (segments.free_in(shelf), self.store.wanted_free(shelf), segments.count_in(shelf));
+        if free >= wanted {
+            return false;
+        }
+        let (landing, meta) = (shelf == self.store.core.space.homes.landing, shelf == self.store.core.space.homes.meta);
+        let (need, least) = if meta { (self.store.checkpoint_segments(), self.store.least_segments()) } else { (0, 0) };
+        let waiting = self.store.waiting_for_flush.in_shelf(shelf);
+        if self.store.short_of_space() {
+            return need > least || segments.resting_in(shelf) > waiting;
+        }
+        let gain = segments.resting_in(shelf).saturating_sub(waiting);
+        let purse = if landing { Purse::Guest } else { Purse::Cleaner };
+        if free <= self.store.floor_on(shelf, purse) && self.cleaner.idle() && waiting == 0 {
+            return gain > 0 || need > 2 * least + 2;
+        }
+        // a checkpoint takes segments itself: it is worthwhile when it frees several times as many
+        gain >= (WORTH * need).min(total / 32).max(wanted / 2)
     }
 }
 

@@ -18,18 +18,17 @@ mod removal;
 
 use std::collections::{BTreeSet, VecDeque};
 
+use look::Look;
 use millpond_block::MemberId;
 use millpond_format::{Class, Encoder, MemberState, SegmentId};
 
 use super::checkpoint::ObjectsIn;
-use super::reserve::{LEAST_LOG, Purse};
 use crate::io::Health;
 use crate::log::{BatchKind, OpenBatch, SMALL};
 use crate::pool::{Pool, STUCK_MILLIS};
 use crate::space::{Rows, Segment, SegmentState, Shelf, usable};
-use crate::store::Store;
+use crate::store::{LEAST_LOG, Purse, Store};
 use crate::{Absent, Busy, CommandError, Invalid, JobInfo, JobKind, PoolState, RemovalPlan, Time};
-use look::Look;
 pub(crate) use rejoin::Rejoiner;
 use removal::Removal;
 pub(crate) use removal::runs;
@@ -92,7 +91,7 @@ pub(crate) struct Removals {
 
 impl Removals {
     /// Returns whether the cleaner has to free space for the next step.
-    pub(super) fn wants_room(&self) -> bool {
+    pub(crate) fn wants_room(&self) -> bool {
         self.departure.room.is_some()
     }
 }

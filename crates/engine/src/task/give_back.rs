@@ -20,10 +20,9 @@
 use millpond_block::{ByteRange, MemberId};
 use millpond_format::{Leg, SegmentId};
 
-use super::reserve::{Purse, Waiting};
 use crate::pool::{Context, Pool};
 use crate::space::{PAGE, SegmentState, Shelf};
-use crate::store::Store;
+use crate::store::{Purse, Store, Waiting};
 use crate::{Discard, Planted, PoolState, Time};
 
 /// Milliseconds without requests after which a pool is idle.

@@ -20,6 +20,7 @@ mod strips;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use labels::Labels;
 use millpond_block::{Buf, DeviceError, MemberId};
 use millpond_format::{ChunkId, MAX_HEADER_PAGES, ObjectRef, ScrubRecord, SegmentId};
 
@@ -28,7 +29,6 @@ use crate::pool::{Context, Pool};
 use crate::space::{NODE_GRAIN, PAGE, SegmentState};
 use crate::store::Store;
 use crate::{Absent, Busy, CommandError, JobInfo, JobKind, PoolState, Reply, Time};
-use labels::Labels;
 pub(crate) use labels::ScrubArea;
 pub(crate) use results::Scrubbed;
 use rows::Stillness;

@@ -6,8 +6,7 @@ use millpond_format::{ObjectRef, SegmentId};
 
 use crate::Planted;
 use crate::space::{Segment, SegmentState};
-use crate::store::Store;
-use crate::task::Purse;
+use crate::store::{Purse, Store};
 
 /// The place of an object: its segment and its offset.
 pub(crate) type At = (SegmentId, u32);

@@ -1,20 +1,20 @@
 //! Batches of moves: live blocks of several chunks, written together behind one header that
 //! identifies them.
 
+use std::rc::Rc;
+
 use millpond_block::{Buf, Piece};
 use millpond_format::{
     Addr, BATCH_FIXED, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn, MAX_HEADER_PAGES, Move, NODE_BYTES,
     NODE_UNITS, Node, SegmentId, UNIT, VolumeId, crc32c,
 };
-use std::rc::Rc;
 
 use super::READ_PAUSE;
 use super::identities::original_identities;
 use crate::log::{BatchKind, CLEANED, KEPT, OpenBatch, SHORT, is_special};
 use crate::space::{Chunk, NODE_GRAIN, PAGE, Pause, Place, Shelf, Slots};
-use crate::store::Store;
+use crate::store::{Purse, Store};
 use crate::task::Cleaner;
-use crate::task::reserve::Purse;
 use crate::{Planted, PoolState};
 
 /// Most live bytes gathered before they are written: one header then serves many chunks.

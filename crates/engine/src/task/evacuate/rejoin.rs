@@ -14,8 +14,7 @@ use super::removal::{Removal, count_rows, joinable, unused_extents};
 use super::{Look, ROOM_LOOK_MILLIS, ROOM_MILLIS, STEP_PART};
 use crate::pool::Pool;
 use crate::space::{SegmentState, Shelf, without_reserve};
-use crate::store::Store;
-use crate::task::reserve::Purse;
+use crate::store::{Purse, Store};
 use crate::{Planted, Time};
 
 /// Milliseconds before the next try to rejoin extents when the last gained nothing: at first, and

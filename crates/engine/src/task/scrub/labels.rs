@@ -13,8 +13,7 @@ use millpond_format::{Label, MemberState, RING_OFFSET, RING_SLOTS, Root, SECTOR_
 use super::Step;
 use crate::pool::{Context, Pool};
 use crate::store::Store;
-use crate::task::Scrubber;
-use crate::task::second_area;
+use crate::task::{Scrubber, second_area};
 
 /// A read or write of the metadata areas of a device.
 #[derive(Clone, Copy, Debug)]

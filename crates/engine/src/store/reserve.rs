@@ -15,11 +15,9 @@ use millpond_format::{Leg, NO_SEGMENT, NODE_BYTES, SegmentId};
 use crate::Planted;
 use crate::core::StoredDeadlist;
 use crate::log::{CLEANED, Cursor, KEPT, is_special};
-use crate::pool::Pool;
 use crate::space::{SegmentState, Shelf, stored_bytes};
 use crate::store::Store;
-use crate::task::checkpoint::{At, ObjectsIn};
-use crate::task::{META_HEAD_PAGES, OBJECT_WRITE};
+use crate::task::{At, META_HEAD_PAGES, OBJECT_WRITE, ObjectsIn};
 
 /// Segments that records and guests leave to the cleaner: it fills one with the live chunks of
 /// others, and needs one to go on with.
@@ -28,9 +26,6 @@ const KEPT_FOR_CLEANER: usize = 2;
 const KEPT_FOR_RECORDS: usize = 2;
 /// Most segments that guests keep free for further changes by their open batches.
 const KEPT_FOR_GUESTS: usize = 4;
-/// Segments that a checkpoint must release for each that it takes, to be worthwhile while the
-/// cleaner still frees others.
-const WORTH: usize = 4;
 /// Share (1/N) of the special class that small writes may not use, so that tree nodes always fit.
 const SPECIAL_PART: usize = 4;
 /// Fewest segments of the log class that comes with parity: enough for its streams and a
@@ -63,7 +58,7 @@ pub(crate) struct Estimate {
     /// Bytes of the catalog.
     catalog: usize,
     /// Bytes of all objects that must still move out of segments that a removal gives up.
-    pub(super) moving: usize,
+    pub(crate) moving: usize,
     /// Turns until the next full count.
     again_in: u32,
     /// The result of the last [`Pool::needs`], and the changes that it was computed from.
@@ -94,7 +89,7 @@ struct Needs {
     /// Most segments that a checkpoint of almost no changes takes.
     least: usize,
     /// Segments for objects that must move out of segments that are given up.
-    moving: usize,
+    pub(crate) moving: usize,
     /// Segments that a destroy takes before it frees space: for the directories of its deadlist and
     /// of the following one, which is split.
     destroy: usize,
@@ -106,34 +101,6 @@ const WRITE_PAGES: usize = OBJECT_WRITE / 4096;
 const JOBS_BYTES: usize = 1024;
 /// Nodes and chunk table pages in a checkpoint of almost no changes.
 const LEAST_CHANGES: (usize, usize) = (8, 4);
-
-impl Pool {
-    /// Returns whether space is short and a checkpoint would free enough of it.
-    pub(crate) fn checkpoint_brings_space(&self) -> bool {
-        self.store.cleaned_shelves().any(|shelf| self.checkpoint_brings(shelf))
-    }
-
-    fn checkpoint_brings(&self, shelf: Shelf) -> bool {
-        let segments = &self.store.core.space.segments;
-        let (free, wanted, total) = (segments.free_in(shelf), self.store.wanted_free(shelf), segments.count_in(shelf));
-        if free >= wanted {
-            return false;
-        }
-        let (landing, meta) = (shelf == self.store.core.space.homes.landing, shelf == self.store.core.space.homes.meta);
-        let (need, least) = if meta { (self.store.checkpoint_segments(), self.store.least_segments()) } else { (0, 0) };
-        let waiting = self.store.waiting_for_flush.in_shelf(shelf);
-        if self.store.short_of_space() {
-            return need > least || segments.resting_in(shelf) > waiting;
-        }
-        let gain = segments.resting_in(shelf).saturating_sub(waiting);
-        let purse = if landing { Purse::Guest } else { Purse::Cleaner };
-        if free <= self.store.floor_on(shelf, purse) && self.cleaner.idle() && waiting == 0 {
-            return gain > 0 || need > 2 * least + 2;
-        }
-        // a checkpoint takes segments itself: it is worthwhile when it frees several times as many
-        gain >= (WORTH * need).min(total / 32).max(wanted / 2)
-    }
-}
 
 impl Store {
     /// Returns the number of segments of a class that are free, or will be soon without more
@@ -149,7 +116,7 @@ impl Store {
         self.floor_on(self.shelf(purse), purse)
     }
 
-    pub(super) fn floor_on(&self, shelf: Shelf, purse: Purse) -> usize {
+    pub(crate) fn floor_on(&self, shelf: Shelf, purse: Purse) -> usize {
         let meta = |segments: usize| {
             if shelf == self.core.space.homes.meta { segments.saturating_sub(self.free_for_nodes()) } else { 0 }
         };
@@ -283,7 +250,7 @@ impl Store {
     /// not in the data class, only moves that empty a segment of their own class gain space for
     /// them. All other moves leave free the segments that checkpoints and moving objects need,
     /// because every checkpoint scatters the objects that it replaces and would use up the rest.
-    pub(super) fn has_room_for_moves(&self, shelf: Shelf, stays: bool, moves: usize) -> bool {
+    pub(crate) fn has_room_for_moves(&self, shelf: Shelf, stays: bool, moves: usize) -> bool {
         let homes = self.core.space.homes;
         // the log can be emptied only into data segments that are free
         let for_log = || shelf == Shelf::Data && !self.room_beyond(Purse::Cleaner, KEPT_FOR_CLEANER);
@@ -354,13 +321,13 @@ impl Store {
     }
 
     /// Returns the most segments that a checkpoint of almost no changes takes.
-    pub(super) fn least_segments(&self) -> usize {
+    pub(crate) fn least_segments(&self) -> usize {
         self.needs().least
     }
 
     /// Returns the bytes of objects that the next checkpoint may take besides the changes so far,
     /// so that `kept` segments stay free. The unused rest of its first and last segment counts.
-    pub(super) fn object_room_beside(&self, kept: usize) -> usize {
+    pub(crate) fn object_room_beside(&self, kept: usize) -> usize {
         let at = &self.checkpoint;
         let changed = self.object_bytes(self.core.space.chunks.dirty_pages()) + at.estimate.lists;
         let nodes = self.node_segments();
@@ -392,7 +359,7 @@ impl Store {
     }
 
     /// Counts deadlists and catalog in full now.
-    pub(super) fn estimate_again(&mut self) {
+    pub(crate) fn estimate_again(&mut self) {
         self.checkpoint.estimate.again_in = 0;
         self.estimate_checkpoint();
     }
@@ -518,7 +485,7 @@ impl Store {
 
     /// Returns whether nodes and objects are in another class than data. Then space that the
     /// cleaner gains in data is of no use to them.
-    pub(super) fn keeps_meta_apart(&self) -> bool {
+    pub(crate) fn keeps_meta_apart(&self) -> bool {
         self.core.space.homes.meta != Shelf::Data
     }
 
@@ -528,7 +495,7 @@ impl Store {
     }
 
     /// Returns the classes in which the cleaner keeps segments free.
-    fn cleaned_shelves(&self) -> impl Iterator<Item = Shelf> + use<> {
+    pub(crate) fn cleaned_shelves(&self) -> impl Iterator<Item = Shelf> + use<> {
         let landing = self.core.space.homes.landing;
         [Shelf::Data, Shelf::Log].into_iter().filter(move |shelf| *shelf == Shelf::Data || *shelf == landing)
     }
@@ -572,7 +539,7 @@ impl Store {
     }
 
     /// Returns the bytes of objects that fit into `segments` segments.
-    pub(super) fn object_room(&self, segments: usize) -> usize {
+    pub(crate) fn object_room(&self, segments: usize) -> usize {
         let pages = self.core.space.rows.smallest().saturating_sub(META_HEAD_PAGES) as usize;
         let pages = segments * pages.saturating_sub(self.core.pieces.part_bytes() / 4096);
         (pages - pages.div_ceil(WRITE_PAGES)) * 4096
@@ -585,7 +552,7 @@ impl Store {
     }
 
     /// Returns the most bytes of a page of the chunk table.
-    pub(super) fn chunk_page_bytes(&self) -> usize {
+    pub(crate) fn chunk_page_bytes(&self) -> usize {
         self.stored_bytes(self.record_bytes(self.core.space.chunks.len().min(64))) + 24
     }
 
@@ -596,7 +563,7 @@ impl Store {
 
     /// Returns the most bytes that an object of `bytes` takes in its segment: it begins at a step,
     /// and a long one has an index of its parts.
-    pub(super) fn stored_bytes(&self, bytes: usize) -> usize {
+    pub(crate) fn stored_bytes(&self, bytes: usize) -> usize {
         stored_bytes(bytes, self.core.pieces.part_bytes())
     }
 
@@ -626,7 +593,7 @@ impl Waiting {
         self.0[shelf as usize] += 1;
     }
 
-    fn in_shelf(&self, shelf: Shelf) -> usize {
+    pub(crate) fn in_shelf(&self, shelf: Shelf) -> usize {
         self.0[shelf as usize]
     }
 

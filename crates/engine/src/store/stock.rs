@@ -33,7 +33,7 @@ const REST_SURPLUS_PART: u64 = 2;
 /// A number of bytes at a time.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
-    at: Time,
+    pub(crate) at: Time,
     bytes: u64,
 }
 
@@ -46,25 +46,25 @@ pub(crate) struct Stock {
     minute: Mark,
     /// Growth in bytes per second of the space that is not free, and that space at the start of the
     /// current second.
-    taken_per_second: u64,
+    pub(crate) taken_per_second: u64,
     second: Mark,
     /// Speed of the log in bytes per second in the last whole window, and the bytes of log at the
     /// start of the current window.
-    logged_per_second: u64,
+    pub(crate) logged_per_second: u64,
     window: Mark,
     /// Since when there is surplus beyond `due`, and the least of it since then.
     surplus: Option<(Time, u64)>,
     /// Bytes of surplus to release, and bytes per second at which they are released.
-    pub(super) due: u64,
-    pub(super) rate: u64,
+    pub(crate) due: u64,
+    pub(crate) rate: u64,
     /// Time of the next release, and of the pool's last flush.
-    pub(super) give_back_at: Time,
-    pub(super) last_flush: Time,
+    pub(crate) give_back_at: Time,
+    pub(crate) last_flush: Time,
     /// Bytes that may be prepared while guests write; negative when a step was larger than the
     /// rest.
-    pub(super) allowance: i64,
+    pub(crate) allowance: i64,
     /// Bytes that a new pool prepares at first; 0 once they were ready and the pool was written to.
-    pub(super) at_first: u64,
+    pub(crate) at_first: u64,
     /// Time of the last write that found no space on the host, and whether the caller reported the
     /// host as nearly full.
     full: Option<Time>,
@@ -102,7 +102,7 @@ impl Stock {
     }
 
     /// Counts prepared bytes against the allowance.
-    pub(super) fn charge(&mut self, bytes: u64) {
+    pub(crate) fn charge(&mut self, bytes: u64) {
         let least = -i64::try_from(MOST_SAVED).unwrap_or(i64::MAX);
         self.allowance = self.allowance.saturating_sub_unsigned(bytes).max(least);
     }
@@ -113,7 +113,7 @@ impl Stock {
     }
 
     /// Records that the host had no space for a write.
-    pub(super) fn found_full(&mut self, now: Time) {
+    pub(crate) fn found_full(&mut self, now: Time) {
         self.full = Some(now);
     }
 
@@ -129,19 +129,19 @@ impl Stock {
 
     /// Returns the recent growth in bytes per second of the space that is not free: space that the
     /// log took, minus space that was freed.
-    pub(super) fn taken_per_second(&self) -> u64 {
+    pub(crate) fn taken_per_second(&self) -> u64 {
         self.taken_per_second
     }
 
     /// Returns the speed of the log in bytes per second, over a shorter time than
     /// [`taken_per_second`](Stock::taken_per_second): that of the last whole window, or that of the
     /// current one if it is faster already, so that a new burst counts at once.
-    pub(super) fn logged_per_second(&self) -> u64 {
+    pub(crate) fn logged_per_second(&self) -> u64 {
         self.logged_per_second.max((self.logged - self.window.bytes) * SECOND / WINDOW)
     }
 
     /// Takes in the time and the number of bytes of the pool that are not free.
-    pub(super) fn at(&mut self, now: Time, taken: u64) {
+    pub(crate) fn at(&mut self, now: Time, taken: u64) {
         let (minute, grown) = (self.logged - self.minute.bytes, taken.saturating_sub(self.second.bytes));
         let (minutes, millis) = (now.0.saturating_sub(self.minute.at.0) / MINUTE, now.0.saturating_sub(self.second.at.0));
         for _ in 0..minutes.min(MOST_MINUTES) {
@@ -174,7 +174,7 @@ impl Stock {
 
     /// Takes in the surplus of the moment: the least surplus over `millis` milliseconds without a
     /// break becomes due.
-    pub(super) fn see_surplus(&mut self, now: Time, surplus: u64, millis: u64) {
+    pub(crate) fn see_surplus(&mut self, now: Time, surplus: u64, millis: u64) {
         self.due = self.due.min(surplus);
         let fresh = surplus - self.due;
         let (since, least) = self.surplus.filter(|_| fresh > 0).unwrap_or((now, fresh));
@@ -199,7 +199,7 @@ impl Store {
     }
 
     /// Returns the milliseconds after which surplus is released.
-    pub(super) fn surplus_millis(&self) -> u64 {
+    pub(crate) fn surplus_millis(&self) -> u64 {
         let millis = self.tuning.ready.surplus_millis;
         match (self.host_is_short(), self.is_at_rest()) {
             (true, _) => 0,
@@ -214,7 +214,7 @@ impl Store {
     }
 
     /// Returns whether the storage below the pool's files is nearly full.
-    pub(super) fn host_is_short(&self) -> bool {
+    pub(crate) fn host_is_short(&self) -> bool {
         self.stock.is_short(self.now)
     }
 }

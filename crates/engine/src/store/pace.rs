@@ -24,14 +24,14 @@ struct Speed {
     /// Time and bytes done at the last two starts of a window.
     before: (Time, u64),
     since: (Time, u64),
-    rate: u64,
+    pub(crate) rate: u64,
 }
 
 /// Rates of all jobs of a pool.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     /// Bytes that jobs may still read; negative when a read was larger than the rest.
-    allowance: i64,
+    pub(crate) allowance: i64,
     filled: Time,
     speeds: BTreeMap<(JobKind, Option<u16>), Speed>,
     looked: Time,
@@ -71,7 +71,7 @@ impl Pace {
 
     /// Returns whether it is time to record the progress of jobs; the next record follows after a
     /// pause.
-    pub(super) fn records(&mut self, now: Time) -> bool {
+    pub(crate) fn records(&mut self, now: Time) -> bool {
         let due = now >= self.record_at;
         if due {
             self.record_at = Time(now.0 + NOTE_MILLIS);
@@ -80,7 +80,7 @@ impl Pace {
     }
 
     /// Has the end of a job recorded in the next turn.
-    pub(super) fn record_soon(&mut self) {
+    pub(crate) fn record_soon(&mut self) {
         self.record_at = Time(0);
     }
 
