@@ -26,9 +26,11 @@ const FULL_MILLIS: u64 = 60_000;
 /// Share (1/N) of the target that applies while the host is nearly full.
 const SHORT_PART: u64 = 4;
 /// A pool is at rest after 1/N of the time that surplus must have lasted, and then releases surplus
-/// after the other share (1/N) of it.
+/// after the second share (1/N) of it. After the third share without requests it releases surplus
+/// at once: what comes then was retained for a rewind, and will not be written soon.
 const REST_PART: u64 = 10;
-const REST_SURPLUS_PART: u64 = 2;
+const REST_SURPLUS_PART: u64 = 4;
+const LONG_REST_PART: u64 = 2;
 
 /// A number of bytes at a time.
 #[derive(Clone, Copy, Debug)]
@@ -201,10 +203,11 @@ impl Store {
     /// Returns the milliseconds after which surplus is released.
     pub(crate) fn surplus_millis(&self) -> u64 {
         let millis = self.tuning.ready.surplus_millis;
-        match (self.host_is_short(), self.is_at_rest()) {
-            (true, _) => 0,
-            (false, true) => millis / REST_SURPLUS_PART,
-            (false, false) => millis,
+        let quiet = self.now.0.saturating_sub(self.last_activity.0);
+        match quiet {
+            _ if self.host_is_short() || quiet >= millis / LONG_REST_PART => 0,
+            _ if self.is_at_rest() => millis / REST_SURPLUS_PART,
+            _ => millis,
         }
     }
 

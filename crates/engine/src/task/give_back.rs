@@ -15,7 +15,7 @@
 //! A segment that will be written again soon is better left allocated: the host would release its
 //! pages only to find new ones, and a write to a hole takes the host up to three times as long as
 //! one to allocated space. So allocated free segments are used first, and only a surplus over the
-//! log's needs (`task/stock.rs`) that lasted some minutes is released, a little at a time.
+//! log's needs (`store/stock.rs`) that lasted some minutes is released, a little at a time.
 
 use millpond_block::{ByteRange, MemberId};
 use millpond_format::{Leg, SegmentId};

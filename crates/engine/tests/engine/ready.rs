@@ -108,10 +108,10 @@ fn surplus_goes_back_when_there_was_some_for_long() {
     pause(&mut rig, 120_000);
     let before = space(&rig);
     assert!(before.ready > 48 * MIB && rig.discarded == 0, "{before:?}, {} given back", rig.discarded);
-    // an idle pool waits half as long
-    pause(&mut rig, 150_000);
+    // an idle pool waits a quarter as long, from a minute without requests on
+    pause(&mut rig, 80_000);
     assert_eq!(rig.discarded, 0);
-    pause(&mut rig, 400_000);
+    pause(&mut rig, 100_000);
     let after = space(&rig);
     assert!(after.ready <= 5 * MIB && after.ready >= 4 * MIB, "{after:?}");
     assert!(rig.discarded > 40 * MIB, "{}", rig.discarded);
