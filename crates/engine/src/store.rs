@@ -5,6 +5,7 @@
 
 mod append;
 mod checkpoint;
+mod context;
 mod flush;
 mod host;
 mod labels;
@@ -20,7 +21,8 @@ use millpond_block::{Buf, BufPool, DeviceSlot, DeviceSpace, Tag};
 use millpond_format::{Leg, Lsn, ObjectRef};
 
 pub(crate) use self::append::NoRoom;
-pub(crate) use self::checkpoint::{CheckpointState, Stage};
+pub(crate) use self::checkpoint::{At, CheckpointState, META_HEAD_PAGES, OBJECT_WRITE, ObjectsIn, Stage};
+pub(crate) use self::context::{Config, Context, NodeRead, PieceRead};
 pub(crate) use self::flush::{Flusher, Repairs};
 pub(crate) use self::labels::{LabelState, LabelStep};
 pub(crate) use self::pace::Pace;
@@ -29,7 +31,6 @@ pub(crate) use self::stock::Stock;
 use crate::core::Core;
 use crate::io::IoTable;
 use crate::log::Log;
-use crate::pool::{Config, Context};
 use crate::task::{Evacuation, Removals};
 use crate::{CommandError, Fault, Metrics, Planted, PoolState, Reply, Time, Tuning};
 

@@ -9,10 +9,10 @@ use millpond_block::{Buf, DeviceError, MemberId, Piece};
 use millpond_format::{Addr, Class, Coding, Filling, MemberState, crc32c};
 
 use super::op::{Op, Part, Work};
-use super::state::{Context, Pool};
+use super::state::Pool;
 use crate::cache::{Scan, SegmentWrite, Spot};
 use crate::io::{Failing, Replica};
-use crate::store::Store;
+use crate::store::{Context, Store};
 use crate::{DeviceTrouble, Planted, PoolState};
 
 /// Returns whether a block in the cache is plain and adjacent to the blocks of a read.

@@ -4,8 +4,8 @@ use millpond_block::{Completion, Data, DeviceError, DiskError};
 use millpond_format::Lsn;
 
 use super::op::{BarrierKind, Op, Owner, ReadWork, Work};
-use super::state::{Context, Pool};
-use crate::store::Store;
+use super::state::Pool;
+use crate::store::{Context, Store};
 use crate::{CommandError, Fault, Planted};
 
 impl Pool {

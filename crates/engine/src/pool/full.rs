@@ -10,7 +10,8 @@
 use millpond_block::DiskError;
 
 use super::op::{Owner, Work};
-use super::state::{Context, Pool};
+use super::state::Pool;
+use crate::store::Context;
 use crate::{Fault, PoolState, Time};
 
 /// Milliseconds between retries of writes whose device was full.

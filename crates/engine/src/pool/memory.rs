@@ -6,11 +6,11 @@ use millpond_block::{Buf, DeviceError, MemberId, Piece};
 use millpond_format::{Addr, ObjectRef, VolumeId};
 
 use super::op::Target;
-use super::state::{Context, PieceRead, Pool};
+use super::state::Pool;
 use crate::Planted;
 use crate::read_cache::LONGEST;
 use crate::space::{Need, PAGE, Piece as DeadPiece};
-use crate::store::Store;
+use crate::store::{Context, PieceRead, Store};
 
 /// Milliseconds after which an unreadable piece of a deadlist is retried.
 pub(crate) const STUCK_MILLIS: u64 = 30_000;

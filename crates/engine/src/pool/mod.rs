@@ -29,5 +29,5 @@ pub(crate) use memory::STUCK_MILLIS;
 pub use op::Target;
 pub(crate) use op::{Owner, Work};
 pub(crate) use read::check_node;
-pub(crate) use state::{Config, Context, Pool};
+pub(crate) use state::Pool;
 pub(crate) use turn::Grain;

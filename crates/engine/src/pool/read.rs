@@ -9,13 +9,13 @@ use smallvec::SmallVec;
 
 use super::cached::follows;
 use super::op::{Bad, Op, Owner, Part, Target, Work};
-use super::state::{Context, NodeRead, Pool};
+use super::state::Pool;
 use super::write::blocks_of;
 use crate::PoolState;
 use crate::cache::Spot;
 use crate::io::Replica;
 use crate::space::{PAGE, Shelf};
-use crate::store::{Store, ZEROES};
+use crate::store::{Context, NodeRead, Store, ZEROES};
 use crate::tree::Miss;
 
 /// Reads whose lookups are prefetched together without an allocation.

@@ -1,120 +1,21 @@
 //! [`Pool`]: the state of a pool in service.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::Weak;
 
-use millpond_block::{Answer, Completion, DeviceSlot, DiskError, MemberId, Tag};
-use millpond_format::{BlockIdentity, BlockNo, ChunkId, DeviceNote, Lsn, ObjectRef, PoolId, SegmentId, Shape, VolumeId};
+use millpond_block::{Answer, Completion, DeviceSlot, DiskError, Tag};
+use millpond_format::{BlockNo, Lsn, VolumeId};
 use rustc_hash::FxHashMap;
 
 use super::codec::Codec;
 use super::destroy::Reclaimer;
 use super::full::FullDevices;
 use super::op::Op;
-use crate::cache::{CacheDevices, Scan, Spot};
+use crate::cache::CacheDevices;
 use crate::read_cache::ReadCache;
 use crate::slab::Slab;
-use crate::space::Piece;
 use crate::store::Store;
-use crate::task::{
-    Checkpointer, ClaimIo, Cleaner, FillPiece, Filler, Keeper, Preparer, Rebalancer, Rejoiner, Relabeler, ScrubArea, ScrubRead, Scrubber,
-    Spares, Wiper,
-};
-use crate::tree::Miss;
+use crate::task::{Checkpointer, Cleaner, Filler, Keeper, Preparer, Rebalancer, Rejoiner, Relabeler, Scrubber, Spares, Wiper};
 use crate::{CommandError, DiffExtent, Fault, Planted, PoolState, Time};
-
-/// The contents of the label, and the sizes of devices.
-#[derive(Clone, Debug)]
-pub(crate) struct Config {
-    pub(crate) id: PoolId,
-    pub(crate) name: String,
-    pub(crate) shape: Shape,
-    /// Descriptions of devices as they were last seen, by id, for users.
-    pub(crate) notes: Vec<DeviceNote>,
-    /// Size of each member's device in bytes; 0 when the device is missing.
-    pub(crate) sizes: Vec<u64>,
-    /// Sizes in bytes of replacement devices, by member.
-    pub(crate) twins: BTreeMap<MemberId, u64>,
-}
-
-/// The purpose of a device operation; routes its completion.
-#[derive(Debug)]
-pub(crate) enum Context {
-    /// A batch of the log.
-    Batch(Lsn),
-    /// Part of a read: operation and part.
-    Data {
-        op: u32,
-        part: u32,
-    },
-    /// A map node.
-    Node(NodeRead),
-    /// A piece of a deadlist.
-    DeadPiece(PieceRead),
-    /// A rewrite of a copy that was wrong.
-    Repair,
-    /// A flush for waiters; makes everything up to this batch durable.
-    Flush(Lsn),
-    /// Nodes of a checkpoint: handles to mark as written.
-    Nodes(Vec<u32>),
-    /// Checkpoint objects.
-    Objects,
-    /// The checkpoint's barriers and roots.
-    Checkpoint,
-    /// A new pool's labels.
-    Labels,
-    /// Labels of a shape that changed.
-    Relabel,
-    /// A read of a piece of a device that is being filled.
-    FillRead(FillPiece),
-    FillWrite(FillPiece),
-    /// A read or write of the ring of roots for a device that is being filled.
-    FillRing(u64),
-    /// A scrub's read of a copy.
-    Scrub(ScrubRead),
-    ScrubArea(ScrubArea),
-    /// Part of a read from the cache: operation and part.
-    Cached {
-        op: u32,
-        part: u32,
-        spot: Spot,
-    },
-    /// A read of a page of a cache device.
-    CacheScan(Scan),
-    CacheWrite(Scan),
-    /// A discard of free segments.
-    Discard(Vec<SegmentId>),
-    /// Zeroes written to part of a free segment.
-    Prepare,
-    /// An overwrite or discard for a wipe.
-    Wipe,
-    /// A read or write of the claim.
-    Claim(ClaimIo),
-    /// The cleaner's read of the header at this page of its victim, which describes chunks that
-    /// were moved there; and the attempt.
-    CleanHeader(u32, u8),
-    /// The cleaner's read of a chunk; for a moved one, the identities of its slots; and the
-    /// attempt.
-    Clean(ChunkId, Vec<(u32, BlockIdentity)>, u8),
-}
-
-/// A map node that is being read, and its place when the read began: it may move meanwhile.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NodeRead {
-    pub(crate) miss: Miss,
-    pub(crate) segment: SegmentId,
-    pub(crate) unit: u32,
-    pub(crate) attempt: u8,
-}
-
-/// A piece of a deadlist that is being read, and its place when the read began: it may move
-/// meanwhile.
-#[derive(Clone, Debug)]
-pub(crate) struct PieceRead {
-    pub(crate) piece: Weak<Piece>,
-    pub(crate) at: ObjectRef,
-    pub(crate) attempt: u8,
-}
 
 /// State of writes that wait for free segments.
 #[derive(Clone, Copy, Debug)]

@@ -5,9 +5,9 @@ use millpond_format::Lsn;
 
 use super::diff::STEPS_PER_TURN;
 use super::op::{BarrierKind, Owner, ReadWork, Target, Work};
-use super::state::{Context, Pool, Starved};
+use super::state::{Pool, Starved};
 use crate::io::Ended;
-use crate::store::{Purse, Store, Waiting};
+use crate::store::{Context, Purse, Store, Waiting};
 use crate::{Fault, Planted, PoolState, Reply, Time};
 
 /// Milliseconds without a request after which a longer turn disturbs no guest.

@@ -5,9 +5,8 @@ use millpond_format::{Addr, BATCH_FIXED, BatchHeader, ChunkId, FANOUT, HEADER_PA
 
 use crate::Compression;
 use crate::log::{BatchKind, CLEANED, Cursor, GUESTS, InFlight, KEPT, LONG, OpenBatch, PACKED, SHORT, SMALL};
-use crate::pool::Context;
 use crate::space::{SegmentState, Shelf};
-use crate::store::{Purse, Store, ZEROES};
+use crate::store::{Context, Purse, Store, ZEROES};
 
 /// Most payload bytes of a batch: larger ones gain nothing and delay neighbours.
 const BATCH_PAYLOAD: usize = 1 << 20;

@@ -11,6 +11,17 @@ use crate::log::Cursor;
 use crate::space::{SegmentState, Space};
 use crate::store::Estimate;
 
+/// Head pages of a segment of nodes or objects.
+pub(crate) const META_HEAD_PAGES: u32 = 1;
+/// Most bytes of objects in one write.
+pub(crate) const OBJECT_WRITE: usize = 256 << 10;
+
+/// The place of an object: its segment and its offset.
+pub(crate) type At = (SegmentId, u32);
+/// Objects by the segments that hold them or a part of them, each with the most bytes that
+/// rewriting it adds to the next checkpoint: an object is written as a whole.
+pub(crate) type ObjectsIn = BTreeMap<SegmentId, Vec<(At, usize)>>;
+
 /// Progress of the running checkpoint.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {

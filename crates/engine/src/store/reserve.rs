@@ -16,8 +16,7 @@ use crate::Planted;
 use crate::core::StoredDeadlist;
 use crate::log::{CLEANED, Cursor, KEPT, is_special};
 use crate::space::{SegmentState, Shelf, stored_bytes};
-use crate::store::Store;
-use crate::task::{At, META_HEAD_PAGES, OBJECT_WRITE, ObjectsIn};
+use crate::store::{At, META_HEAD_PAGES, OBJECT_WRITE, ObjectsIn, Store};
 
 /// Segments that records and guests leave to the cleaner: it fills one with the live chunks of
 /// others, and needs one to go on with.

@@ -19,13 +19,13 @@ use millpond_block::{DeviceError, MemberId, Piece, Tag};
 pub(crate) use millpond_format::second_area;
 use millpond_format::{Lsn, NODE_BYTES, ObjectRef, Root, SegmentId};
 
-pub(crate) use self::objects::{META_HEAD_PAGES, OBJECT_WRITE, pieces};
+pub(crate) use self::objects::pieces;
 use self::seal::Sealed;
-pub(crate) use self::sparse::{At, ObjectsIn};
 use crate::log::is_special;
-use crate::pool::{Context, Pool};
+use crate::pool::Pool;
 use crate::space::Shelf;
 use crate::space::{PAGE, Piece as DeadPiece, Place};
+use crate::store::Context;
 use crate::store::Purse;
 use crate::store::Stage;
 use crate::store::Store;

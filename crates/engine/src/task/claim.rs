@@ -19,8 +19,7 @@ use millpond_block::{Buf, ByteRange, DeviceError, DeviceSlot, MemberId, Piece};
 use millpond_format::{CLAIM_OFFSET, Claim, FormatError, Holder, MemberState, PoolId, SECTOR_BYTES};
 
 use super::checkpoint::second_area;
-use crate::pool::Context;
-use crate::store::Store;
+use crate::store::{Context, Store};
 use crate::{Fault, PoolState, Time};
 
 /// Milliseconds between two looks at the claim, after each of which the claim is written again.

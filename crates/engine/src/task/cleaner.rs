@@ -17,8 +17,9 @@ pub(super) use self::identities::Moves;
 use self::moves::Gathered;
 use super::evacuate::Evacuation;
 use crate::log::{META_CLASS, SHORT};
-use crate::pool::{Context, Pool};
+use crate::pool::Pool;
 use crate::space::{NODE_GRAIN, PAGE, Pause, SegmentState, Shelf};
+use crate::store::Context;
 use crate::store::Store;
 use crate::{Planted, PoolState};
 

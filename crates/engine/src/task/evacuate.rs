@@ -22,12 +22,11 @@ use look::Look;
 use millpond_block::MemberId;
 use millpond_format::{Class, Encoder, MemberState, SegmentId};
 
-use super::checkpoint::ObjectsIn;
 use crate::io::Health;
 use crate::log::{BatchKind, OpenBatch, SMALL};
 use crate::pool::{Pool, STUCK_MILLIS};
 use crate::space::{Rows, Segment, SegmentState, Shelf, usable};
-use crate::store::{LEAST_LOG, Purse, Store};
+use crate::store::{LEAST_LOG, ObjectsIn, Purse, Store};
 use crate::{Absent, Busy, CommandError, Invalid, JobInfo, JobKind, PoolState, RemovalPlan, Time};
 pub(crate) use rejoin::Rejoiner;
 use removal::Removal;

@@ -17,9 +17,9 @@ use millpond_format::{DeviceId, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYT
 use super::checkpoint::second_area;
 use super::claim::claim_at;
 use crate::io::Replica;
-use crate::pool::{Context, Pool};
+use crate::pool::Pool;
 use crate::space::{PAGE, SegmentState};
-use crate::store::Store;
+use crate::store::{Context, Store};
 use crate::{JobInfo, JobKind, PoolState};
 
 /// Pages copied at a time.

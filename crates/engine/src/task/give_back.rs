@@ -20,9 +20,9 @@
 use millpond_block::{ByteRange, MemberId};
 use millpond_format::{Leg, SegmentId};
 
-use crate::pool::{Context, Pool};
+use crate::pool::Pool;
 use crate::space::{PAGE, SegmentState, Shelf};
-use crate::store::{Purse, Store, Waiting};
+use crate::store::{Context, Purse, Store, Waiting};
 use crate::{Discard, Planted, PoolState, Time};
 
 /// Milliseconds without requests after which a pool is idle.

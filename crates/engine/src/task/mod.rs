@@ -15,7 +15,7 @@ mod scrub;
 mod spares;
 mod wipe;
 
-pub(crate) use checkpoint::{At, CHUNKS_PER_CHECKPOINT, Checkpointer, META_HEAD_PAGES, OBJECT_WRITE, ObjectsIn, pieces, second_area};
+pub(crate) use checkpoint::{CHUNKS_PER_CHECKPOINT, Checkpointer, pieces, second_area};
 pub(crate) use claim::{BEAT_MILLIS, ClaimIo, Keeper, LEASE_MILLIS, claim_at, first_claim, lease_of, read_claim};
 pub(crate) use cleaner::Cleaner;
 pub(crate) use evacuate::{Evacuation, Rejoiner, Removals, runs};

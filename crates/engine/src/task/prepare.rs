@@ -15,9 +15,9 @@
 use millpond_block::{ByteRange, DeviceError, MemberId};
 use millpond_format::SegmentId;
 
-use crate::pool::{Context, Pool};
+use crate::pool::Pool;
 use crate::space::{PAGE, SegmentState};
-use crate::store::Store;
+use crate::store::{Context, Store};
 use crate::{Discard, Planted, PoolState, Time};
 
 /// Bytes written at a time on each device.

@@ -12,8 +12,8 @@ use millpond_format::{CLAIM_OFFSET, DeviceId, DeviceNote, Label, MemberState, RI
 
 use super::checkpoint::second_area;
 use crate::io::{Failing, Replica};
-use crate::pool::{Context, Pool};
-use crate::store::{LabelStep as Step, Store};
+use crate::pool::Pool;
+use crate::store::{Context, LabelStep as Step, Store};
 use crate::{Fault, PoolState, Reply};
 
 /// The task that writes labels.

@@ -25,9 +25,9 @@ use millpond_block::{Buf, DeviceError, MemberId};
 use millpond_format::{ChunkId, MAX_HEADER_PAGES, ObjectRef, ScrubRecord, SegmentId};
 
 use crate::core::StoredDeadlist;
-use crate::pool::{Context, Pool};
+use crate::pool::Pool;
 use crate::space::{NODE_GRAIN, PAGE, SegmentState};
-use crate::store::Store;
+use crate::store::{Context, Store};
 use crate::{Absent, Busy, CommandError, JobInfo, JobKind, PoolState, Reply, Time};
 pub(crate) use labels::ScrubArea;
 pub(crate) use results::Scrubbed;

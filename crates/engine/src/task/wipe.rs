@@ -17,9 +17,9 @@ use millpond_block::{ByteRange, DeviceError, MemberId, Piece};
 use millpond_format::{Class, MemberState, SegmentId};
 
 use crate::log::META_CLASS;
-use crate::pool::{Context, Pool};
+use crate::pool::Pool;
 use crate::space::{PAGE, Segment, SegmentState, Shelf};
-use crate::store::{Store, ZEROES};
+use crate::store::{Context, Store, ZEROES};
 use crate::{Absent, Busy, CommandError, JobInfo, JobKind, PoolState, Reply, Time, Wipe, WipePlan};
 
 /// Bytes overwritten at a time on each device, and the number of such writes in flight: while

@@ -109,9 +109,9 @@ fn surplus_goes_back_when_there_was_some_for_long() {
     let before = space(&rig);
     assert!(before.ready > 48 * MIB && rig.discarded == 0, "{before:?}, {} given back", rig.discarded);
     // an idle pool waits a quarter as long, from a minute without requests on
-    pause(&mut rig, 80_000);
+    pause(&mut rig, 20_000);
     assert_eq!(rig.discarded, 0);
-    pause(&mut rig, 100_000);
+    pause(&mut rig, 160_000);
     let after = space(&rig);
     assert!(after.ready <= 5 * MIB && after.ready >= 4 * MIB, "{after:?}");
     assert!(rig.discarded > 40 * MIB, "{}", rig.discarded);

@@ -7,17 +7,12 @@ use millpond_format::{BatchHeader, ChunkId, Encoder, HEADER_PAGE, Lsn, NO_SEGMEN
 
 use crate::Tuning;
 use crate::log::{Cursor, OBJECT_CLASS};
-use crate::pool::Context;
 use crate::space::{Pieces, SegmentState};
-use crate::store::Store;
+use crate::store::{Context, META_HEAD_PAGES, OBJECT_WRITE, Store};
 use crate::task::Checkpointer;
 
-/// Head pages of a segment of nodes or objects.
-pub(crate) const META_HEAD_PAGES: u32 = 1;
 /// Share (1/N) of the memory for maps that cached pieces of deadlists may take.
 const PIECES_PART: u64 = 8;
-/// Most bytes of objects in one write.
-pub(crate) const OBJECT_WRITE: usize = 256 << 10;
 
 /// Packs objects into writes.
 #[derive(Debug, Default)]

@@ -6,13 +6,8 @@ use millpond_format::{ObjectRef, SegmentId};
 
 use crate::Planted;
 use crate::space::{Segment, SegmentState};
-use crate::store::{Purse, Store};
+use crate::store::{At, ObjectsIn, Purse, Store};
 
-/// The place of an object: its segment and its offset.
-pub(crate) type At = (SegmentId, u32);
-/// Objects by the segments that hold them or a part of them, each with the most bytes that
-/// rewriting it adds to the next checkpoint: an object is written as a whole.
-pub(crate) type ObjectsIn = BTreeMap<SegmentId, Vec<(At, usize)>>;
 /// Objects in a segment are rewritten when a smaller share than this of it is in use; the larger
 /// share applies when objects have no other space and it is short.
 const SPARSE: (u32, u32) = (1, 2);

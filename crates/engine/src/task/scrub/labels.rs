@@ -11,8 +11,8 @@ use millpond_block::{Buf, ByteRange, DeviceError, MemberId, Piece};
 use millpond_format::{Label, MemberState, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 
 use super::Step;
-use crate::pool::{Context, Pool};
-use crate::store::Store;
+use crate::pool::Pool;
+use crate::store::{Context, Store};
 use crate::task::{Scrubber, second_area};
 
 /// A read or write of the metadata areas of a device.
