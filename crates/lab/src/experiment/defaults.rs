@@ -106,7 +106,9 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, label: &str, open: Open
         results.say("ten minutes of rest");
         thread::sleep(REST);
         let pool = millpond.control()?.get(&format!("/v1/pools/{}", crate::peer::POOL))?;
-        let allocated = pool.pointer("/space/in_use").and_then(Value::as_f64).context("the pool's status has no space in use")? / MIB;
+        // allocated: used, or retained for a rewind
+        let bytes = |name: &str| pool.pointer(&format!("/space/{name}")).and_then(Value::as_f64).context("the pool's status has no space");
+        let allocated = (bytes("in_use")? + bytes("resting")?) / MIB;
         let file = file_mib(&millpond)?;
         results.add(rep, label, AT_REST, "file_mib", file);
         results.add(rep, label, AT_REST, "allocated_mib", allocated);
