@@ -376,7 +376,7 @@ impl Store {
     /// Returns the bytes of log after which a checkpoint is due. What the log empties is retained
     /// for a rewind until some checkpoints later, so a small pool has them more often: else its log
     /// would go on to space that the host has not allocated, although most of the pool is empty.
-    pub(super) fn checkpoint_log_bytes(&self) -> u64 {
+    pub(crate) fn checkpoint_log_bytes(&self) -> u64 {
         let part = self.core.space.segments.all_pages() * PAGE / CHECKPOINT_PART;
         self.tuning.checkpoint_log_bytes.min(part.max(LEAST_LOG_BYTES))
     }
