@@ -312,8 +312,10 @@ impl Daemon {
     /// Returns why the daemon does not import this pool by itself, by the rules that it follows at
     /// its start; `None` when nothing on the labels is against it.
     fn refusal(&self, pool: &Labelled) -> Option<(Refusal, String)> {
-        let record = fresh(pool, self.remembered(pool)).with(pool);
-        let refusal = self.rules().check(record.remembered().as_ref(), &self.evidence(pool)).err()?;
+        let record = fresh(pool, self.remembered(pool));
+        let now = record.clone().with(pool);
+        let refusal = self.rules().check(now.remembered().as_ref(), &self.evidence(pool)).err()?;
+        // the newest label may have other devices in the places of those that are remembered
         let why = told(&refusal, &record, &pool.sides);
         Some((refusal, why))
     }

@@ -46,10 +46,10 @@ pub(super) fn told(refusal: &Refusal, record: &PoolRecord, sides: &[Vec<PathBuf>
         Refusal::NotCurrent { remembered, wanted } if wanted.is_empty() => {
             let known: Vec<u16> = record.in_force.iter().flat_map(|known| known.current.keys()).copied().collect();
             format!(
-                "its newest label lists the devices as given up that were up to date in generation {remembered} of the labels, in service \
-                 here{since}: {}; they are all there, and labels do not tell which state was used last: import these devices alone with \
-                 {by_hand} and '-d DEVICE' for each, or the state of the newest label with {by_hand}; either one gives up what was \
-                 written only to the other",
+                "its newest label is on a device that was not up to date in generation {remembered} of the labels, in service here{since}. \
+                 The devices of that time are all there: {}. Labels do not say which state was used last: import these devices alone with \
+                 {by_hand} and '-d DEVICE' for each, and replace the rest, or import the state of the newest label with {by_hand}; either \
+                 one gives up what was written only to the other",
                 names(record, &known)
             )
         }

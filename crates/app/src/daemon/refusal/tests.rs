@@ -54,7 +54,8 @@ fn where_nothing_is_missing_both_states_are_offered() {
     // device 0 has a newer label that lists device 1, which is there, as given up
     let both = Evidence { present: vec![DeviceId(10)], ..found(6, &[10], &[]) };
     let words = told_of(&record(), &Evidence { devices: vec![DeviceId(10), DeviceId(11)], ..both });
-    assert!(words.contains("device 1 (was /b); they are all there"), "{words}");
+    assert!(words.contains("are all there: device 1 (was /b)"), "{words}");
+    assert!(words.contains("replace the rest"), "{words}");
     assert!(words.contains("'millpond pool import tank --degraded' and '-d DEVICE'") && !words.contains("bring back"), "{words}");
 }
 
