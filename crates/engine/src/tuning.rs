@@ -129,7 +129,8 @@ pub struct ReadySpace {
     /// Bytes prepared at once in a new pool; a sixteenth of the pool if that is less.
     pub at_first: u64,
     /// Milliseconds that surplus must last before it is released. A pool at rest (without requests
-    /// for a tenth of that) releases all above `least` after half of it.
+    /// for a tenth of that) releases all above `least` after a
+    /// quarter of it, and at once after half of it without requests.
     pub surplus_millis: u64,
     /// Bytes that may be retained for the time of a rewind alone, or an eighth of the space in use
     /// if that is more; but at most an eighth of the pool.
