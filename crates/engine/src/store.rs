@@ -1,7 +1,7 @@
 //! [`Store`]: the state of a pool on its devices, and the log through which it changes.
 //!
 //! Requests and tasks use it; it knows none of them. What it does for one of them that takes device
-//! operations ends as a [`Context`], which the scheduler gives back to who began it.
+//! operations carries a [`Context`], by which the pool passes the result to the request or task.
 
 mod append;
 mod checkpoint;
@@ -70,23 +70,27 @@ pub(crate) struct Store {
     /// Segments that become free when the log is durable.
     pub(crate) waiting_for_flush: Waiting,
     pub(crate) repairs: Repairs,
+    /// Replies to commands, for the caller to take.
     pub(crate) replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
     pub(crate) checkpoint: CheckpointState,
     pub(crate) labels: LabelState,
     /// Average life of segments of the short-lived class, in blocks that guests write.
     pub(crate) lifespan: u64,
-    /// Pages that the blocks of segments took elsewhere that the cleaner emptied in this round.
+    /// Pages that the cleaner wrote in this round, to move blocks out of the segments it emptied.
     pub(crate) spent: u64,
     /// The pool has stopped, and what waits has not been ended yet.
     pub(crate) has_stopped: bool,
+    /// The plan of the running step of a removal.
     pub(crate) evacuation: Option<Evacuation>,
     pub(crate) removals: Removals,
+    /// The command that closes the pool.
     pub(crate) closing: Option<Tag>,
     pub(crate) state: PoolState,
     pub(crate) stock: Stock,
     /// Allocated space on the hosts of devices, by slot.
     pub(crate) hosts: BTreeMap<DeviceSlot, DeviceSpace>,
     pub(crate) pace: Pace,
+    /// Time of the last request.
     pub(crate) last_activity: Time,
 }
 
@@ -133,8 +137,8 @@ impl Store {
         }
     }
 
-    /// Stops the pool: reads go on where they can, and nothing is written any more. The scheduler
-    /// ends what waits when the task that calls this returns.
+    /// Stops the pool: reads go on where they can, and nothing is written any more. The pool ends
+    /// waiting requests and commands when the task that calls this returns.
     pub(crate) fn fault(&mut self, why: Fault) {
         if !matches!(self.state, PoolState::Faulted(_)) {
             self.state = PoolState::Faulted(why);

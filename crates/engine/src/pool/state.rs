@@ -149,11 +149,11 @@ impl Pool {
     /// Ends the requests and commands that wait in a pool that has just stopped. To be called after
     /// work of a task that may stop it.
     pub(super) fn end_what_waits(&mut self) {
-        let PoolState::Faulted(why) = &self.store.state else { return };
-        let why = why.clone();
         if !std::mem::take(&mut self.store.has_stopped) {
             return;
         }
+        let PoolState::Faulted(why) = &self.store.state else { return };
+        let why = why.clone();
         let mut held: Vec<u32> = self.store.log.abandon().into_iter().flat_map(|batch| batch.waiters).collect();
         for stream in &mut self.store.log.streams {
             if let Some(batch) = stream.batch.take() {
