@@ -3,11 +3,12 @@
 mod listed;
 
 use millpond_block::{ByteRange, CacheMode, DeviceGeometry, DeviceSlot, SectorProfile};
+
+use crate::{VolumeOptions, Whole};
+
 pub use millpond_format::{Class, DeviceId, Holder, Layout, Lsn, MemberState, PoolId, SnapshotId, VolumeId};
 
 pub use self::listed::*;
-use crate::options::VolumeOptions;
-use crate::pool::Target;
 
 /// Milliseconds since the Unix epoch, supplied by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -47,6 +48,48 @@ pub struct GroupSpec {
     pub layout: Layout,
     /// Number of devices, taken after those of the groups before it; `None`: all that are left.
     pub devices: Option<usize>,
+}
+
+/// A restore point of a pool: a root and its checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestorePoint {
+    /// Generation of the root.
+    pub id: u64,
+    /// Time at which its checkpoint was begun.
+    pub time: Time,
+    /// An older root on the devices names the same checkpoint: this root was written by an import,
+    /// which replayed the log after it.
+    pub again: bool,
+    /// Last batch of the log that the checkpoint contains.
+    pub lsn: Lsn,
+    /// Number of readable copies of the root.
+    pub copies: u32,
+    /// Whether all of its data still exists.
+    pub whole: Whole,
+    /// Bytes that guests had ever written to the pool; `None` when the checkpoint cannot be read.
+    pub written: Option<u64>,
+}
+
+/// The object that a request addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Target {
+    /// The writable head of a volume.
+    Head(VolumeId),
+    /// A snapshot; read-only.
+    Snapshot(SnapshotId),
+}
+
+impl RestorePoint {
+    /// Returns whether an import may go back to it without the log. Where [`Self::whole`] is
+    /// unknown it may: reads verify checksums.
+    pub fn is_usable(&self) -> bool {
+        matches!(self.whole, Whole::Yes | Whole::Unknown(_))
+    }
+
+    /// Returns whether an import may start from it, with the log after it as far as it is sound.
+    pub fn is_start(&self) -> bool {
+        !matches!(self.whole, Whole::No(_))
+    }
 }
 
 impl GroupSpec {

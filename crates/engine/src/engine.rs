@@ -8,8 +8,9 @@ use millpond_block::{
 };
 use millpond_format::{DeviceNote, SnapshotId, VolumeId};
 
+use crate::Target;
 use crate::open::{Import, create};
-use crate::pool::{Grain, Pool, Target};
+use crate::pool::{Grain, Pool};
 use crate::{
     Busy, Command, CommandError, DiffExtent, Fault, ImageInfo, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo,
     Time, Tuning, VolumeInfo, VolumeOptions,

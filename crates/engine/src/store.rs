@@ -4,13 +4,32 @@
 //! operations carries a [`Context`], by which the pool passes the result to the request or task.
 
 mod append;
+mod census;
+mod change;
 mod checkpoint;
+mod compare;
 mod context;
 mod flush;
+mod give_back;
+mod hold;
 mod host;
+mod identities;
+mod info;
+mod jobs;
 mod labels;
+mod memory;
+mod moves;
+mod names;
 mod pace;
+mod read;
+mod removal;
 mod reserve;
+mod room;
+mod scrub;
+mod shape;
+mod slices;
+mod spans;
+mod sparse;
 mod stock;
 mod streams;
 
@@ -21,17 +40,27 @@ use millpond_block::{Buf, BufPool, DeviceSlot, DeviceSpace, Tag};
 use millpond_format::{Leg, Lsn, ObjectRef};
 
 pub(crate) use self::append::NoRoom;
+pub(crate) use self::census::{CensusWork, STEPS_PER_LEAF};
 pub(crate) use self::checkpoint::{At, CheckpointState, META_HEAD_PAGES, OBJECT_WRITE, ObjectsIn, Stage};
-pub(crate) use self::context::{Config, Context, NodeRead, PieceRead};
+pub(crate) use self::compare::{Comparison, Found, STEPS_PER_QUERY, state_of};
+pub(crate) use self::context::{AreaPart, ClaimIo, Config, Context, FillPiece, NodeRead, PieceRead, ScrubArea, ScrubRead};
 pub(crate) use self::flush::{Flusher, Repairs};
+pub(crate) use self::give_back::{AT_A_TIME, CALL_BYTES, IDLE_MILLIS};
+pub(crate) use self::identities::{Moves, original_identities};
 pub(crate) use self::labels::{LabelState, LabelStep};
+pub(crate) use self::memory::STUCK_MILLIS;
+pub(crate) use self::names::MAX_VOLUME_BYTES;
+pub use self::names::check_name;
 pub(crate) use self::pace::Pace;
+pub(crate) use self::removal::{Evacuation, ROOM_MILLIS, Removal, Removals, STEP_PART, count_rows, joinable, runs};
 pub(crate) use self::reserve::{Estimate, LEAST_LOG, Purse, Waiting};
+pub(crate) use self::scrub::{Check, Copy, InMemory, Item, PAGE, Place, Skim, Stillness, copy_of};
+pub(crate) use self::shape::{add_groups, device_id, extent_space, invalid, new_members, take_groups};
+pub(crate) use self::spans::Spans;
 pub(crate) use self::stock::Stock;
 use crate::core::Core;
 use crate::io::IoTable;
 use crate::log::Log;
-use crate::task::{Evacuation, Removals};
 use crate::{CommandError, Fault, Metrics, Planted, PoolState, Reply, Time, Tuning};
 
 /// Bytes of the shared buffer of zeroes that reads of holes are answered from.

@@ -197,10 +197,9 @@ pub struct LabelsInForce {
     /// are included, because the next labels may make them members; without other devices they are
     /// not a pool.
     pub current: Vec<(u16, DeviceId)>,
-    /// Devices were left behind that may say of themselves that they are the pool: some are given up or missing, or the caller knows of
-    /// such
-    /// ones from before, or cannot know, as the pool came by the user's word. What another host makes of those is not the state that was in
-    /// service here.
+    /// Devices were left behind that may claim to be the pool: some are given up or missing, or the
+    /// caller knows of such ones from before, or cannot know, because the pool came by the user's
+    /// word. What another host makes of those is not the state that was in service here.
     pub left_behind: bool,
 }
 

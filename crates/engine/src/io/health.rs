@@ -57,22 +57,22 @@ impl Health {
     }
 
     /// True when a member is in service but incomplete.
-    pub(crate) fn is_filling(&self, member: MemberId) -> bool {
+    pub(super) fn is_filling(&self, member: MemberId) -> bool {
         self.state(member) == MemberState::Filling
     }
 
     /// True when a member is a cache device or a spare, in whatever state.
-    pub(crate) fn is_aside(&self, member: MemberId) -> bool {
+    pub(super) fn is_aside(&self, member: MemberId) -> bool {
         self.asides.contains(&member)
     }
 
     /// Sets the members that have not answered for a while.
-    pub(crate) fn set_silent(&mut self, silent: Vec<MemberId>) {
+    pub(super) fn set_silent(&mut self, silent: Vec<MemberId>) {
         self.silent = silent;
     }
 
     /// True when a member has not answered for a while.
-    pub(crate) fn is_silent(&self, member: MemberId) -> bool {
+    pub(super) fn is_silent(&self, member: MemberId) -> bool {
         self.silent.contains(&member)
     }
 
@@ -102,7 +102,7 @@ impl Health {
     }
 
     /// True when all data would still be there without `member` and `others`.
-    pub(crate) fn can_spare_beside(&self, member: MemberId, others: &[MemberId]) -> bool {
+    pub(super) fn can_spare_beside(&self, member: MemberId, others: &[MemberId]) -> bool {
         let whole = |m: &&MemberId| **m == member || (self.state(**m) == MemberState::Present && !others.contains(m));
         self.sets.iter().filter(|set| set.members.contains(&member)).all(|set| {
             let unusable = set.members.len() - set.members.iter().filter(whole).count();
@@ -117,7 +117,7 @@ impl Health {
     }
 
     /// The same columns, and those whose devices have not answered for a while.
-    pub(crate) fn missing_or_silent(&self, stripe: &Stripe<'_>) -> Columns {
+    pub(super) fn missing_or_silent(&self, stripe: &Stripe<'_>) -> Columns {
         let silent = |(_, (device, _)): &(usize, (MemberId, u64))| self.is_silent(*device);
         stripe.columns().into_iter().enumerate().filter(silent).fold(self.missing(stripe), |set, (column, _)| set | 1 << column)
     }
@@ -136,7 +136,7 @@ impl Health {
 
     /// Copies of a segment in the order in which reads try them, so that complete copies share the
     /// reads; empty when the layout is not a mirror.
-    pub(crate) fn order(&self, rows: &Rows, segment: SegmentId, page: u32) -> SmallVec<[usize; 4]> {
+    pub(super) fn order(&self, rows: &Rows, segment: SegmentId, page: u32) -> SmallVec<[usize; 4]> {
         let copies = rows.copies(segment);
         let count = copies.len();
         let mut order = SmallVec::new();

@@ -159,7 +159,7 @@ impl Rebuild {
 
     /// Computes the result from columns in memory, each from byte `start` of its extent on. `None`
     /// when a column that it needs is not there.
-    pub(crate) fn recall(&self, columns: &[Option<&[u8]>], start: u64, coders: &mut Coders, out: &mut [u8]) -> Option<()> {
+    pub(super) fn recall(&self, columns: &[Option<&[u8]>], start: u64, coders: &mut Coders, out: &mut [u8]) -> Option<()> {
         let from = usize::try_from(self.local.offset.checked_sub(start)?).ok()?;
         let to = from + usize::try_from(self.local.length).ok()?;
         let read: Option<SmallVec<[&[u8]; 16]>> = self.sources.iter().map(|column| (*columns.get(*column)?)?.get(from..to)).collect();
@@ -219,7 +219,7 @@ impl Coders {
     }
 
     /// True when the parity columns, which are the last ones, match the data columns.
-    pub(crate) fn agrees(&mut self, stripe: &Stripe<'_>, columns: &[&[u8]]) -> bool {
+    pub(super) fn agrees(&mut self, stripe: &Stripe<'_>, columns: &[&[u8]]) -> bool {
         let coder = self.of(stripe.data(), stripe.parity);
         let length = columns.iter().map(|column| column.len()).max().unwrap_or(0);
         (0..length).step_by(COMPARED).all(|from| {
@@ -231,7 +231,7 @@ impl Coders {
 
     /// Distributes the bytes of whole stripes to the data columns and adds parity: pieces for each
     /// column, in order.
-    pub(crate) fn split(&mut self, stripe: &Stripe<'_>, pieces: Vec<Piece>, bufs: &mut BufPool) -> Vec<Vec<Piece>> {
+    pub(super) fn split(&mut self, stripe: &Stripe<'_>, pieces: Vec<Piece>, bufs: &mut BufPool) -> Vec<Vec<Piece>> {
         let (data, unit) = (stripe.data(), usize::try_from(stripe.unit).unwrap_or(usize::MAX));
         let mut columns: Vec<Vec<Piece>> = vec![Vec::new(); data];
         let mut at = 0;

@@ -4,6 +4,10 @@ mod columns;
 mod ending;
 mod full;
 mod loose;
+mod loss;
+mod part;
+mod patience;
+mod push;
 mod silence;
 mod slots;
 mod urgent;
@@ -14,14 +18,16 @@ use millpond_block::{Buf, BufPool, ByteRange, DeviceError, DeviceSlot, Io, IoId,
 use millpond_format::SegmentId;
 use smallvec::SmallVec;
 
-use self::full::Full;
-use self::silence::Line;
-pub(crate) use self::slots::Replica;
 use super::health::Health;
 use super::parity::{Coders, Rebuild, Want, answers};
+use super::table::full::Full;
+use super::table::part::Part;
+use super::table::silence::Line;
 use crate::slab::Slab;
 use crate::space::{PAGE, Rows};
 use crate::{DeviceCounters, DeviceTrouble};
+
+pub(crate) use self::slots::Replica;
 
 /// Kind of a group's operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,22 +64,6 @@ struct Group<C> {
     urgent: bool,
 }
 
-struct Part {
-    device: MemberId,
-    /// Slot of the device that it is for; `None` when the member had none.
-    slot: Option<DeviceSlot>,
-    /// The device of the member that it goes to.
-    replica: Replica,
-    range: ByteRange,
-    buf: Option<Buf>,
-    /// Data of a write, kept for another try.
-    pieces: Vec<Piece>,
-    tries: u8,
-    stage: Stage,
-    /// True when its completion does not matter any more.
-    void: bool,
-}
-
 /// Stage of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -82,22 +72,6 @@ enum Stage {
     /// The caller has it.
     Out,
     Ended,
-}
-
-impl Part {
-    fn new(device: MemberId, range: ByteRange) -> Part {
-        Part {
-            device,
-            slot: None,
-            replica: Replica::Current,
-            range,
-            buf: None,
-            pieces: Vec::new(),
-            tries: 0,
-            stage: Stage::Waiting,
-            void: false,
-        }
-    }
 }
 
 /// A group that has ended.
@@ -253,55 +227,6 @@ impl<C> IoTable<C> {
         self.groups.iter().filter(|group| group.context.is_some()).all(|group| group.nth >= mark)
     }
 
-    /// Queues a group without parts as idle, because no completion will come for it.
-    fn begin(&mut self, group: u32) {
-        if self.groups.get(group).is_some_and(|g| g.left == 0) {
-            self.idle.push_back(group);
-        }
-    }
-
-    fn add(&mut self, context: C, kind: Kind, pin: Option<SegmentId>) -> u32 {
-        self.add_at(context, kind, pin, None)
-    }
-
-    fn add_at(&mut self, context: C, kind: Kind, pin: Option<SegmentId>, place: Option<(SegmentId, u32, u32)>) -> u32 {
-        self.begun += 1;
-        let (parts, nth) = (SmallVec::new(), self.begun - 1);
-        let (context, urgent) = (Some(context), self.urgent);
-        self.groups.insert(Group { context, kind, left: 0, out: 0, error: None, parts, pin, rebuild: None, nth, place, urgent })
-    }
-
-    /// Starts a part. A part of a member without a device fails at once.
-    fn push(&mut self, group: u32, mut part: Part, io: IoKind) {
-        part.slot = self.slot_for(part.device, part.replica);
-        let Some(device) = part.slot else { return self.fail_without_device(group, part) };
-        if let Some(counters) = self.counters.get_mut(part.device.index()) {
-            match &io {
-                IoKind::Read { .. } => {
-                    counters.reads += 1;
-                    counters.read_bytes += part.range.length;
-                }
-                IoKind::Write { .. } => {
-                    counters.writes += 1;
-                    counters.write_bytes += part.range.length;
-                }
-                IoKind::Zero { length, .. } => {
-                    counters.writes += 1;
-                    counters.write_bytes += length;
-                }
-                IoKind::Flush => counters.flushes += 1,
-                IoKind::Discard { .. } => {}
-            }
-        }
-        if let Some(g) = self.groups.get_mut(group) {
-            let id = IoId(u64::from(group) | (g.parts.len() as u64 & 0xffff) << 32 | u64::from(self.epoch) << 48);
-            g.parts.push(part);
-            g.left += 1;
-            let urgent = g.urgent;
-            self.outbox.push_back(Io { id, device, kind: io, urgent });
-        }
-    }
-
     /// Reads a range of one member.
     pub(crate) fn read_raw(&mut self, context: C, member: MemberId, range: ByteRange, bufs: &mut BufPool) {
         let group = self.add(context, Kind::Read, None);
@@ -314,15 +239,6 @@ impl<C> IoTable<C> {
         let group = self.add(context, Kind::Read, Some(pin));
         self.push_read(group, member, range, bufs);
         self.begin(group);
-    }
-
-    fn push_read(&mut self, group: u32, device: MemberId, range: ByteRange, bufs: &mut BufPool) {
-        let length = usize::try_from(range.length).unwrap_or(usize::MAX);
-        if !self.health.is_up(device) {
-            return;
-        }
-        let io = IoKind::Read { offset: range.offset, length, buf: bufs.take(length) };
-        self.push(group, Part::new(device, range), io);
     }
 
     /// Reads pages of a segment. Each `attempt` uses another copy, or, with parity, does without
@@ -410,22 +326,6 @@ impl<C> IoTable<C> {
             return answers(stripe.width(), stripe.parity, 0).saturating_add(1);
         }
         u8::try_from(2 * rows.copies(segment).len()).unwrap_or(u8::MAX).max(2)
-    }
-
-    fn push_write(&mut self, group: u32, device: MemberId, range: ByteRange, pieces: Vec<Piece>, replica: Replica) {
-        if !self.is_usable(device, replica) {
-            return;
-        }
-        let io = IoKind::Write { offset: range.offset, pieces: pieces.clone() };
-        self.push(group, Part { replica, pieces, ..Part::new(device, range) }, io);
-    }
-
-    /// Writes to a member and its replacement.
-    fn push_both(&mut self, group: u32, device: MemberId, range: ByteRange, pieces: Vec<Piece>) {
-        if self.twin(device).is_some() {
-            self.push_write(group, device, range, pieces.clone(), Replica::Replacement);
-        }
-        self.push_write(group, device, range, pieces, Replica::Current);
     }
 
     /// Writes other bytes to each of several members.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use millpond_format::{Class, Group, Layout, MemberState, SegmentId, Shape};
 
-use crate::task::runs;
+use crate::store::runs;
 
 /// Returns the shape without the lost members, if these are special and a label has room for the
 /// result.

@@ -30,7 +30,7 @@ pub(crate) struct Glance {
 }
 
 impl Glance {
-    pub(crate) fn segment(&self) -> SegmentId {
+    pub(super) fn segment(&self) -> SegmentId {
         self.segment
     }
 }
@@ -47,14 +47,14 @@ pub(crate) struct Hunt {
 
 impl Hunt {
     /// Creates a scan of all segments of a pool.
-    pub(crate) fn new(pool: PoolId, rows: &Rows) -> Hunt {
+    pub(super) fn new(pool: PoolId, rows: &Rows) -> Hunt {
         let first = |segment| Glance { segment, page: 0, pages: 1, copy: 0 };
         let left = (0..rows.count()).map(SegmentId).filter(|id| rows.pages(*id) > 0).map(first).collect();
         Hunt { pool, left, objects: BTreeSet::new(), roots: BTreeMap::new() }
     }
 
     /// Continues. Returns true at the end.
-    pub(crate) fn step(&mut self, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
+    pub(super) fn step(&mut self, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
         while io.in_flight() < AT_A_TIME {
             let Some(glance) = self.left.pop_front() else { break };
             io.read(Asked::Glance(glance), rows, glance.segment, glance.page, glance.pages, glance.copy, bufs);
@@ -64,7 +64,7 @@ impl Hunt {
 
     /// Handles a read. Of segments with objects every copy is read: one may have pages that the
     /// others lost.
-    pub(crate) fn seen(&mut self, glance: Glance, result: Result<(), DeviceError>, buf: Option<&Buf>, copies: u8, rows: &Rows) {
+    pub(super) fn seen(&mut self, glance: Glance, result: Result<(), DeviceError>, buf: Option<&Buf>, copies: u8, rows: &Rows) {
         let bytes = buf.filter(|_| result.is_ok()).map(|buf| buf.bytes()).unwrap_or_default();
         let told = glance.page == 0 && BatchHeader::peek_pages(bytes).is_some();
         if glance.copy + 1 < copies && !told {
@@ -85,7 +85,7 @@ impl Hunt {
     }
 
     /// Returns the roots that were found, by generation.
-    pub(crate) fn into_roots(self) -> BTreeMap<u64, Root> {
+    pub(super) fn into_roots(self) -> BTreeMap<u64, Root> {
         self.roots
     }
 }

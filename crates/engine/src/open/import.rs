@@ -5,39 +5,33 @@ mod claim;
 mod mend;
 mod objects;
 mod open;
+mod scan;
 mod silence;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::collections::BTreeMap;
 
 use millpond_block::{Buf, BufPool, ByteRange, DeviceError, DeviceGeometry, DeviceSlot, Io, IoDone, MemberId};
-use millpond_format::{
-    AREA_BYTES, Checkpoint, FormatError, Item, Label, Lsn, MemberState, NO_SEGMENT, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES,
-    SegmentId, StreamStart,
-};
+use millpond_format::{AREA_BYTES, Checkpoint, FormatError, Label, MemberState, ObjectRef, Root, SECTOR_BYTES, SegmentId, second_area};
 
-use self::claim::{Claiming, Claims};
-use self::mend::Mending;
-use self::objects::NamedPieces;
-use super::create::extent_space;
 use super::forsake::forsake;
 use super::hunt::{Glance, Hunt};
+use super::import::claim::{Claiming, Claims};
+use super::import::mend::Mending;
+use super::import::objects::NamedPieces;
 use super::level::{Leveling, Uneven};
 use super::members::Members;
 use super::replay::Replay;
 use super::rewind::Rewound;
 use super::ring::Rings;
-use super::scan::{Extent, Found, StreamScan, extent};
+use super::scan::{Found, StreamScan};
 use super::survey::{Probe, Survey};
 use crate::core::Core;
 use crate::io::{Ended, Health, IoTable};
-use crate::log::SMALL;
 use crate::pool::Pool;
-use crate::space::{Rows, Space};
-use crate::store::Config;
-use crate::task::second_area;
-use crate::tree::{Miss, NodeCache};
-use crate::{Aim, Damage, OpenError, OpenErrorKind, OpenWrite, Planted, Surveyed, Time, Tuning, Unlabelled};
+use crate::space::Rows;
+use crate::store::{Config, extent_space};
+use crate::tree::Miss;
+use crate::{Aim, OpenError, OpenErrorKind, OpenWrite, Surveyed, Time, Tuning, Unlabelled};
 
 /// The purpose of an operation of an import.
 #[derive(Debug)]
@@ -152,7 +146,7 @@ pub(crate) struct Import {
     losses: u32,
     /// Time of the last retry of writes that found their device full.
     retried: Time,
-    failed: Option<OpenError>,
+    pub(crate) failed: Option<OpenError>,
 }
 
 impl Import {
@@ -324,21 +318,6 @@ impl Import {
         }
     }
 
-    /// Ends the import, unless it may go back further: older checkpoints may be whole although the
-    /// one that a rewind chose is not.
-    fn fail(&mut self, why: OpenErrorKind) {
-        if self.failed.is_none() && self.falls_back(&why) {
-            return;
-        }
-        let kind = match &self.refused {
-            Some(first) if matches!(self.stage, Stage::Survey) => OpenErrorKind::NoOlderWhole(Box::new(first.clone())),
-            _ => why,
-        };
-        let went_back = self.rewound.is_some() && !matches!(self.tuning.aim, Aim::To(_));
-        let (unanswered, unreadable) = (&self.silent, self.unreadable);
-        self.failed.get_or_insert_with(|| OpenError { kind, unanswered: unanswered.clone(), unreadable, went_back });
-    }
-
     /// Continues when all operations have ended. Returns the pool when it is ready to publish its
     /// root.
     pub(crate) fn turn(&mut self, now: Time) -> Option<Pool> {
@@ -469,18 +448,6 @@ impl Import {
         self.claim_before_reading()
     }
 
-    fn read_rings(&mut self) {
-        let (Some(rings), Some(config)) = (&self.rings, &self.config) else { return };
-        for member in rings.members() {
-            let size = config.sizes.get(usize::from(member)).copied().unwrap_or(0);
-            for (second, area) in [(false, 0), (true, second_area(size))] {
-                let range = ByteRange { offset: area + RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
-                self.io.read_raw(Asked::Ring(member, second), MemberId(member), range, &mut self.bufs);
-            }
-        }
-        self.stage = Stage::Rings;
-    }
-
     fn choose_root(&mut self) -> Result<(), OpenErrorKind> {
         let rings = self.rings.as_ref().ok_or(OpenErrorKind::OutOfOrder("no rings"))?;
         // after the loss of special devices the roots, and all that they name, are still in their
@@ -492,24 +459,6 @@ impl Import {
         let root = rings.newest(&self.slots)?.clone();
         self.begin_root(root);
         Ok(())
-    }
-
-    pub(super) fn begin_root(&mut self, root: Root) {
-        self.wanted.push(root.checkpoint);
-        self.root = Some(root);
-        self.stage = Stage::Root;
-    }
-
-    /// Starts reading the log after a root.
-    pub(super) fn scan_from(&mut self, root: &Root) -> Result<(), OpenErrorKind> {
-        let pool = self.config.as_ref().ok_or(OpenErrorKind::OutOfOrder("no label"))?.id;
-        for leg in &root.legs {
-            for (stream, start) in (0u8..).zip(leg.streams) {
-                self.scans.push(StreamScan::new(pool, leg, stream, start, root.lsn));
-            }
-        }
-        self.stage = Stage::Scan;
-        (0..self.scans.len()).try_for_each(|scan| self.scan_next(scan))
     }
 
     /// Starts again with an older checkpoint, and discards the state of the refused one.
@@ -525,135 +474,6 @@ impl Import {
         self.look_further_back()
     }
 
-    /// Builds the state from the checkpoint and starts reading the log.
-    fn load(&mut self) -> Result<(), OpenErrorKind> {
-        let (rows, config) = (
-            self.rows.take().ok_or(OpenErrorKind::OutOfOrder("no layout"))?,
-            self.config.clone().ok_or(OpenErrorKind::OutOfOrder("no label"))?,
-        );
-        let (root, checkpoint) = (
-            self.root.clone().ok_or(OpenErrorKind::OutOfOrder("no root"))?,
-            self.checkpoint.take().ok_or(OpenErrorKind::OutOfOrder("no checkpoint"))?,
-        );
-        let mut space = Space::new(rows);
-        space.reuse_at_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::FreeTooEarly);
-        space.wipe_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::WipeOnce);
-        let nodes = NodeCache::new(self.tuning.map_memory);
-        let pieces = self.pieces.take().ok_or(OpenErrorKind::OutOfOrder("no pieces"))?;
-        let mut core = Core::new(space, nodes, config.shape.chunk_units, Rc::clone(&pieces.home), self.tuning.planted);
-        let named = |at: ObjectRef| pieces.get(at, || self.object(at));
-        super::load::load(&mut core, &checkpoint, &root, &|at| self.object(at), &named, &self.parts)?;
-        core.next_chunk += self.rewound.as_ref().map_or(0, |rewound| rewound.chunks);
-        self.checkpoint = Some(checkpoint);
-        self.core = Some(core);
-        self.scan_from(&root)
-    }
-
-    fn scan_next(&mut self, at: usize) -> Result<(), OpenErrorKind> {
-        let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());
-        let (Some(scan), Some(rows)) = (self.scans.get_mut(at), rows) else { return Ok(()) };
-        if scan.done {
-            return Ok(());
-        }
-        let pages = rows.pages(scan.segment);
-        if rows.is_gap(scan.segment) && scan.is_small() {
-            scan.done = true;
-            self.lost_small = self.lost_small.max(Some(scan.incarnation()));
-            return Ok(());
-        }
-        if scan.page > pages || pages == 0 {
-            return Err(Damage::LogOutside.into());
-        }
-        if scan.page == pages {
-            scan.end();
-            return self.scan_next(at);
-        }
-        let want = scan.want.min(pages - scan.page);
-        scan.losses = self.losses;
-        self.io.read(Asked::Scan(at), rows, scan.segment, scan.page, want, scan.copy, &mut self.bufs);
-        Ok(())
-    }
-
-    fn scan_read(&mut self, at: usize, result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<(), OpenErrorKind> {
-        let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());
-        let (Some(scan), Some(rows)) = (self.scans.get_mut(at), rows) else { return Ok(()) };
-        let pages = rows.pages(scan.segment);
-        let want = scan.want.min(pages - scan.page) as usize;
-        let copies = self.io.copies(rows, scan.segment);
-        let quantum = rows.quantum(scan.segment);
-        // a device was given up meanwhile: the remaining copies are renumbered, so all of them are
-        // read again
-        let renumbered = scan.losses != self.losses;
-        match (result, buf) {
-            _ if renumbered => scan.begin_place(),
-            (Ok(()), Some(buf)) => {
-                scan.take(buf.bytes().get(..want * 4096).unwrap_or_default(), pages, quantum, copies, &mut self.found);
-            }
-            (Err(_), _) if scan.unreadable((pages, quantum), copies) => {}
-            (Err(error), _) => return Err(OpenErrorKind::LogUnreadable(error)),
-            (Ok(()), None) => scan.done = true,
-        }
-        self.scan_next(at)
-    }
-
-    /// Reads small writes on special devices that are present, but that no stream leads to, because
-    /// earlier batches were on lost devices: later batches index their segments. Returns true when
-    /// there is more to read.
-    fn scan_what_is_told(&mut self) -> Result<bool, OpenErrorKind> {
-        let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());
-        let (Some(lost), Some(rows), Some(root), Some(config)) = (self.lost_small, rows, &self.root, &self.config) else {
-            return Ok(false);
-        };
-        let seen: BTreeSet<SegmentId> = self.scans.iter().flat_map(|scan| scan.visited.iter().copied()).collect();
-        let runs = |item: &Item| if let Item::Small { runs, .. } = item { runs.clone() } else { Vec::new() };
-        let told = self.found.iter().flat_map(|found| found.items.iter().flat_map(runs)).filter(|run| run.lsn > root.lsn);
-        let told: BTreeSet<SegmentId> = told.map(|run| run.segment).filter(|id| rows.pages(*id) > 0 && !seen.contains(id)).collect();
-        let first = self.scans.len();
-        for (segment, leg) in told.iter().flat_map(|segment| root.legs.iter().map(move |leg| (*segment, leg))) {
-            if leg.incarnation <= lost {
-                let start = StreamStart { segment, offset: 0, next: NO_SEGMENT };
-                self.scans.push(StreamScan::new(config.id, leg, SMALL as u8, start, root.lsn));
-            }
-        }
-        (first..self.scans.len()).try_for_each(|scan| self.scan_next(scan))?;
-        Ok(first < self.scans.len())
-    }
-
-    fn scanned(&mut self) -> Result<(), OpenErrorKind> {
-        if self.scan_what_is_told()? {
-            return Ok(());
-        }
-        let root = self.root.as_ref().ok_or(OpenErrorKind::OutOfOrder("no root"))?;
-        let mut found = std::mem::take(&mut self.found);
-        let extent = extent(&mut found, root.lsn, &root.legs, self.lost_small);
-        if self.surveying {
-            self.surveyed.log_damaged = matches!(extent, Extent::Damaged(_));
-            self.surveyed.after = found.iter().map(Found::guest_bytes).sum();
-            self.stage = Stage::Surveyed;
-            return Ok(());
-        }
-        let (end, durable) = match extent {
-            Extent::Until(end, durable) => (end, durable),
-            // the sound part of the log is a state that existed; whether it is on all copies is not
-            // known
-            Extent::Damaged(lsn) if self.rewound.is_some() => (Lsn(lsn.0 - 1), root.lsn),
-            Extent::Damaged(lsn) => return Err(OpenErrorKind::LogGone(lsn)),
-        };
-        if let Some(rewound) = &self.rewound
-            && end < rewound.needs
-        {
-            return Err(OpenErrorKind::LogReused { end, needs: rewound.needs });
-        }
-        let visited = self.scans.iter().flat_map(|scan| scan.visited.iter().copied()).collect();
-        let core = self.core.as_mut().ok_or(OpenErrorKind::OutOfOrder("no state"))?;
-        if !cfg!(feature = "planted") || self.tuning.planted != Some(Planted::SkipLeveling) {
-            self.leveling = Leveling::new(&found, durable, &core.space.rows);
-        }
-        self.replay = Some(Replay::new(core, found, visited, root.lsn, end));
-        self.stage = Stage::Replay;
-        Ok(())
-    }
-
     fn replay_on(&mut self) -> Option<Pool> {
         let (Some(replay), Some(core)) = (&mut self.replay, &mut self.core) else { return None };
         match replay.run(core, &mut self.io, &mut self.bufs) {
@@ -667,12 +487,6 @@ impl Import {
             Ok(true) if self.tuning.read_only => self.take_pool(),
             Ok(true) => self.claim_before_writing(),
         }
-    }
-
-    /// Writes the end of the log to all copies; then repairs the newest root.
-    fn level_on(&mut self) -> Option<Pool> {
-        let rows = &self.core.as_ref()?.space.rows;
-        if self.leveling.step(&mut self.io, rows, &mut self.bufs) { self.mend() } else { None }
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct Leveling {
 
 impl Leveling {
     /// Selects the batches after `durable` that have several copies.
-    pub(crate) fn new(found: &[Found], durable: Lsn, rows: &Rows) -> Leveling {
+    pub(super) fn new(found: &[Found], durable: Lsn, rows: &Rows) -> Leveling {
         let uneven = |f: &&Found| f.header.lsn > durable && rows.spare(f.header.segment) > 0;
         let batch = |f: &Found| {
             let h = &f.header;
@@ -52,7 +52,7 @@ impl Leveling {
     }
 
     /// Starts reading some batches. Returns true when all are read and nothing is in flight.
-    pub(crate) fn step(&mut self, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
+    pub(super) fn step(&mut self, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
         while io.in_flight() < AT_A_TIME {
             let Some(batch) = self.left.pop() else { break };
             io.read(Asked::Level(batch), rows, batch.segment, batch.page, batch.pages, batch.attempt, bufs);
@@ -62,7 +62,7 @@ impl Leveling {
 
     /// Handles a read of a copy of a batch: writes a sound one to the others, else reads the next.
     #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename them")]
-    pub(crate) fn read(
+    pub(super) fn read(
         &mut self,
         batch: Uneven,
         result: Result<(), DeviceError>,

@@ -38,7 +38,7 @@ impl Members {
     /// A device has no label, belongs to another pool, is given twice, or was removed; a
     /// member is missing and needed, or is missing for the first time, unless `degraded`. With
     /// `rebuild`, special devices are not needed; cache devices and spares never are.
-    pub(crate) fn choose(
+    pub(super) fn choose(
         labels: &[Option<Label>],
         unlabelled: &[Unlabelled],
         (degraded, rebuild): (bool, bool),
@@ -93,7 +93,7 @@ impl Members {
     ///
     /// # Errors
     /// When it is not: a device with the expected label could not be read.
-    pub(crate) fn check_newest(&self, labels: &[Option<Label>], expected: &NewestLabel) -> Result<(), OpenErrorKind> {
+    pub(super) fn check_newest(&self, labels: &[Option<Label>], expected: &NewestLabel) -> Result<(), OpenErrorKind> {
         let generation = self.newest.shape.generation;
         let mut newest = labels.iter().flatten().filter(|label| !is_cache(label) && label.shape.generation == generation);
         if generation >= expected.generation && newest.any(|label| expected.devices.contains(&label.device)) {
@@ -151,7 +151,7 @@ impl Members {
     }
 
     /// Returns whether no device is this member.
-    pub(crate) fn is_missing(&self, member: usize) -> bool {
+    pub(super) fn is_missing(&self, member: usize) -> bool {
         self.slots.get(member).is_none_or(Option::is_none)
     }
 

@@ -7,12 +7,11 @@ mod import;
 mod level;
 mod load;
 mod members;
-mod nodes;
 mod replay;
 mod rewind;
 mod ring;
 mod scan;
 mod survey;
 
-pub(crate) use create::{add_groups, create, device_id, extent_space, new_members, take_more};
+pub(crate) use create::create;
 pub(crate) use import::Import;

@@ -44,7 +44,7 @@ pub(crate) struct Replay {
 impl Replay {
     /// Creates a replay of `found`, the batches after `after`, up to `end`; `visited`: the segments
     /// that the log was read from.
-    pub(crate) fn new(core: &mut Core, found: Vec<Found>, visited: BTreeSet<SegmentId>, after: Lsn, end: Lsn) -> Replay {
+    pub(super) fn new(core: &mut Core, found: Vec<Found>, visited: BTreeSet<SegmentId>, after: Lsn, end: Lsn) -> Replay {
         for segment in &visited {
             // open until all is replayed: a chunk that dies meanwhile must not free a segment that
             // holds later batches
@@ -76,7 +76,7 @@ impl Replay {
     }
 
     /// Applies as many batches as possible. Returns true when all are applied.
-    pub(crate) fn run(&mut self, core: &mut Core, io: &mut IoTable<Asked>, bufs: &mut BufPool) -> Result<bool, OpenErrorKind> {
+    pub(super) fn run(&mut self, core: &mut Core, io: &mut IoTable<Asked>, bufs: &mut BufPool) -> Result<bool, OpenErrorKind> {
         if self.loading > 0 {
             return Ok(false);
         }
@@ -228,7 +228,7 @@ impl Replay {
 
     /// Handles a read of a node. When the content is wrong, reads the next copy.
     #[expect(clippy::too_many_arguments, reason = "a completion, and what it needs to go on")]
-    pub(crate) fn node_read(
+    pub(super) fn node_read(
         &mut self,
         core: &mut Core,
         miss: Miss,

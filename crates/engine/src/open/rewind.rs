@@ -21,13 +21,13 @@
 use std::rc::Rc;
 
 use millpond_block::{BufPool, MemberId, Piece};
-use millpond_format::{Lsn, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
+use millpond_format::{Lsn, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, second_area};
 
 use super::hunt::Hunt;
 use super::import::{Asked, Import, Stage};
 use super::survey::Survey;
-use crate::task::{CHUNKS_PER_CHECKPOINT, second_area};
-use crate::{Aim, OpenErrorKind, RestorePoint, Whole};
+use crate::task::CHUNKS_PER_CHECKPOINT;
+use crate::{Aim, OpenError, OpenErrorKind, RestorePoint, Whole};
 
 /// Incarnations that are skipped: more than roots that may have been lost.
 const INCARNATIONS: u32 = 256;
@@ -144,7 +144,7 @@ impl Import {
 
     /// Gives the chosen checkpoint up for an older one, because of `why`. Returns false if that is
     /// not possible.
-    pub(super) fn falls_back(&mut self, why: &OpenErrorKind) -> bool {
+    fn falls_back(&mut self, why: &OpenErrorKind) -> bool {
         let reads = matches!(self.stage, Stage::Root | Stage::Objects | Stage::Lists | Stage::Pieces | Stage::Scan | Stage::Replay);
         // data on a device that is silent or fails just now may not be damaged: the user can still
         // choose an older checkpoint
@@ -171,7 +171,7 @@ impl Import {
 
     /// Returns the root to go back to: of the newest whole restore point, or of the requested one;
     /// after a refusal, of an older one.
-    pub(super) fn choose_point(&mut self) -> Result<Root, OpenErrorKind> {
+    fn choose_point(&mut self) -> Result<Root, OpenErrorKind> {
         let alone = self.chosen.is_some() || matches!(self.tuning.aim, Aim::To(_));
         let usable = self.surveyed.points.iter().find(|point| match (&self.refused, alone) {
             // this one was not requested, so it must be whole
@@ -206,6 +206,21 @@ impl Import {
             (MemberId(member), area + RING_OFFSET, ring.clone())
         };
         self.io.write_raw(Asked::Mend, rings.members().into_iter().map(place).collect());
+    }
+
+    /// Ends the import, unless it may go back further: older checkpoints may be whole although the
+    /// one that a rewind chose is not.
+    pub(super) fn fail(&mut self, why: OpenErrorKind) {
+        if self.failed.is_none() && self.falls_back(&why) {
+            return;
+        }
+        let kind = match &self.refused {
+            Some(first) if matches!(self.stage, Stage::Survey) => OpenErrorKind::NoOlderWhole(Box::new(first.clone())),
+            _ => why,
+        };
+        let went_back = self.rewound.is_some() && !matches!(self.tuning.aim, Aim::To(_));
+        let (unanswered, unreadable) = (&self.silent, self.unreadable);
+        self.failed.get_or_insert_with(|| OpenError { kind, unanswered: unanswered.clone(), unreadable, went_back });
     }
 }
 

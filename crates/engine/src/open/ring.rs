@@ -46,14 +46,14 @@ pub(crate) struct Rings {
 
 impl Rings {
     /// Creates rings that have not been read.
-    pub(crate) fn new(pool: PoolId, members: usize) -> Rings {
+    pub(super) fn new(pool: PoolId, members: usize) -> Rings {
         let unread = || vec![Slot::Damaged; RING_SLOTS as usize];
         let slots = (0..members).map(|_| [unread(), unread()]).collect();
         Rings { pool, slots, roots: BTreeMap::new(), left_out: vec![false; members], above: 0, incarnations: 0, newer: None }
     }
 
     /// Excludes a member's ring.
-    pub(crate) fn leave_out(&mut self, member: usize) {
+    pub(super) fn leave_out(&mut self, member: usize) {
         if let Some(place) = self.left_out.get_mut(member) {
             *place = true;
         }
@@ -65,7 +65,7 @@ impl Rings {
     }
 
     /// Takes in a ring that was read from an area of a member.
-    pub(crate) fn take(&mut self, member: u16, second: bool, ring: &[u8]) {
+    pub(super) fn take(&mut self, member: u16, second: bool, ring: &[u8]) {
         let Some(slots) = self.slots.get_mut(usize::from(member)).and_then(|areas| areas.get_mut(usize::from(second))) else { return };
         for ((at, slot), sector) in slots.iter_mut().enumerate().zip(ring.chunks_exact(SECTOR_BYTES)) {
             *slot = match Root::decode(sector) {
@@ -93,7 +93,7 @@ impl Rings {
 
     /// Returns the newest root, if nothing newer was committed. `slots` names members' devices in
     /// errors.
-    pub(crate) fn newest(&self, slots: &[Option<DeviceSlot>]) -> Result<&Root, OpenErrorKind> {
+    pub(super) fn newest(&self, slots: &[Option<DeviceSlot>]) -> Result<&Root, OpenErrorKind> {
         self.check_format(slots)?;
         let (generation, root) = self.roots.last_key_value().ok_or(OpenErrorKind::NoRoot)?;
         let next = generation.saturating_add(1);
@@ -112,7 +112,7 @@ impl Rings {
     ///
     /// # Errors
     /// A root of a newer program, or no root at all.
-    pub(crate) fn roots(&self, slots: &[Option<DeviceSlot>]) -> Result<Vec<(Root, u32)>, OpenErrorKind> {
+    pub(super) fn roots(&self, slots: &[Option<DeviceSlot>]) -> Result<Vec<(Root, u32)>, OpenErrorKind> {
         self.check_format(slots)?;
         if self.roots.is_empty() {
             return Err(OpenErrorKind::NoRoot);
@@ -125,27 +125,27 @@ impl Rings {
     }
 
     /// Returns the root of a generation.
-    pub(crate) fn root(&self, generation: u64) -> Option<&Root> {
+    pub(super) fn root(&self, generation: u64) -> Option<&Root> {
         self.roots.get(&generation)
     }
 
     /// Returns the newest readable root, whether it is valid or not.
-    pub(crate) fn last(&self) -> Option<&Root> {
+    pub(super) fn last(&self) -> Option<&Root> {
         self.roots.last_key_value().map(|(_, root)| root)
     }
 
     /// Returns generations and times of all readable roots, the oldest first.
-    pub(crate) fn times(&self) -> VecDeque<(u64, u64)> {
+    pub(super) fn times(&self) -> VecDeque<(u64, u64)> {
         self.roots.values().map(|root| (root.generation, root.time)).collect()
     }
 
     /// Returns the highest incarnation of all roots.
-    pub(crate) fn incarnation(&self) -> u32 {
+    pub(super) fn incarnation(&self) -> u32 {
         self.roots.values().map(|root| root.incarnation).max().unwrap_or(0).max(self.incarnations)
     }
 
     /// Replaces the roots by those that a scan found, because the rings are of no use.
-    pub(crate) fn replace(&mut self, roots: BTreeMap<u64, Root>) {
+    pub(super) fn replace(&mut self, roots: BTreeMap<u64, Root>) {
         self.newer = None;
         // a ring may still have later roots than these; no generation is used twice
         let above = self.roots.last_key_value().map_or(0, |(generation, _)| *generation);
@@ -156,7 +156,7 @@ impl Rings {
 
     /// Returns a generation for a root that is newer than all others, including damaged ones, and
     /// is valid as soon as it is written: the slot after its own is old.
-    pub(crate) fn superseding(&self) -> u64 {
+    pub(super) fn superseding(&self) -> u64 {
         let newest = self.roots.last_key_value().map_or(0, |(generation, _)| *generation).max(self.above);
         let counts = |generation: &u64| {
             let next = generation.saturating_add(1);
@@ -166,12 +166,12 @@ impl Rings {
     }
 
     /// Returns the members whose rings count.
-    pub(crate) fn members(&self) -> Vec<u16> {
+    pub(super) fn members(&self) -> Vec<u16> {
         self.counting().map(|(member, _)| member).collect()
     }
 
     /// Returns the members without a copy of a root in the first or the second area.
-    pub(crate) fn lacking(&self, generation: u64, second: bool) -> Vec<u16> {
+    pub(super) fn lacking(&self, generation: u64, second: bool) -> Vec<u16> {
         let areas = self.counting().filter_map(|(member, areas)| Some((member, areas.get(usize::from(second))?)));
         areas.filter(|(_, slots)| copy(slots, generation) != Slot::Root(generation)).map(|(member, _)| member).collect()
     }

@@ -23,7 +23,7 @@ impl Found {
     }
 
     /// Returns the bytes of guests' blocks in it.
-    pub(crate) fn guest_bytes(&self) -> u64 {
+    pub(super) fn guest_bytes(&self) -> u64 {
         let blocks = self.items.iter().map(|item| if let Item::Blocks { stored, .. } = item { stored.len() as u64 } else { 0 });
         blocks.sum::<u64>() * 4096
     }
@@ -61,7 +61,7 @@ pub(crate) struct StreamScan {
 }
 
 impl StreamScan {
-    pub(crate) fn new(pool: PoolId, leg: &Leg, stream: u8, start: StreamStart, after: Lsn) -> StreamScan {
+    pub(super) fn new(pool: PoolId, leg: &Leg, stream: u8, start: StreamStart, after: Lsn) -> StreamScan {
         let mut scan = StreamScan {
             pool,
             incarnation: leg.incarnation,
@@ -90,12 +90,12 @@ impl StreamScan {
     }
 
     /// Returns the incarnation whose batches are read.
-    pub(crate) fn incarnation(&self) -> u32 {
+    pub(super) fn incarnation(&self) -> u32 {
         self.incarnation
     }
 
     /// Returns whether it is the stream of small writes.
-    pub(crate) fn is_small(&self) -> bool {
+    pub(super) fn is_small(&self) -> bool {
         usize::from(self.stream) == SMALL
     }
 
@@ -109,13 +109,13 @@ impl StreamScan {
     }
 
     /// Starts anew with the copies at the current place.
-    pub(crate) fn begin_place(&mut self) {
+    pub(super) fn begin_place(&mut self) {
         (self.copy, self.tried, self.ended, self.unsound) = (0, 0, false, None);
     }
 
     /// Moves on to the next of `copies` copies at the same place; returns false after the last.
     /// After a crash each copy may have batches that others lack.
-    pub(crate) fn next_copy(&mut self, copies: u8) -> bool {
+    fn next_copy(&mut self, copies: u8) -> bool {
         self.tried += 1;
         self.copy = (self.copy + 1) % copies.max(1);
         self.tried < copies
@@ -124,7 +124,7 @@ impl StreamScan {
     /// Takes in pages that were read at the scan's place from one of `copies` copies. Afterwards
     /// the place has moved on, another copy is to be read there, or the scan is done. Batches begin
     /// at multiples of `quantum` pages.
-    pub(crate) fn take(&mut self, bytes: &[u8], segment_pages: u32, quantum: u32, copies: u8, found: &mut Vec<Found>) {
+    pub(super) fn take(&mut self, bytes: &[u8], segment_pages: u32, quantum: u32, copies: u8, found: &mut Vec<Found>) {
         if self.broke.is_some() {
             return self.seek(bytes, segment_pages, quantum, copies);
         }
@@ -229,7 +229,7 @@ impl StreamScan {
 
     /// Handles an unreadable copy. Returns false when no copy is readable. A durable batch is on
     /// all copies, so one readable copy is enough to prove that there is none, or that it is torn.
-    pub(crate) fn unreadable(&mut self, segment: (u32, u32), copies: u8) -> bool {
+    pub(super) fn unreadable(&mut self, segment: (u32, u32), copies: u8) -> bool {
         if self.broke.is_some() {
             // unreadable pages here need not be part of the log
             if !self.next_copy(copies) {
@@ -252,7 +252,7 @@ impl StreamScan {
     }
 
     /// Ends the segment: the stream continues in the next one, or ends.
-    pub(crate) fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         let page = self.broke.take().unwrap_or(self.page);
         if page == 0 && !self.visited.contains(&self.segment) {
             self.done = true;

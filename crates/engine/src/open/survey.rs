@@ -155,7 +155,7 @@ pub(crate) struct Survey {
 impl Survey {
     /// Creates a survey of roots, with the number of copies of each, the newest last; with `any`,
     /// only up to the first that is whole.
-    pub(crate) fn new(pool: PoolId, left: Vec<(Root, u32)>, any: bool) -> Survey {
+    pub(super) fn new(pool: PoolId, left: Vec<(Root, u32)>, any: bool) -> Survey {
         let newest = left.last().map(|(root, _)| key(root.checkpoint));
         let mut begun = BTreeMap::new();
         for (root, _) in &left {
@@ -176,7 +176,7 @@ impl Survey {
     }
 
     /// Continues. Returns true at the end.
-    pub(crate) fn step(&mut self, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
+    pub(super) fn step(&mut self, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
         loop {
             let Some((mut looking, copies)) = self.looking.take() else {
                 if self.any && self.points.last().is_some_and(RestorePoint::is_start) {
@@ -196,7 +196,7 @@ impl Survey {
     }
 
     /// Returns the restore points, the newest first.
-    pub(crate) fn into_points(self) -> Vec<RestorePoint> {
+    pub(super) fn into_points(self) -> Vec<RestorePoint> {
         self.points
     }
 
@@ -243,7 +243,7 @@ impl Survey {
     }
 
     /// Handles a read of an object or of a part.
-    pub(crate) fn probed(
+    pub(super) fn probed(
         &mut self,
         probe: Probe,
         result: Result<(), DeviceError>,
@@ -311,7 +311,7 @@ impl Survey {
 
     /// Handles a read of the first page of a segment; pages of a longer header may be missing.
     #[expect(clippy::too_many_arguments, reason = "a completion, and what it needs to go on")]
-    pub(crate) fn first_page(
+    pub(super) fn first_page(
         &mut self,
         segment: SegmentId,
         attempt: u8,

@@ -84,7 +84,7 @@ impl Pool {
     }
 
     /// Writes the index of small writes when no other batch has done so for a while.
-    pub(crate) fn step_notes(&mut self) {
+    pub(super) fn step_notes(&mut self) {
         if self.store.log.notes.bytes() == 0 || !self.store.tells_of_small() || self.store.state != PoolState::Online {
             self.store.log.untold_since = None;
             return;
@@ -99,7 +99,7 @@ impl Pool {
 
     /// Appends whole blocks of a volume and maps them; their leaves must be in memory. `op` waits
     /// for the batches. Returns how many blocks were appended before room ran out.
-    pub(crate) fn append_blocks(
+    pub(super) fn append_blocks(
         &mut self,
         op: u32,
         volume: VolumeId,

@@ -24,7 +24,7 @@ pub(super) fn follows(first: Spot, blocks: &[(Addr, u32)], spot: Spot, addr: Add
 
 impl Pool {
     /// Attaches cache devices that are present and not in use yet.
-    pub(crate) fn attach_caches(&mut self) {
+    pub(super) fn attach_caches(&mut self) {
         if self.store.tuning.read_only || self.store.state != PoolState::Online || !self.store.config.shape.has(Class::Cache) {
             return;
         }
@@ -38,7 +38,7 @@ impl Pool {
     }
 
     /// Scans cache devices for their content, a few pages at a time.
-    pub(crate) fn step_cache(&mut self) {
+    pub(super) fn step_cache(&mut self) {
         if self.store.closing.is_some() {
             return; // nothing waits for the rest of the scan
         }
@@ -48,13 +48,13 @@ impl Pool {
     }
 
     /// Handles a read of a page of a cache device.
-    pub(crate) fn cache_scanned(&mut self, scan: Scan, result: Result<(), DeviceError>, buf: Option<Buf>) {
+    pub(super) fn cache_scanned(&mut self, scan: Scan, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let page = buf.as_ref().filter(|_| result.is_ok()).map(|buf| buf.bytes()).and_then(|bytes| bytes.get(..4096));
         let begun = Filling { incarnation: self.store.incarnation, time: self.store.now.0 };
         let write = self.cache.scanned(scan, page, begun);
         buf.into_iter().for_each(|buf| self.store.bufs.give(buf));
         if let Some(write) = write {
-            self.store.write_cache(write);
+            write_cache(&mut self.store, write);
         }
         if let Err(error) = result
             && let Some(member) = self.cache.failed(scan.drive, error)
@@ -72,7 +72,7 @@ impl Pool {
 
     /// Handles a read of cache pages. When the content is not what the map says, the read is
     /// repeated without the cache (INV-CACHE-1).
-    pub(crate) fn cached_read(&mut self, id: u32, part: u32, spot: Spot, result: Result<(), DeviceError>, buf: Option<Buf>) {
+    pub(super) fn cached_read(&mut self, id: u32, part: u32, spot: Spot, result: Result<(), DeviceError>, buf: Option<Buf>) {
         self.cache.ended(spot);
         let trusting = self.store.tuning.plants(Planted::TrustCache);
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
@@ -151,19 +151,19 @@ impl Pool {
         }
         self.store.metrics.cache_fill_bytes += stored.len() as u64;
         if let Some(write) = self.cache.take(addr, stored, self.store.now.0, &mut self.store.bufs) {
-            self.store.write_cache(write);
+            write_cache(&mut self.store, write);
         }
     }
 
     /// Writes what was copied and not written yet, before the pool is closed.
-    pub(crate) fn keep_cache(&mut self) {
+    pub(super) fn keep_cache(&mut self) {
         if let Some(write) = self.cache.seal() {
-            self.store.write_cache(write);
+            write_cache(&mut self.store, write);
         }
     }
 
     /// Handles the end of a write to the cache.
-    pub(crate) fn cache_written(&mut self, scan: Scan, result: Result<(), DeviceError>) {
+    pub(super) fn cache_written(&mut self, scan: Scan, result: Result<(), DeviceError>) {
         if let Some(member) = self.cache.written(scan, result, self.store.now.0)
             && let Err(error) = result
         {
@@ -182,8 +182,6 @@ impl Pool {
     }
 }
 
-impl Store {
-    fn write_cache(&mut self, write: SegmentWrite) {
-        self.io.write_loose(Context::CacheWrite(write.scan), write.member, write.offset, write.piece);
-    }
+pub(crate) fn write_cache(store: &mut Store, write: SegmentWrite) {
+    store.io.write_loose(Context::CacheWrite(write.scan), write.member, write.offset, write.piece);
 }

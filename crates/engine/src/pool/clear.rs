@@ -14,7 +14,7 @@ const LEAVES_PER_STEP: usize = 16;
 
 impl Pool {
     /// Starts a discard (`zero` false: partial blocks stay as they are) or a zeroing.
-    pub(crate) fn start_clear(&mut self, owner: Owner, volume: VolumeId, range: ByteRange, zero: bool, durable: bool) {
+    pub(super) fn start_clear(&mut self, owner: Owner, volume: VolumeId, range: ByteRange, zero: bool, durable: bool) {
         let end = range.offset + range.length;
         let (whole, stop) = (range.offset.div_ceil(4096), end / 4096);
         let work = Work::Barrier(BarrierKind::Clear);
@@ -53,7 +53,7 @@ impl Pool {
     }
 
     /// Executes one step of a clear; the next follows in the next turn.
-    pub(crate) fn try_clear(&mut self, id: u32) {
+    pub(super) fn try_clear(&mut self, id: u32) {
         if self.refuses_write(id) {
             return self.fail_op(id, DiskError::NoSpace);
         }
@@ -75,7 +75,7 @@ impl Pool {
             Ok(stop) => stop,
             Err(miss) => return self.load_node(miss, Some(id)),
         };
-        let root = self.store.root_of(super::op::Target::Head(volume)).unwrap_or_default();
+        let root = self.store.root_of(crate::Target::Head(volume)).unwrap_or_default();
         let mapped = matches!(self.store.core.nodes.next_leaf(&root, next), Ok(Some((block, _))) if block < stop);
         if mapped {
             let item = Item::Clear { volume, block: BlockNo(next), count: stop - next };

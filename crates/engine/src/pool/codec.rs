@@ -4,10 +4,14 @@
 //! Contexts of both libraries are created once: for a block of 4 KiB creating one takes longer than
 //! coding.
 
+use std::rc::Rc;
+
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
+use millpond_block::Piece;
 use millpond_format::{BLOCK, Coding};
 use zstd::bulk::{Compressor, Decompressor};
 
+use super::state::Pool;
 use crate::Compression;
 
 /// Bytes of a unit.
@@ -30,14 +34,14 @@ pub(crate) struct Codec {
 }
 
 impl Codec {
-    pub(crate) fn new() -> Codec {
+    pub(super) fn new() -> Codec {
         let most = get_maximum_output_size(BLOCK).max(zstd::zstd_safe::compress_bound(BLOCK));
         Codec { table: CompressTable::small(), packer: None, unpacker: None, stored: vec![0; HEAD + most] }
     }
 
     /// Returns the stored form of a block and its coding; `None` if the block is to be stored raw,
     /// because compression is off or saves no unit.
-    pub(crate) fn compress(&mut self, plain: &[u8], compression: Compression) -> Option<(&[u8], Coding)> {
+    pub(super) fn compress(&mut self, plain: &[u8], compression: Compression) -> Option<(&[u8], Coding)> {
         let out = self.stored.get_mut(HEAD..)?;
         let (packed, coding) = match compression {
             Compression::Off => return None,
@@ -61,7 +65,7 @@ impl Codec {
 
     /// Decodes the stored form of a compressed block into `out`; `None` when it is damaged or
     /// `coding` is raw.
-    pub(crate) fn decompress(&mut self, stored: &[u8], coding: Coding, out: &mut [u8]) -> Option<()> {
+    fn decompress(&mut self, stored: &[u8], coding: Coding, out: &mut [u8]) -> Option<()> {
         let length = usize::from(u16::from_le_bytes(*stored.first_chunk::<HEAD>()?));
         let packed = stored.get(HEAD..HEAD + length)?;
         let written = match coding {
@@ -75,6 +79,14 @@ impl Codec {
             }
         };
         (written == BLOCK).then_some(())
+    }
+}
+
+impl Pool {
+    pub(super) fn unpack(&mut self, stored: &[u8], coding: Coding) -> Option<Piece> {
+        let mut buf = self.store.bufs.take(4096);
+        self.codec.decompress(stored, coding, buf.bytes_mut().get_mut(..4096)?)?;
+        Some(Piece::new(Rc::new(buf), 0..4096))
     }
 }
 

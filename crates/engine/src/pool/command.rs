@@ -1,48 +1,23 @@
 //! Commands: checked against the catalog, logged as records, applied, made durable, answered.
 
 use millpond_block::{CacheMode, DiskError, MemberId, Tag};
-use millpond_format::{Item, LineageId, ObjectRef, Record, SnapshotId, VolumeId, VolumeRecord};
+use millpond_format::{LineageId, Record, SnapshotId, VolumeId, VolumeRecord};
 
-use super::op::{ClearWork, Owner, Work};
+use super::op::{Owner, Work};
 use super::state::Pool;
-use crate::core::{Promotion, Reservations, cache_code, compression_code, sector_code};
-use crate::log::LONG;
-use crate::store::{Purse, Store};
-use crate::{Absent, Busy, Command, CommandError, Invalid, NameFlaw, Planted, PoolState, Reply};
+use crate::core::{Reservations, cache_code, compression_code, sector_code};
+use crate::{Absent, Busy, Command, CommandError, Invalid, Planted, PoolState, Reply};
 
-/// Largest volume in bytes. The format's bound is 2^54 blocks; larger volumes than this were never
-/// tested.
-const MAX_VOLUME_BYTES: u64 = 1 << 56;
 /// Turns after which commands that wait for room fail with `NoSpace`.
-const STARVED_TURNS: u32 = 20_000;
+pub(crate) const STARVED_TURNS: u32 = 20_000;
 /// Milliseconds between checkpoints that are written to make room for commands when nothing else
 /// does.
 const CHECKPOINT_MILLIS: u64 = 200;
 /// Most volumes of one group snapshot.
 const MAX_GROUP: usize = 256;
-/// Most names in a message.
-const NAMES_SHOWN: usize = 4;
+
 /// Most bytes of a description.
 const MAX_DESCRIPTION: usize = 1024;
-
-/// Checks a pool's, volume's or snapshot's name: 1 to 255 characters of `A-Z a-z 0-9 . _ : -`, the
-/// first a letter, digit or `_`.
-///
-/// # Errors
-/// `Invalid` with the reason.
-pub fn check_name(name: &str) -> Result<(), CommandError> {
-    let invalid = |flaw| Err(CommandError::Invalid(Invalid::Name { name: name.to_owned(), flaw }));
-    if name.is_empty() || name.len() > 255 {
-        return invalid(NameFlaw::Length);
-    }
-    if let Some(odd) = name.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-'))) {
-        return invalid(NameFlaw::Character(odd));
-    }
-    if name.starts_with(['-', '.', ':']) {
-        return invalid(NameFlaw::Start);
-    }
-    Ok(())
-}
 
 impl Pool {
     /// Starts a command.
@@ -158,13 +133,8 @@ impl Pool {
         }
     }
 
-    /// Returns whether records have waited for room so long that none will come.
-    pub(crate) fn records_starve(&self) -> bool {
-        self.starved_commands >= STARVED_TURNS
-    }
-
     /// Retries the commands and clears that wait for room; fails them when none has come for long.
-    pub(crate) fn retry_commands(&mut self) {
+    pub(super) fn retry_commands(&mut self) {
         if !self.records_wait() || self.store.state == PoolState::Opening {
             self.starved_commands = 0;
             return;
@@ -186,37 +156,8 @@ impl Pool {
         }
     }
 
-    pub(crate) fn log_records(&mut self, tag: Tag, records: Vec<Record>, reply: Reply) -> bool {
-        let id = self.new_op(Owner::Command(tag), Work::Command(Ok(reply)), true);
-        let deals_anew = records.iter().any(|record| matches!(record, Record::Options { .. } | Record::RemoveVolume { .. }));
-        for record in records {
-            if self.append_item(id, &Item::Record(record.clone())).is_err() {
-                self.fail_op(id, DiskError::NoSpace);
-                return false;
-            }
-            self.store.core.apply_record(&record);
-        }
-        if deals_anew {
-            self.arrange_read_cache(self.read_cache.limit());
-        }
-        self.store.seal_all();
-        self.release(id);
-        true
-    }
-
-    /// Discards blocks mapped beyond a volume's end: after a shrink, and where a head may be from
-    /// the time of a shrink: after an import, a rollback, a clone.
-    pub(crate) fn trim_beyond(&mut self, volume: VolumeId) {
-        let Some(size) = self.store.core.catalog.volumes.get(&volume).map(|v| v.size) else { return };
-        let work = Work::Clear(ClearWork { volume, next: size / 4096, end: MAX_VOLUME_BYTES / 4096 });
-        let id = self.new_op(Owner::Nobody, work, false);
-        self.trimming.insert(volume, id);
-        self.untrimmed.remove(&volume);
-        self.ready.push_back(id);
-    }
-
     /// Continues resizes whose volume's old end has been discarded.
-    pub(crate) fn retry_resizes(&mut self) {
+    pub(super) fn retry_resizes(&mut self) {
         self.trimming.retain(|_, op| self.ops.get(*op).is_some_and(|op| matches!(op.work, Work::Clear(_))));
         for (tag, volume, size) in std::mem::take(&mut self.resizes) {
             let error = match self.untrimmed.get(&volume) {
@@ -428,85 +369,6 @@ impl Pool {
             | Command::Close
             | Command::Checkpoint => Err(CommandError::Invalid(Invalid::NotACatalogChange)),
         }
-    }
-}
-
-impl Store {
-    /// Returns whether records of `pages` pages fit without the segments that the next checkpoint
-    /// needs.
-    pub(crate) fn record_room(&self, pages: usize) -> bool {
-        let left = self.log.streams[LONG].left() as usize;
-        let segments = pages / self.core.space.rows.smallest() as usize;
-        self.checkpoint_is_safe() && (left > pages || self.room_beyond(Purse::Record, segments))
-    }
-
-    /// Checks that the pool is not full, for commands that create versions; commands that release
-    /// space skip this.
-    fn check_growth(&self) -> Result<(), CommandError> {
-        let space = &self.core.space;
-        if space.live_units() > space.usable_units() { Err(CommandError::NoSpace) } else { Ok(()) }
-    }
-
-    fn check_size(&self, size: u64) -> Result<(), CommandError> {
-        if size == 0 || !size.is_multiple_of(4096) || size > MAX_VOLUME_BYTES {
-            return Err(CommandError::Invalid(Invalid::VolumeSize(size)));
-        }
-        Ok(())
-    }
-
-    fn known_volume(&self, volume: VolumeId) -> Result<(), CommandError> {
-        self.core.catalog.volumes.get(&volume).map(|_| ()).ok_or(CommandError::NotFound(Absent::Volume))
-    }
-
-    pub(crate) fn known_snapshot(&self, snapshot: SnapshotId) -> Result<&crate::core::Snapshot, CommandError> {
-        self.core.catalog.listed(snapshot).ok_or(CommandError::NotFound(Absent::Snapshot))
-    }
-
-    fn free_volume_name(&self, name: &str) -> Result<(), CommandError> {
-        check_name(name)?;
-        match self.core.catalog.volume_named(name) {
-            Some(_) => Err(CommandError::Exists(name.to_owned())),
-            None => Ok(()),
-        }
-    }
-
-    fn free_snapshot_name(&self, volume: VolumeId, name: &str) -> Result<(), CommandError> {
-        check_name(name)?;
-        match self.core.catalog.snapshot_named(volume, name) {
-            Some(_) => Err(CommandError::Exists(name.to_owned())),
-            None => Ok(()),
-        }
-    }
-
-    /// Returns the bytes of the pages that hold these snapshots.
-    fn bytes_to_store(&self, snapshots: impl Iterator<Item = SnapshotId>) -> usize {
-        let stored = snapshots.filter_map(|id| self.core.catalog.snapshots.page_at(id)).map(|at| ((at.segment, at.offset), at.bytes()));
-        let pages: std::collections::BTreeMap<_, u32> = stored.collect();
-        pages.values().map(|bytes| *bytes as usize + ObjectRef::STEP).sum()
-    }
-
-    /// Returns the snapshots that a promotion would move, after checking that it is possible.
-    fn plan_promotion(&self, volume: VolumeId) -> Result<Promotion, CommandError> {
-        self.known_volume(volume)?;
-        let catalog = &self.core.catalog;
-        let promotion = catalog.promotion(volume).ok_or(CommandError::Invalid(Invalid::NotAClone))?;
-        let moved = promotion.snapshots.iter().filter_map(|id| catalog.snapshots.get(id));
-        let taken: Vec<&str> =
-            moved.map(|s| s.name.as_str()).filter(|name| catalog.snapshot_named(volume, name).is_some()).take(NAMES_SHOWN + 1).collect();
-        if !taken.is_empty() {
-            let names = taken.iter().take(NAMES_SHOWN).map(|name| (*name).to_owned()).collect();
-            return Err(CommandError::Busy(Busy::SnapshotNames { names, more: taken.len() > NAMES_SHOWN }));
-        }
-        let owned = |id| catalog.owned_units(id);
-        let missing = |id, owned| Reservations::missing_for(catalog.options_of(id).reservation, owned);
-        let (from, units) = (promotion.from, promotion.units);
-        let before = missing(from, owned(from)) + missing(volume, owned(volume));
-        let after = missing(from, owned(from).saturating_sub(units)) + missing(volume, owned(volume) + units);
-        let kept = catalog.reservations.missing_of_others(volume) + missing(volume, owned(volume)) + after - before;
-        if after > before && self.core.space.live_units() + kept > self.core.space.usable_units() {
-            return Err(CommandError::NoSpace);
-        }
-        Ok(promotion)
     }
 }
 

@@ -1,19 +1,14 @@
 //! Destroying snapshots: any number with one command, a limited number per turn; and releasing the
 //! space of what was destroyed, some of it per turn.
 
-use std::collections::BTreeSet;
-
 use millpond_block::DiskError;
-use millpond_format::{Item, ObjectRef, Record, SnapshotId};
+use millpond_format::{Item, Record, SnapshotId};
 
-use super::memory::STUCK_MILLIS;
 use super::op::{Op, Owner, Work};
 use super::state::Pool;
-use super::turn::STARVED_MILLIS;
-use crate::core::Catalog;
 use crate::space::Need;
-use crate::store::Store;
-use crate::{Busy, CommandError, PoolState, Reply, Time};
+use crate::store::STUCK_MILLIS;
+use crate::{CommandError, PoolState, Reply, Time};
 
 /// Snapshots checked per turn before any is destroyed.
 const CHECKS_PER_TURN: usize = 1024;
@@ -36,7 +31,7 @@ const WALK_STEPS: usize = 8;
 /// arises after the first ones are gone.
 #[derive(Debug)]
 pub(crate) struct Destroying {
-    op: u32,
+    pub(crate) op: u32,
     snapshots: Vec<SnapshotId>,
     checked: usize,
     done: usize,
@@ -45,51 +40,21 @@ pub(crate) struct Destroying {
 /// Progress of releasing the space of destroyed versions: units freed so far, and since when the
 /// number has not changed.
 #[derive(Clone, Copy, Debug)]
-struct Progress {
+pub(crate) struct Progress {
     freed: u64,
-    since: Time,
-}
-
-/// Releasing the space of destroyed versions.
-#[derive(Debug)]
-pub(super) struct Reclaimer {
-    /// `None` while no destroyed version holds space.
-    progress: Option<Progress>,
-    /// An operation is working on a walk.
-    walking: bool,
-    /// Walks that wait for the next import because one of their nodes cannot be read.
-    stuck_walks: BTreeSet<u64>,
-    /// Time at which unreadable pieces of deadlists were last tried again.
-    retried: Time,
-    /// It used this turn's share of background work; the running checkpoint gets that of the next
-    /// turn.
-    pub(super) used_turn: bool,
-}
-
-impl Reclaimer {
-    pub(super) fn new(now: Time) -> Reclaimer {
-        Reclaimer { progress: None, walking: false, stuck_walks: BTreeSet::new(), retried: now, used_turn: false }
-    }
-
-    /// Handles the end of a step of a walk; one that failed is not tried again.
-    pub(super) fn walk_ended(&mut self, id: u64, failed: bool) {
-        self.walking = false;
-        if failed {
-            self.stuck_walks.insert(id);
-        }
-    }
+    pub(crate) since: Time,
 }
 
 impl Pool {
     /// Starts a command that destroys snapshots; the first ones are destroyed at once.
-    pub(crate) fn start_destroy(&mut self, tag: millpond_block::Tag, snapshots: Vec<SnapshotId>) {
+    pub(super) fn start_destroy(&mut self, tag: millpond_block::Tag, snapshots: Vec<SnapshotId>) {
         let op = self.new_op(Owner::Command(tag), Work::Command(Ok(Reply::Done)), true);
         self.destroying.push_back(Destroying { op, snapshots, checked: 0, done: 0 });
         self.step_destroys();
     }
 
     /// Continues destroying snapshots. Returns false when no command waits, or the log has no room.
-    pub(crate) fn step_destroys(&mut self) -> bool {
+    fn step_destroys(&mut self) -> bool {
         if !self.store.record_room(2) && !self.records_starve() {
             return false;
         }
@@ -139,7 +104,7 @@ impl Pool {
 
     /// Continues destroying the snapshots of removed volumes. Returns false when there are none, or
     /// the log has no room.
-    pub(super) fn step_removed(&mut self) -> bool {
+    fn step_removed(&mut self) -> bool {
         if self.store.core.catalog.removed.is_empty() || self.store.closing.is_some() || !self.store.record_room(2) {
             return false;
         }
@@ -185,20 +150,6 @@ impl Pool {
         self.release(op);
     }
 
-    /// Fails waiting destroys when the pool stops.
-    pub(crate) fn abandon_destroys(&mut self) {
-        for work in std::mem::take(&mut self.destroying) {
-            self.fail_op(work.op, DiskError::Io);
-        }
-    }
-
-    /// Returns whether destroyed versions still hold space.
-    pub(super) fn is_freeing(&self) -> bool {
-        let catalog = &self.store.core.catalog;
-        let dead = catalog.has_frees() || self.store.core.is_fading();
-        dead || catalog.walks.len() > self.reclaimer.stuck_walks.len() || !catalog.removed.is_empty()
-    }
-
     /// Continues releasing the space of destroyed snapshots and volumes. Returns true when there is
     /// more to do.
     pub(super) fn reclaim(&mut self) -> bool {
@@ -237,13 +188,6 @@ impl Pool {
         true
     }
 
-    /// Returns whether space is being released that guests can fill. Writes wait for it while some
-    /// comes, but not in a pool that closes, which releases no more.
-    pub(super) fn room_comes(&self) -> bool {
-        let comes = |progress: Progress| self.store.now.0 < progress.since.0 + STARVED_MILLIS;
-        self.store.closing.is_none() && self.reclaimer.progress.is_some_and(comes)
-    }
-
     /// Starts the next step of a walk that frees a destroyed version, unless one is in progress.
     fn start_walk_step(&mut self) {
         if self.reclaimer.walking {
@@ -256,7 +200,7 @@ impl Pool {
     }
 
     /// Plans, logs and applies one step of a walk.
-    pub(crate) fn try_walk(&mut self, op: u32) {
+    pub(super) fn try_walk(&mut self, op: u32) {
         let Some(Op { work: Work::Walk { id }, .. }) = self.ops.get(op) else { return };
         let id = *id;
         match self.store.core.plan_walk(id, WALK_STEPS) {
@@ -279,52 +223,5 @@ impl Pool {
             self.reclaimer.retried = self.store.now;
             self.store.core.catalog.retry_frees();
         }
-    }
-}
-
-impl Store {
-    /// Requests a checkpoint, which frees the segments that wait for one.
-    pub(super) fn ask_for_room(&mut self) {
-        self.checkpoint.forced |= self.log.since_checkpoint > 0 && !self.checkpoint.running();
-    }
-
-    /// Returns how many of these snapshots can be destroyed before the next checkpoint, and the
-    /// bytes that it must rewrite for that: the directories of their deadlists, twice those of the
-    /// following deadlists, which are split, and the pages that name both. Pieces are not
-    /// rewritten.
-    fn affordable<'a>(&self, snapshots: impl Iterator<Item = &'a SnapshotId>) -> (usize, usize) {
-        let catalog = &self.core.catalog;
-        let room = self.room_for_lists();
-        let costs = snapshots.map(|id| {
-            let Some(snapshot) = catalog.snapshots.get(id) else { return 0 };
-            let line = catalog.lineages.get(&snapshot.lineage);
-            let after = line.and_then(|line| Catalog::after(line, *id));
-            let next = match after {
-                Some(next) => catalog.snapshots.get(&next).map(|next| &next.deadlist),
-                None => line.map(|line| &line.deadlist),
-            };
-            let pages = [Some(*id), after].into_iter().flatten().filter_map(|id| catalog.snapshots.page_at(id));
-            let pages: usize = pages.map(|at| at.bytes() as usize + ObjectRef::STEP).sum();
-            self.list_bytes(&snapshot.deadlist) + next.map_or(0, |list| 2 * self.list_bytes(list)) + pages
-        });
-        let (mut count, mut bytes) = (0, 0);
-        for cost in costs {
-            if bytes + cost > room {
-                break;
-            }
-            (count, bytes) = (count + 1, bytes + cost);
-        }
-        (count, bytes)
-    }
-
-    fn check_destroyable(&self, id: SnapshotId) -> Result<(), CommandError> {
-        let snapshot = self.known_snapshot(id)?;
-        if self.core.catalog.clones_of(id) > 0 {
-            return Err(CommandError::Busy(Busy::HasClones { snapshot: snapshot.name.clone(), hidden: false }));
-        }
-        if self.is_held(snapshot) {
-            return Err(CommandError::Busy(Busy::Held { snapshot: snapshot.name.clone() }));
-        }
-        Ok(())
     }
 }

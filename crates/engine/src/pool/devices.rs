@@ -1,21 +1,16 @@
 //! Commands about devices: adding, replacing and removing them.
 
-use millpond_block::{DeviceGeometry, MemberId, Tag};
-use millpond_format::{Class, DeviceId, MemberState, Shape};
+use millpond_block::{MemberId, Tag};
+use millpond_format::{Class, DeviceId, MemberState};
 
 use super::state::Pool;
 use crate::io::{Health, Replica};
-use crate::open::{add_groups, device_id, extent_space, new_members, take_more};
-use crate::store::Store;
-use crate::{Absent, Busy, CommandError, DeviceChange, GroupSpec, Invalid, NewDevice};
-
-fn refuse<T>(why: Invalid) -> Result<T, CommandError> {
-    Err(CommandError::Invalid(why))
-}
+use crate::store::device_id;
+use crate::{CommandError, GroupSpec, NewDevice};
 
 impl Pool {
     /// Executes a command about devices; its reply is sent when the labels contain the change.
-    pub(crate) fn change_devices(&mut self, tag: Tag, change: impl FnOnce(&mut Pool) -> Result<(), CommandError>) {
+    pub(super) fn change_devices(&mut self, tag: Tag, change: impl FnOnce(&mut Pool) -> Result<(), CommandError>) {
         match change(self) {
             Ok(()) => self.store.relabel(Some(tag)),
             Err(error) => self.store.replies.push_back((tag, Err(error))),
@@ -23,7 +18,7 @@ impl Pool {
     }
 
     /// Adds groups of new devices. Their space is used once every label lists them.
-    pub(crate) fn add_groups(&mut self, specs: &[GroupSpec], devices: &[NewDevice]) -> Result<(), CommandError> {
+    pub(super) fn add_groups(&mut self, specs: &[GroupSpec], devices: &[NewDevice]) -> Result<(), CommandError> {
         self.rejoiner.put_off_rejoin(&mut self.store);
         self.store.check_unchanging()?;
         let geometries: Vec<_> = devices.iter().map(|d| d.geometry).collect();
@@ -38,7 +33,7 @@ impl Pool {
 
     /// Replaces a member's device: the data that the member holds, or should hold, is copied to the
     /// new one.
-    pub(crate) fn replace(&mut self, member: MemberId, device: NewDevice) -> Result<(), CommandError> {
+    pub(super) fn replace(&mut self, member: MemberId, device: NewDevice) -> Result<(), CommandError> {
         self.rejoiner.put_off_rejoin(&mut self.store);
         self.store.check_unchanging()?;
         let at = member.index();
@@ -103,75 +98,5 @@ impl Pool {
         self.store.io.health.set(member, MemberState::Present);
         self.store.labels.fresh.insert(member);
         Ok(())
-    }
-}
-
-impl Store {
-    /// Checks whether devices could be changed as described, by the checks of the real commands.
-    pub(crate) fn check_change(&self, change: &DeviceChange) -> Result<(), CommandError> {
-        // the real command stops a running rejoin first
-        self.check_no_change(self.evacuation.is_some() && !self.is_rejoining())?;
-        match change {
-            DeviceChange::Add { groups, devices } => self.plan_groups(groups, devices).map(drop),
-            DeviceChange::Replace { member, device } if self.config.shape.is_aside(*member) => self.aside_extents(device).map(drop),
-            DeviceChange::Replace { member, device } => self.check_replacement(*member, device),
-        }
-    }
-
-    /// Checks that no other change is in progress: a removal has planned the shape that it leaves,
-    /// and labels have one shape until they are durable.
-    pub(crate) fn check_unchanging(&self) -> Result<(), CommandError> {
-        self.check_no_change(self.evacuation.is_some())
-    }
-
-    fn check_no_change(&self, moving: bool) -> Result<(), CommandError> {
-        if moving || self.member_leaving().is_some() {
-            return Err(CommandError::Busy(Busy::Removing));
-        }
-        if self.labels.busy() {
-            return Err(CommandError::Busy(Busy::Relabeling));
-        }
-        Ok(())
-    }
-
-    /// Returns the shape with groups of new devices.
-    fn plan_groups(&self, specs: &[GroupSpec], devices: &[DeviceGeometry]) -> Result<Shape, CommandError> {
-        let mut shape = self.config.shape.clone();
-        shape.generation += 1;
-        let first = shape.members.len();
-        let members = new_members(&shape, devices, self.tuning.holder.as_ref())?;
-        shape.members.extend(members);
-        let groups = take_more(specs, devices.len())?.into_iter();
-        let groups: Vec<_> = groups.map(|(spec, range)| (spec, range.start + first..range.end + first)).collect();
-        add_groups(&mut shape, &groups)?;
-        if !shape.fits() {
-            return refuse(Invalid::LabelFullOfGroups);
-        }
-        shape.generation -= 1;
-        Ok(shape)
-    }
-
-    /// Checks whether a device can replace a member that holds data.
-    fn check_replacement(&self, member: u16, device: &DeviceGeometry) -> Result<(), CommandError> {
-        let extent_bytes = self.config.shape.extent_bytes;
-        let known = self.config.shape.members.get(usize::from(member)).filter(|m| m.state != MemberState::Gone);
-        let Some(known) = known else { return Err(CommandError::NotFound(Absent::Member(MemberId(member)))) };
-        if known.successor.is_some() {
-            return Err(CommandError::Busy(Busy::Replacing));
-        }
-        if extent_space(device.size) / extent_bytes < u64::from(known.extents) {
-            let least = u64::from(known.extents) * extent_bytes + 2 * millpond_format::AREA_BYTES;
-            return refuse(Invalid::ReplacementTooSmall(least));
-        }
-        Ok(())
-    }
-
-    /// Returns the number of extents of a cache device or a spare.
-    fn aside_extents(&self, device: &DeviceGeometry) -> Result<u32, CommandError> {
-        let extents = u32::try_from(extent_space(device.size) / self.config.shape.extent_bytes).unwrap_or(u32::MAX);
-        if extents == 0 {
-            return refuse(Invalid::AuxiliaryTooSmall);
-        }
-        Ok(extents)
     }
 }

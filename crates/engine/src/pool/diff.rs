@@ -7,65 +7,17 @@
 
 use std::collections::BTreeMap;
 
-use millpond_block::{Answer, ByteRange, DiskError, MemberId, Query, Run, Since, Tag};
-use millpond_format::{Addr, Class, SegmentId, SnapshotId, TreeRoot};
+use millpond_block::{Answer, DiskError, Query, Tag};
+use millpond_format::TreeRoot;
 
-use super::op::{Op, Owner, Target, Work};
+use super::op::{Op, Owner, Work};
 use super::state::Pool;
-use crate::space::Shelf;
-use crate::store::Store;
-use crate::tree::{Miss, capacity, node_index, slot_in};
-use crate::{Absent, CommandError, DiffExtent, ExtentPlace, PoolState, Reply, SegmentPlace};
+use crate::api::Target;
+use crate::store::{Comparison, Found, STEPS_PER_QUERY, state_of};
+use crate::{Absent, CommandError};
 
 /// Subtrees compared per turn, over all comparisons: some 50 microseconds.
 pub(crate) const STEPS_PER_TURN: usize = 32;
-/// Most subtrees compared for one query, 8 GiB of leaves: the answer contains how far it got.
-const STEPS_PER_QUERY: usize = 4096;
-
-/// A comparison in progress.
-#[derive(Debug)]
-pub(crate) struct Comparison {
-    /// The older version; `None` is the empty disk.
-    older: Option<Target>,
-    newer: Target,
-    /// The next block to compare.
-    next: u64,
-    end: u64,
-    /// Steps after which the comparison ends with the runs found so far.
-    steps: usize,
-    found: Found,
-}
-
-/// The results so far, in the form that the caller asked for.
-#[derive(Debug)]
-enum Found {
-    Extents(Vec<DiffExtent>),
-    Runs {
-        range: ByteRange,
-        runs: Vec<Run>,
-        most: usize,
-    },
-    /// Units by segment and, for segments that spread over several members, by member.
-    Places(BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>),
-    /// Ranges whose segments do not exist any more.
-    Lost(Vec<ByteRange>),
-}
-
-/// The difference of a block or range.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Change {
-    Same,
-    Data,
-    Gone,
-}
-
-/// A subtree of one version on the path to a block.
-#[derive(Clone, Copy)]
-struct Side {
-    addr: Addr,
-    crc: u32,
-    height: u8,
-}
 
 impl Pool {
     /// Starts a comparison; the result is returned by `pop_diff`.
@@ -100,7 +52,7 @@ impl Pool {
 
     /// Starts to find the segments that hold the data of a volume or snapshot; the reply is
     /// returned by `pop_reply`.
-    pub(crate) fn start_places(&mut self, tag: Tag, target: Target) {
+    pub(super) fn start_places(&mut self, tag: Tag, target: Target) {
         let Some(size) = self.store.geometry(target).map(|(geometry, _)| geometry.size) else {
             return self.store.replies.push_back((tag, Err(CommandError::NotFound(Absent::Target))));
         };
@@ -111,7 +63,7 @@ impl Pool {
 
     /// Starts to find the lost ranges of a volume or snapshot; the reply is returned by
     /// `pop_reply`.
-    pub(crate) fn start_lost(&mut self, tag: Tag, target: Target) {
+    pub(super) fn start_lost(&mut self, tag: Tag, target: Target) {
         let Some(size) = self.store.geometry(target).map(|(geometry, _)| geometry.size) else {
             return self.store.replies.push_back((tag, Err(CommandError::NotFound(Absent::Target))));
         };
@@ -126,7 +78,7 @@ impl Pool {
     }
 
     /// Continues a comparison within the remaining steps of this turn.
-    pub(crate) fn try_compare(&mut self, id: u32) {
+    pub(super) fn try_compare(&mut self, id: u32) {
         let Some(Op { work: Work::Compare(work), .. }) = self.ops.get(id) else { return };
         let root = |target: Target| self.store.geometry(target).and_then(|_| self.store.root_of(target));
         let roots = (work.older.map_or(Some(TreeRoot::default()), root), root(work.newer));
@@ -162,212 +114,5 @@ impl Pool {
             op.lsn = after;
         }
         self.release(id);
-    }
-
-    /// Delivers the result to its owner.
-    pub(crate) fn deliver_comparison(&mut self, owner: Owner, work: Comparison, error: Option<DiskError>) {
-        match (owner, work.found) {
-            (Owner::Guest(tag), Found::Runs { mut runs, most, .. }) => {
-                runs.truncate(most);
-                self.answers.push_back(Answer { tag, result: error.map_or(Ok(runs), Err) });
-            }
-            (Owner::Command(tag), Found::Extents(extents)) => {
-                let result = match error {
-                    None => Ok(extents),
-                    Some(DiskError::Invalid) => Err(CommandError::NotFound(Absent::Version)),
-                    Some(_) => Err(self.store.read_failure()),
-                };
-                self.diffs.push_back((tag, result));
-            }
-            (Owner::Command(tag), Found::Places(units)) => {
-                let places = self.store.places(units);
-                let result = self.store.answer_of(error, Reply::Places(places));
-                self.store.replies.push_back((tag, result));
-            }
-            (Owner::Command(tag), Found::Lost(ranges)) => {
-                let result = self.store.answer_of(error, Reply::Lost(ranges));
-                self.store.replies.push_back((tag, result));
-            }
-            _ => {}
-        }
-    }
-}
-
-impl Store {
-    fn admit_query(&self, target: Target, query: &Query) -> Result<(), DiskError> {
-        let (geometry, _) = self.geometry(target).ok_or(DiskError::Shutdown)?;
-        query.validate(&geometry)?;
-        if query.since.is_some_and(|since| self.geometry(state_of(since)).is_none()) {
-            return Err(DiskError::Invalid);
-        }
-        match self.state {
-            PoolState::Online | PoolState::Faulted(_) => Ok(()),
-            PoolState::Opening | PoolState::Closing | PoolState::Closed => Err(DiskError::Shutdown),
-        }
-    }
-
-    /// Returns the error of a command that could not read a map node.
-    pub(crate) fn read_failure(&self) -> CommandError {
-        match &self.state {
-            PoolState::Faulted(why) => CommandError::Faulted(why.clone()),
-            _ => CommandError::NodeUnreadable,
-        }
-    }
-
-    /// Returns the reply to a query about one version.
-    fn answer_of(&self, error: Option<DiskError>, reply: Reply) -> Result<Reply, CommandError> {
-        match error {
-            None => Ok(reply),
-            Some(DiskError::Invalid) => Err(CommandError::NotFound(Absent::Target)),
-            Some(_) => Err(self.read_failure()),
-        }
-    }
-
-    /// Counts a block at its segment; in a striped segment also on the member where it begins.
-    fn count_place(&self, block: Addr, places: &mut BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>) {
-        let space = &self.core.space;
-        let Some((segment, unit)) = Some(block).filter(|block| block.is_some()).and_then(|block| space.locate(block)) else { return };
-        let (all, members) = places.entry(segment).or_default();
-        *all += u64::from(block.units());
-        if space.rows.copies(segment).len() == 0
-            && let Some((member, _)) = space.rows.map(segment, unit / 8, 1, 0).first()
-        {
-            *members.entry(member.0).or_default() += u64::from(block.units());
-        }
-    }
-
-    fn places(&self, found: BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>) -> Vec<SegmentPlace> {
-        let rows = &self.core.space.rows;
-        let place = |(segment, (all, members)): (SegmentId, (u64, BTreeMap<u16, u64>))| {
-            let class = match rows.shelf(segment) {
-                Shelf::Data => Class::Data,
-                Shelf::Log => Class::Log,
-                Shelf::Special | Shelf::Nodes => Class::Special,
-            };
-            let copies = rows.copies(segment).len() > 0;
-            let extent = |(member, range): (MemberId, ByteRange)| {
-                let units = if copies { all } else { members.get(&member.0).copied().unwrap_or(0) };
-                ExtentPlace { member: member.0, range, live_bytes: units * 512 }
-            };
-            SegmentPlace { segment: segment.0, class, live_bytes: all * 512, extents: rows.extents(segment).map(extent).collect() }
-        };
-        found.into_iter().map(place).collect()
-    }
-
-    /// Compares the largest aligned subtree at `block` that is equal in both, or the leaves there.
-    /// Returns the next block.
-    fn compare(&mut self, older: TreeRoot, newer: TreeRoot, block: u64, end: u64, found: &mut Found) -> Result<u64, Miss> {
-        // a lower tree waits until the other one is at the same level; beyond its end it has only
-        // holes
-        let side = |root: TreeRoot| match block < capacity(root.height) {
-            true => Side { addr: root.addr, crc: root.crc, height: root.height },
-            false => Side { addr: Addr::HOLE, crc: 0, height: 0 },
-        };
-        let mut sides = [side(older), side(newer)];
-        if sides.iter().all(|side| side.addr.is_hole()) {
-            found.add(block, end, Change::Same);
-            return Ok(end);
-        }
-        for level in (0..older.height.max(newer.height)).rev() {
-            let span = capacity(level + 1);
-            let stop = ((block / span + 1) * span).min(end);
-            let [old, new] = sides;
-            let same_level = old.height == new.height || old.addr.is_hole() || new.addr.is_hole();
-            if same_level && old.addr.identity() == new.addr.identity() {
-                found.add(block, stop, Change::Same);
-                return Ok(stop);
-            }
-            let mut leaves = [None, None];
-            for (side, leaf) in sides.iter_mut().zip(&mut leaves) {
-                if side.height <= level || side.addr.is_hole() {
-                    continue;
-                }
-                let Some(at) = self.core.nodes.find(side.addr) else {
-                    return Err(Miss { addr: side.addr.settled(), crc: side.crc, level, index: node_index(block, level) });
-                };
-                self.core.nodes.touch(at);
-                let (slot, node) = (slot_in(block, level), &self.core.nodes.get(at).node);
-                *leaf = Some(at);
-                *side = Side { addr: node.entries[slot], crc: node.crcs[slot], height: level };
-            }
-            if level == 0 {
-                for at in block..stop {
-                    let entry = |leaf: Option<u32>| leaf.map_or(Addr::HOLE, |leaf| self.core.nodes.get(leaf).node.entries[slot_in(at, 0)]);
-                    let [was, is] = leaves.map(entry);
-                    match found {
-                        Found::Places(places) => {
-                            self.count_place(is, places);
-                            continue;
-                        }
-                        Found::Lost(lost) => {
-                            if is.is_some() && self.core.space.locate(is).is_none() {
-                                add_block(lost, at);
-                            }
-                            continue;
-                        }
-                        Found::Extents(_) | Found::Runs { .. } => {}
-                    }
-                    let change = match was.identity() != is.identity() {
-                        false => Change::Same,
-                        true if is.is_some() => Change::Data,
-                        true => Change::Gone,
-                    };
-                    found.add(at, at + 1, change);
-                }
-                return Ok(stop);
-            }
-        }
-        found.add(block, end, Change::Same);
-        Ok(end)
-    }
-}
-
-/// Adds a block; blocks must be added in order.
-fn add_block(ranges: &mut Vec<ByteRange>, block: u64) {
-    let offset = block * 4096;
-    match ranges.last_mut() {
-        Some(last) if last.offset + last.length == offset => last.length += 4096,
-        _ => ranges.push(ByteRange { offset, length: 4096 }),
-    }
-}
-
-fn state_of(since: Since) -> Target {
-    Target::Snapshot(SnapshotId(since.0))
-}
-
-impl Comparison {
-    fn is_done(&self) -> bool {
-        let enough = match &self.found {
-            Found::Extents(_) | Found::Places(_) | Found::Lost(_) => false,
-            // the start of one more run shows where the last wanted one ends
-            Found::Runs { runs, most, .. } => runs.len() > *most || (self.steps == 0 && !runs.is_empty()),
-        };
-        enough || self.next >= self.end
-    }
-}
-
-impl Found {
-    /// Adds a range of blocks; ranges must be added in order.
-    fn add(&mut self, block: u64, end: u64, change: Change) {
-        let (start, stop) = (block * 4096, end * 4096);
-        match self {
-            Found::Places(_) | Found::Lost(_) => {}
-            Found::Extents(_) if change == Change::Same => {}
-            Found::Extents(extents) => {
-                let data = change == Change::Data;
-                match extents.last_mut() {
-                    Some(last) if last.data == data && last.offset + last.length == start => last.length += stop - start,
-                    _ => extents.push(DiffExtent { offset: start, length: stop - start, data }),
-                }
-            }
-            Found::Runs { range, runs, .. } => {
-                let length = stop.min(range.offset + range.length) - start.max(range.offset);
-                let set = change != Change::Same;
-                match runs.last_mut() {
-                    Some(last) if last.set == set => last.length += length,
-                    _ => runs.push(Run { length, set }),
-                }
-            }
-        }
     }
 }

@@ -26,7 +26,7 @@ const READS_MILLIS: u64 = 30_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FullDevices {
     /// A device is full, so guests' writes fail with ENOSPC.
-    refuses: bool,
+    pub(crate) refuses: bool,
     /// Time of the last retry.
     retried: Time,
 }
@@ -75,23 +75,6 @@ impl Pool {
         // a checkpoint that waits affects guests only when the log needs the space that it frees
         self.full_devices.refuses = self.store.io.stalled().any(|context| matches!(context, Context::Batch(_)));
         self.refuse_waiting(self.store.now.0 >= since.0 + READS_MILLIS);
-    }
-
-    /// Returns whether a guest's write fails with ENOSPC because a device is full.
-    pub(super) fn refuses_write(&self, id: u32) -> bool {
-        self.full_devices.refuses && self.is_guests(id)
-    }
-
-    /// Returns whether an operation is a guest's, or part of one.
-    fn is_guests(&self, mut id: u32) -> bool {
-        while let Some(op) = self.ops.get(id) {
-            match op.owner {
-                Owner::Guest(_) => return true,
-                Owner::Parent(parent) => id = parent,
-                Owner::Command(_) | Owner::Nobody => return false,
-            }
-        }
-        false
     }
 
     /// Fails guests' writes that wait for space, and when `long` also reads of blocks that cannot

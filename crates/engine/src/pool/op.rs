@@ -1,22 +1,13 @@
 //! Operations: guest requests, commands and background work in progress.
 
 use millpond_block::{Buf, Data, DiskError, MemberId, Piece, Request, Tag};
-use millpond_format::{Addr, BlockNo, Coding, Lsn, SegmentId, SnapshotId, VolumeId};
+use millpond_format::{Addr, BlockNo, Coding, Lsn, SegmentId, VolumeId};
 use smallvec::SmallVec;
 
-use super::census::CensusWork;
-use super::diff::Comparison;
+use crate::api::Target;
 use crate::cache::Spot;
+use crate::store::{CensusWork, Comparison};
 use crate::{CommandError, Reply};
-
-/// The object that a request addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Target {
-    /// The writable head of a volume.
-    Head(VolumeId),
-    /// A snapshot; read-only.
-    Snapshot(SnapshotId),
-}
 
 /// The receiver of an operation's result.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +80,7 @@ pub(crate) struct ReadWork {
 
 impl ReadWork {
     /// Creates a read that has not begun.
-    pub(crate) fn new(target: Target, request: Request) -> ReadWork {
+    pub(super) fn new(target: Target, request: Request) -> ReadWork {
         ReadWork {
             target,
             request,

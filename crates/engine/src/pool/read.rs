@@ -1,25 +1,19 @@
 //! Guest reads: map lookup, device reads, checksums, and the pieces of the reply.
 
-use std::hint::black_box;
 use std::rc::Rc;
 
 use millpond_block::{Buf, ByteRange, Data, DeviceError, DiskError, MemberId, Piece};
-use millpond_format::{Addr, Coding, FANOUT, Node, SegmentId, TreeRoot, crc32c};
+use millpond_format::{Addr, Coding, FANOUT, Node, SegmentId, crc32c};
 use smallvec::SmallVec;
 
 use super::cached::follows;
-use super::op::{Bad, Op, Owner, Part, Target, Work};
+use super::op::{Bad, Op, Part, Work};
 use super::state::Pool;
 use super::write::blocks_of;
-use crate::PoolState;
 use crate::cache::Spot;
-use crate::io::Replica;
-use crate::space::{PAGE, Shelf};
+use crate::space::Shelf;
 use crate::store::{Context, NodeRead, Store, ZEROES};
 use crate::tree::Miss;
-
-/// Reads whose lookups are prefetched together without an allocation.
-const EXPECTED: usize = 32;
 
 /// Returns the pages that hold `units` units from `unit` on: first page and number.
 fn pages_of(unit: u32, units: u32) -> (u32, u32) {
@@ -28,7 +22,7 @@ fn pages_of(unit: u32, units: u32) -> (u32, u32) {
 
 impl Pool {
     /// Looks up a read's blocks and starts the device reads. Waits for a node when one is missing.
-    pub(crate) fn try_read(&mut self, id: u32) {
+    pub(super) fn try_read(&mut self, id: u32) {
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get(id) else { return };
         let (target, request, past_cache) = (work.target, work.request, work.past_cache);
         let Some(root) = self.store.root_of(target) else { return self.fail_op(id, DiskError::Io) };
@@ -160,16 +154,10 @@ impl Pool {
         !self.cache.is_empty() && self.store.core.space.rows.shelf(segment) != Shelf::Special
     }
 
-    pub(super) fn unpack(&mut self, stored: &[u8], coding: Coding) -> Option<Piece> {
-        let mut buf = self.store.bufs.take(4096);
-        self.codec.decompress(stored, coding, buf.bytes_mut().get_mut(..4096)?)?;
-        Some(Piece::new(Rc::new(buf), 0..4096))
-    }
-
     /// Handles a device read of a part. When the content is wrong, reads the next copy, or the same
     /// copy once more; copies that were wrong are rewritten from a good one. Without a good copy
     /// the read fails.
-    pub(crate) fn data_read(&mut self, id: u32, part: u32, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<MemberId>) {
+    pub(super) fn data_read(&mut self, id: u32, part: u32, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<MemberId>) {
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
         let Some(place) = work.parts.get_mut(part as usize) else { return };
         let remembered = work.remembered;
@@ -254,7 +242,7 @@ impl Pool {
 
     /// Starts reading a map node unless that is in progress; `op` continues when the node is in
     /// memory.
-    pub(crate) fn load_node(&mut self, miss: Miss, op: Option<u32>) {
+    pub(super) fn load_node(&mut self, miss: Miss, op: Option<u32>) {
         let waiting = self.node_waiters.entry(miss.addr.identity());
         let fresh = matches!(waiting, std::collections::hash_map::Entry::Vacant(_));
         waiting.or_default().extend(op);
@@ -277,7 +265,7 @@ impl Pool {
     }
 
     /// Handles a read of a node. When the content is wrong, reads the next copy.
-    pub(crate) fn node_read(&mut self, read: NodeRead, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<MemberId>) {
+    pub(super) fn node_read(&mut self, read: NodeRead, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<MemberId>) {
         let NodeRead { miss, segment, unit, attempt } = read;
         let node = match (result, &buf) {
             (Ok(()), Some(buf)) => check_node(&miss, unit, buf.bytes()),
@@ -319,124 +307,6 @@ impl Pool {
         for op in self.node_waiters.remove(&miss.addr.identity()).unwrap_or_default() {
             self.fail_op(op, DiskError::Io);
         }
-    }
-
-    /// Answers a finished read to its owner.
-    pub(crate) fn deliver_read(&mut self, op: Op) {
-        let Work::Read(work) = op.work else { return };
-        let range = work.request.range;
-        let result = match op.error {
-            Some(error) => Err(error),
-            None => Ok(self.store.assemble(work.parts, range)),
-        };
-        match op.owner {
-            Owner::Guest(tag) => {
-                self.store.metrics.guest_reads += 1;
-                self.store.metrics.guest_read_bytes += range.length;
-                self.completions.push_back(millpond_block::Completion { tag, result });
-            }
-            Owner::Parent(parent) => self.edge_read(parent, millpond_format::BlockNo(range.offset / 4096), result),
-            Owner::Command(_) | Owner::Nobody => {}
-        }
-    }
-}
-
-impl Store {
-    /// Rewrites a wrong copy with its right content, unless it is the only copy.
-    pub(crate) fn repair(&mut self, member: MemberId, segment: SegmentId, page: u32, piece: Piece) {
-        let rows = &self.core.space.rows;
-        let copy = rows.copies(segment).position(|copy| copy == member);
-        // with parity each byte is stored once
-        let copy = if rows.stripe(segment).is_some() { Some(0) } else { copy };
-        let Some(copy) = copy else { return };
-        let pages = u32::try_from(piece.len() as u64 / PAGE).unwrap_or(0);
-        let places = self.core.space.rows.map(segment, page, pages, copy);
-        for (device, range) in places.into_iter().filter(|(device, _)| *device == member) {
-            self.repair_at(device, segment, range.offset, piece.clone());
-        }
-    }
-
-    /// Rewrites part of a segment on a member at a byte offset of the device.
-    pub(crate) fn repair_at(&mut self, member: MemberId, segment: SegmentId, offset: u64, piece: Piece) {
-        if !self.writes_allowed() || !self.io.health.is_up(member) {
-            return;
-        }
-        if let Some(repaired) = self.io.repaired.get_mut(member.index()) {
-            *repaired += 1;
-        }
-        self.repairs.begun += 1;
-        self.repairs.under_way += 1;
-        self.pin(segment);
-        self.io.write_to(Context::Repair, Some(segment), member, Replica::Current, offset, piece);
-    }
-
-    fn writes_allowed(&self) -> bool {
-        matches!(self.state, PoolState::Online | PoolState::Closing) && !self.tuning.read_only
-    }
-
-    /// Returns the map root of a target.
-    pub(crate) fn root_of(&self, target: Target) -> Option<TreeRoot> {
-        match target {
-            Target::Head(volume) => self.core.catalog.head(volume)?.1.head.map(|head| head.root),
-            Target::Snapshot(snapshot) => self.core.catalog.snapshots.get(&snapshot).map(|s| s.root),
-        }
-    }
-
-    /// Looks up the first block of each read in three steps, each for all reads: leaf, entry,
-    /// chunk. Lookups of one step are independent, so the processor waits for memory once instead
-    /// of once per read. The results are discarded: the loads warm the CPU cache.
-    pub(crate) fn expect(&self, target: Target, reads: &[ByteRange]) {
-        let Some(root) = self.root_of(target) else { return };
-        let nodes = &self.core.nodes;
-        let leaf = |read: &ByteRange| nodes.peek(&root, read.offset / 4096).map(|leaf| (leaf, (read.offset / 4096) as usize % FANOUT));
-        let leaves: SmallVec<[(u32, usize); EXPECTED]> = reads.iter().filter_map(leaf).collect();
-        let entry = |(leaf, slot): &(u32, usize)| {
-            let node = &nodes.get(*leaf).node;
-            (node.entries[*slot], node.crcs[*slot])
-        };
-        let entries: SmallVec<[(Addr, u32); EXPECTED]> = leaves.iter().map(entry).collect();
-        for (addr, crc) in entries {
-            black_box((self.core.space.locate(addr), crc));
-        }
-    }
-
-    /// Reads pages of a segment; pins it, so that it is not reused before the read is done. Each
-    /// `attempt` reads another copy, where there are several.
-    pub(crate) fn read_segment(&mut self, context: Context, segment: SegmentId, page: u32, pages: u32, attempt: u8) {
-        if let Some(found) = self.core.space.segments.get_mut(segment) {
-            found.pins += 1;
-        }
-        self.io.read(context, &self.core.space.rows, segment, page, pages, attempt, &mut self.bufs);
-    }
-
-    /// Returns the bytes of a finished read: its parts, cut to the requested range.
-    pub(crate) fn assemble(&mut self, parts: SmallVec<[Part; 1]>, range: ByteRange) -> Data {
-        let mut skip = (range.offset % 4096) as usize;
-        let mut left = usize::try_from(range.length).unwrap_or(0);
-        let mut data = Data::new();
-        let mut push = |piece: Piece| {
-            let from = skip.min(piece.len());
-            skip -= from;
-            let to = (from + left).min(piece.len());
-            left -= to - from;
-            if to > from {
-                data.push(piece.slice(from..to));
-            }
-        };
-        for part in parts {
-            match part {
-                Part::Zero(mut bytes) => {
-                    while bytes > 0 {
-                        let step = bytes.min(ZEROES);
-                        push(Piece::zeroes(Rc::clone(&self.zeroes), 0..step));
-                        bytes -= step;
-                    }
-                }
-                Part::Ready(piece) => push(piece),
-                Part::Blocks { .. } | Part::Packed { .. } | Part::Cached { .. } => {}
-            }
-        }
-        data
     }
 }
 
@@ -493,4 +363,34 @@ impl Plan {
             _ => self.parts.push(Planned::Cached { spot, blocks: SmallVec::from_elem((addr, crc), 1) }),
         }
     }
+}
+
+/// Returns the bytes of a finished read: its parts, cut to the requested range.
+pub(crate) fn assemble(store: &mut Store, parts: SmallVec<[Part; 1]>, range: ByteRange) -> Data {
+    let mut skip = (range.offset % 4096) as usize;
+    let mut left = usize::try_from(range.length).unwrap_or(0);
+    let mut data = Data::new();
+    let mut push = |piece: Piece| {
+        let from = skip.min(piece.len());
+        skip -= from;
+        let to = (from + left).min(piece.len());
+        left -= to - from;
+        if to > from {
+            data.push(piece.slice(from..to));
+        }
+    };
+    for part in parts {
+        match part {
+            Part::Zero(mut bytes) => {
+                while bytes > 0 {
+                    let step = bytes.min(ZEROES);
+                    push(Piece::zeroes(Rc::clone(&store.zeroes), 0..step));
+                    bytes -= step;
+                }
+            }
+            Part::Ready(piece) => push(piece),
+            Part::Blocks { .. } | Part::Packed { .. } | Part::Cached { .. } => {}
+        }
+    }
+    data
 }

@@ -7,15 +7,15 @@ use millpond_format::{BlockNo, Lsn, VolumeId};
 use rustc_hash::FxHashMap;
 
 use super::codec::Codec;
-use super::destroy::Reclaimer;
 use super::full::FullDevices;
 use super::op::Op;
+use super::reclaimer::Reclaimer;
 use crate::cache::CacheDevices;
 use crate::read_cache::ReadCache;
 use crate::slab::Slab;
 use crate::store::Store;
 use crate::task::{Checkpointer, Cleaner, Filler, Keeper, Preparer, Rebalancer, Rejoiner, Relabeler, Scrubber, Spares, Wiper};
-use crate::{CommandError, DiffExtent, Fault, Planted, PoolState, Time};
+use crate::{CommandError, DiffExtent, Time};
 
 /// State of writes that wait for free segments.
 #[derive(Clone, Copy, Debug)]
@@ -140,59 +140,8 @@ impl Pool {
         pool
     }
 
-    /// Stops the pool: reads go on where they can, and nothing is written any more.
-    pub(crate) fn fault(&mut self, why: Fault) {
-        self.store.fault(why);
-        self.end_what_waits();
-    }
-
-    /// Ends the requests and commands that wait in a pool that has just stopped. To be called after
-    /// work of a task that may stop it.
-    pub(super) fn end_what_waits(&mut self) {
-        if !std::mem::take(&mut self.store.has_stopped) {
-            return;
-        }
-        let PoolState::Faulted(why) = &self.store.state else { return };
-        let why = why.clone();
-        let mut held: Vec<u32> = self.store.log.abandon().into_iter().flat_map(|batch| batch.waiters).collect();
-        for stream in &mut self.store.log.streams {
-            if let Some(batch) = stream.batch.take() {
-                held.extend(batch.waiters);
-            }
-        }
-        held.extend(self.space_waiters.drain(..).chain(self.full_waiters.drain(..)).chain(self.record_waiters.drain(..)));
-        held.extend(self.locks.values_mut().flat_map(|waiting| waiting.drain(..)));
-        for op in held {
-            self.fail_op(op, DiskError::Io);
-        }
-        self.abandon_destroys();
-        let store = &mut self.store;
-        let tags = std::mem::take(&mut store.checkpoint.wanted).into_iter().chain(self.checkpointer.take_commands());
-        let tags = tags.chain(std::mem::take(&mut store.labels.waiting)).chain(self.relabeler.take_commands()).chain(store.closing.take());
-        for tag in tags.collect::<Vec<_>>() {
-            self.store.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
-        }
-        for (tag, _) in std::mem::take(&mut self.parked_commands) {
-            self.store.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
-        }
-        for (tag, _, _) in std::mem::take(&mut self.resizes) {
-            self.store.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
-        }
-        let over: Vec<u32> = self.store.flusher.waiting.drain(..).map(|(op, _)| op).collect();
-        let reads: Vec<u32> = self.read_waiters.drain(..).map(|(_, op)| op).collect();
-        for op in over.into_iter().chain(reads) {
-            if let Some(found) = self.ops.get_mut(op) {
-                found.error = Some(DiskError::Io);
-            }
-            self.finish(op);
-        }
-    }
-}
-
-impl Store {
-    /// Returns the units that guests can fill.
-    pub(super) fn usable_units(&self) -> u64 {
-        let units = self.core.space.usable_units();
-        if self.tuning.plants(Planted::DenyCapacity) { units / 5 * 2 } else { units }
+    /// Returns whether no operation, move or batch is in progress.
+    pub(crate) fn quiet(&self) -> bool {
+        self.ops.len() == 0 && self.cleaner.idle() && self.store.log.in_flight_batches() == 0 && !self.store.log.has_open_batch()
     }
 }

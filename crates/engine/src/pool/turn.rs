@@ -4,21 +4,13 @@ use millpond_block::{Completion, Data, DiskError, IoDone, Op as RequestOp, Paylo
 use millpond_format::Lsn;
 
 use super::diff::STEPS_PER_TURN;
-use super::op::{BarrierKind, Owner, ReadWork, Target, Work};
+use super::op::{BarrierKind, Owner, ReadWork, Work};
 use super::state::{Pool, Starved};
+use crate::api::Target;
 use crate::io::Ended;
-use crate::store::{Context, Purse, Store, Waiting};
+use crate::store::{Context, Purse, Waiting};
 use crate::{Fault, Planted, PoolState, Reply, Time};
 
-/// Milliseconds without a request after which a longer turn disturbs no guest.
-const QUIET_MILLIS: u64 = 20;
-/// Slices per turn after that.
-const QUIET_SLICES: usize = 16;
-/// Slices per turn when log or space run short.
-const PRESSED_SLICES: usize = 4;
-/// Most slices per turn: a record has room for the snapshots that are destroyed in one turn of this
-/// length.
-const MOST_SLICES: usize = 64;
 /// Checkpoints without gain after which waiting writes fail with ENOSPC.
 const STARVED_CHECKPOINTS: u64 = 6;
 /// Most milliseconds that writes wait for space while the cleaner moves something, or for a
@@ -135,11 +127,6 @@ impl Pool {
         self.end_what_waits();
     }
 
-    /// Returns whether no operation, move or batch is in progress.
-    pub(crate) fn quiet(&self) -> bool {
-        self.ops.len() == 0 && self.cleaner.idle() && self.store.log.in_flight_batches() == 0 && !self.store.log.has_open_batch()
-    }
-
     /// Continues requests, and the work that frees the space that they wait for.
     pub(crate) fn answer(&mut self) {
         self.go_on_with_ready();
@@ -171,14 +158,6 @@ impl Pool {
         (self.store.flusher.space, self.store.waiting_for_flush) = (false, Waiting::default());
         if (hungry || self.store.destages()) && self.store.state == PoolState::Online {
             self.store.release_logged();
-        }
-    }
-
-    fn go_on_with_ready(&mut self) {
-        for _ in 0..self.ready.len() {
-            if let Some(id) = self.ready.pop_front() {
-                self.go_on(id);
-            }
         }
     }
 
@@ -233,33 +212,6 @@ impl Pool {
         }
         self.store.bound_memory();
         busy | !self.ready.is_empty() | self.waits_for_space() | self.store.io.has_idle()
-    }
-
-    /// Continues an operation that waited.
-    pub(crate) fn go_on(&mut self, id: u32) {
-        let Some(op) = self.ops.get(id) else { return };
-        match op.work {
-            Work::Read(_) => self.try_read(id),
-            Work::Write(_) if matches!(self.store.state, PoolState::Faulted(_)) => self.fail_op(id, DiskError::Io),
-            Work::Write(_) => self.try_write(id, None),
-            Work::Clear(_) if matches!(self.store.state, PoolState::Faulted(_)) => self.fail_op(id, DiskError::Io),
-            Work::Clear(_) => self.try_clear(id),
-            Work::Walk { .. } if matches!(self.store.state, PoolState::Faulted(_)) => self.release(id),
-            Work::Walk { .. } => self.try_walk(id),
-            Work::Compare(_) => self.try_compare(id),
-            Work::Census(_) => self.try_census(id),
-            Work::Barrier(_) | Work::Command(_) => self.release(id),
-        }
-    }
-
-    /// Returns whether any operation waits for room in the log.
-    pub(crate) fn waits_for_space(&self) -> bool {
-        !self.space_waiters.is_empty() || self.records_wait()
-    }
-
-    /// Returns whether any operation has a record to log as soon as there is room.
-    pub(crate) fn records_wait(&self) -> bool {
-        !self.record_waiters.is_empty() || !self.parked_commands.is_empty() || !self.destroying.is_empty()
     }
 
     /// Retries waiting writes when there is room, and fails them with ENOSPC when no more can come:
@@ -350,24 +302,5 @@ impl Pool {
             self.store.state = PoolState::Closed;
             self.store.replies.push_back((tag, Ok(Reply::Done)));
         }
-    }
-}
-
-impl Store {
-    /// Returns how many slices of some 20 microseconds background work may take in a turn, while
-    /// requests wait.
-    pub(crate) fn slices(&self) -> usize {
-        // guests dirty nodes while a checkpoint writes them: the checkpoint has to be faster,
-        // the more so the closer memory is to its limit
-        let nodes = &self.core.nodes;
-        let memory = (1 + 8 * nodes.dirty() / nodes.limit().max(1)).pow(2);
-        let behind = self.log.since_checkpoint >= self.checkpoint_log_bytes() / 2 || self.short_of_space();
-        let quiet = self.now.0 > self.last_activity.0 + QUIET_MILLIS;
-        let least = match (quiet, behind) {
-            (true, _) => QUIET_SLICES,
-            (false, true) => PRESSED_SLICES,
-            (false, false) => 1,
-        };
-        memory.clamp(least, MOST_SLICES)
     }
 }

@@ -3,12 +3,12 @@
 use std::rc::Rc;
 
 use millpond_block::{Buf, ByteRange, DiskError, Op as RequestOp, Payload, Piece, Request};
-use millpond_format::{BLOCK_UNITS, BlockNo, FANOUT, LineageId, Lsn, VolumeId};
+use millpond_format::{BLOCK_UNITS, BlockNo, FANOUT, LineageId, VolumeId};
 
 use super::append::Source;
-use super::op::{Edges, Op, Owner, ReadWork, Target, Work, WriteWork};
+use super::op::{Edges, Op, Owner, ReadWork, Work, WriteWork};
 use super::state::Pool;
-use crate::Planted;
+use crate::api::Target;
 use crate::store::Store;
 
 /// Returns the blocks that a request touches: first and number.
@@ -23,13 +23,8 @@ fn is_ragged(range: ByteRange) -> bool {
 }
 
 impl Pool {
-    /// Creates an operation with one reference for its starter: see [`release`](Self::release).
-    pub(crate) fn new_op(&mut self, owner: Owner, work: Work, durable: bool) -> u32 {
-        self.ops.insert(Op { owner, work, pending: 1, lsn: Lsn(0), durable, error: None })
-    }
-
     /// Starts a write.
-    pub(crate) fn start_write(&mut self, owner: Owner, volume: VolumeId, request: Request, payload: Payload<'_>, durable: bool) {
+    pub(super) fn start_write(&mut self, owner: Owner, volume: VolumeId, request: Request, payload: Payload<'_>, durable: bool) {
         let work = WriteWork { volume, request, payload: None, edges: Edges::default() };
         let id = self.new_op(owner, Work::Write(work), durable);
         match payload {
@@ -50,7 +45,7 @@ impl Pool {
     }
 
     /// Continues a write as far as possible. `given` is the payload while it has not been copied.
-    pub(crate) fn try_write(&mut self, id: u32, given: Option<&[u8]>) {
+    pub(super) fn try_write(&mut self, id: u32, given: Option<&[u8]>) {
         if self.refuses_write(id) {
             return self.fail_op(id, DiskError::NoSpace);
         }
@@ -103,7 +98,7 @@ impl Pool {
         if done < count {
             // appended blocks stay; the rest waits for room, as a write of its own range
             drop(source);
-            let rest = self.store.rest_of(given, owned, done, count);
+            let rest = rest_of(&mut self.store, given, owned, done, count);
             let next = first + done as u64;
             self.unlock_before(id, BlockNo(next));
             if let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) {
@@ -137,7 +132,7 @@ impl Pool {
     }
 
     /// Starts reading the leaves that are not in memory. Returns true when none is missing.
-    pub(crate) fn load_leaves(&mut self, id: u32, lineage: LineageId, first: u64, last: u64) -> bool {
+    fn load_leaves(&mut self, id: u32, lineage: LineageId, first: u64, last: u64) -> bool {
         let mut complete = true;
         for leaf in first / FANOUT as u64..=last / FANOUT as u64 {
             if let Err(miss) = self.store.core.head_leaf(lineage, leaf * FANOUT as u64) {
@@ -176,92 +171,20 @@ impl Pool {
             self.try_read(child);
         }
     }
-
-    /// Takes in the old content of an edge; after the last one the payload consists of whole
-    /// blocks.
-    pub(crate) fn edge_read(&mut self, id: u32, block: BlockNo, data: Result<millpond_block::Data, DiskError>) {
-        let Some(Op { work: Work::Write(work), error, .. }) = self.ops.get_mut(id) else { return };
-        if let Some(at) = work.edges.locked.iter().position(|b| *b == block)
-            && let Some(place) = work.edges.old.get_mut(at)
-        {
-            *place = Some(data.unwrap_or_else(|failed| {
-                *error = Some(failed);
-                millpond_block::Data::new()
-            }));
-        }
-        if work.edges.old.iter().any(Option::is_none) {
-            return;
-        }
-        if let Some(error) = *error {
-            return self.fail_op(id, error);
-        }
-        let range = work.request.range;
-        let (first, count) = blocks_of(range);
-        let (head, end) = ((range.offset % 4096) as usize, (range.offset + range.length - first * 4096) as usize);
-        let Some(buf) = &mut work.payload else { return self.fail_op(id, DiskError::Io) };
-        for (block, old) in work.edges.locked.iter().zip(&work.edges.old) {
-            let mut content = [0u8; 4096];
-            let mut at = 0;
-            for piece in old.iter().flatten() {
-                if let Some(to) = content.get_mut(at..at + piece.len()) {
-                    to.copy_from_slice(piece.bytes());
-                }
-                at += piece.len();
-            }
-            let base = ((block.0 - first) * 4096) as usize;
-            let bytes = buf.bytes_mut();
-            for (i, byte) in content.iter().enumerate() {
-                let to = base + i;
-                if (to < head || to >= end) && to < count * 4096 {
-                    bytes[to] = *byte;
-                }
-            }
-        }
-        work.edges.filled = true;
-        self.ready.push_back(id);
-    }
-
-    /// Unlocks a write's blocks and wakes the operations that wait for them.
-    pub(crate) fn unlock(&mut self, id: u32) {
-        self.unlock_before(id, BlockNo(u64::MAX));
-    }
-
-    /// Unlocks those of a write's blocks that are before `end`.
-    fn unlock_before(&mut self, id: u32, end: BlockNo) {
-        let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) else { return };
-        let (volume, edges) = (work.volume, &mut work.edges);
-        while edges.locked.first().is_some_and(|block| *block < end) {
-            let block = edges.locked.remove(0);
-            if !edges.old.is_empty() {
-                edges.old.remove(0);
-            }
-            if let Some(waiting) = self.locks.remove(&(volume, block)) {
-                self.ready.extend(waiting);
-            }
-        }
-    }
 }
 
-impl Store {
-    /// Returns the units that other volumes reserve beyond those that they take.
-    fn reserved_by_others(&self, volume: VolumeId) -> u64 {
-        let reservations = &self.core.catalog.reservations;
-        if self.tuning.plants(Planted::ForgetReservations) { 0 } else { reservations.missing_of_others(volume) }
+/// Copies the blocks of a payload from `done` on to a new buffer.
+fn rest_of(store: &mut Store, given: Option<&[u8]>, owned: Option<Piece>, done: usize, count: usize) -> Buf {
+    let mut rest = store.bufs.take((count - done) * 4096);
+    let from = match (given, &owned) {
+        (Some(bytes), _) => bytes.get(done * 4096..),
+        (None, Some(piece)) => piece.bytes().get(done * 4096..count * 4096),
+        (None, None) => None,
+    };
+    if let Some(from) = from
+        && let Some(to) = rest.bytes_mut().get_mut(..from.len())
+    {
+        to.copy_from_slice(from);
     }
-
-    /// Copies the blocks of a payload from `done` on to a new buffer.
-    fn rest_of(&mut self, given: Option<&[u8]>, owned: Option<Piece>, done: usize, count: usize) -> Buf {
-        let mut rest = self.bufs.take((count - done) * 4096);
-        let from = match (given, &owned) {
-            (Some(bytes), _) => bytes.get(done * 4096..),
-            (None, Some(piece)) => piece.bytes().get(done * 4096..count * 4096),
-            (None, None) => None,
-        };
-        if let Some(from) = from
-            && let Some(to) = rest.bytes_mut().get_mut(..from.len())
-        {
-            to.copy_from_slice(from);
-        }
-        rest
-    }
+    rest
 }

@@ -2,14 +2,15 @@
 //! runs.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
-use millpond_block::Tag;
-use millpond_format::{ObjectRef, SegmentId};
+use millpond_block::{MemberId, Piece, Tag};
+use millpond_format::{ObjectRef, Root, SegmentId, second_area};
 
+use super::{Estimate, Store};
 use crate::Time;
 use crate::log::Cursor;
-use crate::space::{SegmentState, Space};
-use crate::store::Estimate;
+use crate::space::{PAGE, SegmentState, Space};
 
 /// Head pages of a segment of nodes or objects.
 pub(crate) const META_HEAD_PAGES: u32 = 1;
@@ -66,8 +67,14 @@ pub(crate) struct CheckpointState {
     pub(crate) begun: Time,
 }
 
+/// Share (1/N) of a pool of less than 32 GiB that the log takes between two checkpoints, and the
+/// least of it.
+const CHECKPOINT_PART: u64 = 32;
+
+const LEAST_LOG_BYTES: u64 = 256 << 20;
+
 impl CheckpointState {
-    pub(crate) fn new(now: Time) -> CheckpointState {
+    pub(super) fn new(now: Time) -> CheckpointState {
         CheckpointState { begun: now, ..CheckpointState::default() }
     }
 
@@ -83,6 +90,37 @@ impl CheckpointState {
         if page < pages {
             space.segments.set_state(last.segment, SegmentState::Open);
             self.objects_at = Some(Cursor { segment: last.segment, page, pages });
+        }
+    }
+}
+
+impl Store {
+    /// Returns the bytes of log after which a checkpoint is due. What the log empties is retained
+    /// for a rewind until some checkpoints later, so a small pool has them more often: else its log
+    /// would go on to space that the host has not allocated, although most of the pool is empty.
+    pub(crate) fn checkpoint_log_bytes(&self) -> u64 {
+        let part = self.core.space.segments.all_pages() * PAGE / CHECKPOINT_PART;
+        self.tuning.checkpoint_log_bytes.min(part.max(LEAST_LOG_BYTES))
+    }
+
+    /// Returns the writes of one root to every device except cache devices and spares.
+    pub(crate) fn root_writes(&mut self, root: &Root, at_end: bool) -> Vec<(MemberId, u64, Piece)> {
+        let mut buf = self.bufs.take(4096);
+        if let Some(to) = buf.bytes_mut().get_mut(..4096) {
+            to.copy_from_slice(&root.encode());
+        }
+        let piece = Piece::new(Rc::new(buf), 0..4096);
+        let slot = Root::slot_offset(root.generation);
+        let area = |size: u64| if at_end { second_area(size) } else { 0 };
+        let rings = (0u16..).zip(&self.config.sizes).filter(|(member, _)| !self.config.shape.is_aside(*member));
+        rings.map(|(member, size)| (MemberId(member), area(*size) + slot, piece.clone())).collect()
+    }
+
+    /// Removes an object and its parts from the counts of their segments.
+    pub(crate) fn drop_object(&mut self, object: ObjectRef) {
+        let parts = self.checkpoint.parts.remove(&(object.segment, object.offset)).unwrap_or_default();
+        for at in parts.into_iter().chain([object]) {
+            self.core.space.drop_object(at.segment, at.bytes());
         }
     }
 }

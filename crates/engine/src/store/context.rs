@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::rc::Weak;
 
-use millpond_block::MemberId;
+use millpond_block::{DeviceSlot, MemberId};
 use millpond_format::{BlockIdentity, ChunkId, DeviceNote, Lsn, ObjectRef, PoolId, SegmentId, Shape};
 
+use crate::Time;
 use crate::cache::{Scan, Spot};
 use crate::space::Piece;
-use crate::task::{ClaimIo, FillPiece, ScrubArea, ScrubRead};
 use crate::tree::Miss;
 
 /// The contents of the label, and the sizes of devices.
@@ -102,4 +102,59 @@ pub(crate) struct PieceRead {
     pub(crate) piece: Weak<Piece>,
     pub(crate) at: ObjectRef,
     pub(crate) attempt: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AreaPart {
+    /// A label of this generation.
+    Label(u64),
+    Ring,
+    /// Roots that are rewritten.
+    Mended,
+}
+
+/// A part of a segment that is being copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FillPiece {
+    /// Number of the run of filling that it belongs to.
+    pub(crate) run: u64,
+    pub(crate) segment: SegmentId,
+    /// Byte offset on the member.
+    pub(crate) offset: u64,
+    /// First page in the segment, where each copy has all of it; otherwise in the member's extent.
+    pub(crate) page: u32,
+    pub(crate) pages: u32,
+    pub(crate) attempt: u8,
+}
+
+/// Identifies a read of a scrub.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScrubRead {
+    pub(crate) run: u64,
+    pub(crate) reading: u64,
+    pub(crate) copy: usize,
+    pub(crate) tries: u8,
+}
+
+/// A read or write of the metadata areas of a device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScrubArea {
+    pub(crate) run: u64,
+    pub(crate) member: MemberId,
+    pub(crate) second: bool,
+    pub(crate) part: AreaPart,
+}
+
+/// A read or write of the claim.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ClaimIo {
+    /// Reads the second area's claim of a member; `slot` is of its device, `asked` is the time of
+    /// the request.
+    Look { member: MemberId, slot: DeviceSlot, asked: Time },
+    /// Heartbeat: writes the claim to the first area, and to the second if it was not right there.
+    Beat,
+    /// Writes to both areas that no host has the pool.
+    Release,
+    /// Flushes that.
+    ReleaseFlush,
 }

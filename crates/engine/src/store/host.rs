@@ -55,7 +55,7 @@ impl Store {
     }
 
     /// Returns whether a member's device keeps its bytes when they are free.
-    pub(crate) fn keeps_bytes(&self, member: MemberId) -> bool {
+    pub(super) fn keeps_bytes(&self, member: MemberId) -> bool {
         self.io.slot_of(member).and_then(|slot| self.hosts.get(&slot)).is_some_and(|host| host.kept)
     }
 

@@ -1,9 +1,13 @@
 //! State of the labels that others than the task that writes them need.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
-use millpond_block::{MemberId, Tag};
-use millpond_format::{Class, DeviceId};
+use millpond_block::{MemberId, Piece, Tag};
+use millpond_format::{Class, DeviceId, Label, MemberState, SECTOR_BYTES};
+
+use super::Store;
+use crate::io::Replica;
 
 /// Progress of writing labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,5 +54,55 @@ impl LabelState {
     /// no longer do. A new pool, whose roots have no number yet, has promised nothing.
     pub(crate) fn holds_flushes(&self, generation: u64) -> bool {
         self.busy() && generation > 0
+    }
+}
+
+impl Store {
+    /// Requests labels of the changed shape, and answers `tag` when they are durable.
+    pub(crate) fn relabel(&mut self, tag: Option<Tag>) {
+        self.config.shape.generation += 1;
+        self.labels.wanted = true;
+        self.labels.waiting.extend(tag);
+    }
+
+    /// Returns the label of a member, or of its replacement device.
+    pub(crate) fn label(&self, member: MemberId, successor: Option<DeviceId>) -> Label {
+        let shape = &self.config.shape;
+        let own = shape.members.get(member.index()).map_or(DeviceId(0), |m| m.device);
+        let (pool, name, device) = (self.config.id, self.config.name.clone(), successor.unwrap_or(own));
+        Label { pool, name, device, member: member.0, shape: shape.clone(), notes: Vec::new() }.with_notes(&self.config.notes)
+    }
+
+    pub(crate) fn label_sector(&mut self, member: MemberId, successor: Option<DeviceId>) -> Piece {
+        let label = self.label(member, successor).encode();
+        let mut buf = self.bufs.take(SECTOR_BYTES);
+        if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
+            to.copy_from_slice(&label);
+        }
+        Piece::new(Rc::new(buf), 0..SECTOR_BYTES)
+    }
+
+    /// Puts replacements into their members' places, once the labels say so.
+    pub(crate) fn switch(&mut self) {
+        for member in std::mem::take(&mut self.labels.switching).into_keys() {
+            let at = member.index();
+            let (Some(slot), Some(size)) = (self.io.twin(member), self.config.twins.remove(&member)) else { continue };
+            if let Some(place) = self.config.sizes.get_mut(at) {
+                *place = size;
+            }
+            self.io.set_slot(member, Some(slot));
+            self.judge_member(member);
+            self.io.set_twin(member, None);
+            self.io.health.set(member, MemberState::Present);
+        }
+    }
+
+    /// Size of a device of a member in bytes.
+    pub(crate) fn size_of(&self, member: MemberId, replica: Replica) -> u64 {
+        let size = match replica {
+            Replica::Current => self.config.sizes.get(member.index()),
+            Replica::Replacement => self.config.twins.get(&member),
+        };
+        size.copied().unwrap_or(0)
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Pace {
 impl Pace {
     /// Returns whether jobs may continue, which together have `rate` bytes per second; 0 means
     /// unlimited.
-    pub(crate) fn allows(&mut self, now: Time, rate: u64) -> bool {
+    pub(super) fn allows(&mut self, now: Time, rate: u64) -> bool {
         if rate == 0 {
             (self.filled, self.allowance) = (now, 0);
             return true;
@@ -59,7 +59,7 @@ impl Pace {
     }
 
     /// Counts bytes that jobs read.
-    pub(crate) fn charge(&mut self, rate: u64, bytes: u64) {
+    pub(super) fn charge(&mut self, rate: u64, bytes: u64) {
         let most = i64::try_from(rate).unwrap_or(i64::MAX);
         self.allowance = if rate == 0 { 0 } else { self.allowance.saturating_sub_unsigned(bytes).max(-most) };
     }

@@ -176,7 +176,7 @@ impl Store {
     /// available. `objects` lists the [`stored_objects`](Self::stored_objects) by segment. Those in
     /// `gone` are rewritten into other segments, and no space comes back before all segments of
     /// `gone` are empty.
-    pub(crate) fn is_short_without(&self, gone: &BTreeSet<SegmentId>, objects: &ObjectsIn) -> bool {
+    pub(super) fn is_short_without(&self, gone: &BTreeSet<SegmentId>, objects: &ObjectsIn) -> bool {
         let space = &self.core.space;
         if self.misses_log_without(gone) {
             return true;
@@ -202,12 +202,12 @@ impl Store {
     }
 
     /// Returns whether `more` segments are free besides those reserved for others and the next one.
-    pub(crate) fn room_beyond(&self, purse: Purse, more: usize) -> bool {
+    pub(super) fn room_beyond(&self, purse: Purse, more: usize) -> bool {
         self.free_in(self.shelf(purse)) > self.floor(purse) + more
     }
 
     /// Reserves the next segment of a stream.
-    pub(crate) fn reserve_for(&mut self, stream: usize, purse: Purse) -> Option<SegmentId> {
+    pub(super) fn reserve_for(&mut self, stream: usize, purse: Purse) -> Option<SegmentId> {
         let shelf = self.shelf_of(stream);
         let room = self.free_in(shelf) > self.floor_on(shelf, purse);
         room.then(|| self.core.space.segments.reserve(shelf, purse == Purse::Cleaner)).flatten()
@@ -232,7 +232,7 @@ impl Store {
     }
 
     /// Returns whether a batch may begin.
-    pub(crate) fn may_change(&self, purse: Purse) -> bool {
+    pub(super) fn may_change(&self, purse: Purse) -> bool {
         match purse {
             Purse::Cleaner => self.free_in(Shelf::Data) >= self.floor(purse),
             Purse::Record => self.checkpoint_is_safe(),
@@ -326,7 +326,7 @@ impl Store {
 
     /// Returns the bytes of objects that the next checkpoint may take besides the changes so far,
     /// so that `kept` segments stay free. The unused rest of its first and last segment counts.
-    pub(crate) fn object_room_beside(&self, kept: usize) -> usize {
+    pub(super) fn object_room_beside(&self, kept: usize) -> usize {
         let at = &self.checkpoint;
         let changed = self.object_bytes(self.core.space.chunks.dirty_pages()) + at.estimate.lists;
         let nodes = self.node_segments();
@@ -417,7 +417,7 @@ impl Store {
     }
 
     /// Returns the class that a stream continues in.
-    pub(crate) fn shelf_of(&self, stream: usize) -> Shelf {
+    pub(super) fn shelf_of(&self, stream: usize) -> Shelf {
         match stream {
             special if is_special(special) && self.special_home(special).is_some() => self.special_home(special).unwrap_or(Shelf::Special),
             stream if stream < CLEANED => self.core.space.homes.landing,
@@ -439,13 +439,13 @@ impl Store {
     }
 
     /// Returns the special class of a stream, if the pool has one.
-    pub(crate) fn special_home(&self, stream: usize) -> Option<Shelf> {
+    pub(super) fn special_home(&self, stream: usize) -> Option<Shelf> {
         let homes = &self.core.space.homes;
         if stream == KEPT { homes.nodes } else { homes.small }
     }
 
     /// Returns whether more is free on special devices than the share reserved for nodes.
-    pub(crate) fn has_special_room(&self, shelf: Shelf) -> bool {
+    pub(super) fn has_special_room(&self, shelf: Shelf) -> bool {
         let segments = &self.core.space.segments;
         let nodes = if self.core.space.homes.nodes == Some(shelf) { segments.count_in(shelf) / SPECIAL_PART } else { 0 };
         segments.free_in(shelf) > nodes + KEPT_FOR_CLEANER
@@ -462,7 +462,7 @@ impl Store {
 
     /// Returns whether too little of the log would be left without these segments. Stripes with
     /// parity, which are written whole, need a log.
-    pub(crate) fn misses_log_without(&self, gone: &BTreeSet<SegmentId>) -> bool {
+    pub(super) fn misses_log_without(&self, gone: &BTreeSet<SegmentId>) -> bool {
         let space = &self.core.space;
         let on_log = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.shelf == Shelf::Log);
         let taken = gone.iter().filter(on_log).count();
@@ -478,13 +478,13 @@ impl Store {
     }
 
     /// Returns the number of free segments for nodes and objects.
-    pub(crate) fn free_meta(&self) -> usize {
+    fn free_meta(&self) -> usize {
         self.free_for_nodes() + self.free_in(self.core.space.homes.meta)
     }
 
     /// Returns whether nodes and objects are in another class than data. Then space that the
     /// cleaner gains in data is of no use to them.
-    pub(crate) fn keeps_meta_apart(&self) -> bool {
+    pub(super) fn keeps_meta_apart(&self) -> bool {
         self.core.space.homes.meta != Shelf::Data
     }
 
@@ -538,7 +538,7 @@ impl Store {
     }
 
     /// Returns the bytes of objects that fit into `segments` segments.
-    pub(crate) fn object_room(&self, segments: usize) -> usize {
+    pub(super) fn object_room(&self, segments: usize) -> usize {
         let pages = self.core.space.rows.smallest().saturating_sub(META_HEAD_PAGES) as usize;
         let pages = segments * pages.saturating_sub(self.core.pieces.part_bytes() / 4096);
         (pages - pages.div_ceil(WRITE_PAGES)) * 4096
@@ -551,18 +551,18 @@ impl Store {
     }
 
     /// Returns the most bytes of a page of the chunk table.
-    pub(crate) fn chunk_page_bytes(&self) -> usize {
+    pub(super) fn chunk_page_bytes(&self) -> usize {
         self.stored_bytes(self.record_bytes(self.core.space.chunks.len().min(64))) + 24
     }
 
     /// Returns the most bytes of the directory of a deadlist.
-    pub(crate) fn list_bytes(&self, list: &StoredDeadlist) -> usize {
+    pub(super) fn list_bytes(&self, list: &StoredDeadlist) -> usize {
         self.core.pieces.directory_bytes(list.list())
     }
 
     /// Returns the most bytes that an object of `bytes` takes in its segment: it begins at a step,
     /// and a long one has an index of its parts.
-    pub(crate) fn stored_bytes(&self, bytes: usize) -> usize {
+    pub(super) fn stored_bytes(&self, bytes: usize) -> usize {
         stored_bytes(bytes, self.core.pieces.part_bytes())
     }
 
@@ -588,7 +588,7 @@ pub(crate) struct Waiting([usize; Shelf::ALL.len()]);
 
 impl Waiting {
     /// Adds a segment.
-    pub(crate) fn count(&mut self, shelf: Shelf) {
+    pub(super) fn count(&mut self, shelf: Shelf) {
         self.0[shelf as usize] += 1;
     }
 
@@ -597,7 +597,7 @@ impl Waiting {
     }
 
     /// Returns the number over all classes.
-    pub(crate) fn total(&self) -> usize {
+    pub(super) fn total(&self) -> usize {
         self.0.iter().sum()
     }
 }

@@ -74,7 +74,7 @@ pub(crate) struct Stock {
 }
 
 impl Stock {
-    pub(crate) fn new(now: Time) -> Stock {
+    pub(super) fn new(now: Time) -> Stock {
         let mark = Mark { at: now, bytes: 0 };
         Stock {
             logged: 0,
@@ -97,7 +97,7 @@ impl Stock {
     }
 
     /// Counts growth of the log.
-    pub(crate) fn count(&mut self, bytes: u64) {
+    pub(super) fn count(&mut self, bytes: u64) {
         self.logged += bytes;
         let most = i64::try_from(MOST_SAVED).unwrap_or(i64::MAX);
         self.allowance = self.allowance.saturating_add_unsigned(bytes / PREPARE_PART).min(most);
@@ -125,7 +125,7 @@ impl Stock {
     }
 
     /// Returns whether the host is nearly full.
-    pub(super) fn is_short(&self, now: Time) -> bool {
+    fn is_short(&self, now: Time) -> bool {
         self.short || self.full.is_some_and(|at| now.0 < at.0 + FULL_MILLIS)
     }
 
@@ -168,7 +168,7 @@ impl Stock {
 
     /// Returns the target in bytes for a pool of `pool` bytes; `rests`: it had no request for long;
     /// `short`: its host is nearly full.
-    pub(super) fn target(&self, bounds: &ReadySpace, pool: u64, rests: bool, short: bool) -> u64 {
+    fn target(&self, bounds: &ReadySpace, pool: u64, rests: bool, short: bool) -> u64 {
         let wanted = if rests { 0 } else { 2 * self.per_minute };
         let target = wanted.max(bounds.least).min(bounds.most).min(pool / 8);
         if short { target / SHORT_PART } else { target }

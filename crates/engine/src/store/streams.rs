@@ -1,10 +1,10 @@
 //! Segments of the streams of the log that are set aside for map nodes and special devices.
 
-use millpond_format::STREAMS;
+use millpond_format::{STREAMS, SegmentId};
 
+use super::Store;
 use crate::log::{KEPT, SMALL, is_special};
-use crate::space::Shelf;
-use crate::store::Store;
+use crate::space::{SegmentState, Shelf};
 
 impl Store {
     /// Starts streams on special devices once such devices have room; a checkpoint is requested,
@@ -40,5 +40,32 @@ impl Store {
             self.log.streams[stream].next = next;
             special || next.is_some()
         })
+    }
+
+    /// Makes streams continue in other segments, and checkpoints too, except a running one: it has
+    /// assigned places behind its cursors already.
+    pub(crate) fn leave_open_segments(&mut self) {
+        self.seal_all();
+        for stream in 0..self.log.streams.len() {
+            self.close_stream_chunk(stream);
+            if let Some(cursor) = self.log.streams.get_mut(stream).and_then(|s| s.cursor.take()) {
+                self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
+                self.core.space.settle(cursor.segment);
+            }
+        }
+        if self.checkpoint.running() {
+            return;
+        }
+        for cursor in [self.checkpoint.nodes_at.take(), self.checkpoint.objects_at.take()].into_iter().flatten() {
+            self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
+            self.core.space.settle(cursor.segment);
+        }
+    }
+
+    /// Prevents reuse of a segment until an operation on it has ended.
+    pub(crate) fn pin(&mut self, segment: SegmentId) {
+        if let Some(found) = self.core.space.segments.get_mut(segment) {
+            found.pins += 1;
+        }
     }
 }

@@ -11,25 +11,20 @@
 mod objects;
 mod seal;
 mod settle;
-mod sparse;
+mod write;
 
-use std::rc::{Rc, Weak};
+use std::rc::Weak;
 
-use millpond_block::{DeviceError, MemberId, Piece, Tag};
-pub(crate) use millpond_format::second_area;
-use millpond_format::{Lsn, NODE_BYTES, ObjectRef, Root, SegmentId};
+use millpond_block::{DeviceError, Tag};
+use millpond_format::{ObjectRef, Root, SegmentId};
+
+use super::checkpoint::seal::Sealed;
+use crate::pool::Pool;
+use crate::space::{Piece as DeadPiece, Shelf};
+use crate::store::{Purse, Stage};
+use crate::{Fault, PoolState, Time};
 
 pub(crate) use self::objects::pieces;
-use self::seal::Sealed;
-use crate::log::is_special;
-use crate::pool::Pool;
-use crate::space::Shelf;
-use crate::space::{PAGE, Piece as DeadPiece, Place};
-use crate::store::Context;
-use crate::store::Purse;
-use crate::store::Stage;
-use crate::store::Store;
-use crate::{Fault, Planted, PoolState, Reply, Time};
 
 /// Nodes whose checksums are computed in a slice: some 2 microseconds each.
 const SUMS_PER_SLICE: usize = 12;
@@ -42,10 +37,7 @@ const WRITES_IN_FLIGHT: u32 = 16;
 /// Most chunk ids assigned between checkpoints: recovery skips as many to be sure that none is used
 /// twice (I11).
 pub(crate) const CHUNKS_PER_CHECKPOINT: u64 = 1 << 20;
-/// Share (1/N) of a pool of less than 32 GiB that the log takes between two checkpoints, and the
-/// least of it.
-const CHECKPOINT_PART: u64 = 32;
-const LEAST_LOG_BYTES: u64 = 256 << 20;
+
 /// Segments that a checkpoint must release for each that it takes, to be worthwhile while the
 /// cleaner still frees others.
 const WORTH: usize = 4;
@@ -73,18 +65,6 @@ pub(crate) struct Checkpointer {
     answering: Vec<Tag>,
     /// Time of the last exact count of its size.
     counted: Time,
-}
-
-impl Checkpointer {
-    /// Returns whether part of it is still to be encoded or written.
-    pub(crate) fn is_writing(&self) -> bool {
-        self.sealed.is_some()
-    }
-
-    /// Takes the commands that wait for a checkpoint, because none will be written.
-    pub(crate) fn take_commands(&mut self) -> Vec<Tag> {
-        std::mem::take(&mut self.answering)
-    }
 }
 
 impl Pool {
@@ -160,27 +140,6 @@ impl Pool {
         false
     }
 
-    /// Writes a root that names the current checkpoint and this import's part of the log; when it
-    /// is durable the pool is in service.
-    pub(crate) fn publish(&mut self, root: Root) {
-        self.checkpointer.root = Some(root);
-        self.next_stage(Stage::Barrier);
-    }
-
-    fn next_stage(&mut self, stage: Stage) {
-        self.store.checkpoint.stage = stage;
-        match stage {
-            Stage::Barrier | Stage::RootBarrier | Stage::LastBarrier => {
-                self.checkpointer.pending = 1;
-                self.store.flusher.wants.checkpoint = true;
-                self.start_flush();
-            }
-            Stage::FirstRoots => self.checkpointer.write_roots(&mut self.store, false),
-            Stage::SecondRoots => self.checkpointer.write_roots(&mut self.store, true),
-            Stage::Idle | Stage::Writing => {}
-        }
-    }
-
     /// Handles the end of a write of nodes.
     pub(crate) fn nodes_written(&mut self, nodes: &[u32], result: Result<(), DeviceError>) {
         if result.is_ok() {
@@ -188,80 +147,6 @@ impl Pool {
         }
         self.store.checkpoint.unwritten -= nodes.len();
         self.checkpoint_io_done(result);
-    }
-
-    /// Handles the end of a write or barrier of the running checkpoint.
-    pub(crate) fn checkpoint_io_done(&mut self, result: Result<(), DeviceError>) {
-        if let Err(error) = result {
-            return self.store.fault(Fault::Checkpoint(error));
-        }
-        self.checkpointer.pending -= 1;
-        if self.checkpointer.pending > 0 || matches!(self.store.state, PoolState::Faulted(_)) {
-            return;
-        }
-        match self.store.checkpoint.stage {
-            Stage::Idle | Stage::Writing => {}
-            Stage::Barrier => self.next_stage(Stage::FirstRoots),
-            Stage::FirstRoots => self.next_stage(Stage::RootBarrier),
-            Stage::RootBarrier => self.next_stage(Stage::SecondRoots),
-            Stage::SecondRoots => self.next_stage(Stage::LastBarrier),
-            Stage::LastBarrier => self.commit_checkpoint(),
-        }
-    }
-
-    /// Completes a checkpoint that is durable: releases everything that it replaced.
-    fn commit_checkpoint(&mut self) {
-        self.store.checkpoint.stage = Stage::Idle;
-        let Some(root) = self.checkpointer.root.take() else { return };
-        self.store.generation = root.generation;
-        self.store.past_roots.push_back((root.generation, root.time));
-        // the root of an import names the checkpoint of the import before
-        self.store.checkpoint_generation = if root.checkpoint == self.store.checkpoint_at { root.generation - 1 } else { root.generation };
-        self.store.checkpoint_at = root.checkpoint;
-        self.store.checkpoint_lsn = root.lsn;
-        self.store.log.durable = self.store.log.durable.max(root.lsn);
-        self.store.legs = root.legs;
-        // replaced objects are needed by the previous checkpoint at most, whatever was fixed since
-        let sealed = std::mem::replace(&mut self.store.core.space.sealed_generation, root.generation - 1);
-        for old in std::mem::take(&mut self.checkpointer.replaced) {
-            if old.length > 0 {
-                self.store.drop_object(old);
-            }
-        }
-        self.store.core.space.sealed_generation = sealed;
-        self.checkpointer.release_reserved(&mut self.store);
-        if self.store.evacuation.is_some() {
-            self.store.count_moving();
-        }
-        self.store.metrics.checkpoints += 1;
-        self.cleaner.unblock();
-        if self.store.state == PoolState::Opening {
-            self.opened();
-        } else {
-            self.store.begin_special_streams();
-        }
-        self.store.checkpoint.first_done = self.store.state != PoolState::Opening;
-        for tag in std::mem::take(&mut self.checkpointer.answering) {
-            self.store.replies.push_back((tag, Ok(Reply::Done)));
-        }
-    }
-
-    /// Continues the import once its first root is durable: puts the pool in service, or opens the
-    /// log first.
-    fn opened(&mut self) {
-        if (0..self.store.log.streams.len()).any(|stream| !is_special(stream) && self.store.log.streams[stream].next.is_none()) {
-            // segments that waited for a checkpoint at the crash are free only now
-            self.release_rested(true);
-            self.store.core.space.segments.stamp_emptied(Lsn(self.store.log.next.0 - 1));
-            self.store.release_logged();
-            return self.open_log();
-        }
-        self.store.state = PoolState::Online;
-        let volumes: Vec<_> = self.store.core.catalog.volumes.keys().copied().collect();
-        volumes.into_iter().for_each(|volume| self.trim_beyond(volume));
-        self.filler.fill_what_lacks(&mut self.store);
-        self.resume_jobs();
-        self.attach_caches();
     }
 
     /// Returns whether space is short and a checkpoint would free enough of it.
@@ -288,109 +173,5 @@ impl Pool {
         }
         // a checkpoint takes segments itself: it is worthwhile when it frees several times as many
         gain >= (WORTH * need).min(total / 32).max(wanted / 2)
-    }
-}
-
-impl Checkpointer {
-    /// Counts exactly whether the next checkpoint fits. That takes time, so it is done only when
-    /// everything dead is freed, and not often.
-    fn counts_again(&mut self, store: &mut Store) -> bool {
-        if store.core.catalog.has_frees() || store.tuning.plants(Planted::CrowdTheLog) || store.now.0 < self.counted.0 + COUNT_MILLIS {
-            return false;
-        }
-        self.counted = store.now;
-        store.checkpoint_fits_after_all()
-    }
-
-    fn root_lsn(&self) -> Lsn {
-        self.root.as_ref().map_or(Lsn(0), |root| root.lsn)
-    }
-
-    /// Does a slice of the work: deadlists and pages of the chunk table, then checksums, then the
-    /// objects that contain them, then nodes. Returns false when no segment is left.
-    fn encode_some(&mut self, store: &mut Store, sealed: &mut Sealed, slices: usize) -> bool {
-        let mut room = BYTES_PER_SLICE * slices;
-        while room > 0 && self.pending < WRITES_IN_FLIGHT {
-            let late = sealed.settling.done;
-            sealed.waits = !late && store.wait_for_pieces(sealed);
-            if sealed.waits {
-                return true;
-            }
-            let Some(bytes) = (if late { self.encode_late(store, sealed) } else { self.encode_early(store, sealed) }) else { return false };
-            match bytes {
-                0 if late => {
-                    self.write_nodes(store, sealed, slices);
-                    return true;
-                }
-                0 => {
-                    store.settle_some(sealed, SUMS_PER_SLICE * slices);
-                    return true;
-                }
-                bytes => room = room.saturating_sub(bytes),
-            }
-        }
-        true
-    }
-
-    /// Writes some of the nodes.
-    fn write_nodes(&mut self, store: &mut Store, sealed: &mut Sealed, slices: usize) {
-        let mut writes = slices;
-        while writes > 0 && self.pending < WRITES_IN_FLIGHT {
-            let Some(flush) = sealed.flushes.front_mut() else { return };
-            let (Some(place), false) = (flush.place, flush.nodes.is_empty()) else {
-                sealed.flushes.pop_front();
-                continue;
-            };
-            writes -= 1;
-            let rest = flush.nodes.split_off(flush.nodes.len().min(NODES_PER_WRITE));
-            let nodes = std::mem::replace(&mut flush.nodes, rest);
-            let bytes = (nodes.len() * NODE_BYTES).next_multiple_of(4096);
-            flush.place = Some(Place { page: place.page + (bytes / 4096) as u32, ..place });
-            let mut buf = store.bufs.take(bytes);
-            for (slot, at) in nodes.iter().enumerate() {
-                let cached = store.core.nodes.get(*at);
-                if let Some(out) = buf.bytes_mut().get_mut(slot * NODE_BYTES..(slot + 1) * NODE_BYTES) {
-                    cached.node.encode(cached.addr, out);
-                }
-            }
-            if let Some(rest) = buf.bytes_mut().get_mut(nodes.len() * NODE_BYTES..bytes) {
-                rest.fill(0);
-            }
-            store.metrics.node_writes += nodes.len() as u64;
-            store.metrics.metadata_bytes += bytes as u64;
-            let piece = Piece::new(Rc::new(buf), 0..bytes);
-            self.pending += 1;
-            store.io.write(Context::Nodes(nodes), &store.core.space.rows, place.segment, place.page, vec![piece], &mut store.bufs);
-        }
-    }
-
-    fn write_roots(&mut self, store: &mut Store, at_end: bool) {
-        self.pending = 1;
-        let Some(root) = &self.root else { return };
-        let writes = store.root_writes(&root.clone(), at_end);
-        store.io.write_raw(Context::Checkpoint, writes);
-    }
-}
-
-impl Store {
-    /// Returns the bytes of log after which a checkpoint is due. What the log empties is retained
-    /// for a rewind until some checkpoints later, so a small pool has them more often: else its log
-    /// would go on to space that the host has not allocated, although most of the pool is empty.
-    pub(crate) fn checkpoint_log_bytes(&self) -> u64 {
-        let part = self.core.space.segments.all_pages() * PAGE / CHECKPOINT_PART;
-        self.tuning.checkpoint_log_bytes.min(part.max(LEAST_LOG_BYTES))
-    }
-
-    /// Returns the writes of one root to every device except cache devices and spares.
-    pub(crate) fn root_writes(&mut self, root: &Root, at_end: bool) -> Vec<(MemberId, u64, Piece)> {
-        let mut buf = self.bufs.take(4096);
-        if let Some(to) = buf.bytes_mut().get_mut(..4096) {
-            to.copy_from_slice(&root.encode());
-        }
-        let piece = Piece::new(Rc::new(buf), 0..4096);
-        let slot = Root::slot_offset(root.generation);
-        let area = |size: u64| if at_end { second_area(size) } else { 0 };
-        let rings = (0u16..).zip(&self.config.sizes).filter(|(member, _)| !self.config.shape.is_aside(*member));
-        rings.map(|(member, size)| (MemberId(member), area(*size) + slot, piece.clone())).collect()
     }
 }

@@ -16,10 +16,9 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use millpond_block::{Buf, ByteRange, DeviceError, DeviceSlot, MemberId, Piece};
-use millpond_format::{CLAIM_OFFSET, Claim, FormatError, Holder, MemberState, PoolId, SECTOR_BYTES};
+use millpond_format::{CLAIM_OFFSET, Claim, FormatError, Holder, MemberState, PoolId, SECTOR_BYTES, second_area};
 
-use super::checkpoint::second_area;
-use crate::store::{Context, Store};
+use crate::store::{ClaimIo, Context, Store};
 use crate::{Fault, PoolState, Time};
 
 /// Milliseconds between two looks at the claim, after each of which the claim is written again.
@@ -31,20 +30,6 @@ pub(crate) const LEASE_MILLIS: u32 = 10_000;
 /// Milliseconds after the last successful look until failing looks stop the pool, so that guests
 /// get errors.
 const UNSEEN_MILLIS: u64 = 30_000;
-
-/// A read or write of the claim.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum ClaimIo {
-    /// Reads the second area's claim of a member; `slot` is of its device, `asked` is the time of
-    /// the request.
-    Look { member: MemberId, slot: DeviceSlot, asked: Time },
-    /// Heartbeat: writes the claim to the first area, and to the second if it was not right there.
-    Beat,
-    /// Writes to both areas that no host has the pool.
-    Release,
-    /// Flushes that.
-    ReleaseFlush,
-}
 
 /// Progress of releasing the claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,7 +69,7 @@ impl Keeper {
     }
 
     /// Returns the claim of this import.
-    pub(crate) fn claim(&self) -> Option<&Claim> {
+    pub(super) fn claim(&self) -> Option<&Claim> {
         self.mine.as_ref()
     }
 
@@ -180,7 +165,7 @@ impl Keeper {
             // its claim can be read
             None => self.seen = self.seen.max(asked),
             // the read failed: another host's claim may be there
-            Some(error) if store.now.0 > self.seen.0.saturating_add(UNSEEN_MILLIS) => return store.cannot_look(error),
+            Some(error) if store.now.0 > self.seen.0.saturating_add(UNSEEN_MILLIS) => return cannot_look(store, error),
             Some(_) => {}
         }
         let right = found.as_ref().is_ok_and(|found| found.holder == mine.holder);
@@ -188,7 +173,7 @@ impl Keeper {
             return;
         }
         match self.release {
-            Release::No if store.claimable(member) == Some(slot) => {
+            Release::No if claimable(store, member) == Some(slot) => {
                 self.write_claim(store, ClaimIo::Beat, member, if right { &[false] } else { &[false, true] });
             }
             Release::Looking if self.busy.is_empty() => self.write_release(store),
@@ -201,28 +186,6 @@ impl Keeper {
     fn lose_claim(&mut self, store: &mut Store, by: String) {
         self.lost = true;
         store.fault(Fault::TakenOver { by });
-    }
-}
-
-impl Store {
-    /// Stops the pool after no look has succeeded for long: writes cannot wait for ever.
-    fn cannot_look(&mut self, error: DeviceError) {
-        self.fault(Fault::ClaimUnreadable(error));
-    }
-
-    /// Returns the slot of a member's device if its claim counts: the pool needs the device, and
-    /// the device is whole. It got the claim before the labels called it whole.
-    fn claimable(&self, member: MemberId) -> Option<DeviceSlot> {
-        let known = self.config.shape.members.get(member.index())?;
-        let counts = known.state == MemberState::Present && !self.config.shape.is_aside(member.0);
-        let slot = self.io.slot_of(member).filter(|_| counts && self.io.health.is_up(member))?;
-        Some(slot).filter(|_| !self.labels.left.contains_key(&member) && !self.labels.fresh.contains(&member))
-    }
-
-    /// Returns all members whose claims count, with the slots of their devices.
-    fn claimable_members(&self) -> Vec<(MemberId, DeviceSlot)> {
-        let members = 0..u16::try_from(self.config.sizes.len()).unwrap_or(u16::MAX);
-        members.map(MemberId).filter_map(|member| Some((member, self.claimable(member)?))).collect()
     }
 }
 
@@ -250,7 +213,7 @@ impl Keeper {
     /// Reads the claims on all devices.
     fn look(&mut self, store: &mut Store) {
         let asked = store.now;
-        for (member, slot) in store.claimable_members() {
+        for (member, slot) in claimable_members(store) {
             if self.busy.insert((member, slot)) {
                 let context = Context::Claim(ClaimIo::Look { member, slot, asked });
                 let size = store.config.sizes.get(member.index()).copied().unwrap_or(0);
@@ -275,7 +238,7 @@ impl Keeper {
     }
 
     fn write_release(&mut self, store: &mut Store) {
-        let members: Vec<MemberId> = store.claimable_members().into_iter().map(|(member, _)| member).collect();
+        let members: Vec<MemberId> = claimable_members(store).into_iter().map(|(member, _)| member).collect();
         self.release = if members.is_empty() { Release::Over } else { Release::Writing(members.len()) };
         if let Some(mine) = &mut self.mine {
             (mine.released, mine.time) = (true, store.now.0);
@@ -288,7 +251,7 @@ impl Keeper {
 
 impl Keeper {
     /// Encodes the current claim.
-    pub(crate) fn claim_piece(&mut self, store: &mut Store) -> Option<Piece> {
+    pub(super) fn claim_piece(&mut self, store: &mut Store) -> Option<Piece> {
         let sector = self.mine.as_ref()?.encode();
         let mut buf = store.bufs.take(SECTOR_BYTES);
         buf.bytes_mut().get_mut(..SECTOR_BYTES)?.copy_from_slice(&sector);
@@ -303,4 +266,24 @@ impl Keeper {
         let writes = areas.iter().map(|second| (member, claim_at(size, *second).offset, piece.clone())).collect();
         store.io.urgently(|io| io.write_loosely(Context::Claim(context), writes));
     }
+}
+
+/// Returns the slot of a member's device if its claim counts: the pool needs the device, and
+/// the device is whole. It got the claim before the labels called it whole.
+fn claimable(store: &Store, member: MemberId) -> Option<DeviceSlot> {
+    let known = store.config.shape.members.get(member.index())?;
+    let counts = known.state == MemberState::Present && !store.config.shape.is_aside(member.0);
+    let slot = store.io.slot_of(member).filter(|_| counts && store.io.health.is_up(member))?;
+    Some(slot).filter(|_| !store.labels.left.contains_key(&member) && !store.labels.fresh.contains(&member))
+}
+
+/// Returns all members whose claims count, with the slots of their devices.
+fn claimable_members(store: &Store) -> Vec<(MemberId, DeviceSlot)> {
+    let members = 0..u16::try_from(store.config.sizes.len()).unwrap_or(u16::MAX);
+    members.map(MemberId).filter_map(|member| Some((member, claimable(store, member)?))).collect()
+}
+
+/// Stops the pool after no look has succeeded for long: writes cannot wait for ever.
+fn cannot_look(store: &mut Store, error: DeviceError) {
+    store.fault(Fault::ClaimUnreadable(error));
 }

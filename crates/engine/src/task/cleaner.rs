@@ -5,23 +5,18 @@
 //! segments, else to class 2; blocks moved out of class 1 go to class 3, all others by age to
 //! classes 4 to 6. Moving a chunk changes the chunk table alone (I7, I11).
 
-mod identities;
 mod moves;
 
 use millpond_block::{Buf, DeviceError};
-use millpond_format::{BlockIdentity, ChunkId, MAX_HEADER_PAGES, SegmentId};
+use millpond_format::{BlockIdentity, ChunkId, SegmentId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-pub(super) use self::identities::Moves;
-use self::moves::Gathered;
-use super::evacuate::Evacuation;
+use super::cleaner::moves::{Gathered, gather_bytes, kept_identities};
+use crate::Planted;
 use crate::log::{META_CLASS, SHORT};
-use crate::pool::Pool;
-use crate::space::{NODE_GRAIN, PAGE, Pause, SegmentState, Shelf};
-use crate::store::Context;
-use crate::store::Store;
-use crate::{Planted, PoolState};
+use crate::space::{NODE_GRAIN, PAGE, SegmentState, Shelf};
+use crate::store::{Context, Moves, Store};
 
 /// Number of class-1 segments whose lives make up one average.
 const LIFESPAN_WINDOW: u64 = 16;
@@ -75,6 +70,70 @@ pub(crate) struct Cleaner {
 }
 
 impl Cleaner {
+    /// Returns the segment whose cleaning gains most: dead space times age over live space
+    /// (cost-benefit); `None` when none gains anything. One scan of all segments finds several
+    /// victims. `of_jobs` returns the segment that a job wants emptied; it is asked last.
+    pub(crate) fn choose_victim(&mut self, store: &mut Store, of_jobs: impl FnOnce(&mut Store) -> Option<SegmentId>) -> Option<SegmentId> {
+        if store.moves_wait_for_checkpoint() {
+            store.checkpoint.forced |= !store.checkpoint.running();
+            return None;
+        }
+        let mut shelves = self.shelves_to_clean(store);
+        shelves.retain(|shelf| *shelf == Shelf::Log || store.has_room_for_moves(*shelf, true, 1));
+        // segments that leave the pool free no space: when space is short those that do go first,
+        // of the log in turns
+        let log_first =
+            self.for_job && store.coming_free(Shelf::Log) < store.wanted_free(Shelf::Log) && !store.tuning.plants(Planted::CrowdTheLog);
+        let others_first = shelves.contains(&Shelf::Data) || (log_first && shelves.contains(&Shelf::Log));
+        let leaving = if others_first { None } else { self.leaving_victim(store) };
+        if leaving.is_some() || self.is_stuck(store) {
+            return leaving;
+        }
+        let victim = if shelves.is_empty() { None } else { self.best_victim(store, &shelves) };
+        self.found_none = victim.is_none();
+        if victim.is_some() {
+            self.for_job = false;
+            return victim;
+        }
+        let leaving = self.leaving_victim(store);
+        if leaving.is_some() {
+            return leaving;
+        }
+        if is_crowded(store) || self.holds_jobs_up(&shelves) {
+            return None;
+        }
+        let wanted = of_jobs(store);
+        // chunks that are gathered from it already would be moved twice; the job asks again
+        let wanted = wanted.filter(|id| !self.has_gathered(*id));
+        self.for_job |= wanted.is_some();
+        wanted
+    }
+
+    /// Reads more of the segment that is being emptied; `short` says that requests wait for space.
+    pub(crate) fn read_victim(&mut self, store: &mut Store, short: bool) {
+        // a victim that is needed for its space is not throttled as a job
+        let wanted = store.closing.is_some() || short || (!self.found_none && !self.shelves_to_clean(store).is_empty());
+        let held = self.for_job && !wanted;
+        let most = if held { store.job_depth(READS) } else { READS.1 };
+        while self.reading < most && (!held || store.jobs_may_go_on()) {
+            let Some(chunk) = self.todo.pop() else { break };
+            self.read_chunk(store, chunk);
+        }
+        if self.todo.is_empty() && self.reading == 0 {
+            self.end_victim(store);
+        }
+    }
+
+    /// Returns whether a segment is being emptied.
+    pub(crate) fn has_victim(&self) -> bool {
+        self.victim.is_some()
+    }
+
+    /// Returns whether chunks of a segment were read and wait to be written.
+    fn has_gathered(&self, id: SegmentId) -> bool {
+        self.gathered.iter().any(|gathered| gathered.from == id)
+    }
+
     /// Allows moves again after a checkpoint released segments.
     pub(crate) fn unblock(&mut self) {
         self.blocked_at = None;
@@ -89,91 +148,12 @@ impl Cleaner {
     }
 
     /// Returns whether a read is in flight; cleaning goes on when it ends.
-    pub(crate) fn is_reading(&self) -> bool {
+    pub(super) fn is_reading(&self) -> bool {
         self.reading > 0
     }
 
     pub(crate) fn idle(&self) -> bool {
         self.victim.is_none() && self.reading == 0 && self.gathered.is_empty()
-    }
-}
-
-impl Pool {
-    /// Continues cleaning if space or a job needs it.
-    pub(crate) fn step_cleaner(&mut self) {
-        if self.store.state != PoolState::Online && self.store.state != PoolState::Closing {
-            return;
-        }
-        if self.cleaner.victim.is_none() {
-            let wanted = self.store.closing.is_none() || self.waits_for_space();
-            let victim = if wanted && self.cleaning_needed() { self.choose_victim() } else { None };
-            match victim {
-                Some(victim) => self.cleaner.begin_victim(&mut self.store, victim),
-                None => return self.cleaner.write_gathered(&mut self.store),
-            }
-        }
-        // a victim that is needed for its space is not throttled as a job
-        let wanted = || {
-            self.store.closing.is_some()
-                || self.waits_for_space()
-                || (!self.cleaner.found_none && !self.cleaner.shelves_to_clean(&self.store).is_empty())
-        };
-        let held = self.cleaner.for_job && !wanted();
-        let most = if held { self.store.job_depth(READS) } else { READS.1 };
-        while self.cleaner.reading < most && (!held || self.store.jobs_may_go_on()) {
-            let Some(chunk) = self.cleaner.todo.pop() else { break };
-            self.cleaner.read_chunk(&mut self.store, chunk);
-        }
-        if self.cleaner.todo.is_empty() && self.cleaner.reading == 0 {
-            self.cleaner.end_victim(&mut self.store);
-        }
-    }
-
-    fn cleaning_needed(&self) -> bool {
-        !self.cleaner.shelves_to_clean(&self.store).is_empty()
-            || self.store.evacuation.as_ref().is_some_and(Evacuation::has_more)
-            || self.rebalancer.has_more()
-            || self.wiper.has_more()
-    }
-
-    /// Returns the segment whose cleaning gains most: dead space times age over live space
-    /// (cost-benefit); `None` when none gains anything. One scan of all segments finds several
-    /// victims.
-    fn choose_victim(&mut self) -> Option<SegmentId> {
-        if self.store.moves_wait_for_checkpoint() {
-            self.store.checkpoint.forced |= !self.store.checkpoint.running();
-            return None;
-        }
-        let mut shelves = self.cleaner.shelves_to_clean(&self.store);
-        shelves.retain(|shelf| *shelf == Shelf::Log || self.store.has_room_for_moves(*shelf, true, 1));
-        // segments that leave the pool free no space: when space is short those that do go first,
-        // of the log in turns
-        let log_first = self.cleaner.for_job
-            && self.store.coming_free(Shelf::Log) < self.store.wanted_free(Shelf::Log)
-            && !self.store.tuning.plants(Planted::CrowdTheLog);
-        let others_first = shelves.contains(&Shelf::Data) || (log_first && shelves.contains(&Shelf::Log));
-        let leaving = if others_first { None } else { self.cleaner.leaving_victim(&mut self.store) };
-        if leaving.is_some() || self.cleaner.is_stuck(&self.store) {
-            return leaving;
-        }
-        let victim = if shelves.is_empty() { None } else { self.cleaner.best_victim(&mut self.store, &shelves) };
-        self.cleaner.found_none = victim.is_none();
-        if victim.is_some() {
-            self.cleaner.for_job = false;
-            return victim;
-        }
-        let leaving = self.cleaner.leaving_victim(&mut self.store);
-        if leaving.is_some() {
-            return leaving;
-        }
-        if self.store.is_crowded() || self.cleaner.holds_jobs_up(&shelves) {
-            return None;
-        }
-        let wanted = self.rebalancer.next_surplus(&mut self.store).or_else(|| self.wiper.next_unclean(&mut self.store));
-        // chunks that are gathered from it already would be moved twice; the job asks again
-        let wanted = wanted.filter(|id| !self.cleaner.gathered.iter().any(|g| g.from == *id));
-        self.cleaner.for_job |= wanted.is_some();
-        wanted
     }
 }
 
@@ -200,14 +180,14 @@ impl Cleaner {
         let gathered = Gathered { chunk: id, from, identities, buf };
         // where there are several copies, a wrong one is noticed here, and the next one read
         let others = attempt + 1 < store.io.attempts(&store.core.space.rows, from) && store.core.space.rows.spare(from) > 0;
-        if others && store.kept_identities(&gathered, &live).is_none() {
+        if others && kept_identities(store, &gathered, &live).is_none() {
             self.reading += 1;
             store.bufs.give(gathered.buf);
             return self.read_body(store, id, gathered.identities, attempt + 1);
         }
         self.gathered_bytes += footprint;
         self.gathered.push(gathered);
-        if self.gathered_bytes >= store.gather_bytes() {
+        if self.gathered_bytes >= gather_bytes(store) {
             self.write_gathered(store);
         }
     }
@@ -216,7 +196,7 @@ impl Cleaner {
 impl Cleaner {
     /// Returns the classes to clean: those short of free segments, and the log also when part of it
     /// should move to data.
-    fn shelves_to_clean(&self, store: &Store) -> SmallVec<[Shelf; 2]> {
+    pub(crate) fn shelves_to_clean(&self, store: &Store) -> SmallVec<[Shelf; 2]> {
         let mut shelves = SmallVec::new();
         let few = |shelf| store.coming_free(shelf) < store.wanted_free(shelf);
         if few(Shelf::Data) && !self.cleaning_is_vain(store) {
@@ -235,7 +215,7 @@ impl Cleaner {
     }
 
     /// Returns whether the next turn would begin moves for a job.
-    pub(crate) fn cleans_for_jobs(&mut self, store: &mut Store) -> bool {
+    pub(super) fn cleans_for_jobs(&mut self, store: &mut Store) -> bool {
         !self.is_reading() && !self.is_blocked(store) && !self.holds_jobs_up(&self.shelves_to_clean(store)) && store.jobs_may_go_on()
     }
 }
@@ -288,7 +268,7 @@ impl Cleaner {
 
     /// Returns whether nothing can be moved for jobs.
     pub(super) fn is_blocked(&self, store: &Store) -> bool {
-        self.is_stuck(store) || store.is_crowded()
+        self.is_stuck(store) || is_crowded(store)
     }
 
     /// Returns whether the last round of cleaning gained nothing.
@@ -335,7 +315,7 @@ impl Cleaner {
         !self.is_stuck(store) && store.core.space.segments.ids().any(|id| self.victim_score(store, id, &shelves).is_some())
     }
 
-    fn begin_victim(&mut self, store: &mut Store, victim: SegmentId) {
+    pub(crate) fn begin_victim(&mut self, store: &mut Store, victim: SegmentId) {
         let Some(s) = store.core.space.segments.get(victim) else { return };
         let (class, youngest) = (s.class, s.youngest);
         let mut chunks = s.chunks.clone();
@@ -450,23 +430,7 @@ impl Cleaner {
     }
 }
 
-impl Store {
-    /// Returns whether the next checkpoint has no room for the records of one more move for a job.
-    fn is_crowded(&self) -> bool {
-        !self.has_room_for_moves(Shelf::Data, false, 1)
-    }
-
-    fn read_move_header(&mut self, segment: SegmentId, at: u32, attempt: u8) {
-        let room = self.core.space.rows.pages(segment) - at;
-        self.read_segment(Context::CleanHeader(at, attempt), segment, at, room.min(MAX_HEADER_PAGES as u32), attempt);
-    }
-
-    /// Skips a segment for `millis` milliseconds, because part of it is right on no copy that can
-    /// be read.
-    pub(crate) fn leave_unreadable(&mut self, id: SegmentId, millis: u64) {
-        let why = if self.io.health.has_all(&self.core.space.rows, id) { Pause::Unreadable } else { Pause::Away };
-        if let Some(segment) = self.core.space.segments.get_mut(id) {
-            segment.leave_until(self.now.0 + millis, why);
-        }
-    }
+/// Returns whether the next checkpoint has no room for the records of one more move for a job.
+fn is_crowded(store: &Store) -> bool {
+    !store.has_room_for_moves(Shelf::Data, false, 1)
 }

@@ -12,34 +12,19 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use millpond_block::{Buf, ByteRange, DeviceError, MemberId, Piece};
-use millpond_format::{DeviceId, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId};
+use millpond_format::{DeviceId, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId, second_area};
 
-use super::checkpoint::second_area;
 use super::claim::claim_at;
 use crate::io::Replica;
 use crate::pool::Pool;
 use crate::space::{PAGE, SegmentState};
-use crate::store::{Context, Store};
+use crate::store::{Context, FillPiece, Store};
 use crate::{JobInfo, JobKind, PoolState};
 
 /// Pages copied at a time.
 const PAGES: u32 = 64;
 /// Copies in flight while guests are active, and while not.
 const AT_A_TIME: (usize, usize) = (1, 8);
-
-/// A part of a segment that is being copied.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FillPiece {
-    /// Number of the run of filling that it belongs to.
-    run: u64,
-    segment: SegmentId,
-    /// Byte offset on the member.
-    offset: u64,
-    /// First page in the segment, where each copy has all of it; otherwise in the member's extent.
-    page: u32,
-    pages: u32,
-    attempt: u8,
-}
 
 /// Progress of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,12 +68,12 @@ pub(crate) struct Filler {
 
 impl Filler {
     /// Returns whether no checkpoint may begin, because the ring of roots is being copied.
-    pub(crate) fn holds_roots(&self) -> bool {
+    pub(super) fn holds_roots(&self) -> bool {
         self.running.as_ref().is_some_and(|fill| matches!(fill.step, Step::Ring | Step::Flush))
     }
 
     /// Returns the progress of running and waiting jobs.
-    pub(crate) fn jobs(&self) -> impl Iterator<Item = JobInfo> + '_ {
+    pub(super) fn jobs(&self) -> impl Iterator<Item = JobInfo> + '_ {
         let kind = |replica| match replica {
             Replica::Current => JobKind::Resilver,
             Replica::Replacement => JobKind::Replace,
@@ -267,59 +252,6 @@ impl Filler {
             fill.step = Step::Flush;
             store.flusher.wants.fill = true;
         }
-    }
-}
-
-impl Store {
-    /// Puts replacements into their members' places, once the labels say so.
-    pub(crate) fn switch(&mut self) {
-        for member in std::mem::take(&mut self.labels.switching).into_keys() {
-            let at = member.index();
-            let (Some(slot), Some(size)) = (self.io.twin(member), self.config.twins.remove(&member)) else { continue };
-            if let Some(place) = self.config.sizes.get_mut(at) {
-                *place = size;
-            }
-            self.io.set_slot(member, Some(slot));
-            self.judge_member(member);
-            self.io.set_twin(member, None);
-            self.io.health.set(member, MemberState::Present);
-        }
-    }
-
-    /// Makes streams continue in other segments, and checkpoints too, except a running one: it has
-    /// assigned places behind its cursors already.
-    pub(crate) fn leave_open_segments(&mut self) {
-        self.seal_all();
-        for stream in 0..self.log.streams.len() {
-            self.close_stream_chunk(stream);
-            if let Some(cursor) = self.log.streams.get_mut(stream).and_then(|s| s.cursor.take()) {
-                self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
-                self.core.space.settle(cursor.segment);
-            }
-        }
-        if self.checkpoint.running() {
-            return;
-        }
-        for cursor in [self.checkpoint.nodes_at.take(), self.checkpoint.objects_at.take()].into_iter().flatten() {
-            self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
-            self.core.space.settle(cursor.segment);
-        }
-    }
-
-    /// Prevents reuse of a segment until an operation on it has ended.
-    pub(crate) fn pin(&mut self, segment: SegmentId) {
-        if let Some(found) = self.core.space.segments.get_mut(segment) {
-            found.pins += 1;
-        }
-    }
-
-    /// Size of a device of a member in bytes.
-    fn size_of(&self, member: MemberId, replica: Replica) -> u64 {
-        let size = match replica {
-            Replica::Current => self.config.sizes.get(member.index()),
-            Replica::Replacement => self.config.twins.get(&member),
-        };
-        size.copied().unwrap_or(0)
     }
 }
 

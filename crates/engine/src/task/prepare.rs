@@ -73,7 +73,7 @@ impl Pool {
         if self.preparer.work.is_none() {
             self.preparer.choose_hole(&mut self.store);
         }
-        let urgent = self.store.comes_to_a_hole();
+        let urgent = comes_to_a_hole(&self.store);
         let depth = if urgent { WRITES.1 } else { self.store.job_depth(WRITES) };
         while urgent || !self.store.guests_are_active() || self.store.stock.allowance > 0 {
             let Some(work) = self.preparer.work.as_mut().filter(|work| work.in_flight < depth && work.next < work.length() && !work.failed)
@@ -157,13 +157,11 @@ impl Preparer {
     }
 }
 
-impl Store {
-    /// Returns whether the log would reach a hole soon, and is slow enough to be overtaken. Space
-    /// that it would reuse is not counted. A log that was fast is slow at once when a burst ends:
-    /// flushed writes that follow would be at holes until the second of the burst is over.
-    fn comes_to_a_hole(&self) -> bool {
-        let (pages, taken) = (self.core.space.segments.pages(), self.stock.taken_per_second());
-        let is_slow = taken.min(self.stock.logged_per_second()) <= AHEAD_BYTES;
-        is_slow && (pages.kept + pages.ready) * PAGE < AHEAD_SECONDS * taken.min(AHEAD_BYTES)
-    }
+/// Returns whether the log would reach a hole soon, and is slow enough to be overtaken. Space
+/// that it would reuse is not counted. A log that was fast is slow at once when a burst ends:
+/// flushed writes that follow would be at holes until the second of the burst is over.
+fn comes_to_a_hole(store: &Store) -> bool {
+    let (pages, taken) = (store.core.space.segments.pages(), store.stock.taken_per_second());
+    let is_slow = taken.min(store.stock.logged_per_second()) <= AHEAD_BYTES;
+    is_slow && (pages.kept + pages.ready) * PAGE < AHEAD_SECONDS * taken.min(AHEAD_BYTES)
 }

@@ -53,7 +53,7 @@ pub(crate) struct Rebalancer {
 
 impl Rebalancer {
     /// Returns whether a rebalance runs, and shall continue after an import.
-    pub(crate) fn is_on(&self) -> bool {
+    pub(super) fn is_on(&self) -> bool {
         self.running.is_some()
     }
 
@@ -64,11 +64,11 @@ impl Rebalancer {
 
     /// Returns whether it waits for space; segments are then not retained for a rewind by time
     /// alone.
-    pub(crate) fn is_short(&self) -> bool {
+    pub(super) fn is_short(&self) -> bool {
         self.running.as_ref().is_some_and(|run| run.short_since.is_some())
     }
 
-    pub(crate) fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         self.running = Some(Run { least: u64::MAX, ..Run::default() });
     }
 }
@@ -85,7 +85,7 @@ impl Pool {
         if self.store.state != PoolState::Online {
             return false;
         }
-        let room = self.store.has_room_to_move();
+        let room = has_room_to_move(&self.store);
         let Some(run) = &mut self.rebalancer.running else { return false };
         if !run.todo.is_empty() && !room {
             self.wait_for_room();
@@ -127,7 +127,7 @@ impl Rebalancer {
         if store.evacuation.is_some() && !dry_run {
             return Err(CommandError::Busy(Busy::RemovingBeforeRebalance));
         }
-        let fills: Vec<GroupFill> = store.surpluses().iter().map(|surplus| store.group_fill(surplus)).collect();
+        let fills: Vec<GroupFill> = surpluses(store).iter().map(|surplus| group_fill(store, surplus)).collect();
         if !dry_run && fills.iter().any(|fill| fill.surplus > 0) {
             self.begin();
         }
@@ -143,22 +143,22 @@ impl Rebalancer {
         Ok(Reply::Done)
     }
 
-    pub(crate) fn end_rebalance(&mut self, store: &mut Store) {
+    pub(super) fn end_rebalance(&mut self, store: &mut Store) {
         self.running = None;
         store.core.space.segments.spare_groups(&[]);
         store.pace.record_soon();
     }
 
     /// Returns the progress of the rebalance.
-    pub(crate) fn rebalance_job(&self) -> Option<JobInfo> {
+    pub(super) fn rebalance_job(&self) -> Option<JobInfo> {
         let run = self.running.as_ref()?;
         let done = run.total.saturating_sub(run.left);
         Some(JobInfo { kind: JobKind::Rebalance, member: None, done, total: run.total, errors: 0, rate: 0 })
     }
 
     fn look_for_surplus(&mut self, store: &mut Store) {
-        let surpluses = store.surpluses();
-        let left: u64 = surpluses.iter().map(|surplus| store.group_fill(surplus).surplus).sum();
+        let surpluses = surpluses(store);
+        let left: u64 = surpluses.iter().map(|surplus| group_fill(store, surplus).surplus).sum();
         let now = store.now;
         let Some(run) = &mut self.running else { return };
         run.looked = now;
@@ -186,7 +186,7 @@ impl Rebalancer {
 
     /// Returns the next segment that a rebalance wants emptied.
     pub(crate) fn next_surplus(&mut self, store: &mut Store) -> Option<SegmentId> {
-        if !self.has_more() || !store.has_room_to_move() {
+        if !self.has_more() || !has_room_to_move(store) {
             return None;
         }
         let written = store.checkpoint.running();
@@ -208,41 +208,39 @@ impl Rebalancer {
     }
 }
 
-impl Store {
-    /// Returns whether so much is free that moving takes nothing from guests.
-    fn has_room_to_move(&self) -> bool {
-        self.free_in(Shelf::Data) > self.wanted_free(Shelf::Data) + SPARE
-    }
-
-    /// Returns the excess of each data group over its share: the fraction of its segments that is
-    /// in use in all groups together.
-    fn surpluses(&self) -> Vec<Surplus> {
-        let fills: Vec<Fill> = self.core.space.segments.fills(Shelf::Data).collect();
-        let pages = |of: &dyn Fn(&Fill) -> usize| fills.iter().map(|fill| of(fill) as u128 * u128::from(fill.pages)).sum::<u128>();
-        let (used, there) = (pages(&|fill| fill.used), pages(&|fill| fill.there).max(1));
-        let surplus = |fill: &Fill| {
-            let fair = usize::try_from((fill.there as u128 * used).div_ceil(there)).unwrap_or(usize::MAX);
-            let above = fill.used.saturating_sub(fair);
-            let slack = fill.there / SLACK.0 + SLACK.1;
-            Surplus { fill: *fill, above: if above > slack { above } else { 0 } }
-        };
-        fills.iter().map(surplus).collect()
-    }
-
-    fn group_fill(&self, surplus: &Surplus) -> GroupFill {
-        let Surplus { fill, above } = surplus;
-        let bytes = |segments: usize| segments as u64 * u64::from(fill.pages) * PAGE;
-        // the first segments of a group may be gone while a device is removed from it
-        let group = self.config.shape.groups.iter().filter(|group| group.first >= fill.first).min_by_key(|group| group.first);
-        let mut members: Vec<u16> = group.map(|group| group.columns.iter().map(|column| column.member).collect()).unwrap_or_default();
-        members.sort_unstable();
-        members.dedup();
-        GroupFill { members, size: bytes(fill.there), allocated: bytes(fill.used), surplus: bytes(*above) }
-    }
-}
-
 /// Returns the live units of a segment if the cleaner can empty it. Checkpoints rewrite objects
 /// themselves.
 fn movable(segment: &Segment) -> Option<u32> {
     (segment.state == SegmentState::Sealed && segment.objects == 0 && segment.placed > 0).then_some(segment.live)
+}
+
+/// Returns whether so much is free that moving takes nothing from guests.
+fn has_room_to_move(store: &Store) -> bool {
+    store.free_in(Shelf::Data) > store.wanted_free(Shelf::Data) + SPARE
+}
+
+/// Returns the excess of each data group over its share: the fraction of its segments that is
+/// in use in all groups together.
+fn surpluses(store: &Store) -> Vec<Surplus> {
+    let fills: Vec<Fill> = store.core.space.segments.fills(Shelf::Data).collect();
+    let pages = |of: &dyn Fn(&Fill) -> usize| fills.iter().map(|fill| of(fill) as u128 * u128::from(fill.pages)).sum::<u128>();
+    let (used, there) = (pages(&|fill| fill.used), pages(&|fill| fill.there).max(1));
+    let surplus = |fill: &Fill| {
+        let fair = usize::try_from((fill.there as u128 * used).div_ceil(there)).unwrap_or(usize::MAX);
+        let above = fill.used.saturating_sub(fair);
+        let slack = fill.there / SLACK.0 + SLACK.1;
+        Surplus { fill: *fill, above: if above > slack { above } else { 0 } }
+    };
+    fills.iter().map(surplus).collect()
+}
+
+fn group_fill(store: &Store, surplus: &Surplus) -> GroupFill {
+    let Surplus { fill, above } = surplus;
+    let bytes = |segments: usize| segments as u64 * u64::from(fill.pages) * PAGE;
+    // the first segments of a group may be gone while a device is removed from it
+    let group = store.config.shape.groups.iter().filter(|group| group.first >= fill.first).min_by_key(|group| group.first);
+    let mut members: Vec<u16> = group.map(|group| group.columns.iter().map(|column| column.member).collect()).unwrap_or_default();
+    members.sort_unstable();
+    members.dedup();
+    GroupFill { members, size: bytes(fill.there), allocated: bytes(fill.used), surplus: bytes(*above) }
 }

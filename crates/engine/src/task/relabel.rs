@@ -7,14 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use millpond_block::{DeviceError, MemberId, Piece, Tag};
-use millpond_format::{CLAIM_OFFSET, DeviceId, DeviceNote, Label, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId};
+use millpond_block::{MemberId, Piece, Tag};
+use millpond_format::{CLAIM_OFFSET, DeviceId, DeviceNote, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId, second_area};
 
-use super::checkpoint::second_area;
-use crate::io::{Failing, Replica};
+use crate::PoolState;
+use crate::io::Replica;
 use crate::pool::Pool;
 use crate::store::{Context, LabelStep as Step, Store};
-use crate::{Fault, PoolState, Reply};
 
 /// The task that writes labels.
 #[derive(Debug, Default)]
@@ -24,29 +23,13 @@ pub(crate) struct Relabeler {
 }
 
 impl Relabeler {
-    /// Takes the commands that wait, because the pool stopped.
+    /// Takes the commands that wait for the labels that are being written, to answer them.
     pub(crate) fn take_commands(&mut self) -> Vec<Tag> {
         std::mem::take(&mut self.answering)
     }
 }
 
 impl Pool {
-    /// Handles the failure of a device that the pool can do without: it is out of date from now on.
-    /// Reads and writes go on; flushed data is durable once the labels say so (INV-LABEL-1).
-    pub(crate) fn device_failed(&mut self, failing: Failing) {
-        if failing.replica == Replica::Replacement {
-            return self.filler.successor_failed(&mut self.store, failing.member);
-        }
-        if self.store.labels.switching.contains_key(&failing.member) {
-            return; // the old device was about to go, and its replacement has everything
-        }
-        self.filler.stop_filling(failing.member, Replica::Current);
-        self.cache.detach(failing.member, &mut self.store.bufs);
-        self.store.config.shape.lose(failing.member.index());
-        self.spares.lost(failing.member, self.store.now, self.store.io.mark());
-        self.store.relabel(None);
-    }
-
     /// Starts writing labels if they are requested.
     pub(crate) fn step_relabel(&mut self) {
         // the labels of a new pool are being written until it is open
@@ -92,42 +75,6 @@ impl Pool {
         }
         Piece::new(Rc::new(buf), 0..bytes)
     }
-
-    /// Handles the end of a step.
-    pub(crate) fn relabel_done(&mut self, result: Result<(), DeviceError>) {
-        if let Err(error) = result {
-            return self.store.fault(Fault::Labels(error));
-        }
-        let step = match self.store.labels.step {
-            Step::Idle => return,
-            Step::Fresh => Step::FreshFlush,
-            Step::FreshFlush => Step::First,
-            Step::First => Step::FirstFlush,
-            Step::FirstFlush => Step::Second,
-            Step::Second => Step::SecondFlush,
-            Step::SecondFlush => Step::Idle,
-        };
-        self.store.labels.step = step;
-        match step {
-            Step::FreshFlush | Step::FirstFlush | Step::SecondFlush => self.store.flusher.wants.labels = true,
-            Step::First => self.relabeler.write_labels_again(&mut self.store, false),
-            Step::Second => self.relabeler.write_labels_again(&mut self.store, true),
-            Step::Fresh => {}
-            Step::Idle => {
-                self.store.labels.fresh.clear();
-                self.relabeler.take_new_rows(&mut self.store);
-                if !self.store.labels.wanted {
-                    self.store.labels.filled.clear();
-                    self.store.switch();
-                    self.store.let_go();
-                    self.release_held();
-                    self.attach_caches();
-                }
-                let tags = std::mem::take(&mut self.relabeler.answering);
-                self.store.replies.extend(tags.into_iter().map(|tag| (tag, Ok(Reply::Done))));
-            }
-        }
-    }
 }
 
 impl Relabeler {
@@ -149,7 +96,7 @@ impl Relabeler {
         }
     }
 
-    fn write_labels_again(&mut self, store: &mut Store, at_end: bool) {
+    pub(crate) fn write_labels_again(&mut self, store: &mut Store, at_end: bool) {
         let mut writes = Vec::new();
         for (member, size) in (0..).map(MemberId).zip(store.config.sizes.clone()) {
             let state = store.config.shape.members.get(member.index()).map(|m| m.state);
@@ -169,7 +116,7 @@ impl Relabeler {
     }
 
     /// Adds the segments of new devices, once every label lists them.
-    fn take_new_rows(&mut self, store: &mut Store) {
+    pub(crate) fn take_new_rows(&mut self, store: &mut Store) {
         if store.labels.wanted {
             return;
         }
@@ -178,31 +125,5 @@ impl Relabeler {
         store.core.space.take_rows();
         store.judge_new(first);
         store.begin_special_streams();
-    }
-}
-
-impl Store {
-    /// Requests labels of the changed shape, and answers `tag` when they are durable.
-    pub(crate) fn relabel(&mut self, tag: Option<Tag>) {
-        self.config.shape.generation += 1;
-        self.labels.wanted = true;
-        self.labels.waiting.extend(tag);
-    }
-
-    /// Returns the label of a member, or of its replacement device.
-    pub(crate) fn label(&self, member: MemberId, successor: Option<DeviceId>) -> Label {
-        let shape = &self.config.shape;
-        let own = shape.members.get(member.index()).map_or(DeviceId(0), |m| m.device);
-        let (pool, name, device) = (self.config.id, self.config.name.clone(), successor.unwrap_or(own));
-        Label { pool, name, device, member: member.0, shape: shape.clone(), notes: Vec::new() }.with_notes(&self.config.notes)
-    }
-
-    fn label_sector(&mut self, member: MemberId, successor: Option<DeviceId>) -> Piece {
-        let label = self.label(member, successor).encode();
-        let mut buf = self.bufs.take(SECTOR_BYTES);
-        if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
-            to.copy_from_slice(&label);
-        }
-        Piece::new(Rc::new(buf), 0..SECTOR_BYTES)
     }
 }

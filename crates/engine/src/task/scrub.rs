@@ -14,28 +14,25 @@
 
 mod items;
 mod labels;
+mod reads;
 mod results;
 mod rows;
 mod strips;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use labels::Labels;
-use millpond_block::{Buf, DeviceError, MemberId};
-use millpond_format::{ChunkId, MAX_HEADER_PAGES, ObjectRef, ScrubRecord, SegmentId};
+use millpond_block::{Buf, DeviceError};
+use millpond_format::{ObjectRef, ScrubRecord, SegmentId};
 
-use crate::core::StoredDeadlist;
+use super::scrub::labels::Labels;
+use super::scrub::reads::read_copy;
 use crate::pool::Pool;
-use crate::space::{NODE_GRAIN, PAGE, SegmentState};
-use crate::store::{Context, Store};
+use crate::space::SegmentState;
+use crate::store::{Place, ScrubRead, Skim, Stillness, Store};
 use crate::{Absent, Busy, CommandError, JobInfo, JobKind, PoolState, Reply, Time};
-pub(crate) use labels::ScrubArea;
-pub(crate) use results::Scrubbed;
-use rows::Stillness;
-use strips::Skim;
 
-/// Most pages of neighbouring objects that are read together.
-const GATHER_PAGES: u32 = 256;
+pub(crate) use results::Scrubbed;
+
 /// Bytes of all copies in flight, about: while guests are active, and while not. Hard disks need
 /// the next read queued before they have turned past it.
 const AT_A_TIME: (usize, usize) = (1 << 20, 4 << 20);
@@ -51,19 +48,6 @@ const TRIES: u8 = 2;
 /// left to the next scrub.
 const MOST_AGAIN: u8 = 100;
 
-/// A part of a segment that is read from all copies and checked as a whole.
-#[derive(Clone, Debug)]
-struct Place {
-    segment: SegmentId,
-    uses: u32,
-    page: u32,
-    pages: u32,
-    chunks: Vec<ChunkId>,
-    objects: Vec<ObjectRef>,
-    /// Number of times that it was read again because of writes meanwhile.
-    again: u8,
-}
-
 /// A place that is being read.
 #[derive(Debug)]
 struct Reading {
@@ -78,15 +62,6 @@ struct Reading {
     still: Option<Stillness>,
     /// Number of the skim that this strip of a place belongs to.
     skim: Option<u64>,
-}
-
-/// Identifies a read of a scrub.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ScrubRead {
-    run: u64,
-    reading: u64,
-    copy: usize,
-    tries: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +114,7 @@ pub(crate) struct Scrubber {
 
 impl Scrubber {
     /// Returns the progress of the scrub.
-    pub(crate) fn job(&self) -> Option<JobInfo> {
+    pub(super) fn job(&self) -> Option<JobInfo> {
         let (done, total) = match &self.running {
             Some(run) => (run.done, run.total),
             None if self.wanted => (self.from.1, 0),
@@ -150,31 +125,27 @@ impl Scrubber {
     }
 
     /// Returns the record by which a later import continues, with the findings.
-    pub(crate) fn record(&self) -> Option<ScrubRecord> {
+    pub(super) fn record(&self) -> Option<ScrubRecord> {
         let found = self.found.as_ref()?;
         let (next, done) = self.running.as_ref().map_or(self.from, Run::reached);
         Some(found.record(next, done))
     }
 
     /// Continues a scrub of an earlier import.
-    pub(crate) fn resume(&mut self, record: Option<ScrubRecord>) {
+    pub(super) fn resume(&mut self, record: Option<ScrubRecord>) {
         self.wanted = record.as_ref().is_some_and(|scrub| scrub.ended.is_none());
         self.from = record.as_ref().map_or((SegmentId(0), 0), |scrub| (SegmentId(scrub.next), scrub.done));
         self.found = record.as_ref().map(Scrubbed::of);
     }
 
     /// Ends the scrub for this import.
-    pub(crate) fn suspend(&mut self) {
+    pub(super) fn suspend(&mut self) {
         (self.wanted, self.running) = (false, None);
     }
 
     /// Returns whether no checkpoint may begin, because rings of roots are being compared.
-    pub(crate) fn holds_roots(&self) -> bool {
+    pub(super) fn holds_roots(&self) -> bool {
         self.running.as_ref().is_some_and(|run| run.step == Step::Labels)
-    }
-
-    fn of(&mut self, number: u64) -> Option<&mut Run> {
-        self.running.as_mut().filter(|run| run.number == number)
     }
 }
 
@@ -225,6 +196,20 @@ impl Pool {
             Step::Labels => self.scrubber.scrub_labels(&mut self.store),
             Step::Checkpoint(before) => self.end_with_checkpoint(before),
         }
+    }
+
+    /// Ends the scrub when everything that it has written is durable.
+    fn end_with_checkpoint(&mut self, before: u64) -> bool {
+        if self.store.metrics.checkpoints == before || self.store.labels.busy() {
+            return false;
+        }
+        self.scrubber.suspend();
+        let now = self.store.now;
+        self.scrubber.found.iter_mut().for_each(|found| found.end(now, true));
+        // the scrub may have repaired some of them
+        self.rejoiner.forget_unreadable();
+        self.store.pace.record_soon();
+        true
     }
 }
 
@@ -310,42 +295,13 @@ impl Scrubber {
         }
     }
 
-    /// Reads a place as a whole.
-    fn read_place(&mut self, store: &mut Store, place: Place) {
-        let copies = store.copies_to_scrub(place.segment);
-        self.read_parts(store, place, copies, None);
-    }
-
-    fn read_parts(&mut self, store: &mut Store, place: Place, copies: Vec<usize>, skim: Option<u64>) {
-        let share = store.core.space.rows.stripe(place.segment).map_or(1, |stripe| stripe.data());
-        let (now, still) = (store.now, Some(store.stillness()).filter(|_| store.repairs.under_way == 0));
-        let Some(run) = &mut self.running else { return };
-        if copies.is_empty() || place.pages == 0 {
-            return;
-        }
-        let left = copies.len();
-        let (segment, page, pages) = (place.segment, place.page, place.pages);
-        let bytes = pages as usize * PAGE as usize * left / share;
-        if run.milli.0 != now {
-            run.milli = (now, run.begun);
-        }
-        (run.next, run.begun) = (run.next + 1, run.begun + bytes);
-        let (number, reading) = (run.number, run.next);
-        let empty = copies.iter().map(|copy| (*copy, None)).collect();
-        run.readings.insert(reading, Reading { place, copies: empty, left, bytes, still, skim });
-        store.charge_jobs(bytes as u64);
-        for copy in copies {
-            store.read_copy(ScrubRead { run: number, reading, copy, tries: 1 }, segment, page, pages);
-        }
-    }
-
     /// Handles a read of a copy of a place.
     pub(crate) fn scrub_read(&mut self, store: &mut Store, read: ScrubRead, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let found = self.of(read.run).and_then(|run| run.readings.get_mut(&read.reading));
         let Some(reading) = found else { return buf.into_iter().for_each(|buf| store.bufs.give(buf)) };
         let Place { segment, page, pages, .. } = reading.place;
         if result.is_err() && read.tries < TRIES && reading.skim.is_none() {
-            return store.read_copy(ScrubRead { tries: read.tries + 1, ..read }, segment, page, pages);
+            return read_copy(store, ScrubRead { tries: read.tries + 1, ..read }, segment, page, pages);
         }
         if let (Ok(()), Some(place)) = (result, reading.copies.iter_mut().find(|(copy, _)| *copy == read.copy)) {
             place.1 = buf;
@@ -420,102 +376,5 @@ impl Scrubber {
             let places = if held { store.places_of(id, uses, objects) } else { VecDeque::new() };
             self.running.iter_mut().for_each(|run| run.places = places.clone());
         }
-    }
-
-    /// Counts an error of the device that holds a page of a copy.
-    fn count_scrub_error(&mut self, store: &mut Store, segment: SegmentId, page: u32, copy: usize) {
-        let device = store.core.space.rows.map(segment, page, 1, copy).first().map(|(device, _)| *device);
-        self.count_error(store, device);
-    }
-
-    fn count_error(&mut self, store: &mut Store, device: Option<MemberId>) {
-        if let Some(errors) = device.and_then(|device| store.io.errors.get_mut(device.index())) {
-            *errors += 1;
-        }
-        self.found.iter_mut().for_each(|found| found.errors += 1);
-    }
-}
-
-impl Store {
-    /// Returns every object of the last checkpoint.
-    pub(crate) fn all_objects(&self) -> impl Iterator<Item = ObjectRef> + '_ {
-        let catalog = &self.core.catalog;
-        let lists = catalog.deadlists().filter_map(StoredDeadlist::stored);
-        // several lists may refer to one piece
-        let pieces = catalog.deadlists().flat_map(|list| list.list().pieces()).filter_map(|piece| piece.stored());
-        let pieces: BTreeMap<(SegmentId, u32), ObjectRef> = pieces.map(|at| ((at.segment, at.offset), at)).collect();
-        let tables = self.core.space.chunks.stored().chain(catalog.snapshots.stored()).map(|(_, at)| at);
-        let whole = tables.chain(lists).chain(pieces.into_values()).chain([self.checkpoint_at]);
-        let parts = |at: ObjectRef| self.checkpoint.parts.get(&(at.segment, at.offset)).into_iter().flatten().copied().chain([at]);
-        whole.filter(|at| at.bytes() > 0).flat_map(parts)
-    }
-
-    /// Returns the bytes of all copies of a segment, including parity.
-    fn scrub_bytes(&self, id: SegmentId) -> u64 {
-        self.core.space.rows.extents(id).map(|(_, range)| range.length).sum()
-    }
-
-    /// Returns the places to read in a segment. Places share no page, so a repair of one does not
-    /// overwrite another.
-    fn places_of(&self, segment: SegmentId, uses: u32, mut objects: Vec<ObjectRef>) -> VecDeque<Place> {
-        let place = |page, pages| Place { segment, uses, page, pages, chunks: Vec::new(), objects: Vec::new(), again: 0 };
-        let space = &self.core.space;
-        let mut chunks = space.segments.get(segment).map(|s| s.chunks.clone()).unwrap_or_default();
-        chunks.sort_unstable();
-        chunks.dedup();
-        let mut places: BTreeMap<u32, Place> = BTreeMap::new();
-        for id in chunks {
-            let Some(chunk) = space.chunks.get(id) else { continue };
-            let Some(at) = chunk.place.filter(|at| at.segment == segment) else { continue };
-            let moved = chunk.grain != NODE_GRAIN && chunk.identities != u32::MAX;
-            // chunks that were moved together share a header that identifies their blocks
-            let first = if moved { chunk.identities } else { at.page };
-            let end = at.page + chunk.extent_units().div_ceil(8);
-            let head = (first + MAX_HEADER_PAGES as u32).min(space.rows.pages(segment));
-            // with parity, stripes are not shared with another batch
-            let end = if moved && space.rows.stripe(segment).is_none() { end.max(head) } else { end };
-            let known = places.entry(first).or_insert_with(|| place(first, 0));
-            known.pages = known.pages.max(end - first);
-            known.chunks.push(id);
-        }
-        objects.sort_unstable_by_key(|at| at.offset);
-        objects.dedup();
-        let mut found: VecDeque<Place> = places.into_values().collect();
-        let mut open: Option<Place> = None;
-        for at in objects {
-            let start = u64::from(at.offset) * ObjectRef::STEP as u64;
-            let (page, end) = ((start / 4096) as u32, (start + u64::from(at.bytes())).div_ceil(4096) as u32);
-            if let Some(full) = open.take_if(|p| page >= p.page + p.pages && end - p.page > GATHER_PAGES) {
-                found.push_back(full);
-            }
-            let known = open.get_or_insert_with(|| place(page, 0));
-            known.pages = known.pages.max(end - known.page);
-            known.objects.push(at);
-        }
-        found.extend(open);
-        self.whole_rows(found)
-    }
-
-    /// Returns the copies of a segment (with parity: the columns) that should be right.
-    fn copies_to_scrub(&self, segment: SegmentId) -> Vec<usize> {
-        let rows = &self.core.space.rows;
-        match rows.copies(segment).len() {
-            0 => rows.stripe(segment).map_or(vec![0], |stripe| self.io.health.whole_columns(&stripe)),
-            _ => self.io.health.whole_copies(rows, segment).to_vec(),
-        }
-    }
-
-    fn read_copy(&mut self, read: ScrubRead, segment: SegmentId, page: u32, pages: u32) {
-        self.pin(segment);
-        let (context, rows) = (Context::Scrub(read), &self.core.space.rows);
-        match rows.stripe(segment).and_then(|stripe| stripe.column(read.copy, page, pages)) {
-            Some((device, range)) => self.io.read_pinned(context, segment, device, range, &mut self.bufs),
-            None => self.io.read_copy(context, rows, segment, page, pages, read.copy, &mut self.bufs),
-        }
-    }
-
-    /// Returns whether a place has not been freed since the scrub began.
-    fn lies_still(&self, place: &Place) -> bool {
-        self.core.space.segments.get(place.segment).is_some_and(|s| s.uses == place.uses && s.state == SegmentState::Sealed)
     }
 }

@@ -11,9 +11,7 @@ use millpond_block::MemberId;
 use millpond_format::{Class, Member, MemberState};
 
 use crate::io::Replica;
-use crate::open::extent_space;
 use crate::pool::Pool;
-use crate::store::Store;
 use crate::{PoolState, Time};
 
 /// Lost members, and when each of them is replaced.
@@ -87,19 +85,5 @@ impl Pool {
         self.spares.lost.remove(&member);
         self.filler.fill(member, Replica::Current);
         self.store.relabel(None);
-    }
-}
-
-impl Store {
-    /// Returns the smallest spare that has room for a member's extents.
-    fn spare_for(&self, member: MemberId) -> Option<MemberId> {
-        let shape = &self.config.shape;
-        let needed = shape.members.get(member.index())?.extents;
-        let room = |at: MemberId| extent_space(self.config.sizes.get(at.index()).copied().unwrap_or(0)) / shape.extent_bytes;
-        let fits = |(at, m): &(MemberId, &Member)| {
-            let there = m.state == MemberState::Present && self.io.health.is_up(*at) && shape.is_spare(at.0);
-            there && room(*at) >= u64::from(needed)
-        };
-        (0..).map(MemberId).zip(&shape.members).filter(fits).map(|(at, _)| at).min_by_key(|at| room(*at))
     }
 }

@@ -100,7 +100,7 @@ pub(crate) struct Wiper {
 
 impl Wiper {
     /// Returns the way of the wipe, if one runs or continues after an import.
-    pub(crate) fn how(&self) -> Option<Wipe> {
+    pub(super) fn how(&self) -> Option<Wipe> {
         self.running.as_ref().map(|run| run.how)
     }
 
@@ -110,7 +110,7 @@ impl Wiper {
     }
 
     /// Returns whether a wipe runs; segments are then not retained for a rewind by time alone.
-    pub(crate) fn is_on(&self) -> bool {
+    pub(super) fn is_on(&self) -> bool {
         self.running.is_some()
     }
 
@@ -120,7 +120,7 @@ impl Wiper {
     }
 
     /// Begins a wipe; a running one begins anew, in the more thorough way of both.
-    pub(crate) fn begin(&mut self, how: Wipe) {
+    pub(super) fn begin(&mut self, how: Wipe) {
         let how = self.how().map_or(how, |before| before.max(how));
         self.running = Some(Run { how, round: None, done: 0, total: 0, errors: 0, looked: Time(0), forced: Time(0), vain: 0 });
     }
@@ -149,7 +149,7 @@ impl Pool {
     }
 
     /// Returns whether all devices are present and whole; a device that is away keeps its data.
-    pub(super) fn all_are_there(&self) -> bool {
+    fn all_are_there(&self) -> bool {
         let there = |state| matches!(state, MemberState::Present | MemberState::Gone);
         let shape = &self.store.config.shape;
         shape.members.iter().all(|m| there(m.state) && m.successor.is_none()) && self.filler.jobs().next().is_none()
@@ -195,7 +195,7 @@ impl Pool {
             return false;
         }
         if self.wiper.has_more() {
-            return self.store.has_room_to_wipe(Shelf::Data) && self.cleaner.cleans_for_jobs(&mut self.store);
+            return has_room_to_wipe(&self.store, Shelf::Data) && self.cleaner.cleans_for_jobs(&mut self.store);
         }
         let (now, checkpoints) = (self.store.now, self.store.metrics.checkpoints);
         let Some(run) = self.wiper.running.as_mut() else { return false };
@@ -220,17 +220,17 @@ impl Pool {
     fn choose_batch(&mut self) {
         let segments = &self.store.core.space.segments;
         let Some(round) = self.wiper.running.as_ref().and_then(|run| run.round.as_ref()) else { return };
-        let data_room = self.store.room_to_wipe(Shelf::Data);
+        let data_room = room_to_wipe(&self.store, Shelf::Data);
         let mut chosen = Vec::new();
         for shelf in Shelf::ALL {
-            let most = self.store.room_to_wipe(shelf).min(segments.count_in(shelf) / PART_TOGETHER).clamp(1, MOST_TOGETHER);
+            let most = room_to_wipe(&self.store, shelf).min(segments.count_in(shelf) / PART_TOGETHER).clamp(1, MOST_TOGETHER);
             // segments that are being discarded or prepared are chosen later
             let busy = |s: &Segment| matches!(s.state, SegmentState::Discarding | SegmentState::Preparing);
             let ready = |s: &&Segment| s.shelf == shelf && !busy(s);
             let of_shelf = round.todo.iter().filter_map(|id| segments.get(*id).filter(ready).map(|s| (s, *id)));
             let mut found: Vec<(u32, SegmentId)> = of_shelf.map(|(s, id)| (s.live + s.objects, id)).collect();
             found.sort_unstable();
-            if self.store.has_room_to_wipe(shelf) && data_room > 0 {
+            if has_room_to_wipe(&self.store, shelf) && data_room > 0 {
                 chosen.extend(found.iter().take(most).map(|(_, id)| *id));
             }
         }
@@ -273,7 +273,7 @@ impl Wiper {
         Ok(Reply::Done)
     }
 
-    pub(crate) fn end_wipe(&mut self, store: &mut Store) {
+    pub(super) fn end_wipe(&mut self, store: &mut Store) {
         self.leave_batch(store);
         self.running = None;
         store.pace.record_soon();
@@ -293,7 +293,7 @@ impl Wiper {
     }
 
     /// Returns the progress of the wipe.
-    pub(crate) fn wipe_job(&self, store: &Store) -> Option<JobInfo> {
+    pub(super) fn wipe_job(&self, store: &Store) -> Option<JobInfo> {
         let run = self.running.as_ref()?;
         let unreadable = |id: &&SegmentId| store.core.space.segments.get(**id).is_some_and(|s| s.left_until > store.now.0);
         let unreadable = run.round.as_ref().map_or(0, |round| round.batch.iter().filter(unreadable).count() as u64);
@@ -306,7 +306,7 @@ impl Wiper {
         let space = &store.core.space;
         let todo: BTreeSet<SegmentId> =
             space.segments.ids().filter(|id| space.segments.get(*id).is_some_and(Segment::is_unclean)).collect();
-        let loose = store.loose_extents();
+        let loose = loose_extents(store);
         let pages: u64 = todo.iter().map(|id| u64::from(space.rows.pages(*id))).sum();
         let bytes = pages * PAGE + loose.iter().map(|(_, range)| range.length).sum::<u64>();
         let Some(run) = &mut self.running else { return };
@@ -325,7 +325,7 @@ impl Wiper {
 
     /// Returns the next segment that a wipe wants emptied.
     pub(crate) fn next_unclean(&mut self, store: &mut Store) -> Option<SegmentId> {
-        if !self.has_more() || !store.has_room_to_wipe(Shelf::Data) {
+        if !self.has_more() || !has_room_to_wipe(store, Shelf::Data) {
             return None;
         }
         let written = store.checkpoint.running();
@@ -431,34 +431,32 @@ impl Wiper {
     }
 }
 
-impl Store {
-    /// Returns whether so much is free that emptying takes nothing from guests and cleaner. Data
-    /// without room on special devices goes elsewhere.
-    fn has_room_to_wipe(&self, shelf: Shelf) -> bool {
-        self.room_to_wipe(shelf) > 0
-    }
-
-    fn room_to_wipe(&self, shelf: Shelf) -> usize {
-        match shelf {
-            Shelf::Data | Shelf::Log => self.free_in(shelf).saturating_sub(self.wanted_free(shelf) + SPARE),
-            Shelf::Special | Shelf::Nodes => 1,
-        }
-    }
-
-    /// Returns the extents of devices that are in no segment, left over by removals.
-    fn loose_extents(&self) -> Vec<(MemberId, ByteRange)> {
-        let shape = &self.config.shape;
-        let rows = &self.core.space.rows;
-        let used: BTreeSet<(u16, u64)> =
-            self.core.space.segments.ids().flat_map(|id| rows.extents(id)).map(|(device, range)| (device.0, range.offset)).collect();
-        let members = (0u16..).zip(&shape.members).filter(|(_, member)| member.state == MemberState::Present);
-        let extents = members.flat_map(|(at, member)| (0..member.extents).map(move |extent| (at, extent)));
-        let ranges = extents.map(|(at, extent)| (MemberId(at), rows.range_of(extent)));
-        ranges.filter(|(device, range)| !used.contains(&(device.0, range.offset))).collect()
-    }
-}
-
 /// Returns whether a segment in this state may hold live data.
 fn holds(state: SegmentState) -> bool {
     matches!(state, SegmentState::Sealed | SegmentState::Open | SegmentState::Reserved)
+}
+
+/// Returns whether so much is free that emptying takes nothing from guests and cleaner. Data
+/// without room on special devices goes elsewhere.
+fn has_room_to_wipe(store: &Store, shelf: Shelf) -> bool {
+    room_to_wipe(store, shelf) > 0
+}
+
+fn room_to_wipe(store: &Store, shelf: Shelf) -> usize {
+    match shelf {
+        Shelf::Data | Shelf::Log => store.free_in(shelf).saturating_sub(store.wanted_free(shelf) + SPARE),
+        Shelf::Special | Shelf::Nodes => 1,
+    }
+}
+
+/// Returns the extents of devices that are in no segment, left over by removals.
+fn loose_extents(store: &Store) -> Vec<(MemberId, ByteRange)> {
+    let shape = &store.config.shape;
+    let rows = &store.core.space.rows;
+    let used: BTreeSet<(u16, u64)> =
+        store.core.space.segments.ids().flat_map(|id| rows.extents(id)).map(|(device, range)| (device.0, range.offset)).collect();
+    let members = (0u16..).zip(&shape.members).filter(|(_, member)| member.state == MemberState::Present);
+    let extents = members.flat_map(|(at, member)| (0..member.extents).map(move |extent| (at, extent)));
+    let ranges = extents.map(|(at, extent)| (MemberId(at), rows.range_of(extent)));
+    ranges.filter(|(device, range)| !used.contains(&(device.0, range.offset))).collect()
 }

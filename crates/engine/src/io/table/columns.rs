@@ -5,8 +5,9 @@ use millpond_block::{Buf, BufPool, ByteRange, MemberId, Piece};
 use millpond_format::SegmentId;
 use smallvec::SmallVec;
 
-use super::super::parity::{Coders, Columns, Rebuild, Want, erased};
-use super::{IoTable, Kind, Part};
+use super::part::Part;
+use super::{IoTable, Kind};
+use crate::io::parity::{Coders, Columns, Rebuild, Want, erased};
 use crate::space::{Rows, Stripe};
 
 impl<C> IoTable<C> {

@@ -7,12 +7,12 @@
 //! either. The caller owns the buffers of such an operation until it reports the completion; until
 //! then the handle of its group is not reused.
 
-use millpond_block::{Buf, BufPool, DeviceError, DeviceSlot, Io, IoDone, IoId, IoKind, MemberId};
-use millpond_format::MemberState;
+use millpond_block::{Buf, BufPool, DeviceError, DeviceSlot, IoDone, MemberId};
 use smallvec::SmallVec;
 
 use super::columns::compute;
-use super::{Ended, Failing, IoTable, Kind, Part, Replica, Stage, epoch_of, names};
+use super::part::Part;
+use super::{Ended, Failing, IoTable, Kind, Replica, Stage, epoch_of, names};
 use crate::DeviceTrouble;
 
 /// Attempts of a failing write before it counts as failed.
@@ -45,21 +45,6 @@ impl<C> IoTable<C> {
         } else {
             None
         }
-    }
-
-    /// Passes a write to the caller again.
-    pub(super) fn resubmit(&mut self, group: u32, part: u16) -> bool {
-        let Some(g) = self.groups.get(group) else { return false };
-        let Some(p) = g.parts.get(usize::from(part)).filter(|p| !p.void) else { return false };
-        let Some(device) = p.slot else { return false };
-        let io = IoKind::Write { offset: p.range.offset, pieces: p.pieces.clone() };
-        let urgent = g.urgent;
-        if let Some(p) = self.groups.get_mut(group).and_then(|g| g.parts.get_mut(usize::from(part))) {
-            p.stage = Stage::Waiting;
-        }
-        let id = IoId(u64::from(group) | u64::from(part) << 32 | u64::from(self.epoch) << 48);
-        self.outbox.push_back(Io { id, device, kind: io, urgent });
-        true
     }
 
     /// Handles a completion. Returns the group if this was the last part that it waited for.
@@ -172,86 +157,9 @@ impl<C> IoTable<C> {
         true
     }
 
-    /// Stops using a device that failed and can be spared.
-    pub(super) fn spare(&mut self, failing: Failing) {
-        if failing.replica == Replica::Replacement {
-            let Some(slot) = self.twins.get_mut(failing.member.index()).and_then(Option::take) else { return };
-            self.abandon(slot);
-        } else {
-            if !self.health.is_up(failing.member) {
-                return;
-            }
-            self.lose(failing.member, failing.why);
-        }
-        self.failing.push(failing);
-    }
-
-    /// Stops using a member.
-    pub(crate) fn lose(&mut self, member: MemberId, why: DeviceTrouble) {
-        self.health.set(member, MemberState::Down);
-        self.trouble.get_mut(member.index()).into_iter().for_each(|trouble| *trouble = Some(why));
-        if let Some(slot) = self.slot_of(member) {
-            self.abandon(slot);
-        }
-    }
-
     /// Returns why a member was given up since import.
     pub(crate) fn trouble(&self, member: MemberId) -> Option<DeviceTrouble> {
         self.trouble.get(member.index()).copied().flatten()
-    }
-
-    /// Ends all waiting for operations of the device in a slot. Operations that were not passed to
-    /// the caller are dropped.
-    pub(crate) fn abandon(&mut self, slot: DeviceSlot) {
-        if !self.lasting {
-            return;
-        }
-        self.full.remove(&slot);
-        self.is_over(slot);
-        for group in self.groups.handles() {
-            self.abandon_parts(group, |part| part.slot == Some(slot));
-        }
-        self.drop_void();
-    }
-
-    /// Ends the waiting for some parts of a group.
-    fn abandon_parts(&mut self, group: u32, which: impl Fn(&Part) -> bool) {
-        let Some(g) = self.groups.get_mut(group).filter(|g| g.context.is_some() && g.left > 0) else { return };
-        let mut voided = 0;
-        for part in g.parts.iter_mut().filter(|part| part.stage != Stage::Ended && !part.void && which(part)) {
-            part.void = true;
-            voided += 1;
-        }
-        if voided == 0 {
-            return;
-        }
-        if !matches!(g.kind, Kind::Write | Kind::Flush) {
-            g.error.get_or_insert(DeviceError::Gone);
-        }
-        g.left -= voided;
-        if g.left == 0 {
-            self.idle.push_back(group);
-        }
-    }
-
-    /// Drops operations from the queue whose completions do not matter any more.
-    pub(super) fn drop_void(&mut self) {
-        let groups = &mut self.groups;
-        self.outbox.retain(|io| {
-            let (group, part) = names(io.id);
-            let part = groups.get_mut(group).and_then(|g| g.parts.get_mut(usize::from(part)));
-            let void = part.as_ref().is_some_and(|part| part.void);
-            part.into_iter().filter(|part| part.void).for_each(|part| part.stage = Stage::Ended);
-            !void
-        });
-    }
-
-    /// Removes a group that only waited for late completions, after the last of them.
-    pub(super) fn bury(&mut self, group: u32) {
-        if self.groups.get(group).is_some_and(|g| g.context.is_none() && g.out == 0) {
-            self.groups.remove(group);
-            self.ghosts -= 1;
-        }
     }
 
     /// Ends a group. Its handle stays reserved while the caller has operations of it.

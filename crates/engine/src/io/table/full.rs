@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use millpond_block::{DeviceSlot, MemberId};
 
-use super::{Failing, IoTable, Replica, Stage};
-use crate::{DeviceTrouble, Time};
+use super::{IoTable, Stage};
+use crate::Time;
 
 /// A device without space for writes.
 #[derive(Debug)]
@@ -76,20 +76,6 @@ impl<C> IoTable<C> {
     pub(crate) fn stalled(&self) -> impl Iterator<Item = &C> {
         let parts = self.full.values().flat_map(|full| full.waiting.iter().chain(&full.probe));
         parts.filter_map(|(group, _)| self.groups.get(*group)?.context.as_ref())
-    }
-
-    /// Gives up devices that have been full for `patience` milliseconds, if the pool can do without
-    /// them and all other full or silent devices.
-    pub(crate) fn give_up_full(&mut self, patience: u64) {
-        for slot in self.full_for(patience) {
-            match self.user(slot) {
-                Some((member, Replica::Current)) if self.can_spare_now(member, patience) => {
-                    self.spare(Failing { member, replica: Replica::Current, why: DeviceTrouble::Full });
-                }
-                Some(_) => {}
-                None => self.abandon(slot),
-            }
-        }
     }
 
     /// True when writes wait for space on a device.

@@ -20,7 +20,7 @@ use millpond_format::{Claim, FormatError, Holder, SECTOR_BYTES};
 
 use super::{Asked, Import, Stage};
 use crate::pool::Pool;
-use crate::task::{BEAT_MILLIS, Keeper, LEASE_MILLIS, claim_at, first_claim, lease_of, read_claim};
+use crate::task::{BEAT_MILLIS, LEASE_MILLIS, claim_at, first_claim, lease_of, read_claim};
 use crate::{ClaimRefusal, OpenErrorKind, Time};
 
 /// Milliseconds for which a claim must not change before its host is called silent.
@@ -66,9 +66,9 @@ pub(in crate::open) struct Claims {
     before: Option<([u8; 16], u64, bool)>,
     /// The second claims when this import began to write its own.
     door: BTreeMap<u16, Claim>,
-    mine: Option<Claim>,
+    pub(crate) mine: Option<Claim>,
     /// Start of the last read that saw this import's claim in place.
-    seen: Option<Time>,
+    pub(crate) seen: Option<Time>,
     /// Lease in milliseconds of the host from which the pool is taken.
     others_lease: Option<u32>,
     /// The pool has been read: from now on it is written to.
@@ -163,7 +163,7 @@ impl Import {
     }
 
     /// Returns whether devices may only be read now.
-    pub(crate) fn holds_back(&self) -> bool {
+    pub(super) fn holds_back(&self) -> bool {
         self.lease().is_some_and(|until| self.claims.now > until)
     }
 
@@ -396,12 +396,6 @@ impl Import {
             return Err(self.refusal(ClaimRefusal::Unreadable));
         }
         Ok(())
-    }
-
-    /// Returns the keeper of the claim for the opened pool.
-    pub(super) fn keeper(&mut self) -> Keeper {
-        let Some(seen) = self.claims.seen else { return Keeper::default() };
-        Keeper::new(self.claims.mine.take(), seen)
     }
 }
 

@@ -3,11 +3,10 @@
 use std::rc::Rc;
 
 use millpond_block::{MemberId, Piece};
-use millpond_format::{Root, SECTOR_BYTES};
+use millpond_format::{Root, SECTOR_BYTES, second_area};
 
 use super::{Asked, Import, Stage};
 use crate::pool::Pool;
-use crate::task::second_area;
 
 /// Progress of rewriting the newest root where a crash or rot left no copy of it; in the order of a
 /// new root (INV-RING-1).
@@ -22,7 +21,7 @@ pub(in crate::open) enum Mending {
 
 impl Import {
     /// Repairs the newest root if needed, and returns the pool when it is ready.
-    pub(super) fn mend(&mut self) -> Option<Pool> {
+    fn mend(&mut self) -> Option<Pool> {
         let (rings, root) = (self.rings.as_ref()?, self.root.as_ref()?);
         let renew = self.rewound.as_ref().map(|rewound| rewound.renew);
         if renew == Some(false)
@@ -71,5 +70,11 @@ impl Import {
         if !writes.is_empty() {
             self.io.write_raw(Asked::Mend, writes);
         }
+    }
+
+    /// Writes the end of the log to all copies; then repairs the newest root.
+    pub(super) fn level_on(&mut self) -> Option<Pool> {
+        let rows = &self.core.as_ref()?.space.rows;
+        if self.leveling.step(&mut self.io, rows, &mut self.bufs) { self.mend() } else { None }
     }
 }

@@ -6,11 +6,13 @@ use std::rc::Rc;
 use millpond_block::{Buf, DeviceError};
 use millpond_format::{Checkpoint, ObjectRef, SegmentId};
 
-use super::super::load::snapshot_page;
 use super::{Asked, Import, Stage};
-use crate::space::{Deadlist, PAGE, Piece, Pieces};
+use crate::core::Core;
+use crate::open::load::snapshot_page;
+use crate::space::{Deadlist, PAGE, Piece, Pieces, Space};
 use crate::task::pieces;
-use crate::{Damage, OpenErrorKind};
+use crate::tree::NodeCache;
+use crate::{Damage, OpenErrorKind, Planted};
 
 /// Objects read at a time.
 const OBJECTS_AT_ONCE: usize = 64;
@@ -44,7 +46,7 @@ impl NamedPieces {
 
     /// Returns a piece; one that was not made yet, as with older versions of the format, is made of
     /// `bytes`.
-    pub(super) fn get(&self, at: ObjectRef, bytes: impl FnOnce() -> Result<Vec<u8>, OpenErrorKind>) -> Result<Rc<Piece>, OpenErrorKind> {
+    fn get(&self, at: ObjectRef, bytes: impl FnOnce() -> Result<Vec<u8>, OpenErrorKind>) -> Result<Rc<Piece>, OpenErrorKind> {
         match self.known.get(&(at.segment, at.offset)) {
             Some(piece) => Ok(Rc::clone(piece)),
             None => self.make(at, &bytes()?),
@@ -168,7 +170,7 @@ impl Import {
     }
 
     /// Returns the bytes of an object that was read, joined from its parts.
-    pub(super) fn object(&self, at: ObjectRef) -> Result<Vec<u8>, OpenErrorKind> {
+    fn object(&self, at: ObjectRef) -> Result<Vec<u8>, OpenErrorKind> {
         let part = |at: &ObjectRef| self.objects.get(&(at.segment, at.offset)).ok_or(Damage::ObjectMissing);
         if !at.is_index() {
             return Ok(part(&at)?.clone());
@@ -179,5 +181,29 @@ impl Import {
             joined.extend_from_slice(part(at)?);
         }
         Ok(joined)
+    }
+
+    /// Builds the state from the checkpoint and starts reading the log.
+    fn load(&mut self) -> Result<(), OpenErrorKind> {
+        let (rows, config) = (
+            self.rows.take().ok_or(OpenErrorKind::OutOfOrder("no layout"))?,
+            self.config.clone().ok_or(OpenErrorKind::OutOfOrder("no label"))?,
+        );
+        let (root, checkpoint) = (
+            self.root.clone().ok_or(OpenErrorKind::OutOfOrder("no root"))?,
+            self.checkpoint.take().ok_or(OpenErrorKind::OutOfOrder("no checkpoint"))?,
+        );
+        let mut space = Space::new(rows);
+        space.reuse_at_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::FreeTooEarly);
+        space.wipe_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::WipeOnce);
+        let nodes = NodeCache::new(self.tuning.map_memory);
+        let pieces = self.pieces.take().ok_or(OpenErrorKind::OutOfOrder("no pieces"))?;
+        let mut core = Core::new(space, nodes, config.shape.chunk_units, Rc::clone(&pieces.home), self.tuning.planted);
+        let named = |at: ObjectRef| pieces.get(at, || self.object(at));
+        crate::open::load::load(&mut core, &checkpoint, &root, &|at| self.object(at), &named, &self.parts)?;
+        core.next_chunk += self.rewound.as_ref().map_or(0, |rewound| rewound.chunks);
+        self.checkpoint = Some(checkpoint);
+        self.core = Some(core);
+        self.scan_from(&root)
     }
 }

@@ -10,6 +10,7 @@ use crate::log::Log;
 use crate::open::ring::Rings;
 use crate::pool::Pool;
 use crate::store::Store;
+use crate::task::Keeper;
 
 impl Import {
     pub(super) fn take_pool(&mut self) -> Option<Pool> {
@@ -64,5 +65,11 @@ impl Import {
             pool.open_log();
         }
         Some(pool)
+    }
+
+    /// Returns the keeper of the claim for the opened pool.
+    fn keeper(&mut self) -> Keeper {
+        let Some(seen) = self.claims.seen else { return Keeper::default() };
+        Keeper::new(self.claims.mine.take(), seen)
     }
 }

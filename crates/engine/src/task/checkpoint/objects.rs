@@ -175,16 +175,6 @@ impl Checkpointer {
     }
 }
 
-impl Store {
-    /// Removes an object and its parts from the counts of their segments.
-    pub(super) fn drop_object(&mut self, object: ObjectRef) {
-        let parts = self.checkpoint.parts.remove(&(object.segment, object.offset)).unwrap_or_default();
-        for at in parts.into_iter().chain([object]) {
-            self.core.space.drop_object(at.segment, at.bytes());
-        }
-    }
-}
-
 /// Returns the most bytes of a part of an object, for extents of `extent_bytes`: few, so that an
 /// unused end of a segment wastes little.
 fn part_bytes(extent_bytes: u64) -> usize {

@@ -19,8 +19,8 @@ use super::objects::Packer;
 use super::settle::Settling;
 use crate::core::{Catalog, MetaFlush, SealedPage, Stored, cache_code, compression_code, sector_code};
 use crate::log::META_CLASS;
-use crate::pool::STUCK_MILLIS;
 use crate::space::{Deadlist, Encoding, Need, Piece, Place};
+use crate::store::STUCK_MILLIS;
 use crate::store::Store;
 use crate::task::Checkpointer;
 use crate::{Fault, Planted};
@@ -83,7 +83,7 @@ impl Checkpointer {
         store.checkpoint.stage = Stage::Writing;
         store.checkpoint.begun = store.now;
         let mut catalog = std::mem::take(&mut store.core.catalog);
-        self.sealed = Some(Box::new(store.seal_catalog(&mut catalog, flushes.into())));
+        self.sealed = Some(Box::new(seal_catalog(store, &mut catalog, flushes.into())));
         store.core.catalog = catalog;
         let streams = std::array::from_fn(|i| store.log.streams[i].start());
         self.root = Some(Root {
@@ -95,129 +95,6 @@ impl Checkpointer {
             lsn: Lsn(store.log.next.0 - 1),
             legs: vec![Leg { incarnation: store.incarnation, end: Lsn(u64::MAX), streams }],
         });
-    }
-}
-
-impl Store {
-    fn seal_catalog(&mut self, catalog: &mut Catalog, flushes: VecDeque<MetaFlush>) -> Sealed {
-        let volumes = catalog.volumes.iter().map(|(id, v)| VolumeRecord {
-            id: *id,
-            name: v.name.clone(),
-            size: v.size,
-            sector: sector_code(v.sector),
-            cache: cache_code(v.cache),
-            compression: compression_code(v.compression),
-            read_only: v.read_only,
-            lineage: v.lineage,
-            created: v.created,
-        });
-        let volumes = volumes.collect();
-        // heads' lists come first, because they change all the time: a list that changes before it
-        // is encoded is copied
-        let mut lists: VecDeque<(Rc<Deadlist>, Stored)> = VecDeque::new();
-        let mut lineages = Vec::with_capacity(catalog.lineages.len());
-        for (id, line) in &mut catalog.lineages {
-            lists.extend(line.deadlist.seal());
-            let record = LineageRecord {
-                id: *id,
-                volume: line.volume,
-                origin: line.origin,
-                origin_epoch: line.origin_epoch,
-                head: line.head.map(|head| (head.root, head.mapped)),
-                deadlist: None,
-                owned_units: line.owned_units,
-            };
-            lineages.push((record, line.deadlist.place()));
-        }
-        let mut frees = Vec::with_capacity(catalog.frees.len());
-        for (lineage, list) in &mut catalog.frees {
-            lists.extend(list.seal());
-            frees.push((*lineage, list.place()));
-        }
-        let snapshots = catalog.snapshots.seal(&mut lists).into();
-        let walks = catalog.walks.iter().map(|(id, walk)| WalkRecord {
-            id: *id,
-            lineage: walk.lineage,
-            root: walk.root,
-            bound: walk.bound,
-            cursor: walk.cursor,
-        });
-        let checkpoint = Checkpoint {
-            name: self.config.name.clone(),
-            lsn: self.log.next.0 - 1,
-            epoch: self.core.epoch,
-            clock: self.core.clock,
-            next_chunk: self.core.next_chunk,
-            next_volume: catalog.next_volume,
-            next_snapshot: catalog.next_snapshot,
-            next_lineage: catalog.next_lineage,
-            next_walk: catalog.next_walk,
-            lifespan: self.lifespan,
-            chunk_pages: Vec::new(),
-            volumes,
-            lineages: Vec::new(),
-            snapshot_pages: Vec::new(),
-            walks: walks.collect(),
-            frees: Vec::new(),
-            resting: self.core.space.segments.resting().map(|(id, generation)| (id.0, generation)).collect(),
-            options: catalog.options().iter().map(|(id, options)| (*id, options.record())).collect(),
-            jobs: catalog.jobs.clone(),
-            wipe: catalog.wipe,
-            reordered: u8::from(catalog.is_reordered()),
-        };
-        let settling = Settling::default();
-        let pieces = self.core.pieces.seal();
-        Sealed {
-            settling,
-            flushes,
-            packer: Packer::default(),
-            pieces,
-            lists,
-            encoding: Encoding::default(),
-            snapshots,
-            lineages,
-            frees,
-            checkpoint: Some(checkpoint),
-            waits: false,
-        }
-    }
-
-    /// Stores the checksums of nodes in the roots of the records.
-    pub(super) fn settle_records(&self, sealed: &mut Sealed) {
-        let heads = sealed.lineages.iter_mut().filter_map(|(record, _)| record.head.as_mut().map(|(root, _)| root));
-        let snapshots = sealed.snapshots.iter_mut().flat_map(|page| page.records.iter_mut().map(|(record, _)| &mut record.root));
-        for root in heads.chain(snapshots).filter(|root| root.addr.is_pending()) {
-            let sum = self.core.sealed_sum(root.addr);
-            *root = TreeRoot {
-                addr: root.addr.settled(),
-                crc: sum.expect("INV-MAP-7: a pending root is written by the same checkpoint"),
-                ..*root
-            };
-        }
-        for walk in sealed.checkpoint.iter_mut().flat_map(|checkpoint| &mut checkpoint.walks) {
-            // a walk at its end has freed its top node
-            walk.root.crc = self.core.sealed_sum(walk.root.addr).unwrap_or(walk.root.crc);
-        }
-    }
-
-    /// Reads pieces that are to be written next and are not in memory. Returns true while the first
-    /// one is missing. An unreadable piece is not moved, and its segment is skipped for a while.
-    pub(super) fn wait_for_pieces(&mut self, sealed: &mut Sealed) -> bool {
-        while let Some(piece) = sealed.pieces.front() {
-            if piece.is_here() {
-                break;
-            }
-            if !piece.take_failure(Need::Writing) {
-                sealed.pieces.iter().take(PIECES_AHEAD).for_each(|piece| self.need_piece(piece, Need::Writing));
-                return true;
-            }
-            let stored = piece.stored();
-            sealed.pieces.pop_front();
-            if let Some(at) = stored {
-                self.leave_unreadable(at.segment, STUCK_MILLIS);
-            }
-        }
-        false
     }
 }
 
@@ -293,4 +170,122 @@ impl Checkpointer {
         }
         Some(bytes.len())
     }
+}
+
+fn seal_catalog(store: &mut Store, catalog: &mut Catalog, flushes: VecDeque<MetaFlush>) -> Sealed {
+    let volumes = catalog.volumes.iter().map(|(id, v)| VolumeRecord {
+        id: *id,
+        name: v.name.clone(),
+        size: v.size,
+        sector: sector_code(v.sector),
+        cache: cache_code(v.cache),
+        compression: compression_code(v.compression),
+        read_only: v.read_only,
+        lineage: v.lineage,
+        created: v.created,
+    });
+    let volumes = volumes.collect();
+    // heads' lists come first, because they change all the time: a list that changes before it
+    // is encoded is copied
+    let mut lists: VecDeque<(Rc<Deadlist>, Stored)> = VecDeque::new();
+    let mut lineages = Vec::with_capacity(catalog.lineages.len());
+    for (id, line) in &mut catalog.lineages {
+        lists.extend(line.deadlist.seal());
+        let record = LineageRecord {
+            id: *id,
+            volume: line.volume,
+            origin: line.origin,
+            origin_epoch: line.origin_epoch,
+            head: line.head.map(|head| (head.root, head.mapped)),
+            deadlist: None,
+            owned_units: line.owned_units,
+        };
+        lineages.push((record, line.deadlist.place()));
+    }
+    let mut frees = Vec::with_capacity(catalog.frees.len());
+    for (lineage, list) in &mut catalog.frees {
+        lists.extend(list.seal());
+        frees.push((*lineage, list.place()));
+    }
+    let snapshots = catalog.snapshots.seal(&mut lists).into();
+    let walks = catalog.walks.iter().map(|(id, walk)| WalkRecord {
+        id: *id,
+        lineage: walk.lineage,
+        root: walk.root,
+        bound: walk.bound,
+        cursor: walk.cursor,
+    });
+    let checkpoint = Checkpoint {
+        name: store.config.name.clone(),
+        lsn: store.log.next.0 - 1,
+        epoch: store.core.epoch,
+        clock: store.core.clock,
+        next_chunk: store.core.next_chunk,
+        next_volume: catalog.next_volume,
+        next_snapshot: catalog.next_snapshot,
+        next_lineage: catalog.next_lineage,
+        next_walk: catalog.next_walk,
+        lifespan: store.lifespan,
+        chunk_pages: Vec::new(),
+        volumes,
+        lineages: Vec::new(),
+        snapshot_pages: Vec::new(),
+        walks: walks.collect(),
+        frees: Vec::new(),
+        resting: store.core.space.segments.resting().map(|(id, generation)| (id.0, generation)).collect(),
+        options: catalog.options().iter().map(|(id, options)| (*id, options.record())).collect(),
+        jobs: catalog.jobs.clone(),
+        wipe: catalog.wipe,
+        reordered: u8::from(catalog.is_reordered()),
+    };
+    let settling = Settling::default();
+    let pieces = store.core.pieces.seal();
+    Sealed {
+        settling,
+        flushes,
+        packer: Packer::default(),
+        pieces,
+        lists,
+        encoding: Encoding::default(),
+        snapshots,
+        lineages,
+        frees,
+        checkpoint: Some(checkpoint),
+        waits: false,
+    }
+}
+
+/// Stores the checksums of nodes in the roots of the records.
+pub(super) fn settle_records(store: &Store, sealed: &mut Sealed) {
+    let heads = sealed.lineages.iter_mut().filter_map(|(record, _)| record.head.as_mut().map(|(root, _)| root));
+    let snapshots = sealed.snapshots.iter_mut().flat_map(|page| page.records.iter_mut().map(|(record, _)| &mut record.root));
+    for root in heads.chain(snapshots).filter(|root| root.addr.is_pending()) {
+        let sum = store.core.sealed_sum(root.addr);
+        *root =
+            TreeRoot { addr: root.addr.settled(), crc: sum.expect("INV-MAP-7: a pending root is written by the same checkpoint"), ..*root };
+    }
+    for walk in sealed.checkpoint.iter_mut().flat_map(|checkpoint| &mut checkpoint.walks) {
+        // a walk at its end has freed its top node
+        walk.root.crc = store.core.sealed_sum(walk.root.addr).unwrap_or(walk.root.crc);
+    }
+}
+
+/// Reads pieces that are to be written next and are not in memory. Returns true while the first
+/// one is missing. An unreadable piece is not moved, and its segment is skipped for a while.
+pub(super) fn wait_for_pieces(store: &mut Store, sealed: &mut Sealed) -> bool {
+    while let Some(piece) = sealed.pieces.front() {
+        if piece.is_here() {
+            break;
+        }
+        if !piece.take_failure(Need::Writing) {
+            sealed.pieces.iter().take(PIECES_AHEAD).for_each(|piece| store.need_piece(piece, Need::Writing));
+            return true;
+        }
+        let stored = piece.stored();
+        sealed.pieces.pop_front();
+        if let Some(at) = stored {
+            store.leave_unreadable(at.segment, STUCK_MILLIS);
+        }
+    }
+    false
 }

@@ -7,7 +7,7 @@
 
 use millpond_format::{Addr, Coding, NODE_BYTES, NODE_UNITS, Node, TreeRoot};
 
-use super::seal::Sealed;
+use super::seal::{Sealed, settle_records};
 use crate::core::Core;
 use crate::store::Store;
 
@@ -21,42 +21,6 @@ pub(super) struct Settling {
     /// Listed inner nodes without checksum, by level, from 1.
     inner: Vec<Vec<u32>>,
     pub(super) done: bool,
-}
-
-impl Store {
-    /// Computes checksums, about `budget` nodes' worth.
-    pub(super) fn settle_some(&mut self, sealed: &mut Sealed, mut budget: usize) {
-        let mut buf = self.bufs.take(NODE_BYTES);
-        while budget > 0 && !sealed.settling.done {
-            budget -= 1;
-            let settling = &mut sealed.settling;
-            if let Some(leaf) = settling.leaves.pop() {
-                self.core.sum_node(leaf, buf.bytes_mut());
-            } else if let Some(flush) = sealed.flushes.get_mut(settling.chunks) {
-                settling.chunks += 1;
-                for slot in flush.live.iter() {
-                    let addr = Addr::new(flush.chunk, slot, NODE_UNITS, Coding::Raw);
-                    let at = self.core.nodes.find(addr).expect("INV-MAP-3: a node that was never written is in memory");
-                    flush.nodes.push(at);
-                    match usize::from(self.core.nodes.get(at).node.level) {
-                        0 => settling.leaves.push(at),
-                        level => {
-                            settling.inner.resize_with(settling.inner.len().max(level), Vec::new);
-                            settling.inner[level - 1].push(at);
-                        }
-                    }
-                }
-                budget = budget.saturating_sub(flush.nodes.len() / 16);
-            } else if let Some(node) = settling.inner.iter_mut().find_map(Vec::pop) {
-                self.core.sum_node(node, buf.bytes_mut());
-            } else {
-                settling.done = true;
-                self.core.settle_pointers();
-                self.settle_records(sealed);
-            }
-        }
-        self.bufs.give(buf);
-    }
 }
 
 impl Core {
@@ -121,4 +85,38 @@ impl Core {
         }
         self.catalog = catalog;
     }
+}
+
+/// Computes checksums, about `budget` nodes' worth.
+pub(super) fn settle_some(store: &mut Store, sealed: &mut Sealed, mut budget: usize) {
+    let mut buf = store.bufs.take(NODE_BYTES);
+    while budget > 0 && !sealed.settling.done {
+        budget -= 1;
+        let settling = &mut sealed.settling;
+        if let Some(leaf) = settling.leaves.pop() {
+            store.core.sum_node(leaf, buf.bytes_mut());
+        } else if let Some(flush) = sealed.flushes.get_mut(settling.chunks) {
+            settling.chunks += 1;
+            for slot in flush.live.iter() {
+                let addr = Addr::new(flush.chunk, slot, NODE_UNITS, Coding::Raw);
+                let at = store.core.nodes.find(addr).expect("INV-MAP-3: a node that was never written is in memory");
+                flush.nodes.push(at);
+                match usize::from(store.core.nodes.get(at).node.level) {
+                    0 => settling.leaves.push(at),
+                    level => {
+                        settling.inner.resize_with(settling.inner.len().max(level), Vec::new);
+                        settling.inner[level - 1].push(at);
+                    }
+                }
+            }
+            budget = budget.saturating_sub(flush.nodes.len() / 16);
+        } else if let Some(node) = settling.inner.iter_mut().find_map(Vec::pop) {
+            store.core.sum_node(node, buf.bytes_mut());
+        } else {
+            settling.done = true;
+            store.core.settle_pointers();
+            settle_records(store, sealed);
+        }
+    }
+    store.bufs.give(buf);
 }

@@ -10,10 +10,9 @@ use millpond_format::{
 };
 
 use super::READ_PAUSE;
-use super::identities::original_identities;
 use crate::log::{BatchKind, CLEANED, KEPT, OpenBatch, SHORT, is_special};
 use crate::space::{Chunk, NODE_GRAIN, PAGE, Pause, Place, Shelf, Slots};
-use crate::store::{Purse, Store};
+use crate::store::{Purse, Store, original_identities};
 use crate::task::Cleaner;
 use crate::{Planted, PoolState};
 
@@ -26,7 +25,7 @@ const QUANTA: u64 = 16;
 #[derive(Debug)]
 pub(super) struct Gathered {
     pub(super) chunk: ChunkId,
-    pub(super) from: SegmentId,
+    pub(crate) from: SegmentId,
     pub(super) identities: Vec<(u32, BlockIdentity)>,
     pub(super) buf: Buf,
 }
@@ -47,7 +46,7 @@ struct MoveBatch {
 
 impl Cleaner {
     /// Writes the gathered chunks to their new places.
-    pub(super) fn write_gathered(&mut self, store: &mut Store) {
+    pub(crate) fn write_gathered(&mut self, store: &mut Store) {
         if self.gathered.is_empty() {
             return;
         }
@@ -79,12 +78,12 @@ impl Cleaner {
         }
         let (stream, live) = (self.stream_of(store, chunk), chunk.live.clone());
         let moves = batch.as_ref().map_or(0, |b| b.chunks.len()) + 1;
-        if !store.core.space.chunks.changes_with(g.chunk) && !store.has_room_for_move(g.from, moves) {
+        if !store.core.space.chunks.changes_with(g.chunk) && !has_room_for_move(store, g.from, moves) {
             batch.take().into_iter().for_each(|full| self.write_moves(store, full));
-            if !store.has_room_for_move(g.from, 1) {
+            if !has_room_for_move(store, g.from, 1) {
                 // it is tried again after the next checkpoint
                 if !store.moves_wait_for_checkpoint() {
-                    store.leave_for_room(g.from);
+                    leave_for_room(store, g.from);
                 }
                 return;
             }
@@ -92,7 +91,7 @@ impl Cleaner {
         let Some(chunk) = store.core.space.chunks.get(g.chunk) else { return };
         let unit_bytes = usize::from(chunk.grain) * 512;
         let pages = (live.count() as usize * unit_bytes).div_ceil(4096) as u32;
-        let Some(identities) = store.kept_identities(g, &live) else {
+        let Some(identities) = kept_identities(store, g, &live) else {
             // as with unreadable chunks: it stays where it is
             return store.leave_unreadable(g.from, READ_PAUSE);
         };
@@ -197,70 +196,68 @@ impl Cleaner {
     }
 }
 
-impl Store {
-    /// Returns whether the records of `moves` moves fit into the next checkpoint, the last one out
-    /// of this segment.
-    fn has_room_for_move(&self, from: SegmentId, moves: usize) -> bool {
-        let stays = self.core.space.segments.get(from).is_some_and(|s| !s.is_given_up());
-        self.has_room_for_moves(self.core.space.rows.shelf(from), stays, moves)
+/// Returns the live bytes that are written together: many where segments have parity, because
+/// the last stripe is padded.
+pub(super) fn gather_bytes(store: &Store) -> u64 {
+    let next = store.log.streams.get(CLEANED).and_then(|s| s.cursor.map(|c| c.segment).or(s.next));
+    let rows = &store.core.space.rows;
+    let (quantum, pages) = next.map_or((1, 0), |id| (rows.quantum(id), rows.pages(id)));
+    if quantum > 1 {
+        return (u64::from(quantum) * PAGE * QUANTA).min(u64::from(pages) * PAGE / 2);
     }
+    GATHER_BYTES.min(store.config.shape.extent_bytes * 2)
+}
 
-    /// Returns the live bytes that are written together: many where segments have parity, because
-    /// the last stripe is padded.
-    pub(super) fn gather_bytes(&self) -> u64 {
-        let next = self.log.streams.get(CLEANED).and_then(|s| s.cursor.map(|c| c.segment).or(s.next));
-        let rows = &self.core.space.rows;
-        let (quantum, pages) = next.map_or((1, 0), |id| (rows.quantum(id), rows.pages(id)));
-        if quantum > 1 {
-            return (u64::from(quantum) * PAGE * QUANTA).min(u64::from(pages) * PAGE / 2);
-        }
-        GATHER_BYTES.min(self.config.shape.extent_bytes * 2)
+/// Skips a segment for a while, until there may be room for moves.
+fn leave_for_room(store: &mut Store, id: SegmentId) {
+    if let Some(segment) = store.core.space.segments.get_mut(id) {
+        segment.leave_until(store.now.0 + READ_PAUSE, Pause::Room);
     }
+}
 
-    /// Skips a segment for a while, until there may be room for moves.
-    fn leave_for_room(&mut self, id: SegmentId) {
-        if let Some(segment) = self.core.space.segments.get_mut(id) {
-            segment.leave_until(self.now.0 + READ_PAUSE, Pause::Room);
-        }
+/// Returns the identities of the live slots of a chunk; nodes are identified by their address.
+/// `None` when a block does not match its checksum, or the header with the identities is
+/// damaged: a batch with such a block would look torn, and replay would end the log before it
+/// and lose everything after it.
+pub(super) fn kept_identities(store: &Store, g: &Gathered, live: &Slots) -> Option<Vec<BlockIdentity>> {
+    let chunk = store.core.space.chunks.get(g.chunk)?;
+    if chunk.grain == NODE_GRAIN {
+        let nodes = live.iter().filter_map(|slot| Some((slot, chunk.unit_of(slot)?))).map(|(slot, unit)| {
+            let from = unit as usize * 512;
+            let addr = Addr::new(g.chunk, slot, NODE_UNITS, Coding::Raw);
+            let crc = Node::checksum_at(g.buf.bytes().get(from..from + NODE_BYTES)?, addr)?;
+            let (volume, block) = (VolumeId(0), BlockNo(0));
+            Some(BlockIdentity { volume, block, lsn: Lsn(0), crc, units: NODE_GRAIN, coding: Coding::Raw })
+        });
+        return nodes.collect();
     }
-
-    /// Returns the identities of the live slots of a chunk; nodes are identified by their address.
-    /// `None` when a block does not match its checksum, or the header with the identities is
-    /// damaged: a batch with such a block would look torn, and replay would end the log before it
-    /// and lose everything after it.
-    pub(super) fn kept_identities(&self, g: &Gathered, live: &Slots) -> Option<Vec<BlockIdentity>> {
-        let chunk = self.core.space.chunks.get(g.chunk)?;
-        if chunk.grain == NODE_GRAIN {
-            let nodes = live.iter().filter_map(|slot| Some((slot, chunk.unit_of(slot)?))).map(|(slot, unit)| {
-                let from = unit as usize * 512;
-                let addr = Addr::new(g.chunk, slot, NODE_UNITS, Coding::Raw);
-                let crc = Node::checksum_at(g.buf.bytes().get(from..from + NODE_BYTES)?, addr)?;
-                let (volume, block) = (VolumeId(0), BlockNo(0));
-                Some(BlockIdentity { volume, block, lsn: Lsn(0), crc, units: NODE_GRAIN, coding: Coding::Raw })
-            });
-            return nodes.collect();
-        }
-        let all = if g.identities.is_empty() && chunk.has_all() {
-            original_identities(g.buf.bytes(), self.config.id, g.chunk)
-        } else {
-            g.identities.clone()
-        };
-        let mut kept = Vec::with_capacity(all.len());
-        for (slot, identity) in all.into_iter().filter(|(slot, _)| live.get(*slot)) {
-            let from = chunk.unit_of(slot)? as usize * UNIT;
-            if crc32c(g.buf.bytes().get(from..from + usize::from(identity.units) * UNIT)?) != identity.crc {
-                return None;
-            }
-            kept.push(identity);
-        }
-        let slots: u32 = kept.iter().map(|identity| u32::from(identity.units) / u32::from(chunk.grain)).sum();
-        if slots != live.count() {
+    let all = if g.identities.is_empty() && chunk.has_all() {
+        original_identities(g.buf.bytes(), store.config.id, g.chunk)
+    } else {
+        g.identities.clone()
+    };
+    let mut kept = Vec::with_capacity(all.len());
+    for (slot, identity) in all.into_iter().filter(|(slot, _)| live.get(*slot)) {
+        let from = chunk.unit_of(slot)? as usize * UNIT;
+        if crc32c(g.buf.bytes().get(from..from + usize::from(identity.units) * UNIT)?) != identity.crc {
             return None;
         }
-        if self.tuning.plants(Planted::CleanerNewSequence) {
-            let now = self.log.next;
-            kept.iter_mut().for_each(|identity| identity.lsn = now);
-        }
-        Some(kept)
+        kept.push(identity);
     }
+    let slots: u32 = kept.iter().map(|identity| u32::from(identity.units) / u32::from(chunk.grain)).sum();
+    if slots != live.count() {
+        return None;
+    }
+    if store.tuning.plants(Planted::CleanerNewSequence) {
+        let now = store.log.next;
+        kept.iter_mut().for_each(|identity| identity.lsn = now);
+    }
+    Some(kept)
+}
+
+/// Returns whether the records of `moves` moves fit into the next checkpoint, the last one out
+/// of this segment.
+fn has_room_for_move(store: &Store, from: SegmentId, moves: usize) -> bool {
+    let stays = store.core.space.segments.get(from).is_some_and(|s| !s.is_given_up());
+    store.has_room_for_moves(store.core.space.rows.shelf(from), stays, moves)
 }

@@ -10,11 +10,10 @@ use std::ops::Range;
 
 use millpond_format::{Group, Member, MemberState, SegmentId};
 
-use super::removal::{Removal, count_rows, joinable, unused_extents};
-use super::{Look, ROOM_LOOK_MILLIS, ROOM_MILLIS, STEP_PART};
+use super::{Look, ROOM_LOOK_MILLIS};
 use crate::pool::Pool;
 use crate::space::{SegmentState, Shelf, without_reserve};
-use crate::store::{Purse, Store};
+use crate::store::{Purse, ROOM_MILLIS, Removal, STEP_PART, Store, count_rows, joinable};
 use crate::{Planted, Time};
 
 /// Milliseconds before the next try to rejoin extents when the last gained nothing: at first, and
@@ -151,8 +150,8 @@ impl Pool {
             return;
         }
         self.rejoiner.see(self.store.config.shape.generation);
-        let mut prospect = self.rejoiner.prospect.take().unwrap_or_else(|| self.store.begin_prospect());
-        let bounds = self.store.bounds();
+        let mut prospect = self.rejoiner.prospect.take().unwrap_or_else(|| begin_prospect(&self.store));
+        let bounds = bounds(&self.store);
         let found = if prospect.alone && !self.rejoiner.planned {
             Some(true)
         } else {
@@ -285,34 +284,17 @@ impl Rejoiner {
     }
 }
 
-impl Store {
-    fn bounds(&self) -> Bounds {
-        let data = self.core.space.segments.fills(Shelf::Data);
-        let data = data.map(|fill| (fill.there as u64, fill.there as u64 * u64::from(fill.pages)));
-        let data = data.fold((0, 0), |(count, pages), fill| (count + fill.0, pages + fill.1));
-        let floors = (self.floor_on(Shelf::Data, Purse::Guest), self.floor_on(Shelf::Log, Purse::Guest));
-        Bounds { data, least: self.least_of_step(), floors }
-    }
+fn bounds(store: &Store) -> Bounds {
+    let data = store.core.space.segments.fills(Shelf::Data);
+    let data = data.map(|fill| (fill.there as u64, fill.there as u64 * u64::from(fill.pages)));
+    let data = data.fold((0, 0), |(count, pages), fill| (count + fill.0, pages + fill.1));
+    let floors = (store.floor_on(Shelf::Data, Purse::Guest), store.floor_on(Shelf::Log, Purse::Guest));
+    Bounds { data, least: store.least_of_step(), floors }
+}
 
-    /// Returns whether a rejoin runs; it can be postponed.
-    pub(crate) fn is_rejoining(&self) -> bool {
-        self.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins)
-    }
-
-    fn begin_prospect(&self) -> Prospect {
-        let (alone, kinds) = joinable(&self.config.shape);
-        Prospect::new(alone, &kinds, count_rows)
-    }
-
-    /// Returns the bytes of extents that a stopped removal left in no segment.
-    pub(crate) fn given_up_bytes(&self) -> u64 {
-        let shape = &self.config.shape;
-        if self.member_leaving().is_some() {
-            return 0;
-        }
-        let runs = unused_extents(shape).into_values().flatten();
-        runs.map(|run| u64::from(run.extents) * shape.extent_bytes).sum()
-    }
+fn begin_prospect(store: &Store) -> Prospect {
+    let (alone, kinds) = joinable(&store.config.shape);
+    Prospect::new(alone, &kinds, count_rows)
 }
 
 #[cfg(test)]

@@ -8,30 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use millpond_block::{Buf, ByteRange, DeviceError, MemberId, Piece};
-use millpond_format::{Label, MemberState, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
+use millpond_format::{Label, MemberState, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, second_area};
 
 use super::Step;
-use crate::pool::Pool;
-use crate::store::{Context, Store};
-use crate::task::{Scrubber, second_area};
-
-/// A read or write of the metadata areas of a device.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ScrubArea {
-    run: u64,
-    member: MemberId,
-    second: bool,
-    what: What,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
-    /// A label of this generation.
-    Label(u64),
-    Ring,
-    /// Roots that are rewritten.
-    Mended,
-}
+use crate::store::{AreaPart, Context, ScrubArea, Store};
+use crate::task::Scrubber;
 
 /// Progress of the scrub of labels.
 #[derive(Debug, Default)]
@@ -41,22 +22,6 @@ pub(super) struct Labels {
     /// Members with a wrong label.
     wrong: BTreeSet<MemberId>,
     rings: BTreeMap<(MemberId, bool), Buf>,
-}
-
-impl Pool {
-    /// Ends the scrub when everything that it has written is durable.
-    pub(super) fn end_with_checkpoint(&mut self, before: u64) -> bool {
-        if self.store.metrics.checkpoints == before || self.store.labels.busy() {
-            return false;
-        }
-        self.scrubber.suspend();
-        let now = self.store.now;
-        self.scrubber.found.iter_mut().for_each(|found| found.end(now, true));
-        // the scrub may have repaired some of them
-        self.rejoiner.forget_unreadable();
-        self.store.pace.record_soon();
-        true
-    }
 }
 
 impl Scrubber {
@@ -103,12 +68,12 @@ impl Scrubber {
         for member in members {
             let size = store.config.sizes.get(member.index()).copied().unwrap_or(0);
             for (second, area) in [(false, 0), (true, second_area(size))] {
-                let label = (What::Label(generation), area, SECTOR_BYTES as u64);
-                let ring = (What::Ring, area + RING_OFFSET, RING_SLOTS * SECTOR_BYTES as u64);
+                let label = (AreaPart::Label(generation), area, SECTOR_BYTES as u64);
+                let ring = (AreaPart::Ring, area + RING_OFFSET, RING_SLOTS * SECTOR_BYTES as u64);
                 let ring = Some(ring).filter(|_| !store.config.shape.is_aside(member.0));
-                for (what, offset, length) in [Some(label), ring].into_iter().flatten() {
+                for (part, offset, length) in [Some(label), ring].into_iter().flatten() {
                     self.of(run).into_iter().for_each(|run| run.labels.left += 1);
-                    let context = Context::ScrubArea(ScrubArea { run, member, second, what });
+                    let context = Context::ScrubArea(ScrubArea { run, member, second, part });
                     store.io.read_raw(context, member, ByteRange { offset, length }, &mut store.bufs);
                 }
             }
@@ -117,10 +82,10 @@ impl Scrubber {
 
     /// Handles the end of a read or write of a label or ring.
     pub(crate) fn scrub_area_done(&mut self, store: &mut Store, area: ScrubArea, result: Result<(), DeviceError>, buf: Option<Buf>) {
-        let ScrubArea { member, second, what, .. } = area;
+        let ScrubArea { member, second, part, .. } = area;
         let state = store.config.shape.members.get(member.index()).map(|m| m.state);
-        let right = match what {
-            What::Label(generation) if store.config.shape.generation == generation && state == Some(MemberState::Present) => {
+        let right = match part {
+            AreaPart::Label(generation) if store.config.shape.generation == generation && state == Some(MemberState::Present) => {
                 let bytes = buf.as_ref().filter(|_| result.is_ok()).and_then(|buf| buf.bytes().get(..SECTOR_BYTES));
                 bytes.and_then(|bytes| Label::decode(bytes).ok()) == Some(store.label(member, None))
             }
@@ -131,8 +96,8 @@ impl Scrubber {
         if !right {
             run.labels.wrong.insert(member);
         }
-        match (what, buf) {
-            (What::Ring, Some(buf)) if result.is_ok() => drop(run.labels.rings.insert((member, second), buf)),
+        match (part, buf) {
+            (AreaPart::Ring, Some(buf)) if result.is_ok() => drop(run.labels.rings.insert((member, second), buf)),
             (_, buf) => buf.into_iter().for_each(|buf| store.bufs.give(buf)),
         }
     }
@@ -160,7 +125,7 @@ impl Scrubber {
                 let unused = (first > store.generation).then_some(&unused);
                 if let Some(right) = newest.map(|(_, right)| right).or(unused) {
                     self.count_repair(store, *member);
-                    self.write_root_again(store, ScrubArea { run, member: *member, second: *second, what: What::Mended }, slot, right);
+                    self.write_root_again(store, ScrubArea { run, member: *member, second: *second, part: AreaPart::Mended }, slot, right);
                 }
             }
         }

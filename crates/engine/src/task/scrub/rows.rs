@@ -6,48 +6,16 @@
 //! repair it. Dead data counts as it is on the device. Nothing was written to any of the columns
 //! while they were read.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use millpond_block::{Buf, BufPool, Piece};
-use millpond_format::{MAX_HEADER_PAGES, SegmentId};
+use millpond_block::{Buf, Piece};
 
-use super::Place;
-use super::items::{Copy, Item};
 use crate::Planted;
-use crate::io::{Columns, Want, answers, erased};
+use crate::io::{Columns, Want};
 use crate::space::PAGE;
-use crate::store::Store;
+use crate::store::{Copy, InMemory, Item, Place, Stillness, Store, copy_of};
 use crate::task::Scrubber;
-
-/// Write stamp: shows whether anything was written to a place while it was read. The segment is
-/// full, so only repairs, and changes of devices, can write to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stillness {
-    pub(super) repairs: u64,
-    pub(super) shape: u64,
-}
-
-/// The columns of a place.
-struct InMemory<'a> {
-    segment: SegmentId,
-    /// Byte offset of the place in the segment, and its length.
-    from: u64,
-    bytes: usize,
-    columns: Vec<Option<&'a [u8]>>,
-    /// Columns that were not read.
-    lacking: Columns,
-    /// Of these, columns on present devices whose read failed.
-    unread: Columns,
-}
-
-fn copy_of(buf: &Buf, bytes: usize, bufs: &mut BufPool) -> Buf {
-    let mut copy = bufs.take(bytes);
-    if let (Some(to), Some(from)) = (copy.bytes_mut().get_mut(..bytes), buf.bytes().get(..bytes)) {
-        to.copy_from_slice(from);
-    }
-    copy
-}
 
 /// Returns the pages in which two byte ranges differ.
 fn pages_that_differ<'a>(a: &'a [u8], b: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
@@ -133,107 +101,6 @@ impl Scrubber {
             self.found.iter_mut().for_each(|found| found.repaired += 1);
         }
         true
-    }
-}
-
-impl Store {
-    /// Returns the current write stamp.
-    pub(super) fn stillness(&self) -> Stillness {
-        Stillness { repairs: self.repairs.begun, shape: self.config.shape.generation }
-    }
-
-    /// Extends places of segments with parity to whole stripes; places that share one are joined.
-    pub(super) fn whole_rows(&self, places: impl IntoIterator<Item = Place>) -> VecDeque<Place> {
-        let rows = &self.core.space.rows;
-        let mut found: VecDeque<Place> = VecDeque::new();
-        for place in places {
-            if rows.stripe(place.segment).is_none() {
-                found.push_back(place);
-                continue;
-            }
-            let quantum = rows.quantum(place.segment);
-            let (first, end) = (place.page / quantum * quantum, (place.page + place.pages).next_multiple_of(quantum));
-            match found.back_mut().filter(|last| first < last.page + last.pages) {
-                Some(last) => {
-                    last.pages = last.pages.max(end - last.page);
-                    last.chunks.extend(place.chunks);
-                    last.objects.extend(place.objects);
-                }
-                None => found.push_back(Place { page: first, pages: end - first, ..place }),
-            }
-        }
-        found
-    }
-
-    /// Returns the bytes that were read of a place, by column.
-    fn in_memory<'a>(&self, place: &Place, read: &'a [Copy]) -> Option<InMemory<'a>> {
-        let stripe = self.core.space.rows.stripe(place.segment)?;
-        let bytes = place.pages as usize * PAGE as usize;
-        let length = bytes / stripe.data();
-        let of = |column: usize| read.iter().find(|(at, _)| *at == column)?.1.as_ref()?.bytes().get(..length);
-        let columns: Vec<Option<&[u8]>> = (0..stripe.width()).map(of).collect();
-        let lacking = (0..stripe.width()).filter(|at| columns.get(*at).is_none_or(Option::is_none)).fold(0, |set, at| set | 1 << at);
-        let unread = lacking & !self.io.health.missing(&stripe);
-        Some(InMemory { segment: place.segment, from: u64::from(place.page) * PAGE, bytes, columns, lacking, unread })
-    }
-
-    /// Computes bytes of a place without the `erased` columns. `None` when there is too little
-    /// parity.
-    fn recall(&mut self, rows: &InMemory<'_>, from: usize, bytes: usize, erased: Columns) -> Option<Buf> {
-        let stripe = self.core.space.rows.stripe(rows.segment)?;
-        let from = rows.from + from as u64;
-        let want = Want::Bytes { from, to: from + bytes as u64 };
-        self.io.recall(&stripe, want, erased, &rows.columns, rows.from / stripe.data() as u64, &mut self.bufs)
-    }
-
-    /// Returns all data of a place as it is on the devices. Missing columns are computed; where too
-    /// many are missing they are zeroes, which match no checksum.
-    fn joined(&mut self, rows: &InMemory<'_>) -> Option<Buf> {
-        let spare = self.core.space.rows.spare(rows.segment);
-        if rows.lacking.count_ones() as usize <= spare {
-            return self.recall(rows, 0, rows.bytes, rows.lacking);
-        }
-        let nothing = vec![0; rows.bytes];
-        let columns = rows.columns.iter().map(|column| Some(column.unwrap_or(&nothing))).collect();
-        self.recall(&InMemory { columns, ..*rows }, 0, rows.bytes, 0)
-    }
-
-    /// Adds copies of a place with the header that identifies its blocks, computed from other
-    /// columns.
-    fn find_header(&mut self, rows: &InMemory<'_>, place: &Place, copies: &mut Vec<Copy>) {
-        let head = rows.bytes.min(MAX_HEADER_PAGES * PAGE as usize);
-        let mut attempt = 1;
-        let mut unknown = self.items(place, copies).1;
-        while unknown > 0
-            && let Some(erased) = self.way(rows, 0, head, attempt)
-        {
-            attempt += 1;
-            let Some(header) = self.recall(rows, 0, head, erased) else { continue };
-            let Some(lies) = copies.first().and_then(|(_, lies)| lies.as_ref()) else { return };
-            let mut copy = copy_of(lies, rows.bytes, &mut self.bufs);
-            copy.bytes_mut().iter_mut().zip(header.bytes().iter().take(head)).for_each(|(to, right)| *to = *right);
-            self.bufs.give(header);
-            copies.push((usize::from(attempt), Some(copy)));
-            let left = self.items(place, copies).1;
-            if left < unknown {
-                unknown = left;
-            } else {
-                copies.pop().and_then(|(_, copy)| copy).into_iter().for_each(|copy| self.bufs.give(copy));
-            }
-        }
-    }
-
-    /// Returns the columns that an attempt to compute some bytes does not use; `None` when all ways
-    /// were tried.
-    fn way(&self, rows: &InMemory<'_>, from: usize, bytes: usize, attempt: u8) -> Option<Columns> {
-        let stripe = self.core.space.rows.stripe(rows.segment)?;
-        let from = rows.from + from as u64;
-        let first = Want::Bytes { from, to: from + bytes as u64 }.columns(&stripe).trailing_zeros() as usize;
-        let ways = answers(stripe.width(), stripe.parity, rows.lacking);
-        if rows.lacking.count_ones() as usize > stripe.parity || attempt >= ways {
-            return None;
-        }
-        erased(stripe.width(), stripe.parity, rows.lacking, first, attempt)
     }
 }
 

@@ -74,7 +74,7 @@ impl Removal {
     /// Plans a step of a removal that cannot be done at once: gives up the first segments of the
     /// member's groups, as many as `can_go` allows. Their remaining extents become segments without
     /// the member, which make room for the next step. `None` when that leads nowhere.
-    pub(crate) fn plan_step(shape: &Shape, member: u16, can_go: impl Fn(&BTreeSet<SegmentId>) -> bool) -> Option<Removal> {
+    pub(super) fn plan_step(shape: &Shape, member: u16, can_go: impl Fn(&BTreeSet<SegmentId>) -> bool) -> Option<Removal> {
         let mut segments = BTreeSet::new();
         let (mut groups, mut rest) = (Vec::new(), Vec::new());
         for group in &shape.groups {
@@ -257,7 +257,7 @@ fn partners(shape: &Shape, class: Class, member: u16) -> Vec<Vec<&Group>> {
 
 /// Returns the number of segments of a group of mirrors or with parity. Each segment takes its
 /// extents from the columns with most left, so there are as many as the columns could ever give.
-pub(super) fn count_rows(group: &Group) -> u32 {
+pub(crate) fn count_rows(group: &Group) -> u32 {
     let width = match group.layout {
         Layout::Mirror { copies } => copies,
         Layout::Parity { width, .. } => width,
@@ -276,7 +276,7 @@ pub(super) fn count_rows(group: &Group) -> u32 {
 
 /// Returns whether unused extents can become segments of their own, and which groups have segments
 /// that can be widened with them.
-pub(super) fn joinable(shape: &Shape) -> (bool, Vec<Vec<&Group>>) {
+pub(crate) fn joinable(shape: &Shape) -> (bool, Vec<Vec<&Group>>) {
     let unused = unused_extents(shape);
     let (mut alone, mut kinds) = (false, Vec::<Vec<&Group>>::new());
     for class in [Class::Data, Class::Log] {

@@ -46,7 +46,7 @@ struct Span {
 
 /// Groups the blocks of one version, which are added in order.
 #[derive(Debug, Default)]
-pub(super) struct Spans {
+pub(crate) struct Spans {
     open: Vec<Span>,
     latest: usize,
     sizes: Sizes,
@@ -94,7 +94,7 @@ impl Spans {
     }
 
     /// Returns the counts; the next block belongs to another version.
-    pub(super) fn take(&mut self) -> Sizes {
+    pub(crate) fn take(&mut self) -> Sizes {
         self.close(None);
         std::mem::take(&mut self.sizes)
     }

@@ -7,7 +7,7 @@ use crate::space::{Chunk, Slots};
 
 /// Returns the identities of the blocks of a chunk that was never moved, by slot, from the headers
 /// between them.
-pub(super) fn original_identities(bytes: &[u8], pool: PoolId, chunk: ChunkId) -> Vec<(u32, BlockIdentity)> {
+pub(crate) fn original_identities(bytes: &[u8], pool: PoolId, chunk: ChunkId) -> Vec<(u32, BlockIdentity)> {
     let mut found = Vec::new();
     let mut page = 0usize;
     while let Some(rest) = bytes.get(page * 4096..).filter(|rest| !rest.is_empty()) {
@@ -32,7 +32,7 @@ pub(super) fn original_identities(bytes: &[u8], pool: PoolId, chunk: ChunkId) ->
 
 /// The moves in one header.
 #[derive(Debug)]
-pub(in crate::task) struct Moves {
+pub(crate) struct Moves {
     /// Page of the segment where their payload begins.
     payload: u32,
     moves: FxHashMap<ChunkId, Move>,
@@ -41,7 +41,7 @@ pub(in crate::task) struct Moves {
 impl Moves {
     /// Decodes the header in `bytes`; returns its moves and its pages, if it is one of this pool
     /// for this place.
-    pub(in crate::task) fn decode(bytes: &[u8], pool: PoolId, segment: SegmentId, page: u32) -> Option<(Moves, usize)> {
+    pub(crate) fn decode(bytes: &[u8], pool: PoolId, segment: SegmentId, page: u32) -> Option<(Moves, usize)> {
         let (header, items) = BatchHeader::decode(bytes).ok()?;
         if (header.pool, header.segment, header.offset) != (pool, segment, page) {
             return None;
@@ -53,7 +53,7 @@ impl Moves {
     /// Returns the identities of a chunk's blocks, by slot. `None` when this header did not move
     /// the chunk: a copy that missed the write may still have a sound header of an earlier use of
     /// the segment at the same place.
-    pub(in crate::task) fn identities(&self, id: ChunkId, chunk: &Chunk) -> Option<Vec<(u32, BlockIdentity)>> {
+    pub(crate) fn identities(&self, id: ChunkId, chunk: &Chunk) -> Option<Vec<(u32, BlockIdentity)>> {
         let moved = self.moves.get(&id).filter(|moved| chunk.is_moved_by(moved, self.payload))?;
         let present = Slots::from_words(moved.present.clone());
         let mut slots = present.iter();

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_format::{ObjectRef, SegmentId};
 
+use super::{At, ObjectsIn, Purse, Store};
 use crate::Planted;
 use crate::space::{Segment, SegmentState};
-use crate::store::{At, ObjectsIn, Purse, Store};
 
 /// Objects in a segment are rewritten when a smaller share than this of it is in use; the larger
 /// share applies when objects have no other space and it is short.
@@ -19,7 +19,7 @@ impl Store {
     /// space of their live objects; a segment becomes sparse only when as much of it was replaced.
     /// Objects in segments that are given up are rewritten one by one: this frees no space, so room
     /// for another checkpoint is kept.
-    pub(super) fn dirty_sparse_objects(&mut self) {
+    pub(crate) fn dirty_sparse_objects(&mut self) {
         self.checkpoint.estimate.moving = 0;
         let sparse = self.sparse_segments();
         if sparse.is_empty() {

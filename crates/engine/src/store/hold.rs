@@ -3,10 +3,10 @@
 
 use millpond_format::{HoldRecord, Record, SnapshotId};
 
-use super::command::check_name;
+use super::Store;
+use super::names::check_name;
 use crate::core::Snapshot;
-use crate::store::Store;
-use crate::{CommandError, HoldInfo, Invalid, Time};
+use crate::{Busy, CommandError, HoldInfo, Invalid, Time};
 
 /// Longest tag in bytes, so that a page of held snapshots stays a few kilobytes.
 const MAX_TAG: usize = 64;
@@ -15,7 +15,7 @@ const MAX_HOLDS: usize = 256;
 
 impl Store {
     /// Returns the record of a new hold.
-    pub(super) fn hold(
+    pub(crate) fn hold(
         &self,
         snapshot: SnapshotId,
         tag: Option<String>,
@@ -46,7 +46,7 @@ impl Store {
     }
 
     /// Returns the record that releases the hold with a tag, or one without a tag.
-    pub(super) fn release_hold(&self, snapshot: SnapshotId, tag: Option<String>) -> Result<Record, CommandError> {
+    pub(crate) fn release_hold(&self, snapshot: SnapshotId, tag: Option<String>) -> Result<Record, CommandError> {
         let held = self.known_snapshot(snapshot)?;
         let Some(tag) = tag else {
             return match held.holds.is_empty() {
@@ -68,7 +68,7 @@ impl Store {
     }
 
     /// Returns the holds that have not expired, those without a tag first.
-    pub(crate) fn holds_of(&self, snapshot: &Snapshot) -> Vec<HoldInfo> {
+    pub(super) fn holds_of(&self, snapshot: &Snapshot) -> Vec<HoldInfo> {
         let plain = snapshot.holds.iter().map(|until| HoldInfo { tag: None, since: None, until: until.map(Time), locked: false });
         let tagged = snapshot.tags.iter().map(|hold| HoldInfo {
             tag: Some(hold.tag.clone()),
@@ -81,5 +81,16 @@ impl Store {
 
     fn holds_still(&self, until: Option<u64>) -> bool {
         until.is_none_or(|until| until > self.now.0)
+    }
+
+    pub(crate) fn check_destroyable(&self, id: SnapshotId) -> Result<(), CommandError> {
+        let snapshot = self.known_snapshot(id)?;
+        if self.core.catalog.clones_of(id) > 0 {
+            return Err(CommandError::Busy(Busy::HasClones { snapshot: snapshot.name.clone(), hidden: false }));
+        }
+        if self.is_held(snapshot) {
+            return Err(CommandError::Busy(Busy::Held { snapshot: snapshot.name.clone() }));
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,150 @@
+//! Reading rings of roots, and the log behind a root.
+
+use std::collections::BTreeSet;
+
+use millpond_block::{Buf, ByteRange, DeviceError, MemberId};
+use millpond_format::{Item, Lsn, NO_SEGMENT, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, SegmentId, StreamStart, second_area};
+
+use super::{Asked, Import, Stage};
+use crate::log::SMALL;
+use crate::open::level::Leveling;
+use crate::open::replay::Replay;
+use crate::open::scan::{Extent, Found, StreamScan, extent};
+use crate::{Damage, OpenErrorKind, Planted};
+
+impl Import {
+    pub(super) fn read_rings(&mut self) {
+        let (Some(rings), Some(config)) = (&self.rings, &self.config) else { return };
+        for member in rings.members() {
+            let size = config.sizes.get(usize::from(member)).copied().unwrap_or(0);
+            for (second, area) in [(false, 0), (true, second_area(size))] {
+                let range = ByteRange { offset: area + RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
+                self.io.read_raw(Asked::Ring(member, second), MemberId(member), range, &mut self.bufs);
+            }
+        }
+        self.stage = Stage::Rings;
+    }
+
+    pub(crate) fn begin_root(&mut self, root: Root) {
+        self.wanted.push(root.checkpoint);
+        self.root = Some(root);
+        self.stage = Stage::Root;
+    }
+
+    /// Starts reading the log after a root.
+    pub(crate) fn scan_from(&mut self, root: &Root) -> Result<(), OpenErrorKind> {
+        let pool = self.config.as_ref().ok_or(OpenErrorKind::OutOfOrder("no label"))?.id;
+        for leg in &root.legs {
+            for (stream, start) in (0u8..).zip(leg.streams) {
+                self.scans.push(StreamScan::new(pool, leg, stream, start, root.lsn));
+            }
+        }
+        self.stage = Stage::Scan;
+        (0..self.scans.len()).try_for_each(|scan| self.scan_next(scan))
+    }
+
+    fn scan_next(&mut self, at: usize) -> Result<(), OpenErrorKind> {
+        let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());
+        let (Some(scan), Some(rows)) = (self.scans.get_mut(at), rows) else { return Ok(()) };
+        if scan.done {
+            return Ok(());
+        }
+        let pages = rows.pages(scan.segment);
+        if rows.is_gap(scan.segment) && scan.is_small() {
+            scan.done = true;
+            self.lost_small = self.lost_small.max(Some(scan.incarnation()));
+            return Ok(());
+        }
+        if scan.page > pages || pages == 0 {
+            return Err(Damage::LogOutside.into());
+        }
+        if scan.page == pages {
+            scan.end();
+            return self.scan_next(at);
+        }
+        let want = scan.want.min(pages - scan.page);
+        scan.losses = self.losses;
+        self.io.read(Asked::Scan(at), rows, scan.segment, scan.page, want, scan.copy, &mut self.bufs);
+        Ok(())
+    }
+
+    pub(super) fn scan_read(&mut self, at: usize, result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<(), OpenErrorKind> {
+        let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());
+        let (Some(scan), Some(rows)) = (self.scans.get_mut(at), rows) else { return Ok(()) };
+        let pages = rows.pages(scan.segment);
+        let want = scan.want.min(pages - scan.page) as usize;
+        let copies = self.io.copies(rows, scan.segment);
+        let quantum = rows.quantum(scan.segment);
+        // a device was given up meanwhile: the remaining copies are renumbered, so all of them are
+        // read again
+        let renumbered = scan.losses != self.losses;
+        match (result, buf) {
+            _ if renumbered => scan.begin_place(),
+            (Ok(()), Some(buf)) => {
+                scan.take(buf.bytes().get(..want * 4096).unwrap_or_default(), pages, quantum, copies, &mut self.found);
+            }
+            (Err(_), _) if scan.unreadable((pages, quantum), copies) => {}
+            (Err(error), _) => return Err(OpenErrorKind::LogUnreadable(error)),
+            (Ok(()), None) => scan.done = true,
+        }
+        self.scan_next(at)
+    }
+
+    /// Reads small writes on special devices that are present, but that no stream leads to, because
+    /// earlier batches were on lost devices: later batches index their segments. Returns true when
+    /// there is more to read.
+    fn scan_what_is_told(&mut self) -> Result<bool, OpenErrorKind> {
+        let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());
+        let (Some(lost), Some(rows), Some(root), Some(config)) = (self.lost_small, rows, &self.root, &self.config) else {
+            return Ok(false);
+        };
+        let seen: BTreeSet<SegmentId> = self.scans.iter().flat_map(|scan| scan.visited.iter().copied()).collect();
+        let runs = |item: &Item| if let Item::Small { runs, .. } = item { runs.clone() } else { Vec::new() };
+        let told = self.found.iter().flat_map(|found| found.items.iter().flat_map(runs)).filter(|run| run.lsn > root.lsn);
+        let told: BTreeSet<SegmentId> = told.map(|run| run.segment).filter(|id| rows.pages(*id) > 0 && !seen.contains(id)).collect();
+        let first = self.scans.len();
+        for (segment, leg) in told.iter().flat_map(|segment| root.legs.iter().map(move |leg| (*segment, leg))) {
+            if leg.incarnation <= lost {
+                let start = StreamStart { segment, offset: 0, next: NO_SEGMENT };
+                self.scans.push(StreamScan::new(config.id, leg, SMALL as u8, start, root.lsn));
+            }
+        }
+        (first..self.scans.len()).try_for_each(|scan| self.scan_next(scan))?;
+        Ok(first < self.scans.len())
+    }
+
+    pub(super) fn scanned(&mut self) -> Result<(), OpenErrorKind> {
+        if self.scan_what_is_told()? {
+            return Ok(());
+        }
+        let root = self.root.as_ref().ok_or(OpenErrorKind::OutOfOrder("no root"))?;
+        let mut found = std::mem::take(&mut self.found);
+        let extent = extent(&mut found, root.lsn, &root.legs, self.lost_small);
+        if self.surveying {
+            self.surveyed.log_damaged = matches!(extent, Extent::Damaged(_));
+            self.surveyed.after = found.iter().map(Found::guest_bytes).sum();
+            self.stage = Stage::Surveyed;
+            return Ok(());
+        }
+        let (end, durable) = match extent {
+            Extent::Until(end, durable) => (end, durable),
+            // the sound part of the log is a state that existed; whether it is on all copies is not
+            // known
+            Extent::Damaged(lsn) if self.rewound.is_some() => (Lsn(lsn.0 - 1), root.lsn),
+            Extent::Damaged(lsn) => return Err(OpenErrorKind::LogGone(lsn)),
+        };
+        if let Some(rewound) = &self.rewound
+            && end < rewound.needs
+        {
+            return Err(OpenErrorKind::LogReused { end, needs: rewound.needs });
+        }
+        let visited = self.scans.iter().flat_map(|scan| scan.visited.iter().copied()).collect();
+        let core = self.core.as_mut().ok_or(OpenErrorKind::OutOfOrder("no state"))?;
+        if !cfg!(feature = "planted") || self.tuning.planted != Some(Planted::SkipLeveling) {
+            self.leveling = Leveling::new(&found, durable, &core.space.rows);
+        }
+        self.replay = Some(Replay::new(core, found, visited, root.lsn, end));
+        self.stage = Stage::Replay;
+        Ok(())
+    }
+}

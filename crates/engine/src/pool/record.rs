@@ -1,0 +1,40 @@
+//! Records of commands in the log.
+
+use millpond_block::{DiskError, Tag};
+use millpond_format::{Item, Record, VolumeId};
+
+use super::op::{ClearWork, Owner, Work};
+use super::state::Pool;
+use crate::Reply;
+use crate::store::MAX_VOLUME_BYTES;
+
+impl Pool {
+    pub(crate) fn log_records(&mut self, tag: Tag, records: Vec<Record>, reply: Reply) -> bool {
+        let id = self.new_op(Owner::Command(tag), Work::Command(Ok(reply)), true);
+        let deals_anew = records.iter().any(|record| matches!(record, Record::Options { .. } | Record::RemoveVolume { .. }));
+        for record in records {
+            if self.append_item(id, &Item::Record(record.clone())).is_err() {
+                self.fail_op(id, DiskError::NoSpace);
+                return false;
+            }
+            self.store.core.apply_record(&record);
+        }
+        if deals_anew {
+            self.arrange_read_cache(self.read_cache.limit());
+        }
+        self.store.seal_all();
+        self.release(id);
+        true
+    }
+
+    /// Discards blocks mapped beyond a volume's end: after a shrink, and where a head may be from
+    /// the time of a shrink: after an import, a rollback, a clone.
+    pub(super) fn trim_beyond(&mut self, volume: VolumeId) {
+        let Some(size) = self.store.core.catalog.volumes.get(&volume).map(|v| v.size) else { return };
+        let work = Work::Clear(ClearWork { volume, next: size / 4096, end: MAX_VOLUME_BYTES / 4096 });
+        let id = self.new_op(Owner::Nobody, work, false);
+        self.trimming.insert(volume, id);
+        self.untrimmed.remove(&volume);
+        self.ready.push_back(id);
+    }
+}

@@ -1,0 +1,84 @@
+//! Reads of segments, and repairs of wrong copies.
+
+use std::hint::black_box;
+
+use millpond_block::{ByteRange, MemberId, Piece};
+use millpond_format::{Addr, FANOUT, SegmentId, TreeRoot};
+use smallvec::SmallVec;
+
+use super::{Context, Store};
+use crate::io::Replica;
+use crate::space::PAGE;
+use crate::{PoolState, Target};
+
+/// Reads whose lookups are prefetched together without an allocation.
+const EXPECTED: usize = 32;
+
+impl Store {
+    /// Rewrites a wrong copy with its right content, unless it is the only copy.
+    pub(crate) fn repair(&mut self, member: MemberId, segment: SegmentId, page: u32, piece: Piece) {
+        let rows = &self.core.space.rows;
+        let copy = rows.copies(segment).position(|copy| copy == member);
+        // with parity each byte is stored once
+        let copy = if rows.stripe(segment).is_some() { Some(0) } else { copy };
+        let Some(copy) = copy else { return };
+        let pages = u32::try_from(piece.len() as u64 / PAGE).unwrap_or(0);
+        let places = self.core.space.rows.map(segment, page, pages, copy);
+        for (device, range) in places.into_iter().filter(|(device, _)| *device == member) {
+            self.repair_at(device, segment, range.offset, piece.clone());
+        }
+    }
+
+    /// Rewrites part of a segment on a member at a byte offset of the device.
+    pub(crate) fn repair_at(&mut self, member: MemberId, segment: SegmentId, offset: u64, piece: Piece) {
+        if !self.writes_allowed() || !self.io.health.is_up(member) {
+            return;
+        }
+        if let Some(repaired) = self.io.repaired.get_mut(member.index()) {
+            *repaired += 1;
+        }
+        self.repairs.begun += 1;
+        self.repairs.under_way += 1;
+        self.pin(segment);
+        self.io.write_to(Context::Repair, Some(segment), member, Replica::Current, offset, piece);
+    }
+
+    fn writes_allowed(&self) -> bool {
+        matches!(self.state, PoolState::Online | PoolState::Closing) && !self.tuning.read_only
+    }
+
+    /// Returns the map root of a target.
+    pub(crate) fn root_of(&self, target: Target) -> Option<TreeRoot> {
+        match target {
+            Target::Head(volume) => self.core.catalog.head(volume)?.1.head.map(|head| head.root),
+            Target::Snapshot(snapshot) => self.core.catalog.snapshots.get(&snapshot).map(|s| s.root),
+        }
+    }
+
+    /// Looks up the first block of each read in three steps, each for all reads: leaf, entry,
+    /// chunk. Lookups of one step are independent, so the processor waits for memory once instead
+    /// of once per read. The results are discarded: the loads warm the CPU cache.
+    pub(crate) fn expect(&self, target: Target, reads: &[ByteRange]) {
+        let Some(root) = self.root_of(target) else { return };
+        let nodes = &self.core.nodes;
+        let leaf = |read: &ByteRange| nodes.peek(&root, read.offset / 4096).map(|leaf| (leaf, (read.offset / 4096) as usize % FANOUT));
+        let leaves: SmallVec<[(u32, usize); EXPECTED]> = reads.iter().filter_map(leaf).collect();
+        let entry = |(leaf, slot): &(u32, usize)| {
+            let node = &nodes.get(*leaf).node;
+            (node.entries[*slot], node.crcs[*slot])
+        };
+        let entries: SmallVec<[(Addr, u32); EXPECTED]> = leaves.iter().map(entry).collect();
+        for (addr, crc) in entries {
+            black_box((self.core.space.locate(addr), crc));
+        }
+    }
+
+    /// Reads pages of a segment; pins it, so that it is not reused before the read is done. Each
+    /// `attempt` reads another copy, where there are several.
+    pub(crate) fn read_segment(&mut self, context: Context, segment: SegmentId, page: u32, pages: u32, attempt: u8) {
+        if let Some(found) = self.core.space.segments.get_mut(segment) {
+            found.pins += 1;
+        }
+        self.io.read(context, &self.core.space.rows, segment, page, pages, attempt, &mut self.bufs);
+    }
+}
