@@ -5,13 +5,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use millpond_engine::LabelsInForce;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::attached;
+use super::devices::remembered_path;
 use super::events::Happened;
 use super::locks::{Deadlines, PoolLock};
 use super::service::Daemon;
 use super::shard::{SILENCE, ShardError, ShardHandle};
+use super::state::InForce;
 use crate::api::{ApiError, PoolExport, Severity};
 use crate::failure::{Failure, Outcome};
 
@@ -209,20 +212,40 @@ impl Daemon {
         )))
     }
 
-    /// Ends the shard of a pool, if it has one; with `bounded`, within limits.
+    /// Ends the shard of a pool, if it has one; with `bounded`, within limits. Reports devices that
+    /// the pool gave up meanwhile: no later look sees them.
     pub(super) async fn close_pool(&self, name: &str, bounded: bool) -> Ending {
-        let shard = self.registry().pools.get_mut(name).and_then(|entry| {
-            // its exports end because the pool closes
-            entry.closing = true;
-            entry.shard.clone().ok()
-        });
+        let (shard, before) = match self.registry().pools.get_mut(name) {
+            Some(entry) => {
+                // its exports end because the pool closes
+                entry.closing = true;
+                (entry.shard.clone().ok(), entry.record.in_force.clone())
+            }
+            None => (None, None),
+        };
         let unmounted = timeout(UNMOUNT, self.end_fuses(Some(name)));
         if unmounted.await.is_err() {
             tracing::warn!(pool = name, "a file system is not unmounted yet; it ends with the pool");
         }
-        match shard {
-            Some(shard) => end(&shard, &self.options.deadlines, bounded).await,
-            None => Ending::Clean,
+        let Some(shard) = shard else { return Ending::Clean };
+        let ending = end(&shard, &self.options.deadlines, bounded).await;
+        if let (Some(before), Some(after)) = (before, shard.labels().borrow().clone()) {
+            self.report_given_up(name, &before, &after);
+        }
+        ending
+    }
+
+    /// Reports the devices that were up to date before a pool closed and are not afterwards.
+    fn report_given_up(&self, name: &str, before: &InForce, after: &LabelsInForce) {
+        let Some((id, paths)) = self.registry().pools.get(name).map(|entry| (entry.record.id.clone(), entry.record.devices.clone())) else {
+            return;
+        };
+        for member in given_up(before, after) {
+            let device = remembered_path(&paths, member).unwrap_or_else(|| format!("device {member}"));
+            if !self.watches().is_unwell(&id, &device) {
+                let message = format!("device {device} of pool '{name}' failed while the pool was closed, and is out of date");
+                self.report(Happened::to_device("device.failed", name, &device, message));
+            }
         }
     }
 
@@ -272,6 +295,12 @@ impl Daemon {
             connected => Err(refusal(name, verb, &connected)),
         }
     }
+}
+
+/// Returns the members that have all acknowledged data according to `before`, but not to `after`.
+fn given_up<'a>(before: &'a InForce, after: &'a LabelsInForce) -> impl Iterator<Item = u16> + 'a {
+    let is_current = |member: &u16| after.current.iter().any(|(current, _)| current == member);
+    before.current.keys().copied().filter(move |member| !is_current(member))
 }
 
 /// Returns a refusal that names the connected clients and what to do.

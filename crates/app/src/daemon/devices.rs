@@ -474,7 +474,7 @@ impl Daemon {
 }
 
 /// Returns the remembered path of a member.
-fn remembered_path(devices: &[PathBuf], member: u16) -> Option<String> {
+pub(super) fn remembered_path(devices: &[PathBuf], member: u16) -> Option<String> {
     let path = devices.get(usize::from(member))?;
     (!path.as_os_str().is_empty()).then(|| path.display().to_string())
 }
