@@ -17,7 +17,9 @@ use std::thread;
 const DEVICE: u64 = 512 << 20;
 const AREA: u64 = 1 << 20;
 
-/// Overwrites a device except for its label areas.
+/// Overwrites a device except for its label areas. Nothing of it stays in the page cache: the kernel
+/// fails the next flush of a daemon whose direct write meets a page that is being written back, and
+/// the device counts as failed then instead of rotten.
 pub(super) fn rot(path: &Path) -> Result<()> {
     let file = File::options().write(true).open(path).with_context(|| format!("opening {}", path.display()))?;
     let mut rng = Rng::new(7);
@@ -27,7 +29,8 @@ pub(super) fn rot(path: &Path) -> Result<()> {
         buffer.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&rng.next().to_le_bytes()));
         file.write_all_at(&buffer, at).context("spoiling a device")?;
     }
-    Ok(())
+    file.sync_all().context("spoiling a device")?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).context("dropping the pages of a device from the cache")
 }
 
 pub(super) fn pool(millpond: &Millpond) -> Result<Value> {
