@@ -73,7 +73,7 @@ pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
     parts.check("digests", || compare_digests(root, "--compare"));
     parts.check("simulation", || within(minutes(25), simulator(root)?.args(WORLDS)));
     for kind in KINDS {
-        parts.check(&format!("simulation {}", kind.first().unwrap_or(&"")), || within(minutes(5), simulator(root)?.args(kind)));
+        parts.check(&format!("simulation {}", kind.first().unwrap_or(&"")), || within(minutes(15), simulator(root)?.args(kind)));
     }
     parts.check("simulation of power cuts", || within(minutes(10), simulator(root)?.args(POWER_CUTS)));
     parts.command("end-to-end tests are built", 20, &mut end_to_end_tests(root, &["--no-run"]));
@@ -94,7 +94,7 @@ pub fn digests(root: &Path, record: bool) -> Result<Outcome> {
 }
 
 fn compare_digests(root: &Path, option: &str) -> Result<Outcome> {
-    within(minutes(5), simulator(root)?.args([option, DIGESTS, "--jobs", "2"]))
+    within(minutes(20), simulator(root)?.args([option, DIGESTS, "--jobs", "2"]))
 }
 
 /// Builds the daemon, then runs the end-to-end tests; returns true if none failed.
