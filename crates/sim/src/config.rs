@@ -4,6 +4,7 @@ mod buffered;
 mod cached;
 mod clones;
 mod full;
+mod layout;
 mod long;
 mod mirrored;
 mod parity;
@@ -11,7 +12,7 @@ mod restarts;
 mod strict;
 
 use millpond_block::{CacheMode, DeviceGeometry, SectorProfile};
-use millpond_engine::{Compression, Discard, GroupSpec, Layout, Planted, ReadySpace, Tuning};
+use millpond_engine::{Compression, Discard, Layout, Planted, ReadySpace, Tuning};
 use millpond_format::AREA_BYTES;
 
 use crate::disk::{Erased, Profile};
@@ -395,27 +396,6 @@ impl Config {
     /// Returns whether devices hang. The chosen seeds had found nothing before hangs existed.
     fn has_hangs(seed: u64) -> bool {
         hash(seed ^ 0x7369_6c65).is_multiple_of(3)
-    }
-
-    /// The groups of the pool, the cache last.
-    pub fn groups(&self) -> Vec<GroupSpec> {
-        let alone = || vec![GroupSpec { devices: Some(self.needed()), ..GroupSpec::data(self.layout) }];
-        let mut groups = self.mirrored.as_ref().map_or_else(alone, |m| m.groups.clone());
-        if let (Some(last), Some(cache)) = (groups.last_mut(), self.cache_group()) {
-            if last.devices.is_none() {
-                last.devices = Some(self.needed());
-            }
-            groups.push(cache);
-        }
-        groups
-    }
-
-    /// Usable bytes, or the bytes of all devices.
-    pub fn pool_bytes(&self) -> u64 {
-        if self.usable > 0 {
-            return self.usable;
-        }
-        self.devices.iter().map(|(g, _)| g.size).sum()
     }
 }
 

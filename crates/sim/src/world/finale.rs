@@ -5,15 +5,14 @@ use millpond_block::{ByteRange, CacheMode, Op, SectorProfile};
 use millpond_engine::{Command, Compression, PoolState};
 
 use super::World;
-use super::fate::Fate;
-use crate::oracle::{BLOCK, Snapshot, Verdict, broken};
+use crate::oracle::{BLOCK, Verdict, broken};
 use crate::system::{System, Target};
 use crate::workload::Ask;
 
 /// Maximum size of a pool that is filled again at the end, in bytes.
 const REFILL_LIMIT: u64 = 12 << 20;
 /// Maximum number of promotions until all volumes can be destroyed.
-const MOST_PROMOTIONS: u32 = 64;
+pub(crate) const MOST_PROMOTIONS: u32 = 64;
 
 impl<S: System> World<S> {
     pub(super) fn finale(&mut self) -> Verdict {
@@ -35,17 +34,6 @@ impl<S: System> World<S> {
         }
         self.collect();
         Ok(())
-    }
-
-    /// Runs the engine's own recount (I12).
-    pub(crate) fn audit(&mut self) -> Verdict {
-        if self.fate.as_ref().is_some_and(Fate::has_damage) {
-            return Ok(()); // an audit trusts every copy
-        }
-        let World { system, machine, .. } = self;
-        let Some(system) = system else { return Ok(()) };
-        let problems = system.audit(&mut |slot, offset, out| machine.peek(slot, offset, out));
-        if problems.is_empty() { Ok(()) } else { broken(format!("the accounting is wrong: {}", problems.join("; "))) }
     }
 
     /// Deletes everything. Then the space must be free and take new data.
@@ -85,47 +73,5 @@ impl<S: System> World<S> {
             return broken(format!("of {} bytes that were free, {size} cannot be written: ENOSPC", pool.free));
         }
         self.read_back(vec![Target::Head(volume)])
-    }
-
-    /// Destroys all volumes and snapshots.
-    pub(super) fn destroy_all(&mut self) -> Verdict {
-        self.trace.note("everything is deleted");
-        let holds = |s: &Snapshot| {
-            let plain = (0..s.holds).map(|_| None);
-            plain.chain(s.tags.iter().cloned().map(Some)).map(|tag| Command::Release { snapshot: s.id, tag }).collect::<Vec<_>>()
-        };
-        let releases: Vec<Command> = self.oracle.snapshots().flat_map(holds).collect();
-        for release in releases {
-            self.command_and_wait(release)?;
-        }
-        let mut promotions = 0;
-        while self.oracle.volumes().next().is_some() {
-            let free = self.oracle.volumes().map(|v| v.id).find(|id| !self.oracle.is_needed_by_others(*id));
-            let command = match free {
-                Some(volume) => Command::DestroyVolume { volume },
-                None => match self.break_circle() {
-                    Some(command) if promotions < MOST_PROMOTIONS => command,
-                    _ => return broken("clones in a circle"),
-                },
-            };
-            promotions += u32::from(matches!(command, Command::Promote { .. }));
-            let what = format!("{command:?} is refused although nothing needs what it takes");
-            if !self.command_and_wait(command)? {
-                return broken(what);
-            }
-        }
-        Ok(())
-    }
-
-    /// Breaks a circle that promotions left, in which each volume starts from a snapshot of the
-    /// other: destroys a snapshot without clones, or promotes a volume if only destroyed snapshots
-    /// are between them.
-    fn break_circle(&self) -> Option<Command> {
-        let last = self.oracle.snapshots().map(|s| s.id).find(|id| self.oracle.clones(*id) == 0);
-        let destroy = last.map(|id| Command::DestroySnapshots { snapshots: vec![id] });
-        destroy.or_else(|| {
-            let clone = self.oracle.volumes().map(|v| v.id).find(|id| self.oracle.may_promote(*id));
-            clone.map(|volume| Command::Promote { volume, dry_run: false })
-        })
     }
 }

@@ -2,8 +2,10 @@
 //! must be refused while the pool is not closed. The former host may only have been suspended, and
 //! then continues.
 
+mod elsewhere;
+
 use millpond_block::{ByteRange, Io, IoDone, IoKind, Op, Payload, Request, Tag};
-use millpond_engine::{Holder, PoolState, Time, Tuning};
+use millpond_engine::{Holder, Time, Tuning};
 
 use super::World;
 use super::shard::{hand_over, take_ios};
@@ -22,7 +24,7 @@ const LONGEST_SLEEP: u64 = 14_000;
 
 /// Required content of the claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
+pub(crate) enum Held {
     /// The pool was in service and was not closed.
     Yes,
     /// The pool was closed.
@@ -159,47 +161,6 @@ impl<S: System> World<S> {
         if let Some(hosts) = &mut self.hosts {
             hosts.ghost = None;
         }
-    }
-
-    /// Imports the pool on another host, sometimes. While the pool is held, the import must be
-    /// refused unless it is forced.
-    pub(super) fn import_elsewhere(&mut self) -> Verdict {
-        let World { hosts: Some(hosts), fate: None, damaged: false, shard, .. } = self else { return Ok(()) };
-        if !hosts.rng.percent(if shard.is_some() { 60 } else { 30 }) {
-            hosts.ghost = None;
-            return Ok(());
-        }
-        hosts.here = hosts.here.wrapping_add(1);
-        let held = hosts.held;
-        self.trace.note(format!("another host: the pool is held: {held:?}"));
-        let alive = self.rouse_ghost();
-        if held == Held::Yes && !alive {
-            let begun = self.machine.now();
-            self.machine.plug(true);
-            self.import(u64::MAX)?;
-            match self.state() {
-                // Refused because of the claim alone: the forced import below succeeds.
-                PoolState::Faulted(_) if self.machine.now().0 >= begun.0 + 10_000 => {}
-                state => return broken(format!("a pool that another host did not close is {state:?}")),
-            }
-            self.stop(false, false, None);
-        }
-        if held != Held::No {
-            self.config.tuning.force = true;
-        }
-        self.machine.plug(true);
-        let verdict = self.import(u64::MAX);
-        self.config.tuning.force = false;
-        verdict?;
-        match self.state() {
-            PoolState::Online => {}
-            state => return broken(format!("taking a pool over ends {state:?}")),
-        }
-        self.wake_ghost()?;
-        // The first host imports the pool again as if nothing had happened.
-        self.note_held();
-        self.stop(false, false, None);
-        Ok(())
     }
 
     /// Lets the suspended host continue while the pool is taken from it, if it has a shard. Returns

@@ -1,11 +1,12 @@
 //! Jobs in the worlds whose devices fail: rebalance, scrub and wipe run, are stopped and get rate
 //! limits, while crashes and device faults occur. A census of all maps runs beside them.
 
-use millpond_engine::{Command, PoolState, Wipe};
+use millpond_engine::{Command, JobKind, PoolState, Wipe};
 
 use super::World;
-use crate::oracle::Verdict;
-use crate::system::System;
+use super::fate::JOB_PATIENCE;
+use crate::System;
+use crate::oracle::{Verdict, broken};
 
 /// Rate limits in bytes per second: none, one so low that jobs do not end within a world, and one
 /// that hardly slows them.
@@ -39,11 +40,31 @@ impl<S: System> World<S> {
     }
 
     /// Removes the rate limit of jobs.
-    pub(super) fn hurry_jobs(&mut self) -> Verdict {
+    fn hurry_jobs(&mut self) -> Verdict {
         let held = self.fate.as_ref().is_some_and(|fate| fate.work.is_some());
         if held && self.state() == PoolState::Online {
             self.command_and_wait(Command::SetJobRate { rate: 0 })?;
         }
         Ok(())
+    }
+
+    /// Waits until all jobs have ended.
+    pub(super) fn finish_jobs(&mut self) -> Verdict {
+        self.hurry_jobs()?;
+        for waited in 0..JOB_PATIENCE {
+            self.settle_down()?;
+            self.observe();
+            if self.fate.as_ref().is_none_or(|fate| !fate.jobs) {
+                return Ok(());
+            }
+            // A wipe waits for absent devices and for free space, as long as it takes.
+            let jobs = self.system.as_ref().and_then(S::pool).map(|pool| pool.jobs).unwrap_or_default();
+            if waited >= JOB_PATIENCE / 2 && jobs.iter().all(|job| job.kind == JobKind::Wipe) {
+                self.command_and_wait(Command::StopWipe)?;
+            }
+            self.machine.pass(1_000_000);
+        }
+        let jobs = self.system.as_ref().and_then(S::pool).map(|pool| pool.jobs);
+        broken(format!("jobs do not come to an end: {jobs:?}"))
     }
 }

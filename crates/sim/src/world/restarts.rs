@@ -95,20 +95,6 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// Runs until the labels are on all devices; returns them.
-    fn settled_labels(&mut self) -> Result<LabelsInForce, crate::oracle::Violation> {
-        for _ in 0..super::SETTLING {
-            if let Some(labels) = self.system.as_ref().and_then(S::labels_in_force) {
-                return Ok(labels);
-            }
-            let again = self.turn()?;
-            if !self.finish_one()? {
-                self.machine.pass(if again { super::BUSY_STEP } else { super::IDLE_STEP });
-            }
-        }
-        broken("labels are not written")
-    }
-
     /// Runs guests while devices fail and are replaced and the daemon records which are current.
     fn serve(&mut self, site: &mut Site) -> Verdict {
         let now = self.machine.now().0;
@@ -179,28 +165,6 @@ impl<S: System> World<S> {
         if daemon.save_due(now) {
             self.trace.note(format!("host {} remembers it: {}", site.here, daemon.memory == daemon.noted));
         }
-    }
-
-    /// Returns the devices with all data, as listed by the pool. A failed device that is being
-    /// replaced is listed until the labels say otherwise.
-    fn present(&self) -> BTreeSet<usize> {
-        let pool = self.system.as_ref().and_then(S::pool);
-        let present = |d: &millpond_engine::DeviceInfo| d.state == MemberState::Present && d.trouble.is_none() && !d.class.is_aside();
-        pool.iter().flat_map(|pool| &pool.devices).filter(|d| present(d)).filter_map(|d| self.machine.at(d.slot?)).collect()
-    }
-
-    /// Returns the same and the replacements of those devices: once a replacement has all data,
-    /// labels may say so.
-    fn full(&self) -> BTreeSet<usize> {
-        let pool = self.system.as_ref().and_then(S::pool);
-        let present = |d: &&millpond_engine::DeviceInfo| d.state == MemberState::Present;
-        let twins = pool.iter().flat_map(|pool| &pool.devices).filter(present).filter_map(|d| self.machine.at(d.successor?));
-        self.present().into_iter().chain(twins).collect()
-    }
-
-    /// Returns the device id in a device's label.
-    fn id_of(&self, device: usize) -> Option<DeviceId> {
-        self.look_at(device).map(|looked| looked.label.device)
     }
 
     /// Ends the time in service: the daemon dies, the power fails, or the pool is closed.

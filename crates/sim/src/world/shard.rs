@@ -83,7 +83,7 @@ impl<S: System> World<S> {
     }
 
     /// Replaces the shard, and returns the old one with everything it holds.
-    pub(super) fn leave_shard(&mut self) -> Option<Shard> {
+    fn leave_shard(&mut self) -> Option<Shard> {
         self.shard.as_mut().map(Shard::restart)
     }
 
@@ -184,7 +184,7 @@ impl<S: System> World<S> {
 
     /// Returns whether operations are in flight only on devices that hang, and nothing waits in the
     /// shard.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.machine.idle() && self.shard.as_ref().is_none_or(Shard::is_idle)
     }
 

@@ -1,11 +1,11 @@
 //! Support for power-cut sweeps: single steps and forks of a world.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use millpond_engine::Command;
 use millpond_format::RING_SLOTS;
 
-use super::{Stats, World};
+use super::World;
 use crate::disk::{Survival, WriteNo};
 use crate::oracle::{Verdict, Violation};
 use crate::rng::Rng;
@@ -71,36 +71,6 @@ impl<S: System> World<S> {
         self.audit()?;
         self.stats.operations += self.machine.completed;
         Ok(())
-    }
-
-    /// Returns a world with the same devices and past, with its own RNG and without an engine.
-    pub(crate) fn fork(&mut self, label: u64) -> World<S> {
-        let label = self.trace.now() << 8 | label;
-        World {
-            config: self.config.clone(),
-            rng: Rng::new(label),
-            machine: self.machine.fork(label),
-            system: None,
-            oracle: self.oracle.clone(),
-            workload: self.workload.clone(),
-            curious: None,
-            files: None,
-            fate: self.fate.as_ref().map(|fate| fate.fork(label)),
-            caches: self.caches.as_ref().map(|caches| caches.fork(label)),
-            hosts: self.hosts.as_ref().map(|hosts| hosts.fork(label)),
-            shard: None,
-            trace: self.trace.fork(60),
-            stats: Stats::default(),
-            tags: self.tags,
-            answers: 0,
-            clock: None,
-            refusals: 0,
-            last_reply: None,
-            waiting: Vec::new(),
-            running: BTreeMap::new(),
-            damaged: false,
-            over: false,
-        }
     }
 
     /// Cuts the power, recovers, and judges everything.

@@ -3,15 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use millpond_block::DeviceSlot;
-use millpond_engine::{Class, Command, Layout, MemberState, OpenErrorKind, PoolState};
-use millpond_format::{Label, SECTOR_BYTES, second_area};
+use millpond_engine::{Class, Command, Layout, MemberState, PoolState};
 
 use crate::machine::Ill;
 use crate::oracle::{Verdict, Violation, broken};
 use crate::system::System;
 use crate::world::World;
-use crate::world::fate::{Fate, Known};
 
 /// Number of checks, ten seconds apart, until extents given up by a removal must belong to stripes
 /// again.
@@ -75,52 +72,6 @@ impl<S: System> World<S> {
         }
         let space = self.system.as_ref().map(System::space_report).unwrap_or_default();
         broken(format!("{left} bytes of devices are in no segment although nobody leaves and there is room; {space}"))
-    }
-
-    /// Handles an import that asks to leave out a device without a readable label. If both labels
-    /// have rotted, and the device is a cache device or the damaged device, takes it away. If a
-    /// label of the damaged device is sound, the import is repeated. Returns false if the import
-    /// was wrong.
-    pub(super) fn leaves_rotten_out(&mut self, slot: DeviceSlot) -> bool {
-        let Some(device) = self.machine.at(slot) else { return false };
-        let size = self.machine.geometry(device).map_or(0, |geometry| geometry.size);
-        let sound = |offset: u64| {
-            let mut sector = [0; SECTOR_BYTES];
-            self.machine.peek(slot, offset, &mut sector);
-            Label::decode(&sector).is_ok()
-        };
-        if sound(0) || sound(second_area(size)) {
-            // The damaged device fails reads now and then.
-            return self.fate.as_ref().is_some_and(|fate| fate.spoilt == Some(device));
-        }
-        let spoilt = self.fate.as_mut().is_some_and(|fate| fate.spoilt == Some(device) && fate.away.insert(device));
-        let taken = spoilt || self.take_cache_away(device);
-        if taken {
-            self.trace.note(format!("device {device} is left out: its labels have rotted"));
-        }
-        taken
-    }
-
-    /// Returns whether an import may refuse a device as written to apart from the others: the pool
-    /// went on without it, and its label says that a member was given up which the others never
-    /// gave up. A crash while such labels are written can leave them on one device, and the next
-    /// import can be without that device.
-    pub(super) fn is_apart(&self, device: usize, plugged: &[usize]) -> bool {
-        let Some(fate) = &self.fate else { return false };
-        let down = |k: &Known| k.state == MemberState::Down && fate.homes.get(&k.member) == Some(&device);
-        let label = |device: usize| self.look_at(device).map(|looked| looked.label);
-        let others = plugged.iter().filter(|other| **other != device).filter_map(|other| label(*other));
-        let newest = others.filter(|label| !label.shape.is_cache(label.member)).max_by_key(|label| label.shape.generation);
-        let (Some(own), Some(newest)) = (label(device), newest) else { return false };
-        let mut both = own.shape.members.iter().zip(&newest.shape.members);
-        fate.known.iter().any(down) && both.any(|(then, now)| then.state == MemberState::Down && then.down_since > now.down_since)
-    }
-
-    /// Returns whether a device fails reads now and then, so that both of its labels may have been
-    /// unreadable at once.
-    pub(super) fn fails_to_read(&self, slot: DeviceSlot) -> bool {
-        let (device, sick) = (self.machine.at(slot), self.machine.sick.as_ref());
-        sick.is_some_and(|sick| Some(sick.device) == device && sick.chances[0] > 0)
     }
 
     /// Corrupts one device of a pool with parity while everything is whole, so that both data and
@@ -206,18 +157,6 @@ fn beside_nothing(sizes: &[u64], copies: u64) -> u64 {
         longer.extend(rest.pop());
     }
     more
-}
-
-impl Fate {
-    /// Returns the devices that the user leaves out of an import that refused `device`. Where its
-    /// label contradicts the others and the device held everything when the pool was last in
-    /// service, these are the others: the user keeps the side that was in service last.
-    pub(super) fn side_to_leave_out(&self, device: usize, plugged: &[usize], reason: Option<&OpenErrorKind>) -> Vec<usize> {
-        let is_current = |d: usize| self.known.iter().any(|k| k.device == Some(d) && k.state == MemberState::Present && !k.filling);
-        let others: Vec<usize> = plugged.iter().copied().filter(|other| !is_current(*other)).collect();
-        let contradicts = matches!(reason, Some(OpenErrorKind::Contradicts { .. }));
-        if contradicts && is_current(device) && !others.is_empty() { others } else { vec![device] }
-    }
 }
 
 #[cfg(test)]

@@ -4,17 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use millpond_block::DeviceError;
-use millpond_engine::{
-    Decision, DeviceId, DeviceInfo, Evidence, ImportRules, Labelled, LabelsInForce, Looked, MemberState, NewestLabel, PoolState, Refusal,
-    Tuning,
-};
-use millpond_format::SECTOR_BYTES;
+use millpond_engine::{Decision, DeviceId, DeviceInfo, Evidence, ImportRules, Labelled, LabelsInForce, MemberState, NewestLabel, PoolState, Refusal, Tuning};
 
-use super::super::World;
 use super::Site;
+use crate::System;
 use crate::config::holder;
 use crate::oracle::{Verdict, Violation, broken};
-use crate::system::System;
+use crate::world::World;
 
 /// How often devices are looked for, in microseconds.
 const LOOK: u64 = 2_000_000;
@@ -147,17 +143,6 @@ impl Start {
 }
 
 impl<S: System> World<S> {
-    /// The contents of a device.
-    pub(in crate::world) fn look_at(&self, device: usize) -> Option<Looked<usize>> {
-        let size = self.machine.geometry(device)?.size;
-        let read = |offset| {
-            let mut sector = [0; SECTOR_BYTES];
-            self.machine.peek_device(device, offset, &mut sector);
-            Ok::<_, ()>(sector)
-        };
-        Looked::read(device, size, read).ok().flatten()
-    }
-
     /// A daemon starts, and takes the pool into service when it may; watched until then, until it dies, or until it has waited for long.
     pub(super) fn bring_up(&mut self, site: &mut Site, mut start: Start) -> Verdict {
         let host = start.host;
@@ -517,5 +502,41 @@ impl<S: System> World<S> {
             ));
         }
         Ok(())
+    }
+
+    /// Returns the device id in a device's label.
+    pub(super) fn id_of(&self, device: usize) -> Option<DeviceId> {
+        self.look_at(device).map(|looked| looked.label.device)
+    }
+
+    /// Returns the devices with all data, as listed by the pool. A failed device that is being
+    /// replaced is listed until the labels say otherwise.
+    pub(super) fn present(&self) -> BTreeSet<usize> {
+        let pool = self.system.as_ref().and_then(S::pool);
+        let present = |d: &millpond_engine::DeviceInfo| d.state == MemberState::Present && d.trouble.is_none() && !d.class.is_aside();
+        pool.iter().flat_map(|pool| &pool.devices).filter(|d| present(d)).filter_map(|d| self.machine.at(d.slot?)).collect()
+    }
+
+    /// Runs until the labels are on all devices; returns them.
+    pub(super) fn settled_labels(&mut self) -> Result<LabelsInForce, crate::oracle::Violation> {
+        for _ in 0..crate::world::SETTLING {
+            if let Some(labels) = self.system.as_ref().and_then(S::labels_in_force) {
+                return Ok(labels);
+            }
+            let again = self.turn()?;
+            if !self.finish_one()? {
+                self.machine.pass(if again { crate::world::BUSY_STEP } else { crate::world::IDLE_STEP });
+            }
+        }
+        broken("labels are not written")
+    }
+
+    /// Returns the same and the replacements of those devices: once a replacement has all data,
+    /// labels may say so.
+    pub(super) fn full(&self) -> BTreeSet<usize> {
+        let pool = self.system.as_ref().and_then(S::pool);
+        let present = |d: &&millpond_engine::DeviceInfo| d.state == MemberState::Present;
+        let twins = pool.iter().flat_map(|pool| &pool.devices).filter(present).filter_map(|d| self.machine.at(d.successor?));
+        self.present().into_iter().chain(twins).collect()
     }
 }
