@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::select_all;
@@ -15,17 +15,15 @@ use millpond_engine::{
 };
 use tokio::time::sleep;
 
-use super::device_names::{self, DeviceNames};
 use super::events::Happened;
 use super::host_calls::PATIENCE;
-use super::labels;
-use super::look::PoolLook;
 use super::pools::{all_vacant, group_spec, open_rehearsed, rehearse};
 use super::replace::settled;
 use super::service::Daemon;
 use super::shard::{HostDeviceInfo, SILENCE, ShardError, ShardHandle, ShardStatus};
 use super::state::{PoolRecord, RemovalEnded};
 use super::view::layout_words;
+use super::{device_names, labels};
 use crate::api::{AddDevices, ApiError, DeviceRemoval, DeviceSpec, IoMode, Job, JobKind, Pool, RemovalPlan, RemoveDevice, Severity};
 use crate::devices::unprotected;
 use crate::instant;
@@ -33,7 +31,7 @@ use crate::instant;
 /// Time between two looks at jobs that replace or remove devices.
 const LOOK: Duration = Duration::from_millis(250);
 /// Time between two looks at the condition of devices, and at members that spares have replaced.
-const CARE: Duration = Duration::from_secs(5);
+pub(crate) const CARE: Duration = Duration::from_secs(5);
 /// Tries to remove the label from a device that was released.
 const WIPE_TRIES: u32 = 12;
 
@@ -195,13 +193,6 @@ impl Daemon {
         self.registry().pools.get(name).map(|entry| entry.record.io).unwrap_or_default()
     }
 
-    /// Returns the names of the devices of a pool in service.
-    pub(super) fn device_names(&self, name: &str, status: &ShardStatus) -> DeviceNames {
-        let fresh = || PoolRecord::new(name.to_owned(), String::new(), Vec::new(), IoMode::default());
-        let record = self.registry().pools.get(name).map(|entry| entry.record.clone());
-        DeviceNames::of(&record.unwrap_or_else(fresh), status)
-    }
-
     /// Returns the one member that the user means: by the path at which it is or was open, by its
     /// id, or by its serial number.
     pub(super) async fn member(&self, name: &str, shard: &ShardHandle, old: &str) -> Result<u16, ApiError> {
@@ -237,71 +228,9 @@ impl Daemon {
         self.follow(name, None);
     }
 
-    /// Notices, as long as the daemon lives, pools that ended by themselves, low space on the host,
-    /// devices that are slow, failing or back again, and spares that replaced lost devices.
-    pub async fn care(self: Arc<Daemon>) {
-        let daemon = Arc::clone(&self);
-        let returned = Arc::clone(&self);
-        tokio::join!(daemon.watch_falls(), Arc::clone(&self).watch_room(), returned.watch_returned(), self.care_for_devices());
-    }
-
-    async fn care_for_devices(self: Arc<Daemon>) {
-        loop {
-            self.until_changed(CARE).await;
-            for look in self.look_for_changes().await {
-                let name = &look.record.name;
-                let Some(answer) = look.answer() else { continue };
-                if let Ok(shard) = self.shard(name) {
-                    device_names::describe(&shard, &answer.status);
-                }
-                let known = self.registry().pools.get(name).map(|entry| entry.record.clone());
-                if known.is_some_and(|record| !places_taken(&record, &answer.status).is_empty()) {
-                    self.follow(name, None);
-                }
-            }
-        }
-    }
-
-    /// Reports changes of pools and exports since the last look. Returns the new look.
-    pub(super) async fn look_for_changes(&self) -> Vec<PoolLook> {
-        let mut looks = self.look().await;
-        // a pool that was exported meanwhile has no valid look
-        looks.retain(|look| self.registry().pools.contains_key(&look.record.name));
-        self.report_changes(&looks, Instant::now());
-        looks
-    }
-
-    fn report_changes(&self, looks: &[PoolLook], now: Instant) {
-        // take jobs and pools from one look: the devices of a job that is no longer listed are then
-        // as it left them
-        let (jobs, pools) = (self.list_jobs(looks), self.list_pools(looks));
-        for pool in pools.iter().filter(|pool| pool.silent_since.is_none()) {
-            if let Some(entry) = self.registry().pools.get_mut(&pool.name) {
-                entry.conditions.look(&pool.devices, now);
-            }
-        }
-        self.note_errors(looks, now);
-        for pool in pools.iter().filter(|pool| pool.removal_ended.is_some() && pool.removal_ended_at.is_none()) {
-            self.note_removal(&pool.name, pool.removal_ended.as_ref());
-        }
-        let exports = self.list_exports(looks);
-        let restoring: BTreeSet<String> = {
-            let registry = self.registry();
-            registry.pools.iter().filter(|(_, entry)| entry.restoring).map(|(name, _)| name.clone()).collect()
-        };
-        let paths: BTreeMap<String, Vec<PathBuf>> = {
-            let registry = self.registry();
-            registry.pools.iter().map(|(name, entry)| (name.clone(), entry.record.devices.clone())).collect()
-        };
-        let path_of = |pool: &str, member: u16| remembered_path(paths.get(pool)?, member);
-        let mut news = self.watches().look_at_pools(&pools, &jobs, path_of, now);
-        news.extend(self.watches().look_at_exports(&exports, &pools, |pool| restoring.contains(pool), now));
-        news.into_iter().for_each(|happened| self.report(happened));
-    }
-
     /// Saves how the last removal ended when it ended by itself, for the engine forgets that at the
     /// next import. `None` when another removal has begun.
-    fn note_removal(&self, name: &str, why: Option<&String>) {
+    pub(super) fn note_removal(&self, name: &str, why: Option<&String>) {
         let ended = why.map(|why| RemovalEnded { why: why.clone(), at: instant::now() });
         let changed = {
             let mut registry = self.registry();
@@ -314,18 +243,8 @@ impl Daemon {
         }
     }
 
-    /// Notes that a command has begun a job: its end is reported as an event, its beginning was
-    /// already.
-    pub(super) fn expect_job(&self, pool: &str, kind: JobKind, member: Option<u16>) {
-        let record = self.registry().pools.get(pool).map(|entry| entry.record.clone());
-        if let Some(record) = record {
-            let path = member.and_then(|member| remembered_path(&record.devices, member));
-            self.watches().expect_job(&record.id, kind, member, path);
-        }
-    }
-
     /// Waits until a pool changes its state or gives up a device, for at most `limit`.
-    async fn until_changed(&self, limit: Duration) {
+    pub(super) async fn until_changed(&self, limit: Duration) {
         let mut changes = vec![sleep(limit).boxed()];
         for (_, shard) in self.shards() {
             let (mut state, mut labels) = (shard.state(), shard.labels());
@@ -542,7 +461,7 @@ fn redundancy(status: &ShardStatus) -> u16 {
 
 /// Returns pairs of paths: a device that was remembered as another member, and the device whose
 /// place it has now. Such a device is a spare; no other device changes its place.
-fn places_taken(record: &PoolRecord, status: &ShardStatus) -> Vec<(PathBuf, PathBuf)> {
+pub(super) fn places_taken(record: &PoolRecord, status: &ShardStatus) -> Vec<(PathBuf, PathBuf)> {
     let path = |slot: DeviceSlot| status.host(slot).map(|host| host.path.clone());
     let taken = status.pool.devices.iter().filter_map(|device| {
         let (now, before) = (path(device.slot?)?, record.devices.get(usize::from(device.member))?);

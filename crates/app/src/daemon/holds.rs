@@ -1,15 +1,14 @@
 //! Holds: they keep snapshots from being destroyed. Making, releasing and showing them.
 
-use millpond_engine::{Command, HoldInfo, SnapshotId, SnapshotInfo, Time};
+use millpond_engine::{Command, HoldInfo, SnapshotInfo, Time};
 
 use super::service::Daemon;
-use super::shard::ShardHandle;
 use crate::api::{ApiError, Hold, Snapshot, SnapshotHold};
 use crate::instant;
 use crate::names::SnapshotName;
 
 /// The tag of a lock.
-const LOCK: &str = "lock";
+pub(super) const LOCK: &str = "lock";
 
 impl Daemon {
     /// Adds a hold. Durable on return.
@@ -45,20 +44,6 @@ impl Daemon {
         shard.command(command).await.map_err(|e| ApiError::from(e).during(format!("cannot release '{name}'")))?;
         self.tell("snapshot.released", told);
         self.snapshot(name).await
-    }
-
-    /// Locks snapshots: no command can release these holds before `until`. Durable on return.
-    pub(super) async fn lock_snapshots(
-        &self,
-        shard: &ShardHandle,
-        snapshots: Vec<SnapshotId>,
-        until: jiff::Timestamp,
-    ) -> Result<(), ApiError> {
-        let until = Some(Time(instant::to_millis(until)));
-        for snapshot in snapshots {
-            shard.command(Command::Hold { snapshot, tag: Some(LOCK.to_owned()), until, locked: true }).await?;
-        }
-        Ok(())
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::device_names;
 use super::events::Happened;
 use super::host_calls::{NoAnswer, PATIENCE};
-use super::labels::{self, Labelled};
+use super::labels::Labelled;
 use super::limits;
 use super::memory::settled;
 use super::pools::{parse_id, wait_online};
@@ -246,23 +246,6 @@ impl Daemon {
             used_by: None,
             used_at: None,
         })
-    }
-
-    /// Looks for pools at the given paths; without any, at the remembered paths and on the block
-    /// devices of the host.
-    pub(super) async fn search(&self, given: &[String]) -> Scan {
-        let search: Vec<PathBuf> = if given.is_empty() {
-            let registry = self.registry();
-            let unavailable = registry.pools.values().filter(|entry| entry.shard.is_err()).map(|entry| &entry.record);
-            let remembered = registry.known.iter().chain(unavailable).flat_map(|record| record.paths().cloned().collect::<Vec<_>>());
-            let found: Vec<PathBuf> = remembered.chain(labels::host_devices()).collect();
-            drop(registry);
-            let silent = self.unanswering();
-            found.into_iter().filter(|path| !silent.contains(path)).collect()
-        } else {
-            given.iter().map(PathBuf::from).collect()
-        };
-        self.scan(search).await
     }
 
     /// Returns the one pool of this name or id that is not in service yet.

@@ -3,6 +3,7 @@
 
 use millpond_engine::{Command, GroupFill as Fill, Reply, Wipe};
 
+use super::devices::remembered_path;
 use super::service::Daemon;
 use super::shard::ShardHandle;
 use crate::api::{ApiError, GroupFill, JobKind, Pool, Rebalance, RebalancePool, ScrubPool, SetPool, WipeMode, WipePool, Wiping};
@@ -97,5 +98,15 @@ impl Daemon {
             GroupFill { devices, size: fill.size, allocated: fill.allocated, surplus: fill.surplus }
         };
         Ok(fills.iter().map(group).collect())
+    }
+
+    /// Notes that a command has begun a job: its end is reported as an event, its beginning was
+    /// already.
+    pub(super) fn expect_job(&self, pool: &str, kind: JobKind, member: Option<u16>) {
+        let record = self.registry().pools.get(pool).map(|entry| entry.record.clone());
+        if let Some(record) = record {
+            let path = member.and_then(|member| remembered_path(&record.devices, member));
+            self.watches().expect_job(&record.id, kind, member, path);
+        }
     }
 }

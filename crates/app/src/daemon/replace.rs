@@ -83,24 +83,6 @@ impl Daemon {
         Ok(Replacement { pool: Pool { warnings, ..self.pool(name).await? }, old, new, spare: false })
     }
 
-    /// Returns all names of a member of a pool.
-    pub(super) async fn device_named(&self, name: &str, shard: &ShardHandle, member: u16) -> Result<DeviceNamed, ApiError> {
-        let status = shard.status().await?;
-        let names = self.device_names(name, &status);
-        let known =
-            names.get(member, false).ok_or_else(|| ApiError::not_found(format!("pool '{name}' has no device {member} any more")))?;
-        let text = |path: &PathBuf| path.display().to_string();
-        let listed = status.pool.devices.iter().find(|device| device.member == member);
-        let host = listed.and_then(|device| status.host(device.slot?));
-        Ok(DeviceNamed {
-            id: known.id.clone(),
-            path: known.path.as_ref().map(text).unwrap_or_default(),
-            was: known.was.as_ref().map(text),
-            serial: known.serial.clone(),
-            size: host.map(|host| host.geometry.size).or(listed.map(|device| device.size)).unwrap_or(0),
-        })
-    }
-
     /// Returns the device of the pool that is open at a path, or at the target of a link.
     async fn own_device(&self, name: &str, shard: &ShardHandle, path: &str) -> Result<Option<Own>, ApiError> {
         let status = shard.status().await?;

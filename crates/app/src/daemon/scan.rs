@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use futures_util::StreamExt;
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 
 use super::host_calls::{NoAnswer, PATIENCE};
-use super::labels::{self, Labelled, Looked};
+use super::labels;
+use super::labels::{Labelled, Looked};
 use super::service::Daemon;
 
 /// Most devices examined at a time.
@@ -69,5 +69,22 @@ impl Daemon {
         }
         scan.pools = Labelled::group(found);
         scan
+    }
+
+    /// Looks for pools at the given paths; without any, at the remembered paths and on the block
+    /// devices of the host.
+    pub(super) async fn search(&self, given: &[String]) -> Scan {
+        let search: Vec<PathBuf> = if given.is_empty() {
+            let registry = self.registry();
+            let unavailable = registry.pools.values().filter(|entry| entry.shard.is_err()).map(|entry| &entry.record);
+            let remembered = registry.known.iter().chain(unavailable).flat_map(|record| record.paths().cloned().collect::<Vec<_>>());
+            let found: Vec<PathBuf> = remembered.chain(labels::host_devices()).collect();
+            drop(registry);
+            let silent = self.unanswering();
+            found.into_iter().filter(|path| !silent.contains(path)).collect()
+        } else {
+            given.iter().map(PathBuf::from).collect()
+        };
+        self.scan(search).await
     }
 }

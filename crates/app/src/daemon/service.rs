@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use millpond_engine::{SnapshotInfo, Tuning, VolumeInfo};
+use millpond_engine::Tuning;
 use tokio::sync::{Notify, watch};
 
 use super::budget::Budget;
@@ -23,10 +23,9 @@ use super::mount::Mounted;
 use super::shard::ShardHandle;
 use super::state::{ExportRecord, PoolRecord, State, StateDir};
 use super::watch::Watches;
-use crate::api::{ApiError, DeviceState, ErrorKind, Job, JobKind, NbdLimits, RequestMemory, Status};
+use crate::api::{ApiError, DeviceState, ErrorKind, Job, JobKind, NbdLimits};
 use crate::failure::{Failure, Outcome};
 use crate::instant;
-use crate::names::{SnapshotName, VolumeName};
 
 /// Default size of the read cache of all pools, in bytes.
 pub const READ_CACHE: u64 = 256 << 20;
@@ -179,8 +178,8 @@ pub struct Daemon {
     watches: Mutex<Watches>,
     stopping: watch::Sender<bool>,
     /// True when every remembered pool is in service or waits for something.
-    ready: watch::Sender<bool>,
-    started: Timestamp,
+    pub(crate) ready: watch::Sender<bool>,
+    pub(crate) started: Timestamp,
 }
 
 impl Daemon {
@@ -327,43 +326,5 @@ impl Daemon {
             shard.set_read_cache(each);
             shard.set_budget(Arc::clone(&self.options.budget));
         }
-    }
-
-    /// Finds a volume by name.
-    pub(super) async fn find_volume(&self, name: &VolumeName) -> Result<(ShardHandle, VolumeInfo), ApiError> {
-        let shard = self.shard(&name.pool)?;
-        let found = shard.find_volume(&name.volume).await?;
-        let volume = found.ok_or_else(|| ApiError::not_found(format!("no volume '{name}'; see 'millpond list {}'", name.pool)))?;
-        Ok((shard, volume))
-    }
-
-    /// Finds a snapshot by name.
-    pub(super) async fn find_snapshot(&self, name: &SnapshotName) -> Result<(ShardHandle, VolumeInfo, SnapshotInfo), ApiError> {
-        let (shard, volume) = self.find_volume(&name.of).await?;
-        let found = shard.find_snapshot(volume.id, &name.snapshot).await?;
-        let snapshot =
-            found.ok_or_else(|| ApiError::not_found(format!("no snapshot '{name}'; see 'millpond list -t snapshot {}'", name.of)))?;
-        Ok((shard, volume, snapshot))
-    }
-
-    /// Returns the status of the whole daemon.
-    ///
-    /// # Errors
-    /// None: a pool that does not answer is listed as unavailable.
-    pub async fn status(&self) -> Result<Status, ApiError> {
-        let ready = *self.ready.borrow();
-        let (limit, used) = self.options.budget.use_of();
-        let looks = self.look().await;
-        Ok(Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            started: self.started,
-            ready,
-            socket: self.options.socket.display().to_string(),
-            state_dir: self.dir.path().display().to_string(),
-            request_memory: RequestMemory { limit, used },
-            pools: self.list_pools(&looks),
-            exports: self.list_exports(&looks),
-        })
     }
 }

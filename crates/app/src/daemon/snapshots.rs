@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
-use millpond_engine::{Command, Reply, SnapshotInfo, Target, Time, VolumeId};
+use millpond_engine::{Command, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId};
 
-use super::attached::{self, Of};
-use super::holds;
+use super::attached::Of;
+use super::holds::LOCK;
 use super::service::{Daemon, PoolEntry};
 use super::shard::ShardHandle;
+use super::{attached, holds};
 use crate::api::{
     ApiError, CloneSnapshot, CreateSnapshots, Created, DiffExtent, ErrorKind, ExtentKind, Rollback, RolledBack, Snapshot, Volume,
 };
@@ -176,20 +177,6 @@ impl Daemon {
         Ok(extents.into_iter().map(extent).collect())
     }
 
-    /// Returns the shard and the target that a name stands for.
-    pub(super) async fn find_target(&self, name: &Name) -> Result<(ShardHandle, Target), ApiError> {
-        Ok(match name {
-            Name::Volume(name) => {
-                let (shard, volume) = self.find_volume(name).await?;
-                (shard, Target::Head(volume.id))
-            }
-            Name::Snapshot(name) => {
-                let (shard, _, snapshot) = self.find_snapshot(name).await?;
-                (shard, Target::Snapshot(snapshot.id))
-            }
-        })
-    }
-
     /// Destroys expired snapshots, as long as the daemon lives; snapshots with holds, clones or
     /// exports wait. Searches a pool only when one of its snapshots may have expired.
     pub async fn expire(self: Arc<Daemon>) {
@@ -244,6 +231,15 @@ impl Daemon {
         if let Some(entry) = self.registry().pools.get_mut(pool) {
             entry.due = Some(entry.due.map_or(time, |due| due.min(time)));
         }
+    }
+
+    /// Locks snapshots: no command can release these holds before `until`. Durable on return.
+    async fn lock_snapshots(&self, shard: &ShardHandle, snapshots: Vec<SnapshotId>, until: jiff::Timestamp) -> Result<(), ApiError> {
+        let until = Some(Time(instant::to_millis(until)));
+        for snapshot in snapshots {
+            shard.command(Command::Hold { snapshot, tag: Some(LOCK.to_owned()), until, locked: true }).await?;
+        }
+        Ok(())
     }
 }
 
