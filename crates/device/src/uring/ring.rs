@@ -1,5 +1,7 @@
 //! The ring: setup, the turn, dispatch of completions, and shutdown.
 
+mod submit;
+
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
@@ -7,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use io_uring::squeue::Entry;
 use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
-use io_uring::{IoUring, Submitter, cqueue, opcode};
+use io_uring::{IoUring, cqueue, opcode};
 use millpond_block::IoDone;
 use rustix::io::Errno;
 
@@ -101,10 +103,6 @@ impl Ring {
         self.lease = until;
     }
 
-    pub(super) fn lease_is_over(&self) -> bool {
-        self.lease.is_some_and(|lease| lease.is_over())
-    }
-
     /// Removes the next event if it is the completion of a device operation. When all events of the
     /// last turn were popped, these are operations that were carried out at once.
     pub fn pop_io(&mut self) -> Option<IoDone> {
@@ -186,20 +184,6 @@ impl Ring {
         }
         let started: Vec<u32> = self.slots.ios().collect();
         started.into_iter().for_each(|index| self.cancel(index));
-    }
-
-    pub(super) fn submitter(&self) -> Submitter<'_> {
-        self.uring.submitter()
-    }
-
-    /// Queues an entry whose memory is owned by the slot named by its `user_data`.
-    pub(super) fn push(&mut self, index: u32, entry: Entry) {
-        self.waiting.push(entry.user_data(u64::from(index)), false);
-    }
-
-    /// Queues an entry before all others.
-    pub(super) fn push_first(&mut self, index: u32, entry: Entry) {
-        self.waiting.push(entry.user_data(u64::from(index)), true);
     }
 
     /// Moves entries into the submission queue, right before the system call. Apart from operations
