@@ -18,11 +18,11 @@ use millpond_block::{Buf, BufPool, ByteRange, DeviceError, DeviceSlot, Io, IoId,
 use millpond_format::SegmentId;
 use smallvec::SmallVec;
 
+use self::full::Full;
+use self::part::Part;
+use self::silence::Line;
 use super::health::Health;
 use super::parity::{Coders, Rebuild, Want, answers};
-use super::table::full::Full;
-use super::table::part::Part;
-use super::table::silence::Line;
 use crate::slab::Slab;
 use crate::space::{PAGE, Rows};
 use crate::{DeviceCounters, DeviceTrouble};

@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 use millpond_block::{Buf, BufPool, ByteRange, DeviceError, DeviceGeometry, DeviceSlot, Io, IoDone, MemberId};
 use millpond_format::{AREA_BYTES, Checkpoint, FormatError, Label, MemberState, ObjectRef, Root, SECTOR_BYTES, SegmentId, second_area};
 
+use self::claim::{Claiming, Claims};
+use self::mend::Mending;
+use self::objects::NamedPieces;
 use super::forsake::forsake;
 use super::hunt::{Glance, Hunt};
-use super::import::claim::{Claiming, Claims};
-use super::import::mend::Mending;
-use super::import::objects::NamedPieces;
 use super::level::{Leveling, Uneven};
 use super::members::Members;
 use super::replay::Replay;

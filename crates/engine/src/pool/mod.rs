@@ -27,7 +27,6 @@ mod waits;
 mod write;
 
 pub(crate) use full::{FULL_PATIENCE_MILLIS, FULL_RETRY_MILLIS};
-
 pub(crate) use op::{Owner, Work};
 pub(crate) use read::check_node;
 pub(crate) use state::Pool;

@@ -12,8 +12,8 @@ use std::collections::{BTreeSet, VecDeque};
 use millpond_block::MemberId;
 use millpond_format::{Class, Encoder, MemberState, SegmentId};
 
+use self::plan::unused_extents;
 use self::state::Departure;
-use super::removal::plan::unused_extents;
 use super::{LEAST_LOG, ObjectsIn, Purse, Store};
 use crate::io::Health;
 use crate::log::{BatchKind, OpenBatch, SMALL};

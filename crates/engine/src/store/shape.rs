@@ -9,8 +9,8 @@ use millpond_format::{
     AREA_BYTES, Class, Column, DeviceId, Holder, Layout, MAX_COPIES, MAX_PARITY_WIDTH, Member, MemberState, Shape, crc32c, second_area,
 };
 
+use self::nodes::NodeRows;
 use super::LEAST_LOG;
-use super::shape::nodes::NodeRows;
 use crate::{CommandError, GroupSpec, Invalid};
 
 /// Share (1/N) of each device with parity that is a log.

@@ -18,7 +18,7 @@ use std::rc::Weak;
 use millpond_block::{DeviceError, Tag};
 use millpond_format::{ObjectRef, Root, SegmentId};
 
-use super::checkpoint::seal::Sealed;
+use self::seal::Sealed;
 use crate::pool::Pool;
 use crate::space::{Piece as DeadPiece, Shelf};
 use crate::store::{Purse, Stage};

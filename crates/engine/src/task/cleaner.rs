@@ -12,7 +12,7 @@ use millpond_format::{BlockIdentity, ChunkId, SegmentId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::cleaner::moves::{Gathered, gather_bytes, kept_identities};
+use self::moves::{Gathered, gather_bytes, kept_identities};
 use crate::Planted;
 use crate::log::{META_CLASS, SHORT};
 use crate::space::{NODE_GRAIN, PAGE, SegmentState, Shelf};

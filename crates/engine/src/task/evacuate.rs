@@ -18,7 +18,7 @@ mod rejoin;
 use millpond_block::MemberId;
 use millpond_format::MemberState;
 
-use super::evacuate::look::Look;
+use self::look::Look;
 use crate::pool::Pool;
 use crate::store::{Removal, STUCK_MILLIS};
 use crate::{Absent, Busy, CommandError, PoolState, RemovalPlan};

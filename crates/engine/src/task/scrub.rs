@@ -24,8 +24,8 @@ use std::collections::{BTreeMap, VecDeque};
 use millpond_block::{Buf, DeviceError};
 use millpond_format::{ObjectRef, ScrubRecord, SegmentId};
 
-use super::scrub::labels::Labels;
-use super::scrub::reads::read_copy;
+use self::labels::Labels;
+use self::reads::read_copy;
 use crate::pool::Pool;
 use crate::space::SegmentState;
 use crate::store::{Place, ScrubRead, Skim, Stillness, Store};

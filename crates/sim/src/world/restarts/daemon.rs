@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use millpond_block::DeviceError;
-use millpond_engine::{Decision, DeviceId, DeviceInfo, Evidence, ImportRules, Labelled, LabelsInForce, MemberState, NewestLabel, PoolState, Refusal, Tuning};
+use millpond_engine::{
+    Decision, DeviceId, DeviceInfo, Evidence, ImportRules, Labelled, LabelsInForce, MemberState, NewestLabel, PoolState, Refusal, Tuning,
+};
 
 use super::Site;
 use crate::System;
