@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use millpond_engine::LabelsInForce;
+use millpond_engine::{JobKind, LabelsInForce};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::attached;
@@ -228,8 +228,11 @@ impl Daemon {
             tracing::warn!(pool = name, "a file system is not unmounted yet; it ends with the pool");
         }
         let Some(shard) = shard else { return Ending::Clean };
+        // a removal that ends now takes devices out of the labels, too
+        let status = timeout(LOOK, shard.status()).await.ok().and_then(Result::ok);
+        let removes = status.is_some_and(|status| status.pool.jobs.iter().any(|job| job.kind == JobKind::Remove));
         let ending = end(&shard, &self.options.deadlines, bounded).await;
-        if let (Some(before), Some(after)) = (before, shard.labels().borrow().clone()) {
+        if !removes && let (Some(before), Some(after)) = (before, shard.labels().borrow().clone()) {
             self.report_given_up(name, &before, &after);
         }
         ending
