@@ -169,7 +169,7 @@ impl Ring {
 
     /// Device operations in flight.
     pub fn io_in_flight(&self) -> usize {
-        self.slots.ios().count()
+        self.slots.io_count()
     }
 
     /// Drops the device operations that have not reached the kernel, and asks it to cancel the

@@ -88,6 +88,8 @@ pub(super) enum IoOpKind {
 pub(super) struct Slots {
     slots: Vec<Option<Op>>,
     free: Vec<u32>,
+    /// Number of device operations among them.
+    io_count: usize,
     /// Makes the ring `!Send`, as `SINGLE_ISSUER` needs it to be.
     _thread: std::marker::PhantomData<Rc<()>>,
 }
@@ -95,6 +97,7 @@ pub(super) struct Slots {
 impl Slots {
     /// Adds an operation and returns its index.
     pub fn insert(&mut self, op: Op) -> u32 {
+        self.io_count += usize::from(matches!(op, Op::Io(_)));
         if let Some(index) = self.free.pop()
             && let Some(slot) = self.slots.get_mut(index as usize)
         {
@@ -124,7 +127,8 @@ impl Slots {
     /// Removes an operation; only when the kernel has completed it (INV-URING-1).
     pub fn remove(&mut self, index: u32) -> Option<Op> {
         let op = self.slots.get_mut(index as usize)?.take();
-        if op.is_some() {
+        if let Some(op) = &op {
+            self.io_count -= usize::from(matches!(op, Op::Io(_)));
             self.free.push(index);
         }
         op
@@ -133,6 +137,11 @@ impl Slots {
     /// Indices of the device operations in flight.
     pub fn ios(&self) -> impl Iterator<Item = u32> {
         (0u32..).zip(&self.slots).filter(|(_, op)| matches!(op, Some(Op::Io(_)))).map(|(index, _)| index)
+    }
+
+    /// Number of device operations in flight.
+    pub fn io_count(&self) -> usize {
+        self.io_count
     }
 
     /// Number of operations in flight.
