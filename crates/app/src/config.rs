@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::api::{NbdLimits, Severity};
-use crate::failure::{Failure, Outcome};
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::path::absolute;
+use millpond_api::{NbdLimits, Severity};
 
 /// Default directory of the control socket, if it is accessible.
 const SYSTEM_RUN: &str = "/run/millpond";
@@ -186,11 +187,6 @@ pub fn state_dir(given: Option<&Path>) -> Outcome<PathBuf> {
         .or_else(|| var("HOME").map(|home| home.join(".local/state")))
         .map(|dir| dir.join("millpond"))
         .ok_or_else(|| Failure::usage("no state directory: HOME is not set; give --state DIR"))
-}
-
-/// Makes `path` absolute, because the daemon has another working directory.
-pub fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 #[cfg(test)]

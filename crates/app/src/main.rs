@@ -1,27 +1,18 @@
 //! `millpond`: the daemon, its client, and the stand-alone `up`, in one binary.
 #![forbid(unsafe_code)]
 
-mod api;
-mod client;
 mod command;
 mod config;
-mod daemon;
-mod devices;
-mod failure;
-mod hint;
-mod instant;
-mod names;
 mod output;
 mod progress;
-mod size;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use millpond_api::failure::{Code, Failure};
 
 use crate::command::{Cli, describe_elsewhere};
-use crate::failure::{Code, Failure};
 
 /// A pool's map allocates and frees millions of small pieces, with which the C library's allocator
 /// becomes slow.
@@ -35,7 +26,7 @@ const LAST_WORK: Duration = Duration::from_secs(2);
 fn main() -> ExitCode {
     let words = || std::env::args_os().skip(1).filter_map(|word| word.into_string().ok());
     // many commands would take such a word for a name, and report a misleading error
-    if let Some(told) = names::describe_odd_option(words()) {
+    if let Some(told) = millpond_api::names::describe_odd_option(words()) {
         eprintln!("millpond: {told}");
         return ExitCode::from(Code::Usage as u8);
     }
@@ -78,7 +69,7 @@ fn wrong_usage(error: &clap::Error) -> ExitCode {
     // An error while printing cannot be reported.
     let _ = error.print();
     if error.use_stderr() {
-        let told = std::env::args().skip(1).find_map(|word| names::describe_look_alike(&word));
+        let told = std::env::args().skip(1).find_map(|word| millpond_api::names::describe_look_alike(&word));
         if let Some(told) = told {
             eprintln!("millpond: {told}");
         }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::instant::show_span;
-use crate::size::Size;
+use millpond_api::instant::show_span;
+use millpond_api::size::Size;
 
 const LINE_EVERY: Duration = Duration::from_secs(1);
 

@@ -11,7 +11,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/export", &["millpond-block"]),
     ("crates/engine", &["millpond-block", "millpond-format"]),
     ("crates/sim", &["millpond-block", "millpond-format", "millpond-device", "millpond-engine"]),
-    ("crates/app", &["millpond-block", "millpond-format", "millpond-device", "millpond-export", "millpond-engine"]),
+    ("crates/api", &["millpond-block", "millpond-format"]),
+    ("crates/daemon", &["millpond-block", "millpond-format", "millpond-device", "millpond-export", "millpond-engine", "millpond-api"]),
+    ("crates/images", &["millpond-export", "millpond-api"]),
+    (
+        "crates/app",
+        &["millpond-block", "millpond-device", "millpond-export", "millpond-engine", "millpond-api", "millpond-images", "millpond-daemon"],
+    ),
     ("crates/lab", &["millpond-export"]),
     ("xtask", &[]),
 ];

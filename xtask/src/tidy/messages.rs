@@ -30,8 +30,9 @@ pub fn check(file: &SourceFile) -> Vec<Finding> {
         if file.path.starts_with(ENGINE)
             && let Some(word) = command_word(code)
         {
-            let text =
-                format!("`{word}` is a word of the command line, which the engine does not know: crates/app/src/hint.rs says it, by kind");
+            let text = format!(
+                "`{word}` is a word of the command line, which the engine does not know: crates/daemon/src/hint.rs says it, by kind"
+            );
             findings.push(Finding::new(&file.path, index + 1, text));
         }
     }

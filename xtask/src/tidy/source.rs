@@ -33,7 +33,10 @@ pub fn check(file: &SourceFile) -> Vec<Finding> {
     }
     findings.extend(check_unsafe(file));
     let name = file.path.rsplit('/').next().unwrap_or_default();
-    if (name == "lib.rs" || name == "mod.rs") && !file.path.starts_with("fuzz/") {
+    if name == "mod.rs" {
+        findings.push(Finding::new(&file.path, 0, "a module with submodules is a file named after it beside its folder, not mod.rs"));
+    }
+    if name == "lib.rs" && !file.path.starts_with("fuzz/") {
         findings.extend(only_declarations(file));
     }
     let crate_root = name == "lib.rs" || file.path.ends_with("/src/main.rs");
@@ -100,7 +103,7 @@ pub fn without_comment(line: &str) -> &str {
     line
 }
 
-/// Checks that `lib.rs` and `mod.rs` contain only docs, `mod` and `pub use`.
+/// Checks that `lib.rs` contains only docs, `mod` and `pub use`.
 fn only_declarations(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut open = false; // inside a declaration of several lines
@@ -117,11 +120,7 @@ fn only_declarations(file: &SourceFile) -> Vec<Finding> {
                 .or_else(|| code.strip_prefix("pub "))
                 .unwrap_or(code);
             if !(bare.starts_with("mod ") && bare.ends_with(';') || bare.starts_with("use ")) {
-                findings.push(Finding::new(
-                    &file.path,
-                    index + 1,
-                    "lib.rs and mod.rs hold docs, `mod` and `pub use` alone; move this into a file named after it",
-                ));
+                findings.push(Finding::new(&file.path, index + 1, "lib.rs holds docs, `mod` and `pub use` alone; move this into a module"));
                 break;
             }
         }
@@ -143,13 +142,13 @@ pub fn unreached(files: &[SourceFile]) -> Vec<Finding> {
 fn declared(file: &SourceFile) -> Vec<String> {
     let (folder, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
     let stem = name.trim_end_matches(".rs");
-    let below = if ["lib", "main", "mod"].contains(&stem) { folder.to_owned() } else { format!("{folder}/{stem}") };
+    let below = if ["lib", "main"].contains(&stem) { folder.to_owned() } else { format!("{folder}/{stem}") };
     let mut paths = Vec::new();
     for line in file.text.lines() {
         let code = without_text(line);
         let words: Vec<&str> = code.trim().trim_end_matches(';').split_whitespace().collect();
         if let [.., "mod", module] = words.as_slice() {
-            paths.extend([format!("{below}/{module}.rs"), format!("{below}/{module}/mod.rs")]);
+            paths.push(format!("{below}/{module}.rs"));
         }
     }
     paths

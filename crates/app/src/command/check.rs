@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
+use millpond_api::failure::{Code, Failure, Outcome};
+use millpond_api::instant::about;
+use millpond_api::size::Size;
+use millpond_api::{Device, DeviceClass, DeviceHealth, DeviceState, Export, ExportState, Pool, PoolHealth};
 use serde::Serialize;
 
-use crate::api::{Device, DeviceClass, DeviceHealth, DeviceState, Export, ExportState, Pool, PoolHealth};
-use crate::failure::{Code, Failure, Outcome};
-use crate::instant::about;
 use crate::output::{Format, Listing, write_out};
-use crate::size::Size;
 
 #[cfg(test)]
 mod tests;

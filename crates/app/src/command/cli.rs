@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use millpond_api::client::Client;
+use millpond_api::failure::Outcome;
 
 use super::{
     cache, create, demo, destroy, diff, events, exports, fuse_guard, get, hold, image, lab, list, pool, rename, resize, sectors, serve,
     snapshot, status, up,
 };
-use crate::client::Client;
 use crate::config::socket_path;
-use crate::failure::Outcome;
 
 /// Virtual disks in a log-structured pool: instant snapshots, clones and rollbacks, served over NBD, vhost-user and FUSE.
 #[derive(Debug, Parser)]

@@ -1,12 +1,12 @@
 //! Columns of the tables that list commands print.
 
 use jiff::Timestamp;
-
-use crate::api::{
+use millpond_api::instant::{now, show_span};
+use millpond_api::{
     Checkpoint, Device, DeviceCap, DeviceClass, DeviceLayout, Event, Export, Found, GroupFill, Job, LayoutSpec, LostRange, Pool, Snapshot,
     TlsMode, Volume,
 };
-use crate::instant::{now, show_span};
+
 use crate::output::{Cell, Column, Shown};
 
 fn text(text: &str) -> Cell {
@@ -312,8 +312,8 @@ pub fn layout(layout: LayoutSpec) -> String {
     match layout {
         LayoutSpec::Linear => "linear".to_owned(),
         LayoutSpec::Mirror { copies } => format!("mirror of {copies}"),
-        LayoutSpec::Parity { width, parity, unit } => format!("parity{parity} -i {width} -I {}", crate::size::Size(u64::from(unit))),
-        LayoutSpec::Stripe { width, unit } => format!("stripe -i {width} -I {}", crate::size::Size(u64::from(unit))),
+        LayoutSpec::Parity { width, parity, unit } => format!("parity{parity} -i {width} -I {}", millpond_api::size::Size(u64::from(unit))),
+        LayoutSpec::Stripe { width, unit } => format!("stripe -i {width} -I {}", millpond_api::size::Size(u64::from(unit))),
     }
 }
 
@@ -324,7 +324,7 @@ fn paths(devices: &[Device]) -> String {
 
 /// Formats the caps of a device; `None` if it has none.
 pub fn limit(cap: &DeviceCap) -> Option<String> {
-    let bytes = cap.bps.map(|bps| format!("{}/s", crate::size::Size(bps)));
+    let bytes = cap.bps.map(|bps| format!("{}/s", millpond_api::size::Size(bps)));
     let operations = cap.iops.map(|iops| format!("{iops} operations/s"));
     let both: Vec<String> = bytes.into_iter().chain(operations).collect();
     if both.is_empty() { None } else { Some(both.join(", ")) }

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::api::{Export, ExportKind, ExportTls, TlsCredentials, VolumeSector};
-use crate::daemon::reachable;
+use millpond_api::{Export, ExportKind, ExportTls, TlsCredentials, VolumeSector};
+use millpond_daemon::reachable;
 
 #[cfg(test)]
 mod tests;

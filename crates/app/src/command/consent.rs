@@ -4,7 +4,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 
 use clap::Args;
 
-use crate::failure::{Failure, Outcome};
+use millpond_api::failure::{Failure, Outcome};
 
 /// Options of destructive verbs.
 #[derive(Clone, Copy, Debug, Args)]

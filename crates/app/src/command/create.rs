@@ -1,13 +1,13 @@
 //! `create`: creates a volume.
 
 use clap::Args;
+use millpond_api::client::Client;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::names::VolumeName;
+use millpond_api::size::{Size, SizeError};
+use millpond_api::{CreateVolume, LIMITS, SetProperties, Volume, VolumeCache, VolumeCompression, VolumeSector};
 
-use crate::api::{CreateVolume, LIMITS, SetProperties, Volume, VolumeCache, VolumeCompression, VolumeSector};
-use crate::client::Client;
-use crate::failure::{Failure, Outcome};
-use crate::names::VolumeName;
 use crate::output::say;
-use crate::size::{Size, SizeError};
 
 /// Create a volume
 #[derive(Debug, Args)]
@@ -115,7 +115,7 @@ fn switch(property: &str, word: &str) -> Outcome<bool> {
 mod tests {
     //! Parsing of properties.
     use super::*;
-    use crate::failure::Code;
+    use millpond_api::failure::Code;
 
     fn code(word: &str) -> Option<Code> {
         assign(word, &mut SetProperties::default()).err().map(|failure| failure.code)

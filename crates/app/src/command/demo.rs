@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::names::SnapshotName;
+use millpond_api::path::absolute;
+use millpond_api::size::Size;
+use millpond_api::{ApiError, CreateExport, CreateNbd, CreateSnapshots, Destroy, ImportPool, Rollback};
+use millpond_daemon::{Daemon, Options, Signals, StateDir, format_file, this_host};
 use millpond_engine::{ReadySpace, Tuning};
 
 use self::load::{BLOCK, Load, Measured, between};
-use super::nbd;
-use crate::api::{ApiError, CreateExport, CreateNbd, CreateSnapshots, Destroy, ImportPool, Rollback};
-use crate::config::absolute;
-use crate::daemon::{Daemon, Options, Signals, StateDir, format_file, this_host};
-use crate::failure::{Failure, Outcome};
-use crate::names::SnapshotName;
 use crate::output::write_out;
-use crate::size::Size;
+use millpond_images::nbd;
 
 const POOL: &str = "demo";
 const DISK: &str = "demo/disk";

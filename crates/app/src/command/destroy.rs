@@ -4,16 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use clap::Args;
+use millpond_api::client::Client;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::names::Doomed;
+use millpond_api::size::Size;
 
 use super::consent::Consent;
 use super::globs::{Wanted, expand};
 use super::pool::jobs::{wait_reclaimed, wait_wipe};
-use crate::api;
-use crate::client::Client;
-use crate::failure::{Failure, Outcome};
-use crate::names::Doomed;
 use crate::output::{Format, write_out};
-use crate::size::Size;
 
 /// Destroy volumes, snapshots, and ranges of snapshots
 #[derive(Debug, Args)]
@@ -102,13 +101,13 @@ impl Destroy {
         Ok(())
     }
 
-    fn request(&self, names: &[String], wipe: Option<api::WipeMode>, dry_run: bool) -> api::Destroy {
+    fn request(&self, names: &[String], wipe: Option<millpond_api::WipeMode>, dry_run: bool) -> millpond_api::Destroy {
         let (name, more) = names.split_first().map(|(name, more)| (name.clone(), more.to_vec())).unwrap_or_default();
         let (recursive, clones, unexport, force) = (self.recursive, self.clones, self.unexport, self.force);
-        api::Destroy { name, more, recursive, clones, unexport, force, wipe, dry_run }
+        millpond_api::Destroy { name, more, recursive, clones, unexport, force, wipe, dry_run }
     }
 
-    fn tell(&self, what: &api::Destroyed) -> Outcome {
+    fn tell(&self, what: &millpond_api::Destroyed) -> Outcome {
         if self.format == Format::Json {
             let text = serde_json::to_string_pretty(what).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
             return write_out(&(text + "\n"));
@@ -151,36 +150,36 @@ fn by_pool(names: Vec<String>) -> Outcome<BTreeMap<String, Vec<String>>> {
     Ok(pools)
 }
 
-fn nothing(dry_run: bool) -> api::Destroyed {
-    api::Destroyed { destroyed: Vec::new(), freed_bytes: 0, exact: true, wiping: None, unexported: Vec::new(), dry_run }
+fn nothing(dry_run: bool) -> millpond_api::Destroyed {
+    millpond_api::Destroyed { destroyed: Vec::new(), freed_bytes: 0, exact: true, wiping: None, unexported: Vec::new(), dry_run }
 }
 
 /// Adds the result of another pool.
-fn add(sum: &mut api::Destroyed, more: api::Destroyed) {
+fn add(sum: &mut millpond_api::Destroyed, more: millpond_api::Destroyed) {
     sum.destroyed.extend(more.destroyed);
     sum.freed_bytes += more.freed_bytes;
     sum.exact &= more.exact;
     sum.unexported.extend(more.unexported);
     sum.wiping = match (sum.wiping.take(), more.wiping) {
         (Some(a), Some(b)) => {
-            Some(api::Wiping { moved_bytes: a.moved_bytes + b.moved_bytes, erased_bytes: a.erased_bytes + b.erased_bytes })
+            Some(millpond_api::Wiping { moved_bytes: a.moved_bytes + b.moved_bytes, erased_bytes: a.erased_bytes + b.erased_bytes })
         }
         (a, b) => a.or(b),
     };
 }
 
 /// Parses the value of `--wipe`, or of `-o`.
-fn wipe_of(option: &str) -> Result<Option<api::WipeMode>, Failure> {
+fn wipe_of(option: &str) -> Result<Option<millpond_api::WipeMode>, Failure> {
     match option.strip_prefix("wipe=").unwrap_or(option) {
         "none" => Ok(None),
-        "discard" => Ok(Some(api::WipeMode::Discard)),
-        "zero" => Ok(Some(api::WipeMode::Zero)),
+        "discard" => Ok(Some(millpond_api::WipeMode::Discard)),
+        "zero" => Ok(Some(millpond_api::WipeMode::Zero)),
         _ => Err(Failure::usage(format!("'{option}' is not a wipe mode; give none, discard or zero"))),
     }
 }
 
 /// Describes a wipe.
-pub fn wiping_line(wiping: &api::Wiping, dry_run: bool) -> String {
+pub fn wiping_line(wiping: &millpond_api::Wiping, dry_run: bool) -> String {
     let (moved, erased) = (Size(wiping.moved_bytes), Size(wiping.erased_bytes));
     match dry_run {
         true => format!("would wipe about {erased} on each copy, and move {moved} of live data in the same segments"),

@@ -1,11 +1,11 @@
 //! `diff`: lists the ranges in which two versions of a volume differ.
 
 use clap::Args;
+use millpond_api::DiffExtent;
+use millpond_api::client::{Client, quoted};
+use millpond_api::failure::Outcome;
+use millpond_api::names::{Name, SnapshotName};
 
-use crate::api::DiffExtent;
-use crate::client::{Client, quoted};
-use crate::failure::Outcome;
-use crate::names::{Name, SnapshotName};
 use crate::output::{Cell, Column, Listing, Shown, print};
 
 /// List the ranges that changed since a snapshot

@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 
 use clap::Args;
+use millpond_api::client::{Client, quoted};
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::instant;
+use millpond_api::{Event, Severity};
 
 use super::columns::EVENT;
-use crate::api::{Event, Severity};
-use crate::client::{Client, quoted};
-use crate::failure::{Failure, Outcome};
-use crate::instant;
 use crate::output::{Format, Listing, print};
 
 /// List events: failed devices, degraded or full pools, ended jobs, and commands of users

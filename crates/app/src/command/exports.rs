@@ -4,6 +4,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use millpond_api::client::Client;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::names::{self, Kind, Name};
+use millpond_api::path::absolute;
+use millpond_api::{
+    Access, CreateExport, CreateFuse, CreateNbd, CreateVhostUser, Export, ExportKind, ExportState, ExportVolume, NbdLimits, Volume,
+};
 use serde::Serialize;
 
 use super::columns::EXPORT;
@@ -12,13 +19,6 @@ use super::globs::{Pattern, is_pattern};
 use super::owner;
 use super::status::not_online;
 use super::tls::TlsWords;
-use crate::api::{
-    Access, CreateExport, CreateFuse, CreateNbd, CreateVhostUser, Export, ExportKind, ExportState, ExportVolume, NbdLimits, Volume,
-};
-use crate::client::Client;
-use crate::config::absolute;
-use crate::failure::{Failure, Outcome};
-use crate::names::{self, Kind, Name};
 use crate::output::{Format, Listing, print, print_pairs, write_out};
 
 mod again;

@@ -7,8 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::daemon;
-use crate::failure::{Failure, Outcome};
+use millpond_api::failure::{Failure, Outcome};
 
 /// Waits for the end of standard input and then unmounts
 #[derive(Debug, Args)]
@@ -34,6 +33,6 @@ impl FuseGuard {
             }
         };
         tokio::task::spawn_blocking(wait).await.map_err(|e| fail(io::Error::other(e)))?;
-        daemon::clear_mount(&self.dir, &self.number).map_err(fail)
+        millpond_daemon::clear_mount(&self.dir, &self.number).map_err(fail)
     }
 }

@@ -2,6 +2,10 @@
 
 use clap::Args;
 use jiff::Timestamp;
+use millpond_api::client::Client;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::names::{Name, VolumeName};
+use millpond_api::{Export, LIMITS, SetProperties, Snapshot, SnapshotHold, Volume};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -10,10 +14,6 @@ use super::connect;
 use super::create::assign;
 use super::globs::{Wanted, expand};
 use super::map;
-use crate::api::{Export, LIMITS, SetProperties, Snapshot, SnapshotHold, Volume};
-use crate::client::Client;
-use crate::failure::{Failure, Outcome};
-use crate::names::{Name, VolumeName};
 use crate::output::{Cell, Column, Format, Listing, Shown, print, print_pairs, say, write_out};
 
 /// Show one volume or snapshot, and the commands to use it

@@ -4,10 +4,10 @@
 //! Patterns are expanded in this process, against the daemon's lists; requests to the daemon carry
 //! names only.
 
-use crate::api::{Snapshot, Volume};
-use crate::client::{Client, quoted};
-use crate::failure::{Failure, Outcome};
-use crate::names::{Doomed, Kind, SnapshotName, VolumeName, check, describe_look_alike};
+use millpond_api::client::{Client, quoted};
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::names::{Doomed, Kind, SnapshotName, VolumeName, check, describe_look_alike};
+use millpond_api::{Snapshot, Volume};
 
 #[cfg(test)]
 mod tests;

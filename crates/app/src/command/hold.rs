@@ -1,13 +1,13 @@
 //! `hold` and `release`: a held snapshot cannot be destroyed.
 
 use clap::Args;
+use millpond_api::client::{Client, quoted};
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::instant::{now, parse_time};
+use millpond_api::names::SnapshotName;
+use millpond_api::{self, Snapshot};
 
 use super::globs::{Wanted, expand};
-use crate::api::{self, Snapshot};
-use crate::client::{Client, quoted};
-use crate::failure::{Failure, Outcome};
-use crate::instant::{now, parse_time};
-use crate::names::SnapshotName;
 
 /// Protect snapshots from being destroyed
 ///
@@ -46,7 +46,7 @@ impl Hold {
         }
         for name in names {
             let path = format!("/v1/snapshots/{}/{}/hold", name.of, name.snapshot);
-            client.post::<_, Snapshot>(&path, &api::Hold { tag: self.tag.clone(), until }).await?;
+            client.post::<_, Snapshot>(&path, &millpond_api::Hold { tag: self.tag.clone(), until }).await?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use clap::Args;
 
-use crate::failure::{Failure, Outcome};
+use millpond_api::failure::{Failure, Outcome};
 
 const PROGRAM: &str = "millpond-lab";
 

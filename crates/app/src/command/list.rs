@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
+use millpond_api::client::{Client, quoted};
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::names::{Name, Scope};
+use millpond_api::{Pool, Snapshot, Volume};
 use serde::Serialize;
 
 use super::columns::{SNAPSHOT, VOLUME};
 use super::globs::{Pattern, is_pattern};
-use crate::api::{Pool, Snapshot, Volume};
-use crate::client::{Client, quoted};
-use crate::failure::{Failure, Outcome};
-use crate::names::{Name, Scope};
 use crate::output::{Cell, Column, Listing, Shown, print, sort};
 
 /// Kinds of objects to list.

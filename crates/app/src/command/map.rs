@@ -1,13 +1,13 @@
 //! `show -m`: shows on which devices and segments the data of a volume or snapshot is stored.
 
+use millpond_api::client::{Client, quoted};
+use millpond_api::failure::Outcome;
+use millpond_api::names::Name;
+use millpond_api::size::Size;
+use millpond_api::{DeviceClass, Extent, Place};
 use serde::Serialize;
 
-use crate::api::{DeviceClass, Extent, Place};
-use crate::client::{Client, quoted};
-use crate::failure::Outcome;
-use crate::names::Name;
 use crate::output::{Cell, Column, Listing, Shown, print};
-use crate::size::Size;
 
 /// Data of the volume or snapshot on one device.
 #[derive(Serialize)]

@@ -1,11 +1,10 @@
 //! `rename`: renames a volume or a snapshot.
 
 use clap::Args;
+use millpond_api::client::Client;
+use millpond_api::failure::Outcome;
+use millpond_api::names::{Name, SnapshotName};
 
-use crate::api;
-use crate::client::Client;
-use crate::failure::Outcome;
-use crate::names::{Name, SnapshotName};
 use crate::output::say;
 
 /// Rename a volume or snapshot
@@ -29,7 +28,7 @@ impl Rename {
             Name::Volume(name) => format!("/v1/volumes/{name}/rename"),
             Name::Snapshot(name) => format!("/v1/snapshots/{}/{}/rename", name.of, name.snapshot),
         };
-        client.post::<_, ()>(&path, &api::Rename { name: new.to_string() }).await?;
+        client.post::<_, ()>(&path, &millpond_api::Rename { name: new.to_string() }).await?;
         say(&format!("{old} is {new} now"))
     }
 }

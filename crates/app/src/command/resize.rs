@@ -1,14 +1,13 @@
 //! `resize`: changes the size of a volume while it is in use.
 
 use clap::Args;
+use millpond_api::client::Client;
+use millpond_api::failure::Outcome;
+use millpond_api::names::VolumeName;
+use millpond_api::size::{Size, SizeChange};
 
 use super::consent::refused_for;
-use crate::api;
-use crate::client::Client;
-use crate::failure::Outcome;
-use crate::names::VolumeName;
 use crate::output::{say, write_out};
-use crate::size::{Size, SizeChange};
 
 /// Change the size of a volume
 ///
@@ -42,14 +41,14 @@ impl Resize {
     pub async fn run(self, client: &Client) -> Outcome {
         let name: VolumeName = self.name.parse()?;
         self.size.parse::<SizeChange>()?;
-        let request = api::Resize {
+        let request = millpond_api::Resize {
             size: self.size,
             allow_shrink: self.allow_shrink,
             no_snapshot: self.no_snapshot,
             force: self.force,
             dry_run: self.dry_run,
         };
-        let resized: api::Resized = client.post(&format!("/v1/volumes/{name}/resize"), &request).await?;
+        let resized: millpond_api::Resized = client.post(&format!("/v1/volumes/{name}/resize"), &request).await?;
         let (old, new) = (Size(resized.old_size), Size(resized.size));
         let kept =
             resized.kept_as.map(|kept| format!("; its present state {} kept as {kept}", if self.dry_run { "would be" } else { "is" }));

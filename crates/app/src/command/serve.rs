@@ -7,20 +7,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use millpond_api::Severity;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::instant::parse_span;
+use millpond_api::size::Size;
+use millpond_daemon::{
+    Budget, Control, Daemon, Hook, IMPORT_WAIT, Inherited, Options, READ_CACHE, Signals, SocketAccess, StateDir, check_nbd_limits,
+    raise_descriptors, serve_until, this_host,
+};
 use millpond_engine::{Discard, ReadySpace, Tuning};
 use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
 
 use super::owner;
-use crate::api::Severity;
 use crate::config::{CommandLine, ConfigFile, DiscardRule, socket_path, state_dir};
-use crate::daemon::{
-    Budget, Control, Daemon, Hook, IMPORT_WAIT, Inherited, Options, READ_CACHE, Signals, SocketAccess, StateDir, check_nbd_limits,
-    raise_descriptors, serve_until, this_host,
-};
-use crate::failure::{Failure, Outcome};
-use crate::instant::parse_span;
-use crate::size::Size;
 
 /// Default time limit for the command of `on_event`.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(30);

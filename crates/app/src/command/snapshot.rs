@@ -4,18 +4,18 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use jiff::Timestamp;
+use millpond_api::client::{Client, quoted};
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::instant::{now, parse_span};
+use millpond_api::names::{self, Kind, SnapshotName, VolumeName};
+use millpond_api::size::Size;
+use millpond_api::{self, CloneSnapshot, CopySnapshot, CreateSnapshots, Created, FullCopy, FullCopyState, Promoted, RolledBack, Volume};
+use millpond_daemon::Signals;
 
 use super::consent::refused_for;
 use super::globs::expand_new;
-use crate::api::{self, CloneSnapshot, CopySnapshot, CreateSnapshots, Created, FullCopy, FullCopyState, Promoted, RolledBack, Volume};
-use crate::client::{Client, quoted};
-use crate::daemon::Signals;
-use crate::failure::{Failure, Outcome};
-use crate::instant::{now, parse_span};
-use crate::names::{self, Kind, SnapshotName, VolumeName};
 use crate::output::write_out;
 use crate::progress::Progress;
-use crate::size::Size;
 
 /// Interval between queries of a copy's progress.
 const LOOK: Duration = Duration::from_millis(200);
@@ -114,7 +114,7 @@ pub struct Rollback {
 impl Rollback {
     pub async fn run(self, client: &Client) -> Outcome {
         let name: SnapshotName = self.name.parse()?;
-        let request = api::Rollback { dry_run: self.dry_run, force: self.force };
+        let request = millpond_api::Rollback { dry_run: self.dry_run, force: self.force };
         let done: RolledBack = client.post(&format!("/v1/snapshots/{}/{}/rollback", name.of, name.snapshot), &request).await?;
         let kept = if self.dry_run { "would be kept" } else { "is kept" };
         write_out(&format!("the old head of {} {kept} as {}\n", name.of, done.kept_as))?;
@@ -205,7 +205,7 @@ pub struct Promote {
 impl Promote {
     pub async fn run(self, client: &Client) -> Outcome {
         let name: VolumeName = self.name.parse()?;
-        let request = api::Promote { dry_run: self.dry_run };
+        let request = millpond_api::Promote { dry_run: self.dry_run };
         let done: Promoted = client.post(&format!("/v1/volumes/{name}/promote"), &request).await?;
         let (moves, becomes) = if self.dry_run { ("would move", "would become") } else { ("moved", "is now") };
         let moved = done.snapshots.iter().zip(&done.renamed).map(|(old, new)| format!("{moves} {old} to {new}\n"));

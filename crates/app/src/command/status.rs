@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use clap::Args;
+use millpond_api::client::Client;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::size::Size;
+use millpond_api::{Export, ExportState, PoolHealth, RequestMemory, Status as Answer};
 
 use super::check;
 use super::columns::{EXPORT, POOL};
-use crate::api::{Export, ExportState, PoolHealth, RequestMemory, Status as Answer};
-use crate::client::Client;
-use crate::failure::{Failure, Outcome};
 use crate::output::{Format, Listing, print, write_out};
-use crate::size::Size;
 
 /// Show the daemon, its pools and exports
 #[derive(Debug, Args)]

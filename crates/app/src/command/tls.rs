@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::{CreateTls, TlsMode};
 
 use super::exports::path_text;
-use crate::api::{CreateTls, TlsMode};
-use crate::failure::{Failure, Outcome};
 
 /// Whether clients must use TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -4,20 +4,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::path::absolute;
+use millpond_api::size::Size;
+use millpond_api::{ApiError, CreateExport, CreateNbd, CreateVolume, DeviceSpec, Export, ImportPool, PoolHealth, SetProperties, Volume};
+use millpond_daemon::{
+    Control, Daemon, Inherited, Options, Signals, SocketAccess, StateDir, format_file, placement_warnings, serve_until, tcp_address,
+    this_host,
+};
 use millpond_engine::{ReadySpace, Tuning};
 
 use super::connect;
 use super::exports::path_text;
 use super::serve::log_to_stderr;
-use crate::api::{ApiError, CreateExport, CreateNbd, CreateVolume, DeviceSpec, Export, ImportPool, PoolHealth, SetProperties, Volume};
-use crate::config::absolute;
-use crate::daemon::{
-    Control, Daemon, Inherited, Options, Signals, SocketAccess, StateDir, format_file, placement_warnings, serve_until, tcp_address,
-    this_host,
-};
-use crate::failure::{Failure, Outcome};
 use crate::output::write_out;
-use crate::size::Size;
 
 const POOL: &str = "pond";
 const DISK: &str = "disk0";
@@ -59,7 +59,7 @@ fn pool_bytes(disk: u64) -> u64 {
 impl Up {
     pub async fn run(self, socket: Option<&Path>) -> Outcome {
         log_to_stderr("warn");
-        crate::daemon::raise_descriptors();
+        millpond_daemon::raise_descriptors();
         let Size(disk_bytes) = self.size.as_deref().unwrap_or(DEFAULT_SIZE).parse()?;
         if let Some(address) = self.nbd.as_deref().filter(|_| !self.insecure_listen) {
             tcp_address(address, false).map_err(|e| ApiError { message: e.advise(INSTEAD), ..ApiError::from(e) })?;

@@ -2,8 +2,9 @@
 
 use std::cmp::Ordering;
 
+use millpond_api::failure::{Failure, Outcome};
+
 use super::{Cell, Column};
-use crate::failure::{Failure, Outcome};
 
 #[cfg(test)]
 mod tests;

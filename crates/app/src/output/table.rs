@@ -3,11 +3,11 @@
 use std::io::{self, IsTerminal, Write};
 
 use comfy_table::{CellAlignment, Table};
+use millpond_api::failure::{Failure, Outcome};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{Cell, Format, Listing};
-use crate::failure::{Failure, Outcome};
 
 #[cfg(test)]
 mod tests;

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 
-use crate::instant::show_span;
-use crate::size::Size;
+use millpond_api::instant::show_span;
+use millpond_api::size::Size;
 
 /// A value, and how people like to see it.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,13 +2,13 @@
 //! measured, with reasons. `docs/loss.md` lists what each mode may lose.
 
 use clap::Args;
+use millpond_api::client::Client;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::names::VolumeName;
+use millpond_api::{Export, GuestIo, Volume, VolumeCache};
 use millpond_block::CacheMode;
 use serde::Serialize;
 
-use crate::api::{Export, GuestIo, Volume, VolumeCache};
-use crate::client::Client;
-use crate::failure::{Failure, Outcome};
-use crate::names::VolumeName;
 use crate::output::{Cell, Column, Format, Listing, Shown, print, write_out};
 
 #[cfg(test)]

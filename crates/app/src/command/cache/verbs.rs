@@ -1,10 +1,10 @@
 //! Subcommands of `cache`.
 
 use clap::Subcommand;
+use millpond_api::client::Client;
+use millpond_api::failure::Outcome;
 
 use super::advise;
-use crate::client::Client;
-use crate::failure::Outcome;
 
 /// Commands about cache modes.
 #[derive(Debug, Subcommand)]

@@ -1,7 +1,8 @@
 //! Every problem gets a line, and the worst one decides the level.
 
+use millpond_api::sample::{export, pool};
+
 use super::*;
-use crate::api::sample::{export, pool};
 
 fn told(pools: &[Pool], exports: &[Export]) -> Vec<(Level, String)> {
     causes(pools, exports).into_iter().map(|cause| (cause.level, cause.cause)).collect()

@@ -1,7 +1,8 @@
 //! The lines carry address, sectors, encryption and the read-only state.
 
+use millpond_api::{Access, ExportState, GuestIo, NbdLimits, TlsMode};
+
 use super::*;
-use crate::api::{Access, ExportState, GuestIo, NbdLimits, TlsMode};
 
 fn export(unix: Option<&str>, tcp: Option<&str>, readonly: bool) -> Export {
     Export {

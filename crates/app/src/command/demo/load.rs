@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::command::nbd::{self, Nbd};
+use millpond_images::nbd::{self, Nbd};
 
 /// Bytes per write.
 pub const BLOCK: u64 = 4096;

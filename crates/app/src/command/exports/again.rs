@@ -4,15 +4,15 @@
 use std::io::Read;
 use std::path::Path;
 
-use serde::Deserialize;
-
-use crate::api::{
+use millpond_api::client::Client;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::names::Name;
+use millpond_api::{
     Access, CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportKind, ExportTls, NbdLimits, Pool, Snapshot,
     TlsCredentials, Volume,
 };
-use crate::client::Client;
-use crate::failure::{Failure, Outcome};
-use crate::names::Name;
+use serde::Deserialize;
+
 use crate::output::write_out;
 
 #[cfg(test)]

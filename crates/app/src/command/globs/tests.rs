@@ -36,7 +36,7 @@ fn stars_and_question_marks_stay_within_a_part() {
 fn what_could_be_no_name_is_wrong_usage() {
     for (text, word) in [("tank/vm*\u{2013}x", "EN DASH"), ("tank/v m*", "not allowed"), ("*/", "empty"), ("tank/v@*@b", "not allowed")] {
         let failure = Pattern::parse(text).expect_err(text);
-        assert!(failure.code == crate::failure::Code::Usage && failure.to_string().contains(word), "{text}: {failure}");
+        assert!(failure.code == millpond_api::failure::Code::Usage && failure.to_string().contains(word), "{text}: {failure}");
     }
     assert!(Pattern::parse("tank/v/*").is_err() && Pattern::parse("tank/-*").is_err() && Pattern::parse("*/*@*").is_ok());
 }

@@ -9,23 +9,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use clap::Args;
+use millpond_api::client::{Client, quoted};
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::instant;
+use millpond_api::names::{Name, SnapshotName, VolumeName};
+use millpond_api::path::absolute;
+use millpond_api::{CreateSnapshots, Created, Destroy, Destroyed, DiffExtent, ExtentKind, Snapshot, Volume, VolumeSector};
+use millpond_daemon::Signals;
+use millpond_images::copy::{Course, Target, Task, copy};
+use millpond_images::format::Format;
+use millpond_images::names::fitting;
+use millpond_images::qemu::{Convert, Served, Server, qemu_img};
+use millpond_images::raw::RawImage;
+use millpond_images::served::ServedImage;
+use millpond_images::source::{Image, Kind, Run, Source};
+use millpond_images::states::States;
 
-use super::copy::{Course, Target, Task, copy};
-use super::format::Format;
-use super::names::fitting;
 use super::passage::{Passage, aside, compared, told, whole, written};
-use super::qemu::{Convert, Served, Server, qemu_img};
-use super::raw::RawImage;
-use super::served::ServedImage;
-use super::source::{Image, Kind, Run, Source};
-use super::states::States;
-use crate::api::{CreateSnapshots, Created, Destroy, Destroyed, DiffExtent, ExtentKind, Snapshot, Volume, VolumeSector};
-use crate::client::{Client, quoted};
-use crate::config::absolute;
-use crate::daemon::Signals;
-use crate::failure::{Failure, Outcome};
-use crate::instant;
-use crate::names::{Name, SnapshotName, VolumeName};
 
 /// Write a volume or snapshot to a disk image
 ///

@@ -6,19 +6,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
+use millpond_api::client::Client;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::names::VolumeName;
+use millpond_api::path::absolute;
+use millpond_api::size::Size;
+use millpond_api::{CreateSnapshots, CreateVolume, Created, Destroy, Destroyed, Resize, Resized, SetProperties, Volume, VolumeSector};
+use millpond_daemon::Signals;
+use millpond_images::copy::{Target, Task, copy};
+use millpond_images::format::Format;
+use millpond_images::sectors::{Finding, describe, look};
+use millpond_images::states::{State, States};
 
-use super::copy::{Target, Task, copy};
-use super::format::Format;
 use super::passage::{Passage, aside, compared, told, written};
-use super::states::{State, States};
-use crate::api::{CreateSnapshots, CreateVolume, Created, Destroy, Destroyed, Resize, Resized, SetProperties, Volume, VolumeSector};
-use crate::client::Client;
-use crate::command::sectors::{Finding, describe, look};
-use crate::config::absolute;
-use crate::daemon::Signals;
-use crate::failure::{Failure, Outcome};
-use crate::names::VolumeName;
-use crate::size::Size;
 
 /// Create a volume from a disk image
 ///

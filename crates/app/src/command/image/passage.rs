@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::copy::{CopyError, Course};
-use crate::api::{CreateExport, CreateNbd, Export};
-use crate::client::Client;
-use crate::daemon::Signals;
-use crate::failure::{Failure, Outcome};
+use millpond_api::client::Client;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::size::Size;
+use millpond_api::{CreateExport, CreateNbd, Export};
+use millpond_daemon::Signals;
+use millpond_images::copy::{CopyError, Course};
+
 use crate::progress::Progress;
-use crate::size::Size;
 
 /// Interval between updates of the progress display.
 const LOOK: Duration = Duration::from_millis(100);

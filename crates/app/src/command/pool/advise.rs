@@ -1,13 +1,13 @@
 //! `pool advise`: recommends settings from the data that a pool holds.
 
 use clap::{Args, Subcommand};
+use millpond_api::client::Client;
+use millpond_api::failure::Outcome;
+use millpond_api::names::{self, Kind};
+use millpond_api::size::Size;
+use millpond_api::{SpecialAdvice, SpecialThreshold, VolumeSmall};
 
-use crate::api::{SpecialAdvice, SpecialThreshold, VolumeSmall};
-use crate::client::Client;
-use crate::failure::Outcome;
-use crate::names::{self, Kind};
 use crate::output::{Cell, Column, Format, Listing, Shown, print, print_pairs, write_out};
-use crate::size::Size;
 
 /// Recommend settings for a pool from its stored data
 #[derive(Debug, Args)]

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use millpond_api::client::Client;
+use millpond_api::failure::Outcome;
+use millpond_api::names::{self, Kind};
+use millpond_api::size::Size;
+use millpond_api::{Checkpoint, ListCheckpoints};
 
-use crate::api::{Checkpoint, ListCheckpoints};
-use crate::client::Client;
 use crate::command::columns::CHECKPOINT;
 use crate::command::exports::path_text;
-use crate::failure::Outcome;
-use crate::names::{self, Kind};
 use crate::output::{Format, Listing, print, write_out};
-use crate::size::Size;
 
 /// List the restore points of a pool, whether each is complete, and the writes that a rewind to it would lose
 #[derive(Debug, Args)]

@@ -1,15 +1,15 @@
 //! `pool create`: creates a pool.
 
 use clap::Args;
+use millpond_api::client::Client;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::names::{self, Kind};
+use millpond_api::size::Size;
+use millpond_api::{ClassSpec, CreatePool, DeviceGroup, IoMode, LayoutSpec, Pool};
 
 use super::spec::{Spec, warn, warn_of_spare, warn_of_weakness};
-use crate::api::{ClassSpec, CreatePool, DeviceGroup, IoMode, LayoutSpec, Pool};
-use crate::client::Client;
 use crate::command::columns::layout;
-use crate::failure::{Failure, Outcome};
-use crate::names::{self, Kind};
 use crate::output::{say, write_out};
-use crate::size::Size;
 
 /// Create a pool on devices
 #[derive(Debug, Args)]

@@ -1,14 +1,14 @@
 //! `pool destroy`: destroys a pool.
 
 use clap::Args;
+use millpond_api::PoolRemoval;
+use millpond_api::client::Client;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::names::{self, Kind};
+use millpond_api::size::Size;
 
-use crate::api::PoolRemoval;
-use crate::client::Client;
 use crate::command::consent::Consent;
-use crate::failure::{Failure, Outcome};
-use crate::names::{self, Kind};
 use crate::output::{Format, Listing, write_out};
-use crate::size::Size;
 
 /// Destroy a pool with all its volumes
 #[derive(Debug, Args)]

@@ -1,13 +1,13 @@
 //! `pool device-limit`: caps the throughput of a device.
 
 use clap::Args;
+use millpond_api::client::Client;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::names::{self, Kind};
+use millpond_api::size::Size;
+use millpond_api::{LimitDevice, Pool};
 
 use super::devices::named;
-use crate::api::{LimitDevice, Pool};
-use crate::client::Client;
-use crate::failure::{Failure, Outcome};
-use crate::names::{self, Kind};
-use crate::size::Size;
 
 /// Limit the rate of one device
 #[derive(Debug, Args)]

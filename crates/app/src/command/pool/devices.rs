@@ -3,21 +3,21 @@
 use std::path::Path;
 
 use clap::Args;
+use millpond_api::client::Client;
+use millpond_api::device_words;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::instant::show_span;
+use millpond_api::names::{self, Kind};
+use millpond_api::path::absolute;
+use millpond_api::size::Size;
+use millpond_api::{
+    AddDevices, ClassSpec, Device, DeviceNamed, DeviceRemoval, DeviceSpec, Job, Pool, RemovalPlan, RemoveDevice, ReplaceDevice, Replacement,
+};
 
 use super::create::describe;
 use super::spec::{Spec, warn, warn_of_spare, warn_of_weakness};
-use crate::api::{
-    AddDevices, ClassSpec, Device, DeviceNamed, DeviceRemoval, DeviceSpec, Job, Pool, RemovalPlan, RemoveDevice, ReplaceDevice, Replacement,
-};
-use crate::client::Client;
 use crate::command::pool::jobs;
-use crate::config::absolute;
-use crate::devices;
-use crate::failure::{Failure, Outcome};
-use crate::instant::show_span;
-use crate::names::{self, Kind};
 use crate::output::{Format, say, write_out};
-use crate::size::Size;
 
 /// Shortest prefix of a device ID that the daemon accepts.
 const LEAST_DIGITS: usize = 4;
@@ -93,7 +93,7 @@ impl Replace {
         let new = match spare(client, &self.name, &self.new).await? {
             Some(path) => DeviceSpec { path, create: None },
             None => {
-                let mut groups = devices::parse(std::slice::from_ref(&self.new), None, None)?;
+                let mut groups = device_words::parse(std::slice::from_ref(&self.new), None, None)?;
                 let new = groups.pop().and_then(|mut group| group.devices.pop());
                 new.ok_or_else(|| Failure::usage(format!("'{}' is not a device; give a path, or FILE:SIZE", self.new)))?
             }

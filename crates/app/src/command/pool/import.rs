@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use millpond_api::client::Client;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::names::{self, Kind};
+use millpond_api::size::Size;
+use millpond_api::{Checkpoint, Found, ImportPool, LostRange, PoolExport};
 
-use crate::api::{Checkpoint, Found, ImportPool, LostRange, PoolExport};
-use crate::client::Client;
 use crate::command::columns::{FOUND, GOES_BACK, LOST, missing};
 use crate::command::consent::Consent;
 use crate::command::exports::path_text;
-use crate::failure::{Failure, Outcome};
-use crate::names::{self, Kind};
 use crate::output::{Cell, Listing, print, say};
-use crate::size::Size;
 
 /// Close a pool and release its devices
 #[derive(Debug, Args)]

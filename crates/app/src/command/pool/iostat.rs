@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use millpond_api::client::Client;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::instant::now;
+use millpond_api::names::{self, Kind};
+use millpond_api::{Device, DeviceClass, DeviceIo, Pool};
 use millpond_device::quantile;
 use serde::Serialize;
 
-use crate::api::{Device, DeviceClass, DeviceIo, Pool};
-use crate::client::Client;
-use crate::failure::{Failure, Outcome};
-use crate::instant::now;
-use crate::names::{self, Kind};
 use crate::output::{Cell, Column, Format, Listing, Shown, print, write_out};
 
 /// Show operations, bandwidth and latency

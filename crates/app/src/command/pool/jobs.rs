@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use clap::Args;
+use millpond_api::client::Client;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::size::Size;
+use millpond_api::{Job, JobKind, JobState};
 
-use crate::api::{Job, JobKind, JobState};
-use crate::client::Client;
 use crate::command::columns::JOB;
-use crate::failure::{Failure, Outcome};
 use crate::output::{Listing, print};
 use crate::progress::Progress;
-use crate::size::Size;
 
 /// Interval between queries of a job's progress.
 const LOOK: Duration = Duration::from_millis(200);

@@ -1,15 +1,15 @@
 //! `pool rebalance`: evens out the allocation of groups.
 
 use clap::Args;
+use millpond_api::client::Client;
+use millpond_api::failure::Outcome;
+use millpond_api::names::{self, Kind};
+use millpond_api::size::Size;
+use millpond_api::{GroupFill, Rebalance as Told, RebalancePool};
 
-use crate::api::{GroupFill, Rebalance as Told, RebalancePool};
-use crate::client::Client;
 use crate::command::columns::GROUP_FILL;
 use crate::command::pool::jobs;
-use crate::failure::Outcome;
-use crate::names::{self, Kind};
 use crate::output::{Format, Listing, print, write_out};
-use crate::size::Size;
 
 /// Distribute data evenly over the groups of a pool, after devices were added
 #[derive(Debug, Args)]

@@ -1,12 +1,12 @@
 //! `pool scrub`: starts, stops and awaits scrubs.
 
 use clap::Args;
+use millpond_api::client::Client;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::names::{self, Kind};
+use millpond_api::{Pool, PoolHealth, ScrubPool};
 
-use crate::api::{Pool, PoolHealth, ScrubPool};
-use crate::client::Client;
 use crate::command::pool::jobs;
-use crate::failure::{Failure, Outcome};
-use crate::names::{self, Kind};
 
 /// Read and check every copy of all data in a pool, repair errors, and report data that cannot be repaired
 #[derive(Debug, Args)]

@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use clap::Args;
+use millpond_api::client::Client;
+use millpond_api::failure::{Code, Failure, Outcome};
+use millpond_api::instant::{now, show_span};
+use millpond_api::names::{self, Kind};
+use millpond_api::size::Size;
+use millpond_api::{Device, DeviceClass, Job, JobKind, Pool, SetPool};
 use serde::Serialize;
 
 use super::device_limit::rate;
-use crate::api::{Device, DeviceClass, Job, JobKind, Pool, SetPool};
-use crate::client::Client;
 use crate::command::check::{self, Cause};
 use crate::command::columns::{DEVICE, POOL, POOL_PROPERTIES, layout, limit};
 use crate::command::get::print_property;
-use crate::failure::{Code, Failure, Outcome};
-use crate::instant::{now, show_span};
-use crate::names::{self, Kind};
 use crate::output::{Cell, Format, Listing, print, print_pairs, say, write_out};
-use crate::size::Size;
 
 async fn one(client: &Client, name: &str) -> Outcome<Pool> {
     names::check(Kind::Pool, name)?;
@@ -57,7 +57,7 @@ impl List {
 
 /// Fields of a pool that scripts rely on, and no others.
 fn brief(pool: &Pool) -> serde_json::Value {
-    let device = |device: &crate::api::Device| {
+    let device = |device: &millpond_api::Device| {
         serde_json::json!({
             "path": device.path, "class": device.class, "layout": device.layout, "state": device.state,
             "allocated": device.allocated, "free": device.free, "errors": device.errors,
@@ -230,7 +230,7 @@ fn space(pool: &Pool) -> String {
     )
 }
 
-/// Index of the class of [`turns`](crate::api::PoolIo::turns) that begins at about one millisecond.
+/// Index of the class of [`turns`](millpond_api::PoolIo::turns) that begins at about one millisecond.
 const LONG_TURNS: usize = 11;
 
 fn counters(pool: &Pool) -> String {

@@ -2,10 +2,10 @@
 
 use clap::Args;
 
-use crate::api::{DeviceGroup, LayoutSpec, Pool};
-use crate::devices;
-use crate::failure::Outcome;
-use crate::size::Size;
+use millpond_api::device_words;
+use millpond_api::failure::Outcome;
+use millpond_api::size::Size;
+use millpond_api::{DeviceGroup, LayoutSpec, Pool};
 
 /// Groups of devices with their classes and layouts.
 #[derive(Debug, Args)]
@@ -28,13 +28,13 @@ impl Spec {
     /// Wrong usage.
     pub fn groups(&self) -> Outcome<Vec<DeviceGroup>> {
         let unit = self.stripe_size.as_deref().map(str::parse::<Size>).transpose()?;
-        devices::parse(&self.spec, self.stripes, unit)
+        device_words::parse(&self.spec, self.stripes, unit)
     }
 }
 
 /// Warns if a group has less redundancy than the data.
 pub fn warn_of_weakness(groups: &[DeviceGroup], data: LayoutSpec) {
-    if let Some(line) = devices::weakness(groups, data) {
+    if let Some(line) = device_words::weakness(groups, data) {
         eprintln!("millpond: warning: {line}");
     }
 }
@@ -46,7 +46,7 @@ pub fn warn(pool: &Pool) {
 
 /// Warns if a spare cannot replace every redundant device.
 pub fn warn_of_spare(pool: &Pool) {
-    if let Some(line) = devices::unfit_spare(pool) {
+    if let Some(line) = device_words::unfit_spare(pool) {
         eprintln!("millpond: warning: {line}");
     }
 }

@@ -1,10 +1,10 @@
 //! Subcommands of `pool`.
 
 use clap::Subcommand;
+use millpond_api::client::Client;
+use millpond_api::failure::Outcome;
 
 use super::{advise, checkpoints, create, destroy, device_limit, devices, import, iostat, jobs, rebalance, scrub, show, wipe};
-use crate::client::Client;
-use crate::failure::Outcome;
 
 /// Verbs.
 #[derive(Debug, Subcommand)]

@@ -1,13 +1,13 @@
 //! `pool wipe`: makes unreferenced data unreadable on the devices.
 
 use clap::{Args, ValueEnum};
+use millpond_api::client::Client;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::names::{self, Kind};
+use millpond_api::{WipeMode, WipePool, Wiping};
 
-use crate::api::{WipeMode, WipePool, Wiping};
-use crate::client::Client;
 use crate::command::destroy::wiping_line;
 use crate::command::pool::jobs;
-use crate::failure::{Failure, Outcome};
-use crate::names::{self, Kind};
 use crate::output::write_out;
 
 /// Methods of a wipe.

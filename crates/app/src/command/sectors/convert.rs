@@ -7,21 +7,22 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
 use clap::Args;
+use millpond_api::client::{Client, quoted};
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::instant;
+use millpond_api::names::VolumeName;
+use millpond_api::size::Size;
+use millpond_api::{CreateSnapshots, Created, Export, SetSector, Snapshot, Volume};
 use millpond_block::SectorProfile;
+use millpond_daemon::Signals;
+use millpond_images::nbd::{self, Nbd};
+use millpond_images::sectors::fat;
+use millpond_images::sectors::finding::{Finding, look};
+use millpond_images::sectors::plan::{Plan, Rebuild, plan};
 
-use super::fat;
-use super::finding::{Finding, look};
-use super::plan::{Plan, Rebuild, plan};
-use crate::api::{CreateSnapshots, Created, Export, SetSector, Snapshot, Volume};
-use crate::client::{Client, quoted};
-use crate::command::image::{Course, Passage, all_of, aside};
-use crate::command::nbd::{self, Nbd};
-use crate::daemon::Signals;
-use crate::failure::{Failure, Outcome};
-use crate::instant;
-use crate::names::VolumeName;
+use crate::command::image::{Passage, all_of, aside};
 use crate::output::write_out;
-use crate::size::Size;
+use millpond_images::copy::Course;
 
 /// Granularity of writes in bytes, which volumes of every sector size accept.
 const BLOCK: u64 = 4096;

@@ -72,7 +72,7 @@ fn json_has_the_chosen_keys_alone() {
 #[test]
 fn an_unknown_column_is_wrong_usage_and_names_the_known_ones() {
     let failure = render(&ROWS, COLUMNS, &how(&["nmae"], Format::Table, false, false)).expect_err("unknown");
-    assert_eq!(failure.code, crate::failure::Code::Usage);
+    assert_eq!(failure.code, millpond_api::failure::Code::Usage);
     assert!(failure.to_string().contains("name,size,hidden"));
 }
 

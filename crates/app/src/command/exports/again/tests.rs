@@ -1,7 +1,8 @@
 //! Which exports count as existing, and what is read from a list.
 
+use millpond_api::TlsMode;
+
 use super::*;
-use crate::api::TlsMode;
 
 fn listed(json: &str) -> Listed {
     serde_json::from_str(json).expect("an export")

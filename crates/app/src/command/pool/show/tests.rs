@@ -1,9 +1,9 @@
 //! Output of `pool status`.
 
 use clap::{Args, FromArgMatches};
+use millpond_api::sample::pool;
 
 use super::Status;
-use crate::api::sample::pool;
 
 #[test]
 fn status_says_what_was_lost_and_what_waits() {

@@ -1,0 +1,37 @@
+//! The command line: one file per command. A command parses its arguments, sends requests to the
+//! daemon, and prints the result.
+
+mod cache;
+mod check;
+mod cli;
+mod columns;
+mod connect;
+mod consent;
+mod create;
+mod demo;
+mod destroy;
+mod diff;
+mod elsewhere;
+mod events;
+mod exports;
+mod fuse_guard;
+mod get;
+mod globs;
+mod hold;
+mod image;
+mod lab;
+mod list;
+mod map;
+mod owner;
+mod pool;
+mod rename;
+mod resize;
+mod sectors;
+mod serve;
+mod snapshot;
+mod status;
+mod tls;
+mod up;
+
+pub use cli::Cli;
+pub use elsewhere::describe as describe_elsewhere;

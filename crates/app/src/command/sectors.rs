@@ -1,0 +1,5 @@
+//! Sector sizes of disk contents: detection, and conversion to another sector size.
+
+mod convert;
+
+pub use convert::ConvertSectors;

@@ -1,0 +1,458 @@
+//! Takes the pools that the daemon remembers into service: each by itself, and for as long as it takes.
+//!
+//! A pool whose devices are late, locked by a process that is just ending, or do not answer is looked for again until it comes or the user removes
+//! it; nothing else waits for it. Whether what was found may be imported says [`Decision`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use jiff::Timestamp;
+use millpond_api::instant;
+use millpond_api::{ApiError, DeviceState, ErrorKind, Severity};
+use millpond_engine::{Decision, LabelsInForce};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::device_names;
+use super::events::Happened;
+use super::import::{How, NotOpened};
+use super::labels::{self, Labelled};
+use super::limits;
+use super::memory::settled;
+use super::pools::parse_id;
+use super::refusal::{names, told};
+use super::scan::Scan;
+use super::service::Daemon;
+use super::shard::ShardHandle;
+use super::state::{InForce, PoolRecord};
+
+/// How often the places where devices were are looked at.
+const LOOK: Duration = Duration::from_secs(2);
+/// How often all block devices of the host are.
+const WIDE_LOOK: Duration = Duration::from_secs(30);
+/// A pool that the engine refused is tried again after so long, then after twice as long and so on; at once when other devices are there.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// Remembered pools that are being taken into service.
+pub(super) struct Starting {
+    /// One task for each pool.
+    pub(super) tasks: JoinSet<()>,
+    /// One for each pool, answered when it is in service or waits for something.
+    first: Vec<oneshot::Receiver<()>>,
+}
+
+impl Starting {
+    /// Waits until each pool is in service or waits for something, or the limit is over.
+    pub(super) async fn first_round(&mut self, limit: Option<Duration>) {
+        let all = join_all(std::mem::take(&mut self.first));
+        match limit {
+            Some(limit) => drop(timeout(limit, all).await),
+            None => drop(all.await),
+        }
+    }
+}
+
+/// One pool that is being taken into service.
+struct BringUp {
+    daemon: Arc<Daemon>,
+    name: String,
+    id: String,
+    /// When the first of its devices was seen.
+    seen: Option<Instant>,
+    /// When all block devices are looked at next, and where devices of the pool were at the last such look.
+    wide: Instant,
+    places: Vec<PathBuf>,
+    /// Devices and label generations that the engine refused, when to try them again, and the pause before that.
+    refused: BTreeMap<Sight, (Option<Instant>, Duration)>,
+    /// Devices that did not answer when the pool was imported last. When devices are waited for no longer they are as good as missing.
+    silent: BTreeSet<PathBuf>,
+    /// Devices that are waited for, since when.
+    since: BTreeMap<PathBuf, Timestamp>,
+    /// The reason reported last.
+    reported: Reason,
+}
+
+/// The devices of a pool that were found, and the generation of their newest label.
+type Sight = (Vec<PathBuf>, u64);
+
+/// The devices found in one search, and the decision about them.
+struct Seen {
+    found: Option<Labelled>,
+    /// Another host had the pool last.
+    other_host: bool,
+    decision: Decision,
+    /// Labels to save in the state before the import.
+    first: Option<LabelsInForce>,
+    /// The devices that the pool waits for, in words; empty when all are there.
+    waiting: String,
+    waited: Duration,
+    /// All block devices of the host were looked at.
+    wide: bool,
+}
+
+impl Seen {
+    fn sight(&self) -> Option<Sight> {
+        self.found.as_ref().map(|found| (found.devices(), found.generation))
+    }
+}
+
+/// Why a pool is not in service.
+#[derive(Clone, Debug, Default)]
+struct Reason {
+    /// In words. Another text is reported in the log and as an event, so it has no times that pass.
+    text: String,
+    /// Seconds after which the pool is imported without the missing devices.
+    import_in: Option<u64>,
+}
+
+impl Reason {
+    fn in_words(&self) -> String {
+        match self.import_in {
+            Some(left) => format!("{}; it is imported without these devices in {left} s, if the others have all data", self.text),
+            None => self.text.clone(),
+        }
+    }
+}
+
+impl From<String> for Reason {
+    fn from(text: String) -> Reason {
+        Reason { text, import_in: None }
+    }
+}
+
+/// Result of one attempt to import a pool.
+enum Tried {
+    InService,
+    /// The user removed it, or imported it by hand.
+    NotWanted,
+    Waits(Reason),
+}
+
+impl Daemon {
+    /// Begins to import every remembered pool, and to restore its exports.
+    pub(super) fn start_pools(self: &Arc<Daemon>) -> Starting {
+        let (mut tasks, mut first) = (JoinSet::new(), Vec::new());
+        let pools: Vec<(String, String)> = {
+            let mut registry = self.registry();
+            registry.pools.values_mut().for_each(|entry| entry.opening = true);
+            registry.pools.values().map(|entry| (entry.record.name.clone(), entry.record.id.clone())).collect()
+        };
+        for (name, id) in pools {
+            let (ended, end) = oneshot::channel();
+            first.push(end);
+            let now = Instant::now();
+            let bring_up = BringUp {
+                daemon: Arc::clone(self),
+                name,
+                id,
+                seen: None,
+                wide: now,
+                places: Vec::new(),
+                refused: BTreeMap::new(),
+                silent: BTreeSet::new(),
+                since: BTreeMap::new(),
+                reported: Reason::default(),
+            };
+            tasks.spawn(bring_up.run(ended));
+        }
+        Starting { tasks, first }
+    }
+}
+
+impl BringUp {
+    async fn run(mut self, first: oneshot::Sender<()>) {
+        let mut first = Some(first);
+        loop {
+            let tried = self.try_once().await;
+            if let Tried::Waits(reason) = &tried {
+                self.note(reason);
+            }
+            // nobody may be waiting for the first round any more
+            let _ = first.take().map(|first| first.send(()));
+            if !matches!(tried, Tried::Waits(_)) {
+                return;
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// The remembered record of the pool; nothing once the pool is in service or removed.
+    fn record(&self) -> Option<PoolRecord> {
+        let registry = self.daemon.registry();
+        let entry = registry.pools.get(&self.name).filter(|entry| entry.record.id == self.id && entry.shard.is_err());
+        entry.map(|entry| entry.record.clone())
+    }
+
+    async fn try_once(&mut self) -> Tried {
+        let importing = match self.daemon.registry().pools.get(&self.name) {
+            Some(entry) => Arc::clone(&entry.importing),
+            None => return Tried::NotWanted,
+        };
+        let _importing = importing.lock().await;
+        let Some(record) = self.record() else { return Tried::NotWanted };
+        let refused = |known: &BringUp, seen: &Seen| {
+            let same = seen.sight().and_then(|sight| known.refused.get(&sight));
+            same.is_some_and(|(until, _)| until.is_none_or(|until| Instant::now() < until))
+        };
+        let without_silent = self.look_past_silent(&record).await.filter(|seen| !refused(self, seen));
+        let mut seen = match without_silent {
+            Some(seen) => seen,
+            None => self.look(&record, false, &BTreeSet::new()).await,
+        };
+        if refused(self, &seen) {
+            return Tried::Waits(self.reported.clone());
+        }
+        if !seen.wide && matches!(seen.decision, Decision::ImportDegraded { .. }) {
+            // nothing is done without that is only somewhere else
+            seen = self.look(&record, true, &BTreeSet::new()).await;
+        }
+        let Seen { found, other_host, decision, first, waiting, waited, .. } = seen;
+        let without = match decision {
+            Decision::Import => Vec::new(),
+            Decision::ImportDegraded { without } => without,
+            Decision::WaitUntil(limit) => {
+                let left = limit.saturating_sub(waited).as_secs() + 1;
+                return Tried::Waits(Reason { text: waiting, import_in: Some(left) });
+            }
+            Decision::Refuse(refusal) => {
+                let why = told(&refusal, &record, found.as_ref().map_or(&[], |found| &found.sides));
+                return Tried::Waits(if waiting.is_empty() { why } else { format!("{waiting}; {why}") }.into());
+            }
+        };
+        let Some(found) = found else { return Tried::Waits(waiting.into()) };
+        let sight: Sight = (found.devices(), found.generation);
+        if let Some(labels) = first
+            && let Err(error) = self.distrust(&labels)
+        {
+            return Tried::Waits(error.message.into());
+        }
+        let Some(record) = self.record() else { return Tried::NotWanted };
+        match self.import(record, &found, &without, waited).await {
+            Ok(()) => Tried::InService,
+            Err(NotOpened { error, silent, .. }) => {
+                let unanswered = !silent.is_empty();
+                // those that were tried and answered count as there again: one that was slow once is needed where another never answers
+                if error.kind == ErrorKind::Unavailable {
+                    self.silent.retain(|path| !sight.0.contains(path));
+                }
+                self.silent.extend(silent);
+                // what is on the devices will be the same in two seconds; and a pool that another host has is taken back by hand alone
+                if error.kind == ErrorKind::Unavailable {
+                    let pause = self.refused.get(&sight).map_or(FIRST_PAUSE, |(_, pause)| *pause * 2);
+                    let pause = pause.min(LONGEST_PAUSE);
+                    self.refused.insert(sight, ((!other_host || unanswered).then(|| Instant::now() + pause), pause));
+                }
+                let reason = if waiting.is_empty() { error.message } else { format!("{waiting}; {}", error.message) };
+                Tried::Waits(reason.into())
+            }
+        }
+    }
+
+    /// When devices are waited for no longer, those that did not answer an import are as good as missing: what is found without them, when the pool
+    /// may be imported so. Where it may not, they are tried again.
+    async fn look_past_silent(&mut self, record: &PoolRecord) -> Option<Seen> {
+        let waited = self.seen.map_or(Duration::ZERO, |seen| seen.elapsed());
+        if self.silent.is_empty() || !self.daemon.rules().leaves_out(waited) {
+            return None;
+        }
+        let silent = self.silent.clone();
+        let seen = self.look(record, true, &silent).await;
+        matches!(seen.decision, Decision::Import | Decision::ImportDegraded { .. }).then_some(seen)
+    }
+
+    /// Looks for the pool and decides. `wide`: on all block devices of the host, which is done now and then anyway. Not on those that are left out.
+    async fn look(&mut self, record: &PoolRecord, wide: bool, left_out: &BTreeSet<PathBuf>) -> Seen {
+        let wide = wide || self.wide <= Instant::now();
+        let (scan, found) = self.locate(record, wide, left_out).await;
+        if found.is_some() {
+            self.seen.get_or_insert_with(Instant::now);
+        }
+        let waited = self.seen.map_or(Duration::ZERO, |seen| seen.elapsed());
+        let rules = self.daemon.rules();
+        let evidence = found.as_ref().map(|found| self.daemon.evidence(found));
+        let remembered = record.remembered();
+        let decision = rules.decide(remembered.as_ref(), evidence.as_ref(), waited);
+        let first = evidence.as_ref().and_then(|evidence| rules.distrust(remembered.as_ref(), evidence));
+        let waiting = self.waiting(record, &scan, found.as_ref());
+        Seen { found, other_host: evidence.is_some_and(|evidence| evidence.other_host.is_some()), decision, first, waiting, waited, wide }
+    }
+
+    /// Where the devices of the pool are now: where they were, or wherever their labels are found on this host.
+    async fn locate(&mut self, record: &PoolRecord, wide: bool, left_out: &BTreeSet<PathBuf>) -> (Scan, Option<Labelled>) {
+        let id = parse_id(&record.id);
+        let mine = |scan: &mut Scan| std::mem::take(&mut scan.pools).into_iter().find(|pool| Some(pool.id) == id);
+        let search: Vec<PathBuf> = record.paths().chain(&self.places).filter(|path| !left_out.contains(*path)).cloned().collect();
+        let mut scan = self.daemon.scan(search.clone()).await;
+        let mut found = mine(&mut scan);
+        let whole = found.as_ref().is_some_and(|pool| pool.missing.is_empty() && pool.down.is_empty());
+        if wide && !whole {
+            let others = labels::host_devices().into_iter().filter(|path| !left_out.contains(path));
+            scan = self.daemon.scan(search.into_iter().chain(others).collect()).await;
+            found = mine(&mut scan).or(found);
+            self.wide = Instant::now() + WIDE_LOOK;
+            self.places = found.as_ref().map(Labelled::devices).unwrap_or_default();
+        }
+        // what does not answer elsewhere is none of this pool's business
+        scan.silent.retain(|silent| record.paths().any(|path| *path == silent.path));
+        (scan, found)
+    }
+
+    /// Which devices are waited for, since when and why; empty when all are there. Notes how each does.
+    fn waiting(&mut self, record: &PoolRecord, scan: &Scan, found: Option<&Labelled>) -> String {
+        let here = found.map(Labelled::devices).unwrap_or_default();
+        // one that was replaced or has moved is not missing
+        let moved = found.is_some_and(|found| found.missing.is_empty() && found.down.is_empty());
+        let mut absent = BTreeMap::new();
+        let mut told = Vec::new();
+        let wanted: Vec<(PathBuf, String)> = match found {
+            Some(_) if moved => Vec::new(),
+            // another device of the pool may be where a missing one was
+            Some(found) => {
+                let lacking = found.missing.iter().chain(&found.down);
+                lacking.map(|member| (record.last_path(*member).cloned().unwrap_or_default(), names(record, &[*member]))).collect()
+            }
+            None => record.paths().map(|path| (path.clone(), format!("device {}", path.display()))).collect(),
+        };
+        for (path, name) in &wanted {
+            let taken = here.contains(path);
+            let known = !taken && !path.as_os_str().is_empty();
+            let name = if known { format!("device {}", path.display()) } else { name.clone() };
+            let silent = self.silent.contains(path) || scan.silent.iter().any(|silent| silent.path == *path);
+            let silent = silent.then(|| "it does not answer".to_owned());
+            let unreadable = || scan.unreadable.iter().find(|(at, _)| at == path).map(|(_, why)| format!("it cannot be read: {why}"));
+            let (state, why) = match silent.or_else(unreadable) {
+                _ if taken => (DeviceState::Missing, "another device of the pool is at its path".to_owned()),
+                Some(why) => (DeviceState::Unavailable, why),
+                None if !known => (DeviceState::Missing, "it was not found".to_owned()),
+                None if scan.absent.contains(path) => (DeviceState::Missing, "it does not exist".to_owned()),
+                None => (DeviceState::Unavailable, "it holds no label of this pool".to_owned()),
+            };
+            let since = *self.since.entry(path.clone()).or_insert_with(instant::now);
+            told.push(format!("waiting for {name} since {}: {why}", since.strftime("%Y-%m-%dT%H:%M:%SZ")));
+            absent.insert(path.clone(), state);
+        }
+        self.since.retain(|path, _| absent.contains_key(path));
+        if let Some(entry) = self.daemon.registry().pools.get_mut(&self.name) {
+            entry.absent = absent;
+        }
+        told.join("; ")
+    }
+
+    /// Says why the pool is not in service: in the log and as an event when devices come or go, in its status always.
+    fn note(&mut self, reason: &Reason) {
+        let words = reason.in_words();
+        if reason.text != self.reported.text {
+            let message = format!("pool '{}' is not in service: {words}", self.name);
+            let happened = Happened::to_pool("pool.waiting", &self.name, message);
+            // one that comes without the missing devices in a moment has not failed yet
+            let soon = reason.import_in.is_some();
+            self.daemon.report(if soon { happened.at(Severity::Warning) } else { happened });
+        }
+        self.reported = reason.clone();
+        let mut registry = self.daemon.registry();
+        let trouble = format!("pool '{}' is not in service: {words}", self.name);
+        let of_pool = registry.exports.values_mut().filter(|export| export.record.pool == self.name);
+        of_pool.for_each(|export| export.trouble = Some(trouble.clone()));
+        let entry = registry.pools.get_mut(&self.name).filter(|entry| entry.record.id == self.id && entry.shard.is_err());
+        if let Some(entry) = entry {
+            entry.shard = Err(words);
+            entry.opening = false;
+        }
+    }
+
+    async fn import(&self, record: PoolRecord, found: &Labelled, without: &[u16], waited: Duration) -> Result<(), NotOpened> {
+        let lost = names(&record, without);
+        if !without.is_empty() {
+            tracing::warn!(
+                pool = self.name,
+                without = lost,
+                seconds = waited.as_secs(),
+                "devices still missing after import_wait: importing without them"
+            );
+        }
+        if let Some(entry) = self.daemon.registry().pools.get_mut(&self.name) {
+            entry.opening = true;
+        }
+        let shard = self.daemon.open(found, &How::by_itself(&record, found, !without.is_empty())).await?;
+        let record = record.with(found);
+        let first = self.daemon.rules().must_be_remembered(&self.daemon.evidence(found), false, false);
+        if let Err(error) = self.serve(record, &shard, first).await {
+            // what is to be said is why it is not served
+            let _ = shard.shutdown().await;
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// Remembers, durably, which devices are still current, before an import without the others writes labels (INV-MEMORY-1).
+    fn distrust(&self, labels: &LabelsInForce) -> Result<(), ApiError> {
+        let remember = |memory: Option<InForce>| {
+            let mut registry = self.daemon.registry();
+            let entry = registry.pools.get_mut(&self.name)?;
+            std::mem::replace(&mut entry.record.in_force, memory)
+        };
+        let before = self.record().and_then(|record| record.in_force);
+        let now = InForce::of(labels, before.as_ref());
+        let since = before.as_ref().map_or(now.since, |before| before.since);
+        remember(Some(InForce { since, ..now }));
+        self.daemon.save().map_err(|error| {
+            remember(before);
+            ApiError::internal(format!(
+                "not imported without devices, because it cannot be saved that they are out of date: {}; free up space there",
+                error.message
+            ))
+        })
+    }
+
+    /// Remembers what came into service, durably, and then serves it; `first`: and not otherwise (INV-MEMORY-1).
+    async fn serve(&self, record: PoolRecord, shard: &ShardHandle, first: bool) -> Result<(), ApiError> {
+        let daemon = &self.daemon;
+        let labels = settled(shard).await?;
+        let mut record = record.remembering(&labels);
+        for status in shard.status().await.iter() {
+            device_names::note(&mut record, status);
+            device_names::describe(shard, status);
+        }
+        let _pool = daemon.wait_for_pool(&self.name).await;
+        if self.record().is_none() {
+            return Err(ApiError::busy("it was removed meanwhile"));
+        }
+        let changed = {
+            let mut registry = daemon.registry();
+            let entry = registry.pools.get_mut(&self.name).ok_or_else(|| ApiError::busy("it was removed meanwhile"))?;
+            let before = std::mem::replace(&mut entry.record, record);
+            (before != entry.record).then_some(before)
+        };
+        if let Some(before) = changed
+            && let Err(error) = daemon.save()
+        {
+            if first {
+                // what is not remembered durably is not remembered: the next attempt tries to save it again
+                if let Some(entry) = daemon.registry().pools.get_mut(&self.name) {
+                    entry.record = before;
+                }
+                return Err(ApiError::internal(format!(
+                    "not imported without devices, because it cannot be saved that they are out of date: {}; free up space there",
+                    error.message
+                )));
+            }
+            tracing::error!(%error, "the devices of a pool are not remembered");
+        }
+        daemon.put_in_service(&self.name, shard.clone());
+        let record = daemon.registry().pools.get(&self.name).map(|entry| entry.record.clone());
+        if let Some(record) = record {
+            limits::apply(&record, shard).await;
+        }
+        daemon.share_read_cache();
+        daemon.restore_exports(&self.name).await;
+        daemon.take_back_copies(&self.name).await;
+        daemon.tell("pool.imported", &self.name);
+        daemon.follow_devices(&self.name);
+        Ok(())
+    }
+}

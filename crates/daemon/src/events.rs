@@ -1,0 +1,286 @@
+//! Events: each is a line of the log, goes to listeners and to the command of `on_event`, and is
+//! remembered.
+//!
+//! The last events are in memory, and in a file of the state directory, one JSON object a line, so
+//! that they outlive a restart. The file is bounded and is not flushed: it is a record for people,
+//! nothing depends on it.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use millpond_api::instant;
+use millpond_api::{Event, Severity};
+use tokio::sync::broadcast;
+
+use super::hook::HookQueue;
+use super::service::Daemon;
+use file::EventFile;
+
+mod file;
+mod kinds;
+#[cfg(test)]
+mod tests;
+
+/// Name of the file in the state directory.
+const FILE: &str = "events.jsonl";
+/// Number of events that are remembered.
+const KEPT: usize = 1000;
+/// Number of events kept for a slow listener; older ones are dropped for it.
+const BACKLOG: usize = 256;
+/// Time between two tries to write a file that could not be written.
+const RETRY: Duration = Duration::from_secs(30);
+/// How long the end of the daemon waits for the last events to be written.
+const LAST: Duration = Duration::from_secs(2);
+/// Longest message in characters.
+const LONGEST: usize = 2000;
+
+/// An event before it is recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Happened {
+    kind: &'static str,
+    severity: Option<Severity>,
+    subject: String,
+    pool: Option<String>,
+    device: Option<String>,
+    message: String,
+}
+
+impl Happened {
+    /// An event about a pool.
+    pub(super) fn to_pool(kind: &'static str, pool: &str, message: impl Into<String>) -> Happened {
+        Happened { kind, severity: None, subject: pool.to_owned(), pool: Some(pool.to_owned()), device: None, message: message.into() }
+    }
+
+    /// An event about the daemon itself.
+    pub(super) fn to_daemon(kind: &'static str, message: impl Into<String>) -> Happened {
+        Happened { kind, severity: None, subject: "daemon".to_owned(), pool: None, device: None, message: message.into() }
+    }
+
+    /// An event about a device of a pool.
+    pub(super) fn to_device(kind: &'static str, pool: &str, device: &str, message: impl Into<String>) -> Happened {
+        Happened { subject: device.to_owned(), device: Some(device.to_owned()), ..Happened::to_pool(kind, pool, message) }
+    }
+
+    /// Replaces the subject by something else of the pool.
+    pub(super) fn about(self, subject: impl Into<String>) -> Happened {
+        Happened { subject: subject.into(), ..self }
+    }
+
+    /// Gives the event another severity than its kind has.
+    pub(super) fn at(self, severity: Severity) -> Happened {
+        Happened { severity: Some(severity), ..self }
+    }
+
+    /// Returns the kind.
+    #[cfg(test)]
+    pub(super) fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// Returns the message.
+    #[cfg(test)]
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Returns the severity.
+    pub(super) fn severity(&self) -> Severity {
+        self.severity.unwrap_or_else(|| kinds::severity(self.kind))
+    }
+
+    fn into_event(self) -> Event {
+        let severity = self.severity();
+        Event {
+            time: instant::now(),
+            severity,
+            event: self.kind.to_owned(),
+            subject: self.subject,
+            pool: self.pool,
+            device: self.device,
+            message: one_line(&self.message),
+        }
+    }
+}
+
+/// The remembered events, and the listeners for new ones.
+pub(super) struct EventLog {
+    shared: Arc<Shared>,
+    listeners: broadcast::Sender<Event>,
+    /// Disconnected when the thread that writes the file has ended.
+    written: Mutex<Option<mpsc::Receiver<()>>>,
+}
+
+/// State shared by the recorders of events and the thread that writes them.
+struct Shared {
+    remembered: Mutex<Remembered>,
+    /// Signals that there is an event to write, or that no more will come.
+    changed: Condvar,
+}
+
+impl Shared {
+    fn remembered(&self) -> MutexGuard<'_, Remembered> {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Remembered {
+    /// The last events. The thread writes from here, so this also bounds the events that wait to be
+    /// written.
+    recent: VecDeque<Event>,
+    /// Number of events since the start, and how many of them the file's thread has taken.
+    recorded: usize,
+    taken: usize,
+    hook: Option<HookQueue>,
+    ends: bool,
+}
+
+impl EventLog {
+    /// Opens the log with the events of the file in `dir`; new events also go to `hook`.
+    pub(super) fn open(dir: &Path, hook: Option<HookQueue>) -> EventLog {
+        let file = EventFile::open(dir.join(FILE));
+        let remembered = Remembered { recent: file.recent().clone(), recorded: 0, taken: 0, hook, ends: false };
+        let shared = Arc::new(Shared { remembered: Mutex::new(remembered), changed: Condvar::new() });
+        let (end, written) = mpsc::channel();
+        let writer = {
+            let shared = Arc::clone(&shared);
+            thread::Builder::new().name("events".to_owned()).spawn(move || {
+                write(&shared, file);
+                drop(end);
+            })
+        };
+        if let Err(error) = &writer {
+            tracing::warn!(%error, "events are not kept across restarts: cannot start the thread that writes them");
+        }
+        EventLog { shared, listeners: broadcast::channel(BACKLOG).0, written: Mutex::new(writer.is_ok().then_some(written)) }
+    }
+
+    /// Remembers an event and sends it to hook and listeners. Never waits for the file.
+    fn record(&self, event: Event) {
+        let mut remembered = self.shared.remembered();
+        if let Some(hook) = &mut remembered.hook {
+            hook.hand_over(&event);
+        }
+        keep(&mut remembered.recent, event.clone());
+        remembered.recorded += 1;
+        // No listener is no error. Sent under the lock, so that `listen` neither misses an event
+        // nor gets one twice.
+        let _ = self.listeners.send(event);
+        self.shared.changed.notify_one();
+    }
+
+    /// Returns the remembered events since `since` (none without it), and a receiver of new ones.
+    fn listen(&self, since: Option<Timestamp>) -> (Vec<Event>, broadcast::Receiver<Event>) {
+        let remembered = self.shared.remembered();
+        let wanted = remembered.recent.iter().filter(|event| since.is_some_and(|since| event.time >= since));
+        (wanted.cloned().collect(), self.listeners.subscribe())
+    }
+
+    /// Waits until all events are written, but at most [`LAST`]. Later events are not written.
+    pub(super) fn finish(&self) {
+        self.shared.remembered().ends = true;
+        self.shared.changed.notify_one();
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // an error here means that the thread has ended
+        if written.is_some_and(|written| written.recv_timeout(LAST) == Err(mpsc::RecvTimeoutError::Timeout)) {
+            tracing::warn!("the last events are not written: the filesystem of the state directory does not answer");
+        }
+    }
+}
+
+impl Drop for EventLog {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// Adds an event to the remembered ones.
+fn keep(recent: &mut VecDeque<Event>, event: Event) {
+    if recent.len() >= KEPT {
+        recent.pop_front();
+    }
+    recent.push_back(event);
+}
+
+/// Writes events until the log ends; on a thread of its own, because a file system may be full,
+/// slow or hang.
+fn write(shared: &Shared, mut file: EventFile) {
+    loop {
+        let (fresh, left_out) = {
+            let mut remembered = shared.remembered();
+            while remembered.recorded == remembered.taken && !remembered.ends {
+                if !file.lacks() {
+                    remembered = shared.changed.wait(remembered).unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
+                // there may be room again
+                let (again, waited) = shared.changed.wait_timeout(remembered, RETRY).unwrap_or_else(PoisonError::into_inner);
+                remembered = again;
+                if waited.timed_out() {
+                    break;
+                }
+            }
+            if remembered.recorded == remembered.taken && remembered.ends {
+                return;
+            }
+            let count = remembered.recorded - remembered.taken;
+            remembered.taken = remembered.recorded;
+            let known = remembered.recent.len();
+            let fresh: Vec<Event> = remembered.recent.iter().skip(known.saturating_sub(count)).cloned().collect();
+            (fresh, count.saturating_sub(known))
+        };
+        if left_out > 0 {
+            tracing::warn!("the file of events was behind, {left_out} events are not in it");
+        }
+        file.add(fresh);
+    }
+}
+
+/// Returns a message without line ends and other control characters, cut at [`LONGEST`].
+fn one_line(message: &str) -> String {
+    message.chars().map(|character| if character.is_control() { ' ' } else { character }).take(LONGEST).collect()
+}
+
+/// Returns the pool that a subject belongs to: `POOL`, `POOL/VOL@SNAP`, `POOL: more`, or an
+/// export's `ID POOL/VOL`.
+fn pool_of(kind: &str, subject: &str) -> Option<String> {
+    let name = if kind.starts_with("export.") { subject.split_once(' ')?.1 } else { subject };
+    let named = ["pool.", "volume.", "snapshot.", "export.", "host.", "device.limited", "renamed", "destroyed"]
+        .iter()
+        .any(|start| kind.starts_with(start));
+    let pool = name.split(['/', '@', ':', ' ']).next()?;
+    (named && !pool.is_empty()).then(|| pool.to_owned())
+}
+
+impl Daemon {
+    /// Reports an event that needs no message beyond the words of its kind.
+    pub(super) fn tell(&self, kind: &'static str, subject: impl Into<String>) {
+        let subject = subject.into();
+        let message = format!("{}: {subject}", kinds::words(kind));
+        log(kinds::severity(kind), kind, &one_line(&subject));
+        let happened = Happened { kind, severity: None, pool: pool_of(kind, &subject), device: None, subject, message };
+        self.events.record(happened.into_event());
+    }
+
+    /// Reports an event.
+    pub(super) fn report(&self, happened: Happened) {
+        log(happened.severity(), happened.kind, &one_line(&happened.message));
+        self.events.record(happened.into_event());
+    }
+
+    /// Returns the remembered events since `since` (none without it), and a receiver of new ones.
+    pub fn listen_since(&self, since: Option<Timestamp>) -> (Vec<Event>, broadcast::Receiver<Event>) {
+        self.events.listen(since)
+    }
+}
+
+fn log(severity: Severity, kind: &str, message: &str) {
+    match severity {
+        Severity::Info => tracing::info!("{kind} {message}"),
+        Severity::Warning => tracing::warn!("{kind} {message}"),
+        Severity::Error => tracing::error!("{kind} {message}"),
+    }
+}

@@ -1,0 +1,173 @@
+//! Events are remembered over a restart, within bounds; kinds are listed and described.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::process::Command;
+use std::time::Instant;
+
+use super::file::LINES;
+use super::*;
+
+fn event(nth: usize) -> Event {
+    Event { time: instant::from_millis(nth as u64), ..Happened::to_pool("pool.degraded", "tank", format!("nth {nth}")).into_event() }
+}
+
+fn messages(log: &EventLog, since: u64) -> Vec<String> {
+    log.listen(Some(instant::from_millis(since))).0.into_iter().map(|event| event.message).collect()
+}
+
+#[test]
+fn events_outlive_a_restart_and_a_line_that_was_cut_off() {
+    let dir = tempfile::tempdir().expect("directory");
+    let log = EventLog::open(dir.path(), None);
+    (0..3).for_each(|nth| log.record(event(nth)));
+    drop(log);
+    let file = dir.path().join(FILE);
+    File::options().append(true).open(&file).and_then(|mut file| file.write_all(b"{\"time\":\"20")).expect("half a line");
+    let log = EventLog::open(dir.path(), None);
+    assert_eq!(messages(&log, 1), ["nth 1", "nth 2"]);
+    log.record(event(3));
+    drop(log);
+    assert_eq!(messages(&EventLog::open(dir.path(), None), 0), ["nth 0", "nth 1", "nth 2", "nth 3"]);
+}
+
+#[test]
+fn memory_and_file_are_bounded() {
+    let dir = tempfile::tempdir().expect("directory");
+    let log = EventLog::open(dir.path(), None);
+    (0..LINES + KEPT / 2).for_each(|nth| log.record(event(nth)));
+    let lines = || fs::read_to_string(dir.path().join(FILE)).expect("reads").lines().count();
+    assert_eq!(messages(&log, 0).len(), KEPT);
+    assert!(lines() <= LINES, "{}", lines());
+    drop(log);
+    let last = messages(&EventLog::open(dir.path(), None), 0);
+    assert_eq!((last.len(), last.last().map(String::as_str)), (KEPT, Some(format!("nth {}", LINES + KEPT / 2 - 1).as_str())));
+}
+
+/// Returns the messages in the file.
+fn written(file: &Path) -> Vec<String> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str::<Event>(line).expect("an event").message).collect()
+}
+
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(600);
+    while !holds() {
+        assert!(Instant::now() < end, "never: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_file_that_was_rotated_or_removed_is_begun_anew() {
+    let dir = tempfile::tempdir().expect("directory");
+    let (file, rotated) = (dir.path().join(FILE), dir.path().join("rotated"));
+    let log = EventLog::open(dir.path(), None);
+    log.record(event(0));
+    eventually("the first", || written(&file) == ["nth 0"]);
+    fs::rename(&file, &rotated).expect("rotates");
+    log.record(event(1));
+    eventually("a new file", || written(&file) == ["nth 1"]);
+    fs::remove_file(&file).expect("removes");
+    log.record(event(2));
+    eventually("another one", || written(&file) == ["nth 2"]);
+    assert_eq!(written(&rotated), ["nth 0"]);
+    assert_eq!(messages(&log, 0), ["nth 0", "nth 1", "nth 2"]);
+}
+
+#[test]
+fn events_that_could_not_be_written_are_written_when_the_file_can_be() {
+    let dir = tempfile::tempdir().expect("directory");
+    let file = dir.path().join(FILE);
+    let log = EventLog::open(dir.path(), None);
+    log.record(event(0));
+    eventually("the first", || written(&file) == ["nth 0"]);
+    // a non-empty directory at the path makes every write fail
+    fs::remove_file(&file).and_then(|()| fs::create_dir_all(file.join("in the way"))).expect("in the way");
+    log.record(event(1));
+    eventually("it was tried", || log.shared.remembered().taken == 2);
+    fs::remove_dir_all(&file).expect("out of the way");
+    log.record(event(2));
+    drop(log);
+    assert_eq!(written(&file).last().map(String::as_str), Some("nth 2"));
+    assert_eq!(messages(&EventLog::open(dir.path(), None), 0).last().map(String::as_str), Some("nth 2"));
+}
+
+#[test]
+fn nobody_waits_for_a_file_that_hangs_and_what_overflows_is_left_out() {
+    let dir = tempfile::tempdir().expect("directory");
+    let file = dir.path().join(FILE);
+    let log = EventLog::open(dir.path(), None);
+    log.record(event(0));
+    eventually("the first", || written(&file) == ["nth 0"]);
+    // opening it hangs until there is a reader
+    fs::remove_file(&file).expect("removes");
+    assert!(Command::new("mkfifo").arg(&file).status().expect("mkfifo").success());
+    log.record(event(1));
+    eventually("it hangs", || log.shared.remembered().taken == 2);
+    (2..KEPT + 7).for_each(|nth| log.record(event(nth)));
+    assert_eq!(messages(&log, 0).len(), KEPT, "what happened lately is known all the same");
+    let reading = File::open(&file).expect("reads");
+    // the end of the daemon waits for the remaining events
+    let lines = thread::spawn(move || BufReader::new(reading).lines().count());
+    drop(log);
+    assert_eq!(lines.join().expect("reads"), 1 + KEPT, "five were left out");
+}
+
+#[test]
+fn a_listener_that_looks_back_misses_none_and_gets_none_twice() {
+    let dir = tempfile::tempdir().expect("directory");
+    let log = EventLog::open(dir.path(), None);
+    log.record(event(0));
+    let (before, mut coming) = log.listen(Some(Timestamp::UNIX_EPOCH));
+    log.record(event(1));
+    assert_eq!(before, [event(0)]);
+    assert_eq!(coming.try_recv().expect("an event"), event(1));
+    assert!(coming.try_recv().is_err());
+    assert_eq!(log.listen(None).0, []);
+}
+
+#[test]
+fn messages_are_one_line_and_pools_are_named() {
+    assert_eq!(one_line("a\nb\u{1b}[1m"), "a b [1m");
+    assert_eq!(one_line(&"x".repeat(3 * LONGEST)).len(), LONGEST);
+    for (kind, subject, pool) in [
+        ("pool.created", "tank", Some("tank")),
+        ("snapshot.created", "tank/v@a", Some("tank")),
+        ("snapshot.expired", "tank: a", Some("tank")),
+        ("export.created", "3 tank/v", Some("tank")),
+        ("renamed", "tank/a tank/b", Some("tank")),
+        ("device.released", "/dev/sdx", None),
+        ("state.unsaved", "no room", None),
+    ] {
+        assert_eq!(pool_of(kind, subject).as_deref(), pool, "{kind} {subject}");
+    }
+}
+
+/// Appends the text of every source file below a directory.
+fn sources(dir: &Path, into: &mut String) {
+    for entry in fs::read_dir(dir).expect("reads").map(|entry| entry.expect("entry").path()) {
+        if entry.is_dir() {
+            sources(&entry, into);
+        } else if entry.extension().is_some_and(|ending| ending == "rs") && entry.file_name().is_some_and(|name| name != "tests.rs") {
+            *into += &fs::read_to_string(&entry).expect("reads");
+        }
+    }
+}
+
+#[test]
+fn every_kind_is_listed_and_described() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut text = String::new();
+    sources(&root.join("src"), &mut text);
+    for call in ["tell(\"", "to_pool(\"", "to_device(\"", "to_daemon(\""] {
+        for kind in text.split(call).skip(1).filter_map(|rest| rest.split('"').next()) {
+            assert!(kinds::KINDS.iter().any(|(name, ..)| *name == kind), "{kind} is not listed in events/kinds.rs");
+        }
+    }
+    let page = fs::read_to_string(root.join("../../docs/events.md")).expect("docs/events.md");
+    for (kind, severity, _) in kinds::KINDS {
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{kind}` |")));
+        assert!(row.is_some_and(|row| row.contains(severity.name())), "{kind} has no row with '{}' in docs/events.md", severity.name());
+    }
+}

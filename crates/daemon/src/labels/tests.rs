@@ -1,0 +1,155 @@
+//! Labels are found at either end, grouped by pool, and gone after a wipe.
+
+use millpond_format::{Class, Column, DeviceId, Group, Layout, Member, MemberState, SegmentId, Shape};
+
+use super::*;
+
+fn label(pool: u8, member: u16, members: u16) -> Label {
+    let device = |at: u16| DeviceId(1 << 16 | u64::from(at));
+    let group = Group {
+        class: Class::Data,
+        layout: Layout::Linear,
+        first: SegmentId(0),
+        columns: (0..members).map(|member| Column { member, first: 0, extents: 4 }).collect(),
+    };
+    let shape = Shape {
+        generation: 1,
+        extent_bytes: 1 << 20,
+        chunk_units: 512,
+        next: SegmentId(u32::from(members) * 4),
+        members: (0..members)
+            .map(|at| Member {
+                device: device(at),
+                extents: 4,
+                state: MemberState::Present,
+                successor: None,
+                leaving: false,
+                down_since: 0,
+            })
+            .collect(),
+        groups: vec![group],
+    };
+    Label { pool: PoolId([pool; 16]), name: format!("pool{pool}"), device: device(member), member, shape, notes: Vec::new() }
+}
+
+/// Returns every pool found on the given files, or on files directly in the given directories.
+fn scan(search: &[PathBuf]) -> Vec<Labelled> {
+    let looked = search.iter().flat_map(|path| candidates(path)).filter_map(|path| look(&path).ok().flatten());
+    Labelled::group(looked.collect())
+}
+
+fn device(path: &Path, label: Option<&Label>, at_end_only: bool) {
+    let size = 4 * AREA_BYTES;
+    let file = File::create(path).expect("create");
+    // An odd size: sizes are rounded down to the grain.
+    file.set_len(size + 100).expect("size");
+    if let Some(label) = label {
+        file.write_all_at(&label.encode(), size - AREA_BYTES).expect("write");
+        if !at_end_only {
+            file.write_all_at(&label.encode(), 0).expect("write");
+        }
+    }
+}
+
+#[test]
+fn pools_are_put_together_from_their_members() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = |name: &str| dir.path().join(name);
+    device(&path("z"), Some(&label(1, 0, 2)), false);
+    device(&path("a"), Some(&label(1, 1, 2)), true);
+    device(&path("b"), Some(&label(2, 1, 2)), false);
+    device(&path("c"), None, false);
+    fs::write(path("small"), b"x").expect("write");
+    let found = scan(&[dir.path().to_owned()]);
+    assert_eq!(found.len(), 2);
+    assert_eq!((found[0].devices(), found[0].missing.len()), (vec![path("z"), path("a")], 0));
+    assert_eq!((found[1].devices(), &found[1].missing), (vec![path("b")], &vec![0]));
+    assert_eq!(scan(&[path("b")]).len(), 1);
+    assert_eq!(scan(&[path("none")]), []);
+}
+
+#[test]
+fn a_wiped_device_has_no_label_and_no_root() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("d");
+    device(&path, Some(&label(3, 0, 1)), false);
+    assert!(read(&path).expect("read").is_some());
+    wipe(&path, PoolId([4; 16]), |_| true).expect("left alone");
+    assert!(read(&path).expect("read").is_some());
+    assert_eq!(wipe(&path, PoolId([3; 16]), |_| true).expect("wipe"), Wiped::Done);
+    assert_eq!(read(&path).expect("read"), None);
+    let (file, size) = open(&path).expect("open");
+    for area in areas(size) {
+        let mut all = vec![1; AREA_BYTES as usize];
+        file.read_exact_at(&mut all, area).expect("read");
+        assert!(all.iter().all(|byte| *byte == 0), "something of it is left");
+    }
+}
+
+#[test]
+fn both_labels_of_a_disk_of_any_size_are_found_and_wiped() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("d");
+    // most disks are no multiple of a mebibyte: the second area is the last whole mebibyte
+    let file = File::create_new(&path).expect("create");
+    file.set_len(4 * AREA_BYTES + 512 * 1024).expect("size");
+    file.write_all_at(&label(3, 0, 1).encode(), 3 * AREA_BYTES).expect("write");
+    assert_eq!(read(&path).expect("read").map(|label| label.pool), Some(PoolId([3; 16])), "the first one was torn");
+    assert_eq!(wipe(&path, PoolId([3; 16]), |_| true).expect("wipe"), Wiped::Done);
+    assert_eq!(read(&path).expect("read"), None);
+}
+
+#[test]
+fn a_disk_in_the_place_of_another_one_is_not_wiped() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("d");
+    let (released, swapped) = (label(3, 0, 2), label(3, 1, 2));
+    device(&path, Some(&swapped), false);
+    let left = wipe(&path, PoolId([3; 16]), |id| id == released.device).expect("looks");
+    assert_eq!(left, Wiped::Other(swapped.device));
+    assert_eq!(read(&path).expect("read").map(|label| label.device), Some(swapped.device));
+    device(&path, Some(&released), false);
+    assert_eq!(wipe(&path, PoolId([3; 16]), |id| id == released.device).expect("wipe"), Wiped::Done);
+    assert_eq!(read(&path).expect("read"), None);
+}
+
+#[test]
+fn the_newest_label_says_who_belongs_to_a_pool() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = |name: &str| dir.path().join(name);
+    device(&path("old"), Some(&label(1, 0, 2)), false);
+    let mut newer = label(1, 1, 2);
+    newer.shape.generation = 5;
+    newer.shape.members[0].device = DeviceId(77);
+    newer.shape.members[0].successor = Some(DeviceId(78));
+    device(&path("other"), Some(&newer), false);
+    let mut successor = Label { device: DeviceId(78), member: 0, ..newer.clone() };
+    successor.shape.generation = 4;
+    device(&path("new"), Some(&successor), false);
+    let found = scan(&[dir.path().to_owned()]);
+    // the replaced device is no member any more, and its replacement is known
+    assert_eq!((found.len(), &found[0].members, &found[0].missing), (1, &vec![None, Some(path("other"))], &vec![0]));
+    assert_eq!(found[0].successors, [path("new")]);
+}
+
+#[test]
+fn a_spare_is_known_in_its_new_place_before_its_label_says_so() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = |name: &str| dir.path().join(name);
+    let mut before = label(1, 0, 3);
+    before.shape.groups[0].columns.pop();
+    let column = Column { member: 2, first: 0, extents: 4 };
+    let spare = Group { class: Class::Spare, layout: Layout::Linear, first: SegmentId(8), columns: vec![column] };
+    before.shape.groups.push(spare);
+    let waiting = Label { member: 2, device: before.shape.members[2].device, ..before.clone() };
+    device(&path("lost"), Some(&Label { member: 1, device: before.shape.members[1].device, ..before.clone() }), false);
+    device(&path("spare"), Some(&waiting), false);
+    let mut after = before.clone();
+    after.shape.drop_aside(2);
+    after.shape.generation = 2;
+    (after.shape.members[1].device, after.shape.members[1].state) = (waiting.device, MemberState::Filling);
+    device(&path("whole"), Some(&after), false);
+    let found = scan(&[dir.path().to_owned()]);
+    assert_eq!((found.len(), &found[0].missing), (1, &Vec::new()));
+    assert_eq!(found[0].members, [Some(path("whole")), Some(path("spare")), None]);
+}

@@ -1,0 +1,49 @@
+//! Foreign content is recognised.
+
+use millpond_format::{Class, Column, DeviceId, Group, Layout, Member, MemberState, PoolId, SegmentId, Shape};
+
+use super::*;
+
+#[test]
+fn every_magic_is_found_where_it_stands() {
+    for magic in MAGICS {
+        let mut start = vec![0; PROBED];
+        start[magic.offset..magic.offset + magic.bytes.len()].copy_from_slice(magic.bytes);
+        assert_eq!(name(&start).as_deref(), Some(magic.name));
+    }
+}
+
+#[test]
+fn a_device_of_zfs_is_known_by_any_of_its_uberblocks() {
+    for (nth, magic) in [(0, ZFS_MAGICS[0]), (127, ZFS_MAGICS[1])] {
+        let mut start = vec![0; PROBED];
+        let at = ZFS_UBERBLOCKS.0 + nth * ZFS_UBERBLOCK;
+        start[at..at + magic.len()].copy_from_slice(&magic);
+        assert_eq!(name(&start).as_deref(), Some("a member of a ZFS pool"));
+    }
+}
+
+#[test]
+fn a_blank_or_short_device_holds_nothing() {
+    assert_eq!(name(&[]), None);
+    assert_eq!(name(&[0; 100]), None);
+    assert_eq!(name(&vec![0; PROBED]), None);
+}
+
+#[test]
+fn our_own_label_names_its_pool_even_when_damaged() {
+    let group = Group {
+        class: Class::Data,
+        layout: Layout::Linear,
+        first: SegmentId(0),
+        columns: vec![Column { member: 0, first: 0, extents: 10 }],
+    };
+    let member = Member { device: DeviceId(1), extents: 10, state: MemberState::Present, successor: None, leaving: false, down_since: 0 };
+    let shape =
+        Shape { generation: 1, extent_bytes: 1 << 20, chunk_units: 512, next: SegmentId(10), members: vec![member], groups: vec![group] };
+    let label = Label { pool: PoolId([7; 16]), name: "tank".to_owned(), device: DeviceId(1), member: 0, shape, notes: Vec::new() };
+    let mut sector = label.encode();
+    assert!(name(&sector).is_some_and(|told| told.contains("'tank'")));
+    sector[100] ^= 1;
+    assert!(name(&sector).is_some_and(|told| told.contains("damaged")));
+}

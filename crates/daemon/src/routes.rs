@@ -1,0 +1,17 @@
+//! Routes of the control API, one module per kind of object, and the OpenAPI document that
+//! describes them.
+
+mod carry_out;
+mod destroy;
+mod export;
+mod input;
+mod pool;
+mod refused;
+mod router;
+mod snapshot;
+mod system;
+#[cfg(test)]
+mod tests;
+mod volume;
+
+pub use router::{document, router};

@@ -1,0 +1,55 @@
+//! Exports.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use millpond_api::{CreateExport, ErrorBody, Export};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::carry_out::soon;
+use super::input::{Asked, Body};
+use super::refused::Refused;
+use crate::Daemon;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
+    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove))
+}
+
+/// Lists all exports with their clients.
+#[utoipa::path(get, path = "/v1/exports", responses((status = 200, body = [Export]), (status = "default", body = ErrorBody)))]
+async fn list(State(daemon): State<Arc<Daemon>>) -> Result<Json<Vec<Export>>, Refused> {
+    Ok(daemon.exports().await.map(Json)?)
+}
+
+/// Exports a volume, a snapshot or, as a mounted directory, a pool.
+///
+/// Clients can connect when the request is answered.
+#[utoipa::path(post, path = "/v1/exports", request_body = CreateExport,
+    responses((status = 200, body = Export), (status = "default", body = ErrorBody)))]
+async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreateExport>) -> Result<Json<Export>, Refused> {
+    let kept = !matches!(&request, CreateExport::Nbd(nbd) if nbd.transient);
+    soon(&daemon, |daemon| async move { daemon.create_export(&request, kept).await }).await.map(Json)
+}
+
+/// Options for ending an export.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+struct Ending {
+    /// For a mount: if true, files that are open are served until they are closed.
+    #[serde(default)]
+    lazy: bool,
+    /// If true, ends the export while clients are connected, and disconnects them.
+    #[serde(default)]
+    force: bool,
+}
+
+/// Ends an export.
+#[utoipa::path(delete, path = "/v1/exports/{id}", params(("id" = u64, Path), Ending),
+    responses((status = 204), (status = "default", body = ErrorBody)))]
+async fn remove(State(daemon): State<Arc<Daemon>>, Path(id): Path<u64>, Asked(ending): Asked<Ending>) -> Result<StatusCode, Refused> {
+    soon(&daemon, |daemon| async move { daemon.unexport(id, ending.lazy, ending.force).await }).await.map(|()| StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,99 @@
+//! Routes of the daemon itself: status, jobs, events, OpenAPI document.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use futures_util::{Stream, StreamExt, stream};
+use jiff::Timestamp;
+use millpond_api::{ErrorBody, Event, Job, Severity, Status};
+use serde::Deserialize;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::input::Asked;
+use super::refused::Refused;
+use crate::Daemon;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
+    OpenApiRouter::new().routes(routes!(status)).routes(routes!(events)).routes(routes!(jobs)).routes(routes!(describe))
+}
+
+/// Returns the status of the daemon, its pools and its exports.
+#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status), (status = "default", body = ErrorBody)))]
+async fn status(State(daemon): State<Arc<Daemon>>) -> Result<Json<Status>, Refused> {
+    Ok(daemon.status().await.map(Json)?)
+}
+
+/// Lists the jobs that run in the background.
+#[utoipa::path(get, path = "/v1/jobs", responses((status = 200, body = [Job])))]
+async fn jobs(State(daemon): State<Arc<Daemon>>) -> Json<Vec<Job>> {
+    Json(daemon.jobs().await)
+}
+
+/// Filter for events.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+struct Wanted {
+    /// Time from which stored events are sent first. Without it, no stored events are sent.
+    #[param(value_type = Option<String>, format = DateTime)]
+    since: Option<Timestamp>,
+    /// Lowest severity of events that are sent.
+    severity: Option<Severity>,
+    /// If true (the default), new events are sent as they happen.
+    follow: Option<bool>,
+}
+
+/// Sends events, one JSON object per line.
+///
+/// Stored events since a given time come first, then new events, until the client disconnects or
+/// the daemon stops.
+#[utoipa::path(get, path = "/v1/events", params(Wanted),
+    responses((status = 200, body = Event, content_type = "application/x-ndjson"), (status = "default", body = ErrorBody)))]
+async fn events(State(daemon): State<Arc<Daemon>>, Asked(wanted): Asked<Wanted>) -> Response {
+    let (before, listener) = daemon.listen_since(wanted.since);
+    let least = wanted.severity.unwrap_or_default();
+    let before: Vec<Result<Bytes, Infallible>> =
+        before.into_iter().filter(|event| event.severity >= least).map(|event| Ok(line(&event))).collect();
+    let body = match wanted.follow {
+        Some(false) => Body::from_stream(stream::iter(before)),
+        _ => Body::from_stream(stream::iter(before).chain(coming(&daemon, listener, least))),
+    };
+    ([(CONTENT_TYPE, "application/x-ndjson")], body).into_response()
+}
+
+/// Formats an event as a line.
+fn line(event: &Event) -> Bytes {
+    Bytes::from(serde_json::to_string(event).unwrap_or_default() + "\n")
+}
+
+/// Returns the lines of new events.
+fn coming(daemon: &Daemon, listener: Receiver<Event>, least: Severity) -> impl Stream<Item = Result<Bytes, Infallible>> + use<> {
+    stream::unfold((listener, daemon.stopping()), move |(mut listener, mut stopping)| async move {
+        loop {
+            let event = tokio::select! {
+                event = listener.recv() => event,
+                _ = stopping.wait_for(|stopping| *stopping) => return None,
+            };
+            match event {
+                Ok(event) if event.severity < least => {}
+                Ok(event) => return Some((Ok(line(&event)), (listener, stopping))),
+                // A slow listener has missed the oldest events. The later ones are still sent.
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    })
+}
+
+/// Returns this OpenAPI document.
+#[utoipa::path(get, path = "/v1/openapi.json", responses((status = 200, description = "OpenAPI 3.1 document")))]
+async fn describe() -> Json<utoipa::openapi::OpenApi> {
+    Json(super::document())
+}

@@ -1,0 +1,49 @@
+//! The OpenAPI document.
+
+use serde_json::{Value, json};
+
+use super::document;
+
+/// Follows the reference of a field to the schema of its type. The schema of an object with flattened
+/// fields has several parts.
+fn field<'a>(document: &'a Value, object: &str, field: &str) -> &'a Value {
+    let schemas = &document["components"]["schemas"];
+    let object = &schemas[object];
+    let parts = object["allOf"].as_array().map_or(std::slice::from_ref(object), Vec::as_slice);
+    let text: String = parts.iter().map(|part| part["properties"][field].to_string()).collect();
+    let name = text.split("#/components/schemas/").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
+    &schemas[name]
+}
+
+#[test]
+fn the_document_lists_the_words_of_fields() {
+    let document = serde_json::to_value(document()).expect("the document");
+    for (object, name, word) in [
+        ("Pool", "health", "degraded"),
+        ("Device", "class", "special"),
+        ("Device", "layout", "parity2"),
+        ("Device", "state", "resilvering"),
+        ("Device", "health", "slow"),
+        ("Found", "state", "in-use"),
+        ("Job", "kind", "rejoin"),
+        ("Job", "state", "stopped"),
+        ("Scrub", "state", "done"),
+        ("Checkpoint", "verified", "unknown"),
+        ("Export", "kind", "vhost-user"),
+        ("Export", "state", "stopped"),
+        ("ExportTls", "credentials", "psk"),
+        ("FullCopy", "state", "planned"),
+        ("DiffExtent", "kind", "zero"),
+        ("Place", "class", "data"),
+        ("Volume", "sector", "4kn"),
+        ("Volume", "cache", "writeback"),
+        ("Volume", "compression", "zstd"),
+        ("CreateVolume", "sector", "512n"),
+        ("SetProperties", "cache", "none"),
+        ("SetProperties", "compression", "off"),
+        ("SetSector", "sector", "512e"),
+    ] {
+        let words = field(&document, object, name)["enum"].as_array().map_or(&[][..], Vec::as_slice);
+        assert!(words.contains(&json!(word)), "{object}.{name}: {words:?}");
+    }
+}

@@ -1,0 +1,40 @@
+//! A shard: one thread that owns a pool's engine, its io_uring and the connections of its exports.
+//!
+//! The data path has no locks: other threads send messages to a shard through a [`ShardHandle`].
+//! Start a shard with [`create`] or [`import`]; both return at once with the pool in `Opening`.
+//! Wait with [`ShardHandle::opened`].
+
+mod abandon;
+mod clock;
+mod connection;
+mod control;
+mod error;
+mod fall;
+mod handle;
+mod listen;
+mod mount;
+mod passage;
+mod pool;
+mod serve;
+#[expect(clippy::module_inception, reason = "the file is named after its main type")]
+mod shard;
+mod spec;
+mod start;
+mod table;
+mod tree;
+mod turns;
+mod vhost;
+mod wire;
+
+pub use error::{ShardError, refused};
+pub use handle::{ClientInfo, ExportId, ExportInfo, SILENCE, ShardHandle, ShardLook, ShardStatus, Unseen};
+#[allow(unused_imports, reason = "parts of what the calls take and give, for callers that name them")]
+pub use handle::{HostDeviceInfo, OpenFile};
+pub use listen::SocketAccess;
+pub use mount::ImageLoad;
+pub use spec::{ClientLimits, FuseExport, InheritedSockets, NbdExport, TlsOffer};
+pub use start::{create, import};
+pub use vhost::VhostUserExport;
+
+#[cfg(test)]
+pub mod tests;

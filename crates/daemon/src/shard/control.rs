@@ -1,0 +1,325 @@
+//! Messages of handles: commands, listings, exports, limits, the end.
+
+use std::collections::hash_map::Entry;
+use std::mem;
+use std::sync::Arc;
+use std::sync::mpsc::TryRecvError;
+
+use millpond_api::GuestIo;
+use millpond_block::{ByteRange, Completion, DeviceError, DeviceSlot, DiskError, Op, Payload, Request, Tag};
+use millpond_device::HostDevice;
+use millpond_engine::{Busy, Command, CommandError, DiffExtent, Invalid, NewDevice, PoolState, Reply, Target};
+
+use super::handle::{Answer, ExportInfo, HostDeviceInfo, Message, ShardError, ShardLook, ShardStatus};
+use super::pool::Pool;
+use super::serve::Farewell;
+use super::shard::Shard;
+
+/// Snapshots listed at a time, which takes some 100 microseconds.
+const SNAPSHOTS_PER_PIECE: usize = 128;
+
+/// A caller that waits for an answer of the pool.
+pub(super) enum Pending {
+    Command(Answer<Reply>),
+    Diff(Answer<Vec<DiffExtent>>),
+    Read(Answer<Vec<u8>>),
+    Done(Answer<()>),
+    /// The shard itself, which closes the pool.
+    Close,
+}
+
+/// Stage of a shard's life.
+#[derive(Default)]
+pub(super) struct Stage {
+    phase: StagePhase,
+    answers: Vec<Answer<()>>,
+    outcome: Option<CommandError>,
+    busy: bool,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum StagePhase {
+    #[default]
+    Serving,
+    /// Exports are ending; then the pool is closed.
+    Draining,
+    /// The pool is being closed.
+    Closing,
+    /// The pool will not be closed: the shard only waits for operations in the kernel.
+    Abandoned,
+    Over,
+}
+
+impl Stage {
+    pub fn is_serving(&self) -> bool {
+        self.phase == StagePhase::Serving
+    }
+
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase, StagePhase::Abandoned | StagePhase::Over)
+    }
+
+    pub fn is_abandoned(&self) -> bool {
+        self.phase == StagePhase::Abandoned
+    }
+
+    pub fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// Sets whether the pool wants another turn without an event.
+    pub fn set_busy(&mut self, busy: bool) {
+        self.busy = busy;
+    }
+
+    pub fn take_answers(&mut self) -> Vec<Answer<()>> {
+        mem::take(&mut self.answers)
+    }
+
+    pub fn outcome(&self) -> Result<(), CommandError> {
+        self.outcome.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl<P: Pool> Shard<P> {
+    /// Handles the messages in the channel. The shard ends when no handle is left.
+    pub(super) fn take_messages(&mut self) {
+        loop {
+            match self.messages.try_recv() {
+                Ok(_) if self.stage.is_abandoned() => {}
+                Ok(message) => self.take(message),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => return self.drain(),
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message) {
+        // A message is carried out even when its sender does not wait for the answer any more.
+        match message {
+            Message::Command(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
+            Message::Export(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
+            Message::ExportVhostUser(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
+            Message::ExportVhostUser(spec, answer) => drop(answer.send(self.export_vhost(spec))),
+            Message::Command(command, answer) => {
+                if let Some(refusal) = self.refusal() {
+                    return drop(answer.send(Err(refusal)));
+                }
+                let tag = self.ask(Pending::Command(answer));
+                self.pool.command(tag, command);
+            }
+            Message::Export(spec, answer) => drop(answer.send(self.export(spec))),
+            Message::ExportFuse(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
+            Message::ExportFuse(spec, answer) => drop(answer.send(self.export_fuse(spec))),
+            Message::RenewTls(id, credentials, answer) => drop(answer.send(self.renew_tls(id, credentials))),
+            Message::KeepPromises(target, answer) => {
+                self.keep_promises(target);
+                let _ = answer.send(Ok(()));
+            }
+            Message::OpenFiles(answer) => {
+                // a client that has closed a file expects it to be closed: read the kernel's
+                // requests first
+                self.look_at_mounts();
+                let _ = answer.send(Ok(self.mounts.open_files()));
+            }
+            Message::Unexport(id, answer) => self.unexport(id, Farewell::ForGood, Some(answer)),
+            Message::Status(answer) => drop(answer.send(self.status())),
+            Message::Unanswered(answer) => drop(answer.send(Ok(self.pool.unanswered()))),
+            Message::Volumes(answer) => drop(answer.send(Ok(self.pool.volumes()))),
+            Message::FindVolume(name, answer) => drop(answer.send(Ok(self.pool.find_volume(&name)))),
+            Message::Snapshots(after, answer) => drop(answer.send(Ok(self.pool.snapshots_after(after, SNAPSHOTS_PER_PIECE)))),
+            Message::FindSnapshot(volume, name, answer) => drop(answer.send(Ok(self.pool.find_snapshot(volume, &name)))),
+            Message::Look(answer) => {
+                let look = self.status().map(|status| Arc::new(ShardLook { status, exports: self.export_infos() }));
+                answer.send_replace(Some(look.map_err(Arc::new)));
+            }
+            Message::Exports(answer) => drop(answer.send(Ok(self.export_infos()))),
+            Message::Diff(older, newer, answer) => {
+                if let Some(refusal) = self.refusal() {
+                    return drop(answer.send(Err(refusal)));
+                }
+                let tag = self.ask(Pending::Diff(answer));
+                self.pool.start_diff(tag, older, newer);
+            }
+            Message::Limit(device, limit, answer) => {
+                let known = self.ring.device(device).is_some();
+                if known {
+                    self.gate.limit(device, limit);
+                }
+                let _ = answer.send(if known { Ok(()) } else { Err(ShardError::NoDevice(device)) });
+            }
+            Message::ReadCache(bytes) => self.pool.set_read_cache(bytes),
+            Message::Describe(seen) => self.pool.describe_devices(seen),
+            Message::Short(short) => self.pool.set_short(short),
+            Message::Budget(budget) => self.set_budget(budget),
+            Message::AddDevice(mut host, answer) => {
+                let (geometry, space) = (host.geometry(), host.take_space());
+                let added = self.ring.add_device(*host).map_err(|_| {
+                    ShardError::Command(CommandError::Invalid(Invalid::Caller(
+                        "the pool has had too many devices since it was imported; export and import it".to_owned(),
+                    )))
+                });
+                added.iter().for_each(|slot| self.pool.set_space(*slot, space.clone()));
+                let _ = answer.send(added.map(|slot| NewDevice { slot, geometry }));
+            }
+            Message::RemoveDevice(slot, answer) => {
+                // the pool does not use the device: throttled operations end here and never reach it
+                for io in self.gate.forget(slot) {
+                    self.pool.io_done(io.fail(DeviceError::Gone));
+                }
+                let _ = answer.send(Ok(self.ring.remove_device(slot).is_some()));
+            }
+            Message::Read(target, range, answer) => self.request(target, Op::Read, range, Payload::None, Pending::Read(answer)),
+            Message::Write(target, offset, bytes, answer) => {
+                let range = ByteRange { offset, length: bytes.len() as u64 };
+                self.request(target, Op::Write, range, Payload::Copy(&bytes), Pending::Done(answer));
+            }
+            Message::Flush(target, answer) => {
+                let range = ByteRange { offset: 0, length: 0 };
+                self.request(target, Op::Flush, range, Payload::None, Pending::Done(answer));
+            }
+            #[cfg(test)]
+            Message::Panic => panic!("as a test asked"),
+            #[cfg(test)]
+            Message::Hold(held) => drop(held.recv()),
+            Message::Shutdown(answer) => {
+                self.stage.answers.push(answer);
+                self.drain();
+            }
+            Message::Abandon => self.stage.phase = StagePhase::Abandoned,
+        }
+    }
+
+    /// Registers a caller under a new tag. The upper half of the tag is 0, which is no session's
+    /// id.
+    fn ask(&mut self, pending: Pending) -> Tag {
+        loop {
+            self.last_tag = (self.last_tag + 1) & u64::from(u32::MAX);
+            if let Entry::Vacant(place) = self.pending.entry(Tag(self.last_tag)) {
+                place.insert(pending);
+                return Tag(self.last_tag);
+            }
+        }
+    }
+
+    /// Submits a request of a handle, checked as a guest's is.
+    fn request(&mut self, target: Target, op: Op, range: ByteRange, payload: Payload<'_>, pending: Pending) {
+        let request = Request { op, range, fua: false };
+        let checked = match self.pool.geometry(target) {
+            Some((geometry, features)) => request.validate(&geometry, &features),
+            None => Err(DiskError::Shutdown),
+        };
+        let tag = self.ask(pending);
+        match checked {
+            Ok(()) => self.pool.submit(target, tag, request, payload),
+            Err(error) => self.answered(Completion { tag, result: Err(error) }),
+        }
+    }
+
+    /// Passes the pool's completion of a request to its handle.
+    pub(super) fn answered(&mut self, completion: Completion) {
+        let Completion { tag, result } = completion;
+        let result = result.map_err(ShardError::Disk);
+        match self.pending.remove(&tag) {
+            Some(Pending::Read(answer)) => {
+                let _ = answer.send(result.map(|data| {
+                    let bytes = data.iter().flat_map(|piece| piece.bytes()).copied().collect();
+                    self.pool.buffers().give_data(data);
+                    bytes
+                }));
+            }
+            Some(Pending::Done(answer)) => drop(answer.send(result.map(drop))),
+            Some(other) => drop(self.pending.insert(tag, other)),
+            None => {}
+        }
+    }
+
+    /// Passes the pool's reply to a command to its handle.
+    pub(super) fn replied(&mut self, tag: Tag, result: Result<Reply, CommandError>) {
+        match self.pending.remove(&tag) {
+            Some(Pending::Command(answer)) => {
+                // The command may have changed a size, a cache mode, or the limits of a volume.
+                self.tell_changes();
+                self.throttles.set(self.pool.options());
+                let _ = answer.send(result.map_err(ShardError::Command));
+            }
+            Some(Pending::Close) => {
+                self.stage.outcome = result.err();
+                self.stage.phase = StagePhase::Over;
+            }
+            Some(other) => drop(self.pending.insert(tag, other)),
+            None => {}
+        }
+    }
+
+    /// Passes the result of a comparison to its handle.
+    pub(super) fn compared(&mut self, tag: Tag, result: Result<Vec<DiffExtent>, CommandError>) {
+        match self.pending.remove(&tag) {
+            Some(Pending::Diff(answer)) => drop(answer.send(result.map_err(ShardError::Command))),
+            Some(other) => drop(self.pending.insert(tag, other)),
+            None => {}
+        }
+    }
+
+    /// Returns why the pool takes no commands yet, or never will; `None` when it takes them.
+    fn refusal(&self) -> Option<ShardError> {
+        if self.pool.pool().is_some() {
+            return None;
+        }
+        Some(ShardError::Command(match self.pool.state() {
+            PoolState::Faulted(fault) => CommandError::Faulted(fault.clone()),
+            _ => CommandError::Busy(Busy::Opening),
+        }))
+    }
+
+    fn export_infos(&self) -> Vec<ExportInfo> {
+        let sockets = self.exports.values().map(|export| export.info(&self.clients));
+        sockets.chain(self.vhost.infos()).chain(self.mounts.infos(&self.pool)).collect()
+    }
+
+    fn status(&self) -> Result<ShardStatus, ShardError> {
+        let Some(pool) = self.pool.pool() else { return Err(self.refusal().unwrap_or(ShardError::Gone)) };
+        let describe = |(slot, device): (DeviceSlot, &HostDevice)| {
+            let (load, times, limit) = self.gate.of(slot);
+            let (path, serial) = (device.path().to_owned(), device.serial().map(str::to_owned));
+            HostDeviceInfo { path, serial, geometry: device.geometry(), direct: device.direct(), load, times, limit }
+        };
+        let slots = (0..self.ring.devices()).map(DeviceSlot);
+        let devices = slots.map(|slot| self.ring.device(slot).map(|device| describe((slot, device)))).collect();
+        let mut guests: GuestIo = self.past;
+        self.exports.values().for_each(|export| guests.add(&export.past));
+        self.clients.iter().for_each(|client| guests.add(&client.counters()));
+        self.vhost.count(&mut guests);
+        guests.add(&self.mounts.counters());
+        let clients = (self.clients.len() + self.vhost.len()) as u64 + self.mounts.clients();
+        Ok(ShardStatus { pool, metrics: self.pool.metrics(), devices, guests, clients, turns: self.turns })
+    }
+
+    /// Begins the end: ends every export, then closes the pool.
+    fn drain(&mut self) {
+        if self.stage.is_serving() {
+            self.stage.phase = StagePhase::Draining;
+            self.throttles.lift();
+            let ids: Vec<_> = self.exports.keys().copied().chain(self.vhost.ids()).chain(self.mounts.ids()).collect();
+            ids.into_iter().for_each(|id| self.unexport(id, Farewell::Restart, None));
+        }
+    }
+
+    /// Continues what is ending: exports without listeners and clients, then the pool.
+    pub(super) fn advance_ends(&mut self) {
+        self.remove_ended_exports();
+        let unserved = self.exports.is_empty() && self.vhost.is_empty() && self.mounts.is_empty();
+        let quiet = unserved && self.pending.is_empty();
+        if self.stage.phase == StagePhase::Draining && quiet {
+            if self.refusal().is_some() {
+                // Nothing was opened, so there is nothing to close.
+                self.stage.phase = StagePhase::Over;
+                return;
+            }
+            self.stage.phase = StagePhase::Closing;
+            let tag = self.ask(Pending::Close);
+            self.pool.command(tag, Command::Close);
+            self.stage.set_busy(true);
+        }
+    }
+}

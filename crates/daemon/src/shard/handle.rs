@@ -1,0 +1,585 @@
+//! Handle to a shard for other threads: cloneable and `Send`. Its calls become messages, its
+//! answers are futures.
+//!
+//! Every call may be made from any thread; the futures need no particular runtime (they wait on a
+//! oneshot channel). A call to a shard that has ended returns [`ShardError::Gone`]. Dropping every
+//! handle closes the pool in an orderly way, as [`ShardHandle::shutdown`] does.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use millpond_api::GuestIo;
+use millpond_api::instant;
+use millpond_block::{ByteRange, DeviceGeometry, DeviceSlot};
+use millpond_device::{DeviceLimit, DeviceLoad, DeviceTimes, HostDevice, Waker};
+use millpond_engine::{
+    Command, DiffExtent, LabelsInForce, Metrics, NewDevice, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId,
+    VolumeInfo,
+};
+use millpond_format::DeviceNote;
+use tokio::sync::{oneshot, watch};
+
+pub use super::error::ShardError;
+use super::fall::Fall;
+use super::mount::ImageLoad;
+use super::spec::{FuseExport, NbdExport};
+use super::turns::Turns;
+use super::vhost::VhostUserExport;
+use crate::budget::Budget;
+use crate::tls::Credentials;
+
+/// Identifies an export in the whole daemon and across restarts; chosen by the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ExportId(pub u64);
+
+impl fmt::Display for ExportId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// An open file of a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenFile {
+    /// Export of the mount.
+    pub export: ExportId,
+    /// Volume or snapshot behind the file.
+    pub target: Target,
+    /// The process that opened it.
+    pub pid: u32,
+}
+
+/// A connected client of an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientInfo {
+    /// Number of the connection, unique within the shard.
+    pub id: u64,
+    /// Address of the peer: `unix:pid=123` or `10.0.0.1:3456`.
+    pub peer: String,
+    /// Time of the connection.
+    pub since: Time,
+    /// Protocol and cipher when its connection is encrypted.
+    pub tls: Option<String>,
+    /// Counters of its requests.
+    pub counters: GuestIo,
+}
+
+/// An export, as listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportInfo {
+    /// Id of the export.
+    pub id: ExportId,
+    /// NBD export name.
+    pub name: String,
+    /// Volume or snapshot that is served; `None` for the whole pool.
+    pub target: Option<Target>,
+    /// Path of the unix socket.
+    pub unix: Option<PathBuf>,
+    /// TCP address bound (the real port where 0 was requested).
+    pub tcp: Option<SocketAddr>,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Clients that are connected now.
+    pub clients: Vec<ClientInfo>,
+    /// Counters of all clients since the export was made, connected or not.
+    pub counters: GuestIo,
+    /// For a mount: the files that were opened and still exist.
+    pub images: Vec<ImageLoad>,
+}
+
+/// A host device of the pool; devices are in the order in which they were handed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostDeviceInfo {
+    /// Path it was opened by.
+    pub path: PathBuf,
+    /// Serial number of the disk; `None` for files.
+    pub serial: Option<String>,
+    /// Size and sectors.
+    pub geometry: DeviceGeometry,
+    /// True when the kernel's page cache is bypassed.
+    pub direct: bool,
+    /// Counters.
+    pub load: DeviceLoad,
+    /// Latencies.
+    pub times: DeviceTimes,
+    /// Cap in force.
+    pub limit: DeviceLimit,
+}
+
+/// Everything that `pool list`, `pool status` and `pool iostat` show, at one instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardStatus {
+    /// The pool, its state and capacity.
+    pub pool: PoolInfo,
+    /// The engine's counters.
+    pub metrics: Metrics,
+    /// Host devices by slot; `None` where a device was released.
+    pub devices: Vec<Option<HostDeviceInfo>>,
+    /// All guest requests over all exports since import.
+    pub guests: GuestIo,
+    /// Number of clients that are connected now.
+    pub clients: u64,
+    /// Lengths of its turns.
+    pub turns: Turns,
+}
+
+impl ShardStatus {
+    /// Returns the host device in a slot.
+    pub fn host(&self, slot: DeviceSlot) -> Option<&HostDeviceInfo> {
+        self.devices.get(slot.index())?.as_ref()
+    }
+
+    /// Returns all open host devices.
+    pub fn hosts(&self) -> impl Iterator<Item = (DeviceSlot, &HostDeviceInfo)> {
+        (0..).map(DeviceSlot).zip(&self.devices).filter_map(|(slot, host)| Some((slot, host.as_ref()?)))
+    }
+}
+
+/// A shard and its exports at one instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardLook {
+    /// The pool, its devices and counters.
+    pub status: ShardStatus,
+    /// The exports, by id.
+    pub exports: Vec<ExportInfo>,
+}
+
+/// Reason why a look at a shard failed.
+#[derive(Clone, Debug)]
+pub enum Unseen {
+    /// The shard's thread has not answered since then.
+    Silent(Timestamp),
+    /// The shard has ended, or the pool is not open.
+    Refused(Arc<ShardError>),
+}
+
+/// Answer to a look; `None` until there is one.
+pub(super) type LookAnswer = Option<Result<Arc<ShardLook>, Arc<ShardError>>>;
+
+/// The last look that was requested.
+#[derive(Clone)]
+struct Asked {
+    since: Timestamp,
+    begun: Instant,
+    answer: watch::Receiver<LookAnswer>,
+}
+
+/// Channel for the answer to a message.
+pub(super) type Answer<T> = oneshot::Sender<Result<T, ShardError>>;
+
+/// Message of a handle to its shard.
+#[allow(dead_code, reason = "serves `import-image` and `export-image`, whose verbs are not there yet")]
+pub(super) enum Message {
+    Command(Command, Answer<Reply>),
+    Export(NbdExport, Answer<ExportInfo>),
+    ExportVhostUser(VhostUserExport, Answer<ExportInfo>),
+    ExportFuse(FuseExport, Answer<ExportInfo>),
+    RenewTls(ExportId, Credentials, Answer<()>),
+    KeepPromises(Target, Answer<()>),
+    OpenFiles(Answer<Vec<OpenFile>>),
+    Unexport(ExportId, Answer<()>),
+    Status(Answer<ShardStatus>),
+    /// Status and exports at one instant, for all callers that look meanwhile.
+    Look(watch::Sender<LookAnswer>),
+    Unanswered(Answer<Vec<DeviceSlot>>),
+    Volumes(Answer<Vec<VolumeInfo>>),
+    FindVolume(String, Answer<Option<VolumeInfo>>),
+    Snapshots(Option<SnapshotId>, Answer<Vec<SnapshotInfo>>),
+    FindSnapshot(VolumeId, String, Answer<Option<SnapshotInfo>>),
+    Exports(Answer<Vec<ExportInfo>>),
+    Diff(Option<Target>, Target, Answer<Vec<DiffExtent>>),
+    Limit(DeviceSlot, DeviceLimit, Answer<()>),
+    ReadCache(u64),
+    /// Descriptions of the devices, for their labels.
+    Describe(Vec<DeviceNote>),
+    /// Whether the file systems below the devices are nearly full.
+    Short(bool),
+    Budget(Arc<Budget>),
+    Read(Target, ByteRange, Answer<Vec<u8>>),
+    Write(Target, u64, Vec<u8>, Answer<()>),
+    Flush(Target, Answer<()>),
+    AddDevice(Box<HostDevice>, Answer<NewDevice>),
+    RemoveDevice(DeviceSlot, Answer<bool>),
+    Shutdown(Answer<()>),
+    /// Panics, as a defect of the program would.
+    #[cfg(test)]
+    Panic,
+    /// Blocks the thread until the sender is dropped, as the kernel may.
+    #[cfg(test)]
+    Hold(mpsc::Receiver<()>),
+    Abandon,
+}
+
+/// How long a shard may take to answer a query that needs no device: its thread does other work for
+/// milliseconds at most, unless it is blocked in the kernel.
+pub const SILENCE: Duration = Duration::from_secs(10);
+
+/// Handle to a shard: cheap to clone, `Send` and `Sync`.
+#[derive(Clone)]
+pub struct ShardHandle {
+    /// Declared, so dropped, before `waker`: the last handle's wake-up finds the channel closed.
+    messages: mpsc::Sender<Message>,
+    waker: WakeOnDrop,
+    state: watch::Receiver<PoolState>,
+    labels: watch::Receiver<Option<LabelsInForce>>,
+    fall: Fall,
+    asked: Arc<Mutex<Option<Asked>>>,
+}
+
+/// Wakes the shard when dropped, so that it notices when no handle is left.
+#[derive(Clone)]
+struct WakeOnDrop(Waker);
+
+impl Drop for WakeOnDrop {
+    fn drop(&mut self) {
+        self.0.wake();
+    }
+}
+
+#[allow(dead_code, reason = "serves `import-image` and `export-image`, whose verbs are not there yet")]
+impl ShardHandle {
+    pub(super) fn new(
+        messages: mpsc::Sender<Message>,
+        waker: Waker,
+        state: watch::Receiver<PoolState>,
+        labels: watch::Receiver<Option<LabelsInForce>>,
+        fall: Fall,
+    ) -> ShardHandle {
+        ShardHandle { messages, waker: WakeOnDrop(waker), state, labels, fall, asked: Arc::default() }
+    }
+
+    /// Returns why the shard has ended unexpectedly, after which its devices are free.
+    pub fn fallen(&self) -> Option<&str> {
+        self.fall.reason()
+    }
+
+    /// Makes the shard's thread panic.
+    #[cfg(test)]
+    pub fn panic(&self) {
+        let _ = self.messages.send(Message::Panic);
+        self.waker.0.wake();
+    }
+
+    /// Blocks the shard's thread until the sender is dropped.
+    #[cfg(test)]
+    pub fn hold(&self) -> mpsc::Sender<()> {
+        let (free, held) = mpsc::channel();
+        self.post(Message::Hold(held));
+        free
+    }
+
+    /// Carries out a command; a change or a job is durable on return. [`Command::Close`] is for
+    /// [`ShardHandle::shutdown`]: given here, it closes the pool but leaves the thread.
+    ///
+    /// # Errors
+    /// [`ShardError::Command`], also while the pool is `Opening`; [`ShardError::Gone`].
+    pub async fn command(&self, command: Command) -> Result<Reply, ShardError> {
+        self.ask(|answer| Message::Command(command, answer)).await
+    }
+
+    /// Hands over a device that a later command names.
+    ///
+    /// # Errors
+    /// [`ShardError::Command`] after too many devices since the import, [`ShardError::Gone`].
+    pub async fn add_device(&self, device: HostDevice) -> Result<NewDevice, ShardError> {
+        self.ask(|answer| Message::AddDevice(Box::new(device), answer)).await
+    }
+
+    /// Releases an unused device; its throttled operations fail. False while others are in flight.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn remove_device(&self, slot: DeviceSlot) -> Result<bool, ShardError> {
+        self.query(|answer| Message::RemoveDevice(slot, answer)).await
+    }
+
+    /// Starts serving over NBD; returns the bound addresses when clients can connect.
+    ///
+    /// # Errors
+    /// [`ShardError::ExportExists`], [`ShardError::NoAddress`], [`ShardError::NoTarget`],
+    /// [`ShardError::Listen`], [`ShardError::Gone`].
+    pub async fn export_nbd(&self, export: NbdExport) -> Result<ExportInfo, ShardError> {
+        self.ask(|answer| Message::Export(export, answer)).await
+    }
+
+    /// Starts serving over vhost-user; returns when a front end can connect.
+    ///
+    /// # Errors
+    /// As [`ShardHandle::export_nbd`], and [`ShardError::Start`].
+    pub async fn export_vhost_user(&self, export: VhostUserExport) -> Result<ExportInfo, ShardError> {
+        self.ask(|answer| Message::ExportVhostUser(export, answer)).await
+    }
+
+    /// Replaces the credentials of an export for new clients; connected clients are not affected.
+    ///
+    /// # Errors
+    /// [`ShardError::NoExport`], also when it is not encrypted; [`ShardError::Gone`].
+    pub async fn renew_tls(&self, id: ExportId, credentials: Credentials) -> Result<(), ShardError> {
+        self.query(|answer| Message::RenewTls(id, credentials, answer)).await
+    }
+
+    /// Starts serving a mount.
+    ///
+    /// # Errors
+    /// [`ShardError::ExportExists`], [`ShardError::Gone`].
+    pub async fn export_fuse(&self, export: FuseExport) -> Result<ExportInfo, ShardError> {
+        self.ask(|answer| Message::ExportFuse(export, answer)).await
+    }
+
+    /// Returns the open files of mounts.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn open_files(&self) -> Result<Vec<OpenFile>, ShardError> {
+        self.query(Message::OpenFiles).await
+    }
+
+    /// Stops serving: the listeners close at once, received requests are finished and answered,
+    /// then the connections close and the unix socket is removed. Returns when all that is done.
+    ///
+    /// # Errors
+    /// [`ShardError::NoExport`], [`ShardError::Gone`].
+    pub async fn unexport(&self, id: ExportId) -> Result<(), ShardError> {
+        self.ask(|answer| Message::Unexport(id, answer)).await
+    }
+
+    /// Returns the pool, its devices and counters at one instant.
+    ///
+    /// # Errors
+    /// [`ShardError::Command`] when the pool is not open, or not yet; [`ShardError::Gone`].
+    pub async fn status(&self) -> Result<ShardStatus, ShardError> {
+        self.query(Message::Status).await
+    }
+
+    /// Returns the pool, its devices, counters and exports at one instant. INV-SHARD-4: at most one
+    /// look is in progress at a time. A caller that looks while the shard is silent waits for the
+    /// answer to the earlier look, and no longer than `patience` from the start of that one. So a
+    /// silent shard has one message waiting, and costs later callers no time.
+    ///
+    /// # Errors
+    /// [`Unseen`].
+    pub async fn look(&self, patience: Duration) -> Result<Arc<ShardLook>, Unseen> {
+        let Asked { since, begun, mut answer } = self.question().map_err(|error| Unseen::Refused(Arc::new(error)))?;
+        let left = patience.saturating_sub(begun.elapsed());
+        let found = match tokio::time::timeout(left, answer.wait_for(Option::is_some)).await {
+            Err(_) => return Err(Unseen::Silent(since)),
+            Ok(Err(_)) => None,
+            Ok(Ok(answer)) => answer.clone(),
+        };
+        found.unwrap_or_else(|| Err(Arc::new(ShardError::Gone))).map_err(Unseen::Refused)
+    }
+
+    /// Returns the look in progress, or a new one: an earlier answer may be out of date.
+    fn question(&self) -> Result<Asked, ShardError> {
+        let mut last = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = |asked: &&Asked| asked.answer.borrow().is_none() && asked.answer.has_changed().is_ok();
+        if let Some(asked) = last.as_ref().filter(waits) {
+            return Ok(asked.clone());
+        }
+        let (sender, answer) = watch::channel(None);
+        self.messages.send(Message::Look(sender)).map_err(|_| ShardError::Gone)?;
+        self.waker.0.wake();
+        let asked = Asked { since: instant::now(), begun: Instant::now(), answer };
+        *last = Some(asked.clone());
+        Ok(asked)
+    }
+
+    /// Returns the slots of the given devices that did not answer when the pool was opened.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn unanswered(&self) -> Result<Vec<DeviceSlot>, ShardError> {
+        self.ask(Message::Unanswered).await
+    }
+
+    /// Returns the volumes.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn volumes(&self) -> Result<Vec<VolumeInfo>, ShardError> {
+        self.query(Message::Volumes).await
+    }
+
+    /// Returns the volume of this name.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn find_volume(&self, name: &str) -> Result<Option<VolumeInfo>, ShardError> {
+        self.query(|answer| Message::FindVolume(name.to_owned(), answer)).await
+    }
+
+    /// Returns the snapshots of all volumes, by id. Fetches them in pieces, so that clients are
+    /// served in between: the list may or may not have a snapshot that changes meanwhile.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn snapshots(&self) -> Result<Vec<SnapshotInfo>, ShardError> {
+        let mut all: Vec<SnapshotInfo> = Vec::new();
+        loop {
+            let after = all.last().map(|snapshot| snapshot.id);
+            let piece = self.query(|answer| Message::Snapshots(after, answer)).await?;
+            if piece.is_empty() {
+                return Ok(all);
+            }
+            all.extend(piece);
+        }
+    }
+
+    /// Returns the snapshot of this name.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn find_snapshot(&self, volume: VolumeId, name: &str) -> Result<Option<SnapshotInfo>, ShardError> {
+        self.query(|answer| Message::FindSnapshot(volume, name.to_owned(), answer)).await
+    }
+
+    /// Returns the exports with their clients and counters, by id.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn exports(&self) -> Result<Vec<ExportInfo>, ShardError> {
+        self.query(Message::Exports).await
+    }
+
+    /// Returns the differences from `older` (`None`: from nothing) to `newer`, by rising offset.
+    ///
+    /// # Errors
+    /// [`ShardError::Command`], [`ShardError::Gone`].
+    pub async fn diff(&self, older: Option<Target>, newer: Target) -> Result<Vec<DiffExtent>, ShardError> {
+        self.ask(|answer| Message::Diff(older, newer, answer)).await
+    }
+
+    /// Caps a device from now on, until the shard ends.
+    ///
+    /// # Errors
+    /// [`ShardError::NoDevice`], [`ShardError::Gone`].
+    pub async fn limit_device(&self, device: DeviceSlot, limit: DeviceLimit) -> Result<(), ShardError> {
+        self.query(|answer| Message::Limit(device, limit, answer)).await
+    }
+
+    /// Sets the budget for request memory, shared by all shards. Returns before that is done.
+    pub fn set_budget(&self, budget: Arc<Budget>) {
+        self.post(Message::Budget(budget));
+    }
+
+    /// Sets the size of the read cache, in bytes. Returns before that is done.
+    pub fn set_read_cache(&self, bytes: u64) {
+        self.post(Message::ReadCache(bytes));
+    }
+
+    /// Describes the pool's devices, for their labels. Returns before that is done.
+    pub fn describe(&self, seen: Vec<DeviceNote>) {
+        self.post(Message::Describe(seen));
+    }
+
+    /// Sets whether the file systems below the devices are nearly full. Returns before that is
+    /// done.
+    pub fn set_short(&self, short: bool) {
+        self.post(Message::Short(short));
+    }
+
+    /// Reads a range (at most `MAX_REQUEST_BYTES`), as a guest would: for image export.
+    ///
+    /// # Errors
+    /// [`ShardError::Disk`], [`ShardError::Gone`].
+    pub async fn read(&self, target: Target, range: ByteRange) -> Result<Vec<u8>, ShardError> {
+        self.ask(|answer| Message::Read(target, range, answer)).await
+    }
+
+    /// Writes bytes (at most `MAX_REQUEST_BYTES`) at an offset, as a guest would: for image import.
+    /// Durable after [`ShardHandle::flush`].
+    ///
+    /// # Errors
+    /// [`ShardError::Disk`], [`ShardError::Gone`].
+    pub async fn write(&self, target: Target, offset: u64, bytes: Vec<u8>) -> Result<(), ShardError> {
+        self.ask(|answer| Message::Write(target, offset, bytes, answer)).await
+    }
+
+    /// Makes every write that was answered before durable.
+    ///
+    /// # Errors
+    /// [`ShardError::Disk`], [`ShardError::Gone`].
+    pub async fn flush(&self, target: Target) -> Result<(), ShardError> {
+        self.ask(|answer| Message::Flush(target, answer)).await
+    }
+
+    /// Ends the shard: answers the requests in flight, ends the exports without refusing requests,
+    /// writes the last checkpoint, and releases the devices with their locks. On return, other
+    /// processes may open the devices.
+    ///
+    /// # Errors
+    /// [`ShardError::Command`] when the pool could not be closed cleanly (the shard has ended all
+    /// the same); [`ShardError::Gone`].
+    pub async fn shutdown(&self) -> Result<(), ShardError> {
+        self.ask(Message::Shutdown).await
+    }
+
+    /// Ends the shard without closing the pool, as a crash of the process would: clients are
+    /// disconnected, no operation is started any more, waiting callers get [`ShardError::Gone`].
+    /// Nothing acknowledged is lost; the next import replays the log. The devices stay locked until
+    /// the kernel has finished the operations on them: see [`ShardHandle::ended`].
+    pub fn abandon(&self) {
+        self.post(Message::Abandon);
+    }
+
+    /// Waits until the shard has ended and other processes may open its devices. That may never
+    /// happen when a device hangs.
+    pub async fn ended(&self) {
+        let mut state = self.state.clone();
+        // the shard drops this sender after everything else
+        while state.changed().await.is_ok() {}
+    }
+
+    /// True when the shard has ended, and other processes may open its devices.
+    pub fn has_ended(&self) -> bool {
+        let mut state = self.state.clone();
+        state.mark_unchanged();
+        state.has_changed().is_err()
+    }
+
+    /// Returns the pool's state as it changes, without a round trip; `Opening` at first. The
+    /// channel closes when the shard has ended.
+    pub fn state(&self) -> watch::Receiver<PoolState> {
+        self.state.clone()
+    }
+
+    /// Waits until the pool has left `Opening`, and returns its new state.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn opened(&self) -> Result<PoolState, ShardError> {
+        let mut state = self.state.clone();
+        let state = state.wait_for(|state| *state != PoolState::Opening).await.map_err(|_| ShardError::Gone)?;
+        Ok(state.clone())
+    }
+
+    /// Returns the labels in force as they change; the previous ones while new ones are being
+    /// written. The channel closes when the shard has ended.
+    pub fn labels(&self) -> watch::Receiver<Option<LabelsInForce>> {
+        self.labels.clone()
+    }
+
+    /// Sends a message that has no answer.
+    fn post(&self, message: Message) {
+        // a shard that has ended needs no message
+        if self.messages.send(message).is_ok() {
+            self.waker.0.wake();
+        }
+    }
+
+    /// Sends a query that the shard answers without its devices; fails after [`SILENCE`].
+    async fn query<T>(&self, message: impl FnOnce(Answer<T>) -> Message) -> Result<T, ShardError> {
+        tokio::time::timeout(SILENCE, self.ask(message)).await.unwrap_or(Err(ShardError::Silent))
+    }
+
+    pub(super) async fn ask<T>(&self, message: impl FnOnce(Answer<T>) -> Message) -> Result<T, ShardError> {
+        let (sender, receiver) = oneshot::channel();
+        self.messages.send(message(sender)).map_err(|_| ShardError::Gone)?;
+        self.waker.0.wake();
+        receiver.await.map_err(|_| ShardError::Gone)?
+    }
+}

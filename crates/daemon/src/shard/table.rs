@@ -1,0 +1,115 @@
+//! The clients and exports of a shard.
+
+use std::collections::{BTreeMap, HashMap};
+
+use millpond_api::GuestIo;
+use millpond_device::{ConnectionId, ListenerId};
+
+use super::connection::Connection;
+use super::handle::{Answer, ExportId, ExportInfo};
+use super::listen::SocketFile;
+use super::spec::NbdExport;
+
+/// An export over NBD.
+pub(super) struct Export {
+    pub spec: NbdExport,
+    pub file: Option<SocketFile>,
+    pub listeners: Vec<Listener>,
+    /// Counters of clients that are gone.
+    pub past: GuestIo,
+    /// Set while the export ends; the answers are sent when it has ended.
+    pub closing: Option<Vec<Answer<()>>>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Listener {
+    pub id: ListenerId,
+    pub tcp: Option<std::net::SocketAddr>,
+}
+
+/// Table of clients. The index of a client, plus one, is the id of its session: the upper half of
+/// every tag (0 is the shard itself).
+#[derive(Default)]
+pub(super) struct Clients {
+    table: Vec<Option<Connection>>,
+    free: Vec<u32>,
+    by_id: HashMap<ConnectionId, u32>,
+}
+
+impl Clients {
+    /// Adds the client that `make` returns for the session's id.
+    pub fn add(&mut self, id: ConnectionId, make: impl FnOnce(u32) -> Connection) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            let index = self.table.len() as u32;
+            self.table.push(None);
+            index
+        });
+        if let Some(place) = self.table.get_mut(index as usize) {
+            *place = Some(make(index + 1));
+        }
+        self.by_id.insert(id, index);
+        index
+    }
+
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut Connection> {
+        self.table.get_mut(index as usize)?.as_mut()
+    }
+
+    /// Returns the client whose session has this id.
+    pub fn by_session(&mut self, session: u32) -> Option<(u32, &mut Connection)> {
+        let index = session.checked_sub(1)?;
+        Some((index, self.get_mut(index)?))
+    }
+
+    pub fn by_connection(&mut self, id: ConnectionId) -> Option<(u32, &mut Connection)> {
+        let index = *self.by_id.get(&id)?;
+        Some((index, self.get_mut(index)?))
+    }
+
+    /// Removes a client; its session must have nothing in flight.
+    pub fn remove(&mut self, index: u32) -> Option<Connection> {
+        let connection = self.table.get_mut(index as usize)?.take()?;
+        self.by_id.remove(&connection.id);
+        self.free.push(index);
+        Some(connection)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Connection> {
+        self.table.iter().flatten()
+    }
+
+    pub fn indexes(&self) -> Vec<u32> {
+        (0u32..).zip(&self.table).filter(|(_, place)| place.is_some()).map(|(index, _)| index).collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.table.len() - self.free.len()
+    }
+}
+
+impl Export {
+    pub fn info(&self, clients: &Clients) -> ExportInfo {
+        let mut here: Vec<_> = clients.iter().filter(|client| client.export == self.spec.id).map(Connection::info).collect();
+        here.sort_by_key(|client| client.id);
+        let mut counters = self.past;
+        here.iter().for_each(|client| counters.add(&client.counters));
+        ExportInfo {
+            id: self.spec.id,
+            name: self.spec.name.clone(),
+            target: Some(self.spec.target),
+            unix: self.spec.unix.clone(),
+            tcp: self.listeners.iter().find_map(|listener| listener.tcp),
+            read_only: self.spec.read_only,
+            clients: here,
+            counters,
+            images: Vec::new(),
+        }
+    }
+
+    pub fn has_clients(&self, clients: &Clients) -> bool {
+        clients.iter().any(|client| client.export == self.spec.id)
+    }
+}
+
+/// Exports by id.
+pub(super) type ExportTable = BTreeMap<ExportId, Export>;

@@ -1,0 +1,97 @@
+//! The loop with the real engine.
+
+use std::path::PathBuf;
+
+use millpond_block::{ByteRange, CacheMode, SectorProfile};
+use millpond_device::{HostDevice, OpenOptions};
+use millpond_engine::{
+    Command, CommandError, Compression, GroupSpec, Layout, PoolId, PoolSpec, PoolState, Reply, Target, Tuning, VolumeId,
+};
+
+use super::client::{Client, FLUSH, on_unix, wait};
+use crate::shard::{NbdExport, ShardError, ShardHandle, create, import};
+
+fn open(paths: &[PathBuf], size: u64) -> Vec<HostDevice> {
+    let options = OpenOptions { create_size: Some(size), direct: true, read_only: false };
+    paths.iter().map(|path| HostDevice::open(path, options).expect("open")).collect()
+}
+
+/// Returns a new pool with one volume.
+pub fn pool(paths: &[PathBuf], device_size: u64, volume_size: u64) -> (ShardHandle, VolumeId) {
+    let spec = PoolSpec { name: "pond".to_owned(), id: PoolId([3; 16]), groups: vec![GroupSpec::data(Layout::Linear)], extent_bytes: None };
+    let shard = create(spec, open(paths, device_size), Tuning::default()).expect("create");
+    assert_eq!(wait(shard.opened()).expect("opened"), PoolState::Online);
+    let volume = Command::CreateVolume {
+        name: "disk0".to_owned(),
+        size: volume_size,
+        sector: SectorProfile::S512e,
+        cache: CacheMode::Writeback,
+        compression: Compression::Off,
+    };
+    let Reply::Volume(volume) = wait(shard.command(volume)).expect("volume") else { panic!("no volume") };
+    (shard, volume)
+}
+
+fn snapshot(shard: &ShardHandle, volume: VolumeId, name: &str) -> Target {
+    let command = Command::Snapshot { targets: vec![(volume, name.to_owned())], description: String::new(), expires: None };
+    match wait(shard.command(command)).expect("snapshot") {
+        Reply::Snapshots(made) => Target::Snapshot(made[0]),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn guests_write_snapshots_are_served_and_all_of_it_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().expect("directory");
+    let socket = dir.path().join("s");
+    let paths = [dir.path().join("a"), dir.path().join("b")];
+    let (shard, volume) = pool(&paths, 256 << 20, 32 << 20);
+    let head = NbdExport { target: Target::Head(volume), ..on_unix(1, &socket) };
+    wait(shard.export_nbd(head.clone())).expect("export");
+    let mut client = Client::unix(&socket);
+    let old: Vec<u8> = (0..3u32 << 20).map(|index| (index / 512 % 251) as u8).collect();
+    assert_eq!(client.write(1 << 20, &old), 0);
+    let frozen = snapshot(&shard, volume, "before");
+    assert_eq!(client.write((1 << 20) + 512, &[0xaa; 1024]), 0);
+    client.send(FLUSH, 1, 0, 0, &[]);
+    assert_eq!(client.reply().expect("reply"), (0, 1));
+    let mut new = old.clone();
+    new[512..1536].fill(0xaa);
+    assert!(client.read(1 << 20, 3 << 20).expect("read") == new);
+
+    let of_snapshot = dir.path().join("snapshot");
+    wait(shard.export_nbd(NbdExport { target: frozen, ..on_unix(2, &of_snapshot) })).expect("export");
+    let mut reader = Client::unix(&of_snapshot);
+    assert!(reader.read(1 << 20, 3 << 20).expect("read") == old);
+    assert_eq!(reader.write(0, &[1; 512]), 1, "read-only");
+    let status = wait(shard.status()).expect("status");
+    assert_eq!((status.devices.len(), status.clients), (2, 2));
+    assert!(status.devices.iter().flatten().map(|device| device.load.write_bytes).sum::<u64>() >= 3 << 20);
+    wait(shard.shutdown()).expect("shutdown");
+
+    // The devices may come in any order.
+    let reversed: Vec<PathBuf> = paths.iter().rev().cloned().collect();
+    let shard = import(open(&reversed, 4096), Tuning::default()).expect("import");
+    assert_eq!(wait(shard.opened()).expect("opened"), PoolState::Online);
+    wait(shard.export_nbd(head)).expect("export");
+    let mut client = Client::unix(&socket);
+    assert!(client.read(1 << 20, 3 << 20).expect("read") == new);
+    let range = ByteRange { offset: 1 << 20, length: 3 << 20 };
+    assert!(wait(shard.read(frozen, range)).expect("read") == old);
+    let changed = wait(shard.diff(Some(frozen), Target::Head(volume))).expect("diff");
+    assert_eq!(changed.iter().map(|extent| (extent.offset, extent.length, extent.data)).collect::<Vec<_>>(), [(1 << 20, 4096, true)]);
+    drop(client);
+    wait(shard.shutdown()).expect("shutdown");
+}
+
+#[test]
+fn devices_without_a_pool_are_a_fault_that_can_be_shut_down() {
+    let dir = tempfile::tempdir().expect("directory");
+    let paths = [dir.path().join("blank")];
+    let shard = import(open(&paths, 64 << 20), Tuning::default()).expect("import");
+    let PoolState::Faulted(_) = wait(shard.opened()).expect("opened") else { panic!("opened a blank device") };
+    assert!(matches!(wait(shard.status()), Err(ShardError::Command(CommandError::Faulted(_)))));
+    assert!(matches!(wait(shard.command(Command::Checkpoint)), Err(ShardError::Command(CommandError::Faulted(_)))));
+    wait(shard.shutdown()).expect("shutdown");
+    drop(open(&paths, 64 << 20));
+}

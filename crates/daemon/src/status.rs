@@ -1,0 +1,28 @@
+//! The status of the daemon, with its pools and exports.
+
+use millpond_api::{ApiError, RequestMemory, Status};
+
+use super::service::Daemon;
+
+impl Daemon {
+    /// Returns the status of the whole daemon.
+    ///
+    /// # Errors
+    /// None: a pool that does not answer is listed as unavailable.
+    pub(crate) async fn status(&self) -> Result<Status, ApiError> {
+        let ready = *self.ready.borrow();
+        let (limit, used) = self.options.budget.use_of();
+        let looks = self.look().await;
+        Ok(Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            started: self.started,
+            ready,
+            socket: self.options.socket.display().to_string(),
+            state_dir: self.dir.path().display().to_string(),
+            request_memory: RequestMemory { limit, used },
+            pools: self.list_pools(&looks),
+            exports: self.list_exports(&looks),
+        })
+    }
+}
