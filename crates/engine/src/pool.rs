@@ -16,6 +16,7 @@ mod finish;
 mod full;
 mod go_on;
 mod info;
+mod jobs;
 mod memory;
 mod op;
 mod read;
@@ -27,7 +28,6 @@ mod waits;
 mod write;
 
 pub(crate) use full::{FULL_PATIENCE_MILLIS, FULL_RETRY_MILLIS};
-pub(crate) use op::{Owner, Work};
 pub(crate) use read::check_node;
 pub(crate) use state::Pool;
 pub(crate) use turn::Grain;

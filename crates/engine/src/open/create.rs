@@ -11,7 +11,7 @@ use crate::log::Log;
 use crate::pool::Pool;
 use crate::space::{Rows, Shelf, Space};
 use crate::store::{Config, Context, Store, add_groups, extent_space, invalid, new_members, take_groups};
-use crate::task::{Keeper, first_claim, pieces};
+use crate::task::{Keeper, first_claim, fresh_area, pieces};
 use crate::tree::NodeCache;
 use crate::{CommandError, Invalid, Planted, PoolSpec, Time, Tuning};
 
@@ -85,7 +85,7 @@ impl Pool {
     fn write_labels(&mut self) {
         let mut writes = Vec::new();
         for (member, size) in (0..).map(MemberId).zip(self.store.config.sizes.clone()) {
-            let piece = self.fresh_area(member);
+            let piece = fresh_area(&mut self.store, &self.keeper, member);
             writes.push((member, 0, piece.clone()));
             writes.push((member, second_area(size), piece));
         }

@@ -6,6 +6,7 @@ use millpond_format::{LineageId, Record, SnapshotId, VolumeId, VolumeRecord};
 use super::op::{Owner, Work};
 use super::state::Pool;
 use crate::core::{Reservations, cache_code, compression_code, sector_code};
+use crate::task::rehearse_removal;
 use crate::{Absent, Busy, Command, CommandError, Invalid, Planted, PoolState, Reply};
 
 /// Turns after which commands that wait for room fail with `NoSpace`.
@@ -70,7 +71,7 @@ impl Pool {
                 self.store.replies.push_back((tag, told));
             }
             Command::Remove { member, dry_run: true } => {
-                let told = self.rehearse_removal(member).map(Reply::Removal);
+                let told = rehearse_removal(&self.store, &self.filler, member).map(Reply::Removal);
                 self.store.replies.push_back((tag, told));
             }
             Command::Remove { member, dry_run: false } => self.change_devices(tag, |pool| pool.remove_member(member)),
@@ -84,10 +85,12 @@ impl Pool {
             Command::Rebalance { dry_run: false } => self.change_jobs(tag, |pool| pool.rebalancer.rebalance(&mut pool.store, false)),
             Command::StopRebalance => self.change_jobs(tag, |pool| pool.rebalancer.stop_rebalance(&mut pool.store)),
             Command::Wipe { how, dry_run: true } => {
-                let told = self.wipe(how, true);
+                let told = self.wiper.wipe(&mut self.store, &self.filler, how, true);
                 self.store.replies.push_back((tag, told));
             }
-            Command::Wipe { how, dry_run: false } => self.change_jobs(tag, |pool| pool.wipe(how, false)),
+            Command::Wipe { how, dry_run: false } => {
+                self.change_jobs(tag, |pool| pool.wiper.wipe(&mut pool.store, &pool.filler, how, false))
+            }
             Command::StopWipe => self.change_jobs(tag, |pool| pool.wiper.stop_wipe(&mut pool.store)),
             Command::SetJobRate { rate } => self.change_jobs(tag, |pool| pool.store.set_job_rate(rate)),
             Command::Promote { volume, dry_run: true } => {

@@ -6,6 +6,7 @@ use millpond_format::{Class, DeviceId, MemberState};
 use super::state::Pool;
 use crate::io::{Health, Replica};
 use crate::store::device_id;
+use crate::task::begin_removal;
 use crate::{CommandError, GroupSpec, NewDevice};
 
 impl Pool {
@@ -66,8 +67,16 @@ impl Pool {
         Ok(())
     }
 
+    /// Begins to remove a member. The caller must have the labels written.
+    pub(super) fn remove_member(&mut self, member: u16) -> Result<(), CommandError> {
+        if self.store.config.shape.is_aside(member) {
+            return self.remove_aside(MemberId(member));
+        }
+        begin_removal(&mut self.store, &mut self.rejoiner, &self.filler, member)
+    }
+
     /// Removes a cache device or a spare, which has no data to move.
-    pub(crate) fn remove_aside(&mut self, member: MemberId) -> Result<(), CommandError> {
+    fn remove_aside(&mut self, member: MemberId) -> Result<(), CommandError> {
         self.rejoiner.put_off_rejoin(&mut self.store);
         self.store.check_unchanging()?;
         self.cache.detach(member, &mut self.store.bufs);

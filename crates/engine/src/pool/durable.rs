@@ -9,6 +9,7 @@ use millpond_format::{Leg, Lsn, MAX_LEGS, Root};
 use super::state::Pool;
 use crate::log::is_special;
 use crate::store::{Context, LabelStep as Step, Stage};
+use crate::task::{Slice, checkpoint_due, release_rested};
 use crate::{Fault, Planted, PoolState, Reply};
 
 impl Pool {
@@ -141,7 +142,50 @@ impl Pool {
         self.next_stage(Stage::Barrier);
     }
 
-    pub(crate) fn next_stage(&mut self, stage: Stage) {
+    /// Starts a checkpoint when one is due, and continues the running one; slow work only when
+    /// `turn` is true. Returns true when it wants another turn of the pool soon.
+    pub(super) fn step_checkpoint(&mut self, turn: bool) -> bool {
+        if matches!(self.store.state, PoolState::Faulted(_)) {
+            return false;
+        }
+        match self.store.checkpoint.stage {
+            Stage::Idle => {
+                if !self.filler.holds_roots()
+                    && !self.scrubber.holds_roots()
+                    && self.store.labels.switching.is_empty()
+                    && checkpoint_due(&self.store, &self.cleaner, self.quiet())
+                {
+                    self.store.estimate_again();
+                    if self.store.checkpoint_fits_with(0) || self.checkpointer.counts_again(&mut self.store) {
+                        self.checkpointer.seal_checkpoint(&mut self.store);
+                    }
+                }
+                self.store.checkpoint.running()
+            }
+            Stage::Writing => (!turn && self.checkpointer.is_writing()) || self.write_checkpoint(),
+            _ => false,
+        }
+    }
+
+    /// Writes a slice of the running checkpoint. Returns true when there is more to do at once.
+    fn write_checkpoint(&mut self) -> bool {
+        let slice = self.checkpointer.write_on(&mut self.store);
+        if slice == Slice::Written {
+            self.next_stage(Stage::Barrier);
+        }
+        slice == Slice::More
+    }
+
+    /// Handles the end of a write of nodes.
+    pub(super) fn nodes_written(&mut self, nodes: &[u32], result: Result<(), DeviceError>) {
+        if result.is_ok() {
+            nodes.iter().for_each(|at| self.store.core.nodes.written(*at));
+        }
+        self.store.checkpoint.unwritten -= nodes.len();
+        self.checkpoint_io_done(result);
+    }
+
+    fn next_stage(&mut self, stage: Stage) {
         self.store.checkpoint.stage = stage;
         match stage {
             Stage::Barrier | Stage::RootBarrier | Stage::LastBarrier => {
@@ -195,7 +239,8 @@ impl Pool {
     fn opened(&mut self) {
         if (0..self.store.log.streams.len()).any(|stream| !is_special(stream) && self.store.log.streams[stream].next.is_none()) {
             // segments that waited for a checkpoint at the crash are free only now
-            self.release_rested(true);
+            let given_up = self.gives_up_retention();
+            release_rested(&mut self.store, true, given_up);
             self.store.core.space.segments.stamp_emptied(Lsn(self.store.log.next.0 - 1));
             self.store.release_logged();
             return self.open_log();

@@ -6,6 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::state::Pool;
 use crate::space::SegmentState;
+use crate::task::removal_waits;
 use crate::{DeviceInfo, Metrics, PoolInfo, Time, VolumeInfo};
 
 impl Pool {
@@ -75,7 +76,7 @@ impl Pool {
             free: size.saturating_sub(allocated),
             given_up: self.store.given_up_bytes(),
             removal_ended: self.store.removals.ended.clone(),
-            removal_waits: self.removal_waits(),
+            removal_waits: removal_waits(&self.store, &self.rejoiner),
             fell_back: self.fell_back.clone(),
             space: self.store.space_info(),
             devices: devices.collect(),

@@ -140,6 +140,11 @@ impl Pool {
         pool
     }
 
+    /// Returns whether a job needs the space of segments that are retained for a rewind.
+    pub(super) fn gives_up_retention(&self) -> bool {
+        self.rebalancer.is_short() || self.wiper.is_on()
+    }
+
     /// Returns whether no operation, move or batch is in progress.
     pub(crate) fn quiet(&self) -> bool {
         self.ops.len() == 0 && self.cleaner.idle() && self.store.log.in_flight_batches() == 0 && !self.store.log.has_open_batch()

@@ -9,6 +9,7 @@ use super::state::{Pool, Starved};
 use crate::api::Target;
 use crate::io::Ended;
 use crate::store::{Context, Purse, Waiting};
+use crate::task::{Beside, checkpoint_brings_space, release_rested, step_evacuation, step_give_back};
 use crate::{Fault, Planted, PoolState, Reply, Time};
 
 /// Checkpoints without gain after which waiting writes fail with ENOSPC.
@@ -103,7 +104,7 @@ impl Pool {
             Context::FillWrite(piece) => self.filler.fill_written(piece),
             Context::Scrub(read) => self.scrubber.scrub_read(&mut self.store, read, ended.result, ended.buf),
             Context::ScrubArea(area) => self.scrubber.scrub_area_done(&mut self.store, area, ended.result, ended.buf),
-            Context::FillRing(run) => self.fill_ring_done(run, ended.result, ended.buf),
+            Context::FillRing(run) => self.filler.fill_ring_done(&mut self.store, &mut self.keeper, run, ended.result, ended.buf),
             Context::Flush(target) => self.flush_done(target, ended.result),
             Context::Nodes(nodes) => self.nodes_written(&nodes, ended.result),
             Context::Objects | Context::Checkpoint => self.checkpoint_io_done(ended.result),
@@ -154,7 +155,8 @@ impl Pool {
     fn release_space(&mut self) {
         let hungry = self.store.is_hungry();
         self.store.core.space.segments.stamp_emptied(Lsn(self.store.log.next.0 - 1));
-        self.release_rested(hungry);
+        let given_up = self.gives_up_retention();
+        release_rested(&mut self.store, hungry, given_up);
         (self.store.flusher.space, self.store.waiting_for_flush) = (false, Waiting::default());
         if (hungry || self.store.destages()) && self.store.state == PoolState::Online {
             self.store.release_logged();
@@ -192,16 +194,18 @@ impl Pool {
             busy |= self.step_checkpoint(!self.reclaimer.used_turn);
             self.end_what_waits();
             self.release_space();
-            self.step_give_back();
-            self.step_prepare();
-            self.step_relabel();
+            step_give_back(&mut self.store, self.preparer.is_preparing());
+            self.preparer.step_prepare(&mut self.store, self.wiper.is_on());
+            self.relabeler.step_relabel(&mut self.store, &self.keeper);
             self.end_what_waits();
-            self.step_spares();
-            busy |= self.step_fill();
-            busy |= self.step_evacuation();
-            busy |= self.step_rebalance();
-            busy |= self.step_wipe();
-            busy |= self.step_scrub();
+            self.spares.step_spares(&mut self.store, &mut self.filler);
+            busy |= self.filler.step_fill(&mut self.store, &mut self.keeper);
+            let mut beside =
+                Beside { rejoiner: &mut self.rejoiner, filler: &self.filler, cleaner: &self.cleaner, guests_wait: self.starved.is_some() };
+            busy |= step_evacuation(&mut self.store, &mut beside);
+            busy |= self.rebalancer.step_rebalance(&mut self.store, &mut self.cleaner);
+            busy |= self.wiper.step_wipe(&mut self.store, &self.filler, &mut self.cleaner, !self.destroying.is_empty());
+            busy |= self.scrubber.step_scrub(&mut self.store, &mut self.rejoiner);
             self.step_jobs();
             self.step_cache();
             self.keeper.step_claim(&mut self.store);
@@ -241,7 +245,7 @@ impl Pool {
         // count
         let can_begin = running || (patient && !self.store.tuning.plants(Planted::CrowdTheLog)) || self.store.checkpoint_fits_with(0);
         let rests = self.store.core.space.segments.resting_count() > 0;
-        let gives = running || rests || self.checkpoint_brings_space() || self.store.moves_wait_for_checkpoint();
+        let gives = running || rests || checkpoint_brings_space(&self.store, &self.cleaner) || self.store.moves_wait_for_checkpoint();
         let freeing = self.store.core.catalog.has_frees() || (self.is_freeing() && can_begin);
         // a wipe releases the space that it holds before any write is refused
         let held = self.wiper.holds_space() || self.store.holds_free_segments();

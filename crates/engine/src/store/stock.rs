@@ -125,7 +125,7 @@ impl Stock {
     }
 
     /// Returns whether the host is nearly full.
-    fn is_short(&self, now: Time) -> bool {
+    pub(crate) fn is_short(&self, now: Time) -> bool {
         self.short || self.full.is_some_and(|at| now.0 < at.0 + FULL_MILLIS)
     }
 

@@ -15,13 +15,13 @@ mod write;
 
 use std::rc::Weak;
 
-use millpond_block::{DeviceError, Tag};
+use millpond_block::Tag;
 use millpond_format::{ObjectRef, Root, SegmentId};
 
 use self::seal::Sealed;
-use crate::pool::Pool;
+use super::cleaner::Cleaner;
 use crate::space::{Piece as DeadPiece, Shelf};
-use crate::store::{Purse, Stage};
+use crate::store::{Purse, Stage, Store};
 use crate::{Fault, PoolState, Time};
 
 pub(crate) use self::objects::pieces;
@@ -67,111 +67,87 @@ pub(crate) struct Checkpointer {
     counted: Time,
 }
 
-impl Pool {
-    /// Starts a checkpoint when one is due, and continues the running one; slow work only when
-    /// `turn` is true. Returns true when it wants another turn of the pool soon.
-    pub(crate) fn step_checkpoint(&mut self, turn: bool) -> bool {
-        if matches!(self.store.state, PoolState::Faulted(_)) {
-            return false;
-        }
-        match self.store.checkpoint.stage {
-            Stage::Idle => {
-                if !self.filler.holds_roots()
-                    && !self.scrubber.holds_roots()
-                    && self.store.labels.switching.is_empty()
-                    && self.checkpoint_due()
-                {
-                    self.store.estimate_again();
-                    if self.store.checkpoint_fits_with(0) || self.checkpointer.counts_again(&mut self.store) {
-                        self.checkpointer.seal_checkpoint(&mut self.store);
-                    }
-                }
-                self.store.checkpoint.running()
-            }
-            Stage::Writing => (!turn && self.checkpointer.is_writing()) || self.write_on(),
-            _ => false,
-        }
-    }
+/// State of a checkpoint after a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slice {
+    /// There is more to write at once.
+    More,
+    /// It waits for writes, for the log, or has failed.
+    Waits,
+    /// All is written; a barrier is next.
+    Written,
+}
 
-    fn checkpoint_due(&self) -> bool {
-        if self.store.state == PoolState::Opening {
-            // the first checkpoint of a new pool
-            return !self.store.checkpoint.first_done && self.store.io.in_flight() == 0;
-        }
-        let fresh_log = self.store.log.since_checkpoint > 0 || self.store.core.nodes.dirty() > 0;
-        let idle = self.store.now.0.saturating_sub(self.store.last_activity.0) > IDLE_MILLIS
-            && self.store.now.0.saturating_sub(self.store.checkpoint.begun.0) > IDLE_MILLIS
-            && self.store.rests_for_checkpoints();
-        let closing = self.store.closing.is_some()
-            && self.quiet()
-            && (fresh_log || !self.store.checkpoint.first_done || self.store.core.has_retired());
-        !self.store.checkpoint.wanted.is_empty()
-            || self.store.checkpoint.forced
-            || closing
-            || self.checkpoint_brings_space()
-            || idle
-            || self.store.log.since_checkpoint >= self.store.checkpoint_log_bytes()
-            || self.store.core.nodes.dirty() >= self.store.core.nodes.limit() / 2
-            || self.store.core.pieces.wants_checkpoint()
-            || self.store.core.next_chunk - self.store.checkpoint.sealed_chunk >= CHUNKS_PER_CHECKPOINT / 2
-            || self.store.legs.len() > 1
-    }
-
-    /// Encodes and writes a slice. Returns true when there is more to do at once.
-    fn write_on(&mut self) -> bool {
-        let slices = self.store.slices();
-        if let Some(mut sealed) = self.checkpointer.sealed.take() {
-            if !self.checkpointer.encode_some(&mut self.store, &mut sealed, slices) {
-                self.store.fault(Fault::NoCheckpointSegment);
-                return false;
+impl Checkpointer {
+    /// Encodes and writes a slice.
+    pub(crate) fn write_on(&mut self, store: &mut Store) -> Slice {
+        let slices = store.slices();
+        if let Some(mut sealed) = self.sealed.take() {
+            if !self.encode_some(store, &mut sealed, slices) {
+                store.fault(Fault::NoCheckpointSegment);
+                return Slice::Waits;
             }
             let waits = sealed.waits;
             let written = sealed.settling.done && sealed.is_encoded() && sealed.flushes.is_empty();
             if !written {
-                self.checkpointer.sealed = Some(sealed);
-                return !waits && self.checkpointer.pending < WRITES_IN_FLIGHT;
+                self.sealed = Some(sealed);
+                return if !waits && self.pending < WRITES_IN_FLIGHT { Slice::More } else { Slice::Waits };
             }
         }
-        if self.checkpointer.pending == 0 && self.store.log.completed >= self.checkpointer.root_lsn() {
+        if self.pending == 0 && store.log.completed >= self.root_lsn() {
             // INV-DEAD-4: pieces that were written can be read from here on
-            std::mem::take(&mut self.checkpointer.written).iter().filter_map(Weak::upgrade).for_each(|piece| piece.settle());
-            self.next_stage(Stage::Barrier);
+            std::mem::take(&mut self.written).iter().filter_map(Weak::upgrade).for_each(|piece| piece.settle());
+            return Slice::Written;
         }
-        false
+        Slice::Waits
     }
+}
 
-    /// Handles the end of a write of nodes.
-    pub(crate) fn nodes_written(&mut self, nodes: &[u32], result: Result<(), DeviceError>) {
-        if result.is_ok() {
-            nodes.iter().for_each(|at| self.store.core.nodes.written(*at));
-        }
-        self.store.checkpoint.unwritten -= nodes.len();
-        self.checkpoint_io_done(result);
+/// Returns whether a checkpoint should begin. `quiet`: no operation, move or batch is in progress.
+pub(crate) fn checkpoint_due(store: &Store, cleaner: &Cleaner, quiet: bool) -> bool {
+    if store.state == PoolState::Opening {
+        // the first checkpoint of a new pool
+        return !store.checkpoint.first_done && store.io.in_flight() == 0;
     }
+    let fresh_log = store.log.since_checkpoint > 0 || store.core.nodes.dirty() > 0;
+    let idle = store.now.0.saturating_sub(store.last_activity.0) > IDLE_MILLIS
+        && store.now.0.saturating_sub(store.checkpoint.begun.0) > IDLE_MILLIS
+        && store.rests_for_checkpoints();
+    let closing = store.closing.is_some() && quiet && (fresh_log || !store.checkpoint.first_done || store.core.has_retired());
+    !store.checkpoint.wanted.is_empty()
+        || store.checkpoint.forced
+        || closing
+        || checkpoint_brings_space(store, cleaner)
+        || idle
+        || store.log.since_checkpoint >= store.checkpoint_log_bytes()
+        || store.core.nodes.dirty() >= store.core.nodes.limit() / 2
+        || store.core.pieces.wants_checkpoint()
+        || store.core.next_chunk - store.checkpoint.sealed_chunk >= CHUNKS_PER_CHECKPOINT / 2
+        || store.legs.len() > 1
+}
 
-    /// Returns whether space is short and a checkpoint would free enough of it.
-    pub(crate) fn checkpoint_brings_space(&self) -> bool {
-        self.store.cleaned_shelves().any(|shelf| self.checkpoint_brings(shelf))
-    }
+/// Returns whether space is short and a checkpoint would free enough of it.
+pub(crate) fn checkpoint_brings_space(store: &Store, cleaner: &Cleaner) -> bool {
+    store.cleaned_shelves().any(|shelf| checkpoint_brings(store, cleaner, shelf))
+}
 
-    fn checkpoint_brings(&self, shelf: Shelf) -> bool {
-        let segments = &self.store.core.space.segments;
-        let (free, wanted, total) = (segments.free_in(shelf), self.store.wanted_free(shelf), segments.count_in(shelf));
-        if free >= wanted {
-            return false;
-        }
-        let (landing, meta) = (shelf == self.store.core.space.homes.landing, shelf == self.store.core.space.homes.meta);
-        let (need, least) = if meta { (self.store.checkpoint_segments(), self.store.least_segments()) } else { (0, 0) };
-        let waiting = self.store.waiting_for_flush.in_shelf(shelf);
-        if self.store.short_of_space() {
-            return need > least || segments.resting_in(shelf) > waiting;
-        }
-        let gain = segments.resting_in(shelf).saturating_sub(waiting);
-        let purse = if landing { Purse::Guest } else { Purse::Cleaner };
-        if free <= self.store.floor_on(shelf, purse) && self.cleaner.idle() && waiting == 0 {
-            return gain > 0 || need > 2 * least + 2;
-        }
-        // a checkpoint takes segments itself: it is worthwhile when it frees several times as many
-        gain >= (WORTH * need).min(total / 32).max(wanted / 2)
+fn checkpoint_brings(store: &Store, cleaner: &Cleaner, shelf: Shelf) -> bool {
+    let segments = &store.core.space.segments;
+    let (free, wanted, total) = (segments.free_in(shelf), store.wanted_free(shelf), segments.count_in(shelf));
+    if free >= wanted {
+        return false;
     }
+    let (landing, meta) = (shelf == store.core.space.homes.landing, shelf == store.core.space.homes.meta);
+    let (need, least) = if meta { (store.checkpoint_segments(), store.least_segments()) } else { (0, 0) };
+    let waiting = store.waiting_for_flush.in_shelf(shelf);
+    if store.short_of_space() {
+        return need > least || segments.resting_in(shelf) > waiting;
+    }
+    let gain = segments.resting_in(shelf).saturating_sub(waiting);
+    let purse = if landing { Purse::Guest } else { Purse::Cleaner };
+    if free <= store.floor_on(shelf, purse) && cleaner.idle() && waiting == 0 {
+        return gain > 0 || need > 2 * least + 2;
+    }
+    // a checkpoint takes segments itself: it is worthwhile when it frees several times as many
+    gain >= (WORTH * need).min(total / 32).max(wanted / 2)
 }

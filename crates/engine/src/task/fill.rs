@@ -14,9 +14,8 @@ use std::rc::Rc;
 use millpond_block::{Buf, ByteRange, DeviceError, MemberId, Piece};
 use millpond_format::{DeviceId, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId, second_area};
 
-use super::claim::claim_at;
+use super::claim::{Keeper, claim_at};
 use crate::io::Replica;
-use crate::pool::Pool;
 use crate::space::{PAGE, SegmentState};
 use crate::store::{Context, FillPiece, Store};
 use crate::{JobInfo, JobKind, PoolState};
@@ -68,12 +67,12 @@ pub(crate) struct Filler {
 
 impl Filler {
     /// Returns whether no checkpoint may begin, because the ring of roots is being copied.
-    pub(super) fn holds_roots(&self) -> bool {
+    pub(crate) fn holds_roots(&self) -> bool {
         self.running.as_ref().is_some_and(|fill| matches!(fill.step, Step::Ring | Step::Flush))
     }
 
     /// Returns the progress of running and waiting jobs.
-    pub(super) fn jobs(&self) -> impl Iterator<Item = JobInfo> + '_ {
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = JobInfo> + '_ {
         let kind = |replica| match replica {
             Replica::Current => JobKind::Resilver,
             Replica::Replacement => JobKind::Replace,
@@ -102,57 +101,57 @@ impl Filler {
     }
 }
 
-impl Pool {
+impl Filler {
     /// Continues filling. Returns true when it wants another turn soon.
-    pub(crate) fn step_fill(&mut self) -> bool {
-        if self.store.state != PoolState::Online {
+    pub(crate) fn step_fill(&mut self, store: &mut Store, keeper: &mut Keeper) -> bool {
+        if store.state != PoolState::Online {
             return false;
         }
-        let Some(fill) = &self.filler.running else {
-            if self.filler.waiting.is_empty() {
+        let Some(fill) = &self.running else {
+            if self.waiting.is_empty() {
                 return false;
             }
-            self.filler.begin_fill(&mut self.store);
-            return self.filler.running.is_some();
+            self.begin_fill(store);
+            return self.running.is_some();
         };
         match fill.step {
             Step::Settling => {
-                let ended = self.store.io.has_ended(fill.mark);
-                if ended && let Some(fill) = &mut self.filler.running {
+                let ended = store.io.has_ended(fill.mark);
+                if ended && let Some(fill) = &mut self.running {
                     fill.step = Step::Copying;
                 }
                 ended
             }
-            Step::Copying => self.copy_on(),
+            Step::Copying => self.copy_on(store, keeper),
             Step::Ring | Step::Flush => false,
         }
     }
 
     /// Starts as many copies as guests leave room for.
-    fn copy_on(&mut self) -> bool {
-        let most = self.store.job_depth(AT_A_TIME);
-        while self.store.jobs_may_go_on()
-            && let Some(piece) = self.filler.next_piece(&mut self.store, most)
+    fn copy_on(&mut self, store: &mut Store, keeper: &mut Keeper) -> bool {
+        let most = store.job_depth(AT_A_TIME);
+        while store.jobs_may_go_on()
+            && let Some(piece) = self.next_piece(store, most)
         {
-            self.store.charge_jobs(u64::from(piece.pages) * PAGE);
-            self.filler.read_piece(&mut self.store, piece);
+            store.charge_jobs(u64::from(piece.pages) * PAGE);
+            self.read_piece(store, piece);
         }
-        let Some(fill) = &self.filler.running else { return false };
+        let Some(fill) = &self.running else { return false };
         if fill.segments.is_empty() && fill.in_flight == 0 {
-            if self.store.checkpoint.running() {
+            if store.checkpoint.running() {
                 return false;
             }
-            self.read_ring();
+            self.read_ring(store, keeper);
         }
         false
     }
 
     /// Copies the ring of roots once all segments are copied.
-    fn read_ring(&mut self) {
-        let Some(fill) = &mut self.filler.running else { return };
+    fn read_ring(&mut self, store: &mut Store, keeper: &mut Keeper) {
+        let Some(fill) = &mut self.running else { return };
         fill.step = Step::Ring;
         let (run, member, twin) = (fill.run, fill.member, fill.replica == Replica::Replacement);
-        let shape = &self.store.config.shape;
+        let shape = &store.config.shape;
         let whole = |(at, m): &(u16, &millpond_format::Member)| {
             m.state == MemberState::Present && (twin || *at != member.0) && !shape.is_aside(*at)
         };
@@ -162,52 +161,59 @@ impl Pool {
         let Some(source) = source else {
             // no ring can be read: an empty one says that this member has no root yet, and the next
             // checkpoint writes one
-            self.store.checkpoint.forced = true;
+            store.checkpoint.forced = true;
             let length = RING_SLOTS as usize * SECTOR_BYTES;
-            let mut ring = self.store.bufs.take(length);
+            let mut ring = store.bufs.take(length);
             ring.bytes_mut().iter_mut().take(length).for_each(|byte| *byte = 0);
-            return self.fill_ring_done(run, Ok(()), Some(ring));
+            return self.fill_ring_done(store, keeper, run, Ok(()), Some(ring));
         };
         fill.ring_from = source + 1;
         let range = ByteRange { offset: RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
-        self.store.io.read_raw(Context::FillRing(run), MemberId(source), range, &mut self.store.bufs);
+        store.io.read_raw(Context::FillRing(run), MemberId(source), range, &mut store.bufs);
     }
 
     /// Handles the end of the read of the ring, or of a write to one of the areas.
-    pub(crate) fn fill_ring_done(&mut self, run: u64, result: Result<(), DeviceError>, buf: Option<Buf>) {
-        let Some(fill) = self.filler.of(run) else { return };
+    pub(crate) fn fill_ring_done(
+        &mut self,
+        store: &mut Store,
+        keeper: &mut Keeper,
+        run: u64,
+        result: Result<(), DeviceError>,
+        buf: Option<Buf>,
+    ) {
+        let Some(fill) = self.of(run) else { return };
         let (member, replica) = (fill.member, fill.replica);
         match (result, buf) {
             (Ok(()), Some(buf)) => {
                 fill.in_flight = 2;
-                let second = second_area(self.store.size_of(member, replica));
+                let second = second_area(store.size_of(member, replica));
                 let piece = Piece::new(Rc::new(buf), 0..(RING_SLOTS as usize * SECTOR_BYTES));
                 for area in [0, second] {
-                    self.store.io.write_to(Context::FillRing(run), None, member, replica, area + RING_OFFSET, piece.clone());
+                    store.io.write_to(Context::FillRing(run), None, member, replica, area + RING_OFFSET, piece.clone());
                 }
-                self.claim_filled(run, member, replica);
+                self.claim_filled(store, keeper, run, member, replica);
             }
             (Ok(()), None) => {
                 fill.in_flight -= 1;
-                self.filler.flush_filled(&mut self.store, run);
+                self.flush_filled(store, run);
             }
-            (Err(_), _) if fill.in_flight == 0 => self.read_ring(),
+            (Err(_), _) if fill.in_flight == 0 => self.read_ring(store, keeper),
             // the device can be neither written nor given up: it stays as it is until the next
             // import
-            (Err(_), _) => self.filler.stop_filling(member, replica),
+            (Err(_), _) => self.stop_filling(member, replica),
         }
     }
 
     /// Writes the claim to the device: labels may not call it whole without one (INV-CLAIM-3).
-    fn claim_filled(&mut self, run: u64, member: MemberId, replica: Replica) {
-        if let Some(piece) = self.keeper.claim_piece(&mut self.store) {
-            let size = self.store.size_of(member, replica);
-            self.filler.of(run).into_iter().for_each(|fill| fill.in_flight += 2);
+    fn claim_filled(&mut self, store: &mut Store, keeper: &mut Keeper, run: u64, member: MemberId, replica: Replica) {
+        if let Some(piece) = keeper.claim_piece(store) {
+            let size = store.size_of(member, replica);
+            self.of(run).into_iter().for_each(|fill| fill.in_flight += 2);
             for second in [false, true] {
-                self.store.io.write_to(Context::FillRing(run), None, member, replica, claim_at(size, second).offset, piece.clone());
+                store.io.write_to(Context::FillRing(run), None, member, replica, claim_at(size, second).offset, piece.clone());
             }
         }
-        self.filler.flush_filled(&mut self.store, run);
+        self.flush_filled(store, run);
     }
 }
 

@@ -15,7 +15,6 @@
 use millpond_block::{ByteRange, DeviceError, MemberId};
 use millpond_format::SegmentId;
 
-use crate::pool::Pool;
 use crate::space::{PAGE, SegmentState};
 use crate::store::{Context, Store};
 use crate::{Discard, Planted, PoolState, Time};
@@ -60,54 +59,53 @@ pub(crate) struct Preparer {
     not_before: Time,
 }
 
-impl Pool {
+impl Preparer {
     /// Continues preparing.
-    pub(crate) fn step_prepare(&mut self) {
-        if self.preparer.work.is_none() && self.preparer.looked == self.store.now {
+    pub(crate) fn step_prepare(&mut self, store: &mut Store, wiping: bool) {
+        if self.work.is_none() && self.looked == store.now {
             return;
         }
-        self.preparer.looked = self.store.now;
-        if !self.may_prepare() {
-            return self.preparer.leave_preparing(&mut self.store);
+        self.looked = store.now;
+        if !self.may_prepare(store, wiping) {
+            return self.leave_preparing(store);
         }
-        if self.preparer.work.is_none() {
-            self.preparer.choose_hole(&mut self.store);
+        if self.work.is_none() {
+            self.choose_hole(store);
         }
-        let urgent = comes_to_a_hole(&self.store);
-        let depth = if urgent { WRITES.1 } else { self.store.job_depth(WRITES) };
-        while urgent || !self.store.guests_are_active() || self.store.stock.allowance > 0 {
-            let Some(work) = self.preparer.work.as_mut().filter(|work| work.in_flight < depth && work.next < work.length() && !work.failed)
-            else {
+        let urgent = comes_to_a_hole(store);
+        let depth = if urgent { WRITES.1 } else { store.job_depth(WRITES) };
+        while urgent || !store.guests_are_active() || store.stock.allowance > 0 {
+            let Some(work) = self.work.as_mut().filter(|work| work.in_flight < depth && work.next < work.length() && !work.failed) else {
                 return;
             };
             let (at, bytes) = (work.next, STEP.min(work.length() - work.next));
             (work.next, work.in_flight) = (at + bytes, work.in_flight + 1);
             let part = |(device, range): &(MemberId, ByteRange)| (*device, ByteRange { offset: range.offset + at, length: bytes });
-            self.store.stock.charge(bytes * work.extents.len() as u64);
-            self.store.metrics.prepared_bytes += bytes * work.extents.len() as u64;
-            self.store.io.zero(Context::Prepare, work.extents.iter().map(part));
+            store.stock.charge(bytes * work.extents.len() as u64);
+            store.metrics.prepared_bytes += bytes * work.extents.len() as u64;
+            store.io.zero(Context::Prepare, work.extents.iter().map(part));
         }
     }
 
     /// Returns whether preparing is allowed: not in a pool that closes or runs full, nor during a
     /// wipe or removal, nor on a host without space.
-    fn may_prepare(&self) -> bool {
-        let in_service = self.store.state == PoolState::Online && self.store.closing.is_none();
-        let alone = self.store.evacuation.is_none() && !self.wiper.is_on();
-        self.store.tuning.ready.prepare
-            && self.store.tuning.discard != Discard::Now
+    fn may_prepare(&self, store: &Store, wiping: bool) -> bool {
+        let in_service = store.state == PoolState::Online && store.closing.is_none();
+        let alone = store.evacuation.is_none() && !wiping;
+        store.tuning.ready.prepare
+            && store.tuning.discard != Discard::Now
             && in_service
             && alone
-            && self.store.now >= self.preparer.not_before
-            && !self.store.host_is_short()
-            && !self.store.is_hungry()
+            && store.now >= self.not_before
+            && !store.host_is_short()
+            && !store.is_hungry()
     }
 }
 
 impl Preparer {
     /// Returns whether preparing continues until the target is reached. Nothing is released until
     /// then, or the two would alternate for ever.
-    pub(super) fn is_preparing(&self) -> bool {
+    pub(crate) fn is_preparing(&self) -> bool {
         self.fills
     }
 

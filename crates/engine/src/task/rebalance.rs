@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 
 use millpond_format::SegmentId;
 
+use super::cleaner::Cleaner;
 use crate::log::META_CLASS;
-use crate::pool::Pool;
 use crate::space::{Fill, PAGE, Segment, SegmentState, Shelf};
 use crate::store::Store;
 use crate::{Absent, Busy, CommandError, GroupFill, JobInfo, JobKind, PoolState, Reply, Time};
@@ -53,7 +53,7 @@ pub(crate) struct Rebalancer {
 
 impl Rebalancer {
     /// Returns whether a rebalance runs, and shall continue after an import.
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.running.is_some()
     }
 
@@ -64,11 +64,11 @@ impl Rebalancer {
 
     /// Returns whether it waits for space; segments are then not retained for a rewind by time
     /// alone.
-    pub(super) fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         self.running.as_ref().is_some_and(|run| run.short_since.is_some())
     }
 
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.running = Some(Run { least: u64::MAX, ..Run::default() });
     }
 }
@@ -79,40 +79,40 @@ struct Surplus {
     above: usize,
 }
 
-impl Pool {
+impl Rebalancer {
     /// Continues a rebalance. Returns true when it wants another turn soon.
-    pub(crate) fn step_rebalance(&mut self) -> bool {
-        if self.store.state != PoolState::Online {
+    pub(crate) fn step_rebalance(&mut self, store: &mut Store, cleaner: &mut Cleaner) -> bool {
+        if store.state != PoolState::Online {
             return false;
         }
-        let room = has_room_to_move(&self.store);
-        let Some(run) = &mut self.rebalancer.running else { return false };
+        let room = has_room_to_move(store);
+        let Some(run) = &mut self.running else { return false };
         if !run.todo.is_empty() && !room {
-            self.wait_for_room();
+            self.wait_for_room(store, cleaner);
             return false;
         }
         run.short_since = None;
         if !run.todo.is_empty() {
-            return self.cleaner.cleans_for_jobs(&mut self.store);
+            return cleaner.cleans_for_jobs(store);
         }
-        if self.store.now.0 < run.looked.0 + LOOK_MILLIS || !self.cleaner.idle() || self.store.evacuation.is_some() {
+        if store.now.0 < run.looked.0 + LOOK_MILLIS || !cleaner.idle() || store.evacuation.is_some() {
             return false;
         }
-        self.rebalancer.look_for_surplus(&mut self.store);
+        self.look_for_surplus(store);
         true
     }
 
     /// Waits for free space: moves leave segments behind that only checkpoints free.
-    fn wait_for_room(&mut self) {
-        let (now, idle) = (self.store.now, self.cleaner.idle() && !self.store.checkpoint.running());
-        let Some(run) = &mut self.rebalancer.running else { return };
+    fn wait_for_room(&mut self, store: &mut Store, cleaner: &Cleaner) {
+        let (now, idle) = (store.now, cleaner.idle() && !store.checkpoint.running());
+        let Some(run) = &mut self.running else { return };
         let since = *run.short_since.get_or_insert(now);
         if now.0 > since.0 + PATIENCE {
-            return self.rebalancer.end_rebalance(&mut self.store);
+            return self.end_rebalance(store);
         }
         if idle && now.0 >= run.looked.0 + CHECKPOINT_MILLIS {
             run.looked = now;
-            self.store.checkpoint.forced |= self.store.core.space.segments.resting_in(Shelf::Data) > 0;
+            store.checkpoint.forced |= store.core.space.segments.resting_in(Shelf::Data) > 0;
         }
     }
 }
@@ -143,14 +143,14 @@ impl Rebalancer {
         Ok(Reply::Done)
     }
 
-    pub(super) fn end_rebalance(&mut self, store: &mut Store) {
+    pub(crate) fn end_rebalance(&mut self, store: &mut Store) {
         self.running = None;
         store.core.space.segments.spare_groups(&[]);
         store.pace.record_soon();
     }
 
     /// Returns the progress of the rebalance.
-    pub(super) fn rebalance_job(&self) -> Option<JobInfo> {
+    pub(crate) fn rebalance_job(&self) -> Option<JobInfo> {
         let run = self.running.as_ref()?;
         let done = run.total.saturating_sub(run.left);
         Some(JobInfo { kind: JobKind::Rebalance, member: None, done, total: run.total, errors: 0, rate: 0 })

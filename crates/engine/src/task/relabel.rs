@@ -10,9 +10,9 @@ use std::rc::Rc;
 use millpond_block::{MemberId, Piece, Tag};
 use millpond_format::{CLAIM_OFFSET, DeviceId, DeviceNote, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId, second_area};
 
+use super::claim::Keeper;
 use crate::PoolState;
 use crate::io::Replica;
-use crate::pool::Pool;
 use crate::store::{Context, LabelStep as Step, Store};
 
 /// The task that writes labels.
@@ -29,51 +29,33 @@ impl Relabeler {
     }
 }
 
-impl Pool {
+impl Relabeler {
     /// Starts writing labels if they are requested.
-    pub(crate) fn step_relabel(&mut self) {
+    pub(crate) fn step_relabel(&mut self, store: &mut Store, keeper: &Keeper) {
         // the labels of a new pool are being written until it is open
-        let open = self.store.state != PoolState::Opening || self.store.generation > 0;
-        if self.store.labels.wanted && self.store.labels.step == Step::Idle && open {
-            self.store.labels.wanted = false;
-            self.relabeler.answering = std::mem::take(&mut self.store.labels.waiting);
-            if self.store.labels.fresh.is_empty() {
-                self.store.labels.step = Step::First;
-                self.relabeler.write_labels_again(&mut self.store, false);
+        let open = store.state != PoolState::Opening || store.generation > 0;
+        if store.labels.wanted && store.labels.step == Step::Idle && open {
+            store.labels.wanted = false;
+            self.answering = std::mem::take(&mut store.labels.waiting);
+            if store.labels.fresh.is_empty() {
+                store.labels.step = Step::First;
+                self.write_labels_again(store, false);
             } else {
-                self.store.labels.step = Step::Fresh;
-                self.write_fresh_labels();
+                store.labels.step = Step::Fresh;
+                self.write_fresh_labels(store, keeper);
             }
         }
     }
 
-    fn write_fresh_labels(&mut self) {
+    fn write_fresh_labels(&mut self, store: &mut Store, keeper: &Keeper) {
         let mut writes = Vec::new();
-        for member in self.store.labels.fresh.clone() {
-            let size = self.store.config.sizes.get(member.index()).copied().unwrap_or(0);
-            let piece = self.fresh_area(member);
+        for member in store.labels.fresh.clone() {
+            let size = store.config.sizes.get(member.index()).copied().unwrap_or(0);
+            let piece = fresh_area(store, keeper, member);
             writes.push((member, Replica::Current, 0, piece.clone()));
             writes.push((member, Replica::Current, second_area(size), piece));
         }
-        self.store.io.write_each(Context::Relabel, writes);
-    }
-
-    /// Returns the first bytes of an area on a new device: the label, the claim if there is one,
-    /// and a ring of zeroes, so that old data there cannot look like a damaged root (INV-RING-2).
-    pub(crate) fn fresh_area(&mut self, member: MemberId) -> Piece {
-        let bytes = (RING_OFFSET + RING_SLOTS * SECTOR_BYTES as u64) as usize;
-        let label = self.store.label(member, None).encode();
-        let mut buf = self.store.bufs.take(bytes);
-        if let Some((head, rest)) = buf.bytes_mut().get_mut(..bytes).and_then(|all| all.split_at_mut_checked(SECTOR_BYTES)) {
-            head.copy_from_slice(&label);
-            rest.fill(0);
-        }
-        if let (Some(claim), false) = (self.keeper.claim(), self.store.config.shape.is_aside(member.0))
-            && let Some(to) = buf.bytes_mut().get_mut(CLAIM_OFFSET as usize..CLAIM_OFFSET as usize + SECTOR_BYTES)
-        {
-            to.copy_from_slice(&claim.encode());
-        }
-        Piece::new(Rc::new(buf), 0..bytes)
+        store.io.write_each(Context::Relabel, writes);
     }
 }
 
@@ -126,4 +108,22 @@ impl Relabeler {
         store.judge_new(first);
         store.begin_special_streams();
     }
+}
+
+/// Returns the first bytes of an area on a new device: the label, the claim if there is one,
+/// and a ring of zeroes, so that old data there cannot look like a damaged root (INV-RING-2).
+pub(crate) fn fresh_area(store: &mut Store, keeper: &Keeper, member: MemberId) -> Piece {
+    let bytes = (RING_OFFSET + RING_SLOTS * SECTOR_BYTES as u64) as usize;
+    let label = store.label(member, None).encode();
+    let mut buf = store.bufs.take(bytes);
+    if let Some((head, rest)) = buf.bytes_mut().get_mut(..bytes).and_then(|all| all.split_at_mut_checked(SECTOR_BYTES)) {
+        head.copy_from_slice(&label);
+        rest.fill(0);
+    }
+    if let (Some(claim), false) = (keeper.claim(), store.config.shape.is_aside(member.0))
+        && let Some(to) = buf.bytes_mut().get_mut(CLAIM_OFFSET as usize..CLAIM_OFFSET as usize + SECTOR_BYTES)
+    {
+        to.copy_from_slice(&claim.encode());
+    }
+    Piece::new(Rc::new(buf), 0..bytes)
 }

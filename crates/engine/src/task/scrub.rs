@@ -26,7 +26,7 @@ use millpond_format::{ObjectRef, ScrubRecord, SegmentId};
 
 use self::labels::Labels;
 use self::reads::read_copy;
-use crate::pool::Pool;
+use super::evacuate::Rejoiner;
 use crate::space::SegmentState;
 use crate::store::{Place, ScrubRead, Skim, Stillness, Store};
 use crate::{Absent, Busy, CommandError, JobInfo, JobKind, PoolState, Reply, Time};
@@ -114,7 +114,7 @@ pub(crate) struct Scrubber {
 
 impl Scrubber {
     /// Returns the progress of the scrub.
-    pub(super) fn job(&self) -> Option<JobInfo> {
+    pub(crate) fn job(&self) -> Option<JobInfo> {
         let (done, total) = match &self.running {
             Some(run) => (run.done, run.total),
             None if self.wanted => (self.from.1, 0),
@@ -125,26 +125,26 @@ impl Scrubber {
     }
 
     /// Returns the record by which a later import continues, with the findings.
-    pub(super) fn record(&self) -> Option<ScrubRecord> {
+    pub(crate) fn record(&self) -> Option<ScrubRecord> {
         let found = self.found.as_ref()?;
         let (next, done) = self.running.as_ref().map_or(self.from, Run::reached);
         Some(found.record(next, done))
     }
 
     /// Continues a scrub of an earlier import.
-    pub(super) fn resume(&mut self, record: Option<ScrubRecord>) {
+    pub(crate) fn resume(&mut self, record: Option<ScrubRecord>) {
         self.wanted = record.as_ref().is_some_and(|scrub| scrub.ended.is_none());
         self.from = record.as_ref().map_or((SegmentId(0), 0), |scrub| (SegmentId(scrub.next), scrub.done));
         self.found = record.as_ref().map(Scrubbed::of);
     }
 
     /// Ends the scrub for this import.
-    pub(super) fn suspend(&mut self) {
+    pub(crate) fn suspend(&mut self) {
         (self.wanted, self.running) = (false, None);
     }
 
     /// Returns whether no checkpoint may begin, because rings of roots are being compared.
-    pub(super) fn holds_roots(&self) -> bool {
+    pub(crate) fn holds_roots(&self) -> bool {
         self.running.as_ref().is_some_and(|run| run.step == Step::Labels)
     }
 }
@@ -172,43 +172,43 @@ impl Run {
     }
 }
 
-impl Pool {
+impl Scrubber {
     /// Continues a scrub. Returns true when it wants another turn soon.
-    pub(crate) fn step_scrub(&mut self) -> bool {
-        if self.store.state != PoolState::Online {
+    pub(crate) fn step_scrub(&mut self, store: &mut Store, rejoiner: &mut Rejoiner) -> bool {
+        if store.state != PoolState::Online {
             return false;
         }
-        let Some(run) = &mut self.scrubber.running else {
-            if self.scrubber.wanted {
-                self.scrubber.begin_scrub(&mut self.store);
+        let Some(run) = &mut self.running else {
+            if self.wanted {
+                self.begin_scrub(store);
             }
-            return self.scrubber.running.is_some();
+            return self.running.is_some();
         };
         match run.step {
             Step::Settling => {
-                let ended = self.store.io.has_ended(run.mark);
+                let ended = store.io.has_ended(run.mark);
                 if ended {
                     run.step = Step::Reading;
                 }
                 ended
             }
-            Step::Reading => self.scrubber.scrub_on(&mut self.store),
-            Step::Labels => self.scrubber.scrub_labels(&mut self.store),
-            Step::Checkpoint(before) => self.end_with_checkpoint(before),
+            Step::Reading => self.scrub_on(store),
+            Step::Labels => self.scrub_labels(store),
+            Step::Checkpoint(before) => self.end_with_checkpoint(store, rejoiner, before),
         }
     }
 
     /// Ends the scrub when everything that it has written is durable.
-    fn end_with_checkpoint(&mut self, before: u64) -> bool {
-        if self.store.metrics.checkpoints == before || self.store.labels.busy() {
+    fn end_with_checkpoint(&mut self, store: &mut Store, rejoiner: &mut Rejoiner, before: u64) -> bool {
+        if store.metrics.checkpoints == before || store.labels.busy() {
             return false;
         }
-        self.scrubber.suspend();
-        let now = self.store.now;
-        self.scrubber.found.iter_mut().for_each(|found| found.end(now, true));
+        self.suspend();
+        let now = store.now;
+        self.found.iter_mut().for_each(|found| found.end(now, true));
         // the scrub may have repaired some of them
-        self.rejoiner.forget_unreadable();
-        self.store.pace.record_soon();
+        rejoiner.forget_unreadable();
+        store.pace.record_soon();
         true
     }
 }

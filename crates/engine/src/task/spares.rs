@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use millpond_block::MemberId;
 use millpond_format::{Class, Member, MemberState};
 
+use super::fill::Filler;
 use crate::io::Replica;
-use crate::pool::Pool;
+use crate::store::Store;
 use crate::{PoolState, Time};
 
 /// Lost members, and when each of them is replaced.
@@ -36,54 +37,52 @@ impl Spares {
     }
 }
 
-impl Pool {
+impl Spares {
     /// Replaces lost members by spares, one change of the shape at a time.
-    pub(crate) fn step_spares(&mut self) {
-        let shape = &self.store.config.shape;
-        if self.store.state != PoolState::Online || !shape.has(Class::Spare) {
+    pub(crate) fn step_spares(&mut self, store: &mut Store, filler: &mut Filler) {
+        let shape = &store.config.shape;
+        if store.state != PoolState::Online || !shape.has(Class::Spare) {
             return;
         }
         let wanting =
             |at: MemberId, m: &Member| m.state == MemberState::Down && m.successor.is_none() && !m.leaving && !shape.is_aside(at.0);
         let wanting: Vec<MemberId> = (0..).map(MemberId).zip(&shape.members).filter(|(at, m)| wanting(*at, m)).map(|(at, _)| at).collect();
-        let later = Lost { due: Time(self.store.now.0 + self.store.tuning.spare_millis), mark: self.store.io.mark() };
-        self.spares.lost.retain(|member, _| wanting.contains(member));
+        let later = Lost { due: Time(store.now.0 + store.tuning.spare_millis), mark: store.io.mark() };
+        self.lost.retain(|member, _| wanting.contains(member));
         for member in wanting {
-            self.spares.lost.entry(member).or_insert(later);
+            self.lost.entry(member).or_insert(later);
         }
-        if self.store.check_unchanging().is_err() {
+        if store.check_unchanging().is_err() {
             return;
         }
-        let mut due =
-            self.spares.lost.iter().filter(|(_, lost)| lost.due <= self.store.now && self.store.io.has_ended(lost.mark)).map(|(at, _)| *at);
-        if let Some((member, spare)) = due.find_map(|member| Some((member, self.store.spare_for(member)?))) {
-            self.take_place(member, spare);
+        let mut due = self.lost.iter().filter(|(_, lost)| lost.due <= store.now && store.io.has_ended(lost.mark)).map(|(at, _)| *at);
+        if let Some((member, spare)) = due.find_map(|member| Some((member, store.spare_for(member)?))) {
+            self.take_place(store, filler, member, spare);
         }
     }
 
     /// Makes a spare the device of a member. It is not read before it is filled.
-    fn take_place(&mut self, member: MemberId, spare: MemberId) {
+    fn take_place(&mut self, store: &mut Store, filler: &mut Filler, member: MemberId, spare: MemberId) {
         let (at, from) = (member.index(), spare.index());
-        let known = self.store.config.shape.members.get(from).map(|m| m.device);
-        let (Some(device), Some(slot), Some(size)) = (known, self.store.io.slot_of(spare), self.store.config.sizes.get(from).copied())
-        else {
+        let known = store.config.shape.members.get(from).map(|m| m.device);
+        let (Some(device), Some(slot), Some(size)) = (known, store.io.slot_of(spare), store.config.sizes.get(from).copied()) else {
             return;
         };
-        self.store.config.shape.drop_aside(spare.0);
-        self.store.io.health.set(spare, MemberState::Gone);
-        self.store.io.set_slot(spare, None);
-        if let Some(left) = self.store.config.sizes.get_mut(from) {
+        store.config.shape.drop_aside(spare.0);
+        store.io.health.set(spare, MemberState::Gone);
+        store.io.set_slot(spare, None);
+        if let Some(left) = store.config.sizes.get_mut(from) {
             *left = 0;
         }
-        if let (Some(m), Some(own)) = (self.store.config.shape.members.get_mut(at), self.store.config.sizes.get_mut(at)) {
+        if let (Some(m), Some(own)) = (store.config.shape.members.get_mut(at), store.config.sizes.get_mut(at)) {
             (m.device, m.state) = (device, MemberState::Filling);
             *own = size;
         }
-        self.store.io.set_slot(member, Some(slot));
-        self.store.judge_member(member);
-        self.store.io.health.set(member, MemberState::Filling);
-        self.spares.lost.remove(&member);
-        self.filler.fill(member, Replica::Current);
-        self.store.relabel(None);
+        store.io.set_slot(member, Some(slot));
+        store.judge_member(member);
+        store.io.health.set(member, MemberState::Filling);
+        self.lost.remove(&member);
+        filler.fill(member, Replica::Current);
+        store.relabel(None);
     }
 }

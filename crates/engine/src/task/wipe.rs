@@ -16,8 +16,9 @@ use std::collections::{BTreeSet, VecDeque};
 use millpond_block::{ByteRange, DeviceError, MemberId, Piece};
 use millpond_format::{Class, MemberState, SegmentId};
 
+use super::cleaner::Cleaner;
+use super::fill::Filler;
 use crate::log::META_CLASS;
-use crate::pool::Pool;
 use crate::space::{PAGE, Segment, SegmentState, Shelf};
 use crate::store::{Context, Store, ZEROES};
 use crate::{Absent, Busy, CommandError, JobInfo, JobKind, PoolState, Reply, Time, Wipe, WipePlan};
@@ -100,7 +101,7 @@ pub(crate) struct Wiper {
 
 impl Wiper {
     /// Returns the way of the wipe, if one runs or continues after an import.
-    pub(super) fn how(&self) -> Option<Wipe> {
+    pub(crate) fn how(&self) -> Option<Wipe> {
         self.running.as_ref().map(|run| run.how)
     }
 
@@ -110,7 +111,7 @@ impl Wiper {
     }
 
     /// Returns whether a wipe runs; segments are then not retained for a rewind by time alone.
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.running.is_some()
     }
 
@@ -120,135 +121,128 @@ impl Wiper {
     }
 
     /// Begins a wipe; a running one begins anew, in the more thorough way of both.
-    pub(super) fn begin(&mut self, how: Wipe) {
+    pub(crate) fn begin(&mut self, how: Wipe) {
         let how = self.how().map_or(how, |before| before.max(how));
         self.running = Some(Run { how, round: None, done: 0, total: 0, errors: 0, looked: Time(0), forced: Time(0), vain: 0 });
     }
 }
 
-impl Pool {
+impl Wiper {
     /// Begins a wipe, or returns what it would move and overwrite.
-    pub(crate) fn wipe(&mut self, how: Wipe, dry_run: bool) -> Result<Reply, CommandError> {
-        if self.store.config.shape.groups.iter().any(|group| group.class == Class::Cache) {
+    pub(crate) fn wipe(&mut self, store: &mut Store, filler: &Filler, how: Wipe, dry_run: bool) -> Result<Reply, CommandError> {
+        if store.config.shape.groups.iter().any(|group| group.class == Class::Cache) {
             return Err(CommandError::Busy(Busy::HasCache));
         }
-        if !self.all_are_there() {
+        if !all_are_there(store, filler) {
             return Err(CommandError::Busy(Busy::DeviceMissing));
         }
-        let space = &self.store.core.space;
+        let space = &store.core.space;
         let mut plan = WipePlan::default();
         for (id, s) in space.segments.ids().filter_map(|id| space.segments.get(id).filter(|s| s.is_unclean()).map(|s| (id, s))) {
             plan.moved += if holds(s.state) { u64::from(s.live) * 512 } else { 0 };
             plan.erased += u64::from(space.rows.pages(id)) * PAGE;
         }
         if !dry_run {
-            self.wiper.leave_batch(&mut self.store);
-            self.wiper.begin(how);
+            self.leave_batch(store);
+            self.begin(how);
         }
         Ok(Reply::Wipe(plan))
     }
 
-    /// Returns whether all devices are present and whole; a device that is away keeps its data.
-    fn all_are_there(&self) -> bool {
-        let there = |state| matches!(state, MemberState::Present | MemberState::Gone);
-        let shape = &self.store.config.shape;
-        shape.members.iter().all(|m| there(m.state) && m.successor.is_none()) && self.filler.jobs().next().is_none()
-    }
-
     /// Continues a wipe. Returns true when it wants another turn soon.
-    pub(crate) fn step_wipe(&mut self) -> bool {
-        if self.store.state != PoolState::Online || !self.wiper.is_on() {
-            self.wiper.leave_batch(&mut self.store);
+    pub(crate) fn step_wipe(&mut self, store: &mut Store, filler: &Filler, cleaner: &mut Cleaner, destroys: bool) -> bool {
+        if store.state != PoolState::Online || !self.is_on() {
+            self.leave_batch(store);
             return false;
         }
-        if self.store.evacuation.is_some() || self.store.labels.busy() || !self.all_are_there() {
+        if store.evacuation.is_some() || store.labels.busy() || !all_are_there(store, filler) {
             // the shape is about to change: the next round uses the new one
-            self.wiper.leave_batch(&mut self.store);
-            if let Some(run) = &mut self.wiper.running {
+            self.leave_batch(store);
+            if let Some(run) = &mut self.running {
                 run.round = None;
             }
             return false;
         }
-        if self.store.is_hungry() {
+        if store.is_hungry() {
             // space that guests wait for is not held
-            self.wiper.leave_batch(&mut self.store);
+            self.leave_batch(store);
             return false;
         }
-        if self.wiper.erasure.is_some() {
-            self.wiper.erase_on(&mut self.store);
+        if self.erasure.is_some() {
+            self.erase_on(store);
             return false;
         }
-        let catalog = &self.store.core.catalog;
-        let removed = !catalog.removed.is_empty() || !self.destroying.is_empty();
-        let freeing = catalog.has_frees() || self.store.core.is_fading() || !catalog.walks.is_empty() || removed;
-        let Some(run) = &mut self.wiper.running else { return false };
+        let catalog = &store.core.catalog;
+        let removed = !catalog.removed.is_empty() || destroys;
+        let freeing = catalog.has_frees() || store.core.is_fading() || !catalog.walks.is_empty() || removed;
+        let Some(run) = &mut self.running else { return false };
         if run.round.is_none() && freeing {
             return false;
         }
         if run.round.is_none() {
-            self.wiper.begin_round(&mut self.store);
+            self.begin_round(store);
         }
-        self.store.hop_over_leaving();
-        if let Some(erasure) = self.wiper.next_erasure(&mut self.store) {
-            self.wiper.erasure = Some(erasure);
-            self.wiper.erase_on(&mut self.store);
+        store.hop_over_leaving();
+        if let Some(erasure) = self.next_erasure(store) {
+            self.erasure = Some(erasure);
+            self.erase_on(store);
             return false;
         }
-        if self.wiper.has_more() {
-            return has_room_to_wipe(&self.store, Shelf::Data) && self.cleaner.cleans_for_jobs(&mut self.store);
+        if self.has_more() {
+            return has_room_to_wipe(store, Shelf::Data) && cleaner.cleans_for_jobs(store);
         }
-        let (now, checkpoints) = (self.store.now, self.store.metrics.checkpoints);
-        let Some(run) = self.wiper.running.as_mut() else { return false };
+        let (now, checkpoints) = (store.now, store.metrics.checkpoints);
+        let Some(run) = self.running.as_mut() else { return false };
         // gathered chunks are still in their old places: they would be moved twice
-        if now.0 < run.looked.0 + LOOK_MILLIS || !self.cleaner.idle() {
+        if now.0 < run.looked.0 + LOOK_MILLIS || !cleaner.idle() {
             return false;
         }
         run.looked = now;
         let Some(round) = run.round.as_mut() else { return false };
         match round.over {
-            Some(before) if checkpoints > before + 1 => self.wiper.end_wipe(&mut self.store),
-            Some(_) => self.wiper.force_checkpoint(&mut self.store),
+            Some(before) if checkpoints > before + 1 => self.end_wipe(store),
+            Some(_) => self.force_checkpoint(store),
             None if round.todo.is_empty() && round.loose.is_empty() => round.over = Some(checkpoints),
-            None if round.batch.is_empty() => self.choose_batch(),
-            None => self.look_at_batch(),
+            None if round.batch.is_empty() => self.choose_batch(store, cleaner),
+            None => self.look_at_batch(store, cleaner),
         }
         true
     }
 
     /// Chooses the next segments to empty: of each class as many as there is room for, those that
     /// are empty or nearly so first.
-    fn choose_batch(&mut self) {
-        let segments = &self.store.core.space.segments;
-        let Some(round) = self.wiper.running.as_ref().and_then(|run| run.round.as_ref()) else { return };
-        let data_room = room_to_wipe(&self.store, Shelf::Data);
+    fn choose_batch(&mut self, store: &mut Store, cleaner: &Cleaner) {
+        let segments = &store.core.space.segments;
+        let Some(round) = self.running.as_ref().and_then(|run| run.round.as_ref()) else { return };
+        let data_room = room_to_wipe(store, Shelf::Data);
         let mut chosen = Vec::new();
         for shelf in Shelf::ALL {
-            let most = room_to_wipe(&self.store, shelf).min(segments.count_in(shelf) / PART_TOGETHER).clamp(1, MOST_TOGETHER);
+            let most = room_to_wipe(store, shelf).min(segments.count_in(shelf) / PART_TOGETHER).clamp(1, MOST_TOGETHER);
             // segments that are being discarded or prepared are chosen later
             let busy = |s: &Segment| matches!(s.state, SegmentState::Discarding | SegmentState::Preparing);
             let ready = |s: &&Segment| s.shelf == shelf && !busy(s);
             let of_shelf = round.todo.iter().filter_map(|id| segments.get(*id).filter(ready).map(|s| (s, *id)));
             let mut found: Vec<(u32, SegmentId)> = of_shelf.map(|(s, id)| (s.live + s.objects, id)).collect();
             found.sort_unstable();
-            if has_room_to_wipe(&self.store, shelf) && data_room > 0 {
+            if has_room_to_wipe(store, shelf) && data_room > 0 {
                 chosen.extend(found.iter().take(most).map(|(_, id)| *id));
             }
         }
         if chosen.is_empty() {
             return;
         }
-        chosen.iter().for_each(|id| self.store.core.space.segments.empty_out(*id));
-        if let Some(round) = self.wiper.running.as_mut().and_then(|run| run.round.as_mut()) {
+        chosen.iter().for_each(|id| store.core.space.segments.empty_out(*id));
+        if let Some(round) = self.running.as_mut().and_then(|run| run.round.as_mut()) {
             round.batch.extend(chosen);
         }
-        self.look_at_batch();
+        self.look_at_batch(store, cleaner);
     }
 
     /// Finds the segments of the batch that the cleaner can empty, and requests a checkpoint if the
     /// rest needs one.
-    fn look_at_batch(&mut self) {
-        let segments = &self.store.core.space.segments;
-        let Some(round) = self.wiper.running.as_mut().and_then(|run| run.round.as_mut()) else { return };
+    fn look_at_batch(&mut self, store: &mut Store, cleaner: &Cleaner) {
+        let segments = &store.core.space.segments;
+        let Some(round) = self.running.as_mut().and_then(|run| run.round.as_mut()) else { return };
         let mut waits = false;
         for id in &round.batch {
             match segments.get(*id) {
@@ -257,8 +251,8 @@ impl Pool {
                 None => {}
             }
         }
-        if waits && !self.wiper.has_more() && self.cleaner.idle() {
-            self.wiper.force_checkpoint(&mut self.store);
+        if waits && !self.has_more() && cleaner.idle() {
+            self.force_checkpoint(store);
         }
     }
 }
@@ -273,7 +267,7 @@ impl Wiper {
         Ok(Reply::Done)
     }
 
-    pub(super) fn end_wipe(&mut self, store: &mut Store) {
+    pub(crate) fn end_wipe(&mut self, store: &mut Store) {
         self.leave_batch(store);
         self.running = None;
         store.pace.record_soon();
@@ -293,7 +287,7 @@ impl Wiper {
     }
 
     /// Returns the progress of the wipe.
-    pub(super) fn wipe_job(&self, store: &Store) -> Option<JobInfo> {
+    pub(crate) fn wipe_job(&self, store: &Store) -> Option<JobInfo> {
         let run = self.running.as_ref()?;
         let unreadable = |id: &&SegmentId| store.core.space.segments.get(**id).is_some_and(|s| s.left_until > store.now.0);
         let unreadable = run.round.as_ref().map_or(0, |round| round.batch.iter().filter(unreadable).count() as u64);
@@ -459,4 +453,11 @@ fn loose_extents(store: &Store) -> Vec<(MemberId, ByteRange)> {
     let extents = members.flat_map(|(at, member)| (0..member.extents).map(move |extent| (at, extent)));
     let ranges = extents.map(|(at, extent)| (MemberId(at), rows.range_of(extent)));
     ranges.filter(|(device, range)| !used.contains(&(device.0, range.offset))).collect()
+}
+
+/// Returns whether all devices are present and whole; a device that is away keeps its data.
+fn all_are_there(store: &Store, filler: &Filler) -> bool {
+    let there = |state| matches!(state, MemberState::Present | MemberState::Gone);
+    let shape = &store.config.shape;
+    shape.members.iter().all(|m| there(m.state) && m.successor.is_none()) && filler.jobs().next().is_none()
 }

@@ -10,7 +10,7 @@ use super::{Group, IoTable, Kind};
 
 impl<C> IoTable<C> {
     /// Queues a group without parts as idle, because no completion will come for it.
-    pub(super) fn begin(&mut self, group: u32) {
+    pub(crate) fn begin(&mut self, group: u32) {
         if self.groups.get(group).is_some_and(|g| g.left == 0) {
             self.idle.push_back(group);
         }

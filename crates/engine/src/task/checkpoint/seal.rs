@@ -61,7 +61,7 @@ impl Sealed {
 
 impl Checkpointer {
     /// Fixes the state at this point of the log.
-    pub(super) fn seal_checkpoint(&mut self, store: &mut Store) {
+    pub(crate) fn seal_checkpoint(&mut self, store: &mut Store) {
         store.seal_all();
         store.dirty_sparse_objects();
         self.reserve_for_checkpoint(store);

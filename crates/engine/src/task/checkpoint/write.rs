@@ -25,7 +25,7 @@ impl Checkpointer {
 
     /// Counts exactly whether the next checkpoint fits. That takes time, so it is done only when
     /// everything dead is freed, and not often.
-    pub(super) fn counts_again(&mut self, store: &mut Store) -> bool {
+    pub(crate) fn counts_again(&mut self, store: &mut Store) -> bool {
         if store.core.catalog.has_frees() || store.tuning.plants(Planted::CrowdTheLog) || store.now.0 < self.counted.0 + COUNT_MILLIS {
             return false;
         }

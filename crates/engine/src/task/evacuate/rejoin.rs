@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use millpond_format::{Group, Member, MemberState, SegmentId};
 
+use super::super::fill::Filler;
 use super::{Look, ROOM_LOOK_MILLIS};
-use crate::pool::Pool;
 use crate::space::{SegmentState, Shelf, without_reserve};
 use crate::store::{Purse, ROOM_MILLIS, Removal, STEP_PART, Store, count_rows, joinable};
 use crate::{Planted, Time};
@@ -142,54 +142,44 @@ fn stalled(known: Option<(u64, Time)>, live: u64, paused: bool, now: Time) -> Op
     known.filter(|(then, _)| *then == live).or_else(|| paused.then_some((live, now)))
 }
 
-impl Pool {
-    /// Rejoins unused extents when something is gained by it.
-    pub(super) fn rejoin(&mut self) {
-        let none = self.store.given_up_bytes() == 0 || self.store.tuning.plants(Planted::LeaveGivenUp);
-        if none || self.store.now < self.rejoiner.due || self.starved.is_some() || !self.all_with_rows_are_there() {
+impl Rejoiner {
+    /// Rejoins unused extents when something is gained by it. `guests_wait`: writes wait for space.
+    pub(super) fn rejoin(&mut self, store: &mut Store, filler: &Filler, guests_wait: bool) {
+        let none = store.given_up_bytes() == 0 || store.tuning.plants(Planted::LeaveGivenUp);
+        if none || store.now < self.due || guests_wait || !all_with_rows_are_there(store, filler) {
             return;
         }
-        self.rejoiner.see(self.store.config.shape.generation);
-        let mut prospect = self.rejoiner.prospect.take().unwrap_or_else(|| begin_prospect(&self.store));
-        let bounds = bounds(&self.store);
-        let found = if prospect.alone && !self.rejoiner.planned {
+        self.see(store.config.shape.generation);
+        let mut prospect = self.prospect.take().unwrap_or_else(|| begin_prospect(store));
+        let bounds = bounds(store);
+        let found = if prospect.alone && !self.planned {
             Some(true)
         } else {
-            prospect.step(ROWS_PER_TURN, |counts, id| self.rejoiner.may_go_too(&self.store, &bounds, counts, id))
+            prospect.step(ROWS_PER_TURN, |counts, id| self.may_go_too(store, &bounds, counts, id))
         };
         let Some(promising) = found else {
-            self.rejoiner.prospect = Some(prospect);
+            self.prospect = Some(prospect);
             return;
         };
-        let plan = if promising { self.rejoiner.plan_rejoin(&self.store) } else { None };
-        let rejoiner = &mut self.rejoiner;
+        let plan = if promising { self.plan_rejoin(store) } else { None };
         let Some(removal) = plan else {
-            rejoiner.planned |= promising;
+            self.planned |= promising;
             // a plan is work for one turn: where it gains nothing it becomes rare
-            let longer = if promising { rejoiner.rest + rejoiner.rest / 2 } else { 0 };
-            rejoiner.rest = longer.clamp(LOOK_MILLIS.0, LOOK_MILLIS.1);
-            rejoiner.due = Time(self.store.now.0 + rejoiner.rest);
+            let longer = if promising { self.rest + self.rest / 2 } else { 0 };
+            self.rest = longer.clamp(LOOK_MILLIS.0, LOOK_MILLIS.1);
+            self.due = Time(store.now.0 + self.rest);
             return;
         };
-        rejoiner.rest = 0;
-        rejoiner.due = Time(self.store.now.0 + ROOM_LOOK_MILLIS);
-        self.store.begin_evacuation(None, removal, 0);
-        self.store.evacuation.iter_mut().for_each(|evacuation| evacuation.rejoins = true);
-    }
-
-    /// Returns whether every device that has segments is present and whole. A missing cache device
-    /// or spare has none.
-    fn all_with_rows_are_there(&self) -> bool {
-        let shape = &self.store.config.shape;
-        let there = |member: &Member| matches!(member.state, MemberState::Present | MemberState::Gone) && member.successor.is_none();
-        let whole = (0u16..).zip(&shape.members).all(|(at, member)| shape.is_aside(at) || there(member));
-        whole && self.filler.jobs().next().is_none()
+        self.rest = 0;
+        self.due = Time(store.now.0 + ROOM_LOOK_MILLIS);
+        store.begin_evacuation(None, removal, 0);
+        store.evacuation.iter_mut().for_each(|evacuation| evacuation.rejoins = true);
     }
 
     /// Ends a running rejoin when devices are missing.
-    pub(super) fn leave_rejoin_without_devices(&mut self) {
-        if self.store.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins) && !self.all_with_rows_are_there() {
-            self.rejoiner.end_rejoin(&mut self.store, REST_MILLIS);
+    pub(super) fn leave_rejoin_without_devices(&mut self, store: &mut Store, filler: &Filler) {
+        if store.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins) && !all_with_rows_are_there(store, filler) {
+            self.end_rejoin(store, REST_MILLIS);
         }
     }
 }
@@ -299,3 +289,12 @@ fn begin_prospect(store: &Store) -> Prospect {
 
 #[cfg(test)]
 mod tests;
+
+/// Returns whether every device that has segments is present and whole. A missing cache device
+/// or spare has none.
+fn all_with_rows_are_there(store: &Store, filler: &Filler) -> bool {
+    let shape = &store.config.shape;
+    let there = |member: &Member| matches!(member.state, MemberState::Present | MemberState::Gone) && member.successor.is_none();
+    let whole = (0u16..).zip(&shape.members).all(|(at, member)| shape.is_aside(at) || there(member));
+    whole && filler.jobs().next().is_none()
+}

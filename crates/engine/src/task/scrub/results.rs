@@ -26,7 +26,7 @@ pub(crate) struct Scrubbed {
 }
 
 impl Scrubbed {
-    pub(super) fn begin(now: Time) -> Scrubbed {
+    pub(crate) fn begin(now: Time) -> Scrubbed {
         Scrubbed { begun: now, ..Scrubbed::default() }
     }
 
@@ -46,7 +46,7 @@ impl Scrubbed {
     }
 
     /// Returns the record for a later import; segments before `next` are read, `done` bytes.
-    pub(super) fn record(&self, next: SegmentId, done: u64) -> ScrubRecord {
+    pub(crate) fn record(&self, next: SegmentId, done: u64) -> ScrubRecord {
         ScrubRecord {
             begun: self.begun.0,
             ended: self.ended.map(|time| time.0),

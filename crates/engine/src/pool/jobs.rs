@@ -1,4 +1,4 @@
-//! Jobs that continue after an import, and the rate limit of all jobs.
+//! All jobs: their list, the record of those that continue after an import, and their rates.
 //!
 //! The catalog records which jobs run and their progress ([`JobsRecord`]): by the command that
 //! begins or ends one, and now and then in between. Work done since the last record is repeated
@@ -8,7 +8,8 @@
 use millpond_block::{DiskError, Tag};
 use millpond_format::{Item, JobsRecord, Record};
 
-use crate::pool::{Owner, Pool, Work};
+use super::op::{Owner, Work};
+use super::state::Pool;
 use crate::{CommandError, JobInfo, PoolState, Reply, Wipe};
 
 /// Most pages of a record of progress.
