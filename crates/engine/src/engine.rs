@@ -124,13 +124,13 @@ impl Engine {
     pub fn query(&mut self, target: Target, tag: Tag, query: Query) {
         match &mut self.phase {
             Phase::Importing(_) => self.unanswered.push(Answer { tag, result: Err(DiskError::Shutdown) }),
-            Phase::Open(pool) => pool.start_query(target, tag, query),
+            Phase::Open(pool) => pool.requests.start_query(&mut pool.store, target, tag, query),
         }
     }
 
     /// Returns the next answer to a query.
     pub fn pop_answer(&mut self) -> Option<Answer> {
-        self.unanswered.pop().or_else(|| self.open_mut()?.answers.pop_front())
+        self.unanswered.pop().or_else(|| self.open_mut()?.requests.answers.pop_front())
     }
 
     /// Starts a command; exactly one reply follows, when its effect is durable.
@@ -253,7 +253,7 @@ impl Engine {
     pub fn pop_completion(&mut self) -> Option<Completion> {
         match &mut self.phase {
             Phase::Importing(_) => self.refused.pop(),
-            Phase::Open(pool) => self.refused.pop().or_else(|| pool.completions.pop_front()),
+            Phase::Open(pool) => self.refused.pop().or_else(|| pool.requests.completions.pop_front()),
         }
     }
 
@@ -266,13 +266,13 @@ impl Engine {
     pub fn start_diff(&mut self, tag: Tag, older: Option<Target>, newer: Target) {
         match &mut self.phase {
             Phase::Importing(_) => self.early_diffs.push((tag, Err(CommandError::Busy(Busy::Opening)))),
-            Phase::Open(pool) => pool.start_diff(tag, older, newer),
+            Phase::Open(pool) => pool.requests.start_diff(&mut pool.store, tag, older, newer),
         }
     }
 
     /// Returns the next finished comparison: extents in order, neighbours joined.
     pub fn pop_diff(&mut self) -> Option<(Tag, Result<Vec<DiffExtent>, CommandError>)> {
-        self.early_diffs.pop().or_else(|| self.open_mut()?.diffs.pop_front())
+        self.early_diffs.pop().or_else(|| self.open_mut()?.requests.diffs.pop_front())
     }
 
     /// Returns the options of volumes that have other than the defaults.
@@ -363,7 +363,7 @@ impl Engine {
     pub fn set_read_cache(&mut self, bytes: u64) {
         match &mut self.phase {
             Phase::Importing(import) => import.set_read_cache(bytes),
-            Phase::Open(pool) => pool.arrange_read_cache(bytes),
+            Phase::Open(pool) => pool.requests.arrange_read_cache(&pool.store, bytes),
         }
     }
 

@@ -22,6 +22,7 @@ mod op;
 mod read;
 mod reclaimer;
 mod record;
+mod requests;
 mod state;
 mod turn;
 mod waits;

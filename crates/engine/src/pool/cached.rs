@@ -9,6 +9,7 @@ use millpond_block::{Buf, DeviceError, MemberId, Piece};
 use millpond_format::{Addr, Class, Coding, Filling, MemberState, crc32c};
 
 use super::op::{Op, Part, Work};
+use super::requests::Requests;
 use super::state::Pool;
 use crate::cache::{Scan, SegmentWrite, Spot};
 use crate::io::{Failing, Replica};
@@ -22,15 +23,15 @@ pub(super) fn follows(first: Spot, blocks: &[(Addr, u32)], spot: Spot, addr: Add
     spot == next && plain(&addr) && blocks.iter().all(|(addr, _)| plain(addr))
 }
 
-impl Pool {
+impl Requests {
     /// Attaches cache devices that are present and not in use yet.
-    pub(super) fn attach_caches(&mut self) {
-        if self.store.tuning.read_only || self.store.state != PoolState::Online || !self.store.config.shape.has(Class::Cache) {
+    pub(super) fn attach_caches(&mut self, store: &mut Store) {
+        if store.tuning.read_only || store.state != PoolState::Online || !store.config.shape.has(Class::Cache) {
             return;
         }
-        let shape = &self.store.config.shape;
+        let shape = &store.config.shape;
         for (member, known) in (0..).map(MemberId).zip(&shape.members) {
-            let there = known.state == MemberState::Present && self.store.io.health.is_up(member) && shape.is_cache(member.0);
+            let there = known.state == MemberState::Present && store.io.health.is_up(member) && shape.is_cache(member.0);
             if there && !self.cache.has(member) {
                 self.cache.attach(member, known.device, u64::from(known.extents) * shape.extent_bytes);
             }
@@ -38,89 +39,24 @@ impl Pool {
     }
 
     /// Scans cache devices for their content, a few pages at a time.
-    pub(super) fn step_cache(&mut self) {
-        if self.store.closing.is_some() {
+    pub(super) fn step_cache(&mut self, store: &mut Store) {
+        if store.closing.is_some() {
             return; // nothing waits for the rest of the scan
         }
         while let Some((scan, member, range)) = self.cache.next_scan() {
-            self.store.io.read_raw(Context::CacheScan(scan), member, range, &mut self.store.bufs);
-        }
-    }
-
-    /// Handles a read of a page of a cache device.
-    pub(super) fn cache_scanned(&mut self, scan: Scan, result: Result<(), DeviceError>, buf: Option<Buf>) {
-        let page = buf.as_ref().filter(|_| result.is_ok()).map(|buf| buf.bytes()).and_then(|bytes| bytes.get(..4096));
-        let begun = Filling { incarnation: self.store.incarnation, time: self.store.now.0 };
-        let write = self.cache.scanned(scan, page, begun);
-        buf.into_iter().for_each(|buf| self.store.bufs.give(buf));
-        if let Some(write) = write {
-            write_cache(&mut self.store, write);
-        }
-        if let Err(error) = result
-            && let Some(member) = self.cache.failed(scan.drive, error)
-        {
-            self.give_cache_up(member, error);
+            store.io.read_raw(Context::CacheScan(scan), member, range, &mut store.bufs);
         }
     }
 
     /// Starts reading pages of the cache.
-    pub(super) fn read_cached(&mut self, op: u32, part: u32, spot: Spot, pages: u32) {
+    pub(super) fn read_cached(&mut self, store: &mut Store, op: u32, part: u32, spot: Spot, pages: u32) {
         let place = self.cache.begin_read(spot, pages);
         let (member, range) = place.expect("INV-CACHE-2: a segment of the cache is there until its reads have ended");
-        self.store.io.read_raw(Context::Cached { op, part, spot }, member, range, &mut self.store.bufs);
-    }
-
-    /// Handles a read of cache pages. When the content is not what the map says, the read is
-    /// repeated without the cache (INV-CACHE-1).
-    pub(super) fn cached_read(&mut self, id: u32, part: u32, spot: Spot, result: Result<(), DeviceError>, buf: Option<Buf>) {
-        self.cache.ended(spot);
-        let trusting = self.store.tuning.plants(Planted::TrustCache);
-        let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
-        let Some(place) = work.parts.get_mut(part as usize) else { return };
-        let Part::Cached { blocks, .. } = &*place else { return };
-        let (blocks, remembered) = (blocks.clone(), work.remembered);
-        let piece = match (result, buf) {
-            (Ok(()), Some(buf)) => self.sound_copy(&blocks, spot, buf, trusting),
-            (_, buf) => {
-                buf.into_iter().for_each(|buf| self.store.bufs.give(buf));
-                None
-            }
-        };
-        match (piece, result) {
-            (Some(piece), _) => {
-                self.store.metrics.cache_hits += blocks.len() as u64;
-                self.store.metrics.cache_hit_bytes += blocks.iter().map(|(addr, _)| u64::from(addr.units()) * 512).sum::<u64>();
-                if let Some(volume) = remembered {
-                    self.remember(volume, blocks.iter().map(|(addr, _)| *addr), &piece);
-                }
-                if let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id)
-                    && let Some(place) = work.parts.get_mut(part as usize)
-                {
-                    *place = Part::Ready(piece);
-                }
-            }
-            (None, result) => {
-                if let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) {
-                    work.again = true;
-                }
-                let failed = match result {
-                    Err(error) => self.cache.failed(spot.drive, error).map(|member| (member, error)),
-                    Ok(()) => {
-                        let errors = self.cache.wrong(spot).and_then(|member| self.store.io.errors.get_mut(member.index()));
-                        errors.into_iter().for_each(|errors| *errors += 1);
-                        None
-                    }
-                };
-                if let Some((member, error)) = failed {
-                    self.give_cache_up(member, error);
-                }
-            }
-        }
-        self.release(id);
+        store.io.read_raw(Context::Cached { op, part, spot }, member, range, &mut store.bufs);
     }
 
     /// Returns the blocks in cache pages that were read, if all of them are right.
-    fn sound_copy(&mut self, blocks: &[(Addr, u32)], spot: Spot, buf: Buf, trusting: bool) -> Option<Piece> {
+    fn sound_copy(&mut self, store: &mut Store, blocks: &[(Addr, u32)], spot: Spot, buf: Buf, trusting: bool) -> Option<Piece> {
         let skip = (spot.unit % 8) as usize * 512;
         let bytes: usize = blocks.iter().map(|(addr, _)| addr.units() as usize * 512).sum();
         let stored = buf.bytes().get(skip..skip + bytes).unwrap_or_default();
@@ -133,38 +69,105 @@ impl Pool {
         match blocks.first().map(|(addr, _)| addr.coding()) {
             Some(Coding::Raw) if sound => return Some(Piece::new(Rc::new(buf), skip..skip + bytes)),
             Some(coding) if sound => {
-                let piece = self.unpack(stored, coding);
-                self.store.bufs.give(buf);
+                let piece = self.unpack(store, stored, coding);
+                store.bufs.give(buf);
                 return piece;
             }
             _ => {}
         }
-        self.store.bufs.give(buf);
+        store.bufs.give(buf);
         None
     }
 
     /// Copies a block that the cache does not have, if it was read before.
-    pub(super) fn copy_to_cache(&mut self, addr: Addr, stored: &[u8]) {
-        self.store.metrics.cache_misses += 1;
-        if self.store.state != PoolState::Online || !self.cache.wants(addr) {
+    pub(super) fn copy_to_cache(&mut self, store: &mut Store, addr: Addr, stored: &[u8]) {
+        store.metrics.cache_misses += 1;
+        if store.state != PoolState::Online || !self.cache.wants(addr) {
             return;
         }
-        self.store.metrics.cache_fill_bytes += stored.len() as u64;
-        if let Some(write) = self.cache.take(addr, stored, self.store.now.0, &mut self.store.bufs) {
-            write_cache(&mut self.store, write);
+        store.metrics.cache_fill_bytes += stored.len() as u64;
+        if let Some(write) = self.cache.take(addr, stored, store.now.0, &mut store.bufs) {
+            write_cache(store, write);
         }
     }
 
     /// Writes what was copied and not written yet, before the pool is closed.
-    pub(super) fn keep_cache(&mut self) {
+    pub(super) fn keep_cache(&mut self, store: &mut Store) {
         if let Some(write) = self.cache.seal() {
+            write_cache(store, write);
+        }
+    }
+}
+
+impl Pool {
+    /// Handles a read of a page of a cache device.
+    pub(super) fn cache_scanned(&mut self, scan: Scan, result: Result<(), DeviceError>, buf: Option<Buf>) {
+        let page = buf.as_ref().filter(|_| result.is_ok()).map(|buf| buf.bytes()).and_then(|bytes| bytes.get(..4096));
+        let begun = Filling { incarnation: self.store.incarnation, time: self.store.now.0 };
+        let write = self.requests.cache.scanned(scan, page, begun);
+        buf.into_iter().for_each(|buf| self.store.bufs.give(buf));
+        if let Some(write) = write {
             write_cache(&mut self.store, write);
         }
+        if let Err(error) = result
+            && let Some(member) = self.requests.cache.failed(scan.drive, error)
+        {
+            self.give_cache_up(member, error);
+        }
+    }
+
+    /// Handles a read of cache pages. When the content is not what the map says, the read is
+    /// repeated without the cache (INV-CACHE-1).
+    pub(super) fn cached_read(&mut self, id: u32, part: u32, spot: Spot, result: Result<(), DeviceError>, buf: Option<Buf>) {
+        self.requests.cache.ended(spot);
+        let trusting = self.store.tuning.plants(Planted::TrustCache);
+        let Some(Op { work: Work::Read(work), .. }) = self.requests.ops.get_mut(id) else { return };
+        let Some(place) = work.parts.get_mut(part as usize) else { return };
+        let Part::Cached { blocks, .. } = &*place else { return };
+        let (blocks, remembered) = (blocks.clone(), work.remembered);
+        let piece = match (result, buf) {
+            (Ok(()), Some(buf)) => self.requests.sound_copy(&mut self.store, &blocks, spot, buf, trusting),
+            (_, buf) => {
+                buf.into_iter().for_each(|buf| self.store.bufs.give(buf));
+                None
+            }
+        };
+        match (piece, result) {
+            (Some(piece), _) => {
+                self.store.metrics.cache_hits += blocks.len() as u64;
+                self.store.metrics.cache_hit_bytes += blocks.iter().map(|(addr, _)| u64::from(addr.units()) * 512).sum::<u64>();
+                if let Some(volume) = remembered {
+                    self.requests.remember(&mut self.store, volume, blocks.iter().map(|(addr, _)| *addr), &piece);
+                }
+                if let Some(Op { work: Work::Read(work), .. }) = self.requests.ops.get_mut(id)
+                    && let Some(place) = work.parts.get_mut(part as usize)
+                {
+                    *place = Part::Ready(piece);
+                }
+            }
+            (None, result) => {
+                if let Some(Op { work: Work::Read(work), .. }) = self.requests.ops.get_mut(id) {
+                    work.again = true;
+                }
+                let failed = match result {
+                    Err(error) => self.requests.cache.failed(spot.drive, error).map(|member| (member, error)),
+                    Ok(()) => {
+                        let errors = self.requests.cache.wrong(spot).and_then(|member| self.store.io.errors.get_mut(member.index()));
+                        errors.into_iter().for_each(|errors| *errors += 1);
+                        None
+                    }
+                };
+                if let Some((member, error)) = failed {
+                    self.give_cache_up(member, error);
+                }
+            }
+        }
+        self.requests.release(&mut self.store, id);
     }
 
     /// Handles the end of a write to the cache.
     pub(super) fn cache_written(&mut self, scan: Scan, result: Result<(), DeviceError>) {
-        if let Some(member) = self.cache.written(scan, result, self.store.now.0)
+        if let Some(member) = self.requests.cache.written(scan, result, self.store.now.0)
             && let Err(error) = result
         {
             self.give_cache_up(member, error);
@@ -173,7 +176,7 @@ impl Pool {
 
     /// Gives up a cache device that failed.
     fn give_cache_up(&mut self, member: MemberId, error: DeviceError) {
-        self.cache.detach(member, &mut self.store.bufs);
+        self.requests.cache.detach(member, &mut self.store.bufs);
         let why = DeviceTrouble::Failed(error);
         self.store.io.lose(member, why);
         if matches!(self.store.state, PoolState::Online | PoolState::Closing) {

@@ -11,35 +11,35 @@ use std::collections::BTreeMap;
 use millpond_block::Tag;
 
 use super::op::{Op, Owner, Work};
-use super::state::Pool;
-use crate::store::{CensusWork, STEPS_PER_LEAF, Spans};
+use super::requests::Requests;
+use crate::store::{CensusWork, STEPS_PER_LEAF, Spans, Store};
 use crate::tree::capacity;
 
-impl Pool {
+impl Requests {
     /// Starts a census; the reply is returned by `pop_reply`.
-    pub(super) fn start_census(&mut self, tag: Tag) {
-        let version = self.store.core.catalog.lineages.keys().next().map(|id| (*id, None));
+    pub(super) fn start_census(&mut self, store: &mut Store, tag: Tag) {
+        let version = store.core.catalog.lineages.keys().next().map(|id| (*id, None));
         let work = CensusWork { version, next: 0, spans: Spans::default(), volumes: BTreeMap::new(), nodes: 0 };
         let id = self.new_op(Owner::Command(tag), Work::Census(Box::new(work)), false);
         self.ready.push_back(id);
     }
 
     /// Continues a census within the remaining steps of this turn.
-    pub(super) fn try_census(&mut self, id: u32) {
+    pub(super) fn try_census(&mut self, store: &mut Store, id: u32) {
         while self.comparisons > 0 {
             self.comparisons = self.comparisons.saturating_sub(STEPS_PER_LEAF);
             let Some(Op { work: Work::Census(work), .. }) = self.ops.get_mut(id) else { return };
-            let Some(version) = work.version else { return self.release(id) };
+            let Some(version) = work.version else { return self.release(store, id) };
             // taken out of the operation while the trees are read
             let (mut spans, next) = (std::mem::take(&mut work.spans), work.next);
-            let looked = match self.store.part(version) {
+            let looked = match store.part(version) {
                 Some(part) if part.root.addr.is_some() && next < capacity(part.root.height) => {
-                    self.store.look_into(&part, next, &mut spans).map(Some)
+                    store.look_into(&part, next, &mut spans).map(Some)
                 }
                 _ => Ok(None),
             };
-            let after = self.store.following(version);
-            let volume = self.store.core.catalog.lineages.get(&version.0).map(|line| line.volume);
+            let after = store.following(version);
+            let volume = store.core.catalog.lineages.get(&version.0).map(|line| line.volume);
             let Some(Op { work: Work::Census(work), .. }) = self.ops.get_mut(id) else { return };
             match looked {
                 Ok(Some(look)) => {
@@ -58,7 +58,7 @@ impl Pool {
                 }
                 Err(miss) => {
                     work.spans = spans;
-                    return self.load_node(miss, Some(id));
+                    return self.load_node(store, miss, Some(id));
                 }
             }
             work.spans = spans;

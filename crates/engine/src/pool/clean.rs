@@ -10,7 +10,7 @@ impl Pool {
         if self.store.state != PoolState::Online && self.store.state != PoolState::Closing {
             return;
         }
-        let short = self.waits_for_space();
+        let short = self.requests.waits_for_space();
         if !self.cleaner.has_victim() {
             let wanted = self.store.closing.is_none() || short;
             let victim = if wanted && self.cleaning_needed() {

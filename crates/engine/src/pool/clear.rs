@@ -5,16 +5,17 @@ use millpond_block::{ByteRange, DiskError, Op as RequestOp, Payload, Request};
 use millpond_format::{BlockNo, Item, VolumeId};
 
 use super::op::{BarrierKind, ClearWork, Op, Owner, Work};
-use super::state::Pool;
+use super::requests::Requests;
 use crate::Planted;
+use crate::store::Store;
 
 /// Leaves (2 MiB each) that one step of a clear changes, so that a clear of any size does not delay
 /// other requests.
 const LEAVES_PER_STEP: usize = 16;
 
-impl Pool {
+impl Requests {
     /// Starts a discard (`zero` false: partial blocks stay as they are) or a zeroing.
-    pub(super) fn start_clear(&mut self, owner: Owner, volume: VolumeId, range: ByteRange, zero: bool, durable: bool) {
+    pub(super) fn start_clear(&mut self, store: &mut Store, owner: Owner, volume: VolumeId, range: ByteRange, zero: bool, durable: bool) {
         let end = range.offset + range.length;
         let (whole, stop) = (range.offset.div_ceil(4096), end / 4096);
         let work = Work::Barrier(BarrierKind::Clear);
@@ -33,16 +34,16 @@ impl Pool {
                 let request = Request { op: RequestOp::Write, range: edge, fua: false };
                 let zeroes = [0u8; 4096];
                 let bytes = zeroes.get(..usize::try_from(edge.length).unwrap_or(0)).unwrap_or_default();
-                self.start_write(Owner::Parent(parent), volume, request, Payload::Copy(bytes), false);
+                self.start_write(store, Owner::Parent(parent), volume, request, Payload::Copy(bytes), false);
             }
         }
         if whole < stop {
             self.adopt(parent);
             let work = Work::Clear(ClearWork { volume, next: whole, end: stop });
             let child = self.new_op(Owner::Parent(parent), work, false);
-            self.try_clear(child);
+            self.try_clear(store, child);
         }
-        self.release(parent);
+        self.release(store, parent);
     }
 
     /// Adds a child to an operation.
@@ -53,36 +54,36 @@ impl Pool {
     }
 
     /// Executes one step of a clear; the next follows in the next turn.
-    pub(super) fn try_clear(&mut self, id: u32) {
+    pub(super) fn try_clear(&mut self, store: &mut Store, id: u32) {
         if self.refuses_write(id) {
-            return self.fail_op(id, DiskError::NoSpace);
+            return self.fail_op(store, id, DiskError::NoSpace);
         }
         let Some(Op { work: Work::Clear(work), owner, .. }) = self.ops.get(id) else { return };
         let (volume, mut next, end) = (work.volume, work.next, work.end);
         if matches!(owner, Owner::Nobody) {
             // a rollback may have restored a larger size while the end that a shrink cut off was
             // being discarded
-            next = next.max(self.store.core.catalog.volumes.get(&volume).map_or(0, |v| v.size / 4096));
+            next = next.max(store.core.catalog.volumes.get(&volume).map_or(0, |v| v.size / 4096));
         }
-        let Some(lineage) = self.store.core.lineage_of(volume) else { return self.fail_op(id, DiskError::Io) };
+        let Some(lineage) = store.core.lineage_of(volume) else { return self.fail_op(store, id, DiskError::Io) };
         if !self.locks.is_empty() {
             let busy = self.locks.range_mut((volume, BlockNo(next))..(volume, BlockNo(end))).next();
             if let Some((_, waiting)) = busy {
                 return waiting.push_back(id);
             }
         }
-        let stop = match self.store.core.plan_clear(lineage, next, end, LEAVES_PER_STEP) {
+        let stop = match store.core.plan_clear(lineage, next, end, LEAVES_PER_STEP) {
             Ok(stop) => stop,
-            Err(miss) => return self.load_node(miss, Some(id)),
+            Err(miss) => return self.load_node(store, miss, Some(id)),
         };
-        let root = self.store.root_of(crate::Target::Head(volume)).unwrap_or_default();
-        let mapped = matches!(self.store.core.nodes.next_leaf(&root, next), Ok(Some((block, _))) if block < stop);
+        let root = store.root_of(crate::Target::Head(volume)).unwrap_or_default();
+        let mapped = matches!(store.core.nodes.next_leaf(&root, next), Ok(Some((block, _))) if block < stop);
         if mapped {
             let item = Item::Clear { volume, block: BlockNo(next), count: stop - next };
-            if !self.store.tuning.plants(Planted::LoseDiscardRecord) && self.append_item(id, &item).is_err() {
+            if !store.tuning.plants(Planted::LoseDiscardRecord) && self.append_item(store, id, &item).is_err() {
                 return self.record_waiters.push_back(id);
             }
-            let cleared = self.store.core.clear(lineage, next, stop);
+            let cleared = store.core.clear(lineage, next, stop);
             assert!(cleared.is_ok(), "INV-MAP-6: the leaves of a planned clear are in memory");
         }
         if stop < end {
@@ -94,11 +95,11 @@ impl Pool {
             // a block that is a hole already may be one by a record in flight: the answer may not
             // come before that record is written (I2); and an answer that promises durability
             // covers everything acknowledged before it, as every other does
-            let after = self.store.last_record.max(self.store.log.completed);
+            let after = store.last_record.max(store.log.completed);
             if let Some(op) = self.ops.get_mut(id) {
                 op.lsn = op.lsn.max(after);
             }
-            self.release(id);
+            self.release(store, id);
         }
     }
 }

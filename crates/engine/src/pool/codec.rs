@@ -11,8 +11,9 @@ use millpond_block::Piece;
 use millpond_format::{BLOCK, Coding};
 use zstd::bulk::{Compressor, Decompressor};
 
-use super::state::Pool;
+use super::requests::Requests;
 use crate::Compression;
+use crate::store::Store;
 
 /// Bytes of a unit.
 const UNIT: usize = 512;
@@ -82,9 +83,9 @@ impl Codec {
     }
 }
 
-impl Pool {
-    pub(super) fn unpack(&mut self, stored: &[u8], coding: Coding) -> Option<Piece> {
-        let mut buf = self.store.bufs.take(4096);
+impl Requests {
+    pub(super) fn unpack(&mut self, store: &mut Store, stored: &[u8], coding: Coding) -> Option<Piece> {
+        let mut buf = store.bufs.take(4096);
         self.codec.decompress(stored, coding, buf.bytes_mut().get_mut(..4096)?)?;
         Some(Piece::new(Rc::new(buf), 0..4096))
     }

@@ -4,8 +4,10 @@ use millpond_block::{CacheMode, DiskError, MemberId, Tag};
 use millpond_format::{LineageId, Record, SnapshotId, VolumeId, VolumeRecord};
 
 use super::op::{Owner, Work};
+use super::requests::Requests;
 use super::state::Pool;
 use crate::core::{Reservations, cache_code, compression_code, sector_code};
+use crate::store::Store;
 use crate::task::rehearse_removal;
 use crate::{Absent, Busy, Command, CommandError, Invalid, Planted, PoolState, Reply};
 
@@ -20,6 +22,237 @@ const MAX_GROUP: usize = 256;
 /// Most bytes of a description.
 const MAX_DESCRIPTION: usize = 1024;
 
+impl Requests {
+    /// Handles a command of a read-only pool: only queries and the close are possible.
+    fn command_unwritten(&mut self, store: &mut Store, tag: Tag, command: Command) {
+        match command {
+            Command::Close => {
+                store.closing = Some(tag);
+                store.state = PoolState::Closing;
+            }
+            Command::Places { target } => self.start_places(store, tag, target),
+            Command::Lost { target } => self.start_lost(store, tag, target),
+            Command::Census => self.start_census(store, tag),
+            _ => store.replies.push_back((tag, Err(CommandError::Busy(Busy::ReadOnly)))),
+        }
+    }
+
+    /// Continues resizes whose volume's old end has been discarded.
+    pub(super) fn retry_resizes(&mut self, store: &mut Store) {
+        self.trimming.retain(|_, op| self.ops.get(*op).is_some_and(|op| matches!(op.work, Work::Clear(_))));
+        for (tag, volume, size) in std::mem::take(&mut self.resizes) {
+            let error = match self.untrimmed.get(&volume) {
+                None => {
+                    self.resize(store, tag, volume, size);
+                    continue;
+                }
+                Some(DiskError::NoSpace) => CommandError::NoSpace,
+                Some(error) => CommandError::Busy(Busy::Untrimmed(*error)),
+            };
+            store.replies.push_back((tag, Err(error)));
+        }
+    }
+
+    fn resize(&mut self, store: &mut Store, tag: Tag, volume: VolumeId, size: u64) {
+        if let Err(error) = store.check_size(size).and_then(|()| store.known_volume(volume)) {
+            return store.replies.push_back((tag, Err(error)));
+        }
+        if self.untrimmed.contains_key(&volume) && !self.trimming.contains_key(&volume) {
+            // try again
+            self.trim_beyond(store, volume);
+        }
+        if self.trimming.contains_key(&volume) {
+            // data that an earlier shrink cut off must not reappear
+            return self.resizes.push((tag, volume, size));
+        }
+        if !store.record_room(1) && !self.records_starve() {
+            return self.parked_commands.push((tag, Command::ResizeVolume { volume, size }));
+        }
+        let old = store.core.catalog.volumes.get(&volume).map_or(0, |v| v.size);
+        if self.log_records(store, tag, vec![Record::Resize { volume, size }], Reply::Done) && size < old {
+            // blocks beyond the end are unreachable at once; their space is released in steps
+            self.trim_beyond(store, volume);
+        }
+    }
+
+    /// Makes a volume's writes and clears in progress wait for durability: whoever sees that the
+    /// new mode is strict may rely on every later completion.
+    fn tighten(&mut self, store: &mut Store, volume: VolumeId) {
+        if store.tuning.plants(Planted::LoosenUnderWay) {
+            return;
+        }
+        let mut parents = Vec::new();
+        for op in self.ops.iter_mut() {
+            let of_it = match &op.work {
+                Work::Write(work) => work.volume == volume,
+                Work::Clear(work) => work.volume == volume,
+                Work::Read(_) | Work::Barrier(_) | Work::Command(_) | Work::Compare(_) | Work::Census(_) | Work::Walk { .. } => false,
+            };
+            op.durable |= of_it;
+            if let (true, Owner::Parent(parent)) = (of_it, op.owner) {
+                parents.push(parent);
+            }
+        }
+        // a part that found nothing to do waits for the record that made it so to complete; its
+        // parent waits for that to be durable
+        for parent in parents {
+            self.ops.get_mut(parent).into_iter().for_each(|op| op.durable = true);
+        }
+    }
+
+    /// Promotes a clone once the next checkpoint has room for the pages of snapshots that change.
+    fn promote(&mut self, store: &mut Store, tag: Tag, volume: VolumeId) {
+        let promotion = match store.plan_promotion(volume) {
+            Ok(promotion) => promotion,
+            Err(error) => return store.replies.push_back((tag, Err(error))),
+        };
+        let bytes = store.bytes_to_store(store.core.catalog.changed_by(&promotion));
+        if bytes > store.room_for_lists() {
+            if self.records_starve() {
+                return store.replies.push_back((tag, Err(CommandError::NoSpace)));
+            }
+            store.ask_for_room();
+            return self.parked_commands.push((tag, Command::Promote { volume, dry_run: false }));
+        }
+        if self.log_records(store, tag, vec![Record::Promote { volume }], Reply::Promotion(promotion.plan())) {
+            store.checkpoint.estimate.lists += bytes;
+        }
+    }
+
+    /// Checks a command and turns it into records and the reply for success.
+    fn records(&mut self, store: &mut Store, command: Command) -> Result<(Vec<Record>, Reply), CommandError> {
+        let created = store.now.0;
+        let catalog = &store.core.catalog;
+        let lineage = LineageId(catalog.next_lineage);
+        let one = |record, reply| Ok((vec![record], reply));
+        match command {
+            Command::CreateVolume { name, size, sector, cache, compression } => {
+                store.free_volume_name(&name)?;
+                store.check_growth()?;
+                store.check_size(size)?;
+                let id = VolumeId(catalog.next_volume);
+                let volume = VolumeRecord {
+                    id,
+                    name,
+                    size,
+                    sector: sector_code(sector),
+                    cache: cache_code(cache),
+                    compression: compression_code(compression),
+                    read_only: false,
+                    lineage,
+                    created,
+                };
+                one(Record::CreateVolume { volume }, Reply::Volume(id))
+            }
+            Command::DestroyVolume { volume } => {
+                store.known_volume(volume)?;
+                let needed = catalog.snapshots.iter().filter(|(_, s)| s.volume == volume);
+                for (id, snapshot) in needed {
+                    if catalog.clones_of(*id) > 0 {
+                        let (snapshot, hidden) = (snapshot.name.clone(), snapshot.hidden);
+                        return Err(CommandError::Busy(Busy::HasClones { snapshot, hidden }));
+                    }
+                    if !snapshot.hidden && store.is_held(snapshot) {
+                        return Err(CommandError::Busy(Busy::Held { snapshot: snapshot.name.clone() }));
+                    }
+                }
+                one(Record::RemoveVolume { volume }, Reply::Done)
+            }
+            Command::RenameVolume { volume, name } => {
+                store.known_volume(volume)?;
+                store.free_volume_name(&name)?;
+                one(Record::RenameVolume { volume, name }, Reply::Done)
+            }
+            Command::SetProperties { volume, cache, compression, read_only } => {
+                let v = catalog.volumes.get(&volume).ok_or(CommandError::NotFound(Absent::Volume))?;
+                let record = Record::Properties {
+                    volume,
+                    cache: cache_code(cache.unwrap_or(v.cache)),
+                    compression: compression_code(compression.unwrap_or(v.compression)),
+                    read_only: read_only.unwrap_or(v.read_only),
+                };
+                if cache.is_some_and(CacheMode::every_write_durable) {
+                    self.tighten(store, volume);
+                }
+                one(record, Reply::Done)
+            }
+            Command::SetOptions { volume, options } => {
+                store.known_volume(volume)?;
+                let kept = Reservations::missing_for(options.reservation, catalog.owned_units(volume));
+                let space = &store.core.space;
+                let more = options.reservation > catalog.options_of(volume).reservation;
+                if more && space.live_units() + catalog.reservations.missing_of_others(volume) + kept > space.usable_units() {
+                    return Err(CommandError::NoSpace);
+                }
+                one(Record::Options { volume, options: options.record() }, Reply::Done)
+            }
+            Command::SetSector { volume, sector } => {
+                store.known_volume(volume)?;
+                one(Record::Sector { volume, sector: sector_code(sector) }, Reply::Done)
+            }
+            Command::Snapshot { targets, description, expires } => {
+                if targets.is_empty() || targets.len() > MAX_GROUP || description.len() > MAX_DESCRIPTION {
+                    let why = Invalid::GroupSnapshot { most: MAX_GROUP, most_description: MAX_DESCRIPTION };
+                    return Err(CommandError::Invalid(why));
+                }
+                let mut seen = std::collections::BTreeSet::new();
+                for (volume, name) in &targets {
+                    store.known_volume(*volume)?;
+                    store.free_snapshot_name(*volume, name)?;
+                    if !seen.insert(*volume) {
+                        return Err(CommandError::Invalid(Invalid::TwiceInGroup));
+                    }
+                }
+                store.check_growth()?;
+                let ids: Vec<SnapshotId> = (catalog.next_snapshot..).take(targets.len()).map(SnapshotId).collect();
+                let targets = targets.into_iter().zip(&ids).map(|((volume, name), id)| (volume, *id, name)).collect();
+                let expires = expires.map(|t| t.0);
+                one(Record::Snapshot { targets, created, description, expires }, Reply::Snapshots(ids))
+            }
+            Command::RenameSnapshot { snapshot, name } => {
+                let volume = store.known_snapshot(snapshot)?.volume;
+                store.free_snapshot_name(volume, &name)?;
+                one(Record::RenameSnapshot { snapshot, name }, Reply::Done)
+            }
+            Command::Rollback { snapshot, keep_as } => {
+                let volume = store.known_snapshot(snapshot)?.volume;
+                store.free_snapshot_name(volume, &keep_as)?;
+                let keep = SnapshotId(catalog.next_snapshot);
+                one(Record::Rollback { snapshot, keep, name: keep_as, lineage, created }, Reply::Snapshots(vec![keep]))
+            }
+            Command::Clone { snapshot, name } => {
+                store.known_snapshot(snapshot)?;
+                store.free_volume_name(&name)?;
+                store.check_growth()?;
+                let volume = VolumeId(catalog.next_volume);
+                one(Record::Clone { snapshot, volume, lineage, name, created }, Reply::Volume(volume))
+            }
+            Command::Hold { snapshot, tag, until, locked } => one(store.hold(snapshot, tag, until, locked)?, Reply::Done),
+            Command::Release { snapshot, tag } => one(store.release_hold(snapshot, tag)?, Reply::Done),
+            Command::ResizeVolume { .. }
+            | Command::DestroySnapshots { .. }
+            | Command::Promote { .. }
+            | Command::AddDevices { .. }
+            | Command::Replace { .. }
+            | Command::CheckDevices(_)
+            | Command::Remove { .. }
+            | Command::StopRemoving
+            | Command::Scrub
+            | Command::StopScrub
+            | Command::Rebalance { .. }
+            | Command::StopRebalance
+            | Command::Wipe { .. }
+            | Command::StopWipe
+            | Command::SetJobRate { .. }
+            | Command::Places { .. }
+            | Command::Lost { .. }
+            | Command::Census
+            | Command::Close
+            | Command::Checkpoint => Err(CommandError::Invalid(Invalid::NotACatalogChange)),
+        }
+    }
+}
+
 impl Pool {
     /// Starts a command.
     pub(crate) fn command(&mut self, tag: Tag, command: Command) {
@@ -31,7 +264,7 @@ impl Pool {
             return self.store.replies.push_back((tag, Err(CommandError::Busy(Busy::Closing))));
         }
         if self.store.tuning.read_only {
-            return self.command_unwritten(tag, command);
+            return self.requests.command_unwritten(&mut self.store, tag, command);
         }
         let pages = pages_of(&command);
         if pages >= self.store.core.space.rows.smallest() as usize {
@@ -51,10 +284,10 @@ impl Pool {
                 | Command::Census
         );
         // these need no room either, but do not overtake other commands
-        let bare = matches!(command, Command::Close | Command::Checkpoint) && self.parked_commands.is_empty();
+        let bare = matches!(command, Command::Close | Command::Checkpoint) && self.requests.parked_commands.is_empty();
         let unlogged = unlogged || bare;
-        if self.store.state == PoolState::Opening || (!unlogged && !self.store.record_room(pages) && !self.records_starve()) {
-            return self.parked_commands.push((tag, command));
+        if self.store.state == PoolState::Opening || (!unlogged && !self.store.record_room(pages) && !self.requests.records_starve()) {
+            return self.requests.parked_commands.push((tag, command));
         }
         match command {
             Command::Close => {
@@ -63,7 +296,7 @@ impl Pool {
                 self.store.state = PoolState::Closing;
             }
             Command::Checkpoint => self.store.checkpoint.wanted.push(tag),
-            Command::ResizeVolume { volume, size } => self.resize(tag, volume, size),
+            Command::ResizeVolume { volume, size } => self.requests.resize(&mut self.store, tag, volume, size),
             Command::AddDevices { groups, devices } => self.change_devices(tag, |pool| pool.add_groups(&groups, &devices)),
             Command::Replace { member, device } => self.change_devices(tag, |pool| pool.replace(MemberId(member), device)),
             Command::CheckDevices(change) => {
@@ -97,24 +330,24 @@ impl Pool {
                 let plan = self.store.plan_promotion(volume).map(|promotion| Reply::Promotion(promotion.plan()));
                 self.store.replies.push_back((tag, plan));
             }
-            Command::Promote { volume, dry_run: false } => self.promote(tag, volume),
-            Command::DestroySnapshots { snapshots } => self.start_destroy(tag, snapshots),
-            Command::Places { target } => self.start_places(tag, target),
-            Command::Lost { target } => self.start_lost(tag, target),
-            Command::Census => self.start_census(tag),
-            other => match self.records(other) {
+            Command::Promote { volume, dry_run: false } => self.requests.promote(&mut self.store, tag, volume),
+            Command::DestroySnapshots { snapshots } => self.requests.start_destroy(&mut self.store, tag, snapshots),
+            Command::Places { target } => self.requests.start_places(&mut self.store, tag, target),
+            Command::Lost { target } => self.requests.start_lost(&mut self.store, tag, target),
+            Command::Census => self.requests.start_census(&mut self.store, tag),
+            other => match self.requests.records(&mut self.store, other) {
                 Ok((records, reply)) => {
                     let begun = records.iter().find_map(|record| match record {
                         Record::Rollback { snapshot, .. } => self.store.core.catalog.snapshots.get(snapshot).map(|s| s.volume),
                         Record::Clone { volume, .. } => Some(*volume),
                         _ => None,
                     });
-                    if self.log_records(tag, records, reply)
+                    if self.requests.log_records(&mut self.store, tag, records, reply)
                         && let Some(volume) = begun
                     {
                         // the snapshot may be from the time when the discard after a shrink was in
                         // progress
-                        self.trim_beyond(volume);
+                        self.requests.trim_beyond(&mut self.store, volume);
                     }
                 }
                 Err(error) => self.store.replies.push_back((tag, Err(error))),
@@ -122,255 +355,30 @@ impl Pool {
         }
     }
 
-    /// Handles a command of a read-only pool: only queries and the close are possible.
-    fn command_unwritten(&mut self, tag: Tag, command: Command) {
-        match command {
-            Command::Close => {
-                self.store.closing = Some(tag);
-                self.store.state = PoolState::Closing;
-            }
-            Command::Places { target } => self.start_places(tag, target),
-            Command::Lost { target } => self.start_lost(tag, target),
-            Command::Census => self.start_census(tag),
-            _ => self.store.replies.push_back((tag, Err(CommandError::Busy(Busy::ReadOnly)))),
-        }
-    }
-
     /// Retries the commands and clears that wait for room; fails them when none has come for long.
     pub(super) fn retry_commands(&mut self) {
-        if !self.records_wait() || self.store.state == PoolState::Opening {
-            self.starved_commands = 0;
+        if !self.requests.records_wait() || self.store.state == PoolState::Opening {
+            self.requests.starved_commands = 0;
             return;
         }
-        self.starved_commands += 1;
+        self.requests.starved_commands += 1;
         if !self.store.record_room(1) && self.cleaner.idle() && self.store.now.0 >= self.store.checkpoint.begun.0 + CHECKPOINT_MILLIS {
             // I9: until a checkpoint has written the changes so far, space is reserved for them,
             // which the cleaner may need; and only a checkpoint moves objects out of sparse
             // segments
             self.store.checkpoint.forced |= !self.store.checkpoint.running();
         }
-        if self.store.record_room(1) || self.records_starve() {
-            for id in std::mem::take(&mut self.record_waiters) {
-                if self.records_starve() { self.fail_op(id, DiskError::NoSpace) } else { self.go_on(id) }
+        if self.store.record_room(1) || self.requests.records_starve() {
+            for id in std::mem::take(&mut self.requests.record_waiters) {
+                if self.requests.records_starve() {
+                    self.requests.fail_op(&mut self.store, id, DiskError::NoSpace)
+                } else {
+                    self.requests.go_on(&mut self.store, id)
+                }
             }
         }
-        for (tag, command) in std::mem::take(&mut self.parked_commands) {
+        for (tag, command) in std::mem::take(&mut self.requests.parked_commands) {
             self.command(tag, command);
-        }
-    }
-
-    /// Continues resizes whose volume's old end has been discarded.
-    pub(super) fn retry_resizes(&mut self) {
-        self.trimming.retain(|_, op| self.ops.get(*op).is_some_and(|op| matches!(op.work, Work::Clear(_))));
-        for (tag, volume, size) in std::mem::take(&mut self.resizes) {
-            let error = match self.untrimmed.get(&volume) {
-                None => {
-                    self.resize(tag, volume, size);
-                    continue;
-                }
-                Some(DiskError::NoSpace) => CommandError::NoSpace,
-                Some(error) => CommandError::Busy(Busy::Untrimmed(*error)),
-            };
-            self.store.replies.push_back((tag, Err(error)));
-        }
-    }
-
-    fn resize(&mut self, tag: Tag, volume: VolumeId, size: u64) {
-        if let Err(error) = self.store.check_size(size).and_then(|()| self.store.known_volume(volume)) {
-            return self.store.replies.push_back((tag, Err(error)));
-        }
-        if self.untrimmed.contains_key(&volume) && !self.trimming.contains_key(&volume) {
-            // try again
-            self.trim_beyond(volume);
-        }
-        if self.trimming.contains_key(&volume) {
-            // data that an earlier shrink cut off must not reappear
-            return self.resizes.push((tag, volume, size));
-        }
-        if !self.store.record_room(1) && !self.records_starve() {
-            return self.parked_commands.push((tag, Command::ResizeVolume { volume, size }));
-        }
-        let old = self.store.core.catalog.volumes.get(&volume).map_or(0, |v| v.size);
-        if self.log_records(tag, vec![Record::Resize { volume, size }], Reply::Done) && size < old {
-            // blocks beyond the end are unreachable at once; their space is released in steps
-            self.trim_beyond(volume);
-        }
-    }
-
-    /// Makes a volume's writes and clears in progress wait for durability: whoever sees that the
-    /// new mode is strict may rely on every later completion.
-    fn tighten(&mut self, volume: VolumeId) {
-        if self.store.tuning.plants(Planted::LoosenUnderWay) {
-            return;
-        }
-        let mut parents = Vec::new();
-        for op in self.ops.iter_mut() {
-            let of_it = match &op.work {
-                Work::Write(work) => work.volume == volume,
-                Work::Clear(work) => work.volume == volume,
-                Work::Read(_) | Work::Barrier(_) | Work::Command(_) | Work::Compare(_) | Work::Census(_) | Work::Walk { .. } => false,
-            };
-            op.durable |= of_it;
-            if let (true, Owner::Parent(parent)) = (of_it, op.owner) {
-                parents.push(parent);
-            }
-        }
-        // a part that found nothing to do waits for the record that made it so to complete; its
-        // parent waits for that to be durable
-        for parent in parents {
-            self.ops.get_mut(parent).into_iter().for_each(|op| op.durable = true);
-        }
-    }
-
-    /// Promotes a clone once the next checkpoint has room for the pages of snapshots that change.
-    fn promote(&mut self, tag: Tag, volume: VolumeId) {
-        let promotion = match self.store.plan_promotion(volume) {
-            Ok(promotion) => promotion,
-            Err(error) => return self.store.replies.push_back((tag, Err(error))),
-        };
-        let bytes = self.store.bytes_to_store(self.store.core.catalog.changed_by(&promotion));
-        if bytes > self.store.room_for_lists() {
-            if self.records_starve() {
-                return self.store.replies.push_back((tag, Err(CommandError::NoSpace)));
-            }
-            self.store.ask_for_room();
-            return self.parked_commands.push((tag, Command::Promote { volume, dry_run: false }));
-        }
-        if self.log_records(tag, vec![Record::Promote { volume }], Reply::Promotion(promotion.plan())) {
-            self.store.checkpoint.estimate.lists += bytes;
-        }
-    }
-
-    /// Checks a command and turns it into records and the reply for success.
-    fn records(&mut self, command: Command) -> Result<(Vec<Record>, Reply), CommandError> {
-        let created = self.store.now.0;
-        let catalog = &self.store.core.catalog;
-        let lineage = LineageId(catalog.next_lineage);
-        let one = |record, reply| Ok((vec![record], reply));
-        match command {
-            Command::CreateVolume { name, size, sector, cache, compression } => {
-                self.store.free_volume_name(&name)?;
-                self.store.check_growth()?;
-                self.store.check_size(size)?;
-                let id = VolumeId(catalog.next_volume);
-                let volume = VolumeRecord {
-                    id,
-                    name,
-                    size,
-                    sector: sector_code(sector),
-                    cache: cache_code(cache),
-                    compression: compression_code(compression),
-                    read_only: false,
-                    lineage,
-                    created,
-                };
-                one(Record::CreateVolume { volume }, Reply::Volume(id))
-            }
-            Command::DestroyVolume { volume } => {
-                self.store.known_volume(volume)?;
-                let needed = catalog.snapshots.iter().filter(|(_, s)| s.volume == volume);
-                for (id, snapshot) in needed {
-                    if catalog.clones_of(*id) > 0 {
-                        let (snapshot, hidden) = (snapshot.name.clone(), snapshot.hidden);
-                        return Err(CommandError::Busy(Busy::HasClones { snapshot, hidden }));
-                    }
-                    if !snapshot.hidden && self.store.is_held(snapshot) {
-                        return Err(CommandError::Busy(Busy::Held { snapshot: snapshot.name.clone() }));
-                    }
-                }
-                one(Record::RemoveVolume { volume }, Reply::Done)
-            }
-            Command::RenameVolume { volume, name } => {
-                self.store.known_volume(volume)?;
-                self.store.free_volume_name(&name)?;
-                one(Record::RenameVolume { volume, name }, Reply::Done)
-            }
-            Command::SetProperties { volume, cache, compression, read_only } => {
-                let v = catalog.volumes.get(&volume).ok_or(CommandError::NotFound(Absent::Volume))?;
-                let record = Record::Properties {
-                    volume,
-                    cache: cache_code(cache.unwrap_or(v.cache)),
-                    compression: compression_code(compression.unwrap_or(v.compression)),
-                    read_only: read_only.unwrap_or(v.read_only),
-                };
-                if cache.is_some_and(CacheMode::every_write_durable) {
-                    self.tighten(volume);
-                }
-                one(record, Reply::Done)
-            }
-            Command::SetOptions { volume, options } => {
-                self.store.known_volume(volume)?;
-                let kept = Reservations::missing_for(options.reservation, catalog.owned_units(volume));
-                let space = &self.store.core.space;
-                let more = options.reservation > catalog.options_of(volume).reservation;
-                if more && space.live_units() + catalog.reservations.missing_of_others(volume) + kept > space.usable_units() {
-                    return Err(CommandError::NoSpace);
-                }
-                one(Record::Options { volume, options: options.record() }, Reply::Done)
-            }
-            Command::SetSector { volume, sector } => {
-                self.store.known_volume(volume)?;
-                one(Record::Sector { volume, sector: sector_code(sector) }, Reply::Done)
-            }
-            Command::Snapshot { targets, description, expires } => {
-                if targets.is_empty() || targets.len() > MAX_GROUP || description.len() > MAX_DESCRIPTION {
-                    let why = Invalid::GroupSnapshot { most: MAX_GROUP, most_description: MAX_DESCRIPTION };
-                    return Err(CommandError::Invalid(why));
-                }
-                let mut seen = std::collections::BTreeSet::new();
-                for (volume, name) in &targets {
-                    self.store.known_volume(*volume)?;
-                    self.store.free_snapshot_name(*volume, name)?;
-                    if !seen.insert(*volume) {
-                        return Err(CommandError::Invalid(Invalid::TwiceInGroup));
-                    }
-                }
-                self.store.check_growth()?;
-                let ids: Vec<SnapshotId> = (catalog.next_snapshot..).take(targets.len()).map(SnapshotId).collect();
-                let targets = targets.into_iter().zip(&ids).map(|((volume, name), id)| (volume, *id, name)).collect();
-                let expires = expires.map(|t| t.0);
-                one(Record::Snapshot { targets, created, description, expires }, Reply::Snapshots(ids))
-            }
-            Command::RenameSnapshot { snapshot, name } => {
-                let volume = self.store.known_snapshot(snapshot)?.volume;
-                self.store.free_snapshot_name(volume, &name)?;
-                one(Record::RenameSnapshot { snapshot, name }, Reply::Done)
-            }
-            Command::Rollback { snapshot, keep_as } => {
-                let volume = self.store.known_snapshot(snapshot)?.volume;
-                self.store.free_snapshot_name(volume, &keep_as)?;
-                let keep = SnapshotId(catalog.next_snapshot);
-                one(Record::Rollback { snapshot, keep, name: keep_as, lineage, created }, Reply::Snapshots(vec![keep]))
-            }
-            Command::Clone { snapshot, name } => {
-                self.store.known_snapshot(snapshot)?;
-                self.store.free_volume_name(&name)?;
-                self.store.check_growth()?;
-                let volume = VolumeId(catalog.next_volume);
-                one(Record::Clone { snapshot, volume, lineage, name, created }, Reply::Volume(volume))
-            }
-            Command::Hold { snapshot, tag, until, locked } => one(self.store.hold(snapshot, tag, until, locked)?, Reply::Done),
-            Command::Release { snapshot, tag } => one(self.store.release_hold(snapshot, tag)?, Reply::Done),
-            Command::ResizeVolume { .. }
-            | Command::DestroySnapshots { .. }
-            | Command::Promote { .. }
-            | Command::AddDevices { .. }
-            | Command::Replace { .. }
-            | Command::CheckDevices(_)
-            | Command::Remove { .. }
-            | Command::StopRemoving
-            | Command::Scrub
-            | Command::StopScrub
-            | Command::Rebalance { .. }
-            | Command::StopRebalance
-            | Command::Wipe { .. }
-            | Command::StopWipe
-            | Command::SetJobRate { .. }
-            | Command::Places { .. }
-            | Command::Lost { .. }
-            | Command::Census
-            | Command::Close
-            | Command::Checkpoint => Err(CommandError::Invalid(Invalid::NotACatalogChange)),
         }
     }
 }

@@ -3,11 +3,36 @@
 use millpond_block::{MemberId, Tag};
 use millpond_format::{Class, DeviceId, MemberState};
 
+use super::requests::Requests;
 use super::state::Pool;
 use crate::io::{Health, Replica};
-use crate::store::device_id;
+use crate::store::{Store, device_id};
 use crate::task::begin_removal;
 use crate::{CommandError, GroupSpec, NewDevice};
+
+impl Requests {
+    /// Replaces a cache device, which begins empty, or a spare.
+    fn replace_aside(&mut self, store: &mut Store, member: MemberId, device: NewDevice) -> Result<(), CommandError> {
+        let at = member.index();
+        let extents = store.aside_extents(&device.geometry)?;
+        let shape = &mut store.config.shape;
+        let id = device_id(shape.generation + 1, at, store.tuning.holder.as_ref());
+        let columns = shape.groups.iter_mut().flat_map(|group| &mut group.columns);
+        columns.filter(|column| column.member == member.0).for_each(|column| column.extents = extents);
+        if let Some(known) = shape.members.get_mut(at) {
+            (known.device, known.extents, known.state) = (id, extents, MemberState::Present);
+        }
+        if let Some(size) = store.config.sizes.get_mut(at) {
+            *size = device.geometry.size;
+        }
+        self.cache.detach(member, &mut store.bufs);
+        store.io.slot_of(member).into_iter().for_each(|slot| store.io.abandon(slot));
+        store.io.set_slot(member, Some(device.slot));
+        store.io.health.set(member, MemberState::Present);
+        store.labels.fresh.insert(member);
+        Ok(())
+    }
+}
 
 impl Pool {
     /// Executes a command about devices; its reply is sent when the labels contain the change.
@@ -39,7 +64,7 @@ impl Pool {
         self.store.check_unchanging()?;
         let at = member.index();
         if self.store.config.shape.is_aside(member.0) {
-            return self.replace_aside(member, device);
+            return self.requests.replace_aside(&mut self.store, member, device);
         }
         self.store.check_replacement(member.0, &device.geometry)?;
         let id: DeviceId = device_id(self.store.config.shape.generation + 1, at, self.store.tuning.holder.as_ref());
@@ -79,33 +104,11 @@ impl Pool {
     fn remove_aside(&mut self, member: MemberId) -> Result<(), CommandError> {
         self.rejoiner.put_off_rejoin(&mut self.store);
         self.store.check_unchanging()?;
-        self.cache.detach(member, &mut self.store.bufs);
+        self.requests.cache.detach(member, &mut self.store.bufs);
         let class = self.store.config.shape.class_of(member.0).unwrap_or(Class::Data);
         self.store.labels.left.insert(member, class);
         self.store.config.shape.drop_aside(member.0);
         self.store.io.health.set(member, MemberState::Gone);
-        Ok(())
-    }
-
-    /// Replaces a cache device, which begins empty, or a spare.
-    fn replace_aside(&mut self, member: MemberId, device: NewDevice) -> Result<(), CommandError> {
-        let at = member.index();
-        let extents = self.store.aside_extents(&device.geometry)?;
-        let shape = &mut self.store.config.shape;
-        let id = device_id(shape.generation + 1, at, self.store.tuning.holder.as_ref());
-        let columns = shape.groups.iter_mut().flat_map(|group| &mut group.columns);
-        columns.filter(|column| column.member == member.0).for_each(|column| column.extents = extents);
-        if let Some(known) = shape.members.get_mut(at) {
-            (known.device, known.extents, known.state) = (id, extents, MemberState::Present);
-        }
-        if let Some(size) = self.store.config.sizes.get_mut(at) {
-            *size = device.geometry.size;
-        }
-        self.cache.detach(member, &mut self.store.bufs);
-        self.store.io.slot_of(member).into_iter().for_each(|slot| self.store.io.abandon(slot));
-        self.store.io.set_slot(member, Some(device.slot));
-        self.store.io.health.set(member, MemberState::Present);
-        self.store.labels.fresh.insert(member);
         Ok(())
     }
 }

@@ -11,19 +11,19 @@ use millpond_block::{Answer, DiskError, Query, Tag};
 use millpond_format::TreeRoot;
 
 use super::op::{Op, Owner, Work};
-use super::state::Pool;
+use super::requests::Requests;
 use crate::api::Target;
-use crate::store::{Comparison, Found, STEPS_PER_QUERY, state_of};
+use crate::store::{Comparison, Found, STEPS_PER_QUERY, Store, state_of};
 use crate::{Absent, CommandError};
 
 /// Subtrees compared per turn, over all comparisons: some 50 microseconds.
 pub(crate) const STEPS_PER_TURN: usize = 32;
 
-impl Pool {
+impl Requests {
     /// Starts a comparison; the result is returned by `pop_diff`.
-    pub(crate) fn start_diff(&mut self, tag: Tag, older: Option<Target>, newer: Target) {
-        let size = self.store.geometry(newer).map(|(geometry, _)| geometry.size);
-        let known = older.is_none_or(|target| self.store.geometry(target).is_some());
+    pub(crate) fn start_diff(&mut self, store: &mut Store, tag: Tag, older: Option<Target>, newer: Target) {
+        let size = store.geometry(newer).map(|(geometry, _)| geometry.size);
+        let known = older.is_none_or(|target| store.geometry(target).is_some());
         let Some(size) = size.filter(|_| known) else {
             return self.diffs.push_back((tag, Err(CommandError::NotFound(Absent::Version))));
         };
@@ -33,9 +33,9 @@ impl Pool {
     }
 
     /// Starts a guest's query; the answer is returned by `pop_answer`.
-    pub(crate) fn start_query(&mut self, target: Target, tag: Tag, query: Query) {
-        self.store.last_activity = self.store.now;
-        if let Err(error) = self.store.admit_query(target, &query) {
+    pub(crate) fn start_query(&mut self, store: &mut Store, target: Target, tag: Tag, query: Query) {
+        store.last_activity = store.now;
+        if let Err(error) = store.admit_query(target, &query) {
             return self.answers.push_back(Answer { tag, result: Err(error) });
         }
         let range = query.range;
@@ -52,9 +52,9 @@ impl Pool {
 
     /// Starts to find the segments that hold the data of a volume or snapshot; the reply is
     /// returned by `pop_reply`.
-    pub(super) fn start_places(&mut self, tag: Tag, target: Target) {
-        let Some(size) = self.store.geometry(target).map(|(geometry, _)| geometry.size) else {
-            return self.store.replies.push_back((tag, Err(CommandError::NotFound(Absent::Target))));
+    pub(super) fn start_places(&mut self, store: &mut Store, tag: Tag, target: Target) {
+        let Some(size) = store.geometry(target).map(|(geometry, _)| geometry.size) else {
+            return store.replies.push_back((tag, Err(CommandError::NotFound(Absent::Target))));
         };
         let found = Found::Places(BTreeMap::new());
         let work = Comparison { older: None, newer: target, next: 0, end: size / 4096, steps: usize::MAX, found };
@@ -63,9 +63,9 @@ impl Pool {
 
     /// Starts to find the lost ranges of a volume or snapshot; the reply is returned by
     /// `pop_reply`.
-    pub(super) fn start_lost(&mut self, tag: Tag, target: Target) {
-        let Some(size) = self.store.geometry(target).map(|(geometry, _)| geometry.size) else {
-            return self.store.replies.push_back((tag, Err(CommandError::NotFound(Absent::Target))));
+    pub(super) fn start_lost(&mut self, store: &mut Store, tag: Tag, target: Target) {
+        let Some(size) = store.geometry(target).map(|(geometry, _)| geometry.size) else {
+            return store.replies.push_back((tag, Err(CommandError::NotFound(Absent::Target))));
         };
         let found = Found::Lost(Vec::new());
         let work = Comparison { older: None, newer: target, next: 0, end: size / 4096, steps: usize::MAX, found };
@@ -78,21 +78,21 @@ impl Pool {
     }
 
     /// Continues a comparison within the remaining steps of this turn.
-    pub(super) fn try_compare(&mut self, id: u32) {
+    pub(super) fn try_compare(&mut self, store: &mut Store, id: u32) {
         let Some(Op { work: Work::Compare(work), .. }) = self.ops.get(id) else { return };
-        let root = |target: Target| self.store.geometry(target).and_then(|_| self.store.root_of(target));
+        let root = |target: Target| store.geometry(target).and_then(|_| store.root_of(target));
         let roots = (work.older.map_or(Some(TreeRoot::default()), root), root(work.newer));
-        let (Some(older), Some(newer)) = roots else { return self.fail_op(id, DiskError::Invalid) };
+        let (Some(older), Some(newer)) = roots else { return self.fail_op(store, id, DiskError::Invalid) };
         while self.comparisons > 0 {
             self.comparisons -= 1;
             let Some(Op { work: Work::Compare(work), .. }) = self.ops.get_mut(id) else { return };
             if work.is_done() {
-                return self.end_comparison(id);
+                return self.end_comparison(store, id);
             }
             let (block, end) = (work.next, work.end);
             // taken out of the operation while the trees are read
             let mut found = std::mem::replace(&mut work.found, Found::Extents(Vec::new()));
-            let stop = self.store.compare(older, newer, block, end, &mut found);
+            let stop = store.compare(older, newer, block, end, &mut found);
             let Some(Op { work: Work::Compare(work), .. }) = self.ops.get_mut(id) else { return };
             work.found = found;
             match stop {
@@ -100,7 +100,7 @@ impl Pool {
                     work.next = stop;
                     work.steps = work.steps.saturating_sub(1);
                 }
-                Err(miss) => return self.load_node(miss, Some(id)),
+                Err(miss) => return self.load_node(store, miss, Some(id)),
             }
         }
         self.ready.push_back(id);
@@ -108,11 +108,11 @@ impl Pool {
 
     /// Ends a comparison once the last record is complete: blocks that a record in flight removed
     /// may be reported as gone only when the record cannot be lost any more (I10).
-    fn end_comparison(&mut self, id: u32) {
-        let after = self.store.last_record;
+    fn end_comparison(&mut self, store: &mut Store, id: u32) {
+        let after = store.last_record;
         if let Some(op) = self.ops.get_mut(id) {
             op.lsn = after;
         }
-        self.release(id);
+        self.release(store, id);
     }
 }

@@ -71,7 +71,7 @@ impl Pool {
         let (over, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.store.flusher.waiting).into_iter().partition(|(_, lsn)| *lsn <= durable);
         self.store.flusher.waiting = waiting;
-        over.into_iter().for_each(|(op, _)| self.finish(op));
+        over.into_iter().for_each(|(op, _)| self.requests.finish(&mut self.store, op));
         if checkpoint {
             self.checkpoint_io_done(Ok(()));
         }
@@ -105,7 +105,7 @@ impl Pool {
                     self.store.switch();
                     self.store.let_go();
                     self.release_held();
-                    self.attach_caches();
+                    self.requests.attach_caches(&mut self.store);
                 }
                 let tags = self.relabeler.take_commands();
                 self.store.replies.extend(tags.into_iter().map(|tag| (tag, Ok(Reply::Done))));
@@ -247,9 +247,9 @@ impl Pool {
         }
         self.store.state = PoolState::Online;
         let volumes: Vec<_> = self.store.core.catalog.volumes.keys().copied().collect();
-        volumes.into_iter().for_each(|volume| self.trim_beyond(volume));
+        volumes.into_iter().for_each(|volume| self.requests.trim_beyond(&mut self.store, volume));
         self.filler.fill_what_lacks(&mut self.store);
         self.resume_jobs();
-        self.attach_caches();
+        self.requests.attach_caches(&mut self.store);
     }
 }

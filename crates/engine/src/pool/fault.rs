@@ -3,9 +3,20 @@
 
 use millpond_block::DiskError;
 
+use super::requests::Requests;
 use super::state::Pool;
 use crate::io::{Failing, Replica};
+use crate::store::Store;
 use crate::{CommandError, DeviceTrouble, Fault, Planted, PoolState};
+
+impl Requests {
+    /// Fails waiting destroys when the pool stops.
+    fn abandon_destroys(&mut self, store: &mut Store) {
+        for work in std::mem::take(&mut self.destroying) {
+            self.fail_op(store, work.op, DiskError::Io);
+        }
+    }
+}
 
 impl Pool {
     /// Stops the pool: reads go on where they can, and nothing is written any more.
@@ -28,38 +39,33 @@ impl Pool {
                 held.extend(batch.waiters);
             }
         }
-        held.extend(self.space_waiters.drain(..).chain(self.full_waiters.drain(..)).chain(self.record_waiters.drain(..)));
-        held.extend(self.locks.values_mut().flat_map(|waiting| waiting.drain(..)));
+        held.extend(
+            self.requests.space_waiters.drain(..).chain(self.requests.full_waiters.drain(..)).chain(self.requests.record_waiters.drain(..)),
+        );
+        held.extend(self.requests.locks.values_mut().flat_map(|waiting| waiting.drain(..)));
         for op in held {
-            self.fail_op(op, DiskError::Io);
+            self.requests.fail_op(&mut self.store, op, DiskError::Io);
         }
-        self.abandon_destroys();
+        self.requests.abandon_destroys(&mut self.store);
         let store = &mut self.store;
         let tags = std::mem::take(&mut store.checkpoint.wanted).into_iter().chain(self.checkpointer.take_commands());
         let tags = tags.chain(std::mem::take(&mut store.labels.waiting)).chain(self.relabeler.take_commands()).chain(store.closing.take());
         for tag in tags.collect::<Vec<_>>() {
             self.store.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
         }
-        for (tag, _) in std::mem::take(&mut self.parked_commands) {
+        for (tag, _) in std::mem::take(&mut self.requests.parked_commands) {
             self.store.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
         }
-        for (tag, _, _) in std::mem::take(&mut self.resizes) {
+        for (tag, _, _) in std::mem::take(&mut self.requests.resizes) {
             self.store.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
         }
         let over: Vec<u32> = self.store.flusher.waiting.drain(..).map(|(op, _)| op).collect();
-        let reads: Vec<u32> = self.read_waiters.drain(..).map(|(_, op)| op).collect();
+        let reads: Vec<u32> = self.requests.read_waiters.drain(..).map(|(_, op)| op).collect();
         for op in over.into_iter().chain(reads) {
-            if let Some(found) = self.ops.get_mut(op) {
+            if let Some(found) = self.requests.ops.get_mut(op) {
                 found.error = Some(DiskError::Io);
             }
-            self.finish(op);
-        }
-    }
-
-    /// Fails waiting destroys when the pool stops.
-    fn abandon_destroys(&mut self) {
-        for work in std::mem::take(&mut self.destroying) {
-            self.fail_op(work.op, DiskError::Io);
+            self.requests.finish(&mut self.store, op);
         }
     }
 
@@ -73,7 +79,7 @@ impl Pool {
             return; // the old device was about to go, and its replacement has everything
         }
         self.filler.stop_filling(failing.member, Replica::Current);
-        self.cache.detach(failing.member, &mut self.store.bufs);
+        self.requests.cache.detach(failing.member, &mut self.store.bufs);
         self.store.config.shape.lose(failing.member.index());
         self.spares.lost(failing.member, self.store.now, self.store.io.mark());
         self.store.relabel(None);

@@ -6,12 +6,13 @@ use millpond_format::{BlockNo, Lsn};
 
 use super::op::{BarrierKind, Op, Owner, ReadWork, Work};
 use super::read::assemble;
+use super::requests::Requests;
 use super::state::Pool;
 use super::write::blocks_of;
 use crate::store::{Comparison, Found, Store};
 use crate::{Absent, CommandError, Fault, Planted, Reply};
 
-impl Pool {
+impl Requests {
     /// Creates an operation with one reference for its starter: see [`release`](Self::release).
     pub(crate) fn new_op(&mut self, owner: Owner, work: Work, durable: bool) -> u32 {
         self.ops.insert(Op { owner, work, pending: 1, lsn: Lsn(0), durable, error: None })
@@ -19,7 +20,7 @@ impl Pool {
 
     /// Takes in the old content of an edge; after the last one the payload consists of whole
     /// blocks.
-    fn edge_read(&mut self, id: u32, block: BlockNo, data: Result<millpond_block::Data, DiskError>) {
+    fn edge_read(&mut self, store: &mut Store, id: u32, block: BlockNo, data: Result<millpond_block::Data, DiskError>) {
         let Some(Op { work: Work::Write(work), error, .. }) = self.ops.get_mut(id) else { return };
         if let Some(at) = work.edges.locked.iter().position(|b| *b == block)
             && let Some(place) = work.edges.old.get_mut(at)
@@ -33,12 +34,12 @@ impl Pool {
             return;
         }
         if let Some(error) = *error {
-            return self.fail_op(id, error);
+            return self.fail_op(store, id, error);
         }
         let range = work.request.range;
         let (first, count) = blocks_of(range);
         let (head, end) = ((range.offset % 4096) as usize, (range.offset + range.length - first * 4096) as usize);
-        let Some(buf) = &mut work.payload else { return self.fail_op(id, DiskError::Io) };
+        let Some(buf) = &mut work.payload else { return self.fail_op(store, id, DiskError::Io) };
         for (block, old) in work.edges.locked.iter().zip(&work.edges.old) {
             let mut content = [0u8; 4096];
             let mut at = 0;
@@ -82,7 +83,7 @@ impl Pool {
     }
 
     /// Releases one of the references counted in `pending`; the operation ends with the last.
-    pub(crate) fn release(&mut self, id: u32) {
+    pub(crate) fn release(&mut self, store: &mut Store, id: u32) {
         let Some(op) = self.ops.get_mut(id) else { return };
         op.pending -= 1;
         if op.pending > 0 {
@@ -100,31 +101,31 @@ impl Pool {
                 Work::Read(work) => work.after,
                 _ => op.lsn,
             };
-            if after > self.store.log.completed && !matches!(self.store.state, crate::PoolState::Faulted(_)) {
+            if after > store.log.completed && !matches!(store.state, crate::PoolState::Faulted(_)) {
                 self.read_waiters.push((after, id));
                 return;
             }
-            if op.durable && op.lsn > self.store.log.durable {
-                self.store.flusher.waiting.push((id, op.lsn));
+            if op.durable && op.lsn > store.log.durable {
+                store.flusher.waiting.push((id, op.lsn));
                 return;
             }
         }
-        self.finish(id);
+        self.finish(store, id);
     }
 
     /// Answers a finished operation.
-    pub(super) fn finish(&mut self, id: u32) {
+    pub(super) fn finish(&mut self, store: &mut Store, id: u32) {
         let Some(op) = self.ops.remove(id) else { return };
         if matches!(op.work, Work::Read(_)) {
-            return self.deliver_read(op);
+            return self.deliver_read(store, op);
         }
         let Op { owner, work, error, lsn, .. } = op;
         let work = match work {
-            Work::Compare(work) => return self.deliver_comparison(owner, *work, error),
+            Work::Compare(work) => return self.deliver_comparison(store, owner, *work, error),
             Work::Census(work) => {
                 if let Owner::Command(tag) = owner {
-                    let reply = self.store.census_reply(*work, error);
-                    self.store.replies.push_back((tag, reply));
+                    let reply = store.census_reply(*work, error);
+                    store.replies.push_back((tag, reply));
                 }
                 return;
             }
@@ -134,18 +135,18 @@ impl Pool {
         match (owner, work) {
             (Owner::Guest(tag), work) => {
                 if result.is_ok() {
-                    count_guest(&mut self.store, &work);
+                    count_guest(store, &work);
                 }
                 self.completions.push_back(Completion { tag, result });
             }
             (Owner::Command(tag), Work::Command(reply)) => {
-                let reply = match (&self.store.state, error) {
+                let reply = match (&store.state, error) {
                     (crate::PoolState::Faulted(why), Some(_)) => Err(CommandError::Faulted(why.clone())),
                     (_, Some(DiskError::NoSpace)) => Err(CommandError::NoSpace),
                     (_, Some(other)) => Err(CommandError::Request(other)),
                     (_, None) => reply,
                 };
-                self.store.replies.push_back((tag, reply));
+                store.replies.push_back((tag, reply));
             }
             (Owner::Parent(parent), _) => {
                 if let Some(up) = self.ops.get_mut(parent) {
@@ -154,7 +155,7 @@ impl Pool {
                         up.error.get_or_insert(error);
                     }
                 }
-                self.release(parent);
+                self.release(store, parent);
             }
             (Owner::Nobody, Work::Walk { id }) => self.reclaimer.walk_ended(id, error.is_some()),
             (Owner::Nobody, Work::Clear(work)) => {
@@ -168,35 +169,35 @@ impl Pool {
 
     /// Fails an operation: releases its starter's reference, and waits for everything in flight for
     /// it.
-    pub(crate) fn fail_op(&mut self, id: u32, error: DiskError) {
+    pub(crate) fn fail_op(&mut self, store: &mut Store, id: u32, error: DiskError) {
         if let Some(op) = self.ops.get_mut(id) {
             op.error.get_or_insert(error);
         }
         self.unlock(id);
-        self.release(id);
+        self.release(store, id);
     }
 
     /// Answers a finished read to its owner.
-    fn deliver_read(&mut self, op: Op) {
+    fn deliver_read(&mut self, store: &mut Store, op: Op) {
         let Work::Read(work) = op.work else { return };
         let range = work.request.range;
         let result = match op.error {
             Some(error) => Err(error),
-            None => Ok(assemble(&mut self.store, work.parts, range)),
+            None => Ok(assemble(store, work.parts, range)),
         };
         match op.owner {
             Owner::Guest(tag) => {
-                self.store.metrics.guest_reads += 1;
-                self.store.metrics.guest_read_bytes += range.length;
+                store.metrics.guest_reads += 1;
+                store.metrics.guest_read_bytes += range.length;
                 self.completions.push_back(millpond_block::Completion { tag, result });
             }
-            Owner::Parent(parent) => self.edge_read(parent, millpond_format::BlockNo(range.offset / 4096), result),
+            Owner::Parent(parent) => self.edge_read(store, parent, millpond_format::BlockNo(range.offset / 4096), result),
             Owner::Command(_) | Owner::Nobody => {}
         }
     }
 
     /// Delivers the result to its owner.
-    fn deliver_comparison(&mut self, owner: Owner, work: Comparison, error: Option<DiskError>) {
+    fn deliver_comparison(&mut self, store: &mut Store, owner: Owner, work: Comparison, error: Option<DiskError>) {
         match (owner, work.found) {
             (Owner::Guest(tag), Found::Runs { mut runs, most, .. }) => {
                 runs.truncate(most);
@@ -206,23 +207,25 @@ impl Pool {
                 let result = match error {
                     None => Ok(extents),
                     Some(DiskError::Invalid) => Err(CommandError::NotFound(Absent::Version)),
-                    Some(_) => Err(self.store.read_failure()),
+                    Some(_) => Err(store.read_failure()),
                 };
                 self.diffs.push_back((tag, result));
             }
             (Owner::Command(tag), Found::Places(units)) => {
-                let places = self.store.places(units);
-                let result = self.store.answer_of(error, Reply::Places(places));
-                self.store.replies.push_back((tag, result));
+                let places = store.places(units);
+                let result = store.answer_of(error, Reply::Places(places));
+                store.replies.push_back((tag, result));
             }
             (Owner::Command(tag), Found::Lost(ranges)) => {
-                let result = self.store.answer_of(error, Reply::Lost(ranges));
-                self.store.replies.push_back((tag, result));
+                let result = store.answer_of(error, Reply::Lost(ranges));
+                store.replies.push_back((tag, result));
             }
             _ => {}
         }
     }
+}
 
+impl Pool {
     /// Handles the end of a batch write.
     pub(super) fn batch_done(&mut self, lsn: Lsn, result: Result<(), DeviceError>) {
         if let Err(error) = result {
@@ -235,19 +238,19 @@ impl Pool {
         }
         for batch in self.store.log.written(lsn) {
             for waiter in batch.waiters {
-                if let Some(op) = self.ops.get_mut(waiter) {
+                if let Some(op) = self.requests.ops.get_mut(waiter) {
                     op.lsn = op.lsn.max(batch.lsn);
                 }
-                self.release(waiter);
+                self.requests.release(&mut self.store, waiter);
             }
             self.store.bufs.give_data(batch.pieces);
         }
-        if !self.read_waiters.is_empty() {
+        if !self.requests.read_waiters.is_empty() {
             let completed = self.store.log.completed;
             let (over, waiting): (Vec<_>, Vec<_>) =
-                std::mem::take(&mut self.read_waiters).into_iter().partition(|(lsn, _)| *lsn <= completed);
-            self.read_waiters = waiting;
-            over.into_iter().for_each(|(_, op)| self.finish(op));
+                std::mem::take(&mut self.requests.read_waiters).into_iter().partition(|(lsn, _)| *lsn <= completed);
+            self.requests.read_waiters = waiting;
+            over.into_iter().for_each(|(_, op)| self.requests.finish(&mut self.store, op));
         }
     }
 }

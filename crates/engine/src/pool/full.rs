@@ -10,8 +10,9 @@
 use millpond_block::DiskError;
 
 use super::op::{Owner, Work};
+use super::requests::Requests;
 use super::state::Pool;
-use crate::store::Context;
+use crate::store::{Context, Store};
 use crate::{Fault, PoolState, Time};
 
 /// Milliseconds between retries of writes whose device was full.
@@ -51,10 +52,54 @@ impl FullDevices {
     }
 }
 
+impl Requests {
+    /// Fails guests' writes that wait for space, and when `long` also reads of blocks that cannot
+    /// be written.
+    fn refuse_waiting(&mut self, store: &mut Store, long: bool) {
+        let waiters = self.space_waiters.iter().chain(&self.full_waiters).chain(&self.record_waiters);
+        let waiting: Vec<u32> = waiters.copied().filter(|id| self.is_guests(*id)).collect();
+        self.space_waiters.retain(|id| !waiting.contains(id));
+        self.full_waiters.retain(|id| !waiting.contains(id));
+        self.record_waiters.retain(|id| !waiting.contains(id));
+        for id in waiting {
+            self.fail_op(store, id, DiskError::NoSpace);
+        }
+        if !self.full_devices.refuses {
+            return;
+        }
+        let mut refused = store.log.take_waiters();
+        let others = refused.extract_if(.., |(_, id)| !self.is_guests(*id)).collect();
+        store.log.give_waiters(others);
+        for (_, id) in refused {
+            if let Some(op) = self.ops.get_mut(id) {
+                op.error.get_or_insert(DiskError::NoSpace);
+            }
+            self.release(store, id);
+        }
+        let completed = store.log.completed;
+        for (lsn, id) in std::mem::take(&mut self.read_waiters) {
+            let error = match self.ops.get(id).map(|op| (&op.work, op.owner)) {
+                _ if lsn <= completed || !self.is_guests(id) => None,
+                // the write that this read is for is refused
+                Some((Work::Read(_), Owner::Parent(_))) => Some(DiskError::NoSpace),
+                Some((Work::Read(_) | Work::Compare(_), _)) => long.then_some(DiskError::Io),
+                _ => Some(DiskError::NoSpace),
+            };
+            match (error, self.ops.get_mut(id)) {
+                (Some(error), Some(op)) => {
+                    op.error = Some(error);
+                    self.finish(store, id);
+                }
+                _ => self.read_waiters.push((lsn, id)),
+            }
+        }
+    }
+}
+
 impl Pool {
     /// Retries writes that found their device full, and refuses guests' writes after a while.
     pub(super) fn step_full(&mut self) {
-        self.full_devices.refuses = false;
+        self.requests.full_devices.refuses = false;
         if !self.store.io.is_stalled() {
             return;
         }
@@ -68,54 +113,13 @@ impl Pool {
         if self.store.state == PoolState::Opening && !full.is_empty() {
             return self.fault(Fault::NoRoom { devices: full });
         }
-        if self.full_devices.retries(self.store.now) {
+        if self.requests.full_devices.retries(self.store.now) {
             self.store.io.retry_stalled();
         }
         let Some(since) = self.store.io.longest_full().filter(|since| self.store.now.0 >= since.0 + FULL_PATIENCE_MILLIS) else { return };
         // a checkpoint that waits affects guests only when the log needs the space that it frees
-        self.full_devices.refuses = self.store.io.stalled().any(|context| matches!(context, Context::Batch(_)));
-        self.refuse_waiting(self.store.now.0 >= since.0 + READS_MILLIS);
-    }
-
-    /// Fails guests' writes that wait for space, and when `long` also reads of blocks that cannot
-    /// be written.
-    fn refuse_waiting(&mut self, long: bool) {
-        let waiters = self.space_waiters.iter().chain(&self.full_waiters).chain(&self.record_waiters);
-        let waiting: Vec<u32> = waiters.copied().filter(|id| self.is_guests(*id)).collect();
-        self.space_waiters.retain(|id| !waiting.contains(id));
-        self.full_waiters.retain(|id| !waiting.contains(id));
-        self.record_waiters.retain(|id| !waiting.contains(id));
-        for id in waiting {
-            self.fail_op(id, DiskError::NoSpace);
-        }
-        if !self.full_devices.refuses {
-            return;
-        }
-        let mut refused = self.store.log.take_waiters();
-        let others = refused.extract_if(.., |(_, id)| !self.is_guests(*id)).collect();
-        self.store.log.give_waiters(others);
-        for (_, id) in refused {
-            if let Some(op) = self.ops.get_mut(id) {
-                op.error.get_or_insert(DiskError::NoSpace);
-            }
-            self.release(id);
-        }
-        let completed = self.store.log.completed;
-        for (lsn, id) in std::mem::take(&mut self.read_waiters) {
-            let error = match self.ops.get(id).map(|op| (&op.work, op.owner)) {
-                _ if lsn <= completed || !self.is_guests(id) => None,
-                // the write that this read is for is refused
-                Some((Work::Read(_), Owner::Parent(_))) => Some(DiskError::NoSpace),
-                Some((Work::Read(_) | Work::Compare(_), _)) => long.then_some(DiskError::Io),
-                _ => Some(DiskError::NoSpace),
-            };
-            match (error, self.ops.get_mut(id)) {
-                (Some(error), Some(op)) => {
-                    op.error = Some(error);
-                    self.finish(id);
-                }
-                _ => self.read_waiters.push((lsn, id)),
-            }
-        }
+        self.requests.full_devices.refuses = self.store.io.stalled().any(|context| matches!(context, Context::Batch(_)));
+        let reads = self.store.now.0 >= since.0 + READS_MILLIS;
+        self.requests.refuse_waiting(&mut self.store, reads);
     }
 }

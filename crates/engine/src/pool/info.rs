@@ -33,7 +33,7 @@ impl Pool {
             let size = u64::from(m.extents) * bytes;
             let of_member = |counts: &[u64]| counts.get(i).copied().unwrap_or(0) * bytes;
             let (free, allocated) = match shape.is_aside(member.0) {
-                true => (size.saturating_sub(self.cache.used(member)), self.cache.used(member).min(size)),
+                true => (size.saturating_sub(self.requests.cache.used(member)), self.requests.cache.used(member).min(size)),
                 false => (of_member(&free), of_member(&used)),
             };
             let group = shape.group_of(member.0);
@@ -69,7 +69,7 @@ impl Pool {
             id: self.store.config.id,
             state: self.store.state.clone(),
             read_only: self.store.tuning.read_only,
-            refuses_writes: self.full_devices.refuses(),
+            refuses_writes: self.requests.full_devices.refuses(),
             layout: shape.groups.iter().min_by_key(|group| group.class != Class::Data).map_or(Layout::Linear, |group| group.layout),
             size,
             allocated: allocated.min(size),
@@ -113,8 +113,8 @@ impl Pool {
             self.cleaner.report(&self.store),
             self.store.core.space.freed_units,
             self.store.floor(crate::store::Purse::Guest),
-            self.space_waiters.len(),
-            self.starved,
+            self.requests.space_waiters.len(),
+            self.requests.starved,
             self.cleaner.idle(),
             self.store.checkpoint.running(),
             self.store.core.space.live_units(),
@@ -155,7 +155,7 @@ impl Pool {
             compression: v.compression,
             read_only: v.read_only || self.store.tuning.read_only,
             options: catalog.options_of(id),
-            read_cache: self.read_cache.uses(id),
+            read_cache: self.requests.read_cache.uses(id),
             referenced_bytes: line.head.map_or(0, |h| h.mapped * 4096),
             unique_bytes: owned_units * 512,
             snapshots: catalog.snapshot_count(id),
@@ -169,8 +169,8 @@ impl Pool {
         metrics.nodes_touched = self.store.core.nodes_touched;
         metrics.nodes_resident = self.store.core.nodes.len() as u64;
         metrics.piece_memory = self.store.core.pieces.memory() as u64;
-        (metrics.read_cache_limit, metrics.read_cache_bytes) = (self.read_cache.limit(), self.read_cache.used());
-        let uses = self.read_cache.all_uses();
+        (metrics.read_cache_limit, metrics.read_cache_bytes) = (self.requests.read_cache.limit(), self.requests.read_cache.used());
+        let uses = self.requests.read_cache.all_uses();
         (metrics.read_cache_hits, metrics.read_cache_misses) = (uses.hits, uses.misses);
         metrics.written_bytes = self.store.core.clock * 4096;
         metrics.log_bytes = self.store.log.since_checkpoint;

@@ -21,7 +21,7 @@ impl Pool {
         match change(self) {
             Ok(reply) => {
                 let records = [Record::Jobs { jobs: self.jobs_now() }].into_iter().chain(self.wipe_record()).collect();
-                if !self.log_records(tag, records, reply) {
+                if !self.requests.log_records(&mut self.store, tag, records, reply) {
                     self.drop_unwritten_jobs();
                 }
             }
@@ -96,14 +96,14 @@ impl Pool {
         if records.is_empty() || !self.store.record_room(NOTE_PAGES) {
             return;
         }
-        let op = self.new_op(Owner::Nobody, Work::Command(Ok(Reply::Done)), false);
+        let op = self.requests.new_op(Owner::Nobody, Work::Command(Ok(Reply::Done)), false);
         for record in records {
-            if self.append_item(op, &Item::Record(record.clone())).is_err() {
-                return self.fail_op(op, DiskError::NoSpace);
+            if self.requests.append_item(&mut self.store, op, &Item::Record(record.clone())).is_err() {
+                return self.requests.fail_op(&mut self.store, op, DiskError::NoSpace);
             }
             self.store.core.apply_record(&record);
         }
-        self.release(op);
+        self.requests.release(&mut self.store, op);
     }
 
     /// Returns all jobs.

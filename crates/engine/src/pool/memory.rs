@@ -3,17 +3,17 @@
 use millpond_block::Piece;
 use millpond_format::{Addr, VolumeId};
 
-use super::state::Pool;
+use super::requests::Requests;
 use crate::Planted;
 use crate::api::Target;
 use crate::read_cache::LONGEST;
 use crate::store::Store;
 
-impl Pool {
+impl Requests {
     /// Sets the size of the read cache and the volumes' shares of it; called after a change of
     /// either.
-    pub(crate) fn arrange_read_cache(&mut self, limit: u64) {
-        let catalog = &self.store.core.catalog;
+    pub(crate) fn arrange_read_cache(&mut self, store: &Store, limit: u64) {
+        let catalog = &store.core.catalog;
         let own = |(volume, options): (&VolumeId, &crate::VolumeOptions)| Some((*volume, options.read_cache?));
         self.read_cache.arrange(limit, catalog.options().iter().filter_map(own));
         self.read_cache.keep_uses(|volume| catalog.volumes.contains_key(&volume));
@@ -21,11 +21,11 @@ impl Pool {
 
     /// Returns the volume whose share of the read cache serves a read of `target`; `None` if the
     /// read bypasses the cache.
-    pub(super) fn share_of(&self, target: Target, length: u64) -> Option<VolumeId> {
+    pub(super) fn share_of(&self, store: &Store, target: Target, length: u64) -> Option<VolumeId> {
         if self.read_cache.limit() == 0 || length > LONGEST {
             return None;
         }
-        let catalog = &self.store.core.catalog;
+        let catalog = &store.core.catalog;
         let volume = match target {
             Target::Head(volume) => volume,
             Target::Snapshot(snapshot) => catalog.snapshots.get(&snapshot)?.volume,
@@ -35,16 +35,16 @@ impl Pool {
     }
 
     /// Returns a block if the read cache has it.
-    pub(super) fn find_in_memory(&self, volume: Option<VolumeId>, addr: Addr) -> Option<Piece> {
-        self.read_cache.find(volume?, key_of(&self.store, addr))
+    pub(super) fn find_in_memory(&self, store: &Store, volume: Option<VolumeId>, addr: Addr) -> Option<Piece> {
+        self.read_cache.find(volume?, key_of(store, addr))
     }
 
     /// Offers blocks that were read from devices and verified to the read cache.
-    pub(super) fn remember(&mut self, volume: VolumeId, addrs: impl Iterator<Item = Addr>, piece: &Piece) {
+    pub(super) fn remember(&mut self, store: &mut Store, volume: VolumeId, addrs: impl Iterator<Item = Addr>, piece: &Piece) {
         for (addr, at) in addrs.zip((0..piece.len()).step_by(4096)) {
-            let key = key_of(&self.store, addr);
+            let key = key_of(store, addr);
             let block = piece.slice(at..at + 4096);
-            self.read_cache.offer(volume, key, &block, &mut self.store.bufs);
+            self.read_cache.offer(volume, key, &block, &mut store.bufs);
         }
     }
 }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::cached::follows;
 use super::op::{Bad, Op, Part, Work};
-use super::state::Pool;
+use super::requests::Requests;
 use super::write::blocks_of;
 use crate::cache::Spot;
 use crate::space::Shelf;
@@ -20,28 +20,28 @@ fn pages_of(unit: u32, units: u32) -> (u32, u32) {
     (unit / 8, (unit + units).div_ceil(8) - unit / 8)
 }
 
-impl Pool {
+impl Requests {
     /// Looks up a read's blocks and starts the device reads. Waits for a node when one is missing.
-    pub(super) fn try_read(&mut self, id: u32) {
+    pub(super) fn try_read(&mut self, store: &mut Store, id: u32) {
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get(id) else { return };
         let (target, request, past_cache) = (work.target, work.request, work.past_cache);
-        let Some(root) = self.store.root_of(target) else { return self.fail_op(id, DiskError::Io) };
+        let Some(root) = store.root_of(target) else { return self.fail_op(store, id, DiskError::Io) };
         let (first, count) = blocks_of(request.range);
         let end = first + count as u64;
         // blocks removed by a record in flight read as holes only once it is complete (I10)
-        let mut plan = Plan { parts: SmallVec::new(), after: self.store.last_record };
-        let remembered = self.share_of(target, request.range.length);
+        let mut plan = Plan { parts: SmallVec::new(), after: store.last_record };
+        let remembered = self.share_of(store, target, request.range.length);
         let (mut hits, mut misses) = (0, 0);
         let asks = !self.cache.is_empty() && !past_cache;
         let mut block = first;
         while block < end {
             let stop = ((block / FANOUT as u64 + 1) * FANOUT as u64).min(end);
-            match self.store.core.nodes.leaf(&root, block, &mut self.store.core.nodes_touched) {
-                Err(miss) => return self.load_node(miss, Some(id)),
+            match store.core.nodes.leaf(&root, block, &mut store.core.nodes_touched) {
+                Err(miss) => return self.load_node(store, miss, Some(id)),
                 Ok(None) => plan.zero((stop - block) as usize * 4096),
                 Ok(Some(leaf)) => {
                     for at in block..stop {
-                        let node = &self.store.core.nodes.get(leaf).node;
+                        let node = &store.core.nodes.get(leaf).node;
                         let slot = (at % FANOUT as u64) as usize;
                         let (addr, crc) = (node.entries[slot], node.crcs[slot]);
                         if !addr.is_some() {
@@ -49,23 +49,23 @@ impl Pool {
                             continue;
                         }
                         // the bytes are in an open batch: seal it, to find them in flight
-                        if let Some(stream) = self.store.open_batch_of(addr) {
-                            self.store.seal(stream);
+                        if let Some(stream) = store.open_batch_of(addr) {
+                            store.seal(stream);
                         }
-                        let Some((segment, unit)) = self.store.core.space.locate(addr) else {
-                            return self.fail_op(id, DiskError::Io);
+                        let Some((segment, unit)) = store.core.space.locate(addr) else {
+                            return self.fail_op(store, id, DiskError::Io);
                         };
-                        if let Some((piece, lsn)) = self.store.log.find_bytes(segment, unit, addr.units()) {
+                        if let Some((piece, lsn)) = store.log.find_bytes(segment, unit, addr.units()) {
                             plan.after = plan.after.max(lsn);
                             let piece = match addr.coding() {
                                 Coding::Raw => piece,
-                                coding => match self.unpack(piece.bytes(), coding) {
+                                coding => match self.unpack(store, piece.bytes(), coding) {
                                     Some(piece) => piece,
-                                    None => return self.fail_op(id, DiskError::Io),
+                                    None => return self.fail_op(store, id, DiskError::Io),
                                 },
                             };
                             plan.parts.push(Planned::Ready(piece));
-                        } else if let Some(piece) = self.find_in_memory(remembered, addr) {
+                        } else if let Some(piece) = self.find_in_memory(store, remembered, addr) {
                             hits += 1;
                             plan.parts.push(Planned::Ready(piece));
                         } else if let Some(spot) = if asks { self.cache.find(addr) } else { None } {
@@ -73,7 +73,7 @@ impl Pool {
                             plan.copy(spot, addr, crc);
                         } else {
                             misses += 1;
-                            let wanted = remembered.is_some() || self.may_copy(segment);
+                            let wanted = remembered.is_some() || self.may_copy(store, segment);
                             if addr.coding() == Coding::Raw && unit % 8 == 0 {
                                 plan.block(segment, unit / 8, crc, Some(addr).filter(|_| wanted));
                             } else {
@@ -91,10 +91,10 @@ impl Pool {
         if let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) {
             work.remembered = remembered;
         }
-        self.carry_out(id, plan);
+        self.carry_out(store, id, plan);
     }
 
-    fn carry_out(&mut self, id: u32, plan: Plan) {
+    fn carry_out(&mut self, store: &mut Store, id: u32, plan: Plan) {
         let mut parts: SmallVec<[Part; 1]> = SmallVec::new();
         for planned in plan.parts {
             match planned {
@@ -102,7 +102,7 @@ impl Pool {
                 Planned::Ready(piece) => parts.push(Part::Ready(piece)),
                 Planned::Blocks { segment, page, crcs, addrs } => {
                     let (mut from, mut at) = (0usize, page);
-                    for (_, range) in self.store.core.space.rows.map(segment, page, crcs.len() as u32, 0) {
+                    for (_, range) in store.core.space.rows.map(segment, page, crcs.len() as u32, 0) {
                         let pages = (range.length / 4096) as u32;
                         let mine = crcs.get(from..from + pages as usize).unwrap_or_default();
                         let addrs = SmallVec::from_slice(addrs.get(from..from + pages as usize).unwrap_or_default());
@@ -142,22 +142,30 @@ impl Pool {
             }
         }
         for (part, segment, page, pages) in wanted {
-            self.store.metrics.data_reads += 1;
-            self.store.read_segment(Context::Data { op: id, part }, segment, page, pages, 0);
+            store.metrics.data_reads += 1;
+            store.read_segment(Context::Data { op: id, part }, segment, page, pages, 0);
         }
-        cached.into_iter().for_each(|(part, spot, pages)| self.read_cached(id, part, spot, pages));
-        self.release(id);
+        cached.into_iter().for_each(|(part, spot, pages)| self.read_cached(store, id, part, spot, pages));
+        self.release(store, id);
     }
 
     /// Returns whether blocks of a segment may be copied to devices of class cache.
-    fn may_copy(&self, segment: SegmentId) -> bool {
-        !self.cache.is_empty() && self.store.core.space.rows.shelf(segment) != Shelf::Special
+    fn may_copy(&self, store: &Store, segment: SegmentId) -> bool {
+        !self.cache.is_empty() && store.core.space.rows.shelf(segment) != Shelf::Special
     }
 
     /// Handles a device read of a part. When the content is wrong, reads the next copy, or the same
     /// copy once more; copies that were wrong are rewritten from a good one. Without a good copy
     /// the read fails.
-    pub(super) fn data_read(&mut self, id: u32, part: u32, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<MemberId>) {
+    pub(super) fn data_read(
+        &mut self,
+        store: &mut Store,
+        id: u32,
+        part: u32,
+        result: Result<(), DeviceError>,
+        buf: Option<Buf>,
+        member: Option<MemberId>,
+    ) {
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
         let Some(place) = work.parts.get_mut(part as usize) else { return };
         let remembered = work.remembered;
@@ -172,20 +180,20 @@ impl Pool {
                 let (crc, coding, addr, segment) = (*crc, *coding, *addr, *segment);
                 let stored = buf.bytes().get(range.clone()).unwrap_or_default();
                 let sound = crc32c(stored) == crc;
-                if sound && addr.is_some() && self.may_copy(segment) {
-                    self.copy_to_cache(addr, stored);
+                if sound && addr.is_some() && self.may_copy(store, segment) {
+                    self.copy_to_cache(store, addr, stored);
                 }
                 let piece = if !sound {
                     None
                 } else if coding == Coding::Raw {
                     Some(Piece::new(Rc::new(buf), range))
                 } else {
-                    let unpacked = self.unpack(buf.bytes().get(range).unwrap_or_default(), coding);
-                    self.store.bufs.give(buf);
+                    let unpacked = self.unpack(store, buf.bytes().get(range).unwrap_or_default(), coding);
+                    store.bufs.give(buf);
                     unpacked
                 };
                 if let (Some(volume), Some(piece)) = (remembered, &piece) {
-                    self.remember(volume, std::iter::once(addr), piece);
+                    self.remember(store, volume, std::iter::once(addr), piece);
                 }
                 piece
             }
@@ -209,14 +217,17 @@ impl Pool {
                     let (mine, others) = std::mem::take(&mut work.bad).into_iter().partition(|bad: &Bad| bad.part == part);
                     work.bad = others;
                     let mine: Vec<Bad> = mine;
-                    mine.into_iter().for_each(|bad| self.store.repair(bad.member, segment, page, piece.clone()));
+                    mine.into_iter().for_each(|bad| store.repair(bad.member, segment, page, piece.clone()));
                 }
                 if let Part::Blocks { addrs, .. } = old {
                     if let Some(volume) = remembered {
-                        self.remember(volume, addrs.iter().copied(), &piece);
+                        self.remember(store, volume, addrs.iter().copied(), &piece);
                     }
-                    if self.may_copy(segment) {
-                        addrs.into_iter().zip(piece.bytes().chunks_exact(4096)).for_each(|(addr, bytes)| self.copy_to_cache(addr, bytes));
+                    if self.may_copy(store, segment) {
+                        addrs
+                            .into_iter()
+                            .zip(piece.bytes().chunks_exact(4096))
+                            .for_each(|(addr, bytes)| self.copy_to_cache(store, addr, bytes));
                     }
                 }
             }
@@ -225,87 +236,94 @@ impl Pool {
                 let next = *attempt;
                 if let Some(member) = member {
                     work.bad.push(Bad { part, member });
-                    if let (Ok(()), Some(errors)) = (result, self.store.io.errors.get_mut(member.index())) {
+                    if let (Ok(()), Some(errors)) = (result, store.io.errors.get_mut(member.index())) {
                         *errors += 1;
                     }
                 }
-                if next < self.store.io.attempts(&self.store.core.space.rows, segment) {
-                    return self.store.read_segment(Context::Data { op: id, part }, segment, page, pages, next);
+                if next < store.io.attempts(&store.core.space.rows, segment) {
+                    return store.read_segment(Context::Data { op: id, part }, segment, page, pages, next);
                 }
                 if let Some(op) = self.ops.get_mut(id) {
                     op.error = Some(DiskError::Io);
                 }
             }
         }
-        self.release(id);
+        self.release(store, id);
     }
 
     /// Starts reading a map node unless that is in progress; `op` continues when the node is in
     /// memory.
-    pub(super) fn load_node(&mut self, miss: Miss, op: Option<u32>) {
+    pub(super) fn load_node(&mut self, store: &mut Store, miss: Miss, op: Option<u32>) {
         let waiting = self.node_waiters.entry(miss.addr.identity());
         let fresh = matches!(waiting, std::collections::hash_map::Entry::Vacant(_));
         waiting.or_default().extend(op);
         if !fresh {
             return;
         }
-        match self.store.core.space.locate(miss.addr) {
+        match store.core.space.locate(miss.addr) {
             Some((segment, unit)) => {
-                if let Some((piece, _)) = self.store.log.find_bytes(segment, unit, miss.addr.units()) {
+                if let Some((piece, _)) = store.log.find_bytes(segment, unit, miss.addr.units()) {
                     // the cleaner moved the node, and the move is still in flight
                     let node = check_node(&miss, 0, piece.bytes());
-                    return self.node_found(miss, node);
+                    return self.node_found(store, miss, node);
                 }
                 let (page, pages) = pages_of(unit, miss.addr.units());
-                self.store.metrics.node_reads += 1;
-                self.store.read_segment(Context::Node(NodeRead { miss, segment, unit, attempt: 0 }), segment, page, pages, 0);
+                store.metrics.node_reads += 1;
+                store.read_segment(Context::Node(NodeRead { miss, segment, unit, attempt: 0 }), segment, page, pages, 0);
             }
-            None => self.node_failed(miss),
+            None => self.node_failed(store, miss),
         }
     }
 
     /// Handles a read of a node. When the content is wrong, reads the next copy.
-    pub(super) fn node_read(&mut self, read: NodeRead, result: Result<(), DeviceError>, buf: Option<Buf>, member: Option<MemberId>) {
+    pub(super) fn node_read(
+        &mut self,
+        store: &mut Store,
+        read: NodeRead,
+        result: Result<(), DeviceError>,
+        buf: Option<Buf>,
+        member: Option<MemberId>,
+    ) {
         let NodeRead { miss, segment, unit, attempt } = read;
         let node = match (result, &buf) {
             (Ok(()), Some(buf)) => check_node(&miss, unit, buf.bytes()),
             _ => None,
         };
         if let Some(buf) = buf {
-            self.store.bufs.give(buf);
+            store.bufs.give(buf);
         }
         let next = attempt + 1;
         if node.is_none() {
-            if let (Ok(()), Some(errors)) = (result, member.and_then(|m| self.store.io.errors.get_mut(m.index()))) {
+            if let (Ok(()), Some(errors)) = (result, member.and_then(|m| store.io.errors.get_mut(m.index()))) {
                 *errors += 1;
             }
-            if next < self.store.io.attempts(&self.store.core.space.rows, segment) {
+            if next < store.io.attempts(&store.core.space.rows, segment) {
                 let (page, pages) = pages_of(unit, miss.addr.units());
                 let read = NodeRead { attempt: next, ..read };
-                return self.store.read_segment(Context::Node(read), segment, page, pages, next);
+                return store.read_segment(Context::Node(read), segment, page, pages, next);
             }
         }
-        self.node_found(miss, node);
+        self.node_found(store, miss, node);
     }
 
     /// Adds a node that was read and wakes its waiters, or fails them.
-    fn node_found(&mut self, miss: Miss, node: Option<Node>) {
+    fn node_found(&mut self, store: &mut Store, miss: Miss, node: Option<Node>) {
         match node {
             Some(node) => {
-                if self.store.core.nodes.find(miss.addr).is_none() {
-                    self.store.core.nodes.insert(miss.addr, node, 0);
+                if store.core.nodes.find(miss.addr).is_none() {
+                    store.core.nodes.insert(miss.addr, node, 0);
                 }
                 let waiting = self.node_waiters.remove(&miss.addr.identity()).unwrap_or_default();
                 self.ready.extend(waiting);
             }
-            None => self.node_failed(miss),
+            None => self.node_failed(store, miss),
         }
     }
 
     /// Fails the operations that need a node which cannot be read; the rest of the pool goes on.
-    fn node_failed(&mut self, miss: Miss) {
+    fn node_failed(&mut self, store: &mut Store, miss: Miss) {
         for op in self.node_waiters.remove(&miss.addr.identity()).unwrap_or_default() {
-            self.fail_op(op, DiskError::Io);
+            self.fail_op(store, op, DiskError::Io);
         }
     }
 }

@@ -4,33 +4,33 @@ use millpond_block::{DiskError, Tag};
 use millpond_format::{Item, Record, VolumeId};
 
 use super::op::{ClearWork, Owner, Work};
-use super::state::Pool;
+use super::requests::Requests;
 use crate::Reply;
-use crate::store::MAX_VOLUME_BYTES;
+use crate::store::{MAX_VOLUME_BYTES, Store};
 
-impl Pool {
-    pub(crate) fn log_records(&mut self, tag: Tag, records: Vec<Record>, reply: Reply) -> bool {
+impl Requests {
+    pub(crate) fn log_records(&mut self, store: &mut Store, tag: Tag, records: Vec<Record>, reply: Reply) -> bool {
         let id = self.new_op(Owner::Command(tag), Work::Command(Ok(reply)), true);
         let deals_anew = records.iter().any(|record| matches!(record, Record::Options { .. } | Record::RemoveVolume { .. }));
         for record in records {
-            if self.append_item(id, &Item::Record(record.clone())).is_err() {
-                self.fail_op(id, DiskError::NoSpace);
+            if self.append_item(store, id, &Item::Record(record.clone())).is_err() {
+                self.fail_op(store, id, DiskError::NoSpace);
                 return false;
             }
-            self.store.core.apply_record(&record);
+            store.core.apply_record(&record);
         }
         if deals_anew {
-            self.arrange_read_cache(self.read_cache.limit());
+            self.arrange_read_cache(store, self.read_cache.limit());
         }
-        self.store.seal_all();
-        self.release(id);
+        store.seal_all();
+        self.release(store, id);
         true
     }
 
     /// Discards blocks mapped beyond a volume's end: after a shrink, and where a head may be from
     /// the time of a shrink: after an import, a rollback, a clone.
-    pub(super) fn trim_beyond(&mut self, volume: VolumeId) {
-        let Some(size) = self.store.core.catalog.volumes.get(&volume).map(|v| v.size) else { return };
+    pub(super) fn trim_beyond(&mut self, store: &mut Store, volume: VolumeId) {
+        let Some(size) = store.core.catalog.volumes.get(&volume).map(|v| v.size) else { return };
         let work = Work::Clear(ClearWork { volume, next: size / 4096, end: MAX_VOLUME_BYTES / 4096 });
         let id = self.new_op(Owner::Nobody, work, false);
         self.trimming.insert(volume, id);

@@ -1,52 +1,16 @@
 //! [`Pool`]: the state of a pool in service.
 
-use std::collections::{BTreeMap, VecDeque};
+use millpond_block::DeviceSlot;
 
-use millpond_block::{Answer, Completion, DeviceSlot, DiskError, Tag};
-use millpond_format::{BlockNo, Lsn, VolumeId};
-use rustc_hash::FxHashMap;
-
-use super::codec::Codec;
-use super::full::FullDevices;
-use super::op::Op;
-use super::reclaimer::Reclaimer;
-use crate::cache::CacheDevices;
-use crate::read_cache::ReadCache;
-use crate::slab::Slab;
+use super::requests::Requests;
 use crate::store::Store;
 use crate::task::{Checkpointer, Cleaner, Filler, Keeper, Preparer, Rebalancer, Rejoiner, Relabeler, Scrubber, Spares, Wiper};
-use crate::{CommandError, DiffExtent, Time};
 
-/// State of writes that wait for free segments.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Starved {
-    pub(super) since: Time,
-    /// Checkpoints written when the cleaner last moved something, and the bytes that it had moved
-    /// by then.
-    pub(super) checkpoints: u64,
-    pub(super) moved: u64,
-}
-
-/// A pool in service.
+/// A pool in service: its state on the devices, the requests, and the tasks. Its own methods are the
+/// scheduler's: they pass events to requests and tasks, and run each task once per turn.
 pub(crate) struct Pool {
     pub(crate) store: Store,
-    pub(crate) ops: Slab<Op>,
-    /// Operations to continue in this turn.
-    pub(crate) ready: VecDeque<u32>,
-    pub(crate) node_waiters: FxHashMap<u64, Vec<u32>>,
-    /// Writes that wait for room in the log.
-    pub(crate) space_waiters: VecDeque<u32>,
-    pub(super) reclaimer: Reclaimer,
-    /// Writes beyond the usable capacity that wait while space is being released, and the units
-    /// freed when they were last tried.
-    pub(super) full_waiters: VecDeque<u32>,
-    pub(super) full_waiters_tried: u64,
-    /// Clears that wait for room in the log.
-    pub(crate) record_waiters: VecDeque<u32>,
-    /// Blocks whose old content is being read, and the operations that wait for them.
-    pub(crate) locks: BTreeMap<(VolumeId, BlockNo), VecDeque<u32>>,
-    /// Reads that wait for a batch to complete: the batch and the operation.
-    pub(crate) read_waiters: Vec<(Lsn, u32)>,
+    pub(crate) requests: Requests,
     pub(crate) checkpointer: Checkpointer,
     pub(crate) relabeler: Relabeler,
     pub(crate) filler: Filler,
@@ -60,53 +24,18 @@ pub(crate) struct Pool {
     pub(crate) preparer: Preparer,
     pub(crate) keeper: Keeper,
     pub(crate) cleaner: Cleaner,
-    pub(crate) cache: CacheDevices,
-    pub(crate) read_cache: ReadCache,
-    pub(crate) completions: VecDeque<Completion>,
-    pub(crate) diffs: VecDeque<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
-    /// Replies to queries.
-    pub(crate) answers: VecDeque<Answer>,
-    /// Steps of comparisons left in this turn.
-    pub(crate) comparisons: usize,
-    /// Set while writes wait for free segments.
-    pub(crate) starved: Option<Starved>,
-    pub(super) full_devices: FullDevices,
     /// Positions of devices that did not answer while the pool was opened: the pool works without
     /// them, or was refused.
     pub(crate) unanswered: Vec<DeviceSlot>,
-    pub(super) codec: Codec,
-    /// Volumes whose end is being discarded after a shrink, and the operation that does it.
-    pub(crate) trimming: BTreeMap<VolumeId, u32>,
-    /// Volumes for which that discard failed, and why: they may not grow, or the old data beyond
-    /// the end would be visible again.
-    pub(crate) untrimmed: BTreeMap<VolumeId, DiskError>,
-    /// Commands that wait for room in the log, and for how many turns they have.
-    pub(crate) parked_commands: Vec<(Tag, crate::Command)>,
-    pub(crate) starved_commands: u32,
-    /// Commands that destroy snapshots, the one in progress first.
-    pub(crate) destroying: VecDeque<super::destroy::Destroying>,
-    /// Resizes that wait for that discard.
-    pub(crate) resizes: Vec<(Tag, VolumeId, u64)>,
 }
 
 impl Pool {
     /// Creates a pool in service.
     pub(crate) fn new(store: Store) -> Pool {
-        let cache = CacheDevices::new(store.config.id, store.tuning.cache_memory);
-        let read_cache = ReadCache::new(store.tuning.read_cache);
-        let now = store.now;
-        let mut pool = Pool {
+        let requests = Requests::new(&store);
+        Pool {
             store,
-            ops: Slab::default(),
-            ready: VecDeque::new(),
-            node_waiters: FxHashMap::default(),
-            space_waiters: VecDeque::new(),
-            reclaimer: Reclaimer::new(now),
-            full_waiters: VecDeque::new(),
-            full_waiters_tried: 0,
-            record_waiters: VecDeque::new(),
-            locks: BTreeMap::new(),
-            read_waiters: Vec::new(),
+            requests,
             checkpointer: Checkpointer::default(),
             relabeler: Relabeler::default(),
             filler: Filler::default(),
@@ -119,25 +48,8 @@ impl Pool {
             preparer: Preparer::default(),
             keeper: Keeper::default(),
             cleaner: Cleaner::default(),
-            cache,
-            read_cache,
-            completions: VecDeque::new(),
-            diffs: VecDeque::new(),
-            answers: VecDeque::new(),
-            comparisons: 0,
-            starved: None,
-            full_devices: FullDevices::new(now),
             unanswered: Vec::new(),
-            codec: Codec::new(),
-            trimming: BTreeMap::new(),
-            untrimmed: BTreeMap::new(),
-            parked_commands: Vec::new(),
-            starved_commands: 0,
-            destroying: VecDeque::new(),
-            resizes: Vec::new(),
-        };
-        pool.arrange_read_cache(pool.read_cache.limit());
-        pool
+        }
     }
 
     /// Returns whether a job needs the space of segments that are retained for a rewind.
@@ -147,6 +59,6 @@ impl Pool {
 
     /// Returns whether no operation, move or batch is in progress.
     pub(crate) fn quiet(&self) -> bool {
-        self.ops.len() == 0 && self.cleaner.idle() && self.store.log.in_flight_batches() == 0 && !self.store.log.has_open_batch()
+        self.requests.ops.len() == 0 && self.cleaner.idle() && self.store.log.in_flight_batches() == 0 && !self.store.log.has_open_batch()
     }
 }

@@ -5,10 +5,11 @@ use millpond_format::Lsn;
 
 use super::diff::STEPS_PER_TURN;
 use super::op::{BarrierKind, Owner, ReadWork, Work};
-use super::state::{Pool, Starved};
+use super::requests::{Requests, Starved};
+use super::state::Pool;
 use crate::api::Target;
 use crate::io::Ended;
-use crate::store::{Context, Purse, Waiting};
+use crate::store::{Context, Purse, Store, Waiting};
 use crate::task::{Beside, checkpoint_brings_space, release_rested, step_evacuation, step_give_back};
 use crate::{Fault, Planted, PoolState, Reply, Time};
 
@@ -27,12 +28,26 @@ pub(crate) enum Grain {
     Byte,
 }
 
+impl Requests {
+    /// Retries writes that wait for released space, when some was released or no more will be.
+    fn wake_full_waiters(&mut self, store: &mut Store) {
+        let freed = store.core.space.freed_units;
+        if self.full_waiters.is_empty() || (self.full_waiters_tried == freed && self.room_comes(store)) {
+            return;
+        }
+        self.full_waiters_tried = freed;
+        for id in std::mem::take(&mut self.full_waiters) {
+            self.go_on(store, id);
+        }
+    }
+}
+
 impl Pool {
     /// Starts a guest request, in sectors or in bytes.
     pub(crate) fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>, grain: Grain) {
         self.store.last_activity = self.store.now;
         if let Err(error) = self.admit(target, &request, grain) {
-            return self.completions.push_back(Completion { tag, result: Err(error) });
+            return self.requests.completions.push_back(Completion { tag, result: Err(error) });
         }
         let owner = Owner::Guest(tag);
         let (volume, mode) = match target {
@@ -43,22 +58,26 @@ impl Pool {
         match (request.op, volume) {
             (RequestOp::Read, _) if request.range.length > 0 => {
                 let work = ReadWork::new(target, request);
-                let id = self.new_op(owner, Work::Read(work), false);
-                self.try_read(id);
+                let id = self.requests.new_op(owner, Work::Read(work), false);
+                self.requests.try_read(&mut self.store, id);
             }
-            (RequestOp::Write, Some(volume)) if request.range.length > 0 => self.start_write(owner, volume, request, payload, durable),
-            (RequestOp::Discard, Some(volume)) => self.start_clear(owner, volume, request.range, false, durable),
-            (RequestOp::WriteZeroes { .. }, Some(volume)) => self.start_clear(owner, volume, request.range, true, durable),
+            (RequestOp::Write, Some(volume)) if request.range.length > 0 => {
+                self.requests.start_write(&mut self.store, owner, volume, request, payload, durable)
+            }
+            (RequestOp::Discard, Some(volume)) => self.requests.start_clear(&mut self.store, owner, volume, request.range, false, durable),
+            (RequestOp::WriteZeroes { .. }, Some(volume)) => {
+                self.requests.start_clear(&mut self.store, owner, volume, request.range, true, durable)
+            }
             (RequestOp::Flush, _) => {
-                let id = self.new_op(owner, Work::Barrier(BarrierKind::Flush), mode.honours_flush());
-                if let Some(op) = self.ops.get_mut(id) {
+                let id = self.requests.new_op(owner, Work::Barrier(BarrierKind::Flush), mode.honours_flush());
+                if let Some(op) = self.requests.ops.get_mut(id) {
                     // every write whose completion was delivered is in a completed batch
                     op.lsn = self.store.log.completed;
                 }
-                self.release(id);
+                self.requests.release(&mut self.store, id);
             }
             // nothing to do: an empty range, or a hint
-            _ => self.completions.push_back(Completion { tag, result: Ok(Data::new()) }),
+            _ => self.requests.completions.push_back(Completion { tag, result: Ok(Data::new()) }),
         }
     }
 
@@ -94,9 +113,9 @@ impl Pool {
         }
         match ended.context {
             Context::Batch(lsn) => self.batch_done(lsn, ended.result),
-            Context::Data { op, part } => self.data_read(op, part, ended.result, ended.buf, ended.member),
+            Context::Data { op, part } => self.requests.data_read(&mut self.store, op, part, ended.result, ended.buf, ended.member),
             Context::DeadPiece(read) => self.store.piece_read(&read, ended.result, ended.buf, ended.member),
-            Context::Node(read) => self.node_read(read, ended.result, ended.buf, ended.member),
+            Context::Node(read) => self.requests.node_read(&mut self.store, read, ended.result, ended.buf, ended.member),
             // a copy that cannot be repaired is found again by the next read, or its device
             // fails
             Context::Repair => self.store.repairs.under_way -= 1,
@@ -130,7 +149,7 @@ impl Pool {
 
     /// Continues requests, and the work that frees the space that they wait for.
     pub(crate) fn answer(&mut self) {
-        self.go_on_with_ready();
+        self.requests.go_on_with_ready(&mut self.store);
         if self.store.tuning.read_only || self.keeper.is_giving_back() {
             return;
         }
@@ -141,7 +160,7 @@ impl Pool {
         let hungry = self.store.is_hungry();
         if hungry {
             self.step_cleaner();
-            self.wake_full_waiters();
+            self.requests.wake_full_waiters(&mut self.store);
             self.wake_space_waiters();
         }
         self.store.seal_all();
@@ -172,8 +191,8 @@ impl Pool {
         while let Some(ended) = self.store.io.pop_idle(&mut self.store.bufs) {
             self.ended(ended);
         }
-        self.comparisons = STEPS_PER_TURN;
-        self.go_on_with_ready();
+        self.requests.comparisons = STEPS_PER_TURN;
+        self.requests.go_on_with_ready(&mut self.store);
         if self.store.tuning.read_only {
             self.close_when_read();
         } else if matches!(self.store.state, PoolState::Faulted(_) | PoolState::Closed) {
@@ -183,15 +202,15 @@ impl Pool {
             self.close_when_quiet();
         } else {
             busy |= self.reclaim();
-            self.retry_resizes();
+            self.requests.retry_resizes(&mut self.store);
             self.retry_commands();
             self.store.estimate_checkpoint();
             self.step_cleaner();
-            self.wake_full_waiters();
+            self.requests.wake_full_waiters(&mut self.store);
             self.wake_space_waiters();
             self.store.seal_all();
-            self.step_notes();
-            busy |= self.step_checkpoint(!self.reclaimer.used_turn);
+            self.requests.step_notes(&mut self.store);
+            busy |= self.step_checkpoint(!self.requests.reclaimer.used_turn);
             self.end_what_waits();
             self.release_space();
             step_give_back(&mut self.store, self.preparer.is_preparing());
@@ -200,14 +219,18 @@ impl Pool {
             self.end_what_waits();
             self.spares.step_spares(&mut self.store, &mut self.filler);
             busy |= self.filler.step_fill(&mut self.store, &mut self.keeper);
-            let mut beside =
-                Beside { rejoiner: &mut self.rejoiner, filler: &self.filler, cleaner: &self.cleaner, guests_wait: self.starved.is_some() };
+            let mut beside = Beside {
+                rejoiner: &mut self.rejoiner,
+                filler: &self.filler,
+                cleaner: &self.cleaner,
+                guests_wait: self.requests.starved.is_some(),
+            };
             busy |= step_evacuation(&mut self.store, &mut beside);
             busy |= self.rebalancer.step_rebalance(&mut self.store, &mut self.cleaner);
-            busy |= self.wiper.step_wipe(&mut self.store, &self.filler, &mut self.cleaner, !self.destroying.is_empty());
+            busy |= self.wiper.step_wipe(&mut self.store, &self.filler, &mut self.cleaner, !self.requests.destroying.is_empty());
             busy |= self.scrubber.step_scrub(&mut self.store, &mut self.rejoiner);
             self.step_jobs();
-            self.step_cache();
+            self.requests.step_cache(&mut self.store);
             self.keeper.step_claim(&mut self.store);
             self.end_what_waits();
             self.start_flush();
@@ -215,27 +238,27 @@ impl Pool {
             self.close_when_quiet();
         }
         self.store.bound_memory();
-        busy | !self.ready.is_empty() | self.waits_for_space() | self.store.io.has_idle()
+        busy | !self.requests.ready.is_empty() | self.requests.waits_for_space() | self.store.io.has_idle()
     }
 
     /// Retries waiting writes when there is room, and fails them with ENOSPC when no more can come:
     /// the cleaner moves nothing and has no worthwhile victim, no segment waits to be freed, and
     /// checkpoints have released all that were freed since.
     fn wake_space_waiters(&mut self) {
-        if self.space_waiters.is_empty() {
-            self.starved = None;
+        if self.requests.space_waiters.is_empty() {
+            self.requests.starved = None;
             return;
         }
         if self.store.has_room(Purse::Guest) {
-            self.starved = None;
-            self.store.metrics.throttled += self.space_waiters.len() as u64;
-            for id in std::mem::take(&mut self.space_waiters) {
-                self.go_on(id);
+            self.requests.starved = None;
+            self.store.metrics.throttled += self.requests.space_waiters.len() as u64;
+            for id in std::mem::take(&mut self.requests.space_waiters) {
+                self.requests.go_on(&mut self.store, id);
             }
             return;
         }
         let (checkpoints, moved) = (self.store.metrics.checkpoints, self.store.metrics.cleaner_bytes);
-        let starved = self.starved.get_or_insert(Starved { since: self.store.now, checkpoints, moved });
+        let starved = self.requests.starved.get_or_insert(Starved { since: self.store.now, checkpoints, moved });
         if starved.moved != moved && self.store.now.0 < starved.since.0 + STARVED_MILLIS {
             (starved.checkpoints, starved.moved) = (checkpoints, moved);
         }
@@ -246,7 +269,7 @@ impl Pool {
         let can_begin = running || (patient && !self.store.tuning.plants(Planted::CrowdTheLog)) || self.store.checkpoint_fits_with(0);
         let rests = self.store.core.space.segments.resting_count() > 0;
         let gives = running || rests || checkpoint_brings_space(&self.store, &self.cleaner) || self.store.moves_wait_for_checkpoint();
-        let freeing = self.store.core.catalog.has_frees() || (self.is_freeing() && can_begin);
+        let freeing = self.store.core.catalog.has_frees() || (self.requests.is_freeing(&self.store) && can_begin);
         // a wipe releases the space that it holds before any write is refused
         let held = self.wiper.holds_space() || self.store.holds_free_segments();
         let comes = can_begin && gives && checkpoints < STARVED_CHECKPOINTS;
@@ -256,28 +279,16 @@ impl Pool {
             return;
         }
         if !self.cleaner.victim_left(&self.store) && !self.rejoiner.leave_rejoin_to_guests(&mut self.store) {
-            self.starved = None;
-            for id in std::mem::take(&mut self.space_waiters) {
-                self.fail_op(id, DiskError::NoSpace);
+            self.requests.starved = None;
+            for id in std::mem::take(&mut self.requests.space_waiters) {
+                self.requests.fail_op(&mut self.store, id, DiskError::NoSpace);
             }
-        }
-    }
-
-    /// Retries writes that wait for released space, when some was released or no more will be.
-    fn wake_full_waiters(&mut self) {
-        let freed = self.store.core.space.freed_units;
-        if self.full_waiters.is_empty() || (self.full_waiters_tried == freed && self.room_comes()) {
-            return;
-        }
-        self.full_waiters_tried = freed;
-        for id in std::mem::take(&mut self.full_waiters) {
-            self.go_on(id);
         }
     }
 
     /// Closes a read-only pool once everything is answered.
     fn close_when_read(&mut self) {
-        if self.ops.len() == 0
+        if self.requests.ops.len() == 0
             && self.store.io.in_flight() == 0
             && let Some(tag) = self.store.closing.take()
         {
@@ -290,7 +301,7 @@ impl Pool {
     fn close_when_quiet(&mut self) {
         let Some(tag) = self.store.closing else { return };
         if !self.keeper.is_giving_back() {
-            self.keep_cache();
+            self.requests.keep_cache(&mut self.store);
             let clean = self.quiet()
                 && !self.store.checkpoint.running()
                 && self.store.log.since_checkpoint == 0

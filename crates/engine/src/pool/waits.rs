@@ -3,10 +3,11 @@
 use super::command::STARVED_TURNS;
 use super::destroy::Progress;
 use super::op::Owner;
-use super::state::Pool;
+use super::requests::Requests;
 use super::turn::STARVED_MILLIS;
+use crate::store::Store;
 
-impl Pool {
+impl Requests {
     /// Returns whether any operation waits for room in the log.
     pub(super) fn waits_for_space(&self) -> bool {
         !self.space_waiters.is_empty() || self.records_wait()
@@ -18,17 +19,17 @@ impl Pool {
     }
 
     /// Returns whether destroyed versions still hold space.
-    pub(super) fn is_freeing(&self) -> bool {
-        let catalog = &self.store.core.catalog;
-        let dead = catalog.has_frees() || self.store.core.is_fading();
+    pub(super) fn is_freeing(&self, store: &Store) -> bool {
+        let catalog = &store.core.catalog;
+        let dead = catalog.has_frees() || store.core.is_fading();
         dead || catalog.walks.len() > self.reclaimer.stuck_walks.len() || !catalog.removed.is_empty()
     }
 
     /// Returns whether space is being released that guests can fill. Writes wait for it while some
     /// comes, but not in a pool that closes, which releases no more.
-    pub(super) fn room_comes(&self) -> bool {
-        let comes = |progress: Progress| self.store.now.0 < progress.since.0 + STARVED_MILLIS;
-        self.store.closing.is_none() && self.reclaimer.progress.is_some_and(comes)
+    pub(super) fn room_comes(&self, store: &Store) -> bool {
+        let comes = |progress: Progress| store.now.0 < progress.since.0 + STARVED_MILLIS;
+        store.closing.is_none() && self.reclaimer.progress.is_some_and(comes)
     }
 
     /// Returns whether a guest's write fails with ENOSPC because a device is full.

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use millpond_block::{Buf, ByteRange, DiskError, Op as RequestOp, Payload, Piece, Request};
 use millpond_format::{BLOCK_UNITS, BlockNo, FANOUT, LineageId, VolumeId};
 
-use super::append::Source;
+use super::append::{BlockRun, Source};
 use super::op::{Edges, Op, Owner, ReadWork, Work, WriteWork};
-use super::state::Pool;
+use super::requests::Requests;
 use crate::api::Target;
 use crate::store::Store;
 
@@ -22,9 +22,17 @@ fn is_ragged(range: ByteRange) -> bool {
     !range.offset.is_multiple_of(4096) || !range.length.is_multiple_of(4096)
 }
 
-impl Pool {
+impl Requests {
     /// Starts a write.
-    pub(super) fn start_write(&mut self, owner: Owner, volume: VolumeId, request: Request, payload: Payload<'_>, durable: bool) {
+    pub(super) fn start_write(
+        &mut self,
+        store: &mut Store,
+        owner: Owner,
+        volume: VolumeId,
+        request: Request,
+        payload: Payload<'_>,
+        durable: bool,
+    ) {
         let work = WriteWork { volume, request, payload: None, edges: Edges::default() };
         let id = self.new_op(owner, Work::Write(work), durable);
         match payload {
@@ -32,57 +40,57 @@ impl Pool {
                 if let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) {
                     work.payload = Some(buf);
                 }
-                self.try_write(id, None);
+                self.try_write(store, id, None);
             }
             Payload::Owned(buf) => {
                 let length = usize::try_from(request.range.length).unwrap_or(0);
-                self.try_write(id, buf.bytes().get(..length));
-                self.store.bufs.give(buf);
+                self.try_write(store, id, buf.bytes().get(..length));
+                store.bufs.give(buf);
             }
-            Payload::Copy(bytes) => self.try_write(id, Some(bytes)),
-            Payload::None => self.fail_op(id, DiskError::Invalid),
+            Payload::Copy(bytes) => self.try_write(store, id, Some(bytes)),
+            Payload::None => self.fail_op(store, id, DiskError::Invalid),
         }
     }
 
     /// Continues a write as far as possible. `given` is the payload while it has not been copied.
-    pub(super) fn try_write(&mut self, id: u32, given: Option<&[u8]>) {
+    pub(super) fn try_write(&mut self, store: &mut Store, id: u32, given: Option<&[u8]>) {
         if self.refuses_write(id) {
-            return self.fail_op(id, DiskError::NoSpace);
+            return self.fail_op(store, id, DiskError::NoSpace);
         }
         let Some(Op { work: Work::Write(work), .. }) = self.ops.get(id) else { return };
         let (volume, request, held) = (work.volume, work.request, work.edges.locked.clone());
         let (filled, rollbacks) = (work.edges.filled, work.edges.rollbacks);
-        let Some(lineage) = self.store.core.lineage_of(volume) else { return self.fail_op(id, DiskError::Io) };
+        let Some(lineage) = store.core.lineage_of(volume) else { return self.fail_op(store, id, DiskError::Io) };
         let (first, count) = blocks_of(request.range);
         let last = first + count as u64 - 1;
-        if self.store.core.catalog.volumes.get(&volume).is_none_or(|v| last >= v.size / 4096) {
+        if store.core.catalog.volumes.get(&volume).is_none_or(|v| last >= v.size / 4096) {
             // the volume shrank while this waited
-            return self.fail_op(id, DiskError::OutOfBounds);
+            return self.fail_op(store, id, DiskError::OutOfBounds);
         }
         if !self.locks.is_empty() {
             let busy =
                 self.locks.range_mut((volume, BlockNo(first))..=(volume, BlockNo(last))).find(|((_, block), _)| !held.contains(block));
             if let Some((_, waiting)) = busy {
                 waiting.push_back(id);
-                return self.keep_payload(id, given);
+                return self.keep_payload(store, id, given);
             }
         }
         // a rollback makes the old content stale, and the lineage id may not show it (after a
         // splice or two promotions). Other changes of the locked blocks wait for their locks
-        if is_ragged(request.range) && (!filled || rollbacks != self.store.core.rollbacks) {
-            self.keep_payload(id, given);
-            return self.read_edges(id, volume, request.range);
+        if is_ragged(request.range) && (!filled || rollbacks != store.core.rollbacks) {
+            self.keep_payload(store, id, given);
+            return self.read_edges(store, id, volume, request.range);
         }
-        if !self.load_leaves(id, lineage, first, last) {
-            return self.keep_payload(id, given);
+        if !self.load_leaves(store, id, lineage, first, last) {
+            return self.keep_payload(store, id, given);
         }
         let need = count as u64 * u64::from(BLOCK_UNITS);
-        if self.store.core.space.live_units() + need + self.store.reserved_by_others(volume) > self.store.usable_units() {
-            if self.room_comes() {
-                self.keep_payload(id, given);
+        if store.core.space.live_units() + need + store.reserved_by_others(volume) > store.usable_units() {
+            if self.room_comes(store) {
+                self.keep_payload(store, id, given);
                 return self.full_waiters.push_back(id);
             }
-            return self.fail_op(id, DiskError::NoSpace);
+            return self.fail_op(store, id, DiskError::NoSpace);
         }
         let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) else { return };
         let kept = work.payload.take();
@@ -92,13 +100,14 @@ impl Pool {
                 let piece = Piece::new(Rc::new(buf), 0..count * 4096);
                 (Source::Shared(piece.clone()), Some(piece))
             }
-            (None, None) => return self.fail_op(id, DiskError::Io),
+            (None, None) => return self.fail_op(store, id, DiskError::Io),
         };
-        let done = self.append_blocks(id, volume, lineage, BlockNo(first), count, &source);
+        let run = BlockRun { op: id, volume, lineage, first: BlockNo(first), offset: 0, count, source: &source };
+        let done = self.append_blocks(store, &run);
         if done < count {
             // appended blocks stay; the rest waits for room, as a write of its own range
             drop(source);
-            let rest = rest_of(&mut self.store, given, owned, done, count);
+            let rest = rest_of(store, given, owned, done, count);
             let next = first + done as u64;
             self.unlock_before(id, BlockNo(next));
             if let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) {
@@ -112,11 +121,11 @@ impl Pool {
             return;
         }
         self.unlock_before(id, BlockNo(last + 1));
-        self.release(id);
+        self.release(store, id);
     }
 
     /// Copies a payload that its submitter takes back into a buffer of whole blocks.
-    fn keep_payload(&mut self, id: u32, given: Option<&[u8]>) {
+    fn keep_payload(&mut self, store: &mut Store, id: u32, given: Option<&[u8]>) {
         let Some(bytes) = given else { return };
         let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) else { return };
         if work.payload.is_some() {
@@ -124,7 +133,7 @@ impl Pool {
         }
         let (_, count) = blocks_of(work.request.range);
         let skip = (work.request.range.offset % 4096) as usize;
-        let mut buf = self.store.bufs.take(count * 4096);
+        let mut buf = store.bufs.take(count * 4096);
         if let Some(to) = buf.bytes_mut().get_mut(skip..skip + bytes.len()) {
             to.copy_from_slice(bytes);
         }
@@ -132,12 +141,12 @@ impl Pool {
     }
 
     /// Starts reading the leaves that are not in memory. Returns true when none is missing.
-    fn load_leaves(&mut self, id: u32, lineage: LineageId, first: u64, last: u64) -> bool {
+    fn load_leaves(&mut self, store: &mut Store, id: u32, lineage: LineageId, first: u64, last: u64) -> bool {
         let mut complete = true;
         for leaf in first / FANOUT as u64..=last / FANOUT as u64 {
-            if let Err(miss) = self.store.core.head_leaf(lineage, leaf * FANOUT as u64) {
+            if let Err(miss) = store.core.head_leaf(lineage, leaf * FANOUT as u64) {
                 // waits for one of them: the operation checks all leaves again when it continues
-                self.load_node(miss, complete.then_some(id));
+                self.load_node(store, miss, complete.then_some(id));
                 complete = false;
             }
         }
@@ -145,7 +154,7 @@ impl Pool {
     }
 
     /// Locks the blocks that a write covers only in part, and starts reading their old content.
-    fn read_edges(&mut self, id: u32, volume: VolumeId, range: ByteRange) {
+    fn read_edges(&mut self, store: &mut Store, id: u32, volume: VolumeId, range: ByteRange) {
         let (first, count) = blocks_of(range);
         let last = first + count as u64 - 1;
         let mut edges: smallvec::SmallVec<[BlockNo; 2]> = smallvec::SmallVec::new();
@@ -160,7 +169,7 @@ impl Pool {
         }
         if let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) {
             let old = edges.iter().map(|_| None).collect();
-            work.edges = Edges { locked: edges.clone(), rollbacks: self.store.core.rollbacks, old, filled: false };
+            work.edges = Edges { locked: edges.clone(), rollbacks: store.core.rollbacks, old, filled: false };
         }
         for block in edges {
             let range = ByteRange { offset: block.0 * 4096, length: 4096 };
@@ -168,7 +177,7 @@ impl Pool {
             let target = Target::Head(volume);
             let work = ReadWork::new(target, request);
             let child = self.new_op(Owner::Parent(id), Work::Read(work), false);
-            self.try_read(child);
+            self.try_read(store, child);
         }
     }
 }
