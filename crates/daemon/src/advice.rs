@@ -2,7 +2,7 @@
 
 use millpond_api::size::Size;
 use millpond_api::{ApiError, SmallBytes, SpecialAdvice, SpecialThreshold, VolumeSmall};
-use millpond_engine::{Census, Command, Reply, VolumeCensus, VolumeInfo, WRITE_SIZES};
+use millpond_engine::{Command, Reply, VolumeCensus, VolumeInfo, WRITE_SIZES, WriteSizes};
 
 use super::service::Daemon;
 
@@ -31,7 +31,7 @@ impl Room {
 
     /// Space of the special devices that the pool has. Where no stripes are for nodes alone, a
     /// quarter is left to nodes.
-    fn there(census: &Census) -> Room {
+    fn there(census: &WriteSizes) -> Room {
         match census.special_nodes {
             0 => Room { small: census.special / 4 * 3 / 8 * FILLED, nodes: census.special / 4 },
             nodes => Room { small: census.special / 8 * FILLED, nodes },
@@ -55,13 +55,13 @@ impl Daemon {
     pub async fn advise_special(&self, pool: &str, size: Option<u64>) -> Result<SpecialAdvice, ApiError> {
         let shard = self.shard(pool)?;
         let during = format!("cannot examine the data of pool '{pool}'");
-        let reply = shard.command(Command::Census).await.map_err(|e| ApiError::from(e).during(&during))?;
-        let Reply::Census(census) = reply else { return Err(ApiError::internal("the pool answered something else")) };
+        let reply = shard.command(Command::WriteSizes).await.map_err(|e| ApiError::from(e).during(&during))?;
+        let Reply::WriteSizes(census) = reply else { return Err(ApiError::internal("the pool answered something else")) };
         Ok(advice(pool, &census, &shard.volumes().await?, size))
     }
 }
 
-fn advice(pool: &str, census: &Census, volumes: &[VolumeInfo], size: Option<u64>) -> SpecialAdvice {
+fn advice(pool: &str, census: &WriteSizes, volumes: &[VolumeInfo], size: Option<u64>) -> SpecialAdvice {
     let there = census.special + census.special_nodes;
     let special = size.or(Some(there).filter(|bytes| *bytes > 0));
     let room = special.map(|_| size.map_or_else(|| Room::there(census), Room::of));
@@ -110,7 +110,7 @@ fn share(part: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { (part as f64 / of as f64 * 1e4).round() / 1e4 }
 }
 
-fn row(pool: &str, census: &Census, volume: &VolumeInfo) -> VolumeSmall {
+fn row(pool: &str, census: &WriteSizes, volume: &VolumeInfo) -> VolumeSmall {
     let empty = VolumeCensus { volume: volume.id, sizes: Default::default(), special: 0 };
     let of = census.volumes.iter().find(|of| of.volume == volume.id).unwrap_or(&empty);
     held(&format!("{pool}/{}", volume.name), u64::from(volume.options.special_small_blocks), of)

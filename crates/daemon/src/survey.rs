@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use millpond_api::{ApiError, Checkpoint, ErrorKind, ListCheckpoints, Verified};
 use millpond_block::{DeviceError, DeviceGeometry, Io, IoDone, IoKind};
-use millpond_engine::{Aim, RestorePoint, Survey, Surveyed, Tuning, Whole};
+use millpond_engine::{Aim, RestorePoint, RestorePointScan, Surveyed, Tuning, Whole};
 
 use super::import::Search;
 use super::labels::{self, Labelled};
@@ -145,7 +145,7 @@ fn survey(paths: &[PathBuf], tuning: Tuning) -> Result<Surveyed, String> {
     let open = |path: &PathBuf| labels::open(path).map_err(|e| format!("{} cannot be read ({e}); check the path", path.display()));
     let devices = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let geometry = |(_, size): &(File, u64)| DeviceGeometry { size: *size, logical_sector: 512, physical_sector: 4096 };
-    let mut survey = Survey::new(devices.iter().map(geometry).collect(), tuning);
+    let mut survey = RestorePointScan::new(devices.iter().map(geometry).collect(), tuning);
     loop {
         if let Some(told) = survey.turn() {
             return told.map_err(|error| hint::open(&error));

@@ -249,7 +249,7 @@ pub enum Command {
     },
     /// Counts how much of each volume, with its snapshots, was written by requests of which size.
     /// Changes nothing, and reads all map nodes.
-    Census,
+    WriteSizes,
     /// Changes the sector sizes that the guest sees. Stored data does not change: the caller has
     /// converted it, and exports the volume to no client.
     SetSector {
@@ -345,7 +345,7 @@ pub enum Reply {
     /// Lost ranges in order, neighbours joined.
     Lost(Vec<ByteRange>),
     /// Bytes by volume and size of write.
-    Census(Census),
+    WriteSizes(WriteSizes),
     /// Fill of the data groups.
     Fills(Vec<GroupFill>),
     /// Amount that a wipe moves and overwrites.
@@ -423,7 +423,7 @@ pub struct WipePlan {
 /// Classes of write sizes in bytes: the useful values of `special_small_blocks`.
 pub const WRITE_SIZES: [u64; 6] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10];
 
-/// Census of a volume and its snapshots. A block counts 4 KiB, as it is stored on special devices,
+/// Write sizes of a volume and its snapshots. A block counts 4 KiB, as it is stored on special devices,
 /// and once, however many versions share it; for clones only blocks written since they were created
 /// count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -437,9 +437,9 @@ pub struct VolumeCensus {
     pub special: u64,
 }
 
-/// Census of a pool.
+/// Write sizes of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Census {
+pub struct WriteSizes {
     /// Volumes with data.
     pub volumes: Vec<VolumeCensus>,
     /// Bytes of map nodes.

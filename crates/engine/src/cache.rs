@@ -11,5 +11,5 @@ mod ghosts;
 mod index;
 
 pub(crate) use devices::{CacheDevices, Scan, SegmentWrite};
-pub(crate) use drive::Spot;
+pub(crate) use drive::CacheSlot;
 pub(crate) use ghosts::Ghosts;

@@ -371,7 +371,7 @@ impl Engine {
     /// description of missing ones, for users who look for a missing device.
     pub fn describe_devices(&mut self, seen: Vec<DeviceNote>) {
         if let Phase::Open(pool) = &mut self.phase {
-            pool.relabeler.describe_devices(&mut pool.store, seen);
+            pool.label_writer.describe_devices(&mut pool.store, seen);
         }
     }
 

@@ -9,10 +9,10 @@
 
 mod batch;
 mod class;
-mod notes;
+mod small_write_index;
 mod stream;
 
 pub(crate) use batch::{BatchKind, InFlight, OpenBatch};
 pub(crate) use class::{CLEANED, GUESTS, KEPT, LONG, META_CLASS, OBJECT_CLASS, PACKED, SHORT, SMALL, is_special};
-pub(crate) use notes::Notes;
+pub(crate) use small_write_index::SmallWriteIndex;
 pub(crate) use stream::{Cursor, Log, OpenChunk};

@@ -1,17 +1,17 @@
 //! Opening a pool: creates a new one, or finds the newest checkpoint and replays the log after it.
 
+mod checkpoint_scan;
 mod create;
-mod forsake;
-mod hunt;
+mod drop_lost_special;
 mod import;
-mod level;
 mod load;
+mod log_replication;
 mod members;
 mod replay;
+mod restore_points;
 mod rewind;
 mod ring;
 mod scan;
-mod survey;
 
 pub(crate) use create::create;
 pub(crate) use import::Import;

@@ -2,7 +2,6 @@
 
 mod append;
 mod cached;
-mod census;
 mod clean;
 mod clear;
 mod codec;
@@ -27,6 +26,7 @@ mod state;
 mod turn;
 mod waits;
 mod write;
+mod write_sizes;
 
 pub(crate) use full::{FULL_PATIENCE_MILLIS, FULL_RETRY_MILLIS};
 pub(crate) use read::check_node;

@@ -12,7 +12,7 @@ mod table;
 pub(crate) use chunks::{Chunk, NODE_GRAIN, Place};
 pub(crate) use deadlist::{Deadlist, Encoding, FIXED_TAIL};
 pub(crate) use pieces::{Need, Piece, Pieces, Share, as_piece, stored_bytes};
-pub(crate) use rows::{PAGE, Rows, Shelf, Stripe};
+pub(crate) use rows::{AllocClass, PAGE, Rows, Stripe};
 pub(crate) use segments::{Fill, Pause, Segment, SegmentState};
 pub(crate) use slots::Slots;
 pub(crate) use table::{Space, usable, without_reserve};

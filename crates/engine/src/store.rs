@@ -4,13 +4,11 @@
 //! operations carries a [`Context`], by which the pool passes the result to the request or task.
 
 mod append;
-mod census;
 mod change;
 mod checkpoint;
 mod compare;
 mod context;
 mod flush;
-mod give_back;
 mod hold;
 mod host;
 mod identities;
@@ -22,42 +20,44 @@ mod moves;
 mod names;
 mod pace;
 mod read;
+mod release;
 mod removal;
-mod reserve;
 mod room;
 mod scrub;
 mod shape;
 mod slices;
-mod spans;
 mod sparse;
 mod stock;
 mod streams;
+mod usage;
+mod watermarks;
+mod write_sizes;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use millpond_block::{Buf, BufPool, DeviceSlot, DeviceSpace, Tag};
-use millpond_format::{Leg, Lsn, ObjectRef};
+use millpond_format::{LogTail, Lsn, ObjectRef};
 
 pub(crate) use self::append::NoRoom;
-pub(crate) use self::census::{CensusWork, STEPS_PER_LEAF};
 pub(crate) use self::checkpoint::{At, CheckpointState, META_HEAD_PAGES, OBJECT_WRITE, ObjectsIn, Stage};
 pub(crate) use self::compare::{Comparison, Found, STEPS_PER_QUERY, state_of};
 pub(crate) use self::context::{AreaPart, ClaimIo, Config, Context, FillPiece, NodeRead, PieceRead, ScrubArea, ScrubRead};
 pub(crate) use self::flush::{Flusher, Repairs};
-pub(crate) use self::give_back::{AT_A_TIME, CALL_BYTES, IDLE_MILLIS};
 pub(crate) use self::identities::{Moves, original_identities};
 pub(crate) use self::labels::{LabelState, LabelStep};
 pub(crate) use self::memory::STUCK_MILLIS;
 pub(crate) use self::names::MAX_VOLUME_BYTES;
 pub use self::names::check_name;
 pub(crate) use self::pace::Pace;
+pub(crate) use self::release::{AT_A_TIME, CALL_BYTES, IDLE_MILLIS};
 pub(crate) use self::removal::{Evacuation, ROOM_MILLIS, Removal, Removals, STEP_PART, count_rows, joinable, runs};
-pub(crate) use self::reserve::{Estimate, LEAST_LOG, Purse, Waiting};
-pub(crate) use self::scrub::{Check, Copy, InMemory, Item, PAGE, Place, Skim, Stillness, copy_of};
+pub(crate) use self::scrub::{Check, Copy, InMemory, Item, PAGE, Place, StripScan, WriteStamp, copy_of};
 pub(crate) use self::shape::{add_groups, device_id, extent_space, invalid, new_members, take_groups};
-pub(crate) use self::spans::Spans;
 pub(crate) use self::stock::Stock;
+pub(crate) use self::usage::Spans;
+pub(crate) use self::watermarks::{Estimate, LEAST_LOG, Waiting, Watermark};
+pub(crate) use self::write_sizes::{CensusWork, STEPS_PER_LEAF};
 use crate::core::Core;
 use crate::io::IoTable;
 use crate::log::Log;
@@ -91,7 +91,7 @@ pub(crate) struct Store {
     /// Generations and times of the roots that a rewind may go back to, oldest first.
     pub(crate) past_roots: VecDeque<(u64, u64)>,
     /// The log after it, one range per import.
-    pub(crate) legs: Vec<Leg>,
+    pub(crate) log_tails: Vec<LogTail>,
     pub(crate) metrics: Metrics,
     /// LSN of the last batch with a clear or a catalog record.
     pub(crate) last_record: Lsn,
@@ -143,7 +143,7 @@ impl Store {
             checkpoint_generation: 0,
             checkpoint_lsn: Lsn(0),
             past_roots: VecDeque::new(),
-            legs: Vec::new(),
+            log_tails: Vec::new(),
             metrics: Metrics::default(),
             last_record: Lsn(0),
             repairs: Repairs::default(),

@@ -31,8 +31,8 @@ const ROOT_VERSION: u16 = 2;
 const LABEL_VERSION: u16 = 3;
 /// Streams of the log: four for guests, five for the cleaner.
 pub const STREAMS: usize = 9;
-/// Maximum number of legs of a root; when more would be needed, recovery writes a checkpoint first.
-pub const MAX_LEGS: usize = 16;
+/// Maximum number of log tails of a root; when more would be needed, recovery writes a checkpoint first.
+pub const MAX_LOG_TAILS: usize = 16;
 /// Encoding of "no segment".
 pub const NO_SEGMENT: SegmentId = SegmentId(u32::MAX);
 
@@ -268,7 +268,7 @@ pub struct StreamStart {
 
 /// The part of the log that one incarnation wrote: from an import to the next crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leg {
+pub struct LogTail {
     /// The incarnation that wrote the batches.
     pub incarnation: u32,
     /// Its last valid batch; `Lsn(u64::MAX)` while the incarnation is running.
@@ -289,7 +289,7 @@ pub struct Leg {
 /// | time | 8 | milliseconds since the Unix epoch |
 /// | checkpoint | 16 | [`ObjectRef`] of the checkpoint object |
 /// | lsn | 8 | last batch that the checkpoint contains |
-/// | legs | 1 + n (4 + 8 + 9 x 12) | [`Leg`]s, oldest first |
+/// | log tails | 1 + n (4 + 8 + 9 x 12) | [`LogTail`]s, oldest first |
 /// | checksum | 4 | CRC-32C of the sector before it; the last 4 bytes of the 4096 |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {
@@ -306,16 +306,16 @@ pub struct Root {
     /// Last batch that the checkpoint includes.
     pub lsn: Lsn,
     /// The log after the checkpoint, oldest part first.
-    pub legs: Vec<Leg>,
+    pub log_tails: Vec<LogTail>,
 }
 
 impl Root {
     /// Returns the sector to write.
     ///
     /// # Panics
-    /// With more than [`MAX_LEGS`] legs, which is an error of the caller.
+    /// With more than [`MAX_LOG_TAILS`] log tails, which is an error of the caller.
     pub fn encode(&self) -> [u8; SECTOR_BYTES] {
-        assert!(self.legs.len() <= MAX_LEGS, "too many legs");
+        assert!(self.log_tails.len() <= MAX_LOG_TAILS, "too many log tails");
         let mut e = Encoder::with_capacity(SECTOR_BYTES);
         e.raw(ROOT_MAGIC);
         e.u16(ROOT_VERSION);
@@ -325,11 +325,11 @@ impl Root {
         e.u64(self.time);
         self.checkpoint.encode(&mut e);
         e.u64(self.lsn.0);
-        e.u8(u8::try_from(self.legs.len()).unwrap_or(u8::MAX));
-        for leg in &self.legs {
-            e.u32(leg.incarnation);
-            e.u64(leg.end.0);
-            for stream in &leg.streams {
+        e.u8(u8::try_from(self.log_tails.len()).unwrap_or(u8::MAX));
+        for log_tail in &self.log_tails {
+            e.u32(log_tail.incarnation);
+            e.u64(log_tail.end.0);
+            for stream in &log_tail.streams {
                 e.u32(stream.segment.0);
                 e.u32(stream.offset);
                 e.u32(stream.next.0);
@@ -352,19 +352,19 @@ impl Root {
         let checkpoint = ObjectRef::decode(&mut d)?;
         let lsn = Lsn(d.counter("lsn")?);
         let count = usize::from(d.u8()?);
-        if count > MAX_LEGS {
+        if count > MAX_LOG_TAILS {
             return Err(FormatError::Field("legs"));
         }
-        let mut legs = Vec::with_capacity(count);
+        let mut log_tails = Vec::with_capacity(count);
         for _ in 0..count {
             let (incarnation, end) = (d.u32()?, Lsn(d.u64()?));
             let mut streams = [StreamStart { segment: NO_SEGMENT, offset: 0, next: NO_SEGMENT }; STREAMS];
             for stream in &mut streams {
                 *stream = StreamStart { segment: SegmentId(d.u32()?), offset: d.u32()?, next: SegmentId(d.u32()?) };
             }
-            legs.push(Leg { incarnation, end, streams });
+            log_tails.push(LogTail { incarnation, end, streams });
         }
-        Ok(Root { pool, generation, incarnation, time, checkpoint, lsn, legs })
+        Ok(Root { pool, generation, incarnation, time, checkpoint, lsn, log_tails })
     }
 
     /// Offset of this root within each area of a device.

@@ -32,7 +32,8 @@ pub use id::{
     UNIT, VolumeId,
 };
 pub use label::{
-    AREA_BYTES, Label, Leg, MAX_LEGS, NO_SEGMENT, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, STREAMS, StreamStart, second_area,
+    AREA_BYTES, Label, LogTail, MAX_LOG_TAILS, NO_SEGMENT, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, STREAMS, StreamStart,
+    second_area,
 };
 pub use label_note::DeviceNote;
 pub use node::{FANOUT, NODE_BYTES, NODE_UNITS, Node};

@@ -138,7 +138,7 @@ pub enum End {
 
 /// The time between two crashes.
 #[derive(Clone, Copy, Debug)]
-pub struct Era {
+pub struct CrashInterval {
     /// Number of guest requests.
     pub requests: u64,
     pub end: End,
@@ -196,7 +196,7 @@ pub struct Config {
     /// Volumes created at the start.
     pub volumes: Vec<VolumeSpec>,
     /// The times between crashes, in order.
-    pub eras: Vec<Era>,
+    pub eras: Vec<CrashInterval>,
     /// The fault, if the world has one.
     pub fault: Option<Fault>,
     pub mix: Mix,
@@ -247,7 +247,7 @@ impl Config {
         let percent = if tight { rng.between(90, 160) } else { rng.between(10, 45) };
         let volumes = volumes(pool * percent / 100, tight, rng);
         let scale = if options.scale == 0 { 1000 } else { options.scale };
-        let mut eras: Vec<Era> = (0..rng.between(1, 5)).map(|_| era(scale, rng)).collect();
+        let mut eras: Vec<CrashInterval> = (0..rng.between(1, 5)).map(|_| era(scale, rng)).collect();
         let fault = match options.fault {
             _ if options.faultless => None,
             Some(kind) => Some(kind),
@@ -436,13 +436,13 @@ fn volumes(total: u64, tight: bool, rng: &mut Rng) -> Vec<VolumeSpec> {
     (0..count).map(|_| spec(rng)).collect()
 }
 
-fn era(scale: u64, rng: &mut Rng) -> Era {
+fn era(scale: u64, rng: &mut Rng) -> CrashInterval {
     let requests = match rng.below(4) {
         0 => rng.between(5, 60),
         1 | 2 => rng.between(60, 300),
         _ => rng.between(300, 900),
     };
-    Era {
+    CrashInterval {
         requests: (requests * scale / 1000).max(1),
         end: *rng.pick(&[End::Kill, End::Kill, End::Power, End::Power, End::Power, End::Close]),
     }

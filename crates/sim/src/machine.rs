@@ -28,14 +28,14 @@ pub struct Latency {
 
 /// A device that sometimes fails reads, loses writes or writes to the wrong place.
 #[derive(Clone, Debug)]
-pub struct Sick {
+pub struct FlakyDevice {
     pub device: usize,
     /// Per mille: of reads that fail, of writes that are lost, of writes that are misdirected.
     pub chances: [u64; 3],
     pub rng: Rng,
 }
 
-impl Sick {
+impl FlakyDevice {
     fn effect(&mut self, touch: Touch) -> Effect {
         let [reads, lost, misdirected] = self.chances;
         let chance = self.rng.below(1000);
@@ -54,7 +54,7 @@ pub enum Ill {
     /// Every operation fails.
     Fails(DeviceError),
     /// Some operations fail or go wrong.
-    Sick(Sick),
+    FlakyDevice(FlakyDevice),
 }
 
 #[derive(Debug)]
@@ -113,7 +113,7 @@ pub struct Machine {
     /// effects.
     shaken: BTreeMap<usize, u64>,
     /// The member device that damages data.
-    pub sick: Option<Sick>,
+    pub sick: Option<FlakyDevice>,
     /// Failures of cache devices.
     pub ills: BTreeMap<usize, Ill>,
     /// Devices that have left the pool, and their operations behind the gate; others are findings.
@@ -456,7 +456,7 @@ impl Machine {
             (None, Some(sick), _) if sick.device == device => sick.effect(touch),
             (_, _, Some(Ill::Fails(DeviceError::Full))) if !matches!(touch, Touch::Write(_)) => Effect::Fine,
             (_, _, Some(Ill::Fails(error))) => Effect::Fail(*error),
-            (_, _, Some(Ill::Sick(sick))) => sick.effect(touch),
+            (_, _, Some(Ill::FlakyDevice(sick))) => sick.effect(touch),
             _ => self.armed.effect(device, touch),
         };
         let disk = &mut self.devices[device];

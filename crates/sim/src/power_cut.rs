@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use crate::bytes::Files;
-use crate::config::{Config, Era, Options};
+use crate::config::{Config, CrashInterval, Options};
 use crate::disk::{Survival, WriteNo};
 use crate::oracle::{Verdict, Violation};
 use crate::rng::{Rng, mix};
@@ -29,7 +29,7 @@ pub fn world<S: System>(seed: u64, options: &Options) -> World<S> {
     let mut rng = Rng::new(mix(seed) ^ 0x0C07);
     let options = Options { faultless: true, trace: options.trace, ..options.clone() };
     let mut config = Config::new(&mut rng, &options);
-    config.eras = vec![Era { requests: rng.between(10, 50), end: crate::config::End::Power }];
+    config.eras = vec![CrashInterval { requests: rng.between(10, 50), end: crate::config::End::Power }];
     config.depth = config.depth.min(4);
     config.second_hand &= rng.percent(20);
     for volume in &mut config.volumes {

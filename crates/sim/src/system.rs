@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use millpond_block::{Answer, Completion, Data, DeviceGeometry, DeviceSlot, Io, IoDone, IoKind, Payload, Query, Request, Tag};
 pub use millpond_engine::Target;
 use millpond_engine::{
-    Command, CommandError, DiffExtent, Engine, Entry, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Survey,
-    Time, Tuning, VolumeId, VolumeInfo, VolumeOptions,
+    Command, CommandError, DiffExtent, Engine, Entry, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, Reply, RestorePointScan,
+    SnapshotInfo, Time, Tuning, VolumeId, VolumeInfo, VolumeOptions,
 };
 
 /// Returns a short name for traces.
@@ -121,7 +121,7 @@ impl System for Engine {
         Engine::import(devices, tuning, now)
     }
     fn restore_points(devices: Vec<DeviceGeometry>, media: Media<'_>) -> Vec<u64> {
-        let mut survey = Survey::new(devices, Tuning::default());
+        let mut survey = RestorePointScan::new(devices, Tuning::default());
         loop {
             if let Some(told) = survey.turn() {
                 return told.map_or(Vec::new(), |told| told.points.into_iter().map(|point| point.id).collect());

@@ -44,7 +44,7 @@ use crate::system::System;
 use crate::trace::Trace;
 use crate::workload::{Plan, Workload};
 use caches::Caches;
-use fate::Fate;
+use fate::DeviceFaults;
 use hosts::Hosts;
 
 pub use stats::Stats;
@@ -74,11 +74,11 @@ pub struct World<S: System> {
     workload: Workload,
     /// Separate RNG for map queries, in a quarter of the seeds, so that the other seeds replay
     /// unchanged.
-    curious: Option<Rng>,
+    query_rng: Option<Rng>,
     /// Guests with files, in half of the worlds with map queries.
     files: Option<Files>,
     /// Device faults, in worlds whose devices fail.
-    fate: Option<Fate>,
+    fate: Option<DeviceFaults>,
     /// Faults of cache devices.
     caches: Option<Caches>,
     /// Hosts that see the devices, where hosts claim the pool.
@@ -112,11 +112,11 @@ impl<S: System> World<S> {
         let mut rng = Rng::new(seed);
         let mut config = Config::new(&mut rng, options);
         let mirrored = config.transform(seed, options);
-        let curious = (seed % 8 < 2 || mirrored && mix(seed).is_multiple_of(4)).then(|| Rng::new(!seed));
+        let query_rng = (seed % 8 < 2 || mirrored && mix(seed).is_multiple_of(4)).then(|| Rng::new(!seed));
         // Not behind a page cache: another host has one of its own.
         let claims = S::CLAIMS && matches!(config.kind, Kind::Any) && !config.buffered;
         let hosts = claims.then(|| if options.gate { Some(Hosts::new(seed)) } else { Hosts::of(seed) }).flatten();
-        let world = World { curious, hosts, ..World::with_config(config, rng, options) }.with_shard(seed, options);
+        let world = World { query_rng, hosts, ..World::with_config(config, rng, options) }.with_shard(seed, options);
         if (seed % 8 == 1 && matches!(world.config.kind, Kind::Any)) || options.bytes { world.with_files(Files::new(seed)) } else { world }
     }
 
@@ -132,7 +132,7 @@ impl<S: System> World<S> {
         let mut trace = Trace::default();
         trace.print = options.trace;
         let usual = matches!(config.kind, Kind::Any);
-        let fate = config.mirrored.as_ref().filter(|_| usual).map(|mirrored| Fate::new(mirrored, rng.fork(3)));
+        let fate = config.mirrored.as_ref().filter(|_| usual).map(|mirrored| DeviceFaults::new(mirrored, rng.fork(3)));
         let caches = config.cached.map(|cached| Caches::new(cached, config.devices.len(), rng.fork(4)));
         World {
             config,
@@ -141,7 +141,7 @@ impl<S: System> World<S> {
             system: None,
             oracle: Oracle::default(),
             workload,
-            curious: None,
+            query_rng: None,
             files: None,
             fate,
             caches,

@@ -12,7 +12,7 @@ const FLOORS: [&[&str]; 8] = [
     &["io", "log", "space"],
     &["cache", "core", "map", "read_cache", "tree"],
     &["store"],
-    &["catalog", "open", "pool", "query", "request", "startup", "survey", "task"],
+    &["catalog", "open", "pool", "query", "request", "startup", "restore_points", "task"],
     &["check", "scheduler"],
     &["engine"],
 ];

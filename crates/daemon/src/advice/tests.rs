@@ -5,9 +5,9 @@ use super::*;
 const GIB: u64 = 1 << 30;
 
 /// A census of writes of up to 4 KiB, 8 KiB and so on, in GiB each, and of 1 GiB of nodes.
-fn census(sizes: [u64; 7]) -> Census {
+fn census(sizes: [u64; 7]) -> WriteSizes {
     let volume = VolumeCensus { volume: VolumeId(3), sizes: sizes.map(|gib| gib * GIB), special: 0 };
-    Census { volumes: vec![volume], nodes: GIB, objects: 0, special: 0, special_nodes: 0 }
+    WriteSizes { volumes: vec![volume], nodes: GIB, objects: 0, special: 0, special_nodes: 0 }
 }
 
 #[test]
@@ -48,10 +48,10 @@ fn the_largest_that_fits_is_named() {
     assert_eq!(told.largest_fitting, None);
     assert!(told.advice.contains("not even") && told.advice.contains("not all map nodes"), "{}", told.advice);
     // the special devices of the pool, with stripes for nodes, and without
-    let there = Census { special: 3 * GIB, special_nodes: GIB, ..census([1, 2, 0, 4, 0, 0, 13]) };
+    let there = WriteSizes { special: 3 * GIB, special_nodes: GIB, ..census([1, 2, 0, 4, 0, 0, 13]) };
     let told = advice("tank", &there, &[], None);
     assert_eq!((told.special_bytes, told.largest_fitting, told.assumed), (Some(4 * GIB), Some(4 << 10), false));
-    let told = advice("tank", &Census { special: 5 * GIB, special_nodes: 0, ..there }, &[], None);
+    let told = advice("tank", &WriteSizes { special: 5 * GIB, special_nodes: 0, ..there }, &[], None);
     assert_eq!((told.special_bytes, told.largest_fitting), (Some(5 * GIB), Some(16 << 10)));
     assert!(advice("tank", &census([0; 7]), &[], None).advice.contains("nothing is stored"));
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use millpond_block::{Buf, BufPool, ByteRange, DeviceError, MemberId, Piece};
 use millpond_format::{Addr, BLOCK_UNITS, CacheHead, CacheSegment, DeviceId, Filling, PoolId, SECTOR_BYTES, UNIT};
 
-use super::drive::{Drive, Spot, Step};
+use super::drive::{CacheDevice, CacheSlot, Step};
 use super::ghosts::Ghosts;
 use crate::space::PAGE;
 
@@ -58,7 +58,7 @@ struct Open {
 #[derive(Debug)]
 pub(crate) struct CacheDevices {
     pool: PoolId,
-    drives: Vec<Drive>,
+    drives: Vec<CacheDevice>,
     open: Option<Open>,
     ghosts: Ghosts,
     next_id: u32,
@@ -84,7 +84,7 @@ impl CacheDevices {
 
     /// Bytes in use on a member.
     pub(crate) fn used(&self, member: MemberId) -> u64 {
-        self.drives.iter().filter(|drive| drive.member == member).map(Drive::used).sum()
+        self.drives.iter().filter(|drive| drive.member == member).map(CacheDevice::used).sum()
     }
 
     /// Takes a device into use that has `bytes` bytes between its labels.
@@ -92,7 +92,7 @@ impl CacheDevices {
         let taken: usize = self.drives.iter().map(|drive| drive.most).sum();
         let room = usize::try_from(self.memory / BLOCK_MEMORY).unwrap_or(usize::MAX).saturating_sub(taken);
         self.next_id += 1;
-        self.drives.push(Drive::new(self.next_id, member, device, bytes, room));
+        self.drives.push(CacheDevice::new(self.next_id, member, device, bytes, room));
         self.ghosts.resize(self.drives.iter().map(|drive| drive.most).sum());
     }
 
@@ -105,25 +105,25 @@ impl CacheDevices {
         }
     }
 
-    fn drive(&mut self, id: u32) -> Option<&mut Drive> {
+    fn drive(&mut self, id: u32) -> Option<&mut CacheDevice> {
         self.drives.iter_mut().find(|drive| drive.id == id)
     }
 
     /// Returns the place of the copy of a block.
-    pub(crate) fn find(&self, addr: Addr) -> Option<Spot> {
+    pub(crate) fn find(&self, addr: Addr) -> Option<CacheSlot> {
         self.drives.iter().find_map(|drive| drive.find(addr))
     }
 
     /// Pins a segment until [`ended`](CacheDevices::ended), and returns member and range of `pages` pages
     /// to read.
-    pub(crate) fn begin_read(&mut self, spot: Spot, pages: u32) -> Option<(MemberId, ByteRange)> {
+    pub(crate) fn begin_read(&mut self, spot: CacheSlot, pages: u32) -> Option<(MemberId, ByteRange)> {
         let drive = self.drive(spot.drive)?;
         drive.pin(spot.segment);
         Some((drive.member, drive.range(spot.segment, 1 + spot.unit / BLOCK_UNITS, pages)))
     }
 
     /// Records that a read of a segment has ended.
-    pub(crate) fn ended(&mut self, spot: Spot) {
+    pub(crate) fn ended(&mut self, spot: CacheSlot) {
         if let Some(drive) = self.drive(spot.drive) {
             drive.unpin(spot.segment);
         }
@@ -138,7 +138,7 @@ impl CacheDevices {
 
     /// Drops all blocks of a segment because a copy had a wrong checksum. Returns the member if
     /// that is an error of its device, not the result of a crash.
-    pub(crate) fn wrong(&mut self, spot: Spot) -> Option<MemberId> {
+    pub(crate) fn wrong(&mut self, spot: CacheSlot) -> Option<MemberId> {
         let drive = self.drive(spot.drive)?;
         drive.clear(spot.segment).then_some(drive.member)
     }
@@ -150,7 +150,7 @@ impl CacheDevices {
             match &mut drive.step {
                 Step::Head { asked } if !*asked => {
                     *asked = true;
-                    Some((Scan { drive: drive.id, segment: None }, drive.member, Drive::head()))
+                    Some((Scan { drive: drive.id, segment: None }, drive.member, CacheDevice::head()))
                 }
                 Step::Scan { next, reading } if *next < count && *reading < MOST_SCANNING => {
                     let segment = *next;
@@ -177,7 +177,7 @@ impl CacheDevices {
             let mut buf = Buf::zeroed(SECTOR_BYTES);
             buf.bytes_mut().copy_from_slice(&head.encode());
             let piece = Piece::new(Rc::new(buf), 0..SECTOR_BYTES);
-            return Some(SegmentWrite { member: drive.member, scan, offset: Drive::head().offset, piece });
+            return Some(SegmentWrite { member: drive.member, scan, offset: CacheDevice::head().offset, piece });
         };
         let found = page.and_then(|page| CacheSegment::decode(page).ok());
         let mine = |found: &CacheSegment| found.pool == pool && found.device == drive.device && found.filling == drive.filling;
@@ -222,8 +222,8 @@ impl CacheDevices {
 
     /// Begins a segment on the device with the fewest laps.
     fn begin(&mut self, now: u64, bufs: &mut BufPool) -> Option<Open> {
-        let ready = |drive: &&mut Drive| drive.step == Step::Ready && drive.writing < MOST_WRITING && now >= drive.rests_until;
-        let laps = |drive: &&mut Drive| (drive.written << 20) / u64::from(drive.count().max(1));
+        let ready = |drive: &&mut CacheDevice| drive.step == Step::Ready && drive.writing < MOST_WRITING && now >= drive.rests_until;
+        let laps = |drive: &&mut CacheDevice| (drive.written << 20) / u64::from(drive.count().max(1));
         let drive = self.drives.iter_mut().filter(ready).min_by_key(laps)?;
         let segment = drive.begin()?;
         let buf = bufs.take(drive.pages as usize * PAGE as usize);

@@ -1,4 +1,4 @@
-//! [`Drive`]: one cache device: a ring of segments, each written as a whole, the oldest overwritten
+//! [`CacheDevice`]: one cache device: a ring of segments, each written as a whole, the oldest overwritten
 //! first.
 
 use millpond_block::{ByteRange, MemberId};
@@ -18,7 +18,7 @@ const _: () = assert!(MAX_CACHED <= 1 << BLOCK_BITS);
 
 /// Place of a copy on a cache device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct CacheSlot {
     /// The drive.
     pub(crate) drive: u32,
     /// Its segment.
@@ -65,7 +65,7 @@ struct Segment {
 
 /// A cache device.
 #[derive(Debug)]
-pub(super) struct Drive {
+pub(super) struct CacheDevice {
     /// Identity in operations; no two drives ever have the same.
     pub(super) id: u32,
     pub(super) member: MemberId,
@@ -93,10 +93,10 @@ pub(super) struct Drive {
     next: u32,
 }
 
-impl Drive {
+impl CacheDevice {
     /// Creates a drive for a device with `bytes` bytes between its labels, and memory for `room`
     /// blocks.
-    pub(super) fn new(id: u32, member: MemberId, device: DeviceId, bytes: u64, room: usize) -> Drive {
+    pub(super) fn new(id: u32, member: MemberId, device: DeviceId, bytes: u64, room: usize) -> CacheDevice {
         let all = u32::try_from(bytes / PAGE).unwrap_or(u32::MAX);
         let pages = (all / 64).clamp(SEGMENT_PAGES.0, SEGMENT_PAGES.1);
         // the first page is the head
@@ -106,7 +106,7 @@ impl Drive {
         let plain = pages as usize - 1;
         let each = MAX_CACHED.min(2 * plain);
         let most = room.min((segments as usize + 1) * plain).max(2 * each);
-        Drive {
+        CacheDevice {
             id,
             member,
             device,
@@ -150,11 +150,11 @@ impl Drive {
     }
 
     /// Returns the place of the copy of a block.
-    pub(super) fn find(&self, addr: Addr) -> Option<Spot> {
+    pub(super) fn find(&self, addr: Addr) -> Option<CacheSlot> {
         let entry = self.index.find(addr.identity(), key_of(&self.segments))?;
         let segment = entry >> BLOCK_BITS;
         let unit = *self.segments.get(segment as usize)?.at.get(nth(entry))?;
-        Some(Spot { drive: self.id, segment, unit: u32::from(unit) })
+        Some(CacheSlot { drive: self.id, segment, unit: u32::from(unit) })
     }
 
     /// Marks a segment as being read: it is not overwritten until the read has ended.
@@ -223,7 +223,7 @@ impl Drive {
 
     /// Makes the blocks of a written segment available.
     pub(super) fn show(&mut self, at: u32) {
-        let Drive { segments, index, .. } = self;
+        let CacheDevice { segments, index, .. } = self;
         let Some(segment) = segments.get_mut(at as usize) else { return };
         segment.state = State::Ready;
         for nth in 0..segments.get(at as usize).map_or(0, |segment| segment.blocks.len() as u32) {
@@ -235,7 +235,7 @@ impl Drive {
 
     /// Removes all blocks of a segment. True when this import had written it.
     pub(super) fn clear(&mut self, at: u32) -> bool {
-        let Drive { segments, index, blocks, .. } = self;
+        let CacheDevice { segments, index, blocks, .. } = self;
         let Some(count) = segments.get(at as usize).map(|segment| segment.blocks.len() as u32) else { return false };
         for entry in (0..count).map(|nth| at << BLOCK_BITS | nth) {
             let key_of = key_of(segments);

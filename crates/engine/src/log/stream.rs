@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::batch::{InFlight, OpenBatch};
-use super::notes::Notes;
+use super::small_write_index::SmallWriteIndex;
 use crate::Time;
 
 /// A chunk that is being appended to.
@@ -72,9 +72,9 @@ pub(crate) struct Log {
     /// Bytes appended since the last checkpoint began.
     pub(crate) since_checkpoint: u64,
     /// Small-write batches that are on special devices and not yet indexed on other devices.
-    pub(crate) notes: Notes,
+    pub(crate) notes: SmallWriteIndex,
     /// Time of the oldest of them.
-    pub(crate) untold_since: Option<Time>,
+    pub(crate) unindexed_since: Option<Time>,
 }
 
 impl Log {
@@ -88,8 +88,8 @@ impl Log {
             in_flight: VecDeque::new(),
             by_segment: FxHashMap::default(),
             since_checkpoint: 0,
-            notes: Notes::default(),
-            untold_since: None,
+            notes: SmallWriteIndex::default(),
+            unindexed_since: None,
         }
     }
 

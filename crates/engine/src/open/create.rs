@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::io::{Health, IoTable};
 use crate::log::Log;
 use crate::pool::Pool;
-use crate::space::{Rows, Shelf, Space};
+use crate::space::{AllocClass, Rows, Space};
 use crate::store::{Config, Context, Store, add_groups, extent_space, invalid, new_members, take_groups};
 use crate::task::{Keeper, first_claim, fresh_area, pieces};
 use crate::tree::NodeCache;
@@ -57,7 +57,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     let sizes = devices.iter().map(|d| d.size).collect();
     let config = Config { id: spec.id, name: spec.name, shape, notes: Vec::new(), sizes, twins: BTreeMap::new() };
     let rows = Rows::new(&config.shape);
-    let of_data = (0..rows.count()).filter(|id| rows.pages(SegmentId(*id)) > 0 && rows.shelf(SegmentId(*id)) == Shelf::Data).count();
+    let of_data = (0..rows.count()).filter(|id| rows.pages(SegmentId(*id)) > 0 && rows.shelf(SegmentId(*id)) == AllocClass::Data).count();
     if of_data < LEAST_SEGMENTS {
         return invalid(Invalid::FewSegments { segments: of_data, extent_bytes, least: LEAST_SEGMENTS });
     }

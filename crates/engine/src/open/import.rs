@@ -16,15 +16,15 @@ use millpond_format::{AREA_BYTES, Checkpoint, FormatError, Label, MemberState, O
 use self::claim::{Claiming, Claims};
 use self::mend::Mending;
 use self::objects::NamedPieces;
-use super::forsake::forsake;
-use super::hunt::{Glance, Hunt};
-use super::level::{Leveling, Uneven};
+use super::checkpoint_scan::{CheckpointScan, ScanRead};
+use super::drop_lost_special::drop_lost_special;
+use super::log_replication::{LogReplication, UnderReplicatedBatch};
 use super::members::Members;
 use super::replay::Replay;
+use super::restore_points::{Probe, RestorePointScan};
 use super::rewind::Rewound;
 use super::ring::Rings;
 use super::scan::{Found, StreamScan};
-use super::survey::{Probe, Survey};
 use crate::core::Core;
 use crate::io::{Ended, Health, IoTable};
 use crate::pool::Pool;
@@ -45,7 +45,7 @@ pub(crate) enum Asked {
     /// Read of a part of an object for a survey.
     Probe(Probe),
     /// Read of pages for a scan for checkpoints.
-    Glance(Glance),
+    ScanRead(ScanRead),
     /// Read of the first page of a segment, and the attempt.
     FirstPage(SegmentId, u8),
     /// Read of the next pages of a stream.
@@ -53,7 +53,7 @@ pub(crate) enum Asked {
     /// Read of a map node that replay needs, and the attempt.
     Node(Miss, u8),
     /// Read of a batch that may not be on all copies; then its write to the other copies.
-    Level(Uneven),
+    Level(UnderReplicatedBatch),
     Leveled,
     /// Flush or write that repairs the newest root.
     Mend,
@@ -69,9 +69,9 @@ pub(super) enum Stage {
     Claim(Claiming),
     Rings,
     /// Scans segments for checkpoints.
-    Hunt,
+    CheckpointScan,
     /// Finds out which restore points are whole.
-    Survey,
+    RestorePointScan,
     /// The survey's result is ready.
     Surveyed,
     Root,
@@ -124,10 +124,10 @@ pub(crate) struct Import {
     found: Vec<Found>,
     core: Option<Core>,
     replay: Option<Replay>,
-    leveling: Leveling,
+    leveling: LogReplication,
     /// Search for restore points. `surveying`: the import ends with their list.
-    pub(super) hunt: Option<Hunt>,
-    pub(super) survey: Option<Survey>,
+    pub(super) hunt: Option<CheckpointScan>,
+    pub(super) survey: Option<RestorePointScan>,
     pub(super) surveying: bool,
     pub(super) surveyed: Surveyed,
     pub(super) rewound: Option<Rewound>,
@@ -198,7 +198,7 @@ impl Import {
             found: Vec::new(),
             core: None,
             replay: None,
-            leveling: Leveling::default(),
+            leveling: LogReplication::default(),
             hunt: None,
             survey: None,
             surveying: false,
@@ -291,7 +291,7 @@ impl Import {
                 }
                 Ok(())
             }
-            Asked::Glance(glance) => {
+            Asked::ScanRead(glance) => {
                 if let (Some(hunt), Some(rows)) = (&mut self.hunt, &self.rows) {
                     hunt.seen(glance, result, buf.as_ref(), self.io.copies(rows, glance.segment()), rows);
                 }
@@ -336,8 +336,8 @@ impl Import {
             Stage::Labels if !waits => self.choose_pool(),
             Stage::Claim(step) if !waits => self.claim_on(step),
             Stage::Rings if !waits => self.choose_root(),
-            Stage::Hunt => self.hunt_on(),
-            Stage::Survey => self.survey_on(),
+            Stage::CheckpointScan => self.hunt_on(),
+            Stage::RestorePointScan => self.survey_on(),
             Stage::Root | Stage::Objects | Stage::Lists | Stage::Pieces => self.read_objects(),
             Stage::Scan if !waits => self.scanned(),
             Stage::Replay => return self.replay_on(),
@@ -398,7 +398,7 @@ impl Import {
         self.dirty.clone_from(stale);
         let mut shape = label.shape.clone();
         if !found.lost.is_empty() {
-            shape = forsake(&shape, &found.lost).ok_or(OpenErrorKind::Indispensable)?;
+            shape = drop_lost_special(&shape, &found.lost).ok_or(OpenErrorKind::Indispensable)?;
             self.forsaken = true;
         }
         let size_at = |slot: DeviceSlot| self.devices.get(slot.index()).map_or(0, |d| d.size);
@@ -470,7 +470,7 @@ impl Import {
         self.parts.clear();
         self.scans.clear();
         self.found.clear();
-        self.leveling = Leveling::default();
+        self.leveling = LogReplication::default();
         self.look_further_back()
     }
 

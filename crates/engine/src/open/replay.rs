@@ -9,8 +9,8 @@ use super::import::Asked;
 use super::scan::Found;
 use crate::core::Core;
 use crate::io::IoTable;
-use crate::log::{Notes, SMALL};
-use crate::space::{Chunk, NODE_GRAIN, Place, SegmentState, Shelf};
+use crate::log::{SMALL, SmallWriteIndex};
+use crate::space::{AllocClass, Chunk, NODE_GRAIN, Place, SegmentState};
 use crate::task::CHUNKS_PER_CHECKPOINT;
 use crate::tree::Miss;
 use crate::{Damage, OpenErrorKind};
@@ -33,7 +33,7 @@ pub(crate) struct Replay {
     after: Lsn,
     pub(crate) end: Lsn,
     /// Index of the batches of small writes at its end.
-    pub(crate) notes: Notes,
+    pub(crate) notes: SmallWriteIndex,
     pub(crate) batches: u64,
     pub(crate) bytes: u64,
     opened: BTreeSet<ChunkId>,
@@ -66,7 +66,7 @@ impl Replay {
             entered: false,
             after,
             end,
-            notes: Notes::default(),
+            notes: SmallWriteIndex::default(),
             batches,
             bytes,
             opened: BTreeSet::new(),
@@ -96,7 +96,7 @@ impl Replay {
     fn apply_batch(&mut self, core: &mut Core) -> Result<Result<(), Miss>, OpenErrorKind> {
         let Some(f) = self.found.get(self.batch) else { return Ok(Ok(())) };
         let header = f.header.clone();
-        let small = usize::from(header.stream) == SMALL && core.space.homes.nodes == Some(Shelf::Nodes);
+        let small = usize::from(header.stream) == SMALL && core.space.homes.nodes == Some(AllocClass::Nodes);
         if !self.entered {
             self.enter(core, &header)?;
             self.entered = true;
@@ -165,7 +165,7 @@ impl Replay {
         if small {
             self.notes.seal(header.lsn);
         } else {
-            self.notes = Notes::default();
+            self.notes = SmallWriteIndex::default();
         }
         self.batch += 1;
         (self.item, self.entered) = (0, false);

@@ -5,7 +5,7 @@
 //!
 //! INV-RING-3: a root that rewinds has a generation above every root on the devices, an incarnation
 //! that no batch in the log has, and chunk ids (I11) that the state it gives up cannot have used.
-//! Without the log after the checkpoint it has no leg but its own, and its log continues with
+//! Without the log after the checkpoint it has no log tail but its own, and its log continues with
 //! numbers above all that were ever given, so that the first page of a segment shows when it was
 //! taken (INV-REST-1). With the log, numbers continue from its sound end: the newer roots that are
 //! given up then were not whole, and never will be.
@@ -23,9 +23,9 @@ use std::rc::Rc;
 use millpond_block::{BufPool, MemberId, Piece};
 use millpond_format::{Lsn, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, second_area};
 
-use super::hunt::Hunt;
+use super::checkpoint_scan::CheckpointScan;
 use super::import::{Asked, Import, Stage};
-use super::survey::Survey;
+use super::restore_points::RestorePointScan;
 use crate::task::CHUNKS_PER_CHECKPOINT;
 use crate::{Aim, OpenError, OpenErrorKind, RestorePoint, Whole};
 
@@ -58,7 +58,7 @@ fn renewed_ring(root: &Root, bufs: &mut BufPool) -> Piece {
         for generation in oldest..=root.generation {
             let at = (generation % RING_SLOTS) as usize * SECTOR_BYTES;
             if let Some(slot) = ring.get_mut(at..at + SECTOR_BYTES) {
-                slot.copy_from_slice(&Root { generation, legs: Vec::new(), ..root.clone() }.encode());
+                slot.copy_from_slice(&Root { generation, log_tails: Vec::new(), ..root.clone() }.encode());
             }
         }
         // in the first round of the ring, the slots that follow were never written
@@ -75,8 +75,8 @@ impl Import {
     pub(super) fn look_back(&mut self) -> Result<(), OpenErrorKind> {
         let pool = self.config.as_ref().ok_or(OpenErrorKind::OutOfOrder("no label"))?.id;
         if self.tuning.aim == Aim::Rebuild {
-            self.hunt = Some(Hunt::new(pool, self.rows.as_ref().ok_or(OpenErrorKind::OutOfOrder("no layout"))?));
-            self.stage = Stage::Hunt;
+            self.hunt = Some(CheckpointScan::new(pool, self.rows.as_ref().ok_or(OpenErrorKind::OutOfOrder("no layout"))?));
+            self.stage = Stage::CheckpointScan;
             return Ok(());
         }
         let rings = self.rings.as_ref().ok_or(OpenErrorKind::OutOfOrder("no rings"))?;
@@ -88,8 +88,8 @@ impl Import {
                 return Err(OpenErrorKind::CheckpointAbsent { id });
             }
         }
-        self.survey = Some(Survey::new(pool, roots, aim == Aim::Rewind));
-        self.stage = Stage::Survey;
+        self.survey = Some(RestorePointScan::new(pool, roots, aim == Aim::Rewind));
+        self.stage = Stage::RestorePointScan;
         Ok(())
     }
 
@@ -101,15 +101,15 @@ impl Import {
         if !hunt.step(&mut self.io, rows, &mut self.bufs) {
             return Ok(());
         }
-        let roots = self.hunt.take().map(Hunt::into_roots).unwrap_or_default();
+        let roots = self.hunt.take().map(CheckpointScan::into_roots).unwrap_or_default();
         if roots.is_empty() {
             return Err(OpenErrorKind::NoCheckpointFound);
         }
         rings.replace(roots);
         let pool = self.config.as_ref().ok_or(OpenErrorKind::OutOfOrder("no label"))?.id;
         let roots = rings.roots(&self.slots)?;
-        self.survey = Some(Survey::new(pool, roots, !self.surveying));
-        self.stage = Stage::Survey;
+        self.survey = Some(RestorePointScan::new(pool, roots, !self.surveying));
+        self.stage = Stage::RestorePointScan;
         Ok(())
     }
 
@@ -120,7 +120,7 @@ impl Import {
         if !survey.step(&mut self.io, rows, &mut self.bufs) || self.io.in_flight() > 0 {
             return Ok(());
         }
-        self.surveyed.points = self.survey.take().map(Survey::into_points).unwrap_or_default();
+        self.surveyed.points = self.survey.take().map(RestorePointScan::into_points).unwrap_or_default();
         if !self.surveying {
             let root = self.choose_point()?;
             self.begin_root(root);
@@ -164,8 +164,8 @@ impl Import {
         let chosen =
             roots.iter().find(|(root, _)| self.chosen == Some(root.generation)).map(|(root, _)| (root.generation, root.checkpoint));
         roots.retain(|(root, _)| chosen.is_some_and(|(generation, refused)| root.generation < generation && root.checkpoint != refused));
-        self.survey = Some(Survey::new(pool, roots, false));
-        self.stage = Stage::Survey;
+        self.survey = Some(RestorePointScan::new(pool, roots, false));
+        self.stage = Stage::RestorePointScan;
         Ok(())
     }
 
@@ -188,7 +188,7 @@ impl Import {
         let chunks = 2 * CHUNKS_PER_CHECKPOINT * (superseding - root.generation + 1);
         let mut root = Root { generation: superseding - 1, incarnation: rings.incarnation().saturating_add(INCARNATIONS), ..root.clone() };
         if alone {
-            (root.lsn, root.legs) = (Lsn(last.lsn.0 + BATCHES), Vec::new());
+            (root.lsn, root.log_tails) = (Lsn(last.lsn.0 + BATCHES), Vec::new());
         }
         let needs = if let Whole::WithLog(lsn) = point.whole { lsn } else { Lsn(0) };
         (self.chosen, self.unreadable) = (Some(point.id), false);
@@ -215,7 +215,7 @@ impl Import {
             return;
         }
         let kind = match &self.refused {
-            Some(first) if matches!(self.stage, Stage::Survey) => OpenErrorKind::NoOlderWhole(Box::new(first.clone())),
+            Some(first) if matches!(self.stage, Stage::RestorePointScan) => OpenErrorKind::NoOlderWhole(Box::new(first.clone())),
             _ => why,
         };
         let went_back = self.rewound.is_some() && !matches!(self.tuning.aim, Aim::To(_));

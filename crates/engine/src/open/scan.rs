@@ -1,6 +1,6 @@
 //! Reads the log after a checkpoint: along every stream, batch by batch, while they are sound.
 
-use millpond_format::{BatchHeader, Item, Leg, Lsn, NO_SEGMENT, NODE_UNITS, Node, PoolId, SegmentId, StreamStart, crc32c};
+use millpond_format::{BatchHeader, Item, LogTail, Lsn, NO_SEGMENT, NODE_UNITS, Node, PoolId, SegmentId, StreamStart, crc32c};
 
 use crate::log::SMALL;
 
@@ -29,7 +29,7 @@ impl Found {
     }
 }
 
-/// A scan of one stream of one leg.
+/// A scan of one stream of one log tail.
 #[derive(Debug)]
 pub(crate) struct StreamScan {
     pool: PoolId,
@@ -61,11 +61,11 @@ pub(crate) struct StreamScan {
 }
 
 impl StreamScan {
-    pub(super) fn new(pool: PoolId, leg: &Leg, stream: u8, start: StreamStart, after: Lsn) -> StreamScan {
+    pub(super) fn new(pool: PoolId, log_tail: &LogTail, stream: u8, start: StreamStart, after: Lsn) -> StreamScan {
         let mut scan = StreamScan {
             pool,
-            incarnation: leg.incarnation,
-            end: leg.end,
+            incarnation: log_tail.incarnation,
+            end: log_tail.end,
             stream,
             segment: start.segment,
             page: start.offset,
@@ -320,10 +320,10 @@ pub(crate) enum Extent {
 /// fail), but must not be missing. `lost`: the last incarnation whose small writes were on lost
 /// special devices. Batches of those may be missing if a later batch indexes them (INV-LOG-4), or
 /// if they come after all other durable ones.
-pub(crate) fn extent(found: &mut Vec<Found>, after: Lsn, legs: &[Leg], lost: Option<u32>) -> Extent {
+pub(crate) fn extent(found: &mut Vec<Found>, after: Lsn, log_tails: &[LogTail], lost: Option<u32>) -> Extent {
     found.sort_by_key(|f| f.header.lsn);
     found.dedup_by_key(|f| f.header.lsn);
-    let settled = legs.iter().filter(|leg| leg.end != Lsn(u64::MAX)).map(|leg| leg.end).max().unwrap_or(after);
+    let settled = log_tails.iter().filter(|log_tail| log_tail.end != Lsn(u64::MAX)).map(|log_tail| log_tail.end).max().unwrap_or(after);
     let mut durable = found.iter().map(|f| f.header.durable).max().unwrap_or(after).max(settled);
     let mut last = after;
     let mut count = 0;
@@ -353,7 +353,8 @@ pub(crate) fn extent(found: &mut Vec<Found>, after: Lsn, legs: &[Leg], lost: Opt
         last = f.header.lsn;
         count += 1;
     }
-    let none_behind = count == found.len() && legs.last().is_some_and(|leg| lost.is_some_and(|lost| leg.incarnation <= lost));
+    let none_behind =
+        count == found.len() && log_tails.last().is_some_and(|log_tail| lost.is_some_and(|lost| log_tail.incarnation <= lost));
     if none_behind {
         durable = durable.min(last);
     }

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::requests::Requests;
 use crate::log::{BatchKind, LONG, OpenBatch, OpenChunk, PACKED, SMALL};
 use crate::space::Place;
-use crate::store::{NoRoom, Purse, Store};
+use crate::store::{NoRoom, Store, Watermark};
 use crate::{Compression, Planted, PoolState};
 
 /// Most milliseconds that small writes stay on special devices only, without an index on a normal
@@ -56,7 +56,7 @@ impl Requests {
         &mut self,
         store: &mut Store,
         stream: usize,
-        purse: Purse,
+        purse: Watermark,
         kind: BatchKind,
         header_pages: u32,
         grain: u8,
@@ -95,26 +95,26 @@ impl Requests {
 
     /// Makes sure that the index has room for the next batch of small writes.
     fn make_room_for_note(&mut self, store: &mut Store) -> Result<(), NoRoom> {
-        if store.tells_of_small() && store.log.notes.room() == 0 { self.tell_of_small(store) } else { Ok(()) }
+        if store.mirrors_small_writes() && store.log.notes.room() == 0 { self.tell_of_small(store) } else { Ok(()) }
     }
 
     /// Writes the index of small writes in a batch of its own.
     fn tell_of_small(&mut self, store: &mut Store) -> Result<(), NoRoom> {
         store.seal_all();
-        self.open_batch(store, LONG, Purse::Guest, BatchKind::Blocks, 1, 8)?;
+        self.open_batch(store, LONG, Watermark::Guest, BatchKind::Blocks, 1, 8)?;
         store.seal(LONG);
         Ok(())
     }
 
     /// Writes the index of small writes when no other batch has done so for a while.
     pub(super) fn step_notes(&mut self, store: &mut Store) {
-        if store.log.notes.bytes() == 0 || !store.tells_of_small() || store.state != PoolState::Online {
-            store.log.untold_since = None;
+        if store.log.notes.bytes() == 0 || !store.mirrors_small_writes() || store.state != PoolState::Online {
+            store.log.unindexed_since = None;
             return;
         }
-        let since = *store.log.untold_since.get_or_insert(store.now);
+        let since = *store.log.unindexed_since.get_or_insert(store.now);
         if store.now.0 >= since.0 + UNTOLD_MILLIS {
-            store.log.untold_since = None;
+            store.log.unindexed_since = None;
             // without room the next batch on a normal device carries the index
             let _ = self.tell_of_small(store);
         }
@@ -147,7 +147,7 @@ impl Requests {
                 store.seal(stream);
                 let header_pages = 1 + u32::try_from((count - done) * 4 / 3500).unwrap_or(0).min(2);
                 let told = if stream == SMALL { self.make_room_for_note(store) } else { Ok(()) };
-                if told.is_err() || self.open_batch(store, stream, Purse::Guest, BatchKind::Blocks, header_pages, grain).is_err() {
+                if told.is_err() || self.open_batch(store, stream, Watermark::Guest, BatchKind::Blocks, header_pages, grain).is_err() {
                     if stream == SMALL {
                         // special devices are full: the blocks go to a normal stream
                         small = false;
@@ -172,7 +172,7 @@ impl Requests {
     /// Appends raw blocks to a stream's open batch, which has room for them, and maps them.
     fn append_raw(&mut self, store: &mut Store, stream: usize, run: &BlockRun<'_>) {
         let BlockRun { op, volume, lineage, first, offset, count, source } = *run;
-        let (defer, told) = (store.tuning.plants(Planted::ApplyAtCompletion), stream == SMALL && store.tells_of_small());
+        let (defer, told) = (store.tuning.plants(Planted::ApplyAtCompletion), stream == SMALL && store.mirrors_small_writes());
         let (Some(chunk), Some(batch)) = (store.log.streams[stream].chunk, &mut store.log.streams[stream].batch) else { return };
         let crcs: SmallVec<[u32; 32]> = (offset..offset + count).map(|at| crc32c(source.block(at))).collect();
         let range = offset * 4096..(offset + count) * 4096;
@@ -269,7 +269,7 @@ impl Requests {
             store.seal_all();
             let header_pages =
                 u32::try_from((BATCH_FIXED + store.log.notes.bytes() + encoded.len()).div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
-            self.open_batch(store, LONG, Purse::Record, BatchKind::Exclusive, header_pages, 8)?;
+            self.open_batch(store, LONG, Watermark::Record, BatchKind::Exclusive, header_pages, 8)?;
         }
         if !matches!(item, Item::Record(Record::Walked { .. })) {
             // the batch that is open now gets the next number

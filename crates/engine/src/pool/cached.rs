@@ -11,15 +11,15 @@ use millpond_format::{Addr, Class, Coding, Filling, MemberState, crc32c};
 use super::op::{Op, Part, Work};
 use super::requests::Requests;
 use super::state::Pool;
-use crate::cache::{Scan, SegmentWrite, Spot};
+use crate::cache::{CacheSlot, Scan, SegmentWrite};
 use crate::io::{Failing, Replica};
 use crate::store::{Context, Store};
 use crate::{DeviceTrouble, Planted, PoolState};
 
 /// Returns whether a block in the cache is plain and adjacent to the blocks of a read.
-pub(super) fn follows(first: Spot, blocks: &[(Addr, u32)], spot: Spot, addr: Addr) -> bool {
+pub(super) fn follows(first: CacheSlot, blocks: &[(Addr, u32)], spot: CacheSlot, addr: Addr) -> bool {
     let plain = |addr: &Addr| addr.coding() == Coding::Raw;
-    let next = Spot { unit: first.unit + 8 * blocks.len() as u32, ..first };
+    let next = CacheSlot { unit: first.unit + 8 * blocks.len() as u32, ..first };
     spot == next && plain(&addr) && blocks.iter().all(|(addr, _)| plain(addr))
 }
 
@@ -49,14 +49,14 @@ impl Requests {
     }
 
     /// Starts reading pages of the cache.
-    pub(super) fn read_cached(&mut self, store: &mut Store, op: u32, part: u32, spot: Spot, pages: u32) {
+    pub(super) fn read_cached(&mut self, store: &mut Store, op: u32, part: u32, spot: CacheSlot, pages: u32) {
         let place = self.cache.begin_read(spot, pages);
         let (member, range) = place.expect("INV-CACHE-2: a segment of the cache is there until its reads have ended");
         store.io.read_raw(Context::Cached { op, part, spot }, member, range, &mut store.bufs);
     }
 
     /// Returns the blocks in cache pages that were read, if all of them are right.
-    fn sound_copy(&mut self, store: &mut Store, blocks: &[(Addr, u32)], spot: Spot, buf: Buf, trusting: bool) -> Option<Piece> {
+    fn sound_copy(&mut self, store: &mut Store, blocks: &[(Addr, u32)], spot: CacheSlot, buf: Buf, trusting: bool) -> Option<Piece> {
         let skip = (spot.unit % 8) as usize * 512;
         let bytes: usize = blocks.iter().map(|(addr, _)| addr.units() as usize * 512).sum();
         let stored = buf.bytes().get(skip..skip + bytes).unwrap_or_default();
@@ -118,7 +118,7 @@ impl Pool {
 
     /// Handles a read of cache pages. When the content is not what the map says, the read is
     /// repeated without the cache (INV-CACHE-1).
-    pub(super) fn cached_read(&mut self, id: u32, part: u32, spot: Spot, result: Result<(), DeviceError>, buf: Option<Buf>) {
+    pub(super) fn cached_read(&mut self, id: u32, part: u32, spot: CacheSlot, result: Result<(), DeviceError>, buf: Option<Buf>) {
         self.requests.cache.ended(spot);
         let trusting = self.store.tuning.plants(Planted::TrustCache);
         let Some(Op { work: Work::Read(work), .. }) = self.requests.ops.get_mut(id) else { return };

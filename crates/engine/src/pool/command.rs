@@ -32,7 +32,7 @@ impl Requests {
             }
             Command::Places { target } => self.start_places(store, tag, target),
             Command::Lost { target } => self.start_lost(store, tag, target),
-            Command::Census => self.start_census(store, tag),
+            Command::WriteSizes => self.start_census(store, tag),
             _ => store.replies.push_back((tag, Err(CommandError::Busy(Busy::ReadOnly)))),
         }
     }
@@ -86,7 +86,7 @@ impl Requests {
             let of_it = match &op.work {
                 Work::Write(work) => work.volume == volume,
                 Work::Clear(work) => work.volume == volume,
-                Work::Read(_) | Work::Barrier(_) | Work::Command(_) | Work::Compare(_) | Work::Census(_) | Work::Walk { .. } => false,
+                Work::Read(_) | Work::Barrier(_) | Work::Command(_) | Work::Compare(_) | Work::WriteSizes(_) | Work::Walk { .. } => false,
             };
             op.durable |= of_it;
             if let (true, Owner::Parent(parent)) = (of_it, op.owner) {
@@ -246,7 +246,7 @@ impl Requests {
             | Command::SetJobRate { .. }
             | Command::Places { .. }
             | Command::Lost { .. }
-            | Command::Census
+            | Command::WriteSizes
             | Command::Close
             | Command::Checkpoint => Err(CommandError::Invalid(Invalid::NotACatalogChange)),
         }
@@ -281,7 +281,7 @@ impl Pool {
                 | Command::StopRemoving
                 | Command::Places { .. }
                 | Command::Lost { .. }
-                | Command::Census
+                | Command::WriteSizes
         );
         // these need no room either, but do not overtake other commands
         let bare = matches!(command, Command::Close | Command::Checkpoint) && self.requests.parked_commands.is_empty();
@@ -304,7 +304,7 @@ impl Pool {
                 self.store.replies.push_back((tag, told));
             }
             Command::Remove { member, dry_run: true } => {
-                let told = rehearse_removal(&self.store, &self.filler, member).map(Reply::Removal);
+                let told = rehearse_removal(&self.store, &self.resilver, member).map(Reply::Removal);
                 self.store.replies.push_back((tag, told));
             }
             Command::Remove { member, dry_run: false } => self.change_devices(tag, |pool| pool.remove_member(member)),
@@ -318,11 +318,11 @@ impl Pool {
             Command::Rebalance { dry_run: false } => self.change_jobs(tag, |pool| pool.rebalancer.rebalance(&mut pool.store, false)),
             Command::StopRebalance => self.change_jobs(tag, |pool| pool.rebalancer.stop_rebalance(&mut pool.store)),
             Command::Wipe { how, dry_run: true } => {
-                let told = self.wiper.wipe(&mut self.store, &self.filler, how, true);
+                let told = self.wiper.wipe(&mut self.store, &self.resilver, how, true);
                 self.store.replies.push_back((tag, told));
             }
             Command::Wipe { how, dry_run: false } => {
-                self.change_jobs(tag, |pool| pool.wiper.wipe(&mut pool.store, &pool.filler, how, false))
+                self.change_jobs(tag, |pool| pool.wiper.wipe(&mut pool.store, &pool.resilver, how, false))
             }
             Command::StopWipe => self.change_jobs(tag, |pool| pool.wiper.stop_wipe(&mut pool.store)),
             Command::SetJobRate { rate } => self.change_jobs(tag, |pool| pool.store.set_job_rate(rate)),
@@ -334,7 +334,7 @@ impl Pool {
             Command::DestroySnapshots { snapshots } => self.requests.start_destroy(&mut self.store, tag, snapshots),
             Command::Places { target } => self.requests.start_places(&mut self.store, tag, target),
             Command::Lost { target } => self.requests.start_lost(&mut self.store, tag, target),
-            Command::Census => self.requests.start_census(&mut self.store, tag),
+            Command::WriteSizes => self.requests.start_census(&mut self.store, tag),
             other => match self.requests.records(&mut self.store, other) {
                 Ok((records, reply)) => {
                     let begun = records.iter().find_map(|record| match record {

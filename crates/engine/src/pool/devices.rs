@@ -73,9 +73,9 @@ impl Pool {
             known.successor = Some(id);
             self.store.config.twins.insert(member, device.geometry.size);
             self.store.io.set_twin(member, Some(device.slot));
-            self.filler.fill(member, Replica::Replacement);
+            self.resilver.fill(member, Replica::Replacement);
         } else {
-            self.filler.stop_filling(member, Replica::Current);
+            self.resilver.stop_filling(member, Replica::Current);
             // INV-SPARE-1: no operation waits for the device that is replaced, and none of its
             // answers counts for the new one
             self.store.io.slot_of(member).into_iter().for_each(|slot| self.store.io.abandon(slot));
@@ -87,7 +87,7 @@ impl Pool {
             self.store.io.set_slot(member, Some(device.slot));
             self.store.judge_member(member);
             self.store.io.health.set(member, MemberState::Filling);
-            self.filler.fill(member, Replica::Current);
+            self.resilver.fill(member, Replica::Current);
         }
         Ok(())
     }
@@ -97,7 +97,7 @@ impl Pool {
         if self.store.config.shape.is_aside(member) {
             return self.remove_aside(MemberId(member));
         }
-        begin_removal(&mut self.store, &mut self.rejoiner, &self.filler, member)
+        begin_removal(&mut self.store, &mut self.rejoiner, &self.resilver, member)
     }
 
     /// Removes a cache device or a spare, which has no data to move.

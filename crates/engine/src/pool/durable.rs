@@ -4,7 +4,7 @@
 //! of the labels, whose next stage begins with writes and ends with a flush.
 
 use millpond_block::DeviceError;
-use millpond_format::{Leg, Lsn, MAX_LEGS, Root};
+use millpond_format::{LogTail, Lsn, MAX_LOG_TAILS, Root};
 
 use super::state::Pool;
 use crate::log::is_special;
@@ -51,7 +51,7 @@ impl Pool {
             self.flushed(target, wants.checkpoint);
         }
         if wants.fill {
-            self.filler.fill_flushed(&mut self.store);
+            self.resilver.fill_flushed(&mut self.store);
         }
     }
 
@@ -94,12 +94,12 @@ impl Pool {
         self.store.labels.step = step;
         match step {
             Step::FreshFlush | Step::FirstFlush | Step::SecondFlush => self.store.flusher.wants.labels = true,
-            Step::First => self.relabeler.write_labels_again(&mut self.store, false),
-            Step::Second => self.relabeler.write_labels_again(&mut self.store, true),
+            Step::First => self.label_writer.write_labels_again(&mut self.store, false),
+            Step::Second => self.label_writer.write_labels_again(&mut self.store, true),
             Step::Fresh => {}
             Step::Idle => {
                 self.store.labels.fresh.clear();
-                self.relabeler.take_new_rows(&mut self.store);
+                self.label_writer.take_new_rows(&mut self.store);
                 if !self.store.labels.wanted {
                     self.store.labels.filled.clear();
                     self.store.switch();
@@ -107,7 +107,7 @@ impl Pool {
                     self.release_held();
                     self.requests.attach_caches(&mut self.store);
                 }
-                let tags = self.relabeler.take_commands();
+                let tags = self.label_writer.take_commands();
                 self.store.replies.extend(tags.into_iter().map(|tag| (tag, Ok(Reply::Done))));
             }
         }
@@ -120,9 +120,9 @@ impl Pool {
             return self.fault(Fault::NoLogSegment);
         }
         let streams = std::array::from_fn(|i| self.store.log.streams[i].start());
-        self.store.legs.push(Leg { incarnation: self.store.incarnation, end: Lsn(u64::MAX), streams });
-        // with too many legs the pool opens with a checkpoint instead
-        if self.store.legs.len() < MAX_LEGS {
+        self.store.log_tails.push(LogTail { incarnation: self.store.incarnation, end: Lsn(u64::MAX), streams });
+        // with too many log tails the pool opens with a checkpoint instead
+        if self.store.log_tails.len() < MAX_LOG_TAILS {
             self.publish(Root {
                 pool: self.store.config.id,
                 generation: self.store.generation + 1,
@@ -130,7 +130,7 @@ impl Pool {
                 time: self.store.now.0,
                 checkpoint: self.store.checkpoint_at,
                 lsn: self.store.checkpoint_lsn,
-                legs: self.store.legs.clone(),
+                log_tails: self.store.log_tails.clone(),
             });
         }
     }
@@ -150,7 +150,7 @@ impl Pool {
         }
         match self.store.checkpoint.stage {
             Stage::Idle => {
-                if !self.filler.holds_roots()
+                if !self.resilver.holds_roots()
                     && !self.scrubber.holds_roots()
                     && self.store.labels.switching.is_empty()
                     && checkpoint_due(&self.store, &self.cleaner, self.quiet())
@@ -248,7 +248,7 @@ impl Pool {
         self.store.state = PoolState::Online;
         let volumes: Vec<_> = self.store.core.catalog.volumes.keys().copied().collect();
         volumes.into_iter().for_each(|volume| self.requests.trim_beyond(&mut self.store, volume));
-        self.filler.fill_what_lacks(&mut self.store);
+        self.resilver.fill_what_lacks(&mut self.store);
         self.resume_jobs();
         self.requests.attach_caches(&mut self.store);
     }

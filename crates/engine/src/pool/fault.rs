@@ -49,7 +49,8 @@ impl Pool {
         self.requests.abandon_destroys(&mut self.store);
         let store = &mut self.store;
         let tags = std::mem::take(&mut store.checkpoint.wanted).into_iter().chain(self.checkpointer.take_commands());
-        let tags = tags.chain(std::mem::take(&mut store.labels.waiting)).chain(self.relabeler.take_commands()).chain(store.closing.take());
+        let tags =
+            tags.chain(std::mem::take(&mut store.labels.waiting)).chain(self.label_writer.take_commands()).chain(store.closing.take());
         for tag in tags.collect::<Vec<_>>() {
             self.store.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
         }
@@ -73,12 +74,12 @@ impl Pool {
     /// Reads and writes go on; flushed data is durable once the labels say so (INV-LABEL-1).
     pub(super) fn device_failed(&mut self, failing: Failing) {
         if failing.replica == Replica::Replacement {
-            return self.filler.successor_failed(&mut self.store, failing.member);
+            return self.resilver.successor_failed(&mut self.store, failing.member);
         }
         if self.store.labels.switching.contains_key(&failing.member) {
             return; // the old device was about to go, and its replacement has everything
         }
-        self.filler.stop_filling(failing.member, Replica::Current);
+        self.resilver.stop_filling(failing.member, Replica::Current);
         self.requests.cache.detach(failing.member, &mut self.store.bufs);
         self.store.config.shape.lose(failing.member.index());
         self.spares.lost(failing.member, self.store.now, self.store.io.mark());

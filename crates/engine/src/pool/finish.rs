@@ -92,7 +92,7 @@ impl Requests {
         if let (Work::Read(work), None) = (&mut op.work, op.error)
             && work.again
         {
-            *work = ReadWork { past_cache: true, ..ReadWork::new(work.target, work.request) };
+            *work = ReadWork { bypass_cache: true, ..ReadWork::new(work.target, work.request) };
             op.pending = 1;
             return self.ready.push_back(id);
         }
@@ -122,7 +122,7 @@ impl Requests {
         let Op { owner, work, error, lsn, .. } = op;
         let work = match work {
             Work::Compare(work) => return self.deliver_comparison(store, owner, *work, error),
-            Work::Census(work) => {
+            Work::WriteSizes(work) => {
                 if let Owner::Command(tag) = owner {
                     let reply = store.census_reply(*work, error);
                     store.replies.push_back((tag, reply));

@@ -28,7 +28,7 @@ impl Requests {
             Work::Walk { .. } if matches!(store.state, PoolState::Faulted(_)) => self.release(store, id),
             Work::Walk { .. } => self.try_walk(store, id),
             Work::Compare(_) => self.try_compare(store, id),
-            Work::Census(_) => self.try_census(store, id),
+            Work::WriteSizes(_) => self.try_census(store, id),
             Work::Barrier(_) | Work::Command(_) => self.release(store, id),
         }
     }

@@ -112,7 +112,7 @@ impl Pool {
             self.store.closing.is_some(),
             self.cleaner.report(&self.store),
             self.store.core.space.freed_units,
-            self.store.floor(crate::store::Purse::Guest),
+            self.store.floor(crate::store::Watermark::Guest),
             self.requests.space_waiters.len(),
             self.requests.starved,
             self.cleaner.idle(),

@@ -108,7 +108,7 @@ impl Pool {
 
     /// Returns all jobs.
     pub(crate) fn jobs(&self) -> Vec<JobInfo> {
-        let devices = self.filler.jobs().chain(self.store.jobs_at_labels()).chain(self.store.evacuation_job());
+        let devices = self.resilver.jobs().chain(self.store.jobs_at_labels()).chain(self.store.evacuation_job());
         let jobs = devices.chain(self.rebalancer.rebalance_job()).chain(self.wiper.wipe_job(&self.store)).chain(self.scrubber.job());
         jobs.map(|job| JobInfo { rate: self.store.pace.rate_of(&job), ..job }).collect()
     }

@@ -21,7 +21,7 @@ impl Requests {
 
     /// Returns the volume whose share of the read cache serves a read of `target`; `None` if the
     /// read bypasses the cache.
-    pub(super) fn share_of(&self, store: &Store, target: Target, length: u64) -> Option<VolumeId> {
+    pub(super) fn cache_partition(&self, store: &Store, target: Target, length: u64) -> Option<VolumeId> {
         if self.read_cache.limit() == 0 || length > LONGEST {
             return None;
         }

@@ -5,7 +5,7 @@ use millpond_format::{Addr, BlockNo, Coding, Lsn, SegmentId, VolumeId};
 use smallvec::SmallVec;
 
 use crate::api::Target;
-use crate::cache::Spot;
+use crate::cache::CacheSlot;
 use crate::store::{CensusWork, Comparison};
 use crate::{CommandError, Reply};
 
@@ -46,7 +46,7 @@ pub(crate) enum Work {
     /// A comparison of two states.
     Compare(Box<Comparison>),
     /// A scan of all maps for the census.
-    Census(Box<CensusWork>),
+    WriteSizes(Box<CensusWork>),
     /// A walk that reclaims a destroyed version.
     Walk {
         id: u64,
@@ -70,10 +70,10 @@ pub(crate) struct ReadWork {
     /// lose data that a guest has seen (I10).
     pub(crate) after: Lsn,
     /// Copies with wrong content.
-    pub(crate) bad: Vec<Bad>,
+    pub(crate) bad: Vec<CorruptCopy>,
     /// A block from the cache had wrong content: the whole read is repeated without the cache.
     pub(crate) again: bool,
-    pub(crate) past_cache: bool,
+    pub(crate) bypass_cache: bool,
     /// The volume whose share of the read cache serves this read; `None` without read cache.
     pub(crate) remembered: Option<VolumeId>,
 }
@@ -88,7 +88,7 @@ impl ReadWork {
             after: Lsn(0),
             bad: Vec::new(),
             again: false,
-            past_cache: false,
+            bypass_cache: false,
             remembered: None,
         }
     }
@@ -96,7 +96,7 @@ impl ReadWork {
 
 /// A copy of a part of a read that had wrong content.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bad {
+pub(crate) struct CorruptCopy {
     pub(crate) part: u32,
     pub(crate) member: MemberId,
 }
@@ -115,7 +115,7 @@ pub(crate) enum Part {
     Packed { crc: u32, coding: Coding, skip: usize, units: u32, place: (SegmentId, u32), pages: u32, attempt: u8, addr: Addr },
     /// Adjacent plain blocks, or one packed block, that are being read from the cache: addresses
     /// and checksums.
-    Cached { blocks: SmallVec<[(Addr, u32); 1]>, spot: Spot },
+    Cached { blocks: SmallVec<[(Addr, u32); 1]>, spot: CacheSlot },
 }
 
 /// A write.

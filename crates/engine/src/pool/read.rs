@@ -7,11 +7,11 @@ use millpond_format::{Addr, Coding, FANOUT, Node, SegmentId, crc32c};
 use smallvec::SmallVec;
 
 use super::cached::follows;
-use super::op::{Bad, Op, Part, Work};
+use super::op::{CorruptCopy, Op, Part, Work};
 use super::requests::Requests;
 use super::write::blocks_of;
-use crate::cache::Spot;
-use crate::space::Shelf;
+use crate::cache::CacheSlot;
+use crate::space::AllocClass;
 use crate::store::{Context, NodeRead, Store, ZEROES};
 use crate::tree::Miss;
 
@@ -24,15 +24,15 @@ impl Requests {
     /// Looks up a read's blocks and starts the device reads. Waits for a node when one is missing.
     pub(super) fn try_read(&mut self, store: &mut Store, id: u32) {
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get(id) else { return };
-        let (target, request, past_cache) = (work.target, work.request, work.past_cache);
+        let (target, request, bypass_cache) = (work.target, work.request, work.bypass_cache);
         let Some(root) = store.root_of(target) else { return self.fail_op(store, id, DiskError::Io) };
         let (first, count) = blocks_of(request.range);
         let end = first + count as u64;
         // blocks removed by a record in flight read as holes only once it is complete (I10)
         let mut plan = Plan { parts: SmallVec::new(), after: store.last_record };
-        let remembered = self.share_of(store, target, request.range.length);
+        let remembered = self.cache_partition(store, target, request.range.length);
         let (mut hits, mut misses) = (0, 0);
-        let asks = !self.cache.is_empty() && !past_cache;
+        let asks = !self.cache.is_empty() && !bypass_cache;
         let mut block = first;
         while block < end {
             let stop = ((block / FANOUT as u64 + 1) * FANOUT as u64).min(end);
@@ -121,7 +121,7 @@ impl Requests {
                 Planned::Cached { spot, blocks } => parts.push(Part::Cached { blocks, spot }),
             }
         }
-        let mut cached: SmallVec<[(u32, Spot, u32); 1]> = SmallVec::new();
+        let mut cached: SmallVec<[(u32, CacheSlot, u32); 1]> = SmallVec::new();
         let wanted: SmallVec<[(u32, SegmentId, u32, u32); 4]> = (0u32..)
             .zip(&parts)
             .filter_map(|(part, p)| match p {
@@ -151,7 +151,7 @@ impl Requests {
 
     /// Returns whether blocks of a segment may be copied to devices of class cache.
     fn may_copy(&self, store: &Store, segment: SegmentId) -> bool {
-        !self.cache.is_empty() && store.core.space.rows.shelf(segment) != Shelf::Special
+        !self.cache.is_empty() && store.core.space.rows.shelf(segment) != AllocClass::Special
     }
 
     /// Handles a device read of a part. When the content is wrong, reads the next copy, or the same
@@ -214,9 +214,9 @@ impl Requests {
                 let old = std::mem::replace(place, Part::Ready(piece.clone()));
                 let whole = matches!(old, Part::Blocks { .. });
                 if whole && !work.bad.is_empty() {
-                    let (mine, others) = std::mem::take(&mut work.bad).into_iter().partition(|bad: &Bad| bad.part == part);
+                    let (mine, others) = std::mem::take(&mut work.bad).into_iter().partition(|bad: &CorruptCopy| bad.part == part);
                     work.bad = others;
-                    let mine: Vec<Bad> = mine;
+                    let mine: Vec<CorruptCopy> = mine;
                     mine.into_iter().for_each(|bad| store.repair(bad.member, segment, page, piece.clone()));
                 }
                 if let Part::Blocks { addrs, .. } = old {
@@ -235,7 +235,7 @@ impl Requests {
                 *attempt += 1;
                 let next = *attempt;
                 if let Some(member) = member {
-                    work.bad.push(Bad { part, member });
+                    work.bad.push(CorruptCopy { part, member });
                     if let (Ok(()), Some(errors)) = (result, store.io.errors.get_mut(member.index())) {
                         *errors += 1;
                     }
@@ -348,7 +348,7 @@ enum Planned {
     Ready(Piece),
     Blocks { segment: SegmentId, page: u32, crcs: SmallVec<[u32; 1]>, addrs: SmallVec<[Addr; 1]> },
     Packed { segment: SegmentId, unit: u32, addr: Addr, crc: u32, wanted: bool },
-    Cached { spot: Spot, blocks: SmallVec<[(Addr, u32); 1]> },
+    Cached { spot: CacheSlot, blocks: SmallVec<[(Addr, u32); 1]> },
 }
 
 impl Plan {
@@ -375,7 +375,7 @@ impl Plan {
     }
 
     /// Adds a block in the cache; plain neighbours become one device read.
-    fn copy(&mut self, spot: Spot, addr: Addr, crc: u32) {
+    fn copy(&mut self, spot: CacheSlot, addr: Addr, crc: u32) {
         match self.parts.last_mut() {
             Some(Planned::Cached { spot: first, blocks }) if follows(*first, blocks, spot, addr) => blocks.push((addr, crc)),
             _ => self.parts.push(Planned::Cached { spot, blocks: SmallVec::from_elem((addr, crc), 1) }),

@@ -4,7 +4,7 @@ use millpond_block::DeviceSlot;
 
 use super::requests::Requests;
 use crate::store::Store;
-use crate::task::{Checkpointer, Cleaner, Filler, Keeper, Preparer, Rebalancer, Rejoiner, Relabeler, Scrubber, Spares, Wiper};
+use crate::task::{Checkpointer, Cleaner, Keeper, LabelWriter, Preparer, Rebalancer, Rejoiner, Resilver, Scrubber, Spares, Wiper};
 
 /// A pool in service: its state on the devices, the requests, and the tasks. Its own methods are the
 /// scheduler's: they pass events to requests and tasks, and run each task once per turn.
@@ -12,8 +12,8 @@ pub(crate) struct Pool {
     pub(crate) store: Store,
     pub(crate) requests: Requests,
     pub(crate) checkpointer: Checkpointer,
-    pub(crate) relabeler: Relabeler,
-    pub(crate) filler: Filler,
+    pub(crate) label_writer: LabelWriter,
+    pub(crate) resilver: Resilver,
     pub(crate) spares: Spares,
     /// Why the import that opened the pool went back further than the newest checkpoint.
     pub(crate) fell_back: Option<String>,
@@ -37,8 +37,8 @@ impl Pool {
             store,
             requests,
             checkpointer: Checkpointer::default(),
-            relabeler: Relabeler::default(),
-            filler: Filler::default(),
+            label_writer: LabelWriter::default(),
+            resilver: Resilver::default(),
             spares: Spares::default(),
             fell_back: None,
             rejoiner: Rejoiner::default(),

@@ -9,7 +9,7 @@ use super::requests::{Requests, Starved};
 use super::state::Pool;
 use crate::api::Target;
 use crate::io::Ended;
-use crate::store::{Context, Purse, Store, Waiting};
+use crate::store::{Context, Store, Waiting, Watermark};
 use crate::task::{Beside, checkpoint_brings_space, release_rested, step_evacuation, step_give_back};
 use crate::{Fault, Planted, PoolState, Reply, Time};
 
@@ -119,11 +119,11 @@ impl Pool {
             // a copy that cannot be repaired is found again by the next read, or its device
             // fails
             Context::Repair => self.store.repairs.under_way -= 1,
-            Context::FillRead(piece) => self.filler.fill_read(&mut self.store, piece, ended.result, ended.buf),
-            Context::FillWrite(piece) => self.filler.fill_written(piece),
+            Context::FillRead(piece) => self.resilver.fill_read(&mut self.store, piece, ended.result, ended.buf),
+            Context::FillWrite(piece) => self.resilver.fill_written(piece),
             Context::Scrub(read) => self.scrubber.scrub_read(&mut self.store, read, ended.result, ended.buf),
             Context::ScrubArea(area) => self.scrubber.scrub_area_done(&mut self.store, area, ended.result, ended.buf),
-            Context::FillRing(run) => self.filler.fill_ring_done(&mut self.store, &mut self.keeper, run, ended.result, ended.buf),
+            Context::FillRing(run) => self.resilver.fill_ring_done(&mut self.store, &mut self.keeper, run, ended.result, ended.buf),
             Context::Flush(target) => self.flush_done(target, ended.result),
             Context::Nodes(nodes) => self.nodes_written(&nodes, ended.result),
             Context::Objects | Context::Checkpoint => self.checkpoint_io_done(ended.result),
@@ -215,19 +215,19 @@ impl Pool {
             self.release_space();
             step_give_back(&mut self.store, self.preparer.is_preparing());
             self.preparer.step_prepare(&mut self.store, self.wiper.is_on());
-            self.relabeler.step_relabel(&mut self.store, &self.keeper);
+            self.label_writer.step_relabel(&mut self.store, &self.keeper);
             self.end_what_waits();
-            self.spares.step_spares(&mut self.store, &mut self.filler);
-            busy |= self.filler.step_fill(&mut self.store, &mut self.keeper);
+            self.spares.step_spares(&mut self.store, &mut self.resilver);
+            busy |= self.resilver.step_fill(&mut self.store, &mut self.keeper);
             let mut beside = Beside {
                 rejoiner: &mut self.rejoiner,
-                filler: &self.filler,
+                resilver: &self.resilver,
                 cleaner: &self.cleaner,
                 guests_wait: self.requests.starved.is_some(),
             };
             busy |= step_evacuation(&mut self.store, &mut beside);
             busy |= self.rebalancer.step_rebalance(&mut self.store, &mut self.cleaner);
-            busy |= self.wiper.step_wipe(&mut self.store, &self.filler, &mut self.cleaner, !self.requests.destroying.is_empty());
+            busy |= self.wiper.step_wipe(&mut self.store, &self.resilver, &mut self.cleaner, !self.requests.destroying.is_empty());
             busy |= self.scrubber.step_scrub(&mut self.store, &mut self.rejoiner);
             self.step_jobs();
             self.requests.step_cache(&mut self.store);
@@ -249,7 +249,7 @@ impl Pool {
             self.requests.starved = None;
             return;
         }
-        if self.store.has_room(Purse::Guest) {
+        if self.store.has_room(Watermark::Guest) {
             self.requests.starved = None;
             self.store.metrics.throttled += self.requests.space_waiters.len() as u64;
             for id in std::mem::take(&mut self.requests.space_waiters) {

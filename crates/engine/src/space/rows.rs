@@ -29,7 +29,7 @@ enum Kind {
 
 /// Allocation class of segments. Each class has its own free segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Shelf {
+pub(crate) enum AllocClass {
     /// Data that stays there; all data in most pools.
     Data,
     /// New writes, until the cleaner moves them to data.
@@ -40,9 +40,9 @@ pub(crate) enum Shelf {
     Nodes,
 }
 
-impl Shelf {
+impl AllocClass {
     /// All classes.
-    pub(crate) const ALL: [Shelf; 4] = [Shelf::Data, Shelf::Log, Shelf::Special, Shelf::Nodes];
+    pub(crate) const ALL: [AllocClass; 4] = [AllocClass::Data, AllocClass::Log, AllocClass::Special, AllocClass::Nodes];
 }
 
 /// The columns of a segment with parity.
@@ -83,7 +83,7 @@ impl Stripe<'_> {
 #[derive(Clone, Debug)]
 struct Row {
     kind: Kind,
-    shelf: Shelf,
+    shelf: AllocClass,
     /// First segment of the group.
     group: SegmentId,
     parts: SmallVec<[(MemberId, u32); 1]>,
@@ -128,23 +128,23 @@ impl Rows {
                 Layout::Parity { parity, unit, .. } => Kind::Parity(u64::from(unit), usize::from(parity)),
             };
             let shelf = match group.class {
-                Class::Data => Shelf::Data,
-                Class::Log => Shelf::Log,
-                Class::Special if group.columns.iter().any(|column| data.contains(&column.member)) => Shelf::Nodes,
-                Class::Special => Shelf::Special,
+                Class::Data => AllocClass::Data,
+                Class::Log => AllocClass::Log,
+                Class::Special if group.columns.iter().any(|column| data.contains(&column.member)) => AllocClass::Nodes,
+                Class::Special => AllocClass::Special,
                 Class::Cache | Class::Spare => continue,
             };
             let first = group.first;
             self.rows.resize(first.0 as usize, Row { kind, shelf, group: first, parts: SmallVec::new(), front: 0 });
             let rows = &mut self.rows;
             group.for_each_row(|parts| {
-                let slow = parts.iter().filter(|(member, _)| shelf == Shelf::Nodes && data.contains(member)).count();
+                let slow = parts.iter().filter(|(member, _)| shelf == AllocClass::Nodes && data.contains(member)).count();
                 let parts: SmallVec<[(MemberId, u32); 1]> = parts.iter().map(|(member, at)| (MemberId(*member), *at)).collect();
                 rows.push(Row { kind, shelf, group: first, front: parts.len() - slow, parts });
             });
         }
         // segments of lost devices may still be referred to, so their ids get entries without parts
-        let gap = Row { kind: Kind::Mirror, shelf: Shelf::Data, group: shape.next, parts: SmallVec::new(), front: 0 };
+        let gap = Row { kind: Kind::Mirror, shelf: AllocClass::Data, group: shape.next, parts: SmallVec::new(), front: 0 };
         self.rows.resize(self.rows.len().max(shape.next.0 as usize), gap);
     }
 
@@ -184,13 +184,13 @@ impl Rows {
     }
 
     /// Allocation class of a segment.
-    pub(crate) fn shelf(&self, segment: SegmentId) -> Shelf {
-        self.row(segment).map_or(Shelf::Data, |row| row.shelf)
+    pub(crate) fn shelf(&self, segment: SegmentId) -> AllocClass {
+        self.row(segment).map_or(AllocClass::Data, |row| row.shelf)
     }
 
     /// Allocation class of a segment, first segment of its group, and its pages; `None` when it
     /// does not exist.
-    pub(crate) fn home(&self, segment: SegmentId) -> Option<(Shelf, SegmentId, u32)> {
+    pub(crate) fn home(&self, segment: SegmentId) -> Option<(AllocClass, SegmentId, u32)> {
         self.row(segment).map(|row| (row.shelf, row.group, self.pages(segment)))
     }
 

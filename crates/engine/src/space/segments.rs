@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use millpond_format::{ChunkId, Lsn, SegmentId};
 
-use super::rows::Shelf;
+use super::rows::AllocClass;
 
 /// State of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub(crate) struct Segment {
     /// How often it became free: state noted at another count is not about its present content.
     pub(crate) uses: u32,
     /// Its allocation class.
-    pub(crate) shelf: Shelf,
+    pub(crate) shelf: AllocClass,
     /// Index of its group; `None` for a group that was lost.
     bank: Option<usize>,
     /// The cleaner skips it until this time, in milliseconds; `left_for` says why.
@@ -132,10 +132,10 @@ enum Rank {
 
 /// The segments of one group.
 #[derive(Debug)]
-struct Bank {
+struct GroupAllocator {
     /// First segment of the group, which identifies it.
     first: SegmentId,
-    shelf: Shelf,
+    shelf: AllocClass,
     /// Pages of each of its segments; the last segments of a stripe may have fewer.
     pages: u32,
     /// Free segments; those with space on the host come first.
@@ -153,7 +153,7 @@ struct Bank {
     spared: bool,
 }
 
-impl Bank {
+impl GroupAllocator {
     fn free_pages(&self) -> u64 {
         self.free.len() as u64 * u64::from(self.pages)
     }
@@ -206,15 +206,15 @@ impl Pages {
 pub(crate) struct SegmentTable {
     segments: Vec<Segment>,
     /// Groups, in order of their segments.
-    banks: Vec<Bank>,
+    banks: Vec<GroupAllocator>,
     /// Free segments of each class.
-    free: [usize; Shelf::ALL.len()],
+    free: [usize; AllocClass::ALL.len()],
     /// Pages of empty segments.
     pages: Pages,
     /// Existing segments of each class.
-    there: [usize; Shelf::ALL.len()],
+    there: [usize; AllocClass::ALL.len()],
     /// Segments of each class in retention.
-    rest: [usize; Shelf::ALL.len()],
+    rest: [usize; AllocClass::ALL.len()],
     discarding: usize,
     preparing: usize,
     resting: BTreeSet<(u64, SegmentId)>,
@@ -227,10 +227,10 @@ impl SegmentTable {
         SegmentTable {
             segments: Vec::new(),
             banks: Vec::new(),
-            free: [0; Shelf::ALL.len()],
+            free: [0; AllocClass::ALL.len()],
             pages: Pages::default(),
-            there: [0; Shelf::ALL.len()],
-            rest: [0; Shelf::ALL.len()],
+            there: [0; AllocClass::ALL.len()],
+            rest: [0; AllocClass::ALL.len()],
             discarding: 0,
             preparing: 0,
             resting: BTreeSet::new(),
@@ -239,7 +239,7 @@ impl SegmentTable {
     }
 
     /// Adds free segments up to id `count`; ids without `home` become absent.
-    pub(crate) fn extend(&mut self, count: u32, home: impl Fn(SegmentId) -> Option<(Shelf, SegmentId, u32)>) {
+    pub(crate) fn extend(&mut self, count: u32, home: impl Fn(SegmentId) -> Option<(AllocClass, SegmentId, u32)>) {
         let fresh = Segment {
             state: SegmentState::Free,
             live: 0,
@@ -261,7 +261,7 @@ impl SegmentTable {
             leaving: false,
             emptying: false,
             unclean: true,
-            shelf: Shelf::Data,
+            shelf: AllocClass::Data,
             bank: None,
         };
         let first = self.ids().len() as u32;
@@ -272,7 +272,8 @@ impl SegmentTable {
             };
             if self.banks.last().is_none_or(|bank| bank.first != group) {
                 let free = BTreeSet::new();
-                let counts = Bank { first: group, shelf, pages, free, ready: 0, surplus: 0, there: 0, empty: 0, credit: 0, spared: false };
+                let counts =
+                    GroupAllocator { first: group, shelf, pages, free, ready: 0, surplus: 0, there: 0, empty: 0, credit: 0, spared: false };
                 self.banks.push(counts);
             }
             let bank = self.banks.len() - 1;
@@ -284,7 +285,7 @@ impl SegmentTable {
     }
 
     /// Fill levels of the groups of a class.
-    pub(crate) fn fills(&self, shelf: Shelf) -> impl Iterator<Item = Fill> + '_ {
+    pub(crate) fn fills(&self, shelf: AllocClass) -> impl Iterator<Item = Fill> + '_ {
         let banks = self.banks.iter().filter(move |bank| bank.shelf == shelf && bank.there > 0);
         banks.map(|bank| Fill { first: bank.first, used: bank.there - bank.empty, there: bank.there, pages: bank.pages })
     }
@@ -312,17 +313,17 @@ impl SegmentTable {
     }
 
     /// Number of free segments of a class.
-    pub(crate) fn free_in(&self, shelf: Shelf) -> usize {
+    pub(crate) fn free_in(&self, shelf: AllocClass) -> usize {
         self.free[shelf as usize]
     }
 
     /// Number of existing segments of a class.
-    pub(crate) fn count_in(&self, shelf: Shelf) -> usize {
+    pub(crate) fn count_in(&self, shelf: AllocClass) -> usize {
         self.there[shelf as usize]
     }
 
     /// Number of segments of a class in retention.
-    pub(crate) fn resting_in(&self, shelf: Shelf) -> usize {
+    pub(crate) fn resting_in(&self, shelf: AllocClass) -> usize {
         self.rest[shelf as usize]
     }
 
@@ -352,7 +353,7 @@ impl SegmentTable {
 
     /// Pages of free segments.
     fn free_pages(&self) -> u64 {
-        self.banks.iter().map(Bank::free_pages).sum()
+        self.banks.iter().map(GroupAllocator::free_pages).sum()
     }
 
     /// Returns the next hole to prepare, when `wanted` free pages should have space on the host.
@@ -379,7 +380,7 @@ impl SegmentTable {
     /// prepares: otherwise preparing and discarding would alternate for ever.
     pub(crate) fn last_ready(&self, pages: u64, wanted: u64) -> Vec<SegmentId> {
         let all = self.free_pages();
-        let spare = |bank: &Bank| {
+        let spare = |bank: &GroupAllocator| {
             let least = bank.share(wanted, all).div_ceil(u64::from(bank.pages.max(1)));
             bank.surplus.min(bank.ready.saturating_sub(usize::try_from(least).unwrap_or(usize::MAX)))
         };
@@ -410,10 +411,10 @@ impl SegmentTable {
     /// (smooth weighted round robin), so groups of any size fill up together and all devices take
     /// part all the time. Within the group: the lowest segment with space on the host, else the
     /// lowest. `moved`: for chunks that are moved.
-    pub(crate) fn reserve(&mut self, shelf: Shelf, moved: bool) -> Option<SegmentId> {
-        let has = |bank: &Bank| bank.shelf == shelf && !bank.free.is_empty();
+    pub(crate) fn reserve(&mut self, shelf: AllocClass, moved: bool) -> Option<SegmentId> {
+        let has = |bank: &GroupAllocator| bank.shelf == shelf && !bank.free.is_empty();
         let sparing = moved && self.banks.iter().any(|bank| has(bank) && !bank.spared);
-        let picked = |bank: &Bank| has(bank) && !(sparing && bank.spared);
+        let picked = |bank: &GroupAllocator| has(bank) && !(sparing && bank.spared);
         let mut all = 0;
         for bank in self.banks.iter_mut().filter(|bank| picked(bank)) {
             bank.credit += bank.free.len() as i64;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use millpond_format::{Addr, ChunkId, SegmentId};
 
 use super::chunks::{Chunk, ChunkTable, NODE_GRAIN, Place};
-use super::rows::{Rows, Shelf};
+use super::rows::{AllocClass, Rows};
 use super::segments::{SegmentState, SegmentTable};
 use super::slots::Slots;
 
@@ -17,25 +17,25 @@ const RESERVE_PERCENT: u64 = 8;
 
 /// Allocation classes for new data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Homes {
+pub(crate) struct AllocTargets {
     /// For guests' writes and records: the log class if there is one, from where the cleaner moves
     /// them to data.
-    pub(crate) landing: Shelf,
+    pub(crate) landing: AllocClass,
     /// For nodes and objects, when there are no special devices or these are full. Not a class with
     /// parity, whose stripes are written whole.
-    pub(crate) meta: Shelf,
+    pub(crate) meta: AllocClass,
     /// For small writes, if there are special devices.
-    pub(crate) small: Option<Shelf>,
+    pub(crate) small: Option<AllocClass>,
     /// For nodes and objects, and for chunks that the cleaner keeps on special devices, if there
     /// are any.
-    pub(crate) nodes: Option<Shelf>,
+    pub(crate) nodes: Option<AllocClass>,
 }
 
 /// The space of a pool.
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(crate) rows: Rows,
-    pub(crate) homes: Homes,
+    pub(crate) homes: AllocTargets,
     pub(crate) segments: SegmentTable,
     pub(crate) chunks: ChunkTable,
     /// Generation of the last fixed checkpoint, which needs everything that dies from now on.
@@ -53,7 +53,7 @@ pub(crate) struct Space {
 
 /// Units that guests can fill of the data segments for which `pick` is true.
 pub(crate) fn usable(rows: &Rows, pick: impl Fn(SegmentId) -> bool) -> u64 {
-    let ids = (0..rows.count()).map(SegmentId).filter(|id| rows.shelf(*id) == Shelf::Data && pick(*id));
+    let ids = (0..rows.count()).map(SegmentId).filter(|id| rows.shelf(*id) == AllocClass::Data && pick(*id));
     let (count, pages) =
         ids.map(|id| u64::from(rows.pages(id))).filter(|pages| *pages > 0).fold((0, 0), |(n, sum), pages| (n + 1, sum + pages));
     without_reserve(count, pages)
@@ -69,7 +69,7 @@ impl Space {
     pub(crate) fn new(rows: Rows) -> Space {
         let mut space = Space {
             rows,
-            homes: Homes { landing: Shelf::Data, meta: Shelf::Data, small: None, nodes: None },
+            homes: AllocTargets { landing: AllocClass::Data, meta: AllocClass::Data, small: None, nodes: None },
             segments: SegmentTable::new(),
             chunks: ChunkTable::default(),
             sealed_generation: 0,
@@ -100,15 +100,15 @@ impl Space {
         let stays = |id: &SegmentId| self.segments.get(*id).is_some_and(|s| s.state != SegmentState::Absent && !s.leaving);
         let (mut log, mut parity, mut special, mut nodes) = (false, false, false, false);
         for id in self.segments.ids().filter(stays) {
-            log |= self.rows.shelf(id) == Shelf::Log;
-            special |= self.rows.shelf(id) == Shelf::Special;
-            nodes |= self.rows.shelf(id) == Shelf::Nodes;
-            parity |= self.rows.shelf(id) == Shelf::Data && self.rows.stripe(id).is_some();
+            log |= self.rows.shelf(id) == AllocClass::Log;
+            special |= self.rows.shelf(id) == AllocClass::Special;
+            nodes |= self.rows.shelf(id) == AllocClass::Nodes;
+            parity |= self.rows.shelf(id) == AllocClass::Data && self.rows.stripe(id).is_some();
         }
-        let landing = if log { Shelf::Log } else { Shelf::Data };
-        let small = special.then_some(Shelf::Special);
-        let nodes = if nodes { Some(Shelf::Nodes) } else { small };
-        self.homes = Homes { landing, meta: if parity { landing } else { Shelf::Data }, small, nodes };
+        let landing = if log { AllocClass::Log } else { AllocClass::Data };
+        let small = special.then_some(AllocClass::Special);
+        let nodes = if nodes { Some(AllocClass::Nodes) } else { small };
+        self.homes = AllocTargets { landing, meta: if parity { landing } else { AllocClass::Data }, small, nodes };
         self.usable_units = self.usable_without(&BTreeSet::new());
     }
 

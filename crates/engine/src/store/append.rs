@@ -5,8 +5,8 @@ use millpond_format::{Addr, BATCH_FIXED, BatchHeader, ChunkId, FANOUT, HEADER_PA
 
 use crate::Compression;
 use crate::log::{BatchKind, CLEANED, Cursor, GUESTS, InFlight, KEPT, LONG, OpenBatch, PACKED, SHORT, SMALL};
-use crate::space::{SegmentState, Shelf};
-use crate::store::{Context, Purse, Store, ZEROES};
+use crate::space::{AllocClass, SegmentState};
+use crate::store::{Context, Store, Watermark, ZEROES};
 
 /// Most payload bytes of a batch: larger ones gain nothing and delay neighbours.
 const BATCH_PAYLOAD: usize = 1 << 20;
@@ -20,7 +20,7 @@ pub(crate) struct NoRoom;
 
 impl Store {
     /// Moves a stream on to its next segment and reserves the one after it.
-    fn advance(&mut self, stream: usize, purse: Purse) -> Result<(), NoRoom> {
+    fn advance(&mut self, stream: usize, purse: Watermark) -> Result<(), NoRoom> {
         let following = self.reserve_for(stream, purse).ok_or(NoRoom)?;
         let s = &mut self.log.streams[stream];
         let (old, chunk) = (s.cursor.take(), s.chunk.take());
@@ -45,7 +45,7 @@ impl Store {
 
     /// Makes sure that a batch with `header_pages` of header and at least `pages` of payload can
     /// begin in a stream.
-    pub(crate) fn make_room(&mut self, stream: usize, purse: Purse, header_pages: u32, pages: u32) -> Result<Cursor, NoRoom> {
+    pub(crate) fn make_room(&mut self, stream: usize, purse: Watermark, header_pages: u32, pages: u32) -> Result<Cursor, NoRoom> {
         if !self.may_change(purse) {
             return Err(NoRoom);
         }
@@ -76,7 +76,7 @@ impl Store {
 
     /// Seals a stream's open batch and submits it.
     pub(crate) fn seal(&mut self, stream: usize) {
-        if stream == SMALL && self.tells_of_small() {
+        if stream == SMALL && self.mirrors_small_writes() {
             // INV-LOG-4: seal other streams first; a batch sealed later must index this one
             (SHORT..SMALL).for_each(|other| self.seal(other));
         }
@@ -93,7 +93,7 @@ impl Store {
         let id = chunk.id;
         let header = self.header(stream, cursor.segment, &batch, payload_pages);
         let header = BatchHeader { epoch, chunk: id, birth, base: chunk.base, grain: chunk.grain, ..header };
-        if stream == SMALL && self.tells_of_small() {
+        if stream == SMALL && self.mirrors_small_writes() {
             self.log.notes.seal(header.lsn);
         }
         self.metrics.batches += 1;
@@ -157,14 +157,14 @@ impl Store {
         let chunk_blocks = self.core.chunk_units.saturating_sub(used) / 8;
         let cap = if packed { PACKED_PAYLOAD } else { BATCH_PAYLOAD };
         let payload_blocks = cap.saturating_sub(batch.payload) / 4096;
-        let told = if stream == SMALL && self.tells_of_small() { self.log.notes.room() } else { usize::MAX };
+        let told = if stream == SMALL && self.mirrors_small_writes() { self.log.notes.room() } else { usize::MAX };
         items.min(chunk_blocks as usize).min(s.left() as usize).min(payload_blocks).min(told)
     }
 
     /// Returns whether the pool can be imported without its special devices. Then batches on normal
     /// devices carry an index of small writes.
-    pub(crate) fn tells_of_small(&self) -> bool {
-        self.core.space.homes.nodes == Some(Shelf::Nodes)
+    pub(crate) fn mirrors_small_writes(&self) -> bool {
+        self.core.space.homes.nodes == Some(AllocClass::Nodes)
     }
 
     /// Returns the stream whose open batch holds `old`: later writes of the block in this turn must

@@ -6,7 +6,7 @@ use millpond_block::{ByteRange, DiskError, MemberId, Query, Run, Since};
 use millpond_format::{Addr, Class, SegmentId, SnapshotId, TreeRoot};
 
 use super::Store;
-use crate::space::Shelf;
+use crate::space::AllocClass;
 use crate::tree::{Miss, capacity, node_index, slot_in};
 use crate::{Absent, CommandError, DiffExtent, ExtentPlace, PoolState, Reply, SegmentPlace, Target};
 
@@ -155,9 +155,9 @@ impl Store {
         let rows = &self.core.space.rows;
         let place = |(segment, (all, members)): (SegmentId, (u64, BTreeMap<u16, u64>))| {
             let class = match rows.shelf(segment) {
-                Shelf::Data => Class::Data,
-                Shelf::Log => Class::Log,
-                Shelf::Special | Shelf::Nodes => Class::Special,
+                AllocClass::Data => Class::Data,
+                AllocClass::Log => Class::Log,
+                AllocClass::Special | AllocClass::Nodes => Class::Special,
             };
             let copies = rows.copies(segment).len() > 0;
             let extent = |(member, range): (MemberId, ByteRange)| {

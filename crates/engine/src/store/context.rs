@@ -7,7 +7,7 @@ use millpond_block::{DeviceSlot, MemberId};
 use millpond_format::{BlockIdentity, ChunkId, DeviceNote, Lsn, ObjectRef, PoolId, SegmentId, Shape};
 
 use crate::Time;
-use crate::cache::{Scan, Spot};
+use crate::cache::{CacheSlot, Scan};
 use crate::space::Piece;
 use crate::tree::Miss;
 
@@ -65,7 +65,7 @@ pub(crate) enum Context {
     Cached {
         op: u32,
         part: u32,
-        spot: Spot,
+        spot: CacheSlot,
     },
     /// A read of a page of a cache device.
     CacheScan(Scan),

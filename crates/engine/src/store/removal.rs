@@ -13,11 +13,11 @@ use millpond_block::MemberId;
 use millpond_format::{Class, Encoder, MemberState, SegmentId};
 
 use self::plan::unused_extents;
-use self::state::Departure;
-use super::{LEAST_LOG, ObjectsIn, Purse, Store};
+use self::state::RemovalState;
+use super::{LEAST_LOG, ObjectsIn, Store, Watermark};
 use crate::io::Health;
 use crate::log::{BatchKind, OpenBatch, SMALL};
-use crate::space::{Rows, Segment, SegmentState, Shelf, usable};
+use crate::space::{AllocClass, Rows, Segment, SegmentState, usable};
 use crate::{Absent, CommandError, Invalid, JobInfo, JobKind, Time};
 
 /// Most steps that a removal may be expected to take: each leaves groups behind.
@@ -68,7 +68,7 @@ impl Store {
                 self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
                 self.core.space.settle(cursor.segment);
             }
-            let Ok(cursor) = self.make_room(stream, Purse::Cleaner, 1, 0) else { return };
+            let Ok(cursor) = self.make_room(stream, Watermark::Cleaner, 1, 0) else { return };
             let items = if stream == SMALL { Encoder::default() } else { self.log.notes.take() };
             let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, 1, 0, items);
             let header = self.header(stream, cursor.segment, &batch, 0);
@@ -88,7 +88,7 @@ impl Store {
         // segments that special devices left behind belong to no device's removal
         let moved = if evacuation.member.is_some() { self.removals.departure.moved + evacuation.total } else { 0 };
         let later = if members.is_empty() { evacuation.later } else { 0 };
-        self.removals.departure = Departure { moved, later, ..Departure::default() };
+        self.removals.departure = RemovalState { moved, later, ..RemovalState::default() };
         let class = |at: &u16| (MemberId(*at), self.config.shape.class_of(*at).unwrap_or(Class::Data));
         self.labels.left.extend(members.iter().map(class));
         (self.config.shape.groups, self.config.shape.next) = (shape.groups, shape.next);
@@ -147,7 +147,7 @@ impl Store {
     pub(crate) fn let_go(&mut self) {
         let left = std::mem::take(&mut self.labels.left);
         if !left.is_empty() {
-            self.removals.departure = Departure::default();
+            self.removals.departure = RemovalState::default();
         }
         for at in left.into_keys() {
             self.io.set_slot(at, None);
@@ -198,9 +198,9 @@ impl Store {
     pub(crate) fn can_go(&self, gone: &BTreeSet<SegmentId>, objects: &ObjectsIn, in_steps: bool) -> bool {
         let space = &self.core.space;
         let least = if in_steps { self.least_of_step() } else { self.needed_units() };
-        let (logs, free_logs) = (space.segments.count_in(Shelf::Log), self.free_in(Shelf::Log));
+        let (logs, free_logs) = (space.segments.count_in(AllocClass::Log), self.free_in(AllocClass::Log));
         let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
-        let of_log = || gone.iter().filter(|id| space.rows.shelf(**id) == Shelf::Log);
+        let of_log = || gone.iter().filter(|id| space.rows.shelf(**id) == AllocClass::Log);
         let spares_log = || {
             let taken = of_log().count();
             !in_steps || taken == logs || (taken * 2 <= logs && of_log().filter(is_free).count() * 2 <= free_logs)
@@ -222,7 +222,7 @@ impl Store {
     /// Returns whether the next step shall wait for the cleaner; false after a long time without
     /// gain.
     pub(crate) fn waits_for_step(&mut self) -> bool {
-        let free = self.free_in(Shelf::Data) + self.free_in(Shelf::Log);
+        let free = self.free_in(AllocClass::Data) + self.free_in(AllocClass::Log);
         let (since, most) = *self.removals.departure.room.get_or_insert((self.now, free));
         if free > most {
             self.removals.departure.room = Some((self.now, free));
@@ -233,7 +233,7 @@ impl Store {
     /// Clears the removal flag of all members; the labels are still to be written.
     fn keep_leaving(&mut self) {
         self.config.shape.members.iter_mut().for_each(|known| known.leaving = false);
-        self.removals.departure = Departure::default();
+        self.removals.departure = RemovalState::default();
     }
 
     /// Cancels a removal: moved data stays where it is, and the device can be filled again. The
@@ -285,12 +285,12 @@ impl Store {
     /// Returns whether few steps lead to the end; `after` is the layout at the end.
     fn steps_lead_to(&self, whole: &Removal, after: &Rows) -> bool {
         let (space, guests_after) = (&self.core.space, usable(after, |_| true));
-        let on = |shelf: Shelf| whole.segments.iter().filter(move |id| space.rows.shelf(**id) == shelf);
-        let data: u64 = on(Shelf::Data).map(|id| u64::from(space.rows.pages(*id)) * 8).sum();
+        let on = |shelf: AllocClass| whole.segments.iter().filter(move |id| space.rows.shelf(**id) == shelf);
+        let data: u64 = on(AllocClass::Data).map(|id| u64::from(space.rows.pages(*id)) * 8).sum();
         let free = space.usable_units().saturating_sub(self.needed_units());
         let guests = few_steps(data, space.usable_units().saturating_sub(guests_after), free);
-        let (log, logs) = (on(Shelf::Log).count() as u64, space.segments.count_in(Shelf::Log) as u64);
-        let logs_after = (0..after.count()).filter(|id| after.shelf(SegmentId(*id)) == Shelf::Log).count() as u64;
+        let (log, logs) = (on(AllocClass::Log).count() as u64, space.segments.count_in(AllocClass::Log) as u64);
+        let logs_after = (0..after.count()).filter(|id| after.shelf(SegmentId(*id)) == AllocClass::Log).count() as u64;
         guests && few_steps(log, logs.saturating_sub(logs_after), logs.saturating_sub(u64::from(LEAST_LOG)))
     }
 

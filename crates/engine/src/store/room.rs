@@ -3,7 +3,7 @@
 
 use millpond_format::{ObjectRef, SnapshotId, VolumeId};
 
-use super::{Purse, Store};
+use super::{Store, Watermark};
 use crate::Planted;
 use crate::core::Catalog;
 use crate::log::LONG;
@@ -60,6 +60,6 @@ impl Store {
     pub(crate) fn record_room(&self, pages: usize) -> bool {
         let left = self.log.streams[LONG].left() as usize;
         let segments = pages / self.core.space.rows.smallest() as usize;
-        self.checkpoint_is_safe() && (left > pages || self.room_beyond(Purse::Record, segments))
+        self.checkpoint_is_safe() && (left > pages || self.room_beyond(Watermark::Record, segments))
     }
 }

@@ -4,9 +4,9 @@
 mod rows;
 mod strips;
 
-pub(crate) use self::strips::Skim;
+pub(crate) use self::strips::StripScan;
 
-pub(crate) use self::rows::{InMemory, Stillness, copy_of};
+pub(crate) use self::rows::{InMemory, WriteStamp, copy_of};
 
 use std::collections::{BTreeMap, VecDeque};
 

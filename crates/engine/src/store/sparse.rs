@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_format::{ObjectRef, SegmentId};
 
-use super::{At, ObjectsIn, Purse, Store};
+use super::{At, ObjectsIn, Store, Watermark};
 use crate::Planted;
 use crate::space::{Segment, SegmentState};
 
@@ -70,7 +70,7 @@ impl Store {
         let space = &self.core.space;
         let known = space.segments.ids().filter_map(|id| Some((id, space.segments.get(id)?)));
         let of_objects = known.filter(|(_, s)| s.state == SegmentState::Sealed && s.objects > 0);
-        let short = self.keeps_meta_apart() && !self.may_change(Purse::Guest) && !self.tuning.plants(Planted::CrowdTheLog);
+        let short = self.keeps_meta_apart() && !self.may_change(Watermark::Guest) && !self.tuning.plants(Planted::CrowdTheLog);
         let (part, of) = if short { SPARSE_WHEN_SHORT } else { SPARSE };
         let sparse = of_objects.filter(|(id, s)| s.is_given_up() || s.objects * of < space.rows.pages(*id) * 8 * part);
         let mut sparse: Vec<(u32, SegmentId)> = sparse.map(|(id, s)| (s.objects, id)).collect();

@@ -4,7 +4,7 @@ use millpond_format::{STREAMS, SegmentId};
 
 use super::Store;
 use crate::log::{KEPT, SMALL, is_special};
-use crate::space::{SegmentState, Shelf};
+use crate::space::{AllocClass, SegmentState};
 
 impl Store {
     /// Starts streams on special devices once such devices have room; a checkpoint is requested,
@@ -22,8 +22,8 @@ impl Store {
     /// Returns whether there is a free segment to start with for every stream that the pool cannot
     /// do without.
     pub(crate) fn streams_fit(&self) -> bool {
-        let streams = |shelf: Shelf| (0..STREAMS).filter(|stream| !is_special(*stream) && self.shelf_of(*stream) == shelf).count();
-        Shelf::ALL.into_iter().all(|shelf| self.core.space.segments.free_in(shelf) >= streams(shelf))
+        let streams = |shelf: AllocClass| (0..STREAMS).filter(|stream| !is_special(*stream) && self.shelf_of(*stream) == shelf).count();
+        AllocClass::ALL.into_iter().all(|shelf| self.core.space.segments.free_in(shelf) >= streams(shelf))
     }
 
     /// Reserves the first segment of every stream. Streams on special devices begin later where

@@ -20,8 +20,8 @@ use millpond_format::{ObjectRef, Root, SegmentId};
 
 use self::seal::Sealed;
 use super::cleaner::Cleaner;
-use crate::space::{Piece as DeadPiece, Shelf};
-use crate::store::{Purse, Stage, Store};
+use crate::space::{AllocClass, Piece as DeadPiece};
+use crate::store::{Stage, Store, Watermark};
 use crate::{Fault, PoolState, Time};
 
 pub(crate) use self::objects::pieces;
@@ -123,7 +123,7 @@ pub(crate) fn checkpoint_due(store: &Store, cleaner: &Cleaner, quiet: bool) -> b
         || store.core.nodes.dirty() >= store.core.nodes.limit() / 2
         || store.core.pieces.wants_checkpoint()
         || store.core.next_chunk - store.checkpoint.sealed_chunk >= CHUNKS_PER_CHECKPOINT / 2
-        || store.legs.len() > 1
+        || store.log_tails.len() > 1
 }
 
 /// Returns whether space is short and a checkpoint would free enough of it.
@@ -131,7 +131,7 @@ pub(crate) fn checkpoint_brings_space(store: &Store, cleaner: &Cleaner) -> bool 
     store.cleaned_shelves().any(|shelf| checkpoint_brings(store, cleaner, shelf))
 }
 
-fn checkpoint_brings(store: &Store, cleaner: &Cleaner, shelf: Shelf) -> bool {
+fn checkpoint_brings(store: &Store, cleaner: &Cleaner, shelf: AllocClass) -> bool {
     let segments = &store.core.space.segments;
     let (free, wanted, total) = (segments.free_in(shelf), store.wanted_free(shelf), segments.count_in(shelf));
     if free >= wanted {
@@ -144,7 +144,7 @@ fn checkpoint_brings(store: &Store, cleaner: &Cleaner, shelf: Shelf) -> bool {
         return need > least || segments.resting_in(shelf) > waiting;
     }
     let gain = segments.resting_in(shelf).saturating_sub(waiting);
-    let purse = if landing { Purse::Guest } else { Purse::Cleaner };
+    let purse = if landing { Watermark::Guest } else { Watermark::Cleaner };
     if free <= store.floor_on(shelf, purse) && cleaner.idle() && waiting == 0 {
         return gain > 0 || need > 2 * least + 2;
     }

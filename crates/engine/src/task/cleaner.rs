@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use self::moves::{Gathered, gather_bytes, kept_identities};
 use crate::Planted;
 use crate::log::{META_CLASS, SHORT};
-use crate::space::{NODE_GRAIN, PAGE, SegmentState, Shelf};
+use crate::space::{AllocClass, NODE_GRAIN, PAGE, SegmentState};
 use crate::store::{Context, Moves, Store};
 
 /// Number of class-1 segments whose lives make up one average.
@@ -79,12 +79,13 @@ impl Cleaner {
             return None;
         }
         let mut shelves = self.shelves_to_clean(store);
-        shelves.retain(|shelf| *shelf == Shelf::Log || store.has_room_for_moves(*shelf, true, 1));
+        shelves.retain(|shelf| *shelf == AllocClass::Log || store.has_room_for_moves(*shelf, true, 1));
         // segments that leave the pool free no space: when space is short those that do go first,
         // of the log in turns
-        let log_first =
-            self.for_job && store.coming_free(Shelf::Log) < store.wanted_free(Shelf::Log) && !store.tuning.plants(Planted::CrowdTheLog);
-        let others_first = shelves.contains(&Shelf::Data) || (log_first && shelves.contains(&Shelf::Log));
+        let log_first = self.for_job
+            && store.coming_free(AllocClass::Log) < store.wanted_free(AllocClass::Log)
+            && !store.tuning.plants(Planted::CrowdTheLog);
+        let others_first = shelves.contains(&AllocClass::Data) || (log_first && shelves.contains(&AllocClass::Log));
         let leaving = if others_first { None } else { self.leaving_victim(store) };
         if leaving.is_some() || self.is_stuck(store) {
             return leaving;
@@ -196,16 +197,16 @@ impl Cleaner {
 impl Cleaner {
     /// Returns the classes to clean: those short of free segments, and the log also when part of it
     /// should move to data.
-    pub(crate) fn shelves_to_clean(&self, store: &Store) -> SmallVec<[Shelf; 2]> {
+    pub(crate) fn shelves_to_clean(&self, store: &Store) -> SmallVec<[AllocClass; 2]> {
         let mut shelves = SmallVec::new();
         let few = |shelf| store.coming_free(shelf) < store.wanted_free(shelf);
-        if few(Shelf::Data) && !self.cleaning_is_vain(store) {
-            shelves.push(Shelf::Data);
+        if few(AllocClass::Data) && !self.cleaning_is_vain(store) {
+            shelves.push(AllocClass::Data);
         }
-        if store.is_split() && (store.destages() || few(Shelf::Log)) {
-            shelves.push(Shelf::Log);
+        if store.is_split() && (store.destages() || few(AllocClass::Log)) {
+            shelves.push(AllocClass::Log);
         }
-        for shelf in [Shelf::Special, Shelf::Nodes] {
+        for shelf in [AllocClass::Special, AllocClass::Nodes] {
             let count = store.core.space.segments.count_in(shelf);
             if count > 0 && store.coming_free(shelf) < (count / 8).max(4) && !self.cleaning_is_vain(store) {
                 shelves.push(shelf);
@@ -223,8 +224,8 @@ impl Cleaner {
 impl Cleaner {
     /// Returns whether jobs wait because nothing can be gained in the `shelves` that are short.
     /// Jobs move data to the data class; other classes do not delay them.
-    fn holds_jobs_up(&self, shelves: &[Shelf]) -> bool {
-        self.found_none && shelves.contains(&Shelf::Data)
+    fn holds_jobs_up(&self, shelves: &[AllocClass]) -> bool {
+        self.found_none && shelves.contains(&AllocClass::Data)
     }
 
     /// Returns the next segment that a removal gives up.
@@ -239,7 +240,7 @@ impl Cleaner {
         leaving
     }
 
-    fn best_victim(&mut self, store: &mut Store, shelves: &[Shelf]) -> Option<SegmentId> {
+    fn best_victim(&mut self, store: &mut Store, shelves: &[AllocClass]) -> Option<SegmentId> {
         while let Some(id) = self.candidates.pop() {
             if self.victim_score(store, id, shelves).is_some() {
                 return Some(id);
@@ -263,7 +264,7 @@ impl Cleaner {
 
     /// Returns whether moves found no room, and no more is free since.
     fn is_stuck(&self, store: &Store) -> bool {
-        self.blocked_at.is_some_and(|free| store.core.space.segments.free_in(Shelf::Data) <= free)
+        self.blocked_at.is_some_and(|free| store.core.space.segments.free_in(AllocClass::Data) <= free)
     }
 
     /// Returns whether nothing can be moved for jobs.
@@ -278,12 +279,12 @@ impl Cleaner {
 
     /// Returns the gain of cleaning a segment of one of the `shelves`; `None` when it cannot be
     /// cleaned or gains nothing.
-    fn victim_score(&self, store: &Store, id: SegmentId, shelves: &[Shelf]) -> Option<f64> {
+    fn victim_score(&self, store: &Store, id: SegmentId, shelves: &[AllocClass]) -> Option<f64> {
         let space = &store.core.space;
         let s = space.segments.get(id)?;
         let (units, used) = (space.rows.pages(id) * 8, s.live);
         // blocks in the log move to data, however many of them are live
-        let destage = s.shelf == Shelf::Log;
+        let destage = s.shelf == AllocClass::Log;
         // checkpoints empty segments of objects, and most segments of nodes; nodes are not moved
         // while a checkpoint writes them
         if !shelves.contains(&s.shelf)
@@ -309,9 +310,10 @@ impl Cleaner {
 
     /// Returns whether a segment is left whose cleaning would free space.
     pub(crate) fn victim_left(&self, store: &Store) -> bool {
-        let may_clean = |shelf: Shelf| store.has_room_for_moves(shelf, true, 1) && !(shelf == Shelf::Data && self.cleaning_is_vain(store));
-        let may = |shelf: &Shelf| *shelf == Shelf::Log || may_clean(*shelf);
-        let shelves: SmallVec<[Shelf; 3]> = Shelf::ALL.into_iter().filter(may).collect();
+        let may_clean =
+            |shelf: AllocClass| store.has_room_for_moves(shelf, true, 1) && !(shelf == AllocClass::Data && self.cleaning_is_vain(store));
+        let may = |shelf: &AllocClass| *shelf == AllocClass::Log || may_clean(*shelf);
+        let shelves: SmallVec<[AllocClass; 3]> = AllocClass::ALL.into_iter().filter(may).collect();
         !self.is_stuck(store) && store.core.space.segments.ids().any(|id| self.victim_score(store, id, &shelves).is_some())
     }
 
@@ -340,7 +342,7 @@ impl Cleaner {
         self.headers.clear();
         store.metrics.segments_cleaned += 1;
         store.core.space.settle(victim);
-        if store.core.space.rows.shelf(victim) == Shelf::Log || self.for_job {
+        if store.core.space.rows.shelf(victim) == AllocClass::Log || self.for_job {
             return;
         }
         self.round += 1;
@@ -432,5 +434,5 @@ impl Cleaner {
 
 /// Returns whether the next checkpoint has no room for the records of one more move for a job.
 fn is_crowded(store: &Store) -> bool {
-    !store.has_room_for_moves(Shelf::Data, false, 1)
+    !store.has_room_for_moves(AllocClass::Data, false, 1)
 }

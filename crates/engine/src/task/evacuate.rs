@@ -20,7 +20,7 @@ use millpond_format::MemberState;
 
 use self::look::Look;
 use super::cleaner::Cleaner;
-use super::fill::Filler;
+use super::resilver::Resilver;
 use crate::store::{Removal, STUCK_MILLIS, Store};
 use crate::{Absent, Busy, CommandError, PoolState, RemovalPlan};
 
@@ -40,7 +40,7 @@ pub(crate) struct Beside<'a> {
     /// Rejoins extents that earlier removals left unused.
     pub(crate) rejoiner: &'a mut Rejoiner,
     /// Copies segments to devices.
-    pub(crate) filler: &'a Filler,
+    pub(crate) resilver: &'a Resilver,
     /// Moves live data.
     pub(crate) cleaner: &'a Cleaner,
     /// Writes of guests wait for space.
@@ -51,8 +51,8 @@ pub(crate) struct Beside<'a> {
 ///
 /// # Errors
 /// The member does not exist, other devices are changing, or the others have no room for its data.
-pub(crate) fn begin_removal(store: &mut Store, rejoiner: &mut Rejoiner, filler: &Filler, member: u16) -> Result<(), CommandError> {
-    let leaving = check_removal(store, filler, member)?;
+pub(crate) fn begin_removal(store: &mut Store, rejoiner: &mut Rejoiner, resilver: &Resilver, member: u16) -> Result<(), CommandError> {
+    let leaving = check_removal(store, resilver, member)?;
     // segments that a rejoin was emptying count as free for the plan
     rejoiner.put_off_rejoin(store);
     let plan = store.plan_removal(member, leaving)?;
@@ -67,14 +67,14 @@ pub(crate) fn begin_removal(store: &mut Store, rejoiner: &mut Rejoiner, filler: 
 }
 
 /// Returns what a removal would take if it began now.
-pub(crate) fn rehearse_removal(store: &Store, filler: &Filler, member: u16) -> Result<RemovalPlan, CommandError> {
+pub(crate) fn rehearse_removal(store: &Store, resilver: &Resilver, member: u16) -> Result<RemovalPlan, CommandError> {
     let rate = store.rate_beside_guests();
     // data of auxiliary devices is on other devices, too
     if store.config.shape.is_aside(member) {
         store.check_unchanging()?;
         return Ok(RemovalPlan { moved: 0, others: Vec::new(), in_steps: false, rate });
     }
-    let leaving = check_removal(store, filler, member)?;
+    let leaving = check_removal(store, resilver, member)?;
     let planned = store.plan_removal(member, leaving)?;
     let in_steps = planned.is_none_or(|(removal, _)| removal.members.is_empty());
     let whole = Removal::plan(&store.config.shape, member);
@@ -84,11 +84,11 @@ pub(crate) fn rehearse_removal(store: &Store, filler: &Filler, member: u16) -> R
 }
 
 /// Checks whether a removal can begin or continue. Returns true when it has begun.
-fn check_removal(store: &Store, filler: &Filler, member: u16) -> Result<bool, CommandError> {
+fn check_removal(store: &Store, resilver: &Resilver, member: u16) -> Result<bool, CommandError> {
     let known = store.config.shape.members.get(usize::from(member)).filter(|m| m.state != MemberState::Gone);
     let Some(known) = known else { return Err(CommandError::NotFound(Absent::Member(MemberId(member)))) };
     let moving = store.evacuation.as_ref().is_some_and(|evacuation| !evacuation.rejoins);
-    if known.successor.is_some() || filler.jobs().next().is_some() || moving {
+    if known.successor.is_some() || resilver.jobs().next().is_some() || moving {
         return Err(CommandError::Busy(Busy::DevicesChanging));
     }
     if store.labels.busy() {
@@ -99,13 +99,13 @@ fn check_removal(store: &Store, filler: &Filler, member: u16) -> Result<bool, Co
 
 /// Gives up segments that lost special devices left behind, until the shape has none any more.
 fn give_up_left_behind(store: &mut Store, tasks: &mut Beside<'_>) {
-    if tasks.filler.jobs().next().is_some() || store.labels.busy() || store.now.0 < store.removals.left_behind_looked.0 + LOOK_MILLIS {
+    if tasks.resilver.jobs().next().is_some() || store.labels.busy() || store.now.0 < store.removals.left_behind_looked.0 + LOOK_MILLIS {
         return;
     }
     store.removals.left_behind_looked = store.now;
     match Removal::plan_left_behind(&store.config.shape) {
         Some(removal) => store.begin_evacuation(None, removal, 0),
-        None => tasks.rejoiner.rejoin(store, tasks.filler, tasks.guests_wait),
+        None => tasks.rejoiner.rejoin(store, tasks.resilver, tasks.guests_wait),
     }
 }
 
@@ -113,7 +113,7 @@ fn give_up_left_behind(store: &mut Store, tasks: &mut Beside<'_>) {
 /// the device stays.
 fn go_on_removing(store: &mut Store, tasks: &mut Beside<'_>) {
     let Some(member) = store.member_leaving() else { return give_up_left_behind(store, tasks) };
-    if tasks.filler.jobs().next().is_some() || store.labels.busy() {
+    if tasks.resilver.jobs().next().is_some() || store.labels.busy() {
         return;
     }
     // scanning all segments takes time, and free space comes even slower
@@ -121,7 +121,7 @@ fn go_on_removing(store: &mut Store, tasks: &mut Beside<'_>) {
     if store.evacuation.is_some() || !store.removals.is_due(store.now, pause) {
         return;
     }
-    match begin_removal(store, tasks.rejoiner, tasks.filler, member) {
+    match begin_removal(store, tasks.rejoiner, tasks.resilver, member) {
         Ok(()) if store.evacuation.is_some() => store.removals.step_begins(),
         Ok(()) if store.waits_for_step() => {}
         Ok(()) => store.end_removal_for("there was no room for its next step for a minute; what was moved stays moved".to_owned()),
@@ -138,7 +138,7 @@ pub(crate) fn step_evacuation(store: &mut Store, tasks: &mut Beside<'_>) -> bool
         go_on_removing(store, tasks);
         return false;
     }
-    tasks.rejoiner.leave_rejoin_without_devices(store, tasks.filler);
+    tasks.rejoiner.leave_rejoin_without_devices(store, tasks.resilver);
     store.hop_over_leaving();
     let blocked = tasks.cleaner.is_blocked(store);
     let Some(evacuation) = &mut store.evacuation else { return false };
@@ -167,7 +167,8 @@ pub(crate) fn step_evacuation(store: &mut Store, tasks: &mut Beside<'_>) -> bool
     }
     // streams of an older root may begin in segments that are given up
     let segments = &evacuation.removal.segments;
-    let begins = store.legs.iter().any(|leg| leg.streams.iter().any(|s| segments.contains(&s.segment) || segments.contains(&s.next)));
+    let begins =
+        store.log_tails.iter().any(|log_tail| log_tail.streams.iter().any(|s| segments.contains(&s.segment) || segments.contains(&s.next)));
     if begins || store.checkpoint.running() {
         store.checkpoint.forced |= begins && !store.checkpoint.running();
         return false;

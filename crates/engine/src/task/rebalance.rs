@@ -12,7 +12,7 @@ use millpond_format::SegmentId;
 
 use super::cleaner::Cleaner;
 use crate::log::META_CLASS;
-use crate::space::{Fill, PAGE, Segment, SegmentState, Shelf};
+use crate::space::{AllocClass, Fill, PAGE, Segment, SegmentState};
 use crate::store::Store;
 use crate::{Absent, Busy, CommandError, GroupFill, JobInfo, JobKind, PoolState, Reply, Time};
 
@@ -112,7 +112,7 @@ impl Rebalancer {
         }
         if idle && now.0 >= run.looked.0 + CHECKPOINT_MILLIS {
             run.looked = now;
-            store.checkpoint.forced |= store.core.space.segments.resting_in(Shelf::Data) > 0;
+            store.checkpoint.forced |= store.core.space.segments.resting_in(AllocClass::Data) > 0;
         }
     }
 }
@@ -216,13 +216,13 @@ fn movable(segment: &Segment) -> Option<u32> {
 
 /// Returns whether so much is free that moving takes nothing from guests.
 fn has_room_to_move(store: &Store) -> bool {
-    store.free_in(Shelf::Data) > store.wanted_free(Shelf::Data) + SPARE
+    store.free_in(AllocClass::Data) > store.wanted_free(AllocClass::Data) + SPARE
 }
 
 /// Returns the excess of each data group over its share: the fraction of its segments that is
 /// in use in all groups together.
 fn surpluses(store: &Store) -> Vec<Surplus> {
-    let fills: Vec<Fill> = store.core.space.segments.fills(Shelf::Data).collect();
+    let fills: Vec<Fill> = store.core.space.segments.fills(AllocClass::Data).collect();
     let pages = |of: &dyn Fn(&Fill) -> usize| fills.iter().map(|fill| of(fill) as u128 * u128::from(fill.pages)).sum::<u128>();
     let (used, there) = (pages(&|fill| fill.used), pages(&|fill| fill.there).max(1));
     let surplus = |fill: &Fill| {

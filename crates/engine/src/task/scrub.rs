@@ -28,7 +28,7 @@ use self::labels::Labels;
 use self::reads::read_copy;
 use super::evacuate::Rejoiner;
 use crate::space::SegmentState;
-use crate::store::{Place, ScrubRead, Skim, Stillness, Store};
+use crate::store::{Place, ScrubRead, Store, StripScan, WriteStamp};
 use crate::{Absent, Busy, CommandError, JobInfo, JobKind, PoolState, Reply, Time};
 
 pub(crate) use results::Scrubbed;
@@ -59,7 +59,7 @@ struct Reading {
     bytes: usize,
     /// Write stamp at the start of the read; if it has changed at the end, the result is not used
     /// to repair parity.
-    still: Option<Stillness>,
+    still: Option<WriteStamp>,
     /// Number of the skim that this strip of a place belongs to.
     skim: Option<u64>,
 }
@@ -89,7 +89,7 @@ struct Run {
     /// Places to be read again, one by one, while nothing else is read and no repair is in flight.
     again: VecDeque<Place>,
     /// Places that are being read in strips; the last one may have strips left.
-    skims: BTreeMap<u64, Skim>,
+    skims: BTreeMap<u64, StripScan>,
     next: u64,
     /// Bytes of all copies whose reads were begun, and their number when the current millisecond
     /// began.

@@ -1,7 +1,7 @@
 //! Spares: devices that replace lost members automatically.
 //!
 //! A spare holds no data. It replaces a member as if the user had replaced the lost device
-//! (`task/fill.rs` does the rest), with one difference: it keeps its device id. Its label, written
+//! (`task/resilver.rs` does the rest), with one difference: it keeps its device id. Its label, written
 //! before, identifies it at an import, so it does not matter which of the labels a crash leaves
 //! behind. The replacement is final: a device that returns later is no member any more.
 
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use millpond_block::MemberId;
 use millpond_format::{Class, Member, MemberState};
 
-use super::fill::Filler;
+use super::resilver::Resilver;
 use crate::io::Replica;
 use crate::store::Store;
 use crate::{PoolState, Time};
@@ -39,7 +39,7 @@ impl Spares {
 
 impl Spares {
     /// Replaces lost members by spares, one change of the shape at a time.
-    pub(crate) fn step_spares(&mut self, store: &mut Store, filler: &mut Filler) {
+    pub(crate) fn step_spares(&mut self, store: &mut Store, resilver: &mut Resilver) {
         let shape = &store.config.shape;
         if store.state != PoolState::Online || !shape.has(Class::Spare) {
             return;
@@ -57,12 +57,12 @@ impl Spares {
         }
         let mut due = self.lost.iter().filter(|(_, lost)| lost.due <= store.now && store.io.has_ended(lost.mark)).map(|(at, _)| *at);
         if let Some((member, spare)) = due.find_map(|member| Some((member, store.spare_for(member)?))) {
-            self.take_place(store, filler, member, spare);
+            self.take_place(store, resilver, member, spare);
         }
     }
 
     /// Makes a spare the device of a member. It is not read before it is filled.
-    fn take_place(&mut self, store: &mut Store, filler: &mut Filler, member: MemberId, spare: MemberId) {
+    fn take_place(&mut self, store: &mut Store, resilver: &mut Resilver, member: MemberId, spare: MemberId) {
         let (at, from) = (member.index(), spare.index());
         let known = store.config.shape.members.get(from).map(|m| m.device);
         let (Some(device), Some(slot), Some(size)) = (known, store.io.slot_of(spare), store.config.sizes.get(from).copied()) else {
@@ -82,7 +82,7 @@ impl Spares {
         store.judge_member(member);
         store.io.health.set(member, MemberState::Filling);
         self.lost.remove(&member);
-        filler.fill(member, Replica::Current);
+        resilver.fill(member, Replica::Current);
         store.relabel(None);
     }
 }

@@ -17,9 +17,9 @@ use millpond_block::{ByteRange, DeviceError, MemberId, Piece};
 use millpond_format::{Class, MemberState, SegmentId};
 
 use super::cleaner::Cleaner;
-use super::fill::Filler;
+use super::resilver::Resilver;
 use crate::log::META_CLASS;
-use crate::space::{PAGE, Segment, SegmentState, Shelf};
+use crate::space::{AllocClass, PAGE, Segment, SegmentState};
 use crate::store::{Context, Store, ZEROES};
 use crate::{Absent, Busy, CommandError, JobInfo, JobKind, PoolState, Reply, Time, Wipe, WipePlan};
 
@@ -129,11 +129,11 @@ impl Wiper {
 
 impl Wiper {
     /// Begins a wipe, or returns what it would move and overwrite.
-    pub(crate) fn wipe(&mut self, store: &mut Store, filler: &Filler, how: Wipe, dry_run: bool) -> Result<Reply, CommandError> {
+    pub(crate) fn wipe(&mut self, store: &mut Store, resilver: &Resilver, how: Wipe, dry_run: bool) -> Result<Reply, CommandError> {
         if store.config.shape.groups.iter().any(|group| group.class == Class::Cache) {
             return Err(CommandError::Busy(Busy::HasCache));
         }
-        if !all_are_there(store, filler) {
+        if !all_are_there(store, resilver) {
             return Err(CommandError::Busy(Busy::DeviceMissing));
         }
         let space = &store.core.space;
@@ -150,12 +150,12 @@ impl Wiper {
     }
 
     /// Continues a wipe. Returns true when it wants another turn soon.
-    pub(crate) fn step_wipe(&mut self, store: &mut Store, filler: &Filler, cleaner: &mut Cleaner, destroys: bool) -> bool {
+    pub(crate) fn step_wipe(&mut self, store: &mut Store, resilver: &Resilver, cleaner: &mut Cleaner, destroys: bool) -> bool {
         if store.state != PoolState::Online || !self.is_on() {
             self.leave_batch(store);
             return false;
         }
-        if store.evacuation.is_some() || store.labels.busy() || !all_are_there(store, filler) {
+        if store.evacuation.is_some() || store.labels.busy() || !all_are_there(store, resilver) {
             // the shape is about to change: the next round uses the new one
             self.leave_batch(store);
             if let Some(run) = &mut self.running {
@@ -189,7 +189,7 @@ impl Wiper {
             return false;
         }
         if self.has_more() {
-            return has_room_to_wipe(store, Shelf::Data) && cleaner.cleans_for_jobs(store);
+            return has_room_to_wipe(store, AllocClass::Data) && cleaner.cleans_for_jobs(store);
         }
         let (now, checkpoints) = (store.now, store.metrics.checkpoints);
         let Some(run) = self.running.as_mut() else { return false };
@@ -214,9 +214,9 @@ impl Wiper {
     fn choose_batch(&mut self, store: &mut Store, cleaner: &Cleaner) {
         let segments = &store.core.space.segments;
         let Some(round) = self.running.as_ref().and_then(|run| run.round.as_ref()) else { return };
-        let data_room = room_to_wipe(store, Shelf::Data);
+        let data_room = room_to_wipe(store, AllocClass::Data);
         let mut chosen = Vec::new();
-        for shelf in Shelf::ALL {
+        for shelf in AllocClass::ALL {
             let most = room_to_wipe(store, shelf).min(segments.count_in(shelf) / PART_TOGETHER).clamp(1, MOST_TOGETHER);
             // segments that are being discarded or prepared are chosen later
             let busy = |s: &Segment| matches!(s.state, SegmentState::Discarding | SegmentState::Preparing);
@@ -319,7 +319,7 @@ impl Wiper {
 
     /// Returns the next segment that a wipe wants emptied.
     pub(crate) fn next_unclean(&mut self, store: &mut Store) -> Option<SegmentId> {
-        if !self.has_more() || !has_room_to_wipe(store, Shelf::Data) {
+        if !self.has_more() || !has_room_to_wipe(store, AllocClass::Data) {
             return None;
         }
         let written = store.checkpoint.running();
@@ -432,14 +432,14 @@ fn holds(state: SegmentState) -> bool {
 
 /// Returns whether so much is free that emptying takes nothing from guests and cleaner. Data
 /// without room on special devices goes elsewhere.
-fn has_room_to_wipe(store: &Store, shelf: Shelf) -> bool {
+fn has_room_to_wipe(store: &Store, shelf: AllocClass) -> bool {
     room_to_wipe(store, shelf) > 0
 }
 
-fn room_to_wipe(store: &Store, shelf: Shelf) -> usize {
+fn room_to_wipe(store: &Store, shelf: AllocClass) -> usize {
     match shelf {
-        Shelf::Data | Shelf::Log => store.free_in(shelf).saturating_sub(store.wanted_free(shelf) + SPARE),
-        Shelf::Special | Shelf::Nodes => 1,
+        AllocClass::Data | AllocClass::Log => store.free_in(shelf).saturating_sub(store.wanted_free(shelf) + SPARE),
+        AllocClass::Special | AllocClass::Nodes => 1,
     }
 }
 
@@ -456,8 +456,8 @@ fn loose_extents(store: &Store) -> Vec<(MemberId, ByteRange)> {
 }
 
 /// Returns whether all devices are present and whole; a device that is away keeps its data.
-fn all_are_there(store: &Store, filler: &Filler) -> bool {
+fn all_are_there(store: &Store, resilver: &Resilver) -> bool {
     let there = |state| matches!(state, MemberState::Present | MemberState::Gone);
     let shape = &store.config.shape;
-    shape.members.iter().all(|m| there(m.state) && m.successor.is_none()) && filler.jobs().next().is_none()
+    shape.members.iter().all(|m| there(m.state) && m.successor.is_none()) && resilver.jobs().next().is_none()
 }

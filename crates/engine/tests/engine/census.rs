@@ -3,7 +3,7 @@
 
 use millpond_block::Op;
 use millpond_engine::{
-    Census, Class, Command, Compression, GroupSpec, Layout, Reply, Target, Tuning, VolumeCensus, VolumeId, VolumeOptions, WRITE_SIZES,
+    Class, Command, Compression, GroupSpec, Layout, Reply, Target, Tuning, VolumeCensus, VolumeId, VolumeOptions, WRITE_SIZES, WriteSizes,
 };
 
 use crate::rig::Rig;
@@ -11,14 +11,14 @@ use crate::rig::Rig;
 const SIZE: u64 = 48 << 20;
 const BLOCK: u64 = 4096;
 
-pub fn census(rig: &mut Rig) -> Census {
-    match rig.command(Command::Census).unwrap() {
-        Reply::Census(census) => census,
+pub fn census(rig: &mut Rig) -> WriteSizes {
+    match rig.command(Command::WriteSizes).unwrap() {
+        Reply::WriteSizes(census) => census,
         other => panic!("{other:?}"),
     }
 }
 
-fn of(census: &Census, volume: VolumeId) -> VolumeCensus {
+fn of(census: &WriteSizes, volume: VolumeId) -> VolumeCensus {
     *census.volumes.iter().find(|of| of.volume == volume).unwrap()
 }
 
@@ -118,7 +118,7 @@ fn what_versions_share_counts_once() {
     put(&mut rig, volume, 1000, 1);
     let Reply::Volume(clone) = rig.command(Command::Clone { snapshot: old, name: "clone".into() }).unwrap() else { panic!() };
     put(&mut rig, clone, 3000, 16);
-    let blocks = |census: &Census, volume: VolumeId| of(census, volume).sizes.map(|bytes| bytes / BLOCK);
+    let blocks = |census: &WriteSizes, volume: VolumeId| of(census, volume).sizes.map(|bytes| bytes / BLOCK);
     let told = census(&mut rig);
     // of the four blocks the snapshots have one, and the head has three
     assert_eq!(blocks(&told, volume), [1, 2, 4, 0, 0, 0, 200]);

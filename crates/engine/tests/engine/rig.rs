@@ -5,8 +5,8 @@ use millpond_block::{
     SectorProfile, Since, Tag,
 };
 use millpond_engine::{
-    Command, CommandError, Compression, Engine, GroupSpec, Layout, NewDevice, PoolId, PoolSpec, PoolState, Reply, SnapshotId, Survey,
-    Surveyed, Target, Time, Tuning, VolumeId,
+    Command, CommandError, Compression, Engine, GroupSpec, Layout, NewDevice, PoolId, PoolSpec, PoolState, Reply, RestorePointScan,
+    SnapshotId, Surveyed, Target, Time, Tuning, VolumeId,
 };
 
 pub struct Rig {
@@ -136,7 +136,7 @@ impl Rig {
     /// # Errors
     /// The reason why they cannot be found.
     pub fn survey(media: &[Vec<u8>]) -> Result<Surveyed, String> {
-        let mut survey = Survey::new(geometry(media), Tuning::default());
+        let mut survey = RestorePointScan::new(geometry(media), Tuning::default());
         loop {
             if let Some(told) = survey.turn() {
                 return told.map_err(|error| error.to_string());

@@ -4,9 +4,9 @@ use super::Kind;
 use crate::{
     Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, CacheHead, CacheSegment, Checkpoint, ChunkId, ChunkRecord, Claim, Class,
     Coding, Column, DeadDirectory, DeadRecord, DeviceId, DeviceNote, Encoder, Epoch, Filling, Group, HEADER_PAGE, HoldRecord, Holder, Item,
-    JobsRecord, Label, Layout, Leg, LimitRecord, LineageId, LineageRecord, Lsn, Member, MemberState, Move, NO_SEGMENT, NODE_BYTES, Node,
-    ObjectRef, OptionsRecord, PieceRef, PoolId, Record, Root, STREAMS, ScrubRecord, SegmentId, Shape, SmallRun, SnapshotId, SnapshotRecord,
-    Standing, StreamStart, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
+    JobsRecord, Label, Layout, LimitRecord, LineageId, LineageRecord, LogTail, Lsn, Member, MemberState, Move, NO_SEGMENT, NODE_BYTES,
+    Node, ObjectRef, OptionsRecord, PieceRef, PoolId, Record, Root, STREAMS, ScrubRecord, SegmentId, Shape, SmallRun, SnapshotId,
+    SnapshotRecord, Standing, StreamStart, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
 };
 
 const POOL: PoolId = PoolId(*b"sixteen bytes id");
@@ -100,7 +100,7 @@ fn cache() -> [Vec<u8>; 2] {
 }
 
 fn roots() -> [Root; 2] {
-    let leg = |incarnation: u32| Leg {
+    let log_tail = |incarnation: u32| LogTail {
         incarnation,
         end: if incarnation == 3 { Lsn(u64::MAX) } else { Lsn(u64::from(incarnation) * 10) },
         streams: std::array::from_fn(|at| {
@@ -108,9 +108,16 @@ fn roots() -> [Root; 2] {
             StreamStart { segment, offset: at as u32 * 2, next: SegmentId(at as u32 + 20) }
         }),
     };
-    let few =
-        Root { pool: POOL, generation: 129, incarnation: 3, time: 1_700_000_000_000, checkpoint: object(5), lsn: Lsn(7), legs: vec![] };
-    [Root { legs: vec![leg(1), leg(2), leg(3)], ..few.clone() }, few]
+    let few = Root {
+        pool: POOL,
+        generation: 129,
+        incarnation: 3,
+        time: 1_700_000_000_000,
+        checkpoint: object(5),
+        lsn: Lsn(7),
+        log_tails: vec![],
+    };
+    [Root { log_tails: vec![log_tail(1), log_tail(2), log_tail(3)], ..few.clone() }, few]
 }
 
 fn records() -> Vec<Record> {
@@ -415,14 +422,14 @@ fn claim(released: bool) -> Vec<u8> {
 
 /// One or two samples of each structure: name, kind, bytes.
 pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
-    let ([linear, stripe, cached, spared, noted], [legs, bare], [blocks, moves, tags, promote], [head, segment]) =
+    let ([linear, stripe, cached, spared, noted], [log_tails, bare], [blocks, moves, tags, promote], [head, segment]) =
         (labels(), roots(), batches(), cache());
     vec![
         ("label-linear", Kind::Label, linear.encode().to_vec()),
         ("label-groups", Kind::Label, stripe.encode().to_vec()),
         ("label-cache", Kind::Label, cached.encode().to_vec()),
         ("label-spare", Kind::Label, spared.encode().to_vec()),
-        ("root-legs", Kind::Root, legs.encode().to_vec()),
+        ("root-legs", Kind::Root, log_tails.encode().to_vec()),
         ("root-bare", Kind::Root, bare.encode().to_vec()),
         ("batch-blocks-records", Kind::Batch, blocks),
         ("batch-moves", Kind::Batch, moves),

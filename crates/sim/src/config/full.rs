@@ -4,7 +4,7 @@
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_engine::{Compression, Layout};
 
-use super::{AREA_BYTES, Config, End, Era, KIB, Kind, LABELS, MIB, VolumeSpec, device};
+use super::{AREA_BYTES, Config, CrashInterval, End, KIB, Kind, LABELS, MIB, VolumeSpec, device};
 use crate::machine::Latency;
 use crate::rng::Rng;
 
@@ -43,7 +43,7 @@ impl Config {
         let cache = *rng.pick(&[CacheMode::Writeback, CacheMode::Writeback, CacheMode::None, CacheMode::Unsafe]);
         let spec = VolumeSpec { size, sector: SectorProfile::S4kn, cache, compression: Compression::Off };
         self.volumes = vec![spec; volumes as usize];
-        self.eras = vec![Era { requests: 0, end: End::Power }];
+        self.eras = vec![CrashInterval { requests: 0, end: End::Power }];
         (self.depth, self.eager) = (1 << rng.between(3, 6), 100);
         self.latency = Latency { base: rng.between(5, 100), spread: rng.between(0, 500), tail: rng.between(0, 3), read_part: 1 };
         self.tuning.map_memory = *rng.pick(&[MIB, 64 * MIB]);

@@ -4,7 +4,7 @@
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_engine::{Compression, GroupSpec, Layout};
 
-use super::{Config, Era, KIB, MIB, Mirrored, VolumeSpec, device};
+use super::{Config, CrashInterval, KIB, MIB, Mirrored, VolumeSpec, device};
 use crate::machine::Latency;
 use crate::rng::Rng;
 
@@ -41,7 +41,7 @@ impl Config {
         let size = self.usable * rng.between(225, 240) / 1000 / MIB * MIB;
         let cache = *rng.pick(&[CacheMode::Writeback, CacheMode::Writeback, CacheMode::None, CacheMode::Unsafe]);
         self.volumes = vec![VolumeSpec { size, sector: SectorProfile::S4kn, cache, compression: Compression::Off }];
-        self.eras = vec![Era { requests: 0, end: super::End::Kill }];
+        self.eras = vec![CrashInterval { requests: 0, end: super::End::Kill }];
         (self.depth, self.eager) = (*rng.pick(&[16, 16, 32]), 100);
         let base = rng.between(500, 3000);
         self.latency = Latency { base, spread: 2 * base, tail: 2, read_part: *rng.pick(&[1, 10, 10]) };

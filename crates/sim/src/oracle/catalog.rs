@@ -124,7 +124,7 @@ impl Oracle {
             | Command::Wipe { .. }
             | Command::StopWipe
             | Command::SetJobRate { .. } => Due::Either,
-            Command::Census => Due::Either,
+            Command::WriteSizes => Due::Either,
             // The workload never submits these; a world that does may judge the answer itself.
             Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } => Due::Either,
         }
@@ -204,7 +204,7 @@ impl Oracle {
                 moved.sort_unstable();
                 matches!(reply, Reply::Promotion(plan) if plan.snapshots == moved)
             }
-            (Command::Census, reply) => matches!(reply, Reply::Census(_)),
+            (Command::WriteSizes, reply) => matches!(reply, Reply::WriteSizes(_)),
             _ => true,
         }
     }
@@ -275,7 +275,7 @@ impl Oracle {
             | Command::SetOptions { .. }
             | Command::Places { .. }
             | Command::Lost { .. }
-            | Command::Census
+            | Command::WriteSizes
             | Command::Close
             | Command::Checkpoint => false,
         })
@@ -363,7 +363,7 @@ impl Oracle {
             | Command::Wipe { .. }
             | Command::StopWipe
             | Command::SetJobRate { .. } => {}
-            Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } | Command::Census => {}
+            Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } | Command::WriteSizes => {}
             Command::Close | Command::Checkpoint if self.held => {}
             Command::Close | Command::Checkpoint => {
                 // The checkpoint has everything acknowledged before it, even of volumes that ignore

@@ -157,7 +157,7 @@ fn to_words(entry: &Entry) -> (Vec<u64>, Vec<String>) {
             | Command::SetJobRate { .. } => {
                 unreachable!("devices of the reference system are not changed")
             }
-            Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } | Command::Census => {
+            Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } | Command::WriteSizes => {
                 unreachable!("no workload asks for them")
             }
         },

@@ -188,7 +188,7 @@ impl Memory {
             | Command::SetOptions { .. }
             | Command::Places { .. }
             | Command::Lost { .. }
-            | Command::Census => Err(CommandError::Invalid(Invalid::NotACatalogChange)),
+            | Command::WriteSizes => Err(CommandError::Invalid(Invalid::NotACatalogChange)),
             Command::Close | Command::Checkpoint => Ok(()),
         }
     }
@@ -360,7 +360,7 @@ impl Memory {
             | Command::SetOptions { .. }
             | Command::Places { .. }
             | Command::Lost { .. }
-            | Command::Census => {}
+            | Command::WriteSizes => {}
         }
     }
 

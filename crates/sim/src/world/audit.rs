@@ -3,7 +3,7 @@
 use millpond_engine::Command;
 
 use super::World;
-use super::fate::Fate;
+use super::fate::DeviceFaults;
 use super::finale::MOST_PROMOTIONS;
 use crate::System;
 use crate::oracle::{Snapshot, Verdict, broken};
@@ -11,7 +11,7 @@ use crate::oracle::{Snapshot, Verdict, broken};
 impl<S: System> World<S> {
     /// Runs the engine's own recount (I12).
     pub(super) fn audit(&mut self) -> Verdict {
-        if self.fate.as_ref().is_some_and(Fate::has_damage) {
+        if self.fate.as_ref().is_some_and(DeviceFaults::has_damage) {
             return Ok(()); // an audit trusts every copy
         }
         let World { system, machine, .. } = self;

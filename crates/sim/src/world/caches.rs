@@ -8,7 +8,7 @@ use millpond_engine::{Class, Command, GroupSpec, Layout, NewDevice, PoolState};
 use super::World;
 use crate::config::Cached;
 use crate::disk::SimDevice;
-use crate::machine::{Ill, Sick};
+use crate::machine::{FlakyDevice, Ill};
 use crate::rng::Rng;
 use crate::system::System;
 
@@ -110,7 +110,7 @@ impl<S: System> World<S> {
             }
             1 => {
                 let chances = *rng.pick(&[[300, 0, 0], [0, 200, 0], [0, 0, 200], [50, 50, 50]]);
-                machine.ills.insert(device, Ill::Sick(Sick { device, chances, rng: Rng::new(rng.next()) }));
+                machine.ills.insert(device, Ill::FlakyDevice(FlakyDevice { device, chances, rng: Rng::new(rng.next()) }));
                 trace.note(format!("device {device} of the cache is sick from now on: {chances:?}"));
             }
             2 => {

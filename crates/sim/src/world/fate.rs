@@ -46,7 +46,7 @@ pub(super) struct Known {
 
 /// The state and faults of the member devices.
 #[derive(Clone, Debug)]
-pub(crate) struct Fate {
+pub(crate) struct DeviceFaults {
     rng: Rng,
     pub(super) chance: u64,
     copies: usize,
@@ -91,9 +91,9 @@ pub(crate) struct Fate {
     rebuild: bool,
 }
 
-impl Fate {
-    pub(super) fn new(mirrored: &Mirrored, mut rng: Rng) -> Fate {
-        Fate {
+impl DeviceFaults {
+    pub(super) fn new(mirrored: &Mirrored, mut rng: Rng) -> DeviceFaults {
+        DeviceFaults {
             removals: mirrored.removals.then(|| rng.fork(1)),
             work: mirrored.jobs.then(|| rng.fork(2)),
             answers: mirrored.hangs.then(|| rng.fork(4)),
@@ -123,8 +123,8 @@ impl Fate {
     }
 
     /// The same state with another future.
-    pub(super) fn fork(&self, label: u64) -> Fate {
-        Fate { rng: Rng::new(label), ..self.clone() }
+    pub(super) fn fork(&self, label: u64) -> DeviceFaults {
+        DeviceFaults { rng: Rng::new(label), ..self.clone() }
     }
 
     /// Returns the members that are whole and plugged in, and how many of them the pool can lose.
@@ -141,7 +141,7 @@ impl Fate {
 
 impl<S: System> World<S> {
     /// Injects a device fault or changes the devices, sometimes.
-    pub(super) fn befall(&mut self) -> Verdict {
+    pub(super) fn inject(&mut self) -> Verdict {
         self.take_out();
         self.work();
         self.befall_spares();
@@ -231,7 +231,7 @@ impl<S: System> World<S> {
             return;
         }
         self.observe();
-        let Some(Fate { removals: Some(rng), known, leaving, removed, copies, .. }) = &mut self.fate else { return };
+        let Some(DeviceFaults { removals: Some(rng), known, leaving, removed, copies, .. }) = &mut self.fate else { return };
         if known.is_empty() {
             return;
         }

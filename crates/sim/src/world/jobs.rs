@@ -29,10 +29,10 @@ impl<S: System> World<S> {
             4 => Command::SetJobRate { rate: *rng.pick(&RATES) },
             5 => Command::Wipe { how: *rng.pick(&[Wipe::Discard, Wipe::Zero]), dry_run: rng.percent(10) },
             6 => Command::StopWipe,
-            _ => Command::Census,
+            _ => Command::WriteSizes,
         };
         // One census at a time: more than are answered would delay all other queries for ever.
-        let asked = self.running.values().any(|plan| matches!((&plan.command, &command), (Some(Command::Census), Command::Census)));
+        let asked = self.running.values().any(|plan| matches!((&plan.command, &command), (Some(Command::WriteSizes), Command::WriteSizes)));
         if self.state() == PoolState::Online && !asked {
             self.stats.changes += 1;
             self.command(command, vec![], vec![]);

@@ -56,7 +56,7 @@ impl<S: System> World<S> {
             system: None,
             oracle: self.oracle.clone(),
             workload: self.workload.clone(),
-            curious: None,
+            query_rng: None,
             files: None,
             fate: self.fate.as_ref().map(|fate| fate.fork(label)),
             caches: self.caches.as_ref().map(|caches| caches.fork(label)),

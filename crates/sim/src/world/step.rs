@@ -17,7 +17,7 @@ impl<S: System> World<S> {
             }
         }
         made += u64::from(self.question());
-        self.befall()?;
+        self.inject()?;
         self.befall_cache();
         self.befall_shard();
         if let Some(plan) = self.workload.plan(&self.oracle, &self.busy())

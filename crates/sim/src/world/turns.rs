@@ -92,10 +92,10 @@ impl<S: System> World<S> {
 
     /// Submits a map query, sometimes. Returns whether it did.
     pub(super) fn question(&mut self) -> bool {
-        let Some(mut rng) = self.curious.take() else { return false };
+        let Some(mut rng) = self.query_rng.take() else { return false };
         let due = rng.percent(30) && self.oracle.flights() < self.config.depth + 3;
         let asked = if due { query(&mut rng, &self.oracle, &self.quiet()) } else { None };
-        self.curious = Some(rng);
+        self.query_rng = Some(rng);
         let Some((target, query)) = asked else { return false };
         let tag = self.tag();
         let name = if query.since.is_some() { "changes" } else { "holes" };

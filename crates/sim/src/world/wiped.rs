@@ -6,7 +6,7 @@ use millpond_engine::{Command, JobKind, MemberState, PoolState, Wipe};
 
 use super::World;
 use super::caches::Caches;
-use super::fate::Fate;
+use super::fate::DeviceFaults;
 use crate::content::{Content, identify};
 use crate::disk::PAGE;
 use crate::oracle::{Verdict, Violation, broken};
@@ -22,7 +22,7 @@ impl<S: System> World<S> {
     /// In a fork of the world: everything is wiped, guests continue, everything is destroyed and
     /// wiped again, and the power fails.
     pub(super) fn last_wipe(&mut self) -> Verdict {
-        let spoilt = self.damaged || self.fate.as_ref().is_some_and(Fate::has_damage);
+        let spoilt = self.damaged || self.fate.as_ref().is_some_and(DeviceFaults::has_damage);
         // A wipe does not cover sectors of the former pool.
         if !self.config.wiped || spoilt || self.config.second_hand || self.state() != PoolState::Online {
             return Ok(());

@@ -34,12 +34,12 @@ impl Import {
         pool.store.past_roots = self.rings.as_ref().map(Rings::times).unwrap_or_default();
         pool.store.checkpoint.parts = std::mem::take(&mut self.parts);
         pool.store.checkpoint.sealed_chunk = pool.store.core.next_chunk;
-        pool.store.legs.clone_from(&root.legs);
-        if let Some(last) = pool.store.legs.last_mut() {
+        pool.store.log_tails.clone_from(&root.log_tails);
+        if let Some(last) = pool.store.log_tails.last_mut() {
             last.end = replay.end;
         }
         // in a damaged log, batches after the sound part do not count any more
-        pool.store.legs.iter_mut().for_each(|leg| leg.end = leg.end.min(replay.end));
+        pool.store.log_tails.iter_mut().for_each(|log_tail| log_tail.end = log_tail.end.min(replay.end));
         if pool.store.core.clock == 0 {
             // nothing was ever written to it
             pool.store.prepare_first();
@@ -59,8 +59,8 @@ impl Import {
         if !pool.store.streams_fit() {
             // segments that waited for a checkpoint at the crash are free once this root's
             // checkpoint is certain to be valid: the log goes on after that
-            let (generation, legs) = (root.generation + 1, pool.store.legs.clone());
-            pool.publish(Root { generation, time: self.now.0, legs, ..root });
+            let (generation, log_tails) = (root.generation + 1, pool.store.log_tails.clone());
+            pool.publish(Root { generation, time: self.now.0, log_tails, ..root });
         } else {
             pool.open_log();
         }

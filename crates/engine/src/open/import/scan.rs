@@ -7,7 +7,7 @@ use millpond_format::{Item, Lsn, NO_SEGMENT, RING_OFFSET, RING_SLOTS, Root, SECT
 
 use super::{Asked, Import, Stage};
 use crate::log::SMALL;
-use crate::open::level::Leveling;
+use crate::open::log_replication::LogReplication;
 use crate::open::replay::Replay;
 use crate::open::scan::{Extent, Found, StreamScan, extent};
 use crate::{Damage, OpenErrorKind, Planted};
@@ -34,9 +34,9 @@ impl Import {
     /// Starts reading the log after a root.
     pub(crate) fn scan_from(&mut self, root: &Root) -> Result<(), OpenErrorKind> {
         let pool = self.config.as_ref().ok_or(OpenErrorKind::OutOfOrder("no label"))?.id;
-        for leg in &root.legs {
-            for (stream, start) in (0u8..).zip(leg.streams) {
-                self.scans.push(StreamScan::new(pool, leg, stream, start, root.lsn));
+        for log_tail in &root.log_tails {
+            for (stream, start) in (0u8..).zip(log_tail.streams) {
+                self.scans.push(StreamScan::new(pool, log_tail, stream, start, root.lsn));
             }
         }
         self.stage = Stage::Scan;
@@ -103,10 +103,10 @@ impl Import {
         let told = self.found.iter().flat_map(|found| found.items.iter().flat_map(runs)).filter(|run| run.lsn > root.lsn);
         let told: BTreeSet<SegmentId> = told.map(|run| run.segment).filter(|id| rows.pages(*id) > 0 && !seen.contains(id)).collect();
         let first = self.scans.len();
-        for (segment, leg) in told.iter().flat_map(|segment| root.legs.iter().map(move |leg| (*segment, leg))) {
-            if leg.incarnation <= lost {
+        for (segment, log_tail) in told.iter().flat_map(|segment| root.log_tails.iter().map(move |log_tail| (*segment, log_tail))) {
+            if log_tail.incarnation <= lost {
                 let start = StreamStart { segment, offset: 0, next: NO_SEGMENT };
-                self.scans.push(StreamScan::new(config.id, leg, SMALL as u8, start, root.lsn));
+                self.scans.push(StreamScan::new(config.id, log_tail, SMALL as u8, start, root.lsn));
             }
         }
         (first..self.scans.len()).try_for_each(|scan| self.scan_next(scan))?;
@@ -119,7 +119,7 @@ impl Import {
         }
         let root = self.root.as_ref().ok_or(OpenErrorKind::OutOfOrder("no root"))?;
         let mut found = std::mem::take(&mut self.found);
-        let extent = extent(&mut found, root.lsn, &root.legs, self.lost_small);
+        let extent = extent(&mut found, root.lsn, &root.log_tails, self.lost_small);
         if self.surveying {
             self.surveyed.log_damaged = matches!(extent, Extent::Damaged(_));
             self.surveyed.after = found.iter().map(Found::guest_bytes).sum();
@@ -141,7 +141,7 @@ impl Import {
         let visited = self.scans.iter().flat_map(|scan| scan.visited.iter().copied()).collect();
         let core = self.core.as_mut().ok_or(OpenErrorKind::OutOfOrder("no state"))?;
         if !cfg!(feature = "planted") || self.tuning.planted != Some(Planted::SkipLeveling) {
-            self.leveling = Leveling::new(&found, durable, &core.space.rows);
+            self.leveling = LogReplication::new(&found, durable, &core.space.rows);
         }
         self.replay = Some(Replay::new(core, found, visited, root.lsn, end));
         self.stage = Stage::Replay;

@@ -176,7 +176,15 @@ impl Machine {
 }
 
 fn root(generation: u64) -> Root {
-    Root { pool: PoolId([7; 16]), generation, incarnation: 1, time: 1, checkpoint: ObjectRef::default(), lsn: Lsn(0), legs: Vec::new() }
+    Root {
+        pool: PoolId([7; 16]),
+        generation,
+        incarnation: 1,
+        time: 1,
+        checkpoint: ObjectRef::default(),
+        lsn: Lsn(0),
+        log_tails: Vec::new(),
+    }
 }
 
 #[test]

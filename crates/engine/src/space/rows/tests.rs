@@ -15,7 +15,7 @@ type PageAt = (MemberId, u64);
 /// A segment as the twin knows it: its extents, and the place of each page of each copy.
 #[derive(Debug, Default)]
 struct Plain {
-    class: Option<Shelf>,
+    class: Option<AllocClass>,
     first: SegmentId,
     extents: Vec<PageAt>,
     copies: Vec<Vec<PageAt>>,
@@ -60,14 +60,14 @@ fn plain_rows(shape: &Shape) -> Vec<Plain> {
         all.resize_with(group.first.0 as usize, Plain::default);
         let mixed = group.columns.iter().any(|column| of_data(column.member));
         let class = match group.class {
-            Class::Log => Shelf::Log,
-            Class::Special if mixed => Shelf::Nodes,
-            Class::Special => Shelf::Special,
-            _ => Shelf::Data,
+            Class::Log => AllocClass::Log,
+            Class::Special if mixed => AllocClass::Nodes,
+            Class::Special => AllocClass::Special,
+            _ => AllocClass::Data,
         };
         group.for_each_row(|parts| {
             let columns: Vec<Vec<PageAt>> = parts.iter().map(|part| pages_of(*part)).collect();
-            let fast = parts.iter().filter(|(member, _)| class != Shelf::Nodes || !of_data(*member)).count();
+            let fast = parts.iter().filter(|(member, _)| class != AllocClass::Nodes || !of_data(*member)).count();
             let plain = Plain {
                 class: Some(class),
                 first: group.first,
@@ -107,7 +107,7 @@ fn compare(rows: &Rows, plain: &[Plain], random: &mut Random) {
         let size = plain.copies.first().map_or(0, Vec::len);
         let is_mirror = plain.columns.is_empty() && plain.spare > 0;
         assert_eq!(rows.is_gap(id), plain.class.is_none(), "{id}");
-        assert_eq!(rows.shelf(id), plain.class.unwrap_or(Shelf::Data), "{id}");
+        assert_eq!(rows.shelf(id), plain.class.unwrap_or(AllocClass::Data), "{id}");
         assert_eq!(rows.home(id), plain.class.map(|class| (class, plain.first, size as u32)), "{id}");
         assert_eq!((rows.pages(id) as usize, rows.spare(id), rows.front(id)), (size, plain.spare, plain.front), "{id}");
         let copies: Vec<MemberId> = plain.extents.iter().filter(|_| is_mirror).map(|(device, _)| *device).collect();

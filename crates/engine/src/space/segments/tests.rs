@@ -4,7 +4,7 @@ use millpond_format::{Lsn, SegmentId};
 
 use super::{Fill, Pages, SegmentState, SegmentTable};
 use crate::random::Random;
-use crate::space::Shelf;
+use crate::space::AllocClass;
 
 /// Three groups of 10, 20, and 31 segments of 16 pages.
 fn table() -> SegmentTable {
@@ -14,7 +14,7 @@ fn table() -> SegmentTable {
         10..30 => SegmentId(10),
         _ => SegmentId(30),
     };
-    table.extend(61, |id| Some((Shelf::Data, group(id), 16)));
+    table.extend(61, |id| Some((AllocClass::Data, group(id), 16)));
     table
 }
 
@@ -70,7 +70,7 @@ struct Plain {
     uses: u32,
     emptied: Lsn,
     /// Class, first segment of the group, and pages; `None` for an id without a segment.
-    home: Option<(Shelf, SegmentId, u32)>,
+    home: Option<(AllocClass, SegmentId, u32)>,
 }
 
 impl Plain {
@@ -110,14 +110,14 @@ impl Plain {
 }
 
 /// Segments of three classes in five groups, with a gap in the middle.
-fn home(id: SegmentId) -> Option<(Shelf, SegmentId, u32)> {
+fn home(id: SegmentId) -> Option<(AllocClass, SegmentId, u32)> {
     match id.0 {
-        0..9 => Some((Shelf::Data, SegmentId(0), 16)),
+        0..9 => Some((AllocClass::Data, SegmentId(0), 16)),
         9..12 => None,
-        12..15 => Some((Shelf::Log, SegmentId(12), 4)),
-        15..34 => Some((Shelf::Data, SegmentId(15), 32)),
-        34..35 => Some((Shelf::Data, SegmentId(34), 8)),
-        _ => Some((Shelf::Nodes, SegmentId(35), 16)),
+        12..15 => Some((AllocClass::Log, SegmentId(12), 4)),
+        15..34 => Some((AllocClass::Data, SegmentId(15), 32)),
+        34..35 => Some((AllocClass::Data, SegmentId(34), 8)),
+        _ => Some((AllocClass::Nodes, SegmentId(35), 16)),
     }
 }
 
@@ -206,7 +206,7 @@ impl Twin {
     }
 
     /// Groups of a class, or of all.
-    fn groups(&self, shelf: Option<Shelf>) -> BTreeSet<SegmentId> {
+    fn groups(&self, shelf: Option<AllocClass>) -> BTreeSet<SegmentId> {
         let homes = self.plain.iter().filter_map(|plain| plain.home);
         homes.filter(|(of, _, _)| shelf.is_none_or(|shelf| shelf == *of)).map(|(_, group, _)| group).collect()
     }
@@ -218,7 +218,7 @@ impl Twin {
         free
     }
 
-    fn reserve(&mut self, shelf: Shelf, moved: bool) -> Option<SegmentId> {
+    fn reserve(&mut self, shelf: AllocClass, moved: bool) -> Option<SegmentId> {
         let mut groups: Vec<SegmentId> = self.groups(Some(shelf)).into_iter().filter(|group| !self.free_of(*group).is_empty()).collect();
         if moved && groups.iter().any(|group| !self.spared.contains(group)) {
             groups.retain(|group| !self.spared.contains(group));
@@ -297,7 +297,7 @@ impl Twin {
                 self.set(id, state.expect("one of three"));
             }
             6 | 7 => {
-                let (shelf, moved) = (self.random.pick(Shelf::ALL.into_iter()).expect("one of four"), self.random.once_in(2));
+                let (shelf, moved) = (self.random.pick(AllocClass::ALL.into_iter()).expect("one of four"), self.random.once_in(2));
                 let twin = self.reserve(shelf, moved);
                 assert_eq!(self.table.reserve(shelf, moved), twin, "{shelf:?}, moved: {moved}");
                 twin.into_iter().for_each(|id| self.enter(id, SegmentState::Reserved));
@@ -379,7 +379,7 @@ impl Twin {
     /// Compares the counts that the table keeps.
     fn compare_counts(&self) {
         let table = &self.table;
-        for shelf in Shelf::ALL {
+        for shelf in AllocClass::ALL {
             let on_shelf = |plain: &Plain| plain.home.is_some_and(|home| home.0 == shelf);
             assert_eq!(table.free_in(shelf), self.ids(|plain| on_shelf(plain) && plain.is(SegmentState::Free)).len());
             assert_eq!(table.count_in(shelf), self.ids(|plain| on_shelf(plain) && plain.is_there()).len());

@@ -130,7 +130,7 @@ impl Twin {
         if let Some(id) = self.random.pick(self.with(SegmentState::Open).into_iter()) {
             return Some(id);
         }
-        let id = self.space.segments.reserve(Shelf::Data, false)?;
+        let id = self.space.segments.reserve(AllocClass::Data, false)?;
         assert_eq!(self.home(id).state, SegmentState::Free);
         self.space.segments.set_state(id, SegmentState::Open);
         self.home(id).state = SegmentState::Open;

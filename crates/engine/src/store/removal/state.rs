@@ -10,7 +10,7 @@ use crate::Time;
 /// Removals of devices: the running one, and the last.
 #[derive(Debug, Default)]
 pub(crate) struct Removals {
-    pub(super) departure: Departure,
+    pub(super) departure: RemovalState,
     /// Why the last removal ended before the device was removed, unless a command stopped it.
     pub(crate) ended: Option<String>,
     /// Time of the last check for segments that lost special devices left behind.
@@ -19,7 +19,7 @@ pub(crate) struct Removals {
 
 /// State of a removal from step to step.
 #[derive(Debug, Default)]
-pub(super) struct Departure {
+pub(super) struct RemovalState {
     /// Bytes that steps have moved, until the labels say that the device is removed; bytes that
     /// later steps are to move.
     pub(crate) moved: u64,
@@ -77,7 +77,7 @@ impl Removals {
         due
     }
 
-    /// Notes that the next step has begun: it does not wait for the cleaner any more.
+    /// SmallWriteIndex that the next step has begun: it does not wait for the cleaner any more.
     pub(crate) fn step_begins(&mut self) {
         self.departure.room = None;
     }

@@ -12,7 +12,7 @@ use crate::store::Store;
 /// Write stamp: shows whether anything was written to a place while it was read. The segment is
 /// full, so only repairs, and changes of devices, can write to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stillness {
+pub(crate) struct WriteStamp {
     pub(super) repairs: u64,
     pub(super) shape: u64,
 }
@@ -40,8 +40,8 @@ pub(crate) fn copy_of(buf: &Buf, bytes: usize, bufs: &mut BufPool) -> Buf {
 
 impl Store {
     /// Returns the current write stamp.
-    pub(crate) fn stillness(&self) -> Stillness {
-        Stillness { repairs: self.repairs.begun, shape: self.config.shape.generation }
+    pub(crate) fn stillness(&self) -> WriteStamp {
+        WriteStamp { repairs: self.repairs.begun, shape: self.config.shape.generation }
     }
 
     /// Returns the bytes that were read of a place, by column.

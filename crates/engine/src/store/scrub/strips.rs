@@ -15,7 +15,7 @@ pub(crate) const PAGE: usize = 4096;
 
 /// A place that is being read in strips.
 #[derive(Debug)]
-pub(crate) struct Skim {
+pub(crate) struct StripScan {
     pub(crate) place: Place,
     /// The copies that are read; with parity: the columns.
     pub(crate) copies: Vec<usize>,
@@ -72,7 +72,7 @@ impl Walk {
     }
 }
 
-impl Skim {
+impl StripScan {
     /// Returns the next strip to read.
     pub(crate) fn next(&mut self) -> Option<Place> {
         let pages = self.strip.min(self.place.pages - self.asked);
@@ -90,7 +90,7 @@ fn was_written(chunk: &Chunk) -> bool {
 
 impl Store {
     /// Begins to read a place in strips. Returns the place when it has to be read as a whole.
-    pub(crate) fn skim(&self, place: Place) -> Result<Skim, Place> {
+    pub(crate) fn skim(&self, place: Place) -> Result<StripScan, Place> {
         let rows = &self.core.space.rows;
         let copies = self.copies_to_scrub(place.segment);
         let stripe = rows.stripe(place.segment);
@@ -102,11 +102,11 @@ impl Store {
         }
         // with parity, whole stripes
         let strip = (self.tuning.scrub_strip / PAGE as u32).max(1).next_multiple_of(rows.quantum(place.segment));
-        Ok(Skim { place, copies, strip, asked: 0, looked: 0, early: BTreeMap::new(), walk: Walk::default() })
+        Ok(StripScan { place, copies, strip, asked: 0, looked: 0, early: BTreeMap::new(), walk: Walk::default() })
     }
 
     /// Checks the next strip. Returns false when something is wrong.
-    pub(crate) fn look_at(&mut self, skim: &mut Skim, copies: &[Copy]) -> bool {
+    pub(crate) fn look_at(&mut self, skim: &mut StripScan, copies: &[Copy]) -> bool {
         let pages = skim.strip.min(skim.place.pages - skim.looked);
         let bytes = pages as usize * PAGE;
         let segment = skim.place.segment;
@@ -135,7 +135,7 @@ impl Store {
 
     /// Prepares the items of a place whose first strip was read. Returns false when that strip does
     /// not describe all of them.
-    fn begin_walk(&mut self, skim: &mut Skim, copies: &[Copy]) -> bool {
+    fn begin_walk(&mut self, skim: &mut StripScan, copies: &[Copy]) -> bool {
         let place = &skim.place;
         if let [id] = place.chunks.as_slice()
             && let Some(chunk) = self.core.space.chunks.get(*id).filter(|chunk| was_written(chunk))
@@ -212,7 +212,7 @@ impl Store {
     }
 
     /// Returns whether all live slots of a place were found.
-    pub(crate) fn was_all(&self, skim: &Skim) -> bool {
+    pub(crate) fn was_all(&self, skim: &StripScan) -> bool {
         let found = |written: Written| self.still_there(&skim.place, written.chunk).is_none_or(|chunk| chunk.live_count <= written.seen);
         skim.walk.items.is_empty() && skim.walk.written.is_none_or(found)
     }

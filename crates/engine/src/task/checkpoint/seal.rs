@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use millpond_format::{
-    Checkpoint, Leg, LineageId, LineageRecord, Lsn, NODE_UNITS, ObjectRef, Root, SnapshotRecord, TreeRoot, VolumeRecord, WalkRecord,
+    Checkpoint, LineageId, LineageRecord, LogTail, Lsn, NODE_UNITS, ObjectRef, Root, SnapshotRecord, TreeRoot, VolumeRecord, WalkRecord,
 };
 
 use super::Stage;
@@ -93,7 +93,7 @@ impl Checkpointer {
             time: store.now.0,
             checkpoint: ObjectRef::default(),
             lsn: Lsn(store.log.next.0 - 1),
-            legs: vec![Leg { incarnation: store.incarnation, end: Lsn(u64::MAX), streams }],
+            log_tails: vec![LogTail { incarnation: store.incarnation, end: Lsn(u64::MAX), streams }],
         });
     }
 }

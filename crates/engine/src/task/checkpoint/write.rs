@@ -102,12 +102,12 @@ impl Checkpointer {
         store.io.write_raw(Context::Checkpoint, writes);
     }
 
-    /// Notes the root that the next stages write.
+    /// SmallWriteIndex the root that the next stages write.
     pub(crate) fn begin_root(&mut self, root: Root) {
         self.root = Some(root);
     }
 
-    /// Notes that the stage waits for a flush.
+    /// SmallWriteIndex that the stage waits for a flush.
     pub(crate) fn begin_barrier(&mut self) {
         self.pending = 1;
     }
@@ -130,7 +130,7 @@ impl Checkpointer {
         store.checkpoint_at = root.checkpoint;
         store.checkpoint_lsn = root.lsn;
         store.log.durable = store.log.durable.max(root.lsn);
-        store.legs = root.legs;
+        store.log_tails = root.log_tails;
         // replaced objects are needed by the previous checkpoint at most, whatever was fixed since
         let sealed = std::mem::replace(&mut store.core.space.sealed_generation, root.generation - 1);
         for old in std::mem::take(&mut self.replaced) {

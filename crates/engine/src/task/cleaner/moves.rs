@@ -11,8 +11,8 @@ use millpond_format::{
 
 use super::READ_PAUSE;
 use crate::log::{BatchKind, CLEANED, KEPT, OpenBatch, SHORT, is_special};
-use crate::space::{Chunk, NODE_GRAIN, PAGE, Pause, Place, Shelf, Slots};
-use crate::store::{Purse, Store, original_identities};
+use crate::space::{AllocClass, Chunk, NODE_GRAIN, PAGE, Pause, Place, Slots};
+use crate::store::{Store, Watermark, original_identities};
 use crate::task::Cleaner;
 use crate::{Planted, PoolState};
 
@@ -133,7 +133,7 @@ impl Cleaner {
         let identified = chunk.grain != NODE_GRAIN;
         let left = store.log.streams[stream].left();
         // the header may take one page more, for the index of small writes
-        let note = u32::from(store.tells_of_small());
+        let note = u32::from(store.mirrors_small_writes());
         let room = if left >= first_header + pages + note { left } else { store.core.space.rows.smallest() } - note;
         let b = batch.get_or_insert_with(|| MoveBatch {
             stream,
@@ -153,9 +153,9 @@ impl Cleaner {
     fn write_moves(&mut self, store: &mut Store, moves: MoveBatch) {
         let noted = BATCH_FIXED + store.log.notes.bytes() + moves.items.len();
         let header_pages = u32::try_from(noted.div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
-        let Ok(cursor) = store.make_room(moves.stream, Purse::Cleaner, header_pages, moves.pages) else {
+        let Ok(cursor) = store.make_room(moves.stream, Watermark::Cleaner, header_pages, moves.pages) else {
             // the chunks stay where they are
-            self.blocked_at = Some(store.core.space.segments.free_in(Shelf::Data));
+            self.blocked_at = Some(store.core.space.segments.free_in(AllocClass::Data));
             return;
         };
         let mut items = store.log.notes.take();
@@ -167,7 +167,7 @@ impl Cleaner {
             let identities = if identified { cursor.page } else { u32::MAX };
             store.core.space.place_chunk(chunk, place, moves.stream as u8, identities, Some(live));
         }
-        if !self.for_job && self.victim.is_none_or(|victim| store.core.space.rows.shelf(victim) != Shelf::Log) {
+        if !self.for_job && self.victim.is_none_or(|victim| store.core.space.rows.shelf(victim) != AllocClass::Log) {
             store.spent += u64::from(header_pages + moves.pages);
         }
         store.submit_batch(moves.stream, &header, batch, moves.pieces);

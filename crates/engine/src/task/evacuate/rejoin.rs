@@ -10,10 +10,10 @@ use std::ops::Range;
 
 use millpond_format::{Group, Member, MemberState, SegmentId};
 
-use super::super::fill::Filler;
+use super::super::resilver::Resilver;
 use super::{Look, ROOM_LOOK_MILLIS};
-use crate::space::{SegmentState, Shelf, without_reserve};
-use crate::store::{Purse, ROOM_MILLIS, Removal, STEP_PART, Store, count_rows, joinable};
+use crate::space::{AllocClass, SegmentState, without_reserve};
+use crate::store::{ROOM_MILLIS, Removal, STEP_PART, Store, Watermark, count_rows, joinable};
 use crate::{Planted, Time};
 
 /// Milliseconds before the next try to rejoin extents when the last gained nothing: at first, and
@@ -144,9 +144,9 @@ fn stalled(known: Option<(u64, Time)>, live: u64, paused: bool, now: Time) -> Op
 
 impl Rejoiner {
     /// Rejoins unused extents when something is gained by it. `guests_wait`: writes wait for space.
-    pub(super) fn rejoin(&mut self, store: &mut Store, filler: &Filler, guests_wait: bool) {
+    pub(super) fn rejoin(&mut self, store: &mut Store, resilver: &Resilver, guests_wait: bool) {
         let none = store.given_up_bytes() == 0 || store.tuning.plants(Planted::LeaveGivenUp);
-        if none || store.now < self.due || guests_wait || !all_with_rows_are_there(store, filler) {
+        if none || store.now < self.due || guests_wait || !all_with_rows_are_there(store, resilver) {
             return;
         }
         self.see(store.config.shape.generation);
@@ -177,8 +177,8 @@ impl Rejoiner {
     }
 
     /// Ends a running rejoin when devices are missing.
-    pub(super) fn leave_rejoin_without_devices(&mut self, store: &mut Store, filler: &Filler) {
-        if store.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins) && !all_with_rows_are_there(store, filler) {
+    pub(super) fn leave_rejoin_without_devices(&mut self, store: &mut Store, resilver: &Resilver) {
+        if store.evacuation.as_ref().is_some_and(|evacuation| evacuation.rejoins) && !all_with_rows_are_there(store, resilver) {
             self.end_rejoin(store, REST_MILLIS);
         }
     }
@@ -190,7 +190,7 @@ impl Rejoiner {
     fn may_go_too(&self, store: &Store, bounds: &Bounds, counts: &mut Counts, id: SegmentId) -> bool {
         let segments = &store.core.space.segments;
         let Some(segment) = segments.get(id) else { return true };
-        let log = segment.shelf == Shelf::Log;
+        let log = segment.shelf == AllocClass::Log;
         let (own, floor) = if log { (&mut counts.log, bounds.floors.1) } else { (&mut counts.data, bounds.floors.0) };
         own.count += 1;
         own.free += usize::from(segment.state == SegmentState::Free);
@@ -212,7 +212,7 @@ impl Rejoiner {
         let objects = store.stored_objects();
         let segments = &store.core.space.segments;
         let some_stay = |gone: &BTreeSet<SegmentId>| {
-            Shelf::ALL.into_iter().all(|shelf| {
+            AllocClass::ALL.into_iter().all(|shelf| {
                 let taken = gone.iter().filter(|id| segments.get(**id).is_some_and(|s| s.shelf == shelf)).count();
                 taken == 0 || taken < segments.count_in(shelf)
             })
@@ -275,10 +275,10 @@ impl Rejoiner {
 }
 
 fn bounds(store: &Store) -> Bounds {
-    let data = store.core.space.segments.fills(Shelf::Data);
+    let data = store.core.space.segments.fills(AllocClass::Data);
     let data = data.map(|fill| (fill.there as u64, fill.there as u64 * u64::from(fill.pages)));
     let data = data.fold((0, 0), |(count, pages), fill| (count + fill.0, pages + fill.1));
-    let floors = (store.floor_on(Shelf::Data, Purse::Guest), store.floor_on(Shelf::Log, Purse::Guest));
+    let floors = (store.floor_on(AllocClass::Data, Watermark::Guest), store.floor_on(AllocClass::Log, Watermark::Guest));
     Bounds { data, least: store.least_of_step(), floors }
 }
 
@@ -292,9 +292,9 @@ mod tests;
 
 /// Returns whether every device that has segments is present and whole. A missing cache device
 /// or spare has none.
-fn all_with_rows_are_there(store: &Store, filler: &Filler) -> bool {
+fn all_with_rows_are_there(store: &Store, resilver: &Resilver) -> bool {
     let shape = &store.config.shape;
     let there = |member: &Member| matches!(member.state, MemberState::Present | MemberState::Gone) && member.successor.is_none();
     let whole = (0u16..).zip(&shape.members).all(|(at, member)| shape.is_aside(at) || there(member));
-    whole && filler.jobs().next().is_none()
+    whole && resilver.jobs().next().is_none()
 }

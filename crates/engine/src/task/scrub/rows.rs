@@ -14,7 +14,7 @@ use millpond_block::{Buf, Piece};
 use crate::Planted;
 use crate::io::{Columns, Want};
 use crate::space::PAGE;
-use crate::store::{Copy, InMemory, Item, Place, Stillness, Store, copy_of};
+use crate::store::{Copy, InMemory, Item, Place, Store, WriteStamp, copy_of};
 use crate::task::Scrubber;
 
 /// Returns the pages in which two byte ranges differ.
@@ -25,7 +25,7 @@ fn pages_that_differ<'a>(a: &'a [u8], b: &'a [u8]) -> impl Iterator<Item = usize
 impl Scrubber {
     /// Checks stripes that were read, and repairs them. Returns false when they have to be read
     /// again.
-    pub(super) fn judge_rows(&mut self, store: &mut Store, place: &Place, read: &[Copy], still: Option<Stillness>) -> bool {
+    pub(super) fn judge_rows(&mut self, store: &mut Store, place: &Place, read: &[Copy], still: Option<WriteStamp>) -> bool {
         let Some(rows) = store.in_memory(place, read) else { return true };
         let Some(lies) = store.joined(&rows) else { return true };
         let mut copies: Vec<Copy> = vec![(0, Some(lies))];

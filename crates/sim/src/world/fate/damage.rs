@@ -98,7 +98,7 @@ impl<S: System> World<S> {
     fn mend_damage(&mut self) -> Verdict {
         self.trace.note("scrub");
         self.machine.sick = None;
-        self.machine.ills.retain(|_, ill| !matches!(ill, Ill::Sick(_)));
+        self.machine.ills.retain(|_, ill| !matches!(ill, Ill::FlakyDevice(_)));
         if !self.command_and_wait(Command::Scrub)? {
             return broken("a scrub is refused although none runs");
         }

@@ -4,10 +4,10 @@ use millpond_block::{DeviceError, DeviceSlot};
 use millpond_engine::{Class, Fault, JobKind, MemberState, Missing, NewDevice, OpenErrorKind, PoolState};
 use millpond_format::{Label, SECTOR_BYTES, second_area};
 
-use super::{Fate, Known, MOST_CHANGES};
+use super::{DeviceFaults, Known, MOST_CHANGES};
 use crate::System;
 use crate::disk::SimDevice;
-use crate::machine::Sick;
+use crate::machine::FlakyDevice;
 use crate::oracle::{Verdict, broken};
 use crate::rng::Rng;
 use crate::world::World;
@@ -60,7 +60,7 @@ impl<S: System> World<S> {
             fate.spoilt = device;
             // No more replacements: a resilver would spread the damage.
             fate.replaced = MOST_CHANGES.0;
-            machine.sick = device.map(|device| Sick { device, chances, rng: Rng::new(fate.rng.next()) });
+            machine.sick = device.map(|device| FlakyDevice { device, chances, rng: Rng::new(fate.rng.next()) });
             self.stats.losses += 1;
             self.trace.note(format!("device {device:?} is sick from now on: {chances:?}"));
         }
@@ -229,7 +229,7 @@ impl<S: System> World<S> {
     }
 }
 
-impl Fate {
+impl DeviceFaults {
     /// Records that an import may refuse a device, because it is being removed or added.
     pub(crate) fn doubt(&mut self, device: usize) {
         self.doubtful.insert(device);

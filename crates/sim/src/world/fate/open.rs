@@ -2,7 +2,7 @@
 
 use millpond_engine::{Fault, MemberState, OpenErrorKind, PoolState, Unlabelled};
 
-use super::Fate;
+use super::DeviceFaults;
 use crate::System;
 use crate::oracle::{Verdict, broken};
 use crate::world::World;
@@ -59,7 +59,7 @@ impl<S: System> World<S> {
     }
 }
 
-impl Fate {
+impl DeviceFaults {
     /// Returns the devices that the user leaves out of an import that refused `device`. Where its
     /// label contradicts the others and the device held everything when the pool was last in
     /// service, these are the others: the user keeps the side that was in service last.

@@ -10,12 +10,12 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_format::{Leg, NO_SEGMENT, NODE_BYTES, SegmentId};
+use millpond_format::{LogTail, NO_SEGMENT, NODE_BYTES, SegmentId};
 
 use crate::Planted;
 use crate::core::StoredDeadlist;
 use crate::log::{CLEANED, Cursor, KEPT, is_special};
-use crate::space::{SegmentState, Shelf, stored_bytes};
+use crate::space::{AllocClass, SegmentState, stored_bytes};
 use crate::store::{At, META_HEAD_PAGES, OBJECT_WRITE, ObjectsIn, Store};
 
 /// Segments that records and guests leave to the cleaner: it fills one with the live chunks of
@@ -38,7 +38,7 @@ const TURNS_PER_ESTIMATE: u32 = 64;
 
 /// Allocation priority: the purpose of a segment, the most urgent last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purse {
+pub(crate) enum Watermark {
     /// Guest writes.
     Guest,
     /// Records and clears. A segment that holds nothing else is soon free at a checkpoint.
@@ -104,29 +104,29 @@ const LEAST_CHANGES: (usize, usize) = (8, 4);
 impl Store {
     /// Returns the number of segments of a class that are free, or will be soon without more
     /// cleaning.
-    pub(crate) fn coming_free(&self, shelf: Shelf) -> usize {
+    pub(crate) fn coming_free(&self, shelf: AllocClass) -> usize {
         let resting = self.core.space.segments.resting_in(shelf);
         let coming = if self.checkpoint.running() { resting } else { self.waiting_for_flush.in_shelf(shelf) };
         self.free_in(shelf) + coming
     }
 
     /// Returns the number of free segments that a purpose must leave to others.
-    pub(crate) fn floor(&self, purse: Purse) -> usize {
+    pub(crate) fn floor(&self, purse: Watermark) -> usize {
         self.floor_on(self.shelf(purse), purse)
     }
 
-    pub(crate) fn floor_on(&self, shelf: Shelf, purse: Purse) -> usize {
+    pub(crate) fn floor_on(&self, shelf: AllocClass, purse: Watermark) -> usize {
         let meta = |segments: usize| {
             if shelf == self.core.space.homes.meta { segments.saturating_sub(self.free_for_nodes()) } else { 0 }
         };
-        let cleaner = if shelf == Shelf::Data { KEPT_FOR_CLEANER } else { 0 };
+        let cleaner = if shelf == AllocClass::Data { KEPT_FOR_CLEANER } else { 0 };
         let needs = self.needs();
         let checkpoints = needs.next + needs.least + needs.moving;
         let kept = cleaner + KEPT_FOR_RECORDS;
         match purse {
-            Purse::Cleaner => meta(needs.next) + 1,
-            Purse::Record => meta(checkpoints) + cleaner,
-            Purse::Guest => meta(checkpoints) + kept + kept.max(meta(needs.destroy)),
+            Watermark::Cleaner => meta(needs.next) + 1,
+            Watermark::Record => meta(checkpoints) + cleaner,
+            Watermark::Guest => meta(checkpoints) + kept + kept.max(meta(needs.destroy)),
         }
     }
 
@@ -185,32 +185,32 @@ impl Store {
         let all: usize = moving.values().sum();
         let moving =
             self.object_segments(if self.tuning.plants(Planted::CrowdTheLog) { moving.values().copied().max().unwrap_or(0) } else { all });
-        [Shelf::Data, Shelf::Log].into_iter().any(|shelf| {
+        [AllocClass::Data, AllocClass::Log].into_iter().any(|shelf| {
             let on_shelf = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.shelf == shelf);
             let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
             let taken = gone.iter().filter(on_shelf).count();
             let free = self.free_in(shelf) - gone.iter().filter(on_shelf).filter(is_free).count();
             // a class that is removed as a whole needs no free segments
-            let floor = self.floor_on(shelf, Purse::Guest) + if shelf == space.homes.meta { moving } else { 0 };
+            let floor = self.floor_on(shelf, Watermark::Guest) + if shelf == space.homes.meta { moving } else { 0 };
             (1..space.segments.count_in(shelf)).contains(&taken) && free <= floor
         })
     }
 
     /// Returns whether a segment is free besides those reserved for others.
-    pub(crate) fn has_room(&self, purse: Purse) -> bool {
+    pub(crate) fn has_room(&self, purse: Watermark) -> bool {
         self.room_beyond(purse, 0)
     }
 
     /// Returns whether `more` segments are free besides those reserved for others and the next one.
-    pub(super) fn room_beyond(&self, purse: Purse, more: usize) -> bool {
+    pub(super) fn room_beyond(&self, purse: Watermark, more: usize) -> bool {
         self.free_in(self.shelf(purse)) > self.floor(purse) + more
     }
 
     /// Reserves the next segment of a stream.
-    pub(super) fn reserve_for(&mut self, stream: usize, purse: Purse) -> Option<SegmentId> {
+    pub(super) fn reserve_for(&mut self, stream: usize, purse: Watermark) -> Option<SegmentId> {
         let shelf = self.shelf_of(stream);
         let room = self.free_in(shelf) > self.floor_on(shelf, purse);
-        room.then(|| self.core.space.segments.reserve(shelf, purse == Purse::Cleaner)).flatten()
+        room.then(|| self.core.space.segments.reserve(shelf, purse == Watermark::Cleaner)).flatten()
     }
 
     /// Returns how many bytes of deadlists may change while the next checkpoint and the one after
@@ -232,12 +232,12 @@ impl Store {
     }
 
     /// Returns whether a batch may begin.
-    pub(super) fn may_change(&self, purse: Purse) -> bool {
+    pub(super) fn may_change(&self, purse: Watermark) -> bool {
         match purse {
-            Purse::Cleaner => self.free_in(Shelf::Data) >= self.floor(purse),
-            Purse::Record => self.checkpoint_is_safe(),
+            Watermark::Cleaner => self.free_in(AllocClass::Data) >= self.floor(purse),
+            Watermark::Record => self.checkpoint_is_safe(),
             // each guest stream goes on with segments that it has begun
-            Purse::Guest => {
+            Watermark::Guest => {
                 let Needs { next, least, moving, .. } = self.needs();
                 self.free_meta() >= next + least + moving + least.min(KEPT_FOR_GUESTS)
             }
@@ -249,10 +249,10 @@ impl Store {
     /// not in the data class, only moves that empty a segment of their own class gain space for
     /// them. All other moves leave free the segments that checkpoints and moving objects need,
     /// because every checkpoint scatters the objects that it replaces and would use up the rest.
-    pub(crate) fn has_room_for_moves(&self, shelf: Shelf, stays: bool, moves: usize) -> bool {
+    pub(crate) fn has_room_for_moves(&self, shelf: AllocClass, stays: bool, moves: usize) -> bool {
         let homes = self.core.space.homes;
         // the log can be emptied only into data segments that are free
-        let for_log = || shelf == Shelf::Data && !self.room_beyond(Purse::Cleaner, KEPT_FOR_CLEANER);
+        let for_log = || shelf == AllocClass::Data && !self.room_beyond(Watermark::Cleaner, KEPT_FOR_CLEANER);
         let makes_room = !self.keeps_meta_apart() || (stays && (shelf == homes.meta || homes.nodes == Some(shelf) || for_log()));
         let Needs { least, moving, .. } = self.needs();
         let kept = if makes_room || self.tuning.plants(Planted::CrowdTheLog) { 0 } else { least + moving };
@@ -268,13 +268,13 @@ impl Store {
 
     /// Returns whether so little is free that records wait.
     pub(crate) fn short_of_space(&self) -> bool {
-        !self.has_room(Purse::Record) || (self.is_split() && !self.room_beyond(Purse::Cleaner, KEPT_FOR_CLEANER))
+        !self.has_room(Watermark::Record) || (self.is_split() && !self.room_beyond(Watermark::Cleaner, KEPT_FOR_CLEANER))
     }
 
     /// Returns the number of free segments that cleaner and checkpoints aim for.
-    pub(crate) fn wanted_free(&self, shelf: Shelf) -> usize {
+    pub(crate) fn wanted_free(&self, shelf: AllocClass) -> usize {
         let total = self.core.space.segments.count_in(shelf);
-        let purse = if shelf == self.core.space.homes.landing { Purse::Guest } else { Purse::Cleaner };
+        let purse = if shelf == self.core.space.homes.landing { Watermark::Guest } else { Watermark::Cleaner };
         // a device that is being removed takes free segments with it
         let part = if self.removals.wants_room() { DEPARTURE_PART } else { USUAL_PART };
         (total / part).max(12).max(self.floor_on(shelf, purse) + 4)
@@ -409,27 +409,30 @@ impl Store {
     }
 
     /// Returns the class that a purpose takes segments from.
-    fn shelf(&self, purse: Purse) -> Shelf {
+    fn shelf(&self, purse: Watermark) -> AllocClass {
         match purse {
-            Purse::Guest | Purse::Record => self.core.space.homes.landing,
-            Purse::Cleaner => Shelf::Data,
+            Watermark::Guest | Watermark::Record => self.core.space.homes.landing,
+            Watermark::Cleaner => AllocClass::Data,
         }
     }
 
     /// Returns the class that a stream continues in.
-    pub(super) fn shelf_of(&self, stream: usize) -> Shelf {
+    pub(super) fn shelf_of(&self, stream: usize) -> AllocClass {
         match stream {
-            special if is_special(special) && self.special_home(special).is_some() => self.special_home(special).unwrap_or(Shelf::Special),
+            special if is_special(special) && self.special_home(special).is_some() => {
+                self.special_home(special).unwrap_or(AllocClass::Special)
+            }
             stream if stream < CLEANED => self.core.space.homes.landing,
-            _ => Shelf::Data,
+            _ => AllocClass::Data,
         }
     }
 
     /// Returns whether a stream may be written to. A new one may not before a root says where it
     /// begins, because replay would not find it.
     fn is_ready(&self, stream: usize) -> bool {
-        let begins = |leg: &Leg| leg.streams.get(stream).is_some_and(|start| start.segment != NO_SEGMENT || start.next != NO_SEGMENT);
-        self.legs.last().is_some_and(begins)
+        let begins =
+            |log_tail: &LogTail| log_tail.streams.get(stream).is_some_and(|start| start.segment != NO_SEGMENT || start.next != NO_SEGMENT);
+        self.log_tails.last().is_some_and(begins)
     }
 
     /// Returns whether a stream on special devices has room there. A share of them is reserved for
@@ -439,13 +442,13 @@ impl Store {
     }
 
     /// Returns the special class of a stream, if the pool has one.
-    pub(super) fn special_home(&self, stream: usize) -> Option<Shelf> {
+    pub(super) fn special_home(&self, stream: usize) -> Option<AllocClass> {
         let homes = &self.core.space.homes;
         if stream == KEPT { homes.nodes } else { homes.small }
     }
 
     /// Returns whether more is free on special devices than the share reserved for nodes.
-    pub(super) fn has_special_room(&self, shelf: Shelf) -> bool {
+    pub(super) fn has_special_room(&self, shelf: AllocClass) -> bool {
         let segments = &self.core.space.segments;
         let nodes = if self.core.space.homes.nodes == Some(shelf) { segments.count_in(shelf) / SPECIAL_PART } else { 0 };
         segments.free_in(shelf) > nodes + KEPT_FOR_CLEANER
@@ -456,7 +459,7 @@ impl Store {
         self.core.space.homes.nodes.map_or(0, |shelf| self.free_in(shelf))
     }
 
-    pub(crate) fn free_in(&self, shelf: Shelf) -> usize {
+    pub(crate) fn free_in(&self, shelf: AllocClass) -> usize {
         self.core.space.segments.free_in(shelf)
     }
 
@@ -464,11 +467,12 @@ impl Store {
     /// parity, which are written whole, need a log.
     pub(super) fn misses_log_without(&self, gone: &BTreeSet<SegmentId>) -> bool {
         let space = &self.core.space;
-        let on_log = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.shelf == Shelf::Log);
+        let on_log = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.shelf == AllocClass::Log);
         let taken = gone.iter().filter(on_log).count();
-        let stays = |id: &SegmentId| !gone.contains(id) && space.segments.get(*id).is_some_and(|s| s.shelf == Shelf::Data && !s.leaving);
+        let stays =
+            |id: &SegmentId| !gone.contains(id) && space.segments.get(*id).is_some_and(|s| s.shelf == AllocClass::Data && !s.leaving);
         let parity_stays = || space.segments.ids().filter(stays).any(|id| space.rows.stripe(id).is_some());
-        taken > 0 && space.segments.count_in(Shelf::Log) < taken + LEAST_LOG as usize && parity_stays()
+        taken > 0 && space.segments.count_in(AllocClass::Log) < taken + LEAST_LOG as usize && parity_stays()
     }
 
     /// Reserves the next segment for nodes or objects.
@@ -485,25 +489,25 @@ impl Store {
     /// Returns whether nodes and objects are in another class than data. Then space that the
     /// cleaner gains in data is of no use to them.
     pub(super) fn keeps_meta_apart(&self) -> bool {
-        self.core.space.homes.meta != Shelf::Data
+        self.core.space.homes.meta != AllocClass::Data
     }
 
     /// Returns whether guests write to another class than data.
     pub(crate) fn is_split(&self) -> bool {
-        self.core.space.homes.landing != Shelf::Data
+        self.core.space.homes.landing != AllocClass::Data
     }
 
     /// Returns the classes in which the cleaner keeps segments free.
-    pub(crate) fn cleaned_shelves(&self) -> impl Iterator<Item = Shelf> + use<> {
+    pub(crate) fn cleaned_shelves(&self) -> impl Iterator<Item = AllocClass> + use<> {
         let landing = self.core.space.homes.landing;
-        [Shelf::Data, Shelf::Log].into_iter().filter(move |shelf| *shelf == Shelf::Data || *shelf == landing)
+        [AllocClass::Data, AllocClass::Log].into_iter().filter(move |shelf| *shelf == AllocClass::Data || *shelf == landing)
     }
 
     /// Returns whether the log is so full that part of it should move to data.
     pub(crate) fn destages(&self) -> bool {
         let segments = &self.core.space.segments;
-        let count = segments.count_in(Shelf::Log);
-        let used = count.saturating_sub(segments.free_in(Shelf::Log) + segments.resting_in(Shelf::Log));
+        let count = segments.count_in(AllocClass::Log);
+        let used = count.saturating_sub(segments.free_in(AllocClass::Log) + segments.resting_in(AllocClass::Log));
         self.is_split() && used * 100 > count * usize::from(self.tuning.log_percent)
     }
 
@@ -584,15 +588,15 @@ impl Store {
 
 /// Number of segments of each class that become free when the log is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Waiting([usize; Shelf::ALL.len()]);
+pub(crate) struct Waiting([usize; AllocClass::ALL.len()]);
 
 impl Waiting {
     /// Adds a segment.
-    pub(super) fn count(&mut self, shelf: Shelf) {
+    pub(super) fn count(&mut self, shelf: AllocClass) {
         self.0[shelf as usize] += 1;
     }
 
-    pub(crate) fn in_shelf(&self, shelf: Shelf) -> usize {
+    pub(crate) fn in_shelf(&self, shelf: AllocClass) -> usize {
         self.0[shelf as usize]
     }
 

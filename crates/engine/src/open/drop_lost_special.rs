@@ -12,7 +12,7 @@ use crate::store::runs;
 
 /// Returns the shape without the lost members, if these are special and a label has room for the
 /// result.
-pub(super) fn forsake(shape: &Shape, lost: &BTreeSet<u16>) -> Option<Shape> {
+pub(super) fn drop_lost_special(shape: &Shape, lost: &BTreeSet<u16>) -> Option<Shape> {
     let mut groups: Vec<Group> = Vec::new();
     for group in &shape.groups {
         if !group.columns.iter().any(|column| lost.contains(&column.member)) {

@@ -25,7 +25,7 @@ const ROUNDS: u8 = 4;
 
 /// A batch that may not be on all copies.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Uneven {
+pub(crate) struct UnderReplicatedBatch {
     lsn: Lsn,
     segment: SegmentId,
     page: u32,
@@ -36,19 +36,26 @@ pub(crate) struct Uneven {
 
 /// The batches to write to all copies.
 #[derive(Debug, Default)]
-pub(crate) struct Leveling {
-    left: Vec<Uneven>,
+pub(crate) struct LogReplication {
+    left: Vec<UnderReplicatedBatch>,
 }
 
-impl Leveling {
+impl LogReplication {
     /// Selects the batches after `durable` that have several copies.
-    pub(super) fn new(found: &[Found], durable: Lsn, rows: &Rows) -> Leveling {
+    pub(super) fn new(found: &[Found], durable: Lsn, rows: &Rows) -> LogReplication {
         let uneven = |f: &&Found| f.header.lsn > durable && rows.spare(f.header.segment) > 0;
         let batch = |f: &Found| {
             let h = &f.header;
-            Uneven { lsn: h.lsn, segment: h.segment, page: h.offset, pages: u32::from(h.pages) + h.payload, attempt: 0, round: 0 }
+            UnderReplicatedBatch {
+                lsn: h.lsn,
+                segment: h.segment,
+                page: h.offset,
+                pages: u32::from(h.pages) + h.payload,
+                attempt: 0,
+                round: 0,
+            }
         };
-        Leveling { left: found.iter().filter(uneven).map(batch).collect() }
+        LogReplication { left: found.iter().filter(uneven).map(batch).collect() }
     }
 
     /// Starts reading some batches. Returns true when all are read and nothing is in flight.
@@ -64,7 +71,7 @@ impl Leveling {
     #[expect(clippy::too_many_arguments, reason = "one call site; a struct would only rename them")]
     pub(super) fn read(
         &mut self,
-        batch: Uneven,
+        batch: UnderReplicatedBatch,
         result: Result<(), DeviceError>,
         buf: Option<Buf>,
         source: Option<MemberId>,
@@ -77,11 +84,11 @@ impl Leveling {
         let sound = buf.filter(|buf| result.is_ok() && is_sound(&batch, buf.bytes().get(..bytes).unwrap_or_default()));
         let Some(buf) = sound else {
             if batch.attempt + 1 < io.attempts(rows, batch.segment) {
-                self.left.push(Uneven { attempt: batch.attempt + 1, ..batch });
+                self.left.push(UnderReplicatedBatch { attempt: batch.attempt + 1, ..batch });
                 return Ok(());
             }
             if batch.round + 1 < ROUNDS {
-                self.left.push(Uneven { attempt: 0, round: batch.round + 1, ..batch });
+                self.left.push(UnderReplicatedBatch { attempt: 0, round: batch.round + 1, ..batch });
                 return Ok(());
             }
             return Err(OpenErrorKind::BatchUnreadable(batch.lsn));
@@ -101,7 +108,7 @@ impl Leveling {
     }
 }
 
-fn is_sound(batch: &Uneven, bytes: &[u8]) -> bool {
+fn is_sound(batch: &UnderReplicatedBatch, bytes: &[u8]) -> bool {
     let Ok((header, items)) = BatchHeader::decode(bytes) else { return false };
     let payload = bytes.get(usize::from(header.pages) * PAGE as usize..).unwrap_or_default();
     header.lsn == batch.lsn && header.segment == batch.segment && payload_sound(&header, &items, payload)

@@ -20,7 +20,7 @@ impl Requests {
     pub(super) fn start_census(&mut self, store: &mut Store, tag: Tag) {
         let version = store.core.catalog.lineages.keys().next().map(|id| (*id, None));
         let work = CensusWork { version, next: 0, spans: Spans::default(), volumes: BTreeMap::new(), nodes: 0 };
-        let id = self.new_op(Owner::Command(tag), Work::Census(Box::new(work)), false);
+        let id = self.new_op(Owner::Command(tag), Work::WriteSizes(Box::new(work)), false);
         self.ready.push_back(id);
     }
 
@@ -28,7 +28,7 @@ impl Requests {
     pub(super) fn try_census(&mut self, store: &mut Store, id: u32) {
         while self.comparisons > 0 {
             self.comparisons = self.comparisons.saturating_sub(STEPS_PER_LEAF);
-            let Some(Op { work: Work::Census(work), .. }) = self.ops.get_mut(id) else { return };
+            let Some(Op { work: Work::WriteSizes(work), .. }) = self.ops.get_mut(id) else { return };
             let Some(version) = work.version else { return self.release(store, id) };
             // taken out of the operation while the trees are read
             let (mut spans, next) = (std::mem::take(&mut work.spans), work.next);
@@ -40,7 +40,7 @@ impl Requests {
             };
             let after = store.following(version);
             let volume = store.core.catalog.lineages.get(&version.0).map(|line| line.volume);
-            let Some(Op { work: Work::Census(work), .. }) = self.ops.get_mut(id) else { return };
+            let Some(Op { work: Work::WriteSizes(work), .. }) = self.ops.get_mut(id) else { return };
             match looked {
                 Ok(Some(look)) => {
                     work.next = look.stop;

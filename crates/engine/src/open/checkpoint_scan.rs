@@ -22,14 +22,14 @@ const WINDOW: u32 = 256;
 
 /// Pages of a segment to read, and the copy to read them from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Glance {
+pub(crate) struct ScanRead {
     segment: SegmentId,
     page: u32,
     pages: u32,
     copy: u8,
 }
 
-impl Glance {
+impl ScanRead {
     pub(super) fn segment(&self) -> SegmentId {
         self.segment
     }
@@ -37,38 +37,38 @@ impl Glance {
 
 /// A running scan for checkpoints.
 #[derive(Debug)]
-pub(crate) struct Hunt {
+pub(crate) struct CheckpointScan {
     pool: PoolId,
-    left: VecDeque<Glance>,
+    left: VecDeque<ScanRead>,
     /// Segments of objects found so far.
     objects: BTreeSet<SegmentId>,
     roots: BTreeMap<u64, Root>,
 }
 
-impl Hunt {
+impl CheckpointScan {
     /// Creates a scan of all segments of a pool.
-    pub(super) fn new(pool: PoolId, rows: &Rows) -> Hunt {
-        let first = |segment| Glance { segment, page: 0, pages: 1, copy: 0 };
+    pub(super) fn new(pool: PoolId, rows: &Rows) -> CheckpointScan {
+        let first = |segment| ScanRead { segment, page: 0, pages: 1, copy: 0 };
         let left = (0..rows.count()).map(SegmentId).filter(|id| rows.pages(*id) > 0).map(first).collect();
-        Hunt { pool, left, objects: BTreeSet::new(), roots: BTreeMap::new() }
+        CheckpointScan { pool, left, objects: BTreeSet::new(), roots: BTreeMap::new() }
     }
 
     /// Continues. Returns true at the end.
     pub(super) fn step(&mut self, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
         while io.in_flight() < AT_A_TIME {
             let Some(glance) = self.left.pop_front() else { break };
-            io.read(Asked::Glance(glance), rows, glance.segment, glance.page, glance.pages, glance.copy, bufs);
+            io.read(Asked::ScanRead(glance), rows, glance.segment, glance.page, glance.pages, glance.copy, bufs);
         }
         self.left.is_empty() && io.in_flight() == 0
     }
 
     /// Handles a read. Of segments with objects every copy is read: one may have pages that the
     /// others lost.
-    pub(super) fn seen(&mut self, glance: Glance, result: Result<(), DeviceError>, buf: Option<&Buf>, copies: u8, rows: &Rows) {
+    pub(super) fn seen(&mut self, glance: ScanRead, result: Result<(), DeviceError>, buf: Option<&Buf>, copies: u8, rows: &Rows) {
         let bytes = buf.filter(|_| result.is_ok()).map(|buf| buf.bytes()).unwrap_or_default();
         let told = glance.page == 0 && BatchHeader::peek_pages(bytes).is_some();
         if glance.copy + 1 < copies && !told {
-            self.left.push_front(Glance { copy: glance.copy + 1, ..glance });
+            self.left.push_front(ScanRead { copy: glance.copy + 1, ..glance });
         }
         if glance.page > 0 {
             let found = bytes.chunks_exact(4096).take(glance.pages as usize).filter_map(|page| Root::decode(page).ok());
@@ -79,8 +79,8 @@ impl Hunt {
         let objects = header.pool == self.pool && header.incarnation == 0 && header.stream == 1 && header.segment == glance.segment;
         if objects && self.objects.insert(glance.segment) {
             let all = rows.pages(glance.segment);
-            let windows = (1..all).step_by(WINDOW as usize).map(|page| Glance { page, pages: WINDOW.min(all - page), ..glance });
-            self.left.extend(windows.map(|window| Glance { copy: 0, ..window }));
+            let windows = (1..all).step_by(WINDOW as usize).map(|page| ScanRead { page, pages: WINDOW.min(all - page), ..glance });
+            self.left.extend(windows.map(|window| ScanRead { copy: 0, ..window }));
         }
     }
 

@@ -59,13 +59,13 @@ struct Fill {
 
 /// The task that fills devices, one after the other.
 #[derive(Debug, Default)]
-pub(crate) struct Filler {
+pub(crate) struct Resilver {
     waiting: VecDeque<(MemberId, Replica)>,
     running: Option<Fill>,
     runs: u64,
 }
 
-impl Filler {
+impl Resilver {
     /// Returns whether no checkpoint may begin, because the ring of roots is being copied.
     pub(crate) fn holds_roots(&self) -> bool {
         self.running.as_ref().is_some_and(|fill| matches!(fill.step, Step::Ring | Step::Flush))
@@ -101,7 +101,7 @@ impl Filler {
     }
 }
 
-impl Filler {
+impl Resilver {
     /// Continues filling. Returns true when it wants another turn soon.
     pub(crate) fn step_fill(&mut self, store: &mut Store, keeper: &mut Keeper) -> bool {
         if store.state != PoolState::Online {
@@ -217,7 +217,7 @@ impl Filler {
     }
 }
 
-impl Filler {
+impl Resilver {
     /// Marks the device as whole, once everything on it is durable.
     pub(crate) fn fill_flushed(&mut self, store: &mut Store) {
         let Some(fill) = self.running.take_if(|fill| fill.step == Step::Flush) else { return };
@@ -251,7 +251,7 @@ impl Filler {
     }
 }
 
-impl Filler {
+impl Resilver {
     /// Requests a flush once everything is written.
     fn flush_filled(&mut self, store: &mut Store, run: u64) {
         if let Some(fill) = self.of(run).filter(|fill| fill.in_flight == 0) {
@@ -261,7 +261,7 @@ impl Filler {
     }
 }
 
-impl Filler {
+impl Resilver {
     /// Queues a member, or the replacement device of a member, to be filled.
     pub(crate) fn fill(&mut self, member: MemberId, replica: Replica) {
         self.waiting.push_back((member, replica));

@@ -1,4 +1,4 @@
-//! Survey: finds out which restore points of a pool are whole.
+//! RestorePointScan: finds out which restore points of a pool are whole.
 //!
 //! A restore point is a root with its checkpoint. It is whole when every object of the checkpoint
 //! is readable (by checksum), and no segment that the checkpoint refers to was reused since. Reuse
@@ -134,7 +134,7 @@ fn key(at: ObjectRef) -> Key {
 
 /// A running survey.
 #[derive(Debug)]
-pub(crate) struct Survey {
+pub(crate) struct RestorePointScan {
     pool: PoolId,
     /// The roots to examine, the newest last.
     left: Vec<(Root, u32)>,
@@ -152,16 +152,16 @@ pub(crate) struct Survey {
     points: Vec<RestorePoint>,
 }
 
-impl Survey {
+impl RestorePointScan {
     /// Creates a survey of roots, with the number of copies of each, the newest last; with `any`,
     /// only up to the first that is whole.
-    pub(super) fn new(pool: PoolId, left: Vec<(Root, u32)>, any: bool) -> Survey {
+    pub(super) fn new(pool: PoolId, left: Vec<(Root, u32)>, any: bool) -> RestorePointScan {
         let newest = left.last().map(|(root, _)| key(root.checkpoint));
         let mut begun = BTreeMap::new();
         for (root, _) in &left {
             begun.entry(key(root.checkpoint)).or_insert((root.generation, root.time));
         }
-        Survey {
+        RestorePointScan {
             pool,
             left,
             begun,

@@ -1,12 +1,12 @@
 //! Freeing emptied segments once it is safe, and releasing surplus free ones to the host, by the
-//! rules of `task/give_back.rs`.
+//! rules of `task/release.rs`.
 
 use millpond_block::{ByteRange, MemberId};
-use millpond_format::{Leg, SegmentId};
+use millpond_format::{LogTail, SegmentId};
 
-use super::{Context, Purse, Store, Waiting};
+use super::{Context, Store, Waiting, Watermark};
 use crate::Planted;
-use crate::space::{PAGE, SegmentState, Shelf};
+use crate::space::{AllocClass, PAGE, SegmentState};
 
 /// Number of segments waiting for the log to be durable that justifies a flush.
 const FLUSH_FOR: usize = 4;
@@ -30,8 +30,8 @@ impl Store {
     pub(crate) fn release_logged(&mut self) {
         let mut waiting = Waiting::default();
         // where enough segments are free the others stay retained for a rewind
-        let short = |shelf: &Shelf| self.free_in(*shelf) < self.wanted_free(*shelf) || (*shelf != Shelf::Data && self.destages());
-        let short: Vec<Shelf> = Shelf::ALL.into_iter().filter(short).collect();
+        let short = |shelf: &AllocClass| self.free_in(*shelf) < self.wanted_free(*shelf) || (*shelf != AllocClass::Data && self.destages());
+        let short: Vec<AllocClass> = AllocClass::ALL.into_iter().filter(short).collect();
         let resting: Vec<SegmentId> = self.core.space.segments.resting().map(|(id, _)| id).collect();
         for id in resting {
             if !short.contains(&self.core.space.rows.shelf(id)) {
@@ -44,7 +44,7 @@ impl Store {
                 self.core.space.segments.set_state(id, SegmentState::Free);
             }
         }
-        let needed = !self.room_beyond(Purse::Guest, 1) || (self.is_split() && !self.room_beyond(Purse::Cleaner, 1));
+        let needed = !self.room_beyond(Watermark::Guest, 1) || (self.is_split() && !self.room_beyond(Watermark::Cleaner, 1));
         self.flusher.space = waiting.total() >= FLUSH_FOR || (waiting.total() > 0 && needed);
         self.waiting_for_flush = waiting;
     }
@@ -137,13 +137,13 @@ impl Store {
     /// Returns whether everything that emptied a retained segment is in the log, and replay does
     /// not read the segment.
     fn is_logged(&self, id: SegmentId) -> bool {
-        let begins = |leg: &Leg| leg.streams.iter().any(|start| start.segment == id || start.next == id);
+        let begins = |log_tail: &LogTail| log_tail.streams.iter().any(|start| start.segment == id || start.next == id);
         self.core
             .space
             .segments
             .get(id)
             .is_some_and(|s| !s.metadata && s.last <= self.checkpoint_lsn && (s.unlogged == 0 || s.unlogged < self.checkpoint_generation))
-            && !self.legs.iter().any(begins)
+            && !self.log_tails.iter().any(begins)
     }
 
     /// Returns the pages of allocated free segments that a busy pool keeps: for the log between two

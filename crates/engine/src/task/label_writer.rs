@@ -17,19 +17,19 @@ use crate::store::{Context, LabelStep as Step, Store};
 
 /// The task that writes labels.
 #[derive(Debug, Default)]
-pub(crate) struct Relabeler {
+pub(crate) struct LabelWriter {
     /// Commands to answer when the labels that are being written are durable.
     answering: Vec<Tag>,
 }
 
-impl Relabeler {
+impl LabelWriter {
     /// Takes the commands that wait for the labels that are being written, to answer them.
     pub(crate) fn take_commands(&mut self) -> Vec<Tag> {
         std::mem::take(&mut self.answering)
     }
 }
 
-impl Relabeler {
+impl LabelWriter {
     /// Starts writing labels if they are requested.
     pub(crate) fn step_relabel(&mut self, store: &mut Store, keeper: &Keeper) {
         // the labels of a new pool are being written until it is open
@@ -59,7 +59,7 @@ impl Relabeler {
     }
 }
 
-impl Relabeler {
+impl LabelWriter {
     /// Stores descriptions of devices in the labels soon; missing devices keep their last
     /// description. The generation stays the same, because the shape does.
     pub(crate) fn describe_devices(&mut self, store: &mut Store, seen: Vec<DeviceNote>) {

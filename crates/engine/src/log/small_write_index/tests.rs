@@ -69,7 +69,7 @@ fn runs_in(blocks: &[Plain]) -> usize {
 /// Blocks of batches, and the index of them.
 #[derive(Default)]
 struct Twin {
-    notes: Notes,
+    notes: SmallWriteIndex,
     batches: u32,
     sealed: Vec<Plain>,
     open: Vec<Plain>,

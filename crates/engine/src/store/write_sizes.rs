@@ -1,4 +1,4 @@
-//! The steps of a census (`pool/census.rs`): blocks by the size of the request that wrote them,
+//! The steps of a census (`pool/write_sizes.rs`): blocks by the size of the request that wrote them,
 //! version by version.
 
 use std::collections::BTreeMap;
@@ -7,12 +7,12 @@ use millpond_block::DiskError;
 use millpond_format::{Addr, Epoch, LineageId, NODE_BYTES, SegmentId, SnapshotId, TreeRoot, VolumeId};
 
 use super::Store;
-use super::spans::Spans;
+use super::usage::Spans;
 use crate::core::Catalog;
 use crate::log::is_special;
-use crate::space::{SegmentState, Shelf};
+use crate::space::{AllocClass, SegmentState};
 use crate::tree::{Miss, capacity, node_index, slot_in};
-use crate::{Census, CommandError, Reply, VolumeCensus, WRITE_SIZES};
+use crate::{CommandError, Reply, VolumeCensus, WRITE_SIZES, WriteSizes};
 
 /// The cost of counting the blocks of a leaf, in steps of a comparison.
 pub(crate) const STEPS_PER_LEAF: usize = 8;
@@ -72,7 +72,7 @@ impl Store {
     /// Returns the reply to the command.
     pub(crate) fn census_reply(&self, work: CensusWork, error: Option<DiskError>) -> Result<Reply, CommandError> {
         match error {
-            None => Ok(Reply::Census(self.census(work))),
+            None => Ok(Reply::WriteSizes(self.census(work))),
             Some(_) => Err(self.read_failure()),
         }
     }
@@ -184,20 +184,20 @@ impl Store {
         Ok(Side { addr: node.entries[slot], crc: node.crcs[slot], height: side.height - 1 })
     }
 
-    fn census(&self, work: CensusWork) -> Census {
+    fn census(&self, work: CensusWork) -> WriteSizes {
         let space = &self.core.space;
         let all = |id: &SegmentId| space.segments.get(*id).filter(|segment| segment.state != SegmentState::Absent);
-        let bytes = |shelf: Shelf| {
+        let bytes = |shelf: AllocClass| {
             let ids = space.segments.ids().filter(|id| all(id).is_some_and(|segment| segment.shelf == shelf));
             ids.map(|id| u64::from(space.rows.pages(id)) * 4096).sum()
         };
         let objects: u64 = space.segments.ids().filter_map(|id| all(&id)).map(|segment| u64::from(segment.objects)).sum();
-        Census {
+        WriteSizes {
             volumes: work.volumes.into_values().collect(),
             nodes: work.nodes * NODE_BYTES as u64,
             objects: objects * 512,
-            special: bytes(Shelf::Special),
-            special_nodes: bytes(Shelf::Nodes),
+            special: bytes(AllocClass::Special),
+            special_nodes: bytes(AllocClass::Nodes),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! [`Survey`]: lists the restore points on the devices of a pool, without taking it into service.
+//! [`RestorePointScan`]: lists the restore points on the devices of a pool, without taking it into service.
 
 use millpond_block::{DeviceGeometry, Io, IoDone};
 
@@ -8,14 +8,14 @@ use crate::{OpenError, Time, Tuning};
 
 /// A scan for a pool's restore points, with reads only. The pool may be in service meanwhile; space
 /// that is reused during the scan counts as gone.
-pub struct Survey {
+pub struct RestorePointScan {
     import: Box<Import>,
 }
 
-impl Survey {
+impl RestorePointScan {
     /// Starts to scan the pool on `devices`, in any order.
-    pub fn new(devices: Vec<DeviceGeometry>, tuning: Tuning) -> Survey {
-        Survey { import: Box::new(Import::survey(devices, tuning)) }
+    pub fn new(devices: Vec<DeviceGeometry>, tuning: Tuning) -> RestorePointScan {
+        RestorePointScan { import: Box::new(Import::survey(devices, tuning)) }
     }
 
     /// Returns the next read to start.

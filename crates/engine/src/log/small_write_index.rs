@@ -14,7 +14,7 @@ const MOST_BYTES: usize = 2000;
 
 /// The index for the next batch on other devices.
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
+pub(crate) struct SmallWriteIndex {
     /// Number of small-write batches since the last batch on other devices.
     batches: u32,
     /// Blocks in these batches.
@@ -25,7 +25,7 @@ pub(crate) struct Notes {
     bytes: usize,
 }
 
-impl Notes {
+impl SmallWriteIndex {
     /// Adds blocks of the open small-write batch.
     pub(crate) fn add(&mut self, volume: VolumeId, block: BlockNo, segment: SegmentId, chunk: ChunkId, slot: u32, crcs: &[u32]) {
         self.bytes += crcs.len() * 4;
