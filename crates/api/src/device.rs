@@ -116,7 +116,7 @@ pub struct DeviceSpec {
     pub create: Option<u64>,
 }
 
-/// Method of access to devices.
+/// Method of access to devices, only in requests. Other words are refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum IoMode {

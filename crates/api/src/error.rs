@@ -3,30 +3,32 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::words::words;
 use crate::names::NameError;
 
-/// Kind of an error, from the caller's point of view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ErrorKind {
-    /// A name, number or option is wrong in any case. The command line exits as for a usage error.
-    Usage,
-    /// The request does not fit the present state of its objects.
-    Invalid,
-    /// The named object does not exist.
-    NotFound,
-    /// The name or address is in use.
-    Exists,
-    /// Another user needs the object, or a safety check refuses the request.
-    Busy,
-    /// The pool is full.
-    NoSpace,
-    /// The pool is not in service.
-    Unavailable,
-    /// This version does not support the request.
-    NotSupported,
-    /// The host reported an error, or the daemon failed.
-    Internal,
+words! {
+    /// Kind of an error, from the caller's point of view.
+    pub enum ErrorKind {
+        /// A name, number or option is wrong in any case. The command line exits as for a usage
+        /// error.
+        Usage = "usage",
+        /// The request does not fit the present state of its objects.
+        Invalid = "invalid",
+        /// The named object does not exist.
+        NotFound = "not_found",
+        /// The name or address is in use.
+        Exists = "exists",
+        /// Another user needs the object, or a safety check refuses the request.
+        Busy = "busy",
+        /// The pool is full.
+        NoSpace = "no_space",
+        /// The pool is not in service.
+        Unavailable = "unavailable",
+        /// This version does not support the request.
+        NotSupported = "not_supported",
+        /// The host reported an error, or the daemon failed.
+        Internal = "internal",
+    }
 }
 
 /// A refused or failed request.

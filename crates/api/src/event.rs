@@ -5,7 +5,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How much an event matters.
+use super::words::words;
+
+/// How much an event matters, as requests and the configuration give it: the least severity of the
+/// events that are wanted. Other words are refused; answers have [`EventSeverity`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
@@ -29,6 +32,46 @@ impl Severity {
     }
 }
 
+words! {
+    /// Severity of an event.
+    pub enum EventSeverity {
+        /// Something was done, or is well again.
+        Info = "info",
+        /// Something needs attention: redundancy is reduced, space runs short, a device is slow.
+        Warning = "warning",
+        /// Something stopped, failed, or was lost.
+        Error = "error",
+    }
+}
+
+impl EventSeverity {
+    /// Returns true if the event matters at least as much as `least`. A severity that this version
+    /// does not know always does, so that no filter hides its event.
+    pub fn is_at_least(&self, least: Severity) -> bool {
+        match self {
+            EventSeverity::Info => least <= Severity::Info,
+            EventSeverity::Warning => least <= Severity::Warning,
+            EventSeverity::Error | EventSeverity::Other(_) => true,
+        }
+    }
+}
+
+impl Default for EventSeverity {
+    fn default() -> EventSeverity {
+        Severity::default().into()
+    }
+}
+
+impl From<Severity> for EventSeverity {
+    fn from(severity: Severity) -> EventSeverity {
+        match severity {
+            Severity::Info => EventSeverity::Info,
+            Severity::Warning => EventSeverity::Warning,
+            Severity::Error => EventSeverity::Error,
+        }
+    }
+}
+
 /// One event, a JSON line of `GET /v1/events`. `docs/events.md` lists the kinds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
@@ -37,7 +80,7 @@ pub struct Event {
     pub time: Timestamp,
     /// Severity of the event.
     #[serde(default)]
-    pub severity: Severity,
+    pub severity: EventSeverity,
     /// Kind of the event: `pool.created`, `device.failed`, `export.removed` and so on. Names of
     /// kinds do not change.
     pub event: String,

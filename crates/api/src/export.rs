@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::GuestIo;
 use super::words::words;
 
-/// Request for an export.
+/// Request for an export. Other kinds are refused; answers have [`ExportKind`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum CreateExport {
@@ -102,7 +102,8 @@ pub struct CreateNbd {
     pub limits: NbdLimits,
 }
 
-/// Encryption policy for clients.
+/// Encryption policy for clients, as requests give it. Other words are refused; answers have
+/// [`ExportTlsMode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TlsMode {
@@ -156,6 +157,25 @@ pub struct NbdLimits {
 }
 
 words! {
+    /// Encryption policy of an export for clients.
+    pub enum ExportTlsMode {
+        /// Clients that ask for TLS get it; other clients are served without.
+        Allow = "allow",
+        /// Clients without TLS are refused.
+        Require = "require",
+    }
+}
+
+impl From<TlsMode> for ExportTlsMode {
+    fn from(mode: TlsMode) -> ExportTlsMode {
+        match mode {
+            TlsMode::Allow => ExportTlsMode::Allow,
+            TlsMode::Require => ExportTlsMode::Require,
+        }
+    }
+}
+
+words! {
     /// Kind of credentials for TLS.
     pub enum TlsCredentials {
         /// A certificate and its key.
@@ -169,7 +189,7 @@ words! {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExportTls {
     /// Encryption policy for clients.
-    pub mode: TlsMode,
+    pub mode: ExportTlsMode,
     /// Kind of the server's credentials.
     pub credentials: TlsCredentials,
     /// True if clients need a certificate.

@@ -1,9 +1,11 @@
-//! Layouts and classes of devices, as requests give them.
+//! Layouts and classes of devices, as requests give them, and the layout of a pool in answers.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-/// Layout of segments over the devices of a group.
+/// Layout of segments over the devices of a group, as requests give it. Other kinds are refused;
+/// answers have [`PoolLayout`] and [`DeviceLayout`](crate::DeviceLayout).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum LayoutSpec {
@@ -44,7 +46,35 @@ impl LayoutSpec {
     }
 }
 
-/// Purpose of devices.
+/// Layout of segments over the devices of a pool, in answers. A later daemon may have other kinds,
+/// which a client keeps as it read them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum PoolLayout {
+    /// Layout that requests can give, too.
+    Known(LayoutSpec),
+    /// Layout of a kind, or with fields, that this version does not know.
+    Other(OtherLayout),
+}
+
+/// Layout that this version does not know, as it was read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherLayout {
+    /// Word of the kind.
+    pub kind: String,
+    /// The other fields of the layout.
+    #[serde(flatten)]
+    pub fields: Map<String, Value>,
+}
+
+impl From<LayoutSpec> for PoolLayout {
+    fn from(layout: LayoutSpec) -> PoolLayout {
+        PoolLayout::Known(layout)
+    }
+}
+
+/// Purpose of devices, only in requests. Other words are refused; answers have
+/// [`DeviceClass`](crate::DeviceClass).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClassSpec {

@@ -42,14 +42,14 @@ pub use device::{
     IoMode, LimitDevice, RemovalPlan, RemoveDevice,
 };
 pub use error::{ApiError, ErrorBody, ErrorKind};
-pub use event::{Event, Severity};
+pub use event::{Event, EventSeverity, Severity};
 pub use export::{
     Access, CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportKind, ExportState, ExportTls,
-    ExportVolume, NbdLimits, TlsCredentials, TlsMode,
+    ExportTlsMode, ExportVolume, NbdLimits, TlsCredentials, TlsMode,
 };
 pub use found::{Found, FoundState, LostRange};
 pub use job::{GroupFill, Job, JobKind, JobState, LostData, Rebalance, RebalancePool, Scrub, ScrubPool, ScrubState};
-pub use layout::{ClassSpec, LayoutSpec};
+pub use layout::{ClassSpec, LayoutSpec, OtherLayout, PoolLayout};
 pub use pool::{CreatePool, EndedExport, GuestIo, ImportPool, LeftDevice, Pool, PoolHealth, PoolIo, PoolRemoval, PoolSpace, SetPool};
 pub use replacement::{DeviceNamed, ReplaceDevice, Replacement};
 pub use snapshot::{

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::device::{Device, DeviceGroup, IoMode};
 use super::job::Scrub;
-use super::layout::LayoutSpec;
+use super::layout::{LayoutSpec, PoolLayout};
 use super::words::words;
 
 /// Request to change properties of a pool. A missing property does not change.
@@ -260,8 +260,9 @@ pub struct Pool {
     pub reason: Option<String>,
     /// True if the pool was imported read-only: nothing is written to its devices.
     pub readonly: bool,
-    /// Layout of class data; null if the pool is not in service.
-    pub layout: Option<LayoutSpec>,
+    /// Layout of class data; null if the pool is not in service. Later versions may add kinds.
+    #[schema(value_type = Option<LayoutSpec>)]
+    pub layout: Option<PoolLayout>,
     /// Bytes that guests can use.
     pub size: u64,
     /// Live bytes, including snapshots and metadata.

@@ -4,6 +4,10 @@
 //! whole answer unreadable, so each enum has a variant `Other` that keeps the word: it is displayed
 //! and written again as it was read. Code that decides by a word treats `Other` like the values
 //! that it does not name. In a request `Other` is a wrong value, and the daemon refuses it.
+//!
+//! A value that only requests have is a plain enum: other words are refused when it is read. Some
+//! values have a plain enum for requests, so that the daemon never acts on a word that it does not
+//! know, and an enum of words for answers (`TlsMode` and `ExportTlsMode`).
 
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};

@@ -93,10 +93,9 @@ impl Happened {
     }
 
     fn into_event(self) -> Event {
-        let severity = self.severity();
         Event {
             time: instant::now(),
-            severity,
+            severity: self.severity().into(),
             event: self.kind.to_owned(),
             subject: self.subject,
             pool: self.pool,

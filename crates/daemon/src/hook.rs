@@ -62,7 +62,7 @@ impl HookQueue {
 
     /// Queues an event if its severity is high enough. Returns at once.
     pub(super) fn hand_over(&mut self, event: &Event) {
-        if event.severity < self.severity {
+        if !event.severity.is_at_least(self.severity) {
             return;
         }
         match self.queue.try_send(event.clone()) {
@@ -124,7 +124,7 @@ fn run_once(hook: &Hook, event: &Event, killed: &mut Killed) -> Result<(), Strin
     let told = |what: &str, error: &dyn Display| format!("{what}: {error}");
     let variables = [
         ("KIND", event.event.as_str()),
-        ("SEVERITY", event.severity.name()),
+        ("SEVERITY", event.severity.as_str()),
         ("POOL", event.pool.as_deref().unwrap_or_default()),
         ("DEVICE", event.device.as_deref().unwrap_or_default()),
         ("SUBJECT", event.subject.as_str()),

@@ -127,7 +127,7 @@ impl Daemon {
             planned.health = PoolHealth::Planned;
             planned.devices.iter_mut().for_each(|device| device.was = None);
             planned.warnings = warnings;
-            planned.layout = request.groups.first().map(|group| group.layout);
+            planned.layout = request.groups.first().map(|group| group.layout.into());
             return Ok(planned);
         }
         let made = format_devices(&self.calls, &request.name, &request.groups, request.io, self.options.tuning.clone()).await;

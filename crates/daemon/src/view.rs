@@ -87,7 +87,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) 
         devices,
         reason,
         readonly: status.pool.read_only,
-        layout: Some(layout),
+        layout: Some(layout.into()),
         size: status.pool.size,
         allocated: status.pool.allocated,
         free: status.pool.free,

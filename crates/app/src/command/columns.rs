@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use millpond_api::instant::{now, show_span};
 use millpond_api::{
-    Checkpoint, Device, DeviceCap, DeviceClass, DeviceLayout, Event, Export, Found, GroupFill, Job, LayoutSpec, LostRange, Pool, Snapshot,
-    TlsMode, Volume,
+    Checkpoint, Device, DeviceCap, DeviceClass, DeviceLayout, Event, Export, Found, GroupFill, Job, LayoutSpec, LostRange, Pool,
+    PoolLayout, Snapshot, Volume,
 };
 
 use crate::output::{Cell, Column, Shown};
@@ -108,7 +108,7 @@ pub const POOL: &[Column<Pool>] = &[
     Column { name: "free", cell: |p| Cell::Bytes(p.free), shown: Shown::Always },
     Column { name: "health", cell: |p| text(p.health.as_str()), shown: Shown::Always },
     Column { name: "devices", cell: |p| text(&paths(&p.devices)), shown: Shown::Json },
-    Column { name: "layout", cell: |p| Cell::text_or_none(p.layout.map(layout).as_deref()), shown: Shown::Asked },
+    Column { name: "layout", cell: |p| Cell::text_or_none(p.layout.as_ref().map(pool_layout).as_deref()), shown: Shown::Asked },
     Column { name: "reason", cell: |p| Cell::text_or_none(p.reason.as_deref()), shown: Shown::Asked },
     Column { name: "clients", cell: |p| Cell::Count(p.clients), shown: Shown::Asked },
     Column { name: "id", cell: |p| text(&p.id), shown: Shown::Asked },
@@ -120,7 +120,7 @@ pub const POOL_PROPERTIES: &[Column<Pool>] = &[
     Column { name: "id", cell: |p| text(&p.id), shown: Shown::Always },
     Column { name: "health", cell: |p| text(p.health.as_str()), shown: Shown::Always },
     Column { name: "reason", cell: |p| Cell::text_or_none(p.reason.as_deref()), shown: Shown::Always },
-    Column { name: "layout", cell: |p| Cell::text_or_none(p.layout.map(layout).as_deref()), shown: Shown::Always },
+    Column { name: "layout", cell: |p| Cell::text_or_none(p.layout.as_ref().map(pool_layout).as_deref()), shown: Shown::Always },
     Column { name: "size", cell: |p| Cell::Bytes(p.size), shown: Shown::Always },
     Column { name: "allocated", cell: |p| Cell::Bytes(p.allocated), shown: Shown::Always },
     Column { name: "free", cell: |p| Cell::Bytes(p.free), shown: Shown::Always },
@@ -176,7 +176,7 @@ fn device_layout(device: &Device) -> Cell {
 /// Columns of events.
 pub const EVENT: &[Column<Event>] = &[
     Column { name: "time", cell: |e| Cell::Time(e.time), shown: Shown::Always },
-    Column { name: "severity", cell: |e| text(e.severity.name()), shown: Shown::Always },
+    Column { name: "severity", cell: |e| text(e.severity.as_str()), shown: Shown::Always },
     Column { name: "event", cell: |e| text(&e.event), shown: Shown::Always },
     Column { name: "message", cell: |e| text(&e.message), shown: Shown::Always },
     Column { name: "subject", cell: |e| text(&e.subject), shown: Shown::Asked },
@@ -317,6 +317,15 @@ pub fn layout(layout: LayoutSpec) -> String {
     }
 }
 
+/// Formats the layout of a pool for display. A layout that this version does not know is shown as
+/// the word of its kind.
+pub fn pool_layout(of: &PoolLayout) -> String {
+    match of {
+        PoolLayout::Known(known) => layout(*known),
+        PoolLayout::Other(other) => other.kind.clone(),
+    }
+}
+
 fn paths(devices: &[Device]) -> String {
     let paths: Vec<&str> = devices.iter().map(|device| device.path.as_str()).collect();
     paths.join(",")
@@ -336,12 +345,8 @@ fn limits(devices: &[Device]) -> Option<String> {
 }
 
 /// TLS mode of an export.
-fn tls(export: &Export) -> &'static str {
-    match export.tls.as_ref().map(|tls| tls.mode) {
-        None => "off",
-        Some(TlsMode::Allow) => "allow",
-        Some(TlsMode::Require) => "require",
-    }
+fn tls(export: &Export) -> &str {
+    export.tls.as_ref().map_or("off", |tls| tls.mode.as_str())
 }
 
 /// A limit set for this export, or `default`.

@@ -70,7 +70,7 @@ impl Events {
                 Format::Table if plain => print(&[event], EVENT, &by_tabs).map(|()| true),
                 Format::Table => {
                     let time = event.time.strftime("%Y-%m-%dT%H:%M:%SZ");
-                    write(&format!("{time:20}  {:8}  {:18}  {}\n", event.severity.name(), event.event, event.message))
+                    write(&format!("{time:20}  {:8}  {:18}  {}\n", event.severity, event.event, event.message))
                 }
             }
         };

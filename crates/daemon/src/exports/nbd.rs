@@ -128,7 +128,7 @@ pub(super) fn tls_view(record: &TlsRecord) -> ExportTls {
         TlsFiles::Psk { .. } => (TlsCredentials::Psk, false),
     };
     ExportTls {
-        mode: record.mode,
+        mode: record.mode.into(),
         credentials,
         verify_peer,
         files: record.files.paths().into_iter().map(|path| path.display().to_string()).collect(),

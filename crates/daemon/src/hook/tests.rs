@@ -10,7 +10,7 @@ use super::*;
 fn event(severity: Severity, message: &str) -> Event {
     Event {
         time: instant::from_millis(0),
-        severity,
+        severity: severity.into(),
         event: "device.failed".to_owned(),
         subject: "/dev/sdx".to_owned(),
         pool: Some("tank".to_owned()),

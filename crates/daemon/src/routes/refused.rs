@@ -30,7 +30,7 @@ impl IntoResponse for Refused {
             ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
             ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             ErrorKind::NotSupported => StatusCode::NOT_IMPLEMENTED,
-            ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            ErrorKind::Internal | ErrorKind::Other(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         (status, Json(ErrorBody { error: self.0 })).into_response()
     }

@@ -45,6 +45,7 @@ struct Wanted {
     #[param(value_type = Option<String>, format = DateTime)]
     since: Option<Timestamp>,
     /// Lowest severity of events that are sent.
+    #[param(inline)]
     severity: Option<Severity>,
     /// If true (the default), new events are sent as they happen.
     follow: Option<bool>,
@@ -60,7 +61,7 @@ async fn events(State(daemon): State<Arc<Daemon>>, Asked(wanted): Asked<Wanted>)
     let (before, listener) = daemon.listen_since(wanted.since);
     let least = wanted.severity.unwrap_or_default();
     let before: Vec<Result<Bytes, Infallible>> =
-        before.into_iter().filter(|event| event.severity >= least).map(|event| Ok(line(&event))).collect();
+        before.into_iter().filter(|event| event.severity.is_at_least(least)).map(|event| Ok(line(&event))).collect();
     let body = match wanted.follow {
         Some(false) => Body::from_stream(stream::iter(before)),
         _ => Body::from_stream(stream::iter(before).chain(coming(&daemon, listener, least))),
@@ -82,7 +83,7 @@ fn coming(daemon: &Daemon, listener: Receiver<Event>, least: Severity) -> impl S
                 _ = stopping.wait_for(|stopping| *stopping) => return None,
             };
             match event {
-                Ok(event) if event.severity < least => {}
+                Ok(event) if !event.severity.is_at_least(least) => {}
                 Ok(event) => return Some((Ok(line(&event)), (listener, stopping))),
                 // A slow listener has missed the oldest events. The later ones are still sent.
                 Err(RecvError::Lagged(_)) => {}

@@ -31,7 +31,10 @@ fn the_document_lists_the_words_of_fields() {
         ("Checkpoint", "verified", "unknown"),
         ("Export", "kind", "vhost-user"),
         ("Export", "state", "stopped"),
+        ("ExportTls", "mode", "require"),
         ("ExportTls", "credentials", "psk"),
+        ("Event", "severity", "warning"),
+        ("ApiError", "kind", "not_found"),
         ("FullCopy", "state", "planned"),
         ("DiffExtent", "kind", "zero"),
         ("Place", "class", "data"),
@@ -45,5 +48,26 @@ fn the_document_lists_the_words_of_fields() {
     ] {
         let words = field(&document, object, name)["enum"].as_array().map_or(&[][..], Vec::as_slice);
         assert!(words.contains(&json!(word)), "{object}.{name}: {words:?}");
+    }
+}
+
+/// Collects the references in a part of the document.
+fn references<'a>(part: &'a Value, into: &mut Vec<&'a str>) {
+    into.extend(part["$ref"].as_str());
+    part.as_object().into_iter().flat_map(|fields| fields.values()).for_each(|field| references(field, into));
+    part.as_array().into_iter().flatten().for_each(|item| references(item, into));
+}
+
+#[test]
+fn every_reference_in_the_document_has_a_schema() {
+    let document = serde_json::to_value(document()).expect("the document");
+    let mut all = Vec::new();
+    references(&document, &mut all);
+    assert!(all.contains(&"#/components/schemas/EventSeverity") && all.contains(&"#/components/schemas/LayoutSpec"));
+    let filter = document["paths"]["/v1/events"]["get"]["parameters"].to_string();
+    assert!(filter.contains(r#""enum":["info","warning","error"]"#), "{filter}");
+    for reference in all {
+        let schema = reference.strip_prefix('#').and_then(|pointer| document.pointer(pointer));
+        assert!(schema.is_some(), "{reference}");
     }
 }

@@ -1,6 +1,6 @@
 //! The lines carry address, sectors, encryption and the read-only state.
 
-use millpond_api::{Access, ExportState, GuestIo, NbdLimits, TlsMode};
+use millpond_api::{Access, ExportState, ExportTlsMode, GuestIo, NbdLimits};
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn export(unix: Option<&str>, tcp: Option<&str>, readonly: bool) -> Export {
 
 fn with_tls(export: Export, credentials: TlsCredentials, file: &str) -> Export {
     let tls = ExportTls {
-        mode: TlsMode::Require,
+        mode: ExportTlsMode::Require,
         identity: (credentials == TlsCredentials::Psk).then(|| "alice".to_owned()),
         credentials,
         verify_peer: false,

@@ -8,8 +8,8 @@ use millpond_api::client::Client;
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::names::Name;
 use millpond_api::{
-    Access, CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportKind, ExportTls, NbdLimits, Pool, Snapshot,
-    TlsCredentials, Volume,
+    Access, CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportKind, ExportTls, ExportTlsMode, NbdLimits, Pool,
+    Snapshot, TlsCredentials, TlsMode, Volume,
 };
 use serde::Deserialize;
 
@@ -59,17 +59,16 @@ impl Listed {
 /// Returns a request for the same encryption. For certificates, the files are certificate, key, and
 /// the CA of client certificates, in this order.
 fn tls_request(tls: ExportTls) -> Outcome<CreateTls> {
-    let mut files = tls.files.into_iter();
-    let mut request = CreateTls {
-        mode: tls.mode,
-        dir: None,
-        cert: None,
-        key: None,
-        ca: None,
-        verify_peer: tls.verify_peer,
-        psk: None,
-        clients: tls.clients,
+    let mode = match tls.mode {
+        ExportTlsMode::Allow => TlsMode::Allow,
+        ExportTlsMode::Require => TlsMode::Require,
+        ExportTlsMode::Other(other) => {
+            return Err(Failure::failed(format!("the list has TLS mode '{other}', which this program does not know")));
+        }
     };
+    let mut files = tls.files.into_iter();
+    let mut request =
+        CreateTls { mode, dir: None, cert: None, key: None, ca: None, verify_peer: tls.verify_peer, psk: None, clients: tls.clients };
     match tls.credentials {
         TlsCredentials::Psk => request.psk = files.next(),
         TlsCredentials::Certificate => (request.cert, request.key, request.ca) = (files.next(), files.next(), files.next()),

@@ -8,7 +8,7 @@ use millpond_api::size::Size;
 use millpond_api::{ClassSpec, CreatePool, DeviceGroup, IoMode, LayoutSpec, Pool};
 
 use super::spec::{Spec, warn, warn_of_spare, warn_of_weakness};
-use crate::command::columns::layout;
+use crate::command::columns::{layout, pool_layout};
 use crate::output::{say, write_out};
 
 /// Create a pool on devices
@@ -56,7 +56,12 @@ impl Create {
             return write_out(&would);
         }
         warn_of_spare(&pool);
-        say(&format!("created pool {}: {} for guests, {}", pool.name, Size(pool.size), layout(pool.layout.unwrap_or(LayoutSpec::Linear))))
+        say(&format!(
+            "created pool {}: {} for guests, {}",
+            pool.name,
+            Size(pool.size),
+            pool.layout.as_ref().map_or_else(|| layout(LayoutSpec::Linear), pool_layout)
+        ))
     }
 }
 

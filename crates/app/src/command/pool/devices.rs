@@ -11,7 +11,8 @@ use millpond_api::names::{self, Kind};
 use millpond_api::path::absolute;
 use millpond_api::size::Size;
 use millpond_api::{
-    AddDevices, ClassSpec, Device, DeviceNamed, DeviceRemoval, DeviceSpec, Job, Pool, RemovalPlan, RemoveDevice, ReplaceDevice, Replacement,
+    AddDevices, ClassSpec, Device, DeviceNamed, DeviceRemoval, DeviceSpec, Job, Pool, PoolLayout, RemovalPlan, RemoveDevice, ReplaceDevice,
+    Replacement,
 };
 
 use super::create::describe;
@@ -47,7 +48,9 @@ impl Add {
         let would = format!("would add {} to pool {}\n", describe(&groups), self.name);
         let request = AddDevices { groups, force: self.force, dry_run: self.dry_run };
         let pool = client.post::<_, Pool>(&format!("/v1/pools/{}/devices", self.name), &request).await?;
-        pool.layout.into_iter().for_each(|layout| warn_of_weakness(&request.groups, layout));
+        if let Some(PoolLayout::Known(layout)) = pool.layout {
+            warn_of_weakness(&request.groups, layout);
+        }
         warn(&pool);
         if self.dry_run {
             return write_out(&would);

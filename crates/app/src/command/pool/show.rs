@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::device_limit::rate;
 use crate::command::check::{self, Cause};
-use crate::command::columns::{DEVICE, POOL, POOL_PROPERTIES, layout, limit};
+use crate::command::columns::{DEVICE, POOL, POOL_PROPERTIES, limit, pool_layout};
 use crate::command::get::print_property;
 use crate::output::{Cell, Format, Listing, print, print_pairs, say, write_out};
 
@@ -132,7 +132,7 @@ impl Status {
         }
         text += &format!(
             "layout {}\nsize {}, allocated {}, free {}\nclients {}\n",
-            pool.layout.map_or_else(|| "-".to_owned(), layout),
+            pool.layout.as_ref().map_or_else(|| "-".to_owned(), pool_layout),
             bytes(pool.size),
             bytes(pool.allocated),
             bytes(pool.free),

@@ -1,7 +1,5 @@
 //! Which exports count as existing, and what is read from a list.
 
-use millpond_api::TlsMode;
-
 use super::*;
 
 fn listed(json: &str) -> Listed {
@@ -44,4 +42,7 @@ fn a_list_says_all_that_matters() {
     let fuse = listed(r#"{"kind":"fuse","name":"p","address":"/m","allow_other":true}"#).request(false).expect("a request");
     assert!(matches!(fuse, CreateExport::Fuse(CreateFuse { pool, dir, access }) if pool == "p" && dir == "/m" && access.allow_other));
     assert!(listed(r#"{"kind":"carrier-pigeon","name":"p"}"#).request(false).is_err());
+    let later =
+        r#"{"kind":"nbd","name":"p/v","tls":{"mode":"verify","credentials":"psk","verify_peer":false,"files":["/k"],"identity":null}}"#;
+    assert!(listed(later).request(false).is_err_and(|why| why.to_string().contains("TLS mode 'verify'")));
 }
