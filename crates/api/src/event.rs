@@ -7,6 +7,10 @@ use utoipa::ToSchema;
 
 use super::words::words;
 
+mod kind;
+
+pub use kind::EventKind;
+
 /// How much an event matters, as requests and the configuration give it: the least severity of the
 /// events that are wanted. Other words are refused; answers have [`EventSeverity`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema, ValueEnum)]
@@ -81,9 +85,8 @@ pub struct Event {
     /// Severity of the event.
     #[serde(default)]
     pub severity: EventSeverity,
-    /// Kind of the event: `pool.created`, `device.failed`, `export.removed` and so on. Names of
-    /// kinds do not change.
-    pub event: String,
+    /// Kind of the event.
+    pub event: EventKind,
     /// The pool, device, volume, snapshot, export or job that the event is about.
     pub subject: String,
     /// Name of the pool that the subject belongs to, if any.

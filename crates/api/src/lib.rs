@@ -42,7 +42,7 @@ pub use device::{
     IoMode, LimitDevice, RemovalPlan, RemoveDevice,
 };
 pub use error::{ApiError, ErrorBody, ErrorKind};
-pub use event::{Event, EventSeverity, Severity};
+pub use event::{Event, EventKind, EventSeverity, Severity};
 pub use export::{
     Access, CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportKind, ExportState, ExportTls,
     ExportTlsMode, ExportVolume, NbdLimits, TlsCredentials, TlsMode,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use millpond_api::instant;
-use millpond_api::{ApiError, DeviceState, ErrorKind, Severity};
+use millpond_api::{ApiError, DeviceState, ErrorKind, EventKind, Severity};
 use millpond_engine::{Decision, LabelsInForce};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -348,7 +348,7 @@ impl BringUp {
         let words = reason.in_words();
         if reason.text != self.reported.text {
             let message = format!("pool '{}' is not in service: {words}", self.name);
-            let happened = Happened::to_pool("pool.waiting", &self.name, message);
+            let happened = Happened::to_pool(EventKind::PoolWaiting, &self.name, message);
             // one that comes without the missing devices in a moment has not failed yet
             let soon = reason.import_in.is_some();
             self.daemon.report(if soon { happened.at(Severity::Warning) } else { happened });
@@ -451,7 +451,7 @@ impl BringUp {
         daemon.share_read_cache();
         daemon.restore_exports(&self.name).await;
         daemon.take_back_copies(&self.name).await;
-        daemon.tell("pool.imported", &self.name);
+        daemon.tell(EventKind::PoolImported, &self.name);
         daemon.follow_devices(&self.name);
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use millpond_api::failure::{Failure, Outcome};
-use millpond_api::{ApiError, PoolExport, Severity};
+use millpond_api::{ApiError, EventKind, PoolExport, Severity};
 use millpond_engine::{JobKind, LabelsInForce};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -124,10 +124,10 @@ impl Daemon {
         self.share_read_cache();
         if let Some(why) = ending.reason() {
             let message = format!("pool '{name}' was not closed cleanly: {why}");
-            self.report(Happened::to_pool("pool.not-closed", name, message));
+            self.report(Happened::to_pool(EventKind::PoolNotClosed, name, message));
         }
         self.report_ended_exports(name);
-        self.tell("pool.exported", name);
+        self.tell(EventKind::PoolExported, name);
         match ending.reason() {
             Some(why) if !force => Err(ApiError::internal(format!("pool '{name}' was not closed cleanly: {why}"))),
             reason => {
@@ -147,7 +147,7 @@ impl Daemon {
         for (id, served) in ended {
             self.watches().expect_stop(id);
             let message = format!("export {id} ({served}) is not served: pool '{name}' is exported");
-            self.report(Happened::to_pool("export.stopped", name, message).about(format!("{id} {served}")).at(Severity::Info));
+            self.report(Happened::to_pool(EventKind::ExportStopped, name, message).about(format!("{id} {served}")).at(Severity::Info));
         }
     }
 
@@ -247,7 +247,7 @@ impl Daemon {
             let device = remembered_path(&paths, member).unwrap_or_else(|| format!("device {member}"));
             if !self.watches().is_unwell(&id, &device) {
                 let message = format!("device {device} of pool '{name}' failed while the pool was closed, and is out of date");
-                self.report(Happened::to_device("device.failed", name, &device, message));
+                self.report(Happened::to_device(EventKind::DeviceFailed, name, &device, message));
             }
         }
     }

@@ -14,7 +14,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use millpond_api::instant;
 use millpond_api::names::{SnapshotName, VolumeName};
 use millpond_api::size::Size;
-use millpond_api::{ApiError, CopySnapshot, ErrorKind, FullCopy, FullCopyState, Job, JobKind, JobState};
+use millpond_api::{ApiError, CopySnapshot, ErrorKind, EventKind, FullCopy, FullCopyState, Job, JobKind, JobState};
 use millpond_block::ByteRange;
 use millpond_engine::{
     Command, CommandError, Compression, DiffExtent, SnapshotId, SnapshotInfo, Target, VolumeId, VolumeInfo, VolumeOptions,
@@ -291,10 +291,10 @@ impl Daemon {
             tracing::error!(%error, "a copy that ended is still remembered");
         }
         match outcome {
-            Ok(()) => self.tell("volume.copied", name.to_string()),
+            Ok(()) => self.tell(EventKind::VolumeCopied, name.to_string()),
             Err(why) => {
                 let message = format!("the full copy to '{name}' ended: {why}");
-                self.report(Happened::to_pool("volume.copy-failed", &name.pool, message).about(name.to_string()));
+                self.report(Happened::to_pool(EventKind::VolumeCopyFailed, &name.pool, message).about(name.to_string()));
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use millpond_api::names::Doomed;
-use millpond_api::{ApiError, Destroy, Destroyed, WipePool};
+use millpond_api::{ApiError, Destroy, Destroyed, EventKind, WipePool};
 use millpond_engine::Command;
 
 use super::attached::{self, Of};
@@ -67,7 +67,7 @@ impl Daemon {
         }
         let destroyed: Vec<String> = plan.targets(&catalog).into_iter().map(|target| catalog.told(target)).collect();
         if !request.dry_run {
-            destroyed.iter().for_each(|name| self.tell("destroyed", name));
+            destroyed.iter().for_each(|name| self.tell(EventKind::Destroyed, name));
         }
         let unexported = exports.iter().map(|record| record.id).collect();
         Ok(Destroyed { destroyed, freed_bytes, exact, wiping, unexported, dry_run: request.dry_run })

@@ -1,6 +1,6 @@
 //! Destroying a pool: its exports end, and its labels are erased.
 
-use millpond_api::{ApiError, PoolRemoval};
+use millpond_api::{ApiError, EventKind, PoolRemoval};
 
 use super::closing::Ending;
 use super::service::Daemon;
@@ -63,8 +63,8 @@ impl Daemon {
         self.save()?;
         let record = record.ok_or_else(|| ApiError::internal(format!("pool '{name}' has no record")))?;
         removal.left = self.take_labels(&record).await?;
-        removal.exports.iter().for_each(|export| self.tell("export.removed", format!("{} {}", export.id, export.name)));
-        self.tell("pool.destroyed", name);
+        removal.exports.iter().for_each(|export| self.tell(EventKind::ExportRemoved, format!("{} {}", export.id, export.name)));
+        self.tell(EventKind::PoolDestroyed, name);
         Ok(removal)
     }
 }

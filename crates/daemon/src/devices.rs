@@ -10,7 +10,9 @@ use futures_util::FutureExt;
 use futures_util::future::select_all;
 use millpond_api::device_words::unprotected;
 use millpond_api::instant;
-use millpond_api::{AddDevices, ApiError, DeviceRemoval, DeviceSpec, IoMode, Job, JobKind, Pool, RemovalPlan, RemoveDevice, Severity};
+use millpond_api::{
+    AddDevices, ApiError, DeviceRemoval, DeviceSpec, EventKind, IoMode, Job, JobKind, Pool, RemovalPlan, RemoveDevice, Severity,
+};
 use millpond_block::DeviceSlot;
 use millpond_device::HostDevice;
 use millpond_engine::{
@@ -85,7 +87,7 @@ impl Daemon {
         }
         status.iter().for_each(|status| device_names::describe(&shard, status));
         self.save()?;
-        self.tell("pool.devices-added", name);
+        self.tell(EventKind::PoolDevicesAdded, name);
         Ok(Pool { warnings, ..self.pool(name).await? })
     }
 
@@ -113,7 +115,7 @@ impl Daemon {
         if !request.dry_run {
             shard.command(Command::Remove { member, dry_run: false }).await.map_err(|e| ApiError::from(e).during(&during))?;
             self.note_removal(name, None);
-            self.tell("pool.removing", name);
+            self.tell(EventKind::PoolRemoving, name);
             self.follow(name, Some((JobKind::Remove, member)));
         }
         let plan = match rehearsed {
@@ -336,13 +338,13 @@ impl Daemon {
             match self.calls.call(&path, PATIENCE, move |path| labels::wipe(path, pool, meant)).await {
                 Ok(Ok(labels::Wiped::Done)) => {
                     let message = format!("device {told} was removed from pool '{name}'");
-                    return self.report(Happened::to_device("device.released", name, &told, message));
+                    return self.report(Happened::to_device(EventKind::DeviceReleased, name, &told, message));
                 }
                 Ok(Ok(labels::Wiped::Other(_))) => {
                     let message = format!(
                         "a device was removed from pool '{name}'; its label was not erased, because another device is at {told} now"
                     );
-                    return self.report(Happened::to_device("device.released", name, &told, message).at(Severity::Warning));
+                    return self.report(Happened::to_device(EventKind::DeviceReleased, name, &told, message).at(Severity::Warning));
                 }
                 Ok(Err(_)) | Err(_) if tries_left > 0 => sleep(LOOK).await,
                 Ok(Err(error)) => tracing::warn!(device = told, %error, "cannot erase the label of a released device"),
@@ -359,10 +361,10 @@ impl Daemon {
             // it was replaced before any look saw it fail
             if !record.as_ref().is_some_and(|record| self.watches().is_unwell(&record.id, &lost)) {
                 let message = format!("device {lost} of pool '{name}' failed, and a spare has taken its place");
-                self.report(Happened::to_device("device.failed", name, &lost, message));
+                self.report(Happened::to_device(EventKind::DeviceFailed, name, &lost, message));
             }
             let message = format!("spare {spare} takes the place of {lost} in pool '{name}'");
-            self.report(Happened::to_device("device.spare-used", name, &spare, message));
+            self.report(Happened::to_device(EventKind::DeviceSpareUsed, name, &spare, message));
         }
         let path = |slot: DeviceSlot| status.host(slot).map(|host| host.path.clone());
         let members = status.pool.devices.iter().map(|device| usize::from(device.member) + 1).max().unwrap_or(0);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use millpond_api::instant;
-use millpond_api::{Event, Severity};
+use millpond_api::{Event, EventKind, Severity};
 use tokio::sync::broadcast;
 
 use super::hook::HookQueue;
@@ -21,7 +21,6 @@ use super::service::Daemon;
 use file::EventFile;
 
 mod file;
-mod kinds;
 #[cfg(test)]
 mod tests;
 
@@ -41,7 +40,7 @@ const LONGEST: usize = 2000;
 /// An event before it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Happened {
-    kind: &'static str,
+    kind: EventKind,
     severity: Option<Severity>,
     subject: String,
     pool: Option<String>,
@@ -51,17 +50,17 @@ pub(super) struct Happened {
 
 impl Happened {
     /// An event about a pool.
-    pub(super) fn to_pool(kind: &'static str, pool: &str, message: impl Into<String>) -> Happened {
+    pub(super) fn to_pool(kind: EventKind, pool: &str, message: impl Into<String>) -> Happened {
         Happened { kind, severity: None, subject: pool.to_owned(), pool: Some(pool.to_owned()), device: None, message: message.into() }
     }
 
     /// An event about the daemon itself.
-    pub(super) fn to_daemon(kind: &'static str, message: impl Into<String>) -> Happened {
+    pub(super) fn to_daemon(kind: EventKind, message: impl Into<String>) -> Happened {
         Happened { kind, severity: None, subject: "daemon".to_owned(), pool: None, device: None, message: message.into() }
     }
 
     /// An event about a device of a pool.
-    pub(super) fn to_device(kind: &'static str, pool: &str, device: &str, message: impl Into<String>) -> Happened {
+    pub(super) fn to_device(kind: EventKind, pool: &str, device: &str, message: impl Into<String>) -> Happened {
         Happened { subject: device.to_owned(), device: Some(device.to_owned()), ..Happened::to_pool(kind, pool, message) }
     }
 
@@ -77,8 +76,8 @@ impl Happened {
 
     /// Returns the kind.
     #[cfg(test)]
-    pub(super) fn kind(&self) -> &'static str {
-        self.kind
+    pub(super) fn kind(&self) -> &EventKind {
+        &self.kind
     }
 
     /// Returns the message.
@@ -89,14 +88,14 @@ impl Happened {
 
     /// Returns the severity.
     pub(super) fn severity(&self) -> Severity {
-        self.severity.unwrap_or_else(|| kinds::severity(self.kind))
+        self.severity.unwrap_or_else(|| self.kind.severity())
     }
 
     fn into_event(self) -> Event {
         Event {
             time: instant::now(),
             severity: self.severity().into(),
-            event: self.kind.to_owned(),
+            event: self.kind,
             subject: self.subject,
             pool: self.pool,
             device: self.device,
@@ -245,7 +244,8 @@ fn one_line(message: &str) -> String {
 
 /// Returns the pool that a subject belongs to: `POOL`, `POOL/VOL@SNAP`, `POOL: more`, or an
 /// export's `ID POOL/VOL`.
-fn pool_of(kind: &str, subject: &str) -> Option<String> {
+fn pool_of(kind: &EventKind, subject: &str) -> Option<String> {
+    let kind = kind.as_str();
     let name = if kind.starts_with("export.") { subject.split_once(' ')?.1 } else { subject };
     let named = ["pool.", "volume.", "snapshot.", "export.", "host.", "device.limited", "renamed", "destroyed"]
         .iter()
@@ -255,18 +255,18 @@ fn pool_of(kind: &str, subject: &str) -> Option<String> {
 }
 
 impl Daemon {
-    /// Reports an event that needs no message beyond the words of its kind.
-    pub(super) fn tell(&self, kind: &'static str, subject: impl Into<String>) {
+    /// Reports an event that needs no message beyond the meaning of its kind.
+    pub(super) fn tell(&self, kind: EventKind, subject: impl Into<String>) {
         let subject = subject.into();
-        let message = format!("{}: {subject}", kinds::words(kind));
-        log(kinds::severity(kind), kind, &one_line(&subject));
-        let happened = Happened { kind, severity: None, pool: pool_of(kind, &subject), device: None, subject, message };
+        let message = format!("{}: {subject}", kind.meaning());
+        log(kind.severity(), &kind, &one_line(&subject));
+        let happened = Happened { severity: None, pool: pool_of(&kind, &subject), device: None, subject, message, kind };
         self.events.record(happened.into_event());
     }
 
     /// Reports an event.
     pub(super) fn report(&self, happened: Happened) {
-        log(happened.severity(), happened.kind, &one_line(&happened.message));
+        log(happened.severity(), &happened.kind, &one_line(&happened.message));
         self.events.record(happened.into_event());
     }
 
@@ -276,7 +276,7 @@ impl Daemon {
     }
 }
 
-fn log(severity: Severity, kind: &str, message: &str) {
+fn log(severity: Severity, kind: &EventKind, message: &str) {
     match severity {
         Severity::Info => tracing::info!("{kind} {message}"),
         Severity::Warning => tracing::warn!("{kind} {message}"),

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use millpond_api::names::Name;
 use millpond_api::{
-    Access, ApiError, CreateExport, CreateNbd, CreateVhostUser, Export, ExportClient, ExportKind, ExportState, ExportVolume, NbdLimits,
-    TlsMode,
+    Access, ApiError, CreateExport, CreateNbd, CreateVhostUser, EventKind, Export, ExportClient, ExportKind, ExportState, ExportVolume,
+    NbdLimits, TlsMode,
 };
 use millpond_engine::{PoolState, SnapshotId, Target, VolumeId};
 
@@ -138,7 +138,7 @@ impl Daemon {
             return Err(error);
         }
         self.watches().expect_export(id);
-        self.tell("export.created", format!("{id} {}", record.name));
+        self.tell(EventKind::ExportCreated, format!("{id} {}", record.name));
         Ok(view(&ExportEntry { record, kept, trouble: None }, Some(&info)))
     }
 
@@ -245,7 +245,7 @@ impl Daemon {
         }
         self.registry().exports.remove(&id);
         self.save()?;
-        self.tell("export.removed", format!("{id} {}", record.name));
+        self.tell(EventKind::ExportRemoved, format!("{id} {}", record.name));
         Ok(())
     }
 

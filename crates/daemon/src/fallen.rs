@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use millpond_api::EventKind;
 use tokio::time::sleep;
 
 use super::events::Happened;
@@ -37,7 +38,7 @@ impl Daemon {
             fallen
         };
         for (name, reason) in &fallen {
-            self.report(Happened::to_pool("pool.faulted", name, format!("pool '{name}' is stopped: {reason}")));
+            self.report(Happened::to_pool(EventKind::PoolFaulted, name, format!("pool '{name}' is stopped: {reason}")));
             // their mounts are no longer served
             self.end_fuses(Some(name)).await;
         }

@@ -2,7 +2,7 @@
 
 use millpond_api::instant;
 use millpond_api::names::SnapshotName;
-use millpond_api::{ApiError, Hold, Snapshot, SnapshotHold};
+use millpond_api::{ApiError, EventKind, Hold, Snapshot, SnapshotHold};
 use millpond_engine::{Command, HoldInfo, SnapshotInfo, Time};
 
 use super::service::Daemon;
@@ -28,7 +28,7 @@ impl Daemon {
         }
         let command = Command::Hold { snapshot: snapshot.id, tag: request.tag.clone(), until, locked: false };
         shard.command(command).await.map_err(|e| ApiError::from(e).during(during))?;
-        self.tell("snapshot.held", told_of(name, request.tag.as_deref()));
+        self.tell(EventKind::SnapshotHeld, told_of(name, request.tag.as_deref()));
         self.snapshot(name).await
     }
 
@@ -42,7 +42,7 @@ impl Daemon {
         let told = told_of(name, tag.as_deref());
         let command = Command::Release { snapshot: snapshot.id, tag };
         shard.command(command).await.map_err(|e| ApiError::from(e).during(format!("cannot release '{name}'")))?;
-        self.tell("snapshot.released", told);
+        self.tell(EventKind::SnapshotReleased, told);
         self.snapshot(name).await
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use millpond_api::{ApiError, ErrorKind, Found, FoundState, ImportPool, IoMode, LostRange};
+use millpond_api::{ApiError, ErrorKind, EventKind, Found, FoundState, ImportPool, IoMode, LostRange};
 use millpond_device::{HostDevice, OpenError, OpenOptions};
 use millpond_engine::{Aim, Command, DeviceInfo, Fault, MemberState, NewestLabel, PoolState, Refusal, Reply, Target, Tuning};
 use tokio::sync::OwnedMutexGuard;
@@ -202,9 +202,9 @@ impl Daemon {
         saved?;
         if let Some(warning) = &found.warning {
             let message = format!("pool '{}' is imported at an older state: {warning}", pool.name);
-            self.report(Happened::to_pool("pool.older-state", &pool.name, message));
+            self.report(Happened::to_pool(EventKind::PoolOlderState, &pool.name, message));
         }
-        self.tell("pool.imported", &pool.name);
+        self.tell(EventKind::PoolImported, &pool.name);
         Ok(vec![Found { state: FoundState::Imported, ..found }])
     }
 

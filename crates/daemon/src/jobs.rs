@@ -1,7 +1,9 @@
 //! Jobs that users start: rebalance, scrub and wipe; and the rate limit of jobs. The pool itself
 //! remembers all of it.
 
-use millpond_api::{ApiError, GroupFill, JobKind, Pool, Rebalance, RebalancePool, ScrubPool, SetPool, WipeMode, WipePool, Wiping};
+use millpond_api::{
+    ApiError, EventKind, GroupFill, JobKind, Pool, Rebalance, RebalancePool, ScrubPool, SetPool, WipeMode, WipePool, Wiping,
+};
 use millpond_engine::{Command, GroupFill as Fill, Reply, Wipe};
 
 use super::devices::remembered_path;
@@ -22,7 +24,7 @@ impl Daemon {
         }
         self.shard(name)?.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         if !request.stop {
-            self.tell("pool.scrubbing", name);
+            self.tell(EventKind::PoolScrubbing, name);
             self.expect_job(name, JobKind::Scrub, None);
         }
         self.pool(name).await
@@ -45,7 +47,7 @@ impl Daemon {
         let Reply::Fills(fills) = reply else { return Ok(Rebalance { surplus_bytes: 0, groups: Vec::new() }) };
         let surplus_bytes = fills.iter().map(|fill| fill.surplus).sum();
         if surplus_bytes > 0 && !request.dry_run {
-            self.tell("pool.rebalancing", name);
+            self.tell(EventKind::PoolRebalancing, name);
             self.expect_job(name, JobKind::Rebalance, None);
         }
         Ok(Rebalance { surplus_bytes, groups: self.groups(name, &shard, &fills).await? })
@@ -71,7 +73,7 @@ impl Daemon {
         let reply = self.shard(name)?.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         let Reply::Wipe(plan) = reply else { return Ok(Wiping::default()) };
         if !request.dry_run {
-            self.tell("pool.wiping", name);
+            self.tell(EventKind::PoolWiping, name);
             self.expect_job(name, JobKind::Wipe, None);
         }
         Ok(Wiping { moved_bytes: plan.moved, erased_bytes: plan.erased })

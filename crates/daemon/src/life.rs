@@ -1,7 +1,7 @@
 //! Start and end of the daemon, as events.
 
-use millpond_api::Severity;
 use millpond_api::failure::Outcome;
+use millpond_api::{EventKind, Severity};
 
 use super::attached;
 use super::events::Happened;
@@ -24,7 +24,7 @@ impl Daemon {
             false
         });
         let version = env!("CARGO_PKG_VERSION");
-        let event = |message: String| Happened::to_daemon("daemon.started", message);
+        let event = |message: String| Happened::to_daemon(EventKind::DaemonStarted, message);
         self.report(match unclean {
             true => event(format!(
                 "the daemon has started, version {version}; its previous end was not clean: it was killed, or the host went down; nothing acknowledged is lost, pools replay their logs"
@@ -52,7 +52,7 @@ impl Daemon {
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             message += &format!("; it served exports {named}{more}, {} clients were connected", users.clients);
         }
-        let event = |message: String| Happened::to_daemon("daemon.stopped", message);
+        let event = |message: String| Happened::to_daemon(EventKind::DaemonStopped, message);
         self.report(match closed {
             Ok(()) => event(message),
             Err(failure) => event(format!("{message}; {failure}")).at(Severity::Warning),

@@ -1,6 +1,6 @@
 //! Caps of single devices: set, kept in the daemon's state, and applied again after each import.
 
-use millpond_api::{ApiError, DeviceCap, LimitDevice, Pool};
+use millpond_api::{ApiError, DeviceCap, EventKind, LimitDevice, Pool};
 use millpond_device::DeviceLimit;
 
 use super::service::Daemon;
@@ -34,7 +34,7 @@ impl Daemon {
             .await
             .map_err(|e| ApiError::from(e).during(format!("cannot limit {} of pool '{name}'", request.device)))?;
         self.save()?;
-        self.tell("device.limited", format!("{name} {}", request.device));
+        self.tell(EventKind::DeviceLimited, format!("{name} {}", request.device));
         self.pool(name).await
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::select_all;
-use millpond_api::ApiError;
+use millpond_api::{ApiError, EventKind};
 use millpond_engine::{Evidence, ImportRules, LabelsInForce, PoolState};
 use tokio::time::sleep;
 
@@ -96,7 +96,7 @@ impl Daemon {
                 let saved = self.save();
                 unsaved = saved.is_err();
                 if let Some(error) = saved.err().filter(|_| !told) {
-                    self.tell("state.unsaved", format!("which devices are up to date is not remembered: {}", error.message));
+                    self.tell(EventKind::StateUnsaved, format!("which devices are up to date is not remembered: {}", error.message));
                 }
                 told = unsaved;
             }

@@ -12,8 +12,8 @@ use millpond_api::failure::{Failure, Outcome};
 use millpond_api::names::Kind;
 use millpond_api::size::Size;
 use millpond_api::{
-    ApiError, ClassSpec, CreatePool, DeviceGroup, DeviceSpec, DeviceState, EndedExport, ErrorKind, IoMode, Job, JobKind, JobState,
-    LayoutSpec, Pool, PoolHealth,
+    ApiError, ClassSpec, CreatePool, DeviceGroup, DeviceSpec, DeviceState, EndedExport, ErrorKind, EventKind, IoMode, Job, JobKind,
+    JobState, LayoutSpec, Pool, PoolHealth,
 };
 use millpond_block::{CacheMode, DeviceGeometry, SectorProfile};
 use millpond_device::{HostDevice, OpenError, OpenOptions, entropy, wall_millis};
@@ -152,7 +152,7 @@ impl Daemon {
         self.pools_changed.notify_one();
         self.save()?;
         self.share_read_cache();
-        self.tell("pool.created", &record.name);
+        self.tell(EventKind::PoolCreated, &record.name);
         Ok(Pool { warnings, ..view(&record, instant::now(), &status?) })
     }
 

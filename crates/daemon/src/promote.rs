@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use millpond_api::names::{Name, SnapshotName, VolumeName};
 use millpond_api::size::Size;
-use millpond_api::{ApiError, ErrorKind, Promote, Promoted};
+use millpond_api::{ApiError, ErrorKind, EventKind, Promote, Promoted};
 use millpond_engine::{Command, CommandError, PromotionPlan, Reply, SnapshotInfo, VolumeInfo};
 
 use super::service::Daemon;
@@ -34,7 +34,7 @@ impl Daemon {
                     self.rename_exports(&old, &new)?;
                 }
             }
-            self.tell("volume.promoted", name.to_string());
+            self.tell(EventKind::VolumePromoted, name.to_string());
         }
         Ok(promoted)
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millpond_api::{ApiError, DeviceNamed, JobKind, Pool, ReplaceDevice, Replacement};
+use millpond_api::{ApiError, DeviceNamed, EventKind, JobKind, Pool, ReplaceDevice, Replacement};
 use millpond_block::{DeviceGeometry, DeviceSlot};
 use millpond_device::HostDevice;
 use millpond_engine::{Busy, Class, Command, CommandError, DeviceChange, GroupSpec, Layout, NewDevice, Reply};
@@ -77,7 +77,7 @@ impl Daemon {
             if let Err(error) = shard.command(Command::Replace { member, device }).await {
                 return Err(self.not_taken(name, &shard, &[device], &fresh, &[path], error).await.during(&during));
             }
-            self.tell("pool.replacing", name);
+            self.tell(EventKind::PoolReplacing, name);
             self.follow(name, Some((JobKind::Replace, member)));
         }
         Ok(Replacement { pool: Pool { warnings, ..self.pool(name).await? }, old, new, spare: false })
@@ -147,7 +147,7 @@ impl Daemon {
                 return Err(ApiError { message: format!("{}{}", error.message, back.unwrap_or_default()), ..error });
             }
         }
-        self.tell("pool.replacing", name);
+        self.tell(EventKind::PoolReplacing, name);
         self.follow(name, Some((JobKind::Replace, member)));
         Ok(())
     }

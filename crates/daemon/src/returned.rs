@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream;
+use millpond_api::EventKind;
 use millpond_format::{DeviceId, MemberState, PoolId};
 use tokio::time::sleep;
 
@@ -74,7 +75,7 @@ impl Daemon {
             entry.conditions.found_again(name, &found)
         };
         for (called, message) in news {
-            self.report(Happened::to_device("device.returned", name, &called, message));
+            self.report(Happened::to_device(EventKind::DeviceReturned, name, &called, message));
         }
     }
 

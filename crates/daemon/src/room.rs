@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use millpond_api::EventKind;
 use rustix::fs::{FileType, stat, statvfs};
 use tokio::time::sleep;
 
@@ -39,11 +40,11 @@ impl Daemon {
                     Some((path, left)) if short.insert(name.clone()) => {
                         let what = format!("the filesystem below {} has {left} % left", path.display());
                         let message = format!("{what}; free up space there, or move the pool: its free space is released at once");
-                        self.report(Happened::to_pool("host.nearly-full", &name, message));
+                        self.report(Happened::to_pool(EventKind::HostNearlyFull, &name, message));
                     }
                     None if short.remove(&name) => {
                         let message = format!("the filesystems below pool '{name}' have free space again");
-                        self.report(Happened::to_pool("host.has-room", &name, message));
+                        self.report(Happened::to_pool(EventKind::HostHasRoom, &name, message));
                     }
                     _ => {}
                 }

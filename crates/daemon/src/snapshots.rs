@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use millpond_api::instant;
 use millpond_api::names::{Name, SnapshotName, VolumeName};
 use millpond_api::{
-    ApiError, CloneSnapshot, CreateSnapshots, Created, DiffExtent, ErrorKind, ExtentKind, Rollback, RolledBack, Snapshot, Volume,
+    ApiError, CloneSnapshot, CreateSnapshots, Created, DiffExtent, ErrorKind, EventKind, ExtentKind, Rollback, RolledBack, Snapshot, Volume,
 };
 use millpond_engine::{Command, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId};
 
@@ -106,7 +106,7 @@ impl Daemon {
                 if let Some(time) = request.expires {
                     self.expires(&name.of.pool, time);
                 }
-                self.tell("snapshot.created", name.to_string());
+                self.tell(EventKind::SnapshotCreated, name.to_string());
                 taken.push(name.to_string());
             }
         }
@@ -130,7 +130,7 @@ impl Daemon {
             }
             let command = Command::Rollback { snapshot: snapshot.id, keep_as };
             shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
-            self.tell("volume.rolled-back", name.to_string());
+            self.tell(EventKind::VolumeRolledBack, name.to_string());
         }
         Ok(RolledBack { kept_as, connected })
     }
@@ -148,7 +148,7 @@ impl Daemon {
         let (shard, _, snapshot) = self.find_snapshot(name).await?;
         let command = Command::Clone { snapshot: snapshot.id, name: new.volume.clone() };
         shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
-        self.tell("volume.created", new.to_string());
+        self.tell(EventKind::VolumeCreated, new.to_string());
         self.volume(&new).await
     }
 
@@ -221,7 +221,7 @@ impl Daemon {
             });
         if !expired.is_empty() {
             shard.command(Command::DestroySnapshots { snapshots: expired.iter().map(|snapshot| snapshot.id).collect() }).await?;
-            expired.iter().for_each(|snapshot| self.tell("snapshot.expired", format!("{pool}: {}", snapshot.name)));
+            expired.iter().for_each(|snapshot| self.tell(EventKind::SnapshotExpired, format!("{pool}: {}", snapshot.name)));
         }
         Ok(waiting.into_iter().filter_map(time_of).min())
     }

@@ -5,8 +5,8 @@ use millpond_api::instant;
 use millpond_api::names::{Name, VolumeName};
 use millpond_api::size::{Size, SizeChange};
 use millpond_api::{
-    ApiError, CreateVolume, ErrorKind, Rename, Resize, Resized, SetProperties, SetSector, Volume, VolumeCache, VolumeCompression,
-    VolumeSector,
+    ApiError, CreateVolume, ErrorKind, EventKind, Rename, Resize, Resized, SetProperties, SetSector, Volume, VolumeCache,
+    VolumeCompression, VolumeSector,
 };
 use millpond_block::{CacheMode, SectorProfile, UnknownCacheMode, UnknownSectorProfile};
 use millpond_engine::{Command, CommandError, Compression, Target, VolumeId, VolumeInfo, VolumeOptions};
@@ -83,7 +83,7 @@ impl Daemon {
                 return Err(error.during(&during));
             }
         }
-        self.tell("volume.created", name.to_string());
+        self.tell(EventKind::VolumeCreated, name.to_string());
         self.volume(&name).await
     }
 
@@ -114,7 +114,7 @@ impl Daemon {
         if !properties.is_empty() {
             shard.command(properties.command(&volume)).await.map_err(|e| ApiError::from(e).during(&during))?;
         }
-        self.tell("volume.changed", name.to_string());
+        self.tell(EventKind::VolumeChanged, name.to_string());
         self.volume(name).await
     }
 
@@ -159,7 +159,7 @@ impl Daemon {
             shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         }
         shard.command(Command::ResizeVolume { volume: volume.id, size }).await.map_err(|e| ApiError::from(e).during(&during))?;
-        self.tell("volume.resized", name.to_string());
+        self.tell(EventKind::VolumeResized, name.to_string());
         Ok(resized)
     }
 
@@ -182,7 +182,7 @@ impl Daemon {
             return Err(ApiError::busy(message).during(during));
         }
         shard.command(Command::SetSector { volume: volume.id, sector }).await.map_err(|e| ApiError::from(e).during(&during))?;
-        self.tell("volume.changed", name.to_string());
+        self.tell(EventKind::VolumeChanged, name.to_string());
         self.volume(name).await
     }
 
@@ -212,7 +212,7 @@ impl Daemon {
         };
         shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         self.rename_exports(old, &new)?;
-        self.tell("renamed", format!("{old} {new}"));
+        self.tell(EventKind::Renamed, format!("{old} {new}"));
         Ok(())
     }
 }

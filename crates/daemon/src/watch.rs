@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use millpond_api::instant::about;
 use millpond_api::size::Size;
-use millpond_api::{Device, DeviceHealth, DeviceState, Export, ExportState, Job, JobKind, Pool, PoolHealth, Scrub, ScrubState, Severity};
+use millpond_api::{
+    Device, DeviceHealth, DeviceState, EventKind, Export, ExportState, Job, JobKind, Pool, PoolHealth, Scrub, ScrubState, Severity,
+};
 
 use super::events::Happened;
 
@@ -56,7 +58,7 @@ pub(super) struct Watch {
 struct Unwell {
     path: String,
     /// Kind of the event that reported it.
-    kind: &'static str,
+    kind: EventKind,
 }
 
 /// A job that runs.
@@ -160,10 +162,10 @@ impl Watches {
             let event = |kind, message| Happened::to_pool(kind, name, message).about(subject.clone());
             match (before, served) {
                 (Some(Served::Yes | Served::Late(_)), Served::No) => {
-                    news.push(event("export.stopped", format!("export {} ({}) is not served{reason}", export.id, export.name)));
+                    news.push(event(EventKind::ExportStopped, format!("export {} ({}) is not served{reason}", export.id, export.name)));
                 }
                 (Some(Served::No | Served::Waits), Served::Yes) => {
-                    news.push(event("export.restored", format!("export {} ({}) is served again", export.id, export.name)));
+                    news.push(event(EventKind::ExportRestored, format!("export {} ({}) is served again", export.id, export.name)));
                 }
                 _ => {}
             }
@@ -223,26 +225,27 @@ impl Watch {
     fn look_at_devices(&mut self, pool: &Pool, news: &mut Vec<Happened>) {
         // A device without an id may be remembered by a path that another device has now: the one
         // in trouble counts.
-        let mut by_key: BTreeMap<&str, (&Device, Option<&'static str>)> = BTreeMap::new();
+        let mut by_key: BTreeMap<&str, (&Device, Option<EventKind>)> = BTreeMap::new();
         for device in &pool.devices {
             let condition = condition(device);
-            let known = by_key.entry(device.key()).or_insert((device, condition));
+            let known = by_key.entry(device.key()).or_insert_with(|| (device, condition.clone()));
             if known.1.is_none() {
                 *known = (device, condition);
             }
         }
         for (key, (device, condition)) in by_key {
             let path = &device.path;
-            match (self.unwell.get(key).map(|unwell| unwell.kind), condition) {
-                (before, Some(kind)) if before != Some(kind) => {
-                    self.unwell.insert(key.to_owned(), Unwell { path: path.clone(), kind });
-                    news.push(Happened::to_device(kind, &pool.name, path, told(pool, device, kind)));
+            match (self.unwell.get(key).map(|unwell| unwell.kind.clone()), condition) {
+                (before, Some(kind)) if before.as_ref() != Some(&kind) => {
+                    self.unwell.insert(key.to_owned(), Unwell { path: path.clone(), kind: kind.clone() });
+                    let message = told(pool, device, &kind);
+                    news.push(Happened::to_device(kind, &pool.name, path, message));
                 }
                 // a device that is being filled has not recovered yet
                 (Some(_), None) if matches!(device.state, DeviceState::Online | DeviceState::Available | DeviceState::Replacing) => {
                     self.unwell.remove(key);
                     let message = format!("device {path} of pool '{}' has recovered", pool.name);
-                    news.push(Happened::to_device("device.recovered", &pool.name, path, message));
+                    news.push(Happened::to_device(EventKind::DeviceRecovered, &pool.name, path, message));
                 }
                 _ => {}
             }
@@ -258,15 +261,15 @@ impl Watch {
         let reason = pool.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
         let event = |kind, what| Happened::to_pool(kind, &pool.name, format!("pool '{}' {what}{reason}", pool.name));
         let trouble = match &pool.health {
-            PoolHealth::Degraded => Some(event("pool.degraded", "is degraded")),
-            PoolHealth::Faulted => Some(event("pool.faulted", "is stopped")),
-            PoolHealth::Unavailable if pool.silent_since.is_some() => Some(event("pool.silent", "does not answer")),
+            PoolHealth::Degraded => Some(event(EventKind::PoolDegraded, "is degraded")),
+            PoolHealth::Faulted => Some(event(EventKind::PoolFaulted, "is stopped")),
+            PoolHealth::Unavailable if pool.silent_since.is_some() => Some(event(EventKind::PoolSilent, "does not answer")),
             // other reasons for a pool to be out of service are reported where they are found
             PoolHealth::Unavailable => None,
             _ => {
                 if std::mem::take(&mut self.troubled) {
                     let message = format!("pool '{}' is healthy again", pool.name);
-                    news.push(Happened::to_pool("pool.healthy", &pool.name, message));
+                    news.push(Happened::to_pool(EventKind::PoolHealthy, &pool.name, message));
                 }
                 None
             }
@@ -282,20 +285,23 @@ impl Watch {
         // a removal that ended before the import was reported then
         let old = pool.removal_ended_at.is_some_and(|ended| pool.imported.is_none_or(|imported| ended < imported));
         if let Some(why) = pool.removal_ended.as_ref().filter(|why| !old && self.removal_ended.as_ref() != Some(why)) {
-            news.push(event("pool.removal-ended", format!("the removal of a device ended without success: {why}")));
+            news.push(event(EventKind::PoolRemovalEnded, format!("the removal of a device ended without success: {why}")));
         }
         self.removal_ended.clone_from(&pool.removal_ended);
         if let Some(why) = pool.removal_waits.as_ref().filter(|why| self.removal_waits.as_ref() != Some(why)) {
-            news.push(event("pool.removal-waits", format!("the removal of a device waits: {why}")));
+            news.push(event(EventKind::PoolRemovalWaits, format!("the removal of a device waits: {why}")));
             self.removal_waits = Some(why.clone());
         }
         if let Some(why) = pool.fell_back.as_ref().filter(|why| self.fell_back.as_ref() != Some(why)) {
-            news.push(event("pool.older-state", format!("it went back to an older checkpoint, without the log after it: {why}")));
+            news.push(event(EventKind::PoolOlderState, format!("it went back to an older checkpoint, without the log after it: {why}")));
         }
         self.fell_back.clone_from(&pool.fell_back);
         let unreclaimed = pool.io.unreclaimed;
         if unreclaimed > 0 && self.unreclaimed == 0 {
-            news.push(event("pool.unreclaimed", format!("{} cannot be freed, because deadlists cannot be read", Size(unreclaimed))));
+            news.push(event(
+                EventKind::PoolUnreclaimed,
+                format!("{} cannot be freed, because deadlists cannot be read", Size(unreclaimed)),
+            ));
         }
         self.unreclaimed = unreclaimed;
     }
@@ -321,7 +327,7 @@ impl Watch {
             let begun = || {
                 let followed = Followed { kind: kind.clone(), device: path(), errors: 0, listed: true, missed: false };
                 let message = format!("{} begins", followed.words(pool));
-                news.push(Happened::to_pool("job.began", &pool.name, message).about(job.id.clone()));
+                news.push(Happened::to_pool(EventKind::JobBegan, &pool.name, message).about(job.id.clone()));
                 followed
             };
             let followed = missing.remove(&key).unwrap_or_else(begun);
@@ -360,7 +366,7 @@ impl Followed {
         };
         let member = key.parse::<u16>().map(|member| format!(":{member}")).unwrap_or_default();
         let subject = format!("{}:{}{member}", self.kind, pool.name);
-        let happened = Happened::to_pool("job.ended", &pool.name, format!("{} has ended{outcome}{errors}", self.words(pool)));
+        let happened = Happened::to_pool(EventKind::JobEnded, &pool.name, format!("{} has ended{outcome}{errors}", self.words(pool)));
         let severity = if self.errors > 0 { Severity::Error } else { Severity::Info };
         Some(happened.about(subject).at(severity))
     }
@@ -375,25 +381,25 @@ fn filled(pool: &Pool, kind: &JobKind) -> Option<String> {
 
 /// Returns the kind of event for the condition of a device; `None` when it is well, or being
 /// filled.
-fn condition(device: &Device) -> Option<&'static str> {
+fn condition(device: &Device) -> Option<EventKind> {
     match (&device.state, &device.health) {
-        (DeviceState::Missing, _) => Some("device.missing"),
-        (DeviceState::Failed, _) | (_, DeviceHealth::Failed) => Some("device.failed"),
-        (_, DeviceHealth::Full) => Some("device.full"),
-        (_, DeviceHealth::Silent) => Some("device.silent"),
-        (_, DeviceHealth::Slow) => Some("device.slow"),
-        (_, DeviceHealth::Failing) => Some("device.errors"),
+        (DeviceState::Missing, _) => Some(EventKind::DeviceMissing),
+        (DeviceState::Failed, _) | (_, DeviceHealth::Failed) => Some(EventKind::DeviceFailed),
+        (_, DeviceHealth::Full) => Some(EventKind::DeviceFull),
+        (_, DeviceHealth::Silent) => Some(EventKind::DeviceSilent),
+        (_, DeviceHealth::Slow) => Some(EventKind::DeviceSlow),
+        (_, DeviceHealth::Failing) => Some(EventKind::DeviceErrors),
         _ => None,
     }
 }
 
-fn told(pool: &Pool, device: &Device, kind: &str) -> String {
+fn told(pool: &Pool, device: &Device, kind: &EventKind) -> String {
     let what = match kind {
-        "device.missing" => "is missing",
-        "device.failed" => "failed",
-        "device.full" => "has no space below it",
-        "device.silent" => "does not answer",
-        "device.slow" => "is slow",
+        EventKind::DeviceMissing => "is missing",
+        EventKind::DeviceFailed => "failed",
+        EventKind::DeviceFull => "has no space below it",
+        EventKind::DeviceSilent => "does not answer",
+        EventKind::DeviceSlow => "is slow",
         _ => "has errors",
     };
     let reason = device.health_reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
@@ -408,5 +414,5 @@ fn scrub_ended(pool: &Pool, scrub: &Scrub) -> Happened {
     };
     let how = if scrub.state == ScrubState::Done { "done" } else { "stopped" };
     let found = scrub.found(&pool.name);
-    Happened::to_pool("scrub.ended", &pool.name, format!("scrub of pool '{}' {how}: {found}", pool.name)).at(severity)
+    Happened::to_pool(EventKind::ScrubEnded, &pool.name, format!("scrub of pool '{}' {how}: {found}", pool.name)).at(severity)
 }

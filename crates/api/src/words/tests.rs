@@ -7,10 +7,10 @@ use utoipa::PartialSchema;
 
 use crate::failure::{Code, Failure};
 use crate::{
-    CreateExport, CreatePool, DeviceClass, DeviceGroup, DeviceHealth, DeviceLayout, DeviceState, ErrorBody, ErrorKind, EventSeverity,
-    ExportKind, ExportState, ExportTlsMode, ExtentKind, FoundState, FullCopyState, JobKind, JobState, LayoutSpec, OtherLayout, Pool,
-    PoolHealth, PoolIo, PoolLayout, ScrubState, Severity, TlsCredentials, TlsMode, Verified, VolumeCache, VolumeCompression, VolumeSector,
-    WipePool,
+    CreateExport, CreatePool, DeviceClass, DeviceGroup, DeviceHealth, DeviceLayout, DeviceState, ErrorBody, ErrorKind, EventKind,
+    EventSeverity, ExportKind, ExportState, ExportTlsMode, ExtentKind, FoundState, FullCopyState, JobKind, JobState, LayoutSpec,
+    OtherLayout, Pool, PoolHealth, PoolIo, PoolLayout, ScrubState, Severity, TlsCredentials, TlsMode, Verified, VolumeCache,
+    VolumeCompression, VolumeSector, WipePool,
 };
 
 /// Checks that an enum reads and writes exactly these words, shows them, and lists them in its
@@ -57,6 +57,7 @@ fn every_word_is_read_and_written_and_other_words_are_kept() {
     check::<VolumeSector>(&["512n", "512e", "4kn"]);
     check::<VolumeCache>(&["none", "directsync", "writethrough", "writeback", "unsafe"]);
     check::<VolumeCompression>(&["off", "lz4", "zstd"]);
+    check::<EventKind>(&EventKind::ALL.iter().map(EventKind::as_str).collect::<Vec<_>>());
     check::<EventSeverity>(&["info", "warning", "error"]);
     check::<ErrorKind>(&["usage", "invalid", "not_found", "exists", "busy", "no_space", "unavailable", "not_supported", "internal"]);
 }

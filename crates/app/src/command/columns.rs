@@ -177,7 +177,7 @@ fn device_layout(device: &Device) -> Cell {
 pub const EVENT: &[Column<Event>] = &[
     Column { name: "time", cell: |e| Cell::Time(e.time), shown: Shown::Always },
     Column { name: "severity", cell: |e| text(e.severity.as_str()), shown: Shown::Always },
-    Column { name: "event", cell: |e| text(&e.event), shown: Shown::Always },
+    Column { name: "event", cell: |e| text(e.event.as_str()), shown: Shown::Always },
     Column { name: "message", cell: |e| text(&e.message), shown: Shown::Always },
     Column { name: "subject", cell: |e| text(&e.subject), shown: Shown::Asked },
     Column { name: "pool", cell: |e| Cell::text_or_none(e.pool.as_deref()), shown: Shown::Asked },

@@ -1,7 +1,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use millpond_api::{ClassSpec, CreatePool, DeviceGroup, DeviceSpec, EventSeverity, ImportPool, IoMode, LayoutSpec, PoolHealth};
+use millpond_api::{ClassSpec, CreatePool, DeviceGroup, DeviceSpec, EventKind, EventSeverity, ImportPool, IoMode, LayoutSpec, PoolHealth};
 
 use super::*;
 use crate::{Options, StateDir};
@@ -39,7 +39,7 @@ async fn a_defect_in_one_pool_stops_that_pool_and_says_so() {
     assert!(pool.reason.expect("reason").starts_with(why));
     assert!(daemon.shard("one").err().is_some_and(|error| error.message.contains(why)));
     let event = events.try_recv().expect("event");
-    assert_eq!(event.event, "pool.faulted");
+    assert_eq!(event.event, EventKind::PoolFaulted);
     assert_eq!((event.severity, event.pool.as_deref()), (EventSeverity::Error, Some("one")));
     assert!(event.message.starts_with(&format!("pool 'one' is stopped: {why}")), "{}", event.message);
     assert_eq!(daemon.pool("two").await.expect("listed").health, PoolHealth::Online, "other pools go on");

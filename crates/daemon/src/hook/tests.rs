@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 
-use millpond_api::instant;
+use millpond_api::{EventKind, instant};
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn event(severity: Severity, message: &str) -> Event {
     Event {
         time: instant::from_millis(0),
         severity: severity.into(),
-        event: "device.failed".to_owned(),
+        event: EventKind::DeviceFailed,
         subject: "/dev/sdx".to_owned(),
         pool: Some("tank".to_owned()),
         device: Some("/dev/sdx".to_owned()),

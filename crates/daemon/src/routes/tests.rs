@@ -33,6 +33,7 @@ fn the_document_lists_the_words_of_fields() {
         ("Export", "state", "stopped"),
         ("ExportTls", "mode", "require"),
         ("ExportTls", "credentials", "psk"),
+        ("Event", "event", "device.failed"),
         ("Event", "severity", "warning"),
         ("ApiError", "kind", "not_found"),
         ("FullCopy", "state", "planned"),

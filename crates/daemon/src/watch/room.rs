@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Duration, Happened, Instant, Pool, Size, about};
+use super::{Duration, EventKind, Happened, Instant, Pool, Size, about};
 
 /// Percentages in use at which an event is reported, once each.
 const LEVELS: [u64; 3] = [80, 90, 95];
@@ -47,9 +47,13 @@ impl Room {
                     let message = format!(
                         "pool '{name}' is full, {free} of {size} are free: writes are answered ENOSPC; destroy snapshots, discard data or add a device"
                     );
-                    Happened::to_pool("pool.full", name, message)
+                    Happened::to_pool(EventKind::PoolFull, name, message)
                 }
-                false => Happened::to_pool("pool.has-room", name, format!("pool '{name}' has free space again, {free} of {size} are free")),
+                false => Happened::to_pool(
+                    EventKind::PoolHasRoom,
+                    name,
+                    format!("pool '{name}' has free space again, {free} of {size} are free"),
+                ),
             });
         }
         let reached = LEVELS.iter().copied().rfind(|level| percent >= *level).unwrap_or(0);
@@ -64,9 +68,9 @@ impl Room {
                 let forecast = self.full_in(pool, now).map(|left| format!("; full in about {} at the present rate", about(left)));
                 let (free, size) = (Size(pool.free), Size(pool.size));
                 let message = format!("pool '{name}' is {percent} % full, {free} of {size} are free{}", forecast.unwrap_or_default());
-                Some(Happened::to_pool("pool.space", name, message))
+                Some(Happened::to_pool(EventKind::PoolSpace, name, message))
             }
-            (false, 0) => Some(Happened::to_pool("pool.has-room", name, format!("pool '{name}' is {percent} % full"))),
+            (false, 0) => Some(Happened::to_pool(EventKind::PoolHasRoom, name, format!("pool '{name}' is {percent} % full"))),
             (false, _) => None,
         }
     }

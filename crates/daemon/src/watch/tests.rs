@@ -16,13 +16,13 @@ impl Look {
         Look { watches: Watches::default(), now: Instant::now() }
     }
 
-    fn at(&mut self, pool: &Pool, jobs: &[Job]) -> Vec<(Severity, &'static str, String)> {
+    fn at(&mut self, pool: &Pool, jobs: &[Job]) -> Vec<(Severity, EventKind, String)> {
         let path_of = |_: &str, member: u16| Some(format!("/member{member}"));
         let news = self.watches.look_at_pools(std::slice::from_ref(pool), jobs, path_of, self.now);
-        news.iter().map(|news| (news.severity(), news.kind(), news.message().to_owned())).collect()
+        news.iter().map(|news| (news.severity(), news.kind().clone(), news.message().to_owned())).collect()
     }
 
-    fn kinds(&mut self, pool: &Pool) -> Vec<&'static str> {
+    fn kinds(&mut self, pool: &Pool) -> Vec<EventKind> {
         self.at(pool, &[]).into_iter().map(|(_, kind, _)| kind).collect()
     }
 }
@@ -44,32 +44,32 @@ fn a_pool_that_loses_a_device_and_gets_it_back_says_so_once_each() {
     assert_eq!(
         news,
         [
-            (Severity::Error, "device.failed", "data device /b of pool 'tank' failed: why failed".to_owned()),
-            (Severity::Warning, "pool.degraded", "pool 'tank' is degraded: why degraded".to_owned()),
+            (Severity::Error, EventKind::DeviceFailed, "data device /b of pool 'tank' failed: why failed".to_owned()),
+            (Severity::Warning, EventKind::PoolDegraded, "pool 'tank' is degraded: why degraded".to_owned()),
         ]
     );
     assert_eq!(look.at(&failed, &[]), []);
     let filling = pool("degraded", &[("/a", "online", "ok"), ("/b", "resilvering", "filling")]);
     assert_eq!(look.at(&filling, &[]), []);
-    assert_eq!(look.kinds(&whole), ["device.recovered", "pool.healthy"]);
-    assert_eq!(look.kinds(&whole), [""; 0]);
+    assert_eq!(look.kinds(&whole), [EventKind::DeviceRecovered, EventKind::PoolHealthy]);
+    assert_eq!(look.kinds(&whole), []);
 }
 
 #[test]
 fn a_pool_that_comes_without_a_device_says_so_at_the_first_look() {
     let mut look = Look::new();
     let missing = pool("degraded", &[("/a", "missing", "missing"), ("/b", "online", "ok")]);
-    assert_eq!(look.kinds(&missing), ["device.missing", "pool.degraded"]);
+    assert_eq!(look.kinds(&missing), [EventKind::DeviceMissing, EventKind::PoolDegraded]);
     // a replacement is another device
-    assert_eq!(look.kinds(&pool("online", &[("/c", "online", "ok"), ("/b", "online", "ok")])), ["pool.healthy"]);
+    assert_eq!(look.kinds(&pool("online", &[("/c", "online", "ok"), ("/b", "online", "ok")])), [EventKind::PoolHealthy]);
 }
 
 #[test]
 fn a_missing_device_whose_path_another_one_has_is_reported_once() {
     for rows in [[("/a", "missing", "missing"), ("/a", "online", "ok")], [("/a", "online", "ok"), ("/a", "missing", "missing")]] {
         let (mut look, doubled) = (Look::new(), pool("degraded", &rows));
-        assert_eq!(look.kinds(&doubled), ["device.missing", "pool.degraded"]);
-        assert_eq!(look.kinds(&doubled), [""; 0]);
+        assert_eq!(look.kinds(&doubled), [EventKind::DeviceMissing, EventKind::PoolDegraded]);
+        assert_eq!(look.kinds(&doubled), []);
     }
 }
 
@@ -81,9 +81,9 @@ fn another_device_at_the_path_of_one_that_failed_is_another_one() {
         pool.devices.iter_mut().for_each(|device| id.clone_into(&mut device.id));
         pool
     };
-    assert_eq!(look.kinds(&with_id("0001", "online", "failing")), ["device.errors"]);
-    assert_eq!(look.kinds(&with_id("0002", "online", "ok")), [""; 0], "the old one is not well again");
-    assert_eq!(look.kinds(&with_id("0002", "online", "failing")), ["device.errors"], "the new one has its own errors");
+    assert_eq!(look.kinds(&with_id("0001", "online", "failing")), [EventKind::DeviceErrors]);
+    assert_eq!(look.kinds(&with_id("0002", "online", "ok")), [], "the old one is not well again");
+    assert_eq!(look.kinds(&with_id("0002", "online", "failing")), [EventKind::DeviceErrors], "the new one has its own errors");
 }
 
 #[test]
@@ -91,59 +91,64 @@ fn a_pool_that_does_not_answer_is_reported_when_it_lasts() {
     let mut look = Look::new();
     let whole = pool("online", &[("/a", "online", "ok")]);
     let silent = Pool { silent_since: Some(from_millis(1)), ..pool("unavailable", &[("/a", "unavailable", "ok")]) };
-    assert_eq!(look.kinds(&whole), [""; 0]);
-    assert_eq!(look.kinds(&silent), [""; 0], "its thread may be busy");
+    assert_eq!(look.kinds(&whole), []);
+    assert_eq!(look.kinds(&silent), [], "its thread may be busy");
     look.now += SILENCE / 2;
-    assert_eq!(look.kinds(&whole), [""; 0]);
-    assert_eq!(look.kinds(&silent), [""; 0]);
+    assert_eq!(look.kinds(&whole), []);
+    assert_eq!(look.kinds(&silent), []);
     look.now += SILENCE;
-    assert_eq!(look.kinds(&silent), ["pool.silent"]);
-    assert_eq!(look.kinds(&silent), [""; 0]);
-    assert_eq!(look.kinds(&whole), ["pool.healthy"]);
+    assert_eq!(look.kinds(&silent), [EventKind::PoolSilent]);
+    assert_eq!(look.kinds(&silent), []);
+    assert_eq!(look.kinds(&whole), [EventKind::PoolHealthy]);
     // its exports wait as well
     let mut watches = Watches::default();
     watches.expect_export(1);
     let now = look.now + 10 * RESTORE;
     assert_eq!(watches.look_at_exports(&[export("unavailable")], std::slice::from_ref(&silent), |_| false, now), []);
     // other code reports why a pool is out of service
-    assert_eq!(Look::new().kinds(&pool("unavailable", &[])), [""; 0]);
+    assert_eq!(Look::new().kinds(&pool("unavailable", &[])), []);
 }
 
 #[test]
 fn a_full_pool_is_an_error_until_it_has_room() {
     let mut look = Look::new();
     let filled = |allocated: u64| Pool { allocated, free: 1000 - allocated, ..pool("online", &[]) };
-    assert_eq!(look.kinds(&filled(970)), ["pool.space"]);
+    assert_eq!(look.kinds(&filled(970)), [EventKind::PoolSpace]);
     let news = look.at(&filled(995), &[]);
-    assert!(matches!(news.as_slice(), [(Severity::Error, "pool.full", told)] if told.contains("ENOSPC")), "{news:?}");
-    assert_eq!(look.kinds(&filled(999)), [""; 0]);
-    assert_eq!(look.kinds(&filled(900)), ["pool.has-room"]);
-    assert_eq!(look.kinds(&filled(970)), ["pool.space"]);
+    assert!(matches!(news.as_slice(), [(Severity::Error, EventKind::PoolFull, told)] if told.contains("ENOSPC")), "{news:?}");
+    assert_eq!(look.kinds(&filled(999)), []);
+    assert_eq!(look.kinds(&filled(900)), [EventKind::PoolHasRoom]);
+    assert_eq!(look.kinds(&filled(970)), [EventKind::PoolSpace]);
 }
 
 #[test]
 fn a_pool_that_stops_is_an_error_until_it_is_imported_again() {
     let mut look = Look::new();
     let whole = pool("online", &[("/a", "online", "ok")]);
-    assert_eq!(look.kinds(&whole), [""; 0]);
+    assert_eq!(look.kinds(&whole), []);
     let stopped = look.at(&pool("faulted", &[("/a", "faulted", "failed")]), &[]);
     assert_eq!(
-        stopped.iter().map(|(severity, kind, _)| (*severity, *kind)).collect::<Vec<_>>(),
-        [(Severity::Error, "device.failed"), (Severity::Error, "pool.faulted"),]
+        stopped.iter().map(|(severity, kind, _)| (*severity, kind.clone())).collect::<Vec<_>>(),
+        [(Severity::Error, EventKind::DeviceFailed), (Severity::Error, EventKind::PoolFaulted),]
     );
     // the pool is exported, and imported again
     assert_eq!(look.watches.look_at_pools(&[], &[], |_, _| None, look.now), []);
-    assert_eq!(look.kinds(&whole), ["device.recovered", "pool.healthy"]);
+    assert_eq!(look.kinds(&whole), [EventKind::DeviceRecovered, EventKind::PoolHealthy]);
 }
 
 #[test]
 fn slow_and_silent_devices_are_warned_of() {
     let mut look = Look::new();
-    for (health, kind) in [("slow", "device.slow"), ("silent", "device.silent"), ("failing", "device.errors"), ("full", "device.full")] {
+    for (health, kind) in [
+        ("slow", EventKind::DeviceSlow),
+        ("silent", EventKind::DeviceSilent),
+        ("failing", EventKind::DeviceErrors),
+        ("full", EventKind::DeviceFull),
+    ] {
         let news = look.at(&pool("online", &[("/a", "online", health)]), &[]);
-        assert_eq!(news.iter().map(|(severity, kind, _)| (*severity, *kind)).collect::<Vec<_>>(), [(Severity::Warning, kind)]);
+        assert_eq!(news.iter().map(|(severity, kind, _)| (*severity, kind.clone())).collect::<Vec<_>>(), [(Severity::Warning, kind)]);
     }
-    assert_eq!(look.kinds(&pool("online", &[("/a", "online", "ok")])), ["device.recovered"]);
+    assert_eq!(look.kinds(&pool("online", &[("/a", "online", "ok")])), [EventKind::DeviceRecovered]);
 }
 
 #[test]
@@ -187,21 +192,21 @@ const SAMPLE: Duration = Duration::from_secs(60);
 fn jobs_that_begin_by_themselves_are_said_and_all_that_end() {
     let mut look = Look::new();
     let whole = pool("online", &[("/member1", "online", "ok")]);
-    let told = |news: Vec<(Severity, &'static str, String)>| news.into_iter().map(|(_, kind, told)| (kind, told)).collect::<Vec<_>>();
+    let told = |news: Vec<(Severity, EventKind, String)>| news.into_iter().map(|(_, kind, told)| (kind, told)).collect::<Vec<_>>();
     let begun = told(look.at(&whole, &[job("resilver", Some(1)), job("reclaim", None)]));
-    assert_eq!(begun, [("job.began", "resilver of /member1 in pool 'tank' begins".to_owned())]);
+    assert_eq!(begun, [(EventKind::JobBegan, "resilver of /member1 in pool 'tank' begins".to_owned())]);
     assert_eq!(told(look.at(&whole, &[job("resilver", Some(1))])), []);
-    assert_eq!(told(look.at(&whole, &[])), [("job.ended", "resilver of /member1 in pool 'tank' has ended".to_owned())]);
+    assert_eq!(told(look.at(&whole, &[])), [(EventKind::JobEnded, "resilver of /member1 in pool 'tank' has ended".to_owned())]);
     // a job that a command has begun, and a look that came before it was listed
     look.watches.expect_job("7", JobKind::Remove, Some(1), Some("/member1".to_owned()));
     assert_eq!(told(look.at(&whole, &[])), []);
     assert_eq!(told(look.at(&whole, &[job("remove", Some(1))])), []);
     let stays = "remove of /member1 in pool 'tank' has ended; the device stays in the pool and is online".to_owned();
-    assert_eq!(told(look.at(&whole, &[])), [("job.ended", stays)]);
+    assert_eq!(told(look.at(&whole, &[])), [(EventKind::JobEnded, stays)]);
     // a job that ended between two looks
     look.watches.expect_job("7", JobKind::Wipe, None, None);
     assert_eq!(told(look.at(&whole, &[])), []);
-    assert_eq!(told(look.at(&whole, &[])), [("job.ended", "wipe in pool 'tank' has ended".to_owned())]);
+    assert_eq!(told(look.at(&whole, &[])), [(EventKind::JobEnded, "wipe in pool 'tank' has ended".to_owned())]);
     // a spare that has just taken a place is named, and not the lost device
     let filling = pool("degraded", &[("/spare", "resilvering", "filling"), ("/member1", "online", "ok")]);
     let begun = look.at(&filling, &[job("resilver", Some(0))]);
@@ -210,7 +215,7 @@ fn jobs_that_begin_by_themselves_are_said_and_all_that_end() {
     // unreadable pieces make the event an error
     assert_eq!(look.at(&whole, &[Job { errors: 3, ..job("rebalance", None) }]).len(), 1);
     let ended = look.at(&whole, &[]);
-    assert_eq!(ended.first().map(|(severity, kind, _)| (*severity, *kind)), Some((Severity::Error, "job.ended")));
+    assert_eq!(ended.first().map(|(severity, kind, _)| (*severity, kind.clone())), Some((Severity::Error, EventKind::JobEnded)));
 }
 
 #[test]
@@ -225,10 +230,9 @@ fn the_end_of_a_scrub_says_what_it_found() {
     let mut before = scrubbed(0, "done", 5, 5, 0);
     before.imported = Some(from_millis(2));
     before.scrub.iter_mut().for_each(|scrub| scrub.ended = Some(from_millis(1)));
-    assert_eq!(look.kinds(&before), [""; 0]);
-    assert_eq!(look.kinds(&scrubbed(1, "running", 0, 0, 0)), [""; 0]);
-    let ended =
-        |news: Vec<(Severity, &'static str, String)>| news.into_iter().map(|(severity, _, told)| (severity, told)).collect::<Vec<_>>();
+    assert_eq!(look.kinds(&before), []);
+    assert_eq!(look.kinds(&scrubbed(1, "running", 0, 0, 0)), []);
+    let ended = |news: Vec<(Severity, EventKind, String)>| news.into_iter().map(|(severity, _, told)| (severity, told)).collect::<Vec<_>>();
     assert_eq!(ended(look.at(&scrubbed(1, "done", 0, 0, 0), &[])), [(Severity::Info, "scrub of pool 'tank' done: 0 errors".to_owned())]);
     assert_eq!(ended(look.at(&scrubbed(1, "done", 0, 0, 0), &[])), []);
     let repaired = "scrub of pool 'tank' done: 5 errors, all repaired (5 pieces written again)".to_owned();
@@ -249,9 +253,9 @@ impl Exports {
         Exports { watches: Watches::default(), now: Instant::now(), restoring: false }
     }
 
-    fn look(&mut self, state: &str, pools: &[Pool]) -> Vec<(&'static str, String)> {
+    fn look(&mut self, state: &str, pools: &[Pool]) -> Vec<(EventKind, String)> {
         let news = self.watches.look_at_exports(&[export(state)], pools, |_| self.restoring, self.now);
-        news.iter().map(|news| (news.kind(), news.message().to_owned())).collect()
+        news.iter().map(|news| (news.kind().clone(), news.message().to_owned())).collect()
     }
 }
 
@@ -262,8 +266,8 @@ fn exports_stop_with_their_pool_and_come_back() {
     // a pool that waits for its devices, and then comes into service
     assert_eq!(exports.look("unavailable", &[pool("opening", &[])]), []);
     assert_eq!(exports.look("unavailable", &away), []);
-    assert_eq!(exports.look("online", &whole), [("export.restored", "export 1 (tank/v) is served again".to_owned())]);
-    let told = ("export.stopped", "export 1 (tank/v) is not served: why not".to_owned());
+    assert_eq!(exports.look("online", &whole), [(EventKind::ExportRestored, "export 1 (tank/v) is served again".to_owned())]);
+    let told = (EventKind::ExportStopped, "export 1 (tank/v) is not served: why not".to_owned());
     assert_eq!(exports.look("stopped", &stopped), std::slice::from_ref(&told));
     assert_eq!(exports.look("stopped", &stopped), []);
     // the user exports the pool and imports it again
@@ -284,8 +288,8 @@ fn exports_stop_with_their_pool_and_come_back() {
 fn exports_that_come_late_are_given_time() {
     let (whole, away) = ([pool("online", &[])], [pool("unavailable", &[])]);
     let mut exports = Exports::new();
-    let stopped = ["export.stopped"];
-    let kinds = |news: Vec<(&'static str, String)>| news.into_iter().map(|(kind, _)| kind).collect::<Vec<_>>();
+    let stopped = [EventKind::ExportStopped];
+    let kinds = |news: Vec<(EventKind, String)>| news.into_iter().map(|(kind, _)| kind).collect::<Vec<_>>();
     assert_eq!(exports.look("unavailable", &away), []);
     // no event, however many looks follow
     for _ in 0..10 {
@@ -315,34 +319,34 @@ fn a_removal_that_ended_is_reported_once_and_not_again_after_a_restart() {
     let mut ended = pool("online", &[("/a", "online", "ok")]);
     (ended.removal_ended, ended.imported) = (Some("no room".to_owned()), Some(from_millis(1_000)));
     let mut look = Look::new();
-    assert_eq!(look.kinds(&ended), ["pool.removal-ended"]);
+    assert_eq!(look.kinds(&ended), [EventKind::PoolRemovalEnded]);
     ended.removal_ended_at = Some(from_millis(2_000));
-    assert_eq!(look.kinds(&ended), [""; 0]);
+    assert_eq!(look.kinds(&ended), []);
     // the daemon starts again: at first the pool is not in service
     let mut look = Look::new();
     ended.imported = None;
-    assert_eq!(look.kinds(&ended), [""; 0]);
+    assert_eq!(look.kinds(&ended), []);
     ended.imported = Some(from_millis(3_000));
-    assert_eq!(look.kinds(&ended), [""; 0]);
+    assert_eq!(look.kinds(&ended), []);
 }
 
 #[test]
 fn an_older_state_and_a_removal_that_waits_are_reported_once() {
     let mut look = Look::new();
     let mut pool = pool("online", &[("/a", "online", "ok")]);
-    assert_eq!(look.kinds(&pool), [""; 0]);
+    assert_eq!(look.kinds(&pool), []);
     pool.fell_back = Some("a map node does not match".to_owned());
     let news = look.at(&pool, &[]);
     let message = "pool 'tank': it went back to an older checkpoint, without the log after it: a map node does not match".to_owned();
-    assert_eq!(news, [(Severity::Warning, "pool.older-state", message)]);
-    assert_eq!(look.kinds(&pool), [""; 0]);
+    assert_eq!(news, [(Severity::Warning, EventKind::PoolOlderState, message)]);
+    assert_eq!(look.kinds(&pool), []);
     pool.removal_waits = Some("member 1 is away".to_owned());
     let news = look.at(&pool, &[]);
     let message = "pool 'tank': the removal of a device waits: member 1 is away".to_owned();
-    assert_eq!(news, [(Severity::Warning, "pool.removal-waits", message)]);
+    assert_eq!(news, [(Severity::Warning, EventKind::PoolRemovalWaits, message)]);
     // the removal goes on for a moment, then waits for the same reason again
     for waits in [None, pool.removal_waits.clone()] {
         pool.removal_waits = waits;
-        assert_eq!(look.kinds(&pool), [""; 0]);
+        assert_eq!(look.kinds(&pool), []);
     }
 }
