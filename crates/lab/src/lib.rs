@@ -5,8 +5,10 @@
 //! queried for its counters like by any client. So anyone can repeat every figure with a built
 //! binary; `docs/measuring.md` has the commands.
 //!
-//! *Architecture Invariant:* this crate depends on no other crate of the project, and has no access
-//! to the engine's internals.
+//! Processes, guests, targets and loads are also the kit of the end-to-end tests in `tests/e2e`.
+//!
+//! *Architecture Invariant:* of the project this crate uses the clients in `millpond-export` alone,
+//! and has no access to the engine's internals.
 #![forbid(unsafe_code)]
 
 pub mod drive;

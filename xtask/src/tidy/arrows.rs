@@ -1,5 +1,6 @@
-//! Allowed dependencies between crates. Arrows never point up. Of the product's crates, the lab
-//! depends on the protocols alone: it drives servers with the project's clients.
+//! Allowed dependencies between crates. Arrows never point up. Of the product's crates, the lab and
+//! the end-to-end tests depend on the protocols alone: they drive servers with the project's
+//! clients. No crate depends on the end-to-end tests, which have no library.
 
 use super::tree::{Finding, SourceFile};
 
@@ -19,6 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["millpond-block", "millpond-device", "millpond-export", "millpond-engine", "millpond-api", "millpond-images", "millpond-daemon"],
     ),
     ("crates/lab", &["millpond-export"]),
+    ("tests/e2e", &["millpond-export", "millpond-lab"]),
     ("xtask", &[]),
 ];
 
@@ -72,6 +74,8 @@ mod tests {
         assert_eq!(findings("crates/export/Cargo.toml", "[dev-dependencies]\nmillpond-engine = { path = \"../engine\" }\n"), 1);
         assert_eq!(findings("crates/lab/Cargo.toml", "[dependencies.millpond-block]\nworkspace = true\n"), 1);
         assert_eq!(findings("crates/lab/Cargo.toml", "[package]\nname = \"millpond-lab\"\n"), 0);
+        assert_eq!(findings("tests/e2e/Cargo.toml", "[dev-dependencies]\nmillpond-lab.workspace = true\n"), 0);
+        assert_eq!(findings("tests/e2e/Cargo.toml", "[dev-dependencies]\nmillpond-engine.workspace = true\n"), 1);
         assert_eq!(findings("crates/new/Cargo.toml", ""), 1);
     }
 }

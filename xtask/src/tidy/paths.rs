@@ -4,7 +4,7 @@ use super::tree::{Finding, SourceFile};
 use std::path::Path;
 
 /// Prefixes by which a word in backticks is recognized as a path of the project.
-const OURS: [&str; 7] = ["crates/", "docs/", "fuzz/", "xtask/", ".ci/", "tests-e2e/", ".cargo/"];
+const OURS: [&str; 7] = ["crates/", "docs/", "fuzz/", "xtask/", ".ci/", "tests/", ".cargo/"];
 
 /// Checks that paths in backticks and relative links of a page exist. A path with `{}`, `*` or
 /// `NNNN` in it is a pattern.

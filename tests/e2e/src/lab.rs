@@ -3,13 +3,26 @@
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
 use millpond_lab::peer::millpond_binary;
+use millpond_lab::process::find_tool;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+/// Returns a command for the lab's program, which is built beside the daemon's.
+///
+/// # Errors
+/// There is none.
+pub fn program() -> Result<Command> {
+    let own = std::env::current_exe().context("the path of this program")?;
+    // this program is in the directory below
+    let near = own.ancestors().skip(1).take(2).map(|dir| dir.join("millpond-lab")).find(|path| path.is_file());
+    let path = near.or_else(|| find_tool("millpond-lab")).context("no millpond-lab; `cargo xtask e2e` builds it")?;
+    Ok(Command::new(path))
+}
+
 fn lab(dir: &Path, words: &[&str]) -> Result<Output> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_millpond-lab"));
+    let mut command = program()?;
     command.env("MILLPOND_BIN", millpond_binary()?).current_dir(dir).args(words);
     command.output().context("starting the lab")
 }

@@ -1,5 +1,6 @@
 //! Cache modes: their promises after kills and power cuts, and clients during a change of the mode.
 
+use super::lab::program;
 use super::subject::Subject;
 use super::vhost_user::export;
 use anyhow::{Context, Result, ensure};
@@ -10,7 +11,6 @@ use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -29,7 +29,7 @@ pub fn loss(subject: &mut Subject) -> Result<()> {
     let dir = subject.file("lab");
     std::fs::create_dir_all(&dir)?;
     let place = dir.display().to_string();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_millpond-lab"));
+    let mut command = program()?;
     command.env("MILLPOND_BIN", millpond_binary()?).current_dir(&dir);
     command.args(["run", "loss", "--scale", "0.01", "--reps", "1", "--strict", "--media", "disk", "--disk-dir", &place, "--out", "out"]);
     let ended = command.output().context("starting the lab")?;

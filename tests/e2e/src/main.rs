@@ -1,9 +1,12 @@
 //! End-to-end tests: real clients (QEMU's tools, libnbd's, fio, a guest) and a running daemon.
 //!
-//! `cargo test --release -p millpond-lab --test e2e -- [--subject NAME] [--list] [--no-skip]
-//! [FILTER…]`. The subject is `millpond` or another target of the lab: running the tests with other
+//! `cargo xtask e2e [--subject NAME] [--list] [--no-skip] [FILTER…]` builds the programs and runs
+//! them. The subject is `millpond` or another target of the lab: running the tests with other
 //! servers shows that the tests themselves are sound. A test whose programs are missing is skipped
 //! with a visible line.
+//!
+//! The lab has the kit: processes, guests, loads, and the servers under test.
+#![forbid(unsafe_code)]
 
 mod activation;
 mod advise;

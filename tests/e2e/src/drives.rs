@@ -3,6 +3,7 @@
 
 use super::PATIENCE;
 use super::fio::fio;
+use super::lab::program;
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
 use millpond_lab::peer::Contender;
@@ -10,7 +11,6 @@ use millpond_lab::process::{Daemon, run_tool};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Instant;
 
 /// Bytes per second of the slow drive.
@@ -24,7 +24,7 @@ struct Mounted {
 
 impl Mounted {
     fn new(dir: &Path, backing: &Path) -> Result<Mounted> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_millpond-lab"));
+        let mut command = program()?;
         command.arg("drives").arg(dir).arg("--backing").arg(backing).args(["cap:10m=64M", "nvme=768M", "6*nvme/raid6:64k=64M"]);
         let mut server = Daemon::spawn(&mut command, &backing.join("drives.log"))?;
         server.wait_ready(PATIENCE, || dir.join("disk2").exists())?;
