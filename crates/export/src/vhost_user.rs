@@ -13,7 +13,8 @@
 //! device.publish(|queue| ...)            signal the queue's eventfd
 //! ```
 //!
-//! and [`Device::listen`] before it waits; until then the guest need not kick.
+//! and [`Device::listen`] before it waits; until then the guest need not kick. [`front_end`] has the
+//! other side of messages and queues.
 //!
 //! **Hostile guests.** The guest controls all addresses, lengths and indexes, and may change them
 //! at any time. Each descriptor is read once and checked against the memory map. Data of writes is
@@ -29,6 +30,7 @@ mod config;
 mod device;
 mod dirty;
 mod error;
+pub mod front_end;
 mod inflight;
 mod memory;
 mod queue;
@@ -42,6 +44,6 @@ pub use device::{Counters, Device, Limits, SERIAL, Taken};
 pub use dirty::DirtyLog;
 pub use error::{Refusal, SessionError};
 pub use inflight::InflightMemory;
-pub use memory::{Memory, MemoryRegion};
+pub use memory::{Memory, MemoryRegion, Outside};
 pub use queue::{MAX_QUEUE_SIZE, QueueError, QueueSetup};
 pub use session::{Backend, MAX_REGIONS, Reply, Session, Signal};

@@ -85,7 +85,7 @@ struct Guest<'a> {
 
 impl Guest<'_> {
     fn step(&mut self, choices: &mut Choices<'_>) {
-        let size = self.driver.size;
+        let size = self.driver.ring.places().size;
         match choices.byte() % 8 {
             0 | 1 => {
                 let (index, at, length) = (choices.byte() as u16 % size, choices.address(), choices.length());
@@ -161,7 +161,7 @@ impl Guest<'_> {
         device.stop(0);
         assert!(matches!(device.stopped(0), Ok(Some(_))), "the queue does not come to rest");
         let used = self.driver.used();
-        self.driver.seen = used;
+        self.driver.ring.seen = used;
         self.driver.set_available(used);
         self.driver.start(used, None).expect("the queue is where it was");
         self.offered.clear();

@@ -13,8 +13,9 @@ pub type Memory = GuestMemoryMmap<()>;
 pub type MemoryRegion = Arc<GuestRegionMmap<()>>;
 
 /// Error: the guest does not have all of that memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Outside;
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the guest has no such memory")]
+pub struct Outside;
 
 /// Returns true if the guest has all of these bytes.
 pub(super) fn has(memory: &Memory, at: GuestAddress, length: usize) -> bool {

@@ -17,7 +17,7 @@ fn driver() -> Driver {
 
 fn walk(driver: &Driver, head: u16) -> Result<Chain, ChainError> {
     let mut chain = Chain::default();
-    chain.walk(&driver.memory, GuestAddress(0x1_0000), SIZE, head).map(|()| chain)
+    chain.walk(driver.ring.memory(), GuestAddress(0x1_0000), SIZE, head).map(|()| chain)
 }
 
 #[test]

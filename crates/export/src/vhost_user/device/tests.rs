@@ -224,7 +224,7 @@ fn impossible_indexes_break_the_queue_alone() {
         driver.device.stop(0);
         assert!(matches!(driver.device.stopped(0), Ok(Some(_))), "{what}");
         let used = driver.used();
-        driver.seen = used;
+        driver.ring.seen = used;
         driver.set_available(used);
         driver.start(used, None).expect("it can be started again");
         driver.request(0, IN, 0, &[(DATA, 512)], true);
@@ -282,11 +282,11 @@ fn a_successor_goes_on_where_the_daemon_died() {
     assert_eq!(first.answers(), [(15, 1), (12, 1)]);
     // Offered and not taken.
     first.request(18, OUT, 6, &[(DATA, 512)], false);
-    let (memory, available, seen) = (first.memory.clone(), first.available, first.seen);
+    let ring = first.ring.clone();
     drop(first);
     let disk = MemoryDisk::new(DISK, SectorProfile::S512e);
-    let mut second = Driver::stopped(memory, disk, 64, FLUSH, Limits::default());
-    (second.available, second.seen) = (available, seen);
+    let mut second = Driver::stopped(ring.memory().clone(), disk, 64, FLUSH, Limits::default());
+    second.ring = ring;
     // The front end does not know the queue's position: it reports the number of answers.
     second.start(2, Some(area.clone())).expect("start");
     assert!(second.device.has_more(), "without a kick");
@@ -294,10 +294,10 @@ fn a_successor_goes_on_where_the_daemon_died() {
     let sectors: Vec<u64> = second.disk.log.iter().map(|(request, _)| request.range.offset / 512).collect();
     assert_eq!(sectors, [0, 1, 2, 3, 6]);
     // A third daemon finds no requests.
-    let (memory, available) = (second.memory.clone(), second.available);
+    let ring = second.ring.clone();
     let disk = MemoryDisk::new(DISK, SectorProfile::S512e);
-    let mut third = Driver::stopped(memory, disk, 64, FLUSH, Limits::default());
-    (third.available, third.seen) = (available, 7);
+    let mut third = Driver::stopped(ring.memory().clone(), disk, 64, FLUSH, Limits::default());
+    third.ring = ring;
     third.start(0, Some(area)).expect("start");
     assert_eq!((third.device.has_more(), third.run()), (false, vec![]));
 }
@@ -313,8 +313,8 @@ fn what_was_left_is_done_before_a_queue_comes_to_rest() {
     first.request(0, IN, 0, &[(DATA, 512)], true);
     first.request(3, IN, 0, &[(DATA, 512)], true);
     first.take();
-    let mut second = Driver::stopped(first.memory.clone(), disk(), 64, FLUSH, Limits::default());
-    second.available = first.available;
+    let mut second = Driver::stopped(first.ring.memory().clone(), disk(), 64, FLUSH, Limits::default());
+    second.ring = first.ring.clone();
     second.start(0, Some(area)).expect("start");
     second.device.stop(0);
     assert_eq!(second.device.stopped(0), Ok(None));

@@ -7,6 +7,8 @@ use vm_memory::MmapRegion;
 
 use super::{Backend, Reply, Session, SessionError, Signal};
 use crate::vhost_user::Refusal;
+use crate::vhost_user::front_end::RingPlaces;
+use crate::vhost_user::front_end::message::{configuration, longs, memory_region, memory_table, record_of, ring_address, words};
 use crate::vhost_user::wire::{HEADER, Header, Region, code, request};
 use crate::vhost_user::{DirtyLog, InflightMemory, Offer, QueueSetup};
 
@@ -14,6 +16,9 @@ const GUEST: u64 = 1 << 32;
 const USER: u64 = 0x7f00_0000_0000;
 const MEMORY: u64 = 1 << 20;
 const PROTOCOL: u64 = 1 << 30;
+const REGION: Region = Region { guest: GUEST, size: MEMORY, user: USER, offset: 0 };
+/// Places of each queue, as addresses of the front end.
+const PLACES: RingPlaces = RingPlaces { size: 128, descriptors: USER + 0x1000, available: USER + 0x2000, used: USER + 0x3000 };
 
 /// Back end that records all calls.
 #[derive(Default)]
@@ -102,14 +107,6 @@ struct Talk {
     notes: Notes,
 }
 
-fn words(values: &[u32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
-}
-
-fn longs(values: &[u64]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
-}
-
 impl Talk {
     fn new() -> Talk {
         Talk { session: Session::new(4), notes: Notes::default() }
@@ -140,15 +137,13 @@ impl Talk {
         self.tell(code::SET_FEATURES, &features.to_ne_bytes(), vec![]);
         let protocol = self.ask(code::GET_PROTOCOL_FEATURES, &[]);
         self.tell(code::SET_PROTOCOL_FEATURES, &protocol, vec![]);
-        let table = [words(&[1, 0]), longs(&[GUEST, MEMORY, USER, 0])].concat();
-        self.tell(code::SET_MEM_TABLE, &table, vec![fd()]);
+        self.tell(code::SET_MEM_TABLE, &memory_table(&[REGION]), vec![fd()]);
     }
 
     fn describe(&mut self, index: u32) {
         self.tell(code::SET_VRING_NUM, &words(&[index, 128]), vec![]);
         self.tell(code::SET_VRING_BASE, &words(&[index, 3]), vec![]);
-        let address = [words(&[index, 0]), longs(&[USER + 0x1000, USER + 0x3000, USER + 0x2000, 0])].concat();
-        self.tell(code::SET_VRING_ADDR, &address, vec![]);
+        self.tell(code::SET_VRING_ADDR, &ring_address(index, &PLACES, None), vec![]);
         self.tell(code::SET_VRING_CALL, &u64::from(index).to_ne_bytes(), vec![fd()]);
         self.tell(code::SET_VRING_KICK, &u64::from(index).to_ne_bytes(), vec![fd()]);
     }
@@ -206,7 +201,7 @@ fn memory_comes_and_goes_while_queues_stand_still() {
     talk.tell(code::SET_VRING_ENABLE, &words(&[0, 1]), vec![]);
     talk.log();
     assert_eq!(talk.ask(code::GET_MAX_MEM_SLOTS, &[]), longs(&[509]));
-    let more = longs(&[0, 0, MEMORY, USER + (1 << 32), 0]);
+    let more = memory_region(&Region { guest: 0, size: MEMORY, user: USER + (1 << 32), offset: 0 });
     talk.tell(code::ADD_MEM_REG, &more, vec![fd()]);
     assert_eq!(talk.log(), ["map 0", "stop 0", "memory [0, 100000000]", "start 0 at 13 of 128"]);
     talk.tell(code::REM_MEM_REG, &more, vec![fd()]);
@@ -214,7 +209,7 @@ fn memory_comes_and_goes_while_queues_stand_still() {
     let none = talk.send(code::REM_MEM_REG, false, &more, vec![]);
     assert!(matches!(none, Err(SessionError::Refused { code: code::REM_MEM_REG, reason: Refusal::NoRegion })), "{none:?}");
     // The memory with the queue is removed, so the queue cannot continue.
-    let gone = talk.send(code::REM_MEM_REG, true, &longs(&[0, GUEST, MEMORY, USER, 0]), vec![]).expect("answered");
+    let gone = talk.send(code::REM_MEM_REG, true, &memory_region(&REGION), vec![]).expect("answered");
     assert_eq!(gone.bytes[HEADER..], longs(&[0]));
     assert_eq!(talk.log(), ["stop 0", "memory []"]);
 }
@@ -224,7 +219,7 @@ fn requests_in_flight_are_recorded_by_queue() {
     let mut talk = Talk::new();
     talk.agree();
     talk.log();
-    let asked = [longs(&[0, 0]), vec![2, 0, 128, 0], vec![0; 4]].concat(); // with padding at its end, as QEMU sends it
+    let asked = [record_of(2, 128), vec![0; 4]].concat(); // with padding at its end, as QEMU sends it
     let reply = talk.send(code::GET_INFLIGHT_FD, false, &asked, vec![]).expect("answered");
     let size = 2 * 2112;
     assert_eq!(reply.bytes[HEADER..], [longs(&[size, 0]), vec![2, 0, 128, 0], vec![0; 4]].concat());
@@ -242,10 +237,9 @@ fn requests_in_flight_are_recorded_by_queue() {
     assert!(talk.notes.running.get(&3).is_some_and(|setup| setup.inflight.is_none()));
     let short = [longs(&[size - 1, 0]), vec![2, 0, 128, 0]].concat();
     assert!(talk.send(code::SET_INFLIGHT_FD, false, &short, vec![fd()]).is_err());
-    for impossible in [[0u16, 128], [5, 128], [4, 65535], [0, 0]] {
-        let asked = [longs(&[0, 0]), impossible.iter().flat_map(|value| value.to_ne_bytes()).collect()].concat();
-        let answer = talk.send(code::GET_INFLIGHT_FD, false, &asked, vec![]);
-        assert_eq!(answer.is_ok(), impossible == [4, 65535], "{impossible:?}");
+    for (queues, size) in [(0, 128), (5, 128), (4, 65535), (0, 0)] {
+        let answer = talk.send(code::GET_INFLIGHT_FD, false, &record_of(queues, size), vec![]);
+        assert_eq!(answer.is_ok(), size == 65535, "{queues} of {size}");
     }
 }
 
@@ -254,7 +248,7 @@ fn the_configuration_is_read_and_the_cache_switched() {
     let mut talk = Talk::new();
     talk.agree();
     talk.log();
-    let read = |talk: &mut Talk, at: u32, size: u32| talk.ask(code::GET_CONFIG, &[words(&[at, size, 0]), vec![0; size as usize]].concat());
+    let read = |talk: &mut Talk, at: u32, size: u32| talk.ask(code::GET_CONFIG, &configuration(at, size));
     assert_eq!(read(&mut talk, 0, 8), [words(&[0, 8, 0]), longs(&[1 << 21])].concat());
     assert_eq!(read(&mut talk, 32, 1)[12..], [1]);
     talk.tell(code::SET_CONFIG, &[words(&[32, 1, 0]), vec![0]].concat(), vec![]);
@@ -272,7 +266,7 @@ fn the_configuration_is_read_and_the_cache_switched() {
 fn the_write_cache_is_what_guest_and_disk_agree_on() {
     let mut talk = Talk::new();
     talk.agree();
-    let read = |talk: &mut Talk| talk.ask(code::GET_CONFIG, &[words(&[32, 1, 0]), vec![0]].concat())[12];
+    let read = |talk: &mut Talk| talk.ask(code::GET_CONFIG, &configuration(32, 1))[12];
     assert_eq!((read(&mut talk), talk.notes.fresh), (1, Some(true)));
     talk.tell(code::SET_CONFIG, &[words(&[32, 1, 0]), vec![1]].concat(), vec![]);
     talk.notes.strict = true;
@@ -349,8 +343,7 @@ fn a_moving_guest_has_its_writes_logged_and_a_reset_stops_its_queues() {
     assert!(features & 1 << 26 != 0, "logging is offered");
     talk.tell(code::SET_FEATURES, &features.to_ne_bytes(), vec![]);
     assert_eq!(talk.log(), ["stop 0".to_owned(), format!("features {features:x}"), "start 0 at 13 of 128".to_owned()]);
-    let address = [words(&[0, 1]), longs(&[USER + 0x1000, USER + 0x3000, USER + 0x2000, 0x77_3000])].concat();
-    talk.tell(code::SET_VRING_ADDR, &address, vec![]);
+    talk.tell(code::SET_VRING_ADDR, &ring_address(0, &PLACES, Some(0x77_3000)), vec![]);
     assert_eq!(talk.notes.running.get(&0).and_then(|setup| setup.log), Some(0x77_3000));
 
     for (code, payload, fds) in [
