@@ -4,8 +4,9 @@
 use super::subject::Subject;
 use super::vhost_user::export;
 use anyhow::{Context, Result, ensure};
+use millpond_export::vhost_user::front_end::{INDIRECT, NEXT, WRITE, descriptor, request_header};
 use millpond_export::vhost_user::wire::request;
-use millpond_lab::load::vhost::{AVAILABLE, DATA, DESCRIPTORS, ENTRIES, FrontEnd, GUEST, HEADERS, MEMORY, TABLES, descriptor};
+use millpond_lab::load::vhost::{AVAILABLE, DATA, DESCRIPTORS, ENTRIES, FrontEnd, GUEST, HEADERS, MEMORY, TABLES};
 use millpond_lab::load::{Client, Op, Rng};
 use millpond_lab::peer::DISK;
 use std::io::{Read, Write};
@@ -121,9 +122,7 @@ fn scene(front: &mut FrontEnd, rng: &mut Rng) -> Result<u16> {
         let own = u64::from(index);
         let kind = [0u32, 0, 1, 1, 4, 8, 11, 13, 14, 200][rng.below(10) as usize];
         let sector = [rng.below(SIZE / 512), rng.below(64) * 8, u64::MAX / 512, u64::MAX, SIZE / 512][rng.below(5) as usize];
-        headers.extend_from_slice(&kind.to_le_bytes());
-        headers.extend_from_slice(&[0; 4]);
-        headers.extend_from_slice(&sector.to_le_bytes());
+        headers.extend_from_slice(&request_header(kind, sector)[..16]);
         // A range for discards: sector, sectors, flags. Its first byte is the status byte of the
         // preceding header.
         headers.extend_from_slice(&rng.below(SIZE / 512).to_le_bytes());
@@ -137,9 +136,9 @@ fn scene(front: &mut FrontEnd, rng: &mut Rng) -> Result<u16> {
             (
                 if kind > 8 { header + 16 } else { GUEST + DATA + rng.below(0x10_0000) },
                 if kind > 8 { 16 } else { length },
-                u16::from(into) * 2,
+                u16::from(into) * WRITE,
             ),
-            (GUEST + DATA + 0x20_0000 + own, 1, 2),
+            (GUEST + DATA + 0x20_0000 + own, 1, WRITE),
         ];
         if rng.below(3) == 0 {
             let at = rng.below(3) as usize;
@@ -147,12 +146,12 @@ fn scene(front: &mut FrontEnd, rng: &mut Rng) -> Result<u16> {
             match rng.below(5) {
                 0 => parts[at].0 = nowhere[rng.below(6) as usize],
                 1 => parts[at].1 = [0, u32::MAX, 3, 1 << 20, 15, 65 << 20][rng.below(6) as usize],
-                2 => parts[at].2 ^= 2,
-                3 => parts[at].2 |= 4,
+                2 => parts[at].2 ^= WRITE,
+                3 => parts[at].2 |= INDIRECT,
                 _ => parts.truncate(at),
             }
         }
-        let more = |at: usize, next: u16| if at + 1 < parts.len() || next == 0xffff { 1 } else { 0 };
+        let more = |at: usize, next: u16| if at + 1 < parts.len() || next == 0xffff { NEXT } else { 0 };
         let wild = if rng.below(20) == 0 { 0xffff } else { 0 };
         let mut indirect: Vec<u8> = Vec::new();
         for (at, (place, length, flags)) in parts.iter().enumerate() {
@@ -164,9 +163,9 @@ fn scene(front: &mut FrontEnd, rng: &mut Rng) -> Result<u16> {
         let length = if rng.below(20) == 0 { rng.below(1 << 20) as u32 } else { 16 * parts.len().max(1) as u32 };
         table.extend_from_slice(&match rng.below(12) {
             // A chain in the queue's own table, with random links, possibly a loop.
-            0 => descriptor(header, 16, 1, rng.below(entries + 2) as u16),
+            0 => descriptor(header, 16, NEXT, rng.below(entries + 2) as u16),
             1 => descriptor(GUEST + DATA + rng.below(0x10_0000), length, rng.below(8) as u16, rng.below(entries) as u16),
-            _ => descriptor(GUEST + TABLES + 128 * own, length, 4, 0),
+            _ => descriptor(GUEST + TABLES + 128 * own, length, INDIRECT, 0),
         });
     }
     let mut heads: Vec<u16> = (0..ENTRIES).collect();
@@ -181,7 +180,7 @@ fn scene(front: &mut FrontEnd, rng: &mut Rng) -> Result<u16> {
     front.write(HEADERS, &headers)?;
     front.write(DESCRIPTORS, &table)?;
     // The ring may start at any index.
-    let first = front.available;
+    let first = front.available();
     let mut ring = vec![0; 2 * usize::from(ENTRIES)];
     for (step, head) in (0u16..).zip(heads) {
         let place = 2 * usize::from(first.wrapping_add(step) % ENTRIES);

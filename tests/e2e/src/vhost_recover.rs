@@ -4,7 +4,8 @@
 use super::subject::Subject;
 use super::vhost_user::export;
 use anyhow::{Result, ensure};
-use millpond_lab::load::vhost::{AVAILABLE, DATA, DESCRIPTORS, ENTRIES, FrontEnd, GUEST, HEADERS, TABLES, descriptor};
+use millpond_export::vhost_user::front_end::{INDIRECT, STATUS_AT, Segment, WRITE, chain, descriptor, request_header};
+use millpond_lab::load::vhost::{AVAILABLE, DATA, DESCRIPTORS, ENTRIES, FrontEnd, GUEST, HEADERS, TABLES};
 use millpond_lab::load::{Client, Op, Rng};
 use millpond_lab::peer::DISK;
 use std::thread;
@@ -60,17 +61,18 @@ fn write_everywhere(front: &mut FrontEnd, rng: &mut Rng, death: u64) -> Result<V
     for head in 0..u64::from(ENTRIES) {
         let block = head * 64 + rng.below(64);
         blocks.push(block);
-        headers.extend_from_slice(&1u32.to_le_bytes());
-        headers.extend_from_slice(&[0; 4]);
-        headers.extend_from_slice(&(block * 8).to_le_bytes());
-        headers.extend_from_slice(&[0xff; 16]);
+        headers.extend_from_slice(&request_header(1, block * 8));
+        headers.resize(32 * (head as usize + 1), 0xff);
         data.extend(content(head, death));
         let header = GUEST + HEADERS + 32 * head;
-        tables.extend_from_slice(&descriptor(header, 16, 1, 1));
-        tables.extend_from_slice(&descriptor(GUEST + DATA + head * BLOCK as u64, BLOCK as u32, 1, 2));
-        tables.extend_from_slice(&descriptor(header + 16, 1, 2, 0));
-        tables.extend_from_slice(&[0; 16 * 5]);
-        table.extend_from_slice(&descriptor(GUEST + TABLES + 128 * head, 48, 4, 0));
+        let segments = [
+            Segment { at: header, length: 16, flags: 0 },
+            Segment { at: GUEST + DATA + head * BLOCK as u64, length: BLOCK as u32, flags: 0 },
+            Segment { at: header + STATUS_AT, length: 1, flags: WRITE },
+        ];
+        tables.extend_from_slice(&chain(&segments, 0));
+        tables.resize(128 * (head as usize + 1), 0);
+        table.extend_from_slice(&descriptor(GUEST + TABLES + 128 * head, 48, INDIRECT, 0));
         ring.extend_from_slice(&(head as u16).to_le_bytes());
     }
     front.write(TABLES, &tables)?;

@@ -4,28 +4,17 @@
 //! [`Disk::wait`] collects completions: it polls the used ring, like a polling guest, or sleeps
 //! until the back end notifies.
 
-use super::front::{AVAILABLE, DATA, DESCRIPTORS, ENTRIES, FrontEnd, GUEST, HEADERS, TABLES, USED, descriptor};
+use super::front::{DATA, ENTRIES, FrontEnd, GUEST, HEADERS, TABLES};
 use crate::load::{Done, Op};
 use anyhow::{Context, Result, bail, ensure};
+use millpond_export::vhost_user::front_end::{INDIRECT, STATUS_AT, Segment, WRITE, chain, descriptor, request_header};
 use std::path::Path;
-use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// Bytes of a segment; Millpond and other back ends announce no smaller maximum.
 const SEGMENT: usize = 512 << 10;
 /// Maximum number of data segments of a request: an indirect table has room for 8 descriptors.
 const MAX_SEGMENTS: usize = 6;
-/// Offset of `avail_event` in the used ring: the index from which on the back end wants to be
-/// notified.
-const KICK_FROM: u64 = USED + 4 + 8 * ENTRIES as u64;
-/// Offset of `used_event` in the available ring: the index from which on this side wants to be
-/// notified.
-const CALL_FROM: u64 = AVAILABLE + 4 + 2 * ENTRIES as u64;
-/// Distance of an event index that the back end never reaches before the index is changed again.
-const NEVER: u16 = 0x8000;
-/// VIRTQ_AVAIL_F_NO_INTERRUPT in the available ring's flags, VIRTQ_USED_F_NO_NOTIFY in the used
-/// ring's.
-const DO_NOT: u16 = 1;
 /// Polls of the ring between two checks of the clock.
 const LOOKS: u32 = 4096;
 /// Time without a completion after which the back end is given up.
@@ -50,10 +39,10 @@ pub struct Disk {
     size: u64,
     room: usize,
     slots: Vec<Slot>,
-    /// Available index with all submitted requests; `front.available` is the index that the back
-    /// end sees.
+    /// Available index with all submitted requests; the back end sees that of the ring.
     offered: u16,
-    used: u16,
+    /// Segments of the request that is being submitted.
+    segments: Vec<Segment>,
 }
 
 impl Disk {
@@ -68,7 +57,7 @@ impl Disk {
         let mut front = FrontEnd::connect_with_events(socket, DATA + (room * depth) as u64)?;
         let size = front.capacity()?;
         let slot = || Slot { data: vec![0; max_bytes], op: Op::Read, length: 0, busy: false, fresh: false };
-        let disk = Disk { front, poll, size, room, slots: (0..depth).map(|_| slot()).collect(), offered: 0, used: 0 };
+        let disk = Disk { front, poll, size, room, slots: (0..depth).map(|_| slot()).collect(), offered: 0, segments: Vec::new() };
         for index in 0..depth as u64 {
             // touch all memory before anything is measured
             disk.front.write(disk.place(index), &vec![0; room])?;
@@ -104,7 +93,7 @@ impl Disk {
         let entry = &mut self.slots[slot];
         if std::mem::take(&mut entry.fresh) {
             let length = entry.length;
-            self.front.read_into(place, &mut entry.data[..length]).expect("the slot's place is in the memory");
+            self.front.ring.read(GUEST + place, &mut entry.data[..length]).expect("the slot's place is in the memory");
         }
         &mut entry.data
     }
@@ -123,7 +112,7 @@ impl Disk {
         let entry = self.slots.get_mut(slot).context("no such slot")?;
         assert!(!entry.busy, "slot {slot} is in flight");
         let (kind, flags, length) = match op {
-            Op::Read => (0u32, 2, length),
+            Op::Read => (0u32, WRITE, length),
             Op::Write => (1, 0, length),
             Op::Flush => (4, 0, 0),
             _ => bail!("{op:?} is not spoken over vhost-user here"),
@@ -133,29 +122,19 @@ impl Disk {
         }
         (entry.op, entry.length, entry.busy, entry.fresh) = (op, length, true, false);
         let header = HEADERS + 32 * slot as u64;
-        let mut bytes = [0; 17];
-        bytes[..4].copy_from_slice(&kind.to_le_bytes());
-        bytes[8..16].copy_from_slice(&(if op == Op::Flush { 0 } else { offset / 512 }).to_le_bytes());
-        bytes[16] = 0xff;
-        self.front.write(header, &bytes)?;
-        let mut table = [0; 16 * (MAX_SEGMENTS + 2)];
-        let mut count = 0u16;
-        let mut push = |at: u64, length: usize, flags: u16, last: bool| {
-            let next = if last { 0 } else { 1 };
-            let bytes = descriptor(GUEST + at, length as u32, flags | next, if last { 0 } else { count + 1 });
-            table[16 * usize::from(count)..][..16].copy_from_slice(&bytes);
-            count += 1;
-        };
-        push(header, 16, 0, false);
+        self.front.write(header, &request_header(kind, if op == Op::Flush { 0 } else { offset / 512 }))?;
+        self.segments.clear();
+        self.segments.push(Segment { at: GUEST + header, length: 16, flags: 0 });
         for from in (0..length).step_by(SEGMENT) {
-            push(place + from as u64, SEGMENT.min(length - from), flags, false);
+            self.segments.push(Segment { at: GUEST + place + from as u64, length: SEGMENT.min(length - from) as u32, flags });
         }
-        push(header + 16, 1, 2, true);
-        let bytes = 16 * usize::from(count);
-        self.front.write(TABLES + 128 * slot as u64, &table[..bytes])?;
-        let chain = descriptor(GUEST + TABLES + 128 * slot as u64, bytes as u32, 4, 0);
-        self.front.write(DESCRIPTORS + 16 * slot as u64, &chain)?;
-        self.front.write(AVAILABLE + 4 + 2 * u64::from(self.offered % ENTRIES), &(slot as u16).to_le_bytes())?;
+        self.segments.push(Segment { at: GUEST + header + STATUS_AT, length: 1, flags: WRITE });
+        let (chain, table) = (chain(&self.segments, 0), TABLES + 128 * slot as u64);
+        self.front.write(table, &chain)?;
+        let ring = &self.front.ring;
+        let head = slot as u16; // the queue has more entries than there are slots
+        ring.write(ring.descriptor_at(head), &descriptor(GUEST + table, chain.len() as u32, INDIRECT, 0))?;
+        ring.place(self.offered, head)?;
         self.offered = self.offered.wrapping_add(1);
         Ok(())
     }
@@ -165,20 +144,12 @@ impl Disk {
     /// # Errors
     /// The host's I/O error.
     pub fn kick(&mut self) -> Result<()> {
-        let shown = std::mem::replace(&mut self.front.available, self.offered);
+        let shown = self.front.available();
         if shown == self.offered {
             return Ok(());
         }
-        self.front.store(AVAILABLE + 2, self.offered)?;
-        // the index must be visible before the other side's event index is read
-        fence(Ordering::SeqCst);
-        let wanted = if self.front.has_events() {
-            let from = self.front.load(KICK_FROM)?;
-            self.offered.wrapping_sub(from).wrapping_sub(1) < self.offered.wrapping_sub(shown)
-        } else {
-            self.front.load(USED)? & DO_NOT == 0
-        };
-        if wanted { self.front.kick() } else { Ok(()) }
+        self.front.ring.set_available(self.offered)?;
+        if self.front.ring.wants_kick(shown, self.front.has_events())? { self.front.kick() } else { Ok(()) }
     }
 
     /// Waits until at least one request is done, and appends all completions to `done`.
@@ -191,8 +162,8 @@ impl Disk {
         let mut looks = 0;
         loop {
             let used = self.front.used()?;
-            if used != self.used {
-                while self.used != used {
+            if used != self.front.ring.seen {
+                while self.front.ring.seen != used {
                     done.push(self.take()?);
                 }
                 return if self.poll { self.listen(false) } else { Ok(()) };
@@ -205,32 +176,23 @@ impl Disk {
             ensure!(since.get_or_insert_with(Instant::now).elapsed() < PATIENCE, "no answer for {PATIENCE:?}");
             if !self.poll {
                 self.listen(true)?;
-                ensure!(self.front.used()? != self.used || self.front.sleep()?, "the queue broke");
+                ensure!(self.front.used()? != self.front.ring.seen || self.front.sleep()?, "the queue broke");
             }
         }
     }
 
     /// Requests or suppresses notifications from the next completion on.
     fn listen(&mut self, yes: bool) -> Result<()> {
-        if self.front.has_events() {
-            self.front.store(CALL_FROM, if yes { self.used } else { self.used.wrapping_add(NEVER) })?;
-        } else {
-            self.front.store(AVAILABLE, if yes { 0 } else { DO_NOT })?;
-        }
-        fence(Ordering::SeqCst); // before the used index is read again
-        Ok(())
+        Ok(self.front.ring.listen(yes, self.front.has_events())?)
     }
 
     /// Takes the next completion, which must exist.
     fn take(&mut self) -> Result<Done> {
-        let mut element = [0; 8];
-        self.front.read_into(USED + 4 + 8 * u64::from(self.used % ENTRIES), &mut element)?;
-        let [a, b, c, d, ..] = element;
-        let slot = u32::from_le_bytes([a, b, c, d]) as usize;
-        self.used = self.used.wrapping_add(1);
+        let (head, _) = self.front.ring.take()?;
+        let slot = head as usize;
         let entry = self.slots.get_mut(slot).filter(|entry| entry.busy).context("an answer to a request that is not in flight")?;
         let mut status = [0; 1];
-        self.front.read_into(HEADERS + 32 * slot as u64 + 16, &mut status)?;
+        self.front.ring.read(GUEST + HEADERS + 32 * slot as u64 + STATUS_AT, &mut status)?;
         entry.busy = false;
         entry.fresh = entry.op == Op::Read && status[0] == 0;
         let error = match status[0] {
