@@ -1,15 +1,16 @@
 //! Front ends that connect and leave; the end-to-end tests show with guests how queues work.
 
 use std::fs::File;
-use std::io::{IoSlice, Read, Write};
+use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use millpond_export::vhost_user::wire::{HEADER, code, request};
+use millpond_export::vhost_user::front_end::{Channel, FrontEnd, RingPlaces, Signals};
+use millpond_export::vhost_user::wire::{HEADER, Region, code};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
@@ -32,25 +33,37 @@ fn spec(id: u64, path: &Path) -> VhostUserExport {
     }
 }
 
-fn connect(path: &Path) -> UnixStream {
+/// Socket of a front end that gets no descriptors.
+struct Socket(UnixStream);
+
+impl Channel for Socket {
+    fn send(&mut self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let fds: Vec<_> = fd.into_iter().collect();
+        assert!(fds.is_empty() || ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+        let sent = rustix::net::sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::empty())?;
+        assert_eq!(sent, bytes.len());
+        Ok(())
+    }
+
+    fn receive(&mut self, bytes: &mut [u8]) -> io::Result<Option<OwnedFd>> {
+        self.0.read_exact(bytes).map(|()| None)
+    }
+}
+
+fn connect(path: &Path) -> FrontEnd<Socket> {
     let stream = UnixStream::connect(path).expect("connect");
     stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
-    stream
+    FrontEnd::new(Socket(stream))
 }
 
-fn send(stream: &mut UnixStream, code: u32, payload: &[u8]) {
-    stream.write_all(&request(code, false, payload)).expect("send");
+fn features(front: &mut FrontEnd<Socket>) -> u64 {
+    front.ask(code::GET_FEATURES, &[]).expect("features")
 }
 
-fn features(stream: &mut UnixStream) -> u64 {
-    send(stream, code::GET_FEATURES, &[]);
-    let mut reply = [0; HEADER + 8];
-    stream.read_exact(&mut reply).expect("reply");
-    u64::from_ne_bytes(reply[HEADER..].try_into().expect("eight bytes"))
-}
-
-fn ends(stream: &mut UnixStream) -> bool {
-    matches!(stream.read(&mut [0; 1]), Ok(0) | Err(_))
+fn ends(front: &mut FrontEnd<Socket>) -> bool {
+    matches!(front.channel().0.read(&mut [0; 1]), Ok(0) | Err(_))
 }
 
 fn clients(shard: &ShardHandle) -> usize {
@@ -79,14 +92,13 @@ fn front_ends_are_served_one_after_another() {
     // The second front end is answered after the first has left, and a third after the second has
     // sent an invalid message.
     let mut second = connect(&path);
-    send(&mut second, code::GET_FEATURES, &[]);
-    second.set_read_timeout(Some(Duration::from_millis(50))).expect("timeout");
-    assert!(second.read(&mut [0; 20]).is_err());
+    second.send(code::GET_FEATURES, &[], None).expect("send");
+    second.channel().0.set_read_timeout(Some(Duration::from_millis(50))).expect("timeout");
+    assert!(second.channel().0.read(&mut [0; 20]).is_err());
     drop(first);
-    second.set_read_timeout(Some(PATIENCE)).expect("timeout");
-    let mut reply = [0; 20];
-    second.read_exact(&mut reply).expect("reply");
-    send(&mut second, code::SET_MEM_TABLE, &[0xff; 40]);
+    second.channel().0.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    second.channel().receive(&mut [0; HEADER + 8]).expect("reply");
+    second.send(code::SET_MEM_TABLE, &[0xff; 40], None).expect("send");
     assert!(ends(&mut second));
     assert_ne!(features(&mut connect(&path)), 0);
     eventually("all are gone", || clients(&shard) == 0);
@@ -129,26 +141,6 @@ fn what_cannot_be_exported_is_refused() {
     wait(shard.shutdown()).expect("shutdown");
 }
 
-/// Sends a message with a descriptor.
-fn send_with(stream: &UnixStream, code: u32, payload: &[u8], fd: BorrowedFd<'_>) {
-    let bytes = request(code, false, payload);
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let fds = [fd];
-    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
-    let sent = rustix::net::sendmsg(stream, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::empty()).expect("send");
-    assert_eq!(sent, bytes.len());
-}
-
-fn words(fields: &[u64]) -> Vec<u8> {
-    fields.iter().flat_map(|field| field.to_ne_bytes()).collect()
-}
-
-/// Two 32-bit fields.
-fn pair(first: u32, second: u32) -> Vec<u8> {
-    words(&[u64::from(first) | u64::from(second) << 32])
-}
-
 #[test]
 fn a_guest_whose_memory_is_cut_short_is_broken_off_alone() {
     const VERSION_1: u64 = 1 << 32;
@@ -159,19 +151,16 @@ fn a_guest_whose_memory_is_cut_short_is_broken_off_alone() {
     wait(shard.export_vhost_user(spec(1, &path))).expect("export");
     wait(shard.export_nbd(on_unix(2, &other))).expect("export");
     let mut neighbour = Client::unix(&other);
-    let mut stream = connect(&path);
-    features(&mut stream);
-    send(&mut stream, code::SET_FEATURES, &words(&[VERSION_1]));
+    let mut front = connect(&path);
+    front.negotiate(VERSION_1, 0).expect("negotiated");
     // not a memfd: it takes no seals
     let memory: File = tempfile::tempfile_in("/dev/shm").expect("memory");
     memory.set_len(MEMORY).expect("size");
-    send_with(&stream, code::SET_MEM_TABLE, &words(&[1, 0, MEMORY, 0, 0]), memory.as_fd());
-    send(&mut stream, code::SET_VRING_NUM, &pair(0, 8));
-    send(&mut stream, code::SET_VRING_BASE, &pair(0, 0));
-    send(&mut stream, code::SET_VRING_ADDR, &[pair(0, 0), words(&[0x1000, 0x3000, 0x2000, 0])].concat());
+    front.share_memory(Region { guest: 0, size: MEMORY, user: 0, offset: 0 }, memory.as_fd()).expect("shared");
+    let places = RingPlaces { size: 8, descriptors: 0x1000, available: 0x2000, used: 0x3000 };
     let kick = eventfd(0, EventfdFlags::NONBLOCK).expect("eventfd");
-    send_with(&stream, code::SET_VRING_KICK, &words(&[0]), kick.as_fd());
-    assert_ne!(features(&mut stream), 0, "all of that was taken");
+    front.start(0, &places, 0, &Signals { kick: kick.as_fd(), call: None, error: None }).expect("sent");
+    assert_ne!(features(&mut front), 0, "all of that was taken");
     eventually("the queue runs", || {
         // in the used ring the device enables or disables kicks
         let mut used = [0; 64];
@@ -179,7 +168,7 @@ fn a_guest_whose_memory_is_cut_short_is_broken_off_alone() {
     });
     memory.set_len(0).expect("size");
     rustix::io::write(&kick, &1u64.to_ne_bytes()).expect("kick");
-    assert!(ends(&mut stream), "the front end is broken off");
+    assert!(ends(&mut front), "the front end is broken off");
     assert_eq!(neighbour.write(0, &[5; 4096]), 0);
     assert_eq!(neighbour.read(0, 4096).expect("read"), [5; 4096]);
     // the front end may connect again
