@@ -16,8 +16,6 @@ mod log;
 mod open;
 mod options;
 mod pool;
-#[cfg(test)]
-mod random;
 mod read_cache;
 mod restore_points;
 mod slab;

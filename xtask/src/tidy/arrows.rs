@@ -1,8 +1,12 @@
 //! Allowed dependencies between crates. Arrows never point up. Of the product's crates, the lab and
 //! the end-to-end tests depend on the protocols alone: they drive servers with the project's
-//! clients. No crate depends on the end-to-end tests, which have no library.
+//! clients. No crate depends on the end-to-end tests, which have no library. Every crate may use
+//! `millpond-testing`, and only its tests.
 
 use super::tree::{Finding, SourceFile};
+
+/// Crate that the tests of every other one may use.
+const TESTING: &str = "millpond-testing";
 
 /// A crate's folder and the crates of the project that it may depend on.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -21,6 +25,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("crates/lab", &["millpond-export"]),
     ("tests/e2e", &["millpond-export", "millpond-lab"]),
+    ("crates/testing", &[]),
     ("xtask", &[]),
 ];
 
@@ -51,7 +56,8 @@ pub fn check(file: &SourceFile) -> Vec<Finding> {
         let key =
             if line.starts_with('[') { table_name.unwrap_or_default() } else { line.split(['.', '=', ' ']).next().unwrap_or_default() };
         let own = folder.strip_prefix("crates/").is_some_and(|name| key.strip_prefix("millpond-") == Some(name)); // its own test features
-        if in_table && key.starts_with("millpond-") && !own && !allowed.contains(&key) {
+        let in_tests = key == TESTING && section.starts_with("dev-dependencies");
+        if in_table && key.starts_with("millpond-") && !own && !in_tests && !allowed.contains(&key) {
             findings.push(Finding::new(&file.path, index + 1, format!("{folder} may not depend on {key}: the arrow would point up")));
         }
     }
@@ -72,6 +78,8 @@ mod tests {
         assert_eq!(findings("crates/engine/Cargo.toml", "[dependencies]\nmillpond-export.workspace = true\n"), 1);
         assert_eq!(findings("crates/engine/Cargo.toml", "[dependencies]\nmillpond-device.workspace = true\n"), 1);
         assert_eq!(findings("crates/export/Cargo.toml", "[dev-dependencies]\nmillpond-engine = { path = \"../engine\" }\n"), 1);
+        assert_eq!(findings("crates/block/Cargo.toml", "[dev-dependencies]\nmillpond-testing.workspace = true\n"), 0);
+        assert_eq!(findings("crates/block/Cargo.toml", "[dependencies]\nmillpond-testing.workspace = true\n"), 1);
         assert_eq!(findings("crates/lab/Cargo.toml", "[dependencies.millpond-block]\nworkspace = true\n"), 1);
         assert_eq!(findings("crates/lab/Cargo.toml", "[package]\nname = \"millpond-lab\"\n"), 0);
         assert_eq!(findings("tests/e2e/Cargo.toml", "[dev-dependencies]\nmillpond-lab.workspace = true\n"), 0);

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use crate::harness::{Daemon, each, eventually};
+use millpond_testing::Random;
 
 const SIZE: u64 = 64 << 20;
 const DATA: u64 = 12 << 20;
@@ -14,20 +15,11 @@ fn filled() -> (Daemon, Vec<u8>) {
     let daemon = Daemon::with_pool();
     let file = fs::File::create_new(daemon.path("in.raw")).expect("made");
     file.set_len(SIZE).expect("sized");
-    let mut word = 88_172_645_463_325_252_u64;
-    let mut random = |bytes: u64| -> Vec<u8> {
-        let words = (0..bytes / 8).map(|_| {
-            word ^= word << 13;
-            word ^= word >> 7;
-            word ^= word << 17;
-            word
-        });
-        words.flat_map(u64::to_le_bytes).collect()
-    };
+    let mut random = Random::new(1);
     for at in [0, 20 << 20, 50 << 20] {
-        file.write_all_at(&random(DATA / 3), at).expect("written");
+        file.write_all_at(&random.bytes(DATA as usize / 3), at).expect("written");
     }
-    file.write_all_at(&random(4096), SIZE - 4096).expect("written");
+    file.write_all_at(&random.bytes(4096), SIZE - 4096).expect("written");
     assert_eq!(daemon.run(&["import-image", "in.raw", "tank/v", "-o", "iops=5000", "-o", "cache=writeback"]).code, 0);
     daemon.run(&["snapshot", "tank/v@a"]).ok();
     // later writes are not in the copy

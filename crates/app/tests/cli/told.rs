@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 
+use millpond_testing::Random;
 use serde_json::Value;
 
 use crate::harness::{Daemon, Running, command, eventually};
@@ -281,12 +282,9 @@ fn a_pool_that_fills_is_warned_of() {
         number("allocated") * 100 / number("size")
     };
     let mut bytes = vec![0; 1 << 20];
-    let mut state = 1u32;
+    let mut random = Random::new(1);
     for at in 0.. {
-        bytes.iter_mut().for_each(|byte| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            *byte = (state >> 24) as u8;
-        });
+        random.fill(&mut bytes);
         nbd.write(at << 20, &bytes).expect("write");
         if full() >= 82 {
             break;
@@ -299,10 +297,7 @@ fn a_pool_that_fills_is_warned_of() {
     assert!(checked.code == 1 && checked.out.starts_with("warning: pool tank is 8"), "{checked:?}");
     // until the pool is full
     for at in 200.. {
-        bytes.iter_mut().for_each(|byte| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            *byte = (state >> 24) as u8;
-        });
+        random.fill(&mut bytes);
         if nbd.write(at << 20, &bytes).is_err() {
             break;
         }

@@ -3,6 +3,7 @@ use std::rc::Rc;
 use millpond_block::{Buf, DeviceSlot, IoId, Piece};
 
 use super::*;
+use millpond_testing::Random;
 
 fn io(kind: IoKind) -> Io {
     Io { id: IoId(7), device: DeviceSlot(0), kind, urgent: false }
@@ -58,11 +59,10 @@ fn the_end_is_guarded() {
 fn unaligned_inspection_matches_a_flat_copy() {
     let mut device = MemoryDevice::new(8 * GRAIN);
     let mut twin = vec![0u8; 8 * PAGE];
-    let mut state = 1u64;
+    let mut random = Random::new(1);
     for round in 0..500u64 {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let at = (state >> 33) as usize % twin.len();
-        let length = ((state >> 20) as usize % 9000).min(twin.len() - at);
+        let at = random.index(twin.len());
+        let length = random.index(9000).min(twin.len() - at);
         if round % 2 == 0 {
             let bytes = vec![round as u8 | 1; length];
             device.write(at as u64, &bytes);

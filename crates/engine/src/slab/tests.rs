@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::random::Random;
+use millpond_testing::Random;
 
 #[test]
 fn a_slab_is_a_map() {

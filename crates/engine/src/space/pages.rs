@@ -143,17 +143,18 @@ impl<T> Pages<T> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use millpond_testing::Random;
+
     use super::{CHUNKS_PER_PAGE, Pages};
 
     #[test]
     fn pages_hold_what_a_plain_map_holds() {
         let (mut pages, mut plain) = (Pages::default(), BTreeMap::new());
-        let mut random = 1u64;
+        let mut random = Random::new(1);
         for step in 0..200_000u64 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             // crowded at first, then sparse, then nearly empty
-            let number = (random >> 33) % [300, 5000, 300][(step / 70_000) as usize];
-            if (random >> 20) % 100 < [70, 50, 5][(step / 70_000) as usize] {
+            let number = random.below([300, 5000, 300][(step / 70_000) as usize]);
+            if random.below(100) < [70, 50, 5][(step / 70_000) as usize] {
                 assert_eq!(pages.insert(number, step), plain.insert(number, step));
             } else {
                 assert_eq!(pages.remove(number), plain.remove(&number));

@@ -5,19 +5,9 @@ use millpond_block::{ByteRange, CacheMode, DiskError, Op, Payload, Request, Sect
 use millpond_engine::{Command, Compression, Layout, Reply, Target, VolumeId};
 
 use crate::rig::Rig;
+use millpond_testing::Random;
 
 const SIZE: u64 = 256 << 10;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n.max(1)
-    }
-}
 
 fn submit(rig: &mut Rig, target: Target, tag: u64, op: Op, range: ByteRange, payload: Payload<'_>) {
     rig.engine.submit_bytes(target, Tag(tag), Request { op, range, fua: false }, payload);
@@ -44,7 +34,7 @@ fn neighbours(seed: u64, sector: SectorProfile, compression: Compression) {
     let mut rig = Rig::new(&[64], Layout::Linear);
     let target = Target::Head(volume(&mut rig, sector, compression));
     let mut twin = vec![0u8; SIZE as usize];
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     for round in 0..120 {
         let mut at = random.below(SIZE - 40_000);
         let count = 1 + random.below(8);

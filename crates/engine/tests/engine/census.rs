@@ -7,6 +7,7 @@ use millpond_engine::{
 };
 
 use crate::rig::Rig;
+use millpond_testing::Random;
 
 const SIZE: u64 = 48 << 20;
 const BLOCK: u64 = 4096;
@@ -45,11 +46,8 @@ fn pool(special: bool) -> (Rig, VolumeId) {
 /// Fills the volume in large writes; then writes 1 to 8 blocks, and sometimes 64 to 400, at random
 /// places, with a snapshot after every third write.
 fn write(rig: &mut Rig, volume: VolumeId, rounds: u64) {
-    let mut rng = 11u64;
-    let mut below = |n: u64| {
-        rng = rng.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (rng >> 33) % n
-    };
+    let mut random = Random::new(11);
+    let mut below = |n| random.below(n);
     let all = SIZE / BLOCK / 256;
     for step in 0..all + rounds {
         let (blocks, at) = match step < all {

@@ -5,6 +5,7 @@ use millpond_engine::{Class, Command, Compression, Fault, GroupSpec, Holder, Lay
 use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim};
 
 use crate::rig::Rig;
+use millpond_testing::Random;
 
 const MIRROR: Layout = Layout::Mirror { copies: 2 };
 const MIB: u64 = 1 << 20;
@@ -272,16 +273,15 @@ fn of_hosts_that_import_at_once_one_comes_through_at_most() {
     let (mut none, mut one) = (0, 0);
     for seed in 1..400u64 {
         let mut media = rig.media.clone();
-        let mut chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut random = Random::new(seed);
         let mut hosts = [2, 3].map(|host| Rig::begin_import(media.clone(), tuning(host, host), rig.now));
         hosts.iter_mut().for_each(|host| host.media = Vec::new());
         // some start at the same time, some when the first one has read everything
         let handicap = seed % 40;
         let mut steps = 0;
         while hosts.iter().any(|host| *host.engine.state() == PoolState::Opening) {
-            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             steps += 1;
-            let at = if steps < handicap { 0 } else { (chance >> 40) as usize % 2 };
+            let at = if steps < handicap { 0 } else { random.index(2) };
             on_same_devices(&mut hosts[at], &mut media, |host| {
                 host.turn();
                 if let Some(io) = host.engine.pop_io() {

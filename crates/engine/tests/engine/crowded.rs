@@ -3,6 +3,7 @@
 use millpond_engine::{Command, Compression, GroupSpec, Layout, PoolState, SnapshotId, Target, Tuning, VolumeId};
 
 use crate::rig::Rig;
+use millpond_testing::Random;
 
 const TURNS: u32 = 60_000;
 
@@ -28,16 +29,6 @@ fn a_long_directory_of_chunk_pages() {
     assert_eq!(*rig.engine.state(), PoolState::Online);
 }
 
-/// Bytes that hardly compress.
-fn noise(length: usize) -> Vec<u8> {
-    let mut seed = 1u64;
-    let next = |_| {
-        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (seed >> 33) as u8
-    };
-    (0..length).map(next).collect()
-}
-
 /// The record of a chunk of compressed blocks has a bit for each unit.
 #[test]
 fn long_records_of_packed_chunks() {
@@ -45,7 +36,7 @@ fn long_records_of_packed_chunks() {
     let mut rig = Rig::with_extents(&[256], vec![GroupSpec::data(Layout::Linear)], tuning(16 << 20), Some(2 << 20));
     let volume = rig.volume("disk0", 256 << 20, Compression::Lz4);
     let head = Target::Head(volume);
-    let mut scratch = noise(60 * 4096);
+    let mut scratch = Random::new(1).bytes(60 * 4096);
     scratch.chunks_mut(4096).for_each(|block| block[3000..].fill(0));
     let drain = |rig: &mut Rig| {
         rig.settle();

@@ -6,6 +6,7 @@ use millpond_block::{ByteRange, Io, IoKind, Op, Payload, Request, Tag};
 use millpond_engine::{Command, Compression, GroupSpec, JobKind, Layout, PoolState, Target, Time, Tuning, VolumeId};
 
 use crate::rig::Rig;
+use millpond_testing::Random;
 
 /// Blocks of the volume.
 const BLOCKS: u64 = (64 << 20) / 4096;
@@ -20,17 +21,6 @@ const LOOK: u32 = 32;
 /// Time of the second import, in milliseconds.
 const LATER: u64 = 1_000_000_000;
 
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % end
-    }
-}
-
 /// Simulated times in microseconds: at least one turn; operations take between half and one and a
 /// half of the mean, a few of them much longer.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +34,7 @@ struct Times {
 /// Devices that answer late and in any order, and a guest.
 struct Machine {
     rig: Rig,
-    chance: Chance,
+    random: Random,
     times: Times,
     micros: u64,
     pending: Vec<(u64, Io)>,
@@ -55,7 +45,7 @@ struct Machine {
 impl Machine {
     fn new(rig: Rig, seed: u64, times: Times) -> Machine {
         let micros = rig.now * 1000;
-        Machine { rig, chance: Chance(seed * 2 + 1), times, micros, pending: Vec::new(), under_way: 0, next_tag: 1 << 40 }
+        Machine { rig, random: Random::new(seed), times, micros, pending: Vec::new(), under_way: 0, next_tag: 1 << 40 }
     }
 
     fn start(&mut self) {
@@ -65,7 +55,7 @@ impl Machine {
                 IoKind::Flush => self.times.flush,
                 _ => self.times.write,
             };
-            let due = self.micros + usual / 2 + self.chance.below(usual + 1) + if self.chance.below(50) == 0 { 5 * usual } else { 0 };
+            let due = self.micros + usual / 2 + self.random.below(usual + 1) + if self.random.below(50) == 0 { 5 * usual } else { 0 };
             self.pending.push((due, io));
         }
     }
@@ -111,11 +101,11 @@ impl Machine {
         let (mut left, mut quiet, mut last, mut steps) = (BLOCKS, 0, (0, 0), 0u32);
         while left > 0 || self.under_way > 0 || !done(&self.rig) {
             while left > 0 && self.under_way < DEPTH {
-                let mut first = self.chance.below(BLOCKS);
+                let mut first = self.random.below(BLOCKS);
                 while written[first as usize] {
                     first = (first + 1) % BLOCKS;
                 }
-                let most = (1 + self.chance.below(MOST)).min(BLOCKS - first);
+                let most = (1 + self.random.below(MOST)).min(BLOCKS - first);
                 let count = (0..most).take_while(|i| !written[(first + i) as usize]).count() as u64;
                 (first..first + count).for_each(|block| written[block as usize] = true);
                 left -= count;

@@ -6,35 +6,21 @@ use millpond_engine::{
     Target, Tuning, VolumeId,
 };
 
+use crate::content::Steps;
 use crate::rig::Rig;
+use millpond_testing::Random;
 
 const SIZE: u64 = 8 << 20;
-const STEP: u64 = 256 << 10;
+const DATA: Steps = Steps { size: SIZE, step: 256 << 10 };
 const MIRROR: Layout = Layout::Mirror { copies: 2 };
-
-fn pattern(at: u64, round: u8) -> Vec<u8> {
-    (0..STEP).map(|i| (i >> 9) as u8 ^ (at >> 16) as u8 ^ round).collect()
-}
-
-fn write_all(rig: &mut Rig, volume: VolumeId, round: u8) {
-    for at in (0..SIZE).step_by(STEP as usize) {
-        rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, round)).unwrap();
-    }
-}
-
-fn check(rig: &mut Rig, target: Target, round: u8) {
-    for at in (0..SIZE).step_by(STEP as usize) {
-        assert!(rig.request(target, Op::Read, at, STEP, &[]).unwrap() == pattern(at, round), "at {at}");
-    }
-}
 
 /// A pool with a snapshot of one round and a head of another.
 fn pool(sizes: &[usize], layout: Layout) -> (Rig, VolumeId, SnapshotId) {
     let mut rig = Rig::new(sizes, layout);
     let volume = rig.volume("disk0", SIZE, Compression::Off);
-    write_all(&mut rig, volume, 1);
+    DATA.write(&mut rig, volume, 1);
     let snapshot = rig.snapshot(volume, "one");
-    write_all(&mut rig, volume, 2);
+    DATA.write(&mut rig, volume, 2);
     (rig, volume, snapshot)
 }
 
@@ -47,7 +33,7 @@ fn add(rig: &mut Rig, layout: Layout, sizes: &[usize]) {
 fn remove(rig: &mut Rig, volume: VolumeId, member: u16, round: u8) {
     let device = rig.engine.pool().unwrap().devices.iter().find(|d| d.member == member).unwrap().slot.unwrap().index();
     rig.command(Command::Remove { member, dry_run: false }).unwrap();
-    write_all(rig, volume, round);
+    DATA.write(rig, volume, round);
     rig.finish_jobs();
     assert!(rig.engine.pool().unwrap().devices.iter().all(|d| d.member != member), "{:?}", rig.engine.pool());
     rig.media[device].fill(0x77);
@@ -63,8 +49,8 @@ fn reimport(rig: Rig) -> Rig {
 /// Imports from these devices, and checks a snapshot of round 1 and a head of another round.
 fn reimport_whole(rig: Rig, volume: VolumeId, snapshot: SnapshotId, round: u8) -> Rig {
     let mut rig = reimport(rig);
-    check(&mut rig, Target::Head(volume), round);
-    check(&mut rig, Target::Snapshot(snapshot), 1);
+    DATA.check(&mut rig, Target::Head(volume), round);
+    DATA.check(&mut rig, Target::Snapshot(snapshot), 1);
     rig.audit();
     rig
 }
@@ -75,8 +61,8 @@ fn a_device_leaves_each_layout() {
         let (mut rig, volume, snapshot) = pool(&[64, 64, 64], layout);
         add(&mut rig, Layout::Linear, &[64]);
         remove(&mut rig, volume, 1, 3);
-        check(&mut rig, Target::Head(volume), 3);
-        check(&mut rig, Target::Snapshot(snapshot), 1);
+        DATA.check(&mut rig, Target::Head(volume), 3);
+        DATA.check(&mut rig, Target::Snapshot(snapshot), 1);
         rig.audit();
         reimport_whole(rig, volume, snapshot, 3);
     }
@@ -104,8 +90,8 @@ fn a_device_leaves_where_every_segment_has_a_part_on_it() {
             let (mut rig, volume, snapshot) = pool(&sizes, layout);
             let size = rig.engine.pool().unwrap().size;
             remove(&mut rig, volume, member, 3);
-            check(&mut rig, Target::Head(volume), 3);
-            check(&mut rig, Target::Snapshot(snapshot), 1);
+            DATA.check(&mut rig, Target::Head(volume), 3);
+            DATA.check(&mut rig, Target::Snapshot(snapshot), 1);
             rig.audit();
             let mut rig = reimport_whole(rig, volume, snapshot, 3);
             // the remaining devices are completely in use
@@ -115,8 +101,8 @@ fn a_device_leaves_where_every_segment_has_a_part_on_it() {
             let (before, after) = ((sizes.len() - parity) as u64, (sizes.len() - 1 - parity) as u64);
             assert!(info.size * before * 10 > size * after * 8, "{layout:?} {size} {info:?}");
             assert!(info.devices.iter().all(|device| device.class == Class::Data), "{info:?}");
-            write_all(&mut rig, volume, 4);
-            check(&mut rig, Target::Head(volume), 4);
+            DATA.write(&mut rig, volume, 4);
+            DATA.check(&mut rig, Target::Head(volume), 4);
         }
     }
 }
@@ -126,7 +112,7 @@ fn one_device_after_another_leaves_parity() {
     let (mut rig, volume, snapshot) = pool(&[96; 7], Layout::Parity { width: 16, parity: 2, unit: 65536 });
     for (member, round) in [(3, 3), (0, 4), (6, 5), (5, 6)] {
         remove(&mut rig, volume, member, round);
-        check(&mut rig, Target::Head(volume), round);
+        DATA.check(&mut rig, Target::Head(volume), round);
     }
     let rig = reimport_whole(rig, volume, snapshot, 6);
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 3);
@@ -158,7 +144,7 @@ fn every_device_is_exchanged_for_new_ones() {
     add(&mut rig, Layout::Mirror { copies: 2 }, &[96, 96]);
     for (member, round) in [(0, 3), (2, 4), (1, 5)] {
         remove(&mut rig, volume, member, round);
-        check(&mut rig, Target::Head(volume), round);
+        DATA.check(&mut rig, Target::Head(volume), round);
     }
     let mut rig = reimport_whole(rig, volume, snapshot, 5);
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 2);
@@ -179,7 +165,7 @@ fn what_does_not_fit_is_refused_before_it_begins() {
     let refused = rig.command(Command::Remove { member: 0, dry_run: false });
     assert!(matches!(&refused, Err(CommandError::Invalid(Invalid::DeviceNeeded))), "{refused:?}");
     assert!(matches!(rig.command(Command::Remove { member: 1, dry_run: false }), Err(CommandError::NotFound(_))));
-    check(&mut rig, Target::Head(volume), 2);
+    DATA.check(&mut rig, Target::Head(volume), 2);
 }
 
 #[test]
@@ -283,8 +269,8 @@ fn a_removal_goes_on_after_a_crash_and_can_be_stopped() {
         }
         rig.reopen();
         rig.finish_jobs();
-        check(&mut rig, Target::Head(volume), 2);
-        check(&mut rig, Target::Snapshot(snapshot), 1);
+        DATA.check(&mut rig, Target::Head(volume), 2);
+        DATA.check(&mut rig, Target::Snapshot(snapshot), 1);
         rig.audit();
         if rig.engine.pool().unwrap().devices.len() == 2 {
             // the request was not durable yet
@@ -300,9 +286,9 @@ fn a_removal_goes_on_after_a_crash_and_can_be_stopped() {
     rig.settle();
     let info = rig.engine.pool().unwrap();
     assert!(info.jobs.is_empty() && info.devices.len() == 2 && info.size > size, "{info:?}");
-    write_all(&mut rig, volume, 3);
+    DATA.write(&mut rig, volume, 3);
     rig.reopen();
-    check(&mut rig, Target::Head(volume), 3);
+    DATA.check(&mut rig, Target::Head(volume), 3);
     rig.audit();
 }
 
@@ -375,9 +361,9 @@ fn a_removal_that_was_stopped_gives_rows_back() {
             let least = info.devices.iter().map(|device| device.size).min().unwrap();
             assert!(info.given_up * 32 <= least, "{layout:?} of {sizes:?} after {steps}: {left} {info:?}");
             assert!(info.size * 100 >= size * 99, "{layout:?} {steps}: {size} {info:?}");
-            write_all(&mut rig, volume, 3);
-            check(&mut rig, Target::Head(volume), 3);
-            check(&mut rig, Target::Snapshot(snapshot), 1);
+            DATA.write(&mut rig, volume, 3);
+            DATA.check(&mut rig, Target::Head(volume), 3);
+            DATA.check(&mut rig, Target::Snapshot(snapshot), 1);
             rig.audit();
             let mut rig = reimport_whole(rig, volume, snapshot, 3);
             rig.finish_jobs();
@@ -462,8 +448,8 @@ fn rows_that_cannot_be_read_stay_as_they_are() {
         let pool = rig.engine.pool().unwrap();
         let least = pool.devices.iter().map(|device| device.size).min().unwrap();
         assert!(pool.given_up * 32 <= least && pool.removal_waits.is_none(), "{layout:?}: {given_up} {pool:?}");
-        check(&mut rig, Target::Head(volume), 2);
-        check(&mut rig, Target::Snapshot(snapshot), 1);
+        DATA.check(&mut rig, Target::Head(volume), 2);
+        DATA.check(&mut rig, Target::Snapshot(snapshot), 1);
         rig.audit();
     }
     assert!(tried > 1, "{tried}");
@@ -521,10 +507,10 @@ fn a_removal_begins_while_rows_are_joined() {
 fn sparse_segments_leave_without_anybody_asking() {
     let mut rig = Rig::new(&[128, 128], Layout::Mirror { copies: 2 });
     let volume = rig.volume("disk0", 32 << 20, Compression::Off);
-    let mut random = 1u64;
+    let mut random = Random::new(1);
     for nth in 0..20_000 {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        rig.write(Target::Head(volume), (random >> 33) % (8 << 10) * 4096, &[random as u8; 4096]);
+        let (block, byte) = (random.below(8 << 10), random.byte());
+        rig.write(Target::Head(volume), block * 4096, &[byte; 4096]);
         if nth % 16 == 0 {
             rig.settle();
         }
@@ -583,10 +569,10 @@ fn the_shape_is_not_changed_while_a_device_leaves() {
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
     // now it can be removed, and the added device is there after an import
     add(&mut rig, Layout::Linear, &[64]);
-    write_all(&mut rig, volume, 3);
+    DATA.write(&mut rig, volume, 3);
     let mut rig = reimport(rig);
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 2);
-    check(&mut rig, Target::Head(volume), 3);
+    DATA.check(&mut rig, Target::Head(volume), 3);
     rig.audit();
 }
 

@@ -1,30 +1,15 @@
 //! Jobs: rebalance and scrub, at a limited rate, continued after crashes.
 
-use millpond_block::{DeviceSlot, Op};
+use millpond_block::DeviceSlot;
 use millpond_engine::{
     Command, CommandError, Compression, GroupFill, GroupSpec, JobInfo, JobKind, Layout, MemberState, Reply, Target, VolumeId,
 };
 
+use crate::content::Steps;
 use crate::rig::Rig;
 
 const SIZE: u64 = 24 << 20;
-const STEP: u64 = 256 << 10;
-
-fn pattern(at: u64, round: u8) -> Vec<u8> {
-    (0..STEP).map(|i| (i >> 9) as u8 ^ (at >> 16) as u8 ^ round).collect()
-}
-
-fn write_all(rig: &mut Rig, volume: VolumeId, round: u8) {
-    for at in (0..SIZE).step_by(STEP as usize) {
-        rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, round)).unwrap();
-    }
-}
-
-fn check(rig: &mut Rig, volume: VolumeId, round: u8) {
-    for at in (0..SIZE).step_by(STEP as usize) {
-        assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, round), "at {at}");
-    }
-}
+const DATA: Steps = Steps { size: SIZE, step: 256 << 10 };
 
 fn add(rig: &mut Rig, layout: Layout, sizes: &[usize]) {
     let devices = sizes.iter().map(|mib| rig.new_device(*mib)).collect();
@@ -35,7 +20,7 @@ fn add(rig: &mut Rig, layout: Layout, sizes: &[usize]) {
 fn grown(layout: Layout, sizes: &[usize]) -> (Rig, VolumeId) {
     let mut rig = Rig::new(sizes, layout);
     let volume = rig.volume("disk0", SIZE, Compression::Off);
-    write_all(&mut rig, volume, 1);
+    DATA.write(&mut rig, volume, 1);
     rig.command(Command::Checkpoint).unwrap();
     add(&mut rig, layout, sizes);
     (rig, volume)
@@ -91,13 +76,13 @@ fn groups_are_evened_out() {
         rig.finish_jobs();
         let after = shares(&mut rig);
         assert!(after[0].abs_diff(after[1]) <= 10, "{layout:?}: {after:?}");
-        check(&mut rig, volume, 1);
+        DATA.check(&mut rig, Target::Head(volume), 1);
         rig.audit();
         // there is nothing left to do, and nothing begins
         assert!(fills(&mut rig, false).iter().all(|fill| fill.surplus == 0));
         assert!(rig.engine.pool().unwrap().jobs.is_empty());
         rig.reopen();
-        check(&mut rig, volume, 1);
+        DATA.check(&mut rig, Target::Head(volume), 1);
         assert!(rig.engine.pool().unwrap().jobs.is_empty());
         rig.audit();
     }
@@ -108,12 +93,12 @@ fn what_is_written_goes_to_groups_by_what_is_free() {
     let (mut rig, volume) = grown(Layout::Linear, &[64]);
     let before = shares(&mut rig);
     for round in 2..4 {
-        write_all(&mut rig, volume, round);
+        DATA.write(&mut rig, volume, round);
         rig.command(Command::Checkpoint).unwrap();
     }
     let after = shares(&mut rig);
     assert!(after[1] > before[1] + 10 && after[0].abs_diff(after[1]) < 30, "{before:?} {after:?}");
-    check(&mut rig, volume, 3);
+    DATA.check(&mut rig, Target::Head(volume), 3);
     rig.audit();
 }
 
@@ -129,7 +114,7 @@ fn a_rebalance_goes_on_after_a_crash_and_can_be_stopped() {
         rig.finish_jobs();
         let after = shares(&mut rig);
         assert!(!answered || after[0].abs_diff(after[1]) <= 10, "forgotten after {crash_at} turns (went on: {goes_on}): {after:?}");
-        check(&mut rig, volume, 1);
+        DATA.check(&mut rig, Target::Head(volume), 1);
         rig.audit();
     }
     let (mut rig, volume) = grown(Layout::Linear, &[64]);
@@ -139,7 +124,7 @@ fn a_rebalance_goes_on_after_a_crash_and_can_be_stopped() {
     assert!(matches!(rig.command(Command::StopRebalance), Err(CommandError::NotFound(_))));
     rig.reopen();
     assert!(rig.engine.pool().unwrap().jobs.is_empty());
-    check(&mut rig, volume, 1);
+    DATA.check(&mut rig, Target::Head(volume), 1);
     rig.audit();
 }
 
@@ -148,7 +133,7 @@ fn a_scrub_goes_on_where_it_was() {
     for clean in [false, true] {
         let mut rig = Rig::new(&[64, 64], Layout::Mirror { copies: 2 });
         let volume = rig.volume("disk0", SIZE, Compression::Off);
-        write_all(&mut rig, volume, 1);
+        DATA.write(&mut rig, volume, 1);
         rig.command(Command::Checkpoint).unwrap();
         // slow, so that it is still running at the next check
         rig.command(Command::SetJobRate { rate: 4 << 20 }).unwrap();
@@ -201,7 +186,7 @@ fn jobs_keep_to_their_rate_and_a_changed_one_holds_at_once() {
     rig.command(Command::SetJobRate { rate: 0 }).unwrap();
     rig.finish_jobs();
     assert_eq!(rig.engine.pool().unwrap().job_rate, None);
-    check(&mut rig, volume, 1);
+    DATA.check(&mut rig, Target::Head(volume), 1);
     rig.audit();
 }
 
@@ -223,7 +208,7 @@ fn job_outlives(rig: &mut Rig, kind: JobKind, under_way: impl Fn(&Rig) -> bool) 
 fn jobs_of_devices_end_when_the_labels_say_so() {
     let mut rig = Rig::new(&[64, 64], Layout::Mirror { copies: 2 });
     let volume = rig.volume("disk0", SIZE, Compression::Off);
-    write_all(&mut rig, volume, 1);
+    DATA.write(&mut rig, volume, 1);
     let device = rig.new_device(64);
     rig.command(Command::Replace { member: 1, device }).unwrap();
     job_outlives(&mut rig, JobKind::Replace, |rig| rig.engine.pool().unwrap().devices[1].successor.is_some());
@@ -236,5 +221,5 @@ fn jobs_of_devices_end_when_the_labels_say_so() {
     let device = rig.new_device(64);
     rig.command(Command::Replace { member: 0, device }).unwrap();
     job_outlives(&mut rig, JobKind::Resilver, |rig| rig.engine.pool().unwrap().devices[0].state == MemberState::Filling);
-    check(&mut rig, volume, 1);
+    DATA.check(&mut rig, Target::Head(volume), 1);
 }

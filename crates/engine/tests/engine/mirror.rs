@@ -8,32 +8,17 @@ use millpond_engine::{
 };
 use millpond_format::{DeviceId, DeviceNote, Label, RING_OFFSET, SECTOR_BYTES};
 
+use crate::content::Steps;
 use crate::rig::Rig;
 
 const SIZE: u64 = 8 << 20;
+const DATA: Steps = Steps { size: SIZE, step: 64 << 10 };
 const MIRROR: Layout = Layout::Mirror { copies: 2 };
-
-fn pattern(at: u64, round: u8) -> Vec<u8> {
-    (0..64 << 10).map(|i: u64| (i >> 9) as u8 ^ (at >> 16) as u8 ^ round).collect()
-}
-
-fn write_all(rig: &mut Rig, volume: VolumeId, round: u8) {
-    for at in (0..SIZE).step_by(64 << 10) {
-        rig.request(Target::Head(volume), Op::Write, at, 64 << 10, &pattern(at, round)).unwrap();
-    }
-}
-
-fn check_all(rig: &mut Rig, volume: VolumeId, round: u8) {
-    for at in (0..SIZE).step_by(64 << 10) {
-        let read = rig.request(Target::Head(volume), Op::Read, at, 64 << 10, &[]).unwrap();
-        assert!(read == pattern(at, round), "at {at}");
-    }
-}
 
 fn mirrored(sizes: &[usize], copies: u16) -> (Rig, VolumeId) {
     let mut rig = Rig::new(sizes, Layout::Mirror { copies });
     let volume = rig.volume("disk0", SIZE, Compression::Off);
-    write_all(&mut rig, volume, 1);
+    DATA.write(&mut rig, volume, 1);
     (rig, volume)
 }
 
@@ -46,7 +31,7 @@ fn both_copies_serve_and_either_is_enough() {
     let (mut rig, volume) = mirrored(&[64, 64], 2);
     rig.command(Command::Checkpoint).unwrap();
     rig.reopen();
-    check_all(&mut rig, volume, 1);
+    DATA.check(&mut rig, Target::Head(volume), 1);
     assert!(rig.reads[0] > 20 && rig.reads[1] > 20, "{:?}", &rig.reads[..2]);
     for lost in [0, 1] {
         let mut media = rig.media.clone();
@@ -54,11 +39,11 @@ fn both_copies_serve_and_either_is_enough() {
         let refused = Rig::import(media.clone()).err().unwrap();
         assert_eq!(refused, format!("member {lost} of the 2 devices of pool 'pond' is missing"));
         let mut rig = Rig::import_degraded(media, true).unwrap();
-        check_all(&mut rig, volume, 1);
-        write_all(&mut rig, volume, 2);
+        DATA.check(&mut rig, Target::Head(volume), 1);
+        DATA.write(&mut rig, volume, 2);
         // an import without a device that the labels record as missing needs no option
         let mut rig = Rig::import(rig.media).unwrap();
-        check_all(&mut rig, volume, 2);
+        DATA.check(&mut rig, Target::Head(volume), 2);
         assert_eq!(states(&rig)[lost], MemberState::Down);
     }
 }
@@ -69,7 +54,7 @@ fn labels_in_force_say_who_is_up_to_date_and_an_older_half_can_be_refused() {
     let before = rig.engine.labels_in_force().unwrap();
     assert_eq!(before.current.len(), 2);
     rig.dead = vec![0];
-    write_all(&mut rig, volume, 2);
+    DATA.write(&mut rig, volume, 2);
     let after = rig.engine.labels_in_force().unwrap();
     assert!(after.generation > before.generation, "{before:?} {after:?}");
     assert_eq!(after.current, before.current[1..]);
@@ -101,7 +86,7 @@ fn what_one_copy_spoils_is_mended_from_the_other() {
         let end = rig.media[spoilt].len() - (1 << 20);
         rig.media[spoilt][1 << 20..end].iter_mut().for_each(|byte| *byte ^= 0x21);
         rig.reopen();
-        check_all(&mut rig, volume, 1);
+        DATA.check(&mut rig, Target::Head(volume), 1);
         let info = rig.engine.pool().unwrap();
         assert!(info.devices[spoilt].errors > 0 && info.devices[spoilt].repaired > 0, "{info:?}");
         assert_eq!(info.devices[1 - spoilt].errors, 0);
@@ -121,17 +106,17 @@ fn a_log_that_each_copy_has_in_part_is_read_whole() {
         media[device][at..at + (64 << 10)].fill(0);
     }
     let mut rig = Rig::import(media).unwrap();
-    check_all(&mut rig, volume, 1);
+    DATA.check(&mut rig, Target::Head(volume), 1);
 }
 
 #[test]
 fn a_device_that_fails_is_given_up_and_filled_when_it_is_back() {
     let (mut rig, volume) = mirrored(&[64, 64, 64], 2);
     rig.dead = vec![1];
-    write_all(&mut rig, volume, 2);
+    DATA.write(&mut rig, volume, 2);
     assert_eq!(*rig.engine.state(), PoolState::Online);
     assert_eq!(states(&rig), [MemberState::Present, MemberState::Down, MemberState::Present]);
-    check_all(&mut rig, volume, 2);
+    DATA.check(&mut rig, Target::Head(volume), 2);
     rig.dead.clear();
     rig.reopen();
     rig.finish_jobs();
@@ -141,7 +126,7 @@ fn a_device_that_fails_is_given_up_and_filled_when_it_is_back() {
         let mut media = rig.media.clone();
         media.remove(lost);
         let mut rig = Rig::import_degraded(media, true).unwrap();
-        check_all(&mut rig, volume, 2);
+        DATA.check(&mut rig, Target::Head(volume), 2);
     }
 }
 
@@ -149,7 +134,7 @@ fn a_device_that_fails_is_given_up_and_filled_when_it_is_back() {
 fn the_last_copy_is_not_given_up() {
     let (mut rig, volume) = mirrored(&[64, 64], 2);
     rig.dead = vec![1];
-    write_all(&mut rig, volume, 2);
+    DATA.write(&mut rig, volume, 2);
     rig.dead = vec![0, 1];
     assert!(rig.request(Target::Head(volume), Op::Write, 0, 4096, &[9; 4096]).is_err());
     assert!(matches!(rig.engine.state(), PoolState::Faulted(_)));
@@ -172,14 +157,14 @@ fn a_missing_device_is_replaced_by_a_new_one() {
     rig.command(Command::CheckDevices(DeviceChange::Replace { member: 0, device: device.geometry })).unwrap();
     assert_eq!(states(&rig), [MemberState::Down, MemberState::Present]);
     rig.command(Command::Replace { member: 0, device }).unwrap();
-    write_all(&mut rig, volume, 2);
+    DATA.write(&mut rig, volume, 2);
     rig.finish_jobs();
     assert_eq!(states(&rig), [MemberState::Present; 2]);
     rig.reopen();
-    check_all(&mut rig, volume, 2);
+    DATA.check(&mut rig, Target::Head(volume), 2);
     // the new device by itself has all data
     let mut alone = Rig::import_degraded(vec![rig.media[1].clone()], true).unwrap();
-    check_all(&mut alone, volume, 2);
+    DATA.check(&mut alone, Target::Head(volume), 2);
     alone.audit();
 }
 
@@ -197,7 +182,7 @@ fn roots_come_from_another_device_when_the_first_fails() {
         while let Some(io) = rig.engine.pop_io() {
             if late.is_none() && reads_roots(&io) {
                 rig.dead = vec![0];
-                rig.write(Target::Head(volume), 0, &pattern(0, 1));
+                rig.write(Target::Head(volume), 0, &DATA.bytes(0, 1));
                 late = Some(io);
             } else {
                 rig.perform(io);
@@ -209,7 +194,7 @@ fn roots_come_from_another_device_when_the_first_fails() {
     rig.finish_jobs();
     assert_eq!(states(&rig), [MemberState::Down, MemberState::Present]);
     let mut alone = Rig::import_degraded(vec![rig.media[2].clone()], true).unwrap();
-    check_all(&mut alone, volume, 1);
+    DATA.check(&mut alone, Target::Head(volume), 1);
 }
 
 #[test]
@@ -217,18 +202,18 @@ fn a_device_of_any_layout_is_replaced_while_it_is_written() {
     for layout in [Layout::Linear, Layout::Stripe { width: 2, unit: 16384 }, MIRROR] {
         let mut rig = Rig::new(&[64, 64], layout);
         let volume = rig.volume("disk0", SIZE, Compression::Off);
-        write_all(&mut rig, volume, 1);
+        DATA.write(&mut rig, volume, 1);
         let device = rig.new_device(64);
         rig.command(Command::Replace { member: 1, device }).unwrap();
-        write_all(&mut rig, volume, 2);
+        DATA.write(&mut rig, volume, 2);
         rig.finish_jobs();
         let devices = rig.engine.pool().unwrap().devices;
         assert_eq!((devices[1].slot, devices[1].successor), (Some(DeviceSlot(2)), None));
-        write_all(&mut rig, volume, 3);
+        DATA.write(&mut rig, volume, 3);
         // the old device is no longer part of the pool
         let old = rig.media.remove(1);
         let mut rig = Rig::import(rig.media).unwrap();
-        check_all(&mut rig, volume, 3);
+        DATA.check(&mut rig, Target::Head(volume), 3);
         rig.audit();
         let mut with_old = rig.media.clone();
         with_old.push(old);
@@ -242,7 +227,7 @@ fn a_replacement_that_was_cut_off_begins_again() {
     let (mut rig, volume) = {
         let mut rig = Rig::new(&[64, 64], Layout::Linear);
         let volume = rig.volume("disk0", SIZE, Compression::Off);
-        write_all(&mut rig, volume, 1);
+        DATA.write(&mut rig, volume, 1);
         (rig, volume)
     };
     let device = rig.new_device(64);
@@ -258,7 +243,7 @@ fn a_replacement_that_was_cut_off_begins_again() {
     rig.finish_jobs();
     rig.media.remove(0);
     let mut rig = Rig::import(rig.media).unwrap();
-    check_all(&mut rig, volume, 1);
+    DATA.check(&mut rig, Target::Head(volume), 1);
     rig.audit();
 }
 
@@ -268,7 +253,7 @@ fn a_pool_grows_by_devices() {
     let volume = rig.volume("disk0", 64 << 20, Compression::Off);
     let mut full = None;
     for at in (0..64 << 20).step_by(64 << 10) {
-        if rig.request(Target::Head(volume), Op::Write, at, 64 << 10, &pattern(at, 1)).is_err() {
+        if rig.request(Target::Head(volume), Op::Write, at, 64 << 10, &DATA.bytes(at, 1)).is_err() {
             full = Some(at);
             break;
         }
@@ -284,11 +269,11 @@ fn a_pool_grows_by_devices() {
     let after = rig.engine.pool().unwrap().size;
     assert!(after > before + (50 << 20) && after < before + (64 << 20), "{before} {after}");
     for at in (full..64 << 20).step_by(64 << 10) {
-        rig.request(Target::Head(volume), Op::Write, at, 64 << 10, &pattern(at, 1)).unwrap();
+        rig.request(Target::Head(volume), Op::Write, at, 64 << 10, &DATA.bytes(at, 1)).unwrap();
     }
     rig.reopen();
     for at in (0..64 << 20).step_by(64 << 10) {
-        assert!(rig.request(Target::Head(volume), Op::Read, at, 64 << 10, &[]).unwrap() == pattern(at, 1));
+        assert!(rig.request(Target::Head(volume), Op::Read, at, 64 << 10, &[]).unwrap() == DATA.bytes(at, 1));
     }
     rig.audit();
 }
@@ -299,7 +284,7 @@ fn two_halves_that_went_different_ways_are_not_joined() {
     let mut halves = Vec::new();
     for device in [0, 1] {
         let mut rig = Rig::import_degraded(vec![rig.media[device].clone()], true).unwrap();
-        write_all(&mut rig, volume, 2 + device as u8);
+        DATA.write(&mut rig, volume, 2 + device as u8);
         halves.push(rig.media.remove(0));
     }
     let refused = Rig::import(halves).err().unwrap();
@@ -313,29 +298,29 @@ fn a_device_is_known_although_a_third_one_was_away_at_the_time() {
     // the third device is missing, which the others' labels record; then the second is, and stays
     // unchanged
     let mut two = Rig::import_degraded(vec![a, b], true).unwrap();
-    write_all(&mut two, volume, 2);
+    DATA.write(&mut two, volume, 2);
     let [a, b] = <[Vec<u8>; 2]>::try_from(two.media).unwrap();
     let mut one = Rig::import_degraded(vec![a], true).unwrap();
-    write_all(&mut one, volume, 3);
+    DATA.write(&mut one, volume, 3);
     // the third is back and resilvered; the label of the second does not show that
     let mut two = Rig::import_degraded(vec![one.media.remove(0), c], true).unwrap();
     two.finish_jobs();
-    write_all(&mut two, volume, 4);
+    DATA.write(&mut two, volume, 4);
     let [a, c] = <[Vec<u8>; 2]>::try_from(two.media).unwrap();
     let mut all = Rig::import(vec![a.clone(), b.clone(), c.clone()]).unwrap();
     all.finish_jobs();
     assert_eq!(states(&all), [MemberState::Present; 3]);
     let mut alone = Rig::import_degraded(vec![all.media.remove(1)], true).unwrap();
-    check_all(&mut alone, volume, 4);
+    DATA.check(&mut alone, Target::Head(volume), 4);
     // if it was used separately meanwhile, it is refused, even while one of the devices that it was
     // used without is missing
     let mut apart = Rig::import_degraded(vec![b], true).unwrap();
-    write_all(&mut apart, volume, 5);
+    DATA.write(&mut apart, volume, 5);
     let b = apart.media.remove(0);
     let refused = Rig::import(vec![a.clone(), b.clone(), c.clone()]).err().unwrap();
     assert_eq!(refused, "device 1 was written to without the others, and they without it; leave it out, or leave them out");
     let mut again = Rig::import_degraded(vec![c], true).unwrap();
-    write_all(&mut again, volume, 6);
+    DATA.write(&mut again, volume, 6);
     let refused = Rig::import_degraded(vec![again.media.remove(0), b], true).err().unwrap();
     assert!(refused.contains("written to without the others"), "{refused}");
 }
@@ -356,7 +341,7 @@ fn labels_say_how_devices_looked_and_go_on_saying_it_of_missing_ones() {
     rig.engine.describe_devices(vec![note(1, "/dev/c")]);
     rig.settle();
     assert_eq!(notes(&rig, 0), [note(0, "/dev/a"), note(1, "/dev/c")]);
-    check_all(&mut rig, volume, 1);
+    DATA.check(&mut rig, Target::Head(volume), 1);
     // a read-only import writes nothing
     let tuning = Tuning { read_only: true, degraded: true, ..Tuning::default() };
     let mut rig = Rig::import_with(rig.media.clone(), tuning, 1).unwrap();

@@ -7,12 +7,13 @@ use millpond_engine::{Command, Compression, Layout, Reply, SnapshotId, Target, V
 
 use crate::census::census;
 use crate::rig::Rig;
+use millpond_testing::Random;
 
 type Content = BTreeMap<u64, u64>;
 
 struct Model {
     rig: Rig,
-    seed: u64,
+    random: Random,
     volumes: BTreeMap<VolumeId, Content>,
     snapshots: BTreeMap<SnapshotId, (VolumeId, Content)>,
     /// Every snapshot that ever existed: its volume (also a former one), and the snapshot before
@@ -28,10 +29,7 @@ const BLOCKS: u64 = 1400;
 
 impl Model {
     fn pick(&mut self, n: u64) -> u64 {
-        self.seed ^= self.seed << 13;
-        self.seed ^= self.seed >> 7;
-        self.seed ^= self.seed << 17;
-        self.seed % n.max(1)
+        self.random.below(n)
     }
 
     fn any_volume(&mut self) -> VolumeId {
@@ -206,7 +204,7 @@ fn run(seed: u64, steps: usize) {
     let volumes = BTreeMap::from([(first, Content::new())]);
     let mut model = Model {
         rig,
-        seed: seed.wrapping_mul(0x9e37_79b9) | 1,
+        random: Random::new(seed),
         volumes,
         snapshots: BTreeMap::new(),
         links: BTreeMap::new(),

@@ -6,27 +6,12 @@ use std::collections::BTreeSet;
 use millpond_block::Op;
 use millpond_engine::{Command, Compression, GroupSpec, Layout, MemberState, PoolState, ScrubInfo, SnapshotId, Target, VolumeId};
 
+use crate::content::Steps;
 use crate::rig::Rig;
 
 const SIZE: u64 = 12 << 20;
 const STEP: u64 = 64 << 10;
-
-fn pattern(at: u64, round: u8) -> Vec<u8> {
-    (0..STEP).map(|i: u64| (i >> 9) as u8 ^ (at >> 16) as u8 ^ round).collect()
-}
-
-fn write_all(rig: &mut Rig, volume: VolumeId, round: u8) {
-    for at in (0..SIZE).step_by(STEP as usize) {
-        rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, round)).unwrap();
-    }
-}
-
-fn check(rig: &mut Rig, target: Target, round: u8) {
-    for at in (0..SIZE).step_by(STEP as usize) {
-        let read = rig.request(target, Op::Read, at, STEP, &[]).unwrap();
-        assert!(read == pattern(at, round), "at {at}");
-    }
-}
+const DATA: Steps = Steps { size: SIZE, step: STEP };
 
 fn layout(parity: u8) -> Layout {
     Layout::Parity { width: 16, parity, unit: 65536 }
@@ -36,15 +21,15 @@ fn layout(parity: u8) -> Layout {
 fn pool(devices: usize, parity: u8) -> (Rig, VolumeId, SnapshotId) {
     let mut rig = Rig::new(&vec![48; devices], layout(parity));
     let volume = rig.volume("disk0", SIZE, Compression::Off);
-    write_all(&mut rig, volume, 1);
+    DATA.write(&mut rig, volume, 1);
     let snapshot = rig.snapshot(volume, "one");
-    write_all(&mut rig, volume, 2);
+    DATA.write(&mut rig, volume, 2);
     (rig, volume, snapshot)
 }
 
 fn check_both(rig: &mut Rig, volume: VolumeId, snapshot: SnapshotId) {
-    check(rig, Target::Head(volume), 2);
-    check(rig, Target::Snapshot(snapshot), 1);
+    DATA.check(rig, Target::Head(volume), 2);
+    DATA.check(rig, Target::Snapshot(snapshot), 1);
 }
 
 fn states(rig: &Rig) -> Vec<MemberState> {
@@ -92,10 +77,10 @@ fn any_devices_that_parity_reaches_may_be_missing() {
             let mut rig = Rig::import_degraded(without(&rig.media, &lost), true).unwrap();
             check_both(&mut rig, volume, snapshot);
             // the pool continues without them, and can be imported without them
-            write_all(&mut rig, volume, 3);
+            DATA.write(&mut rig, volume, 3);
             let mut rig = Rig::import(rig.media).unwrap();
-            check(&mut rig, Target::Head(volume), 3);
-            check(&mut rig, Target::Snapshot(snapshot), 1);
+            DATA.check(&mut rig, Target::Head(volume), 3);
+            DATA.check(&mut rig, Target::Snapshot(snapshot), 1);
         }
         for lost in sets(devices, usize::from(parity) + 1) {
             assert!(Rig::import_degraded(without(&rig.media, &lost), true).is_err());
@@ -107,9 +92,9 @@ fn any_devices_that_parity_reaches_may_be_missing() {
 fn devices_that_fail_are_given_up_and_filled_when_they_are_back() {
     let (mut rig, volume, snapshot) = pool(6, 2);
     rig.dead = vec![1];
-    write_all(&mut rig, volume, 3);
+    DATA.write(&mut rig, volume, 3);
     rig.dead = vec![1, 4];
-    write_all(&mut rig, volume, 2);
+    DATA.write(&mut rig, volume, 2);
     assert_eq!(*rig.engine.state(), PoolState::Online);
     assert_eq!(states(&rig).iter().filter(|state| **state == MemberState::Down).count(), 2);
     check_both(&mut rig, volume, snapshot);
@@ -128,10 +113,10 @@ fn devices_that_fail_are_given_up_and_filled_when_they_are_back() {
 fn one_too_many_stops_the_pool() {
     let (mut rig, volume, _) = pool(4, 1);
     rig.dead = vec![0];
-    write_all(&mut rig, volume, 3);
+    DATA.write(&mut rig, volume, 3);
     rig.dead = vec![0, 1];
     let refused = (0..SIZE).step_by(STEP as usize).any(|at| {
-        let payload = pattern(at, 4);
+        let payload = DATA.bytes(at, 4);
         rig.request(Target::Head(volume), Op::Write, at, STEP, &payload).is_err()
     });
     assert!(refused && matches!(rig.engine.state(), PoolState::Faulted(_)));
@@ -164,11 +149,11 @@ fn a_missing_device_and_a_live_one_are_replaced() {
     let mut rig = Rig::import_degraded(without(&rig.media, &[2]), true).unwrap();
     let device = rig.new_device(48);
     rig.command(Command::Replace { member: 2, device }).unwrap();
-    write_all(&mut rig, volume, 2);
+    DATA.write(&mut rig, volume, 2);
     rig.finish_jobs();
     let device = rig.new_device(48);
     rig.command(Command::Replace { member: 0, device }).unwrap();
-    write_all(&mut rig, volume, 2);
+    DATA.write(&mut rig, volume, 2);
     rig.finish_jobs();
     rig.audit();
     rig.media.remove(0);
@@ -191,7 +176,7 @@ fn every_device_leaves_after_new_ones_came() {
             break; // too few are left for their stripes: removed with the last one
         }
         rig.command(Command::Remove { member, dry_run: false }).unwrap();
-        write_all(&mut rig, volume, 2);
+        DATA.write(&mut rig, volume, 2);
         rig.finish_jobs();
         rig.audit();
     }
@@ -211,7 +196,7 @@ fn a_pool_with_parity_that_is_full_still_works() {
     let mut written = 0;
     let mut full = false;
     for at in (0..64 << 20).step_by(STEP as usize) {
-        match rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, 1)) {
+        match rig.request(Target::Head(volume), Op::Write, at, STEP, &DATA.bytes(at, 1)) {
             Ok(_) => written = at + STEP,
             Err(_) => {
                 full = true;
@@ -221,12 +206,12 @@ fn a_pool_with_parity_that_is_full_still_works() {
     }
     assert!(full && written > 20 << 20, "{written} {}", rig.engine.space_report());
     for at in (0..written).step_by(STEP as usize) {
-        assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, 1));
+        assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == DATA.bytes(at, 1));
     }
     rig.reopen();
     rig.request(Target::Head(volume), Op::Discard, 0, 8 << 20, &[]).unwrap();
     for at in (0..4 << 20).step_by(STEP as usize) {
-        rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, 2)).unwrap();
+        rig.request(Target::Head(volume), Op::Write, at, STEP, &DATA.bytes(at, 2)).unwrap();
     }
     rig.audit();
 }
@@ -266,7 +251,7 @@ fn parity_of_what_is_lost_stays_as_it_is() {
     rig.command(Command::Checkpoint).unwrap();
     let whole = rig.media.clone();
     let known: BTreeSet<Vec<u8>> =
-        (0..SIZE).step_by(STEP as usize).flat_map(|at| pattern(at, 2).chunks(4096).map(<[u8]>::to_vec).collect::<Vec<_>>()).collect();
+        (0..SIZE).step_by(STEP as usize).flat_map(|at| DATA.bytes(at, 2).chunks(4096).map(<[u8]>::to_vec).collect::<Vec<_>>()).collect();
     let is_data = |at: &usize| whole.iter().take(2).all(|medium| known.contains(&medium[*at..at + 4096]));
     // some are in the log, or dead
     let at = (1 << 20..whole[0].len() - (1 << 20)).step_by(4096).filter(is_data).step_by(11).take(50).find(|at| {

@@ -4,6 +4,7 @@ use millpond_block::{ByteRange, DiskError, Op, Query, Since, Tag};
 use millpond_engine::{Command, Compression, Layout, SnapshotId, Target, VolumeId};
 
 use crate::rig::Rig;
+use millpond_testing::Random;
 
 const MIB: u64 = 1 << 20;
 
@@ -137,13 +138,8 @@ impl Model {
 #[test]
 fn queries_agree_with_a_list_of_versions() {
     const BLOCKS: u64 = 3000;
-    let mut state = 0x2545_f491_4f6c_dd1du64;
-    let mut below = |most: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % most
-    };
+    let mut random = Random::new(1);
+    let mut below = |most| random.below(most);
     let mut rig = Rig::new(&[192], Layout::Linear);
     let volume = rig.volume("disk0", BLOCKS * 4096, Compression::Off);
     let head = Target::Head(volume);

@@ -6,6 +6,7 @@ use millpond_engine::{Command, Compression, JobKind, Layout, ScrubInfo, Snapshot
 use millpond_format::{Checkpoint, Label, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 
 use crate::rig::Rig;
+use millpond_testing::Random;
 
 const SIZE: u64 = 8 << 20;
 const STEP: u64 = 64 << 10;
@@ -250,13 +251,7 @@ fn a_successor_is_filled_from_its_member() {
 fn half_random(at: u64) -> Vec<u8> {
     let mut bytes = vec![0; STEP as usize];
     for (page, first) in bytes.chunks_mut(4096).zip(0u64..) {
-        let mut state = (at / 4096 + first + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        for byte in &mut page[..2600] {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            *byte = (state >> 32) as u8;
-        }
+        Random::new(at / 4096 + first).fill(&mut page[..2600]);
     }
     bytes
 }

@@ -1,32 +1,16 @@
 //! Spares replace lost devices automatically, and a crash at any moment leaves a consistent pool.
 
-use millpond_block::{DeviceSlot, Op};
+use millpond_block::DeviceSlot;
 use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, MemberState, PoolState, Target, Tuning, VolumeId};
 
+use crate::content::Steps;
 use crate::rig::Rig;
 
 const SIZE: u64 = 8 << 20;
-const STEP: u64 = 64 << 10;
+const DATA: Steps = Steps { size: SIZE, step: 64 << 10 };
 const MIRROR: Layout = Layout::Mirror { copies: 2 };
 /// How long an import waits for a missing device, in milliseconds.
 const PATIENCE: u64 = 60_000;
-
-fn pattern(at: u64, round: u8) -> Vec<u8> {
-    (0..STEP).map(|i: u64| (i >> 9) as u8 ^ (at >> 16) as u8 ^ round).collect()
-}
-
-fn write_all(rig: &mut Rig, volume: VolumeId, round: u8) {
-    for at in (0..SIZE).step_by(STEP as usize) {
-        rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, round)).unwrap();
-    }
-}
-
-fn check_all(rig: &mut Rig, volume: VolumeId, round: u8) {
-    for at in (0..SIZE).step_by(STEP as usize) {
-        let read = rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap();
-        assert!(read == pattern(at, round), "at {at}");
-    }
-}
 
 fn tuning(degraded: bool) -> Tuning {
     Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, spare_millis: PATIENCE, degraded, ..Tuning::default() }
@@ -38,7 +22,7 @@ fn pool(sizes_mib: &[usize], layout: Layout, data: usize) -> (Rig, VolumeId) {
     let groups = vec![group(Class::Data, layout, data), group(Class::Spare, Layout::Linear, sizes_mib.len() - data)];
     let mut rig = Rig::with_groups(sizes_mib, groups, tuning(false));
     let volume = rig.volume("disk0", SIZE, Compression::Off);
-    write_all(&mut rig, volume, 1);
+    DATA.write(&mut rig, volume, 1);
     (rig, volume)
 }
 
@@ -61,17 +45,17 @@ fn a_spare_takes_the_place_of_a_device_that_fails() {
     assert_eq!(devices(&rig), [data(0), data(1), (Class::Spare, MemberState::Present, Some(2))]);
     let size = rig.engine.pool().unwrap().size;
     rig.dead = vec![1];
-    write_all(&mut rig, volume, 2);
+    DATA.write(&mut rig, volume, 2);
     assert_eq!(*rig.engine.state(), PoolState::Online);
     rig.finish_jobs();
     assert_eq!(devices(&rig), [data(0), data(2)]);
     let pool = rig.engine.pool().unwrap();
     assert_eq!((pool.size, pool.devices[1].errors), (size, 0));
-    check_all(&mut rig, volume, 2);
+    DATA.check(&mut rig, Target::Head(volume), 2);
     rig.audit();
     // the former spare by itself has all data, and the failed device is not part of the pool
     let mut alone = import(vec![rig.media[2].clone()]);
-    check_all(&mut alone, volume, 2);
+    DATA.check(&mut alone, Target::Head(volume), 2);
     let refused = Rig::import_degraded(rig.media, true).err().unwrap();
     assert_eq!(refused, "device 1 was removed from pool 'pond'; leave it out");
 }
@@ -81,7 +65,7 @@ fn a_spare_takes_the_place_of_a_device_that_fails() {
 fn a_crash_while_a_spare_takes_a_place_is_no_harm() {
     let (mut rig, volume) = pool(&[24, 24, 24], MIRROR, 2);
     rig.dead = vec![1];
-    rig.write(Target::Head(volume), 0, &pattern(0, 1));
+    rig.write(Target::Head(volume), 0, &DATA.bytes(0, 1));
     let mut stages = Vec::new();
     for at in 0..200_000 {
         rig.turn();
@@ -110,7 +94,7 @@ fn a_crash_while_a_spare_takes_a_place_is_no_harm() {
         rig.finish_jobs();
         assert_eq!(devices(&rig), [data(0), data(1)], "at {nth}");
         let mut alone = import(vec![rig.media.remove(1)]);
-        check_all(&mut alone, volume, 1);
+        DATA.check(&mut alone, Target::Head(volume), 1);
     }
 }
 
@@ -133,27 +117,27 @@ fn a_device_that_is_missing_is_waited_for() {
     rig.now += PATIENCE;
     rig.finish_jobs();
     assert_eq!(devices(&rig), [data(1), data(0)]);
-    check_all(&mut rig, volume, 1);
+    DATA.check(&mut rig, Target::Head(volume), 1);
 }
 
 #[test]
 fn the_smallest_that_fits_is_taken() {
     let (mut rig, volume) = pool(&[64, 64, 96, 72, 32], MIRROR, 2);
     rig.dead = vec![0];
-    write_all(&mut rig, volume, 2);
+    DATA.write(&mut rig, volume, 2);
     rig.finish_jobs();
     let spare = |at| (Class::Spare, MemberState::Present, Some(at));
     assert_eq!(devices(&rig), [data(3), data(1), spare(2), spare(4)]);
     rig.dead = vec![0, 1];
-    write_all(&mut rig, volume, 3);
+    DATA.write(&mut rig, volume, 3);
     rig.finish_jobs();
     assert_eq!(devices(&rig), [data(3), data(2), spare(4)]);
     // a spare that is too small is not used
     rig.dead = vec![0, 1, 2];
-    write_all(&mut rig, volume, 4);
+    DATA.write(&mut rig, volume, 4);
     rig.finish_jobs();
     assert_eq!(devices(&rig), [data(3), (Class::Data, MemberState::Down, Some(2)), spare(4)]);
-    check_all(&mut rig, volume, 4);
+    DATA.check(&mut rig, Target::Head(volume), 4);
 }
 
 #[test]
@@ -161,7 +145,7 @@ fn two_devices_that_fail_get_the_spares_there_are() {
     let parity = Layout::Parity { width: 16, parity: 2, unit: 65536 };
     let (mut rig, volume) = pool(&[48, 48, 48, 48, 48], parity, 4);
     rig.dead = vec![0, 2];
-    write_all(&mut rig, volume, 2);
+    DATA.write(&mut rig, volume, 2);
     rig.finish_jobs();
     let down = devices(&rig).into_iter().filter(|(_, state, _)| *state == MemberState::Down).count();
     assert_eq!((down, devices(&rig).len()), (1, 4));
@@ -174,7 +158,7 @@ fn two_devices_that_fail_get_the_spares_there_are() {
     // two others may be lost now
     let media = rig.media;
     let mut rig = import(vec![media[4].clone(), media[5].clone()]);
-    check_all(&mut rig, volume, 2);
+    DATA.check(&mut rig, Target::Head(volume), 2);
     rig.audit();
 }
 
@@ -194,10 +178,10 @@ fn a_spare_that_fails_while_it_is_filled_is_followed_by_another() {
     }
     assert_eq!(devices(&rig)[1], (Class::Data, MemberState::Filling, Some(2)));
     rig.dead = vec![1, 2];
-    write_all(&mut rig, volume, 2);
+    DATA.write(&mut rig, volume, 2);
     rig.finish_jobs();
     assert_eq!(devices(&rig), [data(0), data(3)]);
-    check_all(&mut rig, volume, 2);
+    DATA.check(&mut rig, Target::Head(volume), 2);
 }
 
 #[test]
@@ -206,7 +190,7 @@ fn a_spare_is_not_missed_and_can_be_taken_out() {
     // without the spare, and with a spare that was overwritten, the pool is complete
     let mut without = Rig::import_with(rig.media[..2].to_vec(), tuning(false), 1).unwrap();
     assert_eq!(devices(&without), [data(0), data(1), (Class::Spare, MemberState::Down, None)]);
-    check_all(&mut without, volume, 1);
+    DATA.check(&mut without, Target::Head(volume), 1);
     let mut media = without.media;
     media.push(rig.media[2].clone());
     let with = Rig::import_with(media.clone(), tuning(false), 1).unwrap();
@@ -217,10 +201,10 @@ fn a_spare_is_not_missed_and_can_be_taken_out() {
     rig.command(Command::Remove { member: 2, dry_run: false }).unwrap();
     assert_eq!(devices(&rig), [data(0), data(1)]);
     rig.dead = vec![1];
-    write_all(&mut rig, volume, 2);
+    DATA.write(&mut rig, volume, 2);
     rig.finish_jobs();
     assert_eq!(devices(&rig), [data(0), (Class::Data, MemberState::Down, Some(1))]);
-    check_all(&mut rig, volume, 2);
+    DATA.check(&mut rig, Target::Head(volume), 2);
 }
 
 /// Only a spare learned that one device was lost; then the other one was lost, and the spare with
@@ -230,12 +214,12 @@ fn a_spare_with_another_history_is_left_alone() {
     let (mut rig, volume) = pool(&[64, 64, 64], MIRROR, 2);
     let mut other = Rig::import_with(rig.media.clone(), tuning(false), 1).unwrap();
     rig.dead = vec![2];
-    write_all(&mut rig, volume, 2);
+    DATA.write(&mut rig, volume, 2);
     let device = rig.new_device(64);
     rig.command(Command::Replace { member: 1, device }).unwrap();
     rig.finish_jobs();
     other.dead = vec![1];
-    other.write(Target::Head(volume), 0, &pattern(0, 3));
+    other.write(Target::Head(volume), 0, &DATA.bytes(0, 3));
     let label = other.media[2][..4096].to_vec();
     while other.media[2][..4096] == label {
         other.step();
@@ -243,6 +227,6 @@ fn a_spare_with_another_history_is_left_alone() {
     let media = vec![rig.media[0].clone(), rig.media[3].clone(), other.media[2].clone()];
     let mut joined = Rig::import_with(media, tuning(false), 1).unwrap();
     assert_eq!(devices(&joined), [data(0), data(1), (Class::Spare, MemberState::Down, None)]);
-    check_all(&mut joined, volume, 2);
+    DATA.check(&mut joined, Target::Head(volume), 2);
     joined.audit();
 }

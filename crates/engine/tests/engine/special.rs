@@ -8,27 +8,14 @@ use millpond_engine::{
     Aim, Class, Command, Compression, Engine, GroupSpec, Layout, PoolId, PoolSpec, Reply, Target, Time, Tuning, VolumeId, VolumeOptions,
 };
 
+use crate::content::Steps;
 use crate::rig::Rig;
+use millpond_testing::Random;
 
 const SIZE: u64 = 16 << 20;
 const STEP: u64 = 64 << 10;
+const DATA: Steps = Steps { size: SIZE, step: STEP };
 const MIRROR: Layout = Layout::Mirror { copies: 2 };
-
-fn pattern(at: u64, round: u8) -> Vec<u8> {
-    (0..STEP).map(|i: u64| (i >> 9) as u8 ^ (at >> 16) as u8 ^ round).collect()
-}
-
-fn write_all(rig: &mut Rig, volume: VolumeId, round: u8) {
-    for at in (0..SIZE).step_by(STEP as usize) {
-        rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, round)).unwrap();
-    }
-}
-
-fn check(rig: &mut Rig, volume: VolumeId, round: u8) {
-    for at in (0..SIZE).step_by(STEP as usize) {
-        assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, round), "at {at}");
-    }
-}
 
 fn group(class: Class, layout: Layout, devices: usize) -> GroupSpec {
     GroupSpec { class, layout, devices: Some(devices) }
@@ -43,7 +30,7 @@ fn pool(class: Class) -> (Rig, VolumeId) {
     let groups = vec![group(Class::Data, Layout::Linear, 1), group(class, MIRROR, 2)];
     let mut rig = Rig::with_groups(&[64, 16, 16], groups, tuning());
     let volume = rig.volume("disk0", SIZE, Compression::Off);
-    write_all(&mut rig, volume, 1);
+    DATA.write(&mut rig, volume, 1);
     (rig, volume)
 }
 
@@ -66,7 +53,7 @@ fn nodes_are_on_special_devices_with_a_copy() {
     let most = metrics.user_bytes + metrics.header_bytes + metrics.metadata_bytes + areas;
     assert!(metrics.metadata_bytes > 256 << 10 && data <= most, "{data} {metrics:?}");
     rig.reopen();
-    check(&mut rig, volume, 1);
+    DATA.check(&mut rig, Target::Head(volume), 1);
     // the copy on the data device is not read
     let nodes = rig.engine.metrics().node_reads;
     assert!(nodes > 5 && rig.reads[1] + rig.reads[2] > nodes, "{nodes} {:?}", &rig.reads[..3]);
@@ -76,7 +63,7 @@ fn nodes_are_on_special_devices_with_a_copy() {
         let mut media = rig.media.clone();
         media.remove(lost);
         let mut rig = Rig::import_degraded(media, true).unwrap();
-        check(&mut rig, volume, 1);
+        DATA.check(&mut rig, Target::Head(volume), 1);
     }
     let refused = Rig::import_degraded(vec![rig.media[0].clone()], true).err().unwrap();
     assert!(refused.contains("member 1, 2 of the 3") && refused.contains("a special one"), "{refused}");
@@ -95,24 +82,24 @@ fn without_special_devices_everything_is_there() {
         let groups = vec![group(Class::Data, layout, data), group(Class::Special, MIRROR, 2)];
         let mut rig = Rig::with_groups(&[sizes, vec![16, 16]].concat(), groups, tuning());
         let volume = rig.volume("disk0", SIZE, Compression::Off);
-        write_all(&mut rig, volume, 1);
+        DATA.write(&mut rig, volume, 1);
         let old = rig.snapshot(volume, "old");
-        write_all(&mut rig, volume, 2);
+        DATA.write(&mut rig, volume, 2);
         rig.command(Command::Checkpoint).unwrap();
         for at in (0..SIZE / 2).step_by(STEP as usize) {
-            rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, 3)).unwrap();
+            rig.request(Target::Head(volume), Op::Write, at, STEP, &DATA.bytes(at, 3)).unwrap();
         }
         let mut rig = rebuild(&rig.media[..data]);
         for round in 3..5 {
             for at in (0..SIZE).step_by(STEP as usize) {
                 let head = if at < SIZE / 2 { round } else { 2 };
-                assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, head), "{layout:?} at {at}");
-                assert!(rig.request(Target::Snapshot(old), Op::Read, at, STEP, &[]).unwrap() == pattern(at, 1), "{layout:?} at {at}");
+                assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == DATA.bytes(at, head), "{layout:?} at {at}");
+                assert!(rig.request(Target::Snapshot(old), Op::Read, at, STEP, &[]).unwrap() == DATA.bytes(at, 1), "{layout:?} at {at}");
             }
             rig.audit();
             // the labels record the loss, and the pool continues without options
             for at in (0..SIZE / 2).step_by(STEP as usize) {
-                rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, 4)).unwrap();
+                rig.request(Target::Head(volume), Op::Write, at, STEP, &DATA.bytes(at, 4)).unwrap();
             }
             rig = Rig::import(rig.media.clone()).unwrap();
         }
@@ -120,10 +107,10 @@ fn without_special_devices_everything_is_there() {
         // new special devices are added
         let devices = vec![rig.new_device(16), rig.new_device(16)];
         rig.command(Command::AddDevices { groups: vec![group(Class::Special, MIRROR, 2)], devices }).unwrap();
-        write_all(&mut rig, volume, 5);
+        DATA.write(&mut rig, volume, 5);
         rig.command(Command::DestroySnapshots { snapshots: vec![old] }).unwrap();
         rig.reopen();
-        check(&mut rig, volume, 5);
+        DATA.check(&mut rig, Target::Head(volume), 5);
         rig.audit();
     }
 }
@@ -136,15 +123,14 @@ fn small_writes_that_are_lost_are_known() {
     rig.command(Command::SetOptions { volume, options }).unwrap();
     let mut small = BTreeSet::new();
     let old = rig.snapshot(volume, "old");
-    let mut rng = 7u64;
+    let mut random = Random::new(7);
     for step in 0..600 {
-        rng = rng.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let at = (rng >> 33) % (SIZE / STEP) * STEP;
+        let at = random.below(SIZE / STEP) * STEP;
         if step % 5 == 0 {
-            rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, 2)).unwrap();
+            rig.request(Target::Head(volume), Op::Write, at, STEP, &DATA.bytes(at, 2)).unwrap();
             small.remove(&at);
         } else {
-            rig.request(Target::Head(volume), Op::Write, at, 4096, &pattern(at, 3)[..4096]).unwrap();
+            rig.request(Target::Head(volume), Op::Write, at, 4096, &DATA.bytes(at, 3)[..4096]).unwrap();
             small.insert(at);
         }
         match step {
@@ -175,23 +161,23 @@ fn small_writes_that_are_lost_are_known() {
             let read = rig.request(Target::Head(volume), Op::Read, at, 4096, &[]);
             assert_eq!(read.is_err(), small.contains(&at), "at {at}");
             let read = rig.request(Target::Snapshot(old), Op::Read, at, 4096, &[]);
-            assert!(read.unwrap() == pattern(at, 1)[..4096]);
+            assert!(read.unwrap() == DATA.bytes(at, 1)[..4096]);
         }
         rig.audit();
         // blocks that are written again can be read again
         for at in small.iter().copied().take(20 * round).collect::<Vec<_>>() {
-            rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, 4)).unwrap();
+            rig.request(Target::Head(volume), Op::Write, at, STEP, &DATA.bytes(at, 4)).unwrap();
             small.remove(&at);
         }
         rig.reopen();
     }
     rig.command(Command::Scrub).unwrap();
     rig.finish_jobs();
-    write_all(&mut rig, volume, 5);
+    DATA.write(&mut rig, volume, 5);
     rig.command(Command::DestroySnapshots { snapshots: vec![old] }).unwrap();
     rig.command(Command::Checkpoint).unwrap();
     rig.reopen();
-    check(&mut rig, volume, 5);
+    DATA.check(&mut rig, Target::Head(volume), 5);
     rig.audit();
 }
 
@@ -201,7 +187,7 @@ fn many_small_changes_of_nodes_do_not_fill_special_devices_up() {
     for round in 2..80 {
         // one block in every other leaf
         for at in (0..SIZE).step_by(4 << 20) {
-            rig.request(Target::Head(volume), Op::Write, at, 4096, &pattern(at, 1)[..4096]).unwrap();
+            rig.request(Target::Head(volume), Op::Write, at, 4096, &DATA.bytes(at, 1)[..4096]).unwrap();
         }
         if round % 8 == 0 {
             rig.snapshot(volume, &format!("s{round}"));
@@ -210,28 +196,28 @@ fn many_small_changes_of_nodes_do_not_fill_special_devices_up() {
     }
     rig.audit();
     rig.reopen();
-    check(&mut rig, volume, 1);
+    DATA.check(&mut rig, Target::Head(volume), 1);
 }
 
 #[test]
 fn special_devices_come_and_go() {
     let mut rig = Rig::with(&[64], Layout::Linear, tuning());
     let volume = rig.volume("disk0", SIZE, Compression::Off);
-    write_all(&mut rig, volume, 1);
+    DATA.write(&mut rig, volume, 1);
     let devices = vec![rig.new_device(16), rig.new_device(16)];
     rig.command(Command::AddDevices { groups: vec![group(Class::Special, MIRROR, 2)], devices }).unwrap();
-    write_all(&mut rig, volume, 2);
+    DATA.write(&mut rig, volume, 2);
     rig.command(Command::Checkpoint).unwrap();
     assert!(written(&rig, 1) > 64 << 10);
     rig.reopen();
-    check(&mut rig, volume, 2);
-    write_all(&mut rig, volume, 3);
+    DATA.check(&mut rig, Target::Head(volume), 2);
+    DATA.write(&mut rig, volume, 3);
     rig.command(Command::Remove { member: 1, dry_run: false }).unwrap();
     rig.finish_jobs();
     rig.audit();
     let mut rig = Rig::import(vec![rig.media[0].clone()]).unwrap();
-    check(&mut rig, volume, 3);
-    write_all(&mut rig, volume, 4);
+    DATA.check(&mut rig, Target::Head(volume), 3);
+    DATA.write(&mut rig, volume, 4);
     rig.audit();
 }
 
@@ -239,20 +225,20 @@ fn special_devices_come_and_go() {
 fn a_log_takes_writes_and_gives_them_on() {
     let (mut rig, volume) = pool(Class::Log);
     assert!(written(&rig, 1) >= SIZE, "{}", written(&rig, 1));
-    write_all(&mut rig, volume, 2);
+    DATA.write(&mut rig, volume, 2);
     rig.settle();
     assert!(written(&rig, 0) > SIZE / 2, "{}", written(&rig, 0));
-    check(&mut rig, volume, 2);
+    DATA.check(&mut rig, Target::Head(volume), 2);
     rig.reopen();
-    check(&mut rig, volume, 2);
+    DATA.check(&mut rig, Target::Head(volume), 2);
     rig.audit();
     // without it all writes go to data again
     rig.command(Command::Remove { member: 1, dry_run: false }).unwrap();
-    write_all(&mut rig, volume, 3);
+    DATA.write(&mut rig, volume, 3);
     rig.finish_jobs();
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
     let mut rig = Rig::import(vec![rig.media[0].clone()]).unwrap();
-    check(&mut rig, volume, 3);
+    DATA.check(&mut rig, Target::Head(volume), 3);
     assert!(allocated(&rig, 0) > SIZE);
     rig.audit();
 }
@@ -262,14 +248,14 @@ fn parity_needs_a_log() {
     let groups = vec![group(Class::Data, Layout::Parity { width: 16, parity: 1, unit: 4096 }, 3), group(Class::Special, MIRROR, 2)];
     let mut rig = Rig::with_groups(&[48, 48, 48, 16, 16], groups, tuning());
     let volume = rig.volume("disk0", SIZE, Compression::Off);
-    write_all(&mut rig, volume, 1);
+    DATA.write(&mut rig, volume, 1);
     rig.command(Command::Checkpoint).unwrap();
     // special devices get the nodes from the log and can be removed
     assert!(written(&rig, 3) > 128 << 10);
     rig.command(Command::Remove { member: 3, dry_run: false }).unwrap();
     rig.finish_jobs();
     let mut rig = Rig::import(rig.media[..3].to_vec()).unwrap();
-    check(&mut rig, volume, 1);
+    DATA.check(&mut rig, Target::Head(volume), 1);
     rig.audit();
     // with parity over three devices none can be removed
     assert!(rig.command(Command::Remove { member: 0, dry_run: false }).is_err());
@@ -284,28 +270,27 @@ fn small_writes_go_to_special_devices_and_stay_there() {
     rig.command(Command::SetOptions { volume, options }).unwrap();
     for round in 2..5 {
         for at in (0..SIZE).step_by(STEP as usize) {
-            rig.request(Target::Head(volume), Op::Write, at, 4096, &pattern(at, round)[..4096]).unwrap();
+            rig.request(Target::Head(volume), Op::Write, at, 4096, &DATA.bytes(at, round)[..4096]).unwrap();
         }
     }
     let after = [written(&rig, 0), written(&rig, 1)];
     let small = 3 * SIZE / STEP * 8192;
     assert!(after[1] - before[1] >= small && after[0] - before[0] < small / 4, "{before:?} {after:?}");
     // a larger write does not
-    rig.request(Target::Head(volume), Op::Write, 0, 16384, &pattern(0, 6)[..16384]).unwrap();
+    rig.request(Target::Head(volume), Op::Write, 0, 16384, &DATA.bytes(0, 6)[..16384]).unwrap();
     assert!(written(&rig, 0) >= after[0] + 16384);
     rig.reopen();
     for at in (STEP..SIZE).step_by(STEP as usize) {
         let read = rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap();
-        assert!(read[..4096] == pattern(at, 4)[..4096] && read[4096..] == pattern(at, 1)[4096..], "at {at}");
+        assert!(read[..4096] == DATA.bytes(at, 4)[..4096] && read[4096..] == DATA.bytes(at, 1)[4096..], "at {at}");
     }
     rig.audit();
     // when special devices are full, writes still succeed
     let many = 48 << 20 >> 12;
-    let mut rng = 7u64;
+    let mut random = Random::new(7);
     for _ in 0..many / 2 {
-        rng = rng.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let at = (rng >> 33) % (SIZE / 4096) * 4096;
-        rig.request(Target::Head(volume), Op::Write, at, 4096, &pattern(at, 8)[..4096]).unwrap();
+        let at = random.below(SIZE / 4096) * 4096;
+        rig.request(Target::Head(volume), Op::Write, at, 4096, &DATA.bytes(at, 8)[..4096]).unwrap();
     }
     rig.audit();
     rig.reopen();
@@ -319,7 +304,7 @@ fn full_special_devices_keep_no_pool_from_opening() {
     let leaf = 2 << 20;
     let size = 1500 * leaf;
     let volume = rig.volume("disk0", size, Compression::Off);
-    let block = |round: u8, at: u64| pattern(at, round)[..4096].to_vec();
+    let block = |round: u8, at: u64| DATA.bytes(at, round)[..4096].to_vec();
     for at in (0..size).step_by(leaf as usize) {
         rig.request(Target::Head(volume), Op::Write, at, 4096, &block(1, at)).unwrap();
     }
@@ -363,7 +348,7 @@ fn small_writes_over_two_leaves_that_are_lost_are_known() {
     let groups = vec![group(Class::Data, Layout::Linear, 1), group(Class::Special, MIRROR, 2)];
     let mut rig = Rig::with_groups(&[256, 64, 64], groups, no_checkpoints());
     let volume = rig.volume("disk0", SIZE, Compression::Off);
-    write_all(&mut rig, volume, 1);
+    DATA.write(&mut rig, volume, 1);
     small_writes(&mut rig, volume);
     let before = rig.engine.metrics().checkpoints;
     let leaf = 2 << 20;
@@ -375,7 +360,7 @@ fn small_writes_over_two_leaves_that_are_lost_are_known() {
     }
     rig.request(Target::Head(volume), Op::Flush, 0, 0, &[]).unwrap();
     // another write indexes them
-    rig.request(Target::Head(volume), Op::Write, SIZE - STEP, STEP, &pattern(SIZE - STEP, 3)).unwrap();
+    rig.request(Target::Head(volume), Op::Write, SIZE - STEP, STEP, &DATA.bytes(SIZE - STEP, 3)).unwrap();
     assert_eq!(rig.engine.metrics().checkpoints, before);
     let media = vec![rig.media[0].clone()];
     let mut rig = Rig::import_with(media, Tuning { aim: Aim::Rebuild, ..no_checkpoints() }, 1_000_000).unwrap();
@@ -391,13 +376,13 @@ fn small_writes_on_special_devices_behind_lost_ones_are_not_taken_back() {
         let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 256 << 20, ..Tuning::default() };
         let mut rig = Rig::with_groups(&[64, 32, 32], groups, tuning.clone());
         let volume = rig.volume("disk0", SIZE, Compression::Off);
-        write_all(&mut rig, volume, 1);
+        DATA.write(&mut rig, volume, 1);
         small_writes(&mut rig, volume);
         for step in 0..1000u64 {
             rig.request(Target::Head(volume), Op::Write, step * 8192, 4096, &[3; 4096]).unwrap();
         }
         rig.request(Target::Head(volume), Op::Flush, 0, 0, &[]).unwrap();
-        rig.request(Target::Head(volume), Op::Write, SIZE - STEP, STEP, &pattern(SIZE - STEP, 3)).unwrap();
+        rig.request(Target::Head(volume), Op::Write, SIZE - STEP, STEP, &DATA.bytes(SIZE - STEP, 3)).unwrap();
         let mut media = rig.media.clone();
         media.remove(lost);
         let mut rig = Rig::import_with(media, Tuning { aim: Aim::Rebuild, ..tuning }, 1_000_000).unwrap();
@@ -419,7 +404,7 @@ fn a_torn_end_does_not_keep_a_pool_without_special_devices() {
     let groups = vec![group(Class::Data, Layout::Linear, 1), group(Class::Special, MIRROR, 2)];
     let mut rig = Rig::with_groups(&[64, 16, 16], groups, no_checkpoints());
     let volume = rig.volume("disk0", SIZE, Compression::Off);
-    write_all(&mut rig, volume, 1);
+    DATA.write(&mut rig, volume, 1);
     small_writes(&mut rig, volume);
     let before = rig.engine.metrics().checkpoints;
     rig.request(Target::Head(volume), Op::Write, 0, 4096, &[3; 4096]).unwrap();
@@ -435,7 +420,7 @@ fn a_torn_end_does_not_keep_a_pool_without_special_devices() {
     media.truncate(1);
     let mut rig = Rig::import_with(media, Tuning { aim: Aim::Rebuild, ..no_checkpoints() }, 1_000_000).unwrap();
     let read = rig.request(Target::Head(volume), Op::Read, 8 << 20, STEP, &[]).unwrap();
-    assert!(read == pattern(8 << 20, 1));
+    assert!(read == DATA.bytes(8 << 20, 1));
 }
 
 /// The data device after a power cut: the newest batches were a small write, the batch with its
@@ -444,7 +429,7 @@ fn without_the_batch_that_tells(flushed: bool) -> Result<Rig, String> {
     let groups = vec![group(Class::Data, Layout::Linear, 1), group(Class::Special, MIRROR, 2)];
     let mut rig = Rig::with_groups(&[64, 16, 16], groups, no_checkpoints());
     let volume = rig.volume("disk0", SIZE, Compression::Off);
-    write_all(&mut rig, volume, 1);
+    DATA.write(&mut rig, volume, 1);
     small_writes(&mut rig, volume);
     let before = rig.engine.metrics().checkpoints;
     let flush = |rig: &mut Rig| rig.request(Target::Head(volume), Op::Flush, 0, 0, &[]).unwrap();
@@ -463,7 +448,7 @@ fn without_the_batch_that_tells(flushed: bool) -> Result<Rig, String> {
     media.truncate(1);
     let mut rig = Rig::import_with(media, Tuning { aim: Aim::Rebuild, ..no_checkpoints() }, 1_000_000)?;
     for at in [8 << 20, 9 << 20] {
-        assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, 1), "{at}");
+        assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == DATA.bytes(at, 1), "{at}");
     }
     rig.audit();
     Ok(rig)
@@ -485,10 +470,10 @@ fn a_rebalance_goes_on_beside_full_special_devices() {
     let size = 1500 * leaf;
     let volume = rig.volume("disk0", size, Compression::Off);
     for at in (0..size).step_by(leaf as usize) {
-        rig.request(Target::Head(volume), Op::Write, at, 4096, &pattern(at, 1)[..4096]).unwrap();
+        rig.request(Target::Head(volume), Op::Write, at, 4096, &DATA.bytes(at, 1)[..4096]).unwrap();
     }
     for at in (0..48 << 20).step_by(STEP as usize) {
-        rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, 1)).unwrap();
+        rig.request(Target::Head(volume), Op::Write, at, STEP, &DATA.bytes(at, 1)).unwrap();
     }
     rig.command(Command::Checkpoint).unwrap();
     let pool = rig.engine.pool().unwrap();
@@ -510,9 +495,9 @@ fn rows_left_behind_are_given_up() {
         let groups = vec![group(Class::Data, layout, data), group(Class::Special, MIRROR, 2)];
         let mut rig = Rig::with_groups(&[sizes, vec![16, 16]].concat(), groups, tuning());
         let volume = rig.volume("disk0", SIZE, Compression::Off);
-        write_all(&mut rig, volume, 1);
+        DATA.write(&mut rig, volume, 1);
         let old = rig.snapshot(volume, "old");
-        write_all(&mut rig, volume, 2);
+        DATA.write(&mut rig, volume, 2);
         rig.command(Command::Checkpoint).unwrap();
         let mut rig = rebuild(&rig.media[..data]);
         rig.now += 1_000;
@@ -525,18 +510,18 @@ fn rows_left_behind_are_given_up() {
             let mut media = rig.media.clone();
             media.remove(lost);
             let mut rig = Rig::import_degraded(media, true).unwrap();
-            check(&mut rig, volume, 2);
+            DATA.check(&mut rig, Target::Head(volume), 2);
             for at in (0..SIZE).step_by(STEP as usize) {
-                assert!(rig.request(Target::Snapshot(old), Op::Read, at, STEP, &[]).unwrap() == pattern(at, 1), "{layout:?} at {at}");
+                assert!(rig.request(Target::Snapshot(old), Op::Read, at, STEP, &[]).unwrap() == DATA.bytes(at, 1), "{layout:?} at {at}");
             }
         }
         // and new special devices work like the old ones
         let devices = [16, 16].map(|mib| rig.new_device(mib)).to_vec();
         rig.command(Command::AddDevices { groups: vec![group(Class::Special, MIRROR, 2)], devices }).unwrap();
-        write_all(&mut rig, volume, 3);
+        DATA.write(&mut rig, volume, 3);
         rig.command(Command::Checkpoint).unwrap();
         rig.reopen();
-        check(&mut rig, volume, 3);
+        DATA.check(&mut rig, Target::Head(volume), 3);
         rig.audit();
     }
 }

@@ -2,6 +2,7 @@ use millpond_block::{CacheMode, DiskError, Io, IoKind, Op};
 use millpond_engine::{Command, Compression, Layout, PoolState, Target};
 
 use crate::rig::Rig;
+use millpond_testing::Random;
 
 #[test]
 fn what_was_written_is_read_and_survives_the_daemon() {
@@ -58,10 +59,9 @@ fn overwriting_for_long_is_cleaned_and_checkpointed() {
     let mut rig = Rig::new(&[24, 16], Layout::Stripe { width: 2, unit: 8192 });
     let volume = rig.volume("disk0", 12 << 20, Compression::Off);
     let head = Target::Head(volume);
-    let mut seed = 1u64;
+    let mut random = Random::new(1);
     for i in 0..12000u64 {
-        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let block = (seed >> 33) % (12 << 20 >> 12);
+        let block = random.below(12 << 20 >> 12);
         let content = [i.to_le_bytes(), block.to_le_bytes()].concat().repeat(256);
         rig.request(head, Op::Write, block * 4096, 4096, &content).unwrap();
         if i % 3000 == 2999 {

@@ -185,22 +185,13 @@ impl Guest<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::fuzz_queue;
+    use millpond_testing::Random;
 
-    /// Returns pseudo-random bytes, the same in every run.
-    fn noise(mut state: u64, length: usize) -> Vec<u8> {
-        let next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 32) as u8
-        };
-        std::iter::repeat_with(next).take(length).collect()
-    }
+    use super::fuzz_queue;
 
     #[test]
     fn hostile_queues() {
-        let answered: u64 = (1..4000u64).map(|seed| fuzz_queue(&noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), 1500))).sum();
+        let answered: u64 = (1..4000u64).map(|seed| fuzz_queue(&Random::new(seed).bytes(1500))).sum();
         assert!(answered > 20_000, "the cases are of no use: {answered} answers");
     }
 }

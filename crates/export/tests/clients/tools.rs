@@ -9,6 +9,7 @@ use std::time::Duration;
 use millpond_block::SectorProfile;
 use millpond_export::testing::Order;
 
+use millpond_testing::Random;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::server::{Server, Setup};
@@ -75,15 +76,8 @@ fn succeed(program: &str, arguments: &[&str]) -> String {
 /// Makes a file of `size` bytes with data and zeroes, without repetitions that could hide misplaced
 /// blocks.
 fn sample(directory: &Path, size: usize) -> String {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut bytes = Vec::with_capacity(size);
-    while bytes.len() < size {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let hole = (bytes.len() >> 18) % 4 == 3;
-        bytes.extend(if hole { [0; 8] } else { state.to_le_bytes() });
-    }
+    let mut bytes = Random::new(1).bytes(size);
+    bytes.chunks_mut(1 << 18).skip(3).step_by(4).for_each(|hole| hole.fill(0));
     let path = directory.join("sample.raw");
     std::fs::write(&path, bytes).expect("a sample");
     path.to_str().expect("a path in UTF-8").to_owned()

@@ -1,41 +1,33 @@
 //! Pieces, compared with the records that they were made from.
 
 use super::*;
-
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
+use millpond_testing::Random;
 
 /// Records of every density, in order.
-fn records(chance: &mut Chance, count: u64) -> Vec<DeadRecord<'static>> {
-    let (mut epoch, mut chunk) = (chance.below(3), chance.below(1 << 30));
+fn records(random: &mut Random, count: u64) -> Vec<DeadRecord<'static>> {
+    let (mut epoch, mut chunk) = (random.below(3), random.below(1 << 30));
     let record = |_| {
-        if chance.below(100) == 0 {
-            (epoch, chunk) = (epoch + 1 + chance.below(200), chance.below(1 << 39));
+        if random.below(100) == 0 {
+            (epoch, chunk) = (epoch + 1 + random.below(200), random.below(1 << 39));
         }
-        let far = if chance.below(4) == 0 { 100_000 } else { 3 };
-        chunk += 1 + chance.below(far);
-        let first = chance.below(100) as u16;
-        let density = 1 + chance.below(64);
-        let mut slots: Vec<u64> = (0..=chance.below(20)).map(|_| (0..density).fold(0, |word, _| word | 1 << chance.below(64))).collect();
-        if chance.below(5) == 0 {
+        let far = if random.below(4) == 0 { 100_000 } else { 3 };
+        chunk += 1 + random.below(far);
+        let first = random.below(100) as u16;
+        let density = 1 + random.below(64);
+        let mut slots: Vec<u64> = (0..=random.below(20)).map(|_| (0..density).fold(0, |word, _| word | 1 << random.below(64))).collect();
+        if random.below(5) == 0 {
             slots.fill(u64::MAX);
         }
-        DeadRecord { epoch: Epoch(epoch), chunk: ChunkId(chunk), units: chance.below(70_000) as u32, first, slots: slots.into() }
+        DeadRecord { epoch: Epoch(epoch), chunk: ChunkId(chunk), units: random.below(70_000) as u32, first, slots: slots.into() }
     };
     (0..count).map(record).collect()
 }
 
 #[test]
 fn a_piece_is_its_records() {
-    let mut chance = Chance(7);
+    let mut random = Random::new(7);
     for round in 0..200 {
-        let records = records(&mut chance, 1 + round * 7);
+        let records = records(&mut random, 1 + round * 7);
         let bytes = DeadRecord::encode_piece(&records);
         assert_eq!(DeadRecord::decode_piece(&bytes).as_ref(), Ok(&records), "round {round}");
         let groups = DeadGroup::all(&bytes).unwrap();

@@ -7,6 +7,7 @@ use millpond_block::{Buf, DeviceError, DeviceSlot, Io, IoDone, IoId, IoKind, PAG
 
 use crate::file::tests::once_free;
 use crate::{Event, HostDevice, MemoryDevice, Monotonic, OpenOptions, Ring, Wait};
+use millpond_testing::Random;
 
 const FIRST: DeviceSlot = DeviceSlot(0);
 
@@ -54,13 +55,8 @@ fn twin(device: HostDevice, instant: bool) {
     assert_eq!(ring.add_device(device).expect("room"), FIRST);
     ring.devices.set_instant(FIRST, instant);
     let mut memory = MemoryDevice::new(size);
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut random = |below: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % below
-    };
+    let mut generator = Random::new(1);
+    let mut random = |below| generator.below(below);
     let pages = size / PAGE as u64;
     for round in 0..300u64 {
         let first = random(pages);

@@ -3,24 +3,21 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use millpond_testing::Random;
 
 #[test]
 fn an_index_is_a_map() {
     for most in [1, 3, 100, 1000] {
-        let mut rng = most as u64;
-        let mut below = |n: u64| {
-            rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (rng >> 33) % n
-        };
+        let mut random = Random::new(most as u64);
         let mut index = Index::new(most);
         let mut twin: BTreeMap<u64, u32> = BTreeMap::new();
         // keys by entry: more entries than fit, some with equal keys
         let keys: Vec<u64> = (0..2 * most as u64).map(|n| (n * 3 / 4) << 13).collect();
         let key_of = |entry: u32| keys[entry as usize];
         for _ in 0..20_000 {
-            let entry = below(keys.len() as u64) as u32;
+            let entry = random.index(keys.len()) as u32;
             let key = key_of(entry);
-            match below(3) {
+            match random.below(3) {
                 0 => {
                     index.insert(key, entry, key_of);
                     if twin.contains_key(&key) || twin.len() < most {

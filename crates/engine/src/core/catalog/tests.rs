@@ -1,8 +1,7 @@
 //! Compares names, counts and links of a catalog with plain lists that are searched from end to end.
 
-use crate::random::Random;
-
 use super::*;
+use millpond_testing::Random;
 
 /// A volume as the twin knows it.
 #[derive(Clone, Debug)]

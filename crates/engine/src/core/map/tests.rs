@@ -9,9 +9,9 @@ use millpond_format::{
 
 use super::*;
 use crate::core::StoredDeadlist;
-use crate::random::Random;
 use crate::space::{NODE_GRAIN, Pieces, Rows, Space};
 use crate::tree::NodeCache;
+use millpond_testing::Random;
 
 const LINEAGE: LineageId = LineageId(1);
 /// Maximum number of nodes in memory, the least that there is.

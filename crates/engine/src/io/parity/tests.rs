@@ -7,6 +7,7 @@ use millpond_format::{Class, Column, DeviceId, Layout, Member, MemberState, Segm
 
 use super::*;
 use crate::space::{PAGE, Rows};
+use millpond_testing::Random;
 
 fn rows(width: u16, parity: u8, unit: u32) -> Rows {
     let member =
@@ -32,15 +33,8 @@ fn times(mut a: u8, mut b: u8) -> u8 {
     product
 }
 
-fn noise(bytes: usize) -> Vec<u8> {
-    let mut x = 0x9e37_79b9u32;
-    let mut next = || {
-        x ^= x << 13;
-        x ^= x >> 17;
-        x ^= x << 5;
-        (x >> 11) as u8
-    };
-    (0..bytes).map(|_| next()).collect()
+fn noise(length: usize) -> Vec<u8> {
+    Random::new(1).bytes(length)
 }
 
 fn pieces(bytes: &[u8], step: usize) -> Vec<Piece> {

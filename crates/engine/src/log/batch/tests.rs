@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::*;
-use crate::random::Random;
+use millpond_testing::Random;
 
 /// A batch, its payload as plain bytes, and the ranges that one piece must hold each.
 struct Twin {

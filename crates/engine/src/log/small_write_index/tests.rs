@@ -3,7 +3,7 @@
 use millpond_format::{BATCH_FIXED, BatchHeader, Epoch, HEADER_PAGE, PoolId};
 
 use super::*;
-use crate::random::Random;
+use millpond_testing::Random;
 
 /// A block of a small-write batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

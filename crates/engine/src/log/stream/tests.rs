@@ -6,7 +6,7 @@ use std::rc::Rc;
 use millpond_block::Buf;
 
 use super::*;
-use crate::random::Random;
+use millpond_testing::Random;
 
 const SEGMENTS: u32 = 3;
 

@@ -5,17 +5,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use millpond_format::{Lsn, ObjectRef};
-
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % n
-    }
-}
+use millpond_testing::Random;
 
 /// Slots of members' devices, from `first` on.
 fn slots(members: usize, first: u16) -> Vec<Option<DeviceSlot>> {
@@ -37,7 +27,7 @@ impl Copy {
 
 /// Devices that hold rings, as the checkpointer and the import write them.
 struct Machine {
-    chance: Chance,
+    random: Random,
     members: Vec<[Vec<Copy>; 2]>,
     /// Slots written since the last flush.
     dirty: BTreeSet<usize>,
@@ -52,10 +42,10 @@ struct Crash;
 
 impl Machine {
     fn new(seed: u64, mends: bool) -> Machine {
-        let mut chance = Chance(seed * 2 + 1);
+        let mut random = Random::new(seed);
         let ring = || vec![Copy { stable: Slot::Blank, cached: Vec::new() }; RING_SLOTS as usize];
-        let members = (0..1 + chance.below(3)).map(|_| [ring(), ring()]).collect();
-        let mut machine = Machine { chance, members, dirty: BTreeSet::new(), fuse: u64::MAX, newest: 0, committed: 0, mends };
+        let members = (0..1 + random.below(3)).map(|_| [ring(), ring()]).collect();
+        let mut machine = Machine { random, members, dirty: BTreeSet::new(), fuse: u64::MAX, newest: 0, committed: 0, mends };
         assert!(machine.publish(1).is_ok());
         machine
     }
@@ -87,7 +77,7 @@ impl Machine {
             for member in if crash { &members[nth..] } else { &members[nth..=nth] } {
                 let torn =
                     if self.members[usize::from(*member)][usize::from(second)][at].visible() == whole { whole } else { Slot::Damaged };
-                let lands = match (crash, self.chance.below(3)) {
+                let lands = match (crash, self.random.below(3)) {
                     (false, _) | (true, 0) => whole,
                     (true, 1) => torn,
                     (true, _) => old,
@@ -117,9 +107,9 @@ impl Machine {
     fn power_cut(&mut self) {
         for at in std::mem::take(&mut self.dirty) {
             for copy in self.members.iter_mut().flatten().map(|area| &mut area[at]) {
-                let kept = self.chance.below(copy.cached.len() as u64 + 1) as usize;
+                let kept = self.random.below(copy.cached.len() as u64 + 1) as usize;
                 let kept = if kept == 0 { copy.stable } else { copy.cached[kept - 1] };
-                let mixed = copy.cached.iter().any(|version| *version != copy.stable) && self.chance.below(3) == 0;
+                let mixed = copy.cached.iter().any(|version| *version != copy.stable) && self.random.below(3) == 0;
                 *copy = Copy { stable: if mixed { Slot::Damaged } else { kept }, cached: Vec::new() };
             }
         }
@@ -156,17 +146,17 @@ impl Machine {
     /// Writes roots, with crashes in between, and imports that crash too.
     fn live(&mut self, rounds: u64) -> Result<(), String> {
         for _ in 0..rounds {
-            let roots = if self.chance.below(2) == 0 { self.chance.below(4) } else { 120 + self.chance.below(12) };
+            let roots = if self.random.below(2) == 0 { self.random.below(4) } else { 120 + self.random.below(12) };
             for _ in 0..roots {
                 assert!(self.publish(self.newest.max(self.committed) + 1).is_ok());
             }
-            self.fuse = self.chance.below(12);
+            self.fuse = self.random.below(12);
             let mut crashed = self.publish(self.committed + 1);
             while crashed.is_err() {
-                if self.chance.below(2) == 0 {
+                if self.random.below(2) == 0 {
                     self.power_cut();
                 }
-                self.fuse = if self.chance.below(2) == 0 { u64::MAX } else { self.chance.below(16) };
+                self.fuse = if self.random.below(2) == 0 { u64::MAX } else { self.random.below(16) };
                 crashed = self.import()?;
             }
             self.fuse = u64::MAX;
@@ -206,13 +196,13 @@ fn without_mending_a_legal_crash_is_refused() {
 fn a_committed_root_is_found_or_missed_aloud() {
     for seed in 0..200 {
         let mut machine = Machine::new(seed, true);
-        for _ in 0..machine.chance.below(300) {
+        for _ in 0..machine.random.below(300) {
             assert!(machine.publish(machine.committed + 1).is_ok());
         }
         let newest = machine.committed;
         let mut rings = machine.rings();
         let at = (newest % RING_SLOTS) as usize;
-        let spared = if seed % 2 == 0 { None } else { Some(machine.chance.below(2 * machine.members.len() as u64) as usize) };
+        let spared = if seed % 2 == 0 { None } else { Some(machine.random.below(2 * machine.members.len() as u64) as usize) };
         for (area, slots) in rings.slots.iter_mut().flatten().enumerate() {
             if Some(area) != spared {
                 slots[at] = Slot::Damaged;

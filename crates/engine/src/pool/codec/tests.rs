@@ -2,15 +2,12 @@ use millpond_format::Coding;
 
 use super::{BLOCK, Codec};
 use crate::Compression;
+use millpond_testing::Random;
 
 /// Returns a block whose first bytes are noise.
 fn block(noise: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..BLOCK).map(|i| if i < noise { next() } else { seed as u8 }).collect()
+    let mut random = Random::new(seed | 1);
+    (0..BLOCK).map(|i| if i < noise { random.byte() } else { seed as u8 }).collect()
 }
 
 /// Blocks of every compressed size, coded one after another with the same contexts, decode to their

@@ -3,7 +3,7 @@
 use millpond_format::crc32c;
 
 use super::*;
-use crate::random::Random;
+use millpond_testing::Random;
 
 /// A chunk as the twin knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]

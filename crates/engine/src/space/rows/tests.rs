@@ -3,7 +3,7 @@
 use millpond_format::{Column, DeviceId, Member, MemberState};
 
 use super::*;
-use crate::random::Random;
+use millpond_testing::Random;
 
 /// Pages of an extent: 64 KiB, the least that a shape allows.
 const EXTENT_PAGES: u64 = 16;

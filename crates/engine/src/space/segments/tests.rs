@@ -1,9 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_format::{Lsn, SegmentId};
+use millpond_testing::Random;
 
 use super::{Fill, Pages, SegmentState, SegmentTable};
-use crate::random::Random;
 use crate::space::AllocClass;
 
 /// Three groups of 10, 20, and 31 segments of 16 pages.

@@ -7,7 +7,7 @@ use millpond_format::{
 };
 
 use super::*;
-use crate::random::Random;
+use millpond_testing::Random;
 
 /// Pages of a segment.
 const PAGES: u32 = 64;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use millpond_format::{ChunkId, Coding, Epoch, LineageId, NODE_UNITS};
 
 use super::*;
-use crate::random::Random;
+use millpond_testing::Random;
 
 /// The least number of nodes that a cache keeps.
 const NODES: usize = 64;

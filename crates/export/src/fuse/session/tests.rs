@@ -6,6 +6,7 @@ use crate::fuse::wire::{
     Dirent, FallocateIn, LseekIn, LseekOut, OpenIn, OpenOut, ROOT, S_IFDIR, S_IFREG, StatfsOut, WriteIn, fallocate_mode, whence,
 };
 use crate::testing::{MemoryMount, MemoryTree};
+use millpond_testing::Random;
 
 const SIZE: usize = 256 << 10;
 
@@ -239,13 +240,8 @@ fn bytes_go_where_they_belong() {
     let node = lookup(&mut mount, ROOT, "vm1").expect("a volume").nodeid;
     let fh = open(&mut mount, node, 2).expect("open");
     let mut twin = vec![0u8; SIZE];
-    let mut seed = 0x1234_5678_9abc_def1u64;
-    let mut below = |n: u64| {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        seed % n
-    };
+    let mut random = Random::new(1);
+    let mut below = |n| random.below(n);
     let (mut writes, mut bytes_written) = (0, 0);
     for round in 0..400 {
         let offset = below(SIZE as u64) as usize;

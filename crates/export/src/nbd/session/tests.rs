@@ -9,6 +9,7 @@ use super::*;
 use crate::nbd::LARGE_WRITE;
 use crate::nbd::wire::{self, Style, command, command_flag};
 use crate::testing::{Loopback, MemoryDisk, Order, Reads, Reply, extended_request, parse_replies, request, write};
+use millpond_testing::pattern;
 
 const SIZE: usize = 1 << 20;
 const END: u64 = SIZE as u64;
@@ -26,10 +27,6 @@ fn disk() -> MemoryDisk {
 
 fn connected() -> Loopback {
     Loopback::connected(disk())
-}
-
-fn pattern(length: usize, seed: u8) -> Vec<u8> {
-    (0..length).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed)).collect()
 }
 
 /// Returns the simple replies so far. `reads` contains the length of each read by cookie.
@@ -66,7 +63,7 @@ fn submitted(loopback: &Loopback) -> Vec<(Op, u64, u64, bool)> {
 #[test]
 fn what_was_written_is_read() {
     let mut loopback = connected();
-    let data = pattern(4096, 1);
+    let data = pattern(0, 4096, 1);
     assert_eq!(ask(&mut loopback, &write(0, 1, 8192, &data)), Reply { cookie: 1, error: 0, data: vec![], status: vec![] });
     assert_eq!(ask(&mut loopback, &request(command::READ, 0, 2, 8192, 4096)), Reply { cookie: 2, error: 0, data, status: vec![] });
     assert_eq!(ask(&mut loopback, &request(command::READ, 0, 3, 0, 512)).data, [0; 512]);
@@ -249,7 +246,7 @@ fn a_read_of_the_wrong_length_becomes_an_error() {
 fn data_in_many_pieces_arrives_in_order() {
     for piece in [512, 4096, 5000] {
         let mut loopback = Loopback::connected(disk().with_pieces(piece));
-        let data = pattern(100 * 512, 3);
+        let data = pattern(0, 100 * 512, 3);
         ask(&mut loopback, &write(0, 1, 0, &data));
         for send_chunk in [1, 17, 4096, usize::MAX] {
             loopback.send_chunk = send_chunk;
@@ -263,7 +260,7 @@ fn large_writes_are_received_into_their_own_buffer() {
     for length in [LARGE_WRITE as usize - 512, LARGE_WRITE as usize, 100_352, 600_064] {
         let mut loopback = connected();
         loopback.chunk = 5000;
-        let data = pattern(length, 9);
+        let data = pattern(0, length, 9);
         assert_eq!(error_of(&mut loopback, &write(0, 1, 512, &data)), 0);
         assert!(loopback.disk.bytes().get(512..512 + length) == Some(&data[..]), "content of {length} bytes");
         let owned: Vec<bool> = loopback.disk.log.iter().map(|(_, owned)| *owned).collect();
@@ -275,7 +272,7 @@ fn large_writes_are_received_into_their_own_buffer() {
 #[test]
 fn after_a_large_write_little_of_the_next_one_is_copied() {
     let mut loopback = connected();
-    let data = pattern(65536, 9);
+    let data = pattern(0, 65536, 9);
     let stream: Vec<u8> = (0..8).flat_map(|i| write(0, i, i * 65536, &data)).collect();
     assert_eq!(loopback.feed(&stream), stream.len());
     let owned = loopback.disk.log.iter().filter(|(_, owned)| *owned).count();
@@ -414,11 +411,11 @@ fn extended_headers_carry_64_bit_lengths_and_name_contexts() {
     };
     let none = Reads::new();
     let mut loopback = Loopback::with_style(disk(), Limits::default(), Style::Extended);
-    let write = |flags| [extended_request(command::WRITE, flags, 1, 4096, 4096), pattern(4096, 3)].concat();
+    let write = |flags| [extended_request(command::WRITE, flags, 1, 4096, 4096), pattern(0, 4096, 3)].concat();
     assert_eq!(ask(&mut loopback, &write(command_flag::PAYLOAD_LEN), &none).error, 0);
     assert_eq!(ask(&mut loopback, &write(0), &none).error, 0, "QEMU leaves the flag out and sends the payload");
     let read = ask(&mut loopback, &extended_request(command::READ, 0, 2, 0, 12288), &Reads::from([(2, 0..12288)]));
-    assert!(read.data == [vec![0; 4096], pattern(4096, 3), vec![0; 4096]].concat());
+    assert!(read.data == [vec![0; 4096], pattern(0, 4096, 3), vec![0; 4096]].concat());
     let drained = [extended_request(command::TRIM, command_flag::PAYLOAD_LEN, 3, 0, 5), vec![9; 5]].concat();
     assert_eq!(ask(&mut loopback, &drained, &none).error, EINVAL);
     for (command, error) in

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use millpond_block::{DiskError, Op, SectorProfile};
+use millpond_testing::pattern;
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
 use super::{Limits, SERIAL};
@@ -30,11 +31,6 @@ fn driver(features: u64) -> Driver {
 /// Case of an impossible action of the guest: name, and the function that does it.
 type Impossible = (&'static str, fn(&mut Driver));
 
-/// Returns bytes in a pattern that differs between places.
-fn pattern(length: usize, seed: u8) -> Vec<u8> {
-    (0..length).map(|at| (at / 7) as u8 ^ (at / 251) as u8 ^ seed).collect()
-}
-
 #[test]
 fn what_is_written_is_read_directly_and_by_tables() {
     for indirect in [false, true] {
@@ -49,7 +45,7 @@ fn what_is_written_is_read_directly_and_by_tables() {
         ];
         for (index, segments) in cases.iter().enumerate() {
             let length: u32 = segments.iter().map(|(_, length)| length).sum();
-            let bytes = pattern(length as usize, index as u8);
+            let bytes = pattern(0, length as usize, index as u8);
             let mut rest = bytes.as_slice();
             for (at, length) in *segments {
                 let (part, after) = rest.split_at(*length as usize);
@@ -74,7 +70,7 @@ fn what_is_written_is_read_directly_and_by_tables() {
 #[test]
 fn zeroing_discarding_flushing_and_the_serial_number() {
     let mut driver = driver(FLUSH);
-    driver.poke(DATA, &pattern(16384, 1));
+    driver.poke(DATA, &pattern(0, 16384, 1));
     driver.request(0, OUT, 0, &[(DATA, 16384)], false);
     driver.run();
     let range =
@@ -374,7 +370,7 @@ fn what_is_written_to_the_guest_is_logged_while_it_moves() {
 fn reads_that_come_together_are_announced_together() {
     let mut driver = driver(FLUSH);
     driver.indirect = true;
-    driver.poke(DATA, &pattern(512, 3));
+    driver.poke(DATA, &pattern(0, 512, 3));
     driver.request(0, OUT, 9, &[(DATA, 512)], false);
     for head in 1..41u16 {
         driver.request(head, IN, u64::from(head), &[(DATA + 512 * u64::from(head), 512)], true);
@@ -385,14 +381,14 @@ fn reads_that_come_together_are_announced_together() {
     let sectors: Vec<Vec<u64>> = driver.disk.expected.iter().map(|reads| reads.iter().map(|read| read.offset / 512).collect()).collect();
     assert_eq!(sectors, [(1..32).collect::<Vec<u64>>(), (32..41).chain([1 << 40]).collect()]);
     assert_eq!((driver.status(40), driver.status(41)), (OK, IO_ERROR));
-    assert_eq!(driver.peek(DATA + 512 * 9, 512), pattern(512, 3), "a write before them was done before them");
+    assert_eq!(driver.peek(DATA + 512 * 9, 512), pattern(0, 512, 3), "a write before them was done before them");
 }
 
 #[test]
 fn a_request_waits_for_memory_and_those_behind_it_do() {
     let mut driver = driver(FLUSH);
     driver.disk.room = Some(4096);
-    let bytes = pattern(16_384, 5);
+    let bytes = pattern(0, 16_384, 5);
     driver.poke(DATA, &bytes);
     driver.request(0, OUT, 0, &[(DATA, 16_384)], false);
     driver.request(4, IN, 0, &[(HIGH, 512)], true);
@@ -414,7 +410,7 @@ fn a_request_waits_for_memory_and_those_behind_it_do() {
 fn a_request_that_waits_for_memory_is_refused_when_its_guest_goes() {
     let mut driver = driver(FLUSH);
     driver.disk.room = Some(0);
-    driver.poke(DATA, &pattern(4096, 6));
+    driver.poke(DATA, &pattern(0, 4096, 6));
     driver.request(0, OUT, 0, &[(DATA, 4096)], false);
     assert_eq!(driver.run(), []);
     driver.device.refuse_held();

@@ -5,36 +5,28 @@ use std::path::PathBuf;
 
 use super::super::samples;
 use super::*;
-
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) % n.max(1) as u64) as usize
-    }
-}
+use millpond_testing::Random;
 
 /// Damages a structure. Half of the damage is near the start, where most fields are.
-fn damage(bytes: &mut Vec<u8>, foreign: &[u8], chance: &mut Chance) {
-    let reach = if chance.below(2) == 0 { bytes.len() } else { bytes.len().min(300) };
-    match chance.below(5) {
+fn damage(bytes: &mut Vec<u8>, foreign: &[u8], random: &mut Random) {
+    let reach = if random.index(2) == 0 { bytes.len() } else { bytes.len().min(300) };
+    match random.index(5) {
         0 | 1 => {
-            for _ in 0..=chance.below(4) {
-                let at = chance.below(reach);
-                bytes[at] ^= 1 << chance.below(8);
+            for _ in 0..=random.index(4) {
+                let at = random.index(reach);
+                bytes[at] ^= 1 << random.index(8);
             }
         }
         2 => {
-            let absurd = [u64::MAX, 1 << 63, 1 << 40, 1 << 32, u64::from(u32::MAX), 1 << 16, 0][chance.below(7)].to_le_bytes();
-            let width = 1 << chance.below(4);
-            let at = chance.below(reach);
+            let absurd = [u64::MAX, 1 << 63, 1 << 40, 1 << 32, u64::from(u32::MAX), 1 << 16, 0][random.index(7)].to_le_bytes();
+            let width = 1 << random.index(4);
+            let at = random.index(reach);
             bytes.iter_mut().skip(at).zip(&absurd[..width]).for_each(|(byte, new)| *byte = *new);
         }
-        3 => bytes.truncate(chance.below(reach)),
+        3 => bytes.truncate(random.index(reach)),
         _ => {
-            let (from, at) = (chance.below(foreign.len()), chance.below(reach));
-            let length = chance.below(600);
+            let (from, at) = (random.index(foreign.len()), random.index(reach));
+            let length = random.index(600);
             bytes.iter_mut().skip(at).zip(foreign[from..].iter().take(length)).for_each(|(byte, new)| *byte = *new);
         }
     }
@@ -50,12 +42,12 @@ fn every_structure_survives_its_encoding() {
 #[test]
 fn damaged_structures_are_refused_or_equal() {
     let samples = samples();
-    let mut chance = Chance(1);
+    let mut random = Random::new(1);
     let (mut refused, mut read) = ([0; Kind::ALL.len()], [0; Kind::ALL.len()]);
     for round in 0..4000 {
         for (name, kind, whole) in &samples {
             let mut bytes = whole.clone();
-            damage(&mut bytes, &samples[chance.below(samples.len())].2, &mut chance);
+            damage(&mut bytes, &samples[random.index(samples.len())].2, &mut random);
             let resealed = round % 2 == 0;
             if resealed {
                 put_checksum_right(*kind, &mut bytes);

@@ -3,6 +3,7 @@
 use millpond_format::DeviceId;
 
 use super::*;
+use millpond_testing::Random;
 
 const MIRROR: Layout = Layout::Mirror { copies: 2 };
 
@@ -109,11 +110,8 @@ fn a_look_finds_what_a_plan_joins() {
 /// The computed number of segments equals their count.
 #[test]
 fn rows_are_counted_without_looking_at_each() {
-    let mut random = 1u64;
-    let mut below = |n: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % n
-    };
+    let mut random = Random::new(1);
+    let mut below = |n| random.below(n);
     for _ in 0..500 {
         let width = below(4) as u16 + 2;
         let columns = (0..width + below(3) as u16).map(|member| Column { member, first: 0, extents: below(40) as u32 }).collect();

@@ -10,14 +10,14 @@ fn claim(cookie: u64, offset: u64, length: u32) -> Vec<u8> {
 
 #[test]
 fn a_stream_cut_anywhere_gets_the_same_replies() {
-    let large = pattern(70_144, 5);
+    let large = pattern(0, 70_144, 5);
     let stream = [
-        write(0, 1, 0, &pattern(1024, 1)),
+        write(0, 1, 0, &pattern(0, 1024, 1)),
         request(command::READ, 0, 2, 0, 1024),
-        write(0, 3, END, &pattern(2048, 2)),
+        write(0, 3, END, &pattern(0, 2048, 2)),
         write(0, 4, 4096, &large),
         request(command::READ, 0, 5, 4096, 70_144),
-        write(2, 6, 0, &pattern(40_000, 2)),
+        write(2, 6, 0, &pattern(0, 40_000, 2)),
         request(99, 0, 7, 0, 0),
         request(command::FLUSH, 0, 8, 0, 0),
         request(command::READ, 0, 9, 512, 512),

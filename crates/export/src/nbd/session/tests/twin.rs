@@ -98,7 +98,7 @@ impl Model {
         let range = offset as usize..(offset + length) as usize;
         match step.command {
             0 => return (0, self.bytes[range].to_vec()),
-            1 => self.bytes[range].copy_from_slice(&pattern(length as usize, step.fill)),
+            1 => self.bytes[range].copy_from_slice(&pattern(0, length as usize, step.fill)),
             4 | 6 => self.bytes[range].fill(0),
             _ => {}
         }
@@ -139,7 +139,7 @@ fn message(cookie: u64, step: &Step, style: Style) -> Vec<u8> {
         Style::Simple | Style::Structured => request(step.command, flags, cookie, step.offset, step.length),
     };
     if write {
-        bytes.extend(pattern(step.length as usize, step.fill));
+        bytes.extend(pattern(0, step.length as usize, step.fill));
     }
     bytes
 }
