@@ -8,29 +8,37 @@ use anyhow::{Context, Result, ensure};
 use millpond_lab::load::Rng;
 use millpond_lab::peer::{Contender, Millpond};
 use millpond_lab::process::wait_until;
+use rustix::fs::OFlags;
 use serde_json::Value;
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::thread;
 
 const DEVICE: u64 = 512 << 20;
 const AREA: u64 = 1 << 20;
+/// Bytes of one write that spoils a device, and the alignment of a direct write.
+const ROT: usize = 1 << 20;
+const ALIGNMENT: usize = 4096;
 
-/// Overwrites a device except for its label areas. Nothing of it stays in the page cache: the kernel
-/// fails the next flush of a daemon whose direct write meets a page that is being written back, and
-/// the device counts as failed then instead of rotten.
+/// Overwrites a device except for its label areas, past the page cache: where a direct write of the
+/// daemon meets a page of another writer, the kernel cannot drop that page and fails the next flush,
+/// and the device counts as failed instead of rotten.
 pub(super) fn rot(path: &Path) -> Result<()> {
-    let file = File::options().write(true).open(path).with_context(|| format!("opening {}", path.display()))?;
+    let direct = i32::try_from(OFlags::DIRECT.bits()).context("the flag for direct writes")?;
+    let open = |flags| File::options().write(true).custom_flags(flags).open(path);
+    // older kernels have no direct writes on tmpfs, where nothing is written back either
+    let file = open(direct).or_else(|_| open(0)).with_context(|| format!("opening {}", path.display()))?;
     let mut rng = Rng::new(7);
-    let mut buffer = vec![0; 1 << 20];
+    let mut memory = vec![0; ROT + ALIGNMENT];
+    let start = memory.as_ptr().align_offset(ALIGNMENT);
+    let buffer = memory.get_mut(start..start + ROT).context("aligning a buffer")?;
     let end = file.metadata().context("looking at a device")?.len() - AREA;
-    for at in (AREA..end).step_by(buffer.len()) {
+    for at in (AREA..end).step_by(ROT) {
         buffer.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&rng.next().to_le_bytes()));
-        file.write_all_at(&buffer, at).context("spoiling a device")?;
+        file.write_all_at(buffer, at).context("spoiling a device")?;
     }
-    file.sync_all().context("spoiling a device")?;
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).context("dropping the pages of a device from the cache")
+    file.sync_all().context("spoiling a device")
 }
 
 pub(super) fn pool(millpond: &Millpond) -> Result<Value> {
