@@ -57,9 +57,14 @@ fn options(dir: &Path) -> Vec<String> {
     vec!["-qmp".to_owned(), format!("unix:{},server=on,wait=off", monitor(dir).display())]
 }
 
+/// Connects to QEMU's monitor. Its socket exists for a moment before QEMU listens on it.
 fn connect(dir: &Path) -> Result<Qmp> {
-    wait_until("QEMU's monitor", PATIENCE, || monitor(dir).exists())?;
-    Qmp::connect(&monitor(dir))
+    let mut qmp = None;
+    wait_until("QEMU's monitor", PATIENCE, || {
+        qmp = Qmp::connect(&monitor(dir)).ok();
+        qmp.is_some()
+    })?;
+    qmp.context("QEMU's monitor")
 }
 
 /// Returns the state of a migration, and the bytes transferred.
