@@ -95,8 +95,9 @@ pub(super) struct Shard<P: Pool> {
 /// Whether the last wait was short, with and without device operations in flight: how long a client
 /// takes until its next request says nothing about how long a device takes. With one estimate for
 /// both, the loop never polled for a client that flushes after each write, because a flush takes
-/// long: such a client got 0.91 of the requests that qemu-storage-daemon carries at depth 1, and 0.99
-/// with two estimates (XFS on a loop device).
+/// long: such a client got 0.93 of the requests that qemu-storage-daemon carries at depth 1, and 1.01
+/// with two estimates (`millpond-lab run defaults --media disk --disk-dir DIR`, the rows of write +
+/// flush, in an XFS on a loop device).
 #[derive(Default)]
 struct Soon {
     client: bool,

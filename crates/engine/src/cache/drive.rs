@@ -1,5 +1,5 @@
-//! [`CacheDevice`]: one cache device: a ring of segments, each written as a whole, the oldest overwritten
-//! first.
+//! [`CacheDevice`]: one cache device: a ring of segments, each written as a whole, the oldest
+//! overwritten first.
 
 use millpond_block::{ByteRange, MemberId};
 use millpond_format::{AREA_BYTES, Addr, BLOCK_UNITS, CacheSegment, DeviceId, Filling, MAX_CACHED};

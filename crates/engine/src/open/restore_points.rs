@@ -1,4 +1,4 @@
-//! RestorePointScan: finds out which restore points of a pool are whole.
+//! [`RestorePointScan`]: finds out which restore points of a pool are whole.
 //!
 //! A restore point is a root with its checkpoint. It is whole when every object of the checkpoint
 //! is readable (by checksum), and no segment that the checkpoint refers to was reused since. Reuse
@@ -132,7 +132,7 @@ fn key(at: ObjectRef) -> Key {
     (at.segment, at.offset, at.length, at.crc)
 }
 
-/// A running survey.
+/// A running scan.
 #[derive(Debug)]
 pub(crate) struct RestorePointScan {
     pool: PoolId,
@@ -143,7 +143,7 @@ pub(crate) struct RestorePointScan {
     /// The newest checkpoint. Only for it a replay can make up for reused segments: for earlier
     /// ones, nodes that a replay reads may be gone.
     newest: Option<Key>,
-    /// The survey ends with the first whole one.
+    /// The scan ends with the first whole one.
     any: bool,
     looking: Option<(Looking, u32)>,
     facts: BTreeMap<Key, Rc<Facts>>,
@@ -153,7 +153,7 @@ pub(crate) struct RestorePointScan {
 }
 
 impl RestorePointScan {
-    /// Creates a survey of roots, with the number of copies of each, the newest last; with `any`,
+    /// Creates a scan of roots, with the number of copies of each, the newest last; with `any`,
     /// only up to the first that is whole.
     pub(super) fn new(pool: PoolId, left: Vec<(Root, u32)>, any: bool) -> RestorePointScan {
         let newest = left.last().map(|(root, _)| key(root.checkpoint));

@@ -77,7 +77,7 @@ impl Removals {
         due
     }
 
-    /// SmallWriteIndex that the next step has begun: it does not wait for the cleaner any more.
+    /// Records that the next step has begun: it does not wait for the cleaner any more.
     pub(crate) fn step_begins(&mut self) {
         self.departure.room = None;
     }

@@ -102,12 +102,12 @@ impl Checkpointer {
         store.io.write_raw(Context::Checkpoint, writes);
     }
 
-    /// SmallWriteIndex the root that the next stages write.
+    /// Keeps the root that the next stages write.
     pub(crate) fn begin_root(&mut self, root: Root) {
         self.root = Some(root);
     }
 
-    /// SmallWriteIndex that the stage waits for a flush.
+    /// Records that the stage waits for a flush.
     pub(crate) fn begin_barrier(&mut self) {
         self.pending = 1;
     }
