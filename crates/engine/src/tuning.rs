@@ -124,7 +124,7 @@ pub struct ReadySpace {
     pub prepare: bool,
     /// Lower bound in bytes.
     pub least: u64,
-    /// Upper bound in bytes; an eighth of the pool if that is less.
+    /// Upper bound in bytes; half of the pool if that is less.
     pub most: u64,
     /// Bytes prepared at once in a new pool; a sixteenth of the pool if that is less.
     pub at_first: u64,

@@ -15,10 +15,12 @@ const SECOND: u64 = 1_000;
 const WINDOW: u64 = 200;
 /// Most minutes that the estimate falls by after a pause: nothing is left of it then.
 const MOST_MINUTES: u64 = 240;
-/// One byte may be prepared for so many bytes of log that guests write, and the most that can be
-/// saved of that allowance.
-const PREPARE_PART: u64 = 4;
-const MOST_SAVED: u64 = 64 << 20;
+/// While guests write, one byte may be prepared for so many bytes by which the space that is not
+/// free grows, and the most that can be saved of that allowance.
+const PREPARE_PART: i64 = 16;
+const MOST_SAVED: i64 = 16 << 20;
+/// Share (1/N) of the pool that may be ready.
+const POOL_PART: u64 = 2;
 /// Seconds in which surplus is released, if that takes more than the usual rate.
 const GIVE_BACK_SECONDS: u64 = 240;
 /// Milliseconds for which a host that refused a write for lack of space counts as nearly full.
@@ -63,8 +65,10 @@ pub(crate) struct Stock {
     pub(crate) give_back_at: Time,
     pub(crate) last_flush: Time,
     /// Bytes that may be prepared while guests write; negative when a step was larger than the
-    /// rest.
+    /// rest, or when more space became free than was taken.
     pub(crate) allowance: i64,
+    /// Bytes that were not free in the last turn.
+    taken: Option<u64>,
     /// Bytes that a new pool prepares at first; 0 once they were ready and the pool was written to.
     pub(crate) at_first: u64,
     /// Time of the last write that found no space on the host, and whether the caller reported the
@@ -90,6 +94,7 @@ impl Stock {
             give_back_at: now,
             last_flush: Time(0),
             allowance: 0,
+            taken: None,
             at_first: 0,
             full: None,
             short: false,
@@ -99,14 +104,11 @@ impl Stock {
     /// Counts growth of the log.
     pub(super) fn count(&mut self, bytes: u64) {
         self.logged += bytes;
-        let most = i64::try_from(MOST_SAVED).unwrap_or(i64::MAX);
-        self.allowance = self.allowance.saturating_add_unsigned(bytes / PREPARE_PART).min(most);
     }
 
     /// Counts prepared bytes against the allowance.
     pub(crate) fn charge(&mut self, bytes: u64) {
-        let least = -i64::try_from(MOST_SAVED).unwrap_or(i64::MAX);
-        self.allowance = self.allowance.saturating_sub_unsigned(bytes).max(least);
+        self.allowance = self.allowance.saturating_sub_unsigned(bytes).max(-MOST_SAVED);
     }
 
     /// Records a flush of the pool's devices.
@@ -144,6 +146,9 @@ impl Stock {
 
     /// Takes in the time and the number of bytes of the pool that are not free.
     pub(crate) fn at(&mut self, now: Time, taken: u64) {
+        let last = self.taken.replace(taken).unwrap_or(taken);
+        let growth = i64::try_from(i128::from(taken) - i128::from(last)).unwrap_or(0) / PREPARE_PART;
+        self.allowance = (self.allowance + growth).clamp(-MOST_SAVED, MOST_SAVED);
         let (minute, grown) = (self.logged - self.minute.bytes, taken.saturating_sub(self.second.bytes));
         let (minutes, millis) = (now.0.saturating_sub(self.minute.at.0) / MINUTE, now.0.saturating_sub(self.second.at.0));
         for _ in 0..minutes.min(MOST_MINUTES) {
@@ -170,7 +175,7 @@ impl Stock {
     /// `short`: its host is nearly full.
     fn target(&self, bounds: &ReadySpace, pool: u64, rests: bool, short: bool) -> u64 {
         let wanted = if rests { 0 } else { 2 * self.per_minute };
-        let target = wanted.max(bounds.least).min(bounds.most).min(pool / 8);
+        let target = wanted.max(bounds.least).min(bounds.most).min(pool / POOL_PART);
         if short { target / SHORT_PART } else { target }
     }
 

@@ -8,9 +8,9 @@
 //!
 //! Only free segments are prepared (I1 and INV-SPACE-3 allow overwriting those), and one that is
 //! being prepared cannot be allocated (INV-SPACE-4). A crash leaves some zeroes in a segment that
-//! held nothing. Guests come first: while they write, at most a quarter of their bytes is prepared,
-//! unless the log would reach a hole within two seconds and grows so slowly that the device has
-//! time for both.
+//! held nothing. Guests come first: while they are active, nothing is prepared as long as the log
+//! gets back as much space as it takes, and otherwise a sixteenth of the growth, unless the log
+//! would reach a hole within two seconds and grows so slowly that the device has time for both.
 
 use millpond_block::{ByteRange, DeviceError, MemberId};
 use millpond_format::SegmentId;

@@ -15,7 +15,7 @@ fn tuning(ready: ReadySpace) -> Tuning {
 }
 
 fn bounds() -> ReadySpace {
-    ReadySpace { least: 4 * MIB, resting: MIB, ..ReadySpace::default() }
+    ReadySpace { least: 4 * MIB, most: 32 * MIB, resting: MIB, ..ReadySpace::default() }
 }
 
 /// A pool of `mib` MiB with a volume.

@@ -49,8 +49,8 @@ fn the_target_keeps_within_its_bounds() {
     log(&mut stock, &mut now, 10, GIB);
     let target = |pool, rests, short| stock.target(&bounds(), pool, rests, short);
     assert_eq!(target(1 << 40, false, false), 8 * GIB);
-    assert_eq!(target(16 * GIB, false, false), 2 * GIB, "an eighth of the pool");
-    assert_eq!(target(GIB, false, false), 128 * MIB, "also where that is less than the least");
+    assert_eq!(target(4 * GIB, false, false), 2 * GIB, "half of the pool");
+    assert_eq!(target(GIB / 4, false, false), 128 * MIB, "also where that is less than the least");
     assert_eq!(target(1 << 40, true, false), 256 * MIB, "at rest");
     assert_eq!(target(1 << 40, false, true), 2 * GIB, "on a host that is nearly full");
 }
@@ -113,14 +113,22 @@ fn only_what_was_surplus_without_a_break_is_due() {
 }
 
 #[test]
-fn a_quarter_of_the_log_may_be_prepared() {
+fn a_sixteenth_of_the_growth_may_be_prepared() {
     let mut stock = Stock::new(Time(0));
-    stock.count(8 * MIB);
+    stock.count(GIB);
+    stock.at(Time(0), GIB);
+    assert_eq!(stock.allowance, 0, "what was taken before the first turn does not count");
+    stock.count(GIB);
+    stock.at(Time(1), GIB);
+    assert_eq!(stock.allowance, 0, "the log got back all that it took");
+    stock.at(Time(2), GIB + 32 * MIB);
     assert_eq!(stock.allowance, 2 << 20);
     stock.charge(4 * MIB);
     assert_eq!(stock.allowance, -(2 << 20));
-    stock.count(64 * GIB);
-    assert_eq!(stock.allowance, 64 << 20, "no more than that is saved up");
+    stock.at(Time(3), 64 * GIB);
+    assert_eq!(stock.allowance, 16 << 20, "no more than that is saved up");
+    stock.at(Time(4), GIB);
+    assert_eq!(stock.allowance, -(16 << 20), "a bound in the other direction");
 }
 
 #[test]
