@@ -18,7 +18,8 @@ use millpond_block::{
     Run, Tag,
 };
 use millpond_engine::{
-    Command, CommandError, DiffExtent, Fault, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, Time, Tuning, VolumeInfo,
+    Command, CommandError, DiffExtent, Fault, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, StateMachine, Time, Tuning,
+    VolumeId, VolumeInfo, VolumeOptions,
 };
 
 use crate::disk::PAGE;
@@ -61,6 +62,8 @@ thread_local! {
     /// The bug of systems made on this thread, because `System::import` has no parameter for it.
     pub static BUG: std::cell::Cell<Bug> = const { std::cell::Cell::new(Bug::None) };
 }
+
+static NO_OPTIONS: BTreeMap<VolumeId, VolumeOptions> = BTreeMap::new();
 
 /// Pages of each device that are reserved for operations that free space.
 const RESERVE: usize = 200;
@@ -383,32 +386,9 @@ fn data(bytes: Vec<u8>) -> Data {
     Data::from_iter([Piece::new(Rc::new(buf), 0..bytes.len())])
 }
 
-impl System for Reference {
-    fn create(spec: PoolSpec, devices: Vec<DeviceGeometry>, _: Tuning, _: Time) -> Result<Reference, CommandError> {
-        let mut system = Reference::empty(devices);
-        system.pool = spec.id.0;
-        for device in 0..system.devices.len() {
-            let label = code::encode_label(&system.pool, device, system.devices.len());
-            system.write(device, 0, &label, Doing::Label);
-        }
-        Ok(system)
-    }
-
-    fn import(devices: Vec<DeviceGeometry>, _: Tuning, _: Time) -> Reference {
-        let mut system = Reference::empty(devices);
-        for device in 0..system.devices.len() {
-            let length = system.devices[device].size as usize;
-            system.images.insert(device, vec![0; length]);
-            for offset in (0..length).step_by(1 << 20) {
-                let length = (length - offset).min(1 << 20);
-                system.io(device, IoKind::Read { offset: offset as u64, length, buf: Buf::zeroed(length) }, Doing::Scan(offset));
-            }
-        }
-        system
-    }
-
-    fn state(&self) -> PoolState {
-        self.state.clone()
+impl StateMachine for Reference {
+    fn state(&self) -> &PoolState {
+        &self.state
     }
 
     fn submit(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
@@ -418,6 +398,7 @@ impl System for Reference {
     fn submit_bytes(&mut self, target: Target, tag: Tag, request: Request, payload: Payload<'_>) {
         self.start(target, tag, request, payload, true);
     }
+
     /// Reports all blocks as data, and all as changed, which is never wrong.
     fn query(&mut self, _: Target, tag: Tag, query: Query) {
         let set = self.bug != Bug::HoleTooMany;
@@ -559,7 +540,7 @@ impl System for Reference {
         Some(PoolInfo {
             name,
             id,
-            state: self.state(),
+            state: self.state.clone(),
             layout,
             size: 0,
             allocated: 0,
@@ -582,8 +563,8 @@ impl System for Reference {
         self.memory.volumes()
     }
 
-    fn snapshots(&self) -> Vec<SnapshotInfo> {
-        self.memory.snapshots()
+    fn options(&self) -> &BTreeMap<VolumeId, VolumeOptions> {
+        &NO_OPTIONS
     }
 
     fn metrics(&self) -> Metrics {
@@ -597,6 +578,35 @@ impl System for Reference {
 
     fn pop_diff(&mut self) -> Option<(Tag, Result<Vec<DiffExtent>, CommandError>)> {
         self.diffs.pop_front()
+    }
+}
+
+impl System for Reference {
+    fn create(spec: PoolSpec, devices: Vec<DeviceGeometry>, _: Tuning, _: Time) -> Result<Reference, CommandError> {
+        let mut system = Reference::empty(devices);
+        system.pool = spec.id.0;
+        for device in 0..system.devices.len() {
+            let label = code::encode_label(&system.pool, device, system.devices.len());
+            system.write(device, 0, &label, Doing::Label);
+        }
+        Ok(system)
+    }
+
+    fn import(devices: Vec<DeviceGeometry>, _: Tuning, _: Time) -> Reference {
+        let mut system = Reference::empty(devices);
+        for device in 0..system.devices.len() {
+            let length = system.devices[device].size as usize;
+            system.images.insert(device, vec![0; length]);
+            for offset in (0..length).step_by(1 << 20) {
+                let length = (length - offset).min(1 << 20);
+                system.io(device, IoKind::Read { offset: offset as u64, length, buf: Buf::zeroed(length) }, Doing::Scan(offset));
+            }
+        }
+        system
+    }
+
+    fn snapshots(&self) -> Vec<SnapshotInfo> {
+        self.memory.snapshots()
     }
 
     fn audit(&mut self, _: Media<'_>) -> Vec<String> {

@@ -124,7 +124,7 @@ impl<P: Pool> Shard<P> {
             }
             Message::Unexport(id, answer) => self.unexport(id, Farewell::ForGood, Some(answer)),
             Message::Status(answer) => drop(answer.send(self.status())),
-            Message::Unanswered(answer) => drop(answer.send(Ok(self.pool.unanswered()))),
+            Message::Unanswered(answer) => drop(answer.send(Ok(self.pool.unanswered().to_vec()))),
             Message::Volumes(answer) => drop(answer.send(Ok(self.pool.volumes()))),
             Message::FindVolume(name, answer) => drop(answer.send(Ok(self.pool.find_volume(&name)))),
             Message::Snapshots(after, answer) => drop(answer.send(Ok(self.pool.snapshots_after(after, SNAPSHOTS_PER_PIECE)))),

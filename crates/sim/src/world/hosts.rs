@@ -204,6 +204,7 @@ impl<S: System> World<S> {
         }
         late.answer(machine.now());
         take_ios(shard, late, machine, |_| false)?;
+        late.answer(machine.now());
         late.turn(machine.now());
         take_ios(shard, late, machine, |_| false)?;
         // Its answers reach no guest.
@@ -236,6 +237,7 @@ impl<S: System> World<S> {
                 }
             }
             ended.drain(..).for_each(|done| system.io_done(done));
+            system.answer(machine.now());
             system.turn(machine.now());
             if let Some(shard) = shard {
                 take_ios(shard, system, machine, |_| false)?;

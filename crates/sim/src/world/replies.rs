@@ -58,8 +58,8 @@ impl<S: System> World<S> {
             self.oracle.reply(tag.0, &result, &listing(system), at)?;
             self.stats.commands += u64::from(result.is_ok());
             self.last_reply = Some(result.map(|_| ()));
-            if let (Some(shard), Some(options)) = (&mut self.shard, system.options()) {
-                shard.limit(options, self.machine.nanos());
+            if let Some(shard) = &mut self.shard {
+                shard.limit(system.options(), self.machine.nanos());
             }
         }
         while let Some((tag, result)) = system.pop_diff() {

@@ -142,10 +142,8 @@ impl<S: System> World<S> {
     /// Does the work of the shard's loop after the engine's turn.
     pub(super) fn after_turn(&mut self) {
         let World { shard: Some(shard), system: Some(system), machine, .. } = self else { return };
-        if shard.serve(system.state() == PoolState::Online)
-            && let Some(options) = system.options()
-        {
-            shard.limit(options, machine.nanos());
+        if shard.serve(*system.state() == PoolState::Online) {
+            shard.limit(system.options(), machine.nanos());
         }
     }
 
@@ -168,8 +166,7 @@ impl<S: System> World<S> {
             let target = Target::Head(*shard.rng.pick(&volumes));
             shard.hurry(shard.rng.clone().percent(70).then_some(target));
         }
-        let knows = self.system.as_ref().is_some_and(|system| system.options().is_some());
-        if limited && knows && self.waiting.len() + self.running.len() < 4 {
+        if limited && S::OPTIONS && self.system.is_some() && self.waiting.len() + self.running.len() < 4 {
             let busy = self.busy();
             let Some(shard) = &mut self.shard else { return };
             let volume = *shard.rng.pick(&volumes);

@@ -13,7 +13,7 @@ use crate::{Stats, System, Target};
 
 impl<S: System> World<S> {
     pub(super) fn state(&self) -> PoolState {
-        self.system.as_ref().map_or(PoolState::Closed, S::state)
+        self.system.as_ref().map_or(PoolState::Closed, |system| system.state().clone())
     }
 
     pub(super) fn tag(&mut self) -> u64 {

@@ -127,7 +127,10 @@ impl<S: System> World<S> {
         self.trace.add(Event::Turn(now.0));
         // Imports are not timed: they build all of the state, and no request waits for them.
         let begun = self.clock.filter(|_| self.state() == PoolState::Online).map(|clock| clock());
-        let again = self.system.as_mut().is_some_and(|s| s.turn(now));
+        let again = self.system.as_mut().is_some_and(|system| {
+            system.answer(now);
+            system.turn(now)
+        });
         if let (Some(clock), Some(begun)) = (self.clock, begun) {
             self.stats.longest_turn = self.stats.longest_turn.max(clock().saturating_sub(begun));
         }

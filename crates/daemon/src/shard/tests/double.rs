@@ -11,7 +11,7 @@ use millpond_block::{
 };
 use millpond_engine::{
     Busy, Command, CommandError, Compression, DiffExtent, Fault, ImageInfo, Layout, Metrics, PoolId, PoolInfo, PoolState, Reply,
-    SnapshotId, SnapshotInfo, Target, Time, VolumeId, VolumeInfo, VolumeOptions,
+    SnapshotId, SnapshotInfo, StateMachine, Target, Time, VolumeId, VolumeInfo, VolumeOptions,
 };
 
 use crate::shard::pool::Pool;
@@ -129,7 +129,7 @@ impl Double {
     }
 }
 
-impl Pool for Double {
+impl StateMachine for Double {
     fn state(&self) -> &PoolState {
         &self.state
     }
@@ -160,26 +160,6 @@ impl Pool for Double {
 
     fn pop_answer(&mut self) -> Option<Answer> {
         self.answers.pop_front()
-    }
-
-    fn image(&self, _: Target) -> Option<ImageInfo> {
-        None
-    }
-
-    fn volume_images(&self, _: Option<VolumeId>, _: usize) -> Vec<(VolumeId, ImageInfo)> {
-        Vec::new()
-    }
-
-    fn snapshot_images(&self, _: VolumeId, _: Option<SnapshotId>, _: usize) -> Vec<(SnapshotId, ImageInfo)> {
-        Vec::new()
-    }
-
-    fn older_states(&self, _: Target, _: usize) -> Vec<(String, SnapshotId)> {
-        vec![("now".to_owned(), SnapshotId(1))]
-    }
-
-    fn older_state(&self, target: Target, name: &str) -> Option<SnapshotId> {
-        self.older_states(target, 1).into_iter().find(|(known, _)| known == name).map(|(_, id)| id)
     }
 
     fn command(&mut self, tag: Tag, command: Command) {
@@ -294,6 +274,44 @@ impl Pool for Double {
         }]
     }
 
+    fn options(&self) -> &BTreeMap<VolumeId, VolumeOptions> {
+        &self.options
+    }
+
+    fn metrics(&self) -> Metrics {
+        Metrics::default()
+    }
+
+    fn start_diff(&mut self, tag: Tag, _older: Option<Target>, _newer: Target) {
+        self.diffs.push_back((tag, Ok(vec![DiffExtent { offset: 0, length: self.size, data: true }])));
+    }
+
+    fn pop_diff(&mut self) -> Option<(Tag, Result<Vec<DiffExtent>, CommandError>)> {
+        self.diffs.pop_front()
+    }
+}
+
+impl Pool for Double {
+    fn image(&self, _: Target) -> Option<ImageInfo> {
+        None
+    }
+
+    fn volume_images(&self, _: Option<VolumeId>, _: usize) -> Vec<(VolumeId, ImageInfo)> {
+        Vec::new()
+    }
+
+    fn snapshot_images(&self, _: VolumeId, _: Option<SnapshotId>, _: usize) -> Vec<(SnapshotId, ImageInfo)> {
+        Vec::new()
+    }
+
+    fn older_states(&self, _: Target, _: usize) -> Vec<(String, SnapshotId)> {
+        vec![("now".to_owned(), SnapshotId(1))]
+    }
+
+    fn older_state(&self, target: Target, name: &str) -> Option<SnapshotId> {
+        self.older_states(target, 1).into_iter().find(|(known, _)| known == name).map(|(_, id)| id)
+    }
+
     fn find_volume(&self, name: &str) -> Option<VolumeInfo> {
         self.volumes().into_iter().find(|volume| volume.name == name)
     }
@@ -306,14 +324,6 @@ impl Pool for Double {
         None
     }
 
-    fn options(&self) -> &BTreeMap<VolumeId, VolumeOptions> {
-        &self.options
-    }
-
-    fn metrics(&self) -> Metrics {
-        Metrics::default()
-    }
-
     fn geometry(&self, target: Target) -> Option<(Geometry, Features)> {
         let read_only = match target {
             HEAD => false,
@@ -321,14 +331,6 @@ impl Pool for Double {
             _ => return None,
         };
         Some((Geometry { size: self.size, sector: SectorProfile::S512e }, Features { read_only, write_cache: true }))
-    }
-
-    fn start_diff(&mut self, tag: Tag, _older: Option<Target>, _newer: Target) {
-        self.diffs.push_back((tag, Ok(vec![DiffExtent { offset: 0, length: self.size, data: true }])));
-    }
-
-    fn pop_diff(&mut self) -> Option<(Tag, Result<Vec<DiffExtent>, CommandError>)> {
-        self.diffs.pop_front()
     }
 
     fn buffers(&mut self) -> &mut BufPool {

@@ -379,8 +379,8 @@ impl<S: System> World<S> {
 
     /// Devices that the import does without, or was refused for, because they did not answer.
     fn left_out(&self) -> BTreeSet<usize> {
-        let slots = self.system.as_ref().map(S::unanswered).unwrap_or_default();
-        slots.into_iter().filter_map(|slot| self.machine.at(slot)).collect()
+        let slots = self.system.as_ref().map_or(&[][..], S::unanswered);
+        slots.iter().filter_map(|slot| self.machine.at(*slot)).collect()
     }
 
     /// A device does not answer an import, for a while or for good, or has no room for what it writes, from some operation on. What it has then ends
