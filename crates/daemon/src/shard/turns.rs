@@ -1,4 +1,5 @@
 //! Lengths of the loop's turns: the longest shows up as the worst latency of guests.
+//! The classes are those of the API, and counting takes a shift and an increment.
 
 /// Number of classes of length; the last has no upper bound: it begins at a quarter of a second.
 pub const TURN_CLASSES: usize = 20;

@@ -2,43 +2,24 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use millpond_device::{Latencies, quantile};
 use millpond_images::nbd::{self, Nbd};
 
 /// Bytes per write.
 pub const BLOCK: u64 = 4096;
 /// Writes in flight.
 const DEPTH: usize = 16;
-/// Buckets of the latency histogram per power of two.
-const STEPS: u64 = 8;
-const BUCKETS: usize = 64 * STEPS as usize;
-
-/// Histogram of latencies in nanoseconds. A bucket's width is an eighth of its power of two, so
-/// latencies are known to one part in eight.
-struct Latencies([AtomicU64; BUCKETS]);
-
-fn bucket(nanos: u64) -> usize {
-    let nanos = nanos.max(STEPS);
-    let power = u64::from(63 - nanos.leading_zeros());
-    let step = (nanos >> (power - 3)) & (STEPS - 1);
-    usize::try_from(power * STEPS + step).unwrap_or(BUCKETS - 1)
-}
-
-fn upper_bound(bucket: usize) -> u64 {
-    let (power, step) = (bucket as u64 / STEPS, bucket as u64 % STEPS);
-    // `bucket` raises values to `STEPS`, so lower buckets stay empty.
-    ((STEPS + step + 1) << power) >> 3
-}
 
 /// Counters at an instant.
 #[derive(Clone, Debug)]
 pub struct Mark {
     at: Instant,
-    counts: Vec<u64>,
+    latencies: Latencies,
 }
 
 /// Results between two marks.
@@ -52,7 +33,13 @@ pub struct Measured {
 
 struct Shared {
     stop: AtomicBool,
-    latencies: Latencies,
+    latencies: Mutex<Latencies>,
+}
+
+impl Shared {
+    fn latencies(&self) -> MutexGuard<'_, Latencies> {
+        self.latencies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A running load.
@@ -67,8 +54,7 @@ impl Load {
     /// # Errors
     /// When the thread cannot be started.
     pub fn start(socket: &Path, region: u64) -> io::Result<Load> {
-        let latencies = Latencies(std::array::from_fn(|_| AtomicU64::new(0)));
-        let shared = Arc::new(Shared { stop: AtomicBool::new(false), latencies });
+        let shared = Arc::new(Shared { stop: AtomicBool::new(false), latencies: Mutex::default() });
         let (theirs, socket): (Arc<Shared>, PathBuf) = (Arc::clone(&shared), socket.to_owned());
         let thread = thread::Builder::new().name("load".to_owned()).spawn(move || run(&socket, region, &theirs))?;
         Ok(Load { shared, thread: Some(thread) })
@@ -76,7 +62,7 @@ impl Load {
 
     /// Returns the counters of this instant.
     pub fn mark(&self) -> Mark {
-        Mark { at: Instant::now(), counts: self.shared.latencies.0.iter().map(|count| count.load(Relaxed)).collect() }
+        Mark { at: Instant::now(), latencies: *self.shared.latencies() }
     }
 
     /// True if the load has ended by itself, that is, failed.
@@ -105,17 +91,14 @@ impl Drop for Load {
 
 /// Computes the results between two marks.
 pub fn between(from: &Mark, to: &Mark) -> Measured {
-    let counts: Vec<u64> = from.counts.iter().zip(&to.counts).map(|(from, to)| to - from).collect();
+    let before = from.latencies.counts();
+    let mut counts = to.latencies.counts();
+    counts.iter_mut().zip(before).for_each(|(count, before)| *count -= before);
     let total: u64 = counts.iter().sum();
     let seconds = to.at.duration_since(from.at).as_secs_f64();
-    let mut seen = 0;
-    let p99 = counts.iter().position(|count| {
-        seen += count;
-        seen * 100 >= total * 99
-    });
     Measured {
         per_second: if seconds > 0.0 { total as f64 / seconds } else { 0.0 },
-        p99: Duration::from_nanos(if total == 0 { 0 } else { p99.map_or(0, upper_bound) }),
+        p99: Duration::from_secs_f64(quantile(&counts, 0.99).unwrap_or(0.0) / 1e9),
     }
 }
 
@@ -154,9 +137,7 @@ fn run(socket: &Path, region: u64, shared: &Shared) -> io::Result<()> {
         let slot = usize::try_from(nbd.reply()?).unwrap_or(DEPTH);
         let began = started.get(slot).ok_or_else(|| io::Error::other("a reply to nothing"))?;
         let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        if let Some(count) = shared.latencies.0.get(bucket(nanos)) {
-            count.fetch_add(1, Relaxed);
-        }
+        shared.latencies().count(nanos);
         if shared.stop.load(Relaxed) {
             in_flight -= 1;
         } else {
@@ -168,27 +149,19 @@ fn run(socket: &Path, region: u64, shared: &Shared) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    //! Tests of the histogram.
     use super::*;
 
     #[test]
-    fn buckets_cover_every_value_within_an_eighth() {
-        for nanos in [8u64, 9, 15, 16, 1000, 123_456, 1 << 40, (1 << 40) + 12_345] {
-            let bound = upper_bound(bucket(nanos));
-            assert!(bound > nanos && bound - nanos <= nanos / 8 + 1, "{nanos} -> {bound}");
-        }
-        assert!(bucket(u64::MAX) < BUCKETS && bucket(0) == bucket(8));
-    }
-
-    #[test]
-    fn a_percentile_is_found_between_marks() {
-        let mut counts = vec![0; BUCKETS];
-        let from = Mark { at: Instant::now(), counts: counts.clone() };
-        counts[bucket(1000)] = 99;
-        counts[bucket(1_000_000)] = 1;
-        let to = Mark { at: from.at + Duration::from_secs(1), counts };
+    fn results_are_those_between_the_marks() {
+        let mut latencies = Latencies::default();
+        latencies.count(3_000_000_000);
+        let from = Mark { at: Instant::now(), latencies };
+        (0..99).for_each(|_| latencies.count(1_000_000));
+        latencies.count(50_000_000);
+        let to = Mark { at: from.at + Duration::from_secs(1), latencies };
         let measured = between(&from, &to);
         assert!((measured.per_second - 100.0).abs() < 0.01);
-        assert!(measured.p99 >= Duration::from_nanos(1000) && measured.p99 < Duration::from_nanos(1200));
+        assert!(measured.p99 >= Duration::from_micros(1000) && measured.p99 < Duration::from_micros(1200), "{:?}", measured.p99);
+        assert_eq!(between(&to, &to).p99, Duration::ZERO);
     }
 }
