@@ -1,4 +1,7 @@
 //! A slab: values with small, reused handles.
+//!
+//! The crate `slab` cannot drop a value in its place, and has handles of twice the size: each
+//! operation in flight stores some.
 
 /// Values by handle.
 #[derive(Debug)]

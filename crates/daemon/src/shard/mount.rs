@@ -6,6 +6,7 @@ use millpond_device::ConnectionId;
 use millpond_engine::{SnapshotId, Target, Throttles, Time};
 use millpond_export::fuse::{Counters, Handle, Load, MAX_TRANSFER, Message, Owner, Session};
 use rustix::io::Errno;
+use slab::Slab;
 
 use super::connection::Memory;
 use super::handle::{Answer, ClientInfo, ExportId, ExportInfo, OpenFile, ShardError};
@@ -64,7 +65,7 @@ pub(super) struct Mount {
 /// Table of mounts; the id of a mount's session contains its index.
 #[derive(Default)]
 pub(super) struct Mounts {
-    table: Vec<Option<Mount>>,
+    table: Slab<Mount>,
     /// Mounts to serve in this turn.
     active: Vec<u32>,
     /// Counters of mounts that have ended.
@@ -73,7 +74,7 @@ pub(super) struct Mounts {
 
 impl Mounts {
     fn get_mut(&mut self, index: u32) -> Option<&mut Mount> {
-        self.table.get_mut(index as usize)?.as_mut()
+        self.table.get_mut(index as usize)
     }
 
     fn by_tag(&mut self, tag: Tag) -> Option<(u32, &mut Mount)> {
@@ -82,12 +83,11 @@ impl Mounts {
     }
 
     fn iter(&self) -> impl Iterator<Item = &Mount> {
-        self.table.iter().flatten()
+        self.table.iter().map(|(_, mount)| mount)
     }
 
     fn find(&self, matches: impl Fn(&Mount) -> bool) -> Option<u32> {
-        let place = self.table.iter().position(|mount| mount.as_ref().is_some_and(&matches))?;
-        u32::try_from(place).ok()
+        self.table.iter().find(|(_, mount)| matches(mount)).map(|(index, _)| index as u32)
     }
 
     /// Returns the devices through which the mounts are served.
@@ -97,7 +97,7 @@ impl Mounts {
 
     /// True when there is no mount.
     pub fn is_empty(&self) -> bool {
-        self.iter().next().is_none()
+        self.table.is_empty()
     }
 
     /// True when no mount is queued.
@@ -143,6 +143,14 @@ impl Mounts {
         {
             mount.queued = true;
             self.active.push(index);
+        }
+    }
+
+    fn enqueue_where(&mut self, wanted: impl Fn(&mut Mount) -> bool) {
+        for (index, mount) in &mut self.table {
+            if wanted(mount) && !std::mem::replace(&mut mount.queued, true) {
+                self.active.push(index as u32);
+            }
         }
     }
 }
@@ -213,15 +221,12 @@ impl<P: Pool> Shard<P> {
             return Err(ShardError::ExportExists(spec.id));
         }
         need_descriptors(0)?;
-        let index = self.mounts.table.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.mounts.table.push(None);
-            self.mounts.table.len() - 1
-        });
+        let index = self.mounts.table.vacant_key() as u32; // exports are far fewer
         let mount = Mount {
             export: spec.id,
             name: spec.name,
             device: self.ring.attach(spec.device),
-            session: Session::new(MOUNT | index as u32, Owner { uid: spec.uid, gid: spec.gid, mode: spec.mode }),
+            session: Session::new(MOUNT | index, Owner { uid: spec.uid, gid: spec.gid, mode: spec.mode }),
             message: Message::new(self.pool.buffers().take(MAX_TRANSFER as usize)),
             purse: Purse::new(self.memory.budget.asker()),
             readable: true,
@@ -230,10 +235,8 @@ impl<P: Pool> Shard<P> {
             closing: None,
         };
         let info = mount.info(&self.pool);
-        if let Some(place) = self.mounts.table.get_mut(index) {
-            *place = Some(mount);
-        }
-        self.mounts.enqueue(index as u32);
+        self.mounts.table.insert(mount);
+        self.mounts.enqueue(index);
         Ok(info)
     }
 
@@ -260,28 +263,22 @@ impl<P: Pool> Shard<P> {
 
     /// Reads requests of all mounts, without waiting for an event.
     pub(super) fn look_at_mounts(&mut self) {
-        for index in 0..self.mounts.table.len() as u32 {
-            if let Some(mount) = self.mounts.get_mut(index) {
-                mount.readable = true;
-                self.mounts.enqueue(index);
-            }
-        }
+        self.mounts.enqueue_where(|mount| {
+            mount.readable = true;
+            true
+        });
         self.serve_mounts();
     }
 
     /// Queues the mounts whose requests wait for memory: some may be free now.
     pub(super) fn wake_waiting_mounts(&mut self) {
-        for index in 0..self.mounts.table.len() as u32 {
-            if self.mounts.get_mut(index).is_some_and(|mount| mount.session.is_waiting()) {
-                self.mounts.enqueue(index);
-            }
-        }
+        self.mounts.enqueue_where(|mount| mount.session.is_waiting());
     }
 
     /// Returns the mounts' memory to the budget `before`; from now on they use the shard's new
     /// budget.
     pub(super) fn set_budget_of_mounts(&mut self, before: &Budget) {
-        for mount in self.mounts.table.iter_mut().flatten() {
+        for (_, mount) in &mut self.mounts.table {
             mount.purse.empty(before);
             mount.purse = Purse::new(self.memory.budget.asker());
         }
@@ -399,7 +396,7 @@ impl<P: Pool> Shard<P> {
         if mount.session.in_flight() > 0 || mount.session.is_waiting() {
             return;
         }
-        let Some(mut mount) = self.mounts.table.get_mut(index as usize).and_then(Option::take) else { return };
+        let Some(mut mount) = self.mounts.table.try_remove(index as usize) else { return };
         tracing::debug!(export = %mount.export, "mount gone");
         self.ring.close(mount.device);
         mount.purse.empty(&self.memory.budget);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use millpond_api::GuestIo;
 use millpond_device::{ConnectionId, ListenerId};
+use slab::Slab;
 
 use super::connection::Connection;
 use super::handle::{Answer, ExportId, ExportInfo};
@@ -31,28 +32,22 @@ pub(super) struct Listener {
 /// every tag (0 is the shard itself).
 #[derive(Default)]
 pub(super) struct Clients {
-    table: Vec<Option<Connection>>,
-    free: Vec<u32>,
+    table: Slab<Connection>,
     by_id: HashMap<ConnectionId, u32>,
 }
 
 impl Clients {
     /// Adds the client that `make` returns for the session's id.
     pub fn add(&mut self, id: ConnectionId, make: impl FnOnce(u32) -> Connection) -> u32 {
-        let index = self.free.pop().unwrap_or_else(|| {
-            let index = self.table.len() as u32;
-            self.table.push(None);
-            index
-        });
-        if let Some(place) = self.table.get_mut(index as usize) {
-            *place = Some(make(index + 1));
-        }
+        let place = self.table.vacant_entry();
+        let index = place.key() as u32; // clients are far fewer
+        place.insert(make(index + 1));
         self.by_id.insert(id, index);
         index
     }
 
     pub fn get_mut(&mut self, index: u32) -> Option<&mut Connection> {
-        self.table.get_mut(index as usize)?.as_mut()
+        self.table.get_mut(index as usize)
     }
 
     /// Returns the client whose session has this id.
@@ -68,22 +63,21 @@ impl Clients {
 
     /// Removes a client; its session must have nothing in flight.
     pub fn remove(&mut self, index: u32) -> Option<Connection> {
-        let connection = self.table.get_mut(index as usize)?.take()?;
+        let connection = self.table.try_remove(index as usize)?;
         self.by_id.remove(&connection.id);
-        self.free.push(index);
         Some(connection)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Connection> {
-        self.table.iter().flatten()
+        self.table.iter().map(|(_, client)| client)
     }
 
     pub fn indexes(&self) -> Vec<u32> {
-        (0u32..).zip(&self.table).filter(|(_, place)| place.is_some()).map(|(index, _)| index).collect()
+        self.table.iter().map(|(index, _)| index as u32).collect()
     }
 
     pub fn len(&self) -> usize {
-        self.table.len() - self.free.len()
+        self.table.len()
     }
 }
 

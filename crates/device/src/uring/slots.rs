@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use io_uring::squeue::Entry;
 use millpond_block::{Buf, DeviceSlot, Io, IoId, IoKind, Piece};
+use slab::Slab;
 
 /// Memory and state of an operation while the kernel works on it. Everything that the kernel has a
 /// pointer to is on the heap (buffers, boxes, vectors that do not grow), so a slot may move when
@@ -86,8 +87,7 @@ pub(super) enum IoOpKind {
 /// Table of operations; the index is the operation's `user_data`.
 #[derive(Default)]
 pub(super) struct Slots {
-    slots: Vec<Option<Op>>,
-    free: Vec<u32>,
+    slots: Slab<Op>,
     /// Number of device operations among them.
     io_count: usize,
     /// Makes the ring `!Send`, as `SINGLE_ISSUER` needs it to be.
@@ -98,20 +98,12 @@ impl Slots {
     /// Adds an operation and returns its index.
     pub fn insert(&mut self, op: Op) -> u32 {
         self.io_count += usize::from(matches!(op, Op::Io(_)));
-        if let Some(index) = self.free.pop()
-            && let Some(slot) = self.slots.get_mut(index as usize)
-        {
-            *slot = Some(op);
-            return index;
-        }
-        let index = u32::try_from(self.slots.len()).unwrap_or_else(|_| std::process::abort());
-        self.slots.push(Some(op));
-        index
+        u32::try_from(self.slots.insert(op)).unwrap_or_else(|_| std::process::abort())
     }
 
     /// Returns the operation in its slot.
     pub fn get_mut(&mut self, index: u32) -> Option<&mut Op> {
-        self.slots.get_mut(index as usize)?.as_mut()
+        self.slots.get_mut(index as usize)
     }
 
     /// Returns the operation that a kernel request belongs to.
@@ -126,17 +118,14 @@ impl Slots {
 
     /// Removes an operation; only when the kernel has completed it (INV-URING-1).
     pub fn remove(&mut self, index: u32) -> Option<Op> {
-        let op = self.slots.get_mut(index as usize)?.take();
-        if let Some(op) = &op {
-            self.io_count -= usize::from(matches!(op, Op::Io(_)));
-            self.free.push(index);
-        }
-        op
+        let op = self.slots.try_remove(index as usize)?;
+        self.io_count -= usize::from(matches!(op, Op::Io(_)));
+        Some(op)
     }
 
     /// Indices of the device operations in flight.
     pub fn ios(&self) -> impl Iterator<Item = u32> {
-        (0u32..).zip(&self.slots).filter(|(_, op)| matches!(op, Some(Op::Io(_)))).map(|(index, _)| index)
+        self.slots.iter().filter(|(_, op)| matches!(op, Op::Io(_))).map(|(index, _)| index as u32)
     }
 
     /// Number of device operations in flight.
@@ -146,6 +135,6 @@ impl Slots {
 
     /// Number of operations in flight.
     pub fn live(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len()
     }
 }

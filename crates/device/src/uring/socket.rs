@@ -1,4 +1,7 @@
 //! Sockets: listeners, readiness, immediate receive and send, closing.
+//!
+//! A place keeps its generation when it is free, so that a stale id names nothing; `slab` has no
+//! generations.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

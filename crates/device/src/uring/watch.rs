@@ -1,4 +1,7 @@
 //! Watched descriptors of other programs: the eventfds by which guests kick their queues.
+//!
+//! A place keeps its generation when it is free, so that a stale id names nothing; `slab` has no
+//! generations.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use slab::Slab;
+
 use super::tree::Image;
 
 /// Maximum number of images whose closed files have counters of their own: more than are opened
@@ -82,8 +84,7 @@ pub struct Load {
 /// Open files by number. The number of a closed file is used again.
 #[derive(Default)]
 pub(super) struct Handles {
-    table: Vec<Option<Handle>>,
-    free: Vec<usize>,
+    table: Slab<Handle>,
     /// Counters of closed files, by image.
     closed: BTreeMap<Image, Counters>,
     /// Counters of requests without an image, and of images whose entry in `closed` was removed.
@@ -93,24 +94,14 @@ pub(super) struct Handles {
 impl Handles {
     /// Adds an open file; returns `None` if there are `most` already.
     pub fn open(&mut self, handle: Handle, most: usize) -> Option<u64> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if self.table.len() < most => {
-                self.table.push(None);
-                self.table.len() - 1
-            }
-            None => return None,
-        };
-        *self.table.get_mut(index)? = Some(handle);
-        Some(index as u64)
+        (self.table.len() < most).then(|| self.table.insert(handle) as u64)
     }
 
     /// Closes a file and adds its counters to those of its image. Returns `None` if there is no
     /// file of this number.
     pub fn close(&mut self, number: u64) -> Option<()> {
         let index = usize::try_from(number).ok()?;
-        let handle = self.table.get_mut(index)?.take()?;
-        self.free.push(index);
+        let handle = self.table.try_remove(index)?;
         let closed = self.closed(handle.image);
         *closed = closed.plus(&handle.counters);
         Some(())
@@ -120,13 +111,10 @@ impl Handles {
     /// have been closed meanwhile, and its number may belong to another file.
     pub fn counters_of(&mut self, number: u64, image: Image) -> &mut Counters {
         let index = usize::try_from(number).unwrap_or(usize::MAX);
-        if !matches!(self.table.get(index), Some(Some(handle)) if handle.image == image) {
+        if self.table.get(index).is_none_or(|handle| handle.image != image) {
             return self.closed(image);
         }
-        match self.table.get_mut(index) {
-            Some(Some(handle)) => &mut handle.counters,
-            _ => &mut self.past,
-        }
+        self.table.get_mut(index).map_or(&mut self.past, |handle| &mut handle.counters)
     }
 
     /// Returns the counters for requests without an image.
@@ -165,6 +153,6 @@ impl Handles {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Handle)> {
-        (0u64..).zip(&self.table).filter_map(|(number, handle)| Some((number, handle.as_ref()?)))
+        self.table.iter().map(|(number, handle)| (number as u64, handle))
     }
 }

@@ -1,6 +1,7 @@
 //! Requests in flight to the disk.
 
 use millpond_block::Tag;
+use slab::Slab;
 
 use super::files::held_by_write;
 
@@ -37,19 +38,18 @@ pub(super) struct Pending {
 /// Table of requests in flight. The lower half of a tag is the index.
 pub(super) struct InFlight {
     session: u32,
-    table: Vec<Option<Pending>>,
-    free: Vec<u32>,
+    table: Slab<Pending>,
     /// Bytes of memory that reads and writes in flight hold.
     pub bytes: u64,
 }
 
 impl InFlight {
     pub fn new(session: u32) -> InFlight {
-        InFlight { session, table: Vec::new(), free: Vec::new(), bytes: 0 }
+        InFlight { session, table: Slab::new(), bytes: 0 }
     }
 
     pub fn len(&self) -> usize {
-        self.table.len() - self.free.len()
+        self.table.len()
     }
 
     /// Returns the bytes of memory that a request holds.
@@ -63,20 +63,13 @@ impl InFlight {
 
     pub fn insert(&mut self, pending: Pending) -> Tag {
         self.bytes += Self::weight(&pending);
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.table.push(None);
-            self.table.len() as u32 - 1
-        });
-        if let Some(place) = self.table.get_mut(index as usize) {
-            *place = Some(pending);
-        }
+        let index = self.table.insert(pending) as u32;
         Tag(u64::from(self.session) << 32 | u64::from(index))
     }
 
     pub fn remove(&mut self, tag: Tag) -> Option<Pending> {
         let index = (tag.0 & u64::from(u32::MAX)) as u32;
-        let pending = self.table.get_mut(index as usize)?.take()?;
-        self.free.push(index);
+        let pending = self.table.try_remove(index as usize)?;
         self.bytes -= Self::weight(&pending);
         Some(pending)
     }

@@ -1,4 +1,5 @@
-//! Requests in flight to the disk: a slab, indexed by the low bits of the tag.
+//! Requests in flight to the disk: a slab, indexed by the low bits of the tag. Its slots
+//! have generations, which the crate `slab` does not have.
 
 use millpond_block::{Op, Tag};
 

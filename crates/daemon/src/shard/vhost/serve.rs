@@ -167,7 +167,7 @@ impl<P: Pool> Shard<P> {
         let serial = format!("{}-{}", pool.get(..POOL_DIGITS).unwrap_or(&pool), number_of(target));
         tracing::debug!(export = %id, peer, serial, "front end connected");
         self.last_client += 1;
-        let index = self.vhost.place();
+        let index = self.vhost.guests.vacant_key() as u32; // exports are far fewer
         let mut device = Device::new(GUEST | index, &serial, Limits::default());
         device.set_promised(promised);
         let guest = Guest {
@@ -194,9 +194,7 @@ impl<P: Pool> Shard<P> {
             shared: Vec::new(),
             lost: false,
         };
-        if let Some(place) = self.vhost.guests.get_mut(index as usize) {
-            *place = Some(guest);
-        }
+        self.vhost.guests.insert(guest);
         if let Some(export) = self.vhost.exports.get_mut(&id) {
             export.guest = Some(index);
         }
@@ -253,7 +251,7 @@ impl<P: Pool> Shard<P> {
         if guest.leaving.is_none() || !guest.device.collect() {
             return;
         }
-        let Some(mut guest) = self.vhost.guests.get_mut(index as usize).and_then(Option::take) else { return };
+        let Some(mut guest) = self.vhost.guests.try_remove(index as usize) else { return };
         self.vhost.hot.retain(|hot| *hot != index);
         guest.purse.empty(&self.memory.budget);
         tracing::debug!(export = %guest.export, peer = guest.peer, "front end gone");
@@ -276,7 +274,7 @@ impl<P: Pool> Shard<P> {
     /// Hands the requests that guests have offered to the pool.
     pub(in crate::shard) fn take_from_guests(&mut self) {
         for index in &self.vhost.hot {
-            if let Some(Some(guest)) = self.vhost.guests.get_mut(*index as usize) {
+            if let Some(guest) = self.vhost.guests.get_mut(*index as usize) {
                 guest.take(&mut self.pool, &mut self.throttles, self.now, &self.memory);
             }
         }
@@ -286,7 +284,7 @@ impl<P: Pool> Shard<P> {
     /// Disconnects guests whose memory was taken away, before they are notified of anything: data
     /// that they were to read may not have reached them.
     fn break_off_guests(&mut self) {
-        for guest in self.vhost.guests.iter_mut().flatten() {
+        for (_, guest) in &mut self.vhost.guests {
             if guest.lost || !guest.has_lost_memory() {
                 continue;
             }
@@ -305,7 +303,7 @@ impl<P: Pool> Shard<P> {
     pub(in crate::shard) fn completed_for_guest(&mut self, completion: Completion) {
         let Completion { tag: Tag(tag), .. } = completion;
         let index = (tag >> 32) as u32 & !GUEST;
-        let Some(Some(guest)) = self.vhost.guests.get_mut(index as usize) else { return };
+        let Some(guest) = self.vhost.guests.get_mut(index as usize) else { return };
         let success = completion.result.is_ok();
         self.vhost.untold = true;
         if guest.device.complete(completion, self.pool.buffers()) {
@@ -318,12 +316,11 @@ impl<P: Pool> Shard<P> {
         self.vhost.untold = false;
         self.break_off_guests();
         let mut settled = Vec::new();
-        for (index, guest) in (0u32..).zip(&mut self.vhost.guests) {
-            let Some(guest) = guest else { continue };
+        for (index, guest) in &mut self.vhost.guests {
             guest.publish();
             guest.purse.shrink(&self.memory.budget, guest.device.bytes());
             if !guest.stops.is_empty() || guest.leaving.is_some() {
-                settled.push(index);
+                settled.push(index as u32);
             }
         }
         settled.into_iter().for_each(|index| self.settle_guest(index));
@@ -332,7 +329,7 @@ impl<P: Pool> Shard<P> {
 
     /// Informs front ends whose volume has a new size, or whose write cache was added or removed.
     pub(in crate::shard) fn tell_changes(&mut self) {
-        for guest in self.vhost.guests.iter_mut().flatten() {
+        for (_, guest) in &mut self.vhost.guests {
             if let Some((geometry, features)) = self.pool.geometry(guest.target) {
                 guest.tell(geometry.size, features.write_cache);
             }
@@ -342,7 +339,7 @@ impl<P: Pool> Shard<P> {
     /// Returns the guests' memory to the budget `before`; from now on they use the shard's new
     /// budget.
     pub(in crate::shard) fn set_budget_of_guests(&mut self, before: &Budget) {
-        for guest in self.vhost.guests.iter_mut().flatten() {
+        for (_, guest) in &mut self.vhost.guests {
             guest.purse.empty(before);
             guest.purse = Purse::new(self.memory.budget.asker());
         }
@@ -354,7 +351,7 @@ impl<P: Pool> Shard<P> {
         for export in self.vhost.exports.values_mut().filter(|export| export.spec.target == target) {
             export.spec.promised = true;
         }
-        for guest in self.vhost.guests.iter_mut().flatten().filter(|guest| guest.target == target) {
+        for (_, guest) in self.vhost.guests.iter_mut().filter(|(_, guest)| guest.target == target) {
             guest.device.set_promised(true);
         }
     }

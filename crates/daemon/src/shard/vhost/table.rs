@@ -6,6 +6,7 @@ use std::sync::mpsc;
 
 use millpond_api::GuestIo;
 use millpond_device::WatchId;
+use slab::Slab;
 
 use super::guest::Guest;
 use super::order::Order;
@@ -40,7 +41,7 @@ impl Drop for VhostExport {
 /// hot, that is, polled in each turn, or was asked to kick and polled after that.
 pub(in crate::shard) struct VhostUsers {
     pub(super) exports: BTreeMap<ExportId, VhostExport>,
-    pub(super) guests: Vec<Option<Guest>>,
+    pub(super) guests: Slab<Guest>,
     pub(super) hot: Vec<u32>,
     /// A guest has completions that are not published yet.
     pub(super) untold: bool,
@@ -52,7 +53,7 @@ pub(in crate::shard) struct VhostUsers {
 impl Default for VhostUsers {
     fn default() -> Self {
         let (sender, orders) = mpsc::channel();
-        VhostUsers { exports: BTreeMap::new(), guests: Vec::new(), hot: Vec::new(), untold: false, kicks: HashMap::new(), orders, sender }
+        VhostUsers { exports: BTreeMap::new(), guests: Slab::new(), hot: Vec::new(), untold: false, kicks: HashMap::new(), orders, sender }
     }
 }
 
@@ -75,7 +76,7 @@ impl VhostUsers {
     }
 
     pub(super) fn guest_mut(&mut self, index: u32) -> Option<&mut Guest> {
-        self.guests.get_mut(index as usize)?.as_mut()
+        self.guests.get_mut(index as usize)
     }
 
     /// Returns the guest of an export.
@@ -84,19 +85,9 @@ impl VhostUsers {
         Some((index, self.guest_mut(index)?))
     }
 
-    /// Returns a free index for a guest.
-    pub(super) fn place(&mut self) -> u32 {
-        let free = self.guests.iter().position(Option::is_none);
-        let index = free.unwrap_or_else(|| {
-            self.guests.push(None);
-            self.guests.len() - 1
-        });
-        index as u32 // exports are far fewer
-    }
-
     /// Polls a guest in every turn until it is idle.
     pub(super) fn heat(&mut self, index: u32) {
-        if let Some(Some(guest)) = self.guests.get_mut(index as usize)
+        if let Some(guest) = self.guests.get_mut(index as usize)
             && !guest.hot
         {
             guest.hot = true;
@@ -107,7 +98,7 @@ impl VhostUsers {
 
     /// True when a guest that need not kick has offered requests.
     pub fn has_more(&self) -> bool {
-        self.hot.iter().any(|index| matches!(self.guests.get(*index as usize), Some(Some(guest)) if guest.device.has_more()))
+        self.hot.iter().any(|index| self.guests.get(*index as usize).is_some_and(|guest| guest.device.has_more()))
     }
 
     /// Asks guests to kick, before the loop sleeps. True when one has offered requests meanwhile,
@@ -116,7 +107,7 @@ impl VhostUsers {
         let VhostUsers { hot, guests, .. } = self;
         let mut more = false;
         hot.retain(|index| {
-            let Some(Some(guest)) = guests.get_mut(*index as usize) else { return false };
+            let Some(guest) = guests.get_mut(*index as usize) else { return false };
             // A guest at its limits stays hot: the next completion makes room for its requests.
             let full = !guest.device.has_room();
             let offered = !full && guest.device.listen();
@@ -134,7 +125,7 @@ impl VhostUsers {
     /// Adds the counters of all guests, connected or gone.
     pub fn count(&self, total: &mut GuestIo) {
         self.exports.values().for_each(|export| total.add(&export.past));
-        self.guests.iter().flatten().for_each(|guest| total.add(&guest.counters()));
+        self.guests.iter().for_each(|(_, guest)| total.add(&guest.counters()));
     }
 
     /// True when there are completions that are not published yet.
@@ -144,13 +135,13 @@ impl VhostUsers {
 
     /// Returns the number of connected guests.
     pub fn len(&self) -> usize {
-        self.guests.iter().flatten().count()
+        self.guests.len()
     }
 }
 
 impl VhostExport {
-    pub fn info(&self, guests: &[Option<Guest>]) -> ExportInfo {
-        let guest = self.guest.and_then(|index| guests.get(index as usize)?.as_ref());
+    pub fn info(&self, guests: &Slab<Guest>) -> ExportInfo {
+        let guest = self.guest.and_then(|index| guests.get(index as usize));
         let mut counters = self.past;
         if let Some(guest) = guest {
             counters.add(&guest.counters());
