@@ -16,6 +16,7 @@ use super::events::Happened;
 use super::host_calls::{NoAnswer, PATIENCE};
 use super::labels::Labelled;
 use super::limits;
+use super::locks::PoolLock;
 use super::memory::settled;
 use super::pools::{parse_id, wait_online};
 use super::refusal::{names, state_of, told};
@@ -99,91 +100,25 @@ impl Daemon {
         if let Some(wanted) = &request.name {
             self.refuse_left_behind(wanted)?;
         }
-        let Some(wanted) = request.name else {
+        let Some(wanted) = &request.name else {
             let scan = self.search(&request.search).await;
             return Ok(scan.pools.iter().map(|pool| self.found(pool)).chain(scan.silent.iter().map(not_answering)).collect());
         };
         let during = format!("cannot import '{wanted}'");
-        let waited = self.in_service(&wanted).is_none();
-        let _importing = self.importing(&wanted).await.map_err(|e| e.during(&during))?;
-        if let Some(found) = self.in_service(&wanted).filter(|_| waited && !request.dry_run) {
+        let waited = self.in_service(wanted).is_none();
+        let _importing = self.importing(wanted).await.map_err(|e| e.during(&during))?;
+        if let Some(found) = self.in_service(wanted).filter(|_| waited && !request.dry_run) {
             // the daemon has just imported it by itself
             return Ok(vec![found]);
         }
-        let Scan { pools, silent, .. } = self.search(&request.search).await;
-        let also = |e: ApiError| match silent.first() {
-            Some(silent) => ApiError { message: format!("{}; {silent}", e.message), ..e },
-            None => e,
-        };
-        let pool = self.choose(&wanted, pools).map_err(also)?;
-        let lock = self.lock_pool(&pool.name).await?;
-        // the devices may have changed while another command held the lock
-        let again = if lock.waited { self.search(&request.search).await.pools } else { vec![pool.clone()] };
-        let pool = self.choose(&wanted, again).and_then(|again| match again.name == pool.name {
-            true => Ok(again),
-            false => Err(ApiError::busy(format!("pool '{wanted}' has changed its name meanwhile; try again"))),
-        })?;
-        // only special devices are missing, and the user gives them up
-        let rebuild = request.rebuild && !pool.missing.is_empty() && pool.special == pool.missing;
-        if !pool.missing.is_empty() && !request.degraded && !rebuild {
-            let why = missing(&pool, &fresh(&pool, self.remembered(&pool)).with(&pool));
-            return Err(also(ApiError::new(ErrorKind::Unavailable, why)).during(during));
-        }
-        let mut found = self.found(&pool);
-        let refused = self.refusal(&pool);
-        if let Some((refusal, why)) = &refused {
-            let whole = pool.missing.is_empty() && pool.down.is_empty();
-            let chosen = whole || request.degraded || request.rewind || request.rebuild || request.to.is_some();
-            // no option joins parts that contradict each other
-            if *refusal == Refusal::Apart || (!chosen && !request.dry_run) {
-                return Err(ApiError::new(ErrorKind::Unavailable, why.clone()).during(during));
-            }
-        }
-        let aim = match request.to {
-            Some(id) => Aim::To(id),
-            None if request.rebuild => Aim::Rebuild,
-            None if request.rewind => Aim::Rewind,
-            None => Aim::Newest,
-        };
-        if rebuild {
-            let lost = self.lost_without_special(&pool).await;
-            found.lost = Some(lost.map_err(|e| e.during(&during))?);
-        } else if aim != Aim::Newest {
-            let to = self.destination(&pool, aim).await;
-            found.checkpoint = Some(to.map_err(|e| e.during(&during))?);
-        }
+        let (pool, silent, _lock) = self.choose_and_lock(wanted, &request.search).await?;
+        self.check_chosen(&request, &pool, silent.first()).map_err(|e| e.during(&during))?;
+        let found = self.preview(&request, &pool).await.map_err(|e| e.during(&during))?;
         if request.dry_run {
             return Ok(vec![found]);
         }
-        let record = fresh(&pool, self.remembered(&pool)).with(&pool);
-        let record = PoolRecord { read_only: request.readonly, checkpoint: request.to.filter(|_| request.readonly), ..record };
-        // require the labels that were found, or newer ones: an import never does without a device
-        // that had them and no longer answers
-        let newest = Some(self.evidence(&pool).expected(None));
-        let how = How { degraded: request.degraded, aim, force: request.force, newest, ..How::of(&record) };
-        let shard = self.open(&pool, &how).await.map_err(|failed| way_out(failed, &how).during(&during))?;
-        // the user decided: the state that is now in service counts, whatever was remembered
-        let labels = settled(&shard).await.map_err(|e| e.during(&during))?;
-        // devices with the state that this host had before, or with another one elsewhere, may be
-        // found again
-        let mut record = record.remembering(&labels.by_hand());
-        let status = shard.status().await;
-        for status in status.iter() {
-            device_names::note(&mut record, status);
-            device_names::describe(&shard, status);
-        }
-        // a device that was found may have been left out because it did not answer
-        let whole = |device: &DeviceInfo| device.state == MemberState::Present || device.class.is_aside();
-        let left_out = status.is_ok_and(|status| !status.pool.devices.iter().all(whole));
-        limits::apply(&record, &shard).await;
-        {
-            let mut registry = self.registry();
-            registry.known.retain(|known| known.id != record.id);
-            let importing = registry.pools.get(&pool.name).map(|entry| Arc::clone(&entry.importing)).unwrap_or_default();
-            registry.pools.insert(pool.name.clone(), PoolEntry { importing, ..PoolEntry::new(record, Ok(shard)) });
-        }
-        self.pools_changed.notify_one();
-        self.share_read_cache();
+        let (record, shard, left_out) = self.open_chosen(&request, &pool).await.map_err(|e| e.during(&during))?;
+        self.add_opened(&pool.name, record, shard);
         // saved before any client is served: after a crash from here on, no other state of the pool
         // is taken
         let saved = self.save();
@@ -206,6 +141,88 @@ impl Daemon {
         }
         self.tell(EventKind::PoolImported, &pool.name);
         Ok(vec![Found { state: FoundState::Imported, ..found }])
+    }
+
+    /// Finds the one pool of this name or id, and locks it. Also returns the devices that did not
+    /// answer.
+    async fn choose_and_lock(&self, wanted: &str, search: &[String]) -> Result<(Labelled, Vec<NoAnswer>, PoolLock), ApiError> {
+        let Scan { pools, silent, .. } = self.search(search).await;
+        let pool = self.choose(wanted, pools).map_err(|e| also_silent(e, silent.first()))?;
+        let lock = self.lock_pool(&pool.name).await?;
+        // the devices may have changed while another command held the lock
+        let again = if lock.waited { self.search(search).await.pools } else { vec![pool.clone()] };
+        let pool = self.choose(wanted, again).and_then(|again| match again.name == pool.name {
+            true => Ok(again),
+            false => Err(ApiError::busy(format!("pool '{wanted}' has changed its name meanwhile; try again"))),
+        })?;
+        Ok((pool, silent, lock))
+    }
+
+    /// Checks that the request permits an import of a pool as it was found.
+    fn check_chosen(&self, request: &ImportPool, pool: &Labelled, silent: Option<&NoAnswer>) -> Result<(), ApiError> {
+        if !pool.missing.is_empty() && !request.degraded && !gives_up_special(request, pool) {
+            let why = missing(pool, &fresh(pool, self.remembered(pool)).with(pool));
+            return Err(also_silent(ApiError::new(ErrorKind::Unavailable, why), silent));
+        }
+        let Some((refusal, why)) = self.refusal(pool) else { return Ok(()) };
+        let whole = pool.missing.is_empty() && pool.down.is_empty();
+        let chosen = whole || request.degraded || request.rewind || request.rebuild || request.to.is_some();
+        // no option joins parts that contradict each other
+        if refusal == Refusal::Apart || (!chosen && !request.dry_run) {
+            return Err(ApiError::new(ErrorKind::Unavailable, why));
+        }
+        Ok(())
+    }
+
+    /// Returns the pool as it was found, with the losses of the import. Writes nothing.
+    async fn preview(&self, request: &ImportPool, pool: &Labelled) -> Result<Found, ApiError> {
+        let mut found = self.found(pool);
+        let aim = aim(request);
+        if gives_up_special(request, pool) {
+            found.lost = Some(self.lost_without_special(pool).await?);
+        } else if aim != Aim::Newest {
+            found.checkpoint = Some(self.destination(pool, aim).await?);
+        }
+        Ok(found)
+    }
+
+    /// Opens a pool as requested. Returns the record of it, and true if devices that were found were
+    /// left out.
+    async fn open_chosen(&self, request: &ImportPool, pool: &Labelled) -> Result<(PoolRecord, ShardHandle, bool), ApiError> {
+        let record = fresh(pool, self.remembered(pool)).with(pool);
+        let record = PoolRecord { read_only: request.readonly, checkpoint: request.to.filter(|_| request.readonly), ..record };
+        // require the labels that were found, or newer ones: an import never does without a device
+        // that had them and no longer answers
+        let newest = Some(self.evidence(pool).expected(None));
+        let how = How { degraded: request.degraded, aim: aim(request), force: request.force, newest, ..How::of(&record) };
+        let shard = self.open(pool, &how).await.map_err(|failed| way_out(failed, &how))?;
+        // the user decided: the state that is now in service counts, whatever was remembered
+        let labels = settled(&shard).await?;
+        // devices with the state that this host had before, or with another one elsewhere, may be
+        // found again
+        let mut record = record.remembering(&labels.by_hand());
+        let status = shard.status().await;
+        for status in status.iter() {
+            device_names::note(&mut record, status);
+            device_names::describe(&shard, status);
+        }
+        // a device that was found may have been left out because it did not answer
+        let whole = |device: &DeviceInfo| device.state == MemberState::Present || device.class.is_aside();
+        let left_out = status.is_ok_and(|status| !status.pool.devices.iter().all(whole));
+        limits::apply(&record, &shard).await;
+        Ok((record, shard, left_out))
+    }
+
+    /// Adds an opened pool to those in service.
+    fn add_opened(&self, name: &str, record: PoolRecord, shard: ShardHandle) {
+        {
+            let mut registry = self.registry();
+            registry.known.retain(|known| known.id != record.id);
+            let importing = registry.pools.get(name).map(|entry| Arc::clone(&entry.importing)).unwrap_or_default();
+            registry.pools.insert(name.to_owned(), PoolEntry { importing, ..PoolEntry::new(record, Ok(shard)) });
+        }
+        self.pools_changed.notify_one();
+        self.share_read_cache();
     }
 
     /// Waits until no other import of a pool is in progress, such as one by the daemon itself.
@@ -409,6 +426,29 @@ impl Daemon {
                 Err(error) => return Err(ApiError::busy(error.to_string()).into()),
             }
         }
+    }
+}
+
+/// Returns the checkpoint that the request wants.
+fn aim(request: &ImportPool) -> Aim {
+    match request.to {
+        Some(id) => Aim::To(id),
+        None if request.rebuild => Aim::Rebuild,
+        None if request.rewind => Aim::Rewind,
+        None => Aim::Newest,
+    }
+}
+
+/// Returns true if only special devices are missing, and the user gives them up.
+fn gives_up_special(request: &ImportPool, pool: &Labelled) -> bool {
+    request.rebuild && !pool.missing.is_empty() && pool.special == pool.missing
+}
+
+/// Adds a device that did not answer to the message of an error.
+fn also_silent(error: ApiError, silent: Option<&NoAnswer>) -> ApiError {
+    match silent {
+        Some(silent) => ApiError { message: format!("{}; {silent}", error.message), ..error },
+        None => error,
     }
 }
 

@@ -53,33 +53,12 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) 
         PoolHealth::Online if status.pool.read_only => PoolHealth::Readonly,
         other => other,
     };
-    let faulted = reason.is_some();
-    // where some devices caused the stop, only these are shown as faulted
-    let blamed = |member: &DeviceInfo| member.trouble.is_some() || member.full.is_some() || member.errors > 0;
-    let named = status.pool.devices.iter().any(blamed);
+    let devices = devices(record, status, reason.is_some());
     let reason = match reason {
         Some(why) => Some(stopped(record, status, &why)),
         None => refusal(record, status).or_else(|| cause(record, status, &health)),
     };
     let (layout, _) = layout_words(status.pool.layout);
-    let names = DeviceNames::of(record, status);
-    let mut devices = Vec::new();
-    for member in &status.pool.devices {
-        let state = match (member.state, member.slot, member.successor) {
-            _ if faulted && (blamed(member) || !named) => DeviceState::Faulted,
-            (MemberState::Present, _, Some(_)) => DeviceState::Replacing,
-            (MemberState::Present, _, None) if member.class == Class::Spare => DeviceState::Available,
-            (MemberState::Present, _, None) => DeviceState::Online,
-            (MemberState::Filling, ..) => DeviceState::Resilvering,
-            (_, None, _) => DeviceState::Missing,
-            (_, Some(_), _) => DeviceState::Failed,
-        };
-        devices.push(device_view(record, &names, member, state, member.slot, status));
-        if let Some(slot) = member.successor {
-            devices.push(device_view(record, &names, member, DeviceState::Resilvering, Some(slot), status));
-        }
-    }
-    let metrics = &status.metrics;
     Pool {
         name: record.name.clone(),
         id: record.id.clone(),
@@ -99,37 +78,67 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) 
         fell_back: status.pool.fell_back.clone(),
         silent_since: None,
         imported: Some(since),
-        io: PoolIo {
-            guests: status.guests,
-            user_bytes: metrics.user_bytes,
-            header_bytes: metrics.header_bytes,
-            metadata_bytes: metrics.metadata_bytes,
-            cleaner_bytes: metrics.cleaner_bytes,
-            segments_cleaned: metrics.segments_cleaned,
-            checkpoints: metrics.checkpoints,
-            log_bytes: metrics.log_bytes,
-            nodes_touched: metrics.nodes_touched,
-            piece_memory: metrics.piece_memory,
-            piece_reads: metrics.piece_reads,
-            piece_failures: metrics.piece_failures,
-            reclaim_backlog: metrics.reclaim_backlog,
-            unreclaimed: metrics.unreclaimed,
-            throttled: metrics.throttled,
-            replayed_batches: metrics.replayed_batches,
-            read_cache_limit: metrics.read_cache_limit,
-            read_cache_bytes: metrics.read_cache_bytes,
-            read_cache_hits: metrics.read_cache_hits,
-            read_cache_misses: metrics.read_cache_misses,
-            cache_hits: metrics.cache_hits,
-            cache_hit_bytes: metrics.cache_hit_bytes,
-            cache_misses: metrics.cache_misses,
-            cache_fill_bytes: metrics.cache_fill_bytes,
-            turns: status.turns.0,
-        },
+        io: counters(status),
         clients: status.clients,
         scrub: status.pool.scrub.as_ref().map(scrub),
         job_rate: status.pool.job_rate,
         warnings: Vec::new(),
+    }
+}
+
+/// Returns the devices of a pool, each replacement after the device that it replaces. Of a faulted
+/// pool, those that caused the stop are shown as faulted; all of them if none did.
+fn devices(record: &PoolRecord, status: &ShardStatus, faulted: bool) -> Vec<Device> {
+    let blamed = |member: &DeviceInfo| member.trouble.is_some() || member.full.is_some() || member.errors > 0;
+    let named = status.pool.devices.iter().any(blamed);
+    let names = DeviceNames::of(record, status);
+    let mut devices = Vec::new();
+    for member in &status.pool.devices {
+        let state = match (member.state, member.slot, member.successor) {
+            _ if faulted && (blamed(member) || !named) => DeviceState::Faulted,
+            (MemberState::Present, _, Some(_)) => DeviceState::Replacing,
+            (MemberState::Present, _, None) if member.class == Class::Spare => DeviceState::Available,
+            (MemberState::Present, _, None) => DeviceState::Online,
+            (MemberState::Filling, ..) => DeviceState::Resilvering,
+            (_, None, _) => DeviceState::Missing,
+            (_, Some(_), _) => DeviceState::Failed,
+        };
+        devices.push(device_view(record, &names, member, state, member.slot, status));
+        if let Some(slot) = member.successor {
+            devices.push(device_view(record, &names, member, DeviceState::Resilvering, Some(slot), status));
+        }
+    }
+    devices
+}
+
+fn counters(status: &ShardStatus) -> PoolIo {
+    let metrics = &status.metrics;
+    PoolIo {
+        guests: status.guests,
+        user_bytes: metrics.user_bytes,
+        header_bytes: metrics.header_bytes,
+        metadata_bytes: metrics.metadata_bytes,
+        cleaner_bytes: metrics.cleaner_bytes,
+        segments_cleaned: metrics.segments_cleaned,
+        checkpoints: metrics.checkpoints,
+        log_bytes: metrics.log_bytes,
+        nodes_touched: metrics.nodes_touched,
+        piece_memory: metrics.piece_memory,
+        piece_reads: metrics.piece_reads,
+        piece_failures: metrics.piece_failures,
+        reclaim_backlog: metrics.reclaim_backlog,
+        unreclaimed: metrics.unreclaimed,
+        throttled: metrics.throttled,
+        replayed_batches: metrics.replayed_batches,
+        read_cache_limit: metrics.read_cache_limit,
+        read_cache_bytes: metrics.read_cache_bytes,
+        read_cache_hits: metrics.read_cache_hits,
+        read_cache_misses: metrics.read_cache_misses,
+        cache_hits: metrics.cache_hits,
+        cache_hit_bytes: metrics.cache_hit_bytes,
+        cache_misses: metrics.cache_misses,
+        cache_fill_bytes: metrics.cache_fill_bytes,
+        turns: status.turns.0,
     }
 }
 

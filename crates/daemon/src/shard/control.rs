@@ -7,7 +7,7 @@ use std::sync::mpsc::TryRecvError;
 
 use millpond_api::GuestIo;
 use millpond_block::{ByteRange, Completion, DeviceError, DeviceSlot, DiskError, Op, Payload, Request, Tag};
-use millpond_device::HostDevice;
+use millpond_device::{DeviceLimit, HostDevice};
 use millpond_engine::{Busy, Command, CommandError, DiffExtent, Invalid, NewDevice, PoolState, Reply, Target};
 
 use super::handle::{Answer, ExportInfo, HostDeviceInfo, Message, ShardError, ShardLook, ShardStatus};
@@ -101,13 +101,7 @@ impl<P: Pool> Shard<P> {
             Message::Export(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
             Message::ExportVhostUser(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
             Message::ExportVhostUser(spec, answer) => drop(answer.send(self.export_vhost(spec))),
-            Message::Command(command, answer) => {
-                if let Some(refusal) = self.refusal() {
-                    return drop(answer.send(Err(refusal)));
-                }
-                let tag = self.ask(Pending::Command(answer));
-                self.pool.command(tag, command);
-            }
+            Message::Command(command, answer) => self.start_command(command, answer),
             Message::Export(spec, answer) => drop(answer.send(self.export(spec))),
             Message::ExportFuse(_, answer) if !self.stage.is_serving() => drop(answer.send(Err(ShardError::Gone))),
             Message::ExportFuse(spec, answer) => drop(answer.send(self.export_fuse(spec))),
@@ -134,41 +128,14 @@ impl<P: Pool> Shard<P> {
                 answer.send_replace(Some(look.map_err(Arc::new)));
             }
             Message::Exports(answer) => drop(answer.send(Ok(self.export_infos()))),
-            Message::Diff(older, newer, answer) => {
-                if let Some(refusal) = self.refusal() {
-                    return drop(answer.send(Err(refusal)));
-                }
-                let tag = self.ask(Pending::Diff(answer));
-                self.pool.start_diff(tag, older, newer);
-            }
-            Message::Limit(device, limit, answer) => {
-                let known = self.ring.device(device).is_some();
-                if known {
-                    self.gate.limit(device, limit);
-                }
-                let _ = answer.send(if known { Ok(()) } else { Err(ShardError::NoDevice(device)) });
-            }
+            Message::Diff(older, newer, answer) => self.start_diff(older, newer, answer),
+            Message::Limit(device, limit, answer) => drop(answer.send(self.limit_device(device, limit))),
             Message::ReadCache(bytes) => self.pool.set_read_cache(bytes),
             Message::Describe(seen) => self.pool.describe_devices(seen),
             Message::Short(short) => self.pool.set_short(short),
             Message::Budget(budget) => self.set_budget(budget),
-            Message::AddDevice(mut host, answer) => {
-                let (geometry, space) = (host.geometry(), host.take_space());
-                let added = self.ring.add_device(*host).map_err(|_| {
-                    ShardError::Command(CommandError::Invalid(Invalid::Caller(
-                        "the pool has had too many devices since it was imported; export and import it".to_owned(),
-                    )))
-                });
-                added.iter().for_each(|slot| self.pool.set_space(*slot, space.clone()));
-                let _ = answer.send(added.map(|slot| NewDevice { slot, geometry }));
-            }
-            Message::RemoveDevice(slot, answer) => {
-                // the pool does not use the device: throttled operations end here and never reach it
-                for io in self.gate.forget(slot) {
-                    self.pool.io_done(io.fail(DeviceError::Gone));
-                }
-                let _ = answer.send(Ok(self.ring.remove_device(slot).is_some()));
-            }
+            Message::AddDevice(host, answer) => drop(answer.send(self.add_device(*host))),
+            Message::RemoveDevice(slot, answer) => drop(answer.send(Ok(self.remove_device(slot)))),
             Message::Read(target, range, answer) => self.request(target, Op::Read, range, Payload::None, Pending::Read(answer)),
             Message::Write(target, offset, bytes, answer) => {
                 let range = ByteRange { offset, length: bytes.len() as u64 };
@@ -188,6 +155,50 @@ impl<P: Pool> Shard<P> {
             }
             Message::Abandon => self.stage.phase = StagePhase::Abandoned,
         }
+    }
+
+    fn start_command(&mut self, command: Command, answer: Answer<Reply>) {
+        if let Some(refusal) = self.refusal() {
+            return drop(answer.send(Err(refusal)));
+        }
+        let tag = self.ask(Pending::Command(answer));
+        self.pool.command(tag, command);
+    }
+
+    fn start_diff(&mut self, older: Option<Target>, newer: Target, answer: Answer<Vec<DiffExtent>>) {
+        if let Some(refusal) = self.refusal() {
+            return drop(answer.send(Err(refusal)));
+        }
+        let tag = self.ask(Pending::Diff(answer));
+        self.pool.start_diff(tag, older, newer);
+    }
+
+    fn limit_device(&mut self, device: DeviceSlot, limit: DeviceLimit) -> Result<(), ShardError> {
+        if self.ring.device(device).is_none() {
+            return Err(ShardError::NoDevice(device));
+        }
+        self.gate.limit(device, limit);
+        Ok(())
+    }
+
+    fn add_device(&mut self, mut host: HostDevice) -> Result<NewDevice, ShardError> {
+        let (geometry, space) = (host.geometry(), host.take_space());
+        let slot = self.ring.add_device(host).map_err(|_| {
+            ShardError::Command(CommandError::Invalid(Invalid::Caller(
+                "the pool has had too many devices since it was imported; export and import it".to_owned(),
+            )))
+        })?;
+        self.pool.set_space(slot, space);
+        Ok(NewDevice { slot, geometry })
+    }
+
+    /// Removes a device that the pool does not use. Returns false if operations on it are in flight.
+    fn remove_device(&mut self, slot: DeviceSlot) -> bool {
+        // throttled operations end here and never reach the device
+        for io in self.gate.forget(slot) {
+            self.pool.io_done(io.fail(DeviceError::Gone));
+        }
+        self.ring.remove_device(slot).is_some()
     }
 
     /// Registers a caller under a new tag. The upper half of the tag is 0, which is no session's

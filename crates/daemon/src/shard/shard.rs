@@ -189,6 +189,43 @@ impl<P: Pool> Shard<P> {
     }
 
     fn turn(&mut self, wait: Wait) -> std::io::Result<()> {
+        self.await_events(wait)?;
+        if self.take_events() {
+            self.take_messages();
+            self.take_orders();
+            self.wake_waiting();
+        }
+        if self.stage.is_abandoned() {
+            return Ok(());
+        }
+        self.serve_requests();
+        // Completions made room for requests that had to wait; these must not wait for the next
+        // event.
+        let late = self.flush_clients() | self.publish_to_guests();
+        self.flush_mounts();
+        for device in self.gate.holding() {
+            self.pool.excuse(device);
+        }
+        // Clients have their completions: now the pool does its other work.
+        let again = self.pool.turn(self.wall);
+        let ended = self.pump();
+        // Completions of that work are delivered before the loop may sleep. (Clients that have some
+        // are queued.)
+        let late = late | (self.vhost.has_answers() && self.publish_to_guests());
+        self.stage.set_busy(again || late || ended);
+        if self.now >= self.next_check {
+            let late = self.now - self.next_check;
+            self.next_check = self.now + TICK.as_nanos() as u64;
+            self.check_deadlines(late);
+        }
+        self.advance_ends();
+        self.publish_labels();
+        self.publish_state();
+        Ok(())
+    }
+
+    /// Submits the operations that were started, waits for events, and reads the clocks.
+    fn await_events(&mut self, wait: Wait) -> std::io::Result<()> {
         let idle = wait != Wait::No;
         let since = if idle { self.clock.nanos() } else { 0 };
         let vhost = &mut self.vhost;
@@ -204,6 +241,11 @@ impl<P: Pool> Shard<P> {
             self.soon.waited(devices_work, self.now - since);
         }
         self.wall = Time(self.passage.at(self.clock.wall_millis(), self.now));
+        Ok(())
+    }
+
+    /// Handles the ring's events. Returns true if another thread has woken the shard.
+    fn take_events(&mut self) -> bool {
         let mut woken = false;
         while let Some(event) = self.ring.pop() {
             match event {
@@ -227,14 +269,12 @@ impl<P: Pool> Shard<P> {
                 Event::Woken => woken = true,
             }
         }
-        if woken {
-            self.take_messages();
-            self.take_orders();
-            self.wake_waiting();
-        }
-        if self.stage.is_abandoned() {
-            return Ok(());
-        }
+        woken
+    }
+
+    /// Hands the requests of clients, guests and mounts to the pool, and continues them while
+    /// operations of devices end at once.
+    fn serve_requests(&mut self) {
         while let Some(entry) = self.throttles.release(self.now) {
             self.pool.enter(entry);
         }
@@ -255,27 +295,10 @@ impl<P: Pool> Shard<P> {
             self.pool.answer(self.wall);
             ended = self.pump();
         }
-        // Completions made room for requests that had to wait; these must not wait for the next
-        // event.
-        let late = self.flush_clients() | self.publish_to_guests();
-        self.flush_mounts();
-        for device in self.gate.holding() {
-            self.pool.excuse(device);
-        }
-        // Clients have their completions: now the pool does its other work.
-        let again = self.pool.turn(self.wall);
-        let ended = self.pump();
-        // Completions of that work are delivered before the loop may sleep. (Clients that have some
-        // are queued.)
-        let late = late | (self.vhost.has_answers() && self.publish_to_guests());
-        self.stage.set_busy(again || late || ended);
-        if self.now >= self.next_check {
-            let late = self.now - self.next_check;
-            self.next_check = self.now + TICK.as_nanos() as u64;
-            self.check_deadlines(late);
-        }
-        self.advance_ends();
-        self.publish_labels();
+    }
+
+    /// Publishes the pool's state when it has changed.
+    fn publish_state(&mut self) {
         let state = self.pool.state();
         let changed = self.state.send_if_modified(|known| {
             let differs = known != state;
@@ -287,7 +310,6 @@ impl<P: Pool> Shard<P> {
         if changed {
             self.throttles.set(self.pool.options());
         }
-        Ok(())
     }
 
     /// Publishes the labels in force when they have changed, so that the daemon saves them.

@@ -1,13 +1,14 @@
 //! The shard's side of vhost-user: starts and ends exports, carries out orders, runs queues.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use millpond_api::GuestIo;
-use millpond_block::{Completion, Tag};
+use millpond_block::{Completion, Features, Geometry, Tag};
 use millpond_device::WatchId;
 use millpond_engine::Target;
-use millpond_export::vhost_user::{Device, Limits, Memory, Signal};
+use millpond_export::vhost_user::{Device, Limits, Memory, QueueSetup, Signal};
 
 use super::error::GuestError;
 use super::guest::{Guest, wake};
@@ -76,42 +77,10 @@ impl<P: Pool> Shard<P> {
         // An order is carried out even when its sender does not wait for the answer any more.
         match what {
             What::Attach { peer, answer } => drop(answer.send(self.attach(id, peer))),
-            What::Offer { fresh, answer } => {
-                let offered = self.vhost.exports.get(&id).map(|export| offer(&self.pool, export.spec.target, export.spec.read_only));
-                let mut released = false;
-                if let (Some((geometry, features)), Some((_, guest))) = (offered, self.vhost.guest_of(id)) {
-                    guest.told_size = geometry.size;
-                    guest.told_write_cache = features.write_cache;
-                    // A front end that got a message about a change reads the configuration again,
-                    // and need not pass it on to the guest.
-                    released = fresh && features.write_cache && !guest.told_of_changes;
-                    if released {
-                        guest.device.set_promised(false);
-                    }
-                }
-                if let Some(export) = self.vhost.exports.get_mut(&id).filter(|_| released) {
-                    export.spec.promised = false;
-                }
-                let _ = answer.send(offered.ok_or(GuestError::ExportClosing));
-            }
+            What::Offer { fresh, answer } => drop(answer.send(self.offer_export(id, fresh).ok_or(GuestError::ExportClosing))),
             What::Ended => self.ended(id),
             What::Detach(answer) => self.detach(id, answer),
-            What::Start { index, setup, kick, answer } => {
-                let Some((place, guest)) = self.vhost.guest_of(id) else { return drop(answer.send(Err(GuestError::ExportClosing))) };
-                let started = guest.device.start(index, &setup);
-                if let Ok(left) = started {
-                    if left > 0 {
-                        tracing::info!(export = %id, queue = index, requests = left, "requests in flight are repeated");
-                    }
-                    let watch = self.ring.watch(kick);
-                    guest.kicks.insert(index, watch);
-                    self.vhost.kicks.insert(watch, place);
-                    // There may be requests from before the kicks were watched, or left by a
-                    // predecessor.
-                    self.vhost.heat(place);
-                }
-                let _ = answer.send(started.map(drop).map_err(GuestError::Queue));
-            }
+            What::Start { index, setup, kick, answer } => drop(answer.send(self.start_queue(id, index, &setup, kick))),
             What::Stop { index, answer } => {
                 let Some((place, guest)) = self.vhost.guest_of(id) else { return drop(answer.send(Err(GuestError::ExportClosing))) };
                 let kick = guest.kicks.remove(&index);
@@ -152,6 +121,42 @@ impl<P: Pool> Shard<P> {
                 }
             }
         }
+    }
+
+    /// Returns geometry and features of an export, and notes what its guest knows. `fresh`: it
+    /// has read no configuration before.
+    fn offer_export(&mut self, id: ExportId, fresh: bool) -> Option<(Geometry, Features)> {
+        let export = self.vhost.exports.get(&id)?;
+        let (geometry, features) = offer(&self.pool, export.spec.target, export.spec.read_only);
+        let mut released = false;
+        if let Some((_, guest)) = self.vhost.guest_of(id) {
+            guest.told_size = geometry.size;
+            guest.told_write_cache = features.write_cache;
+            // A front end that got a message about a change reads the configuration again, and need
+            // not pass it on to the guest.
+            released = fresh && features.write_cache && !guest.told_of_changes;
+            if released {
+                guest.device.set_promised(false);
+            }
+        }
+        if let Some(export) = self.vhost.exports.get_mut(&id).filter(|_| released) {
+            export.spec.promised = false;
+        }
+        Some((geometry, features))
+    }
+
+    fn start_queue(&mut self, id: ExportId, index: usize, setup: &QueueSetup, kick: Arc<OwnedFd>) -> Result<(), GuestError> {
+        let (place, guest) = self.vhost.guest_of(id).ok_or(GuestError::ExportClosing)?;
+        let left = guest.device.start(index, setup).map_err(GuestError::Queue)?;
+        if left > 0 {
+            tracing::info!(export = %id, queue = index, requests = left, "requests in flight are repeated");
+        }
+        let watch = self.ring.watch(kick);
+        guest.kicks.insert(index, watch);
+        self.vhost.kicks.insert(watch, place);
+        // There may be requests from before the kicks were watched, or left by a predecessor.
+        self.vhost.heat(place);
+        Ok(())
     }
 
     fn attach(&mut self, id: ExportId, peer: String) -> Result<(), GuestError> {
