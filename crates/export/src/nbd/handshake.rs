@@ -144,19 +144,9 @@ impl Handshake {
         if number == option::EXPORT_NAME && length as usize > MAX_STRING {
             return Some(Step::Close(CloseReason::UnknownExport));
         }
-        let known = match number {
-            option::STARTTLS => self.secrecy != Secrecy::default(),
-            _ => matches!(number, option::EXPORT_NAME..=option::LIST | option::INFO..=option::EXTENDED_HEADERS),
-        };
         let before_tls = self.secrecy.is_due() && !matches!(number, option::STARTTLS | option::ABORT);
         self.refused_in_clear |= before_tls;
-        let refusal = match known {
-            _ if shutting_down && number != option::ABORT && number != option::EXPORT_NAME => Some(reply::ERR_SHUTDOWN),
-            _ if before_tls && number != option::EXPORT_NAME => Some(reply::ERR_TLS_REQD),
-            false => Some(reply::ERR_UNSUP),
-            true if length > MAX_OPTION_DATA => Some(reply::ERR_TOO_BIG),
-            true => None,
-        };
+        let refusal = self.refusal(number, length, before_tls, shutting_down);
         let data = match refusal {
             Some(_) => &[][..],
             None => match reader.take(length) {
@@ -176,6 +166,31 @@ impl Handshake {
         let step = match number {
             option::EXPORT_NAME if shutting_down => Some(Step::Close(CloseReason::Shutdown)),
             option::EXPORT_NAME if before_tls => Some(Step::Close(CloseReason::TlsRequired)),
+            _ => self.carry_out(number, client, data, output, exports),
+        };
+        input.consume(OPTION_HEADER + length as usize);
+        step
+    }
+
+    /// Returns the error reply to an option whose data is not read, if it is refused. EXPORT_NAME has
+    /// no error reply.
+    fn refusal(&self, number: u32, length: u32, before_tls: bool, shutting_down: bool) -> Option<u32> {
+        let known = match number {
+            option::STARTTLS => self.secrecy != Secrecy::default(),
+            _ => matches!(number, option::EXPORT_NAME..=option::LIST | option::INFO..=option::EXTENDED_HEADERS),
+        };
+        match known {
+            _ if shutting_down && number != option::ABORT && number != option::EXPORT_NAME => Some(reply::ERR_SHUTDOWN),
+            _ if before_tls && number != option::EXPORT_NAME => Some(reply::ERR_TLS_REQD),
+            false => Some(reply::ERR_UNSUP),
+            true if length > MAX_OPTION_DATA => Some(reply::ERR_TOO_BIG),
+            true => None,
+        }
+    }
+
+    /// Carries out an option; returns `None` if another one may follow.
+    fn carry_out(&mut self, number: u32, client: ClientFlags, data: &[u8], output: &mut Output, exports: &dyn Exports) -> Option<Step> {
+        match number {
             option::EXPORT_NAME if self.style == Style::Extended => Some(Step::Close(CloseReason::ExportNameExtended)),
             option::EXPORT_NAME => Some(self.export_name(client, data, output, exports)),
             option::ABORT => {
@@ -201,9 +216,7 @@ impl Handshake {
                 let found = self.info_or_go(number, data, output, exports);
                 found.filter(|_| number == option::GO).map(|export| Step::Bound(export, self.terms(export)))
             }
-        };
-        input.consume(OPTION_HEADER + length as usize);
-        step
+        }
     }
 
     /// Accepts encryption and discards the results of the negotiation so far (INV-NBD-5). Returns

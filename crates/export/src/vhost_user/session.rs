@@ -199,17 +199,7 @@ impl<B: Backend> Session<B> {
         let mut fields = Fields(payload);
         match header.code {
             code::GET_FEATURES => number(backend.offer().map_err(Trouble::Backend)?.feature_bits()),
-            code::SET_FEATURES => {
-                let features = fields.u64()?;
-                if features & !backend.offer().map_err(Trouble::Backend)?.feature_bits() != 0 {
-                    return Err(Refusal::Features(features).into());
-                }
-                // Running queues were started with the old features.
-                self.while_stopped(backend, |session, backend| {
-                    session.features = features;
-                    backend.set_features(features).map_err(Trouble::Backend)
-                })
-            }
+            code::SET_FEATURES => self.set_features(backend, fields.u64()?),
             code::SET_OWNER => Ok(Answer::Done),
             code::RESET_OWNER => {
                 self.stop_all(backend)?;
@@ -217,14 +207,7 @@ impl<B: Backend> Session<B> {
                 Ok(Answer::Done)
             }
             code::GET_PROTOCOL_FEATURES => number(protocol::ALL),
-            code::SET_PROTOCOL_FEATURES => {
-                let features = fields.u64()?;
-                if features & !protocol::ALL != 0 {
-                    return Err(Refusal::ProtocolFeatures(features).into());
-                }
-                self.protocol = features;
-                Ok(Answer::Done)
-            }
+            code::SET_PROTOCOL_FEATURES => self.set_protocol_features(fields.u64()?),
             code::GET_QUEUE_NUM => number(self.rings.len() as u64),
             code::SET_MEM_TABLE => self.set_memory_table(backend, payload, fds),
             code::GET_MAX_MEM_SLOTS => number(MAX_REGIONS as u64),
@@ -252,27 +235,13 @@ impl<B: Backend> Session<B> {
                 backend.check_kick(&fd).map_err(Trouble::Backend)?;
                 self.restart(backend, index, |ring| ring.kick = Some(Arc::new(fd)))
             }
-            code::SET_VRING_CALL | code::SET_VRING_ERR => {
-                let (index, comes) = wire::vring_descriptor(payload)?;
-                let fd = single(fds, comes)?;
-                self.ring(index)?;
-                let signal = if header.code == code::SET_VRING_CALL { Signal::Call } else { Signal::Error };
-                backend.set_signal(index, signal, fd).map_err(Trouble::Backend)?;
-                Ok(Answer::Done)
-            }
+            code::SET_VRING_CALL => self.set_signal(backend, Signal::Call, payload, fds),
+            code::SET_VRING_ERR => self.set_signal(backend, Signal::Error, payload, fds),
             code::SET_VRING_ENABLE => {
                 let (index, enabled) = wire::vring_state(payload)?;
                 self.restart(backend, index, |ring| ring.enabled = enabled != 0)
             }
-            code::GET_VRING_BASE => {
-                let (index, _) = wire::vring_state(payload)?;
-                self.stop(backend, index)?;
-                let ring = self.ring(index)?;
-                // The queue stays stopped until the front end sets a new kick descriptor.
-                ring.kick = None;
-                let reply = [index as u32, u32::from(ring.base)];
-                Ok(Answer::Bytes(reply.iter().flat_map(|field| field.to_ne_bytes()).collect()))
-            }
+            code::GET_VRING_BASE => self.stop_and_get_base(backend, payload),
             code::GET_CONFIG => self.get_config(backend, payload),
             code::SET_CONFIG => self.set_config(backend, payload),
             code::SET_BACKEND_REQ_FD => {
@@ -280,41 +249,83 @@ impl<B: Backend> Session<B> {
                 backend.set_channel(fd).map_err(Trouble::Backend)?;
                 Ok(Answer::Done)
             }
-            code::GET_INFLIGHT_FD => {
-                let asked = InflightArea::read(payload)?;
-                let size = part_size(asked.queue_size) as u64 * u64::from(asked.queues);
-                if size == 0 || size > MAX_INFLIGHT || usize::from(asked.queues) > self.rings.len() {
-                    return Err(Refusal::RecordShape { queues: asked.queues, size: asked.queue_size }.into());
-                }
-                let fd = backend.make_inflight(size).map_err(Trouble::Backend)?;
-                Ok(Answer::With(InflightArea { size, offset: 0, ..asked }.write(payload.len()), fd))
-            }
-            code::SET_INFLIGHT_FD => {
-                let area = InflightArea::read(payload)?;
-                let fd = single(fds, true)?.ok_or(Trouble::Malformed)?;
-                let needed = part_size(area.queue_size) as u64 * u64::from(area.queues);
-                if area.size < needed || area.size > MAX_INFLIGHT {
-                    return Err(Refusal::RecordSize(area.size).into());
-                }
-                let memory = backend.map_shared(fd, area.offset, area.size).map_err(Trouble::Backend)?;
-                self.while_stopped(backend, |session, _| {
-                    session.inflight = Some((memory, area));
-                    Ok(())
-                })
-            }
+            code::GET_INFLIGHT_FD => self.make_inflight(backend, payload),
+            code::SET_INFLIGHT_FD => self.set_inflight(backend, payload, fds),
             code::SET_LOG_BASE => self.set_log(backend, payload, fds),
             code::SET_LOG_FD => Err(Refusal::LogDescriptor.into()),
-            code::SET_STATUS => {
-                let status = fields.u64()?;
-                if status == 0 {
-                    self.reset(backend)?;
-                }
-                self.status = status;
-                Ok(Answer::Done)
-            }
+            code::SET_STATUS => self.set_status(backend, fields.u64()?),
             code::GET_STATUS => number(self.status),
             _ => Err(Trouble::Malformed),
         }
+    }
+
+    fn set_features(&mut self, backend: &mut B, features: u64) -> Result<Answer, Trouble<B::Error>> {
+        if features & !backend.offer().map_err(Trouble::Backend)?.feature_bits() != 0 {
+            return Err(Refusal::Features(features).into());
+        }
+        // Running queues were started with the old features.
+        self.while_stopped(backend, |session, backend| {
+            session.features = features;
+            backend.set_features(features).map_err(Trouble::Backend)
+        })
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<Answer, Trouble<B::Error>> {
+        if features & !protocol::ALL != 0 {
+            return Err(Refusal::ProtocolFeatures(features).into());
+        }
+        self.protocol = features;
+        Ok(Answer::Done)
+    }
+
+    fn set_status(&mut self, backend: &mut B, status: u64) -> Result<Answer, Trouble<B::Error>> {
+        if status == 0 {
+            self.reset(backend)?;
+        }
+        self.status = status;
+        Ok(Answer::Done)
+    }
+
+    fn set_signal(&mut self, backend: &mut B, signal: Signal, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Answer, Trouble<B::Error>> {
+        let (index, comes) = wire::vring_descriptor(payload)?;
+        let fd = single(fds, comes)?;
+        self.ring(index)?;
+        backend.set_signal(index, signal, fd).map_err(Trouble::Backend)?;
+        Ok(Answer::Done)
+    }
+
+    fn stop_and_get_base(&mut self, backend: &mut B, payload: &[u8]) -> Result<Answer, Trouble<B::Error>> {
+        let (index, _) = wire::vring_state(payload)?;
+        self.stop(backend, index)?;
+        let ring = self.ring(index)?;
+        // The queue stays stopped until the front end sets a new kick descriptor.
+        ring.kick = None;
+        let reply = [index as u32, u32::from(ring.base)];
+        Ok(Answer::Bytes(reply.iter().flat_map(|field| field.to_ne_bytes()).collect()))
+    }
+
+    fn make_inflight(&mut self, backend: &mut B, payload: &[u8]) -> Result<Answer, Trouble<B::Error>> {
+        let asked = InflightArea::read(payload)?;
+        let size = part_size(asked.queue_size) as u64 * u64::from(asked.queues);
+        if size == 0 || size > MAX_INFLIGHT || usize::from(asked.queues) > self.rings.len() {
+            return Err(Refusal::RecordShape { queues: asked.queues, size: asked.queue_size }.into());
+        }
+        let fd = backend.make_inflight(size).map_err(Trouble::Backend)?;
+        Ok(Answer::With(InflightArea { size, offset: 0, ..asked }.write(payload.len()), fd))
+    }
+
+    fn set_inflight(&mut self, backend: &mut B, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Answer, Trouble<B::Error>> {
+        let area = InflightArea::read(payload)?;
+        let fd = single(fds, true)?.ok_or(Trouble::Malformed)?;
+        let needed = part_size(area.queue_size) as u64 * u64::from(area.queues);
+        if area.size < needed || area.size > MAX_INFLIGHT {
+            return Err(Refusal::RecordSize(area.size).into());
+        }
+        let memory = backend.map_shared(fd, area.offset, area.size).map_err(Trouble::Backend)?;
+        self.while_stopped(backend, |session, _| {
+            session.inflight = Some((memory, area));
+            Ok(())
+        })
     }
 
     /// Stops all queues. The driver has released the device, or the virtual machine pauses: front
