@@ -236,16 +236,7 @@ impl Workload {
             (3, Some(s)) if s.undecided().is_empty() && self.room(oracle, s.size()) => {
                 head(Command::Clone { snapshot: s.id, name: self.name("clone") }, s.volume, vec![])
             }
-            (4, _) if free.len() > 1 => {
-                // The origin is locked as well: whether its snapshot may be destroyed depends on
-                // this clone.
-                let origin = oracle.origin_volume(volume.id);
-                let targets = oracle.snapshots().filter(|s| s.volume == volume.id).map(|s| Target::Snapshot(s.id));
-                let quiet = targets.chain([Target::Head(volume.id)]).collect();
-                let volumes: Vec<VolumeId> = origin.into_iter().chain([volume.id]).collect();
-                let command = Some(Command::DestroyVolume { volume: volume.id });
-                volumes.iter().all(|id| !busy.contains(id)).then_some(Plan { command, diff: None, volumes, quiet })
-            }
+            (4, _) if free.len() > 1 => destroy_volume(oracle, busy, volume.id),
             (5, _) if !volume.read_only => {
                 let size = (volume.size() * self.rng.between(50, 150) / 100 / BLOCK).max(1) * BLOCK;
                 let fits = size <= volume.size() || self.room(oracle, size - volume.size());
@@ -256,22 +247,9 @@ impl Workload {
             (6, _)
                 if (self.mix.clones || self.names.is_multiple_of(2)) && volume.origin.is_some_and(|id| oracle.snapshot(id).is_some()) =>
             {
-                let volumes: Vec<VolumeId> = oracle.origin_volume(volume.id).into_iter().chain([volume.id]).collect();
-                // A query about changes needs its snapshot to stay with the volume.
-                let targets = oracle.snapshots().filter(|s| volumes.contains(&s.volume)).map(|s| Target::Snapshot(s.id));
-                let command = Some(Command::Promote { volume: volume.id, dry_run: false });
-                let quiet = targets.collect();
-                volumes.iter().all(|id| !busy.contains(id)).then_some(Plan { command, diff: None, volumes, quiet })
+                promote(oracle, busy, volume.id)
             }
-            (6, _) => {
-                let command = Command::SetProperties {
-                    volume: volume.id,
-                    cache: self.rng.percent(50).then(|| *self.rng.pick(&CacheMode::ALL)),
-                    compression: self.rng.percent(50).then(|| *self.rng.pick(&[Compression::Off, Compression::Lz4, Compression::Zstd])),
-                    read_only: if volume.read_only { Some(false) } else { self.rng.percent(20).then_some(true) },
-                };
-                head(command, volume.id, vec![Target::Head(volume.id)])
-            }
+            (6, _) => head(self.set_properties(volume), volume.id, vec![Target::Head(volume.id)]),
             (7, Some(s)) => {
                 // Often a snapshot that is held already: a release must leave the other holds.
                 let held: Vec<&Snapshot> = snapshots.iter().copied().filter(|s| s.is_held()).collect();
@@ -287,16 +265,28 @@ impl Workload {
                 if name == s.name { None } else { head(Command::RenameSnapshot { snapshot: s.id, name }, s.volume, vec![]) }
             }
             (10, _) => head(Command::RenameVolume { volume: volume.id, name: self.name("vol") }, volume.id, vec![]),
-            (_, Some(s)) => {
-                let same = snapshots.iter().filter(|o| o.volume == s.volume && o.id <= s.id);
-                let decided: Vec<SnapshotId> = same.filter(|o| o.undecided().is_empty()).map(|o| o.id).collect();
-                let older = decided.iter().copied().filter(|id| *id < s.id).nth(self.rng.index(decided.len()));
-                let quiet = older.into_iter().chain([s.id]).map(Target::Snapshot).collect();
-                let plan = Plan { command: None, diff: Some((older, s.id)), volumes: vec![s.volume], quiet };
-                s.undecided().is_empty().then_some(plan)
-            }
+            (_, Some(s)) => self.compare(s, &snapshots),
             _ => None,
         }
+    }
+
+    fn set_properties(&mut self, volume: &Volume) -> Command {
+        Command::SetProperties {
+            volume: volume.id,
+            cache: self.rng.percent(50).then(|| *self.rng.pick(&CacheMode::ALL)),
+            compression: self.rng.percent(50).then(|| *self.rng.pick(&[Compression::Off, Compression::Lz4, Compression::Zstd])),
+            read_only: if volume.read_only { Some(false) } else { self.rng.percent(20).then_some(true) },
+        }
+    }
+
+    /// Plans a comparison of a snapshot with an older one of its volume, or with the empty disk.
+    fn compare(&mut self, s: &Snapshot, snapshots: &[&Snapshot]) -> Option<Plan> {
+        let same = snapshots.iter().filter(|o| o.volume == s.volume && o.id <= s.id);
+        let decided: Vec<SnapshotId> = same.filter(|o| o.undecided().is_empty()).map(|o| o.id).collect();
+        let older = decided.iter().copied().filter(|id| *id < s.id).nth(self.rng.index(decided.len()));
+        let quiet = older.into_iter().chain([s.id]).map(Target::Snapshot).collect();
+        let plan = Plan { command: None, diff: Some((older, s.id)), volumes: vec![s.volume], quiet };
+        s.undecided().is_empty().then_some(plan)
     }
 
     fn room(&self, oracle: &Oracle, more: u64) -> bool {
@@ -361,6 +351,24 @@ pub fn query(rng: &mut Rng, oracle: &Oracle, taken: &BTreeSet<Target>) -> Option
 
 fn writable(oracle: &Oracle, volume: VolumeId) -> bool {
     oracle.volume(volume).is_some_and(|v| !v.read_only)
+}
+
+fn destroy_volume(oracle: &Oracle, busy: &BTreeSet<VolumeId>, volume: VolumeId) -> Option<Plan> {
+    // The origin is locked as well: whether its snapshot may be destroyed depends on this clone.
+    let origin = oracle.origin_volume(volume);
+    let targets = oracle.snapshots().filter(|s| s.volume == volume).map(|s| Target::Snapshot(s.id));
+    let quiet = targets.chain([Target::Head(volume)]).collect();
+    let volumes: Vec<VolumeId> = origin.into_iter().chain([volume]).collect();
+    let command = Some(Command::DestroyVolume { volume });
+    volumes.iter().all(|id| !busy.contains(id)).then_some(Plan { command, diff: None, volumes, quiet })
+}
+
+fn promote(oracle: &Oracle, busy: &BTreeSet<VolumeId>, volume: VolumeId) -> Option<Plan> {
+    let volumes: Vec<VolumeId> = oracle.origin_volume(volume).into_iter().chain([volume]).collect();
+    // A query about changes needs its snapshot to stay with the volume.
+    let quiet = oracle.snapshots().filter(|s| volumes.contains(&s.volume)).map(|s| Target::Snapshot(s.id)).collect();
+    let command = Some(Command::Promote { volume, dry_run: false });
+    volumes.iter().all(|id| !busy.contains(id)).then_some(Plan { command, diff: None, volumes, quiet })
 }
 
 /// Holds or releases a snapshot, with or without a tag as its id and holds decide: no draw, so

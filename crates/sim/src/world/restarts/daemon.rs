@@ -47,6 +47,23 @@ impl Daemon {
         self.gap.clear();
     }
 
+    /// Remembers the labels of an import before it serves. Returns false if they have to be
+    /// remembered first (`first`), and there is no room for them.
+    fn remember_import(&mut self, labels: LabelsInForce, by_hand: bool, first: bool, now: u64) -> bool {
+        let labels = labels.after(self.memory.as_ref());
+        let labels = if by_hand { labels.by_hand() } else { labels };
+        self.noted = Some(labels.clone());
+        let saved = self.save(labels, now);
+        if !saved && first {
+            return false;
+        }
+        self.due = (!saved).then_some(now + AGAIN);
+        if saved {
+            self.gap.clear();
+        }
+        true
+    }
+
     /// Labels change while it serves. True when they have to be remembered, which is done at `due`.
     pub(super) fn note(&mut self, rules: &ImportRules, labels: LabelsInForce, due: u64) -> bool {
         let changed = rules.is_news(self.noted.as_ref(), &labels);
@@ -115,6 +132,13 @@ struct How {
     newest: Option<NewestLabel>,
     force: bool,
     by_hand: bool,
+}
+
+impl Site {
+    /// Returns true if an attempt is cut short here.
+    fn cuts(&mut self, calm: bool) -> bool {
+        !calm && self.rng.percent(5)
+    }
 }
 
 /// Trouble of a device during an import, for a number of microseconds.
@@ -267,44 +291,11 @@ impl<S: System> World<S> {
 
     fn attempt(&mut self, site: &mut Site, start: &mut Start, found: &Labelled<usize>, how: How) -> Result<Tried, Violation> {
         let (host, calm) = (start.host, start.calm);
-        let cut = |site: &mut Site| !calm && site.rng.percent(5);
         let held = site.held && (host != site.here || start.beside);
         let apart = self.labels_contradict(&found.devices().into_iter().collect());
         let evidence = found.evidence(None);
-        let geometries = self.machine.plug_these(found.devices());
-        let blow = self.befalls_import(site, start, &evidence);
-        let hangs = matches!(blow, Some((_, Blow::Hang(..))));
-        // beside a host that has the pool nothing is taken, cut short or not
-        if how.by_hand && !start.beside && (!evidence.is_whole() || how.degraded && hangs) {
-            // before: labels may say so even when this host dies at once
-            self.forget_elsewhere(site, host);
-        }
-        let tuning = Tuning {
-            degraded: how.degraded,
-            newest_label: how.newest.clone(),
-            force: how.force,
-            holder: Some(holder(host, site.rng.next())),
-            ..self.config.tuning.clone()
-        };
-        self.system = Some(S::import(geometries, tuning, self.machine.now()));
-        let operations = if cut(site) { site.rng.below(SHORT) } else { u64::MAX };
-        if let Some((after, blow)) = blow {
-            self.wait_open(after.min(operations))?;
-            self.strike(blow);
-        }
-        self.wait_open(operations)?;
-        if let PoolState::Faulted(why) = self.state() {
-            self.trace.note(format!("refused: {why}"));
-            let silent = self.left_out();
-            self.stop(false, false, None);
-            self.stats.refused_starts += 1;
-            return Ok(Tried::Refused(silent));
-        }
-        // from here on labels may say that it is the pool, and claims that this host has it
-        site.split |= how.by_hand;
-        site.claimed = (!start.beside).then_some(host);
-        if self.state() != PoolState::Online || cut(site) {
-            return Ok(Tried::Died);
+        if let Some(ended) = self.open_found(site, start, found, &how, &evidence)? {
+            return Ok(ended);
         }
         let left_out = self.left_out();
         self.machine.relieve();
@@ -320,7 +311,7 @@ impl<S: System> World<S> {
             return broken(format!("host {host} has the pool, which host {} has not closed", site.here));
         }
         let labels = self.settled_labels()?;
-        if cut(site) {
+        if site.cuts(calm) {
             return Ok(Tried::Died);
         }
         let present = self.present();
@@ -333,33 +324,71 @@ impl<S: System> World<S> {
             self.judge_older(site, host, &evidence)?;
         }
         // remembered, and only then served
-        let now = self.machine.now().0;
-        let daemon = &mut site.daemons[host];
         let first = site.rules.must_be_remembered(&evidence, how.by_hand, !left_out.is_empty());
-        let labels = labels.after(daemon.memory.as_ref());
-        let labels = if how.by_hand { labels.by_hand() } else { labels };
-        daemon.noted = Some(labels.clone());
-        let saved = daemon.save(labels, now);
-        if !saved && first {
+        if !site.daemons[host].remember_import(labels, how.by_hand, first, self.machine.now().0) {
             self.trace.note("it cannot be remembered: not served");
             self.stop(false, false, None);
             return Ok(Tried::Refused(BTreeSet::new()));
         }
-        daemon.due = (!saved).then_some(now + AGAIN);
-        if saved {
-            daemon.gap.clear();
-        }
         // one that is missing is an older state from here on
         let absent = |(member, device): &&(u16, DeviceId)| evidence.missing.contains(member) && !evidence.devices.contains(device);
+        let daemon = &site.daemons[host];
         if let Some(trusted) = daemon.memory.iter().flat_map(|memory| &memory.current).find(absent) {
             return broken(format!("host {host} serves without {trusted:?}, and remembers that it holds everything: {:?}", daemon.memory));
         }
         // an older state that is remembered counts from now on
-        if !older && cut(site) {
+        if !older && site.cuts(calm) {
             return Ok(Tried::Died);
         }
         self.take_over(site, host, &evidence, &how, older)?;
         Ok(Tried::InService)
+    }
+
+    /// Starts an import, and waits until the pool is open. Returns the end of the attempt if the
+    /// engine refuses it, or the host dies.
+    fn open_found(
+        &mut self,
+        site: &mut Site,
+        start: &mut Start,
+        found: &Labelled<usize>,
+        how: &How,
+        evidence: &Evidence,
+    ) -> Result<Option<Tried>, Violation> {
+        let (host, calm) = (start.host, start.calm);
+        let geometries = self.machine.plug_these(found.devices());
+        let blow = self.befalls_import(site, start, evidence);
+        let hangs = matches!(blow, Some((_, Blow::Hang(..))));
+        // beside a host that has the pool nothing is taken, cut short or not
+        if how.by_hand && !start.beside && (!evidence.is_whole() || how.degraded && hangs) {
+            // before: labels may say so even when this host dies at once
+            self.forget_elsewhere(site, host);
+        }
+        let tuning = Tuning {
+            degraded: how.degraded,
+            newest_label: how.newest.clone(),
+            force: how.force,
+            holder: Some(holder(host, site.rng.next())),
+            ..self.config.tuning.clone()
+        };
+        self.system = Some(S::import(geometries, tuning, self.machine.now()));
+        let operations = if site.cuts(calm) { site.rng.below(SHORT) } else { u64::MAX };
+        if let Some((after, blow)) = blow {
+            self.wait_open(after.min(operations))?;
+            self.strike(blow);
+        }
+        self.wait_open(operations)?;
+        if let PoolState::Faulted(why) = self.state() {
+            self.trace.note(format!("refused: {why}"));
+            let silent = self.left_out();
+            self.stop(false, false, None);
+            self.stats.refused_starts += 1;
+            return Ok(Some(Tried::Refused(silent)));
+        }
+        // from here on labels may say that it is the pool, and claims that this host has it
+        site.split |= how.by_hand;
+        site.claimed = (!start.beside).then_some(host);
+        let died = self.state() != PoolState::Online || site.cuts(calm);
+        Ok(died.then_some(Tried::Died))
     }
 
     /// Devices that the pool in service uses.
