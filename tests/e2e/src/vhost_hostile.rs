@@ -111,6 +111,34 @@ fn hostile_queue(socket: &Path) -> Result<(u64, u64)> {
     Ok((answered, broken))
 }
 
+/// Returns the buffers of request `own`: address, bytes and flags. One in three has a defect.
+fn request_parts(kind: u32, own: u64, rng: &mut Rng) -> Vec<(u64, u32, u16)> {
+    let header = GUEST + HEADERS + 32 * own;
+    let length = [512, 4096, 16, 1024, 8192, 1][rng.below(6) as usize];
+    let into = kind == 0 || kind == 8;
+    let mut parts = vec![
+        (header, 16, 0u16),
+        (
+            if kind > 8 { header + 16 } else { GUEST + DATA + rng.below(0x10_0000) },
+            if kind > 8 { 16 } else { length },
+            u16::from(into) * WRITE,
+        ),
+        (GUEST + DATA + 0x20_0000 + own, 1, WRITE),
+    ];
+    if rng.below(3) == 0 {
+        let at = rng.below(3) as usize;
+        let nowhere = [0, GUEST + MEMORY - 1, GUEST - 5, u64::MAX, 1 << 52, GUEST + MEMORY];
+        match rng.below(5) {
+            0 => parts[at].0 = nowhere[rng.below(6) as usize],
+            1 => parts[at].1 = [0, u32::MAX, 3, 1 << 20, 15, 65 << 20][rng.below(6) as usize],
+            2 => parts[at].2 ^= WRITE,
+            3 => parts[at].2 |= INDIRECT,
+            _ => parts.truncate(at),
+        }
+    }
+    parts
+}
+
 /// Fills the whole queue; returns by how much to raise the available index, which is rarely more
 /// than the number of entries.
 fn scene(front: &mut FrontEnd, rng: &mut Rng) -> Result<u16> {
@@ -129,28 +157,7 @@ fn scene(front: &mut FrontEnd, rng: &mut Rng) -> Result<u16> {
         headers.extend_from_slice(&(rng.below(64) as u32).to_le_bytes());
         headers.extend_from_slice(&(rng.below(3) as u32).to_le_bytes());
         let header = GUEST + HEADERS + 32 * own;
-        let length = [512, 4096, 16, 1024, 8192, 1][rng.below(6) as usize];
-        let into = kind == 0 || kind == 8;
-        let mut parts = vec![
-            (header, 16, 0u16),
-            (
-                if kind > 8 { header + 16 } else { GUEST + DATA + rng.below(0x10_0000) },
-                if kind > 8 { 16 } else { length },
-                u16::from(into) * WRITE,
-            ),
-            (GUEST + DATA + 0x20_0000 + own, 1, WRITE),
-        ];
-        if rng.below(3) == 0 {
-            let at = rng.below(3) as usize;
-            let nowhere = [0, GUEST + MEMORY - 1, GUEST - 5, u64::MAX, 1 << 52, GUEST + MEMORY];
-            match rng.below(5) {
-                0 => parts[at].0 = nowhere[rng.below(6) as usize],
-                1 => parts[at].1 = [0, u32::MAX, 3, 1 << 20, 15, 65 << 20][rng.below(6) as usize],
-                2 => parts[at].2 ^= WRITE,
-                3 => parts[at].2 |= INDIRECT,
-                _ => parts.truncate(at),
-            }
-        }
+        let parts = request_parts(kind, own, rng);
         let more = |at: usize, next: u16| if at + 1 < parts.len() || next == 0xffff { NEXT } else { 0 };
         let wild = if rng.below(20) == 0 { 0xffff } else { 0 };
         let mut indirect: Vec<u8> = Vec::new();

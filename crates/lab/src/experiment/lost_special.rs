@@ -110,23 +110,31 @@ fn one(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
         wrong += found.lost + found.wrong;
     }
     results.add(rep, "millpond", OLD, "lost or wrong", wrong as f64);
-    let (mut unnamed, mut read) = (0, 0);
-    let mut client = Client::connect(&to_little, 1, block, false)?;
+    let (read, unnamed) = read_named(&to_little, &little, &named, blocks)?;
+    results.add(rep, "millpond", LOST, "named", named.len() as f64);
+    results.add(rep, "millpond", LOST, "read all the same", f64::from(read));
+    results.add(rep, "millpond", LOST, "not named", f64::from(unnamed));
+    millpond.stop()
+}
+
+/// Reads all blocks of the second volume. Returns the number of blocks named as lost that are read
+/// all the same, and of lost or wrong ones that are not named.
+fn read_named(endpoint: &Endpoint, ledger: &Ledger, named: &BTreeSet<u64>, blocks: usize) -> Result<(u32, u32)> {
+    let block = BLOCK as usize;
+    let (mut read, mut unnamed) = (0, 0);
+    let mut client = Client::connect(endpoint, 1, block, false)?;
     for index in 0..blocks {
         let right = client
             .call(Op::Read, index as u64 * BLOCK, block)
             .is_ok()
-            .then(|| matches!(little.judge(index, &client.data(0)[..block]), Verdict::Kept(_)));
+            .then(|| matches!(ledger.judge(index, &client.data(0)[..block]), Verdict::Kept(_)));
         match (named.contains(&(index as u64)), right) {
             (true, Some(_)) => read += 1,
             (false, None | Some(false)) => unnamed += 1,
             _ => {}
         }
     }
-    results.add(rep, "millpond", LOST, "named", named.len() as f64);
-    results.add(rep, "millpond", LOST, "read all the same", f64::from(read));
-    results.add(rep, "millpond", LOST, "not named", f64::from(unnamed));
-    millpond.stop()
+    Ok((read, unnamed))
 }
 
 /// Returns the blocks of the second volume in a list of losses.
