@@ -8,6 +8,7 @@ mod tidy;
 mod tools;
 
 use anyhow::{Context, Result};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -40,16 +41,16 @@ fn run(words: &[&str]) -> Result<bool> {
     match words {
         ["tidy"] => {
             let findings = tidy::check(&root)?;
-            findings.iter().for_each(|finding| println!("{finding}"));
-            println!("tidy: {} findings", findings.len());
+            let lines: String = findings.iter().map(|finding| format!("{finding}\n")).collect();
+            write_out(&format!("{lines}tidy: {} findings\n", findings.len()))?;
             Ok(findings.is_empty())
         }
         ["ci", options @ ..] if options.iter().all(|o| ["--install", "--quick"].contains(o)) => {
             ci::run(&root, options.contains(&"--install"), options.contains(&"--quick"))
         }
-        ["circles"] => tidy::print_circles(&root, None),
-        ["circles", name] => tidy::print_circles(&root, Some(name)),
-        ["floors"] => tidy::print_floors(&root),
+        ["circles"] => write_out(&tidy::describe_circles(&root, None)?),
+        ["circles", name] => write_out(&tidy::describe_circles(&root, Some(name))?),
+        ["floors"] => write_out(&tidy::describe_floors(&root)?),
         ["digests", options @ ..] if options.is_empty() || options == ["--record"] => {
             let outcome = ci::digests(&root, !options.is_empty())?;
             println!("digests: {outcome:?}");
@@ -62,9 +63,18 @@ fn run(words: &[&str]) -> Result<bool> {
         }
         ["e2e", arguments @ ..] => ci::end_to_end(&root, arguments),
         _ => {
-            println!("{HELP}");
+            write_out(&format!("{HELP}\n"))?;
             Ok(words.is_empty() || words == ["--help"])
         }
+    }
+}
+
+/// Writes to standard output; returns true. A reader that has closed the pipe (`| head`) is no error.
+fn write_out(text: &str) -> Result<bool> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot write to standard output"),
+        _ => Ok(true),
     }
 }
 

@@ -11,4 +11,4 @@ mod ratchet;
 mod source;
 mod tree;
 
-pub use tree::{check, print_circles, print_floors};
+pub use tree::{check, describe_circles, describe_floors};

@@ -38,7 +38,7 @@ pub fn check(files: &[SourceFile]) -> Vec<Finding> {
                 findings.push(Finding::new(NUMBERS, line, text));
             }
             Some((line, Ok(most))) if found < most => {
-                println!("note: {NUMBERS}:{line}: {key} fell from {most} to {found}; write {found} there")
+                eprintln!("note: {NUMBERS}:{line}: {key} fell from {most} to {found}; write {found} there")
             }
             Some((_, Ok(_))) => {}
             Some((line, Err(_))) => findings.push(Finding::new(NUMBERS, line, format!("{key} has no number; write {found} there"))),

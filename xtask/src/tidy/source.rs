@@ -23,7 +23,7 @@ pub fn check(file: &SourceFile) -> Vec<Finding> {
     if lines > TOO_LONG {
         findings.push(Finding::new(&file.path, lines, format!("{lines} lines; split it, {TOO_LONG} is the end")));
     } else if lines > LONG {
-        println!("note: {}: {lines} lines; over {LONG} think again", file.path);
+        eprintln!("note: {}: {lines} lines; over {LONG} think again", file.path);
     }
     let banned = banned();
     for (index, line) in file.text.lines().enumerate() {

@@ -70,25 +70,23 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Prints the largest circle of each crate, or of one.
+/// Describes the largest circle of each crate, or of one.
 ///
 /// # Errors
 /// When the checkout cannot be read, or has no such crate.
-pub fn print_circles(root: &Path, name: Option<&str>) -> Result<bool> {
+pub fn describe_circles(root: &Path, name: Option<&str>) -> Result<String> {
     let graphs = circles::graphs(&read(root)?);
     let chosen: Vec<_> = graphs.iter().filter(|graph| name.is_none_or(|name| graph.name == name)).collect();
     anyhow::ensure!(!chosen.is_empty(), "no such crate below crates/");
-    chosen.iter().for_each(|graph| println!("{}", graph.describe()));
-    Ok(true)
+    Ok(chosen.iter().map(|graph| graph.describe() + "\n").collect())
 }
 
-/// Prints the imports of the engine that do not go down.
+/// Lists the imports of the engine that do not go down.
 ///
 /// # Errors
 /// When the checkout cannot be read.
-pub fn print_floors(root: &Path) -> Result<bool> {
-    print!("{}", floors::describe(&floors::imports(&read(root)?)));
-    Ok(true)
+pub fn describe_floors(root: &Path) -> Result<String> {
+    Ok(floors::describe(&floors::imports(&read(root)?)))
 }
 
 fn read(root: &Path) -> Result<Vec<SourceFile>> {
