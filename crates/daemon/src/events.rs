@@ -243,15 +243,24 @@ fn one_line(message: &str) -> String {
 }
 
 /// Returns the pool that a subject belongs to: `POOL`, `POOL/VOL@SNAP`, `POOL: more`, or an
-/// export's `ID POOL/VOL`.
+/// export's `ID POOL/VOL`. Subjects of other events do not name their pool.
 fn pool_of(kind: &EventKind, subject: &str) -> Option<String> {
-    let kind = kind.as_str();
-    let name = if kind.starts_with("export.") { subject.split_once(' ')?.1 } else { subject };
-    let named = ["pool.", "volume.", "snapshot.", "export.", "host.", "device.limited", "renamed", "destroyed"]
-        .iter()
-        .any(|start| kind.starts_with(start));
+    use EventKind::*;
+    let name = match kind {
+        ExportCreated | ExportRemoved | ExportStopped | ExportRestored => subject.split_once(' ')?.1,
+        PoolCreated | PoolImported | PoolExported | PoolDestroyed | PoolNotClosed | PoolWaiting | PoolOlderState | PoolDegraded
+        | PoolFaulted | PoolSilent | PoolHealthy | PoolSpace | PoolFull | PoolHasRoom | PoolDevicesAdded | PoolReplacing | PoolRemoving
+        | PoolRemovalEnded | PoolRemovalWaits | PoolUnreclaimed | PoolRebalancing | PoolWiping | PoolScrubbing | DeviceLimited
+        | HostNearlyFull | HostHasRoom | VolumeCreated | VolumeChanged | VolumeResized | VolumeRolledBack | VolumePromoted
+        | VolumeCopied | VolumeCopyFailed | SnapshotCreated | SnapshotExpired | SnapshotHeld | SnapshotReleased | Renamed | Destroyed => {
+            subject
+        }
+        DaemonStarted | DaemonStopped | DeviceFailed | DeviceMissing | DeviceSilent | DeviceSlow | DeviceErrors | DeviceFull
+        | DeviceReturned | DeviceRecovered | DeviceSpareUsed | DeviceReleased | JobBegan | JobEnded | ScrubEnded | StateUnsaved
+        | Other(_) => return None,
+    };
     let pool = name.split(['/', '@', ':', ' ']).next()?;
-    (named && !pool.is_empty()).then(|| pool.to_owned())
+    (!pool.is_empty()).then(|| pool.to_owned())
 }
 
 impl Daemon {

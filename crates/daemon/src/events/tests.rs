@@ -146,3 +146,30 @@ fn messages_are_one_line_and_pools_are_named() {
         assert_eq!(pool_of(&kind, subject).as_deref(), pool, "{kind} {subject}");
     }
 }
+
+/// Adds the text of the daemon's files below `dir` to `text`, but for tests and `events.rs`, which
+/// names every kind.
+fn gather(dir: &Path, text: &mut String) {
+    for entry in fs::read_dir(dir).expect("sources").map(|entry| entry.expect("an entry").path()) {
+        match entry.file_name().and_then(|name| name.to_str()) {
+            Some("tests" | "tests.rs" | "events.rs") => {}
+            _ if entry.is_dir() => gather(&entry, text),
+            _ => *text += &fs::read_to_string(&entry).expect("a source file"),
+        }
+    }
+}
+
+#[test]
+fn every_kind_is_reported_somewhere() {
+    let mut text = String::new();
+    gather(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut text);
+    for kind in EventKind::ALL {
+        let name = format!("EventKind::{kind:?}");
+        // a pattern only handles the kind
+        let reported = text.match_indices(&name).any(|(at, _)| {
+            let rest = &text[at + name.len()..];
+            !rest.starts_with(char::is_alphanumeric) && ![" =>", " |"].iter().any(|pattern| rest.starts_with(pattern))
+        });
+        assert!(reported, "{kind} is a kind of event that the daemon never reports");
+    }
+}
