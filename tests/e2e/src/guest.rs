@@ -2,15 +2,13 @@
 //! console for commands.
 
 use anyhow::{Context, Result, bail, ensure};
-use millpond_lab::guest::{Archive, Kernel};
+use millpond_lab::guest::{Archive, Console, Kernel};
 use millpond_lab::load::Endpoint;
-use millpond_lab::process::{cpu_time, find_tool, run_tool, tail};
+use millpond_lab::process::{cpu_time, find_tool};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 const INIT: &str = r#"#!/bin/busybox sh
@@ -47,10 +45,7 @@ pub enum Door<'a> {
 
 /// A running guest.
 pub struct Guest {
-    child: Child,
-    console: ChildStdin,
-    lines: Receiver<String>,
-    transcript: String,
+    console: Console,
 }
 
 impl Guest {
@@ -86,62 +81,47 @@ impl Guest {
     fn start(mut command: Command) -> Result<Guest> {
         command.args(["-cpu", "max", "-m", &MEMORY.to_string(), "-serial", "stdio"]);
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().context("starting QEMU")?;
-        let console = child.stdin.take().context("no console")?;
-        let output = child.stdout.take().context("no console")?;
-        let (sender, lines) = mpsc::channel();
-        thread::spawn(move || {
-            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-                if sender.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Guest { child, console, lines, transcript: String::new() })
+        Ok(Guest { console: Console::start(&mut command, Stdio::inherit())? })
     }
 
     /// Waits for a line that starts with `start`; returns the rest of the line.
     pub fn expect(&mut self, start: &str) -> Result<String> {
-        let (begin, mut worked) = (Instant::now(), cpu_time(self.child.id())?);
+        let (begin, mut worked) = (Instant::now(), cpu_time(self.console.pid())?);
         loop {
-            match self.lines.recv_timeout(SILENCE) {
+            match self.console.read_line(SILENCE) {
                 Ok(line) => {
-                    worked = cpu_time(self.child.id()).unwrap_or(worked);
-                    self.transcript.push_str(&line);
-                    self.transcript.push('\n');
+                    worked = cpu_time(self.console.pid()).unwrap_or(worked);
                     if let Some(rest) = line.strip_prefix(start) {
                         return Ok(rest.trim().to_owned());
                     }
                     if line.starts_with("ENDED") {
-                        bail!("the guest ended before '{start}': {}", tail(&self.transcript, 2000));
+                        bail!("the guest ended before '{start}': {}", self.console.transcript(2000));
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    let before = std::mem::replace(&mut worked, cpu_time(self.child.id())?);
+                    let before = std::mem::replace(&mut worked, cpu_time(self.console.pid())?);
                     let work = worked.saturating_sub(before);
                     ensure!(
                         work >= LEAST_WORK && begin.elapsed() < LAST,
                         "no '{start}' from the guest: silent for {SILENCE:?}, in which it worked {work:?}: {}",
-                        tail(&self.transcript, 2000)
+                        self.console.transcript(2000)
                     );
                 }
-                Err(RecvTimeoutError::Disconnected) => bail!("QEMU ended before '{start}': {}", tail(&self.transcript, 2000)),
+                Err(RecvTimeoutError::Disconnected) => bail!("QEMU ended before '{start}': {}", self.console.transcript(2000)),
             }
         }
     }
 
     /// Lets a script continue that waits in `read`.
     pub fn go_on(&mut self) -> Result<()> {
-        self.console.write_all(b"go\n").context("speaking to the guest")
+        self.console.write_line("go")
     }
 
     /// Waits until the script has succeeded and the guest is off.
     pub fn finish(mut self) -> Result<()> {
         let code = self.expect("ENDED")?;
-        ensure!(code == "0", "the guest's script failed with {code}: {}", tail(&self.transcript, 2000));
-        let status = self.child.wait().context("waiting for QEMU")?;
-        ensure!(status.success(), "QEMU: {status}");
-        Ok(())
+        ensure!(code == "0", "the guest's script failed with {code}: {}", self.console.transcript(2000));
+        self.console.wait()
     }
 }
 
@@ -173,13 +153,6 @@ impl Door<'_> {
     }
 }
 
-impl Drop for Guest {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Makes an initramfs that runs the script; returns the paths of the kernel and the initramfs.
 pub fn prepare(dir: &Path, script: &str) -> Result<(PathBuf, PathBuf)> {
     let kernel = Kernel::find()?;
@@ -197,23 +170,8 @@ fn archive(kernel: &Kernel, script: &str) -> Result<Vec<u8>> {
     archive.file("script", 0o755, script.as_bytes());
     let busybox = find_tool("busybox").context("busybox is not installed")?;
     archive.file("bin/busybox", 0o755, &fs::read(busybox)?);
-    let mut libraries = Vec::new();
-    for tool in ["mke2fs", "e2fsck"] {
-        let path = find_tool(tool).with_context(|| format!("{tool} is not installed"))?;
-        for word in run_tool("ldd", &[&path])?.split_whitespace().filter(|w| w.starts_with('/')) {
-            let library = word.trim_end_matches(':').to_owned();
-            if !libraries.contains(&library) {
-                libraries.push(library);
-            }
-        }
-        archive.file(&format!("sbin/{tool}"), 0o755, &fs::read(path)?);
-    }
-    for library in libraries {
-        archive.file(library.trim_start_matches('/'), 0o755, &fs::read(&library).with_context(|| format!("reading {library}"))?);
-    }
-    let modules = kernel.modules(&["virtio_pci", "virtio_blk", "crc32c_generic", "crc32c-intel", "vfat", "nls_cp437", "nls_ascii"])?;
-    for (index, (name, content)) in modules.into_iter().enumerate() {
-        archive.file(&format!("modules/{index:02}-{}", name.split(".ko").next().unwrap_or(&name)), 0o644, &content);
-    }
+    let tool = |name: &str| find_tool(name).with_context(|| format!("{name} is not installed"));
+    archive.programs(&[(tool("mke2fs")?, "sbin/mke2fs"), (tool("e2fsck")?, "sbin/e2fsck")])?;
+    archive.modules(kernel, &["virtio_pci", "virtio_blk", "crc32c_generic", "crc32c-intel", "vfat", "nls_cp437", "nls_ascii"])?;
     Ok(archive.finish())
 }

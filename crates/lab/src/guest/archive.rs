@@ -1,7 +1,12 @@
 //! Writer for "newc" cpio archives, which Linux accepts as initramfs (kernel docs:
 //! driver-api/early-userspace/buffer-format).
 
+use super::Kernel;
+use crate::process::run_tool;
+use anyhow::{Context, Result};
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
 
 /// An archive under construction.
 #[derive(Default)]
@@ -24,6 +29,38 @@ impl Archive {
         if self.directories.insert(path.to_owned()) {
             self.entry(path, 0o040_755, &[]);
         }
+    }
+
+    /// Adds programs of this host, each with its path in the archive, and their libraries.
+    ///
+    /// # Errors
+    /// A file cannot be read, or ldd failed.
+    pub fn programs(&mut self, programs: &[(PathBuf, &str)]) -> Result<()> {
+        let mut libraries: Vec<String> = Vec::new();
+        for (path, name) in programs {
+            for word in run_tool("ldd", &[path])?.split_whitespace().filter(|word| word.starts_with('/')) {
+                let library = word.trim_end_matches(':').to_owned();
+                if !libraries.contains(&library) {
+                    libraries.push(library);
+                }
+            }
+            self.file(name, 0o755, &fs::read(path).with_context(|| format!("reading {}", path.display()))?);
+        }
+        for library in libraries {
+            self.file(library.trim_start_matches('/'), 0o755, &fs::read(&library).with_context(|| format!("reading {library}"))?);
+        }
+        Ok(())
+    }
+
+    /// Adds modules of a kernel below `modules`, so that their names sort as they have to be loaded.
+    ///
+    /// # Errors
+    /// A module cannot be read.
+    pub fn modules(&mut self, kernel: &Kernel, names: &[&str]) -> Result<()> {
+        for (index, (name, content)) in kernel.modules(names)?.into_iter().enumerate() {
+            self.file(&format!("modules/{index:02}-{}", name.split(".ko").next().unwrap_or(&name)), 0o644, &content);
+        }
+        Ok(())
     }
 
     /// Returns the complete archive.

@@ -1,17 +1,15 @@
 //! A guest with a file system on its only disk that writes files on command. Its serial console
 //! takes a command per line and answers in lines.
 
-use super::{Archive, Kernel};
+use super::{Archive, Console, Kernel};
 use crate::load::{Content, Endpoint, Round};
-use crate::process::{find_tool, run_tool, tail};
+use crate::process::{find_tool, tail};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 /// Init script of the guest. Every command is answered by `DONE`, after lines with its figures, or
@@ -81,10 +79,7 @@ pub enum Mapper {
 /// A running guest.
 #[derive(Debug)]
 pub struct Guest {
-    child: Child,
-    console: ChildStdin,
-    lines: Receiver<String>,
-    transcript: String,
+    console: Console,
 }
 
 impl Guest {
@@ -144,18 +139,7 @@ impl Guest {
         command.args(["-blockdev", &disk, "-device", "virtio-blk-pci,drive=disk"]);
         let log_file = dir.join("qemu.log");
         let log = fs::File::create(&log_file).context("making QEMU's log")?;
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn().context("starting QEMU")?;
-        let console = child.stdin.take().context("no console")?;
-        let output = child.stdout.take().context("no console")?;
-        let (sender, lines) = mpsc::channel();
-        thread::spawn(move || {
-            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-                if sender.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {
-                    return;
-                }
-            }
-        });
-        let mut guest = Guest { child, console, lines, transcript: String::new() };
+        let mut guest = Guest { console: Console::start(&mut command, log)? };
         let patience = if accelerator == "kvm" { KVM_BOOT } else { BOOT };
         let ready = guest.expect("READY", patience);
         ready.with_context(|| tail(&fs::read_to_string(&log_file).unwrap_or_default(), 300).to_owned())?;
@@ -164,7 +148,7 @@ impl Guest {
 
     /// Process id of QEMU.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.console.pid()
     }
 
     /// Writes every file once, with cold caches.
@@ -203,40 +187,29 @@ impl Guest {
     pub fn off(mut self) -> Result<()> {
         self.tell("off")?;
         self.expect("DONE", BOOT)?;
-        let status = self.child.wait().context("waiting for QEMU")?;
-        ensure!(status.success(), "QEMU: {status}");
-        Ok(())
+        self.console.wait()
     }
 
     fn tell(&mut self, line: &str) -> Result<()> {
-        writeln!(self.console, "{line}").context("speaking to the guest")
+        self.console.write_line(line)
     }
 
     /// Waits for a line that starts with `start`; returns the rest of the line.
     fn expect(&mut self, start: &str, patience: Duration) -> Result<String> {
         let end = Instant::now() + patience;
         loop {
-            let line = match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            let line = match self.console.read_line(end.saturating_duration_since(Instant::now())) {
                 Ok(line) => line,
-                Err(RecvTimeoutError::Timeout) => bail!("no '{start}' from the guest in {patience:?}: {}", tail(&self.transcript, 600)),
-                Err(RecvTimeoutError::Disconnected) => bail!("QEMU ended before '{start}': {}", tail(&self.transcript, 600)),
+                Err(RecvTimeoutError::Timeout) => bail!("no '{start}' from the guest in {patience:?}: {}", self.console.transcript(600)),
+                Err(RecvTimeoutError::Disconnected) => bail!("QEMU ended before '{start}': {}", self.console.transcript(600)),
             };
-            self.transcript.push_str(&line);
-            self.transcript.push('\n');
             if let Some(rest) = line.strip_prefix(start) {
                 return Ok(rest.trim().to_owned());
             }
             if line == "FAILED" {
-                bail!("the guest failed: {}", tail(&self.transcript, 600));
+                bail!("the guest failed: {}", self.console.transcript(600));
             }
         }
-    }
-}
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -257,21 +230,7 @@ fn archive(kernel: &Kernel, bytes: u64, mapper: Mapper) -> Result<Vec<u8>> {
         programs.push((find_tool("dmsetup").context("dmsetup is not installed")?, "sbin/dmsetup"));
         modules.push("dm-snapshot");
     }
-    let mut libraries: Vec<String> = Vec::new();
-    for (path, name) in &programs {
-        for word in run_tool("ldd", &[path])?.split_whitespace().filter(|word| word.starts_with('/')) {
-            let library = word.trim_end_matches(':').to_owned();
-            if !libraries.contains(&library) {
-                libraries.push(library);
-            }
-        }
-        archive.file(name, 0o755, &fs::read(path).with_context(|| format!("reading {}", path.display()))?);
-    }
-    for library in libraries {
-        archive.file(library.trim_start_matches('/'), 0o755, &fs::read(&library).with_context(|| format!("reading {library}"))?);
-    }
-    for (index, (name, content)) in kernel.modules(&modules)?.into_iter().enumerate() {
-        archive.file(&format!("modules/{index:02}-{}", name.split(".ko").next().unwrap_or(&name)), 0o644, &content);
-    }
+    archive.programs(&programs)?;
+    archive.modules(kernel, &modules)?;
     Ok(archive.finish())
 }
