@@ -13,6 +13,6 @@ mod small_write_index;
 mod stream;
 
 pub(crate) use batch::{BatchKind, InFlight, OpenBatch};
-pub(crate) use class::{CLEANED, GUESTS, KEPT, LONG, META_CLASS, OBJECT_CLASS, PACKED, SHORT, SMALL, is_special};
+pub(crate) use class::{Lifetime, META_CLASS, NODES_HEAD, OBJECT_CLASS, OBJECTS_HEAD, Stream};
 pub(crate) use small_write_index::SmallWriteIndex;
 pub(crate) use stream::{Cursor, Log, OpenChunk};

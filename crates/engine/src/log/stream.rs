@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::batch::{InFlight, OpenBatch};
+use super::class::PerStream;
 use super::small_write_index::SmallWriteIndex;
 use crate::Time;
 
@@ -29,9 +30,9 @@ pub(crate) struct Cursor {
     pub(crate) pages: u32,
 }
 
-/// A stream of the log.
+/// State of a stream of the log.
 #[derive(Debug, Default)]
-pub(crate) struct Stream {
+pub(crate) struct StreamState {
     pub(crate) cursor: Option<Cursor>,
     /// Segment that is reserved to follow.
     pub(crate) next: Option<SegmentId>,
@@ -39,7 +40,7 @@ pub(crate) struct Stream {
     pub(crate) batch: Option<OpenBatch>,
 }
 
-impl Stream {
+impl StreamState {
     /// Position from which replay has to read the stream.
     pub(crate) fn start(&self) -> StreamStart {
         let next = self.next.unwrap_or(NO_SEGMENT);
@@ -59,7 +60,7 @@ impl Stream {
 /// The log's volatile state.
 #[derive(Debug)]
 pub(crate) struct Log {
-    pub(crate) streams: [Stream; STREAMS],
+    pub(crate) streams: PerStream<StreamState>,
     /// Number of the next batch to be sealed.
     pub(crate) next: Lsn,
     /// All batches up to here are written.
@@ -81,7 +82,7 @@ impl Log {
     /// A log that continues after batch `last`.
     pub(crate) fn new(last: Lsn) -> Log {
         Log {
-            streams: std::array::from_fn(|_| Stream::default()),
+            streams: PerStream::default(),
             next: Lsn(last.0 + 1),
             completed: last,
             durable: last,
@@ -93,9 +94,14 @@ impl Log {
         }
     }
 
+    /// Positions from which replay has to read the streams, for a log tail of a root.
+    pub(crate) fn starts(&self) -> [StreamStart; STREAMS] {
+        self.streams.map(StreamState::start)
+    }
+
     /// True when a batch is being filled.
     pub(crate) fn has_open_batch(&self) -> bool {
-        self.streams.iter().any(|stream| stream.batch.is_some())
+        self.streams.values().any(|stream| stream.batch.is_some())
     }
 
     /// Number of batches in flight.

@@ -13,6 +13,7 @@ use millpond_format::{BatchHeader, PoolId, Root, SegmentId};
 
 use super::import::Asked;
 use crate::io::IoTable;
+use crate::log::OBJECTS_HEAD;
 use crate::space::Rows;
 
 /// Reads in flight at a time.
@@ -76,7 +77,8 @@ impl CheckpointScan {
             return;
         }
         let Ok((header, _)) = BatchHeader::decode(bytes) else { return };
-        let objects = header.pool == self.pool && header.incarnation == 0 && header.stream == 1 && header.segment == glance.segment;
+        let objects =
+            header.pool == self.pool && header.incarnation == 0 && header.stream == OBJECTS_HEAD && header.segment == glance.segment;
         if objects && self.objects.insert(glance.segment) {
             let all = rows.pages(glance.segment);
             let windows = (1..all).step_by(WINDOW as usize).map(|page| ScanRead { page, pages: WINDOW.min(all - page), ..glance });

@@ -9,7 +9,7 @@ use super::import::Asked;
 use super::scan::Found;
 use crate::core::Core;
 use crate::io::IoTable;
-use crate::log::{SMALL, SmallWriteIndex};
+use crate::log::{SmallWriteIndex, Stream};
 use crate::space::{AllocClass, Chunk, NODE_GRAIN, Place, SegmentState};
 use crate::task::CHUNKS_PER_CHECKPOINT;
 use crate::tree::Miss;
@@ -96,7 +96,7 @@ impl Replay {
     fn apply_batch(&mut self, core: &mut Core) -> Result<Result<(), Miss>, OpenErrorKind> {
         let Some(f) = self.found.get(self.batch) else { return Ok(Ok(())) };
         let header = f.header.clone();
-        let small = usize::from(header.stream) == SMALL && core.space.homes.nodes == Some(AllocClass::Nodes);
+        let small = Stream::from_number(header.stream) == Some(Stream::Small) && core.space.homes.nodes == Some(AllocClass::Nodes);
         if !self.entered {
             self.enter(core, &header)?;
             self.entered = true;
@@ -303,9 +303,9 @@ fn lose(core: &mut Core, runs: &[SmallRun], after: Lsn, done: &mut usize) -> Res
             continue;
         };
         if core.space.chunks.get(run.chunk).is_none() {
-            core.space.chunks.insert(run.chunk, Chunk::new(core.epoch, core.clock, SMALL as u8, BLOCK_UNITS as u8));
+            core.space.chunks.insert(run.chunk, Chunk::new(core.epoch, core.clock, Stream::Small.number(), BLOCK_UNITS as u8));
             core.space.seal(run.segment);
-            core.space.place_chunk(run.chunk, Place { segment: run.segment, page: 0 }, SMALL as u8, u32::MAX, None);
+            core.space.place_chunk(run.chunk, Place { segment: run.segment, page: 0 }, Stream::Small.number(), u32::MAX, None);
         }
         for (at, crc) in run.crcs.iter().enumerate().skip(from) {
             let (block, slot) = (BlockNo(run.block.0 + at as u64), u32::from(run.slot) + at as u32);

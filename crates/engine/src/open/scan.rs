@@ -2,7 +2,7 @@
 
 use millpond_format::{BatchHeader, Item, LogTail, Lsn, NO_SEGMENT, NODE_UNITS, Node, PoolId, SegmentId, StreamStart, crc32c};
 
-use crate::log::SMALL;
+use crate::log::Stream;
 
 /// Pages read at a time.
 pub(crate) const WINDOW: u32 = 512;
@@ -35,7 +35,7 @@ pub(crate) struct StreamScan {
     pool: PoolId,
     incarnation: u32,
     end: Lsn,
-    stream: u8,
+    stream: Stream,
     pub(crate) segment: SegmentId,
     pub(crate) page: u32,
     next: SegmentId,
@@ -61,7 +61,7 @@ pub(crate) struct StreamScan {
 }
 
 impl StreamScan {
-    pub(super) fn new(pool: PoolId, log_tail: &LogTail, stream: u8, start: StreamStart, after: Lsn) -> StreamScan {
+    pub(super) fn new(pool: PoolId, log_tail: &LogTail, stream: Stream, start: StreamStart, after: Lsn) -> StreamScan {
         let mut scan = StreamScan {
             pool,
             incarnation: log_tail.incarnation,
@@ -96,7 +96,7 @@ impl StreamScan {
 
     /// Returns whether it is the stream of small writes.
     pub(super) fn is_small(&self) -> bool {
-        usize::from(self.stream) == SMALL
+        self.stream == Stream::Small
     }
 
     /// Continues in the next segment.
@@ -173,7 +173,7 @@ impl StreamScan {
     fn belongs(&self, header: &BatchHeader, page: u32) -> bool {
         header.pool == self.pool
             && header.incarnation == self.incarnation
-            && header.stream == self.stream
+            && Stream::from_number(header.stream) == Some(self.stream)
             && header.segment == self.segment
             && header.offset == page
             && header.lsn > self.last

@@ -8,7 +8,7 @@ use millpond_format::{
 use smallvec::SmallVec;
 
 use super::requests::Requests;
-use crate::log::{BatchKind, LONG, OpenBatch, OpenChunk, PACKED, SMALL};
+use crate::log::{BatchKind, OpenBatch, OpenChunk, Stream};
 use crate::space::Place;
 use crate::store::{NoRoom, Store, Watermark};
 use crate::{Compression, Planted, PoolState};
@@ -55,7 +55,7 @@ impl Requests {
     fn open_batch(
         &mut self,
         store: &mut Store,
-        stream: usize,
+        stream: Stream,
         purse: Watermark,
         kind: BatchKind,
         header_pages: u32,
@@ -74,9 +74,9 @@ impl Requests {
             Some(chunk) if fits(&chunk, store) => chunk,
             _ => {
                 store.close_stream_chunk(stream);
-                let id = store.core.new_chunk(stream as u8, grain);
+                let id = store.core.new_chunk(stream.number(), grain);
                 let place = Place { segment: cursor.segment, page: cursor.page };
-                store.core.space.place_chunk(id, place, stream as u8, u32::MAX, None);
+                store.core.space.place_chunk(id, place, stream.number(), u32::MAX, None);
                 let chunk = OpenChunk { id, base: cursor.page, grain };
                 store.log.streams[stream].chunk = Some(chunk);
                 chunk
@@ -86,7 +86,7 @@ impl Requests {
             c.slots += header_slots;
             c.slots
         });
-        let items = if stream == SMALL { Encoder::with_capacity(HEADER_PAGE) } else { store.log.notes.take() };
+        let items = if stream == Stream::Small { Encoder::with_capacity(HEADER_PAGE) } else { store.log.notes.take() };
         let batch = OpenBatch::new(kind, cursor.page, header_pages, slots * u32::from(grain), items);
         let s = &mut store.log.streams[stream];
         s.batch = Some(batch);
@@ -101,8 +101,8 @@ impl Requests {
     /// Writes the index of small writes in a batch of its own.
     fn tell_of_small(&mut self, store: &mut Store) -> Result<(), NoRoom> {
         store.seal_all();
-        self.open_batch(store, LONG, Watermark::Guest, BatchKind::Blocks, 1, 8)?;
-        store.seal(LONG);
+        self.open_batch(store, Stream::Long, Watermark::Guest, BatchKind::Blocks, 1, 8)?;
+        store.seal(Stream::Long);
         Ok(())
     }
 
@@ -126,7 +126,7 @@ impl Requests {
         let BlockRun { volume, lineage, first, count, .. } = *blocks;
         let compression = store.core.catalog.volumes.get(&volume).map_or(Compression::Off, |v| v.compression);
         let threshold = store.core.catalog.options_of(volume).special_small_blocks as usize;
-        let mut small = count * 4096 <= threshold && store.special_room(SMALL);
+        let mut small = count * 4096 <= threshold && store.special_room(Stream::Small);
         let mut done = 0;
         while done < count {
             let block = first.0 + done as u64;
@@ -137,18 +137,18 @@ impl Requests {
             }
             let stream = match store.open_batch_of(old) {
                 Some(stream) => stream,
-                None if small => SMALL,
+                None if small => Stream::Small,
                 None => store.stream_for(old, compression),
             };
-            let packed = stream == PACKED;
+            let packed = stream == Stream::Packed;
             let grain = if packed { 1 } else { 8 };
             let mut room = store.batch_room(stream, grain, packed);
             if room == 0 {
                 store.seal(stream);
                 let header_pages = 1 + u32::try_from((count - done) * 4 / 3500).unwrap_or(0).min(2);
-                let told = if stream == SMALL { self.make_room_for_note(store) } else { Ok(()) };
+                let told = if stream == Stream::Small { self.make_room_for_note(store) } else { Ok(()) };
                 if told.is_err() || self.open_batch(store, stream, Watermark::Guest, BatchKind::Blocks, header_pages, grain).is_err() {
-                    if stream == SMALL {
+                    if stream == Stream::Small {
                         // special devices are full: the blocks go to a normal stream
                         small = false;
                         continue;
@@ -170,10 +170,12 @@ impl Requests {
     }
 
     /// Appends raw blocks to a stream's open batch, which has room for them, and maps them.
-    fn append_raw(&mut self, store: &mut Store, stream: usize, run: &BlockRun<'_>) {
+    fn append_raw(&mut self, store: &mut Store, stream: Stream, run: &BlockRun<'_>) {
         let BlockRun { op, volume, lineage, first, offset, count, source } = *run;
-        let (defer, told) = (store.tuning.plants(Planted::ApplyAtCompletion), stream == SMALL && store.mirrors_small_writes());
-        let (Some(chunk), Some(batch)) = (store.log.streams[stream].chunk, &mut store.log.streams[stream].batch) else { return };
+        let (defer, told) = (store.tuning.plants(Planted::ApplyAtCompletion), stream == Stream::Small && store.mirrors_small_writes());
+        let state = &mut store.log.streams[stream];
+        let segment = state.cursor.map_or(NO_SEGMENT, |cursor| cursor.segment);
+        let (Some(chunk), Some(batch)) = (state.chunk, &mut state.batch) else { return };
         let crcs: SmallVec<[u32; 32]> = (offset..offset + count).map(|at| crc32c(source.block(at))).collect();
         let range = offset * 4096..(offset + count) * 4096;
         match source {
@@ -187,7 +189,6 @@ impl Requests {
             c.slots - slots
         });
         if told {
-            let segment = store.log.streams[stream].cursor.map_or(NO_SEGMENT, |cursor| cursor.segment);
             store.log.notes.add(volume, first, segment, chunk.id, slot, &crcs);
         }
         store.core.space.make_live(chunk.id, slot, slots);
@@ -209,13 +210,13 @@ impl Requests {
     /// for them, and maps them.
     fn append_packed(&mut self, store: &mut Store, run: &BlockRun<'_>, compression: Compression) {
         let BlockRun { op, volume, lineage, first, offset, count, source } = *run;
-        let Some(chunk) = store.log.streams[PACKED].chunk else { return };
+        let Some(chunk) = store.log.streams[Stream::Packed].chunk else { return };
         let mut stored: Vec<(u32, u8, Coding)> = Vec::with_capacity(count);
         let defer = store.tuning.plants(Planted::ApplyAtCompletion);
         for i in 0..count {
             let plain = source.block(offset + i);
             let (bytes, coding) = self.codec.compress(plain, compression).unwrap_or((plain, Coding::Raw));
-            let Some(batch) = &mut store.log.streams[PACKED].batch else { return };
+            let Some(batch) = &mut store.log.streams[Stream::Packed].batch else { return };
             batch.room(bytes.len(), |n| store.bufs.take(n)).copy_from_slice(bytes);
             let (crc, units) = (crc32c(bytes), u32::try_from(bytes.len() / 512).unwrap_or(BLOCK_UNITS));
             let slots = units / u32::from(chunk.grain);
@@ -236,14 +237,14 @@ impl Requests {
             }
             stored.push((crc, units as u8, coding));
         }
-        if let Some(batch) = &mut store.log.streams[PACKED].batch {
+        if let Some(batch) = &mut store.log.streams[Stream::Packed].batch {
             encode_run(&mut batch.items, volume, first, count, true, stored.into_iter());
         }
-        self.wait_for_batch(store, op, PACKED);
+        self.wait_for_batch(store, op, Stream::Packed);
     }
 
     /// Makes an operation wait for a stream's open batch.
-    fn wait_for_batch(&mut self, store: &mut Store, op: u32, stream: usize) {
+    fn wait_for_batch(&mut self, store: &mut Store, op: u32, stream: Stream) {
         if let Some(batch) = &mut store.log.streams[stream].batch
             && batch.waiters.last() != Some(&op)
         {
@@ -269,16 +270,16 @@ impl Requests {
             store.seal_all();
             let header_pages =
                 u32::try_from((BATCH_FIXED + store.log.notes.bytes() + encoded.len()).div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
-            self.open_batch(store, LONG, Watermark::Record, BatchKind::Exclusive, header_pages, 8)?;
+            self.open_batch(store, Stream::Long, Watermark::Record, BatchKind::Exclusive, header_pages, 8)?;
         }
         if !matches!(item, Item::Record(Record::Walked { .. })) {
             // the batch that is open now gets the next number
             store.last_record = store.log.next;
         }
-        if let Some(batch) = &mut store.log.streams[LONG].batch {
+        if let Some(batch) = &mut store.log.streams[Stream::Long].batch {
             batch.items.raw(encoded.bytes());
         }
-        self.wait_for_batch(store, op, LONG);
+        self.wait_for_batch(store, op, Stream::Long);
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use millpond_block::DeviceError;
 use millpond_format::{LogTail, Lsn, MAX_LOG_TAILS, Root};
 
 use super::state::Pool;
-use crate::log::is_special;
+use crate::log::Stream;
 use crate::store::{Context, LabelStep as Step, Stage};
 use crate::task::{Slice, checkpoint_due, release_rested};
 use crate::{Fault, Planted, PoolState, Reply};
@@ -119,7 +119,7 @@ impl Pool {
         if !self.store.reserve_streams() {
             return self.fault(Fault::NoLogSegment);
         }
-        let streams = std::array::from_fn(|i| self.store.log.streams[i].start());
+        let streams = self.store.log.starts();
         self.store.log_tails.push(LogTail { incarnation: self.store.incarnation, end: Lsn(u64::MAX), streams });
         // with too many log tails the pool opens with a checkpoint instead
         if self.store.log_tails.len() < MAX_LOG_TAILS {
@@ -237,7 +237,7 @@ impl Pool {
     /// Continues the import once its first root is durable: puts the pool in service, or opens the
     /// log first.
     fn opened(&mut self) {
-        if (0..self.store.log.streams.len()).any(|stream| !is_special(stream) && self.store.log.streams[stream].next.is_none()) {
+        if Stream::all().any(|stream| !stream.is_special() && self.store.log.streams[stream].next.is_none()) {
             // segments that waited for a checkpoint at the crash are free only now
             let given_up = self.gives_up_retention();
             release_rested(&mut self.store, true, given_up);

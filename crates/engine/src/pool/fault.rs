@@ -34,7 +34,7 @@ impl Pool {
         let PoolState::Faulted(why) = &self.store.state else { return };
         let why = why.clone();
         let mut held: Vec<u32> = self.store.log.abandon().into_iter().flat_map(|batch| batch.waiters).collect();
-        for stream in &mut self.store.log.streams {
+        for stream in self.store.log.streams.values_mut() {
             if let Some(batch) = stream.batch.take() {
                 held.extend(batch.waiters);
             }

@@ -4,7 +4,7 @@ use millpond_block::{Buf, Piece};
 use millpond_format::{Addr, BATCH_FIXED, BatchHeader, ChunkId, FANOUT, HEADER_PAGE, LineageId, NO_SEGMENT, SegmentId, run_bytes};
 
 use crate::Compression;
-use crate::log::{BatchKind, CLEANED, Cursor, GUESTS, InFlight, KEPT, LONG, OpenBatch, PACKED, SHORT, SMALL};
+use crate::log::{BatchKind, Cursor, InFlight, OpenBatch, Stream};
 use crate::space::{AllocClass, SegmentState};
 use crate::store::{Context, Store, Watermark, ZEROES};
 
@@ -20,18 +20,18 @@ pub(crate) struct NoRoom;
 
 impl Store {
     /// Moves a stream on to its next segment and reserves the one after it.
-    fn advance(&mut self, stream: usize, purse: Watermark) -> Result<(), NoRoom> {
+    fn advance(&mut self, stream: Stream, purse: Watermark) -> Result<(), NoRoom> {
         let following = self.reserve_for(stream, purse).ok_or(NoRoom)?;
         let s = &mut self.log.streams[stream];
         let (old, chunk) = (s.cursor.take(), s.chunk.take());
-        if let Some(old) = old.filter(|_| (CLEANED..KEPT).contains(&stream)) {
+        if let Some(old) = old.filter(|_| matches!(stream, Stream::Cleaned(_))) {
             self.spent += u64::from(old.pages - old.page);
         }
         let Some(segment) = s.next.replace(following) else { return Err(NoRoom) };
         s.cursor = Some(Cursor { segment, page: 0, pages: self.core.space.rows.pages(segment) });
         self.core.space.segments.set_state(segment, SegmentState::Open);
         if let Some(found) = self.core.space.segments.get_mut(segment) {
-            found.class = stream as u8;
+            found.class = stream.number();
         }
         if let Some(chunk) = chunk {
             self.core.space.close_chunk(chunk.id);
@@ -45,7 +45,7 @@ impl Store {
 
     /// Makes sure that a batch with `header_pages` of header and at least `pages` of payload can
     /// begin in a stream.
-    pub(crate) fn make_room(&mut self, stream: usize, purse: Watermark, header_pages: u32, pages: u32) -> Result<Cursor, NoRoom> {
+    pub(crate) fn make_room(&mut self, stream: Stream, purse: Watermark, header_pages: u32, pages: u32) -> Result<Cursor, NoRoom> {
         if !self.may_change(purse) {
             return Err(NoRoom);
         }
@@ -59,26 +59,26 @@ impl Store {
 
     /// Returns the stream for blocks that replace `old`. Blocks that replace short-lived ones go to
     /// the short-lived stream.
-    pub(crate) fn stream_for(&self, old: Addr, compression: Compression) -> usize {
+    pub(crate) fn stream_for(&self, old: Addr, compression: Compression) -> Stream {
         if compression != Compression::Off {
-            return PACKED;
+            return Stream::Packed;
         }
-        let Some(chunk) = old.is_some().then(|| self.core.space.chunks.get(old.chunk())).flatten() else { return LONG };
-        if self.core.clock.saturating_sub(chunk.birth) < self.lifespan { SHORT } else { LONG }
+        let Some(chunk) = old.is_some().then(|| self.core.space.chunks.get(old.chunk())).flatten() else { return Stream::Long };
+        if self.core.clock.saturating_sub(chunk.birth) < self.lifespan { Stream::Short } else { Stream::Long }
     }
 
     /// Seals every open batch.
     pub(crate) fn seal_all(&mut self) {
-        for stream in GUESTS {
+        for stream in Stream::guests() {
             self.seal(stream);
         }
     }
 
     /// Seals a stream's open batch and submits it.
-    pub(crate) fn seal(&mut self, stream: usize) {
-        if stream == SMALL && self.mirrors_small_writes() {
+    pub(crate) fn seal(&mut self, stream: Stream) {
+        if stream == Stream::Small && self.mirrors_small_writes() {
             // INV-LOG-4: seal other streams first; a batch sealed later must index this one
-            (SHORT..SMALL).for_each(|other| self.seal(other));
+            Stream::guests().filter(|other| *other != Stream::Small).for_each(|other| self.seal(other));
         }
         let Some(mut batch) = self.log.streams[stream].batch.take() else { return };
         let (Some(chunk), Some(cursor)) = (self.log.streams[stream].chunk, self.log.streams[stream].cursor) else { return };
@@ -93,7 +93,7 @@ impl Store {
         let id = chunk.id;
         let header = self.header(stream, cursor.segment, &batch, payload_pages);
         let header = BatchHeader { epoch, chunk: id, birth, base: chunk.base, grain: chunk.grain, ..header };
-        if stream == SMALL && self.mirrors_small_writes() {
+        if stream == Stream::Small && self.mirrors_small_writes() {
             self.log.notes.seal(header.lsn);
         }
         self.metrics.batches += 1;
@@ -101,7 +101,7 @@ impl Store {
     }
 
     /// Writes a sealed batch: header and payload in one operation per copy.
-    pub(crate) fn submit_batch(&mut self, stream: usize, header: &BatchHeader, batch: OpenBatch, pieces: Vec<Piece>) {
+    pub(crate) fn submit_batch(&mut self, stream: Stream, header: &BatchHeader, batch: OpenBatch, pieces: Vec<Piece>) {
         let header_bytes = batch.header_pages as usize * HEADER_PAGE;
         let mut page: Buf = self.bufs.take(header_bytes);
         if let Some(bytes) = page.bytes_mut().get_mut(..header_bytes) {
@@ -137,7 +137,7 @@ impl Store {
     }
 
     /// Closes a stream's chunk: the next batch begins a new one.
-    pub(crate) fn close_stream_chunk(&mut self, stream: usize) {
+    pub(crate) fn close_stream_chunk(&mut self, stream: Stream) {
         if let Some(chunk) = self.log.streams[stream].chunk.take() {
             self.core.space.close_chunk(chunk.id);
         }
@@ -145,7 +145,7 @@ impl Store {
 
     /// Returns how many more blocks fit into a stream's open batch: limited by header, chunk,
     /// segment, payload and, for small writes, the index.
-    pub(crate) fn batch_room(&self, stream: usize, grain: u8, packed: bool) -> usize {
+    pub(crate) fn batch_room(&self, stream: Stream, grain: u8, packed: bool) -> usize {
         let s = &self.log.streams[stream];
         let (Some(batch), Some(chunk)) = (&s.batch, &s.chunk) else { return 0 };
         if chunk.grain != grain {
@@ -157,7 +157,7 @@ impl Store {
         let chunk_blocks = self.core.chunk_units.saturating_sub(used) / 8;
         let cap = if packed { PACKED_PAYLOAD } else { BATCH_PAYLOAD };
         let payload_blocks = cap.saturating_sub(batch.payload) / 4096;
-        let told = if stream == SMALL && self.mirrors_small_writes() { self.log.notes.room() } else { usize::MAX };
+        let told = if stream == Stream::Small && self.mirrors_small_writes() { self.log.notes.room() } else { usize::MAX };
         items.min(chunk_blocks as usize).min(s.left() as usize).min(payload_blocks).min(told)
     }
 
@@ -169,8 +169,8 @@ impl Store {
 
     /// Returns the stream whose open batch holds `old`: later writes of the block in this turn must
     /// go there, too (INV-LOG-1).
-    pub(crate) fn open_batch_of(&self, old: Addr) -> Option<usize> {
-        { GUESTS }.find(|stream| {
+    pub(crate) fn open_batch_of(&self, old: Addr) -> Option<Stream> {
+        Stream::guests().find(|stream| {
             let s = &self.log.streams[*stream];
             match (&s.batch, &s.chunk) {
                 (Some(batch), Some(chunk)) => chunk.id == old.chunk() && old.slot() * u32::from(chunk.grain) >= batch.first_unit,
@@ -188,8 +188,8 @@ impl Store {
 
     /// Returns how many of the next blocks may go into the same stream: no other open batch holds
     /// them.
-    pub(crate) fn run_length(&mut self, lineage: LineageId, block: u64, most: usize, stream: usize) -> usize {
-        let others_open = { GUESTS }.any(|s| s != stream && self.log.streams[s].batch.is_some());
+    pub(crate) fn run_length(&mut self, lineage: LineageId, block: u64, most: usize, stream: Stream) -> usize {
+        let others_open = Stream::guests().any(|s| s != stream && self.log.streams[s].batch.is_some());
         let mut run = if others_open { 1 } else { most };
         while run < most {
             let at = block + run as u64;
@@ -206,14 +206,14 @@ impl Store {
         run
     }
 
-    pub(crate) fn exclusive_open(&self) -> Option<usize> {
-        { GUESTS }.find(|s| self.log.streams[*s].batch.as_ref().is_some_and(|batch| batch.kind == BatchKind::Exclusive))
+    pub(crate) fn exclusive_open(&self) -> Option<Stream> {
+        Stream::guests().find(|s| self.log.streams[*s].batch.as_ref().is_some_and(|batch| batch.kind == BatchKind::Exclusive))
     }
 
     /// Returns the header of a batch, without its chunk.
-    pub(crate) fn header(&self, stream: usize, segment: SegmentId, batch: &OpenBatch, payload: u32) -> BatchHeader {
+    pub(crate) fn header(&self, stream: Stream, segment: SegmentId, batch: &OpenBatch, payload: u32) -> BatchHeader {
         BatchHeader {
-            stream: stream as u8,
+            stream: stream.number(),
             pages: batch.header_pages as u8,
             pool: self.config.id,
             incarnation: self.incarnation,

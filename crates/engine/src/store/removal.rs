@@ -16,7 +16,7 @@ use self::plan::unused_extents;
 use self::state::RemovalState;
 use super::{LEAST_LOG, ObjectsIn, Store, Watermark};
 use crate::io::Health;
-use crate::log::{BatchKind, OpenBatch, SMALL};
+use crate::log::{BatchKind, OpenBatch, Stream};
 use crate::space::{AllocClass, Rows, Segment, SegmentState, usable};
 use crate::{Absent, CommandError, Invalid, JobInfo, JobKind, Time};
 
@@ -54,8 +54,9 @@ impl Store {
         if !self.checkpoint.running() && meta.iter().flatten().any(|cursor| self.is_leaving(Some(cursor.segment))) {
             self.leave_open_segments();
         }
-        for stream in 0..self.log.streams.len() {
-            let (at, next) = self.log.streams.get(stream).map_or((None, None), |s| (s.cursor.map(|c| c.segment), s.next));
+        for stream in Stream::all() {
+            let state = &self.log.streams[stream];
+            let (at, next) = (state.cursor.map(|c| c.segment), state.next);
             if self.is_leaving(at) {
                 self.leave_open_segments();
             }
@@ -63,16 +64,16 @@ impl Store {
                 continue;
             }
             self.seal_all();
-            if let Some(cursor) = self.log.streams.get_mut(stream).and_then(|s| s.cursor.take()) {
+            if let Some(cursor) = self.log.streams[stream].cursor.take() {
                 self.close_stream_chunk(stream);
                 self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
                 self.core.space.settle(cursor.segment);
             }
             let Ok(cursor) = self.make_room(stream, Watermark::Cleaner, 1, 0) else { return };
-            let items = if stream == SMALL { Encoder::default() } else { self.log.notes.take() };
+            let items = if stream == Stream::Small { Encoder::default() } else { self.log.notes.take() };
             let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, 1, 0, items);
             let header = self.header(stream, cursor.segment, &batch, 0);
-            if stream == SMALL {
+            if stream == Stream::Small {
                 // the index must count this batch, which is lost together with the special devices
                 self.log.notes.seal(header.lsn);
             }

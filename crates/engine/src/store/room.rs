@@ -6,7 +6,7 @@ use millpond_format::{ObjectRef, SnapshotId, VolumeId};
 use super::{Store, Watermark};
 use crate::Planted;
 use crate::core::Catalog;
-use crate::log::LONG;
+use crate::log::Stream;
 
 impl Store {
     /// Requests a checkpoint, which frees the segments that wait for one.
@@ -58,7 +58,7 @@ impl Store {
     /// Returns whether records of `pages` pages fit without the segments that the next checkpoint
     /// needs.
     pub(crate) fn record_room(&self, pages: usize) -> bool {
-        let left = self.log.streams[LONG].left() as usize;
+        let left = self.log.streams[Stream::Long].left() as usize;
         let segments = pages / self.core.space.rows.smallest() as usize;
         self.checkpoint_is_safe() && (left > pages || self.room_beyond(Watermark::Record, segments))
     }

@@ -1,16 +1,16 @@
 //! Segments of the streams of the log that are set aside for map nodes and special devices.
 
-use millpond_format::{STREAMS, SegmentId};
+use millpond_format::SegmentId;
 
 use super::Store;
-use crate::log::{KEPT, SMALL, is_special};
+use crate::log::Stream;
 use crate::space::{AllocClass, SegmentState};
 
 impl Store {
     /// Starts streams on special devices once such devices have room; a checkpoint is requested,
     /// which makes the streams usable.
     pub(crate) fn begin_special_streams(&mut self) {
-        for stream in [SMALL, KEPT] {
+        for stream in [Stream::Small, Stream::Kept] {
             let home = self.special_home(stream).filter(|shelf| self.log.streams[stream].next.is_none() && self.has_special_room(*shelf));
             if let Some(shelf) = home {
                 self.log.streams[stream].next = self.core.space.segments.reserve(shelf, false);
@@ -22,15 +22,15 @@ impl Store {
     /// Returns whether there is a free segment to start with for every stream that the pool cannot
     /// do without.
     pub(crate) fn streams_fit(&self) -> bool {
-        let streams = |shelf: AllocClass| (0..STREAMS).filter(|stream| !is_special(*stream) && self.shelf_of(*stream) == shelf).count();
+        let streams = |shelf: AllocClass| Stream::all().filter(|stream| !stream.is_special() && self.shelf_of(*stream) == shelf).count();
         AllocClass::ALL.into_iter().all(|shelf| self.core.space.segments.free_in(shelf) >= streams(shelf))
     }
 
     /// Reserves the first segment of every stream. Streams on special devices begin later where
     /// there are none, or none is free.
     pub(crate) fn reserve_streams(&mut self) -> bool {
-        (0..STREAMS).all(|stream| {
-            let special = is_special(stream);
+        Stream::all().all(|stream| {
+            let special = stream.is_special();
             if special && self.special_home(stream).is_none() {
                 return true;
             }
@@ -46,9 +46,9 @@ impl Store {
     /// assigned places behind its cursors already.
     pub(crate) fn leave_open_segments(&mut self) {
         self.seal_all();
-        for stream in 0..self.log.streams.len() {
+        for stream in Stream::all() {
             self.close_stream_chunk(stream);
-            if let Some(cursor) = self.log.streams.get_mut(stream).and_then(|s| s.cursor.take()) {
+            if let Some(cursor) = self.log.streams[stream].cursor.take() {
                 self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
                 self.core.space.settle(cursor.segment);
             }

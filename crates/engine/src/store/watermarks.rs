@@ -10,11 +10,11 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_format::{LogTail, NO_SEGMENT, NODE_BYTES, SegmentId};
+use millpond_format::{NO_SEGMENT, NODE_BYTES, SegmentId};
 
 use crate::Planted;
 use crate::core::StoredDeadlist;
-use crate::log::{CLEANED, Cursor, KEPT, is_special};
+use crate::log::{Cursor, Stream};
 use crate::space::{AllocClass, SegmentState, stored_bytes};
 use crate::store::{At, META_HEAD_PAGES, OBJECT_WRITE, ObjectsIn, Store};
 
@@ -207,7 +207,7 @@ impl Store {
     }
 
     /// Reserves the next segment of a stream.
-    pub(super) fn reserve_for(&mut self, stream: usize, purse: Watermark) -> Option<SegmentId> {
+    pub(super) fn reserve_for(&mut self, stream: Stream, purse: Watermark) -> Option<SegmentId> {
         let shelf = self.shelf_of(stream);
         let room = self.free_in(shelf) > self.floor_on(shelf, purse);
         room.then(|| self.core.space.segments.reserve(shelf, purse == Watermark::Cleaner)).flatten()
@@ -417,34 +417,33 @@ impl Store {
     }
 
     /// Returns the class that a stream continues in.
-    pub(super) fn shelf_of(&self, stream: usize) -> AllocClass {
+    pub(super) fn shelf_of(&self, stream: Stream) -> AllocClass {
         match stream {
-            special if is_special(special) && self.special_home(special).is_some() => {
+            special if special.is_special() && self.special_home(special).is_some() => {
                 self.special_home(special).unwrap_or(AllocClass::Special)
             }
-            stream if stream < CLEANED => self.core.space.homes.landing,
+            stream if stream.is_guests() => self.core.space.homes.landing,
             _ => AllocClass::Data,
         }
     }
 
     /// Returns whether a stream may be written to. A new one may not before a root says where it
     /// begins, because replay would not find it.
-    fn is_ready(&self, stream: usize) -> bool {
-        let begins =
-            |log_tail: &LogTail| log_tail.streams.get(stream).is_some_and(|start| start.segment != NO_SEGMENT || start.next != NO_SEGMENT);
-        self.log_tails.last().is_some_and(begins)
+    fn is_ready(&self, stream: Stream) -> bool {
+        let start = self.log_tails.last().map(|log_tail| stream.start_in(log_tail));
+        start.is_some_and(|start| start.segment != NO_SEGMENT || start.next != NO_SEGMENT)
     }
 
     /// Returns whether a stream on special devices has room there. A share of them is reserved for
     /// nodes.
-    pub(crate) fn special_room(&self, stream: usize) -> bool {
+    pub(crate) fn special_room(&self, stream: Stream) -> bool {
         self.is_ready(stream) && self.special_home(stream).is_some_and(|shelf| self.has_special_room(shelf))
     }
 
     /// Returns the special class of a stream, if the pool has one.
-    pub(super) fn special_home(&self, stream: usize) -> Option<AllocClass> {
+    pub(super) fn special_home(&self, stream: Stream) -> Option<AllocClass> {
         let homes = &self.core.space.homes;
-        if stream == KEPT { homes.nodes } else { homes.small }
+        if stream == Stream::Kept { homes.nodes } else { homes.small }
     }
 
     /// Returns whether more is free on special devices than the share reserved for nodes.

@@ -9,7 +9,7 @@ use millpond_format::{Addr, Epoch, LineageId, NODE_BYTES, SegmentId, SnapshotId,
 use super::Store;
 use super::usage::Spans;
 use crate::core::Catalog;
-use crate::log::is_special;
+use crate::log::Stream;
 use crate::space::{AllocClass, SegmentState};
 use crate::tree::{Miss, capacity, node_index, slot_in};
 use crate::{CommandError, Reply, VolumeCensus, WRITE_SIZES, WriteSizes};
@@ -153,7 +153,7 @@ impl Store {
                 continue;
             };
             let shared = after.is_some_and(|after| entries(after)[slot_in(at, 0)].identity() == addr.identity());
-            let (counts, small) = (!shared && chunk.epoch > part.bound, is_special(usize::from(chunk.class)));
+            let (counts, small) = (!shared && chunk.epoch > part.bound, Stream::from_number(chunk.class).is_some_and(Stream::is_special));
             spans.add(at, *addr, chunk, counts, if small { part.small } else { u64::MAX });
             special += u64::from(counts && small);
         }

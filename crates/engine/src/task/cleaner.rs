@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use self::moves::{Gathered, gather_bytes, kept_identities};
 use crate::Planted;
-use crate::log::{META_CLASS, SHORT};
+use crate::log::{META_CLASS, Stream};
 use crate::space::{AllocClass, NODE_GRAIN, PAGE, SegmentState};
 use crate::store::{Context, Moves, Store};
 
@@ -325,7 +325,7 @@ impl Cleaner {
         chunks.dedup();
         chunks.retain(|id| store.core.space.chunks.get(*id).and_then(|c| c.place).is_some_and(|place| place.segment == victim));
         chunks.reverse();
-        if usize::from(class) == SHORT {
+        if Stream::from_number(class) == Some(Stream::Short) {
             self.lives += store.core.clock.saturating_sub(youngest);
             self.lives_count += 1;
             if self.lives_count == LIFESPAN_WINDOW {

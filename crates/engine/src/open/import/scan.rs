@@ -6,7 +6,7 @@ use millpond_block::{Buf, ByteRange, DeviceError, MemberId};
 use millpond_format::{Item, Lsn, NO_SEGMENT, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, SegmentId, StreamStart, second_area};
 
 use super::{Asked, Import, Stage};
-use crate::log::SMALL;
+use crate::log::Stream;
 use crate::open::log_replication::LogReplication;
 use crate::open::replay::Replay;
 use crate::open::scan::{Extent, Found, StreamScan, extent};
@@ -35,8 +35,8 @@ impl Import {
     pub(crate) fn scan_from(&mut self, root: &Root) -> Result<(), OpenErrorKind> {
         let pool = self.config.as_ref().ok_or(OpenErrorKind::OutOfOrder("no label"))?.id;
         for log_tail in &root.log_tails {
-            for (stream, start) in (0u8..).zip(log_tail.streams) {
-                self.scans.push(StreamScan::new(pool, log_tail, stream, start, root.lsn));
+            for stream in Stream::all() {
+                self.scans.push(StreamScan::new(pool, log_tail, stream, stream.start_in(log_tail), root.lsn));
             }
         }
         self.stage = Stage::Scan;
@@ -106,7 +106,7 @@ impl Import {
         for (segment, log_tail) in told.iter().flat_map(|segment| root.log_tails.iter().map(move |log_tail| (*segment, log_tail))) {
             if log_tail.incarnation <= lost {
                 let start = StreamStart { segment, offset: 0, next: NO_SEGMENT };
-                self.scans.push(StreamScan::new(config.id, log_tail, SMALL as u8, start, root.lsn));
+                self.scans.push(StreamScan::new(config.id, log_tail, Stream::Small, start, root.lsn));
             }
         }
         (first..self.scans.len()).try_for_each(|scan| self.scan_next(scan))?;

@@ -6,7 +6,7 @@ use millpond_block::Piece;
 use millpond_format::{BatchHeader, ChunkId, Encoder, HEADER_PAGE, Lsn, NO_SEGMENT, ObjectRef, Root, SegmentId, crc32c};
 
 use crate::Tuning;
-use crate::log::{Cursor, OBJECT_CLASS};
+use crate::log::{Cursor, NODES_HEAD, OBJECT_CLASS, OBJECTS_HEAD};
 use crate::space::{Pieces, SegmentState};
 use crate::store::{Context, META_HEAD_PAGES, OBJECT_WRITE, Store};
 use crate::task::Checkpointer;
@@ -71,7 +71,7 @@ impl Checkpointer {
     /// is the checkpoint's generation.
     fn head_meta_segment(&mut self, store: &mut Store, segment: SegmentId, class: u8) {
         let header = BatchHeader {
-            stream: u8::from(class == OBJECT_CLASS),
+            stream: if class == OBJECT_CLASS { OBJECTS_HEAD } else { NODES_HEAD },
             pages: 1,
             pool: store.config.id,
             incarnation: 0,

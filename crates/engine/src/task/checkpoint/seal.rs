@@ -85,7 +85,7 @@ impl Checkpointer {
         let mut catalog = std::mem::take(&mut store.core.catalog);
         self.sealed = Some(Box::new(seal_catalog(store, &mut catalog, flushes.into())));
         store.core.catalog = catalog;
-        let streams = std::array::from_fn(|i| store.log.streams[i].start());
+        let streams = store.log.starts();
         self.root = Some(Root {
             pool: store.config.id,
             generation: store.generation + 1,

@@ -10,7 +10,7 @@ use millpond_format::{
 };
 
 use super::READ_PAUSE;
-use crate::log::{BatchKind, CLEANED, KEPT, OpenBatch, SHORT, is_special};
+use crate::log::{BatchKind, Lifetime, OpenBatch, Stream};
 use crate::space::{AllocClass, Chunk, NODE_GRAIN, PAGE, Pause, Place, Slots};
 use crate::store::{Store, Watermark, original_identities};
 use crate::task::Cleaner;
@@ -32,7 +32,7 @@ pub(super) struct Gathered {
 
 /// A batch of moves under construction.
 struct MoveBatch {
-    stream: usize,
+    stream: Stream,
     items: Encoder,
     /// Pages of payload so far.
     pages: u32,
@@ -57,7 +57,7 @@ impl Cleaner {
         let mut waiting = std::mem::take(&mut self.gathered);
         waiting.sort_by_key(|g| {
             let chunk = store.core.space.chunks.get(g.chunk);
-            (chunk.map_or(0, |c| self.stream_of(store, c)), g.chunk)
+            (chunk.map(|c| self.stream_of(store, c)), g.chunk)
         });
         let mut batch: Option<MoveBatch> = None;
         for g in waiting {
@@ -165,7 +165,7 @@ impl Cleaner {
         for (chunk, at, identified, live) in moves.chunks {
             let place = Place { segment: cursor.segment, page: cursor.page + header_pages + at };
             let identities = if identified { cursor.page } else { u32::MAX };
-            store.core.space.place_chunk(chunk, place, moves.stream as u8, identities, Some(live));
+            store.core.space.place_chunk(chunk, place, moves.stream.number(), identities, Some(live));
         }
         if !self.for_job && self.victim.is_none_or(|victim| store.core.space.rows.shelf(victim) != AllocClass::Log) {
             store.spent += u64::from(header_pages + moves.pages);
@@ -177,29 +177,31 @@ impl Cleaner {
 impl Cleaner {
     /// Returns the stream for a chunk by its class and age; when space is short, the one with most
     /// room left. Chunks on special devices stay there.
-    fn stream_of(&self, store: &Store, chunk: &Chunk) -> usize {
-        if (chunk.grain == NODE_GRAIN || is_special(usize::from(chunk.class))) && store.special_room(KEPT) {
-            return KEPT;
+    fn stream_of(&self, store: &Store, chunk: &Chunk) -> Stream {
+        let origin = Stream::from_number(chunk.class);
+        if (chunk.grain == NODE_GRAIN || origin.is_some_and(Stream::is_special)) && store.special_room(Stream::Kept) {
+            return Stream::Kept;
         }
         if store.short_of_space() {
-            let left = |stream: &usize| store.log.streams[*stream].left();
-            return (CLEANED..KEPT).max_by_key(left).unwrap_or(CLEANED);
+            let left = |stream: &Stream| store.log.streams[*stream].left();
+            return Stream::cleaned().max_by_key(left).unwrap_or(Stream::Cleaned(Lifetime::Short));
         }
         let age = store.core.clock.saturating_sub(chunk.birth);
         let life = store.lifespan.max(1);
-        match usize::from(chunk.class) {
-            SHORT => CLEANED,
-            _ if age < 4 * life => CLEANED + 1,
-            _ if age < 16 * life => CLEANED + 2,
-            _ => CLEANED + 3,
-        }
+        Stream::Cleaned(match origin {
+            Some(Stream::Short) => Lifetime::Short,
+            _ if age < 4 * life => Lifetime::Young,
+            _ if age < 16 * life => Lifetime::Grown,
+            _ => Lifetime::Old,
+        })
     }
 }
 
 /// Returns the live bytes that are written together: many where segments have parity, because
 /// the last stripe is padded.
 pub(super) fn gather_bytes(store: &Store) -> u64 {
-    let next = store.log.streams.get(CLEANED).and_then(|s| s.cursor.map(|c| c.segment).or(s.next));
+    let stream = &store.log.streams[Stream::Cleaned(Lifetime::Short)];
+    let next = stream.cursor.map(|c| c.segment).or(stream.next);
     let rows = &store.core.space.rows;
     let (quantum, pages) = next.map_or((1, 0), |id| (rows.quantum(id), rows.pages(id)));
     if quantum > 1 {
