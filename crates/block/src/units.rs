@@ -17,6 +17,14 @@ pub struct MemberId(pub u16);
 pub struct DeviceSlot(pub u16);
 
 impl MemberId {
+    /// The member at a position in a table with an entry for each member.
+    ///
+    /// # Panics
+    /// When the position is above 65,535. A pool has at most 64 members.
+    pub fn at(index: usize) -> MemberId {
+        MemberId(u16::try_from(index).expect("a table of members has at most 64 entries"))
+    }
+
     /// Position in a table with an entry for each member.
     pub fn index(self) -> usize {
         usize::from(self.0)

@@ -12,6 +12,7 @@ use futures_util::future::join_all;
 use jiff::Timestamp;
 use millpond_api::instant;
 use millpond_api::{ApiError, DeviceState, ErrorKind, EventKind, Severity};
+use millpond_block::MemberId;
 use millpond_engine::{Decision, LabelsInForce};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -365,7 +366,7 @@ impl BringUp {
         }
     }
 
-    async fn import(&self, record: PoolRecord, found: &Labelled, without: &[u16], waited: Duration) -> Result<(), NotOpened> {
+    async fn import(&self, record: PoolRecord, found: &Labelled, without: &[MemberId], waited: Duration) -> Result<(), NotOpened> {
         let lost = names(&record, without);
         if !without.is_empty() {
             tracing::warn!(

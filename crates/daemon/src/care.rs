@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use millpond_block::MemberId;
+
 use super::device_names;
 use super::devices::{CARE, places_taken, remembered_path};
 use super::look::PoolLook;
@@ -67,7 +69,7 @@ impl Daemon {
             let registry = self.registry();
             registry.pools.iter().map(|(name, entry)| (name.clone(), entry.record.devices.clone())).collect()
         };
-        let path_of = |pool: &str, member: u16| remembered_path(paths.get(pool)?, member);
+        let path_of = |pool: &str, member: MemberId| remembered_path(paths.get(pool)?, member);
         let mut news = self.watches().look_at_pools(&pools, &jobs, path_of, now);
         news.extend(self.watches().look_at_exports(&exports, &pools, |pool| restoring.contains(pool), now));
         news.into_iter().for_each(|happened| self.report(happened));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::{ApiError, EventKind, PoolExport, Severity};
+use millpond_block::MemberId;
 use millpond_engine::{JobKind, LabelsInForce};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -301,9 +302,9 @@ impl Daemon {
 }
 
 /// Returns the members that have all acknowledged data according to `before`, but not to `after`.
-fn given_up<'a>(before: &'a InForce, after: &'a LabelsInForce) -> impl Iterator<Item = u16> + 'a {
-    let is_current = |member: &u16| after.current.iter().any(|(current, _)| current == member);
-    before.current.keys().copied().filter(move |member| !is_current(member))
+fn given_up<'a>(before: &'a InForce, after: &'a LabelsInForce) -> impl Iterator<Item = MemberId> + 'a {
+    let is_current = |member: &MemberId| after.current.iter().any(|(current, _)| current == member);
+    before.current.keys().copied().map(MemberId).filter(move |member| !is_current(member))
 }
 
 /// Returns a refusal that names the connected clients and what to do.

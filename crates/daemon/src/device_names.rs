@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use millpond_api::{ApiError, DeviceNamed};
-use millpond_block::DeviceSlot;
+use millpond_block::{DeviceSlot, MemberId};
 use millpond_engine::{DeviceId, DeviceInfo};
 use millpond_format::{DeviceNote, crc32c};
 
@@ -29,7 +29,7 @@ pub(super) struct DeviceNames(Vec<Named>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
     /// Index in the pool's member table.
-    pub member: u16,
+    pub member: MemberId,
     /// True for a replacement that is to become the member `member`.
     pub successor: bool,
     /// Eight hexadecimal digits, or 16 where eight are ambiguous; empty when the id is unknown.
@@ -113,23 +113,29 @@ impl DeviceNames {
     /// devices were last seen at one path, the path is that of the one that was in use last.
     pub(super) fn remembered(record: &PoolRecord) -> DeviceNames {
         let in_force = record.in_force.as_ref();
-        let id = |member: u16| {
-            let current = in_force.and_then(|labels| labels.current.get(&member)).copied();
-            current.or_else(|| record.seen.get(&member).map(|seen| seen.id)).map(DeviceId)
+        let id = |member: MemberId| {
+            let current = in_force.and_then(|labels| labels.current.get(&member.0)).copied();
+            current.or_else(|| record.seen.get(&member.0).map(|seen| seen.id)).map(DeviceId)
         };
-        let members = (0u16..).zip(&record.devices).filter(|(_, path)| !path.as_os_str().is_empty());
-        let known: Vec<(u16, &PathBuf)> = members.collect();
+        let members = (0..).map(MemberId).zip(&record.devices).filter(|(_, path)| !path.as_os_str().is_empty());
+        let known: Vec<(MemberId, &PathBuf)> = members.collect();
         let ids = short_ids(known.iter().filter_map(|(member, _)| id(*member)));
-        let in_use = |member: u16| in_force.is_none_or(|labels| labels.current.contains_key(&member));
-        let named = |(member, path): &(u16, &PathBuf)| {
+        let in_use = |member: MemberId| in_force.is_none_or(|labels| labels.current.contains_key(&member.0));
+        let named = |(member, path): &(MemberId, &PathBuf)| {
             let shared = known.iter().any(|(other, at)| other != member && at == path && in_use(*other));
             let short = id(*member).and_then(|id| ids.get(&id).cloned()).unwrap_or_default();
             let (path, was) = if shared && !in_use(*member) { (None, Some((*path).clone())) } else { (Some((*path).clone()), None) };
-            let serial = record.seen.get(member).and_then(|seen| seen.serial.clone());
+            let serial = record.seen.get(&member.0).and_then(|seen| seen.serial.clone());
             Named { member: *member, successor: false, id: short, path, was, serial }
         };
-        let taking =
-            |path: &PathBuf| Named { member: 0, successor: true, id: String::new(), path: Some(path.clone()), was: None, serial: None };
+        let taking = |path: &PathBuf| Named {
+            member: MemberId(0),
+            successor: true,
+            id: String::new(),
+            path: Some(path.clone()),
+            was: None,
+            serial: None,
+        };
         let successors = record.successors.iter().map(taking);
         DeviceNames(known.iter().map(named).chain(successors).collect())
     }
@@ -139,7 +145,7 @@ impl DeviceNames {
     }
 
     /// Returns a member, or with `successor` its replacement.
-    pub(super) fn get(&self, member: u16, successor: bool) -> Option<&Named> {
+    pub(super) fn get(&self, member: MemberId, successor: bool) -> Option<&Named> {
         self.0.iter().find(|named| named.member == member && named.successor == successor)
     }
 
@@ -150,7 +156,7 @@ impl DeviceNames {
     }
 
     /// Returns the shortest clear name of a member.
-    pub(super) fn member(&self, member: u16) -> String {
+    pub(super) fn member(&self, member: MemberId) -> String {
         self.get(member, false).map_or_else(|| format!("device {member}"), |named| self.word(named))
     }
 
@@ -168,7 +174,7 @@ impl DeviceNames {
     ///
     /// # Errors
     /// When several devices fit, or the device is a replacement that is not a member yet.
-    pub(super) fn find(&self, pool: &str, word: &str) -> Result<Option<u16>, ApiError> {
+    pub(super) fn find(&self, pool: &str, word: &str) -> Result<Option<MemberId>, ApiError> {
         let found: Vec<&Named> = self.0.iter().filter(|named| named.is(word)).collect();
         match found.as_slice() {
             [] => Ok(None),
@@ -190,11 +196,11 @@ impl DeviceNames {
 }
 
 /// Describes devices that were not found, by what is remembered of them.
-pub(super) fn absent(record: Option<&PoolRecord>, members: &[u16]) -> Vec<DeviceNamed> {
+pub(super) fn absent(record: Option<&PoolRecord>, members: &[MemberId]) -> Vec<DeviceNamed> {
     let names = record.map(DeviceNames::remembered);
-    let named = |member: &u16| {
+    let named = |member: &MemberId| {
         let known = names.as_ref().and_then(|names| names.get(*member, false));
-        let seen = record.and_then(|record| record.seen.get(member));
+        let seen = record.and_then(|record| record.seen.get(&member.0));
         DeviceNamed {
             id: known.map(|known| known.id.clone()).unwrap_or_default(),
             path: String::new(),
@@ -216,7 +222,7 @@ pub(super) fn note(record: &mut PoolRecord, status: &ShardStatus) {
             let before = before.clone().unwrap_or_default();
             SeenDevice { id: device.id.0, serial: host.serial.clone(), size: host.geometry.size, ..before }
         });
-        Some((device.member, now.or(before)?))
+        Some((device.member.0, now.or(before)?))
     });
     record.seen = seen.collect();
 }
@@ -236,7 +242,7 @@ pub(super) fn describe(shard: &ShardHandle, status: &ShardStatus) {
 
 /// Returns how a member looked when it was last present.
 pub(super) fn seen_before<'a>(record: &'a PoolRecord, device: &DeviceInfo) -> Option<&'a SeenDevice> {
-    record.seen.get(&device.member).filter(|seen| seen.id == device.id.0)
+    record.seen.get(&device.member.0).filter(|seen| seen.id == device.id.0)
 }
 
 /// Returns ids that people can compare and type: eight digits, or all 16 where two devices share

@@ -13,7 +13,7 @@ use millpond_api::instant;
 use millpond_api::{
     AddDevices, ApiError, DeviceRemoval, DeviceSpec, EventKind, IoMode, Job, JobKind, Pool, RemovalPlan, RemoveDevice, Severity,
 };
-use millpond_block::DeviceSlot;
+use millpond_block::{DeviceSlot, MemberId};
 use millpond_device::HostDevice;
 use millpond_engine::{
     Class, Command, DeviceChange, DeviceId, GroupSpec, JobKind as EngineJob, NewDevice, PoolId, RemovalPlan as Plan, Reply,
@@ -197,10 +197,10 @@ impl Daemon {
 
     /// Returns the one member that the user means: by the path at which it is or was open, by its
     /// id, or by its serial number.
-    pub(super) async fn member(&self, name: &str, shard: &ShardHandle, old: &str) -> Result<u16, ApiError> {
+    pub(super) async fn member(&self, name: &str, shard: &ShardHandle, old: &str) -> Result<MemberId, ApiError> {
         let names = self.device_names(name, &shard.status().await?);
         let known = names.find(name, old)?;
-        let was_there = |member: &u16| names.get(*member, false).is_some_and(|named| named.was.as_deref() == Some(Path::new(old)));
+        let was_there = |member: &MemberId| names.get(*member, false).is_some_and(|named| named.was.as_deref() == Some(Path::new(old)));
         if let Some(member) = known.filter(|member| !was_there(member)) {
             return Ok(member);
         }
@@ -215,7 +215,7 @@ impl Daemon {
         if let (Some(before), Some(now)) = (known, found)
             && before != now
         {
-            let id = |member: u16| names.get(member, false).map(|named| named.id.clone()).unwrap_or_default();
+            let id = |member: MemberId| names.get(member, false).map(|named| named.id.clone()).unwrap_or_default();
             return Err(ApiError::invalid(format!(
                 "'{old}' was the path of device {} of pool '{name}', which is missing, and is that of device {} now; name one by its ID",
                 id(before),
@@ -268,7 +268,7 @@ impl Daemon {
 
     /// Follows changes to the devices of a pool. A job that a command began is listed until the
     /// daemon has recorded its outcome.
-    pub(super) fn follow(self: &Arc<Daemon>, name: &str, job: Option<(JobKind, u16)>) {
+    pub(super) fn follow(self: &Arc<Daemon>, name: &str, job: Option<(JobKind, MemberId)>) {
         if let Some((kind, member)) = &job {
             self.expect_job(name, kind.clone(), Some(*member));
         }
@@ -280,7 +280,7 @@ impl Daemon {
 
     /// Follows replacements and removals in a pool to their end: devices that the pool no longer
     /// uses are released, lose their labels, and are forgotten.
-    async fn watch_devices(self: Arc<Daemon>, name: String, job: Option<(JobKind, u16)>) {
+    async fn watch_devices(self: Arc<Daemon>, name: String, job: Option<(JobKind, MemberId)>) {
         let mut followed = Followed { daemon: &self, name: &name, job };
         let mut ids = ReleasedIds::default();
         self.registry().pools.get(&name).into_iter().for_each(|entry| ids.remember(&entry.record));
@@ -367,22 +367,22 @@ impl Daemon {
             self.report(Happened::to_device(EventKind::DeviceSpareUsed, name, &spare, message));
         }
         let path = |slot: DeviceSlot| status.host(slot).map(|host| host.path.clone());
-        let members = status.pool.devices.iter().map(|device| usize::from(device.member) + 1).max().unwrap_or(0);
+        let members = status.pool.devices.iter().map(|device| device.member.index() + 1).max().unwrap_or(0);
         let changed = {
             let mut registry = self.registry();
             let Some(entry) = registry.pools.get_mut(name) else { return };
             let before = entry.record.clone();
             let mut devices = vec![PathBuf::new(); members];
             for device in &status.pool.devices {
-                let at = usize::from(device.member);
+                let at = device.member.index();
                 let now = device.slot.and_then(path).or_else(|| before.devices.get(at).cloned());
                 if let (Some(place), Some(now)) = (devices.get_mut(at), now) {
                     *place = now;
                 }
             }
             // a cap belongs to the device and is removed with it
-            let same = |member: u16| before.devices.get(usize::from(member)) == devices.get(usize::from(member));
-            entry.record.limits.retain(|member, _| same(*member));
+            let same = |member: MemberId| before.devices.get(member.index()) == devices.get(member.index());
+            entry.record.limits.retain(|member, _| same(MemberId(*member)));
             entry.record.devices = devices;
             device_names::note(&mut entry.record, status);
             entry.record.successors = status.pool.devices.iter().filter_map(|device| device.successor.and_then(path)).collect();
@@ -395,8 +395,8 @@ impl Daemon {
 }
 
 /// Returns the remembered path of a member.
-pub(super) fn remembered_path(devices: &[PathBuf], member: u16) -> Option<String> {
-    let path = devices.get(usize::from(member))?;
+pub(super) fn remembered_path(devices: &[PathBuf], member: MemberId) -> Option<String> {
+    let path = devices.get(member.index())?;
     (!path.as_os_str().is_empty()).then(|| path.display().to_string())
 }
 
@@ -412,7 +412,7 @@ struct ReleasedIds {
 impl ReleasedIds {
     /// Records devices as they were last seen.
     fn remember(&mut self, record: &PoolRecord) {
-        let seen = record.seen.iter().filter_map(|(member, seen)| Some((record.last_path(*member)?.clone(), DeviceId(seen.id))));
+        let seen = record.seen.iter().filter_map(|(member, seen)| Some((record.last_path(MemberId(*member))?.clone(), DeviceId(seen.id))));
         self.known.extend(seen);
     }
 
@@ -435,7 +435,7 @@ impl ReleasedIds {
 struct Followed<'a> {
     daemon: &'a Daemon,
     name: &'a str,
-    job: Option<(JobKind, u16)>,
+    job: Option<(JobKind, MemberId)>,
 }
 
 impl Followed<'_> {
@@ -466,7 +466,7 @@ fn redundancy(status: &ShardStatus) -> u16 {
 pub(super) fn places_taken(record: &PoolRecord, status: &ShardStatus) -> Vec<(PathBuf, PathBuf)> {
     let path = |slot: DeviceSlot| status.host(slot).map(|host| host.path.clone());
     let taken = status.pool.devices.iter().filter_map(|device| {
-        let (now, before) = (path(device.slot?)?, record.devices.get(usize::from(device.member))?);
+        let (now, before) = (path(device.slot?)?, record.devices.get(device.member.index())?);
         (now != *before && record.devices.contains(&now)).then(|| (now, before.clone()))
     });
     taken.collect()

@@ -43,7 +43,7 @@ fn note(record: &mut PoolRecord, status: &ShardStatus) -> Noted {
     let clean = scrub.is_some_and(|scrub| scrub.complete && scrub.ended.is_some() && scrub.errors == 0);
     let mut noted = Noted { none: true, ..Noted::default() };
     for device in &status.pool.devices {
-        let Some(seen) = record.seen.get_mut(&device.member).filter(|seen| seen.id == device.id.0) else { continue };
+        let Some(seen) = record.seen.get_mut(&device.member.0).filter(|seen| seen.id == device.id.0) else { continue };
         let (before, live) = (seen.errors, errors_of(device, status));
         (seen.errors, seen.repaired) = seen.with(live);
         seen.counted = live;

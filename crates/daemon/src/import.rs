@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_api::{ApiError, ErrorKind, EventKind, Found, FoundState, ImportPool, IoMode, LostRange};
+use millpond_block::MemberId;
 use millpond_device::{HostDevice, OpenError, OpenOptions};
 use millpond_engine::{Aim, Command, DeviceInfo, Fault, MemberState, NewestLabel, PoolState, Refusal, Reply, Target, Tuning};
 use tokio::sync::OwnedMutexGuard;
@@ -294,13 +295,13 @@ impl Daemon {
             (None, true, false) => FoundState::Degraded,
             (None, true, true) => FoundState::Importable,
         };
-        let missing: Vec<u16> = pool.missing.iter().chain(&pool.down).copied().collect();
+        let missing: Vec<MemberId> = pool.missing.iter().chain(&pool.down).copied().collect();
         Found {
             name: pool.name.clone(),
             id,
             state,
             devices: pool.devices().iter().map(|path| path.display().to_string()).collect(),
-            missing: missing.clone(),
+            missing: missing.iter().map(|member| member.0).collect(),
             missing_devices: device_names::absent(self.remembered(pool).as_ref(), &missing),
             checkpoint: None,
             lost: None,

@@ -4,6 +4,7 @@
 use millpond_api::{
     ApiError, EventKind, GroupFill, JobKind, Pool, Rebalance, RebalancePool, ScrubPool, SetPool, WipeMode, WipePool, Wiping,
 };
+use millpond_block::MemberId;
 use millpond_engine::{Command, GroupFill as Fill, Reply, Wipe};
 
 use super::devices::remembered_path;
@@ -94,7 +95,7 @@ impl Daemon {
     async fn groups(&self, name: &str, shard: &ShardHandle, fills: &[Fill]) -> Result<Vec<GroupFill>, ApiError> {
         let status = shard.status().await?;
         let names = self.device_names(name, &status);
-        let device = |member: &u16| names.member(*member);
+        let device = |member: &MemberId| names.member(*member);
         let group = |fill: &Fill| {
             let devices = fill.members.iter().map(device).collect();
             GroupFill { devices, size: fill.size, allocated: fill.allocated, surplus: fill.surplus }
@@ -104,7 +105,7 @@ impl Daemon {
 
     /// Notes that a command has begun a job: its end is reported as an event, its beginning was
     /// already.
-    pub(super) fn expect_job(&self, pool: &str, kind: JobKind, member: Option<u16>) {
+    pub(super) fn expect_job(&self, pool: &str, kind: JobKind, member: Option<MemberId>) {
         let record = self.registry().pools.get(pool).map(|entry| entry.record.clone());
         if let Some(record) = record {
             let path = member.and_then(|member| remembered_path(&record.devices, member));

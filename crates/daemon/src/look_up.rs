@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use millpond_api::names::{Name, SnapshotName, VolumeName};
 use millpond_api::{ApiError, DeviceNamed, IoMode};
+use millpond_block::MemberId;
 use millpond_engine::{SnapshotInfo, Target, VolumeInfo};
 
 use super::device_names::DeviceNames;
@@ -51,7 +52,7 @@ impl Daemon {
     }
 
     /// Returns all names of a member of a pool.
-    pub(super) async fn device_named(&self, name: &str, shard: &ShardHandle, member: u16) -> Result<DeviceNamed, ApiError> {
+    pub(super) async fn device_named(&self, name: &str, shard: &ShardHandle, member: MemberId) -> Result<DeviceNamed, ApiError> {
         let status = shard.status().await?;
         let names = self.device_names(name, &status);
         let known =

@@ -26,8 +26,8 @@ impl InForce {
     pub(super) fn of(labels: &LabelsInForce, before: Option<&InForce>) -> InForce {
         let (mut current, mut successors) = (BTreeMap::new(), BTreeMap::new());
         for (member, device) in &labels.current {
-            let place = if current.contains_key(member) { &mut successors } else { &mut current };
-            place.insert(*member, device.0);
+            let place = if current.contains_key(&member.0) { &mut successors } else { &mut current };
+            place.insert(member.0, device.0);
         }
         let since = match before {
             Some(before) if before.generation == labels.generation && before.current == current && before.successors == successors => {

@@ -15,7 +15,7 @@ use millpond_api::{
     ApiError, ClassSpec, CreatePool, DeviceGroup, DeviceSpec, DeviceState, EndedExport, ErrorKind, EventKind, IoMode, Job, JobKind,
     JobState, LayoutSpec, Pool, PoolHealth,
 };
-use millpond_block::{CacheMode, DeviceGeometry, SectorProfile};
+use millpond_block::{CacheMode, DeviceGeometry, MemberId, SectorProfile};
 use millpond_device::{HostDevice, OpenError, OpenOptions, entropy, wall_millis};
 use millpond_engine::{
     Class, Command, Compression, Engine, GroupSpec, JobInfo, JobKind as EngineJob, Layout, PoolId, PoolInfo, PoolSpec, PoolState, Time,
@@ -264,7 +264,7 @@ fn job_state(faulted: bool) -> JobState {
 }
 
 /// Returns a job of a pool, or of one of its devices.
-fn job(pool: &str, kind: JobKind, device: Option<u16>, remaining_bytes: u64) -> Job {
+fn job(pool: &str, kind: JobKind, device: Option<MemberId>, remaining_bytes: u64) -> Job {
     let id = device.map_or_else(|| format!("{kind}:{pool}"), |device| format!("{kind}:{pool}:{device}"));
     Job {
         id,
@@ -517,7 +517,7 @@ mod tests {
         let ids = |entry: &mut PoolEntry, told: Result<&PoolInfo, Lacking>| {
             entry.jobs("tank", told).into_iter().map(|job| job.id).collect::<Vec<_>>()
         };
-        entry.followed.push((JobKind::Replace, 1));
+        entry.followed.push((JobKind::Replace, MemberId(1)));
         assert_eq!(ids(&mut entry, Err(Lacking::Silent)), ["replace:tank:1"]);
         entry.followed.clear();
         let info = JobInfo { kind: EngineJob::Scrub, member: None, done: 1, total: 3, errors: 0, rate: 0 };

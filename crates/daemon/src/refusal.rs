@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use millpond_api::FoundState;
 use millpond_api::size::Size;
+use millpond_block::MemberId;
 use millpond_engine::Refusal;
 
 use super::state::{InForce, PoolRecord};
@@ -44,7 +45,8 @@ pub(super) fn told(refusal: &Refusal, record: &PoolRecord, sides: &[Vec<PathBuf>
         // there is nothing to bring back: two starts that ended before they wrote labels can leave
         // the newest label on a device that the host no longer trusts
         Refusal::NotCurrent { remembered, wanted } if wanted.is_empty() => {
-            let known: Vec<u16> = record.in_force.iter().flat_map(|known| known.current.keys()).copied().collect();
+            let known = record.in_force.iter().flat_map(|known| known.current.keys());
+            let known: Vec<MemberId> = known.copied().map(MemberId).collect();
             format!(
                 "its newest label is on a device that was not up to date in generation {remembered} of the labels, in service here{since}. \
                  The devices of that time are all there: {}. Labels do not say which state was used last: import these devices alone with \
@@ -65,7 +67,7 @@ pub(super) fn told(refusal: &Refusal, record: &PoolRecord, sides: &[Vec<PathBuf>
     }
 }
 
-fn bring_back(record: &PoolRecord, members: &[u16]) -> String {
+fn bring_back(record: &PoolRecord, members: &[MemberId]) -> String {
     match members {
         [] => "bring back the devices in that state".to_owned(),
         members => format!("bring back {}", names(record, members)),
@@ -74,10 +76,10 @@ fn bring_back(record: &PoolRecord, members: &[u16]) -> String {
 
 /// Describes members by last path, serial number and size, as far as these are remembered. Another
 /// device may be at the path now.
-pub(super) fn names(record: &PoolRecord, members: &[u16]) -> String {
-    let name = |member: &u16| {
+pub(super) fn names(record: &PoolRecord, members: &[MemberId]) -> String {
+    let name = |member: &MemberId| {
         let was = record.last_path(*member).map(|path| format!("was {}", path.display()));
-        let seen = record.seen.get(member);
+        let seen = record.seen.get(&member.0);
         let serial = seen.and_then(|seen| seen.serial.as_ref()).map(|serial| format!("serial {serial}"));
         let size = seen.filter(|seen| seen.size > 0).map(|seen| Size(seen.size).to_string());
         match [was, serial, size].into_iter().flatten().collect::<Vec<_>>().join(", ") {

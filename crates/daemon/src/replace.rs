@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millpond_api::{ApiError, DeviceNamed, EventKind, JobKind, Pool, ReplaceDevice, Replacement};
-use millpond_block::{DeviceGeometry, DeviceSlot};
+use millpond_block::{DeviceGeometry, DeviceSlot, MemberId};
 use millpond_device::HostDevice;
 use millpond_engine::{Busy, Class, Command, CommandError, DeviceChange, GroupSpec, Layout, NewDevice, Reply};
 use tokio::time::{sleep, timeout};
@@ -24,7 +24,7 @@ const RETRY: Duration = Duration::from_millis(20);
 
 /// A device that the pool has open already.
 struct Own {
-    member: u16,
+    member: MemberId,
     class: Class,
     /// It is no replacement in progress, and has none.
     idle: bool,
@@ -111,7 +111,7 @@ impl Daemon {
         self: &Arc<Daemon>,
         name: &str,
         shard: &ShardHandle,
-        (member, spare): (u16, Own),
+        (member, spare): (MemberId, Own),
         dry_run: bool,
     ) -> Result<(), ApiError> {
         if spare.class != Class::Spare || !spare.idle || spare.member == member {
@@ -171,7 +171,7 @@ pub(super) async fn settled(shard: &ShardHandle, command: Command) -> Result<Rep
 }
 
 /// Waits until a spare has left its place, and gives it the place of `member`.
-async fn take(shard: &ShardHandle, member: u16, device: NewDevice) -> Result<(), ShardError> {
+async fn take(shard: &ShardHandle, member: MemberId, device: NewDevice) -> Result<(), ShardError> {
     loop {
         let status = shard.status().await?;
         if !status.pool.devices.iter().any(|listed| listed.slot == Some(device.slot)) {

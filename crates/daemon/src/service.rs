@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::instant;
 use millpond_api::{ApiError, DeviceState, ErrorKind, Job, JobKind, NbdLimits};
+use millpond_block::MemberId;
 use millpond_engine::Tuning;
 use tokio::sync::{Notify, watch};
 
@@ -103,7 +104,7 @@ pub(super) struct PoolEntry {
     /// For a pool out of service: absent devices, with their states.
     pub(super) absent: BTreeMap<PathBuf, DeviceState>,
     /// Jobs of devices whose outcome is not recorded yet: kind and member.
-    pub(super) followed: Vec<(JobKind, u16)>,
+    pub(super) followed: Vec<(JobKind, MemberId)>,
     /// Jobs in its last answer.
     pub(super) listed: Vec<Job>,
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::{Access, DeviceCap, ExportKind, IoMode, NbdLimits, TlsMode};
+use millpond_block::MemberId;
 use millpond_engine::{DeviceId, LabelsInForce};
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +54,7 @@ impl InForce {
     /// Returns the labels as the rules for imports take them.
     pub fn labels(&self) -> LabelsInForce {
         let devices = self.current.iter().chain(&self.successors);
-        let current = devices.map(|(member, id)| (*member, DeviceId(*id))).collect();
+        let current = devices.map(|(member, id)| (MemberId(*member), DeviceId(*id))).collect();
         LabelsInForce { generation: self.generation, current, left_behind: self.left_behind }
     }
 }
@@ -165,8 +166,8 @@ impl PoolRecord {
     }
 
     /// Returns the path of a member, or its last path.
-    pub fn last_path(&self, member: u16) -> Option<&PathBuf> {
-        self.devices.get(usize::from(member)).filter(|path| !path.as_os_str().is_empty())
+    pub fn last_path(&self, member: MemberId) -> Option<&PathBuf> {
+        self.devices.get(member.index()).filter(|path| !path.as_os_str().is_empty())
     }
 
     /// Returns the paths, or last paths, of its devices and their replacements.
@@ -183,21 +184,21 @@ impl PoolRecord {
     /// found keeps its remembered path. Where none is remembered, or the labels of the others
     /// describe another device, it gets the path in those labels.
     pub fn with(self, found: &Labelled) -> PoolRecord {
-        let is_known = |at: u16| match (self.seen.get(&at), found.looks.get(&at)) {
+        let is_known = |at: MemberId| match (self.seen.get(&at.0), found.looks.get(&at)) {
             (Some(seen), Some(look)) => seen.id == look.device.0,
             (_, None) => true,
             (None, Some(_)) => false,
         };
-        let last = |at: u16| found.looks.get(&at).filter(|look| !look.path.is_empty()).map(|look| PathBuf::from(&look.path));
-        let own = |at: u16| self.last_path(at).cloned();
-        let before = |at: u16| if is_known(at) { own(at).or_else(|| last(at)) } else { last(at).or_else(|| own(at)) };
-        let place = |(at, path): (u16, &Option<PathBuf>)| path.clone().or_else(|| before(at));
-        let devices = (0u16..).zip(&found.members).map(|member| place(member).unwrap_or_default()).collect();
+        let last = |at: MemberId| found.looks.get(&at).filter(|look| !look.path.is_empty()).map(|look| PathBuf::from(&look.path));
+        let own = |at: MemberId| self.last_path(at).cloned();
+        let before = |at: MemberId| if is_known(at) { own(at).or_else(|| last(at)) } else { last(at).or_else(|| own(at)) };
+        let place = |(at, path): (MemberId, &Option<PathBuf>)| path.clone().or_else(|| before(at));
+        let devices = (0..).map(MemberId).zip(&found.members).map(|member| place(member).unwrap_or_default()).collect();
         let mut seen = self.seen.clone();
         for (at, look) in found.looks.iter().filter(|(at, _)| !is_known(**at)) {
             let serial = Some(look.serial.clone()).filter(|serial| !serial.is_empty());
             seen.insert(
-                *at,
+                at.0,
                 SeenDevice { id: look.device.0, serial, size: look.size, errors: 0, repaired: 0, scrub: None, counted: (0, 0) },
             );
         }

@@ -325,7 +325,7 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap
     let device = |named: &Named| Device {
         id: named.id.clone(),
         path: names.word(named),
-        serial: record.seen.get(&named.member).filter(|_| !named.successor).and_then(|seen| seen.serial.clone()),
+        serial: record.seen.get(&named.member.0).filter(|_| !named.successor).and_then(|seen| seen.serial.clone()),
         was: named.was.as_ref().or(named.path.as_ref().filter(gone)).map(|was| was.display().to_string()),
         class: DeviceClass::Unknown,
         layout: DeviceLayout::Unknown,
@@ -335,7 +335,7 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap
             Some(path) => absent.get(path).cloned().unwrap_or(DeviceState::Unavailable),
             None => DeviceState::Missing,
         },
-        size: record.seen.get(&named.member).filter(|_| !named.successor).map_or(0, |seen| seen.size),
+        size: record.seen.get(&named.member.0).filter(|_| !named.successor).map_or(0, |seen| seen.size),
         allocated: 0,
         free: 0,
         errors: 0,

@@ -13,6 +13,7 @@ use millpond_api::size::Size;
 use millpond_api::{
     Device, DeviceHealth, DeviceState, EventKind, Export, ExportState, Job, JobKind, Pool, PoolHealth, Scrub, ScrubState, Severity,
 };
+use millpond_block::MemberId;
 
 use super::events::Happened;
 
@@ -98,14 +99,14 @@ fn is_changing(pool: &Pool) -> bool {
 }
 
 /// Returns kind and member of a job, from its id.
-fn parts(job: &Job) -> (&JobKind, Option<u16>) {
-    let member = job.id.strip_prefix(&format!("{}:{}:", job.kind, job.pool)).and_then(|member| member.parse().ok());
+fn parts(job: &Job) -> (&JobKind, Option<MemberId>) {
+    let member = job.id.strip_prefix(&format!("{}:{}:", job.kind, job.pool)).and_then(|member| member.parse().ok()).map(MemberId);
     (&job.kind, member)
 }
 
 /// Returns the key of a job. Jobs of one member have one key, whatever their kind: a replacement by
 /// a command may be listed as a resilver.
-fn key(kind: &JobKind, member: Option<u16>) -> String {
+fn key(kind: &JobKind, member: Option<MemberId>) -> String {
     member.map_or_else(|| kind.to_string(), |member| member.to_string())
 }
 
@@ -116,7 +117,7 @@ impl Watches {
         &mut self,
         pools: &[Pool],
         jobs: &[Job],
-        path_of: impl Fn(&str, u16) -> Option<String>,
+        path_of: impl Fn(&str, MemberId) -> Option<String>,
         now: Instant,
     ) -> Vec<Happened> {
         let mut news = Vec::new();
@@ -175,7 +176,7 @@ impl Watches {
     }
 
     /// Notes that a command has begun a job, whose beginning is then no event.
-    pub(super) fn expect_job(&mut self, pool_id: &str, kind: JobKind, member: Option<u16>, device: Option<String>) {
+    pub(super) fn expect_job(&mut self, pool_id: &str, kind: JobKind, member: Option<MemberId>, device: Option<String>) {
         let key = key(&kind, member);
         let job = Followed { kind, device, errors: 0, listed: false, missed: false };
         self.pools.entry(pool_id.to_owned()).or_default().jobs.insert(key, job);
@@ -203,7 +204,7 @@ impl Watches {
 }
 
 impl Watch {
-    fn look(&mut self, pool: &Pool, jobs: &[Job], path_of: impl Fn(u16) -> Option<String>, now: Instant, news: &mut Vec<Happened>) {
+    fn look(&mut self, pool: &Pool, jobs: &[Job], path_of: impl Fn(MemberId) -> Option<String>, now: Instant, news: &mut Vec<Happened>) {
         if is_changing(pool) {
             return;
         }
@@ -317,7 +318,7 @@ impl Watch {
         self.scrub = Some((scrub.begun, ended));
     }
 
-    fn look_at_jobs(&mut self, pool: &Pool, jobs: &[Job], path_of: impl Fn(u16) -> Option<String>, news: &mut Vec<Happened>) {
+    fn look_at_jobs(&mut self, pool: &Pool, jobs: &[Job], path_of: impl Fn(MemberId) -> Option<String>, news: &mut Vec<Happened>) {
         let mut missing = std::mem::take(&mut self.jobs);
         for job in jobs.iter().filter(|job| job.pool == pool.name && !matches!(job.kind, JobKind::Reclaim | JobKind::Copy)) {
             let (kind, member) = parts(job);

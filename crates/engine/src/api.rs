@@ -2,7 +2,7 @@
 
 mod listed;
 
-use millpond_block::{ByteRange, CacheMode, DeviceGeometry, DeviceSlot, SectorProfile};
+use millpond_block::{ByteRange, CacheMode, DeviceGeometry, DeviceSlot, MemberId, SectorProfile};
 
 use crate::{VolumeOptions, Whole};
 
@@ -121,7 +121,7 @@ pub enum DeviceChange {
     /// [`Command::Replace`].
     Replace {
         /// The member to be replaced.
-        member: u16,
+        member: MemberId,
         /// Size and sectors of the new device.
         device: DeviceGeometry,
     },
@@ -159,7 +159,7 @@ pub enum Command {
     /// Replaces a member's device. Answered when copying has begun; see [`PoolInfo::jobs`].
     Replace {
         /// The member to be replaced.
-        member: u16,
+        member: MemberId,
         /// The new device.
         device: NewDevice,
     },
@@ -169,7 +169,7 @@ pub enum Command {
     /// labels record it; see [`PoolInfo::jobs`]. Continues after an import.
     Remove {
         /// The member to be removed.
-        member: u16,
+        member: MemberId,
         /// Only return what the removal would take.
         dry_run: bool,
     },
@@ -403,7 +403,7 @@ pub struct RemovalPlan {
     /// Live bytes in segments with a part on the device: they move.
     pub moved: u64,
     /// Members that are removed with it, because too few of them stay for their layout.
-    pub others: Vec<u16>,
+    pub others: Vec<MemberId>,
     /// The other devices have no room for all of the data at once, so some of it moves more than
     /// once.
     pub in_steps: bool,
@@ -457,7 +457,7 @@ pub struct WriteSizes {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupFill {
     /// Members of the group.
-    pub members: Vec<u16>,
+    pub members: Vec<MemberId>,
     /// Bytes of its segments.
     pub size: u64,
     /// Bytes of segments in use.
@@ -483,7 +483,7 @@ pub struct SegmentPlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentPlace {
     /// The member that it is on.
-    pub member: u16,
+    pub member: MemberId,
     /// Byte range on the device.
     pub range: ByteRange,
     /// Bytes of the volume's or snapshot's blocks in it; each replica counts.

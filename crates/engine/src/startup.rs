@@ -35,6 +35,7 @@ mod tests;
 
 use std::time::Duration;
 
+use millpond_block::MemberId;
 use millpond_format::DeviceId;
 
 use crate::{LabelsInForce, NewestLabel, Planted};
@@ -48,7 +49,7 @@ pub struct Evidence {
     /// Devices that have a label of this generation.
     pub newest_on: Vec<DeviceId>,
     /// Members and devices that have such a label, and are present according to it.
-    pub current: Vec<(u16, DeviceId)>,
+    pub current: Vec<(MemberId, DeviceId)>,
     /// Devices found that are present members according to the newest label, with the generation of
     /// their own label.
     pub held: Vec<(DeviceId, u64)>,
@@ -63,9 +64,9 @@ pub struct Evidence {
     /// The labels contradict each other: the devices have no common history.
     pub apart: bool,
     /// Members that were not found, and were present when the newest label was written.
-    pub missing: Vec<u16>,
+    pub missing: Vec<MemberId>,
     /// Members that were not found, and are down according to the newest label.
-    pub down: Vec<u16>,
+    pub down: Vec<MemberId>,
     /// Another host that had the pool last, if one did.
     pub other_host: Option<String>,
     /// Another host that began to take the pool after that. It died before it finished, or took the
@@ -81,7 +82,7 @@ pub enum Decision {
     /// Import without these members, if the engine accepts that: the time to wait for them is over.
     ImportDegraded {
         /// Members that are missing.
-        without: Vec<u16>,
+        without: Vec<MemberId>,
     },
     /// Wait for missing members until so much time has passed since the first device was found.
     WaitUntil(Duration),
@@ -101,14 +102,14 @@ pub enum Refusal {
         /// Generation remembered.
         remembered: u64,
         /// Members that were current and were not found.
-        wanted: Vec<u16>,
+        wanted: Vec<MemberId>,
     },
     /// The newest label found is on a device that this host did without, or does not know.
     NotCurrent {
         /// Generation remembered.
         remembered: u64,
         /// Members that were current and were not found.
-        wanted: Vec<u16>,
+        wanted: Vec<MemberId>,
     },
     /// The labels contradict each other: the devices were written to separately, or a power cut
     /// left different labels of one generation.
@@ -119,7 +120,7 @@ pub enum Refusal {
         /// Name of that host.
         name: String,
         /// Members that are missing.
-        missing: Vec<u16>,
+        missing: Vec<MemberId>,
     },
 }
 
@@ -166,7 +167,7 @@ impl ImportRules {
         }
         let Some(remembered) = remembered else { return Ok(()) };
         let absent = remembered.current.iter().filter(|(_, device)| !found.devices.contains(device));
-        let wanted: Vec<u16> = absent.map(|(member, _)| *member).collect();
+        let wanted: Vec<MemberId> = absent.map(|(member, _)| *member).collect();
         if found.generation < remembered.generation {
             return Err(Refusal::Older { found: found.generation, remembered: remembered.generation, wanted });
         }
@@ -201,7 +202,7 @@ impl ImportRules {
     pub fn distrust(&self, remembered: Option<&LabelsInForce>, found: &Evidence) -> Option<LabelsInForce> {
         let remembered = remembered.filter(|_| !self.breaks(Planted::ServeUnremembered))?;
         let known: Vec<_> = found.current.iter().filter(|(_, device)| remembered.trusts(*device)).copied().collect();
-        let present = |(_, device): &&(u16, DeviceId)| found.present.contains(device);
+        let present = |(_, device): &&(MemberId, DeviceId)| found.present.contains(device);
         let current = match &found.other_host {
             _ if !known.is_empty() => known,
             Some(_) => found.current.clone(),

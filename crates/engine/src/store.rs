@@ -53,7 +53,7 @@ pub(crate) use self::pace::Pace;
 pub(crate) use self::release::{AT_A_TIME, CALL_BYTES, IDLE_MILLIS};
 pub(crate) use self::removal::{Evacuation, ROOM_MILLIS, Removal, Removals, STEP_PART, count_rows, joinable, runs};
 pub(crate) use self::scrub::{Check, Copy, InMemory, Item, PAGE, Place, StripScan, WriteStamp, copy_of};
-pub(crate) use self::shape::{add_groups, device_id, extent_space, invalid, new_members, take_groups};
+pub(crate) use self::shape::{add_groups, check_layouts, device_id, extent_space, invalid, new_members, take_groups};
 pub(crate) use self::stock::Stock;
 pub(crate) use self::usage::Spans;
 pub(crate) use self::watermarks::{Estimate, LEAST_LOG, Waiting, Watermark};

@@ -7,6 +7,8 @@
 
 use std::collections::BTreeSet;
 
+use millpond_block::MemberId;
+
 use crate::codec::{Decoder, Encoder, FormatError};
 use crate::{Class, DeviceId, DeviceNote, Lsn, MemberState, PoolId, SegmentId, Shape, crc32c};
 
@@ -73,7 +75,7 @@ pub struct Label {
     /// Identity of this device: that of the member, or of the device that is replacing the member.
     pub device: DeviceId,
     /// Place of this device in the table of members.
-    pub member: u16,
+    pub member: MemberId,
     /// Members and segments, as known when the label was written.
     pub shape: Shape,
     /// Path, size and serial number of each device when it was last seen, for messages.
@@ -126,7 +128,7 @@ impl Label {
         e.raw(&self.pool.0);
         e.string(&self.name);
         e.u64(self.device.0);
-        e.u16(self.member);
+        e.u16(self.member.0);
         self.shape.encode(&mut e);
         let room = (SECTOR_BYTES - 4).saturating_sub(e.len());
         DeviceNote::encode_all(&DeviceNote::fitting(&self.notes, room), &mut e);
@@ -146,9 +148,8 @@ impl Label {
 
     /// Returns the place of this device in a newer shape. A spare that has replaced a member may
     /// still have its old label; it is found by its device id, which no other device has.
-    pub fn member_in(&self, newer: &Shape) -> u16 {
-        let mut members = (0u16..).zip(&newer.members);
-        let taken = members.find(|(_, m)| m.device == self.device && m.state != MemberState::Gone).map(|(at, _)| at);
+    pub fn member_in(&self, newer: &Shape) -> MemberId {
+        let taken = newer.numbered().find(|(_, m)| m.device == self.device && m.state != MemberState::Gone).map(|(at, _)| at);
         taken.filter(|_| self.shape.is_spare(self.member)).unwrap_or(self.member)
     }
 
@@ -170,9 +171,9 @@ impl Label {
         if name.len() > NAME_MAX {
             return Err(FormatError::Field("name"));
         }
-        let (device, member) = (DeviceId(d.u64()?), d.u16()?);
+        let (device, member) = (DeviceId(d.u64()?), MemberId(d.u16()?));
         let shape = Shape::decode(&mut d)?;
-        if usize::from(member) >= shape.members.len() {
+        if shape.member(member).is_none() {
             return Err(FormatError::Field("member"));
         }
         if features(&shape) != all {

@@ -3,6 +3,8 @@
 //! All places follow from the shape, so a segment id means certain extents as soon as one label is
 //! read. Segment ids are never reused for other extents, so a removed group leaves a gap.
 
+use millpond_block::MemberId;
+
 use crate::codec::{Decoder, Encoder, FormatError};
 use crate::{Class, DeviceId, Layout, SegmentId};
 
@@ -59,7 +61,7 @@ const LEAVING: u8 = 1 << 7;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     /// The member.
-    pub member: u16,
+    pub member: MemberId,
     /// First extent.
     pub first: u32,
     /// Number of extents.
@@ -152,7 +154,7 @@ impl Shape {
             e.u32(group.first.0);
             e.count(group.columns.len());
             for column in &group.columns {
-                e.u16(column.member);
+                e.u16(column.member.0);
                 e.u32(column.first);
                 e.u32(column.extents);
             }
@@ -212,15 +214,15 @@ impl Shape {
     }
 
     fn columns_are_apart(&self) -> bool {
-        let mut all: Vec<(u16, u64, u64)> = self
+        let mut all: Vec<(MemberId, u64, u64)> = self
             .groups
             .iter()
             .flat_map(|group| &group.columns)
             .map(|c| (c.member, u64::from(c.first), u64::from(c.first) + u64::from(c.extents)))
             .collect();
         all.sort_unstable();
-        let inside = |(member, _, end): &(u16, u64, u64)| {
-            self.members.get(usize::from(*member)).is_some_and(|m| *end <= u64::from(m.extents) && m.state != MemberState::Gone)
+        let inside = |(member, _, end): &(MemberId, u64, u64)| {
+            self.member(*member).is_some_and(|m| *end <= u64::from(m.extents) && m.state != MemberState::Gone)
         };
         all.iter().all(inside) && all.iter().zip(all.iter().skip(1)).all(|(a, b)| a.0 != b.0 || a.2 <= b.1)
     }
@@ -229,7 +231,7 @@ impl Shape {
     fn asides_are_apart(&self) -> bool {
         let of = |aside: bool| self.groups.iter().filter(move |group| group.class.is_aside() == aside);
         of(true).flat_map(|group| &group.columns).all(|own| {
-            let whole = self.members.get(usize::from(own.member)).is_some_and(|m| own.first == 0 && own.extents == m.extents);
+            let whole = self.member(own.member).is_some_and(|m| own.first == 0 && own.extents == m.extents);
             whole && of(false).flat_map(|group| &group.columns).all(|other| other.member != own.member)
         })
     }
@@ -258,10 +260,35 @@ impl Shape {
         }
     }
 
+    /// Returns the numbers of all members, removed ones included, in order.
+    pub fn ids(&self) -> impl Iterator<Item = MemberId> + Clone + use<> {
+        (0..).map(MemberId).take(self.members.len())
+    }
+
+    /// Returns all members, removed ones included, with their numbers, in order.
+    pub fn numbered(&self) -> impl Iterator<Item = (MemberId, &Member)> + Clone {
+        self.ids().zip(&self.members)
+    }
+
+    /// Returns all members as [`numbered`](Shape::numbered) does.
+    pub fn numbered_mut(&mut self) -> impl Iterator<Item = (MemberId, &mut Member)> {
+        self.ids().zip(&mut self.members)
+    }
+
+    /// Returns a member; `None` for a number that is not in the table.
+    pub fn member(&self, member: MemberId) -> Option<&Member> {
+        self.members.get(member.index())
+    }
+
+    /// Returns a member; `None` for a number that is not in the table.
+    pub fn member_mut(&mut self, member: MemberId) -> Option<&mut Member> {
+        self.members.get_mut(member.index())
+    }
+
     /// Marks a member as down, from the next generation on. A member that is down keeps its time.
-    pub fn lose(&mut self, member: usize) {
+    pub fn lose(&mut self, member: MemberId) {
         let next = self.generation + 1;
-        let known = self.members.get_mut(member).filter(|m| !matches!(m.state, MemberState::Down | MemberState::Gone));
+        let known = self.member_mut(member).filter(|m| !matches!(m.state, MemberState::Down | MemberState::Gone));
         if let Some(known) = known {
             (known.state, known.down_since) = (MemberState::Down, next);
         }
@@ -271,45 +298,45 @@ impl Shape {
     /// in service here at that time: its history is not part of this pool's history. Shapes of one
     /// history agree on the generation in which a member went down, or the newer one has a later
     /// generation.
-    pub fn parted_from(&self, theirs: &Shape, member: usize) -> bool {
-        let state = |shape: &Shape| shape.members.get(member).map(|m| m.state);
+    pub fn parted_from(&self, theirs: &Shape, member: MemberId) -> bool {
+        let state = |shape: &Shape| shape.member(member).map(|m| m.state);
         if theirs.generation >= self.generation || state(theirs) != Some(MemberState::Present) || state(self) != Some(MemberState::Down) {
             return false;
         }
-        let since = self.members.get(member).map_or(0, |m| m.down_since);
+        let since = self.member(member).map_or(0, |m| m.down_since);
         let mut both = theirs.members.iter().zip(&self.members);
         both.any(|(then, now)| then.state == MemberState::Down && (then.down_since > now.down_since || then.down_since >= since))
     }
 
     /// True when a member is in a group of `class`.
-    pub fn is_of(&self, member: u16, class: Class) -> bool {
+    pub fn is_of(&self, member: MemberId, class: Class) -> bool {
         self.groups.iter().any(|group| group.class == class && group.columns.iter().any(|column| column.member == member))
     }
 
     /// Returns the group that decides a member's purpose: its group of class data if it has one,
     /// else its first group; `None` for a member without groups.
-    pub fn group_of(&self, member: u16) -> Option<&Group> {
+    pub fn group_of(&self, member: MemberId) -> Option<&Group> {
         let own = || self.groups.iter().filter(|group| group.columns.iter().any(|column| column.member == member));
         own().find(|group| group.class == Class::Data).or_else(|| own().next())
     }
 
     /// Returns the class of [`group_of`](Shape::group_of).
-    pub fn class_of(&self, member: u16) -> Option<Class> {
+    pub fn class_of(&self, member: MemberId) -> Option<Class> {
         self.group_of(member).map(|group| group.class)
     }
 
     /// True when a member is a cache device.
-    pub fn is_cache(&self, member: u16) -> bool {
+    pub fn is_cache(&self, member: MemberId) -> bool {
         self.is_of(member, Class::Cache)
     }
 
     /// True when a member is a spare.
-    pub fn is_spare(&self, member: u16) -> bool {
+    pub fn is_spare(&self, member: MemberId) -> bool {
         self.is_of(member, Class::Spare)
     }
 
     /// True when a member is a cache device or a spare: it holds no segments and no roots.
-    pub fn is_aside(&self, member: u16) -> bool {
+    pub fn is_aside(&self, member: MemberId) -> bool {
         self.is_cache(member) || self.is_spare(member)
     }
 
@@ -319,10 +346,10 @@ impl Shape {
     }
 
     /// Removes an auxiliary member. Its place in the table is not used again.
-    pub fn drop_aside(&mut self, member: u16) {
+    pub fn drop_aside(&mut self, member: MemberId) {
         self.groups.iter_mut().filter(|group| group.class.is_aside()).for_each(|g| g.columns.retain(|column| column.member != member));
         self.groups.retain(|group| !group.columns.is_empty());
-        if let Some(known) = self.members.get_mut(usize::from(member)) {
+        if let Some(known) = self.member_mut(member) {
             known.state = MemberState::Gone;
         }
     }
@@ -354,7 +381,7 @@ impl Group {
     ///   segment's id, so that parity is spread over all devices.
     ///
     /// Caches and spares have no segments.
-    pub fn for_each_row(&self, mut row: impl FnMut(&[(u16, u32)])) {
+    pub fn for_each_row(&self, mut row: impl FnMut(&[(MemberId, u32)])) {
         if self.class.is_aside() {
             return;
         }
@@ -435,7 +462,7 @@ fn group(d: &mut Decoder<'_>) -> Result<Group, FormatError> {
         _ => return Err(FormatError::Field("layout")),
     };
     let first = SegmentId(d.u32()?);
-    let column = |d: &mut Decoder<'_>| Ok(Column { member: d.u16()?, first: d.u32()?, extents: d.u32()? });
+    let column = |d: &mut Decoder<'_>| Ok(Column { member: MemberId(d.u16()?), first: d.u32()?, extents: d.u32()? });
     let columns = (0..d.count(10)?).map(|_| column(d)).collect::<Result<Vec<_>, FormatError>>()?;
     Ok(Group { class, layout, first, columns })
 }

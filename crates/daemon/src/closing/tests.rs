@@ -8,6 +8,7 @@ use millpond_api::{
     ClassSpec, CreateExport, CreateNbd, CreatePool, CreateSnapshots, CreateVolume, Destroy, DeviceGroup, DeviceSpec, ErrorKind, ImportPool,
     IoMode, LayoutSpec, Pool, PoolHealth, SetProperties, Volume,
 };
+use millpond_block::MemberId;
 use millpond_engine::Target;
 use millpond_format::DeviceId;
 
@@ -268,12 +269,12 @@ fn devices_and_addresses_are_reserved_while_a_command_is_under_way() {
 fn devices_that_were_given_up_are_those_that_were_up_to_date_before() {
     let labels = |generation: u64, current: &[u16]| LabelsInForce {
         generation,
-        current: current.iter().map(|member| (*member, DeviceId(u64::from(*member) + 100))).collect(),
+        current: current.iter().map(|member| (MemberId(*member), DeviceId(u64::from(*member) + 100))).collect(),
         left_behind: false,
     };
     let lost = |before: &[u16], after: &[u16]| {
         let before = InForce::of(&labels(3, before), None);
-        given_up(&before, &labels(4, after)).collect::<Vec<u16>>()
+        given_up(&before, &labels(4, after)).map(|member| member.0).collect::<Vec<u16>>()
     };
     assert_eq!(lost(&[0, 1, 2], &[0, 1, 2]), Vec::<u16>::new());
     assert_eq!(lost(&[0, 1, 2], &[1]), [0, 2]);

@@ -1,5 +1,6 @@
 //! Labels are found at either end, grouped by pool, and gone after a wipe.
 
+use millpond_block::MemberId;
 use millpond_format::{Class, Column, DeviceId, Group, Layout, Member, MemberState, SegmentId, Shape};
 
 use super::*;
@@ -10,7 +11,7 @@ fn label(pool: u8, member: u16, members: u16) -> Label {
         class: Class::Data,
         layout: Layout::Linear,
         first: SegmentId(0),
-        columns: (0..members).map(|member| Column { member, first: 0, extents: 4 }).collect(),
+        columns: (0..members).map(MemberId).map(|member| Column { member, first: 0, extents: 4 }).collect(),
     };
     let shape = Shape {
         generation: 1,
@@ -29,7 +30,14 @@ fn label(pool: u8, member: u16, members: u16) -> Label {
             .collect(),
         groups: vec![group],
     };
-    Label { pool: PoolId([pool; 16]), name: format!("pool{pool}"), device: device(member), member, shape, notes: Vec::new() }
+    Label {
+        pool: PoolId([pool; 16]),
+        name: format!("pool{pool}"),
+        device: device(member),
+        member: MemberId(member),
+        shape,
+        notes: Vec::new(),
+    }
 }
 
 /// Returns every pool found on the given files, or on files directly in the given directories.
@@ -63,7 +71,7 @@ fn pools_are_put_together_from_their_members() {
     let found = scan(&[dir.path().to_owned()]);
     assert_eq!(found.len(), 2);
     assert_eq!((found[0].devices(), found[0].missing.len()), (vec![path("z"), path("a")], 0));
-    assert_eq!((found[1].devices(), &found[1].missing), (vec![path("b")], &vec![0]));
+    assert_eq!((found[1].devices(), &found[1].missing), (vec![path("b")], &vec![MemberId(0)]));
     assert_eq!(scan(&[path("b")]).len(), 1);
     assert_eq!(scan(&[path("none")]), []);
 }
@@ -123,12 +131,12 @@ fn the_newest_label_says_who_belongs_to_a_pool() {
     newer.shape.members[0].device = DeviceId(77);
     newer.shape.members[0].successor = Some(DeviceId(78));
     device(&path("other"), Some(&newer), false);
-    let mut successor = Label { device: DeviceId(78), member: 0, ..newer.clone() };
+    let mut successor = Label { device: DeviceId(78), member: MemberId(0), ..newer.clone() };
     successor.shape.generation = 4;
     device(&path("new"), Some(&successor), false);
     let found = scan(&[dir.path().to_owned()]);
     // the replaced device is no member any more, and its replacement is known
-    assert_eq!((found.len(), &found[0].members, &found[0].missing), (1, &vec![None, Some(path("other"))], &vec![0]));
+    assert_eq!((found.len(), &found[0].members, &found[0].missing), (1, &vec![None, Some(path("other"))], &vec![MemberId(0)]));
     assert_eq!(found[0].successors, [path("new")]);
 }
 
@@ -138,14 +146,14 @@ fn a_spare_is_known_in_its_new_place_before_its_label_says_so() {
     let path = |name: &str| dir.path().join(name);
     let mut before = label(1, 0, 3);
     before.shape.groups[0].columns.pop();
-    let column = Column { member: 2, first: 0, extents: 4 };
+    let column = Column { member: MemberId(2), first: 0, extents: 4 };
     let spare = Group { class: Class::Spare, layout: Layout::Linear, first: SegmentId(8), columns: vec![column] };
     before.shape.groups.push(spare);
-    let waiting = Label { member: 2, device: before.shape.members[2].device, ..before.clone() };
-    device(&path("lost"), Some(&Label { member: 1, device: before.shape.members[1].device, ..before.clone() }), false);
+    let waiting = Label { member: MemberId(2), device: before.shape.members[2].device, ..before.clone() };
+    device(&path("lost"), Some(&Label { member: MemberId(1), device: before.shape.members[1].device, ..before.clone() }), false);
     device(&path("spare"), Some(&waiting), false);
     let mut after = before.clone();
-    after.shape.drop_aside(2);
+    after.shape.drop_aside(MemberId(2));
     after.shape.generation = 2;
     (after.shape.members[1].device, after.shape.members[1].state) = (waiting.device, MemberState::Filling);
     device(&path("whole"), Some(&after), false);

@@ -1,5 +1,6 @@
 //! Foreign content is recognised.
 
+use millpond_block::MemberId;
 use millpond_format::{Class, Column, DeviceId, Group, Layout, Member, MemberState, PoolId, SegmentId, Shape};
 
 use super::*;
@@ -36,12 +37,13 @@ fn our_own_label_names_its_pool_even_when_damaged() {
         class: Class::Data,
         layout: Layout::Linear,
         first: SegmentId(0),
-        columns: vec![Column { member: 0, first: 0, extents: 10 }],
+        columns: vec![Column { member: MemberId(0), first: 0, extents: 10 }],
     };
     let member = Member { device: DeviceId(1), extents: 10, state: MemberState::Present, successor: None, leaving: false, down_since: 0 };
     let shape =
         Shape { generation: 1, extent_bytes: 1 << 20, chunk_units: 512, next: SegmentId(10), members: vec![member], groups: vec![group] };
-    let label = Label { pool: PoolId([7; 16]), name: "tank".to_owned(), device: DeviceId(1), member: 0, shape, notes: Vec::new() };
+    let label =
+        Label { pool: PoolId([7; 16]), name: "tank".to_owned(), device: DeviceId(1), member: MemberId(0), shape, notes: Vec::new() };
     let mut sector = label.encode();
     assert!(name(&sector).is_some_and(|told| told.contains("'tank'")));
     sector[100] ^= 1;

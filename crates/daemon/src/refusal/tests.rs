@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use millpond_block::MemberId;
 use millpond_engine::{Decision, DeviceId, Evidence, ImportRules, LabelsInForce};
 
 use super::*;
@@ -25,13 +26,13 @@ fn found(generation: u64, devices: &[u64], missing: &[u16]) -> Evidence {
     Evidence {
         generation,
         newest_on: devices.clone(),
-        current: (0..).zip(devices.iter().copied()).collect(),
+        current: (0..).map(MemberId).zip(devices.iter().copied()).collect(),
         held: devices.iter().map(|device| (*device, generation)).collect(),
         present: devices.clone(),
         known: devices.clone(),
         apart: false,
         devices,
-        missing: missing.to_vec(),
+        missing: missing.iter().copied().map(MemberId).collect(),
         down: Vec::new(),
         other_host: None,
         taker: None,
@@ -68,7 +69,7 @@ fn the_other_host_is_named() {
 
 #[test]
 fn what_is_remembered_is_what_was_in_force() {
-    let labels = LabelsInForce { generation: 5, current: vec![(1, DeviceId(11))], left_behind: false };
+    let labels = LabelsInForce { generation: 5, current: vec![(MemberId(1), DeviceId(11))], left_behind: false };
     assert_eq!(record().remembered(), Some(labels));
 }
 

@@ -2,6 +2,7 @@
 
 use millpond_api::instant::from_millis;
 use millpond_api::sample::{export, pool};
+use millpond_block::MemberId;
 
 use super::*;
 
@@ -17,7 +18,7 @@ impl Look {
     }
 
     fn at(&mut self, pool: &Pool, jobs: &[Job]) -> Vec<(Severity, EventKind, String)> {
-        let path_of = |_: &str, member: u16| Some(format!("/member{member}"));
+        let path_of = |_: &str, member: MemberId| Some(format!("/member{member}"));
         let news = self.watches.look_at_pools(std::slice::from_ref(pool), jobs, path_of, self.now);
         news.iter().map(|news| (news.severity(), news.kind().clone(), news.message().to_owned())).collect()
     }
@@ -198,7 +199,7 @@ fn jobs_that_begin_by_themselves_are_said_and_all_that_end() {
     assert_eq!(told(look.at(&whole, &[job("resilver", Some(1))])), []);
     assert_eq!(told(look.at(&whole, &[])), [(EventKind::JobEnded, "resilver of /member1 in pool 'tank' has ended".to_owned())]);
     // a job that a command has begun, and a look that came before it was listed
-    look.watches.expect_job("7", JobKind::Remove, Some(1), Some("/member1".to_owned()));
+    look.watches.expect_job("7", JobKind::Remove, Some(MemberId(1)), Some("/member1".to_owned()));
     assert_eq!(told(look.at(&whole, &[])), []);
     assert_eq!(told(look.at(&whole, &[job("remove", Some(1))])), []);
     let stays = "remove of /member1 in pool 'tank' has ended; the device stays in the pool and is online".to_owned();

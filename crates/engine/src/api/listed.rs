@@ -1,6 +1,6 @@
 //! Information that can be listed: volumes, snapshots, devices, pools, jobs and counters.
 
-use millpond_block::{CacheMode, DeviceError, DeviceSlot, SectorProfile};
+use millpond_block::{CacheMode, DeviceError, DeviceSlot, MemberId, SectorProfile};
 use millpond_format::{Class, DeviceId, Layout, MemberState, PoolId, SnapshotId, VolumeId};
 
 use super::{Compression, Time};
@@ -120,7 +120,7 @@ pub enum PoolState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Its place in the table of members.
-    pub member: u16,
+    pub member: MemberId,
     /// Its identity, which no other device of the pool ever gets.
     pub id: DeviceId,
     /// Slot of its device in the caller's table; `None` when it is missing.
@@ -196,7 +196,7 @@ pub struct LabelsInForce {
     /// spares are left out, and so are members that are being resilvered. Replacements of members
     /// are included, because the next labels may make them members; without other devices they are
     /// not a pool.
-    pub current: Vec<(u16, DeviceId)>,
+    pub current: Vec<(MemberId, DeviceId)>,
     /// Devices were left behind that may claim to be the pool: some are given up or missing, or the
     /// caller knows of such ones from before, or cannot know, because the pool came by the user's
     /// word. What another host makes of those is not the state that was in service here.
@@ -405,7 +405,7 @@ pub struct JobInfo {
     /// Kind of the job.
     pub kind: JobKind,
     /// The member that it works on.
-    pub member: Option<u16>,
+    pub member: Option<MemberId>,
     /// Bytes done.
     pub done: u64,
     /// Bytes to do, including those done; 0 while it waits for another job.

@@ -31,14 +31,14 @@ impl Health {
     /// The state that a shape describes.
     pub(crate) fn of(shape: &Shape) -> Health {
         let set = |group: &millpond_format::Group| {
-            let mut members: Vec<MemberId> = group.columns.iter().map(|column| MemberId(column.member)).collect();
+            let mut members: Vec<MemberId> = group.columns.iter().map(|column| column.member).collect();
             members.sort_unstable();
             members.dedup();
             Set { members, spare: usize::from(group.layout.spare()) }
         };
         // a pool can do without all of its cache devices and spares
         let needed = shape.groups.iter().filter(|group| !group.class.is_aside());
-        let asides = (0..).take(shape.members.len()).filter(|member| shape.is_aside(*member)).map(MemberId).collect();
+        let asides = shape.ids().filter(|member| shape.is_aside(*member)).collect();
         Health { states: shape.members.iter().map(|m| m.state).collect(), sets: needed.map(set).collect(), asides, silent: Vec::new() }
     }
 

@@ -10,7 +10,7 @@ use crate::io::{Health, IoTable};
 use crate::log::Log;
 use crate::pool::Pool;
 use crate::space::{AllocClass, Rows, Space};
-use crate::store::{Config, Context, Store, add_groups, extent_space, invalid, new_members, take_groups};
+use crate::store::{Config, Context, Store, add_groups, check_layouts, extent_space, invalid, new_members, take_groups};
 use crate::task::{Keeper, first_claim, fresh_area, pieces};
 use crate::tree::NodeCache;
 use crate::{CommandError, Invalid, Planted, PoolSpec, Time, Tuning};
@@ -50,7 +50,8 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     let chunk_units = u32::try_from((extent_bytes / 512 / 8).clamp(16, 8192)).unwrap_or(8192);
     let mut shape = Shape { generation: 1, extent_bytes, chunk_units, next: SegmentId(0), members: Vec::new(), groups: Vec::new() };
     shape.members = new_members(&shape, devices, tuning.holder.as_ref())?;
-    add_groups(&mut shape, &groups)?;
+    let groups = check_layouts(&shape, groups)?;
+    add_groups(&mut shape, &groups);
     if !shape.fits() {
         return invalid(Invalid::LabelFull);
     }
@@ -66,7 +67,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     space.reuse_at_once = tuning.plants(Planted::FreeTooEarly);
     space.wipe_once = tuning.plants(Planted::WipeOnce);
     let core = Core::new(space, NodeCache::new(tuning.map_memory), chunk_units, pieces(extent_bytes, &tuning), tuning.planted);
-    let slots = (0..u16::try_from(members).unwrap_or(u16::MAX)).map(|member| Some(DeviceSlot(member))).collect();
+    let slots = config.shape.ids().map(|member| Some(DeviceSlot(member.0))).collect();
     let io = IoTable::new(slots, Health::of(&config.shape));
     let mut pool = Pool::new(Store::new(config, core, Log::new(Lsn(0)), io, BufPool::default(), tuning, now));
     pool.store.incarnation = 1;

@@ -6,13 +6,14 @@
 
 use std::collections::BTreeSet;
 
+use millpond_block::MemberId;
 use millpond_format::{Class, Group, Layout, MemberState, SegmentId, Shape};
 
 use crate::store::runs;
 
 /// Returns the shape without the lost members, if these are special and a label has room for the
 /// result.
-pub(super) fn drop_lost_special(shape: &Shape, lost: &BTreeSet<u16>) -> Option<Shape> {
+pub(super) fn drop_lost_special(shape: &Shape, lost: &BTreeSet<MemberId>) -> Option<Shape> {
     let mut groups: Vec<Group> = Vec::new();
     for group in &shape.groups {
         if !group.columns.iter().any(|column| lost.contains(&column.member)) {
@@ -22,10 +23,10 @@ pub(super) fn drop_lost_special(shape: &Shape, lost: &BTreeSet<u16>) -> Option<S
         if group.class != Class::Special {
             return None;
         }
-        let mut rows: Vec<(SegmentId, Vec<(u16, u32)>)> = Vec::new();
+        let mut rows: Vec<(SegmentId, Vec<(MemberId, u32)>)> = Vec::new();
         let mut id = group.first.0;
         group.for_each_row(|parts| {
-            let left: Vec<(u16, u32)> = parts.iter().copied().filter(|(member, _)| !lost.contains(member)).collect();
+            let left: Vec<(MemberId, u32)> = parts.iter().copied().filter(|(member, _)| !lost.contains(member)).collect();
             let whole = matches!(group.layout, Layout::Mirror { .. }) || left.len() == parts.len();
             if whole && !left.is_empty() {
                 rows.push((SegmentId(id), left));
@@ -40,7 +41,7 @@ pub(super) fn drop_lost_special(shape: &Shape, lost: &BTreeSet<u16>) -> Option<S
         }
     }
     let mut after = Shape { groups, ..shape.clone() };
-    for (at, known) in (0u16..).zip(&mut after.members) {
+    for (at, known) in after.numbered_mut() {
         if lost.contains(&at) {
             (known.state, known.successor, known.leaving) = (MemberState::Gone, None, false);
         }

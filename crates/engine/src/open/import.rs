@@ -8,7 +8,7 @@ mod open;
 mod scan;
 mod silence;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_block::{Buf, BufPool, ByteRange, DeviceError, DeviceGeometry, DeviceSlot, Io, IoDone, MemberId};
 use millpond_format::{AREA_BYTES, Checkpoint, FormatError, Label, MemberState, ObjectRef, Root, SECTOR_BYTES, SegmentId, second_area};
@@ -39,7 +39,7 @@ pub(crate) enum Asked {
     /// Read of the label of the device in this slot, from its first or second area.
     Label(DeviceSlot, bool),
     /// Read of a member's ring of roots, from its first or second area.
-    Ring(u16, bool),
+    Ring(MemberId, bool),
     /// Read of an object, and the attempt.
     Object(ObjectRef, u8),
     /// Read of a part of an object for a survey.
@@ -58,7 +58,7 @@ pub(crate) enum Asked {
     /// Flush or write that repairs the newest root.
     Mend,
     /// Read of a member's claim, from its first or second area; then its write or flush.
-    Claim(u16, bool),
+    Claim(MemberId, bool),
     Claimed,
 }
 
@@ -101,9 +101,9 @@ pub(crate) struct Import {
     unlabelled: Vec<Unlabelled>,
     pub(super) config: Option<Config>,
     pub(super) slots: Vec<Option<DeviceSlot>>,
-    twins: Vec<(u16, DeviceSlot)>,
+    twins: Vec<(MemberId, DeviceSlot)>,
     /// Members to be filled.
-    dirty: Vec<u16>,
+    dirty: Vec<MemberId>,
     /// The labels must be rewritten, because the shape has changed.
     relabel: bool,
     /// Lost special devices are given up.
@@ -403,25 +403,26 @@ impl Import {
         }
         let size_at = |slot: DeviceSlot| self.devices.get(slot.index()).map_or(0, |d| d.size);
         let sizes: Vec<u64> = slots.iter().map(|slot| slot.map_or(0, size_at)).collect();
-        (0..sizes.len()).filter(|member| found.is_missing(*member)).for_each(|member| shape.lose(member));
-        let asides: Vec<bool> = (0u16..).take(sizes.len()).map(|member| shape.is_aside(member)).collect();
-        for (member, (size, known)) in sizes.iter().zip(&mut shape.members).enumerate() {
-            if asides.get(member) == Some(&true) {
+        shape.ids().filter(|member| found.is_missing(*member)).for_each(|member| shape.lose(member));
+        let asides: BTreeSet<MemberId> = shape.ids().filter(|member| shape.is_aside(*member)).collect();
+        let extent_bytes = shape.extent_bytes;
+        for ((member, known), size) in shape.numbered_mut().zip(&sizes) {
+            if asides.contains(&member) {
                 // the content of a cache is scanned again, and a spare holds nothing: they need no
                 // filling
                 known.state = if found.is_missing(member) { known.state } else { MemberState::Present };
                 continue;
             }
-            let cut_off = extent_space(*size) / shape.extent_bytes < u64::from(known.extents);
+            let cut_off = extent_space(*size) / extent_bytes < u64::from(known.extents);
             if !found.is_missing(member) && cut_off {
-                return Err(OpenErrorKind::CutOff { pool: label.name.clone(), member: MemberId(member as u16) });
+                return Err(OpenErrorKind::CutOff { pool: label.name.clone(), member });
             }
-            if stale.contains(&(member as u16)) {
+            if stale.contains(&member) {
                 known.state = MemberState::Filling;
             }
         }
         // a replacement device that is not present may never come
-        for (member, known) in (0u16..).zip(&mut shape.members) {
+        for (member, known) in shape.numbered_mut() {
             if !found.twins.iter().any(|(of, _)| *of == member) {
                 known.successor = None;
             }
@@ -435,15 +436,15 @@ impl Import {
         self.io = IoTable::new(self.slots.clone(), Health::of(&shape)).after(&self.io);
         self.io.lasting = true;
         self.rings = Some(Rings::new(label.pool, sizes.len()));
-        for member in (0u16..).take(sizes.len()) {
+        for member in shape.ids() {
             // the ring of an out-of-date device says nothing about the newest root, and auxiliary
             // devices have none
-            let whole = shape.members.get(usize::from(member)).is_some_and(|m| m.state == MemberState::Present);
+            let whole = shape.member(member).is_some_and(|m| m.state == MemberState::Present);
             if let Some(rings) = self.rings.as_mut().filter(|_| shape.is_aside(member) || !whole) {
-                rings.leave_out(usize::from(member));
+                rings.leave_out(member);
             }
         }
-        let twins = found.twins.iter().map(|(member, slot)| (MemberId(*member), size_at(*slot))).collect();
+        let twins = found.twins.iter().map(|(member, slot)| (*member, size_at(*slot))).collect();
         self.config = Some(Config { id: label.pool, name: label.name.clone(), shape, notes: label.notes.clone(), sizes, twins });
         self.claim_before_reading()
     }

@@ -17,11 +17,11 @@ pub(crate) struct Members {
     /// Slot of each member's device; `None` when it is missing.
     pub(crate) slots: Vec<Option<DeviceSlot>>,
     /// Members with a replacement, and the slots of the replacement devices.
-    pub(crate) twins: Vec<(u16, DeviceSlot)>,
+    pub(crate) twins: Vec<(MemberId, DeviceSlot)>,
     /// Members that are present again after the pool did without them.
-    pub(crate) stale: Vec<u16>,
+    pub(crate) stale: Vec<MemberId>,
     /// Special members that are given up for good, together with data that is only there.
-    pub(crate) lost: BTreeSet<u16>,
+    pub(crate) lost: BTreeSet<MemberId>,
     /// Planted bug: devices that were written to separately are joined.
     joins: bool,
 }
@@ -104,34 +104,33 @@ impl Members {
 
     fn missing_asides(&self) -> usize {
         let shape = &self.newest.shape;
-        (0u16..).take(shape.members.len()).filter(|member| shape.is_aside(*member) && self.is_missing(usize::from(*member))).count()
+        shape.ids().filter(|member| shape.is_aside(*member) && self.is_missing(*member)).count()
     }
 
     fn place(&mut self, slot: DeviceSlot, label: &Label) -> Result<(), OpenErrorKind> {
-        let (shape, at) = (&self.newest.shape, label.member_in(&self.newest.shape));
-        let member = usize::from(at);
+        let (shape, member) = (&self.newest.shape, label.member_in(&self.newest.shape));
         if is_cache(label) {
             // a cache device that is no longer in use is ignored
-            let known = shape.members.get(member).filter(|m| m.device == label.device && shape.is_cache(at));
-            if let (Some(_), Some(place @ &mut None)) = (known, self.slots.get_mut(member)) {
+            let known = shape.member(member).filter(|m| m.device == label.device && shape.is_cache(member));
+            if let (Some(_), Some(place @ &mut None)) = (known, self.slots.get_mut(member.index())) {
                 *place = Some(slot);
             }
             return Ok(());
         }
         let parted = shape.parted_from(&label.shape, member) && !self.joins;
         let contradicts = label.shape.generation == shape.generation && label.shape != *shape && !self.joins;
-        if (parted || contradicts) && shape.is_aside(at) && shape.members.get(member).is_some_and(|m| m.device == label.device) {
+        if (parted || contradicts) && shape.is_aside(member) && shape.member(member).is_some_and(|m| m.device == label.device) {
             // a spare has no data that is needed: it counts as missing
             return Ok(());
         }
         if contradicts {
             return Err(OpenErrorKind::Contradicts { device: slot });
         }
-        let known = shape.members.get(member).filter(|m| m.state != MemberState::Gone);
+        let known = shape.member(member).filter(|m| m.state != MemberState::Gone);
         let removed = || OpenErrorKind::Removed { device: slot, pool: self.newest.name.clone() };
         let known = known.ok_or_else(removed)?;
         if known.successor == Some(label.device) {
-            self.twins.push((at, slot));
+            self.twins.push((member, slot));
             return Ok(());
         }
         if known.device != label.device {
@@ -140,40 +139,40 @@ impl Members {
         if parted {
             return Err(OpenErrorKind::WrittenApart { device: slot });
         }
-        match self.slots.get_mut(member) {
+        match self.slots.get_mut(member.index()) {
             Some(place @ &mut None) => *place = Some(slot),
             _ => return Err(OpenErrorKind::Duplicate { device: slot }),
         }
-        if known.state != MemberState::Present && !shape.is_aside(at) {
-            self.stale.push(at);
+        if known.state != MemberState::Present && !shape.is_aside(member) {
+            self.stale.push(member);
         }
         Ok(())
     }
 
     /// Returns whether no device is this member.
-    pub(super) fn is_missing(&self, member: usize) -> bool {
-        self.slots.get(member).is_none_or(Option::is_none)
+    pub(super) fn is_missing(&self, member: MemberId) -> bool {
+        self.slots.get(member.index()).is_none_or(Option::is_none)
     }
 
     fn check_missing(&mut self, degraded: bool, rebuild: bool) -> Result<(), OpenErrorKind> {
         let shape = &self.newest.shape;
-        let gone = (0u16..).zip(&shape.members).filter(|(member, m)| self.is_missing(usize::from(*member)) && m.state != MemberState::Gone);
+        let gone = shape.numbered().filter(|(member, m)| self.is_missing(*member) && m.state != MemberState::Gone);
         let needed = gone.filter(|(member, _)| !shape.is_aside(*member));
-        let missing: Vec<(u16, bool)> = needed.map(|(member, m)| (member, m.state == MemberState::Down)).collect();
+        let missing: Vec<(MemberId, bool)> = needed.map(|(member, m)| (member, m.state == MemberState::Down)).collect();
         if missing.is_empty() {
             return Ok(());
         }
         let lacking = |need: Missing| OpenErrorKind::MemberMissing {
             pool: self.newest.name.clone(),
-            members: missing.iter().map(|(member, _)| MemberId(*member)).collect(),
+            members: missing.iter().map(|(member, _)| *member).collect(),
             of: shape.members.len(),
             need,
         };
         let mut health = Health::of(shape);
-        self.stale.iter().for_each(|member| health.set(MemberId(*member), MemberState::Filling));
-        missing.iter().for_each(|(member, _)| health.set(MemberId(*member), MemberState::Down));
-        let needed = missing.iter().filter(|(member, _)| !health.can_spare(MemberId(*member))).map(|(member, _)| *member);
-        let needed: BTreeSet<u16> = needed.collect();
+        self.stale.iter().for_each(|member| health.set(*member, MemberState::Filling));
+        missing.iter().for_each(|(member, _)| health.set(*member, MemberState::Down));
+        let needed = missing.iter().filter(|(member, _)| !health.can_spare(*member)).map(|(member, _)| *member);
+        let needed: BTreeSet<MemberId> = needed.collect();
         if !needed.is_empty() {
             if !needed.iter().all(|member| is_special(shape, *member)) {
                 return Err(lacking(Missing::Needed));
@@ -196,7 +195,7 @@ fn by_slot(labels: &[Option<Label>]) -> impl Iterator<Item = (DeviceSlot, &Optio
 }
 
 /// Returns whether a member is only in special groups.
-fn is_special(shape: &Shape, member: u16) -> bool {
+fn is_special(shape: &Shape, member: MemberId) -> bool {
     let mut groups = shape.groups.iter().filter(|group| group.columns.iter().any(|column| column.member == member)).peekable();
     groups.peek().is_some() && groups.all(|group| group.class == Class::Special)
 }

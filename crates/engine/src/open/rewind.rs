@@ -200,10 +200,10 @@ impl Import {
     pub(super) fn renew_rings(&mut self, second: bool) {
         let (Some(rings), Some(root), Some(config)) = (&self.rings, &self.root, &self.config) else { return };
         let ring = renewed_ring(root, &mut self.bufs);
-        let place = |member: u16| {
-            let size = config.sizes.get(usize::from(member)).copied().unwrap_or(0);
+        let place = |member: MemberId| {
+            let size = config.size_of(member);
             let area = if second { second_area(size) } else { 0 };
-            (MemberId(member), area + RING_OFFSET, ring.clone())
+            (member, area + RING_OFFSET, ring.clone())
         };
         self.io.write_raw(Asked::Mend, rings.members().into_iter().map(place).collect());
     }

@@ -41,7 +41,7 @@ pub(crate) struct Rings {
     above: u64,
     incarnations: u32,
     /// A slot that a newer program wrote: member, slot, and why it cannot be used.
-    newer: Option<(u16, usize, FormatError)>,
+    newer: Option<(MemberId, usize, FormatError)>,
 }
 
 impl Rings {
@@ -53,20 +53,20 @@ impl Rings {
     }
 
     /// Excludes a member's ring.
-    pub(super) fn leave_out(&mut self, member: usize) {
-        if let Some(place) = self.left_out.get_mut(member) {
+    pub(super) fn leave_out(&mut self, member: MemberId) {
+        if let Some(place) = self.left_out.get_mut(member.index()) {
             *place = true;
         }
     }
 
     /// Returns the rings that count, by member.
-    fn counting(&self) -> impl Iterator<Item = (u16, &[Vec<Slot>; 2])> + Clone {
-        (0u16..).zip(&self.slots).zip(&self.left_out).filter(|(_, out)| !**out).map(|(ring, _)| ring)
+    fn counting(&self) -> impl Iterator<Item = (MemberId, &[Vec<Slot>; 2])> + Clone {
+        (0..).map(MemberId).zip(&self.slots).zip(&self.left_out).filter(|(_, out)| !**out).map(|(ring, _)| ring)
     }
 
     /// Takes in a ring that was read from an area of a member.
-    pub(super) fn take(&mut self, member: u16, second: bool, ring: &[u8]) {
-        let Some(slots) = self.slots.get_mut(usize::from(member)).and_then(|areas| areas.get_mut(usize::from(second))) else { return };
+    pub(super) fn take(&mut self, member: MemberId, second: bool, ring: &[u8]) {
+        let Some(slots) = self.slots.get_mut(member.index()).and_then(|areas| areas.get_mut(usize::from(second))) else { return };
         for ((at, slot), sector) in slots.iter_mut().enumerate().zip(ring.chunks_exact(SECTOR_BYTES)) {
             *slot = match Root::decode(sector) {
                 Ok(root) if root.pool == self.pool && root.generation % RING_SLOTS == at as u64 => {
@@ -87,7 +87,6 @@ impl Rings {
     /// Checks that this program knows all roots.
     fn check_format(&self, slots: &[Option<DeviceSlot>]) -> Result<(), OpenErrorKind> {
         let Some((member, slot, error)) = self.newer else { return Ok(()) };
-        let member = MemberId(member);
         Err(OpenErrorKind::NewerRoot { member, device: device(slots, member), slot, error })
     }
 
@@ -101,7 +100,6 @@ impl Rings {
         let mut copies = self.counting().map(|(member, [first, second])| (member, copy(first, next), copy(second, next)));
         let begun = copies.clone().all(|(_, first, _)| !as_before(first));
         if let Some((member, ..)) = copies.find(|(_, _, second)| !as_before(*second)).filter(|_| begun) {
-            let member = MemberId(member);
             return Err(OpenErrorKind::RootDamaged { generation: next, member, device: device(slots, member), slot: next % RING_SLOTS });
         }
         Ok(root)
@@ -166,12 +164,12 @@ impl Rings {
     }
 
     /// Returns the members whose rings count.
-    pub(super) fn members(&self) -> Vec<u16> {
+    pub(super) fn members(&self) -> Vec<MemberId> {
         self.counting().map(|(member, _)| member).collect()
     }
 
     /// Returns the members without a copy of a root in the first or the second area.
-    pub(super) fn lacking(&self, generation: u64, second: bool) -> Vec<u16> {
+    pub(super) fn lacking(&self, generation: u64, second: bool) -> Vec<MemberId> {
         let areas = self.counting().filter_map(|(member, areas)| Some((member, areas.get(usize::from(second))?)));
         areas.filter(|(_, slots)| copy(slots, generation) != Slot::Root(generation)).map(|(member, _)| member).collect()
     }

@@ -30,8 +30,8 @@ impl Requests {
             return;
         }
         let shape = &store.config.shape;
-        for (member, known) in (0..).map(MemberId).zip(&shape.members) {
-            let there = known.state == MemberState::Present && store.io.health.is_up(member) && shape.is_cache(member.0);
+        for (member, known) in shape.numbered() {
+            let there = known.state == MemberState::Present && store.io.health.is_up(member) && shape.is_cache(member);
             if there && !self.cache.has(member) {
                 self.cache.attach(member, known.device, u64::from(known.extents) * shape.extent_bytes);
             }

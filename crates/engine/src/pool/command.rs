@@ -1,6 +1,6 @@
 //! Commands: checked against the catalog, logged as records, applied, made durable, answered.
 
-use millpond_block::{CacheMode, DiskError, MemberId, Tag};
+use millpond_block::{CacheMode, DiskError, Tag};
 use millpond_format::{LineageId, Record, SnapshotId, VolumeId, VolumeRecord};
 
 use super::op::{Owner, Work};
@@ -298,7 +298,7 @@ impl Pool {
             Command::Checkpoint => self.store.checkpoint.wanted.push(tag),
             Command::ResizeVolume { volume, size } => self.requests.resize(&mut self.store, tag, volume, size),
             Command::AddDevices { groups, devices } => self.change_devices(tag, |pool| pool.add_groups(&groups, &devices)),
-            Command::Replace { member, device } => self.change_devices(tag, |pool| pool.replace(MemberId(member), device)),
+            Command::Replace { member, device } => self.change_devices(tag, |pool| pool.replace(member, device)),
             Command::CheckDevices(change) => {
                 let told = self.store.check_change(&change).map(|()| Reply::Done);
                 self.store.replies.push_back((tag, told));

@@ -18,7 +18,7 @@ impl Requests {
         let shape = &mut store.config.shape;
         let id = device_id(shape.generation + 1, at, store.tuning.holder.as_ref());
         let columns = shape.groups.iter_mut().flat_map(|group| &mut group.columns);
-        columns.filter(|column| column.member == member.0).for_each(|column| column.extents = extents);
+        columns.filter(|column| column.member == member).for_each(|column| column.extents = extents);
         if let Some(known) = shape.members.get_mut(at) {
             (known.device, known.extents, known.state) = (id, extents, MemberState::Present);
         }
@@ -52,7 +52,7 @@ impl Pool {
         let shape = self.store.plan_groups(specs, &geometries)?;
         self.store.config.sizes.extend(geometries.iter().map(|g| g.size));
         self.store.io.add_members(devices.iter().map(|d| d.slot), Health::of(&shape));
-        self.store.labels.fresh.extend((first..shape.members.len()).filter_map(|at| u16::try_from(at).ok()).map(MemberId));
+        self.store.labels.fresh.extend(shape.ids().skip(first));
         self.store.config.shape = shape;
         Ok(())
     }
@@ -63,10 +63,10 @@ impl Pool {
         self.rejoiner.put_off_rejoin(&mut self.store);
         self.store.check_unchanging()?;
         let at = member.index();
-        if self.store.config.shape.is_aside(member.0) {
+        if self.store.config.shape.is_aside(member) {
             return self.requests.replace_aside(&mut self.store, member, device);
         }
-        self.store.check_replacement(member.0, &device.geometry)?;
+        self.store.check_replacement(member, &device.geometry)?;
         let id: DeviceId = device_id(self.store.config.shape.generation + 1, at, self.store.tuning.holder.as_ref());
         let Some(known) = self.store.config.shape.members.get_mut(at) else { return Ok(()) };
         if known.state == MemberState::Present {
@@ -93,9 +93,9 @@ impl Pool {
     }
 
     /// Begins to remove a member. The caller must have the labels written.
-    pub(super) fn remove_member(&mut self, member: u16) -> Result<(), CommandError> {
+    pub(super) fn remove_member(&mut self, member: MemberId) -> Result<(), CommandError> {
         if self.store.config.shape.is_aside(member) {
-            return self.remove_aside(MemberId(member));
+            return self.remove_aside(member);
         }
         begin_removal(&mut self.store, &mut self.rejoiner, &self.resilver, member)
     }
@@ -105,9 +105,9 @@ impl Pool {
         self.rejoiner.put_off_rejoin(&mut self.store);
         self.store.check_unchanging()?;
         self.requests.cache.detach(member, &mut self.store.bufs);
-        let class = self.store.config.shape.class_of(member.0).unwrap_or(Class::Data);
+        let class = self.store.config.shape.class_of(member).unwrap_or(Class::Data);
         self.store.labels.left.insert(member, class);
-        self.store.config.shape.drop_aside(member.0);
+        self.store.config.shape.drop_aside(member);
         self.store.io.health.set(member, MemberState::Gone);
         Ok(())
     }

@@ -81,7 +81,7 @@ impl Pool {
         }
         self.resilver.stop_filling(failing.member, Replica::Current);
         self.requests.cache.detach(failing.member, &mut self.store.bufs);
-        self.store.config.shape.lose(failing.member.index());
+        self.store.config.shape.lose(failing.member);
         self.spares.lost(failing.member, self.store.now, self.store.io.mark());
         self.store.relabel(None);
     }

@@ -28,19 +28,19 @@ impl Pool {
         });
         let bytes = space.rows.extent_bytes();
         let listed = |(at, m): &(MemberId, &Member)| m.state != MemberState::Gone || self.store.labels.left.contains_key(at);
-        let devices = (0..).map(MemberId).zip(&shape.members).filter(listed).map(|(member, m)| {
+        let devices = shape.numbered().filter(listed).map(|(member, m)| {
             let i = member.index();
             let size = u64::from(m.extents) * bytes;
             let of_member = |counts: &[u64]| counts.get(i).copied().unwrap_or(0) * bytes;
-            let (free, allocated) = match shape.is_aside(member.0) {
+            let (free, allocated) = match shape.is_aside(member) {
                 true => (size.saturating_sub(self.requests.cache.used(member)), self.requests.cache.used(member).min(size)),
                 false => (of_member(&free), of_member(&used)),
             };
-            let group = shape.group_of(member.0);
+            let group = shape.group_of(member);
             // until the labels name the new device instead of the old one, the old one is listed
             let old = self.store.labels.switching.get(&member).copied();
             DeviceInfo {
-                member: member.0,
+                member,
                 id: old.unwrap_or(m.device),
                 slot: self.store.io.slot_of(member),
                 state: match m.state {

@@ -116,7 +116,8 @@ impl Rows {
     /// Adds the segments of groups that were appended to `shape`.
     pub(crate) fn extend(&mut self, shape: &Shape) {
         let for_data = |class: Class| matches!(class, Class::Data | Class::Log);
-        let data: BTreeSet<u16> = shape.groups.iter().filter(|g| for_data(g.class)).flat_map(|g| &g.columns).map(|c| c.member).collect();
+        let data: BTreeSet<MemberId> =
+            shape.groups.iter().filter(|g| for_data(g.class)).flat_map(|g| &g.columns).map(|c| c.member).collect();
         for group in &shape.groups {
             if (group.first.0 as usize) < self.rows.len() {
                 continue;
@@ -139,8 +140,7 @@ impl Rows {
             let rows = &mut self.rows;
             group.for_each_row(|parts| {
                 let slow = parts.iter().filter(|(member, _)| shelf == AllocClass::Nodes && data.contains(member)).count();
-                let parts: SmallVec<[(MemberId, u32); 1]> = parts.iter().map(|(member, at)| (MemberId(*member), *at)).collect();
-                rows.push(Row { kind, shelf, group: first, front: parts.len() - slow, parts });
+                rows.push(Row { kind, shelf, group: first, front: parts.len() - slow, parts: SmallVec::from_slice(parts) });
             });
         }
         // segments of lost devices may still be referred to, so their ids get entries without parts
@@ -272,7 +272,7 @@ impl Rows {
         for (row, id) in self.rows.iter().zip(0u32..) {
             if pick(SegmentId(id)) {
                 row.parts.iter().for_each(|(device, _)| {
-                    if let Some(n) = counts.get_mut(usize::from(device.0)) {
+                    if let Some(n) = counts.get_mut(device.index()) {
                         *n += 1;
                     }
                 });

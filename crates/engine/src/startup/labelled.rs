@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use millpond_block::MemberId;
 use millpond_format::{
     AREA_BYTES, CLAIM_OFFSET, Claim, Class, DeviceId, DeviceNote, Label, Member, MemberState, PoolId, SECTOR_BYTES, second_area,
 };
@@ -20,11 +21,11 @@ pub struct Labelled<P> {
     /// Where devices were found that are taking members' places.
     pub successors: Vec<P>,
     /// Members that were not found, and were there when the newest label was written.
-    pub missing: Vec<u16>,
+    pub missing: Vec<MemberId>,
     /// Those of them that are special devices and nothing else: a rebuild does without them.
-    pub special: Vec<u16>,
+    pub special: Vec<MemberId>,
     /// Members that were not found, and that the newest label calls down, or that are not needed (cache, spares).
-    pub down: Vec<u16>,
+    pub down: Vec<MemberId>,
     /// Devices found that an import does not need: the pool's cache and spares.
     pub asides: Vec<P>,
     /// Generation of the newest label.
@@ -32,7 +33,7 @@ pub struct Labelled<P> {
     /// Devices that have a label of this generation.
     pub newest_on: Vec<DeviceId>,
     /// Members and devices that have one, and that it calls present.
-    pub current: Vec<(u16, DeviceId)>,
+    pub current: Vec<(MemberId, DeviceId)>,
     /// Devices found that the newest label calls present members, and the generation of their own.
     pub held: Vec<(DeviceId, u64)>,
     /// Devices that the newest label calls present members, or that are taking the places of those, whatever label they have themselves.
@@ -42,7 +43,7 @@ pub struct Labelled<P> {
     /// Devices by the history that their labels tell, when it is not one: the newest label's first.
     pub sides: Vec<Vec<P>>,
     /// How members looked when they were last seen, as the newest label has it.
-    pub looks: BTreeMap<u16, DeviceNote>,
+    pub looks: BTreeMap<MemberId, DeviceNote>,
     /// All devices found.
     pub ids: Vec<DeviceId>,
     /// Newest claim on the devices: the host that has the pool, or had it last.
@@ -144,22 +145,21 @@ impl<P: Clone + PartialEq> Labelled<P> {
         let labels = || devices.iter().map(|device| &device.label);
         let newest = labels().max_by_key(|label| (!cache(label), label.shape.generation, !label.shape.is_aside(label.member)))?;
         let of_newest = labels().filter(|label| !cache(label) && label.shape.generation == newest.shape.generation);
-        let table = &newest.shape.members;
         let present = |label: &Label| {
             let member = label.member_in(&newest.shape);
-            let known = table.get(usize::from(member))?;
+            let known = newest.shape.member(member)?;
             let present = known.state == MemberState::Present && known.device == label.device && !newest.shape.is_aside(member);
             present.then_some((member, label.device))
         };
         let in_table = |may: fn(MemberState) -> bool| {
-            let members = (0u16..).zip(table).filter(|(at, known)| may(known.state) && !newest.shape.is_aside(*at));
+            let members = newest.shape.numbered().filter(|(at, known)| may(known.state) && !newest.shape.is_aside(*at));
             members.flat_map(|(_, known)| [Some(known.device), known.successor]).flatten().collect::<Vec<_>>()
         };
         let look = |known: &Member| newest.notes.iter().find(|note| note.device == known.device && known.state != MemberState::Gone);
         let mut found = Labelled {
             id: newest.pool,
             name: newest.name.clone(),
-            members: vec![None; table.len()],
+            members: vec![None; newest.shape.members.len()],
             successors: Vec::new(),
             missing: Vec::new(),
             special: Vec::new(),
@@ -172,7 +172,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
             present: in_table(|state| state == MemberState::Present),
             known: in_table(|state| state != MemberState::Gone),
             sides: sides(newest, devices),
-            looks: (0u16..).zip(table).filter_map(|(at, known)| Some((at, look(known)?.clone()))).collect(),
+            looks: newest.shape.numbered().filter_map(|(at, known)| Some((at, look(known)?.clone()))).collect(),
             ids: labels().map(|label| label.device).collect(),
             claim: devices.iter().filter_map(|device| device.claim.clone()).max_by_key(|claim| (claim.term, !claim.released)),
             taker: devices.iter().filter_map(|device| device.taker.clone()).max_by_key(|claim| claim.term),
@@ -184,19 +184,18 @@ impl<P: Clone + PartialEq> Labelled<P> {
         found.seen = devices.iter().filter_map(|device| device.seen).max().filter(|_| held);
         for Looked { place, label, .. } in devices {
             let member = label.member_in(&newest.shape);
-            let at = usize::from(member);
-            let Some(known) = table.get(at).filter(|known| known.state != MemberState::Gone) else { continue };
+            let Some(known) = newest.shape.member(member).filter(|known| known.state != MemberState::Gone) else { continue };
             if known.successor == Some(label.device) {
                 found.successors.push(place.clone());
             } else if known.device == label.device
-                && let Some(known_place) = found.members.get_mut(at)
+                && let Some(known_place) = found.members.get_mut(member.index())
                 && known_place.is_none()
             {
                 *known_place = Some(place.clone());
                 found.asides.extend(newest.shape.is_aside(member).then(|| place.clone()));
             }
         }
-        for ((at, known), place) in (0u16..).zip(table).zip(&found.members) {
+        for ((at, known), place) in newest.shape.numbered().zip(&found.members) {
             match known.state {
                 _ if place.is_some() => {}
                 MemberState::Gone => {}
@@ -205,7 +204,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
                 MemberState::Present | MemberState::Filling => found.missing.push(at),
             }
         }
-        let classes = |at: u16| newest.shape.groups.iter().filter(move |g| g.columns.iter().any(|c| c.member == at)).map(|g| g.class);
+        let classes = |at: MemberId| newest.shape.groups.iter().filter(move |g| g.columns.iter().any(|c| c.member == at)).map(|g| g.class);
         found.special = found.missing.iter().copied().filter(|at| classes(*at).all(|class| class == Class::Special)).collect();
         Some(found)
     }
@@ -223,8 +222,8 @@ fn sides<P: Clone>(newest: &Label, devices: &[Looked<P>]) -> Vec<Vec<P>> {
             continue;
         }
         let is = |known: &Member| known.device == label.device && known.state != MemberState::Gone;
-        let is_member = newest.shape.members.get(usize::from(member)).is_some_and(is);
-        let apart = is_member && newest.shape.parted_from(&label.shape, usize::from(member));
+        let is_member = newest.shape.member(member).is_some_and(is);
+        let apart = is_member && newest.shape.parted_from(&label.shape, member);
         match sides.iter_mut().find(|(side, _)| side.shape == label.shape) {
             Some((_, places)) => places.push(place.clone()),
             None if apart || label.shape.generation == newest.shape.generation => sides.push((label, vec![place.clone()])),

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use millpond_block::MemberId;
 use millpond_format::{Claim, Class, Column, DeviceId, Group, Holder, Label, Layout, Member, MemberState, PoolId, SegmentId, Shape};
 
 use super::*;
@@ -79,7 +80,7 @@ pub(super) fn shape(devices: u16) -> Shape {
         leaving: false,
         down_since: 0,
     };
-    let columns = (0..devices).map(|member| Column { member, first: 0, extents: 4 }).collect();
+    let columns = (0..devices).map(MemberId).map(|member| Column { member, first: 0, extents: 4 }).collect();
     let group = Group { class: Class::Data, layout: Layout::Mirror { copies: devices }, first: SegmentId(0), columns };
     Shape {
         generation: 1,
@@ -92,7 +93,7 @@ pub(super) fn shape(devices: u16) -> Shape {
 }
 
 fn in_force(shape: &Shape) -> LabelsInForce {
-    let members = (0u16..).zip(&shape.members).filter(|(_, m)| m.state == MemberState::Present);
+    let members = shape.numbered().filter(|(_, m)| m.state == MemberState::Present);
     let left_behind = shape.members.iter().any(|m| m.state == MemberState::Down);
     LabelsInForce { generation: shape.generation, current: members.map(|(at, m)| (at, m.device)).collect(), left_behind }
 }
@@ -124,7 +125,7 @@ impl World {
 
     fn looked(&self, at: usize) -> Option<Looked<usize>> {
         let device = &self.devices[at];
-        let member = u16::try_from(device.member?).expect("few");
+        let member = MemberId::at(device.member?);
         let label = Label { pool: POOL, name: "tank".to_owned(), device: id(at), member, shape: device.shape.clone(), notes: Vec::new() };
         let claim = |(host, term, released): (u8, u64, bool)| Claim {
             pool: POOL,
@@ -152,7 +153,7 @@ impl World {
         let newest = there.iter().map(|at| &self.devices[*at].shape).max_by_key(|shape| shape.generation)?.clone();
         let apart = |at: &usize| {
             let own = &self.devices[*at].shape;
-            let parted = self.devices[*at].member.is_some_and(|member| newest.parted_from(own, member));
+            let parted = self.devices[*at].member.is_some_and(|member| newest.parted_from(own, MemberId::at(member)));
             (own.generation == newest.generation && *own != newest) || parted
         };
         if there.iter().any(apart) {
@@ -164,7 +165,7 @@ impl World {
             match (found, known.state) {
                 (true, MemberState::Down) => after.members[member].state = MemberState::Filling,
                 (false, MemberState::Present | MemberState::Filling) if !degraded => return None,
-                (false, _) => after.lose(member),
+                (false, _) => after.lose(MemberId::at(member)),
                 (true, _) => {}
             }
         }
@@ -311,7 +312,7 @@ impl World {
                     changed.devices[*at].version = self.acknowledged;
                 }
                 _ if on.iter().any(|other| other != at && self.state(shape, *other) == MemberState::Present) => {
-                    after.lose(member);
+                    after.lose(MemberId::at(member));
                     left.remove(at);
                 }
                 _ => continue,
@@ -458,8 +459,10 @@ fn the_model_finds_decisions_that_are_too_bold() {
     assert!(explore(2, 1, 8, bold).is_err());
     // the generation alone does not tell two histories apart that have the same number
     let by_number: Decide = |memory, found, waited, limit| {
-        let memory = memory
-            .map(|memory| LabelsInForce { current: (0..9).map(|at| (at, DeviceId(100 + u64::from(at)))).collect(), ..memory.clone() });
+        let memory = memory.map(|memory| LabelsInForce {
+            current: (0..9).map(|at| (MemberId(at), DeviceId(100 + u64::from(at)))).collect(),
+            ..memory.clone()
+        });
         sound(memory.as_ref(), found, waited, limit)
     };
     assert!(explore(2, 2, 12, by_number).is_err() || explore(3, 1, 9, by_number).is_err());

@@ -1,5 +1,6 @@
 //! The decision, case by case.
 
+use millpond_block::MemberId;
 use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim, Holder, Label, PoolId};
 
 use super::*;
@@ -8,7 +9,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const RULES: ImportRules = ImportRules { wait: LIMIT, planted: None };
 
 fn remembered(generation: u64, current: &[(u16, u64)]) -> LabelsInForce {
-    let current = current.iter().map(|(member, device)| (*member, DeviceId(*device))).collect();
+    let current = current.iter().map(|(member, device)| (MemberId(*member), DeviceId(*device))).collect();
     LabelsInForce { generation, current, left_behind: false }
 }
 
@@ -22,14 +23,14 @@ fn found(generation: u64, newest_on: &[u64], devices: &[u64], missing: &[u16], d
     Evidence {
         generation,
         newest_on: newest_on.iter().copied().map(DeviceId).collect(),
-        current: newest_on.iter().map(|device| (u16::try_from(device - 10).expect("few"), DeviceId(*device))).collect(),
+        current: newest_on.iter().map(|device| (MemberId::at((device - 10) as usize), DeviceId(*device))).collect(),
         held: newest_on.iter().map(|device| (DeviceId(*device), generation)).collect(),
         present: newest_on.iter().copied().map(DeviceId).collect(),
         known: newest_on.iter().copied().map(DeviceId).collect(),
         apart: false,
         devices: devices.iter().copied().map(DeviceId).collect(),
-        missing: missing.to_vec(),
-        down: down.to_vec(),
+        missing: missing.iter().copied().map(MemberId).collect(),
+        down: down.iter().copied().map(MemberId).collect(),
         other_host: None,
         taker: None,
     }
@@ -67,7 +68,7 @@ fn missing_devices_are_waited_for_and_then_done_without() {
         let at = |seconds| RULES.decide(memory.as_ref(), Some(&half), Duration::from_secs(seconds));
         assert_eq!(at(0), Decision::WaitUntil(LIMIT));
         assert_eq!(at(29), Decision::WaitUntil(LIMIT));
-        assert_eq!(at(30), Decision::ImportDegraded { without: vec![0] });
+        assert_eq!(at(30), Decision::ImportDegraded { without: vec![MemberId(0)] });
     }
     assert_eq!(RULES.decide(None, None, LIMIT), Decision::Refuse(Refusal::NothingFound));
 }
@@ -77,7 +78,7 @@ fn an_older_half_is_refused_for_ever_and_the_missing_device_is_wanted() {
     let memory = remembered(5, &[(1, 11)]);
     let stale = found(4, &[10], &[10], &[1], &[]);
     let Decision::Refuse(refusal) = RULES.decide(Some(&memory), Some(&stale), LIMIT * 100) else { panic!("it was imported") };
-    assert_eq!(refusal, Refusal::Older { found: 4, remembered: memory.generation, wanted: vec![1] });
+    assert_eq!(refusal, Refusal::Older { found: 4, remembered: memory.generation, wanted: vec![MemberId(1)] });
     // devices put back as a whole to an older state are no better
     let older = found(3, &[10, 11], &[10, 11], &[], &[]);
     let decision = RULES.decide(Some(&memory), Some(&older), LIMIT);
@@ -90,7 +91,7 @@ fn a_half_with_a_history_of_its_own_is_refused_however_new_its_label_is() {
     for generation in [5, 9] {
         let other = found(generation, &[11], &[11], &[], &[0]);
         let decision = RULES.decide(Some(&memory), Some(&other), LIMIT);
-        assert_eq!(decision, Decision::Refuse(Refusal::NotCurrent { remembered: memory.generation, wanted: vec![0] }));
+        assert_eq!(decision, Decision::Refuse(Refusal::NotCurrent { remembered: memory.generation, wanted: vec![MemberId(0)] }));
     }
     // the same device with the one that is remembered beside it
     let both = found(9, &[10, 11], &[10, 11], &[], &[]);
@@ -102,7 +103,7 @@ fn what_another_host_had_is_not_done_without() {
     let half = Evidence { other_host: Some("bert".to_owned()), ..found(4, &[11], &[11], &[0], &[]) };
     let memory = remembered(4, &[(0, 10), (1, 11)]);
     let decision = RULES.decide(Some(&memory), Some(&half), LIMIT);
-    assert_eq!(decision, Decision::Refuse(Refusal::OtherHost { name: "bert".to_owned(), missing: vec![0] }));
+    assert_eq!(decision, Decision::Refuse(Refusal::OtherHost { name: "bert".to_owned(), missing: vec![MemberId(0)] }));
     // whole, it is as good as ever
     let both = Evidence { other_host: Some("bert".to_owned()), ..found(4, &[10, 11], &[10, 11], &[], &[]) };
     assert_eq!(RULES.decide(Some(&memory), Some(&both), Duration::ZERO), Decision::Import);
@@ -113,7 +114,7 @@ fn what_another_host_began_to_take_is_not_done_without() {
     let half = Evidence { taker: Some("bert".to_owned()), ..found(4, &[11], &[11], &[0], &[]) };
     let memory = remembered(4, &[(0, 10), (1, 11)]);
     let decision = RULES.decide(Some(&memory), Some(&half), LIMIT);
-    assert_eq!(decision, Decision::Refuse(Refusal::OtherHost { name: "bert".to_owned(), missing: vec![0] }));
+    assert_eq!(decision, Decision::Refuse(Refusal::OtherHost { name: "bert".to_owned(), missing: vec![MemberId(0)] }));
     // whole, it is as good as ever; but that it began is no reason to take what was never in service here
     let both = Evidence { taker: Some("bert".to_owned()), ..found(4, &[10, 11], &[10, 11], &[], &[]) };
     assert_eq!(RULES.decide(Some(&memory), Some(&both), Duration::ZERO), Decision::Import);
@@ -132,7 +133,7 @@ fn a_claim_that_was_begun_is_seen_on_the_device_that_it_was_not_finished_on() {
     let size = 4 * AREA_BYTES;
     let looked = |member: u16, first: &Claim, second: &Claim| {
         let device = DeviceId(100 + u64::from(member));
-        let label = Label { pool, name: "tank".to_owned(), device, member, shape: model::shape(2), notes: Vec::new() };
+        let label = Label { pool, name: "tank".to_owned(), device, member: MemberId(member), shape: model::shape(2), notes: Vec::new() };
         let read = |offset: u64| {
             let claims = [(CLAIM_OFFSET, first), (size - AREA_BYTES + CLAIM_OFFSET, second)];
             let claim = claims.into_iter().find(|(at, _)| *at == offset);
@@ -187,7 +188,7 @@ fn a_device_is_added_while_another_fails_and_the_power_goes() {
     // the one that failed is trusted no more before labels say so
     assert_eq!(RULES.distrust(Some(&both), &added), Some(remembered(1, &[(1, 11)])));
     // it may stay away
-    let without = Evidence { down: vec![0], devices: ids(&[11, 12]), ..added.clone() };
+    let without = Evidence { down: vec![MemberId(0)], devices: ids(&[11, 12]), ..added.clone() };
     assert_eq!(RULES.decide(Some(&both), Some(&without), Duration::ZERO), Decision::Import);
     // with none that it calls present it may be another history
     let none = Evidence { held: vec![(DeviceId(12), 2)], present: ids(&[12]), ..added };
@@ -223,7 +224,7 @@ fn the_device_that_took_the_place_of_another_has_to_be_there() {
     let ids = |ids: &[u64]| ids.iter().copied().map(DeviceId).collect::<Vec<_>>();
     let before = Evidence { present: ids(&[11, 12]), known: ids(&[10, 11, 12]), ..found(8, &[11], &[10, 11], &[], &[]) };
     let Decision::Refuse(refusal) = RULES.decide(Some(&memory), Some(&before), LIMIT) else { panic!("it was imported") };
-    assert_eq!(refusal, Refusal::NotCurrent { remembered: 7, wanted: vec![1] });
+    assert_eq!(refusal, Refusal::NotCurrent { remembered: 7, wanted: vec![MemberId(1)] });
     // with it there it is one history
     let both = Evidence { held: vec![(DeviceId(11), 8), (DeviceId(12), 8)], devices: ids(&[10, 11, 12]), ..before };
     assert_eq!(RULES.decide(Some(&memory), Some(&both), Duration::ZERO), Decision::Import);

@@ -1,10 +1,10 @@
 //! Checks of commands that change the devices of a pool.
 
 use millpond_block::{DeviceGeometry, MemberId};
-use millpond_format::{Member, MemberState, Shape};
+use millpond_format::{MAX_DEVICES, Member, MemberState, Shape};
 
 use super::Store;
-use super::shape::{add_groups, extent_space, new_members, take_more};
+use super::shape::{add_groups, check_layouts, extent_space, new_members, take_more};
 use crate::{Absent, Busy, CommandError, DeviceChange, GroupSpec, Invalid};
 
 impl Store {
@@ -43,8 +43,12 @@ impl Store {
         let members = new_members(&shape, devices, self.tuning.holder.as_ref())?;
         shape.members.extend(members);
         let groups = take_more(specs, devices.len())?.into_iter();
-        let groups: Vec<_> = groups.map(|(spec, range)| (spec, range.start + first..range.end + first)).collect();
-        add_groups(&mut shape, &groups)?;
+        let groups = groups.map(|(spec, range)| (spec, range.start + first..range.end + first)).collect();
+        let groups = check_layouts(&shape, groups)?;
+        if shape.members.len() > MAX_DEVICES {
+            return refuse(Invalid::LabelFullOfGroups);
+        }
+        add_groups(&mut shape, &groups);
         if !shape.fits() {
             return refuse(Invalid::LabelFullOfGroups);
         }
@@ -53,10 +57,10 @@ impl Store {
     }
 
     /// Checks whether a device can replace a member that holds data.
-    pub(crate) fn check_replacement(&self, member: u16, device: &DeviceGeometry) -> Result<(), CommandError> {
+    pub(crate) fn check_replacement(&self, member: MemberId, device: &DeviceGeometry) -> Result<(), CommandError> {
         let extent_bytes = self.config.shape.extent_bytes;
-        let known = self.config.shape.members.get(usize::from(member)).filter(|m| m.state != MemberState::Gone);
-        let Some(known) = known else { return Err(CommandError::NotFound(Absent::Member(MemberId(member)))) };
+        let known = self.config.shape.member(member).filter(|m| m.state != MemberState::Gone);
+        let Some(known) = known else { return Err(CommandError::NotFound(Absent::Member(member))) };
         if known.successor.is_some() {
             return Err(CommandError::Busy(Busy::Replacing));
         }
@@ -79,13 +83,13 @@ impl Store {
     /// Returns the smallest spare that has room for a member's extents.
     pub(crate) fn spare_for(&self, member: MemberId) -> Option<MemberId> {
         let shape = &self.config.shape;
-        let needed = shape.members.get(member.index())?.extents;
-        let room = |at: MemberId| extent_space(self.config.sizes.get(at.index()).copied().unwrap_or(0)) / shape.extent_bytes;
+        let needed = shape.member(member)?.extents;
+        let room = |at: MemberId| extent_space(self.config.size_of(at)) / shape.extent_bytes;
         let fits = |(at, m): &(MemberId, &Member)| {
-            let there = m.state == MemberState::Present && self.io.health.is_up(*at) && shape.is_spare(at.0);
+            let there = m.state == MemberState::Present && self.io.health.is_up(*at) && shape.is_spare(*at);
             there && room(*at) >= u64::from(needed)
         };
-        (0..).map(MemberId).zip(&shape.members).filter(fits).map(|(at, _)| at).min_by_key(|at| room(*at))
+        shape.numbered().filter(fits).map(|(at, _)| at).min_by_key(|at| room(*at))
     }
 }
 

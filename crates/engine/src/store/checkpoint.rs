@@ -112,8 +112,8 @@ impl Store {
         let piece = Piece::new(Rc::new(buf), 0..4096);
         let slot = Root::slot_offset(root.generation);
         let area = |size: u64| if at_end { second_area(size) } else { 0 };
-        let rings = (0u16..).zip(&self.config.sizes).filter(|(member, _)| !self.config.shape.is_aside(*member));
-        rings.map(|(member, size)| (MemberId(member), area(*size) + slot, piece.clone())).collect()
+        let rings = self.config.shape.ids().filter(|member| !self.config.shape.is_aside(*member));
+        rings.map(|member| (member, area(self.config.size_of(member)) + slot, piece.clone())).collect()
     }
 
     /// Removes an object and its parts from the counts of their segments.

@@ -34,7 +34,7 @@ pub(crate) enum Found {
         most: usize,
     },
     /// Units by segment and, for segments that spread over several members, by member.
-    Places(BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>),
+    Places(BTreeMap<SegmentId, (u64, BTreeMap<MemberId, u64>)>),
     /// Ranges whose segments do not exist any more.
     Lost(Vec<ByteRange>),
 }
@@ -139,7 +139,7 @@ impl Store {
     }
 
     /// Counts a block at its segment; in a striped segment also on the member where it begins.
-    fn count_place(&self, block: Addr, places: &mut BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>) {
+    fn count_place(&self, block: Addr, places: &mut BTreeMap<SegmentId, (u64, BTreeMap<MemberId, u64>)>) {
         let space = &self.core.space;
         let Some((segment, unit)) = Some(block).filter(|block| block.is_some()).and_then(|block| space.locate(block)) else { return };
         let (all, members) = places.entry(segment).or_default();
@@ -147,13 +147,13 @@ impl Store {
         if space.rows.copies(segment).len() == 0
             && let Some((member, _)) = space.rows.map(segment, unit / 8, 1, 0).first()
         {
-            *members.entry(member.0).or_default() += u64::from(block.units());
+            *members.entry(*member).or_default() += u64::from(block.units());
         }
     }
 
-    pub(crate) fn places(&self, found: BTreeMap<SegmentId, (u64, BTreeMap<u16, u64>)>) -> Vec<SegmentPlace> {
+    pub(crate) fn places(&self, found: BTreeMap<SegmentId, (u64, BTreeMap<MemberId, u64>)>) -> Vec<SegmentPlace> {
         let rows = &self.core.space.rows;
-        let place = |(segment, (all, members)): (SegmentId, (u64, BTreeMap<u16, u64>))| {
+        let place = |(segment, (all, members)): (SegmentId, (u64, BTreeMap<MemberId, u64>))| {
             let class = match rows.shelf(segment) {
                 AllocClass::Data => Class::Data,
                 AllocClass::Log => Class::Log,
@@ -161,8 +161,8 @@ impl Store {
             };
             let copies = rows.copies(segment).len() > 0;
             let extent = |(member, range): (MemberId, ByteRange)| {
-                let units = if copies { all } else { members.get(&member.0).copied().unwrap_or(0) };
-                ExtentPlace { member: member.0, range, live_bytes: units * 512 }
+                let units = if copies { all } else { members.get(&member).copied().unwrap_or(0) };
+                ExtentPlace { member, range, live_bytes: units * 512 }
             };
             SegmentPlace { segment: segment.0, class, live_bytes: all * 512, extents: rows.extents(segment).map(extent).collect() }
         };

@@ -25,6 +25,13 @@ pub(crate) struct Config {
     pub(crate) twins: BTreeMap<MemberId, u64>,
 }
 
+impl Config {
+    /// Size of a member's device in bytes; 0 when the device is missing.
+    pub(crate) fn size_of(&self, member: MemberId) -> u64 {
+        self.sizes.get(member.index()).copied().unwrap_or(0)
+    }
+}
+
 /// The purpose of a device operation; routes its completion.
 #[derive(Debug)]
 pub(crate) enum Context {

@@ -14,9 +14,9 @@ impl Store {
     /// Sets the allocated space on the host of the device in a slot.
     pub(crate) fn set_host(&mut self, slot: DeviceSlot, space: DeviceSpace) {
         self.hosts.insert(slot, space);
-        let member = self.io.slots().iter().position(|at| *at == Some(slot));
-        if let Some(member) = member.and_then(|member| u16::try_from(member).ok()) {
-            let ids = self.of_member(MemberId(member));
+        let member = self.io.slots().iter().position(|at| *at == Some(slot)).map(MemberId::at);
+        if let Some(member) = member {
+            let ids = self.of_member(member);
             ids.into_iter().for_each(|id| self.judge_segment(id));
         }
     }

@@ -1,6 +1,6 @@
 //! Information about a pool's labels, space, volumes and snapshots.
 
-use millpond_block::{Features, Geometry};
+use millpond_block::{Features, Geometry, MemberId};
 use millpond_format::{Member, MemberState, SnapshotId, VolumeId};
 
 use super::Store;
@@ -18,10 +18,10 @@ impl Store {
     pub(crate) fn labels_in_force(&self) -> Option<LabelsInForce> {
         let generation = self.label_generation()?;
         let shape = &self.config.shape;
-        let members = (0u16..).zip(&shape.members).filter(|(at, m)| m.state == MemberState::Present && !shape.is_aside(*at));
+        let members = shape.numbered().filter(|(at, m)| m.state == MemberState::Present && !shape.is_aside(*at));
         let devices = members.flat_map(|(at, m)| [Some(m.device), m.successor].into_iter().flatten().map(move |device| (at, device)));
-        let down = |(at, m): (u16, &Member)| m.state == MemberState::Down && !shape.is_aside(at);
-        let left_behind = (0u16..).zip(&shape.members).any(down);
+        let down = |(at, m): (MemberId, &Member)| m.state == MemberState::Down && !shape.is_aside(at);
+        let left_behind = shape.numbered().any(down);
         Some(LabelsInForce { generation, current: devices.collect(), left_behind })
     }
 

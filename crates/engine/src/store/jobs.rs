@@ -19,8 +19,8 @@ impl Store {
     /// not ended: the pool still lists the device that is replaced, or calls the filled one
     /// incomplete.
     pub(crate) fn jobs_at_labels(&self) -> impl Iterator<Item = JobInfo> + '_ {
-        let replaced = self.labels.switching.keys().map(|member| (JobKind::Replace, member.0));
-        let filled = self.labels.filled.iter().map(|member| (JobKind::Resilver, member.0));
+        let replaced = self.labels.switching.keys().map(|member| (JobKind::Replace, *member));
+        let filled = self.labels.filled.iter().map(|member| (JobKind::Resilver, *member));
         replaced.chain(filled).map(|(kind, member)| JobInfo { kind, member: Some(member), done: 1, total: 1, errors: 0, rate: 0 })
     }
 

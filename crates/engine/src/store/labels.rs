@@ -68,9 +68,9 @@ impl Store {
     /// Returns the label of a member, or of its replacement device.
     pub(crate) fn label(&self, member: MemberId, successor: Option<DeviceId>) -> Label {
         let shape = &self.config.shape;
-        let own = shape.members.get(member.index()).map_or(DeviceId(0), |m| m.device);
+        let own = shape.member(member).map_or(DeviceId(0), |m| m.device);
         let (pool, name, device) = (self.config.id, self.config.name.clone(), successor.unwrap_or(own));
-        Label { pool, name, device, member: member.0, shape: shape.clone(), notes: Vec::new() }.with_notes(&self.config.notes)
+        Label { pool, name, device, member, shape: shape.clone(), notes: Vec::new() }.with_notes(&self.config.notes)
     }
 
     pub(crate) fn label_sector(&mut self, member: MemberId, successor: Option<DeviceId>) -> Piece {
@@ -99,10 +99,9 @@ impl Store {
 
     /// Size of a device of a member in bytes.
     pub(crate) fn size_of(&self, member: MemberId, replica: Replica) -> u64 {
-        let size = match replica {
-            Replica::Current => self.config.sizes.get(member.index()),
-            Replica::Replacement => self.config.twins.get(&member),
-        };
-        size.copied().unwrap_or(0)
+        match replica {
+            Replica::Current => self.config.size_of(member),
+            Replica::Replacement => self.config.twins.get(&member).copied().unwrap_or(0),
+        }
     }
 }

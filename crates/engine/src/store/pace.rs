@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use millpond_block::MemberId;
+
 use crate::{JobInfo, JobKind, Time};
 
 /// Milliseconds of allowance that can be saved: an idle caller calls every half second.
@@ -33,7 +35,7 @@ pub(crate) struct Pace {
     /// Bytes that jobs may still read; negative when a read was larger than the rest.
     pub(crate) allowance: i64,
     filled: Time,
-    speeds: BTreeMap<(JobKind, Option<u16>), Speed>,
+    speeds: BTreeMap<(JobKind, Option<MemberId>), Speed>,
     looked: Time,
     /// Time at which the progress of jobs is next recorded.
     record_at: Time,

@@ -90,10 +90,10 @@ impl Store {
         let moved = if evacuation.member.is_some() { self.removals.departure.moved + evacuation.total } else { 0 };
         let later = if members.is_empty() { evacuation.later } else { 0 };
         self.removals.departure = RemovalState { moved, later, ..RemovalState::default() };
-        let class = |at: &u16| (MemberId(*at), self.config.shape.class_of(*at).unwrap_or(Class::Data));
+        let class = |at: &MemberId| (*at, self.config.shape.class_of(*at).unwrap_or(Class::Data));
         self.labels.left.extend(members.iter().map(class));
         (self.config.shape.groups, self.config.shape.next) = (shape.groups, shape.next);
-        for (at, known) in (0u16..).zip(&mut self.config.shape.members) {
+        for (at, known) in self.config.shape.numbered_mut() {
             if members.contains(&at) {
                 (known.state, known.successor, known.leaving) = (MemberState::Gone, None, false);
             }
@@ -128,7 +128,7 @@ impl Store {
         let (moved, later) = (self.removals.departure.moved, self.removals.departure.later);
         let job = |member, done, left| JobInfo { kind: JobKind::Remove, member, done, total: done + left, errors: 0, rate: 0 };
         if let Some(member) = self.labels.left.keys().next() {
-            return Some(job(Some(member.0), moved, 0));
+            return Some(job(Some(*member), moved, 0));
         }
         let Some(evacuation) = &self.evacuation else {
             // after an import or between two steps
@@ -161,7 +161,7 @@ impl Store {
     /// Plans the next part of a removal, and returns the bytes that later steps are to move: all of
     /// it when the others have room, else a step that makes room. `None` while the cleaner has to
     /// free space for a step.
-    pub(crate) fn plan_removal(&self, member: u16, begun: bool) -> Result<Option<(Removal, u64)>, CommandError> {
+    pub(crate) fn plan_removal(&self, member: MemberId, begun: bool) -> Result<Option<(Removal, u64)>, CommandError> {
         let (shape, space) = (&self.config.shape, &self.core.space);
         let Some(whole) = Removal::plan(shape, member) else {
             return Err(CommandError::Invalid(Invalid::DeviceNeeded));
@@ -209,7 +209,7 @@ impl Store {
         least <= space.usable_without(gone) && spares_log() && !self.is_short_without(gone, objects)
     }
 
-    pub(crate) fn begin_evacuation(&mut self, member: Option<u16>, removal: Removal, later: u64) {
+    pub(crate) fn begin_evacuation(&mut self, member: Option<MemberId>, removal: Removal, later: u64) {
         let total = self.live_bytes(removal.segments.iter().copied());
         self.core.space.leave_segments(&removal.segments);
         self.leave_open_segments();
@@ -302,8 +302,8 @@ impl Store {
     }
 
     /// Returns the member that the labels mark for removal.
-    pub(crate) fn member_leaving(&self) -> Option<u16> {
-        (0u16..).zip(&self.config.shape.members).find(|(_, known)| known.leaving).map(|(at, _)| at)
+    pub(crate) fn member_leaving(&self) -> Option<MemberId> {
+        self.config.shape.numbered().find(|(_, known)| known.leaving).map(|(at, _)| at)
     }
 
     fn is_leaving(&self, id: Option<SegmentId>) -> bool {

@@ -4,7 +4,7 @@ mod nodes;
 
 use std::ops::Range;
 
-use millpond_block::DeviceGeometry;
+use millpond_block::{DeviceGeometry, MemberId};
 use millpond_format::{
     AREA_BYTES, Class, Column, DeviceId, Holder, Layout, MAX_COPIES, MAX_PARITY_WIDTH, Member, MemberState, Shape, crc32c, second_area,
 };
@@ -79,34 +79,54 @@ pub(crate) fn device_id(generation: u64, member: usize, import: Option<&Holder>)
     DeviceId(own ^ (generation << 16 | member as u64))
 }
 
-/// Adds groups over whole members. Special groups among them share segments for nodes with the data
-/// groups.
-pub(crate) fn add_groups(shape: &mut Shape, groups: &[(GroupSpec, Range<usize>)]) -> Result<(), CommandError> {
+/// A group that can be added to a shape.
+pub(crate) struct NewGroup {
+    class: Class,
+    /// The complete layout, which suits the number of members.
+    layout: Layout,
+    /// Positions of its members in the table of members.
+    range: Range<usize>,
+}
+
+impl NewGroup {
+    fn members(&self) -> impl Iterator<Item = MemberId> + Clone + use<> {
+        self.range.clone().map(MemberId::at)
+    }
+}
+
+/// Checks and completes the layouts of groups over members of a shape.
+pub(crate) fn check_layouts(shape: &Shape, groups: Vec<(GroupSpec, Range<usize>)>) -> Result<Vec<NewGroup>, CommandError> {
+    let check = |(spec, range): (GroupSpec, Range<usize>)| {
+        let count = u16::try_from(range.len()).unwrap_or(u16::MAX);
+        Ok(NewGroup { class: spec.class, layout: checked_layout(shape, &spec, count)?, range })
+    };
+    groups.into_iter().map(check).collect()
+}
+
+/// Adds groups over whole members, of which a pool has at most [`MAX_DEVICES`](millpond_format::MAX_DEVICES).
+/// Special groups among them share segments for nodes with the data groups.
+pub(crate) fn add_groups(shape: &mut Shape, groups: &[NewGroup]) {
     let nodes = NodeRows::plan(shape, groups);
-    groups.iter().try_for_each(|(spec, range)| add_group(shape, spec, range.clone(), &nodes))?;
+    groups.iter().for_each(|group| add_group(shape, group, &nodes));
     nodes.add_to(shape);
-    Ok(())
 }
 
 /// Adds a group over members, without their extents for nodes. With parity, part of it becomes a
 /// log, with one copy more than devices may be missing, for data that is not in whole stripes yet.
-fn add_group(shape: &mut Shape, spec: &GroupSpec, members: Range<usize>, nodes: &NodeRows) -> Result<(), CommandError> {
-    let extents = |at: &usize| shape.members.get(*at).map_or(0, |m| m.extents - nodes.taken(*at));
-    let column = |at: usize, first: u32, extents: u32| Column { member: u16::try_from(at).unwrap_or(u16::MAX), first, extents };
-    let whole = |range: &Range<usize>| range.clone().map(|at| column(at, 0, extents(&at))).collect();
-    let layout = checked_layout(shape, spec, u16::try_from(members.len()).unwrap_or(u16::MAX))?;
-    let Layout::Parity { parity, .. } = layout else {
-        let columns = whole(&members);
-        shape.add(spec.class, layout, columns);
-        return Ok(());
+fn add_group(shape: &mut Shape, group: &NewGroup, nodes: &NodeRows) {
+    let extents = |at: MemberId| shape.member(at).map_or(0, |m| m.extents - nodes.taken(at));
+    let Layout::Parity { parity, .. } = group.layout else {
+        let columns = group.members().map(|member| Column { member, first: 0, extents: extents(member) }).collect();
+        return shape.add(group.class, group.layout, columns);
     };
     let copies = u16::from(parity) + 1;
-    let share = |at: usize| (extents(&at) / LOG_SHARE).max(least_log_share(copies, members.len())).min(extents(&at) / 2);
-    let log: Vec<Column> = members.clone().map(|at| column(at, extents(&at) - share(at), share(at))).collect();
-    let rest = members.clone().map(|at| column(at, 0, extents(&at) - share(at))).collect();
-    shape.add(Class::Data, layout, rest);
+    let least = least_log_share(copies, group.range.len());
+    let share = |at: MemberId| (extents(at) / LOG_SHARE).max(least).min(extents(at) / 2);
+    let log = |member: MemberId| Column { member, first: extents(member) - share(member), extents: share(member) };
+    let rest = |member: MemberId| Column { member, first: 0, extents: extents(member) - share(member) };
+    let (rest, log) = (group.members().map(rest).collect(), group.members().map(log).collect());
+    shape.add(Class::Data, group.layout, rest);
     shape.add(Class::Log, Layout::Mirror { copies }, log);
-    Ok(())
 }
 
 /// Returns the fewest extents of each device for a log that suffices for its streams and a

@@ -216,7 +216,7 @@ impl Keeper {
         for (member, slot) in claimable_members(store) {
             if self.busy.insert((member, slot)) {
                 let context = Context::Claim(ClaimIo::Look { member, slot, asked });
-                let size = store.config.sizes.get(member.index()).copied().unwrap_or(0);
+                let size = store.config.size_of(member);
                 store.io.urgently(|io| io.read_raw(context, member, claim_at(size, true), &mut store.bufs));
             }
         }
@@ -262,7 +262,7 @@ impl Keeper {
     /// it is judged by its other writes.
     fn write_claim(&mut self, store: &mut Store, context: ClaimIo, member: MemberId, areas: &[bool]) {
         let Some(piece) = self.claim_piece(store) else { return };
-        let size = store.config.sizes.get(member.index()).copied().unwrap_or(0);
+        let size = store.config.size_of(member);
         let writes = areas.iter().map(|second| (member, claim_at(size, *second).offset, piece.clone())).collect();
         store.io.urgently(|io| io.write_loosely(Context::Claim(context), writes));
     }
@@ -271,16 +271,15 @@ impl Keeper {
 /// Returns the slot of a member's device if its claim counts: the pool needs the device, and
 /// the device is whole. It got the claim before the labels called it whole.
 fn claimable(store: &Store, member: MemberId) -> Option<DeviceSlot> {
-    let known = store.config.shape.members.get(member.index())?;
-    let counts = known.state == MemberState::Present && !store.config.shape.is_aside(member.0);
+    let known = store.config.shape.member(member)?;
+    let counts = known.state == MemberState::Present && !store.config.shape.is_aside(member);
     let slot = store.io.slot_of(member).filter(|_| counts && store.io.health.is_up(member))?;
     Some(slot).filter(|_| !store.labels.left.contains_key(&member) && !store.labels.fresh.contains(&member))
 }
 
 /// Returns all members whose claims count, with the slots of their devices.
 fn claimable_members(store: &Store) -> Vec<(MemberId, DeviceSlot)> {
-    let members = 0..u16::try_from(store.config.sizes.len()).unwrap_or(u16::MAX);
-    members.map(MemberId).filter_map(|member| Some((member, claimable(store, member)?))).collect()
+    store.config.shape.ids().filter_map(|member| Some((member, claimable(store, member)?))).collect()
 }
 
 /// Stops the pool after no look has succeeded for long: writes cannot wait for ever.

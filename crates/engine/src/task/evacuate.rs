@@ -51,7 +51,7 @@ pub(crate) struct Beside<'a> {
 ///
 /// # Errors
 /// The member does not exist, other devices are changing, or the others have no room for its data.
-pub(crate) fn begin_removal(store: &mut Store, rejoiner: &mut Rejoiner, resilver: &Resilver, member: u16) -> Result<(), CommandError> {
+pub(crate) fn begin_removal(store: &mut Store, rejoiner: &mut Rejoiner, resilver: &Resilver, member: MemberId) -> Result<(), CommandError> {
     let leaving = check_removal(store, resilver, member)?;
     // segments that a rejoin was emptying count as free for the plan
     rejoiner.put_off_rejoin(store);
@@ -60,14 +60,14 @@ pub(crate) fn begin_removal(store: &mut Store, rejoiner: &mut Rejoiner, resilver
     if let Some((removal, later)) = plan {
         store.begin_evacuation(Some(member), removal, later);
     }
-    if let Some(known) = store.config.shape.members.get_mut(usize::from(member)) {
+    if let Some(known) = store.config.shape.member_mut(member) {
         known.leaving = true;
     }
     Ok(())
 }
 
 /// Returns what a removal would take if it began now.
-pub(crate) fn rehearse_removal(store: &Store, resilver: &Resilver, member: u16) -> Result<RemovalPlan, CommandError> {
+pub(crate) fn rehearse_removal(store: &Store, resilver: &Resilver, member: MemberId) -> Result<RemovalPlan, CommandError> {
     let rate = store.rate_beside_guests();
     // data of auxiliary devices is on other devices, too
     if store.config.shape.is_aside(member) {
@@ -84,9 +84,9 @@ pub(crate) fn rehearse_removal(store: &Store, resilver: &Resilver, member: u16) 
 }
 
 /// Checks whether a removal can begin or continue. Returns true when it has begun.
-fn check_removal(store: &Store, resilver: &Resilver, member: u16) -> Result<bool, CommandError> {
-    let known = store.config.shape.members.get(usize::from(member)).filter(|m| m.state != MemberState::Gone);
-    let Some(known) = known else { return Err(CommandError::NotFound(Absent::Member(MemberId(member)))) };
+fn check_removal(store: &Store, resilver: &Resilver, member: MemberId) -> Result<bool, CommandError> {
+    let known = store.config.shape.member(member).filter(|m| m.state != MemberState::Gone);
+    let Some(known) = known else { return Err(CommandError::NotFound(Absent::Member(member))) };
     let moving = store.evacuation.as_ref().is_some_and(|evacuation| !evacuation.rejoins);
     if known.successor.is_some() || resilver.jobs().next().is_some() || moving {
         return Err(CommandError::Busy(Busy::DevicesChanging));

@@ -50,7 +50,7 @@ impl LabelWriter {
     fn write_fresh_labels(&mut self, store: &mut Store, keeper: &Keeper) {
         let mut writes = Vec::new();
         for member in store.labels.fresh.clone() {
-            let size = store.config.sizes.get(member.index()).copied().unwrap_or(0);
+            let size = store.config.size_of(member);
             let piece = fresh_area(store, keeper, member);
             writes.push((member, Replica::Current, 0, piece.clone()));
             writes.push((member, Replica::Current, second_area(size), piece));
@@ -81,7 +81,7 @@ impl LabelWriter {
     pub(crate) fn write_labels_again(&mut self, store: &mut Store, at_end: bool) {
         let mut writes = Vec::new();
         for (member, size) in (0..).map(MemberId).zip(store.config.sizes.clone()) {
-            let state = store.config.shape.members.get(member.index()).map(|m| m.state);
+            let state = store.config.shape.member(member).map(|m| m.state);
             let out = !matches!(state, Some(MemberState::Present | MemberState::Filling));
             if out || store.labels.switching.contains_key(&member) {
                 continue;
@@ -90,7 +90,7 @@ impl LabelWriter {
             writes.push((member, Replica::Current, if at_end { second_area(size) } else { 0 }, piece));
         }
         for (member, size) in store.config.twins.clone() {
-            let successor = store.config.shape.members.get(member.index()).and_then(|m| m.successor);
+            let successor = store.config.shape.member(member).and_then(|m| m.successor);
             let piece = store.label_sector(member, successor);
             writes.push((member, Replica::Replacement, if at_end { second_area(size) } else { 0 }, piece));
         }
@@ -120,7 +120,7 @@ pub(crate) fn fresh_area(store: &mut Store, keeper: &Keeper, member: MemberId) -
         head.copy_from_slice(&label);
         rest.fill(0);
     }
-    if let (Some(claim), false) = (keeper.claim(), store.config.shape.is_aside(member.0))
+    if let (Some(claim), false) = (keeper.claim(), store.config.shape.is_aside(member))
         && let Some(to) = buf.bytes_mut().get_mut(CLAIM_OFFSET as usize..CLAIM_OFFSET as usize + SECTOR_BYTES)
     {
         to.copy_from_slice(&claim.encode());

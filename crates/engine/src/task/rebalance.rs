@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 
+use millpond_block::MemberId;
 use millpond_format::SegmentId;
 
 use super::cleaner::Cleaner;
@@ -239,7 +240,7 @@ fn group_fill(store: &Store, surplus: &Surplus) -> GroupFill {
     let bytes = |segments: usize| segments as u64 * u64::from(fill.pages) * PAGE;
     // the first segments of a group may be gone while a device is removed from it
     let group = store.config.shape.groups.iter().filter(|group| group.first >= fill.first).min_by_key(|group| group.first);
-    let mut members: Vec<u16> = group.map(|group| group.columns.iter().map(|column| column.member).collect()).unwrap_or_default();
+    let mut members: Vec<MemberId> = group.map(|group| group.columns.iter().map(|column| column.member).collect()).unwrap_or_default();
     members.sort_unstable();
     members.dedup();
     GroupFill { members, size: bytes(fill.there), allocated: bytes(fill.used), surplus: bytes(*above) }

@@ -54,7 +54,7 @@ struct Fill {
     total: u64,
     unreadable: u64,
     /// The rings of all members before this one could not be read.
-    ring_from: u16,
+    ring_from: MemberId,
 }
 
 /// The task that fills devices, one after the other.
@@ -79,7 +79,7 @@ impl Resilver {
         };
         let running = self.running.iter().map(move |fill| JobInfo {
             kind: kind(fill.replica),
-            member: Some(fill.member.0),
+            member: Some(fill.member),
             done: fill.done,
             total: fill.total,
             errors: fill.unreadable,
@@ -87,7 +87,7 @@ impl Resilver {
         });
         let waiting = self.waiting.iter().map(move |(member, replica)| JobInfo {
             kind: kind(*replica),
-            member: Some(member.0),
+            member: Some(*member),
             done: 0,
             total: 0,
             errors: 0,
@@ -152,12 +152,12 @@ impl Resilver {
         fill.step = Step::Ring;
         let (run, member, twin) = (fill.run, fill.member, fill.replica == Replica::Replacement);
         let shape = &store.config.shape;
-        let whole = |(at, m): &(u16, &millpond_format::Member)| {
-            m.state == MemberState::Present && (twin || *at != member.0) && !shape.is_aside(*at)
+        let whole = |(at, m): &(MemberId, &millpond_format::Member)| {
+            m.state == MemberState::Present && (twin || *at != member) && !shape.is_aside(*at)
         };
         // a member that failed meanwhile is not whole any more, so sources are tracked by number,
         // not counted
-        let source = (0u16..).zip(&shape.members).filter(whole).map(|(at, _)| at).find(|at| *at >= fill.ring_from);
+        let source = shape.numbered().filter(whole).map(|(at, _)| at).find(|at| *at >= fill.ring_from);
         let Some(source) = source else {
             // no ring can be read: an empty one says that this member has no root yet, and the next
             // checkpoint writes one
@@ -167,9 +167,9 @@ impl Resilver {
             ring.bytes_mut().iter_mut().take(length).for_each(|byte| *byte = 0);
             return self.fill_ring_done(store, keeper, run, Ok(()), Some(ring));
         };
-        fill.ring_from = source + 1;
+        fill.ring_from = MemberId(source.0 + 1);
         let range = ByteRange { offset: RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
-        store.io.read_raw(Context::FillRing(run), MemberId(source), range, &mut store.bufs);
+        store.io.read_raw(Context::FillRing(run), source, range, &mut store.bufs);
     }
 
     /// Handles the end of the read of the ring, or of a write to one of the areas.
@@ -240,12 +240,12 @@ impl Resilver {
         self.stop_filling(member, Replica::Replacement);
         store.config.twins.remove(&member);
         let was = store.labels.switching.remove(&member);
-        if let Some(m) = store.config.shape.members.get_mut(member.index()) {
+        if let Some(m) = store.config.shape.member_mut(member) {
             m.successor = None;
             m.device = was.unwrap_or(m.device);
         }
         if !store.io.health.is_up(member) {
-            store.config.shape.lose(member.index());
+            store.config.shape.lose(member);
         }
         store.relabel(None);
     }
@@ -301,7 +301,7 @@ impl Resilver {
             done: 0,
             total,
             unreadable: 0,
-            ring_from: 0,
+            ring_from: MemberId(0),
         };
         self.running = Some(fill);
     }
@@ -332,8 +332,8 @@ impl Resilver {
 
     fn read_piece(&mut self, store: &mut Store, piece: FillPiece) {
         let FillPiece { segment, page, pages, attempt, .. } = piece;
-        let member = self.running.as_ref().map_or(MemberId(0), |fill| fill.member);
-        let twin = self.running.as_ref().is_some_and(|fill| fill.replica == Replica::Replacement);
+        let Some(fill) = &self.running else { return };
+        let (member, twin) = (fill.member, fill.replica == Replica::Replacement);
         // a member that was away may lack data that the others have
         let whole = |own: &usize| store.io.health.whole_copies(&store.core.space.rows, segment).contains(own);
         let own = store.core.space.rows.copies(segment).position(|copy| copy == member).filter(|own| twin && attempt == 0 && whole(own));
@@ -391,7 +391,7 @@ impl Resilver {
     /// Queues the devices that an import found incomplete.
     pub(crate) fn fill_what_lacks(&mut self, store: &mut Store) {
         let members: Vec<(MemberId, MemberState, Option<DeviceId>)> =
-            (0..).map(MemberId).zip(&store.config.shape.members).map(|(at, m)| (at, m.state, m.successor)).collect();
+            store.config.shape.numbered().map(|(at, m)| (at, m.state, m.successor)).collect();
         for (at, state, successor) in members {
             if state == MemberState::Filling {
                 self.fill(at, Replica::Current);

@@ -447,12 +447,12 @@ fn room_to_wipe(store: &Store, shelf: AllocClass) -> usize {
 fn loose_extents(store: &Store) -> Vec<(MemberId, ByteRange)> {
     let shape = &store.config.shape;
     let rows = &store.core.space.rows;
-    let used: BTreeSet<(u16, u64)> =
-        store.core.space.segments.ids().flat_map(|id| rows.extents(id)).map(|(device, range)| (device.0, range.offset)).collect();
-    let members = (0u16..).zip(&shape.members).filter(|(_, member)| member.state == MemberState::Present);
+    let used: BTreeSet<(MemberId, u64)> =
+        store.core.space.segments.ids().flat_map(|id| rows.extents(id)).map(|(device, range)| (device, range.offset)).collect();
+    let members = shape.numbered().filter(|(_, member)| member.state == MemberState::Present);
     let extents = members.flat_map(|(at, member)| (0..member.extents).map(move |extent| (at, extent)));
-    let ranges = extents.map(|(at, extent)| (MemberId(at), rows.range_of(extent)));
-    ranges.filter(|(device, range)| !used.contains(&(device.0, range.offset))).collect()
+    let ranges = extents.map(|(at, extent)| (at, rows.range_of(extent)));
+    ranges.filter(|(device, range)| !used.contains(&(*device, range.offset))).collect()
 }
 
 /// Returns whether all devices are present and whole; a device that is away keeps its data.

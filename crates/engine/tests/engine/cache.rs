@@ -1,7 +1,7 @@
 //! Cache devices: repeated reads come from them, after a restart too, and the pool does not depend
 //! on them.
 
-use millpond_block::{DeviceSlot, Op};
+use millpond_block::{DeviceSlot, MemberId, Op};
 use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, MemberState, PoolState, Target, Tuning, VolumeId};
 
 use crate::rig::Rig;
@@ -231,7 +231,7 @@ fn devices_of_the_cache_come_and_go() {
     assert_eq!((info.devices[1].class, info.devices[1].state), (Class::Cache, MemberState::Present));
     // a replacement is empty at first
     let device = rig.new_device(32);
-    rig.command(Command::Replace { member: 1, device }).unwrap();
+    rig.command(Command::Replace { member: MemberId(1), device }).unwrap();
     rig.settle();
     let (_, hits, _) = read_all(&mut rig, volume, 1);
     assert_eq!((hits, rig.engine.pool().unwrap().devices[1].slot), (0, Some(DeviceSlot(2))));
@@ -243,7 +243,7 @@ fn devices_of_the_cache_come_and_go() {
     let devices = vec![rig.new_device(16), rig.new_device(16)];
     let mirror = group(Class::Cache, Layout::Mirror { copies: 2 }, 2);
     assert!(rig.command(Command::AddDevices { groups: vec![mirror], devices }).unwrap_err().to_string().contains("no layout"));
-    rig.command(Command::Remove { member: 1, dry_run: false }).unwrap();
+    rig.command(Command::Remove { member: MemberId(1), dry_run: false }).unwrap();
     rig.finish_jobs();
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
     check(&mut rig, volume, 1);
@@ -251,7 +251,7 @@ fn devices_of_the_cache_come_and_go() {
     let devices = vec![rig.new_device(16), rig.new_device(64)];
     let groups = vec![group(Class::Cache, Layout::Linear, 1), group(Class::Data, Layout::Linear, 1)];
     rig.command(Command::AddDevices { groups, devices }).unwrap();
-    rig.command(Command::Remove { member: 0, dry_run: false }).unwrap();
+    rig.command(Command::Remove { member: MemberId(0), dry_run: false }).unwrap();
     rig.finish_jobs();
     (0..3).for_each(|_| check(&mut rig, volume, 1));
     rig.audit();

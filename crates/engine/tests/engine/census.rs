@@ -1,7 +1,7 @@
 //! The census predicts how much special devices would hold; compared with the same writes on a pool
 //! with special devices.
 
-use millpond_block::Op;
+use millpond_block::{MemberId, Op};
 use millpond_engine::{
     Class, Command, Compression, GroupSpec, Layout, Reply, Target, Tuning, VolumeCensus, VolumeId, VolumeOptions, WRITE_SIZES, WriteSizes,
 };
@@ -96,7 +96,7 @@ fn cleaning_and_removals_change_nothing() {
     let told = census(&mut rig);
     let devices = vec![rig.new_device(320)];
     rig.command(Command::AddDevices { groups: vec![GroupSpec::data(Layout::Linear)], devices }).unwrap();
-    rig.command(Command::Remove { member: 0, dry_run: false }).unwrap();
+    rig.command(Command::Remove { member: MemberId(0), dry_run: false }).unwrap();
     rig.finish_jobs();
     assert!(rig.engine.metrics().cleaner_bytes > 10 << 20);
     assert_eq!(census(&mut rig).volumes, told.volumes);

@@ -1,6 +1,6 @@
 //! Claims: of two hosts that see the same devices, only one has the pool.
 
-use millpond_block::{DeviceError, Io, IoKind, Op, Tag};
+use millpond_block::{DeviceError, Io, IoKind, MemberId, Op, Tag};
 use millpond_engine::{Class, Command, Compression, Fault, GroupSpec, Holder, Layout, PoolState, Target, Time, Tuning, VolumeId};
 use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim};
 
@@ -396,7 +396,7 @@ fn devices_that_come_later_are_claimed_whatever_they_say() {
         let at = (area + CLAIM_OFFSET) as usize;
         rig.media[device.slot.index()][at..at + 4096].copy_from_slice(&other.encode());
     }
-    rig.command(Command::Replace { member: 0, device }).unwrap();
+    rig.command(Command::Replace { member: MemberId(0), device }).unwrap();
     rig.finish_jobs();
     for _ in 0..5 {
         rig.now += 2_500;

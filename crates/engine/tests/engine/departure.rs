@@ -2,7 +2,7 @@
 //! small pieces and without flushes: no write fails with ENOSPC while there is space, and the
 //! removal ends.
 
-use millpond_block::{ByteRange, Io, IoKind, Op, Payload, Request, Tag};
+use millpond_block::{ByteRange, Io, IoKind, MemberId, Op, Payload, Request, Tag};
 use millpond_engine::{Command, Compression, GroupSpec, JobKind, Layout, PoolState, Target, Time, Tuning, VolumeId};
 
 use crate::rig::Rig;
@@ -157,7 +157,7 @@ fn guests_go_on_while_a_device_leaves_parity() {
     {
         let rig = Rig::import_with(media.clone(), Tuning::default(), LATER).unwrap();
         let mut machine = Machine::new(rig, seed, times);
-        machine.rig.start(Command::Remove { member: 4, dry_run: false });
+        machine.rig.start(Command::Remove { member: MemberId(4), dry_run: false });
         machine.write_all(volume, 4, |rig| rig.engine.pool().is_some_and(|pool| pool.jobs.is_empty() && pool.devices.len() == 5));
         let Machine { mut rig, pending, .. } = machine;
         pending.into_iter().for_each(|(_, io)| rig.perform(io));

@@ -1,6 +1,6 @@
 //! Devices are removed during writes, with every layout; afterwards the pool does not need them.
 
-use millpond_block::{DeviceSlot, Op};
+use millpond_block::{DeviceSlot, MemberId, Op};
 use millpond_engine::{
     Busy, Class, Command, CommandError, Compression, DeviceChange, GroupSpec, Invalid, JobKind, Layout, RemovalPlan, Reply, SnapshotId,
     Target, Tuning, VolumeId,
@@ -30,7 +30,7 @@ fn add(rig: &mut Rig, layout: Layout, sizes: &[usize]) {
 }
 
 /// Removes a member during writes, and then its device, whose position reads as noise.
-fn remove(rig: &mut Rig, volume: VolumeId, member: u16, round: u8) {
+fn remove(rig: &mut Rig, volume: VolumeId, member: MemberId, round: u8) {
     let device = rig.engine.pool().unwrap().devices.iter().find(|d| d.member == member).unwrap().slot.unwrap().index();
     rig.command(Command::Remove { member, dry_run: false }).unwrap();
     DATA.write(rig, volume, round);
@@ -60,7 +60,7 @@ fn a_device_leaves_each_layout() {
     for layout in [Layout::Linear, Layout::Stripe { width: 2, unit: 16384 }, Layout::Stripe { width: 3, unit: 65536 }] {
         let (mut rig, volume, snapshot) = pool(&[64, 64, 64], layout);
         add(&mut rig, Layout::Linear, &[64]);
-        remove(&mut rig, volume, 1, 3);
+        remove(&mut rig, volume, MemberId(1), 3);
         DATA.check(&mut rig, Target::Head(volume), 3);
         DATA.check(&mut rig, Target::Snapshot(snapshot), 1);
         rig.audit();
@@ -86,7 +86,7 @@ fn without_room_elsewhere() -> Vec<(Vec<usize>, Layout)> {
 #[test]
 fn a_device_leaves_where_every_segment_has_a_part_on_it() {
     for (sizes, layout) in without_room_elsewhere() {
-        for member in [0, sizes.len() as u16 - 1] {
+        for member in [0, sizes.len() - 1].map(MemberId::at) {
             let (mut rig, volume, snapshot) = pool(&sizes, layout);
             let size = rig.engine.pool().unwrap().size;
             remove(&mut rig, volume, member, 3);
@@ -111,7 +111,7 @@ fn a_device_leaves_where_every_segment_has_a_part_on_it() {
 fn one_device_after_another_leaves_parity() {
     let (mut rig, volume, snapshot) = pool(&[96; 7], Layout::Parity { width: 16, parity: 2, unit: 65536 });
     for (member, round) in [(3, 3), (0, 4), (6, 5), (5, 6)] {
-        remove(&mut rig, volume, member, round);
+        remove(&mut rig, volume, MemberId(member), round);
         DATA.check(&mut rig, Target::Head(volume), round);
     }
     let rig = reimport_whole(rig, volume, snapshot, 6);
@@ -123,7 +123,7 @@ fn a_removal_in_steps_goes_on_after_a_crash() {
     for (sizes, layout) in without_room_elsewhere() {
         for crash_at in [10, 40, 90, 160, 250, 400] {
             let (mut rig, volume, snapshot) = pool(&sizes, layout);
-            rig.command(Command::Remove { member: 1, dry_run: false }).unwrap();
+            rig.command(Command::Remove { member: MemberId(1), dry_run: false }).unwrap();
             for _ in 0..crash_at {
                 rig.turn();
                 while let Some(io) = rig.engine.pop_io() {
@@ -143,14 +143,14 @@ fn every_device_is_exchanged_for_new_ones() {
     let (mut rig, volume, snapshot) = pool(&[64, 72, 80], Layout::Stripe { width: 3, unit: 16384 });
     add(&mut rig, Layout::Mirror { copies: 2 }, &[96, 96]);
     for (member, round) in [(0, 3), (2, 4), (1, 5)] {
-        remove(&mut rig, volume, member, round);
+        remove(&mut rig, volume, MemberId(member), round);
         DATA.check(&mut rig, Target::Head(volume), round);
     }
     let mut rig = reimport_whole(rig, volume, snapshot, 5);
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 2);
     // removing one side of the mirror that was added last removes the whole mirror
     add(&mut rig, Layout::Linear, &[64]);
-    remove(&mut rig, volume, 3, 6);
+    remove(&mut rig, volume, MemberId(3), 6);
     let rig = reimport_whole(rig, volume, snapshot, 6);
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
 }
@@ -158,13 +158,13 @@ fn every_device_is_exchanged_for_new_ones() {
 #[test]
 fn what_does_not_fit_is_refused_before_it_begins() {
     let (mut rig, volume, _) = pool(&[64, 16], Layout::Linear);
-    let refused = rig.command(Command::Remove { member: 0, dry_run: false });
+    let refused = rig.command(Command::Remove { member: MemberId(0), dry_run: false });
     assert!(matches!(&refused, Err(CommandError::Invalid(Invalid::NoSpaceElsewhere { .. }))), "{refused:?}");
-    rig.command(Command::Remove { member: 1, dry_run: false }).unwrap();
+    rig.command(Command::Remove { member: MemberId(1), dry_run: false }).unwrap();
     rig.finish_jobs();
-    let refused = rig.command(Command::Remove { member: 0, dry_run: false });
+    let refused = rig.command(Command::Remove { member: MemberId(0), dry_run: false });
     assert!(matches!(&refused, Err(CommandError::Invalid(Invalid::DeviceNeeded))), "{refused:?}");
-    assert!(matches!(rig.command(Command::Remove { member: 1, dry_run: false }), Err(CommandError::NotFound(_))));
+    assert!(matches!(rig.command(Command::Remove { member: MemberId(1), dry_run: false }), Err(CommandError::NotFound(_))));
     DATA.check(&mut rig, Target::Head(volume), 2);
 }
 
@@ -184,14 +184,14 @@ fn what_just_fits_on_the_others_leaves() {
         let mut fits = 0;
         let refused = loop {
             rig.request(Target::Head(volume), Op::Write, fits << 20, 1 << 20, &byte(fits)).unwrap();
-            match rig.command(Command::Remove { member: 0, dry_run: true }) {
+            match rig.command(Command::Remove { member: MemberId(0), dry_run: true }) {
                 Ok(_) => fits += 1,
                 Err(refused) => break refused,
             }
         };
         assert!(matches!(&refused, CommandError::Invalid(Invalid::NoSpaceElsewhere { .. } | Invalid::NoRoomToMove)), "{refused:?}");
         let (mut rig, volume) = fill(fits);
-        rig.command(Command::Remove { member: 0, dry_run: false }).unwrap();
+        rig.command(Command::Remove { member: MemberId(0), dry_run: false }).unwrap();
         rig.finish_jobs();
         assert_eq!(rig.engine.pool().unwrap().devices.len(), sizes.len() - 1, "{layout:?} {fits}");
         for mib in 0..fits {
@@ -207,7 +207,7 @@ fn progress(rig: &Rig) -> Option<(u64, u64)> {
 }
 
 /// The plan for the removal of a member.
-fn planned(rig: &mut Rig, member: u16) -> RemovalPlan {
+fn planned(rig: &mut Rig, member: MemberId) -> RemovalPlan {
     match rig.command(Command::Remove { member, dry_run: true }) {
         Ok(Reply::Removal(plan)) => plan,
         other => panic!("{other:?}"),
@@ -219,10 +219,10 @@ fn a_removal_counts_bytes_from_its_start() {
     let layouts = [(vec![64; 2], Layout::Linear), (vec![64; 3], Layout::Stripe { width: 3, unit: 16384 }), (vec![64; 3], MIRROR)];
     for (sizes, layout) in layouts {
         let (mut rig, _, _) = pool(&sizes, layout);
-        let plan = planned(&mut rig, 0);
+        let plan = planned(&mut rig, MemberId(0));
         assert!(plan.moved > SIZE && plan.moved < 4 * SIZE && plan.others.is_empty(), "{plan:?}");
         assert!(!plan.in_steps || layout != Layout::Linear, "{plan:?}");
-        rig.start(Command::Remove { member: 0, dry_run: false });
+        rig.start(Command::Remove { member: MemberId(0), dry_run: false });
         let (mut last, mut seen) = ((0, 0), 0);
         while rig.engine.pool().unwrap().devices.len() == sizes.len() {
             rig.step();
@@ -239,7 +239,7 @@ fn a_removal_counts_bytes_from_its_start() {
         rig.finish_jobs();
         // the next removal begins with nothing done
         if sizes.len() == 3 && layout != MIRROR {
-            rig.start(Command::Remove { member: 1, dry_run: false });
+            rig.start(Command::Remove { member: MemberId(1), dry_run: false });
             rig.step();
             assert!(progress(&rig).is_some_and(|(done, total)| done == 0 && total > SIZE), "{:?}", progress(&rig));
         }
@@ -250,17 +250,17 @@ fn a_removal_counts_bytes_from_its_start() {
 fn a_rehearsal_names_the_devices_that_leave_too() {
     let (mut rig, _, _) = pool(&[64], Layout::Linear);
     add(&mut rig, MIRROR, &[96, 96]);
-    assert_eq!(planned(&mut rig, 1).others, [2]);
-    assert_eq!(planned(&mut rig, 0).others, [0; 0]);
+    assert_eq!(planned(&mut rig, MemberId(1)).others, [MemberId(2)]);
+    assert_eq!(planned(&mut rig, MemberId(0)).others, []);
     rig.command(Command::SetJobRate { rate: 1 << 20 }).unwrap();
-    assert_eq!(planned(&mut rig, 1).rate, 1 << 20);
+    assert_eq!(planned(&mut rig, MemberId(1)).rate, 1 << 20);
 }
 
 #[test]
 fn a_removal_goes_on_after_a_crash_and_can_be_stopped() {
     for crash_at in [3, 30, 120, 400] {
         let (mut rig, volume, snapshot) = pool(&[64, 64], Layout::Linear);
-        rig.start(Command::Remove { member: 0, dry_run: false });
+        rig.start(Command::Remove { member: MemberId(0), dry_run: false });
         for _ in 0..crash_at {
             rig.turn();
             while let Some(io) = rig.engine.pop_io() {
@@ -278,7 +278,7 @@ fn a_removal_goes_on_after_a_crash_and_can_be_stopped() {
         }
     }
     let (mut rig, volume, _) = pool(&[64, 64], Layout::Linear);
-    rig.start(Command::Remove { member: 0, dry_run: false });
+    rig.start(Command::Remove { member: MemberId(0), dry_run: false });
     rig.turn();
     assert_eq!(rig.engine.pool().unwrap().jobs.first().map(|job| job.kind), Some(JobKind::Remove));
     let size = rig.engine.pool().unwrap().size;
@@ -300,7 +300,7 @@ fn a_removal_that_was_answered_survives_a_crash() {
         groups.extend(class.map(|class| GroupSpec { class, layout: Layout::Linear, devices: Some(1) }));
         let sizes: &[usize] = if class.is_some() { &[64, 64, 64] } else { &[64, 64] };
         let mut rig = Rig::with_groups(sizes, groups, Tuning::default());
-        let member = if class.is_some() { 2 } else { 0 };
+        let member = MemberId(if class.is_some() { 2 } else { 0 });
         rig.start(Command::Remove { member, dry_run: false });
         while rig.engine.pop_reply().is_none() {
             rig.turn();
@@ -330,7 +330,7 @@ fn a_removal_that_was_stopped_gives_rows_back() {
             let size = rig.engine.pool().unwrap().size;
             // the labels record the removal, and then the state after each step
             let end = rig.engine.label_generation().unwrap() + 1 + steps;
-            rig.start(Command::Remove { member: 1, dry_run: false });
+            rig.start(Command::Remove { member: MemberId(1), dry_run: false });
             let leaves = |rig: &Rig| rig.engine.pool().unwrap().devices.len() == sizes.len();
             while leaves(&rig) && rig.engine.label_generation().is_none_or(|now| now < end) {
                 rig.now += 5;
@@ -378,7 +378,7 @@ fn a_removal_that_was_stopped_gives_rows_back() {
 fn stopped_half_way(rig: &mut Rig, steps: u64) -> Option<()> {
     let devices = rig.engine.pool().unwrap().devices.len();
     let end = rig.engine.label_generation().unwrap() + 1 + steps;
-    rig.start(Command::Remove { member: 1, dry_run: false });
+    rig.start(Command::Remove { member: MemberId(1), dry_run: false });
     while rig.engine.label_generation().is_none_or(|now| now < end) {
         rig.now += 5;
         rig.step();
@@ -468,7 +468,7 @@ fn a_removal_begins_while_rows_are_joined() {
                 for at in 0..mib {
                     rig.request(Target::Head(volume), Op::Write, at << 20, 1 << 20, &vec![at as u8; 1 << 20]).ok()?;
                 }
-                rig.command(Command::Remove { member: 1, dry_run: true }).ok()?;
+                rig.command(Command::Remove { member: MemberId(1), dry_run: true }).ok()?;
                 stopped_half_way(&mut rig, 1)?;
                 let mut turns = 0;
                 while wait && !runs(&rig, JobKind::Rejoin) && turns < 500 {
@@ -478,7 +478,7 @@ fn a_removal_begins_while_rows_are_joined() {
                 }
                 while rig.engine.pop_reply().is_some() {}
                 let joins = runs(&rig, JobKind::Rejoin);
-                rig.start(Command::Remove { member: 1, dry_run: false });
+                rig.start(Command::Remove { member: MemberId(1), dry_run: false });
                 let mut reply = None;
                 while reply.is_none() {
                     rig.step();
@@ -516,7 +516,7 @@ fn sparse_segments_leave_without_anybody_asking() {
         }
     }
     add(&mut rig, Layout::Mirror { copies: 2 }, &[128, 128]);
-    rig.command(Command::Remove { member: 0, dry_run: false }).unwrap();
+    rig.command(Command::Remove { member: MemberId(0), dry_run: false }).unwrap();
     // only checkpoints are left to wait for
     let mut rounds = 0;
     while rounds < 10 && !rig.engine.pool().unwrap().jobs.is_empty() {
@@ -540,7 +540,7 @@ fn a_removal_begins_in_the_middle_of_a_checkpoint() {
                 rig.perform(io);
             }
         }
-        rig.start(Command::Remove { member: 0, dry_run: false });
+        rig.start(Command::Remove { member: MemberId(0), dry_run: false });
         rig.finish_jobs();
         while rig.engine.pop_reply().is_some() {}
         assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
@@ -554,10 +554,10 @@ fn the_shape_is_not_changed_while_a_device_leaves() {
     let (mut rig, volume, _) = pool(&[64, 64], Layout::Linear);
     rig.command(Command::Checkpoint).unwrap();
     let (more, other) = (rig.new_device(64), rig.new_device(64));
-    rig.start(Command::Remove { member: 0, dry_run: false });
+    rig.start(Command::Remove { member: MemberId(0), dry_run: false });
     rig.start(Command::AddDevices { groups: vec![GroupSpec::data(Layout::Linear)], devices: vec![more] });
-    rig.start(Command::Replace { member: 1, device: other });
-    rig.start(Command::CheckDevices(DeviceChange::Replace { member: 1, device: other.geometry }));
+    rig.start(Command::Replace { member: MemberId(1), device: other });
+    rig.start(Command::CheckDevices(DeviceChange::Replace { member: MemberId(1), device: other.geometry }));
     let (groups, devices) = (vec![GroupSpec::data(Layout::Linear)], vec![more.geometry]);
     rig.start(Command::CheckDevices(DeviceChange::Add { groups, devices }));
     let mut refused = 0;
@@ -593,7 +593,7 @@ fn long_objects_leave_with_what_they_lie_in() {
     write(&mut rig, 2);
     rig.reopen();
     for (member, round) in [(4, 3), (1, 4)] {
-        rig.command(Command::Remove { member, dry_run: false }).unwrap();
+        rig.command(Command::Remove { member: MemberId(member), dry_run: false }).unwrap();
         write(&mut rig, round);
         rig.finish_jobs();
     }

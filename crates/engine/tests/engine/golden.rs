@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use millpond_block::Op;
+use millpond_block::{MemberId, Op};
 use millpond_engine::{Aim, Command, Compression, HoldInfo, Layout, PoolId, Reply, Target, Tuning};
 use millpond_format::testing::{Kind, dump, put_checksum_right, undump};
 use millpond_format::{AREA_BYTES, Column, DeviceId, Label, Member, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
@@ -282,7 +282,7 @@ fn golden_pools_with_damaged_labels_are_refused() {
     let two = other(&|label| {
         let more = Member { device: DeviceId(77), ..label.shape.members[0] };
         label.shape.members.push(more);
-        label.shape.groups[0].columns.push(Column { member: 1, first: 0, extents: 1 });
+        label.shape.groups[0].columns.push(Column { member: MemberId(1), first: 0, extents: 1 });
         label.shape.next.0 += 1;
     });
     refused(vec![two], "member 1 of the 2 devices of pool 'pond' is missing");

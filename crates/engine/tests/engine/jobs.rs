@@ -1,6 +1,6 @@
 //! Jobs: rebalance and scrub, at a limited rate, continued after crashes.
 
-use millpond_block::DeviceSlot;
+use millpond_block::{DeviceSlot, MemberId};
 use millpond_engine::{
     Command, CommandError, Compression, GroupFill, GroupSpec, JobInfo, JobKind, Layout, MemberState, Reply, Target, VolumeId,
 };
@@ -210,7 +210,7 @@ fn jobs_of_devices_end_when_the_labels_say_so() {
     let volume = rig.volume("disk0", SIZE, Compression::Off);
     DATA.write(&mut rig, volume, 1);
     let device = rig.new_device(64);
-    rig.command(Command::Replace { member: 1, device }).unwrap();
+    rig.command(Command::Replace { member: MemberId(1), device }).unwrap();
     job_outlives(&mut rig, JobKind::Replace, |rig| rig.engine.pool().unwrap().devices[1].successor.is_some());
     assert_eq!(rig.engine.pool().unwrap().devices[1].slot, Some(DeviceSlot(2)));
 
@@ -219,7 +219,7 @@ fn jobs_of_devices_end_when_the_labels_say_so() {
     media.remove(0);
     let mut rig = Rig::import_degraded(media, true).unwrap();
     let device = rig.new_device(64);
-    rig.command(Command::Replace { member: 0, device }).unwrap();
+    rig.command(Command::Replace { member: MemberId(0), device }).unwrap();
     job_outlives(&mut rig, JobKind::Resilver, |rig| rig.engine.pool().unwrap().devices[0].state == MemberState::Filling);
     DATA.check(&mut rig, Target::Head(volume), 1);
 }

@@ -124,7 +124,7 @@ fn places_name_the_segments_that_hold_the_data() {
     let found = places(&mut rig, head);
     assert_eq!(found.iter().map(|place| place.live_bytes).sum::<u64>(), 16 * MIB);
     for place in &found {
-        let members: Vec<u16> = place.extents.iter().map(|extent| extent.member).collect();
+        let members: Vec<u16> = place.extents.iter().map(|extent| extent.member.0).collect();
         assert_eq!(members, [0, 1], "a stripe of two");
         assert!(place.extents.iter().all(|extent| extent.live_bytes <= extent.range.length), "{place:?}");
         let live: u64 = place.extents.iter().map(|extent| extent.live_bytes).sum();

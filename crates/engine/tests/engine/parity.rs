@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use millpond_block::Op;
+use millpond_block::{MemberId, Op};
 use millpond_engine::{Command, Compression, GroupSpec, Layout, MemberState, PoolState, ScrubInfo, SnapshotId, Target, VolumeId};
 
 use crate::content::Steps;
@@ -148,11 +148,11 @@ fn a_missing_device_and_a_live_one_are_replaced() {
     let (rig, volume, snapshot) = pool(4, 1);
     let mut rig = Rig::import_degraded(without(&rig.media, &[2]), true).unwrap();
     let device = rig.new_device(48);
-    rig.command(Command::Replace { member: 2, device }).unwrap();
+    rig.command(Command::Replace { member: MemberId(2), device }).unwrap();
     DATA.write(&mut rig, volume, 2);
     rig.finish_jobs();
     let device = rig.new_device(48);
-    rig.command(Command::Replace { member: 0, device }).unwrap();
+    rig.command(Command::Replace { member: MemberId(0), device }).unwrap();
     DATA.write(&mut rig, volume, 2);
     rig.finish_jobs();
     rig.audit();
@@ -175,7 +175,7 @@ fn every_device_leaves_after_new_ones_came() {
         if states(&rig).len() < 9 - usize::from(member) {
             break; // too few are left for their stripes: removed with the last one
         }
-        rig.command(Command::Remove { member, dry_run: false }).unwrap();
+        rig.command(Command::Remove { member: MemberId(member), dry_run: false }).unwrap();
         DATA.write(&mut rig, volume, 2);
         rig.finish_jobs();
         rig.audit();

@@ -1,5 +1,6 @@
 //! Deadlists that are longer than the memory for them: their pieces are read again to be freed.
 
+use millpond_block::MemberId;
 use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, PoolState, Reply, SnapshotId, Target, Tuning, VolumeId};
 
 use crate::rig::Rig;
@@ -221,7 +222,7 @@ fn a_removal_ends_where_deadlists_cannot_be_read() {
     rig.reopen();
     let flipped = flip_in_pieces(&mut rig.media[0], 30);
     assert_eq!(flipped.len(), 30);
-    rig.command(Command::Remove { member: 0, dry_run: false }).unwrap();
+    rig.command(Command::Remove { member: MemberId(0), dry_run: false }).unwrap();
     let mut seconds = 0;
     while !rig.engine.pool().unwrap().jobs.is_empty() {
         rig.now += 1_000;
@@ -235,7 +236,7 @@ fn a_removal_ends_where_deadlists_cannot_be_read() {
     assert_eq!(rig.write_blocks(Target::Head(volume), half(77), 77, 8), 0);
     // with the pieces intact the device is removed, and nothing is reported any more
     flip_back(&mut rig.media[0], &flipped);
-    rig.command(Command::Remove { member: 0, dry_run: false }).unwrap();
+    rig.command(Command::Remove { member: MemberId(0), dry_run: false }).unwrap();
     rig.finish_jobs();
     let pool = rig.engine.pool().unwrap();
     assert!(pool.removal_ended.is_none() && pool.devices.len() == 1, "{pool:?}");
@@ -287,7 +288,7 @@ fn a_removal_waits_for_a_device_that_may_have_the_deadlists() {
     assert!(!flipped.is_empty());
     rig.dead = vec![1];
     assert_eq!(rig.write_blocks(Target::Head(volume), 0..16, 77, 8), 0);
-    rig.command(Command::Remove { member: 0, dry_run: false }).unwrap();
+    rig.command(Command::Remove { member: MemberId(0), dry_run: false }).unwrap();
     for _ in 0..300 {
         rig.now += 1_000;
         rig.settle();

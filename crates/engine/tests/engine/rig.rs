@@ -1,7 +1,7 @@
 //! An engine with memory devices; every device operation completes at once, in order.
 
 use millpond_block::{
-    ByteRange, CacheMode, DeviceError, DeviceGeometry, DeviceSlot, DiskError, Io, IoDone, IoKind, Op, Payload, Query, Request,
+    ByteRange, CacheMode, DeviceError, DeviceGeometry, DeviceSlot, DiskError, Io, IoDone, IoKind, MemberId, Op, Payload, Query, Request,
     SectorProfile, Since, Tag,
 };
 use millpond_engine::{
@@ -64,7 +64,7 @@ impl Rig {
     /// Replaces a member by a new device and waits for the end of the resilver.
     pub fn replace(&mut self, member: u16, mib: usize) {
         let device = self.new_device(mib);
-        self.command(Command::Replace { member, device }).unwrap();
+        self.command(Command::Replace { member: MemberId(member), device }).unwrap();
         self.finish_jobs();
     }
 

@@ -1,7 +1,7 @@
 //! Scrub: rot is found wherever it is, repaired where there is a correct copy, and reported where
 //! there is none.
 
-use millpond_block::{IoKind, Op};
+use millpond_block::{IoKind, MemberId, Op};
 use millpond_engine::{Command, Compression, JobKind, Layout, ScrubInfo, SnapshotId, Target, Tuning, VolumeId};
 use millpond_format::{Checkpoint, Label, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 
@@ -231,7 +231,7 @@ fn it_goes_on_beside_guests_and_can_be_stopped() {
 fn a_successor_is_filled_from_its_member() {
     let (mut rig, volume, snapshot) = pool(&[64, 64], Layout::Mirror { copies: 2 }, Compression::Off);
     rig.command(Command::Checkpoint).unwrap();
-    for member in [1, 0] {
+    for member in [1, 0].map(MemberId) {
         let device = rig.new_device(64);
         let other = rig.engine.pool().unwrap().devices.iter().find(|d| d.member != member).and_then(|d| d.slot).unwrap().index();
         let end = rig.media[other].len() - AREA;

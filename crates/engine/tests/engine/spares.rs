@@ -1,6 +1,6 @@
 //! Spares replace lost devices automatically, and a crash at any moment leaves a consistent pool.
 
-use millpond_block::DeviceSlot;
+use millpond_block::{DeviceSlot, MemberId};
 use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, MemberState, PoolState, Target, Tuning, VolumeId};
 
 use crate::content::Steps;
@@ -198,7 +198,7 @@ fn a_spare_is_not_missed_and_can_be_taken_out() {
     media[2].fill(0x33);
     let blank = Rig::import_with(media, tuning(false), 1).unwrap();
     assert_eq!(devices(&blank)[2].1, MemberState::Down);
-    rig.command(Command::Remove { member: 2, dry_run: false }).unwrap();
+    rig.command(Command::Remove { member: MemberId(2), dry_run: false }).unwrap();
     assert_eq!(devices(&rig), [data(0), data(1)]);
     rig.dead = vec![1];
     DATA.write(&mut rig, volume, 2);
@@ -216,7 +216,7 @@ fn a_spare_with_another_history_is_left_alone() {
     rig.dead = vec![2];
     DATA.write(&mut rig, volume, 2);
     let device = rig.new_device(64);
-    rig.command(Command::Replace { member: 1, device }).unwrap();
+    rig.command(Command::Replace { member: MemberId(1), device }).unwrap();
     rig.finish_jobs();
     other.dead = vec![1];
     other.write(Target::Head(volume), 0, &DATA.bytes(0, 3));

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use millpond_block::{DeviceGeometry, Op};
+use millpond_block::{DeviceGeometry, MemberId, Op};
 use millpond_engine::{
     Aim, Class, Command, Compression, Engine, GroupSpec, Layout, PoolId, PoolSpec, Reply, Target, Time, Tuning, VolumeId, VolumeOptions,
 };
@@ -212,7 +212,7 @@ fn special_devices_come_and_go() {
     rig.reopen();
     DATA.check(&mut rig, Target::Head(volume), 2);
     DATA.write(&mut rig, volume, 3);
-    rig.command(Command::Remove { member: 1, dry_run: false }).unwrap();
+    rig.command(Command::Remove { member: MemberId(1), dry_run: false }).unwrap();
     rig.finish_jobs();
     rig.audit();
     let mut rig = Rig::import(vec![rig.media[0].clone()]).unwrap();
@@ -233,7 +233,7 @@ fn a_log_takes_writes_and_gives_them_on() {
     DATA.check(&mut rig, Target::Head(volume), 2);
     rig.audit();
     // without it all writes go to data again
-    rig.command(Command::Remove { member: 1, dry_run: false }).unwrap();
+    rig.command(Command::Remove { member: MemberId(1), dry_run: false }).unwrap();
     DATA.write(&mut rig, volume, 3);
     rig.finish_jobs();
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
@@ -252,13 +252,13 @@ fn parity_needs_a_log() {
     rig.command(Command::Checkpoint).unwrap();
     // special devices get the nodes from the log and can be removed
     assert!(written(&rig, 3) > 128 << 10);
-    rig.command(Command::Remove { member: 3, dry_run: false }).unwrap();
+    rig.command(Command::Remove { member: MemberId(3), dry_run: false }).unwrap();
     rig.finish_jobs();
     let mut rig = Rig::import(rig.media[..3].to_vec()).unwrap();
     DATA.check(&mut rig, Target::Head(volume), 1);
     rig.audit();
     // with parity over three devices none can be removed
-    assert!(rig.command(Command::Remove { member: 0, dry_run: false }).is_err());
+    assert!(rig.command(Command::Remove { member: MemberId(0), dry_run: false }).is_err());
 }
 
 #[test]

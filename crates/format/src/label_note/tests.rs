@@ -1,5 +1,7 @@
 //! As many notes as fit; labels without notes have the same bytes as before notes existed.
 
+use millpond_block::MemberId;
+
 use super::*;
 use crate::{Class, Column, Group, Label, Layout, Member, MemberState, PoolId, SegmentId, Shape};
 
@@ -12,7 +14,7 @@ fn label(devices: u16) -> Label {
         leaving: false,
         down_since: 0,
     };
-    let columns = (0..devices).map(|member| Column { member, first: 0, extents: 4 }).collect();
+    let columns = (0..devices).map(MemberId).map(|member| Column { member, first: 0, extents: 4 }).collect();
     let group = Group { class: Class::Data, layout: Layout::Linear, first: SegmentId(0), columns };
     let shape = Shape {
         generation: 1,
@@ -22,7 +24,7 @@ fn label(devices: u16) -> Label {
         members: (0..devices).map(member).collect(),
         groups: vec![group],
     };
-    Label { pool: PoolId([7; 16]), name: "tank".into(), device: DeviceId(1), member: 0, shape, notes: Vec::new() }
+    Label { pool: PoolId([7; 16]), name: "tank".into(), device: DeviceId(1), member: MemberId(0), shape, notes: Vec::new() }
 }
 
 fn note(device: u64, path: &str) -> DeviceNote {

@@ -1,5 +1,7 @@
 //! Samples of each structure, with a value in each field.
 
+use millpond_block::MemberId;
+
 use super::Kind;
 use crate::{
     Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, CacheHead, CacheSegment, Checkpoint, ChunkId, ChunkRecord, Claim, Class,
@@ -46,13 +48,13 @@ fn labels() -> [Label; 5] {
         class,
         layout,
         first: SegmentId(first),
-        columns: columns.iter().map(|(member, first, extents)| Column { member: *member, first: *first, extents: *extents }).collect(),
+        columns: columns.iter().map(|(member, first, extents)| Column { member: MemberId(*member), first: *first, extents: *extents }).collect(),
     };
     let linear = Label {
         pool: POOL,
         name: "pond".into(),
         device: DeviceId(1 << 16),
-        member: 0,
+        member: MemberId(0),
         shape: Shape {
             generation: 1,
             extent_bytes: 64 << 10,
@@ -80,8 +82,8 @@ fn labels() -> [Label; 5] {
         group(Class::Data, Layout::Parity { width: 3, parity: 1, unit: 65536 }, 320, &[(6, 0, 20), (7, 0, 20), (8, 0, 20)]),
     ];
     let shape = Shape { generation: 9, extent_bytes: 4 << 20, chunk_units: 1024, next: SegmentId(400), members, groups };
-    let many = Label { device: DeviceId(1 << 16 | 2), member: 2, shape, ..linear.clone() };
-    let mut cached = Label { device: DeviceId(1 << 16 | 1), member: 1, ..linear.clone() };
+    let many = Label { device: DeviceId(1 << 16 | 2), member: MemberId(2), shape, ..linear.clone() };
+    let mut cached = Label { device: DeviceId(1 << 16 | 1), member: MemberId(1), ..linear.clone() };
     cached.shape.members.push(member(1, 30, MemberState::Present));
     cached.shape.groups.push(group(Class::Cache, Layout::Linear, 80, &[(1, 0, 30)]));
     let mut spared = cached.clone();

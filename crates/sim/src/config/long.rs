@@ -1,7 +1,7 @@
 //! Worlds with large chunk tables: every block of a volume is a chunk, the chunk table in
 //! checkpoints fills a good part of a log, and a device is removed from a group with parity.
 
-use millpond_block::{CacheMode, SectorProfile};
+use millpond_block::{CacheMode, MemberId, SectorProfile};
 use millpond_engine::{Compression, GroupSpec, Layout};
 
 use super::{Config, CrashInterval, KIB, MIB, Mirrored, VolumeSpec, device};
@@ -15,7 +15,7 @@ const LOG_SHARE: u64 = 16;
 #[derive(Clone, Copy, Debug)]
 pub struct Long {
     /// Member that is removed.
-    pub member: u16,
+    pub member: MemberId,
     /// Times that the whole volume is overwritten before the removal.
     pub rounds: u64,
     /// Minimum duration of a turn, in microseconds.
@@ -61,6 +61,6 @@ impl Config {
         });
         let rounds = rng.between(1, 2);
         let turn = *rng.pick(&[100, 200, 500]);
-        self.kind = super::Kind::Long(Long { member: rng.below(count) as u16, rounds, turn, most: *rng.pick(&[4, 16, 16]) });
+        self.kind = super::Kind::Long(Long { member: MemberId(rng.below(count) as u16), rounds, turn, most: *rng.pick(&[4, 16, 16]) });
     }
 }

@@ -1,6 +1,7 @@
 //! Worlds with pools whose devices fail, come back and are replaced: mirrors, and sometimes layouts
 //! without redundancy.
 
+use millpond_block::MemberId;
 use millpond_engine::{Class, GroupSpec, Layout};
 use millpond_format::{Column, Group, SegmentId};
 
@@ -125,6 +126,6 @@ impl Config {
 
 /// Segments of a group with this layout over devices of so many extents.
 fn rows_of(layout: Layout, extents: &[u64]) -> u64 {
-    let columns = (0u16..).zip(extents).map(|(member, extents)| Column { member, first: 0, extents: *extents as u32 }).collect();
+    let columns = (0..).map(MemberId).zip(extents).map(|(member, extents)| Column { member, first: 0, extents: *extents as u32 }).collect();
     Group { class: Class::Data, layout, first: SegmentId(0), columns }.rows()
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_block::{DeviceError, DeviceGeometry};
+use millpond_block::{DeviceError, DeviceGeometry, MemberId};
 use millpond_engine::{Class, Command, GroupSpec, Layout, NewDevice, PoolState};
 
 use super::World;
@@ -21,7 +21,7 @@ pub(crate) struct Caches {
     rng: Rng,
     chance: u64,
     /// Member number of each cache device, as last listed by the pool.
-    members: BTreeMap<usize, u16>,
+    members: BTreeMap<usize, MemberId>,
     /// All devices that ever belonged to the cache.
     ever: BTreeSet<usize>,
     /// Devices of unanswered commands, which may or may not have a label.
@@ -125,7 +125,7 @@ impl<S: System> World<S> {
                 trace.note(format!("device {device} of the cache is well"));
             }
             4 => {
-                let member = caches.members.get(&device).copied().unwrap_or(0);
+                let member = caches.members.get(&device).copied().unwrap_or(MemberId(0));
                 if caches.new < MOST_NEW {
                     caches.leaving.insert(device);
                     let device = self.new_cache();
@@ -134,7 +134,7 @@ impl<S: System> World<S> {
                 }
             }
             5 => {
-                let member = caches.members.get(&device).copied().unwrap_or(0);
+                let member = caches.members.get(&device).copied().unwrap_or(MemberId(0));
                 caches.leaving.insert(device);
                 self.stats.changes += 1;
                 self.command(Command::Remove { member, dry_run: false }, vec![], vec![]);

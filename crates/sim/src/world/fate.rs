@@ -11,6 +11,7 @@ mod open;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use millpond_block::MemberId;
 use millpond_engine::{Class, Command, GroupSpec, Layout, MemberState, NewDevice, PoolState};
 
 use super::World;
@@ -33,7 +34,7 @@ pub(crate) const JOB_PATIENCE: u32 = 200;
 /// A member, as listed by the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
-    member: u16,
+    member: MemberId,
     state: MemberState,
     /// Its device, as the machine's index.
     pub(super) device: Option<usize>,
@@ -58,7 +59,7 @@ pub(crate) struct DeviceFaults {
     /// The members, as last listed.
     pub(super) known: Vec<Known>,
     /// The device last seen for each member.
-    homes: BTreeMap<u16, usize>,
+    homes: BTreeMap<MemberId, usize>,
     /// Some job is running.
     pub(crate) jobs: bool,
     /// Devices that are not plugged in.

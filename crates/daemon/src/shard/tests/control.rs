@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use millpond_block::{ByteRange, DeviceGeometry, DeviceSlot, DiskError};
+use millpond_block::{ByteRange, DeviceGeometry, DeviceSlot, DiskError, MemberId};
 use millpond_device::{DeviceLimit, HostDevice, OpenOptions, wall_millis};
 use millpond_engine::{Command, CommandError, PoolState, Reply, VolumeId};
 
@@ -36,7 +36,7 @@ fn commands_and_listings_are_answered() {
 #[test]
 fn a_change_of_devices_waits_until_labels_are_written() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
-    let remove = Command::Remove { member: 0, dry_run: true };
+    let remove = Command::Remove { member: MemberId(0), dry_run: true };
     for refusals in [0, 1, 5] {
         let shard = spawn(Vec::new(), move |_, _| Ok(Double::memory(8 << 20).refusing(refusals))).expect("shard");
         assert_eq!(runtime.block_on(settled(&shard, remove.clone())).expect("carried out"), Reply::Done);

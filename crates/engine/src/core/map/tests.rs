@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use millpond_block::MemberId;
 use millpond_format::{
     Class, Column, DeviceId, Layout, Member, MemberState, NODE_UNITS, Node, Record, SegmentId, Shape, SnapshotId, VolumeRecord,
 };
@@ -52,7 +53,7 @@ fn core() -> Core {
     let member = Member { device: DeviceId(1), extents: 8, state: MemberState::Present, successor: None, leaving: false, down_since: 0 };
     let (extent_bytes, chunk_units) = (1 << 20, CHUNK_UNITS);
     let mut shape = Shape { generation: 1, extent_bytes, chunk_units, next: SegmentId(0), members: vec![member], groups: Vec::new() };
-    shape.add(Class::Data, Layout::Linear, vec![Column { member: 0, first: 0, extents: 8 }]);
+    shape.add(Class::Data, Layout::Linear, vec![Column { member: MemberId(0), first: 0, extents: 8 }]);
     let pieces = Pieces::new(600, 600, usize::MAX, None);
     let mut core = Core::new(Space::new(Rows::new(&shape)), NodeCache::new(0), CHUNK_UNITS, pieces, None);
     let volume = VolumeRecord {

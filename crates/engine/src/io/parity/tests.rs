@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use millpond_block::MemberId;
 use millpond_format::{Class, Column, DeviceId, Layout, Member, MemberState, SegmentId, Shape};
 
 use super::*;
@@ -14,7 +15,7 @@ fn rows(width: u16, parity: u8, unit: u32) -> Rows {
         |at| Member { device: DeviceId(at), extents: 20, state: MemberState::Present, successor: None, leaving: false, down_since: 0 };
     let members = (0..u64::from(width)).map(member).collect();
     let mut shape = Shape { generation: 1, extent_bytes: 64 << 10, chunk_units: 16, next: SegmentId(0), members, groups: Vec::new() };
-    let columns = (0..width).map(|member| Column { member, first: 0, extents: 20 }).collect();
+    let columns = (0..width).map(MemberId).map(|member| Column { member, first: 0, extents: 20 }).collect();
     shape.add(Class::Data, Layout::Parity { width, parity, unit }, columns);
     assert!(shape.fits());
     Rows::new(&shape)

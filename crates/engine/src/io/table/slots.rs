@@ -88,7 +88,7 @@ impl<C> IoTable<C> {
 
     /// All members, with and without a device.
     pub(super) fn members(&self) -> impl Iterator<Item = MemberId> {
-        (0..u16::try_from(self.slots.len()).unwrap_or(u16::MAX)).map(MemberId)
+        (0..self.slots.len()).map(MemberId::at)
     }
 
     /// Returns the member that the device in a slot belongs to, and which of its devices it is.
@@ -97,6 +97,6 @@ impl<C> IoTable<C> {
         let member = self.slots.iter().position(of).map(|at| (at, Replica::Current));
         let twin = || self.twins.iter().position(of).map(|at| (at, Replica::Replacement));
         let (at, replica) = member.or_else(twin)?;
-        Some((MemberId(u16::try_from(at).ok()?), replica))
+        Some((MemberId::at(at), replica))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::IoDone;
+use millpond_block::{IoDone, MemberId};
 use millpond_format::{Class, Column, DeviceId, Group as Extents, Layout, Member, MemberState, Shape};
 
 use super::*;
@@ -17,7 +17,7 @@ fn table(layout: Layout) -> IoTable<&'static str> {
         leaving: false,
         down_since: 0,
     };
-    let columns = [0, 1].map(|member| Column { member, first: 0, extents: 4 }).to_vec();
+    let columns = [0, 1].map(MemberId).map(|member| Column { member, first: 0, extents: 4 }).to_vec();
     let shape = Shape {
         generation: 1,
         extent_bytes: 1 << 20,

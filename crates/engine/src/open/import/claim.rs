@@ -55,7 +55,7 @@ pub(in crate::open) struct Claims {
     /// The current time; claims that an import writes carry the time at which it began.
     now: Time,
     /// The claims read last, by member and area; reads in flight; and when they began.
-    found: BTreeMap<(u16, bool), Claim>,
+    found: BTreeMap<(MemberId, bool), Claim>,
     newer: Option<FormatError>,
     reading: usize,
     asked: Time,
@@ -65,7 +65,7 @@ pub(in crate::open) struct Claims {
     /// closed.
     before: Option<([u8; 16], u64, bool)>,
     /// The second claims when this import began to write its own.
-    door: BTreeMap<u16, Claim>,
+    door: BTreeMap<MemberId, Claim>,
     pub(crate) mine: Option<Claim>,
     /// Start of the last read that saw this import's claim in place.
     pub(crate) seen: Option<Time>,
@@ -114,7 +114,7 @@ impl Claims {
         self.owner().map(|owner| (owner.holder.session, owner.term, owner.released))
     }
 
-    fn second_ones(&self) -> BTreeMap<u16, Claim> {
+    fn second_ones(&self) -> BTreeMap<MemberId, Claim> {
         let second = self.found.iter().filter(|((_, second), _)| *second);
         second.map(|((member, _), claim)| (*member, claim.clone())).collect()
     }
@@ -185,24 +185,24 @@ impl Import {
                 self.claims.reading += 1;
                 let place = claim_at(self.member_size(member), second);
                 let asked = Asked::Claim(member, second);
-                self.io.urgently(|io| io.read_raw(asked, MemberId(member), place, &mut self.bufs));
+                self.io.urgently(|io| io.read_raw(asked, member, place, &mut self.bufs));
             }
         }
     }
 
     /// Returns the members whose claims count: the same as those whose roots count.
-    fn claimed_members(&self) -> Vec<u16> {
+    fn claimed_members(&self) -> Vec<MemberId> {
         self.rings.as_ref().map(|rings| rings.members()).unwrap_or_default()
     }
 
-    fn member_size(&self, member: u16) -> u64 {
-        self.config.as_ref().and_then(|config| config.sizes.get(usize::from(member)).copied()).unwrap_or(0)
+    fn member_size(&self, member: MemberId) -> u64 {
+        self.config.as_ref().map_or(0, |config| config.size_of(member))
     }
 
     /// Handles a read of a claim. A damaged or unreadable copy is ignored, because others exist.
     pub(super) fn claim_read(
         &mut self,
-        member: u16,
+        member: MemberId,
         second: bool,
         result: Result<(), DeviceError>,
         buf: Option<&Buf>,
@@ -376,7 +376,7 @@ impl Import {
             to.copy_from_slice(&sector);
         }
         let piece = Piece::new(Rc::new(buf), 0..SECTOR_BYTES);
-        let place = |member: u16| (MemberId(member), claim_at(self.member_size(member), second).offset, piece.clone());
+        let place = |member: MemberId| (member, claim_at(self.member_size(member), second).offset, piece.clone());
         let writes = self.claimed_members().into_iter().map(place).collect();
         self.io.write_raw(Asked::Claimed, writes);
     }

@@ -61,10 +61,10 @@ impl Import {
             to.copy_from_slice(&root.encode());
         }
         let piece = Piece::new(Rc::new(buf), 0..SECTOR_BYTES);
-        let place = |member: u16| {
-            let size = config.sizes.get(usize::from(member)).copied().unwrap_or(0);
+        let place = |member: MemberId| {
+            let size = config.size_of(member);
             let area = if second { second_area(size) } else { 0 };
-            (MemberId(member), area + Root::slot_offset(root.generation), piece.clone())
+            (member, area + Root::slot_offset(root.generation), piece.clone())
         };
         let writes: Vec<_> = rings.lacking(root.generation, second).into_iter().map(place).collect();
         if !writes.is_empty() {

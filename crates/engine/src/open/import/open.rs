@@ -1,6 +1,6 @@
 //! Makes a pool of the state that an import read, and begins the log of this import.
 
-use millpond_block::{BufPool, MemberId};
+use millpond_block::BufPool;
 use millpond_format::Root;
 
 use super::Import;
@@ -19,7 +19,7 @@ impl Import {
         let (config, root, checkpoint) = (self.config.take()?, self.root.take()?, self.checkpoint.take()?);
         let mut io = IoTable::new(self.slots.clone(), Health::of(&config.shape)).after(&self.io);
         io.inherit_trouble(&self.io);
-        self.twins.iter().for_each(|(member, slot)| io.set_twin(MemberId(*member), Some(*slot)));
+        self.twins.iter().for_each(|(member, slot)| io.set_twin(*member, Some(*slot)));
         let mut pool = Pool::new(Store::new(config, core, Log::new(replay.end), io, BufPool::default(), self.tuning.clone(), self.now));
         pool.keeper = keeper;
         pool.unanswered.clone_from(&self.silent);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use millpond_block::{Buf, ByteRange, DeviceError, MemberId};
+use millpond_block::{Buf, ByteRange, DeviceError};
 use millpond_format::{Item, Lsn, NO_SEGMENT, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, SegmentId, StreamStart, second_area};
 
 use super::{Asked, Import, Stage};
@@ -16,10 +16,10 @@ impl Import {
     pub(super) fn read_rings(&mut self) {
         let (Some(rings), Some(config)) = (&self.rings, &self.config) else { return };
         for member in rings.members() {
-            let size = config.sizes.get(usize::from(member)).copied().unwrap_or(0);
+            let size = config.size_of(member);
             for (second, area) in [(false, 0), (true, second_area(size))] {
                 let range = ByteRange { offset: area + RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
-                self.io.read_raw(Asked::Ring(member, second), MemberId(member), range, &mut self.bufs);
+                self.io.read_raw(Asked::Ring(member, second), member, range, &mut self.bufs);
             }
         }
         self.stage = Stage::Rings;

@@ -56,7 +56,7 @@ impl Import {
     pub(super) fn lose_failing(&mut self) {
         while let Some(failing) = self.io.pop_failing() {
             let Some(config) = &mut self.config else { continue };
-            config.shape.lose(failing.member.index());
+            config.shape.lose(failing.member);
             self.relabel = true;
             self.losses += 1;
             if failing.why == DeviceTrouble::Silent {

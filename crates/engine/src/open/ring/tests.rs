@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use millpond_block::MemberId;
 use millpond_format::{Lsn, ObjectRef};
 use millpond_testing::Random;
 
@@ -68,21 +69,20 @@ impl Machine {
 
     /// Writes one copy on each of `members`; the writes complete in any order, and a crash tears
     /// those in flight.
-    fn write(&mut self, members: Vec<u16>, second: bool, root: u64) -> Result<(), Crash> {
+    fn write(&mut self, members: Vec<MemberId>, second: bool, root: u64) -> Result<(), Crash> {
         let at = (root % RING_SLOTS) as usize;
         self.dirty.insert(at);
         for (nth, member) in members.iter().enumerate() {
-            let (old, whole) = (self.members[usize::from(*member)][usize::from(second)][at].visible(), Slot::Root(root));
+            let (old, whole) = (self.members[member.index()][usize::from(second)][at].visible(), Slot::Root(root));
             let crash = self.step().is_err();
             for member in if crash { &members[nth..] } else { &members[nth..=nth] } {
-                let torn =
-                    if self.members[usize::from(*member)][usize::from(second)][at].visible() == whole { whole } else { Slot::Damaged };
+                let torn = if self.members[member.index()][usize::from(second)][at].visible() == whole { whole } else { Slot::Damaged };
                 let lands = match (crash, self.random.below(3)) {
                     (false, _) | (true, 0) => whole,
                     (true, 1) => torn,
                     (true, _) => old,
                 };
-                self.members[usize::from(*member)][usize::from(second)][at].cached.push(lands);
+                self.members[member.index()][usize::from(second)][at].cached.push(lands);
             }
             if crash {
                 return Err(Crash);
@@ -92,7 +92,7 @@ impl Machine {
     }
 
     fn publish(&mut self, root: u64) -> Result<(), Crash> {
-        let all = || (0u16..).take(self.members.len()).collect::<Vec<_>>();
+        let all = || (0..).map(MemberId).take(self.members.len()).collect::<Vec<_>>();
         let (first, second) = (all(), all());
         self.flush()?;
         self.newest = root;
@@ -136,7 +136,7 @@ impl Machine {
         Ok(mended.and_then(|()| self.publish(newest + 1)))
     }
 
-    fn mend(&mut self, root: u64, first: Vec<u16>, second: Vec<u16>) -> Result<(), Crash> {
+    fn mend(&mut self, root: u64, first: Vec<MemberId>, second: Vec<MemberId>) -> Result<(), Crash> {
         self.flush()?;
         self.write(first, false, root)?;
         self.flush()?;
@@ -233,7 +233,7 @@ fn slots_are_judged_by_what_is_in_them() {
     put(4, &Root { pool: PoolId([8; 16]), ..root(4) }.encode()); // of another pool
     put(5, &[0xee; SECTOR_BYTES]);
     let mut rings = Rings::new(PoolId([7; 16]), 1);
-    rings.take(0, false, &ring);
+    rings.take(MemberId(0), false, &ring);
     assert_eq!(rings.slots[0][0][..7].to_vec(), {
         use Slot::{Blank, Damaged};
         vec![Blank, Slot::Root(1), Slot::Root(2), Damaged, Damaged, Damaged, Blank]
@@ -242,7 +242,7 @@ fn slots_are_judged_by_what_is_in_them() {
         rings.newest(&slots(rings.slots.len(), 0)).is_err(),
         "slot 3 is not as before in the first area, and the second area cannot be read"
     );
-    rings.take(0, true, &vec![0u8; RING_SLOTS as usize * SECTOR_BYTES]);
+    rings.take(MemberId(0), true, &vec![0u8; RING_SLOTS as usize * SECTOR_BYTES]);
     assert_eq!(rings.newest(&slots(rings.slots.len(), 0)).map(|root| root.generation), Ok(2), "the second write of root 3 never began");
-    assert_eq!((rings.lacking(2, false), rings.lacking(2, true)), (vec![], vec![0]));
+    assert_eq!((rings.lacking(2, false), rings.lacking(2, true)), (vec![], vec![MemberId(0)]));
 }

@@ -1,5 +1,6 @@
 //! Compares segments with lists of pages that are dealt out one by one.
 
+use millpond_block::MemberId;
 use millpond_format::{Column, DeviceId, Member, MemberState};
 
 use super::*;
@@ -29,12 +30,12 @@ struct Plain {
     columns: Vec<Vec<PageAt>>,
 }
 
-fn extent(part: (u16, u32)) -> PageAt {
-    (MemberId(part.0), AREA_BYTES / PAGE + u64::from(part.1) * EXTENT_PAGES)
+fn extent(part: (MemberId, u32)) -> PageAt {
+    (part.0, AREA_BYTES / PAGE + u64::from(part.1) * EXTENT_PAGES)
 }
 
 /// The pages of an extent.
-fn pages_of(part: (u16, u32)) -> Vec<PageAt> {
+fn pages_of(part: (MemberId, u32)) -> Vec<PageAt> {
     let (device, start) = extent(part);
     (start..start + EXTENT_PAGES).map(|page| (device, page)).collect()
 }
@@ -51,7 +52,7 @@ fn deal(columns: &[Vec<PageAt>], unit: u32) -> Vec<PageAt> {
 
 /// The segments of a shape.
 fn plain_rows(shape: &Shape) -> Vec<Plain> {
-    let of_data = |member: u16| {
+    let of_data = |member: MemberId| {
         let groups = shape.groups.iter().filter(|group| matches!(group.class, Class::Data | Class::Log));
         groups.flat_map(|group| &group.columns).any(|column| column.member == member)
     };
@@ -165,7 +166,7 @@ fn columns(random: &mut Random, next: &mut [u32], devices: std::ops::Range<u16>,
         if still || random.once_in(2) {
             let (first, extents) = (next[usize::from(member)] + random.small(2), 1 + random.small(6));
             next[usize::from(member)] = first + extents;
-            columns.push(Column { member, first, extents });
+            columns.push(Column { member: MemberId(member), first, extents });
         }
     }
     columns
@@ -207,8 +208,8 @@ fn segments_are_lists_of_pages() {
         let mut shape = Shape { generation: 1, extent_bytes, chunk_units: 64, next: SegmentId(0), members, groups: Vec::new() };
         let mut next = [0; DEVICES as usize];
         // device 4 is of class data, and 7 a cache
-        shape.add(Class::Data, Layout::Linear, vec![Column { member: 4, first: 199, extents: 1 }]);
-        shape.add(Class::Cache, Layout::Linear, vec![Column { member: 7, first: 0, extents: 200 }]);
+        shape.add(Class::Data, Layout::Linear, vec![Column { member: MemberId(4), first: 199, extents: 1 }]);
+        shape.add(Class::Cache, Layout::Linear, vec![Column { member: MemberId(7), first: 0, extents: 200 }]);
         let mut grown = Rows::new(&shape);
         for _ in 0..6 {
             add_group(&mut shape, random, &mut next);

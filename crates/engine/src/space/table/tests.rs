@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use millpond_block::MemberId;
 use millpond_format::{
     BLOCK_UNITS, ChunkRecord, Class, Coding, Column, DeviceId, Epoch, Layout, Member, MemberState, NODE_UNITS, ObjectRef, Shape,
 };
@@ -81,7 +82,7 @@ fn rows() -> Rows {
     let extent_bytes = u64::from(PAGES) * 4096;
     let mut shape = Shape { generation: 1, extent_bytes, chunk_units: 128, next: SegmentId(0), members, groups: Vec::new() };
     for (member, extents) in [(0, LOST.start), (1, LOST.end - LOST.start), (2, SEGMENTS - LOST.end)] {
-        shape.add(Class::Data, Layout::Linear, vec![Column { member, first: 0, extents }]);
+        shape.add(Class::Data, Layout::Linear, vec![Column { member: MemberId(member), first: 0, extents }]);
     }
     shape.groups.remove(1);
     Rows::new(&shape)

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use millpond_block::MemberId;
 use millpond_format::{Class, Column, Group, Layout, MAX_PARITY_WIDTH, Member, MemberState, SegmentId, Shape};
 
 use super::STEP_PART;
@@ -21,7 +22,7 @@ const LENGTHS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Removal {
     /// The member, and those that cannot be used without it.
-    pub(crate) members: BTreeSet<u16>,
+    pub(crate) members: BTreeSet<MemberId>,
     pub(crate) segments: BTreeSet<SegmentId>,
     pub(crate) shape: Shape,
 }
@@ -29,7 +30,7 @@ pub(crate) struct Removal {
 impl Removal {
     /// Plans to remove a member. `None` when nothing usable would be left, or a label has no room
     /// for the shape.
-    pub(crate) fn plan(shape: &Shape, member: u16) -> Option<Removal> {
+    pub(crate) fn plan(shape: &Shape, member: MemberId) -> Option<Removal> {
         let mut members = BTreeSet::from([member]);
         let mut segments = BTreeSet::new();
         let mut groups = Vec::new();
@@ -40,13 +41,13 @@ impl Removal {
                 continue;
             }
             let rows = rows_of(group);
-            let stays = |parts: &[(u16, u32)]| parts.iter().all(|(at, _)| *at != member);
+            let stays = |parts: &[(MemberId, u32)]| parts.iter().all(|(at, _)| *at != member);
             let mut kept = runs(group, rows.iter().filter(|(_, parts)| stays(parts)));
             if kept.len() > MOST_KEPT || kept.len() + groups.len() > MOST_GROUPS / 2 {
                 kept.clear();
             }
             let kept_ids: BTreeSet<u32> = kept.iter().flat_map(|g| g.first.0..g.first.0 + g.rows() as u32).collect();
-            let mut freed: BTreeMap<u16, Vec<u32>> = BTreeMap::new();
+            let mut freed: BTreeMap<MemberId, Vec<u32>> = BTreeMap::new();
             for (id, parts) in rows.iter().filter(|(id, _)| !kept_ids.contains(&id.0)) {
                 segments.insert(*id);
                 parts.iter().filter(|(at, _)| *at != member).for_each(|(at, extent)| freed.entry(*at).or_default().push(*extent));
@@ -63,7 +64,7 @@ impl Removal {
         rest.into_iter().for_each(|(class, layout, columns)| after.add(class, layout, columns));
         // members that serve in another group stay
         members.retain(|at| *at == member || !after.groups.iter().any(|group| group.columns.iter().any(|c| c.member == *at)));
-        for (at, known) in (0u16..).zip(&mut after.members) {
+        for (at, known) in after.numbered_mut() {
             if members.contains(&at) {
                 known.state = MemberState::Gone;
             }
@@ -74,7 +75,7 @@ impl Removal {
     /// Plans a step of a removal that cannot be done at once: gives up the first segments of the
     /// member's groups, as many as `can_go` allows. Their remaining extents become segments without
     /// the member, which make room for the next step. `None` when that leads nowhere.
-    pub(super) fn plan_step(shape: &Shape, member: u16, can_go: impl Fn(&BTreeSet<SegmentId>) -> bool) -> Option<Removal> {
+    pub(super) fn plan_step(shape: &Shape, member: MemberId, can_go: impl Fn(&BTreeSet<SegmentId>) -> bool) -> Option<Removal> {
         let mut segments = BTreeSet::new();
         let (mut groups, mut rest) = (Vec::new(), Vec::new());
         for group in &shape.groups {
@@ -85,7 +86,7 @@ impl Removal {
             };
             groups.extend(Some(kept).filter(|group| !group.columns.is_empty()));
             segments.extend(rows.iter().map(|(id, _)| *id));
-            let mut freed: BTreeMap<u16, Vec<u32>> = BTreeMap::new();
+            let mut freed: BTreeMap<MemberId, Vec<u32>> = BTreeMap::new();
             let parts = rows.iter().flat_map(|(_, parts)| parts).filter(|(at, _)| *at != member);
             parts.for_each(|(at, extent)| freed.entry(*at).or_default().push(*extent));
             let columns: Vec<Column> = freed.into_iter().filter_map(|(at, extents)| longest(at, extents)).collect();
@@ -104,10 +105,10 @@ impl Removal {
     /// data segments. `None` when there are no such segments.
     pub(crate) fn plan_left_behind(shape: &Shape) -> Option<Removal> {
         let members = |class: Class| shape.groups.iter().filter(move |g| g.class == class).flat_map(|g| g.columns.iter().map(|c| c.member));
-        let data: BTreeSet<u16> = members(Class::Data).collect();
+        let data: BTreeSet<MemberId> = members(Class::Data).collect();
         let left_behind =
             |group: &&Group| group.class == Class::Special && group.columns.iter().all(|column| data.contains(&column.member));
-        let (mut segments, mut freed) = (BTreeSet::new(), BTreeMap::<u16, Vec<u32>>::new());
+        let (mut segments, mut freed) = (BTreeSet::new(), BTreeMap::<MemberId, Vec<u32>>::new());
         for group in shape.groups.iter().filter(left_behind) {
             let mut id = group.first.0;
             group.for_each_row(|parts| {
@@ -146,9 +147,9 @@ impl Removal {
 }
 
 /// Returns the extents that are in no group, of members that hold segments, as runs by member.
-pub(crate) fn unused_extents(shape: &Shape) -> BTreeMap<u16, Vec<Column>> {
-    let serves = |(at, known): &(u16, &Member)| known.state == MemberState::Present && !shape.is_aside(*at);
-    let of_member = |(member, known): (u16, &Member)| {
+pub(crate) fn unused_extents(shape: &Shape) -> BTreeMap<MemberId, Vec<Column>> {
+    let serves = |(at, known): &(MemberId, &Member)| known.state == MemberState::Present && !shape.is_aside(*at);
+    let of_member = |(member, known): (MemberId, &Member)| {
         let own = shape.groups.iter().flat_map(|group| &group.columns).filter(|column| column.member == member);
         let mut used: Vec<(u32, u32)> = own.map(|column| (column.first, column.first + column.extents)).collect();
         used.sort_unstable();
@@ -158,22 +159,22 @@ pub(crate) fn unused_extents(shape: &Shape) -> BTreeMap<u16, Vec<Column>> {
         let runs: Vec<Column> = gaps.map(|(first, end)| Column { member, first, extents: end - first }).collect();
         (member, runs)
     };
-    (0u16..).zip(&shape.members).filter(serves).map(of_member).filter(|(_, runs)| !runs.is_empty()).collect()
+    shape.numbered().filter(serves).map(of_member).filter(|(_, runs)| !runs.is_empty()).collect()
 }
 
 /// Returns the unused extents of members that serve a class: in one of its groups, or in no group
 /// if the pool has no other class. So extents of a device for the log or for small blocks never
 /// hold data, nor the other way round; but the log of a pool with parity is on its data devices.
-fn serving(shape: &Shape, class: Class, unused: &BTreeMap<u16, Vec<Column>>) -> BTreeMap<u16, Vec<Column>> {
-    let classes = |member: u16| {
+fn serving(shape: &Shape, class: Class, unused: &BTreeMap<MemberId, Vec<Column>>) -> BTreeMap<MemberId, Vec<Column>> {
+    let classes = |member: MemberId| {
         let own = shape.groups.iter().filter(move |group| group.columns.iter().any(|column| column.member == member));
         own.map(|group| group.class).collect::<Vec<_>>()
     };
-    let all = || (0u16..).take(shape.members.len()).map(classes);
+    let all = || shape.ids().map(classes);
     let shared = all().any(|own| own.contains(&Class::Log) && own.contains(&Class::Data));
     let fits = |own: &Class| *own == class || (shared && matches!((own, class), (Class::Log, Class::Data) | (Class::Data, Class::Log)));
     let alone = shape.groups.iter().filter(|group| !group.class.is_aside()).all(|group| fits(&group.class));
-    let serves = |member: u16| {
+    let serves = |member: MemberId| {
         let own = classes(member);
         if own.is_empty() { alone } else { own.iter().any(fits) }
     };
@@ -215,7 +216,7 @@ fn layouts_alone(shape: &Shape, class: Class, columns: usize) -> impl Iterator<I
 }
 
 /// Plans to make segments of unused extents alone.
-fn rejoin_alone(shape: &Shape, class: Class, unused: &BTreeMap<u16, Vec<Column>>) -> Option<Removal> {
+fn rejoin_alone(shape: &Shape, class: Class, unused: &BTreeMap<MemberId, Vec<Column>>) -> Option<Removal> {
     let columns: Vec<Column> = unused.values().filter_map(|runs| runs.iter().max_by_key(|run| run.extents).copied()).collect();
     layouts_alone(shape, class, columns.len()).find_map(|layout| {
         let group = Group { class, layout, first: shape.next, columns: columns.clone() };
@@ -225,16 +226,17 @@ fn rejoin_alone(shape: &Shape, class: Class, unused: &BTreeMap<u16, Vec<Column>>
 }
 
 /// Returns the members that have unused extents, those with most of them first.
-fn joining(unused: &BTreeMap<u16, Vec<Column>>) -> impl Iterator<Item = u16> {
-    let mut joining: Vec<(u32, u16)> = unused.iter().map(|(member, runs)| (runs.iter().map(|run| run.extents).sum(), *member)).collect();
+fn joining(unused: &BTreeMap<MemberId, Vec<Column>>) -> impl Iterator<Item = MemberId> {
+    let mut joining: Vec<(u32, MemberId)> =
+        unused.iter().map(|(member, runs)| (runs.iter().map(|run| run.extents).sum(), *member)).collect();
     joining.sort_unstable();
     joining.into_iter().rev().map(|(_, member)| member)
 }
 
 /// Returns groups without a member whose segments can be widened with its extents; those with the
 /// same layout over the same members together.
-fn partners(shape: &Shape, class: Class, member: u16) -> Vec<Vec<&Group>> {
-    let members = |group: &Group| group.columns.iter().map(|column| column.member).collect::<BTreeSet<u16>>();
+fn partners(shape: &Shape, class: Class, member: MemberId) -> Vec<Vec<&Group>> {
+    let members = |group: &Group| group.columns.iter().map(|column| column.member).collect::<BTreeSet<MemberId>>();
     let without = |group: &&Group| {
         let width = match group.layout {
             Layout::Mirror { copies } => copies,
@@ -297,7 +299,7 @@ pub(crate) fn joinable(shape: &Shape) -> (bool, Vec<Vec<&Group>>) {
 fn rejoin_rows(
     shape: &Shape,
     class: Class,
-    unused: &BTreeMap<u16, Vec<Column>>,
+    unused: &BTreeMap<MemberId, Vec<Column>>,
     can_go: &impl Fn(&BTreeSet<SegmentId>) -> bool,
 ) -> Option<Removal> {
     joining(unused).find_map(|member| {
@@ -332,7 +334,7 @@ fn widen(
 ) -> Option<Removal> {
     let all: usize = partners.iter().map(|group| group.rows() as usize).sum();
     let (mut kept, mut rows) = (Vec::new(), Vec::<Row>::new());
-    let mut freed: BTreeMap<u16, Vec<u32>> = BTreeMap::new();
+    let mut freed: BTreeMap<MemberId, Vec<u32>> = BTreeMap::new();
     for group in partners {
         let may = |more: &[Row]| {
             let height = tallest(rows.iter().chain(more));
@@ -377,7 +379,7 @@ fn widen(
 
 /// Returns the largest number of extents that one member has in `rows`.
 fn tallest<'a>(rows: impl Iterator<Item = &'a Row>) -> u32 {
-    let mut counts: BTreeMap<u16, u32> = BTreeMap::new();
+    let mut counts: BTreeMap<MemberId, u32> = BTreeMap::new();
     rows.flat_map(|(_, parts)| parts).for_each(|(at, _)| *counts.entry(*at).or_default() += 1);
     counts.into_values().max().unwrap_or(0)
 }
@@ -394,7 +396,7 @@ fn wider(shape: &Shape, kind: &Group, before: usize, columns: usize) -> Layout {
 }
 
 /// A segment and its parts: members and extents.
-type Row = (SegmentId, Vec<(u16, u32)>);
+type Row = (SegmentId, Vec<(MemberId, u32)>);
 
 /// Returns the segments of a group.
 fn rows_of(group: &Group) -> Vec<Row> {
@@ -410,7 +412,7 @@ fn rows_of(group: &Group) -> Vec<Row> {
 /// Cuts the first segments off a group, as many as may go when a member leaves; returns the rest of
 /// the group and the segments. The rest has the same segments as before: they follow from the
 /// remaining columns.
-fn cut(group: &Group, member: u16, may: impl Fn(&[Row]) -> bool) -> Option<(Group, Vec<Row>)> {
+fn cut(group: &Group, member: MemberId, may: impl Fn(&[Row]) -> bool) -> Option<(Group, Vec<Row>)> {
     let others = group.columns.iter().filter(|column| column.member != member).count();
     // giving up segments of a linear group makes no new ones
     let makes_room =
@@ -430,7 +432,7 @@ fn cut_first(group: &Group, may: impl Fn(&[Row]) -> bool) -> Option<(Group, Vec<
     rows.truncate(*counts.get(..fitting)?.last()?);
     let mut kept = Group { first: SegmentId(group.first.0 + rows.len() as u32), ..group.clone() };
     for column in &mut kept.columns {
-        let own = |(at, extent): &&(u16, u32)| *at == column.member && (column.first..column.first + column.extents).contains(extent);
+        let own = |(at, extent): &&(MemberId, u32)| *at == column.member && (column.first..column.first + column.extents).contains(extent);
         let taken = rows.iter().flat_map(|(_, parts)| parts).filter(own).count() as u32;
         (column.first, column.extents) = (column.first + taken, column.extents - taken);
     }
@@ -471,7 +473,7 @@ fn has_homes(shape: &Shape) -> bool {
 }
 
 /// Groups segments into runs that follow each other on the same members, extent by extent.
-pub(crate) fn runs<'a>(group: &Group, rows: impl Iterator<Item = &'a (SegmentId, Vec<(u16, u32)>)>) -> Vec<Group> {
+pub(crate) fn runs<'a>(group: &Group, rows: impl Iterator<Item = &'a (SegmentId, Vec<(MemberId, u32)>)>) -> Vec<Group> {
     let mut found: Vec<Group> = Vec::new();
     for (id, parts) in rows {
         let mut parts = parts.clone();
@@ -504,7 +506,7 @@ pub(crate) fn runs<'a>(group: &Group, rows: impl Iterator<Item = &'a (SegmentId,
 }
 
 /// Returns the longest run among extents of a member.
-fn longest(member: u16, mut extents: Vec<u32>) -> Option<Column> {
+fn longest(member: MemberId, mut extents: Vec<u32>) -> Option<Column> {
     extents.sort_unstable();
     let mut best: Option<Column> = None;
     let mut run: Option<Column> = None;

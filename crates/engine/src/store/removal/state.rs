@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use millpond_block::MemberId;
 use millpond_format::SegmentId;
 
 use super::plan::Removal;
@@ -36,7 +37,7 @@ pub(super) struct RemovalState {
 pub(crate) struct Evacuation {
     /// The member to remove; `None` for segments that lost special devices left behind, or that are
     /// to be widened.
-    pub(crate) member: Option<u16>,
+    pub(crate) member: Option<MemberId>,
     /// True if no member is removed: segments are widened by extents that a stopped removal left
     /// unused.
     pub(crate) rejoins: bool,

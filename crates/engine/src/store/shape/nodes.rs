@@ -7,11 +7,11 @@
 //! extents.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
+use millpond_block::MemberId;
 use millpond_format::{Class, Column, Layout, MAX_COPIES, Shape};
 
-use crate::GroupSpec;
+use super::NewGroup;
 
 /// Most data devices that hold replicas: each takes a group of the label.
 const MOST_DEVICES: usize = 8;
@@ -22,28 +22,28 @@ const SHARE: u32 = 8;
 #[derive(Debug, Default)]
 pub(super) struct NodeRows {
     groups: Vec<(Layout, Vec<Column>)>,
-    taken: BTreeMap<usize, u32>,
+    taken: BTreeMap<MemberId, u32>,
 }
 
 impl NodeRows {
     /// Plans segments over the devices of groups that are added together.
-    pub(super) fn plan(shape: &Shape, groups: &[(GroupSpec, Range<usize>)]) -> NodeRows {
-        let extents = |at: usize| shape.members.get(at).map_or(0, |m| m.extents);
-        let of = |class: Class| groups.iter().filter(move |(spec, _)| spec.class == class);
-        let mut data: Vec<usize> = of(Class::Data).flat_map(|(_, range)| range.clone()).collect();
+    pub(super) fn plan(shape: &Shape, groups: &[NewGroup]) -> NodeRows {
+        let extents = |at: MemberId| shape.member(at).map_or(0, |m| m.extents);
+        let of = |class: Class| groups.iter().filter(move |group| group.class == class);
+        let mut data: Vec<MemberId> = of(Class::Data).flat_map(NewGroup::members).collect();
         data.sort_by_key(|at| (std::cmp::Reverse(extents(*at)), *at));
         data.truncate(MOST_DEVICES);
         let mut rows = NodeRows::default();
-        for (spec, range) in of(Class::Special) {
-            let copies = match spec.layout {
+        for group in of(Class::Special) {
+            let copies = match group.layout {
                 Layout::Mirror { copies } => usize::from(copies.min(MAX_COPIES - 1)),
                 _ => 1,
             };
-            let mut room: BTreeMap<usize, u32> = range.clone().map(|at| (at, extents(at) / 2)).collect();
+            let mut room: BTreeMap<MemberId, u32> = group.members().map(|at| (at, extents(at) / 2)).collect();
             let whole: u32 = room.values().sum::<u32>() / u32::try_from(copies.max(1)).unwrap_or(1);
             let fair = whole.div_ceil(u32::try_from(data.len().max(1)).unwrap_or(1));
             for at in &data {
-                let mut order: Vec<usize> = room.keys().copied().collect();
+                let mut order: Vec<MemberId> = room.keys().copied().collect();
                 order.sort_by_key(|special| (std::cmp::Reverse(room.get(special).copied()), *special));
                 order.truncate(copies);
                 let least = order.iter().filter_map(|special| room.get(special)).min().copied().unwrap_or(0);
@@ -57,7 +57,7 @@ impl NodeRows {
                 let columns = order.iter().map(|member| {
                     let taken = rows.taken.entry(*member).or_default();
                     *taken += share;
-                    Column { member: u16::try_from(*member).unwrap_or(u16::MAX), first: extents(*member) - *taken, extents: share }
+                    Column { member: *member, first: extents(*member) - *taken, extents: share }
                 });
                 let columns = columns.collect();
                 rows.groups.push((Layout::Mirror { copies: copies as u16 + 1 }, columns));
@@ -67,7 +67,7 @@ impl NodeRows {
     }
 
     /// Returns the number of extents at the end of a member that other groups cannot use.
-    pub(super) fn taken(&self, member: usize) -> u32 {
+    pub(super) fn taken(&self, member: MemberId) -> u32 {
         self.taken.get(&member).copied().unwrap_or(0)
     }
 

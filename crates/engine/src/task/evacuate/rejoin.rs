@@ -295,6 +295,6 @@ mod tests;
 fn all_with_rows_are_there(store: &Store, resilver: &Resilver) -> bool {
     let shape = &store.config.shape;
     let there = |member: &Member| matches!(member.state, MemberState::Present | MemberState::Gone) && member.successor.is_none();
-    let whole = (0u16..).zip(&shape.members).all(|(at, member)| shape.is_aside(at) || there(member));
+    let whole = shape.numbered().all(|(at, member)| shape.is_aside(at) || there(member));
     whole && resilver.jobs().next().is_none()
 }

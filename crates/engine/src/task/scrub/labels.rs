@@ -62,15 +62,15 @@ impl Scrubber {
 
 impl Scrubber {
     fn read_labels(&mut self, store: &mut Store, run: u64) {
-        let members = (0..).map(MemberId).zip(&store.config.shape.members).filter(|(_, m)| m.state == MemberState::Present);
+        let members = store.config.shape.numbered().filter(|(_, m)| m.state == MemberState::Present);
         let members: Vec<MemberId> = members.map(|(at, _)| at).collect();
         let generation = store.config.shape.generation;
         for member in members {
-            let size = store.config.sizes.get(member.index()).copied().unwrap_or(0);
+            let size = store.config.size_of(member);
             for (second, area) in [(false, 0), (true, second_area(size))] {
                 let label = (AreaPart::Label(generation), area, SECTOR_BYTES as u64);
                 let ring = (AreaPart::Ring, area + RING_OFFSET, RING_SLOTS * SECTOR_BYTES as u64);
-                let ring = Some(ring).filter(|_| !store.config.shape.is_aside(member.0));
+                let ring = Some(ring).filter(|_| !store.config.shape.is_aside(member));
                 for (part, offset, length) in [Some(label), ring].into_iter().flatten() {
                     self.of(run).into_iter().for_each(|run| run.labels.left += 1);
                     let context = Context::ScrubArea(ScrubArea { run, member, second, part });
@@ -83,7 +83,7 @@ impl Scrubber {
     /// Handles the end of a read or write of a label or ring.
     pub(crate) fn scrub_area_done(&mut self, store: &mut Store, area: ScrubArea, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let ScrubArea { member, second, part, .. } = area;
-        let state = store.config.shape.members.get(member.index()).map(|m| m.state);
+        let state = store.config.shape.member(member).map(|m| m.state);
         let right = match part {
             AreaPart::Label(generation) if store.config.shape.generation == generation && state == Some(MemberState::Present) => {
                 let bytes = buf.as_ref().filter(|_| result.is_ok()).and_then(|buf| buf.bytes().get(..SECTOR_BYTES));
@@ -132,7 +132,7 @@ impl Scrubber {
     }
 
     fn write_root_again(&mut self, store: &mut Store, area: ScrubArea, slot: usize, root: &[u8]) {
-        let size = store.config.sizes.get(area.member.index()).copied().unwrap_or(0);
+        let size = store.config.size_of(area.member);
         let start = if area.second { second_area(size) } else { 0 };
         let mut buf = store.bufs.take(SECTOR_BYTES);
         if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use millpond_block::DeviceError;
+use millpond_block::{DeviceError, MemberId};
 use millpond_engine::{
     Decision, DeviceId, DeviceInfo, Evidence, ImportRules, Labelled, LabelsInForce, MemberState, NewestLabel, PoolState, Refusal, Tuning,
 };
@@ -331,7 +331,7 @@ impl<S: System> World<S> {
             return Ok(Tried::Refused(BTreeSet::new()));
         }
         // one that is missing is an older state from here on
-        let absent = |(member, device): &&(u16, DeviceId)| evidence.missing.contains(member) && !evidence.devices.contains(device);
+        let absent = |(member, device): &&(MemberId, DeviceId)| evidence.missing.contains(member) && !evidence.devices.contains(device);
         let daemon = &site.daemons[host];
         if let Some(trusted) = daemon.memory.iter().flat_map(|memory| &memory.current).find(absent) {
             return broken(format!("host {host} serves without {trusted:?}, and remembers that it holds everything: {:?}", daemon.memory));

@@ -1,5 +1,6 @@
 //! Tests which extents are joined to which segments.
 
+use millpond_block::MemberId;
 use millpond_format::DeviceId;
 
 use super::*;
@@ -24,7 +25,7 @@ fn shape(extents: &[u32], groups: &[Planned<'_>]) -> Shape {
     let members = extents.iter().enumerate().map(member).collect();
     let mut shape = Shape { generation: 1, extent_bytes: 1 << 20, chunk_units: 512, next: SegmentId(0), members, groups: Vec::new() };
     for (class, layout, columns) in groups {
-        let columns = columns.iter().map(|(member, first, extents)| Column { member: *member, first: *first, extents: *extents });
+        let columns = columns.iter().map(|(member, first, extents)| Column { member: MemberId(*member), first: *first, extents: *extents });
         shape.add(*class, *layout, columns.collect());
     }
     shape
@@ -34,7 +35,7 @@ fn shape(extents: &[u32], groups: &[Planned<'_>]) -> Shape {
 fn joined(shape: &Shape) -> Vec<(Class, Vec<u16>)> {
     let known = |group: &&Group| shape.groups.iter().all(|before| before.first != group.first);
     let after = Removal::plan_rejoin(shape, |_| true).map(|removal| removal.shape.groups).unwrap_or_default();
-    after.iter().filter(known).map(|group| (group.class, group.columns.iter().map(|column| column.member).collect())).collect()
+    after.iter().filter(known).map(|group| (group.class, group.columns.iter().map(|column| column.member.0).collect())).collect()
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn extents_between_rows_become_rows() {
     // where a group is widened in part, the rest of its columns stays
     let after = Removal::plan_rejoin(&shape, |gone| gone.len() <= 5).unwrap().shape;
     let of_third: Vec<(u32, u32)> =
-        after.groups.iter().flat_map(|group| &group.columns).filter(|c| c.member == 2).map(|c| (c.first, c.extents)).collect();
+        after.groups.iter().flat_map(|group| &group.columns).filter(|c| c.member == MemberId(2)).map(|c| (c.first, c.extents)).collect();
     assert_eq!(of_third, [(13, 11), (0, 13)]);
 }
 
@@ -114,7 +115,8 @@ fn rows_are_counted_without_looking_at_each() {
     let mut below = |n| random.below(n);
     for _ in 0..500 {
         let width = below(4) as u16 + 2;
-        let columns = (0..width + below(3) as u16).map(|member| Column { member, first: 0, extents: below(40) as u32 }).collect();
+        let columns =
+            (0..width + below(3) as u16).map(MemberId).map(|member| Column { member, first: 0, extents: below(40) as u32 }).collect();
         let layout = if width < 4 { Layout::Mirror { copies: width } } else { Layout::Parity { width, parity: 1, unit: 4096 } };
         let group = Group { class: Class::Data, layout, first: SegmentId(below(9) as u32), columns };
         assert_eq!(u64::from(count_rows(&group)), group.rows(), "{group:?}");

@@ -1,11 +1,12 @@
 //! The count of segments for a rejoin is done in slices.
 
+use millpond_block::MemberId;
 use millpond_format::{Class, Column, Group, Layout, SegmentId};
 
 use super::*;
 
 fn group(first: u32) -> Group {
-    let columns = (0..2).map(|member| Column { member, first, extents: 1 }).collect();
+    let columns = (0..2).map(MemberId).map(|member| Column { member, first, extents: 1 }).collect();
     Group { class: Class::Data, layout: Layout::Mirror { copies: 2 }, first: SegmentId(first), columns }
 }
 
