@@ -35,8 +35,8 @@ pub struct ChunkRecord<'a> {
     pub segment: SegmentId,
     /// Start of the chunk within the segment, in 4 KiB steps.
     pub base: u32,
-    /// Place of the header with the block identities, in 4 KiB steps; `u32::MAX`: each batch in the
-    /// chunk has its own header.
+    /// Place of the header with the block identities, in 4 KiB steps; [`ChunkRecord::IN_LINE`]: each
+    /// batch in the chunk has its own header.
     pub identities: u32,
     /// Units per slot.
     pub grain: u8,
@@ -64,6 +64,9 @@ fn get_words(d: &mut Decoder<'_>) -> Result<Vec<u64>, FormatError> {
 }
 
 impl ChunkRecord<'_> {
+    /// In [`identities`](ChunkRecord::identities): the chunk was never moved, or has nodes.
+    pub const IN_LINE: u32 = u32::MAX;
+
     /// Appends the record.
     pub fn encode(&self, e: &mut Encoder) {
         e.u64(self.chunk.0);

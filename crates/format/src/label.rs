@@ -272,10 +272,15 @@ pub struct StreamStart {
 pub struct LogTail {
     /// The incarnation that wrote the batches.
     pub incarnation: u32,
-    /// Its last valid batch; `Lsn(u64::MAX)` while the incarnation is running.
+    /// Its last valid batch; [`LogTail::RUNNING`] while the incarnation is running.
     pub end: Lsn,
     /// Where each of its streams starts.
     pub streams: [StreamStart; STREAMS],
+}
+
+impl LogTail {
+    /// End of an incarnation that is running: after every batch.
+    pub const RUNNING: Lsn = Lsn(u64::MAX);
 }
 
 /// An entry of the ring: it names a checkpoint, and the batches that come after it.

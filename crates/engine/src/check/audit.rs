@@ -224,7 +224,29 @@ impl Auditor<'_, '_> {
                 continue;
             }
             let pages = self.core.space.rows.pages(place.segment);
-            if chunk.identities == u32::MAX {
+            if let Some(at) = chunk.identities {
+                let room = (pages - at).min(32);
+                let bytes = self.read(place.segment, at * 8, room * 8);
+                let moved = BatchHeader::decode(&bytes).ok().and_then(|(_, items)| {
+                    items.into_iter().find_map(|item| match item {
+                        Item::Move(moved) if moved.chunk == id => Some(moved),
+                        _ => None,
+                    })
+                });
+                let Some(moved) = moved else {
+                    self.find(format!("chunk {id}: no move header at page {at} of segment {}", place.segment));
+                    continue;
+                };
+                let present = crate::space::Slots::from_words(moved.present);
+                let mut slots = present.iter();
+                for identity in moved.identities {
+                    let Some(slot) = slots.next() else { break };
+                    self.note(id, slot, identity.volume, identity.block, identity.lsn);
+                    for _ in 1..u32::from(identity.units) / u32::from(moved.grain.max(1)) {
+                        slots.next();
+                    }
+                }
+            } else {
                 let mut page = place.page;
                 let end = (place.page + (chunk.slots * u32::from(chunk.grain)).div_ceil(8)).min(pages);
                 while page < end {
@@ -248,28 +270,6 @@ impl Auditor<'_, '_> {
                         }
                     }
                     page += u32::from(header.pages) + header.payload;
-                }
-            } else {
-                let room = (pages - chunk.identities).min(32);
-                let bytes = self.read(place.segment, chunk.identities * 8, room * 8);
-                let moved = BatchHeader::decode(&bytes).ok().and_then(|(_, items)| {
-                    items.into_iter().find_map(|item| match item {
-                        Item::Move(moved) if moved.chunk == id => Some(moved),
-                        _ => None,
-                    })
-                });
-                let Some(moved) = moved else {
-                    self.find(format!("chunk {id}: no move header at page {} of segment {}", chunk.identities, place.segment));
-                    continue;
-                };
-                let present = crate::space::Slots::from_words(moved.present);
-                let mut slots = present.iter();
-                for identity in moved.identities {
-                    let Some(slot) = slots.next() else { break };
-                    self.note(id, slot, identity.volume, identity.block, identity.lsn);
-                    for _ in 1..u32::from(identity.units) / u32::from(moved.grain.max(1)) {
-                        slots.next();
-                    }
                 }
             }
         }

@@ -145,7 +145,7 @@ impl Replay {
                 Item::Move(moved) => {
                     if core.space.chunks.get(moved.chunk).is_some() {
                         let place = Place { segment: header.segment, page: header.offset + u32::from(header.pages) + moved.at };
-                        let identities = if moved.grain == NODE_GRAIN { u32::MAX } else { header.offset };
+                        let identities = (moved.grain != NODE_GRAIN).then_some(header.offset);
                         let present = crate::space::Slots::from_words(moved.present.clone());
                         core.space.place_chunk(moved.chunk, place, header.stream, identities, Some(present));
                     }
@@ -189,7 +189,7 @@ impl Replay {
             chunk.open = true;
             core.space.chunks.insert(header.chunk, chunk);
             let place = Place { segment: header.segment, page: header.base };
-            core.space.place_chunk(header.chunk, place, header.stream, u32::MAX, None);
+            core.space.place_chunk(header.chunk, place, header.stream, None, None);
         }
         if let Some(chunk) = core.space.chunks.get_mut(header.chunk) {
             chunk.open = true;
@@ -305,7 +305,7 @@ fn lose(core: &mut Core, runs: &[SmallRun], after: Lsn, done: &mut usize) -> Res
         if core.space.chunks.get(run.chunk).is_none() {
             core.space.chunks.insert(run.chunk, Chunk::new(core.epoch, core.clock, Stream::Small.number(), BLOCK_UNITS as u8));
             core.space.seal(run.segment);
-            core.space.place_chunk(run.chunk, Place { segment: run.segment, page: 0 }, Stream::Small.number(), u32::MAX, None);
+            core.space.place_chunk(run.chunk, Place { segment: run.segment, page: 0 }, Stream::Small.number(), None, None);
         }
         for (at, crc) in run.crcs.iter().enumerate().skip(from) {
             let (block, slot) = (BlockNo(run.block.0 + at as u64), u32::from(run.slot) + at as u32);

@@ -323,7 +323,7 @@ pub(crate) enum Extent {
 pub(crate) fn extent(found: &mut Vec<Found>, after: Lsn, log_tails: &[LogTail], lost: Option<u32>) -> Extent {
     found.sort_by_key(|f| f.header.lsn);
     found.dedup_by_key(|f| f.header.lsn);
-    let settled = log_tails.iter().filter(|log_tail| log_tail.end != Lsn(u64::MAX)).map(|log_tail| log_tail.end).max().unwrap_or(after);
+    let settled = log_tails.iter().filter(|log_tail| log_tail.end != LogTail::RUNNING).map(|log_tail| log_tail.end).max().unwrap_or(after);
     let mut durable = found.iter().map(|f| f.header.durable).max().unwrap_or(after).max(settled);
     let mut last = after;
     let mut count = 0;

@@ -76,7 +76,7 @@ impl Requests {
                 store.close_stream_chunk(stream);
                 let id = store.core.new_chunk(stream.number(), grain);
                 let place = Place { segment: cursor.segment, page: cursor.page };
-                store.core.space.place_chunk(id, place, stream.number(), u32::MAX, None);
+                store.core.space.place_chunk(id, place, stream.number(), None, None);
                 let chunk = OpenChunk { id, base: cursor.page, grain };
                 store.log.streams[stream].chunk = Some(chunk);
                 chunk

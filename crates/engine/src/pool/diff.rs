@@ -18,6 +18,8 @@ use crate::{Absent, CommandError};
 
 /// Subtrees compared per turn, over all comparisons: some 50 microseconds.
 pub(crate) const STEPS_PER_TURN: usize = 32;
+/// Steps of a comparison that ends only when all is compared.
+const UNLIMITED: usize = usize::MAX;
 
 impl Requests {
     /// Starts a comparison; the result is returned by `pop_diff`.
@@ -28,7 +30,7 @@ impl Requests {
             return self.diffs.push_back((tag, Err(CommandError::NotFound(Absent::Version))));
         };
         let found = Found::Extents(Vec::new());
-        let work = Comparison { older, newer, next: 0, end: size / 4096, steps: usize::MAX, found };
+        let work = Comparison { older, newer, next: 0, end: size / 4096, steps: UNLIMITED, found };
         self.start_comparison(Owner::Command(tag), work);
     }
 
@@ -57,7 +59,7 @@ impl Requests {
             return store.replies.push_back((tag, Err(CommandError::NotFound(Absent::Target))));
         };
         let found = Found::Places(BTreeMap::new());
-        let work = Comparison { older: None, newer: target, next: 0, end: size / 4096, steps: usize::MAX, found };
+        let work = Comparison { older: None, newer: target, next: 0, end: size / 4096, steps: UNLIMITED, found };
         self.start_comparison(Owner::Command(tag), work);
     }
 
@@ -68,7 +70,7 @@ impl Requests {
             return store.replies.push_back((tag, Err(CommandError::NotFound(Absent::Target))));
         };
         let found = Found::Lost(Vec::new());
-        let work = Comparison { older: None, newer: target, next: 0, end: size / 4096, steps: usize::MAX, found };
+        let work = Comparison { older: None, newer: target, next: 0, end: size / 4096, steps: UNLIMITED, found };
         self.start_comparison(Owner::Command(tag), work);
     }
 

@@ -120,7 +120,7 @@ impl Pool {
             return self.fault(Fault::NoLogSegment);
         }
         let streams = self.store.log.starts();
-        self.store.log_tails.push(LogTail { incarnation: self.store.incarnation, end: Lsn(u64::MAX), streams });
+        self.store.log_tails.push(LogTail { incarnation: self.store.incarnation, end: LogTail::RUNNING, streams });
         // with too many log tails the pool opens with a checkpoint instead
         if self.store.log_tails.len() < MAX_LOG_TAILS {
             self.publish(Root {

@@ -12,6 +12,9 @@ use super::write::blocks_of;
 use crate::store::{Comparison, Found, Store};
 use crate::{Absent, CommandError, Fault, Planted, Reply};
 
+/// After every block of a volume.
+const BEHIND_ALL: BlockNo = BlockNo(u64::MAX);
+
 impl Requests {
     /// Creates an operation with one reference for its starter: see [`release`](Self::release).
     pub(crate) fn new_op(&mut self, owner: Owner, work: Work, durable: bool) -> u32 {
@@ -64,7 +67,7 @@ impl Requests {
 
     /// Unlocks a write's blocks and wakes the operations that wait for them.
     fn unlock(&mut self, id: u32) {
-        self.unlock_before(id, BlockNo(u64::MAX));
+        self.unlock_before(id, BEHIND_ALL);
     }
 
     /// Unlocks those of a write's blocks that are before `end`.

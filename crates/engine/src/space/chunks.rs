@@ -9,6 +9,8 @@ use super::slots::Slots;
 
 /// Grain of chunks of nodes, in units.
 pub(crate) const NODE_GRAIN: u8 = NODE_UNITS as u8;
+/// Value of [`ChunkTable::seals`] for a chunk whose page was not marked as changed yet.
+const NEVER_LISTED: u64 = u64::MAX;
 
 /// Place of a chunk: segment, and the page in it where slot 0 would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,9 +62,9 @@ pub(crate) struct Chunk {
     pub(crate) grain: u8,
     /// `None` for a chunk of nodes that was not written yet.
     pub(crate) place: Option<Place>,
-    /// Page of the header with the identities of a moved chunk; `u32::MAX`: each batch has its own
-    /// header.
-    pub(crate) identities: u32,
+    /// Page of the header with the identities of a moved chunk; `None`: each batch has its own
+    /// header, or nodes identify themselves.
+    pub(crate) identities: Option<u32>,
     /// Slots in use so far.
     pub(crate) slots: u32,
     pub(crate) live: Slots,
@@ -82,13 +84,13 @@ impl Chunk {
             class,
             grain,
             place: None,
-            identities: u32::MAX,
+            identities: None,
             slots: 0,
             live: Slots::default(),
             live_count: 0,
             present: None,
             open: true,
-            listed: u64::MAX,
+            listed: NEVER_LISTED,
         }
     }
 
@@ -239,7 +241,7 @@ impl ChunkTable {
                 birth: chunk.birth,
                 segment: place.segment,
                 base: place.page,
-                identities: chunk.identities,
+                identities: chunk.identities.unwrap_or(ChunkRecord::IN_LINE),
                 grain: chunk.grain,
                 class: chunk.class,
                 slots: chunk.slots,
@@ -296,7 +298,7 @@ impl ChunkTable {
             let live = Slots::from_words(r.live.into_owned());
             let mut chunk = Chunk::new(r.epoch, r.birth, r.class, r.grain);
             chunk.place = Some(Place { segment: r.segment, page: r.base });
-            chunk.identities = r.identities;
+            chunk.identities = Some(r.identities).filter(|page| *page != ChunkRecord::IN_LINE);
             chunk.slots = r.slots;
             chunk.open = false;
             chunk.live_count = live.count();

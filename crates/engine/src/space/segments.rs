@@ -6,6 +6,9 @@ use millpond_format::{ChunkId, Lsn, SegmentId};
 
 use super::rows::AllocClass;
 
+/// Batch that the log does not have yet: after every other one.
+const NOT_LOGGED: Lsn = Lsn(u64::MAX);
+
 /// State of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentState {
@@ -51,7 +54,8 @@ pub(crate) struct Segment {
     pub(crate) metadata: bool,
     /// Last fixed checkpoint when slots here were last freed without a log record; 0: never.
     pub(crate) unlogged: u64,
-    /// While in retention: last batch with records of what emptied it.
+    /// While in retention: last batch with records of what emptied it; [`NOT_LOGGED`] until it is
+    /// known.
     pub(crate) emptied: Lsn,
     /// True when the host has space for it: used or prepared since its last discard.
     pub(crate) backed: bool,
@@ -252,7 +256,7 @@ impl SegmentTable {
             last: Lsn(0),
             metadata: false,
             unlogged: 0,
-            emptied: Lsn(u64::MAX),
+            emptied: NOT_LOGGED,
             backed: false,
             kept: false,
             uses: 0,
@@ -495,7 +499,7 @@ impl SegmentTable {
             }
             SegmentState::Resting(generation) => {
                 segment.backed = true;
-                segment.emptied = Lsn(u64::MAX);
+                segment.emptied = NOT_LOGGED;
                 self.resting.insert((generation, id));
                 self.rest[shelf] += 1;
                 self.pages.resting += pages;

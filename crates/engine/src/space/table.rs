@@ -248,8 +248,9 @@ impl Space {
         }
     }
 
-    /// Gives a chunk a place, or a new one. `present`: the slots that were copied; `None`: all.
-    pub(crate) fn place_chunk(&mut self, id: ChunkId, place: Place, class: u8, identities: u32, present: Option<Slots>) {
+    /// Gives a chunk a place, or a new one. `identities`: see [`Chunk::identities`]. `present`: the
+    /// slots that were copied; `None`: all.
+    pub(crate) fn place_chunk(&mut self, id: ChunkId, place: Place, class: u8, identities: Option<u32>, present: Option<Slots>) {
         let Some(chunk) = self.chunks.get_mut(id) else { return };
         let old = chunk.place.replace(place);
         let before = chunk.footprint();

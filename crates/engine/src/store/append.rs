@@ -153,12 +153,12 @@ impl Store {
         }
         let items = (batch.header_pages as usize * HEADER_PAGE).saturating_sub(BATCH_FIXED + batch.items.len() + run_bytes(0, packed))
             / if packed { 5 } else { 4 };
-        let used = self.core.space.chunks.get(chunk.id).map_or(u32::MAX, |c| c.slots * u32::from(grain));
+        let Some(used) = self.core.space.chunks.get(chunk.id).map(|c| c.slots * u32::from(grain)) else { return 0 };
         let chunk_blocks = self.core.chunk_units.saturating_sub(used) / 8;
         let cap = if packed { PACKED_PAYLOAD } else { BATCH_PAYLOAD };
         let payload_blocks = cap.saturating_sub(batch.payload) / 4096;
-        let told = if stream == Stream::Small && self.mirrors_small_writes() { self.log.notes.room() } else { usize::MAX };
-        items.min(chunk_blocks as usize).min(s.left() as usize).min(payload_blocks).min(told)
+        let blocks = items.min(chunk_blocks as usize).min(s.left() as usize).min(payload_blocks);
+        if stream == Stream::Small && self.mirrors_small_writes() { blocks.min(self.log.notes.room()) } else { blocks }
     }
 
     /// Returns whether the pool can be imported without its special devices. Then batches on normal

@@ -117,13 +117,13 @@ impl Store {
         for id in chunks {
             let Some(chunk) = space.chunks.get(id) else { continue };
             let Some(at) = chunk.place.filter(|at| at.segment == segment) else { continue };
-            let moved = chunk.grain != NODE_GRAIN && chunk.identities != u32::MAX;
+            let header = chunk.identities.filter(|_| chunk.grain != NODE_GRAIN);
             // chunks that were moved together share a header that identifies their blocks
-            let first = if moved { chunk.identities } else { at.page };
+            let first = header.unwrap_or(at.page);
             let end = at.page + chunk.extent_units().div_ceil(8);
             let head = (first + MAX_HEADER_PAGES as u32).min(space.rows.pages(segment));
             // with parity, stripes are not shared with another batch
-            let end = if moved && space.rows.stripe(segment).is_none() { end.max(head) } else { end };
+            let end = if header.is_some() && space.rows.stripe(segment).is_none() { end.max(head) } else { end };
             let known = places.entry(first).or_insert_with(|| place(first, 0));
             known.pages = known.pages.max(end - first);
             known.chunks.push(id);
@@ -187,7 +187,7 @@ impl Store {
             }));
             return;
         }
-        let seen = if chunk.identities == u32::MAX {
+        let seen = if chunk.identities.is_none() {
             self.written_items(place, id, chunk, base, copies, items)
         } else {
             self.moved_items(place, id, chunk, base, copies, items)

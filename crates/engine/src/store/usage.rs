@@ -40,8 +40,8 @@ struct Span {
     grain: u8,
     /// Number of blocks that count.
     counted: u64,
-    /// Upper bound of the number of blocks of the write.
-    most: u64,
+    /// Upper bound of the number of blocks of the write, if one is known.
+    most: Option<u64>,
 }
 
 /// Groups the blocks of one version, which are added in order.
@@ -54,8 +54,8 @@ pub(crate) struct Spans {
 
 impl Spans {
     /// Adds a block at `addr` of `chunk`. `counts`: the block is counted itself, and does not only
-    /// extend its write. `most`: upper bound of the number of blocks of its write.
-    pub(super) fn add(&mut self, block: u64, addr: Addr, chunk: &Chunk, counts: bool, most: u64) {
+    /// extend its write. `most`: upper bound of the number of blocks of its write, if one is known.
+    pub(super) fn add(&mut self, block: u64, addr: Addr, chunk: &Chunk, counts: bool, most: Option<u64>) {
         let grain = u32::from(chunk.grain);
         let (unit, end) = (addr.slot() * grain, addr.slot() * grain + addr.units());
         let goes_on = |span: &Span| span.goes_on(block, addr.chunk(), unit, chunk);
@@ -84,7 +84,8 @@ impl Spans {
         self.open.retain(|span| {
             let over = block.is_none_or(|block| span.last + HOLE < block);
             if over {
-                let bytes = (span.last - span.first + 1).min(span.most) * 4096;
+                let blocks = span.last - span.first + 1;
+                let bytes = span.most.map_or(blocks, |most| blocks.min(most)) * 4096;
                 let class = WRITE_SIZES.iter().position(|size| bytes <= *size).unwrap_or(WRITE_SIZES.len());
                 sizes[class] += span.counted;
             }
@@ -144,7 +145,7 @@ mod tests {
     /// Returns the sizes of blocks, given with their slots of chunk 1.
     fn sizes(chunk: &Chunk, blocks: &[(u64, u32)]) -> Sizes {
         let mut spans = Spans::default();
-        blocks.iter().for_each(|(block, slot)| spans.add(*block, Addr::new(ChunkId(1), *slot, 8, Coding::Raw), chunk, true, u64::MAX));
+        blocks.iter().for_each(|(block, slot)| spans.add(*block, Addr::new(ChunkId(1), *slot, 8, Coding::Raw), chunk, true, None));
         spans.take()
     }
 
@@ -174,16 +175,16 @@ mod tests {
         let full = chunk(&[0]);
         let mut spans = Spans::default();
         let addr = |chunk: u64, slot: u32| Addr::new(ChunkId(chunk), slot, 8, Coding::Raw);
-        (0..3).for_each(|at| spans.add(at, addr(1, 509 + at as u32), &full, true, u64::MAX));
-        (3..8).for_each(|at| spans.add(at, addr(4, at as u32 - 2), &full, at != 7, u64::MAX));
+        (0..3).for_each(|at| spans.add(at, addr(1, 509 + at as u32), &full, true, None));
+        (3..8).for_each(|at| spans.add(at, addr(4, at as u32 - 2), &full, at != 7, None));
         assert_eq!(spans.take(), [0, 0, 0, 7, 0, 0, 0]);
         // the overwritten blocks were at the end of one chunk and at the start of the next
-        (0..2).for_each(|at| spans.add(at, addr(1, 507 + at as u32), &full, true, u64::MAX));
-        (6..9).for_each(|at| spans.add(at, addr(2, at as u32 - 4), &full, true, u64::MAX));
-        (9..10).for_each(|at| spans.add(at, addr(3, at as u32), &full, true, u64::MAX));
+        (0..2).for_each(|at| spans.add(at, addr(1, 507 + at as u32), &full, true, None));
+        (6..9).for_each(|at| spans.add(at, addr(2, at as u32 - 4), &full, true, None));
+        (9..10).for_each(|at| spans.add(at, addr(3, at as u32), &full, true, None));
         assert_eq!(spans.take(), [1, 0, 0, 0, 5, 0, 0]);
         // the write is known to have no more than two blocks
-        (0..8).for_each(|at| spans.add(at, addr(1, 1 + at as u32), &full, true, 2));
+        (0..8).for_each(|at| spans.add(at, addr(1, 1 + at as u32), &full, true, Some(2)));
         assert_eq!(spans.take(), [0, 8, 0, 0, 0, 0, 0]);
     }
 
@@ -198,7 +199,7 @@ mod tests {
             // a permutation without short strides
             let place = block * 4999 % blocks;
             let addr = Addr::new(ChunkId(1 + place / 31), 1 + (place % 31) as u32, 8, Coding::Raw);
-            spans.add(block, addr, &small, true, u64::MAX);
+            spans.add(block, addr, &small, true, None);
         }
         let found = spans.take();
         assert!(found[0] * 100 >= blocks * 95, "{found:?}");
@@ -210,7 +211,7 @@ mod tests {
         let mut spans = Spans::default();
         for block in 0..10_000u64 {
             let slot = 1 + (block * 211 % 509) as u32;
-            spans.add(block, Addr::new(ChunkId(1 + block), slot, 8, Coding::Raw), &all, true, u64::MAX);
+            spans.add(block, Addr::new(ChunkId(1 + block), slot, 8, Coding::Raw), &all, true, None);
             assert!(spans.open.len() <= MANY);
         }
         assert_eq!(spans.take()[0], 10_000);

@@ -154,7 +154,7 @@ impl Store {
             };
             let shared = after.is_some_and(|after| entries(after)[slot_in(at, 0)].identity() == addr.identity());
             let (counts, small) = (!shared && chunk.epoch > part.bound, Stream::from_number(chunk.class).is_some_and(Stream::is_special));
-            spans.add(at, *addr, chunk, counts, if small { part.small } else { u64::MAX });
+            spans.add(at, *addr, chunk, counts, small.then_some(part.small));
             special += u64::from(counts && small);
         }
         special

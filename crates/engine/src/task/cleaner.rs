@@ -365,11 +365,10 @@ impl Cleaner {
             return;
         }
         self.reading += 1;
-        if chunk.grain == NODE_GRAIN || chunk.identities == u32::MAX {
+        let Some(at) = chunk.identities.filter(|_| chunk.grain != NODE_GRAIN) else {
             return self.read_body(store, id, Vec::new(), 0);
-        }
+        };
         // the header of a moved chunk is elsewhere in the same segment, shared with other chunks
-        let at = chunk.identities;
         match self.headers.get_mut(&at) {
             Some(MoveHeader::Reading(waiting)) => return waiting.push(id),
             Some(MoveHeader::Read(moves)) => {

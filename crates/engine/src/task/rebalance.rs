@@ -40,7 +40,7 @@ struct Run {
     left: u64,
     total: u64,
     /// The smallest `left` of all scans, and scans since then.
-    least: u64,
+    least: Option<u64>,
     vain: u32,
     /// Since when there is no room for moves.
     short_since: Option<Time>,
@@ -70,7 +70,7 @@ impl Rebalancer {
     }
 
     pub(crate) fn begin(&mut self) {
-        self.running = Some(Run { least: u64::MAX, ..Run::default() });
+        self.running = Some(Run::default());
     }
 }
 
@@ -164,8 +164,8 @@ impl Rebalancer {
         let Some(run) = &mut self.running else { return };
         run.looked = now;
         (run.left, run.total) = (left, run.total.max(left));
-        run.vain = if left < run.least { 0 } else { run.vain + 1 };
-        run.least = run.least.min(left);
+        run.vain = if run.least.is_none_or(|least| left < least) { 0 } else { run.vain + 1 };
+        run.least = Some(run.least.map_or(left, |least| least.min(left)));
         if left == 0 || run.vain == VAIN_ROUNDS {
             return self.end_rebalance(store);
         }

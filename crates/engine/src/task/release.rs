@@ -37,12 +37,12 @@ pub(crate) fn release_rested(store: &mut Store, hurry: bool, given_up: bool) {
     let keep = if hurry || forgets { 0 } else { u64::from(store.tuning.rewind_checkpoints) };
     // retained data does not survive a removal or a wipe, so it need not be kept
     let given_up = given_up || store.evacuation.is_some();
-    let oldest = if given_up || forgets { u64::MAX } else { store.oldest_kept() };
+    let oldest = (!given_up && !forgets).then(|| store.oldest_kept());
     let most = store.may_rest();
     while let Some((segment, generation)) = store.core.space.segments.rested(store.checkpoint_generation, keep) {
         let stays = match hurry {
             true => !store.is_hungry() && store.streams_fit(),
-            false => generation >= oldest && store.core.space.segments.pages().resting <= most,
+            false => oldest.is_some_and(|oldest| generation >= oldest) && store.core.space.segments.pages().resting <= most,
         };
         if stays {
             break;

@@ -47,6 +47,8 @@ const TRIES: u8 = 2;
 /// Most times that stripes are read again because of writes meanwhile; after that their parity is
 /// left to the next scrub.
 const MOST_AGAIN: u8 = 100;
+/// In place of the first segment that is not read yet: all are read.
+const ALL_READ: SegmentId = SegmentId(u32::MAX);
 
 /// A place that is being read.
 #[derive(Debug)]
@@ -155,7 +157,7 @@ impl Run {
         let waiting = self.segments.front().map(|(id, _)| *id);
         let reading = self.readings.values().map(|reading| reading.place.segment);
         let skimmed = self.skims.values().map(|skim| skim.place.segment);
-        (waiting.into_iter().chain(reading).chain(skimmed).min().unwrap_or(SegmentId(u32::MAX)), self.done)
+        (waiting.into_iter().chain(reading).chain(skimmed).min().unwrap_or(ALL_READ), self.done)
     }
 
     /// Returns whether another read may begin with at most `most` bytes in flight. One is always

@@ -48,7 +48,10 @@ fn labels() -> [Label; 5] {
         class,
         layout,
         first: SegmentId(first),
-        columns: columns.iter().map(|(member, first, extents)| Column { member: MemberId(*member), first: *first, extents: *extents }).collect(),
+        columns: columns
+            .iter()
+            .map(|(member, first, extents)| Column { member: MemberId(*member), first: *first, extents: *extents })
+            .collect(),
     };
     let linear = Label {
         pool: POOL,
@@ -104,7 +107,7 @@ fn cache() -> [Vec<u8>; 2] {
 fn roots() -> [Root; 2] {
     let log_tail = |incarnation: u32| LogTail {
         incarnation,
-        end: if incarnation == 3 { Lsn(u64::MAX) } else { Lsn(u64::from(incarnation) * 10) },
+        end: if incarnation == 3 { LogTail::RUNNING } else { Lsn(u64::from(incarnation) * 10) },
         streams: std::array::from_fn(|at| {
             let segment = if at == STREAMS - 1 { NO_SEGMENT } else { SegmentId(at as u32 + 7) };
             StreamStart { segment, offset: at as u32 * 2, next: SegmentId(at as u32 + 20) }

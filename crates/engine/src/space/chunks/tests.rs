@@ -13,7 +13,7 @@ struct Plain {
     class: u8,
     grain: u8,
     place: Option<Place>,
-    identities: u32,
+    identities: Option<u32>,
     slots: u32,
     live: BTreeSet<u32>,
     present: Option<BTreeSet<u32>>,
@@ -55,7 +55,7 @@ impl Plain {
     fn compare_record(&self, record: &ChunkRecord<'_>) {
         let place = Place { segment: record.segment, page: record.base };
         assert_eq!((record.epoch, record.birth, record.class, record.grain), (self.epoch, self.birth, self.class, self.grain));
-        assert_eq!((Some(place), record.identities, record.slots), (self.place, self.identities, self.slots));
+        assert_eq!((Some(place), record.identities, record.slots), (self.place, self.identities.unwrap_or(u32::MAX), self.slots));
         assert_eq!(set_of(&record.live), self.live);
         assert_eq!(set_of(&record.present), self.present.clone().unwrap_or_default());
     }
@@ -93,7 +93,7 @@ impl Twin {
         let grain = self.random.pick([1, 8, NODE_GRAIN].into_iter()).expect("one of three");
         let (epoch, birth) = (Epoch(1 + self.next / 50), self.next * 3);
         self.table.insert(id, Chunk::new(epoch, birth, class, grain));
-        let plain = Plain { epoch, birth, class, grain, place: None, identities: u32::MAX, slots: 0, live: BTreeSet::new(), present: None };
+        let plain = Plain { epoch, birth, class, grain, place: None, identities: None, slots: 0, live: BTreeSet::new(), present: None };
         assert_eq!(self.plain.insert(id, plain), None);
         self.dirty.insert(page_of(id));
     }
@@ -105,8 +105,8 @@ impl Twin {
         self.dirty.insert(page_of(id));
         match what {
             0 => {
-                (chunk.place, chunk.identities) = (Some(place), place.page / 2);
-                (plain.place, plain.identities) = (Some(place), place.page / 2);
+                (chunk.place, chunk.identities) = (Some(place), Some(place.page / 2));
+                (plain.place, plain.identities) = (Some(place), Some(place.page / 2));
             }
             1 if plain.present.is_none() => {
                 let more = self.random.small(150);

@@ -65,7 +65,7 @@ impl Span {
     /// Returns its part with these births, if there is any.
     fn narrowed(&self, births: Births) -> Option<Span> {
         let (from, units_from) = births.first.checked_sub(1).map_or((self.from, self.units_from), |before| self.cut(Epoch(before)));
-        let (to, units_to) = if births.last == u64::MAX { (self.to, self.units_to) } else { self.cut(Epoch(births.last)) };
+        let (to, units_to) = if births.last == Births::NO_LAST { (self.to, self.units_to) } else { self.cut(Epoch(births.last)) };
         (from < to).then(|| Span { piece: Rc::clone(&self.piece), from, to, units_from, units_to, missed: self.missed })
     }
 
@@ -84,7 +84,9 @@ struct Births {
 }
 
 impl Births {
-    const ALL: Births = Births { first: 0, last: u64::MAX };
+    /// Last of births without an upper bound.
+    const NO_LAST: u64 = u64::MAX;
+    const ALL: Births = Births { first: 0, last: Births::NO_LAST };
 
     /// Returns the births up to `epoch`, and those after it.
     fn split_after(self, epoch: Epoch) -> [Option<Births>; 2] {

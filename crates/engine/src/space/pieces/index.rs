@@ -7,6 +7,8 @@ const RUNS_PER_MARK: usize = 32;
 /// Entries and units of data that an epoch directly after a mark has unless the index says
 /// otherwise.
 const USUAL: (u32, u64) = (1, 8);
+/// Epoch after those of all entries.
+const AFTER_ALL: Epoch = Epoch(u64::MAX);
 
 /// The first entry of an epoch, or the end of the piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +34,7 @@ pub(super) struct Index {
 impl Index {
     pub(super) fn new(groups: &[DeadGroup]) -> Index {
         let (mut marks, mut runs) = (Vec::new(), Vec::new());
-        let mut end = Boundary { epoch: Epoch(u64::MAX), first: 0, units: 0 };
+        let mut end = Boundary { epoch: AFTER_ALL, first: 0, units: 0 };
         let (mut before, mut usual) = (Epoch(0), USUAL);
         for (number, run) in groups.chunk_by(|a, b| a.epoch == b.epoch).enumerate() {
             let Some(epoch) = run.first().map(|group| group.epoch) else { continue };
@@ -51,7 +53,7 @@ impl Index {
             (end.first, end.units) = (end.first + held.0, end.units + held.1);
             (before, usual) = (epoch, held);
         }
-        let oldest = groups.first().map_or(Epoch(u64::MAX), |group| group.epoch);
+        let oldest = groups.first().map_or(AFTER_ALL, |group| group.epoch);
         Index { oldest, end, marks: marks.into(), runs: runs.into() }
     }
 

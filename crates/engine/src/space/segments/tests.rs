@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use millpond_format::{Lsn, SegmentId};
 use millpond_testing::Random;
 
-use super::{Fill, Pages, SegmentState, SegmentTable};
+use super::{Fill, NOT_LOGGED, Pages, SegmentState, SegmentTable};
 use crate::space::AllocClass;
 
 /// Three groups of 10, 20, and 31 segments of 16 pages.
@@ -151,7 +151,7 @@ impl Twin {
                 unclean: true,
                 pins: 0,
                 uses,
-                emptied: Lsn(u64::MAX),
+                emptied: NOT_LOGGED,
                 home: home(id),
             });
         }
@@ -181,7 +181,7 @@ impl Twin {
         }
         match state {
             SegmentState::Free => plain.uses += 1,
-            SegmentState::Resting(_) => (plain.backed, plain.emptied) = (true, Lsn(u64::MAX)),
+            SegmentState::Resting(_) => (plain.backed, plain.emptied) = (true, NOT_LOGGED),
             SegmentState::Discarding => plain.backed = false,
             SegmentState::Open | SegmentState::Sealed => plain.backed = true,
             SegmentState::Reserved | SegmentState::Preparing | SegmentState::Absent => {}

@@ -173,7 +173,7 @@ impl Twin {
         let place = Place { segment, page: self.random.small(PAGES / 2) };
         let mut slots = Slots::default();
         present.iter().flatten().for_each(|slot| assert_eq!(slots.insert_range(*slot, 1), 1));
-        self.space.place_chunk(id, place, 2, 7, present.as_ref().map(|_| slots));
+        self.space.place_chunk(id, place, 2, Some(7), present.as_ref().map(|_| slots));
         let plain = self.chunks.get_mut(&id).expect("it was inserted");
         let old = plain.place.replace(place);
         if let Some(present) = present {

@@ -85,7 +85,7 @@ impl StripScan {
 
 /// Returns whether headers between the blocks of a chunk identify them.
 fn was_written(chunk: &Chunk) -> bool {
-    chunk.grain != NODE_GRAIN && chunk.identities == u32::MAX
+    chunk.grain != NODE_GRAIN && chunk.identities.is_none()
 }
 
 impl Store {

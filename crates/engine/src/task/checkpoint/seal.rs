@@ -93,7 +93,7 @@ impl Checkpointer {
             time: store.now.0,
             checkpoint: ObjectRef::default(),
             lsn: Lsn(store.log.next.0 - 1),
-            log_tails: vec![LogTail { incarnation: store.incarnation, end: Lsn(u64::MAX), streams }],
+            log_tails: vec![LogTail { incarnation: store.incarnation, end: LogTail::RUNNING, streams }],
         });
     }
 }
@@ -108,7 +108,7 @@ impl Checkpointer {
             }
             let Some((segment, page, _)) = self.meta_space(store, META_CLASS, (nodes * NODE_UNITS).div_ceil(8)) else { return false };
             let place = Place { segment, page };
-            store.core.space.place_chunk(flush.chunk, place, META_CLASS, u32::MAX, Some(flush.live.clone()));
+            store.core.space.place_chunk(flush.chunk, place, META_CLASS, None, Some(flush.live.clone()));
             flush.place = Some(place);
         }
         true

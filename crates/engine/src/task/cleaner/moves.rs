@@ -164,7 +164,7 @@ impl Cleaner {
         let header = store.header(moves.stream, cursor.segment, &batch, moves.pages);
         for (chunk, at, identified, live) in moves.chunks {
             let place = Place { segment: cursor.segment, page: cursor.page + header_pages + at };
-            let identities = if identified { cursor.page } else { u32::MAX };
+            let identities = identified.then_some(cursor.page);
             store.core.space.place_chunk(chunk, place, moves.stream.number(), identities, Some(live));
         }
         if !self.for_job && self.victim.is_none_or(|victim| store.core.space.rows.shelf(victim) != AllocClass::Log) {
