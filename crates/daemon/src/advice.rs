@@ -2,7 +2,7 @@
 
 use millpond_api::size::Size;
 use millpond_api::{ApiError, SmallBytes, SpecialAdvice, SpecialThreshold, VolumeSmall};
-use millpond_engine::{Command, Reply, VolumeCensus, VolumeInfo, WRITE_SIZES, WriteSizes};
+use millpond_engine::{QueryCommand, Reply, VolumeCensus, VolumeInfo, WRITE_SIZES, WriteSizes};
 
 use super::service::Daemon;
 
@@ -55,7 +55,7 @@ impl Daemon {
     pub async fn advise_special(&self, pool: &str, size: Option<u64>) -> Result<SpecialAdvice, ApiError> {
         let shard = self.shard(pool)?;
         let during = format!("cannot examine the data of pool '{pool}'");
-        let reply = shard.command(Command::WriteSizes).await.map_err(|e| ApiError::from(e).during(&during))?;
+        let reply = shard.command(QueryCommand::WriteSizes).await.map_err(|e| ApiError::from(e).during(&during))?;
         let Reply::WriteSizes(census) = reply else { return Err(ApiError::internal("the pool answered something else")) };
         Ok(advice(pool, &census, &shard.volumes().await?, size))
     }

@@ -16,9 +16,7 @@ use millpond_api::names::{SnapshotName, VolumeName};
 use millpond_api::size::Size;
 use millpond_api::{ApiError, CopySnapshot, ErrorKind, EventKind, FullCopy, FullCopyState, Job, JobKind, JobState};
 use millpond_block::ByteRange;
-use millpond_engine::{
-    Command, CommandError, Compression, DiffExtent, SnapshotId, SnapshotInfo, Target, VolumeId, VolumeInfo, VolumeOptions,
-};
+use millpond_engine::{CatalogCommand, Command, CommandError, Compression, DiffExtent, SnapshotId, SnapshotInfo, Target, VolumeId, VolumeInfo, VolumeOptions};
 use serde::{Deserialize, Serialize};
 
 use super::events::Happened;
@@ -183,10 +181,10 @@ impl Daemon {
     ) -> Result<VolumeId, ApiError> {
         self.save()?;
         if let Some(tag) = record.tag.clone() {
-            source.command(Command::Hold { snapshot: snapshot.id, tag: Some(tag), until: None, locked: false }).await?;
+            source.command(CatalogCommand::Hold { snapshot: snapshot.id, tag: Some(tag), until: None, locked: false }).await?;
         }
         let (sector, cache, compression) = (of.sector, of.cache, of.compression);
-        let command = Command::CreateVolume { name: record.volume.clone(), size: snapshot.size, sector, cache, compression };
+        let command = Command::Catalog(CatalogCommand::CreateVolume { name: record.volume.clone(), size: snapshot.size, sector, cache, compression });
         target.command(command).await?;
         let made = target.find_volume(&record.volume).await?;
         made.map(|volume| volume.id).ok_or_else(|| ApiError::internal("the new volume is not there; see the daemon's messages"))
@@ -263,10 +261,10 @@ impl Daemon {
         let _pool = self.lock_pool(&task.name.pool).await.ok();
         task.target.flush(Target::Head(task.volume)).await?;
         if task.options != VolumeOptions::default() {
-            task.target.command(Command::SetOptions { volume: task.volume, options: task.options }).await?;
+            task.target.command(CatalogCommand::SetOptions { volume: task.volume, options: task.options }).await?;
         }
         let name = task.name.volume.clone();
-        task.target.command(Command::RenameVolume { volume: task.volume, name }).await.map(drop)
+        task.target.command(CatalogCommand::RenameVolume { volume: task.volume, name }).await.map(drop)
     }
 
     /// Ends a copy: releases the snapshot and, when the copy failed, destroys its volume.
@@ -331,7 +329,7 @@ impl Daemon {
         }
         let shard = self.shard(&record.pool)?;
         let Some(volume) = shard.find_volume(&record.volume).await? else { return Ok(()) };
-        Ok(shard.command(Command::DestroyVolume { volume: volume.id }).await.map(drop)?)
+        Ok(shard.command(CatalogCommand::DestroyVolume { volume: volume.id }).await.map(drop)?)
     }
 
     async fn release_source(&self, record: &CopyRecord) -> Result<(), ApiError> {
@@ -342,7 +340,7 @@ impl Daemon {
             snapshot.id.0 == record.snapshot && snapshot.hold_list.iter().any(|hold| hold.tag.as_ref() == Some(&tag))
         };
         let Some(snapshot) = snapshots.iter().find(held) else { return Ok(()) };
-        Ok(shard.command(Command::Release { snapshot: snapshot.id, tag: Some(tag.clone()) }).await.map(drop)?)
+        Ok(shard.command(CatalogCommand::Release { snapshot: snapshot.id, tag: Some(tag.clone()) }).await.map(drop)?)
     }
 
     /// True for a pool of this daemon, in service or not.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use millpond_api::names::Doomed;
 use millpond_api::{ApiError, Destroy, Destroyed, EventKind, WipePool};
-use millpond_engine::Command;
+use millpond_engine::{CatalogCommand, Command};
 
 use super::attached::{self, Of};
 use super::service::Daemon;
@@ -133,8 +133,8 @@ fn ids(exports: &[ExportRecord]) -> String {
 async fn carry_out(shard: &ShardHandle, plan: &Plan) -> Result<(), ApiError> {
     for step in &plan.steps {
         let command = match step {
-            Step::Volume(volume) => Command::DestroyVolume { volume: *volume },
-            Step::Snapshots(snapshots) => Command::DestroySnapshots { snapshots: snapshots.clone() },
+            Step::Volume(volume) => Command::Catalog(CatalogCommand::DestroyVolume { volume: *volume }),
+            Step::Snapshots(snapshots) => Command::Catalog(CatalogCommand::DestroySnapshots { snapshots: snapshots.clone() }),
         };
         shard.command(command).await?;
     }

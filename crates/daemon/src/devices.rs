@@ -15,9 +15,7 @@ use millpond_api::{
 };
 use millpond_block::{DeviceSlot, MemberId};
 use millpond_device::HostDevice;
-use millpond_engine::{
-    Class, Command, DeviceChange, DeviceId, GroupSpec, JobKind as EngineJob, NewDevice, PoolId, RemovalPlan as Plan, Reply,
-};
+use millpond_engine::{Class, Command, DeviceChange, DeviceCommand, DeviceId, GroupSpec, JobKind as EngineJob, NewDevice, PoolId, RemovalPlan as Plan, Reply};
 use tokio::time::sleep;
 
 use super::events::Happened;
@@ -58,7 +56,7 @@ impl Daemon {
         let opened = rehearse(&self.calls, &specs, io).await.map_err(|e| e.during(&during))?;
         let geometries = opened.iter().map(HostDevice::geometry).collect();
         let change = DeviceChange::Add { groups: groups.clone(), devices: geometries };
-        settled(&shard, Command::CheckDevices(change)).await.map_err(|e| ApiError::from(e).during(&during))?;
+        settled(&shard, Command::Devices(DeviceCommand::CheckDevices(change))).await.map_err(|e| ApiError::from(e).during(&during))?;
         let warnings = self.placement_warnings(&specs).await;
         if request.dry_run {
             return Ok(Pool { warnings, ..self.pool(name).await? });
@@ -76,7 +74,7 @@ impl Daemon {
         }
         let paths: Vec<PathBuf> = specs.iter().map(|spec| PathBuf::from(&spec.path)).collect();
         self.expect_devices(name, &paths)?;
-        if let Err(error) = shard.command(Command::AddDevices { groups, devices: devices.clone() }).await {
+        if let Err(error) = shard.command(DeviceCommand::AddDevices { groups, devices: devices.clone() }).await {
             return Err(self.not_taken(name, &shard, &devices, &fresh, &paths, error).await.during(&during));
         }
         let status = shard.status().await.ok();
@@ -105,15 +103,15 @@ impl Daemon {
         if request.stop {
             let stops = if request.dry_run { self.removals(name).await } else { Vec::new() };
             if !request.dry_run {
-                shard.command(Command::StopRemoving).await.map_err(|e| ApiError::from(e).during(&during))?;
+                shard.command(DeviceCommand::StopRemoving).await.map_err(|e| ApiError::from(e).during(&during))?;
             } else if stops.is_empty() {
                 return Err(ApiError::invalid("no removal is under way").during(during));
             }
             return Ok(DeviceRemoval { pool: self.pool(name).await?, device, plan: None, stops });
         }
-        let rehearsed = settled(&shard, Command::Remove { member, dry_run: true }).await;
+        let rehearsed = settled(&shard, Command::Devices(DeviceCommand::Remove { member, dry_run: true })).await;
         if !request.dry_run {
-            shard.command(Command::Remove { member, dry_run: false }).await.map_err(|e| ApiError::from(e).during(&during))?;
+            shard.command(DeviceCommand::Remove { member, dry_run: false }).await.map_err(|e| ApiError::from(e).during(&during))?;
             self.note_removal(name, None);
             self.tell(EventKind::PoolRemoving, name);
             self.follow(name, Some((JobKind::Remove, member)));

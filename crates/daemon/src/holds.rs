@@ -3,7 +3,7 @@
 use millpond_api::instant;
 use millpond_api::names::SnapshotName;
 use millpond_api::{ApiError, EventKind, Hold, Snapshot, SnapshotHold};
-use millpond_engine::{Command, HoldInfo, SnapshotInfo, Time};
+use millpond_engine::{CatalogCommand, Command, HoldInfo, SnapshotInfo, Time};
 
 use super::service::Daemon;
 
@@ -26,7 +26,7 @@ impl Daemon {
         if let Some(over) = request.until.filter(|time| *time <= instant::now()) {
             return Err(ApiError::invalid(format!("{over} is in the past; give a future time")).during(during));
         }
-        let command = Command::Hold { snapshot: snapshot.id, tag: request.tag.clone(), until, locked: false };
+        let command = Command::Catalog(CatalogCommand::Hold { snapshot: snapshot.id, tag: request.tag.clone(), until, locked: false });
         shard.command(command).await.map_err(|e| ApiError::from(e).during(during))?;
         self.tell(EventKind::SnapshotHeld, told_of(name, request.tag.as_deref()));
         self.snapshot(name).await
@@ -40,7 +40,7 @@ impl Daemon {
         let (shard, _, snapshot) = self.find_snapshot(name).await?;
         check_release(&snapshot, tag.as_deref()).map_err(|e| e.during(format!("cannot release '{name}'")))?;
         let told = told_of(name, tag.as_deref());
-        let command = Command::Release { snapshot: snapshot.id, tag };
+        let command = Command::Catalog(CatalogCommand::Release { snapshot: snapshot.id, tag });
         shard.command(command).await.map_err(|e| ApiError::from(e).during(format!("cannot release '{name}'")))?;
         self.tell(EventKind::SnapshotReleased, told);
         self.snapshot(name).await

@@ -8,7 +8,7 @@ use std::time::Duration;
 use millpond_api::{ApiError, ErrorKind, EventKind, Found, FoundState, ImportPool, IoMode, LostRange};
 use millpond_block::MemberId;
 use millpond_device::{HostDevice, OpenError, OpenOptions};
-use millpond_engine::{Aim, Command, DeviceInfo, Fault, MemberState, NewestLabel, PoolState, Refusal, Reply, Target, Tuning};
+use millpond_engine::{Aim, DeviceInfo, Fault, MemberState, NewestLabel, PoolState, QueryCommand, Refusal, Reply, Target, Tuning};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -484,7 +484,7 @@ async fn lost_of(pool: &str, shard: &ShardHandle) -> Result<Vec<LostRange>, ApiE
     }
     let mut lost = Vec::new();
     for (name, target) in names {
-        let Reply::Lost(ranges) = shard.command(Command::Lost { target }).await? else {
+        let Reply::Lost(ranges) = shard.command(QueryCommand::Lost { target }).await? else {
             return Err(ApiError::internal("the pool answered something else"));
         };
         lost.extend(ranges.iter().map(|range| LostRange { name: name.clone(), offset: range.offset, length: range.length }));

@@ -5,7 +5,7 @@ use millpond_api::{
     ApiError, EventKind, GroupFill, JobKind, Pool, Rebalance, RebalancePool, ScrubPool, SetPool, WipeMode, WipePool, Wiping,
 };
 use millpond_block::MemberId;
-use millpond_engine::{Command, GroupFill as Fill, Reply, Wipe};
+use millpond_engine::{Command, GroupFill as Fill, JobCommand, Reply, Wipe};
 
 use super::devices::remembered_path;
 use super::service::Daemon;
@@ -19,7 +19,7 @@ impl Daemon {
     /// When there is no such pool, a scrub runs already, or there is none to stop.
     pub async fn scrub(&self, name: &str, request: ScrubPool) -> Result<Pool, ApiError> {
         let during = format!("cannot {} pool '{name}'", if request.stop { "stop the scrub of" } else { "scrub" });
-        let command = if request.stop { Command::StopScrub } else { Command::Scrub };
+        let command = if request.stop { Command::Job(JobCommand::StopScrub) } else { Command::Job(JobCommand::Scrub) };
         if !request.stop {
             self.note_errors_of(name).await;
         }
@@ -41,8 +41,8 @@ impl Daemon {
         let shard = self.shard(name)?;
         let command = match request.stop {
             true if request.dry_run => return Err(ApiError::usage("stopping is not rehearsed; leave one of the two out")),
-            true => Command::StopRebalance,
-            false => Command::Rebalance { dry_run: request.dry_run },
+            true => Command::Job(JobCommand::StopRebalance),
+            false => Command::Job(JobCommand::Rebalance { dry_run: request.dry_run }),
         };
         let reply = shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         let Reply::Fills(fills) = reply else { return Ok(Rebalance { surplus_bytes: 0, groups: Vec::new() }) };
@@ -68,8 +68,8 @@ impl Daemon {
         };
         let command = match request.stop {
             true if request.dry_run => return Err(ApiError::usage("stopping is not rehearsed; leave one of the two out")),
-            true => Command::StopWipe,
-            false => Command::Wipe { how, dry_run: request.dry_run },
+            true => Command::Job(JobCommand::StopWipe),
+            false => Command::Job(JobCommand::Wipe { how, dry_run: request.dry_run }),
         };
         let reply = self.shard(name)?.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         let Reply::Wipe(plan) = reply else { return Ok(Wiping::default()) };
@@ -87,7 +87,7 @@ impl Daemon {
     pub async fn set_pool(&self, name: &str, request: SetPool) -> Result<Pool, ApiError> {
         if let Some(rate) = request.job_rate {
             let during = format!("cannot set job_rate of pool '{name}'");
-            self.shard(name)?.command(Command::SetJobRate { rate }).await.map_err(|e| ApiError::from(e).during(&during))?;
+            self.shard(name)?.command(JobCommand::SetJobRate { rate }).await.map_err(|e| ApiError::from(e).during(&during))?;
         }
         self.pool(name).await
     }

@@ -2,7 +2,7 @@
 
 use millpond_api::names::Name;
 use millpond_api::{ApiError, Extent, Place};
-use millpond_engine::{Command, ExtentPlace, Reply, SegmentPlace};
+use millpond_engine::{ExtentPlace, QueryCommand, Reply, SegmentPlace};
 
 use super::service::Daemon;
 use super::view::class_word;
@@ -15,7 +15,7 @@ impl Daemon {
     /// When there is no such volume or snapshot, or a map node cannot be read.
     pub async fn places(&self, name: &Name) -> Result<Vec<Place>, ApiError> {
         let (shard, target) = self.find_target(name).await?;
-        let found = shard.command(Command::Places { target }).await;
+        let found = shard.command(QueryCommand::Places { target }).await;
         let found = found.map_err(|e| ApiError::from(e).during(format!("cannot find out where '{name}' is")))?;
         let Reply::Places(segments) = found else { return Err(ApiError::internal("the pool answered something else")) };
         let status = shard.status().await?;

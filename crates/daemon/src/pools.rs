@@ -17,10 +17,7 @@ use millpond_api::{
 };
 use millpond_block::{CacheMode, DeviceGeometry, MemberId, SectorProfile};
 use millpond_device::{HostDevice, OpenError, OpenOptions, entropy, wall_millis};
-use millpond_engine::{
-    Class, Command, Compression, Engine, GroupSpec, JobInfo, JobKind as EngineJob, Layout, PoolId, PoolInfo, PoolSpec, PoolState, Time,
-    Tuning,
-};
+use millpond_engine::{CatalogCommand, Class, Command, Compression, Engine, GroupSpec, JobInfo, JobKind as EngineJob, Layout, PoolId, PoolInfo, PoolSpec, PoolState, Time, Tuning};
 
 use super::host_calls::{HostCalls, PATIENCE};
 use super::locks::blocking;
@@ -448,13 +445,13 @@ pub async fn format_file(path: &Path, pool: &str, pool_bytes: u64, volume: &str,
     let make = async {
         let group = DeviceGroup { class: ClassSpec::Data, layout: LayoutSpec::Linear, devices: vec![device] };
         let (shard, _) = format_devices(&HostCalls::default(), pool, &[group], IoMode::default(), tuning).await?;
-        let create = Command::CreateVolume {
+        let create = Command::Catalog(CatalogCommand::CreateVolume {
             name: volume.to_owned(),
             size: volume_bytes,
             sector: SectorProfile::default(),
             cache: CacheMode::default(),
             compression: Compression::default(),
-        };
+        });
         let made = shard.command(create).await;
         shard.shutdown().await?;
         made.map_err(ApiError::from)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use millpond_api::names::{Name, SnapshotName, VolumeName};
 use millpond_api::size::Size;
 use millpond_api::{ApiError, ErrorKind, EventKind, Promote, Promoted};
-use millpond_engine::{Command, CommandError, PromotionPlan, Reply, SnapshotInfo, VolumeInfo};
+use millpond_engine::{CatalogCommand, Command, CommandError, PromotionPlan, Reply, SnapshotInfo, VolumeInfo};
 
 use super::service::Daemon;
 use super::shard::ShardError;
@@ -23,7 +23,7 @@ impl Daemon {
         let during = format!("cannot promote '{name}'");
         let (shard, volume) = self.find_volume(name).await?;
         let (volumes, snapshots) = (shard.volumes().await?, shard.snapshots().await?);
-        let command = Command::Promote { volume: volume.id, dry_run: request.dry_run };
+        let command = Command::Catalog(CatalogCommand::Promote { volume: volume.id, dry_run: request.dry_run });
         let reply = shard.command(command).await.map_err(|e| refused(e, &volume, &volumes).during(&during))?;
         let Reply::Promotion(plan) = reply else { return Err(ApiError::internal("the engine answers something else").during(during)) };
         let promoted = described(name, &plan, &volumes, &snapshots);

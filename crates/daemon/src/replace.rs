@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use millpond_api::{ApiError, DeviceNamed, EventKind, JobKind, Pool, ReplaceDevice, Replacement};
 use millpond_block::{DeviceGeometry, DeviceSlot, MemberId};
 use millpond_device::HostDevice;
-use millpond_engine::{Busy, Class, Command, CommandError, DeviceChange, GroupSpec, Layout, NewDevice, Reply};
+use millpond_engine::{Busy, Class, Command, CommandError, DeviceChange, DeviceCommand, GroupSpec, Layout, NewDevice, Reply};
 use tokio::time::{sleep, timeout};
 
 use super::host_calls::PATIENCE;
@@ -64,7 +64,7 @@ impl Daemon {
         let Some(found) = opened.pop() else { return Err(ApiError::internal("no device was looked at").during(during)) };
         let new = named(&request.new.path, &found);
         let change = DeviceChange::Replace { member, device: found.geometry() };
-        settled(&shard, Command::CheckDevices(change)).await.map_err(|e| ApiError::from(e).during(&during))?;
+        settled(&shard, Command::Devices(DeviceCommand::CheckDevices(change))).await.map_err(|e| ApiError::from(e).during(&during))?;
         // a spare may have taken the place of the device meanwhile
         if self.device_named(name, &shard, member).await?.id != old.id {
             return Err(ApiError::busy("its devices have just changed; see 'pool status' and try again").during(&during));
@@ -74,7 +74,7 @@ impl Daemon {
             let path = PathBuf::from(&request.new.path);
             let device = shard.add_device(open_rehearsed(&self.calls, found, &request.new, io).await?).await?;
             self.expect_devices(name, std::slice::from_ref(&path))?;
-            if let Err(error) = shard.command(Command::Replace { member, device }).await {
+            if let Err(error) = shard.command(DeviceCommand::Replace { member, device }).await {
                 return Err(self.not_taken(name, &shard, &[device], &fresh, &[path], error).await.during(&during));
             }
             self.tell(EventKind::PoolReplacing, name);
@@ -121,14 +121,14 @@ impl Daemon {
             );
             return Err(ApiError::busy(message));
         }
-        settled(shard, Command::CheckDevices(DeviceChange::Replace { member, device: spare.geometry() })).await?;
+        settled(shard, Command::Devices(DeviceCommand::CheckDevices(DeviceChange::Replace { member, device: spare.geometry() }))).await?;
         if dry_run {
             return Ok(());
         }
         let path = spare.host.path.clone();
         // from here on, the next import finds the device, whatever happens
         self.expect_devices(name, std::slice::from_ref(&path))?;
-        shard.command(Command::Remove { member: spare.member, dry_run: false }).await?;
+        shard.command(DeviceCommand::Remove { member: spare.member, dry_run: false }).await?;
         let device = NewDevice { slot: spare.slot, geometry: spare.geometry() };
         let taken = timeout(self.options.deadlines.command, take(shard, member, device)).await;
         match taken {
@@ -141,7 +141,7 @@ impl Daemon {
                     _ => ApiError::busy("the pool did not release the spare in time"),
                 };
                 let groups = vec![GroupSpec { class: Class::Spare, layout: Layout::Linear, devices: Some(1) }];
-                let back = shard.command(Command::AddDevices { groups, devices: vec![device] }).await;
+                let back = shard.command(DeviceCommand::AddDevices { groups, devices: vec![device] }).await;
                 let back = back.err().map(|e| format!("; the spare {} is none any more ({e}), add it again", path.display()));
                 self.follow_devices(name);
                 return Err(ApiError { message: format!("{}{}", error.message, back.unwrap_or_default()), ..error });
@@ -175,7 +175,7 @@ async fn take(shard: &ShardHandle, member: MemberId, device: NewDevice) -> Resul
     loop {
         let status = shard.status().await?;
         if !status.pool.devices.iter().any(|listed| listed.slot == Some(device.slot)) {
-            match shard.command(Command::Replace { member, device }).await {
+            match shard.command(DeviceCommand::Replace { member, device }).await {
                 Err(ShardError::Command(CommandError::Busy(_))) => {}
                 outcome => return outcome.map(drop),
             }

@@ -10,7 +10,7 @@ use millpond_api::names::{Name, SnapshotName, VolumeName};
 use millpond_api::{
     ApiError, CloneSnapshot, CreateSnapshots, Created, DiffExtent, ErrorKind, EventKind, ExtentKind, Rollback, RolledBack, Snapshot, Volume,
 };
-use millpond_engine::{Command, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId};
+use millpond_engine::{CatalogCommand, Command, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId};
 
 use super::attached::Of;
 use super::holds::LOCK;
@@ -89,11 +89,11 @@ impl Daemon {
         let mut taken: Vec<String> = Vec::new();
         for group in targets.chunks(group_size) {
             let Some((shard, _, first)) = group.first() else { continue };
-            let command = Command::Snapshot {
+            let command = Command::Catalog(CatalogCommand::Snapshot {
                 targets: group.iter().map(|(_, volume, name)| (*volume, name.snapshot.clone())).collect(),
                 description: request.description.clone(),
                 expires,
-            };
+            });
             let reply = shard.command(command).await.map_err(|error| {
                 let before = if taken.is_empty() { String::new() } else { format!(" (taken before: {})", taken.join(" ")) };
                 ApiError::from(error).during(format!("cannot take '{first}'{before}"))
@@ -128,7 +128,7 @@ impl Daemon {
             if !request.force {
                 attached::refuse(&connected, "shut the guest down").map_err(|e| e.during(&during))?;
             }
-            let command = Command::Rollback { snapshot: snapshot.id, keep_as };
+            let command = Command::Catalog(CatalogCommand::Rollback { snapshot: snapshot.id, keep_as });
             shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
             self.tell(EventKind::VolumeRolledBack, name.to_string());
         }
@@ -146,7 +146,7 @@ impl Daemon {
             return Err(ApiError::invalid("a clone shares its blocks with the snapshot; name the same pool").during(during));
         }
         let (shard, _, snapshot) = self.find_snapshot(name).await?;
-        let command = Command::Clone { snapshot: snapshot.id, name: new.volume.clone() };
+        let command = Command::Catalog(CatalogCommand::Clone { snapshot: snapshot.id, name: new.volume.clone() });
         shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         self.tell(EventKind::VolumeCreated, new.to_string());
         self.volume(&new).await
@@ -220,7 +220,7 @@ impl Daemon {
                 time_of(snapshot).is_some_and(|time| time <= now) && snapshot.holds == 0 && snapshot.clones == 0 && !served
             });
         if !expired.is_empty() {
-            shard.command(Command::DestroySnapshots { snapshots: expired.iter().map(|snapshot| snapshot.id).collect() }).await?;
+            shard.command(CatalogCommand::DestroySnapshots { snapshots: expired.iter().map(|snapshot| snapshot.id).collect() }).await?;
             expired.iter().for_each(|snapshot| self.tell(EventKind::SnapshotExpired, format!("{pool}: {}", snapshot.name)));
         }
         Ok(waiting.into_iter().filter_map(time_of).min())
@@ -237,7 +237,7 @@ impl Daemon {
     async fn lock_snapshots(&self, shard: &ShardHandle, snapshots: Vec<SnapshotId>, until: jiff::Timestamp) -> Result<(), ApiError> {
         let until = Some(Time(instant::to_millis(until)));
         for snapshot in snapshots {
-            shard.command(Command::Hold { snapshot, tag: Some(LOCK.to_owned()), until, locked: true }).await?;
+            shard.command(CatalogCommand::Hold { snapshot, tag: Some(LOCK.to_owned()), until, locked: true }).await?;
         }
         Ok(())
     }

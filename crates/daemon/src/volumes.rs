@@ -9,7 +9,7 @@ use millpond_api::{
     VolumeCompression, VolumeSector,
 };
 use millpond_block::{CacheMode, SectorProfile, UnknownCacheMode, UnknownSectorProfile};
-use millpond_engine::{Command, CommandError, Compression, Target, VolumeId, VolumeInfo, VolumeOptions};
+use millpond_engine::{CatalogCommand, Command, CommandError, Compression, Target, VolumeId, VolumeInfo, VolumeOptions};
 
 use super::attached::{self, Of};
 use super::options;
@@ -61,13 +61,13 @@ impl Daemon {
         let sector = request.sector.as_ref().map(sector_profile).transpose()?.unwrap_or_default();
         let properties = Properties::read(&request.properties)?;
         let options = options::changed(VolumeOptions::default(), &request.properties).map_err(|e| e.during(&during))?;
-        let command = Command::CreateVolume {
+        let command = Command::Catalog(CatalogCommand::CreateVolume {
             name: name.volume.clone(),
             size,
             sector,
             cache: properties.cache.unwrap_or_default(),
             compression: properties.compression.unwrap_or_default(),
-        };
+        });
         shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         if properties.read_only == Some(true) {
             let (shard, volume) = self.find_volume(&name).await?;
@@ -75,11 +75,11 @@ impl Daemon {
         }
         if let Some(options) = options {
             let (shard, volume) = self.find_volume(&name).await?;
-            if let Err(error) = shard.command(Command::SetOptions { volume: volume.id, options }).await {
+            if let Err(error) = shard.command(CatalogCommand::SetOptions { volume: volume.id, options }).await {
                 let error = refused(error, &shard, volume.id, options.reservation).await;
                 // it would not be as requested; when it cannot be destroyed either, the first error
                 // is the better one
-                let _ = shard.command(Command::DestroyVolume { volume: volume.id }).await;
+                let _ = shard.command(CatalogCommand::DestroyVolume { volume: volume.id }).await;
                 return Err(error.during(&during));
             }
         }
@@ -104,7 +104,7 @@ impl Daemon {
             attached::refuse(&writers, "shut the guest down").map_err(|e| e.during(&during))?;
         }
         if let Some(options) = options
-            && let Err(error) = shard.command(Command::SetOptions { volume: volume.id, options }).await
+            && let Err(error) = shard.command(CatalogCommand::SetOptions { volume: volume.id, options }).await
         {
             return Err(refused(error, &shard, volume.id, options.reservation).await.during(&during));
         }
@@ -155,10 +155,10 @@ impl Daemon {
         }
         if let Some(keep_as) = keep_as {
             let description = format!("before it shrank to {}", Size(size));
-            let command = Command::Snapshot { targets: vec![(volume.id, keep_as)], description, expires: None };
+            let command = Command::Catalog(CatalogCommand::Snapshot { targets: vec![(volume.id, keep_as)], description, expires: None });
             shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         }
-        shard.command(Command::ResizeVolume { volume: volume.id, size }).await.map_err(|e| ApiError::from(e).during(&during))?;
+        shard.command(CatalogCommand::ResizeVolume { volume: volume.id, size }).await.map_err(|e| ApiError::from(e).during(&during))?;
         self.tell(EventKind::VolumeResized, name.to_string());
         Ok(resized)
     }
@@ -181,7 +181,7 @@ impl Daemon {
             let message = format!("it is open in the mount of export {}, process {} opened it; end that first", file.export, file.pid);
             return Err(ApiError::busy(message).during(during));
         }
-        shard.command(Command::SetSector { volume: volume.id, sector }).await.map_err(|e| ApiError::from(e).during(&during))?;
+        shard.command(CatalogCommand::SetSector { volume: volume.id, sector }).await.map_err(|e| ApiError::from(e).during(&during))?;
         self.tell(EventKind::VolumeChanged, name.to_string());
         self.volume(name).await
     }
@@ -199,11 +199,11 @@ impl Daemon {
         let command = match (old, &new) {
             (Name::Volume(from), Name::Volume(to)) if from.pool == to.pool => {
                 let (_, volume) = self.find_volume(from).await?;
-                Command::RenameVolume { volume: volume.id, name: to.volume.clone() }
+                Command::Catalog(CatalogCommand::RenameVolume { volume: volume.id, name: to.volume.clone() })
             }
             (Name::Snapshot(from), Name::Snapshot(to)) if from.of == to.of => {
                 let (_, _, snapshot) = self.find_snapshot(from).await?;
-                Command::RenameSnapshot { snapshot: snapshot.id, name: to.snapshot.clone() }
+                Command::Catalog(CatalogCommand::RenameSnapshot { snapshot: snapshot.id, name: to.snapshot.clone() })
             }
             (Name::Volume(_), Name::Volume(_)) => {
                 return Err(ApiError::invalid("a volume cannot move to another pool; name the same pool").during(during));
@@ -272,7 +272,7 @@ impl Properties {
     }
 
     fn command(self, volume: &VolumeInfo) -> Command {
-        Command::SetProperties { volume: volume.id, cache: self.cache, compression: self.compression, read_only: self.read_only }
+        Command::Catalog(CatalogCommand::SetProperties { volume: volume.id, cache: self.cache, compression: self.compression, read_only: self.read_only })
     }
 }
 

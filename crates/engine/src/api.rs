@@ -1,5 +1,6 @@
 //! Types of the engine's interface: commands, replies and errors. No logic.
 
+mod command;
 mod listed;
 
 use millpond_block::{ByteRange, CacheMode, DeviceGeometry, DeviceSlot, MemberId, SectorProfile};
@@ -8,6 +9,7 @@ use crate::{VolumeOptions, Whole};
 
 pub use millpond_format::{Class, DeviceId, Holder, Layout, Lsn, MemberState, PoolId, SnapshotId, VolumeId};
 
+pub use self::command::*;
 pub use self::listed::*;
 
 /// Milliseconds since the Unix epoch, supplied by the caller.
@@ -111,224 +113,20 @@ pub struct NewDevice {
 /// A change of devices, to be checked before the devices are created or opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceChange {
-    /// [`Command::AddDevices`].
+    /// [`DeviceCommand::AddDevices`].
     Add {
         /// The class of the devices.
         groups: Vec<GroupSpec>,
         /// Sizes and sectors of the devices, in the order of the groups.
         devices: Vec<DeviceGeometry>,
     },
-    /// [`Command::Replace`].
+    /// [`DeviceCommand::Replace`].
     Replace {
         /// The member to be replaced.
         member: MemberId,
         /// Size and sectors of the new device.
         device: DeviceGeometry,
     },
-}
-
-/// A change to the catalog, or a job. Each is durable when it is answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
-    /// Creates a volume.
-    CreateVolume {
-        /// Name without the pool's.
-        name: String,
-        /// Bytes, a multiple of 4096.
-        size: u64,
-        /// Sector sizes that the guest sees.
-        sector: SectorProfile,
-        /// When writes are acknowledged.
-        cache: CacheMode,
-        /// Compression of new data.
-        compression: Compression,
-    },
-    /// Removes a volume and all its snapshots. Refused while another volume is a clone of one of
-    /// them.
-    DestroyVolume {
-        /// The volume.
-        volume: VolumeId,
-    },
-    /// Adds devices. Their space is usable when the command is answered.
-    AddDevices {
-        /// The class of the devices.
-        groups: Vec<GroupSpec>,
-        /// The devices, in the order of the groups.
-        devices: Vec<NewDevice>,
-    },
-    /// Replaces a member's device. Answered when copying has begun; see [`PoolInfo::jobs`].
-    Replace {
-        /// The member to be replaced.
-        member: MemberId,
-        /// The new device.
-        device: NewDevice,
-    },
-    /// Checks a change of devices as the real command does, without changing anything.
-    CheckDevices(DeviceChange),
-    /// Removes a device from the pool, with those that cannot be used without it. Answered when the
-    /// labels record it; see [`PoolInfo::jobs`]. Continues after an import.
-    Remove {
-        /// The member to be removed.
-        member: MemberId,
-        /// Only return what the removal would take.
-        dry_run: bool,
-    },
-    /// Cancels the removal of a device.
-    StopRemoving,
-    /// Reads every copy of all data and repairs wrong ones. Answered when it has begun; see
-    /// [`PoolInfo::jobs`] and [`PoolInfo::scrub`]. Continues after an import, about where it was.
-    Scrub,
-    /// Stops a scrub.
-    StopScrub,
-    /// Evens out how full data groups are. Answered with their fill when it has begun, or when
-    /// there is nothing to do; see [`PoolInfo::jobs`]. Continues after an import.
-    Rebalance {
-        /// Only return what would move.
-        dry_run: bool,
-    },
-    /// Stops a rebalance.
-    StopRebalance,
-    /// Makes unreferenced data unreadable on the devices: data that was destroyed, overwritten or
-    /// discarded before, and old copies of moved data. Answered when it has begun; see
-    /// [`PoolInfo::jobs`]. Starts over after an import, and when it is requested again.
-    Wipe {
-        /// The method.
-        how: Wipe,
-        /// Only return what would be moved and overwritten.
-        dry_run: bool,
-    },
-    /// Stops a wipe.
-    StopWipe,
-    /// Sets the bytes per second that all jobs together may read, from now on and after every
-    /// import.
-    SetJobRate {
-        /// 0: 64 MiB/s while guests are active, else unlimited.
-        rate: u64,
-    },
-    /// Renames a volume.
-    RenameVolume {
-        /// The volume.
-        volume: VolumeId,
-        /// The new name.
-        name: String,
-    },
-    /// Grows or shrinks a volume; data beyond a smaller size is discarded.
-    ResizeVolume {
-        /// The volume.
-        volume: VolumeId,
-        /// Bytes, a multiple of 4096.
-        size: u64,
-    },
-    /// Changes properties; `None` leaves one as it is.
-    SetProperties {
-        /// The volume.
-        volume: VolumeId,
-        /// Cache mode.
-        cache: Option<CacheMode>,
-        /// Compression of new data.
-        compression: Option<Compression>,
-        /// Whether writes are refused.
-        read_only: Option<bool>,
-    },
-    /// Changes the options of a volume.
-    SetOptions {
-        /// The volume.
-        volume: VolumeId,
-        /// The new options, all of them.
-        options: VolumeOptions,
-    },
-    /// Finds the segments that hold a volume's or snapshot's data. Changes nothing.
-    Places {
-        /// The volume or snapshot.
-        target: Target,
-    },
-    /// Finds the data of a volume or snapshot that was lost with special devices. Changes nothing.
-    Lost {
-        /// The volume or snapshot.
-        target: Target,
-    },
-    /// Counts how much of each volume, with its snapshots, was written by requests of which size.
-    /// Changes nothing, and reads all map nodes.
-    WriteSizes,
-    /// Changes the sector sizes that the guest sees. Stored data does not change: the caller has
-    /// converted it, and exports the volume to no client.
-    SetSector {
-        /// The volume.
-        volume: VolumeId,
-        /// The new sector sizes.
-        sector: SectorProfile,
-    },
-    /// Takes snapshots of one or more volumes at one instant.
-    Snapshot {
-        /// Volumes, each with the name of its snapshot.
-        targets: Vec<(VolumeId, String)>,
-        /// Free text.
-        description: String,
-        /// Time after which the caller may remove them automatically.
-        expires: Option<Time>,
-    },
-    /// Destroys snapshots; their space is released in the background. Those with clones or holds
-    /// are refused. Up to 32 are destroyed at one instant; more are destroyed in parts in the given
-    /// order, so that after a crash before the answer the later ones may still exist.
-    DestroySnapshots {
-        /// The snapshots.
-        snapshots: Vec<SnapshotId>,
-    },
-    /// Renames a snapshot.
-    RenameSnapshot {
-        /// The snapshot.
-        snapshot: SnapshotId,
-        /// The new name.
-        name: String,
-    },
-    /// Rolls a volume's head back to a snapshot. Newer snapshots stay, and the old head is kept as
-    /// snapshot `keep_as`.
-    Rollback {
-        /// The snapshot.
-        snapshot: SnapshotId,
-        /// Name of the snapshot that keeps the old head.
-        keep_as: String,
-    },
-    /// Creates a writable volume from a snapshot.
-    Clone {
-        /// The snapshot.
-        snapshot: SnapshotId,
-        /// Name of the new volume.
-        name: String,
-    },
-    /// Makes a clone independent: its origin snapshot and those before it move to the clone, and
-    /// the volume that they belonged to becomes a clone of the last of them. No block is copied.
-    /// Refused when both volumes have snapshots of the same name.
-    Promote {
-        /// The clone.
-        volume: VolumeId,
-        /// Only return what would move.
-        dry_run: bool,
-    },
-    /// Holds a snapshot, so that it cannot be destroyed, at most until a time. Holds without a tag
-    /// are counted; a tag that the snapshot is held with already is refused.
-    Hold {
-        /// The snapshot.
-        snapshot: SnapshotId,
-        /// Tag of the hold: up to 64 of the characters that names may have.
-        tag: Option<String>,
-        /// Time at which the hold expires.
-        until: Option<Time>,
-        /// A lock: the hold cannot be released before its time; needs a tag and a time.
-        locked: bool,
-    },
-    /// Releases one hold: the one with a tag, which must not be a lock in force, or one without a
-    /// tag.
-    Release {
-        /// The snapshot.
-        snapshot: SnapshotId,
-        /// Tag of the hold.
-        tag: Option<String>,
-    },
-    /// Closes the pool: stops accepting requests and writes a checkpoint.
-    Close,
-    /// Writes a checkpoint now.
-    Checkpoint,
 }
 
 /// The reply to a [`Command`].

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_block::{ByteRange, CacheMode, Op, Query, Request, SectorProfile, Since};
-use millpond_engine::{Command, Compression, SnapshotId, VolumeId};
+use millpond_engine::{CatalogCommand, Command, Compression, SnapshotId, VolumeId};
 
 use crate::config::Mix;
 use crate::oracle::{BLOCK, Oracle, Snapshot, Volume};
@@ -230,17 +230,17 @@ impl Workload {
             (0, _) => Some(self.snapshot(&free)),
             (1, Some(s)) => Some(self.destroy_snapshots(s, &snapshots)),
             (2, Some(s)) if s.undecided().is_empty() && writable(oracle, s.volume) => {
-                let command = Command::Rollback { snapshot: s.id, keep_as: self.name("kept") };
+                let command = Command::Catalog(CatalogCommand::Rollback { snapshot: s.id, keep_as: self.name("kept") });
                 head(command, s.volume, vec![Target::Head(s.volume)])
             }
             (3, Some(s)) if s.undecided().is_empty() && self.room(oracle, s.size()) => {
-                head(Command::Clone { snapshot: s.id, name: self.name("clone") }, s.volume, vec![])
+                head(Command::Catalog(CatalogCommand::Clone { snapshot: s.id, name: self.name("clone") }), s.volume, vec![])
             }
             (4, _) if free.len() > 1 => destroy_volume(oracle, busy, volume.id),
             (5, _) if !volume.read_only => {
                 let size = (volume.size() * self.rng.between(50, 150) / 100 / BLOCK).max(1) * BLOCK;
                 let fits = size <= volume.size() || self.room(oracle, size - volume.size());
-                let command = Command::ResizeVolume { volume: volume.id, size };
+                let command = Command::Catalog(CatalogCommand::ResizeVolume { volume: volume.id, size });
                 fits.then(|| head(command, volume.id, vec![Target::Head(volume.id)])).flatten()
             }
             // No draw for clones, so that worlds without them stay unchanged.
@@ -262,21 +262,21 @@ impl Workload {
             (10, Some(s)) if self.rng.percent(50) => {
                 let taken = self.rng.percent(20).then(|| snapshots.iter().find(|o| o.volume == s.volume).map(|o| o.name.clone())).flatten();
                 let name = taken.unwrap_or_else(|| self.name("renamed"));
-                if name == s.name { None } else { head(Command::RenameSnapshot { snapshot: s.id, name }, s.volume, vec![]) }
+                if name == s.name { None } else { head(Command::Catalog(CatalogCommand::RenameSnapshot { snapshot: s.id, name }), s.volume, vec![]) }
             }
-            (10, _) => head(Command::RenameVolume { volume: volume.id, name: self.name("vol") }, volume.id, vec![]),
+            (10, _) => head(Command::Catalog(CatalogCommand::RenameVolume { volume: volume.id, name: self.name("vol") }), volume.id, vec![]),
             (_, Some(s)) => self.compare(s, &snapshots),
             _ => None,
         }
     }
 
     fn set_properties(&mut self, volume: &Volume) -> Command {
-        Command::SetProperties {
+        Command::Catalog(CatalogCommand::SetProperties {
             volume: volume.id,
             cache: self.rng.percent(50).then(|| *self.rng.pick(&CacheMode::ALL)),
             compression: self.rng.percent(50).then(|| *self.rng.pick(&[Compression::Off, Compression::Lz4, Compression::Zstd])),
             read_only: if volume.read_only { Some(false) } else { self.rng.percent(20).then_some(true) },
-        }
+        })
     }
 
     /// Plans a comparison of a snapshot with an older one of its volume, or with the empty disk.
@@ -295,13 +295,13 @@ impl Workload {
     }
 
     fn create(&mut self, like: &Volume) -> Plan {
-        let command = Command::CreateVolume {
+        let command = Command::Catalog(CatalogCommand::CreateVolume {
             name: self.name("vol"),
             size: like.size(),
             sector: *self.rng.pick(&SectorProfile::ALL),
             cache: like.cache,
             compression: like.compression,
-        };
+        });
         Plan { command: Some(command), diff: None, volumes: vec![], quiet: vec![] }
     }
 
@@ -311,7 +311,7 @@ impl Workload {
         let count = if self.rng.percent(60) { 1 } else { self.rng.between(1, volumes.len() as u64) as usize };
         volumes.truncate(count);
         let targets = volumes.iter().map(|id| (*id, self.name("snap"))).collect();
-        Plan { command: Some(Command::Snapshot { targets, description: String::new(), expires: None }), diff: None, volumes, quiet: vec![] }
+        Plan { command: Some(Command::Catalog(CatalogCommand::Snapshot { targets, description: String::new(), expires: None })), diff: None, volumes, quiet: vec![] }
     }
 
     fn destroy_snapshots(&mut self, one: &Snapshot, all: &[&Snapshot]) -> Plan {
@@ -322,7 +322,7 @@ impl Workload {
         let snapshots: Vec<SnapshotId> = chosen.iter().map(|s| s.id).collect();
         let volumes: BTreeSet<VolumeId> = chosen.iter().map(|s| s.volume).collect();
         let quiet = snapshots.iter().map(|id| Target::Snapshot(*id)).collect();
-        Plan { command: Some(Command::DestroySnapshots { snapshots }), diff: None, volumes: volumes.into_iter().collect(), quiet }
+        Plan { command: Some(Command::Catalog(CatalogCommand::DestroySnapshots { snapshots })), diff: None, volumes: volumes.into_iter().collect(), quiet }
     }
 }
 
@@ -359,7 +359,7 @@ fn destroy_volume(oracle: &Oracle, busy: &BTreeSet<VolumeId>, volume: VolumeId) 
     let targets = oracle.snapshots().filter(|s| s.volume == volume).map(|s| Target::Snapshot(s.id));
     let quiet = targets.chain([Target::Head(volume)]).collect();
     let volumes: Vec<VolumeId> = origin.into_iter().chain([volume]).collect();
-    let command = Some(Command::DestroyVolume { volume });
+    let command = Some(Command::Catalog(CatalogCommand::DestroyVolume { volume }));
     volumes.iter().all(|id| !busy.contains(id)).then_some(Plan { command, diff: None, volumes, quiet })
 }
 
@@ -367,7 +367,7 @@ fn promote(oracle: &Oracle, busy: &BTreeSet<VolumeId>, volume: VolumeId) -> Opti
     let volumes: Vec<VolumeId> = oracle.origin_volume(volume).into_iter().chain([volume]).collect();
     // A query about changes needs its snapshot to stay with the volume.
     let quiet = oracle.snapshots().filter(|s| volumes.contains(&s.volume)).map(|s| Target::Snapshot(s.id)).collect();
-    let command = Some(Command::Promote { volume, dry_run: false });
+    let command = Some(Command::Catalog(CatalogCommand::Promote { volume, dry_run: false }));
     volumes.iter().all(|id| !busy.contains(id)).then_some(Plan { command, diff: None, volumes, quiet })
 }
 
@@ -378,7 +378,7 @@ fn hold_or_release(s: &Snapshot, release: bool) -> Command {
     let tagged = n.is_multiple_of(2);
     if release {
         let tag = if s.holds == 0 || tagged { s.tags.first().cloned() } else { None };
-        return Command::Release { snapshot: s.id, tag };
+        return Command::Catalog(CatalogCommand::Release { snapshot: s.id, tag });
     }
-    Command::Hold { snapshot: s.id, tag: tagged.then(|| format!("tag{}", n / 2 % 3)), until: None, locked: false }
+    Command::Catalog(CatalogCommand::Hold { snapshot: s.id, tag: tagged.then(|| format!("tag{}", n / 2 % 3)), until: None, locked: false })
 }

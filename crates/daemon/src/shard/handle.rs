@@ -277,7 +277,8 @@ impl ShardHandle {
     ///
     /// # Errors
     /// [`ShardError::Command`], also while the pool is `Opening`; [`ShardError::Gone`].
-    pub async fn command(&self, command: Command) -> Result<Reply, ShardError> {
+    pub async fn command(&self, command: impl Into<Command>) -> Result<Reply, ShardError> {
+        let command = command.into();
         self.ask(|answer| Message::Command(command, answer)).await
     }
 

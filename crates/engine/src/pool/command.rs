@@ -9,7 +9,7 @@ use super::state::Pool;
 use crate::core::{Reservations, cache_code, compression_code, sector_code};
 use crate::store::Store;
 use crate::task::rehearse_removal;
-use crate::{Absent, Busy, Command, CommandError, Invalid, Planted, PoolState, Reply};
+use crate::{Absent, Busy, CatalogCommand, Command, CommandError, DeviceCommand, Invalid, JobCommand, Planted, PoolState, QueryCommand, Reply};
 
 /// Turns after which commands that wait for room fail with `NoSpace`.
 pub(crate) const STARVED_TURNS: u32 = 20_000;
@@ -30,9 +30,9 @@ impl Requests {
                 store.closing = Some(tag);
                 store.state = PoolState::Closing;
             }
-            Command::Places { target } => self.start_places(store, tag, target),
-            Command::Lost { target } => self.start_lost(store, tag, target),
-            Command::WriteSizes => self.start_census(store, tag),
+            Command::Query(QueryCommand::Places { target }) => self.start_places(store, tag, target),
+            Command::Query(QueryCommand::Lost { target }) => self.start_lost(store, tag, target),
+            Command::Query(QueryCommand::WriteSizes) => self.start_census(store, tag),
             _ => store.replies.push_back((tag, Err(CommandError::Busy(Busy::ReadOnly)))),
         }
     }
@@ -66,7 +66,7 @@ impl Requests {
             return self.resizes.push((tag, volume, size));
         }
         if !store.record_room(1) && !self.records_starve() {
-            return self.parked_commands.push((tag, Command::ResizeVolume { volume, size }));
+            return self.parked_commands.push((tag, Command::Catalog(CatalogCommand::ResizeVolume { volume, size })));
         }
         let old = store.core.catalog.volumes.get(&volume).map_or(0, |v| v.size);
         if self.log_records(store, tag, vec![Record::Resize { volume, size }], Reply::Done) && size < old {
@@ -112,7 +112,7 @@ impl Requests {
                 return store.replies.push_back((tag, Err(CommandError::NoSpace)));
             }
             store.ask_for_room();
-            return self.parked_commands.push((tag, Command::Promote { volume, dry_run: false }));
+            return self.parked_commands.push((tag, Command::Catalog(CatalogCommand::Promote { volume, dry_run: false })));
         }
         if self.log_records(store, tag, vec![Record::Promote { volume }], Reply::Promotion(promotion.plan())) {
             store.checkpoint.estimate.lists += bytes;
@@ -126,7 +126,7 @@ impl Requests {
         let lineage = LineageId(catalog.next_lineage);
         let one = |record, reply| Ok((vec![record], reply));
         match command {
-            Command::CreateVolume { name, size, sector, cache, compression } => {
+            Command::Catalog(CatalogCommand::CreateVolume { name, size, sector, cache, compression }) => {
                 store.free_volume_name(&name)?;
                 store.check_growth()?;
                 store.check_size(size)?;
@@ -144,7 +144,7 @@ impl Requests {
                 };
                 one(Record::CreateVolume { volume }, Reply::Volume(id))
             }
-            Command::DestroyVolume { volume } => {
+            Command::Catalog(CatalogCommand::DestroyVolume { volume }) => {
                 store.known_volume(volume)?;
                 let needed = catalog.snapshots.iter().filter(|(_, s)| s.volume == volume);
                 for (id, snapshot) in needed {
@@ -158,12 +158,12 @@ impl Requests {
                 }
                 one(Record::RemoveVolume { volume }, Reply::Done)
             }
-            Command::RenameVolume { volume, name } => {
+            Command::Catalog(CatalogCommand::RenameVolume { volume, name }) => {
                 store.known_volume(volume)?;
                 store.free_volume_name(&name)?;
                 one(Record::RenameVolume { volume, name }, Reply::Done)
             }
-            Command::SetProperties { volume, cache, compression, read_only } => {
+            Command::Catalog(CatalogCommand::SetProperties { volume, cache, compression, read_only }) => {
                 let v = catalog.volumes.get(&volume).ok_or(CommandError::NotFound(Absent::Volume))?;
                 let record = Record::Properties {
                     volume,
@@ -176,7 +176,7 @@ impl Requests {
                 }
                 one(record, Reply::Done)
             }
-            Command::SetOptions { volume, options } => {
+            Command::Catalog(CatalogCommand::SetOptions { volume, options }) => {
                 store.known_volume(volume)?;
                 let kept = Reservations::missing_for(options.reservation, catalog.owned_units(volume));
                 let space = &store.core.space;
@@ -186,11 +186,11 @@ impl Requests {
                 }
                 one(Record::Options { volume, options: options.record() }, Reply::Done)
             }
-            Command::SetSector { volume, sector } => {
+            Command::Catalog(CatalogCommand::SetSector { volume, sector }) => {
                 store.known_volume(volume)?;
                 one(Record::Sector { volume, sector: sector_code(sector) }, Reply::Done)
             }
-            Command::Snapshot { targets, description, expires } => {
+            Command::Catalog(CatalogCommand::Snapshot { targets, description, expires }) => {
                 if targets.is_empty() || targets.len() > MAX_GROUP || description.len() > MAX_DESCRIPTION {
                     let why = Invalid::GroupSnapshot { most: MAX_GROUP, most_description: MAX_DESCRIPTION };
                     return Err(CommandError::Invalid(why));
@@ -209,44 +209,30 @@ impl Requests {
                 let expires = expires.map(|t| t.0);
                 one(Record::Snapshot { targets, created, description, expires }, Reply::Snapshots(ids))
             }
-            Command::RenameSnapshot { snapshot, name } => {
+            Command::Catalog(CatalogCommand::RenameSnapshot { snapshot, name }) => {
                 let volume = store.known_snapshot(snapshot)?.volume;
                 store.free_snapshot_name(volume, &name)?;
                 one(Record::RenameSnapshot { snapshot, name }, Reply::Done)
             }
-            Command::Rollback { snapshot, keep_as } => {
+            Command::Catalog(CatalogCommand::Rollback { snapshot, keep_as }) => {
                 let volume = store.known_snapshot(snapshot)?.volume;
                 store.free_snapshot_name(volume, &keep_as)?;
                 let keep = SnapshotId(catalog.next_snapshot);
                 one(Record::Rollback { snapshot, keep, name: keep_as, lineage, created }, Reply::Snapshots(vec![keep]))
             }
-            Command::Clone { snapshot, name } => {
+            Command::Catalog(CatalogCommand::Clone { snapshot, name }) => {
                 store.known_snapshot(snapshot)?;
                 store.free_volume_name(&name)?;
                 store.check_growth()?;
                 let volume = VolumeId(catalog.next_volume);
                 one(Record::Clone { snapshot, volume, lineage, name, created }, Reply::Volume(volume))
             }
-            Command::Hold { snapshot, tag, until, locked } => one(store.hold(snapshot, tag, until, locked)?, Reply::Done),
-            Command::Release { snapshot, tag } => one(store.release_hold(snapshot, tag)?, Reply::Done),
-            Command::ResizeVolume { .. }
-            | Command::DestroySnapshots { .. }
-            | Command::Promote { .. }
-            | Command::AddDevices { .. }
-            | Command::Replace { .. }
-            | Command::CheckDevices(_)
-            | Command::Remove { .. }
-            | Command::StopRemoving
-            | Command::Scrub
-            | Command::StopScrub
-            | Command::Rebalance { .. }
-            | Command::StopRebalance
-            | Command::Wipe { .. }
-            | Command::StopWipe
-            | Command::SetJobRate { .. }
-            | Command::Places { .. }
-            | Command::Lost { .. }
-            | Command::WriteSizes
+            Command::Catalog(CatalogCommand::Hold { snapshot, tag, until, locked }) => one(store.hold(snapshot, tag, until, locked)?, Reply::Done),
+            Command::Catalog(CatalogCommand::Release { snapshot, tag }) => one(store.release_hold(snapshot, tag)?, Reply::Done),
+            Command::Catalog(CatalogCommand::ResizeVolume { .. } | CatalogCommand::DestroySnapshots { .. } | CatalogCommand::Promote { .. })
+            | Command::Devices(DeviceCommand::AddDevices { .. } | DeviceCommand::Replace { .. } | DeviceCommand::CheckDevices(_) | DeviceCommand::Remove { .. } | DeviceCommand::StopRemoving)
+            | Command::Job(JobCommand::Scrub | JobCommand::StopScrub | JobCommand::Rebalance { .. } | JobCommand::StopRebalance | JobCommand::Wipe { .. } | JobCommand::StopWipe | JobCommand::SetJobRate { .. })
+            | Command::Query(QueryCommand::Places { .. } | QueryCommand::Lost { .. } | QueryCommand::WriteSizes)
             | Command::Close
             | Command::Checkpoint => Err(CommandError::Invalid(Invalid::NotACatalogChange)),
         }
@@ -274,14 +260,8 @@ impl Pool {
         // commands that need no room in the log wait for none, above all those that free space
         let unlogged = matches!(
             command,
-            Command::AddDevices { .. }
-                | Command::Replace { .. }
-                | Command::CheckDevices(_)
-                | Command::Remove { .. }
-                | Command::StopRemoving
-                | Command::Places { .. }
-                | Command::Lost { .. }
-                | Command::WriteSizes
+            Command::Devices(DeviceCommand::AddDevices { .. } | DeviceCommand::Replace { .. } | DeviceCommand::CheckDevices(_) | DeviceCommand::Remove { .. } | DeviceCommand::StopRemoving)
+                | Command::Query(QueryCommand::Places { .. } | QueryCommand::Lost { .. } | QueryCommand::WriteSizes)
         );
         // these need no room either, but do not overtake other commands
         let bare = matches!(command, Command::Close | Command::Checkpoint) && self.requests.parked_commands.is_empty();
@@ -296,45 +276,45 @@ impl Pool {
                 self.store.state = PoolState::Closing;
             }
             Command::Checkpoint => self.store.checkpoint.wanted.push(tag),
-            Command::ResizeVolume { volume, size } => self.requests.resize(&mut self.store, tag, volume, size),
-            Command::AddDevices { groups, devices } => self.change_devices(tag, |pool| pool.add_groups(&groups, &devices)),
-            Command::Replace { member, device } => self.change_devices(tag, |pool| pool.replace(member, device)),
-            Command::CheckDevices(change) => {
+            Command::Catalog(CatalogCommand::ResizeVolume { volume, size }) => self.requests.resize(&mut self.store, tag, volume, size),
+            Command::Devices(DeviceCommand::AddDevices { groups, devices }) => self.change_devices(tag, |pool| pool.add_groups(&groups, &devices)),
+            Command::Devices(DeviceCommand::Replace { member, device }) => self.change_devices(tag, |pool| pool.replace(member, device)),
+            Command::Devices(DeviceCommand::CheckDevices(change)) => {
                 let told = self.store.check_change(&change).map(|()| Reply::Done);
                 self.store.replies.push_back((tag, told));
             }
-            Command::Remove { member, dry_run: true } => {
+            Command::Devices(DeviceCommand::Remove { member, dry_run: true }) => {
                 let told = rehearse_removal(&self.store, &self.resilver, member).map(Reply::Removal);
                 self.store.replies.push_back((tag, told));
             }
-            Command::Remove { member, dry_run: false } => self.change_devices(tag, |pool| pool.remove_member(member)),
-            Command::StopRemoving => self.change_devices(tag, |pool| pool.store.stop_removing()),
-            Command::Scrub => self.change_jobs(tag, |pool| pool.scrubber.scrub(&mut pool.store)),
-            Command::StopScrub => self.change_jobs(tag, |pool| pool.scrubber.stop_scrub(&mut pool.store)),
-            Command::Rebalance { dry_run: true } => {
+            Command::Devices(DeviceCommand::Remove { member, dry_run: false }) => self.change_devices(tag, |pool| pool.remove_member(member)),
+            Command::Devices(DeviceCommand::StopRemoving) => self.change_devices(tag, |pool| pool.store.stop_removing()),
+            Command::Job(JobCommand::Scrub) => self.change_jobs(tag, |pool| pool.scrubber.scrub(&mut pool.store)),
+            Command::Job(JobCommand::StopScrub) => self.change_jobs(tag, |pool| pool.scrubber.stop_scrub(&mut pool.store)),
+            Command::Job(JobCommand::Rebalance { dry_run: true }) => {
                 let told = self.rebalancer.rebalance(&mut self.store, true);
                 self.store.replies.push_back((tag, told));
             }
-            Command::Rebalance { dry_run: false } => self.change_jobs(tag, |pool| pool.rebalancer.rebalance(&mut pool.store, false)),
-            Command::StopRebalance => self.change_jobs(tag, |pool| pool.rebalancer.stop_rebalance(&mut pool.store)),
-            Command::Wipe { how, dry_run: true } => {
+            Command::Job(JobCommand::Rebalance { dry_run: false }) => self.change_jobs(tag, |pool| pool.rebalancer.rebalance(&mut pool.store, false)),
+            Command::Job(JobCommand::StopRebalance) => self.change_jobs(tag, |pool| pool.rebalancer.stop_rebalance(&mut pool.store)),
+            Command::Job(JobCommand::Wipe { how, dry_run: true }) => {
                 let told = self.wiper.wipe(&mut self.store, &self.resilver, how, true);
                 self.store.replies.push_back((tag, told));
             }
-            Command::Wipe { how, dry_run: false } => {
+            Command::Job(JobCommand::Wipe { how, dry_run: false }) => {
                 self.change_jobs(tag, |pool| pool.wiper.wipe(&mut pool.store, &pool.resilver, how, false))
             }
-            Command::StopWipe => self.change_jobs(tag, |pool| pool.wiper.stop_wipe(&mut pool.store)),
-            Command::SetJobRate { rate } => self.change_jobs(tag, |pool| pool.store.set_job_rate(rate)),
-            Command::Promote { volume, dry_run: true } => {
+            Command::Job(JobCommand::StopWipe) => self.change_jobs(tag, |pool| pool.wiper.stop_wipe(&mut pool.store)),
+            Command::Job(JobCommand::SetJobRate { rate }) => self.change_jobs(tag, |pool| pool.store.set_job_rate(rate)),
+            Command::Catalog(CatalogCommand::Promote { volume, dry_run: true }) => {
                 let plan = self.store.plan_promotion(volume).map(|promotion| Reply::Promotion(promotion.plan()));
                 self.store.replies.push_back((tag, plan));
             }
-            Command::Promote { volume, dry_run: false } => self.requests.promote(&mut self.store, tag, volume),
-            Command::DestroySnapshots { snapshots } => self.requests.start_destroy(&mut self.store, tag, snapshots),
-            Command::Places { target } => self.requests.start_places(&mut self.store, tag, target),
-            Command::Lost { target } => self.requests.start_lost(&mut self.store, tag, target),
-            Command::WriteSizes => self.requests.start_census(&mut self.store, tag),
+            Command::Catalog(CatalogCommand::Promote { volume, dry_run: false }) => self.requests.promote(&mut self.store, tag, volume),
+            Command::Catalog(CatalogCommand::DestroySnapshots { snapshots }) => self.requests.start_destroy(&mut self.store, tag, snapshots),
+            Command::Query(QueryCommand::Places { target }) => self.requests.start_places(&mut self.store, tag, target),
+            Command::Query(QueryCommand::Lost { target }) => self.requests.start_lost(&mut self.store, tag, target),
+            Command::Query(QueryCommand::WriteSizes) => self.requests.start_census(&mut self.store, tag),
             other => match self.requests.records(&mut self.store, other) {
                 Ok((records, reply)) => {
                     let begun = records.iter().find_map(|record| match record {
@@ -387,7 +367,7 @@ impl Pool {
 /// commands with several records those of the first.
 fn pages_of(command: &Command) -> usize {
     let bytes: usize = match command {
-        Command::Snapshot { targets, description, .. } => {
+        Command::Catalog(CatalogCommand::Snapshot { targets, description, .. }) => {
             description.len() + targets.iter().map(|(_, name)| 32 + name.len()).sum::<usize>()
         }
         _ => 1024,

@@ -1,7 +1,7 @@
 //! Devices that answer late or never.
 
 use millpond_block::{DeviceError, DeviceSlot, Io, IoDone, MemberId, Op};
-use millpond_engine::{Class, Command, Compression, DeviceTrouble, GroupSpec, Holder, Layout, MemberState, PoolState, Target, Tuning};
+use millpond_engine::{Class, Command, Compression, DeviceCommand, DeviceTrouble, GroupSpec, Holder, Layout, MemberState, PoolState, Target, Tuning};
 
 use crate::rig::Rig;
 
@@ -51,7 +51,7 @@ fn late_answers_of_a_device_that_was_replaced_count_for_nobody() {
         assert_eq!(answered, 4, "nobody waits for the device that was given up");
 
         let device = rig.new_device(64);
-        rig.command(Command::Replace { member: MemberId(1), device }).unwrap();
+        rig.command(DeviceCommand::Replace { member: MemberId(1), device }).unwrap();
         let second = held.remove(0);
         late(&mut rig, second, result);
         rig.finish_jobs();
@@ -277,7 +277,7 @@ fn a_replacement_waits_for_neither_device() {
             rig.write(head, 4096, &[2; 4096]);
             assert!(!hold(&mut rig, 1, 1).is_empty());
         }
-        rig.start(Command::Replace { member: MemberId(1), device });
+        rig.start(Command::Devices(DeviceCommand::Replace { member: MemberId(1), device }));
         for _ in 0..3 {
             wait(&mut rig, hangs, 1000);
         }

@@ -2,7 +2,7 @@
 //! with bytes in memory.
 
 use millpond_block::{ByteRange, CacheMode, DiskError, Op, Payload, Request, SectorProfile, Tag};
-use millpond_engine::{Command, Compression, Layout, Reply, Target, VolumeId};
+use millpond_engine::{CatalogCommand, Compression, Layout, Reply, Target, VolumeId};
 
 use crate::rig::Rig;
 use millpond_testing::Random;
@@ -22,7 +22,7 @@ fn read(rig: &mut Rig, target: Target, range: ByteRange) -> Result<Vec<u8>, Disk
 
 fn volume(rig: &mut Rig, sector: SectorProfile, compression: Compression) -> VolumeId {
     let cache = CacheMode::Writeback;
-    match rig.command(Command::CreateVolume { name: "v".into(), size: SIZE, sector, cache, compression }).unwrap() {
+    match rig.command(CatalogCommand::CreateVolume { name: "v".into(), size: SIZE, sector, cache, compression }).unwrap() {
         Reply::Volume(id) => id,
         other => panic!("{other:?}"),
     }
@@ -92,12 +92,12 @@ fn other_sectors_are_told_and_stay() {
     let volume = volume(&mut rig, SectorProfile::S512e, Compression::Off);
     let target = Target::Head(volume);
     assert_eq!(rig.request(target, Op::Write, 512, 512, &[1; 512]), Ok(vec![]));
-    assert_eq!(rig.command(Command::SetSector { volume, sector: SectorProfile::S4kn }), Ok(Reply::Done));
+    assert_eq!(rig.command(CatalogCommand::SetSector { volume, sector: SectorProfile::S4kn }), Ok(Reply::Done));
     assert_eq!(rig.request(target, Op::Write, 512, 512, &[2; 512]), Err(DiskError::Invalid));
     rig.reopen();
     assert_eq!(rig.request(target, Op::Write, 512, 512, &[2; 512]), Err(DiskError::Invalid));
     assert_eq!(read(&mut rig, target, ByteRange { offset: 511, length: 2 }), Ok(vec![0, 1]));
-    assert!(rig.command(Command::SetSector { volume: millpond_format::VolumeId(99), sector: SectorProfile::S4kn }).is_err());
+    assert!(rig.command(CatalogCommand::SetSector { volume: millpond_format::VolumeId(99), sector: SectorProfile::S4kn }).is_err());
 }
 
 #[test]
@@ -107,10 +107,10 @@ fn a_directory_is_told_in_pieces_by_id() {
     let other = rig.volume("w", SIZE, Compression::Off);
     let all: Vec<_> = (0..5).map(|n| rig.snapshot(first, &format!("s{n}"))).collect();
     let foreign = rig.snapshot(other, "s1");
-    let gone = rig.command(Command::DestroySnapshots { snapshots: vec![all[3]] });
+    let gone = rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![all[3]] });
     assert_eq!(gone, Ok(Reply::Done));
     // the old head becomes a snapshot of another lineage of the same volume
-    rig.command(Command::Rollback { snapshot: all[1], keep_as: "kept".into() }).unwrap();
+    rig.command(CatalogCommand::Rollback { snapshot: all[1], keep_as: "kept".into() }).unwrap();
     let late = rig.snapshot(first, "late");
     let mut names = Vec::new();
     let mut after = None;

@@ -2,7 +2,7 @@
 //! on them.
 
 use millpond_block::{DeviceSlot, MemberId, Op};
-use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, MemberState, PoolState, Target, Tuning, VolumeId};
+use millpond_engine::{Class, Command, Compression, DeviceCommand, GroupSpec, Layout, MemberState, PoolState, Target, Tuning, VolumeId};
 
 use crate::rig::Rig;
 
@@ -224,14 +224,14 @@ fn devices_of_the_cache_come_and_go() {
     write_all(&mut rig, volume, 1);
     let size = rig.engine.pool().unwrap().size;
     let devices = vec![rig.new_device(16)];
-    rig.command(Command::AddDevices { groups: vec![group(Class::Cache, Layout::Linear, 1)], devices }).unwrap();
+    rig.command(DeviceCommand::AddDevices { groups: vec![group(Class::Cache, Layout::Linear, 1)], devices }).unwrap();
     (0..3).for_each(|_| drop(read_all(&mut rig, volume, 1)));
     let info = rig.engine.pool().unwrap();
     assert!(rig.engine.metrics().cache_hits > 1000 && info.size == size, "{info:?}");
     assert_eq!((info.devices[1].class, info.devices[1].state), (Class::Cache, MemberState::Present));
     // a replacement is empty at first
     let device = rig.new_device(32);
-    rig.command(Command::Replace { member: MemberId(1), device }).unwrap();
+    rig.command(DeviceCommand::Replace { member: MemberId(1), device }).unwrap();
     rig.settle();
     let (_, hits, _) = read_all(&mut rig, volume, 1);
     assert_eq!((hits, rig.engine.pool().unwrap().devices[1].slot), (0, Some(DeviceSlot(2))));
@@ -242,16 +242,16 @@ fn devices_of_the_cache_come_and_go() {
     // other layouts than linear are refused
     let devices = vec![rig.new_device(16), rig.new_device(16)];
     let mirror = group(Class::Cache, Layout::Mirror { copies: 2 }, 2);
-    assert!(rig.command(Command::AddDevices { groups: vec![mirror], devices }).unwrap_err().to_string().contains("no layout"));
-    rig.command(Command::Remove { member: MemberId(1), dry_run: false }).unwrap();
+    assert!(rig.command(DeviceCommand::AddDevices { groups: vec![mirror], devices }).unwrap_err().to_string().contains("no layout"));
+    rig.command(DeviceCommand::Remove { member: MemberId(1), dry_run: false }).unwrap();
     rig.finish_jobs();
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
     check(&mut rig, volume, 1);
     // a data device is removed from a pool with a cache
     let devices = vec![rig.new_device(16), rig.new_device(64)];
     let groups = vec![group(Class::Cache, Layout::Linear, 1), group(Class::Data, Layout::Linear, 1)];
-    rig.command(Command::AddDevices { groups, devices }).unwrap();
-    rig.command(Command::Remove { member: MemberId(0), dry_run: false }).unwrap();
+    rig.command(DeviceCommand::AddDevices { groups, devices }).unwrap();
+    rig.command(DeviceCommand::Remove { member: MemberId(0), dry_run: false }).unwrap();
     rig.finish_jobs();
     (0..3).for_each(|_| check(&mut rig, volume, 1));
     rig.audit();

@@ -2,9 +2,7 @@
 //! with special devices.
 
 use millpond_block::{MemberId, Op};
-use millpond_engine::{
-    Class, Command, Compression, GroupSpec, Layout, Reply, Target, Tuning, VolumeCensus, VolumeId, VolumeOptions, WRITE_SIZES, WriteSizes,
-};
+use millpond_engine::{CatalogCommand, Class, Command, Compression, DeviceCommand, GroupSpec, Layout, QueryCommand, Reply, Target, Tuning, VolumeCensus, VolumeId, VolumeOptions, WRITE_SIZES, WriteSizes};
 
 use crate::rig::Rig;
 use millpond_testing::Random;
@@ -13,7 +11,7 @@ const SIZE: u64 = 48 << 20;
 const BLOCK: u64 = 4096;
 
 pub fn census(rig: &mut Rig) -> WriteSizes {
-    match rig.command(Command::WriteSizes).unwrap() {
+    match rig.command(QueryCommand::WriteSizes).unwrap() {
         Reply::WriteSizes(census) => census,
         other => panic!("{other:?}"),
     }
@@ -78,7 +76,7 @@ fn what_is_foretold_is_what_special_devices_hold() {
     for (blocks, percent) in [(2, 10), (8, 5), (16, 5)] {
         let (mut rig, volume) = pool(true);
         rig.command(Command::Checkpoint).unwrap();
-        rig.command(Command::SetOptions { volume, options: small(blocks) }).unwrap();
+        rig.command(CatalogCommand::SetOptions { volume, options: small(blocks) }).unwrap();
         write(&mut rig, volume, 900);
         let there = of(&census(&mut rig), volume);
         let foretold = up_to(&of(&told, volume), blocks * BLOCK);
@@ -95,8 +93,8 @@ fn cleaning_and_removals_change_nothing() {
     write(&mut rig, volume, 600);
     let told = census(&mut rig);
     let devices = vec![rig.new_device(320)];
-    rig.command(Command::AddDevices { groups: vec![GroupSpec::data(Layout::Linear)], devices }).unwrap();
-    rig.command(Command::Remove { member: MemberId(0), dry_run: false }).unwrap();
+    rig.command(DeviceCommand::AddDevices { groups: vec![GroupSpec::data(Layout::Linear)], devices }).unwrap();
+    rig.command(DeviceCommand::Remove { member: MemberId(0), dry_run: false }).unwrap();
     rig.finish_jobs();
     assert!(rig.engine.metrics().cleaner_bytes > 10 << 20);
     assert_eq!(census(&mut rig).volumes, told.volumes);
@@ -114,14 +112,14 @@ fn what_versions_share_counts_once() {
     put(&mut rig, volume, 50, 2);
     rig.snapshot(volume, "new");
     put(&mut rig, volume, 1000, 1);
-    let Reply::Volume(clone) = rig.command(Command::Clone { snapshot: old, name: "clone".into() }).unwrap() else { panic!() };
+    let Reply::Volume(clone) = rig.command(CatalogCommand::Clone { snapshot: old, name: "clone".into() }).unwrap() else { panic!() };
     put(&mut rig, clone, 3000, 16);
     let blocks = |census: &WriteSizes, volume: VolumeId| of(census, volume).sizes.map(|bytes| bytes / BLOCK);
     let told = census(&mut rig);
     // of the four blocks the snapshots have one, and the head has three
     assert_eq!(blocks(&told, volume), [1, 2, 4, 0, 0, 0, 200]);
     assert_eq!(blocks(&told, clone), [0, 0, 0, 0, 16, 0, 0]);
-    rig.command(Command::Rollback { snapshot: old, keep_as: "kept".into() }).unwrap();
+    rig.command(CatalogCommand::Rollback { snapshot: old, keep_as: "kept".into() }).unwrap();
     put(&mut rig, volume, 0, 8);
     let told = census(&mut rig);
     assert_eq!(blocks(&told, volume), [1, 2, 4, 8, 0, 0, 200]);

@@ -1,6 +1,6 @@
 //! The next checkpoint always fits: into the space reserved for it, and into free space.
 
-use millpond_engine::{Command, Compression, GroupSpec, Layout, PoolState, SnapshotId, Target, Tuning, VolumeId};
+use millpond_engine::{CatalogCommand, Command, Compression, GroupSpec, Layout, PoolState, SnapshotId, Target, Tuning, VolumeId};
 
 use crate::rig::Rig;
 use millpond_testing::Random;
@@ -107,7 +107,7 @@ fn full() -> (Rig, VolumeId, Vec<SnapshotId>) {
 fn snapshots_of_a_full_pool_can_be_destroyed() {
     for crashes in [false, true] {
         let (mut rig, volume, snapshots) = full();
-        rig.start(Command::DestroySnapshots { snapshots });
+        rig.start(Command::Catalog(CatalogCommand::DestroySnapshots { snapshots }));
         for _ in 0..2000 {
             rig.step();
         }
@@ -124,7 +124,7 @@ fn snapshots_of_a_full_pool_can_be_destroyed() {
 #[test]
 fn the_volume_of_a_full_pool_can_be_destroyed() {
     let (mut rig, volume, _) = full();
-    rig.start(Command::DestroyVolume { volume });
+    rig.start(Command::Catalog(CatalogCommand::DestroyVolume { volume }));
     for _ in 0..20_000 {
         rig.step();
     }
@@ -139,7 +139,7 @@ fn snapshots_of_a_busy_log_can_be_destroyed() {
     let groups = vec![GroupSpec::data(Layout::Parity { width: 16, parity: 2, unit: 4096 })];
     let mut rig = Rig::with_extents(&[96; 6], groups, tuning(16 << 20), Some(64 << 10));
     let (volume, snapshots) = with_snapshots(&mut rig, 8000, 7, 64);
-    rig.start(Command::DestroySnapshots { snapshots });
+    rig.start(Command::Catalog(CatalogCommand::DestroySnapshots { snapshots }));
     assert_eq!(rig.write_blocks(Target::Head(volume), (0..8000).map(|i| i * 7919 % 8000), 8, 64), 0);
     comes_free(&mut rig);
 }

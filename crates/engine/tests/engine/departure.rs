@@ -3,7 +3,7 @@
 //! removal ends.
 
 use millpond_block::{ByteRange, Io, IoKind, MemberId, Op, Payload, Request, Tag};
-use millpond_engine::{Command, Compression, GroupSpec, JobKind, Layout, PoolState, Target, Time, Tuning, VolumeId};
+use millpond_engine::{CatalogCommand, Command, Compression, DeviceCommand, GroupSpec, JobKind, Layout, PoolState, Target, Time, Tuning, VolumeId};
 
 use crate::rig::Rig;
 use millpond_testing::Random;
@@ -135,7 +135,7 @@ fn made() -> (Vec<Vec<u8>>, VolumeId) {
     let volume = rig.volume("disk", 64 << 20, Compression::Off);
     let mut machine = Machine::new(rig, 99, Times { turn: 100, read: 300, write: 500, flush: 1000 });
     machine.write_all(volume, 1, |_| true);
-    machine.rig.start(Command::Snapshot { targets: vec![(volume, "first".into())], description: String::new(), expires: None });
+    machine.rig.start(Command::Catalog(CatalogCommand::Snapshot { targets: vec![(volume, "first".into())], description: String::new(), expires: None }));
     while machine.rig.engine.snapshots().is_empty() {
         assert_eq!(machine.step(), 0);
     }
@@ -157,7 +157,7 @@ fn guests_go_on_while_a_device_leaves_parity() {
     {
         let rig = Rig::import_with(media.clone(), Tuning::default(), LATER).unwrap();
         let mut machine = Machine::new(rig, seed, times);
-        machine.rig.start(Command::Remove { member: MemberId(4), dry_run: false });
+        machine.rig.start(Command::Devices(DeviceCommand::Remove { member: MemberId(4), dry_run: false }));
         machine.write_all(volume, 4, |rig| rig.engine.pool().is_some_and(|pool| pool.jobs.is_empty() && pool.devices.len() == 5));
         let Machine { mut rig, pending, .. } = machine;
         pending.into_iter().for_each(|(_, io)| rig.perform(io));

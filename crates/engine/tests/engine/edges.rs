@@ -3,7 +3,7 @@
 //! before.
 
 use millpond_block::{Io, IoKind, Op};
-use millpond_engine::{Command, Compression, Layout, SnapshotId, Target, VolumeId};
+use millpond_engine::{CatalogCommand, Command, Compression, Layout, SnapshotId, Target, VolumeId};
 
 use crate::rig::Rig;
 
@@ -35,20 +35,20 @@ fn reads_among(rig: &mut Rig) -> Vec<Io> {
 /// Rolls back and destroys both snapshots: the new head is joined to the lineage that was rolled
 /// back.
 fn roll_back(rig: &mut Rig, volume: VolumeId, snapshot: SnapshotId) {
-    rig.start(Command::Rollback { snapshot, keep_as: "kept".into() });
+    rig.start(Command::Catalog(CatalogCommand::Rollback { snapshot, keep_as: "kept".into() }));
     let kept: Vec<SnapshotId> = rig.engine.snapshots().into_iter().filter(|s| s.volume == volume).map(|s| s.id).collect();
     assert!(kept.len() == 2 && kept.contains(&snapshot), "the rollback is in force at once");
-    rig.start(Command::DestroySnapshots { snapshots: kept });
+    rig.start(Command::Catalog(CatalogCommand::DestroySnapshots { snapshots: kept }));
     assert!(!rig.engine.snapshots().iter().any(|s| s.volume == volume), "so is the destroy");
 }
 
 /// Rolls back, then promotes a clone and the volume in turn: the two lineages swap their ends.
 fn roll_back_and_promote(rig: &mut Rig, volume: VolumeId, snapshot: SnapshotId) {
-    rig.start(Command::Clone { snapshot, name: "clone".into() });
+    rig.start(Command::Catalog(CatalogCommand::Clone { snapshot, name: "clone".into() }));
     let clone = rig.engine.find_volume("clone").expect("it is there at once").id;
-    rig.start(Command::Rollback { snapshot, keep_as: "kept".into() });
-    rig.start(Command::Promote { volume: clone, dry_run: false });
-    rig.start(Command::Promote { volume, dry_run: false });
+    rig.start(Command::Catalog(CatalogCommand::Rollback { snapshot, keep_as: "kept".into() }));
+    rig.start(Command::Catalog(CatalogCommand::Promote { volume: clone, dry_run: false }));
+    rig.start(Command::Catalog(CatalogCommand::Promote { volume, dry_run: false }));
     assert!(rig.engine.snapshots().iter().any(|s| s.id == snapshot && s.volume == volume), "it has its snapshot back");
 }
 
@@ -110,7 +110,7 @@ fn edges_of_a_write_that_waits_for_room_during_a_rollback_are_read_again() {
     restart(&mut rig, volume);
     let length = 256 * 4096;
     // space is about to be freed, but the deadlist is not read yet
-    rig.start(Command::DestroyVolume { volume: other });
+    rig.start(Command::Catalog(CatalogCommand::DestroyVolume { volume: other }));
     rig.turn();
     let held = reads_among(&mut rig);
     assert!(!held.is_empty(), "the maps of the volume are read to free what is in it");

@@ -1,10 +1,7 @@
 //! Devices are removed during writes, with every layout; afterwards the pool does not need them.
 
 use millpond_block::{DeviceSlot, MemberId, Op};
-use millpond_engine::{
-    Busy, Class, Command, CommandError, Compression, DeviceChange, GroupSpec, Invalid, JobKind, Layout, RemovalPlan, Reply, SnapshotId,
-    Target, Tuning, VolumeId,
-};
+use millpond_engine::{Busy, Class, Command, CommandError, Compression, DeviceChange, DeviceCommand, GroupSpec, Invalid, JobCommand, JobKind, Layout, RemovalPlan, Reply, SnapshotId, Target, Tuning, VolumeId};
 
 use crate::content::Steps;
 use crate::rig::Rig;
@@ -26,13 +23,13 @@ fn pool(sizes: &[usize], layout: Layout) -> (Rig, VolumeId, SnapshotId) {
 
 fn add(rig: &mut Rig, layout: Layout, sizes: &[usize]) {
     let devices = sizes.iter().map(|mib| rig.new_device(*mib)).collect();
-    rig.command(Command::AddDevices { groups: vec![GroupSpec { class: Class::Data, layout, devices: None }], devices }).unwrap();
+    rig.command(DeviceCommand::AddDevices { groups: vec![GroupSpec { class: Class::Data, layout, devices: None }], devices }).unwrap();
 }
 
 /// Removes a member during writes, and then its device, whose position reads as noise.
 fn remove(rig: &mut Rig, volume: VolumeId, member: MemberId, round: u8) {
     let device = rig.engine.pool().unwrap().devices.iter().find(|d| d.member == member).unwrap().slot.unwrap().index();
-    rig.command(Command::Remove { member, dry_run: false }).unwrap();
+    rig.command(DeviceCommand::Remove { member, dry_run: false }).unwrap();
     DATA.write(rig, volume, round);
     rig.finish_jobs();
     assert!(rig.engine.pool().unwrap().devices.iter().all(|d| d.member != member), "{:?}", rig.engine.pool());
@@ -123,7 +120,7 @@ fn a_removal_in_steps_goes_on_after_a_crash() {
     for (sizes, layout) in without_room_elsewhere() {
         for crash_at in [10, 40, 90, 160, 250, 400] {
             let (mut rig, volume, snapshot) = pool(&sizes, layout);
-            rig.command(Command::Remove { member: MemberId(1), dry_run: false }).unwrap();
+            rig.command(DeviceCommand::Remove { member: MemberId(1), dry_run: false }).unwrap();
             for _ in 0..crash_at {
                 rig.turn();
                 while let Some(io) = rig.engine.pop_io() {
@@ -158,13 +155,13 @@ fn every_device_is_exchanged_for_new_ones() {
 #[test]
 fn what_does_not_fit_is_refused_before_it_begins() {
     let (mut rig, volume, _) = pool(&[64, 16], Layout::Linear);
-    let refused = rig.command(Command::Remove { member: MemberId(0), dry_run: false });
+    let refused = rig.command(DeviceCommand::Remove { member: MemberId(0), dry_run: false });
     assert!(matches!(&refused, Err(CommandError::Invalid(Invalid::NoSpaceElsewhere { .. }))), "{refused:?}");
-    rig.command(Command::Remove { member: MemberId(1), dry_run: false }).unwrap();
+    rig.command(DeviceCommand::Remove { member: MemberId(1), dry_run: false }).unwrap();
     rig.finish_jobs();
-    let refused = rig.command(Command::Remove { member: MemberId(0), dry_run: false });
+    let refused = rig.command(DeviceCommand::Remove { member: MemberId(0), dry_run: false });
     assert!(matches!(&refused, Err(CommandError::Invalid(Invalid::DeviceNeeded))), "{refused:?}");
-    assert!(matches!(rig.command(Command::Remove { member: MemberId(1), dry_run: false }), Err(CommandError::NotFound(_))));
+    assert!(matches!(rig.command(DeviceCommand::Remove { member: MemberId(1), dry_run: false }), Err(CommandError::NotFound(_))));
     DATA.check(&mut rig, Target::Head(volume), 2);
 }
 
@@ -184,14 +181,14 @@ fn what_just_fits_on_the_others_leaves() {
         let mut fits = 0;
         let refused = loop {
             rig.request(Target::Head(volume), Op::Write, fits << 20, 1 << 20, &byte(fits)).unwrap();
-            match rig.command(Command::Remove { member: MemberId(0), dry_run: true }) {
+            match rig.command(DeviceCommand::Remove { member: MemberId(0), dry_run: true }) {
                 Ok(_) => fits += 1,
                 Err(refused) => break refused,
             }
         };
         assert!(matches!(&refused, CommandError::Invalid(Invalid::NoSpaceElsewhere { .. } | Invalid::NoRoomToMove)), "{refused:?}");
         let (mut rig, volume) = fill(fits);
-        rig.command(Command::Remove { member: MemberId(0), dry_run: false }).unwrap();
+        rig.command(DeviceCommand::Remove { member: MemberId(0), dry_run: false }).unwrap();
         rig.finish_jobs();
         assert_eq!(rig.engine.pool().unwrap().devices.len(), sizes.len() - 1, "{layout:?} {fits}");
         for mib in 0..fits {
@@ -208,7 +205,7 @@ fn progress(rig: &Rig) -> Option<(u64, u64)> {
 
 /// The plan for the removal of a member.
 fn planned(rig: &mut Rig, member: MemberId) -> RemovalPlan {
-    match rig.command(Command::Remove { member, dry_run: true }) {
+    match rig.command(DeviceCommand::Remove { member, dry_run: true }) {
         Ok(Reply::Removal(plan)) => plan,
         other => panic!("{other:?}"),
     }
@@ -222,7 +219,7 @@ fn a_removal_counts_bytes_from_its_start() {
         let plan = planned(&mut rig, MemberId(0));
         assert!(plan.moved > SIZE && plan.moved < 4 * SIZE && plan.others.is_empty(), "{plan:?}");
         assert!(!plan.in_steps || layout != Layout::Linear, "{plan:?}");
-        rig.start(Command::Remove { member: MemberId(0), dry_run: false });
+        rig.start(Command::Devices(DeviceCommand::Remove { member: MemberId(0), dry_run: false }));
         let (mut last, mut seen) = ((0, 0), 0);
         while rig.engine.pool().unwrap().devices.len() == sizes.len() {
             rig.step();
@@ -239,7 +236,7 @@ fn a_removal_counts_bytes_from_its_start() {
         rig.finish_jobs();
         // the next removal begins with nothing done
         if sizes.len() == 3 && layout != MIRROR {
-            rig.start(Command::Remove { member: MemberId(1), dry_run: false });
+            rig.start(Command::Devices(DeviceCommand::Remove { member: MemberId(1), dry_run: false }));
             rig.step();
             assert!(progress(&rig).is_some_and(|(done, total)| done == 0 && total > SIZE), "{:?}", progress(&rig));
         }
@@ -252,7 +249,7 @@ fn a_rehearsal_names_the_devices_that_leave_too() {
     add(&mut rig, MIRROR, &[96, 96]);
     assert_eq!(planned(&mut rig, MemberId(1)).others, [MemberId(2)]);
     assert_eq!(planned(&mut rig, MemberId(0)).others, []);
-    rig.command(Command::SetJobRate { rate: 1 << 20 }).unwrap();
+    rig.command(JobCommand::SetJobRate { rate: 1 << 20 }).unwrap();
     assert_eq!(planned(&mut rig, MemberId(1)).rate, 1 << 20);
 }
 
@@ -260,7 +257,7 @@ fn a_rehearsal_names_the_devices_that_leave_too() {
 fn a_removal_goes_on_after_a_crash_and_can_be_stopped() {
     for crash_at in [3, 30, 120, 400] {
         let (mut rig, volume, snapshot) = pool(&[64, 64], Layout::Linear);
-        rig.start(Command::Remove { member: MemberId(0), dry_run: false });
+        rig.start(Command::Devices(DeviceCommand::Remove { member: MemberId(0), dry_run: false }));
         for _ in 0..crash_at {
             rig.turn();
             while let Some(io) = rig.engine.pop_io() {
@@ -278,11 +275,11 @@ fn a_removal_goes_on_after_a_crash_and_can_be_stopped() {
         }
     }
     let (mut rig, volume, _) = pool(&[64, 64], Layout::Linear);
-    rig.start(Command::Remove { member: MemberId(0), dry_run: false });
+    rig.start(Command::Devices(DeviceCommand::Remove { member: MemberId(0), dry_run: false }));
     rig.turn();
     assert_eq!(rig.engine.pool().unwrap().jobs.first().map(|job| job.kind), Some(JobKind::Remove));
     let size = rig.engine.pool().unwrap().size;
-    rig.start(Command::StopRemoving);
+    rig.start(Command::Devices(DeviceCommand::StopRemoving));
     rig.settle();
     let info = rig.engine.pool().unwrap();
     assert!(info.jobs.is_empty() && info.devices.len() == 2 && info.size > size, "{info:?}");
@@ -301,7 +298,7 @@ fn a_removal_that_was_answered_survives_a_crash() {
         let sizes: &[usize] = if class.is_some() { &[64, 64, 64] } else { &[64, 64] };
         let mut rig = Rig::with_groups(sizes, groups, Tuning::default());
         let member = MemberId(if class.is_some() { 2 } else { 0 });
-        rig.start(Command::Remove { member, dry_run: false });
+        rig.start(Command::Devices(DeviceCommand::Remove { member, dry_run: false }));
         while rig.engine.pop_reply().is_none() {
             rig.turn();
             while let Some(io) = rig.engine.pop_io() {
@@ -330,7 +327,7 @@ fn a_removal_that_was_stopped_gives_rows_back() {
             let size = rig.engine.pool().unwrap().size;
             // the labels record the removal, and then the state after each step
             let end = rig.engine.label_generation().unwrap() + 1 + steps;
-            rig.start(Command::Remove { member: MemberId(1), dry_run: false });
+            rig.start(Command::Devices(DeviceCommand::Remove { member: MemberId(1), dry_run: false }));
             let leaves = |rig: &Rig| rig.engine.pool().unwrap().devices.len() == sizes.len();
             while leaves(&rig) && rig.engine.label_generation().is_none_or(|now| now < end) {
                 rig.now += 5;
@@ -342,7 +339,7 @@ fn a_removal_that_was_stopped_gives_rows_back() {
             if !leaves(&rig) {
                 continue;
             }
-            rig.start(Command::StopRemoving);
+            rig.start(Command::Devices(DeviceCommand::StopRemoving));
             rig.turn();
             let left = rig.engine.pool().unwrap().given_up;
             given_up += left;
@@ -378,7 +375,7 @@ fn a_removal_that_was_stopped_gives_rows_back() {
 fn stopped_half_way(rig: &mut Rig, steps: u64) -> Option<()> {
     let devices = rig.engine.pool().unwrap().devices.len();
     let end = rig.engine.label_generation().unwrap() + 1 + steps;
-    rig.start(Command::Remove { member: MemberId(1), dry_run: false });
+    rig.start(Command::Devices(DeviceCommand::Remove { member: MemberId(1), dry_run: false }));
     while rig.engine.label_generation().is_none_or(|now| now < end) {
         rig.now += 5;
         rig.step();
@@ -386,7 +383,7 @@ fn stopped_half_way(rig: &mut Rig, steps: u64) -> Option<()> {
             return None;
         }
     }
-    rig.start(Command::StopRemoving);
+    rig.start(Command::Devices(DeviceCommand::StopRemoving));
     rig.step();
     while rig.engine.label_generation().is_none() {
         rig.step();
@@ -440,7 +437,7 @@ fn rows_that_cannot_be_read_stay_as_they_are() {
         }
         let pool = rig.engine.pool().unwrap();
         assert_eq!((began, pool.given_up), (0, given_up), "{layout:?}: it is not tried again without a reason");
-        rig.command(Command::Scrub).unwrap();
+        rig.command(JobCommand::Scrub).unwrap();
         for _ in 0..300 {
             rig.now += 1_000;
             rig.settle();
@@ -468,7 +465,7 @@ fn a_removal_begins_while_rows_are_joined() {
                 for at in 0..mib {
                     rig.request(Target::Head(volume), Op::Write, at << 20, 1 << 20, &vec![at as u8; 1 << 20]).ok()?;
                 }
-                rig.command(Command::Remove { member: MemberId(1), dry_run: true }).ok()?;
+                rig.command(DeviceCommand::Remove { member: MemberId(1), dry_run: true }).ok()?;
                 stopped_half_way(&mut rig, 1)?;
                 let mut turns = 0;
                 while wait && !runs(&rig, JobKind::Rejoin) && turns < 500 {
@@ -478,7 +475,7 @@ fn a_removal_begins_while_rows_are_joined() {
                 }
                 while rig.engine.pop_reply().is_some() {}
                 let joins = runs(&rig, JobKind::Rejoin);
-                rig.start(Command::Remove { member: MemberId(1), dry_run: false });
+                rig.start(Command::Devices(DeviceCommand::Remove { member: MemberId(1), dry_run: false }));
                 let mut reply = None;
                 while reply.is_none() {
                     rig.step();
@@ -516,7 +513,7 @@ fn sparse_segments_leave_without_anybody_asking() {
         }
     }
     add(&mut rig, Layout::Mirror { copies: 2 }, &[128, 128]);
-    rig.command(Command::Remove { member: MemberId(0), dry_run: false }).unwrap();
+    rig.command(DeviceCommand::Remove { member: MemberId(0), dry_run: false }).unwrap();
     // only checkpoints are left to wait for
     let mut rounds = 0;
     while rounds < 10 && !rig.engine.pool().unwrap().jobs.is_empty() {
@@ -540,7 +537,7 @@ fn a_removal_begins_in_the_middle_of_a_checkpoint() {
                 rig.perform(io);
             }
         }
-        rig.start(Command::Remove { member: MemberId(0), dry_run: false });
+        rig.start(Command::Devices(DeviceCommand::Remove { member: MemberId(0), dry_run: false }));
         rig.finish_jobs();
         while rig.engine.pop_reply().is_some() {}
         assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
@@ -554,12 +551,12 @@ fn the_shape_is_not_changed_while_a_device_leaves() {
     let (mut rig, volume, _) = pool(&[64, 64], Layout::Linear);
     rig.command(Command::Checkpoint).unwrap();
     let (more, other) = (rig.new_device(64), rig.new_device(64));
-    rig.start(Command::Remove { member: MemberId(0), dry_run: false });
-    rig.start(Command::AddDevices { groups: vec![GroupSpec::data(Layout::Linear)], devices: vec![more] });
-    rig.start(Command::Replace { member: MemberId(1), device: other });
-    rig.start(Command::CheckDevices(DeviceChange::Replace { member: MemberId(1), device: other.geometry }));
+    rig.start(Command::Devices(DeviceCommand::Remove { member: MemberId(0), dry_run: false }));
+    rig.start(Command::Devices(DeviceCommand::AddDevices { groups: vec![GroupSpec::data(Layout::Linear)], devices: vec![more] }));
+    rig.start(Command::Devices(DeviceCommand::Replace { member: MemberId(1), device: other }));
+    rig.start(Command::Devices(DeviceCommand::CheckDevices(DeviceChange::Replace { member: MemberId(1), device: other.geometry })));
     let (groups, devices) = (vec![GroupSpec::data(Layout::Linear)], vec![more.geometry]);
-    rig.start(Command::CheckDevices(DeviceChange::Add { groups, devices }));
+    rig.start(Command::Devices(DeviceCommand::CheckDevices(DeviceChange::Add { groups, devices })));
     let mut refused = 0;
     rig.finish_jobs();
     while let Some((_, reply)) = rig.engine.pop_reply() {
@@ -593,7 +590,7 @@ fn long_objects_leave_with_what_they_lie_in() {
     write(&mut rig, 2);
     rig.reopen();
     for (member, round) in [(4, 3), (1, 4)] {
-        rig.command(Command::Remove { member: MemberId(member), dry_run: false }).unwrap();
+        rig.command(DeviceCommand::Remove { member: MemberId(member), dry_run: false }).unwrap();
         write(&mut rig, round);
         rig.finish_jobs();
     }

@@ -1,7 +1,7 @@
 //! Map nodes that cannot be read: operations that need them wait or fail, others continue.
 
 use millpond_block::Op;
-use millpond_engine::{Busy, Command, CommandError, Compression, Invalid, Layout, Reply, Target, VolumeId};
+use millpond_engine::{Busy, CatalogCommand, Command, CommandError, Compression, Invalid, Layout, Reply, Target, VolumeId};
 
 use crate::rig::Rig;
 
@@ -24,13 +24,13 @@ fn a_volume_that_cannot_be_walked_holds_no_other_up() {
     let (mut rig, volume) = filled("rotten");
     rig.unreadable = true;
     // the command ends although the walk cannot continue
-    assert_eq!(rig.command(Command::DestroyVolume { volume }), Ok(Reply::Done));
+    assert_eq!(rig.command(CatalogCommand::DestroyVolume { volume }), Ok(Reply::Done));
     rig.unreadable = false;
     let other = rig.volume("other", SIZE, Compression::Off);
     let before = rig.engine.pool().unwrap().allocated;
     assert!(before > SIZE, "{before}");
     rig.request(Target::Head(other), Op::Write, 0, 1 << 20, &vec![8; 1 << 20]).unwrap();
-    rig.command(Command::DestroyVolume { volume: other }).unwrap();
+    rig.command(CatalogCommand::DestroyVolume { volume: other }).unwrap();
     assert!(rig.engine.pool().unwrap().allocated <= before + (64 << 10));
     // the next import tries again
     rig.reopen();
@@ -42,11 +42,11 @@ fn a_volume_that_cannot_be_walked_holds_no_other_up() {
 fn what_could_not_be_cut_off_is_not_grown_over() {
     let (mut rig, volume) = filled("disk0");
     rig.unreadable = true;
-    rig.command(Command::ResizeVolume { volume, size: SIZE / 2 }).unwrap();
-    let grown = rig.command(Command::ResizeVolume { volume, size: SIZE });
+    rig.command(CatalogCommand::ResizeVolume { volume, size: SIZE / 2 }).unwrap();
+    let grown = rig.command(CatalogCommand::ResizeVolume { volume, size: SIZE });
     assert!(matches!(&grown, Err(CommandError::Busy(Busy::Untrimmed(_)))), "{grown:?}");
     rig.unreadable = false;
-    rig.command(Command::ResizeVolume { volume, size: SIZE }).unwrap();
+    rig.command(CatalogCommand::ResizeVolume { volume, size: SIZE }).unwrap();
     let head = Target::Head(volume);
     assert!(rig.request(head, Op::Read, SIZE - 4096, 4096, &[]).unwrap() == [0; 4096]);
     assert!(rig.request(head, Op::Read, SIZE / 2 - 4096, 4096, &[]).unwrap() == [7; 4096]);
@@ -57,7 +57,7 @@ fn what_could_not_be_cut_off_is_not_grown_over() {
 fn names_beyond_a_segment_are_refused() {
     let mut rig = Rig::new(&[16], Layout::Linear);
     let targets = (0..250).map(|i| (rig.volume(&format!("v{i}"), 4096, Compression::Off), format!("{i:0>250}"))).collect();
-    let refused = rig.command(Command::Snapshot { targets, description: String::new(), expires: None });
+    let refused = rig.command(CatalogCommand::Snapshot { targets, description: String::new(), expires: None });
     assert!(matches!(&refused, Err(CommandError::Invalid(Invalid::TooManyNames))), "{refused:?}");
     assert!(rig.engine.snapshots().is_empty());
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::env;
 
 use millpond_block::{DeviceSlot, Op};
-use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, SnapshotId, Target, Tuning, VolumeId, VolumeOptions};
+use millpond_engine::{CatalogCommand, Class, Command, Compression, GroupSpec, JobCommand, Layout, SnapshotId, Target, Tuning, VolumeId, VolumeOptions};
 use millpond_format::{BATCH_FIXED, BatchHeader, RING_OFFSET, RING_SLOTS, SECTOR_BYTES};
 
 use crate::rig::Rig;
@@ -77,7 +77,7 @@ impl Pool {
         let packings = [("a", Compression::Off), ("b", Compression::Lz4), ("c", Compression::Off)];
         let [a, b, c] = packings.map(|(name, packing)| pool.rig.volume(name, SIZE as u64, packing));
         let options = VolumeOptions { special_small_blocks: 128 << 10, ..VolumeOptions::default() };
-        pool.rig.command(Command::SetOptions { volume: c, options }).unwrap();
+        pool.rig.command(CatalogCommand::SetOptions { volume: c, options }).unwrap();
         let steps = |every: usize| (0..SIZE).step_by(STEP * every);
         for volume in [a, b, c] {
             steps(1).for_each(|at| pool.write(volume, at, 1));
@@ -227,7 +227,7 @@ impl Pool {
     /// first one found something.
     fn mend(&mut self, what: &str) -> bool {
         let scrub = |rig: &mut Rig| {
-            rig.command(Command::Scrub).unwrap();
+            rig.command(JobCommand::Scrub).unwrap();
             rig.finish_jobs();
             rig.engine.pool().unwrap().scrub.unwrap()
         };

@@ -1,7 +1,7 @@
 //! A full pool with long deadlists: it keeps working through destroys and discards (I9).
 
 use millpond_block::Op;
-use millpond_engine::{Command, CommandError, Compression, GroupSpec, Layout, PoolState, Reply, SnapshotId, Target, Tuning, VolumeId};
+use millpond_engine::{CatalogCommand, Command, CommandError, Compression, DeviceCommand, GroupSpec, Layout, PoolState, Reply, SnapshotId, Target, Tuning, VolumeId};
 
 use crate::rig::Rig;
 
@@ -84,7 +84,7 @@ impl Full {
         self.discard_passes();
         self.overwrites_pass("after the destroy");
         let first = self.snapshots[0];
-        self.ask("destroying the other snapshot", Command::DestroySnapshots { snapshots: vec![first] }).unwrap();
+        self.ask("destroying the other snapshot", Command::Catalog(CatalogCommand::DestroySnapshots { snapshots: vec![first] })).unwrap();
         for _ in 0..TURNS {
             self.rig.step();
             if self.rig.engine.metrics().reclaim_backlog == 0 {
@@ -114,7 +114,7 @@ fn pool(mib: usize, extent: u64, checkpoint_log_bytes: u64) -> Rig {
 fn destroying_one_of(rig: Rig, old: u64) {
     let mut full = fill(rig, old);
     let second = full.snapshots[1];
-    full.ask("destroying a snapshot", Command::DestroySnapshots { snapshots: vec![second] }).unwrap();
+    full.ask("destroying a snapshot", Command::Catalog(CatalogCommand::DestroySnapshots { snapshots: vec![second] })).unwrap();
     full.goes_on();
 }
 
@@ -129,6 +129,6 @@ fn destroying_a_snapshot_of_a_full_pool_when_checkpoints_are_rare() {
 fn destroying_a_snapshot_of_a_full_pool_that_grew() {
     let mut rig = Rig::with(&[64], Layout::Linear, tuning(1 << 30));
     let device = rig.new_device(200);
-    rig.command(Command::AddDevices { groups: vec![GroupSpec::data(Layout::Linear)], devices: vec![device] }).unwrap();
+    rig.command(DeviceCommand::AddDevices { groups: vec![GroupSpec::data(Layout::Linear)], devices: vec![device] }).unwrap();
     destroying_one_of(rig, 26_000);
 }

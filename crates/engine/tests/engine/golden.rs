@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use millpond_block::{MemberId, Op};
-use millpond_engine::{Aim, Command, Compression, HoldInfo, Layout, PoolId, Reply, Target, Tuning};
+use millpond_engine::{Aim, CatalogCommand, Command, Compression, HoldInfo, Layout, PoolId, Reply, Target, Tuning};
 use millpond_format::testing::{Kind, dump, put_checksum_right, undump};
 use millpond_format::{AREA_BYTES, Column, DeviceId, Label, Member, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 
@@ -91,10 +91,10 @@ fn snapshots() -> Rig {
     let one = rig.snapshot(disk, "one");
     change(&mut rig);
     let two = rig.snapshot(disk, "two");
-    rig.command(Command::Clone { snapshot: two, name: "copy".into() }).unwrap();
+    rig.command(CatalogCommand::Clone { snapshot: two, name: "copy".into() }).unwrap();
     rig.command(Command::Checkpoint).unwrap();
     fill(&mut rig, "disk", &[(0, 30, 0x55)]);
-    rig.command(Command::Rollback { snapshot: one, keep_as: "kept".into() }).unwrap();
+    rig.command(CatalogCommand::Rollback { snapshot: one, keep_as: "kept".into() }).unwrap();
     rig.command(Command::Close).unwrap();
     rig
 }
@@ -109,12 +109,12 @@ fn promoted() -> Rig {
     let two = rig.snapshot(disk, "two");
     fill(&mut rig, "disk", &[(0, 30, 0x55)]);
     let three = rig.snapshot(disk, "three");
-    rig.command(Command::Clone { snapshot: three, name: "branch".into() }).unwrap();
+    rig.command(CatalogCommand::Clone { snapshot: three, name: "branch".into() }).unwrap();
     fill(&mut rig, "branch", &[(0, 30, 0)]);
     fill(&mut rig, "branch", BEFORE);
-    let Reply::Volume(copy) = rig.command(Command::Clone { snapshot: two, name: "copy".into() }).unwrap() else { panic!() };
+    let Reply::Volume(copy) = rig.command(CatalogCommand::Clone { snapshot: two, name: "copy".into() }).unwrap() else { panic!() };
     rig.command(Command::Checkpoint).unwrap();
-    rig.command(Command::Promote { volume: copy, dry_run: false }).unwrap();
+    rig.command(CatalogCommand::Promote { volume: copy, dry_run: false }).unwrap();
     rig.command(Command::Checkpoint).unwrap();
     fill(&mut rig, "disk", &[(0, 30, 0)]);
     fill(&mut rig, "disk", BEFORE);
@@ -129,7 +129,7 @@ fn holds() -> Rig {
     let one = rig.snapshot(disk, "one");
     change(&mut rig);
     let two = rig.snapshot(disk, "two");
-    let hold = |snapshot, tag: Option<&str>| Command::Hold { snapshot, tag: tag.map(str::to_owned), until: None, locked: false };
+    let hold = |snapshot, tag: Option<&str>| Command::Catalog(CatalogCommand::Hold { snapshot, tag: tag.map(str::to_owned), until: None, locked: false });
     for command in [hold(one, Some("audit")), hold(one, None), hold(one, Some("backup"))] {
         rig.command(command).unwrap();
     }
@@ -198,12 +198,12 @@ fn golden_pools_are_imported() {
 fn destroy_all(rig: &mut Rig) {
     for snapshot in rig.engine.snapshots() {
         for hold in snapshot.hold_list {
-            rig.command(Command::Release { snapshot: snapshot.id, tag: hold.tag }).unwrap();
+            rig.command(CatalogCommand::Release { snapshot: snapshot.id, tag: hold.tag }).unwrap();
         }
     }
     // clones are destroyed before their origins
     while !rig.engine.volumes().is_empty() {
-        let gone = rig.engine.volumes().iter().filter(|volume| rig.command(Command::DestroyVolume { volume: volume.id }).is_ok()).count();
+        let gone = rig.engine.volumes().iter().filter(|volume| rig.command(CatalogCommand::DestroyVolume { volume: volume.id }).is_ok()).count();
         assert!(gone > 0, "{:?}", rig.engine.volumes());
     }
     rig.settle();

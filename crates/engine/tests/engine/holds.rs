@@ -1,6 +1,6 @@
 //! Holds with tags: counted separately, durable, refused where necessary.
 
-use millpond_engine::{Command, CommandError, Compression, Invalid, Layout, Reply, SnapshotId, Time, VolumeId};
+use millpond_engine::{CatalogCommand, Command, CommandError, Compression, Invalid, Layout, Reply, SnapshotId, Time, VolumeId};
 
 use crate::rig::Rig;
 
@@ -12,11 +12,11 @@ fn held() -> (Rig, VolumeId, SnapshotId) {
 }
 
 fn hold(rig: &mut Rig, snapshot: SnapshotId, tag: Option<&str>, until: Option<u64>, locked: bool) -> Result<Reply, CommandError> {
-    rig.command(Command::Hold { snapshot, tag: tag.map(str::to_owned), until: until.map(Time), locked })
+    rig.command(CatalogCommand::Hold { snapshot, tag: tag.map(str::to_owned), until: until.map(Time), locked })
 }
 
 fn release(rig: &mut Rig, snapshot: SnapshotId, tag: Option<&str>) -> Result<Reply, CommandError> {
-    rig.command(Command::Release { snapshot, tag: tag.map(str::to_owned) })
+    rig.command(CatalogCommand::Release { snapshot, tag: tag.map(str::to_owned) })
 }
 
 /// Tags of the only snapshot; `-` for a hold without a tag.
@@ -65,10 +65,10 @@ fn a_tag_is_one_hold_and_who_releases_has_to_name_it() {
     release(&mut rig, snapshot, None).unwrap();
     assert_eq!(tags(&rig), "- a");
     release(&mut rig, snapshot, None).unwrap();
-    assert!(matches!(rig.command(Command::DestroySnapshots { snapshots: vec![snapshot] }), Err(CommandError::Busy(_))));
-    assert!(matches!(rig.command(Command::DestroyVolume { volume }), Err(CommandError::Busy(_))));
+    assert!(matches!(rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![snapshot] }), Err(CommandError::Busy(_))));
+    assert!(matches!(rig.command(CatalogCommand::DestroyVolume { volume }), Err(CommandError::Busy(_))));
     release(&mut rig, snapshot, Some("a")).unwrap();
-    rig.command(Command::DestroySnapshots { snapshots: vec![snapshot] }).unwrap();
+    rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![snapshot] }).unwrap();
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_lock_ends_at_its_time_and_not_before() {
     rig.command(Command::Checkpoint).unwrap();
     rig.reopen();
     assert!(release(&mut rig, snapshot, Some("lock")).is_err());
-    assert!(matches!(rig.command(Command::DestroyVolume { volume }), Err(CommandError::Busy(_))));
+    assert!(matches!(rig.command(CatalogCommand::DestroyVolume { volume }), Err(CommandError::Busy(_))));
     rig.now = until;
     rig.settle();
     assert_eq!(tags(&rig), "", "it has ended");
@@ -110,5 +110,5 @@ fn a_lock_ends_at_its_time_and_not_before() {
     release(&mut rig, snapshot, Some("lock")).unwrap();
     rig.reopen();
     assert_eq!(tags(&rig), "");
-    rig.command(Command::DestroyVolume { volume }).unwrap();
+    rig.command(CatalogCommand::DestroyVolume { volume }).unwrap();
 }

@@ -1,9 +1,7 @@
 //! Jobs: rebalance and scrub, at a limited rate, continued after crashes.
 
 use millpond_block::{DeviceSlot, MemberId};
-use millpond_engine::{
-    Command, CommandError, Compression, GroupFill, GroupSpec, JobInfo, JobKind, Layout, MemberState, Reply, Target, VolumeId,
-};
+use millpond_engine::{Command, CommandError, Compression, DeviceCommand, GroupFill, GroupSpec, JobCommand, JobInfo, JobKind, Layout, MemberState, Reply, Target, VolumeId};
 
 use crate::content::Steps;
 use crate::rig::Rig;
@@ -13,7 +11,7 @@ const DATA: Steps = Steps { size: SIZE, step: 256 << 10 };
 
 fn add(rig: &mut Rig, layout: Layout, sizes: &[usize]) {
     let devices = sizes.iter().map(|mib| rig.new_device(*mib)).collect();
-    rig.command(Command::AddDevices { groups: vec![GroupSpec::data(layout)], devices }).unwrap();
+    rig.command(DeviceCommand::AddDevices { groups: vec![GroupSpec::data(layout)], devices }).unwrap();
 }
 
 /// A fairly full pool with another, empty group.
@@ -27,7 +25,7 @@ fn grown(layout: Layout, sizes: &[usize]) -> (Rig, VolumeId) {
 }
 
 fn fills(rig: &mut Rig, dry_run: bool) -> Vec<GroupFill> {
-    rig.start(Command::Rebalance { dry_run });
+    rig.start(Command::Job(JobCommand::Rebalance { dry_run }));
     for _ in 0..100 {
         some_turns(rig, 1);
         match rig.engine.pop_reply() {
@@ -68,7 +66,7 @@ fn groups_are_evened_out() {
         let surplus: u64 = told.iter().map(|fill| fill.surplus).sum();
         assert!(told.len() == 2 && surplus > SIZE / 4 && told[1].surplus == 0, "{told:?}");
         assert!(job(&rig, JobKind::Rebalance).is_none(), "a dry run began something");
-        let begun: Vec<GroupFill> = match rig.command(Command::Rebalance { dry_run: false }) {
+        let begun: Vec<GroupFill> = match rig.command(JobCommand::Rebalance { dry_run: false }) {
             Ok(Reply::Fills(fills)) => fills,
             other => panic!("{other:?}"),
         };
@@ -106,7 +104,7 @@ fn what_is_written_goes_to_groups_by_what_is_free() {
 fn a_rebalance_goes_on_after_a_crash_and_can_be_stopped() {
     for crash_at in [3, 30, 100, 300] {
         let (mut rig, volume) = grown(Layout::Linear, &[64]);
-        rig.start(Command::Rebalance { dry_run: false });
+        rig.start(Command::Job(JobCommand::Rebalance { dry_run: false }));
         some_turns(&mut rig, crash_at);
         let answered = rig.engine.pop_reply().is_some();
         rig.reopen();
@@ -119,9 +117,9 @@ fn a_rebalance_goes_on_after_a_crash_and_can_be_stopped() {
     }
     let (mut rig, volume) = grown(Layout::Linear, &[64]);
     fills(&mut rig, false);
-    assert!(matches!(rig.command_beside(Command::Rebalance { dry_run: false }), Err(CommandError::Busy(_))));
-    rig.command(Command::StopRebalance).unwrap();
-    assert!(matches!(rig.command(Command::StopRebalance), Err(CommandError::NotFound(_))));
+    assert!(matches!(rig.command_beside(Command::Job(JobCommand::Rebalance { dry_run: false })), Err(CommandError::Busy(_))));
+    rig.command(JobCommand::StopRebalance).unwrap();
+    assert!(matches!(rig.command(JobCommand::StopRebalance), Err(CommandError::NotFound(_))));
     rig.reopen();
     assert!(rig.engine.pool().unwrap().jobs.is_empty());
     DATA.check(&mut rig, Target::Head(volume), 1);
@@ -136,8 +134,8 @@ fn a_scrub_goes_on_where_it_was() {
         DATA.write(&mut rig, volume, 1);
         rig.command(Command::Checkpoint).unwrap();
         // slow, so that it is still running at the next check
-        rig.command(Command::SetJobRate { rate: 4 << 20 }).unwrap();
-        rig.command(Command::Scrub).unwrap();
+        rig.command(JobCommand::SetJobRate { rate: 4 << 20 }).unwrap();
+        rig.command(JobCommand::Scrub).unwrap();
         while job(&rig, JobKind::Scrub).is_some_and(|job| job.done < SIZE) {
             rig.now += 250;
             some_turns(&mut rig, 4);
@@ -151,7 +149,7 @@ fn a_scrub_goes_on_where_it_was() {
         rig.reopen();
         let after = job(&rig, JobKind::Scrub).unwrap();
         assert!(after.done + (SIZE / 2) >= before.done, "from the start: {before:?} {after:?}");
-        rig.command(Command::SetJobRate { rate: 0 }).unwrap();
+        rig.command(JobCommand::SetJobRate { rate: 0 }).unwrap();
         rig.finish_jobs();
         let found = rig.engine.pool().unwrap().scrub.unwrap();
         assert!(found.complete && found.begun == begun && found.errors == 0, "{found:?}");
@@ -169,8 +167,8 @@ fn a_scrub_goes_on_where_it_was() {
 #[test]
 fn jobs_keep_to_their_rate_and_a_changed_one_holds_at_once() {
     let (mut rig, volume) = grown(Layout::Linear, &[64]);
-    rig.command(Command::SetJobRate { rate: 1 << 20 }).unwrap();
-    assert!(matches!(rig.command(Command::SetJobRate { rate: 7 }), Err(CommandError::Invalid(_))));
+    rig.command(JobCommand::SetJobRate { rate: 1 << 20 }).unwrap();
+    assert!(matches!(rig.command(JobCommand::SetJobRate { rate: 7 }), Err(CommandError::Invalid(_))));
     rig.reopen();
     assert_eq!(rig.engine.pool().unwrap().job_rate, Some(1 << 20));
     let moved = rig.engine.metrics().cleaner_bytes;
@@ -183,7 +181,7 @@ fn jobs_keep_to_their_rate_and_a_changed_one_holds_at_once() {
     let moved = rig.engine.metrics().cleaner_bytes - moved;
     assert!((2 << 20..8 << 20).contains(&moved), "{moved} bytes in four seconds at 1 MiB/s");
     assert!(job(&rig, JobKind::Rebalance).is_some());
-    rig.command(Command::SetJobRate { rate: 0 }).unwrap();
+    rig.command(JobCommand::SetJobRate { rate: 0 }).unwrap();
     rig.finish_jobs();
     assert_eq!(rig.engine.pool().unwrap().job_rate, None);
     DATA.check(&mut rig, Target::Head(volume), 1);
@@ -210,7 +208,7 @@ fn jobs_of_devices_end_when_the_labels_say_so() {
     let volume = rig.volume("disk0", SIZE, Compression::Off);
     DATA.write(&mut rig, volume, 1);
     let device = rig.new_device(64);
-    rig.command(Command::Replace { member: MemberId(1), device }).unwrap();
+    rig.command(DeviceCommand::Replace { member: MemberId(1), device }).unwrap();
     job_outlives(&mut rig, JobKind::Replace, |rig| rig.engine.pool().unwrap().devices[1].successor.is_some());
     assert_eq!(rig.engine.pool().unwrap().devices[1].slot, Some(DeviceSlot(2)));
 
@@ -219,7 +217,7 @@ fn jobs_of_devices_end_when_the_labels_say_so() {
     media.remove(0);
     let mut rig = Rig::import_degraded(media, true).unwrap();
     let device = rig.new_device(64);
-    rig.command(Command::Replace { member: MemberId(0), device }).unwrap();
+    rig.command(DeviceCommand::Replace { member: MemberId(0), device }).unwrap();
     job_outlives(&mut rig, JobKind::Resilver, |rig| rig.engine.pool().unwrap().devices[0].state == MemberState::Filling);
     DATA.check(&mut rig, Target::Head(volume), 1);
 }

@@ -2,10 +2,7 @@
 //! removed and replaced.
 
 use millpond_block::{DeviceSlot, Io, IoKind, MemberId, Op};
-use millpond_engine::{
-    Class, Command, Compression, DeviceChange, GroupSpec, LabelsInForce, Layout, MemberState, NewestLabel, PoolState, Target, Tuning,
-    VolumeId,
-};
+use millpond_engine::{Class, Command, Compression, DeviceChange, DeviceCommand, GroupSpec, LabelsInForce, Layout, MemberState, NewestLabel, PoolState, Target, Tuning, VolumeId};
 use millpond_format::{DeviceId, DeviceNote, Label, RING_OFFSET, SECTOR_BYTES};
 
 use crate::content::Steps;
@@ -149,14 +146,14 @@ fn a_missing_device_is_replaced_by_a_new_one() {
     let small = rig.new_device(16);
     // a rehearsal gives the command's answer, and changes nothing
     for member in [0, 1, 9].map(MemberId) {
-        let rehearsed = rig.command(Command::CheckDevices(DeviceChange::Replace { member, device: small.geometry })).unwrap_err();
-        assert_eq!(rehearsed, rig.command(Command::Replace { member, device: small }).unwrap_err());
+        let rehearsed = rig.command(DeviceCommand::CheckDevices(DeviceChange::Replace { member, device: small.geometry })).unwrap_err();
+        assert_eq!(rehearsed, rig.command(DeviceCommand::Replace { member, device: small }).unwrap_err());
     }
     rig.media.pop();
     let device = rig.new_device(72);
-    rig.command(Command::CheckDevices(DeviceChange::Replace { member: MemberId(0), device: device.geometry })).unwrap();
+    rig.command(DeviceCommand::CheckDevices(DeviceChange::Replace { member: MemberId(0), device: device.geometry })).unwrap();
     assert_eq!(states(&rig), [MemberState::Down, MemberState::Present]);
-    rig.command(Command::Replace { member: MemberId(0), device }).unwrap();
+    rig.command(DeviceCommand::Replace { member: MemberId(0), device }).unwrap();
     DATA.write(&mut rig, volume, 2);
     rig.finish_jobs();
     assert_eq!(states(&rig), [MemberState::Present; 2]);
@@ -174,7 +171,7 @@ fn a_missing_device_is_replaced_by_a_new_one() {
 fn roots_come_from_another_device_when_the_first_fails() {
     let (mut rig, volume) = mirrored(&[64, 64], 2);
     let device = rig.new_device(64);
-    rig.start(Command::Replace { member: MemberId(1), device });
+    rig.start(Command::Devices(DeviceCommand::Replace { member: MemberId(1), device }));
     let reads_roots = |io: &Io| io.device.0 == 0 && matches!(io.kind, IoKind::Read { offset: RING_OFFSET, .. });
     let mut late = None;
     for _ in 0..200 {
@@ -204,7 +201,7 @@ fn a_device_of_any_layout_is_replaced_while_it_is_written() {
         let volume = rig.volume("disk0", SIZE, Compression::Off);
         DATA.write(&mut rig, volume, 1);
         let device = rig.new_device(64);
-        rig.command(Command::Replace { member: MemberId(1), device }).unwrap();
+        rig.command(DeviceCommand::Replace { member: MemberId(1), device }).unwrap();
         DATA.write(&mut rig, volume, 2);
         rig.finish_jobs();
         let devices = rig.engine.pool().unwrap().devices;
@@ -231,7 +228,7 @@ fn a_replacement_that_was_cut_off_begins_again() {
         (rig, volume)
     };
     let device = rig.new_device(64);
-    rig.start(Command::Replace { member: MemberId(0), device });
+    rig.start(Command::Devices(DeviceCommand::Replace { member: MemberId(0), device }));
     for _ in 0..40 {
         rig.turn();
         while let Some(io) = rig.engine.pop_io() {
@@ -261,7 +258,7 @@ fn a_pool_grows_by_devices() {
     let full = full.expect("16 MiB are full");
     let (one, two) = (rig.new_device(64), rig.new_device(64));
     let before = rig.engine.pool().unwrap().size;
-    rig.command(Command::AddDevices {
+    rig.command(DeviceCommand::AddDevices {
         groups: vec![GroupSpec { class: Class::Data, layout: MIRROR, devices: None }],
         devices: vec![one, two],
     })

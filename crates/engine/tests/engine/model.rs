@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use millpond_block::Op;
-use millpond_engine::{Command, Compression, Layout, Reply, SnapshotId, Target, VolumeId};
+use millpond_engine::{CatalogCommand, Command, Compression, Layout, Reply, SnapshotId, Target, VolumeId};
 
 use crate::census::census;
 use crate::rig::Rig;
@@ -78,7 +78,7 @@ impl Model {
             }
             77..89 => {
                 let Some(id) = self.any_snapshot() else { return };
-                match self.rig.command(Command::DestroySnapshots { snapshots: vec![id] }) {
+                match self.rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![id] }) {
                     Ok(_) => drop(self.snapshots.remove(&id)),
                     Err(error) => assert!(error.to_string().contains("clones"), "{error}"),
                 }
@@ -87,7 +87,7 @@ impl Model {
                 let Some(id) = self.any_snapshot() else { return };
                 let keep_as = self.name();
                 let (volume, content) = self.snapshots[&id].clone();
-                let reply = self.rig.command(Command::Rollback { snapshot: id, keep_as }).unwrap();
+                let reply = self.rig.command(CatalogCommand::Rollback { snapshot: id, keep_as }).unwrap();
                 let Reply::Snapshots(kept) = reply else { panic!() };
                 let old = self.volumes.insert(volume, content).unwrap();
                 self.snapshots.insert(kept[0], (volume, old));
@@ -97,14 +97,14 @@ impl Model {
             91..93 if self.volumes.len() < 5 => {
                 let Some(id) = self.any_snapshot() else { return };
                 let name = self.name();
-                let Reply::Volume(volume) = self.rig.command(Command::Clone { snapshot: id, name }).unwrap() else { panic!() };
+                let Reply::Volume(volume) = self.rig.command(CatalogCommand::Clone { snapshot: id, name }).unwrap() else { panic!() };
                 let content = self.snapshots[&id].1.clone();
                 self.volumes.insert(volume, content);
                 self.bases.insert(volume, Some(id));
             }
             93..95 if self.volumes.len() > 1 => {
                 let volume = self.any_volume();
-                if self.rig.command(Command::DestroyVolume { volume }).is_ok() {
+                if self.rig.command(CatalogCommand::DestroyVolume { volume }).is_ok() {
                     self.volumes.remove(&volume);
                     self.snapshots.retain(|_, (v, _)| *v != volume);
                 }
@@ -140,7 +140,7 @@ impl Model {
         while let Some(id) = at.filter(|id| self.links[id].0 == volume) {
             at = self.links[&id].1;
         }
-        let command = Command::Promote { volume, dry_run: self.pick(5) == 0 };
+        let command = Command::Catalog(CatalogCommand::Promote { volume, dry_run: self.pick(5) == 0 });
         let owned = |model: &Model| -> u64 { model.rig.engine.volumes().iter().map(|v| v.unique_bytes).sum() };
         let before = owned(self);
         let reply = self.rig.command(command.clone());
@@ -158,7 +158,7 @@ impl Model {
         let listed: Vec<SnapshotId> = moved.iter().copied().filter(|id| self.snapshots.contains_key(id)).collect();
         let Ok(Reply::Promotion(plan)) = reply else { panic!("{reply:?}") };
         assert_eq!((plan.from, plan.snapshots), (from, listed), "promotion of {volume} with {moved:?}");
-        if matches!(command, Command::Promote { dry_run: true, .. }) {
+        if matches!(command, Command::Catalog(CatalogCommand::Promote { dry_run: true, .. })) {
             return;
         }
         for id in moved {
@@ -216,7 +216,7 @@ fn run(seed: u64, steps: usize) {
         model.step();
         if model.snapshots.len() > 40 {
             let Some(id) = model.any_snapshot() else { continue };
-            if model.rig.command(Command::DestroySnapshots { snapshots: vec![id] }).is_ok() {
+            if model.rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![id] }).is_ok() {
                 model.snapshots.remove(&id);
             }
         }

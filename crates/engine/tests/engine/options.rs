@@ -1,18 +1,18 @@
 //! Options of volumes: reservations, limits, and placement of data.
 
 use millpond_block::{DiskError, Op};
-use millpond_engine::{Command, CommandError, Compression, Layout, Rate, Reply, SegmentPlace, Target, VolumeId, VolumeOptions};
+use millpond_engine::{CatalogCommand, Command, CommandError, Compression, Layout, QueryCommand, Rate, Reply, SegmentPlace, Target, VolumeId, VolumeOptions};
 
 use crate::rig::Rig;
 
 const MIB: u64 = 1 << 20;
 
 fn reserve(rig: &mut Rig, volume: VolumeId, reservation: u64) -> Result<Reply, CommandError> {
-    rig.command(Command::SetOptions { volume, options: VolumeOptions { reservation, ..VolumeOptions::default() } })
+    rig.command(CatalogCommand::SetOptions { volume, options: VolumeOptions { reservation, ..VolumeOptions::default() } })
 }
 
 fn places(rig: &mut Rig, target: Target) -> Vec<SegmentPlace> {
-    match rig.command(Command::Places { target }).unwrap() {
+    match rig.command(QueryCommand::Places { target }).unwrap() {
         Reply::Places(places) => places,
         other => panic!("{other:?}"),
     }
@@ -37,7 +37,7 @@ fn options_survive_the_log_and_checkpoints() {
     let (a, b) = (rig.volume("a", 4 * MIB, Compression::Off), rig.volume("b", 4 * MIB, Compression::Off));
     let mut options = VolumeOptions { reservation: MIB, ..VolumeOptions::default() };
     options.limits.iops = Rate { sustained: 1000, burst: 2000, seconds: 3 };
-    rig.command(Command::SetOptions { volume: a, options }).unwrap();
+    rig.command(CatalogCommand::SetOptions { volume: a, options }).unwrap();
     let of = |rig: &Rig, id| rig.engine.options().get(&id).copied().unwrap_or_default();
     for _ in 0..2 {
         rig.reopen();
@@ -45,7 +45,7 @@ fn options_survive_the_log_and_checkpoints() {
         assert_eq!(rig.engine.find_volume("a").unwrap().options, options);
         rig.command(Command::Checkpoint).unwrap();
     }
-    rig.command(Command::DestroyVolume { volume: a }).unwrap();
+    rig.command(CatalogCommand::DestroyVolume { volume: a }).unwrap();
     rig.reopen();
     assert!(rig.engine.options().is_empty());
     rig.audit();
@@ -89,24 +89,24 @@ fn what_reserved_volumes_own_is_known_through_clones_rollbacks_and_destroys() {
     let first = rig.snapshot(a, "first");
     assert_eq!(fill(&mut rig, a, 2, 4), 4);
     let second = rig.snapshot(a, "second");
-    rig.command(Command::Clone { snapshot: second, name: "clone".into() }).unwrap();
+    rig.command(CatalogCommand::Clone { snapshot: second, name: "clone".into() }).unwrap();
     let clone = rig.engine.find_volume("clone").unwrap().id;
     reserve(&mut rig, clone, 5 * MIB).unwrap();
     assert_eq!(fill(&mut rig, clone, 0, 3), 3);
     assert_eq!(fill(&mut rig, b, 0, 2), 2);
     rig.audit();
-    rig.command(Command::Rollback { snapshot: first, keep_as: "before".into() }).unwrap();
+    rig.command(CatalogCommand::Rollback { snapshot: first, keep_as: "before".into() }).unwrap();
     assert_eq!(fill(&mut rig, a, 0, 3), 3);
     rig.request(Target::Head(b), Op::Discard, MIB, MIB, &[]).unwrap();
     rig.audit();
     rig.reopen();
     rig.audit();
     // the lineage of the clone continues the lineage that it started from
-    rig.command(Command::DestroyVolume { volume: clone }).unwrap();
-    rig.command(Command::DestroySnapshots { snapshots: vec![second] }).unwrap();
+    rig.command(CatalogCommand::DestroyVolume { volume: clone }).unwrap();
+    rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![second] }).unwrap();
     rig.settle();
     rig.audit();
-    rig.command(Command::DestroyVolume { volume: a }).unwrap();
+    rig.command(CatalogCommand::DestroyVolume { volume: a }).unwrap();
     rig.settle();
     rig.audit();
     rig.reopen();
@@ -138,5 +138,5 @@ fn places_name_the_segments_that_hold_the_data() {
     assert_eq!(places(&mut rig, Target::Snapshot(snapshot)).iter().map(|place| place.live_bytes).sum::<u64>(), 16 * MIB);
     rig.reopen();
     assert_eq!(places(&mut rig, Target::Snapshot(snapshot)).iter().map(|place| place.live_bytes).sum::<u64>(), 16 * MIB);
-    assert!(matches!(rig.command(Command::Places { target: Target::Head(VolumeId(99)) }), Err(CommandError::NotFound(_))));
+    assert!(matches!(rig.command(QueryCommand::Places { target: Target::Head(VolumeId(99)) }), Err(CommandError::NotFound(_))));
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use millpond_block::{MemberId, Op};
-use millpond_engine::{Command, Compression, GroupSpec, Layout, MemberState, PoolState, ScrubInfo, SnapshotId, Target, VolumeId};
+use millpond_engine::{Command, Compression, DeviceCommand, GroupSpec, JobCommand, Layout, MemberState, PoolState, ScrubInfo, SnapshotId, Target, VolumeId};
 
 use crate::content::Steps;
 use crate::rig::Rig;
@@ -148,11 +148,11 @@ fn a_missing_device_and_a_live_one_are_replaced() {
     let (rig, volume, snapshot) = pool(4, 1);
     let mut rig = Rig::import_degraded(without(&rig.media, &[2]), true).unwrap();
     let device = rig.new_device(48);
-    rig.command(Command::Replace { member: MemberId(2), device }).unwrap();
+    rig.command(DeviceCommand::Replace { member: MemberId(2), device }).unwrap();
     DATA.write(&mut rig, volume, 2);
     rig.finish_jobs();
     let device = rig.new_device(48);
-    rig.command(Command::Replace { member: MemberId(0), device }).unwrap();
+    rig.command(DeviceCommand::Replace { member: MemberId(0), device }).unwrap();
     DATA.write(&mut rig, volume, 2);
     rig.finish_jobs();
     rig.audit();
@@ -170,12 +170,12 @@ fn a_missing_device_and_a_live_one_are_replaced() {
 fn every_device_leaves_after_new_ones_came() {
     let (mut rig, volume, snapshot) = pool(4, 2);
     let devices: Vec<_> = (0..5).map(|_| rig.new_device(48)).collect();
-    rig.command(Command::AddDevices { groups: vec![GroupSpec::data(layout(1))], devices }).unwrap();
+    rig.command(DeviceCommand::AddDevices { groups: vec![GroupSpec::data(layout(1))], devices }).unwrap();
     for member in 0..4 {
         if states(&rig).len() < 9 - usize::from(member) {
             break; // too few are left for their stripes: removed with the last one
         }
-        rig.command(Command::Remove { member: MemberId(member), dry_run: false }).unwrap();
+        rig.command(DeviceCommand::Remove { member: MemberId(member), dry_run: false }).unwrap();
         DATA.write(&mut rig, volume, 2);
         rig.finish_jobs();
         rig.audit();
@@ -217,7 +217,7 @@ fn a_pool_with_parity_that_is_full_still_works() {
 }
 
 fn scrub(rig: &mut Rig) -> ScrubInfo {
-    rig.command(Command::Scrub).unwrap();
+    rig.command(JobCommand::Scrub).unwrap();
     rig.finish_jobs();
     rig.engine.pool().unwrap().scrub.unwrap()
 }

@@ -1,7 +1,7 @@
 //! Deadlists that are longer than the memory for them: their pieces are read again to be freed.
 
 use millpond_block::MemberId;
-use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, PoolState, Reply, SnapshotId, Target, Tuning, VolumeId};
+use millpond_engine::{CatalogCommand, Class, Command, Compression, DeviceCommand, GroupSpec, Layout, PoolState, Reply, SnapshotId, Target, Tuning, VolumeId};
 
 use crate::rig::Rig;
 
@@ -77,7 +77,7 @@ fn lists_are_longer_than_memory() {
     // destroy every second one: the list after it is split and merged with its own
     let every_second: Vec<SnapshotId> = snapshots.iter().skip(1).step_by(2).copied().collect();
     snapshots.retain(|id| !every_second.contains(id));
-    rig.start(Command::DestroySnapshots { snapshots: every_second });
+    rig.start(Command::Catalog(CatalogCommand::DestroySnapshots { snapshots: every_second }));
     free(&mut rig);
     rig.command(Command::Checkpoint).unwrap();
     let reads = rig.engine.metrics().piece_reads;
@@ -91,7 +91,7 @@ fn lists_are_longer_than_memory() {
     rig.audit();
     // a crash while they are freed
     let last = snapshots.pop().unwrap();
-    rig.start(Command::DestroySnapshots { snapshots });
+    rig.start(Command::Catalog(CatalogCommand::DestroySnapshots { snapshots }));
     for _ in 0..40 {
         rig.step();
         check(&rig);
@@ -102,7 +102,7 @@ fn lists_are_longer_than_memory() {
     assert_eq!(rig.write_blocks(Target::Head(volume), half(99), 99, 8), 0);
     rig.command(Command::Checkpoint).unwrap();
     let reads = rig.engine.metrics().piece_reads;
-    rig.command(Command::DestroyVolume { volume }).unwrap();
+    rig.command(CatalogCommand::DestroyVolume { volume }).unwrap();
     assert_eq!(rig.engine.snapshots().iter().filter(|s| s.id == last).count(), 0);
     rig.settle();
     assert_eq!((rig.engine.metrics().piece_reads, rig.engine.metrics().piece_memory), (reads, 0));
@@ -119,7 +119,7 @@ fn pieces_that_cannot_be_read_hold_nobody_up() {
     rig.reopen();
     rig.unreadable = true;
     let all: Vec<SnapshotId> = snapshots.iter().skip(1).copied().collect();
-    rig.command(Command::DestroySnapshots { snapshots: all }).unwrap();
+    rig.command(CatalogCommand::DestroySnapshots { snapshots: all }).unwrap();
     let metrics = rig.engine.metrics();
     // blocks that cannot be freed do not count as backlog
     assert!(metrics.piece_failures > 20 && metrics.unreclaimed > BLOCKS * 4096 && metrics.reclaim_backlog == 0, "{metrics:?}");
@@ -143,11 +143,11 @@ fn what_is_readable_again_is_not_counted_as_unreadable() {
     rig.reopen();
     rig.unreadable = true;
     let (first, rest) = snapshots.split_at(4);
-    rig.command(Command::DestroySnapshots { snapshots: first[1..].to_vec() }).unwrap();
+    rig.command(CatalogCommand::DestroySnapshots { snapshots: first[1..].to_vec() }).unwrap();
     let unreclaimed = rig.engine.metrics().unreclaimed;
     assert!(unreclaimed > 0 && rig.engine.metrics().reclaim_backlog == 0, "{:?}", rig.engine.metrics());
     rig.unreadable = false;
-    rig.start(Command::DestroySnapshots { snapshots: rest.to_vec() });
+    rig.start(Command::Catalog(CatalogCommand::DestroySnapshots { snapshots: rest.to_vec() }));
     rig.now += 40_000;
     let mut told = Vec::new();
     for _ in 0..100_000 {
@@ -191,8 +191,8 @@ fn damaged_pieces_leave_bytes_that_are_told() {
     rig.reopen();
     let flipped = flip_in_pieces(&mut rig.media[0], 30);
     assert_eq!(flipped.len(), 30);
-    rig.command(Command::DestroySnapshots { snapshots }).unwrap();
-    rig.command(Command::DestroyVolume { volume }).unwrap();
+    rig.command(CatalogCommand::DestroySnapshots { snapshots }).unwrap();
+    rig.command(CatalogCommand::DestroyVolume { volume }).unwrap();
     for _ in 0..5 {
         rig.now += 40_000;
         rig.settle();
@@ -218,11 +218,11 @@ fn a_removal_ends_where_deadlists_cannot_be_read() {
     let (mut rig, volume, _) = aged(LIMIT);
     let device = rig.new_device(900);
     let groups = vec![GroupSpec { class: Class::Data, layout: Layout::Linear, devices: None }];
-    rig.command(Command::AddDevices { groups, devices: vec![device] }).unwrap();
+    rig.command(DeviceCommand::AddDevices { groups, devices: vec![device] }).unwrap();
     rig.reopen();
     let flipped = flip_in_pieces(&mut rig.media[0], 30);
     assert_eq!(flipped.len(), 30);
-    rig.command(Command::Remove { member: MemberId(0), dry_run: false }).unwrap();
+    rig.command(DeviceCommand::Remove { member: MemberId(0), dry_run: false }).unwrap();
     let mut seconds = 0;
     while !rig.engine.pool().unwrap().jobs.is_empty() {
         rig.now += 1_000;
@@ -236,7 +236,7 @@ fn a_removal_ends_where_deadlists_cannot_be_read() {
     assert_eq!(rig.write_blocks(Target::Head(volume), half(77), 77, 8), 0);
     // with the pieces intact the device is removed, and nothing is reported any more
     flip_back(&mut rig.media[0], &flipped);
-    rig.command(Command::Remove { member: MemberId(0), dry_run: false }).unwrap();
+    rig.command(DeviceCommand::Remove { member: MemberId(0), dry_run: false }).unwrap();
     rig.finish_jobs();
     let pool = rig.engine.pool().unwrap();
     assert!(pool.removal_ended.is_none() && pool.devices.len() == 1, "{pool:?}");
@@ -268,7 +268,7 @@ fn what_is_in_no_piece_yet_is_counted() {
     rig.reopen();
     assert_eq!(memory(&rig), taken, "an import counts the same");
     for volume in volumes {
-        rig.command(Command::DestroyVolume { volume }).unwrap();
+        rig.command(CatalogCommand::DestroyVolume { volume }).unwrap();
     }
     rig.settle();
     assert_eq!(memory(&rig), 0);
@@ -282,13 +282,13 @@ fn a_removal_waits_for_a_device_that_may_have_the_deadlists() {
     let (mut rig, volume, _) = aged_on(&[400, 400], Layout::Mirror { copies: 2 }, LIMIT, 6);
     let device = rig.new_device(500);
     let groups = vec![GroupSpec { class: Class::Data, layout: Layout::Linear, devices: None }];
-    rig.command(Command::AddDevices { groups, devices: vec![device] }).unwrap();
+    rig.command(DeviceCommand::AddDevices { groups, devices: vec![device] }).unwrap();
     rig.reopen();
     let flipped = flip_in_pieces(&mut rig.media[0], usize::MAX);
     assert!(!flipped.is_empty());
     rig.dead = vec![1];
     assert_eq!(rig.write_blocks(Target::Head(volume), 0..16, 77, 8), 0);
-    rig.command(Command::Remove { member: MemberId(0), dry_run: false }).unwrap();
+    rig.command(DeviceCommand::Remove { member: MemberId(0), dry_run: false }).unwrap();
     for _ in 0..300 {
         rig.now += 1_000;
         rig.settle();

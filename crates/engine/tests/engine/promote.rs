@@ -1,19 +1,19 @@
 //! Promotion of clones.
 
 use millpond_block::Op;
-use millpond_engine::{Command, CommandError, Compression, Layout, Reply, SnapshotId, Target, VolumeId, VolumeOptions};
+use millpond_engine::{CatalogCommand, Command, CommandError, Compression, Layout, Reply, SnapshotId, Target, VolumeId, VolumeOptions};
 
 use crate::rig::Rig;
 
 const BLOCKS: u64 = 512;
 
 fn clone_of(rig: &mut Rig, snapshot: SnapshotId, name: &str) -> VolumeId {
-    let Reply::Volume(clone) = rig.command(Command::Clone { snapshot, name: name.into() }).unwrap() else { panic!() };
+    let Reply::Volume(clone) = rig.command(CatalogCommand::Clone { snapshot, name: name.into() }).unwrap() else { panic!() };
     clone
 }
 
 fn promote(rig: &mut Rig, volume: VolumeId) -> Vec<SnapshotId> {
-    let Reply::Promotion(plan) = rig.command(Command::Promote { volume, dry_run: false }).unwrap() else { panic!() };
+    let Reply::Promotion(plan) = rig.command(CatalogCommand::Promote { volume, dry_run: false }).unwrap() else { panic!() };
     plan.snapshots
 }
 
@@ -54,9 +54,9 @@ fn what_a_clone_starts_from_becomes_its_own() {
     for reopens in [false, true] {
         let (mut rig, disk, clone, [one, two, three, _]) = golden();
         assert_eq!((owned(&rig, disk), owned(&rig, clone)), (4 * BLOCKS, BLOCKS * 3 / 2));
-        let planned = rig.command(Command::Promote { volume: clone, dry_run: true }).unwrap();
+        let planned = rig.command(CatalogCommand::Promote { volume: clone, dry_run: true }).unwrap();
         assert_eq!(origin(&rig, clone).as_deref(), Some("golden@s2"), "a dry run changes nothing");
-        assert_eq!(rig.command(Command::Promote { volume: clone, dry_run: false }).unwrap(), planned);
+        assert_eq!(rig.command(CatalogCommand::Promote { volume: clone, dry_run: false }).unwrap(), planned);
         let Reply::Promotion(plan) = planned else { panic!("{planned:?}") };
         assert_eq!((plan.from, plan.snapshots, plan.bytes), (disk, vec![one, two], 2 * BLOCKS * 4096));
         if reopens {
@@ -74,12 +74,12 @@ fn what_a_clone_starts_from_becomes_its_own() {
             reads(&mut rig, target, byte);
         }
         // the promoted volume cannot be destroyed while the other one starts from its snapshot
-        assert!(matches!(rig.command(Command::DestroyVolume { volume: clone }), Err(CommandError::Busy(_))));
-        rig.command(Command::DestroyVolume { volume: disk }).unwrap();
+        assert!(matches!(rig.command(CatalogCommand::DestroyVolume { volume: clone }), Err(CommandError::Busy(_))));
+        rig.command(CatalogCommand::DestroyVolume { volume: disk }).unwrap();
         rig.settle();
         rig.audit();
         assert_eq!(owned(&rig, clone), BLOCKS * 7 / 2);
-        rig.command(Command::DestroySnapshots { snapshots: vec![one, two] }).unwrap();
+        rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![one, two] }).unwrap();
         rig.settle();
         rig.command(Command::Checkpoint).unwrap();
         rig.audit();
@@ -97,31 +97,31 @@ fn a_volume_that_is_promoted_back_is_as_before() {
     rig.audit();
     assert_eq!((origin(&rig, clone).as_deref(), origin(&rig, disk)), (Some("golden@s2"), None));
     assert_eq!((owned(&rig, disk), owned(&rig, clone)), (4 * BLOCKS, BLOCKS * 3 / 2));
-    let error = rig.command(Command::Promote { volume: disk, dry_run: false }).unwrap_err();
+    let error = rig.command(CatalogCommand::Promote { volume: disk, dry_run: false }).unwrap_err();
     assert!(error.to_string().contains("not a clone"), "{error}");
 }
 
 #[test]
 fn snapshots_of_one_name_are_refused_by_name() {
     let (mut rig, _, clone, [_, two, _, own]) = golden();
-    rig.command(Command::RenameSnapshot { snapshot: own, name: "s1".into() }).unwrap();
+    rig.command(CatalogCommand::RenameSnapshot { snapshot: own, name: "s1".into() }).unwrap();
     for dry_run in [true, false] {
-        let error = rig.command(Command::Promote { volume: clone, dry_run }).unwrap_err();
+        let error = rig.command(CatalogCommand::Promote { volume: clone, dry_run }).unwrap_err();
         assert_eq!(error.to_string(), "both volumes have snapshots named 's1'; rename one of each first");
     }
-    rig.command(Command::RenameSnapshot { snapshot: own, name: "s3".into() }).unwrap();
+    rig.command(CatalogCommand::RenameSnapshot { snapshot: own, name: "s3".into() }).unwrap();
     assert_eq!(promote(&mut rig, clone).last(), Some(&two), "one that stays may have the name");
 }
 
 #[test]
 fn holds_move_with_their_snapshots() {
     let (mut rig, disk, clone, [one, ..]) = golden();
-    rig.command(Command::Hold { snapshot: one, tag: Some("audit".into()), until: None, locked: false }).unwrap();
+    rig.command(CatalogCommand::Hold { snapshot: one, tag: Some("audit".into()), until: None, locked: false }).unwrap();
     promote(&mut rig, clone);
     rig.reopen();
-    assert!(matches!(rig.command(Command::DestroySnapshots { snapshots: vec![one] }), Err(CommandError::Busy(_))));
-    rig.command(Command::DestroyVolume { volume: disk }).unwrap();
-    let error = rig.command(Command::DestroyVolume { volume: clone }).unwrap_err();
+    assert!(matches!(rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![one] }), Err(CommandError::Busy(_))));
+    rig.command(CatalogCommand::DestroyVolume { volume: disk }).unwrap();
+    let error = rig.command(CatalogCommand::DestroyVolume { volume: clone }).unwrap_err();
     assert!(error.to_string().contains("held"), "{error}");
 }
 
@@ -129,7 +129,7 @@ fn holds_move_with_their_snapshots() {
 #[test]
 fn the_line_before_a_rollback_moves_as_far_as_the_clone_starts_from_it() {
     let (mut rig, disk, clone, [one, two, three, _]) = golden();
-    rig.command(Command::Rollback { snapshot: one, keep_as: "kept".into() }).unwrap();
+    rig.command(CatalogCommand::Rollback { snapshot: one, keep_as: "kept".into() }).unwrap();
     let late = clone_of(&mut rig, three, "late");
     assert_eq!(promote(&mut rig, clone), [one, two]);
     rig.audit();
@@ -143,7 +143,7 @@ fn the_line_before_a_rollback_moves_as_far_as_the_clone_starts_from_it() {
     assert_eq!((origin(&rig, disk).as_deref(), origin(&rig, late).as_deref()), (Some("vm@s1"), Some("vm@s2")));
     reads(&mut rig, Target::Head(disk), 1);
     for volume in [disk, late, clone] {
-        if rig.command(Command::DestroyVolume { volume }).is_err() {
+        if rig.command(CatalogCommand::DestroyVolume { volume }).is_err() {
             panic!("{volume} cannot be destroyed: {:?}", rig.engine.snapshots());
         }
         rig.settle();
@@ -158,12 +158,12 @@ fn the_line_before_a_rollback_moves_as_far_as_the_clone_starts_from_it() {
 fn a_reservation_that_would_not_fit_any_more_is_refused() {
     let (mut rig, disk, clone, _) = golden();
     let mut options = VolumeOptions { reservation: 16 << 20, ..VolumeOptions::default() };
-    while rig.command(Command::SetOptions { volume: disk, options }).is_ok() {
+    while rig.command(CatalogCommand::SetOptions { volume: disk, options }).is_ok() {
         options.reservation += 1 << 20;
     }
-    assert_eq!(rig.command(Command::Promote { volume: clone, dry_run: false }), Err(CommandError::NoSpace));
+    assert_eq!(rig.command(CatalogCommand::Promote { volume: clone, dry_run: false }), Err(CommandError::NoSpace));
     let options = VolumeOptions { reservation: 8 << 20, ..options };
-    rig.command(Command::SetOptions { volume: disk, options }).unwrap();
+    rig.command(CatalogCommand::SetOptions { volume: disk, options }).unwrap();
     promote(&mut rig, clone);
     rig.audit();
     rig.reopen();
@@ -175,7 +175,7 @@ fn a_reservation_that_would_not_fit_any_more_is_refused() {
 fn a_crash_leaves_all_of_it_or_nothing() {
     for turns in 0..12 {
         let (mut rig, disk, clone, [_, two, ..]) = golden();
-        rig.start(Command::Promote { volume: clone, dry_run: false });
+        rig.start(Command::Catalog(CatalogCommand::Promote { volume: clone, dry_run: false }));
         for _ in 0..turns {
             rig.step();
         }
@@ -185,11 +185,11 @@ fn a_crash_leaves_all_of_it_or_nothing() {
         assert_eq!(origin(&rig, disk).is_some(), promoted);
         assert!(promoted || turns < 11, "it is durable by then");
         let (first, other) = if promoted { (disk, clone) } else { (clone, disk) };
-        rig.command(Command::DestroyVolume { volume: first }).unwrap();
+        rig.command(CatalogCommand::DestroyVolume { volume: first }).unwrap();
         rig.settle();
         rig.audit();
         reads(&mut rig, Target::Snapshot(two), 2);
-        rig.command(Command::DestroyVolume { volume: other }).unwrap();
+        rig.command(CatalogCommand::DestroyVolume { volume: other }).unwrap();
         rig.settle();
         rig.audit();
     }
@@ -207,22 +207,22 @@ fn two_volumes_that_start_from_each_other_go_one_snapshot_after_the_other() {
         snapshots.push(rig.snapshot(disk, &format!("s{byte}")));
     }
     let [one, two, three] = snapshots[..] else { panic!() };
-    let Reply::Snapshots(kept) = rig.command(Command::Rollback { snapshot: one, keep_as: "kept".into() }).unwrap() else { panic!() };
+    let Reply::Snapshots(kept) = rig.command(CatalogCommand::Rollback { snapshot: one, keep_as: "kept".into() }).unwrap() else { panic!() };
     let clone = clone_of(&mut rig, two, "vm");
     assert_eq!(promote(&mut rig, clone), [one, two]);
     assert_eq!(promote(&mut rig, disk), [one]);
     rig.reopen();
     rig.audit();
-    let refused = |rig: &mut Rig| [disk, clone].map(|volume| rig.command(Command::DestroyVolume { volume }).is_err());
+    let refused = |rig: &mut Rig| [disk, clone].map(|volume| rig.command(CatalogCommand::DestroyVolume { volume }).is_err());
     assert_eq!(refused(&mut rig), [true, true]);
     for (target, byte) in [(Target::Head(disk), 1), (Target::Head(clone), 2), (Target::Snapshot(two), 2), (Target::Snapshot(three), 3)] {
         reads(&mut rig, target, byte);
     }
-    rig.command(Command::DestroySnapshots { snapshots: vec![three, kept[0]] }).unwrap();
+    rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![three, kept[0]] }).unwrap();
     rig.settle();
     rig.audit();
     for volume in [clone, disk] {
-        rig.command(Command::DestroyVolume { volume }).unwrap();
+        rig.command(CatalogCommand::DestroyVolume { volume }).unwrap();
         rig.settle();
         rig.audit();
     }

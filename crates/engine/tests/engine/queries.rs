@@ -1,7 +1,7 @@
 //! Queries of the map: which blocks hold data, which changed.
 
 use millpond_block::{ByteRange, DiskError, Op, Query, Since, Tag};
-use millpond_engine::{Command, Compression, Layout, SnapshotId, Target, VolumeId};
+use millpond_engine::{CatalogCommand, Compression, Layout, SnapshotId, Target, VolumeId};
 
 use crate::rig::Rig;
 use millpond_testing::Random;
@@ -57,14 +57,14 @@ fn changes_since_a_snapshot_outlive_the_daemon_and_the_rollback() {
     assert_eq!(told(&mut rig, head, a), Ok(changed.clone()));
     let b = rig.snapshot(volume, "b");
     assert_eq!(told(&mut rig, Target::Snapshot(b), a), Ok(changed.clone()), "between two snapshots");
-    rig.command(Command::Rollback { snapshot: a, keep_as: "old".into() }).unwrap();
+    rig.command(CatalogCommand::Rollback { snapshot: a, keep_as: "old".into() }).unwrap();
     assert_eq!(told(&mut rig, head, a), Ok(vec![(16 * MIB, false)]));
     assert_eq!(told(&mut rig, head, b), Ok(changed));
-    rig.command(Command::DestroySnapshots { snapshots: vec![b] }).unwrap();
+    rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![b] }).unwrap();
     assert_eq!(told(&mut rig, head, b), Err(DiskError::Invalid), "what is gone cannot be compared with");
     assert_eq!(told(&mut rig, Target::Snapshot(b), a), Err(DiskError::Shutdown));
     let size = 32 * MIB;
-    rig.command(Command::ResizeVolume { volume, size }).unwrap();
+    rig.command(CatalogCommand::ResizeVolume { volume, size }).unwrap();
     write(&mut rig, volume, 24 * MIB, 4096);
     let grown = rig.query(head, Some(a), range(0, size), 100);
     assert_eq!(grown, Ok(vec![(24 * MIB, false), (4096, true), (8 * MIB - 4096, false)]));
@@ -163,7 +163,7 @@ fn queries_agree_with_a_list_of_versions() {
             14..=15 => kept.push((rig.snapshot(volume, &format!("s{step}")), model.blocks.clone())),
             16 if !kept.is_empty() => {
                 let (id, blocks) = kept[below(kept.len() as u64) as usize].clone();
-                rig.command(Command::Rollback { snapshot: id, keep_as: format!("r{step}") }).unwrap();
+                rig.command(CatalogCommand::Rollback { snapshot: id, keep_as: format!("r{step}") }).unwrap();
                 model.blocks = blocks;
             }
             17 => rig.reopen(),

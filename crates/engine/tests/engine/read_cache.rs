@@ -1,7 +1,7 @@
 //! The read cache: repeated reads of guests come from memory, if the volume's mode allows it.
 
 use millpond_block::{CacheMode, Op};
-use millpond_engine::{Command, Compression, Layout, Reply, SnapshotId, Target, Tuning, VolumeId};
+use millpond_engine::{CatalogCommand, Command, Compression, Layout, Reply, SnapshotId, Target, Tuning, VolumeId};
 
 use crate::cache::{STEP, pattern};
 use crate::rig::Rig;
@@ -43,7 +43,7 @@ fn uses(rig: &Rig, volume: VolumeId) -> (u64, u64) {
 
 fn snapshot(rig: &mut Rig, volume: VolumeId) -> SnapshotId {
     let targets = vec![(volume, "s".to_owned())];
-    match rig.command(Command::Snapshot { targets, description: String::new(), expires: None }) {
+    match rig.command(CatalogCommand::Snapshot { targets, description: String::new(), expires: None }) {
         Ok(Reply::Snapshots(ids)) => ids[0],
         other => panic!("{other:?}"),
     }
@@ -71,7 +71,7 @@ fn what_is_read_the_third_time_comes_from_memory_and_is_never_old() {
             (0..3).for_each(|_| _ = read_all(&mut rig, Target::Head(volume), round, STEP));
             read_all(&mut rig, Target::Snapshot(first), 1, STEP);
         }
-        rig.command(Command::Rollback { snapshot: first, keep_as: "before".to_owned() }).unwrap();
+        rig.command(CatalogCommand::Rollback { snapshot: first, keep_as: "before".to_owned() }).unwrap();
         read_all(&mut rig, Target::Head(volume), 1, STEP);
     }
 }
@@ -83,7 +83,7 @@ fn modes_without_a_read_cache_read_from_devices_from_the_next_request_on() {
     write_all(&mut rig, volume, 1);
     (0..2).for_each(|_| _ = read_all(&mut rig, Target::Head(volume), 1, 4096));
     for mode in CacheMode::ALL {
-        rig.command(Command::SetProperties { volume, cache: Some(mode), compression: None, read_only: None }).unwrap();
+        rig.command(CatalogCommand::SetProperties { volume, cache: Some(mode), compression: None, read_only: None }).unwrap();
         let reads = read_all(&mut rig, Target::Head(volume), 1, 4096);
         assert_eq!(reads == 0, mode.caches_reads(), "{mode}: {reads} reads");
     }
@@ -97,7 +97,7 @@ fn limits_hold_for_the_pool_and_for_a_volume() {
     let volumes = [rig.volume("one", SIZE, Compression::Off), rig.volume("two", SIZE, Compression::Off)];
     let mut options = rig.engine.volumes()[1].options;
     options.read_cache = Some(256 << 10);
-    rig.command(Command::SetOptions { volume: volumes[1], options }).unwrap();
+    rig.command(CatalogCommand::SetOptions { volume: volumes[1], options }).unwrap();
     for volume in volumes {
         write_all(&mut rig, volume, 1);
         (0..3).for_each(|_| _ = read_some(&mut rig, Target::Head(volume), 1, 4096, 1 << 20));

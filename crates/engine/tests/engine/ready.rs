@@ -2,7 +2,7 @@
 //! after a while, prepared ahead.
 
 use millpond_block::{DeviceSlot, DeviceSpace, Op};
-use millpond_engine::{Command, Compression, Discard, Layout, ReadySpace, SpaceInfo, Target, Tuning, VolumeId};
+use millpond_engine::{CatalogCommand, Command, Compression, Discard, Layout, ReadySpace, SpaceInfo, Target, Tuning, VolumeId};
 
 use crate::rig::Rig;
 
@@ -104,7 +104,7 @@ fn surplus_goes_back_when_there_was_some_for_long() {
         rig.request(Target::Head(other), Op::Write, at, STEP, &[7; STEP as usize]).unwrap();
     }
     let byte = overwrite(&mut rig, volume, 2);
-    rig.command(Command::DestroyVolume { volume: other }).unwrap();
+    rig.command(CatalogCommand::DestroyVolume { volume: other }).unwrap();
     pause(&mut rig, 120_000);
     let before = space(&rig);
     assert!(before.ready > 48 * MIB && rig.discarded == 0, "{before:?}, {} given back", rig.discarded);
@@ -126,7 +126,7 @@ fn a_busy_pool_gives_back_a_segment_a_second() {
     for at in (0..16 * SIZE).step_by(STEP as usize) {
         rig.request(Target::Head(other), Op::Write, at, STEP, &[7; STEP as usize]).unwrap();
     }
-    rig.command(Command::DestroyVolume { volume: other }).unwrap();
+    rig.command(CatalogCommand::DestroyVolume { volume: other }).unwrap();
     let read = |rig: &mut Rig, seconds: u64| {
         for _ in 0..seconds * 10 {
             rig.now += 100;

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use millpond_block::Op;
-use millpond_engine::{
-    Aim, Busy, Command, CommandError, Compression, Fault, Layout, OpenErrorKind, PoolState, Surveyed, Target, Tuning, VolumeId, Whole,
-};
+use millpond_engine::{Aim, Busy, CatalogCommand, Command, CommandError, Compression, Fault, Layout, OpenErrorKind, PoolState, Surveyed, Target, Tuning, VolumeId, Whole};
 
 use crate::rig::Rig;
 
@@ -391,7 +389,7 @@ fn a_pool_that_is_only_read_is_never_written_to() {
             assert!(rig.request(head, Op::Write, 0, BLOCK, &bytes(1)).is_err());
             assert!(rig.request(head, Op::Discard, 0, BLOCK, &[]).is_err());
             rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
-            let refused = rig.command(Command::DestroySnapshots { snapshots: vec![snapshot] }).unwrap_err();
+            let refused = rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![snapshot] }).unwrap_err();
             assert_eq!(refused, CommandError::Busy(Busy::ReadOnly));
             let state = if aim == Aim::To(old) { past.states[&old].clone() } else { content.clone() };
             for (block, version) in &state {

@@ -4,10 +4,7 @@ use millpond_block::{
     ByteRange, CacheMode, DeviceError, DeviceGeometry, DeviceSlot, DiskError, Io, IoDone, IoKind, MemberId, Op, Payload, Query, Request,
     SectorProfile, Since, Tag,
 };
-use millpond_engine::{
-    Command, CommandError, Compression, Engine, GroupSpec, Layout, NewDevice, PoolId, PoolSpec, PoolState, Reply, RestorePointScan,
-    SnapshotId, Surveyed, Target, Time, Tuning, VolumeId,
-};
+use millpond_engine::{CatalogCommand, Command, CommandError, Compression, DeviceCommand, Engine, GroupSpec, Layout, NewDevice, PoolId, PoolSpec, PoolState, Reply, RestorePointScan, SnapshotId, Surveyed, Target, Time, Tuning, VolumeId};
 
 pub struct Rig {
     pub engine: Engine,
@@ -64,7 +61,7 @@ impl Rig {
     /// Replaces a member by a new device and waits for the end of the resilver.
     pub fn replace(&mut self, member: u16, mib: usize) {
         let device = self.new_device(mib);
-        self.command(Command::Replace { member: MemberId(member), device }).unwrap();
+        self.command(DeviceCommand::Replace { member: MemberId(member), device }).unwrap();
         self.finish_jobs();
     }
 
@@ -342,9 +339,9 @@ impl Rig {
         answer.result.map(|runs| runs.iter().map(|run| (run.length, run.set)).collect())
     }
 
-    pub fn command(&mut self, command: Command) -> Result<Reply, CommandError> {
+    pub fn command(&mut self, command: impl Into<Command>) -> Result<Reply, CommandError> {
         let tag = self.tag();
-        self.engine.command(tag, command);
+        self.engine.command(tag, command.into());
         self.settle();
         let (answered, reply) = self.engine.pop_reply().expect("a reply");
         assert_eq!(answered, tag);
@@ -359,7 +356,7 @@ impl Rig {
     }
 
     pub fn volume(&mut self, name: &str, size: u64, compression: Compression) -> VolumeId {
-        let reply = self.command(Command::CreateVolume {
+        let reply = self.command(CatalogCommand::CreateVolume {
             name: name.into(),
             size,
             sector: SectorProfile::S512e,
@@ -373,7 +370,7 @@ impl Rig {
     }
 
     pub fn snapshot(&mut self, volume: VolumeId, name: &str) -> SnapshotId {
-        let reply = self.command(Command::Snapshot { targets: vec![(volume, name.into())], description: String::new(), expires: None });
+        let reply = self.command(CatalogCommand::Snapshot { targets: vec![(volume, name.into())], description: String::new(), expires: None });
         match reply.unwrap() {
             Reply::Snapshots(ids) => ids[0],
             other => panic!("{other:?}"),

@@ -2,7 +2,7 @@
 //! there is none.
 
 use millpond_block::{IoKind, MemberId, Op};
-use millpond_engine::{Command, Compression, JobKind, Layout, ScrubInfo, SnapshotId, Target, Tuning, VolumeId};
+use millpond_engine::{Command, Compression, DeviceCommand, JobCommand, JobKind, Layout, ScrubInfo, SnapshotId, Target, Tuning, VolumeId};
 use millpond_format::{Checkpoint, Label, ObjectRef, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 
 use crate::rig::Rig;
@@ -45,7 +45,7 @@ fn pool(sizes: &[usize], layout: Layout, compression: Compression) -> (Rig, Volu
 }
 
 fn scrub(rig: &mut Rig) -> ScrubInfo {
-    rig.command(Command::Scrub).unwrap();
+    rig.command(JobCommand::Scrub).unwrap();
     rig.finish_jobs();
     rig.engine.pool().unwrap().scrub.unwrap()
 }
@@ -79,7 +79,7 @@ fn parity_waits_for_repairs_that_take_long() {
     (0..3).for_each(|_| _ = rig.command(Command::Checkpoint).unwrap());
     let end = rig.media[1].len() - AREA;
     rig.media[1][AREA..end].iter_mut().step_by(700).for_each(|byte| *byte ^= 0x21);
-    rig.start(Command::Scrub);
+    rig.start(Command::Job(JobCommand::Scrub));
     let mut held = Vec::new();
     for _ in 0..1000 {
         rig.turn();
@@ -196,7 +196,7 @@ fn checkpoint_objects_without_a_good_copy_are_written_again() {
 #[test]
 fn it_goes_on_beside_guests_and_can_be_stopped() {
     let (mut rig, volume, snapshot) = pool(&[64, 64], Layout::Mirror { copies: 2 }, Compression::Off);
-    rig.start(Command::Scrub);
+    rig.start(Command::Job(JobCommand::Scrub));
     for round in 0..40 {
         rig.turn();
         let mut ended = 0;
@@ -213,14 +213,14 @@ fn it_goes_on_beside_guests_and_can_be_stopped() {
     assert!(jobs.iter().any(|job| job.kind == JobKind::Scrub && job.done < job.total), "{jobs:?}");
     while rig.engine.pop_reply().is_some() {}
     while rig.engine.pop_completion().is_some() {}
-    rig.start(Command::StopScrub);
+    rig.start(Command::Job(JobCommand::StopScrub));
     rig.settle();
     assert!(matches!(rig.engine.pop_reply(), Some((_, Ok(_)))));
     while rig.engine.pop_completion().is_some() {}
     let found = rig.engine.pool().unwrap().scrub.unwrap();
     assert!(!found.complete && found.ended.is_some() && found.errors == 0, "{found:?}");
     assert!(rig.engine.pool().unwrap().jobs.is_empty());
-    assert!(rig.command(Command::StopScrub).is_err());
+    assert!(rig.command(JobCommand::StopScrub).is_err());
     assert_eq!(scrub(&mut rig).errors, 0);
     check(&mut rig, Target::Snapshot(snapshot), [1, 1]);
     rig.audit();
@@ -236,7 +236,7 @@ fn a_successor_is_filled_from_its_member() {
         let other = rig.engine.pool().unwrap().devices.iter().find(|d| d.member != member).and_then(|d| d.slot).unwrap().index();
         let end = rig.media[other].len() - AREA;
         rig.media[other][AREA..end].iter_mut().for_each(|byte| *byte ^= 0x21);
-        rig.command(Command::Replace { member, device }).unwrap();
+        rig.command(DeviceCommand::Replace { member, device }).unwrap();
         rig.finish_jobs();
         let found = scrub(&mut rig);
         assert_eq!((found.lost_blocks, found.lost_nodes), (0, 0), "{found:?}");
@@ -333,7 +333,7 @@ fn what_is_sound_is_read_once() {
 
 /// Reads of a scrub except labels: device, offset and bytes, sorted.
 fn reads_of_scrub(rig: &mut Rig) -> Vec<(u16, u64, u64)> {
-    rig.start(Command::Scrub);
+    rig.start(Command::Job(JobCommand::Scrub));
     let mut reads = Vec::new();
     for _ in 0..10_000 {
         rig.turn();

@@ -1,6 +1,6 @@
 use millpond_block::Op;
 use millpond_block::Tag;
-use millpond_engine::{Command, Compression, Layout, Reply, Target};
+use millpond_engine::{CatalogCommand, Command, Compression, Layout, Reply, Target};
 
 use crate::rig::Rig;
 
@@ -23,7 +23,7 @@ fn a_thousand_snapshots_cost_nothing_to_read_and_return_their_space() {
     let touched = rig.engine.metrics().nodes_touched;
     rig.request(head, Op::Read, 0, 4096, &[]).unwrap();
     assert!(rig.engine.metrics().nodes_touched - touched <= 2);
-    rig.command(Command::DestroySnapshots { snapshots: ids }).unwrap();
+    rig.command(CatalogCommand::DestroySnapshots { snapshots: ids }).unwrap();
     rig.command(Command::Checkpoint).unwrap();
     rig.command(Command::Checkpoint).unwrap();
     rig.audit();
@@ -40,11 +40,11 @@ fn a_snapshot_that_was_rolled_back_to_says_what_it_holds_alone() {
     assert_eq!(rig.write_blocks(Target::Head(volume), 0..64, 1, 8), 0);
     let first = rig.snapshot(volume, "first");
     assert_eq!(rig.write_blocks(Target::Head(volume), 0..64, 2, 8), 0);
-    let Ok(Reply::Snapshots(kept)) = rig.command(Command::Rollback { snapshot: first, keep_as: "kept".into() }) else { panic!() };
+    let Ok(Reply::Snapshots(kept)) = rig.command(CatalogCommand::Rollback { snapshot: first, keep_as: "kept".into() }) else { panic!() };
     assert_eq!(rig.write_blocks(Target::Head(volume), 0..16, 3, 8), 0);
     let alone = |rig: &Rig| rig.engine.snapshots().into_iter().find(|s| s.id == first).map(|s| s.unique_bytes);
     assert_eq!(alone(&rig), Some(0));
-    rig.command(Command::DestroySnapshots { snapshots: kept }).unwrap();
+    rig.command(CatalogCommand::DestroySnapshots { snapshots: kept }).unwrap();
     rig.settle();
     rig.audit();
     assert_eq!(alone(&rig), Some(16 * 4096));
@@ -53,7 +53,7 @@ fn a_snapshot_that_was_rolled_back_to_says_what_it_holds_alone() {
     assert_eq!(alone(&rig), Some(16 * 4096));
     (0..2).for_each(|_| assert_eq!(rig.command(Command::Checkpoint), Ok(Reply::Done)));
     let before = rig.engine.pool().unwrap().allocated;
-    rig.command(Command::DestroySnapshots { snapshots: vec![first] }).unwrap();
+    rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![first] }).unwrap();
     rig.settle();
     (0..2).for_each(|_| assert_eq!(rig.command(Command::Checkpoint), Ok(Reply::Done)));
     rig.audit();
@@ -71,12 +71,12 @@ fn what_is_left_of_two_clones_goes_with_them() {
     let golden = rig.snapshot(origin, "golden");
     let mut clones = Vec::new();
     for name in ["first", "second"] {
-        let Ok(Reply::Volume(clone)) = rig.command(Command::Clone { snapshot: golden, name: name.into() }) else { panic!() };
+        let Ok(Reply::Volume(clone)) = rig.command(CatalogCommand::Clone { snapshot: golden, name: name.into() }) else { panic!() };
         assert_eq!(rig.write_blocks(Target::Head(clone), 0..512, 2, 8), 0);
         rig.snapshot(clone, "own");
         clones.push(clone);
     }
-    clones.iter().chain([&origin]).for_each(|volume| rig.start(Command::DestroyVolume { volume: *volume }));
+    clones.iter().chain([&origin]).for_each(|volume| rig.start(Command::Catalog(CatalogCommand::DestroyVolume { volume: *volume })));
     rig.settle();
     while let Some((_, reply)) = rig.engine.pop_reply() {
         assert_eq!(reply, Ok(Reply::Done));
@@ -104,10 +104,10 @@ fn a_volume_of_many_snapshots_goes_at_once_and_its_snapshots_in_slices() {
             let id = rig.snapshot(volume, &format!("s{i}"));
             first.get_or_insert(id);
         }
-        rig.command(Command::Rollback { snapshot: first.unwrap(), keep_as: "kept".into() }).unwrap();
+        rig.command(CatalogCommand::Rollback { snapshot: first.unwrap(), keep_as: "kept".into() }).unwrap();
         rig.command(Command::Checkpoint).unwrap();
         let before = rig.engine.metrics().header_bytes;
-        rig.start(Command::DestroyVolume { volume });
+        rig.start(Command::Catalog(CatalogCommand::DestroyVolume { volume }));
         for _ in 0..turns_before_crash {
             rig.step();
         }
@@ -121,13 +121,13 @@ fn a_volume_of_many_snapshots_goes_at_once_and_its_snapshots_in_slices() {
         if rig.engine.find_volume("disk0").is_some() {
             // the command was not durable yet
             assert_eq!(rig.engine.snapshots().len() as u64, SNAPSHOTS + 1);
-            rig.command(Command::DestroyVolume { volume }).unwrap();
+            rig.command(CatalogCommand::DestroyVolume { volume }).unwrap();
         }
         // the name is free at once
         let again = rig.volume("disk0", 4 << 20, Compression::Off);
         assert_eq!(rig.engine.find_volume("disk0").unwrap().snapshots, 0);
         rig.snapshot(again, "s0");
-        rig.command(Command::DestroyVolume { volume: again }).unwrap();
+        rig.command(CatalogCommand::DestroyVolume { volume: again }).unwrap();
         rig.settle();
         rig.command(Command::Checkpoint).unwrap();
         rig.command(Command::Checkpoint).unwrap();
@@ -149,7 +149,7 @@ fn rollback_keeps_newer_snapshots_and_the_old_head() {
     rig.request(head, Op::Write, 0, 4096, &[2; 4096]).unwrap();
     let b = rig.snapshot(volume, "b");
     rig.request(head, Op::Write, 0, 4096, &[3; 4096]).unwrap();
-    rig.command(Command::Rollback { snapshot: a, keep_as: "pre-rollback-1".into() }).unwrap();
+    rig.command(CatalogCommand::Rollback { snapshot: a, keep_as: "pre-rollback-1".into() }).unwrap();
     assert_eq!(rig.request(head, Op::Read, 0, 4096, &[]).unwrap(), [1; 4096]);
     assert_eq!(rig.request(Target::Snapshot(b), Op::Read, 0, 4096, &[]).unwrap(), [2; 4096]);
     let names: Vec<String> = rig.engine.snapshots().into_iter().map(|s| s.name).collect();
@@ -160,7 +160,7 @@ fn rollback_keeps_newer_snapshots_and_the_old_head() {
     assert_eq!(diff.unwrap().len(), 1);
     let all: Vec<_> = rig.engine.snapshots().into_iter().map(|s| s.id).collect();
     for id in all.into_iter().rev() {
-        rig.command(Command::DestroySnapshots { snapshots: vec![id] }).unwrap();
+        rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![id] }).unwrap();
         rig.audit();
     }
     assert_eq!(rig.request(head, Op::Read, 0, 4096, &[]).unwrap(), [1; 4096]);
@@ -180,16 +180,16 @@ fn what_a_shrink_cut_off_does_not_come_back_by_a_snapshot() {
     for offset in (0..size).step_by(2 << 20).chain([last]) {
         rig.request(Target::Head(volume), Op::Write, offset, 4096, &[7; 4096]).unwrap();
     }
-    rig.engine.command(Tag(1 << 40), Command::ResizeVolume { volume, size: 4096 });
+    rig.engine.command(Tag(1 << 40), Command::Catalog(CatalogCommand::ResizeVolume { volume, size: 4096 }));
     let target = vec![(volume, "s".to_owned())];
-    rig.engine.command(Tag(2 << 40), Command::Snapshot { targets: target, description: String::new(), expires: None });
+    rig.engine.command(Tag(2 << 40), Command::Catalog(CatalogCommand::Snapshot { targets: target, description: String::new(), expires: None }));
     rig.settle();
     let replies: Vec<_> = std::iter::from_fn(|| rig.engine.pop_reply()).map(|(_, reply)| reply.unwrap()).collect();
     let Some(Reply::Snapshots(ids)) = replies.iter().find(|reply| matches!(reply, Reply::Snapshots(_))) else { panic!("{replies:?}") };
-    let Reply::Volume(clone) = rig.command(Command::Clone { snapshot: ids[0], name: "clone".into() }).unwrap() else { panic!() };
-    rig.command(Command::Rollback { snapshot: ids[0], keep_as: "before".into() }).unwrap();
+    let Reply::Volume(clone) = rig.command(CatalogCommand::Clone { snapshot: ids[0], name: "clone".into() }).unwrap() else { panic!() };
+    rig.command(CatalogCommand::Rollback { snapshot: ids[0], keep_as: "before".into() }).unwrap();
     for volume in [clone, volume] {
-        rig.command(Command::ResizeVolume { volume, size }).unwrap();
+        rig.command(CatalogCommand::ResizeVolume { volume, size }).unwrap();
         assert!(rig.request(Target::Head(volume), Op::Read, last, 4096, &[]).unwrap() == [0; 4096], "volume {volume}");
         assert!(rig.request(Target::Head(volume), Op::Read, 0, 4096, &[]).unwrap() == [7; 4096], "volume {volume}");
     }
@@ -207,8 +207,8 @@ fn the_discard_of_a_shrink_ends_with_a_rollback() {
         rig.request(Target::Head(volume), Op::Write, offset, 4096, &[7; 4096]).unwrap();
     }
     let snapshot = rig.snapshot(volume, "s");
-    rig.start(Command::ResizeVolume { volume, size: 4096 });
-    rig.start(Command::Rollback { snapshot, keep_as: "kept".into() });
+    rig.start(Command::Catalog(CatalogCommand::ResizeVolume { volume, size: 4096 }));
+    rig.start(Command::Catalog(CatalogCommand::Rollback { snapshot, keep_as: "kept".into() }));
     rig.settle();
     let replies: Vec<_> = std::iter::from_fn(|| rig.engine.pop_reply()).map(|(_, reply)| reply).collect();
     assert!(replies.len() == 2 && replies.iter().all(Result::is_ok), "{replies:?}");
@@ -241,12 +241,12 @@ fn space_comes_back_when_what_was_rolled_back_to_goes_first() {
         let before = rig.engine.pool().unwrap().allocated;
         let base = rig.snapshot(volume, "base");
         fill(&mut rig, 2);
-        rig.command(Command::Rollback { snapshot: base, keep_as: "kept".into() }).unwrap();
+        rig.command(CatalogCommand::Rollback { snapshot: base, keep_as: "kept".into() }).unwrap();
         fill(&mut rig, 3);
         let mut ids: Vec<_> = rig.engine.snapshots().into_iter().map(|s| s.id).collect();
         ids.sort_by_key(|id| if oldest_first { id.0 } else { u64::MAX - id.0 });
         for id in ids {
-            rig.command(Command::DestroySnapshots { snapshots: vec![id] }).unwrap();
+            rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![id] }).unwrap();
             rig.audit();
         }
         rig.command(Command::Checkpoint).unwrap();
@@ -280,7 +280,7 @@ fn many_snapshots_of_a_full_pool_go_at_once() {
         for turn in 0..10_000u64 {
             (0..16).for_each(|i| rig.write(head, (260 + (turn * 16 + i) * 7919 % (full - 300)) * 4096, &[3; 4096]));
             if turn == 110 + later {
-                rig.start(Command::DestroySnapshots { snapshots: snapshots.clone() });
+                rig.start(Command::Catalog(CatalogCommand::DestroySnapshots { snapshots: snapshots.clone() }));
             }
             rig.turn();
             let ios: Vec<_> = std::iter::from_fn(|| rig.engine.pop_io()).collect();

@@ -1,7 +1,7 @@
 //! Spares replace lost devices automatically, and a crash at any moment leaves a consistent pool.
 
 use millpond_block::{DeviceSlot, MemberId};
-use millpond_engine::{Class, Command, Compression, GroupSpec, Layout, MemberState, PoolState, Target, Tuning, VolumeId};
+use millpond_engine::{Class, Command, Compression, DeviceCommand, GroupSpec, Layout, MemberState, PoolState, Target, Tuning, VolumeId};
 
 use crate::content::Steps;
 use crate::rig::Rig;
@@ -152,7 +152,7 @@ fn two_devices_that_fail_get_the_spares_there_are() {
     // another spare is added later
     let device = rig.new_device(48);
     let groups = vec![GroupSpec { class: Class::Spare, layout: Layout::Linear, devices: None }];
-    rig.command(Command::AddDevices { groups, devices: vec![device] }).unwrap();
+    rig.command(DeviceCommand::AddDevices { groups, devices: vec![device] }).unwrap();
     rig.finish_jobs();
     assert!(devices(&rig).iter().all(|(class, state, _)| (*class, *state) == (Class::Data, MemberState::Present)), "{:?}", devices(&rig));
     // two others may be lost now
@@ -198,7 +198,7 @@ fn a_spare_is_not_missed_and_can_be_taken_out() {
     media[2].fill(0x33);
     let blank = Rig::import_with(media, tuning(false), 1).unwrap();
     assert_eq!(devices(&blank)[2].1, MemberState::Down);
-    rig.command(Command::Remove { member: MemberId(2), dry_run: false }).unwrap();
+    rig.command(DeviceCommand::Remove { member: MemberId(2), dry_run: false }).unwrap();
     assert_eq!(devices(&rig), [data(0), data(1)]);
     rig.dead = vec![1];
     DATA.write(&mut rig, volume, 2);
@@ -216,7 +216,7 @@ fn a_spare_with_another_history_is_left_alone() {
     rig.dead = vec![2];
     DATA.write(&mut rig, volume, 2);
     let device = rig.new_device(64);
-    rig.command(Command::Replace { member: MemberId(1), device }).unwrap();
+    rig.command(DeviceCommand::Replace { member: MemberId(1), device }).unwrap();
     rig.finish_jobs();
     other.dead = vec![1];
     other.write(Target::Head(volume), 0, &DATA.bytes(0, 3));

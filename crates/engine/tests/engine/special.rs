@@ -4,9 +4,7 @@
 use std::collections::BTreeSet;
 
 use millpond_block::{DeviceGeometry, MemberId, Op};
-use millpond_engine::{
-    Aim, Class, Command, Compression, Engine, GroupSpec, Layout, PoolId, PoolSpec, Reply, Target, Time, Tuning, VolumeId, VolumeOptions,
-};
+use millpond_engine::{Aim, CatalogCommand, Class, Command, Compression, DeviceCommand, Engine, GroupSpec, JobCommand, Layout, PoolId, PoolSpec, QueryCommand, Reply, Target, Time, Tuning, VolumeId, VolumeOptions};
 
 use crate::content::Steps;
 use crate::rig::Rig;
@@ -106,9 +104,9 @@ fn without_special_devices_everything_is_there() {
         assert_eq!(rig.engine.pool().unwrap().devices.len(), data);
         // new special devices are added
         let devices = vec![rig.new_device(16), rig.new_device(16)];
-        rig.command(Command::AddDevices { groups: vec![group(Class::Special, MIRROR, 2)], devices }).unwrap();
+        rig.command(DeviceCommand::AddDevices { groups: vec![group(Class::Special, MIRROR, 2)], devices }).unwrap();
         DATA.write(&mut rig, volume, 5);
-        rig.command(Command::DestroySnapshots { snapshots: vec![old] }).unwrap();
+        rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![old] }).unwrap();
         rig.reopen();
         DATA.check(&mut rig, Target::Head(volume), 5);
         rig.audit();
@@ -120,7 +118,7 @@ fn small_writes_that_are_lost_are_known() {
     let (mut rig, volume) = pool(Class::Special);
     let options = VolumeOptions { special_small_blocks: 8192, ..VolumeOptions::default() };
     rig.command(Command::Checkpoint).unwrap();
-    rig.command(Command::SetOptions { volume, options }).unwrap();
+    rig.command(CatalogCommand::SetOptions { volume, options }).unwrap();
     let mut small = BTreeSet::new();
     let old = rig.snapshot(volume, "old");
     let mut random = Random::new(7);
@@ -151,12 +149,12 @@ fn small_writes_that_are_lost_are_known() {
     rig.audit();
     let mut rig = rebuild(&media);
     for round in 0..3 {
-        let lost: Vec<u64> = match rig.command(Command::Lost { target: Target::Head(volume) }).unwrap() {
+        let lost: Vec<u64> = match rig.command(QueryCommand::Lost { target: Target::Head(volume) }).unwrap() {
             Reply::Lost(lost) => lost.iter().flat_map(|range| (range.offset..range.offset + range.length).step_by(4096)).collect(),
             other => panic!("{other:?}"),
         };
         assert_eq!(lost, small.iter().copied().collect::<Vec<_>>());
-        assert_eq!(rig.command(Command::Lost { target: Target::Snapshot(old) }).unwrap(), Reply::Lost(Vec::new()));
+        assert_eq!(rig.command(QueryCommand::Lost { target: Target::Snapshot(old) }).unwrap(), Reply::Lost(Vec::new()));
         for at in (0..SIZE).step_by(STEP as usize) {
             let read = rig.request(Target::Head(volume), Op::Read, at, 4096, &[]);
             assert_eq!(read.is_err(), small.contains(&at), "at {at}");
@@ -171,10 +169,10 @@ fn small_writes_that_are_lost_are_known() {
         }
         rig.reopen();
     }
-    rig.command(Command::Scrub).unwrap();
+    rig.command(JobCommand::Scrub).unwrap();
     rig.finish_jobs();
     DATA.write(&mut rig, volume, 5);
-    rig.command(Command::DestroySnapshots { snapshots: vec![old] }).unwrap();
+    rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![old] }).unwrap();
     rig.command(Command::Checkpoint).unwrap();
     rig.reopen();
     DATA.check(&mut rig, Target::Head(volume), 5);
@@ -205,14 +203,14 @@ fn special_devices_come_and_go() {
     let volume = rig.volume("disk0", SIZE, Compression::Off);
     DATA.write(&mut rig, volume, 1);
     let devices = vec![rig.new_device(16), rig.new_device(16)];
-    rig.command(Command::AddDevices { groups: vec![group(Class::Special, MIRROR, 2)], devices }).unwrap();
+    rig.command(DeviceCommand::AddDevices { groups: vec![group(Class::Special, MIRROR, 2)], devices }).unwrap();
     DATA.write(&mut rig, volume, 2);
     rig.command(Command::Checkpoint).unwrap();
     assert!(written(&rig, 1) > 64 << 10);
     rig.reopen();
     DATA.check(&mut rig, Target::Head(volume), 2);
     DATA.write(&mut rig, volume, 3);
-    rig.command(Command::Remove { member: MemberId(1), dry_run: false }).unwrap();
+    rig.command(DeviceCommand::Remove { member: MemberId(1), dry_run: false }).unwrap();
     rig.finish_jobs();
     rig.audit();
     let mut rig = Rig::import(vec![rig.media[0].clone()]).unwrap();
@@ -233,7 +231,7 @@ fn a_log_takes_writes_and_gives_them_on() {
     DATA.check(&mut rig, Target::Head(volume), 2);
     rig.audit();
     // without it all writes go to data again
-    rig.command(Command::Remove { member: MemberId(1), dry_run: false }).unwrap();
+    rig.command(DeviceCommand::Remove { member: MemberId(1), dry_run: false }).unwrap();
     DATA.write(&mut rig, volume, 3);
     rig.finish_jobs();
     assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
@@ -252,13 +250,13 @@ fn parity_needs_a_log() {
     rig.command(Command::Checkpoint).unwrap();
     // special devices get the nodes from the log and can be removed
     assert!(written(&rig, 3) > 128 << 10);
-    rig.command(Command::Remove { member: MemberId(3), dry_run: false }).unwrap();
+    rig.command(DeviceCommand::Remove { member: MemberId(3), dry_run: false }).unwrap();
     rig.finish_jobs();
     let mut rig = Rig::import(rig.media[..3].to_vec()).unwrap();
     DATA.check(&mut rig, Target::Head(volume), 1);
     rig.audit();
     // with parity over three devices none can be removed
-    assert!(rig.command(Command::Remove { member: MemberId(0), dry_run: false }).is_err());
+    assert!(rig.command(DeviceCommand::Remove { member: MemberId(0), dry_run: false }).is_err());
 }
 
 #[test]
@@ -267,7 +265,7 @@ fn small_writes_go_to_special_devices_and_stay_there() {
     rig.command(Command::Checkpoint).unwrap();
     let before = [written(&rig, 0), written(&rig, 1)];
     let options = VolumeOptions { special_small_blocks: 8192, ..VolumeOptions::default() };
-    rig.command(Command::SetOptions { volume, options }).unwrap();
+    rig.command(CatalogCommand::SetOptions { volume, options }).unwrap();
     for round in 2..5 {
         for at in (0..SIZE).step_by(STEP as usize) {
             rig.request(Target::Head(volume), Op::Write, at, 4096, &DATA.bytes(at, round)[..4096]).unwrap();
@@ -335,7 +333,7 @@ fn what_is_too_small_for_data_is_no_pool() {
 fn small_writes(rig: &mut Rig, volume: VolumeId) {
     let options = VolumeOptions { special_small_blocks: 8192, ..VolumeOptions::default() };
     rig.command(Command::Checkpoint).unwrap();
-    rig.command(Command::SetOptions { volume, options }).unwrap();
+    rig.command(CatalogCommand::SetOptions { volume, options }).unwrap();
     rig.command(Command::Checkpoint).unwrap();
 }
 
@@ -479,8 +477,8 @@ fn a_rebalance_goes_on_beside_full_special_devices() {
     let pool = rig.engine.pool().unwrap();
     assert!(pool.devices[1].free < 4 << 20, "not full: {:?}", pool.devices[1]);
     let devices = vec![rig.new_device(128)];
-    rig.command(Command::AddDevices { groups: vec![group(Class::Data, Layout::Linear, 1)], devices }).unwrap();
-    match rig.command(Command::Rebalance { dry_run: false }).unwrap() {
+    rig.command(DeviceCommand::AddDevices { groups: vec![group(Class::Data, Layout::Linear, 1)], devices }).unwrap();
+    match rig.command(JobCommand::Rebalance { dry_run: false }).unwrap() {
         Reply::Fills(fills) => assert!(fills.iter().any(|fill| fill.surplus > 0), "{fills:?}"),
         other => panic!("{other:?}"),
     }
@@ -517,7 +515,7 @@ fn rows_left_behind_are_given_up() {
         }
         // and new special devices work like the old ones
         let devices = [16, 16].map(|mib| rig.new_device(mib)).to_vec();
-        rig.command(Command::AddDevices { groups: vec![group(Class::Special, MIRROR, 2)], devices }).unwrap();
+        rig.command(DeviceCommand::AddDevices { groups: vec![group(Class::Special, MIRROR, 2)], devices }).unwrap();
         DATA.write(&mut rig, volume, 3);
         rig.command(Command::Checkpoint).unwrap();
         rig.reopen();

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use millpond_block::Op;
-use millpond_engine::{Command, Compression, Engine, Layout, SnapshotId, Target, Time, Tuning, VolumeId, VolumeOptions};
+use millpond_engine::{CatalogCommand, Command, Compression, Engine, Layout, SnapshotId, Target, Time, Tuning, VolumeId, VolumeOptions};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::rig::Rig;
@@ -56,7 +56,8 @@ impl Timed {
         panic!("no rest: {}", self.rig.engine.space_report());
     }
 
-    fn command(&mut self, command: Command) {
+    fn command(&mut self, command: impl Into<Command>) {
+        let command = command.into();
         self.call("command", |rig| rig.start(command));
         self.settle();
         self.rig.engine.pop_reply().expect("a reply").1.expect("done");
@@ -99,7 +100,7 @@ fn turns_of_a_pool_with_many_of_everything() {
         .map(|nth| {
             let volume = timed.rig.volume(&format!("disk{nth}"), 64 << 20, Compression::Off);
             let options = VolumeOptions { reservation: 1 << 20, ..VolumeOptions::default() };
-            timed.command(Command::SetOptions { volume, options });
+            timed.command(CatalogCommand::SetOptions { volume, options });
             volume
         })
         .collect();
@@ -109,7 +110,7 @@ fn turns_of_a_pool_with_many_of_everything() {
         let targets = |volume: &VolumeId| (*volume, format!("s{nth}"));
         if nth % 2 == 0 {
             for group in volumes.chunks(250) {
-                timed.command(Command::Snapshot {
+                timed.command(CatalogCommand::Snapshot {
                     targets: group.iter().map(targets).collect(),
                     description: String::new(),
                     expires: None,
@@ -117,7 +118,7 @@ fn turns_of_a_pool_with_many_of_everything() {
             }
         } else {
             for volume in &volumes {
-                timed.command(Command::Snapshot { targets: vec![targets(volume)], description: String::new(), expires: None });
+                timed.command(CatalogCommand::Snapshot { targets: vec![targets(volume)], description: String::new(), expires: None });
             }
         }
     }
@@ -128,21 +129,21 @@ fn turns_of_a_pool_with_many_of_everything() {
     timed.phase("20,000 writes all over");
     let old: Vec<SnapshotId> = timed.rig.engine.snapshots().iter().filter(|found| found.name == "s3").map(|found| found.id).collect();
     for batch in [&old[..1], &old[1..]] {
-        timed.command(Command::DestroySnapshots { snapshots: batch.to_vec() });
+        timed.command(CatalogCommand::DestroySnapshots { snapshots: batch.to_vec() });
         timed.phase(&format!("{} snapshots destroyed", batch.len()));
     }
     for volume in &volumes[..50] {
-        timed.command(Command::DestroyVolume { volume: *volume });
+        timed.command(CatalogCommand::DestroyVolume { volume: *volume });
     }
     timed.phase("50 volumes with their snapshots destroyed");
     let many = volumes[50];
     for nth in 0..10_000u64 {
         timed.write([(many, nth % 64), (many, nth * 17 % 16_000)].into_iter(), nth as u8);
-        timed.command(Command::Snapshot { targets: vec![(many, format!("n{nth}"))], description: String::new(), expires: None });
+        timed.command(CatalogCommand::Snapshot { targets: vec![(many, format!("n{nth}"))], description: String::new(), expires: None });
     }
     timed.phase("10,000 snapshots of one volume");
     let odd: Vec<SnapshotId> = timed.rig.engine.snapshots().iter().filter(|s| s.volume == many).map(|s| s.id).step_by(2).collect();
-    timed.command(Command::DestroySnapshots { snapshots: odd });
+    timed.command(CatalogCommand::DestroySnapshots { snapshots: odd });
     timed.phase("every second one of them destroyed at once");
     timed.rig.request(Target::Head(many), Op::Flush, 0, 0, &[]).expect("flushed");
     timed.rig.engine = Engine::import(
@@ -157,7 +158,7 @@ fn turns_of_a_pool_with_many_of_everything() {
     );
     timed.settle();
     timed.phase("import");
-    timed.command(Command::DestroyVolume { volume: many });
+    timed.command(CatalogCommand::DestroyVolume { volume: many });
     timed.phase("that volume destroyed");
     let mut refused = 0;
     for (nth, round) in volumes[51..].chunks(100).enumerate() {
@@ -171,7 +172,7 @@ fn turns_of_a_pool_with_many_of_everything() {
     timed.write((0..5_000u64).map(|nth| (volumes[51 + (nth * 7919 % 900) as usize], nth * 31 % 16_000)), 99);
     timed.phase("5,000 writes when it is full");
     for volume in &volumes[51..151] {
-        timed.command(Command::DestroyVolume { volume: *volume });
+        timed.command(CatalogCommand::DestroyVolume { volume: *volume });
     }
     timed.phase("100 volumes of a full pool destroyed");
     timed.command(Command::Close);

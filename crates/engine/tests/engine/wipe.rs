@@ -1,10 +1,7 @@
 //! Wiping: data that nothing refers to is removed from all devices.
 
 use millpond_block::Op;
-use millpond_engine::{
-    Class, Command, CommandError, Compression, Discard, GroupSpec, JobKind, Layout, Reply, SnapshotId, Target, Tuning, VolumeId, Wipe,
-    WipePlan,
-};
+use millpond_engine::{CatalogCommand, Class, Command, CommandError, Compression, Discard, GroupSpec, JobCommand, JobKind, Layout, Reply, SnapshotId, Target, Tuning, VolumeId, Wipe, WipePlan};
 
 use crate::rig::Rig;
 
@@ -43,14 +40,14 @@ fn sectors(rig: &Rig, mark: u8) -> usize {
 
 fn snapshot(rig: &mut Rig, volume: VolumeId, name: &str) -> SnapshotId {
     let targets = vec![(volume, name.to_owned())];
-    match rig.command(Command::Snapshot { targets, description: String::new(), expires: None }) {
+    match rig.command(CatalogCommand::Snapshot { targets, description: String::new(), expires: None }) {
         Ok(Reply::Snapshots(ids)) => ids[0],
         other => panic!("{other:?}"),
     }
 }
 
 fn wipe(rig: &mut Rig, how: Wipe) -> WipePlan {
-    match rig.command(Command::Wipe { how, dry_run: false }) {
+    match rig.command(JobCommand::Wipe { how, dry_run: false }) {
         Ok(Reply::Wipe(plan)) => plan,
         other => panic!("{other:?}"),
     }
@@ -105,7 +102,7 @@ fn nothing_of_what_was_destroyed_is_on_any_device() {
             let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, discard: Discard::Never, ..Tuning::default() };
             let mut rig = Rig::with_groups(&sizes, groups.clone(), tuning);
             let (kept, doomed) = aged(&mut rig);
-            rig.command(Command::DestroyVolume { volume: doomed }).unwrap();
+            rig.command(CatalogCommand::DestroyVolume { volume: doomed }).unwrap();
             rig.settle();
             let left: usize = (0xd0..0xd4).map(|mark| sectors(&rig, mark)).sum();
             assert!(left > 0, "{groups:?}: nothing to wipe");
@@ -132,7 +129,7 @@ fn what_a_snapshot_or_clone_shares_stays() {
     write(&mut rig, volume, 0xa1, 2);
     let second = snapshot(&mut rig, volume, "second");
     write(&mut rig, volume, 0xa2, 1);
-    rig.command(Command::DestroySnapshots { snapshots: vec![second] }).unwrap();
+    rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![second] }).unwrap();
     wipe(&mut rig, Wipe::Zero);
     finish(&mut rig);
     assert_eq!(sectors(&rig, 0xa1), 0, "only the destroyed snapshot had them");
@@ -143,7 +140,7 @@ fn what_a_snapshot_or_clone_shares_stays() {
     check(&mut rig, volume, 0xa2);
     rig.audit();
     // segments that were wiped and not used since are not wiped again
-    match rig.command(Command::Wipe { how: Wipe::Zero, dry_run: true }) {
+    match rig.command(JobCommand::Wipe { how: Wipe::Zero, dry_run: true }) {
         Ok(Reply::Wipe(plan)) => assert!(plan.erased < SIZE, "{plan:?}"),
         other => panic!("{other:?}"),
     }
@@ -155,10 +152,10 @@ fn a_crash_and_guests_in_between_change_nothing_of_the_promise() {
     for crash_at in [5, 60, 400] {
         let mut rig = Rig::new(&[96], Layout::Linear);
         let (kept, doomed) = aged(&mut rig);
-        rig.command(Command::DestroyVolume { volume: doomed }).unwrap();
+        rig.command(CatalogCommand::DestroyVolume { volume: doomed }).unwrap();
         // slow, so that the crash interrupts it
-        rig.command(Command::SetJobRate { rate: 256 << 10 }).unwrap();
-        rig.start(Command::Wipe { how: Wipe::Zero, dry_run: false });
+        rig.command(JobCommand::SetJobRate { rate: 256 << 10 }).unwrap();
+        rig.start(Command::Job(JobCommand::Wipe { how: Wipe::Zero, dry_run: false }));
         let mut answered = false;
         for _ in 0..crash_at {
             rig.now += 20;
@@ -173,7 +170,7 @@ fn a_crash_and_guests_in_between_change_nothing_of_the_promise() {
         rig.reopen();
         assert!(is_wiping(&rig), "forgotten after {crash_at} turns");
         write(&mut rig, kept, 0x33, 1);
-        rig.command(Command::SetJobRate { rate: 0 }).unwrap();
+        rig.command(JobCommand::SetJobRate { rate: 0 }).unwrap();
         finish(&mut rig);
         let left: Vec<usize> = (0xd0..0xd4).map(|mark| sectors(&rig, mark)).collect();
         assert_eq!(left, [0; 4], "crash after {crash_at} turns");
@@ -188,8 +185,8 @@ fn a_wipe_ends_when_its_zeroes_are_flushed() {
         let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, discard: Discard::Never, ..Tuning::default() };
         let mut rig = Rig::with_groups(&sizes, groups.clone(), tuning);
         let (_, doomed) = aged(&mut rig);
-        rig.command(Command::DestroyVolume { volume: doomed }).unwrap();
-        rig.start(Command::Wipe { how: Wipe::Zero, dry_run: false });
+        rig.command(CatalogCommand::DestroyVolume { volume: doomed }).unwrap();
+        rig.start(Command::Job(JobCommand::Wipe { how: Wipe::Zero, dry_run: false }));
         let (mut zeroed, mut began) = (0, false);
         while !began || is_wiping(&rig) {
             rig.now += 5;
@@ -210,9 +207,9 @@ fn a_wipe_ends_when_its_zeroes_are_flushed() {
 fn a_wipe_can_be_stopped_and_needs_all_devices() {
     let mut rig = Rig::new(&[96, 96], Layout::Mirror { copies: 2 });
     let (kept, doomed) = aged(&mut rig);
-    assert!(matches!(rig.command(Command::StopWipe), Err(CommandError::NotFound(_))));
-    rig.command(Command::DestroyVolume { volume: doomed }).unwrap();
-    rig.start(Command::Wipe { how: Wipe::Zero, dry_run: false });
+    assert!(matches!(rig.command(JobCommand::StopWipe), Err(CommandError::NotFound(_))));
+    rig.command(CatalogCommand::DestroyVolume { volume: doomed }).unwrap();
+    rig.start(Command::Job(JobCommand::Wipe { how: Wipe::Zero, dry_run: false }));
     for _ in 0..30 {
         rig.turn();
         while let Some(io) = rig.engine.pop_io() {
@@ -220,7 +217,7 @@ fn a_wipe_can_be_stopped_and_needs_all_devices() {
         }
     }
     assert!(matches!(rig.engine.pop_reply(), Some((_, Ok(Reply::Wipe(_))))));
-    rig.command(Command::StopWipe).unwrap();
+    rig.command(JobCommand::StopWipe).unwrap();
     assert!(!is_wiping(&rig));
     check(&mut rig, kept, 0x11);
     rig.audit();
@@ -229,7 +226,7 @@ fn a_wipe_can_be_stopped_and_needs_all_devices() {
     rig.dead.push(1);
     write(&mut rig, kept, 0x44, 1);
     rig.command(Command::Checkpoint).unwrap();
-    assert!(matches!(rig.command(Command::Wipe { how: Wipe::Zero, dry_run: false }), Err(CommandError::Busy(_))));
+    assert!(matches!(rig.command(JobCommand::Wipe { how: Wipe::Zero, dry_run: false }), Err(CommandError::Busy(_))));
     check(&mut rig, kept, 0x44);
 }
 
@@ -237,10 +234,10 @@ fn a_wipe_can_be_stopped_and_needs_all_devices() {
 fn guests_get_all_the_space_there_is() {
     let mut rig = Rig::new(&[96], Layout::Linear);
     let (kept, doomed) = aged(&mut rig);
-    rig.command(Command::DestroyVolume { volume: doomed }).unwrap();
+    rig.command(CatalogCommand::DestroyVolume { volume: doomed }).unwrap();
     rig.reopen();
     // at the low rate it would take hours
-    rig.command(Command::SetJobRate { rate: 64 << 10 }).unwrap();
+    rig.command(JobCommand::SetJobRate { rate: 64 << 10 }).unwrap();
     wipe(&mut rig, Wipe::Zero);
     let big = rig.volume("big", 64 << 20, Compression::Off);
     for at in (0..60 << 20).step_by(STEP as usize) {

@@ -1,5 +1,5 @@
 use millpond_block::{CacheMode, DiskError, Io, IoKind, Op};
-use millpond_engine::{Command, Compression, Layout, PoolState, Target};
+use millpond_engine::{CatalogCommand, Command, Compression, Layout, PoolState, Target};
 
 use crate::rig::Rig;
 use millpond_testing::Random;
@@ -137,7 +137,7 @@ fn what_is_under_way_when_the_mode_becomes_strict_is_answered_when_it_is_durable
     let edges: Vec<_> = std::iter::from_fn(|| rig.engine.pop_io()).collect();
     assert!(edges.iter().any(|io| matches!(io.kind, IoKind::Read { .. })), "it waits for what the block holds: {edges:?}");
     let (cache, compression, read_only) = (Some(CacheMode::Directsync), None, None);
-    rig.command(Command::SetProperties { volume, cache, compression, read_only }).unwrap();
+    rig.command(CatalogCommand::SetProperties { volume, cache, compression, read_only }).unwrap();
     assert!(rig.engine.pop_completion().is_none());
     edges.into_iter().for_each(|io| rig.perform(io));
     let mut flushes = Vec::new();
@@ -173,7 +173,7 @@ fn a_new_volume_shows_nothing_of_what_was_destroyed() {
         for at in (0..SIZE).step_by(256 << 10) {
             rig.request(head, Op::Write, at, 256 << 10, &[0xa0 + round; 256 << 10]).unwrap();
         }
-        rig.command(Command::DestroyVolume { volume }).unwrap();
+        rig.command(CatalogCommand::DestroyVolume { volume }).unwrap();
         rig.finish_jobs();
         rig.reopen();
     }
@@ -199,7 +199,7 @@ fn a_discard_of_holes_is_under_way_when_the_mode_becomes_strict() {
     rig.turn();
     let held: Vec<Io> = std::iter::from_fn(|| rig.engine.pop_io()).collect();
     assert!(held.len() == 1 && matches!(held[0].kind, IoKind::Read { .. }), "{held:?}");
-    rig.command(Command::SetProperties { volume, cache: Some(CacheMode::Directsync), compression: None, read_only: None }).unwrap();
+    rig.command(CatalogCommand::SetProperties { volume, cache: Some(CacheMode::Directsync), compression: None, read_only: None }).unwrap();
     assert!(rig.engine.pop_completion().is_none());
     held.into_iter().for_each(|io| rig.perform(io));
     let mut flushes = Vec::new();

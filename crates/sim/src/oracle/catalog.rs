@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use millpond_engine::{Command, CommandError, Reply, SnapshotId, SnapshotInfo, VolumeId, VolumeInfo};
+use millpond_engine::{CatalogCommand, Command, CommandError, DeviceCommand, JobCommand, QueryCommand, Reply, SnapshotId, SnapshotInfo, VolumeId, VolumeInfo};
 
 use super::history::{Cell, Cut, ZERO};
 use super::{BLOCK, Frozen, Oracle, Snapshot, Verdict, Volume, broken};
@@ -66,17 +66,24 @@ impl Oracle {
         let unless_destroyed = if self.destroys_under_way() { Due::Either } else { Due::Refusal };
         let taken = |name: &String| self.volumes.values().any(|v| v.name == *name);
         let snapshot_taken = |id: VolumeId, name: &String| self.snapshots.values().any(|s| s.volume == id && s.name == *name);
+        let command = match command {
+            Command::Catalog(command) => command,
+            Command::Close | Command::Checkpoint => return Due::Success,
+            // The outcome depends on the devices and on running jobs. The workload submits no
+            // queries but one; a world that does may judge the answer itself.
+            Command::Devices(_) | Command::Job(_) | Command::Query(_) => return Due::Either,
+        };
         match command {
-            Command::CreateVolume { name, size, .. } => refused(taken(name) || *size == 0 || size % BLOCK != 0),
-            Command::RenameVolume { volume, name } => refused(!self.volumes.contains_key(volume) || taken(name)),
-            Command::ResizeVolume { volume, size } => refused(!self.volumes.contains_key(volume) || *size == 0 || size % BLOCK != 0),
-            Command::SetProperties { volume, .. } | Command::SetSector { volume, .. } => refused(!self.volumes.contains_key(volume)),
-            Command::Clone { snapshot, name } => refused(!self.snapshots.contains_key(snapshot) || taken(name)),
-            Command::Promote { volume, .. } => refused(!self.may_promote(*volume)),
-            Command::Snapshot { targets, .. } => {
+            CatalogCommand::CreateVolume { name, size, .. } => refused(taken(name) || *size == 0 || size % BLOCK != 0),
+            CatalogCommand::RenameVolume { volume, name } => refused(!self.volumes.contains_key(volume) || taken(name)),
+            CatalogCommand::ResizeVolume { volume, size } => refused(!self.volumes.contains_key(volume) || *size == 0 || size % BLOCK != 0),
+            CatalogCommand::SetProperties { volume, .. } | CatalogCommand::SetSector { volume, .. } => refused(!self.volumes.contains_key(volume)),
+            CatalogCommand::Clone { snapshot, name } => refused(!self.snapshots.contains_key(snapshot) || taken(name)),
+            CatalogCommand::Promote { volume, .. } => refused(!self.may_promote(*volume)),
+            CatalogCommand::Snapshot { targets, .. } => {
                 refused(targets.iter().any(|(id, name)| !self.volumes.contains_key(id) || snapshot_taken(*id, name)))
             }
-            Command::DestroySnapshots { snapshots } => {
+            CatalogCommand::DestroySnapshots { snapshots } => {
                 if snapshots.iter().any(|id| self.snapshots.get(id).is_none_or(Snapshot::is_held)) {
                     Due::Refusal
                 } else if snapshots.iter().any(|id| self.clones(*id) > 0) {
@@ -85,20 +92,20 @@ impl Oracle {
                     Due::Success
                 }
             }
-            Command::Rollback { snapshot, keep_as } => {
+            CatalogCommand::Rollback { snapshot, keep_as } => {
                 refused(self.snapshots.get(snapshot).is_none_or(|s| snapshot_taken(s.volume, keep_as)))
             }
-            Command::RenameSnapshot { snapshot, name } => {
+            CatalogCommand::RenameSnapshot { snapshot, name } => {
                 refused(self.snapshots.get(snapshot).is_none_or(|s| snapshot_taken(s.volume, name)))
             }
-            Command::Hold { snapshot, tag, .. } => {
+            CatalogCommand::Hold { snapshot, tag, .. } => {
                 refused(self.snapshots.get(snapshot).is_none_or(|s| tag.as_ref().is_some_and(|tag| s.tags.contains(tag))))
             }
-            Command::Release { snapshot, tag } => refused(self.snapshots.get(snapshot).is_none_or(|s| match tag {
+            CatalogCommand::Release { snapshot, tag } => refused(self.snapshots.get(snapshot).is_none_or(|s| match tag {
                 Some(tag) => !s.tags.contains(tag),
                 None => s.holds == 0,
             })),
-            Command::DestroyVolume { volume } => {
+            CatalogCommand::DestroyVolume { volume } => {
                 let own = || self.snapshots.values().filter(|s| s.volume == *volume);
                 if !self.volumes.contains_key(volume) {
                     Due::Refusal
@@ -110,23 +117,8 @@ impl Oracle {
                     Due::Success
                 }
             }
-            Command::Close | Command::Checkpoint => Due::Success,
-            // The outcome depends on the devices and on running jobs.
-            Command::AddDevices { .. }
-            | Command::Replace { .. }
-            | Command::CheckDevices(_)
-            | Command::Remove { .. }
-            | Command::StopRemoving
-            | Command::Scrub
-            | Command::StopScrub
-            | Command::Rebalance { .. }
-            | Command::StopRebalance
-            | Command::Wipe { .. }
-            | Command::StopWipe
-            | Command::SetJobRate { .. } => Due::Either,
-            Command::WriteSizes => Due::Either,
             // The workload never submits these; a world that does may judge the answer itself.
-            Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } => Due::Either,
+            CatalogCommand::SetOptions { .. } => Due::Either,
         }
     }
 
@@ -139,7 +131,7 @@ impl Oracle {
     }
 
     fn destroys_under_way(&self) -> bool {
-        let is_destroy = |command: &Command| matches!(command, Command::DestroySnapshots { .. } | Command::DestroyVolume { .. });
+        let is_destroy = |command: &Command| matches!(command, Command::Catalog(CatalogCommand::DestroySnapshots { .. } | CatalogCommand::DestroyVolume { .. }));
         self.commands.values().any(|issued| is_destroy(&issued.command))
     }
 
@@ -174,14 +166,14 @@ impl Oracle {
             (Err(CommandError::Invalid(_) | CommandError::NotFound(_)), _)
                 if matches!(
                     issued.command,
-                    Command::Remove { .. } | Command::StopRemoving | Command::StopScrub | Command::StopRebalance | Command::StopWipe
+                    Command::Devices(DeviceCommand::Remove { .. } | DeviceCommand::StopRemoving) | Command::Job(JobCommand::StopScrub | JobCommand::StopRebalance | JobCommand::StopWipe)
                 ) =>
             {
                 Ok(())
             }
             (Err(CommandError::NoSpace), _) if grows(&issued.command) => Ok(()),
             // The blocks that an earlier shrink cut off could not be read.
-            (Err(CommandError::Busy(_)), _) if self.errors_allowed && matches!(issued.command, Command::ResizeVolume { .. }) => Ok(()),
+            (Err(CommandError::Busy(_)), _) if self.errors_allowed && matches!(issued.command, Command::Catalog(CatalogCommand::ResizeVolume { .. })) => Ok(()),
             (Err(error), _) => broken(format!("command #{tag} fails ({error}) and must not: {:?}", issued.command)),
         }
     }
@@ -189,22 +181,22 @@ impl Oracle {
     /// Returns whether an answer names the objects that the command made.
     fn fits(&self, command: &Command, reply: &Reply, listing: &Listing) -> bool {
         match (command, reply) {
-            (Command::CreateVolume { name, .. } | Command::Clone { name, .. }, Reply::Volume(id)) => {
+            (Command::Catalog(CatalogCommand::CreateVolume { name, .. } | CatalogCommand::Clone { name, .. }), Reply::Volume(id)) => {
                 listing.named(name).is_some_and(|v| v.id == *id)
             }
-            (Command::CreateVolume { .. } | Command::Clone { .. } | Command::Snapshot { .. }, _) => match (command, reply) {
-                (Command::Snapshot { targets, .. }, Reply::Snapshots(ids)) => {
+            (Command::Catalog(CatalogCommand::CreateVolume { .. } | CatalogCommand::Clone { .. } | CatalogCommand::Snapshot { .. }), _) => match (command, reply) {
+                (Command::Catalog(CatalogCommand::Snapshot { targets, .. }), Reply::Snapshots(ids)) => {
                     let listed = targets.iter().map(|(volume, name)| listing.snapshot_named(*volume, name).map(|s| s.id));
                     listed.eq(ids.iter().map(|id| Some(*id)))
                 }
                 _ => false,
             },
-            (Command::Promote { volume, .. }, reply) => {
+            (Command::Catalog(CatalogCommand::Promote { volume, .. }), reply) => {
                 let mut moved = self.promotion(*volume);
                 moved.sort_unstable();
                 matches!(reply, Reply::Promotion(plan) if plan.snapshots == moved)
             }
-            (Command::WriteSizes, reply) => matches!(reply, Reply::WriteSizes(_)),
+            (Command::Query(QueryCommand::WriteSizes), reply) => matches!(reply, Reply::WriteSizes(_)),
             _ => true,
         }
     }
@@ -214,41 +206,42 @@ impl Oracle {
         if issued.due == Due::Refusal {
             return Ok(false);
         }
-        Ok(match &issued.command {
-            Command::CreateVolume { name, .. } | Command::Clone { name, .. } => listing.named(name).is_some(),
-            Command::DestroyVolume { volume } => listing.volume(*volume).is_none(),
-            Command::RenameVolume { volume, name } => listing.volume(*volume).is_some_and(|v| v.name == *name),
-            Command::ResizeVolume { volume, size } => {
+        let Command::Catalog(command) = &issued.command else { return Ok(false) };
+        Ok(match command {
+            CatalogCommand::CreateVolume { name, .. } | CatalogCommand::Clone { name, .. } => listing.named(name).is_some(),
+            CatalogCommand::DestroyVolume { volume } => listing.volume(*volume).is_none(),
+            CatalogCommand::RenameVolume { volume, name } => listing.volume(*volume).is_some_and(|v| v.name == *name),
+            CatalogCommand::ResizeVolume { volume, size } => {
                 // A resize to the current size changes nothing and leaves no trace.
                 let cells = self.cells_of(*size);
                 let new = self.volumes.get(volume).is_some_and(|v| v.cells.len() != cells);
                 new && listing.volume(*volume).is_some_and(|v| v.size == *size)
             }
-            Command::SetProperties { volume, cache, compression, read_only } => listing.volume(*volume).is_some_and(|v| {
+            CatalogCommand::SetProperties { volume, cache, compression, read_only } => listing.volume(*volume).is_some_and(|v| {
                 cache.is_none_or(|c| c == v.cache)
                     && compression.is_none_or(|c| c == v.compression)
                     && read_only.is_none_or(|r| r == v.read_only)
             }),
-            Command::SetSector { volume, sector } => listing.volume(*volume).is_some_and(|v| v.sector == *sector),
-            Command::Snapshot { targets, .. } => {
+            CatalogCommand::SetSector { volume, sector } => listing.volume(*volume).is_some_and(|v| v.sector == *sector),
+            CatalogCommand::Snapshot { targets, .. } => {
                 let there = targets.iter().filter(|(volume, name)| listing.snapshot_named(*volume, name).is_some()).count();
                 if there != 0 && there != targets.len() {
                     return broken(format!("a group snapshot of {} volumes is there for {there} of them", targets.len()));
                 }
                 there != 0
             }
-            Command::DestroySnapshots { snapshots } => {
+            CatalogCommand::DestroySnapshots { snapshots } => {
                 let gone = snapshots.iter().filter(|id| listing.snapshot(**id).is_none()).count();
                 if gone != 0 && gone != snapshots.len() {
                     return broken(format!("of {} snapshots destroyed by one command {gone} are gone", snapshots.len()));
                 }
                 gone != 0
             }
-            Command::RenameSnapshot { snapshot, name } => listing.snapshot(*snapshot).is_some_and(|s| s.name == *name),
-            Command::Rollback { snapshot, keep_as } => {
+            CatalogCommand::RenameSnapshot { snapshot, name } => listing.snapshot(*snapshot).is_some_and(|s| s.name == *name),
+            CatalogCommand::Rollback { snapshot, keep_as } => {
                 self.snapshots.get(snapshot).is_some_and(|s| listing.snapshot_named(s.volume, keep_as).is_some())
             }
-            Command::Promote { volume, .. } => {
+            CatalogCommand::Promote { volume, .. } => {
                 let moved = self.promotion(*volume);
                 let there = moved.iter().filter(|id| listing.snapshot(**id).is_some_and(|s| s.volume == *volume)).count();
                 if there != 0 && there != moved.len() {
@@ -256,35 +249,19 @@ impl Oracle {
                 }
                 there != 0
             }
-            Command::Hold { snapshot, .. } | Command::Release { snapshot, .. } => {
+            CatalogCommand::Hold { snapshot, .. } | CatalogCommand::Release { snapshot, .. } => {
                 let listed = listing.snapshot(*snapshot).map(holds);
                 listed.is_some() && listed != self.snapshots.get(snapshot).map(|s| (s.holds, s.tags.clone()))
             }
-            Command::AddDevices { .. }
-            | Command::Replace { .. }
-            | Command::CheckDevices(_)
-            | Command::Remove { .. }
-            | Command::StopRemoving
-            | Command::Scrub
-            | Command::StopScrub
-            | Command::Rebalance { .. }
-            | Command::StopRebalance
-            | Command::Wipe { .. }
-            | Command::StopWipe
-            | Command::SetJobRate { .. }
-            | Command::SetOptions { .. }
-            | Command::Places { .. }
-            | Command::Lost { .. }
-            | Command::WriteSizes
-            | Command::Close
-            | Command::Checkpoint => false,
+            CatalogCommand::SetOptions { .. } => false,
         })
     }
 
     /// Applies a command that happened at some instant between `issued.at` and `until`.
     pub(super) fn apply(&mut self, issued: &Issued, until: Moment, listing: &Listing) -> Verdict {
-        match &issued.command {
-            Command::CreateVolume { name, size, sector, cache, compression } => {
+        let Command::Catalog(command) = &issued.command else { return Ok(()) };
+        match command {
+            CatalogCommand::CreateVolume { name, size, sector, cache, compression } => {
                 let cells = vec![Cell::settled(ZERO); self.cells_of(*size)];
                 self.add_volume(name, None, cells, until, listing)?;
                 let asked = (*sector, *cache, *compression);
@@ -293,43 +270,43 @@ impl Oracle {
                     return broken(format!("the new volume {name} is {made:?}, must be {asked:?}"));
                 }
             }
-            Command::DestroyVolume { volume } => {
+            CatalogCommand::DestroyVolume { volume } => {
                 self.volumes.remove(volume);
                 self.snapshots.retain(|_, s| s.volume != *volume);
             }
-            Command::RenameVolume { volume, name } => {
+            CatalogCommand::RenameVolume { volume, name } => {
                 if let Some(v) = self.volumes.get_mut(volume) {
                     v.name.clone_from(name);
                 }
             }
-            Command::ResizeVolume { volume, size } => self.resize(*volume, *size, issued.at),
-            Command::SetProperties { volume, cache, compression, read_only } => {
+            CatalogCommand::ResizeVolume { volume, size } => self.resize(*volume, *size, issued.at),
+            CatalogCommand::SetProperties { volume, cache, compression, read_only } => {
                 if let Some(v) = self.volumes.get_mut(volume) {
                     v.cache = cache.unwrap_or(v.cache);
                     v.compression = compression.unwrap_or(v.compression);
                     v.read_only = read_only.unwrap_or(v.read_only);
                 }
             }
-            Command::SetSector { volume, sector } => {
+            CatalogCommand::SetSector { volume, sector } => {
                 if let Some(v) = self.volumes.get_mut(volume) {
                     v.sector = *sector;
                 }
             }
-            Command::Snapshot { targets, .. } => {
+            CatalogCommand::Snapshot { targets, .. } => {
                 self.cuts.push(Cut::between(issued.at, until));
                 for (volume, name) in targets {
                     self.freeze(*volume, name, issued.at, listing)?;
                 }
             }
-            Command::DestroySnapshots { snapshots } => self.snapshots.retain(|id, _| !snapshots.contains(id)),
-            Command::RenameSnapshot { snapshot, name } => {
+            CatalogCommand::DestroySnapshots { snapshots } => self.snapshots.retain(|id, _| !snapshots.contains(id)),
+            CatalogCommand::RenameSnapshot { snapshot, name } => {
                 if let Some(s) = self.snapshots.get_mut(snapshot) {
                     s.name.clone_from(name);
                 }
             }
-            Command::Promote { volume, .. } => self.promote(*volume),
-            Command::Rollback { snapshot, keep_as } => self.roll_back(*snapshot, keep_as, issued.at, until, listing)?,
-            Command::Clone { snapshot, name } => {
+            CatalogCommand::Promote { volume, .. } => self.promote(*volume),
+            CatalogCommand::Rollback { snapshot, keep_as } => self.roll_back(*snapshot, keep_as, issued.at, until, listing)?,
+            CatalogCommand::Clone { snapshot, name } => {
                 let cells = self.thaw(*snapshot)?;
                 self.add_volume(name, Some(*snapshot), cells, until, listing)?;
                 let sector = self.snapshots.get(snapshot).map(|s| s.sector);
@@ -337,41 +314,21 @@ impl Oracle {
                     return broken(format!("the clone {name} has not the sectors of its origin, or is read-only"));
                 }
             }
-            Command::Hold { snapshot, tag, .. } => match (self.snapshots.get_mut(snapshot), tag) {
+            CatalogCommand::Hold { snapshot, tag, .. } => match (self.snapshots.get_mut(snapshot), tag) {
                 (Some(s), Some(tag)) => {
                     s.tags.insert(tag.clone());
                 }
                 (Some(s), None) => s.holds += 1,
                 (None, _) => {}
             },
-            Command::Release { snapshot, tag } => match (self.snapshots.get_mut(snapshot), tag) {
+            CatalogCommand::Release { snapshot, tag } => match (self.snapshots.get_mut(snapshot), tag) {
                 (Some(s), Some(tag)) => {
                     s.tags.remove(tag);
                 }
                 (Some(s), None) => s.holds = s.holds.saturating_sub(1),
                 (None, _) => {}
             },
-            Command::AddDevices { .. }
-            | Command::Replace { .. }
-            | Command::CheckDevices(_)
-            | Command::Remove { .. }
-            | Command::StopRemoving
-            | Command::Scrub
-            | Command::StopScrub
-            | Command::Rebalance { .. }
-            | Command::StopRebalance
-            | Command::Wipe { .. }
-            | Command::StopWipe
-            | Command::SetJobRate { .. } => {}
-            Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } | Command::WriteSizes => {}
-            Command::Close | Command::Checkpoint if self.held => {}
-            Command::Close | Command::Checkpoint => {
-                // The checkpoint has everything acknowledged before it, even of volumes that ignore
-                // flushes.
-                for volume in self.volumes.values_mut() {
-                    volume.floor = volume.floor.max(issued.at);
-                }
-            }
+            CatalogCommand::SetOptions { .. } => {}
         }
         Ok(())
     }
@@ -526,16 +483,9 @@ fn holds(info: &SnapshotInfo) -> (u32, BTreeSet<String>) {
 fn grows(command: &Command) -> bool {
     !matches!(
         command,
-        Command::DestroyVolume { .. }
-            | Command::DestroySnapshots { .. }
-            | Command::Rollback { .. }
-            | Command::Release { .. }
+        Command::Catalog(CatalogCommand::DestroyVolume { .. } | CatalogCommand::DestroySnapshots { .. } | CatalogCommand::Rollback { .. } | CatalogCommand::Release { .. })
             | Command::Checkpoint
             | Command::Close
-            | Command::AddDevices { .. }
-            | Command::Replace { .. }
-            | Command::CheckDevices(_)
-            | Command::Remove { .. }
-            | Command::StopRemoving
+            | Command::Devices(DeviceCommand::AddDevices { .. } | DeviceCommand::Replace { .. } | DeviceCommand::CheckDevices(_) | DeviceCommand::Remove { .. } | DeviceCommand::StopRemoving)
     )
 }

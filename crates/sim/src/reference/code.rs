@@ -3,7 +3,7 @@
 use std::hash::Hasher;
 
 use millpond_block::{CacheMode, SectorProfile};
-use millpond_engine::{Command, Compression, SnapshotId, VolumeId};
+use millpond_engine::{CatalogCommand, Command, Compression, DeviceCommand, JobCommand, QueryCommand, SnapshotId, VolumeId};
 
 use super::{BUG, Bug};
 use crate::disk::PAGE;
@@ -115,51 +115,41 @@ fn to_words(entry: &Entry) -> (Vec<u64>, Vec<String>) {
     match entry {
         Entry::Write { volume, offset, length } => (vec![0, volume.0.into(), *offset, *length], vec![]),
         Entry::Zero { volume, offset, length } => (vec![1, volume.0.into(), *offset, *length], vec![]),
-        Entry::Command(command) => match command {
-            Command::CreateVolume { name, size, sector, cache, compression } => {
+        Entry::Command(Command::Close) => (vec![14], vec![]),
+        Entry::Command(Command::Checkpoint) => (vec![15], vec![]),
+        Entry::Command(Command::Devices(_) | Command::Job(_) | Command::Query(_)) => {
+            unreachable!("the reference system refuses them")
+        }
+        Entry::Command(Command::Catalog(command)) => match command {
+            CatalogCommand::CreateVolume { name, size, sector, cache, compression } => {
                 let places = [place(&SectorProfile::ALL, sector), place(&CacheMode::ALL, cache), place(&COMPRESSIONS, compression)];
                 ([2, *size].into_iter().chain(places).collect(), vec![name.clone()])
             }
-            Command::DestroyVolume { volume } => (vec![3, volume.0.into()], vec![]),
-            Command::RenameVolume { volume, name } => (vec![4, volume.0.into()], vec![name.clone()]),
-            Command::ResizeVolume { volume, size } => (vec![5, volume.0.into(), *size], vec![]),
-            Command::SetProperties { volume, cache, compression, read_only } => {
+            CatalogCommand::DestroyVolume { volume } => (vec![3, volume.0.into()], vec![]),
+            CatalogCommand::RenameVolume { volume, name } => (vec![4, volume.0.into()], vec![name.clone()]),
+            CatalogCommand::ResizeVolume { volume, size } => (vec![5, volume.0.into(), *size], vec![]),
+            CatalogCommand::SetProperties { volume, cache, compression, read_only } => {
                 let cache = option(cache.map(|c| place(&CacheMode::ALL, &c)));
                 let compression = option(compression.map(|c| place(&COMPRESSIONS, &c)));
                 (vec![6, volume.0.into(), cache, compression, option(read_only.map(u64::from))], vec![])
             }
-            Command::Snapshot { targets, .. } => {
+            CatalogCommand::Snapshot { targets, .. } => {
                 ([7].into_iter().chain(targets.iter().map(|t| t.0.0.into())).collect(), targets.iter().map(|t| t.1.clone()).collect())
             }
-            Command::DestroySnapshots { snapshots } => ([8].into_iter().chain(snapshots.iter().map(|s| s.0)).collect(), vec![]),
-            Command::RenameSnapshot { snapshot, name } => (vec![9, snapshot.0], vec![name.clone()]),
-            Command::Rollback { snapshot, keep_as } => (vec![10, snapshot.0], vec![keep_as.clone()]),
-            Command::Clone { snapshot, name } => (vec![11, snapshot.0], vec![name.clone()]),
-            Command::Hold { snapshot, tag, .. } => {
+            CatalogCommand::DestroySnapshots { snapshots } => ([8].into_iter().chain(snapshots.iter().map(|s| s.0)).collect(), vec![]),
+            CatalogCommand::RenameSnapshot { snapshot, name } => (vec![9, snapshot.0], vec![name.clone()]),
+            CatalogCommand::Rollback { snapshot, keep_as } => (vec![10, snapshot.0], vec![keep_as.clone()]),
+            CatalogCommand::Clone { snapshot, name } => (vec![11, snapshot.0], vec![name.clone()]),
+            CatalogCommand::Hold { snapshot, tag, .. } => {
                 (vec![12, snapshot.0], tag.iter().filter(|_| BUG.get() != Bug::TagNotLogged).cloned().collect())
             }
-            Command::Release { snapshot, tag } => (vec![13, snapshot.0], tag.iter().cloned().collect()),
-            Command::Close => (vec![14], vec![]),
-            Command::Checkpoint => (vec![15], vec![]),
-            Command::SetSector { volume, sector } => (vec![16, volume.0.into(), place(&SectorProfile::ALL, sector)], vec![]),
-            Command::Promote { volume, .. } => (vec![17, volume.0.into()], vec![]),
-            Command::AddDevices { .. }
-            | Command::Replace { .. }
-            | Command::CheckDevices(_)
-            | Command::Remove { .. }
-            | Command::StopRemoving
-            | Command::Scrub
-            | Command::StopScrub
-            | Command::Rebalance { .. }
-            | Command::StopRebalance
-            | Command::Wipe { .. }
-            | Command::StopWipe
-            | Command::SetJobRate { .. } => {
-                unreachable!("devices of the reference system are not changed")
-            }
-            Command::SetOptions { .. } | Command::Places { .. } | Command::Lost { .. } | Command::WriteSizes => {
+            CatalogCommand::Release { snapshot, tag } => (vec![13, snapshot.0], tag.iter().cloned().collect()),
+            CatalogCommand::SetSector { volume, sector } => (vec![16, volume.0.into(), place(&SectorProfile::ALL, sector)], vec![]),
+            CatalogCommand::Promote { volume, .. } => (vec![17, volume.0.into()], vec![]),
+            CatalogCommand::SetOptions { .. } | Command::Query(QueryCommand::Places { .. } | QueryCommand::Lost { .. } | QueryCommand::WriteSizes) => {
                 unreachable!("no workload asks for them")
             }
+            CatalogCommand::SetOptions { .. } => unreachable!("no workload submits it"),
         },
     }
 }
@@ -173,36 +163,36 @@ fn from_words(words: &[u64], strings: &[String]) -> Option<Entry> {
     Some(match at(0)? {
         0 => Entry::Write { volume: volume(1)?, offset: at(2)?, length: at(3)? },
         1 => Entry::Zero { volume: volume(1)?, offset: at(2)?, length: at(3)? },
-        2 => Entry::Command(Command::CreateVolume {
+        2 => Entry::Command(Command::Catalog(CatalogCommand::CreateVolume {
             name: name?,
             size: at(1)?,
             sector: *SectorProfile::ALL.get(picked(2)?)?,
             cache: *CacheMode::ALL.get(picked(3)?)?,
             compression: *COMPRESSIONS.get(picked(4)?)?,
-        }),
-        3 => Entry::Command(Command::DestroyVolume { volume: volume(1)? }),
-        4 => Entry::Command(Command::RenameVolume { volume: volume(1)?, name: name? }),
-        5 => Entry::Command(Command::ResizeVolume { volume: volume(1)?, size: at(2)? }),
-        6 => Entry::Command(Command::SetProperties {
+        })),
+        3 => Entry::Command(Command::Catalog(CatalogCommand::DestroyVolume { volume: volume(1)? })),
+        4 => Entry::Command(Command::Catalog(CatalogCommand::RenameVolume { volume: volume(1)?, name: name? })),
+        5 => Entry::Command(Command::Catalog(CatalogCommand::ResizeVolume { volume: volume(1)?, size: at(2)? })),
+        6 => Entry::Command(Command::Catalog(CatalogCommand::SetProperties {
             volume: volume(1)?,
             cache: CacheMode::ALL.get(picked(2)?).copied(),
             compression: COMPRESSIONS.get(picked(3)?).copied(),
             read_only: at(4).filter(|v| *v != u64::MAX).map(|v| v != 0),
-        }),
+        })),
         7 => {
             let targets = words[1..].iter().zip(strings).map(|(id, name)| (VolumeId(*id as u32), name.clone())).collect();
-            Entry::Command(Command::Snapshot { targets, description: String::new(), expires: None })
+            Entry::Command(Command::Catalog(CatalogCommand::Snapshot { targets, description: String::new(), expires: None }))
         }
-        8 => Entry::Command(Command::DestroySnapshots { snapshots: words[1..].iter().map(|id| SnapshotId(*id)).collect() }),
-        9 => Entry::Command(Command::RenameSnapshot { snapshot: snapshot?, name: name? }),
-        10 => Entry::Command(Command::Rollback { snapshot: snapshot?, keep_as: name? }),
-        11 => Entry::Command(Command::Clone { snapshot: snapshot?, name: name? }),
-        12 => Entry::Command(Command::Hold { snapshot: snapshot?, tag: name, until: None, locked: false }),
-        13 => Entry::Command(Command::Release { snapshot: snapshot?, tag: name }),
+        8 => Entry::Command(Command::Catalog(CatalogCommand::DestroySnapshots { snapshots: words[1..].iter().map(|id| SnapshotId(*id)).collect() })),
+        9 => Entry::Command(Command::Catalog(CatalogCommand::RenameSnapshot { snapshot: snapshot?, name: name? })),
+        10 => Entry::Command(Command::Catalog(CatalogCommand::Rollback { snapshot: snapshot?, keep_as: name? })),
+        11 => Entry::Command(Command::Catalog(CatalogCommand::Clone { snapshot: snapshot?, name: name? })),
+        12 => Entry::Command(Command::Catalog(CatalogCommand::Hold { snapshot: snapshot?, tag: name, until: None, locked: false })),
+        13 => Entry::Command(Command::Catalog(CatalogCommand::Release { snapshot: snapshot?, tag: name })),
         14 => Entry::Command(Command::Close),
         15 => Entry::Command(Command::Checkpoint),
-        16 => Entry::Command(Command::SetSector { volume: volume(1)?, sector: *SectorProfile::ALL.get(picked(2)?)? }),
-        17 => Entry::Command(Command::Promote { volume: volume(1)?, dry_run: false }),
+        16 => Entry::Command(Command::Catalog(CatalogCommand::SetSector { volume: volume(1)?, sector: *SectorProfile::ALL.get(picked(2)?)? })),
+        17 => Entry::Command(Command::Catalog(CatalogCommand::Promote { volume: volume(1)?, dry_run: false })),
         _ => return None,
     })
 }

@@ -3,10 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_block::{ByteRange, CacheMode, Features, Geometry, SectorProfile};
-use millpond_engine::{
-    Absent, Busy, Command, CommandError, Compression, DiffExtent, HoldInfo, Invalid, PromotionPlan, Reply, SnapshotId, SnapshotInfo, Time,
-    VolumeId, VolumeInfo, VolumeOptions,
-};
+use millpond_engine::{Absent, Busy, CatalogCommand, Command, CommandError, Compression, DeviceCommand, DiffExtent, HoldInfo, Invalid, JobCommand, PromotionPlan, QueryCommand, Reply, SnapshotId, SnapshotInfo, Time, VolumeId, VolumeInfo, VolumeOptions};
 
 use super::Bug;
 use super::code::Entry;
@@ -138,68 +135,57 @@ impl Memory {
         let snapshot = |id: &SnapshotId| self.snapshots.get(id).ok_or(CommandError::NotFound(Absent::Snapshot));
         let fresh = |taken: bool, name: &String| if taken { Err(CommandError::Exists(name.clone())) } else { Ok(()) };
         let busy = || CommandError::Busy(Busy::Replacing);
+        let command = match command {
+            Command::Catalog(command) => command,
+            Command::Close | Command::Checkpoint => return Ok(()),
+            Command::Devices(_) | Command::Job(_) | Command::Query(_) => return Err(CommandError::Request(DiskError::NotSupported)),
+        };
         match command {
-            Command::CreateVolume { name, .. } => fresh(self.named(name), name),
-            Command::RenameVolume { volume: id, name } => volume(id).and(fresh(self.named(name), name)),
-            Command::DestroyVolume { volume: id } if self.links.iter().any(|(s, link)| link.0 == *id && self.clones(*s) > 0) => Err(busy()),
-            Command::DestroyVolume { volume: id }
-            | Command::ResizeVolume { volume: id, .. }
-            | Command::SetProperties { volume: id, .. }
-            | Command::SetSector { volume: id, .. } => volume(id),
-            Command::Snapshot { targets, .. } => {
+            CatalogCommand::CreateVolume { name, .. } => fresh(self.named(name), name),
+            CatalogCommand::RenameVolume { volume: id, name } => volume(id).and(fresh(self.named(name), name)),
+            CatalogCommand::DestroyVolume { volume: id } if self.links.iter().any(|(s, link)| link.0 == *id && self.clones(*s) > 0) => Err(busy()),
+            CatalogCommand::DestroyVolume { volume: id }
+            | CatalogCommand::ResizeVolume { volume: id, .. }
+            | CatalogCommand::SetProperties { volume: id, .. }
+            | CatalogCommand::SetSector { volume: id, .. } => volume(id),
+            CatalogCommand::Snapshot { targets, .. } => {
                 targets.iter().try_for_each(|(id, name)| volume(id).and(fresh(self.snapshot_named(*id, name), name)))
             }
-            Command::DestroySnapshots { snapshots } => snapshots.iter().try_for_each(|id| {
+            CatalogCommand::DestroySnapshots { snapshots } => snapshots.iter().try_for_each(|id| {
                 let s = snapshot(id)?;
                 let held = (s.holds > 0 || !s.tags.is_empty()) && self.bug != Bug::HoldIgnored;
                 if held || self.clones(*id) > 0 { Err(busy()) } else { Ok(()) }
             }),
-            Command::RenameSnapshot { snapshot: id, name } | Command::Rollback { snapshot: id, keep_as: name } => {
+            CatalogCommand::RenameSnapshot { snapshot: id, name } | CatalogCommand::Rollback { snapshot: id, keep_as: name } => {
                 fresh(self.snapshot_named(snapshot(id)?.volume, name), name)
             }
-            Command::Clone { snapshot: id, name } => snapshot(id).and(fresh(self.named(name), name)),
-            Command::Promote { volume: id, .. } => {
+            CatalogCommand::Clone { snapshot: id, name } => snapshot(id).and(fresh(self.named(name), name)),
+            CatalogCommand::Promote { volume: id, .. } => {
                 let moved = self.moved(*id);
                 let clash = |s: &SnapshotId| self.snapshots.get(s).is_some_and(|s| self.snapshot_named(*id, &s.name));
                 volume(id)?;
                 if moved.is_empty() || moved.iter().any(clash) { Err(busy()) } else { Ok(()) }
             }
-            Command::Hold { snapshot: id, tag, .. } => {
+            CatalogCommand::Hold { snapshot: id, tag, .. } => {
                 let taken = tag.as_ref().is_some_and(|tag| self.snapshots.get(id).is_some_and(|s| s.tags.contains(tag)));
                 snapshot(id).and(fresh(taken, &"a tag".to_owned()))
             }
-            Command::Release { snapshot: id, tag } => {
+            CatalogCommand::Release { snapshot: id, tag } => {
                 let s = snapshot(id)?;
                 let there = tag.as_ref().map_or(s.holds > 0, |tag| s.tags.contains(tag));
                 if there { Ok(()) } else { Err(CommandError::Invalid(Invalid::NoHold(None))) }
             }
-            Command::AddDevices { .. }
-            | Command::Replace { .. }
-            | Command::CheckDevices(_)
-            | Command::Remove { .. }
-            | Command::StopRemoving
-            | Command::Scrub
-            | Command::StopScrub
-            | Command::Rebalance { .. }
-            | Command::StopRebalance
-            | Command::Wipe { .. }
-            | Command::StopWipe
-            | Command::SetJobRate { .. }
-            | Command::SetOptions { .. }
-            | Command::Places { .. }
-            | Command::Lost { .. }
-            | Command::WriteSizes => Err(CommandError::Invalid(Invalid::NotACatalogChange)),
-            Command::Close | Command::Checkpoint => Ok(()),
+            CatalogCommand::SetOptions { .. } => Err(CommandError::Request(DiskError::NotSupported)),
         }
     }
 
     pub fn reply(&self, command: &Command) -> Reply {
         match command {
-            Command::CreateVolume { .. } | Command::Clone { .. } => Reply::Volume(VolumeId(self.next_volume)),
-            Command::Snapshot { targets, .. } => {
+            Command::Catalog(CatalogCommand::CreateVolume { .. } | CatalogCommand::Clone { .. }) => Reply::Volume(VolumeId(self.next_volume)),
+            Command::Catalog(CatalogCommand::Snapshot { targets, .. }) => {
                 Reply::Snapshots((0..targets.len() as u64).map(|i| SnapshotId(self.next_snapshot + i)).collect())
             }
-            Command::Promote { volume, .. } => {
+            Command::Catalog(CatalogCommand::Promote { volume, .. }) => {
                 let mut snapshots = self.moved(*volume);
                 let from = snapshots.first().and_then(|id| self.links.get(id)).map_or(*volume, |link| link.0);
                 snapshots.retain(|id| self.snapshots.contains_key(id));
@@ -241,8 +227,13 @@ impl Memory {
 
     fn obey(&mut self, command: &Command) {
         self.closed = false;
+        let command = match command {
+            Command::Catalog(command) => command,
+            Command::Close => return self.closed = true,
+            Command::Checkpoint | Command::Devices(_) | Command::Job(_) | Command::Query(_) => return,
+        };
         match command {
-            Command::CreateVolume { name, size, sector, cache, compression } => {
+            CatalogCommand::CreateVolume { name, size, sector, cache, compression } => {
                 let (name, bytes) = (name.clone(), vec![0; *size as usize]);
                 let (sector, cache, compression) = (*sector, *cache, *compression);
                 let volume =
@@ -250,7 +241,7 @@ impl Memory {
                 self.volumes.insert(VolumeId(self.next_volume), volume);
                 self.next_volume += 1;
             }
-            Command::Clone { snapshot, name } => {
+            CatalogCommand::Clone { snapshot, name } => {
                 let Some(s) = self.snapshots.get(snapshot) else { return };
                 let Some(parent) = self.volumes.get(&s.volume) else { return };
                 let (sector, cache, compression) = (parent.sector, parent.cache, parent.compression);
@@ -260,16 +251,16 @@ impl Memory {
                 self.volumes.insert(VolumeId(self.next_volume), volume);
                 self.next_volume += 1;
             }
-            Command::DestroyVolume { volume } => {
+            CatalogCommand::DestroyVolume { volume } => {
                 self.volumes.remove(volume);
                 self.snapshots.retain(|_, s| s.volume != *volume);
             }
-            Command::RenameVolume { volume, name } => {
+            CatalogCommand::RenameVolume { volume, name } => {
                 if let Some(v) = self.volumes.get_mut(volume) {
                     v.name.clone_from(name);
                 }
             }
-            Command::ResizeVolume { volume, size } => {
+            CatalogCommand::ResizeVolume { volume, size } => {
                 let keeps = self.bug == Bug::ShrinkKeepsData;
                 if let Some(v) = self.volumes.get_mut(volume) {
                     let (old, size) = (v.bytes.len(), *size as usize);
@@ -282,31 +273,31 @@ impl Memory {
                     }
                 }
             }
-            Command::SetProperties { volume, cache, compression, read_only } => {
+            CatalogCommand::SetProperties { volume, cache, compression, read_only } => {
                 if let Some(v) = self.volumes.get_mut(volume) {
                     v.cache = cache.unwrap_or(v.cache);
                     v.compression = compression.unwrap_or(v.compression);
                     v.read_only = read_only.unwrap_or(v.read_only);
                 }
             }
-            Command::SetSector { volume, sector } => {
+            CatalogCommand::SetSector { volume, sector } => {
                 if let Some(v) = self.volumes.get_mut(volume) {
                     v.sector = *sector;
                 }
             }
-            Command::Snapshot { targets, .. } => {
+            CatalogCommand::Snapshot { targets, .. } => {
                 for (volume, name) in targets {
                     let bytes = self.volumes.get(volume).map(|v| v.bytes.clone()).unwrap_or_default();
                     self.add_snapshot(*volume, name, bytes);
                 }
             }
-            Command::DestroySnapshots { snapshots } => self.snapshots.retain(|id, _| !snapshots.contains(id)),
-            Command::RenameSnapshot { snapshot, name } => {
+            CatalogCommand::DestroySnapshots { snapshots } => self.snapshots.retain(|id, _| !snapshots.contains(id)),
+            CatalogCommand::RenameSnapshot { snapshot, name } => {
                 if let Some(s) = self.snapshots.get_mut(snapshot) {
                     s.name.clone_from(name);
                 }
             }
-            Command::Rollback { snapshot, keep_as } => {
+            CatalogCommand::Rollback { snapshot, keep_as } => {
                 let Some(s) = self.snapshots.get(snapshot) else { return };
                 let (volume, bytes) = (s.volume, s.bytes.clone());
                 let Some(v) = self.volumes.get_mut(&volume) else { return };
@@ -318,21 +309,21 @@ impl Memory {
                 self.volumes.get_mut(&volume).into_iter().for_each(|v| v.base = Some(*snapshot));
                 self.find_origins();
             }
-            Command::Promote { volume, .. } => {
+            CatalogCommand::Promote { volume, .. } => {
                 for id in self.moved(*volume) {
                     self.links.get_mut(&id).into_iter().for_each(|link| link.0 = *volume);
                     self.snapshots.get_mut(&id).into_iter().for_each(|s| s.volume = *volume);
                 }
                 self.find_origins();
             }
-            Command::Hold { snapshot, tag, .. } => match (self.snapshots.get_mut(snapshot), tag) {
+            CatalogCommand::Hold { snapshot, tag, .. } => match (self.snapshots.get_mut(snapshot), tag) {
                 (Some(s), Some(tag)) => {
                     s.tags.insert(tag.clone());
                 }
                 (Some(s), None) => s.holds += 1,
                 (None, _) => {}
             },
-            Command::Release { snapshot, tag } => {
+            CatalogCommand::Release { snapshot, tag } => {
                 let all = self.bug == Bug::ReleaseTakesAll;
                 let Some(s) = self.snapshots.get_mut(snapshot) else { return };
                 match tag {
@@ -343,24 +334,7 @@ impl Memory {
                     None => s.holds = s.holds.saturating_sub(1),
                 }
             }
-            Command::Close => self.closed = true,
-            Command::Checkpoint
-            | Command::AddDevices { .. }
-            | Command::Replace { .. }
-            | Command::CheckDevices(_)
-            | Command::Remove { .. }
-            | Command::StopRemoving
-            | Command::Scrub
-            | Command::StopScrub
-            | Command::Rebalance { .. }
-            | Command::StopRebalance
-            | Command::Wipe { .. }
-            | Command::StopWipe
-            | Command::SetJobRate { .. }
-            | Command::SetOptions { .. }
-            | Command::Places { .. }
-            | Command::Lost { .. }
-            | Command::WriteSizes => {}
+            CatalogCommand::SetOptions { .. } => {}
         }
     }
 

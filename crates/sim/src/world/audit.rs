@@ -1,6 +1,6 @@
 //! Audits of the space, and destroying all versions.
 
-use millpond_engine::Command;
+use millpond_engine::{CatalogCommand, Command};
 
 use super::World;
 use super::fate::DeviceFaults;
@@ -25,7 +25,7 @@ impl<S: System> World<S> {
         self.trace.note("everything is deleted");
         let holds = |s: &Snapshot| {
             let plain = (0..s.holds).map(|_| None);
-            plain.chain(s.tags.iter().cloned().map(Some)).map(|tag| Command::Release { snapshot: s.id, tag }).collect::<Vec<_>>()
+            plain.chain(s.tags.iter().cloned().map(Some)).map(|tag| Command::Catalog(CatalogCommand::Release { snapshot: s.id, tag })).collect::<Vec<_>>()
         };
         let releases: Vec<Command> = self.oracle.snapshots().flat_map(holds).collect();
         for release in releases {
@@ -35,13 +35,13 @@ impl<S: System> World<S> {
         while self.oracle.volumes().next().is_some() {
             let free = self.oracle.volumes().map(|v| v.id).find(|id| !self.oracle.is_needed_by_others(*id));
             let command = match free {
-                Some(volume) => Command::DestroyVolume { volume },
+                Some(volume) => Command::Catalog(CatalogCommand::DestroyVolume { volume }),
                 None => match self.break_circle() {
                     Some(command) if promotions < MOST_PROMOTIONS => command,
                     _ => return broken("clones in a circle"),
                 },
             };
-            promotions += u32::from(matches!(command, Command::Promote { .. }));
+            promotions += u32::from(matches!(command, Command::Catalog(CatalogCommand::Promote { .. })));
             let what = format!("{command:?} is refused although nothing needs what it takes");
             if !self.command_and_wait(command)? {
                 return broken(what);
@@ -55,10 +55,10 @@ impl<S: System> World<S> {
     /// are between them.
     fn break_circle(&self) -> Option<Command> {
         let last = self.oracle.snapshots().map(|s| s.id).find(|id| self.oracle.clones(*id) == 0);
-        let destroy = last.map(|id| Command::DestroySnapshots { snapshots: vec![id] });
+        let destroy = last.map(|id| Command::Catalog(CatalogCommand::DestroySnapshots { snapshots: vec![id] }));
         destroy.or_else(|| {
             let clone = self.oracle.volumes().map(|v| v.id).find(|id| self.oracle.may_promote(*id));
-            clone.map(|volume| Command::Promote { volume, dry_run: false })
+            clone.map(|volume| Command::Catalog(CatalogCommand::Promote { volume, dry_run: false }))
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_block::{DeviceError, DeviceGeometry, MemberId};
-use millpond_engine::{Class, Command, GroupSpec, Layout, NewDevice, PoolState};
+use millpond_engine::{Class, DeviceCommand, GroupSpec, Layout, NewDevice, PoolState};
 
 use super::World;
 use crate::config::Cached;
@@ -130,20 +130,20 @@ impl<S: System> World<S> {
                     caches.leaving.insert(device);
                     let device = self.new_cache();
                     self.stats.changes += 1;
-                    self.command(Command::Replace { member, device }, vec![], vec![]);
+                    self.command(DeviceCommand::Replace { member, device }, vec![], vec![]);
                 }
             }
             5 => {
                 let member = caches.members.get(&device).copied().unwrap_or(MemberId(0));
                 caches.leaving.insert(device);
                 self.stats.changes += 1;
-                self.command(Command::Remove { member, dry_run: false }, vec![], vec![]);
+                self.command(DeviceCommand::Remove { member, dry_run: false }, vec![], vec![]);
             }
             _ if caches.new < MOST_NEW => {
                 let devices = vec![self.new_cache()];
                 let groups = vec![GroupSpec { class: Class::Cache, layout: Layout::Linear, devices: None }];
                 self.stats.changes += 1;
-                self.command(Command::AddDevices { groups, devices }, vec![], vec![]);
+                self.command(DeviceCommand::AddDevices { groups, devices }, vec![], vec![]);
             }
             _ => {}
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use millpond_engine::{Command, PoolId, PoolSpec, PoolState};
+use millpond_engine::{CatalogCommand, PoolId, PoolSpec, PoolState};
 
 use super::World;
 use crate::System;
@@ -15,7 +15,7 @@ impl<S: System> World<S> {
         for spec in self.config.volumes.clone() {
             let name = self.workload.name("vol");
             let (size, sector, cache, compression) = (spec.size, spec.sector, spec.cache, spec.compression);
-            self.command(Command::CreateVolume { name, size, sector, cache, compression }, vec![], vec![]);
+            self.command(CatalogCommand::CreateVolume { name, size, sector, cache, compression }, vec![], vec![]);
             self.drain()?;
         }
         if self.oracle.volumes().next().is_none() { broken("an empty pool has no space for a volume") } else { Ok(()) }

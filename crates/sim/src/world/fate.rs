@@ -12,7 +12,7 @@ mod open;
 use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_block::MemberId;
-use millpond_engine::{Class, Command, GroupSpec, Layout, MemberState, NewDevice, PoolState};
+use millpond_engine::{Class, DeviceCommand, GroupSpec, Layout, MemberState, NewDevice, PoolState};
 
 use super::World;
 use super::spares::Spares;
@@ -202,7 +202,7 @@ impl<S: System> World<S> {
             fate.doubtful.extend(spares);
         }
         self.stats.changes += 1;
-        self.command(Command::Replace { member: known.member, device }, vec![], vec![]);
+        self.command(DeviceCommand::Replace { member: known.member, device }, vec![], vec![]);
     }
 
     /// Adds a group.
@@ -220,7 +220,7 @@ impl<S: System> World<S> {
         }
         self.stats.changes += 1;
         let groups = vec![GroupSpec { class: Class::Data, layout, devices: None }];
-        self.command(Command::AddDevices { groups, devices }, vec![], vec![]);
+        self.command(DeviceCommand::AddDevices { groups, devices }, vec![], vec![]);
     }
 
     /// Removes a member, or stops a removal.
@@ -237,7 +237,7 @@ impl<S: System> World<S> {
             return;
         }
         if !leaving.is_empty() && rng.percent(30) {
-            self.command(Command::StopRemoving, vec![], vec![]);
+            self.command(DeviceCommand::StopRemoving, vec![], vec![]);
             return;
         }
         let picked = *rng.pick(known);
@@ -249,7 +249,7 @@ impl<S: System> World<S> {
             leaving.extend(devices);
             self.stats.changes += 1;
         }
-        self.command(Command::Remove { member: picked.member, dry_run }, vec![], vec![]);
+        self.command(DeviceCommand::Remove { member: picked.member, dry_run }, vec![], vec![]);
     }
 
     /// In a fork of the world, takes away as many devices as the pool can lose. Everything must

@@ -2,7 +2,7 @@
 //! back when everything is deleted.
 
 use millpond_block::{ByteRange, CacheMode, Op, SectorProfile};
-use millpond_engine::{Command, Compression, PoolState};
+use millpond_engine::{CatalogCommand, Command, Compression, PoolState};
 
 use super::World;
 use crate::oracle::{BLOCK, Verdict, broken};
@@ -54,7 +54,7 @@ impl<S: System> World<S> {
         let size = (pool.free * 6 / 10 / BLOCK).max(1) * BLOCK;
         let name = self.workload.name("refill");
         let (sector, cache, compression) = (SectorProfile::S512e, CacheMode::Writeback, Compression::Off);
-        if !self.command_and_wait(Command::CreateVolume { name, size, sector, cache, compression })? {
+        if !self.command_and_wait(CatalogCommand::CreateVolume { name, size, sector, cache, compression })? {
             return broken("an empty pool has no space for a volume");
         }
         let Some(volume) = self.oracle.volumes().map(|v| v.id).next() else { return Ok(()) };

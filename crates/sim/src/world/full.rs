@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use millpond_block::{ByteRange, Op};
-use millpond_engine::{Command, CommandError, PoolState, SnapshotId, VolumeId, VolumeOptions};
+use millpond_engine::{CatalogCommand, Command, CommandError, PoolState, SnapshotId, VolumeId, VolumeOptions};
 
 use super::World;
 use super::room::FOR_OVERWRITES;
@@ -76,7 +76,7 @@ impl<S: System> World<S> {
             return Ok(());
         }
         let targets = chosen.iter().map(|volume| (*volume, self.workload.name("snap"))).collect();
-        self.command_and_wait(Command::Snapshot { targets, description: String::new(), expires: None })?;
+        self.command_and_wait(CatalogCommand::Snapshot { targets, description: String::new(), expires: None })?;
         let stride = self.rng.between(STRIDES.0, STRIDES.1);
         let first = self.rng.below(stride);
         // Each round overwrites a part, so that all rounds together fill about half of a pool.
@@ -124,7 +124,7 @@ impl<S: System> World<S> {
     fn reserve(&mut self, volumes: &[VolumeId]) -> Result<Option<(VolumeId, u64)>, Violation> {
         let volume = *self.rng.pick(volumes);
         let Some(pool) = self.system.as_ref().and_then(S::pool) else { return Ok(None) };
-        let of = |reservation| Command::SetOptions { volume, options: VolumeOptions { reservation, ..VolumeOptions::default() } };
+        let of = |reservation| Command::Catalog(CatalogCommand::SetOptions { volume, options: VolumeOptions { reservation, ..VolumeOptions::default() } });
         // The volume's own data counts towards its reservation. With a single volume, no other
         // holds anything.
         let own = self.oracle.held_bytes() / volumes.len().max(1) as u64;
@@ -210,12 +210,12 @@ impl<S: System> World<S> {
                     if decided {
                         went_back.insert(volume);
                         let keep_as = self.workload.name("kept");
-                        self.command(Command::Rollback { snapshot, keep_as }, vec![], vec![]);
+                        self.command(CatalogCommand::Rollback { snapshot, keep_as }, vec![], vec![]);
                         self.in_time("a rollback")?;
                     }
                 }
                 3 if self.oracle.volumes().count() > 1 => {
-                    self.command(Command::DestroyVolume { volume }, vec![], vec![]);
+                    self.command(CatalogCommand::DestroyVolume { volume }, vec![], vec![]);
                     self.in_time("destroying a volume")?;
                 }
                 4 => self.restart()?,
@@ -249,7 +249,7 @@ impl<S: System> World<S> {
         {
             return broken(format!("snapshot {snapshot} is said to hold {said} bytes alone, and holds {own}"));
         }
-        self.command(Command::DestroySnapshots { snapshots: vec![snapshot] }, vec![], vec![]);
+        self.command(CatalogCommand::DestroySnapshots { snapshots: vec![snapshot] }, vec![], vec![]);
         self.in_time("destroying a snapshot")?;
         let Some(own) = own else { return Ok(()) };
         self.settle_down()?;

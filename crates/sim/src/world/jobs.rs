@@ -1,7 +1,7 @@
 //! Jobs in the worlds whose devices fail: rebalance, scrub and wipe run, are stopped and get rate
 //! limits, while crashes and device faults occur. A census of all maps runs beside them.
 
-use millpond_engine::{Command, JobKind, PoolState, Wipe};
+use millpond_engine::{Command, JobCommand, JobKind, PoolState, QueryCommand, Wipe};
 
 use super::World;
 use super::fate::JOB_PATIENCE;
@@ -22,17 +22,17 @@ impl<S: System> World<S> {
             return;
         }
         let command = match rng.weighted(&[30, 10, 20, 5, 15, 15, 5, 10]) {
-            0 => Command::Rebalance { dry_run: rng.percent(10) },
-            1 => Command::StopRebalance,
-            2 => Command::Scrub,
-            3 => Command::StopScrub,
-            4 => Command::SetJobRate { rate: *rng.pick(&RATES) },
-            5 => Command::Wipe { how: *rng.pick(&[Wipe::Discard, Wipe::Zero]), dry_run: rng.percent(10) },
-            6 => Command::StopWipe,
-            _ => Command::WriteSizes,
+            0 => Command::Job(JobCommand::Rebalance { dry_run: rng.percent(10) }),
+            1 => Command::Job(JobCommand::StopRebalance),
+            2 => Command::Job(JobCommand::Scrub),
+            3 => Command::Job(JobCommand::StopScrub),
+            4 => Command::Job(JobCommand::SetJobRate { rate: *rng.pick(&RATES) }),
+            5 => Command::Job(JobCommand::Wipe { how: *rng.pick(&[Wipe::Discard, Wipe::Zero]), dry_run: rng.percent(10) }),
+            6 => Command::Job(JobCommand::StopWipe),
+            _ => Command::Query(QueryCommand::WriteSizes),
         };
         // One census at a time: more than are answered would delay all other queries for ever.
-        let asked = self.running.values().any(|plan| matches!((&plan.command, &command), (Some(Command::WriteSizes), Command::WriteSizes)));
+        let asked = self.running.values().any(|plan| matches!((&plan.command, &command), (Some(Command::Query(QueryCommand::WriteSizes)), Command::Query(QueryCommand::WriteSizes))));
         if self.state() == PoolState::Online && !asked {
             self.stats.changes += 1;
             self.command(command, vec![], vec![]);
@@ -43,7 +43,7 @@ impl<S: System> World<S> {
     fn hurry_jobs(&mut self) -> Verdict {
         let held = self.fate.as_ref().is_some_and(|fate| fate.work.is_some());
         if held && self.state() == PoolState::Online {
-            self.command_and_wait(Command::SetJobRate { rate: 0 })?;
+            self.command_and_wait(JobCommand::SetJobRate { rate: 0 })?;
         }
         Ok(())
     }
@@ -60,7 +60,7 @@ impl<S: System> World<S> {
             // A wipe waits for absent devices and for free space, as long as it takes.
             let jobs = self.system.as_ref().and_then(S::pool).map(|pool| pool.jobs).unwrap_or_default();
             if waited >= JOB_PATIENCE / 2 && jobs.iter().all(|job| job.kind == JobKind::Wipe) {
-                self.command_and_wait(Command::StopWipe)?;
+                self.command_and_wait(JobCommand::StopWipe)?;
             }
             self.machine.pass(1_000_000);
         }

@@ -3,7 +3,7 @@
 //! may be refused while there is space, and the removal ends.
 
 use millpond_block::{ByteRange, Op};
-use millpond_engine::{Command, DeviceInfo, JobKind, PoolState};
+use millpond_engine::{CatalogCommand, DeviceCommand, DeviceInfo, JobKind, PoolState};
 
 use super::World;
 use crate::config::Long;
@@ -27,7 +27,7 @@ impl<S: System> World<S> {
         self.write_over(head, &long, None)?;
         let name = self.workload.name("snap");
         let targets = vec![(volume, name)];
-        self.command_and_wait(Command::Snapshot { targets, description: String::new(), expires: None })?;
+        self.command_and_wait(CatalogCommand::Snapshot { targets, description: String::new(), expires: None })?;
         for _ in 0..long.rounds {
             self.write_over(head, &long, None)?;
         }
@@ -38,7 +38,7 @@ impl<S: System> World<S> {
         }
         let listed = self.system.as_ref().and_then(S::pool).map(|pool| pool.devices).unwrap_or_default();
         let leaves = listed.iter().find(|device| device.member == long.member).and_then(|device| self.machine.at(device.slot?));
-        if !self.command_and_wait(Command::Remove { member: long.member, dry_run: false })? {
+        if !self.command_and_wait(DeviceCommand::Remove { member: long.member, dry_run: false })? {
             return broken("a device is not removed although the others have room for all of it");
         }
         self.write_over(head, &long, leaves)?;

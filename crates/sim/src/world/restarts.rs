@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use millpond_block::{DeviceError, DeviceSlot};
-use millpond_engine::{Command, DeviceId, ImportRules, LabelsInForce, MemberState, NewDevice, PoolState};
+use millpond_engine::{Command, DeviceCommand, DeviceId, ImportRules, LabelsInForce, MemberState, NewDevice, PoolState};
 
 use super::World;
 use crate::config::Restarts;
@@ -137,7 +137,7 @@ impl<S: System> World<S> {
                 let Some((geometry, profile)) = self.config.devices.first().copied() else { return };
                 let slot = self.machine.add(SimDevice::new(geometry, profile, site.rng.next()));
                 self.stats.changes += 1;
-                self.command(Command::Replace { member, device: NewDevice { slot, geometry } }, vec![], vec![]);
+                self.command(DeviceCommand::Replace { member, device: NewDevice { slot, geometry } }, vec![], vec![]);
             }
             _ => {}
         }

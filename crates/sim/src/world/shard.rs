@@ -3,7 +3,7 @@
 //! that wait when the pool goes away never reach a device.
 
 use millpond_block::{DeviceError, DeviceSlot, Io, IoKind, Piece};
-use millpond_engine::{Command, Entry, PoolState, VolumeId, VolumeOptions};
+use millpond_engine::{CatalogCommand, Command, Entry, PoolState, VolumeId, VolumeOptions};
 use millpond_format::{CLAIM_OFFSET, SECTOR_BYTES, second_area};
 
 use super::{IDLE_STEP, World};
@@ -174,7 +174,7 @@ impl<S: System> World<S> {
                 return;
             }
             let options = VolumeOptions { limits: shard.random_limits(), ..VolumeOptions::default() };
-            let command = Some(Command::SetOptions { volume, options });
+            let command = Some(Command::Catalog(CatalogCommand::SetOptions { volume, options }));
             self.waiting.push(Plan { command, diff: None, volumes: vec![volume], quiet: vec![] });
         }
     }

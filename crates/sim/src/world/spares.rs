@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use millpond_engine::{Class, Command, DeviceInfo, GroupSpec, Layout, MemberState, PoolInfo, PoolState};
+use millpond_engine::{Class, DeviceCommand, DeviceInfo, GroupSpec, Layout, MemberState, PoolInfo, PoolState};
 
 use super::World;
 use crate::machine::Machine;
@@ -74,7 +74,7 @@ impl<S: System> World<S> {
                 self.fate.iter_mut().for_each(|fate| fate.doubt(device));
                 if let Some(known) = known {
                     self.stats.changes += 1;
-                    self.command(Command::Remove { member: known.member, dry_run: false }, vec![], vec![]);
+                    self.command(DeviceCommand::Remove { member: known.member, dry_run: false }, vec![], vec![]);
                 }
             }
             (2, _) if spares.added < MOST_NEW => {
@@ -85,7 +85,7 @@ impl<S: System> World<S> {
                 self.fate.iter_mut().for_each(|fate| at.into_iter().for_each(|device| fate.doubt(device)));
                 self.stats.changes += 1;
                 let groups = vec![GroupSpec { class: Class::Spare, layout: Layout::Linear, devices: None }];
-                self.command(Command::AddDevices { groups, devices: vec![device] }, vec![], vec![]);
+                self.command(DeviceCommand::AddDevices { groups, devices: vec![device] }, vec![], vec![]);
             }
             _ => {}
         }

@@ -2,7 +2,7 @@
 //! the change has the guarantee of the new mode, even if the request began before. The power fails
 //! once such a request is answered.
 
-use millpond_engine::{Command, VolumeId};
+use millpond_engine::{CatalogCommand, Command, VolumeId};
 
 use super::World;
 use crate::config::{End, LOOSE, STRICT};
@@ -36,7 +36,7 @@ impl<S: System> World<S> {
         while self.oracle.flights() < self.config.depth && self.ask() {}
         let under_way = self.oracle.flights_of(Target::Head(volume));
         let mode = *self.rng.pick(&STRICT);
-        let command = Command::SetProperties { volume, cache: Some(mode), compression: None, read_only: None };
+        let command = Command::Catalog(CatalogCommand::SetProperties { volume, cache: Some(mode), compression: None, read_only: None });
         let change = self.command(command, vec![volume], vec![]);
         // Guests that continue make the requests of others durable, too.
         let guests = self.rng.percent(40);
@@ -68,7 +68,7 @@ impl<S: System> World<S> {
             return Ok(());
         };
         let mode = *self.rng.pick(&LOOSE);
-        self.command(Command::SetProperties { volume, cache: Some(mode), compression: None, read_only: None }, vec![volume], vec![]);
+        self.command(CatalogCommand::SetProperties { volume, cache: Some(mode), compression: None, read_only: None }, vec![volume], vec![]);
         self.drain()
     }
 

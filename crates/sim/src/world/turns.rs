@@ -65,8 +65,8 @@ impl<S: System> World<S> {
     }
 
     /// Submits a command; returns its tag.
-    pub(super) fn command(&mut self, command: Command, volumes: Vec<VolumeId>, quiet: Vec<Target>) -> u64 {
-        self.start(Plan { command: Some(command), diff: None, volumes, quiet })
+    pub(super) fn command(&mut self, command: impl Into<Command>, volumes: Vec<VolumeId>, quiet: Vec<Target>) -> u64 {
+        self.start(Plan { command: Some(command.into()), diff: None, volumes, quiet })
     }
 
     /// Submits the waiting commands whose targets have no requests in flight any more.
@@ -168,7 +168,7 @@ impl<S: System> World<S> {
     }
 
     /// Submits a command and waits for its answer; returns whether it succeeded.
-    pub(super) fn command_and_wait(&mut self, command: Command) -> Result<bool, Violation> {
+    pub(super) fn command_and_wait(&mut self, command: impl Into<Command>) -> Result<bool, Violation> {
         let before = self.stats.commands;
         self.command(command, vec![], vec![]);
         self.drain()?;

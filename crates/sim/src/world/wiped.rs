@@ -2,7 +2,7 @@
 //! data.
 
 use millpond_block::ByteRange;
-use millpond_engine::{Command, JobKind, MemberState, PoolState, Wipe};
+use millpond_engine::{JobCommand, JobKind, MemberState, PoolState, Wipe};
 
 use super::World;
 use super::caches::Caches;
@@ -50,19 +50,19 @@ impl<S: System> World<S> {
         self.stop(power, false, None);
         self.import_and_verify()?;
         self.finish_jobs()?;
-        if !self.command_and_wait(Command::Wipe { how: how(before), dry_run: false })? {
+        if !self.command_and_wait(JobCommand::Wipe { how: how(before), dry_run: false })? {
             return Ok(()); // devices are missing, or there is a cache
         }
         if !self.wipe_ends()? {
             // The pool is too full.
-            self.command_and_wait(Command::StopWipe)?;
+            self.command_and_wait(JobCommand::StopWipe)?;
         }
         self.guests(REQUESTS)?;
         self.drain()?;
         let targets = self.oracle.targets();
         self.read_back(targets)?;
         self.destroy_all()?;
-        if !self.command_and_wait(Command::Wipe { how: how(after), dry_run: false })? {
+        if !self.command_and_wait(JobCommand::Wipe { how: how(after), dry_run: false })? {
             return broken("a wipe is refused although there was one before");
         }
         if !self.wipe_ends()? {

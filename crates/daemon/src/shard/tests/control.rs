@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use millpond_block::{ByteRange, DeviceGeometry, DeviceSlot, DiskError, MemberId};
 use millpond_device::{DeviceLimit, HostDevice, OpenOptions, wall_millis};
-use millpond_engine::{Command, CommandError, PoolState, Reply, VolumeId};
+use millpond_engine::{CatalogCommand, Command, CommandError, DeviceCommand, JobCommand, PoolState, Reply, VolumeId};
 
 use super::client::{Client, in_memory, on_unix, wait};
 use super::double::{Double, HEAD, Medium, SNAPSHOT};
@@ -17,7 +17,7 @@ use crate::shard::{ShardError, ShardHandle};
 fn commands_and_listings_are_answered() {
     let shard = in_memory();
     assert_eq!(wait(shard.opened()).expect("opened"), PoolState::Online);
-    let resize = Command::ResizeVolume { volume: VolumeId(1), size: 4 << 20 };
+    let resize = Command::Catalog(CatalogCommand::ResizeVolume { volume: VolumeId(1), size: 4 << 20 });
     assert_eq!(wait(shard.command(resize)).expect("resize"), Reply::Done);
     assert_eq!(wait(shard.volumes()).expect("volumes")[0].size, 4 << 20);
     assert!(wait(shard.snapshots()).expect("snapshots").is_empty());
@@ -36,13 +36,13 @@ fn commands_and_listings_are_answered() {
 #[test]
 fn a_change_of_devices_waits_until_labels_are_written() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
-    let remove = Command::Remove { member: MemberId(0), dry_run: true };
+    let remove = Command::Devices(DeviceCommand::Remove { member: MemberId(0), dry_run: true });
     for refusals in [0, 1, 5] {
         let shard = spawn(Vec::new(), move |_, _| Ok(Double::memory(8 << 20).refusing(refusals))).expect("shard");
         assert_eq!(runtime.block_on(settled(&shard, remove.clone())).expect("carried out"), Reply::Done);
     }
     let begin = Instant::now();
-    let refused = runtime.block_on(settled(&in_memory(), Command::Rebalance { dry_run: false }));
+    let refused = runtime.block_on(settled(&in_memory(), Command::Job(JobCommand::Rebalance { dry_run: false })));
     assert!(matches!(refused, Err(ShardError::Command(CommandError::Busy(_)))));
     assert!(begin.elapsed() < Duration::from_secs(5), "refused for another reason, it does not wait");
 }

@@ -9,10 +9,7 @@ use millpond_block::{
     Answer, BufPool, CacheMode, Completion, Data, DeviceSlot, DiskError, Features, Geometry, Io, IoDone, IoId, IoKind, Op, Payload, Piece,
     Query, Request, Run, SectorProfile, Tag,
 };
-use millpond_engine::{
-    Busy, Command, CommandError, Compression, DiffExtent, Fault, ImageInfo, Layout, Metrics, PoolId, PoolInfo, PoolState, Reply,
-    SnapshotId, SnapshotInfo, StateMachine, Target, Time, VolumeId, VolumeInfo, VolumeOptions,
-};
+use millpond_engine::{Busy, CatalogCommand, Command, CommandError, Compression, DeviceCommand, DiffExtent, Fault, ImageInfo, JobCommand, Layout, Metrics, PoolId, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, StateMachine, Target, Time, VolumeId, VolumeInfo, VolumeOptions};
 
 use crate::shard::pool::Pool;
 
@@ -171,20 +168,20 @@ impl StateMachine for Double {
                 self.state = PoolState::Closed;
                 Ok(Reply::Done)
             }
-            Command::ResizeVolume { size, .. } => {
+            Command::Catalog(CatalogCommand::ResizeVolume { size, .. }) => {
                 self.size = size;
                 Ok(Reply::Done)
             }
-            Command::SetOptions { volume, options } => {
+            Command::Catalog(CatalogCommand::SetOptions { volume, options }) => {
                 self.options.insert(volume, options);
                 Ok(Reply::Done)
             }
             Command::Checkpoint => Err(CommandError::Faulted(Fault::Caller("as asked".to_owned()))),
-            Command::Remove { .. } if self.refusals > 0 => {
+            Command::Devices(DeviceCommand::Remove { .. }) if self.refusals > 0 => {
                 self.refusals -= 1;
                 Err(CommandError::Busy(Busy::Relabeling))
             }
-            Command::Rebalance { .. } => Err(CommandError::Busy(Busy::Scrubbing)),
+            Command::Job(JobCommand::Rebalance { .. }) => Err(CommandError::Busy(Busy::Scrubbing)),
             _ => Ok(Reply::Done),
         };
         self.replies.push_back((tag, result));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use millpond_block::DeviceSlot;
 use millpond_device::DeviceLimit;
-use millpond_engine::{Command, PoolState};
+use millpond_engine::{Command, JobCommand, PoolState};
 
 use super::client::{Client, FLUSH, PATIENCE, WRITE, hung, in_memory, on_unix, wait};
 use super::double::{Double, HEAD};
@@ -258,7 +258,7 @@ fn whoever_waits_for_a_shard_that_hangs_is_told_when_it_is_given_up() {
     let shard = hung();
     wait(shard.export_nbd(on_unix(1, &path))).expect("export");
     let mut client = Client::with_a_write_in_the_pool(&path);
-    let waiting: Vec<_> = [Command::Checkpoint, Command::StopScrub]
+    let waiting: Vec<_> = [Command::Checkpoint, Command::Job(JobCommand::StopScrub)]
         .into_iter()
         .map(|command| {
             let shard = shard.clone();

@@ -4,9 +4,7 @@ use std::path::PathBuf;
 
 use millpond_block::{ByteRange, CacheMode, SectorProfile};
 use millpond_device::{HostDevice, OpenOptions};
-use millpond_engine::{
-    Command, CommandError, Compression, GroupSpec, Layout, PoolId, PoolSpec, PoolState, Reply, Target, Tuning, VolumeId,
-};
+use millpond_engine::{CatalogCommand, Command, CommandError, Compression, GroupSpec, Layout, PoolId, PoolSpec, PoolState, Reply, Target, Tuning, VolumeId};
 
 use super::client::{Client, FLUSH, on_unix, wait};
 use crate::shard::{NbdExport, ShardError, ShardHandle, create, import};
@@ -21,19 +19,19 @@ pub fn pool(paths: &[PathBuf], device_size: u64, volume_size: u64) -> (ShardHand
     let spec = PoolSpec { name: "pond".to_owned(), id: PoolId([3; 16]), groups: vec![GroupSpec::data(Layout::Linear)], extent_bytes: None };
     let shard = create(spec, open(paths, device_size), Tuning::default()).expect("create");
     assert_eq!(wait(shard.opened()).expect("opened"), PoolState::Online);
-    let volume = Command::CreateVolume {
+    let volume = Command::Catalog(CatalogCommand::CreateVolume {
         name: "disk0".to_owned(),
         size: volume_size,
         sector: SectorProfile::S512e,
         cache: CacheMode::Writeback,
         compression: Compression::Off,
-    };
+    });
     let Reply::Volume(volume) = wait(shard.command(volume)).expect("volume") else { panic!("no volume") };
     (shard, volume)
 }
 
 fn snapshot(shard: &ShardHandle, volume: VolumeId, name: &str) -> Target {
-    let command = Command::Snapshot { targets: vec![(volume, name.to_owned())], description: String::new(), expires: None };
+    let command = Command::Catalog(CatalogCommand::Snapshot { targets: vec![(volume, name.to_owned())], description: String::new(), expires: None });
     match wait(shard.command(command)).expect("snapshot") {
         Reply::Snapshots(made) => Target::Snapshot(made[0]),
         other => panic!("{other:?}"),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use millpond_engine::{Class, Command, Layout, MemberState, PoolState};
+use millpond_engine::{Class, JobCommand, Layout, MemberState, PoolState};
 
 use crate::machine::Ill;
 use crate::oracle::{Verdict, Violation, broken};
@@ -99,7 +99,7 @@ impl<S: System> World<S> {
         self.trace.note("scrub");
         self.machine.sick = None;
         self.machine.ills.retain(|_, ill| !matches!(ill, Ill::FlakyDevice(_)));
-        if !self.command_and_wait(Command::Scrub)? {
+        if !self.command_and_wait(JobCommand::Scrub)? {
             return broken("a scrub is refused although none runs");
         }
         self.finish_jobs()?;
@@ -108,7 +108,7 @@ impl<S: System> World<S> {
         if found.as_ref().is_none_or(|found| !found.complete || found.lost_blocks + found.lost_nodes > 0) {
             return broken(format!("a scrub of a pool with good copies of everything ends with {found:?}"));
         }
-        if !self.command_and_wait(Command::Scrub)? {
+        if !self.command_and_wait(JobCommand::Scrub)? {
             return broken("a second scrub is refused although none runs");
         }
         self.finish_jobs()?;
