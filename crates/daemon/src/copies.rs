@@ -16,7 +16,9 @@ use millpond_api::names::{SnapshotName, VolumeName};
 use millpond_api::size::Size;
 use millpond_api::{ApiError, CopySnapshot, ErrorKind, EventKind, FullCopy, FullCopyState, Job, JobKind, JobState};
 use millpond_block::ByteRange;
-use millpond_engine::{CatalogCommand, Command, CommandError, Compression, DiffExtent, SnapshotId, SnapshotInfo, Target, VolumeId, VolumeInfo, VolumeOptions};
+use millpond_engine::{
+    CatalogCommand, Command, CommandError, Compression, DiffExtent, SnapshotId, SnapshotInfo, Target, VolumeId, VolumeInfo, VolumeOptions,
+};
 use serde::{Deserialize, Serialize};
 
 use super::events::Happened;
@@ -184,7 +186,8 @@ impl Daemon {
             source.command(CatalogCommand::Hold { snapshot: snapshot.id, tag: Some(tag), until: None, locked: false }).await?;
         }
         let (sector, cache, compression) = (of.sector, of.cache, of.compression);
-        let command = Command::Catalog(CatalogCommand::CreateVolume { name: record.volume.clone(), size: snapshot.size, sector, cache, compression });
+        let command =
+            Command::Catalog(CatalogCommand::CreateVolume { name: record.volume.clone(), size: snapshot.size, sector, cache, compression });
         target.command(command).await?;
         let made = target.find_volume(&record.volume).await?;
         made.map(|volume| volume.id).ok_or_else(|| ApiError::internal("the new volume is not there; see the daemon's messages"))

@@ -15,7 +15,9 @@ use millpond_api::{
 };
 use millpond_block::{DeviceSlot, MemberId};
 use millpond_device::HostDevice;
-use millpond_engine::{Class, Command, DeviceChange, DeviceCommand, DeviceId, GroupSpec, JobKind as EngineJob, NewDevice, PoolId, RemovalPlan as Plan, Reply};
+use millpond_engine::{
+    Class, Command, DeviceChange, DeviceCommand, DeviceId, GroupSpec, JobKind as EngineJob, NewDevice, PoolId, RemovalPlan as Plan, Reply,
+};
 use tokio::time::sleep;
 
 use super::events::Happened;

@@ -17,7 +17,10 @@ use millpond_api::{
 };
 use millpond_block::{CacheMode, DeviceGeometry, MemberId, SectorProfile};
 use millpond_device::{HostDevice, OpenError, OpenOptions, entropy, wall_millis};
-use millpond_engine::{CatalogCommand, Class, Command, Compression, Engine, GroupSpec, JobInfo, JobKind as EngineJob, Layout, PoolId, PoolInfo, PoolSpec, PoolState, Time, Tuning};
+use millpond_engine::{
+    CatalogCommand, Class, Command, Compression, Engine, GroupSpec, JobInfo, JobKind as EngineJob, Layout, PoolId, PoolInfo, PoolSpec,
+    PoolState, Time, Tuning,
+};
 
 use super::host_calls::{HostCalls, PATIENCE};
 use super::locks::blocking;

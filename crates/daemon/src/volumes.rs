@@ -272,7 +272,12 @@ impl Properties {
     }
 
     fn command(self, volume: &VolumeInfo) -> Command {
-        Command::Catalog(CatalogCommand::SetProperties { volume: volume.id, cache: self.cache, compression: self.compression, read_only: self.read_only })
+        Command::Catalog(CatalogCommand::SetProperties {
+            volume: volume.id,
+            cache: self.cache,
+            compression: self.compression,
+            read_only: self.read_only,
+        })
     }
 }
 

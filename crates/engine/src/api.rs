@@ -3,9 +3,9 @@
 mod command;
 mod listed;
 
-use millpond_block::{ByteRange, CacheMode, DeviceGeometry, DeviceSlot, MemberId, SectorProfile};
+use millpond_block::{ByteRange, DeviceGeometry, DeviceSlot, MemberId};
 
-use crate::{VolumeOptions, Whole};
+use crate::Whole;
 
 pub use millpond_format::{Class, DeviceId, Holder, Layout, Lsn, MemberState, PoolId, SnapshotId, VolumeId};
 

@@ -2,6 +2,7 @@
 
 mod append;
 mod cached;
+mod catalog;
 mod clean;
 mod clear;
 mod codec;

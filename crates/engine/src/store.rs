@@ -42,7 +42,7 @@ use millpond_format::{LogTail, Lsn, ObjectRef};
 pub(crate) use self::append::NoRoom;
 pub(crate) use self::checkpoint::{At, CheckpointState, META_HEAD_PAGES, OBJECT_WRITE, ObjectsIn, Stage};
 pub(crate) use self::compare::{Comparison, Found, STEPS_PER_QUERY, state_of};
-pub(crate) use self::context::{AreaPart, ClaimIo, Config, Context, FillPiece, NodeRead, PieceRead, ScrubArea, ScrubRead};
+pub(crate) use self::context::{AreaPart, ClaimIo, Config, Context, FillPiece, JobIo, NodeRead, PieceRead, ScrubArea, ScrubRead};
 pub(crate) use self::flush::{Flusher, Repairs};
 pub(crate) use self::identities::{Moves, original_identities};
 pub(crate) use self::labels::{LabelState, LabelStep};

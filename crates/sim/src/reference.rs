@@ -17,7 +17,10 @@ use millpond_block::{
     Buf, ByteRange, Completion, Data, DeviceGeometry, DeviceSlot, DiskError, Io, IoDone, IoId, IoKind, Op, Payload, Piece, Query, Request,
     Run, Tag,
 };
-use millpond_engine::{CatalogCommand, Command, CommandError, DiffExtent, Fault, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, StateMachine, Time, Tuning, VolumeId, VolumeInfo, VolumeOptions};
+use millpond_engine::{
+    CatalogCommand, Command, CommandError, DiffExtent, Fault, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, StateMachine,
+    Time, Tuning, VolumeId, VolumeInfo, VolumeOptions,
+};
 
 use crate::disk::PAGE;
 use crate::system::{Media, System, Target};
@@ -414,11 +417,14 @@ impl StateMachine for Reference {
         if self.state != PoolState::Online {
             return self.replies.push_back((tag, Err(CommandError::Faulted(Fault::Caller("stopped".to_owned())))));
         }
-        if let (Bug::SplitGroupSnapshot, Command::Catalog(CatalogCommand::Snapshot { targets, description, expires })) = (self.bug, &command)
+        if let (Bug::SplitGroupSnapshot, Command::Catalog(CatalogCommand::Snapshot { targets, description, expires })) =
+            (self.bug, &command)
             && let [first, rest @ ..] = targets.as_slice()
             && !rest.is_empty()
         {
-            let part = |targets: Vec<_>| Command::Catalog(CatalogCommand::Snapshot { targets, description: description.clone(), expires: *expires });
+            let part = |targets: Vec<_>| {
+                Command::Catalog(CatalogCommand::Snapshot { targets, description: description.clone(), expires: *expires })
+            };
             self.append(Entry::Command(part(vec![first.clone()])), Vec::new());
             return self.later.push_back((tag, part(rest.to_vec())));
         }

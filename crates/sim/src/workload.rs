@@ -262,9 +262,15 @@ impl Workload {
             (10, Some(s)) if self.rng.percent(50) => {
                 let taken = self.rng.percent(20).then(|| snapshots.iter().find(|o| o.volume == s.volume).map(|o| o.name.clone())).flatten();
                 let name = taken.unwrap_or_else(|| self.name("renamed"));
-                if name == s.name { None } else { head(Command::Catalog(CatalogCommand::RenameSnapshot { snapshot: s.id, name }), s.volume, vec![]) }
+                if name == s.name {
+                    None
+                } else {
+                    head(Command::Catalog(CatalogCommand::RenameSnapshot { snapshot: s.id, name }), s.volume, vec![])
+                }
             }
-            (10, _) => head(Command::Catalog(CatalogCommand::RenameVolume { volume: volume.id, name: self.name("vol") }), volume.id, vec![]),
+            (10, _) => {
+                head(Command::Catalog(CatalogCommand::RenameVolume { volume: volume.id, name: self.name("vol") }), volume.id, vec![])
+            }
             (_, Some(s)) => self.compare(s, &snapshots),
             _ => None,
         }
@@ -311,7 +317,12 @@ impl Workload {
         let count = if self.rng.percent(60) { 1 } else { self.rng.between(1, volumes.len() as u64) as usize };
         volumes.truncate(count);
         let targets = volumes.iter().map(|id| (*id, self.name("snap"))).collect();
-        Plan { command: Some(Command::Catalog(CatalogCommand::Snapshot { targets, description: String::new(), expires: None })), diff: None, volumes, quiet: vec![] }
+        Plan {
+            command: Some(Command::Catalog(CatalogCommand::Snapshot { targets, description: String::new(), expires: None })),
+            diff: None,
+            volumes,
+            quiet: vec![],
+        }
     }
 
     fn destroy_snapshots(&mut self, one: &Snapshot, all: &[&Snapshot]) -> Plan {
@@ -322,7 +333,12 @@ impl Workload {
         let snapshots: Vec<SnapshotId> = chosen.iter().map(|s| s.id).collect();
         let volumes: BTreeSet<VolumeId> = chosen.iter().map(|s| s.volume).collect();
         let quiet = snapshots.iter().map(|id| Target::Snapshot(*id)).collect();
-        Plan { command: Some(Command::Catalog(CatalogCommand::DestroySnapshots { snapshots })), diff: None, volumes: volumes.into_iter().collect(), quiet }
+        Plan {
+            command: Some(Command::Catalog(CatalogCommand::DestroySnapshots { snapshots })),
+            diff: None,
+            volumes: volumes.into_iter().collect(),
+            quiet,
+        }
     }
 }
 

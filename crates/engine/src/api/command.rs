@@ -1,6 +1,6 @@
 //! Commands to a pool.
 
-use millpond_block::{CacheMode, SectorProfile};
+use millpond_block::{CacheMode, MemberId, SectorProfile};
 
 use super::{Compression, DeviceChange, GroupSpec, NewDevice, Target, Wipe};
 use crate::{SnapshotId, Time, VolumeId, VolumeOptions};
@@ -219,6 +219,25 @@ pub enum JobCommand {
     },
 }
 
+/// Kind of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum JobKind {
+    /// Writes the data to a member that it lacks.
+    Resilver,
+    /// Writes a member's data to its replacement.
+    Replace,
+    /// Moves data off a member, to remove it.
+    Remove,
+    /// Makes segments of extents that a stopped removal has left without one.
+    Rejoin,
+    /// Evens out how full groups are.
+    Rebalance,
+    /// Makes data unreadable that nothing refers to.
+    Wipe,
+    /// Reads and checks all copies of everything.
+    Scrub,
+}
+
 /// A query that takes several turns. It changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueryCommand {
@@ -258,5 +277,12 @@ impl From<JobCommand> for Command {
 impl From<QueryCommand> for Command {
     fn from(command: QueryCommand) -> Command {
         Command::Query(command)
+    }
+}
+
+impl JobCommand {
+    /// Returns whether the command only reports what a job would do.
+    pub fn is_dry_run(&self) -> bool {
+        matches!(self, JobCommand::Rebalance { dry_run: true } | JobCommand::Wipe { dry_run: true, .. })
     }
 }

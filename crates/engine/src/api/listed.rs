@@ -3,7 +3,7 @@
 use millpond_block::{CacheMode, DeviceError, DeviceSlot, MemberId, SectorProfile};
 use millpond_format::{Class, DeviceId, Layout, MemberState, PoolId, SnapshotId, VolumeId};
 
-use super::{Compression, Time};
+use super::{Compression, JobKind, Time};
 use crate::error::Fault;
 use crate::options::VolumeOptions;
 use crate::read_cache::ReadCacheUse;
@@ -378,25 +378,6 @@ pub struct Metrics {
     pub replayed_batches: u64,
     /// Guest writes that waited for space, until the cleaner or a checkpoint had freed some.
     pub throttled: u64,
-}
-
-/// Kind of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum JobKind {
-    /// Writes the data to a member that it lacks.
-    Resilver,
-    /// Writes a member's data to its replacement.
-    Replace,
-    /// Moves data off a member, to remove it.
-    Remove,
-    /// Makes segments of extents that a stopped removal has left without one.
-    Rejoin,
-    /// Evens out how full groups are.
-    Rebalance,
-    /// Makes data unreadable that nothing refers to.
-    Wipe,
-    /// Reads and checks all copies of everything.
-    Scrub,
 }
 
 /// A job on a pool's devices.

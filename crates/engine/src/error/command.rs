@@ -270,9 +270,6 @@ pub enum Invalid {
     /// A volume twice in one group snapshot.
     #[error("a volume can be in a group snapshot only once")]
     TwiceInGroup,
-    /// A command that does not change the catalog, where only such are possible.
-    #[error("not a catalog change")]
-    NotACatalogChange,
     /// One hold more than a snapshot can have.
     #[error("the snapshot has {0} holds, and can have no more; release some")]
     TooManyHolds(usize),

@@ -14,8 +14,8 @@ impl Pool {
         if !self.cleaner.has_victim() {
             let wanted = self.store.closing.is_none() || short;
             let victim = if wanted && self.cleaning_needed() {
-                let (rebalancer, wiper) = (&mut self.rebalancer, &mut self.wiper);
-                self.cleaner.choose_victim(&mut self.store, |store| rebalancer.next_surplus(store).or_else(|| wiper.next_unclean(store)))
+                let jobs = &mut self.jobs;
+                self.cleaner.choose_victim(&mut self.store, |store| jobs.next_victim(store))
             } else {
                 None
             };
@@ -30,7 +30,6 @@ impl Pool {
     fn cleaning_needed(&self) -> bool {
         !self.cleaner.shelves_to_clean(&self.store).is_empty()
             || self.store.evacuation.as_ref().is_some_and(Evacuation::has_more)
-            || self.rebalancer.has_more()
-            || self.wiper.has_more()
+            || self.jobs.has_victims()
     }
 }

@@ -7,8 +7,8 @@ use super::requests::Requests;
 use super::state::Pool;
 use crate::io::{Health, Replica};
 use crate::store::{Store, device_id};
-use crate::task::begin_removal;
-use crate::{CommandError, GroupSpec, NewDevice};
+use crate::task::{begin_removal, rehearse_removal};
+use crate::{CommandError, DeviceCommand, GroupSpec, NewDevice, Reply};
 
 impl Requests {
     /// Replaces a cache device, which begins empty, or a spare.
@@ -35,8 +35,26 @@ impl Requests {
 }
 
 impl Pool {
+    /// Starts a command about devices.
+    pub(super) fn device_command(&mut self, tag: Tag, command: DeviceCommand) {
+        match command {
+            DeviceCommand::AddDevices { groups, devices } => self.change_devices(tag, |pool| pool.add_groups(&groups, &devices)),
+            DeviceCommand::Replace { member, device } => self.change_devices(tag, |pool| pool.replace(member, device)),
+            DeviceCommand::CheckDevices(change) => {
+                let checked = self.store.check_change(&change).map(|()| Reply::Done);
+                self.store.replies.push_back((tag, checked));
+            }
+            DeviceCommand::Remove { member, dry_run: true } => {
+                let plan = rehearse_removal(&self.store, &self.resilver, member).map(Reply::Removal);
+                self.store.replies.push_back((tag, plan));
+            }
+            DeviceCommand::Remove { member, dry_run: false } => self.change_devices(tag, |pool| pool.remove_member(member)),
+            DeviceCommand::StopRemoving => self.change_devices(tag, |pool| pool.store.stop_removing()),
+        }
+    }
+
     /// Executes a command about devices; its reply is sent when the labels contain the change.
-    pub(super) fn change_devices(&mut self, tag: Tag, change: impl FnOnce(&mut Pool) -> Result<(), CommandError>) {
+    fn change_devices(&mut self, tag: Tag, change: impl FnOnce(&mut Pool) -> Result<(), CommandError>) {
         match change(self) {
             Ok(()) => self.store.relabel(Some(tag)),
             Err(error) => self.store.replies.push_back((tag, Err(error))),
@@ -44,7 +62,7 @@ impl Pool {
     }
 
     /// Adds groups of new devices. Their space is used once every label lists them.
-    pub(super) fn add_groups(&mut self, specs: &[GroupSpec], devices: &[NewDevice]) -> Result<(), CommandError> {
+    fn add_groups(&mut self, specs: &[GroupSpec], devices: &[NewDevice]) -> Result<(), CommandError> {
         self.rejoiner.put_off_rejoin(&mut self.store);
         self.store.check_unchanging()?;
         let geometries: Vec<_> = devices.iter().map(|d| d.geometry).collect();
@@ -59,7 +77,7 @@ impl Pool {
 
     /// Replaces a member's device: the data that the member holds, or should hold, is copied to the
     /// new one.
-    pub(super) fn replace(&mut self, member: MemberId, device: NewDevice) -> Result<(), CommandError> {
+    fn replace(&mut self, member: MemberId, device: NewDevice) -> Result<(), CommandError> {
         self.rejoiner.put_off_rejoin(&mut self.store);
         self.store.check_unchanging()?;
         let at = member.index();
@@ -93,7 +111,7 @@ impl Pool {
     }
 
     /// Begins to remove a member. The caller must have the labels written.
-    pub(super) fn remove_member(&mut self, member: MemberId) -> Result<(), CommandError> {
+    fn remove_member(&mut self, member: MemberId) -> Result<(), CommandError> {
         if self.store.config.shape.is_aside(member) {
             return self.remove_aside(member);
         }

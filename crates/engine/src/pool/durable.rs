@@ -151,7 +151,7 @@ impl Pool {
         match self.store.checkpoint.stage {
             Stage::Idle => {
                 if !self.resilver.holds_roots()
-                    && !self.scrubber.holds_roots()
+                    && !self.jobs.holds_roots()
                     && self.store.labels.switching.is_empty()
                     && checkpoint_due(&self.store, &self.cleaner, self.quiet())
                 {
@@ -239,7 +239,7 @@ impl Pool {
     fn opened(&mut self) {
         if Stream::all().any(|stream| !stream.is_special() && self.store.log.streams[stream].next.is_none()) {
             // segments that waited for a checkpoint at the crash are free only now
-            let given_up = self.gives_up_retention();
+            let given_up = self.jobs.gives_up_retention();
             release_rested(&mut self.store, true, given_up);
             self.store.core.space.segments.stamp_emptied(Lsn(self.store.log.next.0 - 1));
             self.store.release_logged();
@@ -249,7 +249,7 @@ impl Pool {
         let volumes: Vec<_> = self.store.core.catalog.volumes.keys().copied().collect();
         volumes.into_iter().for_each(|volume| self.requests.trim_beyond(&mut self.store, volume));
         self.resilver.fill_what_lacks(&mut self.store);
-        self.resume_jobs();
+        self.jobs.resume(&self.store);
         self.requests.attach_caches(&mut self.store);
     }
 }

@@ -80,9 +80,9 @@ impl Pool {
             fell_back: self.fell_back.clone(),
             space: self.store.space_info(),
             devices: devices.collect(),
-            jobs: self.jobs(),
+            jobs: self.list_jobs(),
             job_rate: Some(self.store.core.catalog.jobs.rate).filter(|rate| *rate > 0),
-            scrub: self.scrubber.found.as_ref().map(|found| found.info(|id| Some(self.store.core.catalog.volumes.get(&id)?.name.clone()))),
+            scrub: self.jobs.scrub_info(&self.store),
         }
     }
 

@@ -4,7 +4,7 @@ use millpond_block::DeviceSlot;
 
 use super::requests::Requests;
 use crate::store::Store;
-use crate::task::{Checkpointer, Cleaner, Keeper, LabelWriter, Preparer, Rebalancer, Rejoiner, Resilver, Scrubber, Spares, Wiper};
+use crate::task::{Checkpointer, Cleaner, Jobs, Keeper, LabelWriter, Preparer, Rejoiner, Resilver, Spares};
 
 /// A pool in service: its state on the devices, the requests, and the tasks. Its own methods are the
 /// scheduler's: they pass events to requests and tasks, and run each task once per turn.
@@ -18,9 +18,7 @@ pub(crate) struct Pool {
     /// Why the import that opened the pool went back further than the newest checkpoint.
     pub(crate) fell_back: Option<String>,
     pub(crate) rejoiner: Rejoiner,
-    pub(crate) rebalancer: Rebalancer,
-    pub(crate) scrubber: Scrubber,
-    pub(crate) wiper: Wiper,
+    pub(crate) jobs: Jobs,
     pub(crate) preparer: Preparer,
     pub(crate) keeper: Keeper,
     pub(crate) cleaner: Cleaner,
@@ -42,19 +40,12 @@ impl Pool {
             spares: Spares::default(),
             fell_back: None,
             rejoiner: Rejoiner::default(),
-            rebalancer: Rebalancer::default(),
-            scrubber: Scrubber::default(),
-            wiper: Wiper::default(),
+            jobs: Jobs::default(),
             preparer: Preparer::default(),
             keeper: Keeper::default(),
             cleaner: Cleaner::default(),
             unanswered: Vec::new(),
         }
-    }
-
-    /// Returns whether a job needs the space of segments that are retained for a rewind.
-    pub(super) fn gives_up_retention(&self) -> bool {
-        self.rebalancer.is_short() || self.wiper.is_on()
     }
 
     /// Returns whether no operation, move or batch is in progress.

@@ -10,7 +10,7 @@ use super::state::Pool;
 use crate::api::Target;
 use crate::io::Ended;
 use crate::store::{Context, Store, Waiting, Watermark};
-use crate::task::{Beside, checkpoint_brings_space, release_rested, step_evacuation, step_give_back};
+use crate::task::{Beside, JobTasks, checkpoint_brings_space, release_rested, step_evacuation, step_give_back};
 use crate::{Fault, Planted, PoolState, Reply, Time};
 
 /// Checkpoints without gain after which waiting writes fail with ENOSPC.
@@ -121,8 +121,7 @@ impl Pool {
             Context::Repair => self.store.repairs.under_way -= 1,
             Context::FillRead(piece) => self.resilver.fill_read(&mut self.store, piece, ended.result, ended.buf),
             Context::FillWrite(piece) => self.resilver.fill_written(piece),
-            Context::Scrub(read) => self.scrubber.scrub_read(&mut self.store, read, ended.result, ended.buf),
-            Context::ScrubArea(area) => self.scrubber.scrub_area_done(&mut self.store, area, ended.result, ended.buf),
+            Context::Job(io) => self.jobs.io_done(&mut self.store, io, ended.result, ended.buf),
             Context::FillRing(run) => self.resilver.fill_ring_done(&mut self.store, &mut self.keeper, run, ended.result, ended.buf),
             Context::Flush(target) => self.flush_done(target, ended.result),
             Context::Nodes(nodes) => self.nodes_written(&nodes, ended.result),
@@ -136,7 +135,6 @@ impl Pool {
             Context::CacheWrite(scan) => self.cache_written(scan, ended.result),
             Context::Discard(segments) => self.store.given_back(&segments),
             Context::Prepare => self.preparer.prepare_done(&mut self.store, ended.result),
-            Context::Wipe => self.wiper.wiped(&mut self.store, ended.result),
             Context::Claim(io) => self.keeper.claim_done(&mut self.store, io, ended.result, ended.buf),
             Context::Relabel => self.relabel_done(ended.result),
             Context::CleanHeader(page, attempt) => self.cleaner.move_header_read(&mut self.store, page, attempt, ended.result, ended.buf),
@@ -174,7 +172,7 @@ impl Pool {
     fn release_space(&mut self) {
         let hungry = self.store.is_hungry();
         self.store.core.space.segments.stamp_emptied(Lsn(self.store.log.next.0 - 1));
-        let given_up = self.gives_up_retention();
+        let given_up = self.jobs.gives_up_retention();
         release_rested(&mut self.store, hungry, given_up);
         (self.store.flusher.space, self.store.waiting_for_flush) = (false, Waiting::default());
         if (hungry || self.store.destages()) && self.store.state == PoolState::Online {
@@ -214,7 +212,7 @@ impl Pool {
             self.end_what_waits();
             self.release_space();
             step_give_back(&mut self.store, self.preparer.is_preparing());
-            self.preparer.step_prepare(&mut self.store, self.wiper.is_on());
+            self.preparer.step_prepare(&mut self.store, self.jobs.wipes());
             self.label_writer.step_relabel(&mut self.store, &self.keeper);
             self.end_what_waits();
             self.spares.step_spares(&mut self.store, &mut self.resilver);
@@ -226,9 +224,13 @@ impl Pool {
                 guests_wait: self.requests.starved.is_some(),
             };
             busy |= step_evacuation(&mut self.store, &mut beside);
-            busy |= self.rebalancer.step_rebalance(&mut self.store, &mut self.cleaner);
-            busy |= self.wiper.step_wipe(&mut self.store, &self.resilver, &mut self.cleaner, !self.requests.destroying.is_empty());
-            busy |= self.scrubber.step_scrub(&mut self.store, &mut self.rejoiner);
+            let mut tasks = JobTasks {
+                cleaner: &mut self.cleaner,
+                resilver: &self.resilver,
+                rejoiner: &mut self.rejoiner,
+                destroys: !self.requests.destroying.is_empty(),
+            };
+            busy |= self.jobs.step(&mut self.store, &mut tasks);
             self.step_jobs();
             self.requests.step_cache(&mut self.store);
             self.keeper.step_claim(&mut self.store);
@@ -271,7 +273,7 @@ impl Pool {
         let gives = running || rests || checkpoint_brings_space(&self.store, &self.cleaner) || self.store.moves_wait_for_checkpoint();
         let freeing = self.store.core.catalog.has_frees() || (self.requests.is_freeing(&self.store) && can_begin);
         // a wipe releases the space that it holds before any write is refused
-        let held = self.wiper.holds_space() || self.store.holds_free_segments();
+        let held = self.jobs.holds_space() || self.store.holds_free_segments();
         let comes = can_begin && gives && checkpoints < STARVED_CHECKPOINTS;
         // segments with writes in flight cannot be cleaned
         let written = self.store.log.in_flight_batches() > 0;

@@ -65,9 +65,6 @@ pub(crate) enum Context {
     FillWrite(FillPiece),
     /// A read or write of the ring of roots for a device that is being filled.
     FillRing(u64),
-    /// A scrub's read of a copy.
-    Scrub(ScrubRead),
-    ScrubArea(ScrubArea),
     /// Part of a read from the cache: operation and part.
     Cached {
         op: u32,
@@ -81,8 +78,8 @@ pub(crate) enum Context {
     Discard(Vec<SegmentId>),
     /// Zeroes written to part of a free segment.
     Prepare,
-    /// An overwrite or discard for a wipe.
-    Wipe,
+    /// An operation of a job.
+    Job(JobIo),
     /// A read or write of the claim.
     Claim(ClaimIo),
     /// The cleaner's read of the header at this page of its victim, which describes chunks that
@@ -91,6 +88,17 @@ pub(crate) enum Context {
     /// The cleaner's read of a chunk; for a moved one, the identities of its slots; and the
     /// attempt.
     Clean(ChunkId, Vec<(u32, BlockIdentity)>, u8),
+}
+
+/// A device operation of a job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum JobIo {
+    /// A scrub's read of a copy.
+    Scrub(ScrubRead),
+    /// A scrub's read or write of a metadata area.
+    ScrubArea(ScrubArea),
+    /// An overwrite or discard for a wipe.
+    Wipe,
 }
 
 /// A map node that is being read, and its place when the read began: it may move meanwhile.

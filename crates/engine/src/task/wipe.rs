@@ -20,7 +20,7 @@ use super::cleaner::Cleaner;
 use super::resilver::Resilver;
 use crate::log::META_CLASS;
 use crate::space::{AllocClass, PAGE, Segment, SegmentState};
-use crate::store::{Context, Store, ZEROES};
+use crate::store::{Context, JobIo, Store, ZEROES};
 use crate::{Absent, Busy, CommandError, JobInfo, JobKind, PoolState, Reply, Time, Wipe, WipePlan};
 
 /// Bytes overwritten at a time on each device, and the number of such writes in flight: while
@@ -368,7 +368,7 @@ impl Wiper {
             if !erasure.zero {
                 erasure.next = length;
                 let extents = erasure.extents.clone();
-                return store.io.discard(Context::Wipe, extents.into_iter());
+                return store.io.discard(Context::Job(JobIo::Wipe), extents.into_iter());
             }
             let bytes = STEP.min(length - at);
             erasure.next += bytes;
@@ -378,7 +378,7 @@ impl Wiper {
             let steps = (0..bytes).step_by(ZEROES).map(|from| bytes - from);
             let pieces: Vec<Piece> = steps.map(zeroes).collect();
             store.charge_jobs(bytes * ranges.len() as u64);
-            store.io.overwrite(Context::Wipe, &ranges, &pieces);
+            store.io.overwrite(Context::Job(JobIo::Wipe), &ranges, &pieces);
         }
     }
 

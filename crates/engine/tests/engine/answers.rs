@@ -1,7 +1,9 @@
 //! Devices that answer late or never.
 
 use millpond_block::{DeviceError, DeviceSlot, Io, IoDone, MemberId, Op};
-use millpond_engine::{Class, Command, Compression, DeviceCommand, DeviceTrouble, GroupSpec, Holder, Layout, MemberState, PoolState, Target, Tuning};
+use millpond_engine::{
+    Class, Command, Compression, DeviceCommand, DeviceTrouble, GroupSpec, Holder, Layout, MemberState, PoolState, Target, Tuning,
+};
 
 use crate::rig::Rig;
 

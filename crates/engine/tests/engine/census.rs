@@ -2,7 +2,10 @@
 //! with special devices.
 
 use millpond_block::{MemberId, Op};
-use millpond_engine::{CatalogCommand, Class, Command, Compression, DeviceCommand, GroupSpec, Layout, QueryCommand, Reply, Target, Tuning, VolumeCensus, VolumeId, VolumeOptions, WRITE_SIZES, WriteSizes};
+use millpond_engine::{
+    CatalogCommand, Class, Command, Compression, DeviceCommand, GroupSpec, Layout, QueryCommand, Reply, Target, Tuning, VolumeCensus,
+    VolumeId, VolumeOptions, WRITE_SIZES, WriteSizes,
+};
 
 use crate::rig::Rig;
 use millpond_testing::Random;

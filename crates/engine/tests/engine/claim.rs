@@ -1,7 +1,9 @@
 //! Claims: of two hosts that see the same devices, only one has the pool.
 
 use millpond_block::{DeviceError, Io, IoKind, MemberId, Op, Tag};
-use millpond_engine::{Class, Command, Compression, DeviceCommand, Fault, GroupSpec, Holder, Layout, PoolState, Target, Time, Tuning, VolumeId};
+use millpond_engine::{
+    Class, Command, Compression, DeviceCommand, Fault, GroupSpec, Holder, Layout, PoolState, Target, Time, Tuning, VolumeId,
+};
 use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim};
 
 use crate::rig::Rig;
@@ -388,7 +390,8 @@ fn pools_without_a_claim_are_imported_as_ever_and_claimed() {
 fn devices_that_come_later_are_claimed_whatever_they_say() {
     let (mut rig, volume) = pool(2);
     let devices = vec![rig.new_device(16), rig.new_device(16)];
-    rig.command(DeviceCommand::AddDevices { groups: vec![GroupSpec { class: Class::Data, layout: MIRROR, devices: None }], devices }).unwrap();
+    rig.command(DeviceCommand::AddDevices { groups: vec![GroupSpec { class: Class::Data, layout: MIRROR, devices: None }], devices })
+        .unwrap();
     let device = rig.new_device(16);
     // the device has the claim of another host, with a much later term
     let other = Claim { term: 99, holder: tuning(7, 7).holder.unwrap(), ..claim(&rig.media[0], true).unwrap() };

@@ -3,7 +3,9 @@
 //! removal ends.
 
 use millpond_block::{ByteRange, Io, IoKind, MemberId, Op, Payload, Request, Tag};
-use millpond_engine::{CatalogCommand, Command, Compression, DeviceCommand, GroupSpec, JobKind, Layout, PoolState, Target, Time, Tuning, VolumeId};
+use millpond_engine::{
+    CatalogCommand, Command, Compression, DeviceCommand, GroupSpec, JobKind, Layout, PoolState, Target, Time, Tuning, VolumeId,
+};
 
 use crate::rig::Rig;
 use millpond_testing::Random;
@@ -135,7 +137,11 @@ fn made() -> (Vec<Vec<u8>>, VolumeId) {
     let volume = rig.volume("disk", 64 << 20, Compression::Off);
     let mut machine = Machine::new(rig, 99, Times { turn: 100, read: 300, write: 500, flush: 1000 });
     machine.write_all(volume, 1, |_| true);
-    machine.rig.start(Command::Catalog(CatalogCommand::Snapshot { targets: vec![(volume, "first".into())], description: String::new(), expires: None }));
+    machine.rig.start(Command::Catalog(CatalogCommand::Snapshot {
+        targets: vec![(volume, "first".into())],
+        description: String::new(),
+        expires: None,
+    }));
     while machine.rig.engine.snapshots().is_empty() {
         assert_eq!(machine.step(), 0);
     }

@@ -1,7 +1,10 @@
 //! Devices are removed during writes, with every layout; afterwards the pool does not need them.
 
 use millpond_block::{DeviceSlot, MemberId, Op};
-use millpond_engine::{Busy, Class, Command, CommandError, Compression, DeviceChange, DeviceCommand, GroupSpec, Invalid, JobCommand, JobKind, Layout, RemovalPlan, Reply, SnapshotId, Target, Tuning, VolumeId};
+use millpond_engine::{
+    Busy, Class, Command, CommandError, Compression, DeviceChange, DeviceCommand, GroupSpec, Invalid, JobCommand, JobKind, Layout,
+    RemovalPlan, Reply, SnapshotId, Target, Tuning, VolumeId,
+};
 
 use crate::content::Steps;
 use crate::rig::Rig;

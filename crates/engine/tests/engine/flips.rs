@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::env;
 
 use millpond_block::{DeviceSlot, Op};
-use millpond_engine::{CatalogCommand, Class, Command, Compression, GroupSpec, JobCommand, Layout, SnapshotId, Target, Tuning, VolumeId, VolumeOptions};
+use millpond_engine::{
+    CatalogCommand, Class, Command, Compression, GroupSpec, JobCommand, Layout, SnapshotId, Target, Tuning, VolumeId, VolumeOptions,
+};
 use millpond_format::{BATCH_FIXED, BatchHeader, RING_OFFSET, RING_SLOTS, SECTOR_BYTES};
 
 use crate::rig::Rig;

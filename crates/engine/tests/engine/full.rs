@@ -1,7 +1,10 @@
 //! A full pool with long deadlists: it keeps working through destroys and discards (I9).
 
 use millpond_block::Op;
-use millpond_engine::{CatalogCommand, Command, CommandError, Compression, DeviceCommand, GroupSpec, Layout, PoolState, Reply, SnapshotId, Target, Tuning, VolumeId};
+use millpond_engine::{
+    CatalogCommand, Command, CommandError, Compression, DeviceCommand, GroupSpec, Layout, PoolState, Reply, SnapshotId, Target, Tuning,
+    VolumeId,
+};
 
 use crate::rig::Rig;
 

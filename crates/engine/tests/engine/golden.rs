@@ -129,7 +129,9 @@ fn holds() -> Rig {
     let one = rig.snapshot(disk, "one");
     change(&mut rig);
     let two = rig.snapshot(disk, "two");
-    let hold = |snapshot, tag: Option<&str>| Command::Catalog(CatalogCommand::Hold { snapshot, tag: tag.map(str::to_owned), until: None, locked: false });
+    let hold = |snapshot, tag: Option<&str>| {
+        Command::Catalog(CatalogCommand::Hold { snapshot, tag: tag.map(str::to_owned), until: None, locked: false })
+    };
     for command in [hold(one, Some("audit")), hold(one, None), hold(one, Some("backup"))] {
         rig.command(command).unwrap();
     }
@@ -203,7 +205,8 @@ fn destroy_all(rig: &mut Rig) {
     }
     // clones are destroyed before their origins
     while !rig.engine.volumes().is_empty() {
-        let gone = rig.engine.volumes().iter().filter(|volume| rig.command(CatalogCommand::DestroyVolume { volume: volume.id }).is_ok()).count();
+        let gone =
+            rig.engine.volumes().iter().filter(|volume| rig.command(CatalogCommand::DestroyVolume { volume: volume.id }).is_ok()).count();
         assert!(gone > 0, "{:?}", rig.engine.volumes());
     }
     rig.settle();

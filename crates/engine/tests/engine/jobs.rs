@@ -1,7 +1,10 @@
 //! Jobs: rebalance and scrub, at a limited rate, continued after crashes.
 
 use millpond_block::{DeviceSlot, MemberId};
-use millpond_engine::{Command, CommandError, Compression, DeviceCommand, GroupFill, GroupSpec, JobCommand, JobInfo, JobKind, Layout, MemberState, Reply, Target, VolumeId};
+use millpond_engine::{
+    Command, CommandError, Compression, DeviceCommand, GroupFill, GroupSpec, JobCommand, JobInfo, JobKind, Layout, MemberState, Reply,
+    Target, VolumeId,
+};
 
 use crate::content::Steps;
 use crate::rig::Rig;

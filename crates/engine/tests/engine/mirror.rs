@@ -2,7 +2,10 @@
 //! removed and replaced.
 
 use millpond_block::{DeviceSlot, Io, IoKind, MemberId, Op};
-use millpond_engine::{Class, Command, Compression, DeviceChange, DeviceCommand, GroupSpec, LabelsInForce, Layout, MemberState, NewestLabel, PoolState, Target, Tuning, VolumeId};
+use millpond_engine::{
+    Class, Command, Compression, DeviceChange, DeviceCommand, GroupSpec, LabelsInForce, Layout, MemberState, NewestLabel, PoolState,
+    Target, Tuning, VolumeId,
+};
 use millpond_format::{DeviceId, DeviceNote, Label, RING_OFFSET, SECTOR_BYTES};
 
 use crate::content::Steps;

@@ -1,7 +1,9 @@
 //! Options of volumes: reservations, limits, and placement of data.
 
 use millpond_block::{DiskError, Op};
-use millpond_engine::{CatalogCommand, Command, CommandError, Compression, Layout, QueryCommand, Rate, Reply, SegmentPlace, Target, VolumeId, VolumeOptions};
+use millpond_engine::{
+    CatalogCommand, Command, CommandError, Compression, Layout, QueryCommand, Rate, Reply, SegmentPlace, Target, VolumeId, VolumeOptions,
+};
 
 use crate::rig::Rig;
 

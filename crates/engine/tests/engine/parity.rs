@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 
 use millpond_block::{MemberId, Op};
-use millpond_engine::{Command, Compression, DeviceCommand, GroupSpec, JobCommand, Layout, MemberState, PoolState, ScrubInfo, SnapshotId, Target, VolumeId};
+use millpond_engine::{
+    Command, Compression, DeviceCommand, GroupSpec, JobCommand, Layout, MemberState, PoolState, ScrubInfo, SnapshotId, Target, VolumeId,
+};
 
 use crate::content::Steps;
 use crate::rig::Rig;

@@ -1,7 +1,9 @@
 //! Deadlists that are longer than the memory for them: their pieces are read again to be freed.
 
 use millpond_block::MemberId;
-use millpond_engine::{CatalogCommand, Class, Command, Compression, DeviceCommand, GroupSpec, Layout, PoolState, Reply, SnapshotId, Target, Tuning, VolumeId};
+use millpond_engine::{
+    CatalogCommand, Class, Command, Compression, DeviceCommand, GroupSpec, Layout, PoolState, Reply, SnapshotId, Target, Tuning, VolumeId,
+};
 
 use crate::rig::Rig;
 

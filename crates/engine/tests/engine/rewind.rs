@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use millpond_block::Op;
-use millpond_engine::{Aim, Busy, CatalogCommand, Command, CommandError, Compression, Fault, Layout, OpenErrorKind, PoolState, Surveyed, Target, Tuning, VolumeId, Whole};
+use millpond_engine::{
+    Aim, Busy, CatalogCommand, Command, CommandError, Compression, Fault, Layout, OpenErrorKind, PoolState, Surveyed, Target, Tuning,
+    VolumeId, Whole,
+};
 
 use crate::rig::Rig;
 

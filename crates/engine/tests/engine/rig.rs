@@ -4,7 +4,10 @@ use millpond_block::{
     ByteRange, CacheMode, DeviceError, DeviceGeometry, DeviceSlot, DiskError, Io, IoDone, IoKind, MemberId, Op, Payload, Query, Request,
     SectorProfile, Since, Tag,
 };
-use millpond_engine::{CatalogCommand, Command, CommandError, Compression, DeviceCommand, Engine, GroupSpec, Layout, NewDevice, PoolId, PoolSpec, PoolState, Reply, RestorePointScan, SnapshotId, Surveyed, Target, Time, Tuning, VolumeId};
+use millpond_engine::{
+    CatalogCommand, Command, CommandError, Compression, DeviceCommand, Engine, GroupSpec, Layout, NewDevice, PoolId, PoolSpec, PoolState,
+    Reply, RestorePointScan, SnapshotId, Surveyed, Target, Time, Tuning, VolumeId,
+};
 
 pub struct Rig {
     pub engine: Engine,
@@ -370,7 +373,8 @@ impl Rig {
     }
 
     pub fn snapshot(&mut self, volume: VolumeId, name: &str) -> SnapshotId {
-        let reply = self.command(CatalogCommand::Snapshot { targets: vec![(volume, name.into())], description: String::new(), expires: None });
+        let reply =
+            self.command(CatalogCommand::Snapshot { targets: vec![(volume, name.into())], description: String::new(), expires: None });
         match reply.unwrap() {
             Reply::Snapshots(ids) => ids[0],
             other => panic!("{other:?}"),

@@ -4,7 +4,10 @@
 use std::collections::BTreeSet;
 
 use millpond_block::{DeviceGeometry, MemberId, Op};
-use millpond_engine::{Aim, CatalogCommand, Class, Command, Compression, DeviceCommand, Engine, GroupSpec, JobCommand, Layout, PoolId, PoolSpec, QueryCommand, Reply, Target, Time, Tuning, VolumeId, VolumeOptions};
+use millpond_engine::{
+    Aim, CatalogCommand, Class, Command, Compression, DeviceCommand, Engine, GroupSpec, JobCommand, Layout, PoolId, PoolSpec, QueryCommand,
+    Reply, Target, Time, Tuning, VolumeId, VolumeOptions,
+};
 
 use crate::content::Steps;
 use crate::rig::Rig;

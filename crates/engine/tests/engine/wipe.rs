@@ -1,7 +1,10 @@
 //! Wiping: data that nothing refers to is removed from all devices.
 
 use millpond_block::Op;
-use millpond_engine::{CatalogCommand, Class, Command, CommandError, Compression, Discard, GroupSpec, JobCommand, JobKind, Layout, Reply, SnapshotId, Target, Tuning, VolumeId, Wipe, WipePlan};
+use millpond_engine::{
+    CatalogCommand, Class, Command, CommandError, Compression, Discard, GroupSpec, JobCommand, JobKind, Layout, Reply, SnapshotId, Target,
+    Tuning, VolumeId, Wipe, WipePlan,
+};
 
 use crate::rig::Rig;
 

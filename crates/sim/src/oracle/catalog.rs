@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use millpond_engine::{CatalogCommand, Command, CommandError, DeviceCommand, JobCommand, QueryCommand, Reply, SnapshotId, SnapshotInfo, VolumeId, VolumeInfo};
+use millpond_engine::{
+    CatalogCommand, Command, CommandError, DeviceCommand, JobCommand, QueryCommand, Reply, SnapshotId, SnapshotInfo, VolumeId, VolumeInfo,
+};
 
 use super::history::{Cell, Cut, ZERO};
 use super::{BLOCK, Frozen, Oracle, Snapshot, Verdict, Volume, broken};
@@ -77,7 +79,9 @@ impl Oracle {
             CatalogCommand::CreateVolume { name, size, .. } => refused(taken(name) || *size == 0 || size % BLOCK != 0),
             CatalogCommand::RenameVolume { volume, name } => refused(!self.volumes.contains_key(volume) || taken(name)),
             CatalogCommand::ResizeVolume { volume, size } => refused(!self.volumes.contains_key(volume) || *size == 0 || size % BLOCK != 0),
-            CatalogCommand::SetProperties { volume, .. } | CatalogCommand::SetSector { volume, .. } => refused(!self.volumes.contains_key(volume)),
+            CatalogCommand::SetProperties { volume, .. } | CatalogCommand::SetSector { volume, .. } => {
+                refused(!self.volumes.contains_key(volume))
+            }
             CatalogCommand::Clone { snapshot, name } => refused(!self.snapshots.contains_key(snapshot) || taken(name)),
             CatalogCommand::Promote { volume, .. } => refused(!self.may_promote(*volume)),
             CatalogCommand::Snapshot { targets, .. } => {
@@ -131,7 +135,9 @@ impl Oracle {
     }
 
     fn destroys_under_way(&self) -> bool {
-        let is_destroy = |command: &Command| matches!(command, Command::Catalog(CatalogCommand::DestroySnapshots { .. } | CatalogCommand::DestroyVolume { .. }));
+        let is_destroy = |command: &Command| {
+            matches!(command, Command::Catalog(CatalogCommand::DestroySnapshots { .. } | CatalogCommand::DestroyVolume { .. }))
+        };
         self.commands.values().any(|issued| is_destroy(&issued.command))
     }
 
@@ -166,14 +172,19 @@ impl Oracle {
             (Err(CommandError::Invalid(_) | CommandError::NotFound(_)), _)
                 if matches!(
                     issued.command,
-                    Command::Devices(DeviceCommand::Remove { .. } | DeviceCommand::StopRemoving) | Command::Job(JobCommand::StopScrub | JobCommand::StopRebalance | JobCommand::StopWipe)
+                    Command::Devices(DeviceCommand::Remove { .. } | DeviceCommand::StopRemoving)
+                        | Command::Job(JobCommand::StopScrub | JobCommand::StopRebalance | JobCommand::StopWipe)
                 ) =>
             {
                 Ok(())
             }
             (Err(CommandError::NoSpace), _) if grows(&issued.command) => Ok(()),
             // The blocks that an earlier shrink cut off could not be read.
-            (Err(CommandError::Busy(_)), _) if self.errors_allowed && matches!(issued.command, Command::Catalog(CatalogCommand::ResizeVolume { .. })) => Ok(()),
+            (Err(CommandError::Busy(_)), _)
+                if self.errors_allowed && matches!(issued.command, Command::Catalog(CatalogCommand::ResizeVolume { .. })) =>
+            {
+                Ok(())
+            }
             (Err(error), _) => broken(format!("command #{tag} fails ({error}) and must not: {:?}", issued.command)),
         }
     }
@@ -184,13 +195,15 @@ impl Oracle {
             (Command::Catalog(CatalogCommand::CreateVolume { name, .. } | CatalogCommand::Clone { name, .. }), Reply::Volume(id)) => {
                 listing.named(name).is_some_and(|v| v.id == *id)
             }
-            (Command::Catalog(CatalogCommand::CreateVolume { .. } | CatalogCommand::Clone { .. } | CatalogCommand::Snapshot { .. }), _) => match (command, reply) {
-                (Command::Catalog(CatalogCommand::Snapshot { targets, .. }), Reply::Snapshots(ids)) => {
-                    let listed = targets.iter().map(|(volume, name)| listing.snapshot_named(*volume, name).map(|s| s.id));
-                    listed.eq(ids.iter().map(|id| Some(*id)))
+            (Command::Catalog(CatalogCommand::CreateVolume { .. } | CatalogCommand::Clone { .. } | CatalogCommand::Snapshot { .. }), _) => {
+                match (command, reply) {
+                    (Command::Catalog(CatalogCommand::Snapshot { targets, .. }), Reply::Snapshots(ids)) => {
+                        let listed = targets.iter().map(|(volume, name)| listing.snapshot_named(*volume, name).map(|s| s.id));
+                        listed.eq(ids.iter().map(|id| Some(*id)))
+                    }
+                    _ => false,
                 }
-                _ => false,
-            },
+            }
             (Command::Catalog(CatalogCommand::Promote { volume, .. }), reply) => {
                 let mut moved = self.promotion(*volume);
                 moved.sort_unstable();
@@ -483,9 +496,13 @@ fn holds(info: &SnapshotInfo) -> (u32, BTreeSet<String>) {
 fn grows(command: &Command) -> bool {
     !matches!(
         command,
-        Command::Catalog(CatalogCommand::DestroyVolume { .. } | CatalogCommand::DestroySnapshots { .. } | CatalogCommand::Rollback { .. } | CatalogCommand::Release { .. })
-            | Command::Checkpoint
+        Command::Catalog(
+            CatalogCommand::DestroyVolume { .. }
+                | CatalogCommand::DestroySnapshots { .. }
+                | CatalogCommand::Rollback { .. }
+                | CatalogCommand::Release { .. }
+        ) | Command::Checkpoint
             | Command::Close
-            | Command::Devices(DeviceCommand::AddDevices { .. } | DeviceCommand::Replace { .. } | DeviceCommand::CheckDevices(_) | DeviceCommand::Remove { .. } | DeviceCommand::StopRemoving)
+            | Command::Devices(_)
     )
 }

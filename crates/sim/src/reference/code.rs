@@ -3,7 +3,7 @@
 use std::hash::Hasher;
 
 use millpond_block::{CacheMode, SectorProfile};
-use millpond_engine::{CatalogCommand, Command, Compression, DeviceCommand, JobCommand, QueryCommand, SnapshotId, VolumeId};
+use millpond_engine::{CatalogCommand, Command, Compression, SnapshotId, VolumeId};
 
 use super::{BUG, Bug};
 use crate::disk::PAGE;
@@ -146,9 +146,6 @@ fn to_words(entry: &Entry) -> (Vec<u64>, Vec<String>) {
             CatalogCommand::Release { snapshot, tag } => (vec![13, snapshot.0], tag.iter().cloned().collect()),
             CatalogCommand::SetSector { volume, sector } => (vec![16, volume.0.into(), place(&SectorProfile::ALL, sector)], vec![]),
             CatalogCommand::Promote { volume, .. } => (vec![17, volume.0.into()], vec![]),
-            CatalogCommand::SetOptions { .. } | Command::Query(QueryCommand::Places { .. } | QueryCommand::Lost { .. } | QueryCommand::WriteSizes) => {
-                unreachable!("no workload asks for them")
-            }
             CatalogCommand::SetOptions { .. } => unreachable!("no workload submits it"),
         },
     }
@@ -183,7 +180,9 @@ fn from_words(words: &[u64], strings: &[String]) -> Option<Entry> {
             let targets = words[1..].iter().zip(strings).map(|(id, name)| (VolumeId(*id as u32), name.clone())).collect();
             Entry::Command(Command::Catalog(CatalogCommand::Snapshot { targets, description: String::new(), expires: None }))
         }
-        8 => Entry::Command(Command::Catalog(CatalogCommand::DestroySnapshots { snapshots: words[1..].iter().map(|id| SnapshotId(*id)).collect() })),
+        8 => Entry::Command(Command::Catalog(CatalogCommand::DestroySnapshots {
+            snapshots: words[1..].iter().map(|id| SnapshotId(*id)).collect(),
+        })),
         9 => Entry::Command(Command::Catalog(CatalogCommand::RenameSnapshot { snapshot: snapshot?, name: name? })),
         10 => Entry::Command(Command::Catalog(CatalogCommand::Rollback { snapshot: snapshot?, keep_as: name? })),
         11 => Entry::Command(Command::Catalog(CatalogCommand::Clone { snapshot: snapshot?, name: name? })),
@@ -191,7 +190,9 @@ fn from_words(words: &[u64], strings: &[String]) -> Option<Entry> {
         13 => Entry::Command(Command::Catalog(CatalogCommand::Release { snapshot: snapshot?, tag: name })),
         14 => Entry::Command(Command::Close),
         15 => Entry::Command(Command::Checkpoint),
-        16 => Entry::Command(Command::Catalog(CatalogCommand::SetSector { volume: volume(1)?, sector: *SectorProfile::ALL.get(picked(2)?)? })),
+        16 => {
+            Entry::Command(Command::Catalog(CatalogCommand::SetSector { volume: volume(1)?, sector: *SectorProfile::ALL.get(picked(2)?)? }))
+        }
         17 => Entry::Command(Command::Catalog(CatalogCommand::Promote { volume: volume(1)?, dry_run: false })),
         _ => return None,
     })

@@ -2,8 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_block::{ByteRange, CacheMode, Features, Geometry, SectorProfile};
-use millpond_engine::{Absent, Busy, CatalogCommand, Command, CommandError, Compression, DeviceCommand, DiffExtent, HoldInfo, Invalid, JobCommand, PromotionPlan, QueryCommand, Reply, SnapshotId, SnapshotInfo, Time, VolumeId, VolumeInfo, VolumeOptions};
+use millpond_block::{ByteRange, CacheMode, DiskError, Features, Geometry, SectorProfile};
+use millpond_engine::{
+    Absent, Busy, CatalogCommand, Command, CommandError, Compression, DiffExtent, HoldInfo, Invalid, PromotionPlan, Reply, SnapshotId,
+    SnapshotInfo, Time, VolumeId, VolumeInfo, VolumeOptions,
+};
 
 use super::Bug;
 use super::code::Entry;
@@ -143,7 +146,9 @@ impl Memory {
         match command {
             CatalogCommand::CreateVolume { name, .. } => fresh(self.named(name), name),
             CatalogCommand::RenameVolume { volume: id, name } => volume(id).and(fresh(self.named(name), name)),
-            CatalogCommand::DestroyVolume { volume: id } if self.links.iter().any(|(s, link)| link.0 == *id && self.clones(*s) > 0) => Err(busy()),
+            CatalogCommand::DestroyVolume { volume: id } if self.links.iter().any(|(s, link)| link.0 == *id && self.clones(*s) > 0) => {
+                Err(busy())
+            }
             CatalogCommand::DestroyVolume { volume: id }
             | CatalogCommand::ResizeVolume { volume: id, .. }
             | CatalogCommand::SetProperties { volume: id, .. }
@@ -181,7 +186,9 @@ impl Memory {
 
     pub fn reply(&self, command: &Command) -> Reply {
         match command {
-            Command::Catalog(CatalogCommand::CreateVolume { .. } | CatalogCommand::Clone { .. }) => Reply::Volume(VolumeId(self.next_volume)),
+            Command::Catalog(CatalogCommand::CreateVolume { .. } | CatalogCommand::Clone { .. }) => {
+                Reply::Volume(VolumeId(self.next_volume))
+            }
             Command::Catalog(CatalogCommand::Snapshot { targets, .. }) => {
                 Reply::Snapshots((0..targets.len() as u64).map(|i| SnapshotId(self.next_snapshot + i)).collect())
             }

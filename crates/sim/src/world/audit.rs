@@ -25,7 +25,10 @@ impl<S: System> World<S> {
         self.trace.note("everything is deleted");
         let holds = |s: &Snapshot| {
             let plain = (0..s.holds).map(|_| None);
-            plain.chain(s.tags.iter().cloned().map(Some)).map(|tag| Command::Catalog(CatalogCommand::Release { snapshot: s.id, tag })).collect::<Vec<_>>()
+            plain
+                .chain(s.tags.iter().cloned().map(Some))
+                .map(|tag| Command::Catalog(CatalogCommand::Release { snapshot: s.id, tag }))
+                .collect::<Vec<_>>()
         };
         let releases: Vec<Command> = self.oracle.snapshots().flat_map(holds).collect();
         for release in releases {

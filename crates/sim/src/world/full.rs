@@ -124,7 +124,9 @@ impl<S: System> World<S> {
     fn reserve(&mut self, volumes: &[VolumeId]) -> Result<Option<(VolumeId, u64)>, Violation> {
         let volume = *self.rng.pick(volumes);
         let Some(pool) = self.system.as_ref().and_then(S::pool) else { return Ok(None) };
-        let of = |reservation| Command::Catalog(CatalogCommand::SetOptions { volume, options: VolumeOptions { reservation, ..VolumeOptions::default() } });
+        let of = |reservation| {
+            Command::Catalog(CatalogCommand::SetOptions { volume, options: VolumeOptions { reservation, ..VolumeOptions::default() } })
+        };
         // The volume's own data counts towards its reservation. With a single volume, no other
         // holds anything.
         let own = self.oracle.held_bytes() / volumes.len().max(1) as u64;

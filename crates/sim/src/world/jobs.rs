@@ -32,7 +32,9 @@ impl<S: System> World<S> {
             _ => Command::Query(QueryCommand::WriteSizes),
         };
         // One census at a time: more than are answered would delay all other queries for ever.
-        let asked = self.running.values().any(|plan| matches!((&plan.command, &command), (Some(Command::Query(QueryCommand::WriteSizes)), Command::Query(QueryCommand::WriteSizes))));
+        let asked = self.running.values().any(|plan| {
+            matches!((&plan.command, &command), (Some(Command::Query(QueryCommand::WriteSizes)), Command::Query(QueryCommand::WriteSizes)))
+        });
         if self.state() == PoolState::Online && !asked {
             self.stats.changes += 1;
             self.command(command, vec![], vec![]);

@@ -9,7 +9,10 @@ use millpond_block::{
     Answer, BufPool, CacheMode, Completion, Data, DeviceSlot, DiskError, Features, Geometry, Io, IoDone, IoId, IoKind, Op, Payload, Piece,
     Query, Request, Run, SectorProfile, Tag,
 };
-use millpond_engine::{Busy, CatalogCommand, Command, CommandError, Compression, DeviceCommand, DiffExtent, Fault, ImageInfo, JobCommand, Layout, Metrics, PoolId, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, StateMachine, Target, Time, VolumeId, VolumeInfo, VolumeOptions};
+use millpond_engine::{
+    Busy, CatalogCommand, Command, CommandError, Compression, DeviceCommand, DiffExtent, Fault, ImageInfo, JobCommand, Layout, Metrics,
+    PoolId, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, StateMachine, Target, Time, VolumeId, VolumeInfo, VolumeOptions,
+};
 
 use crate::shard::pool::Pool;
 

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use millpond_block::{ByteRange, CacheMode, SectorProfile};
 use millpond_device::{HostDevice, OpenOptions};
-use millpond_engine::{CatalogCommand, Command, CommandError, Compression, GroupSpec, Layout, PoolId, PoolSpec, PoolState, Reply, Target, Tuning, VolumeId};
+use millpond_engine::{
+    CatalogCommand, Command, CommandError, Compression, GroupSpec, Layout, PoolId, PoolSpec, PoolState, Reply, Target, Tuning, VolumeId,
+};
 
 use super::client::{Client, FLUSH, on_unix, wait};
 use crate::shard::{NbdExport, ShardError, ShardHandle, create, import};
@@ -31,7 +33,8 @@ pub fn pool(paths: &[PathBuf], device_size: u64, volume_size: u64) -> (ShardHand
 }
 
 fn snapshot(shard: &ShardHandle, volume: VolumeId, name: &str) -> Target {
-    let command = Command::Catalog(CatalogCommand::Snapshot { targets: vec![(volume, name.to_owned())], description: String::new(), expires: None });
+    let command =
+        Command::Catalog(CatalogCommand::Snapshot { targets: vec![(volume, name.to_owned())], description: String::new(), expires: None });
     match wait(shard.command(command)).expect("snapshot") {
         Reply::Snapshots(made) => Target::Snapshot(made[0]),
         other => panic!("{other:?}"),

@@ -9,7 +9,7 @@ use millpond_format::{ObjectRef, SegmentId};
 use super::Scrubbed;
 use crate::space::Piece as DeadPiece;
 use crate::store::{Check, Copy, Item, PAGE, Place, Store};
-use crate::task::Scrubber;
+use crate::task::scrub::Scrubber;
 
 impl Scrubber {
     /// Checks the copies of a place, and repairs wrong ones.

@@ -11,8 +11,8 @@ use millpond_block::{Buf, ByteRange, DeviceError, MemberId, Piece};
 use millpond_format::{Label, MemberState, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, second_area};
 
 use super::Step;
-use crate::store::{AreaPart, Context, ScrubArea, Store};
-use crate::task::Scrubber;
+use crate::store::{AreaPart, Context, JobIo, ScrubArea, Store};
+use crate::task::scrub::Scrubber;
 
 /// Progress of the scrub of labels.
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ impl Scrubber {
                 let ring = Some(ring).filter(|_| !store.config.shape.is_aside(member));
                 for (part, offset, length) in [Some(label), ring].into_iter().flatten() {
                     self.of(run).into_iter().for_each(|run| run.labels.left += 1);
-                    let context = Context::ScrubArea(ScrubArea { run, member, second, part });
+                    let context = Context::Job(JobIo::ScrubArea(ScrubArea { run, member, second, part }));
                     store.io.read_raw(context, member, ByteRange { offset, length }, &mut store.bufs);
                 }
             }
@@ -140,7 +140,7 @@ impl Scrubber {
         }
         let write = (area.member, start + RING_OFFSET + (slot * SECTOR_BYTES) as u64, Piece::new(Rc::new(buf), 0..SECTOR_BYTES));
         self.of(area.run).into_iter().for_each(|run| run.labels.left += 1);
-        store.io.write_raw(Context::ScrubArea(area), vec![write]);
+        store.io.write_raw(Context::Job(JobIo::ScrubArea(area)), vec![write]);
     }
 
     fn count_repair(&mut self, store: &mut Store, member: MemberId) {

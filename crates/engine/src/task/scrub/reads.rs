@@ -5,7 +5,7 @@ use millpond_format::SegmentId;
 
 use super::{Reading, Run, Scrubber};
 use crate::space::PAGE;
-use crate::store::{Context, Place, ScrubRead, Store};
+use crate::store::{Context, JobIo, Place, ScrubRead, Store};
 
 impl Scrubber {
     pub(super) fn of(&mut self, number: u64) -> Option<&mut Run> {
@@ -57,7 +57,7 @@ impl Scrubber {
 
 pub(crate) fn read_copy(store: &mut Store, read: ScrubRead, segment: SegmentId, page: u32, pages: u32) {
     store.pin(segment);
-    let (context, rows) = (Context::Scrub(read), &store.core.space.rows);
+    let (context, rows) = (Context::Job(JobIo::Scrub(read)), &store.core.space.rows);
     match rows.stripe(segment).and_then(|stripe| stripe.column(read.copy, page, pages)) {
         Some((device, range)) => store.io.read_pinned(context, segment, device, range, &mut store.bufs),
         None => store.io.read_copy(context, rows, segment, page, pages, read.copy, &mut store.bufs),

@@ -15,7 +15,7 @@ use crate::Planted;
 use crate::io::{Columns, Want};
 use crate::space::PAGE;
 use crate::store::{Copy, InMemory, Item, Place, Store, WriteStamp, copy_of};
-use crate::task::Scrubber;
+use crate::task::scrub::Scrubber;
 
 /// Returns the pages in which two byte ranges differ.
 fn pages_that_differ<'a>(a: &'a [u8], b: &'a [u8]) -> impl Iterator<Item = usize> + 'a {

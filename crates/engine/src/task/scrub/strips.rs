@@ -7,7 +7,7 @@
 
 use super::Reading;
 use crate::store::Store;
-use crate::task::Scrubber;
+use crate::task::scrub::Scrubber;
 
 impl Scrubber {
     /// Begins to read the next strip. Returns false when none is left.
