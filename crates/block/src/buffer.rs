@@ -58,33 +58,33 @@ impl fmt::Debug for Buf {
 
 /// A shared, immutable slice of a [`Buf`].
 #[derive(Clone, Debug)]
-pub struct Piece {
+pub struct BufSlice {
     buf: Rc<Buf>,
     start: usize,
     len: usize,
     zeroes: bool,
 }
 
-impl Piece {
+impl BufSlice {
     /// The part `range` of `buf`, which the caller knows to be all zeroes: a protocol may then send
     /// its length only.
     ///
     /// # Panics
-    /// As [`Piece::new`].
-    pub fn zeroes(buf: Rc<Buf>, range: Range<usize>) -> Piece {
-        Piece { zeroes: true, ..Piece::new(buf, range) }
+    /// As [`BufSlice::new`].
+    pub fn zeroes(buf: Rc<Buf>, range: Range<usize>) -> BufSlice {
+        BufSlice { zeroes: true, ..BufSlice::new(buf, range) }
     }
 
     /// The part `range` of `buf`.
     ///
     /// # Panics
     /// When the range is outside the buffer, which is an error of the caller.
-    pub fn new(buf: Rc<Buf>, range: Range<usize>) -> Piece {
+    pub fn new(buf: Rc<Buf>, range: Range<usize>) -> BufSlice {
         assert!(range.start <= range.end && range.end <= buf.size(), "piece outside its buffer");
-        Piece { buf, start: range.start, len: range.end - range.start, zeroes: false }
+        BufSlice { buf, start: range.start, len: range.end - range.start, zeroes: false }
     }
 
-    /// True for pieces that [`Piece::zeroes`] made, and parts of them. Other pieces may hold
+    /// True for pieces that [`BufSlice::zeroes`] made, and parts of them. Other pieces may hold
     /// zeroes, too.
     pub fn is_zeroes(&self) -> bool {
         self.zeroes
@@ -111,9 +111,9 @@ impl Piece {
     }
 
     /// A part of this piece.
-    pub fn slice(&self, range: Range<usize>) -> Piece {
+    pub fn slice(&self, range: Range<usize>) -> BufSlice {
         assert!(range.end <= self.len, "slice outside its piece");
-        Piece { zeroes: self.zeroes, ..Piece::new(Rc::clone(&self.buf), self.start + range.start..self.start + range.end) }
+        BufSlice { zeroes: self.zeroes, ..BufSlice::new(Rc::clone(&self.buf), self.start + range.start..self.start + range.end) }
     }
 
     /// Returns the buffer if this was the last reference to it.
@@ -123,7 +123,7 @@ impl Piece {
 }
 
 /// The bytes of a read, in order.
-pub type Data = SmallVec<[Piece; 1]>;
+pub type IoSlices = SmallVec<[BufSlice; 1]>;
 
 /// Recycles buffers by power-of-two size class, so that the data path neither allocates nor zeroes.
 #[derive(Debug)]
@@ -171,7 +171,7 @@ impl BufPool {
     }
 
     /// Takes the buffers of pieces back, except those that are still referenced elsewhere.
-    pub fn give_data(&mut self, data: impl IntoIterator<Item = Piece>) {
+    pub fn give_data(&mut self, data: impl IntoIterator<Item = BufSlice>) {
         for piece in data {
             if let Some(buf) = piece.into_buf() {
                 self.give(buf);

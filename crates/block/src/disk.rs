@@ -1,6 +1,6 @@
 //! The contract between an export and the disk that it serves.
 
-use crate::{Buf, ByteRange, Data, DiskError, Features, Geometry, Query, Request};
+use crate::{Buf, ByteRange, DiskError, Features, Geometry, IoSlices, Query, Request};
 
 /// Number by which the submitter recognises a completion. The disk does not interpret it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,7 +24,7 @@ pub struct Completion {
     pub tag: Tag,
     /// For a read, the data (pieces in order, together as long as the request); empty for other
     /// requests.
-    pub result: Result<Data, DiskError>,
+    pub result: Result<IoSlices, DiskError>,
 }
 
 /// A virtual disk, as exports see it. `submit` never blocks. The program that drives the disk

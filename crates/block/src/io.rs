@@ -1,6 +1,6 @@
 //! Device operations as values: operations that the engine requests, and their completions.
 
-use crate::{Buf, DeviceSlot, Piece};
+use crate::{Buf, BufSlice, DeviceSlot};
 
 /// Identity of an operation in flight; unique within an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,8 +37,8 @@ pub enum IoKind {
     Write {
         /// First byte.
         offset: u64,
-        /// Data in order; the length of each piece is a multiple of 4096.
-        pieces: Vec<Piece>,
+        /// IoSlices in order; the length of each piece is a multiple of 4096.
+        pieces: Vec<BufSlice>,
     },
     /// Make the range read as zeros and allocate its space on the host, so that later writes to it
     /// are as fast as overwrites. Uses a system call that need not write, if the host has one, else

@@ -16,7 +16,7 @@ mod query;
 mod request;
 mod units;
 
-pub use buffer::{Buf, BufPool, Data, PAGE, Piece};
+pub use buffer::{Buf, BufPool, BufSlice, IoSlices, PAGE};
 pub use cache_mode::{CacheMode, UnknownCacheMode};
 pub use device_space::DeviceSpace;
 pub use disk::{Completion, Disk, Payload, Tag};

@@ -32,7 +32,7 @@ pub(super) fn told(connected: &[String]) -> String {
 
 /// Exports whose clients are searched for.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Of {
+pub(super) enum Clients {
     /// All exports of a volume or snapshot, and its file in a mount.
     Target(Target),
     /// Exports of a volume or snapshot that let clients write, and its file in such a mount.
@@ -47,7 +47,7 @@ pub(super) enum Of {
 ///
 /// # Errors
 /// When the pool does not answer.
-pub(super) async fn to(shard: &ShardHandle, of: Of) -> Result<Vec<String>, ApiError> {
+pub(super) async fn to(shard: &ShardHandle, of: Clients) -> Result<Vec<String>, ApiError> {
     let end = Instant::now() + LEAVING;
     loop {
         let found = look(shard, of).await?;
@@ -58,18 +58,18 @@ pub(super) async fn to(shard: &ShardHandle, of: Of) -> Result<Vec<String>, ApiEr
     }
 }
 
-async fn look(shard: &ShardHandle, of: Of) -> Result<Vec<String>, ApiError> {
+async fn look(shard: &ShardHandle, of: Clients) -> Result<Vec<String>, ApiError> {
     let exports = shard.exports().await?;
     let is_meant = |export: &&ExportInfo| match of {
-        Of::Target(target) => export.target == Some(target),
-        Of::Writers(target) => export.target == Some(target) && !export.read_only,
-        Of::Export(id) => export.id.0 == id,
+        Clients::Target(target) => export.target == Some(target),
+        Clients::Writers(target) => export.target == Some(target) && !export.read_only,
+        Clients::Export(id) => export.id.0 == id,
     };
     let mut found: Vec<String> = exports.iter().filter(is_meant).flat_map(clients).collect();
-    if let Of::Target(target) | Of::Writers(target) = of {
+    if let Clients::Target(target) | Clients::Writers(target) = of {
         let open = shard.open_files().await?;
         let read_only = |id: ExportId| exports.iter().any(|export| export.id == id && export.read_only);
-        let spared = |id: ExportId| matches!(of, Of::Writers(_)) && read_only(id);
+        let spared = |id: ExportId| matches!(of, Clients::Writers(_)) && read_only(id);
         let files = open.iter().filter(|file| file.target == target && !spared(file.export));
         found.extend(files.map(|file| format!("export {} (mount): process {} has it open", file.export, file.pid)));
     }

@@ -54,7 +54,7 @@ pub(super) struct Copying {
     name: VolumeName,
     /// Kept until everything that has to be undone is undone.
     record: Option<CopyRecord>,
-    course: Arc<Course>,
+    progress: Arc<CopyProgress>,
     begun: Instant,
     /// How it ended.
     outcome: Option<Result<(), String>>,
@@ -62,7 +62,7 @@ pub(super) struct Copying {
 
 /// Progress of a copy, shared with its task.
 #[derive(Debug, Default)]
-struct Course {
+struct CopyProgress {
     total: AtomicU64,
     done: AtomicU64,
     stop: AtomicBool,
@@ -107,7 +107,7 @@ struct Task {
     volume: VolumeId,
     options: VolumeOptions,
     name: VolumeName,
-    course: Arc<Course>,
+    progress: Arc<CopyProgress>,
 }
 
 impl Daemon {
@@ -139,7 +139,7 @@ impl Daemon {
         }
         let stamp = instant::now().as_millisecond();
         let read_only = self.registry().pools.get(&name.of.pool).is_some_and(|entry| entry.record.read_only);
-        let course = Arc::new(Course { total: AtomicU64::new(total), ..Course::default() });
+        let progress = Arc::new(CopyProgress { total: AtomicU64::new(total), ..CopyProgress::default() });
         let (id, record) = {
             let mut copies = self.copies();
             copies.next += 1;
@@ -152,15 +152,15 @@ impl Daemon {
                 snapshot: snapshot.id.0,
                 tag: (!read_only).then(|| format!("copy-{stamp}-{id}")),
             };
-            let (course, kept) = (Arc::clone(&course), Some(record.clone()));
-            copies.jobs.insert(id, Copying { name: new.clone(), record: kept, course, begun: Instant::now(), outcome: None });
+            let (progress, kept) = (Arc::clone(&progress), Some(record.clone()));
+            copies.jobs.insert(id, Copying { name: new.clone(), record: kept, progress, begun: Instant::now(), outcome: None });
             (id, record)
         };
         match self.prepare_copy(&record, &source, &target, &of, &snapshot).await {
             Ok(volume) => {
                 // reservation and read cache were set for the original volume alone
                 let options = VolumeOptions { reservation: 0, read_cache: None, ..of.options };
-                let task = Task { id, source, snapshot: snapshot.id, target, volume, options, name: new, course };
+                let task = Task { id, source, snapshot: snapshot.id, target, volume, options, name: new, progress };
                 let daemon = Arc::clone(self);
                 tokio::spawn(async move { daemon.copy(task).await });
                 self.full_copy(id)
@@ -227,7 +227,7 @@ impl Daemon {
             Some(Ok(())) => (FullCopyState::Done, None),
             Some(Err(why)) => (FullCopyState::Failed, Some(why.clone())),
         };
-        let (total_bytes, done_bytes) = (job.course.total.load(Relaxed), job.course.done.load(Relaxed));
+        let (total_bytes, done_bytes) = (job.progress.total.load(Relaxed), job.progress.done.load(Relaxed));
         Ok(FullCopy { id, name: job.name.to_string(), total_bytes, done_bytes, state, error })
     }
 
@@ -237,7 +237,7 @@ impl Daemon {
     /// When there is no copy of this number.
     pub fn stop_copy(&self, id: u64) -> Result<FullCopy, ApiError> {
         if let Some(job) = self.copies().jobs.get(&id) {
-            job.course.stop.store(true, Relaxed);
+            job.progress.stop.store(true, Relaxed);
         }
         self.full_copy(id)
     }
@@ -355,7 +355,7 @@ impl Daemon {
 
 impl Copying {
     fn job(&self) -> Job {
-        let (total, done) = (self.course.total.load(Relaxed), self.course.done.load(Relaxed));
+        let (total, done) = (self.progress.total.load(Relaxed), self.progress.done.load(Relaxed));
         let remaining = total.saturating_sub(done);
         let millis = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
         let rate = Some(done.saturating_mul(1000) / millis).filter(|rate| *rate > 0);
@@ -384,18 +384,18 @@ async fn fill(task: &Task) -> Result<(), Stop> {
     let (from, to) = (Target::Snapshot(task.snapshot), Target::Head(task.volume));
     let extents = task.source.diff(None, from).await.map_err(Stop::Failed)?;
     let data: Vec<DiffExtent> = extents.into_iter().filter(|extent| extent.data).collect();
-    task.course.total.store(data.iter().map(|extent| extent.length).sum(), Relaxed);
+    task.progress.total.store(data.iter().map(|extent| extent.length).sum(), Relaxed);
     let pieces = data.into_iter().flat_map(|extent| {
         let end = extent.offset + extent.length;
         (extent.offset..end).step_by(PIECE as usize).map(move |offset| ByteRange { offset, length: PIECE.min(end - offset) })
     });
     let copied = stream::iter(pieces).map(Ok).try_for_each_concurrent(IN_FLIGHT, |piece| async move {
-        if task.course.stop.load(Relaxed) {
+        if task.progress.stop.load(Relaxed) {
             return Err(Stop::Asked);
         }
         let bytes = task.source.read(from, piece).await.map_err(Stop::Failed)?;
         task.target.write(to, piece.offset, bytes).await.map_err(Stop::Failed)?;
-        task.course.done.fetch_add(piece.length, Relaxed);
+        task.progress.done.fetch_add(piece.length, Relaxed);
         Ok(())
     });
     copied.await
@@ -404,7 +404,7 @@ async fn fill(task: &Task) -> Result<(), Stop> {
 /// Returns the text of an error; with figures when the pool filled up.
 fn full_or(error: ShardError, task: &Task) -> String {
     if matches!(error, ShardError::Disk(millpond_block::DiskError::NoSpace)) {
-        let (done, total) = (task.course.done.load(Relaxed), task.course.total.load(Relaxed));
+        let (done, total) = (task.progress.done.load(Relaxed), task.progress.total.load(Relaxed));
         return format!("pool '{}' is full after {} of {}; destroy snapshots, or add a device", task.name.pool, Size(done), Size(total));
     }
     ApiError::from(error).to_string()

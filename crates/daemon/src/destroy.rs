@@ -7,7 +7,7 @@ use millpond_api::names::Doomed;
 use millpond_api::{ApiError, Destroy, Destroyed, EventKind, WipePool};
 use millpond_engine::{CatalogCommand, Command};
 
-use super::attached::{self, Of};
+use super::attached::{self, Clients};
 use super::service::Daemon;
 use super::shard::ShardHandle;
 use super::state::ExportRecord;
@@ -111,7 +111,7 @@ impl Daemon {
         if !request.force {
             let mut connected = Vec::new();
             for export in &exports {
-                connected.extend(attached::to(shard, Of::Export(export.id)).await?);
+                connected.extend(attached::to(shard, Clients::Export(export.id)).await?);
             }
             attached::refuse(&connected, "shut the guest down")?;
         }

@@ -31,7 +31,7 @@ pub(super) struct Named {
     /// Index in the pool's member table.
     pub member: MemberId,
     /// True for a replacement that is to become the member `member`.
-    pub successor: bool,
+    pub replacement: bool,
     /// Eight hexadecimal digits, or 16 where eight are ambiguous; empty when the id is unknown.
     pub id: String,
     /// Path at which it is open.
@@ -76,7 +76,7 @@ impl Named {
 
     /// True when `word` is the index in the member table.
     fn is_number(&self, word: &str) -> bool {
-        word == self.member.to_string() && !self.successor
+        word == self.member.to_string() && !self.replacement
     }
 }
 
@@ -90,7 +90,7 @@ impl DeviceNames {
     pub(super) fn of(record: &PoolRecord, status: &ShardStatus) -> DeviceNames {
         let host = |slot: Option<DeviceSlot>| status.host(slot?);
         let path = |slot: Option<DeviceSlot>| host(slot).map(|host| host.path.clone());
-        let all = || status.pool.devices.iter().flat_map(|device| std::iter::once(device.id).chain(device.successor_id));
+        let all = || status.pool.devices.iter().flat_map(|device| std::iter::once(device.id).chain(device.replacement_id));
         let ids = short_ids(all());
         let short = |id: DeviceId| ids.get(&id).cloned().unwrap_or_default();
         let mut names = Vec::new();
@@ -99,11 +99,11 @@ impl DeviceNames {
             let was = if open.is_none() { record.last_path(device.member).cloned() } else { None };
             let before = || seen_before(record, device)?.serial.clone();
             let serial = host(device.slot).map_or_else(before, |host| host.serial.clone());
-            names.push(Named { member: device.member, successor: false, id: short(device.id), path: open, was, serial });
-            if device.successor.is_some() {
-                let id = device.successor_id.map(short).unwrap_or_default();
-                let serial = host(device.successor).and_then(|host| host.serial.clone());
-                names.push(Named { member: device.member, successor: true, id, path: path(device.successor), was: None, serial });
+            names.push(Named { member: device.member, replacement: false, id: short(device.id), path: open, was, serial });
+            if device.replacement.is_some() {
+                let id = device.replacement_id.map(short).unwrap_or_default();
+                let serial = host(device.replacement).and_then(|host| host.serial.clone());
+                names.push(Named { member: device.member, replacement: true, id, path: path(device.replacement), was: None, serial });
             }
         }
         DeviceNames(names)
@@ -126,27 +126,27 @@ impl DeviceNames {
             let short = id(*member).and_then(|id| ids.get(&id).cloned()).unwrap_or_default();
             let (path, was) = if shared && !in_use(*member) { (None, Some((*path).clone())) } else { (Some((*path).clone()), None) };
             let serial = record.seen.get(&member.0).and_then(|seen| seen.serial.clone());
-            Named { member: *member, successor: false, id: short, path, was, serial }
+            Named { member: *member, replacement: false, id: short, path, was, serial }
         };
         let taking = |path: &PathBuf| Named {
             member: MemberId(0),
-            successor: true,
+            replacement: true,
             id: String::new(),
             path: Some(path.clone()),
             was: None,
             serial: None,
         };
-        let successors = record.successors.iter().map(taking);
-        DeviceNames(known.iter().map(named).chain(successors).collect())
+        let replacements = record.replacements.iter().map(taking);
+        DeviceNames(known.iter().map(named).chain(replacements).collect())
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Named> {
         self.0.iter()
     }
 
-    /// Returns a member, or with `successor` its replacement.
-    pub(super) fn get(&self, member: MemberId, successor: bool) -> Option<&Named> {
-        self.0.iter().find(|named| named.member == member && named.successor == successor)
+    /// Returns the device of a member, or with `replacement` the one that replaces it.
+    pub(super) fn get(&self, member: MemberId, replacement: bool) -> Option<&Named> {
+        self.0.iter().find(|named| named.member == member && named.replacement == replacement)
     }
 
     /// Returns the shortest clear name of a device.
@@ -178,7 +178,7 @@ impl DeviceNames {
         let found: Vec<&Named> = self.0.iter().filter(|named| named.is(word)).collect();
         match found.as_slice() {
             [] => Ok(None),
-            [named] if named.successor => Err(ApiError::busy(format!(
+            [named] if named.replacement => Err(ApiError::busy(format!(
                 "{word} is replacing {} in pool '{pool}'; name that device, or wait until the replacement has ended",
                 self.member(named.member)
             ))),
@@ -236,8 +236,8 @@ pub(super) fn describe(shard: &ShardHandle, status: &ShardStatus) {
         Some(DeviceNote { device, size: host.geometry.size, path, serial })
     };
     let own = status.pool.devices.iter().filter_map(|device| note(device.id, device.slot?));
-    let successors = status.pool.devices.iter().filter_map(|device| note(device.successor_id?, device.successor?));
-    shard.describe(own.chain(successors).collect());
+    let replacements = status.pool.devices.iter().filter_map(|device| note(device.replacement_id?, device.replacement?));
+    shard.describe(own.chain(replacements).collect());
 }
 
 /// Returns how a member looked when it was last present.

@@ -81,7 +81,7 @@ impl Daemon {
         }
         let status = shard.status().await.ok();
         if let Some(entry) = self.registry().pools.get_mut(name) {
-            entry.record.successors.retain(|known| !paths.contains(known));
+            entry.record.replacements.retain(|known| !paths.contains(known));
             entry.record.devices.extend(paths);
             status.iter().for_each(|status| device_names::note(&mut entry.record, status));
         }
@@ -153,7 +153,7 @@ impl Daemon {
     /// any point of failure.
     pub(super) fn expect_devices(&self, name: &str, paths: &[PathBuf]) -> Result<(), ApiError> {
         if let Some(entry) = self.registry().pools.get_mut(name) {
-            entry.record.successors.extend(paths.iter().cloned());
+            entry.record.replacements.extend(paths.iter().cloned());
         }
         self.save()
     }
@@ -174,7 +174,7 @@ impl Daemon {
         }
         self.give_up(shard, devices, fresh).await;
         if let Some(entry) = self.registry().pools.get_mut(name) {
-            entry.record.successors.retain(|known| !paths.contains(known));
+            entry.record.replacements.retain(|known| !paths.contains(known));
         }
         match self.save() {
             Ok(()) => ApiError::from(error),
@@ -296,9 +296,9 @@ impl Daemon {
                 Err(_) => return,
             };
             ids.note(&status);
-            let used = |slot: DeviceSlot| status.pool.devices.iter().any(|device| [device.slot, device.successor].contains(&Some(slot)));
+            let used = |slot: DeviceSlot| status.pool.devices.iter().any(|device| [device.slot, device.replacement].contains(&Some(slot)));
             let of_devices = |kind| matches!(kind, EngineJob::Resilver | EngineJob::Replace | EngineJob::Remove);
-            let switching = status.pool.devices.iter().any(|device| device.successor.is_some());
+            let switching = status.pool.devices.iter().any(|device| device.replacement.is_some());
             let mut left = switching || status.pool.jobs.iter().any(|job| of_devices(job.kind));
             // INV-JOB-1: the job is listed until the old device is gone from the pool's table and a
             // save was tried (a failure is logged)
@@ -385,7 +385,7 @@ impl Daemon {
             entry.record.limits.retain(|member, _| same(MemberId(*member)));
             entry.record.devices = devices;
             device_names::note(&mut entry.record, status);
-            entry.record.successors = status.pool.devices.iter().filter_map(|device| device.successor.and_then(path)).collect();
+            entry.record.replacements = status.pool.devices.iter().filter_map(|device| device.replacement.and_then(path)).collect();
             entry.record != before
         };
         if changed && let Err(error) = self.save() {
@@ -420,7 +420,7 @@ impl ReleasedIds {
     fn note(&mut self, status: &ShardStatus) {
         let devices = &status.pool.devices;
         let members = devices.iter().map(|device| (device.slot, Some(device.id)));
-        let all = members.chain(devices.iter().map(|device| (device.successor, device.successor_id)));
+        let all = members.chain(devices.iter().map(|device| (device.replacement, device.replacement_id)));
         self.used.clear();
         for (slot, id) in all.filter_map(|(slot, id)| Some((slot, id?))) {
             self.used.insert(id);

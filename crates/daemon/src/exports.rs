@@ -10,11 +10,11 @@ use millpond_api::{
 };
 use millpond_engine::{PoolState, SnapshotId, Target, VolumeId};
 
-use super::attached::{self, Of};
+use super::attached::{self, Clients};
 use super::look::PoolLook;
 use super::service::{Daemon, ExportEntry};
 use super::shard::{ExportId, ExportInfo, ImageLoad, NbdExport, ShardHandle, SocketAccess, VhostUserExport};
-use super::state::{Door, ExportRecord, Served};
+use super::state::{ExportRecord, Protocol, Served};
 use crate::hint;
 use millpond_api::instant;
 
@@ -123,7 +123,7 @@ impl Daemon {
             }
         };
         let info = self.start(&shard, &record).await.map_err(|e| e.during(format!("cannot export '{}'", record.name)))?;
-        if let Door::Nbd { tcp, .. } = &mut record.door {
+        if let Protocol::Nbd { tcp, .. } = &mut record.protocol {
             *tcp = info.tcp.map(|address| address.to_string());
         }
         {
@@ -168,7 +168,7 @@ impl Daemon {
             pool: name.pool().to_owned(),
             name: name.to_string(),
             readonly: request.readonly || matches!(target, Target::Snapshot(_)),
-            door: Door::Nbd {
+            protocol: Protocol::Nbd {
                 served: target.into(),
                 unix,
                 tcp: tcp.map(|address| address.to_string()),
@@ -199,7 +199,7 @@ impl Daemon {
             pool: name.pool().to_owned(),
             name: name.to_string(),
             readonly: request.readonly || matches!(target, Target::Snapshot(_)),
-            door: Door::VhostUser { served: target.into(), unix, access: request.access, queues, promised: false },
+            protocol: Protocol::VhostUser { served: target.into(), unix, access: request.access, queues, promised: false },
         };
         Ok((shard, record))
     }
@@ -219,13 +219,13 @@ impl Daemon {
         let record = record()?;
         let during = format!("cannot end export {id}");
         // a mount does not end while files are open, unless lazily; the refusal names the processes
-        let mount = matches!(record.door, Door::Fuse { .. });
+        let mount = matches!(record.protocol, Protocol::Fuse { .. });
         if !force
             && !mount
             && let Ok(shard) = self.shard(&record.pool)
         {
             // a shard that does not answer serves no clients
-            let connected = attached::to(&shard, Of::Export(id)).await.unwrap_or_default();
+            let connected = attached::to(&shard, Clients::Export(id)).await.unwrap_or_default();
             attached::refuse(&connected, "shut the guest down").map_err(|e| e.during(&during))?;
         }
         self.end_export(&record, lazy).await.map_err(|e| e.during(during))
@@ -236,7 +236,7 @@ impl Daemon {
         let id = record.id;
         self.end_fuse(id, lazy).await?;
         // A lazily detached mount is served until the kernel reports that no file is open any more.
-        let left = lazy && matches!(record.door, Door::Fuse { .. });
+        let left = lazy && matches!(record.protocol, Protocol::Fuse { .. });
         if !left && let Ok(shard) = self.shard(&record.pool) {
             match shard.unexport(ExportId(id)).await {
                 Ok(()) | Err(super::shard::ShardError::NoExport(_)) => {}
@@ -281,7 +281,7 @@ impl Daemon {
     fn refuse_second_writer(&self, pool: &str, target: Target) -> Result<(), ApiError> {
         let served = Served::from(target);
         let registry = self.registry();
-        let writable = |record: &ExportRecord| record.pool == pool && record.door.served() == Some(served) && !record.readonly;
+        let writable = |record: &ExportRecord| record.pool == pool && record.protocol.served() == Some(served) && !record.readonly;
         let ids: Vec<String> =
             registry.exports.values().filter(|entry| writable(&entry.record)).map(|entry| entry.record.id.to_string()).collect();
         if !matches!(target, Target::Head(_)) || ids.is_empty() {
@@ -297,7 +297,7 @@ impl Daemon {
     pub(super) fn serving(&self, pool: &str, target: Target) -> Vec<ExportRecord> {
         let served = Served::from(target);
         let registry = self.registry();
-        let found = registry.exports.values().filter(|entry| entry.record.pool == pool && entry.record.door.served() == Some(served));
+        let found = registry.exports.values().filter(|entry| entry.record.pool == pool && entry.record.protocol.served() == Some(served));
         found.map(|entry| entry.record.clone()).collect()
     }
 
@@ -315,7 +315,7 @@ impl Daemon {
     pub(super) async fn keep_promises(&self, pool: &str, shard: &ShardHandle, target: Target) -> Result<(), ApiError> {
         let mut changed = false;
         for entry in self.registry().exports.values_mut().filter(|entry| entry.record.pool == pool) {
-            if let Door::VhostUser { served, promised, .. } = &mut entry.record.door
+            if let Protocol::VhostUser { served, promised, .. } = &mut entry.record.protocol
                 && Target::from(*served) == target
             {
                 changed |= !*promised;
@@ -347,8 +347,8 @@ impl Daemon {
 
     /// Has a shard serve a remembered export.
     async fn start(&self, shard: &ShardHandle, record: &ExportRecord) -> Result<ExportInfo, ApiError> {
-        match &record.door {
-            Door::Nbd { served, unix, tcp, access, tls, limits } => {
+        match &record.protocol {
+            Protocol::Nbd { served, unix, tcp, access, tls, limits } => {
                 let parse = |text: &String| text.parse().map_err(|_| ApiError::invalid(format!("'{text}' is not an address")));
                 let tcp = tcp.as_ref().map(parse).transpose()?;
                 let export = NbdExport {
@@ -366,7 +366,7 @@ impl Daemon {
                 };
                 Ok(shard.export_nbd(export).await?)
             }
-            Door::VhostUser { served, unix, access, queues, promised } => {
+            Protocol::VhostUser { served, unix, access, queues, promised } => {
                 let export = VhostUserExport {
                     id: ExportId(record.id),
                     name: record.name.clone(),
@@ -379,7 +379,7 @@ impl Daemon {
                 };
                 Ok(shard.export_vhost_user(export).await?)
             }
-            Door::Fuse { dir, access } => self.start_fuse(shard, record, dir, access).await,
+            Protocol::Fuse { dir, access } => self.start_fuse(shard, record, dir, access).await,
         }
     }
 
@@ -388,7 +388,7 @@ impl Daemon {
     fn default_socket(&self, name: &Name, id: u64, ending: &str) -> PathBuf {
         let plain = self.beside_control(&format!("{}.{ending}", name.to_string().replace('/', ".")));
         let registry = self.registry();
-        let taken = registry.exports.values().any(|entry| entry.record.door.path() == Some(&plain))
+        let taken = registry.exports.values().any(|entry| entry.record.protocol.path() == Some(&plain))
             || registry.reserved.has(Some(&plain), None).is_some();
         if taken || plain == self.options.socket { self.beside_control(&format!("export-{id}.{ending}")) } else { plain }
     }
@@ -430,15 +430,15 @@ fn check_socket(path: &Path) -> Result<(), ApiError> {
 
 fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
     let record = &entry.record;
-    let path = record.door.path().map(|path| path.display().to_string());
-    let tcp = record.door.tcp();
+    let path = record.protocol.path().map(|path| path.display().to_string());
+    let tcp = record.protocol.tcp();
     let addresses: Vec<&str> = path.iter().chain(tcp).map(String::as_str).collect();
-    let unix = path.clone().filter(|_| !matches!(record.door, Door::Fuse { .. }));
-    let (uris, tls, limits) = match &record.door {
-        Door::Nbd { tls, limits, .. } => {
-            (nbd::uris(unix.as_deref(), record.door.tcp().map(String::as_str), tls.as_ref()), tls.as_ref(), *limits)
+    let unix = path.clone().filter(|_| !matches!(record.protocol, Protocol::Fuse { .. }));
+    let (uris, tls, limits) = match &record.protocol {
+        Protocol::Nbd { tls, limits, .. } => {
+            (nbd::uris(unix.as_deref(), record.protocol.tcp().map(String::as_str), tls.as_ref()), tls.as_ref(), *limits)
         }
-        Door::VhostUser { .. } | Door::Fuse { .. } => (Vec::new(), None, NbdLimits::default()),
+        Protocol::VhostUser { .. } | Protocol::Fuse { .. } => (Vec::new(), None, NbdLimits::default()),
     };
     let client = |client: &super::shard::ClientInfo| ExportClient {
         peer: client.peer.clone(),
@@ -449,7 +449,7 @@ fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
     let connections: Vec<ExportClient> = live.iter().flat_map(|info| &info.clients).map(client).collect();
     Export {
         id: record.id,
-        kind: record.door.kind(),
+        kind: record.protocol.kind(),
         name: record.name.clone(),
         address: addresses.join(","),
         uris,
@@ -457,12 +457,12 @@ fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
         readonly: record.readonly,
         tls: tls.map(nbd::tls_view),
         limits,
-        access: match &record.door {
-            Door::Nbd { access, .. } | Door::VhostUser { access, .. } | Door::Fuse { access, .. } => *access,
+        access: match &record.protocol {
+            Protocol::Nbd { access, .. } | Protocol::VhostUser { access, .. } | Protocol::Fuse { access, .. } => *access,
         },
-        queues: match &record.door {
-            Door::VhostUser { queues, .. } => Some(*queues),
-            Door::Nbd { .. } | Door::Fuse { .. } => None,
+        queues: match &record.protocol {
+            Protocol::VhostUser { queues, .. } => Some(*queues),
+            Protocol::Nbd { .. } | Protocol::Fuse { .. } => None,
         },
         state: if live.is_some() { ExportState::Online } else { ExportState::Unavailable },
         reason: if live.is_some() { None } else { entry.trouble.clone() },
@@ -481,6 +481,6 @@ fn volume_view(record: &ExportRecord, image: &ImageLoad) -> ExportVolume {
         None => (format!("{}/{volume}", record.pool), volume.clone()),
         Some(snapshot) => (format!("{}/{volume}@{snapshot}", record.pool), format!(".snapshots/{volume}/{snapshot}")),
     };
-    let address = record.door.path().map(|dir| dir.join(file).display().to_string()).unwrap_or_default();
+    let address = record.protocol.path().map(|dir| dir.join(file).display().to_string()).unwrap_or_default();
     ExportVolume { name, address, readonly: record.readonly || snapshot.is_some(), clients: *open, io: *counters }
 }

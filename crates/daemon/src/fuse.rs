@@ -8,7 +8,7 @@ use super::locks::blocking;
 use super::mount::{Mounted, mount};
 use super::service::Daemon;
 use super::shard::{ExportId, ExportInfo, FuseExport, ShardHandle};
-use super::state::{Door, ExportRecord};
+use super::state::{ExportRecord, Protocol};
 
 /// Default permissions of files.
 const MODE: u16 = 0o600;
@@ -28,7 +28,7 @@ impl Daemon {
             return Err(ApiError::usage(format!("mode {mode:04o} is more than reading and writing; give one like 0640")));
         }
         let (pool, name) = (request.pool.clone(), request.pool.clone());
-        Ok((shard, ExportRecord { id, pool, name, readonly: false, door: Door::Fuse { dir, access } }))
+        Ok((shard, ExportRecord { id, pool, name, readonly: false, protocol: Protocol::Fuse { dir, access } }))
     }
 
     /// Mounts the directory, and has the shard serve it.

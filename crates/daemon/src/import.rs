@@ -208,7 +208,7 @@ impl Daemon {
             device_names::describe(&shard, status);
         }
         // a device that was found may have been left out because it did not answer
-        let whole = |device: &DeviceInfo| device.state == MemberState::Present || device.class.is_aside();
+        let whole = |device: &DeviceInfo| device.state == MemberState::Present || device.class.is_auxiliary();
         let left_out = status.is_ok_and(|status| !status.pool.devices.iter().all(whole));
         limits::apply(&record, &shard).await;
         Ok((record, shard, left_out))

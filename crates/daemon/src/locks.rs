@@ -167,8 +167,8 @@ impl Daemon {
         let mut registry = self.registry();
         for entry in registry.exports.values() {
             let record = &entry.record;
-            let same_path = unix.is_some() && record.door.path().map(PathBuf::as_path) == unix;
-            if same_path || (text.is_some() && record.door.tcp() == text.as_ref()) {
+            let same_path = unix.is_some() && record.protocol.path().map(PathBuf::as_path) == unix;
+            if same_path || (text.is_some() && record.protocol.tcp() == text.as_ref()) {
                 let message = format!("export {} has that address; give another one or run 'millpond unexport {}'", record.id, record.id);
                 return Err(ApiError::new(ErrorKind::Exists, message));
             }

@@ -24,19 +24,19 @@ const AGAIN: Duration = Duration::from_secs(2);
 impl InForce {
     /// Returns the record of `labels`; `before` is the previous record.
     pub(super) fn of(labels: &LabelsInForce, before: Option<&InForce>) -> InForce {
-        let (mut current, mut successors) = (BTreeMap::new(), BTreeMap::new());
+        let (mut current, mut replacements) = (BTreeMap::new(), BTreeMap::new());
         for (member, device) in &labels.current {
-            let place = if current.contains_key(&member.0) { &mut successors } else { &mut current };
+            let place = if current.contains_key(&member.0) { &mut replacements } else { &mut current };
             place.insert(member.0, device.0);
         }
         let since = match before {
-            Some(before) if before.generation == labels.generation && before.current == current && before.successors == successors => {
+            Some(before) if before.generation == labels.generation && before.current == current && before.replacements == replacements => {
                 before.since
             }
             _ => instant::now(),
         };
         let left_behind = labels.left_behind || before.is_some_and(|before| before.left_behind);
-        InForce { generation: labels.generation, current, successors, left_behind, since }
+        InForce { generation: labels.generation, current, replacements, left_behind, since }
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::service::Daemon;
 use super::shard::ExportId;
-use super::state::{Door, TlsRecord};
+use super::state::{Protocol, TlsRecord};
 use super::tls::Credentials;
 
 /// Time between two looks.
@@ -55,7 +55,7 @@ impl Daemon {
             return; // the export or its pool has just ended
         }
         if let Some(entry) = self.registry().exports.get_mut(&id)
-            && let Door::Nbd { tls: Some(record), .. } = &mut entry.record.door
+            && let Protocol::Nbd { tls: Some(record), .. } = &mut entry.record.protocol
         {
             record.identity = identity;
         }
@@ -68,8 +68,8 @@ impl Daemon {
     fn encrypted(&self) -> Vec<(u64, String, TlsRecord)> {
         let registry = self.registry();
         let served = registry.exports.values().filter(|entry| entry.trouble.is_none());
-        let with_tls = served.filter_map(|entry| match &entry.record.door {
-            Door::Nbd { tls: Some(tls), .. } => Some((entry.record.id, entry.record.pool.clone(), tls.clone())),
+        let with_tls = served.filter_map(|entry| match &entry.record.protocol {
+            Protocol::Nbd { tls: Some(tls), .. } => Some((entry.record.id, entry.record.pool.clone(), tls.clone())),
             _ => None,
         });
         with_tls.collect()

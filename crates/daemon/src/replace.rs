@@ -96,13 +96,13 @@ impl Daemon {
         };
         // a path that does not answer is refused when it is opened
         let Some((slot, host)) = self.calls.call(Path::new(path), PATIENCE, same).await.ok().flatten() else { return Ok(None) };
-        let holds = |device: &&millpond_engine::DeviceInfo| device.slot == Some(slot) || device.successor == Some(slot);
+        let holds = |device: &&millpond_engine::DeviceInfo| device.slot == Some(slot) || device.replacement == Some(slot);
         let Some(device) = status.pool.devices.iter().find(holds) else { return Ok(None) };
-        let successor = device.successor == Some(slot);
-        let id = self.device_names(name, &status).get(device.member, successor).map(|named| named.id.clone()).unwrap_or_default();
+        let replacement = device.replacement == Some(slot);
+        let id = self.device_names(name, &status).get(device.member, replacement).map(|named| named.id.clone()).unwrap_or_default();
         let named =
             DeviceNamed { id, path: host.path.display().to_string(), was: None, serial: host.serial.clone(), size: host.geometry.size };
-        Ok(Some(Own { member: device.member, class: device.class, idle: !successor && device.successor.is_none(), slot, host, named }))
+        Ok(Some(Own { member: device.member, class: device.class, idle: !replacement && device.replacement.is_none(), slot, host, named }))
     }
 
     /// Puts a spare of the pool in the place of a member. The spare, which holds no data, first

@@ -48,7 +48,7 @@ impl Daemon {
         let Ok(status) = shard.status().await else { return };
         let Some(record) = self.registry().pools.get(name).map(|entry| entry.record.clone()) else { return };
         let names = self.device_names(name, &status);
-        let down = status.pool.devices.iter().filter(|device| device.state == MemberState::Down && device.successor.is_none());
+        let down = status.pool.devices.iter().filter(|device| device.state == MemberState::Down && device.replacement.is_none());
         let lacking: BTreeMap<DeviceId, (String, String, Option<PathBuf>)> = down
             .map(|device| {
                 let id = names.get(device.member, false).map(|named| named.id.clone()).unwrap_or_default();

@@ -13,7 +13,6 @@ mod fall;
 mod handle;
 mod listen;
 mod mount;
-mod passage;
 mod pool;
 mod serve;
 #[expect(clippy::module_inception, reason = "the file is named after its main type")]
@@ -24,6 +23,7 @@ mod table;
 mod tree;
 mod turns;
 mod vhost;
+mod wall_clock;
 mod wire;
 
 pub use error::{ShardError, refused};

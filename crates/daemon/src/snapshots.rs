@@ -12,7 +12,7 @@ use millpond_api::{
 };
 use millpond_engine::{CatalogCommand, Command, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId};
 
-use super::attached::Of;
+use super::attached::Clients;
 use super::holds::LOCK;
 use super::service::{Daemon, PoolEntry};
 use super::shard::ShardHandle;
@@ -121,7 +121,7 @@ impl Daemon {
     pub async fn rollback(&self, name: &SnapshotName, request: &Rollback) -> Result<RolledBack, ApiError> {
         let (shard, _, snapshot) = self.find_snapshot(name).await?;
         let during = format!("cannot roll back to '{name}'");
-        let connected = attached::to(&shard, Of::Target(Target::Head(snapshot.volume))).await.map_err(|e| e.during(&during))?;
+        let connected = attached::to(&shard, Clients::Target(Target::Head(snapshot.volume))).await.map_err(|e| e.during(&during))?;
         let keep_as = unused_name(&shard, snapshot.volume, "pre-rollback").await?;
         let kept_as = format!("{}@{keep_as}", name.of);
         if !request.dry_run {

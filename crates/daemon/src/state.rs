@@ -41,7 +41,7 @@ pub struct InForce {
     pub current: BTreeMap<u16, u64>,
     /// Ids of their replacements.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub successors: BTreeMap<u16, u64>,
+    pub replacements: BTreeMap<u16, u64>,
     /// Devices were left behind on this host, now or before, or the pool was imported by hand and
     /// others may have been left behind elsewhere: another host may have made a pool of those.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -53,7 +53,7 @@ pub struct InForce {
 impl InForce {
     /// Returns the labels as the rules for imports take them.
     pub fn labels(&self) -> LabelsInForce {
-        let devices = self.current.iter().chain(&self.successors);
+        let devices = self.current.iter().chain(&self.replacements);
         let current = devices.map(|(member, id)| (MemberId(*member), DeviceId(*id))).collect();
         LabelsInForce { generation: self.generation, current, left_behind: self.left_behind }
     }
@@ -117,7 +117,7 @@ pub struct PoolRecord {
     pub devices: Vec<PathBuf>,
     /// Paths of replacements, and of devices that may have become members.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub successors: Vec<PathBuf>,
+    pub replacements: Vec<PathBuf>,
     /// How they are opened.
     #[serde(default)]
     pub io: IoMode,
@@ -149,12 +149,12 @@ fn is_false(flag: &bool) -> bool {
 impl PoolRecord {
     /// Returns a record with these devices and no other settings.
     pub fn new(name: String, id: String, devices: Vec<PathBuf>, io: IoMode) -> PoolRecord {
-        let (successors, limits, seen) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let (replacements, limits, seen) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         PoolRecord {
             name,
             id,
             devices,
-            successors,
+            replacements,
             io,
             read_only: false,
             checkpoint: None,
@@ -172,7 +172,7 @@ impl PoolRecord {
 
     /// Returns the paths, or last paths, of its devices and their replacements.
     pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
-        self.devices.iter().chain(&self.successors).filter(|path| !path.as_os_str().is_empty())
+        self.devices.iter().chain(&self.replacements).filter(|path| !path.as_os_str().is_empty())
     }
 
     /// Returns the labels that were last in force on this host.
@@ -202,7 +202,7 @@ impl PoolRecord {
                 SeenDevice { id: look.device.0, serial, size: look.size, errors: 0, repaired: 0, scrub: None, counted: (0, 0) },
             );
         }
-        PoolRecord { devices, seen, successors: found.successors.clone(), ..self }
+        PoolRecord { devices, seen, replacements: found.replacements.clone(), ..self }
     }
 
     /// Returns the record with the labels that are in force.
@@ -234,13 +234,13 @@ pub struct ExportRecord {
     pub readonly: bool,
     /// Its front end.
     #[serde(flatten)]
-    pub door: Door,
+    pub protocol: Protocol,
 }
 
 /// A front end (protocol), with its settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum Door {
+pub enum Protocol {
     /// NBD.
     Nbd {
         /// Target.
@@ -300,46 +300,46 @@ pub struct TlsRecord {
     pub clients: Vec<String>,
 }
 
-impl Door {
+impl Protocol {
     /// Returns the protocol.
     pub fn kind(&self) -> ExportKind {
         match self {
-            Door::Nbd { .. } => ExportKind::Nbd,
-            Door::VhostUser { .. } => ExportKind::VhostUser,
-            Door::Fuse { .. } => ExportKind::Fuse,
+            Protocol::Nbd { .. } => ExportKind::Nbd,
+            Protocol::VhostUser { .. } => ExportKind::VhostUser,
+            Protocol::Fuse { .. } => ExportKind::Fuse,
         }
     }
 
     /// Returns the volume or snapshot behind it; `None` for a whole pool.
     pub fn served(&self) -> Option<Served> {
         match self {
-            Door::Nbd { served, .. } | Door::VhostUser { served, .. } => Some(*served),
-            Door::Fuse { .. } => None,
+            Protocol::Nbd { served, .. } | Protocol::VhostUser { served, .. } => Some(*served),
+            Protocol::Fuse { .. } => None,
         }
     }
 
     /// Returns its path in the file system.
     pub fn path(&self) -> Option<&PathBuf> {
         match self {
-            Door::Nbd { unix, .. } => unix.as_ref(),
-            Door::VhostUser { unix, .. } => Some(unix),
-            Door::Fuse { dir, .. } => Some(dir),
+            Protocol::Nbd { unix, .. } => unix.as_ref(),
+            Protocol::VhostUser { unix, .. } => Some(unix),
+            Protocol::Fuse { dir, .. } => Some(dir),
         }
     }
 
     fn path_mut(&mut self) -> Option<&mut PathBuf> {
         match self {
-            Door::Nbd { unix, .. } => unix.as_mut(),
-            Door::VhostUser { unix, .. } => Some(unix),
-            Door::Fuse { dir, .. } => Some(dir),
+            Protocol::Nbd { unix, .. } => unix.as_mut(),
+            Protocol::VhostUser { unix, .. } => Some(unix),
+            Protocol::Fuse { dir, .. } => Some(dir),
         }
     }
 
     /// Returns its TCP address.
     pub fn tcp(&self) -> Option<&String> {
         match self {
-            Door::Nbd { tcp, .. } => tcp.as_ref(),
-            Door::VhostUser { .. } | Door::Fuse { .. } => None,
+            Protocol::Nbd { tcp, .. } => tcp.as_ref(),
+            Protocol::VhostUser { .. } | Protocol::Fuse { .. } => None,
         }
     }
 }
@@ -474,7 +474,7 @@ impl State {
 
     fn each_path(&mut self, mut change: impl FnMut(&mut PathBuf)) {
         let pools = self.pools.iter_mut().chain(&mut self.known);
-        pools.flat_map(|pool| pool.devices.iter_mut().chain(&mut pool.successors)).for_each(&mut change);
-        self.exports.iter_mut().filter_map(|export| export.door.path_mut()).for_each(&mut change);
+        pools.flat_map(|pool| pool.devices.iter_mut().chain(&mut pool.replacements)).for_each(&mut change);
+        self.exports.iter_mut().filter_map(|export| export.protocol.path_mut()).for_each(&mut change);
     }
 }

@@ -58,7 +58,7 @@ impl Daemon {
         // a device that has moved was found at its new path
         let moved = |at: usize| pool.is_some_and(|pool| pool.members.get(at).is_some_and(Option::is_some));
         let members = record.devices.iter().enumerate().filter(|(at, _)| !moved(*at)).map(|(_, path)| path);
-        let gone = members.chain(&record.successors).filter(|path| absent(path));
+        let gone = members.chain(&record.replacements).filter(|path| absent(path));
         let left = gone.map(|path| LeftDevice { path: path.display().to_string(), reason: "the device is not there".to_owned() });
         let left: Vec<LeftDevice> = left.collect();
         if failed.is_empty() {

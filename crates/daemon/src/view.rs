@@ -47,7 +47,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) 
         PoolState::Faulted(fault) => (PoolHealth::Faulted, Some(hint::fault(fault))),
     };
     // a pool is whole without its cache and without spares
-    let whole = status.pool.devices.iter().all(|device| device.state == MemberState::Present || device.class.is_aside());
+    let whole = status.pool.devices.iter().all(|device| device.state == MemberState::Present || device.class.is_auxiliary());
     let health = match health {
         PoolHealth::Online if !whole => PoolHealth::Degraded,
         PoolHealth::Online if status.pool.read_only => PoolHealth::Readonly,
@@ -94,7 +94,7 @@ fn devices(record: &PoolRecord, status: &ShardStatus, faulted: bool) -> Vec<Devi
     let names = DeviceNames::of(record, status);
     let mut devices = Vec::new();
     for member in &status.pool.devices {
-        let state = match (member.state, member.slot, member.successor) {
+        let state = match (member.state, member.slot, member.replacement) {
             _ if faulted && (blamed(member) || !named) => DeviceState::Faulted,
             (MemberState::Present, _, Some(_)) => DeviceState::Replacing,
             (MemberState::Present, _, None) if member.class == Class::Spare => DeviceState::Available,
@@ -104,7 +104,7 @@ fn devices(record: &PoolRecord, status: &ShardStatus, faulted: bool) -> Vec<Devi
             (_, Some(_), _) => DeviceState::Failed,
         };
         devices.push(device_view(record, &names, member, state, member.slot, status));
-        if let Some(slot) = member.successor {
+        if let Some(slot) = member.replacement {
             devices.push(device_view(record, &names, member, DeviceState::Resilvering, Some(slot), status));
         }
     }
@@ -143,7 +143,7 @@ fn counters(status: &ShardStatus) -> PoolIo {
 }
 
 fn space(status: &ShardStatus) -> PoolSpace {
-    let (SpaceInfo { in_use, resting, ready, holes, wanted }, metrics) = (status.pool.space, &status.metrics);
+    let (SpaceInfo { in_use, retained: resting, ready, holes, wanted }, metrics) = (status.pool.space, &status.metrics);
     let (prepared, given_back, given_up) = (metrics.prepared_bytes, metrics.given_back_bytes, status.pool.given_up);
     PoolSpace { in_use, resting, ready, holes, wanted, prepared, given_back, given_up }
 }
@@ -225,7 +225,7 @@ fn cause(record: &PoolRecord, status: &ShardStatus, health: &PoolHealth) -> Opti
         }),
         PoolHealth::Degraded => {
             let names = DeviceNames::of(record, status);
-            let lacking = status.pool.devices.iter().filter(|device| device.state != MemberState::Present && !device.class.is_aside());
+            let lacking = status.pool.devices.iter().filter(|device| device.state != MemberState::Present && !device.class.is_auxiliary());
             let told: Vec<String> = lacking
                 .map(|device| {
                     let path = called(record, &names, device, status);
@@ -325,7 +325,7 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap
     let device = |named: &Named| Device {
         id: named.id.clone(),
         path: names.word(named),
-        serial: record.seen.get(&named.member.0).filter(|_| !named.successor).and_then(|seen| seen.serial.clone()),
+        serial: record.seen.get(&named.member.0).filter(|_| !named.replacement).and_then(|seen| seen.serial.clone()),
         was: named.was.as_ref().or(named.path.as_ref().filter(gone)).map(|was| was.display().to_string()),
         class: DeviceClass::Unknown,
         layout: DeviceLayout::Unknown,
@@ -335,7 +335,7 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap
             Some(path) => absent.get(path).cloned().unwrap_or(DeviceState::Unavailable),
             None => DeviceState::Missing,
         },
-        size: record.seen.get(&named.member.0).filter(|_| !named.successor).map_or(0, |seen| seen.size),
+        size: record.seen.get(&named.member.0).filter(|_| !named.replacement).map_or(0, |seen| seen.size),
         allocated: 0,
         free: 0,
         errors: 0,

@@ -11,7 +11,7 @@ use millpond_api::{
 use millpond_block::{CacheMode, SectorProfile, UnknownCacheMode, UnknownSectorProfile};
 use millpond_engine::{CatalogCommand, Command, CommandError, Compression, Target, VolumeId, VolumeInfo, VolumeOptions};
 
-use super::attached::{self, Of};
+use super::attached::{self, Clients};
 use super::options;
 use super::service::Daemon;
 use super::shard::{ShardError, ShardHandle};
@@ -100,7 +100,7 @@ impl Daemon {
         let (shard, volume) = self.find_volume(name).await?;
         let options = options::changed(volume.options, request).map_err(|e| e.during(&during))?;
         if properties.read_only == Some(true) && !volume.read_only && !request.force {
-            let writers = attached::to(&shard, Of::Writers(Target::Head(volume.id))).await?;
+            let writers = attached::to(&shard, Clients::Writers(Target::Head(volume.id))).await?;
             attached::refuse(&writers, "shut the guest down").map_err(|e| e.during(&during))?;
         }
         if let Some(options) = options
@@ -143,7 +143,7 @@ impl Daemon {
         }
         let target = Target::Head(volume.id);
         let mut resized =
-            Resized { old_size: volume.size, size, kept_as: None, connected: attached::to(&shard, Of::Target(target)).await? };
+            Resized { old_size: volume.size, size, kept_as: None, connected: attached::to(&shard, Clients::Target(target)).await? };
         let shrinks = size < volume.size;
         let keep_as = if shrinks && !request.no_snapshot { Some(unused_name(&shard, volume.id, "pre-shrink").await?) } else { None };
         resized.kept_as = keep_as.as_ref().map(|keep_as| format!("{name}@{keep_as}"));

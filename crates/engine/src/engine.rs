@@ -149,7 +149,7 @@ impl Engine {
         match &mut self.phase {
             Phase::Importing(import) => import.at(now),
             Phase::Open(pool) => {
-                pool.keeper.at(now);
+                pool.lease.at(now);
                 pool.answer();
             }
         }
@@ -225,7 +225,7 @@ impl Engine {
     pub fn pop_io(&mut self) -> Option<Io> {
         match &mut self.phase {
             Phase::Importing(import) => import.pop_io(),
-            Phase::Open(pool) => pool.store.io.pop(pool.keeper.holds_back()),
+            Phase::Open(pool) => pool.store.io.pop(pool.lease.holds_back()),
         }
     }
 
@@ -236,7 +236,7 @@ impl Engine {
     pub fn lease(&self) -> Option<Time> {
         match &self.phase {
             Phase::Importing(import) => import.lease(),
-            Phase::Open(pool) => pool.keeper.lease(),
+            Phase::Open(pool) => pool.lease.lease(),
         }
     }
 

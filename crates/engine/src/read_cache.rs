@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use millpond_block::{BufPool, Piece};
+use millpond_block::{BufPool, BufSlice};
 use millpond_format::VolumeId;
 use quick_cache::unsync::Cache;
 use quick_cache::{Lifecycle, OptionsBuilder, UnitWeighter};
@@ -32,17 +32,17 @@ const MARKS: usize = 4;
 #[derive(Debug)]
 struct Evict;
 
-impl Lifecycle<u64, Piece> for Evict {
-    type RequestState = Vec<Piece>;
+impl Lifecycle<u64, BufSlice> for Evict {
+    type RequestState = Vec<BufSlice>;
 
-    fn on_evict(&self, evicted: &mut Vec<Piece>, _: u64, piece: Piece) {
+    fn on_evict(&self, evicted: &mut Vec<BufSlice>, _: u64, piece: BufSlice) {
         evicted.push(piece);
     }
 }
 
 /// The cached blocks of one volume with a size of its own, or of all other volumes.
 struct Share {
-    blocks: Cache<u64, Piece, UnitWeighter, FxBuildHasher, Evict>,
+    blocks: Cache<u64, BufSlice, UnitWeighter, FxBuildHasher, Evict>,
     ghosts: Ghosts,
 }
 
@@ -153,7 +153,7 @@ impl ReadCache {
     }
 
     /// Returns a block if it is cached.
-    pub(crate) fn find(&self, volume: VolumeId, key: u64) -> Option<Piece> {
+    pub(crate) fn find(&self, volume: VolumeId, key: u64) -> Option<BufSlice> {
         self.own.get(&volume).unwrap_or(&self.common).blocks.get(&key).cloned()
     }
 
@@ -166,7 +166,7 @@ impl ReadCache {
     }
 
     /// Offers a block that was read from a device: it is cached if it was read before.
-    pub(crate) fn offer(&mut self, volume: VolumeId, key: u64, piece: &Piece, bufs: &mut BufPool) {
+    pub(crate) fn offer(&mut self, volume: VolumeId, key: u64, piece: &BufSlice, bufs: &mut BufPool) {
         let share = self.share(volume);
         if !share.ghosts.meet(key) {
             return;
@@ -179,7 +179,7 @@ impl ReadCache {
             if let Some(to) = buf.bytes_mut().get_mut(..piece.len()) {
                 to.copy_from_slice(piece.bytes());
             }
-            Piece::new(Rc::new(buf), 0..piece.len())
+            BufSlice::new(Rc::new(buf), 0..piece.len())
         };
         let mut evicted = Vec::new();
         share.blocks.insert_with_lifecycle(key, kept, &mut evicted);

@@ -2,17 +2,17 @@
 
 mod chunks;
 mod deadlist;
+mod layout;
 mod pages;
 mod pieces;
-mod rows;
 mod segments;
 mod slots;
 mod table;
 
 pub(crate) use chunks::{Chunk, NODE_GRAIN, Place};
 pub(crate) use deadlist::{Deadlist, Encoding, FIXED_TAIL};
+pub(crate) use layout::{AllocClass, PAGE, SegmentLayout, Stripe};
 pub(crate) use pieces::{Need, Piece, Pieces, Share, as_piece, stored_bytes};
-pub(crate) use rows::{AllocClass, PAGE, Rows, Stripe};
 pub(crate) use segments::{Fill, Pause, Segment, SegmentState};
 pub(crate) use slots::Slots;
 pub(crate) use table::{Space, usable, without_reserve};

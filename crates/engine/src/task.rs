@@ -2,11 +2,11 @@
 //! and jobs: filling and emptying devices, spares, rebalancing, scrub, wiping.
 
 mod checkpoint;
-mod claim;
 mod cleaner;
 mod evacuate;
 mod jobs;
 mod label_writer;
+mod lease;
 mod prepare;
 mod rebalance;
 mod release;
@@ -16,12 +16,12 @@ mod spares;
 mod wipe;
 
 pub(crate) use checkpoint::{CHUNKS_PER_CHECKPOINT, Checkpointer, Slice, checkpoint_brings_space, checkpoint_due, pieces};
-pub(crate) use claim::{BEAT_MILLIS, Keeper, LEASE_MILLIS, claim_at, first_claim, lease_of, read_claim};
 pub(crate) use cleaner::Cleaner;
 pub(crate) use evacuate::{Beside, Rejoiner, begin_removal, rehearse_removal, removal_waits, step_evacuation};
 pub(crate) use jobs::{JobTasks, Jobs};
 pub(crate) use label_writer::{LabelWriter, fresh_area};
+pub(crate) use lease::{HEARTBEAT_MILLIS, LEASE_MILLIS, Lease, claim_at, first_claim, lease_of, read_claim};
 pub(crate) use prepare::Preparer;
-pub(crate) use release::{release_rested, step_give_back};
+pub(crate) use release::{release_retained, step_give_back};
 pub(crate) use resilver::Resilver;
 pub(crate) use spares::Spares;

@@ -134,7 +134,7 @@ pub struct ReadySpace {
     pub surplus_millis: u64,
     /// Bytes that may be retained for the time of a rewind alone, or an eighth of the space in use
     /// if that is more; but at most an eighth of the pool.
-    pub resting: u64,
+    pub retained: u64,
 }
 
 impl ReadySpace {
@@ -146,7 +146,7 @@ impl ReadySpace {
 
 impl Default for ReadySpace {
     fn default() -> Self {
-        ReadySpace { prepare: false, least: 256 << 20, most: 8 << 30, at_first: 0, surplus_millis: 600_000, resting: 4 << 30 }
+        ReadySpace { prepare: false, least: 256 << 20, most: 8 << 30, at_first: 0, surplus_millis: 600_000, retained: 4 << 30 }
     }
 }
 

@@ -58,7 +58,7 @@ pub struct Claim {
     /// One more than in any claim that this import found; the claim with the higher term wins.
     pub term: u64,
     /// One more each time the host writes the claim again.
-    pub beat: u64,
+    pub heartbeat: u64,
     /// Time of that write: milliseconds since the Unix epoch.
     pub time: u64,
     /// Milliseconds that the host may write after it last saw its own claim on the devices.
@@ -78,7 +78,7 @@ impl Claim {
         e.raw(&self.holder.host);
         e.raw(&self.holder.session);
         e.u64(self.term);
-        e.u64(self.beat);
+        e.u64(self.heartbeat);
         e.u64(self.time);
         e.u32(self.lease);
         e.string(cut(&self.holder.name));
@@ -97,7 +97,7 @@ impl Claim {
             return Err(FormatError::Field("flags"));
         }
         let (pool, host, session) = (PoolId(d.bytes()?), d.bytes()?, d.bytes()?);
-        let (term, beat, time, lease) = (d.counter("term")?, d.counter("beat")?, d.u64()?, d.u32()?);
+        let (term, heartbeat, time, lease) = (d.counter("term")?, d.counter("beat")?, d.u64()?, d.u32()?);
         if lease > MAX_LEASE {
             return Err(FormatError::Field("lease"));
         }
@@ -105,7 +105,7 @@ impl Claim {
         if name.len() > HOST_NAME_MAX {
             return Err(FormatError::Field("host name"));
         }
-        Ok(Claim { pool, holder: Holder { host, name, session }, term, beat, time, lease, released: flags & RELEASED != 0 })
+        Ok(Claim { pool, holder: Holder { host, name, session }, term, heartbeat, time, lease, released: flags & RELEASED != 0 })
     }
 
     /// True when this claim is of another session than `other` and has the same term or a higher
@@ -130,7 +130,7 @@ mod tests {
 
     fn claim(name: &str) -> Claim {
         let holder = Holder { host: [3; 16], name: name.into(), session: [4; 16] };
-        Claim { pool: PoolId([5; 16]), holder, term: 6, beat: 7, time: 8, lease: 9, released: false }
+        Claim { pool: PoolId([5; 16]), holder, term: 6, heartbeat: 7, time: 8, lease: 9, released: false }
     }
 
     #[test]

@@ -89,7 +89,7 @@ pub enum Class {
 impl Class {
     /// True when devices of this class hold neither segments nor roots, so the pool does not need
     /// them (auxiliary devices).
-    pub fn is_aside(self) -> bool {
+    pub fn is_auxiliary(self) -> bool {
         matches!(self, Class::Cache | Class::Spare)
     }
 }

@@ -336,7 +336,7 @@ fields!(
         /// Dead blocks that wait to be freed: lineage and deadlist.
         frees: Vec<(LineageId, ObjectRef)>,
         /// Free segments in retention, unchanged for older checkpoints: segment and generation.
-        resting: Vec<(u32, u64)>,
+        retained: Vec<(u32, u64)>,
         /// Options of volumes, where they differ from the defaults.
         options: Vec<(VolumeId, OptionsRecord)>,
         /// Jobs.

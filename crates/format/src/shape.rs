@@ -46,7 +46,7 @@ pub struct Member {
     /// State of the device in the pool.
     pub state: MemberState,
     /// The device that is replacing it.
-    pub successor: Option<DeviceId>,
+    pub replacement: Option<DeviceId>,
     /// True while its data is moved off so that it can be removed.
     pub leaving: bool,
     /// Generation of the shape that last marked it [`Down`](MemberState::Down), kept when it is
@@ -130,7 +130,7 @@ impl Shape {
                 MemberState::Gone => 3,
             };
             e.u8(state | if member.leaving { LEAVING } else { 0 });
-            e.u64(member.successor.map_or(0, |id| id.0));
+            e.u64(member.replacement.map_or(0, |id| id.0));
             e.u64(member.down_since);
         }
         e.count(self.groups.len());
@@ -192,7 +192,7 @@ impl Shape {
             (&|| u64::from(self.chunk_units) * 512 <= self.extent_bytes, "chunk units"),
             (&|| self.groups.iter().all(|group| self.layout_fits(group)), "layout"),
             (&|| self.columns_are_apart(), "columns"),
-            (&|| self.asides_are_apart(), "class"),
+            (&|| self.auxiliaries_are_apart(), "class"),
             (&|| self.segments_are_apart(), "segments"),
         ];
         sound.iter().find(|(ok, _)| !ok()).map_or(Ok(()), |(_, field)| Err(FormatError::Field(field)))
@@ -201,7 +201,7 @@ impl Shape {
     fn layout_fits(&self, group: &Group) -> bool {
         match group.layout {
             Layout::Linear => true,
-            _ if group.class.is_aside() => false,
+            _ if group.class.is_auxiliary() => false,
             Layout::Stripe { width, unit } => {
                 width > 0 && unit > 0 && u64::from(unit) % 4096 == 0 && self.extent_bytes.is_multiple_of(u64::from(unit))
             }
@@ -228,8 +228,8 @@ impl Shape {
     }
 
     /// True when each cache or spare device is auxiliary as a whole.
-    fn asides_are_apart(&self) -> bool {
-        let of = |aside: bool| self.groups.iter().filter(move |group| group.class.is_aside() == aside);
+    fn auxiliaries_are_apart(&self) -> bool {
+        let of = |auxiliary: bool| self.groups.iter().filter(move |group| group.class.is_auxiliary() == auxiliary);
         of(true).flat_map(|group| &group.columns).all(|own| {
             let whole = self.member(own.member).is_some_and(|m| own.first == 0 && own.extents == m.extents);
             whole && of(false).flat_map(|group| &group.columns).all(|other| other.member != own.member)
@@ -336,7 +336,7 @@ impl Shape {
     }
 
     /// True when a member is a cache device or a spare: it holds no segments and no roots.
-    pub fn is_aside(&self, member: MemberId) -> bool {
+    pub fn is_auxiliary(&self, member: MemberId) -> bool {
         self.is_cache(member) || self.is_spare(member)
     }
 
@@ -346,8 +346,8 @@ impl Shape {
     }
 
     /// Removes an auxiliary member. Its place in the table is not used again.
-    pub fn drop_aside(&mut self, member: MemberId) {
-        self.groups.iter_mut().filter(|group| group.class.is_aside()).for_each(|g| g.columns.retain(|column| column.member != member));
+    pub fn drop_auxiliary(&mut self, member: MemberId) {
+        self.groups.iter_mut().filter(|group| group.class.is_auxiliary()).for_each(|g| g.columns.retain(|column| column.member != member));
         self.groups.retain(|group| !group.columns.is_empty());
         if let Some(known) = self.member_mut(member) {
             known.state = MemberState::Gone;
@@ -382,7 +382,7 @@ impl Group {
     ///
     /// Caches and spares have no segments.
     pub fn for_each_row(&self, mut row: impl FnMut(&[(MemberId, u32)])) {
-        if self.class.is_aside() {
+        if self.class.is_auxiliary() {
             return;
         }
         let (width, least) = match self.layout {
@@ -439,9 +439,9 @@ fn member(d: &mut Decoder<'_>) -> Result<Member, FormatError> {
         3 => MemberState::Gone,
         _ => return Err(FormatError::Field("member")),
     };
-    let successor = Some(d.u64()?).filter(|id| *id != 0).map(DeviceId);
+    let replacement = Some(d.u64()?).filter(|id| *id != 0).map(DeviceId);
     let down_since = d.counter("generation")?;
-    Ok(Member { device, extents, state, successor, leaving: code & LEAVING != 0, down_since })
+    Ok(Member { device, extents, state, replacement, leaving: code & LEAVING != 0, down_since })
 }
 
 fn group(d: &mut Decoder<'_>) -> Result<Group, FormatError> {

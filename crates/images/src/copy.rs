@@ -52,7 +52,7 @@ pub enum Task {
 
 /// Progress of a copy, shared with the thread that shows it and may stop it.
 #[derive(Debug, Default)]
-pub struct Course {
+pub struct CopyProgress {
     /// Bytes of the disk that were processed, written or not.
     pub done: AtomicU64,
     /// Bytes that were written.
@@ -87,20 +87,20 @@ struct Piece {
 ///
 /// # Errors
 /// The first error of any thread.
-pub fn copy(source: &dyn Image, target: &Target, task: Task, course: &Course) -> Result<(), CopyError> {
+pub fn copy(source: &dyn Image, target: &Target, task: Task, progress: &CopyProgress) -> Result<(), CopyError> {
     let (send, receive) = sync_channel::<Piece>(AHEAD);
     let receive = Mutex::new(receive);
     let first: Mutex<Option<CopyError>> = Mutex::new(None);
     let note = |error| {
         let mut first = first.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         first.get_or_insert(error);
-        course.stop.store(true, Relaxed);
+        progress.stop.store(true, Relaxed);
     };
     thread::scope(|scope| {
         for _ in 0..WORKERS {
-            scope.spawn(|| work(source, target, task, course, &receive).unwrap_or_else(note));
+            scope.spawn(|| work(source, target, task, progress, &receive).unwrap_or_else(note));
         }
-        let planned = plan(source, course, &send);
+        let planned = plan(source, progress, &send);
         drop(send);
         planned.unwrap_or_else(note);
     });
@@ -119,7 +119,7 @@ pub fn copy(source: &dyn Image, target: &Target, task: Task, course: &Course) ->
 }
 
 /// Cuts the disk into pieces and sends them to the workers.
-fn plan(source: &dyn Image, course: &Course, send: &SyncSender<Piece>) -> Result<(), CopyError> {
+fn plan(source: &dyn Image, progress: &CopyProgress, send: &SyncSender<Piece>) -> Result<(), CopyError> {
     let mut source = source.open().map_err(|e| CopyError::Source(0, e))?;
     let size = source.size();
     let mut cutter = Cutter { covered: 0, size };
@@ -132,7 +132,7 @@ fn plan(source: &dyn Image, course: &Course, send: &SyncSender<Piece>) -> Result
             }
             at += run.length;
             for piece in cutter.cut(run) {
-                if course.stop.load(Relaxed) {
+                if progress.stop.load(Relaxed) {
                     return Err(CopyError::Stopped);
                 }
                 // Without a receiver, every worker has ended with an error that `note` has
@@ -142,7 +142,7 @@ fn plan(source: &dyn Image, course: &Course, send: &SyncSender<Piece>) -> Result
                 }
             }
             if run.kind == Kind::Keep {
-                course.done.fetch_add(run.length, Relaxed);
+                progress.done.fetch_add(run.length, Relaxed);
             }
         }
     }
@@ -192,7 +192,13 @@ impl Cutter {
     }
 }
 
-fn work(source: &dyn Image, target: &Target, task: Task, course: &Course, receive: &Mutex<Receiver<Piece>>) -> Result<(), CopyError> {
+fn work(
+    source: &dyn Image,
+    target: &Target,
+    task: Task,
+    progress: &CopyProgress,
+    receive: &Mutex<Receiver<Piece>>,
+) -> Result<(), CopyError> {
     let target_error = |e| CopyError::Target(0, e);
     let mut worker = Worker {
         source: source.open().map_err(|e| CopyError::Source(0, e))?,
@@ -210,12 +216,12 @@ fn work(source: &dyn Image, target: &Target, task: Task, course: &Course, receiv
     loop {
         let next = receive.lock().unwrap_or_else(std::sync::PoisonError::into_inner).recv();
         let Ok(piece) = next else { return Ok(()) };
-        if course.stop.load(Relaxed) {
+        if progress.stop.load(Relaxed) {
             return Err(CopyError::Stopped);
         }
         let written = if piece.zero { worker.zero(piece)? } else { worker.data(piece)? };
-        course.done.fetch_add(piece.length, Relaxed);
-        course.written.fetch_add(written, Relaxed);
+        progress.done.fetch_add(piece.length, Relaxed);
+        progress.written.fetch_add(written, Relaxed);
     }
 }
 

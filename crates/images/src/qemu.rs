@@ -28,7 +28,7 @@ const PACKAGE: &str = "install qemu-utils (Debian) or qemu-img (Fedora)";
 /// Carries a complete message for the user through an `io::Error`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Said(pub Failure);
+pub struct QemuError(pub Failure);
 
 /// A running `qemu-nbd`. It exits with its last client, and so with this process; dropping it kills
 /// it.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use millpond_export::nbd::client::Extent;
 
 use super::chain::Layer;
-use super::qemu::{Said, Served, Server};
+use super::qemu::{QemuError, Served, Server};
 use super::source::{Image, Kind, Run, Source};
 use crate::nbd::{self, Nbd};
 
@@ -62,7 +62,7 @@ impl Image for QemuImage {
             Some(server) => server,
             None => {
                 let started = Server::start(&Served::Layers(&self.layers, self.snapshot.as_deref()));
-                let server = Arc::new(started.map_err(|failure| io::Error::other(Said(failure)))?);
+                let server = Arc::new(started.map_err(|failure| io::Error::other(QemuError(failure)))?);
                 *running = Arc::downgrade(&server);
                 server
             }

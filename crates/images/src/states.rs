@@ -10,7 +10,7 @@ use super::format::Format;
 use super::library::{Qcow2Image, reads};
 use super::names::{fitting, of_layer};
 use super::qcow2::{Internal, MAX_SIZE};
-use super::qemu::Said;
+use super::qemu::QemuError;
 use super::raw::RawImage;
 use super::served::QemuImage;
 use super::source::{Image, Source};
@@ -91,7 +91,7 @@ impl States {
 
 fn state(path: &Path, image: Arc<dyn Image>, snapshot: Option<String>, told: String) -> Outcome<State> {
     let wrong = |why: String| Failure::failed(format!("cannot import {}: {why}", path.display()));
-    let opened = image.open().map_err(|e| match e.get_ref().and_then(|inner| inner.downcast_ref::<Said>()) {
+    let opened = image.open().map_err(|e| match e.get_ref().and_then(|inner| inner.downcast_ref::<QemuError>()) {
         Some(said) => said.0.clone(),
         None => wrong(format!("{e}; check it with 'qemu-img info'")),
     });

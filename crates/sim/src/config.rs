@@ -479,7 +479,7 @@ fn host_space(tuning: &Tuning) -> (Discard, ReadySpace) {
         most: 2 * MIB,
         at_first: u64::from(nth % 2) * MIB,
         surplus_millis: u64::from(tuning.rewind_checkpoints) * 100,
-        resting: MIB,
+        retained: MIB,
     };
     (discard, ready)
 }

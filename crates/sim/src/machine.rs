@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 use std::rc::Rc;
 
-use millpond_block::{DeviceError, DeviceGeometry, DeviceSlot, Io, IoDone, IoId, IoKind, Piece};
+use millpond_block::{BufSlice, DeviceError, DeviceGeometry, DeviceSlot, Io, IoDone, IoId, IoKind};
 use millpond_device::{Planted, open_through};
 use millpond_engine::Time;
 
@@ -50,7 +50,7 @@ impl FlakyDevice {
 
 /// Failure of a cache device. The pool does not depend on these devices.
 #[derive(Clone, Debug)]
-pub enum Ill {
+pub enum FaultyDevice {
     /// Every operation fails.
     Fails(DeviceError),
     /// Some operations fail or go wrong.
@@ -115,7 +115,7 @@ pub struct Machine {
     /// The member device that damages data.
     pub sick: Option<FlakyDevice>,
     /// Failures of cache devices.
-    pub ills: BTreeMap<usize, Ill>,
+    pub faulty: BTreeMap<usize, FaultyDevice>,
     /// Devices that have left the pool, and their operations behind the gate; others are findings.
     pub let_go: BTreeMap<usize, BTreeSet<IoId>>,
     /// Number of completed operations.
@@ -146,7 +146,7 @@ impl Machine {
             ever: BTreeSet::new(),
             shaken: BTreeMap::new(),
             sick: None,
-            ills: BTreeMap::new(),
+            faulty: BTreeMap::new(),
             let_go: BTreeMap::new(),
             completed: 0,
             planted: None,
@@ -171,7 +171,7 @@ impl Machine {
             ever: self.ever.clone(),
             shaken: BTreeMap::new(),
             sick: self.sick.clone(),
-            ills: self.ills.clone(),
+            faulty: self.faulty.clone(),
             let_go: BTreeMap::new(),
             completed: 0,
             planted: self.planted,
@@ -411,7 +411,7 @@ impl Machine {
     pub fn carry_out(&mut self, device: usize, io: Io) -> IoDone {
         let (offset, length) = match &io.kind {
             IoKind::Read { offset, length, .. } => (*offset, *length),
-            IoKind::Write { offset, pieces } => (*offset, pieces.iter().map(Piece::len).sum()),
+            IoKind::Write { offset, pieces } => (*offset, pieces.iter().map(BufSlice::len).sum()),
             IoKind::Flush => (0, 0),
             IoKind::Zero { offset, length } | IoKind::Discard { offset, length } => (*offset, *length as usize),
         };
@@ -449,14 +449,14 @@ impl Machine {
         self.clock = self.clock.max(due);
         self.completed += 1;
         let touch = self.touch(device, &io, &job);
-        let effect = match (self.broken.get(&device), &mut self.sick, self.ills.get_mut(&device)) {
+        let effect = match (self.broken.get(&device), &mut self.sick, self.faulty.get_mut(&device)) {
             (Some(error), ..) => Effect::Fail(*error),
             _ if late.is_some() => late.map_or(Effect::Fine, Effect::Fail),
             _ if touch == Touch::Write(true) && self.full.contains_key(&device) => Effect::Fail(DeviceError::Full),
             (None, Some(sick), _) if sick.device == device => sick.effect(touch),
-            (_, _, Some(Ill::Fails(DeviceError::Full))) if !matches!(touch, Touch::Write(_)) => Effect::Fine,
-            (_, _, Some(Ill::Fails(error))) => Effect::Fail(*error),
-            (_, _, Some(Ill::FlakyDevice(sick))) => sick.effect(touch),
+            (_, _, Some(FaultyDevice::Fails(DeviceError::Full))) if !matches!(touch, Touch::Write(_)) => Effect::Fine,
+            (_, _, Some(FaultyDevice::Fails(error))) => Effect::Fail(*error),
+            (_, _, Some(FaultyDevice::FlakyDevice(sick))) => sick.effect(touch),
             _ => self.armed.effect(device, touch),
         };
         let disk = &mut self.devices[device];
@@ -507,7 +507,7 @@ impl Machine {
             Touch::Write((first..first + bytes / PAGE).any(|page| self.devices[device].untouched(page)))
         };
         match (job, &io.kind) {
-            (Job::Write(_), IoKind::Write { offset, pieces }) => touch(*offset, pieces.iter().map(Piece::len).sum()),
+            (Job::Write(_), IoKind::Write { offset, pieces }) => touch(*offset, pieces.iter().map(BufSlice::len).sum()),
             (Job::Write(_), IoKind::Zero { offset, length }) => touch(*offset, *length as usize),
             (Job::Flush(_), _) => Touch::Flush,
             (Job::Discard(_), _) => Touch::Discard,

@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use millpond_block::{
-    Buf, ByteRange, Completion, Data, DeviceGeometry, DeviceSlot, DiskError, Io, IoDone, IoId, IoKind, Op, Payload, Piece, Query, Request,
-    Run, Tag,
+    Buf, BufSlice, ByteRange, Completion, DeviceGeometry, DeviceSlot, DiskError, Io, IoDone, IoId, IoKind, IoSlices, Op, Payload, Query,
+    Request, Run, Tag,
 };
 use millpond_engine::{
     CatalogCommand, Command, CommandError, DiffExtent, Fault, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, StateMachine,
@@ -158,7 +158,7 @@ impl Reference {
         let mut buf = Buf::zeroed(bytes.len());
         buf.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
         let size = buf.size();
-        let piece = Piece::new(Rc::new(buf), 0..size);
+        let piece = BufSlice::new(Rc::new(buf), 0..size);
         self.io(device, IoKind::Write { offset: (page * PAGE) as u64, pieces: vec![piece] }, doing);
     }
 
@@ -316,7 +316,7 @@ impl Reference {
                 self.modify(target, request, &payload);
                 let durable = mode.every_write_durable() || (request.fua && mode.honours_flush() && self.bug != Bug::FuaNotDurable);
                 if self.bug == Bug::AckFromMemory && !durable {
-                    self.completions.push_back(Completion { tag, result: Ok(Data::new()) });
+                    self.completions.push_back(Completion { tag, result: Ok(IoSlices::new()) });
                 } else {
                     self.wait(durable, Answer::Guest(tag, Ok(Vec::new())));
                 }
@@ -377,13 +377,13 @@ impl Reference {
     }
 }
 
-fn data(bytes: Vec<u8>) -> Data {
+fn data(bytes: Vec<u8>) -> IoSlices {
     if bytes.is_empty() {
-        return Data::new();
+        return IoSlices::new();
     }
     let mut buf = Buf::zeroed(bytes.len());
     buf.bytes_mut()[..bytes.len()].copy_from_slice(&bytes);
-    Data::from_iter([Piece::new(Rc::new(buf), 0..bytes.len())])
+    IoSlices::from_iter([BufSlice::new(Rc::new(buf), 0..bytes.len())])
 }
 
 impl StateMachine for Reference {
@@ -616,5 +616,5 @@ impl System for Reference {
         Vec::new()
     }
 
-    fn recycle(&mut self, _: Data) {}
+    fn recycle(&mut self, _: IoSlices) {}
 }

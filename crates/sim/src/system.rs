@@ -1,7 +1,7 @@
 //! The interface that the simulator drives, a trait so that the oracle can be tested on a reference
 //! system with known bugs.
 
-use millpond_block::{Data, DeviceGeometry, DeviceSlot, IoDone, IoKind};
+use millpond_block::{DeviceGeometry, DeviceSlot, IoDone, IoKind, IoSlices};
 pub use millpond_engine::Target;
 use millpond_engine::{CommandError, Engine, PoolSpec, RestorePointScan, SnapshotInfo, StateMachine, Time, Tuning};
 
@@ -46,7 +46,7 @@ pub trait System: StateMachine + Sized {
     /// devices at rest. Returns one line for each error.
     fn audit(&mut self, media: Media<'_>) -> Vec<String>;
     /// Takes back the buffers of a read.
-    fn recycle(&mut self, data: Data);
+    fn recycle(&mut self, data: IoSlices);
 }
 
 impl System for Engine {
@@ -86,7 +86,7 @@ impl System for Engine {
     fn audit(&mut self, media: Media<'_>) -> Vec<String> {
         Engine::audit(self, media).findings
     }
-    fn recycle(&mut self, data: Data) {
+    fn recycle(&mut self, data: IoSlices) {
         self.buffers().give_data(data);
     }
 }

@@ -36,7 +36,7 @@ const LAST: Duration = Duration::from_secs(1800);
 const MEMORY: u32 = 384;
 
 /// Protocol of the guest's disks.
-pub enum Door<'a> {
+pub enum Protocol<'a> {
     /// One disk over NBD.
     Nbd(&'a Endpoint),
     /// A disk for each socket, over vhost-user.
@@ -52,29 +52,29 @@ impl Guest {
     /// Boots a guest with the export as /dev/vda. `script` runs under `sh -ex`, so that the
     /// transcript shows which command failed.
     pub fn boot(dir: &Path, endpoint: &Endpoint, script: &str) -> Result<Guest> {
-        Guest::boot_with(dir, Door::Nbd(endpoint), script)
+        Guest::boot_with(dir, Protocol::Nbd(endpoint), script)
     }
 
     /// Boots a guest with disks /dev/vda, /dev/vdb and so on.
-    pub fn boot_with(dir: &Path, door: Door<'_>, script: &str) -> Result<Guest> {
-        Guest::boot_as(dir, door, script, &[])
+    pub fn boot_with(dir: &Path, protocol: Protocol<'_>, script: &str) -> Result<Guest> {
+        Guest::boot_as(dir, protocol, script, &[])
     }
 
     /// Boots a guest with more options for QEMU.
-    pub fn boot_as(dir: &Path, door: Door<'_>, script: &str, more: &[String]) -> Result<Guest> {
+    pub fn boot_as(dir: &Path, protocol: Protocol<'_>, script: &str, more: &[String]) -> Result<Guest> {
         let (kernel, initramfs) = prepare(dir, script)?;
         let mut command = Command::new(find_tool("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?);
         command.args(["-append", "console=ttyS0 quiet panic=-1"]);
         command.arg("-kernel").arg(&kernel).arg("-initrd").arg(&initramfs);
-        command.args(door.options()?).args(more);
+        command.args(protocol.options()?).args(more);
         Guest::start(command)
     }
 
     /// Boots from the disks by firmware; they must have the kernel, the initramfs, and a script for
     /// the firmware that starts them.
-    pub fn boot_firmware(door: Door<'_>, firmware: &str) -> Result<Guest> {
+    pub fn boot_firmware(protocol: Protocol<'_>, firmware: &str) -> Result<Guest> {
         let mut command = Command::new(find_tool("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?);
-        command.args(["-bios", firmware]).args(door.options()?);
+        command.args(["-bios", firmware]).args(protocol.options()?);
         Guest::start(command)
     }
 
@@ -125,12 +125,12 @@ impl Guest {
     }
 }
 
-impl Door<'_> {
+impl Protocol<'_> {
     /// Returns QEMU's options for the disks.
     fn options(&self) -> Result<Vec<String>> {
         let mut options: Vec<String> = Vec::new();
         match self {
-            Door::Nbd(endpoint) => {
+            Protocol::Nbd(endpoint) => {
                 let socket = endpoint.socket().context("the guest needs a unix socket")?;
                 let disk = format!(
                     "driver=nbd,node-name=disk,server.type=unix,server.path={},export={},reconnect-delay=120,discard=unmap",
@@ -139,7 +139,7 @@ impl Door<'_> {
                 );
                 options.extend(["-machine", "pc,accel=tcg", "-blockdev", &disk, "-device", "virtio-blk-pci,drive=disk"].map(str::to_owned));
             }
-            Door::VhostUser(sockets) => {
+            Protocol::VhostUser(sockets) => {
                 let memory = format!("memory-backend-memfd,id=memory,size={MEMORY}M,share=on");
                 options.extend(["-machine", "pc,accel=tcg,memory-backend=memory", "-object", &memory].map(str::to_owned));
                 for (index, socket) in sockets.iter().enumerate() {

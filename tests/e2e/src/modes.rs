@@ -153,7 +153,7 @@ fn fuse_writer(path: &Path, stop: &AtomicBool) -> Result<Vec<u64>> {
 }
 
 /// A daemon on a disk with a volatile cache.
-struct Rig<'a> {
+struct Harness<'a> {
     millpond: &'a mut Millpond,
     disk: VolatileDisk,
     endpoint: Endpoint,
@@ -161,7 +161,7 @@ struct Rig<'a> {
     round: u64,
 }
 
-impl Rig<'_> {
+impl Harness<'_> {
     fn set(&self, mode: &str) -> Result<()> {
         self.millpond.cli(&["set", &format!("cache={mode}"), DISK]).map(|_| ())
     }
@@ -202,22 +202,22 @@ pub fn promise(subject: &mut Subject) -> Result<()> {
     millpond.cli(&["create", DISK, "-L", "16M", "--cache", "writethrough"])?;
     let endpoint = millpond.export(DISK)?;
     let socket = export(millpond, &dir, DISK)?;
-    let mut rig = Rig { millpond, disk, endpoint, socket, round: 0 };
+    let mut harness = Harness { millpond, disk, endpoint, socket, round: 0 };
 
-    let mut guest = Disk::connect(&rig.socket, DEPTH, BLOCK, false)?;
-    ensure!(rig.lost(&mut guest)? == 0, "writethrough");
-    guest.reconnect(&rig.socket)?;
-    rig.set("writeback")?;
-    ensure!(rig.lost(&mut guest)? == 0, "a guest that was told so under writethrough");
-    guest.reconnect(&rig.socket)?;
-    ensure!(rig.lost(&mut guest)? == 0, "the same guest after the daemon's death, which it has not asked anything");
+    let mut guest = Disk::connect(&harness.socket, DEPTH, BLOCK, false)?;
+    ensure!(harness.lost(&mut guest)? == 0, "writethrough");
+    guest.reconnect(&harness.socket)?;
+    harness.set("writeback")?;
+    ensure!(harness.lost(&mut guest)? == 0, "a guest that was told so under writethrough");
+    guest.reconnect(&harness.socket)?;
+    ensure!(harness.lost(&mut guest)? == 0, "the same guest after the daemon's death, which it has not asked anything");
     drop(guest);
-    let mut guest = Disk::connect(&rig.socket, DEPTH, BLOCK, false)?;
-    let lost = rig.lost(&mut guest)?;
+    let mut guest = Disk::connect(&harness.socket, DEPTH, BLOCK, false)?;
+    let lost = harness.lost(&mut guest)?;
     ensure!(lost > 0, "a guest that reads the configuration anew knows of the cache, and nothing was lost: was the power cut?");
-    guest.reconnect(&rig.socket)?;
-    rig.set("directsync")?;
-    ensure!(rig.lost(&mut guest)? == 0, "tightened under a guest that was told of a cache");
+    guest.reconnect(&harness.socket)?;
+    harness.set("directsync")?;
+    ensure!(harness.lost(&mut guest)? == 0, "tightened under a guest that was told of a cache");
     println!("{lost} of {FEW} writes lost where they may be");
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! A disk that was converted to another sector size still boots: the firmware finds its partitions
 //! and the loader's files, and a kernel its file systems.
 
-use super::guest::{Door, Guest, prepare};
+use super::guest::{Guest, Protocol, prepare};
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
 use millpond_lab::process::run_tool;
@@ -106,7 +106,7 @@ fn boot(subject: &mut Subject, profiles: &[&str], sectors: &str) -> Result<()> {
     }
     let socket = dir.join("guest.sock");
     millpond.cli(&["export", "vhost-user", "tank/disk", "--force", "--unix", &text(&socket)])?;
-    let mut guest = Guest::boot_firmware(Door::VhostUser(&[socket]), FIRMWARE)?;
+    let mut guest = Guest::boot_firmware(Protocol::VhostUser(&[socket]), FIRMWARE)?;
     let seen = guest.expect("SECTORS")?;
     ensure!(seen == sectors, "the guest sees sectors of {seen}");
     guest.finish()

@@ -1,7 +1,7 @@
 //! Migrates a guest between two QEMUs while it reads and writes its vhost-user disk.
 
 use super::PATIENCE;
-use super::guest::{Door, Guest};
+use super::guest::{Guest, Protocol};
 use super::guest_disk::{SIZE, room};
 use super::subject::Subject;
 use anyhow::{Context, Result, bail, ensure};
@@ -107,12 +107,12 @@ pub fn run(subject: &mut Subject) -> Result<()> {
         sockets.push(socket);
     }
     let (first, second) = sockets.split_at(1);
-    let mut guest = Guest::boot_as(&here, Door::VhostUser(first), READ_WHILE_MOVING, &options(&here))?;
+    let mut guest = Guest::boot_as(&here, Protocol::VhostUser(first), READ_WHILE_MOVING, &options(&here))?;
     guest.expect("READY")?;
     let way = format!("unix:{}", here.join("way").display());
     let moved = Guest::boot_as(
         &there,
-        Door::VhostUser(second),
+        Protocol::VhostUser(second),
         READ_WHILE_MOVING,
         &[options(&there), vec!["-incoming".into(), way.clone()]].concat(),
     );

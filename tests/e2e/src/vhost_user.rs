@@ -1,7 +1,7 @@
 //! A guest whose disks are vhost-user-blk devices.
 
 use super::PATIENCE;
-use super::guest::{Door, Guest};
+use super::guest::{Guest, Protocol};
 use super::guest_disk::{FIND_ALL, SIZE, WRITE_THROUGH_DEATH, room};
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
@@ -105,7 +105,7 @@ pub fn disk(subject: &mut Subject) -> Result<()> {
     let sockets = [DISK, "lab/native", "lab/old@then"].map(|name| export(millpond, &dir, name));
     let sockets: Vec<PathBuf> = sockets.into_iter().collect::<Result<_>>()?;
     let script = LOOK_AND_USE.replace("$NEW", &(GROWN / 512).to_string()).replace("NEW /", &format!("{} /", GROWN / 512));
-    let mut guest = Guest::boot_with(&dir, Door::VhostUser(&sockets), &script)?;
+    let mut guest = Guest::boot_with(&dir, Protocol::VhostUser(&sockets), &script)?;
     let serials = guest.expect("SERIAL")?;
     let different: std::collections::BTreeSet<&str> = serials.split_whitespace().collect();
     ensure!(different.len() == 3, "serial numbers: {serials}");
@@ -134,7 +134,7 @@ pub fn kill(subject: &mut Subject) -> Result<()> {
     subject.start(SIZE)?;
     let dir = room(subject, "first")?;
     let sockets = [export(subject.millpond()?, &dir, DISK)?];
-    let mut guest = Guest::boot_with(&dir, Door::VhostUser(&sockets), WRITE_THROUGH_DEATH)?;
+    let mut guest = Guest::boot_with(&dir, Protocol::VhostUser(&sockets), WRITE_THROUGH_DEATH)?;
     guest.expect("READY")?;
     for pause in [150, 1700] {
         thread::sleep(Duration::from_millis(pause));
@@ -144,5 +144,5 @@ pub fn kill(subject: &mut Subject) -> Result<()> {
     guest.finish()?;
     subject.server().stop()?;
     subject.server().restart()?;
-    Guest::boot_with(&room(subject, "second")?, Door::VhostUser(&sockets), FIND_ALL)?.finish()
+    Guest::boot_with(&room(subject, "second")?, Protocol::VhostUser(&sockets), FIND_ALL)?.finish()
 }

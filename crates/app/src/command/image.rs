@@ -4,8 +4,8 @@
 
 mod export;
 mod import;
-mod passage;
+mod transient_export;
 
 pub use export::ExportImage;
 pub use import::ImportImage;
-pub use passage::{Passage, aside, whole as all_of};
+pub use transient_export::{TransientExport, whole as all_of, with_progress};

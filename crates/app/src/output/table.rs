@@ -72,7 +72,7 @@ pub enum Shown {
     /// In JSON and in tables without a head.
     Programs,
     /// When asked for.
-    Asked,
+    OnRequest,
 }
 
 /// Prints `rows`: a table, or a JSON array of objects.
@@ -206,7 +206,7 @@ fn choose<'a, T>(columns: &'a [Column<T>], how: &Listing) -> Outcome<Vec<&'a Col
             Shown::Table => how.format == Format::Table,
             Shown::People => how.format == Format::Table && !how.no_header,
             Shown::Programs => how.format == Format::Json || how.no_header,
-            Shown::Asked => false,
+            Shown::OnRequest => false,
         };
         return Ok(columns.iter().filter(is_wanted).collect());
     }

@@ -225,7 +225,7 @@ fn what_is_being_destroyed_is_not_exported_meanwhile() {
             assert_eq!(daemon.volumes(Some("good")).await.expect("volumes").len(), 1, "destroyed while it is being exported");
         }
         let export = daemon.reserve_export();
-        let door = crate::state::Door::Nbd {
+        let protocol = crate::state::Protocol::Nbd {
             access: millpond_api::Access::default(),
             served: Target::Head(millpond_engine::VolumeId(volume.id)).into(),
             unix: None,
@@ -233,7 +233,7 @@ fn what_is_being_destroyed_is_not_exported_meanwhile() {
             tls: None,
             limits: millpond_api::NbdLimits::default(),
         };
-        let record = crate::state::ExportRecord { id: export.id, pool: "good".to_owned(), name: volume.name, readonly: false, door };
+        let record = crate::state::ExportRecord { id: export.id, pool: "good".to_owned(), name: volume.name, readonly: false, protocol };
         let entry = crate::service::ExportEntry { record, kept: false, trouble: None };
         daemon.registry().exports.insert(export.id, entry);
         drop(lock);

@@ -10,7 +10,7 @@ use crate::state::InForce;
 fn named(member: u16, id: &str, path: Option<&str>, was: Option<&str>) -> Named {
     Named {
         member: MemberId(member),
-        successor: false,
+        replacement: false,
         id: id.to_owned(),
         path: path.map(PathBuf::from),
         was: was.map(PathBuf::from),
@@ -69,7 +69,7 @@ fn ids_their_beginnings_and_serial_numbers_are_names() {
 #[test]
 fn a_device_that_is_coming_is_not_a_member_yet() {
     let mut names = renamed();
-    names.0.push(Named { successor: true, ..named(3, "abcdabcd", Some("/dev/sdx"), None) });
+    names.0.push(Named { replacement: true, ..named(3, "abcdabcd", Some("/dev/sdx"), None) });
     assert!(names.find("lo", "/dev/sdx").expect_err("on its way").message.contains("/dev/sde"));
     assert_eq!(names.find("lo", "/dev/sde"), Ok(Some(MemberId(3))));
 }
@@ -89,7 +89,7 @@ fn a_missing_device_is_never_called_by_the_path_of_another() {
 #[test]
 fn out_of_service_a_path_is_that_of_the_device_that_was_in_use_last() {
     let current = BTreeMap::from([(1, 7), (3, 9)]);
-    let in_force = InForce { generation: 4, current, successors: BTreeMap::new(), left_behind: false, since: Timestamp::UNIX_EPOCH };
+    let in_force = InForce { generation: 4, current, replacements: BTreeMap::new(), left_behind: false, since: Timestamp::UNIX_EPOCH };
     let paths = ["/dev/sdb", "/dev/sdb", "", "/dev/sde"].map(PathBuf::from).to_vec();
     let record = PoolRecord { in_force: Some(in_force), ..PoolRecord::new("lo".into(), String::new(), paths, IoMode::default()) };
     let names = DeviceNames::remembered(&record);

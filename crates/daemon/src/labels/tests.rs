@@ -23,7 +23,7 @@ fn label(pool: u8, member: u16, members: u16) -> Label {
                 device: device(at),
                 extents: 4,
                 state: MemberState::Present,
-                successor: None,
+                replacement: None,
                 leaving: false,
                 down_since: 0,
             })
@@ -129,15 +129,15 @@ fn the_newest_label_says_who_belongs_to_a_pool() {
     let mut newer = label(1, 1, 2);
     newer.shape.generation = 5;
     newer.shape.members[0].device = DeviceId(77);
-    newer.shape.members[0].successor = Some(DeviceId(78));
+    newer.shape.members[0].replacement = Some(DeviceId(78));
     device(&path("other"), Some(&newer), false);
-    let mut successor = Label { device: DeviceId(78), member: MemberId(0), ..newer.clone() };
-    successor.shape.generation = 4;
-    device(&path("new"), Some(&successor), false);
+    let mut replacement = Label { device: DeviceId(78), member: MemberId(0), ..newer.clone() };
+    replacement.shape.generation = 4;
+    device(&path("new"), Some(&replacement), false);
     let found = scan(&[dir.path().to_owned()]);
     // the replaced device is no member any more, and its replacement is known
     assert_eq!((found.len(), &found[0].members, &found[0].missing), (1, &vec![None, Some(path("other"))], &vec![MemberId(0)]));
-    assert_eq!(found[0].successors, [path("new")]);
+    assert_eq!(found[0].replacements, [path("new")]);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_spare_is_known_in_its_new_place_before_its_label_says_so() {
     device(&path("lost"), Some(&Label { member: MemberId(1), device: before.shape.members[1].device, ..before.clone() }), false);
     device(&path("spare"), Some(&waiting), false);
     let mut after = before.clone();
-    after.shape.drop_aside(MemberId(2));
+    after.shape.drop_auxiliary(MemberId(2));
     after.shape.generation = 2;
     (after.shape.members[1].device, after.shape.members[1].state) = (waiting.device, MemberState::Filling);
     device(&path("whole"), Some(&after), false);

@@ -39,7 +39,7 @@ fn our_own_label_names_its_pool_even_when_damaged() {
         first: SegmentId(0),
         columns: vec![Column { member: MemberId(0), first: 0, extents: 10 }],
     };
-    let member = Member { device: DeviceId(1), extents: 10, state: MemberState::Present, successor: None, leaving: false, down_since: 0 };
+    let member = Member { device: DeviceId(1), extents: 10, state: MemberState::Present, replacement: None, leaving: false, down_since: 0 };
     let shape =
         Shape { generation: 1, extent_bytes: 1 << 20, chunk_units: 512, next: SegmentId(10), members: vec![member], groups: vec![group] };
     let label =

@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::carry_out::soon;
-use super::input::{Asked, Body};
+use super::input::{Body, QueryString};
 use super::refused::Refused;
 use crate::Daemon;
 
@@ -50,6 +50,10 @@ struct Ending {
 /// Ends an export.
 #[utoipa::path(delete, path = "/v1/exports/{id}", params(("id" = u64, Path), Ending),
     responses((status = 204), (status = "default", body = ErrorBody)))]
-async fn remove(State(daemon): State<Arc<Daemon>>, Path(id): Path<u64>, Asked(ending): Asked<Ending>) -> Result<StatusCode, Refused> {
+async fn remove(
+    State(daemon): State<Arc<Daemon>>,
+    Path(id): Path<u64>,
+    QueryString(ending): QueryString<Ending>,
+) -> Result<StatusCode, Refused> {
     soon(&daemon, |daemon| async move { daemon.unexport(id, ending.lazy, ending.force).await }).await.map(|()| StatusCode::NO_CONTENT)
 }

@@ -17,7 +17,7 @@ pub struct Body<T>(pub T);
 /// A query string.
 #[derive(FromRequestParts)]
 #[from_request(via(Query), rejection(Refused))]
-pub struct Asked<T>(pub T);
+pub struct QueryString<T>(pub T);
 
 impl From<JsonRejection> for Refused {
     fn from(rejection: JsonRejection) -> Self {

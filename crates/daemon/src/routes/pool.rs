@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::carry_out::{soon, whole};
-use super::input::{Asked, Body};
+use super::input::{Body, QueryString};
 use super::refused::Refused;
 use crate::Daemon;
 
@@ -71,7 +71,7 @@ struct Rehearsal {
 async fn destroy(
     State(daemon): State<Arc<Daemon>>,
     Path(pool): Path<String>,
-    Asked(how): Asked<Rehearsal>,
+    QueryString(how): QueryString<Rehearsal>,
 ) -> Result<Json<PoolRemoval>, Refused> {
     whole(&daemon, |daemon| async move { daemon.destroy_pool(&pool, how.dry_run).await }).await.map(Json)
 }
@@ -90,7 +90,7 @@ struct Leaving {
 async fn export(
     State(daemon): State<Arc<Daemon>>,
     Path(pool): Path<String>,
-    Asked(how): Asked<Leaving>,
+    QueryString(how): QueryString<Leaving>,
 ) -> Result<Json<PoolExport>, Refused> {
     let exported = match how.force {
         // a forced export has time limits of its own
@@ -212,7 +212,7 @@ struct Assumed {
 async fn advise_special(
     State(daemon): State<Arc<Daemon>>,
     Path(pool): Path<String>,
-    Asked(how): Asked<Assumed>,
+    QueryString(how): QueryString<Assumed>,
 ) -> Result<Json<SpecialAdvice>, Refused> {
     Ok(daemon.advise_special(&pool, how.special).await.map(Json)?)
 }

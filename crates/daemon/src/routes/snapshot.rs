@@ -16,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::carry_out::soon;
-use super::input::{Asked, Body};
+use super::input::{Body, QueryString};
 use super::refused::Refused;
 use crate::Daemon;
 
@@ -42,7 +42,7 @@ fn named(Path((pool, volume, snapshot)): Parts) -> Result<SnapshotName, ApiError
 }
 
 #[derive(Deserialize, IntoParams)]
-struct Of {
+struct SnapshotsQuery {
     /// Name of a pool: lists only its snapshots.
     pool: Option<String>,
     /// Name of a volume: lists only its snapshots. Needs `pool`.
@@ -50,9 +50,9 @@ struct Of {
 }
 
 /// Lists snapshots by volume, oldest first.
-#[utoipa::path(get, path = "/v1/snapshots", params(Of),
+#[utoipa::path(get, path = "/v1/snapshots", params(SnapshotsQuery),
     responses((status = 200, body = [Snapshot]), (status = "default", body = ErrorBody)))]
-async fn list(State(daemon): State<Arc<Daemon>>, Asked(of): Asked<Of>) -> Result<Json<Vec<Snapshot>>, Refused> {
+async fn list(State(daemon): State<Arc<Daemon>>, QueryString(of): QueryString<SnapshotsQuery>) -> Result<Json<Vec<Snapshot>>, Refused> {
     Ok(daemon.snapshots(of.pool.as_deref(), of.volume.as_deref()).await.map(Json)?)
 }
 
@@ -152,12 +152,12 @@ struct OfTag {
 #[utoipa::path(post, path = "/v1/snapshots/{pool}/{volume}/{snapshot}/release",
     params(("pool" = String, Path), ("volume" = String, Path), ("snapshot" = String, Path), OfTag),
     responses((status = 200, body = Snapshot), (status = "default", body = ErrorBody)))]
-async fn release(State(daemon): State<Arc<Daemon>>, parts: Parts, Asked(of): Asked<OfTag>) -> Result<Json<Snapshot>, Refused> {
+async fn release(State(daemon): State<Arc<Daemon>>, parts: Parts, QueryString(of): QueryString<OfTag>) -> Result<Json<Snapshot>, Refused> {
     soon(&daemon, |daemon| async move { daemon.release(&named(parts)?, of.tag).await }).await.map(Json)
 }
 
 #[derive(Deserialize, IntoParams)]
-struct Two {
+struct DiffQuery {
     /// Full name of the older state.
     older: String,
     /// Full name of the newer state; by default the head of the volume.
@@ -165,9 +165,9 @@ struct Two {
 }
 
 /// Lists the ranges in which two states of a volume differ, by offset.
-#[utoipa::path(get, path = "/v1/diff", params(Two),
+#[utoipa::path(get, path = "/v1/diff", params(DiffQuery),
     responses((status = 200, body = [DiffExtent]), (status = "default", body = ErrorBody)))]
-async fn diff(State(daemon): State<Arc<Daemon>>, Asked(two): Asked<Two>) -> Result<Json<Vec<DiffExtent>>, Refused> {
+async fn diff(State(daemon): State<Arc<Daemon>>, QueryString(two): QueryString<DiffQuery>) -> Result<Json<Vec<DiffExtent>>, Refused> {
     let older: Name = two.older.parse()?;
     let newer: Option<Name> = two.newer.as_deref().map(str::parse).transpose()?;
     Ok(daemon.diff(&older, newer.as_ref()).await.map(Json)?)

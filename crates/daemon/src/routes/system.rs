@@ -18,7 +18,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::input::Asked;
+use super::input::QueryString;
 use super::refused::Refused;
 use crate::Daemon;
 
@@ -57,7 +57,7 @@ struct Wanted {
 /// the daemon stops.
 #[utoipa::path(get, path = "/v1/events", params(Wanted),
     responses((status = 200, body = Event, content_type = "application/x-ndjson"), (status = "default", body = ErrorBody)))]
-async fn events(State(daemon): State<Arc<Daemon>>, Asked(wanted): Asked<Wanted>) -> Response {
+async fn events(State(daemon): State<Arc<Daemon>>, QueryString(wanted): QueryString<Wanted>) -> Response {
     let (before, listener) = daemon.listen_since(wanted.since);
     let least = wanted.severity.unwrap_or_default();
     let before: Vec<Result<Bytes, Infallible>> =

@@ -15,7 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::carry_out::soon;
-use super::input::{Asked, Body};
+use super::input::{Body, QueryString};
 use super::refused::Refused;
 use crate::Daemon;
 
@@ -36,15 +36,15 @@ pub(super) fn named(pool: &str, volume: &str) -> Result<VolumeName, ApiError> {
 }
 
 #[derive(Deserialize, IntoParams)]
-struct OfPool {
+struct VolumesQuery {
     /// Name of a pool: lists only its volumes.
     pool: Option<String>,
 }
 
 /// Lists volumes.
-#[utoipa::path(get, path = "/v1/volumes", params(OfPool),
+#[utoipa::path(get, path = "/v1/volumes", params(VolumesQuery),
     responses((status = 200, body = [Volume]), (status = "default", body = ErrorBody)))]
-async fn list(State(daemon): State<Arc<Daemon>>, Asked(of): Asked<OfPool>) -> Result<Json<Vec<Volume>>, Refused> {
+async fn list(State(daemon): State<Arc<Daemon>>, QueryString(of): QueryString<VolumesQuery>) -> Result<Json<Vec<Volume>>, Refused> {
     Ok(daemon.volumes(of.pool.as_deref()).await.map(Json)?)
 }
 
@@ -132,14 +132,14 @@ async fn promote(
 }
 
 #[derive(Deserialize, IntoParams)]
-struct One {
+struct PlacesQuery {
     /// Full name of a volume or snapshot.
     name: String,
 }
 
 /// Lists the segments that hold data of a volume or snapshot, and their places on devices.
-#[utoipa::path(get, path = "/v1/places", params(One), responses((status = 200, body = [Place]), (status = "default", body = ErrorBody)))]
-async fn places(State(daemon): State<Arc<Daemon>>, Asked(one): Asked<One>) -> Result<Json<Vec<Place>>, Refused> {
+#[utoipa::path(get, path = "/v1/places", params(PlacesQuery), responses((status = 200, body = [Place]), (status = "default", body = ErrorBody)))]
+async fn places(State(daemon): State<Arc<Daemon>>, QueryString(one): QueryString<PlacesQuery>) -> Result<Json<Vec<Place>>, Refused> {
     let name: Name = one.name.parse()?;
     Ok(daemon.places(&name).await.map(Json)?)
 }

@@ -12,7 +12,7 @@ use millpond_engine::{Busy, Command, CommandError, DiffExtent, Invalid, NewDevic
 
 use super::handle::{Answer, ExportInfo, HostDeviceInfo, Message, ShardError, ShardLook, ShardStatus};
 use super::pool::Pool;
-use super::serve::Farewell;
+use super::serve::CloseMode;
 use super::shard::Shard;
 
 /// Snapshots listed at a time, which takes some 100 microseconds.
@@ -116,7 +116,7 @@ impl<P: Pool> Shard<P> {
                 self.look_at_mounts();
                 let _ = answer.send(Ok(self.mounts.open_files()));
             }
-            Message::Unexport(id, answer) => self.unexport(id, Farewell::ForGood, Some(answer)),
+            Message::Unexport(id, answer) => self.unexport(id, CloseMode::ForGood, Some(answer)),
             Message::Status(answer) => drop(answer.send(self.status())),
             Message::Unanswered(answer) => drop(answer.send(Ok(self.pool.unanswered().to_vec()))),
             Message::Volumes(answer) => drop(answer.send(Ok(self.pool.volumes()))),
@@ -312,7 +312,7 @@ impl<P: Pool> Shard<P> {
             self.stage.phase = StagePhase::Draining;
             self.throttles.lift();
             let ids: Vec<_> = self.exports.keys().copied().chain(self.vhost.ids()).chain(self.mounts.ids()).collect();
-            ids.into_iter().for_each(|id| self.unexport(id, Farewell::Restart, None));
+            ids.into_iter().for_each(|id| self.unexport(id, CloseMode::Restart, None));
         }
     }
 

@@ -162,7 +162,7 @@ pub(super) type LookAnswer = Option<Result<Arc<ShardLook>, Arc<ShardError>>>;
 
 /// The last look that was requested.
 #[derive(Clone)]
-struct Asked {
+struct RequestedLook {
     since: Timestamp,
     begun: Instant,
     answer: watch::Receiver<LookAnswer>,
@@ -227,7 +227,7 @@ pub struct ShardHandle {
     state: watch::Receiver<PoolState>,
     labels: watch::Receiver<Option<LabelsInForce>>,
     fall: Fall,
-    asked: Arc<Mutex<Option<Asked>>>,
+    asked: Arc<Mutex<Option<RequestedLook>>>,
 }
 
 /// Wakes the shard when dropped, so that it notices when no handle is left.
@@ -364,7 +364,7 @@ impl ShardHandle {
     /// # Errors
     /// [`Unseen`].
     pub async fn look(&self, patience: Duration) -> Result<Arc<ShardLook>, Unseen> {
-        let Asked { since, begun, mut answer } = self.question().map_err(|error| Unseen::Refused(Arc::new(error)))?;
+        let RequestedLook { since, begun, mut answer } = self.question().map_err(|error| Unseen::Refused(Arc::new(error)))?;
         let left = patience.saturating_sub(begun.elapsed());
         let found = match tokio::time::timeout(left, answer.wait_for(Option::is_some)).await {
             Err(_) => return Err(Unseen::Silent(since)),
@@ -375,16 +375,16 @@ impl ShardHandle {
     }
 
     /// Returns the look in progress, or a new one: an earlier answer may be out of date.
-    fn question(&self) -> Result<Asked, ShardError> {
+    fn question(&self) -> Result<RequestedLook, ShardError> {
         let mut last = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let waits = |asked: &&Asked| asked.answer.borrow().is_none() && asked.answer.has_changed().is_ok();
+        let waits = |asked: &&RequestedLook| asked.answer.borrow().is_none() && asked.answer.has_changed().is_ok();
         if let Some(asked) = last.as_ref().filter(waits) {
             return Ok(asked.clone());
         }
         let (sender, answer) = watch::channel(None);
         self.messages.send(Message::Look(sender)).map_err(|_| ShardError::Gone)?;
         self.waker.0.wake();
-        let asked = Asked { since: instant::now(), begun: Instant::now(), answer };
+        let asked = RequestedLook { since: instant::now(), begun: Instant::now(), answer };
         *last = Some(asked.clone());
         Ok(asked)
     }

@@ -64,7 +64,7 @@ pub(super) fn need_descriptors(count: u64) -> Result<(), ShardError> {
 
 /// How the clients of an ending export are disconnected.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Farewell {
+pub(super) enum CloseMode {
     /// The export will not come back: later requests are refused.
     ForGood,
     /// The next daemon will serve the same export: no request is refused, so that clients that
@@ -118,7 +118,7 @@ impl<P: Pool> Shard<P> {
     }
 
     /// Stops serving in an orderly way; `answer` is sent when that is done.
-    pub(super) fn unexport(&mut self, id: ExportId, farewell: Farewell, answer: Option<Answer<()>>) {
+    pub(super) fn unexport(&mut self, id: ExportId, close_mode: CloseMode, answer: Option<Answer<()>>) {
         if self.vhost.contains(id) {
             return self.unexport_vhost(id, answer);
         }
@@ -141,9 +141,9 @@ impl<P: Pool> Shard<P> {
             if let Some(client) = self.clients.get_mut(index)
                 && client.export == id
             {
-                match farewell {
-                    Farewell::ForGood => client.session.shutdown(),
-                    Farewell::Restart => client.session.hang_up(),
+                match close_mode {
+                    CloseMode::ForGood => client.session.shutdown(),
+                    CloseMode::Restart => client.session.hang_up(),
                 }
                 client.deadline = Some(self.now + LINGER_NANOS);
                 self.enqueue(index);

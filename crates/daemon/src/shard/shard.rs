@@ -27,11 +27,11 @@ use super::control::{Pending, Stage};
 use super::fall::Unwinding;
 use super::handle::Message;
 use super::mount::Mounts;
-use super::passage::Passage;
 use super::pool::Pool;
 use super::table::{Clients, ExportTable};
 use super::turns::Turns;
 use super::vhost::VhostUsers;
+use super::wall_clock::MonotonicWallClock;
 use super::wire::{Lost, Received, Sent};
 use crate::budget::Budget;
 
@@ -77,7 +77,7 @@ pub(super) struct Shard<P: Pool> {
     /// Reading of the clock at the start of this turn, in nanoseconds.
     pub(super) now: u64,
     pub(super) wall: Time,
-    passage: Passage,
+    wall_clock: MonotonicWallClock,
     lease: Lease,
     next_check: u64,
     soon: Soon,
@@ -142,7 +142,7 @@ impl<P: Pool> Shard<P> {
             now,
             clock,
             wall: Time(wall),
-            passage: Passage::new(wall, now),
+            wall_clock: MonotonicWallClock::new(wall, now),
             lease: Lease::default(),
             next_check: 0,
             soon: Soon::default(),
@@ -240,7 +240,7 @@ impl<P: Pool> Shard<P> {
         if idle {
             self.soon.waited(devices_work, self.now - since);
         }
-        self.wall = Time(self.passage.at(self.clock.wall_millis(), self.now));
+        self.wall = Time(self.wall_clock.at(self.clock.wall_millis(), self.now));
         Ok(())
     }
 

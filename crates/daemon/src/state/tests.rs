@@ -9,7 +9,7 @@ fn sample(dir: &Path) -> State {
             name: "p".to_owned(),
             id: "00".to_owned(),
             // about to become members; and the second member was removed
-            successors: vec![dir.join("b"), PathBuf::from("/dev/y")],
+            replacements: vec![dir.join("b"), PathBuf::from("/dev/y")],
             devices: vec![dir.join("a"), PathBuf::new(), PathBuf::from("/dev/x")],
             io: IoMode::Buffered,
             read_only: false,
@@ -22,7 +22,7 @@ fn sample(dir: &Path) -> State {
             in_force: Some(InForce {
                 generation: 4,
                 current: BTreeMap::from([(0, u64::MAX)]),
-                successors: BTreeMap::new(),
+                replacements: BTreeMap::new(),
                 left_behind: true,
                 since: jiff::Timestamp::UNIX_EPOCH,
             }),
@@ -34,7 +34,7 @@ fn sample(dir: &Path) -> State {
                 pool: "p".to_owned(),
                 name: "p/v@s".to_owned(),
                 readonly: true,
-                door: Door::Nbd {
+                protocol: Protocol::Nbd {
                     access: Access { gid: Some(104), mode: Some(0o660), ..Access::default() },
                     served: Served::Snapshot(9),
                     unix: Some(dir.join("v.sock")),
@@ -53,7 +53,7 @@ fn sample(dir: &Path) -> State {
                 pool: "p".to_owned(),
                 name: "p/v".to_owned(),
                 readonly: false,
-                door: Door::VhostUser {
+                protocol: Protocol::VhostUser {
                     served: Served::Volume(3),
                     unix: dir.join("guest.sock"),
                     access: Access::default(),

@@ -1,6 +1,6 @@
 use std::rc::Rc;
 
-use millpond_block::{Buf, DeviceSlot, IoId, Piece};
+use millpond_block::{Buf, BufSlice, DeviceSlot, IoId};
 
 use super::*;
 use millpond_testing::Random;
@@ -9,10 +9,10 @@ fn io(kind: IoKind) -> Io {
     Io { id: IoId(7), device: DeviceSlot(0), kind, urgent: false }
 }
 
-fn piece(byte: u8, pages: usize) -> Piece {
+fn piece(byte: u8, pages: usize) -> BufSlice {
     let mut buf = Buf::zeroed(pages * PAGE);
     buf.bytes_mut().fill(byte);
-    Piece::new(Rc::new(buf), 0..pages * PAGE)
+    BufSlice::new(Rc::new(buf), 0..pages * PAGE)
 }
 
 fn read(device: &mut MemoryDevice, offset: u64, length: usize) -> Vec<u8> {

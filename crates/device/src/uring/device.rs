@@ -7,7 +7,7 @@ use std::rc::Rc;
 use io_uring::squeue::Entry;
 use io_uring::types::{Fd, Fixed, FsyncFlags};
 use io_uring::{IoUring, opcode};
-use millpond_block::{Buf, DeviceError, DeviceSlot, Io, IoDone, IoKind, PAGE, Piece};
+use millpond_block::{Buf, BufSlice, DeviceError, DeviceSlot, Io, IoDone, IoKind, PAGE};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
@@ -240,9 +240,9 @@ impl Devices {
     }
 
     /// Returns pieces with `length` bytes of zeros.
-    fn zero_pieces(&self, length: u64) -> Vec<Piece> {
+    fn zero_pieces(&self, length: u64) -> Vec<BufSlice> {
         let bytes = |left: u64| usize::try_from(left).unwrap_or(ZEROS).min(ZEROS);
-        (0..length).step_by(ZEROS).map(|at| Piece::zeroes(Rc::clone(&self.zeros), 0..bytes(length - at))).collect()
+        (0..length).step_by(ZEROS).map(|at| BufSlice::zeroes(Rc::clone(&self.zeros), 0..bytes(length - at))).collect()
     }
 
     /// If the host has no call for zeros, turns the operation into a write, and remembers that for
@@ -404,12 +404,12 @@ impl Device {
     }
 }
 
-fn total(pieces: &[Piece]) -> u64 {
+fn total(pieces: &[BufSlice]) -> u64 {
     pieces.iter().map(|piece| piece.len() as u64).sum()
 }
 
 /// Lists the rest of `pieces` after `done` bytes, as much as one request may carry.
-fn fill_vectors(vectors: &mut Vec<libc::iovec>, pieces: &[Piece], done: u64) {
+fn fill_vectors(vectors: &mut Vec<libc::iovec>, pieces: &[BufSlice], done: u64) {
     vectors.clear();
     let mut skip = done;
     let mut room = MAX_TRANSFER;

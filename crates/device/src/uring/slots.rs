@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use io_uring::squeue::Entry;
-use millpond_block::{Buf, DeviceSlot, Io, IoId, IoKind, Piece};
+use millpond_block::{Buf, BufSlice, DeviceSlot, Io, IoId, IoKind};
 use slab::Slab;
 
 /// Memory and state of an operation while the kernel works on it. Everything that the kernel has a
@@ -69,7 +69,7 @@ pub(super) enum IoOpKind {
     Write {
         offset: u64,
         length: u64,
-        pieces: Vec<Piece>,
+        pieces: Vec<BufSlice>,
         vectors: Vec<libc::iovec>,
     },
     /// Zeros by a system call that need not write.

@@ -128,9 +128,9 @@ pub struct DeviceInfo {
     /// State in the pool.
     pub state: MemberState,
     /// Slot of its replacement.
-    pub successor: Option<DeviceSlot>,
+    pub replacement: Option<DeviceSlot>,
     /// Identity of its replacement.
-    pub successor_id: Option<DeviceId>,
+    pub replacement_id: Option<DeviceId>,
     /// Its purpose: data if one of its groups is for data, else that of its first group.
     pub class: Class,
     /// Layout of that group.
@@ -256,7 +256,7 @@ pub struct SpaceInfo {
     pub in_use: u64,
     /// Empty segments in retention: an older checkpoint needs them, so that a rewind finds it
     /// complete.
-    pub resting: u64,
+    pub retained: u64,
     /// Free segments with space on the host.
     pub ready: u64,
     /// Free segments without space on the host.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::{Buf, BufPool, ByteRange, DeviceError, MemberId, Piece};
+use millpond_block::{Buf, BufPool, BufSlice, ByteRange, DeviceError, MemberId};
 use millpond_format::{Addr, BLOCK_UNITS, CacheHead, CacheSegment, DeviceId, Filling, PoolId, SECTOR_BYTES, UNIT};
 
 use super::drive::{CacheDevice, CacheSlot, Step};
@@ -36,7 +36,7 @@ pub(crate) struct SegmentWrite {
     /// Identity of the write; its segment is `None` for the head.
     pub(crate) scan: Scan,
     pub(crate) offset: u64,
-    pub(crate) piece: Piece,
+    pub(crate) piece: BufSlice,
 }
 
 /// A segment that is being filled with blocks.
@@ -116,16 +116,16 @@ impl CacheDevices {
 
     /// Pins a segment until [`ended`](CacheDevices::ended), and returns member and range of `pages` pages
     /// to read.
-    pub(crate) fn begin_read(&mut self, spot: CacheSlot, pages: u32) -> Option<(MemberId, ByteRange)> {
-        let drive = self.drive(spot.drive)?;
-        drive.pin(spot.segment);
-        Some((drive.member, drive.range(spot.segment, 1 + spot.unit / BLOCK_UNITS, pages)))
+    pub(crate) fn begin_read(&mut self, cache_slot: CacheSlot, pages: u32) -> Option<(MemberId, ByteRange)> {
+        let drive = self.drive(cache_slot.drive)?;
+        drive.pin(cache_slot.segment);
+        Some((drive.member, drive.range(cache_slot.segment, 1 + cache_slot.unit / BLOCK_UNITS, pages)))
     }
 
     /// Records that a read of a segment has ended.
-    pub(crate) fn ended(&mut self, spot: CacheSlot) {
-        if let Some(drive) = self.drive(spot.drive) {
-            drive.unpin(spot.segment);
+    pub(crate) fn ended(&mut self, cache_slot: CacheSlot) {
+        if let Some(drive) = self.drive(cache_slot.drive) {
+            drive.unpin(cache_slot.segment);
         }
     }
 
@@ -138,9 +138,9 @@ impl CacheDevices {
 
     /// Drops all blocks of a segment because a copy had a wrong checksum. Returns the member if
     /// that is an error of its device, not the result of a crash.
-    pub(crate) fn wrong(&mut self, spot: CacheSlot) -> Option<MemberId> {
-        let drive = self.drive(spot.drive)?;
-        drive.clear(spot.segment).then_some(drive.member)
+    pub(crate) fn wrong(&mut self, cache_slot: CacheSlot) -> Option<MemberId> {
+        let drive = self.drive(cache_slot.drive)?;
+        drive.clear(cache_slot.segment).then_some(drive.member)
     }
 
     /// Returns the next page to scan and its place.
@@ -176,7 +176,7 @@ impl CacheDevices {
             let head = CacheHead { pool, device: drive.device, filling: drive.filling, incarnation: begun.incarnation };
             let mut buf = Buf::zeroed(SECTOR_BYTES);
             buf.bytes_mut().copy_from_slice(&head.encode());
-            let piece = Piece::new(Rc::new(buf), 0..SECTOR_BYTES);
+            let piece = BufSlice::new(Rc::new(buf), 0..SECTOR_BYTES);
             return Some(SegmentWrite { member: drive.member, scan, offset: CacheDevice::head().offset, piece });
         };
         let found = page.and_then(|page| CacheSegment::decode(page).ok());
@@ -249,7 +249,7 @@ impl CacheDevices {
         drive.fill(open.segment, head.blocks.into(), open.at.into());
         let scan = Scan { drive: drive.id, segment: Some(open.segment) };
         let (member, offset) = (drive.member, drive.range(open.segment, 0, pages).offset);
-        Some(SegmentWrite { member, scan, offset, piece: Piece::new(Rc::new(open.buf), 0..written) })
+        Some(SegmentWrite { member, scan, offset, piece: BufSlice::new(Rc::new(open.buf), 0..written) })
     }
 
     /// Handles the end of a write. Returns the member if its device is to be given up.

@@ -60,14 +60,14 @@ impl Engine {
     /// Audits an open pool without unanswered requests, and whose devices have nothing in flight.
     pub fn audit(&self, media: Media<'_>) -> Audit {
         let Some(pool) = self.open() else { return Audit::default() };
-        let rows = &pool.store.core.space.rows;
+        let layout = &pool.store.core.space.layout;
         let copies = pool
             .store
             .core
             .space
             .segments
             .ids()
-            .map(|id| rows.stripe(id).map_or(rows.copies(id).len(), |stripe| 1 + stripe.width()))
+            .map(|id| layout.stripe(id).map_or(layout.copies(id).len(), |stripe| 1 + stripe.width()))
             .max()
             .unwrap_or(0)
             .max(1);
@@ -184,9 +184,9 @@ impl Auditor<'_, '_> {
         if let Some(rebuild) = self.rebuild(segment, page, pages) {
             return rebuild[wanted].to_vec();
         }
-        let whole = self.health.whole_copies(&self.core.space.rows, segment);
+        let whole = self.health.whole_copies(&self.core.space.layout, segment);
         let copy = whole.get(self.copy % whole.len().max(1)).copied().unwrap_or(0);
-        for (device, range) in self.core.space.rows.map(segment, page, pages, copy) {
+        for (device, range) in self.core.space.layout.map(segment, page, pages, copy) {
             let from = bytes.len();
             bytes.resize(from + range.length as usize, 0);
             self.read_member(device, range.offset, &mut bytes[from..]);
@@ -197,7 +197,7 @@ impl Auditor<'_, '_> {
     /// Computes pages of a segment with parity from other columns: those of missing devices, and,
     /// at later copies of the audit, of other devices.
     fn rebuild(&mut self, segment: SegmentId, page: u32, pages: u32) -> Option<Vec<u8>> {
-        let stripe = self.core.space.rows.stripe(segment)?;
+        let stripe = self.core.space.layout.stripe(segment)?;
         let missing = self.health.missing(&stripe);
         let erased = erased(stripe.width(), stripe.parity, missing, 0, u8::try_from(self.copy).unwrap_or(u8::MAX))?;
         let from = u64::from(page) * PAGE;
@@ -219,11 +219,11 @@ impl Auditor<'_, '_> {
     fn scan_identities(&mut self) {
         for id in self.core.space.chunks.ids() {
             let Some(chunk) = self.core.space.chunks.get(id) else { continue };
-            let Some(place) = chunk.place.filter(|place| !self.core.space.rows.is_gap(place.segment)) else { continue };
+            let Some(place) = chunk.place.filter(|place| !self.core.space.layout.is_gap(place.segment)) else { continue };
             if chunk.grain == NODE_UNITS as u8 {
                 continue;
             }
-            let pages = self.core.space.rows.pages(place.segment);
+            let pages = self.core.space.layout.pages(place.segment);
             if let Some(at) = chunk.identities {
                 let room = (pages - at).min(32);
                 let bytes = self.read(place.segment, at * 8, room * 8);
@@ -404,7 +404,7 @@ impl Auditor<'_, '_> {
     fn block(&mut self, addr: Addr, crc: u32, block: BlockNo, head_of: Option<VolumeId>) {
         self.audit.blocks += 1;
         let place = self.core.space.chunks.get(addr.chunk()).and_then(|chunk| chunk.place);
-        if place.is_some_and(|place| self.core.space.rows.is_gap(place.segment)) {
+        if place.is_some_and(|place| self.core.space.layout.is_gap(place.segment)) {
             self.audit.lost += 1;
             return;
         }

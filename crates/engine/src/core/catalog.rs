@@ -513,7 +513,7 @@ impl Catalog {
 
     /// Returns the list to free next and its index. Skips lists with an unreadable next piece.
     pub(crate) fn next_free(&mut self) -> Option<(usize, &mut (LineageId, StoredDeadlist))> {
-        self.frees.iter_mut().take(self.counted_frees).enumerate().find(|(_, (_, list))| !list.list().is_stuck())
+        self.frees.iter_mut().take(self.counted_frees).enumerate().find(|(_, (_, list))| !list.list().has_only_unreadable())
     }
 
     /// Removes an empty list from those that are freed.
@@ -525,7 +525,7 @@ impl Catalog {
 
     /// True when dead blocks wait that can be freed.
     pub(crate) fn has_frees(&self) -> bool {
-        self.frees.iter().any(|(_, list)| !list.list().is_stuck())
+        self.frees.iter().any(|(_, list)| !list.list().has_only_unreadable())
     }
 
     /// Units of guest data that cannot be freed because their pieces could not be read.
@@ -535,7 +535,7 @@ impl Catalog {
 
     /// Tries again to free lists whose pieces could not be read.
     pub(crate) fn retry_frees(&mut self) {
-        self.frees.iter_mut().filter(|(_, list)| list.list().is_short()).for_each(|(_, list)| list.change_order(Deadlist::retry));
+        self.frees.iter_mut().filter(|(_, list)| list.list().has_unreadable()).for_each(|(_, list)| list.change_order(Deadlist::retry));
     }
 
     /// All deadlists.

@@ -41,7 +41,7 @@ impl Core {
                     self.space.free_unlogged(chunk, dead.slots.iter());
                     self.catalog.shrink(lineage, u64::from(dead.units));
                 }
-                None if list.list().is_stuck() => {}
+                None if list.list().has_only_unreadable() => {}
                 None => {
                     let ended = self.catalog.end_free(at);
                     ended.into_iter().for_each(|list| self.retire(list));

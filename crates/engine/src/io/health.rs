@@ -6,7 +6,7 @@ use millpond_format::{MemberState, SegmentId, Shape};
 use smallvec::SmallVec;
 
 use super::parity::Columns;
-use crate::space::{Rows, Stripe};
+use crate::space::{SegmentLayout, Stripe};
 
 /// Members of a group, and how many of them may be lost without loss of data.
 #[derive(Debug)]
@@ -37,8 +37,8 @@ impl Health {
             Set { members, spare: usize::from(group.layout.spare()) }
         };
         // a pool can do without all of its cache devices and spares
-        let needed = shape.groups.iter().filter(|group| !group.class.is_aside());
-        let asides = shape.ids().filter(|member| shape.is_aside(*member)).collect();
+        let needed = shape.groups.iter().filter(|group| !group.class.is_auxiliary());
+        let asides = shape.ids().filter(|member| shape.is_auxiliary(*member)).collect();
         Health { states: shape.members.iter().map(|m| m.state).collect(), sets: needed.map(set).collect(), asides, silent: Vec::new() }
     }
 
@@ -62,7 +62,7 @@ impl Health {
     }
 
     /// True when a member is a cache device or a spare, in whatever state.
-    pub(super) fn is_aside(&self, member: MemberId) -> bool {
+    pub(super) fn is_auxiliary(&self, member: MemberId) -> bool {
         self.asides.contains(&member)
     }
 
@@ -77,14 +77,14 @@ impl Health {
     }
 
     /// True when all devices of a segment are complete and answer.
-    pub(crate) fn has_all(&self, rows: &Rows, segment: SegmentId) -> bool {
-        self.lacking(rows, segment).next().is_none()
+    pub(crate) fn has_all(&self, layout: &SegmentLayout, segment: SegmentId) -> bool {
+        self.lacking(layout, segment).next().is_none()
     }
 
     /// Devices of a segment that are incomplete or do not answer.
-    pub(crate) fn lacking(&self, rows: &Rows, segment: SegmentId) -> impl Iterator<Item = MemberId> {
+    pub(crate) fn lacking(&self, layout: &SegmentLayout, segment: SegmentId) -> impl Iterator<Item = MemberId> {
         let lacks = |member: &MemberId| self.state(*member) != MemberState::Present || self.is_silent(*member);
-        let found: SmallVec<[MemberId; 4]> = rows.extents(segment).map(|(member, _)| member).filter(lacks).collect();
+        let found: SmallVec<[MemberId; 4]> = layout.extents(segment).map(|(member, _)| member).filter(lacks).collect();
         found.into_iter()
     }
 
@@ -129,15 +129,15 @@ impl Health {
     }
 
     /// Copies of a segment whose devices are complete.
-    pub(crate) fn whole_copies(&self, rows: &Rows, segment: SegmentId) -> SmallVec<[usize; 4]> {
+    pub(crate) fn whole_copies(&self, layout: &SegmentLayout, segment: SegmentId) -> SmallVec<[usize; 4]> {
         let whole = |(_, member): &(usize, MemberId)| self.state(*member) == MemberState::Present;
-        rows.copies(segment).enumerate().filter(whole).map(|(copy, _)| copy).collect()
+        layout.copies(segment).enumerate().filter(whole).map(|(copy, _)| copy).collect()
     }
 
     /// Copies of a segment in the order in which reads try them, so that complete copies share the
     /// reads; empty when the layout is not a mirror.
-    pub(super) fn order(&self, rows: &Rows, segment: SegmentId, page: u32) -> SmallVec<[usize; 4]> {
-        let copies = rows.copies(segment);
+    pub(super) fn order(&self, layout: &SegmentLayout, segment: SegmentId, page: u32) -> SmallVec<[usize; 4]> {
+        let copies = layout.copies(segment);
         let count = copies.len();
         let mut order = SmallVec::new();
         if count == 0 {
@@ -146,7 +146,7 @@ impl Health {
         let states: SmallVec<[(MemberState, bool); 4]> = copies.map(|member| (self.state(member), self.is_silent(member))).collect();
         // neighbouring pages are read from one device, other regions from other devices
         let start = (page >> 8) as usize + segment.0 as usize;
-        let front = rows.front(segment).clamp(1, count);
+        let front = layout.front(segment).clamp(1, count);
         for wanted in
             [(MemberState::Present, false), (MemberState::Present, true), (MemberState::Filling, false), (MemberState::Filling, true)]
         {

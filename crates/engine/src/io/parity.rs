@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use millpond_block::{Buf, BufPool, ByteRange, MemberId, Piece};
+use millpond_block::{Buf, BufPool, BufSlice, ByteRange, MemberId};
 use rusty_erasure::{Coder, Matrix};
 use smallvec::SmallVec;
 
@@ -214,7 +214,7 @@ impl Coders {
     fn of(&mut self, data: usize, parity: usize) -> &Coder {
         self.0.entry((data, parity)).or_insert_with(|| {
             let coder = Matrix::reed_solomon(data, parity).and_then(rusty_erasure::coder);
-            coder.expect("INV-PARITY-2: shapes with rows that cannot be coded are refused")
+            coder.expect("INV-PARITY-2: shapes with layout that cannot be coded are refused")
         })
     }
 
@@ -231,9 +231,9 @@ impl Coders {
 
     /// Distributes the bytes of whole stripes to the data columns and adds parity: pieces for each
     /// column, in order.
-    pub(super) fn split(&mut self, stripe: &Stripe<'_>, pieces: Vec<Piece>, bufs: &mut BufPool) -> Vec<Vec<Piece>> {
+    pub(super) fn split(&mut self, stripe: &Stripe<'_>, pieces: Vec<BufSlice>, bufs: &mut BufPool) -> Vec<Vec<BufSlice>> {
         let (data, unit) = (stripe.data(), usize::try_from(stripe.unit).unwrap_or(usize::MAX));
-        let mut columns: Vec<Vec<Piece>> = vec![Vec::new(); data];
+        let mut columns: Vec<Vec<BufSlice>> = vec![Vec::new(); data];
         let mut at = 0;
         for piece in &pieces {
             let mut from = 0;
@@ -246,14 +246,14 @@ impl Coders {
                 from += step;
             }
         }
-        assert!(at % (unit * data) == 0, "INV-PARITY-1: rows are written whole");
+        assert!(at % (unit * data) == 0, "INV-PARITY-1: layout are written whole");
         let length = at / data;
         let mut parity: SmallVec<[Buf; 2]> = (0..stripe.parity).map(|_| bufs.take(length)).collect();
         let coder = self.of(data, stripe.parity);
         let mut places: SmallVec<[(usize, usize); 16]> = SmallVec::from_elem((0, 0), data);
         let mut done = 0;
         while done < length {
-            let rest = |(column, (piece, from)): (&Vec<Piece>, &(usize, usize))| column.get(*piece).map_or(0, |p| p.len() - from);
+            let rest = |(column, (piece, from)): (&Vec<BufSlice>, &(usize, usize))| column.get(*piece).map_or(0, |p| p.len() - from);
             let run = columns.iter().zip(&places).map(rest).min().unwrap_or(0);
             let shards: SmallVec<[&[u8]; 16]> =
                 columns.iter().zip(&places).filter_map(|(column, at)| column.get(at.0)?.bytes().get(at.1..at.1 + run)).collect();
@@ -269,7 +269,7 @@ impl Coders {
             }
             done += run;
         }
-        columns.extend(parity.into_iter().map(|buf| vec![Piece::new(std::rc::Rc::new(buf), 0..length)]));
+        columns.extend(parity.into_iter().map(|buf| vec![BufSlice::new(std::rc::Rc::new(buf), 0..length)]));
         columns
     }
 }

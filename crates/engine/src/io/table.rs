@@ -14,7 +14,7 @@ mod urgent;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millpond_block::{Buf, BufPool, ByteRange, DeviceError, DeviceSlot, Io, IoId, IoKind, MemberId, Piece};
+use millpond_block::{Buf, BufPool, BufSlice, ByteRange, DeviceError, DeviceSlot, Io, IoId, IoKind, MemberId};
 use millpond_format::SegmentId;
 use smallvec::SmallVec;
 
@@ -24,7 +24,7 @@ use self::silence::Line;
 use super::health::Health;
 use super::parity::{Coders, Rebuild, Want, answers};
 use crate::slab::Slab;
-use crate::space::{PAGE, Rows};
+use crate::space::{PAGE, SegmentLayout};
 use crate::{DeviceCounters, DeviceTrouble};
 
 pub(crate) use self::slots::Replica;
@@ -111,7 +111,7 @@ pub(crate) struct IoTable<C> {
     epoch: u16,
     /// Slot of each member's device, and of its replacement; `None` when there is no device.
     slots: Vec<Option<DeviceSlot>>,
-    twins: Vec<Option<DeviceSlot>>,
+    replacements: Vec<Option<DeviceSlot>>,
     pub(crate) health: Health,
     coders: Coders,
     /// Groups without operations: nothing to do, or no device that could do it.
@@ -151,7 +151,7 @@ impl<C> IoTable<C> {
             urgent: false,
             epoch: 0,
             slots,
-            twins: vec![None; n],
+            replacements: vec![None; n],
             health,
             coders: Coders::default(),
             idle: VecDeque::new(),
@@ -244,25 +244,34 @@ impl<C> IoTable<C> {
     /// Reads pages of a segment. Each `attempt` uses another copy, or, with parity, does without
     /// another column.
     #[expect(clippy::too_many_arguments, reason = "a place, and who asks")]
-    pub(crate) fn read(&mut self, context: C, rows: &Rows, segment: SegmentId, page: u32, pages: u32, attempt: u8, bufs: &mut BufPool) {
+    pub(crate) fn read(
+        &mut self,
+        context: C,
+        layout: &SegmentLayout,
+        segment: SegmentId,
+        page: u32,
+        pages: u32,
+        attempt: u8,
+        bufs: &mut BufPool,
+    ) {
         let place = (attempt == 0).then_some((segment, page, pages));
         let group = self.add_at(context, Kind::Read, Some(segment), place);
-        self.read_place(group, rows, (segment, page, pages), attempt, bufs);
+        self.read_place(group, layout, (segment, page, pages), attempt, bufs);
         self.begin(group);
     }
 
-    fn read_place(&mut self, group: u32, rows: &Rows, place: (SegmentId, u32, u32), attempt: u8, bufs: &mut BufPool) {
+    fn read_place(&mut self, group: u32, layout: &SegmentLayout, place: (SegmentId, u32, u32), attempt: u8, bufs: &mut BufPool) {
         let (segment, page, pages) = place;
-        if let Some(stripe) = rows.stripe(segment) {
+        if let Some(stripe) = layout.stripe(segment) {
             let from = u64::from(page) * PAGE;
             let want = Want::Bytes { from, to: from + u64::from(pages) * PAGE };
             if self.rebuild(group, &stripe, want, attempt, bufs) {
                 return;
             }
         }
-        let order = self.health.order(rows, segment, page);
+        let order = self.health.order(layout, segment, page);
         let copy = order.get(usize::from(attempt) % order.len().max(1)).copied().unwrap_or(0);
-        for (device, range) in rows.map(segment, page, pages, copy) {
+        for (device, range) in layout.map(segment, page, pages, copy) {
             self.push_read(group, device, range, bufs);
         }
     }
@@ -272,16 +281,16 @@ impl<C> IoTable<C> {
     pub(crate) fn read_whole(
         &mut self,
         context: C,
-        rows: &Rows,
+        layout: &SegmentLayout,
         segment: SegmentId,
         page: u32,
         pages: u32,
         attempt: u8,
         bufs: &mut BufPool,
     ) {
-        let whole = self.health.whole_copies(rows, segment);
+        let whole = self.health.whole_copies(layout, segment);
         match whole.get(usize::from(attempt) % whole.len().max(1)) {
-            Some(copy) => self.read_copy(context, rows, segment, page, pages, *copy, bufs),
+            Some(copy) => self.read_copy(context, layout, segment, page, pages, *copy, bufs),
             None => {
                 let group = self.add(context, Kind::Read, Some(segment));
                 self.begin(group);
@@ -294,7 +303,7 @@ impl<C> IoTable<C> {
     pub(crate) fn read_copy(
         &mut self,
         context: C,
-        rows: &Rows,
+        layout: &SegmentLayout,
         segment: SegmentId,
         page: u32,
         pages: u32,
@@ -302,7 +311,7 @@ impl<C> IoTable<C> {
         bufs: &mut BufPool,
     ) {
         let group = self.add(context, Kind::Read, Some(segment));
-        for (device, range) in rows.map(segment, page, pages, copy) {
+        for (device, range) in layout.map(segment, page, pages, copy) {
             self.push_read(group, device, range, bufs);
         }
         self.begin(group);
@@ -310,26 +319,26 @@ impl<C> IoTable<C> {
 
     /// Number of copies of a segment that can be read; with parity, the number of ways to read it
     /// without one more column than those that are missing.
-    pub(crate) fn copies(&self, rows: &Rows, segment: SegmentId) -> u8 {
-        if let Some(stripe) = rows.stripe(segment) {
+    pub(crate) fn copies(&self, layout: &SegmentLayout, segment: SegmentId) -> u8 {
+        if let Some(stripe) = layout.stripe(segment) {
             let missing = self.health.missing(&stripe);
             return answers(stripe.width(), stripe.parity.min(1 + missing.count_ones() as usize), missing);
         }
-        u8::try_from(self.health.order(rows, segment, 0).len()).unwrap_or(u8::MAX).max(1)
+        u8::try_from(self.health.order(layout, segment, 0).len()).unwrap_or(u8::MAX).max(1)
     }
 
     /// Maximum number of useful attempts to read pages of a segment: twice for each copy, because a
     /// copy that fails meanwhile shifts the order of the others.
-    pub(crate) fn attempts(&self, rows: &Rows, segment: SegmentId) -> u8 {
-        if let Some(stripe) = rows.stripe(segment) {
+    pub(crate) fn attempts(&self, layout: &SegmentLayout, segment: SegmentId) -> u8 {
+        if let Some(stripe) = layout.stripe(segment) {
             // a device given up meanwhile changes the results: allow as many as with all devices
             return answers(stripe.width(), stripe.parity, 0).saturating_add(1);
         }
-        u8::try_from(2 * rows.copies(segment).len()).unwrap_or(u8::MAX).max(2)
+        u8::try_from(2 * layout.copies(segment).len()).unwrap_or(u8::MAX).max(2)
     }
 
     /// Writes other bytes to each of several members.
-    pub(crate) fn write_raw(&mut self, context: C, writes: Vec<(MemberId, u64, Piece)>) {
+    pub(crate) fn write_raw(&mut self, context: C, writes: Vec<(MemberId, u64, BufSlice)>) {
         let group = self.add(context, Kind::Write, None);
         for (device, offset, piece) in writes {
             let range = ByteRange { offset, length: piece.len() as u64 };
@@ -339,7 +348,7 @@ impl<C> IoTable<C> {
     }
 
     /// Writes other bytes to each of several members or their replacements.
-    pub(crate) fn write_each(&mut self, context: C, writes: Vec<(MemberId, Replica, u64, Piece)>) {
+    pub(crate) fn write_each(&mut self, context: C, writes: Vec<(MemberId, Replica, u64, BufSlice)>) {
         let group = self.add(context, Kind::Write, None);
         for (member, replica, offset, piece) in writes {
             let range = ByteRange { offset, length: piece.len() as u64 };
@@ -349,7 +358,15 @@ impl<C> IoTable<C> {
     }
 
     /// Writes to a member or its replacement.
-    pub(crate) fn write_to(&mut self, context: C, pin: Option<SegmentId>, member: MemberId, replica: Replica, offset: u64, piece: Piece) {
+    pub(crate) fn write_to(
+        &mut self,
+        context: C,
+        pin: Option<SegmentId>,
+        member: MemberId,
+        replica: Replica,
+        offset: u64,
+        piece: BufSlice,
+    ) {
         let group = self.add(context, Kind::Write, pin);
         let range = ByteRange { offset, length: piece.len() as u64 };
         self.push_write(group, member, range, vec![piece], replica);
@@ -358,12 +375,20 @@ impl<C> IoTable<C> {
 
     /// Writes pieces to a segment from a page on, to every copy of it. With parity: whole stripes
     /// (INV-PARITY-1).
-    pub(crate) fn write(&mut self, context: C, rows: &Rows, segment: SegmentId, page: u32, pieces: Vec<Piece>, bufs: &mut BufPool) {
+    pub(crate) fn write(
+        &mut self,
+        context: C,
+        layout: &SegmentLayout,
+        segment: SegmentId,
+        page: u32,
+        pieces: Vec<BufSlice>,
+        bufs: &mut BufPool,
+    ) {
         let group = self.add(context, Kind::Write, None);
-        let bytes: usize = pieces.iter().map(Piece::len).sum();
+        let bytes: usize = pieces.iter().map(BufSlice::len).sum();
         let pages = u32::try_from(bytes as u64 / PAGE).unwrap_or(u32::MAX);
-        if let Some(stripe) = rows.stripe(segment) {
-            assert!(page.is_multiple_of(rows.quantum(segment)), "INV-PARITY-1: rows are written whole");
+        if let Some(stripe) = layout.stripe(segment) {
+            assert!(page.is_multiple_of(layout.quantum(segment)), "INV-PARITY-1: layout are written whole");
             let local = u64::from(page) * PAGE / stripe.data() as u64;
             for ((device, start), pieces) in stripe.columns().into_iter().zip(self.coders.split(&stripe, pieces, bufs)) {
                 let range = ByteRange { offset: start + local, length: bytes as u64 / stripe.data() as u64 };
@@ -371,18 +396,18 @@ impl<C> IoTable<C> {
             }
             return self.begin_write(group);
         }
-        for copy in 1..rows.copies(segment).len() {
-            for (device, range) in rows.map(segment, page, pages, copy) {
+        for copy in 1..layout.copies(segment).len() {
+            for (device, range) in layout.map(segment, page, pages, copy) {
                 self.push_both(group, device, range, pieces.clone());
             }
         }
-        let places = rows.map(segment, page, pages, 0);
+        let places = layout.map(segment, page, pages, 0);
         if let [(device, range)] = places.as_slice() {
             self.push_both(group, *device, *range, pieces);
             return self.begin_write(group);
         }
         let mut rest = pieces.into_iter();
-        let mut open: Option<Piece> = rest.next();
+        let mut open: Option<BufSlice> = rest.next();
         for (device, range) in places {
             let mut need = usize::try_from(range.length).unwrap_or(usize::MAX);
             let mut mine = Vec::new();

@@ -1,6 +1,6 @@
 //! Batches that are being filled, and batches in flight.
 
-use millpond_block::{Buf, Piece};
+use millpond_block::{Buf, BufSlice};
 use millpond_format::{Addr, BlockNo, Encoder, LineageId, Lsn, SegmentId};
 
 /// Size in bytes of the buffers that small payloads are copied into.
@@ -28,7 +28,7 @@ pub(crate) struct OpenBatch {
     pub(crate) header_pages: u32,
     pub(crate) items: Encoder,
     /// Full parts of the payload.
-    pieces: Vec<Piece>,
+    pieces: Vec<BufSlice>,
     /// The part that is being filled, and the bytes used in it.
     gather: Option<(Buf, usize)>,
     /// Bytes of payload.
@@ -94,19 +94,19 @@ impl OpenBatch {
         if let Some((buf, used)) = self.gather.take()
             && used > 0
         {
-            self.pieces.push(Piece::new(std::rc::Rc::new(buf), 0..used));
+            self.pieces.push(BufSlice::new(std::rc::Rc::new(buf), 0..used));
         }
     }
 
     /// Adds a piece to the payload without copying it.
-    pub(crate) fn attach(&mut self, piece: Piece) {
+    pub(crate) fn attach(&mut self, piece: BufSlice) {
         self.close_gather();
         self.payload += piece.len();
         self.pieces.push(piece);
     }
 
     /// Pads the payload to whole pages and returns its pieces.
-    pub(crate) fn finish(&mut self, take: impl FnOnce(usize) -> Buf) -> Vec<Piece> {
+    pub(crate) fn finish(&mut self, take: impl FnOnce(usize) -> Buf) -> Vec<BufSlice> {
         let rag = self.payload % 4096;
         if rag != 0 {
             self.room(4096 - rag, take).fill(0);
@@ -123,7 +123,7 @@ pub(crate) struct InFlight {
     pub(crate) segment: SegmentId,
     /// Units from the segment's start to the payload.
     pub(crate) unit: u32,
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<BufSlice>,
     pub(crate) waiters: Vec<Written>,
     pub(crate) written: bool,
     /// Map changes that a planted bug delays.
@@ -133,7 +133,7 @@ pub(crate) struct InFlight {
 impl InFlight {
     /// Returns `units` units of payload from `unit` of the segment, if one piece of this batch has
     /// them.
-    pub(super) fn bytes(&self, unit: u32, units: u32) -> Option<Piece> {
+    pub(super) fn bytes(&self, unit: u32, units: u32) -> Option<BufSlice> {
         let mut at = usize::try_from(unit.checked_sub(self.unit)?).ok()? * 512;
         let bytes = units as usize * 512;
         for piece in &self.pieces {

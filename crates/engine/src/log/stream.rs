@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use millpond_block::Piece;
+use millpond_block::BufSlice;
 use millpond_format::{Addr, BlockNo, ChunkId, LineageId, Lsn, NO_SEGMENT, STREAMS, SegmentId, StreamStart};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -73,7 +73,7 @@ pub(crate) struct Log {
     /// Bytes appended since the last checkpoint began.
     pub(crate) since_checkpoint: u64,
     /// Small-write batches that are on special devices and not yet indexed on other devices.
-    pub(crate) notes: SmallWriteIndex,
+    pub(crate) small_write_index: SmallWriteIndex,
     /// Time of the oldest of them.
     pub(crate) unindexed_since: Option<Time>,
 }
@@ -89,7 +89,7 @@ impl Log {
             in_flight: VecDeque::new(),
             by_segment: FxHashMap::default(),
             since_checkpoint: 0,
-            notes: SmallWriteIndex::default(),
+            small_write_index: SmallWriteIndex::default(),
             unindexed_since: None,
         }
     }
@@ -173,7 +173,7 @@ impl Log {
 
     /// Returns stored bytes that are still in flight: `units` units from `unit` of a segment, and
     /// their batch.
-    pub(crate) fn find_bytes(&self, segment: SegmentId, unit: u32, units: u32) -> Option<(Piece, Lsn)> {
+    pub(crate) fn find_bytes(&self, segment: SegmentId, unit: u32, units: u32) -> Option<(BufSlice, Lsn)> {
         let list = self.by_segment.get(&segment)?;
         let first = self.in_flight.front()?.lsn;
         list.iter().rev().find_map(|lsn| {

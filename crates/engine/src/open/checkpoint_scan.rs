@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use millpond_block::{Buf, BufPool, DeviceError};
 use millpond_format::{BatchHeader, PoolId, Root, SegmentId};
 
-use super::import::Asked;
+use super::import::ImportIo;
 use crate::io::IoTable;
 use crate::log::OBJECTS_HEAD;
-use crate::space::Rows;
+use crate::space::SegmentLayout;
 
 /// Reads in flight at a time.
 const AT_A_TIME: usize = 64;
@@ -48,40 +48,47 @@ pub(crate) struct CheckpointScan {
 
 impl CheckpointScan {
     /// Creates a scan of all segments of a pool.
-    pub(super) fn new(pool: PoolId, rows: &Rows) -> CheckpointScan {
+    pub(super) fn new(pool: PoolId, layout: &SegmentLayout) -> CheckpointScan {
         let first = |segment| ScanRead { segment, page: 0, pages: 1, copy: 0 };
-        let left = (0..rows.count()).map(SegmentId).filter(|id| rows.pages(*id) > 0).map(first).collect();
+        let left = (0..layout.count()).map(SegmentId).filter(|id| layout.pages(*id) > 0).map(first).collect();
         CheckpointScan { pool, left, objects: BTreeSet::new(), roots: BTreeMap::new() }
     }
 
     /// Continues. Returns true at the end.
-    pub(super) fn step(&mut self, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
+    pub(super) fn step(&mut self, io: &mut IoTable<ImportIo>, layout: &SegmentLayout, bufs: &mut BufPool) -> bool {
         while io.in_flight() < AT_A_TIME {
-            let Some(glance) = self.left.pop_front() else { break };
-            io.read(Asked::ScanRead(glance), rows, glance.segment, glance.page, glance.pages, glance.copy, bufs);
+            let Some(scan_read) = self.left.pop_front() else { break };
+            io.read(ImportIo::ScanRead(scan_read), layout, scan_read.segment, scan_read.page, scan_read.pages, scan_read.copy, bufs);
         }
         self.left.is_empty() && io.in_flight() == 0
     }
 
     /// Handles a read. Of segments with objects every copy is read: one may have pages that the
     /// others lost.
-    pub(super) fn seen(&mut self, glance: ScanRead, result: Result<(), DeviceError>, buf: Option<&Buf>, copies: u8, rows: &Rows) {
+    pub(super) fn seen(
+        &mut self,
+        scan_read: ScanRead,
+        result: Result<(), DeviceError>,
+        buf: Option<&Buf>,
+        copies: u8,
+        layout: &SegmentLayout,
+    ) {
         let bytes = buf.filter(|_| result.is_ok()).map(|buf| buf.bytes()).unwrap_or_default();
-        let told = glance.page == 0 && BatchHeader::peek_pages(bytes).is_some();
-        if glance.copy + 1 < copies && !told {
-            self.left.push_front(ScanRead { copy: glance.copy + 1, ..glance });
+        let told = scan_read.page == 0 && BatchHeader::peek_pages(bytes).is_some();
+        if scan_read.copy + 1 < copies && !told {
+            self.left.push_front(ScanRead { copy: scan_read.copy + 1, ..scan_read });
         }
-        if glance.page > 0 {
-            let found = bytes.chunks_exact(4096).take(glance.pages as usize).filter_map(|page| Root::decode(page).ok());
+        if scan_read.page > 0 {
+            let found = bytes.chunks_exact(4096).take(scan_read.pages as usize).filter_map(|page| Root::decode(page).ok());
             self.roots.extend(found.filter(|root| root.pool == self.pool).map(|root| (root.generation, root)));
             return;
         }
         let Ok((header, _)) = BatchHeader::decode(bytes) else { return };
         let objects =
-            header.pool == self.pool && header.incarnation == 0 && header.stream == OBJECTS_HEAD && header.segment == glance.segment;
-        if objects && self.objects.insert(glance.segment) {
-            let all = rows.pages(glance.segment);
-            let windows = (1..all).step_by(WINDOW as usize).map(|page| ScanRead { page, pages: WINDOW.min(all - page), ..glance });
+            header.pool == self.pool && header.incarnation == 0 && header.stream == OBJECTS_HEAD && header.segment == scan_read.segment;
+        if objects && self.objects.insert(scan_read.segment) {
+            let all = layout.pages(scan_read.segment);
+            let windows = (1..all).step_by(WINDOW as usize).map(|page| ScanRead { page, pages: WINDOW.min(all - page), ..scan_read });
             self.left.extend(windows.map(|window| ScanRead { copy: 0, ..window }));
         }
     }

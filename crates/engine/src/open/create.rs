@@ -9,9 +9,9 @@ use crate::core::Core;
 use crate::io::{Health, IoTable};
 use crate::log::Log;
 use crate::pool::Pool;
-use crate::space::{AllocClass, Rows, Space};
+use crate::space::{AllocClass, SegmentLayout, Space};
 use crate::store::{Config, Context, Store, add_groups, check_layouts, extent_space, invalid, new_members, take_groups};
-use crate::task::{Keeper, first_claim, fresh_area, pieces};
+use crate::task::{Lease, first_claim, fresh_area, pieces};
 use crate::tree::NodeCache;
 use crate::{CommandError, Invalid, Planted, PoolSpec, Time, Tuning};
 
@@ -40,7 +40,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
         Layout::Mirror { copies } => u64::from(copies),
         Layout::Parity { width, .. } => u64::from(width).min(range.len() as u64),
     });
-    let lasting = groups.iter().filter(|(group, _)| !group.class.is_aside()).flat_map(|(_, range)| range.clone());
+    let lasting = groups.iter().filter(|(group, _)| !group.class.is_auxiliary()).flat_map(|(_, range)| range.clone());
     let total: u64 = lasting.filter_map(|at| devices.get(at)).map(|d| extent_space(d.size)).sum();
     let fitting = (total / WANTED_SEGMENTS / segment_parts.max().unwrap_or(1)).max(1);
     if let Some(bytes) = spec.extent_bytes.filter(|bytes| !bytes.is_power_of_two() || !(EXTENTS.0..=EXTENTS.1).contains(bytes)) {
@@ -56,13 +56,14 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
         return invalid(Invalid::LabelFull);
     }
     let sizes = devices.iter().map(|d| d.size).collect();
-    let config = Config { id: spec.id, name: spec.name, shape, notes: Vec::new(), sizes, twins: BTreeMap::new() };
-    let rows = Rows::new(&config.shape);
-    let of_data = (0..rows.count()).filter(|id| rows.pages(SegmentId(*id)) > 0 && rows.shelf(SegmentId(*id)) == AllocClass::Data).count();
+    let config = Config { id: spec.id, name: spec.name, shape, notes: Vec::new(), sizes, replacements: BTreeMap::new() };
+    let layout = SegmentLayout::new(&config.shape);
+    let of_data =
+        (0..layout.count()).filter(|id| layout.pages(SegmentId(*id)) > 0 && layout.alloc_class(SegmentId(*id)) == AllocClass::Data).count();
     if of_data < LEAST_SEGMENTS {
         return invalid(Invalid::FewSegments { segments: of_data, extent_bytes, least: LEAST_SEGMENTS });
     }
-    let mut space = Space::new(rows);
+    let mut space = Space::new(layout);
     space.segments.trust_all();
     space.reuse_at_once = tuning.plants(Planted::FreeTooEarly);
     space.wipe_once = tuning.plants(Planted::WipeOnce);
@@ -73,7 +74,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     pool.store.incarnation = 1;
     pool.store.prepare_first();
     let mine = pool.store.tuning.holder.as_ref().map(|holder| first_claim(pool.store.config.id, holder, 1, now));
-    pool.keeper = Keeper::new(mine, now);
+    pool.lease = Lease::new(mine, now);
     if !pool.store.reserve_streams() {
         return invalid(Invalid::DevicesTooSmall);
     }
@@ -86,7 +87,7 @@ impl Pool {
     fn write_labels(&mut self) {
         let mut writes = Vec::new();
         for (member, size) in (0..).map(MemberId).zip(self.store.config.sizes.clone()) {
-            let piece = fresh_area(&mut self.store, &self.keeper, member);
+            let piece = fresh_area(&mut self.store, &self.lease, member);
             writes.push((member, 0, piece.clone()));
             writes.push((member, second_area(size), piece));
         }

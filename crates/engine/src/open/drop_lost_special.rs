@@ -43,7 +43,7 @@ pub(super) fn drop_lost_special(shape: &Shape, lost: &BTreeSet<MemberId>) -> Opt
     let mut after = Shape { groups, ..shape.clone() };
     for (at, known) in after.numbered_mut() {
         if lost.contains(&at) {
-            (known.state, known.successor, known.leaving) = (MemberState::Gone, None, false);
+            (known.state, known.replacement, known.leaving) = (MemberState::Gone, None, false);
         }
     }
     after.fits().then_some(after)

@@ -28,14 +28,14 @@ use super::scan::{Found, StreamScan};
 use crate::core::Core;
 use crate::io::{Ended, Health, IoTable};
 use crate::pool::Pool;
-use crate::space::Rows;
+use crate::space::SegmentLayout;
 use crate::store::{Config, extent_space};
 use crate::tree::Miss;
 use crate::{Aim, OpenError, OpenErrorKind, OpenWrite, Surveyed, Time, Tuning, Unlabelled};
 
 /// The purpose of an operation of an import.
 #[derive(Debug)]
-pub(crate) enum Asked {
+pub(crate) enum ImportIo {
     /// Read of the label of the device in this slot, from its first or second area.
     Label(DeviceSlot, bool),
     /// Read of a member's ring of roots, from its first or second area.
@@ -95,13 +95,13 @@ pub(crate) struct Import {
     devices: Vec<DeviceGeometry>,
     pub(super) tuning: Tuning,
     now: Time,
-    pub(super) io: IoTable<Asked>,
+    pub(super) io: IoTable<ImportIo>,
     pub(super) bufs: BufPool,
     labels: Vec<Option<Label>>,
     unlabelled: Vec<Unlabelled>,
     pub(super) config: Option<Config>,
     pub(super) slots: Vec<Option<DeviceSlot>>,
-    twins: Vec<(MemberId, DeviceSlot)>,
+    replacements: Vec<(MemberId, DeviceSlot)>,
     /// Members to be filled.
     dirty: Vec<MemberId>,
     /// The labels must be rewritten, because the shape has changed.
@@ -110,7 +110,7 @@ pub(crate) struct Import {
     forsaken: bool,
     /// The last incarnation whose small writes were on lost devices.
     lost_small: Option<u32>,
-    pub(super) rows: Option<Rows>,
+    pub(super) layout: Option<SegmentLayout>,
     pub(super) rings: Option<Rings>,
     pub(super) root: Option<Root>,
     wanted: Vec<ObjectRef>,
@@ -124,9 +124,9 @@ pub(crate) struct Import {
     found: Vec<Found>,
     core: Option<Core>,
     replay: Option<Replay>,
-    leveling: LogReplication,
+    log_replication: LogReplication,
     /// Search for restore points. `surveying`: the import ends with their list.
-    pub(super) hunt: Option<CheckpointScan>,
+    pub(super) checkpoint_scan: Option<CheckpointScan>,
     pub(super) survey: Option<RestorePointScan>,
     pub(super) surveying: bool,
     pub(super) surveyed: Surveyed,
@@ -181,12 +181,12 @@ impl Import {
             bufs: BufPool::default(),
             config: None,
             slots: Vec::new(),
-            twins: Vec::new(),
+            replacements: Vec::new(),
             dirty: Vec::new(),
             relabel: false,
             forsaken: false,
             lost_small: None,
-            rows: None,
+            layout: None,
             rings: None,
             root: None,
             wanted: Vec::new(),
@@ -198,8 +198,8 @@ impl Import {
             found: Vec::new(),
             core: None,
             replay: None,
-            leveling: LogReplication::default(),
-            hunt: None,
+            log_replication: LogReplication::default(),
+            checkpoint_scan: None,
             survey: None,
             surveying: false,
             surveyed: Surveyed::default(),
@@ -220,7 +220,7 @@ impl Import {
                 let offset = if second { second_area(size) } else { 0 };
                 if size >= 2 * AREA_BYTES {
                     let range = ByteRange { offset, length: SECTOR_BYTES as u64 };
-                    import.io.read_raw(Asked::Label(slot, second), MemberId(slot.0), range, &mut import.bufs);
+                    import.io.read_raw(ImportIo::Label(slot, second), MemberId(slot.0), range, &mut import.bufs);
                 }
             }
         }
@@ -262,50 +262,52 @@ impl Import {
         }
     }
 
-    fn ended(&mut self, ended: Ended<Asked>) {
+    fn ended(&mut self, ended: Ended<ImportIo>) {
         let (result, mut buf) = (ended.result, ended.buf);
         self.unreadable |= result.is_err();
         let outcome = match ended.context {
-            Asked::Object(..) | Asked::Scan(_) | Asked::Node(..) if matches!(self.stage, Stage::Older) => Ok(()),
-            Asked::Label(slot, second) => {
+            ImportIo::Object(..) | ImportIo::Scan(_) | ImportIo::Node(..) if matches!(self.stage, Stage::Older) => Ok(()),
+            ImportIo::Label(slot, second) => {
                 self.label_read(slot, second, result, buf.as_ref());
                 Ok(())
             }
-            Asked::Ring(member, second) => {
+            ImportIo::Ring(member, second) => {
                 if let (Ok(()), Some(buf), Some(rings)) = (result, &buf, &mut self.rings) {
                     rings.take(member, second, buf.bytes());
                 }
                 Ok(())
             }
-            Asked::Level(batch) => match &self.core {
-                Some(core) => self.leveling.read(batch, result, buf.take(), ended.member, &mut self.io, &core.space.rows, &mut self.bufs),
+            ImportIo::Level(batch) => match &self.core {
+                Some(core) => {
+                    self.log_replication.read(batch, result, buf.take(), ended.member, &mut self.io, &core.space.layout, &mut self.bufs)
+                }
                 None => Err(OpenErrorKind::OutOfOrder("no state")),
             },
-            Asked::Leveled => written(OpenWrite::Log, result),
-            Asked::Claim(member, second) => self.claim_read(member, second, result, buf.as_ref()),
-            Asked::Claimed => written(OpenWrite::Claim, result),
-            Asked::Mend => written(OpenWrite::Root, result),
-            Asked::Probe(probe) => {
-                if let (Some(survey), Some(rows)) = (&mut self.survey, &self.rows) {
-                    survey.probed(probe, result, buf.as_ref(), &mut self.io, rows, &mut self.bufs);
+            ImportIo::Leveled => written(OpenWrite::Log, result),
+            ImportIo::Claim(member, second) => self.claim_read(member, second, result, buf.as_ref()),
+            ImportIo::Claimed => written(OpenWrite::Claim, result),
+            ImportIo::Mend => written(OpenWrite::Root, result),
+            ImportIo::Probe(probe) => {
+                if let (Some(survey), Some(layout)) = (&mut self.survey, &self.layout) {
+                    survey.probed(probe, result, buf.as_ref(), &mut self.io, layout, &mut self.bufs);
                 }
                 Ok(())
             }
-            Asked::ScanRead(glance) => {
-                if let (Some(hunt), Some(rows)) = (&mut self.hunt, &self.rows) {
-                    hunt.seen(glance, result, buf.as_ref(), self.io.copies(rows, glance.segment()), rows);
+            ImportIo::ScanRead(scan_read) => {
+                if let (Some(checkpoint_scan), Some(layout)) = (&mut self.checkpoint_scan, &self.layout) {
+                    checkpoint_scan.seen(scan_read, result, buf.as_ref(), self.io.copies(layout, scan_read.segment()), layout);
                 }
                 Ok(())
             }
-            Asked::FirstPage(segment, attempt) => {
-                if let (Some(survey), Some(rows)) = (&mut self.survey, &self.rows) {
-                    survey.first_page(segment, attempt, result, buf.as_ref(), &mut self.io, rows, &mut self.bufs);
+            ImportIo::FirstPage(segment, attempt) => {
+                if let (Some(survey), Some(layout)) = (&mut self.survey, &self.layout) {
+                    survey.first_page(segment, attempt, result, buf.as_ref(), &mut self.io, layout, &mut self.bufs);
                 }
                 Ok(())
             }
-            Asked::Object(at, attempt) => self.object_read(at, attempt, result, buf.as_ref()),
-            Asked::Scan(scan) => self.scan_read(scan, result, buf.as_ref()),
-            Asked::Node(miss, attempt) => match (&mut self.replay, &mut self.core) {
+            ImportIo::Object(at, attempt) => self.object_read(at, attempt, result, buf.as_ref()),
+            ImportIo::Scan(scan) => self.scan_read(scan, result, buf.as_ref()),
+            ImportIo::Node(miss, attempt) => match (&mut self.replay, &mut self.core) {
                 (Some(replay), Some(core)) => replay.node_read(core, miss, attempt, result, buf.as_ref(), &mut self.io, &mut self.bufs),
                 _ => Ok(()),
             },
@@ -394,7 +396,7 @@ impl Import {
         }
         let Members { newest: label, slots, stale, .. } = &found;
         self.slots.clone_from(slots);
-        self.twins.clone_from(&found.twins);
+        self.replacements.clone_from(&found.replacements);
         self.dirty.clone_from(stale);
         let mut shape = label.shape.clone();
         if !found.lost.is_empty() {
@@ -404,7 +406,7 @@ impl Import {
         let size_at = |slot: DeviceSlot| self.devices.get(slot.index()).map_or(0, |d| d.size);
         let sizes: Vec<u64> = slots.iter().map(|slot| slot.map_or(0, size_at)).collect();
         shape.ids().filter(|member| found.is_missing(*member)).for_each(|member| shape.lose(member));
-        let asides: BTreeSet<MemberId> = shape.ids().filter(|member| shape.is_aside(*member)).collect();
+        let asides: BTreeSet<MemberId> = shape.ids().filter(|member| shape.is_auxiliary(*member)).collect();
         let extent_bytes = shape.extent_bytes;
         for ((member, known), size) in shape.numbered_mut().zip(&sizes) {
             if asides.contains(&member) {
@@ -423,8 +425,8 @@ impl Import {
         }
         // a replacement device that is not present may never come
         for (member, known) in shape.numbered_mut() {
-            if !found.twins.iter().any(|(of, _)| *of == member) {
-                known.successor = None;
+            if !found.replacements.iter().any(|(of, _)| *of == member) {
+                known.replacement = None;
             }
         }
         // labels that a crash left behind would be the newest again if those that precede them were
@@ -432,7 +434,7 @@ impl Import {
         let other_notes = |other: &Label| other.notes != label.notes;
         let behind = self.labels.iter().flatten().any(|other| other.shape.generation != label.shape.generation || other_notes(other));
         self.relabel = shape != label.shape || behind;
-        self.rows = Some(Rows::new(&shape));
+        self.layout = Some(SegmentLayout::new(&shape));
         self.io = IoTable::new(self.slots.clone(), Health::of(&shape)).after(&self.io);
         self.io.lasting = true;
         self.rings = Some(Rings::new(label.pool, sizes.len()));
@@ -440,12 +442,12 @@ impl Import {
             // the ring of an out-of-date device says nothing about the newest root, and auxiliary
             // devices have none
             let whole = shape.member(member).is_some_and(|m| m.state == MemberState::Present);
-            if let Some(rings) = self.rings.as_mut().filter(|_| shape.is_aside(member) || !whole) {
+            if let Some(rings) = self.rings.as_mut().filter(|_| shape.is_auxiliary(member) || !whole) {
                 rings.leave_out(member);
             }
         }
-        let twins = found.twins.iter().map(|(member, slot)| (*member, size_at(*slot))).collect();
-        self.config = Some(Config { id: label.pool, name: label.name.clone(), shape, notes: label.notes.clone(), sizes, twins });
+        let replacements = found.replacements.iter().map(|(member, slot)| (*member, size_at(*slot))).collect();
+        self.config = Some(Config { id: label.pool, name: label.name.clone(), shape, notes: label.notes.clone(), sizes, replacements });
         self.claim_before_reading()
     }
 
@@ -464,14 +466,14 @@ impl Import {
 
     /// Starts again with an older checkpoint, and discards the state of the refused one.
     fn begin_older(&mut self) -> Result<(), OpenErrorKind> {
-        self.rows = Some(Rows::new(&self.config.as_ref().ok_or(OpenErrorKind::OutOfOrder("no label"))?.shape));
+        self.layout = Some(SegmentLayout::new(&self.config.as_ref().ok_or(OpenErrorKind::OutOfOrder("no label"))?.shape));
         (self.root, self.checkpoint, self.pieces, self.core, self.replay, self.lost_small) = (None, None, None, None, None, None);
         self.wanted.clear();
         self.objects.clear();
         self.parts.clear();
         self.scans.clear();
         self.found.clear();
-        self.leveling = LogReplication::default();
+        self.log_replication = LogReplication::default();
         self.look_further_back()
     }
 

@@ -52,10 +52,10 @@ pub(crate) fn load(
             s.class = OBJECT_CLASS;
         }
     }
-    for (segment, generation) in &checkpoint.resting {
+    for (segment, generation) in &checkpoint.retained {
         let id = SegmentId(*segment);
         if core.space.segments.get(id).is_some_and(|s| s.state == SegmentState::Free) {
-            core.space.segments.set_state(id, SegmentState::Resting(*generation));
+            core.space.segments.set_state(id, SegmentState::Retained(*generation));
         }
     }
     Ok(())
@@ -64,8 +64,8 @@ pub(crate) fn load(
 /// Checks that chunks are inside the pool.
 fn check_places(core: &Core, records: &[ChunkRecord<'_>]) -> Result<(), OpenErrorKind> {
     let outside = records.iter().find(|r| {
-        let pages = u64::from(core.space.rows.pages(r.segment));
-        u64::from(r.base) > pages && !core.space.rows.is_gap(r.segment)
+        let pages = u64::from(core.space.layout.pages(r.segment));
+        u64::from(r.base) > pages && !core.space.layout.is_gap(r.segment)
     });
     outside.map_or(Ok(()), |r| Err(Damage::ChunkOutside(r.chunk).into()))
 }

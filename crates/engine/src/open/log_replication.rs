@@ -9,14 +9,14 @@
 
 use std::rc::Rc;
 
-use millpond_block::{Buf, BufPool, DeviceError, MemberId, Piece};
+use millpond_block::{Buf, BufPool, BufSlice, DeviceError, MemberId};
 use millpond_format::{BatchHeader, Lsn, SegmentId};
 
-use super::import::Asked;
+use super::import::ImportIo;
 use super::scan::{Found, payload_sound};
 use crate::OpenErrorKind;
 use crate::io::IoTable;
-use crate::space::{PAGE, Rows};
+use crate::space::{PAGE, SegmentLayout};
 
 /// Batches in flight at a time.
 const AT_A_TIME: usize = 16;
@@ -42,8 +42,8 @@ pub(crate) struct LogReplication {
 
 impl LogReplication {
     /// Selects the batches after `durable` that have several copies.
-    pub(super) fn new(found: &[Found], durable: Lsn, rows: &Rows) -> LogReplication {
-        let uneven = |f: &&Found| f.header.lsn > durable && rows.spare(f.header.segment) > 0;
+    pub(super) fn new(found: &[Found], durable: Lsn, layout: &SegmentLayout) -> LogReplication {
+        let uneven = |f: &&Found| f.header.lsn > durable && layout.spare(f.header.segment) > 0;
         let batch = |f: &Found| {
             let h = &f.header;
             UnderReplicatedBatch {
@@ -59,10 +59,10 @@ impl LogReplication {
     }
 
     /// Starts reading some batches. Returns true when all are read and nothing is in flight.
-    pub(super) fn step(&mut self, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
+    pub(super) fn step(&mut self, io: &mut IoTable<ImportIo>, layout: &SegmentLayout, bufs: &mut BufPool) -> bool {
         while io.in_flight() < AT_A_TIME {
             let Some(batch) = self.left.pop() else { break };
-            io.read(Asked::Level(batch), rows, batch.segment, batch.page, batch.pages, batch.attempt, bufs);
+            io.read(ImportIo::Level(batch), layout, batch.segment, batch.page, batch.pages, batch.attempt, bufs);
         }
         self.left.is_empty() && io.in_flight() == 0
     }
@@ -75,15 +75,15 @@ impl LogReplication {
         result: Result<(), DeviceError>,
         buf: Option<Buf>,
         source: Option<MemberId>,
-        io: &mut IoTable<Asked>,
-        rows: &Rows,
+        io: &mut IoTable<ImportIo>,
+        layout: &SegmentLayout,
         bufs: &mut BufPool,
     ) -> Result<(), OpenErrorKind> {
         let bytes = batch.pages as usize * PAGE as usize;
         // if the device was given up meanwhile, the buffer is lost
         let sound = buf.filter(|buf| result.is_ok() && is_sound(&batch, buf.bytes().get(..bytes).unwrap_or_default()));
         let Some(buf) = sound else {
-            if batch.attempt + 1 < io.attempts(rows, batch.segment) {
+            if batch.attempt + 1 < io.attempts(layout, batch.segment) {
                 self.left.push(UnderReplicatedBatch { attempt: batch.attempt + 1, ..batch });
                 return Ok(());
             }
@@ -93,17 +93,17 @@ impl LogReplication {
             }
             return Err(OpenErrorKind::BatchUnreadable(batch.lsn));
         };
-        let piece = Piece::new(Rc::new(buf), 0..bytes);
-        if rows.stripe(batch.segment).is_some() {
-            let pages = batch.pages.next_multiple_of(rows.quantum(batch.segment)) - batch.pages;
-            let padding = Piece::new(Rc::new(Buf::zeroed(pages as usize * PAGE as usize)), 0..pages as usize * PAGE as usize);
+        let piece = BufSlice::new(Rc::new(buf), 0..bytes);
+        if layout.stripe(batch.segment).is_some() {
+            let pages = batch.pages.next_multiple_of(layout.quantum(batch.segment)) - batch.pages;
+            let padding = BufSlice::new(Rc::new(Buf::zeroed(pages as usize * PAGE as usize)), 0..pages as usize * PAGE as usize);
             let pieces = [piece, padding].into_iter().filter(|piece| !piece.is_empty()).collect();
-            io.write(Asked::Leveled, rows, batch.segment, batch.page, pieces, bufs);
+            io.write(ImportIo::Leveled, layout, batch.segment, batch.page, pieces, bufs);
             return Ok(());
         }
-        let others = rows.copies(batch.segment).enumerate().filter(|(_, member)| Some(*member) != source);
-        let places = others.flat_map(|(copy, _)| rows.map(batch.segment, batch.page, batch.pages, copy));
-        io.write_raw(Asked::Leveled, places.map(|(member, range)| (member, range.offset, piece.clone())).collect());
+        let others = layout.copies(batch.segment).enumerate().filter(|(_, member)| Some(*member) != source);
+        let places = others.flat_map(|(copy, _)| layout.map(batch.segment, batch.page, batch.pages, copy));
+        io.write_raw(ImportIo::Leveled, places.map(|(member, range)| (member, range.offset, piece.clone())).collect());
         Ok(())
     }
 }

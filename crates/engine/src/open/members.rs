@@ -17,7 +17,7 @@ pub(crate) struct Members {
     /// Slot of each member's device; `None` when it is missing.
     pub(crate) slots: Vec<Option<DeviceSlot>>,
     /// Members with a replacement, and the slots of the replacement devices.
-    pub(crate) twins: Vec<(MemberId, DeviceSlot)>,
+    pub(crate) replacements: Vec<(MemberId, DeviceSlot)>,
     /// Members that are present again after the pool did without them.
     pub(crate) stale: Vec<MemberId>,
     /// Special members that are given up for good, together with data that is only there.
@@ -60,7 +60,7 @@ impl Members {
             }
             // the label of a cache device never decides: it may have been missing unnoticed; that
             // of a spare only if no other one has the generation
-            let order = |label: &Label| (label.shape.generation, !label.shape.is_aside(label.member));
+            let order = |label: &Label| (label.shape.generation, !label.shape.is_auxiliary(label.member));
             if !is_cache(label) && newest.is_none_or(|newest| order(newest) < order(label)) {
                 newest = Some(label);
             }
@@ -76,7 +76,7 @@ impl Members {
         bare.retain(|slot| why(*slot) != Unlabelled::Silent);
         let slots = vec![None; newest.shape.members.len()];
         let joins = cfg!(feature = "planted") && planted == Some(Planted::JoinApart);
-        let mut found = Members { slots, twins: Vec::new(), stale: Vec::new(), lost: BTreeSet::new(), joins, newest };
+        let mut found = Members { slots, replacements: Vec::new(), stale: Vec::new(), lost: BTreeSet::new(), joins, newest };
         for (slot, label) in by_slot(labels) {
             label.iter().try_for_each(|label| found.place(slot, label))?;
         }
@@ -104,7 +104,7 @@ impl Members {
 
     fn missing_asides(&self) -> usize {
         let shape = &self.newest.shape;
-        shape.ids().filter(|member| shape.is_aside(*member) && self.is_missing(*member)).count()
+        shape.ids().filter(|member| shape.is_auxiliary(*member) && self.is_missing(*member)).count()
     }
 
     fn place(&mut self, slot: DeviceSlot, label: &Label) -> Result<(), OpenErrorKind> {
@@ -119,7 +119,7 @@ impl Members {
         }
         let parted = shape.parted_from(&label.shape, member) && !self.joins;
         let contradicts = label.shape.generation == shape.generation && label.shape != *shape && !self.joins;
-        if (parted || contradicts) && shape.is_aside(member) && shape.member(member).is_some_and(|m| m.device == label.device) {
+        if (parted || contradicts) && shape.is_auxiliary(member) && shape.member(member).is_some_and(|m| m.device == label.device) {
             // a spare has no data that is needed: it counts as missing
             return Ok(());
         }
@@ -129,8 +129,8 @@ impl Members {
         let known = shape.member(member).filter(|m| m.state != MemberState::Gone);
         let removed = || OpenErrorKind::Removed { device: slot, pool: self.newest.name.clone() };
         let known = known.ok_or_else(removed)?;
-        if known.successor == Some(label.device) {
-            self.twins.push((member, slot));
+        if known.replacement == Some(label.device) {
+            self.replacements.push((member, slot));
             return Ok(());
         }
         if known.device != label.device {
@@ -143,7 +143,7 @@ impl Members {
             Some(place @ &mut None) => *place = Some(slot),
             _ => return Err(OpenErrorKind::Duplicate { device: slot }),
         }
-        if known.state != MemberState::Present && !shape.is_aside(member) {
+        if known.state != MemberState::Present && !shape.is_auxiliary(member) {
             self.stale.push(member);
         }
         Ok(())
@@ -157,7 +157,7 @@ impl Members {
     fn check_missing(&mut self, degraded: bool, rebuild: bool) -> Result<(), OpenErrorKind> {
         let shape = &self.newest.shape;
         let gone = shape.numbered().filter(|(member, m)| self.is_missing(*member) && m.state != MemberState::Gone);
-        let needed = gone.filter(|(member, _)| !shape.is_aside(*member));
+        let needed = gone.filter(|(member, _)| !shape.is_auxiliary(*member));
         let missing: Vec<(MemberId, bool)> = needed.map(|(member, m)| (member, m.state == MemberState::Down)).collect();
         if missing.is_empty() {
             return Ok(());

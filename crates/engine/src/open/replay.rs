@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use millpond_block::{Buf, BufPool, DeviceError};
 use millpond_format::{Addr, BLOCK_UNITS, BlockNo, ChunkId, Coding, Item, Lsn, Record, SegmentId, SmallRun};
 
-use super::import::Asked;
+use super::import::ImportIo;
 use super::scan::Found;
 use crate::core::Core;
 use crate::io::IoTable;
@@ -33,7 +33,7 @@ pub(crate) struct Replay {
     after: Lsn,
     pub(crate) end: Lsn,
     /// Index of the batches of small writes at its end.
-    pub(crate) notes: SmallWriteIndex,
+    pub(crate) small_write_index: SmallWriteIndex,
     pub(crate) batches: u64,
     pub(crate) bytes: u64,
     opened: BTreeSet<ChunkId>,
@@ -66,7 +66,7 @@ impl Replay {
             entered: false,
             after,
             end,
-            notes: SmallWriteIndex::default(),
+            small_write_index: SmallWriteIndex::default(),
             batches,
             bytes,
             opened: BTreeSet::new(),
@@ -76,7 +76,7 @@ impl Replay {
     }
 
     /// Applies as many batches as possible. Returns true when all are applied.
-    pub(super) fn run(&mut self, core: &mut Core, io: &mut IoTable<Asked>, bufs: &mut BufPool) -> Result<bool, OpenErrorKind> {
+    pub(super) fn run(&mut self, core: &mut Core, io: &mut IoTable<ImportIo>, bufs: &mut BufPool) -> Result<bool, OpenErrorKind> {
         if self.loading > 0 {
             return Ok(false);
         }
@@ -96,7 +96,7 @@ impl Replay {
     fn apply_batch(&mut self, core: &mut Core) -> Result<Result<(), Miss>, OpenErrorKind> {
         let Some(f) = self.found.get(self.batch) else { return Ok(Ok(())) };
         let header = f.header.clone();
-        let small = Stream::from_number(header.stream) == Some(Stream::Small) && core.space.homes.nodes == Some(AllocClass::Nodes);
+        let small = Stream::from_number(header.stream) == Some(Stream::Small) && core.space.targets.nodes == Some(AllocClass::Nodes);
         if !self.entered {
             self.enter(core, &header)?;
             self.entered = true;
@@ -124,7 +124,7 @@ impl Replay {
                         core.space.make_live(header.chunk, slot, slots);
                         core.set_in_leaf(lineage, leaf, block, Addr::new(header.chunk, slot, u32::from(units), coding), crc);
                         if small {
-                            self.notes.add(volume, block, header.segment, header.chunk, slot, &[crc]);
+                            self.small_write_index.add(volume, block, header.segment, header.chunk, slot, &[crc]);
                         }
                         core.clock += 1;
                         self.unit += u32::from(units);
@@ -163,9 +163,9 @@ impl Replay {
             chunk.slots = (chunk.slots * grain).next_multiple_of(8) / grain;
         }
         if small {
-            self.notes.seal(header.lsn);
+            self.small_write_index.seal(header.lsn);
         } else {
-            self.notes = SmallWriteIndex::default();
+            self.small_write_index = SmallWriteIndex::default();
         }
         self.batch += 1;
         (self.item, self.entered) = (0, false);
@@ -200,7 +200,7 @@ impl Replay {
     }
 
     /// Reads the missing node, and the nodes that the next items need.
-    fn load(&mut self, core: &mut Core, first: Miss, io: &mut IoTable<Asked>, bufs: &mut BufPool) -> Result<(), OpenErrorKind> {
+    fn load(&mut self, core: &mut Core, first: Miss, io: &mut IoTable<ImportIo>, bufs: &mut BufPool) -> Result<(), OpenErrorKind> {
         let mut misses = vec![first];
         let mut seen: BTreeSet<u64> = BTreeSet::from([first.addr.identity()]);
         let ahead: Vec<(millpond_format::VolumeId, u64)> = self
@@ -235,14 +235,14 @@ impl Replay {
         attempt: u8,
         result: Result<(), DeviceError>,
         buf: Option<&Buf>,
-        io: &mut IoTable<Asked>,
+        io: &mut IoTable<ImportIo>,
         bufs: &mut BufPool,
     ) -> Result<(), OpenErrorKind> {
         let node = match (result, buf) {
             (Ok(()), Some(buf)) => core.space.locate(miss.addr).and_then(|(_, unit)| crate::pool::check_node(&miss, unit, buf.bytes())),
             _ => None,
         };
-        let copies = core.space.locate(miss.addr).map_or(0, |(segment, _)| io.attempts(&core.space.rows, segment));
+        let copies = core.space.locate(miss.addr).map_or(0, |(segment, _)| io.attempts(&core.space.layout, segment));
         if node.is_none() && attempt + 1 < copies {
             return read_node(core, miss, attempt + 1, io, bufs);
         }
@@ -277,13 +277,13 @@ impl Replay {
 }
 
 /// Starts reading a node.
-fn read_node(core: &Core, miss: Miss, attempt: u8, io: &mut IoTable<Asked>, bufs: &mut BufPool) -> Result<(), OpenErrorKind> {
+fn read_node(core: &Core, miss: Miss, attempt: u8, io: &mut IoTable<ImportIo>, bufs: &mut BufPool) -> Result<(), OpenErrorKind> {
     let (segment, unit) = core.space.locate(miss.addr).ok_or(Damage::NodeNowhere)?;
     let pages = (unit + miss.addr.units()).div_ceil(8) - unit / 8;
-    if unit / 8 + pages > core.space.rows.pages(segment) {
+    if unit / 8 + pages > core.space.layout.pages(segment) {
         return Err(Damage::NodeOutside.into());
     }
-    io.read(Asked::Node(miss, attempt), &core.space.rows, segment, unit / 8, pages, attempt, bufs);
+    io.read(ImportIo::Node(miss, attempt), &core.space.layout, segment, unit / 8, pages, attempt, bufs);
     Ok(())
 }
 
@@ -296,7 +296,7 @@ fn lose(core: &mut Core, runs: &[SmallRun], after: Lsn, done: &mut usize) -> Res
         let from = done.saturating_sub(first).min(run.crcs.len());
         first += run.crcs.len();
         let handed_out = core.space.chunks.get(run.chunk).map_or(0, |chunk| chunk.slots);
-        let behind = run.lsn <= after || u32::from(run.slot) + (from as u32) < handed_out || !core.space.rows.is_gap(run.segment);
+        let behind = run.lsn <= after || u32::from(run.slot) + (from as u32) < handed_out || !core.space.layout.is_gap(run.segment);
         let Some(lineage) = core.lineage_of(run.volume).filter(|_| !behind) else {
             // the blocks of skipped runs count as finished
             *done = first.max(*done);

@@ -18,11 +18,11 @@ use millpond_format::{
     BatchHeader, Checkpoint, ChunkRecord, DeadDirectory, HEADER_PAGE, Lsn, MAX_HEADER_PAGES, ObjectRef, PoolId, Root, SegmentId, crc32c,
 };
 
-use super::import::Asked;
+use super::import::ImportIo;
 use super::load::snapshot_page;
 use crate::io::IoTable;
 use crate::slab::Slab;
-use crate::space::{PAGE, Rows};
+use crate::space::{PAGE, SegmentLayout};
 use crate::{RestorePoint, Time, Whole};
 
 /// Reads in flight at a time.
@@ -176,7 +176,7 @@ impl RestorePointScan {
     }
 
     /// Continues. Returns true at the end.
-    pub(super) fn step(&mut self, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
+    pub(super) fn step(&mut self, io: &mut IoTable<ImportIo>, layout: &SegmentLayout, bufs: &mut BufPool) -> bool {
         loop {
             let Some((mut looking, copies)) = self.looking.take() else {
                 if self.any && self.points.last().is_some_and(RestorePoint::is_start) {
@@ -187,7 +187,7 @@ impl RestorePointScan {
                 self.looking = Some((Looking { root, todo, segments: BTreeSet::new(), bad: None, clock: None }, copies));
                 continue;
             };
-            if !self.objects(&mut looking, io, rows, bufs) || !self.first_pages(&looking, io, rows, bufs) {
+            if !self.objects(&mut looking, io, layout, bufs) || !self.first_pages(&looking, io, layout, bufs) {
                 self.looking = Some((looking, copies));
                 return false;
             }
@@ -201,7 +201,7 @@ impl RestorePointScan {
     }
 
     /// Takes in the known objects, and reads the others. Returns true when all are known.
-    fn objects(&mut self, looking: &mut Looking, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
+    fn objects(&mut self, looking: &mut Looking, io: &mut IoTable<ImportIo>, layout: &SegmentLayout, bufs: &mut BufPool) -> bool {
         let mut unknown = VecDeque::new();
         while let Some((at, kind)) = looking.todo.pop_front() {
             if let Some(facts) = self.facts.get(&key(at)) {
@@ -213,7 +213,7 @@ impl RestorePointScan {
             }
             if self.fetches.len() < AT_A_TIME && !self.fetches.iter().any(|f| key(f.at) == key(at)) {
                 let fetch = self.fetches.insert(Fetch { at, kind, parts: Vec::new(), got: BTreeMap::new() });
-                self.read(Probe { fetch, part: None, at, attempt: 0 }, io, rows, bufs);
+                self.read(Probe { fetch, part: None, at, attempt: 0 }, io, layout, bufs);
             }
             unknown.push_back((at, kind));
             if self.fetches.len() >= AT_A_TIME {
@@ -226,14 +226,14 @@ impl RestorePointScan {
         looking.todo.is_empty() || (looking.bad.is_some() && self.fetches.len() == 0)
     }
 
-    fn read(&mut self, probe: Probe, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) {
+    fn read(&mut self, probe: Probe, io: &mut IoTable<ImportIo>, layout: &SegmentLayout, bufs: &mut BufPool) {
         let (at, start) = (probe.at, u64::from(probe.at.offset) * ObjectRef::STEP as u64);
         let page = start / PAGE;
         let pages = (start + u64::from(at.bytes())).div_ceil(PAGE) - page;
-        if page + pages > u64::from(rows.pages(at.segment)) {
+        if page + pages > u64::from(layout.pages(at.segment)) {
             return self.known(probe.fetch, Facts::bad("an object of it lies on a device that was removed, or nowhere"));
         }
-        io.read(Asked::Probe(probe), rows, at.segment, page as u32, pages as u32, probe.attempt, bufs);
+        io.read(ImportIo::Probe(probe), layout, at.segment, page as u32, pages as u32, probe.attempt, bufs);
     }
 
     fn known(&mut self, fetch: u32, facts: Facts) {
@@ -248,16 +248,16 @@ impl RestorePointScan {
         probe: Probe,
         result: Result<(), DeviceError>,
         buf: Option<&Buf>,
-        io: &mut IoTable<Asked>,
-        rows: &Rows,
+        io: &mut IoTable<ImportIo>,
+        layout: &SegmentLayout,
         bufs: &mut BufPool,
     ) {
         let at = probe.at;
         let skip = usize::try_from(u64::from(at.offset) * ObjectRef::STEP as u64 % PAGE).unwrap_or(0);
         let read = buf.filter(|_| result.is_ok()).and_then(|buf| buf.bytes().get(skip..skip + at.bytes() as usize));
         let Some(bytes) = read.filter(|bytes| crc32c(bytes) == at.crc) else {
-            if probe.attempt + 1 < io.attempts(rows, at.segment) {
-                return self.read(Probe { attempt: probe.attempt + 1, ..probe }, io, rows, bufs);
+            if probe.attempt + 1 < io.attempts(layout, at.segment) {
+                return self.read(Probe { attempt: probe.attempt + 1, ..probe }, io, layout, bufs);
             }
             let why = if result.is_err() { "an object of it cannot be read" } else { "an object of it does not match its checksum" };
             return self.known(probe.fetch, Facts::bad(why));
@@ -271,7 +271,7 @@ impl RestorePointScan {
                 };
                 fetch.parts.clone_from(&parts);
                 for (part, at) in parts.into_iter().enumerate() {
-                    self.read(Probe { part: Some(part), at, attempt: 0, ..probe }, io, rows, bufs);
+                    self.read(Probe { part: Some(part), at, attempt: 0, ..probe }, io, layout, bufs);
                 }
                 if self.fetches.get(probe.fetch).is_some_and(|f| f.parts.is_empty()) {
                     self.known(probe.fetch, Facts::of(&[], kind));
@@ -289,7 +289,7 @@ impl RestorePointScan {
     }
 
     /// Reads the first pages of segments that are not known yet. Returns true when all are known.
-    fn first_pages(&mut self, looking: &Looking, io: &mut IoTable<Asked>, rows: &Rows, bufs: &mut BufPool) -> bool {
+    fn first_pages(&mut self, looking: &Looking, io: &mut IoTable<ImportIo>, layout: &SegmentLayout, bufs: &mut BufPool) -> bool {
         if looking.bad.is_some() {
             return io.in_flight() == 0;
         }
@@ -299,12 +299,12 @@ impl RestorePointScan {
         let unknown = looking.segments.iter().filter(|id| !self.taken.contains_key(id)).copied().take(AT_A_TIME);
         let mut all = true;
         for segment in unknown.collect::<Vec<_>>() {
-            if rows.pages(segment) == 0 {
+            if layout.pages(segment) == 0 {
                 self.taken.insert(segment, Taken::Untold);
                 continue;
             }
             all = false;
-            io.read(Asked::FirstPage(segment, 0), rows, segment, 0, 1, 0, bufs);
+            io.read(ImportIo::FirstPage(segment, 0), layout, segment, 0, 1, 0, bufs);
         }
         all && looking.segments.iter().all(|id| self.taken.contains_key(id))
     }
@@ -317,24 +317,24 @@ impl RestorePointScan {
         attempt: u8,
         result: Result<(), DeviceError>,
         buf: Option<&Buf>,
-        io: &mut IoTable<Asked>,
-        rows: &Rows,
+        io: &mut IoTable<ImportIo>,
+        layout: &SegmentLayout,
         bufs: &mut BufPool,
     ) {
         let bytes = buf.filter(|_| result.is_ok()).map(|buf| buf.bytes()).unwrap_or_default();
         let pages = BatchHeader::peek_pages(bytes).unwrap_or(1);
-        let most = (rows.pages(segment) as usize).min(MAX_HEADER_PAGES);
+        let most = (layout.pages(segment) as usize).min(MAX_HEADER_PAGES);
         // a header of several pages is read again in full; a bit of `attempt` marks that
         if pages > 1 && attempt & LONG == 0 {
-            return io.read(Asked::FirstPage(segment, attempt | LONG), rows, segment, 0, pages.min(most) as u32, attempt, bufs);
+            return io.read(ImportIo::FirstPage(segment, attempt | LONG), layout, segment, 0, pages.min(most) as u32, attempt, bufs);
         }
         let header = BatchHeader::decode(bytes.get(..pages * HEADER_PAGE).unwrap_or(bytes)).ok().map(|(header, _)| header);
         let taken = match header.filter(|h| h.pool == self.pool && h.segment == segment && h.offset == 0) {
             Some(header) if header.incarnation == 0 => Taken::Checkpoint(header.birth, header.lsn.0),
             Some(header) => Taken::Log(header.lsn.0),
-            None if (attempt & !LONG) + 1 < io.attempts(rows, segment) => {
+            None if (attempt & !LONG) + 1 < io.attempts(layout, segment) => {
                 let attempt = (attempt & !LONG) + 1;
-                return io.read(Asked::FirstPage(segment, attempt), rows, segment, 0, 1, attempt, bufs);
+                return io.read(ImportIo::FirstPage(segment, attempt), layout, segment, 0, 1, attempt, bufs);
             }
             None => Taken::Untold,
         };

@@ -20,11 +20,11 @@
 
 use std::rc::Rc;
 
-use millpond_block::{BufPool, MemberId, Piece};
+use millpond_block::{BufPool, BufSlice, MemberId};
 use millpond_format::{Lsn, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, second_area};
 
 use super::checkpoint_scan::CheckpointScan;
-use super::import::{Asked, Import, Stage};
+use super::import::{Import, ImportIo, Stage};
 use super::restore_points::RestorePointScan;
 use crate::task::CHUNKS_PER_CHECKPOINT;
 use crate::{Aim, OpenError, OpenErrorKind, RestorePoint, Whole};
@@ -49,7 +49,7 @@ pub(crate) struct Rewound {
 /// have the previous root, with other generations and without a log, so that they are as required
 /// before a root is written (INV-RING-2). The slot of the next root is damaged on purpose: after a
 /// crash now, the pool must not look as if its log ended here.
-fn renewed_ring(root: &Root, bufs: &mut BufPool) -> Piece {
+fn renewed_ring(root: &Root, bufs: &mut BufPool) -> BufSlice {
     let bytes = RING_SLOTS as usize * SECTOR_BYTES;
     let mut buf = bufs.take(bytes);
     if let Some(ring) = buf.bytes_mut().get_mut(..bytes) {
@@ -67,7 +67,7 @@ fn renewed_ring(root: &Root, bufs: &mut BufPool) -> Piece {
             ring.iter_mut().skip(at).take(SECTOR_BYTES).for_each(|byte| *byte = 0);
         }
     }
-    Piece::new(Rc::new(buf), 0..bytes)
+    BufSlice::new(Rc::new(buf), 0..bytes)
 }
 
 impl Import {
@@ -75,7 +75,7 @@ impl Import {
     pub(super) fn look_back(&mut self) -> Result<(), OpenErrorKind> {
         let pool = self.config.as_ref().ok_or(OpenErrorKind::OutOfOrder("no label"))?.id;
         if self.tuning.aim == Aim::Rebuild {
-            self.hunt = Some(CheckpointScan::new(pool, self.rows.as_ref().ok_or(OpenErrorKind::OutOfOrder("no layout"))?));
+            self.checkpoint_scan = Some(CheckpointScan::new(pool, self.layout.as_ref().ok_or(OpenErrorKind::OutOfOrder("no layout"))?));
             self.stage = Stage::CheckpointScan;
             return Ok(());
         }
@@ -95,13 +95,13 @@ impl Import {
 
     /// Continues the scan for checkpoints; at its end, starts to survey them.
     pub(super) fn hunt_on(&mut self) -> Result<(), OpenErrorKind> {
-        let (Some(hunt), Some(rows), Some(rings)) = (&mut self.hunt, &self.rows, &mut self.rings) else {
-            return Err(OpenErrorKind::OutOfOrder("no hunt"));
+        let (Some(checkpoint_scan), Some(layout), Some(rings)) = (&mut self.checkpoint_scan, &self.layout, &mut self.rings) else {
+            return Err(OpenErrorKind::OutOfOrder("no checkpoint_scan"));
         };
-        if !hunt.step(&mut self.io, rows, &mut self.bufs) {
+        if !checkpoint_scan.step(&mut self.io, layout, &mut self.bufs) {
             return Ok(());
         }
-        let roots = self.hunt.take().map(CheckpointScan::into_roots).unwrap_or_default();
+        let roots = self.checkpoint_scan.take().map(CheckpointScan::into_roots).unwrap_or_default();
         if roots.is_empty() {
             return Err(OpenErrorKind::NoCheckpointFound);
         }
@@ -116,8 +116,8 @@ impl Import {
     /// Continues the survey; at its end, chooses a restore point, or reads the log after the
     /// newest.
     pub(super) fn survey_on(&mut self) -> Result<(), OpenErrorKind> {
-        let (Some(survey), Some(rows)) = (&mut self.survey, &self.rows) else { return Err(OpenErrorKind::OutOfOrder("no survey")) };
-        if !survey.step(&mut self.io, rows, &mut self.bufs) || self.io.in_flight() > 0 {
+        let (Some(survey), Some(layout)) = (&mut self.survey, &self.layout) else { return Err(OpenErrorKind::OutOfOrder("no survey")) };
+        if !survey.step(&mut self.io, layout, &mut self.bufs) || self.io.in_flight() > 0 {
             return Ok(());
         }
         self.surveyed.points = self.survey.take().map(RestorePointScan::into_points).unwrap_or_default();
@@ -205,7 +205,7 @@ impl Import {
             let area = if second { second_area(size) } else { 0 };
             (member, area + RING_OFFSET, ring.clone())
         };
-        self.io.write_raw(Asked::Mend, rings.members().into_iter().map(place).collect());
+        self.io.write_raw(ImportIo::Mend, rings.members().into_iter().map(place).collect());
     }
 
     /// Ends the import, unless it may go back further: older checkpoints may be whole although the

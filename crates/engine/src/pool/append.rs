@@ -1,6 +1,6 @@
 //! The tail of the log: opens batches, fills them, seals them.
 
-use millpond_block::Piece;
+use millpond_block::BufSlice;
 use millpond_format::{
     Addr, BATCH_FIXED, BLOCK_UNITS, BlockNo, Coding, Encoder, HEADER_PAGE, Item, LineageId, NO_SEGMENT, Record, VolumeId, crc32c,
     encode_run,
@@ -22,7 +22,7 @@ pub(crate) enum Source<'a> {
     /// Copied into the batch.
     Copy(&'a [u8]),
     /// Referenced where they are.
-    Shared(Piece),
+    Shared(BufSlice),
 }
 
 impl Source<'_> {
@@ -56,12 +56,12 @@ impl Requests {
         &mut self,
         store: &mut Store,
         stream: Stream,
-        purse: Watermark,
+        watermark: Watermark,
         kind: BatchKind,
         header_pages: u32,
         grain: u8,
     ) -> Result<(), NoRoom> {
-        let cursor = store.make_room(stream, purse, header_pages, 1)?;
+        let cursor = store.make_room(stream, watermark, header_pages, 1)?;
         let header_slots = header_pages * 8 / u32::from(grain);
         let fits = |chunk: &OpenChunk, store: &Store| {
             let found = store.core.space.chunks.get(chunk.id);
@@ -86,7 +86,7 @@ impl Requests {
             c.slots += header_slots;
             c.slots
         });
-        let items = if stream == Stream::Small { Encoder::with_capacity(HEADER_PAGE) } else { store.log.notes.take() };
+        let items = if stream == Stream::Small { Encoder::with_capacity(HEADER_PAGE) } else { store.log.small_write_index.take() };
         let batch = OpenBatch::new(kind, cursor.page, header_pages, slots * u32::from(grain), items);
         let s = &mut store.log.streams[stream];
         s.batch = Some(batch);
@@ -95,7 +95,7 @@ impl Requests {
 
     /// Makes sure that the index has room for the next batch of small writes.
     fn make_room_for_note(&mut self, store: &mut Store) -> Result<(), NoRoom> {
-        if store.mirrors_small_writes() && store.log.notes.room() == 0 { self.tell_of_small(store) } else { Ok(()) }
+        if store.mirrors_small_writes() && store.log.small_write_index.room() == 0 { self.tell_of_small(store) } else { Ok(()) }
     }
 
     /// Writes the index of small writes in a batch of its own.
@@ -108,7 +108,7 @@ impl Requests {
 
     /// Writes the index of small writes when no other batch has done so for a while.
     pub(super) fn step_notes(&mut self, store: &mut Store) {
-        if store.log.notes.bytes() == 0 || !store.mirrors_small_writes() || store.state != PoolState::Online {
+        if store.log.small_write_index.bytes() == 0 || !store.mirrors_small_writes() || store.state != PoolState::Online {
             store.log.unindexed_since = None;
             return;
         }
@@ -189,7 +189,7 @@ impl Requests {
             c.slots - slots
         });
         if told {
-            store.log.notes.add(volume, first, segment, chunk.id, slot, &crcs);
+            store.log.small_write_index.add(volume, first, segment, chunk.id, slot, &crcs);
         }
         store.core.space.make_live(chunk.id, slot, slots);
         store.core.clock += count as u64;
@@ -268,8 +268,8 @@ impl Requests {
         });
         if !fits {
             store.seal_all();
-            let header_pages =
-                u32::try_from((BATCH_FIXED + store.log.notes.bytes() + encoded.len()).div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
+            let header_pages = u32::try_from((BATCH_FIXED + store.log.small_write_index.bytes() + encoded.len()).div_ceil(HEADER_PAGE))
+                .unwrap_or(u32::MAX);
             self.open_batch(store, Stream::Long, Watermark::Record, BatchKind::Exclusive, header_pages, 8)?;
         }
         if !matches!(item, Item::Record(Record::Walked { .. })) {

@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::{Buf, DeviceError, MemberId, Piece};
+use millpond_block::{Buf, BufSlice, DeviceError, MemberId};
 use millpond_format::{Addr, Class, Coding, Filling, MemberState, crc32c};
 
 use super::op::{Op, Part, Work};
@@ -17,10 +17,10 @@ use crate::store::{Context, Store};
 use crate::{DeviceTrouble, Planted, PoolState};
 
 /// Returns whether a block in the cache is plain and adjacent to the blocks of a read.
-pub(super) fn follows(first: CacheSlot, blocks: &[(Addr, u32)], spot: CacheSlot, addr: Addr) -> bool {
+pub(super) fn follows(first: CacheSlot, blocks: &[(Addr, u32)], cache_slot: CacheSlot, addr: Addr) -> bool {
     let plain = |addr: &Addr| addr.coding() == Coding::Raw;
     let next = CacheSlot { unit: first.unit + 8 * blocks.len() as u32, ..first };
-    spot == next && plain(&addr) && blocks.iter().all(|(addr, _)| plain(addr))
+    cache_slot == next && plain(&addr) && blocks.iter().all(|(addr, _)| plain(addr))
 }
 
 impl Requests {
@@ -49,15 +49,22 @@ impl Requests {
     }
 
     /// Starts reading pages of the cache.
-    pub(super) fn read_cached(&mut self, store: &mut Store, op: u32, part: u32, spot: CacheSlot, pages: u32) {
-        let place = self.cache.begin_read(spot, pages);
+    pub(super) fn read_cached(&mut self, store: &mut Store, op: u32, part: u32, cache_slot: CacheSlot, pages: u32) {
+        let place = self.cache.begin_read(cache_slot, pages);
         let (member, range) = place.expect("INV-CACHE-2: a segment of the cache is there until its reads have ended");
-        store.io.read_raw(Context::Cached { op, part, spot }, member, range, &mut store.bufs);
+        store.io.read_raw(Context::Cached { op, part, cache_slot }, member, range, &mut store.bufs);
     }
 
     /// Returns the blocks in cache pages that were read, if all of them are right.
-    fn sound_copy(&mut self, store: &mut Store, blocks: &[(Addr, u32)], spot: CacheSlot, buf: Buf, trusting: bool) -> Option<Piece> {
-        let skip = (spot.unit % 8) as usize * 512;
+    fn sound_copy(
+        &mut self,
+        store: &mut Store,
+        blocks: &[(Addr, u32)],
+        cache_slot: CacheSlot,
+        buf: Buf,
+        trusting: bool,
+    ) -> Option<BufSlice> {
+        let skip = (cache_slot.unit % 8) as usize * 512;
         let bytes: usize = blocks.iter().map(|(addr, _)| addr.units() as usize * 512).sum();
         let stored = buf.bytes().get(skip..skip + bytes).unwrap_or_default();
         let mut rest = stored;
@@ -67,7 +74,7 @@ impl Requests {
             trusting || crc32c(block) == *crc
         });
         match blocks.first().map(|(addr, _)| addr.coding()) {
-            Some(Coding::Raw) if sound => return Some(Piece::new(Rc::new(buf), skip..skip + bytes)),
+            Some(Coding::Raw) if sound => return Some(BufSlice::new(Rc::new(buf), skip..skip + bytes)),
             Some(coding) if sound => {
                 let piece = self.unpack(store, stored, coding);
                 store.bufs.give(buf);
@@ -118,15 +125,15 @@ impl Pool {
 
     /// Handles a read of cache pages. When the content is not what the map says, the read is
     /// repeated without the cache (INV-CACHE-1).
-    pub(super) fn cached_read(&mut self, id: u32, part: u32, spot: CacheSlot, result: Result<(), DeviceError>, buf: Option<Buf>) {
-        self.requests.cache.ended(spot);
+    pub(super) fn cached_read(&mut self, id: u32, part: u32, cache_slot: CacheSlot, result: Result<(), DeviceError>, buf: Option<Buf>) {
+        self.requests.cache.ended(cache_slot);
         let trusting = self.store.tuning.plants(Planted::TrustCache);
         let Some(Op { work: Work::Read(work), .. }) = self.requests.ops.get_mut(id) else { return };
         let Some(place) = work.parts.get_mut(part as usize) else { return };
         let Part::Cached { blocks, .. } = &*place else { return };
         let (blocks, remembered) = (blocks.clone(), work.remembered);
         let piece = match (result, buf) {
-            (Ok(()), Some(buf)) => self.requests.sound_copy(&mut self.store, &blocks, spot, buf, trusting),
+            (Ok(()), Some(buf)) => self.requests.sound_copy(&mut self.store, &blocks, cache_slot, buf, trusting),
             (_, buf) => {
                 buf.into_iter().for_each(|buf| self.store.bufs.give(buf));
                 None
@@ -150,9 +157,9 @@ impl Pool {
                     work.again = true;
                 }
                 let failed = match result {
-                    Err(error) => self.requests.cache.failed(spot.drive, error).map(|member| (member, error)),
+                    Err(error) => self.requests.cache.failed(cache_slot.drive, error).map(|member| (member, error)),
                     Ok(()) => {
-                        let errors = self.requests.cache.wrong(spot).and_then(|member| self.store.io.errors.get_mut(member.index()));
+                        let errors = self.requests.cache.wrong(cache_slot).and_then(|member| self.store.io.errors.get_mut(member.index()));
                         errors.into_iter().for_each(|errors| *errors += 1);
                         None
                     }

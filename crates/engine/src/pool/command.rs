@@ -50,7 +50,7 @@ impl Pool {
             return self.requests.command_unwritten(&mut self.store, tag, command);
         }
         let pages = pages_of(&command);
-        if pages >= self.store.core.space.rows.smallest() as usize {
+        if pages >= self.store.core.space.layout.smallest() as usize {
             let error = CommandError::Invalid(Invalid::TooManyNames);
             return self.store.replies.push_back((tag, Err(error)));
         }

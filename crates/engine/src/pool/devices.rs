@@ -81,16 +81,16 @@ impl Pool {
         self.rejoiner.put_off_rejoin(&mut self.store);
         self.store.check_unchanging()?;
         let at = member.index();
-        if self.store.config.shape.is_aside(member) {
+        if self.store.config.shape.is_auxiliary(member) {
             return self.requests.replace_aside(&mut self.store, member, device);
         }
         self.store.check_replacement(member, &device.geometry)?;
         let id: DeviceId = device_id(self.store.config.shape.generation + 1, at, self.store.tuning.holder.as_ref());
         let Some(known) = self.store.config.shape.members.get_mut(at) else { return Ok(()) };
         if known.state == MemberState::Present {
-            known.successor = Some(id);
-            self.store.config.twins.insert(member, device.geometry.size);
-            self.store.io.set_twin(member, Some(device.slot));
+            known.replacement = Some(id);
+            self.store.config.replacements.insert(member, device.geometry.size);
+            self.store.io.set_replacement(member, Some(device.slot));
             self.resilver.fill(member, Replica::Replacement);
         } else {
             self.resilver.stop_filling(member, Replica::Current);
@@ -112,7 +112,7 @@ impl Pool {
 
     /// Begins to remove a member. The caller must have the labels written.
     fn remove_member(&mut self, member: MemberId) -> Result<(), CommandError> {
-        if self.store.config.shape.is_aside(member) {
+        if self.store.config.shape.is_auxiliary(member) {
             return self.remove_aside(member);
         }
         begin_removal(&mut self.store, &mut self.rejoiner, &self.resilver, member)
@@ -125,7 +125,7 @@ impl Pool {
         self.requests.cache.detach(member, &mut self.store.bufs);
         let class = self.store.config.shape.class_of(member).unwrap_or(Class::Data);
         self.store.labels.left.insert(member, class);
-        self.store.config.shape.drop_aside(member);
+        self.store.config.shape.drop_auxiliary(member);
         self.store.io.health.set(member, MemberState::Gone);
         Ok(())
     }

@@ -9,7 +9,7 @@ use millpond_format::{LogTail, Lsn, MAX_LOG_TAILS, Root};
 use super::state::Pool;
 use crate::log::Stream;
 use crate::store::{Context, LabelStep as Step, Stage};
-use crate::task::{Slice, checkpoint_due, release_rested};
+use crate::task::{Slice, checkpoint_due, release_retained};
 use crate::{Fault, Planted, PoolState, Reply};
 
 impl Pool {
@@ -240,7 +240,7 @@ impl Pool {
         if Stream::all().any(|stream| !stream.is_special() && self.store.log.streams[stream].next.is_none()) {
             // segments that waited for a checkpoint at the crash are free only now
             let given_up = self.jobs.gives_up_retention();
-            release_rested(&mut self.store, true, given_up);
+            release_retained(&mut self.store, true, given_up);
             self.store.core.space.segments.stamp_emptied(Lsn(self.store.log.next.0 - 1));
             self.store.release_logged();
             return self.open_log();

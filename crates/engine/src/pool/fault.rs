@@ -74,7 +74,7 @@ impl Pool {
     /// Reads and writes go on; flushed data is durable once the labels say so (INV-LABEL-1).
     pub(super) fn device_failed(&mut self, failing: Failing) {
         if failing.replica == Replica::Replacement {
-            return self.resilver.successor_failed(&mut self.store, failing.member);
+            return self.resilver.replacement_failed(&mut self.store, failing.member);
         }
         if self.store.labels.switching.contains_key(&failing.member) {
             return; // the old device was about to go, and its replacement has everything
@@ -93,9 +93,9 @@ impl Pool {
         let least = self.store.tuning.silence_millis;
         self.store.io.at(self.store.now, least);
         if self.store.io.find_silent(self.store.tuning.reread_millis) {
-            self.store.io.read_elsewhere(&self.store.core.space.rows, &mut self.store.bufs);
+            self.store.io.read_elsewhere(&self.store.core.space.layout, &mut self.store.bufs);
         }
-        let (closing, opening) = (self.keeper.is_giving_back(), self.store.state == PoolState::Opening);
+        let (closing, opening) = (self.lease.is_giving_back(), self.store.state == PoolState::Opening);
         if opening {
             self.store.io.give_up_incomplete(least);
         }

@@ -1,7 +1,7 @@
 //! Operations of requests and commands: their creation, and their end when batches, children and
 //! flushes are done.
 
-use millpond_block::{Answer, Completion, Data, DeviceError, DiskError};
+use millpond_block::{Answer, Completion, DeviceError, DiskError, IoSlices};
 use millpond_format::{BlockNo, Lsn};
 
 use super::op::{BarrierKind, Op, Owner, ReadWork, Work};
@@ -23,14 +23,14 @@ impl Requests {
 
     /// Takes in the old content of an edge; after the last one the payload consists of whole
     /// blocks.
-    fn edge_read(&mut self, store: &mut Store, id: u32, block: BlockNo, data: Result<millpond_block::Data, DiskError>) {
+    fn edge_read(&mut self, store: &mut Store, id: u32, block: BlockNo, data: Result<millpond_block::IoSlices, DiskError>) {
         let Some(Op { work: Work::Write(work), error, .. }) = self.ops.get_mut(id) else { return };
         if let Some(at) = work.edges.locked.iter().position(|b| *b == block)
             && let Some(place) = work.edges.old.get_mut(at)
         {
             *place = Some(data.unwrap_or_else(|failed| {
                 *error = Some(failed);
-                millpond_block::Data::new()
+                millpond_block::IoSlices::new()
             }));
         }
         if work.edges.old.iter().any(Option::is_none) {
@@ -134,7 +134,7 @@ impl Requests {
             }
             other => other,
         };
-        let result = error.map_or(Ok(Data::new()), Err);
+        let result = error.map_or(Ok(IoSlices::new()), Err);
         match (owner, work) {
             (Owner::Guest(tag), work) => {
                 if result.is_ok() {

@@ -15,24 +15,25 @@ impl Pool {
         let state = |id| space.segments.get(id).map(|s| s.state);
         let shape = &self.store.config.shape;
         let members = shape.members.len();
-        let free = space.rows.count_extents(members, |id| {
-            let empty =
-                |state| matches!(state, SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding | SegmentState::Preparing);
+        let free = space.layout.count_extents(members, |id| {
+            let empty = |state| {
+                matches!(state, SegmentState::Free | SegmentState::Retained(_) | SegmentState::Discarding | SegmentState::Preparing)
+            };
             state(id).is_some_and(empty)
         });
         // segments that leave the pool, and extents that no group can use, are neither free nor
         // allocated
-        let used = space.rows.count_extents(members, |id| {
+        let used = space.layout.count_extents(members, |id| {
             let held = |state| matches!(state, SegmentState::Open | SegmentState::Sealed | SegmentState::Reserved);
             state(id).is_some_and(held)
         });
-        let bytes = space.rows.extent_bytes();
+        let bytes = space.layout.extent_bytes();
         let listed = |(at, m): &(MemberId, &Member)| m.state != MemberState::Gone || self.store.labels.left.contains_key(at);
         let devices = shape.numbered().filter(listed).map(|(member, m)| {
             let i = member.index();
             let size = u64::from(m.extents) * bytes;
             let of_member = |counts: &[u64]| counts.get(i).copied().unwrap_or(0) * bytes;
-            let (free, allocated) = match shape.is_aside(member) {
+            let (free, allocated) = match shape.is_auxiliary(member) {
                 true => (size.saturating_sub(self.requests.cache.used(member)), self.requests.cache.used(member).min(size)),
                 false => (of_member(&free), of_member(&used)),
             };
@@ -48,8 +49,8 @@ impl Pool {
                     MemberState::Gone => MemberState::Present,
                     state => state,
                 },
-                successor: self.store.io.twin(member),
-                successor_id: m.successor.or(old.map(|_| m.device)),
+                replacement: self.store.io.replacement(member),
+                replacement_id: m.replacement.or(old.map(|_| m.device)),
                 class: group.map(|group| group.class).or_else(|| self.store.labels.left.get(&member).copied()).unwrap_or(Class::Data),
                 layout: group.map_or(Layout::Linear, |group| group.layout),
                 size,
@@ -92,9 +93,9 @@ impl Pool {
         let mut states: std::collections::BTreeMap<String, u32> = std::collections::BTreeMap::new();
         for id in segments.ids() {
             let Some(s) = segments.get(id) else { continue };
-            let full = (s.live + s.objects) * 10 / (self.store.core.space.rows.pages(id) * 8).max(1);
+            let full = (s.live + s.objects) * 10 / (self.store.core.space.layout.pages(id) * 8).max(1);
             let state = match s.state {
-                SegmentState::Resting(_) => "resting".to_owned(),
+                SegmentState::Retained(_) => "resting".to_owned(),
                 SegmentState::Sealed => format!("sealed {full}0% class {}", s.class),
                 other => format!("{other:?}"),
             };
@@ -106,7 +107,7 @@ impl Pool {
         }
         let _ = write!(
             report,
-            "{:?} closing {}; {}; freed {}; kept for guests {}, waiting writes {}, starved since {:?}, cleaner idle {}, \
+            "{:?} closing {}; {}; freed {}; kept for guests {}, waiting writes {}, space_wait since {:?}, cleaner idle {}, \
              checkpoint running {}, live {} of {} units, {}",
             self.store.state,
             self.store.closing.is_some(),
@@ -114,7 +115,7 @@ impl Pool {
             self.store.core.space.freed_units,
             self.store.floor(crate::store::Watermark::Guest),
             self.requests.space_waiters.len(),
-            self.requests.starved,
+            self.requests.space_wait,
             self.cleaner.idle(),
             self.store.checkpoint.running(),
             self.store.core.space.live_units(),

@@ -1,6 +1,6 @@
 //! Memory: the read cache, and pieces of deadlists, which share their memory with map nodes.
 
-use millpond_block::Piece;
+use millpond_block::BufSlice;
 use millpond_format::{Addr, VolumeId};
 
 use super::requests::Requests;
@@ -35,12 +35,12 @@ impl Requests {
     }
 
     /// Returns a block if the read cache has it.
-    pub(super) fn find_in_memory(&self, store: &Store, volume: Option<VolumeId>, addr: Addr) -> Option<Piece> {
+    pub(super) fn find_in_memory(&self, store: &Store, volume: Option<VolumeId>, addr: Addr) -> Option<BufSlice> {
         self.read_cache.find(volume?, key_of(store, addr))
     }
 
     /// Offers blocks that were read from devices and verified to the read cache.
-    pub(super) fn remember(&mut self, store: &mut Store, volume: VolumeId, addrs: impl Iterator<Item = Addr>, piece: &Piece) {
+    pub(super) fn remember(&mut self, store: &mut Store, volume: VolumeId, addrs: impl Iterator<Item = Addr>, piece: &BufSlice) {
         for (addr, at) in addrs.zip((0..piece.len()).step_by(4096)) {
             let key = key_of(store, addr);
             let block = piece.slice(at..at + 4096);

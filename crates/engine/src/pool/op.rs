@@ -1,6 +1,6 @@
 //! Operations: guest requests, commands and background work in progress.
 
-use millpond_block::{Buf, Data, DiskError, MemberId, Piece, Request, Tag};
+use millpond_block::{Buf, BufSlice, DiskError, IoSlices, MemberId, Request, Tag};
 use millpond_format::{Addr, BlockNo, Coding, Lsn, SegmentId, VolumeId};
 use smallvec::SmallVec;
 
@@ -107,7 +107,7 @@ pub(crate) enum Part {
     /// Bytes that read as zeroes.
     Zero(usize),
     /// Bytes in memory.
-    Ready(Piece),
+    Ready(BufSlice),
     /// Plain blocks that are being read from a device, with their checksums; with addresses when a
     /// cache may want the blocks.
     Blocks { crcs: SmallVec<[u32; 1]>, addrs: SmallVec<[Addr; 1]>, place: (SegmentId, u32), attempt: u8 },
@@ -115,7 +115,7 @@ pub(crate) enum Part {
     Packed { crc: u32, coding: Coding, skip: usize, units: u32, place: (SegmentId, u32), pages: u32, attempt: u8, addr: Addr },
     /// Adjacent plain blocks, or one packed block, that are being read from the cache: addresses
     /// and checksums.
-    Cached { blocks: SmallVec<[(Addr, u32); 1]>, spot: CacheSlot },
+    Cached { blocks: SmallVec<[(Addr, u32); 1]>, cache_slot: CacheSlot },
 }
 
 /// A write.
@@ -138,7 +138,7 @@ pub(crate) struct Edges {
     /// changed the locked blocks.
     pub(crate) rollbacks: u64,
     /// Old content of the locked blocks, in the same order.
-    pub(crate) old: SmallVec<[Option<Data>; 2]>,
+    pub(crate) old: SmallVec<[Option<IoSlices>; 2]>,
     /// The payload holds whole blocks now.
     pub(crate) filled: bool,
 }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::{Buf, ByteRange, Data, DeviceError, DiskError, MemberId, Piece};
+use millpond_block::{Buf, BufSlice, ByteRange, DeviceError, DiskError, IoSlices, MemberId};
 use millpond_format::{Addr, Coding, FANOUT, Node, SegmentId, crc32c};
 use smallvec::SmallVec;
 
@@ -68,9 +68,9 @@ impl Requests {
                         } else if let Some(piece) = self.find_in_memory(store, remembered, addr) {
                             hits += 1;
                             plan.parts.push(Planned::Ready(piece));
-                        } else if let Some(spot) = if asks { self.cache.find(addr) } else { None } {
+                        } else if let Some(cache_slot) = if asks { self.cache.find(addr) } else { None } {
                             misses += 1;
-                            plan.copy(spot, addr, crc);
+                            plan.copy(cache_slot, addr, crc);
                         } else {
                             misses += 1;
                             let wanted = remembered.is_some() || self.may_copy(store, segment);
@@ -102,7 +102,7 @@ impl Requests {
                 Planned::Ready(piece) => parts.push(Part::Ready(piece)),
                 Planned::Blocks { segment, page, crcs, addrs } => {
                     let (mut from, mut at) = (0usize, page);
-                    for (_, range) in store.core.space.rows.map(segment, page, crcs.len() as u32, 0) {
+                    for (_, range) in store.core.space.layout.map(segment, page, crcs.len() as u32, 0) {
                         let pages = (range.length / 4096) as u32;
                         let mine = crcs.get(from..from + pages as usize).unwrap_or_default();
                         let addrs = SmallVec::from_slice(addrs.get(from..from + pages as usize).unwrap_or_default());
@@ -118,7 +118,7 @@ impl Requests {
                     let addr = if wanted { addr } else { Addr::HOLE };
                     parts.push(Part::Packed { crc, coding, skip, units, place: (segment, page), pages, attempt: 0, addr });
                 }
-                Planned::Cached { spot, blocks } => parts.push(Part::Cached { blocks, spot }),
+                Planned::Cached { cache_slot, blocks } => parts.push(Part::Cached { blocks, cache_slot }),
             }
         }
         let mut cached: SmallVec<[(u32, CacheSlot, u32); 1]> = SmallVec::new();
@@ -127,8 +127,8 @@ impl Requests {
             .filter_map(|(part, p)| match p {
                 Part::Blocks { crcs, place, .. } => Some((part, place.0, place.1, crcs.len() as u32)),
                 Part::Packed { place, pages, .. } => Some((part, place.0, place.1, *pages)),
-                Part::Cached { blocks, spot } => {
-                    cached.push((part, *spot, blocks.len() as u32));
+                Part::Cached { blocks, cache_slot } => {
+                    cached.push((part, *cache_slot, blocks.len() as u32));
                     None
                 }
                 Part::Zero(_) | Part::Ready(_) => None,
@@ -145,13 +145,13 @@ impl Requests {
             store.metrics.data_reads += 1;
             store.read_segment(Context::Data { op: id, part }, segment, page, pages, 0);
         }
-        cached.into_iter().for_each(|(part, spot, pages)| self.read_cached(store, id, part, spot, pages));
+        cached.into_iter().for_each(|(part, cache_slot, pages)| self.read_cached(store, id, part, cache_slot, pages));
         self.release(store, id);
     }
 
     /// Returns whether blocks of a segment may be copied to devices of class cache.
     fn may_copy(&self, store: &Store, segment: SegmentId) -> bool {
-        !self.cache.is_empty() && store.core.space.rows.shelf(segment) != AllocClass::Special
+        !self.cache.is_empty() && store.core.space.layout.alloc_class(segment) != AllocClass::Special
     }
 
     /// Handles a device read of a part. When the content is wrong, reads the next copy, or the same
@@ -173,7 +173,7 @@ impl Requests {
             (Part::Blocks { crcs, .. }, Ok(()), Some(buf)) => {
                 let sound = crcs.iter().zip(buf.bytes().chunks_exact(4096)).all(|(crc, bytes)| crc32c(bytes) == *crc);
                 let bytes = crcs.len() * 4096;
-                sound.then(|| Piece::new(Rc::new(buf), 0..bytes))
+                sound.then(|| BufSlice::new(Rc::new(buf), 0..bytes))
             }
             (Part::Packed { crc, coding, skip, units, addr, place: (segment, _), .. }, Ok(()), Some(buf)) => {
                 let range = *skip..*skip + *units as usize * 512;
@@ -186,7 +186,7 @@ impl Requests {
                 let piece = if !sound {
                     None
                 } else if coding == Coding::Raw {
-                    Some(Piece::new(Rc::new(buf), range))
+                    Some(BufSlice::new(Rc::new(buf), range))
                 } else {
                     let unpacked = self.unpack(store, buf.bytes().get(range).unwrap_or_default(), coding);
                     store.bufs.give(buf);
@@ -240,7 +240,7 @@ impl Requests {
                         *errors += 1;
                     }
                 }
-                if next < store.io.attempts(&store.core.space.rows, segment) {
+                if next < store.io.attempts(&store.core.space.layout, segment) {
                     return store.read_segment(Context::Data { op: id, part }, segment, page, pages, next);
                 }
                 if let Some(op) = self.ops.get_mut(id) {
@@ -297,7 +297,7 @@ impl Requests {
             if let (Ok(()), Some(errors)) = (result, member.and_then(|m| store.io.errors.get_mut(m.index()))) {
                 *errors += 1;
             }
-            if next < store.io.attempts(&store.core.space.rows, segment) {
+            if next < store.io.attempts(&store.core.space.layout, segment) {
                 let (page, pages) = pages_of(unit, miss.addr.units());
                 let read = NodeRead { attempt: next, ..read };
                 return store.read_segment(Context::Node(read), segment, page, pages, next);
@@ -345,10 +345,10 @@ struct Plan {
 
 enum Planned {
     Zero(usize),
-    Ready(Piece),
+    Ready(BufSlice),
     Blocks { segment: SegmentId, page: u32, crcs: SmallVec<[u32; 1]>, addrs: SmallVec<[Addr; 1]> },
     Packed { segment: SegmentId, unit: u32, addr: Addr, crc: u32, wanted: bool },
-    Cached { spot: CacheSlot, blocks: SmallVec<[(Addr, u32); 1]> },
+    Cached { cache_slot: CacheSlot, blocks: SmallVec<[(Addr, u32); 1]> },
 }
 
 impl Plan {
@@ -375,20 +375,20 @@ impl Plan {
     }
 
     /// Adds a block in the cache; plain neighbours become one device read.
-    fn copy(&mut self, spot: CacheSlot, addr: Addr, crc: u32) {
+    fn copy(&mut self, cache_slot: CacheSlot, addr: Addr, crc: u32) {
         match self.parts.last_mut() {
-            Some(Planned::Cached { spot: first, blocks }) if follows(*first, blocks, spot, addr) => blocks.push((addr, crc)),
-            _ => self.parts.push(Planned::Cached { spot, blocks: SmallVec::from_elem((addr, crc), 1) }),
+            Some(Planned::Cached { cache_slot: first, blocks }) if follows(*first, blocks, cache_slot, addr) => blocks.push((addr, crc)),
+            _ => self.parts.push(Planned::Cached { cache_slot, blocks: SmallVec::from_elem((addr, crc), 1) }),
         }
     }
 }
 
 /// Returns the bytes of a finished read: its parts, cut to the requested range.
-pub(crate) fn assemble(store: &mut Store, parts: SmallVec<[Part; 1]>, range: ByteRange) -> Data {
+pub(crate) fn assemble(store: &mut Store, parts: SmallVec<[Part; 1]>, range: ByteRange) -> IoSlices {
     let mut skip = (range.offset % 4096) as usize;
     let mut left = usize::try_from(range.length).unwrap_or(0);
-    let mut data = Data::new();
-    let mut push = |piece: Piece| {
+    let mut data = IoSlices::new();
+    let mut push = |piece: BufSlice| {
         let from = skip.min(piece.len());
         skip -= from;
         let to = (from + left).min(piece.len());
@@ -402,7 +402,7 @@ pub(crate) fn assemble(store: &mut Store, parts: SmallVec<[Part; 1]>, range: Byt
             Part::Zero(mut bytes) => {
                 while bytes > 0 {
                     let step = bytes.min(ZEROES);
-                    push(Piece::zeroes(Rc::clone(&store.zeroes), 0..step));
+                    push(BufSlice::zeroes(Rc::clone(&store.zeroes), 0..step));
                     bytes -= step;
                 }
             }

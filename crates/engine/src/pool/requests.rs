@@ -18,7 +18,7 @@ use crate::{CommandError, DiffExtent, Time};
 
 /// State of writes that wait for free segments.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Starved {
+pub(crate) struct SpaceWait {
     pub(super) since: Time,
     /// Checkpoints written when the cleaner last moved something, and the bytes that it had moved
     /// by then.
@@ -54,7 +54,7 @@ pub(crate) struct Requests {
     /// Steps of comparisons left in this turn.
     pub(crate) comparisons: usize,
     /// Set while writes wait for free segments.
-    pub(crate) starved: Option<Starved>,
+    pub(crate) space_wait: Option<SpaceWait>,
     pub(super) full_devices: FullDevices,
     pub(super) codec: Codec,
     /// Volumes whose end is being discarded after a shrink, and the operation that does it.
@@ -94,7 +94,7 @@ impl Requests {
             diffs: VecDeque::new(),
             answers: VecDeque::new(),
             comparisons: 0,
-            starved: None,
+            space_wait: None,
             full_devices: FullDevices::new(now),
             codec: Codec::new(),
             trimming: BTreeMap::new(),

@@ -4,7 +4,7 @@ use millpond_block::DeviceSlot;
 
 use super::requests::Requests;
 use crate::store::Store;
-use crate::task::{Checkpointer, Cleaner, Jobs, Keeper, LabelWriter, Preparer, Rejoiner, Resilver, Spares};
+use crate::task::{Checkpointer, Cleaner, Jobs, LabelWriter, Lease, Preparer, Rejoiner, Resilver, Spares};
 
 /// A pool in service: its state on the devices, the requests, and the tasks. Its own methods are the
 /// scheduler's: they pass events to requests and tasks, and run each task once per turn.
@@ -20,7 +20,7 @@ pub(crate) struct Pool {
     pub(crate) rejoiner: Rejoiner,
     pub(crate) jobs: Jobs,
     pub(crate) preparer: Preparer,
-    pub(crate) keeper: Keeper,
+    pub(crate) lease: Lease,
     pub(crate) cleaner: Cleaner,
     /// Positions of devices that did not answer while the pool was opened: the pool works without
     /// them, or was refused.
@@ -42,7 +42,7 @@ impl Pool {
             rejoiner: Rejoiner::default(),
             jobs: Jobs::default(),
             preparer: Preparer::default(),
-            keeper: Keeper::default(),
+            lease: Lease::default(),
             cleaner: Cleaner::default(),
             unanswered: Vec::new(),
         }

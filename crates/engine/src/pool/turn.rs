@@ -1,16 +1,16 @@
 //! The turn: the work that the engine does once after each group of events.
 
-use millpond_block::{Completion, Data, DiskError, IoDone, Op as RequestOp, Payload, Request, Tag};
+use millpond_block::{Completion, DiskError, IoDone, IoSlices, Op as RequestOp, Payload, Request, Tag};
 use millpond_format::Lsn;
 
 use super::diff::STEPS_PER_TURN;
 use super::op::{BarrierKind, Owner, ReadWork, Work};
-use super::requests::{Requests, Starved};
+use super::requests::{Requests, SpaceWait};
 use super::state::Pool;
 use crate::api::Target;
 use crate::io::Ended;
 use crate::store::{Context, Store, Waiting, Watermark};
-use crate::task::{Beside, JobTasks, checkpoint_brings_space, release_rested, step_evacuation, step_give_back};
+use crate::task::{Beside, JobTasks, checkpoint_brings_space, release_retained, step_evacuation, step_give_back};
 use crate::{Fault, Planted, PoolState, Reply, Time};
 
 /// Checkpoints without gain after which waiting writes fail with ENOSPC.
@@ -77,7 +77,7 @@ impl Pool {
                 self.requests.release(&mut self.store, id);
             }
             // nothing to do: an empty range, or a hint
-            _ => self.requests.completions.push_back(Completion { tag, result: Ok(Data::new()) }),
+            _ => self.requests.completions.push_back(Completion { tag, result: Ok(IoSlices::new()) }),
         }
     }
 
@@ -88,7 +88,7 @@ impl Pool {
             Grain::Byte => request.validate_bytes(&geometry, &features)?,
         }
         match &self.store.state {
-            PoolState::Faulted(_) if request.op != RequestOp::Read || self.keeper.is_lost() => Err(DiskError::Io),
+            PoolState::Faulted(_) if request.op != RequestOp::Read || self.lease.is_lost() => Err(DiskError::Io),
             PoolState::Online | PoolState::Faulted(_) => Ok(()),
             PoolState::Opening | PoolState::Closing | PoolState::Closed => Err(DiskError::Shutdown),
         }
@@ -122,7 +122,7 @@ impl Pool {
             Context::FillRead(piece) => self.resilver.fill_read(&mut self.store, piece, ended.result, ended.buf),
             Context::FillWrite(piece) => self.resilver.fill_written(piece),
             Context::Job(io) => self.jobs.io_done(&mut self.store, io, ended.result, ended.buf),
-            Context::FillRing(run) => self.resilver.fill_ring_done(&mut self.store, &mut self.keeper, run, ended.result, ended.buf),
+            Context::FillRing(run) => self.resilver.fill_ring_done(&mut self.store, &mut self.lease, run, ended.result, ended.buf),
             Context::Flush(target) => self.flush_done(target, ended.result),
             Context::Nodes(nodes) => self.nodes_written(&nodes, ended.result),
             Context::Objects | Context::Checkpoint => self.checkpoint_io_done(ended.result),
@@ -130,12 +130,12 @@ impl Pool {
                 Ok(()) => self.store.checkpoint.wanted.clear(),
                 Err(error) => self.fault(Fault::Labels(error)),
             },
-            Context::Cached { op, part, spot } => self.cached_read(op, part, spot, ended.result, ended.buf),
+            Context::Cached { op, part, cache_slot } => self.cached_read(op, part, cache_slot, ended.result, ended.buf),
             Context::CacheScan(scan) => self.cache_scanned(scan, ended.result, ended.buf),
             Context::CacheWrite(scan) => self.cache_written(scan, ended.result),
             Context::Discard(segments) => self.store.given_back(&segments),
             Context::Prepare => self.preparer.prepare_done(&mut self.store, ended.result),
-            Context::Claim(io) => self.keeper.claim_done(&mut self.store, io, ended.result, ended.buf),
+            Context::Claim(io) => self.lease.claim_done(&mut self.store, io, ended.result, ended.buf),
             Context::Relabel => self.relabel_done(ended.result),
             Context::CleanHeader(page, attempt) => self.cleaner.move_header_read(&mut self.store, page, attempt, ended.result, ended.buf),
             Context::Clean(chunk, identities, attempt) => {
@@ -148,21 +148,21 @@ impl Pool {
     /// Continues requests, and the work that frees the space that they wait for.
     pub(crate) fn answer(&mut self) {
         self.requests.go_on_with_ready(&mut self.store);
-        if self.store.tuning.read_only || self.keeper.is_giving_back() {
+        if self.store.tuning.read_only || self.lease.is_giving_back() {
             return;
         }
         if matches!(self.store.state, PoolState::Faulted(_) | PoolState::Closed) {
             return;
         }
         // requests that wait for space wait for the cleaner, which waits for its reads
-        let hungry = self.store.is_hungry();
-        if hungry {
+        let below_target = self.store.is_below_target();
+        if below_target {
             self.step_cleaner();
             self.requests.wake_full_waiters(&mut self.store);
             self.wake_space_waiters();
         }
         self.store.seal_all();
-        if hungry || self.store.destages() {
+        if below_target || self.store.destages() {
             self.release_space();
         }
         self.start_flush();
@@ -170,12 +170,12 @@ impl Pool {
 
     /// Releases segments that nothing needs any more.
     fn release_space(&mut self) {
-        let hungry = self.store.is_hungry();
+        let below_target = self.store.is_below_target();
         self.store.core.space.segments.stamp_emptied(Lsn(self.store.log.next.0 - 1));
         let given_up = self.jobs.gives_up_retention();
-        release_rested(&mut self.store, hungry, given_up);
+        release_retained(&mut self.store, below_target, given_up);
         (self.store.flusher.space, self.store.waiting_for_flush) = (false, Waiting::default());
-        if (hungry || self.store.destages()) && self.store.state == PoolState::Online {
+        if (below_target || self.store.destages()) && self.store.state == PoolState::Online {
             self.store.release_logged();
         }
     }
@@ -183,7 +183,7 @@ impl Pool {
     /// Runs one turn. Returns true when it wants another soon even without events.
     pub(crate) fn turn(&mut self, now: Time) -> bool {
         self.store.now = now.max(self.store.now);
-        self.keeper.at(now);
+        self.lease.at(now);
         self.watch_devices();
         let mut busy = false;
         while let Some(ended) = self.store.io.pop_idle(&mut self.store.bufs) {
@@ -195,8 +195,8 @@ impl Pool {
             self.close_when_read();
         } else if matches!(self.store.state, PoolState::Faulted(_) | PoolState::Closed) {
             // nothing is written any more
-        } else if self.keeper.is_giving_back() {
-            self.keeper.step_claim(&mut self.store);
+        } else if self.lease.is_giving_back() {
+            self.lease.step_claim(&mut self.store);
             self.close_when_quiet();
         } else {
             busy |= self.reclaim();
@@ -213,15 +213,15 @@ impl Pool {
             self.release_space();
             step_give_back(&mut self.store, self.preparer.is_preparing());
             self.preparer.step_prepare(&mut self.store, self.jobs.wipes());
-            self.label_writer.step_relabel(&mut self.store, &self.keeper);
+            self.label_writer.step_relabel(&mut self.store, &self.lease);
             self.end_what_waits();
             self.spares.step_spares(&mut self.store, &mut self.resilver);
-            busy |= self.resilver.step_fill(&mut self.store, &mut self.keeper);
+            busy |= self.resilver.step_fill(&mut self.store, &mut self.lease);
             let mut beside = Beside {
                 rejoiner: &mut self.rejoiner,
                 resilver: &self.resilver,
                 cleaner: &self.cleaner,
-                guests_wait: self.requests.starved.is_some(),
+                guests_wait: self.requests.space_wait.is_some(),
             };
             busy |= step_evacuation(&mut self.store, &mut beside);
             let mut tasks = JobTasks {
@@ -233,7 +233,7 @@ impl Pool {
             busy |= self.jobs.step(&mut self.store, &mut tasks);
             self.step_jobs();
             self.requests.step_cache(&mut self.store);
-            self.keeper.step_claim(&mut self.store);
+            self.lease.step_claim(&mut self.store);
             self.end_what_waits();
             self.start_flush();
             self.step_full();
@@ -248,11 +248,11 @@ impl Pool {
     /// checkpoints have released all that were freed since.
     fn wake_space_waiters(&mut self) {
         if self.requests.space_waiters.is_empty() {
-            self.requests.starved = None;
+            self.requests.space_wait = None;
             return;
         }
         if self.store.has_room(Watermark::Guest) {
-            self.requests.starved = None;
+            self.requests.space_wait = None;
             self.store.metrics.throttled += self.requests.space_waiters.len() as u64;
             for id in std::mem::take(&mut self.requests.space_waiters) {
                 self.requests.go_on(&mut self.store, id);
@@ -260,16 +260,16 @@ impl Pool {
             return;
         }
         let (checkpoints, moved) = (self.store.metrics.checkpoints, self.store.metrics.cleaner_bytes);
-        let starved = self.requests.starved.get_or_insert(Starved { since: self.store.now, checkpoints, moved });
-        if starved.moved != moved && self.store.now.0 < starved.since.0 + STARVED_MILLIS {
-            (starved.checkpoints, starved.moved) = (checkpoints, moved);
+        let space_wait = self.requests.space_wait.get_or_insert(SpaceWait { since: self.store.now, checkpoints, moved });
+        if space_wait.moved != moved && self.store.now.0 < space_wait.since.0 + STARVED_MILLIS {
+            (space_wait.checkpoints, space_wait.moved) = (checkpoints, moved);
         }
-        let (checkpoints, patient) = (checkpoints - starved.checkpoints, self.store.now.0 < starved.since.0 + STARVED_MILLIS);
+        let (checkpoints, patient) = (checkpoints - space_wait.checkpoints, self.store.now.0 < space_wait.since.0 + STARVED_MILLIS);
         let running = self.store.checkpoint.running();
         // a checkpoint that does not fit now may fit when more was freed, or after an exact
         // count
         let can_begin = running || (patient && !self.store.tuning.plants(Planted::CrowdTheLog)) || self.store.checkpoint_fits_with(0);
-        let rests = self.store.core.space.segments.resting_count() > 0;
+        let rests = self.store.core.space.segments.retained_count() > 0;
         let gives = running || rests || checkpoint_brings_space(&self.store, &self.cleaner) || self.store.moves_wait_for_checkpoint();
         let freeing = self.store.core.catalog.has_frees() || (self.requests.is_freeing(&self.store) && can_begin);
         // a wipe releases the space that it holds before any write is refused
@@ -281,7 +281,7 @@ impl Pool {
             return;
         }
         if !self.cleaner.victim_left(&self.store) && !self.rejoiner.leave_rejoin_to_guests(&mut self.store) {
-            self.requests.starved = None;
+            self.requests.space_wait = None;
             for id in std::mem::take(&mut self.requests.space_waiters) {
                 self.requests.fail_op(&mut self.store, id, DiskError::NoSpace);
             }
@@ -302,7 +302,7 @@ impl Pool {
     /// Closes a pool cleanly once everything is answered and a last checkpoint holds all state.
     fn close_when_quiet(&mut self) {
         let Some(tag) = self.store.closing else { return };
-        if !self.keeper.is_giving_back() {
+        if !self.lease.is_giving_back() {
             self.requests.keep_cache(&mut self.store);
             let clean = self.quiet()
                 && !self.store.checkpoint.running()
@@ -314,7 +314,7 @@ impl Pool {
         }
         // after the first of these writes another host may have the pool: nothing else is
         // written
-        if self.keeper.give_back_claim(&mut self.store) {
+        if self.lease.give_back_claim(&mut self.store) {
             self.store.closing = None;
             self.store.state = PoolState::Closed;
             self.store.replies.push_back((tag, Ok(Reply::Done)));

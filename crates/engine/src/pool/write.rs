@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::{Buf, ByteRange, DiskError, Op as RequestOp, Payload, Piece, Request};
+use millpond_block::{Buf, BufSlice, ByteRange, DiskError, Op as RequestOp, Payload, Request};
 use millpond_format::{BLOCK_UNITS, BlockNo, FANOUT, LineageId, VolumeId};
 
 use super::append::{BlockRun, Source};
@@ -97,7 +97,7 @@ impl Requests {
         let (source, owned) = match (given, kept) {
             (Some(bytes), None) => (Source::Copy(bytes), None),
             (_, Some(buf)) => {
-                let piece = Piece::new(Rc::new(buf), 0..count * 4096);
+                let piece = BufSlice::new(Rc::new(buf), 0..count * 4096);
                 (Source::Shared(piece.clone()), Some(piece))
             }
             (None, None) => return self.fail_op(store, id, DiskError::Io),
@@ -183,7 +183,7 @@ impl Requests {
 }
 
 /// Copies the blocks of a payload from `done` on to a new buffer.
-fn rest_of(store: &mut Store, given: Option<&[u8]>, owned: Option<Piece>, done: usize, count: usize) -> Buf {
+fn rest_of(store: &mut Store, given: Option<&[u8]>, owned: Option<BufSlice>, done: usize, count: usize) -> Buf {
     let mut rest = store.bufs.take((count - done) * 4096);
     let from = match (given, &owned) {
         (Some(bytes), _) => bytes.get(done * 4096..),

@@ -280,7 +280,7 @@ impl Deadlist {
     }
 
     /// True when spans are set aside.
-    pub(crate) fn is_short(&self) -> bool {
+    pub(crate) fn has_unreadable(&self) -> bool {
         !self.aside.is_empty()
     }
 
@@ -292,8 +292,8 @@ impl Deadlist {
     }
 
     /// True when all that is left are spans that were set aside.
-    pub(crate) fn is_stuck(&self) -> bool {
-        self.is_short() && self.spans.is_empty() && self.tail.epochs.is_empty()
+    pub(crate) fn has_only_unreadable(&self) -> bool {
+        self.has_unreadable() && self.spans.is_empty() && self.tail.epochs.is_empty()
     }
 
     /// Removes one chunk's part of the list; other parts of the same chunk may follow. The caller

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use millpond_format::{ChunkId, Lsn, SegmentId};
 
-use super::rows::AllocClass;
+use super::layout::AllocClass;
 
 /// Batch that the log does not have yet: after every other one.
 const NOT_LOGGED: Lsn = Lsn(u64::MAX);
@@ -21,7 +21,7 @@ pub(crate) enum SegmentState {
     /// Full, or no longer filled by its stream.
     Sealed,
     /// Empty, but checkpoints up to this generation need its bytes; free after a later one.
-    Resting(u64),
+    Retained(u64),
     /// Empty; its space is being discarded on the device.
     Discarding,
     /// Empty; zeros are being written, so that the host allocates its space ahead of the log.
@@ -71,9 +71,9 @@ pub(crate) struct Segment {
     /// How often it became free: state noted at another count is not about its present content.
     pub(crate) uses: u32,
     /// Its allocation class.
-    pub(crate) shelf: AllocClass,
+    pub(crate) alloc_class: AllocClass,
     /// Index of its group; `None` for a group that was lost.
-    bank: Option<usize>,
+    allocator: Option<usize>,
     /// The cleaner skips it until this time, in milliseconds; `left_for` says why.
     pub(crate) left_until: u64,
     left_for: Pause,
@@ -103,7 +103,7 @@ impl Segment {
 
     /// True when there is something to wipe.
     pub(crate) fn is_unclean(&self) -> bool {
-        self.unclean && self.bank.is_some() && self.state != SegmentState::Absent
+        self.unclean && self.allocator.is_some() && self.state != SegmentState::Absent
     }
 
     /// True when it must become empty soon, because it is removed or wiped.
@@ -139,7 +139,7 @@ enum Rank {
 struct GroupAllocator {
     /// First segment of the group, which identifies it.
     first: SegmentId,
-    shelf: AllocClass,
+    alloc_class: AllocClass,
     /// Pages of each of its segments; the last segments of a stripe may have fewer.
     pages: u32,
     /// Free segments; those with space on the host come first.
@@ -192,7 +192,7 @@ pub(crate) struct Pages {
     /// Pages of free segments without space on the host.
     pub(crate) holes: u64,
     /// Pages of segments in retention.
-    pub(crate) resting: u64,
+    pub(crate) retained: u64,
 }
 
 impl Pages {
@@ -210,7 +210,7 @@ impl Pages {
 pub(crate) struct SegmentTable {
     segments: Vec<Segment>,
     /// Groups, in order of their segments.
-    banks: Vec<GroupAllocator>,
+    allocators: Vec<GroupAllocator>,
     /// Free segments of each class.
     free: [usize; AllocClass::ALL.len()],
     /// Pages of empty segments.
@@ -221,7 +221,7 @@ pub(crate) struct SegmentTable {
     rest: [usize; AllocClass::ALL.len()],
     discarding: usize,
     preparing: usize,
-    resting: BTreeSet<(u64, SegmentId)>,
+    retained: BTreeSet<(u64, SegmentId)>,
     /// Segments that became empty in this turn.
     emptied: Vec<SegmentId>,
 }
@@ -230,14 +230,14 @@ impl SegmentTable {
     pub(crate) fn new() -> SegmentTable {
         SegmentTable {
             segments: Vec::new(),
-            banks: Vec::new(),
+            allocators: Vec::new(),
             free: [0; AllocClass::ALL.len()],
             pages: Pages::default(),
             there: [0; AllocClass::ALL.len()],
             rest: [0; AllocClass::ALL.len()],
             discarding: 0,
             preparing: 0,
-            resting: BTreeSet::new(),
+            retained: BTreeSet::new(),
             emptied: Vec::new(),
         }
     }
@@ -265,43 +265,58 @@ impl SegmentTable {
             leaving: false,
             emptying: false,
             unclean: true,
-            shelf: AllocClass::Data,
-            bank: None,
+            alloc_class: AllocClass::Data,
+            allocator: None,
         };
         let first = self.ids().len() as u32;
         for id in (first..count).map(SegmentId) {
-            let Some((shelf, group, pages)) = home(id) else {
+            let Some((alloc_class, group, pages)) = home(id) else {
                 self.segments.push(Segment { state: SegmentState::Absent, ..fresh.clone() });
                 continue;
             };
-            if self.banks.last().is_none_or(|bank| bank.first != group) {
+            if self.allocators.last().is_none_or(|allocator| allocator.first != group) {
                 let free = BTreeSet::new();
-                let counts =
-                    GroupAllocator { first: group, shelf, pages, free, ready: 0, surplus: 0, there: 0, empty: 0, credit: 0, spared: false };
-                self.banks.push(counts);
+                let counts = GroupAllocator {
+                    first: group,
+                    alloc_class,
+                    pages,
+                    free,
+                    ready: 0,
+                    surplus: 0,
+                    there: 0,
+                    empty: 0,
+                    credit: 0,
+                    spared: false,
+                };
+                self.allocators.push(counts);
             }
-            let bank = self.banks.len() - 1;
-            self.segments.push(Segment { shelf, bank: Some(bank), ..fresh.clone() });
-            self.banks[bank].there += 1;
-            self.there[shelf as usize] += 1;
+            let allocator = self.allocators.len() - 1;
+            self.segments.push(Segment { alloc_class, allocator: Some(allocator), ..fresh.clone() });
+            self.allocators[allocator].there += 1;
+            self.there[alloc_class as usize] += 1;
             self.enter(id, SegmentState::Free);
         }
     }
 
     /// Fill levels of the groups of a class.
-    pub(crate) fn fills(&self, shelf: AllocClass) -> impl Iterator<Item = Fill> + '_ {
-        let banks = self.banks.iter().filter(move |bank| bank.shelf == shelf && bank.there > 0);
-        banks.map(|bank| Fill { first: bank.first, used: bank.there - bank.empty, there: bank.there, pages: bank.pages })
+    pub(crate) fn fills(&self, alloc_class: AllocClass) -> impl Iterator<Item = Fill> + '_ {
+        let allocators = self.allocators.iter().filter(move |allocator| allocator.alloc_class == alloc_class && allocator.there > 0);
+        allocators.map(|allocator| Fill {
+            first: allocator.first,
+            used: allocator.there - allocator.empty,
+            there: allocator.there,
+            pages: allocator.pages,
+        })
     }
 
     /// Returns the first segment of the group that `id` belongs to.
     pub(crate) fn group_of(&self, id: SegmentId) -> Option<SegmentId> {
-        self.get(id).and_then(|segment| self.banks.get(segment.bank?)).map(|bank| bank.first)
+        self.get(id).and_then(|segment| self.allocators.get(segment.allocator?)).map(|allocator| allocator.first)
     }
 
     /// Makes moved chunks go to groups not in `spared`, while one of those has free segments.
     pub(crate) fn spare_groups(&mut self, spared: &[SegmentId]) {
-        self.banks.iter_mut().for_each(|bank| bank.spared = spared.contains(&bank.first));
+        self.allocators.iter_mut().for_each(|allocator| allocator.spared = spared.contains(&allocator.first));
     }
 
     pub(crate) fn get(&self, id: SegmentId) -> Option<&Segment> {
@@ -317,27 +332,27 @@ impl SegmentTable {
     }
 
     /// Number of free segments of a class.
-    pub(crate) fn free_in(&self, shelf: AllocClass) -> usize {
-        self.free[shelf as usize]
+    pub(crate) fn free_in(&self, alloc_class: AllocClass) -> usize {
+        self.free[alloc_class as usize]
     }
 
     /// Number of existing segments of a class.
-    pub(crate) fn count_in(&self, shelf: AllocClass) -> usize {
-        self.there[shelf as usize]
+    pub(crate) fn count_in(&self, alloc_class: AllocClass) -> usize {
+        self.there[alloc_class as usize]
     }
 
     /// Number of segments of a class in retention.
-    pub(crate) fn resting_in(&self, shelf: AllocClass) -> usize {
-        self.rest[shelf as usize]
+    pub(crate) fn retained_in(&self, alloc_class: AllocClass) -> usize {
+        self.rest[alloc_class as usize]
     }
 
-    pub(crate) fn resting_count(&self) -> usize {
-        self.resting.len()
+    pub(crate) fn retained_count(&self) -> usize {
+        self.retained.len()
     }
 
     /// Segments in retention, with their generations.
-    pub(crate) fn resting(&self) -> impl Iterator<Item = (SegmentId, u64)> + '_ {
-        self.resting.iter().map(|(generation, id)| (*id, *generation))
+    pub(crate) fn retained(&self) -> impl Iterator<Item = (SegmentId, u64)> + '_ {
+        self.retained.iter().map(|(generation, id)| (*id, *generation))
     }
 
     /// Pages of empty segments, by the space that the host has for them.
@@ -347,17 +362,17 @@ impl SegmentTable {
 
     /// Pages of segments that are not empty.
     pub(crate) fn used_pages(&self) -> u64 {
-        self.banks.iter().map(|bank| (bank.there - bank.empty) as u64 * u64::from(bank.pages)).sum()
+        self.allocators.iter().map(|allocator| (allocator.there - allocator.empty) as u64 * u64::from(allocator.pages)).sum()
     }
 
     /// Pages of all existing segments.
     pub(crate) fn all_pages(&self) -> u64 {
-        self.banks.iter().map(|bank| bank.there as u64 * u64::from(bank.pages)).sum()
+        self.allocators.iter().map(|allocator| allocator.there as u64 * u64::from(allocator.pages)).sum()
     }
 
     /// Pages of free segments.
     fn free_pages(&self) -> u64 {
-        self.banks.iter().map(GroupAllocator::free_pages).sum()
+        self.allocators.iter().map(GroupAllocator::free_pages).sum()
     }
 
     /// Returns the next hole to prepare, when `wanted` free pages should have space on the host.
@@ -366,15 +381,15 @@ impl SegmentTable {
     /// With `fills` false, returns `None` while every group has half of its share.
     pub(crate) fn next_hole(&self, wanted: u64, fills: bool) -> Option<SegmentId> {
         let all = self.free_pages();
-        let holes = self.banks.iter().filter(|bank| bank.free.len() > bank.ready);
-        let shares = holes.filter_map(|bank| {
-            let share = bank.share(wanted, all);
-            let ready = bank.ready as u64 * u64::from(bank.pages);
+        let holes = self.allocators.iter().filter(|allocator| allocator.free.len() > allocator.ready);
+        let shares = holes.filter_map(|allocator| {
+            let share = allocator.share(wanted, all);
+            let ready = allocator.ready as u64 * u64::from(allocator.pages);
             let least = if fills { share } else { share / 2 };
-            (ready < least).then(|| (u128::from(ready) * 1024 / u128::from(share.max(1)), bank))
+            (ready < least).then(|| (u128::from(ready) * 1024 / u128::from(share.max(1)), allocator))
         });
-        let (_, bank) = shares.min_by_key(|(part, bank)| (*part, bank.first))?;
-        bank.free.range((Rank::Hole, SegmentId(0))..).next().map(|(_, id)| *id)
+        let (_, allocator) = shares.min_by_key(|(part, allocator)| (*part, allocator.first))?;
+        allocator.free.range((Rank::Hole, SegmentId(0))..).next().map(|(_, id)| *id)
     }
 
     /// Returns the next free segments whose space should be discarded, when `wanted` free pages
@@ -384,15 +399,17 @@ impl SegmentTable {
     /// prepares: otherwise preparing and discarding would alternate for ever.
     pub(crate) fn last_ready(&self, pages: u64, wanted: u64) -> Vec<SegmentId> {
         let all = self.free_pages();
-        let spare = |bank: &GroupAllocator| {
-            let least = bank.share(wanted, all).div_ceil(u64::from(bank.pages.max(1)));
-            bank.surplus.min(bank.ready.saturating_sub(usize::try_from(least).unwrap_or(usize::MAX)))
+        let spare = |allocator: &GroupAllocator| {
+            let least = allocator.share(wanted, all).div_ceil(u64::from(allocator.pages.max(1)));
+            allocator.surplus.min(allocator.ready.saturating_sub(usize::try_from(least).unwrap_or(usize::MAX)))
         };
-        let most = self.banks.iter().map(|bank| (spare(bank), bank)).filter(|(spare, _)| *spare > 0);
-        let Some((spare, bank)) = most.max_by_key(|(spare, bank)| *spare as u64 * u64::from(bank.pages)) else { return Vec::new() };
-        let count = usize::try_from(pages / u64::from(bank.pages.max(1))).unwrap_or(usize::MAX).clamp(1, spare);
+        let most = self.allocators.iter().map(|allocator| (spare(allocator), allocator)).filter(|(spare, _)| *spare > 0);
+        let Some((spare, allocator)) = most.max_by_key(|(spare, allocator)| *spare as u64 * u64::from(allocator.pages)) else {
+            return Vec::new();
+        };
+        let count = usize::try_from(pages / u64::from(allocator.pages.max(1))).unwrap_or(usize::MAX).clamp(1, spare);
         let mut found: Vec<SegmentId> = Vec::new();
-        for (_, id) in bank.free.range((Rank::Ready, SegmentId(0))..(Rank::Hole, SegmentId(0))).rev().take(count) {
+        for (_, id) in allocator.free.range((Rank::Ready, SegmentId(0))..(Rank::Hole, SegmentId(0))).rev().take(count) {
             if found.last().is_some_and(|last| last.0 != id.0 + 1) {
                 break;
             }
@@ -415,16 +432,20 @@ impl SegmentTable {
     /// (smooth weighted round robin), so groups of any size fill up together and all devices take
     /// part all the time. Within the group: the lowest segment with space on the host, else the
     /// lowest. `moved`: for chunks that are moved.
-    pub(crate) fn reserve(&mut self, shelf: AllocClass, moved: bool) -> Option<SegmentId> {
-        let has = |bank: &GroupAllocator| bank.shelf == shelf && !bank.free.is_empty();
-        let sparing = moved && self.banks.iter().any(|bank| has(bank) && !bank.spared);
-        let picked = |bank: &GroupAllocator| has(bank) && !(sparing && bank.spared);
+    pub(crate) fn reserve(&mut self, alloc_class: AllocClass, moved: bool) -> Option<SegmentId> {
+        let has = |allocator: &GroupAllocator| allocator.alloc_class == alloc_class && !allocator.free.is_empty();
+        let sparing = moved && self.allocators.iter().any(|allocator| has(allocator) && !allocator.spared);
+        let picked = |allocator: &GroupAllocator| has(allocator) && !(sparing && allocator.spared);
         let mut all = 0;
-        for bank in self.banks.iter_mut().filter(|bank| picked(bank)) {
-            bank.credit += bank.free.len() as i64;
-            all += bank.free.len() as i64;
+        for allocator in self.allocators.iter_mut().filter(|allocator| picked(allocator)) {
+            allocator.credit += allocator.free.len() as i64;
+            all += allocator.free.len() as i64;
         }
-        let next = self.banks.iter_mut().filter(|bank| picked(bank)).max_by_key(|bank| (bank.credit, std::cmp::Reverse(bank.first)))?;
+        let next = self
+            .allocators
+            .iter_mut()
+            .filter(|allocator| picked(allocator))
+            .max_by_key(|allocator| (allocator.credit, std::cmp::Reverse(allocator.first)))?;
         next.credit -= all;
         let (_, id) = next.free.first().copied()?;
         self.set_state(id, SegmentState::Reserved);
@@ -438,8 +459,8 @@ impl SegmentTable {
             SegmentState::Free if segment.leaving => SegmentState::Absent,
             SegmentState::Free if segment.emptying => SegmentState::Discarding,
             // segments of a lost group cannot be written
-            SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding | SegmentState::Preparing
-                if segment.bank.is_none() =>
+            SegmentState::Free | SegmentState::Retained(_) | SegmentState::Discarding | SegmentState::Preparing
+                if segment.allocator.is_none() =>
             {
                 SegmentState::Absent
             }
@@ -451,25 +472,25 @@ impl SegmentTable {
 
     fn leave(&mut self, id: SegmentId) {
         let Some(segment) = self.segments.get(id.0 as usize) else { return };
-        let Some(bank) = segment.bank.and_then(|bank| self.banks.get_mut(bank)) else { return };
-        let (shelf, rank, pages) = (segment.shelf as usize, segment.rank(), u64::from(bank.pages));
-        bank.empty -= usize::from(is_empty(segment.state));
+        let Some(allocator) = segment.allocator.and_then(|allocator| self.allocators.get_mut(allocator)) else { return };
+        let (alloc_class, rank, pages) = (segment.alloc_class as usize, segment.rank(), u64::from(allocator.pages));
+        allocator.empty -= usize::from(is_empty(segment.state));
         match segment.state {
             SegmentState::Absent => {
-                self.there[shelf] += 1;
-                bank.there += 1;
+                self.there[alloc_class] += 1;
+                allocator.there += 1;
             }
             SegmentState::Free => {
-                bank.free.remove(&(rank, id));
-                bank.ready -= usize::from(rank != Rank::Hole);
-                bank.surplus -= usize::from(rank == Rank::Ready);
-                self.free[shelf] -= 1;
+                allocator.free.remove(&(rank, id));
+                allocator.ready -= usize::from(rank != Rank::Hole);
+                allocator.surplus -= usize::from(rank == Rank::Ready);
+                self.free[alloc_class] -= 1;
                 *self.pages.of(rank) -= pages;
             }
-            SegmentState::Resting(generation) => {
-                self.resting.remove(&(generation, id));
-                self.rest[shelf] -= 1;
-                self.pages.resting -= pages;
+            SegmentState::Retained(generation) => {
+                self.retained.remove(&(generation, id));
+                self.rest[alloc_class] -= 1;
+                self.pages.retained -= pages;
             }
             SegmentState::Discarding => self.discarding -= 1,
             SegmentState::Preparing => self.preparing -= 1,
@@ -480,9 +501,9 @@ impl SegmentTable {
     fn enter(&mut self, id: SegmentId, state: SegmentState) {
         let Some(segment) = self.segments.get_mut(id.0 as usize) else { return };
         segment.state = state;
-        let Some(bank) = segment.bank.and_then(|bank| self.banks.get_mut(bank)) else { return };
-        let (shelf, pages) = (segment.shelf as usize, u64::from(bank.pages));
-        bank.empty += usize::from(is_empty(state));
+        let Some(allocator) = segment.allocator.and_then(|allocator| self.allocators.get_mut(allocator)) else { return };
+        let (alloc_class, pages) = (segment.alloc_class as usize, u64::from(allocator.pages));
+        allocator.empty += usize::from(is_empty(state));
         match state {
             SegmentState::Free => {
                 segment.chunks.clear();
@@ -491,18 +512,18 @@ impl SegmentTable {
                 segment.uses = segment.uses.wrapping_add(1);
                 (segment.last, segment.metadata, segment.unlogged) = (Lsn(0), false, 0);
                 let rank = segment.rank();
-                bank.free.insert((rank, id));
-                bank.ready += usize::from(rank != Rank::Hole);
-                bank.surplus += usize::from(rank == Rank::Ready);
-                self.free[shelf] += 1;
+                allocator.free.insert((rank, id));
+                allocator.ready += usize::from(rank != Rank::Hole);
+                allocator.surplus += usize::from(rank == Rank::Ready);
+                self.free[alloc_class] += 1;
                 *self.pages.of(rank) += pages;
             }
-            SegmentState::Resting(generation) => {
+            SegmentState::Retained(generation) => {
                 segment.backed = true;
                 segment.emptied = NOT_LOGGED;
-                self.resting.insert((generation, id));
-                self.rest[shelf] += 1;
-                self.pages.resting += pages;
+                self.retained.insert((generation, id));
+                self.rest[alloc_class] += 1;
+                self.pages.retained += pages;
                 self.emptied.push(id);
             }
             SegmentState::Discarding => {
@@ -513,8 +534,8 @@ impl SegmentTable {
             SegmentState::Reserved => {}
             SegmentState::Absent => {
                 segment.chunks.clear();
-                self.there[shelf] -= 1;
-                bank.there -= 1;
+                self.there[alloc_class] -= 1;
+                allocator.there -= 1;
             }
             SegmentState::Open | SegmentState::Sealed => segment.backed = true,
         }
@@ -584,20 +605,20 @@ impl SegmentTable {
 
     /// Returns the oldest segment in retention, with its generation, that has no reads in flight
     /// and that neither checkpoint `durable` nor the `keep` checkpoints before it need.
-    pub(crate) fn rested(&self, durable: u64, keep: u64) -> Option<(SegmentId, u64)> {
-        let ripe = self.resting.iter().take_while(|(generation, _)| generation + keep < durable);
+    pub(crate) fn retention_over(&self, durable: u64, keep: u64) -> Option<(SegmentId, u64)> {
+        let ripe = self.retained.iter().take_while(|(generation, _)| generation + keep < durable);
         ripe.map(|(generation, id)| (*id, *generation)).find(|(id, _)| self.get(*id).is_some_and(|s| s.pins == 0))
     }
 
     /// Generation of the segment that entered retention last.
-    pub(crate) fn resting_since(&self) -> Option<u64> {
-        self.resting.last().map(|(generation, _)| *generation)
+    pub(crate) fn retained_since(&self) -> Option<u64> {
+        self.retained.last().map(|(generation, _)| *generation)
     }
 }
 
 /// True when a segment in this state holds no data.
 fn is_empty(state: SegmentState) -> bool {
-    matches!(state, SegmentState::Free | SegmentState::Resting(_) | SegmentState::Discarding | SegmentState::Preparing)
+    matches!(state, SegmentState::Free | SegmentState::Retained(_) | SegmentState::Discarding | SegmentState::Preparing)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use millpond_format::{Addr, ChunkId, SegmentId};
 
 use super::chunks::{Chunk, ChunkTable, NODE_GRAIN, Place};
-use super::rows::{AllocClass, Rows};
+use super::layout::{AllocClass, SegmentLayout};
 use super::segments::{SegmentState, SegmentTable};
 use super::slots::Slots;
 
@@ -34,8 +34,8 @@ pub(crate) struct AllocTargets {
 /// The space of a pool.
 #[derive(Debug)]
 pub(crate) struct Space {
-    pub(crate) rows: Rows,
-    pub(crate) homes: AllocTargets,
+    pub(crate) layout: SegmentLayout,
+    pub(crate) targets: AllocTargets,
     pub(crate) segments: SegmentTable,
     pub(crate) chunks: ChunkTable,
     /// Generation of the last fixed checkpoint, which needs everything that dies from now on.
@@ -52,10 +52,10 @@ pub(crate) struct Space {
 }
 
 /// Units that guests can fill of the data segments for which `pick` is true.
-pub(crate) fn usable(rows: &Rows, pick: impl Fn(SegmentId) -> bool) -> u64 {
-    let ids = (0..rows.count()).map(SegmentId).filter(|id| rows.shelf(*id) == AllocClass::Data && pick(*id));
+pub(crate) fn usable(layout: &SegmentLayout, pick: impl Fn(SegmentId) -> bool) -> u64 {
+    let ids = (0..layout.count()).map(SegmentId).filter(|id| layout.alloc_class(*id) == AllocClass::Data && pick(*id));
     let (count, pages) =
-        ids.map(|id| u64::from(rows.pages(id))).filter(|pages| *pages > 0).fold((0, 0), |(n, sum), pages| (n + 1, sum + pages));
+        ids.map(|id| u64::from(layout.pages(id))).filter(|pages| *pages > 0).fold((0, 0), |(n, sum), pages| (n + 1, sum + pages));
     without_reserve(count, pages)
 }
 
@@ -66,10 +66,10 @@ pub(crate) fn without_reserve(count: u64, pages: u64) -> u64 {
 }
 
 impl Space {
-    pub(crate) fn new(rows: Rows) -> Space {
+    pub(crate) fn new(layout: SegmentLayout) -> Space {
         let mut space = Space {
-            rows,
-            homes: AllocTargets { landing: AllocClass::Data, meta: AllocClass::Data, small: None, nodes: None },
+            layout,
+            targets: AllocTargets { landing: AllocClass::Data, meta: AllocClass::Data, small: None, nodes: None },
             segments: SegmentTable::new(),
             chunks: ChunkTable::default(),
             sealed_generation: 0,
@@ -83,38 +83,38 @@ impl Space {
         space
     }
 
-    /// Adds the segments that `rows` has gained.
+    /// Adds the segments that `layout` has gained.
     pub(crate) fn take_rows(&mut self) {
-        let Space { rows, segments, .. } = self;
-        segments.extend(rows.count(), |id| rows.home(id));
+        let Space { layout, segments, .. } = self;
+        segments.extend(layout.count(), |id| layout.home(id));
         for id in segments.ids() {
-            if rows.pages(id) > 0 && segments.get(id).is_some_and(|s| s.state == SegmentState::Absent && !s.leaving) {
+            if layout.pages(id) > 0 && segments.get(id).is_some_and(|s| s.state == SegmentState::Absent && !s.leaving) {
                 segments.set_state(id, SegmentState::Free);
             }
         }
-        self.settle_homes();
+        self.settle_targets();
     }
 
     /// Derives the targets of new data from the segments that are not being removed.
-    fn settle_homes(&mut self) {
+    fn settle_targets(&mut self) {
         let stays = |id: &SegmentId| self.segments.get(*id).is_some_and(|s| s.state != SegmentState::Absent && !s.leaving);
         let (mut log, mut parity, mut special, mut nodes) = (false, false, false, false);
         for id in self.segments.ids().filter(stays) {
-            log |= self.rows.shelf(id) == AllocClass::Log;
-            special |= self.rows.shelf(id) == AllocClass::Special;
-            nodes |= self.rows.shelf(id) == AllocClass::Nodes;
-            parity |= self.rows.shelf(id) == AllocClass::Data && self.rows.stripe(id).is_some();
+            log |= self.layout.alloc_class(id) == AllocClass::Log;
+            special |= self.layout.alloc_class(id) == AllocClass::Special;
+            nodes |= self.layout.alloc_class(id) == AllocClass::Nodes;
+            parity |= self.layout.alloc_class(id) == AllocClass::Data && self.layout.stripe(id).is_some();
         }
         let landing = if log { AllocClass::Log } else { AllocClass::Data };
         let small = special.then_some(AllocClass::Special);
         let nodes = if nodes { Some(AllocClass::Nodes) } else { small };
-        self.homes = AllocTargets { landing, meta: if parity { landing } else { AllocClass::Data }, small, nodes };
+        self.targets = AllocTargets { landing, meta: if parity { landing } else { AllocClass::Data }, small, nodes };
         self.usable_units = self.usable_without(&BTreeSet::new());
     }
 
     /// Units that guests could fill without the segments in `gone`.
     pub(crate) fn usable_without(&self, gone: &BTreeSet<SegmentId>) -> u64 {
-        usable(&self.rows, |id| !gone.contains(&id) && self.segments.get(id).is_some_and(|s| !s.leaving))
+        usable(&self.layout, |id| !gone.contains(&id) && self.segments.get(id).is_some_and(|s| !s.leaving))
     }
 
     /// Marks segments as being removed: they cannot be allocated any more once they are free.
@@ -126,7 +126,7 @@ impl Space {
                 self.segments.set_state(*id, SegmentState::Absent);
             }
         }
-        self.settle_homes();
+        self.settle_targets();
     }
 
     /// Cancels a removal: the segments can be allocated again.
@@ -138,7 +138,7 @@ impl Space {
                 self.segments.set_state(*id, SegmentState::Free);
             }
         }
-        self.settle_homes();
+        self.settle_targets();
     }
 
     /// Units that guests can fill.
@@ -231,7 +231,7 @@ impl Space {
     /// Marks a segment as full. A segment of lost devices counts as used until its content is
     /// overwritten, and cannot be allocated afterwards.
     pub(crate) fn seal(&mut self, segment: SegmentId) {
-        if self.rows.is_gap(segment)
+        if self.layout.is_gap(segment)
             && let Some(gap) = self.segments.get_mut(segment)
         {
             gap.leaving = true;
@@ -243,7 +243,7 @@ impl Space {
     pub(crate) fn settle(&mut self, segment: SegmentId) {
         let empty = self.segments.get(segment).is_some_and(|s| s.state == SegmentState::Sealed && s.placed == 0 && s.objects == 0);
         if empty {
-            let state = if self.reuse_at_once { SegmentState::Free } else { SegmentState::Resting(self.sealed_generation) };
+            let state = if self.reuse_at_once { SegmentState::Free } else { SegmentState::Retained(self.sealed_generation) };
             self.segments.set_state(segment, state);
         }
     }
@@ -304,7 +304,7 @@ impl Space {
     /// Returns the place of `addr`: segment, and unit in it. `None` when it was on lost devices.
     pub(crate) fn locate(&self, addr: Addr) -> Option<(SegmentId, u32)> {
         let chunk = self.chunks.get(addr.chunk())?;
-        let place = chunk.place.filter(|place| !self.rows.is_gap(place.segment))?;
+        let place = chunk.place.filter(|place| !self.layout.is_gap(place.segment))?;
         Some((place.segment, place.page * 8 + chunk.unit_of(addr.slot())?))
     }
 

@@ -19,7 +19,7 @@ pub struct Labelled<P> {
     /// Where each member was found, by its place in the table; `None` when it is missing or was removed.
     pub members: Vec<Option<P>>,
     /// Where devices were found that are taking members' places.
-    pub successors: Vec<P>,
+    pub replacements: Vec<P>,
     /// Members that were not found, and were there when the newest label was written.
     pub missing: Vec<MemberId>,
     /// Those of them that are special devices and nothing else: a rebuild does without them.
@@ -104,7 +104,7 @@ fn areas(size: u64) -> impl Iterator<Item = u64> {
 impl<P: Clone + PartialEq> Labelled<P> {
     /// All devices found.
     pub fn devices(&self) -> Vec<P> {
-        self.members.iter().flatten().chain(&self.successors).cloned().collect()
+        self.members.iter().flatten().chain(&self.replacements).cloned().collect()
     }
 
     /// Returns the facts in the labels for the decision on an automatic import; `me`: this host.
@@ -143,24 +143,24 @@ impl<P: Clone + PartialEq> Labelled<P> {
         // a cache may have been away, and nobody missed it: it is asked last
         let cache = |label: &Label| label.shape.is_cache(label.member);
         let labels = || devices.iter().map(|device| &device.label);
-        let newest = labels().max_by_key(|label| (!cache(label), label.shape.generation, !label.shape.is_aside(label.member)))?;
+        let newest = labels().max_by_key(|label| (!cache(label), label.shape.generation, !label.shape.is_auxiliary(label.member)))?;
         let of_newest = labels().filter(|label| !cache(label) && label.shape.generation == newest.shape.generation);
         let present = |label: &Label| {
             let member = label.member_in(&newest.shape);
             let known = newest.shape.member(member)?;
-            let present = known.state == MemberState::Present && known.device == label.device && !newest.shape.is_aside(member);
+            let present = known.state == MemberState::Present && known.device == label.device && !newest.shape.is_auxiliary(member);
             present.then_some((member, label.device))
         };
         let in_table = |may: fn(MemberState) -> bool| {
-            let members = newest.shape.numbered().filter(|(at, known)| may(known.state) && !newest.shape.is_aside(*at));
-            members.flat_map(|(_, known)| [Some(known.device), known.successor]).flatten().collect::<Vec<_>>()
+            let members = newest.shape.numbered().filter(|(at, known)| may(known.state) && !newest.shape.is_auxiliary(*at));
+            members.flat_map(|(_, known)| [Some(known.device), known.replacement]).flatten().collect::<Vec<_>>()
         };
         let look = |known: &Member| newest.notes.iter().find(|note| note.device == known.device && known.state != MemberState::Gone);
         let mut found = Labelled {
             id: newest.pool,
             name: newest.name.clone(),
             members: vec![None; newest.shape.members.len()],
-            successors: Vec::new(),
+            replacements: Vec::new(),
             missing: Vec::new(),
             special: Vec::new(),
             down: Vec::new(),
@@ -185,21 +185,21 @@ impl<P: Clone + PartialEq> Labelled<P> {
         for Looked { place, label, .. } in devices {
             let member = label.member_in(&newest.shape);
             let Some(known) = newest.shape.member(member).filter(|known| known.state != MemberState::Gone) else { continue };
-            if known.successor == Some(label.device) {
-                found.successors.push(place.clone());
+            if known.replacement == Some(label.device) {
+                found.replacements.push(place.clone());
             } else if known.device == label.device
                 && let Some(known_place) = found.members.get_mut(member.index())
                 && known_place.is_none()
             {
                 *known_place = Some(place.clone());
-                found.asides.extend(newest.shape.is_aside(member).then(|| place.clone()));
+                found.asides.extend(newest.shape.is_auxiliary(member).then(|| place.clone()));
             }
         }
         for ((at, known), place) in newest.shape.numbered().zip(&found.members) {
             match known.state {
                 _ if place.is_some() => {}
                 MemberState::Gone => {}
-                _ if newest.shape.is_aside(at) => found.down.push(at),
+                _ if newest.shape.is_auxiliary(at) => found.down.push(at),
                 MemberState::Down => found.down.push(at),
                 MemberState::Present | MemberState::Filling => found.missing.push(at),
             }
@@ -218,7 +218,7 @@ fn sides<P: Clone>(newest: &Label, devices: &[Looked<P>]) -> Vec<Vec<P>> {
     let mut sides: Vec<(&Label, Vec<P>)> = vec![(newest, Vec::new())];
     for Looked { place, label, .. } in devices {
         let member = label.member_in(&newest.shape);
-        if label.shape.is_aside(label.member) || newest.shape.is_aside(member) {
+        if label.shape.is_auxiliary(label.member) || newest.shape.is_auxiliary(member) {
             continue;
         }
         let is = |known: &Member| known.device == label.device && known.state != MemberState::Gone;

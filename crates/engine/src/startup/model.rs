@@ -76,7 +76,7 @@ pub(super) fn shape(devices: u16) -> Shape {
         device: DeviceId(100 + u64::from(at)),
         extents: 4,
         state: MemberState::Present,
-        successor: None,
+        replacement: None,
         leaving: false,
         down_since: 0,
     };
@@ -131,7 +131,7 @@ impl World {
             pool: POOL,
             holder: Holder { host: [host; 16], name: host.to_string(), session: [0; 16] },
             term,
-            beat: 0,
+            heartbeat: 0,
             time: 0,
             lease: 1000,
             released,

@@ -127,7 +127,7 @@ fn a_claim_that_was_begun_is_seen_on_the_device_that_it_was_not_finished_on() {
     let pool = PoolId([7; 16]);
     let claim = |host: u8, term: u64, released: bool| {
         let holder = Holder { host: [host; 16], name: format!("host{host}"), session: [host; 16] };
-        Claim { pool, holder, term, beat: 0, time: 0, lease: 1000, released }
+        Claim { pool, holder, term, heartbeat: 0, time: 0, lease: 1000, released }
     };
     let (before, later) = (claim(1, 5, true), claim(0, 6, false));
     let size = 4 * AREA_BYTES;

@@ -1,6 +1,6 @@
 //! Appending to the log: batches, streams of segments, and room in them.
 
-use millpond_block::{Buf, Piece};
+use millpond_block::{Buf, BufSlice};
 use millpond_format::{Addr, BATCH_FIXED, BatchHeader, ChunkId, FANOUT, HEADER_PAGE, LineageId, NO_SEGMENT, SegmentId, run_bytes};
 
 use crate::Compression;
@@ -20,15 +20,15 @@ pub(crate) struct NoRoom;
 
 impl Store {
     /// Moves a stream on to its next segment and reserves the one after it.
-    fn advance(&mut self, stream: Stream, purse: Watermark) -> Result<(), NoRoom> {
-        let following = self.reserve_for(stream, purse).ok_or(NoRoom)?;
+    fn advance(&mut self, stream: Stream, watermark: Watermark) -> Result<(), NoRoom> {
+        let following = self.reserve_for(stream, watermark).ok_or(NoRoom)?;
         let s = &mut self.log.streams[stream];
         let (old, chunk) = (s.cursor.take(), s.chunk.take());
         if let Some(old) = old.filter(|_| matches!(stream, Stream::Cleaned(_))) {
             self.spent += u64::from(old.pages - old.page);
         }
         let Some(segment) = s.next.replace(following) else { return Err(NoRoom) };
-        s.cursor = Some(Cursor { segment, page: 0, pages: self.core.space.rows.pages(segment) });
+        s.cursor = Some(Cursor { segment, page: 0, pages: self.core.space.layout.pages(segment) });
         self.core.space.segments.set_state(segment, SegmentState::Open);
         if let Some(found) = self.core.space.segments.get_mut(segment) {
             found.class = stream.number();
@@ -45,14 +45,14 @@ impl Store {
 
     /// Makes sure that a batch with `header_pages` of header and at least `pages` of payload can
     /// begin in a stream.
-    pub(crate) fn make_room(&mut self, stream: Stream, purse: Watermark, header_pages: u32, pages: u32) -> Result<Cursor, NoRoom> {
-        if !self.may_change(purse) {
+    pub(crate) fn make_room(&mut self, stream: Stream, watermark: Watermark, header_pages: u32, pages: u32) -> Result<Cursor, NoRoom> {
+        if !self.may_change(watermark) {
             return Err(NoRoom);
         }
         loop {
             match self.log.streams[stream].cursor {
                 Some(cursor) if cursor.pages - cursor.page >= header_pages + pages => return Ok(cursor),
-                _ => self.advance(stream, purse)?,
+                _ => self.advance(stream, watermark)?,
             }
         }
     }
@@ -94,21 +94,21 @@ impl Store {
         let header = self.header(stream, cursor.segment, &batch, payload_pages);
         let header = BatchHeader { epoch, chunk: id, birth, base: chunk.base, grain: chunk.grain, ..header };
         if stream == Stream::Small && self.mirrors_small_writes() {
-            self.log.notes.seal(header.lsn);
+            self.log.small_write_index.seal(header.lsn);
         }
         self.metrics.batches += 1;
         self.submit_batch(stream, &header, batch, pieces);
     }
 
     /// Writes a sealed batch: header and payload in one operation per copy.
-    pub(crate) fn submit_batch(&mut self, stream: Stream, header: &BatchHeader, batch: OpenBatch, pieces: Vec<Piece>) {
+    pub(crate) fn submit_batch(&mut self, stream: Stream, header: &BatchHeader, batch: OpenBatch, pieces: Vec<BufSlice>) {
         let header_bytes = batch.header_pages as usize * HEADER_PAGE;
         let mut page: Buf = self.bufs.take(header_bytes);
         if let Some(bytes) = page.bytes_mut().get_mut(..header_bytes) {
             header.encode(batch.items.bytes(), bytes);
         }
         let pages = batch.header_pages + header.payload;
-        let padded = pages.next_multiple_of(self.core.space.rows.quantum(header.segment));
+        let padded = pages.next_multiple_of(self.core.space.layout.quantum(header.segment));
         if let Some(cursor) = &mut self.log.streams[stream].cursor {
             cursor.page += padded;
         }
@@ -117,7 +117,7 @@ impl Store {
         self.log.since_checkpoint += bytes;
         self.stock.count(bytes);
         let mut all = Vec::with_capacity(pieces.len() + 1);
-        all.push(Piece::new(std::rc::Rc::new(page), 0..header_bytes));
+        all.push(BufSlice::new(std::rc::Rc::new(page), 0..header_bytes));
         all.extend(pieces.iter().cloned());
         all.extend(self.padding(padded - pages));
         let lsn = header.lsn;
@@ -133,7 +133,7 @@ impl Store {
             written: false,
             deferred: batch.deferred,
         });
-        self.io.write(Context::Batch(lsn), &self.core.space.rows, header.segment, header.offset, all, &mut self.bufs);
+        self.io.write(Context::Batch(lsn), &self.core.space.layout, header.segment, header.offset, all, &mut self.bufs);
     }
 
     /// Closes a stream's chunk: the next batch begins a new one.
@@ -158,13 +158,13 @@ impl Store {
         let cap = if packed { PACKED_PAYLOAD } else { BATCH_PAYLOAD };
         let payload_blocks = cap.saturating_sub(batch.payload) / 4096;
         let blocks = items.min(chunk_blocks as usize).min(s.left() as usize).min(payload_blocks);
-        if stream == Stream::Small && self.mirrors_small_writes() { blocks.min(self.log.notes.room()) } else { blocks }
+        if stream == Stream::Small && self.mirrors_small_writes() { blocks.min(self.log.small_write_index.room()) } else { blocks }
     }
 
     /// Returns whether the pool can be imported without its special devices. Then batches on normal
     /// devices carry an index of small writes.
     pub(crate) fn mirrors_small_writes(&self) -> bool {
-        self.core.space.homes.nodes == Some(AllocClass::Nodes)
+        self.core.space.targets.nodes == Some(AllocClass::Nodes)
     }
 
     /// Returns the stream whose open batch holds `old`: later writes of the block in this turn must
@@ -232,12 +232,12 @@ impl Store {
     }
 
     /// Returns `pages` pages of zeroes.
-    fn padding(&self, pages: u32) -> impl Iterator<Item = Piece> + use<> {
+    fn padding(&self, pages: u32) -> impl Iterator<Item = BufSlice> + use<> {
         let (mut left, zeroes) = (pages as usize * 4096, std::rc::Rc::clone(&self.zeroes));
         std::iter::from_fn(move || {
             let step = left.min(ZEROES);
             left -= step;
-            (step > 0).then(|| Piece::zeroes(std::rc::Rc::clone(&zeroes), 0..step))
+            (step > 0).then(|| BufSlice::zeroes(std::rc::Rc::clone(&zeroes), 0..step))
         })
     }
 }

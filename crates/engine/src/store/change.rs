@@ -14,7 +14,7 @@ impl Store {
         self.check_no_change(self.evacuation.is_some() && !self.is_rejoining())?;
         match change {
             DeviceChange::Add { groups, devices } => self.plan_groups(groups, devices).map(drop),
-            DeviceChange::Replace { member, device } if self.config.shape.is_aside(*member) => self.aside_extents(device).map(drop),
+            DeviceChange::Replace { member, device } if self.config.shape.is_auxiliary(*member) => self.aside_extents(device).map(drop),
             DeviceChange::Replace { member, device } => self.check_replacement(*member, device),
         }
     }
@@ -61,7 +61,7 @@ impl Store {
         let extent_bytes = self.config.shape.extent_bytes;
         let known = self.config.shape.member(member).filter(|m| m.state != MemberState::Gone);
         let Some(known) = known else { return Err(CommandError::NotFound(Absent::Member(member))) };
-        if known.successor.is_some() {
+        if known.replacement.is_some() {
             return Err(CommandError::Busy(Busy::Replacing));
         }
         if extent_space(device.size) / extent_bytes < u64::from(known.extents) {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use millpond_block::{MemberId, Piece, Tag};
+use millpond_block::{BufSlice, MemberId, Tag};
 use millpond_format::{ObjectRef, Root, SegmentId, second_area};
 
 use super::{Estimate, Store};
@@ -86,7 +86,7 @@ impl CheckpointState {
     pub(crate) fn continue_objects(&mut self, last: ObjectRef, space: &mut Space) {
         let end = u64::from(last.offset) * ObjectRef::STEP as u64 + u64::from(last.bytes());
         // a copy of its root follows it
-        let (page, pages) = (u32::try_from(end.div_ceil(4096) + 1).unwrap_or(u32::MAX), space.rows.pages(last.segment));
+        let (page, pages) = (u32::try_from(end.div_ceil(4096) + 1).unwrap_or(u32::MAX), space.layout.pages(last.segment));
         if page < pages {
             space.segments.set_state(last.segment, SegmentState::Open);
             self.objects_at = Some(Cursor { segment: last.segment, page, pages });
@@ -104,15 +104,15 @@ impl Store {
     }
 
     /// Returns the writes of one root to every device except cache devices and spares.
-    pub(crate) fn root_writes(&mut self, root: &Root, at_end: bool) -> Vec<(MemberId, u64, Piece)> {
+    pub(crate) fn root_writes(&mut self, root: &Root, at_end: bool) -> Vec<(MemberId, u64, BufSlice)> {
         let mut buf = self.bufs.take(4096);
         if let Some(to) = buf.bytes_mut().get_mut(..4096) {
             to.copy_from_slice(&root.encode());
         }
-        let piece = Piece::new(Rc::new(buf), 0..4096);
+        let piece = BufSlice::new(Rc::new(buf), 0..4096);
         let slot = Root::slot_offset(root.generation);
         let area = |size: u64| if at_end { second_area(size) } else { 0 };
-        let rings = self.config.shape.ids().filter(|member| !self.config.shape.is_aside(*member));
+        let rings = self.config.shape.ids().filter(|member| !self.config.shape.is_auxiliary(*member));
         rings.map(|member| (member, area(self.config.size_of(member)) + slot, piece.clone())).collect()
     }
 

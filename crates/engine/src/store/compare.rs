@@ -144,27 +144,27 @@ impl Store {
         let Some((segment, unit)) = Some(block).filter(|block| block.is_some()).and_then(|block| space.locate(block)) else { return };
         let (all, members) = places.entry(segment).or_default();
         *all += u64::from(block.units());
-        if space.rows.copies(segment).len() == 0
-            && let Some((member, _)) = space.rows.map(segment, unit / 8, 1, 0).first()
+        if space.layout.copies(segment).len() == 0
+            && let Some((member, _)) = space.layout.map(segment, unit / 8, 1, 0).first()
         {
             *members.entry(*member).or_default() += u64::from(block.units());
         }
     }
 
     pub(crate) fn places(&self, found: BTreeMap<SegmentId, (u64, BTreeMap<MemberId, u64>)>) -> Vec<SegmentPlace> {
-        let rows = &self.core.space.rows;
+        let layout = &self.core.space.layout;
         let place = |(segment, (all, members)): (SegmentId, (u64, BTreeMap<MemberId, u64>))| {
-            let class = match rows.shelf(segment) {
+            let class = match layout.alloc_class(segment) {
                 AllocClass::Data => Class::Data,
                 AllocClass::Log => Class::Log,
                 AllocClass::Special | AllocClass::Nodes => Class::Special,
             };
-            let copies = rows.copies(segment).len() > 0;
+            let copies = layout.copies(segment).len() > 0;
             let extent = |(member, range): (MemberId, ByteRange)| {
                 let units = if copies { all } else { members.get(&member).copied().unwrap_or(0) };
                 ExtentPlace { member, range, live_bytes: units * 512 }
             };
-            SegmentPlace { segment: segment.0, class, live_bytes: all * 512, extents: rows.extents(segment).map(extent).collect() }
+            SegmentPlace { segment: segment.0, class, live_bytes: all * 512, extents: layout.extents(segment).map(extent).collect() }
         };
         found.into_iter().map(place).collect()
     }

@@ -22,7 +22,7 @@ pub(crate) struct Config {
     /// Size of each member's device in bytes; 0 when the device is missing.
     pub(crate) sizes: Vec<u64>,
     /// Sizes in bytes of replacement devices, by member.
-    pub(crate) twins: BTreeMap<MemberId, u64>,
+    pub(crate) replacements: BTreeMap<MemberId, u64>,
 }
 
 impl Config {
@@ -69,7 +69,7 @@ pub(crate) enum Context {
     Cached {
         op: u32,
         part: u32,
-        spot: CacheSlot,
+        cache_slot: CacheSlot,
     },
     /// A read of a page of a cache device.
     CacheScan(Scan),
@@ -167,7 +167,7 @@ pub(crate) enum ClaimIo {
     /// the request.
     Look { member: MemberId, slot: DeviceSlot, asked: Time },
     /// Heartbeat: writes the claim to the first area, and to the second if it was not right there.
-    Beat,
+    Heartbeat,
     /// Writes to both areas that no host has the pool.
     Release,
     /// Flushes that.

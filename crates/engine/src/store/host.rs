@@ -41,9 +41,9 @@ impl Store {
     /// Marks a segment as ready if its host has allocated all of it on each of its devices, and as
     /// kept if each of them keeps its bytes.
     fn judge_segment(&mut self, id: SegmentId) {
-        let Some(segment) = self.core.space.segments.get(id).filter(|_| !self.core.space.rows.is_gap(id)) else { return };
+        let Some(segment) = self.core.space.segments.get(id).filter(|_| !self.core.space.layout.is_gap(id)) else { return };
         let (mut known, mut kept) = (true, true);
-        for (device, range) in self.core.space.rows.extents(id) {
+        for (device, range) in self.core.space.layout.extents(id) {
             // nothing is written to a device that is missing
             let Some(slot) = self.io.slot_of(device) else { continue };
             let host = self.hosts.get(&slot);
@@ -66,6 +66,6 @@ impl Store {
     }
 
     fn of_member(&self, member: MemberId) -> Vec<SegmentId> {
-        self.core.space.segments.ids().filter(|id| self.core.space.rows.has(*id, member)).collect()
+        self.core.space.segments.ids().filter(|id| self.core.space.layout.has(*id, member)).collect()
     }
 }

@@ -18,9 +18,9 @@ impl Store {
     pub(crate) fn labels_in_force(&self) -> Option<LabelsInForce> {
         let generation = self.label_generation()?;
         let shape = &self.config.shape;
-        let members = shape.numbered().filter(|(at, m)| m.state == MemberState::Present && !shape.is_aside(*at));
-        let devices = members.flat_map(|(at, m)| [Some(m.device), m.successor].into_iter().flatten().map(move |device| (at, device)));
-        let down = |(at, m): (MemberId, &Member)| m.state == MemberState::Down && !shape.is_aside(at);
+        let members = shape.numbered().filter(|(at, m)| m.state == MemberState::Present && !shape.is_auxiliary(*at));
+        let devices = members.flat_map(|(at, m)| [Some(m.device), m.replacement].into_iter().flatten().map(move |device| (at, device)));
+        let down = |(at, m): (MemberId, &Member)| m.state == MemberState::Down && !shape.is_auxiliary(at);
         let left_behind = shape.numbered().any(down);
         Some(LabelsInForce { generation, current: devices.collect(), left_behind })
     }
@@ -28,12 +28,12 @@ impl Store {
     pub(crate) fn space_info(&self) -> SpaceInfo {
         let segments = &self.core.space.segments;
         let (pages, used) = (segments.pages(), segments.used_pages());
-        let (ready, resting) = (pages.kept + pages.ready, pages.resting);
+        let (ready, retained) = (pages.kept + pages.ready, pages.retained);
         SpaceInfo {
             in_use: used * PAGE,
-            resting: resting * PAGE,
+            retained: retained * PAGE,
             ready: ready * PAGE,
-            holes: segments.all_pages().saturating_sub(used + resting + ready) * PAGE,
+            holes: segments.all_pages().saturating_sub(used + retained + ready) * PAGE,
             wanted: self.ready_target(),
         }
     }

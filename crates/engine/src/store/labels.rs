@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use millpond_block::{MemberId, Piece, Tag};
+use millpond_block::{BufSlice, MemberId, Tag};
 use millpond_format::{Class, DeviceId, Label, MemberState, SECTOR_BYTES};
 
 use super::Store;
@@ -66,33 +66,33 @@ impl Store {
     }
 
     /// Returns the label of a member, or of its replacement device.
-    pub(crate) fn label(&self, member: MemberId, successor: Option<DeviceId>) -> Label {
+    pub(crate) fn label(&self, member: MemberId, replacement: Option<DeviceId>) -> Label {
         let shape = &self.config.shape;
         let own = shape.member(member).map_or(DeviceId(0), |m| m.device);
-        let (pool, name, device) = (self.config.id, self.config.name.clone(), successor.unwrap_or(own));
+        let (pool, name, device) = (self.config.id, self.config.name.clone(), replacement.unwrap_or(own));
         Label { pool, name, device, member, shape: shape.clone(), notes: Vec::new() }.with_notes(&self.config.notes)
     }
 
-    pub(crate) fn label_sector(&mut self, member: MemberId, successor: Option<DeviceId>) -> Piece {
-        let label = self.label(member, successor).encode();
+    pub(crate) fn label_sector(&mut self, member: MemberId, replacement: Option<DeviceId>) -> BufSlice {
+        let label = self.label(member, replacement).encode();
         let mut buf = self.bufs.take(SECTOR_BYTES);
         if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
             to.copy_from_slice(&label);
         }
-        Piece::new(Rc::new(buf), 0..SECTOR_BYTES)
+        BufSlice::new(Rc::new(buf), 0..SECTOR_BYTES)
     }
 
     /// Puts replacements into their members' places, once the labels say so.
     pub(crate) fn switch(&mut self) {
         for member in std::mem::take(&mut self.labels.switching).into_keys() {
             let at = member.index();
-            let (Some(slot), Some(size)) = (self.io.twin(member), self.config.twins.remove(&member)) else { continue };
+            let (Some(slot), Some(size)) = (self.io.replacement(member), self.config.replacements.remove(&member)) else { continue };
             if let Some(place) = self.config.sizes.get_mut(at) {
                 *place = size;
             }
             self.io.set_slot(member, Some(slot));
             self.judge_member(member);
-            self.io.set_twin(member, None);
+            self.io.set_replacement(member, None);
             self.io.health.set(member, MemberState::Present);
         }
     }
@@ -101,7 +101,7 @@ impl Store {
     pub(crate) fn size_of(&self, member: MemberId, replica: Replica) -> u64 {
         match replica {
             Replica::Current => self.config.size_of(member),
-            Replica::Replacement => self.config.twins.get(&member).copied().unwrap_or(0),
+            Replica::Replacement => self.config.replacements.get(&member).copied().unwrap_or(0),
         }
     }
 }

@@ -60,7 +60,7 @@ impl Store {
         let next = read.attempt + 1;
         if let Some(at) = moved {
             self.read_needed(PieceRead { at, attempt: 0, ..read.clone() });
-        } else if next < self.io.attempts(&self.core.space.rows, at.segment) {
+        } else if next < self.io.attempts(&self.core.space.layout, at.segment) {
             self.read_needed(PieceRead { attempt: next, ..read.clone() });
         } else {
             self.metrics.piece_failures += 1;

@@ -9,14 +9,14 @@ impl Store {
     /// Skips a segment for `millis` milliseconds, because part of it is right on no copy that can
     /// be read.
     pub(crate) fn leave_unreadable(&mut self, id: SegmentId, millis: u64) {
-        let why = if self.io.health.has_all(&self.core.space.rows, id) { Pause::Unreadable } else { Pause::Away };
+        let why = if self.io.health.has_all(&self.core.space.layout, id) { Pause::Unreadable } else { Pause::Away };
         if let Some(segment) = self.core.space.segments.get_mut(id) {
             segment.leave_until(self.now.0 + millis, why);
         }
     }
 
     pub(crate) fn read_move_header(&mut self, segment: SegmentId, at: u32, attempt: u8) {
-        let room = self.core.space.rows.pages(segment) - at;
+        let room = self.core.space.layout.pages(segment) - at;
         self.read_segment(Context::CleanHeader(at, attempt), segment, at, room.min(MAX_HEADER_PAGES as u32), attempt);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use millpond_block::{ByteRange, MemberId, Piece};
+use millpond_block::{BufSlice, ByteRange, MemberId};
 use millpond_format::{Addr, FANOUT, SegmentId, TreeRoot};
 use smallvec::SmallVec;
 
@@ -16,21 +16,21 @@ const EXPECTED: usize = 32;
 
 impl Store {
     /// Rewrites a wrong copy with its right content, unless it is the only copy.
-    pub(crate) fn repair(&mut self, member: MemberId, segment: SegmentId, page: u32, piece: Piece) {
-        let rows = &self.core.space.rows;
-        let copy = rows.copies(segment).position(|copy| copy == member);
+    pub(crate) fn repair(&mut self, member: MemberId, segment: SegmentId, page: u32, piece: BufSlice) {
+        let layout = &self.core.space.layout;
+        let copy = layout.copies(segment).position(|copy| copy == member);
         // with parity each byte is stored once
-        let copy = if rows.stripe(segment).is_some() { Some(0) } else { copy };
+        let copy = if layout.stripe(segment).is_some() { Some(0) } else { copy };
         let Some(copy) = copy else { return };
         let pages = u32::try_from(piece.len() as u64 / PAGE).unwrap_or(0);
-        let places = self.core.space.rows.map(segment, page, pages, copy);
+        let places = self.core.space.layout.map(segment, page, pages, copy);
         for (device, range) in places.into_iter().filter(|(device, _)| *device == member) {
             self.repair_at(device, segment, range.offset, piece.clone());
         }
     }
 
     /// Rewrites part of a segment on a member at a byte offset of the device.
-    pub(crate) fn repair_at(&mut self, member: MemberId, segment: SegmentId, offset: u64, piece: Piece) {
+    pub(crate) fn repair_at(&mut self, member: MemberId, segment: SegmentId, offset: u64, piece: BufSlice) {
         if !self.writes_allowed() || !self.io.health.is_up(member) {
             return;
         }
@@ -79,6 +79,6 @@ impl Store {
         if let Some(found) = self.core.space.segments.get_mut(segment) {
             found.pins += 1;
         }
-        self.io.read(context, &self.core.space.rows, segment, page, pages, attempt, &mut self.bufs);
+        self.io.read(context, &self.core.space.layout, segment, page, pages, attempt, &mut self.bufs);
     }
 }

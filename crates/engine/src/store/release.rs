@@ -30,16 +30,18 @@ impl Store {
     pub(crate) fn release_logged(&mut self) {
         let mut waiting = Waiting::default();
         // where enough segments are free the others stay retained for a rewind
-        let short = |shelf: &AllocClass| self.free_in(*shelf) < self.wanted_free(*shelf) || (*shelf != AllocClass::Data && self.destages());
+        let short = |alloc_class: &AllocClass| {
+            self.free_in(*alloc_class) < self.wanted_free(*alloc_class) || (*alloc_class != AllocClass::Data && self.destages())
+        };
         let short: Vec<AllocClass> = AllocClass::ALL.into_iter().filter(short).collect();
-        let resting: Vec<SegmentId> = self.core.space.segments.resting().map(|(id, _)| id).collect();
-        for id in resting {
-            if !short.contains(&self.core.space.rows.shelf(id)) {
+        let retained: Vec<SegmentId> = self.core.space.segments.retained().map(|(id, _)| id).collect();
+        for id in retained {
+            if !short.contains(&self.core.space.layout.alloc_class(id)) {
                 continue;
             }
             let Some(segment) = self.core.space.segments.get(id).filter(|_| self.is_logged(id)) else { continue };
             if segment.emptied > self.log.durable && !self.tuning.plants(Planted::ReuseBeforeFlush) {
-                waiting.count(self.core.space.rows.shelf(id));
+                waiting.count(self.core.space.layout.alloc_class(id));
             } else if segment.pins == 0 {
                 self.core.space.segments.set_state(id, SegmentState::Free);
             }
@@ -69,7 +71,7 @@ impl Store {
     /// due. Returns the bytes released.
     pub(crate) fn give_back(&mut self, bytes: u64) -> u64 {
         let found = self.core.space.segments.last_ready(bytes / PAGE, self.ready_target() / PAGE);
-        let pages: u64 = found.iter().map(|id| u64::from(self.core.space.rows.pages(*id))).sum();
+        let pages: u64 = found.iter().map(|id| u64::from(self.core.space.layout.pages(*id))).sum();
         if pages == 0 || pages * PAGE > self.stock.due {
             return 0;
         }
@@ -81,7 +83,7 @@ impl Store {
     /// Discards segments, neighbours in one call to their device.
     fn discard(&mut self, segments: Vec<SegmentId>) {
         segments.iter().for_each(|id| self.core.space.segments.set_state(*id, SegmentState::Discarding));
-        let extents = segments.iter().flat_map(|id| self.core.space.rows.extents(*id));
+        let extents = segments.iter().flat_map(|id| self.core.space.layout.extents(*id));
         let mut extents: Vec<(MemberId, ByteRange)> = extents.filter(|(device, _)| !self.keeps_bytes(*device)).collect();
         extents.sort_unstable_by_key(|(device, range)| (*device, range.offset));
         let mut joined: Vec<(MemberId, ByteRange)> = Vec::with_capacity(extents.len());
@@ -101,7 +103,7 @@ impl Store {
     pub(crate) fn may_rest(&self) -> u64 {
         let pool = self.core.space.segments.all_pages() / RESTING_PART;
         let used = self.core.space.live_units() / 8 / RESTING_PART;
-        pool.min(used.max(self.tuning.ready.resting / PAGE))
+        pool.min(used.max(self.tuning.ready.retained / PAGE))
     }
 
     /// Frees segments after their discard. A host that refused keeps their bytes, but they are as
@@ -131,7 +133,7 @@ impl Store {
     /// Returns whether further checkpoints would free segments.
     pub(crate) fn rests_for_checkpoints(&self) -> bool {
         let keep = u64::from(self.tuning.rewind_checkpoints);
-        self.core.space.segments.resting_since().is_some_and(|newest| newest + keep >= self.checkpoint_generation)
+        self.core.space.segments.retained_since().is_some_and(|newest| newest + keep >= self.checkpoint_generation)
     }
 
     /// Returns whether everything that emptied a retained segment is in the log, and replay does

@@ -17,7 +17,7 @@ use self::state::RemovalState;
 use super::{LEAST_LOG, ObjectsIn, Store, Watermark};
 use crate::io::Health;
 use crate::log::{BatchKind, OpenBatch, Stream};
-use crate::space::{AllocClass, Rows, Segment, SegmentState, usable};
+use crate::space::{AllocClass, Segment, SegmentLayout, SegmentState, usable};
 use crate::{Absent, CommandError, Invalid, JobInfo, JobKind, Time};
 
 /// Most steps that a removal may be expected to take: each leaves groups behind.
@@ -70,12 +70,12 @@ impl Store {
                 self.core.space.settle(cursor.segment);
             }
             let Ok(cursor) = self.make_room(stream, Watermark::Cleaner, 1, 0) else { return };
-            let items = if stream == Stream::Small { Encoder::default() } else { self.log.notes.take() };
+            let items = if stream == Stream::Small { Encoder::default() } else { self.log.small_write_index.take() };
             let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, 1, 0, items);
             let header = self.header(stream, cursor.segment, &batch, 0);
             if stream == Stream::Small {
                 // the index must count this batch, which is lost together with the special devices
-                self.log.notes.seal(header.lsn);
+                self.log.small_write_index.seal(header.lsn);
             }
             self.submit_batch(stream, &header, batch, Vec::new());
             self.leave_open_segments();
@@ -95,7 +95,7 @@ impl Store {
         (self.config.shape.groups, self.config.shape.next) = (shape.groups, shape.next);
         for (at, known) in self.config.shape.numbered_mut() {
             if members.contains(&at) {
-                (known.state, known.successor, known.leaving) = (MemberState::Gone, None, false);
+                (known.state, known.replacement, known.leaving) = (MemberState::Gone, None, false);
             }
         }
         for id in segments {
@@ -104,7 +104,7 @@ impl Store {
             }
         }
         self.io.health = Health::of(&self.config.shape);
-        self.core.space.rows = Rows::new(&self.config.shape);
+        self.core.space.layout = SegmentLayout::new(&self.config.shape);
         self.relabel(None);
     }
 
@@ -173,12 +173,12 @@ impl Store {
         if can_go(&whole.segments) {
             return Ok(Some((whole, 0)));
         }
-        let rows = Rows::new(&whole.shape);
-        let after = usable(&rows, |_| true);
+        let layout = SegmentLayout::new(&whole.shape);
+        let after = usable(&layout, |_| true);
         if needed > after {
             return Err(CommandError::Invalid(Invalid::NoSpaceElsewhere { lacking_bytes: (needed - after) * 512 }));
         }
-        if in_steps && (begun || self.steps_lead_to(&whole, &rows)) {
+        if in_steps && (begun || self.steps_lead_to(&whole, &layout)) {
             let step = Removal::plan_step(shape, member, can_go);
             let step = step.filter(|step| step.segments.len() * STEP_PART >= whole.segments.len());
             return Ok(step.map(|step| {
@@ -201,7 +201,7 @@ impl Store {
         let least = if in_steps { self.least_of_step() } else { self.needed_units() };
         let (logs, free_logs) = (space.segments.count_in(AllocClass::Log), self.free_in(AllocClass::Log));
         let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
-        let of_log = || gone.iter().filter(|id| space.rows.shelf(**id) == AllocClass::Log);
+        let of_log = || gone.iter().filter(|id| space.layout.alloc_class(**id) == AllocClass::Log);
         let spares_log = || {
             let taken = of_log().count();
             !in_steps || taken == logs || (taken * 2 <= logs && of_log().filter(is_free).count() * 2 <= free_logs)
@@ -284,14 +284,14 @@ impl Store {
     }
 
     /// Returns whether few steps lead to the end; `after` is the layout at the end.
-    fn steps_lead_to(&self, whole: &Removal, after: &Rows) -> bool {
+    fn steps_lead_to(&self, whole: &Removal, after: &SegmentLayout) -> bool {
         let (space, guests_after) = (&self.core.space, usable(after, |_| true));
-        let on = |shelf: AllocClass| whole.segments.iter().filter(move |id| space.rows.shelf(**id) == shelf);
-        let data: u64 = on(AllocClass::Data).map(|id| u64::from(space.rows.pages(*id)) * 8).sum();
+        let on = |alloc_class: AllocClass| whole.segments.iter().filter(move |id| space.layout.alloc_class(**id) == alloc_class);
+        let data: u64 = on(AllocClass::Data).map(|id| u64::from(space.layout.pages(*id)) * 8).sum();
         let free = space.usable_units().saturating_sub(self.needed_units());
         let guests = few_steps(data, space.usable_units().saturating_sub(guests_after), free);
         let (log, logs) = (on(AllocClass::Log).count() as u64, space.segments.count_in(AllocClass::Log) as u64);
-        let logs_after = (0..after.count()).filter(|id| after.shelf(SegmentId(*id)) == AllocClass::Log).count() as u64;
+        let logs_after = (0..after.count()).filter(|id| after.alloc_class(SegmentId(*id)) == AllocClass::Log).count() as u64;
         guests && few_steps(log, logs.saturating_sub(logs_after), logs.saturating_sub(u64::from(LEAST_LOG)))
     }
 

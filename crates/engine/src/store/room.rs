@@ -59,7 +59,7 @@ impl Store {
     /// needs.
     pub(crate) fn record_room(&self, pages: usize) -> bool {
         let left = self.log.streams[Stream::Long].left() as usize;
-        let segments = pages / self.core.space.rows.smallest() as usize;
+        let segments = pages / self.core.space.layout.smallest() as usize;
         self.checkpoint_is_safe() && (left > pages || self.room_beyond(Watermark::Record, segments))
     }
 }

@@ -102,7 +102,7 @@ impl Store {
 
     /// Returns the bytes of all copies of a segment, including parity.
     pub(crate) fn scrub_bytes(&self, id: SegmentId) -> u64 {
-        self.core.space.rows.extents(id).map(|(_, range)| range.length).sum()
+        self.core.space.layout.extents(id).map(|(_, range)| range.length).sum()
     }
 
     /// Returns the places to read in a segment. Places share no page, so a repair of one does not
@@ -121,9 +121,9 @@ impl Store {
             // chunks that were moved together share a header that identifies their blocks
             let first = header.unwrap_or(at.page);
             let end = at.page + chunk.extent_units().div_ceil(8);
-            let head = (first + MAX_HEADER_PAGES as u32).min(space.rows.pages(segment));
+            let head = (first + MAX_HEADER_PAGES as u32).min(space.layout.pages(segment));
             // with parity, stripes are not shared with another batch
-            let end = if header.is_some() && space.rows.stripe(segment).is_none() { end.max(head) } else { end };
+            let end = if header.is_some() && space.layout.stripe(segment).is_none() { end.max(head) } else { end };
             let known = places.entry(first).or_insert_with(|| place(first, 0));
             known.pages = known.pages.max(end - first);
             known.chunks.push(id);
@@ -148,7 +148,7 @@ impl Store {
 
     /// Returns the copies of a segment (with parity: the columns) that should be right.
     pub(crate) fn copies_to_scrub(&self, segment: SegmentId) -> Vec<usize> {
-        let rows = &self.core.space.rows;
+        let rows = &self.core.space.layout;
         match rows.copies(segment).len() {
             0 => rows.stripe(segment).map_or(vec![0], |stripe| self.io.health.whole_columns(&stripe)),
             _ => self.io.health.whole_copies(rows, segment).to_vec(),
@@ -239,7 +239,7 @@ impl Store {
 
     /// Extends places of segments with parity to whole stripes; places that share one are joined.
     fn whole_rows(&self, places: impl IntoIterator<Item = Place>) -> VecDeque<Place> {
-        let rows = &self.core.space.rows;
+        let rows = &self.core.space.layout;
         let mut found: VecDeque<Place> = VecDeque::new();
         for place in places {
             if rows.stripe(place.segment).is_none() {

@@ -63,7 +63,7 @@ pub(crate) fn new_members(shape: &Shape, devices: &[DeviceGeometry], import: Opt
             device: device_id(shape.generation, first + at, import),
             extents,
             state: MemberState::Present,
-            successor: None,
+            replacement: None,
             leaving: false,
             down_since: 0,
         })

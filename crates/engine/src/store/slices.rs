@@ -23,7 +23,7 @@ impl Store {
         // the more so the closer memory is to its limit
         let nodes = &self.core.nodes;
         let memory = (1 + 8 * nodes.dirty() / nodes.limit().max(1)).pow(2);
-        let behind = self.log.since_checkpoint >= self.checkpoint_log_bytes() / 2 || self.short_of_space();
+        let behind = self.log.since_checkpoint >= self.checkpoint_log_bytes() / 2 || self.records_lack_room();
         let quiet = self.now.0 > self.last_activity.0 + QUIET_MILLIS;
         let least = match (quiet, behind) {
             (true, _) => QUIET_SLICES,

@@ -72,7 +72,7 @@ impl Store {
         let of_objects = known.filter(|(_, s)| s.state == SegmentState::Sealed && s.objects > 0);
         let short = self.keeps_meta_apart() && !self.may_change(Watermark::Guest) && !self.tuning.plants(Planted::CrowdTheLog);
         let (part, of) = if short { SPARSE_WHEN_SHORT } else { SPARSE };
-        let sparse = of_objects.filter(|(id, s)| s.is_given_up() || s.objects * of < space.rows.pages(*id) * 8 * part);
+        let sparse = of_objects.filter(|(id, s)| s.is_given_up() || s.objects * of < space.layout.pages(*id) * 8 * part);
         let mut sparse: Vec<(u32, SegmentId)> = sparse.map(|(id, s)| (s.objects, id)).collect();
         sparse.sort_unstable();
         sparse.into_iter().map(|(_, id)| id).collect()

@@ -11,9 +11,11 @@ impl Store {
     /// which makes the streams usable.
     pub(crate) fn begin_special_streams(&mut self) {
         for stream in [Stream::Small, Stream::Kept] {
-            let home = self.special_home(stream).filter(|shelf| self.log.streams[stream].next.is_none() && self.has_special_room(*shelf));
-            if let Some(shelf) = home {
-                self.log.streams[stream].next = self.core.space.segments.reserve(shelf, false);
+            let home = self
+                .special_home(stream)
+                .filter(|alloc_class| self.log.streams[stream].next.is_none() && self.has_special_room(*alloc_class));
+            if let Some(alloc_class) = home {
+                self.log.streams[stream].next = self.core.space.segments.reserve(alloc_class, false);
                 self.checkpoint.forced = true;
             }
         }
@@ -22,8 +24,10 @@ impl Store {
     /// Returns whether there is a free segment to start with for every stream that the pool cannot
     /// do without.
     pub(crate) fn streams_fit(&self) -> bool {
-        let streams = |shelf: AllocClass| Stream::all().filter(|stream| !stream.is_special() && self.shelf_of(*stream) == shelf).count();
-        AllocClass::ALL.into_iter().all(|shelf| self.core.space.segments.free_in(shelf) >= streams(shelf))
+        let streams = |alloc_class: AllocClass| {
+            Stream::all().filter(|stream| !stream.is_special() && self.alloc_class_of(*stream) == alloc_class).count()
+        };
+        AllocClass::ALL.into_iter().all(|alloc_class| self.core.space.segments.free_in(alloc_class) >= streams(alloc_class))
     }
 
     /// Reserves the first segment of every stream. Streams on special devices begin later where
@@ -34,9 +38,9 @@ impl Store {
             if special && self.special_home(stream).is_none() {
                 return true;
             }
-            let shelf = self.shelf_of(stream);
+            let alloc_class = self.alloc_class_of(stream);
             // a stream on special devices may have its segment since labels were written
-            let next = self.log.streams[stream].next.or_else(|| self.core.space.segments.reserve(shelf, false));
+            let next = self.log.streams[stream].next.or_else(|| self.core.space.segments.reserve(alloc_class, false));
             self.log.streams[stream].next = next;
             special || next.is_some()
         })

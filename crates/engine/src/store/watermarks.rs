@@ -104,26 +104,26 @@ const LEAST_CHANGES: (usize, usize) = (8, 4);
 impl Store {
     /// Returns the number of segments of a class that are free, or will be soon without more
     /// cleaning.
-    pub(crate) fn coming_free(&self, shelf: AllocClass) -> usize {
-        let resting = self.core.space.segments.resting_in(shelf);
-        let coming = if self.checkpoint.running() { resting } else { self.waiting_for_flush.in_shelf(shelf) };
-        self.free_in(shelf) + coming
+    pub(crate) fn coming_free(&self, alloc_class: AllocClass) -> usize {
+        let retained = self.core.space.segments.retained_in(alloc_class);
+        let coming = if self.checkpoint.running() { retained } else { self.waiting_for_flush.in_alloc_class(alloc_class) };
+        self.free_in(alloc_class) + coming
     }
 
     /// Returns the number of free segments that a purpose must leave to others.
-    pub(crate) fn floor(&self, purse: Watermark) -> usize {
-        self.floor_on(self.shelf(purse), purse)
+    pub(crate) fn floor(&self, watermark: Watermark) -> usize {
+        self.floor_on(self.alloc_class(watermark), watermark)
     }
 
-    pub(crate) fn floor_on(&self, shelf: AllocClass, purse: Watermark) -> usize {
+    pub(crate) fn floor_on(&self, alloc_class: AllocClass, watermark: Watermark) -> usize {
         let meta = |segments: usize| {
-            if shelf == self.core.space.homes.meta { segments.saturating_sub(self.free_for_nodes()) } else { 0 }
+            if alloc_class == self.core.space.targets.meta { segments.saturating_sub(self.free_for_nodes()) } else { 0 }
         };
-        let cleaner = if shelf == AllocClass::Data { KEPT_FOR_CLEANER } else { 0 };
+        let cleaner = if alloc_class == AllocClass::Data { KEPT_FOR_CLEANER } else { 0 };
         let needs = self.needs();
         let checkpoints = needs.next + needs.least + needs.moving;
         let kept = cleaner + KEPT_FOR_RECORDS;
-        match purse {
+        match watermark {
             Watermark::Cleaner => meta(needs.next) + 1,
             Watermark::Record => meta(checkpoints) + cleaner,
             Watermark::Guest => meta(checkpoints) + kept + kept.max(meta(needs.destroy)),
@@ -185,32 +185,32 @@ impl Store {
         let all: usize = moving.values().sum();
         let moving =
             self.object_segments(if self.tuning.plants(Planted::CrowdTheLog) { moving.values().copied().max().unwrap_or(0) } else { all });
-        [AllocClass::Data, AllocClass::Log].into_iter().any(|shelf| {
-            let on_shelf = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.shelf == shelf);
+        [AllocClass::Data, AllocClass::Log].into_iter().any(|alloc_class| {
+            let in_alloc_class = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.alloc_class == alloc_class);
             let is_free = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.state == SegmentState::Free);
-            let taken = gone.iter().filter(on_shelf).count();
-            let free = self.free_in(shelf) - gone.iter().filter(on_shelf).filter(is_free).count();
+            let taken = gone.iter().filter(in_alloc_class).count();
+            let free = self.free_in(alloc_class) - gone.iter().filter(in_alloc_class).filter(is_free).count();
             // a class that is removed as a whole needs no free segments
-            let floor = self.floor_on(shelf, Watermark::Guest) + if shelf == space.homes.meta { moving } else { 0 };
-            (1..space.segments.count_in(shelf)).contains(&taken) && free <= floor
+            let floor = self.floor_on(alloc_class, Watermark::Guest) + if alloc_class == space.targets.meta { moving } else { 0 };
+            (1..space.segments.count_in(alloc_class)).contains(&taken) && free <= floor
         })
     }
 
     /// Returns whether a segment is free besides those reserved for others.
-    pub(crate) fn has_room(&self, purse: Watermark) -> bool {
-        self.room_beyond(purse, 0)
+    pub(crate) fn has_room(&self, watermark: Watermark) -> bool {
+        self.room_beyond(watermark, 0)
     }
 
     /// Returns whether `more` segments are free besides those reserved for others and the next one.
-    pub(super) fn room_beyond(&self, purse: Watermark, more: usize) -> bool {
-        self.free_in(self.shelf(purse)) > self.floor(purse) + more
+    pub(super) fn room_beyond(&self, watermark: Watermark, more: usize) -> bool {
+        self.free_in(self.alloc_class(watermark)) > self.floor(watermark) + more
     }
 
     /// Reserves the next segment of a stream.
-    pub(super) fn reserve_for(&mut self, stream: Stream, purse: Watermark) -> Option<SegmentId> {
-        let shelf = self.shelf_of(stream);
-        let room = self.free_in(shelf) > self.floor_on(shelf, purse);
-        room.then(|| self.core.space.segments.reserve(shelf, purse == Watermark::Cleaner)).flatten()
+    pub(super) fn reserve_for(&mut self, stream: Stream, watermark: Watermark) -> Option<SegmentId> {
+        let alloc_class = self.alloc_class_of(stream);
+        let room = self.free_in(alloc_class) > self.floor_on(alloc_class, watermark);
+        room.then(|| self.core.space.segments.reserve(alloc_class, watermark == Watermark::Cleaner)).flatten()
     }
 
     /// Returns how many bytes of deadlists may change while the next checkpoint and the one after
@@ -232,9 +232,9 @@ impl Store {
     }
 
     /// Returns whether a batch may begin.
-    pub(super) fn may_change(&self, purse: Watermark) -> bool {
-        match purse {
-            Watermark::Cleaner => self.free_in(AllocClass::Data) >= self.floor(purse),
+    pub(super) fn may_change(&self, watermark: Watermark) -> bool {
+        match watermark {
+            Watermark::Cleaner => self.free_in(AllocClass::Data) >= self.floor(watermark),
             Watermark::Record => self.checkpoint_is_safe(),
             // each guest stream goes on with segments that it has begun
             Watermark::Guest => {
@@ -245,15 +245,16 @@ impl Store {
     }
 
     /// Returns whether the checkpoint records of `moves` moves out of a segment fit. The segment is
-    /// of class `shelf`; it stays in the pool (`stays`) or is given up. Where nodes and objects are
+    /// of class `alloc_class`; it stays in the pool (`stays`) or is given up. Where nodes and objects are
     /// not in the data class, only moves that empty a segment of their own class gain space for
     /// them. All other moves leave free the segments that checkpoints and moving objects need,
     /// because every checkpoint scatters the objects that it replaces and would use up the rest.
-    pub(crate) fn has_room_for_moves(&self, shelf: AllocClass, stays: bool, moves: usize) -> bool {
-        let homes = self.core.space.homes;
+    pub(crate) fn has_room_for_moves(&self, alloc_class: AllocClass, stays: bool, moves: usize) -> bool {
+        let targets = self.core.space.targets;
         // the log can be emptied only into data segments that are free
-        let for_log = || shelf == AllocClass::Data && !self.room_beyond(Watermark::Cleaner, KEPT_FOR_CLEANER);
-        let makes_room = !self.keeps_meta_apart() || (stays && (shelf == homes.meta || homes.nodes == Some(shelf) || for_log()));
+        let for_log = || alloc_class == AllocClass::Data && !self.room_beyond(Watermark::Cleaner, KEPT_FOR_CLEANER);
+        let makes_room =
+            !self.keeps_meta_apart() || (stays && (alloc_class == targets.meta || targets.nodes == Some(alloc_class) || for_log()));
         let Needs { least, moving, .. } = self.needs();
         let kept = if makes_room || self.tuning.plants(Planted::CrowdTheLog) { 0 } else { least + moving };
         self.free_meta() >= self.checkpoint_segments_with(moves) + kept
@@ -267,22 +268,22 @@ impl Store {
     }
 
     /// Returns whether so little is free that records wait.
-    pub(crate) fn short_of_space(&self) -> bool {
+    pub(crate) fn records_lack_room(&self) -> bool {
         !self.has_room(Watermark::Record) || (self.is_split() && !self.room_beyond(Watermark::Cleaner, KEPT_FOR_CLEANER))
     }
 
     /// Returns the number of free segments that cleaner and checkpoints aim for.
-    pub(crate) fn wanted_free(&self, shelf: AllocClass) -> usize {
-        let total = self.core.space.segments.count_in(shelf);
-        let purse = if shelf == self.core.space.homes.landing { Watermark::Guest } else { Watermark::Cleaner };
+    pub(crate) fn wanted_free(&self, alloc_class: AllocClass) -> usize {
+        let total = self.core.space.segments.count_in(alloc_class);
+        let watermark = if alloc_class == self.core.space.targets.landing { Watermark::Guest } else { Watermark::Cleaner };
         // a device that is being removed takes free segments with it
         let part = if self.removals.wants_room() { DEPARTURE_PART } else { USUAL_PART };
-        (total / part).max(12).max(self.floor_on(shelf, purse) + 4)
+        (total / part).max(12).max(self.floor_on(alloc_class, watermark) + 4)
     }
 
     /// Returns whether fewer segments are free than cleaner and checkpoints aim for.
-    pub(crate) fn is_hungry(&self) -> bool {
-        self.cleaned_shelves().any(|shelf| self.free_in(shelf) < self.wanted_free(shelf))
+    pub(crate) fn is_below_target(&self) -> bool {
+        self.cleaned_classes().any(|alloc_class| self.free_in(alloc_class) < self.wanted_free(alloc_class))
     }
 
     /// Returns whether the next checkpoint fits although the quick estimate says that it does not.
@@ -333,7 +334,7 @@ impl Store {
         let most = self.free_meta().saturating_sub(kept + nodes);
         let waste = self.core.pieces.part_bytes() / 4096;
         let left = at.objects_at.filter(|_| !at.running()).map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
-        let segment = self.core.space.rows.smallest().saturating_sub(META_HEAD_PAGES) as usize;
+        let segment = self.core.space.layout.smallest().saturating_sub(META_HEAD_PAGES) as usize;
         let pages = left.saturating_sub(waste) + most * segment.saturating_sub(waste);
         // one in so many pages is lost to padding of writes
         let pages = pages - pages.div_ceil(WRITE_PAGES + 1);
@@ -368,7 +369,7 @@ impl Store {
     pub(crate) fn estimate_checkpoint(&mut self) {
         if self.checkpoint.estimate.again_in > 0 {
             self.checkpoint.estimate.again_in -= 1;
-            if self.is_hungry() || self.free_meta() <= self.wanted_free(self.core.space.homes.meta) {
+            if self.is_below_target() || self.free_meta() <= self.wanted_free(self.core.space.targets.meta) {
                 self.count_estimate();
             }
             return;
@@ -389,10 +390,10 @@ impl Store {
         debug_assert_eq!(catalog.names(), catalog.volumes.values().map(|v| v.name.len()).sum::<usize>(), "INV-CKPT-5: so are volumes");
         let options = catalog.options().len() * 160 + JOBS_BYTES;
         let others = (catalog.lineages.len() + catalog.walks.len() + catalog.frees.len()) * 96 + catalog.snapshots.pages() * 24;
-        let resting = self.core.space.segments.resting_count() * 16;
+        let retained = self.core.space.segments.retained_count() * 16;
         let estimate = &mut self.checkpoint.estimate;
         estimate.lists = self.core.pieces.to_write();
-        estimate.catalog = snapshots + volumes + others + resting + options;
+        estimate.catalog = snapshots + volumes + others + retained + options;
         debug_assert!(self.lists_are_counted(), "INV-CKPT-5: directories of deadlists are counted as they change");
     }
 
@@ -409,20 +410,20 @@ impl Store {
     }
 
     /// Returns the class that a purpose takes segments from.
-    fn shelf(&self, purse: Watermark) -> AllocClass {
-        match purse {
-            Watermark::Guest | Watermark::Record => self.core.space.homes.landing,
+    fn alloc_class(&self, watermark: Watermark) -> AllocClass {
+        match watermark {
+            Watermark::Guest | Watermark::Record => self.core.space.targets.landing,
             Watermark::Cleaner => AllocClass::Data,
         }
     }
 
     /// Returns the class that a stream continues in.
-    pub(super) fn shelf_of(&self, stream: Stream) -> AllocClass {
+    pub(super) fn alloc_class_of(&self, stream: Stream) -> AllocClass {
         match stream {
             special if special.is_special() && self.special_home(special).is_some() => {
                 self.special_home(special).unwrap_or(AllocClass::Special)
             }
-            stream if stream.is_guests() => self.core.space.homes.landing,
+            stream if stream.is_guests() => self.core.space.targets.landing,
             _ => AllocClass::Data,
         }
     }
@@ -437,76 +438,78 @@ impl Store {
     /// Returns whether a stream on special devices has room there. A share of them is reserved for
     /// nodes.
     pub(crate) fn special_room(&self, stream: Stream) -> bool {
-        self.is_ready(stream) && self.special_home(stream).is_some_and(|shelf| self.has_special_room(shelf))
+        self.is_ready(stream) && self.special_home(stream).is_some_and(|alloc_class| self.has_special_room(alloc_class))
     }
 
     /// Returns the special class of a stream, if the pool has one.
     pub(super) fn special_home(&self, stream: Stream) -> Option<AllocClass> {
-        let homes = &self.core.space.homes;
-        if stream == Stream::Kept { homes.nodes } else { homes.small }
+        let targets = &self.core.space.targets;
+        if stream == Stream::Kept { targets.nodes } else { targets.small }
     }
 
     /// Returns whether more is free on special devices than the share reserved for nodes.
-    pub(super) fn has_special_room(&self, shelf: AllocClass) -> bool {
+    pub(super) fn has_special_room(&self, alloc_class: AllocClass) -> bool {
         let segments = &self.core.space.segments;
-        let nodes = if self.core.space.homes.nodes == Some(shelf) { segments.count_in(shelf) / SPECIAL_PART } else { 0 };
-        segments.free_in(shelf) > nodes + KEPT_FOR_CLEANER
+        let nodes = if self.core.space.targets.nodes == Some(alloc_class) { segments.count_in(alloc_class) / SPECIAL_PART } else { 0 };
+        segments.free_in(alloc_class) > nodes + KEPT_FOR_CLEANER
     }
 
     /// Returns the number of free segments for nodes and objects on special devices.
     fn free_for_nodes(&self) -> usize {
-        self.core.space.homes.nodes.map_or(0, |shelf| self.free_in(shelf))
+        self.core.space.targets.nodes.map_or(0, |alloc_class| self.free_in(alloc_class))
     }
 
-    pub(crate) fn free_in(&self, shelf: AllocClass) -> usize {
-        self.core.space.segments.free_in(shelf)
+    pub(crate) fn free_in(&self, alloc_class: AllocClass) -> usize {
+        self.core.space.segments.free_in(alloc_class)
     }
 
     /// Returns whether too little of the log would be left without these segments. Stripes with
     /// parity, which are written whole, need a log.
     pub(super) fn misses_log_without(&self, gone: &BTreeSet<SegmentId>) -> bool {
         let space = &self.core.space;
-        let on_log = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.shelf == AllocClass::Log);
+        let on_log = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.alloc_class == AllocClass::Log);
         let taken = gone.iter().filter(on_log).count();
         let stays =
-            |id: &SegmentId| !gone.contains(id) && space.segments.get(*id).is_some_and(|s| s.shelf == AllocClass::Data && !s.leaving);
-        let parity_stays = || space.segments.ids().filter(stays).any(|id| space.rows.stripe(id).is_some());
+            |id: &SegmentId| !gone.contains(id) && space.segments.get(*id).is_some_and(|s| s.alloc_class == AllocClass::Data && !s.leaving);
+        let parity_stays = || space.segments.ids().filter(stays).any(|id| space.layout.stripe(id).is_some());
         taken > 0 && space.segments.count_in(AllocClass::Log) < taken + LEAST_LOG as usize && parity_stays()
     }
 
     /// Reserves the next segment for nodes or objects.
     pub(crate) fn reserve_meta(&mut self) -> Option<SegmentId> {
-        let (segments, homes) = (&mut self.core.space.segments, self.core.space.homes);
-        homes.nodes.and_then(|shelf| segments.reserve(shelf, false)).or_else(|| segments.reserve(homes.meta, false))
+        let (segments, targets) = (&mut self.core.space.segments, self.core.space.targets);
+        targets.nodes.and_then(|alloc_class| segments.reserve(alloc_class, false)).or_else(|| segments.reserve(targets.meta, false))
     }
 
     /// Returns the number of free segments for nodes and objects.
     fn free_meta(&self) -> usize {
-        self.free_for_nodes() + self.free_in(self.core.space.homes.meta)
+        self.free_for_nodes() + self.free_in(self.core.space.targets.meta)
     }
 
     /// Returns whether nodes and objects are in another class than data. Then space that the
     /// cleaner gains in data is of no use to them.
     pub(super) fn keeps_meta_apart(&self) -> bool {
-        self.core.space.homes.meta != AllocClass::Data
+        self.core.space.targets.meta != AllocClass::Data
     }
 
     /// Returns whether guests write to another class than data.
     pub(crate) fn is_split(&self) -> bool {
-        self.core.space.homes.landing != AllocClass::Data
+        self.core.space.targets.landing != AllocClass::Data
     }
 
     /// Returns the classes in which the cleaner keeps segments free.
-    pub(crate) fn cleaned_shelves(&self) -> impl Iterator<Item = AllocClass> + use<> {
-        let landing = self.core.space.homes.landing;
-        [AllocClass::Data, AllocClass::Log].into_iter().filter(move |shelf| *shelf == AllocClass::Data || *shelf == landing)
+    pub(crate) fn cleaned_classes(&self) -> impl Iterator<Item = AllocClass> + use<> {
+        let landing = self.core.space.targets.landing;
+        [AllocClass::Data, AllocClass::Log]
+            .into_iter()
+            .filter(move |alloc_class| *alloc_class == AllocClass::Data || *alloc_class == landing)
     }
 
     /// Returns whether the log is so full that part of it should move to data.
     pub(crate) fn destages(&self) -> bool {
         let segments = &self.core.space.segments;
         let count = segments.count_in(AllocClass::Log);
-        let used = count.saturating_sub(segments.free_in(AllocClass::Log) + segments.resting_in(AllocClass::Log));
+        let used = count.saturating_sub(segments.free_in(AllocClass::Log) + segments.retained_in(AllocClass::Log));
         self.is_split() && used * 100 > count * usize::from(self.tuning.log_percent)
     }
 
@@ -514,7 +517,7 @@ impl Store {
     /// each segment may be too few for the next write, and are not counted.
     fn segments_for(&self, pages: usize, waste: usize, cursor: Option<Cursor>) -> usize {
         let left = cursor.map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
-        let segment = self.core.space.rows.smallest().saturating_sub(META_HEAD_PAGES) as usize;
+        let segment = self.core.space.layout.smallest().saturating_sub(META_HEAD_PAGES) as usize;
         pages.saturating_sub(left.saturating_sub(waste)).div_ceil(segment.saturating_sub(waste).max(1))
     }
 
@@ -542,7 +545,7 @@ impl Store {
 
     /// Returns the bytes of objects that fit into `segments` segments.
     pub(super) fn object_room(&self, segments: usize) -> usize {
-        let pages = self.core.space.rows.smallest().saturating_sub(META_HEAD_PAGES) as usize;
+        let pages = self.core.space.layout.smallest().saturating_sub(META_HEAD_PAGES) as usize;
         let pages = segments * pages.saturating_sub(self.core.pieces.part_bytes() / 4096);
         (pages - pages.div_ceil(WRITE_PAGES)) * 4096
     }
@@ -591,12 +594,12 @@ pub(crate) struct Waiting([usize; AllocClass::ALL.len()]);
 
 impl Waiting {
     /// Adds a segment.
-    pub(super) fn count(&mut self, shelf: AllocClass) {
-        self.0[shelf as usize] += 1;
+    pub(super) fn count(&mut self, alloc_class: AllocClass) {
+        self.0[alloc_class as usize] += 1;
     }
 
-    pub(crate) fn in_shelf(&self, shelf: AllocClass) -> usize {
-        self.0[shelf as usize]
+    pub(crate) fn in_alloc_class(&self, alloc_class: AllocClass) -> usize {
+        self.0[alloc_class as usize]
     }
 
     /// Returns the number over all classes.

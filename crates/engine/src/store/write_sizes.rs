@@ -187,9 +187,9 @@ impl Store {
     fn census(&self, work: CensusWork) -> WriteSizes {
         let space = &self.core.space;
         let all = |id: &SegmentId| space.segments.get(*id).filter(|segment| segment.state != SegmentState::Absent);
-        let bytes = |shelf: AllocClass| {
-            let ids = space.segments.ids().filter(|id| all(id).is_some_and(|segment| segment.shelf == shelf));
-            ids.map(|id| u64::from(space.rows.pages(id)) * 4096).sum()
+        let bytes = |alloc_class: AllocClass| {
+            let ids = space.segments.ids().filter(|id| all(id).is_some_and(|segment| segment.alloc_class == alloc_class));
+            ids.map(|id| u64::from(space.layout.pages(id)) * 4096).sum()
         };
         let objects: u64 = space.segments.ids().filter_map(|id| all(&id)).map(|segment| u64::from(segment.objects)).sum();
         WriteSizes {

@@ -128,24 +128,24 @@ pub(crate) fn checkpoint_due(store: &Store, cleaner: &Cleaner, quiet: bool) -> b
 
 /// Returns whether space is short and a checkpoint would free enough of it.
 pub(crate) fn checkpoint_brings_space(store: &Store, cleaner: &Cleaner) -> bool {
-    store.cleaned_shelves().any(|shelf| checkpoint_brings(store, cleaner, shelf))
+    store.cleaned_classes().any(|alloc_class| checkpoint_brings(store, cleaner, alloc_class))
 }
 
-fn checkpoint_brings(store: &Store, cleaner: &Cleaner, shelf: AllocClass) -> bool {
+fn checkpoint_brings(store: &Store, cleaner: &Cleaner, alloc_class: AllocClass) -> bool {
     let segments = &store.core.space.segments;
-    let (free, wanted, total) = (segments.free_in(shelf), store.wanted_free(shelf), segments.count_in(shelf));
+    let (free, wanted, total) = (segments.free_in(alloc_class), store.wanted_free(alloc_class), segments.count_in(alloc_class));
     if free >= wanted {
         return false;
     }
-    let (landing, meta) = (shelf == store.core.space.homes.landing, shelf == store.core.space.homes.meta);
+    let (landing, meta) = (alloc_class == store.core.space.targets.landing, alloc_class == store.core.space.targets.meta);
     let (need, least) = if meta { (store.checkpoint_segments(), store.least_segments()) } else { (0, 0) };
-    let waiting = store.waiting_for_flush.in_shelf(shelf);
-    if store.short_of_space() {
-        return need > least || segments.resting_in(shelf) > waiting;
+    let waiting = store.waiting_for_flush.in_alloc_class(alloc_class);
+    if store.records_lack_room() {
+        return need > least || segments.retained_in(alloc_class) > waiting;
     }
-    let gain = segments.resting_in(shelf).saturating_sub(waiting);
-    let purse = if landing { Watermark::Guest } else { Watermark::Cleaner };
-    if free <= store.floor_on(shelf, purse) && cleaner.idle() && waiting == 0 {
+    let gain = segments.retained_in(alloc_class).saturating_sub(waiting);
+    let watermark = if landing { Watermark::Guest } else { Watermark::Cleaner };
+    if free <= store.floor_on(alloc_class, watermark) && cleaner.idle() && waiting == 0 {
         return gain > 0 || need > 2 * least + 2;
     }
     // a checkpoint takes segments itself: it is worthwhile when it frees several times as many

@@ -63,7 +63,7 @@ pub(crate) struct Cleaner {
     round: u32,
     emptied: u64,
     /// A round gained nothing: no cleaning until the pool's count of freed units reaches this.
-    exhausted_until: u64,
+    no_gain_until: u64,
     /// Free segments when moves last found no room: none are tried again before a checkpoint frees
     /// some, or more are free.
     blocked_at: Option<usize>,
@@ -78,19 +78,19 @@ impl Cleaner {
             store.checkpoint.forced |= !store.checkpoint.running();
             return None;
         }
-        let mut shelves = self.shelves_to_clean(store);
-        shelves.retain(|shelf| *shelf == AllocClass::Log || store.has_room_for_moves(*shelf, true, 1));
+        let mut alloc_classes = self.classes_to_clean(store);
+        alloc_classes.retain(|alloc_class| *alloc_class == AllocClass::Log || store.has_room_for_moves(*alloc_class, true, 1));
         // segments that leave the pool free no space: when space is short those that do go first,
         // of the log in turns
         let log_first = self.for_job
             && store.coming_free(AllocClass::Log) < store.wanted_free(AllocClass::Log)
             && !store.tuning.plants(Planted::CrowdTheLog);
-        let others_first = shelves.contains(&AllocClass::Data) || (log_first && shelves.contains(&AllocClass::Log));
+        let others_first = alloc_classes.contains(&AllocClass::Data) || (log_first && alloc_classes.contains(&AllocClass::Log));
         let leaving = if others_first { None } else { self.leaving_victim(store) };
-        if leaving.is_some() || self.is_stuck(store) {
+        if leaving.is_some() || self.moves_lack_room(store) {
             return leaving;
         }
-        let victim = if shelves.is_empty() { None } else { self.best_victim(store, &shelves) };
+        let victim = if alloc_classes.is_empty() { None } else { self.best_victim(store, &alloc_classes) };
         self.found_none = victim.is_none();
         if victim.is_some() {
             self.for_job = false;
@@ -100,7 +100,7 @@ impl Cleaner {
         if leaving.is_some() {
             return leaving;
         }
-        if is_crowded(store) || self.holds_jobs_up(&shelves) {
+        if checkpoint_lacks_room(store) || self.holds_jobs_up(&alloc_classes) {
             return None;
         }
         let wanted = of_jobs(store);
@@ -113,7 +113,7 @@ impl Cleaner {
     /// Reads more of the segment that is being emptied; `short` says that requests wait for space.
     pub(crate) fn read_victim(&mut self, store: &mut Store, short: bool) {
         // a victim that is needed for its space is not throttled as a job
-        let wanted = store.closing.is_some() || short || (!self.found_none && !self.shelves_to_clean(store).is_empty());
+        let wanted = store.closing.is_some() || short || (!self.found_none && !self.classes_to_clean(store).is_empty());
         let held = self.for_job && !wanted;
         let most = if held { store.job_depth(READS) } else { READS.1 };
         while self.reading < most && (!held || store.jobs_may_go_on()) {
@@ -144,7 +144,7 @@ impl Cleaner {
     pub(crate) fn report(&self, store: &Store) -> String {
         format!(
             "cleaner: victim {:?}, round {} emptied {} spent {}, exhausted until {}, blocked {:?}",
-            self.victim, self.round, self.emptied, store.spent, self.exhausted_until, self.blocked_at
+            self.victim, self.round, self.emptied, store.spent, self.no_gain_until, self.blocked_at
         )
     }
 
@@ -171,7 +171,7 @@ impl Cleaner {
     ) {
         let victim = self.victim;
         let (Ok(()), Some(buf)) = (result, buf) else {
-            let again = victim.is_some_and(|victim| attempt + 1 < store.io.attempts(&store.core.space.rows, victim));
+            let again = victim.is_some_and(|victim| attempt + 1 < store.io.attempts(&store.core.space.layout, victim));
             return if again { self.read_body(store, id, identities, attempt + 1) } else { self.clean_read_failed(store) };
         };
         self.reading -= 1;
@@ -180,7 +180,7 @@ impl Cleaner {
         let live = chunk.live.clone();
         let gathered = Gathered { chunk: id, from, identities, buf };
         // where there are several copies, a wrong one is noticed here, and the next one read
-        let others = attempt + 1 < store.io.attempts(&store.core.space.rows, from) && store.core.space.rows.spare(from) > 0;
+        let others = attempt + 1 < store.io.attempts(&store.core.space.layout, from) && store.core.space.layout.spare(from) > 0;
         if others && kept_identities(store, &gathered, &live).is_none() {
             self.reading += 1;
             store.bufs.give(gathered.buf);
@@ -197,35 +197,35 @@ impl Cleaner {
 impl Cleaner {
     /// Returns the classes to clean: those short of free segments, and the log also when part of it
     /// should move to data.
-    pub(crate) fn shelves_to_clean(&self, store: &Store) -> SmallVec<[AllocClass; 2]> {
-        let mut shelves = SmallVec::new();
-        let few = |shelf| store.coming_free(shelf) < store.wanted_free(shelf);
-        if few(AllocClass::Data) && !self.cleaning_is_vain(store) {
-            shelves.push(AllocClass::Data);
+    pub(crate) fn classes_to_clean(&self, store: &Store) -> SmallVec<[AllocClass; 2]> {
+        let mut alloc_classes = SmallVec::new();
+        let few = |alloc_class| store.coming_free(alloc_class) < store.wanted_free(alloc_class);
+        if few(AllocClass::Data) && !self.cleaning_gained_nothing(store) {
+            alloc_classes.push(AllocClass::Data);
         }
         if store.is_split() && (store.destages() || few(AllocClass::Log)) {
-            shelves.push(AllocClass::Log);
+            alloc_classes.push(AllocClass::Log);
         }
-        for shelf in [AllocClass::Special, AllocClass::Nodes] {
-            let count = store.core.space.segments.count_in(shelf);
-            if count > 0 && store.coming_free(shelf) < (count / 8).max(4) && !self.cleaning_is_vain(store) {
-                shelves.push(shelf);
+        for alloc_class in [AllocClass::Special, AllocClass::Nodes] {
+            let count = store.core.space.segments.count_in(alloc_class);
+            if count > 0 && store.coming_free(alloc_class) < (count / 8).max(4) && !self.cleaning_gained_nothing(store) {
+                alloc_classes.push(alloc_class);
             }
         }
-        shelves
+        alloc_classes
     }
 
     /// Returns whether the next turn would begin moves for a job.
     pub(super) fn cleans_for_jobs(&mut self, store: &mut Store) -> bool {
-        !self.is_reading() && !self.is_blocked(store) && !self.holds_jobs_up(&self.shelves_to_clean(store)) && store.jobs_may_go_on()
+        !self.is_reading() && !self.is_blocked(store) && !self.holds_jobs_up(&self.classes_to_clean(store)) && store.jobs_may_go_on()
     }
 }
 
 impl Cleaner {
-    /// Returns whether jobs wait because nothing can be gained in the `shelves` that are short.
+    /// Returns whether jobs wait because nothing can be gained in the `alloc_classes` that are short.
     /// Jobs move data to the data class; other classes do not delay them.
-    fn holds_jobs_up(&self, shelves: &[AllocClass]) -> bool {
-        self.found_none && shelves.contains(&AllocClass::Data)
+    fn holds_jobs_up(&self, alloc_classes: &[AllocClass]) -> bool {
+        self.found_none && alloc_classes.contains(&AllocClass::Data)
     }
 
     /// Returns the next segment that a removal gives up.
@@ -240,9 +240,9 @@ impl Cleaner {
         leaving
     }
 
-    fn best_victim(&mut self, store: &mut Store, shelves: &[AllocClass]) -> Option<SegmentId> {
+    fn best_victim(&mut self, store: &mut Store, alloc_classes: &[AllocClass]) -> Option<SegmentId> {
         while let Some(id) = self.candidates.pop() {
-            if self.victim_score(store, id, shelves).is_some() {
+            if self.victim_score(store, id, alloc_classes).is_some() {
                 return Some(id);
             }
         }
@@ -252,7 +252,7 @@ impl Cleaner {
         }
         let segments = store.core.space.segments.ids();
         let mut scored: Vec<(f64, SegmentId)> =
-            segments.filter_map(|id| self.victim_score(store, id, shelves).map(|score| (score, id))).collect();
+            segments.filter_map(|id| self.victim_score(store, id, alloc_classes).map(|score| (score, id))).collect();
         scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
         self.candidates.extend(scored.iter().take(CANDIDATES).rev().map(|(_, id)| *id));
         let best = self.candidates.pop();
@@ -263,44 +263,44 @@ impl Cleaner {
     }
 
     /// Returns whether moves found no room, and no more is free since.
-    fn is_stuck(&self, store: &Store) -> bool {
+    fn moves_lack_room(&self, store: &Store) -> bool {
         self.blocked_at.is_some_and(|free| store.core.space.segments.free_in(AllocClass::Data) <= free)
     }
 
     /// Returns whether nothing can be moved for jobs.
     pub(super) fn is_blocked(&self, store: &Store) -> bool {
-        self.is_stuck(store) || is_crowded(store)
+        self.moves_lack_room(store) || checkpoint_lacks_room(store)
     }
 
     /// Returns whether the last round of cleaning gained nothing.
-    fn cleaning_is_vain(&self, store: &Store) -> bool {
-        store.core.space.freed_units < self.exhausted_until
+    fn cleaning_gained_nothing(&self, store: &Store) -> bool {
+        store.core.space.freed_units < self.no_gain_until
     }
 
-    /// Returns the gain of cleaning a segment of one of the `shelves`; `None` when it cannot be
+    /// Returns the gain of cleaning a segment of one of the `alloc_classes`; `None` when it cannot be
     /// cleaned or gains nothing.
-    fn victim_score(&self, store: &Store, id: SegmentId, shelves: &[AllocClass]) -> Option<f64> {
+    fn victim_score(&self, store: &Store, id: SegmentId, alloc_classes: &[AllocClass]) -> Option<f64> {
         let space = &store.core.space;
         let s = space.segments.get(id)?;
-        let (units, used) = (space.rows.pages(id) * 8, s.live);
+        let (units, used) = (space.layout.pages(id) * 8, s.live);
         // blocks in the log move to data, however many of them are live
-        let destage = s.shelf == AllocClass::Log;
+        let destage = s.alloc_class == AllocClass::Log;
         // checkpoints empty segments of objects, and most segments of nodes; nodes are not moved
         // while a checkpoint writes them
-        if !shelves.contains(&s.shelf)
+        if !alloc_classes.contains(&s.alloc_class)
             || s.state != SegmentState::Sealed
             || s.leaving
             || s.objects > 0
             || s.left_until > store.now.0
             || (!destage && used + (units / 16).max(16) > units)
-            || (s.class == META_CLASS && (store.checkpoint.running() || (used * 4 > units && !(destage && store.short_of_space()))))
+            || (s.class == META_CLASS && (store.checkpoint.running() || (used * 4 > units && !(destage && store.records_lack_room()))))
             || self.gathered.iter().any(|g| g.from == id)
             || store.log.is_in_flight(id)
         {
             return None;
         }
         let live = f64::from(used) / f64::from(units);
-        if store.short_of_space() {
+        if store.records_lack_room() {
             return Some(1.0 - live);
         }
         let age = store.core.clock.saturating_sub(s.youngest) as f64 + 1.0;
@@ -310,11 +310,12 @@ impl Cleaner {
 
     /// Returns whether a segment is left whose cleaning would free space.
     pub(crate) fn victim_left(&self, store: &Store) -> bool {
-        let may_clean =
-            |shelf: AllocClass| store.has_room_for_moves(shelf, true, 1) && !(shelf == AllocClass::Data && self.cleaning_is_vain(store));
-        let may = |shelf: &AllocClass| *shelf == AllocClass::Log || may_clean(*shelf);
-        let shelves: SmallVec<[AllocClass; 3]> = AllocClass::ALL.into_iter().filter(may).collect();
-        !self.is_stuck(store) && store.core.space.segments.ids().any(|id| self.victim_score(store, id, &shelves).is_some())
+        let may_clean = |alloc_class: AllocClass| {
+            store.has_room_for_moves(alloc_class, true, 1) && !(alloc_class == AllocClass::Data && self.cleaning_gained_nothing(store))
+        };
+        let may = |alloc_class: &AllocClass| *alloc_class == AllocClass::Log || may_clean(*alloc_class);
+        let alloc_classes: SmallVec<[AllocClass; 3]> = AllocClass::ALL.into_iter().filter(may).collect();
+        !self.moves_lack_room(store) && store.core.space.segments.ids().any(|id| self.victim_score(store, id, &alloc_classes).is_some())
     }
 
     pub(crate) fn begin_victim(&mut self, store: &mut Store, victim: SegmentId) {
@@ -342,15 +343,15 @@ impl Cleaner {
         self.headers.clear();
         store.metrics.segments_cleaned += 1;
         store.core.space.settle(victim);
-        if store.core.space.rows.shelf(victim) == AllocClass::Log || self.for_job {
+        if store.core.space.layout.alloc_class(victim) == AllocClass::Log || self.for_job {
             return;
         }
         self.round += 1;
-        self.emptied += u64::from(store.core.space.rows.pages(victim));
+        self.emptied += u64::from(store.core.space.layout.pages(victim));
         if self.round == ROUND {
             if store.spent + self.emptied / 32 >= self.emptied {
-                let segment_units = u64::from(store.core.space.rows.smallest()) * 8;
-                self.exhausted_until = store.core.space.freed_units + segment_units / 2;
+                let segment_units = u64::from(store.core.space.layout.smallest()) * 8;
+                self.no_gain_until = store.core.space.freed_units + segment_units / 2;
             }
             (self.round, self.emptied, store.spent) = (0, 0, 0);
         }
@@ -412,7 +413,7 @@ impl Cleaner {
             store.bufs.give(buf);
         }
         let Some((told, moves)) = moves else {
-            let segment = victim.filter(|victim| attempt + 1 < store.io.attempts(&store.core.space.rows, *victim));
+            let segment = victim.filter(|victim| attempt + 1 < store.io.attempts(&store.core.space.layout, *victim));
             let Some(segment) = segment else { return waiting.iter().for_each(|_| self.clean_read_failed(store)) };
             self.headers.insert(at, MoveHeader::Reading(waiting));
             return store.read_move_header(segment, at, attempt + 1);
@@ -432,6 +433,6 @@ impl Cleaner {
 }
 
 /// Returns whether the next checkpoint has no room for the records of one more move for a job.
-fn is_crowded(store: &Store) -> bool {
+fn checkpoint_lacks_room(store: &Store) -> bool {
     !store.has_room_for_moves(AllocClass::Data, false, 1)
 }

@@ -70,7 +70,7 @@ pub(crate) fn begin_removal(store: &mut Store, rejoiner: &mut Rejoiner, resilver
 pub(crate) fn rehearse_removal(store: &Store, resilver: &Resilver, member: MemberId) -> Result<RemovalPlan, CommandError> {
     let rate = store.rate_beside_guests();
     // data of auxiliary devices is on other devices, too
-    if store.config.shape.is_aside(member) {
+    if store.config.shape.is_auxiliary(member) {
         store.check_unchanging()?;
         return Ok(RemovalPlan { moved: 0, others: Vec::new(), in_steps: false, rate });
     }
@@ -88,7 +88,7 @@ fn check_removal(store: &Store, resilver: &Resilver, member: MemberId) -> Result
     let known = store.config.shape.member(member).filter(|m| m.state != MemberState::Gone);
     let Some(known) = known else { return Err(CommandError::NotFound(Absent::Member(member))) };
     let moving = store.evacuation.as_ref().is_some_and(|evacuation| !evacuation.rejoins);
-    if known.successor.is_some() || resilver.jobs().next().is_some() || moving {
+    if known.replacement.is_some() || resilver.jobs().next().is_some() || moving {
         return Err(CommandError::Busy(Busy::DevicesChanging));
     }
     if store.labels.busy() {
@@ -185,7 +185,7 @@ fn look_at_leaving(store: &mut Store, rejoiner: &mut Rejoiner) -> Result<Look, O
     let (space, health, now) = (&store.core.space, &store.io.health, store.now.0);
     let mut look = Look::default();
     for id in &evacuation.removal.segments {
-        space.segments.get(*id).into_iter().for_each(|segment| look.add(*id, segment, now, health, &space.rows));
+        space.segments.get(*id).into_iter().for_each(|segment| look.add(*id, segment, now, health, &space.layout));
     }
     if evacuation.rejoins && rejoiner.gives_rejoin_up(store, &look) {
         return Err(None);

@@ -140,7 +140,7 @@ impl Jobs {
 
     /// Returns whether a job needs the space of segments that are retained for a rewind.
     pub(crate) fn gives_up_retention(&self) -> bool {
-        self.rebalancer.is_short() || self.wiper.is_on()
+        self.rebalancer.waits_for_space() || self.wiper.is_on()
     }
 
     /// Returns whether no checkpoint may begin, because a scrub compares rings of roots.

@@ -7,10 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use millpond_block::{MemberId, Piece, Tag};
+use millpond_block::{BufSlice, MemberId, Tag};
 use millpond_format::{CLAIM_OFFSET, DeviceId, DeviceNote, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId, second_area};
 
-use super::claim::Keeper;
+use super::lease::Lease;
 use crate::PoolState;
 use crate::io::Replica;
 use crate::store::{Context, LabelStep as Step, Store};
@@ -31,7 +31,7 @@ impl LabelWriter {
 
 impl LabelWriter {
     /// Starts writing labels if they are requested.
-    pub(crate) fn step_relabel(&mut self, store: &mut Store, keeper: &Keeper) {
+    pub(crate) fn step_relabel(&mut self, store: &mut Store, lease: &Lease) {
         // the labels of a new pool are being written until it is open
         let open = store.state != PoolState::Opening || store.generation > 0;
         if store.labels.wanted && store.labels.step == Step::Idle && open {
@@ -42,16 +42,16 @@ impl LabelWriter {
                 self.write_labels_again(store, false);
             } else {
                 store.labels.step = Step::Fresh;
-                self.write_fresh_labels(store, keeper);
+                self.write_fresh_labels(store, lease);
             }
         }
     }
 
-    fn write_fresh_labels(&mut self, store: &mut Store, keeper: &Keeper) {
+    fn write_fresh_labels(&mut self, store: &mut Store, lease: &Lease) {
         let mut writes = Vec::new();
         for member in store.labels.fresh.clone() {
             let size = store.config.size_of(member);
-            let piece = fresh_area(store, keeper, member);
+            let piece = fresh_area(store, lease, member);
             writes.push((member, Replica::Current, 0, piece.clone()));
             writes.push((member, Replica::Current, second_area(size), piece));
         }
@@ -67,7 +67,7 @@ impl LabelWriter {
             return;
         }
         let members = store.config.shape.members.iter().filter(|m| m.state != MemberState::Gone);
-        let ids: BTreeSet<DeviceId> = members.flat_map(|m| [Some(m.device), m.successor]).flatten().collect();
+        let ids: BTreeSet<DeviceId> = members.flat_map(|m| [Some(m.device), m.replacement]).flatten().collect();
         let known = store.config.notes.iter().cloned().chain(seen).filter(|note| ids.contains(&note.device));
         // the later description of a device counts
         let known: BTreeMap<DeviceId, DeviceNote> = known.map(|note| (note.device, note)).collect();
@@ -89,9 +89,9 @@ impl LabelWriter {
             let piece = store.label_sector(member, None);
             writes.push((member, Replica::Current, if at_end { second_area(size) } else { 0 }, piece));
         }
-        for (member, size) in store.config.twins.clone() {
-            let successor = store.config.shape.member(member).and_then(|m| m.successor);
-            let piece = store.label_sector(member, successor);
+        for (member, size) in store.config.replacements.clone() {
+            let replacement = store.config.shape.member(member).and_then(|m| m.replacement);
+            let piece = store.label_sector(member, replacement);
             writes.push((member, Replica::Replacement, if at_end { second_area(size) } else { 0 }, piece));
         }
         store.io.write_each(Context::Relabel, writes);
@@ -102,8 +102,8 @@ impl LabelWriter {
         if store.labels.wanted {
             return;
         }
-        let first = SegmentId(store.core.space.rows.count());
-        store.core.space.rows.extend(&store.config.shape);
+        let first = SegmentId(store.core.space.layout.count());
+        store.core.space.layout.extend(&store.config.shape);
         store.core.space.take_rows();
         store.judge_new(first);
         store.begin_special_streams();
@@ -112,7 +112,7 @@ impl LabelWriter {
 
 /// Returns the first bytes of an area on a new device: the label, the claim if there is one,
 /// and a ring of zeroes, so that old data there cannot look like a damaged root (INV-RING-2).
-pub(crate) fn fresh_area(store: &mut Store, keeper: &Keeper, member: MemberId) -> Piece {
+pub(crate) fn fresh_area(store: &mut Store, lease: &Lease, member: MemberId) -> BufSlice {
     let bytes = (RING_OFFSET + RING_SLOTS * SECTOR_BYTES as u64) as usize;
     let label = store.label(member, None).encode();
     let mut buf = store.bufs.take(bytes);
@@ -120,10 +120,10 @@ pub(crate) fn fresh_area(store: &mut Store, keeper: &Keeper, member: MemberId) -
         head.copy_from_slice(&label);
         rest.fill(0);
     }
-    if let (Some(claim), false) = (keeper.claim(), store.config.shape.is_aside(member))
+    if let (Some(claim), false) = (lease.claim(), store.config.shape.is_auxiliary(member))
         && let Some(to) = buf.bytes_mut().get_mut(CLAIM_OFFSET as usize..CLAIM_OFFSET as usize + SECTOR_BYTES)
     {
         to.copy_from_slice(&claim.encode());
     }
-    Piece::new(Rc::new(buf), 0..bytes)
+    BufSlice::new(Rc::new(buf), 0..bytes)
 }

@@ -98,7 +98,7 @@ impl Preparer {
             && alone
             && store.now >= self.not_before
             && !store.host_is_short()
-            && !store.is_hungry()
+            && !store.is_below_target()
     }
 }
 
@@ -132,7 +132,7 @@ impl Preparer {
         if !store.tuning.plants(Planted::PrepareInUse) {
             store.core.space.segments.set_state(segment, SegmentState::Preparing);
         }
-        let extents = store.core.space.rows.extents(segment).collect();
+        let extents = store.core.space.layout.extents(segment).collect();
         self.work = Some(Work { segment, extents, next: 0, in_flight: 0, failed: false });
     }
 

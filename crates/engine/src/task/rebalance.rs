@@ -28,7 +28,7 @@ const LOOK_MILLIS: u64 = 100;
 const PATIENCE: u64 = 60_000;
 const CHECKPOINT_MILLIS: u64 = 1_000;
 /// Scans without gain after which the rest cannot be moved.
-const VAIN_ROUNDS: u32 = 3;
+const SCANS_WITHOUT_GAIN: u32 = 3;
 
 /// A running rebalance.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ struct Run {
     total: u64,
     /// The smallest `left` of all scans, and scans since then.
     least: Option<u64>,
-    vain: u32,
+    without_gain: u32,
     /// Since when there is no room for moves.
     short_since: Option<Time>,
 }
@@ -65,7 +65,7 @@ impl Rebalancer {
 
     /// Returns whether it waits for space; segments are then not retained for a rewind by time
     /// alone.
-    pub(crate) fn is_short(&self) -> bool {
+    pub(crate) fn waits_for_space(&self) -> bool {
         self.running.as_ref().is_some_and(|run| run.short_since.is_some())
     }
 
@@ -113,7 +113,7 @@ impl Rebalancer {
         }
         if idle && now.0 >= run.looked.0 + CHECKPOINT_MILLIS {
             run.looked = now;
-            store.checkpoint.forced |= store.core.space.segments.resting_in(AllocClass::Data) > 0;
+            store.checkpoint.forced |= store.core.space.segments.retained_in(AllocClass::Data) > 0;
         }
     }
 }
@@ -164,9 +164,9 @@ impl Rebalancer {
         let Some(run) = &mut self.running else { return };
         run.looked = now;
         (run.left, run.total) = (left, run.total.max(left));
-        run.vain = if run.least.is_none_or(|least| left < least) { 0 } else { run.vain + 1 };
+        run.without_gain = if run.least.is_none_or(|least| left < least) { 0 } else { run.without_gain + 1 };
         run.least = Some(run.least.map_or(left, |least| least.min(left)));
-        if left == 0 || run.vain == VAIN_ROUNDS {
+        if left == 0 || run.without_gain == SCANS_WITHOUT_GAIN {
             return self.end_rebalance(store);
         }
         let full: Vec<&Surplus> = surpluses.iter().filter(|surplus| surplus.above > 0).collect();
@@ -193,7 +193,7 @@ impl Rebalancer {
         let written = store.checkpoint.running();
         let run = self.running.as_mut()?;
         while let Some(id) = run.todo.pop_front() {
-            run.left = run.left.saturating_sub(u64::from(store.core.space.rows.pages(id)) * PAGE);
+            run.left = run.left.saturating_sub(u64::from(store.core.space.layout.pages(id)) * PAGE);
             let ready = store.core.space.segments.get(id).is_some_and(|s| {
                 movable(s).is_some()
                     && s.left_until <= store.now.0

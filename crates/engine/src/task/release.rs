@@ -32,17 +32,17 @@ const FLUSH_PAUSE: u64 = 100;
 
 /// Frees segments whose retention has ended. With `hurry`, as soon as it is safe, and as many as are
 /// wanted. `given_up`: a job needs the space of retained segments.
-pub(crate) fn release_rested(store: &mut Store, hurry: bool, given_up: bool) {
+pub(crate) fn release_retained(store: &mut Store, hurry: bool, given_up: bool) {
     let forgets = store.tuning.plants(Planted::NothingRests);
     let keep = if hurry || forgets { 0 } else { u64::from(store.tuning.rewind_checkpoints) };
     // retained data does not survive a removal or a wipe, so it need not be kept
     let given_up = given_up || store.evacuation.is_some();
     let oldest = (!given_up && !forgets).then(|| store.oldest_kept());
     let most = store.may_rest();
-    while let Some((segment, generation)) = store.core.space.segments.rested(store.checkpoint_generation, keep) {
+    while let Some((segment, generation)) = store.core.space.segments.retention_over(store.checkpoint_generation, keep) {
         let stays = match hurry {
-            true => !store.is_hungry() && store.streams_fit(),
-            false => oldest.is_some_and(|oldest| generation >= oldest) && store.core.space.segments.pages().resting <= most,
+            true => !store.is_below_target() && store.streams_fit(),
+            false => oldest.is_some_and(|oldest| generation >= oldest) && store.core.space.segments.pages().retained <= most,
         };
         if stays {
             break;
@@ -58,7 +58,7 @@ pub(crate) fn step_give_back(store: &mut Store, preparing: bool) {
         return;
     }
     let pages = store.core.space.segments.pages();
-    store.stock.at(store.now, (store.core.space.segments.used_pages() + pages.resting) * PAGE);
+    store.stock.at(store.now, (store.core.space.segments.used_pages() + pages.retained) * PAGE);
     let (target, millis) = (store.ready_target(), store.surplus_millis());
     let surplus = ((pages.kept + pages.ready) * PAGE).saturating_sub(target).min(pages.ready * PAGE);
     store.stock.see_surplus(store.now, surplus, millis);
@@ -72,7 +72,7 @@ pub(crate) fn step_give_back(store: &mut Store, preparing: bool) {
 
 /// Releases surplus at a rate that guests do not notice.
 fn give_back_some(store: &mut Store, preparing: bool) {
-    let busy = store.core.space.segments.discarding() > 0 || preparing || store.is_hungry();
+    let busy = store.core.space.segments.discarding() > 0 || preparing || store.is_below_target();
     if store.stock.due == 0 || store.now < store.stock.give_back_at || busy {
         return;
     }

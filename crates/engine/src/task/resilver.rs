@@ -11,10 +11,10 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use millpond_block::{Buf, ByteRange, DeviceError, MemberId, Piece};
+use millpond_block::{Buf, BufSlice, ByteRange, DeviceError, MemberId};
 use millpond_format::{DeviceId, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId, second_area};
 
-use super::claim::{Keeper, claim_at};
+use super::lease::{Lease, claim_at};
 use crate::io::Replica;
 use crate::space::{PAGE, SegmentState};
 use crate::store::{Context, FillPiece, Store};
@@ -103,7 +103,7 @@ impl Resilver {
 
 impl Resilver {
     /// Continues filling. Returns true when it wants another turn soon.
-    pub(crate) fn step_fill(&mut self, store: &mut Store, keeper: &mut Keeper) -> bool {
+    pub(crate) fn step_fill(&mut self, store: &mut Store, lease: &mut Lease) -> bool {
         if store.state != PoolState::Online {
             return false;
         }
@@ -122,13 +122,13 @@ impl Resilver {
                 }
                 ended
             }
-            Step::Copying => self.copy_on(store, keeper),
+            Step::Copying => self.copy_on(store, lease),
             Step::Ring | Step::Flush => false,
         }
     }
 
     /// Starts as many copies as guests leave room for.
-    fn copy_on(&mut self, store: &mut Store, keeper: &mut Keeper) -> bool {
+    fn copy_on(&mut self, store: &mut Store, lease: &mut Lease) -> bool {
         let most = store.job_depth(AT_A_TIME);
         while store.jobs_may_go_on()
             && let Some(piece) = self.next_piece(store, most)
@@ -141,19 +141,19 @@ impl Resilver {
             if store.checkpoint.running() {
                 return false;
             }
-            self.read_ring(store, keeper);
+            self.read_ring(store, lease);
         }
         false
     }
 
     /// Copies the ring of roots once all segments are copied.
-    fn read_ring(&mut self, store: &mut Store, keeper: &mut Keeper) {
+    fn read_ring(&mut self, store: &mut Store, lease: &mut Lease) {
         let Some(fill) = &mut self.running else { return };
         fill.step = Step::Ring;
-        let (run, member, twin) = (fill.run, fill.member, fill.replica == Replica::Replacement);
+        let (run, member, replacement) = (fill.run, fill.member, fill.replica == Replica::Replacement);
         let shape = &store.config.shape;
         let whole = |(at, m): &(MemberId, &millpond_format::Member)| {
-            m.state == MemberState::Present && (twin || *at != member) && !shape.is_aside(*at)
+            m.state == MemberState::Present && (replacement || *at != member) && !shape.is_auxiliary(*at)
         };
         // a member that failed meanwhile is not whole any more, so sources are tracked by number,
         // not counted
@@ -165,7 +165,7 @@ impl Resilver {
             let length = RING_SLOTS as usize * SECTOR_BYTES;
             let mut ring = store.bufs.take(length);
             ring.bytes_mut().iter_mut().take(length).for_each(|byte| *byte = 0);
-            return self.fill_ring_done(store, keeper, run, Ok(()), Some(ring));
+            return self.fill_ring_done(store, lease, run, Ok(()), Some(ring));
         };
         fill.ring_from = MemberId(source.0 + 1);
         let range = ByteRange { offset: RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
@@ -176,7 +176,7 @@ impl Resilver {
     pub(crate) fn fill_ring_done(
         &mut self,
         store: &mut Store,
-        keeper: &mut Keeper,
+        lease: &mut Lease,
         run: u64,
         result: Result<(), DeviceError>,
         buf: Option<Buf>,
@@ -187,17 +187,17 @@ impl Resilver {
             (Ok(()), Some(buf)) => {
                 fill.in_flight = 2;
                 let second = second_area(store.size_of(member, replica));
-                let piece = Piece::new(Rc::new(buf), 0..(RING_SLOTS as usize * SECTOR_BYTES));
+                let piece = BufSlice::new(Rc::new(buf), 0..(RING_SLOTS as usize * SECTOR_BYTES));
                 for area in [0, second] {
                     store.io.write_to(Context::FillRing(run), None, member, replica, area + RING_OFFSET, piece.clone());
                 }
-                self.claim_filled(store, keeper, run, member, replica);
+                self.claim_filled(store, lease, run, member, replica);
             }
             (Ok(()), None) => {
                 fill.in_flight -= 1;
                 self.flush_filled(store, run);
             }
-            (Err(_), _) if fill.in_flight == 0 => self.read_ring(store, keeper),
+            (Err(_), _) if fill.in_flight == 0 => self.read_ring(store, lease),
             // the device can be neither written nor given up: it stays as it is until the next
             // import
             (Err(_), _) => self.stop_filling(member, replica),
@@ -205,8 +205,8 @@ impl Resilver {
     }
 
     /// Writes the claim to the device: labels may not call it whole without one (INV-CLAIM-3).
-    fn claim_filled(&mut self, store: &mut Store, keeper: &mut Keeper, run: u64, member: MemberId, replica: Replica) {
-        if let Some(piece) = keeper.claim_piece(store) {
+    fn claim_filled(&mut self, store: &mut Store, lease: &mut Lease, run: u64, member: MemberId, replica: Replica) {
+        if let Some(piece) = lease.claim_piece(store) {
             let size = store.size_of(member, replica);
             self.of(run).into_iter().for_each(|fill| fill.in_flight += 2);
             for second in [false, true] {
@@ -225,7 +225,7 @@ impl Resilver {
         let Some(member) = store.config.shape.members.get_mut(at) else { return };
         member.state = MemberState::Present;
         if fill.replica == Replica::Replacement {
-            let Some(device) = member.successor.take() else { return };
+            let Some(device) = member.replacement.take() else { return };
             let old = std::mem::replace(&mut member.device, device);
             store.labels.switching.insert(fill.member, old);
         } else {
@@ -236,12 +236,12 @@ impl Resilver {
     }
 
     /// Gives up a replacement that failed: the member keeps its device.
-    pub(crate) fn successor_failed(&mut self, store: &mut Store, member: MemberId) {
+    pub(crate) fn replacement_failed(&mut self, store: &mut Store, member: MemberId) {
         self.stop_filling(member, Replica::Replacement);
-        store.config.twins.remove(&member);
+        store.config.replacements.remove(&member);
         let was = store.labels.switching.remove(&member);
         if let Some(m) = store.config.shape.member_mut(member) {
-            m.successor = None;
+            m.replacement = None;
             m.device = was.unwrap_or(m.device);
         }
         if !store.io.health.is_up(member) {
@@ -285,8 +285,8 @@ impl Resilver {
         store.leave_open_segments();
         let space = &store.core.space;
         let used = |id: SegmentId| space.segments.get(id).filter(|s| holds_something(s.state)).map(|s| (id, s.uses));
-        let segments: VecDeque<_> = space.segments.ids().filter(|id| space.rows.has(*id, member)).filter_map(used).collect();
-        let total = segments.len() as u64 * space.rows.extent_bytes();
+        let segments: VecDeque<_> = space.segments.ids().filter(|id| space.layout.has(*id, member)).filter_map(used).collect();
+        let total = segments.len() as u64 * space.layout.extent_bytes();
         self.runs += 1;
         let (run, mark) = (self.runs, store.io.mark());
         let fill = Fill {
@@ -322,7 +322,7 @@ impl Resilver {
                 fill.page = 0;
                 continue;
             }
-            let start = store.core.space.rows.extents(segment).find(|(device, _)| *device == fill.member)?.1.offset;
+            let start = store.core.space.layout.extents(segment).find(|(device, _)| *device == fill.member)?.1.offset;
             let (page, pages) = (fill.page, PAGES.min(extent_pages - fill.page));
             fill.page += pages;
             fill.in_flight += 1;
@@ -333,26 +333,27 @@ impl Resilver {
     fn read_piece(&mut self, store: &mut Store, piece: FillPiece) {
         let FillPiece { segment, page, pages, attempt, .. } = piece;
         let Some(fill) = &self.running else { return };
-        let (member, twin) = (fill.member, fill.replica == Replica::Replacement);
+        let (member, replacement) = (fill.member, fill.replica == Replica::Replacement);
         // a member that was away may lack data that the others have
-        let whole = |own: &usize| store.io.health.whole_copies(&store.core.space.rows, segment).contains(own);
-        let own = store.core.space.rows.copies(segment).position(|copy| copy == member).filter(|own| twin && attempt == 0 && whole(own));
+        let whole = |own: &usize| store.io.health.whole_copies(&store.core.space.layout, segment).contains(own);
+        let own =
+            store.core.space.layout.copies(segment).position(|copy| copy == member).filter(|own| replacement && attempt == 0 && whole(own));
         if let Some(own) = own {
             // INV-FILL-2: data that is right on the member will be right on its replacement,
             // whatever rots on other devices
             store.pin(segment);
-            return store.io.read_copy(Context::FillRead(piece), &store.core.space.rows, segment, page, pages, own, &mut store.bufs);
+            return store.io.read_copy(Context::FillRead(piece), &store.core.space.layout, segment, page, pages, own, &mut store.bufs);
         }
-        if store.core.space.rows.copies(segment).len() > 0 {
+        if store.core.space.layout.copies(segment).len() > 0 {
             // not from a device that is being filled itself
             store.pin(segment);
-            return store.io.read_whole(Context::FillRead(piece), &store.core.space.rows, segment, page, pages, attempt, &mut store.bufs);
+            return store.io.read_whole(Context::FillRead(piece), &store.core.space.layout, segment, page, pages, attempt, &mut store.bufs);
         }
-        if store.core.space.rows.stripe(segment).is_some() {
+        if store.core.space.layout.stripe(segment).is_some() {
             let local = ByteRange { offset: u64::from(page) * PAGE, length: u64::from(pages) * PAGE };
             store.pin(segment);
-            let rows = &store.core.space.rows;
-            return store.io.read_column(Context::FillRead(piece), rows, segment, member, local, attempt, &mut store.bufs);
+            let layout = &store.core.space.layout;
+            return store.io.read_column(Context::FillRead(piece), layout, segment, member, local, attempt, &mut store.bufs);
         }
         let range = ByteRange { offset: piece.offset, length: u64::from(pages) * PAGE };
         store.pin(segment);
@@ -361,14 +362,14 @@ impl Resilver {
 
     /// Writes a part that was read to the device.
     pub(crate) fn fill_read(&mut self, store: &mut Store, piece: FillPiece, result: Result<(), DeviceError>, buf: Option<Buf>) {
-        let attempts = store.io.attempts(&store.core.space.rows, piece.segment);
+        let attempts = store.io.attempts(&store.core.space.layout, piece.segment);
         let Some(fill) = self.of(piece.run) else { return buf.into_iter().for_each(|buf| store.bufs.give(buf)) };
         let (member, replica) = (fill.member, fill.replica);
         match (result, buf) {
             (Ok(()), Some(buf)) => {
                 store.pin(piece.segment);
                 let bytes = piece.pages as usize * PAGE as usize;
-                let data = Piece::new(Rc::new(buf), 0..bytes);
+                let data = BufSlice::new(Rc::new(buf), 0..bytes);
                 store.io.write_to(Context::FillWrite(piece), Some(piece.segment), member, replica, piece.offset, data);
             }
             _ if piece.attempt + 1 < attempts => self.read_piece(store, FillPiece { attempt: piece.attempt + 1, ..piece }),
@@ -391,11 +392,11 @@ impl Resilver {
     /// Queues the devices that an import found incomplete.
     pub(crate) fn fill_what_lacks(&mut self, store: &mut Store) {
         let members: Vec<(MemberId, MemberState, Option<DeviceId>)> =
-            store.config.shape.numbered().map(|(at, m)| (at, m.state, m.successor)).collect();
-        for (at, state, successor) in members {
+            store.config.shape.numbered().map(|(at, m)| (at, m.state, m.replacement)).collect();
+        for (at, state, replacement) in members {
             if state == MemberState::Filling {
                 self.fill(at, Replica::Current);
-            } else if successor.is_some() && store.io.twin(at).is_some() {
+            } else if replacement.is_some() && store.io.replacement(at).is_some() {
                 self.fill(at, Replica::Replacement);
             }
         }
@@ -405,5 +406,5 @@ impl Resilver {
 /// Returns whether a segment may hold data that is needed. The last durable checkpoint may need
 /// segments that wait for the next one.
 fn holds_something(state: SegmentState) -> bool {
-    matches!(state, SegmentState::Sealed | SegmentState::Resting(_))
+    matches!(state, SegmentState::Sealed | SegmentState::Retained(_))
 }

@@ -227,7 +227,7 @@ impl Scrubber {
         let mut objects: BTreeMap<SegmentId, Vec<ObjectRef>> = BTreeMap::new();
         store.all_objects().for_each(|at| objects.entry(at.segment).or_default().push(at));
         let space = &store.core.space;
-        let there = |id: SegmentId| space.segments.get(id).filter(|s| s.state == SegmentState::Sealed && !space.rows.is_gap(id));
+        let there = |id: SegmentId| space.segments.get(id).filter(|s| s.state == SegmentState::Sealed && !space.layout.is_gap(id));
         let full = |id: SegmentId| there(id).map(|s| (id, s.uses));
         let (from, done) = self.from;
         let segments: VecDeque<_> = space.segments.ids().filter(|id| *id >= from).filter_map(full).collect();
@@ -320,7 +320,7 @@ impl Scrubber {
         let Reading { place, copies, still, .. } = reading;
         let again = if !store.lies_still(&place) {
             false
-        } else if store.core.space.rows.stripe(place.segment).is_some() {
+        } else if store.core.space.layout.stripe(place.segment).is_some() {
             !self.judge_rows(store, &place, &copies, still)
         } else {
             self.judge(store, &place, &copies);

@@ -44,7 +44,8 @@ impl Spares {
         if store.state != PoolState::Online || !shape.has(Class::Spare) {
             return;
         }
-        let wanting = |at: MemberId, m: &Member| m.state == MemberState::Down && m.successor.is_none() && !m.leaving && !shape.is_aside(at);
+        let wanting =
+            |at: MemberId, m: &Member| m.state == MemberState::Down && m.replacement.is_none() && !m.leaving && !shape.is_auxiliary(at);
         let wanting: Vec<MemberId> = shape.numbered().filter(|(at, m)| wanting(*at, m)).map(|(at, _)| at).collect();
         let later = Lost { due: Time(store.now.0 + store.tuning.spare_millis), mark: store.io.mark() };
         self.lost.retain(|member, _| wanting.contains(member));
@@ -67,7 +68,7 @@ impl Spares {
         let (Some(device), Some(slot), Some(size)) = (known, store.io.slot_of(spare), store.config.sizes.get(from).copied()) else {
             return;
         };
-        store.config.shape.drop_aside(spare);
+        store.config.shape.drop_auxiliary(spare);
         store.io.health.set(spare, MemberState::Gone);
         store.io.set_slot(spare, None);
         if let Some(left) = store.config.sizes.get_mut(from) {

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use millpond_block::{ByteRange, DeviceError, MemberId, Piece};
+use millpond_block::{BufSlice, ByteRange, DeviceError, MemberId};
 use millpond_format::{Class, MemberState, SegmentId};
 
 use super::cleaner::Cleaner;
@@ -89,7 +89,7 @@ struct Run {
     /// Time of the last requested checkpoint, and how many were requested since something was last
     /// wiped.
     forced: Time,
-    vain: u32,
+    without_gain: u32,
 }
 
 /// The wipe task.
@@ -123,7 +123,7 @@ impl Wiper {
     /// Begins a wipe; a running one begins anew, in the more thorough way of both.
     pub(crate) fn begin(&mut self, how: Wipe) {
         let how = self.how().map_or(how, |before| before.max(how));
-        self.running = Some(Run { how, round: None, done: 0, total: 0, errors: 0, looked: Time(0), forced: Time(0), vain: 0 });
+        self.running = Some(Run { how, round: None, done: 0, total: 0, errors: 0, looked: Time(0), forced: Time(0), without_gain: 0 });
     }
 }
 
@@ -140,7 +140,7 @@ impl Wiper {
         let mut plan = WipePlan::default();
         for (id, s) in space.segments.ids().filter_map(|id| space.segments.get(id).filter(|s| s.is_unclean()).map(|s| (id, s))) {
             plan.moved += if holds(s.state) { u64::from(s.live) * 512 } else { 0 };
-            plan.erased += u64::from(space.rows.pages(id)) * PAGE;
+            plan.erased += u64::from(space.layout.pages(id)) * PAGE;
         }
         if !dry_run {
             self.leave_batch(store);
@@ -163,7 +163,7 @@ impl Wiper {
             }
             return false;
         }
-        if store.is_hungry() {
+        if store.is_below_target() {
             // space that guests wait for is not held
             self.leave_batch(store);
             return false;
@@ -216,15 +216,15 @@ impl Wiper {
         let Some(round) = self.running.as_ref().and_then(|run| run.round.as_ref()) else { return };
         let data_room = room_to_wipe(store, AllocClass::Data);
         let mut chosen = Vec::new();
-        for shelf in AllocClass::ALL {
-            let most = room_to_wipe(store, shelf).min(segments.count_in(shelf) / PART_TOGETHER).clamp(1, MOST_TOGETHER);
+        for alloc_class in AllocClass::ALL {
+            let most = room_to_wipe(store, alloc_class).min(segments.count_in(alloc_class) / PART_TOGETHER).clamp(1, MOST_TOGETHER);
             // segments that are being discarded or prepared are chosen later
             let busy = |s: &Segment| matches!(s.state, SegmentState::Discarding | SegmentState::Preparing);
-            let ready = |s: &&Segment| s.shelf == shelf && !busy(s);
-            let of_shelf = round.todo.iter().filter_map(|id| segments.get(*id).filter(ready).map(|s| (s, *id)));
-            let mut found: Vec<(u32, SegmentId)> = of_shelf.map(|(s, id)| (s.live + s.objects, id)).collect();
+            let ready = |s: &&Segment| s.alloc_class == alloc_class && !busy(s);
+            let of_alloc_class = round.todo.iter().filter_map(|id| segments.get(*id).filter(ready).map(|s| (s, *id)));
+            let mut found: Vec<(u32, SegmentId)> = of_alloc_class.map(|(s, id)| (s.live + s.objects, id)).collect();
             found.sort_unstable();
-            if has_room_to_wipe(store, shelf) && data_room > 0 {
+            if has_room_to_wipe(store, alloc_class) && data_room > 0 {
                 chosen.extend(found.iter().take(most).map(|(_, id)| *id));
             }
         }
@@ -247,7 +247,7 @@ impl Wiper {
         for id in &round.batch {
             match segments.get(*id) {
                 Some(s) if s.state == SegmentState::Sealed && s.objects == 0 && s.placed > 0 => round.victims.push_back(*id),
-                Some(s) => waits |= matches!(s.state, SegmentState::Sealed | SegmentState::Resting(_)),
+                Some(s) => waits |= matches!(s.state, SegmentState::Sealed | SegmentState::Retained(_)),
                 None => {}
             }
         }
@@ -301,7 +301,7 @@ impl Wiper {
         let todo: BTreeSet<SegmentId> =
             space.segments.ids().filter(|id| space.segments.get(*id).is_some_and(Segment::is_unclean)).collect();
         let loose = loose_extents(store);
-        let pages: u64 = todo.iter().map(|id| u64::from(space.rows.pages(*id))).sum();
+        let pages: u64 = todo.iter().map(|id| u64::from(space.layout.pages(*id))).sum();
         let bytes = pages * PAGE + loose.iter().map(|(_, range)| range.length).sum::<u64>();
         let Some(run) = &mut self.running else { return };
         (run.done, run.total) = (0, bytes);
@@ -311,8 +311,8 @@ impl Wiper {
     fn force_checkpoint(&mut self, store: &mut Store) {
         let (now, running) = (store.now, store.checkpoint.running());
         let Some(run) = &mut self.running else { return };
-        if !running && now.0 >= run.forced.0 + (CHECKPOINT_MILLIS << run.vain.min(MOST_DOUBLED)) {
-            (run.forced, run.vain) = (now, run.vain + 1);
+        if !running && now.0 >= run.forced.0 + (CHECKPOINT_MILLIS << run.without_gain.min(MOST_DOUBLED)) {
+            (run.forced, run.without_gain) = (now, run.without_gain + 1);
             store.checkpoint.forced = true;
         }
     }
@@ -349,7 +349,7 @@ impl Wiper {
         let segments = &store.core.space.segments;
         let empty = |id: &&SegmentId| segments.get(**id).is_some_and(|s| s.state == SegmentState::Discarding);
         let (segment, extents) = match round.batch.iter().find(empty) {
-            Some(id) => (Some(*id), store.core.space.rows.extents(*id).collect()),
+            Some(id) => (Some(*id), store.core.space.layout.extents(*id).collect()),
             None => (None, vec![round.loose.pop()?]),
         };
         Some(Erasure { segment, extents, zero, next: 0, in_flight: 0, failed: false })
@@ -374,9 +374,9 @@ impl Wiper {
             erasure.next += bytes;
             let part = |(device, range): &(MemberId, ByteRange)| (*device, ByteRange { offset: range.offset + at, length: bytes });
             let ranges: Vec<(MemberId, ByteRange)> = erasure.extents.iter().map(part).collect();
-            let zeroes = |bytes: u64| Piece::zeroes(store.zeroes.clone(), 0..usize::try_from(bytes).unwrap_or(ZEROES).min(ZEROES));
+            let zeroes = |bytes: u64| BufSlice::zeroes(store.zeroes.clone(), 0..usize::try_from(bytes).unwrap_or(ZEROES).min(ZEROES));
             let steps = (0..bytes).step_by(ZEROES).map(|from| bytes - from);
-            let pieces: Vec<Piece> = steps.map(zeroes).collect();
+            let pieces: Vec<BufSlice> = steps.map(zeroes).collect();
             store.charge_jobs(bytes * ranges.len() as u64);
             store.io.overwrite(Context::Job(JobIo::Wipe), &ranges, &pieces);
         }
@@ -399,9 +399,9 @@ impl Wiper {
         }
         let Some(Erasure { segment, extents, zero, failed, .. }) = self.erasure.take() else { return };
         let bytes =
-            segment.map_or_else(|| extents.iter().map(|(_, r)| r.length).sum(), |id| u64::from(store.core.space.rows.pages(id)) * PAGE);
+            segment.map_or_else(|| extents.iter().map(|(_, r)| r.length).sum(), |id| u64::from(store.core.space.layout.pages(id)) * PAGE);
         let now = store.now;
-        let Some(Run { round: Some(round), done, errors, looked, vain, .. }) = &mut self.running else {
+        let Some(Run { round: Some(round), done, errors, looked, without_gain, .. }) = &mut self.running else {
             // it was stopped, or begins anew
             segment.into_iter().for_each(|id| store.core.space.segments.keep(id));
             return;
@@ -416,7 +416,7 @@ impl Wiper {
             return;
         }
         *done += bytes;
-        *vain = 0;
+        *without_gain = 0;
         if let Some(id) = segment {
             round.batch.remove(&id);
             round.todo.remove(&id);
@@ -432,13 +432,13 @@ fn holds(state: SegmentState) -> bool {
 
 /// Returns whether so much is free that emptying takes nothing from guests and cleaner. Data
 /// without room on special devices goes elsewhere.
-fn has_room_to_wipe(store: &Store, shelf: AllocClass) -> bool {
-    room_to_wipe(store, shelf) > 0
+fn has_room_to_wipe(store: &Store, alloc_class: AllocClass) -> bool {
+    room_to_wipe(store, alloc_class) > 0
 }
 
-fn room_to_wipe(store: &Store, shelf: AllocClass) -> usize {
-    match shelf {
-        AllocClass::Data | AllocClass::Log => store.free_in(shelf).saturating_sub(store.wanted_free(shelf) + SPARE),
+fn room_to_wipe(store: &Store, alloc_class: AllocClass) -> usize {
+    match alloc_class {
+        AllocClass::Data | AllocClass::Log => store.free_in(alloc_class).saturating_sub(store.wanted_free(alloc_class) + SPARE),
         AllocClass::Special | AllocClass::Nodes => 1,
     }
 }
@@ -446,12 +446,12 @@ fn room_to_wipe(store: &Store, shelf: AllocClass) -> usize {
 /// Returns the extents of devices that are in no segment, left over by removals.
 fn loose_extents(store: &Store) -> Vec<(MemberId, ByteRange)> {
     let shape = &store.config.shape;
-    let rows = &store.core.space.rows;
+    let layout = &store.core.space.layout;
     let used: BTreeSet<(MemberId, u64)> =
-        store.core.space.segments.ids().flat_map(|id| rows.extents(id)).map(|(device, range)| (device, range.offset)).collect();
+        store.core.space.segments.ids().flat_map(|id| layout.extents(id)).map(|(device, range)| (device, range.offset)).collect();
     let members = shape.numbered().filter(|(_, member)| member.state == MemberState::Present);
     let extents = members.flat_map(|(at, member)| (0..member.extents).map(move |extent| (at, extent)));
-    let ranges = extents.map(|(at, extent)| (at, rows.range_of(extent)));
+    let ranges = extents.map(|(at, extent)| (at, layout.range_of(extent)));
     ranges.filter(|(device, range)| !used.contains(&(*device, range.offset))).collect()
 }
 
@@ -459,5 +459,5 @@ fn loose_extents(store: &Store) -> Vec<(MemberId, ByteRange)> {
 fn all_are_there(store: &Store, resilver: &Resilver) -> bool {
     let there = |state| matches!(state, MemberState::Present | MemberState::Gone);
     let shape = &store.config.shape;
-    shape.members.iter().all(|m| there(m.state) && m.successor.is_none()) && resilver.jobs().next().is_none()
+    shape.members.iter().all(|m| there(m.state) && m.replacement.is_none()) && resilver.jobs().next().is_none()
 }

@@ -5,97 +5,97 @@ use millpond_engine::{
     Class, Command, Compression, DeviceCommand, DeviceTrouble, GroupSpec, Holder, Layout, MemberState, PoolState, Target, Tuning,
 };
 
-use crate::rig::Rig;
+use crate::harness::Harness;
 
 /// Bytes of an area, with label and roots, at each end of a device.
 const AREA: usize = 1 << 20;
 
-fn states(rig: &Rig) -> Vec<MemberState> {
-    rig.engine.pool().unwrap().devices.iter().map(|d| d.state).collect()
+fn states(harness: &Harness) -> Vec<MemberState> {
+    harness.engine.pool().unwrap().devices.iter().map(|d| d.state).collect()
 }
 
 /// Runs turns in which one device completes nothing; returns the operations that it was given.
-fn hold(rig: &mut Rig, device: u16, turns: u32) -> Vec<Io> {
+fn hold(harness: &mut Harness, device: u16, turns: u32) -> Vec<Io> {
     let mut held = Vec::new();
     for _ in 0..turns {
-        rig.turn();
-        while let Some(io) = rig.engine.pop_io() {
-            if io.device.0 == device { held.push(io) } else { rig.perform(io) }
+        harness.turn();
+        while let Some(io) = harness.engine.pop_io() {
+            if io.device.0 == device { held.push(io) } else { harness.perform(io) }
         }
     }
     held
 }
 
 /// Delivers a completion that comes late.
-fn late(rig: &mut Rig, io: Io, result: Result<(), DeviceError>) {
+fn late(harness: &mut Harness, io: Io, result: Result<(), DeviceError>) {
     let buf = if let millpond_block::IoKind::Read { buf, .. } = io.kind { Some(buf) } else { None };
-    rig.engine.io_done(IoDone { id: io.id, result, buf });
+    harness.engine.io_done(IoDone { id: io.id, result, buf });
 }
 
 /// INV-SPARE-1 for a replaced device: late completions of the old device count for no device.
 #[test]
 fn late_answers_of_a_device_that_was_replaced_count_for_nobody() {
     for result in [Err(DeviceError::Gone), Err(DeviceError::Failed(5)), Err(DeviceError::Full), Ok(())] {
-        let mut rig = Rig::new(&[64, 64], Layout::Mirror { copies: 2 });
-        let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
+        let mut harness = Harness::new(&[64, 64], Layout::Mirror { copies: 2 });
+        let head = Target::Head(harness.volume("disk0", 8 << 20, Compression::Off));
         let mut held: Vec<Io> = Vec::new();
         for at in 0..4u64 {
-            rig.write(head, at << 20, &[at as u8 + 1; 4096]);
-            held.extend(hold(&mut rig, 1, 1));
+            harness.write(head, at << 20, &[at as u8 + 1; 4096]);
+            held.extend(hold(&mut harness, 1, 1));
         }
         assert!(held.len() >= 4, "{held:?}");
         let first = held.remove(0);
-        late(&mut rig, first, Err(DeviceError::Gone));
-        rig.settle();
-        assert_eq!(states(&rig), [MemberState::Present, MemberState::Down]);
-        assert_eq!(rig.engine.pool().unwrap().devices[1].trouble, Some(DeviceTrouble::Failed(DeviceError::Gone)));
-        let answered = std::iter::from_fn(|| rig.engine.pop_completion()).filter(|done| done.result.is_ok()).count();
+        late(&mut harness, first, Err(DeviceError::Gone));
+        harness.settle();
+        assert_eq!(states(&harness), [MemberState::Present, MemberState::Down]);
+        assert_eq!(harness.engine.pool().unwrap().devices[1].trouble, Some(DeviceTrouble::Failed(DeviceError::Gone)));
+        let answered = std::iter::from_fn(|| harness.engine.pop_completion()).filter(|done| done.result.is_ok()).count();
         assert_eq!(answered, 4, "nobody waits for the device that was given up");
 
-        let device = rig.new_device(64);
-        rig.command(DeviceCommand::Replace { member: MemberId(1), device }).unwrap();
+        let device = harness.new_device(64);
+        harness.command(DeviceCommand::Replace { member: MemberId(1), device }).unwrap();
         let second = held.remove(0);
-        late(&mut rig, second, result);
-        rig.finish_jobs();
-        assert_eq!(states(&rig), [MemberState::Present, MemberState::Present], "it does not wait for the old device");
+        late(&mut harness, second, result);
+        harness.finish_jobs();
+        assert_eq!(states(&harness), [MemberState::Present, MemberState::Present], "it does not wait for the old device");
         // some complete only now, and operations begun meanwhile must not take these completions
-        rig.write(head, 5 << 20, &[6; 4096]);
-        rig.turn();
+        harness.write(head, 5 << 20, &[6; 4096]);
+        harness.turn();
         for io in held {
-            late(&mut rig, io, result);
+            late(&mut harness, io, result);
         }
-        rig.settle();
-        assert!(rig.engine.pop_completion().is_some_and(|done| done.result.is_ok()));
-        let info = rig.engine.pool().unwrap();
+        harness.settle();
+        assert!(harness.engine.pop_completion().is_some_and(|done| done.result.is_ok()));
+        let info = harness.engine.pool().unwrap();
         assert_eq!((info.devices[1].state, info.devices[1].errors, info.devices[1].trouble), (MemberState::Present, 0, None));
         // the new device has all data
-        rig.dead.push(0);
+        harness.dead.push(0);
         for at in [0, 1, 2, 3, 5u64] {
-            assert_eq!(rig.request(head, Op::Read, at << 20, 4096, &[]).unwrap(), [at as u8 + 1; 4096]);
+            assert_eq!(harness.request(head, Op::Read, at << 20, 4096, &[]).unwrap(), [at as u8 + 1; 4096]);
         }
-        rig.audit();
+        harness.audit();
     }
 }
 
-/// A rig that gives devices up early.
-fn impatient(sizes_mib: &[usize], layout: Layout) -> Rig {
+/// A harness that gives devices up early.
+fn impatient(sizes_mib: &[usize], layout: Layout) -> Harness {
     let tuning =
         Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, silence_millis: 1000, reread_millis: 100, ..Tuning::default() };
-    Rig::with(sizes_mib, layout, tuning)
+    Harness::with(sizes_mib, layout, tuning)
 }
 
 /// Lets time pass in steps of 10 ms, while one device completes nothing.
-fn wait(rig: &mut Rig, device: u16, millis: u64) -> Vec<Io> {
+fn wait(harness: &mut Harness, device: u16, millis: u64) -> Vec<Io> {
     let mut held = Vec::new();
     for _ in 0..millis / 10 {
-        rig.now += 9;
-        held.extend(hold(rig, device, 1));
+        harness.now += 9;
+        held.extend(hold(harness, device, 1));
     }
     held
 }
 
-fn answered(rig: &mut Rig) -> usize {
-    std::iter::from_fn(|| rig.engine.pop_completion()).filter(|done| done.result.is_ok()).count()
+fn answered(harness: &mut Harness) -> usize {
+    std::iter::from_fn(|| harness.engine.pop_completion()).filter(|done| done.result.is_ok()).count()
 }
 
 /// Fixed defect: a mirror hung with one of its devices.
@@ -107,42 +107,42 @@ fn a_device_that_does_not_answer_is_given_up_when_others_have_everything() {
         Layout::Parity { width: 5, parity: 2, unit: 65536 },
     ] {
         let sizes: &[usize] = if matches!(layout, Layout::Mirror { .. }) { &[64, 64] } else { &[64, 64, 64, 64, 64] };
-        let mut rig = impatient(sizes, layout);
-        let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
-        rig.write(head, 0, &[1; 4096]);
-        rig.turn();
+        let mut harness = impatient(sizes, layout);
+        let head = Target::Head(harness.volume("disk0", 8 << 20, Compression::Off));
+        harness.write(head, 0, &[1; 4096]);
+        harness.turn();
         // a device that got operations, but not the first one
-        let first: Vec<Io> = std::iter::from_fn(|| rig.engine.pop_io()).collect();
+        let first: Vec<Io> = std::iter::from_fn(|| harness.engine.pop_io()).collect();
         let member = first.iter().map(|io| io.device.0).max().unwrap();
         let at = usize::from(member);
         assert!(at > 0, "{layout:?}");
         let (mut held, others): (Vec<Io>, Vec<Io>) = first.into_iter().partition(|io| io.device.0 == member);
-        others.into_iter().for_each(|io| rig.perform(io));
+        others.into_iter().for_each(|io| harness.perform(io));
         for at in 1..4u64 {
-            rig.write(head, at << 20, &[at as u8 + 1; 4096]);
-            rig.submit(head, Op::Flush, 0, 0);
+            harness.write(head, at << 20, &[at as u8 + 1; 4096]);
+            harness.submit(head, Op::Flush, 0, 0);
         }
-        held.extend(wait(&mut rig, member, 500));
-        assert_eq!(states(&rig)[at], MemberState::Present, "{layout:?}: given up too soon");
-        assert!(rig.engine.pool().unwrap().devices[at].silent.is_some_and(|millis| millis >= 100), "{layout:?}: nobody says so");
-        held.extend(wait(&mut rig, member, 1000));
-        assert_eq!(states(&rig)[at], MemberState::Down, "{layout:?}");
-        assert_eq!(rig.engine.pool().unwrap().devices[at].trouble, Some(DeviceTrouble::Silent));
-        held.extend(wait(&mut rig, member, 100));
-        assert_eq!(answered(&mut rig), 7, "{layout:?}: guests go on");
+        held.extend(wait(&mut harness, member, 500));
+        assert_eq!(states(&harness)[at], MemberState::Present, "{layout:?}: given up too soon");
+        assert!(harness.engine.pool().unwrap().devices[at].silent.is_some_and(|millis| millis >= 100), "{layout:?}: nobody says so");
+        held.extend(wait(&mut harness, member, 1000));
+        assert_eq!(states(&harness)[at], MemberState::Down, "{layout:?}");
+        assert_eq!(harness.engine.pool().unwrap().devices[at].trouble, Some(DeviceTrouble::Silent));
+        held.extend(wait(&mut harness, member, 100));
+        assert_eq!(answered(&mut harness), 7, "{layout:?}: guests go on");
 
         // the device is replaced while it still has its operations; their completions, when they
         // come, count for no device
-        rig.replace(member, 64);
-        assert_eq!(states(&rig)[at], MemberState::Present, "{layout:?}: the resilver waits for the old device");
+        harness.replace(member, 64);
+        assert_eq!(states(&harness)[at], MemberState::Present, "{layout:?}: the resilver waits for the old device");
         for (nth, io) in held.into_iter().enumerate() {
-            late(&mut rig, io, if nth % 2 == 0 { Ok(()) } else { Err(DeviceError::Failed(5)) });
+            late(&mut harness, io, if nth % 2 == 0 { Ok(()) } else { Err(DeviceError::Failed(5)) });
         }
-        rig.settle();
-        assert_eq!(rig.engine.pool().unwrap().devices[at].errors, 0);
-        rig.dead.push(0);
-        rig.expect_numbered(head, 4, 1 << 20);
-        rig.audit();
+        harness.settle();
+        assert_eq!(harness.engine.pool().unwrap().devices[at].errors, 0);
+        harness.dead.push(0);
+        harness.expect_numbered(head, 4, 1 << 20);
+        harness.audit();
     }
 }
 
@@ -150,22 +150,22 @@ fn a_device_that_does_not_answer_is_given_up_when_others_have_everything() {
 /// the silent device is there.
 #[test]
 fn a_flush_without_the_silent_device_waits_for_labels_that_say_so() {
-    let mut rig = impatient(&[64, 64], Layout::Mirror { copies: 2 });
-    let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
-    rig.request(head, Op::Write, 0, 4096, &[1; 4096]).unwrap();
-    rig.write(head, 0, &[2; 4096]);
-    rig.submit(head, Op::Flush, 0, 0);
-    wait(&mut rig, 1, 1500);
-    let label = rig.media[0][..4096].to_vec();
-    rig.write(head, 0, &[3; 4096]);
-    rig.submit(head, Op::Flush, 0, 0);
-    wait(&mut rig, 1, 50);
-    assert_eq!(answered(&mut rig), 4);
-    assert_eq!(rig.media[0][..4096], label, "the label said so before");
-    let media = rig.media.clone();
-    let stale = Rig::import_degraded(vec![media[1].clone()], true);
+    let mut harness = impatient(&[64, 64], Layout::Mirror { copies: 2 });
+    let head = Target::Head(harness.volume("disk0", 8 << 20, Compression::Off));
+    harness.request(head, Op::Write, 0, 4096, &[1; 4096]).unwrap();
+    harness.write(head, 0, &[2; 4096]);
+    harness.submit(head, Op::Flush, 0, 0);
+    wait(&mut harness, 1, 1500);
+    let label = harness.media[0][..4096].to_vec();
+    harness.write(head, 0, &[3; 4096]);
+    harness.submit(head, Op::Flush, 0, 0);
+    wait(&mut harness, 1, 50);
+    assert_eq!(answered(&mut harness), 4);
+    assert_eq!(harness.media[0][..4096], label, "the label said so before");
+    let media = harness.media.clone();
+    let stale = Harness::import_degraded(vec![media[1].clone()], true);
     drop(stale); // alone it may be imported: its labels cannot show that it is out of date
-    let mut both = Rig::import(media).unwrap();
+    let mut both = Harness::import(media).unwrap();
     assert_eq!(both.request(head, Op::Read, 0, 4096, &[]).unwrap(), [3; 4096]);
 }
 
@@ -173,22 +173,22 @@ fn a_flush_without_the_silent_device_waits_for_labels_that_say_so() {
 #[test]
 fn nothing_is_given_up_when_nothing_answers() {
     for (sizes, layout) in [(&[64usize, 64] as &[usize], Layout::Mirror { copies: 2 }), (&[64], Layout::Linear)] {
-        let mut rig = impatient(sizes, layout);
-        let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
-        rig.write(head, 0, &[1; 4096]);
+        let mut harness = impatient(sizes, layout);
+        let head = Target::Head(harness.volume("disk0", 8 << 20, Compression::Off));
+        harness.write(head, 0, &[1; 4096]);
         let mut held = Vec::new();
         for _ in 0..1000 {
-            rig.now += 9;
-            rig.turn();
-            held.extend(std::iter::from_fn(|| rig.engine.pop_io()));
+            harness.now += 9;
+            harness.turn();
+            held.extend(std::iter::from_fn(|| harness.engine.pop_io()));
         }
-        assert!(states(&rig).iter().all(|state| *state == MemberState::Present), "{:?}", states(&rig));
-        assert_eq!(answered(&mut rig), 0);
-        assert!(rig.engine.pool().unwrap().devices[0].silent.is_some_and(|millis| millis > 5000));
-        held.into_iter().for_each(|io| rig.perform(io));
-        rig.settle();
-        assert_eq!(answered(&mut rig), 1);
-        assert_eq!(rig.engine.pool().unwrap().devices[0].silent, None);
+        assert!(states(&harness).iter().all(|state| *state == MemberState::Present), "{:?}", states(&harness));
+        assert_eq!(answered(&mut harness), 0);
+        assert!(harness.engine.pool().unwrap().devices[0].silent.is_some_and(|millis| millis > 5000));
+        held.into_iter().for_each(|io| harness.perform(io));
+        harness.settle();
+        assert_eq!(answered(&mut harness), 1);
+        assert_eq!(harness.engine.pool().unwrap().devices[0].silent, None);
     }
 }
 
@@ -196,35 +196,35 @@ fn nothing_is_given_up_when_nothing_answers() {
 /// which this program did not run; and not while its operations are throttled.
 #[test]
 fn a_device_that_ends_something_is_not_given_up() {
-    let mut rig = impatient(&[64, 64], Layout::Mirror { copies: 2 });
-    let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
-    rig.write(head, 0, &[1; 4096]);
-    let stuck = hold(&mut rig, 1, 1).remove(0);
+    let mut harness = impatient(&[64, 64], Layout::Mirror { copies: 2 });
+    let head = Target::Head(harness.volume("disk0", 8 << 20, Compression::Off));
+    harness.write(head, 0, &[1; 4096]);
+    let stuck = hold(&mut harness, 1, 1).remove(0);
     for nth in 1..40u64 {
-        rig.write(head, nth * 4096, &[2; 4096]);
-        let others = wait(&mut rig, 1, 500);
-        others.into_iter().for_each(|io| rig.perform(io));
+        harness.write(head, nth * 4096, &[2; 4096]);
+        let others = wait(&mut harness, 1, 500);
+        others.into_iter().for_each(|io| harness.perform(io));
     }
-    assert_eq!(states(&rig)[1], MemberState::Present);
-    late(&mut rig, stuck, Err(DeviceError::Failed(5))); // the operation is retried
-    rig.settle();
-    assert_eq!(answered(&mut rig), 40);
-    rig.write(head, 0, &[3; 4096]);
-    let held = hold(&mut rig, 1, 1);
-    rig.now += 3_600_000;
-    rig.turn();
-    rig.turn();
-    assert_eq!(states(&rig)[1], MemberState::Present, "the host was paused");
+    assert_eq!(states(&harness)[1], MemberState::Present);
+    late(&mut harness, stuck, Err(DeviceError::Failed(5))); // the operation is retried
+    harness.settle();
+    assert_eq!(answered(&mut harness), 40);
+    harness.write(head, 0, &[3; 4096]);
+    let held = hold(&mut harness, 1, 1);
+    harness.now += 3_600_000;
+    harness.turn();
+    harness.turn();
+    assert_eq!(states(&harness)[1], MemberState::Present, "the host was paused");
     for _ in 0..1000 {
-        rig.now += 9;
-        rig.engine.excuse(DeviceSlot(1));
-        assert_eq!(hold(&mut rig, 1, 1).len(), 0);
+        harness.now += 9;
+        harness.engine.excuse(DeviceSlot(1));
+        assert_eq!(hold(&mut harness, 1, 1).len(), 0);
     }
-    assert_eq!(states(&rig)[1], MemberState::Present, "it is slowed down on purpose");
-    held.into_iter().for_each(|io| rig.perform(io));
-    rig.settle();
-    assert_eq!(answered(&mut rig), 1);
-    rig.audit();
+    assert_eq!(states(&harness)[1], MemberState::Present, "it is slowed down on purpose");
+    held.into_iter().for_each(|io| harness.perform(io));
+    harness.settle();
+    assert_eq!(answered(&mut harness), 1);
+    harness.audit();
 }
 
 /// Guests do not wait until a device that hangs is given up: other devices have the data that they
@@ -233,37 +233,37 @@ fn a_device_that_ends_something_is_not_given_up() {
 fn what_a_silent_device_should_read_is_read_elsewhere() {
     for layout in [Layout::Mirror { copies: 2 }, Layout::Parity { width: 5, parity: 1, unit: 65536 }] {
         let sizes: &[usize] = if matches!(layout, Layout::Mirror { .. }) { &[64, 64] } else { &[64, 64, 64, 64, 64] };
-        let mut rig = impatient(sizes, layout);
-        let head = Target::Head(rig.volume("disk0", 32 << 20, Compression::Off));
+        let mut harness = impatient(sizes, layout);
+        let head = Target::Head(harness.volume("disk0", 32 << 20, Compression::Off));
         for at in 0..64u64 {
-            rig.request(head, Op::Write, at * 65536, 65536, &[at as u8; 65536]).unwrap();
+            harness.request(head, Op::Write, at * 65536, 65536, &[at as u8; 65536]).unwrap();
         }
-        rig.command(Command::Checkpoint).unwrap();
+        harness.command(Command::Checkpoint).unwrap();
         for device in 0..sizes.len() as u16 {
             let mut held: Vec<Io> = Vec::new();
             for turn in 0..94u64 {
                 if turn < 64 {
-                    rig.submit(head, Op::Read, turn * 65536, 65536);
+                    harness.submit(head, Op::Read, turn * 65536, 65536);
                 } else {
-                    rig.now += 9;
+                    harness.now += 9;
                 }
                 // moves that are in flight go to all devices
                 let (reads, writes): (Vec<Io>, Vec<Io>) =
-                    hold(&mut rig, device, 1).into_iter().partition(|io| matches!(io.kind, millpond_block::IoKind::Read { .. }));
-                writes.into_iter().for_each(|io| rig.perform(io));
+                    hold(&mut harness, device, 1).into_iter().partition(|io| matches!(io.kind, millpond_block::IoKind::Read { .. }));
+                writes.into_iter().for_each(|io| harness.perform(io));
                 held.extend(reads);
             }
-            let done: Vec<_> = std::iter::from_fn(|| rig.engine.pop_completion()).collect();
+            let done: Vec<_> = std::iter::from_fn(|| harness.engine.pop_completion()).collect();
             assert_eq!(done.len(), 64, "{layout:?}: guests wait for device {device}, which has {}", held.len());
             for done in done {
                 let bytes: Vec<u8> = done.result.unwrap().iter().flat_map(|piece| piece.bytes().to_vec()).collect();
                 assert!(bytes.len() == 65536 && bytes.iter().all(|byte| *byte == bytes[0]));
             }
-            assert!(states(&rig).iter().all(|state| *state == MemberState::Present), "{layout:?}: it is not given up for that");
-            held.into_iter().for_each(|io| rig.perform(io));
-            rig.settle();
+            assert!(states(&harness).iter().all(|state| *state == MemberState::Present), "{layout:?}: it is not given up for that");
+            held.into_iter().for_each(|io| harness.perform(io));
+            harness.settle();
         }
-        rig.audit();
+        harness.audit();
     }
 }
 
@@ -271,38 +271,38 @@ fn what_a_silent_device_should_read_is_read_elsewhere() {
 #[test]
 fn a_replacement_waits_for_neither_device() {
     for hangs in [1u16, 2] {
-        let mut rig = impatient(&[64, 64], Layout::Mirror { copies: 2 });
-        let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
-        rig.request(head, Op::Write, 0, 4096, &[1; 4096]).unwrap();
-        let device = rig.new_device(64);
+        let mut harness = impatient(&[64, 64], Layout::Mirror { copies: 2 });
+        let head = Target::Head(harness.volume("disk0", 8 << 20, Compression::Off));
+        harness.request(head, Op::Write, 0, 4096, &[1; 4096]).unwrap();
+        let device = harness.new_device(64);
         if hangs == 1 {
-            rig.write(head, 4096, &[2; 4096]);
-            assert!(!hold(&mut rig, 1, 1).is_empty());
+            harness.write(head, 4096, &[2; 4096]);
+            assert!(!hold(&mut harness, 1, 1).is_empty());
         }
-        rig.start(Command::Devices(DeviceCommand::Replace { member: MemberId(1), device }));
+        harness.start(Command::Devices(DeviceCommand::Replace { member: MemberId(1), device }));
         for _ in 0..3 {
-            wait(&mut rig, hangs, 1000);
+            wait(&mut harness, hangs, 1000);
         }
-        assert!(rig.engine.pop_reply().is_some_and(|(_, reply)| reply.is_ok()));
+        assert!(harness.engine.pop_reply().is_some_and(|(_, reply)| reply.is_ok()));
         for _ in 0..30 {
-            wait(&mut rig, hangs, 100);
+            wait(&mut harness, hangs, 100);
         }
-        let info = rig.engine.pool().unwrap();
+        let info = harness.engine.pool().unwrap();
         assert!(info.jobs.is_empty(), "{info:?}");
         let slot = DeviceSlot(if hangs == 1 { 2 } else { 1 });
         assert_eq!((info.devices[1].state, info.devices[1].slot), (MemberState::Present, Some(slot)), "device {hangs} hangs");
-        rig.audit();
+        harness.audit();
     }
 }
 
 /// A mirror with one written block, after the daemon was killed.
 fn killed_mirror() -> Vec<Vec<u8>> {
-    let mut rig = impatient(&[64, 64], Layout::Mirror { copies: 2 });
-    let head = Target::Head(rig.volume("disk0", 8 << 20, Compression::Off));
-    rig.request(head, Op::Write, 0, 4096, &[7; 4096]).unwrap();
-    rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
-    rig.request(head, Op::Write, 4096, 4096, &[8; 4096]).unwrap();
-    rig.media
+    let mut harness = impatient(&[64, 64], Layout::Mirror { copies: 2 });
+    let head = Target::Head(harness.volume("disk0", 8 << 20, Compression::Off));
+    harness.request(head, Op::Write, 0, 4096, &[7; 4096]).unwrap();
+    harness.request(head, Op::Flush, 0, 0, &[]).unwrap();
+    harness.request(head, Op::Write, 4096, 4096, &[8; 4096]).unwrap();
+    harness.media
 }
 
 /// Imports for at most three seconds. After `after` operations of some devices, `act` decides for
@@ -312,28 +312,28 @@ fn import_beside(
     degraded: bool,
     devices: &[u16],
     after: usize,
-    mut act: impl FnMut(&mut Rig, Io) -> Option<Io>,
-) -> (Rig, Vec<Io>) {
+    mut act: impl FnMut(&mut Harness, Io) -> Option<Io>,
+) -> (Harness, Vec<Io>) {
     let holder = Some(Holder { host: [1; 16], name: "anna".into(), session: [1; 16] });
     let tuning = Tuning { silence_millis: 1000, reread_millis: 100, degraded, holder, map_memory: 4 << 20, ..Tuning::default() };
-    let mut rig = Rig::begin_import(media, tuning, 1);
+    let mut harness = Harness::begin_import(media, tuning, 1);
     let (mut held, mut done) = (Vec::new(), 0);
     for _ in 0..300 {
-        rig.now += 9;
-        rig.turn();
-        while let Some(io) = rig.engine.pop_io() {
+        harness.now += 9;
+        harness.turn();
+        while let Some(io) = harness.engine.pop_io() {
             if !devices.contains(&io.device.0) || done < after {
                 done += usize::from(devices.contains(&io.device.0));
-                rig.perform(io);
+                harness.perform(io);
             } else {
-                held.extend(act(&mut rig, io));
+                held.extend(act(&mut harness, io));
             }
         }
-        if *rig.engine.state() != PoolState::Opening {
-            return (rig, held);
+        if *harness.engine.state() != PoolState::Opening {
+            return (harness, held);
         }
     }
-    panic!("the import does not end: {:?}", rig.engine.state());
+    panic!("the import does not end: {:?}", harness.engine.state());
 }
 
 /// An import waits for no device for ever. It continues without a device that does not answer if it
@@ -344,33 +344,33 @@ fn an_import_does_not_wait_for_a_device_that_does_not_answer() {
     let mut stages = 0;
     for after in 0.. {
         let import = |degraded| import_beside(media.clone(), degraded, &[1], after, |_, io| Some(io));
-        let (rig, held) = import(false);
+        let (harness, held) = import(false);
         if held.is_empty() {
             break;
         }
         stages += 1;
-        match rig.engine.state() {
+        match harness.engine.state() {
             PoolState::Faulted(why) => assert!(why.to_string().contains("no answer from device 1"), "after {after}: {why}"),
             state => panic!("after {after}: it came to {state:?} without being allowed to"),
         }
-        assert_eq!(rig.engine.unanswered(), [DeviceSlot(1)], "after {after}");
-        let (mut rig, held) = import(true);
-        assert_eq!(*rig.engine.state(), PoolState::Online, "after {after}");
-        let info = rig.engine.pool().unwrap();
+        assert_eq!(harness.engine.unanswered(), [DeviceSlot(1)], "after {after}");
+        let (mut harness, held) = import(true);
+        assert_eq!(*harness.engine.state(), PoolState::Online, "after {after}");
+        let info = harness.engine.pool().unwrap();
         assert_eq!((info.devices[0].state, info.devices[1].state), (MemberState::Present, MemberState::Down), "after {after}");
         // late completions count for no device
         for (nth, io) in held.into_iter().enumerate() {
-            late(&mut rig, io, if nth % 2 == 0 { Ok(()) } else { Err(DeviceError::Failed(5)) });
+            late(&mut harness, io, if nth % 2 == 0 { Ok(()) } else { Err(DeviceError::Failed(5)) });
         }
-        rig.settle();
-        let head = Target::Head(rig.engine.find_volume("disk0").unwrap().id);
-        assert_eq!(rig.request(head, Op::Read, 0, 4096, &[]).unwrap(), [7; 4096], "after {after}");
-        assert_eq!(rig.request(head, Op::Read, 4096, 4096, &[]).unwrap(), [8; 4096], "after {after}");
-        rig.request(head, Op::Write, 8192, 4096, &[9; 4096]).unwrap();
-        rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
+        harness.settle();
+        let head = Target::Head(harness.engine.find_volume("disk0").unwrap().id);
+        assert_eq!(harness.request(head, Op::Read, 0, 4096, &[]).unwrap(), [7; 4096], "after {after}");
+        assert_eq!(harness.request(head, Op::Read, 4096, 4096, &[]).unwrap(), [8; 4096], "after {after}");
+        harness.request(head, Op::Write, 8192, 4096, &[9; 4096]).unwrap();
+        harness.request(head, Op::Flush, 0, 0, &[]).unwrap();
         // the device that was left out has older data, and an import with both devices does not
         // take it for the pool
-        let mut again = Rig::import(rig.media).unwrap();
+        let mut again = Harness::import(harness.media).unwrap();
         assert_eq!(states(&again)[0], MemberState::Present, "after {after}");
         again.finish_jobs();
         assert_eq!(states(&again), [MemberState::Present, MemberState::Present], "after {after}: it is filled again");
@@ -382,19 +382,19 @@ fn an_import_does_not_wait_for_a_device_that_does_not_answer() {
 #[test]
 fn an_import_is_refused_when_no_device_answers_or_none_can_be_spared() {
     let media = killed_mirror();
-    let (rig, _) = import_beside(media, true, &[0, 1], 4, |_, io| Some(io));
+    let (harness, _) = import_beside(media, true, &[0, 1], 4, |_, io| Some(io));
     assert!(
-        matches!(rig.engine.state(), PoolState::Faulted(why) if why.to_string() == "no answer from devices 0, 1"),
+        matches!(harness.engine.state(), PoolState::Faulted(why) if why.to_string() == "no answer from devices 0, 1"),
         "{:?}",
-        rig.engine.state()
+        harness.engine.state()
     );
-    let mut rig = impatient(&[32], Layout::Linear);
-    rig.volume("disk0", 4 << 20, Compression::Off);
+    let mut harness = impatient(&[32], Layout::Linear);
+    harness.volume("disk0", 4 << 20, Compression::Off);
     for after in [0, 2, 4] {
-        let (rig, _) = import_beside(rig.media.clone(), true, &[0], after, |_, io| Some(io));
-        let state = rig.engine.state();
+        let (harness, _) = import_beside(harness.media.clone(), true, &[0], after, |_, io| Some(io));
+        let state = harness.engine.state();
         assert!(matches!(state, PoolState::Faulted(why) if why.to_string().contains("answer")), "after {after}: {state:?}");
-        assert_eq!(rig.engine.unanswered(), [DeviceSlot(0)], "after {after}");
+        assert_eq!(harness.engine.unanswered(), [DeviceSlot(0)], "after {after}");
     }
 }
 
@@ -403,24 +403,24 @@ fn an_import_is_refused_when_no_device_answers_or_none_can_be_spared() {
 #[test]
 fn an_import_does_not_wait_for_room_on_a_device() {
     let media = killed_mirror();
-    let refuse = |rig: &mut Rig, io: Io| {
+    let refuse = |harness: &mut Harness, io: Io| {
         if matches!(io.kind, millpond_block::IoKind::Write { .. }) {
-            rig.refuse(io)
+            harness.refuse(io)
         } else {
-            rig.perform(io)
+            harness.perform(io)
         }
         None
     };
-    let (rig, _) = import_beside(media.clone(), false, &[1], 0, refuse);
-    assert_eq!(*rig.engine.state(), PoolState::Online);
-    let info = rig.engine.pool().unwrap();
+    let (harness, _) = import_beside(media.clone(), false, &[1], 0, refuse);
+    assert_eq!(*harness.engine.state(), PoolState::Online);
+    let info = harness.engine.pool().unwrap();
     assert_eq!((info.devices[0].state, info.devices[1].state), (MemberState::Present, MemberState::Down));
     assert_eq!(info.devices[1].trouble, Some(DeviceTrouble::Full));
-    let (rig, _) = import_beside(media, false, &[0, 1], 0, refuse);
+    let (harness, _) = import_beside(media, false, &[0, 1], 0, refuse);
     assert!(
-        matches!(rig.engine.state(), PoolState::Faulted(why) if why.to_string().contains("no room on devices 0, 1")),
+        matches!(harness.engine.state(), PoolState::Faulted(why) if why.to_string().contains("no room on devices 0, 1")),
         "{:?}",
-        rig.engine.state()
+        harness.engine.state()
     );
 }
 
@@ -435,15 +435,15 @@ fn an_import_leaves_a_silent_cache_or_spare_out() {
         group(Class::Spare, Layout::Linear, 1),
     ];
     let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, ..Tuning::default() };
-    let mut rig = Rig::with_groups(&[32; 4], groups, tuning);
-    let head = Target::Head(rig.volume("disk0", 4 << 20, Compression::Off));
-    rig.request(head, Op::Write, 0, 4096, &[7; 4096]).unwrap();
-    rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
+    let mut harness = Harness::with_groups(&[32; 4], groups, tuning);
+    let head = Target::Head(harness.volume("disk0", 4 << 20, Compression::Off));
+    harness.request(head, Op::Write, 0, 4096, &[7; 4096]).unwrap();
+    harness.request(head, Op::Flush, 0, 0, &[]).unwrap();
     for silent in [2, 3] {
         let mut stages = 0;
         // the device's class is known from its labels
         for after in 2.. {
-            let (mut again, held) = import_beside(rig.media.clone(), false, &[silent], after, |_, io| Some(io));
+            let (mut again, held) = import_beside(harness.media.clone(), false, &[silent], after, |_, io| Some(io));
             if held.is_empty() {
                 break;
             }
@@ -461,43 +461,43 @@ fn an_import_leaves_a_silent_cache_or_spare_out() {
 fn an_import_excuses_a_device_that_is_held_back() {
     let holder = Some(Holder { host: [1; 16], name: "anna".into(), session: [1; 16] });
     let tuning = Tuning { silence_millis: 1000, reread_millis: 100, holder, map_memory: 4 << 20, ..Tuning::default() };
-    let mut rig = Rig::begin_import(killed_mirror(), tuning, 1);
+    let mut harness = Harness::begin_import(killed_mirror(), tuning, 1);
     for _ in 0..200 {
-        rig.now += 99;
-        let held = hold(&mut rig, 1, 1);
+        harness.now += 99;
+        let held = hold(&mut harness, 1, 1);
         for _ in 0..15 {
-            rig.now += 99;
-            rig.turn();
-            rig.engine.excuse(DeviceSlot(1));
+            harness.now += 99;
+            harness.turn();
+            harness.engine.excuse(DeviceSlot(1));
         }
-        held.into_iter().for_each(|io| rig.perform(io));
-        if *rig.engine.state() != PoolState::Opening {
+        held.into_iter().for_each(|io| harness.perform(io));
+        if *harness.engine.state() != PoolState::Opening {
             break;
         }
     }
-    assert_eq!(*rig.engine.state(), PoolState::Online);
-    assert_eq!(states(&rig), [MemberState::Present, MemberState::Present]);
-    assert!(rig.engine.unanswered().is_empty());
+    assert_eq!(*harness.engine.state(), PoolState::Online);
+    assert_eq!(states(&harness), [MemberState::Present, MemberState::Present]);
+    assert!(harness.engine.unanswered().is_empty());
 }
 
 /// The end of the log is read and at the same time written to devices that lack it: a device whose
 /// writes fail is given up, and its reads go to others.
 #[test]
 fn a_device_that_fails_while_the_log_is_levelled_leaves_the_reads_to_others() {
-    let mut rig = impatient(&[32, 32], Layout::Mirror { copies: 2 });
-    let head = Target::Head(rig.volume("disk0", 4 << 20, Compression::Off));
-    rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
+    let mut harness = impatient(&[32, 32], Layout::Mirror { copies: 2 });
+    let head = Target::Head(harness.volume("disk0", 4 << 20, Compression::Off));
+    harness.request(head, Op::Flush, 0, 0, &[]).unwrap();
     for at in 0..24u64 {
-        rig.request(head, Op::Write, at * 4096, 4096, &[at as u8 + 1; 4096]).unwrap();
+        harness.request(head, Op::Write, at * 4096, 4096, &[at as u8 + 1; 4096]).unwrap();
     }
-    let (media, mut kept) = (rig.media, 0);
+    let (media, mut kept) = (harness.media, 0);
     for after in 0.. {
-        let act = |rig: &mut Rig, io: Io| {
+        let act = |harness: &mut Harness, io: Io| {
             let read = matches!(io.kind, millpond_block::IoKind::Read { .. });
             if read {
                 return Some(io);
             }
-            late(rig, io, Err(DeviceError::Gone));
+            late(harness, io, Err(DeviceError::Gone));
             None
         };
         let (mut again, held) = import_beside(media.clone(), true, &[1], after, act);
@@ -517,21 +517,21 @@ fn a_device_that_fails_while_the_log_is_levelled_leaves_the_reads_to_others() {
 /// copy that was read first is given up before the next one has answered.
 #[test]
 fn an_import_reads_all_copies_of_the_log_again_when_one_is_given_up() {
-    let mut rig = impatient(&[20, 20, 20], Layout::Mirror { copies: 3 });
-    let head = Target::Head(rig.volume("disk0", 1 << 20, Compression::Off));
-    rig.request(head, Op::Write, 0, 4096, &[7; 4096]).unwrap();
-    let before = rig.media[0].clone();
-    rig.request(head, Op::Write, 0, 4096, &[8; 4096]).unwrap();
-    rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
+    let mut harness = impatient(&[20, 20, 20], Layout::Mirror { copies: 3 });
+    let head = Target::Head(harness.volume("disk0", 1 << 20, Compression::Off));
+    harness.request(head, Op::Write, 0, 4096, &[7; 4096]).unwrap();
+    let before = harness.media[0].clone();
+    harness.request(head, Op::Write, 0, 4096, &[8; 4096]).unwrap();
+    harness.request(head, Op::Flush, 0, 0, &[]).unwrap();
     let mut pages = (AREA..before.len() - AREA).step_by(4096);
-    let header = pages.find(|at| before[*at..at + 4096] != rig.media[0][*at..at + 4096]).unwrap();
+    let header = pages.find(|at| before[*at..at + 4096] != harness.media[0][*at..at + 4096]).unwrap();
     let mut held_up = 0;
     for (lost, late) in [(0u16, 1u16), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
-        let mut media = rig.media.clone();
+        let mut media = harness.media.clone();
         [lost, late].into_iter().for_each(|device| media[usize::from(device)][header..header + 4096].fill(0x11));
         for after in 0.. {
             let tuning = Tuning { silence_millis: 1000, reread_millis: 100_000, degraded: true, map_memory: 4 << 20, ..Tuning::default() };
-            let mut again = Rig::begin_import(media.clone(), tuning, 1);
+            let mut again = Harness::begin_import(media.clone(), tuning, 1);
             let (mut silent, mut waiting, mut done) = (Vec::new(), Vec::new(), 0);
             for _ in 0..100 {
                 again.now += 99;

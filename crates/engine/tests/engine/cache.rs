@@ -4,7 +4,7 @@
 use millpond_block::{DeviceSlot, MemberId, Op};
 use millpond_engine::{Class, Command, Compression, DeviceCommand, GroupSpec, Layout, MemberState, PoolState, Target, Tuning, VolumeId};
 
-use crate::rig::Rig;
+use crate::harness::Harness;
 
 const SIZE: u64 = 8 << 20;
 pub const STEP: u64 = 64 << 10;
@@ -15,15 +15,15 @@ pub fn pattern(at: u64, round: u8) -> Vec<u8> {
     (at..at + STEP).map(|i| if i % 4096 < 1024 { 7 } else { noise(i ^ u64::from(round) << 40) }).collect()
 }
 
-fn write_all(rig: &mut Rig, volume: VolumeId, round: u8) {
+fn write_all(harness: &mut Harness, volume: VolumeId, round: u8) {
     for at in (0..SIZE).step_by(STEP as usize) {
-        rig.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, round)).unwrap();
+        harness.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, round)).unwrap();
     }
 }
 
-fn check(rig: &mut Rig, volume: VolumeId, round: u8) {
+fn check(harness: &mut Harness, volume: VolumeId, round: u8) {
     for at in (0..SIZE).step_by(STEP as usize) {
-        assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, round), "at {at}");
+        assert!(harness.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, round), "at {at}");
     }
 }
 
@@ -32,77 +32,77 @@ fn group(class: Class, layout: Layout, devices: usize) -> GroupSpec {
 }
 
 /// A pool with one data device; all others are cache devices.
-fn pool(sizes_mib: &[usize], compression: Compression) -> (Rig, VolumeId) {
+fn pool(sizes_mib: &[usize], compression: Compression) -> (Harness, VolumeId) {
     let groups = vec![group(Class::Data, Layout::Linear, 1), group(Class::Cache, Layout::Linear, sizes_mib.len() - 1)];
     let tuning = Tuning { map_memory: 8 << 20, checkpoint_log_bytes: 2 << 20, ..Tuning::default() };
-    let mut rig = Rig::with_groups(sizes_mib, groups, tuning);
-    let volume = rig.volume("disk0", SIZE, compression);
-    write_all(&mut rig, volume, 1);
-    (rig, volume)
+    let mut harness = Harness::with_groups(sizes_mib, groups, tuning);
+    let volume = harness.volume("disk0", SIZE, compression);
+    write_all(&mut harness, volume, 1);
+    (harness, volume)
 }
 
 /// Reads everything. Returns reads of each device, and blocks found and not found in the cache.
-fn read_all(rig: &mut Rig, volume: VolumeId, round: u8) -> (Vec<u64>, u64, u64) {
-    let (before, metrics) = (rig.reads.clone(), rig.engine.metrics());
-    check(rig, volume, round);
-    let after = rig.engine.metrics();
-    let reads = rig.reads.iter().zip(&before).map(|(after, before)| after - before).collect();
+fn read_all(harness: &mut Harness, volume: VolumeId, round: u8) -> (Vec<u64>, u64, u64) {
+    let (before, metrics) = (harness.reads.clone(), harness.engine.metrics());
+    check(harness, volume, round);
+    let after = harness.engine.metrics();
+    let reads = harness.reads.iter().zip(&before).map(|(after, before)| after - before).collect();
     (reads, after.cache_hits - metrics.cache_hits, after.cache_misses - metrics.cache_misses)
 }
 
-fn close(rig: &mut Rig) {
-    rig.command(Command::Close).unwrap();
-    assert_eq!(*rig.engine.state(), PoolState::Closed);
+fn close(harness: &mut Harness) {
+    harness.command(Command::Close).unwrap();
+    assert_eq!(*harness.engine.state(), PoolState::Closed);
 }
 
 #[test]
 fn what_is_read_again_comes_from_the_cache_after_a_restart_too() {
     for compression in [Compression::Off, Compression::Lz4] {
-        let (mut rig, volume) = pool(&[64, 32], compression);
+        let (mut harness, volume) = pool(&[64, 32], compression);
         let blocks = SIZE / 4096;
         // the first read leaves only marks; the second copies
-        let (reads, hits, misses) = read_all(&mut rig, volume, 1);
+        let (reads, hits, misses) = read_all(&mut harness, volume, 1);
         assert_eq!((reads[1], hits, misses), (0, 0, blocks));
-        assert_eq!(rig.engine.metrics().cache_fill_bytes, 0);
-        read_all(&mut rig, volume, 1);
-        assert!(rig.engine.metrics().cache_fill_bytes > SIZE / 8, "{compression:?} {:?}", rig.engine.metrics());
-        let (reads, hits, misses) = read_all(&mut rig, volume, 1);
+        assert_eq!(harness.engine.metrics().cache_fill_bytes, 0);
+        read_all(&mut harness, volume, 1);
+        assert!(harness.engine.metrics().cache_fill_bytes > SIZE / 8, "{compression:?} {:?}", harness.engine.metrics());
+        let (reads, hits, misses) = read_all(&mut harness, volume, 1);
         assert!(hits > blocks * 8 / 10 && hits + misses == blocks && reads[1] > 0, "{hits} {misses} {:?}", &reads[..2]);
-        close(&mut rig);
-        rig.reopen();
-        let (reads, hits, misses) = read_all(&mut rig, volume, 1);
+        close(&mut harness);
+        harness.reopen();
+        let (reads, hits, misses) = read_all(&mut harness, volume, 1);
         assert!(hits > blocks * 8 / 10 && hits + misses == blocks, "{hits} {misses} {:?}", &reads[..2]);
-        assert_eq!(rig.engine.pool().unwrap().devices[1].errors, 0);
+        assert_eq!(harness.engine.pool().unwrap().devices[1].errors, 0);
         // newly written blocks have other addresses
-        write_all(&mut rig, volume, 2);
-        let (_, hits, _) = read_all(&mut rig, volume, 2);
+        write_all(&mut harness, volume, 2);
+        let (_, hits, _) = read_all(&mut harness, volume, 2);
         assert_eq!(hits, 0);
-        rig.audit();
+        harness.audit();
     }
 }
 
 #[test]
 fn a_cache_smaller_than_what_is_read_goes_round() {
-    let (mut rig, volume) = pool(&[64, 4], Compression::Off);
+    let (mut harness, volume) = pool(&[64, 4], Compression::Off);
     for _ in 0..8 {
-        read_all(&mut rig, volume, 1);
+        read_all(&mut harness, volume, 1);
     }
     // some blocks are read all the time
     for _ in 0..8 {
         for at in (0..STEP * 8).step_by(STEP as usize) {
-            assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, 1));
+            assert!(harness.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, 1));
         }
     }
-    let before = rig.engine.metrics();
+    let before = harness.engine.metrics();
     for at in (0..STEP * 8).step_by(STEP as usize) {
-        assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, 1));
+        assert!(harness.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, 1));
     }
-    let hits = rig.engine.metrics().cache_hits - before.cache_hits;
+    let hits = harness.engine.metrics().cache_hits - before.cache_hits;
     assert!(hits > 100, "{hits}");
-    close(&mut rig);
-    rig.reopen();
-    check(&mut rig, volume, 1);
-    let info = rig.engine.pool().unwrap();
+    close(&mut harness);
+    harness.reopen();
+    check(&mut harness, volume, 1);
+    let info = harness.engine.pool().unwrap();
     assert!(info.devices[1].allocated > 0 && info.devices[1].errors == 0, "{:?}", info.devices[1]);
 }
 
@@ -110,153 +110,153 @@ fn a_cache_smaller_than_what_is_read_goes_round() {
 fn memory_for_the_cache_has_a_bound() {
     let groups = vec![group(Class::Data, Layout::Linear, 1), group(Class::Cache, Layout::Linear, 1)];
     let tuning = Tuning { cache_memory: 1500 * 20, ..Tuning::default() };
-    let mut rig = Rig::with_groups(&[64, 64], groups, tuning);
-    let volume = rig.volume("disk0", SIZE, Compression::Off);
-    write_all(&mut rig, volume, 1);
+    let mut harness = Harness::with_groups(&[64, 64], groups, tuning);
+    let volume = harness.volume("disk0", SIZE, Compression::Off);
+    write_all(&mut harness, volume, 1);
     // parts are read again and again, until everything was read
     for start in (0..SIZE - SIZE / 4).step_by(SIZE as usize / 32) {
         for at in (0..4).flat_map(|_| (start..start + SIZE / 4).step_by(STEP as usize)) {
-            assert!(rig.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, 1));
+            assert!(harness.request(Target::Head(volume), Op::Read, at, STEP, &[]).unwrap() == pattern(at, 1));
         }
     }
     // at most 1500 of 2048 blocks can be indexed
-    let cached = rig.engine.pool().unwrap().devices[1].allocated;
+    let cached = harness.engine.pool().unwrap().devices[1].allocated;
     assert!(cached > 2 << 20 && cached <= 1800 * 4096, "{cached}");
-    close(&mut rig);
-    rig.reopen();
-    check(&mut rig, volume, 1);
+    close(&mut harness);
+    harness.reopen();
+    check(&mut harness, volume, 1);
 }
 
 #[test]
 fn a_damaged_cache_spoils_nothing() {
-    let (mut rig, volume) = pool(&[64, 32], Compression::Off);
-    (0..3).for_each(|_| drop(read_all(&mut rig, volume, 1)));
-    let whole = rig.media[1].clone();
+    let (mut harness, volume) = pool(&[64, 32], Compression::Off);
+    (0..3).for_each(|_| drop(read_all(&mut harness, volume, 1)));
+    let whole = harness.media[1].clone();
     // everything except the labels
-    for (at, byte) in rig.media[1].iter_mut().enumerate().skip(1 << 20).take(30 << 20) {
+    for (at, byte) in harness.media[1].iter_mut().enumerate().skip(1 << 20).take(30 << 20) {
         *byte ^= (at % 251) as u8 | 1;
     }
-    let (_, hits, _) = read_all(&mut rig, volume, 1);
+    let (_, hits, _) = read_all(&mut harness, volume, 1);
     // hits are of blocks that were written to the cache after the damage
     assert!(hits < 256, "{hits}");
-    let info = rig.engine.pool().unwrap();
+    let info = harness.engine.pool().unwrap();
     assert!(info.devices[1].errors > 0 && info.state == PoolState::Online, "{info:?}");
-    rig.reopen();
-    check(&mut rig, volume, 1);
+    harness.reopen();
+    check(&mut harness, volume, 1);
     // exchange the places of blocks
-    rig.media[1] = whole;
+    harness.media[1] = whole;
     let (pages, first) = (4096, (1 << 20) + 4096);
     for at in (0..3000).step_by(2) {
         let (one, two) = (first + at * pages, first + (at + 1) * pages);
-        let page = rig.media[1][one..one + pages].to_vec();
-        rig.media[1].copy_within(two..two + pages, one);
-        rig.media[1][two..two + pages].copy_from_slice(&page);
+        let page = harness.media[1][one..one + pages].to_vec();
+        harness.media[1].copy_within(two..two + pages, one);
+        harness.media[1][two..two + pages].copy_from_slice(&page);
     }
-    rig.reopen();
-    check(&mut rig, volume, 1);
+    harness.reopen();
+    check(&mut harness, volume, 1);
     // without any label it is not recognised as a device of the pool, and not missed
-    rig.media[1].fill(0);
-    rig.reopen();
-    assert_eq!(rig.engine.pool().unwrap().devices[1].state, MemberState::Down);
-    check(&mut rig, volume, 1);
+    harness.media[1].fill(0);
+    harness.reopen();
+    assert_eq!(harness.engine.pool().unwrap().devices[1].state, MemberState::Down);
+    check(&mut harness, volume, 1);
     // but it is not a pool by itself
-    let refused = Rig::import(vec![rig.media[1].clone()]).err().unwrap();
+    let refused = Harness::import(vec![harness.media[1].clone()]).err().unwrap();
     assert!(refused.contains("label"), "{refused}");
 }
 
 #[test]
 fn a_cache_that_fails_is_let_go() {
-    let (mut rig, volume) = pool(&[64, 32, 32], Compression::Off);
-    (0..3).for_each(|_| drop(read_all(&mut rig, volume, 1)));
-    rig.dead = vec![1];
-    (0..3).for_each(|_| check(&mut rig, volume, 1));
-    let info = rig.engine.pool().unwrap();
+    let (mut harness, volume) = pool(&[64, 32, 32], Compression::Off);
+    (0..3).for_each(|_| drop(read_all(&mut harness, volume, 1)));
+    harness.dead = vec![1];
+    (0..3).for_each(|_| check(&mut harness, volume, 1));
+    let info = harness.engine.pool().unwrap();
     assert_eq!((info.devices[1].state, info.state), (MemberState::Down, PoolState::Online));
     // the other cache device is used instead
-    let (_, hits, _) = read_all(&mut rig, volume, 1);
+    let (_, hits, _) = read_all(&mut harness, volume, 1);
     assert!(hits > 500, "{hits}");
-    write_all(&mut rig, volume, 2);
-    close(&mut rig);
+    write_all(&mut harness, volume, 2);
+    close(&mut harness);
     // import with the device back, and without it: both work without options
-    let mut media = rig.media.clone();
+    let mut media = harness.media.clone();
     media.pop();
-    let mut without = Rig::import(media).unwrap();
+    let mut without = Harness::import(media).unwrap();
     check(&mut without, volume, 2);
-    rig.dead.clear();
-    rig.reopen();
-    assert!(rig.engine.pool().unwrap().devices.iter().all(|device| device.state == MemberState::Present));
-    (0..3).for_each(|_| check(&mut rig, volume, 2));
+    harness.dead.clear();
+    harness.reopen();
+    assert!(harness.engine.pool().unwrap().devices.iter().all(|device| device.state == MemberState::Present));
+    (0..3).for_each(|_| check(&mut harness, volume, 2));
     // cache devices without other devices are not a pool
-    let refused = Rig::import(rig.media[1..].to_vec()).err().unwrap();
+    let refused = Harness::import(harness.media[1..].to_vec()).err().unwrap();
     assert!(refused.contains("cache"), "{refused}");
 }
 
 #[test]
 fn what_a_cache_kept_of_a_history_that_was_given_up_does_not_count() {
-    let (mut rig, volume) = pool(&[64, 32], Compression::Off);
-    (0..3).for_each(|_| drop(read_all(&mut rig, volume, 1)));
-    close(&mut rig);
-    let then = rig.media.clone();
-    rig.reopen();
-    write_all(&mut rig, volume, 2);
-    (0..3).for_each(|_| drop(read_all(&mut rig, volume, 2)));
-    close(&mut rig);
-    rig.reopen();
-    close(&mut rig);
+    let (mut harness, volume) = pool(&[64, 32], Compression::Off);
+    (0..3).for_each(|_| drop(read_all(&mut harness, volume, 1)));
+    close(&mut harness);
+    let then = harness.media.clone();
+    harness.reopen();
+    write_all(&mut harness, volume, 2);
+    (0..3).for_each(|_| drop(read_all(&mut harness, volume, 2)));
+    close(&mut harness);
+    harness.reopen();
+    close(&mut harness);
     // older data devices, and a cache that has newer content
-    let mut older = Rig::import(vec![then[0].clone(), rig.media[1].clone()]).unwrap();
+    let mut older = Harness::import(vec![then[0].clone(), harness.media[1].clone()]).unwrap();
     let (_, hits, _) = read_all(&mut older, volume, 1);
     assert_eq!(hits, 0);
     // newer data devices, and an older cache
-    let mut newer = Rig::import(vec![rig.media[0].clone(), then[1].clone()]).unwrap();
+    let mut newer = Harness::import(vec![harness.media[0].clone(), then[1].clone()]).unwrap();
     let (_, hits, _) = read_all(&mut newer, volume, 2);
     assert_eq!(hits, 0);
     // both unchanged
-    let mut same = Rig::import(vec![rig.media[1].clone(), rig.media[0].clone()]).unwrap();
+    let mut same = Harness::import(vec![harness.media[1].clone(), harness.media[0].clone()]).unwrap();
     let (_, hits, _) = read_all(&mut same, volume, 2);
     assert!(hits > 1000, "{hits}");
 }
 
 #[test]
 fn devices_of_the_cache_come_and_go() {
-    let mut rig = Rig::new(&[64], Layout::Linear);
-    let volume = rig.volume("disk0", SIZE, Compression::Off);
-    write_all(&mut rig, volume, 1);
-    let size = rig.engine.pool().unwrap().size;
-    let devices = vec![rig.new_device(16)];
-    rig.command(DeviceCommand::AddDevices { groups: vec![group(Class::Cache, Layout::Linear, 1)], devices }).unwrap();
-    (0..3).for_each(|_| drop(read_all(&mut rig, volume, 1)));
-    let info = rig.engine.pool().unwrap();
-    assert!(rig.engine.metrics().cache_hits > 1000 && info.size == size, "{info:?}");
+    let mut harness = Harness::new(&[64], Layout::Linear);
+    let volume = harness.volume("disk0", SIZE, Compression::Off);
+    write_all(&mut harness, volume, 1);
+    let size = harness.engine.pool().unwrap().size;
+    let devices = vec![harness.new_device(16)];
+    harness.command(DeviceCommand::AddDevices { groups: vec![group(Class::Cache, Layout::Linear, 1)], devices }).unwrap();
+    (0..3).for_each(|_| drop(read_all(&mut harness, volume, 1)));
+    let info = harness.engine.pool().unwrap();
+    assert!(harness.engine.metrics().cache_hits > 1000 && info.size == size, "{info:?}");
     assert_eq!((info.devices[1].class, info.devices[1].state), (Class::Cache, MemberState::Present));
     // a replacement is empty at first
-    let device = rig.new_device(32);
-    rig.command(DeviceCommand::Replace { member: MemberId(1), device }).unwrap();
-    rig.settle();
-    let (_, hits, _) = read_all(&mut rig, volume, 1);
-    assert_eq!((hits, rig.engine.pool().unwrap().devices[1].slot), (0, Some(DeviceSlot(2))));
-    (0..3).for_each(|_| drop(read_all(&mut rig, volume, 1)));
-    rig.reopen();
-    let (reads, hits, _) = read_all(&mut rig, volume, 1);
+    let device = harness.new_device(32);
+    harness.command(DeviceCommand::Replace { member: MemberId(1), device }).unwrap();
+    harness.settle();
+    let (_, hits, _) = read_all(&mut harness, volume, 1);
+    assert_eq!((hits, harness.engine.pool().unwrap().devices[1].slot), (0, Some(DeviceSlot(2))));
+    (0..3).for_each(|_| drop(read_all(&mut harness, volume, 1)));
+    harness.reopen();
+    let (reads, hits, _) = read_all(&mut harness, volume, 1);
     assert!(reads[2] > 0 && hits > 0, "{hits}");
     // other layouts than linear are refused
-    let devices = vec![rig.new_device(16), rig.new_device(16)];
+    let devices = vec![harness.new_device(16), harness.new_device(16)];
     let mirror = group(Class::Cache, Layout::Mirror { copies: 2 }, 2);
-    assert!(rig.command(DeviceCommand::AddDevices { groups: vec![mirror], devices }).unwrap_err().to_string().contains("no layout"));
-    rig.command(DeviceCommand::Remove { member: MemberId(1), dry_run: false }).unwrap();
-    rig.finish_jobs();
-    assert_eq!(rig.engine.pool().unwrap().devices.len(), 1);
-    check(&mut rig, volume, 1);
+    assert!(harness.command(DeviceCommand::AddDevices { groups: vec![mirror], devices }).unwrap_err().to_string().contains("no layout"));
+    harness.command(DeviceCommand::Remove { member: MemberId(1), dry_run: false }).unwrap();
+    harness.finish_jobs();
+    assert_eq!(harness.engine.pool().unwrap().devices.len(), 1);
+    check(&mut harness, volume, 1);
     // a data device is removed from a pool with a cache
-    let devices = vec![rig.new_device(16), rig.new_device(64)];
+    let devices = vec![harness.new_device(16), harness.new_device(64)];
     let groups = vec![group(Class::Cache, Layout::Linear, 1), group(Class::Data, Layout::Linear, 1)];
-    rig.command(DeviceCommand::AddDevices { groups, devices }).unwrap();
-    rig.command(DeviceCommand::Remove { member: MemberId(0), dry_run: false }).unwrap();
-    rig.finish_jobs();
-    (0..3).for_each(|_| check(&mut rig, volume, 1));
-    rig.audit();
-    let media = vec![rig.media.pop().unwrap(), rig.media.pop().unwrap()];
-    let mut rig = Rig::import(media).unwrap();
-    check(&mut rig, volume, 1);
-    rig.audit();
+    harness.command(DeviceCommand::AddDevices { groups, devices }).unwrap();
+    harness.command(DeviceCommand::Remove { member: MemberId(0), dry_run: false }).unwrap();
+    harness.finish_jobs();
+    (0..3).for_each(|_| check(&mut harness, volume, 1));
+    harness.audit();
+    let media = vec![harness.media.pop().unwrap(), harness.media.pop().unwrap()];
+    let mut harness = Harness::import(media).unwrap();
+    check(&mut harness, volume, 1);
+    harness.audit();
 }

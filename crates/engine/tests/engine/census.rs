@@ -7,14 +7,14 @@ use millpond_engine::{
     VolumeId, VolumeOptions, WRITE_SIZES, WriteSizes,
 };
 
-use crate::rig::Rig;
+use crate::harness::Harness;
 use millpond_testing::Random;
 
 const SIZE: u64 = 48 << 20;
 const BLOCK: u64 = 4096;
 
-pub fn census(rig: &mut Rig) -> WriteSizes {
-    match rig.command(QueryCommand::WriteSizes).unwrap() {
+pub fn census(harness: &mut Harness) -> WriteSizes {
+    match harness.command(QueryCommand::WriteSizes).unwrap() {
         Reply::WriteSizes(census) => census,
         other => panic!("{other:?}"),
     }
@@ -34,19 +34,19 @@ fn small(blocks: u64) -> VolumeOptions {
 }
 
 /// A pool with special devices, or without.
-fn pool(special: bool) -> (Rig, VolumeId) {
+fn pool(special: bool) -> (Harness, VolumeId) {
     let group = |class, devices| GroupSpec { class, layout: Layout::Linear, devices: Some(devices) };
     let tuning = Tuning { map_memory: 512 << 10, checkpoint_log_bytes: 8 << 20, ..Tuning::default() };
     let mut groups = vec![group(Class::Data, 1)];
     groups.extend(special.then(|| group(Class::Special, 1)));
-    let mut rig = Rig::with_groups(&[320, 160][..groups.len()], groups, tuning);
-    let volume = rig.volume("disk0", SIZE, Compression::Off);
-    (rig, volume)
+    let mut harness = Harness::with_groups(&[320, 160][..groups.len()], groups, tuning);
+    let volume = harness.volume("disk0", SIZE, Compression::Off);
+    (harness, volume)
 }
 
 /// Fills the volume in large writes; then writes 1 to 8 blocks, and sometimes 64 to 400, at random
 /// places, with a snapshot after every third write.
-fn write(rig: &mut Rig, volume: VolumeId, rounds: u64) {
+fn write(harness: &mut Harness, volume: VolumeId, rounds: u64) {
     let mut random = Random::new(11);
     let mut below = |n| random.below(n);
     let all = SIZE / BLOCK / 256;
@@ -59,29 +59,29 @@ fn write(rig: &mut Rig, volume: VolumeId, rounds: u64) {
             }
         };
         let bytes: Vec<u8> = (0..blocks * BLOCK).map(|i| (i >> 7) as u8 ^ ((i * step) >> 11) as u8).collect();
-        rig.request(Target::Head(volume), Op::Write, at * BLOCK, blocks * BLOCK, &bytes).unwrap();
+        harness.request(Target::Head(volume), Op::Write, at * BLOCK, blocks * BLOCK, &bytes).unwrap();
         if step >= all && step % (rounds / 3) == 7 {
-            rig.snapshot(volume, &format!("s{step}"));
+            harness.snapshot(volume, &format!("s{step}"));
         }
     }
 }
 
 #[test]
 fn what_is_foretold_is_what_special_devices_hold() {
-    let (mut rig, volume) = pool(false);
-    write(&mut rig, volume, 900);
-    let told = census(&mut rig);
+    let (mut harness, volume) = pool(false);
+    write(&mut harness, volume, 900);
+    let told = census(&mut harness);
     assert_eq!((told.special, told.special_nodes, of(&told, volume).special), (0, 0, 0));
-    rig.reopen();
-    assert_eq!(census(&mut rig).volumes, told.volumes, "after an import");
+    harness.reopen();
+    assert_eq!(census(&mut harness).volumes, told.volumes, "after an import");
     // half of an overwritten write counts as a write of half the size, which shows between sizes
     // close to each other
     for (blocks, percent) in [(2, 10), (8, 5), (16, 5)] {
-        let (mut rig, volume) = pool(true);
-        rig.command(Command::Checkpoint).unwrap();
-        rig.command(CatalogCommand::SetOptions { volume, options: small(blocks) }).unwrap();
-        write(&mut rig, volume, 900);
-        let there = of(&census(&mut rig), volume);
+        let (mut harness, volume) = pool(true);
+        harness.command(Command::Checkpoint).unwrap();
+        harness.command(CatalogCommand::SetOptions { volume, options: small(blocks) }).unwrap();
+        write(&mut harness, volume, 900);
+        let there = of(&census(&mut harness), volume);
         let foretold = up_to(&of(&told, volume), blocks * BLOCK);
         assert!(there.special > 256 << 10, "{there:?}");
         assert!(foretold.abs_diff(there.special) * 100 <= there.special * percent, "up to {blocks} blocks: {foretold}, {there:?}");
@@ -92,39 +92,39 @@ fn what_is_foretold_is_what_special_devices_hold() {
 
 #[test]
 fn cleaning_and_removals_change_nothing() {
-    let (mut rig, volume) = pool(false);
-    write(&mut rig, volume, 600);
-    let told = census(&mut rig);
-    let devices = vec![rig.new_device(320)];
-    rig.command(DeviceCommand::AddDevices { groups: vec![GroupSpec::data(Layout::Linear)], devices }).unwrap();
-    rig.command(DeviceCommand::Remove { member: MemberId(0), dry_run: false }).unwrap();
-    rig.finish_jobs();
-    assert!(rig.engine.metrics().cleaner_bytes > 10 << 20);
-    assert_eq!(census(&mut rig).volumes, told.volumes);
+    let (mut harness, volume) = pool(false);
+    write(&mut harness, volume, 600);
+    let told = census(&mut harness);
+    let devices = vec![harness.new_device(320)];
+    harness.command(DeviceCommand::AddDevices { groups: vec![GroupSpec::data(Layout::Linear)], devices }).unwrap();
+    harness.command(DeviceCommand::Remove { member: MemberId(0), dry_run: false }).unwrap();
+    harness.finish_jobs();
+    assert!(harness.engine.metrics().cleaner_bytes > 10 << 20);
+    assert_eq!(census(&mut harness).volumes, told.volumes);
 }
 
 #[test]
 fn what_versions_share_counts_once() {
-    let (mut rig, volume) = pool(false);
-    let put = |rig: &mut Rig, volume: VolumeId, at: u64, blocks: u64| {
-        rig.request(Target::Head(volume), Op::Write, at * BLOCK, blocks * BLOCK, &vec![3; (blocks * BLOCK) as usize]).unwrap();
+    let (mut harness, volume) = pool(false);
+    let put = |harness: &mut Harness, volume: VolumeId, at: u64, blocks: u64| {
+        harness.request(Target::Head(volume), Op::Write, at * BLOCK, blocks * BLOCK, &vec![3; (blocks * BLOCK) as usize]).unwrap();
     };
-    put(&mut rig, volume, 0, 200);
-    put(&mut rig, volume, 1000, 4);
-    let old = rig.snapshot(volume, "old");
-    put(&mut rig, volume, 50, 2);
-    rig.snapshot(volume, "new");
-    put(&mut rig, volume, 1000, 1);
-    let Reply::Volume(clone) = rig.command(CatalogCommand::Clone { snapshot: old, name: "clone".into() }).unwrap() else { panic!() };
-    put(&mut rig, clone, 3000, 16);
+    put(&mut harness, volume, 0, 200);
+    put(&mut harness, volume, 1000, 4);
+    let old = harness.snapshot(volume, "old");
+    put(&mut harness, volume, 50, 2);
+    harness.snapshot(volume, "new");
+    put(&mut harness, volume, 1000, 1);
+    let Reply::Volume(clone) = harness.command(CatalogCommand::Clone { snapshot: old, name: "clone".into() }).unwrap() else { panic!() };
+    put(&mut harness, clone, 3000, 16);
     let blocks = |census: &WriteSizes, volume: VolumeId| of(census, volume).sizes.map(|bytes| bytes / BLOCK);
-    let told = census(&mut rig);
+    let told = census(&mut harness);
     // of the four blocks the snapshots have one, and the head has three
     assert_eq!(blocks(&told, volume), [1, 2, 4, 0, 0, 0, 200]);
     assert_eq!(blocks(&told, clone), [0, 0, 0, 0, 16, 0, 0]);
-    rig.command(CatalogCommand::Rollback { snapshot: old, keep_as: "kept".into() }).unwrap();
-    put(&mut rig, volume, 0, 8);
-    let told = census(&mut rig);
+    harness.command(CatalogCommand::Rollback { snapshot: old, keep_as: "kept".into() }).unwrap();
+    put(&mut harness, volume, 0, 8);
+    let told = census(&mut harness);
     assert_eq!(blocks(&told, volume), [1, 2, 4, 8, 0, 0, 200]);
     assert_eq!(blocks(&told, clone), [0, 0, 0, 0, 16, 0, 0]);
 }

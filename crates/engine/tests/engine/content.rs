@@ -4,7 +4,7 @@ use millpond_block::Op;
 use millpond_engine::{Target, VolumeId};
 use millpond_testing::pattern;
 
-use crate::rig::Rig;
+use crate::harness::Harness;
 
 /// A volume's size, and the length of each request, in bytes.
 pub struct Steps {
@@ -19,16 +19,16 @@ impl Steps {
     }
 
     /// Writes a round to the whole volume.
-    pub fn write(&self, rig: &mut Rig, volume: VolumeId, round: u8) {
+    pub fn write(&self, harness: &mut Harness, volume: VolumeId, round: u8) {
         for at in (0..self.size).step_by(self.step as usize) {
-            rig.request(Target::Head(volume), Op::Write, at, self.step, &self.bytes(at, round)).unwrap();
+            harness.request(Target::Head(volume), Op::Write, at, self.step, &self.bytes(at, round)).unwrap();
         }
     }
 
     /// Checks that a head or snapshot consists of a round.
-    pub fn check(&self, rig: &mut Rig, target: Target, round: u8) {
+    pub fn check(&self, harness: &mut Harness, target: Target, round: u8) {
         for at in (0..self.size).step_by(self.step as usize) {
-            let read = rig.request(target, Op::Read, at, self.step, &[]).unwrap();
+            let read = harness.request(target, Op::Read, at, self.step, &[]).unwrap();
             assert!(read == self.bytes(at, round), "at {at}");
         }
     }

@@ -7,7 +7,7 @@ use millpond_engine::{
     CatalogCommand, Command, Compression, DeviceCommand, GroupSpec, JobKind, Layout, PoolState, Target, Time, Tuning, VolumeId,
 };
 
-use crate::rig::Rig;
+use crate::harness::Harness;
 use millpond_testing::Random;
 
 /// Blocks of the volume.
@@ -35,7 +35,7 @@ struct Times {
 
 /// Devices that answer late and in any order, and a guest.
 struct Machine {
-    rig: Rig,
+    harness: Harness,
     random: Random,
     times: Times,
     micros: u64,
@@ -45,13 +45,13 @@ struct Machine {
 }
 
 impl Machine {
-    fn new(rig: Rig, seed: u64, times: Times) -> Machine {
-        let micros = rig.now * 1000;
-        Machine { rig, random: Random::new(seed), times, micros, pending: Vec::new(), under_way: 0, next_tag: 1 << 40 }
+    fn new(harness: Harness, seed: u64, times: Times) -> Machine {
+        let micros = harness.now * 1000;
+        Machine { harness, random: Random::new(seed), times, micros, pending: Vec::new(), under_way: 0, next_tag: 1 << 40 }
     }
 
     fn start(&mut self) {
-        while let Some(io) = self.rig.engine.pop_io() {
+        while let Some(io) = self.harness.engine.pop_io() {
             let usual = match io.kind {
                 IoKind::Read { .. } => self.times.read,
                 IoKind::Flush => self.times.flush,
@@ -72,17 +72,17 @@ impl Machine {
                 continue;
             }
             let (_, io) = self.pending.swap_remove(at);
-            self.rig.perform(io);
+            self.harness.perform(io);
         }
-        self.rig.now = self.micros / 1000;
-        let now = Time(self.rig.now);
-        self.rig.engine.answer(now);
+        self.harness.now = self.micros / 1000;
+        let now = Time(self.harness.now);
+        self.harness.engine.answer(now);
         self.start();
-        let more = self.rig.engine.turn(now);
+        let more = self.harness.engine.turn(now);
         self.start();
-        let answers: Vec<bool> = std::iter::from_fn(|| self.rig.engine.pop_completion()).map(|done| done.result.is_err()).collect();
+        let answers: Vec<bool> = std::iter::from_fn(|| self.harness.engine.pop_completion()).map(|done| done.result.is_err()).collect();
         self.under_way -= answers.len();
-        while self.rig.engine.pop_reply().is_some() {}
+        while self.harness.engine.pop_reply().is_some() {}
         let soon = self.micros + self.times.turn;
         let next = self.pending.iter().map(|(due, _)| *due).min().unwrap_or(u64::MAX);
         self.micros = if more || !answers.is_empty() { soon } else { next.clamp(soon, soon + 500_000) };
@@ -94,14 +94,14 @@ impl Machine {
         self.next_tag += 1;
         self.under_way += 1;
         let request = Request { op: Op::Write, range: ByteRange { offset: block * 4096, length: count * 4096 }, fua: false };
-        self.rig.engine.submit(Target::Head(volume), Tag(self.next_tag), request, Payload::Copy(&bytes));
+        self.harness.engine.submit(Target::Head(volume), Tag(self.next_tag), request, Payload::Copy(&bytes));
     }
 
     /// Writes every block once, in pieces in any order, and continues until `done`.
-    fn write_all(&mut self, volume: VolumeId, round: u8, done: impl Fn(&Rig) -> bool) {
+    fn write_all(&mut self, volume: VolumeId, round: u8, done: impl Fn(&Harness) -> bool) {
         let mut written = vec![false; BLOCKS as usize];
         let (mut left, mut quiet, mut last, mut steps) = (BLOCKS, 0, (0, 0), 0u32);
-        while left > 0 || self.under_way > 0 || !done(&self.rig) {
+        while left > 0 || self.under_way > 0 || !done(&self.harness) {
             while left > 0 && self.under_way < DEPTH {
                 let mut first = self.random.below(BLOCKS);
                 while written[first as usize] {
@@ -118,8 +118,8 @@ impl Machine {
             if refused == 0 && !steps.is_multiple_of(LOOK) {
                 continue;
             }
-            let pool = self.rig.engine.pool().unwrap();
-            let words = || format!("{:?}, {left} blocks left: {pool:?} {}", self.times, self.rig.engine.space_report());
+            let pool = self.harness.engine.pool().unwrap();
+            let words = || format!("{:?}, {left} blocks left: {pool:?} {}", self.times, self.harness.engine.space_report());
             assert_eq!(pool.state, PoolState::Online);
             assert_eq!(refused, 0, "refused with {} of {} MiB free, {}", pool.free >> 20, pool.size >> 20, words());
             let job = pool.jobs.iter().find(|job| job.kind == JobKind::Remove).map_or(0, |job| job.done);
@@ -133,20 +133,20 @@ impl Machine {
 /// crash leaves it.
 fn made() -> (Vec<Vec<u8>>, VolumeId) {
     let groups = vec![GroupSpec::data(Layout::Parity { width: 16, parity: 2, unit: 65536 })];
-    let mut rig = Rig::with_groups(&[128; 6], groups, Tuning::default());
-    let volume = rig.volume("disk", 64 << 20, Compression::Off);
-    let mut machine = Machine::new(rig, 99, Times { turn: 100, read: 300, write: 500, flush: 1000 });
+    let mut harness = Harness::with_groups(&[128; 6], groups, Tuning::default());
+    let volume = harness.volume("disk", 64 << 20, Compression::Off);
+    let mut machine = Machine::new(harness, 99, Times { turn: 100, read: 300, write: 500, flush: 1000 });
     machine.write_all(volume, 1, |_| true);
-    machine.rig.start(Command::Catalog(CatalogCommand::Snapshot {
+    machine.harness.start(Command::Catalog(CatalogCommand::Snapshot {
         targets: vec![(volume, "first".into())],
         description: String::new(),
         expires: None,
     }));
-    while machine.rig.engine.snapshots().is_empty() {
+    while machine.harness.engine.snapshots().is_empty() {
         assert_eq!(machine.step(), 0);
     }
     (2..4).for_each(|round| machine.write_all(volume, round, |_| true));
-    (machine.rig.media, volume)
+    (machine.harness.media, volume)
 }
 
 /// With 64 KiB extents each block is a chunk, and the checkpoint records of chunks take nearly a
@@ -161,16 +161,16 @@ fn guests_go_on_while_a_device_leaves_parity() {
     for (seed, times) in
         [(1, Times { turn: 500, read: 200, write: 3000, flush: 3000 }), (3, Times { turn: 200, read: 500, write: 5000, flush: 10_000 })]
     {
-        let rig = Rig::import_with(media.clone(), Tuning::default(), LATER).unwrap();
-        let mut machine = Machine::new(rig, seed, times);
-        machine.rig.start(Command::Devices(DeviceCommand::Remove { member: MemberId(4), dry_run: false }));
-        machine.write_all(volume, 4, |rig| rig.engine.pool().is_some_and(|pool| pool.jobs.is_empty() && pool.devices.len() == 5));
-        let Machine { mut rig, pending, .. } = machine;
-        pending.into_iter().for_each(|(_, io)| rig.perform(io));
-        rig.settle();
-        rig.audit();
+        let harness = Harness::import_with(media.clone(), Tuning::default(), LATER).unwrap();
+        let mut machine = Machine::new(harness, seed, times);
+        machine.harness.start(Command::Devices(DeviceCommand::Remove { member: MemberId(4), dry_run: false }));
+        machine.write_all(volume, 4, |harness| harness.engine.pool().is_some_and(|pool| pool.jobs.is_empty() && pool.devices.len() == 5));
+        let Machine { mut harness, pending, .. } = machine;
+        pending.into_iter().for_each(|(_, io)| harness.perform(io));
+        harness.settle();
+        harness.audit();
         for block in (0..BLOCKS).step_by(97) {
-            assert!(rig.request(Target::Head(volume), Op::Read, block * 4096, 4096, &[]).unwrap().iter().all(|byte| *byte == 4));
+            assert!(harness.request(Target::Head(volume), Op::Read, block * 4096, 4096, &[]).unwrap().iter().all(|byte| *byte == 4));
         }
     }
 }

@@ -14,7 +14,7 @@ use millpond_engine::{
 };
 use millpond_format::{BATCH_FIXED, BatchHeader, RING_OFFSET, RING_SLOTS, SECTOR_BYTES};
 
-use crate::rig::Rig;
+use crate::harness::Harness;
 
 const SIZE: usize = 1 << 20;
 const STEP: usize = 64 << 10;
@@ -46,7 +46,7 @@ struct Pool {
     name: &'static str,
     /// Number of devices that each group can do without.
     spare: usize,
-    rig: Rig,
+    harness: Harness,
     model: BTreeMap<Target, Vec<u8>>,
 }
 
@@ -60,13 +60,13 @@ fn tuning() -> Tuning {
 impl Pool {
     fn write(&mut self, volume: VolumeId, at: usize, round: u8) {
         let bytes = pattern(at, round);
-        self.rig.request(Target::Head(volume), Op::Write, at as u64, STEP as u64, &bytes).unwrap();
+        self.harness.request(Target::Head(volume), Op::Write, at as u64, STEP as u64, &bytes).unwrap();
         let model = self.model.entry(Target::Head(volume)).or_insert_with(|| vec![0; SIZE]);
         model[at..at + STEP].copy_from_slice(&bytes);
     }
 
     fn snapshot(&mut self, volume: VolumeId, name: &str) -> SnapshotId {
-        let id = self.rig.snapshot(volume, name);
+        let id = self.harness.snapshot(volume, name);
         self.model.insert(Target::Snapshot(id), self.model[&Target::Head(volume)].clone());
         id
     }
@@ -74,12 +74,12 @@ impl Pool {
     /// Creates a pool with plain, compressed and small blocks, snapshots, moved chunks, several
     /// checkpoints, and a log after the last one, all of it flushed.
     fn new(name: &'static str, spare: usize, sizes: &[usize], groups: Vec<GroupSpec>) -> Pool {
-        let rig = Rig::with_groups(sizes, groups, tuning());
-        let mut pool = Pool { name, spare, rig, model: BTreeMap::new() };
+        let harness = Harness::with_groups(sizes, groups, tuning());
+        let mut pool = Pool { name, spare, harness, model: BTreeMap::new() };
         let packings = [("a", Compression::Off), ("b", Compression::Lz4), ("c", Compression::Off)];
-        let [a, b, c] = packings.map(|(name, packing)| pool.rig.volume(name, SIZE as u64, packing));
+        let [a, b, c] = packings.map(|(name, packing)| pool.harness.volume(name, SIZE as u64, packing));
         let options = VolumeOptions { special_small_blocks: 128 << 10, ..VolumeOptions::default() };
-        pool.rig.command(CatalogCommand::SetOptions { volume: c, options }).unwrap();
+        pool.harness.command(CatalogCommand::SetOptions { volume: c, options }).unwrap();
         let steps = |every: usize| (0..SIZE).step_by(STEP * every);
         for volume in [a, b, c] {
             steps(1).for_each(|at| pool.write(volume, at, 1));
@@ -87,23 +87,23 @@ impl Pool {
         for volume in [a, b] {
             pool.snapshot(volume, "one");
         }
-        pool.rig.command(Command::Checkpoint).unwrap();
+        pool.harness.command(Command::Checkpoint).unwrap();
         for round in 2..ROUNDS {
             steps(2).for_each(|at| pool.write(a, at, round));
             steps(3).for_each(|at| pool.write(b, at, round));
-            if pool.rig.engine.metrics().cleaner_bytes > SIZE as u64 / 4 {
+            if pool.harness.engine.metrics().cleaner_bytes > SIZE as u64 / 4 {
                 break;
             }
         }
-        assert!(pool.rig.engine.metrics().cleaner_bytes > 0, "{name}: nothing was moved");
+        assert!(pool.harness.engine.metrics().cleaner_bytes > 0, "{name}: nothing was moved");
         for _ in 0..3 {
             assert_eq!(pool.errors("before"), 0);
         }
-        pool.rig.command(Command::Checkpoint).unwrap();
+        pool.harness.command(Command::Checkpoint).unwrap();
         for volume in [c, b, a] {
             steps(4).for_each(|at| pool.write(volume, at, 100));
         }
-        pool.rig.request(Target::Head(a), Op::Flush, 0, 0, &[]).unwrap();
+        pool.harness.request(Target::Head(a), Op::Flush, 0, 0, &[]).unwrap();
         // the header of this batch shows that all before it is durable; its own durability is not
         // recorded
         pool.write(a, 0, 100);
@@ -116,7 +116,7 @@ impl Pool {
         let mut errors = 0;
         for (target, model) in &self.model {
             for (at, wanted) in (0u64..).step_by(STEP).zip(model.chunks(STEP)) {
-                match self.rig.request(*target, Op::Read, at, STEP as u64, &[]) {
+                match self.harness.request(*target, Op::Read, at, STEP as u64, &[]) {
                     Ok(read) => assert!(read == wanted, "{} {what}: wrong data of {target:?} at {at}", self.name),
                     Err(_) => errors += 1,
                 }
@@ -171,9 +171,9 @@ impl Pool {
     /// Flips bits one at a time in the pool as killed and as closed; by default `few` bits in each.
     #[allow(clippy::disallowed_methods, reason = "a person asks for more than fits into every test run")]
     fn try_flips(mut self, few: usize) {
-        let killed = self.rig.media.clone();
-        self.rig.command(Command::Close).unwrap();
-        let closed = std::mem::take(&mut self.rig.media);
+        let killed = self.harness.media.clone();
+        self.harness.command(Command::Close).unwrap();
+        let closed = std::mem::take(&mut self.harness.media);
         for (what, base) in [("killed", killed), ("closed", closed)] {
             let few = match env::var("MILLPOND_FLIPS").as_deref() {
                 Ok("all") => usize::MAX,
@@ -200,8 +200,8 @@ impl Pool {
             let what = format!("{what}, bit {} of byte {at} of device {device}", nth % 8);
             media.iter_mut().zip(base).for_each(|(medium, base)| medium.copy_from_slice(base));
             media[device][at] ^= 1 << (nth % 8);
-            match Rig::import_with(std::mem::take(&mut media), tuning(), self.rig.now + 1000) {
-                Ok(rig) => self.rig = rig,
+            match Harness::import_with(std::mem::take(&mut media), tuning(), self.harness.now + 1000) {
+                Ok(harness) => self.harness = harness,
                 Err(why) if self.spare > 0 => panic!("{} {what}: refused: {why}", self.name),
                 Err(why) => {
                     assert!(why.len() > 20, "{} {what}: {why}", self.name);
@@ -218,7 +218,7 @@ impl Pool {
                     self.do_without(device, &what);
                 }
             }
-            media = std::mem::take(&mut self.rig.media);
+            media = std::mem::take(&mut self.harness.media);
         }
         // check that the test reaches the cases that it is about
         assert!(if self.spare > 0 { mended > 0 } else { refused + errors > 0 }, "{} {what}: {refused} {errors} {mended}", self.name);
@@ -228,33 +228,34 @@ impl Pool {
     /// Runs a scrub that repairs everything, and a second one that must find nothing. True when the
     /// first one found something.
     fn mend(&mut self, what: &str) -> bool {
-        let scrub = |rig: &mut Rig| {
-            rig.command(JobCommand::Scrub).unwrap();
-            rig.finish_jobs();
-            rig.engine.pool().unwrap().scrub.unwrap()
+        let scrub = |harness: &mut Harness| {
+            harness.command(JobCommand::Scrub).unwrap();
+            harness.finish_jobs();
+            harness.engine.pool().unwrap().scrub.unwrap()
         };
-        let first = scrub(&mut self.rig);
+        let first = scrub(&mut self.harness);
         assert_eq!((first.lost_blocks, first.lost_nodes), (0, 0), "{} {what}: {first:?}", self.name);
-        self.rig.audit();
-        let second = scrub(&mut self.rig);
+        self.harness.audit();
+        let second = scrub(&mut self.harness);
         assert_eq!((second.errors, second.repaired), (0, 0), "{} {what}: after {first:?} a second scrub finds {second:?}", self.name);
-        first.errors > 0 || self.rig.engine.pool().unwrap().devices.iter().any(|device| device.repaired > 0)
+        first.errors > 0 || self.harness.engine.pool().unwrap().devices.iter().any(|device| device.repaired > 0)
     }
 
     /// Removes as many other devices of its class as the pool can do without, so the repaired data
     /// is used.
     fn do_without(&mut self, flipped: usize, what: &str) {
-        let devices = self.rig.engine.pool().unwrap().devices;
+        let devices = self.harness.engine.pool().unwrap().devices;
         let class = devices[flipped].class;
         let others = devices.iter().filter(|device| device.class == class && device.slot != Some(DeviceSlot(flipped as u16)));
         let lost: Vec<usize> = others.filter_map(|device| device.slot.map(DeviceSlot::index)).take(self.spare).collect();
-        let there = self.rig.media.iter().enumerate().filter(|(at, _)| !lost.contains(at));
+        let there = self.harness.media.iter().enumerate().filter(|(at, _)| !lost.contains(at));
         let media: Vec<Vec<u8>> = there.map(|(_, medium)| medium.clone()).collect();
         let tuning = Tuning { degraded: true, ..tuning() };
-        let alone = Rig::import_with(media, tuning, self.rig.now + 1000);
-        let whole = std::mem::replace(&mut self.rig, alone.unwrap_or_else(|why| panic!("{} {what}: without {lost:?}: {why}", self.name)));
+        let alone = Harness::import_with(media, tuning, self.harness.now + 1000);
+        let whole =
+            std::mem::replace(&mut self.harness, alone.unwrap_or_else(|why| panic!("{} {what}: without {lost:?}: {why}", self.name)));
         assert_eq!(self.errors(&format!("{what}, mended, without {lost:?}")), 0, "{} {what}: without {lost:?}", self.name);
-        self.rig = whole;
+        self.harness = whole;
     }
 }
 

@@ -10,7 +10,7 @@ use millpond_engine::{Aim, CatalogCommand, Command, Compression, HoldInfo, Layou
 use millpond_format::testing::{Kind, dump, put_checksum_right, undump};
 use millpond_format::{AREA_BYTES, Column, DeviceId, Label, Member, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES};
 
-use crate::rig::Rig;
+use crate::harness::Harness;
 
 const SIZE_MIB: usize = 6;
 const VOLUME: u64 = 256 << 10;
@@ -26,7 +26,7 @@ const BEFORE: Content<'_> = &[(0, 8, 0x11), (20, 4, 0x22)];
 const AFTER: Content<'_> = &[(0, 2, 0x11), (2, 3, 0x33), (5, 3, 0x11), (21, 3, 0x22)];
 
 /// A golden pool: its name, the function that makes it, its content.
-type Pool = (&'static str, fn() -> Rig, Expected);
+type Pool = (&'static str, fn() -> Harness, Expected);
 
 const POOLS: [Pool; 5] = [
     ("clean", clean, &[("disk", BEFORE), ("packed", BEFORE)]),
@@ -39,127 +39,131 @@ const POOLS: [Pool; 5] = [
 /// Tags of the snapshots that have some, `-` for holds without a tag.
 const TAGS: &[(&str, &str)] = &[("one", "- audit backup"), ("two", "late")];
 
-fn fill(rig: &mut Rig, volume: &str, content: Content<'_>) {
-    let target = target(rig, volume);
+fn fill(harness: &mut Harness, volume: &str, content: Content<'_>) {
+    let target = target(harness, volume);
     for (first, count, byte) in content {
-        rig.request(target, Op::Write, first * BLOCK, count * BLOCK, &vec![*byte; (count * BLOCK) as usize]).unwrap();
+        harness.request(target, Op::Write, first * BLOCK, count * BLOCK, &vec![*byte; (count * BLOCK) as usize]).unwrap();
     }
 }
 
-fn target(rig: &Rig, name: &str) -> Target {
+fn target(harness: &Harness, name: &str) -> Target {
     let (volume, snapshot) = name.split_once('@').map_or((name, None), |(volume, snapshot)| (volume, Some(snapshot)));
-    let id = rig.engine.volumes().iter().find(|v| v.name == volume).unwrap_or_else(|| panic!("no volume {volume}")).id;
+    let id = harness.engine.volumes().iter().find(|v| v.name == volume).unwrap_or_else(|| panic!("no volume {volume}")).id;
     match snapshot {
         None => Target::Head(id),
-        Some(name) => Target::Snapshot(rig.engine.snapshots().iter().find(|s| s.volume == id && s.name == name).unwrap().id),
+        Some(name) => Target::Snapshot(harness.engine.snapshots().iter().find(|s| s.volume == id && s.name == name).unwrap().id),
     }
 }
 
-fn base() -> Rig {
-    let mut rig = Rig::new(&[SIZE_MIB], Layout::Linear);
-    rig.volume("disk", VOLUME, Compression::Off);
-    rig.volume("packed", VOLUME, Compression::Lz4);
-    fill(&mut rig, "disk", BEFORE);
-    fill(&mut rig, "packed", BEFORE);
-    rig
+fn base() -> Harness {
+    let mut harness = Harness::new(&[SIZE_MIB], Layout::Linear);
+    harness.volume("disk", VOLUME, Compression::Off);
+    harness.volume("packed", VOLUME, Compression::Lz4);
+    fill(&mut harness, "disk", BEFORE);
+    fill(&mut harness, "packed", BEFORE);
+    harness
 }
 
-fn change(rig: &mut Rig) {
-    fill(rig, "disk", &[(2, 3, 0x33)]);
-    let disk = target(rig, "disk");
-    rig.request(disk, Op::Discard, 20 * BLOCK, BLOCK, &[]).unwrap();
+fn change(harness: &mut Harness) {
+    fill(harness, "disk", &[(2, 3, 0x33)]);
+    let disk = target(harness, "disk");
+    harness.request(disk, Op::Discard, 20 * BLOCK, BLOCK, &[]).unwrap();
 }
 
-fn clean() -> Rig {
-    let mut rig = base();
-    rig.command(Command::Close).unwrap();
-    rig
+fn clean() -> Harness {
+    let mut harness = base();
+    harness.command(Command::Close).unwrap();
+    harness
 }
 
-fn dirty() -> Rig {
-    let mut rig = base();
-    rig.command(Command::Checkpoint).unwrap();
-    change(&mut rig);
-    rig.volume("late", VOLUME, Compression::Zstd);
-    fill(&mut rig, "late", &[(7, 1, 0x44)]);
-    rig
+fn dirty() -> Harness {
+    let mut harness = base();
+    harness.command(Command::Checkpoint).unwrap();
+    change(&mut harness);
+    harness.volume("late", VOLUME, Compression::Zstd);
+    fill(&mut harness, "late", &[(7, 1, 0x44)]);
+    harness
 }
 
-fn snapshots() -> Rig {
-    let mut rig = base();
-    let Target::Head(disk) = target(&rig, "disk") else { panic!("a volume") };
-    let one = rig.snapshot(disk, "one");
-    change(&mut rig);
-    let two = rig.snapshot(disk, "two");
-    rig.command(CatalogCommand::Clone { snapshot: two, name: "copy".into() }).unwrap();
-    rig.command(Command::Checkpoint).unwrap();
-    fill(&mut rig, "disk", &[(0, 30, 0x55)]);
-    rig.command(CatalogCommand::Rollback { snapshot: one, keep_as: "kept".into() }).unwrap();
-    rig.command(Command::Close).unwrap();
-    rig
+fn snapshots() -> Harness {
+    let mut harness = base();
+    let Target::Head(disk) = target(&harness, "disk") else { panic!("a volume") };
+    let one = harness.snapshot(disk, "one");
+    change(&mut harness);
+    let two = harness.snapshot(disk, "two");
+    harness.command(CatalogCommand::Clone { snapshot: two, name: "copy".into() }).unwrap();
+    harness.command(Command::Checkpoint).unwrap();
+    fill(&mut harness, "disk", &[(0, 30, 0x55)]);
+    harness.command(CatalogCommand::Rollback { snapshot: one, keep_as: "kept".into() }).unwrap();
+    harness.command(Command::Close).unwrap();
+    harness
 }
 
 /// A promoted clone, and another clone of a snapshot that was not moved: its lineage has a lower id
 /// than the lineage that it starts from.
-fn promoted() -> Rig {
-    let mut rig = base();
-    let Target::Head(disk) = target(&rig, "disk") else { panic!("a volume") };
-    rig.snapshot(disk, "one");
-    change(&mut rig);
-    let two = rig.snapshot(disk, "two");
-    fill(&mut rig, "disk", &[(0, 30, 0x55)]);
-    let three = rig.snapshot(disk, "three");
-    rig.command(CatalogCommand::Clone { snapshot: three, name: "branch".into() }).unwrap();
-    fill(&mut rig, "branch", &[(0, 30, 0)]);
-    fill(&mut rig, "branch", BEFORE);
-    let Reply::Volume(copy) = rig.command(CatalogCommand::Clone { snapshot: two, name: "copy".into() }).unwrap() else { panic!() };
-    rig.command(Command::Checkpoint).unwrap();
-    rig.command(CatalogCommand::Promote { volume: copy, dry_run: false }).unwrap();
-    rig.command(Command::Checkpoint).unwrap();
-    fill(&mut rig, "disk", &[(0, 30, 0)]);
-    fill(&mut rig, "disk", BEFORE);
-    rig.command(Command::Close).unwrap();
-    rig
+fn promoted() -> Harness {
+    let mut harness = base();
+    let Target::Head(disk) = target(&harness, "disk") else { panic!("a volume") };
+    harness.snapshot(disk, "one");
+    change(&mut harness);
+    let two = harness.snapshot(disk, "two");
+    fill(&mut harness, "disk", &[(0, 30, 0x55)]);
+    let three = harness.snapshot(disk, "three");
+    harness.command(CatalogCommand::Clone { snapshot: three, name: "branch".into() }).unwrap();
+    fill(&mut harness, "branch", &[(0, 30, 0)]);
+    fill(&mut harness, "branch", BEFORE);
+    let Reply::Volume(copy) = harness.command(CatalogCommand::Clone { snapshot: two, name: "copy".into() }).unwrap() else { panic!() };
+    harness.command(Command::Checkpoint).unwrap();
+    harness.command(CatalogCommand::Promote { volume: copy, dry_run: false }).unwrap();
+    harness.command(Command::Checkpoint).unwrap();
+    fill(&mut harness, "disk", &[(0, 30, 0)]);
+    fill(&mut harness, "disk", BEFORE);
+    harness.command(Command::Close).unwrap();
+    harness
 }
 
 /// Snapshots with holds, with and without tags.
-fn holds() -> Rig {
-    let mut rig = base();
-    let Target::Head(disk) = target(&rig, "disk") else { panic!("a volume") };
-    let one = rig.snapshot(disk, "one");
-    change(&mut rig);
-    let two = rig.snapshot(disk, "two");
+fn holds() -> Harness {
+    let mut harness = base();
+    let Target::Head(disk) = target(&harness, "disk") else { panic!("a volume") };
+    let one = harness.snapshot(disk, "one");
+    change(&mut harness);
+    let two = harness.snapshot(disk, "two");
     let hold = |snapshot, tag: Option<&str>| {
         Command::Catalog(CatalogCommand::Hold { snapshot, tag: tag.map(str::to_owned), until: None, locked: false })
     };
     for command in [hold(one, Some("audit")), hold(one, None), hold(one, Some("backup"))] {
-        rig.command(command).unwrap();
+        harness.command(command).unwrap();
     }
-    rig.command(Command::Checkpoint).unwrap();
-    rig.command(hold(two, Some("late"))).unwrap();
-    rig.command(Command::Close).unwrap();
-    rig
+    harness.command(Command::Checkpoint).unwrap();
+    harness.command(hold(two, Some("late"))).unwrap();
+    harness.command(Command::Close).unwrap();
+    harness
 }
 
-fn tags(rig: &Rig) -> Vec<(String, String)> {
+fn tags(harness: &Harness) -> Vec<(String, String)> {
     let tag = |hold: &HoldInfo| hold.tag.clone().unwrap_or_else(|| "-".to_owned());
-    let snapshots = rig.engine.snapshots();
+    let snapshots = harness.engine.snapshots();
     let held = snapshots.iter().filter(|s| s.holds > 0);
     held.map(|s| (s.name.clone(), s.hold_list.iter().map(tag).collect::<Vec<_>>().join(" "))).collect()
 }
 
-fn verify(rig: &mut Rig, expected: Expected, name: &str) {
+fn verify(harness: &mut Harness, expected: Expected, name: &str) {
     for (who, content) in expected {
         let mut wanted = vec![0u8; VOLUME as usize];
         for (first, count, byte) in *content {
             wanted[(first * BLOCK) as usize..((first + count) * BLOCK) as usize].fill(*byte);
         }
-        let target = target(rig, who);
-        assert!(rig.request(target, Op::Read, 0, VOLUME, &[]).unwrap() == wanted, "{name}: {who} reads as something else");
+        let target = target(harness, who);
+        assert!(harness.request(target, Op::Read, 0, VOLUME, &[]).unwrap() == wanted, "{name}: {who} reads as something else");
     }
     let held: &[(&str, &str)] = if name == "holds" { TAGS } else { &[] };
-    assert!(tags(rig).iter().map(|(name, tags)| (name.as_str(), tags.as_str())).eq(held.iter().copied()), "{name}: {:?}", tags(rig));
-    rig.audit();
+    assert!(
+        tags(harness).iter().map(|(name, tags)| (name.as_str(), tags.as_str())).eq(held.iter().copied()),
+        "{name}: {:?}",
+        tags(harness)
+    );
+    harness.audit();
 }
 
 fn file(name: &str) -> PathBuf {
@@ -181,39 +185,43 @@ fn golden_pools_are_imported() {
             std::fs::write(file(name), dump(&made)).unwrap();
         }
         for image in [made, golden(name)] {
-            let mut rig = Rig::import(vec![image]).unwrap_or_else(|why| panic!("{name}: {why}"));
-            assert_eq!(rig.engine.metrics().replayed_batches > 0, name == "dirty-log", "{name}: replayed batches");
-            verify(&mut rig, expected, name);
-            rig.reopen();
-            verify(&mut rig, expected, name);
+            let mut harness = Harness::import(vec![image]).unwrap_or_else(|why| panic!("{name}: {why}"));
+            assert_eq!(harness.engine.metrics().replayed_batches > 0, name == "dirty-log", "{name}: replayed batches");
+            verify(&mut harness, expected, name);
+            harness.reopen();
+            verify(&mut harness, expected, name);
             // as this version stores it
-            rig.command(Command::Checkpoint).unwrap();
-            rig.reopen();
-            verify(&mut rig, expected, name);
-            destroy_all(&mut rig);
+            harness.command(Command::Checkpoint).unwrap();
+            harness.reopen();
+            verify(&mut harness, expected, name);
+            destroy_all(&mut harness);
         }
     }
 }
 
 /// Destroys everything and checks that all space is freed, also that of deadlists of an older
 /// version.
-fn destroy_all(rig: &mut Rig) {
-    for snapshot in rig.engine.snapshots() {
+fn destroy_all(harness: &mut Harness) {
+    for snapshot in harness.engine.snapshots() {
         for hold in snapshot.hold_list {
-            rig.command(CatalogCommand::Release { snapshot: snapshot.id, tag: hold.tag }).unwrap();
+            harness.command(CatalogCommand::Release { snapshot: snapshot.id, tag: hold.tag }).unwrap();
         }
     }
     // clones are destroyed before their origins
-    while !rig.engine.volumes().is_empty() {
-        let gone =
-            rig.engine.volumes().iter().filter(|volume| rig.command(CatalogCommand::DestroyVolume { volume: volume.id }).is_ok()).count();
-        assert!(gone > 0, "{:?}", rig.engine.volumes());
+    while !harness.engine.volumes().is_empty() {
+        let gone = harness
+            .engine
+            .volumes()
+            .iter()
+            .filter(|volume| harness.command(CatalogCommand::DestroyVolume { volume: volume.id }).is_ok())
+            .count();
+        assert!(gone > 0, "{:?}", harness.engine.volumes());
     }
-    rig.settle();
-    rig.command(Command::Checkpoint).unwrap();
-    rig.reopen();
-    assert_eq!(rig.engine.metrics().reclaim_backlog, 0);
-    rig.audit();
+    harness.settle();
+    harness.command(Command::Checkpoint).unwrap();
+    harness.reopen();
+    assert_eq!(harness.engine.metrics().reclaim_backlog, 0);
+    harness.audit();
 }
 
 fn second_area(image: &[u8]) -> usize {
@@ -234,7 +242,7 @@ fn newest(image: &[u8]) -> u64 {
 }
 
 fn refused(media: Vec<Vec<u8>>, why: &str) {
-    match Rig::import(media) {
+    match Harness::import(media) {
         Ok(_) => panic!("imported, but should say: {why}"),
         Err(said) => assert_eq!(said, why),
     }
@@ -291,7 +299,7 @@ fn golden_pools_with_damaged_labels_are_refused() {
     refused(vec![two], "member 1 of the 2 devices of pool 'pond' is missing");
     let mut one_copy = whole.clone();
     one_copy[..SECTOR_BYTES].fill(0xa5);
-    assert!(Rig::import(vec![one_copy]).is_ok(), "the second label is enough");
+    assert!(Harness::import(vec![one_copy]).is_ok(), "the second label is enough");
 }
 
 #[test]
@@ -303,8 +311,8 @@ fn golden_pools_with_damaged_roots_are_refused() {
         for at in [slot, second + slot] {
             let mut image = whole.clone();
             image[at + 40] ^= 1;
-            let mut rig = Rig::import(vec![image]).unwrap_or_else(|why| panic!("{name}: {why}"));
-            verify(&mut rig, expected, name);
+            let mut harness = Harness::import(vec![image]).unwrap_or_else(|why| panic!("{name}: {why}"));
+            verify(&mut harness, expected, name);
         }
         let mut image = whole.clone();
         (image[slot + 40], image[second + slot + 3000]) = (0xff, 0xff);
@@ -329,8 +337,8 @@ fn golden_pools_with_damaged_roots_are_refused() {
         // a power cut during the first write of the next root leaves the second area as before
         let mut image = whole.clone();
         image[slot + SECTOR_BYTES..slot + SECTOR_BYTES + 512].fill(0x77);
-        let mut rig = Rig::import(vec![image]).unwrap_or_else(|why| panic!("{name}: {why}"));
-        verify(&mut rig, expected, name);
+        let mut harness = Harness::import(vec![image]).unwrap_or_else(|why| panic!("{name}: {why}"));
+        verify(&mut harness, expected, name);
     }
 }
 
@@ -338,10 +346,10 @@ fn golden_pools_with_damaged_roots_are_refused() {
 fn golden_pools_have_restore_points_that_can_be_used() {
     for (name, _, expected) in POOLS {
         let image = vec![golden(name)];
-        let newest = Rig::survey(&image).unwrap().points.remove(0);
+        let newest = Harness::survey(&image).unwrap().points.remove(0);
         assert!(newest.is_usable(), "{name}: {newest:?}");
         let tuning = Tuning { aim: Aim::Rewind, ..Tuning::default() };
-        let mut rig = Rig::import_with(image, tuning, 1).unwrap_or_else(|why| panic!("{name}: {why}"));
-        verify(&mut rig, expected, name);
+        let mut harness = Harness::import_with(image, tuning, 1).unwrap_or_else(|why| panic!("{name}: {why}"));
+        verify(&mut harness, expected, name);
     }
 }

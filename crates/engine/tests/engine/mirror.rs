@@ -9,53 +9,53 @@ use millpond_engine::{
 use millpond_format::{DeviceId, DeviceNote, Label, RING_OFFSET, SECTOR_BYTES};
 
 use crate::content::Steps;
-use crate::rig::Rig;
+use crate::harness::Harness;
 
 const SIZE: u64 = 8 << 20;
 const DATA: Steps = Steps { size: SIZE, step: 64 << 10 };
 const MIRROR: Layout = Layout::Mirror { copies: 2 };
 
-fn mirrored(sizes: &[usize], copies: u16) -> (Rig, VolumeId) {
-    let mut rig = Rig::new(sizes, Layout::Mirror { copies });
-    let volume = rig.volume("disk0", SIZE, Compression::Off);
-    DATA.write(&mut rig, volume, 1);
-    (rig, volume)
+fn mirrored(sizes: &[usize], copies: u16) -> (Harness, VolumeId) {
+    let mut harness = Harness::new(sizes, Layout::Mirror { copies });
+    let volume = harness.volume("disk0", SIZE, Compression::Off);
+    DATA.write(&mut harness, volume, 1);
+    (harness, volume)
 }
 
-fn states(rig: &Rig) -> Vec<MemberState> {
-    rig.engine.pool().unwrap().devices.iter().map(|d| d.state).collect()
+fn states(harness: &Harness) -> Vec<MemberState> {
+    harness.engine.pool().unwrap().devices.iter().map(|d| d.state).collect()
 }
 
 #[test]
 fn both_copies_serve_and_either_is_enough() {
-    let (mut rig, volume) = mirrored(&[64, 64], 2);
-    rig.command(Command::Checkpoint).unwrap();
-    rig.reopen();
-    DATA.check(&mut rig, Target::Head(volume), 1);
-    assert!(rig.reads[0] > 20 && rig.reads[1] > 20, "{:?}", &rig.reads[..2]);
+    let (mut harness, volume) = mirrored(&[64, 64], 2);
+    harness.command(Command::Checkpoint).unwrap();
+    harness.reopen();
+    DATA.check(&mut harness, Target::Head(volume), 1);
+    assert!(harness.reads[0] > 20 && harness.reads[1] > 20, "{:?}", &harness.reads[..2]);
     for lost in [0, 1] {
-        let mut media = rig.media.clone();
+        let mut media = harness.media.clone();
         media.remove(lost);
-        let refused = Rig::import(media.clone()).err().unwrap();
+        let refused = Harness::import(media.clone()).err().unwrap();
         assert_eq!(refused, format!("member {lost} of the 2 devices of pool 'pond' is missing"));
-        let mut rig = Rig::import_degraded(media, true).unwrap();
-        DATA.check(&mut rig, Target::Head(volume), 1);
-        DATA.write(&mut rig, volume, 2);
+        let mut harness = Harness::import_degraded(media, true).unwrap();
+        DATA.check(&mut harness, Target::Head(volume), 1);
+        DATA.write(&mut harness, volume, 2);
         // an import without a device that the labels record as missing needs no option
-        let mut rig = Rig::import(rig.media).unwrap();
-        DATA.check(&mut rig, Target::Head(volume), 2);
-        assert_eq!(states(&rig)[lost], MemberState::Down);
+        let mut harness = Harness::import(harness.media).unwrap();
+        DATA.check(&mut harness, Target::Head(volume), 2);
+        assert_eq!(states(&harness)[lost], MemberState::Down);
     }
 }
 
 #[test]
 fn labels_in_force_say_who_is_up_to_date_and_an_older_half_can_be_refused() {
-    let (mut rig, volume) = mirrored(&[64, 64], 2);
-    let before = rig.engine.labels_in_force().unwrap();
+    let (mut harness, volume) = mirrored(&[64, 64], 2);
+    let before = harness.engine.labels_in_force().unwrap();
     assert_eq!(before.current.len(), 2);
-    rig.dead = vec![0];
-    DATA.write(&mut rig, volume, 2);
-    let after = rig.engine.labels_in_force().unwrap();
+    harness.dead = vec![0];
+    DATA.write(&mut harness, volume, 2);
+    let after = harness.engine.labels_in_force().unwrap();
     assert!(after.generation > before.generation, "{before:?} {after:?}");
     assert_eq!(after.current, before.current[1..]);
     let expected = |labels: &LabelsInForce| NewestLabel {
@@ -64,7 +64,7 @@ fn labels_in_force_say_who_is_up_to_date_and_an_older_half_can_be_refused() {
     };
     let import = |at: usize, newest: NewestLabel| {
         let tuning = Tuning { degraded: true, newest_label: Some(newest), ..Tuning::default() };
-        Rig::import_with(vec![rig.media[at].clone()], tuning, rig.now + 1000)
+        Harness::import_with(vec![harness.media[at].clone()], tuning, harness.now + 1000)
     };
     // the labels of the device that was given up call it complete
     let refused = import(0, expected(&after)).err().unwrap();
@@ -79,91 +79,91 @@ fn labels_in_force_say_who_is_up_to_date_and_an_older_half_can_be_refused() {
 #[test]
 fn what_one_copy_spoils_is_mended_from_the_other() {
     for spoilt in [0, 1] {
-        let (mut rig, volume) = mirrored(&[64, 64], 2);
-        rig.command(Command::Checkpoint).unwrap();
-        let clean = rig.media[spoilt].clone();
+        let (mut harness, volume) = mirrored(&[64, 64], 2);
+        harness.command(Command::Checkpoint).unwrap();
+        let clean = harness.media[spoilt].clone();
         // everything between the areas rots: data, nodes, objects, headers
-        let end = rig.media[spoilt].len() - (1 << 20);
-        rig.media[spoilt][1 << 20..end].iter_mut().for_each(|byte| *byte ^= 0x21);
-        rig.reopen();
-        DATA.check(&mut rig, Target::Head(volume), 1);
-        let info = rig.engine.pool().unwrap();
+        let end = harness.media[spoilt].len() - (1 << 20);
+        harness.media[spoilt][1 << 20..end].iter_mut().for_each(|byte| *byte ^= 0x21);
+        harness.reopen();
+        DATA.check(&mut harness, Target::Head(volume), 1);
+        let info = harness.engine.pool().unwrap();
         assert!(info.devices[spoilt].errors > 0 && info.devices[spoilt].repaired > 0, "{info:?}");
         assert_eq!(info.devices[1 - spoilt].errors, 0);
         let same = |media: &[u8]| media.chunks(4096).zip(clean.chunks(4096)).filter(|(a, b)| a == b).count();
-        assert!(same(&rig.media[spoilt]) > 512, "{} {:?}", same(&rig.media[spoilt]), rig.engine.pool());
+        assert!(same(&harness.media[spoilt]) > 512, "{} {:?}", same(&harness.media[spoilt]), harness.engine.pool());
     }
 }
 
 #[test]
 fn a_log_that_each_copy_has_in_part_is_read_whole() {
-    let (rig, volume) = mirrored(&[64, 64], 2);
+    let (harness, volume) = mirrored(&[64, 64], 2);
     // no checkpoint: only the log has the data; every second page of one copy is lost, and the
     // other pages of the other copy
-    let mut media = rig.media.clone();
+    let mut media = harness.media.clone();
     let end = media[0].len() - (1 << 20);
     for (at, device) in (1 << 20..end).step_by(64 << 10).zip([0, 1].into_iter().cycle()) {
         media[device][at..at + (64 << 10)].fill(0);
     }
-    let mut rig = Rig::import(media).unwrap();
-    DATA.check(&mut rig, Target::Head(volume), 1);
+    let mut harness = Harness::import(media).unwrap();
+    DATA.check(&mut harness, Target::Head(volume), 1);
 }
 
 #[test]
 fn a_device_that_fails_is_given_up_and_filled_when_it_is_back() {
-    let (mut rig, volume) = mirrored(&[64, 64, 64], 2);
-    rig.dead = vec![1];
-    DATA.write(&mut rig, volume, 2);
-    assert_eq!(*rig.engine.state(), PoolState::Online);
-    assert_eq!(states(&rig), [MemberState::Present, MemberState::Down, MemberState::Present]);
-    DATA.check(&mut rig, Target::Head(volume), 2);
-    rig.dead.clear();
-    rig.reopen();
-    rig.finish_jobs();
-    assert_eq!(states(&rig), [MemberState::Present; 3]);
+    let (mut harness, volume) = mirrored(&[64, 64, 64], 2);
+    harness.dead = vec![1];
+    DATA.write(&mut harness, volume, 2);
+    assert_eq!(*harness.engine.state(), PoolState::Online);
+    assert_eq!(states(&harness), [MemberState::Present, MemberState::Down, MemberState::Present]);
+    DATA.check(&mut harness, Target::Head(volume), 2);
+    harness.dead.clear();
+    harness.reopen();
+    harness.finish_jobs();
+    assert_eq!(states(&harness), [MemberState::Present; 3]);
     // now any other device may be lost
     for lost in 0..3 {
-        let mut media = rig.media.clone();
+        let mut media = harness.media.clone();
         media.remove(lost);
-        let mut rig = Rig::import_degraded(media, true).unwrap();
-        DATA.check(&mut rig, Target::Head(volume), 2);
+        let mut harness = Harness::import_degraded(media, true).unwrap();
+        DATA.check(&mut harness, Target::Head(volume), 2);
     }
 }
 
 #[test]
 fn the_last_copy_is_not_given_up() {
-    let (mut rig, volume) = mirrored(&[64, 64], 2);
-    rig.dead = vec![1];
-    DATA.write(&mut rig, volume, 2);
-    rig.dead = vec![0, 1];
-    assert!(rig.request(Target::Head(volume), Op::Write, 0, 4096, &[9; 4096]).is_err());
-    assert!(matches!(rig.engine.state(), PoolState::Faulted(_)));
+    let (mut harness, volume) = mirrored(&[64, 64], 2);
+    harness.dead = vec![1];
+    DATA.write(&mut harness, volume, 2);
+    harness.dead = vec![0, 1];
+    assert!(harness.request(Target::Head(volume), Op::Write, 0, 4096, &[9; 4096]).is_err());
+    assert!(matches!(harness.engine.state(), PoolState::Faulted(_)));
 }
 
 #[test]
 fn a_missing_device_is_replaced_by_a_new_one() {
-    let (rig, volume) = mirrored(&[64, 64], 2);
-    let mut media = rig.media;
+    let (harness, volume) = mirrored(&[64, 64], 2);
+    let mut media = harness.media;
     media.remove(0);
-    let mut rig = Rig::import_degraded(media, true).unwrap();
-    let small = rig.new_device(16);
+    let mut harness = Harness::import_degraded(media, true).unwrap();
+    let small = harness.new_device(16);
     // a rehearsal gives the command's answer, and changes nothing
     for member in [0, 1, 9].map(MemberId) {
-        let rehearsed = rig.command(DeviceCommand::CheckDevices(DeviceChange::Replace { member, device: small.geometry })).unwrap_err();
-        assert_eq!(rehearsed, rig.command(DeviceCommand::Replace { member, device: small }).unwrap_err());
+        let rehearsed = harness.command(DeviceCommand::CheckDevices(DeviceChange::Replace { member, device: small.geometry })).unwrap_err();
+        assert_eq!(rehearsed, harness.command(DeviceCommand::Replace { member, device: small }).unwrap_err());
     }
-    rig.media.pop();
-    let device = rig.new_device(72);
-    rig.command(DeviceCommand::CheckDevices(DeviceChange::Replace { member: MemberId(0), device: device.geometry })).unwrap();
-    assert_eq!(states(&rig), [MemberState::Down, MemberState::Present]);
-    rig.command(DeviceCommand::Replace { member: MemberId(0), device }).unwrap();
-    DATA.write(&mut rig, volume, 2);
-    rig.finish_jobs();
-    assert_eq!(states(&rig), [MemberState::Present; 2]);
-    rig.reopen();
-    DATA.check(&mut rig, Target::Head(volume), 2);
+    harness.media.pop();
+    let device = harness.new_device(72);
+    harness.command(DeviceCommand::CheckDevices(DeviceChange::Replace { member: MemberId(0), device: device.geometry })).unwrap();
+    assert_eq!(states(&harness), [MemberState::Down, MemberState::Present]);
+    harness.command(DeviceCommand::Replace { member: MemberId(0), device }).unwrap();
+    DATA.write(&mut harness, volume, 2);
+    harness.finish_jobs();
+    assert_eq!(states(&harness), [MemberState::Present; 2]);
+    harness.reopen();
+    DATA.check(&mut harness, Target::Head(volume), 2);
     // the new device by itself has all data
-    let mut alone = Rig::import_degraded(vec![rig.media[1].clone()], true).unwrap();
+    let mut alone = Harness::import_degraded(vec![harness.media[1].clone()], true).unwrap();
     DATA.check(&mut alone, Target::Head(volume), 2);
     alone.audit();
 }
@@ -172,180 +172,181 @@ fn a_missing_device_is_replaced_by_a_new_one() {
 /// complete.
 #[test]
 fn roots_come_from_another_device_when_the_first_fails() {
-    let (mut rig, volume) = mirrored(&[64, 64], 2);
-    let device = rig.new_device(64);
-    rig.start(Command::Devices(DeviceCommand::Replace { member: MemberId(1), device }));
+    let (mut harness, volume) = mirrored(&[64, 64], 2);
+    let device = harness.new_device(64);
+    harness.start(Command::Devices(DeviceCommand::Replace { member: MemberId(1), device }));
     let reads_roots = |io: &Io| io.device.0 == 0 && matches!(io.kind, IoKind::Read { offset: RING_OFFSET, .. });
     let mut late = None;
     for _ in 0..200 {
-        rig.turn();
-        while let Some(io) = rig.engine.pop_io() {
+        harness.turn();
+        while let Some(io) = harness.engine.pop_io() {
             if late.is_none() && reads_roots(&io) {
-                rig.dead = vec![0];
-                rig.write(Target::Head(volume), 0, &DATA.bytes(0, 1));
+                harness.dead = vec![0];
+                harness.write(Target::Head(volume), 0, &DATA.bytes(0, 1));
                 late = Some(io);
             } else {
-                rig.perform(io);
+                harness.perform(io);
             }
         }
     }
-    assert_eq!(states(&rig)[0], MemberState::Down);
-    rig.perform(late.expect("the roots are read of the first device"));
-    rig.finish_jobs();
-    assert_eq!(states(&rig), [MemberState::Down, MemberState::Present]);
-    let mut alone = Rig::import_degraded(vec![rig.media[2].clone()], true).unwrap();
+    assert_eq!(states(&harness)[0], MemberState::Down);
+    harness.perform(late.expect("the roots are read of the first device"));
+    harness.finish_jobs();
+    assert_eq!(states(&harness), [MemberState::Down, MemberState::Present]);
+    let mut alone = Harness::import_degraded(vec![harness.media[2].clone()], true).unwrap();
     DATA.check(&mut alone, Target::Head(volume), 1);
 }
 
 #[test]
 fn a_device_of_any_layout_is_replaced_while_it_is_written() {
     for layout in [Layout::Linear, Layout::Stripe { width: 2, unit: 16384 }, MIRROR] {
-        let mut rig = Rig::new(&[64, 64], layout);
-        let volume = rig.volume("disk0", SIZE, Compression::Off);
-        DATA.write(&mut rig, volume, 1);
-        let device = rig.new_device(64);
-        rig.command(DeviceCommand::Replace { member: MemberId(1), device }).unwrap();
-        DATA.write(&mut rig, volume, 2);
-        rig.finish_jobs();
-        let devices = rig.engine.pool().unwrap().devices;
-        assert_eq!((devices[1].slot, devices[1].successor), (Some(DeviceSlot(2)), None));
-        DATA.write(&mut rig, volume, 3);
+        let mut harness = Harness::new(&[64, 64], layout);
+        let volume = harness.volume("disk0", SIZE, Compression::Off);
+        DATA.write(&mut harness, volume, 1);
+        let device = harness.new_device(64);
+        harness.command(DeviceCommand::Replace { member: MemberId(1), device }).unwrap();
+        DATA.write(&mut harness, volume, 2);
+        harness.finish_jobs();
+        let devices = harness.engine.pool().unwrap().devices;
+        assert_eq!((devices[1].slot, devices[1].replacement), (Some(DeviceSlot(2)), None));
+        DATA.write(&mut harness, volume, 3);
         // the old device is no longer part of the pool
-        let old = rig.media.remove(1);
-        let mut rig = Rig::import(rig.media).unwrap();
-        DATA.check(&mut rig, Target::Head(volume), 3);
-        rig.audit();
-        let mut with_old = rig.media.clone();
+        let old = harness.media.remove(1);
+        let mut harness = Harness::import(harness.media).unwrap();
+        DATA.check(&mut harness, Target::Head(volume), 3);
+        harness.audit();
+        let mut with_old = harness.media.clone();
         with_old.push(old);
-        let refused = Rig::import(with_old).err().unwrap();
+        let refused = Harness::import(with_old).err().unwrap();
         assert_eq!(refused, "device 2 was removed from pool 'pond'; leave it out");
     }
 }
 
 #[test]
 fn a_replacement_that_was_cut_off_begins_again() {
-    let (mut rig, volume) = {
-        let mut rig = Rig::new(&[64, 64], Layout::Linear);
-        let volume = rig.volume("disk0", SIZE, Compression::Off);
-        DATA.write(&mut rig, volume, 1);
-        (rig, volume)
+    let (mut harness, volume) = {
+        let mut harness = Harness::new(&[64, 64], Layout::Linear);
+        let volume = harness.volume("disk0", SIZE, Compression::Off);
+        DATA.write(&mut harness, volume, 1);
+        (harness, volume)
     };
-    let device = rig.new_device(64);
-    rig.start(Command::Devices(DeviceCommand::Replace { member: MemberId(0), device }));
+    let device = harness.new_device(64);
+    harness.start(Command::Devices(DeviceCommand::Replace { member: MemberId(0), device }));
     for _ in 0..40 {
-        rig.turn();
-        while let Some(io) = rig.engine.pop_io() {
-            rig.perform(io);
+        harness.turn();
+        while let Some(io) = harness.engine.pop_io() {
+            harness.perform(io);
         }
     }
-    assert!(!rig.engine.pool().unwrap().jobs.is_empty());
-    rig.reopen();
-    rig.finish_jobs();
-    rig.media.remove(0);
-    let mut rig = Rig::import(rig.media).unwrap();
-    DATA.check(&mut rig, Target::Head(volume), 1);
-    rig.audit();
+    assert!(!harness.engine.pool().unwrap().jobs.is_empty());
+    harness.reopen();
+    harness.finish_jobs();
+    harness.media.remove(0);
+    let mut harness = Harness::import(harness.media).unwrap();
+    DATA.check(&mut harness, Target::Head(volume), 1);
+    harness.audit();
 }
 
 #[test]
 fn a_pool_grows_by_devices() {
-    let mut rig = Rig::new(&[16], Layout::Linear);
-    let volume = rig.volume("disk0", 64 << 20, Compression::Off);
+    let mut harness = Harness::new(&[16], Layout::Linear);
+    let volume = harness.volume("disk0", 64 << 20, Compression::Off);
     let mut full = None;
     for at in (0..64 << 20).step_by(64 << 10) {
-        if rig.request(Target::Head(volume), Op::Write, at, 64 << 10, &DATA.bytes(at, 1)).is_err() {
+        if harness.request(Target::Head(volume), Op::Write, at, 64 << 10, &DATA.bytes(at, 1)).is_err() {
             full = Some(at);
             break;
         }
     }
     let full = full.expect("16 MiB are full");
-    let (one, two) = (rig.new_device(64), rig.new_device(64));
-    let before = rig.engine.pool().unwrap().size;
-    rig.command(DeviceCommand::AddDevices {
-        groups: vec![GroupSpec { class: Class::Data, layout: MIRROR, devices: None }],
-        devices: vec![one, two],
-    })
-    .unwrap();
-    let after = rig.engine.pool().unwrap().size;
+    let (one, two) = (harness.new_device(64), harness.new_device(64));
+    let before = harness.engine.pool().unwrap().size;
+    harness
+        .command(DeviceCommand::AddDevices {
+            groups: vec![GroupSpec { class: Class::Data, layout: MIRROR, devices: None }],
+            devices: vec![one, two],
+        })
+        .unwrap();
+    let after = harness.engine.pool().unwrap().size;
     assert!(after > before + (50 << 20) && after < before + (64 << 20), "{before} {after}");
     for at in (full..64 << 20).step_by(64 << 10) {
-        rig.request(Target::Head(volume), Op::Write, at, 64 << 10, &DATA.bytes(at, 1)).unwrap();
+        harness.request(Target::Head(volume), Op::Write, at, 64 << 10, &DATA.bytes(at, 1)).unwrap();
     }
-    rig.reopen();
+    harness.reopen();
     for at in (0..64 << 20).step_by(64 << 10) {
-        assert!(rig.request(Target::Head(volume), Op::Read, at, 64 << 10, &[]).unwrap() == DATA.bytes(at, 1));
+        assert!(harness.request(Target::Head(volume), Op::Read, at, 64 << 10, &[]).unwrap() == DATA.bytes(at, 1));
     }
-    rig.audit();
+    harness.audit();
 }
 
 #[test]
 fn two_halves_that_went_different_ways_are_not_joined() {
-    let (rig, volume) = mirrored(&[64, 64], 2);
+    let (harness, volume) = mirrored(&[64, 64], 2);
     let mut halves = Vec::new();
     for device in [0, 1] {
-        let mut rig = Rig::import_degraded(vec![rig.media[device].clone()], true).unwrap();
-        DATA.write(&mut rig, volume, 2 + device as u8);
-        halves.push(rig.media.remove(0));
+        let mut harness = Harness::import_degraded(vec![harness.media[device].clone()], true).unwrap();
+        DATA.write(&mut harness, volume, 2 + device as u8);
+        halves.push(harness.media.remove(0));
     }
-    let refused = Rig::import(halves).err().unwrap();
+    let refused = Harness::import(halves).err().unwrap();
     assert!(refused.contains("leave it out"), "{refused}");
 }
 
 #[test]
 fn a_device_is_known_although_a_third_one_was_away_at_the_time() {
-    let (rig, volume) = mirrored(&[64, 64, 64], 3);
-    let [a, b, c] = <[Vec<u8>; 3]>::try_from(rig.media).unwrap();
+    let (harness, volume) = mirrored(&[64, 64, 64], 3);
+    let [a, b, c] = <[Vec<u8>; 3]>::try_from(harness.media).unwrap();
     // the third device is missing, which the others' labels record; then the second is, and stays
     // unchanged
-    let mut two = Rig::import_degraded(vec![a, b], true).unwrap();
+    let mut two = Harness::import_degraded(vec![a, b], true).unwrap();
     DATA.write(&mut two, volume, 2);
     let [a, b] = <[Vec<u8>; 2]>::try_from(two.media).unwrap();
-    let mut one = Rig::import_degraded(vec![a], true).unwrap();
+    let mut one = Harness::import_degraded(vec![a], true).unwrap();
     DATA.write(&mut one, volume, 3);
     // the third is back and resilvered; the label of the second does not show that
-    let mut two = Rig::import_degraded(vec![one.media.remove(0), c], true).unwrap();
+    let mut two = Harness::import_degraded(vec![one.media.remove(0), c], true).unwrap();
     two.finish_jobs();
     DATA.write(&mut two, volume, 4);
     let [a, c] = <[Vec<u8>; 2]>::try_from(two.media).unwrap();
-    let mut all = Rig::import(vec![a.clone(), b.clone(), c.clone()]).unwrap();
+    let mut all = Harness::import(vec![a.clone(), b.clone(), c.clone()]).unwrap();
     all.finish_jobs();
     assert_eq!(states(&all), [MemberState::Present; 3]);
-    let mut alone = Rig::import_degraded(vec![all.media.remove(1)], true).unwrap();
+    let mut alone = Harness::import_degraded(vec![all.media.remove(1)], true).unwrap();
     DATA.check(&mut alone, Target::Head(volume), 4);
     // if it was used separately meanwhile, it is refused, even while one of the devices that it was
     // used without is missing
-    let mut apart = Rig::import_degraded(vec![b], true).unwrap();
+    let mut apart = Harness::import_degraded(vec![b], true).unwrap();
     DATA.write(&mut apart, volume, 5);
     let b = apart.media.remove(0);
-    let refused = Rig::import(vec![a.clone(), b.clone(), c.clone()]).err().unwrap();
+    let refused = Harness::import(vec![a.clone(), b.clone(), c.clone()]).err().unwrap();
     assert_eq!(refused, "device 1 was written to without the others, and they without it; leave it out, or leave them out");
-    let mut again = Rig::import_degraded(vec![c], true).unwrap();
+    let mut again = Harness::import_degraded(vec![c], true).unwrap();
     DATA.write(&mut again, volume, 6);
-    let refused = Rig::import_degraded(vec![again.media.remove(0), b], true).err().unwrap();
+    let refused = Harness::import_degraded(vec![again.media.remove(0), b], true).err().unwrap();
     assert!(refused.contains("written to without the others"), "{refused}");
 }
 
 #[test]
 fn labels_say_how_devices_looked_and_go_on_saying_it_of_missing_ones() {
-    let (mut rig, volume) = mirrored(&[64, 64], 2);
-    let ids: Vec<DeviceId> = rig.engine.pool().unwrap().devices.iter().map(|d| d.id).collect();
+    let (mut harness, volume) = mirrored(&[64, 64], 2);
+    let ids: Vec<DeviceId> = harness.engine.pool().unwrap().devices.iter().map(|d| d.id).collect();
     let note = |at: usize, path: &str| DeviceNote { device: ids[at], size: 64 << 20, path: path.into(), serial: format!("S{at}") };
-    let notes = |rig: &Rig, at: usize| Label::decode(&rig.media[at][..SECTOR_BYTES]).unwrap().notes;
-    let before = rig.engine.labels_in_force();
-    rig.engine.describe_devices(vec![note(0, "/dev/a"), note(1, "/dev/b")]);
-    rig.settle();
-    assert_eq!(rig.engine.labels_in_force(), before, "the pool is what it was");
-    assert_eq!(notes(&rig, 0), [note(0, "/dev/a"), note(1, "/dev/b")]);
-    assert_eq!(notes(&rig, 0), notes(&rig, 1));
-    let mut rig = Rig::import_degraded(vec![rig.media[1].clone()], true).unwrap();
-    rig.engine.describe_devices(vec![note(1, "/dev/c")]);
-    rig.settle();
-    assert_eq!(notes(&rig, 0), [note(0, "/dev/a"), note(1, "/dev/c")]);
-    DATA.check(&mut rig, Target::Head(volume), 1);
+    let notes = |harness: &Harness, at: usize| Label::decode(&harness.media[at][..SECTOR_BYTES]).unwrap().notes;
+    let before = harness.engine.labels_in_force();
+    harness.engine.describe_devices(vec![note(0, "/dev/a"), note(1, "/dev/b")]);
+    harness.settle();
+    assert_eq!(harness.engine.labels_in_force(), before, "the pool is what it was");
+    assert_eq!(notes(&harness, 0), [note(0, "/dev/a"), note(1, "/dev/b")]);
+    assert_eq!(notes(&harness, 0), notes(&harness, 1));
+    let mut harness = Harness::import_degraded(vec![harness.media[1].clone()], true).unwrap();
+    harness.engine.describe_devices(vec![note(1, "/dev/c")]);
+    harness.settle();
+    assert_eq!(notes(&harness, 0), [note(0, "/dev/a"), note(1, "/dev/c")]);
+    DATA.check(&mut harness, Target::Head(volume), 1);
     // a read-only import writes nothing
     let tuning = Tuning { read_only: true, degraded: true, ..Tuning::default() };
-    let mut rig = Rig::import_with(rig.media.clone(), tuning, 1).unwrap();
-    rig.engine.describe_devices(vec![note(1, "/dev/d")]);
-    rig.settle();
-    assert_eq!(notes(&rig, 0), [note(0, "/dev/a"), note(1, "/dev/c")]);
+    let mut harness = Harness::import_with(harness.media.clone(), tuning, 1).unwrap();
+    harness.engine.describe_devices(vec![note(1, "/dev/d")]);
+    harness.settle();
+    assert_eq!(notes(&harness, 0), [note(0, "/dev/a"), note(1, "/dev/c")]);
 }

@@ -6,13 +6,13 @@ use millpond_block::Op;
 use millpond_engine::{CatalogCommand, Command, Compression, Layout, Reply, SnapshotId, Target, VolumeId};
 
 use crate::census::census;
-use crate::rig::Rig;
+use crate::harness::Harness;
 use millpond_testing::Random;
 
 type Content = BTreeMap<u64, u64>;
 
 struct Model {
-    rig: Rig,
+    harness: Harness,
     random: Random,
     volumes: BTreeMap<VolumeId, Content>,
     snapshots: BTreeMap<SnapshotId, (VolumeId, Content)>,
@@ -61,24 +61,24 @@ impl Model {
                     bytes.extend(Model::content(self.stamp));
                     self.volumes.get_mut(&volume).unwrap().insert(block + i, self.stamp);
                 }
-                self.rig.request(Target::Head(volume), Op::Write, block * 4096, count * 4096, &bytes).unwrap();
+                self.harness.request(Target::Head(volume), Op::Write, block * 4096, count * 4096, &bytes).unwrap();
             }
             55..65 => {
                 let (volume, block) = (self.any_volume(), self.pick(BLOCKS));
                 let count = (1 + self.pick(600)).min(BLOCKS - block);
-                self.rig.request(Target::Head(volume), Op::Discard, block * 4096, count * 4096, &[]).unwrap();
+                self.harness.request(Target::Head(volume), Op::Discard, block * 4096, count * 4096, &[]).unwrap();
                 self.volumes.get_mut(&volume).unwrap().retain(|b, _| *b < block || *b >= block + count);
             }
             65..77 => {
                 let (volume, name) = (self.any_volume(), self.name());
-                let id = self.rig.snapshot(volume, &name);
+                let id = self.harness.snapshot(volume, &name);
                 let content = self.volumes[&volume].clone();
                 self.snapshots.insert(id, (volume, content));
                 self.link(volume, id);
             }
             77..89 => {
                 let Some(id) = self.any_snapshot() else { return };
-                match self.rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![id] }) {
+                match self.harness.command(CatalogCommand::DestroySnapshots { snapshots: vec![id] }) {
                     Ok(_) => drop(self.snapshots.remove(&id)),
                     Err(error) => assert!(error.to_string().contains("clones"), "{error}"),
                 }
@@ -87,7 +87,7 @@ impl Model {
                 let Some(id) = self.any_snapshot() else { return };
                 let keep_as = self.name();
                 let (volume, content) = self.snapshots[&id].clone();
-                let reply = self.rig.command(CatalogCommand::Rollback { snapshot: id, keep_as }).unwrap();
+                let reply = self.harness.command(CatalogCommand::Rollback { snapshot: id, keep_as }).unwrap();
                 let Reply::Snapshots(kept) = reply else { panic!() };
                 let old = self.volumes.insert(volume, content).unwrap();
                 self.snapshots.insert(kept[0], (volume, old));
@@ -97,14 +97,14 @@ impl Model {
             91..93 if self.volumes.len() < 5 => {
                 let Some(id) = self.any_snapshot() else { return };
                 let name = self.name();
-                let Reply::Volume(volume) = self.rig.command(CatalogCommand::Clone { snapshot: id, name }).unwrap() else { panic!() };
+                let Reply::Volume(volume) = self.harness.command(CatalogCommand::Clone { snapshot: id, name }).unwrap() else { panic!() };
                 let content = self.snapshots[&id].1.clone();
                 self.volumes.insert(volume, content);
                 self.bases.insert(volume, Some(id));
             }
             93..95 if self.volumes.len() > 1 => {
                 let volume = self.any_volume();
-                if self.rig.command(CatalogCommand::DestroyVolume { volume }).is_ok() {
+                if self.harness.command(CatalogCommand::DestroyVolume { volume }).is_ok() {
                     self.volumes.remove(&volume);
                     self.snapshots.retain(|_, (v, _)| *v != volume);
                 }
@@ -112,17 +112,17 @@ impl Model {
             95 => self.promote(),
             96 => {
                 let (volume, block) = (self.any_volume(), self.pick(BLOCKS));
-                let got = self.rig.request(Target::Head(volume), Op::Read, block * 4096, 4096, &[]).unwrap();
+                let got = self.harness.request(Target::Head(volume), Op::Read, block * 4096, 4096, &[]).unwrap();
                 let version = self.volumes[&volume].get(&block).copied().unwrap_or(0);
                 assert!(got == Model::content(version), "block {block} of volume {volume}");
             }
             97 => {
-                self.rig.command(Command::Checkpoint).unwrap();
+                self.harness.command(Command::Checkpoint).unwrap();
             }
-            98 => self.rig.audit(),
+            98 => self.harness.audit(),
             _ => {
-                self.rig.reopen();
-                self.rig.audit();
+                self.harness.reopen();
+                self.harness.audit();
             }
         }
     }
@@ -141,9 +141,9 @@ impl Model {
             at = self.links[&id].1;
         }
         let command = Command::Catalog(CatalogCommand::Promote { volume, dry_run: self.pick(5) == 0 });
-        let owned = |model: &Model| -> u64 { model.rig.engine.volumes().iter().map(|v| v.unique_bytes).sum() };
+        let owned = |model: &Model| -> u64 { model.harness.engine.volumes().iter().map(|v| v.unique_bytes).sum() };
         let before = owned(self);
-        let reply = self.rig.command(command.clone());
+        let reply = self.harness.command(command.clone());
         let Some(first) = at else {
             assert!(reply.unwrap_err().to_string().contains("not a clone"));
             return;
@@ -166,16 +166,16 @@ impl Model {
             self.snapshots.entry(id).and_modify(|(of, _)| *of = volume);
         }
         assert_eq!(owned(self), before, "what all volumes own together");
-        for snapshot in self.rig.engine.snapshots() {
+        for snapshot in self.harness.engine.snapshots() {
             assert_eq!(snapshot.volume, self.snapshots[&snapshot.id].0);
         }
     }
 
     /// The census counts the blocks that volumes own.
     fn count(&mut self) {
-        let counted = census(&mut self.rig);
+        let counted = census(&mut self.harness);
         let of = |id: VolumeId| counted.volumes.iter().find(|of| of.volume == id).map_or(0, |of| of.sizes.iter().sum());
-        let listed: Vec<(u64, u64)> = self.rig.engine.volumes().iter().map(|v| (of(v.id), v.unique_bytes)).collect();
+        let listed: Vec<(u64, u64)> = self.harness.engine.volumes().iter().map(|v| (of(v.id), v.unique_bytes)).collect();
         assert!(listed.iter().all(|(counted, owned)| counted == owned), "{listed:?}");
     }
 
@@ -185,7 +185,7 @@ impl Model {
         for (target, content) in heads.into_iter().chain(snaps) {
             for start in (0..BLOCKS).step_by(256) {
                 let count = 256.min(BLOCKS - start);
-                let got = self.rig.request(target, Op::Read, start * 4096, count * 4096, &[]).unwrap();
+                let got = self.harness.request(target, Op::Read, start * 4096, count * 4096, &[]).unwrap();
                 for i in 0..count {
                     let version = content.get(&(start + i)).copied().unwrap_or(0);
                     let here = &got[i as usize * 4096..(i as usize + 1) * 4096];
@@ -197,13 +197,13 @@ impl Model {
 }
 
 fn run(seed: u64, steps: usize) {
-    let mut rig = Rig::new(&[40], Layout::Linear);
-    rig.tuning.map_memory = 1 << 20;
+    let mut harness = Harness::new(&[40], Layout::Linear);
+    harness.tuning.map_memory = 1 << 20;
     let compression = if seed.is_multiple_of(3) { Compression::Lz4 } else { Compression::Off };
-    let first = rig.volume("disk0", BLOCKS * 4096, compression);
+    let first = harness.volume("disk0", BLOCKS * 4096, compression);
     let volumes = BTreeMap::from([(first, Content::new())]);
     let mut model = Model {
-        rig,
+        harness,
         random: Random::new(seed),
         volumes,
         snapshots: BTreeMap::new(),
@@ -216,19 +216,19 @@ fn run(seed: u64, steps: usize) {
         model.step();
         if model.snapshots.len() > 40 {
             let Some(id) = model.any_snapshot() else { continue };
-            if model.rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![id] }).is_ok() {
+            if model.harness.command(CatalogCommand::DestroySnapshots { snapshots: vec![id] }).is_ok() {
                 model.snapshots.remove(&id);
             }
         }
     }
     model.verify();
-    model.rig.audit();
+    model.harness.audit();
     if compression == Compression::Off {
         model.count();
     }
-    model.rig.reopen();
+    model.harness.reopen();
     model.verify();
-    model.rig.audit();
+    model.harness.audit();
 }
 
 #[test]

@@ -8,7 +8,7 @@ use millpond_engine::{
     VolumeId, Whole,
 };
 
-use crate::rig::Rig;
+use crate::harness::Harness;
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 1024;
@@ -24,7 +24,7 @@ fn bytes(version: u64) -> Vec<u8> {
 
 /// A pool with a volume, and its content at each checkpoint.
 struct Past {
-    rig: Rig,
+    harness: Harness,
     volume: VolumeId,
     content: Content,
     stamp: u64,
@@ -34,9 +34,9 @@ struct Past {
 
 impl Past {
     fn new(sizes: &[usize], layout: Layout) -> Past {
-        let mut rig = Rig::new(sizes, layout);
-        let volume = rig.volume("disk", BLOCKS * BLOCK, Compression::Off);
-        Past { rig, volume, content: Content::new(), stamp: 0, states: BTreeMap::new() }
+        let mut harness = Harness::new(sizes, layout);
+        let volume = harness.volume("disk", BLOCKS * BLOCK, Compression::Off);
+        Past { harness, volume, content: Content::new(), stamp: 0, states: BTreeMap::new() }
     }
 
     /// Writes some blocks at various places.
@@ -45,31 +45,31 @@ impl Past {
             self.stamp += 1;
             let block = self.stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
             let block = block % BLOCKS;
-            self.rig.request(Target::Head(self.volume), Op::Write, block * BLOCK, BLOCK, &bytes(self.stamp)).unwrap();
+            self.harness.request(Target::Head(self.volume), Op::Write, block * BLOCK, BLOCK, &bytes(self.stamp)).unwrap();
             self.content.insert(block, self.stamp);
         }
     }
 
     /// Writes a checkpoint and records the content.
     fn checkpoint(&mut self) -> u64 {
-        self.rig.command(Command::Checkpoint).unwrap();
-        let newest = Rig::survey(&self.rig.media).unwrap().points[0].id;
+        self.harness.command(Command::Checkpoint).unwrap();
+        let newest = Harness::survey(&self.harness.media).unwrap().points[0].id;
         self.states.insert(newest, self.content.clone());
         newest
     }
 
     /// Imports again with another aim.
     fn import(&mut self, aim: Aim) -> Result<(), String> {
-        let tuning = Tuning { aim, ..self.rig.tuning.clone() };
-        let mut rig = Rig::import_with(self.rig.media.clone(), tuning, self.rig.now + 1_000)?;
-        rig.tuning.aim = Aim::Newest;
-        self.rig = rig;
+        let tuning = Tuning { aim, ..self.harness.tuning.clone() };
+        let mut harness = Harness::import_with(self.harness.media.clone(), tuning, self.harness.now + 1_000)?;
+        harness.tuning.aim = Aim::Newest;
+        self.harness = harness;
         Ok(())
     }
 
     fn verify(&mut self, content: &Content) {
         for start in (0..BLOCKS).step_by(64) {
-            let got = self.rig.request(Target::Head(self.volume), Op::Read, start * BLOCK, 64 * BLOCK, &[]).unwrap();
+            let got = self.harness.request(Target::Head(self.volume), Op::Read, start * BLOCK, 64 * BLOCK, &[]).unwrap();
             for (at, here) in (start..).zip(got.chunks_exact(4096)) {
                 let version = content.get(&at).copied().unwrap_or(0);
                 assert!(here == bytes(version), "block {at} is not version {version}");
@@ -102,7 +102,7 @@ fn restore_points_tell_what_would_be_lost() {
     past.write(200);
     let second = past.checkpoint();
     past.write(50);
-    let surveyed = Rig::survey(&past.rig.media).unwrap();
+    let surveyed = Harness::survey(&past.harness.media).unwrap();
     let point = |id| surveyed.points.iter().find(|p| p.id == id).unwrap().clone();
     assert_eq!(surveyed.points[0].id, second);
     assert_eq!((surveyed.after, surveyed.log_damaged), (50 * BLOCK, false));
@@ -121,17 +121,17 @@ fn every_whole_point_is_what_it_was_and_what_came_later_does_not_come_back() {
             past.checkpoint();
         }
         past.write(70);
-        let media = past.rig.media.clone();
+        let media = past.harness.media.clone();
         let states = past.states.clone();
-        let points = whole(&Rig::survey(&media).unwrap());
+        let points = whole(&Harness::survey(&media).unwrap());
         let tried: Vec<u64> = points.into_iter().filter(|id| states.contains_key(id)).collect();
         assert!(tried.len() >= least, "{tried:?}");
         for id in tried {
-            past.rig.media.clone_from(&media);
+            past.harness.media.clone_from(&media);
             past.import(Aim::To(id)).unwrap();
             let state = states[&id].clone();
             past.verify(&state);
-            past.rig.audit();
+            past.harness.audit();
             // after a crash at once, and after one with writes, nothing of the discarded state
             // comes back
             past.import(Aim::Newest).unwrap();
@@ -140,14 +140,14 @@ fn every_whole_point_is_what_it_was_and_what_came_later_does_not_come_back() {
             past.import(Aim::Newest).unwrap();
             let state = past.content.clone();
             past.verify(&state);
-            past.rig.audit();
+            past.harness.audit();
             past.checkpoint();
             past.write(400);
             past.checkpoint();
             past.import(Aim::Newest).unwrap();
             let state = past.content.clone();
             past.verify(&state);
-            past.rig.audit();
+            past.harness.audit();
         }
     }
 }
@@ -160,15 +160,15 @@ fn a_crash_before_the_rewind_holds_leaves_everything() {
     past.write(300);
     past.checkpoint();
     past.write(40);
-    let before = past.rig.media.clone();
+    let before = past.harness.media.clone();
     past.import(Aim::To(old)).unwrap();
-    let after = past.rig.media.clone();
+    let after = past.harness.media.clone();
     // until the root is written, only its slot in the ring has changed
-    let slot = Rig::survey(&after).unwrap().points[0].id as usize % 128 * 4096 + RING;
+    let slot = Harness::survey(&after).unwrap().points[0].id as usize % 128 * 4096 + RING;
     let second = (after[0].len() / AREA - 1) * AREA;
     let changed = (0..after[0].len()).step_by(4096).filter(|at| before[0][*at..at + 4096] != after[0][*at..at + 4096]);
     assert_eq!(changed.collect::<Vec<_>>(), [slot, second + slot]);
-    past.rig.media = before;
+    past.harness.media = before;
     past.import(Aim::Newest).unwrap();
     let state = past.content.clone();
     past.verify(&state);
@@ -183,13 +183,13 @@ fn a_damaged_root_refuses_the_import_and_a_rewind_loses_nothing_of_a_sound_log()
     let newest = past.checkpoint();
     past.write(30);
     let content = past.content.clone();
-    spoil_root(&mut past.rig.media, newest);
+    spoil_root(&mut past.harness.media, newest);
     let refused = past.import(Aim::Newest).unwrap_err();
     assert!(refused.contains("damaged"), "{refused}");
     // the log continues from the checkpoint before it: nothing is lost
     past.import(Aim::Rewind).unwrap();
     past.verify(&content);
-    past.rig.audit();
+    past.harness.audit();
     past.write(10);
     past.import(Aim::Newest).unwrap();
     let content = past.content.clone();
@@ -203,33 +203,33 @@ fn a_rewind_that_meets_a_damaged_node_goes_back_further() {
     let mut past = Past::new(&[24], Layout::Linear);
     past.write(200);
     past.checkpoint();
-    let (before, content) = (past.rig.media[0].clone(), past.content.clone());
+    let (before, content) = (past.harness.media[0].clone(), past.content.clone());
     past.write(200);
     past.checkpoint();
-    let after = past.rig.media[0].clone();
+    let after = past.harness.media[0].clone();
     past.write(50);
-    let newest = past.rig.media[0].clone();
-    let tuning = past.rig.tuning.clone();
+    let newest = past.harness.media[0].clone();
+    let tuning = past.harness.tuning.clone();
     for aim in [Aim::Rewind, Aim::Rebuild] {
         let mut fell_back = 0;
         for at in (AREA..after.len() - AREA).step_by(4096).filter(|at| before[*at..at + 4096] != after[*at..at + 4096]) {
             let mut media = newest.clone();
             media[at + 2048] ^= 1;
-            let import = |aim| Rig::import_with(vec![media.clone()], Tuning { aim, ..tuning.clone() }, past.rig.now + 1_000);
+            let import = |aim| Harness::import_with(vec![media.clone()], Tuning { aim, ..tuning.clone() }, past.harness.now + 1_000);
             let Err(why) = import(Aim::Newest) else { continue };
             if !why.contains("map node") {
                 continue;
             }
             fell_back += 1;
-            past.rig = import(aim).unwrap();
-            past.rig.tuning.aim = Aim::Newest;
-            let told = past.rig.engine.pool().unwrap().fell_back;
+            past.harness = import(aim).unwrap();
+            past.harness.tuning.aim = Aim::Newest;
+            let told = past.harness.engine.pool().unwrap().fell_back;
             assert!(told.as_ref().is_some_and(|why| why.contains("map node")), "{told:?}");
             past.verify(&content);
-            past.rig.audit();
+            past.harness.audit();
             // nothing of the discarded state comes back
             past.import(Aim::Newest).unwrap();
-            assert_eq!(past.rig.engine.pool().unwrap().fell_back, None);
+            assert_eq!(past.harness.engine.pool().unwrap().fell_back, None);
             past.verify(&content);
             past.write(60);
             past.import(Aim::Newest).unwrap();
@@ -237,7 +237,7 @@ fn a_rewind_that_meets_a_damaged_node_goes_back_further() {
             past.import(Aim::Newest).unwrap();
             let state = past.content.clone();
             past.verify(&state);
-            past.rig.audit();
+            past.harness.audit();
         }
         assert!(fell_back > 0, "{aim:?}");
     }
@@ -250,23 +250,23 @@ fn a_rewind_is_refused_where_a_device_fails() {
     let mut past = Past::new(&[24], Layout::Linear);
     past.write(200);
     past.checkpoint();
-    let before = past.rig.media[0].clone();
+    let before = past.harness.media[0].clone();
     past.write(200);
     past.checkpoint();
-    let after = past.rig.media[0].clone();
+    let after = past.harness.media[0].clone();
     past.write(50);
-    let (newest, content) = (past.rig.media[0].clone(), past.content.clone());
-    let tuning = Tuning { aim: Aim::Rewind, ..past.rig.tuning.clone() };
+    let (newest, content) = (past.harness.media[0].clone(), past.content.clone());
+    let tuning = Tuning { aim: Aim::Rewind, ..past.harness.tuning.clone() };
     let mut refused = 0;
     for at in (AREA..after.len() - AREA).step_by(4096).filter(|at| before[*at..at + 4096] != after[*at..at + 4096]) {
-        let mut rig = Rig::begin_import(vec![newest.clone()], tuning.clone(), past.rig.now + 1_000);
-        rig.bad = Some((0, at as u64 + 2048));
-        rig.settle();
-        match rig.engine.state() {
+        let mut harness = Harness::begin_import(vec![newest.clone()], tuning.clone(), past.harness.now + 1_000);
+        harness.bad = Some((0, at as u64 + 2048));
+        harness.settle();
+        match harness.engine.state() {
             PoolState::Faulted(why) => {
                 refused += u32::from(matches!(why, Fault::Open(error) if matches!(error.kind, OpenErrorKind::NodeUnreadable(_))))
             }
-            _ => assert_eq!(rig.engine.pool().unwrap().fell_back, None, "page {at:#x}"),
+            _ => assert_eq!(harness.engine.pool().unwrap().fell_back, None, "page {at:#x}"),
         }
     }
     assert!(refused > 0, "no node was asked for");
@@ -279,21 +279,23 @@ fn a_rewind_is_refused_where_a_device_fails() {
 #[test]
 fn a_rewind_that_meets_damage_in_the_only_checkpoint_names_the_node() {
     let mut past = Past::new(&[24], Layout::Linear);
-    past.rig.tuning.rewind_millis = 0;
+    past.harness.tuning.rewind_millis = 0;
     past.import(Aim::Newest).unwrap();
-    let before = past.rig.media[0].clone();
+    let before = past.harness.media[0].clone();
     past.write(200);
     let only = past.checkpoint();
-    let after = past.rig.media[0].clone();
+    let after = past.harness.media[0].clone();
     past.write(50);
-    let points = Rig::survey(&past.rig.media).unwrap().points;
-    points.iter().filter(|point| point.id != only).for_each(|point| spoil_root(&mut past.rig.media, point.id));
-    let newest = past.rig.media[0].clone();
+    let points = Harness::survey(&past.harness.media).unwrap().points;
+    points.iter().filter(|point| point.id != only).for_each(|point| spoil_root(&mut past.harness.media, point.id));
+    let newest = past.harness.media[0].clone();
     let mut told = 0;
     for at in (AREA..after.len() - AREA).step_by(4096).filter(|at| before[*at..at + 4096] != after[*at..at + 4096]) {
         let mut media = newest.clone();
         media[at + 2048] ^= 1;
-        let Err(why) = Rig::import_with(vec![media], Tuning { aim: Aim::Rewind, ..past.rig.tuning.clone() }, past.rig.now + 1_000) else {
+        let Err(why) =
+            Harness::import_with(vec![media], Tuning { aim: Aim::Rewind, ..past.harness.tuning.clone() }, past.harness.now + 1_000)
+        else {
             continue;
         };
         assert!(why.contains("no older checkpoint is whole") || !why.contains("map node"), "page {at:#x}: {why}");
@@ -309,17 +311,17 @@ fn a_batch_that_is_gone_ends_the_log_of_a_rewind() {
     past.checkpoint();
     past.write(10);
     let state = past.content.clone();
-    let before = past.rig.media.clone();
+    let before = past.harness.media.clone();
     past.write(1);
-    let lost = (AREA..before[0].len() - AREA).step_by(4096).find(|at| before[0][*at..at + 4096] != past.rig.media[0][*at..at + 4096]);
+    let lost = (AREA..before[0].len() - AREA).step_by(4096).find(|at| before[0][*at..at + 4096] != past.harness.media[0][*at..at + 4096]);
     past.write(10);
-    past.rig.request(Target::Head(past.volume), Op::Flush, 0, 0, &[]).unwrap();
+    past.harness.request(Target::Head(past.volume), Op::Flush, 0, 0, &[]).unwrap();
     past.write(10);
     let at = lost.unwrap();
-    past.rig.media[0][at..at + 4096].fill(0x11);
+    past.harness.media[0][at..at + 4096].fill(0x11);
     let refused = past.import(Aim::Newest).unwrap_err();
     assert!(refused.contains("is gone"), "{refused}");
-    let surveyed = Rig::survey(&past.rig.media).unwrap();
+    let surveyed = Harness::survey(&past.harness.media).unwrap();
     assert!(surveyed.log_damaged && surveyed.after == 10 * BLOCK, "{surveyed:?}");
     past.import(Aim::Rewind).unwrap();
     past.verify(&state);
@@ -327,13 +329,13 @@ fn a_batch_that_is_gone_ends_the_log_of_a_rewind() {
     past.import(Aim::Newest).unwrap();
     let state = past.content.clone();
     past.verify(&state);
-    past.rig.audit();
+    past.harness.audit();
 }
 
 #[test]
 fn points_whose_segments_were_used_again_are_not_whole() {
     let mut past = Past::new(&[24], Layout::Linear);
-    past.rig.tuning.rewind_millis = 0;
+    past.harness.tuning.rewind_millis = 0;
     past.import(Aim::Newest).unwrap();
     past.write(200);
     let old = past.checkpoint();
@@ -341,15 +343,15 @@ fn points_whose_segments_were_used_again_are_not_whole() {
         past.write(900);
         past.checkpoint();
     }
-    let surveyed = Rig::survey(&past.rig.media).unwrap();
+    let surveyed = Harness::survey(&past.harness.media).unwrap();
     let point = surveyed.points.iter().find(|p| p.id == old).unwrap();
     assert!(!point.is_usable(), "{point:?}");
     let refused = past.import(Aim::To(old)).unwrap_err();
     assert!(refused.contains("is not whole"), "{refused}");
     // and the points reported as complete are
-    let (media, states) = (past.rig.media.clone(), past.states.clone());
+    let (media, states) = (past.harness.media.clone(), past.states.clone());
     for id in whole(&surveyed).into_iter().filter(|id| states.contains_key(id)) {
-        past.rig.media.clone_from(&media);
+        past.harness.media.clone_from(&media);
         past.import(Aim::To(id)).unwrap();
         past.verify(&states[&id].clone());
     }
@@ -357,9 +359,9 @@ fn points_whose_segments_were_used_again_are_not_whole() {
 
 #[test]
 fn freed_segments_rest_for_the_time_of_a_rewind() {
-    let resting = |millis: u64| {
+    let retained = |millis: u64| {
         let mut past = Past::new(&[256], Layout::Linear);
-        past.rig.tuning.rewind_millis = millis;
+        past.harness.tuning.rewind_millis = millis;
         past.import(Aim::Newest).unwrap();
         past.write(1_000);
         let old = past.checkpoint();
@@ -367,11 +369,11 @@ fn freed_segments_rest_for_the_time_of_a_rewind() {
             past.write(300);
             past.checkpoint();
         }
-        let surveyed = Rig::survey(&past.rig.media).unwrap();
+        let surveyed = Harness::survey(&past.harness.media).unwrap();
         surveyed.points.iter().find(|p| p.id == old).unwrap().whole.clone()
     };
-    assert_eq!(resting(u64::MAX), Whole::Yes);
-    assert!(matches!(resting(0), Whole::No(_) | Whole::WithLog(_)));
+    assert_eq!(retained(u64::MAX), Whole::Yes);
+    assert!(matches!(retained(0), Whole::No(_) | Whole::WithLog(_)));
 }
 
 #[test]
@@ -380,30 +382,30 @@ fn a_pool_that_is_only_read_is_never_written_to() {
         let mut past = Past::new(sizes, layout);
         past.write(300);
         let old = past.checkpoint();
-        let snapshot = past.rig.snapshot(past.volume, "kept");
+        let snapshot = past.harness.snapshot(past.volume, "kept");
         past.write(300);
-        let (media, now, content) = (past.rig.media.clone(), past.rig.now, past.content.clone());
+        let (media, now, content) = (past.harness.media.clone(), past.harness.now, past.content.clone());
         for aim in [Aim::Newest, Aim::Rewind, Aim::To(old)] {
-            let tuning = Tuning { read_only: true, aim, ..past.rig.tuning.clone() };
-            let mut rig = Rig::import_with(media.clone(), tuning, now + 1).unwrap();
-            assert!(rig.engine.pool().unwrap().read_only);
+            let tuning = Tuning { read_only: true, aim, ..past.harness.tuning.clone() };
+            let mut harness = Harness::import_with(media.clone(), tuning, now + 1).unwrap();
+            assert!(harness.engine.pool().unwrap().read_only);
             let head = Target::Head(past.volume);
-            assert!(rig.engine.geometry(head).unwrap().1.read_only);
-            assert!(rig.request(head, Op::Write, 0, BLOCK, &bytes(1)).is_err());
-            assert!(rig.request(head, Op::Discard, 0, BLOCK, &[]).is_err());
-            rig.request(head, Op::Flush, 0, 0, &[]).unwrap();
-            let refused = rig.command(CatalogCommand::DestroySnapshots { snapshots: vec![snapshot] }).unwrap_err();
+            assert!(harness.engine.geometry(head).unwrap().1.read_only);
+            assert!(harness.request(head, Op::Write, 0, BLOCK, &bytes(1)).is_err());
+            assert!(harness.request(head, Op::Discard, 0, BLOCK, &[]).is_err());
+            harness.request(head, Op::Flush, 0, 0, &[]).unwrap();
+            let refused = harness.command(CatalogCommand::DestroySnapshots { snapshots: vec![snapshot] }).unwrap_err();
             assert_eq!(refused, CommandError::Busy(Busy::ReadOnly));
             let state = if aim == Aim::To(old) { past.states[&old].clone() } else { content.clone() };
             for (block, version) in &state {
-                assert!(rig.request(head, Op::Read, block * BLOCK, BLOCK, &[]).unwrap() == bytes(*version), "block {block}");
+                assert!(harness.request(head, Op::Read, block * BLOCK, BLOCK, &[]).unwrap() == bytes(*version), "block {block}");
             }
             // after some time it ends
-            rig.now += 3_600_000;
-            rig.settle();
-            rig.command(Command::Close).unwrap();
-            assert_eq!(*rig.engine.state(), PoolState::Closed);
-            assert!(rig.media == media, "a device was written to");
+            harness.now += 3_600_000;
+            harness.settle();
+            harness.command(Command::Close).unwrap();
+            assert_eq!(*harness.engine.state(), PoolState::Closed);
+            assert!(harness.media == media, "a device was written to");
         }
     }
 }
@@ -418,7 +420,7 @@ fn a_pool_without_any_root_is_rebuilt_with_its_log() {
         }
         past.write(70);
         let content = past.content.clone();
-        for device in &mut past.rig.media {
+        for device in &mut past.harness.media {
             let second = (device.len() / AREA - 1) * AREA;
             for area in [0, second] {
                 device[area + RING..area + RING + 128 * 4096].fill(0xa5);
@@ -428,7 +430,7 @@ fn a_pool_without_any_root_is_rebuilt_with_its_log() {
         assert!(refused.contains("no root"), "{refused}");
         past.import(Aim::Rebuild).unwrap();
         past.verify(&content);
-        past.rig.audit();
+        past.harness.audit();
         // it is an ordinary pool again
         past.import(Aim::Newest).unwrap();
         past.verify(&content);
@@ -441,7 +443,7 @@ fn a_pool_without_any_root_is_rebuilt_with_its_log() {
         }
         let content = past.content.clone();
         past.verify(&content);
-        past.rig.audit();
+        past.harness.audit();
     }
 }
 
@@ -452,20 +454,20 @@ fn a_rebuild_that_does_not_come_to_its_root_leaves_a_pool_that_is_refused() {
     past.checkpoint();
     past.write(50);
     let content = past.content.clone();
-    past.rig.media[0][RING..RING + 128 * 4096].fill(0xa5);
-    let second = (past.rig.media[0].len() / AREA - 1) * AREA;
-    past.rig.media[0][second + RING..second + RING + 128 * 4096].fill(0xa5);
-    let broken = past.rig.media.clone();
+    past.harness.media[0][RING..RING + 128 * 4096].fill(0xa5);
+    let second = (past.harness.media[0].len() / AREA - 1) * AREA;
+    past.harness.media[0][second + RING..second + RING + 128 * 4096].fill(0xa5);
+    let broken = past.harness.media.clone();
     past.import(Aim::Rebuild).unwrap();
-    let newest = Rig::survey(&past.rig.media).unwrap().points[0].id;
+    let newest = Harness::survey(&past.harness.media).unwrap().points[0].id;
     // the rings are new, but the new root is not written yet
-    [newest, newest - 1].into_iter().for_each(|generation| spoil_root(&mut past.rig.media, generation));
+    [newest, newest - 1].into_iter().for_each(|generation| spoil_root(&mut past.harness.media, generation));
     let mut halfway = broken;
     for area in [0, second] {
         let ring = area + RING..area + RING + 128 * 4096;
-        halfway[0][ring.clone()].clone_from_slice(&past.rig.media[0][ring]);
+        halfway[0][ring.clone()].clone_from_slice(&past.harness.media[0][ring]);
     }
-    past.rig.media = halfway;
+    past.harness.media = halfway;
     let refused = past.import(Aim::Newest).unwrap_err();
     assert!(refused.contains("damaged"), "{refused}");
     past.import(Aim::Rebuild).unwrap();
@@ -485,7 +487,7 @@ fn a_rewind_of_a_pool_that_uses_segments_again_at_once_replays_its_log() {
         let content = past.content.clone();
         past.import(Aim::Rewind).unwrap();
         past.verify(&content);
-        past.rig.audit();
+        past.harness.audit();
         past.import(Aim::Newest).unwrap();
         past.verify(&content);
     }

@@ -9,7 +9,7 @@ use millpond_block::Op;
 use millpond_engine::{CatalogCommand, Command, Compression, Engine, Layout, SnapshotId, Target, Time, Tuning, VolumeId, VolumeOptions};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::rig::Rig;
+use crate::harness::Harness;
 
 const VOLUMES: u64 = 1000;
 const SNAPSHOTS: u64 = 10;
@@ -25,15 +25,15 @@ fn spent<T>(call: impl FnOnce() -> T) -> (T, Duration) {
     (result, now() - begin)
 }
 
-/// A rig whose calls are timed.
+/// A harness whose calls are timed.
 struct Timed {
-    rig: Rig,
+    harness: Harness,
     calls: Vec<(Duration, &'static str)>,
 }
 
 impl Timed {
-    fn call<T>(&mut self, what: &'static str, call: impl FnOnce(&mut Rig) -> T) -> T {
-        let (result, time) = spent(|| call(&mut self.rig));
+    fn call<T>(&mut self, what: &'static str, call: impl FnOnce(&mut Harness) -> T) -> T {
+        let (result, time) = spent(|| call(&mut self.harness));
         self.calls.push((time, what));
         result
     }
@@ -41,26 +41,26 @@ impl Timed {
     /// Runs turns until nothing is left to do; device operations are not timed.
     fn settle(&mut self) {
         for _ in 0..1_000_000 {
-            self.rig.now += 1;
-            let now = Time(self.rig.now);
-            let more = self.call("turn", |rig| rig.engine.turn(now));
+            self.harness.now += 1;
+            let now = Time(self.harness.now);
+            let more = self.call("turn", |harness| harness.engine.turn(now));
             let mut any = false;
-            while let Some(io) = self.rig.engine.pop_io() {
+            while let Some(io) = self.harness.engine.pop_io() {
                 any = true;
-                self.rig.perform(io);
+                self.harness.perform(io);
             }
             if !more && !any {
                 return;
             }
         }
-        panic!("no rest: {}", self.rig.engine.space_report());
+        panic!("no rest: {}", self.harness.engine.space_report());
     }
 
     fn command(&mut self, command: impl Into<Command>) {
         let command = command.into();
-        self.call("command", |rig| rig.start(command));
+        self.call("command", |harness| harness.start(command));
         self.settle();
-        self.rig.engine.pop_reply().expect("a reply").1.expect("done");
+        self.harness.engine.pop_reply().expect("a reply").1.expect("done");
     }
 
     /// Writes blocks, sixteen at a time. Returns the number of refused writes.
@@ -69,10 +69,10 @@ impl Timed {
         let mut blocks = blocks.peekable();
         while blocks.peek().is_some() {
             for (volume, block) in blocks.by_ref().take(16) {
-                self.call("write", |rig| rig.write(Target::Head(volume), block * BLOCK as u64, &[byte; BLOCK]));
+                self.call("write", |harness| harness.write(Target::Head(volume), block * BLOCK as u64, &[byte; BLOCK]));
             }
             self.settle();
-            while let Some(done) = self.rig.engine.pop_completion() {
+            while let Some(done) = self.harness.engine.pop_completion() {
                 refused += usize::from(done.result.is_err());
             }
         }
@@ -95,10 +95,10 @@ fn turns_of_a_pool_with_many_of_everything() {
     if std::env::var_os("MILLPOND_BENCH").is_none() {
         return;
     }
-    let mut timed = Timed { rig: Rig::with(&[6 << 10], Layout::Linear, Tuning::default()), calls: Vec::new() };
+    let mut timed = Timed { harness: Harness::with(&[6 << 10], Layout::Linear, Tuning::default()), calls: Vec::new() };
     let volumes: Vec<VolumeId> = (0..VOLUMES)
         .map(|nth| {
-            let volume = timed.rig.volume(&format!("disk{nth}"), 64 << 20, Compression::Off);
+            let volume = timed.harness.volume(&format!("disk{nth}"), 64 << 20, Compression::Off);
             let options = VolumeOptions { reservation: 1 << 20, ..VolumeOptions::default() };
             timed.command(CatalogCommand::SetOptions { volume, options });
             volume
@@ -127,7 +127,7 @@ fn turns_of_a_pool_with_many_of_everything() {
     timed.phase("a checkpoint");
     timed.write((0..20_000u64).map(|nth| (volumes[(nth * 7919 % VOLUMES) as usize], nth * 31 % 16_000)), 99);
     timed.phase("20,000 writes all over");
-    let old: Vec<SnapshotId> = timed.rig.engine.snapshots().iter().filter(|found| found.name == "s3").map(|found| found.id).collect();
+    let old: Vec<SnapshotId> = timed.harness.engine.snapshots().iter().filter(|found| found.name == "s3").map(|found| found.id).collect();
     for batch in [&old[..1], &old[1..]] {
         timed.command(CatalogCommand::DestroySnapshots { snapshots: batch.to_vec() });
         timed.phase(&format!("{} snapshots destroyed", batch.len()));
@@ -142,19 +142,19 @@ fn turns_of_a_pool_with_many_of_everything() {
         timed.command(CatalogCommand::Snapshot { targets: vec![(many, format!("n{nth}"))], description: String::new(), expires: None });
     }
     timed.phase("10,000 snapshots of one volume");
-    let odd: Vec<SnapshotId> = timed.rig.engine.snapshots().iter().filter(|s| s.volume == many).map(|s| s.id).step_by(2).collect();
+    let odd: Vec<SnapshotId> = timed.harness.engine.snapshots().iter().filter(|s| s.volume == many).map(|s| s.id).step_by(2).collect();
     timed.command(CatalogCommand::DestroySnapshots { snapshots: odd });
     timed.phase("every second one of them destroyed at once");
-    timed.rig.request(Target::Head(many), Op::Flush, 0, 0, &[]).expect("flushed");
-    timed.rig.engine = Engine::import(
+    timed.harness.request(Target::Head(many), Op::Flush, 0, 0, &[]).expect("flushed");
+    timed.harness.engine = Engine::import(
         timed
-            .rig
+            .harness
             .media
             .iter()
             .map(|m| millpond_block::DeviceGeometry { size: m.len() as u64, logical_sector: 512, physical_sector: 4096 })
             .collect(),
-        timed.rig.tuning.clone(),
-        Time(timed.rig.now),
+        timed.harness.tuning.clone(),
+        Time(timed.harness.now),
     );
     timed.settle();
     timed.phase("import");
@@ -167,7 +167,7 @@ fn turns_of_a_pool_with_many_of_everything() {
             break;
         }
     }
-    assert!(refused > 0, "it is full: {}", timed.rig.engine.space_report());
+    assert!(refused > 0, "it is full: {}", timed.harness.engine.space_report());
     timed.phase("filled to the end");
     timed.write((0..5_000u64).map(|nth| (volumes[51 + (nth * 7919 % 900) as usize], nth * 31 % 16_000)), 99);
     timed.phase("5,000 writes when it is full");

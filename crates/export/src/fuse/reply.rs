@@ -1,6 +1,6 @@
 //! A reply to the kernel: a header, and a small body or the data of a read.
 
-use millpond_block::Data;
+use millpond_block::IoSlices;
 use smallvec::SmallVec;
 use zerocopy::{Immutable, IntoBytes};
 
@@ -14,7 +14,7 @@ const _: () = assert!(size_of::<OutHeader>() + size_of::<OpenOut>() <= INLINE);
 /// Reply to be written to the device with one call.
 pub struct Reply {
     head: SmallVec<[u8; INLINE]>,
-    data: Data,
+    data: IoSlices,
 }
 
 impl Reply {
@@ -38,11 +38,11 @@ impl Reply {
         let len = (size_of::<OutHeader>() + body.len()) as u32;
         let mut head = SmallVec::from_slice(OutHeader { len, error, unique }.as_bytes());
         head.extend_from_slice(body);
-        Reply { head, data: Data::new() }
+        Reply { head, data: IoSlices::new() }
     }
 
     /// Makes the reply to a read.
-    pub(super) fn data(unique: u64, data: Data) -> Reply {
+    pub(super) fn data(unique: u64, data: IoSlices) -> Reply {
         let length: usize = data.iter().map(|piece| piece.len()).sum();
         let len = (size_of::<OutHeader>() + length) as u32;
         Reply { head: SmallVec::from_slice(OutHeader { len, error: 0, unique }.as_bytes()), data }
@@ -54,7 +54,7 @@ impl Reply {
     }
 
     /// Returns the data of a read, so that its buffers can be used again.
-    pub fn into_data(self) -> Data {
+    pub fn into_data(self) -> IoSlices {
         self.data
     }
 }

@@ -4,12 +4,12 @@
 use millpond_block::{Op, Tag};
 
 use super::context::Context;
-use super::reply::Asked;
+use super::reply::RequestKey;
 
 /// Facts about a request that its reply needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
-    pub(super) asked: Asked,
+    pub(super) asked: RequestKey,
     /// Bytes of data that the request moves, in either direction; 0 if it moves none.
     pub(super) bytes: u32,
     pub(super) kind: Kind,

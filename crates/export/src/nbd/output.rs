@@ -1,7 +1,7 @@
 //! Replies to be sent: small parts are gathered in one buffer, data of reads is referenced, and
 //! both are handed out as one batch per send.
 
-use millpond_block::{BufPool, Data, Piece};
+use millpond_block::{BufPool, BufSlice, IoSlices};
 
 /// Capacity in bytes above which the buffer of gathered bytes is shrunk after a send, so that one
 /// long list of exports does not stay in memory.
@@ -12,7 +12,7 @@ enum Part {
     /// This many of the gathered bytes, after those of the previous parts.
     Head(usize),
     /// Bytes in a disk's buffer.
-    Data(Piece),
+    Data(BufSlice),
 }
 
 impl Part {
@@ -89,7 +89,7 @@ impl SendBatch {
         }
     }
 
-    fn push_data(&mut self, piece: Piece) {
+    fn push_data(&mut self, piece: BufSlice) {
         if !piece.is_empty() {
             self.left += piece.len();
             self.parts.push(Part::Data(piece));
@@ -142,7 +142,7 @@ impl Output {
         self.next.push_head(bytes);
     }
 
-    pub(super) fn push_data(&mut self, data: Data) {
+    pub(super) fn push_data(&mut self, data: IoSlices) {
         for piece in data {
             self.next.push_data(piece);
         }

@@ -1,6 +1,6 @@
 //! Encoding of replies in the negotiated style.
 
-use millpond_block::{Data, Piece, Run};
+use millpond_block::{BufSlice, IoSlices, Run};
 
 use super::context::Context;
 use super::output::Output;
@@ -11,14 +11,14 @@ const MAX_CHUNK: usize = ANNOUNCED_MAX_PAYLOAD as usize;
 
 /// Fields of a request that its reply repeats.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestKey {
     pub(super) cookie: u64,
     pub(super) offset: u64,
 }
 
 impl Style {
     /// Reports success without data.
-    pub(super) fn success(self, output: &mut Output, asked: Asked) {
+    pub(super) fn success(self, output: &mut Output, asked: RequestKey) {
         match self {
             Style::Simple | Style::Structured => output.push(&wire::simple_reply(None, asked.cookie)),
             Style::Extended => self.chunk(output, asked, true, chunk::NONE, 0),
@@ -26,7 +26,7 @@ impl Style {
     }
 
     /// Reports an error; `why` is for people.
-    pub(super) fn error(self, output: &mut Output, asked: Asked, error: Errno, why: &str) {
+    pub(super) fn error(self, output: &mut Output, asked: RequestKey, error: Errno, why: &str) {
         if self == Style::Simple {
             return output.push(&wire::simple_reply(Some(error), asked.cookie));
         }
@@ -38,7 +38,7 @@ impl Style {
 
     /// Sends the data of a read. Adjacent pieces share a chunk. Pieces of zeroes are sent as holes,
     /// unless `whole` requires a single chunk.
-    pub(super) fn data(self, output: &mut Output, asked: Asked, data: Data, whole: bool) {
+    pub(super) fn data(self, output: &mut Output, asked: RequestKey, data: IoSlices, whole: bool) {
         if self == Style::Simple {
             output.push(&wire::simple_reply(None, asked.cookie));
             return output.push_data(data);
@@ -53,8 +53,8 @@ impl Style {
         self.chunks(output, asked, data, whole);
     }
 
-    fn chunks(self, output: &mut Output, asked: Asked, data: Data, whole: bool) {
-        let mut left: usize = data.iter().map(Piece::len).sum();
+    fn chunks(self, output: &mut Output, asked: RequestKey, data: IoSlices, whole: bool) {
+        let mut left: usize = data.iter().map(BufSlice::len).sum();
         if left == 0 {
             return self.chunk(output, asked, true, chunk::NONE, 0);
         }
@@ -64,7 +64,7 @@ impl Style {
         let mut next = pieces.next();
         while let Some(first) = next.take() {
             let hole = first.is_zeroes() && !one;
-            let (mut length, mut run) = (0, Data::new());
+            let (mut length, mut run) = (0, IoSlices::new());
             let mut piece = Some(first);
             while let Some(found) = piece.take() {
                 let room = MAX_CHUNK - length;
@@ -96,7 +96,7 @@ impl Style {
     }
 
     /// Sends the extents of one context. They begin at the request's offset.
-    pub(super) fn status(self, output: &mut Output, asked: Asked, done: bool, context: Context, runs: &[Run]) {
+    pub(super) fn status(self, output: &mut Output, asked: RequestKey, done: bool, context: Context, runs: &[Run]) {
         if self == Style::Extended {
             self.chunk(output, asked, done, chunk::BLOCK_STATUS_EXT, 8 + 16 * runs.len());
             output.push(&context.id.to_be_bytes());
@@ -116,14 +116,14 @@ impl Style {
         }
     }
 
-    fn content(self, output: &mut Output, asked: Asked, done: bool, at: u64, length: usize) {
+    fn content(self, output: &mut Output, asked: RequestKey, done: bool, at: u64, length: usize) {
         self.chunk(output, asked, done, chunk::OFFSET_DATA, 8 + length);
         output.push(&at.to_be_bytes());
     }
 
     /// Sends the header of a chunk. Payloads have at most [`MAX_CHUNK`] bytes and a few bytes of
     /// fields.
-    fn chunk(self, output: &mut Output, asked: Asked, done: bool, kind: u16, length: usize) {
+    fn chunk(self, output: &mut Output, asked: RequestKey, done: bool, kind: u16, length: usize) {
         let flags = if done { CHUNK_DONE } else { 0 };
         match self {
             Style::Extended => output.push(&wire::extended_reply(flags, kind, asked.cookie, asked.offset, length as u64)),

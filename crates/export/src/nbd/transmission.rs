@@ -1,8 +1,8 @@
 //! The transmission phase: requests and replies.
 
 use millpond_block::{
-    Answer, Buf, BufPool, ByteRange, Completion, Data, Disk, DiskError, Features, Geometry, MAX_REQUEST_BYTES, Op, Payload, Piece, Query,
-    Request, Tag,
+    Answer, Buf, BufPool, BufSlice, ByteRange, Completion, Disk, DiskError, Features, Geometry, IoSlices, MAX_REQUEST_BYTES, Op, Payload,
+    Query, Request, Tag,
 };
 
 use super::context::Context;
@@ -10,7 +10,7 @@ use super::handshake::Terms;
 use super::inflight::{InFlight, Kind, Pending};
 use super::input::{Input, RecvBuf};
 use super::output::Output;
-use super::reply::Asked;
+use super::reply::RequestKey;
 use super::session::{CloseReason, Counters, Limits};
 use super::wire::{self, ANNOUNCED_MAX_PAYLOAD, ANNOUNCED_PREFERRED_BLOCK, Errno, RequestHeader, Style, command, command_flag};
 
@@ -43,7 +43,7 @@ enum Partial {
     /// Refused request: `left` bytes of payload to discard, then the error reply.
     Drain {
         left: u64,
-        asked: Asked,
+        asked: RequestKey,
         refusal: Refusal,
     },
     Large(LargeWrite),
@@ -200,7 +200,7 @@ impl Transmission {
                 return Run::Close(CloseReason::PayloadTooLong(payload));
             }
             let size = self.style.request_header();
-            let asked = Asked { cookie: header.cookie, offset: header.offset };
+            let asked = RequestKey { cookie: header.cookie, offset: header.offset };
             match judge(&header, &geometry, &features, self.style, shutting_down) {
                 Verdict::Status { one } => {
                     let most = if one { 1 } else { MAX_EXTENTS };
@@ -235,7 +235,7 @@ impl Transmission {
                 Verdict::Done => {
                     input.consume(size);
                     match header.command {
-                        command::READ => self.style.data(output, asked, Data::new(), false),
+                        command::READ => self.style.data(output, asked, IoSlices::new(), false),
                         _ => self.style.success(output, asked),
                     }
                 }
@@ -285,7 +285,7 @@ impl Transmission {
         if !self.in_flight.has_room(1) || (!alone && self.bytes + u64::from(bytes) > self.limits.bytes) {
             return Admission::NoRoom;
         }
-        let asked = Asked { cookie: header.cookie, offset: header.offset };
+        let asked = RequestKey { cookie: header.cookie, offset: header.offset };
         let pending = Pending { asked, bytes, kind: Kind::Op { op: request.op, whole: header.flags & command_flag::DF != 0 } };
         if request.op != Op::Write {
             if !disk.reserve(u64::from(bytes)) {
@@ -351,7 +351,7 @@ impl Transmission {
     }
 
     /// Queries the disk for each chosen context.
-    fn ask(&mut self, asked: Asked, chosen: u32, query: Query, disk: &mut dyn Disk) {
+    fn ask(&mut self, asked: RequestKey, chosen: u32, query: Query, disk: &mut dyn Disk) {
         let group = self.groups.iter().position(|group| group.left == 0).unwrap_or_else(|| {
             self.groups.push(Group::default());
             self.groups.len() - 1
@@ -402,7 +402,7 @@ impl Transmission {
                 style.success(output, asked);
                 return true;
             }
-            Ok(data) if data.iter().map(Piece::len).sum::<usize>() == pending.bytes as usize => {
+            Ok(data) if data.iter().map(BufSlice::len).sum::<usize>() == pending.bytes as usize => {
                 style.data(output, asked, data, whole);
                 return true;
             }

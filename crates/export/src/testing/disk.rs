@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use millpond_block::{
-    Answer, Buf, ByteRange, Completion, Data, Disk, DiskError, Features, Geometry, Op, Payload, Piece, Query, Request, Run, SectorProfile,
-    Since, Tag,
+    Answer, Buf, BufSlice, ByteRange, Completion, Disk, DiskError, Features, Geometry, IoSlices, Op, Payload, Query, Request, Run,
+    SectorProfile, Since, Tag,
 };
 
 /// Order in which requests are answered. They take effect in the order of submission in any case.
@@ -161,7 +161,7 @@ impl MemoryDisk {
         runs
     }
 
-    fn serve(&mut self, request: Request, payload: &[u8]) -> Result<Data, DiskError> {
+    fn serve(&mut self, request: Request, payload: &[u8]) -> Result<IoSlices, DiskError> {
         let range = request.range.offset as usize..(request.range.offset + request.range.length) as usize;
         match request.op {
             Op::Read => return Ok(pieces(&self.bytes[range], self.piece)),
@@ -169,17 +169,17 @@ impl MemoryDisk {
             Op::Discard | Op::WriteZeroes { .. } => self.bytes[range].fill(0),
             Op::Flush | Op::Cache => {}
         }
-        Ok(Data::new())
+        Ok(IoSlices::new())
     }
 }
 
-fn pieces(bytes: &[u8], most: usize) -> Data {
+fn pieces(bytes: &[u8], most: usize) -> IoSlices {
     bytes
         .chunks(most.min(bytes.len().max(1)))
         .map(|chunk| {
             let mut buf = Buf::zeroed(chunk.len());
             buf.bytes_mut()[..chunk.len()].copy_from_slice(chunk);
-            let make = if chunk.iter().all(|byte| *byte == 0) { Piece::zeroes } else { Piece::new };
+            let make = if chunk.iter().all(|byte| *byte == 0) { BufSlice::zeroes } else { BufSlice::new };
             make(Rc::new(buf), 0..chunk.len())
         })
         .collect()

@@ -3,7 +3,7 @@
 //! INV-VHOST-1: the guest's memory is replaced only while no queue runs, so that checks made when a
 //! request was taken still hold when it is answered.
 
-use millpond_block::{Buf, BufPool, ByteRange, Completion, Data, Disk, DiskError, Features, Geometry, Op, Payload, Request};
+use millpond_block::{Buf, BufPool, ByteRange, Completion, Disk, DiskError, Features, Geometry, IoSlices, Op, Payload, Request};
 use smallvec::SmallVec;
 use vm_memory::{Address, GuestAddress};
 
@@ -53,7 +53,7 @@ pub struct Counters {
 }
 
 /// Request for the disk that was read from a queue.
-struct Asked {
+struct DiskRequest {
     queue: u16,
     head: u16,
     parts: SmallVec<[Part; 1]>,
@@ -83,9 +83,9 @@ pub struct Device {
     /// First queue of the next turn.
     first: usize,
     /// Requests that are read and not submitted yet; empty between calls.
-    asked: Vec<Asked>,
+    asked: Vec<DiskRequest>,
     /// Request that is read and waits for memory. No other request is taken before it is submitted.
-    held: Option<Asked>,
+    held: Option<DiskRequest>,
     /// Allocations that are reused.
     ranges: Vec<ByteRange>,
     chain: Chain,
@@ -262,12 +262,12 @@ impl Device {
                 return 0;
             }
         };
-        self.admit(disk, Asked { queue: index, head, parts, data: ask.data, length: ask.length, status_at: ask.status_at })
+        self.admit(disk, DiskRequest { queue: index, head, parts, data: ask.data, length: ask.length, status_at: ask.status_at })
     }
 
     /// Schedules a request for submission, or holds it until there is memory for it. Returns the
     /// bytes that it moves if it was scheduled.
-    fn admit<D: Disk>(&mut self, disk: &mut D, asked: Asked) -> u64 {
+    fn admit<D: Disk>(&mut self, disk: &mut D, asked: DiskRequest) -> u64 {
         let bytes = u64::from(asked.length);
         if !disk.reserve(bytes) {
             self.held = Some(asked);
@@ -280,7 +280,7 @@ impl Device {
 
     /// Answers the request that waits for memory with an error, because its guest is disconnected.
     pub fn refuse_held(&mut self) {
-        if let Some(Asked { queue, head, status_at, .. }) = self.held.take() {
+        if let Some(DiskRequest { queue, head, status_at, .. }) = self.held.take() {
             self.close(queue, head, Status::IoError, status_at, 0);
         }
     }
@@ -294,7 +294,7 @@ impl Device {
     fn start_all<D: Disk>(&mut self, disk: &mut D, bounds: &(Geometry, Features)) {
         let mut asked = std::mem::take(&mut self.asked);
         self.ranges.clear();
-        let reads = |asked: &Asked| asked.parts.first().filter(|part| part.op == Op::Read).map(|part| part.range);
+        let reads = |asked: &DiskRequest| asked.parts.first().filter(|part| part.op == Op::Read).map(|part| part.range);
         self.ranges.extend(asked.iter().filter_map(reads));
         if self.ranges.len() > 1 {
             disk.expect(&self.ranges);
@@ -303,8 +303,8 @@ impl Device {
         self.asked = asked;
     }
 
-    fn start_one<D: Disk>(&mut self, disk: &mut D, bounds: &(Geometry, Features), asked: Asked) {
-        let Asked { queue: index, head, parts, data, length, status_at } = asked;
+    fn start_one<D: Disk>(&mut self, disk: &mut D, bounds: &(Geometry, Features), asked: DiskRequest) {
+        let DiskRequest { queue: index, head, parts, data, length, status_at } = asked;
         let (geometry, features) = bounds;
         let fua = self.write_through(features);
         let make = |part: &Part| Request { op: part.op, range: part.range, fua: fua && part.op.modifies() };
@@ -482,7 +482,7 @@ fn copy_out(memory: &Memory, data: &[Segment], target: &mut [u8]) {
 }
 
 /// Copies data of a read into the guest's memory. Returns the number of bytes copied.
-fn scatter_data(marked: Marked<'_>, segments: &[Segment], data: &Data) -> u32 {
+fn scatter_data(marked: Marked<'_>, segments: &[Segment], data: &IoSlices) -> u32 {
     let mut segments = segments.iter().copied();
     let mut place = segments.next();
     let mut written = 0;

@@ -10,7 +10,7 @@ fn label(devices: u16) -> Label {
         device: DeviceId(u64::from(at) + 1),
         extents: 4,
         state: MemberState::Present,
-        successor: None,
+        replacement: None,
         leaving: false,
         down_since: 0,
     };

@@ -40,7 +40,7 @@ fn labels() -> [Label; 5] {
         device: DeviceId(1 << 16 | at),
         extents,
         state,
-        successor: None,
+        replacement: None,
         leaving: false,
         down_since: 0,
     };
@@ -71,7 +71,7 @@ fn labels() -> [Label; 5] {
     let stripe = Layout::Stripe { width: 3, unit: 65536 };
     let mut members: Vec<Member> =
         [(0, 70), (1, 80), (2, 90), (3, 40), (4, 40)].map(|(at, n)| member(at, n, MemberState::Present)).to_vec();
-    members[1].successor = Some(DeviceId(9 << 16 | 1));
+    members[1].replacement = Some(DeviceId(9 << 16 | 1));
     members[2].leaving = true;
     members[3].state = MemberState::Filling;
     members[3].down_since = 5;
@@ -278,7 +278,7 @@ fn checkpoint() -> Checkpoint {
         snapshot_pages: vec![(0, object(10))],
         walks: vec![WalkRecord { id: 2, lineage: LineageId(5), root: tree(4), bound: Epoch(1), cursor: BlockNo(512) }],
         frees: vec![(LineageId(5), object(6))],
-        resting: vec![(12, 128)],
+        retained: vec![(12, 128)],
         options: vec![(
             VolumeId(2),
             OptionsRecord {
@@ -422,7 +422,7 @@ fn index() -> Vec<u8> {
 
 fn claim(released: bool) -> Vec<u8> {
     let holder = Holder { host: *b"the host's bytes", name: "pond.example".into(), session: *b"of this import.." };
-    Claim { pool: POOL, holder, term: 3, beat: 77, time: 1_700_000_000_000, lease: 10_000, released }.encode().to_vec()
+    Claim { pool: POOL, holder, term: 3, heartbeat: 77, time: 1_700_000_000_000, lease: 10_000, released }.encode().to_vec()
 }
 
 /// One or two samples of each structure: name, kind, bytes.

@@ -6,7 +6,7 @@
 //! That is the largest loss of unflushed data, but one of many possible ones: the simulator keeps
 //! any part of the cache, in any order (`docs/simulator.md`).
 
-mod rig;
+mod harness;
 mod table;
 
 use super::Setup;
@@ -14,7 +14,7 @@ use crate::load::{Audit, Client, Ledger, Op, Permutation, audit, write_blocks, w
 use crate::peer::{CacheMode, VolatileDisk};
 use crate::report::{Claim, Goal, Results};
 use anyhow::{Context, Result, anyhow, ensure};
-use rig::Rig;
+use harness::Harness;
 use rustix::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -73,12 +73,12 @@ pub fn run_loss(setup: &Setup, results: &mut Results) -> Result<()> {
     }
     let names = setup.contenders(&["millpond", "qemu-nbd-raw", "qemu-nbd-overlay"], results);
     let writes = setup.scaled(WRITES, LEAST_WRITES).min(WRITES);
-    let layouts = if setup.scale < ALL_LAYOUTS_FROM { &rig::LAYOUTS[..2] } else { &rig::LAYOUTS };
+    let layouts = if setup.scale < ALL_LAYOUTS_FROM { &harness::LAYOUTS[..2] } else { &harness::LAYOUTS };
     results.note("disks have a volatile write cache (nbdkit's, through nbdfuse) that is lost as a whole when the power is cut");
     let mut rows: Vec<Row> = Vec::new();
     for rep in 0..setup.reps {
         for name in &names {
-            let kinds: Vec<Option<&rig::Layout>> = if name == "millpond" { layouts.iter().map(Some).collect() } else { vec![None] };
+            let kinds: Vec<Option<&harness::Layout>> = if name == "millpond" { layouts.iter().map(Some).collect() } else { vec![None] };
             for layout in kinds {
                 let whose = layout.map_or_else(|| name.clone(), |layout| format!("{name} {}", layout.name));
                 for mode in CacheMode::ALL {
@@ -105,8 +105,8 @@ pub fn run_loss(setup: &Setup, results: &mut Results) -> Result<()> {
 }
 
 /// Takes one server on fresh disks through all three events.
-fn one(setup: &Setup, name: &str, layout: Option<&rig::Layout>, mode: CacheMode, seed: u64, writes: u64) -> Result<Vec<Count>> {
-    let mut rig = Rig::start(setup, name, layout, mode, SIZE)?;
+fn one(setup: &Setup, name: &str, layout: Option<&harness::Layout>, mode: CacheMode, seed: u64, writes: u64) -> Result<Vec<Count>> {
+    let mut harness = Harness::start(setup, name, layout, mode, SIZE)?;
     let mut ledger = Ledger::new(seed, SIZE as usize / BLOCK, BLOCK);
     let order = Permutation::new(ledger.blocks() as u64, seed);
     let share = ledger.blocks() as u64 / Event::ALL.len() as u64;
@@ -114,15 +114,15 @@ fn one(setup: &Setup, name: &str, layout: Option<&rig::Layout>, mode: CacheMode,
     rounds
         .map(|(event, nth)| {
             let blocks: Vec<usize> = (nth * share..(nth + 1) * share).map(|at| order.at(at) as usize).collect();
-            round(&mut rig, &mut ledger, *event, &blocks, writes as usize).context(event.name())
+            round(&mut harness, &mut ledger, *event, &blocks, writes as usize).context(event.name())
         })
         .collect()
 }
 
 /// Writes, flushes, writes again and triggers the event during these writes; then verifies all
 /// blocks.
-fn round(rig: &mut Rig, ledger: &mut Ledger, event: Event, blocks: &[usize], writes: usize) -> Result<Count> {
-    let endpoint = rig.server().endpoint()?;
+fn round(harness: &mut Harness, ledger: &mut Ledger, event: Event, blocks: &[usize], writes: usize) -> Result<Count> {
+    let endpoint = harness.server().endpoint()?;
     let (before, after) = blocks.split_at(writes);
     let never = AtomicBool::new(false);
     let written = write_blocks(&endpoint, ledger, before.iter().copied(), DEPTH, &never, &AtomicU64::new(0))?;
@@ -143,17 +143,17 @@ fn round(rig: &mut Rig, ledger: &mut Ledger, event: Event, blocks: &[usize], wri
         }
         match event {
             Event::Client => rustix::net::shutdown(&socket, Shutdown::Both).context("ending the client")?,
-            Event::Server => rig.server().kill9()?,
-            Event::Power => rig.power_off()?,
+            Event::Server => harness.server().kill9()?,
+            Event::Power => harness.power_off()?,
         }
         writer.join().unwrap_or_else(|_| Err(anyhow!("the writer panicked")))
     })?;
     match event {
         Event::Client => {}
-        Event::Server => rig.server().restart()?,
-        Event::Power => rig.power_on()?,
+        Event::Server => harness.server().restart()?,
+        Event::Power => harness.power_on()?,
     }
-    let endpoint = rig.server().endpoint()?;
+    let endpoint = harness.server().endpoint()?;
     let (versions, found) = audit(&endpoint, ledger, |block, data| ledger.judge(block, data))?;
     let count = judge(&flushed, written.acknowledged, &versions, &found);
     for (block, version) in versions.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Guest requests: their possible effects, and whether their answers are legal.
 
-use millpond_block::{ByteRange, Data, DiskError, Op, Request};
+use millpond_block::{ByteRange, DiskError, IoSlices, Op, Request};
 use smallvec::SmallVec;
 
 use super::history::{Cell, Cut, PieceId, Value, ZERO, sharpen};
@@ -112,7 +112,7 @@ impl Oracle {
     ///
     /// # Errors
     /// If the answer is not legal.
-    pub fn complete(&mut self, tag: u64, result: &Result<Data, DiskError>, now: Moment) -> Verdict {
+    pub fn complete(&mut self, tag: u64, result: &Result<IoSlices, DiskError>, now: Moment) -> Verdict {
         let Some(flight) = self.flights.remove(&tag) else { return broken(format!("an answer to request #{tag}, which has none to get")) };
         let what = || {
             format!(
@@ -173,7 +173,7 @@ impl Oracle {
         }
     }
 
-    fn judge_read(&mut self, flight: &Flight, data: &Data, now: Moment) -> Verdict {
+    fn judge_read(&mut self, flight: &Flight, data: &IoSlices, now: Moment) -> Verdict {
         let length: u64 = data.iter().map(|p| p.len() as u64).sum();
         if length != flight.request.range.length {
             return broken(format!("{length} bytes come back"));

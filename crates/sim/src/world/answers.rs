@@ -23,7 +23,8 @@ impl<S: System> World<S> {
         let silence = self.config.tuning.silence_millis * 1000;
         let World { fate: Some(fate), machine, trace, stats, .. } = self else { return };
         let (whole, spare) = fate.spare(|device| machine.is_bad(device));
-        let twins: Vec<usize> = fate.known.iter().filter(|k| k.filling).filter_map(|k| k.twin).filter(|d| !machine.is_bad(*d)).collect();
+        let replacements: Vec<usize> =
+            fate.known.iter().filter(|k| k.filling).filter_map(|k| k.replacement).filter(|d| !machine.is_bad(*d)).collect();
         let spoilt = fate.has_damage();
         let Some(rng) = &mut fate.answers else { return };
         let time = |rng: &mut Rng| match rng.below(4) {
@@ -46,8 +47,8 @@ impl<S: System> World<S> {
                 }
                 stats.losses += 1;
             }
-            1 if !twins.is_empty() => {
-                let (device, time) = (*rng.pick(&twins), time(rng));
+            1 if !replacements.is_empty() => {
+                let (device, time) = (*rng.pick(&replacements), time(rng));
                 machine.hang(device, time, None);
                 trace.note(format!("device {device} HANGS for {time} us while it is filled"));
             }

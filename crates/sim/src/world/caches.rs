@@ -8,7 +8,7 @@ use millpond_engine::{Class, DeviceCommand, GroupSpec, Layout, NewDevice, PoolSt
 use super::World;
 use crate::config::Cached;
 use crate::disk::SimDevice;
-use crate::machine::{FlakyDevice, Ill};
+use crate::machine::{FaultyDevice, FlakyDevice};
 use crate::rng::Rng;
 use crate::system::System;
 
@@ -104,13 +104,13 @@ impl<S: System> World<S> {
         match choice {
             0 => {
                 let error = *rng.pick(&[DeviceError::Gone, DeviceError::Failed(5), DeviceError::Full]);
-                machine.ills.insert(device, Ill::Fails(error));
+                machine.faulty.insert(device, FaultyDevice::Fails(error));
                 self.stats.losses += 1;
                 trace.note(format!("device {device} of the cache FAILS from now on ({error})"));
             }
             1 => {
                 let chances = *rng.pick(&[[300, 0, 0], [0, 200, 0], [0, 0, 200], [50, 50, 50]]);
-                machine.ills.insert(device, Ill::FlakyDevice(FlakyDevice { device, chances, rng: Rng::new(rng.next()) }));
+                machine.faulty.insert(device, FaultyDevice::FlakyDevice(FlakyDevice { device, chances, rng: Rng::new(rng.next()) }));
                 trace.note(format!("device {device} of the cache is sick from now on: {chances:?}"));
             }
             2 => {
@@ -121,7 +121,7 @@ impl<S: System> World<S> {
                 }
             }
             3 => {
-                machine.ills.remove(&device);
+                machine.faulty.remove(&device);
                 trace.note(format!("device {device} of the cache is well"));
             }
             4 => {
@@ -179,7 +179,7 @@ impl<S: System> World<S> {
                 trace.note(format!("device {device} of the cache is away: {}", caches.away.contains(&device)));
             }
             if caches.rng.percent(50) {
-                machine.ills.remove(&device);
+                machine.faulty.remove(&device);
             }
         }
     }

@@ -38,7 +38,7 @@ pub(super) struct Known {
     state: MemberState,
     /// Its device, as the machine's index.
     pub(super) device: Option<usize>,
-    pub(super) twin: Option<usize>,
+    pub(super) replacement: Option<usize>,
     /// The device or its replacement is being resilvered and does not have everything yet.
     pub(super) filling: bool,
     /// Its class is special: map nodes and small writes.
@@ -165,9 +165,10 @@ impl<S: System> World<S> {
             1 => {
                 // A replacement that has everything may be the member before the pool lists it.
                 let may_fail = |k: &&Known| k.filling || (spare > 0 && !spoilt);
-                let twins: Vec<usize> = fate.known.iter().filter(may_fail).filter_map(|k| k.twin).filter(|d| !machine.is_bad(*d)).collect();
-                if !twins.is_empty() {
-                    let device = *fate.rng.pick(&twins);
+                let replacements: Vec<usize> =
+                    fate.known.iter().filter(may_fail).filter_map(|k| k.replacement).filter(|d| !machine.is_bad(*d)).collect();
+                if !replacements.is_empty() {
+                    let device = *fate.rng.pick(&replacements);
                     self.fail(Some(device));
                 }
             }
@@ -184,7 +185,7 @@ impl<S: System> World<S> {
     fn replace(&mut self) {
         let Some(fate) = &mut self.fate else { return };
         let known = *fate.rng.pick(&fate.known);
-        if known.twin.is_some() {
+        if known.replacement.is_some() {
             return;
         }
         fate.replaced += 1;
@@ -312,7 +313,7 @@ impl<S: System> World<S> {
         let World { fate: Some(fate), machine, .. } = self else { return Ok(()) };
         let (whole, _) = fate.spare(|d| machine.is_bad(d));
         let missing = fate.known.iter().any(|k| !k.special && whole.iter().all(|w| w.member != k.member));
-        let special: BTreeSet<usize> = fate.known.iter().filter(|k| k.special).flat_map(|k| [k.device, k.twin]).flatten().collect();
+        let special: BTreeSet<usize> = fate.known.iter().filter(|k| k.special).flat_map(|k| [k.device, k.replacement]).flatten().collect();
         if special.is_empty() || missing || self.state() != PoolState::Online {
             return Ok(());
         }

@@ -97,7 +97,7 @@ impl<S: System> World<S> {
     /// Returns whether free space must be usable: all devices are well, none is being removed or
     /// rejoined, and no wipe runs.
     fn should_have_room(&self, pool: &PoolInfo) -> bool {
-        let whole = pool.devices.iter().all(|device| device.class.is_aside() || device.state == MemberState::Present);
+        let whole = pool.devices.iter().all(|device| device.class.is_auxiliary() || device.state == MemberState::Present);
         let held = pool.jobs.iter().any(|job| matches!(job.kind, JobKind::Wipe | JobKind::Remove | JobKind::Rejoin));
         pool.state == PoolState::Online && !pool.refuses_writes && whole && !held && self.machine.bad().is_empty()
     }

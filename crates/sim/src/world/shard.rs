@@ -2,7 +2,7 @@
 //! volume limits change under load, the thread is held up for longer than a lease, and operations
 //! that wait when the pool goes away never reach a device.
 
-use millpond_block::{DeviceError, DeviceSlot, Io, IoKind, Piece};
+use millpond_block::{BufSlice, DeviceError, DeviceSlot, Io, IoKind};
 use millpond_engine::{CatalogCommand, Command, Entry, PoolState, VolumeId, VolumeOptions};
 use millpond_format::{CLAIM_OFFSET, SECTOR_BYTES, second_area};
 
@@ -61,7 +61,7 @@ pub(super) fn is_claim(io: &Io, machine: &Machine, fills: bool) -> bool {
     let (at, length) = match &io.kind {
         IoKind::Read { offset, length, .. } => (*offset, *length),
         IoKind::Write { .. } if fills => return false,
-        IoKind::Write { offset, pieces } => (*offset, pieces.iter().map(Piece::len).sum()),
+        IoKind::Write { offset, pieces } => (*offset, pieces.iter().map(BufSlice::len).sum()),
         IoKind::Flush | IoKind::Zero { .. } | IoKind::Discard { .. } => return false,
     };
     let geometry = machine.at(io.device).and_then(|device| machine.geometry(device));

@@ -47,7 +47,7 @@ impl Spares {
 /// Returns a member that is down although a spare is large enough to replace it.
 fn wanting(pool: &PoolInfo) -> Option<&DeviceInfo> {
     let spares = || pool.devices.iter().filter(|device| device.class == Class::Spare && device.state == MemberState::Present);
-    let down = |device: &&DeviceInfo| !device.class.is_aside() && device.state == MemberState::Down && device.successor.is_none();
+    let down = |device: &&DeviceInfo| !device.class.is_auxiliary() && device.state == MemberState::Down && device.replacement.is_none();
     pool.devices.iter().filter(down).find(|device| spares().any(|spare| spare.size >= device.size))
 }
 

@@ -16,7 +16,7 @@ use millpond_api::names::{Name, SnapshotName, VolumeName};
 use millpond_api::path::absolute;
 use millpond_api::{CreateSnapshots, Created, Destroy, Destroyed, DiffExtent, ExtentKind, Snapshot, Volume, VolumeSector};
 use millpond_daemon::Signals;
-use millpond_images::copy::{Course, Target, Task, copy};
+use millpond_images::copy::{CopyProgress, Target, Task, copy};
 use millpond_images::format::Format;
 use millpond_images::names::fitting;
 use millpond_images::qemu::{Convert, Served, Server, qemu_img};
@@ -25,7 +25,7 @@ use millpond_images::served::ServedImage;
 use millpond_images::source::{Image, Kind, Run, Source};
 use millpond_images::states::States;
 
-use super::passage::{Passage, aside, compared, told, whole, written};
+use super::transient_export::{TransientExport, compared, told, whole, with_progress, written};
 
 /// Write a volume or snapshot to a disk image
 ///
@@ -114,13 +114,13 @@ impl ExportImage {
     async fn one(&self, client: &Client, signals: &mut Signals, name: &SnapshotName, path: &Path, format: Format) -> Outcome {
         let part = with_ending(path, ".part");
         let unfinished = Unfinished(vec![part.clone()]);
-        let passage = Passage::open(client, &name.to_string(), true).await?;
+        let transient_export = TransientExport::open(client, &name.to_string(), true).await?;
         let snapshot: Outcome<Snapshot> = client.get(&format!("/v1/snapshots/{}/{}", name.of, name.snapshot)).await;
         let written = match snapshot {
-            Ok(snapshot) => self.file(signals, name, passage.socket(), snapshot.size, &part, format).await,
+            Ok(snapshot) => self.file(signals, name, transient_export.socket(), snapshot.size, &part, format).await,
             Err(failure) => Err(failure),
         };
-        passage.close(client).await.and(written)?;
+        transient_export.close(client).await.and(written)?;
         publish(&part, path)?;
         drop(unfinished);
         Ok(())
@@ -133,32 +133,32 @@ impl ExportImage {
         let serving = socket.clone();
         // other formats are written by qemu-img, which does not report the bytes of data
         let came = if format == Format::Raw { written } else { whole };
-        aside(what, (size, came), signals, move |course| {
+        with_progress(what, (size, came), signals, move |progress| {
             if format == Format::Raw {
                 let image = ServedImage { socket: serving, layered: false, server: None };
                 let made = create(&file).and_then(|file| file.set_len(size).map(|()| file));
                 let made = made.map_err(|e| Failure::failed(format!("cannot make {}: {e}; give another path", file.display())))?;
-                return copy(&image, &Target::File(Arc::new(made), size), Task::Fill, course).map_err(|e| told(e, &from, &to));
+                return copy(&image, &Target::File(Arc::new(made), size), Task::Fill, progress).map_err(|e| told(e, &from, &to));
             }
-            let told = |per_cent: f64| course.done.store((per_cent / 100.0 * size as f64) as u64, Relaxed);
+            let told = |per_cent: f64| progress.done.store((per_cent / 100.0 * size as f64) as u64, Relaxed);
             // Without the option, QEMU rounds the size up to one that fits cylinders, heads and
             // sectors.
             let options: &[&str] = if format == Format::Vhd { &["force_size=on"] } else { &[] };
-            Convert::start(&serving, format, options, &file)?.finish(told, || course.stop.load(Relaxed))
+            Convert::start(&serving, format, options, &file)?.finish(told, || progress.stop.load(Relaxed))
         })
         .await?;
         if !self.verify {
             return Ok(());
         }
         let (file, from, to) = (part.to_owned(), part.display().to_string(), name.to_string());
-        aside(format!("verify {name}"), (size, compared), signals, move |course| {
+        with_progress(format!("verify {name}"), (size, compared), signals, move |progress| {
             let image: Arc<dyn Image> = if format == Format::Raw {
                 Arc::new(RawImage::new(&file)?)
             } else {
                 let states = States::of(&file, Some(format), true, false)?;
                 Arc::clone(&states.states.last().ok_or_else(|| Failure::failed("there is nothing to compare"))?.image)
             };
-            copy(&*image, &Target::Socket(socket), Task::Compare, course).map_err(|e| told(e, &from, &to))
+            copy(&*image, &Target::Socket(socket), Task::Compare, progress).map_err(|e| told(e, &from, &to))
         })
         .await
     }
@@ -198,29 +198,29 @@ impl ExportImage {
             Some(older) => Some(client.get(&format!("/v1/diff?older={}&newer={}", quoted(older), quoted(&snapshot.name))).await?),
             None => None,
         };
-        let passage = Passage::open(client, &snapshot.name, true).await?;
-        let serving = ServedImage { socket: passage.socket().to_owned(), layered: false, server: None };
+        let transient_export = TransientExport::open(client, &snapshot.name, true).await?;
+        let serving = ServedImage { socket: transient_export.socket().to_owned(), layered: false, server: None };
         let (file, from, to, verify) = (layer.to_owned(), snapshot.name.clone(), layer.display().to_string(), self.verify);
-        let again = passage.socket().to_owned();
+        let again = transient_export.socket().to_owned();
         let came = if verify { compared } else { written };
-        let written = aside(format!("export {from}"), (snapshot.size, came), signals, move |course| {
+        let written = with_progress(format!("export {from}"), (snapshot.size, came), signals, move |progress| {
             let server = Server::start(&Served::New(&file))?;
             let target = Target::Socket(server.socket().to_owned());
             let image = DiffImage { serving, extents: extents.map(Arc::new) };
             let task = if image.extents.is_some() { Task::Update } else { Task::Fill };
-            copy(&image, &target, task, course).map_err(|e| told(e, &from, &to))?;
+            copy(&image, &target, task, progress).map_err(|e| told(e, &from, &to))?;
             server.finish()?;
             if verify {
                 let states = States::of(&file, Some(Format::Qcow2), true, false)?;
-                let course = Course::default();
+                let progress = CopyProgress::default();
                 for state in states.states {
-                    copy(&*state.image, &Target::Socket(again.clone()), Task::Compare, &course).map_err(|e| told(e, &to, &from))?;
+                    copy(&*state.image, &Target::Socket(again.clone()), Task::Compare, &progress).map_err(|e| told(e, &to, &from))?;
                 }
             }
             Ok(())
         })
         .await;
-        passage.close(client).await.and(written)
+        transient_export.close(client).await.and(written)
     }
 }
 

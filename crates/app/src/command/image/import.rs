@@ -18,7 +18,7 @@ use millpond_images::format::Format;
 use millpond_images::sectors::{Finding, describe, look};
 use millpond_images::states::{State, States};
 
-use super::passage::{Passage, aside, compared, told, written};
+use super::transient_export::{TransientExport, compared, told, with_progress, written};
 
 /// Create a volume from a disk image
 ///
@@ -157,8 +157,8 @@ async fn bring(client: &Client, signals: &mut Signals, path: &Path, name: &Volum
 }
 
 async fn one(client: &Client, signals: &mut Signals, path: &Path, name: &VolumeName, state: &State, task: Task, verify: bool) -> Outcome {
-    let passage = Passage::open(client, &name.to_string(), false).await?;
-    let target = Target::Socket(passage.socket().to_owned());
+    let transient_export = TransientExport::open(client, &name.to_string(), false).await?;
+    let target = Target::Socket(transient_export.socket().to_owned());
     let (image, target_again, image_again) = (Arc::clone(&state.image), target.clone(), Arc::clone(&state.image));
     let (file, volume) = (path.display().to_string(), name.to_string());
     let what = match &state.snapshot {
@@ -166,15 +166,16 @@ async fn one(client: &Client, signals: &mut Signals, path: &Path, name: &VolumeN
         None => format!("import {volume}"),
     };
     let (from, to) = (file.clone(), volume.clone());
-    let mut done =
-        aside(what, (state.size, written), signals, move |course| copy(&*image, &target, task, course).map_err(|e| told(e, &from, &to)))
-            .await;
+    let mut done = with_progress(what, (state.size, written), signals, move |progress| {
+        copy(&*image, &target, task, progress).map_err(|e| told(e, &from, &to))
+    })
+    .await;
     if done.is_ok() && verify {
-        done = aside(format!("verify {volume}"), (state.size, compared), signals, move |course| {
-            copy(&*image_again, &target_again, Task::Compare, course).map_err(|e| told(e, &file, &volume))
+        done = with_progress(format!("verify {volume}"), (state.size, compared), signals, move |progress| {
+            copy(&*image_again, &target_again, Task::Compare, progress).map_err(|e| told(e, &file, &volume))
         })
         .await;
     }
-    let closed = passage.close(client).await;
+    let closed = transient_export.close(client).await;
     done.and(closed)
 }

@@ -94,7 +94,7 @@ const MAX_INTERVAL: f64 = 604_800.0;
 
 impl Iostat {
     pub async fn run(mut self, client: &Client) -> Outcome {
-        let Asked { name, interval, count } = Asked::read(client, &self.words).await?;
+        let IostatArguments { name, interval, count } = IostatArguments::read(client, &self.words).await?;
         let for_people = self.how.format == Format::Table && self.how.columns.is_empty() && !self.how.no_header;
         if self.latency && self.how.format == Format::Table && self.how.columns.is_empty() && !for_people {
             let shown = ROW.iter().filter(|column| column.shown != Shown::Json || column.name.ends_with("_nanos"));
@@ -222,16 +222,16 @@ impl Iostat {
 }
 
 /// Positional arguments: a pool, an interval in seconds and a count.
-struct Asked {
+struct IostatArguments {
     name: Option<String>,
     interval: Option<f64>,
     count: Option<u64>,
 }
 
-impl Asked {
+impl IostatArguments {
     /// Parses the arguments. The first word is a pool if it is no number, or if a pool has this
     /// name.
-    async fn read(client: &Client, words: &[String]) -> Outcome<Asked> {
+    async fn read(client: &Client, words: &[String]) -> Outcome<IostatArguments> {
         let first = words.first().filter(|word| word.parse::<f64>().is_err());
         let named = match (first, words.first()) {
             (None, Some(number)) => client.get::<Vec<Pool>>("/v1/pools").await?.iter().any(|pool| pool.name == *number),
@@ -246,7 +246,7 @@ impl Asked {
         let interval = numbers.first().map(|word| word.parse().map_err(|_| wrong(word, "an interval in seconds"))).transpose()?;
         let count = numbers.get(1).map(|word| word.parse().map_err(|_| wrong(word, "a number of samples"))).transpose()?;
         numbers.get(2).map_or(Ok(()), |word| Err(wrong(word, "expected here")))?;
-        Ok(Asked { name, interval, count })
+        Ok(IostatArguments { name, interval, count })
     }
 }
 

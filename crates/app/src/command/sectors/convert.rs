@@ -20,9 +20,9 @@ use millpond_images::sectors::fat;
 use millpond_images::sectors::finding::{Finding, look};
 use millpond_images::sectors::plan::{Plan, Rebuild, plan};
 
-use crate::command::image::{Passage, all_of, aside};
+use crate::command::image::{TransientExport, all_of, with_progress};
 use crate::output::write_out;
-use millpond_images::copy::Course;
+use millpond_images::copy::CopyProgress;
 
 /// Granularity of writes in bytes, which volumes of every sector size accept.
 const BLOCK: u64 = 4096;
@@ -97,14 +97,14 @@ impl ConvertSectors {
         if work.plan.writes.is_empty() && work.rebuilt.is_empty() {
             return Ok(());
         }
-        let passage = Passage::open(client, &name.to_string(), false).await?;
-        let socket = passage.socket().to_owned();
+        let transient_export = TransientExport::open(client, &name.to_string(), false).await?;
+        let socket = transient_export.socket().to_owned();
         let total = work.rebuilt.iter().map(|(rebuild, _)| rebuild.length).sum();
-        let written = aside(format!("convert {name}"), (total, all_of), signals, move |course| {
-            write(&socket, &work, course).map_err(|e| Failure::failed(format!("cannot write the volume: {e}; see the daemon's messages")))
+        let written = with_progress(format!("convert {name}"), (total, all_of), signals, move |progress| {
+            write(&socket, &work, progress).map_err(|e| Failure::failed(format!("cannot write the volume: {e}; see the daemon's messages")))
         });
         let written = written.await;
-        passage.close(client).await.and(written)
+        transient_export.close(client).await.and(written)
     }
 }
 
@@ -118,9 +118,9 @@ struct Work {
 
 /// Inspects the volume, plans the conversion, and prepares new file systems in temporary files.
 async fn prepare(client: &Client, signals: &mut Signals, name: &VolumeName, to: u64, force: bool, dry_run: bool) -> Outcome<Work> {
-    let passage = Passage::open(client, &name.to_string(), true).await?;
-    let socket = passage.socket().to_owned();
-    let looked = aside(format!("look at {name}"), (0, all_of), signals, move |_| {
+    let transient_export = TransientExport::open(client, &name.to_string(), true).await?;
+    let socket = transient_export.socket().to_owned();
+    let looked = with_progress(format!("look at {name}"), (0, all_of), signals, move |_| {
         let broken = |e: io::Error| Failure::failed(format!("cannot read the volume: {e}; see the daemon's messages"));
         let mut nbd = nbd::connect(&socket).map_err(broken)?;
         let plan = look_and_plan(&mut nbd, to, force).map_err(broken)?;
@@ -148,7 +148,7 @@ async fn prepare(client: &Client, signals: &mut Signals, name: &VolumeName, to: 
         Ok(work)
     })
     .await;
-    let closed = passage.close(client).await;
+    let closed = transient_export.close(client).await;
     let work = looked?;
     closed.map(|()| work)
 }
@@ -192,7 +192,7 @@ fn extract(nbd: &mut Nbd, rebuild: Rebuild, path: &Path) -> io::Result<()> {
 
 /// Writes everything; durable on return. The partition tables are written last, so that the old
 /// ones are valid until then.
-fn write(socket: &Path, work: &Work, course: &Course) -> io::Result<()> {
+fn write(socket: &Path, work: &Work, progress: &CopyProgress) -> io::Result<()> {
     let mut nbd = nbd::connect(socket)?;
     for (rebuild, path) in &work.rebuilt {
         let file = File::open(path)?;
@@ -206,7 +206,7 @@ fn write(socket: &Path, work: &Work, course: &Course) -> io::Result<()> {
             } else {
                 write_widened(&mut nbd, rebuild.start + at, &buffer)?;
             }
-            course.done.fetch_add(length, Relaxed);
+            progress.done.fetch_add(length, Relaxed);
             at += length;
         }
     }

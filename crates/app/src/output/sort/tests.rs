@@ -7,7 +7,7 @@ struct Row(&'static str, Option<u64>);
 
 const COLUMNS: &[Column<Row>] = &[
     Column { name: "name", cell: |r| Cell::Text(r.0.to_owned()), shown: Shown::Always },
-    Column { name: "size", cell: |r| r.1.map_or(Cell::None, Cell::Bytes), shown: Shown::Asked },
+    Column { name: "size", cell: |r| r.1.map_or(Cell::None, Cell::Bytes), shown: Shown::OnRequest },
 ];
 
 #[test]

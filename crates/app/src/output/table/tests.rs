@@ -12,7 +12,7 @@ struct Row {
 const COLUMNS: &[Column<Row>] = &[
     Column { name: "name", cell: |row| Cell::Text(row.name.to_owned()), shown: Shown::Always },
     Column { name: "size", cell: |row| Cell::Bytes(row.size), shown: Shown::Always },
-    Column { name: "hidden", cell: |row| Cell::Count(u64::from(row.hidden)), shown: Shown::Asked },
+    Column { name: "hidden", cell: |row| Cell::Count(u64::from(row.hidden)), shown: Shown::OnRequest },
 ];
 
 const ROWS: [Row; 2] = [Row { name: "a", size: 1536, hidden: 7 }, Row { name: "long", size: 1 << 30, hidden: 8 }];

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millpond_block::{
-    Answer, BufPool, CacheMode, Completion, Data, DeviceSlot, DiskError, Features, Geometry, Io, IoDone, IoId, IoKind, Op, Payload, Piece,
-    Query, Request, Run, SectorProfile, Tag,
+    Answer, BufPool, BufSlice, CacheMode, Completion, DeviceSlot, DiskError, Features, Geometry, Io, IoDone, IoId, IoKind, IoSlices, Op,
+    Payload, Query, Request, Run, SectorProfile, Tag,
 };
 use millpond_engine::{
     Busy, CatalogCommand, Command, CommandError, Compression, DeviceCommand, DiffExtent, Fault, ImageInfo, JobCommand, Layout, Metrics,
@@ -84,14 +84,14 @@ impl Double {
     }
 
     /// Carries out a request at once.
-    fn in_memory(bytes: &mut [u8], buffers: &mut BufPool, request: Request, payload: Payload<'_>) -> Result<Data, DiskError> {
+    fn in_memory(bytes: &mut [u8], buffers: &mut BufPool, request: Request, payload: Payload<'_>) -> Result<IoSlices, DiskError> {
         let (start, length) = (request.range.offset as usize, request.range.length as usize);
         let range = bytes.get_mut(start..start + length).ok_or(DiskError::OutOfBounds)?;
         match (request.op, payload) {
             (Op::Read, _) => {
                 let mut buf = buffers.take(length);
                 buf.bytes_mut()[..length].copy_from_slice(range);
-                return Ok(Data::from_elem(Piece::new(Rc::new(buf), 0..length), 1));
+                return Ok(IoSlices::from_elem(BufSlice::new(Rc::new(buf), 0..length), 1));
             }
             (Op::Write, Payload::Copy(source)) => range.copy_from_slice(source),
             (Op::Write, Payload::Owned(buf)) => {
@@ -101,7 +101,7 @@ impl Double {
             (Op::Discard | Op::WriteZeroes { .. }, _) => range.fill(0),
             _ => {}
         }
-        Ok(Data::new())
+        Ok(IoSlices::new())
     }
 
     fn on_device(&mut self, tag: Tag, request: Request, payload: Payload<'_>) {
@@ -118,7 +118,7 @@ impl Double {
                     }
                     Payload::None => return self.completions.push_back(Completion { tag, result: Err(DiskError::Invalid) }),
                 };
-                IoKind::Write { offset, pieces: vec![Piece::new(Rc::new(buf), 0..length)] }
+                IoKind::Write { offset, pieces: vec![BufSlice::new(Rc::new(buf), 0..length)] }
             }
             (Op::Discard, _) => IoKind::Discard { offset, length: length as u64 },
             _ => IoKind::Flush,
@@ -204,7 +204,7 @@ impl StateMachine for Double {
 
     fn io_done(&mut self, done: IoDone) {
         let Some((tag, length)) = self.under_way.remove(&done.id) else { return };
-        let data = done.buf.filter(|_| length > 0).map(|buf| Piece::new(Rc::new(buf), 0..length));
+        let data = done.buf.filter(|_| length > 0).map(|buf| BufSlice::new(Rc::new(buf), 0..length));
         let result = done.result.map(|()| data.into_iter().collect()).map_err(|_| DiskError::Io);
         self.completions.push_back(Completion { tag, result });
     }

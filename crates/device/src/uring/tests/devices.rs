@@ -3,7 +3,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use millpond_block::{Buf, DeviceError, DeviceSlot, Io, IoDone, IoId, IoKind, PAGE, Piece};
+use millpond_block::{Buf, BufSlice, DeviceError, DeviceSlot, Io, IoDone, IoId, IoKind, PAGE};
 
 use crate::file::tests::once_free;
 use crate::{Event, HostDevice, MemoryDevice, Monotonic, OpenOptions, Ring, Wait};
@@ -15,10 +15,10 @@ fn open(path: &Path, size: u64, direct: bool) -> HostDevice {
     once_free(|| HostDevice::open(path, OpenOptions { create_size: Some(size), direct, read_only: false })).expect("open")
 }
 
-fn piece(byte: u8, bytes: usize) -> Piece {
+fn piece(byte: u8, bytes: usize) -> BufSlice {
     let mut buf = Buf::zeroed(bytes);
     buf.bytes_mut().fill(byte);
-    Piece::new(Rc::new(buf), 0..bytes)
+    BufSlice::new(Rc::new(buf), 0..bytes)
 }
 
 /// Runs operations until they complete and returns the completions by id.
@@ -167,7 +167,7 @@ fn more_pieces_than_one_request_carries() {
         let mut ring = Ring::new().expect("ring");
         ring.add_device(open(&dir.path().join("d"), 16 << 20, direct)).expect("room");
         ring.devices.set_instant(FIRST, instant);
-        let pieces: Vec<Piece> = (0..count).map(|number| piece(number as u8, PAGE)).collect();
+        let pieces: Vec<BufSlice> = (0..count).map(|number| piece(number as u8, PAGE)).collect();
         assert_eq!(one(&mut ring, IoKind::Write { offset: 4096, pieces }).result, Ok(()));
         let done = one(&mut ring, read(4096, (count + 1) * PAGE));
         let buf = done.buf.expect("buffer");

@@ -10,7 +10,7 @@ use millpond_format::{
 
 use super::*;
 use crate::core::StoredDeadlist;
-use crate::space::{NODE_GRAIN, Pieces, Rows, Space};
+use crate::space::{NODE_GRAIN, Pieces, SegmentLayout, Space};
 use crate::tree::NodeCache;
 use millpond_testing::Random;
 
@@ -50,12 +50,12 @@ struct Twin {
 }
 
 fn core() -> Core {
-    let member = Member { device: DeviceId(1), extents: 8, state: MemberState::Present, successor: None, leaving: false, down_since: 0 };
+    let member = Member { device: DeviceId(1), extents: 8, state: MemberState::Present, replacement: None, leaving: false, down_since: 0 };
     let (extent_bytes, chunk_units) = (1 << 20, CHUNK_UNITS);
     let mut shape = Shape { generation: 1, extent_bytes, chunk_units, next: SegmentId(0), members: vec![member], groups: Vec::new() };
     shape.add(Class::Data, Layout::Linear, vec![Column { member: MemberId(0), first: 0, extents: 8 }]);
     let pieces = Pieces::new(600, 600, usize::MAX, None);
-    let mut core = Core::new(Space::new(Rows::new(&shape)), NodeCache::new(0), CHUNK_UNITS, pieces, None);
+    let mut core = Core::new(Space::new(SegmentLayout::new(&shape)), NodeCache::new(0), CHUNK_UNITS, pieces, None);
     let volume = VolumeRecord {
         id: VolumeId(1),
         name: "disk".to_owned(),

@@ -7,18 +7,18 @@ use millpond_block::MemberId;
 use millpond_format::{Class, Column, DeviceId, Layout, Member, MemberState, SegmentId, Shape};
 
 use super::*;
-use crate::space::{PAGE, Rows};
+use crate::space::{PAGE, SegmentLayout};
 use millpond_testing::Random;
 
-fn rows(width: u16, parity: u8, unit: u32) -> Rows {
+fn layout(width: u16, parity: u8, unit: u32) -> SegmentLayout {
     let member =
-        |at| Member { device: DeviceId(at), extents: 20, state: MemberState::Present, successor: None, leaving: false, down_since: 0 };
+        |at| Member { device: DeviceId(at), extents: 20, state: MemberState::Present, replacement: None, leaving: false, down_since: 0 };
     let members = (0..u64::from(width)).map(member).collect();
     let mut shape = Shape { generation: 1, extent_bytes: 64 << 10, chunk_units: 16, next: SegmentId(0), members, groups: Vec::new() };
     let columns = (0..width).map(MemberId).map(|member| Column { member, first: 0, extents: 20 }).collect();
     shape.add(Class::Data, Layout::Parity { width, parity, unit }, columns);
     assert!(shape.fits());
-    Rows::new(&shape)
+    SegmentLayout::new(&shape)
 }
 
 /// Product in GF(2^8) modulo 0x11d.
@@ -38,11 +38,11 @@ fn noise(length: usize) -> Vec<u8> {
     Random::new(1).bytes(length)
 }
 
-fn pieces(bytes: &[u8], step: usize) -> Vec<Piece> {
+fn pieces(bytes: &[u8], step: usize) -> Vec<BufSlice> {
     let piece = |part: &[u8]| {
         let mut buf = Buf::zeroed(part.len());
         buf.bytes_mut()[..part.len()].copy_from_slice(part);
-        Piece::new(Rc::new(buf), 0..part.len())
+        BufSlice::new(Rc::new(buf), 0..part.len())
     };
     bytes.chunks(step).map(piece).collect()
 }
@@ -57,8 +57,8 @@ fn columns(stripe: &Stripe<'_>, bytes: &[u8], step: usize) -> Vec<Vec<u8>> {
 #[test]
 fn parity_is_that_of_the_turns() {
     for (width, parity, unit) in [(3u16, 1u8, 4096u32), (4, 2, 8192), (7, 2, 4096), (16, 2, 4096)] {
-        let rows = rows(width, parity, unit);
-        let stripe = rows.stripe(SegmentId(3)).unwrap();
+        let layout = layout(width, parity, unit);
+        let stripe = layout.stripe(SegmentId(3)).unwrap();
         let (data, unit) = (stripe.data(), unit as usize);
         let bytes = noise(data * unit * 3);
         for step in [4096, 8192 + 4096, bytes.len()] {
@@ -83,8 +83,8 @@ fn parity_is_that_of_the_turns() {
 #[test]
 fn any_lost_columns_are_computed_from_the_others() {
     for (width, parity, unit) in [(3u16, 1u8, 4096u32), (2, 1, 4096), (3, 2, 4096), (5, 2, 8192), (6, 1, 16384)] {
-        let rows = rows(width, parity, unit);
-        let stripe = rows.stripe(SegmentId(1)).unwrap();
+        let layout = layout(width, parity, unit);
+        let stripe = layout.stripe(SegmentId(1)).unwrap();
         let bytes = noise(stripe.data() * unit as usize * 2);
         let on_columns = columns(&stripe, &bytes, 4096);
         let wants = [(0, PAGE), (PAGE, 2 * PAGE), (u64::from(unit) - PAGE, u64::from(unit) + PAGE), (0, bytes.len() as u64)];

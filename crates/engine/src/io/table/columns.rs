@@ -1,14 +1,14 @@
 //! Reads of segments with parity: of a column, and of data computed from other columns because its
 //! device is missing or not trusted.
 
-use millpond_block::{Buf, BufPool, ByteRange, MemberId, Piece};
+use millpond_block::{Buf, BufPool, BufSlice, ByteRange, MemberId};
 use millpond_format::SegmentId;
 use smallvec::SmallVec;
 
 use super::part::Part;
 use super::{IoTable, Kind};
 use crate::io::parity::{Coders, Columns, Rebuild, Want, erased};
-use crate::space::{Rows, Stripe};
+use crate::space::{SegmentLayout, Stripe};
 
 impl<C> IoTable<C> {
     /// Reads a range of a column of a segment with parity: from its device, or computed from the
@@ -17,7 +17,7 @@ impl<C> IoTable<C> {
     pub(crate) fn read_column(
         &mut self,
         context: C,
-        rows: &Rows,
+        layout: &SegmentLayout,
         segment: SegmentId,
         member: MemberId,
         local: ByteRange,
@@ -25,7 +25,7 @@ impl<C> IoTable<C> {
         bufs: &mut BufPool,
     ) {
         let group = self.add(context, Kind::Read, Some(segment));
-        if let Some(stripe) = rows.stripe(segment)
+        if let Some(stripe) = layout.stripe(segment)
             && let Some(column) = stripe.columns().iter().position(|(device, _)| *device == member)
             && !self.rebuild(group, &stripe, Want::Column { column, local }, attempt, bufs)
             && let Some((device, start)) = stripe.columns().get(column)
@@ -57,7 +57,7 @@ impl<C> IoTable<C> {
     }
 
     /// Returns the bytes of each column of whole stripes, parity last.
-    pub(crate) fn split(&mut self, stripe: &Stripe<'_>, pieces: Vec<Piece>, bufs: &mut BufPool) -> Vec<Vec<Piece>> {
+    pub(crate) fn split(&mut self, stripe: &Stripe<'_>, pieces: Vec<BufSlice>, bufs: &mut BufPool) -> Vec<Vec<BufSlice>> {
         self.coders.split(stripe, pieces, bufs)
     }
 

@@ -40,7 +40,7 @@ impl<C> IoTable<C> {
         // member without a device counts for the member
         if self.slot_of(member) == slot {
             Some(Replica::Current)
-        } else if slot.is_some() && self.twin(member) == slot {
+        } else if slot.is_some() && self.replacement(member) == slot {
             Some(Replica::Replacement)
         } else {
             None
@@ -98,7 +98,7 @@ impl<C> IoTable<C> {
         }
         let (member, kind, offset) = (p.device, g.kind, p.range.offset);
         let at = member.index();
-        if kind == Kind::Write || (kind == Kind::Loose && !self.health.is_aside(member)) {
+        if kind == Kind::Write || (kind == Kind::Loose && !self.health.is_auxiliary(member)) {
             self.written.get_mut(at).into_iter().for_each(|written| *written += 1);
         } else if kind == Kind::Flush
             && let Some(flushed) = self.flushed.get_mut(at)
@@ -125,9 +125,9 @@ impl<C> IoTable<C> {
         if counts && let Some(errors) = self.errors.get_mut(member.index()) {
             *errors += 1;
         }
-        let twin = role == Some(Replica::Replacement);
+        let replacement = role == Some(Replica::Replacement);
         if matches!(kind, Kind::Write | Kind::Loose) && role.is_some() {
-            let waits = error == DeviceError::Full && !twin && kind == Kind::Write && !self.health.is_aside(member);
+            let waits = error == DeviceError::Full && !replacement && kind == Kind::Write && !self.health.is_auxiliary(member);
             if let Some(slot) = slot.filter(|_| waits) {
                 self.stall(slot, (group, part), probe);
                 return false;
@@ -135,7 +135,7 @@ impl<C> IoTable<C> {
             if let Some(p) = self.groups.get_mut(group).and_then(|g| g.parts.get_mut(usize::from(part))) {
                 p.tries = tries;
             }
-            let over = error == DeviceError::Gone || (error == DeviceError::Full && !twin);
+            let over = error == DeviceError::Gone || (error == DeviceError::Full && !replacement);
             if !over && tries < WRITE_TRIES {
                 return !self.resubmit(group, part);
             }

@@ -60,7 +60,7 @@ impl<C> IoTable<C> {
     /// Stops using a device that failed and can be spared.
     pub(super) fn spare(&mut self, failing: Failing) {
         if failing.replica == Replica::Replacement {
-            let Some(slot) = self.twins.get_mut(failing.member.index()).and_then(Option::take) else { return };
+            let Some(slot) = self.replacements.get_mut(failing.member.index()).and_then(Option::take) else { return };
             self.abandon(slot);
         } else {
             if !self.health.is_up(failing.member) {

@@ -1,6 +1,6 @@
 //! [`Part`]: one operation on one device, of an operation of the table.
 
-use millpond_block::{Buf, ByteRange, DeviceSlot, MemberId, Piece};
+use millpond_block::{Buf, BufSlice, ByteRange, DeviceSlot, MemberId};
 
 use super::Stage;
 use super::slots::Replica;
@@ -14,7 +14,7 @@ pub(super) struct Part {
     pub(super) range: ByteRange,
     pub(super) buf: Option<Buf>,
     /// Data of a write, kept for another try.
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<BufSlice>,
     pub(super) tries: u8,
     pub(super) stage: Stage,
     /// True when its completion does not matter any more.

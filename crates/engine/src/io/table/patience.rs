@@ -7,7 +7,7 @@ use millpond_format::SegmentId;
 use super::silence::Line;
 use super::{Failing, IoTable, Kind, Replica, Stage};
 use crate::DeviceTrouble;
-use crate::space::Rows;
+use crate::space::SegmentLayout;
 
 impl<C> IoTable<C> {
     /// Gives up devices that have been full for `patience` milliseconds, if the pool can do without
@@ -57,7 +57,7 @@ impl<C> IoTable<C> {
     pub(crate) fn give_up_incomplete(&mut self, least: u64) {
         for slot in self.unanswered(least) {
             if let Some((member, replica)) = self.user(slot)
-                && (replica == Replica::Replacement || self.health.is_filling(member) || self.health.is_aside(member))
+                && (replica == Replica::Replacement || self.health.is_filling(member) || self.health.is_auxiliary(member))
             {
                 self.spare(Failing { member, replica, why: DeviceTrouble::Silent });
             }
@@ -79,13 +79,13 @@ impl<C> IoTable<C> {
     }
 
     /// Repeats reads that wait for silent devices with other devices that have the same data.
-    pub(crate) fn read_elsewhere(&mut self, rows: &Rows, bufs: &mut BufPool) {
+    pub(crate) fn read_elsewhere(&mut self, layout: &SegmentLayout, bufs: &mut BufPool) {
         let mut any = false;
         for group in self.groups.handles() {
             let Some(g) = self.groups.get(group).filter(|g| g.kind == Kind::Read && g.context.is_some() && g.left > 0) else { continue };
             let Some(place) = g.place else { continue };
             let waits = g.parts.iter().any(|part| !part.void && part.stage != Stage::Ended && self.health.is_silent(part.device));
-            if !waits || !self.has_others(rows, place.0, place.1) {
+            if !waits || !self.has_others(layout, place.0, place.1) {
                 continue;
             }
             if let Some(g) = self.groups.get_mut(group) {
@@ -95,7 +95,7 @@ impl<C> IoTable<C> {
                     part.buf.take().into_iter().for_each(|buf| bufs.give(buf));
                 }
             }
-            self.read_place(group, rows, place, 0, bufs);
+            self.read_place(group, layout, place, 0, bufs);
             self.begin(group);
             any = true;
         }
@@ -105,11 +105,11 @@ impl<C> IoTable<C> {
     }
 
     /// True when a place can be read without silent devices.
-    fn has_others(&self, rows: &Rows, segment: SegmentId, page: u32) -> bool {
-        if let Some(stripe) = rows.stripe(segment) {
+    fn has_others(&self, layout: &SegmentLayout, segment: SegmentId, page: u32) -> bool {
+        if let Some(stripe) = layout.stripe(segment) {
             return self.health.missing_or_silent(&stripe).count_ones() as usize <= stripe.parity;
         }
-        let first = self.health.order(rows, segment, page).first().and_then(|copy| rows.copies(segment).nth(*copy));
+        let first = self.health.order(layout, segment, page).first().and_then(|copy| layout.copies(segment).nth(*copy));
         first.is_some_and(|member| !self.health.is_silent(member))
     }
 }

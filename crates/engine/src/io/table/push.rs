@@ -1,6 +1,6 @@
 //! Submission of single operations: which device they go to, and their count.
 
-use millpond_block::{BufPool, ByteRange, Io, IoId, IoKind, MemberId, Piece};
+use millpond_block::{BufPool, BufSlice, ByteRange, Io, IoId, IoKind, MemberId};
 use millpond_format::SegmentId;
 use smallvec::SmallVec;
 
@@ -67,7 +67,7 @@ impl<C> IoTable<C> {
         self.push(group, Part::new(device, range), io);
     }
 
-    pub(super) fn push_write(&mut self, group: u32, device: MemberId, range: ByteRange, pieces: Vec<Piece>, replica: Replica) {
+    pub(super) fn push_write(&mut self, group: u32, device: MemberId, range: ByteRange, pieces: Vec<BufSlice>, replica: Replica) {
         if !self.is_usable(device, replica) {
             return;
         }
@@ -76,8 +76,8 @@ impl<C> IoTable<C> {
     }
 
     /// Writes to a member and its replacement.
-    pub(super) fn push_both(&mut self, group: u32, device: MemberId, range: ByteRange, pieces: Vec<Piece>) {
-        if self.twin(device).is_some() {
+    pub(super) fn push_both(&mut self, group: u32, device: MemberId, range: ByteRange, pieces: Vec<BufSlice>) {
+        if self.replacement(device).is_some() {
             self.push_write(group, device, range, pieces.clone(), Replica::Replacement);
         }
         self.push_write(group, device, range, pieces, Replica::Current);

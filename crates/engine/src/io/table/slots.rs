@@ -34,7 +34,7 @@ impl<C> IoTable<C> {
     pub(crate) fn add_members(&mut self, slots: impl IntoIterator<Item = DeviceSlot>, health: Health) {
         self.slots.extend(slots.into_iter().map(Some));
         let n = self.slots.len();
-        self.twins.resize(n, None);
+        self.replacements.resize(n, None);
         self.counters.resize(n, DeviceCounters::default());
         self.errors.resize(n, 0);
         self.repaired.resize(n, 0);
@@ -46,9 +46,9 @@ impl<C> IoTable<C> {
 
     /// Sets the member's replacement: from now on, all writes to segments go to the device in
     /// `slot`, too. `None` ends that.
-    pub(crate) fn set_twin(&mut self, member: MemberId, slot: Option<DeviceSlot>) {
-        if let Some(twin) = self.twins.get_mut(member.index()) {
-            *twin = slot;
+    pub(crate) fn set_replacement(&mut self, member: MemberId, slot: Option<DeviceSlot>) {
+        if let Some(replacement) = self.replacements.get_mut(member.index()) {
+            *replacement = slot;
         }
     }
 
@@ -66,15 +66,15 @@ impl<C> IoTable<C> {
     }
 
     /// Slot of the member's replacement.
-    pub(crate) fn twin(&self, member: MemberId) -> Option<DeviceSlot> {
-        self.twins.get(member.index()).copied().flatten()
+    pub(crate) fn replacement(&self, member: MemberId) -> Option<DeviceSlot> {
+        self.replacements.get(member.index()).copied().flatten()
     }
 
     /// Slot of a device of a member, if the member has that device.
     pub(super) fn slot_for(&self, member: MemberId, replica: Replica) -> Option<DeviceSlot> {
         match replica {
             Replica::Current => self.slot_of(member),
-            Replica::Replacement => self.twin(member),
+            Replica::Replacement => self.replacement(member),
         }
     }
 
@@ -82,7 +82,7 @@ impl<C> IoTable<C> {
     pub(super) fn is_usable(&self, member: MemberId, replica: Replica) -> bool {
         match replica {
             Replica::Current => self.health.is_up(member),
-            Replica::Replacement => self.twin(member).is_some(),
+            Replica::Replacement => self.replacement(member).is_some(),
         }
     }
 
@@ -95,8 +95,8 @@ impl<C> IoTable<C> {
     pub(super) fn user(&self, slot: DeviceSlot) -> Option<(MemberId, Replica)> {
         let of = |place: &Option<DeviceSlot>| *place == Some(slot);
         let member = self.slots.iter().position(of).map(|at| (at, Replica::Current));
-        let twin = || self.twins.iter().position(of).map(|at| (at, Replica::Replacement));
-        let (at, replica) = member.or_else(twin)?;
+        let replacement = || self.replacements.iter().position(of).map(|at| (at, Replica::Replacement));
+        let (at, replica) = member.or_else(replacement)?;
         Some((MemberId::at(at), replica))
     }
 }

@@ -13,7 +13,7 @@ fn table(layout: Layout) -> IoTable<&'static str> {
         device: DeviceId(100 + at),
         extents: 4,
         state: MemberState::Present,
-        successor: None,
+        replacement: None,
         leaving: false,
         down_since: 0,
     };
@@ -30,7 +30,7 @@ fn table(layout: Layout) -> IoTable<&'static str> {
 }
 
 fn write_to_both(io: &mut IoTable<&'static str>, bufs: &mut BufPool) {
-    let piece = Piece::new(Rc::new(bufs.take(4096)), 0..4096);
+    let piece = BufSlice::new(Rc::new(bufs.take(4096)), 0..4096);
     io.write_raw("write", vec![(MemberId(1), 0, piece.clone()), (MemberId(0), 0, piece)]);
 }
 

@@ -44,7 +44,7 @@ impl Twin {
                 let bytes = bytes(512 * (1 + random.below(40) as usize));
                 let mut buf = Buf::zeroed(bytes.len() + 512);
                 buf.bytes_mut()[512..bytes.len() + 512].copy_from_slice(&bytes);
-                self.batch.attach(Piece::new(Rc::new(buf), 512..bytes.len() + 512));
+                self.batch.attach(BufSlice::new(Rc::new(buf), 512..bytes.len() + 512));
                 self.whole.push(at..at + bytes.len());
                 self.payload.extend(bytes);
             }
@@ -60,7 +60,7 @@ impl Twin {
     fn finish(mut self) {
         let pieces = self.batch.finish(Buf::zeroed);
         self.payload.resize(self.payload.len().next_multiple_of(4096), 0);
-        let all: Vec<&[u8]> = pieces.iter().map(Piece::bytes).collect();
+        let all: Vec<&[u8]> = pieces.iter().map(BufSlice::bytes).collect();
         assert!(all.concat() == self.payload, "the pieces are not the payload");
         assert!(pieces.iter().all(|piece| !piece.is_empty()));
         let (lsn, segment, unit) = (Lsn(1), SegmentId(1), 24);

@@ -69,7 +69,7 @@ fn runs_in(blocks: &[Plain]) -> usize {
 /// Blocks of batches, and the index of them.
 #[derive(Default)]
 struct Twin {
-    notes: SmallWriteIndex,
+    small_write_index: SmallWriteIndex,
     batches: u32,
     sealed: Vec<Plain>,
     open: Vec<Plain>,
@@ -82,8 +82,8 @@ impl Twin {
 
     /// Takes the index and compares it.
     fn take(&mut self) {
-        let most = self.notes.bytes();
-        let items = self.notes.take();
+        let most = self.small_write_index.bytes();
+        let items = self.small_write_index.take();
         assert!(items.len() <= most, "{} bytes where {most} were promised", items.len());
         if self.batches == 0 {
             assert!(items.bytes().is_empty());
@@ -98,7 +98,7 @@ impl Twin {
 
     /// Adds blocks that follow the last ones, if `follows`.
     fn add(&mut self, random: &mut Random, follows: bool) {
-        let room = self.notes.room().min(400);
+        let room = self.small_write_index.room().min(400);
         let last = self.open.last().or(self.sealed.last()).copied();
         let (volume, chunk) = (VolumeId(random.small(3)), ChunkId(1 + random.below(3)));
         let fresh = (volume, random.below(1 << 40), chunk, random.small(600));
@@ -120,7 +120,7 @@ impl Twin {
             return;
         }
         let (segment, crcs) = (SegmentId(chunk.0 as u32 * 7), (0..count).map(|_| random.small(u32::MAX)).collect::<Vec<_>>());
-        self.notes.add(volume, BlockNo(block), segment, chunk, slot, &crcs);
+        self.small_write_index.add(volume, BlockNo(block), segment, chunk, slot, &crcs);
         let each = |(at, crc): (u32, &u32)| Plain {
             lsn: Lsn(0),
             volume,
@@ -145,7 +145,7 @@ fn an_index_is_a_list_of_blocks() {
             0..12 => twin.add(random, true),
             12..19 => twin.add(random, false),
             19..28 => {
-                twin.notes.seal(Lsn(lsn));
+                twin.small_write_index.seal(Lsn(lsn));
                 twin.batches += 1;
                 twin.sealed.extend(twin.open.drain(..).map(|block| Plain { lsn: Lsn(lsn), ..block }));
             }
@@ -153,10 +153,10 @@ fn an_index_is_a_list_of_blocks() {
             _ => {}
         }
         let bytes = twin.bytes();
-        assert_eq!(twin.notes.bytes(), if twin.batches == 0 { 0 } else { bytes + 16 });
-        assert_eq!(twin.notes.room(), MOST_BYTES.saturating_sub(bytes + SmallRun::BYTES) / 4);
+        assert_eq!(twin.small_write_index.bytes(), if twin.batches == 0 { 0 } else { bytes + 16 });
+        assert_eq!(twin.small_write_index.room(), MOST_BYTES.saturating_sub(bytes + SmallRun::BYTES) / 4);
         assert!(bytes <= MOST_BYTES && MOST_BYTES + 16 < HEADER_PAGE - BATCH_FIXED);
-        full += u32::from(twin.notes.room() == 0);
+        full += u32::from(twin.small_write_index.room() == 0);
     }
     assert!(full > 100, "the index was full {full} times");
 }

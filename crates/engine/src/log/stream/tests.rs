@@ -59,9 +59,9 @@ impl Twin {
             let mut buf = Buf::zeroed(pages * 4096);
             let seed = self.random.below(251) as usize;
             buf.bytes_mut().chunks_mut(512).enumerate().for_each(|(at, unit)| unit.fill((seed + at) as u8));
-            Piece::new(Rc::new(buf), 0..pages * 4096)
+            BufSlice::new(Rc::new(buf), 0..pages * 4096)
         };
-        let pieces: Vec<Piece> = [3, 1, 2].into_iter().map(&mut piece).collect();
+        let pieces: Vec<BufSlice> = [3, 1, 2].into_iter().map(&mut piece).collect();
         let waiters = (0..self.random.small(3)).map(|n| self.next.0 as u32 * 10 + n).collect();
         let batch = InFlight { lsn: self.next, segment, unit, pieces, waiters, written: false, deferred: Vec::new() };
         self.plain.push(Plain::of(&batch));

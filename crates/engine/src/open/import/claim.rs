@@ -15,12 +15,12 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use millpond_block::{Buf, DeviceError, MemberId, Piece};
+use millpond_block::{Buf, BufSlice, DeviceError, MemberId};
 use millpond_format::{Claim, FormatError, Holder, SECTOR_BYTES};
 
-use super::{Asked, Import, Stage};
+use super::{Import, ImportIo, Stage};
 use crate::pool::Pool;
-use crate::task::{BEAT_MILLIS, LEASE_MILLIS, claim_at, first_claim, lease_of, read_claim};
+use crate::task::{HEARTBEAT_MILLIS, LEASE_MILLIS, claim_at, first_claim, lease_of, read_claim};
 use crate::{ClaimRefusal, OpenErrorKind, Time};
 
 /// Milliseconds for which a claim must not change before its host is called silent.
@@ -40,7 +40,7 @@ pub(in crate::open) enum Claiming {
     First,
     FirstFlush,
     /// The second claims are being read again: they must be unchanged.
-    Door,
+    Unchanged,
     Second,
     SecondFlush,
     /// Waits until this time, by which the other host must have seen that it lost the pool.
@@ -83,7 +83,7 @@ impl Claims {
             |second: bool| self.found.iter().filter(|((_, at), _)| *at == second).map(|(_, claim)| claim).max_by_key(|claim| claim.term);
         let owner = newest(true).or_else(|| newest(false))?;
         let beats = self.found.values().filter(|claim| claim.holder.session == owner.holder.session && claim.term == owner.term);
-        let last = beats.max_by_key(|claim| claim.beat).unwrap_or(owner);
+        let last = beats.max_by_key(|claim| claim.heartbeat).unwrap_or(owner);
         Some(Claim { released: owner.released, ..last.clone() })
     }
 
@@ -184,7 +184,7 @@ impl Import {
             for second in [false, true] {
                 self.claims.reading += 1;
                 let place = claim_at(self.member_size(member), second);
-                let asked = Asked::Claim(member, second);
+                let asked = ImportIo::Claim(member, second);
                 self.io.urgently(|io| io.read_raw(asked, member, place, &mut self.bufs));
             }
         }
@@ -225,7 +225,7 @@ impl Import {
     /// Checks now and then that the pool is still this host's, while its log and root are repaired.
     pub(super) fn keep_claim(&mut self) {
         let writing = matches!(self.stage, Stage::Level | Stage::Mend(_)) && self.claims.seen.is_some() && self.claims.reading == 0;
-        if writing && self.claims.now.0 >= self.claims.asked.0.saturating_add(BEAT_MILLIS) {
+        if writing && self.claims.now.0 >= self.claims.asked.0.saturating_add(HEARTBEAT_MILLIS) {
             self.read_claims();
         }
     }
@@ -242,10 +242,10 @@ impl Import {
             }
             Claiming::First => self.flush_claims(Claiming::FirstFlush),
             Claiming::FirstFlush => {
-                self.look_at_claims(Claiming::Door);
+                self.look_at_claims(Claiming::Unchanged);
                 Ok(())
             }
-            Claiming::Door => {
+            Claiming::Unchanged => {
                 let there = self.claims.second_ones();
                 if there.iter().any(|(member, claim)| self.claims.door.get(member).is_some_and(|before| before != claim)) {
                     return Err(self.refusal(ClaimRefusal::Importing));
@@ -290,7 +290,7 @@ impl Import {
 
     fn flush_claims(&mut self, step: Claiming) -> Result<(), OpenErrorKind> {
         self.stage = Stage::Claim(step);
-        self.io.flush(Asked::Claimed);
+        self.io.flush(ImportIo::Claimed);
         Ok(())
     }
 
@@ -329,7 +329,7 @@ impl Import {
             self.claims.watched = Some((owner, self.claims.now));
             return self.rest();
         };
-        if first.holder.session != owner.holder.session || first.beat != owner.beat {
+        if first.holder.session != owner.holder.session || first.heartbeat != owner.heartbeat {
             return Err(self.in_use(&owner));
         }
         if self.claims.now.0 < since.0.saturating_add(WATCH_MILLIS) {
@@ -375,10 +375,10 @@ impl Import {
         if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
             to.copy_from_slice(&sector);
         }
-        let piece = Piece::new(Rc::new(buf), 0..SECTOR_BYTES);
+        let piece = BufSlice::new(Rc::new(buf), 0..SECTOR_BYTES);
         let place = |member: MemberId| (member, claim_at(self.member_size(member), second).offset, piece.clone());
         let writes = self.claimed_members().into_iter().map(place).collect();
-        self.io.write_raw(Asked::Claimed, writes);
+        self.io.write_raw(ImportIo::Claimed, writes);
     }
 
     /// Checks the claims that were read again: none may be another import's.
@@ -399,4 +399,4 @@ impl Import {
     }
 }
 
-const _: () = assert!(WATCH_MILLIS > 2 * BEAT_MILLIS && LEASE_MILLIS as u64 > 2 * BEAT_MILLIS);
+const _: () = assert!(WATCH_MILLIS > 2 * HEARTBEAT_MILLIS && LEASE_MILLIS as u64 > 2 * HEARTBEAT_MILLIS);

@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
-use millpond_block::{MemberId, Piece};
+use millpond_block::{BufSlice, MemberId};
 use millpond_format::{Root, SECTOR_BYTES, second_area};
 
-use super::{Asked, Import, Stage};
+use super::{Import, ImportIo, Stage};
 use crate::pool::Pool;
 
 /// Progress of rewriting the newest root where a crash or rot left no copy of it; in the order of a
@@ -30,7 +30,7 @@ impl Import {
             return self.take_pool();
         }
         self.stage = Stage::Mend(Mending::Flush);
-        self.io.flush(Asked::Mend);
+        self.io.flush(ImportIo::Mend);
         None
     }
 
@@ -46,7 +46,7 @@ impl Import {
         match next {
             Mending::First => self.mend_area(false),
             Mending::Second => self.mend_area(true),
-            Mending::Flush | Mending::FirstFlush => drop(self.io.flush(Asked::Mend)),
+            Mending::Flush | Mending::FirstFlush => drop(self.io.flush(ImportIo::Mend)),
         }
         None
     }
@@ -60,7 +60,7 @@ impl Import {
         if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
             to.copy_from_slice(&root.encode());
         }
-        let piece = Piece::new(Rc::new(buf), 0..SECTOR_BYTES);
+        let piece = BufSlice::new(Rc::new(buf), 0..SECTOR_BYTES);
         let place = |member: MemberId| {
             let size = config.size_of(member);
             let area = if second { second_area(size) } else { 0 };
@@ -68,13 +68,13 @@ impl Import {
         };
         let writes: Vec<_> = rings.lacking(root.generation, second).into_iter().map(place).collect();
         if !writes.is_empty() {
-            self.io.write_raw(Asked::Mend, writes);
+            self.io.write_raw(ImportIo::Mend, writes);
         }
     }
 
     /// Writes the end of the log to all copies; then repairs the newest root.
     pub(super) fn level_on(&mut self) -> Option<Pool> {
-        let rows = &self.core.as_ref()?.space.rows;
-        if self.leveling.step(&mut self.io, rows, &mut self.bufs) { self.mend() } else { None }
+        let layout = &self.core.as_ref()?.space.layout;
+        if self.log_replication.step(&mut self.io, layout, &mut self.bufs) { self.mend() } else { None }
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use millpond_block::{Buf, DeviceError};
 use millpond_format::{Checkpoint, ObjectRef, SegmentId};
 
-use super::{Asked, Import, Stage};
+use super::{Import, ImportIo, Stage};
 use crate::core::Core;
 use crate::open::load::snapshot_page;
 use crate::space::{Deadlist, PAGE, Piece, Pieces, Space};
@@ -69,15 +69,15 @@ impl Import {
 
     fn read_object(&mut self, at: ObjectRef, attempt: u8) -> Result<(), OpenErrorKind> {
         {
-            let rows = self.rows.as_ref().ok_or(OpenErrorKind::OutOfOrder("no layout"))?;
+            let layout = self.layout.as_ref().ok_or(OpenErrorKind::OutOfOrder("no layout"))?;
             let start = u64::from(at.offset) * ObjectRef::STEP as u64;
             let page = start / PAGE;
             let pages = (start + u64::from(at.bytes())).div_ceil(PAGE) - page;
-            let limit = u64::from(rows.pages(at.segment));
+            let limit = u64::from(layout.pages(at.segment));
             if page + pages > limit {
                 return Err(Damage::ObjectOutside.into());
             }
-            self.io.read(Asked::Object(at, attempt), rows, at.segment, page as u32, pages as u32, attempt, &mut self.bufs);
+            self.io.read(ImportIo::Object(at, attempt), layout, at.segment, page as u32, pages as u32, attempt, &mut self.bufs);
         }
         Ok(())
     }
@@ -143,7 +143,7 @@ impl Import {
         buf: Option<&Buf>,
     ) -> Result<(), OpenErrorKind> {
         let outcome = self.take_object(at, result, buf);
-        let more = self.rows.as_ref().is_some_and(|rows| attempt + 1 < self.io.attempts(rows, at.segment));
+        let more = self.layout.as_ref().is_some_and(|layout| attempt + 1 < self.io.attempts(layout, at.segment));
         if outcome.is_err() && more { self.read_object(at, attempt + 1) } else { outcome }
     }
 
@@ -185,15 +185,15 @@ impl Import {
 
     /// Builds the state from the checkpoint and starts reading the log.
     fn load(&mut self) -> Result<(), OpenErrorKind> {
-        let (rows, config) = (
-            self.rows.take().ok_or(OpenErrorKind::OutOfOrder("no layout"))?,
+        let (layout, config) = (
+            self.layout.take().ok_or(OpenErrorKind::OutOfOrder("no layout"))?,
             self.config.clone().ok_or(OpenErrorKind::OutOfOrder("no label"))?,
         );
         let (root, checkpoint) = (
             self.root.clone().ok_or(OpenErrorKind::OutOfOrder("no root"))?,
             self.checkpoint.take().ok_or(OpenErrorKind::OutOfOrder("no checkpoint"))?,
         );
-        let mut space = Space::new(rows);
+        let mut space = Space::new(layout);
         space.reuse_at_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::FreeTooEarly);
         space.wipe_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::WipeOnce);
         let nodes = NodeCache::new(self.tuning.map_memory);

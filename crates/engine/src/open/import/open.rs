@@ -10,20 +10,20 @@ use crate::log::Log;
 use crate::open::ring::Rings;
 use crate::pool::Pool;
 use crate::store::Store;
-use crate::task::Keeper;
+use crate::task::Lease;
 
 impl Import {
     pub(super) fn take_pool(&mut self) -> Option<Pool> {
         let (core, replay) = (self.core.take()?, self.replay.take()?);
-        let keeper = self.keeper();
+        let lease = self.lease_of_import();
         let (config, root, checkpoint) = (self.config.take()?, self.root.take()?, self.checkpoint.take()?);
         let mut io = IoTable::new(self.slots.clone(), Health::of(&config.shape)).after(&self.io);
         io.inherit_trouble(&self.io);
-        self.twins.iter().for_each(|(member, slot)| io.set_twin(*member, Some(*slot)));
+        self.replacements.iter().for_each(|(member, slot)| io.set_replacement(*member, Some(*slot)));
         let mut pool = Pool::new(Store::new(config, core, Log::new(replay.end), io, BufPool::default(), self.tuning.clone(), self.now));
-        pool.keeper = keeper;
+        pool.lease = lease;
         pool.unanswered.clone_from(&self.silent);
-        pool.store.log.notes = replay.notes;
+        pool.store.log.small_write_index = replay.small_write_index;
         pool.store.metrics.replayed_batches = replay.batches;
         pool.store.log.since_checkpoint = replay.bytes;
         pool.store.lifespan = checkpoint.lifespan;
@@ -67,9 +67,9 @@ impl Import {
         Some(pool)
     }
 
-    /// Returns the keeper of the claim for the opened pool.
-    fn keeper(&mut self) -> Keeper {
-        let Some(seen) = self.claims.seen else { return Keeper::default() };
-        Keeper::new(self.claims.mine.take(), seen)
+    /// Returns the lease that the opened pool holds by its claim.
+    fn lease_of_import(&mut self) -> Lease {
+        let Some(seen) = self.claims.seen else { return Lease::default() };
+        Lease::new(self.claims.mine.take(), seen)
     }
 }

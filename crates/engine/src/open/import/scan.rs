@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use millpond_block::{Buf, ByteRange, DeviceError};
 use millpond_format::{Item, Lsn, NO_SEGMENT, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, SegmentId, StreamStart, second_area};
 
-use super::{Asked, Import, Stage};
+use super::{Import, ImportIo, Stage};
 use crate::log::Stream;
 use crate::open::log_replication::LogReplication;
 use crate::open::replay::Replay;
@@ -19,7 +19,7 @@ impl Import {
             let size = config.size_of(member);
             for (second, area) in [(false, 0), (true, second_area(size))] {
                 let range = ByteRange { offset: area + RING_OFFSET, length: RING_SLOTS * SECTOR_BYTES as u64 };
-                self.io.read_raw(Asked::Ring(member, second), member, range, &mut self.bufs);
+                self.io.read_raw(ImportIo::Ring(member, second), member, range, &mut self.bufs);
             }
         }
         self.stage = Stage::Rings;
@@ -44,13 +44,13 @@ impl Import {
     }
 
     fn scan_next(&mut self, at: usize) -> Result<(), OpenErrorKind> {
-        let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());
-        let (Some(scan), Some(rows)) = (self.scans.get_mut(at), rows) else { return Ok(()) };
+        let layout = self.core.as_ref().map(|core| &core.space.layout).or(self.layout.as_ref());
+        let (Some(scan), Some(layout)) = (self.scans.get_mut(at), layout) else { return Ok(()) };
         if scan.done {
             return Ok(());
         }
-        let pages = rows.pages(scan.segment);
-        if rows.is_gap(scan.segment) && scan.is_small() {
+        let pages = layout.pages(scan.segment);
+        if layout.is_gap(scan.segment) && scan.is_small() {
             scan.done = true;
             self.lost_small = self.lost_small.max(Some(scan.incarnation()));
             return Ok(());
@@ -64,17 +64,17 @@ impl Import {
         }
         let want = scan.want.min(pages - scan.page);
         scan.losses = self.losses;
-        self.io.read(Asked::Scan(at), rows, scan.segment, scan.page, want, scan.copy, &mut self.bufs);
+        self.io.read(ImportIo::Scan(at), layout, scan.segment, scan.page, want, scan.copy, &mut self.bufs);
         Ok(())
     }
 
     pub(super) fn scan_read(&mut self, at: usize, result: Result<(), DeviceError>, buf: Option<&Buf>) -> Result<(), OpenErrorKind> {
-        let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());
-        let (Some(scan), Some(rows)) = (self.scans.get_mut(at), rows) else { return Ok(()) };
-        let pages = rows.pages(scan.segment);
+        let layout = self.core.as_ref().map(|core| &core.space.layout).or(self.layout.as_ref());
+        let (Some(scan), Some(layout)) = (self.scans.get_mut(at), layout) else { return Ok(()) };
+        let pages = layout.pages(scan.segment);
         let want = scan.want.min(pages - scan.page) as usize;
-        let copies = self.io.copies(rows, scan.segment);
-        let quantum = rows.quantum(scan.segment);
+        let copies = self.io.copies(layout, scan.segment);
+        let quantum = layout.quantum(scan.segment);
         // a device was given up meanwhile: the remaining copies are renumbered, so all of them are
         // read again
         let renumbered = scan.losses != self.losses;
@@ -94,14 +94,14 @@ impl Import {
     /// earlier batches were on lost devices: later batches index their segments. Returns true when
     /// there is more to read.
     fn scan_what_is_told(&mut self) -> Result<bool, OpenErrorKind> {
-        let rows = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref());
-        let (Some(lost), Some(rows), Some(root), Some(config)) = (self.lost_small, rows, &self.root, &self.config) else {
+        let layout = self.core.as_ref().map(|core| &core.space.layout).or(self.layout.as_ref());
+        let (Some(lost), Some(layout), Some(root), Some(config)) = (self.lost_small, layout, &self.root, &self.config) else {
             return Ok(false);
         };
         let seen: BTreeSet<SegmentId> = self.scans.iter().flat_map(|scan| scan.visited.iter().copied()).collect();
         let runs = |item: &Item| if let Item::Small { runs, .. } = item { runs.clone() } else { Vec::new() };
         let told = self.found.iter().flat_map(|found| found.items.iter().flat_map(runs)).filter(|run| run.lsn > root.lsn);
-        let told: BTreeSet<SegmentId> = told.map(|run| run.segment).filter(|id| rows.pages(*id) > 0 && !seen.contains(id)).collect();
+        let told: BTreeSet<SegmentId> = told.map(|run| run.segment).filter(|id| layout.pages(*id) > 0 && !seen.contains(id)).collect();
         let first = self.scans.len();
         for (segment, log_tail) in told.iter().flat_map(|segment| root.log_tails.iter().map(move |log_tail| (*segment, log_tail))) {
             if log_tail.incarnation <= lost {
@@ -141,7 +141,7 @@ impl Import {
         let visited = self.scans.iter().flat_map(|scan| scan.visited.iter().copied()).collect();
         let core = self.core.as_mut().ok_or(OpenErrorKind::OutOfOrder("no state"))?;
         if !cfg!(feature = "planted") || self.tuning.planted != Some(Planted::SkipLeveling) {
-            self.leveling = LogReplication::new(&found, durable, &core.space.rows);
+            self.log_replication = LogReplication::new(&found, durable, &core.space.layout);
         }
         self.replay = Some(Replay::new(core, found, visited, root.lsn, end));
         self.stage = Stage::Replay;

@@ -20,9 +20,9 @@ impl Import {
         self.io.at(now, least);
         let labels = matches!(self.stage, Stage::Labels);
         if self.io.find_silent(self.tuning.reread_millis)
-            && let Some(rows) = self.core.as_ref().map(|core| &core.space.rows).or(self.rows.as_ref())
+            && let Some(layout) = self.core.as_ref().map(|core| &core.space.layout).or(self.layout.as_ref())
         {
-            self.io.read_elsewhere(rows, &mut self.bufs);
+            self.io.read_elsewhere(layout, &mut self.bufs);
         }
         let may = self.may_leave_out();
         if !labels {

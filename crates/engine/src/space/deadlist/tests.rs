@@ -234,7 +234,7 @@ impl Twin {
                 self.unreadable = true;
                 self.pop(at, usize::from(number % 300));
                 self.unreadable = false;
-                if self.lists[at].0.is_stuck() {
+                if self.lists[at].0.has_only_unreadable() {
                     assert!(!self.lists[at].0.is_empty() && self.lists[at].0.pop().is_none());
                 }
                 self.lists[at].0.retry();
@@ -345,7 +345,7 @@ fn units_that_are_tried_again_are_counted_once() {
     while list.lacks().is_some() {
         list.set_aside();
     }
-    assert!(list.is_stuck());
+    assert!(list.has_only_unreadable());
     assert_eq!((list.units(), list.units_left_out()), (all, all));
     list.retry();
     assert_eq!((list.units(), list.units_left_out()), (all, all));

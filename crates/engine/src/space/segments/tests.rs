@@ -90,7 +90,7 @@ impl Plain {
 
     fn generation(&self) -> Option<u64> {
         match self.state {
-            SegmentState::Resting(generation) if self.home.is_some() => Some(generation),
+            SegmentState::Retained(generation) if self.home.is_some() => Some(generation),
             _ => None,
         }
     }
@@ -181,12 +181,12 @@ impl Twin {
         }
         match state {
             SegmentState::Free => plain.uses += 1,
-            SegmentState::Resting(_) => (plain.backed, plain.emptied) = (true, NOT_LOGGED),
+            SegmentState::Retained(_) => (plain.backed, plain.emptied) = (true, NOT_LOGGED),
             SegmentState::Discarding => plain.backed = false,
             SegmentState::Open | SegmentState::Sealed => plain.backed = true,
             SegmentState::Reserved | SegmentState::Preparing | SegmentState::Absent => {}
         }
-        if matches!(state, SegmentState::Resting(_)) {
+        if matches!(state, SegmentState::Retained(_)) {
             self.emptied.insert(id);
         }
     }
@@ -206,9 +206,9 @@ impl Twin {
     }
 
     /// Groups of a class, or of all.
-    fn groups(&self, shelf: Option<AllocClass>) -> BTreeSet<SegmentId> {
-        let homes = self.plain.iter().filter_map(|plain| plain.home);
-        homes.filter(|(of, _, _)| shelf.is_none_or(|shelf| shelf == *of)).map(|(_, group, _)| group).collect()
+    fn groups(&self, alloc_class: Option<AllocClass>) -> BTreeSet<SegmentId> {
+        let targets = self.plain.iter().filter_map(|plain| plain.home);
+        targets.filter(|(of, _, _)| alloc_class.is_none_or(|alloc_class| alloc_class == *of)).map(|(_, group, _)| group).collect()
     }
 
     /// Free segments of a group in the order of allocation.
@@ -218,8 +218,9 @@ impl Twin {
         free
     }
 
-    fn reserve(&mut self, shelf: AllocClass, moved: bool) -> Option<SegmentId> {
-        let mut groups: Vec<SegmentId> = self.groups(Some(shelf)).into_iter().filter(|group| !self.free_of(*group).is_empty()).collect();
+    fn reserve(&mut self, alloc_class: AllocClass, moved: bool) -> Option<SegmentId> {
+        let mut groups: Vec<SegmentId> =
+            self.groups(Some(alloc_class)).into_iter().filter(|group| !self.free_of(*group).is_empty()).collect();
         if moved && groups.iter().any(|group| !self.spared.contains(group)) {
             groups.retain(|group| !self.spared.contains(group));
         }
@@ -290,16 +291,16 @@ impl Twin {
             2 => self.set(id, SegmentState::Sealed),
             3 | 4 => {
                 let generation = now / 100 + self.random.below(3);
-                self.set(id, SegmentState::Resting(generation));
+                self.set(id, SegmentState::Retained(generation));
             }
             5 => {
                 let state = self.random.pick([SegmentState::Discarding, SegmentState::Preparing, SegmentState::Absent].into_iter());
                 self.set(id, state.expect("one of three"));
             }
             6 | 7 => {
-                let (shelf, moved) = (self.random.pick(AllocClass::ALL.into_iter()).expect("one of four"), self.random.once_in(2));
-                let twin = self.reserve(shelf, moved);
-                assert_eq!(self.table.reserve(shelf, moved), twin, "{shelf:?}, moved: {moved}");
+                let (alloc_class, moved) = (self.random.pick(AllocClass::ALL.into_iter()).expect("one of four"), self.random.once_in(2));
+                let twin = self.reserve(alloc_class, moved);
+                assert_eq!(self.table.reserve(alloc_class, moved), twin, "{alloc_class:?}, moved: {moved}");
                 twin.into_iter().for_each(|id| self.enter(id, SegmentState::Reserved));
             }
             8 | 9 => {
@@ -379,22 +380,22 @@ impl Twin {
     /// Compares the counts that the table keeps.
     fn compare_counts(&self) {
         let table = &self.table;
-        for shelf in AllocClass::ALL {
-            let on_shelf = |plain: &Plain| plain.home.is_some_and(|home| home.0 == shelf);
-            assert_eq!(table.free_in(shelf), self.ids(|plain| on_shelf(plain) && plain.is(SegmentState::Free)).len());
-            assert_eq!(table.count_in(shelf), self.ids(|plain| on_shelf(plain) && plain.is_there()).len());
-            assert_eq!(table.resting_in(shelf), self.ids(|plain| on_shelf(plain) && plain.generation().is_some()).len());
-            let fills = self.groups(Some(shelf)).into_iter().filter_map(|first| {
+        for alloc_class in AllocClass::ALL {
+            let in_alloc_class = |plain: &Plain| plain.home.is_some_and(|home| home.0 == alloc_class);
+            assert_eq!(table.free_in(alloc_class), self.ids(|plain| in_alloc_class(plain) && plain.is(SegmentState::Free)).len());
+            assert_eq!(table.count_in(alloc_class), self.ids(|plain| in_alloc_class(plain) && plain.is_there()).len());
+            assert_eq!(table.retained_in(alloc_class), self.ids(|plain| in_alloc_class(plain) && plain.generation().is_some()).len());
+            let fills = self.groups(Some(alloc_class)).into_iter().filter_map(|first| {
                 let there = self.ids(|plain| plain.is_there() && plain.home.is_some_and(|home| home.1 == first));
                 let used = there.iter().filter(|id| !self.plain[id.0 as usize].is_empty()).count();
                 let (_, _, pages) = home(*there.first()?)?;
                 Some(Fill { first, used, there: there.len(), pages })
             });
-            assert!(table.fills(shelf).eq(fills), "{shelf:?}");
+            assert!(table.fills(alloc_class).eq(fills), "{alloc_class:?}");
         }
         let free = |rank: u32| self.pages_of(|plain| plain.is(SegmentState::Free) && plain.rank() == rank);
-        let resting = self.pages_of(|plain| plain.generation().is_some());
-        assert_eq!(table.pages(), Pages { kept: free(0), ready: free(1), holes: free(2), resting });
+        let retained = self.pages_of(|plain| plain.generation().is_some());
+        assert_eq!(table.pages(), Pages { kept: free(0), ready: free(1), holes: free(2), retained });
         assert_eq!(table.all_pages(), self.pages_of(Plain::is_there));
         assert_eq!(table.used_pages(), self.pages_of(|plain| plain.is_there() && !plain.is_empty()));
         assert_eq!(table.discarding(), self.ids(|plain| plain.is(SegmentState::Discarding)).len());
@@ -412,15 +413,15 @@ impl Twin {
             assert_eq!(self.table.group_of(id), plain.home.map(|home| home.1), "{id}");
         }
         self.compare_counts();
-        let mut resting: Vec<(u64, SegmentId)> =
+        let mut retained: Vec<(u64, SegmentId)> =
             self.ids(|_| true).into_iter().filter_map(|id| Some((self.at(id).generation()?, id))).collect();
-        resting.sort_unstable();
-        assert_eq!(self.table.resting_count(), resting.len());
-        assert!(self.table.resting().eq(resting.iter().map(|(generation, id)| (*id, *generation))));
-        assert_eq!(self.table.resting_since(), resting.last().map(|(generation, _)| *generation));
+        retained.sort_unstable();
+        assert_eq!(self.table.retained_count(), retained.len());
+        assert!(self.table.retained().eq(retained.iter().map(|(generation, id)| (*id, *generation))));
+        assert_eq!(self.table.retained_since(), retained.last().map(|(generation, _)| *generation));
         let (durable, keep) = (self.random.below(40), self.random.below(4));
-        let ripe = resting.iter().find(|(generation, id)| generation + keep < durable && self.plain[id.0 as usize].pins == 0);
-        assert_eq!(self.table.rested(durable, keep), ripe.map(|(generation, id)| (*id, *generation)));
+        let ripe = retained.iter().find(|(generation, id)| generation + keep < durable && self.plain[id.0 as usize].pins == 0);
+        assert_eq!(self.table.retention_over(durable, keep), ripe.map(|(generation, id)| (*id, *generation)));
         let (wanted, pages, fills) = (self.random.below(900), self.random.below(100), self.random.once_in(2));
         assert_eq!(self.table.next_hole(wanted, fills), self.next_hole(wanted, fills), "{wanted} pages wanted, {fills}");
         assert_eq!(self.table.last_ready(pages, wanted), self.last_ready(pages, wanted), "{pages} of {wanted} pages");

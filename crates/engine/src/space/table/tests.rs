@@ -59,7 +59,7 @@ struct Home {
 struct Twin {
     space: Space,
     chunks: BTreeMap<ChunkId, Plain>,
-    homes: Vec<Home>,
+    targets: Vec<Home>,
     /// Checkpoint objects: segment and bytes.
     objects: VecDeque<(SegmentId, u32)>,
     freed: u64,
@@ -69,12 +69,12 @@ struct Twin {
 }
 
 /// Three groups; the second one is lost.
-fn rows() -> Rows {
+fn layout() -> SegmentLayout {
     let member = |device| Member {
         device: DeviceId(device),
         extents: 40,
         state: MemberState::Present,
-        successor: None,
+        replacement: None,
         leaving: false,
         down_since: 0,
     };
@@ -85,12 +85,12 @@ fn rows() -> Rows {
         shape.add(Class::Data, Layout::Linear, vec![Column { member: MemberId(member), first: 0, extents }]);
     }
     shape.groups.remove(1);
-    Rows::new(&shape)
+    SegmentLayout::new(&shape)
 }
 
 impl Twin {
     fn new(seed: u64) -> Twin {
-        let mut space = Space::new(rows());
+        let mut space = Space::new(layout());
         space.segments.trust_all();
         let home = |id: u32| Home {
             state: if LOST.contains(&id) { SegmentState::Absent } else { SegmentState::Free },
@@ -101,9 +101,9 @@ impl Twin {
             unlogged: 0,
             leaving: false,
         };
-        let homes = (0..SEGMENTS).map(home).collect();
+        let targets = (0..SEGMENTS).map(home).collect();
         let random = Random::new(seed);
-        let mut twin = Twin { space, chunks: BTreeMap::new(), homes, objects: VecDeque::new(), freed: 0, next: 1, clock: 0, random };
+        let mut twin = Twin { space, chunks: BTreeMap::new(), targets, objects: VecDeque::new(), freed: 0, next: 1, clock: 0, random };
         // chunks that an import finds in the lost group
         for segment in LOST.map(SegmentId) {
             (0..2).for_each(|_| twin.new_chunk_in(Some(segment)));
@@ -114,7 +114,7 @@ impl Twin {
     }
 
     fn home(&mut self, id: SegmentId) -> &mut Home {
-        &mut self.homes[id.0 as usize]
+        &mut self.targets[id.0 as usize]
     }
 
     fn any(&mut self) -> Option<ChunkId> {
@@ -123,7 +123,7 @@ impl Twin {
 
     /// Segments in a state.
     fn with(&self, state: SegmentState) -> Vec<SegmentId> {
-        (0..SEGMENTS).map(SegmentId).filter(|id| self.homes[id.0 as usize].state == state).collect()
+        (0..SEGMENTS).map(SegmentId).filter(|id| self.targets[id.0 as usize].state == state).collect()
     }
 
     /// Returns a segment that is being filled, and opens one if there is none.
@@ -145,7 +145,7 @@ impl Twin {
         let gone = LOST.contains(&id.0);
         let home = self.home(id);
         if empty && home.state == SegmentState::Sealed {
-            home.state = if gone { SegmentState::Absent } else { SegmentState::Resting(generation) };
+            home.state = if gone { SegmentState::Absent } else { SegmentState::Retained(generation) };
         }
     }
 
@@ -279,13 +279,13 @@ impl Twin {
     fn checkpoint(&mut self) {
         self.space.sealed_generation += 1;
         let generation = self.space.sealed_generation;
-        let ripe = |home: &Home| matches!(home.state, SegmentState::Resting(since) if since + KEEP < generation);
-        if let Some((id, _)) = self.space.segments.rested(generation, KEEP) {
-            assert!(ripe(&self.homes[id.0 as usize]));
+        let ripe = |home: &Home| matches!(home.state, SegmentState::Retained(since) if since + KEEP < generation);
+        if let Some((id, _)) = self.space.segments.retention_over(generation, KEEP) {
+            assert!(ripe(&self.targets[id.0 as usize]));
             self.space.segments.set_state(id, SegmentState::Free);
             self.make_free(id);
         } else {
-            assert!(!self.homes.iter().any(ripe));
+            assert!(!self.targets.iter().any(ripe));
         }
     }
 
@@ -367,7 +367,7 @@ impl Twin {
     fn compare(&mut self) {
         self.compare_counts(&self.space);
         assert_eq!((self.space.chunks.len(), self.space.freed_units), (self.chunks.len(), self.freed));
-        for (id, home) in (0u32..).map(SegmentId).zip(&self.homes) {
+        for (id, home) in (0u32..).map(SegmentId).zip(&self.targets) {
             let segment = self.space.segments.get(id).expect("it is one of the table");
             let facts = (segment.state, segment.youngest, segment.metadata, segment.unclean, segment.unlogged, segment.leaving);
             let twin = (home.state, home.youngest, home.metadata, home.unclean, home.unlogged, home.leaving);
@@ -388,7 +388,7 @@ impl Twin {
 
     /// Compares a space that an import builds from the stored chunk table.
     fn compare_loaded(&mut self) {
-        let mut loaded = Space::new(rows());
+        let mut loaded = Space::new(layout());
         self.space.chunks.seal();
         while let Some((page, bytes)) = self.space.chunks.next_sealed() {
             loaded.chunks.load(page, ObjectRef::default(), ChunkRecord::decode_page(&bytes).expect("its own"));

@@ -69,7 +69,7 @@ impl Removal {
                 known.state = MemberState::Gone;
             }
         }
-        (has_homes(&after) && after.fits()).then_some(Removal { members, segments, shape: after })
+        (has_targets(&after) && after.fits()).then_some(Removal { members, segments, shape: after })
     }
 
     /// Plans a step of a removal that cannot be done at once: gives up the first segments of the
@@ -148,7 +148,7 @@ impl Removal {
 
 /// Returns the extents that are in no group, of members that hold segments, as runs by member.
 pub(crate) fn unused_extents(shape: &Shape) -> BTreeMap<MemberId, Vec<Column>> {
-    let serves = |(at, known): &(MemberId, &Member)| known.state == MemberState::Present && !shape.is_aside(*at);
+    let serves = |(at, known): &(MemberId, &Member)| known.state == MemberState::Present && !shape.is_auxiliary(*at);
     let of_member = |(member, known): (MemberId, &Member)| {
         let own = shape.groups.iter().flat_map(|group| &group.columns).filter(|column| column.member == member);
         let mut used: Vec<(u32, u32)> = own.map(|column| (column.first, column.first + column.extents)).collect();
@@ -173,7 +173,7 @@ fn serving(shape: &Shape, class: Class, unused: &BTreeMap<MemberId, Vec<Column>>
     let all = || shape.ids().map(classes);
     let shared = all().any(|own| own.contains(&Class::Log) && own.contains(&Class::Data));
     let fits = |own: &Class| *own == class || (shared && matches!((own, class), (Class::Log, Class::Data) | (Class::Data, Class::Log)));
-    let alone = shape.groups.iter().filter(|group| !group.class.is_aside()).all(|group| fits(&group.class));
+    let alone = shape.groups.iter().filter(|group| !group.class.is_auxiliary()).all(|group| fits(&group.class));
     let serves = |member: MemberId| {
         let own = classes(member);
         if own.is_empty() { alone } else { own.iter().any(fits) }
@@ -466,7 +466,7 @@ fn layout_over(layout: Layout, columns: usize) -> Option<Layout> {
 }
 
 /// Returns whether every kind of data has a class to go to.
-fn has_homes(shape: &Shape) -> bool {
+fn has_targets(shape: &Shape) -> bool {
     let has = |pick: &dyn Fn(&Group) -> bool| shape.groups.iter().any(pick);
     let parity = |group: &Group| group.class == Class::Data && matches!(group.layout, Layout::Parity { .. });
     has(&|group| group.class == Class::Data) && (!has(&parity) || has(&|group| group.class == Class::Log))

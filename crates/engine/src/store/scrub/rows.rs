@@ -46,7 +46,7 @@ impl Store {
 
     /// Returns the bytes that were read of a place, by column.
     pub(crate) fn in_memory<'a>(&self, place: &Place, read: &'a [Copy]) -> Option<InMemory<'a>> {
-        let stripe = self.core.space.rows.stripe(place.segment)?;
+        let stripe = self.core.space.layout.stripe(place.segment)?;
         let bytes = place.pages as usize * PAGE as usize;
         let length = bytes / stripe.data();
         let of = |column: usize| read.iter().find(|(at, _)| *at == column)?.1.as_ref()?.bytes().get(..length);
@@ -59,7 +59,7 @@ impl Store {
     /// Computes bytes of a place without the `erased` columns. `None` when there is too little
     /// parity.
     pub(crate) fn recall(&mut self, rows: &InMemory<'_>, from: usize, bytes: usize, erased: Columns) -> Option<Buf> {
-        let stripe = self.core.space.rows.stripe(rows.segment)?;
+        let stripe = self.core.space.layout.stripe(rows.segment)?;
         let from = rows.from + from as u64;
         let want = Want::Bytes { from, to: from + bytes as u64 };
         self.io.recall(&stripe, want, erased, &rows.columns, rows.from / stripe.data() as u64, &mut self.bufs)
@@ -68,7 +68,7 @@ impl Store {
     /// Returns all data of a place as it is on the devices. Missing columns are computed; where too
     /// many are missing they are zeroes, which match no checksum.
     pub(crate) fn joined(&mut self, rows: &InMemory<'_>) -> Option<Buf> {
-        let spare = self.core.space.rows.spare(rows.segment);
+        let spare = self.core.space.layout.spare(rows.segment);
         if rows.lacking.count_ones() as usize <= spare {
             return self.recall(rows, 0, rows.bytes, rows.lacking);
         }
@@ -105,7 +105,7 @@ impl Store {
     /// Returns the columns that an attempt to compute some bytes does not use; `None` when all ways
     /// were tried.
     pub(crate) fn way(&self, rows: &InMemory<'_>, from: usize, bytes: usize, attempt: u8) -> Option<Columns> {
-        let stripe = self.core.space.rows.stripe(rows.segment)?;
+        let stripe = self.core.space.layout.stripe(rows.segment)?;
         let from = rows.from + from as u64;
         let first = Want::Bytes { from, to: from + bytes as u64 }.columns(&stripe).trailing_zeros() as usize;
         let ways = answers(stripe.width(), stripe.parity, rows.lacking);

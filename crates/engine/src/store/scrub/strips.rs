@@ -91,7 +91,7 @@ fn was_written(chunk: &Chunk) -> bool {
 impl Store {
     /// Begins to read a place in strips. Returns the place when it has to be read as a whole.
     pub(crate) fn skim(&self, place: Place) -> Result<StripScan, Place> {
-        let rows = &self.core.space.rows;
+        let rows = &self.core.space.layout;
         let copies = self.copies_to_scrub(place.segment);
         let stripe = rows.stripe(place.segment);
         let whole = stripe.as_ref().is_none_or(|stripe| copies.len() == stripe.width());
@@ -110,14 +110,14 @@ impl Store {
         let pages = skim.strip.min(skim.place.pages - skim.looked);
         let bytes = pages as usize * PAGE;
         let segment = skim.place.segment;
-        let share = self.core.space.rows.stripe(segment).map_or(1, |stripe| stripe.data());
+        let share = self.core.space.layout.stripe(segment).map_or(1, |stripe| stripe.data());
         let read: Option<SmallVec<[&[u8]; 16]>> = copies.iter().map(|(_, buf)| buf.as_ref()?.bytes().get(..bytes / share)).collect();
         let Some(read) = read else { return false };
         if skim.looked == 0 && !self.begin_walk(skim, copies) {
             return false;
         }
         skim.looked += pages;
-        let Some(stripe) = self.core.space.rows.stripe(segment) else {
+        let Some(stripe) = self.core.space.layout.stripe(segment) else {
             let Some((first, others)) = read.split_first() else { return false };
             let same = others.iter().all(|other| other == first) || self.tuning.plants(Planted::SkimOneCopy);
             return same && self.walk(&skim.place, &mut skim.walk, first);
@@ -144,8 +144,11 @@ impl Store {
             skim.walk.written = Some(Written { chunk: *id, header: 0, end, seen: 0 });
             return true;
         }
-        let joined =
-            if self.core.space.rows.stripe(place.segment).is_some() { vec![(0, self.head(place, skim.strip, copies))] } else { Vec::new() };
+        let joined = if self.core.space.layout.stripe(place.segment).is_some() {
+            vec![(0, self.head(place, skim.strip, copies))]
+        } else {
+            Vec::new()
+        };
         let (mut items, unknown) = self.items(place, if joined.is_empty() { copies } else { &joined });
         self.give_copies(joined);
         items.sort_unstable_by_key(|item| item.from);
@@ -156,7 +159,7 @@ impl Store {
 
     /// Returns the first bytes of stripes in order, as many as a header may have.
     fn head(&mut self, place: &Place, strip: u32, columns: &[Copy]) -> Option<Buf> {
-        let stripe = self.core.space.rows.stripe(place.segment)?;
+        let stripe = self.core.space.layout.stripe(place.segment)?;
         let (unit, data) = (stripe.unit as usize, stripe.data());
         let bytes = place.pages.min(strip).min(MAX_HEADER_PAGES as u32) as usize * PAGE;
         let mut head = self.bufs.take(bytes);

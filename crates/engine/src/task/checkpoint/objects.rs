@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::Piece;
+use millpond_block::BufSlice;
 use millpond_format::{BatchHeader, ChunkId, Encoder, HEADER_PAGE, Lsn, NO_SEGMENT, ObjectRef, Root, SegmentId, crc32c};
 
 use crate::Tuning;
@@ -56,7 +56,7 @@ impl Checkpointer {
                 s.class = class;
             }
             self.head_meta_segment(store, segment, class);
-            cursor = Some(Cursor { segment, page: META_HEAD_PAGES, pages: store.core.space.rows.pages(segment) });
+            cursor = Some(Cursor { segment, page: META_HEAD_PAGES, pages: store.core.space.layout.pages(segment) });
         }
         let (mut cursor, place) =
             (cursor?, if class == OBJECT_CLASS { &mut store.checkpoint.objects_at } else { &mut store.checkpoint.nodes_at });
@@ -100,8 +100,8 @@ impl Checkpointer {
         }
         store.metrics.metadata_bytes += HEADER_PAGE as u64;
         self.pending += 1;
-        let piece = Piece::new(Rc::new(buf), 0..HEADER_PAGE);
-        store.io.write(Context::Objects, &store.core.space.rows, segment, page, vec![piece], &mut store.bufs);
+        let piece = BufSlice::new(Rc::new(buf), 0..HEADER_PAGE);
+        store.io.write(Context::Objects, &store.core.space.layout, segment, page, vec![piece], &mut store.bufs);
     }
 
     /// Writes a copy of the root behind the objects that it names: an import that lost every ring
@@ -170,8 +170,8 @@ impl Checkpointer {
         packer.bytes.clear();
         store.metrics.metadata_bytes += bytes as u64;
         self.pending += 1;
-        let piece = Piece::new(Rc::new(buf), 0..bytes);
-        store.io.write(Context::Objects, &store.core.space.rows, segment, page, vec![piece], &mut store.bufs);
+        let piece = BufSlice::new(Rc::new(buf), 0..bytes);
+        store.io.write(Context::Objects, &store.core.space.layout, segment, page, vec![piece], &mut store.bufs);
     }
 }
 

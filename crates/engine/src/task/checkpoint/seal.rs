@@ -232,7 +232,7 @@ fn seal_catalog(store: &mut Store, catalog: &mut Catalog, flushes: VecDeque<Meta
         snapshot_pages: Vec::new(),
         walks: walks.collect(),
         frees: Vec::new(),
-        resting: store.core.space.segments.resting().map(|(id, generation)| (id.0, generation)).collect(),
+        retained: store.core.space.segments.retained().map(|(id, generation)| (id.0, generation)).collect(),
         options: catalog.options().iter().map(|(id, options)| (*id, options.record())).collect(),
         jobs: catalog.jobs.clone(),
         wipe: catalog.wipe,

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::{Piece, Tag};
+use millpond_block::{BufSlice, Tag};
 use millpond_format::{Lsn, NODE_BYTES, Root};
 
 use super::seal::{Sealed, wait_for_pieces};
@@ -89,9 +89,9 @@ impl Checkpointer {
             }
             store.metrics.node_writes += nodes.len() as u64;
             store.metrics.metadata_bytes += bytes as u64;
-            let piece = Piece::new(Rc::new(buf), 0..bytes);
+            let piece = BufSlice::new(Rc::new(buf), 0..bytes);
             self.pending += 1;
-            store.io.write(Context::Nodes(nodes), &store.core.space.rows, place.segment, place.page, vec![piece], &mut store.bufs);
+            store.io.write(Context::Nodes(nodes), &store.core.space.layout, place.segment, place.page, vec![piece], &mut store.bufs);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use millpond_block::{Buf, Piece};
+use millpond_block::{Buf, BufSlice};
 use millpond_format::{
     Addr, BATCH_FIXED, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn, MAX_HEADER_PAGES, Move, NODE_BYTES,
     NODE_UNITS, Node, SegmentId, UNIT, VolumeId, crc32c,
@@ -38,7 +38,7 @@ struct MoveBatch {
     pages: u32,
     /// Most pages of header and payload: the rest of the segment, or a whole one.
     room: u32,
-    pieces: Vec<Piece>,
+    pieces: Vec<BufSlice>,
     /// Chunk, page of its payload, whether the header has its identities, and the slots that are
     /// moved.
     chunks: Vec<(ChunkId, u32, bool, Slots)>,
@@ -134,7 +134,7 @@ impl Cleaner {
         let left = store.log.streams[stream].left();
         // the header may take one page more, for the index of small writes
         let note = u32::from(store.mirrors_small_writes());
-        let room = if left >= first_header + pages + note { left } else { store.core.space.rows.smallest() } - note;
+        let room = if left >= first_header + pages + note { left } else { store.core.space.layout.smallest() } - note;
         let b = batch.get_or_insert_with(|| MoveBatch {
             stream,
             items: Encoder::default(),
@@ -146,19 +146,19 @@ impl Cleaner {
         b.chunks.push((g.chunk, moved.at, identified, live));
         Item::Move(moved).encode(&mut b.items);
         b.pages += pages;
-        b.pieces.push(Piece::new(Rc::new(buf), 0..pages as usize * 4096));
+        b.pieces.push(BufSlice::new(Rc::new(buf), 0..pages as usize * 4096));
         store.metrics.cleaner_bytes += to as u64;
     }
 
     fn write_moves(&mut self, store: &mut Store, moves: MoveBatch) {
-        let noted = BATCH_FIXED + store.log.notes.bytes() + moves.items.len();
+        let noted = BATCH_FIXED + store.log.small_write_index.bytes() + moves.items.len();
         let header_pages = u32::try_from(noted.div_ceil(HEADER_PAGE)).unwrap_or(u32::MAX);
         let Ok(cursor) = store.make_room(moves.stream, Watermark::Cleaner, header_pages, moves.pages) else {
             // the chunks stay where they are
             self.blocked_at = Some(store.core.space.segments.free_in(AllocClass::Data));
             return;
         };
-        let mut items = store.log.notes.take();
+        let mut items = store.log.small_write_index.take();
         items.raw(moves.items.bytes());
         let batch = OpenBatch::new(BatchKind::Exclusive, cursor.page, header_pages, 0, items);
         let header = store.header(moves.stream, cursor.segment, &batch, moves.pages);
@@ -167,7 +167,7 @@ impl Cleaner {
             let identities = identified.then_some(cursor.page);
             store.core.space.place_chunk(chunk, place, moves.stream.number(), identities, Some(live));
         }
-        if !self.for_job && self.victim.is_none_or(|victim| store.core.space.rows.shelf(victim) != AllocClass::Log) {
+        if !self.for_job && self.victim.is_none_or(|victim| store.core.space.layout.alloc_class(victim) != AllocClass::Log) {
             store.spent += u64::from(header_pages + moves.pages);
         }
         store.submit_batch(moves.stream, &header, batch, moves.pieces);
@@ -182,7 +182,7 @@ impl Cleaner {
         if (chunk.grain == NODE_GRAIN || origin.is_some_and(Stream::is_special)) && store.special_room(Stream::Kept) {
             return Stream::Kept;
         }
-        if store.short_of_space() {
+        if store.records_lack_room() {
             let left = |stream: &Stream| store.log.streams[*stream].left();
             return Stream::cleaned().max_by_key(left).unwrap_or(Stream::Cleaned(Lifetime::Short));
         }
@@ -202,8 +202,8 @@ impl Cleaner {
 pub(super) fn gather_bytes(store: &Store) -> u64 {
     let stream = &store.log.streams[Stream::Cleaned(Lifetime::Short)];
     let next = stream.cursor.map(|c| c.segment).or(stream.next);
-    let rows = &store.core.space.rows;
-    let (quantum, pages) = next.map_or((1, 0), |id| (rows.quantum(id), rows.pages(id)));
+    let layout = &store.core.space.layout;
+    let (quantum, pages) = next.map_or((1, 0), |id| (layout.quantum(id), layout.pages(id)));
     if quantum > 1 {
         return (u64::from(quantum) * PAGE * QUANTA).min(u64::from(pages) * PAGE / 2);
     }
@@ -261,5 +261,5 @@ pub(super) fn kept_identities(store: &Store, g: &Gathered, live: &Slots) -> Opti
 /// of this segment.
 fn has_room_for_move(store: &Store, from: SegmentId, moves: usize) -> bool {
     let stays = store.core.space.segments.get(from).is_some_and(|s| !s.is_given_up());
-    store.has_room_for_moves(store.core.space.rows.shelf(from), stays, moves)
+    store.has_room_for_moves(store.core.space.layout.alloc_class(from), stays, moves)
 }

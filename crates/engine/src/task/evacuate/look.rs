@@ -6,7 +6,7 @@ use millpond_block::MemberId;
 use millpond_format::SegmentId;
 
 use crate::io::Health;
-use crate::space::{Pause, Rows, Segment, SegmentState};
+use crate::space::{Pause, Segment, SegmentLayout, SegmentState};
 
 /// The result of a scan of all segments that are to be given up.
 #[derive(Default)]
@@ -26,30 +26,30 @@ pub(super) struct Look {
     pub(super) away: u64,
     pub(super) lacks: BTreeSet<MemberId>,
     /// Number of segments whose moves do not fit into the next checkpoint.
-    pub(super) crowded: u64,
+    pub(super) lacks_room: u64,
 }
 
 impl Look {
     /// Counts a segment.
-    pub(super) fn add(&mut self, id: SegmentId, segment: &Segment, now: u64, health: &Health, rows: &Rows) {
+    pub(super) fn add(&mut self, id: SegmentId, segment: &Segment, now: u64, health: &Health, layout: &SegmentLayout) {
         if segment.state == SegmentState::Absent {
             return;
         }
         self.left += 1;
         match (segment.state, segment.pause(now)) {
-            (SegmentState::Sealed, Some(Pause::Room)) => self.crowded += 1,
-            (SegmentState::Sealed, Some(Pause::Unreadable)) if health.has_all(rows, id) => {
+            (SegmentState::Sealed, Some(Pause::Room)) => self.lacks_room += 1,
+            (SegmentState::Sealed, Some(Pause::Unreadable)) if health.has_all(layout, id) => {
                 self.unreadable.push(id);
                 self.lists += u64::from(segment.objects > 0);
             }
             // a segment that lacked a device which is back by now is tried again
             (SegmentState::Sealed, Some(_)) => {
                 self.away += 1;
-                self.lacks.extend(health.lacking(rows, id));
+                self.lacks.extend(health.lacking(layout, id));
             }
             (SegmentState::Sealed, None) if segment.objects == 0 && segment.placed > 0 => self.todo.push_back(id),
             // only a checkpoint frees those
-            (SegmentState::Sealed | SegmentState::Resting(_), _) => self.waits = true,
+            (SegmentState::Sealed | SegmentState::Retained(_), _) => self.waits = true,
             _ => {}
         }
     }
@@ -66,7 +66,7 @@ impl Look {
         } else if !self.unreadable.is_empty() {
             Some("something that has to be moved cannot be read on any copy".to_owned())
         } else {
-            (self.crowded > 0).then(|| "the next checkpoint has no room for what has to be moved".to_owned())
+            (self.lacks_room > 0).then(|| "the next checkpoint has no room for what has to be moved".to_owned())
         }
     }
 }

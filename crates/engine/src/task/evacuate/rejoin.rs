@@ -190,12 +190,12 @@ impl Rejoiner {
     fn may_go_too(&self, store: &Store, bounds: &Bounds, counts: &mut Counts, id: SegmentId) -> bool {
         let segments = &store.core.space.segments;
         let Some(segment) = segments.get(id) else { return true };
-        let log = segment.shelf == AllocClass::Log;
+        let log = segment.alloc_class == AllocClass::Log;
         let (own, floor) = if log { (&mut counts.log, bounds.floors.1) } else { (&mut counts.data, bounds.floors.0) };
         own.count += 1;
         own.free += usize::from(segment.state == SegmentState::Free);
-        own.pages += u64::from(store.core.space.rows.pages(id));
-        let (there, free) = (segments.count_in(segment.shelf), segments.free_in(segment.shelf));
+        own.pages += u64::from(store.core.space.layout.pages(id));
+        let (there, free) = (segments.count_in(segment.alloc_class), segments.free_in(segment.alloc_class));
         let some_stay = own.count < there && free.saturating_sub(own.free) > floor;
         let log_stays = !log || (own.count * 2 <= there && own.free * 2 <= free);
         let (count, pages) = (bounds.data.0.saturating_sub(counts.data.count as u64), bounds.data.1.saturating_sub(counts.data.pages));
@@ -212,9 +212,9 @@ impl Rejoiner {
         let objects = store.stored_objects();
         let segments = &store.core.space.segments;
         let some_stay = |gone: &BTreeSet<SegmentId>| {
-            AllocClass::ALL.into_iter().all(|shelf| {
-                let taken = gone.iter().filter(|id| segments.get(**id).is_some_and(|s| s.shelf == shelf)).count();
-                taken == 0 || taken < segments.count_in(shelf)
+            AllocClass::ALL.into_iter().all(|alloc_class| {
+                let taken = gone.iter().filter(|id| segments.get(**id).is_some_and(|s| s.alloc_class == alloc_class)).count();
+                taken == 0 || taken < segments.count_in(alloc_class)
             })
         };
         let readable = |gone: &BTreeSet<SegmentId>| {
@@ -249,7 +249,7 @@ impl Rejoiner {
     /// Ends a rejoin whose segments cannot be emptied: at once where no copy has their content, so
     /// that the next plan avoids them; after a while where it waits for space or devices in vain.
     pub(super) fn gives_rejoin_up(&mut self, store: &mut Store, look: &Look) -> bool {
-        let paused = look.away + look.crowded > 0;
+        let paused = look.away + look.lacks_room > 0;
         if !look.unreadable.is_empty() {
             let segments = &store.core.space.segments;
             let found = look.unreadable.iter().filter_map(|id| Some((*id, segments.get(*id)?.uses)));
@@ -294,7 +294,7 @@ mod tests;
 /// or spare has none.
 fn all_with_rows_are_there(store: &Store, resilver: &Resilver) -> bool {
     let shape = &store.config.shape;
-    let there = |member: &Member| matches!(member.state, MemberState::Present | MemberState::Gone) && member.successor.is_none();
-    let whole = shape.numbered().all(|(at, member)| shape.is_aside(at) || there(member));
+    let there = |member: &Member| matches!(member.state, MemberState::Present | MemberState::Gone) && member.replacement.is_none();
+    let whole = shape.numbered().all(|(at, member)| shape.is_auxiliary(at) || there(member));
     whole && resilver.jobs().next().is_none()
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use millpond_block::Piece;
+use millpond_block::BufSlice;
 use millpond_format::{ObjectRef, SegmentId};
 
 use super::Scrubbed;
@@ -70,9 +70,9 @@ impl Scrubber {
                 None => runs.push((first, end)),
             }
         }
-        let (Some(member), whole) = (store.core.space.rows.copies(place.segment).nth(*copy), Rc::new(whole)) else { return };
+        let (Some(member), whole) = (store.core.space.layout.copies(place.segment).nth(*copy), Rc::new(whole)) else { return };
         for (first, end) in runs {
-            let piece = Piece::new(Rc::clone(&whole), first * PAGE..end * PAGE);
+            let piece = BufSlice::new(Rc::clone(&whole), first * PAGE..end * PAGE);
             store.repair(member, place.segment, place.page + first as u32, piece);
             self.found.iter_mut().for_each(|found| found.repaired += 1);
         }

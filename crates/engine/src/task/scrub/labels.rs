@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use millpond_block::{Buf, ByteRange, DeviceError, MemberId, Piece};
+use millpond_block::{Buf, BufSlice, ByteRange, DeviceError, MemberId};
 use millpond_format::{Label, MemberState, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, second_area};
 
 use super::Step;
@@ -70,7 +70,7 @@ impl Scrubber {
             for (second, area) in [(false, 0), (true, second_area(size))] {
                 let label = (AreaPart::Label(generation), area, SECTOR_BYTES as u64);
                 let ring = (AreaPart::Ring, area + RING_OFFSET, RING_SLOTS * SECTOR_BYTES as u64);
-                let ring = Some(ring).filter(|_| !store.config.shape.is_aside(member));
+                let ring = Some(ring).filter(|_| !store.config.shape.is_auxiliary(member));
                 for (part, offset, length) in [Some(label), ring].into_iter().flatten() {
                     self.of(run).into_iter().for_each(|run| run.labels.left += 1);
                     let context = Context::Job(JobIo::ScrubArea(ScrubArea { run, member, second, part }));
@@ -138,7 +138,7 @@ impl Scrubber {
         if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
             to.copy_from_slice(root);
         }
-        let write = (area.member, start + RING_OFFSET + (slot * SECTOR_BYTES) as u64, Piece::new(Rc::new(buf), 0..SECTOR_BYTES));
+        let write = (area.member, start + RING_OFFSET + (slot * SECTOR_BYTES) as u64, BufSlice::new(Rc::new(buf), 0..SECTOR_BYTES));
         self.of(area.run).into_iter().for_each(|run| run.labels.left += 1);
         store.io.write_raw(Context::Job(JobIo::ScrubArea(area)), vec![write]);
     }

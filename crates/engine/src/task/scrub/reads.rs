@@ -19,7 +19,7 @@ impl Scrubber {
     }
 
     pub(super) fn read_parts(&mut self, store: &mut Store, place: Place, copies: Vec<usize>, skim: Option<u64>) {
-        let share = store.core.space.rows.stripe(place.segment).map_or(1, |stripe| stripe.data());
+        let share = store.core.space.layout.stripe(place.segment).map_or(1, |stripe| stripe.data());
         let (now, still) = (store.now, Some(store.stillness()).filter(|_| store.repairs.under_way == 0));
         let Some(run) = &mut self.running else { return };
         if copies.is_empty() || place.pages == 0 {
@@ -43,7 +43,7 @@ impl Scrubber {
 
     /// Counts an error of the device that holds a page of a copy.
     pub(super) fn count_scrub_error(&mut self, store: &mut Store, segment: SegmentId, page: u32, copy: usize) {
-        let device = store.core.space.rows.map(segment, page, 1, copy).first().map(|(device, _)| *device);
+        let device = store.core.space.layout.map(segment, page, 1, copy).first().map(|(device, _)| *device);
         self.count_error(store, device);
     }
 
@@ -57,9 +57,9 @@ impl Scrubber {
 
 pub(crate) fn read_copy(store: &mut Store, read: ScrubRead, segment: SegmentId, page: u32, pages: u32) {
     store.pin(segment);
-    let (context, rows) = (Context::Job(JobIo::Scrub(read)), &store.core.space.rows);
-    match rows.stripe(segment).and_then(|stripe| stripe.column(read.copy, page, pages)) {
+    let (context, layout) = (Context::Job(JobIo::Scrub(read)), &store.core.space.layout);
+    match layout.stripe(segment).and_then(|stripe| stripe.column(read.copy, page, pages)) {
         Some((device, range)) => store.io.read_pinned(context, segment, device, range, &mut store.bufs),
-        None => store.io.read_copy(context, rows, segment, page, pages, read.copy, &mut store.bufs),
+        None => store.io.read_copy(context, layout, segment, page, pages, read.copy, &mut store.bufs),
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use millpond_block::{Buf, Piece};
+use millpond_block::{Buf, BufSlice};
 
 use crate::Planted;
 use crate::io::{Columns, Want};
@@ -48,29 +48,29 @@ impl Scrubber {
         let right = Rc::new(right);
         for page in wrong {
             let at = place.page + page as u32;
-            let device = store.core.space.rows.map(place.segment, at, 1, 0).first().map(|(device, _)| *device);
+            let device = store.core.space.layout.map(place.segment, at, 1, 0).first().map(|(device, _)| *device);
             let Some(device) = device.filter(|device| store.io.health.is_up(*device)) else { continue };
-            let piece = Piece::new(Rc::clone(&right), page * PAGE as usize..(page + 1) * PAGE as usize);
+            let piece = BufSlice::new(Rc::clone(&right), page * PAGE as usize..(page + 1) * PAGE as usize);
             store.repair(device, place.segment, at, piece);
             self.found.iter_mut().for_each(|found| found.repaired += 1);
         }
-        let data: Columns = store.core.space.rows.stripe(place.segment).map_or(0, |stripe| (1 << stripe.data()) - 1);
+        let data: Columns = store.core.space.layout.stripe(place.segment).map_or(0, |stripe| (1 << stripe.data()) - 1);
         // data computed with parity proves nothing about parity
         if unknown > 0 || rows.lacking & data != 0 {
             return true;
         }
         let told = if store.tuning.plants(Planted::ParityFromRot) { Rc::new(lies) } else { right };
         let doubtful: Vec<(usize, usize)> = lost.iter().map(|item| (item.from, item.from + item.bytes)).collect();
-        self.judge_parity(store, &rows, Piece::new(told, 0..rows.bytes), &doubtful, still)
+        self.judge_parity(store, &rows, BufSlice::new(told, 0..rows.bytes), &doubtful, still)
     }
 
     /// Compares parity with the data of its stripes, except stripes with bytes that cannot be
     /// recovered. Returns false when something was written meanwhile.
-    fn judge_parity(&mut self, store: &mut Store, rows: &InMemory<'_>, data: Piece, doubtful: &[(usize, usize)], still: bool) -> bool {
-        let Some(stripe) = store.core.space.rows.stripe(rows.segment) else { return true };
+    fn judge_parity(&mut self, store: &mut Store, rows: &InMemory<'_>, data: BufSlice, doubtful: &[(usize, usize)], still: bool) -> bool {
+        let Some(stripe) = store.core.space.layout.stripe(rows.segment) else { return true };
         let (unit, turn) = (stripe.unit as usize, stripe.unit as usize * stripe.data());
         let is_known = |row: usize| !doubtful.iter().any(|(from, to)| *from < (row + 1) * turn && row * turn < *to);
-        let mut wrong: Vec<(usize, std::ops::Range<usize>, Piece)> = Vec::new();
+        let mut wrong: Vec<(usize, std::ops::Range<usize>, BufSlice)> = Vec::new();
         for (column, right) in store.io.split(&stripe, vec![data], &mut store.bufs).into_iter().enumerate().skip(stripe.data()) {
             let Some(right) = right.into_iter().next().filter(|_| (rows.lacking & !rows.unread) & 1 << column == 0) else { continue };
             let there = rows.columns.get(column).copied().flatten();
@@ -120,7 +120,7 @@ impl Scrubber {
         let first = item.from / PAGE as usize;
         let unread = |page: &usize| {
             let from = rows.from + *page as u64 * PAGE;
-            let stripe = store.core.space.rows.stripe(rows.segment).filter(|stripe| rows.lacking.count_ones() as usize <= stripe.parity);
+            let stripe = store.core.space.layout.stripe(rows.segment).filter(|stripe| rows.lacking.count_ones() as usize <= stripe.parity);
             stripe.is_some_and(|stripe| Want::Bytes { from, to: from + PAGE }.columns(&stripe) & rows.unread != 0)
         };
         let unread: Vec<usize> = item.pages().filter(unread).collect();
@@ -128,7 +128,7 @@ impl Scrubber {
             wrong.extend(unread);
             return true;
         }
-        let mut device = store.core.space.rows.map(rows.segment, place.page + first as u32, 1, 0).first().map(|(device, _)| *device);
+        let mut device = store.core.space.layout.map(rows.segment, place.page + first as u32, 1, 0).first().map(|(device, _)| *device);
         let mut attempt = 1;
         let mut found = false;
         while !found && let Some(erased) = store.way(rows, range.start, item.bytes, attempt) {
@@ -142,7 +142,7 @@ impl Scrubber {
                 let padded = |bytes: &[u8]| [&vec![0; skip], bytes].concat();
                 let differ: Vec<usize> = pages_that_differ(&padded(to), &padded(bytes)).map(|page| first + page).collect();
                 let at = differ.first().map_or(place.page, |page| place.page + *page as u32);
-                device = store.core.space.rows.map(rows.segment, at, 1, 0).first().map(|(device, _)| *device);
+                device = store.core.space.layout.map(rows.segment, at, 1, 0).first().map(|(device, _)| *device);
                 wrong.extend(differ.into_iter().chain(unread.iter().copied()));
                 to.copy_from_slice(bytes);
                 found = true;

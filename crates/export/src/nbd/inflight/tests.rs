@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::*;
 
 fn pending(cookie: u64) -> Pending {
-    Pending { asked: Asked { cookie, offset: 0 }, bytes: 512, kind: Kind::Op { op: Op::Read, whole: false } }
+    Pending { asked: RequestKey { cookie, offset: 0 }, bytes: 512, kind: Kind::Op { op: Op::Read, whole: false } }
 }
 
 #[test]

@@ -6,13 +6,13 @@ use millpond_block::{Buf, PAGE};
 
 use super::*;
 
-fn data(fill: u8, pieces: &[usize]) -> Data {
+fn data(fill: u8, pieces: &[usize]) -> IoSlices {
     pieces
         .iter()
         .map(|&len| {
             let mut buf = Buf::zeroed(len);
             buf.bytes_mut().fill(fill);
-            Piece::new(Rc::new(buf), 0..len)
+            BufSlice::new(Rc::new(buf), 0..len)
         })
         .collect()
 }

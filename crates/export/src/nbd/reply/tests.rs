@@ -6,11 +6,11 @@ use millpond_block::{Buf, BufPool};
 
 use super::*;
 
-const ASKED: Asked = Asked { cookie: 7, offset: 0x1000 };
+const ASKED: RequestKey = RequestKey { cookie: 7, offset: 0x1000 };
 
-fn piece(length: usize, zeroes: bool) -> Piece {
+fn piece(length: usize, zeroes: bool) -> BufSlice {
     let buf = Rc::new(Buf::zeroed(length));
-    if zeroes { Piece::zeroes(buf, 0..length) } else { Piece::new(buf, 0..length) }
+    if zeroes { BufSlice::zeroes(buf, 0..length) } else { BufSlice::new(buf, 0..length) }
 }
 
 /// Returns for each chunk of a read's reply: kind, whether it is the last, offset, and length.

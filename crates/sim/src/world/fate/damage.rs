@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use millpond_engine::{Class, JobCommand, Layout, MemberState, PoolState};
 
-use crate::machine::Ill;
+use crate::machine::FaultyDevice;
 use crate::oracle::{Verdict, Violation, broken};
 use crate::system::System;
 use crate::world::World;
@@ -47,8 +47,8 @@ impl<S: System> World<S> {
         let mut left = 0;
         for _ in 0..REJOIN_PATIENCE {
             let Some(pool) = self.system.as_ref().and_then(S::pool) else { return Ok(()) };
-            let lasting = || pool.devices.iter().filter(|device| !device.class.is_aside());
-            let whole = pool.state == PoolState::Online && lasting().all(|d| d.state == MemberState::Present && d.successor.is_none());
+            let lasting = || pool.devices.iter().filter(|device| !device.class.is_auxiliary());
+            let whole = pool.state == PoolState::Online && lasting().all(|d| d.state == MemberState::Present && d.replacement.is_none());
             let mut sizes: Vec<u64> = lasting().map(|device| device.size).collect();
             sizes.sort_unstable();
             let least = sizes.first().copied().unwrap_or(0);
@@ -98,7 +98,7 @@ impl<S: System> World<S> {
     fn mend_damage(&mut self) -> Verdict {
         self.trace.note("scrub");
         self.machine.sick = None;
-        self.machine.ills.retain(|_, ill| !matches!(ill, Ill::FlakyDevice(_)));
+        self.machine.faulty.retain(|_, ill| !matches!(ill, FaultyDevice::FlakyDevice(_)));
         if !self.command_and_wait(JobCommand::Scrub)? {
             return broken("a scrub is refused although none runs");
         }

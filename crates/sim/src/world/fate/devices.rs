@@ -37,7 +37,9 @@ impl<S: System> World<S> {
         let busy = self.machine.busy();
         let Some(fate) = &self.fate else { return !busy.is_empty() };
         let used = |k: &Known| matches!(k.state, MemberState::Present | MemberState::Filling);
-        fate.known.iter().any(|k| (used(k) && k.device.is_some_and(|d| busy.contains(&d))) || k.twin.is_some_and(|d| busy.contains(&d)))
+        fate.known
+            .iter()
+            .any(|k| (used(k) && k.device.is_some_and(|d| busy.contains(&d))) || k.replacement.is_some_and(|d| busy.contains(&d)))
     }
 
     /// No device may be given up without a cause of its own.
@@ -92,11 +94,11 @@ impl<S: System> World<S> {
             member: d.member,
             state: d.state,
             device: d.slot.and_then(|slot| machine.at(slot)),
-            twin: d.successor.and_then(|slot| machine.at(slot)),
+            replacement: d.replacement.and_then(|slot| machine.at(slot)),
             filling: pool.jobs.iter().any(|job| job.member == Some(d.member) && job.done < job.total),
             special: d.class == Class::Special,
         };
-        let needed = pool.devices.iter().filter(|device| !device.class.is_aside());
+        let needed = pool.devices.iter().filter(|device| !device.class.is_auxiliary());
         let before = std::mem::replace(&mut fate.known, needed.map(known).collect());
         if let Some(spares) = &mut fate.spares {
             let were = spares.observe(&pool, machine);
@@ -124,7 +126,7 @@ impl<S: System> World<S> {
             .filter(|k| fate.known.iter().all(|now| now.member != k.member))
             .filter_map(|k| fate.homes.remove(&k.member))
             .collect();
-        let used = |d: &usize| fate.known.iter().any(|k| k.device == Some(*d) || k.twin == Some(*d));
+        let used = |d: &usize| fate.known.iter().any(|k| k.device == Some(*d) || k.replacement == Some(*d));
         let left: Vec<usize> = left.into_iter().filter(|d| !used(d)).collect();
         for device in left.iter().copied() {
             fate.doubtful.insert(device);

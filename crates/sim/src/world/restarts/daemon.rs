@@ -397,7 +397,7 @@ impl<S: System> World<S> {
         let usable = |d: &&DeviceInfo| matches!(d.state, MemberState::Present | MemberState::Filling);
         let devices = pool.iter().flat_map(|pool| &pool.devices);
         let members = devices.clone().filter(usable).filter_map(|d| d.slot);
-        members.chain(devices.filter_map(|d| d.successor)).filter_map(|slot| self.machine.at(slot)).collect()
+        members.chain(devices.filter_map(|d| d.replacement)).filter_map(|slot| self.machine.at(slot)).collect()
     }
 
     /// Makes the other hosts forget the pool: the user has to do so if they may find devices that this import left out.
@@ -544,7 +544,7 @@ impl<S: System> World<S> {
     /// replaced is listed until the labels say otherwise.
     pub(super) fn present(&self) -> BTreeSet<usize> {
         let pool = self.system.as_ref().and_then(S::pool);
-        let present = |d: &millpond_engine::DeviceInfo| d.state == MemberState::Present && d.trouble.is_none() && !d.class.is_aside();
+        let present = |d: &millpond_engine::DeviceInfo| d.state == MemberState::Present && d.trouble.is_none() && !d.class.is_auxiliary();
         pool.iter().flat_map(|pool| &pool.devices).filter(|d| present(d)).filter_map(|d| self.machine.at(d.slot?)).collect()
     }
 
@@ -567,7 +567,7 @@ impl<S: System> World<S> {
     pub(super) fn full(&self) -> BTreeSet<usize> {
         let pool = self.system.as_ref().and_then(S::pool);
         let present = |d: &&millpond_engine::DeviceInfo| d.state == MemberState::Present;
-        let twins = pool.iter().flat_map(|pool| &pool.devices).filter(present).filter_map(|d| self.machine.at(d.successor?));
-        self.present().into_iter().chain(twins).collect()
+        let replacements = pool.iter().flat_map(|pool| &pool.devices).filter(present).filter_map(|d| self.machine.at(d.replacement?));
+        self.present().into_iter().chain(replacements).collect()
     }
 }

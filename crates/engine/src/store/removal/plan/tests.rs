@@ -18,7 +18,7 @@ fn shape(extents: &[u32], groups: &[Planned<'_>]) -> Shape {
         device: DeviceId(at as u64 + 1),
         extents: *extents,
         state: MemberState::Present,
-        successor: None,
+        replacement: None,
         leaving: false,
         down_since: 0,
     };

@@ -18,7 +18,7 @@ use millpond_api::instant;
 /// Reason why a checkpoint is not whole without the log after it.
 const REUSED: &str = "segments of it were used again since";
 /// Milliseconds between two heartbeats of the host that holds a pool.
-const BEAT_MILLIS: u64 = 2_000;
+const HEARTBEAT_MILLIS: u64 = 2_000;
 /// EIO, for a failed read without an error number.
 const UNREADABLE: i32 = 5;
 
@@ -88,7 +88,7 @@ impl Daemon {
 /// Returns the end of use of a pool that was not closed: its host writes a heartbeat every two
 /// seconds.
 fn last_use(pool: &Labelled) -> Option<u64> {
-    pool.seen.map(|seen| seen + BEAT_MILLIS)
+    pool.seen.map(|seen| seen + HEARTBEAT_MILLIS)
 }
 
 /// Newest known state of a pool.

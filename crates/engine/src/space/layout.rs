@@ -83,7 +83,7 @@ impl Stripe<'_> {
 #[derive(Clone, Debug)]
 struct Row {
     kind: Kind,
-    shelf: AllocClass,
+    alloc_class: AllocClass,
     /// First segment of the group.
     group: SegmentId,
     parts: SmallVec<[(MemberId, u32); 1]>,
@@ -94,16 +94,16 @@ struct Row {
 
 /// Extents of each segment.
 #[derive(Debug)]
-pub(crate) struct Rows {
+pub(crate) struct SegmentLayout {
     extent_bytes: u64,
     /// By segment id; without parts where the shape has a gap.
     rows: Vec<Row>,
 }
 
-impl Rows {
+impl SegmentLayout {
     /// The segments of a shape.
-    pub(crate) fn new(shape: &Shape) -> Rows {
-        let mut rows = Rows { extent_bytes: shape.extent_bytes, rows: Vec::new() };
+    pub(crate) fn new(shape: &Shape) -> SegmentLayout {
+        let mut rows = SegmentLayout { extent_bytes: shape.extent_bytes, rows: Vec::new() };
         rows.extend(shape);
         rows
     }
@@ -128,7 +128,7 @@ impl Rows {
                 Layout::Mirror { .. } => Kind::Mirror,
                 Layout::Parity { parity, unit, .. } => Kind::Parity(u64::from(unit), usize::from(parity)),
             };
-            let shelf = match group.class {
+            let alloc_class = match group.class {
                 Class::Data => AllocClass::Data,
                 Class::Log => AllocClass::Log,
                 Class::Special if group.columns.iter().any(|column| data.contains(&column.member)) => AllocClass::Nodes,
@@ -136,15 +136,15 @@ impl Rows {
                 Class::Cache | Class::Spare => continue,
             };
             let first = group.first;
-            self.rows.resize(first.0 as usize, Row { kind, shelf, group: first, parts: SmallVec::new(), front: 0 });
+            self.rows.resize(first.0 as usize, Row { kind, alloc_class, group: first, parts: SmallVec::new(), front: 0 });
             let rows = &mut self.rows;
             group.for_each_row(|parts| {
-                let slow = parts.iter().filter(|(member, _)| shelf == AllocClass::Nodes && data.contains(member)).count();
-                rows.push(Row { kind, shelf, group: first, front: parts.len() - slow, parts: SmallVec::from_slice(parts) });
+                let slow = parts.iter().filter(|(member, _)| alloc_class == AllocClass::Nodes && data.contains(member)).count();
+                rows.push(Row { kind, alloc_class, group: first, front: parts.len() - slow, parts: SmallVec::from_slice(parts) });
             });
         }
         // segments of lost devices may still be referred to, so their ids get entries without parts
-        let gap = Row { kind: Kind::Mirror, shelf: AllocClass::Data, group: shape.next, parts: SmallVec::new(), front: 0 };
+        let gap = Row { kind: Kind::Mirror, alloc_class: AllocClass::Data, group: shape.next, parts: SmallVec::new(), front: 0 };
         self.rows.resize(self.rows.len().max(shape.next.0 as usize), gap);
     }
 
@@ -184,14 +184,14 @@ impl Rows {
     }
 
     /// Allocation class of a segment.
-    pub(crate) fn shelf(&self, segment: SegmentId) -> AllocClass {
-        self.row(segment).map_or(AllocClass::Data, |row| row.shelf)
+    pub(crate) fn alloc_class(&self, segment: SegmentId) -> AllocClass {
+        self.row(segment).map_or(AllocClass::Data, |row| row.alloc_class)
     }
 
     /// Allocation class of a segment, first segment of its group, and its pages; `None` when it
     /// does not exist.
     pub(crate) fn home(&self, segment: SegmentId) -> Option<(AllocClass, SegmentId, u32)> {
-        self.row(segment).map(|row| (row.shelf, row.group, self.pages(segment)))
+        self.row(segment).map(|row| (row.alloc_class, row.group, self.pages(segment)))
     }
 
     /// Number of devices of a segment that may be lost without loss of data.

@@ -10,7 +10,7 @@ use millpond_api::failure::{Failure, Outcome};
 use millpond_api::size::Size;
 use millpond_api::{CreateExport, CreateNbd, Export};
 use millpond_daemon::Signals;
-use millpond_images::copy::{CopyError, Course};
+use millpond_images::copy::{CopyError, CopyProgress};
 
 use crate::progress::Progress;
 
@@ -18,23 +18,23 @@ use crate::progress::Progress;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A private export. The daemon chooses its socket, beside the control socket with mode 0600, and
-/// does not restore the export after a restart. [`Passage::close`] must be called.
-pub struct Passage {
+/// does not restore the export after a restart. [`TransientExport::close`] must be called.
+pub struct TransientExport {
     id: u64,
     socket: PathBuf,
 }
 
-impl Passage {
+impl TransientExport {
     /// Makes the export.
     ///
     /// # Errors
     /// The daemon's error.
-    pub async fn open(client: &Client, name: &str, readonly: bool) -> Outcome<Passage> {
+    pub async fn open(client: &Client, name: &str, readonly: bool) -> Outcome<TransientExport> {
         let request = CreateExport::Nbd(CreateNbd { name: name.to_owned(), readonly, transient: true, ..CreateNbd::default() });
         let export: Export = client.post("/v1/exports", &request).await?;
         let socket = export.unix.map(PathBuf::from);
         let socket = socket.ok_or_else(|| Failure::failed("the daemon made no socket; use the millpond that belongs to it"))?;
-        Ok(Passage { id: export.id, socket })
+        Ok(TransientExport { id: export.id, socket })
     }
 
     /// Path of the unix socket.
@@ -52,20 +52,20 @@ impl Passage {
 }
 
 /// Formats the result of a job over a total number of bytes.
-pub type Came = fn(u64, &Course) -> String;
+pub type Came = fn(u64, &CopyProgress) -> String;
 
 /// Result of a copy: bytes processed, and bytes written.
-pub fn written(total: u64, course: &Course) -> String {
+pub fn written(total: u64, course: &CopyProgress) -> String {
     format!("{}, {} of data", Size(total), Size(course.written.load(Relaxed)))
 }
 
 /// Result of a comparison.
-pub fn compared(total: u64, _: &Course) -> String {
+pub fn compared(total: u64, _: &CopyProgress) -> String {
     format!("{} compared, no difference", Size(total))
 }
 
 /// Result without details: the total.
-pub fn whole(total: u64, _: &Course) -> String {
+pub fn whole(total: u64, _: &CopyProgress) -> String {
     Size(total).to_string()
 }
 
@@ -74,13 +74,13 @@ pub fn whole(total: u64, _: &Course) -> String {
 ///
 /// # Errors
 /// The error of the work, or that it was interrupted.
-pub async fn aside<T: Send + 'static>(
+pub async fn with_progress<T: Send + 'static>(
     what: String,
     (total, result): (u64, Came),
     signals: &mut Signals,
-    work: impl FnOnce(&Course) -> Outcome<T> + Send + 'static,
+    work: impl FnOnce(&CopyProgress) -> Outcome<T> + Send + 'static,
 ) -> Outcome<T> {
-    let course = Arc::new(Course::default());
+    let course = Arc::new(CopyProgress::default());
     let theirs = Arc::clone(&course);
     let mut running = tokio::task::spawn_blocking(move || work(&theirs));
     let mut progress = (total > 0).then(|| Progress::new(what, total));

@@ -28,18 +28,18 @@ pub const LAYOUTS: [Layout; 5] = [
 
 /// A server and its disks. Fields are dropped in order: the server, its disks, then their
 /// directory.
-pub struct Rig {
+pub struct Harness {
     server: Box<dyn Contender>,
     disks: Vec<VolatileDisk>,
     _workspace: Workspace,
 }
 
-impl Rig {
+impl Harness {
     /// Starts a server of `size` bytes on disks of its own.
     ///
     /// # Errors
     /// A disk or the server does not start.
-    pub fn start(setup: &Setup, name: &str, layout: Option<&Layout>, mode: CacheMode, size: u64) -> Result<Rig> {
+    pub fn start(setup: &Setup, name: &str, layout: Option<&Layout>, mode: CacheMode, size: u64) -> Result<Harness> {
         let workspace = Workspace::new(&setup.dir, "loss")?;
         let dir = workspace.path();
         let Some(layout) = layout else {
@@ -53,7 +53,7 @@ impl Rig {
             let disk = VolatileDisk::start(&place, if overlay { size + TABLES } else { size })?;
             let mut server = QemuNbd::new(overlay).with_cache(mode).with_image(&disk.path());
             server.start(dir, size)?;
-            return Ok(Rig { server: Box::new(server), disks: vec![disk], _workspace: workspace });
+            return Ok(Harness { server: Box::new(server), disks: vec![disk], _workspace: workspace });
         };
         let disks: Result<Vec<_>> = (0..layout.disks).map(|n| VolatileDisk::start(&dir.join(format!("disk{n}")), DISK_BYTES)).collect();
         let disks = disks?;
@@ -64,7 +64,7 @@ impl Rig {
         millpond.cli(&words)?;
         millpond.cli(&["create", DISK, "-L", &size.to_string(), "--cache", mode.name()])?;
         millpond.export(DISK)?;
-        Ok(Rig { server: Box::new(millpond), disks, _workspace: workspace })
+        Ok(Harness { server: Box::new(millpond), disks, _workspace: workspace })
     }
 
     /// Returns the server.

@@ -9,7 +9,7 @@ use millpond_engine::{
     Reply, RestorePointScan, SnapshotId, Surveyed, Target, Time, Tuning, VolumeId,
 };
 
-pub struct Rig {
+pub struct Harness {
     pub engine: Engine,
     pub media: Vec<Vec<u8>>,
     pub now: u64,
@@ -37,28 +37,28 @@ fn geometry(media: &[Vec<u8>]) -> Vec<DeviceGeometry> {
     media.iter().map(|m| DeviceGeometry { size: m.len() as u64, logical_sector: 512, physical_sector: 4096 }).collect()
 }
 
-impl Rig {
-    pub fn new(sizes_mib: &[usize], layout: Layout) -> Rig {
+impl Harness {
+    pub fn new(sizes_mib: &[usize], layout: Layout) -> Harness {
         let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, ..Tuning::default() };
-        Rig::with(sizes_mib, layout, tuning)
+        Harness::with(sizes_mib, layout, tuning)
     }
 
-    pub fn with(sizes_mib: &[usize], layout: Layout, tuning: Tuning) -> Rig {
-        Rig::with_groups(sizes_mib, vec![GroupSpec::data(layout)], tuning)
+    pub fn with(sizes_mib: &[usize], layout: Layout, tuning: Tuning) -> Harness {
+        Harness::with_groups(sizes_mib, vec![GroupSpec::data(layout)], tuning)
     }
 
-    pub fn with_groups(sizes_mib: &[usize], groups: Vec<GroupSpec>, tuning: Tuning) -> Rig {
-        Rig::with_extents(sizes_mib, groups, tuning, None)
+    pub fn with_groups(sizes_mib: &[usize], groups: Vec<GroupSpec>, tuning: Tuning) -> Harness {
+        Harness::with_extents(sizes_mib, groups, tuning, None)
     }
 
-    pub fn with_extents(sizes_mib: &[usize], groups: Vec<GroupSpec>, tuning: Tuning, extent_bytes: Option<u64>) -> Rig {
+    pub fn with_extents(sizes_mib: &[usize], groups: Vec<GroupSpec>, tuning: Tuning, extent_bytes: Option<u64>) -> Harness {
         let media: Vec<Vec<u8>> = sizes_mib.iter().map(|mib| vec![0; mib << 20]).collect();
         let spec = PoolSpec { name: "pond".into(), id: PoolId([7; 16]), groups, extent_bytes };
         let engine = Engine::create(spec, geometry(&media), tuning.clone(), Time(1)).unwrap();
-        let mut rig = Rig::over(engine, media, tuning, 1);
-        rig.settle();
-        assert_eq!(*rig.engine.state(), PoolState::Online);
-        rig
+        let mut harness = Harness::over(engine, media, tuning, 1);
+        harness.settle();
+        assert_eq!(*harness.engine.state(), PoolState::Online);
+        harness
     }
 
     /// Replaces a member by a new device and waits for the end of the resilver.
@@ -79,41 +79,41 @@ impl Rig {
     ///
     /// # Errors
     /// The reason why it was refused.
-    pub fn import(media: Vec<Vec<u8>>) -> Result<Rig, String> {
-        Rig::import_degraded(media, false)
+    pub fn import(media: Vec<Vec<u8>>) -> Result<Harness, String> {
+        Harness::import_degraded(media, false)
     }
 
     /// The same, without devices that the pool can do without if `degraded` is true.
     ///
     /// # Errors
     /// The reason why it was refused.
-    pub fn import_degraded(media: Vec<Vec<u8>>, degraded: bool) -> Result<Rig, String> {
+    pub fn import_degraded(media: Vec<Vec<u8>>, degraded: bool) -> Result<Harness, String> {
         let tuning = Tuning { map_memory: 4 << 20, checkpoint_log_bytes: 2 << 20, degraded, ..Tuning::default() };
-        Rig::import_with(media, tuning, 1)
+        Harness::import_with(media, tuning, 1)
     }
 
     /// The same with other tuning.
     ///
     /// # Errors
     /// The reason why it was refused.
-    pub fn import_with(media: Vec<Vec<u8>>, tuning: Tuning, now: u64) -> Result<Rig, String> {
-        let mut rig = Rig::begin_import(media, tuning, now);
-        rig.settle();
-        match rig.engine.state() {
-            PoolState::Online => Ok(rig),
+    pub fn import_with(media: Vec<Vec<u8>>, tuning: Tuning, now: u64) -> Result<Harness, String> {
+        let mut harness = Harness::begin_import(media, tuning, now);
+        harness.settle();
+        match harness.engine.state() {
+            PoolState::Online => Ok(harness),
             PoolState::Faulted(why) => Err(why.to_string()),
             other => panic!("{other:?}"),
         }
     }
 
     /// Begins such an import, before its first turn.
-    pub fn begin_import(media: Vec<Vec<u8>>, tuning: Tuning, now: u64) -> Rig {
+    pub fn begin_import(media: Vec<Vec<u8>>, tuning: Tuning, now: u64) -> Harness {
         let engine = Engine::import(geometry(&media), tuning.clone(), Time(now));
-        Rig::over(engine, media, tuning, now)
+        Harness::over(engine, media, tuning, now)
     }
 
-    fn over(engine: Engine, media: Vec<Vec<u8>>, tuning: Tuning, now: u64) -> Rig {
-        Rig {
+    fn over(engine: Engine, media: Vec<Vec<u8>>, tuning: Tuning, now: u64) -> Harness {
+        Harness {
             engine,
             media,
             now,

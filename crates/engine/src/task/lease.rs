@@ -15,14 +15,14 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use millpond_block::{Buf, ByteRange, DeviceError, DeviceSlot, MemberId, Piece};
+use millpond_block::{Buf, BufSlice, ByteRange, DeviceError, DeviceSlot, MemberId};
 use millpond_format::{CLAIM_OFFSET, Claim, FormatError, Holder, MemberState, PoolId, SECTOR_BYTES, second_area};
 
 use crate::store::{ClaimIo, Context, Store};
 use crate::{Fault, PoolState, Time};
 
 /// Milliseconds between two looks at the claim, after each of which the claim is written again.
-pub(crate) const BEAT_MILLIS: u64 = 2_000;
+pub(crate) const HEARTBEAT_MILLIS: u64 = 2_000;
 /// Milliseconds after the start of a look during which devices may be written: as long as a loaded
 /// disk may take to answer.
 pub(crate) const LEASE_MILLIS: u32 = 10_000;
@@ -46,7 +46,7 @@ enum Release {
 
 /// The task that keeps the claim: the host's lease on the pool.
 #[derive(Debug, Default)]
-pub(crate) struct Keeper {
+pub(crate) struct Lease {
     /// The claim of this import; `None` where no other host can have the devices, or nothing is
     /// written to them.
     mine: Option<Claim>,
@@ -62,10 +62,10 @@ pub(crate) struct Keeper {
     lost: bool,
 }
 
-impl Keeper {
-    /// Creates a keeper of a claim that was seen in place at `seen`.
-    pub(crate) fn new(mine: Option<Claim>, seen: Time) -> Keeper {
-        Keeper { mine, seen, asked: seen, ..Keeper::default() }
+impl Lease {
+    /// Creates the lease of a claim that was seen in place at `seen`.
+    pub(crate) fn new(mine: Option<Claim>, seen: Time) -> Lease {
+        Lease { mine, seen, asked: seen, ..Lease::default() }
     }
 
     /// Returns the claim of this import.
@@ -107,7 +107,7 @@ pub(crate) fn lease_of(seen: Time) -> Time {
 
 /// Returns the first claim of a holder; `term` must be above all terms that it found.
 pub(crate) fn first_claim(pool: PoolId, holder: &Holder, term: u64, now: Time) -> Claim {
-    Claim { pool, holder: holder.clone(), term, beat: 0, time: now.0, lease: LEASE_MILLIS, released: false }
+    Claim { pool, holder: holder.clone(), term, heartbeat: 0, time: now.0, lease: LEASE_MILLIS, released: false }
 }
 
 /// Returns the place of the claim on a device of `size` bytes, in its first or second area.
@@ -122,7 +122,7 @@ pub(crate) fn read_claim(result: Result<(), DeviceError>, buf: Option<&Buf>) -> 
     bytes.map_or(Err(FormatError::Truncated), Claim::decode)
 }
 
-impl Keeper {
+impl Lease {
     /// Handles the end of a read or write of the claim.
     pub(crate) fn claim_done(&mut self, store: &mut Store, io: ClaimIo, result: Result<(), DeviceError>, buf: Option<Buf>) {
         match io {
@@ -132,7 +132,7 @@ impl Keeper {
                 buf.into_iter().for_each(|buf| store.bufs.give(buf));
                 self.looked(store, member, slot, asked, result.err(), &found);
             }
-            ClaimIo::Beat => {}
+            ClaimIo::Heartbeat => {}
             ClaimIo::Release => {
                 let Release::Writing(left) = self.release else { return };
                 self.release = Release::Writing(left - 1);
@@ -174,7 +174,7 @@ impl Keeper {
         }
         match self.release {
             Release::No if claimable(store, member) == Some(slot) => {
-                self.write_claim(store, ClaimIo::Beat, member, if right { &[false] } else { &[false, true] });
+                self.write_claim(store, ClaimIo::Heartbeat, member, if right { &[false] } else { &[false, true] });
             }
             Release::Looking if self.busy.is_empty() => self.write_release(store),
             _ => {}
@@ -189,10 +189,10 @@ impl Keeper {
     }
 }
 
-impl Keeper {
+impl Lease {
     /// Looks at the claim when it is time to.
     pub(crate) fn step_claim(&mut self, store: &mut Store) {
-        let due = store.now.0 >= self.asked.0.saturating_add(BEAT_MILLIS);
+        let due = store.now.0 >= self.asked.0.saturating_add(HEARTBEAT_MILLIS);
         if self.release != Release::No {
             // writes that wait go on once the claim is seen in place
             if due && self.holds_back() {
@@ -205,7 +205,7 @@ impl Keeper {
             return;
         }
         let Some(mine) = &mut self.mine else { return };
-        (mine.beat, mine.time) = (mine.beat + 1, store.now.0);
+        (mine.heartbeat, mine.time) = (mine.heartbeat + 1, store.now.0);
         self.asked = store.now;
         self.look(store);
     }
@@ -249,13 +249,13 @@ impl Keeper {
     }
 }
 
-impl Keeper {
+impl Lease {
     /// Encodes the current claim.
-    pub(super) fn claim_piece(&mut self, store: &mut Store) -> Option<Piece> {
+    pub(super) fn claim_piece(&mut self, store: &mut Store) -> Option<BufSlice> {
         let sector = self.mine.as_ref()?.encode();
         let mut buf = store.bufs.take(SECTOR_BYTES);
         buf.bytes_mut().get_mut(..SECTOR_BYTES)?.copy_from_slice(&sector);
-        Some(Piece::new(Rc::new(buf), 0..SECTOR_BYTES))
+        Some(BufSlice::new(Rc::new(buf), 0..SECTOR_BYTES))
     }
 
     /// Writes the claim to areas of a member. No operation waits for it; a device that cannot write
@@ -272,7 +272,7 @@ impl Keeper {
 /// the device is whole. It got the claim before the labels called it whole.
 fn claimable(store: &Store, member: MemberId) -> Option<DeviceSlot> {
     let known = store.config.shape.member(member)?;
-    let counts = known.state == MemberState::Present && !store.config.shape.is_aside(member);
+    let counts = known.state == MemberState::Present && !store.config.shape.is_auxiliary(member);
     let slot = store.io.slot_of(member).filter(|_| counts && store.io.health.is_up(member))?;
     Some(slot).filter(|_| !store.labels.left.contains_key(&member) && !store.labels.fresh.contains(&member))
 }

@@ -57,7 +57,7 @@ fn plain_rows(shape: &Shape) -> Vec<Plain> {
         groups.flat_map(|group| &group.columns).any(|column| column.member == member)
     };
     let mut all: Vec<Plain> = Vec::new();
-    for group in shape.groups.iter().filter(|group| !group.class.is_aside()) {
+    for group in shape.groups.iter().filter(|group| !group.class.is_auxiliary()) {
         all.resize_with(group.first.0 as usize, Plain::default);
         let mixed = group.columns.iter().any(|column| of_data(column.member));
         let class = match group.class {
@@ -102,13 +102,13 @@ fn pages_in(places: impl IntoIterator<Item = (MemberId, ByteRange)>) -> Vec<Page
     places.into_iter().flat_map(pages).collect()
 }
 
-fn compare(rows: &Rows, plain: &[Plain], random: &mut Random) {
+fn compare(rows: &SegmentLayout, plain: &[Plain], random: &mut Random) {
     assert_eq!(rows.count() as usize, plain.len());
     for (id, plain) in (0u32..).map(SegmentId).zip(plain) {
         let size = plain.copies.first().map_or(0, Vec::len);
         let is_mirror = plain.columns.is_empty() && plain.spare > 0;
         assert_eq!(rows.is_gap(id), plain.class.is_none(), "{id}");
-        assert_eq!(rows.shelf(id), plain.class.unwrap_or(AllocClass::Data), "{id}");
+        assert_eq!(rows.alloc_class(id), plain.class.unwrap_or(AllocClass::Data), "{id}");
         assert_eq!(rows.home(id), plain.class.map(|class| (class, plain.first, size as u32)), "{id}");
         assert_eq!((rows.pages(id) as usize, rows.spare(id), rows.front(id)), (size, plain.spare, plain.front), "{id}");
         let copies: Vec<MemberId> = plain.extents.iter().filter(|_| is_mirror).map(|(device, _)| *device).collect();
@@ -137,7 +137,7 @@ fn compare(rows: &Rows, plain: &[Plain], random: &mut Random) {
 }
 
 /// Compares the columns of a segment with parity.
-fn compare_stripe(rows: &Rows, id: SegmentId, plain: &Plain, random: &mut Random) {
+fn compare_stripe(rows: &SegmentLayout, id: SegmentId, plain: &Plain, random: &mut Random) {
     let Some(stripe) = rows.stripe(id) else {
         assert!(plain.columns.is_empty(), "{id}");
         return;
@@ -199,7 +199,7 @@ fn segments_are_lists_of_pages() {
             device: DeviceId(device + 1),
             extents: 200,
             state: MemberState::Present,
-            successor: None,
+            replacement: None,
             leaving: false,
             down_since: 0,
         };
@@ -210,18 +210,18 @@ fn segments_are_lists_of_pages() {
         // device 4 is of class data, and 7 a cache
         shape.add(Class::Data, Layout::Linear, vec![Column { member: MemberId(4), first: 199, extents: 1 }]);
         shape.add(Class::Cache, Layout::Linear, vec![Column { member: MemberId(7), first: 0, extents: 200 }]);
-        let mut grown = Rows::new(&shape);
+        let mut grown = SegmentLayout::new(&shape);
         for _ in 0..6 {
             add_group(&mut shape, random, &mut next);
             assert!(shape.check().is_ok(), "{shape:?}");
             grown.extend(&shape);
             let plain = plain_rows(&shape);
-            compare(&Rows::new(&shape), &plain, random);
+            compare(&SegmentLayout::new(&shape), &plain, random);
             compare(&grown, &plain, random);
         }
         while !shape.groups.is_empty() {
             shape.groups.remove(random.below(shape.groups.len() as u64) as usize);
-            compare(&Rows::new(&shape), &plain_rows(&shape), random);
+            compare(&SegmentLayout::new(&shape), &plain_rows(&shape), random);
         }
     }
 }
