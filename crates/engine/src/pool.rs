@@ -17,6 +17,7 @@ mod full;
 mod go_on;
 mod info;
 mod jobs;
+mod joined;
 mod memory;
 mod op;
 mod read;

@@ -6,13 +6,14 @@
 use std::rc::Rc;
 
 use millpond_block::{Buf, BufSlice, DeviceError, MemberId};
-use millpond_format::{Addr, Class, Coding, Filling, MemberState, crc32c};
+use millpond_format::{Addr, Class, Coding, Filling, MemberState, SegmentId, crc32c};
 
 use super::op::{Op, Part, Work};
 use super::requests::Requests;
 use super::state::Pool;
 use crate::cache::{CacheSlot, Scan, SegmentWrite};
 use crate::io::{Failing, Replica};
+use crate::space::AllocClass;
 use crate::store::{Context, Store};
 use crate::{DeviceTrouble, Planted, PoolState};
 
@@ -84,6 +85,11 @@ impl Requests {
         }
         store.bufs.give(buf);
         None
+    }
+
+    /// Returns whether blocks of a segment may be copied to devices of class cache.
+    pub(super) fn may_copy(&self, store: &Store, segment: SegmentId) -> bool {
+        !self.cache.is_empty() && store.core.space.layout.alloc_class(segment) != AllocClass::Special
     }
 
     /// Copies a block that the cache does not have, if it was read before.

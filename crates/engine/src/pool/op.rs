@@ -116,6 +116,9 @@ pub(crate) enum Part {
     /// Adjacent plain blocks, or one packed block, that are being read from the cache: addresses
     /// and checksums.
     Cached { blocks: SmallVec<[(Addr, u32); 1]>, cache_slot: CacheSlot },
+    /// A device read of several of the parts before it: its first page, its pages, and these parts.
+    /// No part of the reply.
+    Joined { page: u32, pages: u32, parts: SmallVec<[u32; 4]> },
 }
 
 /// A write.

@@ -7,11 +7,11 @@ use millpond_format::{Addr, Coding, FANOUT, Node, SegmentId, crc32c};
 use smallvec::SmallVec;
 
 use super::cached::follows;
+use super::joined::{Run, are_sound, join};
 use super::op::{CorruptCopy, Op, Part, Work};
 use super::requests::Requests;
 use super::write::blocks_of;
 use crate::cache::CacheSlot;
-use crate::space::AllocClass;
 use crate::store::{Context, NodeRead, Store, ZEROES};
 use crate::tree::Miss;
 
@@ -122,18 +122,28 @@ impl Requests {
             }
         }
         let mut cached: SmallVec<[(u32, CacheSlot, u32); 1]> = SmallVec::new();
-        let wanted: SmallVec<[(u32, SegmentId, u32, u32); 4]> = (0u32..)
-            .zip(&parts)
-            .filter_map(|(part, p)| match p {
-                Part::Blocks { crcs, place, .. } => Some((part, place.0, place.1, crcs.len() as u32)),
-                Part::Packed { place, pages, .. } => Some((part, place.0, place.1, *pages)),
-                Part::Cached { blocks, cache_slot } => {
-                    cached.push((part, *cache_slot, blocks.len() as u32));
-                    None
+        let mut wanted: SmallVec<[(u32, SegmentId, u32, u32); 4]> = SmallVec::new();
+        let mut runs: SmallVec<[Run; 4]> = SmallVec::new();
+        for (part, p) in (0u32..).zip(&parts) {
+            match p {
+                Part::Blocks { crcs, place: (segment, page), .. } => {
+                    runs.push(Run { segment: *segment, page: *page, pages: crcs.len() as u32, part });
                 }
-                Part::Zero(_) | Part::Ready(_) => None,
-            })
-            .collect();
+                Part::Packed { place, pages, .. } => wanted.push((part, place.0, place.1, *pages)),
+                Part::Cached { blocks, cache_slot } => cached.push((part, *cache_slot, blocks.len() as u32)),
+                Part::Zero(_) | Part::Ready(_) | Part::Joined { .. } => {}
+            }
+        }
+        for read in join(&mut runs, |segment, page, pages| store.core.space.layout.map(segment, page, pages, 0).len() == 1) {
+            let part = match read.parts.as_slice() {
+                [part] => *part,
+                _ => {
+                    parts.push(Part::Joined { page: read.page, pages: read.pages, parts: read.parts });
+                    parts.len() as u32 - 1
+                }
+            };
+            wanted.push((part, read.segment, read.page, read.pages));
+        }
         if let Some(op) = self.ops.get_mut(id) {
             op.pending += (wanted.len() + cached.len()) as u32;
             if let Work::Read(work) = &mut op.work {
@@ -147,11 +157,6 @@ impl Requests {
         }
         cached.into_iter().for_each(|(part, cache_slot, pages)| self.read_cached(store, id, part, cache_slot, pages));
         self.release(store, id);
-    }
-
-    /// Returns whether blocks of a segment may be copied to devices of class cache.
-    fn may_copy(&self, store: &Store, segment: SegmentId) -> bool {
-        !self.cache.is_empty() && store.core.space.layout.alloc_class(segment) != AllocClass::Special
     }
 
     /// Handles a device read of a part. When the content is wrong, reads the next copy, or the same
@@ -168,10 +173,13 @@ impl Requests {
     ) {
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
         let Some(place) = work.parts.get_mut(part as usize) else { return };
+        if let Part::Joined { .. } = place {
+            return self.joined_read(store, id, part, result, buf);
+        }
         let remembered = work.remembered;
         let good = match (&*place, result, buf) {
             (Part::Blocks { crcs, .. }, Ok(()), Some(buf)) => {
-                let sound = crcs.iter().zip(buf.bytes().chunks_exact(4096)).all(|(crc, bytes)| crc32c(bytes) == *crc);
+                let sound = are_sound(crcs, buf.bytes());
                 let bytes = crcs.len() * 4096;
                 sound.then(|| BufSlice::new(Rc::new(buf), 0..bytes))
             }
@@ -204,33 +212,11 @@ impl Requests {
         let (at, attempt) = match place {
             Part::Blocks { place, crcs, attempt, .. } => ((place.0, place.1, crcs.len() as u32), attempt),
             Part::Packed { place, pages, attempt, .. } => ((place.0, place.1, *pages), attempt),
-            Part::Zero(_) | Part::Ready(_) | Part::Cached { .. } => return,
+            Part::Zero(_) | Part::Ready(_) | Part::Cached { .. } | Part::Joined { .. } => return,
         };
         let (segment, page, pages) = at;
         match good {
-            Some(piece) => {
-                // pages shared with other blocks are left to scrub: it is unknown here whether
-                // those blocks are sound
-                let old = std::mem::replace(place, Part::Ready(piece.clone()));
-                let whole = matches!(old, Part::Blocks { .. });
-                if whole && !work.bad.is_empty() {
-                    let (mine, others) = std::mem::take(&mut work.bad).into_iter().partition(|bad: &CorruptCopy| bad.part == part);
-                    work.bad = others;
-                    let mine: Vec<CorruptCopy> = mine;
-                    mine.into_iter().for_each(|bad| store.repair(bad.member, segment, page, piece.clone()));
-                }
-                if let Part::Blocks { addrs, .. } = old {
-                    if let Some(volume) = remembered {
-                        self.remember(store, volume, addrs.iter().copied(), &piece);
-                    }
-                    if self.may_copy(store, segment) {
-                        addrs
-                            .into_iter()
-                            .zip(piece.bytes().chunks_exact(4096))
-                            .for_each(|(addr, bytes)| self.copy_to_cache(store, addr, bytes));
-                    }
-                }
-            }
+            Some(piece) => self.keep_blocks(store, id, part, piece),
             None => {
                 *attempt += 1;
                 let next = *attempt;
@@ -407,7 +393,7 @@ pub(crate) fn assemble(store: &mut Store, parts: SmallVec<[Part; 1]>, range: Byt
                 }
             }
             Part::Ready(piece) => push(piece),
-            Part::Blocks { .. } | Part::Packed { .. } | Part::Cached { .. } => {}
+            Part::Blocks { .. } | Part::Packed { .. } | Part::Cached { .. } | Part::Joined { .. } => {}
         }
     }
     data

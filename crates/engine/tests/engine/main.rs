@@ -21,6 +21,7 @@ mod golden;
 mod harness;
 mod holds;
 mod jobs;
+mod joined;
 mod mirror;
 mod model;
 mod options;
