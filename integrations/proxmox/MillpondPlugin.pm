@@ -62,6 +62,8 @@ my $PATH_RE = qr{/[A-Za-z0-9_./:\@~-]+};
 # Directory of notes and protections of volumes, which Millpond has no properties for: a file for
 # each pool.
 our $STATE_DIR = '/var/lib/pve-millpond';
+# Directory where qemu-server keeps a file with the process of each running guest.
+our $GUEST_DIR = '/var/run/qemu-server';
 
 # Registration
 
@@ -486,9 +488,18 @@ sub activate_volume {
 sub deactivate_volume {
     my ($class, $storeid, $scfg, $volname, $snapname, $cache) = @_;
 
-    my $socket = export_socket($scfg, $class->name_of($volname), $snapname);
-    end_export($scfg, $socket);
+    my ($name, $vmid) = ($class->parse_volname($volname))[1, 2];
+    # A QEMU without I/O since the daemon restarted is not connected, and needs its disk all the same.
+    return 1 if !defined($snapname) && guest_runs($vmid);
+    end_export($scfg, export_socket($scfg, $name, $snapname));
     return 1;
+}
+
+sub guest_runs {
+    my ($vmid) = @_;
+
+    my $line = PVE::Tools::file_read_firstline("$GUEST_DIR/$vmid.pid") // '';
+    return $line =~ m/^([0-9]+)$/ && -d "/proc/$1";
 }
 
 sub map_volume {

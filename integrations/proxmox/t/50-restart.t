@@ -30,6 +30,24 @@ PVE::Storage::volume_snapshot_rollback($cfg, $disk, 'one');
 $pond->restart('KILL');
 reads($cfg, $disk, undef, '0x71 0 4M', '0 4M 12M');
 
+# A guest without I/O since a restart is not connected, and keeps its disk
+
+mkdir "$pond->{dir}/guests";
+{
+    no warnings 'once';
+    $PVE::Storage::Custom::MillpondPlugin::GUEST_DIR = "$pond->{dir}/guests";
+}
+PVE::Storage::activate_volumes($cfg, [$disk]);
+PVE::Tools::file_set_contents("$pond->{dir}/guests/100.pid", "$$\n");
+PVE::Storage::deactivate_volumes($cfg, [$disk]);
+is(scalar($pond->sockets()), 1, 'the disk of a running guest stays active');
+my $ended = fork() // die "fork: $!\n";
+POSIX::_exit(0) if $ended == 0;
+waitpid($ended, 0);
+PVE::Tools::file_set_contents("$pond->{dir}/guests/100.pid", "$ended\n");
+PVE::Storage::deactivate_volumes($cfg, [$disk]);
+is(scalar($pond->sockets()), 0, 'and not that of one that has ended');
+
 # Two disks active, then one volume is destroyed behind Proxmox's back
 
 my $other = PVE::Storage::vdisk_alloc($cfg, 'pond', 100, 'raw', undef, 1 << 10);
