@@ -250,6 +250,10 @@ pub struct Resize {
     /// If true, the volume may shrink while clients are connected. Their disk shrinks under them.
     #[serde(default)]
     pub force: bool,
+    /// If true, the connections of NBD clients end after the resize, without an error for a client
+    /// that connects again. It then sees the new size.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reconnect: bool,
     /// If true, only reports the result of the request.
     #[serde(default)]
     pub dry_run: bool,

@@ -147,7 +147,14 @@ impl Daemon {
         let shrinks = size < volume.size;
         let keep_as = if shrinks && !request.no_snapshot { Some(unused_name(&shard, volume.id, "pre-shrink").await?) } else { None };
         resized.kept_as = keep_as.as_ref().map(|keep_as| format!("{name}@{keep_as}"));
-        if request.dry_run || size == volume.size {
+        if request.dry_run {
+            return Ok(resized);
+        }
+        if size == volume.size {
+            // the size may be of an earlier request, which did not ask clients to connect again
+            if request.reconnect {
+                shard.hang_up(target).await.map_err(|e| ApiError::from(e).during(&during))?;
+            }
             return Ok(resized);
         }
         if shrinks && !request.force {
@@ -159,6 +166,9 @@ impl Daemon {
             shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         }
         shard.command(CatalogCommand::ResizeVolume { volume: volume.id, size }).await.map_err(|e| ApiError::from(e).during(&during))?;
+        if request.reconnect {
+            shard.hang_up(target).await.map_err(|e| ApiError::from(e).during(&during))?;
+        }
         self.tell(EventKind::VolumeResized, name.to_string());
         Ok(resized)
     }

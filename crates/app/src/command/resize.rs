@@ -14,7 +14,10 @@ use crate::output::{say, write_out};
 /// A guest over vhost-user sees the new size at once; a guest over NBD after a new connection (restart the guest, or detach and attach the disk).
 /// Shrinking first takes a snapshot of the volume, @pre-shrink-TIME. Shut the guest down before.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  millpond resize tank/vm1 +5G")]
+#[command(after_help = "\
+Example:
+  millpond resize tank/vm1 +5G
+  millpond resize tank/vm1 +5G --reconnect    a guest over NBD with a reconnect delay sees it without a restart")]
 pub struct Resize {
     /// POOL/VOL
     name: String,
@@ -29,6 +32,10 @@ pub struct Resize {
     /// Shrink the volume also while clients are connected
     #[arg(long)]
     force: bool,
+    /// End the connections of NBD clients afterwards: one that connects again (QEMU: reconnect-delay) sees the new size, any other one loses
+    /// its disk
+    #[arg(long)]
+    reconnect: bool,
     /// Only report what would happen
     #[arg(short = 'n', long)]
     dry_run: bool,
@@ -46,6 +53,7 @@ impl Resize {
             allow_shrink: self.allow_shrink,
             no_snapshot: self.no_snapshot,
             force: self.force,
+            reconnect: self.reconnect,
             dry_run: self.dry_run,
         };
         let resized: millpond_api::Resized = client.post(&format!("/v1/volumes/{name}/resize"), &request).await?;
@@ -67,6 +75,7 @@ impl Resize {
         match self.dry_run {
             true if resized.size < resized.old_size && !self.force => write_out(&refused_for(&resized.connected)),
             true => Ok(()),
+            false if self.reconnect => Ok(()),
             false => {
                 eprintln!("guests over vhost-user see the new size at once, those over NBD when they connect again");
                 Ok(())

@@ -89,6 +89,31 @@ fn connected_clients_are_in_the_way() {
     daemon.run(&["unexport", "tank/v"]).refused(1, "no export 'tank/v'");
 }
 
+/// `resize --reconnect` ends connections without refusing a request, and whoever connects again sees
+/// the new size.
+#[test]
+fn clients_connect_again_after_a_resize() {
+    let daemon = Daemon::with_pool();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    let socket = daemon.export("tank/v", "v.sock");
+    let mut nbd = nbd::connect(&socket).expect("connect");
+    nbd.write(0, &[7; 4096]).expect("write");
+    let grown = daemon.run(&["resize", "tank/v", "32M", "--reconnect"]);
+    assert!(grown.code == 0 && !grown.err.contains("when they connect again"), "{grown:?}");
+    let lost = nbd.read(0, &mut [0; 512]).expect_err("the connection ended");
+    assert_ne!(lost.raw_os_error(), Some(108), "ESHUTDOWN would reach the guest");
+    let mut nbd = nbd::connect(&socket).expect("connect again");
+    assert_eq!(nbd.size(), 32 << 20);
+    let mut read = [0; 4096];
+    nbd.read(0, &mut read).expect("read");
+    assert_eq!(read, [7; 4096]);
+    // the same size once more ends connections too, and a dry run does not
+    daemon.run(&["resize", "tank/v", "32M", "--reconnect", "-n"]).ok();
+    nbd.read(0, &mut read).expect("still connected");
+    daemon.run(&["resize", "tank/v", "32M", "--reconnect"]).ok();
+    nbd.read(0, &mut read).expect_err("the connection ended");
+}
+
 #[test]
 fn a_second_export_to_write_to_is_asked_for() {
     let daemon = Daemon::with_pool();

@@ -117,6 +117,10 @@ impl<P: Pool> Shard<P> {
                 let _ = answer.send(Ok(self.mounts.open_files()));
             }
             Message::Unexport(id, answer) => self.unexport(id, CloseMode::ForGood, Some(answer)),
+            Message::HangUp(target, answer) => {
+                self.hang_up(target);
+                let _ = answer.send(Ok(()));
+            }
             Message::Status(answer) => drop(answer.send(self.status())),
             Message::Unanswered(answer) => drop(answer.send(Ok(self.pool.unanswered().to_vec()))),
             Message::Volumes(answer) => drop(answer.send(Ok(self.pool.volumes()))),

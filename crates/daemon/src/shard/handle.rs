@@ -182,6 +182,7 @@ pub(super) enum Message {
     KeepPromises(Target, Answer<()>),
     OpenFiles(Answer<Vec<OpenFile>>),
     Unexport(ExportId, Answer<()>),
+    HangUp(Target, Answer<()>),
     Status(Answer<ShardStatus>),
     /// Status and exports at one instant, for all callers that look meanwhile.
     Look(watch::Sender<LookAnswer>),
@@ -346,6 +347,16 @@ impl ShardHandle {
     /// [`ShardError::NoExport`], [`ShardError::Gone`].
     pub async fn unexport(&self, id: ExportId) -> Result<(), ShardError> {
         self.ask(|answer| Message::Unexport(id, answer)).await
+    }
+
+    /// Ends the connections of the NBD clients of a target, whose exports continue. Requests in
+    /// flight are answered and none is refused, so a client that connects again sees a pause.
+    /// Returns before the connections have ended.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn hang_up(&self, target: Target) -> Result<(), ShardError> {
+        self.query(|answer| Message::HangUp(target, answer)).await
     }
 
     /// Returns the pool, its devices and counters at one instant.

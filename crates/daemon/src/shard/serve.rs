@@ -151,6 +151,20 @@ impl<P: Pool> Shard<P> {
         }
     }
 
+    /// Ends the connections of the clients of a target. Its exports stay, and serve the clients that
+    /// connect again.
+    pub(super) fn hang_up(&mut self, target: Target) {
+        for index in self.clients.indexes() {
+            if let Some(client) = self.clients.get_mut(index)
+                && client.target == target
+            {
+                client.session.hang_up();
+                client.deadline = Some(self.now + LINGER_NANOS);
+                self.enqueue(index);
+            }
+        }
+    }
+
     /// Removes a listener that has ended.
     pub(super) fn unlistened(&mut self, id: ListenerId) {
         for export in self.exports.values_mut() {

@@ -142,7 +142,8 @@ async fn bring(client: &Client, signals: &mut Signals, path: &Path, name: &Volum
     for (index, state) in states.states.into_iter().enumerate() {
         if state.volume_size() != size {
             size = state.volume_size();
-            let request = Resize { size: size.to_string(), allow_shrink: true, no_snapshot: true, force: false, dry_run: false };
+            let request =
+                Resize { size: size.to_string(), allow_shrink: true, no_snapshot: true, force: false, reconnect: false, dry_run: false };
             client.post::<_, Resized>(&format!("/v1/volumes/{name}/resize"), &request).await?;
         }
         let task = if index == 0 { Task::Fill } else { Task::Update };
