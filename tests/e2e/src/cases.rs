@@ -3,8 +3,8 @@
 use super::subject::Subject;
 use super::{
     activation, advise, cache, claims, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk,
-    hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, model, modes, parity, read_cache, restart,
-    sectors, spares, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
+    hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, model, modes, parity, proxmox, read_cache,
+    restart, sectors, spares, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -26,7 +26,8 @@ pub struct Case {
     /// Description of the test.
     pub about: &'static str,
     /// Requirements without which the test is skipped: programs; with a slash, files of the system;
-    /// `root`, `fuse` and `volatile disk` for permission to mount; `user NAME`.
+    /// `root`, `fuse` and `volatile disk` for permission to mount; `user NAME`; `$NAME` for a variable
+    /// of the environment.
     pub needs: &'static [&'static str],
     /// Whether the test boots a guest.
     pub guest: bool,
@@ -79,6 +80,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: disk_images::hostile,
+    },
+    Case {
+        name: "proxmox",
+        about: "the plugin for Proxmox VE, driven by Proxmox's own storage layer in MILLPOND_PVE",
+        needs: &["$MILLPOND_PVE", "prove", "qemu-img", "qemu-io", "qemu-system-x86_64"],
+        guest: false,
+        asks: Asks::Everything,
+        run: proxmox::plugin,
     },
     Case {
         name: "sectors-boot-4kn",

@@ -36,6 +36,7 @@ mod lost_special;
 mod model;
 mod modes;
 mod parity;
+mod proxmox;
 mod read_cache;
 mod restart;
 mod sectors;
@@ -198,6 +199,10 @@ fn lacks(need: &str) -> Option<String> {
             Some((major, minor)) => Some(format!("libnbd {major}.{minor} is older than 1.18")),
             None => Some("libnbd is not installed".to_owned()),
         },
+        variable if variable.starts_with('$') => {
+            let name = variable.trim_start_matches('$');
+            std::env::var_os(name).is_none().then(|| format!("{name} is not set"))
+        }
         path if path.starts_with('/') => (!Path::new(path).exists()).then(|| format!("there is no {path}")),
         tool => find_tool(tool).is_none().then(|| format!("{tool} is not installed")),
     }
