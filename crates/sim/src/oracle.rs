@@ -148,6 +148,10 @@ pub struct Oracle {
     cuts: Vec<Cut>,
     volumes: BTreeMap<VolumeId, Volume>,
     snapshots: BTreeMap<SnapshotId, Snapshot>,
+    /// Snapshots that volumes were rolled back to, and those of them that were destroyed since: they
+    /// may stay hidden, and hold their blocks, as long as their volume exists.
+    targets: BTreeSet<SnapshotId>,
+    hidden: BTreeMap<SnapshotId, Snapshot>,
     ancestry: Ancestry,
     flights: BTreeMap<u64, Flight>,
     questions: Questions,

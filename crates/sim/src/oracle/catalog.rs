@@ -286,6 +286,7 @@ impl Oracle {
             CatalogCommand::DestroyVolume { volume } => {
                 self.volumes.remove(volume);
                 self.snapshots.retain(|_, s| s.volume != *volume);
+                self.hidden.retain(|_, s| s.volume != *volume);
             }
             CatalogCommand::RenameVolume { volume, name } => {
                 if let Some(v) = self.volumes.get_mut(volume) {
@@ -311,7 +312,10 @@ impl Oracle {
                     self.freeze(*volume, name, issued.at, listing)?;
                 }
             }
-            CatalogCommand::DestroySnapshots { snapshots } => self.snapshots.retain(|id, _| !snapshots.contains(id)),
+            CatalogCommand::DestroySnapshots { snapshots } => {
+                let gone = self.snapshots.extract_if(.., |id, _| snapshots.contains(id));
+                self.hidden.extend(gone.filter(|(id, _)| self.targets.contains(id)));
+            }
             CatalogCommand::RenameSnapshot { snapshot, name } => {
                 if let Some(s) = self.snapshots.get_mut(snapshot) {
                     s.name.clone_from(name);
@@ -440,6 +444,7 @@ impl Oracle {
             head.recovered = Vec::new();
         }
         self.start_from(volume, id);
+        self.targets.insert(id);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use millpond_format::NODE_BYTES;
 use smallvec::SmallVec;
 
 use super::history::{Cell, Value, ZERO};
-use super::{BLOCK, Frozen, Oracle};
+use super::{BLOCK, Frozen, Oracle, Snapshot};
 use crate::rng::mix;
 use crate::trace::NEVER;
 
@@ -46,15 +46,21 @@ impl Oracle {
     /// Returns the maximum bytes of all heads and snapshots: each version of a block once, writes
     /// in flight included, and the map nodes.
     pub fn held_bytes(&self) -> u64 {
-        self.held(|_| true)
+        self.held(|_| true, self.snapshots.values())
+    }
+
+    /// Returns the same with destroyed snapshots that volumes were rolled back to: these may stay
+    /// hidden.
+    pub fn held_bytes_and_hidden(&self) -> u64 {
+        self.held(|_| true, self.snapshots.values().chain(self.hidden.values()))
     }
 
     /// Returns the same for one volume and its snapshots.
     pub fn held_bytes_of(&self, id: VolumeId) -> u64 {
-        self.held(|volume| volume == id)
+        self.held(|volume| volume == id, self.snapshots.values())
     }
 
-    fn held(&self, of: impl Fn(VolumeId) -> bool) -> u64 {
+    fn held<'a>(&'a self, of: impl Fn(VolumeId) -> bool, snapshots: impl Iterator<Item = &'a Snapshot>) -> u64 {
         let mut blocks = Blocks::default();
         let per_block = self.grid.per_block() as usize;
         let mut nodes = 0;
@@ -64,7 +70,7 @@ impl Oracle {
                 blocks.count(at, cells.iter().map(|cell| self.values(cell)));
             }
         }
-        for snapshot in self.snapshots.values().filter(|snapshot| of(snapshot.volume)) {
+        for snapshot in snapshots.filter(|snapshot| of(snapshot.volume)) {
             nodes += snapshot.size().div_ceil(NODE_COVERS) + NODES_BESIDES;
             // A write that was in flight at the snapshot and is acknowledged now may come after it;
             // then the snapshot holds the older value.

@@ -72,7 +72,7 @@ impl<S: System> World<S> {
             return Ok(());
         }
         let Some(pool) = system.pool().filter(|pool| self.should_have_room(pool)) else { return Ok(()) };
-        let held = self.oracle.held_bytes() + self.kept(system);
+        let held = self.oracle.held_bytes_and_hidden() + self.kept(system);
         let fill = held * 1000 / pool.size.max(1);
         self.stats.least_fill = Some(self.stats.least_fill.map_or(fill, |least| least.min(fill)));
         if fill < REFUSED_AT * 10 {
