@@ -152,6 +152,9 @@ pub struct PoolIo {
     pub metadata_bytes: u64,
     /// Bytes of live blocks that the cleaner moved.
     pub cleaner_bytes: u64,
+    /// Bytes of blocks that were written again in order, because reads found them apart.
+    #[serde(default)]
+    pub gathered_bytes: u64,
     /// Number of segments emptied by the cleaner.
     pub segments_cleaned: u64,
     /// Number of checkpoints written.

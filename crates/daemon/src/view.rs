@@ -119,6 +119,7 @@ fn counters(status: &ShardStatus) -> PoolIo {
         header_bytes: metrics.header_bytes,
         metadata_bytes: metrics.metadata_bytes,
         cleaner_bytes: metrics.cleaner_bytes,
+        gathered_bytes: metrics.gathered_bytes,
         segments_cleaned: metrics.segments_cleaned,
         checkpoints: metrics.checkpoints,
         log_bytes: metrics.log_bytes,

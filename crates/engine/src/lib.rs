@@ -39,4 +39,4 @@ pub use restore_points::{RestorePointScan, Surveyed};
 pub use startup::{Decision, Evidence, ImportRules, Labelled, Looked, Refusal};
 pub use store::check_name;
 pub use throttle::{Entry, Throttles};
-pub use tuning::{Aim, Discard, NewestLabel, Planted, ReadySpace, Tuning};
+pub use tuning::{Aim, Discard, Gather, NewestLabel, Planted, ReadySpace, Tuning};

@@ -14,6 +14,7 @@ mod durable;
 mod fault;
 mod finish;
 mod full;
+mod gather;
 mod go_on;
 mod info;
 mod jobs;

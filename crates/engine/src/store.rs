@@ -9,6 +9,7 @@ mod checkpoint;
 mod compare;
 mod context;
 mod flush;
+mod gather;
 mod hold;
 mod host;
 mod identities;
@@ -44,6 +45,7 @@ pub(crate) use self::checkpoint::{At, CheckpointState, META_HEAD_PAGES, OBJECT_W
 pub(crate) use self::compare::{Comparison, Found, STEPS_PER_QUERY, state_of};
 pub(crate) use self::context::{AreaPart, ClaimIo, Config, Context, FillPiece, JobIo, NodeRead, PieceRead, ScrubArea, ScrubRead};
 pub(crate) use self::flush::{Flusher, Repairs};
+pub(crate) use self::gather::{GAP_PAGES, GatherRead, GatheredBlock, Scattered};
 pub(crate) use self::identities::{Moves, original_identities};
 pub(crate) use self::labels::{LabelState, LabelStep};
 pub(crate) use self::memory::STUCK_MILLIS;

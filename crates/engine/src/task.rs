@@ -4,6 +4,7 @@
 mod checkpoint;
 mod cleaner;
 mod evacuate;
+mod gather;
 mod jobs;
 mod label_writer;
 mod lease;
@@ -18,6 +19,7 @@ mod wipe;
 pub(crate) use checkpoint::{CHUNKS_PER_CHECKPOINT, Checkpointer, Slice, checkpoint_brings_space, checkpoint_due, pieces};
 pub(crate) use cleaner::Cleaner;
 pub(crate) use evacuate::{Beside, Rejoiner, begin_removal, rehearse_removal, removal_waits, step_evacuation};
+pub(crate) use gather::Gatherer;
 pub(crate) use jobs::{JobTasks, Jobs};
 pub(crate) use label_writer::{LabelWriter, fresh_area};
 pub(crate) use lease::{HEARTBEAT_MILLIS, LEASE_MILLIS, Lease, claim_at, first_claim, lease_of, read_claim};

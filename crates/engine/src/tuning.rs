@@ -24,6 +24,8 @@ pub struct Tuning {
     pub discard: Discard,
     /// How many free segments are kept allocated on the host.
     pub ready: ReadySpace,
+    /// When blocks that guests read together and that lie apart are written next to each other.
+    pub gather: Gather,
     /// Bytes of each copy that a scrub reads at a time, approximately.
     pub scrub_strip: u32,
     /// Percent of the log's segments that may be in use before some of its data is moved to the
@@ -77,6 +79,7 @@ impl Default for Tuning {
             rewind_millis: 600_000,
             discard: Discard::default(),
             ready: ReadySpace::default(),
+            gather: Gather::default(),
             scrub_strip: 128 << 10,
             log_percent: 50,
             piece_bytes: 64 << 10,
@@ -147,6 +150,23 @@ impl ReadySpace {
 impl Default for ReadySpace {
     fn default() -> Self {
         ReadySpace { prepare: false, least: 256 << 20, most: 8 << 30, at_first: 0, surplus_millis: 600_000, retained: 4 << 30 }
+    }
+}
+
+/// When blocks that guests read together and that lie apart are written next to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gather {
+    /// Device reads beyond one each that long reads of a leaf of the map need before its 512 blocks
+    /// are gathered: as many as its blocks, so that gathering costs no more than these reads did. 0:
+    /// never.
+    pub after_reads: u32,
+    /// Least bytes of a read that counts.
+    pub from_bytes: u64,
+}
+
+impl Default for Gather {
+    fn default() -> Self {
+        Gather { after_reads: 512, from_bytes: 32 << 10 }
     }
 }
 
@@ -258,4 +278,6 @@ pub enum Planted {
     TrustPageCache,
     /// Leave out a device that does not answer although the import may not degrade.
     LeaveOutUnasked,
+    /// Map gathered blocks although their entries changed since they were read.
+    GatherStale,
 }

@@ -12,7 +12,7 @@ mod restarts;
 mod strict;
 
 use millpond_block::{CacheMode, DeviceGeometry, SectorProfile};
-use millpond_engine::{Compression, Discard, Layout, Planted, ReadySpace, Tuning};
+use millpond_engine::{Compression, Discard, Gather, Layout, Planted, ReadySpace, Tuning};
 use millpond_format::AREA_BYTES;
 
 use crate::disk::{Erased, Profile};
@@ -301,6 +301,9 @@ impl Config {
     /// and come back.
     pub fn transform(&mut self, seed: u64, options: &Options) -> bool {
         let mut rng = Rng::new(hash(!seed));
+        if Config::gathers(seed, options) {
+            self.tuning.gather = Gather { after_reads: 4 << (seed / 4 % 3), from_bytes: 8 * KIB };
+        }
         if options.long_tables {
             self.lengthen(&mut rng.fork(10));
             return false;
@@ -360,6 +363,12 @@ impl Config {
         // looks.
         self.wiped = (seed % 8 == 3 || jobs) && !damage && !options.append_only;
         transformed
+    }
+
+    /// Returns whether blocks that guests read together are gathered, after few reads. The other
+    /// seeds keep the worlds that they had before.
+    fn gathers(seed: u64, options: &Options) -> bool {
+        hash(seed ^ 0x6761_7468).is_multiple_of(4) || options.planted == Some(Planted::GatherStale)
     }
 
     /// Prepares a world of damage after a checkpoint. The pool is never full, so freed space is
@@ -456,6 +465,7 @@ fn tuning(options: &Options, rng: &mut Rng) -> Tuning {
         discard: if rng.percent(70) { Discard::Lazy } else { Discard::Never },
         log_percent: 50,
         planted: options.planted,
+        gather: Gather { after_reads: 0, ..Gather::default() },
         ..Tuning::default()
     };
     // Derived, not drawn: every seed keeps its world.

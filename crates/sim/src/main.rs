@@ -131,7 +131,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 39] = [
+const PLANTED: [(&str, Planted); 40] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -171,6 +171,7 @@ const PLANTED: [(&str, Planted); 39] = [
     ("loosen-under-way", Planted::LoosenUnderWay),
     ("trust-page-cache", Planted::TrustPageCache),
     ("leave-out-unasked", Planted::LeaveOutUnasked),
+    ("gather-stale", Planted::GatherStale),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -397,9 +398,9 @@ impl Batch {
             stats.kills, stats.cuts, stats.closes, stats.interrupted, stats.faults, stats.detected
         );
         let least = stats.least_fill.map_or(String::new(), |fill| format!(", writes refused from {fill} per mille on"));
-        let (prepared, back) = (stats.prepared >> 20, stats.given_back >> 20);
+        let (prepared, gathered, back) = (stats.prepared >> 20, stats.gathered >> 10, stats.given_back >> 20);
         println!(
-            "  {} checkpoints, {} segments cleaned, {prepared} MiB prepared, {back} MiB given back{least}",
+            "  {} checkpoints, {} segments cleaned, {prepared} MiB prepared, {gathered} KiB gathered, {back} MiB given back{least}",
             stats.checkpoints, stats.cleaned
         );
         println!(

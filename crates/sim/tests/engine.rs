@@ -254,6 +254,7 @@ fn planted_bugs_are_found() {
         Planted::LoosenUnderWay,
         Planted::TrustPageCache,
         Planted::LeaveOutUnasked,
+        Planted::GatherStale,
     ];
     for bug in planted {
         let options = Options::default().planting(bug);

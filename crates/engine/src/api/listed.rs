@@ -351,6 +351,9 @@ pub struct Metrics {
     pub user_bytes: u64,
     /// Bytes of live blocks moved by the cleaner.
     pub cleaner_bytes: u64,
+    /// Bytes of blocks that were written again next to each other, because guests read them together
+    /// and they lay apart.
+    pub gathered_bytes: u64,
     /// Bytes of batch headers.
     pub header_bytes: u64,
     /// Bytes of nodes and checkpoint objects.

@@ -43,6 +43,7 @@ impl Core {
         if let Some(leaf) = self.head_leaf(lineage, block)?
             && self.editable(leaf, last_snap)
         {
+            self.nodes.forget_extra_reads(leaf);
             return Ok(leaf);
         }
         let mut root = self.head(lineage).root;
@@ -78,6 +79,7 @@ impl Core {
                 }
             }
             if level == 0 {
+                self.nodes.forget_extra_reads(at);
                 return Ok(at);
             }
             let slot = slot_in(block, level);

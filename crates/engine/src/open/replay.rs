@@ -101,6 +101,8 @@ impl Replay {
             self.enter(core, &header)?;
             self.entered = true;
         }
+        // blocks in a stream of the cleaner were gathered
+        let of_guests = Stream::from_number(header.stream).is_some_and(Stream::is_guests);
         while let Some(item) = self.found.get(self.batch).and_then(|f| f.items.get(self.item)) {
             let applied = match item {
                 Item::Blocks { volume, block, stored } => {
@@ -126,7 +128,7 @@ impl Replay {
                         if small {
                             self.small_write_index.add(volume, block, header.segment, header.chunk, slot, &[crc]);
                         }
-                        core.clock += 1;
+                        core.clock += u64::from(of_guests);
                         self.unit += u32::from(units);
                         self.block += 1;
                     }

@@ -22,8 +22,11 @@ impl Found {
         self.items.iter().map(|item| if let Item::Small { batches, .. } = item { u64::from(*batches) } else { 0 }).sum()
     }
 
-    /// Returns the bytes of guests' blocks in it.
+    /// Returns the bytes of guests' blocks in it; 0 for blocks that were gathered.
     pub(super) fn guest_bytes(&self) -> u64 {
+        if !Stream::from_number(self.header.stream).is_some_and(Stream::is_guests) {
+            return 0;
+        }
         let blocks = self.items.iter().map(|item| if let Item::Blocks { stored, .. } = item { stored.len() as u64 } else { 0 });
         blocks.sum::<u64>() * 4096
     }

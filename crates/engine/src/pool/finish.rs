@@ -166,7 +166,7 @@ impl Requests {
                     self.untrimmed.insert(work.volume, error);
                 }
             }
-            (Owner::Command(_) | Owner::Nobody, _) => {}
+            (Owner::Command(_) | Owner::Gather(_) | Owner::Nobody, _) => {}
         }
     }
 
@@ -195,6 +195,7 @@ impl Requests {
                 self.completions.push_back(millpond_block::Completion { tag, result });
             }
             Owner::Parent(parent) => self.edge_read(store, parent, millpond_format::BlockNo(range.offset / 4096), result),
+            Owner::Gather(nth) => self.gather_reads.push((nth, result)),
             Owner::Command(_) | Owner::Nobody => {}
         }
     }

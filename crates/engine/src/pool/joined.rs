@@ -15,13 +15,7 @@ use smallvec::SmallVec;
 
 use super::op::{CorruptCopy, Op, Part, Work};
 use super::requests::Requests;
-use crate::store::{Context, Store};
-
-/// Most pages between two blocks that are read over, rather than reading the second block on its
-/// own. A disk with 80,000 reads of 4 KiB per second and 950 MB/s takes 12.5 us for a read and
-/// 4.3 us for a page more of one: as much as 2.9 pages. One page is common: the header between two
-/// batches.
-pub(crate) const GAP_PAGES: u32 = 2;
+use crate::store::{Context, GAP_PAGES, Store};
 
 /// Plain blocks of a read that are neighbours on a device, and the part of the read that they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

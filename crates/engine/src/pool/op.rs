@@ -16,6 +16,8 @@ pub(crate) enum Owner {
     Command(Tag),
     /// Another operation, which counts it as a child.
     Parent(u32),
+    /// The gatherer: the number of its read.
+    Gather(u64),
     /// No receiver: background work.
     Nobody,
 }

@@ -3,12 +3,13 @@
 use std::rc::Rc;
 
 use millpond_block::{Buf, BufSlice, ByteRange, DeviceError, DiskError, IoSlices, MemberId};
-use millpond_format::{Addr, Coding, FANOUT, Node, SegmentId, crc32c};
+use millpond_format::{Addr, BlockNo, Coding, FANOUT, Lsn, Node, SegmentId, VolumeId, crc32c};
 use smallvec::SmallVec;
 
 use super::cached::follows;
+use super::gather::counts_for_gathering;
 use super::joined::{Run, are_sound, join};
-use super::op::{CorruptCopy, Op, Part, Work};
+use super::op::{CorruptCopy, Op, Owner, Part, Work};
 use super::requests::Requests;
 use super::write::blocks_of;
 use crate::cache::CacheSlot;
@@ -23,14 +24,17 @@ fn pages_of(unit: u32, units: u32) -> (u32, u32) {
 impl Requests {
     /// Looks up a read's blocks and starts the device reads. Waits for a node when one is missing.
     pub(super) fn try_read(&mut self, store: &mut Store, id: u32) {
-        let Some(Op { work: Work::Read(work), .. }) = self.ops.get(id) else { return };
-        let (target, request, bypass_cache) = (work.target, work.request, work.bypass_cache);
+        let Some(Op { owner, work: Work::Read(work), .. }) = self.ops.get(id) else { return };
+        let (owner, target, request, bypass_cache) = (*owner, work.target, work.request, work.bypass_cache);
         let Some(root) = store.root_of(target) else { return self.fail_op(store, id, DiskError::Io) };
         let (first, count) = blocks_of(request.range);
         let end = first + count as u64;
         // blocks removed by a record in flight read as holes only once it is complete (I10)
-        let mut plan = Plan { parts: SmallVec::new(), after: store.last_record };
-        let remembered = self.cache_partition(store, target, request.range.length);
+        let counts = counts_for_gathering(store, owner, target, request.range.length);
+        let mut plan = Plan { parts: SmallVec::new(), after: store.last_record, counts, leaves: SmallVec::new() };
+        // blocks to be gathered are about to get another address
+        let gathers = matches!(owner, Owner::Gather(_));
+        let remembered = if gathers { None } else { self.cache_partition(store, target, request.range.length) };
         let (mut hits, mut misses) = (0, 0);
         let asks = !self.cache.is_empty() && !bypass_cache;
         let mut block = first;
@@ -40,6 +44,7 @@ impl Requests {
                 Err(miss) => return self.load_node(store, miss, Some(id)),
                 Ok(None) => plan.zero((stop - block) as usize * 4096),
                 Ok(Some(leaf)) => {
+                    plan.leaves.extend(counts.map(|_| (BlockNo(block - block % FANOUT as u64), leaf)));
                     for at in block..stop {
                         let node = &store.core.nodes.get(leaf).node;
                         let slot = (at % FANOUT as u64) as usize;
@@ -56,7 +61,7 @@ impl Requests {
                             return self.fail_op(store, id, DiskError::Io);
                         };
                         if let Some((piece, lsn)) = store.log.find_bytes(segment, unit, addr.units()) {
-                            plan.after = plan.after.max(lsn);
+                            plan.after = plan.after.max(if store.is_gathered(addr) { Lsn(0) } else { lsn });
                             let piece = match addr.coding() {
                                 Coding::Raw => piece,
                                 coding => match self.unpack(store, piece.bytes(), coding) {
@@ -73,7 +78,7 @@ impl Requests {
                             plan.copy(cache_slot, addr, crc);
                         } else {
                             misses += 1;
-                            let wanted = remembered.is_some() || self.may_copy(store, segment);
+                            let wanted = remembered.is_some() || (!gathers && self.may_copy(store, segment));
                             if addr.coding() == Coding::Raw && unit % 8 == 0 {
                                 plan.block(segment, unit / 8, crc, Some(addr).filter(|_| wanted));
                             } else {
@@ -134,7 +139,11 @@ impl Requests {
                 Part::Zero(_) | Part::Ready(_) | Part::Joined { .. } => {}
             }
         }
-        for read in join(&mut runs, |segment, page, pages| store.core.space.layout.map(segment, page, pages, 0).len() == 1) {
+        let reads = join(&mut runs, |segment, page, pages| store.core.space.layout.map(segment, page, pages, 0).len() == 1);
+        if let Some(volume) = plan.counts {
+            self.count_scattered(store, volume, &plan.leaves, reads.len());
+        }
+        for read in reads {
             let part = match read.parts.as_slice() {
                 [part] => *part,
                 _ => {
@@ -326,7 +335,10 @@ pub(crate) fn check_node(miss: &Miss, unit: u32, bytes: &[u8]) -> Option<Node> {
 /// The parts of a read, before anything is started.
 struct Plan {
     parts: SmallVec<[Planned; 1]>,
-    after: millpond_format::Lsn,
+    after: Lsn,
+    /// The volume whose leaves count the device reads, and these leaves: first block and handle.
+    counts: Option<VolumeId>,
+    leaves: SmallVec<[(BlockNo, u32); 1]>,
 }
 
 enum Planned {

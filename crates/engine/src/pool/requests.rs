@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millpond_block::{Answer, Completion, DiskError, Tag};
+use millpond_block::{Answer, Completion, DiskError, IoSlices, Tag};
 use millpond_format::{BlockNo, Lsn, VolumeId};
 use rustc_hash::FxHashMap;
 
@@ -13,7 +13,7 @@ use super::reclaimer::Reclaimer;
 use crate::cache::CacheDevices;
 use crate::read_cache::ReadCache;
 use crate::slab::Slab;
-use crate::store::Store;
+use crate::store::{Scattered, Store};
 use crate::{CommandError, DiffExtent, Time};
 
 /// State of writes that wait for free segments.
@@ -55,6 +55,10 @@ pub(crate) struct Requests {
     pub(crate) comparisons: usize,
     /// Set while writes wait for free segments.
     pub(crate) space_wait: Option<SpaceWait>,
+    /// Leaves whose blocks guests read together and that lie apart, for the gatherer to take.
+    pub(super) scattered: Vec<Scattered>,
+    /// Results of reads of blocks to be gathered, by the number of the read.
+    pub(super) gather_reads: Vec<(u64, Result<IoSlices, DiskError>)>,
     pub(super) full_devices: FullDevices,
     pub(super) codec: Codec,
     /// Volumes whose end is being discarded after a shrink, and the operation that does it.
@@ -95,6 +99,8 @@ impl Requests {
             answers: VecDeque::new(),
             comparisons: 0,
             space_wait: None,
+            scattered: Vec::new(),
+            gather_reads: Vec::new(),
             full_devices: FullDevices::new(now),
             codec: Codec::new(),
             trimming: BTreeMap::new(),

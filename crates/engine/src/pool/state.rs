@@ -4,7 +4,7 @@ use millpond_block::DeviceSlot;
 
 use super::requests::Requests;
 use crate::store::Store;
-use crate::task::{Checkpointer, Cleaner, Jobs, LabelWriter, Lease, Preparer, Rejoiner, Resilver, Spares};
+use crate::task::{Checkpointer, Cleaner, Gatherer, Jobs, LabelWriter, Lease, Preparer, Rejoiner, Resilver, Spares};
 
 /// A pool in service: its state on the devices, the requests, and the tasks. Its own methods are the
 /// scheduler's: they pass events to requests and tasks, and run each task once per turn.
@@ -22,6 +22,7 @@ pub(crate) struct Pool {
     pub(crate) preparer: Preparer,
     pub(crate) lease: Lease,
     pub(crate) cleaner: Cleaner,
+    pub(crate) gatherer: Gatherer,
     /// Positions of devices that did not answer while the pool was opened: the pool works without
     /// them, or was refused.
     pub(crate) unanswered: Vec<DeviceSlot>,
@@ -44,6 +45,7 @@ impl Pool {
             preparer: Preparer::default(),
             lease: Lease::default(),
             cleaner: Cleaner::default(),
+            gatherer: Gatherer::default(),
             unanswered: Vec::new(),
         }
     }

@@ -231,6 +231,7 @@ impl Pool {
                 destroys: !self.requests.destroying.is_empty(),
             };
             busy |= self.jobs.step(&mut self.store, &mut tasks);
+            busy |= self.step_gather();
             self.step_jobs();
             self.requests.step_cache(&mut self.store);
             self.lease.step_claim(&mut self.store);

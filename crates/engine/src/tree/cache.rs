@@ -36,6 +36,9 @@ pub(crate) struct Cached {
     pub(crate) dirty: u64,
     /// Checksum of the node as the running checkpoint writes it, once computed.
     pub(crate) crc: Option<u32>,
+    /// Device reads beyond one each that long reads of guests needed for the blocks of this leaf since
+    /// it was read or changed.
+    extra_reads: u32,
     used_lately: bool,
     /// True when it is dead and only waits until the running checkpoint has written it.
     doomed: bool,
@@ -91,9 +94,26 @@ impl NodeCache {
         }
     }
 
+    /// Counts device reads that guests' reads of a leaf needed beyond one each. Returns true, and
+    /// counts from zero again, when they are `most` or more.
+    pub(crate) fn count_extra_reads(&mut self, at: u32, reads: u32, most: u32) -> bool {
+        let cached = self.get_mut(at);
+        cached.extra_reads = cached.extra_reads.saturating_add(reads);
+        let reached = cached.extra_reads >= most;
+        if reached {
+            cached.extra_reads = 0;
+        }
+        reached
+    }
+
+    /// Forgets these reads, because the leaf is about to change.
+    pub(crate) fn forget_extra_reads(&mut self, at: u32) {
+        self.get_mut(at).extra_reads = 0;
+    }
+
     /// Adds a node; `dirty` as in [`Cached::dirty`].
     pub(crate) fn insert(&mut self, addr: Addr, node: Node, dirty: u64) -> u32 {
-        let cached = Cached { node, addr: addr.settled(), dirty, crc: None, used_lately: true, doomed: false };
+        let cached = Cached { node, addr: addr.settled(), dirty, crc: None, extra_reads: 0, used_lately: true, doomed: false };
         let at = match self.vacant.pop() {
             Some(at) => {
                 if let Some(place) = self.slab.get_mut(at as usize) {

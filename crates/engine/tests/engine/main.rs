@@ -17,6 +17,7 @@ mod faults;
 mod flips;
 mod full;
 mod full_host;
+mod gather;
 mod golden;
 mod harness;
 mod holds;

@@ -22,7 +22,7 @@ pub struct Counters {
     pub nodes_touched: f64,
     /// Bytes of guest blocks appended.
     pub user_bytes: f64,
-    /// Bytes of live blocks moved by the cleaner.
+    /// Bytes of live blocks moved by the cleaner, or gathered.
     pub cleaner_bytes: f64,
     /// Bytes of batch headers, nodes and checkpoints.
     pub overhead_bytes: f64,
@@ -63,7 +63,7 @@ impl Counters {
             device_write_bytes: sum("write_bytes")?,
             nodes_touched: number("/io/nodes_touched")?,
             user_bytes: number("/io/user_bytes")?,
-            cleaner_bytes: number("/io/cleaner_bytes")?,
+            cleaner_bytes: number("/io/cleaner_bytes")? + number("/io/gathered_bytes")?,
             overhead_bytes: number("/io/header_bytes")? + number("/io/metadata_bytes")?,
             segments_cleaned: number("/io/segments_cleaned")?,
             log_bytes: number("/io/log_bytes")?,

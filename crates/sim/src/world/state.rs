@@ -41,6 +41,7 @@ impl<S: System> World<S> {
             self.stats.checkpoints += metrics.checkpoints;
             self.stats.cleaned += metrics.segments_cleaned;
             self.stats.prepared += metrics.prepared_bytes;
+            self.stats.gathered += metrics.gathered_bytes;
             self.stats.given_back += metrics.given_back_bytes;
             self.stats.cached += metrics.cache_hits;
         }

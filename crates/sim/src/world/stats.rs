@@ -33,6 +33,8 @@ pub struct Stats {
     pub cleaned: u64,
     /// Bytes of free segments that the engine prepared.
     pub prepared: u64,
+    /// Bytes of blocks that the engine wrote again next to each other.
+    pub gathered: u64,
     /// Bytes of free segments that the engine released to the host.
     pub given_back: u64,
     /// Comparisons judged.
@@ -94,6 +96,7 @@ impl Stats {
         self.checkpoints += other.checkpoints;
         self.cleaned += other.cleaned;
         self.prepared += other.prepared;
+        self.gathered += other.gathered;
         self.given_back += other.given_back;
         self.diffs += other.diffs;
         self.queries += other.queries;

@@ -235,12 +235,12 @@ const LONG_TURNS: usize = 11;
 
 fn counters(pool: &Pool) -> String {
     let io = &pool.io;
-    let written = io.user_bytes + io.header_bytes + io.metadata_bytes + io.cleaner_bytes;
+    let written = io.user_bytes + io.header_bytes + io.metadata_bytes + io.cleaner_bytes + io.gathered_bytes;
     let amplification = if io.user_bytes == 0 { "-".to_owned() } else { format!("{:.2}", written as f64 / io.user_bytes as f64) };
     let longest = io.turns.iter().rposition(|count| *count > 0).map_or(0, |class| 1u64 << class);
     format!(
         "\nsince import\n  guests: {} reads ({}), {} writes ({}), {} flushes, {} errors\n  \
-         written: {} data, {} headers, {} metadata, {} moved by the cleaner; write amplification {amplification}\n  \
+         written: {} data, {} headers, {} metadata, {} moved by the cleaner, {} gathered; write amplification {amplification}\n  \
          {} segments cleaned, {} checkpoints, {} of log since the last, {} writes throttled, {} batches replayed\n  \
          {} turns of a millisecond or longer, the longest below {} ms\n",
         io.guests.reads,
@@ -253,6 +253,7 @@ fn counters(pool: &Pool) -> String {
         Size(io.header_bytes),
         Size(io.metadata_bytes),
         Size(io.cleaner_bytes),
+        Size(io.gathered_bytes),
         io.segments_cleaned,
         io.checkpoints,
         Size(io.log_bytes),
