@@ -154,7 +154,10 @@ fn gather(dir: &Path, text: &mut String) {
         match entry.file_name().and_then(|name| name.to_str()) {
             Some("tests" | "tests.rs" | "events.rs") => {}
             _ if entry.is_dir() => gather(&entry, text),
-            _ => *text += &fs::read_to_string(&entry).expect("a source file"),
+            _ if entry.extension().is_some_and(|extension| extension == "rs") => {
+                *text += &fs::read_to_string(&entry).expect("a source file");
+            }
+            _ => {}
         }
     }
 }
