@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -56,10 +56,10 @@ impl fmt::Debug for Buf {
     }
 }
 
-/// A shared, immutable slice of a [`Buf`].
+/// A shared, immutable slice of a [`Buf`], which other threads may read, too.
 #[derive(Clone, Debug)]
 pub struct BufSlice {
-    buf: Rc<Buf>,
+    buf: Arc<Buf>,
     start: usize,
     len: usize,
     zeroes: bool,
@@ -71,7 +71,7 @@ impl BufSlice {
     ///
     /// # Panics
     /// As [`BufSlice::new`].
-    pub fn zeroes(buf: Rc<Buf>, range: Range<usize>) -> BufSlice {
+    pub fn zeroes(buf: impl Into<Arc<Buf>>, range: Range<usize>) -> BufSlice {
         BufSlice { zeroes: true, ..BufSlice::new(buf, range) }
     }
 
@@ -79,7 +79,8 @@ impl BufSlice {
     ///
     /// # Panics
     /// When the range is outside the buffer, which is an error of the caller.
-    pub fn new(buf: Rc<Buf>, range: Range<usize>) -> BufSlice {
+    pub fn new(buf: impl Into<Arc<Buf>>, range: Range<usize>) -> BufSlice {
+        let buf = buf.into();
         assert!(range.start <= range.end && range.end <= buf.size(), "piece outside its buffer");
         BufSlice { buf, start: range.start, len: range.end - range.start, zeroes: false }
     }
@@ -113,12 +114,12 @@ impl BufSlice {
     /// A part of this piece.
     pub fn slice(&self, range: Range<usize>) -> BufSlice {
         assert!(range.end <= self.len, "slice outside its piece");
-        BufSlice { zeroes: self.zeroes, ..BufSlice::new(Rc::clone(&self.buf), self.start + range.start..self.start + range.end) }
+        BufSlice { zeroes: self.zeroes, ..BufSlice::new(Arc::clone(&self.buf), self.start + range.start..self.start + range.end) }
     }
 
     /// Returns the buffer if this was the last reference to it.
     pub fn into_buf(self) -> Option<Buf> {
-        Rc::try_unwrap(self.buf).ok()
+        Arc::try_unwrap(self.buf).ok()
     }
 }
 

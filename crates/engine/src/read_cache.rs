@@ -11,14 +11,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::cache::Ghosts;
 use millpond_block::{BufPool, BufSlice};
 use millpond_format::VolumeId;
 use quick_cache::unsync::Cache;
 use quick_cache::{Lifecycle, OptionsBuilder, UnitWeighter};
 use rustc_hash::FxBuildHasher;
-use std::rc::Rc;
-
-use crate::cache::Ghosts;
 
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
@@ -179,7 +177,7 @@ impl ReadCache {
             if let Some(to) = buf.bytes_mut().get_mut(..piece.len()) {
                 to.copy_from_slice(piece.bytes());
             }
-            BufSlice::new(Rc::new(buf), 0..piece.len())
+            BufSlice::new(buf, 0..piece.len())
         };
         let mut evicted = Vec::new();
         share.blocks.insert_with_lifecycle(key, kept, &mut evicted);

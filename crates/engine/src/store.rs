@@ -35,7 +35,7 @@ mod watermarks;
 mod write_sizes;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use millpond_block::{Buf, BufPool, DeviceSlot, DeviceSpace, Tag};
 use millpond_format::{LogTail, Lsn, ObjectRef};
@@ -79,7 +79,7 @@ pub(crate) struct Store {
     pub(crate) log: Log,
     pub(crate) io: IoTable<Context>,
     pub(crate) bufs: BufPool,
-    pub(crate) zeroes: Rc<Buf>,
+    pub(crate) zeroes: Arc<Buf>,
     /// Number of this import.
     pub(crate) incarnation: u32,
     /// Generation of the newest root on the devices.
@@ -138,7 +138,7 @@ impl Store {
             log,
             io,
             bufs,
-            zeroes: Rc::new(Buf::zeroed(ZEROES)),
+            zeroes: Arc::new(Buf::zeroed(ZEROES)),
             incarnation: 0,
             generation: 0,
             checkpoint_at: ObjectRef::default(),

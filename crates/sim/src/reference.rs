@@ -10,9 +10,6 @@
 mod code;
 mod memory;
 
-use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
-
 use millpond_block::{
     Buf, BufSlice, ByteRange, Completion, DeviceGeometry, DeviceSlot, DiskError, Io, IoDone, IoId, IoKind, IoSlices, Op, Payload, Query,
     Request, Run, Tag,
@@ -21,6 +18,7 @@ use millpond_engine::{
     CatalogCommand, Command, CommandError, DiffExtent, Fault, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo, StateMachine,
     Time, Tuning, VolumeId, VolumeInfo, VolumeOptions,
 };
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::disk::PAGE;
 use crate::system::{Media, System, Target};
@@ -158,7 +156,7 @@ impl Reference {
         let mut buf = Buf::zeroed(bytes.len());
         buf.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
         let size = buf.size();
-        let piece = BufSlice::new(Rc::new(buf), 0..size);
+        let piece = BufSlice::new(buf, 0..size);
         self.io(device, IoKind::Write { offset: (page * PAGE) as u64, pieces: vec![piece] }, doing);
     }
 
@@ -383,7 +381,7 @@ fn data(bytes: Vec<u8>) -> IoSlices {
     }
     let mut buf = Buf::zeroed(bytes.len());
     buf.bytes_mut()[..bytes.len()].copy_from_slice(&bytes);
-    IoSlices::from_iter([BufSlice::new(Rc::new(buf), 0..bytes.len())])
+    IoSlices::from_iter([BufSlice::new(buf, 0..bytes.len())])
 }
 
 impl StateMachine for Reference {

@@ -1,5 +1,3 @@
-use std::rc::Rc;
-
 use millpond_block::{Buf, BufSlice, DeviceError};
 
 use super::*;
@@ -9,7 +7,7 @@ const DISK: DeviceSlot = DeviceSlot(0);
 const MILLI: u64 = 1_000_000;
 
 fn write(id: u64, pages: usize) -> Io {
-    let piece = BufSlice::new(Rc::new(Buf::zeroed(pages * 4096)), 0..pages * 4096);
+    let piece = BufSlice::new(Buf::zeroed(pages * 4096), 0..pages * 4096);
     Io { id: IoId(id), device: DISK, kind: IoKind::Write { offset: 0, pieces: vec![piece] }, urgent: false }
 }
 

@@ -1,5 +1,3 @@
-use std::rc::Rc;
-
 use millpond_block::{Buf, BufSlice, DeviceSlot, IoId};
 
 use super::*;
@@ -12,7 +10,7 @@ fn io(kind: IoKind) -> Io {
 fn piece(byte: u8, pages: usize) -> BufSlice {
     let mut buf = Buf::zeroed(pages * PAGE);
     buf.bytes_mut().fill(byte);
-    BufSlice::new(Rc::new(buf), 0..pages * PAGE)
+    BufSlice::new(buf, 0..pages * PAGE)
 }
 
 fn read(device: &mut MemoryDevice, offset: u64, length: usize) -> Vec<u8> {

@@ -2,7 +2,7 @@
 //! and come back as `IoDone`s.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use io_uring::squeue::Entry;
 use io_uring::types::{Fd, Fixed, FsyncFlags};
@@ -41,7 +41,7 @@ pub(super) struct Devices {
     /// True when descriptors are registered with the kernel, which saves a look-up per request.
     fixed: bool,
     spare: Vec<Vec<libc::iovec>>,
-    zeros: Rc<Buf>,
+    zeros: Arc<Buf>,
 }
 
 pub(super) struct Device {
@@ -177,7 +177,7 @@ impl Ring {
 impl Devices {
     pub fn new(uring: &IoUring) -> Devices {
         let fixed = uring.submitter().register_files_sparse(MAX_DEVICES).is_ok();
-        Devices { table: Vec::new(), fixed, spare: Vec::new(), zeros: Rc::new(Buf::zeroed(ZEROS)) }
+        Devices { table: Vec::new(), fixed, spare: Vec::new(), zeros: Arc::new(Buf::zeroed(ZEROS)) }
     }
 
     pub(super) fn get(&self, index: DeviceSlot) -> Option<&Device> {
@@ -242,7 +242,7 @@ impl Devices {
     /// Returns pieces with `length` bytes of zeros.
     fn zero_pieces(&self, length: u64) -> Vec<BufSlice> {
         let bytes = |left: u64| usize::try_from(left).unwrap_or(ZEROS).min(ZEROS);
-        (0..length).step_by(ZEROS).map(|at| BufSlice::zeroes(Rc::clone(&self.zeros), 0..bytes(length - at))).collect()
+        (0..length).step_by(ZEROS).map(|at| BufSlice::zeroes(Arc::clone(&self.zeros), 0..bytes(length - at))).collect()
     }
 
     /// If the host has no call for zeros, turns the operation into a write, and remembers that for

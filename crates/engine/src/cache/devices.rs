@@ -1,7 +1,5 @@
 //! [`CacheDevices`]: all cache devices, and the segment that is being filled for them.
 
-use std::rc::Rc;
-
 use millpond_block::{Buf, BufPool, BufSlice, ByteRange, DeviceError, MemberId};
 use millpond_format::{Addr, BLOCK_UNITS, CacheHead, CacheSegment, DeviceId, Filling, PoolId, SECTOR_BYTES, UNIT};
 
@@ -176,7 +174,7 @@ impl CacheDevices {
             let head = CacheHead { pool, device: drive.device, filling: drive.filling, incarnation: begun.incarnation };
             let mut buf = Buf::zeroed(SECTOR_BYTES);
             buf.bytes_mut().copy_from_slice(&head.encode());
-            let piece = BufSlice::new(Rc::new(buf), 0..SECTOR_BYTES);
+            let piece = BufSlice::new(buf, 0..SECTOR_BYTES);
             return Some(SegmentWrite { member: drive.member, scan, offset: CacheDevice::head().offset, piece });
         };
         let found = page.and_then(|page| CacheSegment::decode(page).ok());
@@ -249,7 +247,7 @@ impl CacheDevices {
         drive.fill(open.segment, head.blocks.into(), open.at.into());
         let scan = Scan { drive: drive.id, segment: Some(open.segment) };
         let (member, offset) = (drive.member, drive.range(open.segment, 0, pages).offset);
-        Some(SegmentWrite { member, scan, offset, piece: BufSlice::new(Rc::new(open.buf), 0..written) })
+        Some(SegmentWrite { member, scan, offset, piece: BufSlice::new(open.buf, 0..written) })
     }
 
     /// Handles the end of a write. Returns the member if its device is to be given up.

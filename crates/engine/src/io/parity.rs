@@ -269,7 +269,7 @@ impl Coders {
             }
             done += run;
         }
-        columns.extend(parity.into_iter().map(|buf| vec![BufSlice::new(std::rc::Rc::new(buf), 0..length)]));
+        columns.extend(parity.into_iter().map(|buf| vec![BufSlice::new(buf, 0..length)]));
         columns
     }
 }

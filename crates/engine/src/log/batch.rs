@@ -94,7 +94,7 @@ impl OpenBatch {
         if let Some((buf, used)) = self.gather.take()
             && used > 0
         {
-            self.pieces.push(BufSlice::new(std::rc::Rc::new(buf), 0..used));
+            self.pieces.push(BufSlice::new(buf, 0..used));
         }
     }
 

@@ -7,8 +7,6 @@
 //! INV-LEVEL-1: before an import's root is published, every batch that it replays and that was not
 //! durable is on all copies that count.
 
-use std::rc::Rc;
-
 use millpond_block::{Buf, BufPool, BufSlice, DeviceError, MemberId};
 use millpond_format::{BatchHeader, Lsn, SegmentId};
 
@@ -93,10 +91,10 @@ impl LogReplication {
             }
             return Err(OpenErrorKind::BatchUnreadable(batch.lsn));
         };
-        let piece = BufSlice::new(Rc::new(buf), 0..bytes);
+        let piece = BufSlice::new(buf, 0..bytes);
         if layout.stripe(batch.segment).is_some() {
             let pages = batch.pages.next_multiple_of(layout.quantum(batch.segment)) - batch.pages;
-            let padding = BufSlice::new(Rc::new(Buf::zeroed(pages as usize * PAGE as usize)), 0..pages as usize * PAGE as usize);
+            let padding = BufSlice::new(Buf::zeroed(pages as usize * PAGE as usize), 0..pages as usize * PAGE as usize);
             let pieces = [piece, padding].into_iter().filter(|piece| !piece.is_empty()).collect();
             io.write(ImportIo::Leveled, layout, batch.segment, batch.page, pieces, bufs);
             return Ok(());

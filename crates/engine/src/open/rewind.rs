@@ -18,8 +18,6 @@
 //! Nothing is overwritten before the new root is durable: a crash until then leaves the newest
 //! state as it was.
 
-use std::rc::Rc;
-
 use millpond_block::{BufPool, BufSlice, MemberId};
 use millpond_format::{Lsn, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, second_area};
 
@@ -67,7 +65,7 @@ fn renewed_ring(root: &Root, bufs: &mut BufPool) -> BufSlice {
             ring.iter_mut().skip(at).take(SECTOR_BYTES).for_each(|byte| *byte = 0);
         }
     }
-    BufSlice::new(Rc::new(buf), 0..bytes)
+    BufSlice::new(buf, 0..bytes)
 }
 
 impl Import {

@@ -3,8 +3,6 @@
 //! Guests never wait for the cache: copies are written when devices are idle, and blocks that come
 //! too fast are not copied.
 
-use std::rc::Rc;
-
 use millpond_block::{Buf, BufSlice, DeviceError, MemberId};
 use millpond_format::{Addr, Class, Coding, Filling, MemberState, SegmentId, crc32c};
 
@@ -75,7 +73,7 @@ impl Requests {
             trusting || crc32c(block) == *crc
         });
         match blocks.first().map(|(addr, _)| addr.coding()) {
-            Some(Coding::Raw) if sound => return Some(BufSlice::new(Rc::new(buf), skip..skip + bytes)),
+            Some(Coding::Raw) if sound => return Some(BufSlice::new(buf, skip..skip + bytes)),
             Some(coding) if sound => {
                 let piece = self.unpack(store, stored, coding);
                 store.bufs.give(buf);

@@ -4,8 +4,6 @@
 //! Contexts of both libraries are created once: for a block of 4 KiB creating one takes longer than
 //! coding.
 
-use std::rc::Rc;
-
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 use millpond_block::BufSlice;
 use millpond_format::{BLOCK, Coding};
@@ -87,7 +85,7 @@ impl Requests {
     pub(super) fn unpack(&mut self, store: &mut Store, stored: &[u8], coding: Coding) -> Option<BufSlice> {
         let mut buf = store.bufs.take(4096);
         self.codec.decompress(stored, coding, buf.bytes_mut().get_mut(..4096)?)?;
-        Some(BufSlice::new(Rc::new(buf), 0..4096))
+        Some(BufSlice::new(buf, 0..4096))
     }
 }
 

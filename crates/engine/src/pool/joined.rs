@@ -7,8 +7,6 @@
 //! parts, those parts are read again one by one, and are repaired as any other: a joined read never
 //! fails a request that would succeed without it.
 
-use std::rc::Rc;
-
 use millpond_block::{Buf, BufSlice, DeviceError};
 use millpond_format::{SegmentId, crc32c};
 use smallvec::SmallVec;
@@ -72,7 +70,7 @@ impl Requests {
         let Some(place) = work.parts.get_mut(part as usize) else { return };
         let Part::Joined { page: first, pages, parts } = std::mem::replace(place, Part::Zero(0)) else { return };
         let all = match (result, buf) {
-            (Ok(()), Some(buf)) => Some(BufSlice::new(Rc::new(buf), 0..pages as usize * 4096)),
+            (Ok(()), Some(buf)) => Some(BufSlice::new(buf, 0..pages as usize * 4096)),
             (_, buf) => {
                 buf.into_iter().for_each(|buf| store.bufs.give(buf));
                 None

@@ -1,6 +1,6 @@
 //! Guest reads: map lookup, device reads, checksums, and the pieces of the reply.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use millpond_block::{Buf, BufSlice, ByteRange, DeviceError, DiskError, IoSlices, MemberId};
 use millpond_format::{Addr, BlockNo, Coding, FANOUT, Lsn, Node, SegmentId, VolumeId, crc32c};
@@ -190,7 +190,7 @@ impl Requests {
             (Part::Blocks { crcs, .. }, Ok(()), Some(buf)) => {
                 let sound = are_sound(crcs, buf.bytes());
                 let bytes = crcs.len() * 4096;
-                sound.then(|| BufSlice::new(Rc::new(buf), 0..bytes))
+                sound.then(|| BufSlice::new(buf, 0..bytes))
             }
             (Part::Packed { crc, coding, skip, units, addr, place: (segment, _), .. }, Ok(()), Some(buf)) => {
                 let range = *skip..*skip + *units as usize * 512;
@@ -203,7 +203,7 @@ impl Requests {
                 let piece = if !sound {
                     None
                 } else if coding == Coding::Raw {
-                    Some(BufSlice::new(Rc::new(buf), range))
+                    Some(BufSlice::new(buf, range))
                 } else {
                     let unpacked = self.unpack(store, buf.bytes().get(range).unwrap_or_default(), coding);
                     store.bufs.give(buf);
@@ -400,7 +400,7 @@ pub(crate) fn assemble(store: &mut Store, parts: SmallVec<[Part; 1]>, range: Byt
             Part::Zero(mut bytes) => {
                 while bytes > 0 {
                     let step = bytes.min(ZEROES);
-                    push(BufSlice::zeroes(Rc::clone(&store.zeroes), 0..step));
+                    push(BufSlice::zeroes(Arc::clone(&store.zeroes), 0..step));
                     bytes -= step;
                 }
             }

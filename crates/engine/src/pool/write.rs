@@ -1,7 +1,5 @@
 //! Guest writes: reads the edges of partly covered blocks, loads leaves, checks space, appends.
 
-use std::rc::Rc;
-
 use millpond_block::{Buf, BufSlice, ByteRange, DiskError, Op as RequestOp, Payload, Request};
 use millpond_format::{BLOCK_UNITS, BlockNo, FANOUT, LineageId, VolumeId};
 
@@ -97,7 +95,7 @@ impl Requests {
         let (source, owned) = match (given, kept) {
             (Some(bytes), None) => (Source::Copy(bytes), None),
             (_, Some(buf)) => {
-                let piece = BufSlice::new(Rc::new(buf), 0..count * 4096);
+                let piece = BufSlice::new(buf, 0..count * 4096);
                 (Source::Shared(piece.clone()), Some(piece))
             }
             (None, None) => return self.fail_op(store, id, DiskError::Io),

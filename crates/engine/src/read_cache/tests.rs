@@ -1,7 +1,5 @@
 //! Contents of the read cache, its size, and its use by volumes.
 
-use std::rc::Rc;
-
 use millpond_block::{Buf, BufPool, BufSlice};
 use millpond_format::VolumeId;
 
@@ -17,7 +15,7 @@ fn key(n: u64) -> u64 {
 fn block(n: u64) -> BufSlice {
     let mut buf = Buf::zeroed(4096);
     buf.bytes_mut()[..8].copy_from_slice(&n.to_le_bytes());
-    BufSlice::new(Rc::new(buf), 0..4096)
+    BufSlice::new(buf, 0..4096)
 }
 
 /// Reads blocks as guests do: looks, and offers what was not there. How many were there.
@@ -49,7 +47,7 @@ fn a_scan_pushes_nothing_out() {
 #[test]
 fn a_part_of_a_buffer_is_kept_without_the_rest() {
     let (mut cache, mut bufs) = (ReadCache::new(100 * BLOCK), BufPool::default());
-    let whole = BufSlice::new(Rc::new(Buf::zeroed(1 << 20)), 0..1 << 20);
+    let whole = BufSlice::new(Buf::zeroed(1 << 20), 0..1 << 20);
     for _ in 0..2 {
         cache.offer(ONE, key(7), &whole.slice(4096..8192), &mut bufs);
     }

@@ -1,5 +1,7 @@
 //! Appending to the log: batches, streams of segments, and room in them.
 
+use std::sync::Arc;
+
 use millpond_block::{Buf, BufSlice};
 use millpond_format::{Addr, BATCH_FIXED, BatchHeader, ChunkId, FANOUT, HEADER_PAGE, LineageId, NO_SEGMENT, SegmentId, run_bytes};
 
@@ -117,7 +119,7 @@ impl Store {
         self.log.since_checkpoint += bytes;
         self.stock.count(bytes);
         let mut all = Vec::with_capacity(pieces.len() + 1);
-        all.push(BufSlice::new(std::rc::Rc::new(page), 0..header_bytes));
+        all.push(BufSlice::new(page, 0..header_bytes));
         all.extend(pieces.iter().cloned());
         all.extend(self.padding(padded - pages));
         let lsn = header.lsn;
@@ -233,11 +235,11 @@ impl Store {
 
     /// Returns `pages` pages of zeroes.
     fn padding(&self, pages: u32) -> impl Iterator<Item = BufSlice> + use<> {
-        let (mut left, zeroes) = (pages as usize * 4096, std::rc::Rc::clone(&self.zeroes));
+        let (mut left, zeroes) = (pages as usize * 4096, Arc::clone(&self.zeroes));
         std::iter::from_fn(move || {
             let step = left.min(ZEROES);
             left -= step;
-            (step > 0).then(|| BufSlice::zeroes(std::rc::Rc::clone(&zeroes), 0..step))
+            (step > 0).then(|| BufSlice::zeroes(Arc::clone(&zeroes), 0..step))
         })
     }
 }

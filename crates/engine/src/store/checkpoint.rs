@@ -1,11 +1,9 @@
 //! State of checkpoints that others than their task need: room for the next one, and whether one
 //! runs.
 
-use std::collections::BTreeMap;
-use std::rc::Rc;
-
 use millpond_block::{BufSlice, MemberId, Tag};
 use millpond_format::{ObjectRef, Root, SegmentId, second_area};
+use std::collections::BTreeMap;
 
 use super::{Estimate, Store};
 use crate::Time;
@@ -109,7 +107,7 @@ impl Store {
         if let Some(to) = buf.bytes_mut().get_mut(..4096) {
             to.copy_from_slice(&root.encode());
         }
-        let piece = BufSlice::new(Rc::new(buf), 0..4096);
+        let piece = BufSlice::new(buf, 0..4096);
         let slot = Root::slot_offset(root.generation);
         let area = |size: u64| if at_end { second_area(size) } else { 0 };
         let rings = self.config.shape.ids().filter(|member| !self.config.shape.is_auxiliary(*member));

@@ -1,10 +1,8 @@
 //! State of the labels that others than the task that writes them need.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
-
 use millpond_block::{BufSlice, MemberId, Tag};
 use millpond_format::{Class, DeviceId, Label, MemberState, SECTOR_BYTES};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Store;
 use crate::io::Replica;
@@ -79,7 +77,7 @@ impl Store {
         if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
             to.copy_from_slice(&label);
         }
-        BufSlice::new(Rc::new(buf), 0..SECTOR_BYTES)
+        BufSlice::new(buf, 0..SECTOR_BYTES)
     }
 
     /// Puts replacements into their members' places, once the labels say so.

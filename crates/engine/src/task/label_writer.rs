@@ -4,11 +4,9 @@
 //! crash leaves a readable label on every device, and of several shapes the newest is valid; every
 //! change is such that the pool is also whole under the old shape until all labels are written.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
-
 use millpond_block::{BufSlice, MemberId, Tag};
 use millpond_format::{CLAIM_OFFSET, DeviceId, DeviceNote, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId, second_area};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::lease::Lease;
 use crate::PoolState;
@@ -125,5 +123,5 @@ pub(crate) fn fresh_area(store: &mut Store, lease: &Lease, member: MemberId) -> 
     {
         to.copy_from_slice(&claim.encode());
     }
-    BufSlice::new(Rc::new(buf), 0..bytes)
+    BufSlice::new(buf, 0..bytes)
 }

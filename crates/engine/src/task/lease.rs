@@ -12,11 +12,9 @@
 //! INV-CLAIM-3: every device that the labels call whole has the claim, durably: new devices get it
 //! with their first label, others before the labels call them whole.
 
-use std::collections::BTreeSet;
-use std::rc::Rc;
-
 use millpond_block::{Buf, BufSlice, ByteRange, DeviceError, DeviceSlot, MemberId};
 use millpond_format::{CLAIM_OFFSET, Claim, FormatError, Holder, MemberState, PoolId, SECTOR_BYTES, second_area};
+use std::collections::BTreeSet;
 
 use crate::store::{ClaimIo, Context, Store};
 use crate::{Fault, PoolState, Time};
@@ -255,7 +253,7 @@ impl Lease {
         let sector = self.mine.as_ref()?.encode();
         let mut buf = store.bufs.take(SECTOR_BYTES);
         buf.bytes_mut().get_mut(..SECTOR_BYTES)?.copy_from_slice(&sector);
-        Some(BufSlice::new(Rc::new(buf), 0..SECTOR_BYTES))
+        Some(BufSlice::new(buf, 0..SECTOR_BYTES))
     }
 
     /// Writes the claim to areas of a member. No operation waits for it; a device that cannot write

@@ -8,11 +8,9 @@
 //! At the end the ring of roots is copied to the device, everything on it is made durable, and the
 //! labels are changed to say that it is whole.
 
-use std::collections::VecDeque;
-use std::rc::Rc;
-
 use millpond_block::{Buf, BufSlice, ByteRange, DeviceError, MemberId};
 use millpond_format::{DeviceId, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId, second_area};
+use std::collections::VecDeque;
 
 use super::lease::{Lease, claim_at};
 use crate::io::Replica;
@@ -187,7 +185,7 @@ impl Resilver {
             (Ok(()), Some(buf)) => {
                 fill.in_flight = 2;
                 let second = second_area(store.size_of(member, replica));
-                let piece = BufSlice::new(Rc::new(buf), 0..(RING_SLOTS as usize * SECTOR_BYTES));
+                let piece = BufSlice::new(buf, 0..(RING_SLOTS as usize * SECTOR_BYTES));
                 for area in [0, second] {
                     store.io.write_to(Context::FillRing(run), None, member, replica, area + RING_OFFSET, piece.clone());
                 }
@@ -369,7 +367,7 @@ impl Resilver {
             (Ok(()), Some(buf)) => {
                 store.pin(piece.segment);
                 let bytes = piece.pages as usize * PAGE as usize;
-                let data = BufSlice::new(Rc::new(buf), 0..bytes);
+                let data = BufSlice::new(buf, 0..bytes);
                 store.io.write_to(Context::FillWrite(piece), Some(piece.segment), member, replica, piece.offset, data);
             }
             _ if piece.attempt + 1 < attempts => self.read_piece(store, FillPiece { attempt: piece.attempt + 1, ..piece }),

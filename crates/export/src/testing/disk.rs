@@ -1,7 +1,5 @@
 //! A disk in memory that answers in a chosen order.
 
-use std::rc::Rc;
-
 use millpond_block::{
     Answer, Buf, BufSlice, ByteRange, Completion, Disk, DiskError, Features, Geometry, IoSlices, Op, Payload, Query, Request, Run,
     SectorProfile, Since, Tag,
@@ -180,7 +178,7 @@ fn pieces(bytes: &[u8], most: usize) -> IoSlices {
             let mut buf = Buf::zeroed(chunk.len());
             buf.bytes_mut()[..chunk.len()].copy_from_slice(chunk);
             let make = if chunk.iter().all(|byte| *byte == 0) { BufSlice::zeroes } else { BufSlice::new };
-            make(Rc::new(buf), 0..chunk.len())
+            make(buf, 0..chunk.len())
         })
         .collect()
 }

@@ -2,7 +2,6 @@
 //! except one read-only view of the volume.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millpond_block::{
@@ -91,7 +90,7 @@ impl Double {
             (Op::Read, _) => {
                 let mut buf = buffers.take(length);
                 buf.bytes_mut()[..length].copy_from_slice(range);
-                return Ok(IoSlices::from_elem(BufSlice::new(Rc::new(buf), 0..length), 1));
+                return Ok(IoSlices::from_elem(BufSlice::new(buf, 0..length), 1));
             }
             (Op::Write, Payload::Copy(source)) => range.copy_from_slice(source),
             (Op::Write, Payload::Owned(buf)) => {
@@ -118,7 +117,7 @@ impl Double {
                     }
                     Payload::None => return self.completions.push_back(Completion { tag, result: Err(DiskError::Invalid) }),
                 };
-                IoKind::Write { offset, pieces: vec![BufSlice::new(Rc::new(buf), 0..length)] }
+                IoKind::Write { offset, pieces: vec![BufSlice::new(buf, 0..length)] }
             }
             (Op::Discard, _) => IoKind::Discard { offset, length: length as u64 },
             _ => IoKind::Flush,
@@ -204,7 +203,7 @@ impl StateMachine for Double {
 
     fn io_done(&mut self, done: IoDone) {
         let Some((tag, length)) = self.under_way.remove(&done.id) else { return };
-        let data = done.buf.filter(|_| length > 0).map(|buf| BufSlice::new(Rc::new(buf), 0..length));
+        let data = done.buf.filter(|_| length > 0).map(|buf| BufSlice::new(buf, 0..length));
         let result = done.result.map(|()| data.into_iter().collect()).map_err(|_| DiskError::Io);
         self.completions.push_back(Completion { tag, result });
     }

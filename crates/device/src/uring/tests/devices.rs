@@ -1,6 +1,5 @@
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use millpond_block::{Buf, BufSlice, DeviceError, DeviceSlot, Io, IoDone, IoId, IoKind, PAGE};
@@ -18,7 +17,7 @@ fn open(path: &Path, size: u64, direct: bool) -> HostDevice {
 fn piece(byte: u8, bytes: usize) -> BufSlice {
     let mut buf = Buf::zeroed(bytes);
     buf.bytes_mut().fill(byte);
-    BufSlice::new(Rc::new(buf), 0..bytes)
+    BufSlice::new(buf, 0..bytes)
 }
 
 /// Runs operations until they complete and returns the completions by id.

@@ -1,8 +1,6 @@
 //! Compares stripes with a model: bytes distributed by hand, parity by multiplication in GF(2^8)
 //! bit by bit.
 
-use std::rc::Rc;
-
 use millpond_block::MemberId;
 use millpond_format::{Class, Column, DeviceId, Layout, Member, MemberState, SegmentId, Shape};
 
@@ -42,7 +40,7 @@ fn pieces(bytes: &[u8], step: usize) -> Vec<BufSlice> {
     let piece = |part: &[u8]| {
         let mut buf = Buf::zeroed(part.len());
         buf.bytes_mut()[..part.len()].copy_from_slice(part);
-        BufSlice::new(Rc::new(buf), 0..part.len())
+        BufSlice::new(buf, 0..part.len())
     };
     bytes.chunks(step).map(piece).collect()
 }

@@ -1,7 +1,5 @@
 //! Members without a device.
 
-use std::rc::Rc;
-
 use millpond_block::{IoDone, MemberId};
 use millpond_format::{Class, Column, DeviceId, Group as Extents, Layout, Member, MemberState, Shape};
 
@@ -30,7 +28,7 @@ fn table(layout: Layout) -> IoTable<&'static str> {
 }
 
 fn write_to_both(io: &mut IoTable<&'static str>, bufs: &mut BufPool) {
-    let piece = BufSlice::new(Rc::new(bufs.take(4096)), 0..4096);
+    let piece = BufSlice::new(bufs.take(4096), 0..4096);
     io.write_raw("write", vec![(MemberId(1), 0, piece.clone()), (MemberId(0), 0, piece)]);
 }
 

@@ -1,7 +1,5 @@
 //! Compares the payload of a batch with plain bytes.
 
-use std::rc::Rc;
-
 use super::*;
 use millpond_testing::Random;
 
@@ -44,7 +42,7 @@ impl Twin {
                 let bytes = bytes(512 * (1 + random.below(40) as usize));
                 let mut buf = Buf::zeroed(bytes.len() + 512);
                 buf.bytes_mut()[512..bytes.len() + 512].copy_from_slice(&bytes);
-                self.batch.attach(BufSlice::new(Rc::new(buf), 512..bytes.len() + 512));
+                self.batch.attach(BufSlice::new(buf, 512..bytes.len() + 512));
                 self.whole.push(at..at + bytes.len());
                 self.payload.extend(bytes);
             }

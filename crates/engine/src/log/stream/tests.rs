@@ -1,9 +1,7 @@
 //! Compares the queue of batches in flight with a list that is searched from end to end.
 
-use std::collections::BTreeSet;
-use std::rc::Rc;
-
 use millpond_block::Buf;
+use std::collections::BTreeSet;
 
 use super::*;
 use millpond_testing::Random;
@@ -59,7 +57,7 @@ impl Twin {
             let mut buf = Buf::zeroed(pages * 4096);
             let seed = self.random.below(251) as usize;
             buf.bytes_mut().chunks_mut(512).enumerate().for_each(|(at, unit)| unit.fill((seed + at) as u8));
-            BufSlice::new(Rc::new(buf), 0..pages * 4096)
+            BufSlice::new(buf, 0..pages * 4096)
         };
         let pieces: Vec<BufSlice> = [3, 1, 2].into_iter().map(&mut piece).collect();
         let waiters = (0..self.random.small(3)).map(|n| self.next.0 as u32 * 10 + n).collect();

@@ -12,11 +12,9 @@
 //! claim of another import exists. Suppose two continued, and B wrote its first claim after A: A
 //! saw no claim of B, so A had written its second claim before, and B found that changed.
 
-use std::collections::BTreeMap;
-use std::rc::Rc;
-
 use millpond_block::{Buf, BufSlice, DeviceError, MemberId};
 use millpond_format::{Claim, FormatError, Holder, SECTOR_BYTES};
+use std::collections::BTreeMap;
 
 use super::{Import, ImportIo, Stage};
 use crate::pool::Pool;
@@ -375,7 +373,7 @@ impl Import {
         if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
             to.copy_from_slice(&sector);
         }
-        let piece = BufSlice::new(Rc::new(buf), 0..SECTOR_BYTES);
+        let piece = BufSlice::new(buf, 0..SECTOR_BYTES);
         let place = |member: MemberId| (member, claim_at(self.member_size(member), second).offset, piece.clone());
         let writes = self.claimed_members().into_iter().map(place).collect();
         self.io.write_raw(ImportIo::Claimed, writes);

@@ -1,7 +1,5 @@
 //! Rewrites the newest root where it lacks a copy.
 
-use std::rc::Rc;
-
 use millpond_block::{BufSlice, MemberId};
 use millpond_format::{Root, SECTOR_BYTES, second_area};
 
@@ -60,7 +58,7 @@ impl Import {
         if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
             to.copy_from_slice(&root.encode());
         }
-        let piece = BufSlice::new(Rc::new(buf), 0..SECTOR_BYTES);
+        let piece = BufSlice::new(buf, 0..SECTOR_BYTES);
         let place = |member: MemberId| {
             let size = config.size_of(member);
             let area = if second { second_area(size) } else { 0 };

@@ -100,7 +100,7 @@ impl Checkpointer {
         }
         store.metrics.metadata_bytes += HEADER_PAGE as u64;
         self.pending += 1;
-        let piece = BufSlice::new(Rc::new(buf), 0..HEADER_PAGE);
+        let piece = BufSlice::new(buf, 0..HEADER_PAGE);
         store.io.write(Context::Objects, &store.core.space.layout, segment, page, vec![piece], &mut store.bufs);
     }
 
@@ -170,7 +170,7 @@ impl Checkpointer {
         packer.bytes.clear();
         store.metrics.metadata_bytes += bytes as u64;
         self.pending += 1;
-        let piece = BufSlice::new(Rc::new(buf), 0..bytes);
+        let piece = BufSlice::new(buf, 0..bytes);
         store.io.write(Context::Objects, &store.core.space.layout, segment, page, vec![piece], &mut store.bufs);
     }
 }

@@ -1,7 +1,5 @@
 //! Writes of a checkpoint: nodes, and the roots that name it.
 
-use std::rc::Rc;
-
 use millpond_block::{BufSlice, Tag};
 use millpond_format::{Lsn, NODE_BYTES, Root};
 
@@ -89,7 +87,7 @@ impl Checkpointer {
             }
             store.metrics.node_writes += nodes.len() as u64;
             store.metrics.metadata_bytes += bytes as u64;
-            let piece = BufSlice::new(Rc::new(buf), 0..bytes);
+            let piece = BufSlice::new(buf, 0..bytes);
             self.pending += 1;
             store.io.write(Context::Nodes(nodes), &store.core.space.layout, place.segment, place.page, vec![piece], &mut store.bufs);
         }

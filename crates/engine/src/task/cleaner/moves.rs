@@ -1,8 +1,6 @@
 //! Batches of moves: live blocks of several chunks, written together behind one header that
 //! identifies them.
 
-use std::rc::Rc;
-
 use millpond_block::{Buf, BufSlice};
 use millpond_format::{
     Addr, BATCH_FIXED, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn, MAX_HEADER_PAGES, Move, NODE_BYTES,
@@ -146,7 +144,7 @@ impl Cleaner {
         b.chunks.push((g.chunk, moved.at, identified, live));
         Item::Move(moved).encode(&mut b.items);
         b.pages += pages;
-        b.pieces.push(BufSlice::new(Rc::new(buf), 0..pages as usize * 4096));
+        b.pieces.push(BufSlice::new(buf, 0..pages as usize * 4096));
         store.metrics.cleaner_bytes += to as u64;
     }
 

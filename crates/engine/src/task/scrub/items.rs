@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use millpond_block::BufSlice;
 use millpond_format::{ObjectRef, SegmentId};
@@ -70,9 +71,9 @@ impl Scrubber {
                 None => runs.push((first, end)),
             }
         }
-        let (Some(member), whole) = (store.core.space.layout.copies(place.segment).nth(*copy), Rc::new(whole)) else { return };
+        let (Some(member), whole) = (store.core.space.layout.copies(place.segment).nth(*copy), Arc::new(whole)) else { return };
         for (first, end) in runs {
-            let piece = BufSlice::new(Rc::clone(&whole), first * PAGE..end * PAGE);
+            let piece = BufSlice::new(Arc::clone(&whole), first * PAGE..end * PAGE);
             store.repair(member, place.segment, place.page + first as u32, piece);
             self.found.iter_mut().for_each(|found| found.repaired += 1);
         }

@@ -4,11 +4,9 @@
 //! No checkpoint begins meanwhile, so all rings should be equal. The scrub ends with a checkpoint:
 //! objects that only the previous one needed were not checked, and are not needed after that.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
-
 use millpond_block::{Buf, BufSlice, ByteRange, DeviceError, MemberId};
 use millpond_format::{Label, MemberState, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, second_area};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Step;
 use crate::store::{AreaPart, Context, JobIo, ScrubArea, Store};
@@ -138,7 +136,7 @@ impl Scrubber {
         if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
             to.copy_from_slice(root);
         }
-        let write = (area.member, start + RING_OFFSET + (slot * SECTOR_BYTES) as u64, BufSlice::new(Rc::new(buf), 0..SECTOR_BYTES));
+        let write = (area.member, start + RING_OFFSET + (slot * SECTOR_BYTES) as u64, BufSlice::new(buf, 0..SECTOR_BYTES));
         self.of(area.run).into_iter().for_each(|run| run.labels.left += 1);
         store.io.write_raw(Context::Job(JobIo::ScrubArea(area)), vec![write]);
     }

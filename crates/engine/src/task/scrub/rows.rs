@@ -7,7 +7,7 @@
 //! while they were read.
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use millpond_block::{Buf, BufSlice};
 
@@ -45,12 +45,12 @@ impl Scrubber {
         // pages with bytes that cannot be recovered stay as they are
         wrong.retain(|page| !lost.iter().any(|item| item.pages().contains(page)));
         let still = still == Some(store.stillness());
-        let right = Rc::new(right);
+        let right = Arc::new(right);
         for page in wrong {
             let at = place.page + page as u32;
             let device = store.core.space.layout.map(place.segment, at, 1, 0).first().map(|(device, _)| *device);
             let Some(device) = device.filter(|device| store.io.health.is_up(*device)) else { continue };
-            let piece = BufSlice::new(Rc::clone(&right), page * PAGE as usize..(page + 1) * PAGE as usize);
+            let piece = BufSlice::new(Arc::clone(&right), page * PAGE as usize..(page + 1) * PAGE as usize);
             store.repair(device, place.segment, at, piece);
             self.found.iter_mut().for_each(|found| found.repaired += 1);
         }
@@ -59,7 +59,7 @@ impl Scrubber {
         if unknown > 0 || rows.lacking & data != 0 {
             return true;
         }
-        let told = if store.tuning.plants(Planted::ParityFromRot) { Rc::new(lies) } else { right };
+        let told = if store.tuning.plants(Planted::ParityFromRot) { Arc::new(lies) } else { right };
         let doubtful: Vec<(usize, usize)> = lost.iter().map(|item| (item.from, item.from + item.bytes)).collect();
         self.judge_parity(store, &rows, BufSlice::new(told, 0..rows.bytes), &doubtful, still)
     }

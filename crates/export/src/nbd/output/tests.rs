@@ -1,7 +1,5 @@
 //! Batches: order, partial sends, recycling.
 
-use std::rc::Rc;
-
 use millpond_block::{Buf, PAGE};
 
 use super::*;
@@ -12,7 +10,7 @@ fn data(fill: u8, pieces: &[usize]) -> IoSlices {
         .map(|&len| {
             let mut buf = Buf::zeroed(len);
             buf.bytes_mut().fill(fill);
-            BufSlice::new(Rc::new(buf), 0..len)
+            BufSlice::new(buf, 0..len)
         })
         .collect()
 }

@@ -1,7 +1,5 @@
 //! Chunks of reads.
 
-use std::rc::Rc;
-
 use millpond_block::{Buf, BufPool};
 
 use super::*;
@@ -9,7 +7,7 @@ use super::*;
 const ASKED: RequestKey = RequestKey { cookie: 7, offset: 0x1000 };
 
 fn piece(length: usize, zeroes: bool) -> BufSlice {
-    let buf = Rc::new(Buf::zeroed(length));
+    let buf = Buf::zeroed(length);
     if zeroes { BufSlice::zeroes(buf, 0..length) } else { BufSlice::new(buf, 0..length) }
 }
 
