@@ -1,21 +1,22 @@
 //! Reads of one request that are joined by place: blocks that are neighbours on a device, or nearly
 //! so, are read together, in whatever order the request has them. After random overwrites the
 //! neighbours of a block in its volume are elsewhere, but some blocks of a large request were often
-//! written together.
+//! written together. Packed blocks may share a page, which is read once.
 //!
 //! Each block is checked by its own checksum. When a joined read fails, or has wrong content in some
 //! parts, those parts are read again one by one, and are repaired as any other: a joined read never
 //! fails a request that would succeed without it.
 
-use millpond_block::{Buf, BufSlice, DeviceError};
-use millpond_format::{SegmentId, crc32c};
+use millpond_block::{Buf, BufSlice, DeviceError, DiskError};
+use millpond_format::{Coding, SegmentId, crc32c};
 use smallvec::SmallVec;
 
 use super::op::{CorruptCopy, Op, Part, Work};
 use super::requests::Requests;
 use crate::store::{Context, GAP_PAGES, Store};
 
-/// Plain blocks of a read that are neighbours on a device, and the part of the read that they are.
+/// Plain blocks of a read that are neighbours on a device, or the pages of a packed block, and the
+/// part of the read that they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) segment: SegmentId,
@@ -38,18 +39,18 @@ pub(super) struct Joined {
 /// pages from a page of a segment on are neighbours on one device.
 pub(super) fn join(runs: &mut [Run], in_one_place: impl Fn(SegmentId, u32, u32) -> bool) -> SmallVec<[Joined; 4]> {
     if runs.len() > 1 {
-        runs.sort_unstable_by_key(|run| (run.segment, run.page));
+        runs.sort_unstable_by_key(|run| (run.segment, run.page, run.pages));
     }
     let mut reads: SmallVec<[Joined; 4]> = SmallVec::new();
     for run in runs {
         let Run { segment, page, pages, part } = *run;
         if let Some(last) = reads.last_mut()
             && last.segment == segment
-            && let Some(gap) = page.checked_sub(last.page + last.pages)
-            && gap <= GAP_PAGES
-            && in_one_place(segment, last.page, last.pages + gap + pages)
+            && page.saturating_sub(last.page + last.pages) <= GAP_PAGES
+            && let all = last.pages.max(page + pages - last.page)
+            && in_one_place(segment, last.page, all)
         {
-            last.pages += gap + pages;
+            last.pages = all;
             last.parts.push(part);
             continue;
         }
@@ -58,8 +59,33 @@ pub(super) fn join(runs: &mut [Run], in_one_place: impl Fn(SegmentId, u32, u32) 
     reads
 }
 
+impl Part {
+    /// Returns the pages of a part that is read from the pool's devices: segment, first page, and
+    /// number.
+    pub(super) fn place(&self) -> Option<(SegmentId, u32, u32)> {
+        match self {
+            Part::Blocks { place: (segment, page), crcs, .. } => Some((*segment, *page, crcs.len() as u32)),
+            Part::Packed { place: (segment, page), pages, .. } => Some((*segment, *page, *pages)),
+            Part::Zero(_) | Part::Ready(_) | Part::Cached { .. } | Part::Joined { .. } => None,
+        }
+    }
+
+    /// Returns the part's bytes in its pages, if they are what their checksums say: plain blocks, or
+    /// the stored form of a packed one.
+    pub(super) fn sound(&self, pages: BufSlice) -> Option<BufSlice> {
+        match self {
+            Part::Blocks { crcs, .. } => are_sound(crcs, pages.bytes()).then_some(pages),
+            Part::Packed { crc, skip, units, .. } => {
+                let stored = pages.slice(*skip..*skip + *units as usize * 512);
+                (crc32c(stored.bytes()) == *crc).then_some(stored)
+            }
+            Part::Zero(_) | Part::Ready(_) | Part::Cached { .. } | Part::Joined { .. } => None,
+        }
+    }
+}
+
 /// Returns whether blocks are what their checksums say.
-pub(super) fn are_sound(crcs: &[u32], bytes: &[u8]) -> bool {
+fn are_sound(crcs: &[u32], bytes: &[u8]) -> bool {
     crcs.iter().zip(bytes.chunks_exact(4096)).all(|(crc, block)| crc32c(block) == *crc)
 }
 
@@ -78,25 +104,61 @@ impl Requests {
         };
         for part in parts {
             let Some(Op { work: Work::Read(work), pending, .. }) = self.ops.get_mut(id) else { return };
-            let Some(Part::Blocks { crcs, place: (segment, page), .. }) = work.parts.get(part as usize) else { continue };
-            let (segment, page, count) = (*segment, *page, crcs.len());
+            let Some(wanted) = work.parts.get(part as usize) else { continue };
+            let Some((segment, page, pages)) = wanted.place() else { continue };
             let from = (page - first) as usize * 4096;
-            let mine = all.as_ref().map(|all| all.slice(from..from + count * 4096));
-            match mine.filter(|piece| are_sound(crcs, piece.bytes())) {
-                Some(piece) => self.keep_blocks(store, id, part, piece),
+            let mine = all.as_ref().map(|all| all.slice(from..from + pages as usize * 4096));
+            match mine.and_then(|pages| wanted.sound(pages)) {
+                Some(piece) => self.keep(store, id, part, piece),
                 None => {
                     *pending += 1;
                     store.metrics.data_reads += 1;
-                    store.read_segment(Context::Data { op: id, part }, segment, page, count as u32, 0);
+                    store.read_segment(Context::Data { op: id, part }, segment, page, pages, 0);
                 }
             }
         }
         self.release(store, id);
     }
 
-    /// Keeps the blocks of a part of a read, whose content is right, for the reply and for caches,
-    /// and rewrites copies that were wrong.
-    pub(super) fn keep_blocks(&mut self, store: &mut Store, id: u32, part: u32, piece: BufSlice) {
+    /// Keeps the content of a part of a read, which is right, for the reply and for caches: plain
+    /// blocks, or the stored form of a packed one.
+    pub(super) fn keep(&mut self, store: &mut Store, id: u32, part: u32, piece: BufSlice) {
+        let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
+        match work.parts.get(part as usize) {
+            Some(Part::Packed { .. }) => self.keep_packed(store, id, part, piece),
+            _ => self.keep_blocks(store, id, part, piece),
+        }
+    }
+
+    /// Keeps a packed block, and decodes it. Content that has the right checksum and cannot be
+    /// decoded is the same in all copies: the read fails.
+    fn keep_packed(&mut self, store: &mut Store, id: u32, part: u32, stored: BufSlice) {
+        let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
+        let remembered = work.remembered;
+        let Some(Part::Packed { coding, addr, place: (segment, _), .. }) = work.parts.get(part as usize) else { return };
+        let (coding, addr, segment) = (*coding, *addr, *segment);
+        if addr.is_some() && self.may_copy(store, segment) {
+            self.copy_to_cache(store, addr, stored.bytes());
+        }
+        let piece = if coding == Coding::Raw {
+            Some(stored)
+        } else {
+            let piece = self.unpack(store, stored.bytes(), coding);
+            store.bufs.give_data([stored]);
+            piece
+        };
+        if let (Some(volume), Some(piece)) = (remembered, &piece) {
+            self.remember(store, volume, std::iter::once(addr), piece);
+        }
+        let Some(Op { work: Work::Read(work), error, .. }) = self.ops.get_mut(id) else { return };
+        match (piece, work.parts.get_mut(part as usize)) {
+            (Some(piece), Some(place)) => *place = Part::Ready(piece),
+            _ => *error = Some(DiskError::Io),
+        }
+    }
+
+    /// Keeps plain blocks, and rewrites copies that were wrong.
+    fn keep_blocks(&mut self, store: &mut Store, id: u32, part: u32, piece: BufSlice) {
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
         let Some(place) = work.parts.get_mut(part as usize) else { return };
         let remembered = work.remembered;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use millpond_block::{Buf, BufSlice, ByteRange, DeviceError, DiskError, IoSlices, MemberId};
-use millpond_format::{Addr, BlockNo, Coding, FANOUT, Lsn, Node, SegmentId, VolumeId, crc32c};
+use millpond_format::{Addr, BlockNo, Coding, FANOUT, Lsn, Node, SegmentId, VolumeId};
 use smallvec::SmallVec;
 
 use super::cached::follows;
 use super::gather::counts_for_gathering;
-use super::joined::{Run, are_sound, join};
+use super::joined::{Run, join};
 use super::op::{CorruptCopy, Op, Owner, Part, Work};
 use super::requests::Requests;
 use super::write::blocks_of;
@@ -130,13 +130,10 @@ impl Requests {
         let mut wanted: SmallVec<[(u32, SegmentId, u32, u32); 4]> = SmallVec::new();
         let mut runs: SmallVec<[Run; 4]> = SmallVec::new();
         for (part, p) in (0u32..).zip(&parts) {
-            match p {
-                Part::Blocks { crcs, place: (segment, page), .. } => {
-                    runs.push(Run { segment: *segment, page: *page, pages: crcs.len() as u32, part });
-                }
-                Part::Packed { place, pages, .. } => wanted.push((part, place.0, place.1, *pages)),
-                Part::Cached { blocks, cache_slot } => cached.push((part, *cache_slot, blocks.len() as u32)),
-                Part::Zero(_) | Part::Ready(_) | Part::Joined { .. } => {}
+            if let Some((segment, page, pages)) = p.place() {
+                runs.push(Run { segment, page, pages, part });
+            } else if let Part::Cached { blocks, cache_slot } = p {
+                cached.push((part, *cache_slot, blocks.len() as u32));
             }
         }
         let reads = join(&mut runs, |segment, page, pages| store.core.space.layout.map(segment, page, pages, 0).len() == 1);
@@ -185,48 +182,15 @@ impl Requests {
         if let Part::Joined { .. } = place {
             return self.joined_read(store, id, part, result, buf);
         }
-        let remembered = work.remembered;
-        let good = match (&*place, result, buf) {
-            (Part::Blocks { crcs, .. }, Ok(()), Some(buf)) => {
-                let sound = are_sound(crcs, buf.bytes());
-                let bytes = crcs.len() * 4096;
-                sound.then(|| BufSlice::new(buf, 0..bytes))
-            }
-            (Part::Packed { crc, coding, skip, units, addr, place: (segment, _), .. }, Ok(()), Some(buf)) => {
-                let range = *skip..*skip + *units as usize * 512;
-                let (crc, coding, addr, segment) = (*crc, *coding, *addr, *segment);
-                let stored = buf.bytes().get(range.clone()).unwrap_or_default();
-                let sound = crc32c(stored) == crc;
-                if sound && addr.is_some() && self.may_copy(store, segment) {
-                    self.copy_to_cache(store, addr, stored);
-                }
-                let piece = if !sound {
-                    None
-                } else if coding == Coding::Raw {
-                    Some(BufSlice::new(buf, range))
-                } else {
-                    let unpacked = self.unpack(store, buf.bytes().get(range).unwrap_or_default(), coding);
-                    store.bufs.give(buf);
-                    unpacked
-                };
-                if let (Some(volume), Some(piece)) = (remembered, &piece) {
-                    self.remember(store, volume, std::iter::once(addr), piece);
-                }
-                piece
-            }
+        let Some((segment, page, pages)) = place.place() else { return };
+        let good = match (result, buf) {
+            (Ok(()), Some(buf)) => place.sound(BufSlice::new(buf, 0..pages as usize * 4096)),
             _ => None,
         };
-        let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
-        let Some(place) = work.parts.get_mut(part as usize) else { return };
-        let (at, attempt) = match place {
-            Part::Blocks { place, crcs, attempt, .. } => ((place.0, place.1, crcs.len() as u32), attempt),
-            Part::Packed { place, pages, attempt, .. } => ((place.0, place.1, *pages), attempt),
-            Part::Zero(_) | Part::Ready(_) | Part::Cached { .. } | Part::Joined { .. } => return,
-        };
-        let (segment, page, pages) = at;
         match good {
-            Some(piece) => self.keep_blocks(store, id, part, piece),
+            Some(piece) => self.keep(store, id, part, piece),
             None => {
+                let (Part::Blocks { attempt, .. } | Part::Packed { attempt, .. }) = place else { return };
                 *attempt += 1;
                 let next = *attempt;
                 if let Some(member) = member {

@@ -31,8 +31,8 @@ fn runs_of(places: &[(SegmentId, u32)]) -> Vec<Run> {
 fn slow_join(runs: &[Run]) -> Vec<Vec<u32>> {
     let near = |a: &Run, b: &Run| {
         let (a, b) = if a.page <= b.page { (a, b) } else { (b, a) };
-        let end = a.page + a.pages;
-        a.segment == b.segment && b.page >= end && b.page - end <= GAP_PAGES && in_one_place(a.segment, a.page, b.page + b.pages - a.page)
+        let (first_end, end) = (a.page + a.pages, (a.page + a.pages).max(b.page + b.pages));
+        a.segment == b.segment && b.page.saturating_sub(first_end) <= GAP_PAGES && in_one_place(a.segment, a.page, end - a.page)
     };
     let mut groups: Vec<Vec<Run>> = runs.iter().map(|run| vec![*run]).collect();
     while let Some((i, j)) = (0..groups.len())
@@ -60,27 +60,47 @@ fn places(rng: &mut Random, segments: u32, pages: u32, count: usize) -> Vec<(Seg
     (0..count.min(all.len())).map(|_| all.swap_remove(rng.index(all.len()))).collect()
 }
 
+/// Pages of packed blocks, some of which share a page, in random order.
+fn packed(rng: &mut Random, count: usize) -> Vec<Run> {
+    let mut unit = 0;
+    let mut runs: Vec<Run> = Vec::new();
+    for _ in 0..count {
+        let units = 1 + rng.index(8) as u32;
+        unit += if rng.index(4) == 0 { rng.index(40) as u32 } else { 0 };
+        let (page, end) = (unit / 8, (unit + units).div_ceil(8));
+        runs.push(Run { segment: SegmentId(0), page, pages: end - page, part: 0 });
+        unit += units;
+    }
+    let mut shuffled: Vec<Run> = (0..count).map(|_| runs.swap_remove(rng.index(runs.len()))).collect();
+    (0u32..).zip(&mut shuffled).for_each(|(part, run)| run.part = part);
+    shuffled
+}
+
+/// Compares with brute force. Parts are those of `runs`, by position.
+fn check(runs: &[Run]) {
+    let mut parts: Vec<Vec<u32>> = Vec::new();
+    for read in join(&mut runs.to_vec(), in_one_place) {
+        assert!(read.parts.len() == 1 || in_one_place(read.segment, read.page, read.pages), "{read:?}");
+        let mut mine = read.parts.to_vec();
+        for part in &mine {
+            let run = runs[*part as usize];
+            let inside = run.page >= read.page && run.page + run.pages <= read.page + read.pages;
+            assert!(run.segment == read.segment && inside, "{run:?} is not in {read:?}");
+        }
+        mine.sort_unstable();
+        parts.push(mine);
+    }
+    parts.sort();
+    assert_eq!(parts, slow_join(runs), "{runs:?}");
+}
+
 #[test]
 fn runs_are_joined_as_by_brute_force() {
     let mut rng = Random::new(7);
     for nth in 0..2000 {
         let count = 1 + nth % 40;
-        let runs = runs_of(&places(&mut rng, 1 + nth as u32 % 3, 16 << (nth % 4), count.min(16)));
-        let reads = join(&mut runs.clone(), in_one_place);
-        let mut parts: Vec<Vec<u32>> = Vec::new();
-        for read in &reads {
-            assert!(in_one_place(read.segment, read.page, read.pages), "{read:?}");
-            let mut mine = read.parts.to_vec();
-            for part in &mine {
-                let run = runs[*part as usize];
-                let inside = run.page >= read.page && run.page + run.pages <= read.page + read.pages;
-                assert!(run.segment == read.segment && inside, "{run:?} is not in {read:?}");
-            }
-            mine.sort_unstable();
-            parts.push(mine);
-        }
-        parts.sort();
-        assert_eq!(parts, slow_join(&runs), "{runs:?}");
+        check(&runs_of(&places(&mut rng, 1 + nth as u32 % 3, 16 << (nth % 4), count.min(16))));
+        check(&packed(&mut rng, count.min(16)));
     }
 }
 
