@@ -12,8 +12,8 @@ use crate::Target;
 use crate::open::{Import, create};
 use crate::pool::{Grain, Pool};
 use crate::{
-    Busy, Command, CommandError, DiffExtent, Fault, ImageInfo, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, Reply, SnapshotInfo,
-    Time, Tuning, VolumeInfo, VolumeOptions,
+    Busy, CodecWork, Command, CommandError, DiffExtent, Fault, ImageInfo, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, Reply,
+    SnapshotInfo, Time, Tuning, VolumeInfo, VolumeOptions,
 };
 
 static NO_OPTIONS: BTreeMap<VolumeId, VolumeOptions> = BTreeMap::new();
@@ -91,11 +91,11 @@ impl Engine {
         }
     }
 
-    /// Announces reads of these ranges, so that their map entries are loaded into the CPU cache
-    /// together. A hint without any other effect.
-    pub fn expect(&self, target: Target, reads: &[ByteRange]) {
+    /// Announces reads or writes of these ranges, so that their map entries are loaded into the CPU
+    /// cache together. A hint without any other effect.
+    pub fn expect(&self, target: Target, ranges: &[ByteRange]) {
         if let Some(pool) = self.open() {
-            pool.store.expect(target, reads);
+            pool.store.expect(target, ranges);
         }
     }
 
@@ -226,6 +226,20 @@ impl Engine {
         match &mut self.phase {
             Phase::Importing(import) => import.pop_io(),
             Phase::Open(pool) => pool.store.io.pop(pool.lease.holds_back()),
+        }
+    }
+
+    /// Returns the next compression or decompression to do, on any thread and in any order; to be
+    /// returned by [`codec_done`](Engine::codec_done). There is none where
+    /// [`Tuning::codec_at_once`] is without limit.
+    pub fn pop_codec_work(&mut self) -> Option<CodecWork> {
+        self.open_mut()?.requests.codec.pop()
+    }
+
+    /// Takes work back that [`pop_codec_work`](Engine::pop_codec_work) returned and that was done.
+    pub fn codec_done(&mut self, work: CodecWork) {
+        if let Some(pool) = self.open_mut() {
+            pool.requests.codec_done(&mut pool.store, work);
         }
     }
 

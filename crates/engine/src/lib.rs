@@ -8,6 +8,7 @@
 mod api;
 mod cache;
 mod check;
+mod codec;
 mod core;
 mod engine;
 mod error;
@@ -30,6 +31,7 @@ mod tuning;
 
 pub use api::*;
 pub use check::{Audit, Media};
+pub use codec::{Codec, CodecWork};
 pub use engine::Engine;
 pub use error::*;
 pub use machine::StateMachine;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use millpond_block::{Answer, Completion, DeviceSlot, Io, IoDone, Payload, Query, Request, Tag};
 
 use crate::{
-    Command, CommandError, DiffExtent, Engine, Entry, LabelsInForce, Metrics, PoolInfo, PoolState, Reply, Target, Time, VolumeId,
-    VolumeInfo, VolumeOptions,
+    CodecWork, Command, CommandError, DiffExtent, Engine, Entry, LabelsInForce, Metrics, PoolInfo, PoolState, Reply, Target, Time,
+    VolumeId, VolumeInfo, VolumeOptions,
 };
 
 /// A pool as a state machine: requests, commands, completed device operations and time go in;
@@ -47,6 +47,12 @@ pub trait StateMachine {
     fn pop_io(&mut self) -> Option<Io>;
     /// Reports the end of a device operation.
     fn io_done(&mut self, done: IoDone);
+    /// Returns the next compression or decompression to do, on any thread and in any order.
+    fn pop_codec_work(&mut self) -> Option<CodecWork> {
+        None
+    }
+    /// Takes back such work that was done.
+    fn codec_done(&mut self, _work: CodecWork) {}
     /// Reports that operations of a device are throttled on purpose.
     fn excuse(&mut self, _device: DeviceSlot) {}
     /// Returns the slots of devices that did not answer while the pool was opened.
@@ -117,6 +123,12 @@ impl StateMachine for Engine {
     }
     fn io_done(&mut self, done: IoDone) {
         Engine::io_done(self, done);
+    }
+    fn pop_codec_work(&mut self) -> Option<CodecWork> {
+        Engine::pop_codec_work(self)
+    }
+    fn codec_done(&mut self, work: CodecWork) {
+        Engine::codec_done(self, work);
     }
     fn excuse(&mut self, device: DeviceSlot) {
         Engine::excuse(self, device);

@@ -26,6 +26,9 @@ pub struct Tuning {
     pub ready: ReadySpace,
     /// When blocks that guests read together and that lie apart are written next to each other.
     pub gather: Gather,
+    /// Blocks that the engine decompresses itself in a turn; a block to be compressed counts as four.
+    /// The caller does the others ([`Engine::pop_codec_work`](crate::Engine::pop_codec_work)).
+    pub codec_at_once: usize,
     /// Bytes of each copy that a scrub reads at a time, approximately.
     pub scrub_strip: u32,
     /// Percent of the log's segments that may be in use before some of its data is moved to the
@@ -80,6 +83,7 @@ impl Default for Tuning {
             discard: Discard::default(),
             ready: ReadySpace::default(),
             gather: Gather::default(),
+            codec_at_once: usize::MAX,
             scrub_strip: 128 << 10,
             log_percent: 50,
             piece_bytes: 64 << 10,
@@ -278,6 +282,9 @@ pub enum Planted {
     TrustPageCache,
     /// Leave out a device that does not answer although the import may not degrade.
     LeaveOutUnasked,
+    /// Take compressed parts of a write as its first, second and so on in the order in which they
+    /// are done.
+    CodecInOrder,
     /// Map gathered blocks although their entries changed since they were read.
     GatherStale,
 }

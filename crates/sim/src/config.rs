@@ -301,6 +301,7 @@ impl Config {
     /// and come back.
     pub fn transform(&mut self, seed: u64, options: &Options) -> bool {
         let mut rng = Rng::new(hash(!seed));
+        self.code_beside(seed, options);
         if Config::gathers(seed, options) {
             self.tuning.gather = Gather { after_reads: 4 << (seed / 4 % 3), from_bytes: 8 * KIB };
         }
@@ -363,6 +364,14 @@ impl Config {
         // looks.
         self.wiped = (seed % 8 == 3 || jobs) && !damage && !options.append_only;
         transformed
+    }
+
+    /// Lets threads of the host compress and decompress, in half of the worlds.
+    fn code_beside(&mut self, seed: u64, options: &Options) {
+        let drawn = hash(seed ^ 0x636f_6465);
+        if drawn.is_multiple_of(2) || options.planted == Some(Planted::CodecInOrder) {
+            self.tuning.codec_at_once = (drawn / 2 % 3) as usize * 6;
+        }
     }
 
     /// Returns whether blocks that guests read together are gathered, after few reads. The other

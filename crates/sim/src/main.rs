@@ -131,7 +131,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 40] = [
+const PLANTED: [(&str, Planted); 41] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -172,6 +172,7 @@ const PLANTED: [(&str, Planted); 40] = [
     ("trust-page-cache", Planted::TrustPageCache),
     ("leave-out-unasked", Planted::LeaveOutUnasked),
     ("gather-stale", Planted::GatherStale),
+    ("codec-in-order", Planted::CodecInOrder),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -400,8 +401,8 @@ impl Batch {
         let least = stats.least_fill.map_or(String::new(), |fill| format!(", writes refused from {fill} per mille on"));
         let (prepared, gathered, back) = (stats.prepared >> 20, stats.gathered >> 10, stats.given_back >> 20);
         println!(
-            "  {} checkpoints, {} segments cleaned, {prepared} MiB prepared, {gathered} KiB gathered, {back} MiB given back{least}",
-            stats.checkpoints, stats.cleaned
+            "  {} checkpoints, {} segments cleaned, {prepared} MiB prepared, {gathered} KiB gathered, {} coded beside, {back} MiB given back{least}",
+            stats.checkpoints, stats.cleaned, stats.coded
         );
         println!(
             "  {} devices lost, {} replaced or added, {} by spares, {} trials without copies, {} wiped, {} blocks from caches",

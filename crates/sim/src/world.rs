@@ -3,6 +3,7 @@
 mod answers;
 mod audit;
 mod caches;
+mod coders;
 mod create;
 mod fate;
 mod finale;
@@ -44,6 +45,7 @@ use crate::system::System;
 use crate::trace::Trace;
 use crate::workload::{Plan, Workload};
 use caches::Caches;
+use coders::Coders;
 use fate::DeviceFaults;
 use hosts::Hosts;
 
@@ -85,6 +87,7 @@ pub struct World<S: System> {
     hosts: Option<Hosts<S>>,
     /// The daemon's shard between guests, engine and devices, with `--gate`.
     shard: Option<Shard>,
+    coders: Coders,
     /// The record of events.
     pub trace: Trace,
     /// Counters.
@@ -133,6 +136,7 @@ impl<S: System> World<S> {
         trace.print = options.trace;
         let usual = matches!(config.kind, Kind::Any);
         let fate = config.mirrored.as_ref().filter(|_| usual).map(|mirrored| DeviceFaults::new(mirrored, rng.fork(3)));
+        let coders = Coders::new(rng.clone().fork(5));
         let caches = config.cached.map(|cached| Caches::new(cached, config.devices.len(), rng.fork(4)));
         World {
             config,
@@ -147,6 +151,7 @@ impl<S: System> World<S> {
             caches,
             hosts: None,
             shard: None,
+            coders,
             trace,
             stats: Stats::default(),
             tags: 0,

@@ -255,6 +255,7 @@ fn planted_bugs_are_found() {
         Planted::TrustPageCache,
         Planted::LeaveOutUnasked,
         Planted::GatherStale,
+        Planted::CodecInOrder,
     ];
     for bug in planted {
         let options = Options::default().planting(bug);

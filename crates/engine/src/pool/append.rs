@@ -7,6 +7,7 @@ use millpond_format::{
 };
 use smallvec::SmallVec;
 
+use super::codec::CompressedPayload;
 use super::requests::Requests;
 use crate::log::{BatchKind, OpenBatch, OpenChunk, Stream};
 use crate::space::Place;
@@ -23,15 +24,26 @@ pub(crate) enum Source<'a> {
     Copy(&'a [u8]),
     /// Referenced where they are.
     Shared(BufSlice),
+    /// Compressed before.
+    Compressed(CompressedPayload),
 }
 
 impl Source<'_> {
-    fn block(&self, at: usize) -> &[u8] {
+    pub(super) fn block(&self, at: usize) -> &[u8] {
         let bytes = match self {
             Source::Copy(bytes) => bytes,
             Source::Shared(piece) => piece.bytes(),
+            Source::Compressed(payload) => payload.plain.bytes(),
         };
         bytes.get(at * 4096..(at + 1) * 4096).unwrap_or_default()
+    }
+
+    /// Returns the stored form of a block that was compressed before, with its coding and checksum.
+    fn stored(&self, at: usize) -> Option<(&[u8], Coding, u32)> {
+        match self {
+            Source::Compressed(payload) => payload.stored(at),
+            Source::Copy(_) | Source::Shared(_) => None,
+        }
     }
 }
 
@@ -181,6 +193,7 @@ impl Requests {
         match source {
             Source::Copy(bytes) => batch.copy(bytes.get(range).unwrap_or_default(), |n| store.bufs.take(n)),
             Source::Shared(piece) => batch.attach(piece.slice(range)),
+            Source::Compressed(payload) => batch.attach(payload.plain.slice(range)),
         }
         encode_run(&mut batch.items, volume, first, count, false, crcs.iter().map(|crc| (*crc, BLOCK_UNITS as u8, Coding::Raw)));
         let slots = count as u32; // a slot of these streams is a block
@@ -214,11 +227,14 @@ impl Requests {
         let mut stored: Vec<(u32, u8, Coding)> = Vec::with_capacity(count);
         let defer = store.tuning.plants(Planted::ApplyAtCompletion);
         for i in 0..count {
-            let plain = source.block(offset + i);
-            let (bytes, coding) = self.codec.compress(plain, compression).unwrap_or((plain, Coding::Raw));
+            let (bytes, coding, crc) = source.stored(offset + i).unwrap_or_else(|| {
+                let plain = source.block(offset + i);
+                let (bytes, coding) = self.codec.codec.compress(plain, compression).unwrap_or((plain, Coding::Raw));
+                (bytes, coding, crc32c(bytes))
+            });
             let Some(batch) = &mut store.log.streams[Stream::Packed].batch else { return };
             batch.room(bytes.len(), |n| store.bufs.take(n)).copy_from_slice(bytes);
-            let (crc, units) = (crc32c(bytes), u32::try_from(bytes.len() / 512).unwrap_or(BLOCK_UNITS));
+            let units = u32::try_from(bytes.len() / 512).unwrap_or(BLOCK_UNITS);
             let slots = units / u32::from(chunk.grain);
             let slot = store.core.space.chunks.get_mut(chunk.id).map_or(0, |c| {
                 c.slots += slots;

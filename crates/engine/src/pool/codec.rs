@@ -1,93 +1,228 @@
-//! The stored form of a compressed block: two bytes with the compressed length, LZ4 or Zstandard
-//! data, and zeroes up to a unit.
+//! Compression and decompression of requests' blocks: at once, or as [`CodecWork`] that the caller
+//! does beside other requests.
 //!
-//! Contexts of both libraries are created once: for a block of 4 KiB creating one takes longer than
-//! coding.
+//! A turn codes a few blocks at once, so that a single small request does not wait for another
+//! thread. The rest becomes work of at most [`WORK_BLOCKS`] blocks, which ends in any order. A write
+//! that waits for it has no effect yet (INV-CODEC-1): it is not in the log, holds no lock but that of blocks that
+//! it covers in part, and begins anew when its blocks are compressed (rollbacks, resizes and
+//! snapshots may have come between). A read that waits for it has verified bytes in memory; an
+//! address always means the same bytes (I11), so nothing that happens meanwhile makes them stale.
 
-use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
-use millpond_block::BufSlice;
-use millpond_format::{BLOCK, Coding};
-use zstd::bulk::{Compressor, Decompressor};
+use std::collections::VecDeque;
 
+use millpond_block::{Buf, BufSlice, DiskError};
+use millpond_format::{Addr, BLOCK, Coding, VolumeId};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::op::{Op, Part, Work};
 use super::requests::Requests;
-use crate::Compression;
+use crate::codec::{Codec, CodecKind, CodecWork, Compress, Decompress};
 use crate::store::Store;
+use crate::{Compression, Planted};
 
-/// Bytes of a unit.
-const UNIT: usize = 512;
-/// Bytes of the length field.
-const HEAD: usize = 2;
-/// Most bytes of a compressed block in its stored form; a longer one would save no unit, so the
-/// block is stored raw.
-const MOST: usize = BLOCK - UNIT;
-/// The level of Zstandard: the fastest above 0.
-const LEVEL: i32 = 1;
+/// Most blocks of a work: 0.1 ms of Zstandard.
+const WORK_BLOCKS: usize = 8;
+/// Blocks that can be decompressed in the time that compressing one takes.
+const COMPRESSION_COST: usize = 4;
 
-/// Compression and decompression contexts.
-pub(crate) struct Codec {
-    table: CompressTable,
-    packer: Option<Compressor<'static>>,
-    unpacker: Option<Decompressor<'static>>,
-    /// The stored form of the block that was compressed last.
-    stored: Vec<u8>,
+/// Work of requests that the caller does.
+#[derive(Default)]
+pub(crate) struct CodecQueue {
+    pub(super) codec: Codec,
+    /// Number of the last work.
+    last: u64,
+    /// Blocks that this turn may still decompress at once; a block to be compressed counts as
+    /// [`COMPRESSION_COST`].
+    left: usize,
+    waiting: VecDeque<CodecWork>,
+    /// Requests that wait for work, by its number.
+    waiters: FxHashMap<u64, Waiter>,
 }
 
-impl Codec {
-    pub(super) fn new() -> Codec {
-        let most = get_maximum_output_size(BLOCK).max(zstd::zstd_safe::compress_bound(BLOCK));
-        Codec { table: CompressTable::small(), packer: None, unpacker: None, stored: vec![0; HEAD + most] }
+/// A request that waits for a work.
+#[derive(Debug)]
+enum Waiter {
+    /// A write, and the position of these blocks in it, in works.
+    Write { op: u32, at: usize },
+    /// A read, and the parts that the blocks are, with their addresses.
+    Read { op: u32, parts: SmallVec<[(u32, Addr); 1]> },
+}
+
+impl CodecQueue {
+    /// Creates a queue without work; the first turn may code so much at once.
+    pub(super) fn new(at_once: usize) -> CodecQueue {
+        CodecQueue { left: at_once, ..CodecQueue::default() }
     }
 
-    /// Returns the stored form of a block and its coding; `None` if the block is to be stored raw,
-    /// because compression is off or saves no unit.
-    pub(super) fn compress(&mut self, plain: &[u8], compression: Compression) -> Option<(&[u8], Coding)> {
-        let out = self.stored.get_mut(HEAD..)?;
-        let (packed, coding) = match compression {
-            Compression::Off => return None,
-            Compression::Lz4 => (compress_into_with_table(plain, out, &mut self.table).ok()?, Coding::Lz4),
-            Compression::Zstd => {
-                if self.packer.is_none() {
-                    self.packer = Compressor::new(LEVEL).ok();
-                }
-                (self.packer.as_mut()?.compress_to_buffer(plain, out).ok()?, Coding::Zstd)
-            }
-        };
-        let length = HEAD + packed;
-        if length > MOST {
-            return None;
+    /// Begins a turn.
+    pub(super) fn begin_turn(&mut self, at_once: usize) {
+        self.left = at_once;
+    }
+
+    /// Returns whether blocks that cost so much are coded at once.
+    fn codes_at_once(&mut self, cost: usize) -> bool {
+        let at_once = cost <= self.left;
+        if at_once {
+            self.left = self.left.saturating_sub(cost);
         }
-        let stored = self.stored.get_mut(..length.next_multiple_of(UNIT))?;
-        stored.get_mut(..HEAD)?.copy_from_slice(&u16::try_from(packed).ok()?.to_le_bytes());
-        stored.get_mut(length..)?.fill(0);
-        Some((stored, coding))
+        at_once
     }
 
-    /// Decodes the stored form of a compressed block into `out`; `None` when it is damaged or
-    /// `coding` is raw.
-    fn decompress(&mut self, stored: &[u8], coding: Coding, out: &mut [u8]) -> Option<()> {
-        let length = usize::from(u16::from_le_bytes(*stored.first_chunk::<HEAD>()?));
-        let packed = stored.get(HEAD..HEAD + length)?;
-        let written = match coding {
-            Coding::Raw => return None,
-            Coding::Lz4 => decompress_into(packed, out).ok()?,
-            Coding::Zstd => {
-                if self.unpacker.is_none() {
-                    self.unpacker = Decompressor::new().ok();
-                }
-                self.unpacker.as_mut()?.decompress_to_buffer(packed, out).ok()?
-            }
-        };
-        (written == BLOCK).then_some(())
+    fn add(&mut self, waiter: Waiter, kind: CodecKind) {
+        self.last += 1;
+        self.waiters.insert(self.last, waiter);
+        self.waiting.push_back(CodecWork { id: self.last, kind });
     }
+
+    /// Returns the next work for the caller.
+    pub(crate) fn pop(&mut self) -> Option<CodecWork> {
+        self.waiting.pop_front()
+    }
+}
+
+/// The payload of a write, with its blocks compressed.
+#[derive(Debug)]
+pub(crate) struct CompressedPayload {
+    pub(super) plain: BufSlice,
+    /// By [`WORK_BLOCKS`] blocks; `None` until they are compressed.
+    parts: SmallVec<[Option<Compress>; 1]>,
+}
+
+impl CompressedPayload {
+    /// Returns whether all blocks are compressed.
+    pub(super) fn is_complete(&self) -> bool {
+        self.parts.iter().all(Option::is_some)
+    }
+
+    /// Returns the stored form of a block, with its coding and checksum.
+    pub(super) fn stored(&self, at: usize) -> Option<(&[u8], Coding, u32)> {
+        self.parts.get(at / WORK_BLOCKS)?.as_ref()?.stored(at % WORK_BLOCKS)
+    }
+
+    /// Returns its buffers to the pool of buffers.
+    pub(super) fn recycle(self, store: &mut Store) {
+        for part in self.parts.into_iter().flatten() {
+            store.bufs.give(part.out);
+        }
+        store.bufs.give_data([self.plain]);
+    }
+
+    /// Returns the payload as it came, for a write that must begin anew.
+    pub(super) fn into_plain(self, store: &mut Store) -> Buf {
+        let mut buf = store.bufs.take(self.plain.len());
+        if let Some(to) = buf.bytes_mut().get_mut(..self.plain.len()) {
+            to.copy_from_slice(self.plain.bytes());
+        }
+        self.recycle(store);
+        buf
+    }
+}
+
+/// A packed block of a read: the part, its address, and its stored form, which has the right
+/// checksum.
+pub(super) struct PackedBlock {
+    pub(super) part: u32,
+    pub(super) addr: Addr,
+    pub(super) coding: Coding,
+    pub(super) stored: BufSlice,
 }
 
 impl Requests {
+    /// Decodes the stored form of a compressed block at once.
     pub(super) fn unpack(&mut self, store: &mut Store, stored: &[u8], coding: Coding) -> Option<BufSlice> {
-        let mut buf = store.bufs.take(4096);
-        self.codec.decompress(stored, coding, buf.bytes_mut().get_mut(..4096)?)?;
-        Some(BufSlice::new(buf, 0..4096))
+        let mut buf = store.bufs.take(BLOCK);
+        self.codec.codec.decompress(stored, coding, buf.bytes_mut().get_mut(..BLOCK)?)?;
+        Some(BufSlice::new(buf, 0..BLOCK))
+    }
+
+    /// Lets the caller compress the blocks of a write whose payload is kept, and which waits for
+    /// that.
+    pub(super) fn compress_beside(&mut self, store: &mut Store, id: u32, compression: Compression, count: usize) {
+        let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) else { return };
+        let Some(buf) = work.payload.take() else { return self.fail_op(store, id, DiskError::Io) };
+        let plain = BufSlice::new(buf, 0..count * BLOCK);
+        let works = count.div_ceil(WORK_BLOCKS);
+        work.compressed = Some(CompressedPayload { plain: plain.clone(), parts: (0..works).map(|_| None).collect() });
+        for at in 0..works {
+            let plain = plain.slice(at * WORK_BLOCKS * BLOCK..((at + 1) * WORK_BLOCKS).min(count) * BLOCK);
+            let out = store.bufs.take(Compress::room(plain.len() / BLOCK));
+            self.codec.add(Waiter::Write { op: id, at }, CodecKind::Compress(Compress { plain, compression, out, blocks: Vec::new() }));
+        }
+    }
+
+    /// Returns whether the caller compresses the blocks of a write to a compressed volume: those that
+    /// this turn cannot compress at once. Small writes on special devices stay plain.
+    pub(super) fn compresses_beside(&mut self, store: &Store, volume: VolumeId, count: usize) -> bool {
+        let threshold = store.core.catalog.options_of(volume).special_small_blocks as usize;
+        count * BLOCK > threshold && !self.codec.codes_at_once(count.saturating_mul(COMPRESSION_COST))
+    }
+
+    /// Decompresses blocks of a read, or lets the caller do it.
+    pub(super) fn decompress(&mut self, store: &mut Store, id: u32, blocks: SmallVec<[PackedBlock; 1]>) {
+        if blocks.is_empty() {
+            return;
+        }
+        if self.codec.codes_at_once(blocks.len()) {
+            for PackedBlock { part, addr, coding, stored } in blocks {
+                let piece = self.unpack(store, stored.bytes(), coding);
+                store.bufs.give_data([stored]);
+                self.decompressed(store, id, part, addr, piece);
+            }
+            return;
+        }
+        let mut blocks = blocks.into_iter().peekable();
+        while blocks.peek().is_some() {
+            let (parts, stored): (SmallVec<[_; 1]>, SmallVec<[_; 1]>) =
+                blocks.by_ref().take(WORK_BLOCKS).map(|block| ((block.part, block.addr), (block.stored, block.coding))).unzip();
+            if let Some(op) = self.ops.get_mut(id) {
+                op.pending += 1;
+            }
+            let out = store.bufs.take(stored.len() * BLOCK);
+            let kind = CodecKind::Decompress(Decompress { stored, out, good: SmallVec::new() });
+            self.codec.add(Waiter::Read { op: id, parts }, kind);
+        }
+    }
+
+    /// Keeps a decompressed block for the reply and for the read cache. A block that has the right
+    /// checksum and cannot be decompressed is the same in all copies: the read fails.
+    fn decompressed(&mut self, store: &mut Store, id: u32, part: u32, addr: Addr, piece: Option<BufSlice>) {
+        let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
+        if let (Some(volume), Some(piece)) = (work.remembered, &piece) {
+            self.remember(store, volume, std::iter::once(addr), piece);
+        }
+        let Some(Op { work: Work::Read(work), error, .. }) = self.ops.get_mut(id) else { return };
+        match (piece, work.parts.get_mut(part as usize)) {
+            (Some(piece), Some(place)) => *place = Part::Ready(piece),
+            _ => *error = Some(DiskError::Io),
+        }
+    }
+
+    /// Takes work back that the caller has done.
+    pub(crate) fn codec_done(&mut self, store: &mut Store, work: CodecWork) {
+        match (self.codec.waiters.remove(&work.id), work.kind) {
+            (Some(Waiter::Write { op, at }), CodecKind::Compress(done)) => {
+                let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(op) else { return };
+                let Some(compressed) = &mut work.compressed else { return };
+                let in_order = store.tuning.plants(Planted::CodecInOrder);
+                let at = if in_order { compressed.parts.iter().position(Option::is_none).unwrap_or(at) } else { at };
+                if let Some(place) = compressed.parts.get_mut(at) {
+                    *place = Some(done);
+                }
+                if compressed.is_complete() {
+                    self.ready.push_back(op);
+                }
+            }
+            (Some(Waiter::Read { op, parts }), CodecKind::Decompress(Decompress { stored, out, good })) => {
+                store.bufs.give_data(stored.into_iter().map(|(stored, _)| stored));
+                let all = BufSlice::new(out, 0..parts.len() * BLOCK);
+                for (at, ((part, addr), good)) in parts.into_iter().zip(good).enumerate() {
+                    let piece = good.then(|| all.slice(at * BLOCK..(at + 1) * BLOCK));
+                    self.decompressed(store, op, part, addr, piece);
+                }
+                self.release(store, op);
+            }
+            _ => {}
+        }
     }
 }
-
-#[cfg(test)]
-mod tests;

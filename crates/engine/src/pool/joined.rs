@@ -7,10 +7,11 @@
 //! parts, those parts are read again one by one, and are repaired as any other: a joined read never
 //! fails a request that would succeed without it.
 
-use millpond_block::{Buf, BufSlice, DeviceError, DiskError};
+use millpond_block::{Buf, BufSlice, DeviceError};
 use millpond_format::{Coding, SegmentId, crc32c};
 use smallvec::SmallVec;
 
+use super::codec::PackedBlock;
 use super::op::{CorruptCopy, Op, Part, Work};
 use super::requests::Requests;
 use crate::store::{Context, GAP_PAGES, Store};
@@ -102,6 +103,7 @@ impl Requests {
                 None
             }
         };
+        let mut packed = SmallVec::new();
         for part in parts {
             let Some(Op { work: Work::Read(work), pending, .. }) = self.ops.get_mut(id) else { return };
             let Some(wanted) = work.parts.get(part as usize) else { continue };
@@ -109,7 +111,7 @@ impl Requests {
             let from = (page - first) as usize * 4096;
             let mine = all.as_ref().map(|all| all.slice(from..from + pages as usize * 4096));
             match mine.and_then(|pages| wanted.sound(pages)) {
-                Some(piece) => self.keep(store, id, part, piece),
+                Some(piece) => packed.extend(self.keep(store, id, part, piece)),
                 None => {
                     *pending += 1;
                     store.metrics.data_reads += 1;
@@ -117,44 +119,36 @@ impl Requests {
                 }
             }
         }
+        self.decompress(store, id, packed);
         self.release(store, id);
     }
 
     /// Keeps the content of a part of a read, which is right, for the reply and for caches: plain
-    /// blocks, or the stored form of a packed one.
-    pub(super) fn keep(&mut self, store: &mut Store, id: u32, part: u32, piece: BufSlice) {
-        let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
-        match work.parts.get(part as usize) {
-            Some(Part::Packed { .. }) => self.keep_packed(store, id, part, piece),
-            _ => self.keep_blocks(store, id, part, piece),
-        }
-    }
-
-    /// Keeps a packed block, and decodes it. Content that has the right checksum and cannot be
-    /// decoded is the same in all copies: the read fails.
-    fn keep_packed(&mut self, store: &mut Store, id: u32, part: u32, stored: BufSlice) {
-        let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
+    /// blocks, or the stored form of a packed one. Returns a packed block that is to be
+    /// decompressed.
+    pub(super) fn keep(&mut self, store: &mut Store, id: u32, part: u32, piece: BufSlice) -> Option<PackedBlock> {
+        let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return None };
         let remembered = work.remembered;
-        let Some(Part::Packed { coding, addr, place: (segment, _), .. }) = work.parts.get(part as usize) else { return };
+        let Some(Part::Packed { coding, addr, place: (segment, _), .. }) = work.parts.get(part as usize) else {
+            self.keep_blocks(store, id, part, piece);
+            return None;
+        };
         let (coding, addr, segment) = (*coding, *addr, *segment);
         if addr.is_some() && self.may_copy(store, segment) {
-            self.copy_to_cache(store, addr, stored.bytes());
+            self.copy_to_cache(store, addr, piece.bytes());
         }
-        let piece = if coding == Coding::Raw {
-            Some(stored)
-        } else {
-            let piece = self.unpack(store, stored.bytes(), coding);
-            store.bufs.give_data([stored]);
-            piece
-        };
-        if let (Some(volume), Some(piece)) = (remembered, &piece) {
-            self.remember(store, volume, std::iter::once(addr), piece);
+        if coding != Coding::Raw {
+            return Some(PackedBlock { part, addr, coding, stored: piece });
         }
-        let Some(Op { work: Work::Read(work), error, .. }) = self.ops.get_mut(id) else { return };
-        match (piece, work.parts.get_mut(part as usize)) {
-            (Some(piece), Some(place)) => *place = Part::Ready(piece),
-            _ => *error = Some(DiskError::Io),
+        if let Some(volume) = remembered {
+            self.remember(store, volume, std::iter::once(addr), &piece);
         }
+        if let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id)
+            && let Some(place) = work.parts.get_mut(part as usize)
+        {
+            *place = Part::Ready(piece);
+        }
+        None
     }
 
     /// Keeps plain blocks, and rewrites copies that were wrong.

@@ -4,6 +4,7 @@ use millpond_block::{Buf, BufSlice, DiskError, IoSlices, MemberId, Request, Tag}
 use millpond_format::{Addr, BlockNo, Coding, Lsn, SegmentId, VolumeId};
 use smallvec::SmallVec;
 
+use super::codec::CompressedPayload;
 use crate::api::Target;
 use crate::cache::CacheSlot;
 use crate::store::{CensusWork, Comparison};
@@ -131,6 +132,8 @@ pub(crate) struct WriteWork {
     /// The payload, when it had to be kept: the request's bytes, or whole blocks once the edges
     /// were filled in.
     pub(crate) payload: Option<Buf>,
+    /// The payload in its place, while its blocks are being compressed and afterwards.
+    pub(crate) compressed: Option<CompressedPayload>,
     pub(crate) edges: Edges,
 }
 

@@ -188,7 +188,10 @@ impl Requests {
             _ => None,
         };
         match good {
-            Some(piece) => self.keep(store, id, part, piece),
+            Some(piece) => {
+                let packed = self.keep(store, id, part, piece).into_iter().collect();
+                self.decompress(store, id, packed);
+            }
             None => {
                 let (Part::Blocks { attempt, .. } | Part::Packed { attempt, .. }) = place else { return };
                 *attempt += 1;

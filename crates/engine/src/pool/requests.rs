@@ -6,7 +6,7 @@ use millpond_block::{Answer, Completion, DiskError, IoSlices, Tag};
 use millpond_format::{BlockNo, Lsn, VolumeId};
 use rustc_hash::FxHashMap;
 
-use super::codec::Codec;
+use super::codec::CodecQueue;
 use super::full::FullDevices;
 use super::op::Op;
 use super::reclaimer::Reclaimer;
@@ -60,7 +60,7 @@ pub(crate) struct Requests {
     /// Results of reads of blocks to be gathered, by the number of the read.
     pub(super) gather_reads: Vec<(u64, Result<IoSlices, DiskError>)>,
     pub(super) full_devices: FullDevices,
-    pub(super) codec: Codec,
+    pub(crate) codec: CodecQueue,
     /// Volumes whose end is being discarded after a shrink, and the operation that does it.
     pub(crate) trimming: BTreeMap<VolumeId, u32>,
     /// Volumes for which that discard failed, and why: they may not grow, or the old data beyond
@@ -102,7 +102,7 @@ impl Requests {
             scattered: Vec::new(),
             gather_reads: Vec::new(),
             full_devices: FullDevices::new(now),
-            codec: Codec::new(),
+            codec: CodecQueue::new(store.tuning.codec_at_once),
             trimming: BTreeMap::new(),
             untrimmed: BTreeMap::new(),
             parked_commands: Vec::new(),

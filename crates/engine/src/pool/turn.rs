@@ -190,6 +190,7 @@ impl Pool {
             self.ended(ended);
         }
         self.requests.comparisons = STEPS_PER_TURN;
+        self.requests.codec.begin_turn(self.store.tuning.codec_at_once);
         self.requests.go_on_with_ready(&mut self.store);
         if self.store.tuning.read_only {
             self.close_when_read();

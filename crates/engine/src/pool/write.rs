@@ -6,6 +6,7 @@ use millpond_format::{BLOCK_UNITS, BlockNo, FANOUT, LineageId, VolumeId};
 use super::append::{BlockRun, Source};
 use super::op::{Edges, Op, Owner, ReadWork, Work, WriteWork};
 use super::requests::Requests;
+use crate::Compression;
 use crate::api::Target;
 use crate::store::Store;
 
@@ -31,7 +32,7 @@ impl Requests {
         payload: Payload<'_>,
         durable: bool,
     ) {
-        let work = WriteWork { volume, request, payload: None, edges: Edges::default() };
+        let work = WriteWork { volume, request, payload: None, compressed: None, edges: Edges::default() };
         let id = self.new_op(owner, Work::Write(work), durable);
         match payload {
             Payload::Owned(buf) if !is_ragged(request.range) => {
@@ -61,10 +62,11 @@ impl Requests {
         let Some(lineage) = store.core.lineage_of(volume) else { return self.fail_op(store, id, DiskError::Io) };
         let (first, count) = blocks_of(request.range);
         let last = first + count as u64 - 1;
-        if store.core.catalog.volumes.get(&volume).is_none_or(|v| last >= v.size / 4096) {
+        let Some(found) = store.core.catalog.volumes.get(&volume).filter(|v| last < v.size / 4096) else {
             // the volume shrank while this waited
             return self.fail_op(store, id, DiskError::OutOfBounds);
-        }
+        };
+        let compression = found.compression;
         if !self.locks.is_empty() {
             let busy =
                 self.locks.range_mut((volume, BlockNo(first))..=(volume, BlockNo(last))).find(|((_, block), _)| !held.contains(block));
@@ -77,6 +79,7 @@ impl Requests {
         // splice or two promotions). Other changes of the locked blocks wait for their locks
         if is_ragged(request.range) && (!filled || rollbacks != store.core.rollbacks) {
             self.keep_payload(store, id, given);
+            self.restore_payload(store, id);
             return self.read_edges(store, id, volume, request.range);
         }
         if !self.load_leaves(store, id, lineage, first, last) {
@@ -91,21 +94,25 @@ impl Requests {
             return self.fail_op(store, id, DiskError::NoSpace);
         }
         let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) else { return };
+        let compressed = work.compressed.take();
+        let is_compressed = compression != Compression::Off && compressed.is_none();
+        if is_compressed && self.compresses_beside(store, volume, count) {
+            self.keep_payload(store, id, given);
+            return self.compress_beside(store, id, compression, count);
+        }
+        let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) else { return };
         let kept = work.payload.take();
-        let (source, owned) = match (given, kept) {
-            (Some(bytes), None) => (Source::Copy(bytes), None),
-            (_, Some(buf)) => {
-                let piece = BufSlice::new(buf, 0..count * 4096);
-                (Source::Shared(piece.clone()), Some(piece))
-            }
-            (None, None) => return self.fail_op(store, id, DiskError::Io),
+        let source = match (given, kept, compressed) {
+            (_, _, Some(payload)) => Source::Compressed(payload),
+            (Some(bytes), None, None) => Source::Copy(bytes),
+            (_, Some(buf), None) => Source::Shared(BufSlice::new(buf, 0..count * 4096)),
+            (None, None, None) => return self.fail_op(store, id, DiskError::Io),
         };
         let run = BlockRun { op: id, volume, lineage, first: BlockNo(first), offset: 0, count, source: &source };
         let done = self.append_blocks(store, &run);
         if done < count {
             // appended blocks stay; the rest waits for room, as a write of its own range
-            drop(source);
-            let rest = rest_of(store, given, owned, done, count);
+            let rest = rest_of(store, &source, done, count);
             let next = first + done as u64;
             self.unlock_before(id, BlockNo(next));
             if let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) {
@@ -117,6 +124,11 @@ impl Requests {
             }
             self.space_waiters.push_back(id);
             return;
+        }
+        match source {
+            Source::Compressed(payload) => payload.recycle(store),
+            Source::Shared(piece) => store.bufs.give_data([piece]),
+            Source::Copy(_) => {}
         }
         self.unlock_before(id, BlockNo(last + 1));
         self.release(store, id);
@@ -136,6 +148,14 @@ impl Requests {
             to.copy_from_slice(bytes);
         }
         work.payload = Some(buf);
+    }
+
+    /// Keeps the payload of a write as it came, although its blocks are compressed.
+    fn restore_payload(&mut self, store: &mut Store, id: u32) {
+        let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) else { return };
+        if let Some(compressed) = work.compressed.take() {
+            work.payload = Some(compressed.into_plain(store));
+        }
     }
 
     /// Starts reading the leaves that are not in memory. Returns true when none is missing.
@@ -181,17 +201,10 @@ impl Requests {
 }
 
 /// Copies the blocks of a payload from `done` on to a new buffer.
-fn rest_of(store: &mut Store, given: Option<&[u8]>, owned: Option<BufSlice>, done: usize, count: usize) -> Buf {
+fn rest_of(store: &mut Store, source: &Source<'_>, done: usize, count: usize) -> Buf {
     let mut rest = store.bufs.take((count - done) * 4096);
-    let from = match (given, &owned) {
-        (Some(bytes), _) => bytes.get(done * 4096..),
-        (None, Some(piece)) => piece.bytes().get(done * 4096..count * 4096),
-        (None, None) => None,
-    };
-    if let Some(from) = from
-        && let Some(to) = rest.bytes_mut().get_mut(..from.len())
-    {
-        to.copy_from_slice(from);
+    for (at, to) in (done..count).zip(rest.bytes_mut().chunks_exact_mut(4096)) {
+        to.copy_from_slice(source.block(at));
     }
     rest
 }

@@ -8,6 +8,7 @@ mod cache;
 mod census;
 mod claim;
 mod cleaner;
+mod codec;
 mod content;
 mod crowded;
 mod departure;

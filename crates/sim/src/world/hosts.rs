@@ -142,7 +142,7 @@ impl<S: System> World<S> {
     /// Suspends the host instead of killing it, sometimes.
     pub(super) fn keep_ghost(&mut self) {
         let target = self.oracle.targets().into_iter().find(|target| matches!(target, Target::Head(_)));
-        let World { hosts: Some(hosts), machine, fate: None, system, shard, trace, .. } = self else { return };
+        let World { hosts: Some(hosts), machine, fate: None, system, shard, trace, coders, .. } = self else { return };
         if hosts.held == Held::Yes && hosts.rng.percent(if shard.is_some() { 80 } else { 50 }) {
             let devices = machine.plugged().to_vec();
             let shard = shard.as_mut().map(Shard::restart);
@@ -151,6 +151,10 @@ impl<S: System> World<S> {
                 // Devices complete the operations they have, even if the host is suspended.
                 machine.armed = Armed::default();
                 ended.extend(std::iter::from_fn(|| machine.finish_one(trace)));
+            }
+            // Threads finish what they have.
+            if let Some(system) = system {
+                coders.finish_all(system);
             }
             hosts.ghost = system.take().map(|system| Ghost { system, devices, target, shard, ended, asleep: None });
         }
@@ -177,7 +181,7 @@ impl<S: System> World<S> {
     /// Runs the host from which the pool is being taken. Its operations take effect until the other
     /// host begins to read the pool (INV-CLAIM-1).
     pub(super) fn live_on(&mut self) -> Verdict {
-        let World { hosts: Some(hosts), machine, trace, system, .. } = self else { return Ok(()) };
+        let World { hosts: Some(hosts), machine, trace, system, coders, .. } = self else { return Ok(()) };
         let Hosts { rng, ghost: Some(ghost), .. } = hosts else { return Ok(()) };
         let Ghost { system: late, devices, shard: Some(shard), ended, asleep: Some(until), .. } = ghost else { return Ok(()) };
         if machine.now() < *until || rng.percent(50) {
@@ -204,6 +208,7 @@ impl<S: System> World<S> {
         }
         late.answer(machine.now());
         take_ios(shard, late, machine, |_| false)?;
+        coders.finish_new(late);
         late.answer(machine.now());
         late.turn(machine.now());
         take_ios(shard, late, machine, |_| false)?;
@@ -214,7 +219,7 @@ impl<S: System> World<S> {
 
     /// Runs the suspended host after it has lost the pool.
     fn wake_ghost(&mut self) -> Verdict {
-        let World { hosts: Some(hosts), machine, trace, .. } = self else { return Ok(()) };
+        let World { hosts: Some(hosts), machine, trace, coders, .. } = self else { return Ok(()) };
         let Some(mut ghost) = hosts.ghost.take() else { return Ok(()) };
         trace.note("the host before was only held up");
         if let Some(shard) = ghost.shard.as_mut().filter(|_| hosts.rng.percent(50)) {
@@ -238,6 +243,7 @@ impl<S: System> World<S> {
             }
             ended.drain(..).for_each(|done| system.io_done(done));
             system.answer(machine.now());
+            coders.finish_new(system);
             system.turn(machine.now());
             if let Some(shard) = shard {
                 take_ios(shard, system, machine, |_| false)?;

@@ -29,6 +29,9 @@ impl<S: System> World<S> {
                 return broken(format!("a device operation that no device can do: {what}"));
             }
         }
+        while let Some(work) = system.pop_codec_work() {
+            self.coders.add(work);
+        }
         while let Some(completion) = system.pop_completion() {
             let tag = completion.tag.0;
             let at = self.trace.add(Event::Complete(tag, outcome(&completion.result.as_ref().map(|_| ()).map_err(|e| *e))));

@@ -79,6 +79,7 @@ impl<S: System> World<S> {
     /// Replaces the engine, and drops the contents of its shard.
     pub(super) fn start_system(&mut self, system: Option<S>) {
         self.system = system;
+        self.coders.clear();
         self.leave_shard();
     }
 
@@ -182,7 +183,7 @@ impl<S: System> World<S> {
     /// Returns whether operations are in flight only on devices that hang, and nothing waits in the
     /// shard.
     pub(super) fn is_idle(&self) -> bool {
-        self.machine.idle() && self.shard.as_ref().is_none_or(Shard::is_idle)
+        self.machine.idle() && self.coders.is_idle() && self.shard.as_ref().is_none_or(Shard::is_idle)
     }
 
     /// Returns the time to wait while nothing happens, in microseconds: until a delayed operation

@@ -6,6 +6,7 @@ use millpond_engine::{Looked, PoolState, VolumeId};
 use millpond_format::SECTOR_BYTES;
 
 use super::World;
+use super::coders::Coders;
 use crate::bytes::Files;
 use crate::oracle::Oracle;
 use crate::rng::Rng;
@@ -63,6 +64,7 @@ impl<S: System> World<S> {
             caches: self.caches.as_ref().map(|caches| caches.fork(label)),
             hosts: self.hosts.as_ref().map(|hosts| hosts.fork(label)),
             shard: None,
+            coders: Coders::new(Rng::new(label)),
             trace: self.trace.fork(60),
             stats: Stats::default(),
             tags: self.tags,

@@ -35,6 +35,8 @@ pub struct Stats {
     pub prepared: u64,
     /// Bytes of blocks that the engine wrote again next to each other.
     pub gathered: u64,
+    /// Compressions and decompressions by threads of the host.
+    pub coded: u64,
     /// Bytes of free segments that the engine released to the host.
     pub given_back: u64,
     /// Comparisons judged.
@@ -97,6 +99,7 @@ impl Stats {
         self.cleaned += other.cleaned;
         self.prepared += other.prepared;
         self.gathered += other.gathered;
+        self.coded += other.coded;
         self.given_back += other.given_back;
         self.diffs += other.diffs;
         self.queries += other.queries;

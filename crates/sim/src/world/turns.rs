@@ -107,8 +107,15 @@ impl<S: System> World<S> {
         true
     }
 
-    /// Ends one device operation; returns false if there is none.
+    /// Ends one device operation, or one compression or decompression; returns false if there is
+    /// none.
     pub(crate) fn finish_one(&mut self) -> Result<bool, Violation> {
+        if let (Some(system), Some(work)) = (&mut self.system, self.coders.finish_one(self.machine.idle())) {
+            self.stats.coded += work.blocks() as u64;
+            system.codec_done(work);
+            self.pump()?;
+            return Ok(true);
+        }
         let Some(done) = self.machine.finish_one(&mut self.trace) else { return Ok(false) };
         if let Some(shard) = &mut self.shard {
             shard.done(&done, self.machine.nanos());
