@@ -43,6 +43,9 @@ pub struct ConfigFile {
     /// each client. Default: a quarter of the host's memory, at most 4G; never less than two
     /// requests of maximum length.
     pub request_memory: Option<String>,
+    /// Threads that compress and decompress blocks for all pools, beside the thread of each pool;
+    /// default: one less than the processors, at most 8.
+    pub helper_threads: Option<u8>,
     /// When free segments are returned to the host, as holes in a file or discards of a disk;
     /// default `lazy`, see [`DiscardRule`].
     pub discard: Option<DiscardRule>,

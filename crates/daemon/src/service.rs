@@ -19,6 +19,7 @@ use super::condition::Conditions;
 use super::copies::Copies;
 use super::errors::ErrorsUnsaved;
 use super::events::EventLog;
+use super::helpers::Helpers;
 use super::hook::{Hook, HookQueue};
 use super::host_calls::HostCalls;
 use super::inherited::Inherited;
@@ -42,6 +43,8 @@ pub struct Options {
     pub read_cache: u64,
     /// Memory for requests of all clients.
     pub budget: Arc<Budget>,
+    /// Threads that compress and decompress for all pools.
+    pub helpers: Arc<Helpers>,
     /// Limits on the clients of an NBD export where the export sets none.
     pub nbd: NbdLimits,
     /// Listening sockets that were passed on to the daemon.
@@ -69,6 +72,7 @@ impl Default for Options {
             tuning: Tuning::default(),
             read_cache: READ_CACHE,
             budget: Arc::default(),
+            helpers: Arc::default(),
             nbd: NbdLimits::default(),
             inherited: Arc::default(),
             import_wait: IMPORT_WAIT,
@@ -319,13 +323,14 @@ impl Daemon {
     }
 
     /// Divides the read-cache memory evenly among the pools in service, and gives each the budget
-    /// for requests. Call it when their number has changed. Waits for no pool.
+    /// for requests and the helper threads. Call it when their number has changed. Waits for no pool.
     pub(super) fn share_read_cache(&self) {
         let shards = self.shards();
         let each = self.options.read_cache / shards.len().max(1) as u64;
         for (_, shard) in shards {
             shard.set_read_cache(each);
             shard.set_budget(Arc::clone(&self.options.budget));
+            shard.set_helpers(Arc::clone(&self.options.helpers));
         }
     }
 }

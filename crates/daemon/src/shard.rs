@@ -6,6 +6,7 @@
 
 mod abandon;
 mod clock;
+mod coders;
 mod connection;
 mod control;
 mod error;

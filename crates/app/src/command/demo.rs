@@ -4,6 +4,7 @@ mod load;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -12,7 +13,7 @@ use millpond_api::names::SnapshotName;
 use millpond_api::path::absolute;
 use millpond_api::size::Size;
 use millpond_api::{ApiError, CreateExport, CreateNbd, CreateSnapshots, Destroy, ImportPool, Rollback};
-use millpond_daemon::{Daemon, Options, Signals, StateDir, format_file, this_host};
+use millpond_daemon::{Daemon, Helpers, Options, Signals, StateDir, format_file, this_host};
 use millpond_engine::{ReadySpace, Tuning};
 
 use self::load::{BLOCK, Load, Measured, between};
@@ -85,7 +86,8 @@ async fn start(dir: &Path) -> Outcome<(Daemon, PathBuf)> {
     let state = StateDir::open(dir)?;
     let tuning = Tuning { holder: Some(this_host(None, dir)?), ready: ReadySpace::ahead(), ..Tuning::default() };
     format_file(&file, pool, POOL_BYTES, disk, DISK_BYTES, tuning.clone()).await?;
-    let options = Options { socket: dir.join("control.sock"), tuning, ..Options::default() };
+    let options =
+        Options { socket: dir.join("control.sock"), tuning, helpers: Arc::new(Helpers::start(Helpers::usual())), ..Options::default() };
     let daemon = Daemon::new(options, state)?;
     let request = ImportPool { name: Some(POOL.to_owned()), search: vec![file.display().to_string()], ..ImportPool::default() };
     daemon.import_pool(request).await.map_err(failed)?;

@@ -12,7 +12,7 @@ use millpond_api::failure::{Failure, Outcome};
 use millpond_api::instant::parse_span;
 use millpond_api::size::Size;
 use millpond_daemon::{
-    Budget, Control, Daemon, Hook, IMPORT_WAIT, Inherited, Options, READ_CACHE, Signals, SocketAccess, StateDir, check_nbd_limits,
+    Budget, Control, Daemon, Helpers, Hook, IMPORT_WAIT, Inherited, Options, READ_CACHE, Signals, SocketAccess, StateDir, check_nbd_limits,
     raise_descriptors, serve_until, this_host,
 };
 use millpond_engine::{Discard, ReadySpace, Tuning};
@@ -39,7 +39,7 @@ pub struct Serve {
     /// Directory for the state of the daemon: its pools and exports
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// TOML file with socket, socket_owner, socket_mode, state, map_memory, cache_memory, read_cache, request_memory, discard, rewind_minutes, spare_minutes, import_wait, host_id, on_event, on_event_severity, on_event_timeout, [nbd]; options override it
+    /// TOML file with socket, socket_owner, socket_mode, state, map_memory, cache_memory, read_cache, request_memory, helper_threads, discard, rewind_minutes, spare_minutes, import_wait, host_id, on_event, on_event_severity, on_event_timeout, [nbd]; options override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -91,6 +91,7 @@ impl Serve {
             tuning,
             read_cache,
             budget: Arc::new(budget),
+            helpers: Arc::new(Helpers::start(config.helper_threads.map_or_else(Helpers::usual, usize::from))),
             nbd: limits,
             inherited: Arc::clone(&inherited),
             import_wait,

@@ -9,8 +9,8 @@ use millpond_api::path::absolute;
 use millpond_api::size::Size;
 use millpond_api::{ApiError, CreateExport, CreateNbd, CreateVolume, DeviceSpec, Export, ImportPool, PoolHealth, SetProperties, Volume};
 use millpond_daemon::{
-    Control, Daemon, Inherited, Options, Signals, SocketAccess, StateDir, format_file, placement_warnings, serve_until, tcp_address,
-    this_host,
+    Control, Daemon, Helpers, Inherited, Options, Signals, SocketAccess, StateDir, format_file, placement_warnings, serve_until,
+    tcp_address, this_host,
 };
 use millpond_engine::{ReadySpace, Tuning};
 
@@ -76,7 +76,16 @@ impl Up {
             placement_warnings(&[planned], &[]).iter().for_each(|line| eprintln!("millpond: warning: {line}"));
             format_file(&file, POOL, pool_bytes(disk_bytes), DISK, disk_bytes, tuning.clone()).await?;
         }
-        let daemon = Arc::new(Daemon::new(Options { socket: socket.clone(), tuning, start_limit: None, ..Options::default() }, state)?);
+        let daemon = Arc::new(Daemon::new(
+            Options {
+                socket: socket.clone(),
+                tuning,
+                helpers: Arc::new(Helpers::start(Helpers::usual())),
+                start_limit: None,
+                ..Options::default()
+            },
+            state,
+        )?);
         let ready = async |daemon: &Daemon| {
             let (volume, exports) = self.put_into_service(daemon, &dir, &file, disk_bytes).await?;
             if self.size.is_some() && volume.size != disk_bytes {

@@ -138,6 +138,7 @@ impl<P: Pool> Shard<P> {
             Message::Describe(seen) => self.pool.describe_devices(seen),
             Message::Short(short) => self.pool.set_short(short),
             Message::Budget(budget) => self.set_budget(budget),
+            Message::Helpers(helpers) => self.coders.share(&helpers, self.ring.waker()),
             Message::AddDevice(host, answer) => drop(answer.send(self.add_device(*host))),
             Message::RemoveDevice(slot, answer) => drop(answer.send(Ok(self.remove_device(slot)))),
             Message::Read(target, range, answer) => self.request(target, Op::Read, range, Payload::None, Pending::Read(answer)),

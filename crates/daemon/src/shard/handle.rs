@@ -30,6 +30,7 @@ use super::spec::{FuseExport, NbdExport};
 use super::turns::Turns;
 use super::vhost::VhostUserExport;
 use crate::budget::Budget;
+use crate::helpers::Helpers;
 use crate::tls::Credentials;
 
 /// Identifies an export in the whole daemon and across restarts; chosen by the caller.
@@ -200,6 +201,7 @@ pub(super) enum Message {
     /// Whether the file systems below the devices are nearly full.
     Short(bool),
     Budget(Arc<Budget>),
+    Helpers(Arc<Helpers>),
     Read(Target, ByteRange, Answer<Vec<u8>>),
     Write(Target, u64, Vec<u8>, Answer<()>),
     Flush(Target, Answer<()>),
@@ -476,6 +478,11 @@ impl ShardHandle {
     /// Sets the budget for request memory, shared by all shards. Returns before that is done.
     pub fn set_budget(&self, budget: Arc<Budget>) {
         self.post(Message::Budget(budget));
+    }
+
+    /// Shares compression and decompression with helpers. Returns before that is done.
+    pub fn set_helpers(&self, helpers: Arc<Helpers>) {
+        self.post(Message::Helpers(helpers));
     }
 
     /// Sets the size of the read cache, in bytes. Returns before that is done.

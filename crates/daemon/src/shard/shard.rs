@@ -8,7 +8,7 @@
 //! INV-SHARD-1: a client's slot is used again only when its session has nothing in flight, so a
 //! completion never reaches the wrong client.
 //! INV-SHARD-2: the loop does not sleep while there may be data to receive, data is to be sent, or
-//! work waits in the pool or in the channel.
+//! work waits in the pool, in the channel, or among what helpers have finished (INV-HELPER-1).
 
 use std::collections::HashMap;
 use std::sync::{Arc, mpsc};
@@ -22,6 +22,7 @@ use millpond_export::nbd::{Phase, Session};
 use tokio::sync::watch;
 
 use super::clock::Clock;
+use super::coders::Coders;
 use super::connection::Memory;
 use super::control::{Pending, Stage};
 use super::fall::Unwinding;
@@ -90,6 +91,7 @@ pub(super) struct Shard<P: Pool> {
     pub(super) stage: Stage,
     pub(super) turns: Turns,
     pub(super) memory: Memory,
+    pub(super) coders: Coders,
 }
 
 /// Whether the last wait was short, with and without device operations in flight: how long a client
@@ -153,6 +155,7 @@ impl<P: Pool> Shard<P> {
             stage: Stage::default(),
             turns: Turns::default(),
             memory,
+            coders: Coders::default(),
         }
     }
 
@@ -203,6 +206,7 @@ impl<P: Pool> Shard<P> {
         // event.
         let late = self.flush_clients() | self.publish_to_guests();
         self.flush_mounts();
+        let coded = self.code();
         for device in self.gate.holding() {
             self.pool.excuse(device);
         }
@@ -212,7 +216,7 @@ impl<P: Pool> Shard<P> {
         // Completions of that work are delivered before the loop may sleep. (Clients that have some
         // are queued.)
         let late = late | (self.vhost.has_answers() && self.publish_to_guests());
-        self.stage.set_busy(again || late || ended);
+        self.stage.set_busy(again || late || ended || coded || self.coders.is_busy());
         if self.now >= self.next_check {
             let late = self.now - self.next_check;
             self.next_check = self.now + TICK.as_nanos() as u64;
@@ -228,11 +232,12 @@ impl<P: Pool> Shard<P> {
     fn await_events(&mut self, wait: Wait) -> std::io::Result<()> {
         let idle = wait != Wait::No;
         let since = if idle { self.clock.nanos() } else { 0 };
-        let vhost = &mut self.vhost;
-        let devices_work = self.ring.io_in_flight() > 0;
-        if !(idle && self.soon.expects(devices_work) && self.ring.spin(SPIN, || vhost.has_more())?) {
-            let offered = idle && vhost.listen();
+        let (vhost, coders) = (&mut self.vhost, &self.coders);
+        let devices_work = self.ring.io_in_flight() > 0 || coders.under_way() > 0;
+        if !(idle && self.soon.expects(devices_work) && self.ring.spin(SPIN, || vhost.has_more() || coders.has_finished())?) {
+            let offered = idle && (vhost.listen() | !coders.may_sleep());
             self.ring.turn(if offered { Wait::No } else { wait })?;
+            coders.awake();
         }
         let begun = std::mem::replace(&mut self.now, self.clock.nanos());
         // a turn ends when the loop waits or, without a wait, when the next turn begins
@@ -295,6 +300,19 @@ impl<P: Pool> Shard<P> {
             self.pool.answer(self.wall);
             ended = self.pump();
         }
+    }
+
+    /// Does some of the pool's compression and decompression, and hands what is finished to the pool.
+    /// Returns whether there was any.
+    fn code(&mut self) -> bool {
+        let finished = self.coders.work();
+        if finished.is_empty() {
+            return false;
+        }
+        finished.into_iter().for_each(|work| self.pool.codec_done(work));
+        self.pool.answer(self.wall);
+        self.pump();
+        true
     }
 
     /// Publishes the pool's state when it has changed.
@@ -408,6 +426,9 @@ impl<P: Pool> Shard<P> {
         }
         while let Some(io) = self.gate.release(self.now) {
             self.ring.submit(io);
+        }
+        while let Some(work) = self.pool.pop_codec_work() {
+            self.coders.add(work);
         }
         ended |= self.take_ended();
         self.deliver();

@@ -16,6 +16,9 @@ use super::pool::Pool;
 use super::serve::need_descriptors;
 use super::shard::Shard;
 
+/// Blocks that the engine decompresses, or compresses a quarter of, in its turns: a single small
+/// request is not worth another thread. The rest is done by helpers and between turns.
+const CODEC_AT_ONCE: usize = 16;
 /// Descriptors of a pool beside its devices: the ring and its waker.
 const POOL_DESCRIPTORS: u64 = 2;
 
@@ -26,7 +29,7 @@ const POOL_DESCRIPTORS: u64 = 2;
 /// [`ShardError::Command`] when the engine refuses the devices or the specification,
 /// [`ShardError::Start`].
 pub fn create(spec: PoolSpec, devices: Vec<HostDevice>, tuning: Tuning) -> Result<ShardHandle, ShardError> {
-    let tuning = with_session(tuning)?;
+    let tuning = for_shard(tuning)?;
     spawn(devices, move |geometries, now| Engine::create(spec, geometries, tuning, now))
 }
 
@@ -36,15 +39,17 @@ pub fn create(spec: PoolSpec, devices: Vec<HostDevice>, tuning: Tuning) -> Resul
 /// # Errors
 /// [`ShardError::Start`]. Problems of the pool itself show in its state.
 pub fn import(devices: Vec<HostDevice>, tuning: Tuning) -> Result<ShardHandle, ShardError> {
-    let tuning = with_session(tuning)?;
+    let tuning = for_shard(tuning)?;
     spawn(devices, move |geometries, now| Ok(Engine::import(geometries, tuning, now)))
 }
 
-/// Gives this import of a pool a random session, which distinguishes it from every other import.
-fn with_session(mut tuning: Tuning) -> Result<Tuning, ShardError> {
+/// Gives this import of a pool a random session, which distinguishes it from every other import, and
+/// lets the engine leave compression to its shard.
+fn for_shard(mut tuning: Tuning) -> Result<Tuning, ShardError> {
     if let Some(holder) = &mut tuning.holder {
         holder.session = entropy().map_err(ShardError::Start)?;
     }
+    tuning.codec_at_once = CODEC_AT_ONCE;
     Ok(tuning)
 }
 

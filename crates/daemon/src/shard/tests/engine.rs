@@ -1,6 +1,7 @@
 //! The loop with the real engine.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use millpond_block::{ByteRange, CacheMode, SectorProfile};
 use millpond_device::{HostDevice, OpenOptions};
@@ -9,6 +10,7 @@ use millpond_engine::{
 };
 
 use super::client::{Client, FLUSH, on_unix, wait};
+use crate::helpers::Helpers;
 use crate::shard::{NbdExport, ShardError, ShardHandle, create, import};
 
 fn open(paths: &[PathBuf], size: u64) -> Vec<HostDevice> {
@@ -18,6 +20,11 @@ fn open(paths: &[PathBuf], size: u64) -> Vec<HostDevice> {
 
 /// Returns a new pool with one volume.
 pub fn pool(paths: &[PathBuf], device_size: u64, volume_size: u64) -> (ShardHandle, VolumeId) {
+    compressed_pool(paths, device_size, volume_size, Compression::Off)
+}
+
+/// Returns a new pool with one volume of this compression.
+fn compressed_pool(paths: &[PathBuf], device_size: u64, volume_size: u64, compression: Compression) -> (ShardHandle, VolumeId) {
     let spec = PoolSpec { name: "pond".to_owned(), id: PoolId([3; 16]), groups: vec![GroupSpec::data(Layout::Linear)], extent_bytes: None };
     let shard = create(spec, open(paths, device_size), Tuning::default()).expect("create");
     assert_eq!(wait(shard.opened()).expect("opened"), PoolState::Online);
@@ -26,7 +33,7 @@ pub fn pool(paths: &[PathBuf], device_size: u64, volume_size: u64) -> (ShardHand
         size: volume_size,
         sector: SectorProfile::S512e,
         cache: CacheMode::Writeback,
-        compression: Compression::Off,
+        compression,
     });
     let Reply::Volume(volume) = wait(shard.command(volume)).expect("volume") else { panic!("no volume") };
     (shard, volume)
@@ -95,4 +102,58 @@ fn devices_without_a_pool_are_a_fault_that_can_be_shut_down() {
     assert!(matches!(wait(shard.command(Command::Checkpoint)), Err(ShardError::Command(CommandError::Faulted(_)))));
     wait(shard.shutdown()).expect("shutdown");
     drop(open(&paths, 64 << 20));
+}
+
+/// Bytes of a block that can be compressed, after `times` writes.
+fn block(number: u64, times: u8) -> Vec<u8> {
+    let mut bytes = vec![times; 4096];
+    for (at, byte) in bytes.iter_mut().step_by(7).enumerate() {
+        *byte = (number.wrapping_mul(31).wrapping_add(at as u64 / 16)) as u8;
+    }
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+/// Requests of all sizes to a compressed volume, many at once, with and without helpers: guests
+/// read what they wrote, at once, after a flush and a restart without a close.
+#[test]
+fn compressed_blocks_are_what_was_written_with_and_without_helpers() {
+    for (threads, compression) in [(0, Compression::Zstd), (3, Compression::Zstd), (2, Compression::Lz4)] {
+        let dir = tempfile::tempdir().expect("directory");
+        let (socket, paths) = (dir.path().join("s"), [dir.path().join("a")]);
+        let (shard, volume) = compressed_pool(&paths, 256 << 20, 16 << 20, compression);
+        shard.set_helpers(Arc::new(Helpers::start(threads)));
+        let head = NbdExport { target: Target::Head(volume), ..on_unix(1, &socket) };
+        wait(shard.export_nbd(head.clone())).expect("export");
+        let mut client = Client::unix(&socket);
+        let mut times = vec![0u8; 4096];
+        for round in 1..4u8 {
+            let mut sent = 0;
+            for (nth, count) in [1u64, 64, 3, 256, 1, 17, 1, 1, 128, 9].into_iter().cycle().take(60).enumerate() {
+                let first = (nth as u64 * 67 + u64::from(round) * 41) % (4096 - count);
+                let bytes: Vec<u8> = (first..first + count).flat_map(|number| block(number, round)).collect();
+                client.send(1, nth as u64, first * 4096, bytes.len() as u32, &bytes);
+                times[first as usize..(first + count) as usize].fill(round);
+                sent += 1;
+            }
+            (0..sent).for_each(|_| assert_eq!(client.reply().expect("reply").0, 0));
+            let stored: Vec<u8> =
+                (0..).zip(&times).flat_map(|(number, times)| if *times == 0 { vec![0; 4096] } else { block(number, *times) }).collect();
+            for from in (0..4096u64).step_by(512) {
+                let read = client.read(from * 4096, 512 * 4096).expect("read");
+                assert!(read == stored[from as usize * 4096..][..512 * 4096], "{threads} helpers, round {round}, block {from}");
+            }
+        }
+        client.send(FLUSH, 1, 0, 0, &[]);
+        assert_eq!(client.reply().expect("reply").0, 0);
+        drop(client);
+        wait(shard.shutdown()).expect("shutdown");
+        let shard = import(open(&paths, 4096), Tuning::default()).expect("import");
+        assert_eq!(wait(shard.opened()).expect("opened"), PoolState::Online);
+        for (number, times) in (0..).zip(&times).step_by(37) {
+            let read = wait(shard.read(Target::Head(volume), ByteRange { offset: number * 4096, length: 4096 })).expect("read");
+            assert!(read == if *times == 0 { vec![0; 4096] } else { block(number, *times) }, "block {number}");
+        }
+        wait(shard.shutdown()).expect("shutdown");
+    }
 }

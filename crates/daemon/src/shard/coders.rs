@@ -1,0 +1,92 @@
+//! Compression and decompression for a shard's pool: by helpers, and by the shard itself while it
+//! has nothing else to do.
+
+use std::collections::VecDeque;
+
+use millpond_device::Waker;
+use millpond_engine::{Codec, CodecWork};
+
+use crate::helpers::{Helpers, WorkQueue};
+
+/// Blocks that the shard codes in one go before it looks at other events: 0.1 ms of Zstandard.
+const BLOCKS_IN_A_GO: usize = 8;
+
+/// Work of the pool that is to be done, or being done.
+#[derive(Default)]
+pub(super) struct Coders {
+    codec: Codec,
+    /// `None` until the daemon has said which helpers there are.
+    queue: Option<WorkQueue>,
+    /// Work that is not in the queue.
+    own: VecDeque<CodecWork>,
+    /// Works that were begun or are in the queue.
+    under_way: usize,
+}
+
+impl Coders {
+    /// Shares work with helpers from now on.
+    pub fn share(&mut self, helpers: &Helpers, waker: Waker) {
+        self.queue.get_or_insert_with(|| helpers.queue(waker));
+    }
+
+    /// Takes on work of the pool.
+    pub fn add(&mut self, work: CodecWork) {
+        self.under_way += 1;
+        self.own.push_back(work);
+    }
+
+    /// Returns whether the shard has work that it can do itself, or finished work to hand over.
+    /// Work that helpers have is not that.
+    pub fn is_busy(&self) -> bool {
+        let queued = || self.queue.as_ref().is_some_and(|queue| queue.has_finished() || !queue.is_empty());
+        self.under_way > 0 && (!self.own.is_empty() || queued())
+    }
+
+    /// Returns whether helpers have finished work.
+    pub fn has_finished(&self) -> bool {
+        self.queue.as_ref().is_some_and(WorkQueue::has_finished)
+    }
+
+    /// Returns the number of works that are not finished.
+    pub fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// Does a few blocks of work, and returns everything that is finished.
+    pub fn work(&mut self) -> Vec<CodecWork> {
+        if self.under_way == 0 {
+            return Vec::new();
+        }
+        if let Some(queue) = &self.queue {
+            // helpers begin while the shard does the first one
+            queue.add(self.own.drain(..));
+        }
+        let mut finished = Vec::new();
+        let mut blocks = 0;
+        while blocks < BLOCKS_IN_A_GO {
+            let next = match &self.queue {
+                Some(queue) => queue.take(),
+                None => self.own.pop_front(),
+            };
+            let Some(mut work) = next else { break };
+            blocks += work.blocks();
+            work.run(&mut self.codec);
+            finished.push(work);
+        }
+        finished.extend(self.queue.iter().flat_map(WorkQueue::take_finished));
+        self.under_way -= finished.len();
+        finished
+    }
+
+    /// Announces that the shard is about to sleep. Returns false when it must not.
+    pub fn may_sleep(&self) -> bool {
+        self.under_way == 0 || self.queue.as_ref().is_none_or(WorkQueue::may_sleep)
+    }
+
+    /// Announces that the shard is awake.
+    pub fn awake(&self) {
+        if let Some(queue) = self.queue.as_ref().filter(|_| self.under_way > 0) {
+            queue.awake();
+        }
+    }
+}
