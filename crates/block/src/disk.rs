@@ -37,9 +37,9 @@ pub trait Disk {
     fn geometry(&self) -> Geometry;
     /// Features that the disk offers.
     fn features(&self) -> Features;
-    /// Hint that reads of these ranges are about to be submitted. The disk may look up all of them
-    /// at once, which is faster than one by one.
-    fn expect(&mut self, _reads: &[ByteRange]) {}
+    /// Hint that reads or writes of these ranges are about to be submitted, which begin within the
+    /// disk. The disk may look up all of them at once, which is faster than one by one.
+    fn expect(&mut self, _ranges: &[ByteRange]) {}
     /// Reserves memory for a request that transfers `bytes` bytes, before its payload is received
     /// or it is submitted. Returns false when there is not enough memory now: the request waits,
     /// and the program that drives the export calls again later. That program also releases the

@@ -9,7 +9,7 @@ const SOURCE: &str = "crates/engine/src/";
 const FLOORS: [&[&str]; 9] = [
     &["error"],
     &["api", "options", "slab", "throttle", "tuning", "units"],
-    &["io", "log", "space"],
+    &["codec", "io", "log", "space"],
     &["cache", "core", "map", "read_cache", "tree"],
     &["store"],
     &["catalog", "open", "pool", "query", "request", "startup", "restore_points", "task"],

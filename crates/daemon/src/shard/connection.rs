@@ -175,8 +175,8 @@ impl<P: Pool> Disk for ConnectionDisk<'_, P> {
         self.offer().1
     }
 
-    fn expect(&mut self, reads: &[ByteRange]) {
-        self.pool.expect(self.target, reads);
+    fn expect(&mut self, ranges: &[ByteRange]) {
+        self.pool.expect(self.target, ranges);
     }
 
     fn submit(&mut self, tag: Tag, mut request: Request, payload: Payload<'_>) {

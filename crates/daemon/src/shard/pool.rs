@@ -8,8 +8,8 @@ use millpond_format::DeviceNote;
 /// The calls of a shard beyond those of a [`StateMachine`]. The methods are those of [`Engine`],
 /// where they are documented.
 pub trait Pool: StateMachine + 'static {
-    /// Announces that reads of these ranges will be submitted next.
-    fn expect(&mut self, _target: Target, _reads: &[ByteRange]) {}
+    /// Announces that reads or writes of these ranges will be submitted next.
+    fn expect(&mut self, _target: Target, _ranges: &[ByteRange]) {}
     /// Sets what space the host provides for a device.
     fn set_space(&mut self, _device: DeviceSlot, _space: DeviceSpace) {}
     /// Sets whether the file systems below the devices are nearly full.
@@ -45,8 +45,8 @@ pub trait Pool: StateMachine + 'static {
 }
 
 impl Pool for Engine {
-    fn expect(&mut self, target: Target, reads: &[ByteRange]) {
-        Engine::expect(self, target, reads);
+    fn expect(&mut self, target: Target, ranges: &[ByteRange]) {
+        Engine::expect(self, target, ranges);
     }
     fn set_space(&mut self, device: DeviceSlot, space: DeviceSpace) {
         Engine::set_space(self, device, space);

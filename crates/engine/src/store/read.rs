@@ -55,14 +55,14 @@ impl Store {
         }
     }
 
-    /// Looks up the first block of each read in three steps, each for all reads: leaf, entry,
+    /// Looks up the first block of each range in three steps, each for all ranges: leaf, entry,
     /// chunk. Lookups of one step are independent, so the processor waits for memory once instead
-    /// of once per read. The results are discarded: the loads warm the CPU cache.
-    pub(crate) fn expect(&self, target: Target, reads: &[ByteRange]) {
+    /// of once per request. The results are discarded: the loads warm the CPU cache.
+    pub(crate) fn expect(&self, target: Target, ranges: &[ByteRange]) {
         let Some(root) = self.root_of(target) else { return };
         let nodes = &self.core.nodes;
-        let leaf = |read: &ByteRange| nodes.peek(&root, read.offset / 4096).map(|leaf| (leaf, (read.offset / 4096) as usize % FANOUT));
-        let leaves: SmallVec<[(u32, usize); EXPECTED]> = reads.iter().filter_map(leaf).collect();
+        let leaf = |range: &ByteRange| nodes.peek(&root, range.offset / 4096).map(|leaf| (leaf, (range.offset / 4096) as usize % FANOUT));
+        let leaves: SmallVec<[(u32, usize); EXPECTED]> = ranges.iter().filter_map(leaf).collect();
         let entry = |(leaf, slot): &(u32, usize)| {
             let node = &nodes.get(*leaf).node;
             (node.entries[*slot], node.crcs[*slot])

@@ -396,6 +396,7 @@ impl Session {
             return;
         }
         let State::Transmission(transmission) = &mut self.state else { return };
+        transmission.expect(&self.input, disk);
         match transmission.run(&mut self.input, &mut self.output, disk, self.shutting_down) {
             Run::More => self.unparsed = false,
             Run::Stalled => {}

@@ -5,6 +5,8 @@ use millpond_block::{
     Query, Request, Tag,
 };
 
+use smallvec::SmallVec;
+
 use super::context::Context;
 use super::handshake::Terms;
 use super::inflight::{InFlight, Kind, Pending};
@@ -23,6 +25,9 @@ pub const LARGE_WRITE: u32 = 32 << 10;
 /// Size in bytes of the receive after a large write. The next request is probably a large write as
 /// well, and the part of its payload that arrives in the input buffer must be copied.
 const WINDOW_AFTER_LARGE: usize = 4096;
+
+/// Most requests that are announced to the disk together.
+const EXPECTED: usize = 32;
 
 /// Maximum number of extents per context in one reply: 64 KiB of them.
 const MAX_EXTENTS: usize = 8192;
@@ -245,6 +250,29 @@ impl Transmission {
                 }
                 Verdict::Disconnect => return Run::Close(CloseReason::Disconnect),
             }
+        }
+    }
+
+    /// Announces the reads and writes in the received bytes, up to the first other request, or the
+    /// first that is not complete. Each is judged later.
+    pub(super) fn expect(&self, input: &Input, disk: &mut dyn Disk) {
+        if self.is_inside_message() {
+            return;
+        }
+        let (size, mut input) = (disk.geometry().size, input.bytes());
+        let mut ranges: SmallVec<[ByteRange; EXPECTED]> = SmallVec::new();
+        while ranges.len() < EXPECTED
+            && let Some(header) = RequestHeader::read(input, self.style)
+            && matches!(header.command, command::READ | command::WRITE)
+            && header.magic == self.style.request_magic()
+            && header.offset < size
+        {
+            ranges.push(ByteRange { offset: header.offset, length: header.length });
+            let message = (self.style.request_header() as u64).saturating_add(header.payload(self.style));
+            input = usize::try_from(message).ok().and_then(|message| input.get(message..)).unwrap_or_default();
+        }
+        if ranges.len() > 1 {
+            disk.expect(&ranges);
         }
     }
 

@@ -53,7 +53,7 @@ impl Coders {
         self.finish_new(system);
     }
 
-    /// Finishes the works of a system that nobody has taken on.
+    /// Finishes the works that a system still has.
     pub(super) fn finish_new<S: System>(&mut self, system: &mut S) {
         while let Some(mut work) = system.pop_codec_work() {
             work.run(&mut self.codec);
