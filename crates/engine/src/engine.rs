@@ -321,6 +321,16 @@ impl Engine {
         self.open().map(Pool::volumes).unwrap_or_default()
     }
 
+    /// Returns up to `most` volumes with ids above `after`, by id: for long lists in parts.
+    pub fn volumes_after(&self, after: Option<VolumeId>, most: usize) -> Vec<VolumeInfo> {
+        self.open().map(|pool| pool.volumes_after(after, most)).unwrap_or_default()
+    }
+
+    /// Returns the volume that a target belongs to; `None` when the target does not exist.
+    pub fn volume_of(&self, target: Target) -> Option<VolumeId> {
+        self.open()?.store.volume_of(target)
+    }
+
     /// Returns all snapshots, by volume and age.
     pub fn snapshots(&self) -> Vec<SnapshotInfo> {
         self.open().map(|pool| pool.store.snapshots()).unwrap_or_default()

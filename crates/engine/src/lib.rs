@@ -40,5 +40,5 @@ pub use read_cache::ReadCacheUse;
 pub use restore_points::{RestorePointScan, Surveyed};
 pub use startup::{Decision, Evidence, ImportRules, Labelled, Looked, Refusal};
 pub use store::check_name;
-pub use throttle::{Entry, Throttles};
+pub use throttle::{Entry, LimitEffect, Throttles};
 pub use tuning::{Aim, Discard, Gather, NewestLabel, Planted, ReadySpace, Tuning};

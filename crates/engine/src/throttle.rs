@@ -31,6 +31,17 @@ pub struct Entry<'a> {
     pub bytes: bool,
 }
 
+/// Effect of the limits of a volume since they were set, or its pool was imported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitEffect {
+    /// Requests that wait now.
+    pub waiting: u64,
+    /// Requests that have waited.
+    pub waited: u64,
+    /// Sum of the times that these waited, in nanoseconds.
+    pub waited_nanos: u64,
+}
+
 /// The limits of all volumes of a pool that have any. Times are in nanoseconds of one clock that
 /// never goes back.
 #[derive(Default)]
@@ -45,8 +56,10 @@ pub struct Throttles {
 struct Throttle {
     limits: Limits,
     buckets: [Bucket; 6],
-    /// Throttled requests: reads, and all others.
-    held: [VecDeque<Entry<'static>>; 2],
+    /// Throttled requests with the times when they came: reads, and all others.
+    held: [VecDeque<(u64, Entry<'static>)>; 2],
+    waited: u64,
+    waited_nanos: u64,
     /// Throttled requests are admitted at once, because a pause or disconnect waits for them.
     hurry: bool,
 }
@@ -99,7 +112,7 @@ fn amounts(request: &Request) -> [u64; 6] {
 
 impl Throttle {
     fn new(limits: Limits) -> Throttle {
-        Throttle { limits, buckets: [Bucket::default(); 6], held: Default::default(), hurry: false }
+        Throttle { limits, buckets: [Bucket::default(); 6], held: Default::default(), waited: 0, waited_nanos: 0, hurry: false }
     }
 
     /// Returns the time at which a request may be admitted.
@@ -123,8 +136,10 @@ impl Throttle {
     /// Returns the next throttled request that may be admitted, reads first.
     fn release(&mut self, now: u64, lifted: bool) -> Option<Entry<'static>> {
         let all = lifted || self.hurry;
-        let place = self.held.iter().position(|held| held.front().is_some_and(|front| all || self.ready(&front.request) <= now))?;
-        let entry = self.held.get_mut(place)?.pop_front()?;
+        let place = self.held.iter().position(|held| held.front().is_some_and(|(_, front)| all || self.ready(&front.request) <= now))?;
+        let (since, entry) = self.held.get_mut(place)?.pop_front()?;
+        self.waited += 1;
+        self.waited_nanos += now.saturating_sub(since);
         self.pay(&entry.request, now);
         self.hurry &= !self.is_idle();
         Some(entry)
@@ -133,7 +148,7 @@ impl Throttle {
     /// Returns the time at which the next throttled request may be admitted.
     fn next(&self) -> Option<u64> {
         let fronts = self.held.iter().filter_map(|held| held.front());
-        fronts.map(|held| if self.hurry { 0 } else { self.ready(&held.request) }).min()
+        fronts.map(|(_, held)| if self.hurry { 0 } else { self.ready(&held.request) }).min()
     }
 }
 
@@ -189,7 +204,7 @@ impl Throttles {
             }
         };
         if let Some(held) = throttle.held.get_mut(place) {
-            held.push_back(Entry { target, tag, request, payload, bytes });
+            held.push_back((now, Entry { target, tag, request, payload, bytes }));
         }
         None
     }
@@ -203,6 +218,13 @@ impl Throttles {
     /// Returns the time at which the next throttled request may be admitted.
     pub fn next_release(&self) -> Option<u64> {
         self.volumes.values().filter_map(Throttle::next).min()
+    }
+
+    /// Returns the effect of the limits of a volume; zeroes without limits.
+    pub fn effect(&self, volume: VolumeId) -> LimitEffect {
+        let Some(throttle) = self.volumes.get(&volume) else { return LimitEffect::default() };
+        let waiting = throttle.held.iter().map(|held| held.len() as u64).sum();
+        LimitEffect { waiting, waited: throttle.waited, waited_nanos: throttle.waited_nanos }
     }
 
     /// Admits all waiting requests of a volume (`None`: of all volumes) at once, because a pause or

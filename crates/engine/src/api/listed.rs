@@ -151,6 +151,8 @@ pub struct DeviceInfo {
     pub full: Option<Time>,
     /// Errors since import: failed operations, and data that did not match its checksum.
     pub errors: u64,
+    /// Of these errors, failed operations.
+    pub failed: u64,
     /// Blocks and nodes that were written again from another copy or from parity.
     pub repaired: u64,
     /// Counters since import.
@@ -370,6 +372,11 @@ pub struct Metrics {
     pub checkpoints: u64,
     /// Bytes of log since the last checkpoint.
     pub log_bytes: u64,
+    /// Time at which the last checkpoint was begun.
+    pub last_checkpoint: Option<Time>,
+    /// Time of the oldest checkpoint since import that a rewind finds whole without the log. Older
+    /// checkpoints than the retention asks for are not looked at. `None` when there is none.
+    pub oldest_restore_point: Option<Time>,
     /// Bytes that guests wrote since the pool was created.
     pub written_bytes: u64,
     /// Dead bytes that wait to be freed by reclaim.

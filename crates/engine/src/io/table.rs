@@ -119,6 +119,8 @@ pub(crate) struct IoTable<C> {
     failing: Vec<Failing>,
     pub(crate) counters: Vec<DeviceCounters>,
     pub(crate) errors: Vec<u64>,
+    /// Of these, failed operations.
+    pub(crate) failures: Vec<u64>,
     pub(crate) repaired: Vec<u64>,
     /// Writes completed on each member, and how many of them a completed flush covers.
     written: Vec<u64>,
@@ -158,6 +160,7 @@ impl<C> IoTable<C> {
             failing: Vec::new(),
             counters: vec![DeviceCounters::default(); n],
             errors: vec![0; n],
+            failures: vec![0; n],
             repaired: vec![0; n],
             // writes of an earlier run count as not flushed
             written: vec![1; n],

@@ -60,6 +60,7 @@ impl Pool {
                 silent: Some(self.store.io.silence_of(member)).filter(|silence| *silence >= self.store.tuning.reread_millis.max(1)),
                 full: self.store.io.full_since(member),
                 errors: self.store.io.errors.get(i).copied().unwrap_or(0),
+                failed: self.store.io.failures.get(i).copied().unwrap_or(0),
                 repaired: self.store.io.repaired.get(i).copied().unwrap_or(0),
                 counters: self.store.io.counters.get(i).copied().unwrap_or_default(),
             }
@@ -126,11 +127,20 @@ impl Pool {
     }
 
     pub(crate) fn volumes(&self) -> Vec<VolumeInfo> {
+        self.volumes_after(None, usize::MAX)
+    }
+
+    /// Returns up to `most` volumes with ids above `after`, by id.
+    pub(crate) fn volumes_after(&self, after: Option<VolumeId>, most: usize) -> Vec<VolumeInfo> {
         let catalog = &self.store.core.catalog;
+        let first = VolumeId(after.map_or(0, |id| id.0.saturating_add(1)));
+        let ids: Vec<VolumeId> = catalog.volumes.range(first..).map(|(id, _)| *id).take(most).collect();
         let mut owned: FxHashMap<VolumeId, u64> = FxHashMap::default();
-        catalog.lineages.values().for_each(|line| *owned.entry(line.volume).or_default() += line.owned_units);
-        let info = |id: &VolumeId| self.volume_info(*id, owned.get(id).copied().unwrap_or(0));
-        catalog.volumes.keys().filter_map(info).collect()
+        let listed = |volume: VolumeId| ids.first() <= Some(&volume) && ids.last() >= Some(&volume);
+        for line in catalog.lineages.values().filter(|line| listed(line.volume)) {
+            *owned.entry(line.volume).or_default() += line.owned_units;
+        }
+        ids.iter().filter_map(|id| self.volume_info(*id, owned.get(id).copied().unwrap_or(0))).collect()
     }
 
     /// Returns the volume with this name.
@@ -175,6 +185,8 @@ impl Pool {
         (metrics.read_cache_hits, metrics.read_cache_misses) = (uses.hits, uses.misses);
         metrics.written_bytes = self.store.core.clock * 4096;
         metrics.log_bytes = self.store.log.since_checkpoint;
+        metrics.last_checkpoint = self.store.past_roots.back().map(|(_, time)| Time(*time));
+        metrics.oldest_restore_point = self.store.oldest_restore_point().map(Time);
         let unreclaimed = self.store.unreclaimed_units();
         metrics.unreclaimed = unreclaimed * 512;
         // the sizes of deadlists that are still being cut are not known yet

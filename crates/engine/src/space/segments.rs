@@ -222,6 +222,8 @@ pub(crate) struct SegmentTable {
     discarding: usize,
     preparing: usize,
     retained: BTreeSet<(u64, SegmentId)>,
+    /// Highest generation of a segment whose retention has ended: roots up to this one may need it.
+    outlived: u64,
     /// Segments that became empty in this turn.
     emptied: Vec<SegmentId>,
 }
@@ -238,6 +240,7 @@ impl SegmentTable {
             discarding: 0,
             preparing: 0,
             retained: BTreeSet::new(),
+            outlived: 0,
             emptied: Vec::new(),
         }
     }
@@ -489,6 +492,7 @@ impl SegmentTable {
             }
             SegmentState::Retained(generation) => {
                 self.retained.remove(&(generation, id));
+                self.outlived = self.outlived.max(generation);
                 self.rest[alloc_class] -= 1;
                 self.pages.retained -= pages;
             }
@@ -608,6 +612,18 @@ impl SegmentTable {
     pub(crate) fn retention_over(&self, durable: u64, keep: u64) -> Option<(SegmentId, u64)> {
         let ripe = self.retained.iter().take_while(|(generation, _)| generation + keep < durable);
         ripe.map(|(generation, id)| (*id, *generation)).find(|(id, _)| self.get(*id).is_some_and(|s| s.pins == 0))
+    }
+
+    /// Returns the generation up to which checkpoints may lack segments whose retention has ended;
+    /// later ones are whole.
+    pub(crate) fn outlived(&self) -> u64 {
+        self.outlived
+    }
+
+    /// Marks checkpoints up to a generation as possibly incomplete: those of earlier imports, since
+    /// it is unknown which segments were used again.
+    pub(crate) fn outlive(&mut self, generation: u64) {
+        self.outlived = self.outlived.max(generation);
     }
 
     /// Generation of the segment that entered retention last.

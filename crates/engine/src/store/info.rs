@@ -65,7 +65,8 @@ impl Store {
         self.core.catalog.snapshot_named(self.volume_of(target)?, name)
     }
 
-    fn volume_of(&self, target: Target) -> Option<VolumeId> {
+    /// Returns the volume of a target. That of a head is not checked.
+    pub(crate) fn volume_of(&self, target: Target) -> Option<VolumeId> {
         match target {
             Target::Head(volume) => Some(volume),
             Target::Snapshot(id) => self.core.catalog.snapshots.get(&id).map(|snapshot| snapshot.volume),

@@ -130,6 +130,13 @@ impl Store {
         self.past_roots.front().map_or(0, |(generation, _)| *generation)
     }
 
+    /// Returns the time of the oldest checkpoint since import that a rewind finds whole without the
+    /// log, in milliseconds since the Unix epoch; `None` when there is none.
+    pub(crate) fn oldest_restore_point(&self) -> Option<u64> {
+        let outlived = self.core.space.segments.outlived();
+        self.past_roots.iter().find(|(generation, _)| *generation > outlived).map(|(_, time)| *time)
+    }
+
     /// Returns whether further checkpoints would free segments.
     pub(crate) fn rests_for_checkpoints(&self) -> bool {
         let keep = u64::from(self.tuning.rewind_checkpoints);

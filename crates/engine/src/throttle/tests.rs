@@ -151,6 +151,25 @@ fn order_is_kept_and_payloads_arrive() {
 }
 
 #[test]
+fn the_effect_of_limits_is_counted() {
+    let mut world = World::new(Limits { iops: rate(10), ..Limits::default() });
+    (0..4).for_each(|_| world.submit(HEAD, Op::Write, 4096));
+    let entered = world.answered().len() as u64;
+    let effect = |world: &World| world.throttles.effect(VolumeId(1));
+    assert_eq!(effect(&world), LimitEffect { waiting: 4 - entered, waited: 0, waited_nanos: 0 });
+    let begin = world.now;
+    let mut waited = 0;
+    while let Some(when) = world.throttles.next_release() {
+        world.now = world.now.max(when);
+        world.release();
+        waited += (world.now - begin) * world.answered().len() as u64;
+    }
+    assert!(waited > 100 * MILLI, "{waited}");
+    assert_eq!(effect(&world), LimitEffect { waiting: 0, waited: 4 - entered, waited_nanos: waited });
+    assert_eq!(world.throttles.effect(VolumeId(2)), LimitEffect::default(), "a volume without limits");
+}
+
+#[test]
 fn lifting_and_hurrying_let_everything_in() {
     let slow = Limits { iops: rate(1), ..Limits::default() };
     let mut world = World::new(slow);

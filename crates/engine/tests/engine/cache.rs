@@ -141,6 +141,7 @@ fn a_damaged_cache_spoils_nothing() {
     assert!(hits < 256, "{hits}");
     let info = harness.engine.pool().unwrap();
     assert!(info.devices[1].errors > 0 && info.state == PoolState::Online, "{info:?}");
+    assert_eq!(info.devices[1].failed, 0, "wrong data is no failed operation");
     harness.reopen();
     check(&mut harness, volume, 1);
     // exchange the places of blocks

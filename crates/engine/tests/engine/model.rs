@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use millpond_block::Op;
-use millpond_engine::{CatalogCommand, Command, Compression, Layout, Reply, SnapshotId, Target, VolumeId};
+use millpond_engine::{CatalogCommand, Command, Compression, Layout, Reply, SnapshotId, Target, VolumeId, VolumeInfo};
 
 use crate::census::census;
 use crate::harness::Harness;
@@ -177,6 +177,15 @@ impl Model {
         let of = |id: VolumeId| counted.volumes.iter().find(|of| of.volume == id).map_or(0, |of| of.sizes.iter().sum());
         let listed: Vec<(u64, u64)> = self.harness.engine.volumes().iter().map(|v| (of(v.id), v.unique_bytes)).collect();
         assert!(listed.iter().all(|(counted, owned)| counted == owned), "{listed:?}");
+        let mut parts: Vec<VolumeInfo> = Vec::new();
+        loop {
+            let part = self.harness.engine.volumes_after(parts.last().map(|volume| volume.id), 2);
+            if part.is_empty() {
+                break;
+            }
+            parts.extend(part);
+        }
+        assert_eq!(parts, self.harness.engine.volumes(), "the list in parts");
     }
 
     fn verify(&mut self) {

@@ -357,6 +357,33 @@ fn points_whose_segments_were_used_again_are_not_whole() {
     }
 }
 
+/// The oldest restore point that the engine reports, and all later ones, are whole; with retention
+/// there are more of them.
+#[test]
+fn the_reported_oldest_restore_point_is_whole() {
+    let reported = |millis: u64| {
+        let mut past = Past::new(&[64], Layout::Linear);
+        past.harness.tuning.rewind_millis = millis;
+        let imported = past.harness.now;
+        past.import(Aim::Newest).unwrap();
+        let mut counts = Vec::new();
+        for _ in 0..8 {
+            past.write(900);
+            past.checkpoint();
+            let metrics = past.harness.engine.metrics();
+            let (oldest, last) = (metrics.oldest_restore_point.unwrap(), metrics.last_checkpoint.unwrap());
+            assert!(oldest <= last && last.0 <= past.harness.now && oldest.0 >= imported, "{oldest:?} {last:?}");
+            let surveyed = Harness::survey(&past.harness.media).unwrap();
+            let later: Vec<_> = surveyed.points.iter().filter(|point| point.time >= oldest).collect();
+            assert!(later.iter().all(|point| point.whole == Whole::Yes), "{oldest:?}: {later:#?}");
+            counts.push(later.len());
+        }
+        counts.into_iter().max().unwrap()
+    };
+    let (without, with) = (reported(0), reported(u64::MAX));
+    assert!(without >= 1 && with > without, "{without} without retention, {with} with it");
+}
+
 #[test]
 fn freed_segments_rest_for_the_time_of_a_rewind() {
     let retained = |millis: u64| {

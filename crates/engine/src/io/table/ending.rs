@@ -122,8 +122,9 @@ impl<C> IoTable<C> {
         let (role, kind, member, slot, tries) = (self.role(p), g.kind, p.device, p.slot, p.tries + 1);
         // no space on the host for optional zeros does not count as an error of the device
         let counts = role.is_some() && !(kind == Kind::Zero && error == DeviceError::Full);
-        if counts && let Some(errors) = self.errors.get_mut(member.index()) {
+        if counts && let (Some(errors), Some(failures)) = (self.errors.get_mut(member.index()), self.failures.get_mut(member.index())) {
             *errors += 1;
+            *failures += 1;
         }
         let replacement = role == Some(Replica::Replacement);
         if matches!(kind, Kind::Write | Kind::Loose) && role.is_some() {

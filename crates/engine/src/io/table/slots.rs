@@ -37,6 +37,7 @@ impl<C> IoTable<C> {
         self.replacements.resize(n, None);
         self.counters.resize(n, DeviceCounters::default());
         self.errors.resize(n, 0);
+        self.failures.resize(n, 0);
         self.repaired.resize(n, 0);
         self.written.resize(n, 1);
         self.flushed.resize(n, 0);
@@ -56,6 +57,7 @@ impl<C> IoTable<C> {
     /// future, do not count for it (INV-SPARE-1).
     pub(crate) fn set_slot(&mut self, member: MemberId, slot: Option<DeviceSlot>) {
         let at = member.index();
+        self.failures.get_mut(at).into_iter().for_each(|failures| *failures = 0);
         if let (Some(place), Some(errors), Some(repaired), Some(trouble), Some(written)) =
             (self.slots.get_mut(at), self.errors.get_mut(at), self.repaired.get_mut(at), self.trouble.get_mut(at), self.written.get_mut(at))
         {

@@ -56,6 +56,7 @@ fn a_write_without_a_needed_device_fails() {
     let ended = complete(&mut io, &mut bufs).expect("the end of the write");
     assert_eq!((ended.context, ended.result), ("write", Err(DeviceError::Gone)));
     assert_eq!((io.pop_failing(), &*io.errors), (None, &[0, 1][..]));
+    assert_eq!(io.failures, [0, 1], "the error is a failed operation");
 }
 
 #[test]

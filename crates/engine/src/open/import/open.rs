@@ -32,6 +32,7 @@ impl Import {
         pool.store.checkpoint_at = root.checkpoint;
         pool.store.checkpoint_lsn = root.lsn;
         pool.store.past_roots = self.rings.as_ref().map(Rings::times).unwrap_or_default();
+        pool.store.core.space.segments.outlive(root.generation);
         pool.store.checkpoint.parts = std::mem::take(&mut self.parts);
         pool.store.checkpoint.sealed_chunk = pool.store.core.next_chunk;
         pool.store.log_tails.clone_from(&root.log_tails);
