@@ -151,8 +151,24 @@ pub struct DeviceIo {
     pub write_queue_nanos: u64,
     /// Number of flushes.
     pub flushes: u64,
+    /// Sum of flush latencies in nanoseconds.
+    #[serde(default)]
+    pub flush_nanos: u64,
+    /// Number of discards.
+    #[serde(default)]
+    pub discards: u64,
     /// Operations in flight.
     pub in_flight: u64,
+    /// Nanoseconds with at least one operation in flight, operations that wait for a limit
+    /// included.
+    #[serde(default)]
+    pub busy_nanos: u64,
+    /// Number of failed operations.
+    #[serde(default)]
+    pub failed: u64,
+    /// Number of reads with data that did not match its checksum.
+    #[serde(default)]
+    pub mismatched: u64,
     /// Histogram of reads by the time that the device took. Each of the entries 0 to 3 counts
     /// reads of that many whole microseconds; after them there are four entries for each power of
     /// two. Empty entries at the end are left out.
@@ -161,6 +177,9 @@ pub struct DeviceIo {
     /// Histogram of writes, in the same form.
     #[serde(default)]
     pub write_times: Vec<u64>,
+    /// Histogram of flushes, in the same form.
+    #[serde(default)]
+    pub flush_times: Vec<u64>,
     /// Histogram of reads and writes by the time before they were sent to the device, in the same
     /// form.
     #[serde(default)]

@@ -159,10 +159,34 @@ pub struct PoolIo {
     pub segments_cleaned: u64,
     /// Number of checkpoints written.
     pub checkpoints: u64,
+    /// Time when the last checkpoint began; null if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub last_checkpoint: Option<Timestamp>,
+    /// Time of the oldest checkpoint since import that a rewind finds complete. Checkpoints that are
+    /// older than the retention asks for do not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub oldest_restore_point: Option<Timestamp>,
     /// Bytes of log written since the last checkpoint.
     pub log_bytes: u64,
+    /// Number of batches of the log written for guests.
+    #[serde(default)]
+    pub batches: u64,
+    /// Number of flushes of the pool's devices.
+    #[serde(default)]
+    pub flushes: u64,
     /// Number of map nodes visited for guest requests.
     pub nodes_touched: u64,
+    /// Number of map nodes read from devices.
+    #[serde(default)]
+    pub node_reads: u64,
+    /// Number of map nodes written.
+    #[serde(default)]
+    pub node_writes: u64,
+    /// Number of map nodes in memory.
+    #[serde(default)]
+    pub nodes_resident: u64,
     /// Bytes of memory for pieces of deadlists; a part of the daemon's memory for maps.
     #[serde(default)]
     pub piece_memory: u64,
@@ -211,6 +235,9 @@ pub struct PoolIo {
     /// than 2^n and at least 2^(n-1) microseconds; the last entry counts all longer turns, too. A
     /// guest's request waits for at most two turns.
     pub turns: [u64; 20],
+    /// Sum of the lengths of these turns in nanoseconds.
+    #[serde(default)]
+    pub turn_nanos: u64,
 }
 
 words! {

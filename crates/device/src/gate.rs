@@ -39,6 +39,8 @@ pub struct DeviceLoad {
     pub flush_nanos: u64,
     /// Discards completed.
     pub discards: u64,
+    /// Nanoseconds in which at least one operation was in flight, throttled ones included.
+    pub busy_nanos: u64,
     /// Operations that failed.
     pub errors: u64,
     /// Operations in flight now.
@@ -52,6 +54,8 @@ pub struct DeviceTimes {
     pub reads: Latencies,
     /// Writes, from when they were passed to the device.
     pub writes: Latencies,
+    /// Flushes.
+    pub flushes: Latencies,
     /// Reads and writes, until they were passed to the device.
     pub queue: Latencies,
 }
@@ -84,6 +88,8 @@ struct Device {
     /// Time when the allowance used so far is paid off, in nanoseconds.
     free_at: u64,
     held: VecDeque<Io>,
+    /// When the first of the operations in flight came.
+    busy_since: u64,
 }
 
 struct Started {
@@ -120,6 +126,9 @@ impl Gate {
         };
         self.under_way.insert(io.id, Started { device: io.device, at: now, left: now, what });
         let device = self.devices.entry(io.device).or_default();
+        if device.load.in_flight == 0 {
+            device.busy_since = now;
+        }
         device.load.in_flight += 1;
         // A flush covers writes that completed before it came, so it need not wait for throttled
         // ones.
@@ -178,8 +187,8 @@ impl Gate {
     pub fn done(&mut self, done: &IoDone, now: u64) {
         let Some(Started { device, at, left, what }) = self.under_way.remove(&done.id) else { return };
         let Some(device) = self.devices.get_mut(&device) else { return };
+        device.ended(now);
         let load = &mut device.load;
-        load.in_flight = load.in_flight.saturating_sub(1);
         if done.result.is_err() {
             load.errors += 1;
             return;
@@ -206,16 +215,17 @@ impl Gate {
             What::Flush => {
                 load.flushes += 1;
                 load.flush_nanos += nanos;
+                device.times.flushes.count(on_device);
             }
             What::Discard => load.discards += 1,
         }
     }
 
     /// Removes an operation that was not carried out and goes back to the pool; it is not counted.
-    pub fn undone(&mut self, id: IoId) {
+    pub fn undone(&mut self, id: IoId, now: u64) {
         let Some(started) = self.under_way.remove(&id) else { return };
         if let Some(device) = self.devices.get_mut(&started.device) {
-            device.load.in_flight = device.load.in_flight.saturating_sub(1);
+            device.ended(now);
         }
     }
 
@@ -241,13 +251,24 @@ impl Gate {
         held
     }
 
-    /// Returns counters, latencies and cap of a device.
-    pub fn of(&self, device: DeviceSlot) -> (DeviceLoad, DeviceTimes, DeviceLimit) {
-        self.devices.get(&device).map(|device| (device.load, *device.times, device.limit)).unwrap_or_default()
+    /// Returns counters, latencies and cap of a device, at a time that is not before the last call.
+    pub fn of(&self, device: DeviceSlot, now: u64) -> (DeviceLoad, DeviceTimes, DeviceLimit) {
+        let Some(device) = self.devices.get(&device) else { return Default::default() };
+        let busy = if device.load.in_flight > 0 { now.saturating_sub(device.busy_since) } else { 0 };
+        (DeviceLoad { busy_nanos: device.load.busy_nanos + busy, ..device.load }, *device.times, device.limit)
     }
 }
 
 impl Device {
+    /// Counts the end of an operation in flight.
+    fn ended(&mut self, now: u64) {
+        let load = &mut self.load;
+        load.in_flight = load.in_flight.saturating_sub(1);
+        if load.in_flight == 0 {
+            load.busy_nanos += now.saturating_sub(self.busy_since);
+        }
+    }
+
     /// Uses the allowance for one operation; false when there is not enough.
     fn pay(&mut self, bytes: u64, now: u64) -> bool {
         if self.free_at > now {

@@ -228,7 +228,7 @@ impl Shard {
             return Vec::new();
         }
         let back = self.queue.recall(|io| io.kind.changes());
-        back.iter().for_each(|io| self.gate.undone(io.id));
+        back.iter().for_each(|io| self.gate.undone(io.id, now));
         self.counts[2] += back.len() as u64;
         back
     }

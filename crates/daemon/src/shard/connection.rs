@@ -9,6 +9,7 @@ use millpond_engine::{Entry, Target, Throttles, Time};
 use millpond_export::nbd::Session;
 
 use super::handle::{ClientInfo, ExportId};
+use super::load::{Load, Meter};
 use super::pool::Pool;
 use super::wire::Wire;
 use crate::budget::{Budget, Purse};
@@ -63,71 +64,17 @@ impl Connection {
     }
 
     pub fn counters(&self) -> GuestIo {
-        GuestIo { errors: self.session.counters().errors, ..self.meter.counters }
+        GuestIo { errors: self.session.counters().errors, ..self.meter.counters() }
+    }
+
+    /// Returns the requests, with their latencies.
+    pub fn load(&self) -> Load {
+        self.meter.load(self.session.counters().errors)
     }
 
     pub fn info(&self) -> ClientInfo {
         let (peer, tls) = (self.peer.clone(), self.wire.agreed());
         ClientInfo { id: self.number, peer, since: self.since, tls, counters: self.counters() }
-    }
-}
-
-/// Counts and times the requests of one connection.
-#[derive(Default)]
-pub(super) struct Meter {
-    counters: GuestIo,
-    /// By slot: the low 16 bits of the tag, which a session uses again only after the answer.
-    started: Vec<Started>,
-}
-
-#[derive(Clone, Copy)]
-struct Started {
-    at: u64,
-    bytes: u64,
-    op: Op,
-    fua: bool,
-}
-
-const NOTHING: Started = Started { at: 0, bytes: 0, op: Op::Cache, fua: false };
-
-impl Meter {
-    fn start(&mut self, tag: Tag, request: &Request, now: u64) {
-        let slot = (tag.0 & 0xffff) as usize;
-        if slot >= self.started.len() {
-            self.started.resize(slot + 1, NOTHING);
-        }
-        if let Some(place) = self.started.get_mut(slot) {
-            *place = Started { at: now, bytes: request.range.length, op: request.op, fua: request.fua };
-        }
-    }
-
-    pub fn counters(&self) -> GuestIo {
-        self.counters
-    }
-
-    /// Counts a request that has ended.
-    pub fn end(&mut self, tag: Tag, success: bool, now: u64) {
-        let Some(&Started { at, bytes, op, fua }) = self.started.get((tag.0 & 0xffff) as usize) else { return };
-        if !success {
-            return;
-        }
-        let (counters, nanos) = (&mut self.counters, now.saturating_sub(at));
-        match op {
-            Op::Read => {
-                counters.reads += 1;
-                counters.read_bytes += bytes;
-                counters.read_nanos += nanos;
-            }
-            Op::Write => {
-                counters.writes += 1;
-                counters.write_bytes += bytes;
-                counters.write_nanos += nanos;
-                counters.fua_writes += u64::from(fua);
-            }
-            Op::Flush => counters.flushes += 1,
-            Op::Discard | Op::WriteZeroes { .. } => counters.discards += 1,
-            Op::Cache => {}
-        }
     }
 }
 
@@ -185,7 +132,7 @@ impl<P: Pool> Disk for ConnectionDisk<'_, P> {
             // offset makes the request fail
             request.range.offset = u64::MAX;
         }
-        self.meter.start(tag, &request, self.now);
+        self.meter.started.begin(tag, &request, self.now);
         let entry = Entry { target: self.target, tag, request, payload, bytes: false };
         if let Some(entry) = self.throttles.admit(entry, self.now, self.pool.buffers()) {
             self.pool.enter(entry);

@@ -8,15 +8,20 @@ use std::sync::mpsc::TryRecvError;
 use millpond_api::GuestIo;
 use millpond_block::{ByteRange, Completion, DeviceError, DeviceSlot, DiskError, Op, Payload, Request, Tag};
 use millpond_device::{DeviceLimit, HostDevice};
-use millpond_engine::{Busy, Command, CommandError, DiffExtent, Invalid, NewDevice, PoolState, Reply, Target};
+use millpond_engine::{Busy, Command, CommandError, DiffExtent, Invalid, NewDevice, PoolState, Reply, Target, VolumeId};
+use rustc_hash::FxHashMap;
 
 use super::handle::{Answer, ExportInfo, HostDeviceInfo, Message, ShardError, ShardLook, ShardStatus};
+use super::load::{Load, VolumeUse};
 use super::pool::Pool;
 use super::serve::CloseMode;
 use super::shard::Shard;
 
 /// Snapshots listed at a time, which takes some 100 microseconds.
 const SNAPSHOTS_PER_PIECE: usize = 128;
+
+/// Volumes listed with their use at a time, which takes some 100 microseconds.
+const VOLUMES_PER_PIECE: usize = 64;
 
 /// A caller that waits for an answer of the pool.
 pub(super) enum Pending {
@@ -124,6 +129,7 @@ impl<P: Pool> Shard<P> {
             Message::Status(answer) => drop(answer.send(self.status())),
             Message::Unanswered(answer) => drop(answer.send(Ok(self.pool.unanswered().to_vec()))),
             Message::Volumes(answer) => drop(answer.send(Ok(self.pool.volumes()))),
+            Message::VolumeUses(after, answer) => drop(answer.send(Ok(self.volume_uses(after)))),
             Message::FindVolume(name, answer) => drop(answer.send(Ok(self.pool.find_volume(&name)))),
             Message::Snapshots(after, answer) => drop(answer.send(Ok(self.pool.snapshots_after(after, SNAPSHOTS_PER_PIECE)))),
             Message::FindSnapshot(volume, name, answer) => drop(answer.send(Ok(self.pool.find_snapshot(volume, &name)))),
@@ -288,6 +294,39 @@ impl<P: Pool> Shard<P> {
         }))
     }
 
+    /// Returns the volumes after one, with their use. After the last volume: no volume, and the
+    /// requests for those that do not exist any more.
+    fn volume_uses(&mut self, after: Option<VolumeId>) -> (Vec<VolumeUse>, Box<Load>) {
+        let infos = self.pool.volumes_after(after, VOLUMES_PER_PIECE);
+        let Some(last) = infos.last() else { return (Vec::new(), self.past_requests()) };
+        let listed = (after, last.id);
+        let mut live: FxHashMap<VolumeId, Box<Load>> = FxHashMap::default();
+        let pool = &self.pool;
+        let wanted = |target| pool.volume_of(target).filter(|volume| Some(*volume) > listed.0 && *volume <= listed.1);
+        let clients = self.clients.iter().filter_map(|client| Some((wanted(client.target)?, client.load())));
+        for (volume, load) in clients.chain(self.vhost.loads(wanted)) {
+            live.entry(volume).or_default().add(&load);
+        }
+        let mut uses = Vec::with_capacity(infos.len());
+        for info in infos {
+            let mut load = live.remove(&info.id).unwrap_or_default();
+            load.add(&self.loads.of(info.id));
+            uses.push(VolumeUse { limits: self.throttles.effect(info.id), load, info });
+        }
+        (uses, Box::default())
+    }
+
+    /// Returns the requests for volumes that do not exist any more.
+    fn past_requests(&mut self) -> Box<Load> {
+        let pool = &self.pool;
+        let exists = |volume| pool.geometry(Target::Head(volume)).is_some();
+        let mut rest = Box::new(self.loads.rest(exists));
+        let gone = |target| if pool.volume_of(target).is_some_and(exists) { None } else { Some(()) };
+        let clients = self.clients.iter().filter_map(|client| Some((gone(client.target)?, client.load())));
+        clients.chain(self.vhost.loads(gone)).for_each(|(_, load)| rest.add(&load));
+        rest
+    }
+
     fn export_infos(&self) -> Vec<ExportInfo> {
         let sockets = self.exports.values().map(|export| export.info(&self.clients));
         sockets.chain(self.vhost.infos()).chain(self.mounts.infos(&self.pool)).collect()
@@ -296,7 +335,7 @@ impl<P: Pool> Shard<P> {
     fn status(&self) -> Result<ShardStatus, ShardError> {
         let Some(pool) = self.pool.pool() else { return Err(self.refusal().unwrap_or(ShardError::Gone)) };
         let describe = |(slot, device): (DeviceSlot, &HostDevice)| {
-            let (load, times, limit) = self.gate.of(slot);
+            let (load, times, limit) = self.gate.of(slot, self.now);
             let (path, serial) = (device.path().to_owned(), device.serial().map(str::to_owned));
             HostDeviceInfo { path, serial, geometry: device.geometry(), direct: device.direct(), load, times, limit }
         };

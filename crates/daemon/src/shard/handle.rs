@@ -25,6 +25,7 @@ use tokio::sync::{oneshot, watch};
 
 pub use super::error::ShardError;
 use super::fall::Fall;
+use super::load::{Load, VolumeUse};
 use super::mount::ImageLoad;
 use super::spec::{FuseExport, NbdExport};
 use super::turns::Turns;
@@ -189,6 +190,7 @@ pub(super) enum Message {
     Look(watch::Sender<LookAnswer>),
     Unanswered(Answer<Vec<DeviceSlot>>),
     Volumes(Answer<Vec<VolumeInfo>>),
+    VolumeUses(Option<VolumeId>, Answer<(Vec<VolumeUse>, Box<Load>)>),
     FindVolume(String, Answer<Option<VolumeInfo>>),
     Snapshots(Option<SnapshotId>, Answer<Vec<SnapshotInfo>>),
     FindSnapshot(VolumeId, String, Answer<Option<SnapshotInfo>>),
@@ -418,6 +420,23 @@ impl ShardHandle {
         self.query(Message::Volumes).await
     }
 
+    /// Returns the volumes with the requests of their guests, by id, and the requests for volumes
+    /// that do not exist any more. Fetches them in pieces, so that clients are served in between.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn volume_uses(&self) -> Result<(Vec<VolumeUse>, Box<Load>), ShardError> {
+        let mut all: Vec<VolumeUse> = Vec::new();
+        loop {
+            let after = all.last().map(|volume| volume.info.id);
+            let (piece, rest) = self.query(|answer| Message::VolumeUses(after, answer)).await?;
+            if piece.is_empty() {
+                return Ok((all, rest));
+            }
+            all.extend(piece);
+        }
+    }
+
     /// Returns the volume of this name.
     ///
     /// # Errors
@@ -433,13 +452,21 @@ impl ShardHandle {
     /// [`ShardError::Gone`].
     pub async fn snapshots(&self) -> Result<Vec<SnapshotInfo>, ShardError> {
         let mut all: Vec<SnapshotInfo> = Vec::new();
+        self.each_piece_of_snapshots(|piece| all.extend(piece)).await?;
+        Ok(all)
+    }
+
+    /// As [`snapshots`](Self::snapshots), for callers that need no list: hands over each piece.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn each_piece_of_snapshots(&self, mut take: impl FnMut(Vec<SnapshotInfo>)) -> Result<(), ShardError> {
+        let mut after = None;
         loop {
-            let after = all.last().map(|snapshot| snapshot.id);
             let piece = self.query(|answer| Message::Snapshots(after, answer)).await?;
-            if piece.is_empty() {
-                return Ok(all);
-            }
-            all.extend(piece);
+            let Some(last) = piece.last() else { return Ok(()) };
+            after = Some(last.id);
+            take(piece);
         }
     }
 

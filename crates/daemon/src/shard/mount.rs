@@ -10,6 +10,7 @@ use slab::Slab;
 
 use super::connection::Memory;
 use super::handle::{Answer, ClientInfo, ExportId, ExportInfo, OpenFile, ShardError};
+use super::load::FileRequests;
 use super::pool::Pool;
 use super::serve::need_descriptors;
 use super::shard::Shard;
@@ -51,6 +52,8 @@ pub(super) struct Mount {
     session: Session,
     /// Buffer for the next request.
     message: Message,
+    /// Its requests in progress.
+    requests: FileRequests,
     /// Memory that its requests hold.
     purse: Purse,
     /// The device may have a request to read.
@@ -170,7 +173,8 @@ impl Mount {
         wall: Time,
         nanos: u64,
     ) -> (PoolTree<'a, P>, &'a mut Session, &'a mut Message) {
-        (PoolTree { pool, throttles, wall, nanos, purse: &mut self.purse, memory }, &mut self.session, &mut self.message)
+        let (purse, requests) = (&mut self.purse, &mut self.requests);
+        (PoolTree { pool, throttles, wall, nanos, purse, memory, requests }, &mut self.session, &mut self.message)
     }
 
     fn info<P: Pool>(&self, pool: &P) -> ExportInfo {
@@ -228,6 +232,7 @@ impl<P: Pool> Shard<P> {
             device: self.ring.attach(spec.device),
             session: Session::new(MOUNT | index, Owner { uid: spec.uid, gid: spec.gid, mode: spec.mode }),
             message: Message::new(self.pool.buffers().take(MAX_TRANSFER as usize)),
+            requests: FileRequests::default(),
             purse: Purse::new(self.memory.budget.asker()),
             readable: true,
             ended: false,
@@ -351,6 +356,11 @@ impl<P: Pool> Shard<P> {
     pub(super) fn mount_completed(&mut self, completion: Completion) {
         let now = self.now;
         let Some((index, mount)) = self.mounts.by_tag(completion.tag) else { return };
+        let (ended, success) = (mount.requests.end(completion.tag, now), completion.result.is_ok());
+        if let Some((target, ended)) = ended {
+            let load = self.loads.of_mut(self.pool.volume_of(target));
+            if success { load.count(&ended) } else { load.io.errors += 1 }
+        }
         mount.session.complete(completion, now);
         if mount.session.replies() >= TOGETHER {
             self.reply(index);

@@ -18,6 +18,10 @@ pub trait Pool: StateMachine + 'static {
     fn label_generation(&self) -> Option<u64> {
         None
     }
+    /// Returns up to `most` volumes with ids above `after`, by id.
+    fn volumes_after(&self, after: Option<VolumeId>, most: usize) -> Vec<VolumeInfo>;
+    /// Returns the volume that a target belongs to.
+    fn volume_of(&self, target: Target) -> Option<VolumeId>;
     /// Returns the volume of this name.
     fn find_volume(&self, name: &str) -> Option<VolumeInfo>;
     /// Returns up to `most` snapshots with ids above `after`, by id.
@@ -56,6 +60,12 @@ impl Pool for Engine {
     }
     fn label_generation(&self) -> Option<u64> {
         Engine::label_generation(self)
+    }
+    fn volumes_after(&self, after: Option<VolumeId>, most: usize) -> Vec<VolumeInfo> {
+        Engine::volumes_after(self, after, most)
+    }
+    fn volume_of(&self, target: Target) -> Option<VolumeId> {
+        Engine::volume_of(self, target)
     }
     fn find_volume(&self, name: &str) -> Option<VolumeInfo> {
         Engine::find_volume(self, name)

@@ -9,9 +9,10 @@ use millpond_export::{ExportInfo as Offer, Exports};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::connection::{self, Connection, Meter};
+use super::connection::{self, Connection};
 use super::handle::{Answer, ExportId, ExportInfo, ShardError};
 use super::listen;
+use super::load::Meter;
 use super::pool::Pool;
 use super::shard::Shard;
 use super::spec::{NbdExport, TlsOffer};
@@ -306,6 +307,7 @@ impl<P: Pool> Shard<P> {
         client.wire.close(&mut self.ring, client.id);
         self.ring.close(client.id);
         let counters = client.counters();
+        self.loads.of_mut(self.pool.volume_of(client.target)).add(&client.load());
         match self.exports.get_mut(&client.export) {
             Some(export) => export.past.add(&counters),
             None => self.past.add(&counters),

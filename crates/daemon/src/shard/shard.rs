@@ -27,6 +27,7 @@ use super::connection::Memory;
 use super::control::{Pending, Stage};
 use super::fall::Unwinding;
 use super::handle::Message;
+use super::load::VolumeLoads;
 use super::mount::Mounts;
 use super::pool::Pool;
 use super::table::{Clients, ExportTable};
@@ -88,6 +89,7 @@ pub(super) struct Shard<P: Pool> {
     pub(super) last_client: u64,
     /// Counters of clients of exports that have ended.
     pub(super) past: GuestIo,
+    pub(super) loads: VolumeLoads,
     pub(super) stage: Stage,
     pub(super) turns: Turns,
     pub(super) memory: Memory,
@@ -152,6 +154,7 @@ impl<P: Pool> Shard<P> {
             last_tag: 0,
             last_client: 0,
             past: GuestIo::default(),
+            loads: VolumeLoads::default(),
             stage: Stage::default(),
             turns: Turns::default(),
             memory,
@@ -259,7 +262,7 @@ impl<P: Pool> Shard<P> {
                     self.pool.io_done(done);
                 }
                 Event::Unsent(io) => {
-                    self.gate.undone(io.id);
+                    self.gate.undone(io.id, self.now);
                     self.pool.take_back(io);
                 }
                 Event::Readable { connection, ended } => self.wake_client(connection, |client| {

@@ -5,6 +5,7 @@ use millpond_engine::{Entry, ImageInfo as EngineImage, SnapshotId, Target, Throt
 use millpond_export::fuse::{Image, ImageInfo, Space, Tree};
 
 use super::connection::Memory;
+use super::load::FileRequests;
 use super::pool::Pool;
 use crate::budget::Purse;
 
@@ -19,6 +20,7 @@ pub(super) struct PoolTree<'a, P> {
     /// Memory that the mount's requests hold; `memory` is where more comes from.
     pub purse: &'a mut Purse,
     pub memory: &'a Memory,
+    pub requests: &'a mut FileRequests,
 }
 
 /// Returns the target that an image stands for.
@@ -79,6 +81,7 @@ impl<P: Pool> Tree for PoolTree<'_, P> {
 
     fn submit(&mut self, image: Image, tag: Tag, request: Request, payload: Payload<'_>) {
         debug_assert!(request.op != Op::Discard, "what is discarded from a file reads as zeroes");
+        self.requests.begin(tag, target_of(image), &request, self.nanos);
         let entry = Entry { target: target_of(image), tag, request, payload, bytes: true };
         if let Some(entry) = self.throttles.admit(entry, self.nanos, self.pool.buffers()) {
             self.pool.enter(entry);

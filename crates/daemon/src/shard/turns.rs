@@ -6,14 +6,20 @@ pub const TURN_CLASSES: usize = 20;
 
 /// Turns counted by length: class n holds those of less than 2^n and at least 2^(n-1) microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Turns(pub [u64; TURN_CLASSES]);
+pub struct Turns {
+    /// Number of turns of each class.
+    pub counts: [u64; TURN_CLASSES],
+    /// Sum of their lengths in nanoseconds.
+    pub nanos: u64,
+}
 
 impl Turns {
     /// Counts a turn of `nanos` nanoseconds.
     pub(super) fn count(&mut self, nanos: u64) {
         let class = (u64::BITS - (nanos / 1000).leading_zeros()) as usize;
-        if let Some(count) = self.0.get_mut(class.min(TURN_CLASSES - 1)) {
+        if let Some(count) = self.counts.get_mut(class.min(TURN_CLASSES - 1)) {
             *count += 1;
+            self.nanos = self.nanos.saturating_add(nanos);
         }
     }
 }
@@ -30,6 +36,6 @@ mod tests {
         }
         let mut expected = [0; TURN_CLASSES];
         (expected[0], expected[1], expected[2], expected[10], expected[11], expected[19]) = (2, 2, 1, 1, 1, 1);
-        assert_eq!(turns.0, expected);
+        assert_eq!(turns.counts, expected);
     }
 }

@@ -20,14 +20,15 @@ fn without_a_cap_everything_passes_and_is_counted() {
     let mut gate = Gate::default();
     assert!(gate.admit(write(1, 2), 100).is_some());
     assert!(gate.admit(Io { id: IoId(2), device: DISK, kind: IoKind::Flush, urgent: false }, 100).is_some());
-    assert_eq!(gate.of(DISK).0.in_flight, 2);
+    assert_eq!(gate.of(DISK, 150).0.in_flight, 2);
+    assert_eq!(gate.of(DISK, 150).0.busy_nanos, 50);
     gate.done(&done(1), 350);
     gate.done(&IoDone { result: Err(DeviceError::Full), ..done(2) }, 400);
     gate.done(&done(1), 500);
-    let want = DeviceLoad { writes: 1, write_bytes: 8192, write_nanos: 250, errors: 1, ..DeviceLoad::default() };
-    assert_eq!(gate.of(DISK).0, want);
+    let want = DeviceLoad { writes: 1, write_bytes: 8192, write_nanos: 250, errors: 1, busy_nanos: 300, ..DeviceLoad::default() };
+    assert_eq!(gate.of(DISK, 900).0, want, "the device was busy from the first to the last");
     assert_eq!(gate.next_release(), None);
-    assert_eq!(gate.of(DISK).1.writes.counts(), [1], "what failed has no latency");
+    assert_eq!(gate.of(DISK, 900).1.writes.counts(), [1], "what failed has no latency");
 }
 
 #[test]
@@ -40,7 +41,7 @@ fn waiting_and_the_device_are_told_apart() {
     assert_eq!(gate.release(free).map(|io| io.id), Some(IoId(2)));
     gate.done(&done(1), 1001 * MILLI);
     gate.done(&done(2), free + 2 * MILLI);
-    let (load, times, _) = gate.of(DISK);
+    let (load, times, _) = gate.of(DISK, 0);
     assert_eq!((load.write_nanos, load.write_queue_nanos), (free - 1000 * MILLI + 3 * MILLI, free - 1000 * MILLI));
     let (writes, queue) = (times.writes.counts(), times.queue.counts());
     assert_eq!((writes.iter().sum::<u64>(), queue.iter().sum::<u64>()), (2, 2));
@@ -115,10 +116,10 @@ fn what_is_urgent_passes_what_is_held_and_what_comes_back_counts_nowhere() {
     assert!(gate.admit(write(1, 10), 10_000 * MILLI).is_some());
     assert!(gate.admit(write(2, 1), 10_000 * MILLI).is_none());
     assert!(gate.admit(Io { urgent: true, ..write(3, 1) }, 10_000 * MILLI).is_some());
-    gate.undone(IoId(1));
-    gate.undone(IoId(1));
+    gate.undone(IoId(1), 0);
+    gate.undone(IoId(1), 0);
     gate.done(&done(3), 10_001 * MILLI);
-    let load = gate.of(DISK).0;
+    let load = gate.of(DISK, 0).0;
     assert_eq!((load.in_flight, load.writes), (1, 1), "the one that is held, and the urgent one");
 }
 
@@ -143,7 +144,7 @@ fn a_device_that_left_gets_nothing_and_leaves_nothing() {
     // a new device at the position: no cap, and nothing of the old one counts on it
     assert!(gate.admit(write(6, 10), now).is_some());
     gate.done(&done(1), now + MILLI);
-    assert_eq!(gate.of(DISK).0, DeviceLoad { in_flight: 1, ..DeviceLoad::default() });
+    assert_eq!(gate.of(DISK, 0).0, DeviceLoad { in_flight: 1, ..DeviceLoad::default() });
     // the operation of the other device still leaves, and is the only one
     assert!(gate.next_release().is_some_and(|when| when > now));
     gate.limit(OTHER, DeviceLimit::default());

@@ -331,9 +331,15 @@ fn each(a: &DeviceIo, b: &DeviceIo, with: fn(u64, u64) -> u64) -> DeviceIo {
         write_nanos: with(a.write_nanos, b.write_nanos),
         write_queue_nanos: with(a.write_queue_nanos, b.write_queue_nanos),
         flushes: with(a.flushes, b.flushes),
+        flush_nanos: with(a.flush_nanos, b.flush_nanos),
+        discards: with(a.discards, b.discards),
+        busy_nanos: with(a.busy_nanos, b.busy_nanos),
+        failed: with(a.failed, b.failed),
+        mismatched: with(a.mismatched, b.mismatched),
         in_flight: a.in_flight,
         read_times: lists(&a.read_times, &b.read_times),
         write_times: lists(&a.write_times, &b.write_times),
+        flush_times: lists(&a.flush_times, &b.flush_times),
         queue_times: lists(&a.queue_times, &b.queue_times),
     }
 }

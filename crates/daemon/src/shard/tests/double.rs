@@ -291,6 +291,14 @@ impl StateMachine for Double {
 }
 
 impl Pool for Double {
+    fn volumes_after(&self, after: Option<VolumeId>, most: usize) -> Vec<VolumeInfo> {
+        self.volumes().into_iter().filter(|volume| Some(volume.id) > after).take(most).collect()
+    }
+
+    fn volume_of(&self, _: Target) -> Option<VolumeId> {
+        Some(VolumeId(1))
+    }
+
     fn image(&self, _: Target) -> Option<ImageInfo> {
         None
     }

@@ -113,6 +113,10 @@ fn files_are_the_volumes_and_a_mount_ends_when_it_is_told_to() {
     assert!(matches!(wait(shard.unexport(export)), Err(ShardError::NoExport(_))));
     assert!(send(&kernel.device, &[0; 40], SendFlags::NOSIGNAL).is_err(), "the device is closed");
     assert_eq!(wait(shard.status()).expect("status").guests.writes, 1, "what is gone is counted on");
+    let (volumes, _) = wait(shard.volume_uses()).expect("volumes");
+    let load = &volumes[0].load;
+    assert_eq!((load.io.writes, load.io.write_bytes, load.io.reads, load.io.errors), (1, 70_001, 1, 0), "and for its volume");
+    assert_eq!(load.times[0].counts.iter().sum::<u64>(), 1, "with a latency");
     // a mount that ends by itself, and one that exists when the pool is closed
     drop(Kernel::mount(&shard, 6));
     let _last = Kernel::mount(&shard, 7);

@@ -51,6 +51,18 @@ fn a_unix_export_serves_small_and_large_requests() {
     assert!(exports[0].clients.is_empty());
     assert_eq!(exports[0].counters, counters, "what a client did outlives it");
     assert_eq!(wait(shard.status()).expect("status").guests, counters);
+    let of_volume = |shard: &ShardHandle| *wait(shard.volume_uses()).expect("volumes").0[0].load;
+    let load = of_volume(&shard);
+    assert_eq!(load.io, counters, "and counts for its volume");
+    let timed: Vec<u64> = load.times.iter().map(|times| times.counts.iter().sum()).collect();
+    assert_eq!(timed, [counters.reads, counters.writes, counters.flushes, counters.discards], "each answered request has a latency");
+    assert_eq!((load.times[0].nanos, load.times[1].nanos), (counters.read_nanos, counters.write_nanos));
+    // a connected client counts, too, and the end of the export changes nothing
+    let mut client = Client::unix(&path);
+    assert_eq!(client.write(0, &[1; 512]), 0);
+    assert_eq!(of_volume(&shard).io.writes, 3);
+    wait(shard.unexport(ExportId(1))).expect("unexport");
+    assert_eq!(of_volume(&shard).io.writes, 3);
     wait(shard.shutdown()).expect("shutdown");
     assert!(!path.exists());
 }

@@ -12,8 +12,9 @@ use rustix::net::SendFlags;
 
 use super::order::Answer;
 use crate::budget::Purse;
-use crate::shard::connection::{ConnectionDisk, Memory as Budgeted, Meter};
+use crate::shard::connection::{ConnectionDisk, Memory as Budgeted};
 use crate::shard::handle::{ClientInfo, ExportId};
+use crate::shard::load::{Load, Meter};
 use crate::shard::pool::Pool;
 
 /// Value that wakes the reader of an eventfd.
@@ -130,6 +131,11 @@ impl Guest {
 
     pub fn counters(&self) -> GuestIo {
         GuestIo { errors: self.device.counters().errors, ..self.meter.counters() }
+    }
+
+    /// Returns the requests, with their latencies.
+    pub fn load(&self) -> Load {
+        self.meter.load(self.device.counters().errors)
     }
 
     pub fn info(&self) -> ClientInfo {

@@ -18,9 +18,10 @@ use super::stop::Stop;
 use super::table::{GUEST, VhostExport};
 use super::talk::Talk;
 use crate::budget::{Budget, Purse};
-use crate::shard::connection::{Meter, offer};
+use crate::shard::connection::offer;
 use crate::shard::handle::{Answer, ExportId, ExportInfo, ShardError};
 use crate::shard::listen;
+use crate::shard::load::Meter;
 use crate::shard::pool::Pool;
 use crate::shard::serve::need_descriptors;
 use crate::shard::shard::Shard;
@@ -264,6 +265,7 @@ impl<P: Pool> Shard<P> {
             export.guest = None;
             export.past.add(&guest.counters());
         }
+        self.loads.of_mut(self.pool.volume_of(guest.target)).add(&guest.load());
         if let (Some(answer), Ok(memory)) = (guest.leaving.take(), guest.device.set_memory(Memory::new())) {
             let _ = answer.send(Ok(memory));
         }

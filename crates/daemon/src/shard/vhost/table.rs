@@ -6,6 +6,7 @@ use std::sync::mpsc;
 
 use millpond_api::GuestIo;
 use millpond_device::WatchId;
+use millpond_engine::Target;
 use slab::Slab;
 
 use super::guest::Guest;
@@ -14,6 +15,7 @@ use super::spec::VhostUserExport;
 use super::stop::Stop;
 use crate::shard::handle::{Answer, ExportId, ExportInfo};
 use crate::shard::listen::SocketFile;
+use crate::shard::load::Load;
 
 /// Bit in the ids of guests, which are the upper half of their tags, beside the table index.
 /// Clients have lower ids, mounts have the bit above.
@@ -126,6 +128,12 @@ impl VhostUsers {
     pub fn count(&self, total: &mut GuestIo) {
         self.exports.values().for_each(|export| total.add(&export.past));
         self.guests.iter().for_each(|(_, guest)| total.add(&guest.counters()));
+    }
+
+    /// Returns the requests of connected guests, with the result of `of` for their targets; guests
+    /// for which it is `None` are left out.
+    pub fn loads<T>(&self, of: impl Fn(Target) -> Option<T>) -> impl Iterator<Item = (T, Load)> {
+        self.guests.iter().filter_map(move |(_, guest)| Some((of(guest.target)?, guest.load())))
     }
 
     /// True when there are completions that are not published yet.
