@@ -31,6 +31,9 @@ macro_rules! words {
         }
 
         impl $name {
+            /// The words that this version knows.
+            pub const WORDS: &[&str] = &[$($word),+];
+
             /// Returns the word.
             pub fn as_str(&self) -> &str {
                 match self {

@@ -5,7 +5,7 @@
 //! that they outlive a restart. The file is bounded and is not flushed: it is a record for people,
 //! nothing depends on it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
@@ -104,6 +104,14 @@ impl Happened {
     }
 }
 
+/// Number of events of one kind and severity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct EventCount {
+    pub(super) kind: String,
+    pub(super) severity: String,
+    pub(super) count: u64,
+}
+
 /// The remembered events, and the listeners for new ones.
 pub(super) struct EventLog {
     shared: Arc<Shared>,
@@ -132,6 +140,8 @@ struct Remembered {
     /// Number of events since the start, and how many of them the file's thread has taken.
     recorded: usize,
     taken: usize,
+    /// Number of these events by kind and severity.
+    counts: BTreeMap<(String, String), u64>,
     hook: Option<HookQueue>,
     ends: bool,
 }
@@ -140,7 +150,7 @@ impl EventLog {
     /// Opens the log with the events of the file in `dir`; new events also go to `hook`.
     pub(super) fn open(dir: &Path, hook: Option<HookQueue>) -> EventLog {
         let file = EventFile::open(dir.join(FILE));
-        let remembered = Remembered { recent: file.recent().clone(), recorded: 0, taken: 0, hook, ends: false };
+        let remembered = Remembered { recent: file.recent().clone(), recorded: 0, taken: 0, counts: BTreeMap::new(), hook, ends: false };
         let shared = Arc::new(Shared { remembered: Mutex::new(remembered), changed: Condvar::new() });
         let (end, written) = mpsc::channel();
         let writer = {
@@ -164,10 +174,20 @@ impl EventLog {
         }
         keep(&mut remembered.recent, event.clone());
         remembered.recorded += 1;
+        *remembered.counts.entry((event.event.to_string(), event.severity.to_string())).or_default() += 1;
         // No listener is no error. Sent under the lock, so that `listen` neither misses an event
         // nor gets one twice.
         let _ = self.listeners.send(event);
         self.shared.changed.notify_one();
+    }
+
+    /// Returns the numbers of events since the start, by kind and severity. Every kind is listed
+    /// with its own severity, so that the first event of a kind is seen as an increase.
+    pub(super) fn counts(&self) -> Vec<EventCount> {
+        let none = EventKind::ALL.iter().map(|kind| ((kind.to_string(), kind.severity().name().to_owned()), 0));
+        let mut counts: BTreeMap<(String, String), u64> = none.collect();
+        counts.extend(self.shared.remembered().counts.clone());
+        counts.into_iter().map(|((kind, severity), count)| EventCount { kind, severity, count }).collect()
     }
 
     /// Returns the remembered events since `since` (none without it), and a receiver of new ones.

@@ -40,6 +40,7 @@ mod locks;
 mod look;
 mod look_up;
 mod memory;
+mod metrics;
 mod mount;
 mod mount_table;
 mod options;

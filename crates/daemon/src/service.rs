@@ -24,6 +24,7 @@ use super::hook::{Hook, HookQueue};
 use super::host_calls::HostCalls;
 use super::inherited::Inherited;
 use super::locks::{Deadlines, PoolLocks, Reserved};
+use super::metrics::Scrapes;
 use super::mount::Mounted;
 use super::shard::ShardHandle;
 use super::state::{ExportRecord, PoolRecord, State, StateDir};
@@ -179,6 +180,8 @@ pub struct Daemon {
     /// Full copies.
     copies: Mutex<Copies>,
     pub(super) events: EventLog,
+    /// Results of earlier scrapes of metrics.
+    pub(super) scrapes: Scrapes,
     /// Pools and exports as of the last comparison, which finds their changes.
     watches: Mutex<Watches>,
     stopping: watch::Sender<bool>,
@@ -219,6 +222,7 @@ impl Daemon {
             mounts: Mutex::default(),
             copies: Mutex::new(Copies::left(state.copies)),
             events,
+            scrapes: Scrapes::default(),
             watches: Mutex::default(),
             stopping: watch::channel(false).0,
             ready: watch::channel(false).0,

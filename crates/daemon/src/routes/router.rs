@@ -13,7 +13,7 @@ use super::{destroy, export, input, pool, snapshot, system, volume};
 use crate::Daemon;
 
 /// Paths of requests that are answered at once, even while pools are being imported.
-const AT_ONCE: [&str; 2] = ["/v1/status", "/v1/events"];
+const AT_ONCE: [&str; 3] = ["/v1/status", "/v1/events", "/metrics"];
 
 #[derive(OpenApi)]
 #[openapi(info(title = "Millpond control API", description = "Spoken as HTTP/1.1 over the daemon's unix socket."))]
@@ -41,7 +41,7 @@ pub fn router(daemon: Arc<Daemon>) -> Router {
 }
 
 /// Delays requests to a starting daemon until its pools are in service, at most for the time limit
-/// of the start. Requests for status and events are answered at once.
+/// of the start. Requests for status, events and metrics are answered at once.
 async fn wait_until_ready(State(daemon): State<Arc<Daemon>>, request: Request, next: Next) -> Response {
     if !AT_ONCE.contains(&request.uri().path()) {
         daemon.wait_until_ready().await;
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn every_family_is_described() {
         let document = document();
-        for path in ["/v1/status", "/v1/pools", "/v1/volumes", "/v1/snapshots", "/v1/exports", "/v1/destroy", "/v1/diff"] {
+        for path in ["/metrics", "/v1/status", "/v1/pools", "/v1/volumes", "/v1/snapshots", "/v1/exports", "/v1/destroy", "/v1/diff"] {
             assert!(document.paths.paths.contains_key(path), "{path}");
         }
         let schemas = document.components.expect("components").schemas;

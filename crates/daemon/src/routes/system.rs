@@ -1,4 +1,4 @@
-//! Routes of the daemon itself: status, jobs, events, OpenAPI document.
+//! Routes of the daemon itself: status, jobs, events, metrics, OpenAPI document.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::HeaderMap;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
 use jiff::Timestamp;
@@ -21,9 +22,15 @@ use utoipa_axum::routes;
 use super::input::QueryString;
 use super::refused::Refused;
 use crate::Daemon;
+use crate::metrics::Format;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
-    OpenApiRouter::new().routes(routes!(status)).routes(routes!(events)).routes(routes!(jobs)).routes(routes!(describe))
+    OpenApiRouter::new()
+        .routes(routes!(status))
+        .routes(routes!(events))
+        .routes(routes!(jobs))
+        .routes(routes!(metrics))
+        .routes(routes!(describe))
 }
 
 /// Returns the status of the daemon, its pools and its exports.
@@ -91,6 +98,22 @@ fn coming(daemon: &Daemon, listener: Receiver<Event>, least: Severity) -> impl S
             }
         }
     })
+}
+
+/// Returns metrics for Prometheus.
+///
+/// The format is OpenMetrics if the header `Accept` names it, else Prometheus's text format.
+#[utoipa::path(get, path = "/metrics", responses(
+    (status = 200, content(
+        (String = "text/plain; version=0.0.4; charset=utf-8"),
+        (String = "application/openmetrics-text; version=1.0.0; charset=utf-8"),
+    ), description = "All series; docs/metrics.md lists them"),
+    (status = "default", body = ErrorBody)))]
+async fn metrics(State(daemon): State<Arc<Daemon>>, headers: HeaderMap) -> Result<Response, Refused> {
+    let accept: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+    let format = Format::accepted(&accept.join(","));
+    let text = daemon.metrics(format).await?;
+    Ok(([(CONTENT_TYPE, format.content_type())], text).into_response())
 }
 
 /// Returns this OpenAPI document.
