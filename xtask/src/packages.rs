@@ -1,6 +1,8 @@
 //! The Debian packages that the end-to-end tests need.
 
 use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -29,6 +31,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("pgrep", "procps"),
     ("busybox", "busybox-static"),
     ("virt-qemu-run", LIBVIRT.0),
+    ("promtool", "prometheus"),
 ];
 /// Package of the guest's kernel, which has no program to look for.
 const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
@@ -61,7 +64,10 @@ pub fn find(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(system).map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
-/// Installs packages, and adds the user that libvirt needs. Needs root and apt.
+/// Answers requests of packages to start their services: the tests need programs alone.
+const NO_SERVICES: &str = "/usr/sbin/policy-rc.d";
+
+/// Installs packages, and adds the user that libvirt needs. Starts no service. Needs root and apt.
 ///
 /// # Errors
 /// When not run as root, when there is no apt, or when apt fails.
@@ -69,11 +75,37 @@ pub fn install(packages: &[&str]) -> Result<()> {
     let id = Command::new("id").arg("-u").output().context("asking who runs this")?;
     ensure!(id.stdout.trim_ascii() == b"0", "--install needs root; run: sudo apt-get install -y {}", packages.join(" "));
     let apt = find("apt-get").context("no apt-get here; install by hand what the summary names as missing")?;
+    let _no_services = NoServices::new()?;
     for arguments in [vec!["update", "-q"], [vec!["install", "-q", "-y", "--no-install-recommends"], packages.to_vec()].concat()] {
         let status = Command::new(&apt).args(&arguments).env("DEBIAN_FRONTEND", "noninteractive").status().context("starting apt-get")?;
         ensure!(status.success(), "apt-get {}: {status}", arguments.join(" "));
     }
     add_user()
+}
+
+/// While it exists, packages that are installed start no service, unless the machine has a policy of
+/// its own.
+struct NoServices {
+    own: bool,
+}
+
+impl NoServices {
+    fn new() -> Result<NoServices> {
+        let own = !Path::new(NO_SERVICES).exists();
+        if own {
+            fs::write(NO_SERVICES, "#!/bin/sh\nexit 101\n").with_context(|| format!("writing {NO_SERVICES}"))?;
+            fs::set_permissions(NO_SERVICES, fs::Permissions::from_mode(0o755)).with_context(|| format!("writing {NO_SERVICES}"))?;
+        }
+        Ok(NoServices { own })
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if self.own {
+            let _ = fs::remove_file(NO_SERVICES);
+        }
+    }
 }
 
 fn add_user() -> Result<()> {

@@ -3,8 +3,9 @@
 use super::subject::Subject;
 use super::{
     activation, advise, cache, claims, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk,
-    hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, model, modes, parity, proxmox, read_cache,
-    restart, sectors, spares, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
+    hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, metrics, metrics_cost, model, modes, parity,
+    proxmox, read_cache, restart, sectors, spares, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover,
+    vhost_user,
 };
 use anyhow::Result;
 
@@ -120,6 +121,30 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Nothing,
         run: images::qemu_io,
+    },
+    Case {
+        name: "metrics",
+        about: "metrics of pools, volumes, snapshots and exports are as documented, agree with a client, and pass promtool",
+        needs: &[],
+        guest: false,
+        asks: Asks::Everything,
+        run: metrics::exposition,
+    },
+    Case {
+        name: "metrics-alerts",
+        about: "the alerts for Prometheus pass their tests",
+        needs: &["promtool"],
+        guest: false,
+        asks: Asks::Everything,
+        run: metrics::alerts,
+    },
+    Case {
+        name: "metrics-cost",
+        about: "a scrape a second costs guests less than 1 %; only if MILLPOND_MEASURE is set, on a machine without other work",
+        needs: &["$MILLPOND_MEASURE"],
+        guest: false,
+        asks: Asks::Everything,
+        run: metrics_cost::run,
     },
     Case {
         name: "limits-devices",

@@ -33,6 +33,8 @@ mod libnbd;
 mod libvirt;
 mod limits;
 mod lost_special;
+mod metrics;
+mod metrics_cost;
 mod model;
 mod modes;
 mod parity;
