@@ -11,7 +11,7 @@ use millpond_device::{DeviceLimit, HostDevice};
 use millpond_engine::{Busy, Command, CommandError, DiffExtent, Invalid, NewDevice, PoolState, Reply, Target, VolumeId};
 use rustc_hash::FxHashMap;
 
-use super::handle::{Answer, ExportInfo, HostDeviceInfo, Message, ShardError, ShardLook, ShardStatus};
+use super::handle::{Answer, ClientInfo, ExportId, ExportInfo, HostDeviceInfo, Message, ShardError, ShardLook, ShardStatus};
 use super::load::{Load, VolumeUse};
 use super::pool::Pool;
 use super::serve::CloseMode;
@@ -328,7 +328,9 @@ impl<P: Pool> Shard<P> {
     }
 
     fn export_infos(&self) -> Vec<ExportInfo> {
-        let sockets = self.exports.values().map(|export| export.info(&self.clients));
+        let mut clients: FxHashMap<ExportId, Vec<ClientInfo>> = FxHashMap::default();
+        self.clients.iter().for_each(|client| clients.entry(client.export).or_default().push(client.info()));
+        let sockets = self.exports.values().map(|export| export.listed(clients.remove(&export.spec.id).unwrap_or_default()));
         sockets.chain(self.vhost.infos()).chain(self.mounts.infos(&self.pool)).collect()
     }
 

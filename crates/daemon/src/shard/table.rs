@@ -7,7 +7,7 @@ use millpond_device::{ConnectionId, ListenerId};
 use slab::Slab;
 
 use super::connection::Connection;
-use super::handle::{Answer, ExportId, ExportInfo};
+use super::handle::{Answer, ClientInfo, ExportId, ExportInfo};
 use super::listen::SocketFile;
 use super::spec::NbdExport;
 
@@ -83,7 +83,11 @@ impl Clients {
 
 impl Export {
     pub fn info(&self, clients: &Clients) -> ExportInfo {
-        let mut here: Vec<_> = clients.iter().filter(|client| client.export == self.spec.id).map(Connection::info).collect();
+        self.listed(clients.iter().filter(|client| client.export == self.spec.id).map(Connection::info).collect())
+    }
+
+    /// Returns the export as listed, with these clients.
+    pub fn listed(&self, mut here: Vec<ClientInfo>) -> ExportInfo {
         here.sort_by_key(|client| client.id);
         let mut counters = self.past;
         here.iter().for_each(|client| counters.add(&client.counters));
