@@ -70,12 +70,28 @@ struct BringUp {
     places: Vec<PathBuf>,
     /// Devices and label generations that the engine refused, when to try them again, and the pause before that.
     refused: BTreeMap<Sight, (Option<Instant>, Duration)>,
-    /// Devices that did not answer when the pool was imported last. When devices are waited for no longer they are as good as missing.
-    silent: BTreeSet<PathBuf>,
+    /// When devices are waited for no longer, these are as good as missing.
+    silent: SilentDevices,
     /// Devices that are waited for, since when.
     since: BTreeMap<PathBuf, Timestamp>,
     /// The reason reported last.
     reported: Reason,
+}
+
+/// Devices that did not answer in the last import that read them.
+#[derive(Debug, Default)]
+struct SilentDevices(BTreeSet<PathBuf>);
+
+impl SilentDevices {
+    /// Takes in an import of the devices in `tried` that failed. If they were `read`, all of them
+    /// answered but those in `silent`: a device that was slow once is needed where another never
+    /// answers.
+    fn note_import(&mut self, tried: &[PathBuf], read: bool, silent: Vec<PathBuf>) {
+        if read {
+            self.0.retain(|path| !tried.contains(path));
+        }
+        self.0.extend(silent);
+    }
 }
 
 /// The devices of a pool that were found, and the generation of their newest label.
@@ -155,7 +171,7 @@ impl Daemon {
                 wide: now,
                 places: Vec::new(),
                 refused: BTreeMap::new(),
-                silent: BTreeSet::new(),
+                silent: SilentDevices::default(),
                 since: BTreeMap::new(),
                 reported: Reason::default(),
             };
@@ -237,11 +253,7 @@ impl BringUp {
             Ok(()) => Tried::InService,
             Err(NotOpened { error, silent, .. }) => {
                 let unanswered = !silent.is_empty();
-                // those that were tried and answered count as there again: one that was slow once is needed where another never answers
-                if error.kind == ErrorKind::Unavailable {
-                    self.silent.retain(|path| !sight.0.contains(path));
-                }
-                self.silent.extend(silent);
+                self.silent.note_import(&sight.0, error.kind == ErrorKind::Unavailable, silent);
                 // what is on the devices will be the same in two seconds; and a pool that another host has is taken back by hand alone
                 if error.kind == ErrorKind::Unavailable {
                     let pause = self.refused.get(&sight).map_or(FIRST_PAUSE, |(_, pause)| *pause * 2);
@@ -258,10 +270,10 @@ impl BringUp {
     /// may be imported so. Where it may not, they are tried again.
     async fn look_past_silent(&mut self, record: &PoolRecord) -> Option<Seen> {
         let waited = self.seen.map_or(Duration::ZERO, |seen| seen.elapsed());
-        if self.silent.is_empty() || !self.daemon.rules().leaves_out(waited) {
+        if self.silent.0.is_empty() || !self.daemon.rules().leaves_out(waited) {
             return None;
         }
-        let silent = self.silent.clone();
+        let silent = self.silent.0.clone();
         let seen = self.look(record, true, &silent).await;
         matches!(seen.decision, Decision::Import | Decision::ImportDegraded { .. }).then_some(seen)
     }
@@ -323,7 +335,7 @@ impl BringUp {
             let taken = here.contains(path);
             let known = !taken && !path.as_os_str().is_empty();
             let name = if known { format!("device {}", path.display()) } else { name.clone() };
-            let silent = self.silent.contains(path) || scan.silent.iter().any(|silent| silent.path == *path);
+            let silent = self.silent.0.contains(path) || scan.silent.iter().any(|silent| silent.path == *path);
             let silent = silent.then(|| "it does not answer".to_owned());
             let unreadable = || scan.unreadable.iter().find(|(at, _)| at == path).map(|(_, why)| format!("it cannot be read: {why}"));
             let (state, why) = match silent.or_else(unreadable) {
@@ -455,5 +467,29 @@ impl BringUp {
         daemon.tell(EventKind::PoolImported, &self.name);
         daemon.follow_devices(&self.name);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One device never answers, and another one did not answer once: from the next import of both on
+    /// the second one counts again.
+    #[test]
+    fn a_device_that_answers_the_next_import_is_not_silent() {
+        let [a, b] = ["/dev/a", "/dev/b"].map(PathBuf::from);
+        let both = [a.clone(), b.clone()];
+        let mut silent = SilentDevices::default();
+        let mut note = |tried: &[PathBuf], read: bool, unanswered: &[&PathBuf]| {
+            silent.note_import(tried, read, unanswered.iter().copied().cloned().collect());
+            silent.0.iter().cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(note(&both, true, &[&a]), std::slice::from_ref(&a));
+        assert_eq!(note(&both[1..], true, &[&b]), both);
+        assert_eq!(note(&both, true, &[&a]), std::slice::from_ref(&a));
+        // an import that came to no device shows nothing of them
+        assert_eq!(note(&both, false, &[]), std::slice::from_ref(&a));
+        assert_eq!(note(&both, true, &[]), [] as [PathBuf; 0]);
     }
 }

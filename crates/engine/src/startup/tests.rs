@@ -1,7 +1,7 @@
 //! The decision, case by case.
 
 use millpond_block::MemberId;
-use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim, Holder, Label, PoolId};
+use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim, Holder, Label, Member, PoolId, SECTOR_BYTES};
 
 use super::*;
 
@@ -228,6 +228,40 @@ fn the_device_that_took_the_place_of_another_has_to_be_there() {
     // with it there it is one history
     let both = Evidence { held: vec![(DeviceId(11), 8), (DeviceId(12), 8)], devices: ids(&[10, 11, 12]), ..before };
     assert_eq!(RULES.decide(Some(&memory), Some(&both), Duration::ZERO), Decision::Import);
+}
+
+/// A resilvered device is remembered as current before it has the place of its member. The newest
+/// label, on a device that is being added, names it as a replacement.
+#[test]
+fn a_replacement_that_is_remembered_is_a_device_of_the_pool() {
+    let mut label = Label {
+        pool: PoolId([7; 16]),
+        name: "tank".to_owned(),
+        device: DeviceId(100),
+        member: MemberId(0),
+        shape: model::shape(2),
+        notes: Vec::new(),
+    };
+    label.shape.members[1].replacement = Some(DeviceId(200));
+    let older = label.clone();
+    label.shape.generation = 2;
+    label.shape.members.push(Member { device: DeviceId(102), ..label.shape.members[0] });
+    let labels = [
+        older.clone(),
+        Label { device: DeviceId(101), member: MemberId(1), ..older.clone() },
+        Label { device: DeviceId(200), member: MemberId(1), ..older },
+        Label { device: DeviceId(102), member: MemberId(2), ..label },
+    ];
+    let looked = |(place, label): (usize, Label)| {
+        let sector = |offset: u64| Ok::<_, ()>(if offset == 0 { label.encode() } else { [0; SECTOR_BYTES] });
+        Looked::read(place, 4 * AREA_BYTES, sector).expect("is read").expect("is of a pool")
+    };
+    let looked = labels.into_iter().enumerate().map(looked).collect();
+    let found = Labelled::group(looked).pop().expect("a pool").evidence(None);
+    assert_eq!(found.newest_on, [DeviceId(102)]);
+    let memory = remembered(1, &[(0, 100), (1, 200)]);
+    assert_eq!(RULES.decide(Some(&memory), Some(&found), Duration::ZERO), Decision::Import);
+    assert_eq!(RULES.distrust(Some(&memory), &found), None);
 }
 
 #[test]

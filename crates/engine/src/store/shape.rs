@@ -163,3 +163,17 @@ fn checked_layout(shape: &Shape, spec: &GroupSpec, count: u16) -> Result<Layout,
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Halves of a pool that were used separately have shapes of the same generation.
+    #[test]
+    fn devices_that_two_imports_add_have_different_ids() {
+        let holder = |session: u8| Holder { host: [1; 16], name: "anna".into(), session: [session; 16] };
+        let ids = [(7, 2, 1), (7, 2, 2), (7, 3, 1), (8, 2, 1)];
+        let ids = ids.map(|(generation, member, session)| device_id(generation, member, Some(&holder(session))));
+        (0..ids.len()).for_each(|at| assert!(!ids[..at].contains(&ids[at]), "{ids:?}"));
+    }
+}

@@ -261,3 +261,25 @@ fn devices_of_the_cache_come_and_go() {
     check(&mut harness, volume, 1);
     harness.audit();
 }
+
+/// A device of the cache that cannot be read may be missing; a device that can be read and has no
+/// label is not of the pool, and the refusal names it.
+#[test]
+fn a_device_that_is_not_of_the_pool_is_named_beside_a_dead_cache() {
+    let (mut harness, _) = pool(&[64, 32], Compression::Off);
+    close(&mut harness);
+    let tuning = harness.tuning.clone();
+    let import = |foreign: bool| {
+        let mut media = harness.media.clone();
+        if foreign {
+            media.push(vec![0x33; 32 << 20]);
+        }
+        let mut again = Harness::begin_import(media, tuning.clone(), 1);
+        again.dead = vec![1];
+        again.settle();
+        again.engine.state().clone()
+    };
+    assert_eq!(import(false), PoolState::Online);
+    let PoolState::Faulted(why) = import(true) else { panic!("it was imported with a device that is not of the pool") };
+    assert!(why.to_string().starts_with("device 2 "), "{why}");
+}

@@ -1,21 +1,21 @@
 //! Devices are removed during writes, with every layout; afterwards the pool does not need them.
 
-use millpond_block::{DeviceSlot, MemberId, Op};
+use millpond_block::{DeviceSlot, IoKind, MemberId, Op};
 use millpond_engine::{
     Busy, Class, Command, CommandError, Compression, DeviceChange, DeviceCommand, GroupSpec, Invalid, JobCommand, JobKind, Layout,
-    RemovalPlan, Reply, SnapshotId, Target, Tuning, VolumeId,
+    PoolState, RemovalPlan, Reply, SnapshotId, Target, Tuning, VolumeId,
 };
 
 use crate::content::Steps;
 use crate::harness::Harness;
 use millpond_testing::Random;
 
-const SIZE: u64 = 8 << 20;
-const DATA: Steps = Steps { size: SIZE, step: 256 << 10 };
-const MIRROR: Layout = Layout::Mirror { copies: 2 };
+pub const SIZE: u64 = 8 << 20;
+pub const DATA: Steps = Steps { size: SIZE, step: 256 << 10 };
+pub const MIRROR: Layout = Layout::Mirror { copies: 2 };
 
 /// A pool with a snapshot of one round and a head of another.
-fn pool(sizes: &[usize], layout: Layout) -> (Harness, VolumeId, SnapshotId) {
+pub fn pool(sizes: &[usize], layout: Layout) -> (Harness, VolumeId, SnapshotId) {
     let mut harness = Harness::new(sizes, layout);
     let volume = harness.volume("disk0", SIZE, Compression::Off);
     DATA.write(&mut harness, volume, 1);
@@ -47,7 +47,7 @@ fn reimport(harness: Harness) -> Harness {
 }
 
 /// Imports from these devices, and checks a snapshot of round 1 and a head of another round.
-fn reimport_whole(harness: Harness, volume: VolumeId, snapshot: SnapshotId, round: u8) -> Harness {
+pub fn reimport_whole(harness: Harness, volume: VolumeId, snapshot: SnapshotId, round: u8) -> Harness {
     let mut harness = reimport(harness);
     DATA.check(&mut harness, Target::Head(volume), round);
     DATA.check(&mut harness, Target::Snapshot(snapshot), 1);
@@ -69,7 +69,7 @@ fn a_device_leaves_each_layout() {
 }
 
 /// Pools in which nearly every segment has a part on every device.
-fn without_room_elsewhere() -> Vec<(Vec<usize>, Layout)> {
+pub fn without_room_elsewhere() -> Vec<(Vec<usize>, Layout)> {
     let stripe = |width| Layout::Stripe { width, unit: 16384 };
     let parity = |parity| Layout::Parity { width: 16, parity, unit: 65536 };
     vec![
@@ -320,190 +320,6 @@ fn a_removal_that_was_answered_survives_a_crash() {
     }
 }
 
-/// Extents that a stopped removal took out of segments are used again, also after a crash.
-#[test]
-fn a_removal_that_was_stopped_gives_rows_back() {
-    for (sizes, layout) in without_room_elsewhere() {
-        let mut given_up = 0;
-        for steps in 1..4 {
-            let (mut harness, volume, snapshot) = pool(&sizes, layout);
-            let size = harness.engine.pool().unwrap().size;
-            // the labels record the removal, and then the state after each step
-            let end = harness.engine.label_generation().unwrap() + 1 + steps;
-            harness.start(Command::Devices(DeviceCommand::Remove { member: MemberId(1), dry_run: false }));
-            let leaves = |harness: &Harness| harness.engine.pool().unwrap().devices.len() == sizes.len();
-            while leaves(&harness) && harness.engine.label_generation().is_none_or(|now| now < end) {
-                harness.now += 5;
-                harness.turn();
-                while let Some(io) = harness.engine.pop_io() {
-                    harness.perform(io);
-                }
-            }
-            if !leaves(&harness) {
-                continue;
-            }
-            harness.start(Command::Devices(DeviceCommand::StopRemoving));
-            harness.turn();
-            let left = harness.engine.pool().unwrap().given_up;
-            given_up += left;
-            harness.settle();
-            while harness.engine.pop_reply().is_some() {}
-            if steps == 2 {
-                harness.reopen();
-            }
-            for _ in 0..40 {
-                harness.now += 1_000;
-                harness.settle();
-            }
-            let info = harness.engine.pool().unwrap();
-            assert!(info.jobs.is_empty() && info.devices.len() == sizes.len(), "{layout:?} {steps}: {info:?}");
-            // segments over some of the devices, or over different sizes, leave a remainder
-            let least = info.devices.iter().map(|device| device.size).min().unwrap();
-            assert!(info.given_up * 32 <= least, "{layout:?} of {sizes:?} after {steps}: {left} {info:?}");
-            assert!(info.size * 100 >= size * 99, "{layout:?} {steps}: {size} {info:?}");
-            DATA.write(&mut harness, volume, 3);
-            DATA.check(&mut harness, Target::Head(volume), 3);
-            DATA.check(&mut harness, Target::Snapshot(snapshot), 1);
-            harness.audit();
-            let mut harness = reimport_whole(harness, volume, snapshot, 3);
-            harness.finish_jobs();
-            assert!(harness.engine.pool().unwrap().given_up <= info.given_up);
-        }
-        assert!(given_up > 0, "no removal of {layout:?} over {sizes:?} was stopped half-way");
-    }
-}
-
-/// Stops a removal of member 1 after `steps` steps, and waits until the labels record it. `None`
-/// when it ended before.
-fn stopped_half_way(harness: &mut Harness, steps: u64) -> Option<()> {
-    let devices = harness.engine.pool().unwrap().devices.len();
-    let end = harness.engine.label_generation().unwrap() + 1 + steps;
-    harness.start(Command::Devices(DeviceCommand::Remove { member: MemberId(1), dry_run: false }));
-    while harness.engine.label_generation().is_none_or(|now| now < end) {
-        harness.now += 5;
-        harness.step();
-        if harness.engine.pool().unwrap().devices.len() < devices {
-            return None;
-        }
-    }
-    harness.start(Command::Devices(DeviceCommand::StopRemoving));
-    harness.step();
-    while harness.engine.label_generation().is_none() {
-        harness.step();
-    }
-    Some(()).filter(|()| harness.engine.pool().unwrap().given_up > 0)
-}
-
-fn runs(harness: &Harness, kind: JobKind) -> bool {
-    harness.engine.pool().unwrap().jobs.iter().any(|job| job.kind == kind)
-}
-
-/// Segments that cannot be emptied because data in them has no correct copy are remembered and
-/// reported, and tried again after a scrub.
-#[test]
-fn rows_that_cannot_be_read_stay_as_they_are() {
-    let layouts = [(vec![64; 3], MIRROR), (vec![96; 6], Layout::Parity { width: 16, parity: 2, unit: 65536 })];
-    let mut tried = 0;
-    for (sizes, layout, steps) in layouts.into_iter().flat_map(|(sizes, layout)| (1..4).map(move |steps| (sizes.clone(), layout, steps))) {
-        let (mut harness, volume, snapshot) = pool(&sizes, layout);
-        if stopped_half_way(&mut harness, steps).is_none() {
-            continue;
-        }
-        // until something has to be read
-        let moves =
-            |harness: &Harness| harness.engine.pool().unwrap().jobs.iter().any(|job| job.kind == JobKind::Rejoin && job.done < job.total);
-        let mut turns = 0;
-        while !moves(&harness) && turns < 2_000 {
-            turns += 1;
-            harness.now += 20;
-            harness.step();
-        }
-        if !moves(&harness) {
-            continue;
-        }
-        tried += 1;
-        while harness.engine.pop_reply().is_some() {}
-        harness.unreadable = true;
-        for _ in 0..60 {
-            harness.now += 1_000;
-            harness.settle();
-        }
-        let pool = harness.engine.pool().unwrap();
-        let given_up = pool.given_up;
-        assert!(pool.jobs.is_empty() && given_up > 0, "{layout:?}: {pool:?}");
-        assert!(pool.removal_waits.as_ref().is_some_and(|why| why.contains("no copy")), "{layout:?}: {pool:?}");
-        harness.unreadable = false;
-        let mut began = 0;
-        for _ in 0..2_000 {
-            harness.now += 1_000;
-            harness.settle();
-            began += u32::from(runs(&harness, JobKind::Rejoin));
-        }
-        let pool = harness.engine.pool().unwrap();
-        assert_eq!((began, pool.given_up), (0, given_up), "{layout:?}: it is not tried again without a reason");
-        harness.command(JobCommand::Scrub).unwrap();
-        for _ in 0..300 {
-            harness.now += 1_000;
-            harness.settle();
-        }
-        let pool = harness.engine.pool().unwrap();
-        let least = pool.devices.iter().map(|device| device.size).min().unwrap();
-        assert!(pool.given_up * 32 <= least && pool.removal_waits.is_none(), "{layout:?}: {given_up} {pool:?}");
-        DATA.check(&mut harness, Target::Head(volume), 2);
-        DATA.check(&mut harness, Target::Snapshot(snapshot), 1);
-        harness.audit();
-    }
-    assert!(tried > 1, "{tried}");
-}
-
-/// A removal finds as much space during a rejoin as before it.
-#[test]
-fn a_removal_begins_while_rows_are_joined() {
-    let (mut joined, mut accepted) = (0, 0);
-    for (sizes, layout) in [(vec![64; 3], MIRROR), (vec![96; 6], Layout::Parity { width: 16, parity: 2, unit: 65536 })] {
-        for mib in (8..200u64).step_by(24) {
-            // requested before the rejoin begins, and while it runs
-            let asked = |wait: bool| {
-                let mut harness = Harness::new(&sizes, layout);
-                let volume = harness.volume("disk0", 1 << 30, Compression::Off);
-                for at in 0..mib {
-                    harness.request(Target::Head(volume), Op::Write, at << 20, 1 << 20, &vec![at as u8; 1 << 20]).ok()?;
-                }
-                harness.command(DeviceCommand::Remove { member: MemberId(1), dry_run: true }).ok()?;
-                stopped_half_way(&mut harness, 1)?;
-                let mut turns = 0;
-                while wait && !runs(&harness, JobKind::Rejoin) && turns < 500 {
-                    turns += 1;
-                    harness.now += 100;
-                    harness.step();
-                }
-                while harness.engine.pop_reply().is_some() {}
-                let joins = runs(&harness, JobKind::Rejoin);
-                harness.start(Command::Devices(DeviceCommand::Remove { member: MemberId(1), dry_run: false }));
-                let mut reply = None;
-                while reply.is_none() {
-                    harness.step();
-                    reply = harness.engine.pop_reply();
-                }
-                let accepted = reply.unwrap().1.is_ok();
-                if accepted && joins {
-                    harness.finish_jobs();
-                    assert_eq!(harness.engine.pool().unwrap().devices.len(), sizes.len() - 1, "{layout:?} {mib}");
-                    harness.audit();
-                }
-                Some((joins, accepted))
-            };
-            let (Some((_, before)), Some((joins, beside))) = (asked(false), asked(true)) else { continue };
-            if joins {
-                joined += 1;
-                accepted += u32::from(beside);
-                assert_eq!(before, beside, "{layout:?} with {mib} MiB");
-            }
-        }
-    }
-    assert!(joined > 2 && accepted > 1, "{accepted} of {joined}");
-}
-
 #[test]
 fn sparse_segments_leave_without_anybody_asking() {
     let mut harness = Harness::new(&[128, 128], Layout::Mirror { copies: 2 });
@@ -605,4 +421,56 @@ fn long_objects_leave_with_what_they_lie_in() {
         assert!(found, "{round}");
     }
     harness.audit();
+}
+
+/// The header of a batch of moves identifies the blocks of many chunks, and is read once for all.
+#[test]
+fn headers_of_moves_are_read_once() {
+    let (mut harness, volume, snapshot) = pool(&[64, 64], Layout::Linear);
+    remove(&mut harness, volume, MemberId(0), 3);
+    add(&mut harness, Layout::Linear, &[64]);
+    // the chunks of the snapshot were moved once, many behind one header
+    harness.start(Command::Devices(DeviceCommand::Remove { member: MemberId(1), dry_run: false }));
+    let mut reads = Vec::new();
+    while harness.engine.pool().unwrap().devices.len() > 1 {
+        harness.turn();
+        harness.now += 100;
+        while let Some(io) = harness.engine.pop_io() {
+            if let IoKind::Read { offset, .. } = io.kind {
+                reads.push((io.device, offset));
+            }
+            harness.perform(io);
+        }
+    }
+    let all = reads.len();
+    reads.sort_unstable();
+    reads.dedup();
+    assert!(all > 10 && reads.len() == all, "{} of {all} reads are of another place", reads.len());
+    harness.finish_jobs();
+    reimport_whole(harness, volume, snapshot, 3);
+}
+
+/// A removal is listed, and can be stopped, from the moment of an import on; otherwise a command that
+/// waits for its end would take it for ended.
+#[test]
+fn an_import_lists_a_removal_before_it_goes_on() {
+    let (mut harness, _, _) = pool(&[64, 64], Layout::Linear);
+    harness.start(Command::Devices(DeviceCommand::Remove { member: MemberId(0), dry_run: false }));
+    while harness.engine.pop_reply().is_none() {
+        harness.step();
+    }
+    let removes = |harness: &Harness| harness.engine.pool().unwrap().jobs.iter().any(|job| job.kind == JobKind::Remove);
+    for stops in [false, true] {
+        let mut again = Harness::begin_import(harness.media.clone(), Tuning::default(), 1);
+        while *again.engine.state() == PoolState::Opening {
+            again.step();
+        }
+        assert!(removes(&again), "{:?}", again.engine.pool());
+        if stops {
+            again.command(DeviceCommand::StopRemoving).unwrap();
+            assert!(!removes(&again));
+        }
+        again.finish_jobs();
+        assert_eq!(again.engine.pool().unwrap().devices.len(), 1 + usize::from(stops));
+    }
 }

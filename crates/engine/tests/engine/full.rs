@@ -2,8 +2,8 @@
 
 use millpond_block::Op;
 use millpond_engine::{
-    CatalogCommand, Command, CommandError, Compression, DeviceCommand, GroupSpec, Layout, PoolState, Reply, SnapshotId, Target, Tuning,
-    VolumeId,
+    Absent, CatalogCommand, Command, CommandError, Compression, DeviceCommand, GroupSpec, Layout, PoolState, Reply, SnapshotId, Target,
+    Tuning, VolumeId,
 };
 
 use crate::harness::Harness;
@@ -134,4 +134,77 @@ fn destroying_a_snapshot_of_a_full_pool_that_grew() {
     let device = harness.new_device(200);
     harness.command(DeviceCommand::AddDevices { groups: vec![GroupSpec::data(Layout::Linear)], devices: vec![device] }).unwrap();
     destroying_one_of(harness, 26_000);
+}
+
+/// A pool whose log has no room for another record, and whose devices complete nothing; and its
+/// volume.
+fn without_room() -> (Harness, VolumeId) {
+    let mut harness = Harness::with(&[12], Layout::Linear, tuning(64 << 20));
+    let volume = harness.volume("disk0", 32 << 20, Compression::Off);
+    let head = Target::Head(volume);
+    assert_eq!(harness.write_blocks(head, 0..16, 1, 16), 0);
+    harness.settle();
+    while harness.engine.pop_completion().is_some() {}
+    // guests leave room to records, which discards take
+    for step in 0..20_000u64 {
+        if step < 4_000 {
+            harness.write(head, step * 4096, &[2; 4096]);
+        } else {
+            harness.submit(head, Op::Discard, step % 16 * 4096, 4096);
+        }
+        if step % 4 == 0 {
+            harness.turn();
+        }
+    }
+    (harness, volume)
+}
+
+/// Commands that log nothing wait for no room in the log: those that free space are among them.
+#[test]
+fn commands_that_log_nothing_wait_for_no_room() {
+    let (mut harness, volume) = without_room();
+    harness.start(Command::Catalog(CatalogCommand::RenameVolume { volume, name: "disk1".into() }));
+    harness.turn();
+    assert!(harness.engine.pop_reply().is_none(), "a command with a record waits");
+    let stopped = harness.command_beside(Command::Devices(DeviceCommand::StopRemoving));
+    assert_eq!(stopped, Err(CommandError::NotFound(Absent::Removal)));
+}
+
+/// A close logs nothing, and does not wait for room either.
+#[test]
+fn a_pool_without_room_is_closed() {
+    let (mut harness, _) = without_room();
+    harness.start(Command::Close);
+    harness.turn();
+    assert_eq!(*harness.engine.state(), PoolState::Closing);
+    while *harness.engine.state() == PoolState::Closing {
+        harness.settle();
+        harness.now += 1_000;
+    }
+    assert_eq!(*harness.engine.state(), PoolState::Closed);
+}
+
+/// A write beyond what guests can fill waits while destroyed data is being freed.
+#[test]
+fn a_write_waits_for_space_that_is_being_freed() {
+    const LEAF: u64 = 512;
+    let mut harness = pool(64, 64 << 10, 8 << 20);
+    // a block in each leaf: freeing these takes more than one turn
+    let sparse = harness.volume("disk0", 4 << 30, Compression::Off);
+    let full = Target::Head(harness.volume("disk1", 4 << 30, Compression::Off));
+    assert_eq!(harness.write_blocks(Target::Head(sparse), (0..1000).map(|leaf| leaf * LEAF), 1, 64), 0);
+    let mut end = 0;
+    for length in [1 << 20, 4096] {
+        while harness.request(full, Op::Write, end, length, &vec![2; length as usize]).is_ok() {
+            end += length;
+        }
+    }
+    assert!(end > 32 << 20, "{end}");
+    harness.start(Command::Catalog(CatalogCommand::DestroyVolume { volume: sparse }));
+    harness.turn();
+    // as much as is freed, at once
+    assert_eq!(harness.write_blocks(full, (0..900).map(|block| end / 4096 + block), 3, 900), 0);
+    harness.settle();
+    while harness.engine.pop_reply().is_some() {}
+    harness.audit();
 }

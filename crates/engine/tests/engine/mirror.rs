@@ -11,18 +11,18 @@ use millpond_format::{DeviceId, DeviceNote, Label, RING_OFFSET, SECTOR_BYTES};
 use crate::content::Steps;
 use crate::harness::Harness;
 
-const SIZE: u64 = 8 << 20;
-const DATA: Steps = Steps { size: SIZE, step: 64 << 10 };
-const MIRROR: Layout = Layout::Mirror { copies: 2 };
+pub const SIZE: u64 = 8 << 20;
+pub const DATA: Steps = Steps { size: SIZE, step: 64 << 10 };
+pub const MIRROR: Layout = Layout::Mirror { copies: 2 };
 
-fn mirrored(sizes: &[usize], copies: u16) -> (Harness, VolumeId) {
+pub fn mirrored(sizes: &[usize], copies: u16) -> (Harness, VolumeId) {
     let mut harness = Harness::new(sizes, Layout::Mirror { copies });
     let volume = harness.volume("disk0", SIZE, Compression::Off);
     DATA.write(&mut harness, volume, 1);
     (harness, volume)
 }
 
-fn states(harness: &Harness) -> Vec<MemberState> {
+pub fn states(harness: &Harness) -> Vec<MemberState> {
     harness.engine.pool().unwrap().devices.iter().map(|d| d.state).collect()
 }
 
@@ -107,6 +107,24 @@ fn a_log_that_each_copy_has_in_part_is_read_whole() {
     }
     let mut harness = Harness::import(media).unwrap();
     DATA.check(&mut harness, Target::Head(volume), 1);
+}
+
+/// INV-LEVEL-1: a batch that an import finds on one copy alone is on the others before it serves.
+#[test]
+fn what_one_copy_of_the_log_has_is_on_all_before_an_import_serves() {
+    for lost in [0, 1] {
+        let (mut harness, volume) = mirrored(&[32, 32], 2);
+        let head = Target::Head(volume);
+        harness.request(head, Op::Flush, 0, 0, &[]).unwrap();
+        let before = harness.media[lost].clone();
+        harness.request(head, Op::Write, 0, 4096, &[0xa7; 4096]).unwrap();
+        // the power cut takes the write from one device
+        harness.media[lost] = before;
+        let mut harness = Harness::import(harness.media).unwrap();
+        assert_eq!(harness.request(head, Op::Read, 0, 4096, &[]).unwrap(), [0xa7; 4096]);
+        let mut alone = Harness::import_degraded(vec![harness.media[lost].clone()], true).unwrap();
+        assert_eq!(alone.request(head, Op::Read, 0, 4096, &[]).unwrap(), [0xa7; 4096], "only device {} had it", 1 - lost);
+    }
 }
 
 #[test]
@@ -279,6 +297,31 @@ fn a_pool_grows_by_devices() {
     harness.audit();
 }
 
+/// New devices get their labels before the others: a power cut at any stage leaves a pool that can be
+/// imported with the new device or without it.
+#[test]
+fn a_crash_while_a_device_is_added_leaves_a_whole_pool() {
+    let mut harness = Harness::new(&[16], Layout::Linear);
+    let head = Target::Head(harness.volume("disk0", 1 << 20, Compression::Off));
+    harness.request(head, Op::Write, 0, 4096, &[7; 4096]).unwrap();
+    let (groups, devices) = (vec![GroupSpec::data(Layout::Linear)], vec![harness.new_device(16)]);
+    harness.start(Command::Devices(DeviceCommand::AddDevices { groups, devices }));
+    let (mut without, mut with) = (0, 0);
+    while harness.engine.pop_reply().is_none() {
+        harness.turn();
+        for io in std::iter::from_fn(|| harness.engine.pop_io()).collect::<Vec<_>>() {
+            harness.perform(io);
+            let whole = Harness::import(harness.media.clone());
+            with += u32::from(whole.is_ok());
+            without += u32::from(whole.is_err());
+            let alone = || Harness::import(vec![harness.media[0].clone()]);
+            let mut pool = whole.or_else(|_| alone()).expect("it can be imported with the new device or without it");
+            assert_eq!(pool.request(head, Op::Read, 0, 4096, &[]).unwrap(), [7; 4096]);
+        }
+    }
+    assert!(with > 1, "{with} with the new device, {without} without it");
+}
+
 #[test]
 fn two_halves_that_went_different_ways_are_not_joined() {
     let (harness, volume) = mirrored(&[64, 64], 2);
@@ -349,4 +392,81 @@ fn labels_say_how_devices_looked_and_go_on_saying_it_of_missing_ones() {
     harness.engine.describe_devices(vec![note(1, "/dev/d")]);
     harness.settle();
     assert_eq!(notes(&harness, 0), [note(0, "/dev/a"), note(1, "/dev/c")]);
+}
+
+/// A batch that is torn on one copy and unreadable on the other was not durable: the log ends before
+/// it, and the import is not refused.
+#[test]
+fn a_torn_batch_beside_a_copy_that_cannot_be_read_ends_the_log() {
+    let (mut harness, volume) = mirrored(&[64, 64], 2);
+    harness.request(Target::Head(volume), Op::Flush, 0, 0, &[]).unwrap();
+    harness.request(Target::Head(volume), Op::Write, 0, 8192, &[0xa7; 8192]).unwrap();
+    for (torn, other) in [(0, 1), (1, 0)] {
+        let mut media = harness.media.clone();
+        let page = |page: &[u8]| page.iter().all(|byte| *byte == 0xa7);
+        let at = media[torn].chunks(4096).position(page).unwrap() * 4096;
+        media[torn][at..at + 4096].fill(0);
+        let mut again = Harness::begin_import(media, harness.tuning.clone(), harness.now);
+        again.bad = Some((other as u16, at as u64));
+        again.settle();
+        assert_eq!(*again.engine.state(), PoolState::Online);
+        again.bad = None;
+        DATA.check(&mut again, Target::Head(volume), 1);
+        again.audit();
+    }
+}
+
+/// A page behind the end of the log that one copy cannot read: the other one shows the end.
+#[test]
+fn an_unreadable_page_behind_the_log_does_not_keep_a_mirror_from_opening() {
+    let (mut harness, volume) = mirrored(&[64, 64], 2);
+    harness.request(Target::Head(volume), Op::Write, 0, 4096, &[0xa7; 4096]).unwrap();
+    let page = |page: &[u8]| page.iter().all(|byte| *byte == 0xa7);
+    let at = harness.media[0].chunks(4096).position(page).unwrap() as u64 * 4096;
+    for device in [0, 1] {
+        let mut again = Harness::begin_import(harness.media.clone(), harness.tuning.clone(), harness.now);
+        again.bad = Some((device, at + 4096));
+        again.settle();
+        assert_eq!(*again.engine.state(), PoolState::Online);
+        assert_eq!(again.request(Target::Head(volume), Op::Read, 0, 4096, &[]).unwrap(), [0xa7; 4096]);
+    }
+}
+
+/// A device that is given up between two tries of a read changes the order of the other copies: each
+/// of them is tried all the same.
+#[test]
+fn every_copy_is_tried_although_a_device_is_given_up_meanwhile() {
+    let (mut harness, volume) = mirrored(&[32, 32, 32], 3);
+    harness.request(Target::Head(volume), Op::Write, 0, 4096, &[0xa7; 4096]).unwrap();
+    harness.command(Command::Checkpoint).unwrap();
+    let at = harness.media[0].chunks(4096).position(|page| page.iter().all(|byte| *byte == 0xa7)).unwrap() * 4096;
+    let mut tried = 0;
+    for (down, rotten) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
+        let mut media = harness.media.clone();
+        media[rotten][at + 7] ^= 1;
+        let mut again = Harness::import(media).unwrap();
+        again.submit(Target::Head(volume), Op::Read, 0, 4096);
+        let mut held = None;
+        for _ in 0..50 {
+            again.turn();
+            for io in std::iter::from_fn(|| again.engine.pop_io()).collect::<Vec<_>>() {
+                let block = matches!(io.kind, IoKind::Read { offset, length: 4096, .. } if offset == at as u64);
+                if held.is_none() && block && usize::from(io.device.0) == down {
+                    held = Some(io);
+                    again.dead = vec![down as u16];
+                    again.write(Target::Head(volume), 1 << 20, &[1; 4096]);
+                } else {
+                    again.perform(io);
+                }
+            }
+        }
+        let Some(held) = held else { continue };
+        tried += 1;
+        again.perform(held);
+        again.settle();
+        assert_eq!(states(&again)[down], MemberState::Down);
+        let answers: Vec<_> = std::iter::from_fn(|| again.engine.pop_completion()).collect();
+        assert!(answers.len() == 2 && answers.iter().all(|done| done.result.is_ok()), "without {down}, {rotten} is wrong");
+    }
+    assert!(tried > 1, "{tried}");
 }

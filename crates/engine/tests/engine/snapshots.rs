@@ -141,6 +141,58 @@ fn a_volume_of_many_snapshots_goes_at_once_and_its_snapshots_in_slices() {
     }
 }
 
+/// Up to 32 snapshots of one command are destroyed by one record, also beside guests: a crash leaves
+/// all of them or none.
+#[test]
+fn a_crash_leaves_all_snapshots_of_a_command_or_none() {
+    let mut outcomes = [0, 0];
+    for turns_before_crash in 0..12 {
+        let mut harness = Harness::new(&[32], Layout::Linear);
+        let volume = harness.volume("disk0", 4 << 20, Compression::Off);
+        let mut snapshots = Vec::new();
+        for i in 0..32 {
+            harness.request(Target::Head(volume), Op::Write, i * 4096, 4096, &[i as u8; 4096]).unwrap();
+            snapshots.push(harness.snapshot(volume, &format!("s{i}")));
+        }
+        harness.start(Command::Catalog(CatalogCommand::DestroySnapshots { snapshots }));
+        for turn in 0..turns_before_crash {
+            harness.write(Target::Head(volume), turn * 4096, &[7; 4096]);
+            harness.step();
+        }
+        harness.reopen();
+        let left = harness.engine.snapshots().len();
+        assert!(left == 0 || left == 32, "{left} after {turns_before_crash} turns");
+        outcomes[left / 32] += 1;
+    }
+    assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
+}
+
+/// A checkpoint that only waits for its devices does not wait until everything is freed.
+#[test]
+fn a_checkpoint_ends_while_a_volume_is_being_freed() {
+    const LEAVES: u64 = 1000;
+    let mut harness = Harness::new(&[96], Layout::Linear);
+    let volume = harness.volume("disk0", LEAVES << 21, Compression::Off);
+    assert_eq!(harness.write_blocks(Target::Head(volume), (0..LEAVES).map(|leaf| leaf * 512), 1, 16), 0);
+    harness.settle();
+    harness.start(Command::Catalog(CatalogCommand::DestroyVolume { volume }));
+    while harness.engine.pop_reply().is_none() {
+        harness.step();
+    }
+    harness.start(Command::Checkpoint);
+    let mut turns = 0;
+    while harness.engine.pop_reply().is_none() {
+        harness.step();
+        turns += 1;
+    }
+    let left = harness.engine.pool().unwrap().allocated;
+    assert!(left > 1 << 20, "{left} bytes are not freed yet after {turns} turns");
+    harness.settle();
+    harness.command(Command::Checkpoint).unwrap();
+    assert!(harness.engine.pool().unwrap().allocated < 1 << 20);
+    harness.audit();
+}
+
 #[test]
 fn rollback_keeps_newer_snapshots_and_the_old_head() {
     let mut harness = Harness::new(&[32], Layout::Linear);

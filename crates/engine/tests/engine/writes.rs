@@ -125,6 +125,34 @@ fn a_flush_covers_what_was_answered_before_whoever_asked() {
     assert!(harness.engine.pop_completion().is_some_and(|done| done.result.is_ok()));
 }
 
+/// Of two flushes in flight one may fail and drop data that the other reports as durable.
+#[test]
+fn one_flush_is_in_flight_at_a_time() {
+    let mut harness = Harness::new(&[32], Layout::Linear);
+    let head = Target::Head(harness.volume("disk0", 4 << 20, Compression::Off));
+    let mut flushes = Vec::new();
+    for block in 0..8 {
+        harness.write(head, block * 4096, &[1; 4096]);
+        harness.step();
+        harness.submit(head, Op::Flush, 0, 0);
+        if block == 4 {
+            harness.start(Command::Checkpoint);
+        }
+        for _ in 0..10 {
+            harness.turn();
+            for io in std::iter::from_fn(|| harness.engine.pop_io()).collect::<Vec<_>>() {
+                if matches!(io.kind, IoKind::Flush) { flushes.push(io) } else { harness.perform(io) }
+            }
+        }
+        assert_eq!(flushes.len(), 1, "the others share the next one");
+    }
+    assert!(harness.engine.pop_completion().is_none(), "no flush is answered");
+    harness.perform(flushes.remove(0));
+    harness.settle();
+    assert_eq!(std::iter::from_fn(|| harness.engine.pop_completion()).filter(|done| done.result.is_ok()).count(), 8);
+    assert!(harness.engine.pop_reply().is_some_and(|(_, reply)| reply.is_ok()));
+}
+
 /// After a query shows a strict mode, every answer is durable, also answers to earlier requests.
 #[test]
 fn what_is_under_way_when_the_mode_becomes_strict_is_answered_when_it_is_durable() {

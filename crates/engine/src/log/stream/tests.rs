@@ -1,9 +1,12 @@
 //! Compares the queue of batches in flight with a list that is searched from end to end.
 
-use millpond_block::Buf;
 use std::collections::BTreeSet;
 
+use millpond_block::Buf;
+use millpond_format::Encoder;
+
 use super::*;
+use crate::log::BatchKind;
 use millpond_testing::Random;
 
 const SEGMENTS: u32 = 3;
@@ -132,4 +135,16 @@ fn batches_in_flight_are_a_list() {
     let plain = std::mem::take(&mut twin.plain);
     assert_eq!(twin.log.abandon().iter().map(Plain::of).collect::<Vec<_>>(), plain);
     twin.compare();
+}
+
+/// The pages of the open batch are taken, although nothing is written there yet.
+#[test]
+fn pages_of_the_open_batch_are_not_left() {
+    let cursor = Cursor { segment: SegmentId(1), page: 4, pages: 16 };
+    let mut stream = StreamState { cursor: Some(cursor), ..StreamState::default() };
+    assert_eq!(stream.left(), 12);
+    let mut batch = OpenBatch::new(BatchKind::Blocks, 4, 2, 0, Encoder::default());
+    batch.copy(&[1; 3 * 4096], Buf::zeroed);
+    stream.batch = Some(batch);
+    assert_eq!(stream.left(), 12 - 2 - 3);
 }
