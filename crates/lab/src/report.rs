@@ -17,6 +17,6 @@ pub use book::Book;
 pub use chart::{Curve, Mark, Tick, Timeline};
 pub use claim::{Claim, Outcome};
 pub use figures::Figures;
-pub use goal::{Goal, Verdict};
+pub use goal::{Goal, Judged, Verdict};
 pub use results::{Results, Sample, Scene};
 pub use summary::{Summary, median};

@@ -35,9 +35,9 @@ pub fn run_fill(setup: &Setup, results: &mut Results) -> Result<()> {
     }
     let places = LEVELS.iter().map(|level| (*level as f64, case(*level))).collect();
     results.curves.push(Curve { title: "Overwrites".to_owned(), axis: "percent full".to_owned(), metric: "iops".to_owned(), places });
-    results.goal(FULL, "refused_for_another_reason", "millpond", Goal::NeverAbove(0.0));
-    results.goal(FULL, "refused_reads", "millpond", Goal::NeverAbove(0.0));
-    results.goal("after half is discarded", "refused_writes", "millpond", Goal::NeverAbove(0.0));
+    results.promise(FULL, "refused_for_another_reason", "millpond", Goal::NeverAbove(0.0));
+    results.promise(FULL, "refused_reads", "millpond", Goal::NeverAbove(0.0));
+    results.promise("after half is discarded", "refused_writes", "millpond", Goal::NeverAbove(0.0));
     Ok(())
 }
 

@@ -194,7 +194,7 @@ fn goals(results: &mut Results, rows: &[Row]) {
                 ("wrong_blocks", true),
             ];
             for (metric, _) in promises.into_iter().filter(|(_, promised)| *promised) {
-                results.goal(event.name(), metric, &whose, Goal::NeverAbove(0.0));
+                results.promise(event.name(), metric, &whose, Goal::NeverAbove(0.0));
             }
         }
     }

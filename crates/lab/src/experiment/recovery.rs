@@ -95,7 +95,7 @@ fn bounded_memory(setup: &Setup, results: &mut Results) -> Result<()> {
     results.add(0, "millpond", MEMORY, "iops", result.iops);
     results.add(0, "millpond", MEMORY, "refused", result.errors as f64);
     results.goal(MEMORY, "peak_rss_mib", "millpond", Goal::NeverAbove((BOUND_MIB + BESIDE_MIB) as f64));
-    results.goal(MEMORY, "refused", "millpond", Goal::NeverAbove(0.0));
+    results.promise(MEMORY, "refused", "millpond", Goal::NeverAbove(0.0));
     results.note(&format!("map nodes are bound to {BOUND_MIB} MiB; {BESIDE_MIB} MiB are allowed for all else"));
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Version of `results.json`.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const GATHERED: &str = "results.json";
 
 /// All results of a directory.

@@ -2,6 +2,7 @@
 //! generated from the last results of the named experiments, so that no figure is copied by hand. A
 //! name with a dot is a file in the report's directory.
 
+use super::markdown::verdict_cell;
 use super::summary::show;
 use super::{Book, Results};
 use anyhow::{Context, Result, ensure};
@@ -76,9 +77,9 @@ impl Results {
             let _ = writeln!(text, "| `{}` | figure | goal | result | |\n|---|---|---|---|---|", self.experiment);
         }
         for v in &self.verdicts {
-            let reached = v.reached.map_or("not measured".to_owned(), show);
+            let reached = v.reached.map_or(String::new(), show);
             let whose = if v.contender == "millpond" { String::new() } else { format!(" of {}", v.contender) };
-            let outcome = if v.met { "met" } else { "**missed**" };
+            let outcome = verdict_cell(v.verdict);
             let _ = writeln!(text, "| {} | {}{whose} | {} | {reached} | {outcome} |", v.case, v.metric, v.goal);
         }
         if !self.claims.is_empty() {
@@ -104,7 +105,7 @@ mod tests {
     fn book() -> Book {
         let mut results = Results::new("kill9", Scene::default());
         results.add(0, "millpond", "snapshots", "lost", 0.0);
-        results.goal("snapshots", "lost", "millpond", Goal::NeverAbove(0.0));
+        results.promise("snapshots", "lost", "millpond", Goal::NeverAbove(0.0));
         Book { version: 1, experiments: vec![results] }
     }
 

@@ -1,8 +1,13 @@
 //! The report of one experiment as Markdown: goals, then a table per case.
 
 use super::summary::{show, spread};
-use super::{Results, Summary, median};
+use super::{Results, Summary, Verdict, median};
 use std::fmt::Write as _;
+
+/// Formats a verdict for a table; a missed goal stands out.
+pub(super) fn verdict_cell(verdict: Verdict) -> String {
+    if verdict == Verdict::Missed { format!("**{}**", verdict.words()) } else { verdict.words().to_owned() }
+}
 
 impl Results {
     /// Formats the report as Markdown.
@@ -23,7 +28,7 @@ impl Results {
         if !self.verdicts.is_empty() {
             text += "| case | figure | of | goal | result | |\n|---|---|---|---|---|---|\n";
             for v in &self.verdicts {
-                let reached = v.reached.map_or("not measured".to_owned(), show);
+                let reached = v.reached.map_or(String::new(), show);
                 let _ = writeln!(
                     text,
                     "| {} | {} | {} | {} | {reached} | {} |",
@@ -31,7 +36,7 @@ impl Results {
                     v.metric,
                     v.contender,
                     v.goal,
-                    if v.met { "met" } else { "**missed**" }
+                    verdict_cell(v.verdict)
                 );
             }
             text.push('\n');

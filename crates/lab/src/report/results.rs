@@ -1,7 +1,7 @@
 //! Results of a run: samples, medians and spread, ratios of samples of the same repetition, and
 //! goals.
 
-use super::{Claim, Curve, Timeline, Verdict};
+use super::{Claim, Curve, Judged, Timeline};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -69,7 +69,7 @@ pub struct Results {
     /// Targets that could not run, with the reason.
     pub skipped: Vec<(String, String)>,
     /// Evaluated goals.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<Judged>,
     /// Remarks.
     pub notes: Vec<String>,
     /// Other activity of the machine, if it was enough to disturb.

@@ -1,7 +1,7 @@
 //! The report for a terminal: a line per figure and target, the articles' figures, and omissions.
 
 use super::summary::show;
-use super::{Results, Summary, median};
+use super::{Results, Summary, Verdict, median};
 use std::fmt::Write as _;
 
 const OURS: &str = "millpond";
@@ -41,7 +41,7 @@ impl Results {
         }
         for v in &self.verdicts {
             let reached = v.reached.map_or("not measured".to_owned(), show);
-            let word = if v.met { "met" } else { "MISSED" };
+            let word = if v.verdict == Verdict::Missed { "MISSED" } else { v.verdict.words() };
             let _ = writeln!(text, "  goal: {}: {} of {} {}: {reached}: {word}", v.case, v.metric, v.contender, v.goal);
         }
         for (name, reason) in &self.skipped {

@@ -44,8 +44,7 @@ impl Book {
             };
             let reproduced = r.claims.iter().filter(|c| c.outcome == Outcome::Reproduced).count();
             let claims = if r.claims.is_empty() { String::new() } else { format!("{reproduced} of {} reproduced", r.claims.len()) };
-            let met = r.verdicts.iter().filter(|v| v.met).count();
-            let goals = if r.verdicts.is_empty() { String::new() } else { format!("{met} of {} met", r.verdicts.len()) };
+            let goals = r.goal_counts();
             let link = format!("<a href=\"#{}\">{}</a>", anchor(&r.experiment), escaped(&r.experiment));
             rows.push(vec![link, escaped(&r.about), state, claims, goals]);
         }

@@ -2,7 +2,7 @@
 //! omissions, and the command to run it again.
 
 use super::html::{anchor, escaped, number, table};
-use crate::report::{Outcome, Results, Summary, median};
+use crate::report::{Outcome, Results, Summary, Verdict, median};
 use crate::units::show_size;
 
 const OURS: &str = "millpond";
@@ -141,9 +141,14 @@ impl Results {
         }
         let mut rows = vec![words(&["case", "figure", "of", "goal", "result", ""])];
         for v in &self.verdicts {
-            let word = if v.met { "<span class=\"good\">met</span>" } else { "<span class=\"bad\">missed</span>" };
-            let reached = v.reached.map_or("not measured".to_owned(), number);
-            rows.push(vec![escaped(&v.case), escaped(&v.metric), escaped(&v.contender), escaped(&v.goal), reached, word.to_owned()]);
+            let class = match v.verdict {
+                Verdict::Met => "good",
+                Verdict::Missed => "bad",
+                Verdict::NotAtThisScale | Verdict::NotMeasured => "soft",
+            };
+            let word = format!("<span class=\"{class}\">{}</span>", v.verdict.words());
+            let reached = v.reached.map_or("&ndash;".to_owned(), number);
+            rows.push(vec![escaped(&v.case), escaped(&v.metric), escaped(&v.contender), escaped(&v.goal), reached, word]);
         }
         format!("<h3>Goals</h3>{}", table(&rows, &[4]))
     }
