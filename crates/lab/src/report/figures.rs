@@ -70,7 +70,7 @@ impl Book {
 impl Results {
     /// Formats goals with their results, the articles' figures, and the run that produced them.
     fn goals_table(&self) -> String {
-        let mut text = String::new();
+        let mut text = self.smoke_test().map_or(String::new(), |warning| format!("**{warning}**\n\n"));
         if self.verdicts.is_empty() {
             let _ = writeln!(text, "`{}`, {}:", self.experiment, self.about);
         } else {

@@ -13,6 +13,9 @@ impl Results {
     /// Formats the report as Markdown.
     pub fn markdown(&self) -> String {
         let mut text = format!("# {}\n\n", self.experiment);
+        if let Some(warning) = self.smoke_test() {
+            let _ = writeln!(text, "**{warning}**\n");
+        }
         let scene = &self.scene;
         let _ = writeln!(
             text,

@@ -22,6 +22,9 @@ pub struct Summary {
     pub count: usize,
 }
 
+/// Below this scale, a run only shows that an experiment works.
+const SMOKE_BELOW: f64 = 0.1;
+
 /// A figure is noisy if its repetitions differ by more than this share of their median.
 const NOISY: f64 = 0.25;
 
@@ -33,6 +36,13 @@ impl Summary {
 }
 
 impl Results {
+    /// Returns the warning of a run so small that it only shows that the experiment works; `None`
+    /// for a larger run.
+    pub fn smoke_test(&self) -> Option<String> {
+        let warning = "it shows that the experiment works; its figures say nothing about speed";
+        (self.scale < SMOKE_BELOW && self.absent.is_none()).then(|| format!("Smoke test at scale {}: {warning}.", self.scale))
+    }
+
     /// Reasons to distrust the figures of this run; empty if there are none.
     pub fn doubts(&self) -> Vec<String> {
         if self.absent.is_some() {
@@ -43,8 +53,8 @@ impl Results {
         if summaries.iter().all(|s| s.count == 1) && !summaries.is_empty() {
             doubts.push("one repetition, so the spread is unknown".to_owned());
         }
-        if self.scale < 1.0 {
-            doubts.push(format!("scale {}: shorter and smaller than specified; goals are meant for scale 1", self.scale));
+        if self.scale < 1.0 && self.smoke_test().is_none() {
+            doubts.push(format!("scale {}: shorter and smaller than specified", self.scale));
         }
         doubts
     }
@@ -118,8 +128,12 @@ mod tests {
         let noisy: Vec<bool> = results.summaries().iter().map(Summary::is_noisy).collect();
         assert_eq!(noisy, [false, true]);
         assert_eq!(results.doubts(), Vec::<String>::new());
+        results.scale = 0.5;
+        assert_eq!((results.doubts().len(), results.smoke_test()), (1, None));
         results.scale = 0.01;
-        assert_eq!(results.doubts().len(), 1);
+        assert_eq!(results.doubts().len(), 0);
+        assert!(results.smoke_test().is_some_and(|warning| warning.starts_with("Smoke test at scale 0.01")));
+        assert!(results.markdown().starts_with("# x\n\n**Smoke test at scale 0.01"), "{}", results.markdown());
     }
 
     #[test]

@@ -25,6 +25,9 @@ impl Results {
     /// Without `all`, only the first figure of each case.
     pub fn table(&self, all: bool) -> String {
         let mut text = format!("{}: {}\n  {}, `{}`\n", self.experiment, self.about, self.began, self.scene.command);
+        if let Some(warning) = self.smoke_test() {
+            let _ = writeln!(text, "  {warning}");
+        }
         if let Some(reason) = &self.absent {
             let _ = writeln!(text, "  not measured: {reason}");
         }

@@ -23,13 +23,28 @@ impl Book {
         format!(
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
              <title>Millpond lab</title><style>{STYLE}</style></head>\n<body><button id=\"theme\">light / dark</button><h1>Millpond lab</h1>\
-             <p>Millpond and the servers people use today, side by side: {measured} of {} experiments measured.</p>{several}\
+             {}<p>Millpond and the servers people use today, side by side: {measured} of {} experiments measured.</p>{several}\
              <p class=\"soft\">Contenders take turns within a run and nobody is always first. A figure is the median of its repetitions, the spread their \
              smallest and largest; <span class=\"noisy\">noisy</span> = they lie more than a quarter of the median apart. \"Ours 2x\" below a peer's figure is the \
              median of the ratios within the same repetition: more is better for IOPS and throughput, less for times. The figures published elsewhere were measured on other machines: the ratios can be compared, the \
              figures themselves cannot.</p>\n{}{sections}<script>{SCRIPT}</script></body></html>\n",
+            self.smoke_banner(),
             self.experiments.len(),
             self.overview()
+        )
+    }
+
+    /// Formats the warning of a page with smoke tests; empty without.
+    fn smoke_banner(&self) -> String {
+        let measured: Vec<&Results> = self.experiments.iter().filter(|r| r.absent.is_none()).collect();
+        let smoke: Vec<&str> = measured.iter().filter(|r| r.smoke_test().is_some()).map(|r| r.experiment.as_str()).collect();
+        if smoke.is_empty() {
+            return String::new();
+        }
+        let names = if smoke.len() == measured.len() { "everything below".to_owned() } else { smoke.join(", ") };
+        format!(
+            "<p class=\"smoke\">Smoke test: {}. Such a run shows that the experiments work; its figures say nothing about speed, and goals of speed are not judged.</p>",
+            escaped(&names)
         )
     }
 
@@ -93,8 +108,22 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part}");
         }
+        assert!(!page.contains("Smoke test"));
         assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("src="), "it loads nothing");
         let open = page.matches("<svg").count();
         assert_eq!((open, page.matches("</svg>").count()), (5, 5), "two over time, one curve, bars and latencies of one case");
+    }
+
+    #[test]
+    fn a_smoke_test_says_so_on_top() {
+        let small = || {
+            let mut results = results();
+            results.scale = 0.01;
+            results
+        };
+        let page = Book { version: 1, experiments: vec![small(), small()] }.page();
+        assert!(page.contains("<h1>Millpond lab</h1><p class=\"smoke\">Smoke test: everything below."), "{page}");
+        let page = Book { version: 1, experiments: vec![small(), Results::new("y", Scene::default())] }.page();
+        assert!(page.contains("<p class=\"smoke\">Smoke test: snapshot-timeline."), "{page}");
     }
 }

@@ -24,6 +24,9 @@ impl Results {
             self.scale,
             escaped(&self.scene.command)
         );
+        if let Some(warning) = self.smoke_test() {
+            text += &format!("<p class=\"smoke\">{}</p>\n", escaped(&warning));
+        }
         if let Some(reason) = &self.absent {
             text += &format!("<p class=\"doubt\">Not measured: {}</p>\n", escaped(reason));
         }
