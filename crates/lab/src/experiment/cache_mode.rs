@@ -108,7 +108,7 @@ fn claims(results: &mut Results) {
     };
     let why = "QEMU in a guest on a controller with a battery there, FUSE exports here";
     for (says, figure, case, one, other) in [
-        ("4k writes, unsafe to writeback", 1.25, "4k write", CacheMode::Unsafe, CacheMode::Writeback),
+        ("4k writes, unsafe to writeback (more than)", 1.25, "4k write", CacheMode::Unsafe, CacheMode::Writeback),
         ("linear 4 MiB reads, writethrough to none (up to)", 5.0, "linear 4m read", CacheMode::Writethrough, CacheMode::None),
         ("linear 4 MiB reads, unsafe to directsync (up to)", 5.0, "linear 4m read", CacheMode::Unsafe, CacheMode::Directsync),
         ("4k reads, writeback to none (within 10-15 %)", 1.0, "4k read", CacheMode::Writeback, CacheMode::None),

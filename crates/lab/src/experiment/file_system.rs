@@ -199,24 +199,24 @@ fn claims(results: &mut Results) {
         let (theirs, ours) = (figure(results, &case, "files_s", "qsd-chain"), figure(results, &case, "files_s", "millpond"));
         let lvm_here = figure(results, &case, "files_s", LVM);
         let why = results.why(LVM, "another machine and medium");
-        results.claim(Claim::new("A-lvm", &case, lvm, "files/s").by(LVM, lvm_here, 1.5).ours(ours).because(&why));
+        results.claim(Claim::new("A-lvm", &case, lvm, "files/s").beside(LVM, lvm_here).ours(ours).because(&why));
         let why = results.why("qsd-chain", "another machine and medium");
-        results.claim(Claim::new("A-chain", &case, chain, "files/s").by("qsd-chain", theirs, 1.5).ours(ours).because(&why));
+        results.claim(Claim::new("A-chain", &case, chain, "files/s").beside("qsd-chain", theirs).ours(ours).because(&why));
     }
     let create = |contender: &str| figure(results, "snapshot 1", "create_ms", contender).map(|ms| ms / 1e3);
     let (theirs, ours) = (create("qsd-chain"), create("millpond"));
     let why = results.why("qsd-chain", "there, a tool stops and resumes a guest around it, on a disk of 100 GB");
-    results.claim(Claim::new("A-chain", "a snapshot is created in", 2.864, "s").by("qsd-chain", theirs, 2.0).ours(ours).because(&why));
+    results.claim(Claim::new("A-chain", "a snapshot is created in", 2.864, "s").beside("qsd-chain", theirs).ours(ours).because(&why));
     for (snapshots, cpu, memory) in [(0, 2.56, 1.11), (1, 5.15, 1.30), (2, 5.19, 1.40)] {
         let case = update(snapshots);
         let (theirs, ours) = (figure(results, &case, "cpu_percent", "qsd-chain"), figure(results, &case, "cpu_percent", "millpond"));
         let why = results.why("qsd-chain", "another machine with more processors, all of this one's work is counted");
         results.claim(
-            Claim::new("A-resources", &format!("{case}: processors"), cpu, "%").by("qsd-chain", theirs, 1.5).ours(ours).because(&why),
+            Claim::new("A-resources", &format!("{case}: processors"), cpu, "%").beside("qsd-chain", theirs).ours(ours).because(&why),
         );
         let (theirs, ours) = (figure(results, &case, "memory_gb", "qsd-chain"), figure(results, &case, "memory_gb", "millpond"));
         results.claim(
-            Claim::new("A-resources", &format!("{case}: memory"), memory, "GB").by("qsd-chain", theirs, 1.5).ours(ours).because(&why),
+            Claim::new("A-resources", &format!("{case}: memory"), memory, "GB").beside("qsd-chain", theirs).ours(ours).because(&why),
         );
     }
 }

@@ -1,5 +1,5 @@
-//! A published figure of an article, compared with this run: reproduced, different, or not
-//! measured.
+//! A published figure of an article, compared with this run: reproduced, different, modelled, not
+//! comparable, or not measured.
 
 use super::Results;
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,10 @@ pub enum Outcome {
     Reproduced,
     /// Measured here, and different.
     Differs,
+    /// Measured on a model that was fitted to the published figure, so that agreement proves nothing.
+    Modelled,
+    /// An absolute figure of another machine; only ratios of two such figures can be reproduced.
+    NotComparable,
     /// Not measured here.
     NotMeasured,
 }
@@ -53,13 +57,26 @@ impl Claim {
     }
 
     /// Adds the value of the closest target; reproduced if the values differ by at most the factor
-    /// `within`.
-    pub fn by(mut self, contender: &str, value: Option<f64>, within: f64) -> Claim {
+    /// `within`, or are both 0. The target must not have been fitted to the figure.
+    pub fn by(self, contender: &str, value: Option<f64>, within: f64) -> Claim {
+        let ratio = value.map_or(0.0, |value| value / self.figure);
+        let same = value == Some(self.figure) || (ratio > 0.0 && ratio.max(1.0 / ratio) <= within);
+        self.compared(contender, value, if same { Outcome::Reproduced } else { Outcome::Differs })
+    }
+
+    /// Adds the value of a model that was fitted to the figure.
+    pub fn modelled_by(self, contender: &str, value: Option<f64>) -> Claim {
+        self.compared(contender, value, Outcome::Modelled)
+    }
+
+    /// Adds the value of the closest target for a figure that depends on the machine.
+    pub fn beside(self, contender: &str, value: Option<f64>) -> Claim {
+        self.compared(contender, value, Outcome::NotComparable)
+    }
+
+    fn compared(mut self, contender: &str, value: Option<f64>, outcome: Outcome) -> Claim {
         if let Some(value) = value {
-            let ratio = value / self.figure;
-            let same = ratio > 0.0 && ratio.max(1.0 / ratio) <= within;
-            self.outcome = if same { Outcome::Reproduced } else { Outcome::Differs };
-            self.theirs = Some((contender.to_owned(), value));
+            (self.outcome, self.theirs) = (outcome, Some((contender.to_owned(), value)));
         }
         self
     }
@@ -76,13 +93,21 @@ impl Claim {
         self
     }
 
-    /// Describes the result of the comparison.
+    /// Describes the result of the comparison, with the reason unless the figure was reproduced.
     pub fn verdict(&self) -> String {
-        let why = if self.why.is_empty() { String::new() } else { format!(": {}", self.why) };
-        match self.outcome {
-            Outcome::Reproduced => "reproduced".to_owned(),
-            Outcome::Differs => format!("differs{why}"),
-            Outcome::NotMeasured => format!("not measured here{why}"),
+        let why = if self.why.is_empty() || self.outcome == Outcome::Reproduced { String::new() } else { format!(": {}", self.why) };
+        format!("{}{why}", self.outcome.words())
+    }
+}
+
+impl Outcome {
+    fn words(self) -> &'static str {
+        match self {
+            Outcome::Reproduced => "reproduced",
+            Outcome::Differs => "differs",
+            Outcome::Modelled => "modelled",
+            Outcome::NotComparable => "not comparable",
+            Outcome::NotMeasured => "not measured here",
         }
     }
 }
@@ -91,6 +116,18 @@ impl Results {
     /// Adds a claim.
     pub fn claim(&mut self, claim: Claim) {
         self.claims.push(claim);
+    }
+
+    /// Counts the outcomes in words, such as `2 of 3 reproduced, 4 modelled`: reproductions out of
+    /// the figures that this run could reproduce. Empty without claims.
+    pub fn claim_counts(&self) -> String {
+        let count = |wanted: Outcome| self.claims.iter().filter(|claim| claim.outcome == wanted).count();
+        let compared = count(Outcome::Reproduced) + count(Outcome::Differs);
+        let reproduced = (compared > 0).then(|| format!("{} of {compared} reproduced", count(Outcome::Reproduced)));
+        let others = [Outcome::Modelled, Outcome::NotComparable, Outcome::NotMeasured].into_iter();
+        let others = others.map(|outcome| (count(outcome), outcome.words())).filter(|(count, _)| *count > 0);
+        let others = others.map(|(count, words)| format!("{count} {words}"));
+        reproduced.into_iter().chain(others).collect::<Vec<String>>().join(", ")
     }
 
     /// Returns why a target was left out; `otherwise` if it was not.
@@ -112,5 +149,21 @@ mod tests {
         assert_eq!(claim(Some(4.9)).verdict(), "differs: of that");
         assert_eq!(claim(Some(0.0)).outcome, Outcome::Differs, "nothing at all is not the same");
         assert_eq!(claim(None).verdict(), "not measured here: of that");
+        let nothing = |value| Claim::new("E", "lost", 0.0, "").by("peer", Some(value), 2.0).outcome;
+        assert_eq!((nothing(0.0), nothing(1.0)), (Outcome::Reproduced, Outcome::Differs));
+    }
+
+    #[test]
+    fn a_model_and_another_machine_reproduce_nothing() {
+        let claim = || Claim::new("A", "x", 10.0, "").because("of that");
+        let mut results = Results::new("x", crate::report::Scene::default());
+        results.claim(claim().modelled_by("model", Some(10.0)));
+        results.claim(claim().beside("peer", Some(10.0)));
+        results.claim(claim().beside("peer", None));
+        assert_eq!(results.claim_counts(), "1 modelled, 1 not comparable, 1 not measured here");
+        results.claim(claim().by("peer", Some(10.0), 1.1));
+        results.claim(claim().by("peer", Some(20.0), 1.1));
+        assert_eq!(results.claim_counts(), "1 of 2 reproduced, 1 modelled, 1 not comparable, 1 not measured here");
+        assert_eq!(results.claims[0].verdict(), "modelled: of that");
     }
 }

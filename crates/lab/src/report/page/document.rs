@@ -1,7 +1,7 @@
 //! The complete HTML page: head, overview, and a section per experiment.
 
 use super::html::{anchor, escaped, number, table};
-use crate::report::{Book, Outcome, Results};
+use crate::report::{Book, Results};
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
@@ -57,11 +57,9 @@ impl Book {
                 None if r.summaries().iter().any(crate::report::Summary::is_noisy) => "<span class=\"noisy\">noisy</span>".to_owned(),
                 None => "measured".to_owned(),
             };
-            let reproduced = r.claims.iter().filter(|c| c.outcome == Outcome::Reproduced).count();
-            let claims = if r.claims.is_empty() { String::new() } else { format!("{reproduced} of {} reproduced", r.claims.len()) };
             let goals = r.goal_counts();
             let link = format!("<a href=\"#{}\">{}</a>", anchor(&r.experiment), escaped(&r.experiment));
-            rows.push(vec![link, escaped(&r.about), state, claims, goals]);
+            rows.push(vec![link, escaped(&r.about), state, r.claim_counts(), goals]);
         }
         let took: f64 = self.experiments.iter().map(|r| r.took).sum();
         format!("{}<p class=\"soft\">{} s in all.</p>\n", table(&rows, &[]), number(took))

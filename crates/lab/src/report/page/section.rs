@@ -50,7 +50,7 @@ impl Results {
             let class = match c.outcome {
                 Outcome::Reproduced => "good",
                 Outcome::Differs => "noisy",
-                Outcome::NotMeasured => "soft",
+                Outcome::Modelled | Outcome::NotComparable | Outcome::NotMeasured => "soft",
             };
             rows.push(vec![
                 escaped(&c.source),
