@@ -182,7 +182,8 @@ fn note(results: &mut Results, rep: usize, whose: &str, event: Event, count: &Co
     }
 }
 
-/// Sets goals for Millpond by its promises; peers have none.
+/// Sets goals for Millpond by its promises, and goals that the power cut took data which nothing
+/// promised: else no power was cut. Peers have none.
 fn goals(results: &mut Results, rows: &[Row]) {
     for row in rows.iter().filter(|row| row.whose.starts_with("millpond")) {
         let whose = format!("{}, {}", row.whose, row.mode.name());
@@ -196,6 +197,14 @@ fn goals(results: &mut Results, rows: &[Row]) {
             for (metric, _) in promises.into_iter().filter(|(_, promised)| *promised) {
                 results.promise(event.name(), metric, &whose, Goal::NeverAbove(0.0));
             }
+        }
+        let taken: &[&str] = match row.mode {
+            CacheMode::None | CacheMode::Writeback => &["lost_unflushed"],
+            CacheMode::Unsafe => &["lost_unflushed", "lost_flushed"],
+            CacheMode::Directsync | CacheMode::Writethrough => &[],
+        };
+        for metric in taken {
+            results.promise(Event::Power.name(), metric, &whose, Goal::NeverBelow(1.0));
         }
     }
 }
