@@ -14,6 +14,8 @@ const SIZE: u64 = 128 << 20;
 const LEVELS: [u64; 3] = [0, 1000, 10_000];
 const REWRITES: u64 = 10; // times the whole volume, over all rounds
 const COUNTED: u64 = 20_000;
+/// Share of a request's device operations that background work may add.
+const BACKGROUND: f64 = 0.01;
 
 pub fn run_flat(setup: &Setup, results: &mut Results) -> Result<()> {
     if !setup.contenders(&["millpond"], results).is_empty() {
@@ -66,10 +68,10 @@ fn by_count(setup: &Setup, results: &mut Results) -> Result<()> {
             results.goal(case, "iops", label, Goal::times_of(&base, 0.97));
         }
         results.goal("work per read", "nodes", label, Goal::EqualTo(base.clone(), 0.0));
-        results.goal("work per read", "device_reads", label, Goal::EqualTo(base.clone(), 0.0));
+        // checkpoints and the cleaner read and write too, at times that differ
+        results.goal("work per read", "device_reads", label, Goal::EqualTo(base.clone(), BACKGROUND));
         results.goal("work per write", "nodes", label, Goal::EqualTo(base.clone(), 0.0));
-        // checkpoints and the cleaner write too, at times that differ
-        results.goal("work per write", "device_writes", label, Goal::EqualTo(base.clone(), 0.01));
+        results.goal("work per write", "device_writes", label, Goal::EqualTo(base.clone(), BACKGROUND));
     }
     Ok(())
 }

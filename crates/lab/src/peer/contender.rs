@@ -37,7 +37,8 @@ pub trait Contender {
         bail!("{} has no snapshots", self.name())
     }
 
-    /// Deletes all snapshots. On return the space is free, or is being freed in the background.
+    /// Deletes all snapshots. On return the space is free: overlays are merged, dead blocks
+    /// reclaimed.
     fn delete_snapshots(&mut self) -> Result<()> {
         bail!("{} has no snapshots", self.name())
     }

@@ -275,7 +275,7 @@ impl Contender for Millpond {
     }
 
     fn delete_snapshots(&mut self) -> Result<()> {
-        self.cli(&["destroy", "-y", &format!("{DISK}@%")]).map(|_| ())
+        self.cli(&["destroy", "-y", "--wait", &format!("{DISK}@%")]).map(|_| ())
     }
 
     fn rollback(&mut self, name: &str) -> Result<()> {
