@@ -7,7 +7,7 @@ use super::Setup;
 use crate::load::{Endpoint, LoadSpec, run};
 use crate::peer::{Contender, Drives, Fio, Millpond, fio, fio_file, millpond_binary};
 use crate::process::{Workspace, find_tool};
-use crate::report::{Claim, Results, median};
+use crate::report::{Claim, Goal, Results, median};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::thread;
@@ -30,6 +30,10 @@ const SIMULATED: &str = "the drive itself";
 const DRIVES: [&str; 2] = ["MN08ACA14T", "ST14000NM001G"];
 /// The simulation counts as accurate within this factor of the article's figure.
 const TRUE: f64 = 1.25;
+/// Least share of the drive's own speed below Millpond, and least multiple of it for deep queues of
+/// small writes.
+const LEFT: f64 = 0.9;
+const LOGGED: f64 = 5.0;
 /// Minimum seconds of a measurement, so that a seeking drive shows its mean, and seconds in which
 /// its cache fills.
 const LEAST_SECONDS: f64 = 0.6;
@@ -71,6 +75,7 @@ pub fn run_cdm(setup: &Setup, results: &mut Results) -> Result<()> {
         Ok(()) => on_drives(setup, results, length.max(LEAST_SECONDS))?,
         Err(reason) => DRIVES.iter().for_each(|drive| results.skip(drive, &format!("drives cannot be simulated: {reason:#}"))),
     }
+    goals(results);
     for (case, _, _, _, reads, writes) in CASES {
         for (side, figures) in [("read", reads), ("write", writes)] {
             for (drive, figure) in DRIVES.into_iter().zip(figures) {
@@ -83,6 +88,18 @@ pub fn run_cdm(setup: &Setup, results: &mut Results) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Judges what Millpond leaves of a hard disk: about the speed of the drive itself, and more of
+/// small writes, which the log makes sequential.
+fn goals(results: &mut Results) {
+    for (profile, order, ..) in CASES {
+        for (side, drive) in ["read", "write"].into_iter().flat_map(|side| DRIVES.map(|drive| (side, drive))) {
+            let deep = order == "rand" && profile.contains("Q32");
+            let least = if deep && side == "write" { LOGGED } else { LEFT };
+            results.goal(&format!("{profile} {side}, {drive}"), "mb_s", "millpond", Goal::times_of(SIMULATED, least));
+        }
+    }
 }
 
 /// Describes how near the simulated drive comes to the figure that it was fitted to.

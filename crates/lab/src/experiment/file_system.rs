@@ -7,7 +7,7 @@ use crate::load::{Content, FILES_PER_DIRECTORY, FileSet, Round};
 use crate::monitor::Monitor;
 use crate::peer::{Contender, make};
 use crate::process::{Workspace, tail};
-use crate::report::{Claim, Results, median};
+use crate::report::{Claim, Goal, Results, median};
 use anyhow::{Context, Result};
 use std::time::Instant;
 
@@ -16,6 +16,8 @@ const CONTENDERS: [&str; 6] = ["millpond", "qsd-raw", "qsd-qcow2-128k", "qsd-cha
 const FEW: [&str; 3] = ["millpond", "qsd-raw", "qsd-chain"];
 const LVM: &str = "lvm-in-guest";
 const FILES: u64 = 104_857;
+/// Least share of the speed without snapshots.
+const FLAT: f64 = 0.95;
 const CREATE: &str = "create, 0x00";
 const INCOMPRESSIBLE: &str = "create, random bytes";
 
@@ -173,6 +175,12 @@ pub fn run_update(setup: &Setup, results: &mut Results) -> Result<()> {
         subject.guest.off()?;
         Ok(())
     })?;
+    for snapshots in 1..=2 {
+        for name in CONTENDERS.into_iter().chain([LVM]) {
+            results.relate(name, "files_s", (&update(snapshots), &update(0)), "files_to_none");
+        }
+        results.goal(&update(snapshots), "files_to_none", "millpond", Goal::AtLeast(FLAT));
+    }
     claims(results);
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! `read-share`: random 8 KiB requests, 32 in flight on two connections, from all reads to all
 //! writes.
 
-use super::Setup;
 use super::sample::measure_into;
+use super::{Media, Setup};
 use crate::load::{LoadSpec, Mix, run};
-use crate::report::{Claim, Curve, Results, median};
+use crate::report::{Claim, Curve, Goal, Results, median};
 use anyhow::{Context, Result};
 
 const CONTENDERS: [&str; 5] = ["millpond", "qsd-raw", "qsd-qcow2-128k", "nbdkit-file", "ceiling"];
@@ -41,6 +41,12 @@ pub fn run_read_share(setup: &Setup, results: &mut Results) -> Result<()> {
         metric: "iops".to_owned(),
         places,
     });
+    if setup.media == Media::Shm {
+        for share in SHARES {
+            results.goal(&case(share), "iops", "millpond", Goal::times_of("nbdkit-file", 1.0));
+        }
+        results.goal(&case(50), "iops", "millpond", Goal::times_of("qsd-raw", 4.0));
+    }
     let figure = |contender: &str| median(&results.values(&case(50), "iops", contender));
     let (ours, raw) = (figure("millpond"), figure("qsd-raw"));
     let why =

@@ -6,7 +6,7 @@ use super::aging::Writer;
 use super::sample::measure_into;
 use crate::load::{LoadSpec, Mix, run};
 use crate::peer::{Contender, Control, DISK};
-use crate::report::{Claim, Curve, Results, median};
+use crate::report::{Claim, Curve, Goal, Results, median};
 use anyhow::{Context, Result};
 use serde_json::json;
 
@@ -17,6 +17,9 @@ const LEVELS: [u64; 8] = [0, 1, 2, 8, 32, 100, 1000, 10_000];
 /// small scale fewer are taken.
 const PEERS_MOST: u64 = 100;
 const PEERS_LEAST: u64 = 32;
+/// Least shares of the speed without snapshots, as in `flat` and `snap-under-load`.
+const FLAT_READS: f64 = 0.97;
+const FLAT_WRITES: f64 = 0.9;
 const READS: &str = "4k randread q32";
 const WRITES: &str = "first 4k writes";
 
@@ -92,8 +95,22 @@ pub fn run_snapshots(setup: &Setup, results: &mut Results) -> Result<()> {
         let places = LEVELS.iter().map(|level| (*level as f64, case(load, *level))).collect();
         results.curves.push(Curve { title: title.to_owned(), axis: "snapshots".to_owned(), metric: "iops".to_owned(), places });
     }
+    goals(results);
     claims(results);
     Ok(())
+}
+
+/// Records the speed with each number of snapshots relative to the speed with none, and judges that
+/// of Millpond.
+fn goals(results: &mut Results) {
+    for (load, least) in [(READS, FLAT_READS), (WRITES, FLAT_WRITES)] {
+        for level in LEVELS.into_iter().filter(|level| *level > 0) {
+            for name in CONTENDERS {
+                results.relate(name, "iops", (&case(load, level), &case(load, 0)), "iops_to_none");
+            }
+            results.goal(&case(load, level), "iops_to_none", "millpond", Goal::AtLeast(least));
+        }
+    }
 }
 
 fn at_level(setup: &Setup, results: &mut Results, rep: usize, level: u64, subject: &mut Subject) -> Result<()> {
@@ -115,10 +132,7 @@ fn at_level(setup: &Setup, results: &mut Results, rep: usize, level: u64, subjec
 
 /// Returns the ratio of the speed with `level` snapshots to that without.
 fn left(results: &Results, load: &str, contender: &str, level: u64) -> Option<f64> {
-    let with = results.values(&case(load, level), "iops", contender);
-    let without = results.values(&case(load, 0), "iops", contender);
-    let ratios: Vec<f64> = with.iter().zip(&without).map(|(with, without)| with / without).collect();
-    median(&ratios)
+    median(&results.values(&case(load, level), "iops_to_none", contender))
 }
 
 fn claims(results: &mut Results) {

@@ -193,6 +193,15 @@ impl Results {
         self.select(case, metric, contender).map(|s| s.value).collect()
     }
 
+    /// Adds the figure `share`: the ratio of a target's `metric` in `case` to that in `base`, in each
+    /// repetition that has both.
+    pub fn relate(&mut self, contender: &str, metric: &str, (case, base): (&str, &str), share: &str) {
+        let bases: Vec<&Sample> = self.select(base, metric, contender).collect();
+        let ratio = |s: &Sample| Some((s.rep, s.value / bases.iter().find(|b| b.rep == s.rep && b.value != 0.0)?.value));
+        let ratios: Vec<(usize, f64)> = self.select(case, metric, contender).filter_map(ratio).collect();
+        ratios.into_iter().for_each(|(rep, ratio)| self.add(rep, contender, case, share, ratio));
+    }
+
     /// Ratios of the figures of two targets in the same repetition.
     pub fn ratios(&self, case: &str, metric: &str, one: &str, other: &str) -> Vec<f64> {
         let others: Vec<&Sample> = self.select(case, metric, other).collect();
