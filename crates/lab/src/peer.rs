@@ -27,6 +27,6 @@ pub use millpond::{DISK, Millpond, POOL, millpond_binary};
 pub use nbdkit::{Nbdkit, Plugin};
 pub use qemu_nbd::QemuNbd;
 pub use qmp::Qmp;
-pub use qsd::{CacheMode, ImageFormat, Qsd};
+pub use qsd::{Aio, CacheMode, ImageFormat, Qsd};
 pub use reflink::Reflink;
 pub use volatile::VolatileDisk;

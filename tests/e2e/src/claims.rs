@@ -99,7 +99,7 @@ impl Hosts {
     fn start(dir: &Path) -> Result<Hosts> {
         let disk = SharedDisk::start(&dir.join("shared"), 2)?;
         let host = |name: &str| -> Result<Millpond> {
-            let mut millpond = Millpond::new(millpond_binary()?).with_setting(&format!("host_id = \"{name}\""));
+            let mut millpond = Millpond::new(millpond_binary()?).without_read_cache().with_setting(&format!("host_id = \"{name}\""));
             millpond.start_empty(&dir.join(name))?;
             Ok(millpond)
         };

@@ -13,8 +13,6 @@ use std::path::Path;
 const SIZE: u64 = 512 << 20;
 const SIZES: [&str; 4] = ["512", "4k", "64k", "1024k"];
 const REQUESTS: u32 = 10;
-/// Size of the read cache in bytes, the daemon's default.
-const READ_CACHE: u64 = 256 << 20;
 /// Measurements per repetition, as in the article.
 const TIMES: u64 = 10;
 const CONTENDERS: [&str; 2] = ["millpond", "qsd-raw"];
@@ -50,11 +48,7 @@ pub fn run_cache_mode(setup: &Setup, results: &mut Results) -> Result<()> {
 fn one(setup: &Setup, results: &mut Results, rep: usize, name: &str, mode: CacheMode, times: u64) -> Result<()> {
     let size = setup.size_or(SIZE);
     let (_workspace, mut contender): (Workspace, Box<dyn Contender>) = if name == "millpond" {
-        let (workspace, mut millpond) = setup.open_millpond_allocated(size, 4 * size + (256 << 20))?.into_parts();
-        // a read cache, which some modes use and others do not
-        millpond.set_read_cache(READ_CACHE);
-        millpond.stop()?;
-        millpond.restart()?;
+        let (workspace, millpond) = setup.open_millpond(size, 4 * size + (256 << 20), &[])?.into_parts();
         millpond.cli(&["set", &format!("cache={}", mode.name()), DISK])?;
         (workspace, Box::new(millpond))
     } else {

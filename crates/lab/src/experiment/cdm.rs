@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-const CONTENDERS: [&str; 4] = ["millpond", "qsd-raw", "qsd-qcow2-128k", "nbdkit-file"];
+const CONTENDERS: [&str; 6] = ["millpond", "millpond-tuned", "qsd-raw", "qsd-raw-native", "qsd-qcow2-128k", "nbdkit-file"];
 const SIZE: u64 = 4 << 30;
 /// Seconds of a measurement, and of the pause before it.
 const SECONDS: f64 = 5.0;

@@ -71,7 +71,7 @@ fn timed(step: impl FnOnce() -> Result<()>) -> Result<f64> {
 
 fn ours(setup: &Setup, results: &mut Results, rep: usize, clones: u64) -> Result<()> {
     let size = setup.size_or(SIZE);
-    let open = setup.open_millpond_allocated(size, 4 * size + (1 << 30))?;
+    let open = setup.open_millpond(size, 4 * size + (1 << 30), &[])?;
     let millpond = &open.millpond;
     run(&millpond.endpoint()?, &LoadSpec::fill())?;
     let mut control = millpond.control()?;

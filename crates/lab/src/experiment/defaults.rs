@@ -52,7 +52,7 @@ pub fn run_defaults(setup: &Setup, results: &mut Results) -> Result<()> {
                 let Some(label) = LABELS.get((turn + rep) % LABELS.len()) else { continue };
                 results.say(&format!("repetition {} of {}: {label}", rep + 1, setup.reps));
                 let open = match *label {
-                    "written" => setup.open_millpond_allocated(size, POOL * size)?,
+                    "written" => setup.open_millpond_written(size, POOL * size)?,
                     _ => setup.open_millpond(size, POOL * size, &[])?,
                 };
                 one(setup, results, rep, label, open).with_context(|| (*label).to_owned())?;

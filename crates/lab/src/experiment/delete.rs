@@ -27,7 +27,7 @@ pub fn run_delete(setup: &Setup, results: &mut Results) -> Result<()> {
     for rep in 0..setup.reps {
         results.say(&format!("repetition {} of {}: taking {snapshots} snapshots", rep + 1, setup.reps));
         let size = setup.size_or(SIZE);
-        let mut open = setup.open_millpond_allocated(size, 3 * size + snapshots * (BETWEEN * 4096) * 3 / 2 + (4 << 30))?;
+        let mut open = setup.open_millpond(size, 3 * size + snapshots * (BETWEEN * 4096) * 3 / 2 + (4 << 30), &[])?;
         let mut control = open.millpond.control()?;
         let aging = Aging { rounds: snapshots, blocks: BETWEEN, snapshots, seed: setup.seed_of(rep) };
         aging.apply(&mut open.millpond, |_, n| control.post("/v1/snapshots", &json!({"names": [format!("{DISK}@s{n}")]})).map(|_| ()))?;

@@ -85,6 +85,9 @@ fn one(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
         removal.map(|removal| (removal, busy))
     })?;
     anyhow::ensure!(busy.errors == 0, "{} requests were refused", busy.errors);
+    // no cache may answer for the devices
+    millpond.stop()?;
+    millpond.restart()?;
     let (_, found) = audit(&endpoint, &ledger, |block, data| ledger.judge(block, data))?;
     let p99 = |load: &LoadResult| load.read.p99_us.max(load.write.p99_us);
     let seconds = removal.took.as_secs_f64();

@@ -5,13 +5,13 @@ use super::Setup;
 use crate::guest::{Guest, Mapper};
 use crate::load::{Content, FILES_PER_DIRECTORY, FileSet, Round};
 use crate::monitor::Monitor;
-use crate::peer::{Contender, make};
+use crate::peer::{Contender, Millpond, make};
 use crate::process::{Workspace, tail};
 use crate::report::{Claim, Goal, Results, median};
 use anyhow::{Context, Result};
 use std::time::Instant;
 
-const CONTENDERS: [&str; 6] = ["millpond", "qsd-raw", "qsd-qcow2-128k", "qsd-chain", "xfs-reflink", "btrfs-reflink"];
+const CONTENDERS: [&str; 7] = ["millpond", "millpond-tuned", "qsd-raw", "qsd-qcow2-128k", "qsd-chain", "xfs-reflink", "btrfs-reflink"];
 /// Targets at a small scale: booting guests takes long, especially emulated ones.
 const FEW: [&str; 3] = ["millpond", "qsd-raw", "qsd-chain"];
 const LVM: &str = "lvm-in-guest";
@@ -59,13 +59,8 @@ fn open(setup: &Setup, name: &str) -> Result<Subject> {
     // the origin, and a store for each of two snapshots
     let size = if mapper == Mapper::Snapshots { 3 * filesystem } else { filesystem };
     let pool = size + 5 * files + (1 << 30);
-    setup.need(if name == "millpond" { pool } else { size + 4 * files })?;
-    let (workspace, contender) = if name == "millpond" {
-        let (workspace, millpond) = setup.open_millpond(size, pool, &[])?.into_parts();
-        (workspace, Box::new(millpond) as Box<dyn Contender>)
-    } else {
-        setup.open(server, size)?.into_parts()
-    };
+    setup.need(if Millpond::is_named(name) { pool } else { size + 4 * files })?;
+    let (workspace, contender) = setup.open_with_pool(server, size, pool)?.into_parts();
     let guest = Guest::boot(workspace.path(), &contender.endpoint()?, filesystem, mapper)?;
     Ok(Subject { guest, contender, mapper, _workspace: workspace })
 }
@@ -123,7 +118,7 @@ fn each(setup: &Setup, results: &mut Results, step: fn(&Setup, &mut Results, usi
             match outcome {
                 // a peer that fails is reported and left out; a failure of Millpond fails the
                 // experiment
-                Err(error) if name != "millpond" => {
+                Err(error) if !Millpond::is_named(name) => {
                     results.samples.retain(|s| s.contender != *name);
                     results.skip(name, &format!("a guest could not write its files: {}", tail(&format!("{error:#}"), 400)));
                 }

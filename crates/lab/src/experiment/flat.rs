@@ -43,7 +43,7 @@ fn by_count(setup: &Setup, results: &mut Results) -> Result<()> {
         let snapshots = setup.scaled(level, 0).min(rounds);
         results.say(&format!("ageing a volume with {snapshots} snapshots"));
         let room = 3 * size + rounds * blocks * 4096 * 9 / 4 + (2 << 30);
-        let mut open = setup.open_millpond_allocated(size, room)?;
+        let mut open = setup.open_millpond(size, room, &[])?;
         let mut control = open.millpond.control()?;
         let aging = Aging { rounds, blocks, snapshots, seed: setup.seed };
         aging.apply(&mut open.millpond, |_, n| snapshot_by(&mut control, n))?;

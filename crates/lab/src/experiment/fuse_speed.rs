@@ -3,19 +3,18 @@
 //! of a loop device and of QEMU.
 
 use super::{Media, Setup};
-use crate::peer::{Contender, POOL, millpond_binary};
+use crate::peer::{Aio, Contender, Millpond, POOL};
 use crate::process::{Daemon, Workspace, cpu_time, find_tool, run_tool};
 use crate::report::{Goal, Results};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::fs::File;
-use std::io::{Read, copy, repeat};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const OURS: &str = "millpond";
-const THEIRS: &str = "qsd-raw";
+const CONTENDERS: [&str; 4] = ["millpond", "millpond-tuned", "qsd-raw", "qsd-raw-native"];
+const PEERS: [&str; 2] = ["qsd-raw", "qsd-raw-native"];
 const SIZE: u64 = 512 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Name, fio's `rw` and `bs`, and requests in flight. Small requests come after large ones, as in
@@ -63,54 +62,54 @@ fn measure(setup: &Setup, results: &mut Results, rep: usize, name: &str, file: &
     Ok(())
 }
 
-fn ours(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
-    let size = setup.size_or(SIZE);
-    let mut open = setup.open_millpond_allocated(size, 4 * size + (256 << 20))?;
-    let dir = open.millpond.device().with_file_name("mnt");
-    open.millpond.cli(&["export", "fuse", POOL, &dir.display().to_string()])?;
-    let measured = measure(setup, results, rep, OURS, &dir.join("disk"), open.millpond.pid()?);
-    open.millpond.stop()?;
+fn ours(setup: &Setup, results: &mut Results, rep: usize, name: &str) -> Result<()> {
+    let workspace = Workspace::new(&setup.dir, name)?;
+    let mut millpond = Millpond::named(name)?;
+    millpond.start(workspace.path(), setup.size_or(SIZE))?;
+    let dir = millpond.device().with_file_name("mnt");
+    millpond.cli(&["export", "fuse", POOL, &dir.display().to_string()])?;
+    let measured = measure(setup, results, rep, name, &dir.join("disk"), millpond.pid()?);
+    millpond.stop()?;
     measured
 }
 
-fn theirs(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
-    let workspace = Workspace::new(&setup.dir, THEIRS)?;
+fn theirs(setup: &Setup, results: &mut Results, rep: usize, name: &str) -> Result<()> {
+    let workspace = Workspace::new(&setup.dir, name)?;
+    let aio = if name == "qsd-raw-native" { Aio::Native } else { Aio::Uring };
     let place = |name: &str| -> PathBuf { workspace.path().join(name) };
     let (image, export) = (place("raw.img"), place("export.img"));
-    copy(&mut repeat(0).take(setup.size_or(SIZE)), &mut File::create_new(&image)?).context("filling the image")?;
+    File::create_new(&image)?.set_len(setup.size_or(SIZE)).context("sizing the image")?;
     File::create_new(&export)?;
     let mut command = Command::new(find_tool("qemu-storage-daemon").context("qemu-storage-daemon is not installed")?);
-    command.arg("--blockdev").arg(format!("driver=file,node-name=file,filename={},cache.direct=on,aio=io_uring", image.display()));
+    command.arg("--blockdev").arg(format!("driver=file,node-name=file,filename={},cache.direct=on,aio={}", image.display(), aio.name()));
     command.args(["--blockdev", "driver=raw,node-name=raw,file=file", "--export"]);
     command.arg(format!("type=fuse,id=export,node-name=raw,mountpoint={},writable=on", export.display()));
     let mut daemon = Daemon::spawn(&mut command, &place("qsd.log"))?;
     let ready = || std::fs::metadata(&export).is_ok_and(|meta| meta.len() > 0);
     daemon.wait_ready(PATIENCE, ready)?;
-    let measured = measure(setup, results, rep, THEIRS, &export, daemon.pid());
+    let measured = measure(setup, results, rep, name, &export, daemon.pid());
     daemon.terminate(PATIENCE)?;
     measured
 }
 
 pub fn run(setup: &Setup, results: &mut Results) -> Result<()> {
-    let programs = millpond_binary().and_then(|_| find_tool("qemu-storage-daemon").context("qemu-storage-daemon is not installed"));
-    if let Err(reason) = programs.and_then(|_| find_tool("fio").context("fio is not installed")) {
-        results.skip(OURS, &format!("{reason:#}"));
+    if find_tool("fio").is_none() {
+        results.leave_out("fio is not installed");
         return Ok(());
     }
+    let names = setup.contenders(&CONTENDERS, results);
     for rep in 0..setup.reps {
-        results.say(&format!("repetition {} of {}", rep + 1, setup.reps));
-        // alternate the order, so that neither is always first
-        if rep % 2 == 0 {
-            ours(setup, results, rep)?;
-            theirs(setup, results, rep)?;
-        } else {
-            theirs(setup, results, rep)?;
-            ours(setup, results, rep)?;
+        for turn in 0..names.len() {
+            // rotate the order, so that no target is always first
+            let Some(name) = names.get((turn + rep) % names.len()) else { continue };
+            results.say(&format!("repetition {} of {}: {name}", rep + 1, setup.reps));
+            let measurement = if Millpond::is_named(name) { ours } else { theirs };
+            measurement(setup, results, rep, name).with_context(|| name.clone())?;
         }
     }
     if setup.media == Media::Shm {
-        for case in ["4k randread q32", "4k randwrite q32"] {
-            results.goal(case, "iops", OURS, Goal::times_of(THEIRS, 2.5));
+        for (case, peer) in ["4k randread q32", "4k randwrite q32"].into_iter().flat_map(|case| PEERS.map(|peer| (case, peer))) {
+            results.goal(case, "iops", "millpond", Goal::times_of(peer, 2.5));
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use crate::load::{LoadSpec, Mix, run};
 use crate::report::{Claim, Curve, Goal, Results, median};
 use anyhow::{Context, Result};
 
-const CONTENDERS: [&str; 5] = ["millpond", "qsd-raw", "qsd-qcow2-128k", "nbdkit-file", "ceiling"];
+const CONTENDERS: [&str; 7] = ["millpond", "millpond-tuned", "qsd-raw", "qsd-raw-native", "qsd-qcow2-128k", "nbdkit-file", "ceiling"];
 const SIZE: u64 = 512 << 20;
 const SHARES: [u8; 7] = [100, 90, 70, 50, 30, 10, 0];
 
@@ -45,7 +45,9 @@ pub fn run_read_share(setup: &Setup, results: &mut Results) -> Result<()> {
         for share in SHARES {
             results.goal(&case(share), "iops", "millpond", Goal::times_of("nbdkit-file", 1.0));
         }
-        results.goal(&case(50), "iops", "millpond", Goal::times_of("qsd-raw", 4.0));
+        for peer in ["qsd-raw", "qsd-raw-native"] {
+            results.goal(&case(50), "iops", "millpond", Goal::times_of(peer, 4.0));
+        }
     }
     let figure = |contender: &str| median(&results.values(&case(50), "iops", contender));
     let (ours, raw) = (figure("millpond"), figure("qsd-raw"));

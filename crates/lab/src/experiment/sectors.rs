@@ -21,7 +21,7 @@ pub fn run_sectors(setup: &Setup, results: &mut Results) -> Result<()> {
     );
     for rep in 0..setup.reps {
         let size = setup.size_or(SIZE);
-        let open = setup.open_millpond_allocated(size, 6 * size + (512 << 20))?;
+        let open = setup.open_millpond(size, 6 * size + (512 << 20), &[])?;
         let millpond = &open.millpond;
         let pid = millpond.pid()?;
         for turn in 0..PROFILES.len() {

@@ -109,7 +109,20 @@ impl Setup {
         Ok(Open { contender, workspace })
     }
 
-    /// Starts Millpond with a sparse pool of `pool_bytes` bytes.
+    /// Starts a target on a new disk; `pool_bytes` is the size of the pool if it is a Millpond.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn open_with_pool(&self, name: &str, size: u64, pool_bytes: u64) -> Result<Open> {
+        if !Millpond::is_named(name) {
+            return self.open(name, size);
+        }
+        let (workspace, millpond) = self.begin_millpond(Millpond::named(name)?.with_pool_bytes(pool_bytes), size)?.into_parts();
+        Ok(Open { contender: Box::new(millpond), workspace })
+    }
+
+    /// Starts Millpond as a user gets it, with a pool of `pool_bytes` bytes and these lines of
+    /// configuration.
     ///
     /// # Errors
     /// It does not start.
@@ -118,13 +131,13 @@ impl Setup {
         self.begin_millpond(settings.iter().fold(millpond, |millpond, line| millpond.with_setting(line)), size)
     }
 
-    /// Starts Millpond like [`Setup::open_millpond`], with the space of the pool's file allocated
-    /// ([`Millpond::allocated`]).
+    /// Starts Millpond like [`Setup::open_millpond`], with a pool's file that was written in full
+    /// ([`Millpond::written`]).
     ///
     /// # Errors
     /// It does not start, or there is not enough space.
-    pub fn open_millpond_allocated(&self, size: u64, pool_bytes: u64) -> Result<OpenMillpond> {
-        self.begin_millpond(Millpond::new(millpond_binary()?).with_pool_bytes(pool_bytes).allocated(), size)
+    pub fn open_millpond_written(&self, size: u64, pool_bytes: u64) -> Result<OpenMillpond> {
+        self.begin_millpond(Millpond::new(millpond_binary()?).with_pool_bytes(pool_bytes).written(), size)
     }
 
     fn begin_millpond(&self, mut millpond: Millpond, size: u64) -> Result<OpenMillpond> {

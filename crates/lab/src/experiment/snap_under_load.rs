@@ -22,7 +22,7 @@ pub fn run_under_load(setup: &Setup, results: &mut Results) -> Result<()> {
     if !setup.contenders(&["millpond"], results).is_empty() {
         for rep in 0..setup.reps {
             results.say(&format!("repetition {} of {}", rep + 1, setup.reps));
-            let open = setup.open_millpond_allocated(setup.size_or(SIZE), 13 << 30)?;
+            let open = setup.open_millpond(setup.size_or(SIZE), 13 << 30, &[])?;
             let millpond = &open.millpond;
             run(&millpond.endpoint()?, &LoadSpec::fill())?;
             let mut control = millpond.control()?;
@@ -150,7 +150,7 @@ fn back_and_forth(
 
 /// Compares the first writes after a snapshot with writes after all blocks were overwritten again.
 fn first_writes(setup: &Setup, results: &mut Results) -> Result<()> {
-    let names = setup.contenders(&["millpond", "qsd-qcow2", "qsd-chain"], results);
+    let names = setup.contenders(&["millpond", "millpond-tuned", "qsd-qcow2", "qsd-chain"], results);
     let case = "first writes after a snapshot";
     for rep in 0..setup.reps {
         for turn in 0..names.len() {

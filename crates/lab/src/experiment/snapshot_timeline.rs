@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const CONTENDERS: [&str; 5] = ["millpond", "qsd-chain", "qsd-qcow2-128k", "xfs-reflink", "btrfs-reflink"];
+const CONTENDERS: [&str; 6] = ["millpond", "millpond-tuned", "qsd-chain", "qsd-qcow2-128k", "xfs-reflink", "btrfs-reflink"];
 const SIZE: u64 = 2 << 30;
 const SNAPSHOTS: u32 = 10;
 /// Least share of the IOPS alone that a phase may have in the mean, and its worst second of the
@@ -60,12 +60,7 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, name: &str) -> Result<(
     let size = setup.size_or(SIZE);
     // writes of this kind fill gigabytes in a minute; the cleaner keeps up with data that no
     // snapshot holds
-    let (_workspace, mut contender) = if name == "millpond" {
-        let (workspace, millpond) = setup.open_millpond_allocated(size, 14 * size + (1 << 30))?.into_parts();
-        (workspace, Box::new(millpond) as Box<dyn crate::peer::Contender>)
-    } else {
-        setup.open(name, size)?.into_parts()
-    };
+    let (_workspace, mut contender) = setup.open_with_pool(name, size, 14 * size + (1 << 30))?.into_parts();
     let endpoint = contender.endpoint()?;
     run(&endpoint, &LoadSpec::fill()).context("filling")?;
     let spec = LoadSpec { secs: 86_400.0, jobs: 2, series_ms: 1000, seed: setup.seed_of(rep), ..LoadSpec::random(Mix::Both(50), 8192, 16) };

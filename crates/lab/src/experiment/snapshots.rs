@@ -5,12 +5,12 @@ use super::Setup;
 use super::aging::Writer;
 use super::sample::measure_into;
 use crate::load::{LoadSpec, Mix, run};
-use crate::peer::{Contender, Control, DISK};
+use crate::peer::{Contender, Control, DISK, Millpond};
 use crate::report::{Claim, Curve, Goal, Results, median};
 use anyhow::{Context, Result};
 use serde_json::json;
 
-const CONTENDERS: [&str; 6] = ["millpond", "qsd-chain", "qsd-qcow2-128k", "xfs-reflink", "btrfs-reflink", "lvm-snapshot"];
+const CONTENDERS: [&str; 7] = ["millpond", "millpond-tuned", "qsd-chain", "qsd-qcow2-128k", "xfs-reflink", "btrfs-reflink", "lvm-snapshot"];
 const SIZE: u64 = 512 << 20;
 const LEVELS: [u64; 8] = [0, 1, 2, 8, 32, 100, 1000, 10_000];
 /// A snapshot of a peer takes up to a second at a hundred snapshots, and longer with each; at a
@@ -58,14 +58,10 @@ fn open(setup: &Setup, name: &str) -> Result<Subject> {
     let size = setup.size_or(SIZE);
     let (between, measured) = writes(setup);
     let most = LEVELS.last().copied().unwrap_or(0);
-    if name == "millpond" {
-        let room = 3 * size + (most * between + LEVELS.len() as u64 * measured) * 4096 * 9 / 4 + (1 << 30);
-        let (workspace, millpond) = setup.open_millpond_allocated(size, room)?.into_parts();
-        let control = Some(millpond.control()?);
-        return Ok(Subject { name: name.to_owned(), contender: Box::new(millpond), control, taken: 0, _workspace: Box::new(workspace) });
-    }
-    let (workspace, contender) = setup.open(name, size)?.into_parts();
-    Ok(Subject { name: name.to_owned(), contender, control: None, taken: 0, _workspace: Box::new(workspace) })
+    let room = 3 * size + (most * between + LEVELS.len() as u64 * measured) * 4096 * 9 / 4 + (1 << 30);
+    let (workspace, contender) = setup.open_with_pool(name, size, room)?.into_parts();
+    let control = contender.control_socket().map(|socket| Control::connect(&socket)).transpose()?;
+    Ok(Subject { name: name.to_owned(), contender, control, taken: 0, _workspace: Box::new(workspace) })
 }
 
 pub fn run_snapshots(setup: &Setup, results: &mut Results) -> Result<()> {
@@ -86,7 +82,7 @@ pub fn run_snapshots(setup: &Setup, results: &mut Results) -> Result<()> {
         }
         for level in LEVELS {
             results.say(&format!("repetition {} of {}: {level} snapshots", rep + 1, setup.reps));
-            for subject in subjects.iter_mut().filter(|s| s.name == "millpond" || level <= peers_most) {
+            for subject in subjects.iter_mut().filter(|s| Millpond::is_named(&s.name) || level <= peers_most) {
                 at_level(setup, results, rep, level, subject).with_context(|| format!("{} with {level} snapshots", subject.name))?;
             }
         }

@@ -4,7 +4,7 @@
 
 use super::{Media, Setup};
 use crate::load::{self, Endpoint, LoadSpec, Mix};
-use crate::peer::{Contender, DISK, millpond_binary};
+use crate::peer::{Aio, Contender, DISK, Millpond};
 use crate::process::{Daemon, Workspace, cpu_time, find_tool};
 use crate::report::{Goal, Results};
 use anyhow::{Context, Result, ensure};
@@ -14,13 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const OURS: &str = "millpond";
-const THEIRS: &str = "qsd-raw";
+const CONTENDERS: [&str; 4] = ["millpond", "millpond-tuned", "qsd-raw", "qsd-raw-native"];
+const PEERS: [&str; 2] = ["qsd-raw", "qsd-raw-native"];
 const SIZE: u64 = 512 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Starts a server, measures all cases of a repetition, and stops the server.
-type Measurement = fn(&Setup, &mut Results, usize) -> Result<()>;
 
 /// Name, load, and whether the front end polls its queue. Reads before small writes come first;
 /// then, as on disks in use, reads after them.
@@ -58,63 +55,56 @@ fn measure(setup: &Setup, results: &mut Results, rep: usize, name: &str, socket:
     Ok(())
 }
 
-fn ours(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
-    let size = setup.size_or(SIZE);
-    let mut open = setup.open_millpond_allocated(size, 4 * size + (256 << 20))?;
-    let socket = open.millpond.device().with_file_name("disk.vu");
+fn ours(setup: &Setup, results: &mut Results, rep: usize, name: &str) -> Result<()> {
+    let workspace = Workspace::new(&setup.dir, name)?;
+    let mut millpond = Millpond::named(name)?;
+    millpond.start(workspace.path(), setup.size_or(SIZE))?;
+    let socket = millpond.device().with_file_name("disk.vu");
     let words = ["export", "vhost-user", DISK, "--force", "--unix"].map(OsStr::new);
-    open.millpond.cli(&[&words[..], &[socket.as_os_str()]].concat())?;
-    let measured = measure(setup, results, rep, OURS, &socket, open.millpond.pid()?);
-    open.millpond.stop()?;
+    millpond.cli(&[&words[..], &[socket.as_os_str()]].concat())?;
+    let measured = measure(setup, results, rep, name, &socket, millpond.pid()?);
+    millpond.stop()?;
     measured
 }
 
-fn theirs(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
-    let workspace = Workspace::new(&setup.dir, THEIRS)?;
+fn theirs(setup: &Setup, results: &mut Results, rep: usize, name: &str) -> Result<()> {
+    let workspace = Workspace::new(&setup.dir, name)?;
+    let aio = if name == "qsd-raw-native" { Aio::Native } else { Aio::Uring };
     let place = |name: &str| -> PathBuf { workspace.path().join(name) };
     let (image, socket) = (place("raw.img"), place("disk.vu"));
     File::create_new(&image)?.set_len(setup.size_or(SIZE))?;
     let mut command = Command::new(find_tool("qemu-storage-daemon").context("qemu-storage-daemon is not installed")?);
     command.args(["--object", "iothread,id=thread", "--blockdev"]);
-    command.arg(format!("driver=file,node-name=file,filename={},cache.direct=on,aio=io_uring", image.display()));
+    command.arg(format!("driver=file,node-name=file,filename={},cache.direct=on,aio={}", image.display(), aio.name()));
     command.args(["--blockdev", "driver=raw,node-name=raw,file=file", "--export"]);
     let export = "type=vhost-user-blk,id=export,node-name=raw,writable=on,iothread=thread,addr.type=unix";
     command.arg(format!("{export},addr.path={}", socket.display()));
     let mut daemon = Daemon::spawn(&mut command, &place("qsd.log"))?;
     daemon.wait_ready(PATIENCE, || socket.exists())?;
-    let measured = measure(setup, results, rep, THEIRS, &socket, daemon.pid());
+    let measured = measure(setup, results, rep, name, &socket, daemon.pid());
     daemon.terminate(PATIENCE)?;
     measured
 }
 
 pub fn run(setup: &Setup, results: &mut Results) -> Result<()> {
-    let wanted = |name: &str| setup.peers.is_empty() || setup.peers.iter().any(|peer| peer == name);
-    let mut able: Vec<Measurement> = Vec::new();
-    match millpond_binary() {
-        Ok(_) if wanted(OURS) => able.push(ours),
-        Ok(_) => {}
-        Err(reason) => results.skip(OURS, &format!("{reason:#}")),
-    }
-    match find_tool("qemu-storage-daemon") {
-        Some(_) if wanted(THEIRS) => able.push(theirs),
-        Some(_) => {}
-        None => results.skip(THEIRS, "qemu-storage-daemon is not installed"),
-    }
+    let names = setup.contenders(&CONTENDERS, results);
     for rep in 0..setup.reps {
-        results.say(&format!("repetition {} of {}", rep + 1, setup.reps));
-        for turn in 0..able.len() {
+        for turn in 0..names.len() {
             // rotate the order, so that no target is always first
-            if let Some(contender) = able.get((turn + rep) % able.len()) {
-                contender(setup, results, rep)?;
-            }
+            let Some(name) = names.get((turn + rep) % names.len()) else { continue };
+            results.say(&format!("repetition {} of {}: {name}", rep + 1, setup.reps));
+            let measurement = if Millpond::is_named(name) { ours } else { theirs };
+            measurement(setup, results, rep, name).with_context(|| name.clone())?;
         }
     }
     if setup.media == Media::Shm {
-        for case in ["4k randread q32", "4k randwrite q32"] {
-            results.goal(case, "iops", OURS, Goal::times_of(THEIRS, 2.5));
-        }
-        for case in ["4k randread q1", "4k randwrite q1"] {
-            results.goal(case, "iops", OURS, Goal::times_of(THEIRS, 1.67));
+        for peer in PEERS {
+            for case in ["4k randread q32", "4k randwrite q32"] {
+                results.goal(case, "iops", "millpond", Goal::times_of(peer, 2.5));
+            }
+            for case in ["4k randread q1", "4k randwrite q1"] {
+                results.goal(case, "iops", "millpond", Goal::times_of(peer, 1.67));
+            }
         }
     }
     Ok(())

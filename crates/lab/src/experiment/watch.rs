@@ -7,7 +7,7 @@ use crate::monitor::Monitor;
 use crate::report::{Claim, Goal, Results, median};
 use anyhow::{Context, Result, ensure};
 
-const CONTENDERS: [&str; 4] = ["millpond", "qsd-raw", "qsd-chain", "qsd-qcow2-128k"];
+const CONTENDERS: [&str; 5] = ["millpond", "millpond-tuned", "qsd-raw", "qsd-chain", "qsd-qcow2-128k"];
 const SIZE: u64 = 512 << 20;
 const SECONDS: f64 = 60.0;
 const LEAST_SECONDS: f64 = 3.0;

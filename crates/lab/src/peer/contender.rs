@@ -1,7 +1,7 @@
 //! The trait of all targets of measurements, and their list.
 
 use super::loop_mount::{can_mount, knows_filesystem};
-use super::{Ceiling, ImageFormat, Millpond, Nbdkit, Plugin, QemuNbd, Qsd, Reflink, millpond_binary};
+use super::{Aio, Ceiling, ImageFormat, Millpond, Nbdkit, Plugin, QemuNbd, Qsd, Reflink};
 use crate::load::Endpoint;
 use crate::process::{find_tool, run_tool};
 use anyhow::{Result, anyhow, bail};
@@ -59,9 +59,11 @@ pub trait Contender {
 }
 
 /// Names of all targets, Millpond first.
-pub const PEERS: [&str; 14] = [
+pub const PEERS: [&str; 16] = [
     "millpond",
+    "millpond-tuned",
     "qsd-raw",
+    "qsd-raw-native",
     "qsd-qcow2",
     "qsd-qcow2-128k",
     "qsd-chain",
@@ -88,12 +90,13 @@ pub fn make(name: &str) -> Result<Box<dyn Contender>> {
         }
     };
     Ok(match name {
-        "millpond" => Box::new(Millpond::new(millpond_binary()?).allocated()),
+        "millpond" | "millpond-tuned" => Box::new(Millpond::named(name)?),
         "ceiling" => Box::new(Ceiling::default()),
-        "qsd-raw" | "qsd-qcow2" | "qsd-qcow2-128k" | "qsd-chain" => {
+        "qsd-raw" | "qsd-raw-native" | "qsd-qcow2" | "qsd-qcow2-128k" | "qsd-chain" => {
             needs(&["qemu-storage-daemon", "qemu-img"])?;
             Box::new(match name {
                 "qsd-raw" => Qsd::new("qsd-raw", ImageFormat::Raw),
+                "qsd-raw-native" => Qsd::new("qsd-raw-native", ImageFormat::Raw).with_aio(Aio::Native),
                 "qsd-qcow2" => Qsd::new("qsd-qcow2", ImageFormat::Qcow2),
                 "qsd-qcow2-128k" => Qsd::new("qsd-qcow2-128k", ImageFormat::Qcow2Subclusters),
                 _ => Qsd::new("qsd-chain", ImageFormat::Chain),

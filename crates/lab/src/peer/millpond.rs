@@ -42,9 +42,18 @@ pub struct Millpond {
     dir: PathBuf,
     size: u64,
     pool_bytes: Option<u64>,
-    allocated: bool,
+    preparation: Preparation,
     daemon: Option<Daemon>,
     settings: Vec<String>,
+}
+
+/// Preparation of a pool's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Preparation {
+    /// Sparse, as `FILE:SIZE` makes it.
+    Sparse,
+    /// Full of zeroes, and the pool releases none of its space.
+    Written,
 }
 
 /// Name of the pool that [`Millpond`] makes.
@@ -53,18 +62,35 @@ pub const POOL: &str = "lab";
 pub const DISK: &str = "lab/disk";
 
 impl Millpond {
-    /// Describes a daemon; starts nothing. The pool gets four times the size of the volume and 256
-    /// MiB, sparse. There is no read cache, because peers have none and the engine is to be
-    /// measured.
+    /// Describes a daemon as a user gets it: without configuration, with a pool in a sparse file of
+    /// four times the size of the volume and 256 MiB. Starts nothing.
     pub fn new(binary: PathBuf) -> Millpond {
         Millpond {
             binary,
             dir: PathBuf::new(),
             size: 0,
             pool_bytes: None,
-            allocated: false,
+            preparation: Preparation::Sparse,
             daemon: None,
-            settings: vec!["read_cache = \"0\"".to_owned()],
+            settings: Vec::new(),
+        }
+    }
+
+    /// Whether [`Millpond::named`] knows the name.
+    pub fn is_named(name: &str) -> bool {
+        matches!(name, "millpond" | "millpond-tuned")
+    }
+
+    /// Describes the contender `millpond` or `millpond-tuned`.
+    ///
+    /// # Errors
+    /// The name is neither, or there is no program.
+    pub fn named(name: &str) -> Result<Millpond> {
+        let millpond = Millpond::new(millpond_binary()?);
+        match name {
+            "millpond" => Ok(millpond),
+            "millpond-tuned" => Ok(millpond.tuned()),
+            _ => bail!("'{name}' is no Millpond"),
         }
     }
 
@@ -79,9 +105,20 @@ impl Millpond {
     /// us, fifteen times a write to an existing page; on a disk, a flush after a write to a hole
     /// waits for the file system's journal. These costs would dominate the figures of a growing
     /// pool. For the same reason the pool keeps the space of its file when it is idle.
-    pub fn allocated(mut self) -> Millpond {
-        self.allocated = true;
+    pub fn written(self) -> Millpond {
+        Millpond { preparation: Preparation::Written, ..self }.with_setting("discard = \"never\"")
+    }
+
+    /// Leaves out the read cache in memory.
+    pub fn without_read_cache(mut self) -> Millpond {
+        self.set_read_cache(0);
         self
+    }
+
+    /// Applies the settings that make a pool fast on fast media: a file that was written in full, and
+    /// no read cache. It is the contender `millpond-tuned`.
+    pub fn tuned(self) -> Millpond {
+        self.written().without_read_cache()
     }
 
     /// Adds a line to the daemon's configuration.
@@ -230,24 +267,21 @@ impl Millpond {
 
 impl Contender for Millpond {
     fn name(&self) -> &'static str {
-        "millpond"
+        if self.preparation == Preparation::Written { "millpond-tuned" } else { "millpond" }
     }
 
     fn start(&mut self, dir: &Path, size: u64) -> Result<()> {
         self.size = size;
-        if self.allocated {
-            self.settings.push("discard_freed = false".to_owned());
-        }
         self.start_empty(dir)?;
         let bytes = self.pool_bytes.unwrap_or(4 * size + (256 << 20));
         let mut device = self.device().display().to_string();
-        if self.allocated {
+        if self.preparation == Preparation::Written {
             let mut file = File::create_new(self.device()).context("making the pool's file")?;
             std::io::copy(&mut std::io::repeat(0).take(bytes), &mut file).context("filling the pool's file with zeros")?;
         } else {
             device += &format!(":{bytes}");
         }
-        self.cli(&["pool", "create", POOL, "linear", &device])?;
+        self.cli(&["pool", "create", POOL, &device])?;
         self.cli(&["create", DISK, "-L", &size.to_string()])?;
         self.export(DISK).map(|_| ())
     }

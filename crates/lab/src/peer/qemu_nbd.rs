@@ -1,6 +1,7 @@
 //! qemu-nbd with a raw file, or with a qcow2 overlay on a disk of its own, as in a volume chain of
 //! Proxmox VE on LVM; in any cache mode.
 
+use super::qsd::CHAIN_OPTIONS;
 use super::{CacheMode, Contender};
 use crate::load::Endpoint;
 use crate::process::{Daemon, find_tool, run_tool};
@@ -48,9 +49,8 @@ impl QemuNbd {
     pub fn make_overlay(image: &Path, dir: &Path, size: u64) -> Result<()> {
         let base = dir.join("base.qcow2").display().to_string();
         run_tool("qemu-img", &["create", "-q", "-f", "qcow2", &base, &size.to_string()])?;
-        let options = "cluster_size=131072,extended_l2=on,preallocation=metadata,lazy_refcounts=off";
         let image = image.display().to_string();
-        run_tool("qemu-img", &["create", "-q", "-f", "qcow2", "-o", options, "-b", &base, "-F", "qcow2", &image, &size.to_string()])?;
+        run_tool("qemu-img", &["create", "-q", "-f", "qcow2", "-o", CHAIN_OPTIONS, "-b", &base, "-F", "qcow2", &image, &size.to_string()])?;
         Ok(())
     }
 

@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+/// Options of an image of a volume chain, as Proxmox VE 9 makes it.
+pub(super) const CHAIN_OPTIONS: &str = "cluster_size=131072,extended_l2=on,preallocation=metadata,lazy_refcounts=off";
+
 /// Format of the disk's image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageFormat {
@@ -21,8 +24,29 @@ pub enum ImageFormat {
     Qcow2,
     /// qcow2 with 128 KiB clusters and subclusters (`extended_l2`); internal snapshots.
     Qcow2Subclusters,
-    /// qcow2 as in `Qcow2Subclusters`, with an external overlay per snapshot.
+    /// qcow2 as in `Qcow2Subclusters`, with metadata allocated when an image is made and an external
+    /// overlay per snapshot: the options of Proxmox VE's volume chains.
     Chain,
+}
+
+/// Kind of asynchronous I/O of QEMU's programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Aio {
+    /// io_uring.
+    #[default]
+    Uring,
+    /// The kernel's older interface (libaio); it needs direct I/O.
+    Native,
+}
+
+impl Aio {
+    /// Name in QEMU.
+    pub fn name(self) -> &'static str {
+        match self {
+            Aio::Uring => "io_uring",
+            Aio::Native => "native",
+        }
+    }
 }
 
 /// Cache mode of a server.
@@ -74,8 +98,10 @@ impl ImageFormat {
             return file.set_len(size).with_context(|| format!("sizing {}", path.display()));
         }
         let mut args = vec!["create".to_owned(), "-q".into(), "-f".into(), "qcow2".into()];
-        if self != ImageFormat::Qcow2 {
-            args.extend(["-o".into(), "cluster_size=131072,extended_l2=on".into()]);
+        match self {
+            ImageFormat::Raw | ImageFormat::Qcow2 => {}
+            ImageFormat::Qcow2Subclusters => args.extend(["-o".into(), "cluster_size=131072,extended_l2=on".into()]),
+            ImageFormat::Chain => args.extend(["-o".into(), CHAIN_OPTIONS.into()]),
         }
         if let Some(backing) = backing {
             args.extend(["-b".into(), backing.display().to_string(), "-F".into(), "qcow2".into()]);
@@ -84,8 +110,8 @@ impl ImageFormat {
         run_tool("qemu-img", &args).map(|_| ())
     }
 
-    fn node(self, path: &Path, name: &str, backing: Option<Option<&str>>, cache: CacheMode) -> Value {
-        let file = json!({"driver": "file", "filename": path, "aio": "io_uring", "cache": cache.options()});
+    fn node(self, path: &Path, name: &str, backing: Option<Option<&str>>, (cache, aio): (CacheMode, Aio)) -> Value {
+        let file = json!({"driver": "file", "filename": path, "aio": aio.name(), "cache": cache.options()});
         let driver = if self == ImageFormat::Raw { "raw" } else { "qcow2" };
         let mut node = json!({"driver": driver, "node-name": name, "file": file, "cache": cache.options()});
         if let Some(backing) = backing {
@@ -110,6 +136,7 @@ pub struct Qsd {
     snapshots: Vec<(String, usize)>,
     made: usize,
     cache: CacheMode,
+    aio: Aio,
     /// Existing file or device to serve; `None` for a file of its own.
     place: Option<PathBuf>,
 }
@@ -128,6 +155,7 @@ impl Qsd {
             snapshots: Vec::new(),
             made: 0,
             cache: CacheMode::None,
+            aio: Aio::default(),
             place: None,
         }
     }
@@ -140,6 +168,12 @@ impl Qsd {
     /// Sets the cache mode.
     pub fn with_cache(mut self, mode: CacheMode) -> Qsd {
         self.cache = mode;
+        self
+    }
+
+    /// Sets the kind of asynchronous I/O.
+    pub fn with_aio(mut self, aio: Aio) -> Qsd {
+        self.aio = aio;
         self
     }
 
@@ -166,7 +200,7 @@ impl Qsd {
         (self.daemon, self.qmp) = (Some(daemon), qmp);
         for (depth, layer) in self.layers.clone().into_iter().enumerate() {
             let below = depth.checked_sub(1).and_then(|at| self.layers.get(at)).map(|l| format!("layer{l}"));
-            let node = self.format.node(&self.image(layer), &format!("layer{layer}"), below.as_deref().map(Some), self.cache);
+            let node = self.format.node(&self.image(layer), &format!("layer{layer}"), below.as_deref().map(Some), (self.cache, self.aio));
             self.call("blockdev-add", node)?;
         }
         self.export()
@@ -269,7 +303,7 @@ impl Contender for Qsd {
             ImageFormat::Chain => {
                 let frozen = self.top()?;
                 let layer = self.add_overlay()?;
-                let node = self.format.node(&self.image(layer), &format!("layer{layer}"), Some(None), self.cache);
+                let node = self.format.node(&self.image(layer), &format!("layer{layer}"), Some(None), (self.cache, self.aio));
                 self.call("blockdev-add", node)?;
                 self.call("blockdev-snapshot", json!({"node": format!("layer{frozen}"), "overlay": format!("layer{layer}")}))?;
                 self.layers.push(layer);
@@ -302,8 +336,12 @@ impl Contender for Qsd {
                 }
                 self.snapshots.retain(|s| self.layers.contains(&s.1));
                 let layer = self.add_overlay()?;
-                let node =
-                    self.format.node(&self.image(layer), &format!("layer{layer}"), Some(Some(&format!("layer{frozen}"))), self.cache);
+                let node = self.format.node(
+                    &self.image(layer),
+                    &format!("layer{layer}"),
+                    Some(Some(&format!("layer{frozen}"))),
+                    (self.cache, self.aio),
+                );
                 self.call("blockdev-add", node)?;
                 self.layers.push(layer);
                 self.export()
