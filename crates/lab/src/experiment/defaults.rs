@@ -174,7 +174,7 @@ fn timeline(setup: &Setup, results: &mut Results, rep: usize, label: &str, conte
     let mut alone = f64::NAN;
     for ((text, ..), length) in PHASES.into_iter().zip(lengths) {
         // only seconds that lie completely in the phase
-        let seconds = f64::ceil(begin) as usize..(begin + length).floor() as usize;
+        let seconds = f64::ceil(begin) as usize..((begin + length).floor() as usize).min(load.series.len());
         let points: Vec<f64> = load.series.get(seconds).unwrap_or_default().iter().map(|point| point.ops as f64).collect();
         let mean = points.iter().sum::<f64>() / points.len().max(1) as f64;
         if begin == 0.0 {

@@ -99,6 +99,7 @@ pub fn run_loss(setup: &Setup, results: &mut Results) -> Result<()> {
         }
     }
     results.keep("table.md", &table::table(&rows))?;
+    results.matrices = table::matrices(&rows);
     goals(results, &rows);
     claims(results);
     Ok(())

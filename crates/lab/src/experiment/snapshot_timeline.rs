@@ -3,7 +3,7 @@
 
 use super::Setup;
 use crate::load::{LoadResult, LoadSpec, Mix, run, run_until};
-use crate::report::{Claim, Goal, Mark, Results, Timeline, median};
+use crate::report::{Cell, Claim, Goal, Mark, Matrix, Results, Timeline, median};
 use anyhow::{Context, Result, anyhow};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 const CONTENDERS: [&str; 6] = ["millpond", "millpond-tuned", "qsd-chain", "qsd-qcow2-128k", "xfs-reflink", "btrfs-reflink"];
 const SIZE: u64 = 2 << 30;
 const SNAPSHOTS: u32 = 10;
+/// Connections, requests in flight on each, and all of them.
+const JOBS: usize = 2;
+const DEPTH: usize = 16;
+const IN_FLIGHT: f64 = (JOBS * DEPTH) as f64;
 /// Least share of the IOPS alone that a phase may have in the mean, and its worst second of the
 /// median second alone, to count as flat.
 const FLAT: f64 = 0.95;
@@ -47,6 +51,7 @@ pub fn run_timeline(setup: &Setup, results: &mut Results) -> Result<()> {
             one(setup, results, rep, name).with_context(|| name.clone())?;
         }
     }
+    phase_table(results, &names);
     goals(results);
     claims(results);
     Ok(())
@@ -63,7 +68,8 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, name: &str) -> Result<(
     let (_workspace, mut contender) = setup.open_with_pool(name, size, 14 * size + (1 << 30))?.into_parts();
     let endpoint = contender.endpoint()?;
     run(&endpoint, &LoadSpec::fill()).context("filling")?;
-    let spec = LoadSpec { secs: 86_400.0, jobs: 2, series_ms: 1000, seed: setup.seed_of(rep), ..LoadSpec::random(Mix::Both(50), 8192, 16) };
+    let spec =
+        LoadSpec { secs: 86_400.0, jobs: JOBS, series_ms: 1000, seed: setup.seed_of(rep), ..LoadSpec::random(Mix::Both(50), 8192, DEPTH) };
     let stop = AtomicBool::new(false);
     let (load, log) = thread::scope(|scope| {
         let load = scope.spawn(|| run_until(&endpoint, &spec, &stop));
@@ -89,6 +95,7 @@ fn phases(setup: &Setup, contender: &mut dyn crate::peer::Contender) -> Result<L
         if text.starts_with("taking") {
             for n in 0..SNAPSHOTS {
                 let before = Instant::now();
+                log.marks.push(Mark { at: begin.elapsed().as_secs_f64(), text: String::new() });
                 contender.snapshot(&format!("t{n}"))?;
                 log.create_ms.push(before.elapsed().as_secs_f64() * 1e3);
                 let next = Duration::from_secs_f64(length * f64::from(n + 1) / f64::from(SNAPSHOTS));
@@ -105,12 +112,13 @@ fn phases(setup: &Setup, contender: &mut dyn crate::peer::Contender) -> Result<L
 }
 
 fn note(results: &mut Results, rep: usize, name: &str, load: &LoadResult, log: &Log) {
-    let ends = log.marks.iter().skip(1).map(|mark| mark.at).chain([log.end]);
+    let phases: Vec<&Mark> = log.marks.iter().filter(|mark| !mark.text.is_empty()).collect();
+    let ends = phases.iter().skip(1).map(|mark| mark.at).chain([log.end]);
     let mut usual = None;
-    for (mark, end) in log.marks.iter().zip(ends) {
+    for (mark, end) in phases.iter().zip(ends) {
         // only seconds that lie completely in the phase
-        let seconds = mark.at.ceil() as usize..end.floor() as usize;
-        let points = load.series.get(seconds).unwrap_or_default();
+        let (first, last) = (mark.at.ceil() as usize, (end.floor() as usize).min(load.series.len()));
+        let points = load.series.get(first..last).unwrap_or_default();
         let each: Vec<f64> = points.iter().map(|p| p.ops as f64).collect();
         let Some(worst) = each.iter().copied().reduce(f64::min) else { continue };
         let ops: f64 = each.iter().sum();
@@ -118,6 +126,7 @@ fn note(results: &mut Results, rep: usize, name: &str, load: &LoadResult, log: &
         let usual = *usual.get_or_insert((mean, median(&each).unwrap_or(mean)));
         results.add(rep, name, &mark.text, "iops", mean);
         results.add(rep, name, &mark.text, "mean_us", points.iter().map(|p| p.sum_us).sum::<f64>() / ops.max(1.0));
+        results.add(rep, name, &mark.text, "littles_law_us", IN_FLIGHT / mean * 1e6);
         results.add(rep, name, &mark.text, "iops_to_alone", mean / usual.0);
         results.add(rep, name, &mark.text, "worst_second_to_alone", worst / usual.1);
         results.add(rep, name, &mark.text, "worst_second_iops", worst);
@@ -126,6 +135,24 @@ fn note(results: &mut Results, rep: usize, name: &str, load: &LoadResult, log: &
     results.add(rep, name, "one snapshot", "create_ms", median(&log.create_ms).unwrap_or_default());
     results.add(rep, name, "one snapshot", "slowest_ms", log.create_ms.iter().copied().fold(0.0, f64::max));
     results.add(rep, name, "deletion of all", "delete_ms", log.delete_ms);
+}
+
+/// Lists the phases of all targets. By Little's law, the requests in flight divided by their rate are
+/// the mean latency: a difference would be an error of the measurement.
+fn phase_table(results: &mut Results, names: &[String]) {
+    let head = ["server, phase", "IOPS", "worst second", "mean latency, us", "32 / IOPS, us", "longest, us"].map(str::to_owned).into();
+    let mut rows = Vec::new();
+    for name in names {
+        for (phase, ..) in PHASES {
+            let figure = |metric: &str| {
+                let value = median(&results.values(phase, metric, name));
+                Cell::plain(&value.map_or(String::new(), |value| format!("{value:.0}")))
+            };
+            let figures = ["iops", "worst_second_iops", "mean_us", "littles_law_us", "longest_us"].map(figure);
+            rows.push(std::iter::once(Cell::plain(&format!("{name}, {phase}"))).chain(figures).collect());
+        }
+    }
+    results.matrices.push(Matrix { title: "Phases".to_owned(), head, rows });
 }
 
 /// Judges flatness: the mean second and the worst second of each phase with snapshots, and after

@@ -20,7 +20,7 @@ pub struct Tick {
 pub struct Mark {
     /// Seconds since the start of the series.
     pub at: f64,
-    /// Label of the phase that begins there.
+    /// Label of the phase that begins there; empty for an event within a phase.
     pub text: String,
 }
 
@@ -49,6 +49,23 @@ impl Timeline {
         };
         Timeline { contender: contender.to_owned(), rep, interval, ticks: load.series.iter().map(tick).collect(), marks }
     }
+}
+
+/// A recorded figure of a target over time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// Title of the chart, with the unit; series of one title share a chart.
+    pub chart: String,
+    /// Name of the target.
+    pub contender: String,
+    /// Repetition, from 0.
+    pub rep: usize,
+    /// Length of an interval in seconds.
+    pub interval: f64,
+    /// Values from the start.
+    pub values: Vec<f64>,
+    /// Marked instants.
+    pub marks: Vec<Mark>,
 }
 
 /// A figure of every target, by a number for which the cases stand.

@@ -51,6 +51,9 @@ impl Results {
             let _ = writeln!(text, "- **doubtful**: {doubt}");
         }
         self.claims_table(&mut text);
+        for matrix in &self.matrices {
+            let _ = writeln!(text, "### {}\n\n{}", matrix.title, matrix.markdown());
+        }
         self.tables(&mut text);
         for (contender, reason) in &self.skipped {
             let _ = writeln!(text, "- {contender} was left out: {reason}");

@@ -4,5 +4,6 @@
 mod document;
 mod figures;
 mod html;
+mod over_time;
 mod section;
 mod svg;

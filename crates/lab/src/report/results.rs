@@ -1,7 +1,7 @@
 //! Results of a run: samples, medians and spread, ratios of samples of the same repetition, and
 //! goals.
 
-use super::{Claim, Curve, Judged, Timeline};
+use super::{Claim, Curve, Judged, Matrix, Series, Timeline};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -78,6 +78,12 @@ pub struct Results {
     /// Loads over time.
     #[serde(default)]
     pub timelines: Vec<Timeline>,
+    /// Recorded figures over time.
+    #[serde(default)]
+    pub series: Vec<Series>,
+    /// Tables of words.
+    #[serde(default)]
+    pub matrices: Vec<Matrix>,
     /// Figures by a number.
     #[serde(default)]
     pub curves: Vec<Curve>,
@@ -112,6 +118,8 @@ impl Results {
             notes: Vec::new(),
             disturbed: Vec::new(),
             timelines: Vec::new(),
+            series: Vec::new(),
+            matrices: Vec::new(),
             curves: Vec::new(),
             claims: Vec::new(),
             raw: Vec::new(),

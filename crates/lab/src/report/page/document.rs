@@ -25,7 +25,7 @@ impl Book {
              <title>Millpond lab</title><style>{STYLE}</style></head>\n<body><button id=\"theme\">light / dark</button><h1>Millpond lab</h1>\
              {}<p>Millpond and the servers people use today, side by side: {measured} of {} experiments measured.</p>{several}\
              <p class=\"soft\">Contenders take turns within a run and nobody is always first. A figure is the median of its repetitions, the spread their \
-             smallest and largest; <span class=\"noisy\">noisy</span> = they lie more than a quarter of the median apart. \"Ours 2x\" below a peer's figure is the \
+             smallest and largest; <span class=\"noisy\">noisy</span> = they lie more than a quarter of the median apart. \"Millpond 2x\" below a peer's figure is the \
              median of the ratios within the same repetition: more is better for IOPS and throughput, less for times. The figures published elsewhere were measured on other machines: the ratios can be compared, the \
              figures themselves cannot.</p>\n{}{sections}<script>{SCRIPT}</script></body></html>\n",
             self.smoke_banner(),

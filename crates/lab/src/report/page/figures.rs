@@ -1,9 +1,8 @@
-//! Charts of an experiment: its series over time, its curves, and for each case bars of the
-//! targets.
+//! Charts of an experiment: its curves, and for each case bars of the targets; before them, those
+//! over time.
 
-use super::html::{escaped, number};
-use super::svg::{self, Bar, Line, Lines, Percentiles, colour};
-use crate::report::{Curve, Results, Summary, Timeline};
+use super::svg::{self, Bar, Line, Lines, Percentiles};
+use crate::report::{Curve, Results, Summary};
 
 /// Metrics of percentiles with their labels, in the order of a row.
 const PERCENTILES: [(&str, &str); 3] = [("p50_us", "p50"), ("p99_us", "p99"), ("p999_us", "p99.9")];
@@ -13,7 +12,7 @@ const MOST_BARS: usize = 16;
 impl Results {
     /// Draws all charts of an experiment.
     pub(super) fn charts(&self) -> String {
-        let mut text = self.timeline_figures();
+        let mut text = self.over_time();
         let curves: Vec<String> = self.curves.iter().filter_map(|curve| self.curve_figure(curve)).collect();
         if !curves.is_empty() {
             text += &format!("<div class=\"charts\">{}</div>\n", curves.concat());
@@ -30,7 +29,8 @@ impl Results {
     pub(super) fn contenders(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         let of_samples = self.samples.iter().map(|s| &s.contender);
-        for name in of_samples.chain(self.timelines.iter().map(|t| &t.contender)) {
+        let over_time = self.timelines.iter().map(|t| &t.contender).chain(self.series.iter().map(|s| &s.contender));
+        for name in of_samples.chain(over_time) {
             if !names.contains(name) {
                 names.push(name.clone());
             }
@@ -49,60 +49,8 @@ impl Results {
         cases
     }
 
-    fn colour_of(&self, contender: &str) -> usize {
+    pub(super) fn colour_of(&self, contender: &str) -> usize {
         self.contenders().iter().position(|name| name == contender).unwrap_or(0)
-    }
-
-    /// Draws requests and mean latency per interval of every target: the first repetition in front,
-    /// further ones faint behind it.
-    fn timeline_figures(&self) -> String {
-        let mut text = String::new();
-        for contender in self.contenders() {
-            let runs: Vec<&Timeline> = self.timelines.iter().filter(|t| t.contender == contender).collect();
-            let Some(first) = runs.first() else { continue };
-            let end = runs.iter().map(|t| t.ticks.len() as f64 * t.interval).fold(1.0, f64::max);
-            let marks: Vec<(f64, String)> = first.marks.iter().map(|m| (m.at, m.text.clone())).collect();
-            let chart = |values: &str, of: fn(&crate::report::Tick) -> f64| {
-                let lines: Vec<Line> = runs.iter().rev().map(|t| self.line_of(t, of, t.rep != first.rep)).collect();
-                let ticks = (0..=5).map(|n| f64::from(n) * end / 5.0).map(|at| (at, svg::axis_number(at))).collect();
-                let columns = first.ticks.iter().enumerate().map(|(n, tick)| {
-                    let at = n as f64 * first.interval;
-                    let tip = format!(
-                        "{} s\n{} IOPS\nmean {} us, longest {} us",
-                        number(at),
-                        number(tick.iops),
-                        number(tick.mean_us),
-                        number(tick.max_us)
-                    );
-                    (at, first.interval, tip)
-                });
-                let columns = columns.collect();
-                Lines { values, places: "seconds", ticks, span: (0.0, end), marks: &marks, lines: &lines, wide: true, columns }.draw()
-            };
-            text += &format!(
-                "<figure><figcaption><b class=\"{}\">{}</b>, {} repetition{}</figcaption><div class=\"scroll\">{}{}</div></figure>\n",
-                colour(self.colour_of(&contender)),
-                escaped(&contender),
-                runs.len(),
-                if runs.len() == 1 { "" } else { "s; the first in front" },
-                chart("IOPS", |tick| tick.iops),
-                chart("mean latency, us", |tick| tick.mean_us)
-            );
-        }
-        text
-    }
-
-    fn line_of(&self, timeline: &Timeline, of: fn(&crate::report::Tick) -> f64, faint: bool) -> Line {
-        let point = |(n, tick): (usize, &crate::report::Tick)| {
-            let value = of(tick);
-            [(n as f64 + 0.5) * timeline.interval, value, value, value]
-        };
-        Line {
-            name: timeline.contender.clone(),
-            colour: self.colour_of(&timeline.contender),
-            faint,
-            points: timeline.ticks.iter().enumerate().map(point).collect(),
-        }
     }
 
     fn curve_figure(&self, curve: &Curve) -> Option<String> {
@@ -121,11 +69,7 @@ impl Results {
         if lines.is_empty() {
             return None;
         }
-        let legend = lines.iter().map(|line| {
-            let name = escaped(&line.name);
-            format!("<button class=\"{}\" data-toggle=\"{name}\" aria-pressed=\"true\">{name}</button>", colour(line.colour))
-        });
-        let legend: String = legend.collect();
+        let legend: String = lines.iter().map(|line| self.legend_button(&line.name)).collect();
         let places = curve.places.iter().enumerate().map(|(n, (x, _))| (n as f64, svg::axis_number(*x)));
         let values = format!("{}, {}", curve.title, curve.metric);
         let span = (-0.3, curve.places.len() as f64 - 0.7);

@@ -45,19 +45,23 @@ pub(super) fn anchor(name: &str) -> String {
 }
 
 /// Formats a table; the first row is the head. Cells are HTML; `numbers` lists the columns with
-/// figures.
+/// figures. On narrow screens each row becomes a block with a line per cell, which is labelled with
+/// its column's head.
 pub(super) fn table(rows: &[Vec<String>], numbers: &[usize]) -> String {
-    let mut text = "<div class=\"scroll\"><table>".to_owned();
-    for (index, row) in rows.iter().enumerate() {
-        let tag = if index == 0 { "th" } else { "td" };
+    let (Some(head), Some(body)) = (rows.first(), rows.get(1..)) else { return String::new() };
+    let class = |column: usize| if numbers.contains(&column) { " class=\"n\"" } else { "" };
+    let heads = head.iter().enumerate().map(|(column, cell)| format!("<th{}>{cell}</th>", class(column)));
+    let mut text = format!("<div class=\"scroll\"><table><thead><tr>{}</tr></thead><tbody>", heads.collect::<String>());
+    for row in body {
         text += "<tr>";
         for (column, cell) in row.iter().enumerate() {
-            let class = if numbers.contains(&column) { " class=\"n\"" } else { "" };
-            text += &format!("<{tag}{class}>{cell}</{tag}>");
+            let label = head.get(column).map_or("", String::as_str);
+            let empty = if cell.is_empty() { " data-empty" } else { "" };
+            text += &format!("<td{}{empty} data-head=\"{label}\"><span>{cell}</span></td>", class(column));
         }
         text += "</tr>";
     }
-    text + "</table></div>\n"
+    text + "</tbody></table></div>\n"
 }
 
 #[cfg(test)]

@@ -2,13 +2,45 @@
 //! omissions, and the command to run it again.
 
 use super::html::{anchor, escaped, number, table};
-use crate::report::{Outcome, Results, Summary, Verdict, median};
+use crate::report::{Cell, Judged, Matrix, Outcome, Results, Summary, Tone, Verdict, median};
 use crate::units::show_size;
 
 const OURS: &str = "millpond";
+/// With more goals than this, those that were met are folded.
+const MOST_GOALS: usize = 12;
 
 fn words(cells: &[&str]) -> Vec<String> {
     cells.iter().map(|cell| (*cell).to_owned()).collect()
+}
+
+fn goal_table<'a>(goals: impl Iterator<Item = &'a Judged>) -> String {
+    let row = |v: &Judged| {
+        let class = match v.verdict {
+            Verdict::Met => "good",
+            Verdict::Missed => "bad",
+            Verdict::NotAtThisScale | Verdict::NotMeasured => "soft",
+        };
+        let word = format!("<span class=\"{class}\">{}</span>", v.verdict.words());
+        let reached = v.reached.map_or("&ndash;".to_owned(), number);
+        vec![escaped(&v.case), escaped(&v.metric), escaped(&v.contender), escaped(&v.goal), reached, word]
+    };
+    let head = words(&["case", "figure", "of", "goal", "result", "verdict"]);
+    table(&std::iter::once(head).chain(goals.map(row)).collect::<Vec<Vec<String>>>(), &[4])
+}
+
+fn matrix_html(matrix: &Matrix) -> String {
+    let cell = |cell: &Cell| {
+        let class = match cell.tone {
+            Tone::Plain => "",
+            Tone::Good => "good",
+            Tone::Warning => "noisy",
+            Tone::Bad => "bad",
+        };
+        format!("<span class=\"{class}\">{}</span>", escaped(&cell.text).replace('\n', "<br>"))
+    };
+    let head = matrix.head.iter().map(|head| escaped(head)).collect();
+    let rows = matrix.rows.iter().map(|row| row.iter().map(cell).collect());
+    format!("<h3>{}</h3>{}", escaped(&matrix.title), table(&std::iter::once(head).chain(rows).collect::<Vec<Vec<String>>>(), &[]))
 }
 
 impl Results {
@@ -34,6 +66,7 @@ impl Results {
             text += &format!("<p class=\"doubt\">{}</p>\n", escaped(&doubt));
         }
         text += &self.claims_html();
+        text += &self.matrices.iter().map(matrix_html).collect::<String>();
         text += &self.charts();
         text += &self.figures_html();
         text += &self.goals_html();
@@ -45,7 +78,7 @@ impl Results {
         if self.claims.is_empty() {
             return String::new();
         }
-        let mut rows = vec![words(&["article", "measurement", "published", "same kind of server here", "Millpond", ""])];
+        let mut rows = vec![words(&["article", "measurement", "published", "same kind of server here", "Millpond", "result"])];
         for c in &self.claims {
             let class = match c.outcome {
                 Outcome::Reproduced => "good",
@@ -97,7 +130,9 @@ impl Results {
         let (all, many) = of(&|_| true);
         let more = format!("<details><summary>All {many} figures</summary>{all}</details>\n");
         let firsts: Vec<&Summary> = summaries.iter().filter(|s| first_of(&s.case).as_deref() == Some(s.metric.as_str())).collect();
-        format!("<h3>Figures</h3>{}{more}", self.side_by_side(&firsts))
+        // an experiment with tables of words shows its figures in these
+        let overview = if self.matrices.is_empty() { self.side_by_side(&firsts) } else { String::new() };
+        format!("<h3>Figures</h3>{overview}{more}")
     }
 
     /// Formats a row per case with a column per target; below a peer's figure is Millpond's ratio
@@ -138,22 +173,20 @@ impl Results {
         text
     }
 
+    /// Formats the goals; of many, those that were met are folded.
     fn goals_html(&self) -> String {
         if self.verdicts.is_empty() {
             return String::new();
         }
-        let mut rows = vec![words(&["case", "figure", "of", "goal", "result", ""])];
-        for v in &self.verdicts {
-            let class = match v.verdict {
-                Verdict::Met => "good",
-                Verdict::Missed => "bad",
-                Verdict::NotAtThisScale | Verdict::NotMeasured => "soft",
-            };
-            let word = format!("<span class=\"{class}\">{}</span>", v.verdict.words());
-            let reached = v.reached.map_or("&ndash;".to_owned(), number);
-            rows.push(vec![escaped(&v.case), escaped(&v.metric), escaped(&v.contender), escaped(&v.goal), reached, word]);
+        let counts = escaped(&self.goal_counts());
+        let (met, others): (Vec<&Judged>, Vec<&Judged>) = self.verdicts.iter().partition(|v| v.verdict == Verdict::Met);
+        if self.verdicts.len() <= MOST_GOALS {
+            return format!("<h3>Goals: {counts}</h3>{}", goal_table(self.verdicts.iter()));
         }
-        format!("<h3>Goals</h3>{}", table(&rows, &[4]))
+        let shown = if others.is_empty() { String::new() } else { goal_table(others.into_iter()) };
+        let folded =
+            format!("<details><summary>{} goals that were met</summary>{}</details>\n", met.len(), goal_table(met.iter().copied()));
+        format!("<h3>Goals: {counts}</h3>{shown}{}", if met.is_empty() { String::new() } else { folded })
     }
 
     fn remarks_html(&self) -> String {

@@ -2,6 +2,7 @@
 //! `k0`…`k7` of the style; tooltips are in `data-tip`.
 
 use super::html::{escaped, number};
+use crate::report::Mark;
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 440.0;
@@ -11,6 +12,9 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 34.0;
 const COLOURS: usize = 8;
+/// Height of a row of labels above the plot, and number of rows: neighbours are in different rows.
+const LABEL: f64 = 12.0;
+const LABEL_ROWS: usize = 3;
 
 /// A line of a chart.
 pub(super) struct Line {
@@ -34,8 +38,8 @@ pub(super) struct Lines<'a> {
     pub ticks: Vec<(f64, String)>,
     /// First and last place of the horizontal axis.
     pub span: (f64, f64),
-    /// Marked places with their text.
-    pub marks: &'a [(f64, String)],
+    /// Marked places: phases with their label, and events without.
+    pub marks: &'a [Mark],
     /// Lines of the chart.
     pub lines: &'a [Line],
     /// Whether the chart has the width of the page.
@@ -49,7 +53,7 @@ pub(super) fn colour(index: usize) -> String {
 }
 
 /// Returns round steps from 0 to at least `top`, at most six.
-fn steps(top: f64) -> Vec<f64> {
+pub(super) fn steps(top: f64) -> Vec<f64> {
     if top <= 0.0 || !top.is_finite() {
         return vec![0.0, 1.0];
     }
@@ -62,13 +66,15 @@ fn steps(top: f64) -> Vec<f64> {
 impl Lines<'_> {
     /// Draws the chart.
     pub fn draw(&self) -> String {
-        let (width, height) = if self.wide { (WIDE, 230.0) } else { (WIDTH, 240.0) };
+        let (width, height) = if self.wide { (WIDE, 260.0) } else { (WIDTH, 240.0) };
         let top = self.lines.iter().flat_map(|line| &line.points).map(|p| p[3].max(p[1])).fold(0.0, f64::max);
         let steps = steps(top);
         let ceiling = steps.last().copied().unwrap_or(1.0);
         let (from, to) = self.span;
+        let labels = self.marks.iter().filter(|mark| !mark.text.is_empty()).count();
+        let roof = TOP + if labels > 0 { LABEL * LABEL_ROWS as f64 } else { 0.0 };
         let x = |place: f64| LEFT + (place - from) / (to - from).max(1e-9) * (width - LEFT - RIGHT);
-        let y = |value: f64| TOP + (1.0 - value / ceiling) * (height - TOP - BOTTOM);
+        let y = |value: f64| roof + (1.0 - value / ceiling) * (height - roof - BOTTOM);
         let mut svg = open(width, height, self.wide, self.values);
         for step in steps {
             let _ = write!(
@@ -86,30 +92,45 @@ impl Lines<'_> {
             let _ = write!(svg, "<text class=\"x\" x=\"{:.1}\" y=\"{:.1}\">{}</text>", x(*place), height - BOTTOM + 15.0, escaped(text));
         }
         let _ = write!(svg, "<text class=\"x\" x=\"{:.1}\" y=\"{:.1}\">{}</text>", width / 2.0 + 20.0, height - 4.0, escaped(self.places));
-        for (index, (place, text)) in self.marks.iter().enumerate() {
-            let lift = if index % 2 == 0 { 0.0 } else { 11.0 };
-            let _ = write!(
-                svg,
-                "<line class=\"mark\" x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{TOP}\" y2=\"{1:.1}\"/><text class=\"m\" x=\"{2:.1}\" y=\"{3:.1}\">{4}</text>",
-                x(*place),
-                height - BOTTOM,
-                x(*place) + 3.0,
-                TOP + 10.0 + lift,
-                escaped(text)
-            );
-        }
+        self.draw_marks(&mut svg, &x, height - BOTTOM);
         self.lines.iter().for_each(|line| draw_line(&mut svg, line, &x, &y, self.wide));
         for (place, breadth, tip) in &self.columns {
             let (left, right) = (x(*place), x(place + breadth));
             let _ = write!(
                 svg,
-                "<rect class=\"hit\" x=\"{left:.1}\" width=\"{:.1}\" y=\"{TOP}\" height=\"{:.1}\" data-tip=\"{}\"/>",
+                "<rect class=\"hit\" x=\"{left:.1}\" width=\"{:.1}\" y=\"{roof:.1}\" height=\"{:.1}\" data-tip=\"{}\"/>",
                 (right - left).max(0.5),
-                height - TOP - BOTTOM,
+                height - roof - BOTTOM,
                 escaped(tip)
             );
         }
         svg + "</svg>"
+    }
+
+    /// Draws a line at every marked place: with its label above the plot for a phase, short for an
+    /// event.
+    fn draw_marks(&self, svg: &mut String, x: &dyn Fn(f64) -> f64, bottom: f64) {
+        let mut phases = 0;
+        for mark in self.marks {
+            let place = x(mark.at);
+            if mark.text.is_empty() {
+                let _ = write!(
+                    svg,
+                    "<line class=\"event\" x1=\"{place:.1}\" x2=\"{place:.1}\" y1=\"{:.1}\" y2=\"{bottom:.1}\"/>",
+                    bottom - 12.0
+                );
+                continue;
+            }
+            let row = TOP + LABEL * (phases % LABEL_ROWS) as f64;
+            phases += 1;
+            let _ = write!(
+                svg,
+                "<line class=\"mark\" x1=\"{place:.1}\" x2=\"{place:.1}\" y1=\"{row:.1}\" y2=\"{bottom:.1}\"/><text class=\"m\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                place + 3.0,
+                row + 9.0,
+                escaped(&mark.text)
+            );
+        }
     }
 }
 
