@@ -5,6 +5,7 @@ mod drives;
 mod files;
 mod list;
 mod load;
+mod monitor;
 mod report;
 mod run;
 

@@ -1,7 +1,13 @@
-//! Records the activity of the machine and the server during a measurement: a line of CSV per
-//! second.
+//! Records the activity of the machine and of a server: a line of CSV per second, and means and
+//! maxima at the end.
 
-use crate::peer::Control;
+mod disks;
+mod second;
+
+pub use disks::{Disks, Traffic};
+pub use second::{COLUMNS, Column, DiskRates, PoolRates, Second, Stat, Summary};
+
+use crate::peer::{Control, POOL};
 use crate::process::{cpu_time, memory};
 use crate::scene::processors;
 use anyhow::{Context, Result, anyhow};
@@ -14,64 +20,57 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Names of the columns; the last ones are Millpond's, and empty for other servers.
-const HEADER: &str = "seconds,cpu_percent,stolen_percent,load,memory_used_bytes,server_cpu_percent,server_memory_bytes,disk_reads_s,\
-                      disk_writes_s,disk_read_bytes_s,disk_write_bytes_s,guest_reads_s,guest_writes_s,guest_write_bytes_s,cleaner_bytes_s,pool_allocated_bytes";
-const SECTOR: f64 = 512.0; // unit of /proc/diskstats, whatever the device's sector size
+/// Sources of the figures.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// Process id of the server.
+    pub server: Option<u32>,
+    /// Control socket of Millpond, and the name of the pool.
+    pub pool: Option<(PathBuf, String)>,
+    /// Disks.
+    pub disks: Disks,
+}
 
-/// Means over the time of a measurement.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Means {
-    /// Use of all processors together; 100 = all busy.
-    pub cpu_percent: f64,
-    /// Load average of the last minute.
-    pub load: f64,
-    /// Bytes of memory in use on the machine.
-    pub memory: f64,
-    /// Writes per second of all disks.
-    pub disk_writes: f64,
-    /// Bytes per second written to all disks.
-    pub disk_write_bytes: f64,
+/// A recorded measurement.
+#[derive(Debug, Default)]
+pub struct Record {
+    /// All seconds.
+    pub seconds: Vec<Second>,
+    /// Means and maxima.
+    pub summary: Summary,
 }
 
 /// A thread that writes the lines until it is stopped.
 pub struct Monitor {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<Means>>>,
-}
-
-/// Counters at an instant.
-#[derive(Default)]
-struct Look {
-    all: f64,
-    busy: f64,
-    stolen: f64,
-    server: f64,
-    disk: [f64; 4],
-    guest: [f64; 4],
-    allocated: Option<f64>,
+    thread: Option<JoinHandle<Result<Record>>>,
 }
 
 impl Monitor {
-    /// Starts to record. `server` is the process id of the server, `control` the control socket of
-    /// Millpond.
+    /// Starts to record what a server does with the disk of `dir`. `control` is the control socket
+    /// of Millpond.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn start(file: &Path, server: u32, control: Option<PathBuf>) -> Result<Monitor> {
+    pub fn start(file: &Path, server: u32, control: Option<PathBuf>, dir: &Path) -> Result<Monitor> {
         let mut out = BufWriter::new(File::create(file).with_context(|| format!("making {}", file.display()))?);
-        writeln!(out, "{HEADER}")?;
+        let pool = control.map(|socket| (socket, POOL.to_owned()));
+        let watched = Watched { server: Some(server), pool, disks: Disks::Below(dir.to_owned()) };
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let thread = thread::spawn(move || watch(&mut out, server, control.as_deref(), &stopped));
+        let thread = thread::spawn(move || {
+            let mut seconds = Vec::new();
+            let summary = record(&mut out, &watched, &stopped, |second| seconds.push(*second))?;
+            Ok(Record { seconds, summary })
+        });
         Ok(Monitor { stop, thread: Some(thread) })
     }
 
-    /// Stops; returns the means over the whole time.
+    /// Stops; returns the record of the whole time.
     ///
     /// # Errors
     /// The file could not be written.
-    pub fn finish(mut self) -> Result<Means> {
+    pub fn finish(mut self) -> Result<Record> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().context("it runs once")?.join().unwrap_or_else(|_| Err(anyhow!("the monitor panicked")))
     }
@@ -83,96 +82,96 @@ impl Drop for Monitor {
     }
 }
 
-fn watch(out: &mut impl Write, server: u32, control: Option<&Path>, stop: &AtomicBool) -> Result<Means> {
-    let mut control = control.and_then(|socket| Control::connect(socket).ok());
+/// Counters at an instant.
+#[derive(Default)]
+struct Look {
+    all: f64,
+    busy: f64,
+    stolen: f64,
+    server: Option<f64>,
+    disk: Option<Traffic>,
+    pool: Option<[f64; 5]>,
+}
+
+/// Writes a header and a line per second until `stop` is set; calls `each` for every second.
+///
+/// # Errors
+/// The lines cannot be written.
+pub fn record(out: &mut impl Write, watched: &Watched, stop: &AtomicBool, mut each: impl FnMut(&Second)) -> Result<Summary> {
+    let mut control = watched.pool.as_ref().and_then(|(socket, _)| Control::connect(socket).ok());
     let begin = Instant::now();
-    let (mut before, mut at) = (look(server, control.as_mut()), begin);
-    let (mut sum, mut lines) = (Means::default(), 0.0);
+    let (mut before, mut at) = (look(watched, control.as_mut()), begin);
+    let mut summary = Summary::default();
     let mut last = false;
+    writeln!(out, "{}", second::header())?;
     while !last {
         let due = at + Duration::from_secs(1);
         while Instant::now() < due && !last {
             thread::sleep(Duration::from_millis(20));
             last = stop.load(Ordering::Relaxed);
         }
-        let (now, moment) = (look(server, control.as_mut()), Instant::now());
-        let secs = (moment - at).as_secs_f64().max(1e-3);
-        let all = (now.all - before.all).max(1.0);
-        let (cpu, stolen) = (100.0 * (now.busy - before.busy) / all, 100.0 * (now.stolen - before.stolen) / all);
-        let rate = |now: f64, before: f64| (now - before) / secs;
-        let disk: Vec<f64> = now.disk.iter().zip(before.disk).map(|(now, before)| rate(*now, before)).collect();
-        let (load, used) = (load_average(), memory_used());
-        let resident = memory(server).unwrap_or(0);
-        write!(
-            out,
-            "{:.1},{cpu:.1},{stolen:.1},{load},{used},{:.1},{resident}",
-            begin.elapsed().as_secs_f64(),
-            100.0 * rate(now.server, before.server)
-        )?;
-        disk.iter().try_for_each(|figure| write!(out, ",{figure:.0}"))?;
-        match now.allocated {
-            Some(allocated) => {
-                now.guest.iter().zip(before.guest).try_for_each(|(now, before)| write!(out, ",{:.0}", rate(*now, before)))?;
-                writeln!(out, ",{allocated:.0}")?;
-            }
-            None => writeln!(out, ",,,,,")?,
-        }
-        let [_, writes, _, write_bytes] = disk.as_slice() else { anyhow::bail!("four figures of disks") };
-        sum = Means {
-            cpu_percent: sum.cpu_percent + cpu * secs,
-            load: sum.load + load * secs,
-            memory: sum.memory + used * secs,
-            disk_writes: sum.disk_writes + writes * secs,
-            disk_write_bytes: sum.disk_write_bytes + write_bytes * secs,
-        };
-        lines += secs;
+        let (now, moment) = (look(watched, control.as_mut()), Instant::now());
+        let length = (moment - at).as_secs_f64().max(1e-3);
+        let second = Second { at: begin.elapsed().as_secs_f64(), length, ..between(watched, &before, &now, length) };
+        writeln!(out, "{}", second.line())?;
+        out.flush()?;
+        summary.add(&second);
+        each(&second);
         (before, at) = (now, moment);
     }
-    out.flush()?;
-    let mean = |sum: f64| sum / f64::max(lines, 1e-3);
-    Ok(Means {
-        cpu_percent: mean(sum.cpu_percent),
-        load: mean(sum.load),
-        memory: mean(sum.memory),
-        disk_writes: mean(sum.disk_writes),
-        disk_write_bytes: mean(sum.disk_write_bytes),
-    })
+    Ok(summary)
 }
 
-fn look(server: u32, control: Option<&mut Control>) -> Look {
+/// Computes the figures of the time between two looks.
+fn between(watched: &Watched, before: &Look, now: &Look, length: f64) -> Second {
+    let all = (now.all - before.all).max(1.0);
+    let rate = |now: f64, before: f64| (now - before) / length;
+    let server = now.server.zip(before.server).map(|(now, before)| 100.0 * rate(now, before));
+    let resident = watched.server.and_then(|pid| memory(pid).ok()).unwrap_or(0) as f64;
+    let disk = now.disk.zip(before.disk).map(|(now, before)| {
+        let requests = now.reads - before.reads + now.writes - before.writes;
+        DiskRates {
+            reads: rate(now.reads, before.reads),
+            writes: rate(now.writes, before.writes),
+            read_bytes: rate(now.read_bytes, before.read_bytes),
+            write_bytes: rate(now.write_bytes, before.write_bytes),
+            await_millis: (requests > 0.0).then(|| (now.wait_millis - before.wait_millis) / requests),
+            busy: (rate(now.busy_millis, before.busy_millis) / 10.0).min(100.0),
+        }
+    });
+    let pool = now.pool.zip(before.pool).map(|(now, before)| PoolRates {
+        reads: rate(now[0], before[0]),
+        writes: rate(now[1], before[1]),
+        write_bytes: rate(now[2], before[2]),
+        cleaner_bytes: rate(now[3], before[3]),
+        allocated: now[4],
+    });
+    Second {
+        cpu: 100.0 * (now.busy - before.busy) / all,
+        stolen: 100.0 * (now.stolen - before.stolen) / all,
+        load: load_average(),
+        memory: memory_used(),
+        server: server.map(|cpu| (cpu, resident)),
+        disk,
+        pool,
+        ..Second::default()
+    }
+}
+
+fn look(watched: &Watched, control: Option<&mut Control>) -> Look {
+    const COUNTERS: [&str; 5] = ["/io/guests/reads", "/io/guests/writes", "/io/guests/write_bytes", "/io/cleaner_bytes", "/allocated"];
     let cpu = processors().unwrap_or_default();
-    let pool = control.and_then(|control| control.get(&format!("/v1/pools/{}", crate::peer::POOL)).ok());
-    let of = |pointer: &str| pool.as_ref().and_then(|pool| pool.pointer(pointer)).and_then(Value::as_f64);
-    let guest = ["/io/guests/reads", "/io/guests/writes", "/io/guests/write_bytes", "/io/cleaner_bytes"];
+    let name = watched.pool.as_ref().map_or(POOL, |(_, name)| name.as_str());
+    let pool = control.and_then(|control| control.get(&format!("/v1/pools/{name}")).ok());
+    let of = |pool: &Value, pointer: &str| pool.pointer(pointer).and_then(Value::as_f64).unwrap_or(0.0);
     Look {
         all: cpu.all,
         busy: cpu.busy,
         stolen: cpu.stolen,
-        server: cpu_time(server).unwrap_or_default().as_secs_f64(),
-        disk: disks(),
-        guest: guest.map(|pointer| of(pointer).unwrap_or(0.0)),
-        allocated: of("/allocated"),
+        server: watched.server.and_then(|pid| cpu_time(pid).ok()).map(|time| time.as_secs_f64()),
+        disk: watched.disks.read(),
+        pool: pool.map(|pool| COUNTERS.map(|pointer| of(&pool, pointer))),
     }
-}
-
-/// Returns reads, writes, bytes read and bytes written of all disks. Partitions and devices on top
-/// of other disks are left out, so that nothing is counted twice.
-fn disks() -> [f64; 4] {
-    let text = fs::read_to_string("/proc/diskstats").unwrap_or_default();
-    let mut sums = [0.0; 4];
-    for line in text.lines() {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let Some(name) = words.get(2) else { continue };
-        let above = ["loop", "dm-", "md", "ram", "zram"].iter().any(|prefix| name.starts_with(prefix));
-        if above || !Path::new("/sys/block").join(name).exists() {
-            continue;
-        }
-        let figure = |index: usize| words.get(index).and_then(|word| word.parse::<f64>().ok()).unwrap_or(0.0);
-        for (sum, value) in sums.iter_mut().zip([figure(3), figure(7), figure(5) * SECTOR, figure(9) * SECTOR]) {
-            *sum += value;
-        }
-    }
-    sums
 }
 
 fn load_average() -> f64 {
@@ -180,13 +179,16 @@ fn load_average() -> f64 {
     text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
 }
 
-fn memory_used() -> f64 {
+/// Returns the bytes of memory in use, and of all memory.
+fn memory_used() -> (f64, f64) {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse::<f64>().ok()
+    let bytes = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+        1024.0 * kib.unwrap_or(0.0)
     };
-    1024.0 * (kib("MemTotal:").unwrap_or(0.0) - kib("MemAvailable:").unwrap_or(0.0))
+    let all = bytes("MemTotal:");
+    (all - bytes("MemAvailable:"), all)
 }
 
 #[cfg(test)]
@@ -198,10 +200,11 @@ mod tests {
     fn a_line_has_as_many_figures_as_the_head_has_names() {
         let dir = Workspace::new(&std::env::temp_dir(), "monitor").unwrap();
         let file = dir.path().join("monitor.csv");
-        let means = Monitor::start(&file, std::process::id(), None).unwrap().finish().unwrap();
-        assert!(means.memory > 0.0);
+        let record = Monitor::start(&file, std::process::id(), None, dir.path()).unwrap().finish().unwrap();
+        assert!(record.summary.of("memory_used_bytes").is_some_and(|memory| memory.mean > 0.0));
+        assert_eq!((record.seconds.len(), record.summary.of("guest_reads_s")), (1, None));
         let text = fs::read_to_string(file).unwrap();
         let columns: Vec<usize> = text.lines().map(|line| line.split(',').count()).collect();
-        assert!(columns.len() >= 2 && columns.iter().all(|count| *count == columns[0]), "{text}");
+        assert!(columns.len() >= 2 && columns.iter().all(|count| *count == COLUMNS.len()), "{text}");
     }
 }

@@ -1,6 +1,6 @@
 //! The command line: its definition, and the dispatch to the command that was chosen.
 
-use super::{drives, files, list, load, report, run};
+use super::{drives, files, list, load, monitor, report, run};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use millpond_lab::peer::serve_ceiling;
@@ -18,6 +18,7 @@ Example:
   millpond lab list
   millpond lab run all --scale 0.01 --out lab-results     a short run of every experiment
   millpond lab run snapshots --reps 5                     one experiment at full scale
+  millpond lab monitor --secs 60 > run.csv                processors, memory and disks each second
   millpond lab report lab-results                         the reports again, from its results.json"
 )]
 pub struct Cli {
@@ -31,6 +32,7 @@ enum Verb {
     Run(run::Run),
     Report(report::Report),
     Load(load::LoadArgs),
+    Monitor(monitor::MonitorArgs),
     Drives(drives::Drives),
     #[command(hide = true)]
     Files(files::Files),
@@ -56,6 +58,7 @@ impl Cli {
             Verb::Run(run) => run.run(),
             Verb::Report(report) => report.run(),
             Verb::Load(load) => load.run(),
+            Verb::Monitor(monitor) => monitor.run(),
             Verb::Drives(drives) => drives.run(),
             Verb::Files(files) => files.run(),
             Verb::Ceiling { size, socket } => serve_ceiling(&socket, size).map(|()| ExitCode::SUCCESS),

@@ -2,6 +2,7 @@
 //! them in place with none, one and two snapshots.
 
 use super::Setup;
+use super::sample::note_machine;
 use crate::guest::{Guest, Mapper};
 use crate::load::{Content, FILES_PER_DIRECTORY, FileSet, Round};
 use crate::monitor::Monitor;
@@ -35,7 +36,7 @@ struct Subject {
     guest: Guest,
     contender: Box<dyn Contender>,
     mapper: Mapper,
-    _workspace: Workspace,
+    workspace: Workspace,
 }
 
 impl Subject {
@@ -62,7 +63,7 @@ fn open(setup: &Setup, name: &str) -> Result<Subject> {
     setup.need(if Millpond::is_named(name) { pool } else { size + 4 * files })?;
     let (workspace, contender) = setup.open_with_pool(server, size, pool)?.into_parts();
     let guest = Guest::boot(workspace.path(), &contender.endpoint()?, filesystem, mapper)?;
-    Ok(Subject { guest, contender, mapper, _workspace: workspace })
+    Ok(Subject { guest, contender, mapper, workspace })
 }
 
 fn note(results: &mut Results, rep: usize, name: &str, case: &str, round: &Round) {
@@ -76,14 +77,11 @@ fn note(results: &mut Results, rep: usize, name: &str, case: &str, round: &Round
 /// Writes all files with the monitor running, then verifies every file.
 fn watched(results: &mut Results, rep: usize, name: &str, case: &str, subject: &mut Subject, content: Content, files: u64) -> Result<()> {
     let csv = results.raw_file(&format!("{name}-{rep}-{case}.csv"))?;
-    let monitor = Monitor::start(&csv, subject.contender.pid()?, subject.contender.control_socket())?;
+    let monitor = Monitor::start(&csv, subject.contender.pid()?, subject.contender.control_socket(), subject.workspace.path())?;
     let round = subject.guest.write(files, content);
-    let means = monitor.finish()?;
+    let record = monitor.finish()?;
     note(results, rep, name, case, &round.with_context(|| case.to_owned())?);
-    results.add(rep, name, case, "cpu_percent", means.cpu_percent);
-    results.add(rep, name, case, "memory_gb", means.memory / 1e9);
-    results.add(rep, name, case, "disk_writes_s", means.disk_writes);
-    results.add(rep, name, case, "disk_write_mb_s", means.disk_write_bytes / 1e6);
+    note_machine(results, rep, name, case, &record.summary);
     subject.guest.verify(files, content).context("reading the files back")
 }
 

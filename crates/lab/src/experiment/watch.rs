@@ -2,9 +2,10 @@
 //! second, while a load runs with none, one and two snapshots.
 
 use super::Setup;
+use super::sample::note_machine;
 use crate::load::{LoadSpec, Mix, run};
-use crate::monitor::Monitor;
-use crate::report::{Claim, Goal, Results, median};
+use crate::monitor::{COLUMNS, Monitor};
+use crate::report::{Claim, Goal, Mark, Results, Series, median};
 use anyhow::{Context, Result, ensure};
 
 const CONTENDERS: [&str; 5] = ["millpond", "millpond-tuned", "qsd-raw", "qsd-chain", "qsd-qcow2-128k"];
@@ -26,31 +27,10 @@ pub fn run_monitor(setup: &Setup, results: &mut Results) -> Result<()> {
         for turn in 0..names.len() {
             let Some(name) = names.get((turn + rep) % names.len()) else { continue };
             results.say(&format!("repetition {} of {}: {name}", rep + 1, setup.long_reps));
-            let mut open = setup.open(name, setup.size_or(SIZE))?;
-            let endpoint = open.contender.endpoint()?;
-            run(&endpoint, &LoadSpec::fill()).with_context(|| format!("filling {name}"))?;
-            for snapshots in 0..=2 {
-                if snapshots > 0 {
-                    if name == "qsd-raw" {
-                        break; // `qsd-raw` has no snapshots
-                    }
-                    open.contender.snapshot(&format!("s{snapshots}"))?;
-                }
-                let csv = results.raw_file(&format!("{name}-{rep}-{snapshots}-snapshots.csv"))?;
-                let monitor = Monitor::start(&csv, open.contender.pid()?, open.contender.control_socket())?;
-                let spec = LoadSpec { jobs: 2, secs, seed: setup.seed_of(rep), ..LoadSpec::random(Mix::Both(50), 8192, 16) };
-                let load = run(&endpoint, &spec)?;
-                let means = monitor.finish()?;
-                ensure!(load.errors == 0, "{name} refused {} requests", load.errors);
-                results.add(rep, name, &case(snapshots), "iops", load.iops);
-                results.add(rep, name, &case(snapshots), "cpu_percent", means.cpu_percent);
-                results.add(rep, name, &case(snapshots), "load", means.load);
-                results.add(rep, name, &case(snapshots), "memory_gb", means.memory / 1e9);
-                results.add(rep, name, &case(snapshots), "disk_writes_s", means.disk_writes);
-                results.add(rep, name, &case(snapshots), "disk_write_mb_s", means.disk_write_bytes / 1e6);
-            }
+            one(setup, results, rep, name, secs).with_context(|| name.clone())?;
         }
     }
+    results.note("each curve is one run with no, one and two snapshots after another; disks are those below the pools and images");
     for snapshots in 1..=2 {
         for name in CONTENDERS {
             results.relate(name, "iops", (&case(snapshots), &case(0)), "iops_to_none");
@@ -66,6 +46,52 @@ pub fn run_monitor(setup: &Setup, results: &mut Results) -> Result<()> {
         let why = "there a load of files on a larger machine; here a load without a pause, and the load generator is counted";
         let says = format!("processors busy with {snapshots} snapshots");
         results.claim(Claim::new("A-resources", &says, published, "%").beside("qsd-chain", theirs).ours(ours).because(why));
+    }
+    Ok(())
+}
+
+/// Charts: title, column of the monitor, and divisor of its unit.
+const CHARTS: [(&str, &str, f64); 7] = [
+    ("processors busy, %", "cpu_percent", 1.0),
+    ("server: processor time, % of one", "server_cpu_percent", 1.0),
+    ("load average", "load", 1.0),
+    ("memory in use, GB", "memory_used_bytes", 1e9),
+    ("disk: writes per second", "disk_writes_s", 1.0),
+    ("disk: MB written per second", "disk_write_bytes_s", 1e6),
+    ("disk: time with requests in flight, %", "disk_busy_percent", 1.0),
+];
+
+/// Runs the load on a target with no, one and two snapshots, and keeps the curves.
+fn one(setup: &Setup, results: &mut Results, rep: usize, name: &str, secs: f64) -> Result<()> {
+    let mut open = setup.open(name, setup.size_or(SIZE))?;
+    let endpoint = open.contender.endpoint()?;
+    run(&endpoint, &LoadSpec::fill()).context("filling")?;
+    let (mut seconds, mut marks) = (Vec::new(), Vec::new());
+    for snapshots in 0..=2 {
+        if snapshots > 0 {
+            if name.starts_with("qsd-raw") {
+                break; // a raw file has no snapshots
+            }
+            open.contender.snapshot(&format!("s{snapshots}"))?;
+        }
+        let csv = results.raw_file(&format!("{name}-{rep}-{snapshots}-snapshots.csv"))?;
+        let monitor = Monitor::start(&csv, open.contender.pid()?, open.contender.control_socket(), &setup.dir)?;
+        let spec = LoadSpec { jobs: 2, secs, seed: setup.seed_of(rep), ..LoadSpec::random(Mix::Both(50), 8192, 16) };
+        let load = run(&endpoint, &spec)?;
+        let record = monitor.finish()?;
+        ensure!(load.errors == 0, "{} requests were refused", load.errors);
+        results.add(rep, name, &case(snapshots), "iops", load.iops);
+        note_machine(results, rep, name, &case(snapshots), &record.summary);
+        marks.push(Mark { at: seconds.len() as f64, text: format!("{snapshots} snapshots") });
+        seconds.extend(record.seconds);
+    }
+    for (chart, column, unit) in CHARTS {
+        let Some(column) = COLUMNS.iter().find(|known| known.name == column) else { continue };
+        let values: Vec<f64> = seconds.iter().filter_map(|second| Some((column.of)(second)? / unit)).collect();
+        if values.len() == seconds.len() {
+            let (chart, contender, marks) = (chart.to_owned(), name.to_owned(), marks.clone());
+            results.series.push(Series { chart, contender, rep, interval: 1.0, values, marks });
+        }
     }
     Ok(())
 }
