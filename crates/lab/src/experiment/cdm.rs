@@ -3,6 +3,8 @@
 //! models: by fio on the drive itself, which shows how accurate the simulation is, and on Millpond
 //! on that drive.
 
+mod text;
+
 use super::Setup;
 use crate::load::{Endpoint, LoadSpec, run};
 use crate::peer::{Contender, Drives, Fio, Millpond, fio, fio_file, millpond_binary};
@@ -26,6 +28,9 @@ const CASES: [Profile; 4] = [
     ("RND4K Q32T1", "rand", "4k", 32, [1.785, 2.137], [1.137, 13.794]),
     ("RND4K Q1T1", "rand", "4k", 1, [0.658, 0.721], [0.619, 8.230]),
 ];
+/// A fill with zeroes in blocks of 512 KiB, and its published MB/s on both drives.
+const ZERO_FILL: &str = "zero fill, 512 kB blocks";
+const ZERO_FILL_MB: [f64; 2] = [200.0, 197.0];
 const SIMULATED: &str = "the drive itself";
 const DRIVES: [&str; 2] = ["MN08ACA14T", "ST14000NM001G"];
 /// The simulation counts as accurate within this factor of the article's figure.
@@ -75,7 +80,15 @@ pub fn run_cdm(setup: &Setup, results: &mut Results) -> Result<()> {
         Ok(()) => on_drives(setup, results, length.max(LEAST_SECONDS))?,
         Err(reason) => DRIVES.iter().for_each(|drive| results.skip(drive, &format!("drives cannot be simulated: {reason:#}"))),
     }
+    show(results, &names)?;
     goals(results);
+    for (drive, figure) in DRIVES.into_iter().zip(ZERO_FILL_MB) {
+        let case = format!("{ZERO_FILL}, {drive}");
+        let here = |contender: &str| median(&results.values(&case, "mb_s", contender));
+        let (theirs, ours) = (here(SIMULATED), here("millpond"));
+        let why = results.why(drive, "the article filled the whole drive, whose inner tracks are slower; here its first gigabytes");
+        results.claim(Claim::new("C-cdm", &case, figure, "MB/s").by(SIMULATED, theirs, TRUE).ours(ours).because(&why));
+    }
     for (case, _, _, _, reads, writes) in CASES {
         for (side, figures) in [("read", reads), ("write", writes)] {
             for (drive, figure) in DRIVES.into_iter().zip(figures) {
@@ -86,6 +99,22 @@ pub fn run_cdm(setup: &Setup, results: &mut Results) -> Result<()> {
                 results.claim(Claim::new("C-cdm", &case, figure, "MB/s").modelled_by(SIMULATED, theirs).ours(ours).because(&why));
             }
         }
+    }
+    Ok(())
+}
+
+/// Shows all figures in CrystalDiskMark's form, as files and as tables.
+fn show(results: &mut Results, names: &[String]) -> Result<()> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let drives = DRIVES.map(|drive| (format!(", {drive}"), vec![SIMULATED, "millpond"]));
+    for (place, contenders) in std::iter::once((String::new(), names)).chain(drives) {
+        for contender in &contenders {
+            if let Some(text) = text::text(results, contender, &place) {
+                results.keep(&format!("{contender}{place}.txt"), &text)?;
+            }
+        }
+        let matrix = text::matrix(results, &contenders, &place);
+        results.matrices.push(matrix);
     }
     Ok(())
 }
@@ -137,6 +166,15 @@ enum Place {
     Export(Endpoint),
 }
 
+impl Place {
+    fn fio(&self, results: &mut Results, name: &str, write: bool, options: &[String]) -> Result<Fio> {
+        match self {
+            Place::File(file) => fio_file(results, name, file, write, options),
+            Place::Export(endpoint) => fio(results, name, endpoint, write, options),
+        }
+    }
+}
+
 /// Target of a measurement on a simulated drive.
 struct Subject<'a> {
     name: &'a str,
@@ -154,13 +192,16 @@ fn profile(setup: &Setup, results: &mut Results, rep: usize, subject: &Subject<'
             options.extend([format!("--size={size}"), format!("--ramp_time={}ms", (FILL_SECONDS * 1e3) as u64)]);
             let case = format!("{} {side}, {drive}", profile.0);
             let raw = format!("{name}-{rep}-{case}");
-            let figures = match place {
-                Place::File(file) => fio_file(results, &raw, file, write, &options),
-                Place::Export(endpoint) => fio(results, &raw, endpoint, write, &options),
-            };
+            let figures = place.fio(results, &raw, write, &options);
             note(results, rep, name, &case, figures.with_context(|| format!("{case}, {name}"))?);
         }
     }
+    let mut options = options((ZERO_FILL, "", "512k", 1, [0.0; 2], [0.0; 2]), "write", length, setup.seed_of(rep));
+    options.extend([format!("--size={size}"), "--zero_buffers".to_owned(), format!("--ramp_time={}ms", (FILL_SECONDS * 1e3) as u64)]);
+    let case = format!("{ZERO_FILL}, {drive}");
+    let raw = format!("{name}-{rep}-{case}");
+    let figures = place.fio(results, &raw, true, &options);
+    note(results, rep, name, &case, figures.with_context(|| format!("{case}, {name}"))?);
     Ok(())
 }
 
