@@ -5,9 +5,10 @@
 use super::Setup;
 use crate::peer::{Contender, DISK, Drives, Millpond, POOL, Qsd, fio, make, millpond_binary};
 use crate::process::{Workspace, find_tool, tail};
-use crate::report::{Claim, Goal, Results, median};
+use crate::report::{Cell, Claim, Goal, Matrix, Results, median};
 use anyhow::{Context, Result};
 use serde_json::Value;
+use std::time::Instant;
 
 const DEVICES: usize = 4;
 const CAP: f64 = 50.0; // MB/s, of 10^6 bytes
@@ -62,6 +63,7 @@ pub fn run_stripe(setup: &Setup, results: &mut Results) -> Result<()> {
             }
         }
     }
+    devices_table(results);
     results.goal(STRIPED, "times_linear", "millpond", Goal::AtLeast(3.95));
     let figure = |results: &Results, case: &str, name: &str| median(&results.values(case, "mib_s", name));
     let why = results.why(MAPPED, "simulated devices capped at the article's rate, in megabytes of 10^6 bytes; there of 2^20");
@@ -128,25 +130,92 @@ fn one(setup: &Setup, results: &mut Results, rep: usize, case: &str, layout: &[&
     }
     millpond.cli(&["create", DISK, "-L", &(size * JOBS).to_string()])?;
     let endpoint = millpond.export(DISK)?;
-    let before = written(&millpond)?;
+    let before = traffic(&millpond)?;
+    let begin = Instant::now();
     let figures = fio(results, &format!("{rep}-{case}"), &endpoint, true, &options(secs))?;
-    let each: Vec<f64> = written(&millpond)?.iter().zip(before).map(|(now, before)| now - before).collect();
-    let all: f64 = each.iter().sum::<f64>().max(1.0);
+    let took = begin.elapsed().as_secs_f64();
+    let devices: Vec<Written> = traffic(&millpond)?.iter().zip(&before).map(|(now, before)| now.since(before)).collect();
+    let all = devices.iter().map(|device| device.bytes).sum::<f64>().max(1.0);
+    for (number, device) in devices.iter().enumerate() {
+        device.note(results, rep, &format!("{case}, device {number}"), took);
+    }
     results.add(rep, "millpond", case, "mib_s", figures.bytes_s / f64::from(1 << 20));
     results.add(rep, "millpond", case, "iops", figures.iops);
-    results.add(rep, "millpond", case, "busy_devices", each.iter().filter(|bytes| **bytes / all > BUSY).count() as f64);
+    results.add(rep, "millpond", case, "busy_devices", devices.iter().filter(|device| device.bytes / all > BUSY).count() as f64);
     results.add(rep, "millpond", case, "p50_us", figures.p50_us);
     results.add(rep, "millpond", case, "p99_us", figures.p99_us);
     millpond.stop()?;
     Ok(None)
 }
 
-/// Returns the bytes written to each device since import.
-fn written(millpond: &Millpond) -> Result<Vec<f64>> {
+/// Writes of a device.
+#[derive(Clone, Copy, Debug, Default)]
+struct Written {
+    writes: f64,
+    bytes: f64,
+    /// Sum of latencies in nanoseconds, and the part of it before the writes were sent to the device.
+    nanos: f64,
+    queue_nanos: f64,
+}
+
+impl Written {
+    fn since(&self, before: &Written) -> Written {
+        Written {
+            writes: self.writes - before.writes,
+            bytes: self.bytes - before.bytes,
+            nanos: self.nanos - before.nanos,
+            queue_nanos: self.queue_nanos - before.queue_nanos,
+        }
+    }
+
+    /// Records the columns of `iostat -x` over `took` seconds. A device that is capped is busy by
+    /// the share of the cap that it wrote.
+    fn note(&self, results: &mut Results, rep: usize, case: &str, took: f64) {
+        let writes = self.writes.max(1.0);
+        for (metric, value) in [
+            ("w_s", self.writes / took),
+            ("w_mb_s", self.bytes / 1e6 / took),
+            ("w_await_ms", self.nanos / 1e6 / writes),
+            ("wareq_sz_kb", self.bytes / 1e3 / writes),
+            ("aqu_sz", self.nanos / 1e9 / took),
+            ("queued_ms", self.queue_nanos / 1e6 / writes),
+            ("util_percent", (100.0 * self.bytes / (CAP * 1e6) / took).min(100.0)),
+        ] {
+            results.add(rep, "millpond", case, metric, value);
+        }
+    }
+}
+
+/// Shows the devices in the form of `iostat -x`.
+fn devices_table(results: &mut Results) {
+    let columns = ["w_s", "w_mb_s", "w_await_ms", "wareq_sz_kb", "aqu_sz", "util_percent"];
+    let head = ["layout, device", "w/s", "MB/s", "w_await, ms", "wareq-sz, kB", "aqu-sz", "%util"].map(str::to_owned).into();
+    let mut rows = Vec::new();
+    for case in LAYOUTS.iter().flat_map(|(layout, _)| (0..DEVICES).map(move |number| format!("{layout}, device {number}"))) {
+        let figures = columns.map(|metric| median(&results.values(&case, metric, "millpond")));
+        if figures.iter().all(Option::is_some) {
+            let cells = figures.into_iter().flatten().map(|value| Cell::plain(&format!("{value:.1}")));
+            rows.push(std::iter::once(Cell::plain(&case)).chain(cells).collect());
+        }
+    }
+    results.matrices.push(Matrix { title: "Devices, as iostat -x shows them".to_owned(), head, rows });
+}
+
+/// Returns the writes of each device since import.
+fn traffic(millpond: &Millpond) -> Result<Vec<Written>> {
     let pool = millpond.control()?.get(&format!("/v1/pools/{POOL}"))?;
     let devices = pool.get("devices").and_then(Value::as_array).context("the pool lists no devices")?;
-    devices
-        .iter()
-        .map(|d| d.pointer("/io/write_bytes").and_then(Value::as_f64).context("a device does not tell what was written"))
-        .collect()
+    let of = |device: &Value, counter: &str| {
+        let value = device.pointer(&format!("/io/{counter}")).and_then(Value::as_f64);
+        value.with_context(|| format!("a device has no counter {counter}"))
+    };
+    let written = |device: &Value| {
+        Ok(Written {
+            writes: of(device, "writes")?,
+            bytes: of(device, "write_bytes")?,
+            nanos: of(device, "write_nanos")?,
+            queue_nanos: of(device, "write_queue_nanos")?,
+        })
+    };
+    devices.iter().map(written).collect()
 }
