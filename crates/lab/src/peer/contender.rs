@@ -24,6 +24,12 @@ pub trait Contender {
         bail!("{} is no file", self.name())
     }
 
+    /// Returns the disk as a vhost-user device. Afterwards the disk may no longer be served at its
+    /// endpoint.
+    fn vhost_user(&mut self) -> Result<Endpoint> {
+        bail!("{} is no vhost-user device", self.name())
+    }
+
     /// Millpond's control socket; `None` for peers.
     fn control_socket(&self) -> Option<PathBuf> {
         None

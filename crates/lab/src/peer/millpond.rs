@@ -296,6 +296,13 @@ impl Contender for Millpond {
         Ok(mount.join(DISK.trim_start_matches(POOL).trim_start_matches('/')))
     }
 
+    fn vhost_user(&mut self) -> Result<Endpoint> {
+        let socket = self.dir.join("disk.vu");
+        let words = ["export", "vhost-user", DISK, "--force", "--unix"].map(OsStr::new);
+        self.cli(&[&words[..], &[socket.as_os_str()]].concat())?;
+        Ok(Endpoint::vhost_user(&socket, false))
+    }
+
     fn control_socket(&self) -> Option<PathBuf> {
         Some(Millpond::control_socket(self))
     }

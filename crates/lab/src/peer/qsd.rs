@@ -137,6 +137,8 @@ pub struct Qsd {
     made: usize,
     cache: CacheMode,
     aio: Aio,
+    /// Id of the current export.
+    exported: Option<&'static str>,
     /// Existing file or device to serve; `None` for a file of its own.
     place: Option<PathBuf>,
 }
@@ -156,6 +158,7 @@ impl Qsd {
             made: 0,
             cache: CacheMode::None,
             aio: Aio::default(),
+            exported: None,
             place: None,
         }
     }
@@ -211,11 +214,19 @@ impl Qsd {
         // QEMU 7.2 aborts when the client of an NBD export in an iothread disconnects, so the
         // export stays in the main loop.
         let export = json!({"type": "nbd", "id": "disk", "node-name": format!("layer{top}"), "name": "disk", "writable": true, "writethrough": self.cache.writes_through()});
-        self.call("block-export-add", export).map(|_| ())
+        self.add_export("disk", export)
     }
 
+    fn add_export(&mut self, id: &'static str, export: Value) -> Result<()> {
+        self.call("block-export-add", export)?;
+        self.exported = Some(id);
+        Ok(())
+    }
+
+    /// Ends the current export.
     fn unexport(&mut self) -> Result<()> {
-        self.call("block-export-del", json!({"id": "disk", "mode": "hard"}))?;
+        let id = self.exported.take().context("nothing is exported")?;
+        self.call("block-export-del", json!({"id": id, "mode": "hard"}))?;
         self.qmp.as_mut().context("not running")?.event("BLOCK_EXPORT_DELETED").map(|_| ())
     }
 
@@ -285,8 +296,17 @@ impl Contender for Qsd {
         let (top, place) = (self.top()?, self.dir.join("disk.file"));
         File::create_new(&place).context("making the file that becomes the disk")?;
         let export = json!({"type": "fuse", "id": "file", "node-name": format!("layer{top}"), "mountpoint": place, "writable": true, "growable": false, "writethrough": self.cache.writes_through()});
-        self.call("block-export-add", export)?;
+        self.add_export("file", export)?;
         Ok(place)
+    }
+
+    fn vhost_user(&mut self) -> Result<Endpoint> {
+        self.unexport()?;
+        let (top, socket) = (self.top()?, self.dir.join("disk.vu"));
+        let addr = json!({"type": "unix", "path": socket});
+        let export = json!({"type": "vhost-user-blk", "id": "guest", "node-name": format!("layer{top}"), "addr": addr, "writable": true, "writethrough": self.cache.writes_through()});
+        self.add_export("guest", export)?;
+        Ok(Endpoint::vhost_user(&socket, false))
     }
 
     fn pid(&self) -> Result<u32> {

@@ -3,6 +3,7 @@
 
 use super::Results;
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 
 /// Result of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +63,13 @@ impl Claim {
         let ratio = value.map_or(0.0, |value| value / self.figure);
         let same = value == Some(self.figure) || (ratio > 0.0 && ratio.max(1.0 / ratio) <= within);
         self.compared(contender, value, if same { Outcome::Reproduced } else { Outcome::Differs })
+    }
+
+    /// Adds the value of the closest target for a figure that the article gives as a limit, such as
+    /// "more than 25 %"; reproduced if the value is in `range`.
+    pub fn by_range(self, contender: &str, value: Option<f64>, range: RangeInclusive<f64>) -> Claim {
+        let inside = value.is_some_and(|value| range.contains(&value));
+        self.compared(contender, value, if inside { Outcome::Reproduced } else { Outcome::Differs })
     }
 
     /// Adds the value of a model that was fitted to the figure.
@@ -149,6 +157,8 @@ mod tests {
         assert_eq!(claim(Some(4.9)).verdict(), "differs: of that");
         assert_eq!(claim(Some(0.0)).outcome, Outcome::Differs, "nothing at all is not the same");
         assert_eq!(claim(None).verdict(), "not measured here: of that");
+        let more = |value| Claim::new("E", "more", 1.25, "").by_range("peer", value, 1.25..=f64::INFINITY).outcome;
+        assert_eq!((more(Some(1.2)), more(Some(2.0)), more(None)), (Outcome::Differs, Outcome::Reproduced, Outcome::NotMeasured));
         let nothing = |value| Claim::new("E", "lost", 0.0, "").by("peer", Some(value), 2.0).outcome;
         assert_eq!((nothing(0.0), nothing(1.0)), (Outcome::Reproduced, Outcome::Differs));
     }
