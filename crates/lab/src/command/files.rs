@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use clap::Args;
-use millpond_lab::load::{Content, FileSet};
+use millpond_lab::load::{Content, DiskUse, FileSet};
+use millpond_lab::monitor::{Disks, Traffic};
 use millpond_lab::scene::drop_caches;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,8 +35,20 @@ impl Files {
         if self.check {
             files.check(self.content)?;
         } else {
-            println!("ROUND {}", serde_json::to_string(&files.write(self.content)?)?);
+            let before = Disks::All.read();
+            let mut round = files.write(self.content)?;
+            round.disk = before.zip(Disks::All.read()).map(|(before, now)| disk_use(&before, &now, round.secs));
+            println!("ROUND {}", serde_json::to_string(&round)?);
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn disk_use(before: &Traffic, now: &Traffic, secs: f64) -> DiskUse {
+    let requests = now.reads - before.reads + now.writes - before.writes;
+    DiskUse {
+        await_ms: (now.wait_millis - before.wait_millis) / requests.max(1.0),
+        writes_s: (now.writes - before.writes) / secs,
+        write_bytes_s: (now.write_bytes - before.write_bytes) / secs,
     }
 }

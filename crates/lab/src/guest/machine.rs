@@ -47,6 +47,7 @@ while read word one two; do
   case $word in
     files) millpond-lab files /mnt --count $one --content $two && echo DONE || echo FAILED ;;
     check) millpond-lab files /mnt --count $one --content $two --check && echo DONE || echo FAILED ;;
+    clear) rm -rf /mnt/d* && sync && echo DONE || echo FAILED ;;
     take) take $one && echo DONE || echo FAILED ;;
     off) umount /mnt; echo DONE; poweroff -f ;;
   esac
@@ -168,6 +169,15 @@ impl Guest {
     /// A file has other content, or the guest failed.
     pub fn verify(&mut self, count: u64, content: Content) -> Result<()> {
         self.tell(&format!("check {count} {content}"))?;
+        self.expect("DONE", PATIENCE).map(|_| ())
+    }
+
+    /// Removes all files.
+    ///
+    /// # Errors
+    /// The guest failed.
+    pub fn clear(&mut self) -> Result<()> {
+        self.tell("clear")?;
         self.expect("DONE", PATIENCE).map(|_| ())
     }
 

@@ -34,6 +34,20 @@ pub struct Round {
     pub files_s: f64,
     /// Latency of opening, writing and closing a file.
     pub latency: Latency,
+    /// Requests to the guest's disk meanwhile, if they were counted.
+    #[serde(default)]
+    pub disk: Option<DiskUse>,
+}
+
+/// Requests to a disk during a round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DiskUse {
+    /// Mean milliseconds of a request.
+    pub await_ms: f64,
+    /// Writes per second.
+    pub writes_s: f64,
+    /// Bytes written per second.
+    pub write_bytes_s: f64,
 }
 
 /// A set of files below a directory.
@@ -81,7 +95,7 @@ impl FileSet {
         let root = File::open(&self.dir).context("opening the directory")?;
         rustix::fs::syncfs(&root).context("waiting for the filesystem to write everything")?;
         let secs = begin.elapsed().as_secs_f64();
-        Ok(Round { secs, files_s: self.count as f64 / secs.max(1e-9), latency: Latency::of_samples(&samples) })
+        Ok(Round { secs, files_s: self.count as f64 / secs.max(1e-9), latency: Latency::of_samples(&samples), disk: None })
     }
 }
 
