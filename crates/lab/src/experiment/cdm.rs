@@ -86,7 +86,7 @@ pub fn run_cdm(setup: &Setup, results: &mut Results) -> Result<()> {
         let case = format!("{ZERO_FILL}, {drive}");
         let here = |contender: &str| median(&results.values(&case, "mb_s", contender));
         let (theirs, ours) = (here(SIMULATED), here("millpond"));
-        let why = results.why(drive, "the article filled the whole drive, whose inner tracks are slower; here its first gigabytes");
+        let why = results.why(drive, "the article filled a whole drive; here its first gigabytes, one request at a time with direct I/O");
         results.claim(Claim::new("C-cdm", &case, figure, "MB/s").by(SIMULATED, theirs, TRUE).ours(ours).because(&why));
     }
     for (case, _, _, _, reads, writes) in CASES {

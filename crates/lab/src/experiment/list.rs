@@ -46,7 +46,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     new("read-share", "B", "8 KiB at random, from reads alone to writes alone", read_share::run_read_share),
     new("cdm", "C", "the profile of CrystalDiskMark 8, by fio", cdm::run_cdm),
     new("stripe", "D", "four devices of 50 MB/s: linear and stripes of five sizes", stripe::run_stripe),
-    new("cachemode", "E", "the five cache modes, by ioping", cache_mode::run_cache_mode),
+    new("cachemode", "E", "the five cache modes over FUSE, NBD and vhost-user", cache_mode::run_cache_mode),
     new("sectors", "C", "512-byte, emulated and 4 KiB sectors", sectors::run_sectors),
     new("evacuate", "C", "a device leaves the pool while a load runs", evacuate::run_evacuate),
     new("clone-storm", "-", "many clones of one disk, in time and space; some under load", clone_storm::run_clone_storm),
