@@ -10,6 +10,7 @@
 //! shard sleeps, and wakes it.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -45,15 +46,40 @@ struct State {
 #[derive(Debug)]
 struct Queue {
     id: u64,
-    works: VecDeque<CodecWork>,
+    works: Works,
     finished: Arc<Finished>,
+}
+
+/// Work that is to be done: what reads wait for comes first. It takes a quarter of the time, and
+/// writes can have a lot of work in a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Works {
+    urgent: VecDeque<CodecWork>,
+    others: VecDeque<CodecWork>,
+}
+
+impl Works {
+    pub(crate) fn push(&mut self, work: CodecWork) {
+        if work.is_for_read() { self.urgent.push_back(work) } else { self.others.push_back(work) }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<CodecWork> {
+        self.urgent.pop_front().or_else(|| self.others.pop_front())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.urgent.len() + self.others.len()
+    }
 }
 
 /// Finished work of a shard.
 #[derive(Debug)]
 struct Finished {
     works: Mutex<Vec<CodecWork>>,
+    /// Changed under the lock of `works`.
     has_some: AtomicBool,
+    /// A defect of the program made a helper panic, and its work is lost.
+    lost: AtomicBool,
     /// The shard sleeps, or is about to.
     asleep: AtomicBool,
     waker: Waker,
@@ -84,12 +110,13 @@ impl Helpers {
 
     /// Creates the queue of a shard, which `waker` wakes.
     pub(crate) fn queue(&self, waker: Waker) -> WorkQueue {
-        let finished = Finished { works: Mutex::default(), has_some: AtomicBool::new(false), asleep: AtomicBool::new(false), waker };
+        let (has_some, lost, asleep) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
+        let finished = Finished { works: Mutex::default(), has_some, lost, asleep, waker };
         let finished = Arc::new(finished);
         let mut state = self.shared.lock();
         state.last += 1;
         let id = state.last;
-        state.queues.push_back(Queue { id, works: VecDeque::new(), finished: Arc::clone(&finished) });
+        state.queues.push_back(Queue { id, works: Works::default(), finished: Arc::clone(&finished) });
         WorkQueue { shared: Arc::clone(&self.shared), id, finished }
     }
 }
@@ -114,8 +141,13 @@ impl Shared {
     fn help(&self) {
         let mut codec = Codec::default();
         while let Some((mut work, finished)) = self.wait_for_work() {
-            work.run(&mut codec);
-            finished.add(work);
+            match catch_unwind(AssertUnwindSafe(|| work.run(&mut codec))) {
+                Ok(()) => finished.add(Some(work)),
+                Err(_) => {
+                    codec = Codec::default();
+                    finished.add(None);
+                }
+            }
         }
     }
 
@@ -138,9 +170,9 @@ impl Shared {
 impl State {
     /// Takes work of the queues in turn.
     fn take(&mut self) -> Option<(CodecWork, Arc<Finished>)> {
-        let at = self.queues.iter().position(|queue| !queue.works.is_empty())?;
+        let at = self.queues.iter().position(|queue| queue.works.len() > 0)?;
         let mut queue = self.queues.remove(at)?;
-        let work = queue.works.pop_front();
+        let work = queue.works.pop();
         let finished = Arc::clone(&queue.finished);
         self.queues.push_back(queue);
         Some((work?, finished))
@@ -148,9 +180,17 @@ impl State {
 }
 
 impl Finished {
-    fn add(&self, work: CodecWork) {
-        self.works.lock().unwrap_or_else(PoisonError::into_inner).push(work);
+    fn lock(&self) -> MutexGuard<'_, Vec<CodecWork>> {
+        self.works.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds finished work; `None` for work that is lost.
+    fn add(&self, work: Option<CodecWork>) {
+        self.lost.fetch_or(work.is_none(), Ordering::SeqCst);
+        let mut works = self.lock();
+        works.extend(work);
         self.has_some.store(true, Ordering::SeqCst);
+        drop(works);
         if self.asleep.swap(false, Ordering::SeqCst) {
             self.waker.wake();
         }
@@ -172,7 +212,7 @@ impl WorkQueue {
         let mut state = self.shared.lock();
         let waiting = state.waiting;
         let Some(queue) = state.queues.iter_mut().find(|queue| queue.id == self.id) else { return };
-        queue.works.extend(works);
+        works.into_iter().for_each(|work| queue.works.push(work));
         let wanted = queue.works.len().saturating_sub(1).min(waiting);
         drop(state);
         (0..wanted).for_each(|_| self.shared.work.notify_one());
@@ -181,20 +221,27 @@ impl WorkQueue {
     /// Takes work that no helper has begun.
     pub(crate) fn take(&self) -> Option<CodecWork> {
         let mut state = self.shared.lock();
-        state.queues.iter_mut().find(|queue| queue.id == self.id)?.works.pop_front()
+        state.queues.iter_mut().find(|queue| queue.id == self.id)?.works.pop()
     }
 
     /// Returns whether helpers have begun all work.
     pub(crate) fn is_empty(&self) -> bool {
-        self.shared.lock().queues.iter().all(|queue| queue.id != self.id || queue.works.is_empty())
+        self.shared.lock().queues.iter().all(|queue| queue.id != self.id || queue.works.len() == 0)
     }
 
     /// Takes the work that helpers have finished.
+    ///
+    /// # Panics
+    /// When a helper has panicked: requests wait for its work, and the pool must be imported again,
+    /// as after a panic of the shard.
     pub(crate) fn take_finished(&self) -> Vec<CodecWork> {
-        if !self.finished.has_some.swap(false, Ordering::SeqCst) {
+        if !self.has_finished() {
             return Vec::new();
         }
-        std::mem::take(&mut self.finished.works.lock().unwrap_or_else(PoisonError::into_inner))
+        assert!(!self.finished.lost.load(Ordering::SeqCst), "a helper thread panicked while it coded blocks");
+        let mut works = self.finished.lock();
+        self.finished.has_some.store(false, Ordering::SeqCst);
+        std::mem::take(&mut works)
     }
 
     /// Returns whether helpers have finished work.

@@ -122,6 +122,11 @@ impl CodecWork {
         }
     }
 
+    /// Returns whether a read waits for it, rather than a write.
+    pub fn is_for_read(&self) -> bool {
+        matches!(self.kind, CodecKind::Decompress(_))
+    }
+
     /// Does the work, with the contexts of this thread. Never fails: a block that cannot be
     /// decompressed is found by the engine when it takes the work back.
     pub fn run(&mut self, codec: &mut Codec) {

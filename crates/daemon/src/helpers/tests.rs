@@ -19,17 +19,18 @@ fn finished_work_wakes_a_shard_that_sleeps_and_no_other() {
     let mut ring = Ring::new().expect("io_uring");
     let helpers = Helpers::start(0);
     let queue = helpers.queue(ring.waker());
-    let announce = |queue: &WorkQueue| {
-        queue.finished.has_some.store(true, Ordering::SeqCst);
-        if queue.finished.asleep.swap(false, Ordering::SeqCst) {
-            queue.finished.waker.wake();
-        }
-    };
-    announce(&queue);
-    assert!(!queue.may_sleep(), "work is finished");
-    queue.awake();
-    assert!(queue.take_finished().is_empty() && queue.may_sleep());
-    announce(&queue);
+    assert!(queue.may_sleep());
+    queue.finished.add(None);
     ring.turn(Wait::AtMost(Duration::from_secs(60))).expect("a turn");
     assert!(ring.pop().is_some(), "a wake-up");
+    assert!(!queue.may_sleep(), "work is finished");
+}
+
+#[test]
+#[should_panic = "a helper thread panicked"]
+fn a_shard_does_not_go_on_without_work_that_is_lost() {
+    let ring = Ring::new().expect("io_uring");
+    let queue = Helpers::start(0).queue(ring.waker());
+    queue.finished.add(None);
+    queue.take_finished();
 }

@@ -1,12 +1,10 @@
 //! Compression and decompression for a shard's pool: by helpers, and by the shard itself while it
 //! has nothing else to do.
 
-use std::collections::VecDeque;
-
 use millpond_device::Waker;
 use millpond_engine::{Codec, CodecWork};
 
-use crate::helpers::{Helpers, WorkQueue};
+use crate::helpers::{Helpers, WorkQueue, Works};
 
 /// Blocks that the shard codes in one go before it looks at other events: 0.1 ms of Zstandard.
 const BLOCKS_IN_A_GO: usize = 8;
@@ -18,7 +16,7 @@ pub(super) struct Coders {
     /// `None` until the daemon has said which helpers there are.
     queue: Option<WorkQueue>,
     /// Work that is not in the queue.
-    own: VecDeque<CodecWork>,
+    own: Works,
     /// Works that were begun or are in the queue.
     under_way: usize,
 }
@@ -32,19 +30,19 @@ impl Coders {
     /// Takes on work of the pool.
     pub fn add(&mut self, work: CodecWork) {
         self.under_way += 1;
-        self.own.push_back(work);
+        self.own.push(work);
     }
 
     /// Returns whether the shard has work that it can do itself, or finished work to hand over.
     /// Work that helpers have is not that.
     pub fn is_busy(&self) -> bool {
         let queued = || self.queue.as_ref().is_some_and(|queue| queue.has_finished() || !queue.is_empty());
-        self.under_way > 0 && (!self.own.is_empty() || queued())
+        self.under_way > 0 && (self.own.len() > 0 || queued())
     }
 
     /// Returns whether helpers have finished work.
     pub fn has_finished(&self) -> bool {
-        self.queue.as_ref().is_some_and(WorkQueue::has_finished)
+        self.under_way > 0 && self.queue.as_ref().is_some_and(WorkQueue::has_finished)
     }
 
     /// Returns the number of works that are not finished.
@@ -59,14 +57,14 @@ impl Coders {
         }
         if let Some(queue) = &self.queue {
             // helpers begin while the shard does the first one
-            queue.add(self.own.drain(..));
+            queue.add(std::iter::from_fn(|| self.own.pop()));
         }
         let mut finished = Vec::new();
         let mut blocks = 0;
         while blocks < BLOCKS_IN_A_GO {
             let next = match &self.queue {
                 Some(queue) => queue.take(),
-                None => self.own.pop_front(),
+                None => self.own.pop(),
             };
             let Some(mut work) = next else { break };
             blocks += work.blocks();

@@ -184,8 +184,9 @@ impl Requests {
         }
     }
 
-    /// Keeps a decompressed block for the reply and for the read cache. A block that has the right
-    /// checksum and cannot be decompressed is the same in all copies: the read fails.
+    /// Keeps a decompressed block for the reply and for the read cache. Where a block that has the
+    /// right checksum cannot be decompressed, its copies are most likely the same: the read is
+    /// repeated once, from the pool's devices, and then fails.
     fn decompressed(&mut self, store: &mut Store, id: u32, part: u32, addr: Addr, piece: Option<BufSlice>) {
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
         if let (Some(volume), Some(piece)) = (work.remembered, &piece) {
@@ -194,6 +195,7 @@ impl Requests {
         let Some(Op { work: Work::Read(work), error, .. }) = self.ops.get_mut(id) else { return };
         match (piece, work.parts.get_mut(part as usize)) {
             (Some(piece), Some(place)) => *place = Part::Ready(piece),
+            _ if !work.bypass_cache => work.again = true,
             _ => *error = Some(DiskError::Io),
         }
     }
@@ -216,7 +218,8 @@ impl Requests {
             (Some(Waiter::Read { op, parts }), CodecKind::Decompress(Decompress { stored, out, good })) => {
                 store.bufs.give_data(stored.into_iter().map(|(stored, _)| stored));
                 let all = BufSlice::new(out, 0..parts.len() * BLOCK);
-                for (at, ((part, addr), good)) in parts.into_iter().zip(good).enumerate() {
+                for (at, (part, addr)) in parts.into_iter().enumerate() {
+                    let good = good.get(at).is_some_and(|good| *good);
                     let piece = good.then(|| all.slice(at * BLOCK..(at + 1) * BLOCK));
                     self.decompressed(store, op, part, addr, piece);
                 }

@@ -104,11 +104,15 @@ impl Requests {
                 Work::Read(work) => work.after,
                 _ => op.lsn,
             };
-            if after > store.log.completed && !matches!(store.state, crate::PoolState::Faulted(_)) {
-                self.read_waiters.push((after, id));
-                return;
+            if after > store.log.completed {
+                if !matches!(store.state, crate::PoolState::Faulted(_)) {
+                    self.read_waiters.push((after, id));
+                    return;
+                }
+                // that batch will never be complete: what it holds must not be seen (I10)
+                op.error = Some(DiskError::Io);
             }
-            if op.durable && op.lsn > store.log.durable {
+            if op.error.is_none() && op.durable && op.lsn > store.log.durable {
                 store.flusher.waiting.push((id, op.lsn));
                 return;
             }

@@ -74,7 +74,8 @@ pub(crate) struct ReadWork {
     pub(crate) after: Lsn,
     /// Copies with wrong content.
     pub(crate) bad: Vec<CorruptCopy>,
-    /// A block from the cache had wrong content: the whole read is repeated without the cache.
+    /// A block from the cache had wrong content, or one could not be decompressed: the whole read is
+    /// repeated without the cache.
     pub(crate) again: bool,
     pub(crate) bypass_cache: bool,
     /// The volume whose share of the read cache serves this read; `None` without read cache.

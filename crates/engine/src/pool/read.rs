@@ -138,7 +138,10 @@ impl Requests {
         }
         let reads = join(&mut runs, |segment, page, pages| store.core.space.layout.map(segment, page, pages, 0).len() == 1);
         if let Some(volume) = plan.counts {
-            self.count_scattered(store, volume, &plan.leaves, reads.len());
+            // packed blocks are not gathered
+            let is_plain = |part: &u32| matches!(parts.get(*part as usize), Some(Part::Blocks { .. }));
+            let plain = reads.iter().filter(|read| read.parts.iter().any(is_plain)).count();
+            self.count_scattered(store, volume, &plan.leaves, plain);
         }
         for read in reads {
             let part = match read.parts.as_slice() {

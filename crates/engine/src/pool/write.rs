@@ -111,6 +111,15 @@ impl Requests {
         let run = BlockRun { op: id, volume, lineage, first: BlockNo(first), offset: 0, count, source: &source };
         let done = self.append_blocks(store, &run);
         if done < count {
+            if done == 0
+                && let Source::Compressed(payload) = source
+            {
+                // it must not be compressed again while other writes take the room
+                if let Some(Op { work: Work::Write(work), .. }) = self.ops.get_mut(id) {
+                    work.compressed = Some(payload);
+                }
+                return self.space_waiters.push_back(id);
+            }
             // appended blocks stay; the rest waits for room, as a write of its own range
             let rest = rest_of(store, &source, done, count);
             let next = first + done as u64;
