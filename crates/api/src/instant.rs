@@ -46,8 +46,8 @@ pub fn show_span(seconds: u64) -> String {
 /// # Errors
 /// Wrong usage.
 pub fn parse_span(text: &str) -> Outcome<Duration> {
-    if let Some(told) = describe_look_alike(text) {
-        return Err(Failure::usage(format!("not a time span: {told}")));
+    if let Some(hint) = describe_look_alike(text) {
+        return Err(Failure::usage(format!("not a time span: {hint}")));
     }
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

@@ -156,8 +156,8 @@ pub fn describe_odd_option(words: impl IntoIterator<Item = String>) -> Option<St
             return None;
         }
         let free = before == "--description";
-        if let Some(told) = odd_option(&word).filter(|_| !free) {
-            return Some(told);
+        if let Some(hint) = odd_option(&word).filter(|_| !free) {
+            return Some(hint);
         }
         before = word;
     }
@@ -195,8 +195,8 @@ pub fn check(kind: Kind, text: &str) -> Result<(), NameError> {
     if text.is_empty() {
         return Err(NameError(format!("the {kind} name is empty; give 1 to {limit} of A-Z a-z 0-9 . _ : -")));
     }
-    if let Some(told) = describe_look_alike(text) {
-        return Err(NameError(format!("not a {kind} name: {told}")));
+    if let Some(hint) = describe_look_alike(text) {
+        return Err(NameError(format!("not a {kind} name: {hint}")));
     }
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-');
     if let Some(c) = text.chars().find(|c| !allowed(*c)) {
@@ -312,8 +312,8 @@ impl FromStr for SnapshotName {
 /// Splits a name into pool, volume and the part after `@`, which is not checked.
 fn split(text: &str) -> Result<(VolumeName, Option<&str>), NameError> {
     let Some((pool, rest)) = text.split_once('/') else {
-        if let Some(told) = describe_look_alike(text) {
-            return Err(NameError(format!("not a name: {told}")));
+        if let Some(hint) = describe_look_alike(text) {
+            return Err(NameError(format!("not a name: {hint}")));
         }
         return Err(NameError(format!("'{text}' has no '/'; give POOL/VOL or POOL/VOL@SNAP, or for a pool use 'millpond pool ...'")));
     };

@@ -63,9 +63,9 @@ impl fmt::Display for DeviceNamed {
         };
         let serial = self.serial.as_ref().map(|serial| format!("serial {serial}"));
         let size = (self.size > 0).then(|| Size(self.size).to_string());
-        let told = serial.into_iter().chain(size).collect::<Vec<_>>().join(", ");
-        let told = if told.is_empty() { told } else { format!(" ({told})") };
-        if self.id.is_empty() { write!(f, "{at}{told}") } else { write!(f, "{} {at}{told}", self.id) }
+        let details = serial.into_iter().chain(size).collect::<Vec<_>>().join(", ");
+        let details = if details.is_empty() { details } else { format!(" ({details})") };
+        if self.id.is_empty() { write!(f, "{at}{details}") } else { write!(f, "{} {at}{details}", self.id) }
     }
 }
 

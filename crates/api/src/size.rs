@@ -38,8 +38,8 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, SizeError> {
         let wrong =
             |why: &str| SizeError(format!("'{}' is not a size: {why}; give for example 512, 64k, 10G, 1.5T or 8MiB", text.escape_debug()));
-        if let Some(told) = describe_look_alike(text) {
-            return Err(SizeError(format!("not a size: {told}")));
+        if let Some(hint) = describe_look_alike(text) {
+            return Err(SizeError(format!("not a size: {hint}")));
         }
         let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);

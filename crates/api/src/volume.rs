@@ -359,10 +359,10 @@ mod tests {
     fn an_unknown_property_is_named_whatever_its_value() {
         let read = |text: &str| serde_json::from_str::<SetProperties>(text).map_err(|e| e.to_string());
         for value in ["\"none\"", "7", "null"] {
-            let told = read(&format!("{{\"cachee\":{value}}}")).expect_err("unknown");
-            assert!(told.contains("no property 'cachee'"), "{told}");
+            let refusal = read(&format!("{{\"cachee\":{value}}}")).expect_err("unknown");
+            assert!(refusal.contains("no property 'cachee'"), "{refusal}");
         }
-        assert!(read("{\"iops\":\"many\"}").is_err_and(|told| told.contains("iops takes a number")));
+        assert!(read("{\"iops\":\"many\"}").is_err_and(|refusal| refusal.contains("iops takes a number")));
         let good = read("{\"cache\":\"none\",\"iops\":7}").expect("known");
         assert_eq!((good.cache, good.limits.get("iops")), (Some(VolumeCache::None), Some(&7)));
     }

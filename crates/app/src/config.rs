@@ -239,10 +239,10 @@ mod tests {
         fs::write(&path, "[nbd]\nclients = 3\n").expect("write");
         assert!(ConfigFile::read(&path).expect_err("unknown key").to_string().contains("clients"));
         fs::write(&path, "state = \"/s\"\nmap_memory = 5\n").expect("write");
-        let told = ConfigFile::read(&path).expect_err("not a string").to_string();
-        assert!(told.contains("c.toml: map_memory = 5: ") && !told.contains("state"), "{told}");
+        let refusal = ConfigFile::read(&path).expect_err("not a string").to_string();
+        assert!(refusal.contains("c.toml: map_memory = 5: ") && !refusal.contains("state"), "{refusal}");
         fs::write(&path, "stat = \"/s\"\n").expect("write");
-        let told = ConfigFile::read(&path).expect_err("unknown key").to_string();
-        assert!(told.contains("stat") && !told.contains('\n'), "{told}");
+        let refusal = ConfigFile::read(&path).expect_err("unknown key").to_string();
+        assert!(refusal.contains("stat") && !refusal.contains('\n'), "{refusal}");
     }
 }

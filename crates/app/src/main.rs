@@ -26,8 +26,8 @@ const LAST_WORK: Duration = Duration::from_secs(2);
 fn main() -> ExitCode {
     let words = || std::env::args_os().skip(1).filter_map(|word| word.into_string().ok());
     // many commands would take such a word for a name, and report a misleading error
-    if let Some(told) = millpond_api::names::describe_odd_option(words()) {
-        eprintln!("millpond: {told}");
+    if let Some(hint) = millpond_api::names::describe_odd_option(words()) {
+        eprintln!("millpond: {hint}");
         return ExitCode::from(Code::Usage as u8);
     }
     let cli = match Cli::try_parse() {
@@ -62,16 +62,16 @@ fn wrong_usage(error: &clap::Error) -> ExitCode {
     // clap suggests the command with the most similar spelling, which is rarely what a user of
     // another system means
     let words: Vec<String> = std::env::args_os().filter_map(|word| word.into_string().ok()).collect();
-    if let Some(told) = describe_elsewhere(error, &words) {
-        eprintln!("millpond: {told}");
+    if let Some(hint) = describe_elsewhere(error, &words) {
+        eprintln!("millpond: {hint}");
         return ExitCode::from(Code::Usage as u8);
     }
     // An error while printing cannot be reported.
     let _ = error.print();
     if error.use_stderr() {
-        let told = std::env::args().skip(1).find_map(|word| millpond_api::names::describe_look_alike(&word));
-        if let Some(told) = told {
-            eprintln!("millpond: {told}");
+        let hint = std::env::args().skip(1).find_map(|word| millpond_api::names::describe_look_alike(&word));
+        if let Some(hint) = hint {
+            eprintln!("millpond: {hint}");
         }
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))

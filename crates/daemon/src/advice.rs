@@ -84,7 +84,7 @@ fn advice(pool: &str, census: &WriteSizes, volumes: &[VolumeInfo], size: Option<
     let largest = thresholds.iter().rfind(|row| row.fits == Some(true)).map(|row| row.special_small_blocks);
     let mut rows: Vec<VolumeSmall> = volumes.iter().map(|volume| row(pool, census, volume)).collect();
     rows.extend(census.volumes.iter().filter(|of| volumes.iter().all(|volume| volume.id != of.volume)).map(|of| held("-", 0, of)));
-    let mut told = SpecialAdvice {
+    let mut advised = SpecialAdvice {
         pool: pool.to_owned(),
         special_bytes: special,
         assumed: size.is_some(),
@@ -96,8 +96,8 @@ fn advice(pool: &str, census: &WriteSizes, volumes: &[VolumeInfo], size: Option<
         volumes: rows,
         advice: String::new(),
     };
-    told.advice = words(&told, room);
-    told
+    advised.advice = words(&advised, room);
+    advised
 }
 
 /// Returns the bytes that came with writes of the first sizes, up to the one at index `at`; all
@@ -127,24 +127,24 @@ fn held(name: &str, special_small_blocks: u64, of: &VolumeCensus) -> VolumeSmall
 }
 
 /// Returns the advice as one line.
-fn words(told: &SpecialAdvice, room: Option<Room>) -> String {
-    let (Some(least), Some(most)) = (told.thresholds.first(), told.thresholds.last()) else { return String::new() };
-    if told.data_bytes == 0 {
+fn words(advised: &SpecialAdvice, room: Option<Room>) -> String {
+    let (Some(least), Some(most)) = (advised.thresholds.first(), advised.thresholds.last()) else { return String::new() };
+    if advised.data_bytes == 0 {
         return "nothing is stored yet, so no advice is possible".to_owned();
     }
-    let (Some(bytes), Some(room)) = (told.special_bytes, room) else {
+    let (Some(bytes), Some(room)) = (advised.special_bytes, room) else {
         return format!(
             "special devices of {} hold small writes of up to {}, those of {} writes of up to {}; map nodes and checkpoints alone need {}",
             Size(least.needed_bytes),
             Size(least.special_small_blocks),
             Size(most.needed_bytes),
             Size(most.special_small_blocks),
-            Size(Room::needed(0, told.node_bytes + told.object_bytes))
+            Size(Room::needed(0, advised.node_bytes + advised.object_bytes))
         );
     };
-    let nodes = (told.node_bytes + told.object_bytes) * NODE_FACTOR;
+    let nodes = (advised.node_bytes + advised.object_bytes) * NODE_FACTOR;
     let over = if nodes > room.nodes { "; not all map nodes fit, the rest stays on devices for data" } else { "" };
-    match told.thresholds.iter().rfind(|row| row.fits == Some(true)) {
+    match advised.thresholds.iter().rfind(|row| row.fits == Some(true)) {
         None => format!(
             "not even writes of up to {} fit into special devices of {}: they need {}{over}",
             Size(least.special_small_blocks),

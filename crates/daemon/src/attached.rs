@@ -21,7 +21,7 @@ pub(super) fn clients(export: &ExportInfo) -> impl Iterator<Item = String> + '_ 
 }
 
 /// `clients are connected: export 1 (tank/vm1): …`, for a refusal.
-pub(super) fn told(connected: &[String]) -> String {
+pub(super) fn connected_clients(connected: &[String]) -> String {
     let more = connected.len().saturating_sub(NAMED);
     let mut named = connected.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
     if more > 0 {
@@ -84,5 +84,5 @@ pub(super) fn refuse(connected: &[String], instead: &str) -> Result<(), ApiError
     if connected.is_empty() {
         return Ok(());
     }
-    Err(ApiError::busy(format!("{}; {instead} first, or give --force", told(connected))))
+    Err(ApiError::busy(format!("{}; {instead} first, or give --force", connected_clients(connected))))
 }

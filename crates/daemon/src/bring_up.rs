@@ -25,7 +25,7 @@ use super::labels::{self, Labelled};
 use super::limits;
 use super::memory::settled;
 use super::pools::parse_id;
-use super::refusal::{names, told};
+use super::refusal::{describe, names};
 use super::scan::Scan;
 use super::service::Daemon;
 use super::shard::ShardHandle;
@@ -237,7 +237,7 @@ impl BringUp {
                 return Tried::Waits(Reason { text: waiting, import_in: Some(left) });
             }
             Decision::Refuse(refusal) => {
-                let why = told(&refusal, &record, found.as_ref().map_or(&[], |found| &found.sides));
+                let why = describe(&refusal, &record, found.as_ref().map_or(&[], |found| &found.sides));
                 return Tried::Waits(if waiting.is_empty() { why } else { format!("{waiting}; {why}") }.into());
             }
         };
@@ -321,7 +321,7 @@ impl BringUp {
         // one that was replaced or has moved is not missing
         let moved = found.is_some_and(|found| found.missing.is_empty() && found.down.is_empty());
         let mut absent = BTreeMap::new();
-        let mut told = Vec::new();
+        let mut waits = Vec::new();
         let wanted: Vec<(PathBuf, String)> = match found {
             Some(_) if moved => Vec::new(),
             // another device of the pool may be where a missing one was
@@ -346,14 +346,14 @@ impl BringUp {
                 None => (DeviceState::Unavailable, "it holds no label of this pool".to_owned()),
             };
             let since = *self.since.entry(path.clone()).or_insert_with(instant::now);
-            told.push(format!("waiting for {name} since {}: {why}", since.strftime("%Y-%m-%dT%H:%M:%SZ")));
+            waits.push(format!("waiting for {name} since {}: {why}", since.strftime("%Y-%m-%dT%H:%M:%SZ")));
             absent.insert(path.clone(), state);
         }
         self.since.retain(|path, _| absent.contains_key(path));
         if let Some(entry) = self.daemon.registry().pools.get_mut(&self.name) {
             entry.absent = absent;
         }
-        told.join("; ")
+        waits.join("; ")
     }
 
     /// Says why the pool is not in service: in the log and as an event when devices come or go, in its status always.

@@ -313,7 +313,7 @@ fn refusal(name: &str, verb: &str, connected: &[String]) -> ApiError {
         "export" => format!("or disconnect them with 'millpond pool export {name} --force'"),
         _ => "see 'millpond exports'".to_owned(),
     };
-    ApiError::busy(format!("cannot {verb} pool '{name}': {}; end them first, {way}", attached::told(connected)))
+    ApiError::busy(format!("cannot {verb} pool '{name}': {}; end them first, {way}", attached::connected_clients(connected)))
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ impl Daemon {
             // in a dry run the data still lives: add the bytes that would be left to erase
             wiping.erased_bytes += freed_bytes;
         }
-        let destroyed: Vec<String> = plan.targets(&catalog).into_iter().map(|target| catalog.told(target)).collect();
+        let destroyed: Vec<String> = plan.targets(&catalog).into_iter().map(|target| catalog.name_of(target)).collect();
         if !request.dry_run {
             destroyed.iter().for_each(|name| self.tell(EventKind::Destroyed, name));
         }
@@ -88,10 +88,10 @@ impl Daemon {
     ) -> Result<Vec<ExportRecord>, ApiError> {
         let open = shard.open_files().await?;
         let mut exports: Vec<ExportRecord> = Vec::new();
-        let mut told = Vec::new();
+        let mut reasons = Vec::new();
         let mut served = Vec::new();
         for target in plan.targets(catalog) {
-            let what = catalog.told(target);
+            let what = catalog.name_of(target);
             if let Some(file) = open.iter().find(|file| file.target == target) {
                 let (id, pid) = (file.export, file.pid);
                 let message = format!("'{what}' is open in the mount of export {id}, process {pid} opened it; end that process first");
@@ -99,13 +99,13 @@ impl Daemon {
             }
             let serving = self.serving(catalog.pool(), target);
             if !serving.is_empty() {
-                told.push(format!("'{what}' is exported ({})", ids(&serving)));
+                reasons.push(format!("'{what}' is exported ({})", ids(&serving)));
                 served.push(what);
             }
             exports.extend(serving);
         }
         if !exports.is_empty() && !request.unexport {
-            let message = format!("{}; run 'millpond unexport {}' first, or add --unexport", told.join(" and "), served.join(" "));
+            let message = format!("{}; run 'millpond unexport {}' first, or add --unexport", reasons.join(" and "), served.join(" "));
             return Err(ApiError::busy(message));
         }
         if !request.force {

@@ -331,24 +331,24 @@ impl Daemon {
     /// busy, for instance because another process examines it. INV-LABEL-2: the label of the device
     /// that is written to says that this is the device that was released.
     async fn let_go(&self, name: &str, path: PathBuf, pool: PoolId, ids: &ReleasedIds) {
-        let told = path.display().to_string();
+        let shown_path = path.display().to_string();
         for tries_left in (0..WIPE_TRIES).rev() {
             let (expected, used) = (ids.known.get(&path).copied(), ids.used.clone());
             let meant = move |id: DeviceId| !used.contains(&id) && expected.is_none_or(|expected| expected == id);
             match self.calls.call(&path, PATIENCE, move |path| labels::wipe(path, pool, meant)).await {
                 Ok(Ok(labels::Wiped::Done)) => {
-                    let message = format!("device {told} was removed from pool '{name}'");
-                    return self.report(Happened::to_device(EventKind::DeviceReleased, name, &told, message));
+                    let message = format!("device {shown_path} was removed from pool '{name}'");
+                    return self.report(Happened::to_device(EventKind::DeviceReleased, name, &shown_path, message));
                 }
                 Ok(Ok(labels::Wiped::Other(_))) => {
                     let message = format!(
-                        "a device was removed from pool '{name}'; its label was not erased, because another device is at {told} now"
+                        "a device was removed from pool '{name}'; its label was not erased, because another device is at {shown_path} now"
                     );
-                    return self.report(Happened::to_device(EventKind::DeviceReleased, name, &told, message).at(Severity::Warning));
+                    return self.report(Happened::to_device(EventKind::DeviceReleased, name, &shown_path, message).at(Severity::Warning));
                 }
                 Ok(Err(_)) | Err(_) if tries_left > 0 => sleep(LOOK).await,
-                Ok(Err(error)) => tracing::warn!(device = told, %error, "cannot erase the label of a released device"),
-                Err(silent) => tracing::warn!(device = told, "cannot erase the label of a released device: {silent}"),
+                Ok(Err(error)) => tracing::warn!(device = shown_path, %error, "cannot erase the label of a released device"),
+                Err(silent) => tracing::warn!(device = shown_path, "cannot erase the label of a released device: {silent}"),
             }
         }
     }

@@ -48,12 +48,12 @@ impl Daemon {
         let now = written.map(|_| instant::to_millis(instant::now()));
         let end = End::of(&surveyed, written, now.or(last_use(&found)));
         let start = surveyed.points.iter().find(|point| point.is_start()).map(|point| point.id);
-        let told = |point: &RestorePoint| {
+        let checkpoint = |point: &RestorePoint| {
             let rewound = (Some(point.id) == start).then(|| end.after_replay(point, &surveyed));
             Checkpoint { lost_by_rewind: rewound.and_then(|rewound| rewound.lost_bytes), ..end.lost_to(point) }
         };
         // a point that an import wrote repeats an earlier one
-        Ok(surveyed.points.iter().filter(|point| !point.again).map(told).collect())
+        Ok(surveyed.points.iter().filter(|point| !point.again).map(checkpoint).collect())
     }
 
     /// Finds the restore points on devices.
@@ -133,10 +133,10 @@ impl End {
 
     /// Returns the loss when the intact part of the log after the newest whole point is replayed.
     fn after_replay(&self, point: &RestorePoint, surveyed: &Surveyed) -> Checkpoint {
-        let told = self.lost_to(point);
-        let lost = told.lost_bytes.map(|lost| lost.saturating_sub(surveyed.after)).filter(|_| !surveyed.log_damaged);
-        let lost_millis = if lost == Some(0) { 0 } else { told.lost_millis };
-        Checkpoint { lost_bytes: lost, lost_millis, lost_by_rewind: lost, ..told }
+        let before = self.lost_to(point);
+        let lost = before.lost_bytes.map(|lost| lost.saturating_sub(surveyed.after)).filter(|_| !surveyed.log_damaged);
+        let lost_millis = if lost == Some(0) { 0 } else { before.lost_millis };
+        Checkpoint { lost_bytes: lost, lost_millis, lost_by_rewind: lost, ..before }
     }
 }
 
@@ -147,8 +147,8 @@ fn survey(paths: &[PathBuf], tuning: Tuning) -> Result<Surveyed, String> {
     let geometry = |(_, size): &(File, u64)| DeviceGeometry { size: *size, logical_sector: 512, physical_sector: 4096 };
     let mut survey = RestorePointScan::new(devices.iter().map(geometry).collect(), tuning);
     loop {
-        if let Some(told) = survey.turn() {
-            return told.map_err(|error| hint::open(&error));
+        if let Some(found) = survey.turn() {
+            return found.map_err(|error| hint::open(&error));
         }
         while let Some(io) = survey.pop_io() {
             survey.io_done(read(&devices, io));

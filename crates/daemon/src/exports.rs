@@ -412,19 +412,19 @@ fn socket_access(access: &Access) -> SocketAccess {
 }
 
 fn check_socket(path: &Path) -> Result<(), ApiError> {
-    let told = path.display();
+    let shown = path.display();
     if !path.is_absolute() {
-        return Err(ApiError::usage(format!("'{told}' is not an absolute path; give an absolute path")));
+        return Err(ApiError::usage(format!("'{shown}' is not an absolute path; give an absolute path")));
     }
     let length = path.as_os_str().len();
     if length > MAX_SOCKET_PATH {
         return Err(ApiError::invalid(format!(
-            "{told} has {length} characters, a unix socket's path at most {MAX_SOCKET_PATH}; give a shorter one with --unix"
+            "{shown} has {length} characters, a unix socket's path at most {MAX_SOCKET_PATH}; give a shorter one with --unix"
         )));
     }
     match path.parent() {
         Some(parent) if parent.is_dir() => Ok(()),
-        _ => Err(ApiError::not_found(format!("the directory of {told} does not exist; create it first"))),
+        _ => Err(ApiError::not_found(format!("the directory of {shown} does not exist; create it first"))),
     }
 }
 

@@ -103,14 +103,14 @@ impl Daemon {
 
 /// Returns the path as the table of mounts names it. The last part may be missing, or a dead mount.
 fn real_path(dir: &Path) -> Result<PathBuf, ApiError> {
-    let told = dir.display();
+    let shown = dir.display();
     let (Some(parent), Some(name), true) = (dir.parent(), dir.file_name(), dir.is_absolute()) else {
-        return Err(ApiError::usage(format!("'{told}' is not an absolute path of a directory; give one")));
+        return Err(ApiError::usage(format!("'{shown}' is not an absolute path of a directory; give one")));
     };
-    let parent = parent.canonicalize().map_err(|e| ApiError::not_found(format!("the directory of {told}: {e}; create it first")))?;
+    let parent = parent.canonicalize().map_err(|e| ApiError::not_found(format!("the directory of {shown}: {e}; create it first")))?;
     let path = parent.join(name);
     match path.read_link() {
-        Ok(_) => path.canonicalize().map_err(|e| ApiError::not_found(format!("{told} does not exist: {e}; give a directory"))),
+        Ok(_) => path.canonicalize().map_err(|e| ApiError::not_found(format!("{shown} does not exist: {e}; give a directory"))),
         Err(_) => Ok(path),
     }
 }

@@ -23,14 +23,14 @@ pub fn command(error: &CommandError) -> String {
             let next = is_over_after_import(why).then_some("; remove the cause, then export and import it again");
             format!("the pool is stopped: {}{}", fault(why), next.unwrap_or_default())
         }
-        CommandError::NodeUnreadable => told(error, Some("check the devices with 'pool status', then run 'pool scrub'")),
-        CommandError::Busy(why) => told(why, next_try(why)),
-        CommandError::Invalid(why) => told(why, better(why)),
+        CommandError::NodeUnreadable => with_next_step(error, Some("check the devices with 'pool status', then run 'pool scrub'")),
+        CommandError::Busy(why) => with_next_step(why, next_try(why)),
+        CommandError::Invalid(why) => with_next_step(why, better(why)),
         error => error.to_string(),
     }
 }
 
-fn told(why: impl Display, next: Option<&str>) -> String {
+fn with_next_step(why: impl Display, next: Option<&str>) -> String {
     next.map_or_else(|| why.to_string(), |next| format!("{why}; {next}"))
 }
 

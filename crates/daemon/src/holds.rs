@@ -28,7 +28,7 @@ impl Daemon {
         }
         let command = Command::Catalog(CatalogCommand::Hold { snapshot: snapshot.id, tag: request.tag.clone(), until, locked: false });
         shard.command(command).await.map_err(|e| ApiError::from(e).during(during))?;
-        self.tell(EventKind::SnapshotHeld, told_of(name, request.tag.as_deref()));
+        self.tell(EventKind::SnapshotHeld, name_with_tag(name, request.tag.as_deref()));
         self.snapshot(name).await
     }
 
@@ -39,15 +39,15 @@ impl Daemon {
     pub async fn release(&self, name: &SnapshotName, tag: Option<String>) -> Result<Snapshot, ApiError> {
         let (shard, _, snapshot) = self.find_snapshot(name).await?;
         check_release(&snapshot, tag.as_deref()).map_err(|e| e.during(format!("cannot release '{name}'")))?;
-        let told = told_of(name, tag.as_deref());
+        let subject = name_with_tag(name, tag.as_deref());
         let command = Command::Catalog(CatalogCommand::Release { snapshot: snapshot.id, tag });
         shard.command(command).await.map_err(|e| ApiError::from(e).during(format!("cannot release '{name}'")))?;
-        self.tell(EventKind::SnapshotReleased, told);
+        self.tell(EventKind::SnapshotReleased, subject);
         self.snapshot(name).await
     }
 }
 
-fn told_of(name: &SnapshotName, tag: Option<&str>) -> String {
+fn name_with_tag(name: &SnapshotName, tag: Option<&str>) -> String {
     tag.map_or_else(|| name.to_string(), |tag| format!("{name} tag {tag}"))
 }
 
@@ -80,7 +80,7 @@ pub(super) fn view(hold: &HoldInfo) -> SnapshotHold {
 }
 
 /// Returns why a snapshot cannot be destroyed, and the commands that release its holds.
-pub(super) fn told(name: &str, holds: &[HoldInfo]) -> (String, Vec<String>) {
+pub(super) fn describe(name: &str, holds: &[HoldInfo]) -> (String, Vec<String>) {
     let one = |hold: &HoldInfo| {
         let tag = hold.tag.as_ref().map_or_else(|| "no tag".to_owned(), |tag| format!("tag {tag}"));
         let locked = if hold.locked { ", locked" } else { "" };

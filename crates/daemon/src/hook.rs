@@ -121,7 +121,7 @@ fn run_once(hook: &Hook, event: &Event, killed: &mut Killed) -> Result<(), Strin
         return Err(format!("it is left out: {UNENDED} earlier ones were killed and have not ended"));
     }
     let (program, arguments) = hook.command.split_first().ok_or("no command")?;
-    let told = |what: &str, error: &dyn Display| format!("{what}: {error}");
+    let failure = |what: &str, error: &dyn Display| format!("{what}: {error}");
     let variables = [
         ("KIND", event.event.as_str()),
         ("SEVERITY", event.severity.as_str()),
@@ -130,7 +130,7 @@ fn run_once(hook: &Hook, event: &Event, killed: &mut Killed) -> Result<(), Strin
         ("SUBJECT", event.subject.as_str()),
         ("MESSAGE", event.message.as_str()),
     ];
-    let mut json = serde_json::to_vec(event).map_err(|error| told("no JSON", &error))?;
+    let mut json = serde_json::to_vec(event).map_err(|error| failure("no JSON", &error))?;
     json.push(b'\n');
     let mut child = Command::new(program)
         .args(arguments)
@@ -141,7 +141,7 @@ fn run_once(hook: &Hook, event: &Event, killed: &mut Killed) -> Result<(), Strin
         .stdout(Stdio::null())
         .process_group(0)
         .spawn()
-        .map_err(|error| told("it cannot be run", &error))?;
+        .map_err(|error| failure("it cannot be run", &error))?;
     let input = child.stdin.take().map(|stdin| Input { stdin, left: json });
     match attend(&mut child, input, hook.timeout) {
         Ok(Some(status)) if status.success() => Ok(()),
@@ -152,7 +152,7 @@ fn run_once(hook: &Hook, event: &Event, killed: &mut Killed) -> Result<(), Strin
         }
         Err(error) => {
             killed.kill(child, KILL);
-            Err(told("it cannot be waited for, and was killed", &error))
+            Err(failure("it cannot be waited for, and was killed", &error))
         }
     }
 }

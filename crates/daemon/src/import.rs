@@ -20,7 +20,7 @@ use super::limits;
 use super::locks::PoolLock;
 use super::memory::settled;
 use super::pools::{parse_id, wait_online};
-use super::refusal::{names, state_of, told};
+use super::refusal::{describe, names, state_of};
 use super::scan::Scan;
 use super::service::{Daemon, PoolEntry};
 use super::shard::{self, ShardHandle};
@@ -318,7 +318,7 @@ impl Daemon {
         let now = record.clone().with(pool);
         let refusal = self.rules().check(now.remembered().as_ref(), &self.evidence(pool)).err()?;
         // the newest label may have other devices in the places of those that are remembered
-        let why = told(&refusal, &record, &pool.sides);
+        let why = describe(&refusal, &record, &pool.sides);
         Some((refusal, why))
     }
 

@@ -78,7 +78,7 @@ impl Daemon {
     /// Saves the labels in force of every pool in service whenever they change, as long as the
     /// daemon lives.
     pub(super) async fn keep_labels(&self) {
-        let (mut unsaved, mut told) = (false, false);
+        let (mut unsaved, mut reported) = (false, false);
         loop {
             let mut changes = vec![pending::<()>().boxed()];
             for (name, shard) in self.shards() {
@@ -95,10 +95,10 @@ impl Daemon {
             if unsaved {
                 let saved = self.save();
                 unsaved = saved.is_err();
-                if let Some(error) = saved.err().filter(|_| !told) {
+                if let Some(error) = saved.err().filter(|_| !reported) {
                     self.tell(EventKind::StateUnsaved, format!("which devices are up to date is not remembered: {}", error.message));
                 }
-                told = unsaved;
+                reported = unsaved;
             }
             tokio::select! {
                 () = self.pools_changed.notified() => {}

@@ -76,11 +76,11 @@ impl Mounted {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                     let users = users::of(&self.dir);
                     let who = if users.is_empty() { "a process".to_owned() } else { users.join(", ") };
-                    let told = format!(
+                    let message = format!(
                         "{} is in use by {who}; end that, or give --lazy to serve open files until they are closed",
                         self.dir.display()
                     );
-                    return Err(ApiError::busy(told));
+                    return Err(ApiError::busy(message));
                 }
                 Err(error) => return Err(ApiError::busy(format!("cannot unmount {}: {error}", self.dir.display()))),
             }
@@ -105,22 +105,22 @@ fn is_root() -> bool {
 /// Makes the directory where missing, removes dead mounts of millpond, and refuses a directory
 /// whose content a mount would hide.
 fn prepare(dir: &Path) -> Result<(), ApiError> {
-    let told = dir.display();
-    let fail = |e: io::Error| ApiError::busy(format!("cannot mount on {told}: {e}; give another directory"));
+    let path = dir.display();
+    let fail = |e: io::Error| ApiError::busy(format!("cannot mount on {path}: {e}; give another directory"));
     for entry in mounts_on(dir).map_err(fail)?.into_iter().rev() {
         if entry.fs_type != FS_TYPE || !matches!(rustix::fs::statfs(dir), Err(Errno::NOTCONN)) {
-            let message = format!("{told} is a mount point already ({}); unmount it or give another directory", entry.fs_type);
+            let message = format!("{path} is a mount point already ({}); unmount it or give another directory", entry.fs_type);
             return Err(ApiError::new(ErrorKind::Exists, message));
         }
-        tracing::info!("replacing a dead mount on {told}");
+        tracing::info!("replacing a dead mount on {path}");
         detach(dir, true).map_err(fail)?;
     }
     match fs::DirBuilder::new().mode(0o700).create(dir) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(fail(e)),
         Ok(()) => Ok(()),
-        Err(_) if !dir.is_dir() => Err(ApiError::invalid(format!("{told} is not a directory; give one"))),
+        Err(_) if !dir.is_dir() => Err(ApiError::invalid(format!("{path} is not a directory; give one"))),
         Err(_) => match fs::read_dir(dir).map_err(fail)?.next() {
-            Some(_) => Err(ApiError::busy(format!("{told} is not empty, and a mount would hide its content; give an empty directory"))),
+            Some(_) => Err(ApiError::busy(format!("{path} is not empty, and a mount would hide its content; give an empty directory"))),
             None => Ok(()),
         },
     }

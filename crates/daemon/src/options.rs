@@ -92,10 +92,10 @@ mod tests {
         let first = changed(none, &change(&[("iops", 100), ("bps_wr", 4096)])).expect("fits").expect("a change");
         let second = changed(first, &change(&[("iops_max", 300), ("bps_wr", 0)])).expect("fits").expect("a change");
         assert_eq!(second.limits.iops, Rate { sustained: 100, burst: 300, seconds: 0 });
-        let told = words(&second);
-        assert_eq!(told.len(), LIMITS.len());
-        assert!(LIMITS.iter().all(|name| told.contains_key(*name)));
-        assert_eq!((told["iops"], told["iops_max"], told["iops_max_length"], told["bps_wr"]), (100, 300, 1, 0));
+        let view = words(&second);
+        assert_eq!(view.len(), LIMITS.len());
+        assert!(LIMITS.iter().all(|name| view.contains_key(*name)));
+        assert_eq!((view["iops"], view["iops_max"], view["iops_max_length"], view["bps_wr"]), (100, 300, 1, 0));
         assert_eq!(changed(second, &change(&[("iops", 0)])).expect("fits"), Some(none), "the burst goes with it");
     }
 

@@ -217,15 +217,15 @@ impl Daemon {
 
 impl PoolEntry {
     /// Returns the jobs of a pool, given its answer or the reason why there is none.
-    fn jobs(&mut self, name: &str, told: Result<&PoolInfo, Lacking>) -> Vec<Job> {
-        match told {
+    fn jobs(&mut self, name: &str, info: Result<&PoolInfo, Lacking>) -> Vec<Job> {
+        match info {
             Ok(pool) => self.listed = jobs_of(name, pool),
             // INV-JOB-2: a job has not ended because its pool does not answer
             Err(Lacking::Silent) => {}
             Err(Lacking::Gone) => self.listed.clear(),
         }
         let mut jobs = self.listed.clone();
-        let faulted = matches!(told, Ok(PoolInfo { state: PoolState::Faulted(_), .. }));
+        let faulted = matches!(info, Ok(PoolInfo { state: PoolState::Faulted(_), .. }));
         for (kind, member) in &self.followed {
             // the job of a missing device is a resilver, whatever the command was
             let of_member = format!(":{name}:{member}");
@@ -514,8 +514,8 @@ mod tests {
     fn a_job_has_not_ended_because_its_pool_does_not_answer() {
         let record = PoolRecord::new("tank".into(), "7".into(), Vec::new(), IoMode::Direct);
         let mut entry = PoolEntry::new(record, Err("not in this test".into()));
-        let ids = |entry: &mut PoolEntry, told: Result<&PoolInfo, Lacking>| {
-            entry.jobs("tank", told).into_iter().map(|job| job.id).collect::<Vec<_>>()
+        let ids = |entry: &mut PoolEntry, info: Result<&PoolInfo, Lacking>| {
+            entry.jobs("tank", info).into_iter().map(|job| job.id).collect::<Vec<_>>()
         };
         entry.followed.push((JobKind::Replace, MemberId(1)));
         assert_eq!(ids(&mut entry, Err(Lacking::Silent)), ["replace:tank:1"]);

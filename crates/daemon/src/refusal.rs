@@ -23,7 +23,7 @@ pub(super) fn state_of(refusal: &Refusal) -> FoundState {
 
 /// Returns the message for a refusal to import a pool. `sides` are its devices, by the history in
 /// their labels.
-pub(super) fn told(refusal: &Refusal, record: &PoolRecord, sides: &[Vec<PathBuf>]) -> String {
+pub(super) fn describe(refusal: &Refusal, record: &PoolRecord, sides: &[Vec<PathBuf>]) -> String {
     let by_hand = format!("'millpond pool import {} --degraded'", record.name);
     let since = |known: &InForce| format!(" since {}", known.since.strftime("%Y-%m-%dT%H:%M:%SZ"));
     let since = record.in_force.as_ref().map_or(String::new(), since);

@@ -235,7 +235,7 @@ fn cause(record: &PoolRecord, status: &ShardStatus, health: &PoolHealth) -> Opti
         PoolHealth::Degraded => {
             let names = DeviceNames::of(record, status);
             let lacking = status.pool.devices.iter().filter(|device| device.state != MemberState::Present && !device.class.is_auxiliary());
-            let told: Vec<String> = lacking
+            let reasons: Vec<String> = lacking
                 .map(|device| {
                     let path = called(record, &names, device, status);
                     match (device.state, device.slot, device.trouble) {
@@ -246,7 +246,7 @@ fn cause(record: &PoolRecord, status: &ShardStatus, health: &PoolHealth) -> Opti
                     }
                 })
                 .collect();
-            Some(told.join(", "))
+            Some(reasons.join(", "))
         }
         _ => None,
     }

@@ -239,7 +239,7 @@ impl Watch {
             match (self.unwell.get(key).map(|unwell| unwell.kind.clone()), condition) {
                 (before, Some(kind)) if before.as_ref() != Some(&kind) => {
                     self.unwell.insert(key.to_owned(), Unwell { path: path.clone(), kind: kind.clone() });
-                    let message = told(pool, device, &kind);
+                    let message = message_of(pool, device, &kind);
                     news.push(Happened::to_device(kind, &pool.name, path, message));
                 }
                 // a device that is being filled has not recovered yet
@@ -394,7 +394,7 @@ fn condition(device: &Device) -> Option<EventKind> {
     }
 }
 
-fn told(pool: &Pool, device: &Device, kind: &EventKind) -> String {
+fn message_of(pool: &Pool, device: &Device, kind: &EventKind) -> String {
     let what = match kind {
         EventKind::DeviceMissing => "is missing",
         EventKind::DeviceFailed => "failed",

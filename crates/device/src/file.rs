@@ -457,8 +457,8 @@ fn kind_of(path: &Path, kind: FileType) -> Result<HostDeviceKind, OpenError> {
 /// Returns the offset alignment that direct I/O on a file needs, if the host reports it.
 fn direct_grain(file: &OwnedFd) -> Option<u32> {
     let stat: Statx = fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
-    let told = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
-    (told && stat.stx_dio_offset_align != 0).then_some(stat.stx_dio_offset_align.max(512))
+    let is_known = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    (is_known && stat.stx_dio_offset_align != 0).then_some(stat.stx_dio_offset_align.max(512))
 }
 
 /// True for tmpfs and ramfs.

@@ -9,7 +9,7 @@ use crate::Planted;
 pub struct Lease {
     /// Its end: milliseconds since the Unix epoch as the pool gave it, and nanoseconds of the
     /// monotonic clock.
-    told: Option<(u64, u64)>,
+    end: Option<(u64, u64)>,
     planted: Option<Planted>,
 }
 
@@ -23,19 +23,19 @@ impl Lease {
     /// read before `wall`, so a delay of the caller between the two shortens the lease. The wall
     /// clock is used once for each new end: setting it back does not lengthen the lease.
     pub fn renew(&mut self, until: Option<u64>, wall: u64, now: u64) {
-        if until == self.told.map(|(until, _)| until) {
+        if until == self.end.map(|(until, _)| until) {
             return;
         }
         let nanos = |until: u64| match until.checked_sub(wall) {
             Some(millis) => now.saturating_add(millis.saturating_mul(1_000_000)),
             None => 0,
         };
-        self.told = until.map(|until| (until, nanos(until)));
+        self.end = until.map(|until| (until, nanos(until)));
     }
 
     /// Returns its end in nanoseconds of the monotonic clock.
     pub fn end(&self) -> Option<u64> {
-        self.told.map(|(_, nanos)| nanos)
+        self.end.map(|(_, nanos)| nanos)
     }
 
     /// True when the lease has ended at `now`.

@@ -41,7 +41,7 @@ pub fn walk(path: &Path, format: Option<Format>, follow: bool) -> Outcome<Vec<La
     let mut seen = BTreeSet::new();
     let home = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
     let mut next = Some((path.to_owned(), format));
-    while let Some((path, told)) = next.take() {
+    while let Some((path, format)) = next.take() {
         let file = open_file(&path)?;
         let meta = file.metadata().map_err(|e| Failure::failed(format!("cannot open {}: {e}", path.display())))?;
         if !seen.insert((meta.dev(), meta.ino())) {
@@ -50,7 +50,7 @@ pub fn walk(path: &Path, format: Option<Format>, follow: bool) -> Outcome<Vec<La
         if layers.len() >= MAX_LAYERS {
             return Err(refused(&path, &format!("its backing chain has more than {MAX_LAYERS} images; merge some with 'qemu-img commit'")));
         }
-        let layer = look(path, &file, told, &home, follow)?;
+        let layer = look(path, &file, format, &home, follow)?;
         if let Some(name) = layer.header.as_ref().and_then(|header| header.backing.clone()) {
             let below = beside(&layer.path, &name, &home, follow)?;
             let format = layer.header.as_ref().and_then(|header| header.backing_format.as_deref());
@@ -69,8 +69,8 @@ fn refused(path: &Path, why: &str) -> Failure {
     Failure::failed(format!("cannot import {}: {why}", path.display()))
 }
 
-fn look(path: PathBuf, file: &File, told: Option<Format>, home: &Path, follow: bool) -> Outcome<Layer> {
-    let format = match told {
+fn look(path: PathBuf, file: &File, given: Option<Format>, home: &Path, follow: bool) -> Outcome<Layer> {
+    let format = match given {
         Some(format) => format,
         None => Format::of_file(file, &path)?,
     };

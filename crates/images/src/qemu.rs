@@ -211,12 +211,12 @@ impl Convert {
         Ok(Convert { child, path: path.to_owned() })
     }
 
-    /// Waits for the end. Calls `told` with the percentage done, and gives up when `stopped`
+    /// Waits for the end. Calls `progress` with the percentage done, and gives up when `stopped`
     /// returns true.
     ///
     /// # Errors
     /// The tool's own message, or that it was interrupted.
-    pub fn finish(mut self, told: impl Fn(f64), stopped: impl Fn() -> bool + Sync) -> Outcome {
+    pub fn finish(mut self, progress: impl Fn(f64), stopped: impl Fn() -> bool + Sync) -> Outcome {
         let out = self.child.stdout.take();
         let mut last = String::new();
         if let Some(mut out) = out {
@@ -229,7 +229,7 @@ impl Convert {
                 // "    (12.34/100%)\\r"
                 if let Some(end) = text.rfind("/100%)") {
                     let done = text.get(..end).and_then(|text| text.rsplit('(').next()).and_then(|number| number.parse().ok());
-                    done.into_iter().for_each(&told);
+                    done.into_iter().for_each(&progress);
                     text = text.split_off(end + 6);
                 }
             }

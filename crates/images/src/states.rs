@@ -27,7 +27,7 @@ pub struct State {
     /// Name of the snapshot that this version becomes; `None` for the last.
     pub snapshot: Option<String>,
     /// Origin of this version, for the snapshot's description.
-    pub told: String,
+    pub description: String,
 }
 
 impl State {
@@ -54,10 +54,10 @@ impl States {
         let internal: &[Internal] = top.header.as_ref().map_or(&[], |header| &header.snapshots);
         let mut states = Vec::new();
         let mut taken = Vec::new();
-        let mut add = |name: String, told: String, states: &mut Vec<State>, image: Arc<dyn Image>| -> Outcome {
+        let mut add = |name: String, description: String, states: &mut Vec<State>, image: Arc<dyn Image>| -> Outcome {
             let name = fitting(&name, &taken);
             taken.push(name.clone());
-            states.push(state(path, image, Some(name), told)?);
+            states.push(state(path, image, Some(name), description)?);
             Ok(())
         };
         if !flat {
@@ -68,9 +68,9 @@ impl States {
             for snapshot in internal {
                 let name = if snapshot.name.is_empty() { format!("snapshot-{}", snapshot.id) } else { snapshot.name.clone() };
                 let taken = jiff::Timestamp::from_second(i64::from(snapshot.seconds)).map(|time| time.to_string()).unwrap_or_default();
-                let told = format!("snapshot '{}' of {}, taken {taken}", snapshot.name, path.display());
+                let description = format!("snapshot '{}' of {}, taken {taken}", snapshot.name, path.display());
                 let image = QemuImage::new(&layers, Some(snapshot.id.clone()), false);
-                add(name, told, &mut states, Arc::new(image))?;
+                add(name, description, &mut states, Arc::new(image))?;
             }
         }
         // A layer reports its difference from the layer below. With internal snapshots, the version
@@ -89,7 +89,7 @@ impl States {
     }
 }
 
-fn state(path: &Path, image: Arc<dyn Image>, snapshot: Option<String>, told: String) -> Outcome<State> {
+fn state(path: &Path, image: Arc<dyn Image>, snapshot: Option<String>, description: String) -> Outcome<State> {
     let wrong = |why: String| Failure::failed(format!("cannot import {}: {why}", path.display()));
     let opened = image.open().map_err(|e| match e.get_ref().and_then(|inner| inner.downcast_ref::<QemuError>()) {
         Some(said) => said.0.clone(),
@@ -102,7 +102,7 @@ fn state(path: &Path, image: Arc<dyn Image>, snapshot: Option<String>, told: Str
     if size > MAX_SIZE {
         return Err(wrong(format!("its disk has {size} bytes, more than any volume; give another image")));
     }
-    Ok(State { image, size, snapshot, told })
+    Ok(State { image, size, snapshot, description })
 }
 
 /// Chooses the reader for the disk of the last of `layers`.

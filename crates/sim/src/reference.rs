@@ -111,7 +111,7 @@ pub struct Reference {
     completions: VecDeque<Completion>,
     replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
     diffs: VecDeque<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
-    told: VecDeque<millpond_block::Answer>,
+    query_answers: VecDeque<millpond_block::Answer>,
     answers: u64,
 }
 
@@ -141,7 +141,7 @@ impl Reference {
             completions: VecDeque::new(),
             replies: VecDeque::new(),
             diffs: VecDeque::new(),
-            told: VecDeque::new(),
+            query_answers: VecDeque::new(),
             answers: 0,
         }
     }
@@ -404,11 +404,11 @@ impl StateMachine for Reference {
             PoolState::Online => Ok(vec![Run { length: query.range.length, set }]),
             _ => Err(DiskError::Shutdown),
         };
-        self.told.push_back(millpond_block::Answer { tag, result });
+        self.query_answers.push_back(millpond_block::Answer { tag, result });
     }
 
     fn pop_answer(&mut self) -> Option<millpond_block::Answer> {
-        self.told.pop_front()
+        self.query_answers.pop_front()
     }
 
     fn command(&mut self, tag: Tag, command: Command) {

@@ -62,8 +62,8 @@ impl System for Engine {
     fn restore_points(devices: Vec<DeviceGeometry>, media: Media<'_>) -> Vec<u64> {
         let mut survey = RestorePointScan::new(devices, Tuning::default());
         loop {
-            if let Some(told) = survey.turn() {
-                return told.map_or(Vec::new(), |told| told.points.into_iter().map(|point| point.id).collect());
+            if let Some(surveyed) = survey.turn() {
+                return surveyed.map_or(Vec::new(), |surveyed| surveyed.points.into_iter().map(|point| point.id).collect());
             }
             while let Some(io) = survey.pop_io() {
                 let buf = match io.kind {

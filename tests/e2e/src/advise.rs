@@ -20,9 +20,9 @@ fn write(millpond: &Millpond) -> Result<()> {
     Ok(())
 }
 
-fn volume<'a>(told: &'a Value, name: &str) -> Result<&'a Value> {
-    let volumes = told["volumes"].as_array().into_iter().flatten();
-    volumes.into_iter().find(|volume| volume["name"] == name).with_context(|| format!("{name} is not listed: {told}"))
+fn volume<'a>(advice: &'a Value, name: &str) -> Result<&'a Value> {
+    let volumes = advice["volumes"].as_array().into_iter().flatten();
+    volumes.into_iter().find(|volume| volume["name"] == name).with_context(|| format!("{name} is not listed: {advice}"))
 }
 
 /// Compares the prediction with a real pool.
@@ -37,10 +37,10 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     };
     create(millpond)?;
     write(millpond)?;
-    let told = millpond.json(&["pool", "advise", "special", "tank", "--special", "128M"])?;
-    let share = |name: &str, at: usize| volume(&told, name).map(|volume| volume["small"][at]["share"].as_f64().unwrap_or(-1.0));
-    ensure!(share("tank/small", 0)? > 0.95 && (0.0..0.05).contains(&share("tank/large", 5)?), "{told}");
-    ensure!(told["largest_fitting"] == 128 << 10 && told["assumed"] == true && told["node_bytes"].as_u64() > Some(0), "{told}");
+    let advice = millpond.json(&["pool", "advise", "special", "tank", "--special", "128M"])?;
+    let share = |name: &str, at: usize| volume(&advice, name).map(|volume| volume["small"][at]["share"].as_f64().unwrap_or(-1.0));
+    ensure!(share("tank/small", 0)? > 0.95 && (0.0..0.05).contains(&share("tank/large", 5)?), "{advice}");
+    ensure!(advice["largest_fitting"] == 128 << 10 && advice["assumed"] == true && advice["node_bytes"].as_u64() > Some(0), "{advice}");
     let few = millpond.json(&["pool", "advise", "special", "tank", "--special", "16M"])?;
     ensure!(few["largest_fitting"].is_null() && few["thresholds"][0]["fits"] == false, "{few}");
     let said = millpond.cli(&["pool", "advise", "special", "tank"])?;
@@ -54,7 +54,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     }
     write(millpond)?;
     let there = millpond.json(&["pool", "advise", "special", "tank"])?;
-    let foretold = told["thresholds"][0]["small_bytes"].as_u64().context("no small_bytes")?;
+    let foretold = advice["thresholds"][0]["small_bytes"].as_u64().context("no small_bytes")?;
     let special =
         ["tank/small", "tank/large"].iter().map(|name| volume(&there, name).map(|volume| volume["special_bytes"].as_u64().unwrap_or(0)));
     let special: u64 = special.sum::<Result<u64>>()?;

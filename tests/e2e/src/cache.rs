@@ -32,15 +32,15 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     let uri = millpond.export("tank/disk")?.uri();
     fio(&uri, "randwrite", 1, &[])?;
     check(&uri, 4)?;
-    let told = hits(millpond)?;
-    ensure!(told > 10_000, "only {told} blocks came from the cache: {}", pool(millpond)?);
+    let hit_count = hits(millpond)?;
+    ensure!(hit_count > 10_000, "only {hit_count} blocks came from the cache: {}", pool(millpond)?);
 
     // after a kill the cache is kept, except for data that was just being written
     millpond.kill9()?;
     millpond.launch()?;
     check(&uri, 1)?;
-    let told = hits(millpond)?;
-    ensure!(told > 5_000, "only {told} blocks came from the cache after a restart: {}", pool(millpond)?);
+    let hit_count = hits(millpond)?;
+    ensure!(hit_count > 5_000, "only {hit_count} blocks came from the cache after a restart: {}", pool(millpond)?);
 
     // rot is detected and does no harm
     rot(&b)?;

@@ -226,8 +226,8 @@ fn is_held_up(dir: &Path) -> Result<()> {
         ensure!(hosts.disk.digest()? == digest, "a host that has lost the pool wrote to it");
         Ok((first, second, endpoint))
     })?;
-    let told = hosts.one.cli(&["pool", "status", "tank"])?;
-    ensure!(told.contains("faulted") && told.contains("took the pool over"), "{told}");
+    let status = hosts.one.cli(&["pool", "status", "tank"])?;
+    ensure!(status.contains("faulted") && status.contains("took the pool over"), "{status}");
     let waiting = hosts.one.command(&["pool", "scrub", "tank", "--wait"]).output()?;
     let waited = hosts.one.command(&["pool", "jobs", "--wait", "scrub:tank"]).output()?;
     let said = String::from_utf8_lossy(&waited.stderr);

@@ -140,8 +140,8 @@ pub fn files(subject: &mut Subject) -> Result<()> {
     let listed = names(&dir.join(".snapshots/disk"))?;
     ensure!(listed.len() == 301, "{} snapshots listed", listed.len());
     let held = File::open(&snapshot)?;
-    let told = refusal(millpond, &["destroy", "-y", "lab/disk@s1"])?;
-    ensure!(told.contains(&format!("process {}", std::process::id())), "{told}");
+    let message = refusal(millpond, &["destroy", "-y", "lab/disk@s1"])?;
+    ensure!(message.contains(&format!("process {}", std::process::id())), "{message}");
     drop(held);
     millpond.cli(&["destroy", "-y", "lab/disk@s1"])?;
     ensure!(!snapshot.exists(), "a snapshot that is destroyed is gone");
@@ -157,12 +157,12 @@ pub fn comes_and_goes(subject: &mut Subject) -> Result<()> {
     fs::create_dir(&full)?;
     fs::write(full.join("precious"), b"x")?;
     let millpond = subject.millpond()?;
-    let told = refusal(millpond, &["export", "fuse", POOL, &full.display().to_string()])?;
-    ensure!(told.contains("not empty"), "{told}");
+    let message = refusal(millpond, &["export", "fuse", POOL, &full.display().to_string()])?;
+    ensure!(message.contains("not empty"), "{message}");
     let file = File::options().read(true).write(true).open(dir.join("disk"))?;
     file.write_all_at(b"before", 12_345)?;
-    let told = refusal(millpond, &["unexport", &export_id(millpond)?])?;
-    ensure!(told.contains(&format!("process {}", std::process::id())), "the user of an open file is not named: {told}");
+    let message = refusal(millpond, &["unexport", &export_id(millpond)?])?;
+    ensure!(message.contains(&format!("process {}", std::process::id())), "the user of an open file is not named: {message}");
     ensure!(refusal(millpond, &["pool", "export", POOL])?.contains("connected"), "an open file is a client");
     // after a lazy unmount, an open file still works
     millpond.cli(&["unexport", &export_id(millpond)?, "--lazy"])?;

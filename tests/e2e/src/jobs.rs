@@ -49,8 +49,8 @@ pub fn rebalance(subject: &mut Subject) -> Result<()> {
     let uri = millpond.export("tank/disk")?.uri();
     fio(&uri, "randwrite", 1, &[])?;
     millpond.cli(&["pool", "add", "tank", &format!("{}:{SIZED}", b.display())])?;
-    let told = millpond.json(&["pool", "rebalance", "tank", "-n"])?;
-    ensure!(told[0]["surplus"].as_u64() > Some(0) && told[1]["surplus"] == 0, "{told}");
+    let planned = millpond.json(&["pool", "rebalance", "tank", "-n"])?;
+    ensure!(planned[0]["surplus"].as_u64() > Some(0) && planned[1]["surplus"] == 0, "{planned}");
     ensure!(job(millpond, "rebalance")?.is_none(), "a dry run began something");
     // slow, so that the job still runs at the kill
     millpond.cli(&["pool", "set", "job_rate=4M", "tank"])?;
@@ -157,8 +157,8 @@ pub fn wipe(subject: &mut Subject) -> Result<()> {
     millpond.cli(&["snapshot", "tank/shared@s"])?;
     millpond.cli(&["clone", "tank/shared@s", "tank/clone"])?;
     ensure!(holds(&a, b"nobody may know.")? && holds(&b, b"nobody may know.")?, "there is nothing to wipe");
-    let told = millpond.json(&["destroy", "-n", "--wipe", "zero", "tank/secret"])?;
-    ensure!(told["wiping"]["erased_bytes"].as_u64() > Some(0), "{told}");
+    let planned = millpond.json(&["destroy", "-n", "--wipe", "zero", "tank/secret"])?;
+    ensure!(planned["wiping"]["erased_bytes"].as_u64() > Some(0), "{planned}");
     millpond.cli(&["pool", "set", "job_rate=1M", "tank"])?;
     millpond.cli(&["destroy", "-y", "--wipe", "zero", "tank/secret"])?;
     ensure!(job(millpond, "wipe")?.is_some(), "no job wipes");

@@ -61,10 +61,10 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     ensure!(!refused.status.success() && said.contains("--rebuild"), "{said}");
 
     let planned = millpond.json(&["pool", "import", "tank", "-d", &search, "--rebuild", "-n"])?;
-    let told: Vec<_> = planned.as_array().into_iter().flatten().map(|l| (&l["name"], l["offset"].as_u64(), l["length"].as_u64())).collect();
+    let lost: Vec<_> = planned.as_array().into_iter().flatten().map(|l| (&l["name"], l["offset"].as_u64(), l["length"].as_u64())).collect();
     let wanted = [(Some(64 << 10), Some(4096)), (Some(256 << 10), Some(8192))];
-    ensure!(told.iter().all(|(name, ..)| *name == "tank/small"), "{planned}");
-    ensure!(told.iter().map(|(_, offset, length)| (*offset, *length)).eq(wanted), "{planned}");
+    ensure!(lost.iter().all(|(name, ..)| *name == "tank/small"), "{planned}");
+    ensure!(lost.iter().map(|(_, offset, length)| (*offset, *length)).eq(wanted), "{planned}");
     let asked = millpond.command(&["pool", "import", "tank", "-d", &search, "--rebuild"]).output()?;
     let said = String::from_utf8_lossy(&asked.stderr).into_owned();
     ensure!(!asked.status.success() && said.contains("12K") && said.contains("-y"), "{said}");

@@ -70,8 +70,8 @@ pub fn switch(subject: &mut Subject) -> Result<()> {
                 // an order of modes with many different transitions
                 let mode = CacheMode::ALL[(turn * (1 + turn / CacheMode::ALL.len())) % CacheMode::ALL.len()];
                 millpond.cli(&["set", &format!("cache={}", mode.name()), DISK])?;
-                let told = millpond.cli(&["get", "cache", DISK, "-H", "-o", "value"])?;
-                ensure!(told.trim() == mode.name(), "{told} after {}", mode.name());
+                let shown = millpond.cli(&["get", "cache", DISK, "-H", "-o", "value"])?;
+                ensure!(shown.trim() == mode.name(), "{shown} after {}", mode.name());
             }
             Ok(())
         };

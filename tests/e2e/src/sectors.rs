@@ -95,14 +95,14 @@ fn boot(subject: &mut Subject, profiles: &[&str], sectors: &str) -> Result<()> {
     ensure!(refused.status.code() == Some(1) && said.contains("--sector 512e"), "the wrong sectors are taken: {said}");
     millpond.cli(&["import-image", &disk, "tank/disk"])?;
     for profile in profiles {
-        let told = millpond.cli(&["convert-sectors", "tank/disk", profile])?;
-        ensure!(told.contains(&format!("tank/disk is {profile} now")), "{told}");
+        let output = millpond.cli(&["convert-sectors", "tank/disk", profile])?;
+        ensure!(output.contains(&format!("tank/disk is {profile} now")), "{output}");
     }
     if profiles.len() > 1 {
         let out = room.join("back.raw");
         millpond.cli(&["export-image", "tank/disk", &text(&out)])?;
-        let told = run_tool("sgdisk", &["--verify", &text(&out)])?;
-        ensure!(told.contains("No problems found"), "{told}");
+        let output = run_tool("sgdisk", &["--verify", &text(&out)])?;
+        ensure!(output.contains("No problems found"), "{output}");
     }
     let socket = dir.join("guest.sock");
     millpond.cli(&["export", "vhost-user", "tank/disk", "--force", "--unix", &text(&socket)])?;

@@ -52,8 +52,8 @@ fn dies_under_load(millpond: &mut Millpond, uri: &str, dying: &mut VolatileDisk,
     wait_whole(millpond)?;
     let listed = pool(millpond)?;
     ensure!(is(&listed, spare, "data", "online") && device(&listed, &dying.path()).is_err(), "{listed}");
-    let told = millpond.cli(&["pool", "status", "-v", "-p", "tank"])?;
-    ensure!(told.contains(&spare.display().to_string()) && !told.contains(&dying.path().display().to_string()), "{told}");
+    let status = millpond.cli(&["pool", "status", "-v", "-p", "tank"])?;
+    ensure!(status.contains(&spare.display().to_string()) && !status.contains(&dying.path().display().to_string()), "{status}");
     Ok(())
 }
 

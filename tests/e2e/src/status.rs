@@ -61,9 +61,9 @@ pub fn holes(subject: &mut Subject) -> Result<()> {
     }
     let commands: Vec<&str> = script.iter().flat_map(|command| ["-c", command.as_str()]).collect();
     run_tool("qemu-io", &[&["-f", "raw"][..], &commands, &[uri.as_str()]].concat())?;
-    let told = blocks(&uri, "base:allocation")?;
+    let found = blocks(&uri, "base:allocation")?;
     let expected: Vec<u64> = data.iter().map(|data| if *data { 0 } else { HOLE }).collect();
-    ensure!(told == expected, "nbdinfo is told something else than was written");
+    ensure!(found == expected, "nbdinfo is told something else than was written");
     ensure!(qemu_blocks(&["-f", "raw", &uri])? == data, "qemu-img is told something else than was written");
     let copy = subject.file("copy.img").display().to_string();
     run_tool("qemu-img", &["convert", "-f", "raw", "-O", "raw", &uri, &copy])?;

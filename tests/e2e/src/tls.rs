@@ -206,8 +206,8 @@ pub fn certificates(subject: &mut Subject) -> Result<()> {
     subject.server().stop()?;
     subject.server().restart()?;
     let millpond = subject.millpond()?;
-    let (_, told) = uri(millpond, "nbds://127.0.0.1:")?;
-    let port = told.rsplit(':').next().context("no port")?.to_owned();
+    let (_, address) = uri(millpond, "nbds://127.0.0.1:")?;
+    let port = address.rsplit(':').next().context("no port")?.to_owned();
     let mut other = witness(&plain)?;
     let uri = |dir: &str| format!("nbds://localhost:{port}/?tls-certificates={dir}");
     let options = format!("server.type=inet,server.host=localhost,server.port={port}");

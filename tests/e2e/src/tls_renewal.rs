@@ -64,8 +64,8 @@ pub fn run(subject: &mut Subject) -> Result<()> {
 fn export(millpond: &Millpond, dir: &str, more: &[&str]) -> Result<(String, String)> {
     let words = ["export", "nbd", "lab/secret", "--force", "--tcp", "127.0.0.1:0", "--tls-dir", dir, "--tls-verify-peer"];
     millpond.cli(&[&words[..], more].concat())?;
-    let (id, told) = uri(millpond, "nbds://127.0.0.1:")?;
-    Ok((id.to_string(), told.rsplit(':').next().context("no port")?.to_owned()))
+    let (id, address) = uri(millpond, "nbds://127.0.0.1:")?;
+    Ok((id.to_string(), address.rsplit(':').next().context("no port")?.to_owned()))
 }
 
 /// A client of the CA is served if its name is listed, and refused otherwise; the list survives a
@@ -83,8 +83,8 @@ fn names(subject: &mut Subject, live: &str, pki: &str) -> Result<()> {
     subject.server().stop()?;
     subject.server().restart()?;
     let millpond = subject.millpond()?;
-    let (_, told) = uri(millpond, "nbds://127.0.0.1:")?;
-    let port = told.rsplit(':').next().context("no port")?;
+    let (_, address) = uri(millpond, "nbds://127.0.0.1:")?;
+    let port = address.rsplit(':').next().context("no port")?;
     refused("nbdinfo", &[&format!("nbds://localhost:{port}/?tls-certificates={pki}")])?;
     let object = format!("tls-creds-x509,id=creds,endpoint=client,dir={pki}");
     let image = format!("driver=nbd,tls-creds=creds,server.type=inet,server.host=localhost,server.port={port}");

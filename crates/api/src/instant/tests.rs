@@ -34,7 +34,7 @@ fn milliseconds_survive_the_round_trip() {
 fn spans_are_shown_in_their_two_largest_units() {
     let cases =
         [(0, "0 s"), (45, "45 s"), (60, "1 min"), (750, "12 min 30 s"), (12_000, "3 h 20 min"), (3605, "1 h"), (190_800, "2 d 5 h")];
-    cases.iter().for_each(|(seconds, told)| assert_eq!(show_span(*seconds), *told));
+    cases.iter().for_each(|(seconds, text)| assert_eq!(show_span(*seconds), *text));
 }
 
 #[test]

@@ -46,12 +46,12 @@ fn limits_hold_to_the_character() {
 
 #[test]
 fn look_alikes_are_named() {
-    let told = error::<Name>("p/dis\u{441}");
-    assert!(told.contains("CYRILLIC SMALL LETTER ES") && told.contains("U+0441") && told.contains("type 'c'"), "{told}");
-    let told = error::<Name>("p/vm\u{2013}1");
-    assert!(told.contains("EN DASH") && told.contains("U+2013") && told.contains("type '-'"), "{told}");
-    let told = error::<Scope>("p\u{ff0f}v");
-    assert!(told.contains("FULLWIDTH") && told.contains("'/'"), "{told}");
+    let refusal = error::<Name>("p/dis\u{441}");
+    assert!(refusal.contains("CYRILLIC SMALL LETTER ES") && refusal.contains("U+0441") && refusal.contains("type 'c'"), "{refusal}");
+    let refusal = error::<Name>("p/vm\u{2013}1");
+    assert!(refusal.contains("EN DASH") && refusal.contains("U+2013") && refusal.contains("type '-'"), "{refusal}");
+    let refusal = error::<Scope>("p\u{ff0f}v");
+    assert!(refusal.contains("FULLWIDTH") && refusal.contains("'/'"), "{refusal}");
 }
 
 #[test]
@@ -66,14 +66,14 @@ fn no_look_alike_is_itself_allowed_and_none_is_listed_twice() {
 #[test]
 fn errors_are_one_line() {
     for text in ["", "p", "p/", "/v", "p/v@", "p/a\nb", "p/\u{7}"] {
-        let told = error::<Name>(text);
-        assert!(!told.contains('\n') && !told.contains('\u{7}'), "{told:?}");
+        let refusal = error::<Name>(text);
+        assert!(!refusal.contains('\n') && !refusal.contains('\u{7}'), "{refusal:?}");
     }
 }
 
 #[test]
 fn look_alikes_in_options_are_named_with_what_to_type() {
-    let told = |words: &str| describe_odd_option(words.split(' ').map(str::to_owned));
+    let described = |words: &str| describe_odd_option(words.split(' ').map(str::to_owned));
     for (words, parts) in [
         ("create p/v \u{2013}L 10G", ["EN DASH", "U+2013", "type '-L'"]),
         ("create p/v \u{2014}size 10G", ["EM DASH", "U+2014", "type '--size'"]),
@@ -83,8 +83,8 @@ fn look_alikes_in_options_are_named_with_what_to_type() {
         ("snapshot p/v@a --expir\u{435} 1h", ["CYRILLIC SMALL LETTER IE", "character 8", "type '--expire'"]),
         ("pool create t \u{2013}o x=y /dev/a", ["EN DASH", "looks like '-'", "type '-o'"]),
     ] {
-        let told = told(words).expect(words);
-        assert!(parts.iter().all(|part| told.contains(part)), "{words}: {told}");
+        let hint = described(words).expect(words);
+        assert!(parts.iter().all(|part| hint.contains(part)), "{words}: {hint}");
     }
     for words in [
         "create p/v -L 10G --description=\u{2013}x",
@@ -95,6 +95,6 @@ fn look_alikes_in_options_are_named_with_what_to_type() {
         "pool create t /dev/\u{441}",
         "set x=\u{2013}L p/v",
     ] {
-        assert_eq!(told(words), None, "{words}");
+        assert_eq!(described(words), None, "{words}");
     }
 }

@@ -37,11 +37,11 @@ fn nonsense_is_refused_in_one_line() {
         "99999999999999999999",
         "1.1111111111111111111111111111111111111111G",
     ] {
-        let told = text.parse::<Size>().expect_err(text).to_string();
-        assert!(told.contains("not a size") && !told.contains('\n'), "{told}");
+        let refusal = text.parse::<Size>().expect_err(text).to_string();
+        assert!(refusal.contains("not a size") && !refusal.contains('\n'), "{refusal}");
     }
-    let told = "10\u{41a}".parse::<Size>().expect_err("Cyrillic").to_string();
-    assert!(told.contains("CYRILLIC CAPITAL LETTER KA"), "{told}");
+    let refusal = "10\u{41a}".parse::<Size>().expect_err("Cyrillic").to_string();
+    assert!(refusal.contains("CYRILLIC CAPITAL LETTER KA"), "{refusal}");
 }
 
 #[test]

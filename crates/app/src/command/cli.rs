@@ -84,8 +84,8 @@ impl Cli {
     /// The exit code and the one-line message that the program ends with.
     pub async fn run(self) -> Outcome {
         // Not clap's `env`: the usage line would show the option as required.
-        let told = std::env::var_os("MILLPOND_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
-        let given = self.socket.as_deref().or(told.as_deref());
+        let variable = std::env::var_os("MILLPOND_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let given = self.socket.as_deref().or(variable.as_deref());
         let client = Client::new(socket_path(given));
         match self.verb {
             // `up` starts its own daemon; `MILLPOND_SOCKET` names another one, so it is ignored

@@ -148,16 +148,16 @@ mod tests {
         };
         assert_eq!(properties, wanted);
         assert_eq!(code("iops=fast"), Some(Code::Usage));
-        let told = |word: &str| assign(word, &mut SetProperties::default()).map_err(|failure| failure.to_string());
+        let assigned = |word: &str| assign(word, &mut SetProperties::default()).map_err(|failure| failure.to_string());
         assert_eq!(
-            told("iops=abc"),
+            assigned("iops=abc"),
             Err("iops: 'abc' is not a number of requests per second; give for example 1000 or 20k, or none".into())
         );
-        assert!(told("bps=abc").is_err_and(|line| line.starts_with("bps: 'abc' is not a size")));
-        assert!(told("bps_max_length=x").is_err_and(|line| line.contains("not a number of seconds")));
-        assert!(told("readonly=maybe").is_err_and(|line| line.starts_with("readonly: 'maybe' is neither on nor off")));
+        assert!(assigned("bps=abc").is_err_and(|line| line.starts_with("bps: 'abc' is not a size")));
+        assert!(assigned("bps_max_length=x").is_err_and(|line| line.contains("not a number of seconds")));
+        assert!(assigned("readonly=maybe").is_err_and(|line| line.starts_with("readonly: 'maybe' is neither on nor off")));
         assert_eq!(code("sector=4kn"), Some(Code::Usage));
-        assert!(told("expire=24h").is_err_and(|line| line.contains("hold NAME --until TIME")));
+        assert!(assigned("expire=24h").is_err_and(|line| line.contains("hold NAME --until TIME")));
         assert_eq!(code("colour=red"), Some(Code::Usage));
         assert_eq!(code("readonly"), Some(Code::Usage));
         assert_eq!(code("readonly=maybe"), Some(Code::Usage));

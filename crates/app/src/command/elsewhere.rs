@@ -114,14 +114,14 @@ pub fn describe(error: &clap::Error, words: &[String]) -> Option<String> {
         return None;
     }
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return None };
-    if let Some(told) = is_name(word, words) {
-        return Some(told);
+    if let Some(hint) = is_name(word, words) {
+        return Some(hint);
     }
     let before: Vec<&str> = words.iter().take_while(|said| *said != word).map(String::as_str).collect();
     let of_pools = before.contains(&"pool");
-    let told = meant(word, of_pools)?;
+    let hint = meant(word, of_pools)?;
     let said = if of_pools { format!("pool {word}") } else { word.clone() };
-    Some(format!("no command '{said}': {told}"))
+    Some(format!("no command '{said}': {hint}"))
 }
 
 /// A hint if a volume's name is given where a protocol is expected.
@@ -150,7 +150,7 @@ fn meant(word: &str, of_pools: bool) -> Option<String> {
             _ => None,
         }
     };
-    let listed = || WORDS.iter().find(|(words, _)| words.contains(&lower.as_str())).map(|(_, told)| (*told).to_owned());
+    let listed = || WORDS.iter().find(|(words, _)| words.contains(&lower.as_str())).map(|(_, hint)| (*hint).to_owned());
     known(&lower).or_else(listed).or_else(|| known(singular))
 }
 
@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    fn told(words: &[&str]) -> Option<String> {
+    fn hint(words: &[&str]) -> Option<String> {
         let words: Vec<String> = std::iter::once("millpond").chain(words.iter().copied()).map(str::to_owned).collect();
         describe(&Cli::try_parse_from(&words).expect_err("no verb"), &words)
     }
@@ -189,11 +189,11 @@ mod tests {
             (&["export", "tank/v"], "use 'millpond export nbd tank/v'"),
             (&["version"], "'millpond --version'"),
         ] {
-            let told = told(words);
-            assert!(told.as_ref().is_some_and(|told| told.contains(wanted) && !told.contains('\n')), "{words:?}: {told:?}");
+            let given = hint(words);
+            assert!(given.as_ref().is_some_and(|hint| hint.contains(wanted) && !hint.contains('\n')), "{words:?}: {given:?}");
         }
-        assert_eq!(told(&["frobnicate"]), None);
-        assert_eq!(told(&["list", "--nope"]), None);
+        assert_eq!(hint(&["frobnicate"]), None);
+        assert_eq!(hint(&["list", "--nope"]), None);
     }
 
     #[test]

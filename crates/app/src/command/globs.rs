@@ -43,8 +43,8 @@ impl Pattern {
     /// # Errors
     /// Wrong usage if no replacement of `*` and `?` makes a part a valid name.
     pub fn parse(text: &str) -> Outcome<Pattern> {
-        if let Some(told) = describe_look_alike(text) {
-            return Err(Failure::usage(format!("not a pattern: {told}")));
+        if let Some(hint) = describe_look_alike(text) {
+            return Err(Failure::usage(format!("not a pattern: {hint}")));
         }
         let (pool, rest) = text.split_once('/').map_or((text, None), |(pool, rest)| (pool, Some(rest)));
         let (volume, snapshot) = match rest.map(|rest| rest.split_once('@')) {

@@ -83,7 +83,7 @@ mod tests {
         let extent = |device: &str, live_bytes| Extent { device: device.to_owned(), offset: 0, length: 100, live_bytes };
         let place = |segment, extents| Place { segment, class: DeviceClass::Data, live_bytes: 0, extents };
         let places = [place(1, vec![extent("a", 5), extent("b", 6)]), place(2, vec![extent("b", 7)])];
-        let told: Vec<_> = shares(&places).into_iter().map(|s| (s.device, s.extents, s.extent_bytes, s.live_bytes)).collect();
-        assert_eq!(told, [("a".to_owned(), 1, 100, 5), ("b".to_owned(), 2, 200, 13)]);
+        let counted: Vec<_> = shares(&places).into_iter().map(|s| (s.device, s.extents, s.extent_bytes, s.live_bytes)).collect();
+        assert_eq!(counted, [("a".to_owned(), 1, 100, 5), ("b".to_owned(), 2, 200, 13)]);
     }
 }

@@ -93,7 +93,7 @@ impl Up {
                 let control = format!("millpond --socket {}", connect::shell(&socket.display().to_string()));
                 eprintln!("millpond: {name} was made before and has {has}, not {asked}; to change that: {control} resize {name} {asked}");
             }
-            write_out(&told(&volume, &exports, &socket))
+            write_out(&instructions(&volume, &exports, &socket))
         };
         serve_until(daemon, control, ready, signals.next()).await
     }
@@ -131,7 +131,7 @@ impl Up {
 }
 
 /// Describes how to use the disk.
-fn told(volume: &Volume, exports: &[Export], socket: &Path) -> String {
+fn instructions(volume: &Volume, exports: &[Export], socket: &Path) -> String {
     let mut text = format!("{} ({}, {} sectors) is served on\n", volume.name, Size(volume.size), volume.sector);
     let uris: Vec<&str> = exports.iter().flat_map(|export| &export.uris).map(String::as_str).collect();
     uris.iter().for_each(|uri| text += &format!("  {uri}\n"));

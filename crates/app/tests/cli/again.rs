@@ -28,9 +28,9 @@ fn exported() -> Daemon {
 #[test]
 fn a_destroy_names_all_exports_and_ends_them_when_asked() {
     let daemon = exported();
-    let told =
+    let refusal =
         "'tank/v@a' is exported (export 3) and 'tank/v' is exported (exports 1 and 2); run 'millpond unexport tank/v@a tank/v' first";
-    daemon.run(&["destroy", "-y", "-r", "tank/v"]).refused(1, told);
+    daemon.run(&["destroy", "-y", "-r", "tank/v"]).refused(1, refusal);
     let client = nbd::connect(&daemon.path("v.sock")).expect("connect");
     daemon.run(&["destroy", "-y", "-r", "--unexport", "tank/v"]).refused(1, "clients are connected: export 1");
     assert_eq!(daemon.json(&["exports"]).as_array().map(Vec::len), Some(4), "none has ended");
@@ -62,8 +62,8 @@ fn exports_of_a_list_are_made_where_they_are_missing() {
     let daemon = exported();
     let list = daemon.run(&["exports", "--format", "json"]).ok().out;
     std::fs::write(daemon.path("list.json"), &list).expect("a list");
-    let told = daemon.run(&["export", "--from", "list.json"]).ok().out;
-    assert_eq!(told.lines().filter(|line| line.ends_with("is there already")).count(), 4, "{told}");
+    let out = daemon.run(&["export", "--from", "list.json"]).ok().out;
+    assert_eq!(out.lines().filter(|line| line.ends_with("is there already")).count(), 4, "{out}");
     daemon.run(&["unexport", "tank/*", "tank/v@a"]).ok();
     // from standard input
     let file = std::fs::File::open(daemon.path("list.json")).expect("the list");

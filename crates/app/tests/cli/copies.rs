@@ -75,8 +75,8 @@ fn a_full_copy_depends_on_nothing_in_any_pool() {
     daemon.run(&["unexport", "tank/v"]).ok();
     daemon.run(&["destroy", "-y", "-r", "tank/v"]).ok();
     assert!(content(&daemon, "tank/w") == bytes, "the copy needed its origin");
-    let told = daemon.run(&["events", "--since", "1h"]).ok().out;
-    assert!(told.contains("volume.copied"), "{told}");
+    let events = daemon.run(&["events", "--since", "1h"]).ok().out;
+    assert!(events.contains("volume.copied"), "{events}");
 }
 
 #[test]
@@ -115,8 +115,8 @@ fn an_interrupted_copy_is_taken_back() {
     daemon.run(&["pool", "device-limit", "other", &daemon.text("other.img"), "--bps", "none"]);
     assert_eq!(copy.wait(), 1);
     assert_eq!((volumes(&daemon), holds(&daemon)), (vec!["tank/v".to_owned()], Some(0)));
-    let told = daemon.run(&["events", "--since", "1h"]).ok().out;
-    assert!(told.contains("volume.copy-failed") && told.contains("interrupted"), "{told}");
+    let events = daemon.run(&["events", "--since", "1h"]).ok().out;
+    assert!(events.contains("volume.copy-failed") && events.contains("interrupted"), "{events}");
 }
 
 #[test]

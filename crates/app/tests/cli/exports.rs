@@ -76,8 +76,8 @@ fn connected_clients_are_in_the_way() {
     daemon.run(&["set", "readonly=on", "tank/v"]).ok();
     daemon.run(&["set", "readonly=off", "tank/v"]).ok();
     daemon.run(&["rollback", "--force", "tank/v@a"]).ok();
-    let told = daemon.run(&["resize", "tank/v", "8M", "--allow-shrink", "--force"]);
-    assert!(told.code == 0 && told.out.contains("kept as tank/v@pre-shrink-"), "{told:?}");
+    let resized = daemon.run(&["resize", "tank/v", "8M", "--allow-shrink", "--force"]);
+    assert!(resized.code == 0 && resized.out.contains("kept as tank/v@pre-shrink-"), "{resized:?}");
     let kept = daemon.json(&["list", "-t", "snapshot", "tank/v"]);
     let kept = each(&kept, "name").into_iter().find(|name| name.contains("pre-shrink")).expect("kept").to_owned();
     assert_eq!(daemon.json(&["get", "size", &kept])[0]["value"], 16 << 20);

@@ -21,10 +21,10 @@ fn each_tag_is_a_hold_of_its_own() {
     daemon.run(&["hold", "tank/v@a", "--tag", "no/tag"]).refused(1, "not a name");
     let listed = || daemon.json(&["list", "-t", "snapshot", "tank/v@a"])[0].clone();
     assert_eq!((listed()["holds"].as_u64(), listed()["hold_tags"].to_string()), (Some(3), r#"["audit","backup"]"#.to_owned()));
-    let told = daemon.run(&["show", "tank/v@a"]).ok().out;
-    let line = told.lines().find(|line| line.starts_with("hold audit")).expect("a line");
-    assert!(line.contains("since 20") && line.ends_with("until 2099-01-01T00:00:00Z"), "{told}");
-    assert!(told.contains("hold -  since -  until -\n"), "{told}");
+    let out = daemon.run(&["show", "tank/v@a"]).ok().out;
+    let line = out.lines().find(|line| line.starts_with("hold audit")).expect("a line");
+    assert!(line.contains("since 20") && line.ends_with("until 2099-01-01T00:00:00Z"), "{out}");
+    assert!(out.contains("hold -  since -  until -\n"), "{out}");
     let refused = daemon.run(&["destroy", "-y", "-R", "tank/v@a"]);
     for word in ["no tag", "tag audit until 2099-01-01T00:00:00Z", "millpond release tank/v@a --tag backup"] {
         assert!(refused.err.contains(word), "{refused:?}");

@@ -27,8 +27,8 @@ fn a_pool_is_made_listed_and_destroyed() {
     assert!(!daemon.path("c.img").exists());
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
     daemon.run(&["pool", "destroy", "tank"]).refused(1, "-y");
-    let told = daemon.run(&["pool", "destroy", "-n", "tank"]).ok().out;
-    assert!(told.contains("1 volumes"), "{told}");
+    let out = daemon.run(&["pool", "destroy", "-n", "tank"]).ok().out;
+    assert!(out.contains("1 volumes"), "{out}");
     assert_eq!(daemon.json(&["list"])[0]["name"], "tank/v");
     daemon.run(&["pool", "destroy", "tank", "-y"]).ok();
     assert_eq!(daemon.json(&["pool", "list"]).as_array().map(Vec::len), Some(0));

@@ -70,8 +70,8 @@ fn a_golden_image_can_go_when_its_clone_is_promoted() {
     daemon.run(&["unexport", "tank/vm@v2"]).ok();
     daemon.run(&["destroy", "-y", "tank/vm@v2"]).ok();
     assert_eq!(read(&socket, 0), 2);
-    let told = daemon.run(&["events", "--since", "1h"]).ok().out;
-    assert!(told.contains("volume.promoted"), "{told}");
+    let events = daemon.run(&["events", "--since", "1h"]).ok().out;
+    assert!(events.contains("volume.promoted"), "{events}");
 }
 
 #[test]

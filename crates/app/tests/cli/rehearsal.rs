@@ -65,10 +65,10 @@ fn a_replacement_names_both_disks() {
     let daemon = Daemon::start();
     daemon.run(&["pool", "create", "tank", "mirror", &sized(&daemon, "a"), &sized(&daemon, "b")]).ok();
     let (a, c, ids) = (daemon.text("a"), daemon.text("c"), ids(&daemon, "tank"));
-    let told = daemon.run(&["pool", "replace", "tank", "a", "c:300M", "-n"]).ok().out;
-    assert_eq!(told, format!("would replace {} {a} (256M) of pool tank by {c} (300M)\n", ids[0]));
+    let out = daemon.run(&["pool", "replace", "tank", "a", "c:300M", "-n"]).ok().out;
+    assert_eq!(out, format!("would replace {} {a} (256M) of pool tank by {c} (300M)\n", ids[0]));
     assert!(!daemon.path("c").exists());
-    assert_eq!(daemon.run(&["pool", "replace", "tank", &ids[0][..5], "c:300M", "-n"]).ok().out, told);
+    assert_eq!(daemon.run(&["pool", "replace", "tank", &ids[0][..5], "c:300M", "-n"]).ok().out, out);
 }
 
 #[test]
@@ -78,8 +78,8 @@ fn the_spare_of_a_pool_is_put_in_the_place_of_a_device_by_hand() {
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
     let before = ids(&daemon, "tank");
     let (a, c) = (daemon.text("a"), daemon.text("c"));
-    let told = daemon.run(&["pool", "replace", "tank", &a, &before[2], "-n"]).ok().out;
-    assert_eq!(told, format!("would replace {} {a} (256M) of pool tank by the spare {} {c} (256M)\n", before[0], before[2]));
+    let out = daemon.run(&["pool", "replace", "tank", &a, &before[2], "-n"]).ok().out;
+    assert_eq!(out, format!("would replace {} {a} (256M) of pool tank by the spare {} {c} (256M)\n", before[0], before[2]));
     assert_eq!(devices(&daemon), ["a data online", "b data online", "c spare available"]);
     // replacement of a device that is present
     daemon.run(&["pool", "replace", "tank", &a, &c, "--wait"]).waited();

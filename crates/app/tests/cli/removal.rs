@@ -17,8 +17,8 @@ fn a_removal_says_how_far_it_is_from_its_start() {
     assert!((8 << 20..24 << 20).contains(&moved), "{plan}");
     assert_eq!((plan["rate"].as_u64(), plan["rate_of"].as_str()), (Some(1 << 20), Some("job_rate")), "{plan}");
     assert_eq!(plan["seconds"].as_u64(), Some(moved.div_ceil(1 << 20)));
-    let told = daemon.run(&["pool", "remove", "tank", &leaving, "-n"]).ok().out;
-    assert!(told.contains("would move to other devices: about ") && told.contains("at 1M/s (job_rate)"), "{told}");
+    let out = daemon.run(&["pool", "remove", "tank", &leaving, "-n"]).ok().out;
+    assert!(out.contains("would move to other devices: about ") && out.contains("at 1M/s (job_rate)"), "{out}");
 
     daemon.run(&["pool", "remove", "tank", &leaving, "--stop", "-n"]).refused(1, "no removal is under way");
     daemon.run(&["pool", "remove", "tank", &leaving]).ok();

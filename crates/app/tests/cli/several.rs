@@ -67,8 +67,8 @@ fn what_patterns_destroy_is_listed_and_asked_for_and_goes_at_once() {
     // a clone that is named does not need -R
     daemon.run(&["clone", "tank/vm2@auto-a", "tank/copy"]).ok();
     daemon.run(&["destroy", "-y", "tank/vm2@auto-a"]).refused(1, "-R");
-    let told = daemon.run(&["destroy", "-y", "tank/vm2@auto-a", "tank/copy", "tank/vm1", "pond/vm1@%"]).ok().out;
-    assert_eq!(told.lines().filter(|line| line.starts_with("destroyed ")).count(), 5, "{told}");
+    let out = daemon.run(&["destroy", "-y", "tank/vm2@auto-a", "tank/copy", "tank/vm1", "pond/vm1@%"]).ok().out;
+    assert_eq!(out.lines().filter(|line| line.starts_with("destroyed ")).count(), 5, "{out}");
     assert_eq!(names(&daemon, &["tank"]), "tank/db tank/vm2");
 }
 

@@ -70,8 +70,8 @@ fn a_rollback_brings_the_snapshot_back_and_keeps_the_rest() {
     write(&socket, 5, 2);
     daemon.run(&["snapshot", "tank/v@two"]).ok();
     write(&socket, 5, 3);
-    let told = daemon.run(&["rollback", "tank/v@one"]).ok().out;
-    assert!(told.contains("tank/v@pre-rollback-"), "{told}");
+    let out = daemon.run(&["rollback", "tank/v@one"]).ok().out;
+    assert!(out.contains("tank/v@pre-rollback-"), "{out}");
     assert_eq!(read(&socket, 5), 1);
     let names = daemon.json(&["list", "-t", "snapshot", "tank/v"]);
     let names = each(&names, "name");
@@ -98,8 +98,8 @@ fn clones_stand_on_their_origin() {
     daemon.run(&["clone", "tank/v@a", "other/c"]).refused(1, "same pool");
     daemon.run(&["destroy", "-n", "-R", "tank/v@a"]).refused(1, "'tank/c' is exported");
     daemon.run(&["unexport", "2"]).ok();
-    let told = daemon.run(&["destroy", "-n", "-R", "tank/v@a"]).ok().out;
-    assert!(told.contains("would destroy tank/c") && told.contains("would destroy tank/v@a"), "{told}");
+    let out = daemon.run(&["destroy", "-n", "-R", "tank/v@a"]).ok().out;
+    assert!(out.contains("would destroy tank/c") && out.contains("would destroy tank/v@a"), "{out}");
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn destroy_takes_ranges_and_says_what_it_frees() {
     assert_eq!((each_text(&plan["destroyed"]), plan["freed_bytes"].as_u64()), (vec!["tank/v@b".to_owned()], Some(BLOCK as u64)));
     assert_eq!(left(), "abcd");
     daemon.run(&["destroy", "-y", "tank/v@d%b"]).refused(1, "older");
-    let told = daemon.run(&["destroy", "-y", "tank/v@b%c", "--wait"]);
-    assert!(told.code == 0 && told.out.contains("destroyed tank/v@c") && told.out.contains("bytes"), "{told:?}");
+    let out = daemon.run(&["destroy", "-y", "tank/v@b%c", "--wait"]);
+    assert!(out.code == 0 && out.out.contains("destroyed tank/v@c") && out.out.contains("bytes"), "{out:?}");
     assert_eq!(left(), "ad");
     daemon.run(&["destroy", "-y", "tank/v@%"]).ok();
     assert_eq!(left(), "");

@@ -28,8 +28,8 @@ fn a_new_pool_on_a_sparse_file_has_some_of_it_ready() {
     eventually("a sixteenth is ready", || segments(&daemon, "ready") >= 30 * MIB);
     let holes = segments(&daemon, "holes");
     assert!(holes > 400 * MIB && taken(&daemon) < 100 * MIB, "{holes} bytes of holes, {} taken", taken(&daemon));
-    let told = daemon.run(&["pool", "status", "-v", "tank"]).ok().out;
-    assert!(told.contains("free and ready") && told.contains("free and holes"), "{told}");
+    let status = daemon.run(&["pool", "status", "-v", "tank"]).ok().out;
+    assert!(status.contains("free and ready") && status.contains("free and holes"), "{status}");
     let shown = daemon.run(&["pool", "show", "tank"]).ok().out;
     assert!(shown.contains("segments_ready"), "{shown}");
     // after a restart the daemon knows the space of the file again

@@ -78,8 +78,8 @@ fn an_older_half_of_a_mirror_is_not_taken_by_a_start() {
     bring_back(&daemon, "a");
     hide(&daemon, "b");
     daemon.restart();
-    let told = reason(&daemon);
-    assert!(told.contains(&daemon.text("b")) && told.contains("generation") && told.contains("--degraded"), "{told}");
+    let why = reason(&daemon);
+    assert!(why.contains(&daemon.text("b")) && why.contains("generation") && why.contains("--degraded"), "{why}");
     let looks = Instant::now() + Duration::from_secs(5);
     while Instant::now() < looks {
         assert!(!health_is(&daemon, "degraded") && !serves(&daemon), "{}", pool(&daemon));
@@ -138,8 +138,8 @@ fn the_older_half_is_taken_by_the_users_word_and_remembered_from_then_on() {
     assert_eq!(daemon.stop("TERM"), 0);
     daemon.restart();
     eventually("the contradiction is the reason in the status", || reason(&daemon).contains("contradict each other"));
-    let (told, a, b) = (reason(&daemon), daemon.text("a"), daemon.text("b"));
-    assert!(told.contains(&a) && told.contains(&b) && told.contains("-d DEVICE") && health_is(&daemon, "unavailable"), "{told}");
+    let (why, a, b) = (reason(&daemon), daemon.text("a"), daemon.text("b"));
+    assert!(why.contains(&a) && why.contains(&b) && why.contains("-d DEVICE") && health_is(&daemon, "unavailable"), "{why}");
     let found = daemon.json(&["pool", "import", "-d", &a, "-d", &b]);
     assert_eq!(found[0]["state"], "contradictory", "{found}");
     daemon.run(&["pool", "import", "tank", "--degraded"]).refused(1, "contradict each other");

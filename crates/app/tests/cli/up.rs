@@ -12,12 +12,12 @@ fn up(dir: &Path, more: &[&str]) -> (Running, String) {
     let mut words = vec!["up", "--dir", dir.to_str().expect("UTF-8"), "--size", "64M"];
     words.extend(more);
     let mut child = command(&words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
-    let mut told = String::new();
+    let mut output = String::new();
     let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-    while !told.contains("Ctrl-C") {
-        assert_ne!(lines.read_line(&mut told).expect("reads"), 0, "it ended after: {told}");
+    while !output.contains("Ctrl-C") {
+        assert_ne!(lines.read_line(&mut output).expect("reads"), 0, "it ended after: {output}");
     }
-    (Running(child), told)
+    (Running(child), output)
 }
 
 fn byte(socket: &Path) -> u8 {
@@ -32,9 +32,9 @@ fn up_makes_a_disk_once_and_serves_it_again() {
     let dir: PathBuf = base.path().join("data");
     let socket = dir.join("disk0.sock");
     let control = dir.join("control.sock").to_str().expect("UTF-8").to_owned();
-    let (mut running, told) = up(&dir, &["--nbd", "127.0.0.1:0"]);
+    let (mut running, output) = up(&dir, &["--nbd", "127.0.0.1:0"]);
     for word in ["qemu-system", "qemu-img", "nbdcopy", "nbdinfo", "snapshot pond/disk0@a", "nbd://127.0.0.1:"] {
-        assert!(told.contains(word), "{word} in {told}");
+        assert!(output.contains(word), "{word} in {output}");
     }
     let volumes = run(command(&["list", "--socket", &control, "--format", "json"])).json();
     assert_eq!((volumes[0]["name"].as_str(), volumes[0]["size"].as_u64()), (Some("pond/disk0"), Some(64 << 20)));

@@ -53,13 +53,13 @@ fn look_alikes_are_named() {
 
 #[test]
 fn words_of_other_systems_are_answered_with_ours() {
-    for (words, told) in [
+    for (words, message) in [
         (&["history"][..], "no command 'history': 'millpond events"),
         (&["pool", "offline", "tank", "sdb"], "'millpond pool replace"),
         (&["scrub", "tank"], "use 'millpond pool scrub'"),
         (&["lvcreate", "-L", "1G"], "'millpond create POOL/VOL -L SIZE'"),
     ] {
-        run(command(words)).refused(2, told);
+        run(command(words)).refused(2, message);
     }
 }
 
@@ -79,7 +79,7 @@ fn help_names_the_verbs() {
 fn odd_dashes_and_letters_in_options_are_named() {
     let daemon = Daemon::with_pool();
     daemon.run(&["create", "tank/vm1", "-L", "16M"]).ok();
-    for (words, told) in [
+    for (words, message) in [
         (vec!["create", "tank/x", "\u{2013}L", "10M"], "type '-L'"),
         (vec!["create", "tank/x", "\u{2014}size", "10M"], "U+2014"),
         (vec!["list", "-\u{441}"], "CYRILLIC SMALL LETTER ES 'с' (U+0441), which looks like 'c'; type '-c'"),
@@ -88,7 +88,7 @@ fn odd_dashes_and_letters_in_options_are_named() {
         (vec!["destroy", "tank/vm1", "\u{2013}y"], "EN DASH"),
         (vec!["set", "cache=none", "tank/vm1", "\u{2013}v"], "EN DASH"),
     ] {
-        daemon.run(&words).refused(2, told);
+        daemon.run(&words).refused(2, message);
     }
     daemon.run(&["snapshot", "tank/vm1@a", "--description", "\u{2013}nightly"]).ok();
 }

@@ -52,10 +52,10 @@ fn properties_change_and_are_kept() {
     assert_eq!(daemon.stop("TERM"), 0);
     daemon.restart();
     check(&daemon);
-    for (word, told) in [("none", "0"), ("auto", "auto")] {
+    for (word, shown) in [("none", "0"), ("auto", "auto")] {
         daemon.run(&["set", &format!("read_cache={word}"), "tank/v"]).ok();
         let line = daemon.run(&["get", "-H", "-p", "-o", "value", "read_cache", "tank/v"]).ok();
-        assert_eq!(line.out.trim(), told);
+        assert_eq!(line.out.trim(), shown);
     }
     daemon.run(&["set", "read_cache=lots", "tank/v"]).refused(2, "read_cache");
     daemon.run(&["set", "cache=warm", "tank/v"]).refused(2, "not a cache mode");
@@ -132,8 +132,8 @@ fn a_volume_grows_and_shrinks_only_with_consent() {
     assert_eq!(size(), Some(128 << 20));
     daemon.run(&["resize", "tank/v", "32M"]).refused(1, "--allow-shrink");
     assert_eq!(size(), Some(128 << 20));
-    let told = daemon.run(&["resize", "tank/v", "-n", "--allow-shrink", "32M"]).ok().out;
-    assert!(told.contains("96M") && size() == Some(128 << 20), "{told}");
+    let out = daemon.run(&["resize", "tank/v", "-n", "--allow-shrink", "32M"]).ok().out;
+    assert!(out.contains("96M") && size() == Some(128 << 20), "{out}");
     daemon.run(&["resize", "--allow-shrink", "--", "tank/v", "-96M"]).ok();
     assert_eq!(size(), Some(32 << 20));
     daemon.run(&["resize", "--allow-shrink", "--", "tank/v", "-1G"]).refused(1, "below zero");

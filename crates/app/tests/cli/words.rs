@@ -83,13 +83,13 @@ fn a_terminal_is_told_in_a_line_what_was_done() {
     };
     let Some(made) = on_terminal("create tank/v -L 16M") else { return println!("skipped, for there is no script(1) here") };
     assert_eq!(made, "created tank/v: 16M, 512e sectors, cache writeback");
-    for (words, told) in [
+    for (words, hint) in [
         ("resize tank/v 32M", "tank/v has 32M now, it had 16M"),
         ("set compression=lz4 tank/v", "tank/v: compression=lz4"),
         ("rename tank/v tank/w", "tank/v is tank/w now"),
         ("pool set job_rate=50M tank", "pool tank: job_rate=50M"),
     ] {
-        assert_eq!(on_terminal(words).as_deref(), Some(told));
+        assert_eq!(on_terminal(words).as_deref(), Some(hint));
     }
     // in other cases the exit code is enough
     assert_eq!(daemon.run(&["rename", "tank/w", "tank/v"]).ok().out, "");

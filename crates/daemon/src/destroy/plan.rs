@@ -88,7 +88,7 @@ impl Catalog {
     }
 
     /// Returns the full name of a target.
-    pub(super) fn told(&self, target: Target) -> String {
+    pub(super) fn name_of(&self, target: Target) -> String {
         let pool = &self.pool;
         let volume = |id: VolumeId| self.volumes.iter().find(|volume| volume.id == id).map_or("?", |volume| &volume.name);
         match target {
@@ -151,7 +151,7 @@ impl Catalog {
         }
         let found = held.iter().filter_map(|id| self.snapshot(*id));
         let (whys, commands): (Vec<String>, Vec<Vec<String>>) =
-            found.take(NAMED).map(|snapshot| holds::told(&self.told(Target::Snapshot(snapshot.id)), &snapshot.hold_list)).unzip();
+            found.take(NAMED).map(|snapshot| holds::describe(&self.name_of(Target::Snapshot(snapshot.id)), &snapshot.hold_list)).unzip();
         let commands = commands.concat();
         let more = match held.len().saturating_sub(NAMED) {
             0 => String::new(),

@@ -56,7 +56,7 @@ fn plan(names: &str, with_snapshots: bool, with_clones: bool) -> Result<Vec<Stri
     let catalog = catalog();
     let doomed: Vec<_> = names.split(' ').map(|name| (name, name.parse().expect(name))).collect();
     let plan = catalog.plan(&doomed, with_snapshots, with_clones).map_err(|e| e.to_string())?;
-    Ok(plan.targets(&catalog).into_iter().map(|target| catalog.told(target)).collect())
+    Ok(plan.targets(&catalog).into_iter().map(|target| catalog.name_of(target)).collect())
 }
 
 #[test]
@@ -81,8 +81,8 @@ fn clones_go_before_what_they_stand_on() {
 #[test]
 fn what_is_held_never_goes_and_says_who_holds_it() {
     for names in ["p/v@b", "p/v", "p/v@a%b", "p/v@%", "p/v@a p/v@b", "p/y p/v@b"] {
-        let told = plan(names, true, true).expect_err(names);
-        assert!(told.contains("'p/v@b' (tag tag0)") && told.contains("-R does not override"), "{names}: {told}");
+        let refusal = plan(names, true, true).expect_err(names);
+        assert!(refusal.contains("'p/v@b' (tag tag0)") && refusal.contains("-R does not override"), "{names}: {refusal}");
     }
 }
 

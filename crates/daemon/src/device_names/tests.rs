@@ -32,8 +32,8 @@ fn renamed() -> DeviceNames {
 fn a_path_of_two_devices_is_neither() {
     let names = renamed();
     let refused = names.find("lo", "/dev/sdb").expect_err("two devices").message;
-    for told in ["0a1b2c3d (missing, was at /dev/sdb)", "0a1b9999 (at /dev/sdb now)", "by its ID"] {
-        assert!(refused.contains(told), "'{told}' is not in {refused}");
+    for part in ["0a1b2c3d (missing, was at /dev/sdb)", "0a1b9999 (at /dev/sdb now)", "by its ID"] {
+        assert!(refused.contains(part), "'{part}' is not in {refused}");
     }
     assert_eq!(names.find("lo", "/dev/sdd"), Ok(Some(MemberId(2))), "where one was that nothing else is at");
     assert_eq!(names.find("lo", "/dev/sde"), Ok(Some(MemberId(3))));

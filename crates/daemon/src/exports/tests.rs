@@ -111,8 +111,8 @@ fn credentials_that_contradict_or_are_not_there_are_refused() {
         (CreateTls { psk: Some("/none/keys.psk".to_owned()), ..nothing.clone() }, "cannot read"),
         (CreateTls { psk: junk, ..nothing.clone() }, "line 1"),
     ] {
-        let told = nbd::tls_record(&wrong).expect_err(words).message;
-        assert!(told.contains(words) && !told.contains('\n'), "{told}");
+        let message = nbd::tls_record(&wrong).expect_err(words).message;
+        assert!(message.contains(words) && !message.contains('\n'), "{message}");
     }
     // Both kinds in one directory: refused as ambiguous.
     file("server-cert.pem", "");

@@ -53,12 +53,12 @@ fn the_command_gets_the_event_in_its_environment_and_as_json() {
 fn failures_are_told_and_a_command_that_hangs_is_killed_with_its_children() {
     let event = event(Severity::Warning, "slow");
     let mut killed = Killed::default();
-    let mut told = |hook: &Hook| run_once(hook, &event, &mut killed).expect_err("a failure");
-    assert_eq!(told(&shell("exit 3", LONG)), "it ended with exit code 3");
-    assert_eq!(told(&shell("kill -9 $$", LONG)), "it ended by signal 9");
+    let mut failure = |hook: &Hook| run_once(hook, &event, &mut killed).expect_err("a failure");
+    assert_eq!(failure(&shell("exit 3", LONG)), "it ended with exit code 3");
+    assert_eq!(failure(&shell("kill -9 $$", LONG)), "it ended by signal 9");
     let nothing = Hook { command: vec!["/nonexistent/program".to_owned()], severity: Severity::Info, timeout: LONG };
-    assert!(told(&nothing).starts_with("it cannot be run"));
-    assert_eq!(told(&shell("sleep 600", Duration::ZERO)), "it did not end within 0 s, and was killed");
+    assert!(failure(&nothing).starts_with("it cannot be run"));
+    assert_eq!(failure(&shell("sleep 600", Duration::ZERO)), "it did not end within 0 s, and was killed");
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "sleep 600 & echo up; wait"]).stdout(Stdio::piped()).process_group(0);
     let mut child = command.spawn().expect("starts");
@@ -75,8 +75,8 @@ fn failures_are_told_and_a_command_that_hangs_is_killed_with_its_children() {
 fn a_command_that_does_not_read_a_long_event_is_killed_in_time() {
     // more than a pipe holds
     let event = Event { subject: "x".repeat(100_000), ..event(Severity::Warning, "long") };
-    let told = run_once(&shell("exec sleep 600", Duration::ZERO), &event, &mut Killed::default()).expect_err("it does not end");
-    assert_eq!(told, "it did not end within 0 s, and was killed");
+    let failure = run_once(&shell("exec sleep 600", Duration::ZERO), &event, &mut Killed::default()).expect_err("it does not end");
+    assert_eq!(failure, "it did not end within 0 s, and was killed");
     let read = shell("test $(wc -c) -gt 100000", LONG);
     assert_eq!(run_once(&read, &event, &mut Killed::default()), Ok(()));
 }
@@ -88,8 +88,8 @@ fn commands_that_do_not_end_when_killed_are_so_many_at_most_and_are_not_waited_f
     // as if the kernel kept them from ending
     killed.0.extend((0..UNENDED).map(|_| sleep()));
     let event = event(Severity::Warning, "one more");
-    let told = run_once(&shell("true", LONG), &event, &mut killed).expect_err("too many");
-    assert!(told.contains("have not ended"), "{told}");
+    let failure = run_once(&shell("true", LONG), &event, &mut killed).expect_err("too many");
+    assert!(failure.contains("have not ended"), "{failure}");
     assert_eq!(killed.0.len(), UNENDED);
     for child in &killed.0 {
         kill_process_group(Pid::from_child(child), Signal::KILL).expect("killed");

@@ -45,7 +45,7 @@ fn our_own_label_names_its_pool_even_when_damaged() {
     let label =
         Label { pool: PoolId([7; 16]), name: "tank".to_owned(), device: DeviceId(1), member: MemberId(0), shape, notes: Vec::new() };
     let mut sector = label.encode();
-    assert!(name(&sector).is_some_and(|told| told.contains("'tank'")));
+    assert!(name(&sector).is_some_and(|name| name.contains("'tank'")));
     sector[100] ^= 1;
-    assert!(name(&sector).is_some_and(|told| told.contains("damaged")));
+    assert!(name(&sector).is_some_and(|name| name.contains("damaged")));
 }

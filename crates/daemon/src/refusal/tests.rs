@@ -14,9 +14,9 @@ fn record() -> PoolRecord {
 }
 
 /// Returns the message about devices that are refused.
-fn told_of(record: &PoolRecord, found: &Evidence) -> String {
+fn message_about(record: &PoolRecord, found: &Evidence) -> String {
     match ImportRules::default().decide(record.remembered().as_ref(), Some(found), Duration::ZERO) {
-        Decision::Refuse(refusal) => told(&refusal, record, &[vec!["/a".into()], vec!["/b".into()]]),
+        Decision::Refuse(refusal) => describe(&refusal, record, &[vec!["/a".into()], vec!["/b".into()]]),
         decision => panic!("{decision:?}"),
     }
 }
@@ -41,12 +41,12 @@ fn found(generation: u64, devices: &[u64], missing: &[u16]) -> Evidence {
 
 #[test]
 fn the_missing_device_is_named_and_the_way_out() {
-    let words = told_of(&record(), &found(4, &[10], &[1]));
+    let words = message_about(&record(), &found(4, &[10], &[1]));
     assert!(
         words.contains("device 1 (was /b)") && words.contains("pool import tank --degraded") && words.contains("1970-01-01"),
         "{words}"
     );
-    let words = told_of(&record(), &found(3, &[10, 11], &[]));
+    let words = message_about(&record(), &found(3, &[10, 11], &[]));
     assert!(words.contains("bring back the devices in that state"), "{words}");
 }
 
@@ -54,7 +54,7 @@ fn the_missing_device_is_named_and_the_way_out() {
 fn where_nothing_is_missing_both_states_are_offered() {
     // device 0 has a newer label that lists device 1, which is there, as given up
     let both = Evidence { present: vec![DeviceId(10)], ..found(6, &[10], &[]) };
-    let words = told_of(&record(), &Evidence { devices: vec![DeviceId(10), DeviceId(11)], ..both });
+    let words = message_about(&record(), &Evidence { devices: vec![DeviceId(10), DeviceId(11)], ..both });
     assert!(words.contains("are all there: device 1 (was /b)"), "{words}");
     assert!(words.contains("replace the rest"), "{words}");
     assert!(words.contains("'millpond pool import tank --degraded' and '-d DEVICE'") && !words.contains("bring back"), "{words}");
@@ -63,7 +63,7 @@ fn where_nothing_is_missing_both_states_are_offered() {
 #[test]
 fn the_other_host_is_named() {
     let half = Evidence { other_host: Some("bert".to_owned()), ..found(5, &[11], &[0]) };
-    let words = told_of(&record(), &half);
+    let words = message_about(&record(), &half);
     assert!(words.contains("'bert'") && words.contains("device 0 (was /a)"), "{words}");
 }
 
@@ -75,6 +75,6 @@ fn what_is_remembered_is_what_was_in_force() {
 
 #[test]
 fn devices_that_contradict_each_other_are_named_by_side() {
-    let words = told_of(&record(), &Evidence { apart: true, ..found(5, &[10, 11], &[]) });
+    let words = message_about(&record(), &Evidence { apart: true, ..found(5, &[10, 11], &[]) });
     assert!(words.contains("(/a against /b)") && words.contains("'millpond pool import tank --degraded' and '-d DEVICE'"), "{words}");
 }

@@ -194,8 +194,8 @@ impl TlsServer {
         if found.iter().any(|name| self.clients.iter().any(|listed| name.is(listed))) {
             return Ok(());
         }
-        let told: Vec<String> = found.iter().map(|name| name.text.escape_debug().to_string()).collect();
-        Err(TlsError::NotAllowed(if told.is_empty() { "it has no name".to_owned() } else { told.join(", ") }))
+        let names: Vec<String> = found.iter().map(|name| name.text.escape_debug().to_string()).collect();
+        Err(TlsError::NotAllowed(if names.is_empty() { "it has no name".to_owned() } else { names.join(", ") }))
     }
 
     /// Returns the library's message, or a better one when a key is missing.

@@ -116,7 +116,7 @@ fn a_full_pool_is_an_error_until_it_has_room() {
     let filled = |allocated: u64| Pool { allocated, free: 1000 - allocated, ..pool("online", &[]) };
     assert_eq!(look.kinds(&filled(970)), [EventKind::PoolSpace]);
     let news = look.at(&filled(995), &[]);
-    assert!(matches!(news.as_slice(), [(Severity::Error, EventKind::PoolFull, told)] if told.contains("ENOSPC")), "{news:?}");
+    assert!(matches!(news.as_slice(), [(Severity::Error, EventKind::PoolFull, message)] if message.contains("ENOSPC")), "{news:?}");
     assert_eq!(look.kinds(&filled(999)), []);
     assert_eq!(look.kinds(&filled(900)), [EventKind::PoolHasRoom]);
     assert_eq!(look.kinds(&filled(970)), [EventKind::PoolSpace]);
@@ -179,8 +179,8 @@ fn levels_of_room_are_said_once_each_with_a_forecast() {
 fn a_pool_that_does_not_fill_has_no_forecast() {
     let mut room = Room::default();
     let (now, full) = (Instant::now(), Pool { allocated: 850, free: 150, ..pool("online", &[]) });
-    let told = room.look(&full, now).expect("an event");
-    assert!(told.message().ends_with("free"), "{told:?}");
+    let event = room.look(&full, now).expect("an event");
+    assert!(event.message().ends_with("free"), "{event:?}");
     assert_eq!(room.full_in(&full, now + SAMPLE), None, "nothing was written");
     let fuller = Pool { allocated: 900, free: 100, ..full };
     assert_eq!(room.full_in(&fuller, now + SAMPLE), Some(2 * SAMPLE));
@@ -193,25 +193,26 @@ const SAMPLE: Duration = Duration::from_secs(60);
 fn jobs_that_begin_by_themselves_are_said_and_all_that_end() {
     let mut look = Look::new();
     let whole = pool("online", &[("/member1", "online", "ok")]);
-    let told = |news: Vec<(Severity, EventKind, String)>| news.into_iter().map(|(_, kind, told)| (kind, told)).collect::<Vec<_>>();
-    let begun = told(look.at(&whole, &[job("resilver", Some(1)), job("reclaim", None)]));
+    let messages =
+        |news: Vec<(Severity, EventKind, String)>| news.into_iter().map(|(_, kind, message)| (kind, message)).collect::<Vec<_>>();
+    let begun = messages(look.at(&whole, &[job("resilver", Some(1)), job("reclaim", None)]));
     assert_eq!(begun, [(EventKind::JobBegan, "resilver of /member1 in pool 'tank' begins".to_owned())]);
-    assert_eq!(told(look.at(&whole, &[job("resilver", Some(1))])), []);
-    assert_eq!(told(look.at(&whole, &[])), [(EventKind::JobEnded, "resilver of /member1 in pool 'tank' has ended".to_owned())]);
+    assert_eq!(messages(look.at(&whole, &[job("resilver", Some(1))])), []);
+    assert_eq!(messages(look.at(&whole, &[])), [(EventKind::JobEnded, "resilver of /member1 in pool 'tank' has ended".to_owned())]);
     // a job that a command has begun, and a look that came before it was listed
     look.watches.expect_job("7", JobKind::Remove, Some(MemberId(1)), Some("/member1".to_owned()));
-    assert_eq!(told(look.at(&whole, &[])), []);
-    assert_eq!(told(look.at(&whole, &[job("remove", Some(1))])), []);
+    assert_eq!(messages(look.at(&whole, &[])), []);
+    assert_eq!(messages(look.at(&whole, &[job("remove", Some(1))])), []);
     let stays = "remove of /member1 in pool 'tank' has ended; the device stays in the pool and is online".to_owned();
-    assert_eq!(told(look.at(&whole, &[])), [(EventKind::JobEnded, stays)]);
+    assert_eq!(messages(look.at(&whole, &[])), [(EventKind::JobEnded, stays)]);
     // a job that ended between two looks
     look.watches.expect_job("7", JobKind::Wipe, None, None);
-    assert_eq!(told(look.at(&whole, &[])), []);
-    assert_eq!(told(look.at(&whole, &[])), [(EventKind::JobEnded, "wipe in pool 'tank' has ended".to_owned())]);
+    assert_eq!(messages(look.at(&whole, &[])), []);
+    assert_eq!(messages(look.at(&whole, &[])), [(EventKind::JobEnded, "wipe in pool 'tank' has ended".to_owned())]);
     // a spare that has just taken a place is named, and not the lost device
     let filling = pool("degraded", &[("/spare", "resilvering", "filling"), ("/member1", "online", "ok")]);
     let begun = look.at(&filling, &[job("resilver", Some(0))]);
-    assert!(begun.iter().any(|(_, _, told)| told == "resilver of /spare in pool 'tank' begins"), "{begun:?}");
+    assert!(begun.iter().any(|(_, _, message)| message == "resilver of /spare in pool 'tank' begins"), "{begun:?}");
     look.at(&whole, &[]);
     // unreadable pieces make the event an error
     assert_eq!(look.at(&whole, &[Job { errors: 3, ..job("rebalance", None) }]).len(), 1);
@@ -233,13 +234,17 @@ fn the_end_of_a_scrub_says_what_it_found() {
     before.scrub.iter_mut().for_each(|scrub| scrub.ended = Some(from_millis(1)));
     assert_eq!(look.kinds(&before), []);
     assert_eq!(look.kinds(&scrubbed(1, "running", 0, 0, 0)), []);
-    let ended = |news: Vec<(Severity, EventKind, String)>| news.into_iter().map(|(severity, _, told)| (severity, told)).collect::<Vec<_>>();
+    let ended =
+        |news: Vec<(Severity, EventKind, String)>| news.into_iter().map(|(severity, _, message)| (severity, message)).collect::<Vec<_>>();
     assert_eq!(ended(look.at(&scrubbed(1, "done", 0, 0, 0), &[])), [(Severity::Info, "scrub of pool 'tank' done: 0 errors".to_owned())]);
     assert_eq!(ended(look.at(&scrubbed(1, "done", 0, 0, 0), &[])), []);
     let repaired = "scrub of pool 'tank' done: 5 errors, all repaired (5 pieces written again)".to_owned();
     assert_eq!(ended(look.at(&scrubbed(2, "done", 5, 5, 0), &[])), [(Severity::Warning, repaired)]);
     let lost = ended(look.at(&scrubbed(3, "stopped", 5, 3, 2), &[]));
-    assert!(matches!(lost.as_slice(), [(Severity::Error, told)] if told.contains("stopped") && told.contains("2 blocks")), "{lost:?}");
+    assert!(
+        matches!(lost.as_slice(), [(Severity::Error, message)] if message.contains("stopped") && message.contains("2 blocks")),
+        "{lost:?}"
+    );
 }
 
 /// Exports of pools, in one look after another.
@@ -268,8 +273,8 @@ fn exports_stop_with_their_pool_and_come_back() {
     assert_eq!(exports.look("unavailable", &[pool("opening", &[])]), []);
     assert_eq!(exports.look("unavailable", &away), []);
     assert_eq!(exports.look("online", &whole), [(EventKind::ExportRestored, "export 1 (tank/v) is served again".to_owned())]);
-    let told = (EventKind::ExportStopped, "export 1 (tank/v) is not served: why not".to_owned());
-    assert_eq!(exports.look("stopped", &stopped), std::slice::from_ref(&told));
+    let stopping = (EventKind::ExportStopped, "export 1 (tank/v) is not served: why not".to_owned());
+    assert_eq!(exports.look("stopped", &stopped), std::slice::from_ref(&stopping));
     assert_eq!(exports.look("stopped", &stopped), []);
     // the user exports the pool and imports it again
     assert_eq!(exports.look("unavailable", &[]), []);
@@ -277,7 +282,7 @@ fn exports_stop_with_their_pool_and_come_back() {
     // an export that stops before the first look
     exports = Exports::new();
     exports.watches.expect_export(1);
-    assert_eq!(exports.look("stopped", &stopped), [told]);
+    assert_eq!(exports.look("stopped", &stopped), [stopping]);
     assert_eq!(exports.look("online", &whole).len(), 1);
     // an export whose end a command reports
     assert_eq!(exports.look("unavailable", &[pool("closing", &[])]), []);

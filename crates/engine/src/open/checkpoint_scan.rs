@@ -74,8 +74,8 @@ impl CheckpointScan {
         layout: &SegmentLayout,
     ) {
         let bytes = buf.filter(|_| result.is_ok()).map(|buf| buf.bytes()).unwrap_or_default();
-        let told = scan_read.page == 0 && BatchHeader::peek_pages(bytes).is_some();
-        if scan_read.copy + 1 < copies && !told {
+        let has_header = scan_read.page == 0 && BatchHeader::peek_pages(bytes).is_some();
+        if scan_read.copy + 1 < copies && !has_header {
             self.left.push_front(ScanRead { copy: scan_read.copy + 1, ..scan_read });
         }
         if scan_read.page > 0 {

@@ -332,16 +332,16 @@ pub(crate) fn extent(found: &mut Vec<Found>, after: Lsn, log_tails: &[LogTail], 
     let mut count = 0;
     // the first batch that each index covers, and the batch with the index
     let tells = |f: &&Found| lost.is_some_and(|lost| f.header.incarnation <= lost) && f.small_before() > 0;
-    let told: Vec<(u64, Lsn)> =
+    let indexes: Vec<(u64, Lsn)> =
         found.iter().filter(tells).map(|f| (f.header.lsn.0.saturating_sub(f.small_before()), f.header.lsn)).collect();
     for f in found.iter() {
         let next = Lsn(last.0 + 1);
-        let known = || told.get(told.partition_point(|(_, by)| *by < f.header.lsn)).is_some_and(|(first, _)| *first <= next.0);
+        let known = || indexes.get(indexes.partition_point(|(_, by)| *by < f.header.lsn)).is_some_and(|(first, _)| *first <= next.0);
         if f.header.lsn < next || (f.header.lsn > next && !known()) {
             // durable small writes without a durable index: the batch with their index came before
             // this one, whose own index does not cover them
-            let told_by = f.header.lsn.0.saturating_sub(f.small_before() + 1);
-            if told_by > durable.0 && lost.is_some_and(|lost| f.header.incarnation <= lost) {
+            let first_indexed = f.header.lsn.0.saturating_sub(f.small_before() + 1);
+            if first_indexed > durable.0 && lost.is_some_and(|lost| f.header.incarnation <= lost) {
                 durable = durable.min(last);
             }
             break;

@@ -158,8 +158,9 @@ impl Requests {
             if room == 0 {
                 store.seal(stream);
                 let header_pages = 1 + u32::try_from((count - done) * 4 / 3500).unwrap_or(0).min(2);
-                let told = if stream == Stream::Small { self.make_room_for_note(store) } else { Ok(()) };
-                if told.is_err() || self.open_batch(store, stream, Watermark::Guest, BatchKind::Blocks, header_pages, grain).is_err() {
+                let index_room = if stream == Stream::Small { self.make_room_for_note(store) } else { Ok(()) };
+                if index_room.is_err() || self.open_batch(store, stream, Watermark::Guest, BatchKind::Blocks, header_pages, grain).is_err()
+                {
                     if stream == Stream::Small {
                         // special devices are full: the blocks go to a normal stream
                         small = false;
@@ -184,7 +185,7 @@ impl Requests {
     /// Appends raw blocks to a stream's open batch, which has room for them, and maps them.
     fn append_raw(&mut self, store: &mut Store, stream: Stream, run: &BlockRun<'_>) {
         let BlockRun { op, volume, lineage, first, offset, count, source } = *run;
-        let (defer, told) = (store.tuning.plants(Planted::ApplyAtCompletion), stream == Stream::Small && store.mirrors_small_writes());
+        let (defer, indexed) = (store.tuning.plants(Planted::ApplyAtCompletion), stream == Stream::Small && store.mirrors_small_writes());
         let state = &mut store.log.streams[stream];
         let segment = state.cursor.map_or(NO_SEGMENT, |cursor| cursor.segment);
         let (Some(chunk), Some(batch)) = (state.chunk, &mut state.batch) else { return };
@@ -201,7 +202,7 @@ impl Requests {
             c.slots += slots;
             c.slots - slots
         });
-        if told {
+        if indexed {
             store.log.small_write_index.add(volume, first, segment, chunk.id, slot, &crcs);
         }
         store.core.space.make_live(chunk.id, slot, slots);

@@ -403,23 +403,23 @@ impl Cleaner {
         let moves = victim.zip(buf.as_ref().filter(|_| result.is_ok())).and_then(|(segment, buf)| {
             let (moves, _) = Moves::decode(buf.bytes(), store.config.id, segment, at)?;
             // a chunk that died meanwhile needs nothing
-            let told = waiting.iter().map(|id| {
+            let known = waiting.iter().map(|id| {
                 let chunk = store.core.space.chunks.get(*id);
                 Some((*id, chunk.map_or(Some(Vec::new()), |chunk| moves.identities(*id, chunk))?))
             });
-            Some((told.collect::<Option<Vec<_>>>()?, moves))
+            Some((known.collect::<Option<Vec<_>>>()?, moves))
         });
         if let Some(buf) = buf {
             store.bufs.give(buf);
         }
-        let Some((told, moves)) = moves else {
+        let Some((identified, moves)) = moves else {
             let segment = victim.filter(|victim| attempt + 1 < store.io.attempts(&store.core.space.layout, *victim));
             let Some(segment) = segment else { return waiting.iter().for_each(|_| self.clean_read_failed(store)) };
             self.headers.insert(at, MoveHeader::Reading(waiting));
             return store.read_move_header(segment, at, attempt + 1);
         };
         self.headers.insert(at, MoveHeader::Read(moves));
-        for (id, identities) in told {
+        for (id, identities) in identified {
             self.read_body(store, id, identities, 0);
         }
     }

@@ -70,10 +70,10 @@ fn write(harness: &mut Harness, volume: VolumeId, rounds: u64) {
 fn what_is_foretold_is_what_special_devices_hold() {
     let (mut harness, volume) = pool(false);
     write(&mut harness, volume, 900);
-    let told = census(&mut harness);
-    assert_eq!((told.special, told.special_nodes, of(&told, volume).special), (0, 0, 0));
+    let sizes = census(&mut harness);
+    assert_eq!((sizes.special, sizes.special_nodes, of(&sizes, volume).special), (0, 0, 0));
     harness.reopen();
-    assert_eq!(census(&mut harness).volumes, told.volumes, "after an import");
+    assert_eq!(census(&mut harness).volumes, sizes.volumes, "after an import");
     // half of an overwritten write counts as a write of half the size, which shows between sizes
     // close to each other
     for (blocks, percent) in [(2, 10), (8, 5), (16, 5)] {
@@ -82,7 +82,7 @@ fn what_is_foretold_is_what_special_devices_hold() {
         harness.command(CatalogCommand::SetOptions { volume, options: small(blocks) }).unwrap();
         write(&mut harness, volume, 900);
         let there = of(&census(&mut harness), volume);
-        let foretold = up_to(&of(&told, volume), blocks * BLOCK);
+        let foretold = up_to(&of(&sizes, volume), blocks * BLOCK);
         assert!(there.special > 256 << 10, "{there:?}");
         assert!(foretold.abs_diff(there.special) * 100 <= there.special * percent, "up to {blocks} blocks: {foretold}, {there:?}");
         // a pool with special devices gets the same numbers
@@ -94,13 +94,13 @@ fn what_is_foretold_is_what_special_devices_hold() {
 fn cleaning_and_removals_change_nothing() {
     let (mut harness, volume) = pool(false);
     write(&mut harness, volume, 600);
-    let told = census(&mut harness);
+    let sizes = census(&mut harness);
     let devices = vec![harness.new_device(320)];
     harness.command(DeviceCommand::AddDevices { groups: vec![GroupSpec::data(Layout::Linear)], devices }).unwrap();
     harness.command(DeviceCommand::Remove { member: MemberId(0), dry_run: false }).unwrap();
     harness.finish_jobs();
     assert!(harness.engine.metrics().cleaner_bytes > 10 << 20);
-    assert_eq!(census(&mut harness).volumes, told.volumes);
+    assert_eq!(census(&mut harness).volumes, sizes.volumes);
 }
 
 #[test]
@@ -118,13 +118,13 @@ fn what_versions_share_counts_once() {
     let Reply::Volume(clone) = harness.command(CatalogCommand::Clone { snapshot: old, name: "clone".into() }).unwrap() else { panic!() };
     put(&mut harness, clone, 3000, 16);
     let blocks = |census: &WriteSizes, volume: VolumeId| of(census, volume).sizes.map(|bytes| bytes / BLOCK);
-    let told = census(&mut harness);
+    let sizes = census(&mut harness);
     // of the four blocks the snapshots have one, and the head has three
-    assert_eq!(blocks(&told, volume), [1, 2, 4, 0, 0, 0, 200]);
-    assert_eq!(blocks(&told, clone), [0, 0, 0, 0, 16, 0, 0]);
+    assert_eq!(blocks(&sizes, volume), [1, 2, 4, 0, 0, 0, 200]);
+    assert_eq!(blocks(&sizes, clone), [0, 0, 0, 0, 16, 0, 0]);
     harness.command(CatalogCommand::Rollback { snapshot: old, keep_as: "kept".into() }).unwrap();
     put(&mut harness, volume, 0, 8);
-    let told = census(&mut harness);
-    assert_eq!(blocks(&told, volume), [1, 2, 4, 8, 0, 0, 200]);
-    assert_eq!(blocks(&told, clone), [0, 0, 0, 0, 16, 0, 0]);
+    let sizes = census(&mut harness);
+    assert_eq!(blocks(&sizes, volume), [1, 2, 4, 8, 0, 0, 200]);
+    assert_eq!(blocks(&sizes, clone), [0, 0, 0, 0, 16, 0, 0]);
 }

@@ -55,8 +55,8 @@ fn roll_back_and_promote(harness: &mut Harness, volume: VolumeId, snapshot: Snap
 /// Checks that all requests are answered without errors.
 fn all_is_well(harness: &mut Harness, replies: usize) {
     harness.settle();
-    let told: Vec<_> = std::iter::from_fn(|| harness.engine.pop_reply()).map(|(_, reply)| reply).collect();
-    assert!(told.len() == replies && told.iter().all(Result::is_ok), "{told:?}");
+    let answers: Vec<_> = std::iter::from_fn(|| harness.engine.pop_reply()).map(|(_, reply)| reply).collect();
+    assert!(answers.len() == replies && answers.iter().all(Result::is_ok), "{answers:?}");
     let done = harness.engine.pop_completion().expect("the write is answered");
     assert!(done.result.is_ok() && harness.engine.pop_completion().is_none());
 }

@@ -68,7 +68,7 @@ fn guests_of_a_full_device_get_enospc_and_the_pool_goes_on_by_itself() {
     harness.write(head, 0, &[8; 4096]);
     harness.write(head, 4096, &[9; 512]);
     refuse(&mut harness, &[0], 13, 100);
-    assert_eq!(answers(&mut harness), [Some(DiskError::NoSpace); 2], "those that wait are told within a second or so");
+    assert_eq!(answers(&mut harness), [Some(DiskError::NoSpace); 2], "those that wait are answered within a second or so");
     let info = harness.engine.pool().unwrap();
     assert!(info.refuses_writes && info.devices[0].full.is_some() && info.state == PoolState::Online, "{info:?}");
 
@@ -78,9 +78,9 @@ fn guests_of_a_full_device_get_enospc_and_the_pool_goes_on_by_itself() {
     harness.submit(head, Op::Flush, 0, 0);
     harness.submit(head, Op::Read, 1 << 20, 4096);
     refuse(&mut harness, &[0], 3, 100);
-    let told = answers(&mut harness);
-    assert_eq!(told.iter().filter(|answer| **answer == Some(DiskError::NoSpace)).count(), 3, "new ones at once: {told:?}");
-    assert_eq!(told.iter().filter(|answer| answer.is_none()).count(), 2, "what needs no write goes on: {told:?}");
+    let answered = answers(&mut harness);
+    assert_eq!(answered.iter().filter(|answer| **answer == Some(DiskError::NoSpace)).count(), 3, "new ones at once: {answered:?}");
+    assert_eq!(answered.iter().filter(|answer| answer.is_none()).count(), 2, "what needs no write goes on: {answered:?}");
     // data that is not written yet is not returned, and a read of it does not wait for ever
     harness.submit(head, Op::Read, 0, 4096);
     refuse(&mut harness, &[0], 100, 100);

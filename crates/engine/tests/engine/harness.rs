@@ -138,8 +138,8 @@ impl Harness {
     pub fn survey(media: &[Vec<u8>]) -> Result<Surveyed, String> {
         let mut survey = RestorePointScan::new(geometry(media), Tuning::default());
         loop {
-            if let Some(told) = survey.turn() {
-                return told.map_err(|error| error.to_string());
+            if let Some(found) = survey.turn() {
+                return found.map_err(|error| error.to_string());
             }
             while let Some(io) = survey.pop_io() {
                 let IoKind::Read { offset, length, mut buf } = io.kind else { panic!("a survey writes") };

@@ -65,15 +65,15 @@ fn groups_are_evened_out() {
         [(Layout::Linear, &[64][..]), (Layout::Stripe { width: 2, unit: 16384 }, &[32, 32]), (Layout::Mirror { copies: 2 }, &[64, 64])]
     {
         let (mut harness, volume) = grown(layout, sizes);
-        let told = fills(&mut harness, true);
-        let surplus: u64 = told.iter().map(|fill| fill.surplus).sum();
-        assert!(told.len() == 2 && surplus > SIZE / 4 && told[1].surplus == 0, "{told:?}");
+        let planned = fills(&mut harness, true);
+        let surplus: u64 = planned.iter().map(|fill| fill.surplus).sum();
+        assert!(planned.len() == 2 && surplus > SIZE / 4 && planned[1].surplus == 0, "{planned:?}");
         assert!(job(&harness, JobKind::Rebalance).is_none(), "a dry run began something");
         let begun: Vec<GroupFill> = match harness.command(JobCommand::Rebalance { dry_run: false }) {
             Ok(Reply::Fills(fills)) => fills,
             other => panic!("{other:?}"),
         };
-        assert_eq!(begun, told);
+        assert_eq!(begun, planned);
         harness.finish_jobs();
         let after = shares(&mut harness);
         assert!(after[0].abs_diff(after[1]) <= 10, "{layout:?}: {after:?}");

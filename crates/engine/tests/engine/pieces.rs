@@ -85,11 +85,11 @@ fn lists_are_longer_than_memory() {
     let reads = harness.engine.metrics().piece_reads;
     assert!(reads > 20, "{reads} pieces were read");
     // sizes in pieces are known without reading them
-    let told = |harness: &Harness| harness.engine.snapshots().iter().map(|s| s.unique_bytes).collect::<Vec<_>>();
-    let before = told(&harness);
+    let unique = |harness: &Harness| harness.engine.snapshots().iter().map(|s| s.unique_bytes).collect::<Vec<_>>();
+    let before = unique(&harness);
     harness.reopen();
     check(&harness);
-    assert_eq!((told(&harness), harness.engine.metrics().piece_reads), (before, 0));
+    assert_eq!((unique(&harness), harness.engine.metrics().piece_reads), (before, 0));
     harness.audit();
     // a crash while they are freed
     let last = snapshots.pop().unwrap();
@@ -151,17 +151,17 @@ fn what_is_readable_again_is_not_counted_as_unreadable() {
     harness.unreadable = false;
     harness.start(Command::Catalog(CatalogCommand::DestroySnapshots { snapshots: rest.to_vec() }));
     harness.now += 40_000;
-    let mut told = Vec::new();
+    let mut seen = Vec::new();
     for _ in 0..100_000 {
         harness.step();
         let metrics = harness.engine.metrics();
-        told.push((metrics.unreclaimed, metrics.reclaim_backlog));
+        seen.push((metrics.unreclaimed, metrics.reclaim_backlog));
         if metrics.unreclaimed + metrics.reclaim_backlog == 0 {
             break;
         }
     }
-    assert_eq!(told.last(), Some(&(0, 0)));
-    assert!(told.iter().any(|(unreclaimed, backlog)| *unreclaimed == 0 && *backlog > 0), "{unreclaimed} bytes before: {told:?}");
+    assert_eq!(seen.last(), Some(&(0, 0)));
+    assert!(seen.iter().any(|(unreclaimed, backlog)| *unreclaimed == 0 && *backlog > 0), "{unreclaimed} bytes before: {seen:?}");
     harness.settle();
     harness.audit();
 }
@@ -188,7 +188,7 @@ fn flip_back(media: &mut [u8], flipped: &[(usize, [u8; 64])]) {
 /// Blocks in damaged pieces are not freed, but all others are: the former are reported as bytes,
 /// and no job runs for ever.
 #[test]
-fn damaged_pieces_leave_bytes_that_are_told() {
+fn damaged_pieces_leave_bytes_that_are_reported() {
     let (mut harness, volume, snapshots) = aged(LIMIT);
     harness.reopen();
     let flipped = flip_in_pieces(&mut harness.media[0], 30);

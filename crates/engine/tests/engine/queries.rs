@@ -46,23 +46,23 @@ fn changes_since_a_snapshot_outlive_the_daemon_and_the_rollback() {
     let head = Target::Head(volume);
     write(&mut harness, volume, 0, 16384);
     let a = harness.snapshot(volume, "a");
-    let told = |harness: &mut Harness, target, since| harness.query(target, Some(since), range(0, 16 * MIB), 100);
-    assert_eq!(told(&mut harness, head, a), Ok(vec![(16 * MIB, false)]));
+    let changes = |harness: &mut Harness, target, since| harness.query(target, Some(since), range(0, 16 * MIB), 100);
+    assert_eq!(changes(&mut harness, head, a), Ok(vec![(16 * MIB, false)]));
     write(&mut harness, volume, 4096, 512);
     harness.request(head, Op::Discard, 12288, 4096, &[]).unwrap();
     harness.request(head, Op::WriteZeroes { may_unmap: true }, 8 * MIB, MIB, &[]).unwrap();
     let changed = vec![(4096, false), (4096, true), (4096, false), (4096, true), (16 * MIB - 16384, false)];
-    assert_eq!(told(&mut harness, head, a), Ok(changed.clone()), "zeroes over a hole change nothing, a discard does");
+    assert_eq!(changes(&mut harness, head, a), Ok(changed.clone()), "zeroes over a hole change nothing, a discard does");
     harness.reopen();
-    assert_eq!(told(&mut harness, head, a), Ok(changed.clone()));
+    assert_eq!(changes(&mut harness, head, a), Ok(changed.clone()));
     let b = harness.snapshot(volume, "b");
-    assert_eq!(told(&mut harness, Target::Snapshot(b), a), Ok(changed.clone()), "between two snapshots");
+    assert_eq!(changes(&mut harness, Target::Snapshot(b), a), Ok(changed.clone()), "between two snapshots");
     harness.command(CatalogCommand::Rollback { snapshot: a, keep_as: "old".into() }).unwrap();
-    assert_eq!(told(&mut harness, head, a), Ok(vec![(16 * MIB, false)]));
-    assert_eq!(told(&mut harness, head, b), Ok(changed));
+    assert_eq!(changes(&mut harness, head, a), Ok(vec![(16 * MIB, false)]));
+    assert_eq!(changes(&mut harness, head, b), Ok(changed));
     harness.command(CatalogCommand::DestroySnapshots { snapshots: vec![b] }).unwrap();
-    assert_eq!(told(&mut harness, head, b), Err(DiskError::Invalid), "what is gone cannot be compared with");
-    assert_eq!(told(&mut harness, Target::Snapshot(b), a), Err(DiskError::Shutdown));
+    assert_eq!(changes(&mut harness, head, b), Err(DiskError::Invalid), "what is gone cannot be compared with");
+    assert_eq!(changes(&mut harness, Target::Snapshot(b), a), Err(DiskError::Shutdown));
     let size = 32 * MIB;
     harness.command(CatalogCommand::ResizeVolume { volume, size }).unwrap();
     write(&mut harness, volume, 24 * MIB, 4096);
@@ -173,9 +173,9 @@ fn queries_agree_with_a_list_of_versions() {
         let asked = range(offset, (1 + below(BLOCKS * 8 - offset / 512)) * 512);
         let old = if kept.is_empty() || below(3) == 0 { None } else { kept.get(below(kept.len() as u64) as usize) };
         let most = 1 + below(40) as usize;
-        let told = harness.query(head, old.map(|(id, _)| *id), asked, most).unwrap();
+        let answer = harness.query(head, old.map(|(id, _)| *id), asked, most).unwrap();
         let mut expected = model.runs(old.map(|(_, blocks)| blocks), asked);
         expected.truncate(most);
-        assert_eq!(told, expected, "step {step}: {asked:?} since {:?}", old.map(|(id, _)| id));
+        assert_eq!(answer, expected, "step {step}: {asked:?} since {:?}", old.map(|(id, _)| id));
     }
 }

@@ -223,8 +223,8 @@ fn a_rewind_that_meets_a_damaged_node_goes_back_further() {
             fell_back += 1;
             past.harness = import(aim).unwrap();
             past.harness.tuning.aim = Aim::Newest;
-            let told = past.harness.engine.pool().unwrap().fell_back;
-            assert!(told.as_ref().is_some_and(|why| why.contains("map node")), "{told:?}");
+            let reason = past.harness.engine.pool().unwrap().fell_back;
+            assert!(reason.as_ref().is_some_and(|why| why.contains("map node")), "{reason:?}");
             past.verify(&content);
             past.harness.audit();
             // nothing of the discarded state comes back
@@ -289,7 +289,7 @@ fn a_rewind_that_meets_damage_in_the_only_checkpoint_names_the_node() {
     let points = Harness::survey(&past.harness.media).unwrap().points;
     points.iter().filter(|point| point.id != only).for_each(|point| spoil_root(&mut past.harness.media, point.id));
     let newest = past.harness.media[0].clone();
-    let mut told = 0;
+    let mut named = 0;
     for at in (AREA..after.len() - AREA).step_by(4096).filter(|at| before[*at..at + 4096] != after[*at..at + 4096]) {
         let mut media = newest.clone();
         media[at + 2048] ^= 1;
@@ -299,9 +299,9 @@ fn a_rewind_that_meets_damage_in_the_only_checkpoint_names_the_node() {
             continue;
         };
         assert!(why.contains("no older checkpoint is whole") || !why.contains("map node"), "page {at:#x}: {why}");
-        told += u32::from(why.contains("map node"));
+        named += u32::from(why.contains("map node"));
     }
-    assert!(told > 0);
+    assert!(named > 0);
 }
 
 #[test]

@@ -327,11 +327,11 @@ fn a_flipped_bit_is_found_wherever_it_is() {
         let copies = if matches!(layout, Layout::Mirror { .. }) { 2 } else { 1 };
         let mut flipped = 0;
         for block in (0..SIZE / 4096).step_by(61) {
-            let told = &half_random(block / 16 * STEP)[(block % 16 * 4096) as usize..][..64];
+            let content = &half_random(block / 16 * STEP)[(block % 16 * 4096) as usize..][..64];
             for device in 0..2 {
                 // compressed data does not begin at a page
                 let here: Vec<usize> =
-                    harness.media[device].chunks(512).zip(0..).filter(|(unit, _)| has(unit, told)).map(|(_, at)| at * 512).collect();
+                    harness.media[device].chunks(512).zip(0..).filter(|(unit, _)| has(unit, content)).map(|(_, at)| at * 512).collect();
                 for at in here {
                     flipped += 1;
                     let whole = harness.media[device][at..at + 512].to_vec();
@@ -353,8 +353,8 @@ fn a_flipped_bit_is_found_wherever_it_is() {
 }
 
 /// Compressed bytes follow a short header.
-fn has(unit: &[u8], told: &[u8]) -> bool {
-    unit[..told.len() + 32].windows(told.len()).any(|bytes| bytes == told)
+fn has(unit: &[u8], content: &[u8]) -> bool {
+    unit[..content.len() + 32].windows(content.len()).any(|bytes| bytes == content)
 }
 
 /// Only wrong data is read again, to compare it with other copies.

@@ -40,7 +40,7 @@ pub struct Driver {
     /// True if requests use indirect tables.
     pub indirect: bool,
     /// Number of notifications to the guest.
-    pub told: usize,
+    pub notifications: usize,
     /// Reason for which the queue broke.
     pub broken: Option<QueueError>,
     buffers: BufPool,
@@ -68,7 +68,7 @@ impl Driver {
         device.set_features(features);
         assert!(device.set_memory(memory.clone()).is_ok(), "no queue runs");
         let ring = Ring::new(memory, RingPlaces { size, descriptors: DESCRIPTORS, available: AVAILABLE, used: USED });
-        Driver { ring, device, disk, indirect: false, told: 0, broken: None, buffers: BufPool::default() }
+        Driver { ring, device, disk, indirect: false, notifications: 0, broken: None, buffers: BufPool::default() }
     }
 
     /// Starts queue 0.
@@ -184,8 +184,8 @@ impl Driver {
     /// Takes requests and delivers answers until there are no more; returns the answers.
     pub fn run(&mut self) -> Vec<Answered> {
         while self.take() > 0 || self.complete_one() {}
-        let told = &mut self.told;
-        self.device.publish(|_| *told += 1);
+        let notifications = &mut self.notifications;
+        self.device.publish(|_| *notifications += 1);
         self.answers()
     }
 

@@ -11,7 +11,7 @@ use crate::fuse::wire::{InHeader, InitIn, OutHeader, WRITE_HEAD, init_flag, opco
 use crate::fuse::{MAX_TRANSFER, Message, Owner, Session};
 
 /// Reply: zero or an errno, and the body.
-pub type Told = (i32, Vec<u8>);
+pub type Reply = (i32, Vec<u8>);
 
 /// Mount of images in memory.
 pub struct MemoryMount {
@@ -20,7 +20,7 @@ pub struct MemoryMount {
     /// The tree that the session serves.
     pub tree: MemoryTree,
     /// Replies by the number of their request.
-    pub replies: BTreeMap<u64, Told>,
+    pub replies: BTreeMap<u64, Reply>,
     message: Message,
     last: u64,
 }
@@ -72,7 +72,7 @@ impl MemoryMount {
     }
 
     /// Sends a request and returns its reply.
-    pub fn ask(&mut self, opcode: u32, nodeid: u64, body: &(impl IntoBytes + Immutable), more: &[u8]) -> Told {
+    pub fn ask(&mut self, opcode: u32, nodeid: u64, body: &(impl IntoBytes + Immutable), more: &[u8]) -> Reply {
         let unique = self.start(opcode, nodeid, body, more);
         self.settle();
         self.replies.remove(&unique).expect("a reply")

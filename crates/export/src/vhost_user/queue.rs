@@ -74,7 +74,7 @@ pub(super) struct VirtQueue {
     /// True if the queue takes no more requests, and ends when those in flight are answered.
     pub stopping: bool,
     /// True if there are answers about which the guest has not been notified.
-    told_less: bool,
+    unnotified: bool,
     /// True if the queue has stopped because the guest violated the protocol.
     pub broken: bool,
 }
@@ -110,7 +110,7 @@ impl VirtQueue {
         queue.set_next_used(used);
         let taken = vec![false; usize::from(setup.size)];
         let log = setup.log;
-        Ok(VirtQueue { queue, inflight, log, again, taken, busy: 0, stopping: false, told_less: false, broken: false })
+        Ok(VirtQueue { queue, inflight, log, again, taken, busy: 0, stopping: false, unnotified: false, broken: false })
     }
 
     /// Returns the address and the size of the descriptor table.
@@ -186,12 +186,12 @@ impl VirtQueue {
             *taken = false;
         }
         self.busy = self.busy.saturating_sub(1);
-        self.told_less = true;
+        self.unnotified = true;
     }
 
     /// Returns true if the guest wants a notification about the answers since the last call.
     pub fn must_tell(&mut self, memory: &Memory) -> bool {
-        if !std::mem::take(&mut self.told_less) {
+        if !std::mem::take(&mut self.unnotified) {
             return false;
         }
         if self.queue.event_idx_enabled() {

@@ -385,11 +385,11 @@ impl<B: Backend> Session<B> {
         let mapped = backend.map(&region, fd).map_err(Trouble::Backend)?;
         self.while_stopped(backend, |session, backend| {
             session.regions.push(Mapped { region, mapped });
-            let told = session.tell_memory(backend);
-            if told.is_err() {
+            let passed = session.tell_memory(backend);
+            if passed.is_err() {
                 session.regions.pop();
             }
-            told
+            passed
         })
     }
 

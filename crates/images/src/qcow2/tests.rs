@@ -66,15 +66,15 @@ fn snapshots_come_by_age() {
 
 #[test]
 fn absurd_headers_are_errors() {
-    let told = |change: fn(&mut Vec<u8>)| header(change).expect_err("absurd").to_string();
-    assert!(told(|head| put(head, 4, &7u32.to_be_bytes())).contains("version 7"));
-    assert!(told(|head| put(head, 20, &63u32.to_be_bytes())).contains("2^63"));
-    assert!(told(|head| put(head, 24, &u64::MAX.to_be_bytes())).contains("bytes"));
-    assert!(told(|head| put(head, 72, &CORRUPT.to_be_bytes())).contains("corrupt"));
-    assert!(told(|head| head.truncate(60)).contains("truncated"));
-    assert!(told(|head| put(head, 60, &u32::MAX.to_be_bytes())).contains("4294967295 snapshots"));
-    assert!(told(|head| put(head, 60, &300u32.to_be_bytes())).contains("truncated"));
-    let far = told(|head| {
+    let refusal = |change: fn(&mut Vec<u8>)| header(change).expect_err("absurd").to_string();
+    assert!(refusal(|head| put(head, 4, &7u32.to_be_bytes())).contains("version 7"));
+    assert!(refusal(|head| put(head, 20, &63u32.to_be_bytes())).contains("2^63"));
+    assert!(refusal(|head| put(head, 24, &u64::MAX.to_be_bytes())).contains("bytes"));
+    assert!(refusal(|head| put(head, 72, &CORRUPT.to_be_bytes())).contains("corrupt"));
+    assert!(refusal(|head| head.truncate(60)).contains("truncated"));
+    assert!(refusal(|head| put(head, 60, &u32::MAX.to_be_bytes())).contains("4294967295 snapshots"));
+    assert!(refusal(|head| put(head, 60, &300u32.to_be_bytes())).contains("truncated"));
+    let far = refusal(|head| {
         put(head, 8, &u64::MAX.to_be_bytes());
         put(head, 16, &20u32.to_be_bytes());
     });

@@ -135,7 +135,7 @@ fn of(head: &[u8]) -> Content {
 
 impl Content {
     /// Name of the content for the user.
-    pub fn told(self) -> String {
+    pub fn name(self) -> String {
         match self {
             Content::Empty => "empty".to_owned(),
             Content::Fat { sector } => format!("FAT with {sector}-byte sectors"),

@@ -80,13 +80,13 @@ impl Gpt {
             return Ok(None);
         }
         header.truncate(length);
-        let told = u32_at(&header, 16);
+        let stored_crc = u32_at(&header, 16);
         put(&mut header, 16, &[0; 4]);
         let (at, count, entry_size) = (u64_at(&header, 72), u64::from(u32_at(&header, 80)), u64::from(u32_at(&header, 84)));
         let bytes = count.saturating_mul(entry_size);
         let within = at.checked_mul(sector).filter(|at| at.checked_add(bytes).is_some_and(|end| end <= size));
         let (Some(at), 128..=4096, 1..=MAX_ENTRIES) = (within, entry_size, bytes) else { return Ok(None) };
-        if crc(&header) != told {
+        if crc(&header) != stored_crc {
             return Ok(None);
         }
         let mut entries = vec![0; usize::try_from(bytes).unwrap_or(0)];

@@ -178,7 +178,7 @@ impl Plan {
 
     fn content(&mut self, part: &Part, content: contents::Content, to: u64, force: bool) {
         let whole = if part.number == 0 { "the disk".to_owned() } else { format!("partition {}", part.number) };
-        let told = content.told();
+        let name = content.name();
         let becomes = match content.verdict(to) {
             Verdict::Fine if content == contents::Content::Unknown => {
                 "left as it is; check whether it depends on the sector size".to_owned()
@@ -190,11 +190,11 @@ impl Plan {
             }
             Verdict::Unclear(_) if force => "left as it is".to_owned(),
             Verdict::Unclear(way) | Verdict::Refuse(way) => {
-                self.refusals.push(format!("{whole} is {told}, which depends on the sector size; {way}"));
+                self.refusals.push(format!("{whole} is {name}, which depends on the sector size; {way}"));
                 "depends on the sector size".to_owned()
             }
         };
-        self.lines.push(format!("{whole} ({}, {told}{}): {becomes}", Size(part.end - part.start), part.note));
+        self.lines.push(format!("{whole} ({}, {name}{}): {becomes}", Size(part.end - part.start), part.note));
     }
 
     /// Checks that a partition does not overlap the first `head` bytes and the space from `tail`

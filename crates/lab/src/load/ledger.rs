@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_loss_is_told() {
+    fn every_kind_of_loss_is_reported() {
         let mut ledger = Ledger::new(9, 4, 512);
         let (mut one, mut two) = (vec![0; 512], vec![0; 512]);
         assert_eq!(ledger.judge(1, &vec![0; 512]), Verdict::Kept(0));

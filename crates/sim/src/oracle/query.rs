@@ -59,9 +59,9 @@ impl Oracle {
 
     fn judge_runs(&mut self, question: &Question, runs: &[millpond_block::Run], now: Moment) -> Verdict {
         let Query { range, most, .. } = question.query;
-        let told: u64 = runs.iter().map(|run| run.length).sum();
+        let covered: u64 = runs.iter().map(|run| run.length).sum();
         let repeats = runs.windows(2).any(|pair| matches!(pair, [a, b] if a.set == b.set));
-        if runs.is_empty() || runs.len() > most || told > range.length || repeats || runs.iter().any(|run| run.length == 0) {
+        if runs.is_empty() || runs.len() > most || covered > range.length || repeats || runs.iter().any(|run| run.length == 0) {
             return broken(format!("the answer is no answer: {runs:?}"));
         }
         let mut offset = range.offset;

@@ -25,7 +25,7 @@ use millpond_images::served::ServedImage;
 use millpond_images::source::{Image, Kind, Run, Source};
 use millpond_images::states::States;
 
-use super::transient_export::{TransientExport, compared, told, whole, with_progress, written};
+use super::transient_export::{TransientExport, compared, copy_failure, whole, with_progress, written};
 
 /// Write a volume or snapshot to a disk image
 ///
@@ -138,13 +138,13 @@ impl ExportImage {
                 let image = ServedImage { socket: serving, layered: false, server: None };
                 let made = create(&file).and_then(|file| file.set_len(size).map(|()| file));
                 let made = made.map_err(|e| Failure::failed(format!("cannot make {}: {e}; give another path", file.display())))?;
-                return copy(&image, &Target::File(Arc::new(made), size), Task::Fill, progress).map_err(|e| told(e, &from, &to));
+                return copy(&image, &Target::File(Arc::new(made), size), Task::Fill, progress).map_err(|e| copy_failure(e, &from, &to));
             }
-            let told = |per_cent: f64| progress.done.store((per_cent / 100.0 * size as f64) as u64, Relaxed);
+            let report = |per_cent: f64| progress.done.store((per_cent / 100.0 * size as f64) as u64, Relaxed);
             // Without the option, QEMU rounds the size up to one that fits cylinders, heads and
             // sectors.
             let options: &[&str] = if format == Format::Vhd { &["force_size=on"] } else { &[] };
-            Convert::start(&serving, format, options, &file)?.finish(told, || progress.stop.load(Relaxed))
+            Convert::start(&serving, format, options, &file)?.finish(report, || progress.stop.load(Relaxed))
         })
         .await?;
         if !self.verify {
@@ -158,7 +158,7 @@ impl ExportImage {
                 let states = States::of(&file, Some(format), true, false)?;
                 Arc::clone(&states.states.last().ok_or_else(|| Failure::failed("there is nothing to compare"))?.image)
             };
-            copy(&*image, &Target::Socket(socket), Task::Compare, progress).map_err(|e| told(e, &from, &to))
+            copy(&*image, &Target::Socket(socket), Task::Compare, progress).map_err(|e| copy_failure(e, &from, &to))
         })
         .await
     }
@@ -208,13 +208,14 @@ impl ExportImage {
             let target = Target::Socket(server.socket().to_owned());
             let image = DiffImage { serving, extents: extents.map(Arc::new) };
             let task = if image.extents.is_some() { Task::Update } else { Task::Fill };
-            copy(&image, &target, task, progress).map_err(|e| told(e, &from, &to))?;
+            copy(&image, &target, task, progress).map_err(|e| copy_failure(e, &from, &to))?;
             server.finish()?;
             if verify {
                 let states = States::of(&file, Some(Format::Qcow2), true, false)?;
                 let progress = CopyProgress::default();
                 for state in states.states {
-                    copy(&*state.image, &Target::Socket(again.clone()), Task::Compare, &progress).map_err(|e| told(e, &to, &from))?;
+                    copy(&*state.image, &Target::Socket(again.clone()), Task::Compare, &progress)
+                        .map_err(|e| copy_failure(e, &to, &from))?;
                 }
             }
             Ok(())

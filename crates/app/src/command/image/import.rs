@@ -18,7 +18,7 @@ use millpond_images::format::Format;
 use millpond_images::sectors::{Finding, describe, look};
 use millpond_images::states::{State, States};
 
-use super::transient_export::{TransientExport, compared, told, with_progress, written};
+use super::transient_export::{TransientExport, compared, copy_failure, with_progress, written};
 
 /// Create a volume from a disk image
 ///
@@ -150,7 +150,7 @@ async fn bring(client: &Client, signals: &mut Signals, path: &Path, name: &Volum
         one(client, signals, path, name, &state, task, verify).await?;
         if let Some(snapshot) = state.snapshot {
             let names = vec![format!("{name}@{snapshot}")];
-            let request = CreateSnapshots { names, description: format!("imported: {}", state.told), ..CreateSnapshots::default() };
+            let request = CreateSnapshots { names, description: format!("imported: {}", state.description), ..CreateSnapshots::default() };
             client.post::<_, Created>("/v1/snapshots", &request).await?;
         }
     }
@@ -168,12 +168,12 @@ async fn one(client: &Client, signals: &mut Signals, path: &Path, name: &VolumeN
     };
     let (from, to) = (file.clone(), volume.clone());
     let mut done = with_progress(what, (state.size, written), signals, move |progress| {
-        copy(&*image, &target, task, progress).map_err(|e| told(e, &from, &to))
+        copy(&*image, &target, task, progress).map_err(|e| copy_failure(e, &from, &to))
     })
     .await;
     if done.is_ok() && verify {
         done = with_progress(format!("verify {volume}"), (state.size, compared), signals, move |progress| {
-            copy(&*image_again, &target_again, Task::Compare, progress).map_err(|e| told(e, &file, &volume))
+            copy(&*image_again, &target_again, Task::Compare, progress).map_err(|e| copy_failure(e, &file, &volume))
         })
         .await;
     }

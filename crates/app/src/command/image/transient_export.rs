@@ -112,7 +112,7 @@ pub async fn with_progress<T: Send + 'static>(
 }
 
 /// Turns an error of a copy into a message; `source` and `target` are names that the user knows.
-pub fn told(error: CopyError, source: &str, target: &str) -> Failure {
+pub fn copy_failure(error: CopyError, source: &str, target: &str) -> Failure {
     Failure::failed(match error {
         CopyError::Source(at, e) => format!("cannot read {source} at byte {at}: {e}; check it"),
         CopyError::Target(_, e) if e.kind() == std::io::ErrorKind::StorageFull => {

@@ -84,17 +84,17 @@ impl Special {
     async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
         let size = self.special.map_or_else(String::new, |Size(bytes)| format!("?special={bytes}"));
-        let told: SpecialAdvice = client.get(&format!("/v1/pools/{}/advice/special{size}", self.name)).await?;
+        let advice: SpecialAdvice = client.get(&format!("/v1/pools/{}/advice/special{size}", self.name)).await?;
         if self.how.no_header || !self.how.columns.is_empty() {
-            return print(&told.thresholds, THRESHOLD, &self.how);
+            return print(&advice.thresholds, THRESHOLD, &self.how);
         }
         if self.how.format == Format::Json {
-            return print_pairs(&told, &[], &self.how);
+            return print_pairs(&advice, &[], &self.how);
         }
-        print(&told.volumes, VOLUME, &self.how)?;
-        let (nodes, objects) = (Size(told.node_bytes), Size(told.object_bytes));
+        print(&advice.volumes, VOLUME, &self.how)?;
+        let (nodes, objects) = (Size(advice.node_bytes), Size(advice.object_bytes));
         write_out(&format!("\nmap nodes {nodes}, checkpoint objects {objects}\n\n"))?;
-        print(&told.thresholds, THRESHOLD, &self.how)?;
-        write_out(&format!("\n{}\n", told.advice))
+        print(&advice.thresholds, THRESHOLD, &self.how)?;
+        write_out(&format!("\n{}\n", advice.advice))
     }
 }

@@ -192,22 +192,22 @@ impl Remove {
         names::check(Kind::Pool, &self.name)?;
         let device = named(client, &self.name, &self.device).await?;
         let request = RemoveDevice { device, stop: self.stop, dry_run: self.dry_run };
-        let told: DeviceRemoval = client.post(&format!("/v1/pools/{}/remove", self.name), &request).await?;
-        let (device, name) = (&told.device, &self.name);
+        let answer: DeviceRemoval = client.post(&format!("/v1/pools/{}/remove", self.name), &request).await?;
+        let (device, name) = (&answer.device, &self.name);
         match (self.dry_run, self.stop) {
             (true, true) if self.format == Format::Json => {
                 let text =
-                    serde_json::to_string_pretty(&told.stops).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
+                    serde_json::to_string_pretty(&answer.stops).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
                 return write_out(&(text + "\n"));
             }
-            (true, true) => return write_out(&told.stops.iter().map(|job| stops(job, &told.pool)).collect::<String>()),
+            (true, true) => return write_out(&answer.stops.iter().map(|job| stops(job, &answer.pool)).collect::<String>()),
             (true, false) if self.format == Format::Json => {
                 let text =
-                    serde_json::to_string_pretty(&told.plan).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
+                    serde_json::to_string_pretty(&answer.plan).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
                 return write_out(&(text + "\n"));
             }
             (true, false) => {
-                let plan = told.plan.as_ref().map_or_else(String::new, takes);
+                let plan = answer.plan.as_ref().map_or_else(String::new, takes);
                 return write_out(&format!("would remove {device} from pool {name}\n{plan}"));
             }
             (false, true) => say(&format!("keeping {device} in pool {name}"))?,
@@ -226,7 +226,7 @@ impl Remove {
                 "{device} stays in pool {name}: there is not enough space for its data, or its removal was stopped; add a device, or destroy data, and try again"
             )));
         }
-        match left_with(&told) {
+        match left_with(&answer) {
             others if others.is_empty() => say(&format!("removed {device} from pool {name}")),
             others => write_out(&format!(
                 "removed {device} from pool {name}, and with it {}: too few devices stayed for their layout\n",
@@ -237,10 +237,10 @@ impl Remove {
 }
 
 /// Lists the devices that a removal takes along, with all their names if the pool still lists them.
-fn left_with(told: &DeviceRemoval) -> Vec<String> {
-    let others = told.plan.iter().flat_map(|plan| &plan.leaves_with_it);
+fn left_with(answer: &DeviceRemoval) -> Vec<String> {
+    let others = answer.plan.iter().flat_map(|plan| &plan.leaves_with_it);
     let named = |path: &String| {
-        let listed = told.pool.devices.iter().find(|device| device.path == *path);
+        let listed = answer.pool.devices.iter().find(|device| device.path == *path);
         listed.map_or_else(|| path.clone(), |device| DeviceNamed { size: 0, ..DeviceNamed::of(device) }.to_string())
     };
     others.map(named).collect()
@@ -283,11 +283,11 @@ mod tests {
             rate_of: "job_rate".to_owned(),
             seconds: 77,
         };
-        let told = takes(&plan);
-        assert!(told.starts_with("3G would move to other devices: about 1 min 17 s at 40M/s (job_rate)\n"), "{told}");
+        let text = takes(&plan);
+        assert!(text.starts_with("3G would move to other devices: about 1 min 17 s at 40M/s (job_rate)\n"), "{text}");
         assert!(
-            told.contains("in steps") && told.ends_with("/dev/sdc would leave with it: too few devices stay for its layout\n"),
-            "{told}"
+            text.contains("in steps") && text.ends_with("/dev/sdc would leave with it: too few devices stay for its layout\n"),
+            "{text}"
         );
         plan = RemovalPlan { moved_bytes: 0, in_steps: false, leaves_with_it: Vec::new(), ..plan };
         assert_eq!(takes(&plan), "");

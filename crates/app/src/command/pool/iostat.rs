@@ -408,7 +408,7 @@ mod tests {
     fn numbers_have_three_digits_and_lines_fit_a_terminal() {
         let sizes =
             [(0.0, "0"), (512.0, "512"), (1536.0, "1.50K"), (1023.0 * 1024.0, "1.00M"), (271.33 * 1048576.0, "271M"), (2e12, "1.82T")];
-        sizes.iter().for_each(|(bytes, told)| assert_eq!(short_size(*bytes), *told));
+        sizes.iter().for_each(|(bytes, text)| assert_eq!(short_size(*bytes), *text));
         let nanos = |n: f64| short_number(n, 1000.0, &["ns", "us", "ms", "s"]);
         assert_eq!([nanos(16_325_100.0), nanos(500.0), nanos(3.2e9)], ["16.3ms", "500ns", "3.20s"]);
         let words = ["iostat", "-v", "-l", "tank"];

@@ -5,7 +5,7 @@ use millpond_api::client::Client;
 use millpond_api::failure::Outcome;
 use millpond_api::names::{self, Kind};
 use millpond_api::size::Size;
-use millpond_api::{GroupFill, Rebalance as Told, RebalancePool};
+use millpond_api::{GroupFill, Rebalance as Answer, RebalancePool};
 
 use crate::command::columns::GROUP_FILL;
 use crate::command::pool::jobs;
@@ -41,19 +41,19 @@ impl Rebalance {
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
         let request = RebalancePool { stop: self.stop, dry_run: self.dry_run };
-        let told: Told = client.post(&format!("/v1/pools/{}/rebalance", self.name), &request).await?;
+        let answer: Answer = client.post(&format!("/v1/pools/{}/rebalance", self.name), &request).await?;
         let json = self.how.format == Format::Json;
         if self.dry_run || (json && !self.stop) {
-            print::<GroupFill>(&told.groups, GROUP_FILL, &self.how)?;
+            print::<GroupFill>(&answer.groups, GROUP_FILL, &self.how)?;
         }
         if !json && !self.stop {
-            self.tell(&told)?;
+            self.tell(&answer)?;
         }
-        if self.wait && told.surplus_bytes > 0 { jobs::wait_rebalance(client, &self.name).await } else { Ok(()) }
+        if self.wait && answer.surplus_bytes > 0 { jobs::wait_rebalance(client, &self.name).await } else { Ok(()) }
     }
 
-    fn tell(&self, told: &Told) -> Outcome {
-        let what = match (told.surplus_bytes, self.dry_run) {
+    fn tell(&self, answer: &Answer) -> Outcome {
+        let what = match (answer.surplus_bytes, self.dry_run) {
             (0, _) => format!("nothing to do: the groups of pool {} hold their shares\n", self.name),
             (bytes, true) => format!("would move about {}\n", Size(bytes)),
             (bytes, false) => format!("moving about {}; see 'millpond pool jobs'\n", Size(bytes)),

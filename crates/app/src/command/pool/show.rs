@@ -316,8 +316,8 @@ fn limits(pool: &Pool) -> String {
 
 /// Lists the devices with health problems, with the reason.
 fn unwell(pool: &Pool) -> String {
-    let told = |device: &Device| Some(format!("  {} is {}: {}\n", device.path, device.health, device.health_reason.as_ref()?));
-    pool.devices.iter().filter_map(told).collect()
+    let line = |device: &Device| Some(format!("  {} is {}: {}\n", device.path, device.health, device.health_reason.as_ref()?));
+    pool.devices.iter().filter_map(line).collect()
 }
 
 /// Show all details of one pool

@@ -58,13 +58,13 @@ impl Wipe {
             Mode::Zero => WipeMode::Zero,
         };
         let request = WipePool { mode, stop: self.stop, dry_run: self.dry_run };
-        let told: Wiping = client.post(&format!("/v1/pools/{}/wipe", self.name), &request).await?;
+        let answer: Wiping = client.post(&format!("/v1/pools/{}/wipe", self.name), &request).await?;
         if !self.stop {
             let text = match self.format {
                 crate::output::Format::Json => {
-                    serde_json::to_string_pretty(&told).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?
+                    serde_json::to_string_pretty(&answer).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?
                 }
-                crate::output::Format::Table => wiping_line(&told, self.dry_run),
+                crate::output::Format::Table => wiping_line(&answer, self.dry_run),
             };
             write_out(&(text + "\n"))?;
         }

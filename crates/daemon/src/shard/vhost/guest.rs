@@ -42,11 +42,11 @@ pub(super) struct Guest {
     /// Socket for messages to the front end about changes.
     pub channel: Option<OwnedFd>,
     /// Size that the front end knows, in bytes.
-    pub told_size: u64,
+    pub known_size: u64,
     /// The front end knows of a write cache.
-    pub told_write_cache: bool,
+    pub known_write_cache: bool,
     /// The front end got a message about a change.
-    pub told_of_changes: bool,
+    pub got_message: bool,
     /// Callers that wait for a queue to have nothing in flight.
     pub stops: Vec<(usize, Answer<u16>)>,
     /// Set when the front end is gone; sent when nothing is in flight.
@@ -114,11 +114,11 @@ impl Guest {
     /// Informs the front end of a new size, or that a write cache was added or removed. The front
     /// end reads the configuration when it handles the message.
     pub fn tell(&mut self, size: u64, write_cache: bool) {
-        if (size, write_cache) == (self.told_size, self.told_write_cache) {
+        if (size, write_cache) == (self.known_size, self.known_write_cache) {
             return;
         }
-        (self.told_size, self.told_write_cache) = (size, write_cache);
-        self.told_of_changes = true;
+        (self.known_size, self.known_write_cache) = (size, write_cache);
+        self.got_message = true;
         if let Some(channel) = &self.channel {
             // A front end that reads nothing there gets no second message; it sees the change when
             // it reads the configuration.

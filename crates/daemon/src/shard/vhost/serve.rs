@@ -12,7 +12,7 @@ use millpond_export::vhost_user::{Device, Limits, Memory, QueueSetup, Signal};
 
 use super::error::GuestError;
 use super::guest::{Guest, wake};
-use super::order::{Answer as Told, Order, Orders, What};
+use super::order::{Answer as OrderAnswer, Order, Orders, What};
 use super::spec::VhostUserExport;
 use super::stop::Stop;
 use super::table::{GUEST, VhostExport};
@@ -131,11 +131,11 @@ impl<P: Pool> Shard<P> {
         let (geometry, features) = offer(&self.pool, export.spec.target, export.spec.read_only);
         let mut released = false;
         if let Some((_, guest)) = self.vhost.guest_of(id) {
-            guest.told_size = geometry.size;
-            guest.told_write_cache = features.write_cache;
+            guest.known_size = geometry.size;
+            guest.known_write_cache = features.write_cache;
             // A front end that got a message about a change reads the configuration again, and need
             // not pass it on to the guest.
-            released = fresh && features.write_cache && !guest.told_of_changes;
+            released = fresh && features.write_cache && !guest.got_message;
             if released {
                 guest.device.set_promised(false);
             }
@@ -190,9 +190,9 @@ impl<P: Pool> Shard<P> {
             calls: HashMap::new(),
             alarms: HashMap::new(),
             channel: None,
-            told_size: geometry.size,
-            told_write_cache: features.write_cache,
-            told_of_changes: false,
+            known_size: geometry.size,
+            known_write_cache: features.write_cache,
+            got_message: false,
             stops: Vec::new(),
             leaving: None,
             hot: false,
@@ -207,7 +207,7 @@ impl<P: Pool> Shard<P> {
         Ok(())
     }
 
-    fn detach(&mut self, id: ExportId, answer: Told<Memory>) {
+    fn detach(&mut self, id: ExportId, answer: OrderAnswer<Memory>) {
         let Some((index, guest)) = self.vhost.guest_of(id) else { return drop(answer.send(Err(GuestError::ExportClosing))) };
         guest.leaving = Some(answer);
         self.throttles.hurry(Some(guest.target));

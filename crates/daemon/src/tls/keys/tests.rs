@@ -12,7 +12,7 @@ fn lines_of_psktool_are_read_and_comments_are_not() {
 }
 
 #[test]
-fn the_first_wrong_line_is_told() {
+fn the_first_wrong_line_is_named() {
     for (text, line) in [
         (String::new(), 0),
         ("# nothing\n".to_owned(), 0),

@@ -48,9 +48,9 @@ impl Auditor<'_, '_> {
         }
         for ((id, _), counted) in versions.iter().zip(alone) {
             let Some(id) = id else { continue };
-            let told = self.core.catalog.units_alone(*id);
-            if let Some(told) = told.filter(|told| *told != counted) {
-                self.find(format!("snapshot {id} is said to hold {told} units alone, and holds {counted}"));
+            let listed = self.core.catalog.units_alone(*id);
+            if let Some(listed) = listed.filter(|listed| *listed != counted) {
+                self.find(format!("snapshot {id} is said to hold {listed} units alone, and holds {counted}"));
             }
         }
     }

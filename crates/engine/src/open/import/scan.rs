@@ -93,17 +93,18 @@ impl Import {
     /// Reads small writes on special devices that are present, but that no stream leads to, because
     /// earlier batches were on lost devices: later batches index their segments. Returns true when
     /// there is more to read.
-    fn scan_what_is_told(&mut self) -> Result<bool, OpenErrorKind> {
+    fn scan_indexed_segments(&mut self) -> Result<bool, OpenErrorKind> {
         let layout = self.core.as_ref().map(|core| &core.space.layout).or(self.layout.as_ref());
         let (Some(lost), Some(layout), Some(root), Some(config)) = (self.lost_small, layout, &self.root, &self.config) else {
             return Ok(false);
         };
         let seen: BTreeSet<SegmentId> = self.scans.iter().flat_map(|scan| scan.visited.iter().copied()).collect();
         let runs = |item: &Item| if let Item::Small { runs, .. } = item { runs.clone() } else { Vec::new() };
-        let told = self.found.iter().flat_map(|found| found.items.iter().flat_map(runs)).filter(|run| run.lsn > root.lsn);
-        let told: BTreeSet<SegmentId> = told.map(|run| run.segment).filter(|id| layout.pages(*id) > 0 && !seen.contains(id)).collect();
+        let indexed = self.found.iter().flat_map(|found| found.items.iter().flat_map(runs)).filter(|run| run.lsn > root.lsn);
+        let indexed: BTreeSet<SegmentId> =
+            indexed.map(|run| run.segment).filter(|id| layout.pages(*id) > 0 && !seen.contains(id)).collect();
         let first = self.scans.len();
-        for (segment, log_tail) in told.iter().flat_map(|segment| root.log_tails.iter().map(move |log_tail| (*segment, log_tail))) {
+        for (segment, log_tail) in indexed.iter().flat_map(|segment| root.log_tails.iter().map(move |log_tail| (*segment, log_tail))) {
             if log_tail.incarnation <= lost {
                 let start = StreamStart { segment, offset: 0, next: NO_SEGMENT };
                 self.scans.push(StreamScan::new(config.id, log_tail, Stream::Small, start, root.lsn));
@@ -114,7 +115,7 @@ impl Import {
     }
 
     pub(super) fn scanned(&mut self) -> Result<(), OpenErrorKind> {
-        if self.scan_what_is_told()? {
+        if self.scan_indexed_segments()? {
             return Ok(());
         }
         let root = self.root.as_ref().ok_or(OpenErrorKind::OutOfOrder("no root"))?;

@@ -96,8 +96,8 @@ impl Removal {
         }
         let mut after = Shape { groups, ..shape.clone() };
         rest.into_iter().for_each(|(class, layout, columns)| after.add(class, layout, columns));
-        let told = after.groups.len() <= MOST_GROUPS && after.fits();
-        (told && !segments.is_empty()).then_some(Removal { members: BTreeSet::new(), segments, shape: after })
+        let fits = after.groups.len() <= MOST_GROUPS && after.fits();
+        (fits && !segments.is_empty()).then_some(Removal { members: BTreeSet::new(), segments, shape: after })
     }
 
     /// Plans to give up segments for nodes whose special devices are lost: only one copy of them is

@@ -200,13 +200,13 @@ impl Store {
         let mut items = Vec::new();
         let over = Written { header: written.end, ..written };
         let Some(chunk) = self.still_there(place, written.chunk) else { return (over, items) };
-        let Ok((told, entries)) = BatchHeader::decode(header) else { return (over, items) };
-        if !self.is_batch_at(&told, written.chunk, place, written.header) {
+        let Ok((decoded, entries)) = BatchHeader::decode(header) else { return (over, items) };
+        if !self.is_batch_at(&decoded, written.chunk, place, written.header) {
             return (over, items);
         }
         let from = written.header + header.len();
         let seen = written.seen + block_items(chunk, 0, from, entries, &mut items);
-        (Written { header: from + told.payload as usize * PAGE, seen, ..written }, items)
+        (Written { header: from + decoded.payload as usize * PAGE, seen, ..written }, items)
     }
 
     /// Returns a chunk if it is still in its place.

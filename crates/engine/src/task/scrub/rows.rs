@@ -59,9 +59,9 @@ impl Scrubber {
         if unknown > 0 || rows.lacking & data != 0 {
             return true;
         }
-        let told = if store.tuning.plants(Planted::ParityFromRot) { Arc::new(lies) } else { right };
+        let stored = if store.tuning.plants(Planted::ParityFromRot) { Arc::new(lies) } else { right };
         let doubtful: Vec<(usize, usize)> = lost.iter().map(|item| (item.from, item.from + item.bytes)).collect();
-        self.judge_parity(store, &rows, BufSlice::new(told, 0..rows.bytes), &doubtful, still)
+        self.judge_parity(store, &rows, BufSlice::new(stored, 0..rows.bytes), &doubtful, still)
     }
 
     /// Compares parity with the data of its stripes, except stripes with bytes that cannot be

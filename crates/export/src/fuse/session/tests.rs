@@ -296,15 +296,15 @@ fn each_image_is_counted_by_itself() {
     let close = |mount: &mut MemoryMount, node: u64, fh: u64| {
         assert_eq!(mount.ask(opcode::RELEASE, node, &ReleaseIn { fh, ..ReleaseIn::default() }, &[]).0, 0);
     };
-    let told = |mount: &MemoryMount| -> Vec<(Image, u64, u64)> {
+    let opened = |mount: &MemoryMount| -> Vec<(Image, u64, u64)> {
         mount.session.loads().into_iter().map(|(image, load)| (image, load.open, load.counters.write_bytes)).collect()
     };
     let [first, second] = nodes;
     let files = [first, second, first].map(|node| (node, open(&mut mount, node, 2).expect("an open file")));
     files.iter().for_each(|(node, fh)| add(&mut mount, *node, *fh, 1 | 0o10000));
-    assert_eq!(told(&mount), [(Image::Volume(1), 2, 6), (Image::Volume(2), 1, 3)]);
+    assert_eq!(opened(&mount), [(Image::Volume(1), 2, 6), (Image::Volume(2), 1, 3)]);
     files[..2].iter().for_each(|(node, fh)| close(&mut mount, *node, *fh));
-    assert_eq!(told(&mount), [(Image::Volume(1), 1, 6), (Image::Volume(2), 0, 3)], "files that are closed count on");
+    assert_eq!(opened(&mount), [(Image::Volume(1), 1, 6), (Image::Volume(2), 0, 3)], "files that are closed count on");
     // the file is closed while its write waits, and its number belongs to another file when the
     // write is answered
     let wanted = WriteIn { fh: files[2].1, offset: 0, size: 3, ..WriteIn::default() };
@@ -312,7 +312,7 @@ fn each_image_is_counted_by_itself() {
     mount.start(opcode::RELEASE, first, &ReleaseIn { fh: files[2].1, ..ReleaseIn::default() }, &[]);
     mount.start(opcode::OPEN, second, &OpenIn { flags: 2, open_flags: 0 }, &[]);
     mount.settle();
-    assert_eq!(told(&mount), [(Image::Volume(1), 0, 9), (Image::Volume(2), 1, 3)]);
+    assert_eq!(opened(&mount), [(Image::Volume(1), 0, 9), (Image::Volume(2), 1, 3)]);
     let all = mount.session.counters();
     assert_eq!((all.write_bytes, all.writes, all.fua_writes), (12, 4, 3));
 }

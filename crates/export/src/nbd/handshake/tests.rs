@@ -59,8 +59,8 @@ fn reason(loopback: &Loopback) -> Option<CloseReason> {
 #[test]
 fn go_binds_and_tells_size_flags_and_blocks() {
     let mut loopback = greeted();
-    let told = ask(&mut loopback, &go("disk"));
-    assert_eq!(told, [(7, 3, info_export()), (7, 3, info_block_size(512)), (7, 1, vec![])]);
+    let answers = ask(&mut loopback, &go("disk"));
+    assert_eq!(answers, [(7, 3, info_export()), (7, 3, info_block_size(512)), (7, 1, vec![])]);
     assert_eq!(loopback.session.phase(), Phase::Transmission);
     assert_eq!(loopback.session.bound(), Some(ExportId(1)));
 }
@@ -68,11 +68,11 @@ fn go_binds_and_tells_size_flags_and_blocks() {
 #[test]
 fn go_tells_what_is_asked_and_ignores_what_is_unknown() {
     let mut loopback = greeted();
-    let told = ask(&mut loopback, &name_option(option::GO, b"", &[3, 1, 77, 2]));
+    let answers = ask(&mut loopback, &name_option(option::GO, b"", &[3, 1, 77, 2]));
     let name = [&[0, 1], &b"disk"[..]].concat();
     let description = [&[0, 2], &b"a disk in memory"[..]].concat();
     let expected = [(7, 3, info_export()), (7, 3, name), (7, 3, description), (7, 3, info_block_size(512)), (7, 1, vec![])];
-    assert_eq!(told, expected);
+    assert_eq!(answers, expected);
 }
 
 #[test]
@@ -86,8 +86,8 @@ fn sectors_of_4_kib_are_the_minimum_block() {
 #[test]
 fn info_does_not_bind() {
     let mut loopback = greeted();
-    let told = ask(&mut loopback, &name_option(option::INFO, b"disk", &[]));
-    assert_eq!(told, [(6, 3, info_export()), (6, 3, info_block_size(512)), (6, 1, vec![])]);
+    let answers = ask(&mut loopback, &name_option(option::INFO, b"disk", &[]));
+    assert_eq!(answers, [(6, 3, info_export()), (6, 3, info_block_size(512)), (6, 1, vec![])]);
     assert_eq!(loopback.session.phase(), Phase::Handshake);
     assert_eq!(loopback.session.bound(), None);
 }
@@ -95,15 +95,15 @@ fn info_does_not_bind() {
 #[test]
 fn an_unknown_name_is_refused_and_another_may_follow() {
     let mut loopback = greeted();
-    let told = ask(&mut loopback, &go("other"));
-    assert_eq!(told.first().map(|(_, kind, _)| *kind), Some(reply::ERR_UNKNOWN));
+    let answers = ask(&mut loopback, &go("other"));
+    assert_eq!(answers.first().map(|(_, kind, _)| *kind), Some(reply::ERR_UNKNOWN));
     assert_eq!(ask(&mut loopback, &go("disk")).last(), Some(&(7, 1, vec![])));
 }
 
 #[test]
 fn the_longest_name_is_looked_up_and_a_longer_one_is_too_big() {
     let mut loopback = greeted();
-    let kind = |told: Vec<Answer>| told.last().map(|(_, kind, _)| *kind);
+    let kind = |answers: Vec<Answer>| answers.last().map(|(_, kind, _)| *kind);
     assert_eq!(kind(ask(&mut loopback, &name_option(option::INFO, &[b'x'; 4096], &[]))), Some(reply::ERR_UNKNOWN));
     assert_eq!(kind(ask(&mut loopback, &name_option(option::INFO, &[b'x'; 4097], &[]))), Some(reply::ERR_TOO_BIG));
     assert_eq!(kind(ask(&mut loopback, &name_option(option::GO, &[b'x'; 100_000], &[]))), Some(reply::ERR_TOO_BIG));
@@ -124,9 +124,9 @@ fn malformed_go_is_invalid_and_the_handshake_goes_on() {
     ];
     for data in lies {
         let mut loopback = greeted();
-        let told = ask(&mut loopback, &message(option::GO, data));
-        assert_eq!(told.first().map(|(_, kind, _)| *kind), Some(reply::ERR_INVALID), "{data:?}");
-        assert_eq!(told.len(), 1);
+        let answers = ask(&mut loopback, &message(option::GO, data));
+        assert_eq!(answers.first().map(|(_, kind, _)| *kind), Some(reply::ERR_INVALID), "{data:?}");
+        assert_eq!(answers.len(), 1);
         assert_eq!(ask(&mut loopback, &go("disk")).last(), Some(&(7, 1, vec![])));
     }
 }
@@ -138,12 +138,12 @@ fn list_names_every_export() {
     second.name = "second".to_owned();
     second.description.clear();
     loopback.exports.push(second);
-    let told = ask(&mut loopback, &message(option::LIST, b""));
+    let answers = ask(&mut loopback, &message(option::LIST, b""));
     let first = [&4u32.to_be_bytes(), &b"disk"[..], b"a disk in memory"].concat();
     let second = [&6u32.to_be_bytes(), &b"second"[..]].concat();
-    assert_eq!(told, [(3, 2, first), (3, 2, second), (3, 1, vec![])]);
-    let told = ask(&mut loopback, &message(option::LIST, b"x"));
-    assert_eq!(told.first().map(|(_, kind, _)| *kind), Some(reply::ERR_INVALID));
+    assert_eq!(answers, [(3, 2, first), (3, 2, second), (3, 1, vec![])]);
+    let answers = ask(&mut loopback, &message(option::LIST, b"x"));
+    assert_eq!(answers.first().map(|(_, kind, _)| *kind), Some(reply::ERR_INVALID));
 }
 
 #[test]
@@ -153,14 +153,14 @@ fn structured_replies_are_agreed_on_and_allow_for_single_chunks() {
     assert_eq!(ask(&mut loopback, &name_option(option::INFO, b"disk", &[]))[0], (6, 3, info_export()));
     assert_eq!(ask(&mut loopback, &message(option::STRUCTURED_REPLY, &[])), [(8, 1, vec![])]);
     assert_eq!(ask(&mut loopback, &message(option::STRUCTURED_REPLY, &[])), [(8, 1, vec![])]);
-    let mut told = info_export();
-    told[11] |= 1 << 7;
-    assert_eq!(ask(&mut loopback, &go("disk"))[0], (7, 3, told));
+    let mut info = info_export();
+    info[11] |= 1 << 7;
+    assert_eq!(ask(&mut loopback, &go("disk"))[0], (7, 3, info));
 }
 
 /// Returns number and name of each context in the answers, and the type of the last answer.
-fn contexts(told: &[Answer]) -> (Vec<(u32, String)>, u32) {
-    let (last, rest) = told.split_last().expect("an answer");
+fn contexts(answers: &[Answer]) -> (Vec<(u32, String)>, u32) {
+    let (last, rest) = answers.split_last().expect("an answer");
     let context = |(_, kind, data): &Answer| {
         assert_eq!(*kind, reply::META_CONTEXT);
         let (id, name) = data.split_first_chunk().expect("a number");
@@ -195,9 +195,9 @@ fn contexts_are_listed() {
         (&["qemu:", "base:"], &all),
     ];
     for (queries, expected) in cases {
-        let (told, kind) = contexts(&ask(&mut loopback, &meta_context(option::LIST_META_CONTEXT, "disk", queries)));
+        let (names, kind) = contexts(&ask(&mut loopback, &meta_context(option::LIST_META_CONTEXT, "disk", queries)));
         let expected: Vec<(u32, String)> = expected.iter().map(|name| (0, (*name).to_owned())).collect();
-        assert_eq!((told, kind), (expected, reply::ACK), "{queries:?}");
+        assert_eq!((names, kind), (expected, reply::ACK), "{queries:?}");
     }
 }
 
@@ -244,7 +244,7 @@ fn contexts_need_structured_replies_and_lengths_that_add_up() {
 #[test]
 fn extended_headers_are_agreed_on_for_good() {
     let mut loopback = with_states();
-    let flags = |told: &[Answer]| told.first().and_then(|(_, _, data)| data.last_chunk()).map(|flags| u16::from_be_bytes(*flags));
+    let flags = |answers: &[Answer]| answers.first().and_then(|(_, _, data)| data.last_chunk()).map(|flags| u16::from_be_bytes(*flags));
     assert_eq!(ask(&mut loopback, &message(option::EXTENDED_HEADERS, b"?"))[0].1, reply::ERR_INVALID);
     assert_eq!(ask(&mut loopback, &message(option::EXTENDED_HEADERS, &[])), [(11, 1, vec![])]);
     assert_eq!(ask(&mut loopback, &message(option::STRUCTURED_REPLY, &[]))[0].1, reply::ERR_EXT_HEADER_REQD);
@@ -261,8 +261,8 @@ fn what_is_not_served_is_drained_and_refused() {
     let unserved = [option::STARTTLS, 4, 0, 12, u32::MAX];
     for number in unserved {
         for length in [0, 1, 5000, 300_000] {
-            let told = ask(&mut loopback, &message(number, &vec![0x49; length]));
-            assert_eq!(told, [(number, reply::ERR_UNSUP, vec![])]);
+            let answers = ask(&mut loopback, &message(number, &vec![0x49; length]));
+            assert_eq!(answers, [(number, reply::ERR_UNSUP, vec![])]);
         }
     }
     assert_eq!(ask(&mut loopback, &go("")).last(), Some(&(7, 1, vec![])));
@@ -406,8 +406,8 @@ fn a_server_going_down_says_so() {
     let mut loopback = greeted();
     loopback.session.shutdown();
     for bytes in [go("disk"), message(option::LIST, b""), message(999, b"abc")] {
-        let told = ask(&mut loopback, &bytes);
-        assert_eq!(told.iter().map(|(_, kind, _)| *kind).collect::<Vec<_>>(), [reply::ERR_SHUTDOWN]);
+        let answers = ask(&mut loopback, &bytes);
+        assert_eq!(answers.iter().map(|(_, kind, _)| *kind).collect::<Vec<_>>(), [reply::ERR_SHUTDOWN]);
     }
     assert_eq!(ask(&mut loopback, &message(option::ABORT, b"")), [(2, 1, vec![])]);
     let mut loopback = greeted();

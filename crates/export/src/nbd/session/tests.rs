@@ -205,7 +205,7 @@ fn a_read_only_export_refuses_changes() {
 }
 
 #[test]
-fn errors_of_the_disk_are_told() {
+fn errors_of_the_disk_are_reported() {
     let mut loopback = connected();
     for (error, number) in [
         (DiskError::Io, EIO),
@@ -330,13 +330,13 @@ fn structured_reads_leave_zeroes_out() {
     assert_eq!(output.len(), 2 * (20 + 12) + 20 + 8 + 4096);
     let expected = [&[0; 8192][..], &[7; 4096], &[0; 53_248]].concat();
     let reads = Reads::from([(2, 0..64 << 10), (3, 0..4096), (4, END..END + 512)]);
-    let told = parse_replies(&output, &reads, Style::Structured).expect("replies");
-    assert_eq!(told, [Reply { cookie: 2, error: 0, data: expected, status: vec![] }]);
+    let replies = parse_replies(&output, &reads, Style::Structured).expect("replies");
+    assert_eq!(replies, [Reply { cookie: 2, error: 0, data: expected, status: vec![] }]);
     loopback.feed(&request(command::READ, command_flag::DF, 3, 8192 - 512, 4096));
     assert_eq!(loopback.take_output().len(), 20 + 8 + 4096);
     loopback.feed(&request(command::READ, 0, 4, END, 512));
-    let told = parse_replies(&loopback.take_output(), &reads, Style::Structured).expect("replies");
-    assert_eq!(told, [Reply { cookie: 4, error: EINVAL, data: vec![], status: vec![] }]);
+    let replies = parse_replies(&loopback.take_output(), &reads, Style::Structured).expect("replies");
+    assert_eq!(replies, [Reply { cookie: 4, error: EINVAL, data: vec![], status: vec![] }]);
 }
 
 #[test]
@@ -347,8 +347,8 @@ fn more_than_one_chunk_can_hold_is_refused_to_who_wants_one() {
     loopback.take_output();
     for (length, error) in [(most, 0), (most + 512, 75)] {
         loopback.feed(&request(command::READ, command_flag::DF, 1, 0, length));
-        let told = parse_replies(&loopback.take_output(), &Reads::from([(1, 0..length.into())]), Style::Structured).expect("replies");
-        assert_eq!(told[0].error, error);
+        let replies = parse_replies(&loopback.take_output(), &Reads::from([(1, 0..length.into())]), Style::Structured).expect("replies");
+        assert_eq!(replies[0].error, error);
     }
 }
 
@@ -359,9 +359,9 @@ fn block_status_tells_each_context_and_what_went_wrong() {
     loopback.take_output();
     let status = |loopback: &mut Loopback, flags, offset, length| {
         loopback.feed(&request(command::BLOCK_STATUS, flags, 2, offset, length));
-        let mut told = parse_replies(&loopback.take_output(), &Reads::new(), Style::Structured).expect("replies");
-        assert_eq!(told.len(), 1);
-        told.pop().map(|reply| (reply.error, reply.status)).expect("one")
+        let mut replies = parse_replies(&loopback.take_output(), &Reads::new(), Style::Structured).expect("replies");
+        assert_eq!(replies.len(), 1);
+        replies.pop().map(|reply| (reply.error, reply.status)).expect("one")
     };
     let rest = END - 8192;
     let whole = vec![(1, vec![(4096, 3), (4096, 0), (rest, 3)]), (2, vec![(4096, 0), (4096, 1), (rest, 0)])];
@@ -392,8 +392,8 @@ fn block_status_needs_a_context_that_was_selected_for_this_export() {
         loopback.feed(&[crate::testing::hello(), structured.clone(), selected, crate::testing::go("")].concat());
         loopback.take_output();
         loopback.feed(&request(command::BLOCK_STATUS, 0, 2, 0, 4096));
-        let told = parse_replies(&loopback.take_output(), &Reads::new(), Style::Structured).expect("replies");
-        assert_eq!(told[0].error, error);
+        let replies = parse_replies(&loopback.take_output(), &Reads::new(), Style::Structured).expect("replies");
+        assert_eq!(replies[0].error, error);
     }
     let mut loopback = connected();
     assert_eq!(error_of(&mut loopback, &request(command::BLOCK_STATUS, 0, 1, 0, 4096)), EINVAL);
@@ -405,9 +405,9 @@ fn extended_headers_carry_64_bit_lengths_and_name_contexts() {
     const LARGE: u64 = 6 << 30;
     let ask = |loopback: &mut Loopback, message: &[u8], reads: &Reads| {
         assert_eq!(loopback.feed(message), message.len());
-        let mut told = parse_replies(&loopback.take_output(), reads, Style::Extended).expect("replies");
-        assert_eq!(told.len(), 1);
-        told.pop().expect("one")
+        let mut replies = parse_replies(&loopback.take_output(), reads, Style::Extended).expect("replies");
+        assert_eq!(replies.len(), 1);
+        replies.pop().expect("one")
     };
     let none = Reads::new();
     let mut loopback = Loopback::with_style(disk(), Limits::default(), Style::Extended);

@@ -176,11 +176,11 @@ fn the_guest_is_told_once_and_only_when_it_wants() {
     let mut plain = driver(0);
     (0..4).for_each(|index| plain.request(index * 3, IN, 0, &[(DATA, 512)], true));
     plain.run();
-    assert_eq!(plain.told, 1, "once for all");
+    assert_eq!(plain.notifications, 1, "once for all");
     plain.set_suppression(1, 0);
     plain.request(0, IN, 0, &[(DATA, 512)], true);
     plain.run();
-    assert_eq!(plain.told, 1, "it does not want to know");
+    assert_eq!(plain.notifications, 1, "it does not want to know");
     plain.device.hush();
     assert_eq!(plain.kick_wanted().0, 1);
     assert!(!plain.device.listen());
@@ -191,7 +191,7 @@ fn the_guest_is_told_once_and_only_when_it_wants() {
     for round in 0..8 {
         indexed.request(0, IN, 0, &[(DATA, 512)], true);
         indexed.run();
-        assert_eq!(indexed.told, usize::from(round >= 5), "answer {round}");
+        assert_eq!(indexed.notifications, usize::from(round >= 5), "answer {round}");
     }
     assert!(!indexed.device.listen());
     assert_eq!(indexed.kick_wanted().1, 8, "the next one");

@@ -25,11 +25,11 @@ fn nothing_tells_nothing() {
 }
 
 #[test]
-fn the_articles_case_is_told() {
+fn the_articles_case_is_reported() {
     let finding = Finding { size: 1 << 30, sector: Some(4096), table: Table::Nothing };
-    let told = describe(&finding, 4096);
+    let text = describe(&finding, 4096);
     for word in ["1G", "128M", "--sector 4kn", "convert-sectors"] {
-        assert!(told.contains(word), "{word} in {told}");
+        assert!(text.contains(word), "{word} in {text}");
     }
     assert!(describe(&Finding { sector: Some(512), ..finding }, 512).contains("8G"));
 }

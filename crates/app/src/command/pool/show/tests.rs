@@ -14,7 +14,7 @@ fn status_says_what_was_lost_and_what_waits() {
     assert!(!plain.contains("older checkpoint") && !plain.contains("removal"), "{plain}");
     pool.fell_back = Some("a map node is damaged".to_owned());
     pool.removal_waits = Some("member 1 is away".to_owned());
-    let told = status.summary(&pool);
-    assert!(told.contains("went back to an older checkpoint, without the log after it: a map node is damaged\n"), "{told}");
-    assert!(told.contains("removal waits: member 1 is away\n"), "{told}");
+    let summary = status.summary(&pool);
+    assert!(summary.contains("went back to an older checkpoint, without the log after it: a map node is damaged\n"), "{summary}");
+    assert!(summary.contains("removal waits: member 1 is away\n"), "{summary}");
 }

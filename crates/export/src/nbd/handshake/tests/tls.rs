@@ -29,8 +29,8 @@ fn before_starttls_nothing_is_told_where_it_is_required() {
     ];
     assert!(!loopback.session.was_refused_in_clear());
     for bytes in asked {
-        let told = ask(&mut loopback, &bytes);
-        assert_eq!(told.iter().map(|(_, kind, data)| (*kind, data.len())).collect::<Vec<_>>(), [(reply::ERR_TLS_REQD, 0)]);
+        let answers = ask(&mut loopback, &bytes);
+        assert_eq!(answers.iter().map(|(_, kind, data)| (*kind, data.len())).collect::<Vec<_>>(), [(reply::ERR_TLS_REQD, 0)]);
     }
     assert!(loopback.session.was_refused_in_clear());
     start_tls(&mut loopback);
@@ -61,8 +61,8 @@ fn what_was_agreed_on_in_the_clear_is_void() {
     ask(&mut loopback, &message(option::STRUCTURED_REPLY, b""));
     ask(&mut loopback, &meta_context(option::SET_META_CONTEXT, "disk", &["base:allocation"]));
     start_tls(&mut loopback);
-    let told = ask(&mut loopback, &go("disk"));
-    assert_eq!(told.first(), Some(&(option::GO, reply::INFO, info_export())), "neither DF nor contexts are announced");
+    let answers = ask(&mut loopback, &go("disk"));
+    assert_eq!(answers.first(), Some(&(option::GO, reply::INFO, info_export())), "neither DF nor contexts are announced");
 }
 
 #[test]
@@ -101,10 +101,10 @@ fn between_the_answer_and_the_cipher_nothing_is_read() {
 #[test]
 fn starttls_is_for_once_and_has_no_data() {
     let mut loopback = greeted_with(Encryption::Allowed);
-    let told = ask(&mut loopback, &message(option::STARTTLS, b"x"));
-    assert_eq!(told.first().map(|(_, kind, _)| *kind), Some(reply::ERR_INVALID));
+    let answers = ask(&mut loopback, &message(option::STARTTLS, b"x"));
+    assert_eq!(answers.first().map(|(_, kind, _)| *kind), Some(reply::ERR_INVALID));
     start_tls(&mut loopback);
-    let told = ask(&mut loopback, &message(option::STARTTLS, b""));
-    assert_eq!(told.first().map(|(_, kind, _)| *kind), Some(reply::ERR_INVALID));
+    let answers = ask(&mut loopback, &message(option::STARTTLS, b""));
+    assert_eq!(answers.first().map(|(_, kind, _)| *kind), Some(reply::ERR_INVALID));
     assert_eq!(ask(&mut loopback, &go("disk")).last(), Some(&(option::GO, reply::ACK, vec![])));
 }

@@ -290,9 +290,9 @@ fn a_pool_that_fills_is_warned_of() {
             break;
         }
     }
-    let told = reported(&daemon, "pool.space");
-    assert_eq!((text(&told, "severity"), text(&told, "pool")), ("warning", "tank"));
-    assert!(text(&told, "message").contains("% full, "), "{told}");
+    let event = reported(&daemon, "pool.space");
+    assert_eq!((text(&event, "severity"), text(&event, "pool")), ("warning", "tank"));
+    assert!(text(&event, "message").contains("% full, "), "{event}");
     let checked = daemon.run(&["status", "--check"]);
     assert!(checked.code == 1 && checked.out.starts_with("warning: pool tank is 8"), "{checked:?}");
     // until the pool is full
