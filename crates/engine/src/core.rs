@@ -10,10 +10,12 @@ mod records;
 mod reservations;
 mod snapshots;
 mod state;
+mod stored_deadlist;
 
-pub(crate) use catalog::{Catalog, Head, Lineage, Snapshot, Stored, StoredDeadlist, Volume, Walk};
+pub(crate) use catalog::{Catalog, Head, Lineage, Snapshot, Volume, Walk};
 pub(crate) use promote::{Promotion, starts_later};
 pub(crate) use records::{cache_code, cache_of, compression_code, compression_of, sector_code, sector_of};
 pub(crate) use reservations::Reservations;
 pub(crate) use snapshots::SealedPage;
 pub(crate) use state::{Core, MetaFlush};
+pub(crate) use stored_deadlist::{Stored, StoredDeadlist};

@@ -9,8 +9,9 @@ use std::rc::Rc;
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_format::{BlockNo, Epoch, LineageId, Record, SnapshotId, TreeRoot, VolumeId};
 
-use super::catalog::{Catalog, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk};
+use super::catalog::{Catalog, Head, Lineage, Snapshot, Volume, Walk};
 use super::state::Core;
+use super::stored_deadlist::StoredDeadlist;
 use crate::space::FIXED_TAIL;
 use crate::{Compression, VolumeOptions};
 

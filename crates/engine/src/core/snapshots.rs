@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use millpond_format::{ObjectRef, SNAPSHOTS_PER_PAGE, SnapshotId, SnapshotRecord};
 
-use super::catalog::{Snapshot, Stored};
+use super::catalog::Snapshot;
+use super::stored_deadlist::Stored;
 use crate::space::Pieces;
 
 /// A page as it was when a checkpoint was fixed. The cell beside a record gets the place of its

@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use millpond_format::{Addr, ChunkId, Coding, Epoch, LineageId, NODE_UNITS, Node, ObjectRef};
 
-use super::catalog::{Catalog, Stored, StoredDeadlist};
+use super::catalog::Catalog;
+use super::stored_deadlist::{Stored, StoredDeadlist};
 use crate::Planted;
 use crate::space::{Chunk, Deadlist, NODE_GRAIN, Pieces, Place, Slots, Space};
 use crate::tree::NodeCache;

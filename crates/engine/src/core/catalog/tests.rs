@@ -1,6 +1,9 @@
 //! Compares names, counts and links of a catalog with plain lists that are searched from end to end.
 
+use std::rc::Rc;
+
 use super::*;
+use crate::space::Pieces;
 use millpond_testing::Random;
 
 /// A volume as the twin knows it.
