@@ -1,4 +1,7 @@
-//! The computer below the engine: devices, operations in flight, the clock, and their faults.
+//! The computer below the engine: devices, operations in flight, and the clock.
+
+mod crash;
+mod trouble;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
@@ -8,10 +11,13 @@ use millpond_block::{BufSlice, DeviceError, DeviceGeometry, DeviceSlot, Io, IoDo
 use millpond_device::{Planted, open_through};
 use millpond_engine::Time;
 
-use crate::disk::{PAGE, Page, SimDevice, Survival, WriteNo};
+use crate::disk::{PAGE, Page, SimDevice, WriteNo};
 use crate::fault::{Armed, Effect, Touch};
 use crate::rng::Rng;
 use crate::trace::{Digest, Event, Trace};
+use trouble::Hang;
+
+pub use trouble::{FaultyDevice, FlakyDevice};
 
 /// Duration of device operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,37 +30,6 @@ pub struct Latency {
     pub tail: u64,
     /// Reads take 1/N of the time.
     pub read_part: u64,
-}
-
-/// A device that sometimes fails reads, loses writes or writes to the wrong place.
-#[derive(Clone, Debug)]
-pub struct FlakyDevice {
-    pub device: usize,
-    /// Per mille: of reads that fail, of writes that are lost, of writes that are misdirected.
-    pub chances: [u64; 3],
-    pub rng: Rng,
-}
-
-impl FlakyDevice {
-    fn effect(&mut self, touch: Touch) -> Effect {
-        let [reads, lost, misdirected] = self.chances;
-        let chance = self.rng.below(1000);
-        match touch {
-            Touch::Read if chance < reads => Effect::Fail(DeviceError::Failed(5)),
-            Touch::Write(_) if chance < lost => Effect::Lose,
-            Touch::Write(_) if chance < lost + misdirected => Effect::Misdirect,
-            _ => Effect::Fine,
-        }
-    }
-}
-
-/// Failure of a cache device. The pool does not depend on these devices.
-#[derive(Clone, Debug)]
-pub enum FaultyDevice {
-    /// Every operation fails.
-    Fails(DeviceError),
-    /// Some operations fail or go wrong.
-    FlakyDevice(FlakyDevice),
 }
 
 #[derive(Debug)]
@@ -75,19 +50,6 @@ struct Pending {
     /// The error with which the operation ends, after a hang.
     late: Option<DeviceError>,
 }
-
-/// A device that hangs.
-#[derive(Clone, Copy, Debug)]
-struct Hang {
-    /// End of the hang.
-    until: u64,
-    /// Result of the operations in flight at its end: an error, or `None` for as usual.
-    late: Option<DeviceError>,
-}
-
-/// Time after a hang or a lack of space in which the engine may still give up the device for it, in
-/// microseconds.
-const AFTERMATH: u64 = 3_000_000;
 
 /// The devices and their operations in flight.
 #[derive(Debug)]
@@ -274,63 +236,6 @@ impl Machine {
         self.pending.iter().map(|pending| pending.device).collect()
     }
 
-    /// Makes a device hang for `micros` microseconds. Operations in flight at the end of the hang
-    /// then end with `late`, or as usual.
-    pub fn hang(&mut self, device: usize, micros: u64, late: Option<DeviceError>) {
-        self.ever.insert(device);
-        self.hangs.insert(device, Hang { until: self.clock + micros, late });
-    }
-
-    /// Leaves a device without space for never written pages, for `micros` microseconds.
-    pub fn fill_up(&mut self, device: usize, micros: u64) {
-        self.ever.insert(device);
-        self.full.insert(device, self.clock + micros);
-    }
-
-    /// Ends all hangs and lacks of space.
-    pub fn relieve(&mut self) {
-        let now = self.clock;
-        self.hangs.values_mut().for_each(|hang| hang.until = now);
-        self.full.values_mut().for_each(|until| *until = now);
-        self.wake();
-    }
-
-    /// Returns whether a device fails, or gave a recent reason to be given up.
-    pub fn is_bad(&self, device: usize) -> bool {
-        let shaken = self.shaken.get(&device).is_some_and(|until| self.clock < *until);
-        let late = || self.pending.iter().any(|pending| pending.device == device && pending.late.is_some());
-        self.broken.contains_key(&device) || self.hangs.contains_key(&device) || self.full.contains_key(&device) || shaken || late()
-    }
-
-    /// Returns all such devices.
-    pub fn bad(&self) -> BTreeSet<usize> {
-        (0..self.devices.len()).filter(|device| self.is_bad(*device)).collect()
-    }
-
-    /// Ends the hangs and lacks of space whose time is over.
-    fn wake(&mut self) {
-        let now = self.clock;
-        let over: Vec<(usize, Hang)> =
-            self.hangs.iter().filter(|(_, hang)| hang.until <= now).map(|(device, hang)| (*device, *hang)).collect();
-        for (device, hang) in over {
-            self.hangs.remove(&device);
-            self.shaken.insert(device, now + AFTERMATH);
-            for pending in self.pending.iter_mut().filter(|pending| pending.device == device) {
-                (pending.due, pending.late) = (now, hang.late);
-            }
-        }
-        let room: Vec<usize> = self.full.iter().filter(|(_, until)| **until <= now).map(|(device, _)| *device).collect();
-        for device in room {
-            self.full.remove(&device);
-            self.shaken.insert(device, now + AFTERMATH);
-        }
-    }
-
-    /// Forgets hangs, lacks of space and their effects.
-    pub fn settle(&mut self) {
-        (self.hangs, self.full, self.shaken) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-    }
-
     /// Starts a device operation.
     ///
     /// # Errors
@@ -515,50 +420,6 @@ impl Machine {
         }
     }
 
-    /// The daemon dies.
-    pub fn kill(&mut self) {
-        self.pending.clear();
-        for device in &mut self.devices {
-            device.kill(&mut self.rng);
-        }
-    }
-
-    /// The power fails, with the same survival rule for all devices.
-    pub fn power_cut(&mut self, survival: &Survival) {
-        self.pending.clear();
-        for device in &mut self.devices {
-            device.power_cut(survival, &mut self.rng);
-        }
-    }
-
-    /// The power fails, with random survivors on each device.
-    pub fn random_power_cut(&mut self) {
-        self.pending.clear();
-        let common = random_survival(&self.unflushed(), &mut self.rng);
-        let alike = self.rng.percent(50);
-        for device in &mut self.devices {
-            let own = if alike { common.clone() } else { random_survival(&device.unflushed(), &mut self.rng) };
-            device.power_cut(&own, &mut self.rng);
-        }
-    }
-
-    /// The daemon dies, and one device loses its cache.
-    pub fn reset_device(&mut self, device: usize) {
-        self.pending.clear();
-        for (i, disk) in self.devices.iter_mut().enumerate() {
-            if i == device {
-                disk.power_cut(&Survival::Each(50), &mut self.rng);
-            } else {
-                disk.kill(&mut self.rng);
-            }
-        }
-    }
-
-    /// Returns the writes that a power cut may lose, on all devices.
-    pub fn unflushed(&self) -> BTreeSet<WriteNo> {
-        self.devices.iter().flat_map(SimDevice::unflushed).collect()
-    }
-
     /// Reads a plugged-in device, bypassing all faults: for audits, with nothing in flight.
     pub fn peek(&self, slot: DeviceSlot, offset: u64, out: &mut [u8]) {
         if let Some(device) = self.at(slot).and_then(|d| self.devices.get(d)) {
@@ -576,53 +437,5 @@ impl Machine {
     /// From now on no device returns discarded content.
     pub fn discard_for_good(&mut self) {
         self.devices.iter_mut().for_each(SimDevice::discard_for_good);
-    }
-
-    /// Starts recording which pages are written.
-    pub fn mark(&mut self) {
-        self.devices.iter_mut().for_each(SimDevice::mark);
-    }
-
-    /// Corrupts at most `most` of the pages written since [`Machine::mark`], and returns their
-    /// number.
-    pub fn rot_since_mark(&mut self, most: usize) -> usize {
-        let written = self.devices.iter().enumerate().flat_map(|(device, disk)| disk.since_mark().map(move |page| (device, page)));
-        let mut written: Vec<(usize, usize)> = written.collect();
-        self.rng.shuffle(&mut written);
-        written.truncate(most);
-        for (device, page) in &written {
-            self.devices[*device].rot_page(*page, &mut self.rng);
-        }
-        written.len()
-    }
-
-    /// Corrupts one written page of a device; see [`SimDevice::rot`].
-    pub fn rot(&mut self, device: usize) -> Option<String> {
-        let Machine { devices, rng, .. } = self;
-        devices.get_mut(device).and_then(|d| d.rot(rng))
-    }
-}
-
-fn random_survival(unflushed: &BTreeSet<WriteNo>, rng: &mut Rng) -> Survival {
-    let writes: Vec<WriteNo> = unflushed.iter().copied().collect();
-    match rng.below(8) {
-        0 => Survival::Nothing,
-        1 => Survival::Completed,
-        2 => Survival::Each(rng.between(0, 100)),
-        3 | 4 => {
-            let keep: BTreeSet<WriteNo> = writes.iter().copied().take(rng.index(writes.len() + 1)).collect();
-            let torn = keep.last().copied();
-            Survival::Set { keep, torn }
-        }
-        5 => {
-            let out = writes.get(rng.index(writes.len())).copied();
-            Survival::Set { keep: writes.iter().copied().filter(|w| Some(*w) != out).collect(), torn: None }
-        }
-        6 => Survival::Set { keep: writes.get(rng.index(writes.len())).copied().into_iter().collect(), torn: None },
-        _ => {
-            let keep: BTreeSet<WriteNo> = writes.iter().copied().filter(|_| rng.percent(50)).collect();
-            let torn = keep.first().copied();
-            Survival::Set { keep, torn }
-        }
     }
 }
