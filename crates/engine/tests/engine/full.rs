@@ -188,7 +188,7 @@ fn a_pool_without_room_is_closed() {
 #[test]
 fn a_write_waits_for_space_that_is_being_freed() {
     const LEAF: u64 = 512;
-    let mut harness = pool(64, 64 << 10, 8 << 20);
+    let mut harness = pool(256, 256 << 10, 64 << 20);
     // a block in each leaf: freeing these takes more than one turn
     let sparse = harness.volume("disk0", 4 << 30, Compression::Off);
     let full = Target::Head(harness.volume("disk1", 4 << 30, Compression::Off));
@@ -199,12 +199,34 @@ fn a_write_waits_for_space_that_is_being_freed() {
             end += length;
         }
     }
-    assert!(end > 32 << 20, "{end}");
+    assert!(end > 200 << 20, "{end}");
     harness.start(Command::Catalog(CatalogCommand::DestroyVolume { volume: sparse }));
     harness.turn();
     // as much as is freed, at once
     assert_eq!(harness.write_blocks(full, (0..900).map(|block| end / 4096 + block), 3, 900), 0);
     harness.settle();
     while harness.engine.pop_reply().is_some() {}
+    harness.audit();
+}
+
+/// Segments whose writes are in flight cannot be cleaned yet: while no free segment is left and all
+/// writes are in flight, further writes wait and are not refused.
+#[test]
+fn a_burst_larger_than_the_free_space_waits_for_its_own_writes() {
+    let mut harness = pool(8, 64 << 10, 64 << 20);
+    let head = Target::Head(harness.volume("disk0", 32 << 20, Compression::Off));
+    harness.settle();
+    let every = |part: u64, of: u64| (0..400u64).filter(move |block| block % of < part);
+    let blocks = || every(1, 1).chain(every(1, 2)).chain(every(2, 4)).chain(every(4, 8));
+    for block in blocks() {
+        harness.write(head, block * 4096, &[7; 4096]);
+    }
+    for _ in 0..3_000 {
+        harness.turn();
+        assert!(harness.engine.pop_completion().is_none());
+    }
+    harness.settle();
+    let answers: Vec<_> = std::iter::from_fn(|| harness.engine.pop_completion()).map(|done| done.result.err()).collect();
+    assert_eq!(answers, vec![None; blocks().count()]);
     harness.audit();
 }
