@@ -3,10 +3,15 @@
 //! All places follow from the shape, so a segment id means certain extents as soon as one label is
 //! read. Segment ids are never reused for other extents, so a removed group leaves a gap.
 
+use std::collections::BTreeSet;
+
 use millpond_block::MemberId;
 
 use crate::codec::{Decoder, Encoder, FormatError};
 use crate::{Class, DeviceId, Layout, SegmentId};
+
+#[cfg(test)]
+mod tests;
 
 /// Maximum number of members of a pool, removed members included.
 pub const MAX_DEVICES: usize = 64;
@@ -297,15 +302,35 @@ impl Shape {
     /// True when a device with the shape `theirs` was in use as `member` without members that were
     /// in service here at that time: its history is not part of this pool's history. Shapes of one
     /// history agree on the generation in which a member went down, or the newer one has a later
-    /// generation.
+    /// generation. A member that a shape cannot spare goes down only after another one has become
+    /// complete, and each of these changes has a generation of its own.
     pub fn parted_from(&self, theirs: &Shape, member: MemberId) -> bool {
         let state = |shape: &Shape| shape.member(member).map(|m| m.state);
         if theirs.generation >= self.generation || state(theirs) != Some(MemberState::Present) || state(self) != Some(MemberState::Down) {
             return false;
         }
         let since = self.member(member).map_or(0, |m| m.down_since);
+        let changes = theirs.changes_before_loss(member);
+        if changes > 0 && since <= theirs.generation.saturating_add(changes) {
+            return true;
+        }
         let mut both = theirs.members.iter().zip(&self.members);
         both.any(|(then, now)| then.state == MemberState::Down && (then.down_since > now.down_since || then.down_since >= since))
+    }
+
+    /// Returns the least number of changes of the shape before the pool can go on without a member.
+    /// 0 when its redundancy suffices. Otherwise an incomplete member of the group must become
+    /// complete, or leave the group; it must begin to be filled, replaced or removed before that.
+    fn changes_before_loss(&self, member: MemberId) -> u64 {
+        let of_group = |group: &Group| {
+            let members: BTreeSet<MemberId> = group.columns.iter().map(|column| column.member).collect();
+            let others = members.iter().filter(|at| **at != member).filter_map(|at| self.member(*at));
+            let incomplete: Vec<&Member> = others.filter(|other| other.state != MemberState::Present).collect();
+            let begun = |other: &&Member| other.state == MemberState::Filling || other.replacement.is_some() || other.leaving;
+            let spared = !members.contains(&member) || incomplete.len() < usize::from(group.layout.spare());
+            if spared { 0 } else { 2 - u64::from(incomplete.iter().any(begun)) }
+        };
+        self.groups.iter().filter(|group| !group.class.is_auxiliary()).map(of_group).max().unwrap_or(0)
     }
 
     /// True when a member is in a group of `class`.

@@ -370,6 +370,39 @@ fn a_device_is_known_although_a_third_one_was_away_at_the_time() {
 }
 
 #[test]
+fn a_device_that_was_used_apart_is_known_although_all_others_failed_or_were_replaced() {
+    let (harness, volume) = mirrored(&[64, 64, 64], 3);
+    let [a, _, c] = <[Vec<u8>; 3]>::try_from(harness.media).unwrap();
+    // the second device fails, and the third one with it: its label does not say so
+    let mut two = Harness::import_degraded(vec![a, c.clone()], true).unwrap();
+    DATA.write(&mut two, volume, 2);
+    let mut one = Harness::import_degraded(vec![two.media.remove(0)], true).unwrap();
+    // the second one is replaced, and then the first one fails
+    one.replace(1, 64);
+    DATA.write(&mut one, volume, 3);
+    let [a, replaced] = <[Vec<u8>; 2]>::try_from(one.media).unwrap();
+    let mut replaced = Harness::import_degraded(vec![replaced], true).unwrap();
+    DATA.write(&mut replaced, volume, 4);
+    let replaced = replaced.media.remove(0);
+    // the third one alone is as it was before that
+    let mut old = Harness::import_degraded(vec![replaced.clone(), c.clone()], true).unwrap();
+    old.finish_jobs();
+    let mut alone = Harness::import_degraded(vec![old.media.remove(1)], true).unwrap();
+    DATA.check(&mut alone, Target::Head(volume), 4);
+    // or it was used without the others
+    let mut apart = Harness::import_degraded(vec![c], true).unwrap();
+    DATA.write(&mut apart, volume, 5);
+    let c = apart.media.remove(0);
+    let refused = Harness::import(vec![a, replaced.clone(), c.clone()]).err().unwrap();
+    assert_eq!(refused, "device 2 was written to without the others, and they without it; leave it out, or leave them out");
+    let refused = Harness::import_degraded(vec![replaced.clone(), c.clone()], true).err().unwrap();
+    assert!(refused.contains("written to without the others"), "{refused}");
+    for (one, version) in [(replaced, 4), (c, 5)] {
+        DATA.check(&mut Harness::import_degraded(vec![one], true).unwrap(), Target::Head(volume), version);
+    }
+}
+
+#[test]
 fn labels_say_how_devices_looked_and_go_on_saying_it_of_missing_ones() {
     let (mut harness, volume) = mirrored(&[64, 64], 2);
     let ids: Vec<DeviceId> = harness.engine.pool().unwrap().devices.iter().map(|d| d.id).collect();
