@@ -7,13 +7,16 @@
 //! calls it whole; its label cannot know better. So when devices are missing, the newest label
 //! found must be on a device that is remembered as current, and be no older than the remembered
 //! generation; or it calls such a device present, and that device was found with a label that is no
-//! older. Where nothing is missing and another host had the pool last, every device may have been
-//! replaced there, so the label may be on others. That exception ends for good once devices were
-//! left behind here ([`LabelsInForce::left_behind`]): another host may have made a whole pool of
-//! those, without the data written here since. It ends, too, once the pool was imported by hand: this
-//! host does not know which devices the user left behind elsewhere. At the user's request (`pool
-//! import --degraded`) any state is imported; the labels that come into service then are remembered
-//! from there on.
+//! older; or all devices in use are found, and it calls such a device, with a label that is no
+//! older, a replacement. Where nothing is missing and another host had the pool last, every device
+//! may have been replaced there, so the label may be on others. That exception ends for good once
+//! devices were left behind here ([`LabelsInForce::left_behind`]): another host may have made a
+//! whole pool of those, without the data written here since. It ends, too, once the pool was
+//! imported by hand: this host does not know which devices the user left behind elsewhere. At the
+//! user's request (`pool import --degraded`) any state is imported; the labels that come into
+//! service then are remembered from there on. When the host dies before that, its daemon may
+//! complete the import: claims and labels are on the devices, as on those of any import that was
+//! interrupted.
 //!
 //! A host that takes a pool writes first claims on all devices, and then second claims, which
 //! count. If it dies in between, it may find its own second claim on one half, and import that half
@@ -53,6 +56,9 @@ pub struct Evidence {
     /// Devices found that are present members according to the newest label, with the generation of
     /// their own label.
     pub held: Vec<(DeviceId, u64)>,
+    /// Devices found that are taking the places of present members according to the newest label and
+    /// to their own, with the generation of their own.
+    pub taking: Vec<(DeviceId, u64)>,
     /// Devices that are present members according to the newest label, whatever label they have
     /// themselves.
     pub present: Vec<DeviceId>,
@@ -178,6 +184,12 @@ impl ImportRules {
         // according to the newest label, would be missing
         let held = |(device, generation): &(DeviceId, u64)| remembered.trusts(*device) && *generation >= remembered.generation;
         let current = found.held.iter().any(held) || self.breaks(Planted::TrustAnyDevice);
+        // a host that dies before the import may have trusted a replacement alone, by a label that
+        // gave it its place, and a power cut may lose that label. It is lost when every device that
+        // the newest label uses was found. No label in force had the replacement in its place: it
+        // would be on the replacement, whose own label still calls it one. So the device that it
+        // was to replace holds all acknowledged data that survives a power cut
+        let undone = found.missing.is_empty() && found.taking.iter().any(held);
         // a crash while labels are written may leave the newest one on a device that is being
         // added. That label knows all other devices, and calls at least one of them present;
         // another may have failed meanwhile. A label that names another device in the place of a
@@ -191,7 +203,7 @@ impl ImportRules {
         // here may be whole elsewhere, too
         let left_behind = remembered.left_behind && !self.breaks(Planted::ForgetLeftBehind);
         let elsewhere = found.is_whole() && found.other_host.is_some() && !left_behind;
-        if elsewhere || whole || current { Ok(()) } else { Err(Refusal::NotCurrent { remembered: remembered.generation, wanted }) }
+        if elsewhere || whole || current || undone { Ok(()) } else { Err(Refusal::NotCurrent { remembered: remembered.generation, wanted }) }
     }
 
     /// Returns the labels to remember, durably, before an import of the devices found begins,

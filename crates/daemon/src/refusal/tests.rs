@@ -28,6 +28,7 @@ fn found(generation: u64, devices: &[u64], missing: &[u16]) -> Evidence {
         newest_on: devices.clone(),
         current: (0..).map(MemberId).zip(devices.iter().copied()).collect(),
         held: devices.iter().map(|device| (*device, generation)).collect(),
+        taking: Vec::new(),
         present: devices.clone(),
         known: devices.clone(),
         apart: false,

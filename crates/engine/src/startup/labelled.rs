@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use millpond_block::MemberId;
 use millpond_format::{
-    AREA_BYTES, CLAIM_OFFSET, Claim, Class, DeviceId, DeviceNote, Label, Member, MemberState, PoolId, SECTOR_BYTES, second_area,
+    AREA_BYTES, CLAIM_OFFSET, Claim, Class, DeviceId, DeviceNote, Label, Member, MemberState, PoolId, SECTOR_BYTES, Shape, second_area,
 };
 
 use super::Evidence;
@@ -36,6 +36,9 @@ pub struct Labelled<P> {
     pub current: Vec<(MemberId, DeviceId)>,
     /// Devices found that the newest label calls present members, and the generation of their own.
     pub held: Vec<(DeviceId, u64)>,
+    /// Devices found that are taking the places of present members according to the newest label
+    /// and to their own, and the generation of their own.
+    pub taking: Vec<(DeviceId, u64)>,
     /// Devices that the newest label calls present members, or that are taking the places of those, whatever label they have themselves.
     pub present: Vec<DeviceId>,
     /// Devices that the newest label knows as members, present or not, or that are taking the places of those.
@@ -116,6 +119,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
             newest_on: self.newest_on.clone(),
             current: self.current.clone(),
             held: self.held.clone(),
+            taking: self.taking.clone(),
             present: self.present.clone(),
             known: self.known.clone(),
             apart: !self.sides.is_empty(),
@@ -151,6 +155,11 @@ impl<P: Clone + PartialEq> Labelled<P> {
             let present = known.state == MemberState::Present && known.device == label.device && !newest.shape.is_auxiliary(member);
             present.then_some((member, label.device))
         };
+        let taking_in = |shape: &Shape, label: &Label| {
+            let known = shape.member(label.member_in(&newest.shape));
+            known.is_some_and(|known| known.state == MemberState::Present && known.replacement == Some(label.device))
+        };
+        let taking = |label: &Label| taking_in(&newest.shape, label) && taking_in(&label.shape, label);
         let in_table = |may: fn(MemberState) -> bool| {
             let members = newest.shape.numbered().filter(|(at, known)| may(known.state) && !newest.shape.is_auxiliary(*at));
             members.flat_map(|(_, known)| [Some(known.device), known.replacement]).flatten().collect::<Vec<_>>()
@@ -169,6 +178,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
             newest_on: of_newest.clone().map(|label| label.device).collect(),
             current: of_newest.filter_map(present).collect(),
             held: labels().filter_map(|label| Some((present(label)?.1, label.shape.generation))).collect(),
+            taking: labels().filter(|label| taking(label)).map(|label| (label.device, label.shape.generation)).collect(),
             present: in_table(|state| state == MemberState::Present),
             known: in_table(|state| state != MemberState::Gone),
             sides: sides(newest, devices),

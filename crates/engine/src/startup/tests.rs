@@ -1,7 +1,7 @@
 //! The decision, case by case.
 
 use millpond_block::MemberId;
-use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim, Holder, Label, Member, PoolId, SECTOR_BYTES};
+use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim, Holder, Label, Member, MemberState, PoolId, SECTOR_BYTES, Shape};
 
 use super::*;
 
@@ -25,6 +25,7 @@ fn found(generation: u64, newest_on: &[u64], devices: &[u64], missing: &[u16], d
         newest_on: newest_on.iter().copied().map(DeviceId).collect(),
         current: newest_on.iter().map(|device| (MemberId::at((device - 10) as usize), DeviceId(*device))).collect(),
         held: newest_on.iter().map(|device| (DeviceId(*device), generation)).collect(),
+        taking: Vec::new(),
         present: newest_on.iter().copied().map(DeviceId).collect(),
         known: newest_on.iter().copied().map(DeviceId).collect(),
         apart: false,
@@ -262,6 +263,51 @@ fn a_replacement_that_is_remembered_is_a_device_of_the_pool() {
     let memory = remembered(1, &[(0, 100), (1, 200)]);
     assert_eq!(RULES.decide(Some(&memory), Some(&found), Duration::ZERO), Decision::Import);
     assert_eq!(RULES.distrust(Some(&memory), &found), None);
+}
+
+#[test]
+fn a_label_that_gave_a_replacement_its_place_may_be_lost() {
+    // device 200 takes the place of device 100, device 101 is filled, device 102 failed long ago
+    let mut before = model::shape(3);
+    before.generation = 11;
+    (before.members[0].replacement, before.members[1].state) = (Some(DeviceId(200)), MemberState::Filling);
+    (before.members[2].state, before.members[2].down_since) = (MemberState::Down, 5);
+    let mut after = before.clone();
+    after.generation = 12;
+    (after.members[0].device, after.members[0].replacement) = (DeviceId(200), None);
+    let evidence = |labels: &[(u64, u16, &Shape)]| {
+        let looked = labels.iter().map(|(device, member, shape)| {
+            let (device, member, shape) = (DeviceId(*device), MemberId(*member), (*shape).clone());
+            let label = Label { pool: PoolId([7; 16]), name: "tank".to_owned(), device, member, shape, notes: Vec::new() };
+            Looked { place: device, label, claim: None, taker: None, seen: None }
+        });
+        Labelled::group(looked.collect()).pop().expect("a pool").evidence(None)
+    };
+    // the daemon dies when the new label is on device 101 alone, and again before the next import
+    // writes labels
+    let both = left_behind(remembered(11, &[(0, 100), (0, 200)]));
+    let given = evidence(&[(100, 0, &before), (200, 0, &before), (101, 1, &after)]);
+    assert_eq!(RULES.decide(Some(&both), Some(&given), Duration::ZERO), Decision::Import);
+    let memory = left_behind(remembered(11, &[(0, 200)]));
+    assert_eq!(RULES.distrust(Some(&both), &given), Some(memory.clone()));
+    // a power cut loses that label: device 100 is in its place again, and holds everything
+    let lost = evidence(&[(100, 0, &before), (200, 0, &before), (101, 1, &before)]);
+    assert_eq!(RULES.decide(Some(&memory), Some(&lost), Duration::ZERO), Decision::Import);
+    assert_eq!(RULES.distrust(Some(&memory), &lost), None);
+    // device 101 may still have it where it is missing; a device 200 that was put back to an older
+    // state, or is missing, proves nothing; and one that has its place by its own label was in
+    // service there, whatever a newer label of device 100 says, which was used without it
+    let older = Shape { generation: 10, ..before.clone() };
+    let apart = Shape { generation: 15, ..before.clone() };
+    for labels in [
+        &[(100, 0, &before), (200, 0, &before)][..],
+        &[(100, 0, &apart), (200, 0, &after), (101, 1, &apart)],
+        &[(100, 0, &before), (200, 0, &older), (101, 1, &before)],
+        &[(100, 0, &before), (101, 1, &before)],
+    ] {
+        let found = evidence(labels);
+        assert!(matches!(RULES.decide(Some(&memory), Some(&found), LIMIT), Decision::Refuse(Refusal::NotCurrent { .. })), "{found:?}");
+    }
 }
 
 #[test]
