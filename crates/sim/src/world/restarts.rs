@@ -51,11 +51,16 @@ struct Site {
     claimed: Option<usize>,
     /// Devices that hold everything that was acknowledged.
     current: BTreeSet<usize>,
+    /// Devices that an import has made complete since: it put everything on them, and its host died
+    /// before it served the pool.
+    completed: BTreeSet<usize>,
     /// Devices left behind when the pool went on without their data.
     strangers: BTreeSet<usize>,
     /// An import requested by the user was interrupted: devices that are not current may have
     /// labels that say they are.
     split: bool,
+    /// The host on which that import was interrupted last, and the devices that it found complete.
+    begun: Option<(usize, BTreeSet<DeviceId>)>,
     /// The host on which the user wants the pool and did not get it yet; it may have taken the pool
     /// from the former host.
     wanted: Option<usize>,
@@ -75,8 +80,10 @@ impl<S: System> World<S> {
             held: true,
             claimed: None,
             current: (0..self.machine.count()).collect(),
+            completed: BTreeSet::new(),
             strangers: BTreeSet::new(),
             split: false,
+            begun: None,
             wanted: None,
             labels: None,
             replaced: 0,

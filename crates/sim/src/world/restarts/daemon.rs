@@ -7,6 +7,7 @@ use millpond_block::{DeviceError, MemberId};
 use millpond_engine::{
     Decision, DeviceId, DeviceInfo, Evidence, ImportRules, Labelled, LabelsInForce, MemberState, NewestLabel, PoolState, Refusal, Tuning,
 };
+use millpond_format::{Member, Shape};
 
 use super::Site;
 use crate::System;
@@ -314,12 +315,7 @@ impl<S: System> World<S> {
         if site.cuts(calm) {
             return Ok(Tried::Died);
         }
-        let present = self.present();
-        // one that holds everything and was given up during an import by itself made others whole before: all of it is read. One that is still
-        // taking a place may be among those that count, and makes none whole: the labels found do not call it present
-        let held = |device: &usize| self.id_of(*device).is_some_and(|id| evidence.held.iter().any(|(known, _)| *known == id));
-        let had = !how.by_hand && found.devices().iter().any(|device| site.current.contains(device) && held(device));
-        let older = !had && present.is_disjoint(&site.current);
+        let older = self.is_older(site, found, &evidence, how.by_hand);
         if older && !how.by_hand {
             self.judge_older(site, host, &evidence)?;
         }
@@ -387,8 +383,29 @@ impl<S: System> World<S> {
         // from here on labels may say that it is the pool, and claims that this host has it
         site.split |= how.by_hand;
         site.claimed = (!start.beside).then_some(host);
+        if how.by_hand {
+            site.begun = Some((host, evidence.held.iter().map(|(device, _)| *device).collect()));
+        }
+        if self.state() == PoolState::Online && !self.is_older(site, found, evidence, how.by_hand) {
+            site.completed.extend(self.present());
+        }
         let died = self.state() != PoolState::Online || site.cuts(calm);
         Ok(died.then_some(Tried::Died))
+    }
+
+    /// Returns whether the pool that was just imported has an older state than the one that was in
+    /// service last: no device that it uses as complete has everything. A device has everything if
+    /// it was current then, or if an import since used it as complete together with such a device:
+    /// before the root of an import is written, all its complete devices have all of the log
+    /// (INV-LEVEL-1). Nothing was acknowledged since.
+    fn is_older(&self, site: &Site, found: &Labelled<usize>, evidence: &Evidence, by_hand: bool) -> bool {
+        let everything = |device: &usize| site.current.contains(device) || site.completed.contains(device);
+        // one that holds everything and was given up during an import by itself made others whole
+        // before: all of it is read. One that is still taking a place may be among those that
+        // count, and makes none whole: the labels found do not call it present
+        let held = |device: &usize| self.id_of(*device).is_some_and(|id| evidence.held.iter().any(|(known, _)| *known == id));
+        let had = !by_hand && found.devices().iter().any(|device| everything(device) && held(device));
+        !had && !self.present().iter().any(everything)
     }
 
     /// Devices that the pool in service uses.
@@ -451,8 +468,18 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Judges an import of devices none of which were in service last: it is right only if the host could not know that.
+    /// Judges an import of devices none of which were in service last: it is right only if the host
+    /// could not know that, or if the user asked for it.
     fn judge_older(&mut self, site: &Site, host: usize, evidence: &Evidence) -> Verdict {
+        // the user took this state on this host, which died before the pool was in service. Its
+        // claims and labels are on these devices, and its daemon completes the user's import. It
+        // may do so only with all devices that the user's import found complete
+        let found = |device: &DeviceId| evidence.held.iter().any(|(held, _)| held == device);
+        let same = |complete: &BTreeSet<DeviceId>| !complete.is_empty() && complete.iter().all(found);
+        if site.begun.as_ref().is_some_and(|(by, complete)| *by == host && same(complete)) {
+            self.trace.note("an older state: the user's import of it was interrupted on this host");
+            return Ok(());
+        }
         if site.daemons[host].is_wrong_about(evidence) {
             self.stats.gaps += 1;
             self.trace.note("an older state: that these devices were given up was not remembered");
@@ -477,6 +504,8 @@ impl<S: System> World<S> {
             self.forget_elsewhere(site, host);
         }
         (site.here, site.held, site.split, site.wanted, site.claimed) = (host, true, false, None, None);
+        site.begun = None;
+        site.completed.clear();
         self.trace.note(format!("in service on host {host}; older: {older}"));
         if older {
             self.stats.forks += 1;
@@ -496,13 +525,24 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// Are there different labels of the newest generation? The power failed while labels were written, and the pool went on without the devices that
-    /// had the new ones: the user leaves those out.
+    /// Are there different labels of one generation? The power failed while labels were written,
+    /// and the pool went on without the devices that had the new ones: the user leaves those out.
+    /// Either these are the newest labels, or the pool has changed its labels since. Then a device
+    /// has a label that calls it present and gives up another one, of a generation in which the
+    /// pool was without this device already.
     fn labels_contradict(&self, there: &BTreeSet<usize>) -> bool {
-        let labels: Vec<_> = there.iter().filter_map(|device| self.look_at(*device)).map(|looked| looked.label.shape).collect();
-        let newest = labels.iter().map(|shape| shape.generation).max();
-        let mut newest = labels.iter().filter(|shape| Some(shape.generation) == newest);
-        newest.next().is_some_and(|first| newest.any(|other| other != first))
+        let labels: Vec<_> = there.iter().filter_map(|device| self.look_at(*device)).map(|looked| looked.label).collect();
+        let Some(newest) = labels.iter().map(|label| &label.shape).max_by_key(|shape| shape.generation) else { return false };
+        labels.iter().any(|label| {
+            let (shape, place) = (&label.shape, label.member_in(newest));
+            let own = |shape: &Shape| shape.member(place).filter(|member| member.device == label.device).copied();
+            let without = own(newest).filter(|member| member.state == MemberState::Down).map(|member| member.down_since);
+            let torn = without.is_some_and(|without| {
+                let gives_up = |member: &Member| member.state == MemberState::Down && member.down_since >= without;
+                own(shape).is_some_and(|member| member.state == MemberState::Present) && shape.members.iter().any(gives_up)
+            });
+            torn || shape.generation == newest.generation && shape != newest
+        })
     }
 
     /// The daemon has waited for long: rightly so only when something that counts is not there.
@@ -513,9 +553,17 @@ impl<S: System> World<S> {
         let memory = site.daemons[start.host].memory.as_ref();
         // one that answers no import is done without
         let hung: BTreeSet<usize> = start.hung.into_iter().collect();
-        let present = self.found_on(&start.there(self.machine.now().0), &hung).map(|found| found.present).unwrap_or_default();
+        let found = self.found_on(&start.there(self.machine.now().0), &hung);
         let current: BTreeSet<usize> = site.current.difference(&hung).copied().collect();
-        let ids = current.iter().filter_map(|device| self.id_of(*device)).filter(|id| present.contains(id));
+        // so it is where the only one that is trusted is a replacement, and a device is missing.
+        // The host trusts it alone since it saw a label that gave it its place, and died before the
+        // import. A power cut may have lost that label; or the missing device still has it
+        let counts = |id: &DeviceId| {
+            let found = found.as_ref();
+            let among = |devices: &[(DeviceId, u64)]| devices.iter().any(|(device, _)| device == id);
+            found.is_some_and(|found| among(&found.held) || found.missing.is_empty() && among(&found.taking))
+        };
+        let ids = current.iter().filter_map(|device| self.id_of(*device)).filter(counts);
         let trusted = ids.into_iter().any(|id| memory.is_some_and(|memory| memory.trusts(id)));
         let enough = trusted && current.is_subset(&there) && site.strangers.is_disjoint(&there);
         if enough
