@@ -8,7 +8,7 @@
 //! durable is on all copies that count.
 
 use millpond_block::{Buf, BufPool, BufSlice, DeviceError, MemberId};
-use millpond_format::{BatchHeader, Lsn, SegmentId};
+use millpond_format::{BatchHeader, Lsn, PoolId, SegmentId};
 
 use super::import::ImportIo;
 use super::scan::{Found, payload_sound};
@@ -24,6 +24,8 @@ const ROUNDS: u8 = 4;
 /// A batch that may not be on all copies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnderReplicatedBatch {
+    pool: PoolId,
+    incarnation: u32,
     lsn: Lsn,
     segment: SegmentId,
     page: u32,
@@ -45,6 +47,8 @@ impl LogReplication {
         let batch = |f: &Found| {
             let h = &f.header;
             UnderReplicatedBatch {
+                pool: h.pool,
+                incarnation: h.incarnation,
                 lsn: h.lsn,
                 segment: h.segment,
                 page: h.offset,
@@ -106,8 +110,13 @@ impl LogReplication {
     }
 }
 
+/// Returns whether this copy holds the batch that is replayed. It may hold a batch of an earlier
+/// incarnation with the same number at the same place: one that was never part of the log, because
+/// an import found the log's end before it.
 fn is_sound(batch: &UnderReplicatedBatch, bytes: &[u8]) -> bool {
     let Ok((header, items)) = BatchHeader::decode(bytes) else { return false };
     let payload = bytes.get(usize::from(header.pages) * PAGE as usize..).unwrap_or_default();
-    header.lsn == batch.lsn && header.segment == batch.segment && payload_sound(&header, &items, payload)
+    let same = (header.pool, header.incarnation, header.lsn) == (batch.pool, batch.incarnation, batch.lsn)
+        && (header.segment, header.offset) == (batch.segment, batch.page);
+    same && payload_sound(&header, &items, payload)
 }
