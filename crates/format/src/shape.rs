@@ -300,10 +300,14 @@ impl Shape {
     }
 
     /// True when a device with the shape `theirs` was in use as `member` without members that were
-    /// in service here at that time: its history is not part of this pool's history. Shapes of one
-    /// history agree on the generation in which a member went down, or the newer one has a later
-    /// generation. A member that a shape cannot spare goes down only after another one has become
-    /// complete, and each of these changes has a generation of its own.
+    /// in service here at that time: its history is not part of this pool's history. In one history
+    /// each change of the shape has a generation of its own, so a newer shape knows all losses of
+    /// the older one, each with the same generation or a later one, and lists no other before the
+    /// generation of the older one. A member that a shape cannot spare goes down only after another
+    /// one has become complete.
+    ///
+    /// Histories that agree in all of this are not told apart: after several losses in a row their
+    /// generations may agree by chance.
     pub fn parted_from(&self, theirs: &Shape, member: MemberId) -> bool {
         let state = |shape: &Shape| shape.member(member).map(|m| m.state);
         if theirs.generation >= self.generation || state(theirs) != Some(MemberState::Present) || state(self) != Some(MemberState::Down) {
@@ -314,13 +318,18 @@ impl Shape {
         if changes > 0 && since <= theirs.generation.saturating_add(changes) {
             return true;
         }
-        let mut both = theirs.members.iter().zip(&self.members);
-        both.any(|(then, now)| then.state == MemberState::Down && (then.down_since > now.down_since || then.down_since >= since))
+        let contradicts = |(at, then, now): (MemberId, u64, u64)| {
+            let unknown_there = at != member && now > then && now < theirs.generation;
+            then > now || then > 0 && then >= since || unknown_there
+        };
+        let losses = theirs.numbered().zip(&self.members).map(|((at, then), now)| (at, then.down_since, now.down_since));
+        losses.into_iter().any(contradicts)
     }
 
     /// Returns the least number of changes of the shape before the pool can go on without a member.
-    /// 0 when its redundancy suffices. Otherwise an incomplete member of the group must become
-    /// complete, or leave the group; it must begin to be filled, replaced or removed before that.
+    /// 0 when its redundancy suffices. Otherwise the group must go, as the rest of a special group
+    /// whose other devices were lost does, or an incomplete member of the group must become complete
+    /// or leave the group; it must begin to be filled, replaced or removed before that.
     fn changes_before_loss(&self, member: MemberId) -> u64 {
         let of_group = |group: &Group| {
             let members: BTreeSet<MemberId> = group.columns.iter().map(|column| column.member).collect();
@@ -328,7 +337,7 @@ impl Shape {
             let incomplete: Vec<&Member> = others.filter(|other| other.state != MemberState::Present).collect();
             let begun = |other: &&Member| other.state == MemberState::Filling || other.replacement.is_some() || other.leaving;
             let spared = !members.contains(&member) || incomplete.len() < usize::from(group.layout.spare());
-            if spared { 0 } else { 2 - u64::from(incomplete.iter().any(begun)) }
+            if spared { 0 } else { 2 - u64::from(incomplete.is_empty() || incomplete.iter().any(begun)) }
         };
         self.groups.iter().filter(|group| !group.class.is_auxiliary()).map(of_group).max().unwrap_or(0)
     }

@@ -420,8 +420,8 @@ impl Batch {
         }
         if stats.starts > 0 {
             println!(
-                "  {} imports by themselves, {} of them degraded, {} refused by the engine, {} older states, {} of them unknown to the host",
-                stats.starts, stats.degraded, stats.refused_starts, stats.forks, stats.gaps
+                "  {} imports by themselves, {} of them degraded, {} refused by the engine, {} older states, {} of them unknown to the host, {} begun by the user",
+                stats.starts, stats.degraded, stats.refused_starts, stats.forks, stats.gaps, stats.completed_imports
             );
         }
         for (mode, count) in CacheMode::ALL.iter().zip(&stats.modes) {

@@ -340,9 +340,10 @@ impl World {
         let replaced = |member: usize| {
             let mut next = self.clone();
             let (mut after, mut left) = (shape.clone(), on.clone());
-            after.generation += 1;
+            // the new device is filled first, which the labels say
+            after.generation += 2;
             let known = &mut after.members[member];
-            (known.device, known.state, known.down_since) = (id(blank), MemberState::Present, 0);
+            (known.device, known.state) = (id(blank), MemberState::Present);
             if let Some(old) = on.iter().find(|at| self.devices[**at].member == Some(member)) {
                 left.remove(old);
                 next.devices[*old].member = None;

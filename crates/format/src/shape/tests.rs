@@ -62,3 +62,29 @@ fn a_member_that_could_not_be_spared_yet_is_apart_whatever_became_of_the_others(
     let two = mirror(3, [down(2), (MemberState::Present, 2), PRESENT]);
     assert!(!ours(4).parted_from(&two, MemberId(2)));
 }
+
+#[test]
+fn the_last_member_of_a_special_group_may_go_down_after_one_change() {
+    // the special devices of member 0's group were lost: the rest of the group is on it alone
+    let mut theirs = mirror(4, [PRESENT, PRESENT, PRESENT]);
+    let columns = vec![Column { member: MemberId(0), first: 4, extents: 1 }];
+    theirs.groups.push(Group { class: Class::Special, layout: Layout::Linear, first: SegmentId(4), columns });
+    let ours = |since: u64| mirror(9, [down(since), PRESENT, PRESENT]);
+    assert!(ours(5).parted_from(&theirs, MemberId(0)) && !ours(6).parted_from(&theirs, MemberId(0)));
+}
+
+#[test]
+fn a_loss_that_only_one_shape_knows_tells_histories_apart() {
+    // the other history lost member 1, and replaced it
+    let theirs = mirror(4, [PRESENT, (MemberState::Present, 2), PRESENT]);
+    assert!(mirror(6, [down(2), PRESENT, PRESENT]).parted_from(&theirs, MemberId(0)));
+    assert!(mirror(6, [down(5), PRESENT, PRESENT]).parted_from(&theirs, MemberId(0)));
+    assert!(!mirror(6, [down(5), (MemberState::Present, 2), PRESENT]).parted_from(&theirs, MemberId(0)));
+    // this one lost member 0 in a generation of which the other should know it
+    let theirs = mirror(5, [PRESENT, PRESENT, PRESENT]);
+    assert!(mirror(9, [(MemberState::Present, 3), PRESENT, down(7)]).parted_from(&theirs, MemberId(2)));
+    assert!(mirror(9, [(MemberState::Present, 4), PRESENT, down(7)]).parted_from(&theirs, MemberId(2)));
+    // a power cut may leave a label of a generation on one device that the pool used anew
+    assert!(!mirror(9, [(MemberState::Present, 5), PRESENT, down(7)]).parted_from(&theirs, MemberId(2)));
+    assert!(!mirror(9, [(MemberState::Present, 6), PRESENT, down(7)]).parted_from(&theirs, MemberId(2)));
+}

@@ -47,8 +47,8 @@ struct Site {
     here: usize,
     /// That host has not closed the pool.
     held: bool,
-    /// Another host that may have claimed the pool in an interrupted import.
-    claimed: Option<usize>,
+    /// Hosts that may have claimed the pool in interrupted imports since.
+    claimed: BTreeSet<usize>,
     /// Devices that hold everything that was acknowledged.
     current: BTreeSet<usize>,
     /// Devices that an import has made complete since: it put everything on them, and its host died
@@ -59,14 +59,23 @@ struct Site {
     /// An import requested by the user was interrupted: devices that are not current may have
     /// labels that say they are.
     split: bool,
-    /// The host on which that import was interrupted last, and the devices that it found complete.
-    begun: Option<(usize, BTreeSet<DeviceId>)>,
+    /// The import that the user requested and that was interrupted last.
+    begun: Option<Begun>,
     /// The host on which the user wants the pool and did not get it yet; it may have taken the pool
     /// from the former host.
     wanted: Option<usize>,
     /// The labels in force, and the time since when, in milliseconds.
     labels: Option<(LabelsInForce, u64)>,
     replaced: u32,
+}
+
+/// An import that the user requested, and whose host died before it served the pool.
+struct Begun {
+    host: usize,
+    /// Devices that it found complete.
+    complete: BTreeSet<DeviceId>,
+    /// Generation of the newest label that it found.
+    generation: u64,
 }
 
 impl<S: System> World<S> {
@@ -78,7 +87,7 @@ impl<S: System> World<S> {
             daemons: vec![Daemon::default(); plan.hosts],
             here: 0,
             held: true,
-            claimed: None,
+            claimed: BTreeSet::new(),
             current: (0..self.machine.count()).collect(),
             completed: BTreeSet::new(),
             strangers: BTreeSet::new(),
@@ -184,6 +193,7 @@ impl<S: System> World<S> {
             return broken("a pool that is in service cannot be closed");
         }
         site.current = self.full();
+        site.completed.clear();
         let now = self.machine.now().0;
         if let Some(labels) = self.system.as_ref().and_then(S::labels_in_force) {
             site.daemons[site.here].note(&site.rules, labels, now);
@@ -205,6 +215,7 @@ impl<S: System> World<S> {
 
     fn die_in_service(&mut self, site: &mut Site) -> Verdict {
         site.current = self.full();
+        site.completed.clear();
         let now = self.machine.now().0;
         // Just before or just after the memory is written.
         let early = site.rng.percent(50);

@@ -75,6 +75,8 @@ pub struct Stats {
     pub forks: u64,
     /// Times that this was automatic, because the host had died before it recorded the newer state.
     pub gaps: u64,
+    /// Older states that the daemon took to complete an import of the user.
+    pub completed_imports: u64,
     /// Operations delayed by caps, requests delayed by limits, operations recalled after a lease.
     pub held: [u64; 3],
     /// Least content of the pool when a write was refused, in per mille of its size.
@@ -119,6 +121,7 @@ impl Stats {
         self.refused_starts += other.refused_starts;
         self.forks += other.forks;
         self.gaps += other.gaps;
+        self.completed_imports += other.completed_imports;
         self.held.iter_mut().zip(other.held).for_each(|(sum, count)| *sum += count);
         self.least_fill = [self.least_fill, other.least_fill].into_iter().flatten().min();
     }

@@ -9,7 +9,7 @@ use millpond_engine::{
 };
 use millpond_format::{Member, Shape};
 
-use super::Site;
+use super::{Begun, Site};
 use crate::System;
 use crate::config::holder;
 use crate::oracle::{Verdict, Violation, broken};
@@ -39,6 +39,9 @@ pub(super) struct Daemon {
     pub(super) full_until: u64,
     /// Devices that it trusts and that were given up since.
     pub(super) gap: BTreeSet<DeviceId>,
+    /// What it remembers since an import that it began: it trusts only what the labels of that
+    /// import call complete.
+    distrusts: bool,
 }
 
 impl Daemon {
@@ -105,7 +108,7 @@ impl Daemon {
         if now < self.full_until {
             return false;
         }
-        (self.memory, self.due) = (Some(labels), None);
+        (self.memory, self.due, self.distrusts) = (Some(labels), None, false);
         true
     }
 }
@@ -258,11 +261,12 @@ impl<S: System> World<S> {
             Decision::WaitUntil(_) | Decision::Refuse(_) => return Ok(None),
         };
         self.trace.note(format!("host {}: {decision:?} of {:?} by {:?}", start.host, found.devices(), daemon.memory));
-        if let Some(labels) = site.rules.distrust(daemon.memory.as_ref(), &evidence)
-            && !daemon.save(labels, self.machine.now().0)
-        {
-            self.trace.note("it cannot be remembered: not imported");
-            return Ok(None);
+        if let Some(labels) = site.rules.distrust(daemon.memory.as_ref(), &evidence) {
+            if !daemon.save(labels, self.machine.now().0) {
+                self.trace.note("it cannot be remembered: not imported");
+                return Ok(None);
+            }
+            daemon.distrusts = true;
         }
         if !start.calm && site.rng.percent(3) {
             return Ok(Some(Tried::Died));
@@ -382,11 +386,12 @@ impl<S: System> World<S> {
         }
         // from here on labels may say that it is the pool, and claims that this host has it
         site.split |= how.by_hand;
-        site.claimed = (!start.beside).then_some(host);
-        if how.by_hand {
-            site.begun = Some((host, evidence.held.iter().map(|(device, _)| *device).collect()));
+        site.claimed.extend((!start.beside).then_some(host));
+        if how.by_hand && !start.beside {
+            let complete = evidence.held.iter().map(|(device, _)| *device).collect();
+            site.begun = Some(Begun { host, complete, generation: evidence.generation });
         }
-        if self.state() == PoolState::Online && !self.is_older(site, found, evidence, how.by_hand) {
+        if !start.beside && self.state() == PoolState::Online && !self.is_older(site, found, evidence, how.by_hand) {
             site.completed.extend(self.present());
         }
         let died = self.state() != PoolState::Online || site.cuts(calm);
@@ -472,11 +477,13 @@ impl<S: System> World<S> {
     /// could not know that, or if the user asked for it.
     fn judge_older(&mut self, site: &Site, host: usize, evidence: &Evidence) -> Verdict {
         // the user took this state on this host, which died before the pool was in service. Its
-        // claims and labels are on these devices, and its daemon completes the user's import. It
-        // may do so only with all devices that the user's import found complete
+        // labels are on these devices, and its daemon completes the user's import. It may do so
+        // only with all devices that the user's import found complete
         let found = |device: &DeviceId| evidence.held.iter().any(|(held, _)| held == device);
-        let same = |complete: &BTreeSet<DeviceId>| !complete.is_empty() && complete.iter().all(found);
-        if site.begun.as_ref().is_some_and(|(by, complete)| *by == host && same(complete)) {
+        let same = |begun: &Begun| !begun.complete.is_empty() && begun.complete.iter().all(found);
+        let labelled = |begun: &&Begun| begun.host == host && evidence.generation > begun.generation;
+        if site.begun.as_ref().filter(labelled).is_some_and(same) {
+            self.stats.completed_imports += 1;
             self.trace.note("an older state: the user's import of it was interrupted on this host");
             return Ok(());
         }
@@ -503,8 +510,8 @@ impl<S: System> World<S> {
         if older || how.by_hand && !(evidence.is_whole() && self.left_out().is_empty()) {
             self.forget_elsewhere(site, host);
         }
-        (site.here, site.held, site.split, site.wanted, site.claimed) = (host, true, false, None, None);
-        site.begun = None;
+        (site.here, site.held, site.split, site.wanted, site.begun) = (host, true, false, None, None);
+        site.claimed.clear();
         site.completed.clear();
         self.trace.note(format!("in service on host {host}; older: {older}"));
         if older {
@@ -550,7 +557,7 @@ impl<S: System> World<S> {
         let there: BTreeSet<usize> = start.there(self.machine.now().0).into_iter().collect();
         // where the newest label calls none present that is trusted, it is for the user to take: one took the last place that was trusted, and
         // the host died before it was remembered; or it died between memory and labels, and then again with other devices missing
-        let memory = site.daemons[start.host].memory.as_ref();
+        let (memory, distrusts) = (site.daemons[start.host].memory.as_ref(), site.daemons[start.host].distrusts);
         // one that answers no import is done without
         let hung: BTreeSet<usize> = start.hung.into_iter().collect();
         let found = self.found_on(&start.there(self.machine.now().0), &hung);
@@ -561,7 +568,8 @@ impl<S: System> World<S> {
         let counts = |id: &DeviceId| {
             let found = found.as_ref();
             let among = |devices: &[(DeviceId, u64)]| devices.iter().any(|(device, _)| device == id);
-            found.is_some_and(|found| among(&found.held) || found.missing.is_empty() && among(&found.taking))
+            let whole = |found: &Labelled<usize>| among(&found.held) || found.missing.is_empty() && among(&found.taking);
+            found.is_some_and(|found| if distrusts { whole(found) } else { found.present.contains(id) })
         };
         let ids = current.iter().filter_map(|device| self.id_of(*device)).filter(counts);
         let trusted = ids.into_iter().any(|id| memory.is_some_and(|memory| memory.trusts(id)));
@@ -572,7 +580,7 @@ impl<S: System> World<S> {
             && !start.beside
             && !site.split
             && site.wanted.is_none()
-            && site.claimed.is_none_or(|claimed| claimed == start.host)
+            && site.claimed.iter().all(|claimed| *claimed == start.host)
             && self.machine.now().0 >= site.daemons[start.host].full_until + WATCHED
         {
             return broken(format!(
