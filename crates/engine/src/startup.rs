@@ -276,7 +276,8 @@ impl Evidence {
     pub fn expected(&self, remembered: Option<&LabelsInForce>) -> NewestLabel {
         let current = |device: &DeviceId| remembered.is_some_and(|known| known.trusts(*device));
         let trusted: Vec<DeviceId> = self.current.iter().map(|(_, device)| *device).filter(current).collect();
-        // none is trusted if every device was replaced on another host, and all of them are found
+        // none is trusted if every device was replaced on another host and all of them are found,
+        // or if the label that gave a trusted replacement its place is lost
         NewestLabel { generation: self.generation, devices: if trusted.is_empty() { self.newest_on.clone() } else { trusted } }
     }
 }

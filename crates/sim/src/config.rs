@@ -366,11 +366,10 @@ impl Config {
         transformed
     }
 
-    /// Lets threads of the host compress and decompress, in half of the worlds. Worlds of restarts are
-    /// about labels: they stay as they were.
+    /// Lets threads of the host compress and decompress, in half of the worlds.
     fn code_beside(&mut self, seed: u64, options: &Options) {
         let drawn = hash(seed ^ 0x636f_6465);
-        if (drawn.is_multiple_of(2) && !options.restarts) || options.planted == Some(Planted::CodecInOrder) {
+        if drawn.is_multiple_of(2) || options.planted == Some(Planted::CodecInOrder) {
             self.tuning.codec_at_once = (drawn / 2 % 3) as usize * 6;
         }
     }
