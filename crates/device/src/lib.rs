@@ -32,4 +32,4 @@ pub use memory::MemoryDevice;
 pub use page_cache::{PageCache, open_through};
 pub use planted::Planted;
 pub use queue::Queue;
-pub use uring::{ConnectionId, Event, ListenerId, Ring, Wait, Waker, WatchId};
+pub use uring::{ConnectionId, Event, ListenerId, Ring, Socket, Wait, Waker, WatchId};

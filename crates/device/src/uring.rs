@@ -32,6 +32,7 @@ mod watch;
 
 pub use event::{ConnectionId, Event, ListenerId, Wait, WatchId};
 pub use ring::Ring;
+pub use socket::Socket;
 pub use wake::Waker;
 
 #[cfg(test)]

@@ -5,7 +5,8 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use io_uring::opcode;
@@ -35,7 +36,7 @@ pub(super) struct Sockets {
 
 #[derive(Default)]
 struct Connection {
-    socket: Option<OwnedFd>,
+    socket: Option<Socket>,
     generation: u32,
     /// The polls in flight.
     input: Option<u32>,
@@ -52,6 +53,67 @@ struct Listener {
     closing: bool,
     /// True when another process or thread also listens on the socket.
     shared: bool,
+}
+
+/// The socket of a connection, which any thread may use. It is closed when the ring has closed the
+/// connection and every copy of this is dropped.
+#[derive(Clone, Debug)]
+pub struct Socket(Arc<OwnedFd>);
+
+impl Socket {
+    /// Receives available data; 0 bytes mean that the peer will send no more.
+    ///
+    /// # Errors
+    /// `WOULDBLOCK` when there is no data, else the socket's error.
+    pub fn receive(&self, target: &mut [u8]) -> Result<usize, Errno> {
+        loop {
+            match rustix::net::recv(&*self.0, &mut *target, RecvFlags::DONTWAIT) {
+                Err(Errno::INTR) => {}
+                other => return other.map(|(count, _)| count),
+            }
+        }
+    }
+
+    /// Sends the slices one after another, as far as the socket has room, and returns the number of
+    /// bytes sent.
+    ///
+    /// # Errors
+    /// The socket's error; some bytes may have been sent before.
+    pub fn send<'a>(&self, slices: impl Iterator<Item = &'a [u8]>) -> Result<usize, Errno> {
+        let mut slices = slices.peekable();
+        let mut sent = 0;
+        while slices.peek().is_some() {
+            let mut vectors = [IoSlice::new(&[]); SLICES];
+            let mut listed = 0;
+            let mut bytes = 0;
+            for (vector, slice) in vectors.iter_mut().zip(&mut slices) {
+                *vector = IoSlice::new(slice);
+                listed += 1;
+                bytes += slice.len();
+            }
+            let mut vectors = vectors.get_mut(..listed).unwrap_or_default();
+            while bytes > 0 {
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                match rustix::net::sendmsg(&*self.0, vectors, &mut SendAncillaryBuffer::default(), flags) {
+                    Ok(count) => {
+                        sent += count;
+                        bytes = bytes.saturating_sub(count);
+                        IoSlice::advance_slices(&mut vectors, count);
+                    }
+                    Err(Errno::INTR) => {}
+                    Err(Errno::WOULDBLOCK) => return Ok(sent),
+                    Err(errno) => return Err(errno),
+                }
+            }
+        }
+        Ok(sent)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 impl Ring {
@@ -99,7 +161,7 @@ impl Ring {
         let mut generation = 0;
         if let Some(connection) = self.sockets.connections.get_mut(index as usize) {
             generation = connection.generation;
-            *connection = Connection { socket: Some(socket), generation, ..Connection::default() };
+            *connection = Connection { socket: Some(Socket(Arc::new(socket))), generation, ..Connection::default() };
         }
         self.arm_input(index);
         ConnectionId { index, generation }
@@ -111,13 +173,7 @@ impl Ring {
     /// `WOULDBLOCK` when there is no data: wait for [`Event::Readable`]. `BADF` when the connection
     /// was closed. Else the socket's error.
     pub fn receive(&mut self, id: ConnectionId, target: &mut [u8]) -> Result<usize, Errno> {
-        let socket = self.sockets.socket(id).ok_or(Errno::BADF)?;
-        loop {
-            match rustix::net::recv(socket, &mut *target, RecvFlags::DONTWAIT) {
-                Err(Errno::INTR) => {}
-                other => return other.map(|(count, _)| count),
-            }
-        }
+        self.sockets.socket(id).ok_or(Errno::BADF)?.receive(target)
     }
 
     /// Sends the slices one after another, as far as the socket has room, and returns the number of
@@ -127,40 +183,18 @@ impl Ring {
     /// `BADF` when the connection was closed, else the socket's error; some bytes may have been
     /// sent before.
     pub fn send<'a>(&mut self, id: ConnectionId, slices: impl Iterator<Item = &'a [u8]>) -> Result<usize, Errno> {
-        let socket = self.sockets.socket(id).ok_or(Errno::BADF)?;
-        let mut slices = slices.peekable();
-        let mut sent = 0;
-        while slices.peek().is_some() {
-            let mut vectors = [IoSlice::new(&[]); SLICES];
-            let mut listed = 0;
-            let mut bytes = 0;
-            for (vector, slice) in vectors.iter_mut().zip(&mut slices) {
-                *vector = IoSlice::new(slice);
-                listed += 1;
-                bytes += slice.len();
-            }
-            let mut vectors = vectors.get_mut(..listed).unwrap_or_default();
-            while bytes > 0 {
-                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-                match rustix::net::sendmsg(socket, vectors, &mut SendAncillaryBuffer::default(), flags) {
-                    Ok(count) => {
-                        sent += count;
-                        bytes = bytes.saturating_sub(count);
-                        IoSlice::advance_slices(&mut vectors, count);
-                    }
-                    Err(Errno::INTR) => {}
-                    Err(Errno::WOULDBLOCK) => return Ok(sent),
-                    Err(errno) => return Err(errno),
-                }
-            }
-        }
-        Ok(sent)
+        self.sockets.socket(id).ok_or(Errno::BADF)?.send(slices)
+    }
+
+    /// Returns the socket of an open connection, for another thread.
+    pub fn socket(&self, id: ConnectionId) -> Option<Socket> {
+        self.sockets.socket(id).cloned()
     }
 
     /// Requests one [`Event::Writable`] when there is room to send.
     pub fn watch_writable(&mut self, id: ConnectionId) {
         let Some(socket) = self.sockets.socket(id) else { return };
-        let fd = Fd(socket.as_raw_fd());
+        let fd = Fd(socket.as_fd().as_raw_fd());
         let Some(connection) = self.sockets.connections.get_mut(id.index as usize) else { return };
         if connection.output.is_none() {
             let slot = self.slots.insert(Op::PollOut { connection: id.index });
@@ -225,7 +259,7 @@ impl Ring {
     fn arm_input(&mut self, index: u32) {
         let Some(connection) = self.sockets.connections.get_mut(index as usize) else { return };
         let Some(socket) = &connection.socket else { return };
-        let fd = Fd(socket.as_raw_fd());
+        let fd = Fd(socket.as_fd().as_raw_fd());
         let slot = self.slots.insert(Op::PollIn { connection: index });
         connection.input = Some(slot);
         let wanted = u32::from((libc::POLLIN | libc::POLLRDHUP).cast_unsigned());
@@ -300,7 +334,7 @@ impl Ring {
 
 impl Sockets {
     /// Returns the socket of an open connection.
-    pub(super) fn socket(&self, id: ConnectionId) -> Option<&OwnedFd> {
+    pub(super) fn socket(&self, id: ConnectionId) -> Option<&Socket> {
         let connection = self.connections.get(id.index as usize)?;
         let open = connection.generation == id.generation && !connection.closing;
         connection.socket.as_ref().filter(|_| open)
@@ -310,7 +344,7 @@ impl Sockets {
     pub fn shut_all(&self) {
         let connections = self.connections.iter().filter_map(|connection| connection.socket.as_ref());
         let listeners = self.listeners.iter().filter(|listener| !listener.shared).filter_map(|listener| listener.socket.as_ref());
-        for socket in connections.chain(listeners) {
+        for socket in connections.map(Socket::as_fd).chain(listeners.map(OwnedFd::as_fd)) {
             let _ = rustix::net::shutdown(socket, Shutdown::Both);
         }
     }
