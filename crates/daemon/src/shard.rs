@@ -16,12 +16,14 @@ mod listen;
 mod load;
 mod mount;
 mod pool;
+mod rivals;
 mod serve;
 #[expect(clippy::module_inception, reason = "the file is named after its main type")]
 mod shard;
 mod spec;
 mod start;
 mod table;
+mod tls;
 mod tree;
 mod turns;
 mod vhost;

@@ -7,6 +7,9 @@ mod credentials;
 mod keys;
 mod names;
 mod server;
+mod wire;
+mod work;
 
 pub use credentials::{Credentials, TlsFiles};
-pub use server::{Decrypted, TlsError, TlsServer};
+pub(crate) use wire::{Lost, Pace, Received, Sent, TlsWire};
+pub(crate) use work::{Done, TlsWork};

@@ -20,7 +20,7 @@ fn finished_work_wakes_a_shard_that_sleeps_and_no_other() {
     let helpers = Helpers::start(0);
     let queue = helpers.queue(ring.waker());
     assert!(queue.may_sleep());
-    queue.finished.add(None);
+    queue.finished.lose();
     ring.turn(Wait::AtMost(Duration::from_secs(60))).expect("a turn");
     assert!(ring.pop().is_some(), "a wake-up");
     assert!(!queue.may_sleep(), "work is finished");
@@ -31,6 +31,6 @@ fn finished_work_wakes_a_shard_that_sleeps_and_no_other() {
 fn a_shard_does_not_go_on_without_work_that_is_lost() {
     let ring = Ring::new().expect("io_uring");
     let queue = Helpers::start(0).queue(ring.waker());
-    queue.finished.add(None);
+    queue.finished.lose();
     queue.take_finished();
 }

@@ -29,6 +29,11 @@ pub(super) struct Connection {
     pub meter: Meter,
     /// The socket may have data to receive.
     pub readable: bool,
+    /// Number of times that the ring reported data.
+    pub arrivals: u64,
+    /// Until when it counts as one with several requests in flight, in nanoseconds of the shard's
+    /// clock.
+    pub deep_until: u64,
     /// The peer sends no more: receive until the end is seen.
     pub ended: bool,
     /// The socket has no room; the ring reports when it has.
@@ -73,7 +78,7 @@ impl Connection {
     }
 
     pub fn info(&self) -> ClientInfo {
-        let (peer, tls) = (self.peer.clone(), self.wire.agreed());
+        let (peer, tls) = (self.peer.clone(), self.wire.agreed().map(|words| words.to_string()));
         ClientInfo { id: self.number, peer, since: self.since, tls, counters: self.counters() }
     }
 }

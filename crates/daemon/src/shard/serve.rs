@@ -17,10 +17,10 @@ use super::pool::Pool;
 use super::shard::Shard;
 use super::spec::{NbdExport, TlsOffer};
 use super::table::{Export, Listener};
-use super::wire::{Lost, Wire};
+use super::wire::Wire;
 use crate::budget::{Budget, PATIENCE, Purse};
 use crate::descriptors;
-use crate::tls::Credentials;
+use crate::tls::{Credentials, Lost};
 
 /// Most clients of a shard at a time. Each may hold its socket buffers, an input buffer of 256 KiB
 /// and the data of its requests in flight.
@@ -232,6 +232,8 @@ impl<P: Pool> Shard<P> {
             since,
             meter: Meter::default(),
             readable: false,
+            arrivals: 0,
+            deep_until: 0,
             ended: false,
             blocked: false,
             queued: false,
@@ -280,7 +282,8 @@ impl<P: Pool> Shard<P> {
         let Some(TlsOffer { credentials, .. }) = self.exports.get(&client.export).and_then(|export| export.spec.tls.as_ref()) else {
             return;
         };
-        client.wire.start_tls(credentials);
+        let Some(socket) = self.ring.socket(client.id) else { return };
+        client.wire.start_tls(credentials, socket);
         client.session.secured();
         // The client's first encrypted bytes may have arrived already.
         client.readable = true;
@@ -293,9 +296,9 @@ impl<P: Pool> Shard<P> {
         if let Lost::Tls(error) = lost {
             tracing::warn!(export = %client.export, peer = client.peer, "a client was turned away: {error}");
             // Send what is left, so that the client may learn the reason.
-            let _ = client.wire.flush(&mut self.ring, client.id);
+            let _ = client.wire.flush();
         }
-        client.wire = Wire::Plain;
+        client.wire.give_up();
         client.session.abort(self.pool.buffers());
         self.enqueue(index);
     }
@@ -304,7 +307,7 @@ impl<P: Pool> Shard<P> {
     pub(super) fn end_client(&mut self, index: u32) {
         let Some(mut client) = self.clients.remove(index) else { return };
         client.purse.empty(&self.memory.budget);
-        client.wire.close(&mut self.ring, client.id);
+        client.wire.close();
         self.ring.close(client.id);
         let counters = client.counters();
         self.loads.of_mut(self.pool.volume_of(client.target)).add(&client.load());
@@ -386,7 +389,7 @@ impl<P: Pool> Shard<P> {
             {
                 client.deadline = None;
                 client.session.abort(self.pool.buffers());
-                client.wire = Wire::Plain;
+                client.wire.give_up();
                 self.enqueue(index);
             }
         }

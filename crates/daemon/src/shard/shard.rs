@@ -18,7 +18,7 @@ use millpond_api::GuestIo;
 use millpond_block::{Completion, Tag};
 use millpond_device::{ConnectionId, Event, Gate, Lease, Ring, Wait};
 use millpond_engine::{Fault, LabelsInForce, PoolState, Throttles, Time};
-use millpond_export::nbd::{Phase, Session};
+use millpond_export::nbd::{Phase, SendBatch, Session};
 use tokio::sync::watch;
 
 use super::clock::Clock;
@@ -30,12 +30,13 @@ use super::handle::Message;
 use super::load::VolumeLoads;
 use super::mount::Mounts;
 use super::pool::Pool;
+use super::rivals::Rivals;
 use super::table::{Clients, ExportTable};
 use super::turns::Turns;
 use super::vhost::VhostUsers;
 use super::wall_clock::MonotonicWallClock;
-use super::wire::{Lost, Received, Sent};
 use crate::budget::Budget;
+use crate::tls::{Lost, Received, Sent, TlsWork};
 
 /// The loop wakes at least this often, so that the pool sees time pass and overdue clients are
 /// noticed.
@@ -52,6 +53,9 @@ const SOON_NANOS: u64 = 35_000;
 /// works on them meanwhile. Measured as above: 1.1 times as many reads as with one send per turn;
 /// below 16 KiB the system calls cost more than they gain.
 const EAGER_BYTES: usize = 64 << 10;
+/// Time in nanoseconds for which a client that had several requests in flight is expected to have
+/// several again: longer than it takes to read its replies.
+const DEEP_NANOS: u64 = 1_000_000;
 /// Bytes received from one client per turn before other clients are served, and before the pool
 /// works on them: the client handles the replies to one part while the next is received.
 const FAIR_BYTES: usize = 256 << 10;
@@ -94,6 +98,7 @@ pub(super) struct Shard<P: Pool> {
     pub(super) turns: Turns,
     pub(super) memory: Memory,
     pub(super) coders: Coders,
+    pub(super) rivals: Rivals,
 }
 
 /// Whether the last wait was short, with and without device operations in flight: how long a client
@@ -159,6 +164,7 @@ impl<P: Pool> Shard<P> {
             turns: Turns::default(),
             memory,
             coders: Coders::default(),
+            rivals: Rivals::default(),
         }
     }
 
@@ -219,7 +225,8 @@ impl<P: Pool> Shard<P> {
         // Completions of that work are delivered before the loop may sleep. (Clients that have some
         // are queued.)
         let late = late | (self.vhost.has_answers() && self.publish_to_guests());
-        self.stage.set_busy(again || late || ended || coded || self.coders.is_busy());
+        let sealed = !(again || late || ended || coded) && self.active.is_empty() && self.help_helpers();
+        self.stage.set_busy(again || late || ended || coded || sealed || self.coders.is_busy());
         if self.now >= self.next_check {
             let late = self.now - self.next_check;
             self.next_check = self.now + TICK.as_nanos() as u64;
@@ -267,6 +274,7 @@ impl<P: Pool> Shard<P> {
                 }
                 Event::Readable { connection, ended } => self.wake_client(connection, |client| {
                     client.readable = true;
+                    client.arrivals += 1;
                     client.ended |= ended;
                 }),
                 Event::Writable(id) => self.wake_client(id, |client| client.blocked = false),
@@ -286,6 +294,7 @@ impl<P: Pool> Shard<P> {
         while let Some(entry) = self.throttles.release(self.now) {
             self.pool.enter(entry);
         }
+        self.take_connections_back();
         for index in std::mem::take(&mut self.active) {
             if let Some(client) = self.clients.get_mut(index) {
                 client.queued = false;
@@ -316,6 +325,31 @@ impl<P: Pool> Shard<P> {
         self.pool.answer(self.wall);
         self.pump();
         true
+    }
+
+    /// Takes back the connections that helpers are done with.
+    fn take_connections_back(&mut self) {
+        for work in self.coders.take_tls() {
+            self.come_back(work);
+        }
+    }
+
+    /// Does a connection's work for which no helper had time. Returns whether there was any.
+    fn help_helpers(&mut self) -> bool {
+        let Some(work) = self.coders.work_for_tls(self.now) else { return false };
+        self.come_back(work);
+        true
+    }
+
+    /// Serves the client of a connection that comes back.
+    fn come_back(&mut self, work: TlsWork) {
+        let Some((index, lost)) = self.take_back(work) else { return };
+        self.enqueue(index);
+        if let Some(lost) = lost {
+            self.lose(index, &lost);
+        }
+        // requests are taken from the session at the end of the turn at the latest, options are not
+        self.negotiate(index);
     }
 
     /// Publishes the pool's state when it has changed.
@@ -376,10 +410,15 @@ impl<P: Pool> Shard<P> {
             let Some(client) = self.clients.get_mut(index) else { return };
             let (session, mut disk) = client.disk(&mut self.pool, &mut self.throttles, self.now, &self.memory);
             session.requests(&mut disk);
-            if !client.readable {
+            if !client.readable || client.wire.is_away() {
                 break;
             }
             let Some(mut recv) = client.session.recv(self.pool.buffers()) else { break };
+            if self.is_received_by_helper(index, &mut recv) {
+                self.hand_over(index, None, Some(recv));
+                break;
+            }
+            let Some(client) = self.clients.get_mut(index) else { return };
             let space = recv.space();
             match client.wire.receive(&mut self.ring, client.id, space) {
                 Ok(Received { count, more }) => {
@@ -460,6 +499,7 @@ impl<P: Pool> Shard<P> {
 
     fn completed(&mut self, completion: Completion) {
         let tag = completion.tag;
+        self.rivals.seen(Session::id_of(tag), self.now);
         if VhostUsers::owns(tag) {
             return self.completed_for_guest(completion);
         }
@@ -470,10 +510,16 @@ impl<P: Pool> Shard<P> {
             return self.answered(completion);
         };
         let success = completion.result.is_ok();
+        if client.session.in_flight() > 1 {
+            client.deep_until = self.now + DEEP_NANOS;
+        }
         if client.session.complete(completion) {
             client.meter.end(tag, success, self.now);
         }
         if client.session.unsent() >= EAGER_BYTES && !client.blocked {
+            if client.wire.is_away() && self.coders.has_finished_tls() {
+                self.take_connections_back();
+            }
             self.send(index);
         }
         self.enqueue(index);
@@ -482,34 +528,50 @@ impl<P: Pool> Shard<P> {
     /// Sends what is ready, as far as the socket has room.
     fn send(&mut self, index: u32) {
         let Some(client) = self.clients.get_mut(index) else { return };
-        if !client.blocked && client.wire.unsent() > 0 {
-            match client.wire.flush(&mut self.ring, client.id) {
+        if client.wire.is_away() {
+            return;
+        }
+        if !client.blocked && !client.wire.is_empty() {
+            match client.wire.flush() {
                 Ok(true) => {}
                 Ok(false) => client.block(&mut self.ring),
                 Err(lost) => return self.lose(index, &lost),
             }
         }
-        while !client.blocked
+        while let Some(client) = self.clients.get_mut(index).filter(|client| !client.blocked)
             && let Some(batch) = client.session.send()
         {
-            match client.wire.send(&mut self.ring, client.id, batch.slices()) {
-                Ok(Sent { count, full }) => {
-                    if count > 0 {
-                        client.moved = self.now;
-                    }
-                    client.session.sent(batch, count, self.pool.buffers());
-                    if full {
-                        client.block(&mut self.ring);
-                    }
-                }
-                Err(lost) => {
-                    client.session.sent(batch, 0, self.pool.buffers());
-                    return self.lose(index, &lost);
-                }
+            if self.is_sent_by_helper(index, batch.len()) {
+                return self.send_by_helper(index, batch);
+            }
+            if !self.send_batch(index, batch) {
+                return;
             }
         }
-        if client.session.is_starting_tls() {
+        if self.clients.get(index).is_some_and(|client| client.session.is_starting_tls()) {
             self.start_tls(index);
+        }
+    }
+
+    /// Sends a batch as far as the socket has room. Returns false if the client is lost.
+    fn send_batch(&mut self, index: u32, batch: SendBatch) -> bool {
+        let Some(client) = self.clients.get_mut(index) else { return false };
+        match client.wire.send(&mut self.ring, client.id, batch.slices()) {
+            Ok(Sent { count, full }) => {
+                if count > 0 {
+                    client.moved = self.now;
+                }
+                client.session.sent(batch, count, self.pool.buffers());
+                if full {
+                    client.block(&mut self.ring);
+                }
+                true
+            }
+            Err(lost) => {
+                client.session.sent(batch, 0, self.pool.buffers());
+                self.lose(index, &lost);
+                false
+            }
         }
     }
 
@@ -537,11 +599,11 @@ impl<P: Pool> Shard<P> {
     fn settle(&mut self, index: u32) {
         let Some(client) = self.clients.get_mut(index) else { return };
         match client.session.phase() {
-            Phase::Closed if client.wire.unsent() == 0 => self.end_client(index),
+            Phase::Closed if client.wire.is_empty() => self.end_client(index),
             Phase::Closed | Phase::Closing => self.bound_closing(index),
             Phase::Handshake | Phase::Transmission => {
                 if self.exports.get(&client.export).is_none_or(|export| export.closing.is_some()) {
-                    if client.session.is_idle() && client.wire.unsent() == 0 {
+                    if client.session.is_idle() && client.wire.is_empty() {
                         self.end_client(index);
                     }
                     return;
@@ -549,6 +611,7 @@ impl<P: Pool> Shard<P> {
                 // There may be more to receive, unless the session is at its limits: then a
                 // completion queues the client again.
                 if client.readable
+                    && !client.wire.is_away()
                     && let Some(recv) = client.session.recv(self.pool.buffers())
                 {
                     client.session.recv_cancelled(recv);

@@ -46,8 +46,17 @@ impl Clients {
         index
     }
 
+    pub fn get(&self, index: u32) -> Option<&Connection> {
+        self.table.get(index as usize)
+    }
+
     pub fn get_mut(&mut self, index: u32) -> Option<&mut Connection> {
         self.table.get_mut(index as usize)
+    }
+
+    /// Returns the id of a client's session.
+    pub fn session_of(&self, index: u32) -> u32 {
+        index + 1
     }
 
     /// Returns the client whose session has this id.

@@ -7,4 +7,5 @@ mod endings;
 mod engine;
 mod mount;
 mod serving;
+mod tls;
 mod vhost;

@@ -1,62 +1,10 @@
 //! Layer between a client's socket and its session: none, or TLS.
 
-use millpond_device::{ConnectionId, Ring};
-use rustix::io::Errno;
+use std::sync::Arc;
 
-use crate::tls::{Credentials, Decrypted, TlsError, TlsServer};
+use millpond_device::{ConnectionId, Ring, Socket};
 
-/// Bytes received from the socket at a time: four TLS records.
-const CHUNK: usize = 64 << 10;
-/// Most receives in a row that yield no byte for the session: a handshake with long certificates
-/// needs a fraction of that, and no client may delay the others by TLS messages alone.
-const MOST_CHUNKS: usize = 16;
-/// Encrypted bytes waiting to be sent, above which no more are made: four times a socket's fair
-/// share of a turn.
-const MOST_OUTGOING: usize = 1 << 20;
-/// Encrypted bytes that are sent without waiting for more, so that the client works on them
-/// meanwhile.
-const EAGER_OUTGOING: usize = 256 << 10;
-/// Most bytes of a TLS record; small replies share one.
-const RECORD: usize = 16 << 10;
-
-/// Reason why nothing is received or sent, now or for good.
-#[derive(Debug)]
-pub(super) enum Lost {
-    /// Nothing has arrived; the ring reports when something has.
-    Nothing,
-    /// The socket broke.
-    Socket,
-    /// TLS broke, or its handshake failed.
-    Tls(TlsError),
-}
-
-impl From<Errno> for Lost {
-    fn from(errno: Errno) -> Lost {
-        if errno == Errno::WOULDBLOCK { Lost::Nothing } else { Lost::Socket }
-    }
-}
-
-impl From<TlsError> for Lost {
-    fn from(error: TlsError) -> Lost {
-        Lost::Tls(error)
-    }
-}
-
-/// Result of receiving.
-pub(super) struct Received {
-    /// Bytes; 0 means that the client sends no more.
-    pub count: usize,
-    /// There may be more to receive now.
-    pub more: bool,
-}
-
-/// Result of sending.
-pub(super) struct Sent {
-    /// Number of the given bytes that were taken.
-    pub count: usize,
-    /// The socket has no room; watch for it to become writable.
-    pub full: bool,
-}
+use crate::tls::{Credentials, Lost, Pace, Received, Sent, TlsWire};
 
 /// Layer between socket and session.
 pub(super) enum Wire {
@@ -64,124 +12,118 @@ pub(super) enum Wire {
     Plain,
     /// The session's bytes are encrypted.
     Tls(Box<TlsWire>),
-}
-
-pub(super) struct TlsWire {
-    server: TlsServer,
-    chunk: Vec<u8>,
-    /// Small pieces that will share one record.
-    gathered: Vec<u8>,
+    /// Another thread encrypts and decrypts. Until it is back, nothing is sent or received here, and
+    /// the client stays.
+    Away {
+        /// Protocol and cipher.
+        agreed: Option<Arc<str>>,
+        /// The connection was given up meanwhile.
+        given_up: bool,
+    },
 }
 
 impl Wire {
     /// Encrypts from here on.
-    pub fn start_tls(&mut self, credentials: &Credentials) {
-        let server = TlsServer::new(credentials);
-        *self = Wire::Tls(Box::new(TlsWire { server, chunk: vec![0; CHUNK], gathered: Vec::with_capacity(RECORD) }));
+    pub fn start_tls(&mut self, credentials: &Credentials, socket: Socket) {
+        *self = Wire::Tls(Box::new(TlsWire::new(credentials, socket)));
+    }
+
+    /// Returns the TLS connection, for another thread; `None` if there is none here.
+    pub fn take_away(&mut self) -> Option<Box<TlsWire>> {
+        match std::mem::replace(self, Wire::Plain) {
+            Wire::Tls(mut wire) => {
+                *self = Wire::Away { agreed: wire.keep_agreed(), given_up: false };
+                Some(wire)
+            }
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
+    /// Takes the TLS connection back. Returns false if the connection was given up meanwhile.
+    pub fn take_back(&mut self, wire: Box<TlsWire>) -> bool {
+        let goes_on = matches!(self, Wire::Away { given_up: false, .. });
+        *self = if goes_on { Wire::Tls(wire) } else { Wire::Plain };
+        goes_on
+    }
+
+    /// Neither sends nor receives any more.
+    pub fn give_up(&mut self) {
+        match self {
+            Wire::Away { given_up, .. } => *given_up = true,
+            Wire::Plain | Wire::Tls(_) => *self = Wire::Plain,
+        }
+    }
+
+    /// True while another thread has the connection.
+    pub fn is_away(&self) -> bool {
+        matches!(self, Wire::Away { .. })
+    }
+
+    /// True when there is TLS here.
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Wire::Tls(_))
     }
 
     /// Receives the available bytes for the session.
     pub fn receive(&mut self, ring: &mut Ring, id: ConnectionId, target: &mut [u8]) -> Result<Received, Lost> {
-        let Wire::Tls(wire) = self else {
-            let count = ring.receive(id, target)?;
-            // Fewer bytes than there was room for: none are left.
-            return Ok(Received { count, more: count == target.len() });
-        };
-        for _ in 0..MOST_CHUNKS {
-            match wire.server.read(target)? {
-                Decrypted::Bytes(count) => return Ok(Received { count, more: true }),
-                Decrypted::End => return Ok(Received { count: 0, more: false }),
-                Decrypted::Nothing => {
-                    let count = ring.receive(id, &mut wire.chunk)?;
-                    wire.server.feed(wire.chunk.get(..count).unwrap_or_default());
-                }
+        match self {
+            Wire::Plain => {
+                let count = ring.receive(id, target)?;
+                // Fewer bytes than there was room for: none are left.
+                Ok(Received { count, more: count == target.len() })
             }
+            Wire::Tls(wire) => wire.receive(target),
+            Wire::Away { .. } => Err(Lost::Nothing),
         }
-        Err(Lost::Tls(TlsError::Broken("too many TLS records without data".to_owned())))
     }
 
     /// Sends slices in order, as far as the socket has room.
     pub fn send<'a>(&mut self, ring: &mut Ring, id: ConnectionId, slices: impl Iterator<Item = &'a [u8]>) -> Result<Sent, Lost> {
-        let Wire::Tls(wire) = self else {
-            let mut offered = 0;
-            let count = ring.send(id, slices.inspect(|slice| offered += slice.len()))?;
-            return Ok(Sent { count, full: count < offered });
-        };
-        let mut count = 0;
-        for slice in slices {
-            for piece in slice.chunks(RECORD) {
-                if wire.server.outgoing() + wire.gathered.len() >= EAGER_OUTGOING {
-                    wire.encrypt_gathered()?;
-                    wire.flush(ring, id)?;
-                    if wire.server.outgoing() >= MOST_OUTGOING {
-                        return Ok(Sent { count, full: true });
-                    }
-                }
-                if wire.gathered.len() + piece.len() > RECORD {
-                    wire.encrypt_gathered()?;
-                }
-                match piece.len() {
-                    RECORD => wire.server.write(piece)?,
-                    _ => wire.gathered.extend_from_slice(piece),
-                }
-                count += piece.len();
+        match self {
+            Wire::Plain => {
+                let mut offered = 0;
+                let count = ring.send(id, slices.inspect(|slice| offered += slice.len()))?;
+                Ok(Sent { count, full: count < offered })
             }
+            Wire::Tls(wire) => wire.send(slices, &Pace::SHARD),
+            Wire::Away { .. } => Err(Lost::Nothing),
         }
-        wire.encrypt_gathered()?;
-        wire.flush(ring, id)?;
-        Ok(Sent { count, full: wire.server.outgoing() > 0 })
     }
 
     /// Sends messages of TLS itself, and encrypted bytes that are left. True when none are left.
-    pub fn flush(&mut self, ring: &mut Ring, id: ConnectionId) -> Result<bool, Lost> {
+    pub fn flush(&mut self) -> Result<bool, Lost> {
         match self {
             Wire::Plain => Ok(true),
-            Wire::Tls(wire) => {
-                wire.flush(ring, id)?;
-                Ok(wire.server.outgoing() == 0)
-            }
+            Wire::Tls(wire) => wire.flush(),
+            Wire::Away { .. } => Err(Lost::Nothing),
         }
     }
 
-    /// Returns the number of encrypted bytes that are not sent yet.
-    pub fn unsent(&self) -> usize {
+    /// True when everything that was taken is sent, and no other thread has the connection.
+    pub fn is_empty(&self) -> bool {
         match self {
-            Wire::Plain => 0,
-            Wire::Tls(wire) => wire.server.outgoing(),
+            Wire::Plain => true,
+            Wire::Tls(wire) => wire.unsent() == 0,
+            Wire::Away { .. } => false,
         }
     }
 
     /// Sends TLS' closing message, when TLS is in use and as far as the socket has room.
-    pub fn close(&mut self, ring: &mut Ring, id: ConnectionId) {
+    pub fn close(&mut self) {
         if let Wire::Tls(wire) = self {
-            wire.server.close();
-            // A client that does not get it sees the connection end.
-            let _ = wire.flush(ring, id);
+            wire.close();
         }
     }
 
     /// Returns protocol and cipher; `None` without encryption.
-    pub fn agreed(&self) -> Option<String> {
+    pub fn agreed(&self) -> Option<Arc<str>> {
         match self {
             Wire::Plain => None,
-            Wire::Tls(wire) => wire.server.agreed(),
+            Wire::Tls(wire) => wire.agreed(),
+            Wire::Away { agreed, .. } => agreed.clone(),
         }
-    }
-}
-
-impl TlsWire {
-    fn encrypt_gathered(&mut self) -> Result<(), TlsError> {
-        if !self.gathered.is_empty() {
-            self.server.write(&self.gathered)?;
-            self.gathered.clear();
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self, ring: &mut Ring, id: ConnectionId) -> Result<(), Errno> {
-        if self.server.outgoing() == 0 {
-            return Ok(());
-        }
-        self.server.send_with(|bytes| ring.send(id, std::iter::once(bytes)))
     }
 }

@@ -5,11 +5,9 @@
 //! pair of buffers, and no call waits: one that is pending is polled again when more bytes have
 //! arrived.
 
-use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use s2n_tls::connection::Connection;
@@ -46,7 +44,7 @@ pub enum Decrypted {
 }
 
 type Stream = TlsStream<Pipe, Connection>;
-type Accepting = Pin<Box<dyn Future<Output = Result<Stream, Error>>>>;
+type Accepting = Pin<Box<dyn Future<Output = Result<Stream, Error>> + Send>>;
 
 enum Stage {
     Handshake(Accepting),
@@ -76,7 +74,7 @@ impl TlsServer {
 
     /// Takes bytes from the peer; an empty slice means that the peer sends no more.
     pub fn feed(&mut self, bytes: &[u8]) {
-        let mut buffers = self.pipe.0.borrow_mut();
+        let mut buffers = self.pipe.lock();
         buffers.incoming.extend(bytes);
         buffers.ended |= bytes.is_empty();
     }
@@ -115,7 +113,7 @@ impl TlsServer {
                 Poll::Ready(Err(_)) if before > 0 => return Ok(Decrypted::Bytes(before)),
                 // Many clients leave without TLS' closing message. NBD has one of its own, and
                 // every message has its length.
-                Poll::Ready(Err(_)) if self.pipe.0.borrow().ended => return Ok(Decrypted::End),
+                Poll::Ready(Err(_)) if self.pipe.lock().ended => return Ok(Decrypted::End),
                 Poll::Ready(Err(error)) => {
                     self.stage = Stage::Over;
                     return Err(TlsError::Broken(error.to_string()));
@@ -156,7 +154,7 @@ impl TlsServer {
 
     /// Returns the number of bytes that are to be sent.
     pub fn outgoing(&self) -> usize {
-        let buffers = self.pipe.0.borrow();
+        let buffers = self.pipe.lock();
         buffers.outgoing.len() - buffers.sent
     }
 
@@ -165,7 +163,7 @@ impl TlsServer {
     /// # Errors
     /// Errors of `send`.
     pub fn send_with<E>(&mut self, send: impl FnOnce(&[u8]) -> Result<usize, E>) -> Result<(), E> {
-        let mut buffers = self.pipe.0.borrow_mut();
+        let mut buffers = self.pipe.lock();
         let count = send(buffers.outgoing.get(buffers.sent..).unwrap_or_default())?;
         buffers.sent += count;
         if buffers.sent >= buffers.outgoing.len() {
@@ -210,9 +208,16 @@ impl TlsServer {
     }
 }
 
-/// Transport between the library and this connection.
+/// Transport between the library and this connection. Only one of them uses it at a time, so its lock
+/// never waits.
 #[derive(Clone, Default)]
-struct Pipe(Rc<RefCell<Buffers>>);
+struct Pipe(Arc<Mutex<Buffers>>);
+
+impl Pipe {
+    fn lock(&self) -> MutexGuard<'_, Buffers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 #[derive(Default)]
 struct Buffers {
@@ -229,7 +234,7 @@ struct Buffers {
 
 impl AsyncRead for Pipe {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, target: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let mut buffers = self.0.borrow_mut();
+        let mut buffers = self.lock();
         if buffers.incoming.is_empty() {
             if buffers.ended {
                 return Poll::Ready(Ok(()));
@@ -249,7 +254,7 @@ impl AsyncRead for Pipe {
 
 impl AsyncWrite for Pipe {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.0.borrow_mut().outgoing.extend_from_slice(bytes);
+        self.lock().outgoing.extend_from_slice(bytes);
         Poll::Ready(Ok(bytes.len()))
     }
 

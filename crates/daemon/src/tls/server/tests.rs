@@ -67,7 +67,7 @@ impl Pair {
                 self.stream = Some(stream);
             }
             let mut moved = false;
-            let to_server: Vec<u8> = std::mem::take(&mut self.pipe.0.borrow_mut().outgoing);
+            let to_server: Vec<u8> = std::mem::take(&mut self.pipe.lock().outgoing);
             for piece in to_server.chunks(cut) {
                 moved = true;
                 self.server.feed(piece);
@@ -79,7 +79,7 @@ impl Pair {
                 moved = true;
                 let _ = self.server.send_with(|bytes| {
                     let count = bytes.len().min(cut);
-                    self.pipe.0.borrow_mut().incoming.extend(&bytes[..count]);
+                    self.pipe.lock().incoming.extend(&bytes[..count]);
                     Ok::<usize, ()>(count)
                 });
             }
