@@ -22,8 +22,9 @@ use millpond_device::Waker;
 
 /// Bytes that each client may hold without asking: some sixty requests of 4 KiB.
 pub const SHARE: u64 = 256 << 10;
-/// Least size of the budget: the longest request, and its reply's headers.
-pub const LEAST: u64 = 2 * MAX_REQUEST_BYTES;
+/// Least size of the budget: the longest request to a compressed volume, which holds three times its
+/// bytes, and its reply's headers.
+pub const LEAST: u64 = 4 * MAX_REQUEST_BYTES;
 /// How long a client that holds memory of the budget may neither send nor read.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Default budget as a part of the host's memory: 1/N, and at most [`MOST`].
@@ -156,6 +157,8 @@ fn memory_of_host() -> u64 {
 pub struct Purse {
     asker: Asker,
     held: u64,
+    /// Bytes of memory for each byte that the client's requests move.
+    times: u64,
     /// True while the client waits in the queue.
     waits: bool,
     /// True when the client has asked since it was last settled.
@@ -165,7 +168,7 @@ pub struct Purse {
 impl Purse {
     /// Returns a purse that holds nothing.
     pub fn new(asker: Asker) -> Purse {
-        Purse { asker, held: 0, waits: false, asked: false }
+        Purse { asker, held: 0, times: 1, waits: false, asked: false }
     }
 
     fn shared(held: u64) -> u64 {
@@ -182,8 +185,14 @@ impl Purse {
         Purse::shared(self.held) > 0
     }
 
-    /// Takes bytes; returns false when the client has to wait.
+    /// Sets how many times the bytes that they move requests hold in memory, from now on.
+    pub fn weigh(&mut self, times: u64) {
+        self.times = times;
+    }
+
+    /// Takes memory for a request that moves `bytes`; returns false when the client has to wait.
     pub fn take(&mut self, budget: &Budget, bytes: u64, waker: &Waker) -> bool {
+        let bytes = bytes.saturating_mul(self.times);
         let more = Purse::shared(self.held + bytes) - Purse::shared(self.held);
         self.waits = !budget.take(self.asker, more, waker);
         self.asked = true;
@@ -193,8 +202,10 @@ impl Purse {
         !self.waits
     }
 
-    /// Lowers the memory that is held to `held` bytes, if that is less than before.
-    pub fn shrink(&mut self, budget: &Budget, held: u64) {
+    /// Lowers the memory that is held to that for requests and replies of `bytes`, if that is less
+    /// than before.
+    pub fn shrink(&mut self, budget: &Budget, bytes: u64) {
+        let held = bytes.saturating_mul(self.times);
         if held < self.held {
             budget.give_back(Purse::shared(self.held) - Purse::shared(held));
             self.held = held;

@@ -24,6 +24,9 @@ const MOST: usize = BLOCK - UNIT;
 /// Bytes of room that either library may need for a block that it cannot compress: Zstandard's bound
 /// is 4,127 bytes, that of LZ4 4,525.
 const ROOM: usize = 4608;
+/// Bytes of memory that a request to a compressed volume holds for each byte that it moves, at most:
+/// the payload, and the output of each work, which for a single block is two pages.
+pub(crate) const MEMORY_TIMES: u64 = 3;
 /// The level of Zstandard: the fastest above 0.
 const LEVEL: i32 = 1;
 

@@ -299,6 +299,11 @@ impl Engine {
         self.open().and_then(|pool| pool.store.geometry(target))
     }
 
+    /// Returns how many times the bytes that it moves a request to a target holds in memory, at most.
+    pub fn memory_times(&self, target: Target) -> u64 {
+        self.open().map_or(1, |pool| pool.store.memory_times(target))
+    }
+
     /// Returns information about the pool, once it is open.
     pub fn pool(&self) -> Option<PoolInfo> {
         self.open().map(Pool::info)

@@ -34,3 +34,20 @@ fn the_first_in_the_queue_is_served_first_and_all_of_them_in_the_end() {
     clients.iter_mut().chain([&mut b]).for_each(|client| client.empty(&budget));
     assert_eq!(budget.use_of().1, 0);
 }
+
+#[test]
+fn what_is_compressed_counts_with_the_memory_for_that() {
+    let (ring, budget) = (Ring::new().expect("ring"), Budget::new(0));
+    let mut client = Purse::new(budget.asker());
+    client.weigh(3);
+    assert!(client.take(&budget, millpond_block::MAX_REQUEST_BYTES, &ring.waker()), "the longest request never waits for ever");
+    assert_eq!(budget.use_of().1, 3 * millpond_block::MAX_REQUEST_BYTES - SHARE);
+    client.shrink(&budget, 1 << 20);
+    assert_eq!(budget.use_of().1, (3 << 20) - SHARE);
+    // a volume that is not compressed any more
+    client.weigh(1);
+    client.shrink(&budget, 1 << 20);
+    assert_eq!(budget.use_of().1, (1 << 20) - SHARE);
+    client.empty(&budget);
+    assert_eq!(budget.use_of().1, 0);
+}

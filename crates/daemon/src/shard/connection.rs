@@ -145,6 +145,7 @@ impl<P: Pool> Disk for ConnectionDisk<'_, P> {
     }
 
     fn reserve(&mut self, bytes: u64) -> bool {
+        self.purse.weigh(self.pool.memory_times(self.target));
         self.purse.take(&self.memory.budget, bytes, &self.memory.waker)
     }
 

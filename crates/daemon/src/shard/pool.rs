@@ -44,6 +44,10 @@ pub trait Pool: StateMachine + 'static {
     fn describe_devices(&mut self, _seen: Vec<DeviceNote>) {}
     /// Returns geometry and features of a target; `None` when there is no such target.
     fn geometry(&self, target: Target) -> Option<(Geometry, Features)>;
+    /// Returns how many times the bytes that it moves a request to a target holds in memory, at most.
+    fn memory_times(&self, _target: Target) -> u64 {
+        1
+    }
     /// Returns the pool of reusable buffers.
     fn buffers(&mut self) -> &mut BufPool;
 }
@@ -99,6 +103,9 @@ impl Pool for Engine {
     }
     fn geometry(&self, target: Target) -> Option<(Geometry, Features)> {
         Engine::geometry(self, target)
+    }
+    fn memory_times(&self, target: Target) -> u64 {
+        Engine::memory_times(self, target)
     }
     fn buffers(&mut self) -> &mut BufPool {
         Engine::buffers(self)

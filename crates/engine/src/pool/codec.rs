@@ -229,3 +229,30 @@ impl Requests {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::MEMORY_TIMES;
+    use millpond_block::BufPool;
+
+    /// Budgets of requests rely on it.
+    #[test]
+    fn a_compressed_write_holds_at_most_so_many_times_its_bytes() {
+        let mut bufs = BufPool::default();
+        for count in 1..=4 * WORK_BLOCKS {
+            let outputs = (0..count).step_by(WORK_BLOCKS).map(|at| bufs.take(Compress::room(WORK_BLOCKS.min(count - at))).size());
+            let held = count * BLOCK + outputs.sum::<usize>();
+            assert!(held as u64 <= MEMORY_TIMES * (count * BLOCK) as u64, "{held} bytes for {count} blocks");
+        }
+    }
+
+    #[test]
+    fn a_decompressed_read_holds_less() {
+        let mut bufs = BufPool::default();
+        for count in 1..=WORK_BLOCKS {
+            // the stored forms, and as many blocks
+            assert!(count * BLOCK + bufs.take(count * BLOCK).size() <= MEMORY_TIMES as usize * count * BLOCK);
+        }
+    }
+}

@@ -4,9 +4,10 @@ use millpond_block::{Features, Geometry, MemberId};
 use millpond_format::{Member, MemberState, SnapshotId, VolumeId};
 
 use super::Store;
+use crate::codec::MEMORY_TIMES;
 use crate::core::Catalog;
 use crate::space::PAGE;
-use crate::{ImageInfo, LabelsInForce, Planted, SnapshotInfo, SpaceInfo, Target, Time};
+use crate::{Compression, ImageInfo, LabelsInForce, Planted, SnapshotInfo, SpaceInfo, Target, Time};
 
 impl Store {
     /// Returns the generation of the labels in force; `None` while labels are being written.
@@ -51,6 +52,11 @@ impl Store {
                 Some((Geometry { size: s.size, sector }, Features { read_only: true, write_cache: true }))
             }
         }
+    }
+
+    pub(crate) fn memory_times(&self, target: Target) -> u64 {
+        let volume = self.volume_of(target).and_then(|volume| self.core.catalog.volumes.get(&volume));
+        if volume.is_some_and(|volume| volume.compression != Compression::Off) { MEMORY_TIMES } else { 1 }
     }
 
     /// Returns up to `most` snapshots of a target's volume, by name, without the target.

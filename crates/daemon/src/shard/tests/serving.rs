@@ -270,19 +270,19 @@ fn clients_that_never_read_hold_no_more_than_the_budget_and_are_broken_off() {
     let clients = || wait(shard.exports()).expect("exports")[0].clients.len();
     let reads = || wait(shard.status()).expect("status").guests.reads;
     for hog in &mut hogs {
-        hog.send(READ, 1, 0, 56 << 20, &[]);
+        hog.send(READ, 1, 0, 62 << 20, &[]);
     }
     // exactly as many reads as the budget allows are done
-    while reads() < LEAST / (56 << 20) {
+    while reads() < LEAST / (62 << 20) {
         std::thread::yield_now();
     }
     for _ in 0..100 {
         // as when a pool is opened or closed: held memory stays counted
         shard.set_budget(Arc::clone(&budget));
         let (total, used) = budget.use_of();
-        assert!(used <= total && reads() <= LEAST / (56 << 20), "{used} of {total}");
+        assert!(used <= total && reads() <= LEAST / (62 << 20), "{used} of {total}");
     }
-    assert!(budget.use_of().1 > 56 << 20, "the replies that nobody reads are held");
+    assert!(budget.use_of().1 > 62 << 20, "the replies that nobody reads are held");
     // a small request of another client does not wait for the budget
     let mut small = Client::unix(&path);
     assert_eq!(small.read(0, 4096).expect("read"), [0; 4096]);
@@ -300,7 +300,7 @@ fn clients_that_never_read_hold_no_more_than_the_budget_and_are_broken_off() {
         assert!(used <= total && reads() <= CLIENTS as u64 + 1);
     }
     assert_eq!(budget.use_of().1, 0);
-    let large = small.read(0, 56 << 20).expect("one that reads is served");
-    assert_eq!(large.len(), 56 << 20);
+    let large = small.read(0, 62 << 20).expect("one that reads is served");
+    assert_eq!(large.len(), 62 << 20);
     wait(shard.shutdown()).expect("shutdown");
 }
