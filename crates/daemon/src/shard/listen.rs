@@ -63,11 +63,14 @@ impl SocketAccess {
         if !FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode).is_socket() {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "another file is at this path"));
         }
-        let (uid, gid) = (self.uid.map(Uid::from_raw), self.gid.map(Gid::from_raw));
-        let given = rustix::fs::chownat(&file, "", uid, gid, AtFlags::EMPTY_PATH);
-        given.map_err(|errno| io::Error::new(errno.kind(), format!("it cannot be given to another owner: {errno}")))?;
+        let give = |uid, gid| {
+            let given = rustix::fs::chownat(&file, "", uid, gid, AtFlags::EMPTY_PATH);
+            given.map_err(|errno| io::Error::new(errno.kind(), format!("it cannot be given to another owner: {errno}")))
+        };
+        // the owner last: a daemon with CAP_CHOWN alone may not change the mode of another's file
+        give(None, self.gid.map(Gid::from_raw))?;
         rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), self.mode())?;
-        Ok(())
+        give(self.uid.map(Uid::from_raw), None)
     }
 }
 
@@ -82,6 +85,8 @@ pub(super) fn unix(path: &Path, access: SocketAccess) -> io::Result<(OwnedFd, So
         let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         match rustix::net::connect(&probe, &SocketAddrUnix::new(path)?) {
             Err(Errno::CONNREFUSED) => std::fs::remove_file(path)?,
+            // a daemon that was killed had given its socket away, and this one is not root
+            Err(Errno::ACCESS) if access.uid == Some(meta.uid()) => std::fs::remove_file(path)?,
             Ok(()) | Err(Errno::AGAIN) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "another program listens there")),
             Err(errno) => return Err(errno.into()),
         }
