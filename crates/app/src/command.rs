@@ -2,9 +2,11 @@
 //! daemon, and prints the result.
 
 mod cache;
+mod candidates;
 mod check;
 mod cli;
 mod columns;
+mod completions;
 mod connect;
 mod consent;
 mod create;
@@ -21,6 +23,7 @@ mod hold;
 mod image;
 mod lab;
 mod list;
+mod man;
 mod map;
 mod owner;
 mod pool;
@@ -34,4 +37,5 @@ mod tls;
 mod up;
 
 pub use cli::Cli;
+pub use completions::answer_shell;
 pub use elsewhere::describe as describe_elsewhere;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::Parser;
 use millpond_api::failure::{Code, Failure};
 
-use crate::command::{Cli, describe_elsewhere};
+use crate::command::{Cli, answer_shell, describe_elsewhere};
 
 /// A pool's map allocates and frees millions of small pieces, with which the C library's allocator
 /// becomes slow.
@@ -24,6 +24,14 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const LAST_WORK: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
+    match answer_shell() {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("millpond: {failure}");
+            return ExitCode::from(failure.code as u8);
+        }
+    }
     let words = || std::env::args_os().skip(1).filter_map(|word| word.into_string().ok());
     // many commands would take such a word for a name, and report a misleading error
     if let Some(hint) = millpond_api::names::describe_odd_option(words()) {

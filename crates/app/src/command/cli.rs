@@ -7,8 +7,8 @@ use millpond_api::client::Client;
 use millpond_api::failure::Outcome;
 
 use super::{
-    cache, create, demo, destroy, diff, events, exports, fuse_guard, get, hold, image, lab, list, pool, rename, resize, sectors, serve,
-    snapshot, status, up,
+    cache, completions, create, demo, destroy, diff, events, exports, fuse_guard, get, hold, image, lab, list, man, pool, rename, resize,
+    sectors, serve, snapshot, status, up,
 };
 use crate::config::socket_path;
 
@@ -75,6 +75,8 @@ enum Verb {
     ExportImage(image::ExportImage),
     ConvertSectors(sectors::ConvertSectors),
     Lab(lab::Lab),
+    Completions(completions::Completions),
+    Man(man::Man),
 }
 
 impl Cli {
@@ -120,6 +122,8 @@ impl Cli {
             Verb::ExportImage(export) => export.run(&client).await,
             Verb::ConvertSectors(convert) => convert.run(&client).await,
             Verb::Lab(lab) => lab.run(),
+            Verb::Completions(completions) => completions.run(),
+            Verb::Man(man) => man.run(),
         }
     }
 }
@@ -127,7 +131,8 @@ impl Cli {
 #[cfg(test)]
 mod tests {
     //! The definition is consistent, and the help of every command has an example.
-    use clap::{Command, CommandFactory};
+    use clap::{Command, CommandFactory, ValueHint};
+    use clap_complete::engine::ArgValueCompleter;
 
     use super::*;
 
@@ -151,6 +156,28 @@ mod tests {
         let mut missing = Vec::new();
         without_example(&Cli::command(), &mut missing);
         assert_eq!(missing, Vec::<String>::new());
+    }
+
+    /// Positional arguments that a shell cannot complete: free text and sizes.
+    const FREE: [&str; 3] = ["size", "words", "number"];
+
+    fn without_candidates(command: &Command, missing: &mut Vec<String>) {
+        for argument in command.get_positionals() {
+            let known = argument.get::<ArgValueCompleter>().is_some() || !argument.get_possible_values().is_empty();
+            let file = argument.get_value_hint() != ValueHint::Unknown;
+            if !known && !file && !FREE.contains(&argument.get_id().as_str()) {
+                missing.push(format!("{} {}", command.get_name(), argument.get_id()));
+            }
+        }
+        command.get_subcommands().filter(|sub| !sub.is_hide_set()).for_each(|sub| without_candidates(sub, missing));
+    }
+
+    #[test]
+    fn every_positional_argument_can_be_completed() {
+        let mut missing = Vec::new();
+        without_candidates(&Cli::command(), &mut missing);
+        // the name of a new pool
+        assert_eq!(missing, ["create name"]);
     }
 
     #[test]

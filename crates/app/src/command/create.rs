@@ -7,6 +7,7 @@ use millpond_api::names::VolumeName;
 use millpond_api::size::{Size, SizeError};
 use millpond_api::{CreateVolume, LIMITS, SetProperties, Volume, VolumeCache, VolumeCompression, VolumeSector};
 
+use super::candidates;
 use crate::output::say;
 
 /// Create a volume
@@ -14,19 +15,32 @@ use crate::output::say;
 #[command(after_help = "Example:\n  millpond create tank/vm1 -L 20G --cache writeback --sector 512e -o compression=lz4 -o iops=1000")]
 pub struct Create {
     /// POOL/VOL
+    #[arg(add = candidates::new_volumes())]
     name: String,
     /// Size, a multiple of 4096 bytes
     #[arg(short = 'L', long, value_name = "SIZE")]
     size: String,
     /// Cache mode: none, directsync, writethrough, writeback, unsafe
-    #[arg(long, value_name = "MODE")]
+    #[arg(long, value_name = "MODE", add = candidates::words(CACHE_MODES))]
     cache: Option<String>,
     /// Sector profile: 512n, 512e, 4kn
-    #[arg(long, value_name = "PROFILE")]
+    #[arg(long, value_name = "PROFILE", add = candidates::words(SECTORS))]
     sector: Option<String>,
     /// Set a property
-    #[arg(short = 'o', value_name = "PROP=VAL")]
+    #[arg(short = 'o', value_name = "PROP=VAL", add = candidates::settings(settable()))]
     properties: Vec<String>,
+}
+
+/// Names of cache modes.
+const CACHE_MODES: [&str; 5] = ["none", "directsync", "writethrough", "writeback", "unsafe"];
+/// Names of sector profiles.
+pub const SECTORS: [&str; 3] = ["512n", "512e", "4kn"];
+/// Properties that can be set, beside the [`LIMITS`].
+const SETTABLE: [&str; 6] = ["cache", "compression", "readonly", "read_cache", "reservation", "special_small_blocks"];
+
+/// Returns the names of all properties of a volume that can be set.
+pub fn settable() -> Vec<&'static str> {
+    SETTABLE.into_iter().chain(LIMITS).collect()
 }
 
 impl Create {
@@ -72,10 +86,7 @@ pub fn assign(word: &str, properties: &mut SetProperties) -> Outcome {
             ));
         }
         _ => {
-            return Err(Failure::usage(format!(
-                "no property '{property}' can be set; choose from cache, compression, readonly, read_cache, reservation, special_small_blocks, {}",
-                LIMITS.join(", ")
-            )));
+            return Err(Failure::usage(format!("no property '{property}' can be set; choose from {}", settable().join(", "))));
         }
     }
     Ok(())

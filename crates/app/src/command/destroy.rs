@@ -9,6 +9,7 @@ use millpond_api::failure::{Failure, Outcome};
 use millpond_api::names::Doomed;
 use millpond_api::size::Size;
 
+use super::candidates;
 use super::consent::Consent;
 use super::globs::{Wanted, expand};
 use super::pool::jobs::{wait_reclaimed, wait_wipe};
@@ -28,7 +29,7 @@ Example:
 Snapshots with holds are never destroyed; see 'millpond release --help'. --wipe: see 'millpond pool wipe --help'.")]
 pub struct Destroy {
     /// POOL/VOL, POOL/VOL@SNAP, POOL/VOL@FIRST%LAST, POOL/VOL@%, one or more, or quoted patterns
-    #[arg(required = true, value_name = "NAME")]
+    #[arg(required = true, value_name = "NAME", add = candidates::names())]
     names: Vec<String>,
     /// Destroy volumes together with their snapshots
     #[arg(short = 'r', long)]

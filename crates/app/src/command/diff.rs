@@ -6,6 +6,7 @@ use millpond_api::client::{Client, quoted};
 use millpond_api::failure::Outcome;
 use millpond_api::names::{Name, SnapshotName};
 
+use super::candidates;
 use crate::output::{Cell, Column, Listing, Shown, print};
 
 /// List the ranges that changed since a snapshot
@@ -13,8 +14,10 @@ use crate::output::{Cell, Column, Listing, Shown, print};
 #[command(after_help = "Example:\n  millpond diff tank/vm1@monday tank/vm1@tuesday --format json")]
 pub struct Diff {
     /// The older state, POOL/VOL@A
+    #[arg(add = candidates::snapshots())]
     older: String,
     /// The newer state, POOL/VOL@B; [default: the present state of the volume]
+    #[arg(add = candidates::snapshots())]
     newer: Option<String>,
     #[command(flatten)]
     how: Listing,

@@ -105,7 +105,7 @@ const WORDS: &[(&[&str], &str)] = &[
     (&["split", "reguid", "bookmark", "inherit", "allow", "project", "quota"], "this version has no such command"),
     (&["version"], "'millpond --version' shows it"),
     (&["wait"], "'millpond pool jobs --wait ID' waits for a job; commands that start one take --wait"),
-    (&["policy", "schedule", "token", "key", "completions", "man", "publish", "bucket", "cost"], "it is not in this version"),
+    (&["policy", "schedule", "token", "key", "publish", "bucket", "cost"], "it is not in this version"),
 ];
 
 /// Returns a one-line hint for an unknown command, if its meaning is known.

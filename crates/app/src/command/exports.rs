@@ -13,6 +13,7 @@ use millpond_api::{
 };
 use serde::Serialize;
 
+use super::candidates;
 use super::columns::EXPORT;
 use super::connect::{self, Lines};
 use super::globs::{Pattern, is_pattern};
@@ -71,6 +72,7 @@ Example:
   millpond export nbd tank/vm1 --unix /run/vm1.sock --tls require --tls-psk /etc/millpond/keys.psk")]
 pub struct Nbd {
     /// POOL/VOL, or POOL/VOL@SNAP (read-only)
+    #[arg(add = candidates::names())]
     name: String,
     /// Unix socket to create; without --unix and --tcp, one beside the control socket
     #[arg(long, value_name = "PATH")]
@@ -118,6 +120,7 @@ Example:
     -chardev socket,id=c,path=/run/vm1.sock,reconnect=1 -device vhost-user-blk-pci,chardev=c,num-queues=4")]
 pub struct VhostUser {
     /// POOL/VOL, or POOL/VOL@SNAP (read-only)
+    #[arg(add = candidates::names())]
     name: String,
     /// Unix socket to create; without it, one beside the control socket
     #[arg(long, value_name = "PATH")]
@@ -225,6 +228,7 @@ Example:
   losetup --find --show --direct-io=on --sector-size 4096 /mnt/tank/vm1")]
 pub struct Fuse {
     /// The pool
+    #[arg(add = candidates::pools())]
     pool: String,
     /// An empty directory; it is created if missing
     dir: PathBuf,
@@ -265,7 +269,7 @@ impl Fuse {
 #[command(after_help = "Example:\n  millpond exports --format json\n  millpond exports 3")]
 pub struct Exports {
     /// Number, name or address of one export
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = candidates::exports())]
     export: Option<String>,
     #[command(flatten)]
     how: Listing,
@@ -349,7 +353,7 @@ async fn lines(client: &Client, export: &Export) -> Outcome<Option<Lines>> {
 pub struct Unexport {
     /// Number or address of an export; or the name of a volume, snapshot or pool, or a quoted pattern of names, whose exports all end. See
     /// 'millpond exports'
-    #[arg(value_name = "ID|NAME|ADDRESS", required = true)]
+    #[arg(value_name = "ID|NAME|ADDRESS", required = true, add = candidates::exports())]
     exports: Vec<String>,
     /// Disconnect connected clients
     #[arg(long)]

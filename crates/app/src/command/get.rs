@@ -1,5 +1,8 @@
 //! `show`, `get` and `set`: a volume or snapshot and its properties.
 
+use std::collections::BTreeSet;
+use std::iter;
+
 use clap::Args;
 use jiff::Timestamp;
 use millpond_api::client::Client;
@@ -9,9 +12,10 @@ use millpond_api::{Export, LIMITS, SetProperties, Snapshot, SnapshotHold, Volume
 use serde::Serialize;
 use serde_json::Value;
 
+use super::candidates;
 use super::columns::{SNAPSHOT, VOLUME};
 use super::connect;
-use super::create::assign;
+use super::create::{assign, settable};
 use super::globs::{Wanted, expand};
 use super::map;
 use crate::output::{Cell, Column, Format, Listing, Shown, print, print_pairs, say, write_out};
@@ -23,6 +27,7 @@ use crate::output::{Cell, Column, Format, Listing, Shown, print, print_pairs, sa
 )]
 pub struct Show {
     /// POOL/VOL or POOL/VOL@SNAP
+    #[arg(add = candidates::names())]
     name: String,
     /// Show how much of its data is on each device
     #[arg(short = 'm', long)]
@@ -147,14 +152,24 @@ pub fn print_property<T: Serialize>(row: &T, name: &str, property: &str, columns
     print(&rows, PROPERTY, how)
 }
 
+/// Returns the names of all properties of volumes and snapshots.
+fn readable() -> Vec<&'static str> {
+    let of_snapshots = SNAPSHOT.iter().map(|column| column.name);
+    let mut names: Vec<&str> = iter::once("all").chain(VOLUME.iter().map(|column| column.name)).chain(of_snapshots).collect();
+    let mut seen = BTreeSet::new();
+    names.retain(|name| seen.insert(*name));
+    names
+}
+
 /// Print a property of a volume or snapshot
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond get -H -o value cache tank/vm1\n  millpond get all tank/vm1")]
 pub struct Get {
     /// Property, or all
-    #[arg(value_name = "PROP|all")]
+    #[arg(value_name = "PROP|all", add = candidates::words(readable()))]
     property: String,
     /// POOL/VOL or POOL/VOL@SNAP
+    #[arg(add = candidates::names())]
     name: String,
     #[command(flatten)]
     how: Listing,
@@ -190,7 +205,7 @@ Limits are iops, iops_rd, iops_wr (requests per second), bps, bps_rd, bps_wr (by
 burst, with _max_length: its length in seconds [default: 1]. Changes take effect at once.")]
 pub struct Set {
     /// PROP=VAL, followed by volumes or quoted patterns
-    #[arg(value_name = "PROP=VAL NAME", num_args = 1.., required = true)]
+    #[arg(value_name = "PROP=VAL NAME", num_args = 1.., required = true, add = candidates::settings_of_volumes(settable()))]
     words: Vec<String>,
     /// With readonly=on: also while a client with write access is connected
     #[arg(long)]

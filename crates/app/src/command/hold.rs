@@ -7,6 +7,7 @@ use millpond_api::instant::{now, parse_time};
 use millpond_api::names::SnapshotName;
 use millpond_api::{self, Snapshot};
 
+use super::candidates;
 use super::globs::{Wanted, expand};
 
 /// Protect snapshots from being destroyed
@@ -20,7 +21,7 @@ Example:
   millpond show tank/vm1@audit                             lists the holds")]
 pub struct Hold {
     /// POOL/VOL@SNAP, one or more, or quoted patterns
-    #[arg(required = true, value_name = "POOL/VOL@SNAP")]
+    #[arg(required = true, value_name = "POOL/VOL@SNAP", add = candidates::snapshots())]
     names: Vec<String>,
     /// Tag of the hold; a snapshot has at most one hold with each tag
     #[arg(long)]
@@ -59,7 +60,7 @@ impl Hold {
 )]
 pub struct Release {
     /// POOL/VOL@SNAP, one or more, or quoted patterns
-    #[arg(required = true, value_name = "POOL/VOL@SNAP")]
+    #[arg(required = true, value_name = "POOL/VOL@SNAP", add = candidates::snapshots())]
     names: Vec<String>,
     /// Tag of the hold; without --tag, a hold without a tag is released
     #[arg(long)]

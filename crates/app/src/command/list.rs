@@ -10,6 +10,7 @@ use millpond_api::names::{Name, Scope};
 use millpond_api::{Pool, Snapshot, Volume};
 use serde::Serialize;
 
+use super::candidates;
 use super::columns::{SNAPSHOT, VOLUME};
 use super::globs::{Pattern, is_pattern};
 use crate::output::{Cell, Column, Listing, Shown, print, sort};
@@ -33,7 +34,7 @@ Example:
   millpond list 'tank/vm1@auto-*' -s created")]
 pub struct List {
     /// Only these pools, volumes or snapshots, or quoted patterns
-    #[arg(value_name = "POOL[/VOL]")]
+    #[arg(value_name = "POOL[/VOL]", add = candidates::scopes())]
     scopes: Vec<String>,
     /// Kind of objects to list [default: volumes, or the named snapshots]
     #[arg(short = 't', long = "type", value_enum)]

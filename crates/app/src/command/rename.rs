@@ -5,6 +5,7 @@ use millpond_api::client::Client;
 use millpond_api::failure::Outcome;
 use millpond_api::names::{Name, SnapshotName};
 
+use super::candidates;
 use crate::output::say;
 
 /// Rename a volume or snapshot
@@ -12,8 +13,10 @@ use crate::output::say;
 #[command(after_help = "Example:\n  millpond rename tank/vm1 tank/web1\n  millpond rename tank/web1@a @b")]
 pub struct Rename {
     /// POOL/VOL or POOL/VOL@SNAP
+    #[arg(add = candidates::names())]
     old: String,
     /// New name; for a snapshot, @SNAP is enough
+    #[arg(add = candidates::new_volumes())]
     new: String,
 }
 

@@ -6,6 +6,7 @@ use millpond_api::failure::Outcome;
 use millpond_api::names::VolumeName;
 use millpond_api::size::{Size, SizeChange};
 
+use super::candidates;
 use super::consent::refused_for;
 use crate::output::{say, write_out};
 
@@ -20,6 +21,7 @@ Example:
   millpond resize tank/vm1 +5G --reconnect    a guest over NBD with a reconnect delay sees it without a restart")]
 pub struct Resize {
     /// POOL/VOL
+    #[arg(add = candidates::volumes())]
     name: String,
     /// New size, or increase: 20G, +5G
     size: String,

@@ -12,6 +12,7 @@ use millpond_api::size::Size;
 use millpond_api::{self, CloneSnapshot, CopySnapshot, CreateSnapshots, Created, FullCopy, FullCopyState, Promoted, RolledBack, Volume};
 use millpond_daemon::Signals;
 
+use super::candidates;
 use super::consent::refused_for;
 use super::globs::expand_new;
 use crate::output::write_out;
@@ -31,7 +32,7 @@ Example:
   millpond snapshot tank/vm1@audit --lock 30d                 it cannot be destroyed before")]
 pub struct Snapshot {
     /// POOL/VOL@SNAP, one or more; the part before the '@' may be a quoted pattern
-    #[arg(required = true, value_name = "POOL/VOL@SNAP")]
+    #[arg(required = true, value_name = "POOL/VOL@SNAP", add = candidates::new_snapshots())]
     names: Vec<String>,
     /// Take all snapshots at one instant
     #[arg(long)]
@@ -99,6 +100,7 @@ async fn whole_pool(client: &Client, word: &str) -> Outcome<Vec<String>> {
 #[command(after_help = "Example:\n  millpond rollback tank/vm1@before-upgrade")]
 pub struct Rollback {
     /// POOL/VOL@SNAP
+    #[arg(add = candidates::snapshots())]
     name: String,
     /// Only report what would happen
     #[arg(short = 'n', long)]
@@ -137,8 +139,10 @@ Example:
   millpond clone --full -n tank/golden@v3 ssd/vm8")]
 pub struct Clone {
     /// POOL/VOL@SNAP
+    #[arg(add = candidates::snapshots())]
     name: String,
     /// POOL/NEW; in the same pool, unless --full is given
+    #[arg(add = candidates::new_volumes())]
     new: String,
     /// Copy every block, to any pool: the new volume does not depend on the snapshot
     #[arg(long)]
@@ -196,6 +200,7 @@ async fn full_copy(client: &Client, name: &SnapshotName, new: &VolumeName, dry_r
 #[command(after_help = "Example:\n  millpond promote -n tank/vm7\n  millpond promote tank/vm7 && millpond destroy -r tank/golden")]
 pub struct Promote {
     /// POOL/VOL
+    #[arg(add = candidates::volumes())]
     name: String,
     /// Only report which snapshots would move
     #[arg(short = 'n', long)]

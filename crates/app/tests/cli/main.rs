@@ -3,6 +3,7 @@
 
 mod again;
 mod claims;
+mod completions;
 mod copies;
 mod daemon;
 mod disks;

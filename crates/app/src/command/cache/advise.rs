@@ -9,6 +9,7 @@ use millpond_api::{Export, GuestIo, Volume, VolumeCache};
 use millpond_block::CacheMode;
 use serde::Serialize;
 
+use crate::command::candidates;
 use crate::output::{Cell, Column, Format, Listing, Shown, print, write_out};
 
 #[cfg(test)]
@@ -26,6 +27,7 @@ Example:
 In no mode does a crash of a client or of the daemon lose an acknowledged write. docs/loss.md lists the tests.")]
 pub struct Advise {
     /// POOL/VOL, whose measured load is used
+    #[arg(add = candidates::volumes())]
     name: Option<String>,
     /// A database or another program with its own cache that flushes data that must be durable
     #[arg(long, group = "kind")]

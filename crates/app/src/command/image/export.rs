@@ -26,6 +26,7 @@ use millpond_images::source::{Image, Kind, Run, Source};
 use millpond_images::states::States;
 
 use super::transient_export::{TransientExport, compared, copy_failure, whole, with_progress, written};
+use crate::command::candidates;
 
 /// Write a volume or snapshot to a disk image
 ///
@@ -38,6 +39,7 @@ Example:
   millpond export-image tank/vm1 vm1.qcow2 --snapshots   # snap_NAME_vm1.qcow2 for each, vm1.qcow2 on top")]
 pub struct ExportImage {
     /// POOL/VOL or POOL/VOL@SNAP
+    #[arg(add = candidates::names())]
     name: String,
     /// The file to create
     file: PathBuf,

@@ -19,6 +19,7 @@ use millpond_images::sectors::{Finding, describe, look};
 use millpond_images::states::{State, States};
 
 use super::transient_export::{TransientExport, compared, copy_failure, with_progress, written};
+use crate::command::{candidates, create};
 
 /// Create a volume from a disk image
 ///
@@ -34,12 +35,13 @@ pub struct ImportImage {
     /// The image: a file or a block device
     file: PathBuf,
     /// POOL/VOL to create
+    #[arg(add = candidates::new_volumes())]
     name: String,
     /// Format of the image [default: detected]
     #[arg(short = 'f', long, value_name = "FORMAT")]
     format: Option<String>,
     /// Sector profile: 512n, 512e, 4kn [default: the profile that the disk was made for]
-    #[arg(long, value_name = "PROFILE")]
+    #[arg(long, value_name = "PROFILE", add = candidates::words(create::SECTORS))]
     sector: Option<String>,
     /// Import only the present state of the disk, without snapshots
     #[arg(long)]
@@ -51,7 +53,7 @@ pub struct ImportImage {
     #[arg(long)]
     verify: bool,
     /// Set a property
-    #[arg(short = 'o', value_name = "PROP=VAL")]
+    #[arg(short = 'o', value_name = "PROP=VAL", add = candidates::settings(create::settable()))]
     properties: Vec<String>,
 }
 
@@ -60,7 +62,7 @@ impl ImportImage {
         let name: VolumeName = self.name.parse()?;
         let format = self.format.as_deref().map(Format::of_word).transpose()?;
         let mut properties = SetProperties::default();
-        self.properties.iter().try_for_each(|word| crate::command::create::assign(word, &mut properties))?;
+        self.properties.iter().try_for_each(|word| create::assign(word, &mut properties))?;
         let path = absolute(&self.file);
         let mut signals = Signals::catch()?;
         // Inspection is short but may start qemu-img, so it runs outside the event loop.

@@ -7,6 +7,7 @@ use millpond_api::names::{self, Kind};
 use millpond_api::size::Size;
 use millpond_api::{SpecialAdvice, SpecialThreshold, VolumeSmall};
 
+use crate::command::candidates;
 use crate::output::{Cell, Column, Format, Listing, Shown, print, print_pairs, write_out};
 
 /// Recommend settings for a pool from its stored data
@@ -33,6 +34,7 @@ The stored data shows which blocks were written together. Small writes that foll
 and discarded data is not counted. All map nodes are read; guests have priority. docs/devices.md explains the sizes.")]
 struct Special {
     /// Name of the pool
+    #[arg(add = candidates::pools())]
     name: String,
     /// Assumed usable bytes of special devices, instead of those of the pool; for a mirror, the size of one device
     #[arg(long, value_name = "SIZE")]

@@ -9,6 +9,7 @@ use millpond_api::names::{self, Kind};
 use millpond_api::size::Size;
 use millpond_api::{Checkpoint, ListCheckpoints};
 
+use crate::command::candidates;
 use crate::command::columns::CHECKPOINT;
 use crate::command::exports::path_text;
 use crate::output::{Format, Listing, print, write_out};
@@ -18,6 +19,7 @@ use crate::output::{Format, Listing, print, write_out};
 #[command(after_help = "Example:\n  millpond pool checkpoints tank\n  millpond pool checkpoints tank -d /srv")]
 pub struct Checkpoints {
     /// Name of the pool
+    #[arg(add = candidates::pools())]
     name: String,
     /// Directory or device to search for a pool that is not in service
     #[arg(short = 'd', long = "dir", value_name = "DIR")]

@@ -7,6 +7,7 @@ use millpond_api::failure::{Failure, Outcome};
 use millpond_api::names::{self, Kind};
 use millpond_api::size::Size;
 
+use crate::command::candidates;
 use crate::command::consent::Consent;
 use crate::output::{Format, Listing, write_out};
 
@@ -15,6 +16,7 @@ use crate::output::{Format, Listing, write_out};
 #[command(after_help = "Example:\n  millpond pool destroy -n tank\n  millpond pool destroy -y tank")]
 pub struct Destroy {
     /// Name of the pool
+    #[arg(add = candidates::pools())]
     name: String,
     #[command(flatten)]
     consent: Consent,

@@ -8,6 +8,7 @@ use millpond_api::size::Size;
 use millpond_api::{LimitDevice, Pool};
 
 use super::devices::named;
+use crate::command::candidates;
 
 /// Limit the rate of one device
 #[derive(Debug, Args)]
@@ -20,8 +21,10 @@ Reads and writes share a limit. Operations above it wait in their order; flushes
 restarts, until it is lifted or the device is removed. 'pool status -v' shows it, 'pool iostat -v -l' the time that operations wait.")]
 pub struct DeviceLimit {
     /// Name of the pool
+    #[arg(add = candidates::pools())]
     name: String,
     /// The device, as 'pool status' shows it: ID (or the first four digits or more of it), path, or serial number
+    #[arg(add = candidates::devices())]
     device: String,
     /// Bytes per second; 0 or none lifts it
     #[arg(long, value_name = "SIZE")]

@@ -17,6 +17,7 @@ use millpond_api::{
 
 use super::create::describe;
 use super::spec::{Spec, warn, warn_of_spare, warn_of_weakness};
+use crate::command::candidates;
 use crate::command::pool::jobs;
 use crate::output::{Format, say, write_out};
 
@@ -30,6 +31,7 @@ const LEAST_DIGITS: usize = 4;
 )]
 pub struct Add {
     /// Name of the pool
+    #[arg(add = candidates::pools())]
     name: String,
     #[command(flatten)]
     spec: Spec,
@@ -74,10 +76,13 @@ The new device may be a spare of the pool, which is then no longer a spare. A pa
 the ID of the device.")]
 pub struct Replace {
     /// Name of the pool
+    #[arg(add = candidates::pools())]
     name: String,
     /// The old device, as 'pool status' shows it: ID (or the first four digits or more of it), path, or serial number
+    #[arg(add = candidates::devices())]
     old: String,
     /// The new device: a block device, a file, or FILE:SIZE; or a spare of the pool, as 'pool status' shows it
+    #[arg(add = candidates::devices_and_files())]
     new: String,
     /// Overwrite a device that contains data; allow a file below /dev
     #[arg(short = 'f', long)]
@@ -170,8 +175,10 @@ Afterwards the pool does not need the device, and its label is erased. The other
 'pool status' shows the progress. A cache device is removed at once, because it holds only copies. So is a spare, which holds no data.")]
 pub struct Remove {
     /// Name of the pool
+    #[arg(add = candidates::pools())]
     name: String,
     /// The device, as 'pool status' shows it: ID (or the first four digits or more of it), path, or serial number
+    #[arg(add = candidates::devices())]
     device: String,
     /// Stop a running removal; the device stays in the pool
     #[arg(long)]

@@ -9,6 +9,7 @@ use millpond_api::names::{self, Kind};
 use millpond_api::size::Size;
 use millpond_api::{Checkpoint, Found, ImportPool, LostRange, PoolExport};
 
+use crate::command::candidates;
 use crate::command::columns::{FOUND, GOES_BACK, LOST, missing};
 use crate::command::consent::Consent;
 use crate::command::exports::path_text;
@@ -25,6 +26,7 @@ With --force clients are disconnected, and a pool that cannot be closed, because
 clean close. No acknowledged write is lost; the next import replays the log, and takes longer.")]
 pub struct Export {
     /// Name of the pool
+    #[arg(add = candidates::pools())]
     name: String,
     /// Disconnect the clients of the pool, and stop it without a clean close if it cannot be closed
     #[arg(short, long)]
@@ -70,6 +72,7 @@ fn lost(point: &Checkpoint) -> String {
 )]
 pub struct Import {
     /// Name or id of the pool
+    #[arg(add = candidates::pools())]
     name: Option<String>,
     /// Directory or device to search [default: previous locations of pools, and all block devices]
     #[arg(short = 'd', long = "dir", value_name = "DIR")]

@@ -11,6 +11,7 @@ use millpond_api::{Device, DeviceClass, DeviceIo, Pool};
 use millpond_device::quantile;
 use serde::Serialize;
 
+use crate::command::candidates;
 use crate::output::{Cell, Column, Format, Listing, Shown, print, write_out};
 
 /// Show operations, bandwidth and latency
@@ -26,7 +27,7 @@ device, including the wait for a 'pool device-limit'; p50 and p99 are the 50th a
 pub struct Iostat {
     /// Pool [default: all in service]; seconds between samples [default: averages since import]; number of samples [default: until
     /// interrupted]
-    #[arg(value_name = "POOL INTERVAL COUNT")]
+    #[arg(value_name = "POOL INTERVAL COUNT", add = candidates::pools())]
     words: Vec<String>,
     /// Also show classes and devices
     #[arg(short = 'v', long)]

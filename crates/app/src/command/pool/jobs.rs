@@ -8,6 +8,7 @@ use millpond_api::failure::{Failure, Outcome};
 use millpond_api::size::Size;
 use millpond_api::{Job, JobKind, JobState};
 
+use crate::command::candidates;
 use crate::command::columns::JOB;
 use crate::output::{Listing, print};
 use crate::progress::Progress;
@@ -20,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(200);
 #[command(after_help = "Example:\n  millpond pool jobs\n  millpond pool jobs --wait reclaim:tank")]
 pub struct Jobs {
     /// Wait until this job has ended
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", add = candidates::jobs())]
     wait: Option<String>,
     #[command(flatten)]
     how: Listing,

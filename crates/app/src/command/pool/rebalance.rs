@@ -7,6 +7,7 @@ use millpond_api::names::{self, Kind};
 use millpond_api::size::Size;
 use millpond_api::{GroupFill, Rebalance as Answer, RebalancePool};
 
+use crate::command::candidates;
 use crate::command::columns::GROUP_FILL;
 use crate::command::pool::jobs;
 use crate::output::{Format, Listing, print, write_out};
@@ -23,6 +24,7 @@ Segments of groups with more than their share of data are moved to the other gro
 priority. New writes are distributed by free space in any case. The job continues after a restart; 'pool jobs' shows its progress.")]
 pub struct Rebalance {
     /// Name of the pool
+    #[arg(add = candidates::pools())]
     name: String,
     /// Stop the running rebalance; moved data stays where it is
     #[arg(long, conflicts_with_all = ["wait", "dry_run"])]

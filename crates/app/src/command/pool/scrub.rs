@@ -6,6 +6,7 @@ use millpond_api::failure::{Failure, Outcome};
 use millpond_api::names::{self, Kind};
 use millpond_api::{Pool, PoolHealth, ScrubPool};
 
+use crate::command::candidates;
 use crate::command::pool::jobs;
 
 /// Read and check every copy of all data in a pool, repair errors, and report data that cannot be repaired
@@ -20,6 +21,7 @@ Example:
 Guests have priority. 'pool jobs' shows the progress, 'pool status' the result, 'pool status -v' the location of data without a good copy.")]
 pub struct Scrub {
     /// Name of the pool; without it, all pools in service
+    #[arg(add = candidates::pools())]
     name: Option<String>,
     /// Stop the running scrub; its results so far are kept
     #[arg(long, conflicts_with = "wait")]

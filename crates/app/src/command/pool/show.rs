@@ -1,5 +1,6 @@
 //! `pool list`, `pool status`, `pool show`, `pool get` and `pool set`.
 
+use std::iter;
 use std::time::Duration;
 
 use clap::Args;
@@ -12,6 +13,7 @@ use millpond_api::{Device, DeviceClass, Job, JobKind, Pool, SetPool};
 use serde::Serialize;
 
 use super::device_limit::rate;
+use crate::command::candidates;
 use crate::command::check::{self, Cause};
 use crate::command::columns::{DEVICE, POOL, POOL_PROPERTIES, limit, pool_layout};
 use crate::command::get::print_property;
@@ -35,6 +37,7 @@ async fn some(client: &Client, name: Option<&str>) -> Outcome<Vec<Pool>> {
 #[command(after_help = "Example:\n  millpond pool list -o name,free,health")]
 pub struct List {
     /// Only this pool
+    #[arg(add = candidates::pools())]
     name: Option<String>,
     #[command(flatten)]
     how: Listing,
@@ -74,6 +77,7 @@ fn brief(pool: &Pool) -> serde_json::Value {
 #[command(after_help = "Example:\n  millpond pool status -v tank\n  millpond pool status --check")]
 pub struct Status {
     /// Only this pool
+    #[arg(add = candidates::pools())]
     name: Option<String>,
     /// Also show counters
     #[arg(short = 'v', long)]
@@ -325,6 +329,7 @@ fn unwell(pool: &Pool) -> String {
 #[command(after_help = "Example:\n  millpond pool show tank --format json")]
 pub struct Show {
     /// Name of the pool
+    #[arg(add = candidates::pools())]
     name: String,
     #[command(flatten)]
     how: Listing,
@@ -336,14 +341,20 @@ impl Show {
     }
 }
 
+/// Returns the names of all properties of a pool.
+fn readable() -> Vec<&'static str> {
+    iter::once("all").chain(POOL_PROPERTIES.iter().map(|column| column.name)).collect()
+}
+
 /// Print a property of a pool
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  millpond pool get -H -p -o value free tank")]
 pub struct Get {
     /// Property, or all
-    #[arg(value_name = "PROP|all")]
+    #[arg(value_name = "PROP|all", add = candidates::words(readable()))]
     property: String,
     /// Name of the pool
+    #[arg(add = candidates::pools())]
     name: String,
     #[command(flatten)]
     how: Listing,
@@ -367,8 +378,10 @@ job_rate: bytes per second that all jobs of the pool together may read (resilver
 and is kept across restarts. Guests have priority over jobs with and without it.")]
 pub struct Set {
     /// PROP=VAL
+    #[arg(add = candidates::settings(["job_rate"]))]
     assignment: String,
     /// Name of the pool
+    #[arg(add = candidates::pools())]
     name: String,
 }
 

@@ -7,11 +7,13 @@ use millpond_api::failure::Outcome;
 use millpond_api::size::Size;
 use millpond_api::{DeviceGroup, LayoutSpec, Pool};
 
+use crate::command::candidates;
+
 /// Groups of devices with their classes and layouts.
 #[derive(Debug, Args)]
 pub struct Spec {
     /// [special|log|cache|spare] [linear|stripe|mirror|parity1|parity2] DEVICE..., once or several times; a device is a block device, a file, or FILE:SIZE
-    #[arg(required = true, value_name = "SPEC")]
+    #[arg(required = true, value_name = "SPEC", add = candidates::spec())]
     spec: Vec<String>,
     /// Devices per stripe, with or without parity
     #[arg(short = 'i', long, value_name = "N")]

@@ -6,6 +6,7 @@ use millpond_api::failure::{Failure, Outcome};
 use millpond_api::names::{self, Kind};
 use millpond_api::{WipeMode, WipePool, Wiping};
 
+use crate::command::candidates;
 use crate::command::destroy::wiping_line;
 use crate::command::pool::jobs;
 use crate::output::write_out;
@@ -32,6 +33,7 @@ copies left behind by cleaning. Blocks that snapshots and clones share stay. Liv
 to earlier checkpoints is not possible afterwards. After a restart the wipe starts again; see docs/wipe.md.")]
 pub struct Wipe {
     /// Name of the pool
+    #[arg(add = candidates::pools())]
     name: String,
     /// Method
     #[arg(long, value_enum, default_value = "zero", conflicts_with = "stop")]

@@ -21,6 +21,7 @@ use millpond_images::sectors::finding::{Finding, look};
 use millpond_images::sectors::plan::{Plan, Rebuild, plan};
 
 use crate::command::image::{TransientExport, all_of, with_progress};
+use crate::command::{candidates, create};
 use crate::output::write_out;
 use millpond_images::copy::CopyProgress;
 
@@ -43,9 +44,10 @@ Example:
   millpond convert-sectors tank/vm1 4kn")]
 pub struct ConvertSectors {
     /// POOL/VOL; it must not be exported, except with -n
+    #[arg(add = candidates::volumes())]
     name: String,
     /// New sector profile: 512e, 4kn, or 512n
-    #[arg(value_name = "512e|4kn")]
+    #[arg(value_name = "512e|4kn", add = candidates::words(create::SECTORS))]
     profile: String,
     /// Only report what would be done
     #[arg(short = 'n', long)]
