@@ -39,3 +39,5 @@ mod up;
 pub use cli::Cli;
 pub use completions::answer_shell;
 pub use elsewhere::describe as describe_elsewhere;
+#[cfg(test)]
+pub use serve::EVENT_TIMEOUT;

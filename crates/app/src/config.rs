@@ -195,13 +195,86 @@ pub fn state_dir(given: Option<&Path>) -> Outcome<PathBuf> {
 #[cfg(test)]
 mod tests {
     //! Paths, and the configuration file.
+    use millpond_api::instant::parse_span;
+    use millpond_api::size::Size;
+    use millpond_daemon::{IMPORT_WAIT, READ_CACHE};
+    use millpond_engine::Tuning;
+
     use super::*;
+    use crate::command::EVENT_TIMEOUT;
 
     #[test]
     fn a_given_path_wins_and_becomes_absolute() {
         assert_eq!(socket_path(Some(Path::new("/a/b.sock"))), Path::new("/a/b.sock"));
         assert!(socket_path(Some(Path::new("b.sock"))).is_absolute());
         assert_eq!(state_dir(Some(Path::new("/s"))), Ok(PathBuf::from("/s")));
+    }
+
+    /// The file that packages install, with comments for each key.
+    const PACKAGED: &str = include_str!("../../../packaging/millpond.toml");
+
+    /// Returns the keys that the program accepts, in a section or outside of any.
+    fn accepted(section: &str) -> Vec<String> {
+        let refusal = toml::from_str::<ConfigFile>(&format!("{section}no_such_key = 1\n")).expect_err("unknown key");
+        // serde lists the keys: expected one of `a`, `b`
+        let keys: Vec<String> = refusal.message().split('`').skip(3).step_by(2).map(str::to_owned).collect();
+        assert!(keys.len() > 2, "{refusal}");
+        keys
+    }
+
+    /// Returns the packaged file with its defaults and examples in force.
+    fn in_force() -> String {
+        let is_key = |c: char| c.is_ascii_lowercase() || c == '_';
+        let uncommented = |line: &str| {
+            let setting = line.strip_prefix("# ").filter(|rest| rest.trim_start_matches(is_key).starts_with(" = "));
+            setting.unwrap_or(line).to_owned()
+        };
+        PACKAGED.lines().map(uncommented).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn the_packaged_file_has_every_key() {
+        let table: toml::Table = in_force().parse().expect("valid TOML");
+        for key in accepted("") {
+            assert!(table.contains_key(&key), "packaging/millpond.toml lacks {key}");
+        }
+        let nbd = table.get("nbd").and_then(toml::Value::as_table).expect("a section");
+        for key in accepted("[nbd]\n") {
+            assert!(nbd.contains_key(&key), "packaging/millpond.toml lacks nbd.{key}");
+        }
+    }
+
+    #[test]
+    fn the_packaged_file_shows_the_defaults() {
+        let config: ConfigFile = toml::from_str(&in_force()).expect("only known keys with valid values");
+        let size = |text: &Option<String>| text.as_deref().map(|text| text.parse::<Size>().expect("a size").0);
+        let span = |text: &Option<String>| text.as_deref().map(|text| parse_span(text).expect("a span"));
+        let tuning = Tuning::default();
+        assert_eq!(size(&config.map_memory), Some(tuning.map_memory));
+        assert_eq!(size(&config.cache_memory), Some(tuning.cache_memory));
+        assert_eq!(size(&config.read_cache), Some(READ_CACHE));
+        assert!(size(&config.request_memory).is_some());
+        assert_eq!(config.rewind_minutes.map(|minutes| u64::from(minutes) * 60_000), Some(tuning.rewind_millis));
+        assert_eq!(config.spare_minutes.map(|minutes| u64::from(minutes) * 60_000), Some(tuning.spare_millis));
+        assert_eq!(span(&config.import_wait), Some(IMPORT_WAIT));
+        assert_eq!(span(&config.on_event_timeout), Some(EVENT_TIMEOUT));
+        assert_eq!(config.on_event_severity, Some(Severity::Warning));
+        assert_eq!(config.discard(), ConfigFile::default().discard());
+        assert!(config.on_event.is_some_and(|command| command.words().is_ok()));
+        let limits: NbdLimits = config.nbd.into();
+        // as the help of `export nbd` says
+        assert_eq!(limits, NbdLimits { max_clients: Some(128), max_requests: Some(256), handshake_seconds: Some(10) });
+    }
+
+    #[test]
+    fn the_packaged_file_as_installed_sets_only_places() {
+        let config: ConfigFile = toml::from_str(PACKAGED).expect("valid");
+        let places = ConfigFile {
+            socket: Some(Path::new(SYSTEM_RUN).join(SOCKET_NAME)),
+            state: Some(PathBuf::from(SYSTEM_STATE)),
+            ..ConfigFile::default()
+        };
+        assert_eq!(config, places);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use super::owner;
 use crate::config::{CommandLine, ConfigFile, DiscardRule, socket_path, state_dir};
 
 /// Default time limit for the command of `on_event`.
-const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
+pub const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Run the daemon in the foreground
 #[derive(Debug, Args)]
