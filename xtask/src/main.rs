@@ -4,12 +4,14 @@
 mod ci;
 mod packages;
 mod part;
+mod release;
 mod tidy;
 mod tools;
 
 use anyhow::{Context, Result};
+use release::Options;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const HELP: &str = "\
@@ -21,7 +23,13 @@ cargo xtask circles [CRATE]            files of a crate whose methods call each 
 cargo xtask floors                     imports of the engine's modules that do not go down to a lower floor
 cargo xtask digests [--record]         compares the digests of simulator runs with crates/sim/digests.txt, or records them again
 cargo xtask planted                    every planted bug is found by the simulator
-cargo xtask e2e [ARGS...]              builds the daemon and runs the end-to-end tests with these arguments (try --list)";
+cargo xtask e2e [ARGS...]              builds the daemon and runs the end-to-end tests with these arguments (try --list)
+cargo xtask deb [OPTIONS]              builds the Debian package
+cargo xtask tarball [OPTIONS]          builds the tarball with a static program
+cargo xtask image [OPTIONS]            builds the OCI image
+    --version VERSION   version of the release [default: the workspace's]
+    --out DIR           directory for the result [default: target/packages]
+    --built DIR         take the programs from this directory [default: build them with the profile release]";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -62,6 +70,9 @@ fn run(words: &[&str]) -> Result<bool> {
             Ok(outcome == part::Outcome::Passed)
         }
         ["e2e", arguments @ ..] => ci::end_to_end(&root, arguments),
+        ["deb", words @ ..] => print_path(&release::deb(&root, &Options::parse(&root, words)?)?),
+        ["tarball", words @ ..] => print_path(&release::tarball(&root, &Options::parse(&root, words)?)?),
+        ["image", words @ ..] => print_path(&release::image(&root, &Options::parse(&root, words)?)?),
         _ => {
             write_out(&format!("{HELP}\n"))?;
             Ok(words.is_empty() || words == ["--help"])
@@ -76,6 +87,10 @@ fn write_out(text: &str) -> Result<bool> {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot write to standard output"),
         _ => Ok(true),
     }
+}
+
+fn print_path(path: &Path) -> Result<bool> {
+    write_out(&format!("{}\n", path.display()))
 }
 
 /// Returns the top directory of the checkout, the parent of this crate's.
