@@ -32,6 +32,13 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("busybox", "busybox-static"),
     ("virt-qemu-run", LIBVIRT.0),
     ("promtool", "prometheus"),
+    ("zsh", "zsh"),
+    ("fish", "fish"),
+    ("mmdebstrap", "mmdebstrap"),
+    ("dpkg-shlibdeps", "dpkg-dev"),
+    ("lintian", "lintian"),
+    ("skopeo", "skopeo"),
+    ("umoci", "umoci"),
 ];
 /// Package of the guest's kernel, which has no program to look for.
 const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";

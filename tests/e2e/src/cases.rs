@@ -3,9 +3,9 @@
 use super::subject::Subject;
 use super::{
     activation, advise, cache, claims, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk,
-    hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, metrics, metrics_cost, model, modes, parity,
-    proxmox, read_cache, restart, sectors, spares, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover,
-    vhost_user,
+    hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, metrics, metrics_cost, model, modes, packages,
+    parity, proxmox, read_cache, restart, sectors, spares, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate,
+    vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -577,5 +577,21 @@ pub const CASES: &[Case] = &[
         guest: true,
         asks: Asks::Everything,
         run: libvirt::run,
+    },
+    Case {
+        name: "packages",
+        about: "the Debian package in a clean tree under systemd: installed, used, upgraded under a client, removed, purged",
+        needs: &["root", "mmdebstrap", "dpkg-deb", "dpkg-shlibdeps", "strip", "mke2fs", "qemu-system-x86_64", "busybox"],
+        guest: true,
+        asks: Asks::Everything,
+        run: packages::debian,
+    },
+    Case {
+        name: "static-packages",
+        about: "the tarball and the OCI image, with the static program in the directory that MILLPOND_STATIC names",
+        needs: &["root", "$MILLPOND_STATIC", "strip", "readelf", "chroot"],
+        guest: false,
+        asks: Asks::Everything,
+        run: packages::without_debian,
     },
 ];

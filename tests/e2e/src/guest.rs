@@ -78,7 +78,8 @@ impl Guest {
         Guest::start(command)
     }
 
-    fn start(mut command: Command) -> Result<Guest> {
+    /// Starts QEMU with a command that has the guest's kernel and disks.
+    pub fn start(mut command: Command) -> Result<Guest> {
         command.args(["-cpu", "max", "-m", &MEMORY.to_string(), "-serial", "stdio"]);
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         Ok(Guest { console: Console::start(&mut command, Stdio::inherit())? })

@@ -37,6 +37,7 @@ mod metrics;
 mod metrics_cost;
 mod model;
 mod modes;
+mod packages;
 mod parity;
 mod proxmox;
 mod read_cache;
