@@ -26,6 +26,12 @@ words! {
         Unavailable = "unavailable",
         /// This version does not support the request.
         NotSupported = "not_supported",
+        /// The caller is not known: no valid token, session or user.
+        Unauthenticated = "unauthenticated",
+        /// The caller's role or pools do not allow the request.
+        Forbidden = "forbidden",
+        /// Too many requests with wrong credentials, or too many connections.
+        TooMany = "too_many",
         /// The host reported an error, or the daemon failed.
         Internal = "internal",
     }

@@ -7,6 +7,7 @@
 //! else.
 #![forbid(unsafe_code)]
 
+mod access;
 mod advice;
 mod checkpoint;
 pub mod client;
@@ -21,6 +22,7 @@ mod found;
 pub mod instant;
 mod job;
 mod layout;
+mod load;
 pub mod names;
 pub mod path;
 mod pool;
@@ -34,6 +36,7 @@ mod volume;
 mod wipe;
 mod words;
 
+pub use access::{CallerRole, CreateLink, CreateToken, CreatedToken, Identity, Link, Login, Role, Token};
 pub use advice::{SmallBytes, SpecialAdvice, SpecialThreshold, VolumeSmall};
 pub use checkpoint::{Checkpoint, ListCheckpoints, Verified};
 pub use closing::PoolExport;
@@ -50,6 +53,7 @@ pub use export::{
 pub use found::{Found, FoundState, LostRange};
 pub use job::{GroupFill, Job, JobKind, JobState, LostData, Rebalance, RebalancePool, Scrub, ScrubPool, ScrubState};
 pub use layout::{ClassSpec, LayoutSpec, OtherLayout, PoolLayout};
+pub use load::{DeviceLoad, PoolLoad, RequestLoad};
 pub use pool::{CreatePool, EndedExport, GuestIo, ImportPool, LeftDevice, Pool, PoolHealth, PoolIo, PoolRemoval, PoolSpace, SetPool};
 pub use replacement::{DeviceNamed, ReplaceDevice, Replacement};
 pub use snapshot::{

@@ -275,7 +275,7 @@ fn pool_of(kind: &EventKind, subject: &str) -> Option<String> {
         | VolumeCopied | VolumeCopyFailed | SnapshotCreated | SnapshotExpired | SnapshotHeld | SnapshotReleased | Renamed | Destroyed => {
             subject
         }
-        DaemonStarted | DaemonStopped | DeviceFailed | DeviceMissing | DeviceSilent | DeviceSlow | DeviceErrors | DeviceFull
+        DaemonStarted | DaemonStopped | AccessRefused | TokenCreated | TokenDestroyed | DeviceFailed | DeviceMissing | DeviceSilent | DeviceSlow | DeviceErrors | DeviceFull
         | DeviceReturned | DeviceRecovered | DeviceSpareUsed | DeviceReleased | JobBegan | JobEnded | ScrubEnded | StateUnsaved
         | Other(_) => return None,
     };

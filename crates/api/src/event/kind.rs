@@ -44,6 +44,9 @@ macro_rules! kinds {
 kinds! {
     DaemonStarted = "daemon.started", Info, "daemon started";
     DaemonStopped = "daemon.stopped", Info, "daemon stopped";
+    AccessRefused = "access.refused", Warning, "requests with wrong credentials";
+    TokenCreated = "token.created", Info, "token created";
+    TokenDestroyed = "token.destroyed", Info, "token destroyed";
     PoolCreated = "pool.created", Info, "pool created";
     PoolImported = "pool.imported", Info, "pool imported";
     PoolExported = "pool.exported", Info, "pool exported";

@@ -29,6 +29,9 @@ impl IntoResponse for Refused {
             ErrorKind::Exists | ErrorKind::Busy => StatusCode::CONFLICT,
             ErrorKind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
             ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            ErrorKind::Unauthenticated => StatusCode::UNAUTHORIZED,
+            ErrorKind::Forbidden => StatusCode::FORBIDDEN,
+            ErrorKind::TooMany => StatusCode::TOO_MANY_REQUESTS,
             ErrorKind::NotSupported => StatusCode::NOT_IMPLEMENTED,
             ErrorKind::Internal | ErrorKind::Other(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
