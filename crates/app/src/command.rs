@@ -7,7 +7,6 @@ mod check;
 mod cli;
 mod columns;
 mod completions;
-mod connect;
 mod consent;
 mod create;
 mod demo;
@@ -34,6 +33,7 @@ mod serve;
 mod snapshot;
 mod status;
 mod tls;
+mod token;
 mod up;
 
 pub use cli::Cli;

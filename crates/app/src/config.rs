@@ -23,8 +23,8 @@ pub struct ConfigFile {
     /// Path of the control socket.
     pub socket: Option<PathBuf>,
     /// Owner of the control socket: `USER`, `USER:GROUP` or `:GROUP`, as names or numbers; by
-    /// default the user that runs the daemon. Users who can connect to the socket can do
-    /// everything.
+    /// default the user that runs the daemon, with group `millpond` if root runs it and the group
+    /// exists. The owner and the members of the group given here are admins.
     pub socket_owner: Option<String>,
     /// Permissions of the control socket in octal, such as `"0660"`; by default 0660 if
     /// `socket_owner` has a group, else 0600.
@@ -68,6 +68,15 @@ pub struct ConfigFile {
     pub on_event_severity: Option<Severity>,
     /// Time after which the command of `on_event` is killed: a span; default 30 s.
     pub on_event_timeout: Option<String>,
+    /// TCP address of console and API, as for `--web`.
+    pub web: Option<String>,
+    /// Directory with the certificate of the console, `server-cert.pem` and `server-key.pem`.
+    pub web_tls: Option<PathBuf>,
+    /// Names of this host under which browsers may reach the console, beside its addresses,
+    /// `localhost` and its own name.
+    pub web_hosts: Option<Vec<String>>,
+    /// Roles on the control socket; default: `operators = [":millpond"]`.
+    pub access: AccessSection,
     /// Default limits of clients of NBD exports: `max_clients`, `max_requests`,
     /// `handshake_seconds`.
     pub nbd: NbdSection,
@@ -110,6 +119,18 @@ pub enum DiscardRule {
     Lazy,
     /// As soon as the pool is idle.
     Now,
+}
+
+/// Roles on the control socket: lists of users (`USER`) and groups (`:GROUP`), as names or numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AccessSection {
+    /// May do everything.
+    pub admins: Option<Vec<String>>,
+    /// Work with volumes, snapshots and exports.
+    pub operators: Option<Vec<String>>,
+    /// Read only.
+    pub viewers: Option<Vec<String>>,
 }
 
 /// [`NbdLimits`] as a section of the configuration file.

@@ -5,6 +5,7 @@
 //! side sends it messages, from one current-thread runtime that serves the control socket.
 #![forbid(unsafe_code)]
 
+mod access;
 mod advice;
 mod attached;
 mod bring_up;
@@ -12,6 +13,7 @@ mod budget;
 mod care;
 mod closing;
 mod condition;
+mod connect;
 mod copies;
 mod descriptors;
 mod destroy;
@@ -36,6 +38,7 @@ mod jobs;
 mod labels;
 mod life;
 mod limits;
+mod live;
 mod locks;
 mod look;
 mod look_up;
@@ -68,8 +71,11 @@ mod users;
 mod view;
 mod volumes;
 mod watch;
+mod web;
 
+pub use access::{Caller, Grants};
 pub use budget::Budget;
+pub use connect::{Lines, lines as client_lines, shell};
 pub use descriptors::raise as raise_descriptors;
 pub use exports::{check_nbd_limits, reachable, tcp_address};
 pub use helpers::Helpers;
@@ -83,3 +89,4 @@ pub use run::{Control, Signals, serve_until};
 pub use service::{Daemon, IMPORT_WAIT, Options, READ_CACHE};
 pub use shard::SocketAccess;
 pub use state::StateDir;
+pub use web::{Web, WebOptions};

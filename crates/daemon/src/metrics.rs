@@ -40,6 +40,8 @@ mod service;
 mod tests;
 mod volumes;
 
+pub(super) use buckets::sum as sum_of;
+
 /// Time for which sums over snapshots are kept. With 10,000 snapshots they take the thread of the
 /// pool some 10 ms, in parts of 0.1 ms.
 const SNAPSHOTS_EVERY: Duration = Duration::from_secs(30);

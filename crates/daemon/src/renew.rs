@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_secs(3);
 
 /// Identity of a file's content: device, inode, bytes, time of change in seconds and nanoseconds;
 /// `None` when there is no file.
-type Stamp = Option<(u64, u64, u64, i64, i64)>;
+pub(crate) type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
 impl Daemon {
     /// Renews the credentials of exports whose files have changed, as long as the daemon lives.
@@ -87,7 +87,7 @@ fn look(record: &TlsRecord, before: Option<&[Stamp]>) -> (Vec<Stamp>, Option<Res
     (stamps, Some(loaded))
 }
 
-fn stamp(path: &Path) -> Stamp {
+pub(crate) fn stamp(path: &Path) -> Stamp {
     let meta = std::fs::metadata(path).ok()?;
     Some((meta.dev(), meta.ino(), meta.size(), meta.ctime(), meta.ctime_nsec()))
 }

@@ -14,13 +14,17 @@ use rustix::fs::Mode;
 use rustix::process::umask;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::access::Peer;
 use super::inherited::Inherited;
 use super::service::Daemon;
 use super::shard::SocketAccess;
 use crate::routes;
+use crate::web::{Server, Web};
 
 /// How long requests in progress may take once the daemon stops.
 const LAST_REQUESTS: Duration = Duration::from_secs(10);
+/// Pause after an error of accept, such as too many open files.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The control socket; dropping it removes the socket, unless that was passed on to the daemon.
 #[derive(Debug)]
@@ -29,6 +33,8 @@ pub struct Control {
     path: PathBuf,
     /// The socket that was passed on: it is never removed.
     inherited: Option<Arc<OwnedFd>>,
+    /// Listener of console and API over TCP.
+    web: Option<Web>,
 }
 
 impl Control {
@@ -44,7 +50,7 @@ impl Control {
         if let Some(socket) = inherited.sockets(Some(path), None).unix {
             let listener = UnixListener::from(socket.try_clone().map_err(fail)?);
             listener.set_nonblocking(true).map_err(fail)?;
-            return Ok(Control { listener, path: path.to_owned(), inherited: Some(socket) });
+            return Ok(Control { listener, path: path.to_owned(), inherited: Some(socket), web: None });
         }
         if let Some(dir) = path.parent() {
             fs::DirBuilder::new().recursive(true).mode(0o711).create(dir).map_err(fail)?;
@@ -67,9 +73,16 @@ impl Control {
         umask(before);
         let listener = listener.map_err(fail)?;
         listener.set_nonblocking(true).map_err(fail)?;
-        let control = Control { listener, path: path.to_owned(), inherited: None };
+        let control = Control { listener, path: path.to_owned(), inherited: None, web: None };
         access.grant(path).map_err(fail)?;
         Ok(control)
+    }
+
+    /// Adds a listener over TCP, which begins and ends with the control socket.
+    #[must_use]
+    pub fn with_web(mut self, web: Option<Web>) -> Control {
+        self.web = web;
+        self
     }
 
     /// Returns the socket's path.
@@ -137,7 +150,7 @@ impl Signals {
 /// Errors of `ready`, or the pools that could not be closed cleanly.
 pub async fn serve_until(
     daemon: Arc<Daemon>,
-    control: Control,
+    mut control: Control,
     ready: impl AsyncFnOnce(&Daemon) -> Outcome,
     stop: impl Future<Output = ()>,
 ) -> Outcome {
@@ -149,7 +162,7 @@ pub async fn serve_until(
         daemon.set_ready();
         Ok(())
     };
-    let served = serve(&daemon, &control, start, stop).await;
+    let served = serve(&daemon, &mut control, start, stop).await;
     daemon.stop();
     // imports that have not ended by now are cancelled
     starting.tasks.shutdown().await;
@@ -160,17 +173,27 @@ pub async fn serve_until(
 }
 
 /// Serves the control socket, and runs `start` beside it: an error of `start` ends the service.
-async fn serve(daemon: &Arc<Daemon>, control: &Control, start: impl Future<Output = Outcome>, stop: impl Future<Output = ()>) -> Outcome {
-    let fail = |e: io::Error| Failure::failed(format!("cannot serve {}: {e}", control.path().display()));
+async fn serve(
+    daemon: &Arc<Daemon>,
+    control: &mut Control,
+    start: impl Future<Output = Outcome>, stop: impl Future<Output = ()>) -> Outcome {
+    let path = control.path().to_owned();
+    let fail = |e: io::Error| Failure::failed(format!("cannot serve {}: {e}", path.display()));
     let listener = control.listener.try_clone().and_then(tokio::net::UnixListener::from_std).map_err(fail)?;
-    let router = routes::router(Arc::clone(daemon));
-    let mut stopping = daemon.stopping();
-    let quiet = async move {
-        // An error means that the daemon has ended, which is a reason to stop as well.
-        let _ = stopping.wait_for(|stopping| *stopping).await;
-    };
-    let server = axum::serve(listener, router).with_graceful_shutdown(quiet);
-    let mut server = tokio::spawn(server.into_future());
+    let server = Server::new(routes::router(Arc::clone(daemon)), daemon.stopping());
+    let web = control.web.take();
+    if let Some(web) = &web {
+        daemon.access.set_web(web.url());
+        tracing::info!("the console is on {}; 'millpond token link' makes a link to it", web.url());
+    }
+    let (local, remote) = (server.clone(), server.of_its_own());
+    let mut server = tokio::spawn(async move {
+        let local = local.run(|| accept(&listener));
+        match web {
+            Some(web) => tokio::try_join!(local, web.serve(remote)).map(|_| ()),
+            None => local.await,
+        }
+    });
     let expiring = {
         let daemon = Arc::clone(daemon);
         tokio::spawn(daemon.expire())
@@ -202,4 +225,22 @@ async fn serve(daemon: &Arc<Daemon>, control: &Control, start: impl Future<Outpu
         server.abort();
     }
     ended
+}
+
+/// Accepts a connection of a process of this host; its ids are those that the kernel has of it. After
+/// an error of the host waits a little and returns none: it lacks descriptors, or the client is gone.
+async fn accept(listener: &tokio::net::UnixListener) -> io::Result<Option<(tokio::net::UnixStream, Peer)>> {
+    let accepted = async {
+        let (stream, _) = listener.accept().await?;
+        let peer = stream.peer_cred()?;
+        Ok::<_, io::Error>((stream, Peer::Local { uid: peer.uid(), gid: peer.gid(), pid: peer.pid() }))
+    };
+    match accepted.await {
+        Ok(accepted) => Ok(Some(accepted)),
+        Err(error) => {
+            tracing::debug!(%error, "cannot accept a connection on the control socket");
+            tokio::time::sleep(PAUSE).await;
+            Ok(None)
+        }
+    }
 }

@@ -13,6 +13,7 @@ use millpond_block::MemberId;
 use millpond_engine::Tuning;
 use tokio::sync::{Notify, watch};
 
+use super::access::{Access, Grants};
 use super::budget::Budget;
 use super::closing::LeftBehind;
 use super::condition::Conditions;
@@ -59,6 +60,10 @@ pub struct Options {
     pub deadlines: Deadlines,
     /// Command that is run for events.
     pub on_event: Option<Hook>,
+    /// Roles of users and groups on the control socket.
+    pub grants: Arc<Grants>,
+    /// Names of this host under which browsers may reach the console, beside its addresses.
+    pub web_hosts: Arc<[String]>,
 }
 
 /// Default of [`Options::import_wait`].
@@ -80,6 +85,8 @@ impl Default for Options {
             start_limit: Some(START_LIMIT),
             deadlines: Deadlines::default(),
             on_event: None,
+            grants: Arc::default(),
+            web_hosts: Arc::default(),
         }
     }
 }
@@ -180,6 +187,8 @@ pub struct Daemon {
     /// Full copies.
     copies: Mutex<Copies>,
     pub(super) events: EventLog,
+    /// Tokens, sessions, and failed attempts.
+    pub(crate) access: Access,
     /// Results of earlier scrapes of metrics.
     pub(super) scrapes: Scrapes,
     /// Pools and exports as of the last comparison, which finds their changes.
@@ -222,6 +231,7 @@ impl Daemon {
             mounts: Mutex::default(),
             copies: Mutex::new(Copies::left(state.copies)),
             events,
+            access: Access::with(state.tokens),
             scrapes: Scrapes::default(),
             watches: Mutex::default(),
             stopping: watch::channel(false).0,
@@ -254,6 +264,7 @@ impl Daemon {
             let kept = registry.exports.values().filter(|entry| entry.kept).map(|entry| entry.record.clone()).collect();
             let mut state = State::new(registry.next_export, pools, kept, registry.known.clone());
             state.copies = self.copies().records();
+            state.tokens = self.access.tokens().records();
             state
         };
         let path = self.dir.path().display();

@@ -35,7 +35,7 @@ pub use handle::{ClientInfo, ExportId, ExportInfo, SILENCE, ShardHandle, ShardLo
 #[allow(unused_imports, reason = "parts of what the calls take and give, for callers that name them")]
 pub use handle::{HostDeviceInfo, OpenFile};
 pub use listen::SocketAccess;
-pub use load::{FIRST_MICROS, LATENCY_CLASSES, Load, VolumeUse};
+pub use load::{FIRST_MICROS, LATENCY_CLASSES, Load, Timed, VolumeUse};
 pub use mount::ImageLoad;
 pub use spec::{ClientLimits, FuseExport, InheritedSockets, NbdExport, TlsOffer};
 pub use start::{create, import};

@@ -17,6 +17,7 @@ use millpond_block::MemberId;
 use millpond_engine::{DeviceId, LabelsInForce};
 use serde::{Deserialize, Serialize};
 
+use super::access::TokenRecord;
 use super::copies::CopyRecord;
 use super::labels::Labelled;
 use super::tls::TlsFiles;
@@ -361,6 +362,9 @@ pub struct State {
     /// service.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub copies: Vec<CopyRecord>,
+    /// Tokens of clients over TCP.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<TokenRecord>,
 }
 
 impl Default for State {
@@ -469,7 +473,7 @@ impl StateDir {
 impl State {
     /// Returns the state to save.
     pub fn new(next_export: u64, pools: Vec<PoolRecord>, exports: Vec<ExportRecord>, known: Vec<PoolRecord>) -> State {
-        State { version: VERSION, next_export, pools, exports, known, copies: Vec::new() }
+        State { version: VERSION, next_export, pools, exports, known, copies: Vec::new(), tokens: Vec::new() }
     }
 
     fn each_path(&mut self, mut change: impl FnMut(&mut PathBuf)) {

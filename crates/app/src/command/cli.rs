@@ -8,7 +8,7 @@ use millpond_api::failure::Outcome;
 
 use super::{
     cache, completions, create, demo, destroy, diff, events, exports, fuse_guard, get, hold, image, lab, list, man, pool, rename, resize,
-    sectors, serve, snapshot, status, up,
+    sectors, serve, snapshot, status, token, up,
 };
 use crate::config::socket_path;
 
@@ -69,6 +69,8 @@ enum Verb {
     Export(exports::ExportVerb),
     Exports(exports::Exports),
     Unexport(exports::Unexport),
+    #[command(subcommand)]
+    Token(token::TokenVerb),
     #[command(hide = true)]
     FuseGuard(fuse_guard::FuseGuard),
     ImportImage(image::ImportImage),
@@ -117,6 +119,7 @@ impl Cli {
             Verb::Export(export) => export.run(&client).await,
             Verb::Exports(exports) => exports.run(&client).await,
             Verb::Unexport(unexport) => unexport.run(&client).await,
+            Verb::Token(token) => token.run(&client).await,
             Verb::FuseGuard(guard) => guard.run().await,
             Verb::ImportImage(import) => import.run(&client).await,
             Verb::ExportImage(export) => export.run(&client).await,

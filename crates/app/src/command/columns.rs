@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use millpond_api::instant::{now, show_span};
 use millpond_api::{
     Checkpoint, Device, DeviceCap, DeviceClass, DeviceLayout, Event, Export, Found, GroupFill, Job, LayoutSpec, LostRange, Pool,
-    PoolLayout, Snapshot, Volume,
+    PoolLayout, Snapshot, Token, Volume,
 };
 
 use crate::output::{Cell, Column, Shown};
@@ -186,6 +186,18 @@ pub const EVENT: &[Column<Event>] = &[
     Column { name: "subject", cell: |e| text(&e.subject), shown: Shown::OnRequest },
     Column { name: "pool", cell: |e| Cell::text_or_none(e.pool.as_deref()), shown: Shown::OnRequest },
     Column { name: "device", cell: |e| Cell::text_or_none(e.device.as_deref()), shown: Shown::OnRequest },
+];
+
+/// Columns of tokens.
+pub const TOKEN: &[Column<Token>] = &[
+    Column { name: "name", cell: |t| text(&t.name), shown: Shown::Always },
+    Column { name: "role", cell: |t| text(t.role.as_str()), shown: Shown::Always },
+    Column { name: "pools", cell: |t| text(&if t.pools.is_empty() { "all".to_owned() } else { t.pools.join(",") }), shown: Shown::Always },
+    Column { name: "created", cell: |t| Cell::Time(t.created), shown: Shown::Always },
+    Column { name: "created_by", cell: |t| text(&t.created_by), shown: Shown::Table },
+    Column { name: "expires", cell: |t| t.expires.map_or_else(|| text("never"), Cell::Time), shown: Shown::Always },
+    Column { name: "expired", cell: |t| yes(t.expired), shown: Shown::OnRequest },
+    Column { name: "last_used", cell: |t| t.last_used.map_or(Cell::None, Cell::Time), shown: Shown::Table },
 ];
 
 /// Columns of exports.

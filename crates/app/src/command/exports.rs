@@ -13,9 +13,10 @@ use millpond_api::{
 };
 use serde::Serialize;
 
+use millpond_daemon::{Lines, client_lines};
+
 use super::candidates;
 use super::columns::EXPORT;
-use super::connect::{self, Lines};
 use super::globs::{Pattern, is_pattern};
 use super::owner;
 use super::status::not_online;
@@ -344,7 +345,7 @@ async fn lines(client: &Client, export: &Export) -> Outcome<Option<Lines>> {
     }
     let name = export.name.split('@').next().unwrap_or_default();
     let volume: Volume = client.get(&format!("/v1/volumes/{name}")).await?;
-    Ok(connect::lines(export, &volume.sector))
+    Ok(client_lines(export, &volume.sector))
 }
 
 /// Stop serving; requests that were received are answered first

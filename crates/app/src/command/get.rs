@@ -12,9 +12,10 @@ use millpond_api::{Export, LIMITS, SetProperties, Snapshot, SnapshotHold, Volume
 use serde::Serialize;
 use serde_json::Value;
 
+use millpond_daemon::{Lines, client_lines};
+
 use super::candidates;
 use super::columns::{SNAPSHOT, VOLUME};
-use super::connect;
 use super::create::{assign, settable};
 use super::globs::{Wanted, expand};
 use super::map;
@@ -45,7 +46,7 @@ struct WithExports {
     #[serde(flatten)]
     volume: Volume,
     exports: Vec<Export>,
-    lines: Option<connect::Lines>,
+    lines: Option<Lines>,
 }
 
 impl Show {
@@ -69,7 +70,7 @@ impl Show {
         let volume: Volume = client.get(&format!("/v1/volumes/{name}")).await?;
         let mut exports: Vec<Export> = client.get("/v1/exports").await?;
         exports.retain(|export| export.name == volume.name);
-        let lines = exports.first().and_then(|export| connect::lines(export, &volume.sector));
+        let lines = exports.first().and_then(|export| client_lines(export, &volume.sector));
         if self.how.format == Format::Json {
             if !self.how.columns.is_empty() {
                 return print_pairs(&volume, &everywhere(VOLUME), &self.how);

@@ -7,20 +7,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use millpond_api::Severity;
+use millpond_api::{Role, Severity};
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::instant::parse_span;
 use millpond_api::size::Size;
 use millpond_daemon::{
-    Budget, Control, Daemon, Helpers, Hook, IMPORT_WAIT, Inherited, Options, READ_CACHE, Signals, SocketAccess, StateDir, check_nbd_limits,
-    raise_descriptors, serve_until, this_host,
+    Budget, Control, Daemon, Grants, Helpers, Hook, IMPORT_WAIT, Inherited, Options, READ_CACHE, Signals, SocketAccess, StateDir, Web,
+    WebOptions, check_nbd_limits, raise_descriptors, serve_until, this_host,
 };
 use millpond_engine::{Discard, ReadySpace, Tuning};
 use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
 
 use super::owner;
-use crate::config::{CommandLine, ConfigFile, DiscardRule, socket_path, state_dir};
+use crate::config::{AccessSection as ConfigAccess, CommandLine, ConfigFile, DiscardRule, socket_path, state_dir};
+
+/// Default directory of the certificate of the console.
+const WEB_TLS: &str = "/etc/millpond/tls";
 
 /// Default time limit for the command of `on_event`.
 pub const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -30,6 +33,8 @@ pub const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
 #[command(after_help = "\
 Example:
   millpond serve --state /var/lib/millpond --socket /run/millpond/control.sock
+  millpond serve --web 127.0.0.1:8420           and 'millpond token link' opens the console
+  millpond serve --web 0.0.0.0 --web-tls        with the certificate in /etc/millpond/tls
 
 Sockets of systemd (LISTEN_FDS) are used where an export or the control socket has their address.
 The socket answers at once. The daemon is ready when each of its pools is in service again, or waits for a cause that 'millpond status' shows, and
@@ -39,9 +44,18 @@ pub struct Serve {
     /// Directory for the state of the daemon: its pools and exports
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// TOML file with socket, socket_owner, socket_mode, state, map_memory, cache_memory, read_cache, request_memory, helper_threads, discard, rewind_minutes, spare_minutes, import_wait, host_id, on_event, on_event_severity, on_event_timeout, [nbd]; options override it
+    /// TOML file with socket, socket_owner, socket_mode, state, map_memory, cache_memory, read_cache, request_memory, helper_threads, discard, rewind_minutes, spare_minutes, import_wait, host_id, on_event, on_event_severity, on_event_timeout, web, web_tls, web_hosts, [access], [nbd]; options override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Serve the web console, and the API with tokens, on this TCP address; the default port is 8420
+    #[arg(long, value_name = "ADDR")]
+    web: Option<String>,
+    /// Encrypt it, with server-cert.pem and server-key.pem of DIR
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = WEB_TLS, require_equals = true)]
+    web_tls: Option<PathBuf>,
+    /// Allow a --web address that other machines can reach without encryption
+    #[arg(long)]
+    insecure_listen: bool,
 }
 
 impl Serve {
@@ -78,7 +92,16 @@ impl Serve {
         let owner =
             config.socket_owner.as_deref().map(owner::parse).transpose().map_err(|e| wrong("socket_owner", &e))?.unwrap_or_default();
         let mode = config.socket_mode.as_deref().map(owner::mode).transpose().map_err(|e| wrong("socket_mode", &e))?;
-        let control = Control::bind(&socket, SocketAccess { uid: owner.uid, gid: owner.gid, mode }, &inherited)?;
+        // users that were given the socket could do everything before there were roles
+        let ConfigAccess { admins, operators, viewers } = config.access.clone();
+        let grants = Grants::new(admins, operators, viewers).and(Role::Admin, owner.uid, owner.gid);
+        let gid = owner.gid.or_else(|| grants.socket_group().filter(|_| rustix::process::geteuid().is_root()));
+        let control = Control::bind(&socket, SocketAccess { uid: owner.uid, gid, mode }, &inherited)?;
+        let web = self.web.clone().or(config.web.clone()).map(|address| {
+            let tls = self.web_tls.clone().or(config.web_tls.clone());
+            Web::bind(&WebOptions { address, tls, insecure: self.insecure_listen, any_port: false }, &inherited)
+        });
+        let control = control.with_web(web.transpose()?);
         let mut signals = Signals::catch()?;
         let import_wait = config.import_wait.as_deref().map_or(Ok(IMPORT_WAIT), parse_span).map_err(|e| wrong("import_wait", &e))?;
         let timeout =
@@ -95,6 +118,8 @@ impl Serve {
             nbd: limits,
             inherited: Arc::clone(&inherited),
             import_wait,
+            grants: Arc::new(grants),
+            web_hosts: config.web_hosts.clone().unwrap_or_default().into(),
             ..Options::default()
         };
         let daemon = Arc::new(Daemon::new(options, dir)?);

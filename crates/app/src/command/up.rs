@@ -7,14 +7,13 @@ use clap::Args;
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::path::absolute;
 use millpond_api::size::Size;
-use millpond_api::{ApiError, CreateExport, CreateNbd, CreateVolume, DeviceSpec, Export, ImportPool, PoolHealth, SetProperties, Volume};
+use millpond_api::{ApiError, CreateExport, CreateNbd, CreateVolume, DeviceSpec, Export, ImportPool, Link, PoolHealth, Role, SetProperties, Volume};
 use millpond_daemon::{
-    Control, Daemon, Helpers, Inherited, Options, Signals, SocketAccess, StateDir, format_file, placement_warnings, serve_until,
-    tcp_address, this_host,
+    Caller, Control, Daemon, Grants, Helpers, Inherited, Options, Signals, SocketAccess, StateDir, Web, WebOptions, client_lines, format_file,
+    placement_warnings, serve_until, shell, tcp_address, this_host,
 };
 use millpond_engine::{ReadySpace, Tuning};
 
-use super::connect;
 use super::exports::path_text;
 use super::serve::log_to_stderr;
 use crate::output::write_out;
@@ -23,6 +22,9 @@ const POOL: &str = "pond";
 const DISK: &str = "disk0";
 const MIB: u64 = 1 << 20;
 const DEFAULT_SIZE: &str = "20G";
+const WEB: &str = "127.0.0.1:8420";
+/// Word for no console.
+const NO_WEB: &str = "off";
 
 /// Create a disk in a directory if there is none, and serve it until Ctrl-C
 #[derive(Debug, Args)]
@@ -43,6 +45,9 @@ pub struct Up {
     /// Allow an address that other machines can reach: NBD neither authenticates nor encrypts
     #[arg(long)]
     insecure_listen: bool,
+    /// Address of the web console, or 'off'; if port 8420 is taken, another one is used
+    #[arg(long, value_name = "ADDR", default_value = WEB)]
+    web: String,
 }
 
 /// Advice about addresses that other machines can reach: `up` has no TLS options.
@@ -68,6 +73,11 @@ impl Up {
         let state = StateDir::open(&dir).map_err(|e| Failure::failed(e.to_string().replace("--state DIR", "--dir DIR")))?;
         let socket = socket.map_or_else(|| dir.join("control.sock"), absolute);
         let control = Control::bind(&socket, SocketAccess::default(), &Inherited::default())?;
+        let any_port = self.web == WEB;
+        let web = WebOptions { address: self.web.clone(), tls: None, insecure: self.insecure_listen, any_port };
+        let web = (self.web != NO_WEB).then(|| Web::bind(&web, &Inherited::default())).transpose()?;
+        let has_web = web.is_some();
+        let control = control.with_web(web);
         let mut signals = Signals::catch()?;
         let file = dir.join("pond.millpond");
         let tuning = Tuning { holder: Some(this_host(None, &dir)?), ready: ReadySpace::ahead(), ..Tuning::default() };
@@ -82,6 +92,8 @@ impl Up {
                 tuning,
                 helpers: Arc::new(Helpers::start(Helpers::usual())),
                 start_limit: None,
+                // it is for its user alone
+                grants: Arc::new(Grants::new(Some(Vec::new()), None, None)),
                 ..Options::default()
             },
             state,
@@ -90,10 +102,11 @@ impl Up {
             let (volume, exports) = self.put_into_service(daemon, &dir, &file, disk_bytes).await?;
             if self.size.is_some() && volume.size != disk_bytes {
                 let (name, has, asked) = (&volume.name, Size(volume.size), Size(disk_bytes));
-                let control = format!("millpond --socket {}", connect::shell(&socket.display().to_string()));
+                let control = format!("millpond --socket {}", shell(&socket.display().to_string()));
                 eprintln!("millpond: {name} was made before and has {has}, not {asked}; to change that: {control} resize {name} {asked}");
             }
-            write_out(&instructions(&volume, &exports, &socket))
+            let link = has_web.then(|| daemon.make_link(&Caller::daemon(), Role::Admin)).transpose()?;
+            write_out(&instructions(&volume, &exports, &socket, link.as_ref()))
         };
         serve_until(daemon, control, ready, signals.next()).await
     }
@@ -131,19 +144,23 @@ impl Up {
 }
 
 /// Describes how to use the disk.
-fn instructions(volume: &Volume, exports: &[Export], socket: &Path) -> String {
+fn instructions(volume: &Volume, exports: &[Export], socket: &Path, link: Option<&Link>) -> String {
     let mut text = format!("{} ({}, {} sectors) is served on\n", volume.name, Size(volume.size), volume.sector);
     let uris: Vec<&str> = exports.iter().flat_map(|export| &export.uris).map(String::as_str).collect();
     uris.iter().for_each(|uri| text += &format!("  {uri}\n"));
+    if let Some(Link { url, .. }) = link {
+        let socket = shell(&socket.display().to_string());
+        text += &format!("\nConsole (the link works once, for ten minutes; 'millpond --socket {socket} token link' makes another):\n  {url}\n");
+    }
     text += &format!(
         "\nIts pool takes space of the host as it is filled, and some ahead of writes; see\n  millpond --socket {} pool status -v\n",
-        connect::shell(&socket.display().to_string())
+        shell(&socket.display().to_string())
     );
     let uri = uris.first().copied().unwrap_or_default();
-    if let Some(qemu) = exports.first().and_then(|export| connect::lines(export, &volume.sector)?.qemu) {
+    if let Some(qemu) = exports.first().and_then(|export| client_lines(export, &volume.sector)?.qemu) {
         text += &format!("\nQEMU:\n  qemu-system-x86_64 -m 1G {qemu}\n");
     }
-    let control = format!("millpond --socket {}", connect::shell(&socket.display().to_string()));
+    let control = format!("millpond --socket {}", shell(&socket.display().to_string()));
     text += &format!(
         "qemu-img:\n  qemu-img info '{uri}'\n  qemu-img convert -n -O raw image.qcow2 '{uri}'\n\
          nbdcopy:\n  nbdcopy image.raw '{uri}'\n  nbdcopy '{uri}' image.raw\n\

@@ -59,7 +59,7 @@ pub(super) fn of_turns(counts: &[u64; 20]) -> Vec<Bucket> {
 }
 
 /// Adds up loads.
-pub(super) fn sum<'a>(loads: impl Iterator<Item = &'a Load>) -> Load {
+pub(in super::super) fn sum<'a>(loads: impl Iterator<Item = &'a Load>) -> Load {
     loads.fold(Load::default(), |mut sum, load| {
         sum.add(load);
         sum

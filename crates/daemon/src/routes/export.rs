@@ -15,15 +15,19 @@ use super::carry_out::soon;
 use super::input::{Body, QueryString};
 use super::refused::Refused;
 use crate::Daemon;
+use crate::access::Caller;
+use crate::connect::Lines;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
-    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove))
+    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove)).routes(routes!(lines))
 }
 
 /// Lists all exports with their clients.
 #[utoipa::path(get, path = "/v1/exports", responses((status = 200, body = [Export]), (status = "default", body = ErrorBody)))]
-async fn list(State(daemon): State<Arc<Daemon>>) -> Result<Json<Vec<Export>>, Refused> {
-    Ok(daemon.exports().await.map(Json)?)
+async fn list(State(daemon): State<Arc<Daemon>>, caller: Caller) -> Result<Json<Vec<Export>>, Refused> {
+    let mut exports = daemon.exports().await?;
+    exports.retain(|export| caller.may_use_name(&export.name));
+    Ok(Json(exports))
 }
 
 /// Exports a volume, a snapshot or, as a mounted directory, a pool.
@@ -34,6 +38,13 @@ async fn list(State(daemon): State<Arc<Daemon>>) -> Result<Json<Vec<Export>>, Re
 async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreateExport>) -> Result<Json<Export>, Refused> {
     let kept = !matches!(&request, CreateExport::Nbd(nbd) if nbd.transient);
     soon(&daemon, |daemon| async move { daemon.create_export(&request, kept).await }).await.map(Json)
+}
+
+/// Returns lines with which programs use an export.
+#[utoipa::path(get, path = "/v1/exports/{id}/lines", params(("id" = u64, Path)),
+    responses((status = 200, body = Lines), (status = "default", body = ErrorBody)))]
+async fn lines(State(daemon): State<Arc<Daemon>>, Path(id): Path<u64>) -> Result<Json<Lines>, Refused> {
+    Ok(daemon.lines_of(id).await.map(Json)?)
 }
 
 /// Options for ending an export.

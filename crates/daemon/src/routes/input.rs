@@ -3,11 +3,15 @@
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Query};
-use axum::http::Uri;
+use axum::extract::Extension;
+use axum::http::{HeaderMap, Method, Uri};
+use axum::response::{IntoResponse, Response};
 
 use millpond_api::ApiError;
 
 use super::refused::Refused;
+use crate::access::Peer;
+use crate::web::pages;
 
 /// A JSON body.
 #[derive(FromRequest)]
@@ -31,7 +35,12 @@ impl From<QueryRejection> for Refused {
     }
 }
 
-/// Answers requests that no route matches.
-pub async fn no_such_route(uri: Uri) -> Refused {
-    ApiError::not_found(format!("no route {}; see /v1/openapi.json", uri.path())).into()
+/// Answers requests that no route matches: over TCP, with files of the console.
+pub async fn no_such_route(Extension(peer): Extension<Peer>, method: Method, uri: Uri, headers: HeaderMap) -> Response {
+    if let Peer::Remote { .. } = peer
+        && let Some(file) = pages::file(&method, &uri, &headers)
+    {
+        return file;
+    }
+    Refused::from(ApiError::not_found(format!("no route {}; see /v1/openapi.json", uri.path()))).into_response()
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use millpond_api::{
-    AddDevices, Checkpoint, CreatePool, DeviceRemoval, ErrorBody, Found, ImportPool, LimitDevice, ListCheckpoints, Pool, PoolExport,
+    AddDevices, Checkpoint, CreatePool, DeviceRemoval, ErrorBody, Found, ImportPool, LimitDevice, ListCheckpoints, Pool, PoolLoad, PoolExport,
     PoolRemoval, Rebalance, RebalancePool, RemoveDevice, ReplaceDevice, Replacement, ScrubPool, SetPool, SpecialAdvice, WipePool, Wiping,
 };
 use serde::Deserialize;
@@ -17,6 +17,7 @@ use super::carry_out::{soon, whole};
 use super::input::{Body, QueryString};
 use super::refused::Refused;
 use crate::Daemon;
+use crate::access::Caller;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
     OpenApiRouter::new()
@@ -34,12 +35,15 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(set))
         .routes(routes!(limit_device))
         .routes(routes!(advise_special))
+        .routes(routes!(load))
 }
 
 /// Lists all pools.
 #[utoipa::path(get, path = "/v1/pools", responses((status = 200, body = [Pool])))]
-async fn list(State(daemon): State<Arc<Daemon>>) -> Json<Vec<Pool>> {
-    Json(daemon.pools().await)
+async fn list(State(daemon): State<Arc<Daemon>>, caller: Caller) -> Json<Vec<Pool>> {
+    let mut pools = daemon.pools().await;
+    pools.retain(|pool| caller.may_use(&pool.name));
+    Json(pools)
 }
 
 /// Creates a pool.
@@ -56,6 +60,23 @@ async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreatePoo
     responses((status = 200, body = Pool), (status = "default", body = ErrorBody)))]
 async fn get(State(daemon): State<Arc<Daemon>>, Path(pool): Path<String>) -> Result<Json<Pool>, Refused> {
     Ok(daemon.pool(&pool).await.map(Json)?)
+}
+
+#[derive(Deserialize, IntoParams)]
+struct OneVolume {
+    /// Name of a volume of the pool, without the pool: includes its counters.
+    volume: Option<String>,
+}
+
+/// Returns counters of a pool's requests and devices, for charts.
+#[utoipa::path(get, path = "/v1/pools/{pool}/load", params(("pool" = String, Path), OneVolume),
+    responses((status = 200, body = PoolLoad), (status = "default", body = ErrorBody)))]
+async fn load(
+    State(daemon): State<Arc<Daemon>>,
+    Path(pool): Path<String>,
+    QueryString(of): QueryString<OneVolume>,
+) -> Result<Json<PoolLoad>, Refused> {
+    Ok(daemon.load(&pool, of.volume.as_deref()).await.map(Json)?)
 }
 
 #[derive(Deserialize, IntoParams)]

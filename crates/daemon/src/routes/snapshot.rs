@@ -19,6 +19,7 @@ use super::carry_out::soon;
 use super::input::{Body, QueryString};
 use super::refused::Refused;
 use crate::Daemon;
+use crate::access::Caller;
 
 /// Pool, volume and snapshot from a path.
 type Parts = Path<(String, String, String)>;
@@ -52,8 +53,15 @@ struct SnapshotsQuery {
 /// Lists snapshots by volume, oldest first.
 #[utoipa::path(get, path = "/v1/snapshots", params(SnapshotsQuery),
     responses((status = 200, body = [Snapshot]), (status = "default", body = ErrorBody)))]
-async fn list(State(daemon): State<Arc<Daemon>>, QueryString(of): QueryString<SnapshotsQuery>) -> Result<Json<Vec<Snapshot>>, Refused> {
-    Ok(daemon.snapshots(of.pool.as_deref(), of.volume.as_deref()).await.map(Json)?)
+async fn list(
+    State(daemon): State<Arc<Daemon>>,
+    caller: Caller,
+    QueryString(of): QueryString<SnapshotsQuery>,
+) -> Result<Json<Vec<Snapshot>>, Refused> {
+    caller.check(of.pool.as_deref())?;
+    let mut snapshots = daemon.snapshots(of.pool.as_deref(), of.volume.as_deref()).await?;
+    snapshots.retain(|snapshot| caller.may_use_name(&snapshot.name));
+    Ok(Json(snapshots))
 }
 
 /// Takes snapshots.

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -22,7 +23,11 @@ use utoipa_axum::routes;
 use super::input::QueryString;
 use super::refused::Refused;
 use crate::Daemon;
+use crate::access::Caller;
 use crate::metrics::Format;
+
+/// Time after which a stream without events looks whether its caller is still valid.
+const RECHECK: Duration = Duration::from_secs(5);
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
     OpenApiRouter::new()
@@ -35,14 +40,19 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
 
 /// Returns the status of the daemon, its pools and its exports.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status), (status = "default", body = ErrorBody)))]
-async fn status(State(daemon): State<Arc<Daemon>>) -> Result<Json<Status>, Refused> {
-    Ok(daemon.status().await.map(Json)?)
+async fn status(State(daemon): State<Arc<Daemon>>, caller: Caller) -> Result<Json<Status>, Refused> {
+    let mut status = daemon.status().await?;
+    status.pools.retain(|pool| caller.may_use(&pool.name));
+    status.exports.retain(|export| caller.may_use_name(&export.name));
+    Ok(Json(status))
 }
 
 /// Lists the jobs that run in the background.
 #[utoipa::path(get, path = "/v1/jobs", responses((status = 200, body = [Job])))]
-async fn jobs(State(daemon): State<Arc<Daemon>>) -> Json<Vec<Job>> {
-    Json(daemon.jobs().await)
+async fn jobs(State(daemon): State<Arc<Daemon>>, caller: Caller) -> Json<Vec<Job>> {
+    let mut jobs = daemon.jobs().await;
+    jobs.retain(|job| caller.may_use(&job.pool));
+    Json(jobs)
 }
 
 /// Filter for events.
@@ -64,16 +74,23 @@ struct Wanted {
 /// the daemon stops.
 #[utoipa::path(get, path = "/v1/events", params(Wanted),
     responses((status = 200, body = Event, content_type = "application/x-ndjson"), (status = "default", body = ErrorBody)))]
-async fn events(State(daemon): State<Arc<Daemon>>, QueryString(wanted): QueryString<Wanted>) -> Response {
+async fn events(State(daemon): State<Arc<Daemon>>, caller: Caller, QueryString(wanted): QueryString<Wanted>) -> Response {
     let (before, listener) = daemon.listen_since(wanted.since);
     let least = wanted.severity.unwrap_or_default();
     let before: Vec<Result<Bytes, Infallible>> =
-        before.into_iter().filter(|event| event.severity.is_at_least(least)).map(|event| Ok(line(&event))).collect();
+        before.into_iter().filter(|event| is_for(event, least, &caller)).map(|event| Ok(line(&event))).collect();
     let body = match wanted.follow {
         Some(false) => Body::from_stream(stream::iter(before)),
-        _ => Body::from_stream(stream::iter(before).chain(coming(&daemon, listener, least))),
+        _ => Body::from_stream(stream::iter(before).chain(coming(&daemon, listener, least, caller))),
     };
     ([(CONTENT_TYPE, "application/x-ndjson")], body).into_response()
+}
+
+/// Returns true if a caller wants an event and may see it. Events of no pool are for callers that may
+/// use all pools.
+fn is_for(event: &Event, least: Severity, caller: &Caller) -> bool {
+    let may = caller.pools.is_none() || event.pool.as_ref().is_some_and(|pool| caller.may_use(pool));
+    may && event.severity.is_at_least(least)
 }
 
 /// Formats an event as a line.
@@ -81,17 +98,31 @@ fn line(event: &Event) -> Bytes {
     Bytes::from(serde_json::to_string(event).unwrap_or_default() + "\n")
 }
 
-/// Returns the lines of new events.
-fn coming(daemon: &Daemon, listener: Receiver<Event>, least: Severity) -> impl Stream<Item = Result<Bytes, Infallible>> + use<> {
-    stream::unfold((listener, daemon.stopping()), move |(mut listener, mut stopping)| async move {
+/// Returns the lines of new events, as long as the caller's token or session is valid.
+fn coming(
+    daemon: &Arc<Daemon>,
+    listener: Receiver<Event>,
+    least: Severity,
+    caller: Caller,
+) -> impl Stream<Item = Result<Bytes, Infallible>> + use<> {
+    let daemon = Arc::clone(daemon);
+    let stopping = daemon.stopping();
+    stream::unfold((listener, stopping, daemon, caller), move |(mut listener, mut stopping, daemon, caller)| async move {
         loop {
             let event = tokio::select! {
                 event = listener.recv() => event,
                 _ = stopping.wait_for(|stopping| *stopping) => return None,
+                () = tokio::time::sleep(RECHECK) => {
+                    if !daemon.access.is_valid(&caller) {
+                        return None;
+                    }
+                    continue;
+                }
             };
             match event {
-                Ok(event) if !event.severity.is_at_least(least) => {}
-                Ok(event) => return Some((Ok(line(&event)), (listener, stopping))),
+                Ok(_) if !daemon.access.is_valid(&caller) => return None,
+                Ok(event) if !is_for(&event, least, &caller) => {}
+                Ok(event) => return Some((Ok(line(&event)), (listener, stopping, daemon, caller))),
                 // A slow listener has missed the oldest events. The later ones are still sent.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return None,

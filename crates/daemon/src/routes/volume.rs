@@ -18,6 +18,7 @@ use super::carry_out::soon;
 use super::input::{Body, QueryString};
 use super::refused::Refused;
 use crate::Daemon;
+use crate::access::Caller;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
     OpenApiRouter::new()
@@ -44,8 +45,15 @@ struct VolumesQuery {
 /// Lists volumes.
 #[utoipa::path(get, path = "/v1/volumes", params(VolumesQuery),
     responses((status = 200, body = [Volume]), (status = "default", body = ErrorBody)))]
-async fn list(State(daemon): State<Arc<Daemon>>, QueryString(of): QueryString<VolumesQuery>) -> Result<Json<Vec<Volume>>, Refused> {
-    Ok(daemon.volumes(of.pool.as_deref()).await.map(Json)?)
+async fn list(
+    State(daemon): State<Arc<Daemon>>,
+    caller: Caller,
+    QueryString(of): QueryString<VolumesQuery>,
+) -> Result<Json<Vec<Volume>>, Refused> {
+    caller.check(of.pool.as_deref())?;
+    let mut volumes = daemon.volumes(of.pool.as_deref()).await?;
+    volumes.retain(|volume| caller.may_use_name(&volume.name));
+    Ok(Json(volumes))
 }
 
 /// Creates a volume.

@@ -6,14 +6,17 @@ use std::path::Path;
 use serde::Serialize;
 
 use millpond_api::{Export, ExportKind, ExportTls, TlsCredentials, VolumeSector};
-use millpond_daemon::reachable;
+use utoipa::ToSchema;
+
+use crate::exports::reachable;
 
 #[cfg(test)]
 mod tests;
 
 /// Configuration of client programs for an export. `None` where a program does not support what the
 /// export requires.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = ClientLines)]
 pub struct Lines {
     /// Options of `qemu-system-*`.
     pub qemu: Option<String>,
