@@ -238,6 +238,14 @@ impl Daemon {
         self.run(&words).json()
     }
 
+    /// Runs a command with one JSON object a line, which are returned.
+    pub fn json_lines(&self, words: &[&str]) -> Vec<Value> {
+        let mut words = words.to_vec();
+        words.extend(["--format", "json"]);
+        let ended = self.run(&words).ok();
+        ended.out.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+    }
+
     /// Exports a volume or snapshot on a unix socket and returns the path of the socket.
     pub fn export(&self, name: &str, socket: &str) -> PathBuf {
         self.run(&["export", "nbd", name, "--unix", &self.text(socket)]).ok();

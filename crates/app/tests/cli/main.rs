@@ -1,6 +1,7 @@
 //! The command line as scripts use it: a real daemon in a temporary directory, every verb, exit
 //! codes, JSON keys, error lines.
 
+mod access;
 mod again;
 mod claims;
 mod completions;

@@ -33,7 +33,7 @@ fn up_makes_a_disk_once_and_serves_it_again() {
     let socket = dir.join("disk0.sock");
     let control = dir.join("control.sock").to_str().expect("UTF-8").to_owned();
     let (mut running, output) = up(&dir, &["--nbd", "127.0.0.1:0"]);
-    for word in ["qemu-system", "qemu-img", "nbdcopy", "nbdinfo", "snapshot pond/disk0@a", "nbd://127.0.0.1:"] {
+    for word in ["qemu-system", "qemu-img", "nbdcopy", "nbdinfo", "snapshot pond/disk0@a", "nbd://127.0.0.1:", "/#login="] {
         assert!(output.contains(word), "{word} in {output}");
     }
     let volumes = run(command(&["list", "--socket", &control, "--format", "json"])).json();
