@@ -2,10 +2,10 @@
 
 use super::subject::Subject;
 use super::{
-    activation, advise, cache, claims, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner, guest_disk,
-    hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, metrics, metrics_cost, model, modes, packages,
-    parity, proxmox, read_cache, restart, sectors, spares, status, suites, tls, tls_renewal, trouble, vhost_hostile, vhost_migrate,
-    vhost_recover, vhost_user,
+    activation, advise, cache, claims, console, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner,
+    guest_disk, hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, metrics, metrics_cost, model, modes,
+    packages, parity, proxmox, read_cache, restart, sectors, spares, status, suites, tls, tls_renewal, trouble, vhost_hostile,
+    vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -129,6 +129,30 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: metrics::exposition,
+    },
+    Case {
+        name: "console",
+        about: "the web console in Chromium: create, snapshot under load, roll back, lose and replace a device; axe-core, no errors",
+        needs: &["chromium"],
+        guest: false,
+        asks: Asks::Everything,
+        run: console::run,
+    },
+    Case {
+        name: "console-tls",
+        about: "console and API with TLS, and a renewed certificate without a restart",
+        needs: &["openssl", "curl"],
+        guest: false,
+        asks: Asks::Everything,
+        run: console::tls,
+    },
+    Case {
+        name: "console-scale",
+        about: "the web console with 1,000 volumes, and with 10,000 snapshots of one",
+        needs: &["chromium"],
+        guest: false,
+        asks: Asks::Everything,
+        run: console::scale,
     },
     Case {
         name: "metrics-alerts",

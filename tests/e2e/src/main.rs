@@ -10,9 +10,11 @@
 
 mod activation;
 mod advise;
+mod browser;
 mod cache;
 mod cases;
 mod claims;
+mod console;
 mod devices;
 mod disk_images;
 mod drives;
