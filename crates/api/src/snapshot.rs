@@ -71,7 +71,8 @@ pub struct CreateSnapshots {
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires: Option<Timestamp>,
     /// Time until which the snapshots cannot be destroyed. They get a hold with the tag `lock` that
-    /// cannot be released.
+    /// cannot be released. It ends when the pool has been in service for as long as it is from now
+    /// to that time.
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub lock: Option<Timestamp>,

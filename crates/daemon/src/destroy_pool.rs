@@ -1,6 +1,7 @@
 //! Destroying a pool: its exports end, and its labels are erased.
 
-use millpond_api::{ApiError, EventKind, PoolRemoval};
+use millpond_api::{ApiError, EventKind, PoolRemoval, instant};
+use millpond_engine::SnapshotInfo;
 
 use super::closing::Ending;
 use super::service::Daemon;
@@ -26,7 +27,9 @@ impl Daemon {
         };
         if let Ok(shard) = self.shard(name) {
             removal.volumes = shard.volumes().await?.into_iter().map(|volume| format!("{name}/{}", volume.name)).collect();
-            removal.snapshots = shard.snapshots().await?.len() as u64;
+            let snapshots = shard.snapshots().await?;
+            refuse_locked(name, &snapshots)?;
+            removal.snapshots = snapshots.len() as u64;
         }
         if dry_run {
             return Ok(removal);
@@ -67,4 +70,13 @@ impl Daemon {
         self.tell(EventKind::PoolDestroyed, name);
         Ok(removal)
     }
+}
+
+/// Refuses to destroy a pool with locked snapshots.
+fn refuse_locked(name: &str, snapshots: &[SnapshotInfo]) -> Result<(), ApiError> {
+    let locks = snapshots.iter().flat_map(|snapshot| &snapshot.hold_list).filter(|hold| hold.locked);
+    let (count, last) = locks.fold((0u64, None), |(count, last), hold| (count + 1, last.max(hold.until)));
+    let Some(last) = last else { return Ok(()) };
+    let until = instant::from_millis(last.0).strftime("%Y-%m-%dT%H:%M:%SZ");
+    Err(ApiError::busy(format!("cannot destroy pool '{name}': it has {count} locked snapshots, the last lock ends at {until} or later")))
 }

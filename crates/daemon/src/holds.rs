@@ -3,12 +3,9 @@
 use millpond_api::instant;
 use millpond_api::names::SnapshotName;
 use millpond_api::{ApiError, EventKind, Hold, Snapshot, SnapshotHold};
-use millpond_engine::{CatalogCommand, Command, HoldInfo, SnapshotInfo, Time};
+use millpond_engine::{CatalogCommand, Command, HoldInfo, LOCK_TAG, SnapshotInfo, Time};
 
 use super::service::Daemon;
-
-/// The tag of a lock.
-pub(super) const LOCK: &str = "lock";
 
 impl Daemon {
     /// Adds a hold. Durable on return.
@@ -19,7 +16,7 @@ impl Daemon {
         let until = request.until.map(|time| Time(instant::to_millis(time)));
         let (shard, _, snapshot) = self.find_snapshot(name).await?;
         let during = format!("cannot hold '{name}'");
-        if request.tag.as_deref() == Some(LOCK) {
+        if request.tag.as_deref() == Some(LOCK_TAG) {
             let why = "the tag 'lock' is reserved for 'millpond snapshot --lock'; choose another";
             return Err(ApiError::invalid(why).during(during));
         }

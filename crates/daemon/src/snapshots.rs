@@ -10,10 +10,9 @@ use millpond_api::names::{Name, SnapshotName, VolumeName};
 use millpond_api::{
     ApiError, CloneSnapshot, CreateSnapshots, Created, DiffExtent, ErrorKind, EventKind, ExtentKind, Rollback, RolledBack, Snapshot, Volume,
 };
-use millpond_engine::{CatalogCommand, Command, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId};
+use millpond_engine::{CatalogCommand, Command, SnapshotInfo, Target, Time, VolumeId};
 
 use super::attached::Clients;
-use super::holds::LOCK;
 use super::service::{Daemon, PoolEntry};
 use super::shard::ShardHandle;
 use super::{attached, holds};
@@ -85,6 +84,11 @@ impl Daemon {
             return Err(ApiError::invalid("the snapshots of a group must be in one pool; take a group per pool"));
         }
         let expires = request.expires.map(|time| Time(instant::to_millis(time)));
+        let now = instant::now();
+        if let Some(over) = request.lock.filter(|until| *until <= now) {
+            return Err(ApiError::invalid(format!("the lock would end at {over}, which is in the past; give a future time")));
+        }
+        let lock_millis = request.lock.map(|until| instant::to_millis(until).saturating_sub(instant::to_millis(now)));
         let group_size = if request.group { targets.len() } else { 1 };
         let mut taken: Vec<String> = Vec::new();
         for group in targets.chunks(group_size) {
@@ -93,15 +97,12 @@ impl Daemon {
                 targets: group.iter().map(|(_, volume, name)| (*volume, name.snapshot.clone())).collect(),
                 description: request.description.clone(),
                 expires,
+                lock_millis,
             });
-            let reply = shard.command(command).await.map_err(|error| {
+            shard.command(command).await.map_err(|error| {
                 let before = if taken.is_empty() { String::new() } else { format!(" (taken before: {})", taken.join(" ")) };
                 ApiError::from(error).during(format!("cannot take '{first}'{before}"))
             })?;
-            if let (Some(until), Reply::Snapshots(ids)) = (request.lock, reply) {
-                let during = |e: ApiError| e.during(format!("'{first}' is taken, but not locked"));
-                self.lock_snapshots(shard, ids, until).await.map_err(during)?;
-            }
             for (_, _, name) in group {
                 if let Some(time) = request.expires {
                     self.expires(&name.of.pool, time);
@@ -231,15 +232,6 @@ impl Daemon {
         if let Some(entry) = self.registry().pools.get_mut(pool) {
             entry.due = Some(entry.due.map_or(time, |due| due.min(time)));
         }
-    }
-
-    /// Locks snapshots: no command can release these holds before `until`. Durable on return.
-    async fn lock_snapshots(&self, shard: &ShardHandle, snapshots: Vec<SnapshotId>, until: jiff::Timestamp) -> Result<(), ApiError> {
-        let until = Some(Time(instant::to_millis(until)));
-        for snapshot in snapshots {
-            shard.command(CatalogCommand::Hold { snapshot, tag: Some(LOCK.to_owned()), until, locked: true }).await?;
-        }
-        Ok(())
     }
 }
 

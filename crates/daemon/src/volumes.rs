@@ -162,7 +162,12 @@ impl Daemon {
         }
         if let Some(keep_as) = keep_as {
             let description = format!("before it shrank to {}", Size(size));
-            let command = Command::Catalog(CatalogCommand::Snapshot { targets: vec![(volume.id, keep_as)], description, expires: None });
+            let command = Command::Catalog(CatalogCommand::Snapshot {
+                targets: vec![(volume.id, keep_as)],
+                description,
+                expires: None,
+                lock_millis: None,
+            });
             shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         }
         shard.command(CatalogCommand::ResizeVolume { volume: volume.id, size }).await.map_err(|e| ApiError::from(e).during(&during))?;

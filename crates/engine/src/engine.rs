@@ -167,12 +167,22 @@ impl Engine {
                     self.opening = PoolState::Faulted(Fault::Open(Box::new(why.clone())));
                 }
                 if let Some(mut pool) = ready {
+                    pool.store.begin_service();
                     std::mem::take(&mut self.hosts).into_iter().for_each(|(slot, space)| pool.store.set_host(slot, space));
                     self.phase = Phase::Open(Box::new(pool));
                 }
                 let waits = matches!(&self.phase, Phase::Importing(import) if import.waits());
                 !rests && !waits && !matches!(self.opening, PoolState::Faulted(_))
             }
+        }
+    }
+
+    /// Sets the time of a clock that only passes and that no user can set, in milliseconds. Only
+    /// its differences matter, and only while the pool is open: locks of snapshots are counted in
+    /// them.
+    pub fn pass(&mut self, host: u64) {
+        if let Some(pool) = self.open_mut() {
+            pool.store.service.at(host);
         }
     }
 

@@ -39,6 +39,6 @@ pub use options::{Limits, Rate, VolumeOptions};
 pub use read_cache::ReadCacheUse;
 pub use restore_points::{RestorePointScan, Surveyed};
 pub use startup::{Decision, Evidence, ImportRules, Labelled, Looked, Refusal};
-pub use store::check_name;
+pub use store::{LOCK_TAG, check_name};
 pub use throttle::{Entry, LimitEffect, Throttles};
 pub use tuning::{Aim, Discard, Gather, NewestLabel, Planted, ReadySpace, Tuning};

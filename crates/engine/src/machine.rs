@@ -43,6 +43,8 @@ pub trait StateMachine {
     fn answer(&mut self, _now: Time) {}
     /// Works on everything that it has taken; true when it wants to be called again soon.
     fn turn(&mut self, now: Time) -> bool;
+    /// Sets the time of a clock that only passes, in milliseconds.
+    fn pass(&mut self, _host: u64) {}
     /// Returns the next device operation to start.
     fn pop_io(&mut self) -> Option<Io>;
     /// Reports the end of a device operation.
@@ -117,6 +119,9 @@ impl StateMachine for Engine {
     }
     fn turn(&mut self, now: Time) -> bool {
         Engine::turn(self, now)
+    }
+    fn pass(&mut self, host: u64) {
+        Engine::pass(self, host);
     }
     fn pop_io(&mut self) -> Option<Io> {
         Engine::pop_io(self)

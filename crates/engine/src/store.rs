@@ -25,6 +25,7 @@ mod release;
 mod removal;
 mod room;
 mod scrub;
+mod service_time;
 mod shape;
 mod slices;
 mod sparse;
@@ -46,6 +47,7 @@ pub(crate) use self::compare::{Comparison, Found, STEPS_PER_QUERY, state_of};
 pub(crate) use self::context::{AreaPart, ClaimIo, Config, Context, FillPiece, JobIo, NodeRead, PieceRead, ScrubArea, ScrubRead};
 pub(crate) use self::flush::{Flusher, Repairs};
 pub(crate) use self::gather::{GAP_PAGES, GatherRead, GatheredBlock, Scattered};
+pub use self::hold::LOCK_TAG;
 pub(crate) use self::identities::{Moves, original_identities};
 pub(crate) use self::labels::{LabelState, LabelStep};
 pub(crate) use self::memory::STUCK_MILLIS;
@@ -55,6 +57,7 @@ pub(crate) use self::pace::Pace;
 pub(crate) use self::release::{AT_A_TIME, CALL_BYTES, IDLE_MILLIS};
 pub(crate) use self::removal::{Evacuation, ROOM_MILLIS, Removal, Removals, STEP_PART, count_rows, joinable, runs};
 pub(crate) use self::scrub::{Check, Copy, InMemory, Item, PAGE, Place, StripScan, WriteStamp, copy_of};
+pub(crate) use self::service_time::ServiceTime;
 pub(crate) use self::shape::{add_groups, check_layouts, device_id, extent_space, invalid, new_members, take_groups};
 pub(crate) use self::stock::Stock;
 pub(crate) use self::usage::Spans;
@@ -75,6 +78,8 @@ pub(crate) struct Store {
     pub(crate) tuning: Tuning,
     /// Time of the current turn.
     pub(crate) now: Time,
+    /// Time for which the pool has been in service.
+    pub(crate) service: ServiceTime,
     pub(crate) core: Core,
     pub(crate) log: Log,
     pub(crate) io: IoTable<Context>,
@@ -134,6 +139,7 @@ impl Store {
             config,
             tuning,
             now,
+            service: ServiceTime::default(),
             core,
             log,
             io,

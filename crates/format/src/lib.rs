@@ -38,7 +38,7 @@ pub use label::{
 pub use label_note::DeviceNote;
 pub use node::{FANOUT, NODE_BYTES, NODE_UNITS, Node};
 pub use record::{
-    Checkpoint, HoldRecord, JobsRecord, LimitRecord, LineageRecord, OptionsRecord, Record, SNAPSHOTS_PER_PAGE, ScrubRecord, SnapshotRecord,
-    Standing, TreeRoot, VolumeRecord, WalkRecord,
+    Checkpoint, HoldRecord, JobsRecord, LimitRecord, LineageRecord, Lock, OptionsRecord, Record, SNAPSHOTS_PER_PAGE, ScrubRecord,
+    SnapshotRecord, Standing, TreeRoot, VolumeRecord, WalkRecord,
 };
 pub use shape::{Column, Group, MAX_COPIES, MAX_DEVICES, MAX_GROUPS, MAX_PARITY_WIDTH, MAX_SHAPE_BYTES, Member, MemberState, Shape};

@@ -154,7 +154,7 @@ macro_rules! fields {
 
 mod snapshot;
 
-pub use snapshot::{HoldRecord, SNAPSHOTS_PER_PAGE, SnapshotRecord, Standing};
+pub use snapshot::{HoldRecord, Lock, SNAPSHOTS_PER_PAGE, SnapshotRecord, Standing};
 
 fields!(
     /// A volume in the catalog. Its fields are encoded in order.

@@ -415,13 +415,18 @@ impl StateMachine for Reference {
         if self.state != PoolState::Online {
             return self.replies.push_back((tag, Err(CommandError::Faulted(Fault::Caller("stopped".to_owned())))));
         }
-        if let (Bug::SplitGroupSnapshot, Command::Catalog(CatalogCommand::Snapshot { targets, description, expires })) =
+        if let (Bug::SplitGroupSnapshot, Command::Catalog(CatalogCommand::Snapshot { targets, description, expires, .. })) =
             (self.bug, &command)
             && let [first, rest @ ..] = targets.as_slice()
             && !rest.is_empty()
         {
             let part = |targets: Vec<_>| {
-                Command::Catalog(CatalogCommand::Snapshot { targets, description: description.clone(), expires: *expires })
+                Command::Catalog(CatalogCommand::Snapshot {
+                    targets,
+                    description: description.clone(),
+                    expires: *expires,
+                    lock_millis: None,
+                })
             };
             self.append(Entry::Command(part(vec![first.clone()])), Vec::new());
             return self.later.push_back((tag, part(rest.to_vec())));

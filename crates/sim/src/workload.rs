@@ -318,7 +318,12 @@ impl Workload {
         volumes.truncate(count);
         let targets = volumes.iter().map(|id| (*id, self.name("snap"))).collect();
         Plan {
-            command: Some(Command::Catalog(CatalogCommand::Snapshot { targets, description: String::new(), expires: None })),
+            command: Some(Command::Catalog(CatalogCommand::Snapshot {
+                targets,
+                description: String::new(),
+                expires: None,
+                lock_millis: None,
+            })),
             diff: None,
             volumes,
             quiet: vec![],

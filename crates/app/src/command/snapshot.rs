@@ -46,7 +46,8 @@ pub struct Snapshot {
     /// Destroy automatically after this time: 90s, 15m, 24h, 7d
     #[arg(long, value_name = "SPAN")]
     expire: Option<String>,
-    /// Refuse release and destroy (also with -R) for this time, by the daemon's clock: 90s, 15m, 24h, 7d
+    /// Refuse release and destroy to everybody for this time, in which the pool is in service: 90s,
+    /// 15m, 24h, 7d
     #[arg(long, value_name = "SPAN")]
     lock: Option<String>,
 }

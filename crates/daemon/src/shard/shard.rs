@@ -255,6 +255,7 @@ impl<P: Pool> Shard<P> {
         if idle {
             self.soon.waited(devices_work, self.now - since);
         }
+        self.pool.pass(self.now / 1_000_000);
         self.wall = Time(self.wall_clock.at(self.clock.wall_millis(), self.now));
         Ok(())
     }

@@ -92,6 +92,9 @@ pub enum CatalogCommand {
         description: String,
         /// Time after which the caller may remove them automatically.
         expires: Option<Time>,
+        /// Milliseconds in service for which they are locked: each gets a hold with the tag
+        /// [`LOCK_TAG`](crate::LOCK_TAG) that cannot be released.
+        lock_millis: Option<u64>,
     },
     /// Destroys snapshots; their space is released in the background. Those with clones or holds
     /// are refused. Up to 32 are destroyed at one instant; more are destroyed in parts in the given

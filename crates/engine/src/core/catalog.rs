@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
 use millpond_block::{CacheMode, SectorProfile};
-use millpond_format::{BlockNo, Epoch, HoldRecord, JobsRecord, LineageId, SnapshotId, SnapshotRecord, Standing, TreeRoot, VolumeId};
+use millpond_format::{BlockNo, Epoch, HoldRecord, JobsRecord, LineageId, Lock, SnapshotId, SnapshotRecord, Standing, TreeRoot, VolumeId};
 
 use super::reservations::Reservations;
 use super::snapshots::SnapshotTable;
@@ -79,7 +79,8 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     /// Maximum bytes of its record.
     pub(super) fn record_bytes(&self) -> usize {
-        let tags = self.tags.iter().map(|hold| 24 + hold.tag.len()).sum::<usize>();
+        let lock = |hold: &HoldRecord| if hold.lock == Lock::No { 0 } else { Lock::MORE };
+        let tags = self.tags.iter().map(|hold| 24 + hold.tag.len() + lock(hold)).sum::<usize>();
         160 + self.name.len() + self.description.len() + self.holds.len() * 9 + tags
     }
 

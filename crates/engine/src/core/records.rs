@@ -156,8 +156,14 @@ impl Core {
             }
             Record::HoldTagged { snapshot, hold } => {
                 if let Some(s) = self.catalog.snapshots.get_mut(snapshot) {
-                    s.tags.retain(|other| other.tag != hold.tag);
-                    s.tags.push(hold.clone());
+                    // the record of the time in service is of the same hold
+                    match s.tags.iter_mut().find(|other| other.tag == hold.tag && other.since == hold.since) {
+                        Some(same) => same.clone_from(hold),
+                        None => {
+                            s.tags.retain(|other| other.tag != hold.tag);
+                            s.tags.push(hold.clone());
+                        }
+                    }
                 }
             }
             Record::ReleaseTagged { snapshot, tag } => {

@@ -290,6 +290,12 @@ pub enum Invalid {
     /// A lock without an end.
     #[error("a lock needs a time when it ends")]
     LockWithoutEnd,
+    /// A lock that is too long. The user gives a shorter one.
+    #[error("a lock lasts {most_days} days at most")]
+    LockTooLong {
+        /// Longest lock in days.
+        most_days: u64,
+    },
     /// A release of a hold that is not there.
     #[error("the snapshot has no hold {}", .0.as_ref().map_or_else(|| "without a tag".to_owned(), |tag| format!("with tag '{tag}'")))]
     NoHold(Option<String>),

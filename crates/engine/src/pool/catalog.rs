@@ -11,6 +11,8 @@ use crate::{Absent, Busy, CatalogCommand, CommandError, Compression, Invalid, Pl
 
 /// Most volumes of one group snapshot.
 const MAX_GROUP: usize = 256;
+/// Longest lock of a snapshot: a hundred years, in milliseconds.
+const LONGEST_LOCK_MILLIS: u64 = 36_525 * 86_400_000;
 /// Most bytes of a description.
 const MAX_DESCRIPTION: usize = 1024;
 
@@ -46,7 +48,13 @@ impl Requests {
             CatalogCommand::SetSector { volume, sector } => {
                 store.known_volume(volume).map(|()| (Record::Sector { volume, sector: sector_code(sector) }, Reply::Done))
             }
-            CatalogCommand::Snapshot { targets, description, expires } => snapshot(store, targets, description, expires),
+            CatalogCommand::Snapshot { targets, description, expires, lock_millis } => {
+                match snapshot(store, targets, description, expires).and_then(|change| locks(store, change, lock_millis)) {
+                    Ok((records, reply)) => drop(self.log_records(store, tag, records, reply)),
+                    Err(error) => store.replies.push_back((tag, Err(error))),
+                }
+                return;
+            }
             CatalogCommand::DestroySnapshots { snapshots } => return self.start_destroy(store, tag, snapshots),
             CatalogCommand::RenameSnapshot { snapshot, name } => rename_snapshot(store, snapshot, name),
             CatalogCommand::Rollback { snapshot, keep_as } => roll_back(store, snapshot, keep_as),
@@ -241,6 +249,19 @@ fn snapshot(store: &Store, targets: Vec<(VolumeId, String)>, description: String
     let targets = targets.into_iter().zip(&ids).map(|((volume, name), id)| (volume, *id, name)).collect();
     let (created, expires) = (store.now.0, expires.map(|time| time.0));
     Ok((Record::Snapshot { targets, created, description, expires }, Reply::Snapshots(ids)))
+}
+
+/// Adds the locks of new snapshots to their record. A crash may keep the snapshots without the
+/// locks, but only if the command was not answered.
+fn locks(store: &Store, (record, reply): (Record, Reply), lock_millis: Option<u64>) -> Result<(Vec<Record>, Reply), CommandError> {
+    let mut records = vec![record];
+    if let (Some(millis), Reply::Snapshots(ids)) = (lock_millis, &reply) {
+        if millis > LONGEST_LOCK_MILLIS {
+            return Err(CommandError::Invalid(Invalid::LockTooLong { most_days: LONGEST_LOCK_MILLIS / 86_400_000 }));
+        }
+        records.extend(ids.iter().map(|id| store.lock_of_new(*id, millis)));
+    }
+    Ok((records, reply))
 }
 
 fn rename_snapshot(store: &Store, snapshot: SnapshotId, name: String) -> Change {

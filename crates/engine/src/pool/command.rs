@@ -65,6 +65,7 @@ impl Pool {
         match command {
             Command::Close => {
                 self.jobs.suspend(&mut self.store);
+                self.note_service(true);
                 self.store.closing = Some(tag);
                 self.store.state = PoolState::Closing;
             }
@@ -104,12 +105,16 @@ impl Pool {
     }
 }
 
+/// Bytes of the record of a lock.
+const LOCK_BYTES: usize = 64;
+
 /// Returns the most pages that a command's records take, with the headers of their batches; for
 /// commands with several records those of the first.
 fn pages_of(command: &Command) -> usize {
     let bytes: usize = match command {
-        Command::Catalog(CatalogCommand::Snapshot { targets, description, .. }) => {
-            description.len() + targets.iter().map(|(_, name)| 32 + name.len()).sum::<usize>()
+        Command::Catalog(CatalogCommand::Snapshot { targets, description, lock_millis, .. }) => {
+            let lock = if lock_millis.is_some() { LOCK_BYTES } else { 0 };
+            description.len() + targets.iter().map(|(_, name)| 32 + name.len() + lock).sum::<usize>()
         }
         _ => 1024,
     };

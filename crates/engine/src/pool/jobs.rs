@@ -35,6 +35,7 @@ impl Pool {
         if self.store.state != PoolState::Online {
             return;
         }
+        self.note_service(false);
         if self.store.pace.is_due(self.store.now) {
             let jobs = self.list_jobs();
             self.store.pace.look(self.store.now, &jobs);
@@ -53,6 +54,20 @@ impl Pool {
             }
             self.store.core.apply_record(&record);
         }
+        self.requests.release(&mut self.store, op);
+    }
+
+    /// Records the time in service, if a lock needs that.
+    pub(super) fn note_service(&mut self, closing: bool) {
+        if self.store.tuning.read_only || !self.store.record_room(NOTE_PAGES) {
+            return;
+        }
+        let Some(record) = self.store.service_record(closing) else { return };
+        let op = self.requests.new_op(Owner::Nobody, Work::Command(Ok(Reply::Done)), false);
+        if self.requests.append_item(&mut self.store, op, &Item::Record(record.clone())).is_err() {
+            return self.requests.fail_op(&mut self.store, op, DiskError::NoSpace);
+        }
+        self.store.core.apply_record(&record);
         self.requests.release(&mut self.store, op);
     }
 

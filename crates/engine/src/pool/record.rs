@@ -18,6 +18,7 @@ impl Requests {
                 return false;
             }
             store.core.apply_record(&record);
+            store.locked(&record);
         }
         if deals_anew {
             self.arrange_read_cache(store, self.read_cache.limit());

@@ -1,17 +1,22 @@
 //! Holds, which keep a snapshot from being destroyed. A snapshot has any number of holds without a
 //! tag, and at most one per tag.
 
-use millpond_format::{HoldRecord, Record, SnapshotId};
+use millpond_format::{HoldRecord, Lock, Record, SnapshotId};
 
 use super::Store;
 use super::names::check_name;
 use crate::core::Snapshot;
 use crate::{Busy, CommandError, HoldInfo, Invalid, Time};
 
+/// Tag of the locks that snapshots are taken with.
+pub const LOCK_TAG: &str = "lock";
 /// Longest tag in bytes, so that a page of held snapshots stays a few kilobytes.
 const MAX_TAG: usize = 64;
 /// Most holds of a snapshot, so that a page of 64 snapshots with all their holds stays below 2 MiB.
 const MAX_HOLDS: usize = 256;
+
+/// Difference of clocks that is not shown, in milliseconds.
+const CLOCK_SLACK: u64 = 5000;
 
 impl Store {
     /// Returns the record of a new hold.
@@ -39,10 +44,17 @@ impl Store {
             return refused(Invalid::LockWithoutEnd);
         }
         // a hold with this tag that has expired is replaced
-        if held.tags.iter().any(|hold| hold.tag == tag && self.holds_still(hold.until)) {
+        if held.tags.iter().any(|hold| hold.tag == tag && self.tag_holds(hold)) {
             return refused(Invalid::TagTaken(tag));
         }
-        Ok(Record::HoldTagged { snapshot, hold: HoldRecord { tag, since: self.now.0, until, locked } })
+        let lock = until.filter(|_| locked).map_or(Lock::No, |until| self.new_lock(until.saturating_sub(self.now.0)));
+        Ok(Record::HoldTagged { snapshot, hold: HoldRecord { tag, since: self.now.0, until, lock } })
+    }
+
+    /// Returns the record of the lock of a snapshot that is being taken.
+    pub(crate) fn lock_of_new(&self, snapshot: SnapshotId, millis: u64) -> Record {
+        let (lock, until) = (self.new_lock(millis), Some(self.now.0 + millis));
+        Record::HoldTagged { snapshot, hold: HoldRecord { tag: LOCK_TAG.to_owned(), since: self.now.0, until, lock } }
     }
 
     /// Returns the record that releases the hold with a tag, or one without a tag.
@@ -56,27 +68,49 @@ impl Store {
         };
         match held.tags.iter().find(|hold| hold.tag == tag) {
             None => Err(CommandError::Invalid(Invalid::NoHold(Some(tag)))),
-            Some(hold) if hold.locked && self.holds_still(hold.until) => Err(CommandError::Invalid(Invalid::Locked(tag))),
+            Some(hold) if hold.lock != Lock::No && self.tag_holds(hold) => Err(CommandError::Invalid(Invalid::Locked(tag))),
             Some(_) => Ok(Record::ReleaseTagged { snapshot, tag }),
         }
     }
 
     /// Returns whether a snapshot has a hold that has not expired.
     pub(crate) fn is_held(&self, snapshot: &Snapshot) -> bool {
-        let mut untils = snapshot.holds.iter().copied().chain(snapshot.tags.iter().map(|hold| hold.until));
-        untils.any(|until| self.holds_still(until))
+        snapshot.holds.iter().any(|until| self.holds_still(*until)) || snapshot.tags.iter().any(|hold| self.tag_holds(hold))
     }
 
     /// Returns the holds that have not expired, those without a tag first.
     pub(super) fn holds_of(&self, snapshot: &Snapshot) -> Vec<HoldInfo> {
-        let plain = snapshot.holds.iter().map(|until| HoldInfo { tag: None, since: None, until: until.map(Time), locked: false });
-        let tagged = snapshot.tags.iter().map(|hold| HoldInfo {
+        let plain = snapshot.holds.iter().filter(|until| self.holds_still(**until));
+        let plain = plain.map(|until| HoldInfo { tag: None, since: None, until: until.map(Time), locked: false });
+        let tagged = snapshot.tags.iter().filter(|hold| self.tag_holds(hold)).map(|hold| HoldInfo {
             tag: Some(hold.tag.clone()),
             since: Some(Time(hold.since)),
-            until: hold.until.map(Time),
-            locked: hold.locked,
+            until: self.until(hold).map(Time),
+            locked: hold.lock != Lock::No,
         });
-        plain.chain(tagged).filter(|hold| self.holds_still(hold.until.map(|time| time.0))).collect()
+        plain.chain(tagged).collect()
+    }
+
+    /// Returns whether a hold with a tag has not expired.
+    fn tag_holds(&self, hold: &HoldRecord) -> bool {
+        match hold.lock {
+            Lock::No | Lock::Until => self.holds_still(hold.until),
+            Lock::Served { end, .. } => end > self.service.now(),
+        }
+    }
+
+    /// Returns when a hold expires by the wall clock; of a lock that is counted in service, the
+    /// earliest time.
+    fn until(&self, hold: &HoldRecord) -> Option<u64> {
+        match hold.lock {
+            Lock::No | Lock::Until => hold.until,
+            // unchanged as long as the pool is in service and nobody sets the clock
+            Lock::Served { end, .. } => {
+                let left = end.saturating_sub(self.service.now());
+                let (stated, earliest) = (hold.until.unwrap_or(0), self.now.0 + left);
+                Some(if earliest.abs_diff(stated) < CLOCK_SLACK { stated } else { earliest })
+            }
+        }
     }
 
     fn holds_still(&self, until: Option<u64>) -> bool {

@@ -141,6 +141,7 @@ fn made() -> (Vec<Vec<u8>>, VolumeId) {
         targets: vec![(volume, "first".into())],
         description: String::new(),
         expires: None,
+        lock_millis: None,
     }));
     while machine.harness.engine.snapshots().is_empty() {
         assert_eq!(machine.step(), 0);

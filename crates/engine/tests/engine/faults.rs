@@ -57,7 +57,7 @@ fn what_could_not_be_cut_off_is_not_grown_over() {
 fn names_beyond_a_segment_are_refused() {
     let mut harness = Harness::new(&[16], Layout::Linear);
     let targets = (0..250).map(|i| (harness.volume(&format!("v{i}"), 4096, Compression::Off), format!("{i:0>250}"))).collect();
-    let refused = harness.command(CatalogCommand::Snapshot { targets, description: String::new(), expires: None });
+    let refused = harness.command(CatalogCommand::Snapshot { targets, description: String::new(), expires: None, lock_millis: None });
     assert!(matches!(&refused, Err(CommandError::Invalid(Invalid::TooManyNames))), "{refused:?}");
     assert!(harness.engine.snapshots().is_empty());
 }

@@ -13,6 +13,8 @@ pub struct Harness {
     pub engine: Engine,
     pub media: Vec<Vec<u8>>,
     pub now: u64,
+    /// Time of a clock that only passes, in milliseconds.
+    pub host: u64,
     pub tuning: Tuning,
     /// True when devices cannot be read.
     pub unreadable: bool,
@@ -117,6 +119,7 @@ impl Harness {
             engine,
             media,
             now,
+            host: now,
             tuning,
             unreadable: false,
             dead: Vec::new(),
@@ -202,6 +205,7 @@ impl Harness {
     pub fn settle(&mut self) {
         for _ in 0..200_000 {
             self.now += 1;
+            self.pass();
             let more = self.engine.turn(Time(self.now));
             let mut any = false;
             while let Some(io) = self.engine.pop_io() {
@@ -218,9 +222,15 @@ impl Harness {
         panic!("the engine does not come to rest: {:?} {:?} {}", self.engine.pool(), self.engine.metrics(), self.engine.space_report());
     }
 
+    fn pass(&mut self) {
+        self.host += 1;
+        self.engine.pass(self.host);
+    }
+
     /// Runs a turn without device operations.
     pub fn turn(&mut self) {
         self.now += 1;
+        self.pass();
         self.engine.turn(Time(self.now));
     }
 
@@ -373,8 +383,12 @@ impl Harness {
     }
 
     pub fn snapshot(&mut self, volume: VolumeId, name: &str) -> SnapshotId {
-        let reply =
-            self.command(CatalogCommand::Snapshot { targets: vec![(volume, name.into())], description: String::new(), expires: None });
+        let reply = self.command(CatalogCommand::Snapshot {
+            targets: vec![(volume, name.into())],
+            description: String::new(),
+            expires: None,
+            lock_millis: None,
+        });
         match reply.unwrap() {
             Reply::Snapshots(ids) => ids[0],
             other => panic!("{other:?}"),

@@ -103,7 +103,7 @@ fn a_lock_ends_at_its_time_and_not_before() {
     harness.reopen();
     assert!(release(&mut harness, snapshot, Some("lock")).is_err());
     assert!(matches!(harness.command(CatalogCommand::DestroyVolume { volume }), Err(CommandError::Busy(_))));
-    harness.now = until;
+    (harness.now, harness.host) = (until, harness.host + 100_000);
     harness.settle();
     assert_eq!(tags(&harness), "", "it has ended");
     // the tag can be used again, and replaces the hold that ended
@@ -113,4 +113,102 @@ fn a_lock_ends_at_its_time_and_not_before() {
     harness.reopen();
     assert_eq!(tags(&harness), "");
     harness.command(CatalogCommand::DestroyVolume { volume }).unwrap();
+}
+
+const DAY: u64 = 86_400_000;
+
+/// Takes a snapshot that is locked for a time in milliseconds.
+fn lock(harness: &mut Harness, volume: VolumeId, name: &str, millis: u64) -> Result<SnapshotId, CommandError> {
+    let (targets, description) = (vec![(volume, name.to_owned())], String::new());
+    match harness.command(CatalogCommand::Snapshot { targets, description, expires: None, lock_millis: Some(millis) })? {
+        Reply::Snapshots(ids) => Ok(ids[0]),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn destroy(harness: &mut Harness, snapshot: SnapshotId) -> Result<Reply, CommandError> {
+    harness.command(CatalogCommand::DestroySnapshots { snapshots: vec![snapshot] })
+}
+
+#[test]
+fn no_clock_that_is_set_ends_a_lock_early() {
+    // INV-HOLD-1
+    let (mut harness, volume, _) = held();
+    let locked = lock(&mut harness, volume, "safe", 7 * DAY).unwrap();
+    assert!(matches!(lock(&mut harness, volume, "endless", u64::MAX / 2), Err(CommandError::Invalid(Invalid::LockTooLong { .. }))));
+    // years forward, while the pool is in service and while it is not
+    for _ in 0..2 {
+        harness.now += 3000 * DAY;
+        harness.settle();
+        assert!(matches!(destroy(&mut harness, locked), Err(CommandError::Busy(_))));
+        assert!(matches!(release(&mut harness, locked, Some("lock")), Err(CommandError::Invalid(Invalid::Locked(_)))));
+        assert!(hold(&mut harness, locked, Some("lock"), None, false).is_err(), "another hold would replace it");
+        let until = harness.engine.snapshots()[1].hold_list[0].until.expect("an end").0;
+        assert!(until > harness.now + 6 * DAY, "the end that is shown moves with the clock");
+        harness.command(Command::Close).unwrap();
+        harness.reopen();
+    }
+    // back to the beginning: nothing of the lock is lost, and nothing is added to it
+    harness.now = 1000;
+    harness.reopen();
+    harness.host += 6 * DAY;
+    harness.settle();
+    assert!(destroy(&mut harness, locked).is_err());
+    harness.host += DAY;
+    harness.settle();
+    destroy(&mut harness, locked).unwrap();
+    harness.audit();
+}
+
+#[test]
+fn time_in_service_adds_up_over_imports_and_a_crash_loses_little_of_it() {
+    let (mut harness, volume, _) = held();
+    let (first, second) = (lock(&mut harness, volume, "first", DAY).unwrap(), lock(&mut harness, volume, "second", 2 * DAY).unwrap());
+    // a day in four parts: each ends with a close
+    for _ in 0..4 {
+        assert!(destroy(&mut harness, first).is_err());
+        harness.host += DAY / 4;
+        harness.settle();
+        harness.command(Command::Close).unwrap();
+        harness.reopen();
+    }
+    // the milliseconds between a record and the end of the service do not count
+    harness.host += 1000;
+    harness.settle();
+    destroy(&mut harness, first).unwrap();
+    // and each with a crash: the time since the last record is lost, which is never in favour of
+    // those who want to destroy it
+    for _ in 0..4 {
+        assert!(destroy(&mut harness, second).is_err());
+        harness.host += DAY / 4;
+        harness.now += DAY / 4;
+        harness.settle();
+        harness.host += 500_000;
+        harness.settle();
+        harness.reopen();
+    }
+    harness.host += 1000;
+    harness.settle();
+    destroy(&mut harness, second).unwrap();
+    harness.audit();
+}
+
+#[test]
+fn a_group_is_locked_with_the_command_that_takes_it() {
+    let (mut harness, volume, _) = held();
+    let other = harness.volume("other", 1 << 20, Compression::Off);
+    let targets = vec![(volume, "g".to_owned()), (other, "g".to_owned())];
+    let command = CatalogCommand::Snapshot { targets, description: "policy p".into(), expires: None, lock_millis: Some(DAY) };
+    let Reply::Snapshots(ids) = harness.command(command).unwrap() else { panic!("snapshots") };
+    // from the log, and from the checkpoint
+    for _ in 0..2 {
+        harness.reopen();
+        for id in &ids {
+            assert!(matches!(destroy(&mut harness, *id), Err(CommandError::Busy(_))));
+            assert!(release(&mut harness, *id, Some("lock")).is_err());
+        }
+        assert!(harness.command(CatalogCommand::DestroyVolume { volume: other }).is_err());
+        harness.command(Command::Checkpoint).unwrap();
+    }
+    harness.audit();
 }

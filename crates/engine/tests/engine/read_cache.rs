@@ -43,7 +43,7 @@ fn uses(harness: &Harness, volume: VolumeId) -> (u64, u64) {
 
 fn snapshot(harness: &mut Harness, volume: VolumeId) -> SnapshotId {
     let targets = vec![(volume, "s".to_owned())];
-    match harness.command(CatalogCommand::Snapshot { targets, description: String::new(), expires: None }) {
+    match harness.command(CatalogCommand::Snapshot { targets, description: String::new(), expires: None, lock_millis: None }) {
         Ok(Reply::Snapshots(ids)) => ids[0],
         other => panic!("{other:?}"),
     }

@@ -236,9 +236,10 @@ fn what_a_shrink_cut_off_does_not_come_back_by_a_snapshot() {
     }
     harness.engine.command(Tag(1 << 40), Command::Catalog(CatalogCommand::ResizeVolume { volume, size: 4096 }));
     let target = vec![(volume, "s".to_owned())];
-    harness
-        .engine
-        .command(Tag(2 << 40), Command::Catalog(CatalogCommand::Snapshot { targets: target, description: String::new(), expires: None }));
+    harness.engine.command(
+        Tag(2 << 40),
+        Command::Catalog(CatalogCommand::Snapshot { targets: target, description: String::new(), expires: None, lock_millis: None }),
+    );
     harness.settle();
     let replies: Vec<_> = std::iter::from_fn(|| harness.engine.pop_reply()).map(|(_, reply)| reply.unwrap()).collect();
     let Some(Reply::Snapshots(ids)) = replies.iter().find(|reply| matches!(reply, Reply::Snapshots(_))) else { panic!("{replies:?}") };

@@ -114,11 +114,17 @@ fn turns_of_a_pool_with_many_of_everything() {
                     targets: group.iter().map(targets).collect(),
                     description: String::new(),
                     expires: None,
+                    lock_millis: None,
                 });
             }
         } else {
             for volume in &volumes {
-                timed.command(CatalogCommand::Snapshot { targets: vec![targets(volume)], description: String::new(), expires: None });
+                timed.command(CatalogCommand::Snapshot {
+                    targets: vec![targets(volume)],
+                    description: String::new(),
+                    expires: None,
+                    lock_millis: None,
+                });
             }
         }
     }
@@ -139,7 +145,12 @@ fn turns_of_a_pool_with_many_of_everything() {
     let many = volumes[50];
     for nth in 0..10_000u64 {
         timed.write([(many, nth % 64), (many, nth * 17 % 16_000)].into_iter(), nth as u8);
-        timed.command(CatalogCommand::Snapshot { targets: vec![(many, format!("n{nth}"))], description: String::new(), expires: None });
+        timed.command(CatalogCommand::Snapshot {
+            targets: vec![(many, format!("n{nth}"))],
+            description: String::new(),
+            expires: None,
+            lock_millis: None,
+        });
     }
     timed.phase("10,000 snapshots of one volume");
     let odd: Vec<SnapshotId> = timed.harness.engine.snapshots().iter().filter(|s| s.volume == many).map(|s| s.id).step_by(2).collect();

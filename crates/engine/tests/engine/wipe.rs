@@ -43,7 +43,7 @@ fn sectors(harness: &Harness, mark: u8) -> usize {
 
 fn snapshot(harness: &mut Harness, volume: VolumeId, name: &str) -> SnapshotId {
     let targets = vec![(volume, name.to_owned())];
-    match harness.command(CatalogCommand::Snapshot { targets, description: String::new(), expires: None }) {
+    match harness.command(CatalogCommand::Snapshot { targets, description: String::new(), expires: None, lock_millis: None }) {
         Ok(Reply::Snapshots(ids)) => ids[0],
         other => panic!("{other:?}"),
     }

@@ -11,6 +11,57 @@ pub const SNAPSHOTS_PER_PAGE: u64 = 64;
 const HIDDEN: u8 = 1;
 const TAGGED: u8 = 2;
 
+/// Whether a hold can be released before its end. Encoded as a byte: 0 it can, 1 it cannot until
+/// its time by the wall clock (only earlier versions write this), 2 a lock counted in service, with
+/// two times after it. Programs without such locks take 2 for damage: they refuse the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lock {
+    /// It can be released.
+    #[default]
+    No,
+    /// It cannot be released before its end.
+    Until,
+    /// It cannot be released before the pool has been in service for some time.
+    Served {
+        /// Time in service at which it ends, in milliseconds.
+        end: u64,
+        /// Time in service when this was written, in milliseconds.
+        seen: u64,
+    },
+}
+
+impl Lock {
+    /// Maximum number of encoded bytes beyond those of [`Lock::No`].
+    pub const MORE: usize = 16;
+}
+
+impl Field for Lock {
+    const LEAST: usize = 1;
+    fn put(&self, e: &mut Encoder) {
+        match self {
+            Lock::No => e.u8(0),
+            Lock::Until => e.u8(1),
+            Lock::Served { end, seen } => {
+                e.u8(2);
+                e.u64(*end);
+                e.u64(*seen);
+            }
+        }
+    }
+    fn get(d: &mut Decoder<'_>) -> Result<Self, FormatError> {
+        match d.u8()? {
+            0 => Ok(Lock::No),
+            1 => Ok(Lock::Until),
+            2 => {
+                let (end, seen) = (d.u64()?, d.u64()?);
+                // times are small enough to be added to
+                if end.max(seen) < 1 << 62 { Ok(Lock::Served { end, seen }) } else { Err(FormatError::Field("lock")) }
+            }
+            _ => Err(FormatError::Field("flag")),
+        }
+    }
+}
+
 fields!(
     /// A hold with a tag.
     HoldRecord {
@@ -20,8 +71,8 @@ fields!(
         since: u64,
         /// When it ends by itself: milliseconds since the Unix epoch.
         until: Option<u64>,
-        /// True when it cannot be released before its end.
-        locked: bool,
+        /// Whether it can be released before its end.
+        lock: Lock,
     }
 );
 

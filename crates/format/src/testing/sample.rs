@@ -6,9 +6,9 @@ use super::Kind;
 use crate::{
     Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, CacheHead, CacheSegment, Checkpoint, ChunkId, ChunkRecord, Claim, Class,
     Coding, Column, DeadDirectory, DeadRecord, DeviceId, DeviceNote, Encoder, Epoch, Filling, Group, HEADER_PAGE, HoldRecord, Holder, Item,
-    JobsRecord, Label, Layout, LimitRecord, LineageId, LineageRecord, LogTail, Lsn, Member, MemberState, Move, NO_SEGMENT, NODE_BYTES,
-    Node, ObjectRef, OptionsRecord, PieceRef, PoolId, Record, Root, STREAMS, ScrubRecord, SegmentId, Shape, SmallRun, SnapshotId,
-    SnapshotRecord, Standing, StreamStart, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
+    JobsRecord, Label, Layout, LimitRecord, LineageId, LineageRecord, Lock, LogTail, Lsn, Member, MemberState, Move, NO_SEGMENT,
+    NODE_BYTES, Node, ObjectRef, OptionsRecord, PieceRef, PoolId, Record, Root, STREAMS, ScrubRecord, SegmentId, Shape, SmallRun,
+    SnapshotId, SnapshotRecord, Standing, StreamStart, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
 };
 
 const POOL: PoolId = PoolId(*b"sixteen bytes id");
@@ -173,7 +173,7 @@ fn small_run() -> SmallRun {
     }
 }
 
-fn batches() -> [Vec<u8>; 4] {
+fn batches() -> [Vec<u8>; 5] {
     let header = BatchHeader {
         stream: 0,
         pages: 1,
@@ -227,7 +227,9 @@ fn batches() -> [Vec<u8>; 4] {
     let moves = batch(&moves, &[Item::Move(moved), Item::Move(nodes)]);
     let bare = BatchHeader { payload: 0, ..header.clone() };
     let promote = [Item::Record(Record::Promote { volume: VolumeId(3) })];
-    [batch(&header, &items), moves, batch(&bare, &tags), batch(&bare, &promote)]
+    let locked = HoldRecord { lock: Lock::Served { end: 700, seen: 100 }, ..hold("lock", Some(99), false) };
+    let locks = [Item::Record(Record::HoldTagged { snapshot: SnapshotId(4), hold: locked })];
+    [batch(&header, &items), moves, batch(&bare, &tags), batch(&bare, &promote), batch(&bare, &locks)]
 }
 
 /// Encodes a header with its items.
@@ -350,8 +352,16 @@ fn tagged_page() -> Vec<u8> {
     SnapshotRecord::encode_page([tagged, plain, last].iter())
 }
 
+/// A page of a snapshot with a lock that is counted in service.
+fn locked_page() -> Vec<u8> {
+    let lock = HoldRecord { lock: Lock::Served { end: 1 << 40, seen: 1 << 39 }, ..hold("lock", Some(99), false) };
+    let tags = vec![hold("audit", None, false), lock];
+    let locked = SnapshotRecord { standing: Standing { hidden: false, tags }, ..snapshot_record() };
+    SnapshotRecord::encode_page([locked].iter())
+}
+
 fn hold(tag: &str, until: Option<u64>, locked: bool) -> HoldRecord {
-    HoldRecord { tag: tag.into(), since: 18, until, locked }
+    HoldRecord { tag: tag.into(), since: 18, until, lock: if locked { Lock::Until } else { Lock::No } }
 }
 
 fn chunk_page() -> Vec<u8> {
@@ -427,7 +437,7 @@ fn claim(released: bool) -> Vec<u8> {
 
 /// One or two samples of each structure: name, kind, bytes.
 pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
-    let ([linear, stripe, cached, spared, noted], [log_tails, bare], [blocks, moves, tags, promote], [head, segment]) =
+    let ([linear, stripe, cached, spared, noted], [log_tails, bare], [blocks, moves, tags, promote, locks], [head, segment]) =
         (labels(), roots(), batches(), cache());
     vec![
         ("label-linear", Kind::Label, linear.encode().to_vec()),
@@ -454,6 +464,8 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
         ("snapshot-page-tags", Kind::SnapshotPage, tagged_page()),
         ("label-notes", Kind::Label, noted.encode().to_vec()),
         ("batch-promote", Kind::Batch, promote),
+        ("batch-locks", Kind::Batch, locks),
+        ("snapshot-page-locks", Kind::SnapshotPage, locked_page()),
         ("checkpoint-reordered", Kind::Checkpoint, Checkpoint { reordered: 1, ..checkpoint() }.encode()),
     ]
 }

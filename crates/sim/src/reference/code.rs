@@ -178,7 +178,12 @@ fn from_words(words: &[u64], strings: &[String]) -> Option<Entry> {
         })),
         7 => {
             let targets = words[1..].iter().zip(strings).map(|(id, name)| (VolumeId(*id as u32), name.clone())).collect();
-            Entry::Command(Command::Catalog(CatalogCommand::Snapshot { targets, description: String::new(), expires: None }))
+            Entry::Command(Command::Catalog(CatalogCommand::Snapshot {
+                targets,
+                description: String::new(),
+                expires: None,
+                lock_millis: None,
+            }))
         }
         8 => Entry::Command(Command::Catalog(CatalogCommand::DestroySnapshots {
             snapshots: words[1..].iter().map(|id| SnapshotId(*id)).collect(),

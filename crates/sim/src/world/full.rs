@@ -76,7 +76,7 @@ impl<S: System> World<S> {
             return Ok(());
         }
         let targets = chosen.iter().map(|volume| (*volume, self.workload.name("snap"))).collect();
-        self.command_and_wait(CatalogCommand::Snapshot { targets, description: String::new(), expires: None })?;
+        self.command_and_wait(CatalogCommand::Snapshot { targets, description: String::new(), expires: None, lock_millis: None })?;
         let stride = self.rng.between(STRIDES.0, STRIDES.1);
         let first = self.rng.below(stride);
         // Each round overwrites a part, so that all rounds together fill about half of a pool.

@@ -27,7 +27,7 @@ impl<S: System> World<S> {
         self.write_over(head, &long, None)?;
         let name = self.workload.name("snap");
         let targets = vec![(volume, name)];
-        self.command_and_wait(CatalogCommand::Snapshot { targets, description: String::new(), expires: None })?;
+        self.command_and_wait(CatalogCommand::Snapshot { targets, description: String::new(), expires: None, lock_millis: None })?;
         for _ in 0..long.rounds {
             self.write_over(head, &long, None)?;
         }

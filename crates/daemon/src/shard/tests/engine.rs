@@ -40,8 +40,12 @@ fn compressed_pool(paths: &[PathBuf], device_size: u64, volume_size: u64, compre
 }
 
 fn snapshot(shard: &ShardHandle, volume: VolumeId, name: &str) -> Target {
-    let command =
-        Command::Catalog(CatalogCommand::Snapshot { targets: vec![(volume, name.to_owned())], description: String::new(), expires: None });
+    let command = Command::Catalog(CatalogCommand::Snapshot {
+        targets: vec![(volume, name.to_owned())],
+        description: String::new(),
+        expires: None,
+        lock_millis: None,
+    });
     match wait(shard.command(command)).expect("snapshot") {
         Reply::Snapshots(made) => Target::Snapshot(made[0]),
         other => panic!("{other:?}"),
