@@ -25,6 +25,7 @@ mod layout;
 mod load;
 pub mod names;
 pub mod path;
+mod policy;
 mod pool;
 mod replacement;
 #[cfg(feature = "testing")]
@@ -54,6 +55,7 @@ pub use found::{Found, FoundState, LostRange};
 pub use job::{GroupFill, Job, JobKind, JobState, LostData, Rebalance, RebalancePool, Scrub, ScrubPool, ScrubState};
 pub use layout::{ClassSpec, LayoutSpec, OtherLayout, PoolLayout};
 pub use load::{DeviceLoad, PoolLoad, RequestLoad};
+pub use policy::{CreatePolicy, Policy, PolicyRun, PolicyState, PolicyVolume, PolicyVolumes, RunPolicy, SetPolicy};
 pub use pool::{CreatePool, EndedExport, GuestIo, ImportPool, LeftDevice, Pool, PoolHealth, PoolIo, PoolRemoval, PoolSpace, SetPool};
 pub use replacement::{DeviceNamed, ReplaceDevice, Replacement};
 pub use snapshot::{

@@ -25,6 +25,7 @@ mod list;
 mod man;
 mod map;
 mod owner;
+mod policy;
 mod pool;
 mod rename;
 mod resize;

@@ -54,7 +54,9 @@ impl Daemon {
             for record in &exports {
                 self.end_export(record, false).await.map_err(|e| e.during(format!("{during}: cannot end export {}", record.id)))?;
             }
-            carry_out(&shard, &plan).await.map_err(|e| e.during(&during))?;
+            let carried_out = carry_out(&shard, &plan).await;
+            self.snapshots_changed();
+            carried_out.map_err(|e| e.during(&during))?;
         }
         if let Some(rehearsed) = wipe.filter(|_| !request.dry_run) {
             let begun = self.wipe(pool, WipePool { dry_run: false, ..rehearsed }).await;

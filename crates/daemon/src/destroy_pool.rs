@@ -60,6 +60,7 @@ impl Daemon {
             registry.exports.retain(|_, export| export.record.pool != name);
             registry.pools.remove(name).map(|entry| entry.record)
         };
+        record.iter().for_each(|record| self.forget_pool_of_policies(&record.id));
         self.share_read_cache();
         // Save first that the pool is gone: a crash from here on may leave a pool that can be
         // imported, but never a daemon that expects a destroyed one.

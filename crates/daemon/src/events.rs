@@ -272,12 +272,12 @@ fn pool_of(kind: &EventKind, subject: &str) -> Option<String> {
         | PoolFaulted | PoolSilent | PoolHealthy | PoolSpace | PoolFull | PoolHasRoom | PoolDevicesAdded | PoolReplacing | PoolRemoving
         | PoolRemovalEnded | PoolRemovalWaits | PoolUnreclaimed | PoolRebalancing | PoolWiping | PoolScrubbing | DeviceLimited
         | HostNearlyFull | HostHasRoom | VolumeCreated | VolumeChanged | VolumeResized | VolumeRolledBack | VolumePromoted
-        | VolumeCopied | VolumeCopyFailed | SnapshotCreated | SnapshotExpired | SnapshotHeld | SnapshotReleased | Renamed | Destroyed => {
-            subject
-        }
-        DaemonStarted | DaemonStopped | AccessRefused | TokenCreated | TokenDestroyed | DeviceFailed | DeviceMissing | DeviceSilent | DeviceSlow | DeviceErrors | DeviceFull
+        | VolumeCopied | VolumeCopyFailed | SnapshotCreated | SnapshotExpired | SnapshotHeld | SnapshotReleased | Renamed | Destroyed
+        | PolicyAttached | PolicyDetached | PolicyMissed | PolicyResumed | SnapshotPruned => subject,
+        DaemonStarted | DaemonStopped | AccessRefused | TokenCreated | TokenDestroyed | DeviceFailed | DeviceMissing | DeviceSilent
+        | DeviceSlow | DeviceErrors | DeviceFull
         | DeviceReturned | DeviceRecovered | DeviceSpareUsed | DeviceReleased | JobBegan | JobEnded | ScrubEnded | StateUnsaved
-        | Other(_) => return None,
+        | PolicyCreated | PolicyChanged | PolicyDestroyed | Other(_) => return None,
     };
     let pool = name.split(['/', '@', ':', ' ']).next()?;
     (!pool.is_empty()).then(|| pool.to_owned())

@@ -49,6 +49,7 @@ mod mount_table;
 mod options;
 mod placement;
 mod places;
+mod policy;
 mod pools;
 mod probe;
 mod promote;

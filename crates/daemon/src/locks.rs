@@ -7,8 +7,8 @@
 //!    the shard of another pool. A name without a pool has a lock, too: creating or importing a
 //!    pool takes the lock of its name, which reserves the name.
 //! 2. `saving`: the order in which states are written ([`Daemon::save`]).
-//! 3. The registry, the mounts, the table of pool locks, the events and the last look at pools, one
-//!    at a time, for a read or a change in memory.
+//! 3. The registry, the mounts, the table of pool locks, the policies, the events and the last look
+//!    at pools, one at a time, for a read or a change in memory.
 //!
 //! Only the locks 0 and 1 are held across an await. Things that pools share (ids and addresses of
 //! exports, devices of new members) are reserved in the registry before the first wait for a shard

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
-use millpond_api::{ApiError, Job};
+use millpond_api::{ApiError, Job, Policy};
 use millpond_engine::{SnapshotInfo, VolumeId};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, prometheus_text, text};
@@ -33,6 +33,7 @@ mod buckets;
 mod devices;
 mod exports;
 mod jobs;
+mod policies;
 mod pools;
 mod series;
 mod service;
@@ -106,6 +107,7 @@ struct Exposition {
     volumes: Vec<VolumeFacts>,
     exports: Vec<ExportFacts>,
     jobs: Vec<Job>,
+    policies: Vec<Policy>,
 }
 
 impl Collector for Exposition {
@@ -115,7 +117,8 @@ impl Collector for Exposition {
         series::encode(&mut encoder, devices::DEVICES, &self.devices)?;
         series::encode(&mut encoder, volumes::VOLUMES, &self.volumes)?;
         series::encode(&mut encoder, exports::EXPORTS, &self.exports)?;
-        series::encode(&mut encoder, jobs::JOBS, &self.jobs)
+        series::encode(&mut encoder, jobs::JOBS, &self.jobs)?;
+        series::encode(&mut encoder, policies::POLICIES, &self.policies)
     }
 }
 
@@ -155,7 +158,15 @@ impl Daemon {
         self.scrapes.keep(pools.iter().map(|facts| facts.pool.id.as_str()));
         let devices = pools.iter().flat_map(DeviceFacts::of).collect();
         let exports = self.list_exports(&looks).into_iter().map(ExportFacts::from).collect();
-        Exposition { service: [self.facts()], pools, devices, volumes, exports, jobs: self.list_jobs(&looks) }
+        Exposition {
+            service: [self.facts()],
+            pools,
+            devices,
+            volumes,
+            exports,
+            jobs: self.list_jobs(&looks),
+            policies: self.list_policies(),
+        }
     }
 
     /// Returns the facts about the daemon itself.

@@ -87,6 +87,7 @@ impl Daemon {
             }
             entry.conditions.tell(&mut pool.devices);
         }
+        pool.late_policies = self.late_policies(&record.id);
         pool.full_in_seconds = self.watches().full_in(&pool, Instant::now()).map(|left| left.as_secs());
         pool
     }

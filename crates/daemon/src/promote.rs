@@ -28,6 +28,7 @@ impl Daemon {
         let Reply::Promotion(plan) = reply else { return Err(ApiError::internal("the engine answers something else").during(during)) };
         let promoted = described(name, &plan, &volumes, &snapshots);
         if !request.dry_run {
+            self.snapshots_changed();
             for (old, new) in promoted.snapshots.iter().zip(&promoted.renamed) {
                 let named = |name: &String| name.parse::<SnapshotName>().map(Name::Snapshot);
                 if let (Ok(old), Ok(new)) = (named(old), named(new)) {

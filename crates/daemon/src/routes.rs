@@ -7,6 +7,7 @@ mod destroy;
 mod export;
 mod guard;
 mod input;
+mod policy;
 mod pool;
 mod refused;
 mod router;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use super::inherited::Inherited;
 use super::locks::{Deadlines, PoolLocks, Reserved};
 use super::metrics::Scrapes;
 use super::mount::Mounted;
+use super::policy::Policies;
 use super::shard::ShardHandle;
 use super::state::{ExportRecord, PoolRecord, State, StateDir};
 use super::watch::Watches;
@@ -186,6 +188,12 @@ pub struct Daemon {
     mounts: Mutex<BTreeMap<u64, Mounted>>,
     /// Full copies.
     copies: Mutex<Copies>,
+    policies: Mutex<Policies>,
+    /// Notified when a policy or one of its runs has changed.
+    pub(super) policies_changed: Notify,
+    /// Number of commands since the start that changed something about snapshots that runs of
+    /// policies know.
+    pub(super) snapshot_changes: AtomicU64,
     pub(super) events: EventLog,
     /// Tokens, sessions, and failed attempts.
     pub(crate) access: Access,
@@ -230,6 +238,9 @@ impl Daemon {
             registry: Mutex::new(registry),
             mounts: Mutex::default(),
             copies: Mutex::new(Copies::left(state.copies)),
+            policies: Mutex::new(Policies::of(state.policies)),
+            policies_changed: Notify::new(),
+            snapshot_changes: AtomicU64::new(0),
             events,
             access: Access::with(state.tokens),
             scrapes: Scrapes::default(),
@@ -255,6 +266,11 @@ impl Daemon {
         self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Locks the policies. Never held across an await.
+    pub(super) fn policies(&self) -> MutexGuard<'_, Policies> {
+        self.policies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Writes the state file. Durable on return.
     pub(super) fn save(&self) -> Result<(), ApiError> {
         let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
@@ -265,6 +281,7 @@ impl Daemon {
             let mut state = State::new(registry.next_export, pools, kept, registry.known.clone());
             state.copies = self.copies().records();
             state.tokens = self.access.tokens().records();
+            state.policies = self.policies().records();
             state
         };
         let path = self.dir.path().display();
@@ -304,6 +321,8 @@ impl Daemon {
         if let Some(entry) = self.registry().pools.get_mut(name) {
             *entry = PoolEntry { importing: Arc::clone(&entry.importing), ..PoolEntry::new(entry.record.clone(), Ok(shard)) };
         }
+        self.snapshots_changed();
+        self.policies_changed.notify_one();
         self.pools_changed.notify_one();
     }
 

@@ -228,7 +228,7 @@ impl Daemon {
     }
 
     /// Notes that a snapshot of the pool expires at `time`.
-    fn expires(&self, pool: &str, time: Timestamp) {
+    pub(super) fn expires(&self, pool: &str, time: Timestamp) {
         if let Some(entry) = self.registry().pools.get_mut(pool) {
             entry.due = Some(entry.due.map_or(time, |due| due.min(time)));
         }

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::access::TokenRecord;
 use super::copies::CopyRecord;
 use super::labels::Labelled;
+use super::policy::PolicyRecord;
 use super::tls::TlsFiles;
 
 #[cfg(test)]
@@ -365,6 +366,9 @@ pub struct State {
     /// Tokens of clients over TCP.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<TokenRecord>,
+    /// Policies.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<PolicyRecord>,
 }
 
 impl Default for State {
@@ -473,7 +477,7 @@ impl StateDir {
 impl State {
     /// Returns the state to save.
     pub fn new(next_export: u64, pools: Vec<PoolRecord>, exports: Vec<ExportRecord>, known: Vec<PoolRecord>) -> State {
-        State { version: VERSION, next_export, pools, exports, known, copies: Vec::new(), tokens: Vec::new() }
+        State { version: VERSION, next_export, pools, exports, known, copies: Vec::new(), tokens: Vec::new(), policies: Vec::new() }
     }
 
     fn each_path(&mut self, mut change: impl FnMut(&mut PathBuf)) {

@@ -82,6 +82,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) 
         clients: status.clients,
         scrub: status.pool.scrub.as_ref().map(scrub),
         job_rate: status.pool.job_rate,
+        late_policies: Vec::new(),
         warnings: Vec::new(),
     }
 }
@@ -385,6 +386,7 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap
         clients: 0,
         scrub: None,
         job_rate: None,
+        late_policies: Vec::new(),
         warnings: Vec::new(),
     }
 }

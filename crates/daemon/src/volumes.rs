@@ -226,6 +226,7 @@ impl Daemon {
             _ => return Err(ApiError::invalid("a snapshot cannot move to another volume; change only the part after '@'").during(during)),
         };
         shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
+        self.snapshots_changed();
         self.rename_exports(old, &new)?;
         self.tell(EventKind::Renamed, format!("{old} {new}"));
         Ok(())

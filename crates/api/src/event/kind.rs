@@ -102,6 +102,14 @@ kinds! {
     SnapshotExpired = "snapshot.expired", Info, "snapshot expired";
     SnapshotHeld = "snapshot.held", Info, "snapshot held";
     SnapshotReleased = "snapshot.released", Info, "snapshot released";
+    SnapshotPruned = "snapshot.pruned", Warning, "snapshot of a policy destroyed before its time";
+    PolicyCreated = "policy.created", Info, "policy created";
+    PolicyChanged = "policy.changed", Info, "policy changed";
+    PolicyDestroyed = "policy.destroyed", Info, "policy destroyed";
+    PolicyAttached = "policy.attached", Info, "volume attached to a policy";
+    PolicyDetached = "policy.detached", Info, "volume detached from a policy";
+    PolicyMissed = "policy.missed", Warning, "runs of a policy missed";
+    PolicyResumed = "policy.resumed", Info, "policy runs again";
     Renamed = "renamed", Info, "renamed";
     Destroyed = "destroyed", Info, "destroyed";
 }

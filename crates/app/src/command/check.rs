@@ -93,6 +93,9 @@ fn of_pool(pool: &Pool) -> Vec<Cause> {
             let forecast = pool.full_in_seconds.map(|left| format!("; full in about {}", about(Duration::from_secs(left))));
             add(Level::Warning, format!("pool {name} is {percent} % full, {free} of {size} are free{}", forecast.unwrap_or_default()));
         }
+        for late in &pool.late_policies {
+            add(Level::Warning, format!("pool {name}: {late}"));
+        }
         if let Some(why) = &pool.removal_ended {
             add(Level::Warning, format!("pool {name}: the removal of a device ended without success: {why}"));
         }

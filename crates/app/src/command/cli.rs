@@ -7,8 +7,8 @@ use millpond_api::client::Client;
 use millpond_api::failure::Outcome;
 
 use super::{
-    cache, completions, create, demo, destroy, diff, events, exports, fuse_guard, get, hold, image, lab, list, man, pool, rename, resize,
-    sectors, serve, snapshot, status, token, up,
+    cache, completions, create, demo, destroy, diff, events, exports, fuse_guard, get, hold, image, lab, list, man, policy, pool, rename,
+    resize, sectors, serve, snapshot, status, token, up,
 };
 use crate::config::socket_path;
 
@@ -64,6 +64,9 @@ enum Verb {
     Rename(rename::Rename),
     Diff(diff::Diff),
     Destroy(destroy::Destroy),
+    /// Policies: snapshots by a schedule, with thinning
+    #[command(subcommand)]
+    Policy(policy::Policy),
     Hold(hold::Hold),
     Release(hold::Release),
     Export(exports::ExportVerb),
@@ -114,6 +117,7 @@ impl Cli {
             Verb::Rename(rename) => rename.run(&client).await,
             Verb::Diff(diff) => diff.run(&client).await,
             Verb::Destroy(destroy) => destroy.run(&client).await,
+            Verb::Policy(policy) => policy.run(&client).await,
             Verb::Hold(hold) => hold.run(&client).await,
             Verb::Release(release) => release.run(&client).await,
             Verb::Export(export) => export.run(&client).await,

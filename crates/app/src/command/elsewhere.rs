@@ -105,7 +105,11 @@ const WORDS: &[(&[&str], &str)] = &[
     (&["split", "reguid", "bookmark", "inherit", "allow", "project", "quota"], "this version has no such command"),
     (&["version"], "'millpond --version' shows it"),
     (&["wait"], "'millpond pool jobs --wait ID' waits for a job; commands that start one take --wait"),
-    (&["policy", "schedule", "token", "key", "publish", "bucket", "cost"], "it is not in this version"),
+    (
+        &["schedule", "cron", "autosnap", "sanoid", "prune"],
+        "'millpond policy create NAME --keep RULES' takes snapshots by a schedule and thins them",
+    ),
+    (&["key", "publish", "bucket", "cost"], "it is not in this version"),
 ];
 
 /// Returns a one-line hint for an unknown command, if its meaning is known.
@@ -172,6 +176,7 @@ mod tests {
             (&["history"][..], "no command 'history': 'millpond events --since 7d'"),
             (&["pool", "history"], "no command 'pool history': 'millpond events"),
             (&["plan"], "when a pool will be full"),
+            (&["sanoid"], "'millpond policy create NAME --keep RULES'"),
             (&["doctor"], "'millpond status --check'"),
             (&["pool", "offline", "tank", "/dev/sdb"], "'millpond pool replace POOL OLD NEW'"),
             (&["scrub", "tank"], "use 'millpond pool scrub'"),

@@ -55,6 +55,9 @@ impl Status {
         for pool in status.pools.iter().filter(|pool| pool.health != PoolHealth::Online || pool.reason.is_some()) {
             write_out(&format!("pool {} is {}{}\n", pool.name, pool.health, because(pool.reason.as_deref())))?;
         }
+        for (pool, late) in status.pools.iter().flat_map(|pool| pool.late_policies.iter().map(move |late| (pool, late))) {
+            write_out(&format!("pool {}: {late}\n", pool.name))?;
+        }
         for export in status.exports.iter().filter(|export| export.state != ExportState::Online) {
             write_out(&not_online(export))?;
         }

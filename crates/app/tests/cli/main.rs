@@ -15,6 +15,7 @@ mod hung;
 mod images;
 mod lab;
 mod nbd;
+mod policies;
 mod pools;
 mod promote;
 mod rehearsal;

@@ -45,8 +45,8 @@ fn rows() -> Vec<String> {
         };
         table.iter().map(row).collect()
     }
-    let tables = [of(service::SERVICE), of(pools::POOLS), of(devices::DEVICES), of(volumes::VOLUMES), of(exports::EXPORTS), of(jobs::JOBS)];
-    tables.concat()
+    let first = [of(service::SERVICE), of(pools::POOLS), of(devices::DEVICES), of(volumes::VOLUMES)];
+    [first.concat(), of(exports::EXPORTS), of(jobs::JOBS), of(policies::POLICIES)].concat()
 }
 
 fn page(path: &str) -> String {
@@ -65,6 +65,12 @@ fn the_page_has_the_row_of_each_series_and_no_other() {
     for row in described {
         assert!(rows.iter().any(|known| known == row), "docs/metrics.md describes a series that does not exist: {row}");
     }
+}
+
+fn policy() -> millpond_api::Policy {
+    let text = r#"{"name":"p","keep":"1h:1d","keeps":24,"group":false,"at":null,"zone":"UTC","lock_seconds":null,"expire_seconds":null,
+        "template":"{time}","state":"ok","reason":null,"volumes":[],"taken":3,"destroyed":1,"missed":0}"#;
+    serde_json::from_str(text).expect("a policy")
 }
 
 #[test]
@@ -143,6 +149,7 @@ fn exposition() -> Exposition {
         volumes: vec![VolumeFacts { pool: "tank".to_owned(), volume, snapshots: None }],
         exports: vec![ExportFacts::from(sample::export("online"))],
         jobs: Vec::new(),
+        policies: vec![policy()],
     }
 }
 

@@ -9,7 +9,7 @@ use axum::response::Response;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::{access, destroy, export, guard, input, pool, snapshot, system, volume};
+use super::{access, destroy, export, guard, input, policy, pool, snapshot, system, volume};
 use crate::Daemon;
 
 /// Paths of requests that are answered at once, even while pools are being imported.
@@ -28,6 +28,7 @@ fn open_api_router() -> OpenApiRouter<Arc<Daemon>> {
         .merge(snapshot::routes())
         .merge(destroy::routes())
         .merge(export::routes())
+        .merge(policy::routes())
 }
 
 /// Returns the OpenAPI document.
@@ -62,7 +63,17 @@ mod tests {
     #[test]
     fn every_family_is_described() {
         let document = document();
-        for path in ["/metrics", "/v1/status", "/v1/pools", "/v1/volumes", "/v1/snapshots", "/v1/exports", "/v1/destroy", "/v1/diff"] {
+        for path in [
+            "/metrics",
+            "/v1/status",
+            "/v1/pools",
+            "/v1/volumes",
+            "/v1/snapshots",
+            "/v1/exports",
+            "/v1/destroy",
+            "/v1/diff",
+            "/v1/policies",
+        ] {
             assert!(document.paths.paths.contains_key(path), "{path}");
         }
         let schemas = document.components.expect("components").schemas;

@@ -148,6 +148,9 @@ impl Status {
         if pool.io.unreclaimed > 0 {
             text += &format!("unreclaimed {}, in deadlists that cannot be read\n", bytes(pool.io.unreclaimed));
         }
+        for late in &pool.late_policies {
+            text += &format!("{late}\n");
+        }
         if let Some(why) = &pool.removal_ended {
             let at = pool.removal_ended_at.map_or_else(String::new, |at| format!(" {}", Cell::Time(at).show(false)));
             text += &format!("removal ended{at}: {why}\n");

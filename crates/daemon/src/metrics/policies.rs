@@ -1,0 +1,59 @@
+//! Series of policies.
+
+use millpond_api::{Policy, PolicyState};
+
+use super::series::Kind::{Counter, Gauge};
+use super::series::{Series, Subject};
+
+impl Subject for Policy {
+    const LABELS: &'static [&'static str] = &["policy"];
+
+    fn values(&self) -> Vec<&str> {
+        vec![&self.name]
+    }
+}
+
+pub(super) const POLICIES: &[Series<Policy>] = &[
+    Series {
+        name: "millpond_policy_state",
+        kind: Gauge,
+        help: "1 for the state of a policy, 0 for the others",
+        labels: &["state"],
+        read: |policy, to| to.put_state(PolicyState::WORDS, policy.state.as_str()),
+    },
+    Series {
+        name: "millpond_policy_volumes",
+        kind: Gauge,
+        help: "Volumes under the policy",
+        labels: &[],
+        read: |policy, to| to.put(&[], policy.volumes.len() as u64),
+    },
+    Series {
+        name: "millpond_policy_snapshots",
+        kind: Gauge,
+        help: "Snapshots of the policy, as far as the daemon has looked",
+        labels: &[],
+        read: |policy, to| to.put(&[], policy.volumes.iter().filter_map(|volume| volume.snapshots).sum::<u64>()),
+    },
+    Series {
+        name: "millpond_policy_snapshots_taken",
+        kind: Counter,
+        help: "Snapshots taken since the daemon started",
+        labels: &[],
+        read: |policy, to| to.put(&[], policy.taken),
+    },
+    Series {
+        name: "millpond_policy_snapshots_destroyed",
+        kind: Counter,
+        help: "Snapshots destroyed since the daemon started",
+        labels: &[],
+        read: |policy, to| to.put(&[], policy.destroyed),
+    },
+    Series {
+        name: "millpond_policy_runs_missed",
+        kind: Counter,
+        help: "Runs since the daemon started that were not made at their time",
+        labels: &[],
+        read: |policy, to| to.put(&[], policy.missed),
+    },
+];

@@ -1,0 +1,117 @@
+//! Policies.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use millpond_api::{ApiError, CreatePolicy, ErrorBody, Policy, PolicyRun, PolicyVolumes, RunPolicy, SetPolicy};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::carry_out::soon;
+use super::input::{Body, QueryString};
+use super::refused::Refused;
+use crate::Daemon;
+
+pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(get, set, destroy))
+        .routes(routes!(attach))
+        .routes(routes!(detach))
+        .routes(routes!(run))
+}
+
+/// Lists policies by name.
+#[utoipa::path(get, path = "/v1/policies", responses((status = 200, body = [Policy]), (status = "default", body = ErrorBody)))]
+async fn list(State(daemon): State<Arc<Daemon>>) -> Json<Vec<Policy>> {
+    daemon.name_policy_volumes().await;
+    Json(daemon.list_policies())
+}
+
+/// Creates a policy, without volumes.
+///
+/// Durable when answered.
+#[utoipa::path(post, path = "/v1/policies", request_body = CreatePolicy,
+    responses((status = 200, body = Policy), (status = "default", body = ErrorBody)))]
+async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreatePolicy>) -> Result<Json<Policy>, Refused> {
+    soon(&daemon, |daemon| async move { daemon.create_policy(&request) }).await.map(Json)
+}
+
+/// Returns one policy.
+#[utoipa::path(get, path = "/v1/policies/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = Policy), (status = "default", body = ErrorBody)))]
+async fn get(State(daemon): State<Arc<Daemon>>, Path(name): Path<String>) -> Result<Json<Policy>, Refused> {
+    daemon.name_policy_volumes().await;
+    Ok(daemon.policy(&name).map(Json)?)
+}
+
+/// Changes properties of a policy.
+///
+/// Durable when answered.
+#[utoipa::path(patch, path = "/v1/policies/{name}", params(("name" = String, Path)), request_body = SetPolicy,
+    responses((status = 200, body = Policy), (status = "default", body = ErrorBody)))]
+async fn set(State(daemon): State<Arc<Daemon>>, Path(name): Path<String>, Body(request): Body<SetPolicy>) -> Result<Json<Policy>, Refused> {
+    soon(&daemon, |daemon| async move { daemon.set_policy(&name, &request) }).await.map(Json)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+struct DestroyQuery {
+    /// If true, only reports the policy.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// Destroys a policy. Its snapshots stay.
+///
+/// Durable when answered.
+#[utoipa::path(delete, path = "/v1/policies/{name}", params(("name" = String, Path), DestroyQuery),
+    responses((status = 200, body = Policy), (status = "default", body = ErrorBody)))]
+async fn destroy(
+    State(daemon): State<Arc<Daemon>>,
+    Path(name): Path<String>,
+    QueryString(query): QueryString<DestroyQuery>,
+) -> Result<Json<Policy>, Refused> {
+    soon(&daemon, |daemon| async move { daemon.destroy_policy(&name, query.dry_run) }).await.map(Json)
+}
+
+/// Puts volumes under a policy.
+///
+/// Durable when answered.
+#[utoipa::path(post, path = "/v1/policies/{name}/attach", params(("name" = String, Path)), request_body = PolicyVolumes,
+    responses((status = 200, body = Policy), (status = "default", body = ErrorBody)))]
+async fn attach(
+    State(daemon): State<Arc<Daemon>>,
+    Path(name): Path<String>,
+    Body(request): Body<PolicyVolumes>,
+) -> Result<Json<Policy>, Refused> {
+    soon(&daemon, |daemon| async move { daemon.attach_policy(&name, &request).await }).await.map(Json)
+}
+
+/// Removes volumes from a policy. Their snapshots stay.
+///
+/// Durable when answered.
+#[utoipa::path(post, path = "/v1/policies/{name}/detach", params(("name" = String, Path)), request_body = PolicyVolumes,
+    responses((status = 200, body = Policy), (status = "default", body = ErrorBody)))]
+async fn detach(
+    State(daemon): State<Arc<Daemon>>,
+    Path(name): Path<String>,
+    Body(request): Body<PolicyVolumes>,
+) -> Result<Json<Policy>, Refused> {
+    soon(&daemon, |daemon| async move { daemon.detach_policy(&name, &request).await }).await.map(Json)
+}
+
+/// Runs a policy now.
+///
+/// Snapshots are durable when answered.
+#[utoipa::path(post, path = "/v1/policies/{name}/run", params(("name" = String, Path)), request_body = RunPolicy,
+    responses((status = 200, body = PolicyRun), (status = "default", body = ErrorBody)))]
+async fn run(
+    State(daemon): State<Arc<Daemon>>,
+    Path(name): Path<String>,
+    Body(request): Body<RunPolicy>,
+) -> Result<Json<PolicyRun>, Refused> {
+    soon(&daemon, |daemon| async move { Ok::<_, ApiError>(daemon.run_policy(&name, request.dry_run).await?) }).await.map(Json)
+}
