@@ -49,6 +49,7 @@ mod mount_table;
 mod options;
 mod placement;
 mod places;
+mod plan;
 mod policy;
 mod pools;
 mod probe;

@@ -25,7 +25,7 @@ mod turn;
 
 use calendar::Schedule;
 use due::Progress;
-use keep::Keep;
+pub(super) use keep::Keep;
 
 /// Most policies of a daemon.
 const MOST_POLICIES: usize = 1000;

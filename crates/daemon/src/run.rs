@@ -205,6 +205,7 @@ async fn serve(
     let caring = tokio::spawn(Arc::clone(daemon).care());
     let running = tokio::spawn(Arc::clone(daemon).keep_policies());
     let pruning = tokio::spawn(Arc::clone(daemon).prune_policies());
+    let sampling = tokio::spawn(Arc::clone(daemon).sample_rates());
     let remembering = {
         let daemon = Arc::clone(daemon);
         tokio::spawn(async move { daemon.keep_labels().await })
@@ -220,7 +221,7 @@ async fn serve(
         failure = started => Err(failure),
         ended = &mut server => ended.map_err(io::Error::other).and_then(|served| served).map_err(fail),
     };
-    [expiring, renewing, caring, remembering, running, pruning].iter().for_each(tokio::task::JoinHandle::abort);
+    [expiring, renewing, caring, remembering, running, sampling, pruning].iter().for_each(tokio::task::JoinHandle::abort);
     daemon.stop();
     if !server.is_finished() && tokio::time::timeout(LAST_REQUESTS, &mut server).await.is_err() {
         tracing::warn!("requests on the control socket did not end in time");

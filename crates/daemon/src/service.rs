@@ -28,6 +28,7 @@ use super::inherited::Inherited;
 use super::locks::{Deadlines, PoolLocks, Reserved};
 use super::metrics::Scrapes;
 use super::mount::Mounted;
+use super::plan::Samples;
 use super::policy::Policies;
 use super::shard::ShardHandle;
 use super::state::{ExportRecord, PoolRecord, State, StateDir};
@@ -119,6 +120,8 @@ pub(super) struct PoolEntry {
     pub(super) absent: BTreeMap<PathBuf, DeviceState>,
     /// Jobs of devices whose outcome is not recorded yet: kind and member.
     pub(super) followed: Vec<(JobKind, MemberId)>,
+    /// Samples of its bytes, for forecasts.
+    pub(super) samples: Samples,
     /// Jobs in its last answer.
     pub(super) listed: Vec<Job>,
 }
@@ -143,6 +146,7 @@ impl PoolEntry {
             restoring: false,
             absent: BTreeMap::new(),
             followed: Vec::new(),
+            samples: Samples::default(),
             listed: Vec::new(),
         }
     }

@@ -13,7 +13,7 @@ const WORDS: &[(&[&str], &str)] = &[
         &["history", "log", "logs", "messages", "watch"],
         "'millpond events --since 7d' lists events, --follow continues with new ones; users are not recorded",
     ),
-    (&["plan", "forecast"], "'millpond status --check' estimates when a pool will be full at its present rate"),
+    (&["forecast"], "'millpond pool plan POOL' foretells how long its space lasts, and what a policy will take"),
     (
         &["doctor", "health", "check", "verify", "diagnose"],
         "'millpond status --check' lists problems; 'millpond pool scrub POOL' reads and checks all data",
@@ -175,7 +175,7 @@ mod tests {
         for (words, wanted) in [
             (&["history"][..], "no command 'history': 'millpond events --since 7d'"),
             (&["pool", "history"], "no command 'pool history': 'millpond events"),
-            (&["plan"], "when a pool will be full"),
+            (&["plan"], "use 'millpond pool plan'"),
             (&["sanoid"], "'millpond policy create NAME --keep RULES'"),
             (&["doctor"], "'millpond status --check'"),
             (&["pool", "offline", "tank", "/dev/sdb"], "'millpond pool replace POOL OLD NEW'"),

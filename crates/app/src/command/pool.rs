@@ -9,6 +9,7 @@ mod devices;
 mod import;
 mod iostat;
 pub mod jobs;
+mod plan;
 mod rebalance;
 mod scrub;
 mod show;

@@ -13,6 +13,7 @@ use millpond_engine::VolumeId;
 use tokio::time::timeout;
 
 use super::due::Progress;
+use super::keep::Keep;
 use super::turn::Turn;
 use super::{Attached, Entry, LONGEST_NAME, MOST_IN_GROUP, MOST_POLICIES, PolicyRecord, TEMPLATE, Terms, host_zone};
 use crate::service::Daemon;
@@ -274,6 +275,19 @@ impl Daemon {
         begun
             .await
             .unwrap_or_else(|_| Err(ApiError::busy(format!("a run in pool '{pool}' does not end; see 'millpond pool status {pool}'"))))
+    }
+
+    /// Returns the name and the rules of a policy, and its volumes in a pool.
+    ///
+    /// # Errors
+    /// When there is no such policy, or this host cannot use it.
+    pub(crate) fn terms_for_plan(&self, name: &str, pool: &str) -> Result<(String, Keep, Vec<VolumeId>), ApiError> {
+        let pool_id = self.registry().pools.get(pool).map(|entry| entry.record.id.clone());
+        let policies = self.policies();
+        let entry = policies.all.get(name).ok_or_else(|| no_policy(name))?;
+        let keep = entry.terms.as_ref().map_err(Clone::clone)?.keep.clone();
+        let volumes = entry.record.volumes.iter().filter(|volume| Some(&volume.pool_id) == pool_id.as_ref()).map(Attached::id).collect();
+        Ok((name.to_owned(), keep, volumes))
     }
 
     fn policy_changed(&self, kind: EventKind, name: &str) -> Result<(), ApiError> {

@@ -6,7 +6,8 @@ use axum::Json;
 use axum::extract::{Path, State};
 use millpond_api::{
     AddDevices, Checkpoint, CreatePool, DeviceRemoval, ErrorBody, Found, ImportPool, LimitDevice, ListCheckpoints, Pool, PoolExport,
-    PoolLoad, PoolRemoval, Rebalance, RebalancePool, RemoveDevice, ReplaceDevice, Replacement, ScrubPool, SetPool, SpecialAdvice, WipePool,
+    PoolLoad, PoolPlan, PoolRemoval, Rebalance, RebalancePool, RemoveDevice, ReplaceDevice, Replacement, ScrubPool, SetPool,
+    SpecialAdvice, WipePool,
     Wiping,
 };
 use serde::Deserialize;
@@ -37,6 +38,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(limit_device))
         .routes(routes!(advise_special))
         .routes(routes!(load))
+        .routes(routes!(plan))
 }
 
 /// Lists all pools.
@@ -237,4 +239,21 @@ async fn advise_special(
     QueryString(how): QueryString<Assumed>,
 ) -> Result<Json<SpecialAdvice>, Refused> {
     Ok(daemon.advise_special(&pool, how.special).await.map(Json)?)
+}
+
+#[derive(Deserialize, IntoParams)]
+struct PlanQuery {
+    /// Name of a policy: also foretells what it will take.
+    policy: Option<String>,
+}
+
+/// Foretells how long the space of a pool lasts, and what a policy will take.
+#[utoipa::path(get, path = "/v1/pools/{pool}/plan", params(("pool" = String, Path), PlanQuery),
+    responses((status = 200, body = PoolPlan), (status = "default", body = ErrorBody)))]
+async fn plan(
+    State(daemon): State<Arc<Daemon>>,
+    Path(pool): Path<String>,
+    QueryString(of): QueryString<PlanQuery>,
+) -> Result<Json<PoolPlan>, Refused> {
+    Ok(daemon.plan(&pool, of.policy.as_deref()).await.map(Json)?)
 }

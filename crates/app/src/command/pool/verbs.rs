@@ -4,7 +4,7 @@ use clap::Subcommand;
 use millpond_api::client::Client;
 use millpond_api::failure::Outcome;
 
-use super::{advise, checkpoints, create, destroy, device_limit, devices, import, iostat, jobs, rebalance, scrub, show, wipe};
+use super::{advise, checkpoints, create, destroy, device_limit, devices, import, iostat, jobs, plan, rebalance, scrub, show, wipe};
 
 /// Verbs.
 #[derive(Debug, Subcommand)]
@@ -30,6 +30,7 @@ pub enum Pool {
     Scrub(scrub::Scrub),
     Wipe(wipe::Wipe),
     Advise(advise::Advise),
+    Plan(plan::Plan),
 }
 
 impl Pool {
@@ -53,6 +54,7 @@ impl Pool {
             Pool::Rebalance(rebalance) => rebalance.run(client).await,
             Pool::Scrub(scrub) => scrub.run(client).await,
             Pool::Wipe(wipe) => wipe.run(client).await,
+            Pool::Plan(plan) => plan.run(client).await,
             Pool::Advise(advise) => advise.run(client).await,
             Pool::DeviceLimit(limit) => limit.run(client).await,
         }
