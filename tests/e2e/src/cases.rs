@@ -4,7 +4,7 @@ use super::subject::Subject;
 use super::{
     activation, advise, cache, claims, console, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner,
     guest_disk, hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, metrics, metrics_cost, model, modes,
-    packages, parity, proxmox, read_cache, restart, sectors, spares, status, suites, tls, tls_renewal, trouble, vhost_hostile,
+    packages, parity, policies, proxmox, read_cache, restart, sectors, spares, status, suites, tls, tls_renewal, trouble, vhost_hostile,
     vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
@@ -393,6 +393,22 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: model::run,
+    },
+    Case {
+        name: "policies-second",
+        about: "a policy takes a snapshot each second, also over a kill, and a rollback gives any of them back",
+        needs: &[],
+        guest: false,
+        asks: Asks::Everything,
+        run: policies::any_second,
+    },
+    Case {
+        name: "policies-pressure",
+        about: "a nearly full pool is pruned in the order of the policies, without held and locked snapshots",
+        needs: &[],
+        guest: false,
+        asks: Asks::Everything,
+        run: policies::pressure,
     },
     Case {
         name: "full",

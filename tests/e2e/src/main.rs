@@ -41,6 +41,7 @@ mod model;
 mod modes;
 mod packages;
 mod parity;
+mod policies;
 mod proxmox;
 mod read_cache;
 mod restart;
