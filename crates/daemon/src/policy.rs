@@ -2,7 +2,7 @@
 //!
 //! A policy is in the state file of this host; its snapshots are marked by their description and by
 //! the time in their name ([`Terms::time_of`]), so another host finds them again under a policy of
-//! the same name (`docs/decisions/0034-policies.md`). The decisions are pure functions: `keep`
+//! the same name (`docs/decisions/0036-policies.md`). The decisions are pure functions: `keep`
 //! decides which snapshots are superfluous, `calendar` when the next run is.
 
 use std::collections::BTreeMap;
