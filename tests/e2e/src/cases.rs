@@ -4,8 +4,8 @@ use super::subject::Subject;
 use super::{
     activation, advise, cache, claims, console, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner,
     guest_disk, hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, metrics, metrics_cost, model, modes,
-    packages, parity, policies, proxmox, read_cache, restart, sectors, spares, status, suites, tls, tls_renewal, trouble, vhost_hostile,
-    vhost_migrate, vhost_recover, vhost_user,
+    packages, parity, policies, proxmox, read_cache, restart, sectors, spares, status, suites, tls, tls_cost, tls_renewal, trouble,
+    vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -353,6 +353,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: tls_renewal::run,
+    },
+    Case {
+        name: "tls-cost",
+        about: "replies with TLS, encrypted by a helper and not; only if MILLPOND_MEASURE is set, on a machine without other work",
+        needs: &["$MILLPOND_MEASURE", "certtool", "nbdcopy", "python3"],
+        guest: false,
+        asks: Asks::Everything,
+        run: tls_cost::run,
     },
     Case {
         name: "restart",

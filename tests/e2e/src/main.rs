@@ -51,6 +51,7 @@ mod status;
 mod subject;
 mod suites;
 mod tls;
+mod tls_cost;
 mod tls_renewal;
 mod trouble;
 mod vhost_hostile;

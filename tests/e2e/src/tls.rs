@@ -31,7 +31,8 @@ impl Bench {
         Ok(Bench { image: image.display().to_string(), dir })
     }
 
-    fn path(&self, name: &str) -> String {
+    /// Returns the path of a file of the test.
+    pub fn path(&self, name: &str) -> String {
         self.dir.join(name).display().to_string()
     }
 
