@@ -176,7 +176,9 @@ pub async fn serve_until(
 async fn serve(
     daemon: &Arc<Daemon>,
     control: &mut Control,
-    start: impl Future<Output = Outcome>, stop: impl Future<Output = ()>) -> Outcome {
+    start: impl Future<Output = Outcome>,
+    stop: impl Future<Output = ()>,
+) -> Outcome {
     let path = control.path().to_owned();
     let fail = |e: io::Error| Failure::failed(format!("cannot serve {}: {e}", path.display()));
     let listener = control.listener.try_clone().and_then(tokio::net::UnixListener::from_std).map_err(fail)?;

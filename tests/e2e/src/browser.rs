@@ -30,7 +30,14 @@ impl Browser {
         // the shell gives the browser its pipes as descriptors 3 and 4
         let mut child = Command::new("sh")
             .args(["-c", "exec chromium \"$@\" 3<&0 4>&1 </dev/null >/dev/null", "sh"])
-            .args(["--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"])
+            .args([
+                "--headless=new",
+                "--remote-debugging-pipe",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--no-first-run",
+                "--disable-dev-shm-usage",
+            ])
             .args(["--ignore-certificate-errors", "--window-size=1280,900"])
             .arg(format!("--user-data-dir={}", dir.display()))
             .stdin(Stdio::piped())
@@ -93,7 +100,9 @@ impl Browser {
     fn note(&mut self, event: &Value) {
         let params = &event["params"];
         match event["method"].as_str().unwrap_or_default() {
-            "Runtime.consoleAPICalled" if params["type"] == "error" || params["type"] == "assert" => self.errors.push(params["args"].to_string()),
+            "Runtime.consoleAPICalled" if params["type"] == "error" || params["type"] == "assert" => {
+                self.errors.push(params["args"].to_string())
+            }
             "Runtime.exceptionThrown" => self.errors.push(params["exceptionDetails"].to_string()),
             "Log.entryAdded" if params["entry"]["level"] == "error" => {
                 self.errors.push(format!("{} {}", params["entry"]["text"], params["entry"]["url"]));

@@ -189,9 +189,11 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     // the dialog says what is lost before it lets one go on
     write(&endpoint, 2)?;
     select(&mut browser, "one")?;
-    browser.wait("no client", "fetch('/v1/exports').then((answer) => answer.json()).then((all) => all.every((one) => one.clients === 0))")?;
+    browser
+        .wait("no client", "fetch('/v1/exports').then((answer) => answer.json()).then((all) => all.every((one) => one.clients === 0))")?;
     browser.press("Roll back…")?;
-    browser.wait("the loss", "document.querySelector('dialog .loss')?.innerText.includes('is kept as the snapshot tank/vm1@pre-rollback')")?;
+    browser
+        .wait("the loss", "document.querySelector('dialog .loss')?.innerText.includes('is kept as the snapshot tank/vm1@pre-rollback')")?;
     inspect(&mut browser, axe, "rollback")?;
     ensure!(read(&endpoint, 0)? == 2, "nothing is done before it is agreed to");
     browser.press("Roll back")?;
@@ -223,10 +225,17 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     browser.wait("differences", "/differ, in \\d+ ranges/.test(document.querySelector('dialog .loss').innerText)")?;
     browser.key("Escape")?;
 
-    for (page, text) in [("exports", "tank/vm1"), ("jobs", "Jobs"), ("health", "are well"), ("events", "snapshot.created")] {
+    for (page, title, text) in [
+        ("exports", "Exports", "tank/vm1"),
+        ("jobs", "Jobs", "Nothing runs"),
+        ("health", "Health", "are well"),
+        ("events", "Events", "snapshot.created"),
+    ] {
         browser.open(&format!("{url}#/{page}"))?;
+        browser.wait(title, &format!("document.querySelector('h1')?.textContent === '{title}'"))?;
         browser.wait_text(text)?;
         if page == "exports" {
+            browser.wait("an export", "document.querySelector('summary')")?;
             browser.eval("document.querySelector('summary').click()")?;
             browser.wait_text("qemu")?;
         }
@@ -249,7 +258,8 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     inspect(&mut browser, axe, "alert")?;
     browser.open(&format!("{url}#/pool/tank"))?;
     browser.wait("the lost device", "document.querySelectorAll('button[aria-label^=Replace]').length === 2")?;
-    browser.eval("[...document.querySelectorAll('tr')].find((row) => row.innerText.includes('missing')).querySelector('button').click()")?;
+    browser
+        .eval("[...document.querySelectorAll('tr')].find((row) => row.innerText.includes('missing')).querySelector('button').click()")?;
     std::fs::File::create(subject.file("c"))?.set_len(512 << 20)?;
     browser.fill("new", &device("c"))?;
     browser.wait("a plan", "document.querySelector('dialog .loss')?.innerText.includes('are to be copied')")?;
@@ -350,7 +360,10 @@ pub fn scale(subject: &mut Subject) -> Result<()> {
         ensure!(heap < HEAP && elements < 3000, "the page has {elements} elements and {heap} bytes");
         browser.eval("document.querySelector('.vlist').focus()")?;
         browser.key("End")?;
-        browser.wait("the last row", &format!("document.querySelector('.vrow[aria-selected=true]')?.getAttribute('aria-rowindex') === '{rows}'"))?;
+        browser.wait(
+            "the last row",
+            &format!("document.querySelector('.vrow[aria-selected=true]')?.getAttribute('aria-rowindex') === '{rows}'"),
+        )?;
         if let Some(dir) = std::env::var_os("MILLPOND_PICTURES").map(PathBuf::from) {
             browser.picture(&dir.join(format!("scale-{rows}.png")))?;
         }

@@ -194,10 +194,10 @@ pub const TOKEN: &[Column<Token>] = &[
     Column { name: "role", cell: |t| text(t.role.as_str()), shown: Shown::Always },
     Column { name: "pools", cell: |t| text(&if t.pools.is_empty() { "all".to_owned() } else { t.pools.join(",") }), shown: Shown::Always },
     Column { name: "created", cell: |t| Cell::Time(t.created), shown: Shown::Always },
-    Column { name: "created_by", cell: |t| text(&t.created_by), shown: Shown::Table },
+    Column { name: "created_by", cell: |t| text(&t.created_by), shown: Shown::Always },
     Column { name: "expires", cell: |t| t.expires.map_or_else(|| text("never"), Cell::Time), shown: Shown::Always },
-    Column { name: "expired", cell: |t| yes(t.expired), shown: Shown::OnRequest },
-    Column { name: "last_used", cell: |t| t.last_used.map_or(Cell::None, Cell::Time), shown: Shown::Table },
+    Column { name: "expired", cell: |t| yes(t.expired), shown: Shown::Json },
+    Column { name: "last_used", cell: |t| t.last_used.map_or(Cell::None, Cell::Time), shown: Shown::Always },
 ];
 
 /// Columns of exports.

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use millpond_api::{Role, Severity};
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::instant::parse_span;
 use millpond_api::size::Size;
+use millpond_api::{Role, Severity};
 use millpond_daemon::{
     Budget, Control, Daemon, Grants, Helpers, Hook, IMPORT_WAIT, Inherited, Options, READ_CACHE, Signals, SocketAccess, StateDir, Web,
     WebOptions, check_nbd_limits, raise_descriptors, serve_until, this_host,

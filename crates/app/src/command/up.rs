@@ -7,10 +7,12 @@ use clap::Args;
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::path::absolute;
 use millpond_api::size::Size;
-use millpond_api::{ApiError, CreateExport, CreateNbd, CreateVolume, DeviceSpec, Export, ImportPool, Link, PoolHealth, Role, SetProperties, Volume};
+use millpond_api::{
+    ApiError, CreateExport, CreateNbd, CreateVolume, DeviceSpec, Export, ImportPool, Link, PoolHealth, Role, SetProperties, Volume,
+};
 use millpond_daemon::{
-    Caller, Control, Daemon, Grants, Helpers, Inherited, Options, Signals, SocketAccess, StateDir, Web, WebOptions, client_lines, format_file,
-    placement_warnings, serve_until, shell, tcp_address, this_host,
+    Caller, Control, Daemon, Grants, Helpers, Inherited, Options, Signals, SocketAccess, StateDir, Web, WebOptions, client_lines,
+    format_file, placement_warnings, serve_until, shell, tcp_address, this_host,
 };
 use millpond_engine::{ReadySpace, Tuning};
 
@@ -150,7 +152,8 @@ fn instructions(volume: &Volume, exports: &[Export], socket: &Path, link: Option
     uris.iter().for_each(|uri| text += &format!("  {uri}\n"));
     if let Some(Link { url, .. }) = link {
         let socket = shell(&socket.display().to_string());
-        text += &format!("\nConsole (the link works once, for ten minutes; 'millpond --socket {socket} token link' makes another):\n  {url}\n");
+        text +=
+            &format!("\nConsole (the link works once, for ten minutes; 'millpond --socket {socket} token link' makes another):\n  {url}\n");
     }
     text += &format!(
         "\nIts pool takes space of the host as it is filled, and some ahead of writes; see\n  millpond --socket {} pool status -v\n",

@@ -233,7 +233,14 @@ fn hostile_requests_are_refused_and_others_are_served() {
         assert!([400, 401].contains(&answer.status), "{wrong}: {}", answer.head);
     }
     // paths
-    for path in ["/../../etc/passwd", "/console/../../../etc/passwd", "/console/%2e%2e%2f%2e%2e%2fetc/passwd", "/%00", "//etc/passwd", "/v1/../state.json"] {
+    for path in [
+        "/../../etc/passwd",
+        "/console/../../../etc/passwd",
+        "/console/%2e%2e%2f%2e%2e%2fetc/passwd",
+        "/%00",
+        "//etc/passwd",
+        "/v1/../state.json",
+    ] {
         let answer = web.send("GET", path, &[], "");
         assert!([400, 404].contains(&answer.status) && !answer.body.contains("root:"), "{path}: {}", answer.head);
     }
@@ -252,7 +259,11 @@ fn hostile_requests_are_refused_and_others_are_served() {
     assert!([0, 400].contains(&hello.status), "TLS where there is none: {}", hello.head);
 
     // headers of every answer
-    for answer in [web.send("GET", "/", &[], ""), web.send("GET", "/nothing", &[], ""), web.send("GET", "/v1/status", &[("Authorization", &bearer)], "")] {
+    for answer in [
+        web.send("GET", "/", &[], ""),
+        web.send("GET", "/nothing", &[], ""),
+        web.send("GET", "/v1/status", &[("Authorization", &bearer)], ""),
+    ] {
         let policy = answer.header("content-security-policy").expect("a policy");
         assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
         assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));

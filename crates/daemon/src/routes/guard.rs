@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
-use axum::extract::{MatchedPath, Query, RawPathParams, Request, State};
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
+use axum::extract::{MatchedPath, Query, RawPathParams, Request, State};
 use axum::http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN, RETRY_AFTER};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method};

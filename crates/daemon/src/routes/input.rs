@@ -1,9 +1,9 @@
 //! Extractors for request bodies and queries. Their errors have the same form as all other errors.
 
 use axum::Json;
+use axum::extract::Extension;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Query};
-use axum::extract::Extension;
 use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Response};
 

@@ -16,7 +16,10 @@ use crate::Daemon;
 const AT_ONCE: [&str; 4] = ["/v1/status", "/v1/events", "/v1/session", "/metrics"];
 
 #[derive(OpenApi)]
-#[openapi(info(title = "Millpond control API", description = "Spoken as HTTP/1.1 over the daemon's unix socket, and over TCP with tokens."))]
+#[openapi(info(
+    title = "Millpond control API",
+    description = "Spoken as HTTP/1.1 over the daemon's unix socket, and over TCP with tokens."
+))]
 struct Document;
 
 fn open_api_router() -> OpenApiRouter<Arc<Daemon>> {

@@ -138,8 +138,7 @@ mod tests {
 
     #[test]
     fn every_route_has_a_rule_and_every_rule_a_route() {
-        let ruled: BTreeSet<(String, String)> =
-            RULES.iter().map(|(method, path, ..)| (method.to_string(), (*path).to_owned())).collect();
+        let ruled: BTreeSet<(String, String)> = RULES.iter().map(|(method, path, ..)| (method.to_string(), (*path).to_owned())).collect();
         assert_eq!(ruled.len(), RULES.len(), "a route is listed twice");
         assert_eq!(described(), ruled);
     }

@@ -54,7 +54,9 @@ mod tests {
         for host in ["127.0.0.1:8420", "127.0.0.1", "[::1]:8420", "192.0.2.7:1", "localhost:8420", "LOCALHOST", "store.example:8420"] {
             assert!(ok(host), "{host}");
         }
-        for host in ["evil.example:8420", "localhost.evil.example", "127.0.0.1.evil.example", "", "a b", "127.0.0.1@evil.example", "xstore.example"] {
+        for host in
+            ["evil.example:8420", "localhost.evil.example", "127.0.0.1.evil.example", "", "a b", "127.0.0.1@evil.example", "xstore.example"]
+        {
             assert!(!ok(host), "{host}");
         }
         assert!(check(&HeaderMap::new(), &Uri::from_static("/"), &[]).is_err(), "no header");

@@ -1,7 +1,9 @@
 //! The console's files, and the headers of all answers over TCP.
 
 use axum::body::Body;
-use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 
@@ -101,7 +103,10 @@ mod tests {
                     assert!(!content.contains(word), "{path} uses {word}");
                 }
             }
-            assert!(!content.contains("https://") && !content.contains("http://") || content.contains("http://www.w3.org/2000/svg"), "{path}");
+            assert!(
+                !content.contains("https://") && !content.contains("http://") || content.contains("http://www.w3.org/2000/svg"),
+                "{path}"
+            );
         }
     }
 

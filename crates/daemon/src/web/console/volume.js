@@ -178,7 +178,7 @@ export function volume(pool, name) {
     const serving = exports.filter((one) => one.name === full || one.name.startsWith(`${full}@`));
     put(top, h('div', { class: 'head' }, h('p', { class: 'crumb' }, h('a', { href: poolLink(pool) }, `Pool ${pool}`)), h('h1', {}, full), view.readonly && tag('readonly'), h('span', { class: 'spring' }),
       may('operator') && [h('button', { class: 'main', onclick: () => take(full) }, 'Snapshot…'), h('button', { onclick: () => newExport(full) }, 'Export…'),
-        h('button', { class: 'danger', onclick: () => destroy(full, { recursive: true }) }, 'Destroy…')]),
+        h('button', { class: 'danger', onclick: () => destroy(full, { recursive: true }) }, 'Destroy volume…')]),
       h('section', { class: 'card', 'aria-label': 'Volume' }, facts([['Size', bytes(view.size)], ['Referenced', bytes(view.referenced_bytes)], ['Unique', bytes(view.unique_bytes)],
         ['Sectors', view.sector], ['Cache', view.cache], ['Compression', view.compression], ['Created', time(view.created)],
         ['Origin', view.origin ? h('a', { href: volumeLink(view.origin.split('@')[0]) }, view.origin) : null],
