@@ -7,8 +7,10 @@ use utoipa::ToSchema;
 
 use super::words::words;
 
+mod caller;
 mod kind;
 
+pub use caller::{Caller, CallerKind};
 pub use kind::EventKind;
 
 /// How much an event matters, as requests and the configuration give it: the least severity of the
@@ -79,6 +81,10 @@ impl From<Severity> for EventSeverity {
 /// One event, a JSON line of `GET /v1/events`. `docs/events.md` lists the kinds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
+    /// Number of the event: later events have higher ones, also across restarts. 0 if an older
+    /// version stored the event.
+    #[serde(default)]
+    pub number: u64,
     /// Time of the event.
     #[schema(value_type = String, format = DateTime)]
     pub time: Timestamp,
@@ -98,4 +104,7 @@ pub struct Event {
     /// Description in one line.
     #[serde(default)]
     pub message: String,
+    /// The caller whose request made the change; null if the daemon itself made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Caller>,
 }

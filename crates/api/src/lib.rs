@@ -47,7 +47,7 @@ pub use device::{
     IoMode, LimitDevice, RemovalPlan, RemoveDevice,
 };
 pub use error::{ApiError, ErrorBody, ErrorKind};
-pub use event::{Event, EventKind, EventSeverity, Severity};
+pub use event::{Caller, CallerKind, Event, EventKind, EventSeverity, Severity};
 pub use export::{
     Access, CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportKind, ExportState, ExportTls,
     ExportTlsMode, ExportVolume, NbdLimits, TlsCredentials, TlsMode,

@@ -18,6 +18,7 @@ mod exports;
 mod fuse_guard;
 mod get;
 mod globs;
+mod history;
 mod hold;
 mod image;
 mod lab;

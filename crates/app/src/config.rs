@@ -77,6 +77,11 @@ pub struct ConfigFile {
     pub web_hosts: Option<Vec<String>>,
     /// Roles on the control socket; default: `operators = [":millpond"]`.
     pub access: AccessSection,
+    /// Number of events that the daemon keeps; 100 to 1000000, default 10000.
+    pub events_kept: Option<usize>,
+    /// Bytes of the events that the daemon keeps, as lines of JSON; `64K` to `256M`, default 4M. The
+    /// file has at most twice this size.
+    pub events_size: Option<String>,
     /// Default limits of clients of NBD exports: `max_clients`, `max_requests`,
     /// `handshake_seconds`.
     pub nbd: NbdSection,

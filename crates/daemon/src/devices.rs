@@ -106,6 +106,7 @@ impl Daemon {
             let stops = if request.dry_run { self.removals(name).await } else { Vec::new() };
             if !request.dry_run {
                 shard.command(DeviceCommand::StopRemoving).await.map_err(|e| ApiError::from(e).during(&during))?;
+                self.report_stop(name, &JobKind::Remove);
             } else if stops.is_empty() {
                 return Err(ApiError::invalid("no removal is under way").during(during));
             }

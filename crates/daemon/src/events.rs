@@ -2,10 +2,11 @@
 //! remembered.
 //!
 //! The last events are in memory, and in a file of the state directory, one JSON object a line, so
-//! that they outlive a restart. The file is bounded and is not flushed: it is a record for people,
-//! nothing depends on it.
+//! that they outlive a restart. Both are bounded ([`EventBounds`]). The file has an event before the
+//! request that caused it is answered, unless the file system is slow; it is not flushed, so a crash
+//! of the host may lose the last events.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
@@ -14,26 +15,31 @@ use std::time::Duration;
 use jiff::Timestamp;
 use millpond_api::instant;
 use millpond_api::{Event, EventKind, Severity};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
+use super::caller;
 use super::hook::HookQueue;
 use super::service::Daemon;
 use file::EventFile;
+use recent::Recent;
 
 mod file;
+mod recent;
 #[cfg(test)]
 mod tests;
 
+pub use recent::EventBounds;
+
 /// Name of the file in the state directory.
 const FILE: &str = "events.jsonl";
-/// Number of events that are remembered.
-const KEPT: usize = 1000;
 /// Number of events kept for a slow listener; older ones are dropped for it.
 const BACKLOG: usize = 256;
 /// Time between two tries to write a file that could not be written.
 const RETRY: Duration = Duration::from_secs(30);
 /// How long the end of the daemon waits for the last events to be written.
 const LAST: Duration = Duration::from_secs(2);
+/// How long an answer waits for the events of its request to be in the file.
+const WRITTEN: Duration = Duration::from_millis(200);
 /// Longest message in characters.
 const LONGEST: usize = 2000;
 
@@ -93,6 +99,7 @@ impl Happened {
 
     fn into_event(self) -> Event {
         Event {
+            number: 0,
             time: instant::now(),
             severity: self.severity().into(),
             event: self.kind,
@@ -100,6 +107,7 @@ impl Happened {
             pool: self.pool,
             device: self.device,
             message: one_line(&self.message),
+            by: caller::current(),
         }
     }
 }
@@ -116,6 +124,8 @@ pub(super) struct EventCount {
 pub(super) struct EventLog {
     shared: Arc<Shared>,
     listeners: broadcast::Sender<Event>,
+    /// How many of the recorded events the thread has written, or has tried to write.
+    progress: watch::Receiver<usize>,
     /// Disconnected when the thread that writes the file has ended.
     written: Mutex<Option<mpsc::Receiver<()>>>,
 }
@@ -136,7 +146,9 @@ impl Shared {
 struct Remembered {
     /// The last events. The thread writes from here, so this also bounds the events that wait to be
     /// written.
-    recent: VecDeque<Event>,
+    recent: Recent,
+    /// Number of the last event.
+    number: u64,
     /// Number of events since the start, and how many of them the file's thread has taken.
     recorded: usize,
     taken: usize,
@@ -147,32 +159,39 @@ struct Remembered {
 }
 
 impl EventLog {
-    /// Opens the log with the events of the file in `dir`; new events also go to `hook`.
-    pub(super) fn open(dir: &Path, hook: Option<HookQueue>) -> EventLog {
-        let file = EventFile::open(dir.join(FILE));
-        let remembered = Remembered { recent: file.recent().clone(), recorded: 0, taken: 0, counts: BTreeMap::new(), hook, ends: false };
+    /// Opens the log with the events of the file in `dir`, and keeps as many as `bounds` allow; new
+    /// events also go to `hook`.
+    pub(super) fn open(dir: &Path, bounds: EventBounds, hook: Option<HookQueue>) -> EventLog {
+        let file = EventFile::open(dir.join(FILE), bounds);
+        let recent = file.recent().clone();
+        let number = recent.last().map_or(0, |event| event.number);
+        let remembered = Remembered { recent, number, recorded: 0, taken: 0, counts: BTreeMap::new(), hook, ends: false };
         let shared = Arc::new(Shared { remembered: Mutex::new(remembered), changed: Condvar::new() });
         let (end, written) = mpsc::channel();
+        let (wrote, progress) = watch::channel(0);
         let writer = {
             let shared = Arc::clone(&shared);
             thread::Builder::new().name("events".to_owned()).spawn(move || {
-                write(&shared, file);
+                write(&shared, file, &wrote);
                 drop(end);
             })
         };
         if let Err(error) = &writer {
             tracing::warn!(%error, "events are not kept across restarts: cannot start the thread that writes them");
         }
-        EventLog { shared, listeners: broadcast::channel(BACKLOG).0, written: Mutex::new(writer.is_ok().then_some(written)) }
+        EventLog { shared, listeners: broadcast::channel(BACKLOG).0, progress, written: Mutex::new(writer.is_ok().then_some(written)) }
     }
 
-    /// Remembers an event and sends it to hook and listeners. Never waits for the file.
-    fn record(&self, event: Event) {
+    /// Numbers and remembers an event, and sends it to hook and listeners. Never waits for the
+    /// file.
+    fn record(&self, mut event: Event) {
         let mut remembered = self.shared.remembered();
+        remembered.number += 1;
+        event.number = remembered.number;
         if let Some(hook) = &mut remembered.hook {
             hook.hand_over(&event);
         }
-        keep(&mut remembered.recent, event.clone());
+        remembered.recent.keep(event.clone());
         remembered.recorded += 1;
         *remembered.counts.entry((event.event.to_string(), event.severity.to_string())).or_default() += 1;
         // No listener is no error. Sent under the lock, so that `listen` neither misses an event
@@ -190,11 +209,26 @@ impl EventLog {
         counts.into_iter().map(|((kind, severity), count)| EventCount { kind, severity, count }).collect()
     }
 
-    /// Returns the remembered events since `since` (none without it), and a receiver of new ones.
-    fn listen(&self, since: Option<Timestamp>) -> (Vec<Event>, broadcast::Receiver<Event>) {
+    /// Returns the remembered events that `from` names, and a receiver of new ones.
+    fn listen(&self, from: From) -> (Vec<Event>, broadcast::Receiver<Event>) {
         let remembered = self.shared.remembered();
-        let wanted = remembered.recent.iter().filter(|event| since.is_some_and(|since| event.time >= since));
-        (wanted.cloned().collect(), self.listeners.subscribe())
+        // a log that was begun anew has lower numbers than the caller has seen
+        let anew = |seen: u64| seen > remembered.number;
+        let wanted = |event: &&Event| match from {
+            From::Now => false,
+            From::Time(since) => event.time >= since,
+            From::After(seen) => event.number > seen || anew(seen),
+        };
+        (remembered.recent.iter().filter(wanted).cloned().collect(), self.listeners.subscribe())
+    }
+
+    /// Waits until the file has all events that were recorded before the call, but at most
+    /// [`WRITTEN`].
+    pub(super) async fn until_written(&self) {
+        let recorded = self.shared.remembered().recorded;
+        let mut progress = self.progress.clone();
+        // an error means that the thread has ended, a timeout that the file system is slow
+        let _ = tokio::time::timeout(WRITTEN, progress.wait_for(|written| *written >= recorded)).await;
     }
 
     /// Waits until all events are written, but at most [`LAST`]. Later events are not written.
@@ -215,19 +249,22 @@ impl Drop for EventLog {
     }
 }
 
-/// Adds an event to the remembered ones.
-fn keep(recent: &mut VecDeque<Event>, event: Event) {
-    if recent.len() >= KEPT {
-        recent.pop_front();
-    }
-    recent.push_back(event);
+/// The events with which a listener begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// Only new ones.
+    Now,
+    /// Those since this time.
+    Time(Timestamp),
+    /// Those after the event of this number; all, if the log has no such number yet.
+    After(u64),
 }
 
 /// Writes events until the log ends; on a thread of its own, because a file system may be full,
 /// slow or hang.
-fn write(shared: &Shared, mut file: EventFile) {
+fn write(shared: &Shared, mut file: EventFile, wrote: &watch::Sender<usize>) {
     loop {
-        let (fresh, left_out) = {
+        let (fresh, left_out, taken) = {
             let mut remembered = shared.remembered();
             while remembered.recorded == remembered.taken && !remembered.ends {
                 if !file.lacks() {
@@ -248,12 +285,13 @@ fn write(shared: &Shared, mut file: EventFile) {
             remembered.taken = remembered.recorded;
             let known = remembered.recent.len();
             let fresh: Vec<Event> = remembered.recent.iter().skip(known.saturating_sub(count)).cloned().collect();
-            (fresh, count.saturating_sub(known))
+            (fresh, count.saturating_sub(known), remembered.taken)
         };
         if left_out > 0 {
             tracing::warn!("the file of events was behind, {left_out} events are not in it");
         }
         file.add(fresh);
+        wrote.send_replace(taken);
     }
 }
 
@@ -270,14 +308,13 @@ fn pool_of(kind: &EventKind, subject: &str) -> Option<String> {
         ExportCreated | ExportRemoved | ExportStopped | ExportRestored => subject.split_once(' ')?.1,
         PoolCreated | PoolImported | PoolExported | PoolDestroyed | PoolNotClosed | PoolWaiting | PoolOlderState | PoolDegraded
         | PoolFaulted | PoolSilent | PoolHealthy | PoolSpace | PoolFull | PoolHasRoom | PoolDevicesAdded | PoolReplacing | PoolRemoving
-        | PoolRemovalEnded | PoolRemovalWaits | PoolUnreclaimed | PoolRebalancing | PoolWiping | PoolScrubbing | DeviceLimited
-        | HostNearlyFull | HostHasRoom | VolumeCreated | VolumeChanged | VolumeResized | VolumeRolledBack | VolumePromoted
-        | VolumeCopied | VolumeCopyFailed | SnapshotCreated | SnapshotExpired | SnapshotHeld | SnapshotReleased | Renamed | Destroyed
-        | PolicyAttached | PolicyDetached | PolicyMissed | PolicyResumed | SnapshotPruned => subject,
+        | PoolRemovalEnded | PoolRemovalWaits | PoolChanged | PoolUnreclaimed | PoolRebalancing | PoolWiping | PoolScrubbing
+        | DeviceLimited | HostNearlyFull | HostHasRoom | VolumeCreated | VolumeChanged | VolumeResized | VolumeRolledBack
+        | VolumePromoted | VolumeCopied | VolumeCopyFailed | SnapshotCreated | SnapshotExpired | SnapshotHeld | SnapshotReleased
+        | Renamed | Destroyed | PolicyAttached | PolicyDetached | PolicyMissed | PolicyResumed | SnapshotPruned => subject,
         DaemonStarted | DaemonStopped | AccessRefused | TokenCreated | TokenDestroyed | DeviceFailed | DeviceMissing | DeviceSilent
-        | DeviceSlow | DeviceErrors | DeviceFull
-        | DeviceReturned | DeviceRecovered | DeviceSpareUsed | DeviceReleased | JobBegan | JobEnded | ScrubEnded | StateUnsaved
-        | PolicyCreated | PolicyChanged | PolicyDestroyed | Other(_) => return None,
+        | DeviceSlow | DeviceErrors | DeviceFull | DeviceReturned | DeviceRecovered | DeviceSpareUsed | DeviceReleased | JobBegan
+        | JobStopped | JobEnded | ScrubEnded | StateUnsaved | PolicyCreated | PolicyChanged | PolicyDestroyed | Other(_) => return None,
     };
     let pool = name.split(['/', '@', ':', ' ']).next()?;
     (!pool.is_empty()).then(|| pool.to_owned())
@@ -299,9 +336,9 @@ impl Daemon {
         self.events.record(happened.into_event());
     }
 
-    /// Returns the remembered events since `since` (none without it), and a receiver of new ones.
-    pub fn listen_since(&self, since: Option<Timestamp>) -> (Vec<Event>, broadcast::Receiver<Event>) {
-        self.events.listen(since)
+    /// Returns the remembered events that `from` names, and a receiver of new ones.
+    pub fn listen_from(&self, from: From) -> (Vec<Event>, broadcast::Receiver<Event>) {
+        self.events.listen(from)
     }
 }
 

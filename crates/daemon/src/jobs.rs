@@ -8,6 +8,7 @@ use millpond_block::MemberId;
 use millpond_engine::{Command, GroupFill as Fill, JobCommand, Reply, Wipe};
 
 use super::devices::remembered_path;
+use super::events::Happened;
 use super::service::Daemon;
 use super::shard::ShardHandle;
 
@@ -27,6 +28,8 @@ impl Daemon {
         if !request.stop {
             self.tell(EventKind::PoolScrubbing, name);
             self.expect_job(name, JobKind::Scrub, None);
+        } else {
+            self.report_stop(name, &JobKind::Scrub);
         }
         self.pool(name).await
     }
@@ -45,6 +48,9 @@ impl Daemon {
             false => Command::Job(JobCommand::Rebalance { dry_run: request.dry_run }),
         };
         let reply = shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
+        if request.stop {
+            self.report_stop(name, &JobKind::Rebalance);
+        }
         let Reply::Fills(fills) = reply else { return Ok(Rebalance { surplus_bytes: 0, groups: Vec::new() }) };
         let surplus_bytes = fills.iter().map(|fill| fill.surplus).sum();
         if surplus_bytes > 0 && !request.dry_run {
@@ -72,6 +78,9 @@ impl Daemon {
             false => Command::Job(JobCommand::Wipe { how, dry_run: request.dry_run }),
         };
         let reply = self.shard(name)?.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
+        if request.stop {
+            self.report_stop(name, &JobKind::Wipe);
+        }
         let Reply::Wipe(plan) = reply else { return Ok(Wiping::default()) };
         if !request.dry_run {
             self.tell(EventKind::PoolWiping, name);
@@ -88,8 +97,16 @@ impl Daemon {
         if let Some(rate) = request.job_rate {
             let during = format!("cannot set job_rate of pool '{name}'");
             self.shard(name)?.command(JobCommand::SetJobRate { rate }).await.map_err(|e| ApiError::from(e).during(&during))?;
+            let message = format!("pool '{name}' changed: job_rate is {rate} bytes per second (0: no limit)");
+            self.report(Happened::to_pool(EventKind::PoolChanged, name, message));
         }
         self.pool(name).await
+    }
+
+    /// Reports that a command has stopped a job.
+    pub(super) fn report_stop(&self, pool: &str, kind: &JobKind) {
+        let message = format!("{kind} in pool '{pool}' is stopped by a command");
+        self.report(Happened::to_pool(EventKind::JobStopped, pool, message).about(format!("{kind}:{pool}")));
     }
 
     async fn groups(&self, name: &str, shard: &ShardHandle, fills: &[Fill]) -> Result<Vec<GroupFill>, ApiError> {

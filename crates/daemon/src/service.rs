@@ -20,7 +20,7 @@ use super::closing::LeftBehind;
 use super::condition::Conditions;
 use super::copies::Copies;
 use super::errors::ErrorsUnsaved;
-use super::events::EventLog;
+use super::events::{EventBounds, EventLog};
 use super::helpers::Helpers;
 use super::hook::{Hook, HookQueue};
 use super::host_calls::HostCalls;
@@ -67,6 +67,8 @@ pub struct Options {
     pub grants: Arc<Grants>,
     /// Names of this host under which browsers may reach the console, beside its addresses.
     pub web_hosts: Arc<[String]>,
+    /// Bounds of the stored events.
+    pub events: EventBounds,
 }
 
 /// Default of [`Options::import_wait`].
@@ -90,6 +92,7 @@ impl Default for Options {
             on_event: None,
             grants: Arc::default(),
             web_hosts: Arc::default(),
+            events: EventBounds::default(),
         }
     }
 }
@@ -219,7 +222,7 @@ impl Daemon {
     pub fn new(options: Options, dir: StateDir) -> Outcome<Daemon> {
         let hook = options.on_event.clone().map(HookQueue::start).transpose();
         let hook = hook.map_err(|e| Failure::failed(format!("cannot start a thread for on_event: {e}")))?;
-        let events = EventLog::open(dir.path(), hook);
+        let events = EventLog::open(dir.path(), options.events, hook);
         let state = dir.load()?;
         let waiting = || "not imported yet".to_owned();
         let pools = state.pools.into_iter().map(|record| (record.name.clone(), PoolEntry::new(record, Err(waiting()))));

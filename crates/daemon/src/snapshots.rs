@@ -222,7 +222,10 @@ impl Daemon {
             });
         if !expired.is_empty() {
             shard.command(CatalogCommand::DestroySnapshots { snapshots: expired.iter().map(|snapshot| snapshot.id).collect() }).await?;
-            expired.iter().for_each(|snapshot| self.tell(EventKind::SnapshotExpired, format!("{pool}: {}", snapshot.name)));
+            let volumes = shard.volumes().await.unwrap_or_default();
+            let volume = |id| volumes.iter().find(|volume| volume.id == id).map_or("?", |volume| volume.name.as_str());
+            let name = |snapshot: &SnapshotInfo| format!("{pool}/{}@{}", volume(snapshot.volume), snapshot.name);
+            expired.iter().for_each(|snapshot| self.tell(EventKind::SnapshotExpired, name(snapshot)));
         }
         Ok(waiting.into_iter().filter_map(time_of).min())
     }

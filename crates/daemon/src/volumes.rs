@@ -12,6 +12,7 @@ use millpond_block::{CacheMode, SectorProfile, UnknownCacheMode, UnknownSectorPr
 use millpond_engine::{CatalogCommand, Command, CommandError, Compression, Target, VolumeId, VolumeInfo, VolumeOptions};
 
 use super::attached::{self, Clients};
+use super::events::Happened;
 use super::options;
 use super::service::Daemon;
 use super::shard::{ShardError, ShardHandle};
@@ -114,7 +115,8 @@ impl Daemon {
         if !properties.is_empty() {
             shard.command(properties.command(&volume)).await.map_err(|e| ApiError::from(e).during(&during))?;
         }
-        self.tell(EventKind::VolumeChanged, name.to_string());
+        let message = format!("volume changed: {name} {}", words_of(request));
+        self.report(Happened::to_pool(EventKind::VolumeChanged, &name.pool, message).about(name.to_string()));
         self.volume(name).await
     }
 
@@ -174,7 +176,8 @@ impl Daemon {
         if request.reconnect {
             shard.hang_up(target).await.map_err(|e| ApiError::from(e).during(&during))?;
         }
-        self.tell(EventKind::VolumeResized, name.to_string());
+        let message = format!("volume resized: {name} from {} to {} bytes", volume.size, size);
+        self.report(Happened::to_pool(EventKind::VolumeResized, &name.pool, message).about(name.to_string()));
         Ok(resized)
     }
 
@@ -197,7 +200,8 @@ impl Daemon {
             return Err(ApiError::busy(message).during(during));
         }
         shard.command(CatalogCommand::SetSector { volume: volume.id, sector }).await.map_err(|e| ApiError::from(e).during(&during))?;
-        self.tell(EventKind::VolumeChanged, name.to_string());
+        let message = format!("volume changed: {name} sector={}", request.sector);
+        self.report(Happened::to_pool(EventKind::VolumeChanged, &name.pool, message).about(name.to_string()));
         self.volume(name).await
     }
 
@@ -231,6 +235,17 @@ impl Daemon {
         self.tell(EventKind::Renamed, format!("{old} {new}"));
         Ok(())
     }
+}
+
+/// Returns the properties that a request sets, as `NAME=VALUE`, for the record of changes.
+fn words_of(request: &SetProperties) -> String {
+    let fields = serde_json::to_value(request).ok().and_then(|value| value.as_object().cloned()).unwrap_or_default();
+    let word = |(name, value): (&String, &serde_json::Value)| match value {
+        serde_json::Value::Null => None,
+        serde_json::Value::String(text) => Some(format!("{name}={text}")),
+        value => Some(format!("{name}={value}")),
+    };
+    fields.iter().filter_map(word).collect::<Vec<_>>().join(" ")
 }
 
 /// Explains a refusal of options: when a reservation is too large, with the bytes that could be

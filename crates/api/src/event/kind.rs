@@ -69,6 +69,7 @@ kinds! {
     PoolUnreclaimed = "pool.unreclaimed", Warning, "space of pool cannot be freed";
     PoolRebalancing = "pool.rebalancing", Info, "rebalance started in pool";
     PoolWiping = "pool.wiping", Info, "wipe started in pool";
+    PoolChanged = "pool.changed", Info, "pool changed";
     PoolScrubbing = "pool.scrubbing", Info, "scrub started in pool";
     DeviceFailed = "device.failed", Error, "device failed";
     DeviceMissing = "device.missing", Warning, "device missing";
@@ -82,6 +83,7 @@ kinds! {
     DeviceReleased = "device.released", Info, "device released";
     DeviceLimited = "device.limited", Info, "device limited";
     JobBegan = "job.began", Info, "job started automatically";
+    JobStopped = "job.stopped", Info, "job stopped by a command";
     JobEnded = "job.ended", Info, "job ended";
     ScrubEnded = "scrub.ended", Info, "scrub ended";
     ExportCreated = "export.created", Info, "export created";

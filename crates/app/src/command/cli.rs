@@ -7,8 +7,8 @@ use millpond_api::client::Client;
 use millpond_api::failure::Outcome;
 
 use super::{
-    cache, completions, create, demo, destroy, diff, events, exports, fuse_guard, get, hold, image, lab, list, man, policy, pool, rename,
-    resize, sectors, serve, snapshot, status, token, up,
+    cache, completions, create, demo, destroy, diff, events, exports, fuse_guard, get, history, hold, image, lab, list, man, policy, pool,
+    rename, resize, sectors, serve, snapshot, status, token, up,
 };
 use crate::config::socket_path;
 
@@ -45,6 +45,7 @@ enum Verb {
     Serve(serve::Serve),
     Status(status::Status),
     Events(events::Events),
+    History(history::History),
     /// Pools and their devices; 'millpond pool --help' lists the verbs
     #[command(subcommand)]
     Pool(pool::Pool),
@@ -102,6 +103,7 @@ impl Cli {
             Verb::Serve(serve) => serve.run(given).await,
             Verb::Status(status) => status.run(&client).await,
             Verb::Events(events) => events.run(&client).await,
+            Verb::History(history) => history.run(&client).await,
             Verb::Pool(pool) => pool.run(&client).await,
             Verb::Create(create) => create.run(&client).await,
             Verb::List(list) => list.run(&client).await,

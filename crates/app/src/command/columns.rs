@@ -183,6 +183,8 @@ pub const EVENT: &[Column<Event>] = &[
     Column { name: "severity", cell: |e| text(e.severity.as_str()), shown: Shown::Always },
     Column { name: "event", cell: |e| text(e.event.as_str()), shown: Shown::Always },
     Column { name: "message", cell: |e| text(&e.message), shown: Shown::Always },
+    Column { name: "by", cell: |e| Cell::text_or_none(e.by.as_ref().map(ToString::to_string).as_deref()), shown: Shown::OnRequest },
+    Column { name: "number", cell: |e| Cell::Count(e.number), shown: Shown::OnRequest },
     Column { name: "subject", cell: |e| text(&e.subject), shown: Shown::OnRequest },
     Column { name: "pool", cell: |e| Cell::text_or_none(e.pool.as_deref()), shown: Shown::OnRequest },
     Column { name: "device", cell: |e| Cell::text_or_none(e.device.as_deref()), shown: Shown::OnRequest },
@@ -198,6 +200,15 @@ pub const TOKEN: &[Column<Token>] = &[
     Column { name: "expires", cell: |t| t.expires.map_or_else(|| text("never"), Cell::Time), shown: Shown::Always },
     Column { name: "expired", cell: |t| yes(t.expired), shown: Shown::Json },
     Column { name: "last_used", cell: |t| t.last_used.map_or(Cell::None, Cell::Time), shown: Shown::Always },
+];
+
+/// Columns of the history of an object.
+pub const HISTORY: &[Column<Event>] = &[
+    Column { name: "time", cell: |e| Cell::Time(e.time), shown: Shown::Always },
+    Column { name: "by", cell: |e| Cell::text_or_none(e.by.as_ref().map(ToString::to_string).as_deref()), shown: Shown::Always },
+    Column { name: "event", cell: |e| text(e.event.as_str()), shown: Shown::Always },
+    Column { name: "message", cell: |e| text(&e.message), shown: Shown::Always },
+    Column { name: "subject", cell: |e| text(&e.subject), shown: Shown::Json },
 ];
 
 /// Columns of exports.

@@ -10,8 +10,8 @@ use super::Cli;
 /// them.
 const WORDS: &[(&[&str], &str)] = &[
     (
-        &["history", "log", "logs", "messages", "watch"],
-        "'millpond events --since 7d' lists events, --follow continues with new ones; users are not recorded",
+        &["audit", "log", "logs", "messages", "watch"],
+        "'millpond history NAME' lists the changes of a pool or volume and their users; 'millpond events --since 7d' lists events, --follow continues with new ones",
     ),
     (&["forecast"], "'millpond pool plan POOL' foretells how long its space lasts, and what a policy will take"),
     (
@@ -173,8 +173,8 @@ mod tests {
     #[test]
     fn words_of_other_systems_lead_to_ours() {
         for (words, wanted) in [
-            (&["history"][..], "no command 'history': 'millpond events --since 7d'"),
-            (&["pool", "history"], "no command 'pool history': 'millpond events"),
+            (&["audit"][..], "no command 'audit': 'millpond history NAME'"),
+            (&["pool", "history"], "no command 'pool history': use 'millpond history'"),
             (&["plan"], "use 'millpond pool plan'"),
             (&["sanoid"], "'millpond policy create NAME --keep RULES'"),
             (&["doctor"], "'millpond status --check'"),

@@ -12,8 +12,8 @@ use millpond_api::instant::parse_span;
 use millpond_api::size::Size;
 use millpond_api::{Role, Severity};
 use millpond_daemon::{
-    Budget, Control, Daemon, Grants, Helpers, Hook, IMPORT_WAIT, Inherited, Options, READ_CACHE, Signals, SocketAccess, StateDir, Web,
-    WebOptions, check_nbd_limits, raise_descriptors, serve_until, this_host,
+    Budget, Control, Daemon, EventBounds, Grants, Helpers, Hook, IMPORT_WAIT, Inherited, Options, READ_CACHE, Signals, SocketAccess,
+    StateDir, Web, WebOptions, check_nbd_limits, raise_descriptors, serve_until, this_host,
 };
 use millpond_engine::{Discard, ReadySpace, Tuning};
 use sd_notify::NotifyState;
@@ -44,7 +44,7 @@ pub struct Serve {
     /// Directory for the state of the daemon: its pools and exports
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// TOML file with socket, socket_owner, socket_mode, state, map_memory, cache_memory, read_cache, request_memory, helper_threads, discard, rewind_minutes, spare_minutes, import_wait, host_id, on_event, on_event_severity, on_event_timeout, web, web_tls, web_hosts, [access], [nbd]; options override it
+    /// TOML file with socket, socket_owner, socket_mode, state, map_memory, cache_memory, read_cache, request_memory, helper_threads, discard, rewind_minutes, spare_minutes, import_wait, host_id, on_event, on_event_severity, on_event_timeout, events_kept, events_size, web, web_tls, web_hosts, [access], [nbd]; options override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Serve the web console, and the API with tokens, on this TCP address; the default port is 8420
@@ -104,12 +104,11 @@ impl Serve {
         let control = control.with_web(web.transpose()?);
         let mut signals = Signals::catch()?;
         let import_wait = config.import_wait.as_deref().map_or(Ok(IMPORT_WAIT), parse_span).map_err(|e| wrong("import_wait", &e))?;
-        let timeout =
-            config.on_event_timeout.as_deref().map_or(Ok(EVENT_TIMEOUT), parse_span).map_err(|e| wrong("on_event_timeout", &e))?;
-        let command = config.on_event.clone().map(CommandLine::words).transpose().map_err(|e| wrong("on_event", &e))?;
-        let severity = config.on_event_severity.unwrap_or(Severity::Warning);
+        let bounds = bounds(config.events_kept, size("events_size", &config.events_size)?).map_err(|(key, why)| wrong(key, &why))?;
+        let on_event = hook(&config).map_err(|(key, why)| wrong(key, &why))?;
         let options = Options {
-            on_event: command.map(|command| Hook { command, severity, timeout }),
+            events: bounds,
+            on_event,
             socket,
             tuning,
             read_cache,
@@ -135,6 +134,30 @@ impl Serve {
         };
         serve_until(daemon, control, ready, stop).await
     }
+}
+
+/// Returns the bounds of the stored events. The error is the key of the configuration and the reason.
+fn bounds(kept: Option<usize>, bytes: Option<u64>) -> Result<EventBounds, (&'static str, String)> {
+    let (usual, least, most) = (EventBounds::default(), EventBounds::LEAST, EventBounds::MOST);
+    let bytes = bytes.map_or(usual.bytes, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let bounds = EventBounds { count: kept.unwrap_or(usual.count), bytes };
+    if !(least.count..=most.count).contains(&bounds.count) {
+        return Err(("events_kept", format!("{} is not between {} and {}", bounds.count, least.count, most.count)));
+    }
+    if !(least.bytes..=most.bytes).contains(&bounds.bytes) {
+        let [given, least, most] = [bounds.bytes, least.bytes, most.bytes].map(|bytes| Size(bytes as u64));
+        return Err(("events_size", format!("{given} is not between {least} and {most}")));
+    }
+    Ok(bounds)
+}
+
+/// Returns the command for events. The error is the key of the configuration and the reason.
+fn hook(config: &ConfigFile) -> Result<Option<Hook>, (&'static str, String)> {
+    let timeout = config.on_event_timeout.as_deref().map_or(Ok(EVENT_TIMEOUT), parse_span);
+    let timeout = timeout.map_err(|e| ("on_event_timeout", e.to_string()))?;
+    let severity = config.on_event_severity.unwrap_or(Severity::Warning);
+    let command = config.on_event.clone().map(CommandLine::words).transpose().map_err(|e| ("on_event", e))?;
+    Ok(command.map(|command| Hook { command, severity, timeout }))
 }
 
 /// Reports the state to the service manager if it asked for that (`NOTIFY_SOCKET`, systemd's

@@ -1,14 +1,14 @@
 //! Failures are reported: as events, to a command, in `status`, and as an exit code.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::os::unix::fs::FileExt;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Stdio;
 
 use millpond_testing::Random;
 use serde_json::Value;
 
-use crate::harness::{Daemon, Running, command, eventually};
+use crate::harness::{Daemon, Running, command, eventually, run};
 use crate::nbd;
 
 /// Returns the events that the daemon stores, oldest first.
@@ -52,21 +52,83 @@ fn events_are_listed_followed_and_outlive_a_restart() {
         let lines = BufReader::new(running.stdout.take().expect("piped")).lines().map(|line| line.expect("a line"));
         (Running(running), lines)
     };
-    let (mut json, mut lines) = follow(&["--since", "1h", "--format", "json"]);
+    let (json, mut lines) = follow(&["--since", "1h", "--format", "json"]);
     assert!(lines.any(|line| line.contains("volume.created")), "what was comes first");
-    let (mut table, mut rows) = follow(&["--since", "1h"]);
+    let (table, mut rows) = follow(&["--since", "1h"]);
     assert!(rows.any(|row| row.contains("volume.created")));
     daemon.run(&["snapshot", "tank/v@a"]).ok();
     let next: Value = serde_json::from_str(&lines.next().expect("a line")).expect("JSON");
     assert_eq!(text(&next, "event"), "snapshot.created");
     assert!(rows.next().is_some_and(|row| row.contains("info      snapshot.created    snapshot created: tank/v@a")));
 
-    assert_eq!(daemon.stop("TERM"), 0);
-    assert_eq!((json.wait(), table.wait()), (3, 3), "they end with the daemon");
+    daemon.stop("KILL");
     daemon.restart();
+    daemon.run(&["snapshot", "tank/v@b"]).ok();
+    let mut numbers = vec![next["number"].as_u64().expect("a number")];
+    let mut after = lines.by_ref().map(|line| serde_json::from_str::<Value>(&line).expect("JSON"));
+    let last = after.find(|event| {
+        numbers.extend(event["number"].as_u64());
+        text(event, "subject") == "tank/v@b"
+    });
+    assert!(last.is_some(), "they go on with the next daemon");
+    let first = numbers[0];
+    assert_eq!(numbers, (first..first + numbers.len() as u64).collect::<Vec<_>>(), "no event is missed or repeated");
+    assert!(rows.any(|row| row.contains("snapshot created: tank/v@b")));
+    drop((json, table));
     let kinds: Vec<Value> = events(&daemon, &[]).into_iter().map(|event| event["event"].clone()).collect();
     let at = |kind: &str| kinds.iter().position(|known| known == kind).expect(kind);
     assert!(at("pool.created") < at("volume.created") && at("snapshot.created") < at("pool.imported"), "{kinds:?}");
+}
+
+/// The events of a command are stored before the command ends, so a daemon that is killed then has
+/// them all.
+#[test]
+fn changes_have_their_caller_also_after_a_kill() {
+    let mut daemon = Daemon::with_config("events_kept = 200\nevents_size = \"64K\"\n");
+    daemon.run(&["pool", "create", "tank", &daemon.text("a:256M")]).ok();
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    daemon.run(&["set", "iops=500", "tank/v"]).ok();
+    daemon.run(&["resize", "tank/v", "32M"]).ok();
+    daemon.run(&["rename", "tank/v", "tank/w"]).ok();
+    daemon.run(&["pool", "set", "job_rate=50M", "tank"]).ok();
+    daemon.run(&["snapshot", "tank/w@a"]).ok();
+    daemon.stop("KILL");
+    // a crash of the host may cut off the last line
+    let file = daemon.path("state/events.jsonl");
+    fs::File::options().append(true).open(&file).and_then(|mut file| file.write_all(b"{\"time\":\"20")).expect("half a line");
+    daemon.restart();
+    let history = daemon.json(&["history", "tank/w"]);
+    let rows = history.as_array().expect("rows");
+    let kinds: Vec<&str> = rows.iter().map(|row| text(row, "event")).collect();
+    assert_eq!(kinds, ["volume.created", "volume.changed", "volume.resized", "renamed", "snapshot.created"], "{history}");
+    assert!(text(&rows[1], "message").contains("iops=500"), "{history}");
+    for row in rows {
+        let by = &row["by"];
+        assert_eq!((by["kind"].as_str(), by["uid"].as_u64()), (Some("unix"), Some(own_uid())), "{row}");
+        assert!(by["process"].as_str().is_some_and(|process| process.starts_with("millpond")) && by["pid"].is_u64(), "{row}");
+    }
+    let of_pool = daemon.run(&["history", "tank", "-H", "-o", "event,by"]).ok().out;
+    assert!(of_pool.contains("pool.changed\t") && of_pool.contains("(millpond, pid "), "{of_pool}");
+    let imported = of_pool.lines().rfind(|line| line.starts_with("pool.imported"));
+    assert_eq!(imported, Some("pool.imported\t-"), "the daemon itself imported it");
+    daemon.run(&["history", "tank/"]).refused(2, "the volume name is empty");
+}
+
+/// Returns the uid of the test, which is that of the commands that it runs.
+fn own_uid() -> u64 {
+    u64::from(fs::metadata("/proc/self").expect("own process").uid())
+}
+
+#[test]
+fn bounds_of_events_are_checked() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = dir.path().join("c.toml");
+    for (line, word) in [("events_kept = 5", "events_kept: 5 is not between 100 and"), ("events_size = \"1K\"", "events_size: 1K is not")] {
+        fs::write(&config, line).expect("a configuration file");
+        let text = |path: &std::path::Path| path.to_str().expect("UTF-8").to_owned();
+        let (config, state, socket) = (text(&config), text(&dir.path().join("s")), text(&dir.path().join("x.sock")));
+        run(command(&["serve", "--config", &config, "--state", &state, "--socket", &socket])).one_line(1, word);
+    }
 }
 
 #[test]

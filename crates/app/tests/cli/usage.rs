@@ -54,7 +54,7 @@ fn look_alikes_are_named() {
 #[test]
 fn words_of_other_systems_are_answered_with_ours() {
     for (words, message) in [
-        (&["history"][..], "no command 'history': 'millpond events"),
+        (&["audit"][..], "no command 'audit': 'millpond history NAME'"),
         (&["pool", "offline", "tank", "sdb"], "'millpond pool replace"),
         (&["scrub", "tank"], "use 'millpond pool scrub'"),
         (&["lvcreate", "-L", "1G"], "'millpond create POOL/VOL -L SIZE'"),

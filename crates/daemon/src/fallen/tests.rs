@@ -4,6 +4,7 @@ use std::time::Duration;
 use millpond_api::{ClassSpec, CreatePool, DeviceGroup, DeviceSpec, EventKind, EventSeverity, ImportPool, IoMode, LayoutSpec, PoolHealth};
 
 use super::*;
+use crate::events::From;
 use crate::{Options, StateDir};
 
 const MIB: u64 = 1 << 20;
@@ -26,7 +27,7 @@ async fn a_defect_in_one_pool_stops_that_pool_and_says_so() {
     let daemon = daemon(dir.path());
     make(&daemon, dir.path(), "one").await;
     make(&daemon, dir.path(), "two").await;
-    let mut events = daemon.listen_since(None).1;
+    let mut events = daemon.listen_from(From::Now).1;
     let shard = daemon.shard("one").expect("shard");
     shard.panic();
     while shard.fallen().is_none() {

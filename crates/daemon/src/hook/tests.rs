@@ -9,6 +9,7 @@ use super::*;
 
 fn event(severity: Severity, message: &str) -> Event {
     Event {
+        number: 1,
         time: instant::from_millis(0),
         severity: severity.into(),
         event: EventKind::DeviceFailed,
@@ -16,6 +17,7 @@ fn event(severity: Severity, message: &str) -> Event {
         pool: Some("tank".to_owned()),
         device: Some("/dev/sdx".to_owned()),
         message: message.to_owned(),
+        by: None,
     }
 }
 

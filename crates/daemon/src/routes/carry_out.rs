@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::refused::Refused;
 use crate::Daemon;
+use crate::caller;
 
 /// Starts a command as a task.
 fn start<T, F>(daemon: &Arc<Daemon>, command: impl FnOnce(Arc<Daemon>) -> F) -> JoinHandle<Result<T, ApiError>>
@@ -16,7 +17,7 @@ where
     F: Future<Output = Result<T, ApiError>> + Send + 'static,
     T: Send + 'static,
 {
-    tokio::spawn(command(Arc::clone(daemon)))
+    tokio::spawn(caller::scope(caller::shared(), command(Arc::clone(daemon))))
 }
 
 /// Runs a command without a time limit.

@@ -15,7 +15,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use millpond_api::{ApiError, ErrorKind, instant};
+use millpond_api::{ApiError, CallerKind, ErrorKind, instant};
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -111,6 +111,7 @@ async fn admit(daemon: &Arc<Daemon>, peer: Option<Peer>, request: Request) -> Re
         return Err(forbidden(format!("{who} has the role {has}, and this needs {needs}; ask an administrator")));
     }
     let body = check_pools(daemon, &caller, rule, &mut parts, body).await?;
+    parts.extensions.insert(by(&caller, &peer));
     parts.extensions.insert(caller.clone());
     Ok((Some(caller), Request::from_parts(parts, body)))
 }
@@ -162,6 +163,27 @@ async fn local(daemon: &Arc<Daemon>, uid: u32, gid: u32, pid: Option<i32>) -> Re
         let may = daemon.options.grants.describe();
         forbidden(format!("user {name} may not use this daemon; root, its own user and {may} may: see docs/access.md"))
     })
+}
+
+/// Returns the caller as events record it.
+fn by(caller: &Caller, peer: &Peer) -> millpond_api::Caller {
+    let name = caller.who.split_once(' ').map_or(caller.who.as_str(), |(_, name)| name).to_owned();
+    match *peer {
+        Peer::Local { uid, pid, .. } => {
+            let process = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());
+            millpond_api::Caller {
+                kind: CallerKind::Unix,
+                name,
+                uid: Some(uid),
+                pid: pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0),
+                process: process.map(|name| name.trim_end().to_owned()),
+            }
+        }
+        Peer::Remote { .. } => {
+            let kind = if caller.session.is_some() { CallerKind::Session } else { CallerKind::Token };
+            millpond_api::Caller { kind, name, uid: None, pid: None, process: None }
+        }
+    }
 }
 
 /// Returns a cookie of a request.
@@ -273,6 +295,19 @@ mod tests {
         assert_eq!(pools(r#"{"name":7,"more":[null]}"#), Some(vec![String::new(), String::new()]), "no pool has an empty name");
         assert_eq!(pools("{}"), Some(Vec::new()));
         assert_eq!(pools("{"), None);
+    }
+
+    #[test]
+    fn events_have_the_name_of_a_user_or_token() {
+        let pid = std::process::id();
+        let local = Peer::Local { uid: 107, gid: 107, pid: i32::try_from(pid).ok() };
+        let user = by(&Caller::user("user qemu".to_owned(), millpond_api::Role::Operator), &local);
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).expect("own name");
+        assert_eq!((user.name.as_str(), user.uid, user.pid), ("qemu", Some(107), Some(pid)));
+        assert_eq!(user.process.as_deref(), Some(comm.trim_end()));
+        let remote = Peer::Remote { address: ([127, 0, 0, 1], 9).into(), port: 8420, tls: false };
+        let token = by(&Caller::user("token backup".to_owned(), millpond_api::Role::Operator), &remote);
+        assert_eq!(token.to_string(), "token backup");
     }
 
     #[test]

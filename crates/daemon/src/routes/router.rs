@@ -11,6 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::{access, destroy, export, guard, input, policy, pool, snapshot, system, volume};
 use crate::Daemon;
+use crate::caller;
 
 /// Paths of requests that are answered at once, even while pools are being imported.
 const AT_ONCE: [&str; 4] = ["/v1/status", "/v1/events", "/v1/session", "/metrics"];
@@ -43,8 +44,9 @@ pub fn document() -> utoipa::openapi::OpenApi {
 pub fn router(daemon: Arc<Daemon>) -> Router {
     let ready = from_fn_with_state(Arc::clone(&daemon), wait_until_ready);
     let guard = from_fn_with_state(Arc::clone(&daemon), guard::guard);
+    let identified = from_fn_with_state(Arc::clone(&daemon), caller::identify);
     // the guard comes first: a layer is around those added before it
-    open_api_router().split_for_parts().0.fallback(input::no_such_route).layer(ready).layer(guard).with_state(daemon)
+    open_api_router().split_for_parts().0.fallback(input::no_such_route).layer(ready).layer(identified).layer(guard).with_state(daemon)
 }
 
 /// Delays requests to a starting daemon until its pools are in service, at most for the time limit

@@ -24,6 +24,7 @@ use super::input::QueryString;
 use super::refused::Refused;
 use crate::Daemon;
 use crate::access::Caller;
+use crate::events::From;
 use crate::metrics::Format;
 
 /// Time after which a stream without events looks whether its caller is still valid.
@@ -61,6 +62,9 @@ struct Wanted {
     /// Time from which stored events are sent first. Without it, no stored events are sent.
     #[param(value_type = Option<String>, format = DateTime)]
     since: Option<Timestamp>,
+    /// Number of the last event that the client has seen, instead of a time: stored events after it
+    /// are sent first. All are sent if the daemon has not reached that number.
+    after: Option<u64>,
     /// Lowest severity of events that are sent.
     #[param(inline)]
     severity: Option<Severity>,
@@ -75,13 +79,19 @@ struct Wanted {
 #[utoipa::path(get, path = "/v1/events", params(Wanted),
     responses((status = 200, body = Event, content_type = "application/x-ndjson"), (status = "default", body = ErrorBody)))]
 async fn events(State(daemon): State<Arc<Daemon>>, caller: Caller, QueryString(wanted): QueryString<Wanted>) -> Response {
-    let (before, listener) = daemon.listen_since(wanted.since);
+    let from = match (wanted.after, wanted.since) {
+        (Some(number), _) => From::After(number),
+        (None, Some(since)) => From::Time(since),
+        (None, None) => From::Now,
+    };
+    let (before, listener) = daemon.listen_from(from);
+    let last = before.last().map_or(0, |event| event.number);
     let least = wanted.severity.unwrap_or_default();
     let before: Vec<Result<Bytes, Infallible>> =
         before.into_iter().filter(|event| is_for(event, least, &caller)).map(|event| Ok(line(&event))).collect();
     let body = match wanted.follow {
         Some(false) => Body::from_stream(stream::iter(before)),
-        _ => Body::from_stream(stream::iter(before).chain(coming(&daemon, listener, least, caller))),
+        _ => Body::from_stream(stream::iter(before).chain(coming(daemon, listener, least, caller, last))),
     };
     ([(CONTENT_TYPE, "application/x-ndjson")], body).into_response()
 }
@@ -98,37 +108,50 @@ fn line(event: &Event) -> Bytes {
     Bytes::from(serde_json::to_string(event).unwrap_or_default() + "\n")
 }
 
-/// Returns the lines of new events, as long as the caller's token or session is valid.
+/// Returns the lines of new events, as long as the caller's token or session is valid. `last` is the
+/// number of the last one that the client has.
 fn coming(
-    daemon: &Arc<Daemon>,
+    daemon: Arc<Daemon>,
     listener: Receiver<Event>,
     least: Severity,
     caller: Caller,
+    last: u64,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> + use<> {
-    let daemon = Arc::clone(daemon);
     let stopping = daemon.stopping();
-    stream::unfold((listener, stopping, daemon, caller), move |(mut listener, mut stopping, daemon, caller)| async move {
-        loop {
-            let event = tokio::select! {
-                event = listener.recv() => event,
-                _ = stopping.wait_for(|stopping| *stopping) => return None,
-                () = tokio::time::sleep(RECHECK) => {
-                    if !daemon.access.is_valid(&caller) {
-                        return None;
-                    }
-                    continue;
+    let lines = stream::unfold((listener, stopping, last), move |(mut listener, mut stopping, mut last)| {
+        let (daemon, caller) = (Arc::clone(&daemon), caller.clone());
+        async move {
+            loop {
+                let event = tokio::select! {
+                    event = listener.recv() => Some(event),
+                    _ = stopping.wait_for(|stopping| *stopping) => return None,
+                    () = tokio::time::sleep(RECHECK) => None,
+                };
+                if !daemon.access.is_valid(&caller) {
+                    return None;
                 }
-            };
-            match event {
-                Ok(_) if !daemon.access.is_valid(&caller) => return None,
-                Ok(event) if !is_for(&event, least, &caller) => {}
-                Ok(event) => return Some((Ok(line(&event)), (listener, stopping, daemon, caller))),
-                // A slow listener has missed the oldest events. The later ones are still sent.
-                Err(RecvError::Lagged(_)) => {}
-                Err(RecvError::Closed) => return None,
+                match event {
+                    None => {}
+                    Some(Ok(event)) => {
+                        last = event.number;
+                        if is_for(&event, least, &caller) {
+                            return Some((vec![Ok(line(&event))], (listener, stopping, last)));
+                        }
+                    }
+                    // A slow listener has missed events, which are remembered.
+                    Some(Err(RecvError::Lagged(_))) => {
+                        let (missed, again) = daemon.listen_from(From::After(last));
+                        listener = again;
+                        last = missed.last().map_or(last, |event| event.number);
+                        let lines = missed.iter().filter(|event| is_for(event, least, &caller)).map(|event| Ok(line(event)));
+                        return Some((lines.collect(), (listener, stopping, last)));
+                    }
+                    Some(Err(RecvError::Closed)) => return None,
+                }
             }
         }
-    })
+    });
+    lines.flat_map(stream::iter)
 }
 
 /// Returns metrics for Prometheus.
