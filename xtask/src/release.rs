@@ -41,7 +41,7 @@ impl Options {
         for pair in words.chunks(2) {
             match pair {
                 ["--version", version] => (*version).clone_into(&mut options.version),
-                ["--out", dir] => options.out = PathBuf::from(dir),
+                ["--out", dir] => options.out = std::path::absolute(dir).with_context(|| format!("the directory {dir}"))?,
                 ["--built", dir] => options.built = Some(PathBuf::from(dir)),
                 [word, ..] => bail!("'{word}' is no option, or lacks its value; see `cargo xtask --help`"),
                 [] => {}

@@ -24,7 +24,7 @@ pub struct PoolPlan {
     pub full_in_seconds: Option<u64>,
     /// Volumes of the pool, or those of the policy.
     pub volumes: Vec<VolumePlan>,
-    /// What a policy will take.
+    /// Space that a policy will take.
     pub policy: Option<PolicyPlan>,
 }
 
@@ -41,7 +41,7 @@ pub struct VolumePlan {
     pub snapshot_bytes: Option<u64>,
 }
 
-/// What a policy will take.
+/// Space that a policy will take.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PolicyPlan {
     /// Name of the policy.

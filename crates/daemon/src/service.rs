@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -276,6 +276,12 @@ impl Daemon {
     /// Locks the policies. Never held across an await.
     pub(super) fn policies(&self) -> MutexGuard<'_, Policies> {
         self.policies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a command has changed something about snapshots that runs of policies may know
+    /// otherwise.
+    pub(super) fn snapshots_changed(&self) {
+        self.snapshot_changes.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Writes the state file. Durable on return.

@@ -197,8 +197,7 @@ pub fn debian(subject: &mut Subject) -> Result<()> {
 fn xtask(words: &[&str], dir: &Path) -> Result<PathBuf> {
     let program = millpond_binary()?;
     let built = program.parent().context("the directory of the programs")?;
-    let printed = xtask_on(words, built, dir)?;
-    Ok(printed)
+    xtask_on(words, built, dir)
 }
 
 fn xtask_on(words: &[&str], built: &Path, dir: &Path) -> Result<PathBuf> {
@@ -287,7 +286,7 @@ fn serve_from(root: &Path, dir: &Path) -> Result<()> {
     fs::create_dir_all(root.join("run/millpond"))?;
     fs::create_dir_all(root.join("var/lib/millpond"))?;
     let mut daemon = Daemon::spawn(&mut chroot(&["serve", "--state", "/var/lib/millpond"]), &dir.join("image.log"))?;
-    let mut run = |words: &[&str]| run_command(&mut chroot(words));
+    let run = |words: &[&str]| run_command(&mut chroot(words));
     run(&["status", "--wait", "60"])?;
     run(&["pool", "create", "tank", "/var/lib/millpond/tank.img:256M"])?;
     run(&["create", "tank/disk", "-L", "16M"])?;

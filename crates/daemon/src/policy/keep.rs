@@ -171,7 +171,7 @@ impl Keep {
 
     /// Returns, for the snapshots of one volume in the order they were taken, which ones are
     /// superfluous. Each is given by its buckets.
-    pub(crate) fn superfluous<'a>(&self, taken: &[&'a [Bucket]]) -> Vec<bool> {
+    pub(crate) fn superfluous(&self, taken: &[&[Bucket]]) -> Vec<bool> {
         let mut superfluous = vec![true; taken.len()];
         if let Some(newest) = superfluous.last_mut() {
             *newest = false;

@@ -25,10 +25,12 @@ use crate::shard::ShardHandle;
 const BEGIN: u64 = 20;
 const END: u64 = 10;
 /// Time between two looks at the space of a pool, and between two steps of pruning.
-const LOOK: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_secs(2);
 const STEP: Duration = Duration::from_secs(1);
-/// Most snapshots that one step destroys.
+/// Most snapshots that one step destroys, of one policy.
 const AT_ONCE: usize = 64;
+/// Snapshots that a step destroys of several policies, if the first ones have fewer.
+const FEW: usize = 8;
 /// How long a step waits for a command on its pool.
 const WAIT: Duration = Duration::from_secs(2);
 
@@ -93,23 +95,28 @@ impl Daemon {
             let target = Target::Snapshot(id);
             self.serves(pool, target).is_some() || open.iter().any(|file| file.target == target)
         };
+        let mut doomed: Vec<(SnapshotId, String, String)> = Vec::new();
         for turn in turns {
-            let mut oldest = self.list(&turn, shard).await?.prunable(instant::now());
-            oldest.retain(|(id, _)| !is_used(*id));
-            oldest.truncate(AT_ONCE);
-            if oldest.is_empty() {
-                continue;
+            let oldest = self.list(&turn, shard).await?.prunable(instant::now());
+            // a policy that takes snapshots all the time always has some: the next one follows then
+            let room = if doomed.is_empty() { AT_ONCE } else { FEW.saturating_sub(doomed.len()) };
+            let unused = oldest.into_iter().filter(|(id, _)| !is_used(*id)).take(room);
+            doomed.extend(unused.map(|(id, name)| (id, name, turn.policy.clone())));
+            if doomed.len() >= FEW {
+                break;
             }
-            let snapshots = oldest.iter().map(|(id, _)| *id).collect();
-            let destroyed = shard.command(CatalogCommand::DestroySnapshots { snapshots }).await;
-            self.snapshots_changed();
-            destroyed?;
-            for (_, name) in &oldest {
-                let why = format!("{} of {} are free", Size(free), Size(size));
-                let message = format!("snapshot '{name}' of policy '{}' is destroyed before its time: {why}", turn.policy);
-                self.report(Happened::to_pool(EventKind::SnapshotPruned, pool, message).about(name));
-            }
+        }
+        if doomed.is_empty() {
             return Ok(());
+        }
+        let snapshots = doomed.iter().map(|(id, ..)| *id).collect();
+        let destroyed = shard.command(CatalogCommand::DestroySnapshots { snapshots }).await;
+        self.snapshots_changed();
+        destroyed?;
+        for (_, name, policy) in &doomed {
+            let why = format!("{} of {} are free", Size(free), Size(size));
+            let message = format!("snapshot '{name}' of policy '{policy}' is destroyed before its time: {why}");
+            self.report(Happened::to_pool(EventKind::SnapshotPruned, pool, message).about(name));
         }
         Ok(())
     }

@@ -168,11 +168,6 @@ pub(in crate::policy) struct Run {
 }
 
 impl Daemon {
-    /// Notes that a command has changed something about snapshots that runs may know otherwise.
-    pub(crate) fn snapshots_changed(&self) {
-        self.snapshot_changes.fetch_add(1, Ordering::SeqCst);
-    }
-
     /// Makes a run, if it is due.
     pub(in crate::policy) async fn make_run(&self, turn: &mut Turn) -> Run {
         let mut run = Run::default();

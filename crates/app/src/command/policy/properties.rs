@@ -34,7 +34,7 @@ pub struct Create {
     /// Time zone of days and calendar times [default: that of the daemon's host]
     #[arg(long, value_name = "ZONE")]
     zone: Option<String>,
-    /// Lock each snapshot for this time: nobody can destroy it before
+    /// Lock each snapshot for this time: it cannot be destroyed before
     #[arg(long, value_name = "SPAN")]
     lock: Option<String>,
     /// Destroy each snapshot after this time in any case
