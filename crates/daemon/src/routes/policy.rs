@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use millpond_api::{ApiError, CreatePolicy, ErrorBody, Policy, PolicyRun, PolicyVolumes, RunPolicy, SetPolicy};
+use millpond_api::{CreatePolicy, ErrorBody, Policy, PolicyRun, PolicyVolumes, RunPolicy, SetPolicy};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
