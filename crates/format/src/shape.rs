@@ -306,8 +306,8 @@ impl Shape {
     /// generation of the older one. A member that a shape cannot spare goes down only after another
     /// one has become complete.
     ///
-    /// Histories that agree in all of this are not told apart: after several losses in a row their
-    /// generations may agree by chance.
+    /// Histories that agree in all of this cannot be distinguished: after several losses in a row
+    /// their generations may agree by chance.
     pub fn parted_from(&self, theirs: &Shape, member: MemberId) -> bool {
         let state = |shape: &Shape| shape.member(member).map(|m| m.state);
         if theirs.generation >= self.generation || state(theirs) != Some(MemberState::Present) || state(self) != Some(MemberState::Down) {

@@ -147,6 +147,100 @@ fn select(browser: &mut Browser, name: &str) -> Result<()> {
     browser.wait("its actions", &format!("document.querySelector('[aria-label=\"Selected snapshot\"] h2')?.textContent === '@{name}'"))
 }
 
+/// Rolls back: the dialog says what is lost before it lets one go on.
+fn roll_back(browser: &mut Browser, axe: Option<&str>, endpoint: &Endpoint) -> Result<()> {
+    write(endpoint, 2)?;
+    select(browser, "one")?;
+    browser
+        .wait("no client", "fetch('/v1/exports').then((answer) => answer.json()).then((all) => all.every((one) => one.clients === 0))")?;
+    browser.press("Roll back…")?;
+    browser
+        .wait("the loss", "document.querySelector('dialog .loss')?.innerText.includes('is kept as the snapshot tank/vm1@pre-rollback')")?;
+    inspect(browser, axe, "rollback")?;
+    ensure!(read(endpoint, 0)? == 2, "nothing is done before it is agreed to");
+    browser.press("Roll back")?;
+    browser.wait_text("is as it was at @one")?;
+    ensure!(read(endpoint, 0)? == 1, "the volume is as it was");
+    browser.wait_text("pre-rollback")?;
+    Ok(())
+}
+
+/// Clones a snapshot and holds another one, which cannot be destroyed then.
+fn clone_and_hold(browser: &mut Browser) -> Result<()> {
+    select(browser, "two")?;
+    browser.press("Clone…")?;
+    browser.fill("clone", "vm1-copy")?;
+    browser.press("Clone")?;
+    browser.wait("a branch", "document.querySelector('.timeline .name')?.textContent === 'vm1-copy'")?;
+    select(browser, "three")?;
+    browser.press("Hold…")?;
+    browser.fill("tag", "audit")?;
+    browser.press("Hold")?;
+    browser.wait("a mark", "[...document.querySelectorAll('.vrow')].some((row) => /@three[^]*held/.test(row.innerText))")?;
+    select(browser, "three")?;
+    browser.press("Destroy…")?;
+    browser.wait("a refusal", "document.querySelector('dialog .loss.bad')?.innerText.match(/hold|held/)")?;
+    ensure!(browser.eval("document.querySelector('dialog button.danger').disabled")? == true, "a held snapshot cannot be destroyed");
+    browser.key("Escape")?;
+    browser.wait("no dialog", "!document.querySelector('dialog')")?;
+    Ok(())
+}
+
+/// Compares by keyboard: the list, the next snapshot, its button.
+fn compare_by_keyboard(browser: &mut Browser) -> Result<()> {
+    browser.eval("document.querySelector('.vlist').focus()")?;
+    browser.key("End")?;
+    browser.wait("the oldest", "document.querySelector('[aria-label=\"Selected snapshot\"] h2').textContent === '@one'")?;
+    browser.press("Compare…")?;
+    browser.wait("differences", "/differ, in \\d+ ranges/.test(document.querySelector('dialog .loss').innerText)")?;
+    browser.key("Escape")?;
+    Ok(())
+}
+
+/// Looks at the pages without a pool.
+fn look_at_pages(browser: &mut Browser, axe: Option<&str>, url: &str) -> Result<()> {
+    for (page, title, text) in [
+        ("exports", "Exports", "tank/vm1"),
+        ("jobs", "Jobs", "Nothing runs"),
+        ("health", "Health", "are well"),
+        ("events", "Events", "snapshot.created"),
+    ] {
+        browser.open(&format!("{url}#/{page}"))?;
+        browser.wait(title, &format!("document.querySelector('h1')?.textContent === '{title}'"))?;
+        browser.wait_text(text)?;
+        if page == "exports" {
+            browser.wait("an export", "document.querySelector('summary')")?;
+            browser.eval("document.querySelector('summary').click()")?;
+            browser.wait_text("qemu")?;
+        }
+        inspect(browser, axe, page)?;
+    }
+    Ok(())
+}
+
+/// Logs out: the cookie is worth nothing any more.
+fn log_out(browser: &mut Browser) -> Result<()> {
+    browser.press("Log out")?;
+    browser.wait_text("You are logged out.")?;
+    let status = browser.eval("fetch('/v1/session').then((answer) => answer.status)")?;
+    ensure!(status == 401, "{status}");
+    Ok(())
+}
+
+/// Takes snapshots while another client writes.
+fn snapshots_under_load(browser: &mut Browser, axe: Option<&str>, endpoint: &Endpoint) -> Result<()> {
+    let over = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| load(endpoint, &over));
+        let steps = under_load(browser, axe);
+        over.store(true, Ordering::Relaxed);
+        let written = writer.join().map_err(|_| anyhow::anyhow!("the load panicked"))??;
+        steps.map(|()| written)
+    })?;
+    ensure!(written > 10, "only {written} writes");
+    Ok(())
+}
+
 /// Create, snapshot under load, roll back, clone, hold, destroy, lose and replace a device; in both
 /// schemes, on a phone, by keyboard, without serious findings of axe-core or errors on the console.
 pub fn run(subject: &mut Subject) -> Result<()> {
@@ -176,71 +270,12 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     browser.wait_text("Timeline")?;
     let endpoint = millpond.export("tank/vm1")?;
     write(&endpoint, 1)?;
-    let over = AtomicBool::new(false);
-    let written = std::thread::scope(|scope| {
-        let writer = scope.spawn(|| load(&endpoint, &over));
-        let steps = under_load(&mut browser, axe);
-        over.store(true, Ordering::Relaxed);
-        let written = writer.join().map_err(|_| anyhow::anyhow!("the load panicked"))??;
-        steps.map(|()| written)
-    })?;
-    ensure!(written > 10, "only {written} writes");
+    snapshots_under_load(&mut browser, axe, &endpoint)?;
 
-    // the dialog says what is lost before it lets one go on
-    write(&endpoint, 2)?;
-    select(&mut browser, "one")?;
-    browser
-        .wait("no client", "fetch('/v1/exports').then((answer) => answer.json()).then((all) => all.every((one) => one.clients === 0))")?;
-    browser.press("Roll back…")?;
-    browser
-        .wait("the loss", "document.querySelector('dialog .loss')?.innerText.includes('is kept as the snapshot tank/vm1@pre-rollback')")?;
-    inspect(&mut browser, axe, "rollback")?;
-    ensure!(read(&endpoint, 0)? == 2, "nothing is done before it is agreed to");
-    browser.press("Roll back")?;
-    browser.wait_text("is as it was at @one")?;
-    ensure!(read(&endpoint, 0)? == 1, "the volume is as it was");
-    browser.wait_text("pre-rollback")?;
-
-    select(&mut browser, "two")?;
-    browser.press("Clone…")?;
-    browser.fill("clone", "vm1-copy")?;
-    browser.press("Clone")?;
-    browser.wait("a branch", "document.querySelector('.timeline .name')?.textContent === 'vm1-copy'")?;
-    select(&mut browser, "three")?;
-    browser.press("Hold…")?;
-    browser.fill("tag", "audit")?;
-    browser.press("Hold")?;
-    browser.wait("a mark", "[...document.querySelectorAll('.vrow')].some((row) => /@three[^]*held/.test(row.innerText))")?;
-    select(&mut browser, "three")?;
-    browser.press("Destroy…")?;
-    browser.wait("a refusal", "document.querySelector('dialog .loss.bad')?.innerText.match(/hold|held/)")?;
-    ensure!(browser.eval("document.querySelector('dialog button.danger').disabled")? == true, "a held snapshot cannot be destroyed");
-    browser.key("Escape")?;
-    browser.wait("no dialog", "!document.querySelector('dialog')")?;
-    // by keyboard: the list, the next snapshot, its button
-    browser.eval("document.querySelector('.vlist').focus()")?;
-    browser.key("End")?;
-    browser.wait("the oldest", "document.querySelector('[aria-label=\"Selected snapshot\"] h2').textContent === '@one'")?;
-    browser.press("Compare…")?;
-    browser.wait("differences", "/differ, in \\d+ ranges/.test(document.querySelector('dialog .loss').innerText)")?;
-    browser.key("Escape")?;
-
-    for (page, title, text) in [
-        ("exports", "Exports", "tank/vm1"),
-        ("jobs", "Jobs", "Nothing runs"),
-        ("health", "Health", "are well"),
-        ("events", "Events", "snapshot.created"),
-    ] {
-        browser.open(&format!("{url}#/{page}"))?;
-        browser.wait(title, &format!("document.querySelector('h1')?.textContent === '{title}'"))?;
-        browser.wait_text(text)?;
-        if page == "exports" {
-            browser.wait("an export", "document.querySelector('summary')")?;
-            browser.eval("document.querySelector('summary').click()")?;
-            browser.wait_text("qemu")?;
-        }
-        inspect(&mut browser, axe, page)?;
-    }
+    roll_back(&mut browser, axe, &endpoint)?;
+    clone_and_hold(&mut browser)?;
+    compare_by_keyboard(&mut browser)?;
+    look_at_pages(&mut browser, axe, &url)?;
 
     // a device is lost while the daemon is down
     browser.open("about:blank")?;
@@ -269,11 +304,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     browser.wait_text("are well")?;
     inspect(&mut browser, axe, "healthy")?;
 
-    // log out: the cookie is worth nothing any more
-    browser.press("Log out")?;
-    browser.wait_text("You are logged out.")?;
-    let status = browser.eval("fetch('/v1/session').then((answer) => answer.status)")?;
-    ensure!(status == 401, "{status}");
+    log_out(&mut browser)?;
     no_errors(&mut browser)?;
     millpond.stop()
 }

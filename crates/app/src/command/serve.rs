@@ -76,11 +76,7 @@ impl Serve {
         tuning.cache_memory = size("cache_memory", &config.cache_memory)?.unwrap_or(tuning.cache_memory);
         let read_cache = size("read_cache", &config.read_cache)?.unwrap_or(READ_CACHE);
         let budget = size("request_memory", &config.request_memory)?.map_or_else(Budget::default, Budget::new);
-        tuning.discard = match config.discard().map_err(|e| wrong("discard_freed", &e))? {
-            DiscardRule::Never => Discard::Never,
-            DiscardRule::Lazy => Discard::Lazy,
-            DiscardRule::Now => Discard::Now,
-        };
+        tuning.discard = discard(config.discard().map_err(|e| wrong("discard_freed", &e))?);
         tuning.rewind_millis = config.rewind_minutes.map_or(tuning.rewind_millis, |minutes| u64::from(minutes) * 60_000);
         tuning.spare_millis = config.spare_minutes.map_or(tuning.spare_millis, |minutes| u64::from(minutes) * 60_000);
         let limits = config.nbd.into();
@@ -92,9 +88,7 @@ impl Serve {
         let owner =
             config.socket_owner.as_deref().map(owner::parse).transpose().map_err(|e| wrong("socket_owner", &e))?.unwrap_or_default();
         let mode = config.socket_mode.as_deref().map(owner::mode).transpose().map_err(|e| wrong("socket_mode", &e))?;
-        // users that were given the socket could do everything before there were roles
-        let ConfigAccess { admins, operators, viewers } = config.access.clone();
-        let grants = Grants::new(admins, operators, viewers).and(Role::Admin, owner.uid, owner.gid);
+        let grants = grants(&config).and(Role::Admin, owner.uid, owner.gid);
         let gid = owner.gid.or_else(|| grants.socket_group().filter(|_| rustix::process::geteuid().is_root()));
         let control = Control::bind(&socket, SocketAccess { uid: owner.uid, gid, mode }, &inherited)?;
         let web = self.web.clone().or(config.web.clone()).map(|address| {
@@ -133,6 +127,21 @@ impl Serve {
             tell_manager(NotifyState::Stopping);
         };
         serve_until(daemon, control, ready, stop).await
+    }
+}
+
+/// Returns the roles on the control socket. Users that were given the socket could do everything
+/// before there were roles: they are added as admins.
+fn grants(config: &ConfigFile) -> Grants {
+    let ConfigAccess { admins, operators, viewers } = config.access.clone();
+    Grants::new(admins, operators, viewers)
+}
+
+fn discard(rule: DiscardRule) -> Discard {
+    match rule {
+        DiscardRule::Never => Discard::Never,
+        DiscardRule::Lazy => Discard::Lazy,
+        DiscardRule::Now => Discard::Now,
     }
 }
 

@@ -269,7 +269,13 @@ fn hostile_requests_are_refused_and_others_are_served() {
         assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
         assert!(answer.header("access-control-allow-origin").is_none());
     }
+}
 
+#[test]
+fn slow_clients_and_wrong_credentials_do_not_keep_others_out() {
+    let daemon = two_pools();
+    let (web, _) = Web::of(&daemon);
+    let admin = token(&daemon, &["all", "--role", "admin"]);
     // slow clients hold their own places only, and not for long
     let began = Instant::now();
     let slow: Vec<TcpStream> = (0..100)

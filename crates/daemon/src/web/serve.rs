@@ -24,7 +24,7 @@ const HEADERS: usize = 64;
 /// Most connections of a listener; more wait to be accepted.
 const CONNECTIONS: usize = 256;
 
-/// What all connections of a listener share.
+/// State that all connections of a listener share.
 #[derive(Clone)]
 pub struct Server {
     router: Router,

@@ -155,11 +155,6 @@ impl<P: Clone + PartialEq> Labelled<P> {
             let present = known.state == MemberState::Present && known.device == label.device && !newest.shape.is_auxiliary(member);
             present.then_some((member, label.device))
         };
-        let taking_in = |shape: &Shape, label: &Label| {
-            let known = shape.member(label.member_in(&newest.shape));
-            known.is_some_and(|known| known.state == MemberState::Present && known.replacement == Some(label.device))
-        };
-        let taking = |label: &Label| taking_in(&newest.shape, label) && taking_in(&label.shape, label);
         let in_table = |may: fn(MemberState) -> bool| {
             let members = newest.shape.numbered().filter(|(at, known)| may(known.state) && !newest.shape.is_auxiliary(*at));
             members.flat_map(|(_, known)| [Some(known.device), known.replacement]).flatten().collect::<Vec<_>>()
@@ -178,7 +173,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
             newest_on: of_newest.clone().map(|label| label.device).collect(),
             current: of_newest.filter_map(present).collect(),
             held: labels().filter_map(|label| Some((present(label)?.1, label.shape.generation))).collect(),
-            taking: labels().filter(|label| taking(label)).map(|label| (label.device, label.shape.generation)).collect(),
+            taking: labels().filter(|label| is_taking(label, &newest.shape)).map(|label| (label.device, label.shape.generation)).collect(),
             present: in_table(|state| state == MemberState::Present),
             known: in_table(|state| state != MemberState::Gone),
             sides: sides(newest, devices),
@@ -218,6 +213,16 @@ impl<P: Clone + PartialEq> Labelled<P> {
         found.special = found.missing.iter().copied().filter(|at| classes(*at).all(|class| class == Class::Special)).collect();
         Some(found)
     }
+}
+
+/// Returns whether a device is taking the place of a present member according to its own label and
+/// to the newest one.
+fn is_taking(label: &Label, newest: &Shape) -> bool {
+    let is_in = |shape: &Shape| {
+        let known = shape.member(label.member_in(newest));
+        known.is_some_and(|known| known.state == MemberState::Present && known.replacement == Some(label.device))
+    };
+    is_in(newest) && is_in(&label.shape)
 }
 
 /// Devices by the history that their labels tell: that of the newest label, those of other labels of its generation, and of devices that

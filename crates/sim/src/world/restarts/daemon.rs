@@ -39,8 +39,8 @@ pub(super) struct Daemon {
     pub(super) full_until: u64,
     /// Devices that it trusts and that were given up since.
     pub(super) gap: BTreeSet<DeviceId>,
-    /// What it remembers since an import that it began: it trusts only what the labels of that
-    /// import call complete.
+    /// True since an import that it began: it trusts only devices that the labels of that import call
+    /// complete.
     distrusts: bool,
 }
 
