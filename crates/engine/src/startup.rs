@@ -203,7 +203,11 @@ impl ImportRules {
         // here may be whole elsewhere, too
         let left_behind = remembered.left_behind && !self.breaks(Planted::ForgetLeftBehind);
         let elsewhere = found.is_whole() && found.other_host.is_some() && !left_behind;
-        if elsewhere || whole || current || undone { Ok(()) } else { Err(Refusal::NotCurrent { remembered: remembered.generation, wanted }) }
+        if elsewhere || whole || current || undone {
+            Ok(())
+        } else {
+            Err(Refusal::NotCurrent { remembered: remembered.generation, wanted })
+        }
     }
 
     /// Returns the labels to remember, durably, before an import of the devices found begins,

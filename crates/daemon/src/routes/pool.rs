@@ -6,9 +6,8 @@ use axum::Json;
 use axum::extract::{Path, State};
 use millpond_api::{
     AddDevices, Checkpoint, CreatePool, DeviceRemoval, ErrorBody, Found, ImportPool, LimitDevice, ListCheckpoints, Pool, PoolExport,
-    PoolLoad, PoolPlan, PoolRemoval, Rebalance, RebalancePool, RemoveDevice, ReplaceDevice, Replacement, ScrubPool, SetPool,
-    SpecialAdvice, WipePool,
-    Wiping,
+    PoolLoad, PoolPlan, PoolRemoval, Rebalance, RebalancePool, RemoveDevice, ReplaceDevice, Replacement, ScrubPool, SetPool, SpecialAdvice,
+    WipePool, Wiping,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
