@@ -264,9 +264,11 @@ mod tests {
         for key in accepted("") {
             assert!(table.contains_key(&key), "packaging/millpond.toml lacks {key}");
         }
-        let nbd = table.get("nbd").and_then(toml::Value::as_table).expect("a section");
-        for key in accepted("[nbd]\n") {
-            assert!(nbd.contains_key(&key), "packaging/millpond.toml lacks nbd.{key}");
+        for section in ["nbd", "access"] {
+            let keys = table.get(section).and_then(toml::Value::as_table).expect("a section");
+            for key in accepted(&format!("[{section}]\n")) {
+                assert!(keys.contains_key(&key), "packaging/millpond.toml lacks {section}.{key}");
+            }
         }
     }
 
