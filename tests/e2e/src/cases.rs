@@ -629,7 +629,17 @@ pub const CASES: &[Case] = &[
     Case {
         name: "packages",
         about: "the Debian package in a clean tree under systemd: installed, used, upgraded under a client, removed, purged; six minutes, only if MILLPOND_PACKAGES is set",
-        needs: &["$MILLPOND_PACKAGES", "root", "mmdebstrap", "dpkg-deb", "dpkg-shlibdeps", "strip", "mke2fs", "qemu-system-x86_64", "busybox"],
+        needs: &[
+            "$MILLPOND_PACKAGES",
+            "root",
+            "mmdebstrap",
+            "dpkg-deb",
+            "dpkg-shlibdeps",
+            "strip",
+            "mke2fs",
+            "qemu-system-x86_64",
+            "busybox",
+        ],
         guest: true,
         asks: Asks::Everything,
         run: packages::debian,
