@@ -66,7 +66,7 @@ impl Server {
         let fill = LoadSpec { mix: Mix::Write, access: Access::Sequential, block: 1 << 20, depth: 4, once: true, ..LoadSpec::default() };
         load::run(&plain, &fill)?;
         millpond.cli(&["create", "lab/small", "-L", &SMALL.to_string()])?;
-        let mut port_of = |volume| {
+        let port_of = |volume| {
             millpond.cli(&["export", "nbd", volume, "--force", "--tcp", "127.0.0.1:0", "--tls", "require", "--tls-dir", pki])?;
             let (_, address) = uri(&millpond, "nbds://127.0.0.1:")?;
             address.rsplit(':').next().and_then(|port| port.parse().ok()).context("no port")
