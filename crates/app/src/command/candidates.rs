@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use millpond_api::client::{Client, quoted};
-use millpond_api::{Export, Job, Pool, Snapshot, Volume};
+use millpond_api::{Export, Job, Policy, Pool, Snapshot, Token, Volume};
 use serde::de::DeserializeOwned;
 
 use crate::config::socket_path;
@@ -82,6 +82,19 @@ pub fn exports() -> ArgValueCompleter {
     })
 }
 
+/// Names of policies.
+pub fn policies() -> ArgValueCompleter {
+    of(|_| policy_names())
+}
+
+/// Names of tokens.
+pub fn tokens() -> ArgValueCompleter {
+    of(|_| {
+        let tokens: Vec<Token> = ask("/v1/tokens");
+        tokens.into_iter().map(|token| CompletionCandidate::new(token.name)).collect()
+    })
+}
+
 /// Ids of jobs.
 pub fn jobs() -> ArgValueCompleter {
     of(|_| {
@@ -106,6 +119,12 @@ pub fn settings(known: impl IntoIterator<Item = &'static str>) -> ArgValueComple
 pub fn settings_of_volumes(known: impl IntoIterator<Item = &'static str>) -> ArgValueCompleter {
     let known: Vec<&str> = known.into_iter().collect();
     of(move |_| assignments(&known).into_iter().chain(volume_names("")).collect())
+}
+
+/// Settings `PROP=`, and names of policies.
+pub fn settings_of_policies(known: impl IntoIterator<Item = &'static str>) -> ArgValueCompleter {
+    let known: Vec<&str> = known.into_iter().collect();
+    of(move |_| assignments(&known).into_iter().chain(policy_names()).collect())
 }
 
 fn assignments(known: &[&str]) -> Vec<CompletionCandidate> {
@@ -142,6 +161,11 @@ fn pool_names(end: &str) -> Vec<CompletionCandidate> {
 fn volume_names(end: &str) -> Vec<CompletionCandidate> {
     let volumes: Vec<Volume> = ask("/v1/volumes");
     volumes.into_iter().map(|volume| CompletionCandidate::new(volume.name + end)).collect()
+}
+
+fn policy_names() -> Vec<CompletionCandidate> {
+    let policies: Vec<Policy> = ask("/v1/policies");
+    policies.into_iter().map(|policy| CompletionCandidate::new(policy.name)).collect()
 }
 
 /// Snapshots of the volume in a word, the part before its `@`.

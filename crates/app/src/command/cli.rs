@@ -185,8 +185,8 @@ mod tests {
     fn every_positional_argument_can_be_completed() {
         let mut missing = Vec::new();
         without_candidates(&Cli::command(), &mut missing);
-        // the name of a new pool
-        assert_eq!(missing, ["create name"]);
+        // the names of a new pool, policy and token
+        assert_eq!(missing, ["create name", "create name", "create name"]);
     }
 
     #[test]

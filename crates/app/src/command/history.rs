@@ -10,6 +10,7 @@ use millpond_api::instant;
 use millpond_api::names::Name;
 use millpond_api::{Event, EventKind, Severity};
 
+use super::candidates;
 use super::columns::HISTORY;
 use super::events::stored;
 use crate::output::{Listing, print};
@@ -29,6 +30,7 @@ BY is the user of the process that connected to the control socket; '-' is the d
 A volume's history has its snapshots and earlier names. It goes back as far as the stored events: see 'millpond events'.")]
 pub struct History {
     /// Pool, volume or snapshot
+    #[arg(add = candidates::scopes())]
     name: String,
     /// Only changes since then: a time, a date, or a duration before now such as 24h
     #[arg(long, value_name = "TIME")]

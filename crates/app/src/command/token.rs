@@ -5,6 +5,7 @@ use millpond_api::client::{Client, quoted};
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::{CreateLink, CreateToken, CreatedToken, Link, Role, Token, instant};
 
+use super::candidates;
 use super::columns::TOKEN;
 use super::consent::Consent;
 use crate::output::{Format, Listing, print, write_out};
@@ -44,7 +45,7 @@ pub struct Create {
     #[arg(long, value_enum, value_name = "ROLE")]
     role: Role,
     /// Only for this pool; may be given several times
-    #[arg(long = "pool", value_name = "POOL")]
+    #[arg(long = "pool", value_name = "POOL", add = candidates::pools())]
     pools: Vec<String>,
     /// When it expires: a duration such as 90d, a time, or 'never'
     #[arg(long, value_name = "TIME", default_value = EXPIRE)]
@@ -67,7 +68,7 @@ pub struct List {
 #[command(after_help = "Example:\n  millpond token destroy backup -y")]
 pub struct Destroy {
     /// Name of the token
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", add = candidates::tokens())]
     name: String,
     #[command(flatten)]
     consent: Consent,

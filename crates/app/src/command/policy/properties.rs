@@ -67,6 +67,9 @@ impl Create {
     }
 }
 
+/// Properties that can be set.
+pub const SETTABLE: [&str; 8] = ["keep", "group", "at", "zone", "lock", "expire", "prune", "template"];
+
 /// Parses `PROP=VAL` into a change.
 ///
 /// # Errors
@@ -94,9 +97,7 @@ pub fn assign(word: &str, change: &mut SetPolicy) -> Outcome {
             _ => return Err(Failure::usage(format!("group: '{value}' is neither on nor off; give on or off"))),
         },
         _ => {
-            return Err(Failure::usage(format!(
-                "no property '{property}' can be set; choose from keep, group, at, zone, lock, expire, prune, template"
-            )));
+            return Err(Failure::usage(format!("no property '{property}' can be set; choose from {}", SETTABLE.join(", "))));
         }
     }
     Ok(())

@@ -5,6 +5,7 @@ use millpond_api::client::Client;
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::{Policy, PolicyVolume};
 
+use crate::command::candidates;
 use crate::output::{Cell, Column, Format, Listing, Shown, print, print_pairs, write_out};
 
 fn text(text: &str) -> Cell {
@@ -66,6 +67,7 @@ impl List {
 #[command(after_help = "Example:\n  millpond policy show continuous\n  millpond policy show continuous --format json")]
 pub struct Show {
     /// Name of the policy
+    #[arg(add = candidates::policies())]
     name: String,
     #[command(flatten)]
     how: Listing,

@@ -6,8 +6,9 @@ use millpond_api::failure::{Failure, Outcome};
 use millpond_api::names::{self, Kind};
 use millpond_api::{PolicyRun, PolicyVolumes, RunPolicy, SetPolicy};
 
-use super::properties::{Create, assign};
+use super::properties::{Create, SETTABLE, assign};
 use super::show::{List, Show};
+use crate::command::candidates;
 use crate::command::globs::{Wanted, expand};
 use crate::output::{Column, Format, Listing, Shown, print, write_out};
 
@@ -56,9 +57,10 @@ pub fn path(name: &str) -> Outcome<String> {
 #[command(after_help = "Example:\n  millpond policy attach continuous tank/vm1 tank/vm2\n  millpond policy attach continuous 'tank/vm*'")]
 pub struct Attach {
     /// Name of the policy
+    #[arg(add = candidates::policies())]
     name: String,
     /// POOL/VOL, one or more, or quoted patterns
-    #[arg(required = true, value_name = "POOL/VOL")]
+    #[arg(required = true, value_name = "POOL/VOL", add = candidates::volumes())]
     volumes: Vec<String>,
 }
 
@@ -74,9 +76,10 @@ impl Attach {
 #[command(after_help = "Example:\n  millpond policy detach continuous tank/vm1")]
 pub struct Detach {
     /// Name of the policy
+    #[arg(add = candidates::policies())]
     name: String,
     /// POOL/VOL, one or more
-    #[arg(required = true, value_name = "POOL/VOL")]
+    #[arg(required = true, value_name = "POOL/VOL", add = candidates::volumes())]
     volumes: Vec<String>,
 }
 
@@ -96,7 +99,7 @@ Example:
   millpond policy run -n hourly                      what the next run would destroy")]
 pub struct Set {
     /// PROP=VAL, followed by the name of the policy
-    #[arg(value_name = "PROP=VAL NAME", num_args = 1.., required = true)]
+    #[arg(value_name = "PROP=VAL NAME", num_args = 1.., required = true, add = candidates::settings_of_policies(SETTABLE))]
     words: Vec<String>,
 }
 
@@ -120,6 +123,7 @@ impl Set {
 #[command(after_help = "Example:\n  millpond policy destroy hourly")]
 pub struct Destroy {
     /// Name of the policy
+    #[arg(add = candidates::policies())]
     name: String,
     /// Only report what would happen
     #[arg(short = 'n', long)]
@@ -147,6 +151,7 @@ impl Destroy {
 #[command(after_help = "Example:\n  millpond policy run -n hourly     what would be taken and destroyed\n  millpond policy run hourly")]
 pub struct Run {
     /// Name of the policy
+    #[arg(add = candidates::policies())]
     name: String,
     /// Only report what would be taken and destroyed
     #[arg(short = 'n', long)]

@@ -8,6 +8,7 @@ use millpond_api::names::{self, Kind};
 use millpond_api::size::Size;
 use millpond_api::{PolicyPlan, PoolPlan, VolumePlan};
 
+use crate::command::candidates;
 use crate::output::{Cell, Column, Format, Listing, Shown, print, write_out};
 
 /// Foretell how long the space of a pool lasts at its rate of change, and how much a policy will
@@ -22,9 +23,10 @@ The daemon measures over the last hour, or since the pool came into service; the
 an upper bound: overwriting the same blocks takes less.")]
 pub struct Plan {
     /// Name of the pool
+    #[arg(add = candidates::pools())]
     name: String,
     /// Also foretell what this policy will take
-    #[arg(long, value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY", add = candidates::policies())]
     policy: Option<String>,
     #[command(flatten)]
     how: Listing,
