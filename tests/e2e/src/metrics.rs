@@ -63,6 +63,8 @@ fn prepare(millpond: &Millpond, dir: &Path) -> Result<()> {
     millpond.cli(&["pool", "create", "safe", "mirror", &device("a"), &device("b")])?;
     millpond.cli(&["create", "safe/vm1", "-L", "32M", "-o", "iops=5000"])?;
     millpond.cli(&["snapshot", "safe/vm1@monday", "safe/vm1@tuesday"])?;
+    millpond.cli(&["policy", "create", "yearly", "--keep", "1y:3y"])?;
+    millpond.cli(&["policy", "attach", "yearly", "safe/vm1"])?;
     millpond.cli(&["export", "vhost-user", "safe/vm1", "--unix", &dir.join("vhost.sock").display().to_string()])?;
     millpond.cli(&["export", "nbd", "safe/vm1@monday", "--unix", &dir.join("monday.sock").display().to_string()])?;
     millpond.cli(&["pool", "scrub", "safe", "--wait"]).map(drop)

@@ -7,8 +7,8 @@ use utoipa::PartialSchema;
 
 use crate::failure::{Code, Failure};
 use crate::{
-    CreateExport, CreatePool, DeviceClass, DeviceGroup, DeviceHealth, DeviceLayout, DeviceState, ErrorBody, ErrorKind, EventKind,
-    EventSeverity, ExportKind, ExportState, ExportTlsMode, ExtentKind, FoundState, FullCopyState, JobKind, JobState, LayoutSpec,
+    CallerKind, CreateExport, CreatePool, DeviceClass, DeviceGroup, DeviceHealth, DeviceLayout, DeviceState, ErrorBody, ErrorKind,
+    EventKind, EventSeverity, ExportKind, ExportState, ExportTlsMode, ExtentKind, FoundState, FullCopyState, JobKind, JobState, LayoutSpec,
     OtherLayout, Pool, PoolHealth, PoolIo, PoolLayout, ScrubState, Severity, TlsCredentials, TlsMode, Verified, VolumeCache,
     VolumeCompression, VolumeSector, WipePool,
 };
@@ -46,6 +46,7 @@ fn every_word_is_read_and_written_and_other_words_are_kept() {
     check::<FoundState>(&["importable", "degraded", "incomplete", "outdated", "contradictory", "imported", "in-use", "no-answer"]);
     check::<JobKind>(&["reclaim", "resilver", "replace", "remove", "rejoin", "rebalance", "wipe", "scrub", "copy"]);
     check::<JobState>(&["running", "stopped"]);
+    check::<CallerKind>(&["unix", "token", "session"]);
     check::<ScrubState>(&["running", "done", "stopped"]);
     check::<Verified>(&["yes", "no", "unknown"]);
     check::<ExportKind>(&["nbd", "vhost-user", "fuse"]);
@@ -59,7 +60,20 @@ fn every_word_is_read_and_written_and_other_words_are_kept() {
     check::<VolumeCompression>(&["off", "lz4", "zstd"]);
     check::<EventKind>(&EventKind::ALL.iter().map(EventKind::as_str).collect::<Vec<_>>());
     check::<EventSeverity>(&["info", "warning", "error"]);
-    check::<ErrorKind>(&["usage", "invalid", "not_found", "exists", "busy", "no_space", "unavailable", "not_supported", "internal"]);
+    check::<ErrorKind>(&[
+        "usage",
+        "invalid",
+        "not_found",
+        "exists",
+        "busy",
+        "no_space",
+        "unavailable",
+        "not_supported",
+        "unauthenticated",
+        "forbidden",
+        "too_many",
+        "internal",
+    ]);
 }
 
 #[test]
