@@ -83,15 +83,15 @@ impl Store {
     /// Returns the record of the time in service, if it is time for one. `closing`: the pool is
     /// being closed.
     pub(crate) fn service_record(&mut self, closing: bool) -> Option<Record> {
-        let now = self.service.now();
-        let due = closing || now.saturating_sub(self.service.noted) >= NOTE_MILLIS;
-        let (end, snapshot, tag) = self.service.last.as_ref().filter(|_| due && now > self.service.noted)?;
-        if *end <= now {
+        let (now, noted) = (self.service.now(), self.service.noted);
+        let (end, snapshot, tag) = self.service.last.as_ref().filter(|(end, ..)| now > noted && *end > noted)?;
+        // once more when it ends: after a crash it has still ended
+        if !closing && now - noted < NOTE_MILLIS && *end > now {
             return None;
         }
         let held = self.core.catalog.snapshots.get(snapshot)?;
         let hold = held.tags.iter().find(|hold| hold.tag == *tag)?;
-        let hold = HoldRecord { lock: Lock::Served { end: *end, seen: now }, ..hold.clone() };
+        let hold = HoldRecord { lock: Lock::Served { end: *end, seen: now.min(*end) }, ..hold.clone() };
         let record = Record::HoldTagged { snapshot: *snapshot, hold };
         self.service.noted = now;
         Some(record)
