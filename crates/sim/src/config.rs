@@ -366,10 +366,12 @@ impl Config {
         transformed
     }
 
-    /// Lets threads of the host compress and decompress, in half of the worlds.
+    /// Lets threads of the host compress and decompress, in half of the worlds. Bugs of labels and of
+    /// a host's memory are searched without it: fewer operations per import find them sooner.
     fn code_beside(&mut self, seed: u64, options: &Options) {
         let drawn = hash(seed ^ 0x636f_6465);
-        if drawn.is_multiple_of(2) || options.planted == Some(Planted::CodecInOrder) {
+        let searched = options.restarts && options.planted.is_some();
+        if (drawn.is_multiple_of(2) && !searched) || options.planted == Some(Planted::CodecInOrder) {
             self.tuning.codec_at_once = (drawn / 2 % 3) as usize * 6;
         }
     }
