@@ -26,7 +26,7 @@ Example:
   millpond history tank --since 7d
   millpond history tank/vm1@monday --format json
 
-BY is the user of the process that connected to the control socket; '-' is the daemon itself, for example for an expired snapshot.
+BY is the user and process at the control socket, the token of a client over TCP, or a user of the web console; '-' is the daemon itself, for example for an expired snapshot.
 A volume's history has its snapshots and earlier names. It goes back as far as the stored events: see 'millpond events'.")]
 pub struct History {
     /// Pool, volume or snapshot
