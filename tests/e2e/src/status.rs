@@ -63,8 +63,8 @@ pub fn holes(subject: &mut Subject) -> Result<()> {
     run_tool("qemu-io", &[&["-f", "raw"][..], &commands, &[uri.as_str()]].concat())?;
     let found = blocks(&uri, "base:allocation")?;
     let expected: Vec<u64> = data.iter().map(|data| if *data { 0 } else { HOLE }).collect();
-    ensure!(found == expected, "nbdinfo is told something else than was written");
-    ensure!(qemu_blocks(&["-f", "raw", &uri])? == data, "qemu-img is told something else than was written");
+    ensure!(found == expected, "nbdinfo lists other ranges than were written");
+    ensure!(qemu_blocks(&["-f", "raw", &uri])? == data, "qemu-img lists other ranges than were written");
     let copy = subject.file("copy.img").display().to_string();
     run_tool("qemu-img", &["convert", "-f", "raw", "-O", "raw", &uri, &copy])?;
     run_tool("qemu-img", &["compare", "-f", "raw", "-F", "raw", &copy, &uri])?;
