@@ -3,8 +3,10 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
+use millpond_export::nbd::client::Client;
 use millpond_testing::Random;
 use serde_json::Value;
 
@@ -237,9 +239,10 @@ fn device(daemon: &Daemon, path: &str) -> Value {
     devices.into_iter().find(|device| device["path"] == path).expect(path)
 }
 
-#[test]
-fn errors_of_a_device_outlive_a_restart_until_a_scrub_finds_none() {
-    let mut daemon = Daemon::start();
+/// Starts a daemon with a mirror of `a` and `b`, of which `b` lost everything between its labels,
+/// after a scrub. Returns the daemon, the file of `b`, and a client that has written.
+fn scrubbed_damage() -> (Daemon, fs::File, Client<UnixStream>) {
+    let daemon = Daemon::start();
     let (a, b) = (daemon.text("a:256M"), daemon.text("b:256M"));
     daemon.run(&["pool", "create", "tank", "mirror", &a, &b]).ok();
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
@@ -247,9 +250,14 @@ fn errors_of_a_device_outlive_a_restart_until_a_scrub_finds_none() {
     (0..64).for_each(|at| nbd.write(at * 65536, &[at as u8 + 1; 65536]).expect("write"));
     nbd.flush().expect("flush");
     let leg = fs::File::options().write(true).open(daemon.path("b")).expect("opens");
-    // everything between the labels is lost
     leg.write_all_at(&vec![0; 254 << 20], 1 << 20).and_then(|()| leg.sync_all()).expect("writes");
     daemon.run(&["pool", "scrub", "tank", "--wait"]).waited();
+    (daemon, leg, nbd)
+}
+
+#[test]
+fn errors_of_a_device_outlive_a_restart_until_a_scrub_finds_none() {
+    let (mut daemon, leg, nbd) = scrubbed_damage();
     let rotten = daemon.text("b");
     let errors = |daemon: &Daemon| device(daemon, &rotten)["errors"].as_u64().expect("a number");
     assert!(errors(&daemon) > 0);
@@ -268,16 +276,7 @@ fn errors_of_a_device_outlive_a_restart_until_a_scrub_finds_none() {
 
 #[test]
 fn a_clean_scrub_clears_errors() {
-    let mut daemon = Daemon::start();
-    let (a, b) = (daemon.text("a:256M"), daemon.text("b:256M"));
-    daemon.run(&["pool", "create", "tank", "mirror", &a, &b]).ok();
-    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
-    let mut nbd = nbd::connect(&daemon.export("tank/v", "v.sock")).expect("connect");
-    (0..64).for_each(|at| nbd.write(at * 65536, &[at as u8 + 1; 65536]).expect("write"));
-    nbd.flush().expect("flush");
-    let leg = fs::File::options().write(true).open(daemon.path("b")).expect("opens");
-    leg.write_all_at(&vec![0; 254 << 20], 1 << 20).and_then(|()| leg.sync_all()).expect("writes");
-    daemon.run(&["pool", "scrub", "tank", "--wait"]).waited();
+    let (mut daemon, _leg, nbd) = scrubbed_damage();
     let rotten = daemon.text("b");
     assert_ne!(device(&daemon, &rotten)["errors"], 0);
     // damaged checkpoints may remain unrepaired until the next one is written
