@@ -10,6 +10,7 @@
 //! requested may do so as well; from then on the state that it found counts.
 
 mod daemon;
+mod start;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,7 +24,8 @@ use crate::disk::SimDevice;
 use crate::oracle::{Verdict, broken};
 use crate::rng::Rng;
 use crate::system::System;
-use daemon::{Daemon, Start};
+use daemon::Daemon;
+use start::Start;
 
 /// Maximum guest requests per time in service.
 const REQUESTS: u64 = 250;
