@@ -7,15 +7,17 @@
 //! important ones need. The need of a checkpoint grows with the changes since the last one, so
 //! nothing is appended while it does not fit (`NoRoom`): a checkpoint is written first.
 
+mod sizes;
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_format::{NO_SEGMENT, NODE_BYTES, SegmentId};
+use millpond_format::{NO_SEGMENT, SegmentId};
 
 use crate::Planted;
 use crate::core::StoredDeadlist;
 use crate::log::{Cursor, Stream};
-use crate::space::{AllocClass, SegmentState, stored_bytes};
+use crate::space::{AllocClass, SegmentState};
 use crate::store::{At, META_HEAD_PAGES, OBJECT_WRITE, ObjectsIn, Store};
 
 /// Segments that records and guests leave to the cleaner: it fills one with the live chunks of
@@ -511,70 +513,6 @@ impl Store {
         let count = segments.count_in(AllocClass::Log);
         let used = count.saturating_sub(segments.free_in(AllocClass::Log) + segments.retained_in(AllocClass::Log));
         self.is_split() && used * 100 > count * usize::from(self.tuning.log_percent)
-    }
-
-    /// Returns the number of segments for `pages` pages from `cursor` on. The last `waste` pages of
-    /// each segment may be too few for the next write, and are not counted.
-    fn segments_for(&self, pages: usize, waste: usize, cursor: Option<Cursor>) -> usize {
-        let left = cursor.map_or(0, |cursor| (cursor.pages - cursor.page) as usize);
-        let segment = self.core.space.layout.smallest().saturating_sub(META_HEAD_PAGES) as usize;
-        pages.saturating_sub(left.saturating_sub(waste)).div_ceil(segment.saturating_sub(waste).max(1))
-    }
-
-    /// Returns the number of pages in a chunk of nodes.
-    fn chunk_pages(&self) -> usize {
-        self.core.chunk_units.div_ceil(8) as usize
-    }
-
-    /// Returns the pages of `nodes` nodes, in chunks of whole pages.
-    fn node_pages(&self, nodes: usize) -> usize {
-        let in_chunk = (self.core.chunk_units as usize * 512 / NODE_BYTES).max(1);
-        nodes.div_ceil(in_chunk) * (in_chunk * NODE_BYTES).div_ceil(4096)
-    }
-
-    /// Returns the number of segments for `bytes` of objects.
-    fn object_segments(&self, bytes: usize) -> usize {
-        self.segments_for(self.written_pages(bytes), self.core.pieces.part_bytes() / 4096, None)
-    }
-
-    /// Returns the pages of `bytes` of objects, which are written in whole pages.
-    fn written_pages(&self, bytes: usize) -> usize {
-        let pages = bytes.div_ceil(4096);
-        if self.tuning.plants(Planted::CrowdTheLog) { pages } else { pages + pages.div_ceil(WRITE_PAGES) }
-    }
-
-    /// Returns the bytes of objects that fit into `segments` segments.
-    pub(super) fn object_room(&self, segments: usize) -> usize {
-        let pages = self.core.space.layout.smallest().saturating_sub(META_HEAD_PAGES) as usize;
-        let pages = segments * pages.saturating_sub(self.core.pieces.part_bytes() / 4096);
-        (pages - pages.div_ceil(WRITE_PAGES)) * 4096
-    }
-
-    /// Returns the most bytes that `chunks` chunks take in their pages of the table.
-    fn record_bytes(&self, chunks: usize) -> usize {
-        let packed = self.core.space.chunks.packed().min(chunks);
-        chunks * 64 + ((chunks - packed) * self.bitmap_bytes(8) + packed * self.bitmap_bytes(1)) * 2
-    }
-
-    /// Returns the most bytes of a page of the chunk table.
-    pub(super) fn chunk_page_bytes(&self) -> usize {
-        self.stored_bytes(self.record_bytes(self.core.space.chunks.len().min(64))) + 24
-    }
-
-    /// Returns the most bytes of the directory of a deadlist.
-    pub(super) fn list_bytes(&self, list: &StoredDeadlist) -> usize {
-        self.core.pieces.directory_bytes(list.list())
-    }
-
-    /// Returns the most bytes that an object of `bytes` takes in its segment: it begins at a step,
-    /// and a long one has an index of its parts.
-    pub(super) fn stored_bytes(&self, bytes: usize) -> usize {
-        stored_bytes(bytes, self.core.pieces.part_bytes())
-    }
-
-    /// Returns the bytes of a bitmap over the slots of a full chunk, each of `grain` units.
-    fn bitmap_bytes(&self, grain: u32) -> usize {
-        self.core.chunk_units.div_ceil(64 * grain) as usize * 8
     }
 
     /// Counts all deadlists again: those that a split narrowed may have become shorter since they
