@@ -14,9 +14,12 @@ mod fall;
 mod handle;
 mod listen;
 mod load;
+mod message;
 mod mount;
 mod pool;
+mod report;
 mod rivals;
+mod sending;
 mod serve;
 #[expect(clippy::module_inception, reason = "the file is named after its main type")]
 mod shard;
@@ -31,12 +34,13 @@ mod wall_clock;
 mod wire;
 
 pub use error::{ShardError, refused};
-pub use handle::{ClientInfo, ExportId, ExportInfo, SILENCE, ShardHandle, ShardLook, ShardStatus, Unseen};
-#[allow(unused_imports, reason = "parts of what the calls take and give, for callers that name them")]
-pub use handle::{HostDeviceInfo, OpenFile};
+pub use handle::{SILENCE, ShardHandle, Unseen};
 pub use listen::SocketAccess;
 pub use load::{FIRST_MICROS, LATENCY_CLASSES, Load, Timed, VolumeUse};
 pub use mount::ImageLoad;
+pub use report::{ClientInfo, ExportId, ExportInfo, ShardLook, ShardStatus};
+#[allow(unused_imports, reason = "parts of what the calls take and give, for callers that name them")]
+pub use report::{HostDeviceInfo, OpenFile};
 pub use spec::{ClientLimits, FuseExport, InheritedSockets, NbdExport, TlsOffer};
 pub use start::{create, import};
 pub use vhost::VhostUserExport;

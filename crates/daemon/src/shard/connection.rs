@@ -8,9 +8,9 @@ use millpond_device::{ConnectionId, Guard, Ring, Waker};
 use millpond_engine::{Entry, Target, Throttles, Time};
 use millpond_export::nbd::Session;
 
-use super::handle::{ClientInfo, ExportId};
 use super::load::{Load, Meter};
 use super::pool::Pool;
+use super::report::{ClientInfo, ExportId};
 use super::wire::Wire;
 use crate::budget::{Budget, Purse};
 

@@ -11,9 +11,11 @@ use millpond_device::{DeviceLimit, HostDevice};
 use millpond_engine::{Busy, Command, CommandError, DiffExtent, Invalid, NewDevice, PoolState, Reply, Target, VolumeId};
 use rustc_hash::FxHashMap;
 
-use super::handle::{Answer, ClientInfo, ExportId, ExportInfo, HostDeviceInfo, Message, ShardError, ShardLook, ShardStatus};
+use super::error::ShardError;
 use super::load::{Load, VolumeUse};
+use super::message::{Answer, Message};
 use super::pool::Pool;
+use super::report::{ClientInfo, ExportId, ExportInfo, HostDeviceInfo, ShardLook, ShardStatus};
 use super::serve::CloseMode;
 use super::shard::Shard;
 

@@ -7,7 +7,7 @@ use millpond_api::{ApiError, ErrorKind};
 use millpond_block::{DeviceSlot, DiskError};
 use millpond_engine::{CommandError, Target};
 
-use super::handle::ExportId;
+use super::report::ExportId;
 use crate::descriptors;
 use crate::hint;
 

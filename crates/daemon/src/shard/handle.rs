@@ -5,150 +5,27 @@
 //! oneshot channel). A call to a shard that has ended returns [`ShardError::Gone`]. Dropping every
 //! handle closes the pool in an orderly way, as [`ShardHandle::shutdown`] does.
 
-use std::fmt;
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use millpond_api::GuestIo;
 use millpond_api::instant;
-use millpond_block::{ByteRange, DeviceGeometry, DeviceSlot};
-use millpond_device::{DeviceLimit, DeviceLoad, DeviceTimes, HostDevice, Waker};
-use millpond_engine::{
-    Command, DiffExtent, LabelsInForce, Metrics, NewDevice, PoolInfo, PoolState, Reply, SnapshotId, SnapshotInfo, Target, Time, VolumeId,
-    VolumeInfo,
-};
+use millpond_block::{ByteRange, DeviceSlot};
+use millpond_device::{DeviceLimit, HostDevice, Waker};
+use millpond_engine::{Command, DiffExtent, LabelsInForce, NewDevice, PoolState, Reply, SnapshotInfo, Target, VolumeId, VolumeInfo};
 use millpond_format::DeviceNote;
 use tokio::sync::{oneshot, watch};
 
-pub use super::error::ShardError;
+use super::error::ShardError;
 use super::fall::Fall;
 use super::load::{Load, VolumeUse};
-use super::mount::ImageLoad;
+use super::message::{Answer, LookAnswer, Message};
+use super::report::{ExportId, ExportInfo, OpenFile, ShardLook, ShardStatus};
 use super::spec::{FuseExport, NbdExport};
-use super::turns::Turns;
 use super::vhost::VhostUserExport;
 use crate::budget::Budget;
 use crate::helpers::Helpers;
 use crate::tls::Credentials;
-
-/// Identifies an export in the whole daemon and across restarts; chosen by the caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ExportId(pub u64);
-
-impl fmt::Display for ExportId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// An open file of a mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenFile {
-    /// Export of the mount.
-    pub export: ExportId,
-    /// Volume or snapshot behind the file.
-    pub target: Target,
-    /// The process that opened it.
-    pub pid: u32,
-}
-
-/// A connected client of an export.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientInfo {
-    /// Number of the connection, unique within the shard.
-    pub id: u64,
-    /// Address of the peer: `unix:pid=123` or `10.0.0.1:3456`.
-    pub peer: String,
-    /// Time of the connection.
-    pub since: Time,
-    /// Protocol and cipher when its connection is encrypted.
-    pub tls: Option<String>,
-    /// Counters of its requests.
-    pub counters: GuestIo,
-}
-
-/// An export, as listed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExportInfo {
-    /// Id of the export.
-    pub id: ExportId,
-    /// NBD export name.
-    pub name: String,
-    /// Volume or snapshot that is served; `None` for the whole pool.
-    pub target: Option<Target>,
-    /// Path of the unix socket.
-    pub unix: Option<PathBuf>,
-    /// TCP address bound (the real port where 0 was requested).
-    pub tcp: Option<SocketAddr>,
-    /// Writes are refused.
-    pub read_only: bool,
-    /// Clients that are connected now.
-    pub clients: Vec<ClientInfo>,
-    /// Counters of all clients since the export was made, connected or not.
-    pub counters: GuestIo,
-    /// For a mount: the files that were opened and still exist.
-    pub images: Vec<ImageLoad>,
-}
-
-/// A host device of the pool; devices are in the order in which they were handed over.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostDeviceInfo {
-    /// Path it was opened by.
-    pub path: PathBuf,
-    /// Serial number of the disk; `None` for files.
-    pub serial: Option<String>,
-    /// Size and sectors.
-    pub geometry: DeviceGeometry,
-    /// True when the kernel's page cache is bypassed.
-    pub direct: bool,
-    /// Counters.
-    pub load: DeviceLoad,
-    /// Latencies.
-    pub times: DeviceTimes,
-    /// Cap in force.
-    pub limit: DeviceLimit,
-}
-
-/// Everything that `pool list`, `pool status` and `pool iostat` show, at one instant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShardStatus {
-    /// The pool, its state and capacity.
-    pub pool: PoolInfo,
-    /// The engine's counters.
-    pub metrics: Metrics,
-    /// Host devices by slot; `None` where a device was released.
-    pub devices: Vec<Option<HostDeviceInfo>>,
-    /// All guest requests over all exports since import.
-    pub guests: GuestIo,
-    /// Number of clients that are connected now.
-    pub clients: u64,
-    /// Lengths of its turns.
-    pub turns: Turns,
-}
-
-impl ShardStatus {
-    /// Returns the host device in a slot.
-    pub fn host(&self, slot: DeviceSlot) -> Option<&HostDeviceInfo> {
-        self.devices.get(slot.index())?.as_ref()
-    }
-
-    /// Returns all open host devices.
-    pub fn hosts(&self) -> impl Iterator<Item = (DeviceSlot, &HostDeviceInfo)> {
-        (0..).map(DeviceSlot).zip(&self.devices).filter_map(|(slot, host)| Some((slot, host.as_ref()?)))
-    }
-}
-
-/// A shard and its exports at one instant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShardLook {
-    /// The pool, its devices and counters.
-    pub status: ShardStatus,
-    /// The exports, by id.
-    pub exports: Vec<ExportInfo>,
-}
 
 /// Reason why a look at a shard failed.
 #[derive(Clone, Debug)]
@@ -159,64 +36,12 @@ pub enum Unseen {
     Refused(Arc<ShardError>),
 }
 
-/// Answer to a look; `None` until there is one.
-pub(super) type LookAnswer = Option<Result<Arc<ShardLook>, Arc<ShardError>>>;
-
 /// The last look that was requested.
 #[derive(Clone)]
 struct RequestedLook {
     since: Timestamp,
     begun: Instant,
     answer: watch::Receiver<LookAnswer>,
-}
-
-/// Channel for the answer to a message.
-pub(super) type Answer<T> = oneshot::Sender<Result<T, ShardError>>;
-
-/// Message of a handle to its shard.
-#[allow(dead_code, reason = "serves `import-image` and `export-image`, whose verbs are not there yet")]
-pub(super) enum Message {
-    Command(Command, Answer<Reply>),
-    Export(NbdExport, Answer<ExportInfo>),
-    ExportVhostUser(VhostUserExport, Answer<ExportInfo>),
-    ExportFuse(FuseExport, Answer<ExportInfo>),
-    RenewTls(ExportId, Credentials, Answer<()>),
-    KeepPromises(Target, Answer<()>),
-    OpenFiles(Answer<Vec<OpenFile>>),
-    Unexport(ExportId, Answer<()>),
-    HangUp(Target, Answer<()>),
-    Status(Answer<ShardStatus>),
-    /// Status and exports at one instant, for all callers that look meanwhile.
-    Look(watch::Sender<LookAnswer>),
-    Unanswered(Answer<Vec<DeviceSlot>>),
-    Volumes(Answer<Vec<VolumeInfo>>),
-    VolumeUses(Option<VolumeId>, Answer<(Vec<VolumeUse>, Box<Load>)>),
-    FindVolume(String, Answer<Option<VolumeInfo>>),
-    Snapshots(Option<SnapshotId>, Answer<Vec<SnapshotInfo>>),
-    FindSnapshot(VolumeId, String, Answer<Option<SnapshotInfo>>),
-    Exports(Answer<Vec<ExportInfo>>),
-    Diff(Option<Target>, Target, Answer<Vec<DiffExtent>>),
-    Limit(DeviceSlot, DeviceLimit, Answer<()>),
-    ReadCache(u64),
-    /// Descriptions of the devices, for their labels.
-    Describe(Vec<DeviceNote>),
-    /// Whether the file systems below the devices are nearly full.
-    Short(bool),
-    Budget(Arc<Budget>),
-    Helpers(Arc<Helpers>),
-    Read(Target, ByteRange, Answer<Vec<u8>>),
-    Write(Target, u64, Vec<u8>, Answer<()>),
-    Flush(Target, Answer<()>),
-    AddDevice(Box<HostDevice>, Answer<NewDevice>),
-    RemoveDevice(DeviceSlot, Answer<bool>),
-    Shutdown(Answer<()>),
-    /// Panics, as a defect of the program would.
-    #[cfg(test)]
-    Panic,
-    /// Blocks the thread until the sender is dropped, as the kernel may.
-    #[cfg(test)]
-    Hold(mpsc::Receiver<()>),
-    Abandon,
 }
 
 /// How long a shard may take to answer a query that needs no device: its thread does other work for
@@ -245,7 +70,6 @@ impl Drop for WakeOnDrop {
     }
 }
 
-#[allow(dead_code, reason = "serves `import-image` and `export-image`, whose verbs are not there yet")]
 impl ShardHandle {
     pub(super) fn new(
         messages: mpsc::Sender<Message>,

@@ -9,9 +9,11 @@ use rustix::io::Errno;
 use slab::Slab;
 
 use super::connection::Memory;
-use super::handle::{Answer, ClientInfo, ExportId, ExportInfo, OpenFile, ShardError};
+use super::error::ShardError;
 use super::load::FileRequests;
+use super::message::Answer;
 use super::pool::Pool;
+use super::report::{ClientInfo, ExportId, ExportInfo, OpenFile};
 use super::serve::need_descriptors;
 use super::shard::Shard;
 use super::spec::FuseExport;

@@ -10,10 +10,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::connection::{self, Connection};
-use super::handle::{Answer, ExportId, ExportInfo, ShardError};
+use super::error::ShardError;
 use super::listen;
 use super::load::Meter;
+use super::message::Answer;
 use super::pool::Pool;
+use super::report::{ExportId, ExportInfo};
 use super::shard::Shard;
 use super::spec::{NbdExport, TlsOffer};
 use super::table::{Export, Listener};

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use millpond_engine::Target;
 
-use super::handle::ExportId;
 use super::listen::SocketAccess;
+use super::report::ExportId;
 use crate::tls::Credentials;
 
 /// An NBD export: its volume or snapshot, and its addresses. At least one of `unix` and `tcp` must

@@ -10,8 +10,9 @@ use millpond_engine::{CommandError, Engine, Invalid, PoolSpec, PoolState, Time, 
 use tokio::sync::watch;
 
 use super::clock::Clock;
+use super::error::ShardError;
 use super::fall::Fall;
-use super::handle::{ShardError, ShardHandle};
+use super::handle::ShardHandle;
 use super::pool::Pool;
 use super::serve::need_descriptors;
 use super::shard::Shard;

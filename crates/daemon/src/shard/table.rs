@@ -7,8 +7,9 @@ use millpond_device::{ConnectionId, ListenerId};
 use slab::Slab;
 
 use super::connection::Connection;
-use super::handle::{Answer, ClientInfo, ExportId, ExportInfo};
 use super::listen::SocketFile;
+use super::message::Answer;
+use super::report::{ClientInfo, ExportId, ExportInfo};
 use super::spec::NbdExport;
 
 /// An export over NBD.

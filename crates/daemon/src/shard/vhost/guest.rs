@@ -13,9 +13,9 @@ use rustix::net::SendFlags;
 use super::order::Answer;
 use crate::budget::Purse;
 use crate::shard::connection::{ConnectionDisk, Memory as Budgeted};
-use crate::shard::handle::{ClientInfo, ExportId};
 use crate::shard::load::{Load, Meter};
 use crate::shard::pool::Pool;
+use crate::shard::report::{ClientInfo, ExportId};
 
 /// Value that wakes the reader of an eventfd.
 const ONE: [u8; 8] = 1u64.to_ne_bytes();

@@ -10,7 +10,7 @@ use millpond_export::vhost_user::{DirtyLog, Memory, QueueSetup, Signal};
 use tokio::sync::oneshot;
 
 use super::error::GuestError;
-use crate::shard::handle::ExportId;
+use crate::shard::report::ExportId;
 
 /// Channel for an answer.
 pub(super) type Answer<T> = oneshot::Sender<Result<T, GuestError>>;

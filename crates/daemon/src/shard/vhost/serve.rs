@@ -19,10 +19,12 @@ use super::table::{GUEST, VhostExport};
 use super::talk::Talk;
 use crate::budget::{Budget, Purse};
 use crate::shard::connection::offer;
-use crate::shard::handle::{Answer, ExportId, ExportInfo, ShardError};
+use crate::shard::error::ShardError;
 use crate::shard::listen;
 use crate::shard::load::Meter;
+use crate::shard::message::Answer;
 use crate::shard::pool::Pool;
+use crate::shard::report::{ExportId, ExportInfo};
 use crate::shard::serve::need_descriptors;
 use crate::shard::shard::Shard;
 

@@ -4,8 +4,11 @@ use std::path::PathBuf;
 
 use millpond_engine::Target;
 
-use crate::shard::handle::{ExportId, Message, ShardError, ShardHandle};
+use crate::shard::error::ShardError;
+use crate::shard::handle::ShardHandle;
 use crate::shard::listen::SocketAccess;
+use crate::shard::message::Message;
+use crate::shard::report::ExportId;
 
 /// An export over vhost-user: its target and its socket.
 #[derive(Clone, Debug)]

@@ -13,9 +13,10 @@ use super::guest::Guest;
 use super::order::Order;
 use super::spec::VhostUserExport;
 use super::stop::Stop;
-use crate::shard::handle::{Answer, ExportId, ExportInfo};
 use crate::shard::listen::SocketFile;
 use crate::shard::load::Load;
+use crate::shard::message::Answer;
+use crate::shard::report::{ExportId, ExportInfo};
 
 /// Bit in the ids of guests, which are the upper half of their tags, beside the table index.
 /// Clients have lower ids, mounts have the bit above.
