@@ -19,10 +19,10 @@ mod mount;
 mod pool;
 mod report;
 mod rivals;
-mod sending;
 mod serve;
 #[expect(clippy::module_inception, reason = "the file is named after its main type")]
 mod shard;
+mod soon;
 mod spec;
 mod start;
 mod table;

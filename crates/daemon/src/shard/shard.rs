@@ -18,7 +18,7 @@ use millpond_api::GuestIo;
 use millpond_block::{Completion, Tag};
 use millpond_device::{ConnectionId, Event, Gate, Lease, Ring, Wait};
 use millpond_engine::{Fault, LabelsInForce, PoolState, Throttles, Time};
-use millpond_export::nbd::Session;
+use millpond_export::nbd::{Phase, SendBatch, Session};
 use tokio::sync::watch;
 
 use super::clock::Clock;
@@ -31,12 +31,13 @@ use super::message::Message;
 use super::mount::Mounts;
 use super::pool::Pool;
 use super::rivals::Rivals;
+use super::soon::Soon;
 use super::table::{Clients, ExportTable};
 use super::turns::Turns;
 use super::vhost::VhostUsers;
 use super::wall_clock::MonotonicWallClock;
 use crate::budget::Budget;
-use crate::tls::{Lost, Received, TlsWork};
+use crate::tls::{Lost, Received, Sent, TlsWork};
 
 /// The loop wakes at least this often, so that the pool sees time pass and overdue clients are
 /// noticed.
@@ -47,8 +48,6 @@ pub(super) const TICK: Duration = Duration::from_millis(500);
 /// 20 us carry 1.25 times as many as 0, and 50 us 1.1 times as many again; where clients compete for
 /// the same cores, 20 us change nothing and 50 us cost a tenth.
 const SPIN: Duration = Duration::from_micros(20);
-/// A wait was short when its event came within this many nanoseconds: [`SPIN`] and a wake-up.
-const SOON_NANOS: u64 = 35_000;
 /// Replies are sent before the end of their turn once they have so many bytes, so that the client
 /// works on them meanwhile. Measured as above: 1.1 times as many reads as with one send per turn;
 /// below 16 KiB the system calls cost more than they gain.
@@ -99,29 +98,6 @@ pub(super) struct Shard<P: Pool> {
     pub(super) memory: Memory,
     pub(super) coders: Coders,
     pub(super) rivals: Rivals,
-}
-
-/// Whether the last wait was short, with and without device operations in flight: how long a client
-/// takes until its next request says nothing about how long a device takes. With one estimate for
-/// both, the loop never polled for a client that flushes after each write, because a flush takes
-/// long: such a client got 0.93 of the requests that qemu-storage-daemon carries at depth 1, and 1.01
-/// with two estimates (`millpond-lab run defaults --media disk --disk-dir DIR`, the rows of write +
-/// flush, in an XFS on a loop device).
-#[derive(Default)]
-struct Soon {
-    client: bool,
-    device: bool,
-}
-
-impl Soon {
-    fn expects(&self, devices_work: bool) -> bool {
-        if devices_work { self.device } else { self.client }
-    }
-
-    fn waited(&mut self, devices_work: bool, nanos: u64) {
-        let last = if devices_work { &mut self.device } else { &mut self.client };
-        *last = nanos <= SOON_NANOS;
-    }
 }
 
 impl<P: Pool> Shard<P> {
@@ -524,6 +500,102 @@ impl<P: Pool> Shard<P> {
             self.send(index);
         }
         self.enqueue(index);
+    }
+
+    /// Sends what is ready, as far as the socket has room.
+    fn send(&mut self, index: u32) {
+        let Some(client) = self.clients.get_mut(index) else { return };
+        if client.wire.is_away() {
+            return;
+        }
+        if !client.blocked && !client.wire.is_empty() {
+            match client.wire.flush() {
+                Ok(true) => {}
+                Ok(false) => client.block(&mut self.ring),
+                Err(lost) => return self.lose(index, &lost),
+            }
+        }
+        while let Some(client) = self.clients.get_mut(index).filter(|client| !client.blocked)
+            && let Some(batch) = client.session.send()
+        {
+            if self.is_sent_by_helper(index, batch.len()) {
+                return self.send_by_helper(index, batch);
+            }
+            if !self.send_batch(index, batch) {
+                return;
+            }
+        }
+        if self.clients.get(index).is_some_and(|client| client.session.is_starting_tls()) {
+            self.start_tls(index);
+        }
+    }
+
+    /// Sends a batch as far as the socket has room. Returns false if the client is lost.
+    fn send_batch(&mut self, index: u32, batch: SendBatch) -> bool {
+        let Some(client) = self.clients.get_mut(index) else { return false };
+        match client.wire.send(&mut self.ring, client.id, batch.slices()) {
+            Ok(Sent { count, full }) => {
+                if count > 0 {
+                    client.moved = self.now;
+                }
+                client.session.sent(batch, count, self.pool.buffers());
+                if full {
+                    client.block(&mut self.ring);
+                }
+                true
+            }
+            Err(lost) => {
+                client.session.sent(batch, 0, self.pool.buffers());
+                self.lose(index, &lost);
+                false
+            }
+        }
+    }
+
+    /// Sends what is ready, submits requests that had to wait for room, ends clients that are done.
+    /// True when requests were submitted meanwhile.
+    fn flush_clients(&mut self) -> bool {
+        let mut late = false;
+        for index in std::mem::take(&mut self.active) {
+            let Some(client) = self.clients.get_mut(index) else { continue };
+            client.queued = false;
+            self.send(index);
+            let Some(client) = self.clients.get_mut(index) else { continue };
+            client.purse.shrink(&self.memory.budget, client.session.held());
+            let before = client.session.in_flight();
+            let (session, mut disk) = client.disk(&mut self.pool, &mut self.throttles, self.now, &self.memory);
+            session.requests(&mut disk);
+            late |= client.session.in_flight() > before;
+            client.purse.settle(&self.memory.budget);
+            self.settle(index);
+        }
+        late
+    }
+
+    /// Decides how a client goes on after its turn: it is served again, waits, or ends.
+    fn settle(&mut self, index: u32) {
+        let Some(client) = self.clients.get_mut(index) else { return };
+        match client.session.phase() {
+            Phase::Closed if client.wire.is_empty() => self.end_client(index),
+            Phase::Closed | Phase::Closing => self.bound_closing(index),
+            Phase::Handshake | Phase::Transmission => {
+                if self.exports.get(&client.export).is_none_or(|export| export.closing.is_some()) {
+                    if client.session.is_idle() && client.wire.is_empty() {
+                        self.end_client(index);
+                    }
+                    return;
+                }
+                // There may be more to receive, unless the session is at its limits: then a
+                // completion queues the client again.
+                if client.readable
+                    && !client.wire.is_away()
+                    && let Some(recv) = client.session.recv(self.pool.buffers())
+                {
+                    client.session.recv_cancelled(recv);
+                    self.enqueue(index);
+                }
+            }
+        }
     }
 
     fn next_wait(&self) -> Wait {
