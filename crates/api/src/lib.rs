@@ -12,6 +12,7 @@ mod advice;
 mod checkpoint;
 pub mod client;
 mod closing;
+mod condition;
 mod device;
 pub mod device_words;
 mod error;
@@ -42,6 +43,7 @@ pub use access::{CallerRole, CreateLink, CreateToken, CreatedToken, Identity, Li
 pub use advice::{SmallBytes, SpecialAdvice, SpecialThreshold, VolumeSmall};
 pub use checkpoint::{Checkpoint, ListCheckpoints, Verified};
 pub use closing::PoolExport;
+pub use condition::{Alert, AlertState, Condition, ConditionKind, SinkTest};
 pub use device::{
     AddDevices, Device, DeviceCap, DeviceClass, DeviceGroup, DeviceHealth, DeviceIo, DeviceLayout, DeviceRemoval, DeviceSpec, DeviceState,
     IoMode, LimitDevice, RemovalPlan, RemoveDevice,

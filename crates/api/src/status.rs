@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Export, Pool};
+use super::{Condition, Export, Pool};
 
 /// Memory for payloads and replies in flight, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -39,4 +39,7 @@ pub struct Status {
     pub pools: Vec<Pool>,
     /// All exports.
     pub exports: Vec<Export>,
+    /// Conditions that last, most severe first.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
 }

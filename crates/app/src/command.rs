@@ -1,6 +1,7 @@
 //! The command line: one file per command. A command parses its arguments, sends requests to the
 //! daemon, and prints the result.
 
+mod alert;
 mod cache;
 mod candidates;
 mod check;
@@ -12,6 +13,7 @@ mod create;
 mod demo;
 mod destroy;
 mod diff;
+mod doctor;
 mod elsewhere;
 mod events;
 mod exports;
@@ -32,6 +34,7 @@ mod rename;
 mod resize;
 mod sectors;
 mod serve;
+mod sinks;
 mod snapshot;
 mod status;
 mod tls;
@@ -43,3 +46,5 @@ pub use completions::answer_shell;
 pub use elsewhere::describe as describe_elsewhere;
 #[cfg(test)]
 pub use serve::EVENT_TIMEOUT;
+#[cfg(test)]
+pub use sinks::sinks;

@@ -82,6 +82,11 @@ pub struct ConfigFile {
     /// Bytes of the events that the daemon keeps, as lines of JSON; `64K` to `256M`, default 4M. The
     /// file has at most twice this size.
     pub events_size: Option<String>,
+    /// Time without a complete scrub after which the pool has the condition `scrub.overdue`: a span,
+    /// default `35d`; `never`.
+    pub scrub_overdue: Option<String>,
+    /// Sinks of alerts, as tables `[[sink]]`; `docs/health.md` describes them.
+    pub sink: Vec<SinkSection>,
     /// Default limits of clients of NBD exports: `max_clients`, `max_requests`,
     /// `handshake_seconds`.
     pub nbd: NbdSection,
@@ -145,6 +150,49 @@ pub struct NbdSection {
     max_clients: Option<u32>,
     max_requests: Option<u16>,
     handshake_seconds: Option<u32>,
+}
+
+/// A sink of alerts. Which keys are needed depends on `kind`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SinkSection {
+    /// Name of the sink, unique.
+    pub name: String,
+    /// Kind of the sink.
+    pub kind: SinkKind,
+    /// Least severity of the conditions: `warning` (default) or `error`.
+    pub severity: Option<Severity>,
+    /// Limit of one attempt: a span; default 10 s, for commands and mail 30 s.
+    pub timeout: Option<String>,
+    /// `webhook`: address, `https://` or `http://`.
+    pub url: Option<String>,
+    /// `webhook`: file with authorities in PEM that are trusted beside those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// `webhook`: file with a token, sent as `Authorization: Bearer`.
+    pub token_file: Option<PathBuf>,
+    /// `command`: absolute path, or a list of the path and its arguments. `sendmail`: default
+    /// `["/usr/sbin/sendmail", "-t"]`.
+    pub command: Option<CommandLine>,
+    /// `journald`: path of the socket; default `/run/systemd/journal/socket`.
+    pub socket: Option<PathBuf>,
+    /// `sendmail`: address of the recipient.
+    pub to: Option<String>,
+    /// `sendmail`: address of the sender.
+    pub from: Option<String>,
+}
+
+/// Kind of a sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SinkKind {
+    /// A command for each alert.
+    Command,
+    /// A POST of JSON.
+    Webhook,
+    /// An entry of the journal.
+    Journald,
+    /// A mail.
+    Sendmail,
 }
 
 impl From<NbdSection> for NbdLimits {
@@ -252,7 +300,8 @@ mod tests {
     fn in_force() -> String {
         let is_key = |c: char| c.is_ascii_lowercase() || c == '_';
         let uncommented = |line: &str| {
-            let setting = line.strip_prefix("# ").filter(|rest| rest.trim_start_matches(is_key).starts_with(" = "));
+            let setting =
+                line.strip_prefix("# ").filter(|rest| rest.trim_start_matches(is_key).starts_with(" = ") || rest.starts_with("[["));
             setting.unwrap_or(line).to_owned()
         };
         PACKAGED.lines().map(uncommented).collect::<Vec<_>>().join("\n")
@@ -270,6 +319,22 @@ mod tests {
                 assert!(keys.contains_key(&key), "packaging/millpond.toml lacks {section}.{key}");
             }
         }
+    }
+
+    #[test]
+    fn the_packaged_file_shows_every_key_of_a_sink() {
+        let table: toml::Table = in_force().parse().expect("valid TOML");
+        let sinks = table.get("sink").and_then(toml::Value::as_array).expect("sinks");
+        for key in accepted("[[sink]]\nname = \"a\"\nkind = \"command\"\n") {
+            assert!(sinks.iter().any(|sink| sink.get(&key).is_some()), "packaging/millpond.toml lacks {key} of a sink");
+        }
+        let config: ConfigFile = toml::from_str(&in_force()).expect("valid");
+        assert!(crate::command::sinks(&config.sink).is_ok_and(|sinks| sinks.len() == 3));
+        assert_eq!(span_of(&config.scrub_overdue), Some(millpond_daemon::SCRUB_OVERDUE));
+    }
+
+    fn span_of(text: &Option<String>) -> Option<std::time::Duration> {
+        text.as_deref().map(|text| parse_span(text).expect("a span"))
     }
 
     #[test]

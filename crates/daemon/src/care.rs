@@ -18,7 +18,8 @@ impl Daemon {
     pub(super) async fn care(self: Arc<Daemon>) {
         let daemon = Arc::clone(&self);
         let returned = Arc::clone(&self);
-        tokio::join!(daemon.watch_falls(), Arc::clone(&self).watch_room(), returned.watch_returned(), self.care_for_devices());
+        let wear = Arc::clone(&self).watch_wear();
+        tokio::join!(daemon.watch_falls(), Arc::clone(&self).watch_room(), returned.watch_returned(), wear, self.care_for_devices());
     }
 
     async fn care_for_devices(self: Arc<Daemon>) {
@@ -43,7 +44,10 @@ impl Daemon {
         let mut looks = self.look().await;
         // a pool that was exported meanwhile has no valid look
         looks.retain(|look| self.registry().pools.contains_key(&look.record.name));
-        self.report_changes(&looks, Instant::now());
+        let now = Instant::now();
+        self.report_changes(&looks, now);
+        let (pools, exports) = (self.list_pools(&looks), self.list_exports(&looks));
+        self.look_at_conditions(&pools, &exports, now).await;
         looks
     }
 
@@ -53,7 +57,7 @@ impl Daemon {
         let (jobs, pools) = (self.list_jobs(looks), self.list_pools(looks));
         for pool in pools.iter().filter(|pool| pool.silent_since.is_none()) {
             if let Some(entry) = self.registry().pools.get_mut(&pool.name) {
-                entry.conditions.look(&pool.devices, now);
+                entry.device_health.look(&pool.devices, now);
             }
         }
         self.note_errors(looks, now);

@@ -68,6 +68,7 @@ impl Daemon {
         let record = record.ok_or_else(|| ApiError::internal(format!("pool '{name}' has no record")))?;
         removal.left = self.take_labels(&record).await?;
         removal.exports.iter().for_each(|export| self.tell(EventKind::ExportRemoved, format!("{} {}", export.id, export.name)));
+        self.conditions.forget(&record.id);
         self.tell(EventKind::PoolDestroyed, name);
         Ok(removal)
     }

@@ -80,7 +80,7 @@ impl Daemon {
                     save = true;
                 }
                 if noted.none && noted.edge {
-                    entry.conditions.forget_errors();
+                    entry.device_health.forget_errors();
                 }
             }
         }

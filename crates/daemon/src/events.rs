@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use millpond_api::instant;
-use millpond_api::{Event, EventKind, Severity};
+use millpond_api::{Condition, Event, EventKind, Severity};
 use tokio::sync::{broadcast, watch};
 
 use super::caller;
@@ -73,6 +73,12 @@ impl Happened {
     /// Replaces the subject by something else of the pool.
     pub(super) fn about(self, subject: impl Into<String>) -> Happened {
         Happened { subject: subject.into(), ..self }
+    }
+
+    /// An event about a condition.
+    pub(super) fn of_condition(kind: EventKind, condition: &Condition, message: String) -> Happened {
+        let Condition { subject, pool, device, .. } = condition;
+        Happened { kind, severity: None, subject: subject.clone(), pool: pool.clone(), device: device.clone(), message }
     }
 
     /// Gives the event another severity than its kind has.
@@ -155,6 +161,8 @@ struct Remembered {
     /// Number of these events by kind and severity.
     counts: BTreeMap<(String, String), u64>,
     hook: Option<HookQueue>,
+    /// Reason why the file lacks events.
+    unsaved: Option<String>,
     ends: bool,
 }
 
@@ -165,7 +173,8 @@ impl EventLog {
         let file = EventFile::open(dir.join(FILE), bounds);
         let recent = file.recent().clone();
         let number = recent.last().map_or(0, |event| event.number);
-        let remembered = Remembered { recent, number, recorded: 0, taken: 0, counts: BTreeMap::new(), hook, ends: false };
+        let remembered =
+            Remembered { recent, number, recorded: 0, taken: 0, counts: BTreeMap::new(), hook, unsaved: file.lacks(), ends: false };
         let shared = Arc::new(Shared { remembered: Mutex::new(remembered), changed: Condvar::new() });
         let (end, written) = mpsc::channel();
         let (wrote, progress) = watch::channel(0);
@@ -231,6 +240,16 @@ impl EventLog {
         let _ = tokio::time::timeout(WRITTEN, progress.wait_for(|written| *written >= recorded)).await;
     }
 
+    /// Returns the reason why the file lacks events; `None` if it has them all.
+    pub(super) fn unsaved(&self) -> Option<String> {
+        self.shared.remembered().unsaved.clone()
+    }
+
+    /// Returns the time of the last event.
+    pub(super) fn last_time(&self) -> Option<Timestamp> {
+        self.shared.remembered().recent.last().map(|event| event.time)
+    }
+
     /// Waits until all events are written, but at most [`LAST`]. Later events are not written.
     pub(super) fn finish(&self) {
         self.shared.remembered().ends = true;
@@ -267,7 +286,7 @@ fn write(shared: &Shared, mut file: EventFile, wrote: &watch::Sender<usize>) {
         let (fresh, left_out, taken) = {
             let mut remembered = shared.remembered();
             while remembered.recorded == remembered.taken && !remembered.ends {
-                if !file.lacks() {
+                if file.lacks().is_none() {
                     remembered = shared.changed.wait(remembered).unwrap_or_else(PoisonError::into_inner);
                     continue;
                 }
@@ -291,6 +310,7 @@ fn write(shared: &Shared, mut file: EventFile, wrote: &watch::Sender<usize>) {
             tracing::warn!("the file of events was behind, {left_out} events are not in it");
         }
         file.add(fresh);
+        shared.remembered().unsaved = file.lacks();
         wrote.send_replace(taken);
     }
 }
@@ -314,7 +334,8 @@ fn pool_of(kind: &EventKind, subject: &str) -> Option<String> {
         | Renamed | Destroyed | PolicyAttached | PolicyDetached | PolicyMissed | PolicyResumed | SnapshotPruned => subject,
         DaemonStarted | DaemonStopped | AccessRefused | TokenCreated | TokenDestroyed | DeviceFailed | DeviceMissing | DeviceSilent
         | DeviceSlow | DeviceErrors | DeviceFull | DeviceReturned | DeviceRecovered | DeviceSpareUsed | DeviceReleased | JobBegan
-        | JobStopped | JobEnded | ScrubEnded | StateUnsaved | PolicyCreated | PolicyChanged | PolicyDestroyed | Other(_) => return None,
+        | JobStopped | JobEnded | ScrubEnded | StateUnsaved | PolicyCreated | PolicyChanged | PolicyDestroyed | ConditionBegan
+        | ConditionEnded | Other(_) => return None,
     };
     let pool = name.split(['/', '@', ':', ' ']).next()?;
     (!pool.is_empty()).then(|| pool.to_owned())

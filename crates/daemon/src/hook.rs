@@ -96,7 +96,7 @@ fn run(hook: &Hook, events: &Receiver<Event>) {
 /// Commands that were killed and have not ended: a command that waits for a hung device ends when
 /// its system call returns.
 #[derive(Default)]
-struct Killed(Vec<Child>);
+pub(super) struct Killed(Vec<Child>);
 
 impl Killed {
     /// Kills the process group of a command, and waits for the command's end within `limit`.
@@ -116,13 +116,7 @@ impl Killed {
 
 /// Runs the command for one event.
 fn run_once(hook: &Hook, event: &Event, killed: &mut Killed) -> Result<(), String> {
-    killed.reap();
-    if killed.0.len() >= UNENDED {
-        return Err(format!("it is left out: {UNENDED} earlier ones were killed and have not ended"));
-    }
-    let (program, arguments) = hook.command.split_first().ok_or("no command")?;
-    let failure = |what: &str, error: &dyn Display| format!("{what}: {error}");
-    let variables = [
+    let values = [
         ("KIND", event.event.as_str()),
         ("SEVERITY", event.severity.as_str()),
         ("POOL", event.pool.as_deref().unwrap_or_default()),
@@ -130,25 +124,47 @@ fn run_once(hook: &Hook, event: &Event, killed: &mut Killed) -> Result<(), Strin
         ("SUBJECT", event.subject.as_str()),
         ("MESSAGE", event.message.as_str()),
     ];
-    let mut json = serde_json::to_vec(event).map_err(|error| failure("no JSON", &error))?;
+    let mut variables = values.map(|(name, value)| (format!("MILLPOND_EVENT_{name}"), value.to_owned())).to_vec();
+    variables.push(("MILLPOND_EVENT_TIME".to_owned(), event.time.to_string()));
+    let mut json = serde_json::to_vec(event).map_err(|error| format!("no JSON: {error}"))?;
     json.push(b'\n');
+    run_command(&hook.command, variables, json, hook.timeout, killed)
+}
+
+/// Runs a command with further variables and this standard input, and waits for its end; kills it
+/// with its process group after `timeout`.
+///
+/// # Errors
+/// The reason why it did not end with exit code 0.
+pub(super) fn run_command(
+    command: &[String],
+    variables: Vec<(String, String)>,
+    input: Vec<u8>,
+    timeout: Duration,
+    killed: &mut Killed,
+) -> Result<(), String> {
+    killed.reap();
+    if killed.0.len() >= UNENDED {
+        return Err(format!("it is left out: {UNENDED} earlier ones were killed and have not ended"));
+    }
+    let (program, arguments) = command.split_first().ok_or("no command")?;
+    let failure = |what: &str, error: &dyn Display| format!("{what}: {error}");
     let mut child = Command::new(program)
         .args(arguments)
-        .envs(variables.map(|(name, value)| (format!("MILLPOND_EVENT_{name}"), value)))
-        .env("MILLPOND_EVENT_TIME", event.time.to_string())
+        .envs(variables)
         .env_remove("NOTIFY_SOCKET")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .process_group(0)
         .spawn()
         .map_err(|error| failure("it cannot be run", &error))?;
-    let input = child.stdin.take().map(|stdin| Input { stdin, left: json });
-    match attend(&mut child, input, hook.timeout) {
+    let input = child.stdin.take().map(|stdin| Input { stdin, left: input });
+    match attend(&mut child, input, timeout) {
         Ok(Some(status)) if status.success() => Ok(()),
         Ok(Some(status)) => Err(ending(status)),
         Ok(None) => {
             killed.kill(child, KILL);
-            Err(format!("it did not end within {} s, and was killed", hook.timeout.as_secs()))
+            Err(format!("it did not end within {} s, and was killed", timeout.as_secs()))
         }
         Err(error) => {
             killed.kill(child, KILL);

@@ -35,9 +35,13 @@ pub fn this_host(given: Option<&str>, state: &Path) -> Outcome<Holder> {
         Some(id) => id,
         None => kept(state)?,
     };
+    Ok(Holder { host: hashed(&id), name: host_name(), session: [0; 16] })
+}
+
+/// Returns the name of this host.
+pub fn host_name() -> String {
     let name = fs::read_to_string(HOST_NAME).map(|name| name.trim().to_owned()).unwrap_or_default();
-    let name = if name.is_empty() { "without a name".to_owned() } else { name };
-    Ok(Holder { host: hashed(&id), name, session: [0; 16] })
+    if name.is_empty() { "without a name".to_owned() } else { name }
 }
 
 /// Returns the machine's id; `None` before the first boot, when the file holds no id yet.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
-use millpond_api::{ApiError, Job, Policy};
+use millpond_api::{ApiError, Condition, Job, Policy};
 use millpond_engine::{SnapshotInfo, VolumeId};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, prometheus_text, text};
@@ -150,16 +150,18 @@ impl Daemon {
         let looks = self.look().await;
         let used = join_all(looks.iter().map(|look| self.volumes_of(look))).await;
         let (mut pools, mut volumes) = (Vec::new(), Vec::new());
-        for (pool, used) in self.list_pools(&looks).into_iter().zip(used) {
+        let (listed, exports) = (self.list_pools(&looks), self.list_exports(&looks));
+        let conditions = self.conditions(&listed, &exports);
+        for (pool, used) in listed.into_iter().zip(used) {
             let (load, of_pool) = used.map_or((None, Vec::new()), |(load, volumes)| (Some(load), volumes));
             pools.push(PoolFacts { pool, load });
             volumes.extend(of_pool);
         }
         self.scrapes.keep(pools.iter().map(|facts| facts.pool.id.as_str()));
         let devices = pools.iter().flat_map(DeviceFacts::of).collect();
-        let exports = self.list_exports(&looks).into_iter().map(ExportFacts::from).collect();
+        let exports = exports.into_iter().map(ExportFacts::from).collect();
         Exposition {
-            service: [self.facts()],
+            service: [self.facts(conditions)],
             pools,
             devices,
             volumes,
@@ -170,7 +172,7 @@ impl Daemon {
     }
 
     /// Returns the facts about the daemon itself.
-    fn facts(&self) -> Service {
+    fn facts(&self, conditions: Vec<Condition>) -> Service {
         let age = Timestamp::now().duration_since(self.started).as_secs_f64();
         Service {
             version: env!("CARGO_PKG_VERSION"),
@@ -179,6 +181,7 @@ impl Daemon {
             ready: *self.ready.borrow(),
             request_memory: self.options.budget.use_of(),
             events: self.events.counts(),
+            conditions,
         }
     }
 

@@ -85,7 +85,7 @@ impl Daemon {
             if entry.closing && look.in_service() {
                 pool.health = PoolHealth::Closing;
             }
-            entry.conditions.tell(&mut pool.devices);
+            entry.device_health.tell(&mut pool.devices);
         }
         pool.late_policies = self.late_policies(&record.id);
         pool.full_in_seconds = self.watches().full_in(&pool, Instant::now()).map(|left| left.as_secs());

@@ -72,7 +72,7 @@ impl Daemon {
         let news = {
             let mut registry = self.registry();
             let Some(entry) = registry.pools.get_mut(name) else { return };
-            entry.conditions.found_again(name, &found)
+            entry.device_health.found_again(name, &found)
         };
         for (called, message) in news {
             self.report(Happened::to_device(EventKind::DeviceReturned, name, &called, message));
@@ -81,7 +81,7 @@ impl Daemon {
 
     /// Returns the paths where devices were found that the pool does not use.
     fn known_returned(&self, name: &str) -> Vec<PathBuf> {
-        self.registry().pools.get(name).map(|entry| entry.conditions.returned()).unwrap_or_default()
+        self.registry().pools.get(name).map(|entry| entry.device_health.returned()).unwrap_or_default()
     }
 
     /// Returns the devices of a pool at some paths.

@@ -36,9 +36,10 @@ impl Daemon {
                 let Ok(full) = found else { continue };
                 // set at each look: a pool that was imported anew does not know it
                 shard.set_short(full.is_some());
-                match full {
-                    Some((path, left)) if short.insert(name.clone()) => {
-                        let what = format!("the filesystem below {} has {left} % left", path.display());
+                let why = full.as_ref().map(|(path, left)| format!("the filesystem below {} has {left} % left", path.display()));
+                self.conditions.set_short(&name, why.clone());
+                match why {
+                    Some(what) if short.insert(name.clone()) => {
                         let message = format!("{what}; free up space there, or move the pool: its free space is released at once");
                         self.report(Happened::to_pool(EventKind::HostNearlyFull, &name, message));
                     }

@@ -17,8 +17,9 @@ use tokio::sync::{Notify, watch};
 use super::access::{Access, Grants};
 use super::budget::Budget;
 use super::closing::LeftBehind;
-use super::condition::Conditions;
+use super::conditions::Conditions;
 use super::copies::Copies;
+use super::device_health::DevicesHealth;
 use super::errors::ErrorsUnsaved;
 use super::events::{EventBounds, EventLog};
 use super::helpers::Helpers;
@@ -31,6 +32,7 @@ use super::mount::Mounted;
 use super::plan::Samples;
 use super::policy::Policies;
 use super::shard::ShardHandle;
+use super::sinks::{Sink, Sinks};
 use super::state::{ExportRecord, PoolRecord, State, StateDir};
 use super::watch::Watches;
 
@@ -69,10 +71,16 @@ pub struct Options {
     pub web_hosts: Arc<[String]>,
     /// Bounds of the stored events.
     pub events: EventBounds,
+    /// Sinks of alerts.
+    pub sinks: Vec<Sink>,
+    /// Time without a complete scrub after which one is overdue; `None`: never.
+    pub scrub_overdue: Option<Duration>,
 }
 
 /// Default of [`Options::import_wait`].
 pub const IMPORT_WAIT: Duration = Duration::from_secs(30);
+/// Default of [`Options::scrub_overdue`].
+pub const SCRUB_OVERDUE: Duration = Duration::from_secs(35 * 86_400);
 /// How long a start may wait for pools that replay their log.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
@@ -93,6 +101,8 @@ impl Default for Options {
             grants: Arc::default(),
             web_hosts: Arc::default(),
             events: EventBounds::default(),
+            sinks: Vec::new(),
+            scrub_overdue: Some(SCRUB_OVERDUE),
         }
     }
 }
@@ -107,8 +117,8 @@ pub(super) struct PoolEntry {
     pub(super) since: Timestamp,
     /// Time of the next look for expired snapshots; `None` when no snapshot expires.
     pub(super) due: Option<Timestamp>,
-    /// Condition of its devices.
-    pub(super) conditions: Conditions,
+    /// Health of its devices.
+    pub(super) device_health: DevicesHealth,
     /// Errors of its devices that are not in the state file yet.
     pub(super) errors: ErrorsUnsaved,
     /// Held during an import, by the daemon itself or by a command.
@@ -141,7 +151,7 @@ impl PoolEntry {
             shard,
             since,
             due: Some(since),
-            conditions: Conditions::default(),
+            device_health: DevicesHealth::default(),
             errors: ErrorsUnsaved::default(),
             importing: Arc::default(),
             opening: false,
@@ -204,6 +214,9 @@ pub struct Daemon {
     pub(super) events: EventLog,
     /// Tokens, sessions, and failed attempts.
     pub(crate) access: Access,
+    /// Conditions that last.
+    pub(super) conditions: Conditions,
+    pub(super) sinks: Sinks,
     /// Results of earlier scrapes of metrics.
     pub(super) scrapes: Scrapes,
     /// Pools and exports as of the last comparison, which finds their changes.
@@ -223,6 +236,8 @@ impl Daemon {
         let hook = options.on_event.clone().map(HookQueue::start).transpose();
         let hook = hook.map_err(|e| Failure::failed(format!("cannot start a thread for on_event: {e}")))?;
         let events = EventLog::open(dir.path(), options.events, hook);
+        let conditions = Conditions::load(dir.path(), events.last_time());
+        let sinks = Sinks::start(options.sinks.clone()).map_err(|e| Failure::failed(format!("cannot start a thread for a sink: {e}")))?;
         let state = dir.load()?;
         let waiting = || "not imported yet".to_owned();
         let pools = state.pools.into_iter().map(|record| (record.name.clone(), PoolEntry::new(record, Err(waiting()))));
@@ -250,6 +265,8 @@ impl Daemon {
             snapshot_changes: AtomicU64::new(0),
             events,
             access: Access::with(state.tokens),
+            conditions,
+            sinks,
             scrapes: Scrapes::default(),
             watches: Mutex::default(),
             stopping: watch::channel(false).0,

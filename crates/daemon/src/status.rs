@@ -13,6 +13,7 @@ impl Daemon {
         let ready = *self.ready.borrow();
         let (limit, used) = self.options.budget.use_of();
         let looks = self.look().await;
+        let (pools, exports) = (self.list_pools(&looks), self.list_exports(&looks));
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -21,8 +22,9 @@ impl Daemon {
             socket: self.options.socket.display().to_string(),
             state_dir: self.dir.path().display().to_string(),
             request_memory: RequestMemory { limit, used },
-            pools: self.list_pools(&looks),
-            exports: self.list_exports(&looks),
+            conditions: self.conditions(&pools, &exports),
+            pools,
+            exports,
         })
     }
 }

@@ -11,10 +11,11 @@ use jiff::Timestamp;
 use millpond_api::instant::about;
 use millpond_api::size::Size;
 use millpond_api::{
-    Device, DeviceHealth, DeviceState, EventKind, Export, ExportState, Job, JobKind, Pool, PoolHealth, Scrub, ScrubState, Severity,
+    ConditionKind, Device, DeviceState, EventKind, Export, ExportState, Job, JobKind, Pool, PoolHealth, Scrub, ScrubState, Severity,
 };
 use millpond_block::MemberId;
 
+use super::conditions::find::{device_kind, pool_kind};
 use super::events::Happened;
 
 mod room;
@@ -261,12 +262,12 @@ impl Watch {
         self.health = Some(pool.health.clone());
         let reason = pool.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
         let event = |kind, what| Happened::to_pool(kind, &pool.name, format!("pool '{}' {what}{reason}", pool.name));
-        let trouble = match &pool.health {
-            PoolHealth::Degraded => Some(event(EventKind::PoolDegraded, "is degraded")),
-            PoolHealth::Faulted => Some(event(EventKind::PoolFaulted, "is stopped")),
-            PoolHealth::Unavailable if pool.silent_since.is_some() => Some(event(EventKind::PoolSilent, "does not answer")),
+        let trouble = match pool_kind(pool) {
+            Some(kind @ ConditionKind::PoolDegraded) => Some(event(kind.begins(), "is degraded")),
+            Some(kind @ ConditionKind::PoolFaulted) => Some(event(kind.begins(), "is stopped")),
+            Some(kind @ ConditionKind::PoolSilent) => Some(event(kind.begins(), "does not answer")),
             // other reasons for a pool to be out of service are reported where they are found
-            PoolHealth::Unavailable => None,
+            Some(ConditionKind::PoolUnavailable) => None,
             _ => {
                 if std::mem::take(&mut self.troubled) {
                     let message = format!("pool '{}' is healthy again", pool.name);
@@ -383,15 +384,7 @@ fn filled(pool: &Pool, kind: &JobKind) -> Option<String> {
 /// Returns the kind of event for the condition of a device; `None` when it is well, or being
 /// filled.
 fn condition(device: &Device) -> Option<EventKind> {
-    match (&device.state, &device.health) {
-        (DeviceState::Missing, _) => Some(EventKind::DeviceMissing),
-        (DeviceState::Failed, _) | (_, DeviceHealth::Failed) => Some(EventKind::DeviceFailed),
-        (_, DeviceHealth::Full) => Some(EventKind::DeviceFull),
-        (_, DeviceHealth::Silent) => Some(EventKind::DeviceSilent),
-        (_, DeviceHealth::Slow) => Some(EventKind::DeviceSlow),
-        (_, DeviceHealth::Failing) => Some(EventKind::DeviceErrors),
-        _ => None,
-    }
+    device_kind(device).map(|kind| kind.begins())
 }
 
 fn message_of(pool: &Pool, device: &Device, kind: &EventKind) -> String {

@@ -288,7 +288,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     let url = log_in(&mut browser, &millpond)?;
     browser.wait_text("degraded")?;
     browser.open(&format!("{url}#/health"))?;
-    browser.wait_text("Pool tank is degraded")?;
+    browser.wait_text("pool tank is degraded")?;
     browser.wait_text("is missing")?;
     inspect(&mut browser, axe, "alert")?;
     browser.open(&format!("{url}#/pool/tank"))?;

@@ -13,8 +13,9 @@ use std::process::{Command, Stdio};
 
 const SIZE: u64 = 64 << 20;
 const BLOCK: usize = 8192;
-/// Series without values here: no pool fills, and no job runs.
-const WITHOUT_VALUES: [&str; 7] = [
+/// Series without values here: no pool fills, no job runs, and no condition lasts.
+const WITHOUT_VALUES: [&str; 8] = [
+    "millpond_condition_since_timestamp_seconds",
     "millpond_pool_full_in_seconds",
     "millpond_job_state",
     "millpond_job_remaining_bytes",

@@ -90,6 +90,8 @@ kinds! {
     ExportRemoved = "export.removed", Info, "export removed";
     ExportStopped = "export.stopped", Error, "export not served";
     ExportRestored = "export.restored", Info, "export served again";
+    ConditionBegan = "condition.began", Warning, "condition began";
+    ConditionEnded = "condition.ended", Info, "condition ended";
     HostNearlyFull = "host.nearly-full", Warning, "filesystem below a pool nearly full";
     HostHasRoom = "host.has-room", Info, "filesystem below a pool has free space again";
     StateUnsaved = "state.unsaved", Error, "state not saved";

@@ -7,10 +7,10 @@ use utoipa::PartialSchema;
 
 use crate::failure::{Code, Failure};
 use crate::{
-    CallerKind, CreateExport, CreatePool, DeviceClass, DeviceGroup, DeviceHealth, DeviceLayout, DeviceState, ErrorBody, ErrorKind,
-    EventKind, EventSeverity, ExportKind, ExportState, ExportTlsMode, ExtentKind, FoundState, FullCopyState, JobKind, JobState, LayoutSpec,
-    OtherLayout, Pool, PoolHealth, PoolIo, PoolLayout, ScrubState, Severity, TlsCredentials, TlsMode, Verified, VolumeCache,
-    VolumeCompression, VolumeSector, WipePool,
+    AlertState, CallerKind, ConditionKind, CreateExport, CreatePool, DeviceClass, DeviceGroup, DeviceHealth, DeviceLayout, DeviceState,
+    ErrorBody, ErrorKind, EventKind, EventSeverity, ExportKind, ExportState, ExportTlsMode, ExtentKind, FoundState, FullCopyState, JobKind,
+    JobState, LayoutSpec, OtherLayout, Pool, PoolHealth, PoolIo, PoolLayout, ScrubState, Severity, TlsCredentials, TlsMode, Verified,
+    VolumeCache, VolumeCompression, VolumeSector, WipePool,
 };
 
 /// Checks that an enum reads and writes exactly these words, shows them, and lists them in its
@@ -38,6 +38,9 @@ where
 
 #[test]
 fn every_word_is_read_and_written_and_other_words_are_kept() {
+    let kinds: Vec<&str> = ConditionKind::ALL.iter().map(ConditionKind::as_str).collect();
+    check::<ConditionKind>(&kinds);
+    check::<AlertState>(&["begun", "ended", "test"]);
     check::<DeviceClass>(&["data", "special", "log", "cache", "spare", "unknown"]);
     check::<DeviceLayout>(&["linear", "stripe", "mirror", "parity1", "parity2", "unknown"]);
     check::<DeviceState>(&["online", "available", "missing", "failed", "faulted", "resilvering", "replacing", "unavailable"]);

@@ -7,8 +7,8 @@ use millpond_api::client::Client;
 use millpond_api::failure::Outcome;
 
 use super::{
-    cache, completions, create, demo, destroy, diff, events, exports, fuse_guard, get, history, hold, image, lab, list, man, policy, pool,
-    rename, resize, sectors, serve, snapshot, status, token, up,
+    alert, cache, completions, create, demo, destroy, diff, doctor, events, exports, fuse_guard, get, history, hold, image, lab, list, man,
+    policy, pool, rename, resize, sectors, serve, snapshot, status, token, up,
 };
 use crate::config::socket_path;
 
@@ -46,6 +46,9 @@ enum Verb {
     Status(status::Status),
     Events(events::Events),
     History(history::History),
+    Doctor(doctor::Doctor),
+    #[command(subcommand)]
+    Alert(alert::Alert),
     /// Pools and their devices; 'millpond pool --help' lists the verbs
     #[command(subcommand)]
     Pool(pool::Pool),
@@ -104,6 +107,8 @@ impl Cli {
             Verb::Status(status) => status.run(&client).await,
             Verb::Events(events) => events.run(&client).await,
             Verb::History(history) => history.run(&client).await,
+            Verb::Doctor(doctor) => doctor.run(&client, &socket_path(given)).await,
+            Verb::Alert(alert) => alert.run(&client).await,
             Verb::Pool(pool) => pool.run(&client).await,
             Verb::Create(create) => create.run(&client).await,
             Verb::List(list) => list.run(&client).await,

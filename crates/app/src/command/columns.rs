@@ -3,9 +3,10 @@
 use jiff::Timestamp;
 use millpond_api::instant::{now, show_span};
 use millpond_api::{
-    Checkpoint, Device, DeviceCap, DeviceClass, DeviceLayout, Event, Export, Found, GroupFill, Job, LayoutSpec, LostRange, Pool,
-    PoolLayout, Snapshot, Token, Volume,
+    Checkpoint, Condition, Device, DeviceCap, DeviceClass, DeviceLayout, Event, Export, Found, GroupFill, Job, LayoutSpec, LostRange, Pool,
+    PoolLayout, SinkTest, Snapshot, Token, Volume,
 };
+use millpond_daemon::doctor::Check;
 
 use crate::output::{Cell, Column, Shown};
 
@@ -200,6 +201,31 @@ pub const TOKEN: &[Column<Token>] = &[
     Column { name: "expires", cell: |t| t.expires.map_or_else(|| text("never"), Cell::Time), shown: Shown::Always },
     Column { name: "expired", cell: |t| yes(t.expired), shown: Shown::Json },
     Column { name: "last_used", cell: |t| t.last_used.map_or(Cell::None, Cell::Time), shown: Shown::Always },
+];
+
+/// Columns of checks of the host.
+pub const CHECK: &[Column<Check>] = &[
+    Column { name: "state", cell: |c| text(c.state.as_str()), shown: Shown::Always },
+    Column { name: "check", cell: |c| text(c.check), shown: Shown::Always },
+    Column { name: "subject", cell: |c| text(&c.subject), shown: Shown::Always },
+    Column { name: "found", cell: |c| text(&c.found), shown: Shown::Always },
+    Column { name: "remedy", cell: |c| known(&c.remedy), shown: Shown::Always },
+];
+
+/// Columns of tests of sinks.
+pub const SINK_TEST: &[Column<SinkTest>] = &[
+    Column { name: "sink", cell: |t| text(&t.sink), shown: Shown::Always },
+    Column { name: "result", cell: |t| text(if t.failure.is_none() { "delivered" } else { "failed" }), shown: Shown::Always },
+    Column { name: "failure", cell: |t| Cell::text_or_none(t.failure.as_deref()), shown: Shown::Always },
+];
+
+/// Columns of conditions.
+pub const CONDITION: &[Column<Condition>] = &[
+    Column { name: "since", cell: |c| Cell::Time(c.since), shown: Shown::Always },
+    Column { name: "severity", cell: |c| text(c.severity.as_str()), shown: Shown::Always },
+    Column { name: "kind", cell: |c| text(c.kind.as_str()), shown: Shown::Always },
+    Column { name: "cause", cell: |c| text(&c.cause), shown: Shown::Always },
+    Column { name: "remedy", cell: |c| known(&c.remedy), shown: Shown::Always },
 ];
 
 /// Columns of the history of an object.

@@ -15,8 +15,8 @@ const WORDS: &[(&[&str], &str)] = &[
     ),
     (&["forecast"], "'millpond pool plan POOL' foretells how long its space lasts, and what a policy will take"),
     (
-        &["doctor", "health", "check", "verify", "diagnose"],
-        "'millpond status --check' lists problems; 'millpond pool scrub POOL' reads and checks all data",
+        &["health", "check", "verify", "diagnose", "conditions"],
+        "'millpond status --check' lists problems; 'millpond doctor' looks at this host; 'millpond pool scrub POOL' reads and checks all data",
     ),
     (&["fsck"], "a pool needs no fsck: 'millpond pool scrub POOL' reads, checks and repairs all data while the pool is in use"),
     (
@@ -177,7 +177,7 @@ mod tests {
             (&["pool", "history"], "no command 'pool history': use 'millpond history'"),
             (&["plan"], "use 'millpond pool plan'"),
             (&["sanoid"], "'millpond policy create NAME --keep RULES'"),
-            (&["doctor"], "'millpond status --check'"),
+            (&["diagnose"], "'millpond status --check'"),
             (&["pool", "offline", "tank", "/dev/sdb"], "'millpond pool replace POOL OLD NEW'"),
             (&["scrub", "tank"], "use 'millpond pool scrub'"),
             (&["pool", "scrubs"], "use 'millpond pool scrub'"),

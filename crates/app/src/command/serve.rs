@@ -12,14 +12,14 @@ use millpond_api::instant::parse_span;
 use millpond_api::size::Size;
 use millpond_api::{Role, Severity};
 use millpond_daemon::{
-    Budget, Control, Daemon, EventBounds, Grants, Helpers, Hook, IMPORT_WAIT, Inherited, Options, READ_CACHE, Signals, SocketAccess,
-    StateDir, Web, WebOptions, check_nbd_limits, raise_descriptors, serve_until, this_host,
+    Budget, Control, Daemon, EventBounds, Grants, Helpers, Hook, IMPORT_WAIT, Inherited, Options, READ_CACHE, SCRUB_OVERDUE, Signals,
+    SocketAccess, StateDir, Web, WebOptions, check_nbd_limits, raise_descriptors, serve_until, this_host,
 };
 use millpond_engine::{Discard, ReadySpace, Tuning};
 use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
 
-use super::owner;
+use super::{owner, sinks};
 use crate::config::{AccessSection as ConfigAccess, CommandLine, ConfigFile, DiscardRule, socket_path, state_dir};
 
 /// Default directory of the certificate of the console.
@@ -44,7 +44,7 @@ pub struct Serve {
     /// Directory for the state of the daemon: its pools and exports
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// TOML file with socket, socket_owner, socket_mode, state, map_memory, cache_memory, read_cache, request_memory, helper_threads, discard, rewind_minutes, spare_minutes, import_wait, host_id, on_event, on_event_severity, on_event_timeout, events_kept, events_size, web, web_tls, web_hosts, [access], [nbd]; options override it
+    /// TOML file with socket, socket_owner, socket_mode, state, map_memory, cache_memory, read_cache, request_memory, helper_threads, discard, rewind_minutes, spare_minutes, import_wait, host_id, on_event, on_event_severity, on_event_timeout, events_kept, events_size, scrub_overdue, web, web_tls, web_hosts, [access], [nbd], [[sink]]; options override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Serve the web console, and the API with tokens, on this TCP address; the default port is 8420
@@ -102,6 +102,8 @@ impl Serve {
         let on_event = hook(&config).map_err(|(key, why)| wrong(key, &why))?;
         let options = Options {
             events: bounds,
+            sinks: sinks::sinks(&config.sink).map_err(|why| wrong("sink", &why))?,
+            scrub_overdue: scrub_overdue(config.scrub_overdue.as_deref()).map_err(|why| wrong("scrub_overdue", &why))?,
             on_event,
             socket,
             tuning,
@@ -158,6 +160,15 @@ fn bounds(kept: Option<usize>, bytes: Option<u64>) -> Result<EventBounds, (&'sta
         return Err(("events_size", format!("{given} is not between {least} and {most}")));
     }
     Ok(bounds)
+}
+
+/// Returns the time without a complete scrub after which one is overdue.
+fn scrub_overdue(given: Option<&str>) -> Result<Option<Duration>, String> {
+    match given {
+        None => Ok(Some(SCRUB_OVERDUE)),
+        Some("never") => Ok(None),
+        Some(span) => parse_span(span).map(Some).map_err(|e| format!("{e}; give a span such as 35d, or never")),
+    }
 }
 
 /// Returns the command for events. The error is the key of the configuration and the reason.

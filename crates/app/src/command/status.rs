@@ -6,10 +6,10 @@ use clap::Args;
 use millpond_api::client::Client;
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::size::Size;
-use millpond_api::{Export, ExportState, PoolHealth, RequestMemory, Status as Answer};
+use millpond_api::{Condition, Export, ExportState, PoolHealth, RequestMemory, Status as Answer};
 
 use super::check;
-use super::columns::{EXPORT, POOL};
+use super::columns::{CONDITION, EXPORT, POOL};
 use crate::output::{Format, Listing, print, write_out};
 
 /// Show the daemon, its pools and exports
@@ -33,7 +33,7 @@ impl Status {
             None => client.get("/v1/status").await?,
         };
         if self.check {
-            return check::end(&check::causes(&status.pools, &status.exports), &self.how);
+            return check::end(&check::causes(&status.conditions), &self.how);
         }
         if self.how.format == Format::Json {
             let text = serde_json::to_string_pretty(&status).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
@@ -55,9 +55,6 @@ impl Status {
         for pool in status.pools.iter().filter(|pool| pool.health != PoolHealth::Online || pool.reason.is_some()) {
             write_out(&format!("pool {} is {}{}\n", pool.name, pool.health, because(pool.reason.as_deref())))?;
         }
-        for (pool, late) in status.pools.iter().flat_map(|pool| pool.late_policies.iter().map(move |late| (pool, late))) {
-            write_out(&format!("pool {}: {late}\n", pool.name))?;
-        }
         for export in status.exports.iter().filter(|export| export.state != ExportState::Online) {
             write_out(&not_online(export))?;
         }
@@ -68,6 +65,11 @@ impl Status {
         if !status.exports.is_empty() {
             write_out("\n")?;
             print(&status.exports, EXPORT, &self.how)?;
+        }
+        let shown: Vec<Condition> = status.conditions.into_iter().filter(|condition| !condition.covered).collect();
+        if !shown.is_empty() {
+            write_out("\n")?;
+            print(&shown, CONDITION, &self.how)?;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ mod daemon;
 mod disks;
 mod exports;
 mod harness;
+mod health;
 mod holds;
 mod hung;
 mod images;

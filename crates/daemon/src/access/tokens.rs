@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::caller::Caller;
 use super::secret::{Digest, new_secret};
 
-/// Beginning of every secret.
+/// From of every secret.
 const PREFIX: &str = "mpt_";
 /// Longest name of a token in bytes.
 const LONGEST: usize = 64;

@@ -19,6 +19,8 @@ pub(super) const SLACK: usize = 2;
 pub(super) struct EventFile {
     path: PathBuf,
     file: Option<File>,
+    /// Reason why it cannot be written.
+    why: String,
     lines: usize,
     bytes: usize,
     /// The last events.
@@ -28,8 +30,10 @@ pub(super) struct EventFile {
 impl EventFile {
     /// Opens the file and reads its events.
     pub(super) fn open(path: PathBuf, bounds: EventBounds) -> EventFile {
-        let mut file = EventFile { path, file: None, lines: 0, bytes: 0, recent: Recent::new(bounds) };
+        let mut file = EventFile { path, file: None, why: String::new(), lines: 0, bytes: 0, recent: Recent::new(bounds) };
         if let Err(error) = file.load() {
+            file.file = None;
+            file.why = error.to_string();
             let path = file.path.display();
             tracing::warn!(%error, file = %path, "earlier events may not be known, and later ones are not kept over a restart");
         }
@@ -41,9 +45,9 @@ impl EventFile {
         &self.recent
     }
 
-    /// True when the file lacks events.
-    pub(super) fn lacks(&self) -> bool {
-        self.file.is_none()
+    /// Returns the reason why the file lacks events; `None` if it has them all.
+    pub(super) fn lacks(&self) -> Option<String> {
+        self.file.is_none().then(|| format!("{}: {}", self.path.display(), self.why))
     }
 
     fn load(&mut self) -> io::Result<()> {
@@ -74,7 +78,7 @@ impl EventFile {
     /// Adds events to the file; where it lacks some, replaces it.
     pub(super) fn add(&mut self, fresh: Vec<Event>) {
         let lines: Vec<u8> = fresh.iter().flat_map(line).collect();
-        let (lacked, count) = (self.lacks(), fresh.len());
+        let (lacked, count) = (self.file.is_none(), fresh.len());
         fresh.into_iter().for_each(|event| self.recent.keep(event));
         let written = self.write(&lines, count);
         let file = self.path.display();
@@ -83,6 +87,7 @@ impl EventFile {
             Ok(()) => {}
             Err(error) => {
                 self.file = None;
+                self.why = error.to_string();
                 if !lacked {
                     tracing::warn!(%error, %file, "events are not kept over a restart until the file can be written");
                 }

@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Command;
 use std::time::Instant;
 
+use millpond_api::ConditionKind;
+
 use super::file::SLACK;
 use super::*;
 
@@ -230,6 +232,7 @@ fn every_kind_is_reported_somewhere() {
             let rest = &text[at + name.len()..];
             !rest.starts_with(char::is_alphanumeric) && ![" =>", " |"].iter().any(|pattern| rest.starts_with(pattern))
         });
-        assert!(reported, "{kind} is a kind of event that the daemon never reports");
+        let begins = ConditionKind::ALL.iter().any(|condition| condition.begins() == *kind);
+        assert!(reported || begins, "{kind} is a kind of event that the daemon never reports");
     }
 }

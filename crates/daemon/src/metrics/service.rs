@@ -1,8 +1,10 @@
 //! Series of the daemon itself.
 
+use super::pools::timestamp;
 use super::series::Kind::{Counter, Gauge, Info};
 use super::series::{Series, Subject};
 use crate::events::EventCount;
+use millpond_api::Condition;
 
 /// Facts about the daemon.
 #[derive(Debug)]
@@ -16,6 +18,7 @@ pub(super) struct Service {
     /// Memory for requests: the limit, and the bytes in use.
     pub request_memory: (u64, u64),
     pub events: Vec<EventCount>,
+    pub conditions: Vec<Condition>,
 }
 
 impl Subject for Service {
@@ -75,5 +78,17 @@ pub(super) const SERVICE: &[Series<Service>] = &[
         help: "Events since the daemon started, by kind and severity",
         labels: &["kind", "severity"],
         read: |daemon, to| daemon.events.iter().for_each(|event| to.put(&[&event.kind, &event.severity], event.count)),
+    },
+    Series {
+        name: "millpond_condition_since_timestamp_seconds",
+        kind: Gauge,
+        help: "Time since which a condition lasts; no series if it does not exist",
+        labels: &["kind", "severity", "pool", "subject"],
+        read: |daemon, to| {
+            for condition in &daemon.conditions {
+                let Condition { kind, severity, pool, subject, since, .. } = condition;
+                to.put(&[kind.as_str(), severity.as_str(), pool.as_deref().unwrap_or_default(), subject], timestamp(*since));
+            }
+        },
     },
 ];

@@ -141,7 +141,12 @@ fn exposition() -> Exposition {
     let volume = VolumeUse { info, load: Box::new(load), limits: LimitEffect { waiting: 1, waited: 2, waited_nanos: 500_000_000 } };
     let pools = vec![PoolFacts { pool, load: Some(load) }];
     let events = vec![EventCount { kind: "daemon.started".to_owned(), severity: "info".to_owned(), count: 1 }];
-    let service = Service { version: "1", uptime: 1.5, started: 2.5, ready: true, request_memory: (10, 1), events };
+    let condition = serde_json::json!({
+        "kind": "pool.space", "severity": "warning", "subject": "tank", "pool": "tank", "cause": "full", "since": "2027-01-01T00:00:00Z"
+    });
+    let condition = serde_json::from_value(condition).expect("a condition");
+    let service =
+        Service { version: "1", uptime: 1.5, started: 2.5, ready: true, request_memory: (10, 1), events, conditions: vec![condition] };
     Exposition {
         service: [service],
         devices: pools.iter().flat_map(DeviceFacts::of).collect(),

@@ -269,9 +269,14 @@ impl Daemon {
 
     /// Returns the reasons why runs in a pool are late, one for each policy.
     pub(crate) fn late_policies(&self, pool_id: &str) -> Vec<String> {
+        self.late_runs(pool_id).into_iter().map(|(policy, reason)| format!("policy '{policy}' is late: {reason}")).collect()
+    }
+
+    /// Returns the policies whose runs in a pool are late, with the reasons.
+    pub(crate) fn late_runs(&self, pool_id: &str) -> Vec<(String, String)> {
         let late = |entry: &Entry| {
             let progress = entry.pools.get(pool_id).filter(|progress| progress.here)?;
-            Some(format!("policy '{}' is late: {}", entry.record.name, progress.late.as_ref()?))
+            Some((entry.record.name.clone(), progress.late.clone()?))
         };
         self.policies().all.values().filter_map(late).collect()
     }

@@ -47,6 +47,7 @@ const RULES: &[(Method, &str, Option<Role>, Pools)] = &[
     (Method::GET, "/v1/openapi.json", Some(Viewer), Unrelated),
     (Method::GET, "/metrics", Some(Viewer), Whole),
     (Method::GET, "/v1/status", Some(Viewer), Filtered),
+    (Method::GET, "/v1/conditions", Some(Viewer), Filtered),
     (Method::GET, "/v1/events", Some(Viewer), Filtered),
     (Method::GET, "/v1/jobs", Some(Viewer), Filtered),
     (Method::GET, "/v1/pools", Some(Viewer), Filtered),
@@ -103,6 +104,8 @@ const RULES: &[(Method, &str, Option<Role>, Pools)] = &[
     (Method::POST, "/v1/pools", Some(Admin), Whole),
     (Method::POST, "/v1/import", Some(Admin), Whole),
     (Method::POST, "/v1/checkpoints", Some(Admin), Whole),
+    // it runs commands of the configuration
+    (Method::POST, "/v1/sinks/test", Some(Admin), Whole),
     (Method::GET, "/v1/tokens", Some(Admin), Whole),
     (Method::POST, "/v1/tokens", Some(Admin), Whole),
     (Method::DELETE, "/v1/tokens/{name}", Some(Admin), Whole),

@@ -12,7 +12,7 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
 use jiff::Timestamp;
-use millpond_api::{ErrorBody, Event, Job, Severity, Status};
+use millpond_api::{Condition, ErrorBody, Event, Job, Severity, SinkTest, Status};
 use serde::Deserialize;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -33,6 +33,8 @@ const RECHECK: Duration = Duration::from_secs(5);
 pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
     OpenApiRouter::new()
         .routes(routes!(status))
+        .routes(routes!(conditions))
+        .routes(routes!(test_sinks))
         .routes(routes!(events))
         .routes(routes!(jobs))
         .routes(routes!(metrics))
@@ -45,7 +47,28 @@ async fn status(State(daemon): State<Arc<Daemon>>, caller: Caller) -> Result<Jso
     let mut status = daemon.status().await?;
     status.pools.retain(|pool| caller.may_use(&pool.name));
     status.exports.retain(|export| caller.may_use_name(&export.name));
+    status.conditions.retain(|condition| is_about_pools_of(&caller, condition));
     Ok(Json(status))
+}
+
+/// Lists the conditions that last, most severe first.
+#[utoipa::path(get, path = "/v1/conditions", responses((status = 200, body = [Condition]), (status = "default", body = ErrorBody)))]
+async fn conditions(State(daemon): State<Arc<Daemon>>, caller: Caller) -> Result<Json<Vec<Condition>>, Refused> {
+    let mut conditions = daemon.status().await?.conditions;
+    conditions.retain(|condition| is_about_pools_of(&caller, condition));
+    Ok(Json(conditions))
+}
+
+/// Returns true for conditions of pools that the caller may use; those of the host and of sinks are for
+/// callers for all pools.
+fn is_about_pools_of(caller: &Caller, condition: &Condition) -> bool {
+    condition.pool.as_ref().map_or(caller.pools.is_none(), |pool| caller.may_use(pool))
+}
+
+/// Sends a test alert to each sink of the configuration, and reports the results.
+#[utoipa::path(post, path = "/v1/sinks/test", responses((status = 200, body = [SinkTest]), (status = "default", body = ErrorBody)))]
+async fn test_sinks(State(daemon): State<Arc<Daemon>>) -> Json<Vec<SinkTest>> {
+    Json(daemon.test_sinks().await)
 }
 
 /// Lists the jobs that run in the background.

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 
+use crate::conditions::find::{NEARLY_FULL, percent};
+
 use super::{Duration, EventKind, Happened, Instant, Pool, Size, about};
 
 /// Percentages in use at which an event is reported, once each.
-const LEVELS: [u64; 3] = [80, 90, 95];
+const LEVELS: [u64; 3] = [NEARLY_FULL, 90, 95];
 /// A level ends when so many percent less are in use: a pool at a level is not reported over and
 /// over.
 const SLACK: u64 = 5;
@@ -84,10 +86,4 @@ impl Room {
         let millis = u128::from(pool.free) * span.as_millis() / u128::from(grown);
         Some(Duration::from_millis(u64::try_from(millis).ok()?)).filter(|left| *left <= FAR)
     }
-}
-
-/// Returns the used percentage of the space that guests can fill.
-fn percent(pool: &Pool) -> Option<u64> {
-    let percent = (u128::from(pool.allocated) * 100).checked_div(u128::from(pool.size))?;
-    u64::try_from(percent).ok()
 }

@@ -9,7 +9,7 @@ use millpond_api::failure::{Code, Failure, Outcome};
 use millpond_api::instant::{now, show_span};
 use millpond_api::names::{self, Kind};
 use millpond_api::size::Size;
-use millpond_api::{Device, DeviceClass, Job, JobKind, Pool, SetPool};
+use millpond_api::{Condition, ConditionKind, Device, DeviceClass, Job, JobKind, Pool, SetPool};
 use serde::Serialize;
 
 use super::device_limit::rate;
@@ -99,7 +99,12 @@ impl Status {
             (pools, _) => pools?,
         };
         if self.check {
-            return check::end(&check::causes(&pools, &[]), &self.how);
+            let mut conditions: Vec<Condition> = client.get("/v1/conditions").await?;
+            conditions.retain(|condition| {
+                let of_pool = condition.pool.as_ref().is_some_and(|pool| pools.iter().any(|known| known.name == *pool));
+                of_pool && !matches!(condition.kind, ConditionKind::ExportStopped | ConditionKind::ExportReconnects)
+            });
+            return check::end(&check::causes(&conditions), &self.how);
         }
         let jobs: Vec<Job> = client.get("/v1/jobs").await?;
         if self.how.format == Format::Json {

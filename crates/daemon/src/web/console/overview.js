@@ -25,7 +25,7 @@ export function overview() {
   const node = h('div', {});
   async function refresh() {
     const [status, jobs] = await Promise.all([get('/v1/status'), get('/v1/jobs')]);
-    const problems = findings(status.pools, status.exports);
+    const problems = findings(status.conditions);
     put(node, h('div', { class: 'head' }, h('h1', {}, 'Overview'), tag(problems.length ? problems[0].severity : 'ok')),
       problems.map((one) => one.node),
       status.pools.length === 0 && h('section', { class: 'card' }, h('p', { class: 'empty' }, 'No pool yet. Make one with: ', h('code', {}, 'millpond pool create tank /dev/disk/by-id/…'))),

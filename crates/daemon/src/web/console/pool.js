@@ -107,7 +107,7 @@ export function pool(name) {
       may('operator') && h('button', { class: 'main', onclick: () => create(name) }, 'New volume…')), list.node),
     live.node, below);
   async function refresh() {
-    const view = await get(`/v1/pools/${part(name)}`);
+    const [view, conditions] = await Promise.all([get(`/v1/pools/${part(name)}`), get('/v1/conditions')]);
     const inService = ['online', 'readonly', 'degraded'].includes(view.health);
     volumes = inService ? await get(`/v1/volumes?pool=${part(name)}`) : [];
     volumes.sort((one, other) => one.name.localeCompare(other.name, 'en', { numeric: true }));
@@ -115,7 +115,7 @@ export function pool(name) {
     const scrubbed = view.scrub ? `${view.scrub.state}${view.scrub.ended ? `, ${time(view.scrub.ended)}` : ''}, ${count(view.scrub.errors)} errors` : 'never since import';
     put(top, h('div', { class: 'head' }, h('h1', {}, `Pool ${name}`), tag(view.health), h('span', { class: 'spring' }),
       may('operator') && h('button', { onclick: () => scrub(name) }, 'Scrub…')),
-      findings([view], []).map((one) => one.node),
+      findings(conditions.filter((one) => one.pool === name)).map((one) => one.node),
       h('section', { class: 'card', 'aria-label': 'Space' }, h('h2', {}, 'Space'),
         bar(view.allocated, view.size, `${percent(view.allocated, view.size)} of ${bytes(view.size)} allocated`),
         h('p', { class: 'quiet' }, forecast(view)),

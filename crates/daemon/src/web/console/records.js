@@ -25,47 +25,25 @@ export function jobs() {
   return { node, refresh, title: 'Jobs', every: 1000 };
 }
 
-const REMEDY = {
-  missing: 'Connect it again, or replace it.', failed: 'Replace it.', failing: 'Replace it soon.', faulted: 'Replace it.',
-  silent: 'Look at its cable and at the kernel log.', slow: 'Watch it; replace it if it stays slow.', full: 'Free up space below it.',
-};
-
-/** Lists what is wrong, the worst first: {severity, title, node}. */
-export function findings(pools, exports) {
-  const found = [];
-  const add = (severity, title, cause, remedy, link) => found.push({
-    severity, title,
-    node: h('section', { class: `card alert ${severity === 'error' ? 'bad' : ''}`, 'aria-label': title },
-      h('div', { class: 'row' }, tag(severity), h('b', {}, link ? h('a', { href: link }, title) : title)), cause && h('p', {}, cause), remedy && h('p', { class: 'quiet' }, remedy)),
+/** Shows conditions, the worst first: {severity, node}. Those that another one names are left out. */
+export function findings(conditions) {
+  return conditions.filter((one) => !one.covered).map((one) => {
+    const link = one.kind.startsWith('export.') ? '#/exports' : one.pool && `#/pool/${part(one.pool)}`;
+    return {
+      severity: one.severity,
+      node: h('section', { class: `card alert ${one.severity === 'error' ? 'bad' : ''}`, 'aria-label': `${one.kind} ${one.subject}` },
+        h('div', { class: 'row' }, tag(one.severity), h('b', {}, link ? h('a', { href: link }, one.subject) : one.subject), h('span', { class: 'quiet' }, `${one.kind}, since ${time(one.since)}`)),
+        h('p', {}, one.cause), one.remedy && h('p', { class: 'quiet' }, one.remedy)),
+    };
   });
-  for (const pool of pools) {
-    const link = `#/pool/${part(pool.name)}`;
-    if (!['online', 'readonly', 'opening'].includes(pool.health)) {
-      const remedy = pool.health === 'degraded' ? 'Data is safe while no more devices fail. Replace what is missing on the page of the pool.' : `Try again with: millpond pool import ${pool.name}`;
-      add(pool.health === 'degraded' ? 'warning' : 'error', `Pool ${pool.name} is ${pool.health}`, pool.reason, remedy, link);
-    } else if (pool.reason && pool.health === 'online') {
-      add('warning', `Pool ${pool.name}`, pool.reason, null, link);
-    }
-    if (pool.silent_since) add('error', `Pool ${pool.name} does not answer`, `since ${time(pool.silent_since)}`, 'A device may hang: see the kernel log.', link);
-    if (pool.size > 0 && pool.free < pool.size / 20) add(pool.free < pool.size / 100 ? 'error' : 'warning', `Pool ${pool.name} is nearly full`, `${bytes(pool.free)} of ${bytes(pool.size)} are free`, 'Destroy snapshots, or add a device.', link);
-    for (const device of pool.devices) {
-      const bad = device.health && !['ok', 'filling', ''].includes(device.health);
-      if (bad) add(['failed', 'failing', 'silent'].includes(device.health) ? 'error' : 'warning', `Device ${device.path} of ${pool.name} is ${device.health}`, device.health_reason, REMEDY[device.health], link);
-      else if (device.errors > 0) add('warning', `Device ${device.path} of ${pool.name} has errors`, `${count(device.errors)} errors, ${count(device.repaired)} of them repaired from other devices`, 'A scrub without errors clears the count; replace the device if errors come again.', link);
-    }
-    if (pool.io.unreclaimed > 0) add('warning', `Space of ${pool.name} cannot be freed`, `${bytes(pool.io.unreclaimed)} wait for lists that cannot be read`, 'Connect missing devices again.', link);
-  }
-  for (const one of exports.filter((of) => of.state !== 'online')) add('error', `Export ${one.id} of ${one.name} is ${one.state}`, one.reason, null, '#/exports');
-  return found.sort((one, other) => (one.severity === other.severity ? 0 : one.severity === 'error' ? -1 : 1));
 }
 
 export function health() {
   const node = h('div', {});
   async function refresh() {
-    const status = await get('/v1/status');
-    const found = findings(status.pools, status.exports);
+    const found = findings(await get('/v1/conditions'));
     put(node, h('div', { class: 'head' }, h('h1', {}, 'Health'), tag(found.length ? found[0].severity : 'ok')),
-      found.length === 0 ? h('p', { class: 'card empty' }, 'All pools, devices and exports are well.') : found.map((one) => one.node));
+      found.length === 0 ? h('p', { class: 'card empty' }, 'No condition: pools, devices, exports and the host are well.') : found.map((one) => one.node));
   }
   return { node, refresh, title: 'Health' };
 }

@@ -29,9 +29,9 @@ const MARGIN: f64 = 2e6;
 /// How long an error is remembered.
 const MEMORY: Duration = Duration::from_secs(24 * 3600);
 
-/// Condition of a pool's devices, by their ids: a new device at an old path is another one.
+/// Health of a pool's devices, by their ids: a new device at an old path is another one.
 #[derive(Debug, Default)]
-pub(super) struct Conditions {
+pub(super) struct DevicesHealth {
     /// Start of the window, and what the devices had done by then.
     since: Option<Instant>,
     seen: BTreeMap<String, Sample>,
@@ -65,7 +65,7 @@ impl Sample {
     }
 }
 
-impl Conditions {
+impl DevicesHealth {
     /// Records what the devices have done by now.
     pub(super) fn look(&mut self, devices: &[Device], now: Instant) {
         self.look_at_errors(devices, now);

@@ -37,19 +37,19 @@ fn devices(of: &[(&str, u64, u64)]) -> Vec<Device> {
 }
 
 /// Returns the devices in trouble after another window.
-fn after(conditions: &mut Conditions, at: &mut Instant, devices: &[Device]) -> Vec<String> {
+fn after(conditions: &mut DevicesHealth, at: &mut Instant, devices: &[Device]) -> Vec<String> {
     *at += WINDOW;
     conditions.look(devices, *at);
     unwell(conditions, devices)
 }
 
-fn unwell(conditions: &Conditions, devices: &[Device]) -> Vec<String> {
+fn unwell(conditions: &DevicesHealth, devices: &[Device]) -> Vec<String> {
     devices.iter().map(|device| device.path.clone()).filter(|path| conditions.of(path).0 != DeviceHealth::Ok).collect()
 }
 
 #[test]
 fn the_slow_one_is_named_until_it_is_no_more() {
-    let (mut conditions, mut at) = (Conditions::default(), Instant::now());
+    let (mut conditions, mut at) = (DevicesHealth::default(), Instant::now());
     after(&mut conditions, &mut at, &devices(&[("a", 0, 1), ("b", 0, 1), ("c", 0, 1)]));
     let now = devices(&[("a", 1000, 5000), ("b", 1000, 90_000), ("c", 1000, 7000)]);
     // half a window is too short to judge
@@ -86,7 +86,7 @@ fn a_healthy_pool_names_none() {
         [("a", 10, 5000), ("b", 10, 500_000), ("c", 10, 5000)],      // too few to say
         [("a", 0, 1), ("b", 1000, 500_000), ("c", 0, 1)],            // nobody to compare with
     ] {
-        let (mut conditions, mut at) = (Conditions::default(), Instant::now());
+        let (mut conditions, mut at) = (DevicesHealth::default(), Instant::now());
         after(&mut conditions, &mut at, &devices(&[("a", 0, 1), ("b", 0, 1), ("c", 0, 1)]));
         assert!(after(&mut conditions, &mut at, &devices(&of)).is_empty(), "{of:?}");
         assert!(["a", "b", "c"].iter().all(|path| conditions.of(path).0 == DeviceHealth::Ok), "{of:?}");
@@ -95,7 +95,7 @@ fn a_healthy_pool_names_none() {
 
 #[test]
 fn another_device_at_the_same_path_is_another_one() {
-    let (mut conditions, mut at) = (Conditions::default(), Instant::now());
+    let (mut conditions, mut at) = (DevicesHealth::default(), Instant::now());
     let with_id = |id: &str, errors: u64| {
         let mut now = devices(&[("a", 0, 1), ("b", 0, 1)]);
         (now[0].id, now[0].errors) = (id.to_owned(), errors);
@@ -113,7 +113,7 @@ fn another_device_at_the_same_path_is_another_one() {
 
 #[test]
 fn devices_of_another_class_are_no_peers() {
-    let (mut conditions, mut at) = (Conditions::default(), Instant::now());
+    let (mut conditions, mut at) = (DevicesHealth::default(), Instant::now());
     let mut now = devices(&[("a", 0, 1), ("b", 0, 1)]);
     after(&mut conditions, &mut at, &now);
     now = devices(&[("a", 1000, 100), ("b", 1000, 90_000)]);
@@ -123,7 +123,7 @@ fn devices_of_another_class_are_no_peers() {
 
 #[test]
 fn errors_that_grow_are_remembered_for_a_day() {
-    let (mut conditions, mut at) = (Conditions::default(), Instant::now());
+    let (mut conditions, mut at) = (DevicesHealth::default(), Instant::now());
     let mut now = devices(&[("a", 0, 1), ("b", 0, 1)]);
     now[0].errors = 7; // from before the first look
     assert!(after(&mut conditions, &mut at, &now).is_empty());
