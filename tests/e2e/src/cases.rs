@@ -3,8 +3,8 @@
 use super::subject::Subject;
 use super::{
     activation, advise, cache, claims, console, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner,
-    guest_disk, hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, metrics, metrics_cost, model, modes,
-    packages, parity, policies, proxmox, read_cache, restart, sectors, spares, status, suites, tls, tls_cost, tls_renewal, trouble,
+    guest_disk, health, hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, metrics, metrics_cost, model,
+    modes, packages, parity, policies, proxmox, read_cache, restart, sectors, spares, status, suites, tls, tls_cost, tls_renewal, trouble,
     vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
@@ -265,6 +265,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: spares::run,
+    },
+    Case {
+        name: "health",
+        about: "a device dies under load: the condition is listed, and a webhook gets its beginning and its end once, over a kill",
+        needs: &["fio", "volatile disk"],
+        guest: false,
+        asks: Asks::Everything,
+        run: health::run,
     },
     Case {
         name: "cache",

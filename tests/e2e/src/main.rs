@@ -26,6 +26,7 @@ mod fuse_loop;
 mod fuse_owner;
 mod guest;
 mod guest_disk;
+mod health;
 mod hostile;
 mod hostile_requests;
 mod images;
