@@ -56,7 +56,7 @@ pub struct Check {
     pub state: CheckState,
     /// Finding in one line.
     pub found: String,
-    /// What to change; empty if nothing is to be changed.
+    /// The change that is advised; empty if nothing is to be changed.
     pub remedy: String,
 }
 

@@ -98,10 +98,9 @@ impl Serve {
         let control = control.with_web(web.transpose()?);
         let mut signals = Signals::catch()?;
         let import_wait = config.import_wait.as_deref().map_or(Ok(IMPORT_WAIT), parse_span).map_err(|e| wrong("import_wait", &e))?;
-        let bounds = bounds(config.events_kept, size("events_size", &config.events_size)?).map_err(|(key, why)| wrong(key, &why))?;
         let on_event = hook(&config).map_err(|(key, why)| wrong(key, &why))?;
         let options = Options {
-            events: bounds,
+            events: bounds(config.events_kept, size("events_size", &config.events_size)?).map_err(|(key, why)| wrong(key, &why))?,
             sinks: sinks::sinks(&config.sink).map_err(|why| wrong("sink", &why))?,
             scrub_overdue: scrub_overdue(config.scrub_overdue.as_deref()).map_err(|why| wrong("scrub_overdue", &why))?,
             on_event,

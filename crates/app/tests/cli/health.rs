@@ -66,6 +66,22 @@ fn conditions(daemon: &Daemon, kind: &str) -> Vec<Value> {
     status["conditions"].as_array().into_iter().flatten().filter(|condition| condition["kind"] == kind).cloned().collect()
 }
 
+/// Returns the entries that a journal has received.
+fn entries(journal: &UnixDatagram) -> Vec<String> {
+    let mut entries = Vec::new();
+    let mut entry = vec![0; 65536];
+    while let Ok(length) = journal.recv(&mut entry) {
+        entries.push(String::from_utf8_lossy(&entry[..length]).into_owned());
+    }
+    entries
+}
+
+/// Returns the number of entries about a state of a degraded pool.
+fn entries_of(entries: &[String], state: &str) -> usize {
+    let fields = [format!("MILLPOND_STATE={state}\n"), "MILLPOND_CONDITION=pool.degraded\n".to_owned()];
+    entries.iter().filter(|entry| fields.iter().all(|field| entry.contains(field))).count()
+}
+
 #[test]
 fn a_condition_reaches_every_sink_at_its_beginning_and_its_end_also_after_a_kill() {
     let server = Server::start();
@@ -130,15 +146,8 @@ fn a_condition_reaches_every_sink_at_its_beginning_and_its_end_also_after_a_kill
     });
     assert_eq!(count(&ran, "begun pool.degraded"), 1);
     assert_eq!(conditions(&daemon, "pool.degraded"), Vec::<Value>::new());
-    let mut entries = Vec::new();
-    let mut entry = vec![0; 65536];
-    while let Ok(length) = journal.recv(&mut entry) {
-        entries.push(String::from_utf8_lossy(&entry[..length]).into_owned());
-    }
-    let of = |state: &str| {
-        let fields = [format!("MILLPOND_STATE={state}\n"), "MILLPOND_CONDITION=pool.degraded\n".to_owned()];
-        entries.iter().filter(|entry| fields.iter().all(|field| entry.contains(field))).count()
-    };
+    let entries = entries(&journal);
+    let of = |state: &str| entries_of(&entries, state);
     assert_eq!((of("begun"), of("ended")), (1, 1), "{entries:?}");
 }
 

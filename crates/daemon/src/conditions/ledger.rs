@@ -237,7 +237,7 @@ fn patience((_, owner, key): &Id, entry: &Entry, pools: &[Pool]) -> Option<Durat
     let says_nothing = !pool.health.is_in_service() && pool.health != PoolHealth::Faulted;
     // a device that is being filled has not recovered yet
     let filling = |key: &str| pool.devices.iter().any(|device| device.key() == key && device.state == DeviceState::Resilvering);
-    (!says_nothing && !(entry.condition.device.is_some() && filling(key))).then_some(own)
+    if says_nothing || entry.condition.device.is_some() && filling(key) { None } else { Some(own) }
 }
 
 /// Replaces the file.
