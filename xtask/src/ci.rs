@@ -3,7 +3,7 @@
 
 use crate::packages;
 use crate::part::{Outcome, Parts, within};
-use crate::{tidy, tools};
+use crate::{book, tidy, tools};
 use anyhow::{Context, Result};
 use std::path::Path;
 use std::process::Command;
@@ -53,6 +53,7 @@ pub fn run(root: &Path, install: bool, quick: bool) -> Result<bool> {
         findings.iter().for_each(|finding| println!("{finding}"));
         Ok(if findings.is_empty() { Outcome::Passed } else { Outcome::Failed(format!("{} findings", findings.len())) })
     });
+    parts.check("book", || book::build(root));
     let mut tests = cargo(root, &["test", "--workspace", "--quiet"]);
     // the end-to-end tests are a separate part below
     parts.command(
@@ -106,6 +107,14 @@ pub fn end_to_end(root: &Path, arguments: &[&str]) -> Result<bool> {
     let mut tests = end_to_end_tests(root, &[]);
     tests.env("PATH", tools::path(root)?);
     Ok(tests.arg("--").args(arguments).status().context("starting cargo")?.success())
+}
+
+/// Writes the pages of `docs/reference` again; returns true if that was possible. The tests that
+/// compare them write them, if `MILLPOND_REFERENCE` is set.
+pub fn reference(root: &Path) -> Result<bool> {
+    let mut tests = cargo(root, &["test", "--quiet", "-p", "millpond", "-p", "millpond-daemon", "--lib", "--bins"]);
+    tests.args(PROFILE).args(["--", "page_of_the_reference"]).env("MILLPOND_REFERENCE", "write");
+    Ok(tests.status().context("starting cargo")?.success())
 }
 
 fn end_to_end_tests(root: &Path, more: &[&str]) -> Command {

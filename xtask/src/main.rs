@@ -1,6 +1,7 @@
 //! The project's own chores: `cargo xtask tidy`, `cargo xtask digests`, `cargo xtask e2e`, `cargo xtask ci`.
 #![forbid(unsafe_code)]
 
+mod book;
 mod ci;
 mod packages;
 mod part;
@@ -19,6 +20,8 @@ cargo xtask ci [--install] [--quick]   everything that has to hold before a chan
     --install   as root: install the Debian packages that the end-to-end tests need, and build fsx
     --quick     without the simulator and the end-to-end tests
 cargo xtask tidy                       rules about the source itself: arrows, lengths, words, paths, invariants
+cargo xtask book                       builds the book of docs with mdBook into target/book
+cargo xtask reference                  writes the pages of docs/reference again, from the command line and the API
 cargo xtask circles [CRATE]            files of a crate whose methods call each other in a circle, and where to cut it
 cargo xtask floors                     imports of the engine's modules that do not go down to a lower floor
 cargo xtask digests [--record]         compares the digests of simulator runs with crates/sim/digests.txt, or records them again
@@ -56,6 +59,12 @@ fn run(words: &[&str]) -> Result<bool> {
         ["ci", options @ ..] if options.iter().all(|o| ["--install", "--quick"].contains(o)) => {
             ci::run(&root, options.contains(&"--install"), options.contains(&"--quick"))
         }
+        ["book"] => {
+            let outcome = book::build(&root)?;
+            println!("book: {outcome:?}");
+            Ok(outcome == part::Outcome::Passed)
+        }
+        ["reference"] => ci::reference(&root),
         ["circles"] => write_out(&tidy::describe_circles(&root, None)?),
         ["circles", name] => write_out(&tidy::describe_circles(&root, Some(name))?),
         ["floors"] => write_out(&tidy::describe_floors(&root)?),

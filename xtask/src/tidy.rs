@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: rules about the source that no compiler checks.
 
 mod arrows;
+mod book;
 mod circles;
 mod code;
 mod floors;

@@ -22,6 +22,12 @@ pub fn are_missing(root: &Path) -> bool {
     packages::find(FSX[0]).is_none() && !folder(root).join("bin").join(FSX[0]).is_file()
 }
 
+/// Returns the path of a program, here or among those that are installed.
+pub fn find(root: &Path, program: &str) -> Option<PathBuf> {
+    let own = folder(root).join("bin").join(program);
+    if own.is_file() { Some(own) } else { packages::find(program) }
+}
+
 /// Builds the missing programs.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! Reads the checkout and applies all rules.
 
-use super::{arrows, circles, floors, invariants, messages, paths, ratchet, source};
+use super::{arrows, book, circles, floors, invariants, messages, paths, ratchet, source};
 use anyhow::{Context, Result};
 use std::fmt;
 use std::fs;
@@ -63,6 +63,7 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
     }
     findings.extend(source::unreached(&files));
     findings.extend(invariants::check(&files));
+    findings.extend(book::check(&files));
     findings.extend(ratchet::check(&files));
     if !files.iter().any(|f| f.path == "ARCHITECTURE.md") {
         findings.push(Finding::new("ARCHITECTURE.md", 0, "is missing"));
