@@ -172,6 +172,20 @@ mod tests {
         assert_eq!(missing, Vec::<String>::new());
     }
 
+    fn unfinished(command: &Command, found: &mut Vec<String>) {
+        let help = command.clone().render_long_help().to_string().to_lowercase();
+        let phrases = ["not in this version", "not implemented", "later version", "not yet"];
+        found.extend(phrases.iter().filter(|phrase| help.contains(**phrase)).map(|phrase| format!("{}: {phrase}", command.get_name())));
+        command.get_subcommands().for_each(|sub| unfinished(sub, found));
+    }
+
+    #[test]
+    fn no_help_describes_a_command_that_does_nothing() {
+        let mut found = Vec::new();
+        unfinished(&Cli::command(), &mut found);
+        assert_eq!(found, Vec::<String>::new());
+    }
+
     /// Positional arguments that a shell cannot complete: free text and sizes.
     const FREE: [&str; 3] = ["size", "words", "number"];
 

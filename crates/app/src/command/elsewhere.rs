@@ -102,14 +102,16 @@ const WORDS: &[(&[&str], &str)] = &[
     (&["open", "activate", "load"], "'millpond pool import POOL' takes a pool into service"),
     (&["close", "deactivate", "unload"], "'millpond pool export POOL' takes a pool out of service"),
     (&["import"], "'millpond pool import' takes a pool into service, 'millpond import-image FILE POOL/VOL' reads an image"),
-    (&["split", "reguid", "bookmark", "inherit", "allow", "project", "quota"], "this version has no such command"),
+    (
+        &["split", "reguid", "bookmark", "inherit", "allow", "project", "quota", "key", "publish", "bucket", "cost"],
+        "there is no such command; 'millpond --help' lists all",
+    ),
     (&["version"], "'millpond --version' shows it"),
     (&["wait"], "'millpond pool jobs --wait ID' waits for a job; commands that start one take --wait"),
     (
         &["schedule", "cron", "autosnap", "sanoid", "prune"],
         "'millpond policy create NAME --keep RULES' takes snapshots by a schedule and thins them",
     ),
-    (&["key", "publish", "bucket", "cost"], "it is not in this version"),
 ];
 
 /// Returns a one-line hint for an unknown command, if its meaning is known.
