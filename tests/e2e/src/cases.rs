@@ -2,7 +2,7 @@
 
 use super::subject::Subject;
 use super::{
-    activation, advise, cache, claims, console, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner,
+    activation, advise, book, cache, claims, console, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner,
     guest_disk, health, hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, metrics, metrics_cost, model,
     modes, packages, parity, policies, proxmox, read_cache, restart, sectors, spares, status, suites, tls, tls_cost, tls_renewal, trouble,
     vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
@@ -105,6 +105,14 @@ pub const CASES: &[Case] = &[
         guest: true,
         asks: Asks::Everything,
         run: sectors::boot_512e,
+    },
+    Case {
+        name: "book",
+        about: "every block of commands of the tutorial and the how-to pages runs as it is printed",
+        needs: &["root", "unshare", "ip", "timeout"],
+        guest: false,
+        asks: Asks::Everything,
+        run: book::commands,
     },
     Case {
         name: "qemu-img",

@@ -10,6 +10,7 @@
 
 mod activation;
 mod advise;
+mod book;
 mod browser;
 mod cache;
 mod cases;
