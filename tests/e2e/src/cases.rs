@@ -109,7 +109,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "book",
         about: "every block of commands of the tutorial and the how-to pages runs as it is printed",
-        needs: &["root", "unshare", "ip", "timeout"],
+        needs: &["root", "fuse", "unshare", "ip", "fio", "curl", "nbdinfo", "psktool", "qemu-img", "qemu-io", "qemu-nbd"],
         guest: false,
         asks: Asks::Everything,
         run: book::commands,

@@ -30,9 +30,11 @@ afresh() {
 }
 
 devices() {
-  mkdir -p /dev/shm /dev/disk/by-id
-  rm -f /dev/sd? /dev/nvme?n1
-  truncate -s 1G /dev/sd{b..l} /dev/nvme{0..3}n1
+  mkdir -p /dev/shm /dev/disk/by-id /devices
+  rm -f /devices/* /dev/sd? /dev/nvme?n1
+  truncate -s 1G /devices/sd{b..l} /devices/nvme{0..3}n1
+  # a plain file among the device nodes would be refused
+  ln -s /devices/* /dev
   ln -sf /dev/sdb /dev/disk/by-id/A
   ln -sf /dev/sdc /dev/disk/by-id/B
 }

@@ -3,18 +3,18 @@
 stage=$1 program=$2 script=$3
 set -e
 ip link set lo up
-mkdir "$stage/memory" "$stage/root"
+mkdir "$stage/memory" "$stage/view"
 mount -t tmpfs stage "$stage/memory"
 mkdir "$stage/memory/changes" "$stage/memory/work"
-mount -t overlay -o "lowerdir=/,upperdir=$stage/memory/changes,workdir=$stage/memory/work" stage "$stage/root"
-for dir in dev run tmp; do mount -t tmpfs "$dir" "$stage/root/$dir"; done
-mount -t proc proc "$stage/root/proc"
+mount -t overlay -o "lowerdir=/,upperdir=$stage/memory/changes,workdir=$stage/memory/work" stage "$stage/view"
+for dir in dev run tmp; do mount -t tmpfs "$dir" "$stage/view/$dir"; done
+mount -t proc proc "$stage/view/proc"
 for node in null zero full random urandom fuse kvm; do
   [ -e /dev/$node ] || continue
-  touch "$stage/root/dev/$node"
-  mount --bind /dev/$node "$stage/root/dev/$node"
+  touch "$stage/view/dev/$node"
+  mount --bind /dev/$node "$stage/view/dev/$node"
 done
-touch "$stage/root/usr/local/bin/millpond"
-mount --bind "$program" "$stage/root/usr/local/bin/millpond"
-cp "$script" "$stage/root/run/script"
-exec chroot "$stage/root" /bin/bash /run/script
+touch "$stage/view/usr/local/bin/millpond"
+mount --bind "$program" "$stage/view/usr/local/bin/millpond"
+cp "$script" "$stage/view/run/script"
+exec chroot "$stage/view" /bin/bash /run/script
