@@ -30,6 +30,8 @@ mod map;
 mod owner;
 mod policy;
 mod pool;
+#[cfg(test)]
+mod reference;
 mod rename;
 mod resize;
 mod sectors;

@@ -9,6 +9,8 @@ mod guard;
 mod input;
 mod policy;
 mod pool;
+#[cfg(test)]
+mod reference;
 mod refused;
 mod router;
 mod rules;

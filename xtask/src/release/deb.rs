@@ -65,12 +65,15 @@ pub fn deb(root: &Path, options: &Options) -> Result<PathBuf> {
     Ok(package)
 }
 
-/// Adds changelogs, licences and the pages of `docs`.
+/// Adds changelogs, licences, and the pages of `docs` with their pictures.
 fn add_documents(root: &Path, staging: &Staging, version: &str) -> Result<()> {
-    let pages = fs::read_dir(root.join("docs")).context("reading docs")?;
-    for page in pages.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "md")) {
-        let name = page.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        staging.copy(&page, &format!("{DOC}/{name}"), 0o644)?;
+    for folder in ["", "/reference", "/pictures"] {
+        let pages = fs::read_dir(root.join(format!("docs{folder}"))).context("reading docs")?;
+        let is_page = |path: &PathBuf| path.extension().is_some_and(|end| end == "md" || end == "svg");
+        for page in pages.flatten().map(|entry| entry.path()).filter(is_page) {
+            let name = page.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            staging.copy(&page, &format!("{DOC}{folder}/{name}"), 0o644)?;
+        }
     }
     let changes = fs::read(root.join("CHANGELOG.md")).context("CHANGELOG.md")?;
     staging.write_compressed(&format!("{DOC}/changelog.gz"), &changes)?;
