@@ -17,6 +17,7 @@ use millpond_api::{Alert, AlertState, Condition, ConditionKind, EventKind, Expor
 use super::events::Happened;
 use super::host::host_name;
 use super::service::Daemon;
+use super::state::replace_file;
 use clock::ClockWatch;
 use ledger::{Change, Ledger};
 use reconnects::Reconnects;
@@ -204,7 +205,7 @@ impl Daemon {
 
     async fn save_conditions(&self, text: String) {
         let path = self.dir.path().join(ledger::FILE);
-        let saved = self.calls.call(&path, super::host_calls::PATIENCE, move |path| ledger::save(path, &text)).await;
+        let saved = self.calls.call(&path, super::host_calls::PATIENCE, move |path| replace_file(path, text.as_bytes())).await;
         let why = match saved {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),

@@ -465,13 +465,24 @@ impl StateDir {
                 *path = inside.to_owned();
             }
         });
-        let temporary = self.dir.join(".state.json.new");
-        let mut file = File::create(&temporary)?;
-        file.write_all(&serde_json::to_vec_pretty(&state)?)?;
-        file.sync_all()?;
-        fs::rename(&temporary, self.dir.join(FILE))?;
-        File::open(&self.dir)?.sync_all()
+        replace_file(&self.dir.join(FILE), &serde_json::to_vec_pretty(&state)?)
     }
+}
+
+/// Replaces a file of the state directory as a whole. Durable on return.
+///
+/// # Errors
+/// I/O errors of the host; the old file stays.
+pub(super) fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let temporary = dir.join(format!(".{}.new", name.to_string_lossy()));
+    let written = File::create(&temporary).and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
+    if let Err(error) = written.and_then(|()| fs::rename(&temporary, path)) {
+        // half a file takes space that the old one needs
+        let _ = fs::remove_file(&temporary);
+        return Err(error);
+    }
+    File::open(dir)?.sync_all()
 }
 
 impl State {

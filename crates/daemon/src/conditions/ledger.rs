@@ -2,8 +2,8 @@
 //! directory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -238,19 +238,4 @@ fn patience((_, owner, key): &Id, entry: &Entry, pools: &[Pool]) -> Option<Durat
     // a device that is being filled has not recovered yet
     let filling = |key: &str| pool.devices.iter().any(|device| device.key() == key && device.state == DeviceState::Resilvering);
     if says_nothing || entry.condition.device.is_some() && filling(key) { None } else { Some(own) }
-}
-
-/// Replaces the file.
-///
-/// # Errors
-/// The error of the file system; the old file is then as it was.
-pub(super) fn save(path: &Path, text: &str) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    let made = File::create(&temporary).and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_data()));
-    if let Err(error) = made.and_then(|()| fs::rename(&temporary, path)) {
-        // half a file takes space that the old one needs
-        let _ = fs::remove_file(&temporary);
-        return Err(error);
-    }
-    Ok(())
 }

@@ -7,6 +7,7 @@ use millpond_api::sample::{export, pool};
 use millpond_api::{DeviceClass, Scrub};
 
 use super::*;
+use crate::state::replace_file;
 
 fn causes_of(pools: &[Pool], exports: &[Export]) -> Vec<(Severity, String)> {
     let found = find::find(pools, exports, &Signs::default()).into_iter().filter(|found| !found.covered);
@@ -129,7 +130,7 @@ fn a_condition_begins_and_ends_once_and_outlives_a_restart() {
     let dir = tempfile::tempdir().expect("directory");
     let text = look.ledger.unsaved().expect("it has changed");
     assert_eq!(look.ledger.unsaved(), None);
-    ledger::save(&dir.path().join(ledger::FILE), &text).expect("saves");
+    replace_file(&dir.path().join(ledger::FILE), text.as_bytes()).expect("saves");
     let mut look = Look { ledger: Ledger::load(dir.path()), ..look };
     assert_eq!(look.after(5, &[pool("opening", &[("/a", "unavailable", "ok")])]), [""; 0], "it is not known yet");
     assert_eq!(look.after(5, &slow), [""; 0], "it was reported");
