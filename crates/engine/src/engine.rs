@@ -95,7 +95,7 @@ impl Engine {
     /// cache together. A hint without any other effect.
     pub fn expect(&self, target: Target, ranges: &[ByteRange]) {
         if let Some(pool) = self.open() {
-            pool.store.expect(target, ranges);
+            pool.requests.expect(&pool.store, target, ranges);
         }
     }
 

@@ -10,6 +10,7 @@
 //! eviction", SOSP 2023).
 
 use std::collections::BTreeMap;
+use std::hint::black_box;
 
 use crate::cache::Ghosts;
 use millpond_block::{BufPool, BufSlice};
@@ -17,6 +18,7 @@ use millpond_format::VolumeId;
 use quick_cache::unsync::Cache;
 use quick_cache::{Lifecycle, OptionsBuilder, UnitWeighter};
 use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
 
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
@@ -25,6 +27,9 @@ const BLOCK: u64 = 4096;
 pub(crate) const LONGEST: u64 = 128 << 10;
 /// Marks of blocks that were read once, per block of capacity.
 const MARKS: usize = 4;
+
+/// Blocks that are looked up together without an allocation.
+const EXPECTED: usize = 32;
 
 /// Collects evicted blocks, for reuse of their buffers.
 #[derive(Debug)]
@@ -153,6 +158,16 @@ impl ReadCache {
     /// Returns a block if it is cached.
     pub(crate) fn find(&self, volume: VolumeId, key: u64) -> Option<BufSlice> {
         self.own.get(&volume).unwrap_or(&self.common).blocks.get(&key).cloned()
+    }
+
+    /// Looks up blocks that are about to be read, which does not count as use: first their entries,
+    /// then their bytes. The results are discarded: the loads warm the CPU cache.
+    pub(crate) fn expect(&self, volume: VolumeId, keys: impl Iterator<Item = u64>) {
+        let blocks = &self.own.get(&volume).unwrap_or(&self.common).blocks;
+        let found: SmallVec<[&BufSlice; EXPECTED]> = keys.filter_map(|key| blocks.peek(&key)).collect();
+        for piece in found {
+            black_box(piece.bytes().first().copied());
+        }
     }
 
     /// Counts the hits and misses of a request.

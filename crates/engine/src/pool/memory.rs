@@ -1,6 +1,6 @@
 //! Memory: the read cache, and pieces of deadlists, which share their memory with map nodes.
 
-use millpond_block::BufSlice;
+use millpond_block::{BufSlice, ByteRange};
 use millpond_format::{Addr, VolumeId};
 
 use super::requests::Requests;
@@ -32,6 +32,16 @@ impl Requests {
         };
         let caches = catalog.volumes.get(&volume)?.cache.caches_reads();
         (caches && self.read_cache.serves(volume)).then_some(volume)
+    }
+
+    /// Prepares for requests of these ranges, which are about to be submitted: looks up their map
+    /// entries and cached blocks, all at once, so that the CPU cache has them.
+    pub(crate) fn expect(&self, store: &Store, target: Target, ranges: &[ByteRange]) {
+        let addrs = store.expect(target, ranges);
+        let shortest = ranges.iter().map(|range| range.length).min().unwrap_or(0);
+        if let Some(volume) = self.cache_partition(store, target, shortest) {
+            self.read_cache.expect(volume, addrs.into_iter().map(|addr| key_of(store, addr)));
+        }
     }
 
     /// Returns a block if the read cache has it.

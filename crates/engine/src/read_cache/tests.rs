@@ -75,3 +75,20 @@ fn volumes_with_a_limit_of_their_own_have_that_and_no_more() {
     cache.arrange(0, std::iter::empty());
     assert_eq!(cache.used(), 0);
 }
+
+#[test]
+fn a_lookup_before_a_read_is_not_a_use() {
+    let hits = |expects: bool| {
+        let mut cache = ReadCache::new(100 * BLOCK);
+        // more blocks than the cache holds, some of them more often than others
+        let blocks = (0..20_000u64).map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56 >> (at % 3));
+        let found = blocks.map(|n| {
+            if expects {
+                cache.expect(ONE, (0..50).map(key));
+            }
+            read(&mut cache, ONE, std::iter::once(n))
+        });
+        found.collect::<Vec<_>>()
+    };
+    assert!(hits(true) == hits(false), "it changed what the cache keeps");
+}

@@ -57,9 +57,10 @@ impl Store {
 
     /// Looks up the first block of each range in three steps, each for all ranges: leaf, entry,
     /// chunk. Lookups of one step are independent, so the processor waits for memory once instead
-    /// of once per request. The results are discarded: the loads warm the CPU cache.
-    pub(crate) fn expect(&self, target: Target, ranges: &[ByteRange]) {
-        let Some(root) = self.root_of(target) else { return };
+    /// of once per request. The places are discarded: the loads warm the CPU cache. Returns the
+    /// addresses of the blocks whose leaves are in memory.
+    pub(crate) fn expect(&self, target: Target, ranges: &[ByteRange]) -> SmallVec<[Addr; EXPECTED]> {
+        let Some(root) = self.root_of(target) else { return SmallVec::new() };
         let nodes = &self.core.nodes;
         let leaf = |range: &ByteRange| nodes.peek(&root, range.offset / 4096).map(|leaf| (leaf, (range.offset / 4096) as usize % FANOUT));
         let leaves: SmallVec<[(u32, usize); EXPECTED]> = ranges.iter().filter_map(leaf).collect();
@@ -68,9 +69,11 @@ impl Store {
             (node.entries[*slot], node.crcs[*slot])
         };
         let entries: SmallVec<[(Addr, u32); EXPECTED]> = leaves.iter().map(entry).collect();
-        for (addr, crc) in entries {
+        let look = |(addr, crc): (Addr, u32)| {
             black_box((self.core.space.locate(addr), crc));
-        }
+            addr
+        };
+        entries.into_iter().map(look).collect()
     }
 
     /// Reads pages of a segment; pins it, so that it is not reused before the read is done. Each
