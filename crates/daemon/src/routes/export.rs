@@ -49,6 +49,7 @@ async fn lines(State(daemon): State<Arc<Daemon>>, Path(id): Path<u64>) -> Result
 
 /// Options for ending an export.
 #[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct Ending {
     /// For a mount: if true, files that are open are served until they are closed.
     #[serde(default)]

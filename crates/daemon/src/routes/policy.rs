@@ -58,6 +58,7 @@ async fn set(State(daemon): State<Arc<Daemon>>, Path(name): Path<String>, Body(r
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct DestroyQuery {
     /// If true, only reports the policy.
     #[serde(default)]

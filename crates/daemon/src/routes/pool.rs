@@ -65,6 +65,7 @@ async fn get(State(daemon): State<Arc<Daemon>>, Path(pool): Path<String>) -> Res
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct OneVolume {
     /// Name of a volume of the pool, without the pool: includes its counters.
     volume: Option<String>,
@@ -82,6 +83,7 @@ async fn load(
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct Rehearsal {
     /// If true, only reports the result of the request.
     #[serde(default)]
@@ -101,6 +103,7 @@ async fn destroy(
 
 /// Options for exporting a pool.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct Leaving {
     /// If true, disconnects clients, and gives the pool up if it cannot be closed.
     #[serde(default)]
@@ -222,6 +225,7 @@ async fn limit_device(
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct Assumed {
     /// Usable bytes of assumed special devices; without it, those of the pool.
     special: Option<u64>,
@@ -241,6 +245,7 @@ async fn advise_special(
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct PlanQuery {
     /// Name of a policy: also foretells what it will take.
     policy: Option<String>,

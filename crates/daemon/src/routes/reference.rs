@@ -36,11 +36,16 @@ fn the_page_of_the_reference_has_the_routes() {
     let mut page = HEAD.to_owned();
     for (group, routes) in groups {
         let _ = write!(page, "\n## {group}\n\n| request | role | body | answer | purpose |\n|---|---|---|---|---|\n");
-        for (path, item) in routes {
+        for (path, item) in &routes {
             METHODS.iter().filter(|method| item[**method].is_object()).for_each(|method| route(method, path, &item[*method], &mut page));
         }
+        let queries = routes.iter().flat_map(|(path, item)| METHODS.iter().flat_map(|method| query(method, path, &item[*method])));
+        let queries: Vec<String> = queries.collect();
+        if !queries.is_empty() {
+            let _ = write!(page, "\n| request | in the query | type | meaning |\n|---|---|---|---|\n{}", queries.concat());
+        }
     }
-    page.push_str("\n## Objects\n\nFields with `?` may be missing.\n");
+    page.push_str("\n## Objects\n\nFields with `?` may be missing, here and in queries.\n");
     for (name, schema) in document["components"]["schemas"].as_object().expect("schemas") {
         object(name, schema, &mut page);
     }
@@ -57,6 +62,19 @@ fn route(method: &str, path: &str, operation: &Value, page: &mut String) {
         answers.map(|(status, answer)| format!("{status} {}", content(&answer["content"])).trim().to_owned()).collect();
     let purpose = operation["summary"].as_str().unwrap_or_default();
     let _ = writeln!(page, "| `{upper} {path}` | {role} | {body} | {} | {} |", answers.join(", "), cell(purpose.trim_end_matches('.')));
+}
+
+/// Returns the rows of a request's parameters that are in its query.
+fn query(method: &str, path: &str, operation: &Value) -> Vec<String> {
+    let parameters = operation["parameters"].as_array().into_iter().flatten().filter(|parameter| parameter["in"] == "query");
+    let row = |parameter: &Value| {
+        let may_miss = if parameter["required"] == true { "" } else { "?" };
+        let name = parameter["name"].as_str().unwrap_or_default();
+        let text = without_links(parameter["description"].as_str().unwrap_or_default());
+        let (upper, kind) = (method.to_uppercase(), kind_of(&parameter["schema"]));
+        format!("| `{upper} {path}` | `{name}`{may_miss} | {kind} | {} |\n", cell(&text))
+    };
+    parameters.map(row).collect()
 }
 
 /// Returns the type of a body.

@@ -43,6 +43,7 @@ fn named(Path((pool, volume, snapshot)): Parts) -> Result<SnapshotName, ApiError
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct SnapshotsQuery {
     /// Name of a pool: lists only its snapshots.
     pool: Option<String>,
@@ -149,6 +150,7 @@ async fn hold(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request): Bo
 
 /// Selects a hold.
 #[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct OfTag {
     /// Tag of the hold; without it, a hold without a tag is selected.
     tag: Option<String>,
@@ -165,6 +167,7 @@ async fn release(State(daemon): State<Arc<Daemon>>, parts: Parts, QueryString(of
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct DiffQuery {
     /// Full name of the older state.
     older: String,

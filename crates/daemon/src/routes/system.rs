@@ -81,6 +81,7 @@ async fn jobs(State(daemon): State<Arc<Daemon>>, caller: Caller) -> Json<Vec<Job
 
 /// Filter for events.
 #[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct Wanted {
     /// Time from which stored events are sent first. Without it, no stored events are sent.
     #[param(value_type = Option<String>, format = DateTime)]

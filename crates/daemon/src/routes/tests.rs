@@ -72,3 +72,19 @@ fn every_reference_in_the_document_has_a_schema() {
         assert!(schema.is_some(), "{reference}");
     }
 }
+
+#[test]
+fn parameters_are_in_the_path_or_in_the_query() {
+    let document = serde_json::to_value(document()).expect("the document");
+    let mut queries = 0;
+    for (path, item) in document["paths"].as_object().expect("paths") {
+        let operations = item.as_object().into_iter().flatten();
+        for parameter in operations.flat_map(|(_, operation)| operation["parameters"].as_array().into_iter().flatten()) {
+            let name = parameter["name"].as_str().expect("a name");
+            let place = if path.contains(&format!("{{{name}}}")) { "path" } else { "query" };
+            assert_eq!(parameter["in"], place, "{path}: {name}");
+            queries += usize::from(place == "query");
+        }
+    }
+    assert!(queries > 10, "{queries}");
+}

@@ -37,6 +37,7 @@ pub(super) fn named(pool: &str, volume: &str) -> Result<VolumeName, ApiError> {
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct VolumesQuery {
     /// Name of a pool: lists only its volumes.
     pool: Option<String>,
@@ -140,6 +141,7 @@ async fn promote(
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 struct PlacesQuery {
     /// Full name of a volume or snapshot.
     name: String,
