@@ -117,6 +117,16 @@ impl BufSlice {
         BufSlice { zeroes: self.zeroes, ..BufSlice::new(Arc::clone(&self.buf), self.start + range.start..self.start + range.end) }
     }
 
+    /// Appends the piece that follows this one in the same buffer. Returns false, without any effect,
+    /// if `next` is another piece.
+    pub fn append_next(&mut self, next: &BufSlice) -> bool {
+        let follows = Arc::ptr_eq(&self.buf, &next.buf) && self.start + self.len == next.start && self.zeroes == next.zeroes;
+        if follows {
+            self.len += next.len;
+        }
+        follows
+    }
+
     /// Returns the buffer if this was the last reference to it.
     pub fn into_buf(self) -> Option<Buf> {
         Arc::try_unwrap(self.buf).ok()
@@ -178,5 +188,24 @@ impl BufPool {
                 self.give(buf);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_in_one_buffer_become_one_piece() {
+        let all = BufSlice::new(Buf::zeroed(4 * PAGE), 0..4 * PAGE);
+        let mut piece = all.slice(0..PAGE);
+        assert!(piece.append_next(&all.slice(PAGE..3 * PAGE)));
+        assert_eq!(piece.len(), 3 * PAGE);
+        // a gap, an overlap, another buffer, and zeroes that a protocol may leave out
+        assert!(!all.slice(0..PAGE).append_next(&all.slice(2 * PAGE..3 * PAGE)));
+        assert!(!all.slice(0..2 * PAGE).append_next(&all.slice(PAGE..3 * PAGE)));
+        assert!(!piece.append_next(&BufSlice::new(Buf::zeroed(4 * PAGE), 3 * PAGE..4 * PAGE)));
+        assert!(!piece.append_next(&BufSlice::zeroes(Arc::clone(&all.buf), 3 * PAGE..4 * PAGE)));
+        assert_eq!(piece.len(), 3 * PAGE);
     }
 }
