@@ -18,6 +18,7 @@ mod machine;
 mod open;
 mod options;
 mod pool;
+mod read_ahead;
 mod read_cache;
 mod restore_points;
 mod slab;

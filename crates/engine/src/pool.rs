@@ -1,5 +1,6 @@
 //! A pool in service: guest requests, commands, the log's tail, and the tasks behind them.
 
+mod ahead;
 mod append;
 mod cached;
 mod catalog;

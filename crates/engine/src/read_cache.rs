@@ -91,6 +91,8 @@ pub struct ReadCacheUse {
 /// The read cache of a pool.
 pub(crate) struct ReadCache {
     limit: u64,
+    /// Bytes of `limit` that are for other blocks: those that are read ahead.
+    reserved: u64,
     common: Share,
     own: BTreeMap<VolumeId, Share>,
     /// Counters since the import, by volume.
@@ -101,7 +103,8 @@ pub(crate) struct ReadCache {
 impl ReadCache {
     /// Creates an empty cache of `limit` bytes.
     pub(crate) fn new(limit: u64) -> ReadCache {
-        ReadCache { limit, common: Share::new(limit), own: BTreeMap::new(), uses: BTreeMap::new(), all: ReadCacheUse::default() }
+        let (own, uses, all) = (BTreeMap::new(), BTreeMap::new(), ReadCacheUse::default());
+        ReadCache { limit, reserved: 0, common: Share::new(limit), own, uses, all }
     }
 
     /// Returns the size in bytes.
@@ -120,11 +123,16 @@ impl ReadCache {
         self.uses.get(&volume).copied().unwrap_or_default()
     }
 
+    /// Sets how many bytes of the size are for blocks that are read ahead, which are kept elsewhere.
+    pub(crate) fn reserve(&mut self, bytes: u64) {
+        self.reserved = bytes;
+    }
+
     /// Sets the size in bytes, and the sizes for volumes that have their own, which are subtracted
     /// from it: in order, as far as there is room.
     pub(crate) fn arrange(&mut self, limit: u64, limits: impl Iterator<Item = (VolumeId, u64)>) {
         self.limit = limit;
-        let mut left = limit / BLOCK * BLOCK;
+        let mut left = limit.saturating_sub(self.reserved) / BLOCK * BLOCK;
         let mut before = std::mem::take(&mut self.own);
         for (volume, wanted) in limits {
             let bytes = (wanted / BLOCK * BLOCK).min(left);
@@ -168,6 +176,11 @@ impl ReadCache {
         for piece in found {
             black_box(piece.bytes().first().copied());
         }
+    }
+
+    /// Returns whether a block is cached. Does not count as a use of it.
+    pub(crate) fn holds(&self, volume: VolumeId, key: u64) -> bool {
+        self.own.get(&volume).unwrap_or(&self.common).blocks.contains_key(&key)
     }
 
     /// Counts the hits and misses of a request.

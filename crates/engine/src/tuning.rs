@@ -12,6 +12,9 @@ pub struct Tuning {
     pub cache_memory: u64,
     /// Size in bytes of the read cache, for blocks that guests read more than once; 0: none.
     pub read_cache: u64,
+    /// Upper bound in bytes for what is read ahead of a guest that reads in order, into part of
+    /// `read_cache`; 0: nothing is read ahead.
+    pub read_ahead: u64,
     /// Bytes of log after which a checkpoint is started, at most. A pool below 32 times as many
     /// bytes starts one after a 32nd of its size, or 256 MiB if that is more.
     pub checkpoint_log_bytes: u64,
@@ -77,6 +80,7 @@ impl Default for Tuning {
             map_memory: 1 << 30,
             cache_memory: 1 << 29,
             read_cache: 0,
+            read_ahead: 0,
             checkpoint_log_bytes: 1 << 30,
             rewind_checkpoints: 2,
             rewind_millis: 600_000,
@@ -287,4 +291,6 @@ pub enum Planted {
     CodecInOrder,
     /// Map gathered blocks although their entries changed since they were read.
     GatherStale,
+    /// Find blocks that were read ahead, or are being, by the addresses that they had then.
+    ReadAheadStale,
 }

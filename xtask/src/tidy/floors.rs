@@ -10,7 +10,7 @@ const FLOORS: [&[&str]; 9] = [
     &["error"],
     &["api", "options", "slab", "throttle", "tuning", "units"],
     &["codec", "io", "log", "space"],
-    &["cache", "core", "map", "read_cache", "tree"],
+    &["cache", "core", "map", "read_ahead", "read_cache", "tree"],
     &["store"],
     &["catalog", "open", "pool", "query", "request", "startup", "restore_points", "task"],
     &["check", "scheduler"],

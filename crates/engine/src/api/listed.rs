@@ -347,6 +347,10 @@ pub struct Metrics {
     pub read_cache_hits: u64,
     /// Blocks that guests did not find in the read cache.
     pub read_cache_misses: u64,
+    /// Bytes of blocks that were read ahead of guests that read in order.
+    pub read_ahead_bytes: u64,
+    /// Bytes of these blocks that guests then read.
+    pub read_ahead_used_bytes: u64,
     /// Batches appended for guests.
     pub batches: u64,
     /// Bytes of guest blocks appended (after compression).

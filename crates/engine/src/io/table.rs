@@ -62,6 +62,8 @@ struct Group<C> {
     place: Option<(SegmentId, u32, u32)>,
     /// True when its operations overtake others.
     urgent: bool,
+    /// True when its failure does not count as an error of the device.
+    quiet: bool,
 }
 
 /// Stage of a part.
@@ -107,6 +109,8 @@ pub(crate) struct IoTable<C> {
     outbox: VecDeque<Io>,
     /// True while groups that begin are urgent.
     urgent: bool,
+    /// True while groups that begin count no errors.
+    quiet: bool,
     /// Number of this table in its engine: completions for other tables are ignored (INV-SPARE-1).
     epoch: u16,
     /// Slot of each member's device, and of its replacement; `None` when there is no device.
@@ -151,6 +155,7 @@ impl<C> IoTable<C> {
             begun: 0,
             outbox: VecDeque::new(),
             urgent: false,
+            quiet: false,
             epoch: 0,
             slots,
             replacements: vec![None; n],

@@ -15,7 +15,7 @@ use millpond_format::{Addr, BLOCK, Coding, VolumeId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::op::{Op, Part, Work};
+use super::op::{Op, Owner, Part, Work};
 use super::requests::Requests;
 use crate::codec::{Codec, CodecKind, CodecWork, Compress, Decompress};
 use crate::store::Store;
@@ -186,9 +186,12 @@ impl Requests {
 
     /// Keeps a decompressed block for the reply and for the read cache. Where a block that has the
     /// right checksum cannot be decompressed, its copies are most likely the same: the read is
-    /// repeated once, from the pool's devices, and then fails.
+    /// repeated once, from the pool's devices, and then fails. A block that is read ahead is left out.
     fn decompressed(&mut self, store: &mut Store, id: u32, part: u32, addr: Addr, piece: Option<BufSlice>) {
-        let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
+        let Some(Op { owner, work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
+        if let Owner::Ahead(batch) = *owner {
+            return piece.into_iter().for_each(|piece| self.ahead.hold(batch, addr.identity(), piece));
+        }
         if let (Some(volume), Some(piece)) = (work.remembered, &piece) {
             self.remember(store, volume, std::iter::once(addr), piece);
         }

@@ -170,7 +170,7 @@ impl Requests {
                     self.untrimmed.insert(work.volume, error);
                 }
             }
-            (Owner::Command(_) | Owner::Gather(_) | Owner::Nobody, _) => {}
+            (Owner::Command(_) | Owner::Gather(_) | Owner::Ahead(_) | Owner::Nobody, _) => {}
         }
     }
 
@@ -187,6 +187,10 @@ impl Requests {
     /// Answers a finished read to its owner.
     fn deliver_read(&mut self, store: &mut Store, op: Op) {
         let Work::Read(work) = op.work else { return };
+        if let Owner::Ahead(batch) = op.owner {
+            // INV-READ-AHEAD-2
+            return self.ready.extend(self.ahead.batch_ended(batch, store.now));
+        }
         let range = work.request.range;
         let result = match op.error {
             Some(error) => Err(error),
@@ -200,7 +204,7 @@ impl Requests {
             }
             Owner::Parent(parent) => self.edge_read(store, parent, millpond_format::BlockNo(range.offset / 4096), result),
             Owner::Gather(nth) => self.gather_reads.push((nth, result)),
-            Owner::Command(_) | Owner::Nobody => {}
+            Owner::Command(_) | Owner::Ahead(_) | Owner::Nobody => {}
         }
     }
 

@@ -180,7 +180,9 @@ impl Pool {
         metrics.nodes_touched = self.store.core.nodes_touched;
         metrics.nodes_resident = self.store.core.nodes.len() as u64;
         metrics.piece_memory = self.store.core.pieces.memory() as u64;
-        (metrics.read_cache_limit, metrics.read_cache_bytes) = (self.requests.read_cache.limit(), self.requests.read_cache.used());
+        let (cache, ahead) = (&self.requests.read_cache, &self.requests.ahead);
+        (metrics.read_cache_limit, metrics.read_cache_bytes) = (cache.limit(), cache.used() + ahead.memory());
+        (metrics.read_ahead_bytes, metrics.read_ahead_used_bytes) = ahead.counters();
         let uses = self.requests.read_cache.all_uses();
         (metrics.read_cache_hits, metrics.read_cache_misses) = (uses.hits, uses.misses);
         metrics.written_bytes = self.store.core.clock * 4096;

@@ -123,6 +123,56 @@ impl Requests {
         self.release(store, id);
     }
 
+    /// Handles a device read of a range that is read ahead. Blocks that could not be read, or are
+    /// wrong, are left to the guests that want them: their reads count the error, and repair it from
+    /// other copies.
+    pub(super) fn range_read_ahead(
+        &mut self,
+        store: &mut Store,
+        id: u32,
+        batch: u64,
+        part: u32,
+        result: Result<(), DeviceError>,
+        buf: Option<Buf>,
+    ) {
+        let Some(Op { work: Work::Read(work), .. }) = self.ops.get(id) else { return };
+        let (first, pages, parts): (u32, u32, SmallVec<[u32; 4]>) = match work.parts.get(part as usize) {
+            Some(Part::Joined { page, pages, parts }) => (*page, *pages, parts.clone()),
+            Some(single) => match single.place() {
+                Some((_, page, pages)) => (page, pages, SmallVec::from_slice(&[part])),
+                None => return,
+            },
+            None => return,
+        };
+        let mut packed = SmallVec::new();
+        match (result, buf) {
+            (Ok(()), Some(buf)) => {
+                let all = BufSlice::new(buf, 0..pages as usize * 4096);
+                for part in parts {
+                    let Some(wanted) = work.parts.get(part as usize) else { continue };
+                    let Some((_, page, pages)) = wanted.place() else { continue };
+                    let from = (page - first) as usize * 4096;
+                    let Some(piece) = wanted.sound(all.slice(from..from + pages as usize * 4096)) else { continue };
+                    match wanted {
+                        Part::Packed { addr, coding, .. } if *coding != Coding::Raw => {
+                            packed.push(PackedBlock { part, addr: *addr, coding: *coding, stored: piece });
+                        }
+                        Part::Packed { addr, .. } => self.ahead.hold(batch, addr.identity(), piece),
+                        Part::Blocks { addrs, .. } => {
+                            for (addr, at) in addrs.iter().zip((0..piece.len()).step_by(4096)) {
+                                self.ahead.hold(batch, addr.identity(), piece.slice(at..at + 4096));
+                            }
+                        }
+                        Part::Zero(_) | Part::Ready(_) | Part::Cached { .. } | Part::Joined { .. } => {}
+                    }
+                }
+            }
+            (_, buf) => buf.into_iter().for_each(|buf| store.bufs.give(buf)),
+        }
+        self.decompress(store, id, packed);
+        self.release(store, id);
+    }
+
     /// Keeps the content of a part of a read, which is right, for the reply and for caches: plain
     /// blocks, or the stored form of a packed one. Returns a packed block that is to be
     /// decompressed.

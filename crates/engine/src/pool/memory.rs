@@ -14,6 +14,8 @@ impl Requests {
     /// either.
     pub(crate) fn arrange_read_cache(&mut self, store: &Store, limit: u64) {
         let catalog = &store.core.catalog;
+        let ahead = self.ahead.arrange(store.tuning.read_ahead, limit);
+        self.read_cache.reserve(ahead);
         let own = |(volume, options): (&VolumeId, &crate::VolumeOptions)| Some((*volume, options.read_cache?));
         self.read_cache.arrange(limit, catalog.options().iter().filter_map(own));
         self.read_cache.keep_uses(|volume| catalog.volumes.contains_key(&volume));

@@ -19,6 +19,8 @@ pub(crate) enum Owner {
     Parent(u32),
     /// The gatherer: the number of its read.
     Gather(u64),
+    /// Read-ahead: the number of the batch.
+    Ahead(u64),
     /// No receiver: background work.
     Nobody,
 }

@@ -8,11 +8,13 @@ use smallvec::SmallVec;
 
 use super::cached::follows;
 use super::gather::counts_for_gathering;
-use super::joined::{Run, join};
+use super::joined::{Joined, Run, join};
 use super::op::{CorruptCopy, Op, Owner, Part, Work};
 use super::requests::Requests;
 use super::write::blocks_of;
+use crate::api::Target;
 use crate::cache::CacheSlot;
+use crate::read_ahead::{Ahead, MOST_READS};
 use crate::store::{Context, NodeRead, Store, ZEROES};
 use crate::tree::Miss;
 
@@ -26,6 +28,9 @@ impl Requests {
     pub(super) fn try_read(&mut self, store: &mut Store, id: u32) {
         let Some(Op { owner, work: Work::Read(work), .. }) = self.ops.get(id) else { return };
         let (owner, target, request, bypass_cache) = (*owner, work.target, work.request, work.bypass_cache);
+        if let Owner::Ahead(batch) = owner {
+            return self.try_read_ahead(store, id, batch, target, request.range);
+        }
         let Some(root) = store.root_of(target) else { return self.fail_op(store, id, DiskError::Io) };
         let (first, count) = blocks_of(request.range);
         let end = first + count as u64;
@@ -37,6 +42,8 @@ impl Requests {
         let remembered = if gathers { None } else { self.cache_partition(store, target, request.range.length) };
         let (mut hits, mut misses) = (0, 0);
         let asks = !self.cache.is_empty() && !bypass_cache;
+        let looks_ahead = self.ahead.has_blocks() && !bypass_cache;
+        let mut from_ahead: SmallVec<[FromAhead; 1]> = SmallVec::new();
         let mut block = first;
         while block < end {
             let stop = ((block / FANOUT as u64 + 1) * FANOUT as u64).min(end);
@@ -73,17 +80,22 @@ impl Requests {
                         } else if let Some(piece) = self.find_in_memory(store, remembered, addr) {
                             hits += 1;
                             plan.parts.push(Planned::Ready(piece));
+                        } else if let Some((key, found)) = if looks_ahead { self.find_ahead(store, target, at, addr) } else { None } {
+                            misses += 1;
+                            match found {
+                                Ahead::Reading(batch) => return self.ahead.wait(batch, id),
+                                Ahead::Read(piece) => {
+                                    plan.ready(&piece);
+                                    from_ahead.push(FromAhead { block: at, key, addr, segment, piece });
+                                }
+                            }
                         } else if let Some(cache_slot) = if asks { self.cache.find(addr) } else { None } {
                             misses += 1;
                             plan.copy(cache_slot, addr, crc);
                         } else {
                             misses += 1;
                             let wanted = remembered.is_some() || (!gathers && self.may_copy(store, segment));
-                            if addr.coding() == Coding::Raw && unit % 8 == 0 {
-                                plan.block(segment, unit / 8, crc, Some(addr).filter(|_| wanted));
-                            } else {
-                                plan.parts.push(Planned::Packed { segment, unit, addr, crc, wanted });
-                            }
+                            plan.stored(segment, unit, addr, crc, wanted);
                         }
                     }
                 }
@@ -96,47 +108,73 @@ impl Requests {
         if let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) {
             work.remembered = remembered;
         }
+        self.use_ahead(store, remembered, from_ahead, request.range);
         self.carry_out(store, id, plan);
     }
 
-    fn carry_out(&mut self, store: &mut Store, id: u32, plan: Plan) {
-        let mut parts: SmallVec<[Part; 1]> = SmallVec::new();
-        for planned in plan.parts {
-            match planned {
-                Planned::Zero(bytes) => parts.push(Part::Zero(bytes)),
-                Planned::Ready(piece) => parts.push(Part::Ready(piece)),
-                Planned::Blocks { segment, page, crcs, addrs } => {
-                    let (mut from, mut at) = (0usize, page);
-                    for (_, range) in store.core.space.layout.map(segment, page, crcs.len() as u32, 0) {
-                        let pages = (range.length / 4096) as u32;
-                        let mine = crcs.get(from..from + pages as usize).unwrap_or_default();
-                        let addrs = SmallVec::from_slice(addrs.get(from..from + pages as usize).unwrap_or_default());
-                        parts.push(Part::Blocks { crcs: SmallVec::from_slice(mine), addrs, place: (segment, at), attempt: 0 });
-                        from += pages as usize;
-                        at += pages;
-                    }
-                }
-                Planned::Packed { segment, unit, addr, crc, wanted } => {
-                    let (units, coding) = (addr.units(), addr.coding());
-                    let (page, pages) = pages_of(unit, units);
-                    let skip = (unit % 8) as usize * 512;
-                    let addr = if wanted { addr } else { Addr::HOLE };
-                    parts.push(Part::Packed { crc, coding, skip, units, place: (segment, page), pages, attempt: 0, addr });
-                }
-                Planned::Cached { cache_slot, blocks } => parts.push(Part::Cached { blocks, cache_slot }),
+    /// Forgets blocks that were read ahead of a read of `range`, and treats them like blocks that were
+    /// read from a device. The last one stays when the range ends within it: the next read begins
+    /// there.
+    fn use_ahead(&mut self, store: &mut Store, remembered: Option<VolumeId>, blocks: SmallVec<[FromAhead; 1]>, range: ByteRange) {
+        let end = range.offset + range.length;
+        for FromAhead { block, key, addr, segment, piece } in blocks {
+            if (block + 1) * 4096 > end {
+                continue;
+            }
+            self.ahead.was_used(key);
+            if let Some(volume) = remembered {
+                self.remember(store, volume, std::iter::once(addr), &piece);
+            }
+            // compressed blocks are copied as they are stored, which is not known here
+            if addr.coding() == Coding::Raw && self.may_copy(store, segment) {
+                self.copy_to_cache(store, addr, piece.bytes());
             }
         }
+    }
+
+    /// Starts the device reads of a range that is read ahead. Waits for a node when one is missing.
+    fn try_read_ahead(&mut self, store: &mut Store, id: u32, batch: u64, target: Target, range: ByteRange) {
+        let blocks = match self.blocks_ahead(store, target, range) {
+            Err(miss) => return self.load_node(store, miss, Some(id)),
+            Ok(blocks) => blocks,
+        };
+        let mut plan = Plan { parts: SmallVec::new(), after: Lsn(0), counts: None, leaves: SmallVec::new() };
+        blocks.into_iter().for_each(|block| plan.stored(block.segment, block.unit, block.addr, block.crc, true));
+        let mut parts = parts_of(store, plan.parts);
+        let mut reads = joined_reads(store, &parts);
+        reads.truncate(MOST_READS.saturating_sub(self.ahead.reads()));
+        for part in reads.iter().flat_map(|read| &read.parts).filter_map(|part| parts.get(*part as usize)) {
+            match part {
+                Part::Blocks { addrs, .. } => addrs.iter().for_each(|addr| self.ahead.expects(batch, addr.identity())),
+                Part::Packed { addr, .. } => self.ahead.expects(batch, addr.identity()),
+                Part::Zero(_) | Part::Ready(_) | Part::Cached { .. } | Part::Joined { .. } => {}
+            }
+        }
+        self.ahead.reads_begin(batch, reads.len());
+        let wanted: SmallVec<[(u32, Joined); 4]> = reads.into_iter().map(|read| (part_of(&mut parts, &read), read)).collect();
+        if let Some(op) = self.ops.get_mut(id) {
+            op.pending += wanted.len() as u32;
+            if let Work::Read(work) = &mut op.work {
+                work.parts = parts;
+            }
+        }
+        for (part, read) in wanted {
+            store.metrics.data_reads += 1;
+            store.read_segment_ahead(Context::Data { op: id, part }, read.segment, read.page, read.pages);
+        }
+        self.release(store, id);
+    }
+
+    fn carry_out(&mut self, store: &mut Store, id: u32, plan: Plan) {
+        let mut parts = parts_of(store, plan.parts);
         let mut cached: SmallVec<[(u32, CacheSlot, u32); 1]> = SmallVec::new();
         let mut wanted: SmallVec<[(u32, SegmentId, u32, u32); 4]> = SmallVec::new();
-        let mut runs: SmallVec<[Run; 4]> = SmallVec::new();
         for (part, p) in (0u32..).zip(&parts) {
-            if let Some((segment, page, pages)) = p.place() {
-                runs.push(Run { segment, page, pages, part });
-            } else if let Part::Cached { blocks, cache_slot } = p {
+            if let Part::Cached { blocks, cache_slot } = p {
                 cached.push((part, *cache_slot, blocks.len() as u32));
             }
         }
-        let reads = join(&mut runs, |segment, page, pages| store.core.space.layout.map(segment, page, pages, 0).len() == 1);
+        let reads = joined_reads(store, &parts);
         if let Some(volume) = plan.counts {
             // packed blocks are not gathered
             let is_plain = |part: &u32| matches!(parts.get(*part as usize), Some(Part::Blocks { .. }));
@@ -144,14 +182,7 @@ impl Requests {
             self.count_scattered(store, volume, &plan.leaves, plain);
         }
         for read in reads {
-            let part = match read.parts.as_slice() {
-                [part] => *part,
-                _ => {
-                    parts.push(Part::Joined { page: read.page, pages: read.pages, parts: read.parts });
-                    parts.len() as u32 - 1
-                }
-            };
-            wanted.push((part, read.segment, read.page, read.pages));
+            wanted.push((part_of(&mut parts, &read), read.segment, read.page, read.pages));
         }
         if let Some(op) = self.ops.get_mut(id) {
             op.pending += (wanted.len() + cached.len()) as u32;
@@ -180,7 +211,10 @@ impl Requests {
         buf: Option<Buf>,
         member: Option<MemberId>,
     ) {
-        let Some(Op { work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
+        let Some(Op { owner, work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
+        if let Owner::Ahead(batch) = *owner {
+            return self.range_read_ahead(store, id, batch, part, result, buf);
+        }
         let Some(place) = work.parts.get_mut(part as usize) else { return };
         if let Part::Joined { .. } = place {
             return self.joined_read(store, id, part, result, buf);
@@ -302,6 +336,63 @@ pub(crate) fn check_node(miss: &Miss, unit: u32, bytes: &[u8]) -> Option<Node> {
     (wanted && node.level == miss.level && node.index == miss.index).then_some(node)
 }
 
+/// Returns the parts of a read with their places on devices.
+fn parts_of(store: &Store, plan: SmallVec<[Planned; 1]>) -> SmallVec<[Part; 1]> {
+    let mut parts: SmallVec<[Part; 1]> = SmallVec::new();
+    for planned in plan {
+        match planned {
+            Planned::Zero(bytes) => parts.push(Part::Zero(bytes)),
+            Planned::Ready(piece) => parts.push(Part::Ready(piece)),
+            Planned::Blocks { segment, page, crcs, addrs } => {
+                let (mut from, mut at) = (0usize, page);
+                for (_, range) in store.core.space.layout.map(segment, page, crcs.len() as u32, 0) {
+                    let pages = (range.length / 4096) as u32;
+                    let mine = crcs.get(from..from + pages as usize).unwrap_or_default();
+                    let addrs = SmallVec::from_slice(addrs.get(from..from + pages as usize).unwrap_or_default());
+                    parts.push(Part::Blocks { crcs: SmallVec::from_slice(mine), addrs, place: (segment, at), attempt: 0 });
+                    from += pages as usize;
+                    at += pages;
+                }
+            }
+            Planned::Packed { segment, unit, addr, crc, wanted } => {
+                let (units, coding) = (addr.units(), addr.coding());
+                let (page, pages) = pages_of(unit, units);
+                let skip = (unit % 8) as usize * 512;
+                let addr = if wanted { addr } else { Addr::HOLE };
+                parts.push(Part::Packed { crc, coding, skip, units, place: (segment, page), pages, attempt: 0, addr });
+            }
+            Planned::Cached { cache_slot, blocks } => parts.push(Part::Cached { blocks, cache_slot }),
+        }
+    }
+    parts
+}
+
+/// Returns the device reads that parts of a read need, neighbours joined.
+fn joined_reads(store: &Store, parts: &[Part]) -> SmallVec<[Joined; 4]> {
+    let run = |(part, p): (u32, &Part)| p.place().map(|(segment, page, pages)| Run { segment, page, pages, part });
+    let mut runs: SmallVec<[Run; 4]> = (0u32..).zip(parts).filter_map(run).collect();
+    join(&mut runs, |segment, page, pages| store.core.space.layout.map(segment, page, pages, 0).len() == 1)
+}
+
+/// Returns the part that a device read is for: one of its own if it is for several.
+fn part_of(parts: &mut SmallVec<[Part; 1]>, read: &Joined) -> u32 {
+    if let [part] = read.parts.as_slice() {
+        return *part;
+    }
+    parts.push(Part::Joined { page: read.page, pages: read.pages, parts: read.parts.clone() });
+    parts.len() as u32 - 1
+}
+
+/// A block of a read that was read ahead: its number, key and address, the segment that has it, and
+/// its content.
+struct FromAhead {
+    block: u64,
+    key: u64,
+    addr: Addr,
+    segment: SegmentId,
+    piece: BufSlice,
+}
+
 /// The parts of a read, before anything is started.
 struct Plan {
     parts: SmallVec<[Planned; 1]>,
@@ -324,6 +415,26 @@ impl Plan {
         match self.parts.last_mut() {
             Some(Planned::Zero(n)) => *n += bytes,
             _ => self.parts.push(Planned::Zero(bytes)),
+        }
+    }
+
+    /// Adds a block in memory; neighbours in one buffer become one piece.
+    fn ready(&mut self, piece: &BufSlice) {
+        if let Some(Planned::Ready(last)) = self.parts.last_mut()
+            && last.append_next(piece)
+        {
+            return;
+        }
+        self.parts.push(Planned::Ready(piece.clone()));
+    }
+
+    /// Adds a block that is read from the pool's devices, as it is stored; `wanted` when a cache may
+    /// want it.
+    fn stored(&mut self, segment: SegmentId, unit: u32, addr: Addr, crc: u32, wanted: bool) {
+        if addr.coding() == Coding::Raw && unit.is_multiple_of(8) {
+            self.block(segment, unit / 8, crc, Some(addr).filter(|_| wanted));
+        } else {
+            self.parts.push(Planned::Packed { segment, unit, addr, crc, wanted });
         }
     }
 

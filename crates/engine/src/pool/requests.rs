@@ -11,6 +11,7 @@ use super::full::FullDevices;
 use super::op::Op;
 use super::reclaimer::Reclaimer;
 use crate::cache::CacheDevices;
+use crate::read_ahead::ReadAhead;
 use crate::read_cache::ReadCache;
 use crate::slab::Slab;
 use crate::store::{Scattered, Store};
@@ -47,6 +48,7 @@ pub(crate) struct Requests {
     pub(crate) read_waiters: Vec<(Lsn, u32)>,
     pub(crate) cache: CacheDevices,
     pub(crate) read_cache: ReadCache,
+    pub(crate) ahead: ReadAhead,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) diffs: VecDeque<(Tag, Result<Vec<DiffExtent>, CommandError>)>,
     /// Replies to queries.
@@ -94,6 +96,7 @@ impl Requests {
             read_waiters: Vec::new(),
             cache,
             read_cache,
+            ahead: ReadAhead::default(),
             completions: VecDeque::new(),
             diffs: VecDeque::new(),
             answers: VecDeque::new(),

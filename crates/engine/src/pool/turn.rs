@@ -9,6 +9,7 @@ use super::requests::{Requests, SpaceWait};
 use super::state::Pool;
 use crate::api::Target;
 use crate::io::Ended;
+use crate::read_ahead::MOST_READS;
 use crate::store::{Context, Store, Waiting, Watermark};
 use crate::task::{Beside, JobTasks, checkpoint_brings_space, release_retained, step_evacuation, step_give_back};
 use crate::{Fault, Planted, PoolState, Reply, Time};
@@ -18,6 +19,9 @@ const STARVED_CHECKPOINTS: u64 = 6;
 /// Most milliseconds that writes wait for space while the cleaner moves something, or for a
 /// checkpoint to begin.
 pub(super) const STARVED_MILLIS: u64 = 30_000;
+
+/// Other device operations in flight with which devices are busy enough: nothing is read ahead.
+const BUSY_OPERATIONS: usize = 16;
 
 /// Alignment of a guest's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +44,36 @@ impl Requests {
             self.go_on(store, id);
         }
     }
+
+    /// Reads ahead of guests that read in order. Guests' own reads were started before, and nothing
+    /// is read ahead while other operations keep the devices busy.
+    fn step_read_ahead(&mut self, store: &mut Store) {
+        if self.ahead.is_idle() {
+            return;
+        }
+        self.ahead.sweep(store.now);
+        while let Some(target) = self.ahead.wanting() {
+            let reads = self.ahead.reads();
+            if !may_read_ahead(store) || reads >= MOST_READS || store.io.in_flight() >= reads + BUSY_OPERATIONS {
+                return;
+            }
+            let is_cached = self.cache_partition(store, target, 0).is_some();
+            let size = store.geometry(target).filter(|_| is_cached).map_or(0, |(geometry, _)| geometry.size);
+            let Some(range) = self.ahead.next_range(size) else { continue };
+            let Some(batch) = self.ahead.begin(range) else { return };
+            let request = Request { op: RequestOp::Read, range, fua: false };
+            let work = ReadWork { bypass_cache: true, ..ReadWork::new(target, request) };
+            let id = self.new_op(Owner::Ahead(batch), Work::Read(work), false);
+            self.try_read(store, id);
+        }
+    }
+}
+
+/// Returns whether blocks may be read ahead: in a pool in service that does not close, while no device
+/// is full and map nodes that are to be written take less than half of the memory for maps.
+fn may_read_ahead(store: &Store) -> bool {
+    let nodes = &store.core.nodes;
+    store.state == PoolState::Online && store.closing.is_none() && !store.io.is_stalled() && nodes.dirty() * 2 < nodes.limit()
 }
 
 impl Pool {
@@ -60,6 +94,7 @@ impl Pool {
                 let work = ReadWork::new(target, request);
                 let id = self.requests.new_op(owner, Work::Read(work), false);
                 self.requests.try_read(&mut self.store, id);
+                self.requests.ahead.note(target, request.range, self.store.now);
             }
             (RequestOp::Write, Some(volume)) if request.range.length > 0 => {
                 self.requests.start_write(&mut self.store, owner, volume, request, payload, durable)
@@ -192,6 +227,7 @@ impl Pool {
         self.requests.comparisons = STEPS_PER_TURN;
         self.requests.codec.begin_turn(self.store.tuning.codec_at_once);
         self.requests.go_on_with_ready(&mut self.store);
+        self.requests.step_read_ahead(&mut self.store);
         if self.store.tuning.read_only {
             self.close_when_read();
         } else if matches!(self.store.state, PoolState::Faulted(_) | PoolState::Closed) {

@@ -84,4 +84,12 @@ impl Store {
         }
         self.io.read(context, &self.core.space.layout, segment, page, pages, attempt, &mut self.bufs);
     }
+
+    /// Reads pages of a segment ahead of guests: as [`read_segment`](Self::read_segment), but errors
+    /// do not count, because a guest that needs the pages reads them itself.
+    pub(crate) fn read_segment_ahead(&mut self, context: Context, segment: SegmentId, page: u32, pages: u32) {
+        self.pin(segment);
+        let (layout, bufs) = (&self.core.space.layout, &mut self.bufs);
+        self.io.quietly(|io| io.read(context, layout, segment, page, pages, 0, bufs));
+    }
 }

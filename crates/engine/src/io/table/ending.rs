@@ -119,9 +119,9 @@ impl<C> IoTable<C> {
     fn failed(&mut self, group: u32, part: u16, error: DeviceError, probe: bool) -> bool {
         let Some(g) = self.groups.get(group) else { return true };
         let Some(p) = g.parts.get(usize::from(part)) else { return true };
-        let (role, kind, member, slot, tries) = (self.role(p), g.kind, p.device, p.slot, p.tries + 1);
+        let (role, kind, quiet, member, slot, tries) = (self.role(p), g.kind, g.quiet, p.device, p.slot, p.tries + 1);
         // no space on the host for optional zeros does not count as an error of the device
-        let counts = role.is_some() && !(kind == Kind::Zero && error == DeviceError::Full);
+        let counts = role.is_some() && !quiet && !(kind == Kind::Zero && error == DeviceError::Full);
         if counts && let (Some(errors), Some(failures)) = (self.errors.get_mut(member.index()), self.failures.get_mut(member.index())) {
             *errors += 1;
             *failures += 1;

@@ -23,8 +23,8 @@ impl<C> IoTable<C> {
     pub(super) fn add_at(&mut self, context: C, kind: Kind, pin: Option<SegmentId>, place: Option<(SegmentId, u32, u32)>) -> u32 {
         self.begun += 1;
         let (parts, nth) = (SmallVec::new(), self.begun - 1);
-        let (context, urgent) = (Some(context), self.urgent);
-        self.groups.insert(Group { context, kind, left: 0, out: 0, error: None, parts, pin, rebuild: None, nth, place, urgent })
+        let (context, urgent, quiet) = (Some(context), self.urgent, self.quiet);
+        self.groups.insert(Group { context, kind, left: 0, out: 0, error: None, parts, pin, rebuild: None, nth, place, urgent, quiet })
     }
 
     /// Starts a part. A part of a member without a device fails at once.

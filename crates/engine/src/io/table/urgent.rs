@@ -1,4 +1,5 @@
-//! Operations that overtake others, and operations that come back without having been carried out.
+//! Operations that overtake others or count no errors, and operations that come back without having
+//! been carried out.
 
 use millpond_block::Io;
 
@@ -14,6 +15,14 @@ impl<C> IoTable<C> {
         self.urgent = false;
         let begun = self.outbox.len().saturating_sub(before);
         self.outbox.rotate_right(begun);
+    }
+
+    /// Counts no errors of operations that `begin` starts: their requester does without the result,
+    /// and whatever needs it later reads it again.
+    pub(crate) fn quietly(&mut self, begin: impl FnOnce(&mut Self)) {
+        self.quiet = true;
+        begin(self);
+        self.quiet = false;
     }
 
     /// Takes back an operation that was popped but not passed to a device. It is popped again

@@ -1,0 +1,74 @@
+//! Blocks that are read ahead of guests: which ones of a range, and how guests' reads find them.
+
+use millpond_block::ByteRange;
+use millpond_format::{Addr, FANOUT, SegmentId};
+
+use super::memory::key_of;
+use super::requests::Requests;
+use super::write::blocks_of;
+use crate::Planted;
+use crate::api::Target;
+use crate::read_ahead::Ahead;
+use crate::store::Store;
+use crate::tree::Miss;
+
+/// A block that is to be read ahead, and its place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockAhead {
+    pub(super) segment: SegmentId,
+    pub(super) unit: u32,
+    pub(super) addr: Addr,
+    pub(super) crc: u32,
+}
+
+impl Requests {
+    /// Returns the blocks of a range that are to be read ahead: those that are neither in memory nor
+    /// on a cache device. None without the target, or when its volume has no read cache.
+    ///
+    /// # Errors
+    /// The map node that must be read before.
+    pub(super) fn blocks_ahead(&mut self, store: &mut Store, target: Target, range: ByteRange) -> Result<Vec<BlockAhead>, Miss> {
+        let mut found = Vec::new();
+        let (Some(root), Some(volume)) = (store.root_of(target), self.cache_partition(store, target, 0)) else { return Ok(found) };
+        let (first, count) = blocks_of(range);
+        let (mut block, end) = (first, first + count as u64);
+        while block < end {
+            let stop = ((block / FANOUT as u64 + 1) * FANOUT as u64).min(end);
+            // these are no visits for a guest's request
+            let Some(leaf) = store.core.nodes.leaf(&root, block, &mut 0)? else {
+                block = stop;
+                continue;
+            };
+            for at in block..stop {
+                let node = &store.core.nodes.get(leaf).node;
+                let slot = (at % FANOUT as u64) as usize;
+                let (addr, crc) = (node.entries[slot], node.crcs[slot]);
+                // blocks of an open batch, or of one in flight, are in memory
+                if !addr.is_some() || store.open_batch_of(addr).is_some() {
+                    continue;
+                }
+                let Some((segment, unit)) = store.core.space.locate(addr) else { continue };
+                let is_near = store.log.find_bytes(segment, unit, addr.units()).is_some()
+                    || self.ahead.knows(addr.identity())
+                    || self.read_cache.holds(volume, key_of(store, addr))
+                    || self.cache.find(addr).is_some();
+                if !is_near {
+                    if store.tuning.plants(Planted::ReadAheadStale) {
+                        self.ahead.plant_stale(target, at, addr.identity());
+                    }
+                    found.push(BlockAhead { segment, unit, addr, crc });
+                }
+            }
+            block = stop;
+        }
+        Ok(found)
+    }
+
+    /// Looks for a block of a target that is being read ahead, or was (INV-READ-AHEAD-1): by its
+    /// address in the map. Returns its key, too.
+    pub(super) fn find_ahead(&self, store: &Store, target: Target, block: u64, addr: Addr) -> Option<(u64, Ahead)> {
+        let stale = if store.tuning.plants(Planted::ReadAheadStale) { self.ahead.planted_stale(target, block) } else { None };
+        let key = stale.unwrap_or(addr.identity());
+        Some((key, self.ahead.look_up(key)?))
+    }
+}

@@ -1,0 +1,479 @@
+//! [`ReadAhead`]: finds reads of guests that are in order, and keeps the blocks that are read ahead
+//! of them.
+//!
+//! A *stream* is a series of adjacent reads of one target. From its third read on, the blocks behind
+//! it are read ahead, as far as its window. The window begins with four times a read and doubles
+//! whenever the stream has used half of what was read ahead, up to a limit. It is halved when the
+//! stream leaves bytes out, and when blocks are dropped before the stream reached them. Reads
+//! elsewhere in the target do not touch a stream: it ends when it was not continued for
+//! [`STALE_READS`] reads of its target and another one needs its place, or for [`IDLE_MILLIS`].
+//!
+//! INV-READ-AHEAD-1: a block that is being read ahead, or was, is found by its address in the map,
+//! which always means the same bytes (I11), and only bytes that matched the map's checksum (I5) are
+//! kept. So nothing is invalidated when guests write: an overwritten block has another address. Its
+//! place is not reused while it is being read, because each device read pins its segment.
+//!
+//! INV-READ-AHEAD-2: a guest's read of a block that is being read ahead waits for that and is then
+//! planned anew, whatever the result was: what is missing then, the guest's read reads itself.
+//!
+//! Blocks are kept until a guest has read them. Then they go the way of any block that was read from
+//! a device: the read cache keeps those that are read more than once.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+
+use millpond_block::{BufSlice, ByteRange};
+use rustc_hash::FxHashMap;
+
+use crate::{Target, Time};
+
+/// Bytes of a block.
+const BLOCK: u64 = 4096;
+/// Longest read in bytes that belongs to a stream: devices handle longer ones well.
+const LONGEST: u64 = 1 << 20;
+/// Most streams of a target.
+const STREAMS: usize = 8;
+/// Reads that continue a stream before it is read ahead.
+const AFTER_READS: u32 = 2;
+/// The first window, in lengths of the read that begins it.
+const FIRST_WINDOW: u64 = 4;
+/// Smallest window in bytes.
+const LEAST_WINDOW: u64 = 2 * BLOCK;
+/// Bytes that are read ahead at a time, approximately, and less than twice as many: guests wait for
+/// all of them.
+const STEP: u64 = 256 << 10;
+/// Most device reads in flight to read ahead.
+pub(crate) const MOST_READS: usize = 64;
+/// Reads of a target after which a stream that was not continued may lose its place.
+const STALE_READS: u64 = 64;
+/// Milliseconds after which streams that were not continued, and blocks that were not used, are
+/// dropped.
+const IDLE_MILLIS: u64 = 10_000;
+/// Milliseconds between two searches for those.
+const SWEEP_MILLIS: u64 = 1_000;
+/// Part of the read cache, as 1/N, that blocks read ahead may take.
+const SHARE: u64 = 8;
+
+/// A series of adjacent reads.
+#[derive(Debug)]
+struct Stream {
+    /// Its number in the pool.
+    nth: u64,
+    /// The byte after its last read.
+    next: u64,
+    /// The byte up to which it was read ahead; `next` or higher.
+    ahead: u64,
+    /// Bytes that are to be read ahead; 0 until that begins.
+    window: u64,
+    /// Reads that continued it.
+    run: u32,
+    /// Number of reads of the target when it was last continued, and the time.
+    used: u64,
+    at: Time,
+    /// True when it is among those to be read ahead now.
+    wants: bool,
+}
+
+impl Stream {
+    /// Returns whether a read leaves out bytes of the stream, and begins in what was read ahead of it.
+    fn skips_to(&self, offset: u64) -> bool {
+        offset > self.next && offset < self.ahead
+    }
+
+    /// Continues the stream. Returns true when it is to be read ahead from now on, with a window of
+    /// at most `most` bytes.
+    fn advance(&mut self, range: ByteRange, most: u64) -> bool {
+        if range.offset == self.next {
+            self.run = self.run.saturating_add(1);
+        } else {
+            self.narrow();
+        }
+        self.next = range.offset + range.length;
+        self.ahead = self.ahead.max(self.next);
+        if self.wants || self.run < AFTER_READS || most < LEAST_WINDOW || self.ahead - self.next > self.window / 2 {
+            return false;
+        }
+        let wider = if self.window == 0 { range.length * FIRST_WINDOW } else { self.window.saturating_mul(2) };
+        self.window = wider.max(LEAST_WINDOW).min(most);
+        self.wants = true;
+        true
+    }
+
+    /// Halves the window; below the smallest one the stream has to prove itself again.
+    fn narrow(&mut self) {
+        self.window /= 2;
+        if self.window < LEAST_WINDOW {
+            (self.window, self.run, self.ahead) = (0, 0, self.next);
+        }
+    }
+
+    /// Returns the next range to be read ahead, in whole blocks below `size`; `None` when all of the
+    /// window was.
+    fn next_range(&self, size: u64, most: u64) -> Option<ByteRange> {
+        let window_end = (self.next + self.window.min(most)) / BLOCK * BLOCK;
+        let end = window_end.min(size.next_multiple_of(BLOCK));
+        let offset = self.ahead / BLOCK * BLOCK;
+        if offset >= end {
+            return None;
+        }
+        // steps end at multiples of their length; the first one is not short, nor is the rest
+        let step_end = ((offset + STEP / 2) / STEP + 1) * STEP;
+        let to = if end < step_end + STEP / 2 { end } else { step_end };
+        Some(ByteRange { offset, length: to - offset })
+    }
+}
+
+/// The streams of a target.
+#[derive(Debug, Default)]
+struct Streams {
+    list: Vec<Stream>,
+    /// Number of reads of the target.
+    reads: u64,
+}
+
+impl Streams {
+    /// Returns the stream that a read continues.
+    fn continued_at(&mut self, offset: u64) -> Option<&mut Stream> {
+        let exact = self.list.iter().position(|stream| stream.next == offset);
+        let at = exact.or_else(|| self.list.iter().position(|stream| stream.skips_to(offset)))?;
+        self.list.get_mut(at)
+    }
+
+    /// Adds a stream, in the place of the one that was continued least lately if there is no other
+    /// place. Streams that are read ahead keep theirs while they are continued.
+    fn admit(&mut self, stream: Stream) {
+        if self.list.len() < STREAMS {
+            return self.list.push(stream);
+        }
+        let reads = self.reads;
+        let others = self.list.iter_mut().filter(|old| old.window == 0 || reads > old.used + STALE_READS);
+        if let Some(old) = others.min_by_key(|old| old.used) {
+            *old = stream;
+        }
+    }
+}
+
+/// A range that is being read ahead, or was.
+#[derive(Debug)]
+struct Batch {
+    /// The stream that it is for.
+    target: Target,
+    stream: u64,
+    /// The byte after the range, and the length of the range.
+    end: u64,
+    bytes: u64,
+    /// Keys of its blocks that are being read; later of those that were read.
+    keys: Vec<u64>,
+    /// Number of those that were read and not used yet. Counts once the batch was read.
+    left: usize,
+    /// Device reads in flight.
+    reads: usize,
+    /// Operations that wait for it.
+    waiters: Vec<u32>,
+    /// Time at which it was read; `None` while it is being read.
+    read_at: Option<Time>,
+}
+
+/// A block that is being read ahead, or was: its batch, and its content.
+#[derive(Debug)]
+struct Block {
+    batch: u64,
+    piece: Option<BufSlice>,
+}
+
+/// State of a block that a guest looks for.
+#[derive(Debug)]
+pub(crate) enum Ahead {
+    /// It was read: its content, uncompressed.
+    Read(BufSlice),
+    /// It is being read by this batch.
+    Reading(u64),
+}
+
+/// Streams, and blocks that are read ahead of them.
+#[derive(Debug, Default)]
+pub(crate) struct ReadAhead {
+    /// Limit of a stream's window in bytes; 0: nothing is read ahead.
+    window: u64,
+    /// Limit of all batches in bytes, and the bytes of the batches that there are.
+    room: u64,
+    taken: u64,
+    targets: BTreeMap<Target, Streams>,
+    /// Streams to be read ahead now, in order.
+    wanting: VecDeque<(Target, u64)>,
+    /// Batches by number.
+    batches: BTreeMap<u64, Batch>,
+    blocks: FxHashMap<u64, Block>,
+    /// Number of the last stream or batch.
+    last: u64,
+    /// Device reads in flight.
+    reads: usize,
+    /// Streams with a window at the last look, and the time of that.
+    active: u64,
+    swept: Time,
+    /// Bytes of blocks that were read, and of those that guests used.
+    read_bytes: u64,
+    used_bytes: u64,
+    /// Addresses that blocks of targets had when they were read ahead. Empty without the planted
+    /// bug that finds blocks by them.
+    stale: FxHashMap<(Target, u64), u64>,
+}
+
+impl ReadAhead {
+    /// Sets the limit of a stream's window in bytes, and the size of the read cache. Returns the
+    /// bytes of it that blocks read ahead may take. Those beyond are dropped.
+    pub(crate) fn arrange(&mut self, window: u64, read_cache: u64) -> u64 {
+        self.window = window;
+        self.room = if window == 0 { 0 } else { read_cache / SHARE / BLOCK * BLOCK };
+        while self.taken > self.room && self.drop_oldest() {}
+        self.room
+    }
+
+    /// Returns the limit of each stream's window in bytes: all of them together take half of the
+    /// room, so that none pushes out what another one will use.
+    fn window_limit(&self) -> u64 {
+        (self.room / 2 / self.active.max(1)).min(self.window) / BLOCK * BLOCK
+    }
+
+    /// Notes a read of a guest.
+    pub(crate) fn note(&mut self, target: Target, range: ByteRange, now: Time) {
+        if self.room == 0 || range.length > LONGEST {
+            return;
+        }
+        let most = self.window_limit();
+        let streams = self.targets.entry(target).or_default();
+        streams.reads += 1;
+        let reads = streams.reads;
+        if let Some(stream) = streams.continued_at(range.offset) {
+            let was_active = stream.window > 0;
+            (stream.used, stream.at) = (reads, now);
+            if stream.advance(range, most) {
+                self.wanting.push_back((target, stream.nth));
+            }
+            self.active += u64::from(!was_active && stream.window > 0);
+            return;
+        }
+        self.last += 1;
+        let next = range.offset + range.length;
+        streams.admit(Stream { nth: self.last, next, ahead: next, window: 0, run: 0, used: reads, at: now, wants: false });
+    }
+
+    /// Returns whether there is neither a stream nor a block.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.targets.is_empty() && self.batches.is_empty()
+    }
+
+    /// Returns the number of device reads in flight.
+    pub(crate) fn reads(&self) -> usize {
+        self.reads
+    }
+
+    /// Returns the target of the stream that is to be read ahead next.
+    pub(crate) fn wanting(&self) -> Option<Target> {
+        self.wanting.front().map(|(target, _)| *target)
+    }
+
+    fn stream(&mut self, target: Target, nth: u64) -> Option<&mut Stream> {
+        self.targets.get_mut(&target)?.list.iter_mut().find(|stream| stream.nth == nth)
+    }
+
+    /// Returns the next range to be read ahead of that stream, whose target has `size` bytes. `None`
+    /// when there is nothing to be read ahead of it any more; then the next stream is in its place.
+    pub(crate) fn next_range(&mut self, size: u64) -> Option<ByteRange> {
+        let (target, nth) = *self.wanting.front()?;
+        let most = self.window_limit();
+        let range = self.stream(target, nth).and_then(|stream| stream.next_range(size, most));
+        if range.is_none() {
+            self.wanting.pop_front();
+            if let Some(stream) = self.stream(target, nth) {
+                stream.wants = false;
+            }
+        }
+        range
+    }
+
+    /// Begins a batch with that range, and returns its number; `None` when there is no room for it
+    /// now.
+    pub(crate) fn begin(&mut self, range: ByteRange) -> Option<u64> {
+        let (target, nth) = *self.wanting.front()?;
+        while self.taken + range.length > self.room {
+            if !self.drop_oldest() {
+                return None;
+            }
+        }
+        let end = range.offset + range.length;
+        if let Some(stream) = self.stream(target, nth) {
+            stream.ahead = stream.ahead.max(end);
+        }
+        self.last += 1;
+        self.taken += range.length;
+        let batch = Batch {
+            target,
+            stream: nth,
+            end,
+            bytes: range.length,
+            keys: Vec::new(),
+            left: 0,
+            reads: 0,
+            waiters: Vec::new(),
+            read_at: None,
+        };
+        self.batches.insert(self.last, batch);
+        Some(self.last)
+    }
+
+    /// Notes that a batch has so many device reads in flight.
+    pub(crate) fn reads_begin(&mut self, nth: u64, reads: usize) {
+        if let Some(batch) = self.batches.get_mut(&nth) {
+            batch.reads += reads;
+            self.reads += reads;
+        }
+    }
+
+    /// Notes that a batch reads a block.
+    pub(crate) fn expects(&mut self, nth: u64, key: u64) {
+        if let Some(batch) = self.batches.get_mut(&nth)
+            && let Entry::Vacant(place) = self.blocks.entry(key)
+        {
+            place.insert(Block { batch: nth, piece: None });
+            batch.keys.push(key);
+        }
+    }
+
+    /// Keeps the content of a block that a batch has read.
+    pub(crate) fn hold(&mut self, nth: u64, key: u64, piece: BufSlice) {
+        if let Some(block) = self.blocks.get_mut(&key).filter(|block| block.batch == nth && block.piece.is_none()) {
+            block.piece = Some(piece);
+            self.read_bytes += BLOCK;
+        }
+    }
+
+    /// Ends the reads of a batch: blocks that were not read will not be. Returns the operations that
+    /// waited for it.
+    pub(crate) fn batch_ended(&mut self, nth: u64, now: Time) -> Vec<u32> {
+        let Some(batch) = self.batches.get_mut(&nth) else { return Vec::new() };
+        self.reads -= std::mem::take(&mut batch.reads);
+        let waiters = std::mem::take(&mut batch.waiters);
+        let blocks = &mut self.blocks;
+        batch.keys.retain(|key| match blocks.get(key) {
+            Some(block) if block.batch == nth && block.piece.is_none() => {
+                blocks.remove(key);
+                false
+            }
+            // blocks that were used meanwhile are gone
+            Some(block) => block.batch == nth,
+            None => false,
+        });
+        (batch.left, batch.read_at) = (batch.keys.len(), Some(now));
+        if batch.left == 0 {
+            self.drop_batch(nth);
+        }
+        waiters
+    }
+
+    /// Returns whether any block is being read ahead or was.
+    pub(crate) fn has_blocks(&self) -> bool {
+        !self.blocks.is_empty()
+    }
+
+    /// Returns whether a block is being read ahead, or was.
+    pub(crate) fn knows(&self, key: u64) -> bool {
+        self.blocks.contains_key(&key)
+    }
+
+    /// Looks for a block.
+    pub(crate) fn look_up(&self, key: u64) -> Option<Ahead> {
+        let block = self.blocks.get(&key)?;
+        Some(match &block.piece {
+            Some(piece) => Ahead::Read(piece.clone()),
+            None => Ahead::Reading(block.batch),
+        })
+    }
+
+    /// Makes an operation wait for a batch that is being read.
+    pub(crate) fn wait(&mut self, nth: u64, op: u32) {
+        let batch = self.batches.get_mut(&nth).filter(|batch| batch.read_at.is_none());
+        batch.expect("INV-READ-AHEAD-2: a block that is being read belongs to a batch in flight").waiters.push(op);
+    }
+
+    /// Forgets a block that a guest has read.
+    pub(crate) fn was_used(&mut self, key: u64) {
+        let Some(block) = self.blocks.get(&key).filter(|block| block.piece.is_some()) else { return };
+        let nth = block.batch;
+        self.blocks.remove(&key);
+        self.used_bytes += BLOCK;
+        if let Some(batch) = self.batches.get_mut(&nth).filter(|batch| batch.read_at.is_some()) {
+            batch.left = batch.left.saturating_sub(1);
+            if batch.left == 0 {
+                self.drop_batch(nth);
+            }
+        }
+    }
+
+    /// Drops the oldest batch that was read. Returns false when there is none.
+    fn drop_oldest(&mut self) -> bool {
+        let oldest = self.batches.iter().find(|(_, batch)| batch.read_at.is_some()).map(|(nth, _)| *nth);
+        oldest.into_iter().for_each(|nth| self.drop_batch(nth));
+        oldest.is_some()
+    }
+
+    /// Drops a batch with its blocks. If its stream has not reached its end, the window was too wide.
+    fn drop_batch(&mut self, nth: u64) {
+        let Some(batch) = self.batches.remove(&nth) else { return };
+        self.taken -= batch.bytes;
+        let mut unused = false;
+        for key in batch.keys {
+            if self.blocks.get(&key).is_some_and(|block| block.batch == nth) {
+                self.blocks.remove(&key);
+                unused = true;
+            }
+        }
+        if unused
+            && let Some(stream) = self.stream(batch.target, batch.stream)
+            && stream.next < batch.end
+        {
+            stream.narrow();
+        }
+    }
+
+    /// Drops streams and blocks that were not used for long, about once a second.
+    pub(crate) fn sweep(&mut self, now: Time) {
+        if now.0 < self.swept.0 + SWEEP_MILLIS {
+            return;
+        }
+        self.swept = now;
+        let is_idle = |at: Time| now.0 >= at.0 + IDLE_MILLIS;
+        for streams in self.targets.values_mut() {
+            streams.list.retain(|stream| !is_idle(stream.at));
+        }
+        self.targets.retain(|_, streams| !streams.list.is_empty());
+        let old: Vec<u64> = self.batches.iter().filter(|(_, batch)| batch.read_at.is_some_and(is_idle)).map(|(nth, _)| *nth).collect();
+        old.into_iter().for_each(|nth| self.drop_batch(nth));
+        let windows = self.targets.values().flat_map(|streams| &streams.list).filter(|stream| stream.window > 0);
+        self.active = windows.count() as u64;
+    }
+
+    /// Returns the bytes that batches take.
+    pub(crate) fn memory(&self) -> u64 {
+        self.taken
+    }
+
+    /// Returns the bytes of blocks that were read ahead since the import, and of those that guests
+    /// used.
+    pub(crate) fn counters(&self) -> (u64, u64) {
+        (self.read_bytes, self.used_bytes)
+    }
+
+    /// Plants a bug: remembers the address that a block of a target has now.
+    pub(crate) fn plant_stale(&mut self, target: Target, block: u64, key: u64) {
+        self.stale.insert((target, block), key);
+    }
+
+    /// Returns the address that a block had when it was read ahead, if the bug is planted.
+    pub(crate) fn planted_stale(&self, target: Target, block: u64) -> Option<u64> {
+        self.stale.get(&(target, block)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests;
