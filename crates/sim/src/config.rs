@@ -305,6 +305,9 @@ impl Config {
         if Config::gathers(seed, options) {
             self.tuning.gather = Gather { after_reads: 4 << (seed / 4 % 3), from_bytes: 8 * KIB };
         }
+        if Config::reads_ahead(seed, options) {
+            self.read_ahead(seed);
+        }
         if options.long_tables {
             self.lengthen(&mut rng.fork(10));
             return false;

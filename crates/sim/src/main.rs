@@ -131,7 +131,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 41] = [
+const PLANTED: [(&str, Planted); 42] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -173,6 +173,7 @@ const PLANTED: [(&str, Planted); 41] = [
     ("leave-out-unasked", Planted::LeaveOutUnasked),
     ("gather-stale", Planted::GatherStale),
     ("codec-in-order", Planted::CodecInOrder),
+    ("read-ahead-stale", Planted::ReadAheadStale),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -404,6 +405,7 @@ impl Batch {
             "  {} checkpoints, {} segments cleaned, {prepared} MiB prepared, {gathered} KiB gathered, {} coded beside, {back} MiB given back{least}",
             stats.checkpoints, stats.cleaned, stats.coded
         );
+        println!("  {} KiB read ahead, {} KiB of them used", stats.read_ahead >> 10, stats.read_ahead_used >> 10);
         println!(
             "  {} devices lost, {} replaced or added, {} by spares, {} trials without copies, {} wiped, {} blocks from caches",
             stats.losses, stats.changes, stats.spares, stats.trials, stats.wipes, stats.cached

@@ -2,19 +2,25 @@
 //! runs more.
 
 use millpond_engine::Engine;
-use millpond_sim::{FaultKind, Mode, Options, run};
+use millpond_sim::{FaultKind, Mode, Options, Stats, run};
 
-fn clean(seeds: std::ops::Range<u64>, mode: Mode, options: &Options) {
+/// Runs seeds that must be clean. Returns their counters.
+fn clean(seeds: std::ops::Range<u64>, mode: Mode, options: &Options) -> Stats {
+    let mut stats = Stats::default();
     for seed in seeds {
-        if let Some(finding) = run::<Engine>(seed, mode, options).finding {
+        let outcome = run::<Engine>(seed, mode, options);
+        if let Some(finding) = outcome.finding {
             panic!("seed {seed} {mode:?} {options:?}: {}\n{}", finding.what, finding.tail.join("\n"));
         }
+        stats.add(&outcome.stats);
     }
+    stats
 }
 
 #[test]
 fn worlds() {
-    clean(0..84, Mode::World, &Options::default());
+    let stats = clean(0..84, Mode::World, &Options::default());
+    assert!(stats.read_ahead_used > 0, "no guest used what was read ahead: {stats:?}");
 }
 
 /// Mirrors whose devices fail, are away, damage data, are replaced and added.
@@ -190,6 +196,7 @@ fn planted_bugs_are_found() {
         Planted::LeaveOutUnasked,
         Planted::GatherStale,
         Planted::CodecInOrder,
+        Planted::ReadAheadStale,
     ];
     for bug in planted {
         let options = Options::default().planting(bug);

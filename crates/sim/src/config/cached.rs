@@ -1,9 +1,9 @@
-//! Cache devices and the read cache in memory, in worlds of every kind.
+//! Cache devices, the read cache in memory, and reading ahead, in worlds of every kind.
 
-use millpond_engine::{Class, GroupSpec, Layout};
+use millpond_engine::{Class, GroupSpec, Layout, Planted};
 
 use super::{Config, Options, device};
-use crate::rng::Rng;
+use crate::rng::{Rng, mix as hash};
 
 /// Cache settings of a world.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,22 @@ impl Config {
         self.mix.requests[0] = self.mix.requests[0].max(60);
         self.mix.hot = self.mix.hot.max(40);
         self.tuning.read_cache = (64 << 10) << rng.below(7);
+    }
+
+    /// Returns whether blocks are read ahead of guests. The other seeds keep the worlds that they had
+    /// before.
+    pub(super) fn reads_ahead(seed: u64, options: &Options) -> bool {
+        hash(seed ^ 0x6168_6561).is_multiple_of(8) || options.planted == Some(Planted::ReadAheadStale)
+    }
+
+    /// Lets the engine read ahead of guests, which often read in order here, with small windows and
+    /// a read cache of which that takes little.
+    pub(super) fn read_ahead(&mut self, seed: u64) {
+        let drawn = hash(seed ^ 0x6f72_6465);
+        self.mix.requests[0] = self.mix.requests[0].max(60);
+        self.mix.sequential = self.mix.sequential.max(75);
+        self.tuning.read_cache = (512 << 10) << (drawn % 3);
+        self.tuning.read_ahead = (16 << 10) << (drawn / 4 % 4);
     }
 
     /// Adds a cache, drawing only from `rng`, so that other worlds stay unchanged.

@@ -43,6 +43,8 @@ impl<S: System> World<S> {
             self.stats.cleaned += metrics.segments_cleaned;
             self.stats.prepared += metrics.prepared_bytes;
             self.stats.gathered += metrics.gathered_bytes;
+            self.stats.read_ahead += metrics.read_ahead_bytes;
+            self.stats.read_ahead_used += metrics.read_ahead_used_bytes;
             self.stats.given_back += metrics.given_back_bytes;
             self.stats.cached += metrics.cache_hits;
         }

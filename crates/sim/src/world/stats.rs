@@ -35,6 +35,10 @@ pub struct Stats {
     pub prepared: u64,
     /// Bytes of blocks that the engine wrote again next to each other.
     pub gathered: u64,
+    /// Bytes of blocks that the engine read ahead of guests.
+    pub read_ahead: u64,
+    /// Bytes of these blocks that guests used.
+    pub read_ahead_used: u64,
     /// Compressions and decompressions by threads of the host.
     pub coded: u64,
     /// Bytes of free segments that the engine released to the host.
@@ -101,6 +105,8 @@ impl Stats {
         self.cleaned += other.cleaned;
         self.prepared += other.prepared;
         self.gathered += other.gathered;
+        self.read_ahead += other.read_ahead;
+        self.read_ahead_used += other.read_ahead_used;
         self.coded += other.coded;
         self.given_back += other.given_back;
         self.diffs += other.diffs;
