@@ -32,6 +32,7 @@ mod parity;
 mod pieces;
 mod promote;
 mod queries;
+mod read_ahead;
 mod read_cache;
 mod ready;
 mod rejoin;

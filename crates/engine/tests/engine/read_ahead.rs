@@ -1,0 +1,224 @@
+//! Reading ahead of guests that read in order: what is read, that it is never old, and that its
+//! errors are invisible.
+
+use millpond_block::{CacheMode, Io, IoKind, Op};
+use millpond_engine::{CatalogCommand, Compression, GroupSpec, Layout, Target, Tuning, VolumeId};
+
+use crate::cache::{STEP, pattern};
+use crate::harness::Harness;
+
+const SIZE: u64 = 4 << 20;
+
+fn tuning(read_ahead: u64) -> Tuning {
+    Tuning { map_memory: 8 << 20, checkpoint_log_bytes: 2 << 20, read_cache: 32 << 20, read_ahead, ..Tuning::default() }
+}
+
+/// A pool of large segments with a volume that was written in order.
+fn written(layout: Layout, sizes_mib: &[usize], read_ahead: u64, compression: Compression) -> (Harness, VolumeId) {
+    let mut harness = Harness::with_extents(sizes_mib, vec![GroupSpec::data(layout)], tuning(read_ahead), Some(1 << 20));
+    let volume = harness.volume("disk0", SIZE, compression);
+    write_all(&mut harness, volume, 1);
+    (harness, volume)
+}
+
+fn write_all(harness: &mut Harness, volume: VolumeId, round: u8) {
+    for at in (0..SIZE).step_by(STEP as usize) {
+        harness.request(Target::Head(volume), Op::Write, at, STEP, &pattern(at, round)).unwrap();
+    }
+}
+
+fn read(harness: &mut Harness, target: Target, at: u64, round: u8) {
+    assert!(harness.request(target, Op::Read, at, STEP, &[]).unwrap() == pattern(at, round), "at {at}");
+}
+
+fn read_all(harness: &mut Harness, target: Target, round: u8) {
+    (0..SIZE).step_by(STEP as usize).for_each(|at| read(harness, target, at, round));
+}
+
+/// Bytes that were read ahead, and of these the bytes that guests used.
+fn counters(harness: &Harness) -> (u64, u64) {
+    let metrics = harness.engine.metrics();
+    (metrics.read_ahead_bytes, metrics.read_ahead_used_bytes)
+}
+
+/// Reads three times in order, and returns the device reads that are started ahead then.
+fn start_ahead(harness: &mut Harness, target: Target) -> Vec<Io> {
+    (0..2).for_each(|nth| read(harness, target, nth * STEP, 1));
+    harness.submit(target, Op::Read, 2 * STEP, STEP);
+    let mut guests: Vec<Io> = std::iter::from_fn(|| harness.engine.pop_io()).collect();
+    harness.turn();
+    let ahead: Vec<Io> = std::iter::from_fn(|| harness.engine.pop_io()).collect();
+    guests.drain(..).for_each(|io| harness.perform(io));
+    harness.turn();
+    let done = harness.engine.pop_completion().unwrap();
+    assert_eq!(done.result.unwrap().iter().map(|piece| piece.len() as u64).sum::<u64>(), STEP);
+    assert!(!ahead.is_empty() && ahead.iter().all(|io| matches!(io.kind, IoKind::Read { .. })), "{ahead:?}");
+    ahead
+}
+
+#[test]
+fn reads_in_order_find_their_blocks_in_memory() {
+    for compression in [Compression::Off, Compression::Lz4] {
+        let (mut harness, volume) = written(Layout::Linear, &[64], 0, compression);
+        read_all(&mut harness, Target::Head(volume), 1);
+        let (plain, none) = (harness.reads[0], counters(&harness));
+        let (mut harness, volume) = written(Layout::Linear, &[64], 1 << 20, compression);
+        let snapshot = harness.snapshot(volume, "s");
+        for target in [Target::Head(volume), Target::Snapshot(snapshot)] {
+            let (reads, before) = (harness.reads[0], counters(&harness));
+            read_all(&mut harness, target, 1);
+            let (ahead, used) = counters(&harness);
+            // all but the three reads that showed that there is a stream
+            assert_eq!((ahead - before.0, used - before.1), (SIZE - 3 * STEP, SIZE - 3 * STEP), "{compression:?} {target:?}");
+            if compression == Compression::Off && before == (0, 0) {
+                // fewer and larger device reads
+                assert!((harness.reads[0] - reads) * 2 < plain, "{} of {plain}", harness.reads[0] - reads);
+            }
+        }
+        assert_eq!(none, (0, 0), "nothing is read ahead by default");
+    }
+}
+
+#[test]
+fn reads_of_parts_of_blocks_are_in_order_too() {
+    let (mut harness, volume) = written(Layout::Linear, &[64], 1 << 20, Compression::Off);
+    let before = harness.reads[0];
+    for at in (0..STEP).step_by(512) {
+        let wanted = &pattern(0, 1)[at as usize..at as usize + 512];
+        assert_eq!(harness.request(Target::Head(volume), Op::Read, at, 512, &[]).unwrap(), wanted, "at {at}");
+    }
+    assert!(harness.reads[0] - before < STEP / 4096, "{}", harness.reads[0] - before);
+}
+
+#[test]
+fn random_reads_and_volumes_without_a_read_cache_are_not_read_ahead() {
+    let (mut harness, volume) = written(Layout::Linear, &[64], 1 << 20, Compression::Off);
+    let steps = SIZE / STEP;
+    // each step is followed by one far from it
+    (0..steps).for_each(|nth| read(&mut harness, Target::Head(volume), nth * 29 % steps * STEP, 1));
+    assert_eq!(counters(&harness), (0, 0));
+    for mode in CacheMode::ALL {
+        // what the read cache has is not read ahead
+        [0, 32 << 20].map(|bytes| harness.engine.set_read_cache(bytes));
+        let before = counters(&harness);
+        harness.command(CatalogCommand::SetProperties { volume, cache: Some(mode), compression: None, read_only: None }).unwrap();
+        read_all(&mut harness, Target::Head(volume), 1);
+        assert_eq!(counters(&harness) != before, mode.caches_reads(), "{mode}");
+    }
+    let mut options = harness.engine.volumes()[0].options;
+    options.read_cache = Some(0);
+    let mode = CacheMode::Writeback;
+    harness.command(CatalogCommand::SetProperties { volume, cache: Some(mode), compression: None, read_only: None }).unwrap();
+    harness.command(CatalogCommand::SetOptions { volume, options }).unwrap();
+    let before = counters(&harness);
+    read_all(&mut harness, Target::Head(volume), 1);
+    assert_eq!(counters(&harness), before);
+    harness.engine.set_read_cache(0);
+    assert_eq!(harness.engine.metrics().read_cache_bytes, 0);
+}
+
+#[test]
+fn a_guest_waits_for_blocks_that_are_being_read_ahead() {
+    let (mut harness, volume) = written(Layout::Linear, &[64], 1 << 20, Compression::Off);
+    let target = Target::Head(volume);
+    let ahead = start_ahead(&mut harness, target);
+    harness.submit(target, Op::Read, 3 * STEP, STEP);
+    let second = harness.engine.pop_io();
+    assert!(second.is_none(), "a second read of the same blocks: {second:?}");
+    assert!(harness.engine.pop_completion().is_none());
+    ahead.into_iter().for_each(|io| harness.perform(io));
+    harness.settle();
+    let data = harness.engine.pop_completion().unwrap().result.unwrap();
+    assert!(data.iter().flat_map(|piece| piece.bytes().to_vec()).collect::<Vec<u8>>() == pattern(3 * STEP, 1));
+    assert!(data.len() <= 4, "neighbours in one buffer are {} pieces", data.len());
+}
+
+/// INV-READ-AHEAD-1: whatever is written while blocks are read ahead, and wherever it is put.
+#[test]
+fn blocks_overwritten_while_they_are_read_ahead_are_never_old() {
+    for compression in [Compression::Off, Compression::Lz4] {
+        let (mut harness, volume) = written(Layout::Linear, &[64], 1 << 20, compression);
+        let target = Target::Head(volume);
+        let ahead = start_ahead(&mut harness, target);
+        let place = |io: &Io| match io.kind {
+            IoKind::Read { offset, length, .. } => offset as usize..offset as usize + length,
+            _ => 0..0,
+        };
+        let before: Vec<Vec<u8>> = ahead.iter().map(|io| harness.media[0][place(io)].to_vec()).collect();
+        // 96 MiB on a device of 64 MiB: places of older blocks are used again, but not these
+        for round in 2..26 {
+            write_all(&mut harness, volume, round);
+        }
+        let after: Vec<Vec<u8>> = ahead.iter().map(|io| harness.media[0][place(io)].to_vec()).collect();
+        assert!(before == after, "a place was reused while it was being read");
+        harness.submit(target, Op::Read, 3 * STEP, STEP);
+        harness.settle();
+        let data = harness.engine.pop_completion().unwrap().result.unwrap();
+        assert!(data.iter().flat_map(|piece| piece.bytes().to_vec()).collect::<Vec<u8>>() == pattern(3 * STEP, 25));
+        ahead.into_iter().for_each(|io| harness.perform(io));
+        harness.settle();
+        for round in 26..30 {
+            read_all(&mut harness, target, round - 1);
+            write_all(&mut harness, volume, round);
+        }
+        harness.audit();
+    }
+}
+
+#[test]
+fn errors_are_left_to_guests_and_count_once() {
+    let mut errors = Vec::new();
+    for read_ahead in [0, 1 << 20] {
+        let (mut harness, volume) = written(Layout::Linear, &[64], read_ahead, Compression::Off);
+        let target = Target::Head(volume);
+        let (tuned, ahead) = if read_ahead > 0 {
+            let ahead = start_ahead(&mut harness, target);
+            let IoKind::Read { offset, .. } = ahead[0].kind else { panic!("{:?}", ahead[0]) };
+            (Some(offset), ahead)
+        } else {
+            (None, Vec::new())
+        };
+        // the same place in both pools: the first block that is read ahead
+        let place = tuned.unwrap_or_else(|| first_place(target));
+        harness.bad = Some((0, place));
+        ahead.into_iter().for_each(|io| harness.perform(io));
+        harness.settle();
+        assert_eq!(harness.engine.pool().unwrap().devices[0].errors, 0, "no guest has read it");
+        harness.request(target, Op::Read, 3 * STEP, STEP, &[]).unwrap_err();
+        errors.push((harness.engine.pool().unwrap().devices[0].errors, harness.engine.pool().unwrap().devices[0].failed));
+        harness.bad = None;
+        read(&mut harness, target, 3 * STEP, 1);
+    }
+    assert!(errors[0].0 > 0 && errors[0] == errors[1], "{errors:?}");
+}
+
+/// Returns the place on the device of the first block that is read ahead, in a pool of the same
+/// history.
+fn first_place(target: Target) -> u64 {
+    let (mut harness, _) = written(Layout::Linear, &[64], 1 << 20, Compression::Off);
+    let ahead = start_ahead(&mut harness, target);
+    let IoKind::Read { offset, .. } = ahead[0].kind else { panic!("{:?}", ahead[0]) };
+    offset
+}
+
+#[test]
+fn a_damaged_copy_is_found_and_repaired_by_the_guest() {
+    let (mut harness, volume) = written(Layout::Mirror { copies: 2 }, &[64, 64], 1 << 20, Compression::Off);
+    let target = Target::Head(volume);
+    let ahead = start_ahead(&mut harness, target);
+    for io in ahead {
+        let IoKind::Read { offset, .. } = io.kind else { panic!("{io:?}") };
+        harness.media[io.device.index()][offset as usize] ^= 1;
+        harness.perform(io);
+    }
+    harness.settle();
+    let sum = |harness: &Harness| {
+        let devices = harness.engine.pool().unwrap().devices;
+        devices.iter().fold((0, 0), |sum, device| (sum.0 + device.errors, sum.1 + device.repaired))
+    };
+    assert_eq!(sum(&harness), (0, 0), "no guest has read it");
+    read_all(&mut harness, target, 1);
+    let (errors, repaired) = sum(&harness);
+    assert!(errors > 0 && repaired > 0, "{errors} errors, {repaired} repaired");
+    harness.audit();
+}
