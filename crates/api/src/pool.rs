@@ -219,6 +219,12 @@ pub struct PoolIo {
     /// Blocks that were not in the read cache. Requests that bypass it do not count.
     #[serde(default)]
     pub read_cache_misses: u64,
+    /// Bytes of blocks that were read ahead of guests that read in order.
+    #[serde(default)]
+    pub read_ahead_bytes: u64,
+    /// Bytes of these blocks that guests then read.
+    #[serde(default)]
+    pub read_ahead_used_bytes: u64,
     /// Blocks that guests read from devices of class cache.
     #[serde(default)]
     pub cache_hits: u64,

@@ -143,6 +143,8 @@ fn counters(status: &ShardStatus) -> PoolIo {
         read_cache_bytes: metrics.read_cache_bytes,
         read_cache_hits: metrics.read_cache_hits,
         read_cache_misses: metrics.read_cache_misses,
+        read_ahead_bytes: metrics.read_ahead_bytes,
+        read_ahead_used_bytes: metrics.read_ahead_used_bytes,
         cache_hits: metrics.cache_hits,
         cache_hit_bytes: metrics.cache_hit_bytes,
         cache_misses: metrics.cache_misses,

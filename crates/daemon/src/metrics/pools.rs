@@ -243,6 +243,12 @@ pub(super) const POOLS: &[Series<PoolFacts>] = &[
     ),
     value!(Gauge, "millpond_pool_read_cache_bytes", "Bytes in the read cache in memory", |facts| facts.pool.io.read_cache_bytes),
     value!(Gauge, "millpond_pool_read_cache_limit_bytes", "Limit of the read cache in memory", |facts| facts.pool.io.read_cache_limit),
+    value!(Counter, "millpond_pool_read_ahead_bytes", "Bytes read ahead of guests that read in order", |facts| {
+        facts.pool.io.read_ahead_bytes
+    }),
+    value!(Counter, "millpond_pool_read_ahead_used_bytes", "Bytes of these that guests then read", |facts| {
+        facts.pool.io.read_ahead_used_bytes
+    }),
     value!(Counter, "millpond_pool_cache_device_read_bytes", "Bytes that guests read from cache devices", |facts| {
         facts.pool.io.cache_hit_bytes
     }),

@@ -276,15 +276,19 @@ fn counters(pool: &Pool) -> String {
     )
 }
 
-/// Hit rate of the read cache in memory; empty before its first use.
+/// Hit rate of the read cache in memory, and the bytes read ahead; empty before their first use.
 fn read_cache(pool: &Pool) -> String {
     let io = &pool.io;
     let blocks = io.read_cache_hits + io.read_cache_misses;
+    let ahead = match io.read_ahead_bytes {
+        0 => String::new(),
+        bytes => format!("  read ahead: {}, of which {} were used\n", Size(bytes), Size(io.read_ahead_used_bytes)),
+    };
     if blocks == 0 {
-        return String::new();
+        return ahead;
     }
     format!(
-        "  read cache: {} of {} in memory, {} blocks read from it, {} from elsewhere, {:.1} % hits\n",
+        "  read cache: {} of {} in memory, {} blocks read from it, {} from elsewhere, {:.1} % hits\n{ahead}",
         Size(io.read_cache_bytes),
         Size(io.read_cache_limit),
         io.read_cache_hits,
