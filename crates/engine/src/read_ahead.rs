@@ -1,12 +1,12 @@
 //! [`ReadAhead`]: finds reads of guests that are in order, and keeps the blocks that are read ahead
 //! of them.
 //!
-//! A *stream* is a series of adjacent reads of one target. From its third read on, the blocks behind
-//! it are read ahead, as far as its window. The window begins with four times a read and doubles
-//! whenever the stream has used half of what was read ahead, up to a limit. It is halved when the
-//! stream leaves bytes out, and when blocks are dropped before the stream reached them. Reads
-//! elsewhere in the target do not touch a stream: it ends when it was not continued for
-//! [`STALE_READS`] reads of its target and another one needs its place, or for [`IDLE_MILLIS`].
+//! A *sequence* is a series of adjacent reads of one target. From its third read on, the blocks
+//! behind it are read ahead, as far as its window. The window begins with four times a read and
+//! doubles whenever the sequence has used half of what was read ahead, up to a limit. It is halved
+//! when the sequence leaves bytes out, and when blocks are dropped before the sequence reached
+//! them. Reads elsewhere in the target do not touch a sequence: it ends when it was not continued
+//! for [`STALE_READS`] reads of its target and another one needs its place, or for [`IDLE_MILLIS`].
 //!
 //! INV-READ-AHEAD-1: a block that is being read ahead, or was, is found by its address in the map,
 //! which always means the same bytes (I11), and only bytes that matched the map's checksum (I5) are
@@ -16,8 +16,8 @@
 //! INV-READ-AHEAD-2: a guest's read of a block that is being read ahead waits for that and is then
 //! planned anew, whatever the result was: what is missing then, the guest's read reads itself.
 //!
-//! Blocks are kept until a guest has read them. Then they go the way of any block that was read from
-//! a device: the read cache keeps those that are read more than once.
+//! Blocks are kept until a guest has read them. Then they go the way of any block that was read
+//! from a device: the read cache keeps those that are read more than once.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -29,11 +29,11 @@ use crate::{Target, Time};
 
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
-/// Longest read in bytes that belongs to a stream: devices handle longer ones well.
+/// Longest read in bytes that belongs to a sequence: devices handle longer ones well.
 const LONGEST: u64 = 1 << 20;
-/// Most streams of a target.
-const STREAMS: usize = 8;
-/// Reads that continue a stream before it is read ahead.
+/// Most sequences of a target.
+const SEQUENCES: usize = 8;
+/// Reads that continue a sequence before it is read ahead.
 const AFTER_READS: u32 = 2;
 /// The first window, in lengths of the read that begins it.
 const FIRST_WINDOW: u64 = 4;
@@ -44,9 +44,9 @@ const LEAST_WINDOW: u64 = 2 * BLOCK;
 const STEP: u64 = 256 << 10;
 /// Most device reads in flight to read ahead.
 pub(crate) const MOST_READS: usize = 64;
-/// Reads of a target after which a stream that was not continued may lose its place.
+/// Reads of a target after which a sequence that was not continued may lose its place.
 const STALE_READS: u64 = 64;
-/// Milliseconds after which streams that were not continued, and blocks that were not used, are
+/// Milliseconds after which sequences that were not continued, and blocks that were not used, are
 /// dropped.
 const IDLE_MILLIS: u64 = 10_000;
 /// Milliseconds between two searches for those.
@@ -56,7 +56,7 @@ const SHARE: u64 = 8;
 
 /// A series of adjacent reads.
 #[derive(Debug)]
-struct Stream {
+struct Sequence {
     /// Its number in the pool.
     nth: u64,
     /// The byte after its last read.
@@ -74,14 +74,15 @@ struct Stream {
     wants: bool,
 }
 
-impl Stream {
-    /// Returns whether a read leaves out bytes of the stream, and begins in what was read ahead of it.
+impl Sequence {
+    /// Returns whether a read leaves out bytes of the sequence, and begins in what was read ahead
+    /// of it.
     fn skips_to(&self, offset: u64) -> bool {
         offset > self.next && offset < self.ahead
     }
 
-    /// Continues the stream. Returns true when it is to be read ahead from now on, with a window of
-    /// at most `most` bytes.
+    /// Continues the sequence. Returns true when it is to be read ahead from now on, with a window
+    /// of at most `most` bytes.
     fn advance(&mut self, range: ByteRange, most: u64) -> bool {
         if range.offset == self.next {
             self.run = self.run.saturating_add(1);
@@ -99,7 +100,7 @@ impl Stream {
         true
     }
 
-    /// Halves the window; below the smallest one the stream has to prove itself again.
+    /// Halves the window; below the smallest one the sequence has to prove itself again.
     fn narrow(&mut self) {
         self.window /= 2;
         if self.window < LEAST_WINDOW {
@@ -107,8 +108,8 @@ impl Stream {
         }
     }
 
-    /// Returns the next range to be read ahead, in whole blocks below `size`; `None` when all of the
-    /// window was.
+    /// Returns the next range to be read ahead, in whole blocks below `size`; `None` when all of
+    /// the window was.
     fn next_range(&self, size: u64, most: u64) -> Option<ByteRange> {
         let window_end = (self.next + self.window.min(most)) / BLOCK * BLOCK;
         let end = window_end.min(size.next_multiple_of(BLOCK));
@@ -123,32 +124,32 @@ impl Stream {
     }
 }
 
-/// The streams of a target.
+/// The sequences of a target.
 #[derive(Debug, Default)]
-struct Streams {
-    list: Vec<Stream>,
+struct Sequences {
+    list: Vec<Sequence>,
     /// Number of reads of the target.
     reads: u64,
 }
 
-impl Streams {
-    /// Returns the stream that a read continues.
-    fn continued_at(&mut self, offset: u64) -> Option<&mut Stream> {
-        let exact = self.list.iter().position(|stream| stream.next == offset);
-        let at = exact.or_else(|| self.list.iter().position(|stream| stream.skips_to(offset)))?;
+impl Sequences {
+    /// Returns the sequence that a read continues.
+    fn continued_at(&mut self, offset: u64) -> Option<&mut Sequence> {
+        let exact = self.list.iter().position(|sequence| sequence.next == offset);
+        let at = exact.or_else(|| self.list.iter().position(|sequence| sequence.skips_to(offset)))?;
         self.list.get_mut(at)
     }
 
-    /// Adds a stream, in the place of the one that was continued least lately if there is no other
-    /// place. Streams that are read ahead keep theirs while they are continued.
-    fn admit(&mut self, stream: Stream) {
-        if self.list.len() < STREAMS {
-            return self.list.push(stream);
+    /// Adds a sequence, in the place of the one that was continued least lately if there is no
+    /// other place. Sequences that are read ahead keep theirs while they are continued.
+    fn admit(&mut self, sequence: Sequence) {
+        if self.list.len() < SEQUENCES {
+            return self.list.push(sequence);
         }
         let reads = self.reads;
         let others = self.list.iter_mut().filter(|old| old.window == 0 || reads > old.used + STALE_READS);
         if let Some(old) = others.min_by_key(|old| old.used) {
-            *old = stream;
+            *old = sequence;
         }
     }
 }
@@ -156,9 +157,9 @@ impl Streams {
 /// A range that is being read ahead, or was.
 #[derive(Debug)]
 struct Batch {
-    /// The stream that it is for.
+    /// The sequence that it is for.
     target: Target,
-    stream: u64,
+    sequence: u64,
     /// The byte after the range, and the length of the range.
     end: u64,
     bytes: u64,
@@ -190,25 +191,25 @@ pub(crate) enum Ahead {
     Reading(u64),
 }
 
-/// Streams, and blocks that are read ahead of them.
+/// Sequences, and blocks that are read ahead of them.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
-    /// Limit of a stream's window in bytes; 0: nothing is read ahead.
+    /// Limit of a sequence's window in bytes; 0: nothing is read ahead.
     window: u64,
     /// Limit of all batches in bytes, and the bytes of the batches that there are.
     room: u64,
     taken: u64,
-    targets: BTreeMap<Target, Streams>,
-    /// Streams to be read ahead now, in order.
+    targets: BTreeMap<Target, Sequences>,
+    /// Sequences to be read ahead now, in order.
     wanting: VecDeque<(Target, u64)>,
     /// Batches by number.
     batches: BTreeMap<u64, Batch>,
     blocks: FxHashMap<u64, Block>,
-    /// Number of the last stream or batch.
+    /// Number of the last sequence or batch.
     last: u64,
     /// Device reads in flight.
     reads: usize,
-    /// Streams with a window at the last look, and the time of that.
+    /// Sequences with a window at the last look, and the time of that.
     active: u64,
     swept: Time,
     /// Bytes of blocks that were read, and of those that guests used.
@@ -220,7 +221,7 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Sets the limit of a stream's window in bytes, and the size of the read cache. Returns the
+    /// Sets the limit of a sequence's window in bytes, and the size of the read cache. Returns the
     /// bytes of it that blocks read ahead may take. Those beyond are dropped.
     pub(crate) fn arrange(&mut self, window: u64, read_cache: u64) -> u64 {
         self.window = window;
@@ -229,7 +230,7 @@ impl ReadAhead {
         self.room
     }
 
-    /// Returns the limit of each stream's window in bytes: all of them together take half of the
+    /// Returns the limit of each sequence's window in bytes: all of them together take half of the
     /// room, so that none pushes out what another one will use.
     fn window_limit(&self) -> u64 {
         (self.room / 2 / self.active.max(1)).min(self.window) / BLOCK * BLOCK
@@ -241,24 +242,24 @@ impl ReadAhead {
             return;
         }
         let most = self.window_limit();
-        let streams = self.targets.entry(target).or_default();
-        streams.reads += 1;
-        let reads = streams.reads;
-        if let Some(stream) = streams.continued_at(range.offset) {
-            let was_active = stream.window > 0;
-            (stream.used, stream.at) = (reads, now);
-            if stream.advance(range, most) {
-                self.wanting.push_back((target, stream.nth));
+        let sequences = self.targets.entry(target).or_default();
+        sequences.reads += 1;
+        let reads = sequences.reads;
+        if let Some(sequence) = sequences.continued_at(range.offset) {
+            let was_active = sequence.window > 0;
+            (sequence.used, sequence.at) = (reads, now);
+            if sequence.advance(range, most) {
+                self.wanting.push_back((target, sequence.nth));
             }
-            self.active += u64::from(!was_active && stream.window > 0);
+            self.active += u64::from(!was_active && sequence.window > 0);
             return;
         }
         self.last += 1;
         let next = range.offset + range.length;
-        streams.admit(Stream { nth: self.last, next, ahead: next, window: 0, run: 0, used: reads, at: now, wants: false });
+        sequences.admit(Sequence { nth: self.last, next, ahead: next, window: 0, run: 0, used: reads, at: now, wants: false });
     }
 
-    /// Returns whether there is neither a stream nor a block.
+    /// Returns whether there is neither a sequence nor a block.
     pub(crate) fn is_idle(&self) -> bool {
         self.targets.is_empty() && self.batches.is_empty()
     }
@@ -268,25 +269,26 @@ impl ReadAhead {
         self.reads
     }
 
-    /// Returns the target of the stream that is to be read ahead next.
+    /// Returns the target of the sequence that is to be read ahead next.
     pub(crate) fn wanting(&self) -> Option<Target> {
         self.wanting.front().map(|(target, _)| *target)
     }
 
-    fn stream(&mut self, target: Target, nth: u64) -> Option<&mut Stream> {
-        self.targets.get_mut(&target)?.list.iter_mut().find(|stream| stream.nth == nth)
+    fn sequence(&mut self, target: Target, nth: u64) -> Option<&mut Sequence> {
+        self.targets.get_mut(&target)?.list.iter_mut().find(|sequence| sequence.nth == nth)
     }
 
-    /// Returns the next range to be read ahead of that stream, whose target has `size` bytes. `None`
-    /// when there is nothing to be read ahead of it any more; then the next stream is in its place.
+    /// Returns the next range to be read ahead of that sequence, whose target has `size` bytes.
+    /// `None` when there is nothing to be read ahead of it any more; then the next sequence is in
+    /// its place.
     pub(crate) fn next_range(&mut self, size: u64) -> Option<ByteRange> {
         let (target, nth) = *self.wanting.front()?;
         let most = self.window_limit();
-        let range = self.stream(target, nth).and_then(|stream| stream.next_range(size, most));
+        let range = self.sequence(target, nth).and_then(|sequence| sequence.next_range(size, most));
         if range.is_none() {
             self.wanting.pop_front();
-            if let Some(stream) = self.stream(target, nth) {
-                stream.wants = false;
+            if let Some(sequence) = self.sequence(target, nth) {
+                sequence.wants = false;
             }
         }
         range
@@ -302,14 +304,14 @@ impl ReadAhead {
             }
         }
         let end = range.offset + range.length;
-        if let Some(stream) = self.stream(target, nth) {
-            stream.ahead = stream.ahead.max(end);
+        if let Some(sequence) = self.sequence(target, nth) {
+            sequence.ahead = sequence.ahead.max(end);
         }
         self.last += 1;
         self.taken += range.length;
         let batch = Batch {
             target,
-            stream: nth,
+            sequence: nth,
             end,
             bytes: range.length,
             keys: Vec::new(),
@@ -348,8 +350,8 @@ impl ReadAhead {
         }
     }
 
-    /// Ends the reads of a batch: blocks that were not read will not be. Returns the operations that
-    /// waited for it.
+    /// Ends the reads of a batch: blocks that were not read will not be. Returns the operations
+    /// that waited for it.
     pub(crate) fn batch_ended(&mut self, nth: u64, now: Time) -> Vec<u32> {
         let Some(batch) = self.batches.get_mut(&nth) else { return Vec::new() };
         self.reads -= std::mem::take(&mut batch.reads);
@@ -417,7 +419,8 @@ impl ReadAhead {
         oldest.is_some()
     }
 
-    /// Drops a batch with its blocks. If its stream has not reached its end, the window was too wide.
+    /// Drops a batch with its blocks. If its sequence has not reached its end, the window was too
+    /// wide.
     fn drop_batch(&mut self, nth: u64) {
         let Some(batch) = self.batches.remove(&nth) else { return };
         self.taken -= batch.bytes;
@@ -429,27 +432,27 @@ impl ReadAhead {
             }
         }
         if unused
-            && let Some(stream) = self.stream(batch.target, batch.stream)
-            && stream.next < batch.end
+            && let Some(sequence) = self.sequence(batch.target, batch.sequence)
+            && sequence.next < batch.end
         {
-            stream.narrow();
+            sequence.narrow();
         }
     }
 
-    /// Drops streams and blocks that were not used for long, about once a second.
+    /// Drops sequences and blocks that were not used for long, about once a second.
     pub(crate) fn sweep(&mut self, now: Time) {
         if now.0 < self.swept.0 + SWEEP_MILLIS {
             return;
         }
         self.swept = now;
         let is_idle = |at: Time| now.0 >= at.0 + IDLE_MILLIS;
-        for streams in self.targets.values_mut() {
-            streams.list.retain(|stream| !is_idle(stream.at));
+        for sequences in self.targets.values_mut() {
+            sequences.list.retain(|sequence| !is_idle(sequence.at));
         }
-        self.targets.retain(|_, streams| !streams.list.is_empty());
+        self.targets.retain(|_, sequences| !sequences.list.is_empty());
         let old: Vec<u64> = self.batches.iter().filter(|(_, batch)| batch.read_at.is_some_and(is_idle)).map(|(nth, _)| *nth).collect();
         old.into_iter().for_each(|nth| self.drop_batch(nth));
-        let windows = self.targets.values().flat_map(|streams| &streams.list).filter(|stream| stream.window > 0);
+        let windows = self.targets.values().flat_map(|sequences| &sequences.list).filter(|sequence| sequence.window > 0);
         self.active = windows.count() as u64;
     }
 

@@ -22,8 +22,8 @@ pub(super) struct BlockAhead {
 }
 
 impl Requests {
-    /// Returns the blocks of a range that are to be read ahead: those that are neither in memory nor
-    /// on a cache device. None without the target, or when its volume has no read cache.
+    /// Returns the blocks of a range that are to be read ahead: those that are neither in memory
+    /// nor on a cache device. None without the target, or when its volume has no read cache.
     ///
     /// # Errors
     /// The map node that must be read before.

@@ -124,8 +124,8 @@ impl Requests {
     }
 
     /// Handles a device read of a range that is read ahead. Blocks that could not be read, or are
-    /// wrong, are left to the guests that want them: their reads count the error, and repair it from
-    /// other copies.
+    /// wrong, are left to the guests that want them: their reads count the error, and repair it
+    /// from other copies.
     pub(super) fn range_read_ahead(
         &mut self,
         store: &mut Store,

@@ -112,9 +112,9 @@ impl Requests {
         self.carry_out(store, id, plan);
     }
 
-    /// Forgets blocks that were read ahead of a read of `range`, and treats them like blocks that were
-    /// read from a device. The last one stays when the range ends within it: the next read begins
-    /// there.
+    /// Forgets blocks that were read ahead of a read of `range`, and treats them like blocks that
+    /// were read from a device. The last one stays when the range ends within it: the next read
+    /// begins there.
     fn use_ahead(&mut self, store: &mut Store, remembered: Option<VolumeId>, blocks: SmallVec<[FromAhead; 1]>, range: ByteRange) {
         let end = range.offset + range.length;
         for FromAhead { block, key, addr, segment, piece } in blocks {
@@ -428,8 +428,8 @@ impl Plan {
         self.parts.push(Planned::Ready(piece.clone()));
     }
 
-    /// Adds a block that is read from the pool's devices, as it is stored; `wanted` when a cache may
-    /// want it.
+    /// Adds a block that is read from the pool's devices, as it is stored; `wanted` when a cache
+    /// may want it.
     fn stored(&mut self, segment: SegmentId, unit: u32, addr: Addr, crc: u32, wanted: bool) {
         if addr.coding() == Coding::Raw && unit.is_multiple_of(8) {
             self.block(segment, unit / 8, crc, Some(addr).filter(|_| wanted));

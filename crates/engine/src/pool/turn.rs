@@ -69,8 +69,8 @@ impl Requests {
     }
 }
 
-/// Returns whether blocks may be read ahead: in a pool in service that does not close, while no device
-/// is full and map nodes that are to be written take less than half of the memory for maps.
+/// Returns whether blocks may be read ahead: in a pool in service that does not close, while no
+/// device is full and map nodes that are to be written take less than half of the memory for maps.
 fn may_read_ahead(store: &Store) -> bool {
     let nodes = &store.core.nodes;
     store.state == PoolState::Online && store.closing.is_none() && !store.io.is_stalled() && nodes.dirty() * 2 < nodes.limit()

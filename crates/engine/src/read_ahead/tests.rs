@@ -1,4 +1,4 @@
-//! Streams, their windows, and the memory for blocks that are read ahead of them.
+//! Sequences, their windows, and the memory for blocks that are read ahead of them.
 
 use millpond_block::Buf;
 use millpond_format::VolumeId;
@@ -60,7 +60,7 @@ fn the_third_read_in_order_begins_and_the_window_grows_to_its_limit() {
 }
 
 #[test]
-fn reads_at_random_are_not_read_ahead_and_end_no_stream() {
+fn reads_at_random_are_not_read_ahead_and_end_no_sequence() {
     let mut ahead = ahead();
     let mut state = 7u64;
     let mut random = || {
@@ -82,7 +82,7 @@ fn reads_at_random_are_not_read_ahead_and_end_no_stream() {
 }
 
 #[test]
-fn streams_of_a_target_and_of_others_go_on_beside_each_other() {
+fn sequences_of_a_target_and_of_others_go_on_beside_each_other() {
     let mut ahead = ahead();
     let mut begun = [0; 6];
     for at in (0..4 * MIB).step_by(64 << 10) {
@@ -96,7 +96,7 @@ fn streams_of_a_target_and_of_others_go_on_beside_each_other() {
 }
 
 #[test]
-fn a_stream_that_leaves_bytes_out_is_read_less_far_ahead() {
+fn a_sequence_that_leaves_bytes_out_is_read_less_far_ahead() {
     let mut ahead = ahead();
     (0..64).for_each(|nth| _ = read(&mut ahead, ONE, nth * 64 * KIB, 64 * KIB));
     let window = |ahead: &ReadAhead| ahead.targets[&ONE].list[0].window;

@@ -68,7 +68,7 @@ fn reads_in_order_find_their_blocks_in_memory() {
             let (reads, before) = (harness.reads[0], counters(&harness));
             read_all(&mut harness, target, 1);
             let (ahead, used) = counters(&harness);
-            // all but the three reads that showed that there is a stream
+            // all but the three reads that showed that they are in order
             assert_eq!((ahead - before.0, used - before.1), (SIZE - 3 * STEP, SIZE - 3 * STEP), "{compression:?} {target:?}");
             if compression == Compression::Off && before == (0, 0) {
                 // fewer and larger device reads
@@ -117,6 +117,7 @@ fn random_reads_and_volumes_without_a_read_cache_are_not_read_ahead() {
     assert_eq!(harness.engine.metrics().read_cache_bytes, 0);
 }
 
+/// INV-READ-AHEAD-2: it does not read them a second time.
 #[test]
 fn a_guest_waits_for_blocks_that_are_being_read_ahead() {
     let (mut harness, volume) = written(Layout::Linear, &[64], 1 << 20, Compression::Off);
@@ -165,6 +166,7 @@ fn blocks_overwritten_while_they_are_read_ahead_are_never_old() {
     }
 }
 
+/// INV-READ-AHEAD-2: as if nothing had been read ahead.
 #[test]
 fn errors_are_left_to_guests_and_count_once() {
     let mut errors = Vec::new();

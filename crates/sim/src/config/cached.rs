@@ -37,8 +37,8 @@ impl Config {
         self.tuning.read_cache = (64 << 10) << rng.below(7);
     }
 
-    /// Returns whether blocks are read ahead of guests. The other seeds keep the worlds that they had
-    /// before.
+    /// Returns whether blocks are read ahead of guests. The other seeds keep the worlds that they
+    /// had before.
     pub(super) fn reads_ahead(seed: u64, options: &Options) -> bool {
         hash(seed ^ 0x6168_6561).is_multiple_of(8) || options.planted == Some(Planted::ReadAheadStale)
     }
