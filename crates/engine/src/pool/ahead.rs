@@ -1,7 +1,8 @@
 //! Blocks that are read ahead of guests: which ones of a range, and how guests' reads find them.
 
 use millpond_block::ByteRange;
-use millpond_format::{Addr, FANOUT, SegmentId};
+use millpond_format::{Addr, BlockNo, FANOUT, SegmentId};
+use smallvec::SmallVec;
 
 use super::memory::key_of;
 use super::requests::Requests;
@@ -21,14 +22,22 @@ pub(super) struct BlockAhead {
     pub(super) crc: u32,
 }
 
+/// The blocks of a range that are to be read ahead, and the leaves that have its blocks: first block
+/// and handle.
+#[derive(Debug, Default)]
+pub(super) struct RangeAhead {
+    pub(super) blocks: Vec<BlockAhead>,
+    pub(super) leaves: SmallVec<[(BlockNo, u32); 1]>,
+}
+
 impl Requests {
     /// Returns the blocks of a range that are to be read ahead: those that are neither in memory
     /// nor on a cache device. None without the target, or when its volume has no read cache.
     ///
     /// # Errors
     /// The map node that must be read before.
-    pub(super) fn blocks_ahead(&mut self, store: &mut Store, target: Target, range: ByteRange) -> Result<Vec<BlockAhead>, Miss> {
-        let mut found = Vec::new();
+    pub(super) fn blocks_ahead(&mut self, store: &mut Store, target: Target, range: ByteRange) -> Result<RangeAhead, Miss> {
+        let mut found = RangeAhead::default();
         let (Some(root), Some(volume)) = (store.root_of(target), self.cache_partition(store, target, 0)) else { return Ok(found) };
         let (first, count) = blocks_of(range);
         let (mut block, end) = (first, first + count as u64);
@@ -39,6 +48,7 @@ impl Requests {
                 block = stop;
                 continue;
             };
+            found.leaves.push((BlockNo(block - block % FANOUT as u64), leaf));
             for at in block..stop {
                 let node = &store.core.nodes.get(leaf).node;
                 let slot = (at % FANOUT as u64) as usize;
@@ -56,7 +66,7 @@ impl Requests {
                     if store.tuning.plants(Planted::ReadAheadStale) {
                         self.ahead.plant_stale(target, at, addr.identity());
                     }
-                    found.push(BlockAhead { segment, unit, addr, crc });
+                    found.blocks.push(BlockAhead { segment, unit, addr, crc });
                 }
             }
             block = stop;

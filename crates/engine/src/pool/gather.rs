@@ -14,10 +14,10 @@ use crate::store::{GatherRead, Scattered, Store};
 /// Most leaves of one turn.
 const MOST_SCATTERED: usize = 64;
 
-/// Returns the volume of a read whose device reads count for gathering: a long one of a guest, of a
-/// head. `length` is in bytes.
+/// Returns the volume of a read whose device reads count for gathering: a long one of a guest, or
+/// ahead of one, of a head. `length` is in bytes.
 pub(super) fn counts_for_gathering(store: &Store, owner: Owner, target: Target, length: u64) -> Option<VolumeId> {
-    let (Owner::Guest(_), Target::Head(volume)) = (owner, target) else { return None };
+    let (Owner::Guest(_) | Owner::Ahead(_), Target::Head(volume)) = (owner, target) else { return None };
     let gather = &store.tuning.gather;
     (gather.after_reads > 0 && length >= gather.from_bytes && !store.tuning.read_only).then_some(volume)
 }

@@ -6,6 +6,7 @@ use millpond_block::{Buf, BufSlice, ByteRange, DeviceError, DiskError, IoSlices,
 use millpond_format::{Addr, BlockNo, Coding, FANOUT, Lsn, Node, SegmentId, VolumeId};
 use smallvec::SmallVec;
 
+use super::ahead::RangeAhead;
 use super::cached::follows;
 use super::gather::counts_for_gathering;
 use super::joined::{Joined, Run, join};
@@ -42,7 +43,7 @@ impl Requests {
         let remembered = if gathers { None } else { self.cache_partition(store, target, request.range.length) };
         let (mut hits, mut misses) = (0, 0);
         let asks = !self.cache.is_empty() && !bypass_cache;
-        let looks_ahead = self.ahead.has_blocks() && !bypass_cache;
+        let looks_ahead = self.ahead.has_blocks() && !bypass_cache && self.cache_partition(store, target, 0).is_some();
         let mut from_ahead: SmallVec<[FromAhead; 1]> = SmallVec::new();
         let mut block = first;
         while block < end {
@@ -134,14 +135,16 @@ impl Requests {
 
     /// Starts the device reads of a range that is read ahead. Waits for a node when one is missing.
     fn try_read_ahead(&mut self, store: &mut Store, id: u32, batch: u64, target: Target, range: ByteRange) {
-        let blocks = match self.blocks_ahead(store, target, range) {
+        let RangeAhead { blocks, leaves } = match self.blocks_ahead(store, target, range) {
             Err(miss) => return self.load_node(store, miss, Some(id)),
-            Ok(blocks) => blocks,
+            Ok(range) => range,
         };
-        let mut plan = Plan { parts: SmallVec::new(), after: Lsn(0), counts: None, leaves: SmallVec::new() };
+        let counts = counts_for_gathering(store, Owner::Ahead(batch), target, range.length);
+        let mut plan = Plan { parts: SmallVec::new(), after: Lsn(0), counts, leaves };
         blocks.into_iter().for_each(|block| plan.stored(block.segment, block.unit, block.addr, block.crc, true));
         let mut parts = parts_of(store, plan.parts);
         let mut reads = joined_reads(store, &parts);
+        self.count_plain(store, plan.counts, &plan.leaves, &parts, &reads);
         reads.truncate(MOST_READS.saturating_sub(self.ahead.reads()));
         for part in reads.iter().flat_map(|read| &read.parts).filter_map(|part| parts.get(*part as usize)) {
             match part {
@@ -151,39 +154,39 @@ impl Requests {
             }
         }
         self.ahead.reads_begin(batch, reads.len());
-        let wanted: SmallVec<[(u32, Joined); 4]> = reads.into_iter().map(|read| (part_of(&mut parts, &read), read)).collect();
+        let wanted: SmallVec<[PartRead; 4]> = reads.into_iter().map(|read| part_of(&mut parts, read)).collect();
         if let Some(op) = self.ops.get_mut(id) {
             op.pending += wanted.len() as u32;
             if let Work::Read(work) = &mut op.work {
                 work.parts = parts;
             }
         }
-        for (part, read) in wanted {
+        for (part, segment, page, pages) in wanted {
             store.metrics.data_reads += 1;
-            store.read_segment_ahead(Context::Data { op: id, part }, read.segment, read.page, read.pages);
+            store.read_segment_ahead(Context::Data { op: id, part }, segment, page, pages);
         }
         self.release(store, id);
+    }
+
+    /// Counts the device reads of plain blocks towards gathering: packed ones are not gathered.
+    fn count_plain(&mut self, store: &mut Store, volume: Option<VolumeId>, leaves: &[(BlockNo, u32)], parts: &[Part], reads: &[Joined]) {
+        let Some(volume) = volume else { return };
+        let is_plain = |part: &u32| matches!(parts.get(*part as usize), Some(Part::Blocks { .. }));
+        let plain = reads.iter().filter(|read| read.parts.iter().any(is_plain)).count();
+        self.count_scattered(store, volume, leaves, plain);
     }
 
     fn carry_out(&mut self, store: &mut Store, id: u32, plan: Plan) {
         let mut parts = parts_of(store, plan.parts);
         let mut cached: SmallVec<[(u32, CacheSlot, u32); 1]> = SmallVec::new();
-        let mut wanted: SmallVec<[(u32, SegmentId, u32, u32); 4]> = SmallVec::new();
         for (part, p) in (0u32..).zip(&parts) {
             if let Part::Cached { blocks, cache_slot } = p {
                 cached.push((part, *cache_slot, blocks.len() as u32));
             }
         }
         let reads = joined_reads(store, &parts);
-        if let Some(volume) = plan.counts {
-            // packed blocks are not gathered
-            let is_plain = |part: &u32| matches!(parts.get(*part as usize), Some(Part::Blocks { .. }));
-            let plain = reads.iter().filter(|read| read.parts.iter().any(is_plain)).count();
-            self.count_scattered(store, volume, &plan.leaves, plain);
-        }
-        for read in reads {
-            wanted.push((part_of(&mut parts, &read), read.segment, read.page, read.pages));
-        }
+        self.count_plain(store, plan.counts, &plan.leaves, &parts, &reads);
+        let wanted: SmallVec<[PartRead; 4]> = reads.into_iter().map(|read| part_of(&mut parts, read)).collect();
         if let Some(op) = self.ops.get_mut(id) {
             op.pending += (wanted.len() + cached.len()) as u32;
             if let Work::Read(work) = &mut op.work {
@@ -374,13 +377,20 @@ fn joined_reads(store: &Store, parts: &[Part]) -> SmallVec<[Joined; 4]> {
     join(&mut runs, |segment, page, pages| store.core.space.layout.map(segment, page, pages, 0).len() == 1)
 }
 
-/// Returns the part that a device read is for: one of its own if it is for several.
-fn part_of(parts: &mut SmallVec<[Part; 1]>, read: &Joined) -> u32 {
-    if let [part] = read.parts.as_slice() {
-        return *part;
-    }
-    parts.push(Part::Joined { page: read.page, pages: read.pages, parts: read.parts.clone() });
-    parts.len() as u32 - 1
+/// A device read: the part that it is for, its segment, first page, and number of pages.
+type PartRead = (u32, SegmentId, u32, u32);
+
+/// Finds the part that a device read is for: one of its own if it is for several.
+fn part_of(parts: &mut SmallVec<[Part; 1]>, read: Joined) -> PartRead {
+    let Joined { segment, page, pages, parts: joined } = read;
+    let part = match joined.as_slice() {
+        [part] => *part,
+        _ => {
+            parts.push(Part::Joined { page, pages, parts: joined });
+            parts.len() as u32 - 1
+        }
+    };
+    (part, segment, page, pages)
 }
 
 /// A block of a read that was read ahead: its number, key and address, the segment that has it, and
