@@ -59,10 +59,10 @@ fn start_ahead(harness: &mut Harness, target: Target) -> Vec<Io> {
 #[test]
 fn reads_in_order_find_their_blocks_in_memory() {
     for compression in [Compression::Off, Compression::Lz4] {
-        let (mut harness, volume) = written(Layout::Linear, &[64], 0, compression);
+        let (mut harness, volume) = written(Layout::Linear, &[70], 0, compression);
         read_all(&mut harness, Target::Head(volume), 1);
         let (plain, none) = (harness.reads[0], counters(&harness));
-        let (mut harness, volume) = written(Layout::Linear, &[64], 1 << 20, compression);
+        let (mut harness, volume) = written(Layout::Linear, &[70], 1 << 20, compression);
         let snapshot = harness.snapshot(volume, "s");
         for target in [Target::Head(volume), Target::Snapshot(snapshot)] {
             let (reads, before) = (harness.reads[0], counters(&harness));
@@ -79,9 +79,38 @@ fn reads_in_order_find_their_blocks_in_memory() {
     }
 }
 
+/// Device reads of each batch are few, and guests read none themselves.
+#[test]
+fn blocks_that_lie_apart_are_read_ahead_in_small_batches() {
+    let (mut harness, volume) = written(Layout::Linear, &[70], 1 << 20, Compression::Off);
+    let blocks = SIZE / 4096;
+    // each block, in an order in which no two neighbours are written one after the other
+    for nth in 0..blocks {
+        let at = nth * 387 % blocks * 4096;
+        harness.request(Target::Head(volume), Op::Write, at, 4096, &pattern(at / STEP * STEP, 2)[(at % STEP) as usize..][..4096]).unwrap();
+    }
+    let target = Target::Head(volume);
+    (0..2).for_each(|nth| read(&mut harness, target, nth * STEP, 2));
+    harness.submit(target, Op::Read, 2 * STEP, STEP);
+    harness.turn();
+    let mut most = 0;
+    for _ in 0..100 {
+        let ios: Vec<Io> = std::iter::from_fn(|| harness.engine.pop_io()).collect();
+        most = most.max(ios.len());
+        ios.into_iter().for_each(|io| harness.perform(io));
+        harness.turn();
+    }
+    harness.engine.pop_completion().unwrap().result.unwrap();
+    assert!(most > 16 && most < 100, "{most} device reads at once");
+    for nth in 3..SIZE / STEP {
+        read(&mut harness, target, nth * STEP, 2);
+    }
+    assert_eq!(counters(&harness), (SIZE - 3 * STEP, SIZE - 3 * STEP));
+}
+
 #[test]
 fn reads_of_parts_of_blocks_are_in_order_too() {
-    let (mut harness, volume) = written(Layout::Linear, &[64], 1 << 20, Compression::Off);
+    let (mut harness, volume) = written(Layout::Linear, &[70], 1 << 20, Compression::Off);
     let before = harness.reads[0];
     for at in (0..STEP).step_by(512) {
         let wanted = &pattern(0, 1)[at as usize..at as usize + 512];
@@ -92,7 +121,7 @@ fn reads_of_parts_of_blocks_are_in_order_too() {
 
 #[test]
 fn random_reads_and_volumes_without_a_read_cache_are_not_read_ahead() {
-    let (mut harness, volume) = written(Layout::Linear, &[64], 1 << 20, Compression::Off);
+    let (mut harness, volume) = written(Layout::Linear, &[70], 1 << 20, Compression::Off);
     let steps = SIZE / STEP;
     // each step is followed by one far from it
     (0..steps).for_each(|nth| read(&mut harness, Target::Head(volume), nth * 29 % steps * STEP, 1));
@@ -121,7 +150,7 @@ fn random_reads_and_volumes_without_a_read_cache_are_not_read_ahead() {
 /// INV-READ-AHEAD-2: it does not read them a second time.
 #[test]
 fn a_guest_waits_for_blocks_that_are_being_read_ahead() {
-    let (mut harness, volume) = written(Layout::Linear, &[64], 1 << 20, Compression::Off);
+    let (mut harness, volume) = written(Layout::Linear, &[70], 1 << 20, Compression::Off);
     let target = Target::Head(volume);
     let ahead = start_ahead(&mut harness, target);
     harness.submit(target, Op::Read, 3 * STEP, STEP);
@@ -139,7 +168,7 @@ fn a_guest_waits_for_blocks_that_are_being_read_ahead() {
 #[test]
 fn blocks_overwritten_while_they_are_read_ahead_are_never_old() {
     for compression in [Compression::Off, Compression::Lz4] {
-        let (mut harness, volume) = written(Layout::Linear, &[64], 1 << 20, compression);
+        let (mut harness, volume) = written(Layout::Linear, &[70], 1 << 20, compression);
         let target = Target::Head(volume);
         let ahead = start_ahead(&mut harness, target);
         let place = |io: &Io| match io.kind {
@@ -147,7 +176,7 @@ fn blocks_overwritten_while_they_are_read_ahead_are_never_old() {
             _ => 0..0,
         };
         let before: Vec<Vec<u8>> = ahead.iter().map(|io| harness.media[0][place(io)].to_vec()).collect();
-        // 96 MiB on a device of 64 MiB: places of older blocks are used again, but not these
+        // 96 MiB on a device of 70 MiB: places of older blocks are used again, but not these
         for round in 2..26 {
             write_all(&mut harness, volume, round);
         }
@@ -172,7 +201,7 @@ fn blocks_overwritten_while_they_are_read_ahead_are_never_old() {
 fn errors_are_left_to_guests_and_count_once() {
     let mut errors = Vec::new();
     for read_ahead in [0, 1 << 20] {
-        let (mut harness, volume) = written(Layout::Linear, &[64], read_ahead, Compression::Off);
+        let (mut harness, volume) = written(Layout::Linear, &[70], read_ahead, Compression::Off);
         let target = Target::Head(volume);
         let (tuned, ahead) = if read_ahead > 0 {
             let ahead = start_ahead(&mut harness, target);
@@ -198,7 +227,7 @@ fn errors_are_left_to_guests_and_count_once() {
 /// Returns the place on the device of the first block that is read ahead, in a pool of the same
 /// history.
 fn first_place(target: Target) -> u64 {
-    let (mut harness, _) = written(Layout::Linear, &[64], 1 << 20, Compression::Off);
+    let (mut harness, _) = written(Layout::Linear, &[70], 1 << 20, Compression::Off);
     let ahead = start_ahead(&mut harness, target);
     let IoKind::Read { offset, .. } = ahead[0].kind else { panic!("{:?}", ahead[0]) };
     offset
@@ -206,7 +235,7 @@ fn first_place(target: Target) -> u64 {
 
 #[test]
 fn a_damaged_copy_is_found_and_repaired_by_the_guest() {
-    let (mut harness, volume) = written(Layout::Mirror { copies: 2 }, &[64, 64], 1 << 20, Compression::Off);
+    let (mut harness, volume) = written(Layout::Mirror { copies: 2 }, &[70, 70], 1 << 20, Compression::Off);
     let target = Target::Head(volume);
     let ahead = start_ahead(&mut harness, target);
     for io in ahead {
