@@ -6,7 +6,13 @@
 //! doubles whenever the sequence has used half of what was read ahead, up to a limit. It is halved
 //! when the sequence leaves bytes out, and when blocks are dropped before the sequence reached
 //! them. Reads elsewhere in the target do not touch a sequence: it ends when it was not continued
-//! for [`STALE_READS`] reads of its target and another one needs its place, or for [`IDLE_MILLIS`].
+//! for some reads of its target and another one needs its place, or for [`IDLE_MILLIS`]. While
+//! guests leave most of what is read ahead of a target unused, its sequences have to be longer
+//! before they are read ahead.
+//!
+//! Blocks that are read ahead have memory of their own, so they displace none of the read cache. A
+//! batch counts with the larger one of its range and its device reads until its last block is
+//! dropped, because a block keeps the buffer in memory that it was read into.
 //!
 //! INV-READ-AHEAD-1: a block that is being read ahead, or was, is found by its address in the map,
 //! which always means the same bytes (I11), and only bytes that matched the map's checksum (I5) are
@@ -25,27 +31,19 @@ use std::collections::{BTreeMap, VecDeque};
 use millpond_block::{BufSlice, ByteRange};
 use rustc_hash::FxHashMap;
 
+use self::sequence::{Noted, Sequence, Sequences};
 use crate::{Target, Time};
 
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
 /// Longest read in bytes that belongs to a sequence: devices handle longer ones well.
 const LONGEST: u64 = 1 << 20;
-/// Most sequences of a target.
-const SEQUENCES: usize = 8;
-/// Reads that continue a sequence before it is read ahead.
-const AFTER_READS: u32 = 2;
-/// The first window, in lengths of the read that begins it.
-const FIRST_WINDOW: u64 = 4;
-/// Smallest window in bytes.
-const LEAST_WINDOW: u64 = 2 * BLOCK;
-/// Bytes that are read ahead at a time, approximately, and less than twice as many: guests wait for
-/// all of them.
-const STEP: u64 = 256 << 10;
-/// Most device reads in flight to read ahead.
-pub(crate) const MOST_READS: usize = 64;
-/// Reads of a target after which a sequence that was not continued may lose its place.
-const STALE_READS: u64 = 64;
+/// Device reads, and bytes of them, in flight with which nothing more is read ahead: enough for the
+/// full rate of devices, and little for a guest that waits behind them.
+const MOST_READS: usize = 64;
+const MOST_BYTES: u64 = 4 << 20;
+/// Most device reads of a batch, before neighbours by place are joined: guests wait for all of them.
+pub(crate) const BATCH_READS: usize = 32;
 /// Milliseconds after which sequences that were not continued, and blocks that were not used, are
 /// dropped.
 const IDLE_MILLIS: u64 = 10_000;
@@ -54,119 +52,21 @@ const SWEEP_MILLIS: u64 = 1_000;
 /// Part of the read cache, as 1/N, that blocks read ahead may take.
 const SHARE: u64 = 8;
 
-/// A series of adjacent reads.
-#[derive(Debug)]
-struct Sequence {
-    /// Its number in the pool.
-    nth: u64,
-    /// The byte after its last read.
-    next: u64,
-    /// The byte up to which it was read ahead; `next` or higher.
-    ahead: u64,
-    /// Bytes that are to be read ahead; 0 until that begins.
-    window: u64,
-    /// Reads that continued it.
-    run: u32,
-    /// Number of reads of the target when it was last continued, and the time.
-    used: u64,
-    at: Time,
-    /// True when it is among those to be read ahead now.
-    wants: bool,
-}
-
-impl Sequence {
-    /// Returns whether a read leaves out bytes of the sequence, and begins in what was read ahead
-    /// of it.
-    fn skips_to(&self, offset: u64) -> bool {
-        offset > self.next && offset < self.ahead
-    }
-
-    /// Continues the sequence. Returns true when it is to be read ahead from now on, with a window
-    /// of at most `most` bytes.
-    fn advance(&mut self, range: ByteRange, most: u64) -> bool {
-        if range.offset == self.next {
-            self.run = self.run.saturating_add(1);
-        } else {
-            self.narrow();
-        }
-        self.next = range.offset + range.length;
-        self.ahead = self.ahead.max(self.next);
-        if self.wants || self.run < AFTER_READS || most < LEAST_WINDOW || self.ahead - self.next > self.window / 2 {
-            return false;
-        }
-        let wider = if self.window == 0 { range.length * FIRST_WINDOW } else { self.window.saturating_mul(2) };
-        self.window = wider.max(LEAST_WINDOW).min(most);
-        self.wants = true;
-        true
-    }
-
-    /// Halves the window; below the smallest one the sequence has to prove itself again.
-    fn narrow(&mut self) {
-        self.window /= 2;
-        if self.window < LEAST_WINDOW {
-            (self.window, self.run, self.ahead) = (0, 0, self.next);
-        }
-    }
-
-    /// Returns the next range to be read ahead, in whole blocks below `size`; `None` when all of
-    /// the window was.
-    fn next_range(&self, size: u64, most: u64) -> Option<ByteRange> {
-        let window_end = (self.next + self.window.min(most)) / BLOCK * BLOCK;
-        let end = window_end.min(size.next_multiple_of(BLOCK));
-        let offset = self.ahead / BLOCK * BLOCK;
-        if offset >= end {
-            return None;
-        }
-        // steps end at multiples of their length; the first one is not short, nor is the rest
-        let step_end = ((offset + STEP / 2) / STEP + 1) * STEP;
-        let to = if end < step_end + STEP / 2 { end } else { step_end };
-        Some(ByteRange { offset, length: to - offset })
-    }
-}
-
-/// The sequences of a target.
-#[derive(Debug, Default)]
-struct Sequences {
-    list: Vec<Sequence>,
-    /// Number of reads of the target.
-    reads: u64,
-}
-
-impl Sequences {
-    /// Returns the sequence that a read continues.
-    fn continued_at(&mut self, offset: u64) -> Option<&mut Sequence> {
-        let exact = self.list.iter().position(|sequence| sequence.next == offset);
-        let at = exact.or_else(|| self.list.iter().position(|sequence| sequence.skips_to(offset)))?;
-        self.list.get_mut(at)
-    }
-
-    /// Adds a sequence, in the place of the one that was continued least lately if there is no
-    /// other place. Sequences that are read ahead keep theirs while they are continued.
-    fn admit(&mut self, sequence: Sequence) {
-        if self.list.len() < SEQUENCES {
-            return self.list.push(sequence);
-        }
-        let reads = self.reads;
-        let others = self.list.iter_mut().filter(|old| old.window == 0 || reads > old.used + STALE_READS);
-        if let Some(old) = others.min_by_key(|old| old.used) {
-            *old = sequence;
-        }
-    }
-}
-
 /// A range that is being read ahead, or was.
 #[derive(Debug)]
 struct Batch {
     /// The sequence that it is for.
     target: Target,
     sequence: u64,
-    /// The byte after the range, and the length of the range.
+    /// The byte after the range, and the bytes of memory that the batch takes.
     end: u64,
     bytes: u64,
     /// Keys of its blocks that are being read; later of those that were read.
     keys: Vec<u64>,
     /// Number of those that were read and not used yet. Counts once the batch was read.
     left: usize,
+    /// Number of those that guests used.
+    used: u64,
     /// Device reads in flight.
     reads: usize,
     /// Operations that wait for it.
@@ -207,8 +107,9 @@ pub(crate) struct ReadAhead {
     blocks: FxHashMap<u64, Block>,
     /// Number of the last sequence or batch.
     last: u64,
-    /// Device reads in flight.
+    /// Device reads in flight, and the bytes of their batches.
     reads: usize,
+    reading: u64,
     /// Sequences with a window at the last look, and the time of that.
     active: u64,
     swept: Time,
@@ -242,21 +143,14 @@ impl ReadAhead {
             return;
         }
         let most = self.window_limit();
-        let sequences = self.targets.entry(target).or_default();
-        sequences.reads += 1;
-        let reads = sequences.reads;
-        if let Some(sequence) = sequences.continued_at(range.offset) {
-            let was_active = sequence.window > 0;
-            (sequence.used, sequence.at) = (reads, now);
-            if sequence.advance(range, most) {
-                self.wanting.push_back((target, sequence.nth));
-            }
-            self.active += u64::from(!was_active && sequence.window > 0);
-            return;
-        }
         self.last += 1;
-        let next = range.offset + range.length;
-        sequences.admit(Sequence { nth: self.last, next, ahead: next, window: 0, run: 0, used: reads, at: now, wants: false });
+        let Noted { wants, opened, ended } = self.targets.entry(target).or_default().note(range, self.last, now, most);
+        self.active += u64::from(opened);
+        self.wanting.extend(wants.map(|nth| (target, nth)));
+        if let Some(nth) = ended {
+            let is_its = |batch: &Batch| batch.target == target && batch.sequence == nth && batch.read_at.is_some();
+            self.drop_batches(is_its);
+        }
     }
 
     /// Returns whether there is neither a sequence nor a block.
@@ -267,6 +161,11 @@ impl ReadAhead {
     /// Returns the number of device reads in flight.
     pub(crate) fn reads(&self) -> usize {
         self.reads
+    }
+
+    /// Returns whether so much is being read ahead that nothing more should.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.reads >= MOST_READS || self.reading >= MOST_BYTES
     }
 
     /// Returns the target of the sequence that is to be read ahead next.
@@ -316,6 +215,7 @@ impl ReadAhead {
             bytes: range.length,
             keys: Vec::new(),
             left: 0,
+            used: 0,
             reads: 0,
             waiters: Vec::new(),
             read_at: None,
@@ -324,11 +224,29 @@ impl ReadAhead {
         Some(self.last)
     }
 
-    /// Notes that a batch has so many device reads in flight.
-    pub(crate) fn reads_begin(&mut self, nth: u64, reads: usize) {
+    /// Ends the range of a batch at a byte: the rest would need too many device reads at a time.
+    /// Its sequence goes on there if nothing behind it was read ahead.
+    pub(crate) fn cut(&mut self, nth: u64, end: u64) {
+        let Some(batch) = self.batches.get_mut(&nth) else { return };
+        let rest = batch.end.saturating_sub(end);
+        let (target, sequence, before) = (batch.target, batch.sequence, batch.end);
+        batch.end -= rest;
+        batch.bytes -= rest;
+        self.taken -= rest;
+        if let Some(sequence) = self.sequence(target, sequence).filter(|sequence| sequence.ahead == before) {
+            sequence.ahead = end.max(sequence.next);
+        }
+    }
+
+    /// Notes that a batch has so many device reads in flight, of so many bytes in all.
+    pub(crate) fn reads_begin(&mut self, nth: u64, reads: usize, bytes: u64) {
         if let Some(batch) = self.batches.get_mut(&nth) {
+            let more = bytes.saturating_sub(batch.bytes);
             batch.reads += reads;
+            batch.bytes += more;
             self.reads += reads;
+            self.reading += batch.bytes;
+            self.taken += more;
         }
     }
 
@@ -354,8 +272,11 @@ impl ReadAhead {
     /// that waited for it.
     pub(crate) fn batch_ended(&mut self, nth: u64, now: Time) -> Vec<u32> {
         let Some(batch) = self.batches.get_mut(&nth) else { return Vec::new() };
-        self.reads -= std::mem::take(&mut batch.reads);
-        let waiters = std::mem::take(&mut batch.waiters);
+        if batch.reads > 0 {
+            self.reads -= std::mem::take(&mut batch.reads);
+            self.reading -= batch.bytes;
+        }
+        let (target, sequence, waiters) = (batch.target, batch.sequence, std::mem::take(&mut batch.waiters));
         let blocks = &mut self.blocks;
         batch.keys.retain(|key| match blocks.get(key) {
             Some(block) if block.batch == nth && block.piece.is_none() => {
@@ -367,7 +288,8 @@ impl ReadAhead {
             None => false,
         });
         (batch.left, batch.read_at) = (batch.keys.len(), Some(now));
-        if batch.left == 0 {
+        // a sequence that has ended meanwhile will use nothing of it
+        if batch.left == 0 || (waiters.is_empty() && self.sequence(target, sequence).is_none()) {
             self.drop_batch(nth);
         }
         waiters
@@ -404,7 +326,9 @@ impl ReadAhead {
         let nth = block.batch;
         self.blocks.remove(&key);
         self.used_bytes += BLOCK;
-        if let Some(batch) = self.batches.get_mut(&nth).filter(|batch| batch.read_at.is_some()) {
+        let Some(batch) = self.batches.get_mut(&nth) else { return };
+        batch.used += 1;
+        if batch.read_at.is_some() {
             batch.left = batch.left.saturating_sub(1);
             if batch.left == 0 {
                 self.drop_batch(nth);
@@ -419,22 +343,28 @@ impl ReadAhead {
         oldest.is_some()
     }
 
+    /// Drops all batches of some kind.
+    fn drop_batches(&mut self, is_one: impl Fn(&Batch) -> bool) {
+        let found: Vec<u64> = self.batches.iter().filter(|(_, batch)| is_one(batch)).map(|(nth, _)| *nth).collect();
+        found.into_iter().for_each(|nth| self.drop_batch(nth));
+    }
+
     /// Drops a batch with its blocks. If its sequence has not reached its end, the window was too
     /// wide.
     fn drop_batch(&mut self, nth: u64) {
         let Some(batch) = self.batches.remove(&nth) else { return };
         self.taken -= batch.bytes;
-        let mut unused = false;
+        let mut unused = 0;
         for key in batch.keys {
             if self.blocks.get(&key).is_some_and(|block| block.batch == nth) {
                 self.blocks.remove(&key);
-                unused = true;
+                unused += 1;
             }
         }
-        if unused
-            && let Some(sequence) = self.sequence(batch.target, batch.sequence)
-            && sequence.next < batch.end
-        {
+        let Some(sequences) = self.targets.get_mut(&batch.target) else { return };
+        sequences.judge(batch.used * BLOCK, unused * BLOCK);
+        let sequence = sequences.list.iter_mut().find(|sequence| sequence.nth == batch.sequence);
+        if let Some(sequence) = sequence.filter(|sequence| unused > 0 && sequence.next < batch.end) {
             sequence.narrow();
         }
     }
@@ -450,8 +380,7 @@ impl ReadAhead {
             sequences.list.retain(|sequence| !is_idle(sequence.at));
         }
         self.targets.retain(|_, sequences| !sequences.list.is_empty());
-        let old: Vec<u64> = self.batches.iter().filter(|(_, batch)| batch.read_at.is_some_and(is_idle)).map(|(nth, _)| *nth).collect();
-        old.into_iter().for_each(|nth| self.drop_batch(nth));
+        self.drop_batches(|batch| batch.read_at.is_some_and(is_idle));
         let windows = self.targets.values().flat_map(|sequences| &sequences.list).filter(|sequence| sequence.window > 0);
         self.active = windows.count() as u64;
     }
@@ -478,5 +407,6 @@ impl ReadAhead {
     }
 }
 
+mod sequence;
 #[cfg(test)]
 mod tests;

@@ -9,8 +9,8 @@ use super::requests::Requests;
 use super::write::blocks_of;
 use crate::Planted;
 use crate::api::Target;
-use crate::read_ahead::Ahead;
-use crate::store::Store;
+use crate::read_ahead::{Ahead, BATCH_READS};
+use crate::store::{GAP_PAGES, Store};
 use crate::tree::Miss;
 
 /// A block that is to be read ahead, and its place.
@@ -28,11 +28,26 @@ pub(super) struct BlockAhead {
 pub(super) struct RangeAhead {
     pub(super) blocks: Vec<BlockAhead>,
     pub(super) leaves: SmallVec<[(BlockNo, u32); 1]>,
+    /// The block before which the range ends because it needs many device reads.
+    pub(super) cut: Option<u64>,
+}
+
+impl RangeAhead {
+    /// Returns whether a block is no neighbour of the last one on devices, so that it takes a device
+    /// read more.
+    fn is_apart(&self, block: &BlockAhead) -> bool {
+        let follows = |last: &BlockAhead| {
+            let gap = block.unit.checked_sub(last.unit + last.addr.units());
+            last.segment == block.segment && gap.is_some_and(|units| units / 8 <= GAP_PAGES)
+        };
+        !self.blocks.last().is_some_and(follows)
+    }
 }
 
 impl Requests {
     /// Returns the blocks of a range that are to be read ahead: those that are neither in memory
-    /// nor on a cache device. None without the target, or when its volume has no read cache.
+    /// nor on a cache device, as far as [`BATCH_READS`] suffice. None without the target, or when
+    /// its volume has no read cache.
     ///
     /// # Errors
     /// The map node that must be read before.
@@ -40,7 +55,7 @@ impl Requests {
         let mut found = RangeAhead::default();
         let (Some(root), Some(volume)) = (store.root_of(target), self.cache_partition(store, target, 0)) else { return Ok(found) };
         let (first, count) = blocks_of(range);
-        let (mut block, end) = (first, first + count as u64);
+        let (mut block, end, mut reads) = (first, first + count as u64, 0);
         while block < end {
             let stop = ((block / FANOUT as u64 + 1) * FANOUT as u64).min(end);
             // these are no visits for a guest's request
@@ -63,10 +78,16 @@ impl Requests {
                     || self.read_cache.holds(volume, key_of(store, addr))
                     || self.cache.find(addr).is_some();
                 if !is_near {
+                    let block = BlockAhead { segment, unit, addr, crc };
+                    reads += usize::from(found.is_apart(&block));
+                    if reads > BATCH_READS {
+                        found.cut = Some(at);
+                        return Ok(found);
+                    }
                     if store.tuning.plants(Planted::ReadAheadStale) {
                         self.ahead.plant_stale(target, at, addr.identity());
                     }
-                    found.blocks.push(BlockAhead { segment, unit, addr, crc });
+                    found.blocks.push(block);
                 }
             }
             block = stop;

@@ -15,7 +15,7 @@ use super::requests::Requests;
 use super::write::blocks_of;
 use crate::api::Target;
 use crate::cache::CacheSlot;
-use crate::read_ahead::{Ahead, MOST_READS};
+use crate::read_ahead::Ahead;
 use crate::store::{Context, NodeRead, Store, ZEROES};
 use crate::tree::Miss;
 
@@ -135,17 +135,19 @@ impl Requests {
 
     /// Starts the device reads of a range that is read ahead. Waits for a node when one is missing.
     fn try_read_ahead(&mut self, store: &mut Store, id: u32, batch: u64, target: Target, range: ByteRange) {
-        let RangeAhead { blocks, leaves } = match self.blocks_ahead(store, target, range) {
+        let RangeAhead { blocks, leaves, cut } = match self.blocks_ahead(store, target, range) {
             Err(miss) => return self.load_node(store, miss, Some(id)),
             Ok(range) => range,
         };
+        if let Some(end) = cut {
+            self.ahead.cut(batch, end * 4096);
+        }
         let counts = counts_for_gathering(store, Owner::Ahead(batch), target, range.length);
         let mut plan = Plan { parts: SmallVec::new(), after: Lsn(0), counts, leaves };
         blocks.into_iter().for_each(|block| plan.stored(block.segment, block.unit, block.addr, block.crc, true));
         let mut parts = parts_of(store, plan.parts);
-        let mut reads = joined_reads(store, &parts);
+        let reads = joined_reads(store, &parts);
         self.count_plain(store, plan.counts, &plan.leaves, &parts, &reads);
-        reads.truncate(MOST_READS.saturating_sub(self.ahead.reads()));
         for part in reads.iter().flat_map(|read| &read.parts).filter_map(|part| parts.get(*part as usize)) {
             match part {
                 Part::Blocks { addrs, .. } => addrs.iter().for_each(|addr| self.ahead.expects(batch, addr.identity())),
@@ -153,7 +155,8 @@ impl Requests {
                 Part::Zero(_) | Part::Ready(_) | Part::Cached { .. } | Part::Joined { .. } => {}
             }
         }
-        self.ahead.reads_begin(batch, reads.len());
+        let bytes = reads.iter().map(|read| u64::from(read.pages) * 4096).sum();
+        self.ahead.reads_begin(batch, reads.len(), bytes);
         let wanted: SmallVec<[PartRead; 4]> = reads.into_iter().map(|read| part_of(&mut parts, read)).collect();
         if let Some(op) = self.ops.get_mut(id) {
             op.pending += wanted.len() as u32;

@@ -9,7 +9,6 @@ use super::requests::{Requests, SpaceWait};
 use super::state::Pool;
 use crate::api::Target;
 use crate::io::Ended;
-use crate::read_ahead::MOST_READS;
 use crate::store::{Context, Store, Waiting, Watermark};
 use crate::task::{Beside, JobTasks, checkpoint_brings_space, release_retained, step_evacuation, step_give_back};
 use crate::{Fault, Planted, PoolState, Reply, Time};
@@ -53,8 +52,8 @@ impl Requests {
         }
         self.ahead.sweep(store.now);
         while let Some(target) = self.ahead.wanting() {
-            let reads = self.ahead.reads();
-            if !may_read_ahead(store) || reads >= MOST_READS || store.io.in_flight() >= reads + BUSY_OPERATIONS {
+            let others = store.io.in_flight().saturating_sub(self.ahead.reads());
+            if !may_read_ahead(store) || self.ahead.is_busy() || others >= BUSY_OPERATIONS {
                 return;
             }
             let is_cached = self.cache_partition(store, target, 0).is_some();

@@ -3,6 +3,7 @@
 use millpond_block::Buf;
 use millpond_format::VolumeId;
 
+use super::sequence::STEP;
 use super::*;
 
 const KIB: u64 = 1024;
@@ -116,7 +117,7 @@ fn a_guest_waits_for_a_block_in_flight_and_reads_itself_what_is_missing() {
     let range = ahead.next_range(SIZE).expect("a range");
     let nth = ahead.begin(range).expect("room");
     (48..52).for_each(|block| ahead.expects(nth, block));
-    ahead.reads_begin(nth, 3);
+    ahead.reads_begin(nth, 3, 16 * KIB);
     assert!(matches!(ahead.look_up(48), Some(Ahead::Reading(batch)) if batch == nth));
     ahead.wait(nth, 77);
     ahead.hold(nth, 48, BufSlice::new(Buf::zeroed(4096), 0..4096));
@@ -154,4 +155,67 @@ fn nothing_beyond_the_end_is_read_ahead() {
         }
     }
     assert_eq!(ahead.counters(), (4 * KIB, 4 * KIB));
+}
+
+#[test]
+fn reading_ahead_stops_where_guests_do_not_use_it() {
+    let mut ahead = ahead();
+    // short runs at places that are far apart
+    let run_at = |ahead: &mut ReadAhead, place: u64, reads: u64| {
+        let begun = (0..reads).map(|nth| read(ahead, ONE, place * MIB + nth * 16 * KIB, 16 * KIB).len());
+        begun.sum::<usize>()
+    };
+    let begun: usize = (0..400).map(|nth| run_at(&mut ahead, nth * 7 % 900, 3)).sum();
+    let (bytes, used) = ahead.counters();
+    assert!(begun > 10 && used == 0);
+    assert!(bytes < 8 * MIB, "{bytes} bytes in vain: no more than shows that they are");
+    // a long sequence is read ahead all the same, and later short ones are again
+    assert!(run_at(&mut ahead, 950, 2000) > 50);
+    let (bytes, used) = ahead.counters();
+    assert!(used > 28 * MIB, "{used} of {bytes}");
+    assert!(run_at(&mut ahead, 910, 3) > 0);
+}
+
+#[test]
+fn blocks_of_a_sequence_that_lost_its_place_are_dropped() {
+    let mut ahead = ahead();
+    (0..16).for_each(|nth| _ = read(&mut ahead, ONE, nth * 64 * KIB, 64 * KIB));
+    assert!(ahead.has_blocks());
+    // more reads elsewhere than it is kept for, and more places than there are
+    (0..200).for_each(|nth| _ = read(&mut ahead, ONE, 64 * MIB + nth * MIB, 64 * KIB));
+    assert!(!ahead.has_blocks() && ahead.memory() == 0);
+    // one that is being read then is dropped when it was read
+    (0..3).for_each(|nth| ahead.note(ONE, ByteRange { offset: nth * 64 * KIB, length: 64 * KIB }, Time(0)));
+    let range = ahead.next_range(SIZE).expect("a range");
+    let nth = ahead.begin(range).expect("room");
+    ahead.expects(nth, 48);
+    ahead.reads_begin(nth, 1, 256 * KIB);
+    (0..200).for_each(|nth| ahead.note(ONE, ByteRange { offset: 64 * MIB + nth * MIB, length: 64 * KIB }, Time(0)));
+    ahead.hold(nth, 48, BufSlice::new(Buf::zeroed(4096), 0..4096));
+    assert!(ahead.has_blocks());
+    ahead.batch_ended(nth, Time(1));
+    assert!(!ahead.has_blocks() && ahead.memory() == 0 && !ahead.is_busy());
+}
+
+#[test]
+fn a_batch_that_is_cut_counts_with_its_buffers_and_the_sequence_goes_on_there() {
+    let mut ahead = ahead();
+    (0..3).for_each(|nth| ahead.note(ONE, ByteRange { offset: nth * 64 * KIB, length: 64 * KIB }, Time(0)));
+    let range = ahead.next_range(SIZE).expect("a range");
+    assert_eq!((range.offset, range.length), (192 * KIB, 256 * KIB));
+    let nth = ahead.begin(range).expect("room");
+    ahead.cut(nth, 320 * KIB);
+    assert_eq!(ahead.memory(), 128 * KIB);
+    ahead.reads_begin(nth, BATCH_READS, 300 * KIB);
+    assert_eq!(ahead.memory(), 300 * KIB);
+    let next = ahead.next_range(SIZE).expect("the rest");
+    assert_eq!((next.offset, next.length), (320 * KIB, 128 * KIB));
+    assert!(!ahead.is_busy());
+    let other = ahead.begin(next).expect("room");
+    ahead.reads_begin(other, BATCH_READS, 128 * KIB);
+    assert!(ahead.is_busy(), "as many device reads as there may be");
+    for nth in [nth, other] {
+        ahead.batch_ended(nth, Time(1));
+    }
+    assert!(!ahead.is_busy() && ahead.memory() == 0 && ahead.reads() == 0);
 }
