@@ -125,7 +125,10 @@ fn beside(image: &Path, name: &str, home: &Path, follow: bool) -> Outcome<PathBu
         return Err(refused(image, &format!("its backing file '{name}' is not a file; copy it with 'qemu-img convert' first")));
     }
     if !path.exists() {
-        return Err(refused(image, &format!("its backing file {} is missing; copy that file too", path.display())));
+        // Proxmox VE activates the logical volumes of a chain only while its guest runs.
+        let lvm = "activate the logical volumes of the chain with 'lvchange -ay'";
+        let next = if path.starts_with("/dev") { lvm } else { "copy that file too" };
+        return Err(refused(image, &format!("its backing file {} is missing; {next}", path.display())));
     }
     if follow || lies_in(&path, home, is_device) {
         return Ok(path);

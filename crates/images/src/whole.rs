@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use millpond_api::size::Size;
+use rustix::fs::{SeekFrom, seek};
 
 use super::format::Format;
 
@@ -96,10 +97,8 @@ fn unit(bytes: u64) -> io::Result<u64> {
 /// # Errors
 /// The host's I/O error, or which part is missing.
 pub fn check(file: &File, format: Format) -> io::Result<()> {
-    let held = Held { file, length: file.metadata()?.len() };
-    if held.length == 0 {
-        return Ok(()); // a block device; how much of it the image uses is unknown
-    }
+    // The metadata of a block device has no length.
+    let held = Held { file, length: seek(file, SeekFrom::End(0))? };
     match format {
         Format::Qcow2 => qcow2(&held),
         Format::Vmdk => vmdk(&held),

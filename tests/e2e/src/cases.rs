@@ -75,6 +75,14 @@ pub const CASES: &[Case] = &[
         run: disk_images::chains,
     },
     Case {
+        name: "import-devices",
+        about: "a Proxmox chain on devices, as on LVM: dry run, content of every snapshot, an inactive device, a short one",
+        needs: &["qemu-img", "qemu-io", "qemu-nbd", "losetup", "/dev/loop-control", "root"],
+        guest: false,
+        asks: Asks::Everything,
+        run: disk_images::devices,
+    },
+    Case {
         name: "import-hostile",
         about: "truncated, looped, absurd and spoilt images end with one line; no volume, export or process is left",
         needs: &["qemu-img", "qemu-io", "qemu-nbd"],

@@ -8,7 +8,7 @@ use millpond_lab::load::Rng;
 use millpond_lab::peer::Millpond;
 use millpond_lab::process::{run_tool, wait_until};
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -224,6 +224,82 @@ pub fn chains(subject: &mut Subject) -> Result<()> {
         ensure!(held(millpond, name, &room)? == expected(&within, "qcow2", snapshot)?, "{name} differs");
     }
     nothing_left(millpond)
+}
+
+/// Logical volumes as LVM shows them: loop devices, and a directory below `/dev` with a link for each.
+struct Group {
+    dir: PathBuf,
+    loops: Vec<String>,
+}
+
+impl Group {
+    fn new() -> Result<Group> {
+        let dir = PathBuf::from(format!("/dev/millpond-e2e-{}", std::process::id()));
+        fs::create_dir(&dir)?;
+        Ok(Group { dir, loops: Vec::new() })
+    }
+
+    /// Makes a volume of this name in a file. It ends after `size` bytes, if given.
+    fn add(&mut self, name: &str, file: &Path, size: Option<u64>) -> Result<PathBuf> {
+        let (file, limit) = (text(file), size.unwrap_or(0).to_string());
+        let device = run_tool("losetup", &["--find", "--show", "--sizelimit", &limit, &file])?.trim().to_owned();
+        self.loops.push(device.clone());
+        let link = self.dir.join(name);
+        symlink(device.replace("/dev", ".."), &link)?;
+        Ok(link)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Nothing uses the devices any more; what cannot be removed stays visible in `losetup -a`.
+        for device in &self.loops {
+            let _ = run_tool("losetup", &["--detach", device]);
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A volume chain of Proxmox VE on LVM: each file of the chain is a device with the names that
+/// Proxmox gives it. The dry run lists what the import makes.
+pub fn devices(subject: &mut Subject) -> Result<()> {
+    let (millpond, room) = started(subject)?;
+    let mut group = Group::new()?;
+    let (names, mut below) = (["snap_vm-100-disk-0_one.qcow2", "snap_vm-100-disk-0_two.qcow2", "vm-100-disk-0.qcow2"], None);
+    let (mut links, mut wanted) = (Vec::new(), Vec::new());
+    for (index, name) in names.iter().enumerate() {
+        let file = room.join(format!("lv{index}"));
+        File::create(&file)?.set_len(40 << 20)?;
+        let link = group.add(name, &file, None)?;
+        match below {
+            None => run_tool("qemu-img", &["create", "-q", "-f", "qcow2", &text(&link), "24M"]).map(drop)?,
+            Some(below) => overlay(&link, below, "qcow2", "extended_l2=on,cluster_size=128k", &[])?,
+        }
+        let writes = [["write -P 1 0 5M", "write -P 2 20M 1M"], ["write -P 3 1M 1M", "write -z 20M 64k"], ["write -P 4 2M 64k", "discard 0 64k"]];
+        qemu_io(&link, writes.get(index).context("writes")?)?;
+        let raw = room.join(format!("raw{index}"));
+        run_tool("qemu-img", &["convert", "-f", "qcow2", "-O", "raw", &text(&link), &text(&raw)])?;
+        wanted.push(fs::read(&raw)?);
+        links.push(link);
+        below = Some(*name);
+    }
+    let top = links.last().context("a chain")?.clone();
+    let planned = millpond.cli(&["import-image", "-n", &text(&top), "tank/vm-100-disk-0"])?;
+    for row in ["tank/vm-100-disk-0@one", "tank/vm-100-disk-0@two", "with --sector 512e and 2 snapshots; nothing is changed"] {
+        ensure!(planned.contains(row), "no {row} in: {planned}");
+    }
+    ensure!(millpond.json(&["list"])?.as_array().is_some_and(Vec::is_empty), "the dry run made a volume");
+    millpond.cli(&["import-image", &text(&top), "tank/vm-100-disk-0", "--verify"])?;
+    for (name, wanted) in ["tank/vm-100-disk-0@one", "tank/vm-100-disk-0@two", "tank/vm-100-disk-0"].iter().zip(&wanted) {
+        ensure!(held(millpond, name, &room)? == *wanted, "{name} differs from what QEMU reads");
+    }
+    millpond.cli(&["destroy", "tank/vm-100-disk-0", "-r", "-y"])?;
+
+    // an inactive volume, and one that is shorter than its tables say
+    fs::remove_file(&links[0])?;
+    refused(millpond, &top, None, "lvchange -ay")?;
+    group.add(names[0], &room.join("lv0"), Some(4 << 20))?;
+    refused(millpond, &top, None, "truncated")
 }
 
 /// Runs an import that may fail with a single line only; checks that nothing is left of it.

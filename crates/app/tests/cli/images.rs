@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use crate::harness::{Daemon, each};
+use crate::harness::{Daemon, each, eventually};
 
 /// Makes a file with data, zeroes and holes; returns its content.
 fn image(daemon: &Daemon, name: &str, size: u64) -> Vec<u8> {
@@ -47,6 +47,27 @@ fn a_raw_image_goes_in_and_out() {
     assert_eq!(each(&daemon.json(&["list", "-t", "all"]), "name"), ["tank/v", "tank/v@a"]);
     assert_eq!(daemon.json(&["exports"]).as_array().map(Vec::len), Some(0));
     assert!(!daemon.path("out.raw.part").exists());
+}
+
+#[test]
+fn an_import_that_is_killed_is_named_incomplete() {
+    let daemon = Daemon::with_pool();
+    image(&daemon, "in.raw", 24 << 20);
+    fs::write(daemon.path("slow.raw"), vec![9; 24 << 20]).expect("written");
+    let planned = daemon.run(&["import-image", "-n", "in.raw", "tank/v"]);
+    assert!(planned.code == 0 && planned.out.contains("would create tank/v with --sector 512e and 0 snapshots"), "{planned:?}");
+    assert!(planned.out.contains("24.00M") && daemon.json(&["list"]).as_array().is_some_and(Vec::is_empty), "{planned:?}");
+
+    let mut running = daemon.begin(&["import-image", "slow.raw", "tank/v", "-o", "bps=1M"]);
+    eventually("the volume of the import", || each(&daemon.json(&["list"]), "name") == ["tank/importing-v"]);
+    running.signal("KILL");
+    running.wait();
+    daemon.run(&["import-image", "in.raw", "tank/v"]).refused(1, "incomplete import 'tank/importing-v'");
+    daemon.run(&["destroy", "-y", "-r", "--unexport", "tank/importing-v"]).ok();
+    assert_eq!(daemon.run(&["import-image", "in.raw", "tank/v"]).code, 0);
+    assert_eq!(each(&daemon.json(&["list"]), "name"), ["tank/v"]);
+    daemon.run(&["import-image", "in.raw", "tank/v"]).refused(1, "exists already");
+    daemon.run(&["import-image", "-n", "in.raw", "tank/v"]).refused(1, "exists already");
 }
 
 #[test]

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
-use millpond_api::client::Client;
+use millpond_api::client::{Client, quoted};
 use millpond_api::failure::{Failure, Outcome};
-use millpond_api::names::VolumeName;
+use millpond_api::names::{MAX_NAME, VolumeName};
 use millpond_api::path::absolute;
 use millpond_api::size::Size;
-use millpond_api::{CreateSnapshots, CreateVolume, Created, Destroy, Destroyed, Resize, Resized, SetProperties, Volume, VolumeSector};
+use millpond_api::{CreateSnapshots, CreateVolume, Created, Destroy, Destroyed, Rename, Resize, Resized, SetProperties, Volume, VolumeSector};
 use millpond_daemon::Signals;
 use millpond_images::copy::{Target, Task, copy};
 use millpond_images::format::Format;
@@ -20,6 +20,13 @@ use millpond_images::states::{State, States};
 
 use super::transient_export::{TransientExport, compared, copy_failure, with_progress, written};
 use crate::command::{candidates, create};
+use crate::output::{Cell, Column, Listing, Shown, print, write_out};
+use serde::Serialize;
+
+/// Start of the name of a volume whose import is not complete.
+const INCOMPLETE: &str = "importing-";
+/// Most bytes of a snapshot's description.
+const MAX_DESCRIPTION: usize = 1024;
 
 /// Create a volume from a disk image
 ///
@@ -30,7 +37,10 @@ use crate::command::{candidates, create};
 Example:
   millpond import-image debian-12.qcow2 tank/vm1
   millpond import-image disk.raw tank/vm2 -f raw --sector 4kn --verify
-  millpond import-image /var/lib/vz/images/100/vm-100-disk-0.qcow2 tank/vm-100-disk-0")]
+  millpond import-image -n /dev/pve/vm-100-disk-0.qcow2 tank/vm-100-disk-0       its snapshots and their sizes
+  millpond import-image /var/lib/vz/images/100/vm-100-disk-0.qcow2 tank/vm-100-disk-0
+
+Until all of it is there, the volume is called importing-VOL.")]
 pub struct ImportImage {
     /// The image: a file or a block device
     file: PathBuf,
@@ -52,6 +62,9 @@ pub struct ImportImage {
     /// Read both again afterwards and compare
     #[arg(long)]
     verify: bool,
+    /// Only list the snapshots that the volume would have, and the data of each
+    #[arg(short = 'n', long)]
+    dry_run: bool,
     /// Set a property
     #[arg(short = 'o', value_name = "PROP=VAL", add = candidates::settings(create::settable()))]
     properties: Vec<String>,
@@ -78,20 +91,25 @@ impl ImportImage {
             return Err(Failure::failed(line));
         }
         let sector = agreed(&path, self.sector.as_deref(), &finding)?;
+        let part = VolumeName { pool: name.pool.clone(), volume: incomplete(&name.volume) };
+        free(client, &name, &part).await?;
+        if self.dry_run {
+            return planned(&path, &name, &sector, states).await;
+        }
         let first = states.states.first().map_or(0, State::volume_size);
         let read_only = properties.readonly.take();
-        let request = CreateVolume { name: name.to_string(), size: first, sector: Some(sector), properties };
+        let request = CreateVolume { name: part.to_string(), size: first, sector: Some(sector), properties };
         client.post::<_, Volume>("/v1/volumes", &request).await?;
         let (size, snapshots) = (states.states.last().map_or(0, |state| state.size), states.states.len().saturating_sub(1));
         let begun = Instant::now();
-        let brought = bring(client, &mut signals, &path, &name, states, self.verify).await;
-        if let Err(failure) = brought {
+        let import = Import { path: &path, name: &name, part: &part, verify: self.verify };
+        if let Err(failure) = import.bring(client, &mut signals, states).await {
             // The volume was made by this command and is incomplete.
-            let request = Destroy { name: name.to_string(), recursive: true, ..Destroy::default() };
+            let request = Destroy { name: part.to_string(), recursive: true, ..Destroy::default() };
             client
                 .post::<_, Destroyed>("/v1/destroy", &request)
                 .await
-                .map_err(|left| Failure::failed(format!("{failure}; the incomplete volume '{name}' is left: {left}")))?;
+                .map_err(|left| Failure::failed(format!("{failure}; the incomplete volume '{part}' is left: {left}")))?;
             return Err(failure);
         }
         if snapshots > 0 {
@@ -104,6 +122,63 @@ impl ImportImage {
         }
         Ok(())
     }
+}
+
+/// Returns the name under which a volume is imported: not that of a disk of Proxmox VE, which would
+/// offer it to its guest.
+fn incomplete(volume: &str) -> String {
+    let mut name = format!("{INCOMPLETE}{volume}");
+    name.truncate(MAX_NAME); // names are ASCII
+    name
+}
+
+/// Checks that there are volumes of neither name in the pool.
+async fn free(client: &Client, name: &VolumeName, part: &VolumeName) -> Outcome {
+    let volumes: Vec<Volume> = client.get(&format!("/v1/volumes?pool={}", quoted(&name.pool))).await?;
+    let taken = |name: &VolumeName| volumes.iter().any(|volume| volume.name == name.to_string());
+    if taken(name) {
+        return Err(Failure::failed(format!("cannot import to '{name}': it exists already; choose another name")));
+    }
+    if taken(part) {
+        let next = format!("if the import that made it was killed, run 'millpond destroy -y -r --unexport {part}'");
+        return Err(Failure::failed(format!("cannot import to '{name}': there is an incomplete import '{part}'; {next}")));
+    }
+    Ok(())
+}
+
+/// A row of the dry run.
+#[derive(Serialize)]
+struct Planned {
+    name: String,
+    size: u64,
+    data: u64,
+    taken: Option<jiff::Timestamp>,
+    from: String,
+}
+
+const PLANNED: &[Column<Planned>] = &[
+    Column { name: "name", cell: |row| Cell::Text(row.name.clone()), shown: Shown::Always },
+    Column { name: "size", cell: |row| Cell::Bytes(row.size), shown: Shown::Always },
+    Column { name: "data", cell: |row| Cell::Bytes(row.data), shown: Shown::Always },
+    Column { name: "taken", cell: |row| row.taken.map_or(Cell::None, Cell::Time), shown: Shown::Always },
+    Column { name: "from", cell: |row| Cell::Text(row.from.clone()), shown: Shown::Always },
+];
+
+/// Prints the snapshots and the volume that an import would make, oldest first.
+async fn planned(path: &Path, name: &VolumeName, sector: &VolumeSector, states: States) -> Outcome {
+    let (file, of) = (path.display().to_string(), name.clone());
+    let rows = tokio::task::spawn_blocking(move || -> Outcome<Vec<Planned>> {
+        let row = |state: State| {
+            let data = state.data_bytes().map_err(|e| Failure::failed(format!("cannot read {file}: {e}; check it with 'qemu-img check'")))?;
+            let name = state.snapshot.as_ref().map_or_else(|| of.to_string(), |snapshot| format!("{of}@{snapshot}"));
+            Ok(Planned { name, size: state.volume_size(), data, taken: state.taken, from: state.description })
+        };
+        states.states.into_iter().map(row).collect()
+    });
+    let rows = rows.await.map_err(|e| Failure::failed(format!("cannot look at the image: {e}")))??;
+    print(&rows, PLANNED, &Listing::default())?;
+    let snapshots = rows.len().saturating_sub(1);
+    write_out(&format!("would create {name} with --sector {} and {snapshots} snapshots; nothing is changed\n", sector.as_str()))
 }
 
 fn looked_at(path: &Path, format: Option<Format>, flat: bool, follow: bool) -> Outcome<(States, Finding)> {
@@ -138,47 +213,64 @@ fn agreed(path: &Path, asked: Option<&str>, finding: &Finding) -> Outcome<Volume
     }
 }
 
-/// Copies one version after another into the volume, with a snapshot after each but the last.
-async fn bring(client: &Client, signals: &mut Signals, path: &Path, name: &VolumeName, states: States, verify: bool) -> Outcome {
-    let mut size = states.states.first().map_or(0, State::volume_size);
-    for (index, state) in states.states.into_iter().enumerate() {
-        if state.volume_size() != size {
-            size = state.volume_size();
-            let request =
-                Resize { size: size.to_string(), allow_shrink: true, no_snapshot: true, force: false, reconnect: false, dry_run: false };
-            client.post::<_, Resized>(&format!("/v1/volumes/{name}/resize"), &request).await?;
-        }
-        let task = if index == 0 { Task::Fill } else { Task::Update };
-        one(client, signals, path, name, &state, task, verify).await?;
-        if let Some(snapshot) = state.snapshot {
-            let names = vec![format!("{name}@{snapshot}")];
-            let request = CreateSnapshots { names, description: format!("imported: {}", state.description), ..CreateSnapshots::default() };
-            client.post::<_, Created>("/v1/snapshots", &request).await?;
-        }
-    }
-    Ok(())
+/// An import to a new volume.
+struct Import<'a> {
+    path: &'a Path,
+    /// Name of the volume once it is complete.
+    name: &'a VolumeName,
+    /// Name of the volume until then.
+    part: &'a VolumeName,
+    verify: bool,
 }
 
-async fn one(client: &Client, signals: &mut Signals, path: &Path, name: &VolumeName, state: &State, task: Task, verify: bool) -> Outcome {
-    let transient_export = TransientExport::open(client, &name.to_string(), false).await?;
-    let target = Target::Socket(transient_export.socket().to_owned());
-    let (image, target_again, image_again) = (Arc::clone(&state.image), target.clone(), Arc::clone(&state.image));
-    let (file, volume) = (path.display().to_string(), name.to_string());
-    let what = match &state.snapshot {
-        Some(snapshot) => format!("import {volume}@{snapshot}"),
-        None => format!("import {volume}"),
-    };
-    let (from, to) = (file.clone(), volume.clone());
-    let mut done = with_progress(what, (state.size, written), signals, move |progress| {
-        copy(&*image, &target, task, progress).map_err(|e| copy_failure(e, &from, &to))
-    })
-    .await;
-    if done.is_ok() && verify {
-        done = with_progress(format!("verify {volume}"), (state.size, compared), signals, move |progress| {
-            copy(&*image_again, &target_again, Task::Compare, progress).map_err(|e| copy_failure(e, &file, &volume))
+impl Import<'_> {
+    /// Copies one version after another into the volume, with a snapshot after each but the last;
+    /// then gives the volume its name.
+    async fn bring(&self, client: &Client, signals: &mut Signals, states: States) -> Outcome {
+        let (part, mut size) = (self.part, states.states.first().map_or(0, State::volume_size));
+        for (index, state) in states.states.into_iter().enumerate() {
+            if state.volume_size() != size {
+                size = state.volume_size();
+                let request =
+                    Resize { size: size.to_string(), allow_shrink: true, no_snapshot: true, force: false, reconnect: false, dry_run: false };
+                client.post::<_, Resized>(&format!("/v1/volumes/{part}/resize"), &request).await?;
+            }
+            let task = if index == 0 { Task::Fill } else { Task::Update };
+            self.one(client, signals, &state, task).await?;
+            if let Some(snapshot) = state.snapshot {
+                let names = vec![format!("{part}@{snapshot}")];
+                let mut description = format!("imported: {}", state.description);
+                while description.len() > MAX_DESCRIPTION {
+                    description.pop();
+                }
+                let request = CreateSnapshots { names, description, ..CreateSnapshots::default() };
+                client.post::<_, Created>("/v1/snapshots", &request).await?;
+            }
+        }
+        client.post::<_, ()>(&format!("/v1/volumes/{part}/rename"), &Rename { name: self.name.to_string() }).await
+    }
+
+    async fn one(&self, client: &Client, signals: &mut Signals, state: &State, task: Task) -> Outcome {
+        let transient_export = TransientExport::open(client, &self.part.to_string(), false).await?;
+        let target = Target::Socket(transient_export.socket().to_owned());
+        let (image, target_again, image_again) = (Arc::clone(&state.image), target.clone(), Arc::clone(&state.image));
+        let (file, volume) = (self.path.display().to_string(), self.name.to_string());
+        let what = match &state.snapshot {
+            Some(snapshot) => format!("import {volume}@{snapshot}"),
+            None => format!("import {volume}"),
+        };
+        let (from, to) = (file.clone(), volume.clone());
+        let mut done = with_progress(what, (state.size, written), signals, move |progress| {
+            copy(&*image, &target, task, progress).map_err(|e| copy_failure(e, &from, &to))
         })
         .await;
+        if done.is_ok() && self.verify {
+            done = with_progress(format!("verify {volume}"), (state.size, compared), signals, move |progress| {
+                copy(&*image_again, &target_again, Task::Compare, progress).map_err(|e| copy_failure(e, &file, &volume))
+            })
+            .await;
+        }
+        let closed = transient_export.close(client).await;
+        done.and(closed)
     }
-    let closed = transient_export.close(client).await;
-    done.and(closed)
 }
