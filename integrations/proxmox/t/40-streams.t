@@ -96,6 +96,36 @@ is(
     reads($cfg, 'pond:vm-106-disk-0', undef, @now);
 }
 
+# From a qcow2 file, which can have no snapshots then
+
+my $qcow2 = PVE::Storage::vdisk_alloc($cfg, 'files', 113, 'qcow2', undef, 18 << 10);
+ok(io_qcow2(address($cfg, $qcow2), 'write -P 0x57 5M 2M'), 'a qcow2 file in a directory');
+is_deeply([PVE::Storage::volume_transfer_formats($cfg, $qcow2, 'pond:vm-113-disk-0')], ['raw+size'], 'its format');
+is_deeply([PVE::Storage::volume_transfer_formats($cfg, $qcow2, 'pond:vm-113-disk-0', undef, undef, 1)], [], 'snapshots');
+is(from_file(to_file($qcow2), 'pond:vm-113-disk-0'), 'pond:vm-113-disk-0', 'it moves');
+reads($cfg, 'pond:vm-113-disk-0', undef, '0 0 5M', '0x57 5M 2M', '0 7M 11M');
+
+# From a logical volume
+
+SKIP: {
+    my $device = "$pond->{dir}/lv";
+    open(my $fh, '>', $device) or die "$device: $!\n";
+    truncate($fh, 24 << 20);
+    close($fh);
+    skip('no loop devices here, which stand for logical volumes', 4)
+        if !$pond->logical_volume('vm-114-disk-0', $device);
+    my $with_lvm = $pond->config();
+    my $path = PVE::Storage::path($with_lvm, 'lvm:vm-114-disk-0');
+    ok(io($path, 'write -P 0x58 1M 3M', 'flush'), "a logical volume, $path");
+    my @formats = PVE::Storage::volume_transfer_formats($with_lvm, 'lvm:vm-114-disk-0', 'pond:vm-114-disk-0');
+    is_deeply(\@formats, ['raw+size'], 'its format');
+    my $out = IO::File->new("$pond->{dir}/from-lvm", O_WRONLY | O_CREAT | O_TRUNC);
+    PVE::Storage::volume_export($with_lvm, $out, 'lvm:vm-114-disk-0', 'raw+size', undef, undef, 0);
+    close($out);
+    is(from_file("$pond->{dir}/from-lvm", 'pond:vm-114-disk-0'), 'pond:vm-114-disk-0', 'it moves');
+    reads($cfg, 'pond:vm-114-disk-0', undef, '0 0 1M', '0x58 1M 3M', '0 4M 20M');
+}
+
 # A stream that breaks off leaves nothing
 
 truncate($file, 20 << 20);
@@ -135,6 +165,33 @@ is_deeply([$pond->snapshots('vm-109-disk-0')], ['first'], "a chain's layer is a 
 reads($cfg, 'pond:vm-109-disk-0', 'first', '0x61 0 1M', '0 1M 1M');
 PVE::Storage::volume_snapshot_rollback($cfg, 'pond:vm-109-disk-0', 'first');
 reads($cfg, 'pond:vm-109-disk-0', undef, '0x61 0 1M', '0 1M 1M');
+
+# A volume chain that Proxmox's own storage made, with all its snapshots
+
+my $chained = PVE::Storage::vdisk_alloc($cfg, 'chain', 112, 'qcow2', undef, 20 << 10);
+my $path = address($cfg, $chained);
+for my $step (['one', 'write -P 0x71 0 3M'], ['two', 'write -P 0x72 1M 1M'], ['three', 'write -z 0 512k']) {
+    my ($snap, $command) = @$step;
+    ok(io_qcow2($path, $command), "$command before $snap");
+    PVE::Storage::volume_snapshot($cfg, $chained, $snap);
+}
+ok(io_qcow2($path, 'write -P 0x73 9M 64k'), 'and after the last one');
+my $planned = $pond->cli('import-image', '-n', $path, 'tank/vm-112-disk-0');
+like($planned, qr/\@one .*\@two .*\@three .* 3 snapshots; nothing is changed/s, 'a dry run lists its snapshots');
+$pond->cli('import-image', $path, 'tank/vm-112-disk-0', '--verify');
+is_deeply([$pond->snapshots('vm-112-disk-0')], [qw(one two three)], 'they keep their names');
+for my $snap ('one', 'two', 'three', undef) {
+    PVE::Storage::activate_volumes($cfg, ['pond:vm-112-disk-0'], $snap);
+    my @compare = ('qemu-img', 'compare', '-q', '-f', 'qcow2', '-F', 'raw');
+    my $there = PVE::Storage::path($cfg, $chained, $snap);
+    my $same = system(@compare, $there, address($cfg, 'pond:vm-112-disk-0', $snap)) == 0;
+    ok($same, 'the same content: ' . ($snap // 'now'));
+    PVE::Storage::deactivate_volumes($cfg, ['pond:vm-112-disk-0'], $snap);
+}
+my $info = PVE::Storage::volume_snapshot_info($cfg, 'pond:vm-112-disk-0');
+is_deeply([sort grep { $_ ne 'current' } keys %$info], [qw(one three two)], 'Proxmox finds them');
+PVE::Storage::volume_snapshot_rollback($cfg, 'pond:vm-112-disk-0', 'one');
+reads($cfg, 'pond:vm-112-disk-0', undef, '0x71 0 3M', '0 3M 17M');
 
 sub io_qcow2 {
     my ($image, $command) = @_;

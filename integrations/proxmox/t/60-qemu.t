@@ -143,4 +143,31 @@ PVE::Storage::volume_snapshot($cfg, $disk, 'old');
 guest($old, 'read -P 0x87 0 1M');
 $old->quit();
 
+# A disk that moves from a directory to the pool while its guest writes, as `qm disk move` does
+
+my $there = PVE::Storage::vdisk_alloc($cfg, 'files', 120, 'raw', undef, 40 << 10);
+my $here = PVE::Storage::vdisk_alloc($cfg, 'pond', 120, 'raw', undef, 40 << 10);
+my $mover = Qmp->start($pond->{dir}, { driver => 'file', filename => address($cfg, $there) });
+guest($mover, 'write -P 0x91 0 8M', 'write -P 0x92 30M 2M');
+PVE::Storage::activate_volumes($cfg, [$here]);
+$blockdev = PVE::Storage::qemu_blockdev_options($cfg, $here, '10.0+pve1', {});
+my $lower = { %$blockdev, 'node-name' => 'lower', discard => 'unmap' };
+$mover->command('blockdev-add', driver => 'raw', 'node-name' => 'moved', file => $lower);
+my %mirror = ('job-id' => 'move', device => 'format', target => 'moved', sync => 'full');
+$mover->command('blockdev-mirror', %mirror, speed => 4 << 20);
+guest($mover, 'write -P 0x93 31M 2M', 'write -P 0x94 1M 1M');
+$mover->command('block-job-set-speed', device => 'move', speed => 0);
+my $job = sub { return ($mover->command('query-block-jobs')->@*)[0] };
+my $end = time() + 60;
+sleep(1) until !$job->() || $job->()->{ready} || time() > $end;
+ok(($job->() // {})->{ready}, 'the mirror is complete');
+$mover->command('block-job-complete', device => 'move');
+sleep(1) until !$job->() || time() > $end;
+ok(!$job->(), 'the guest uses the disk in the pool');
+guest($mover, 'read -P 0x93 31M 2M', 'write -P 0x95 36M 1M');
+$mover->quit();
+PVE::Storage::deactivate_volumes($cfg, [$here]);
+reads($cfg, $here, undef, '0x91 0 1M', '0x94 1M 1M', '0x91 2M 6M', '0 8M 22M', '0x92 30M 1M', '0x93 31M 2M', '0x95 36M 1M');
+ok(io(address($cfg, $there), 'read -P 0x93 31M 2M', 'read -P 0 36M 1M'), 'the old disk is as it was when the guest left it');
+
 done_testing();

@@ -82,7 +82,7 @@ sub load {
 }
 
 # Starts a daemon in a new directory, with the pool `tank`, and configures the storages `pond`
-# (Millpond) and `files` (a directory).
+# (Millpond), `files` (a directory) and `chain` (a directory with snapshots as volume chains).
 sub new {
     my ($class, %with) = @_;
 
@@ -108,9 +108,28 @@ sub configure {
     open(my $fh, '>', "$self->{dir}/pve/storage.cfg") or die "storage.cfg: $!\n";
     print $fh "dir: local\n\tpath $self->{dir}/local\n\tcontent images\n\tdisable 1\n\n";
     print $fh "dir: files\n\tpath $self->{dir}/files\n\tcontent images\n\n";
+    print $fh "dir: chain\n\tpath $self->{dir}/chain\n\tcontent images\n\tsnapshot-as-volume-chain 1\n\n";
+    print $fh "lvm: lvm\n\tvgname $self->{vg}\n\tcontent images\n\n" if $self->{vg};
     print $fh "millpond: pond\n\tpool tank\n\tcontent images\n$more";
     close($fh) or die "storage.cfg: $!\n";
     PVE::Cluster::cfs_update();
+}
+
+# Adds a storage `lvm`, with a logical volume of this name. It is a loop device of a file with a link
+# below /dev, as LVM makes one. Returns false if that is not possible here.
+sub logical_volume {
+    my ($self, $name, $file) = @_;
+
+    return if $> != 0 || !-e '/dev/loop-control';
+    my $loop = `losetup --find --show $file 2>/dev/null`;
+    chomp($loop);
+    return if $loop eq '';
+    push @{ $self->{loops} }, $loop;
+    $self->{vg} = "millpond-$$";
+    mkdir("/dev/$self->{vg}");
+    symlink($loop =~ s!^/dev!..!r, "/dev/$self->{vg}/$name") or die "link of a device: $!\n";
+    $self->configure("\tsocket $self->{socket}\n");
+    return 1;
 }
 
 # Returns the configuration of all storages, as a host reads it.
@@ -246,6 +265,8 @@ sub DESTROY {
 
     local ($?, $@);
     $self->stop('TERM') if $self->{pid};
+    system('losetup', '--detach', $_) for @{ $self->{loops} // [] };
+    system('rm', '-r', "/dev/$self->{vg}") if $self->{vg};
 }
 
 package Pond::Root;
