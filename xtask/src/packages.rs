@@ -30,6 +30,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("stress-ng", "stress-ng"),
     ("pgrep", "procps"),
     ("busybox", "busybox-static"),
+    ("qemu-ga", "qemu-guest-agent"),
     ("virt-qemu-run", LIBVIRT.0),
     ("promtool", "prometheus"),
     ("zsh", "zsh"),

@@ -53,6 +53,13 @@ pub struct CreatePolicy {
     /// `auto-{policy}-{time}`.
     #[serde(default)]
     pub template: Option<String>,
+    /// Unix socket of the QEMU guest agent: the file systems of guests are frozen while their
+    /// snapshots are taken. `{pool}`, `{volume}` and `{vmid}` are replaced, for each volume.
+    #[serde(default)]
+    pub freeze: Option<String>,
+    /// If true, no snapshot is taken when the guest cannot be frozen.
+    #[serde(default)]
+    pub freeze_required: bool,
 }
 
 /// Request to change a policy. A missing property does not change.
@@ -75,6 +82,10 @@ pub struct SetPolicy {
     pub prune: Option<u32>,
     /// As in [`CreatePolicy`]; snapshots with earlier names stay under the policy.
     pub template: Option<String>,
+    /// As in [`CreatePolicy`]; an empty text removes it.
+    pub freeze: Option<String>,
+    /// As in [`CreatePolicy`].
+    pub freeze_required: Option<bool>,
 }
 
 /// Volumes to attach to a policy, or to detach from it.
@@ -93,6 +104,9 @@ pub struct PolicyVolume {
     pub state: PolicyState,
     /// Reason if runs are late.
     pub reason: Option<String>,
+    /// Reason if the last run in its pool did not freeze a guest.
+    #[serde(default)]
+    pub not_frozen: Option<String>,
     /// Number of snapshots that the policy has of it; null before the daemon has looked.
     pub snapshots: Option<u64>,
     /// Time of the oldest one.
@@ -130,6 +144,12 @@ pub struct Policy {
     pub prune: Option<u32>,
     /// Names of the snapshots.
     pub template: String,
+    /// Unix socket of the guest agent, with placeholders; null if guests are not frozen.
+    #[serde(default)]
+    pub freeze: Option<String>,
+    /// True if no snapshot is taken when the guest cannot be frozen.
+    #[serde(default)]
+    pub freeze_required: bool,
     /// Worst state of its volumes.
     pub state: PolicyState,
     /// Reason if runs are late.
@@ -142,6 +162,9 @@ pub struct Policy {
     pub destroyed: u64,
     /// Runs that were due since the daemon started and were not made at their time.
     pub missed: u64,
+    /// Runs since the daemon started in which a guest was not frozen.
+    #[serde(default)]
+    pub not_frozen: u64,
 }
 
 /// Request to run a policy now.
@@ -162,4 +185,7 @@ pub struct PolicyRun {
     /// Full names of superfluous snapshots that stay for now: they are held, locked, exported, or
     /// have clones.
     pub kept: Vec<String>,
+    /// Reasons why guests were not frozen.
+    #[serde(default)]
+    pub not_frozen: Vec<String>,
 }

@@ -347,7 +347,8 @@ pub struct Pool {
     /// guests.
     #[serde(default)]
     pub job_rate: Option<u64>,
-    /// Reasons why policies make no snapshots in the pool, one for each policy.
+    /// Reasons why policies make no snapshots in the pool or freeze no guests, and guests that may be
+    /// frozen; one line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub late_policies: Vec<String>,
     /// Warnings about the devices that a request adds to the pool, one line each.

@@ -76,13 +76,23 @@ pub struct CreateSnapshots {
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub lock: Option<Timestamp>,
+    /// Unix socket of the QEMU guest agent: the guest's file systems are frozen while the snapshots
+    /// are taken. `{pool}`, `{volume}` and `{vmid}` are replaced, for each volume.
+    #[serde(default)]
+    pub freeze: Option<String>,
+    /// If true, no snapshot is taken when a guest cannot be frozen.
+    #[serde(default)]
+    pub freeze_required: bool,
 }
 
 /// Names of created objects.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Created {
     /// Full names.
     pub names: Vec<String>,
+    /// Reasons why guests were not frozen; empty if all were, or if none was to be.
+    #[serde(default)]
+    pub not_frozen: Vec<String>,
 }
 
 /// Request to roll a volume back to a snapshot.

@@ -28,6 +28,7 @@ mod errors;
 mod events;
 mod exports;
 mod fallen;
+mod freeze;
 mod fuse;
 mod helpers;
 mod hint;

@@ -14,6 +14,8 @@ use millpond_api::ApiError;
 use millpond_engine::VolumeId;
 use serde::{Deserialize, Serialize};
 
+use crate::freeze;
+
 mod calendar;
 mod due;
 mod keep;
@@ -85,6 +87,12 @@ pub struct PolicyRecord {
     pub(super) prune: Option<u32>,
     /// Names of the snapshots.
     pub(super) template: String,
+    /// Sockets of guest agents, with placeholders; `None`: guests are not frozen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) freeze: Option<String>,
+    /// Nothing is taken of a guest that cannot be frozen.
+    #[serde(default)]
+    pub(super) freeze_required: bool,
     /// Volumes under the policy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) volumes: Vec<Attached>,
@@ -103,6 +111,8 @@ pub(super) struct Terms {
     lock: Option<u64>,
     expire: Option<u64>,
     group: bool,
+    freeze: Option<String>,
+    freeze_required: bool,
 }
 
 impl Terms {
@@ -134,8 +144,10 @@ impl Terms {
         if record.expire.zip(record.lock).is_some_and(|(expire, lock)| expire < lock) {
             return Err(ApiError::usage("snapshots would expire before their lock ends; give a longer expiry, or a shorter lock"));
         }
-        let mark = mark(&record.name);
-        Ok(Terms { keep, schedule, zone, mark, template, lock: record.lock, expire: record.expire, group: record.group })
+        record.freeze.as_deref().map(freeze::check).transpose()?;
+        let (mark, freeze) = (mark(&record.name), record.freeze.clone());
+        let (lock, expire, group, freeze_required) = (record.lock, record.expire, record.group, record.freeze_required);
+        Ok(Terms { keep, schedule, zone, mark, template, lock, expire, group, freeze, freeze_required })
     }
 
     /// Returns the name of a snapshot that is taken at `time`.
@@ -189,6 +201,8 @@ pub(super) struct Counts {
     pub(super) taken: u64,
     pub(super) destroyed: u64,
     pub(super) missed: u64,
+    /// Runs in which a guest was not frozen.
+    pub(super) not_frozen: u64,
 }
 
 /// A policy with its runs.

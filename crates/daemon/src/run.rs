@@ -155,6 +155,7 @@ pub async fn serve_until(
     stop: impl Future<Output = ()>,
 ) -> Outcome {
     daemon.report_start();
+    daemon.thaw_left();
     let mut starting = daemon.start_pools();
     let start = async {
         starting.first_round(daemon.options.start_limit).await;
@@ -166,6 +167,7 @@ pub async fn serve_until(
     daemon.stop();
     // imports that have not ended by now are cancelled
     starting.tasks.shutdown().await;
+    daemon.wait_for_thaws().await;
     let users = daemon.users().await;
     let closed = daemon.close().await;
     daemon.report_end(&users, &closed);

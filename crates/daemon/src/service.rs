@@ -22,6 +22,7 @@ use super::copies::Copies;
 use super::device_health::DevicesHealth;
 use super::errors::ErrorsUnsaved;
 use super::events::{EventBounds, EventLog};
+use super::freeze::Freezer;
 use super::helpers::Helpers;
 use super::hook::{Hook, HookQueue};
 use super::host_calls::HostCalls;
@@ -212,6 +213,8 @@ pub struct Daemon {
     /// policies know.
     pub(super) snapshot_changes: AtomicU64,
     pub(super) events: EventLog,
+    /// Guests that are frozen while snapshots are taken.
+    pub(super) freezer: Freezer,
     /// Tokens, sessions, and failed attempts.
     pub(crate) access: Access,
     /// Conditions that last.
@@ -252,6 +255,7 @@ impl Daemon {
         };
         Ok(Daemon {
             options,
+            freezer: Freezer::new(dir.path()),
             dir,
             calls: HostCalls::default(),
             pools_changed: Notify::new(),

@@ -13,9 +13,10 @@ use millpond_api::{
 use millpond_engine::{CatalogCommand, Command, SnapshotInfo, Target, Time, VolumeId};
 
 use super::attached::Clients;
+use super::events::Happened;
 use super::service::{Daemon, PoolEntry};
 use super::shard::ShardHandle;
-use super::{attached, holds};
+use super::{attached, freeze, holds};
 
 /// Time between two looks for expired snapshots.
 const EXPIRY_TURN: Duration = Duration::from_secs(5);
@@ -66,7 +67,7 @@ impl Daemon {
     /// # Errors
     /// The first refusal; without `group`, the snapshots taken before it stay, and the error names
     /// them.
-    pub async fn create_snapshots(&self, request: CreateSnapshots) -> Result<Created, ApiError> {
+    pub async fn create_snapshots(self: &Arc<Daemon>, request: CreateSnapshots) -> Result<Created, ApiError> {
         let names = request.names.iter().map(|name| name.parse()).collect::<Result<Vec<SnapshotName>, _>>()?;
         if names.is_empty() {
             return Err(ApiError::usage("no snapshot is named; give POOL/VOL@SNAP"));
@@ -83,12 +84,53 @@ impl Daemon {
         if request.group && names.iter().any(|name| Some(&name.of.pool) != names.first().map(|first| &first.of.pool)) {
             return Err(ApiError::invalid("the snapshots of a group must be in one pool; take a group per pool"));
         }
-        let expires = request.expires.map(|time| Time(instant::to_millis(time)));
         let now = instant::now();
         if let Some(over) = request.lock.filter(|until| *until <= now) {
             return Err(ApiError::invalid(format!("the lock would end at {over}, which is in the past; give a future time")));
         }
         let lock_millis = request.lock.map(|until| instant::to_millis(until).saturating_sub(instant::to_millis(now)));
+        let Some(template) = &request.freeze else {
+            return Ok(Created { names: self.take_each(&targets, &request, lock_millis).await?, not_frozen: Vec::new() });
+        };
+        freeze::check(template)?;
+        let (mut guests, mut reasons) = (Vec::new(), Vec::new());
+        for (shard, volume, name) in &targets {
+            let (found, without) = self.guests_of(template, shard, &[(*volume, name.of.to_string())]).await?;
+            guests.extend(found);
+            reasons.extend(without);
+        }
+        let guests = freeze::merged(guests);
+        let first = names.first().map_or_else(String::new, ToString::to_string);
+        let refused = |reasons: &[String]| {
+            let message = format!("{}; without --freeze-required it is taken anyway", reasons.join("; "));
+            ApiError::busy(message).during(format!("cannot take '{first}' of a frozen guest"))
+        };
+        if request.freeze_required && !reasons.is_empty() {
+            return Err(refused(&reasons));
+        }
+        let take = self.take_each(&targets, &request, lock_millis);
+        let (taken, failed) = self.frozen(&guests, request.freeze_required, take).await;
+        reasons.extend(failed);
+        for reason in &reasons {
+            let what = if taken.is_some() { "is taken without freezing its guest" } else { "is not taken" };
+            let pool = names.first().map_or("", |name| name.of.pool.as_str());
+            let message = format!("snapshot '{first}' {what}: {reason}");
+            self.report(Happened::to_pool(EventKind::GuestNotFrozen, pool, message).about(&first));
+        }
+        match taken {
+            Some(taken) => Ok(Created { names: taken?, not_frozen: reasons }),
+            None => Err(refused(&reasons)),
+        }
+    }
+
+    /// Takes the snapshots of a request.
+    async fn take_each(
+        &self,
+        targets: &[(ShardHandle, VolumeId, &SnapshotName)],
+        request: &CreateSnapshots,
+        lock_millis: Option<u64>,
+    ) -> Result<Vec<String>, ApiError> {
+        let expires = request.expires.map(|time| Time(instant::to_millis(time)));
         let group_size = if request.group { targets.len() } else { 1 };
         let mut taken: Vec<String> = Vec::new();
         for group in targets.chunks(group_size) {
@@ -111,7 +153,7 @@ impl Daemon {
                 taken.push(name.to_string());
             }
         }
-        Ok(Created { names: taken })
+        Ok(taken)
     }
 
     /// Rolls the volume's head back to the snapshot; the old head stays as a snapshot. Durable on

@@ -3,7 +3,7 @@
 use super::subject::Subject;
 use super::{
     activation, advise, book, cache, claims, console, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner,
-    guest_disk, health, hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, metrics, metrics_cost, model,
+    guest_disk, guest_freeze, health, hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, metrics, metrics_cost, model,
     modes, packages, parity, policies, proxmox, read_cache, restart, sectors, spares, status, suites, tls, tls_cost, tls_renewal, trouble,
     vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
@@ -569,6 +569,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: fuse_loop::xfs,
+    },
+    Case {
+        name: "guest-freeze",
+        about: "a guest is frozen by its agent for snapshots, and thawed by the next daemon after a kill meanwhile",
+        needs: &["qemu-system-x86_64", "qemu-ga", "busybox", "mke2fs", "e2fsck", "ldd"],
+        guest: true,
+        asks: Asks::Everything,
+        run: guest_freeze::run,
     },
     Case {
         name: "guest-rollback",

@@ -62,10 +62,14 @@ impl Guest {
 
     /// Boots a guest with more options for QEMU.
     pub fn boot_as(dir: &Path, protocol: Protocol<'_>, script: &str, more: &[String]) -> Result<Guest> {
-        let (kernel, initramfs) = prepare(dir, script)?;
+        Guest::boot_prepared(&prepare(dir, script)?, protocol, more)
+    }
+
+    /// Boots this kernel and this initramfs, with more options for QEMU.
+    pub fn boot_prepared((kernel, initramfs): &(PathBuf, PathBuf), protocol: Protocol<'_>, more: &[String]) -> Result<Guest> {
         let mut command = Command::new(find_tool("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?);
         command.args(["-append", "console=ttyS0 quiet panic=-1"]);
-        command.arg("-kernel").arg(&kernel).arg("-initrd").arg(&initramfs);
+        command.arg("-kernel").arg(kernel).arg("-initrd").arg(initramfs);
         command.args(protocol.options()?).args(more);
         Guest::start(command)
     }
@@ -156,13 +160,18 @@ impl Protocol<'_> {
 
 /// Makes an initramfs that runs the script; returns the paths of the kernel and the initramfs.
 pub fn prepare(dir: &Path, script: &str) -> Result<(PathBuf, PathBuf)> {
+    prepare_with(dir, script, &[], &[])
+}
+
+/// Makes an initramfs with more programs, which go to `sbin`, and more modules.
+pub fn prepare_with(dir: &Path, script: &str, programs: &[&str], modules: &[&str]) -> Result<(PathBuf, PathBuf)> {
     let kernel = Kernel::find()?;
     let initramfs = dir.join("initramfs");
-    fs::write(&initramfs, archive(&kernel, script)?).context("writing the initramfs")?;
+    fs::write(&initramfs, archive(&kernel, script, programs, modules)?).context("writing the initramfs")?;
     Ok((kernel.image, initramfs))
 }
 
-fn archive(kernel: &Kernel, script: &str) -> Result<Vec<u8>> {
+fn archive(kernel: &Kernel, script: &str, programs: &[&str], modules: &[&str]) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     for dir in ["proc", "sys", "dev", "mnt", "tmp"] {
         archive.directory(dir);
@@ -172,7 +181,10 @@ fn archive(kernel: &Kernel, script: &str) -> Result<Vec<u8>> {
     let busybox = find_tool("busybox").context("busybox is not installed")?;
     archive.file("bin/busybox", 0o755, &fs::read(busybox)?);
     let tool = |name: &str| find_tool(name).with_context(|| format!("{name} is not installed"));
-    archive.programs(&[(tool("mke2fs")?, "sbin/mke2fs"), (tool("e2fsck")?, "sbin/e2fsck")])?;
-    archive.modules(kernel, &["virtio_pci", "virtio_blk", "crc32c_generic", "crc32c-intel", "vfat", "nls_cp437", "nls_ascii"])?;
+    let names: Vec<(&str, String)> = ["mke2fs", "e2fsck"].iter().chain(programs).map(|name| (*name, format!("sbin/{name}"))).collect();
+    let programs = names.iter().map(|(name, place)| Ok((tool(name)?, place.as_str()))).collect::<Result<Vec<_>>>()?;
+    archive.programs(&programs)?;
+    let always = ["virtio_pci", "virtio_blk", "crc32c_generic", "crc32c-intel", "vfat", "nls_cp437", "nls_ascii"];
+    archive.modules(kernel, &[&always, modules].concat())?;
     Ok(archive.finish())
 }

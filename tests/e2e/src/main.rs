@@ -27,6 +27,7 @@ mod fuse_loop;
 mod fuse_owner;
 mod guest;
 mod guest_disk;
+mod guest_freeze;
 mod health;
 mod hostile;
 mod hostile_requests;

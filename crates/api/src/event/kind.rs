@@ -114,6 +114,10 @@ kinds! {
     PolicyDetached = "policy.detached", Info, "volume detached from a policy";
     PolicyMissed = "policy.missed", Warning, "runs of a policy missed";
     PolicyResumed = "policy.resumed", Info, "policy runs again";
+    GuestNotFrozen = "guest.not-frozen", Warning, "guest not frozen for a snapshot";
+    GuestFreezes = "guest.freezes", Info, "guests are frozen for snapshots again";
+    GuestStuck = "guest.stuck", Error, "guest may be frozen";
+    GuestThawed = "guest.thawed", Info, "guest thawed";
     Renamed = "renamed", Info, "renamed";
     Destroyed = "destroyed", Info, "destroyed";
 }

@@ -79,7 +79,7 @@ impl Demo {
 }
 
 /// Starts a daemon with one pool, one volume and one export, all in `dir`.
-async fn start(dir: &Path) -> Outcome<(Daemon, PathBuf)> {
+async fn start(dir: &Path) -> Outcome<(Arc<Daemon>, PathBuf)> {
     let file = dir.join("demo.millpond");
     say(&format!("A pool of {} in {} with a volume of {}, served over NBD.\n", Size(POOL_BYTES), file.display(), Size(DISK_BYTES)))?;
     let (pool, disk) = DISK.split_once('/').unwrap_or((POOL, DISK));
@@ -88,7 +88,7 @@ async fn start(dir: &Path) -> Outcome<(Daemon, PathBuf)> {
     format_file(&file, pool, POOL_BYTES, disk, DISK_BYTES, tuning.clone()).await?;
     let options =
         Options { socket: dir.join("control.sock"), tuning, helpers: Arc::new(Helpers::start(Helpers::usual())), ..Options::default() };
-    let daemon = Daemon::new(options, state)?;
+    let daemon = Arc::new(Daemon::new(options, state)?);
     let request = ImportPool { name: Some(POOL.to_owned()), search: vec![file.display().to_string()], ..ImportPool::default() };
     daemon.import_pool(request).await.map_err(failed)?;
     let socket = dir.join("disk.sock");
@@ -98,7 +98,7 @@ async fn start(dir: &Path) -> Outcome<(Daemon, PathBuf)> {
     Ok((daemon, socket))
 }
 
-async fn show(daemon: &Daemon, socket: &Path) -> Outcome {
+async fn show(daemon: &Arc<Daemon>, socket: &Path) -> Outcome {
     fill(socket).await?;
     let load = Load::start(socket, REGION).map_err(broken)?;
     say(&format!("\nRandom {BLOCK}-byte writes over {}, 16 in flight, continuously from here on.\n\n", Size(REGION)))?;
@@ -152,7 +152,7 @@ async fn fill(socket: &Path) -> Outcome {
 
 /// Writes known blocks, takes a snapshot, overwrites the blocks, rolls back, and checks that the
 /// known blocks are back.
-async fn go_back(daemon: &Daemon, socket: &Path) -> Outcome {
+async fn go_back(daemon: &Arc<Daemon>, socket: &Path) -> Outcome {
     let pattern = |seed: u8| -> Vec<u8> { (0..CHECKED_BYTES).map(|n| (n / 4096).to_le_bytes()[0] ^ seed).collect() };
     let (good, bad) = (pattern(0x5a), pattern(0xa5));
     write_all(socket, good.clone()).await?;
@@ -196,7 +196,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
     done.and_then(|done| done).map_err(broken)
 }
 
-async fn snapshot(daemon: &Daemon, name: &str) -> Outcome {
+async fn snapshot(daemon: &Arc<Daemon>, name: &str) -> Outcome {
     let request = CreateSnapshots { names: vec![name.to_owned()], ..CreateSnapshots::default() };
     daemon.create_snapshots(request).await.map(drop).map_err(failed)
 }

@@ -29,7 +29,8 @@ Example:
   millpond snapshot --group tank/db@nightly tank/log@nightly
   millpond snapshot --group 'tank/vm*@nightly'
   millpond snapshot -r tank@nightly                           every volume of a pool at one instant
-  millpond snapshot tank/vm1@audit --lock 30d                 it cannot be destroyed before")]
+  millpond snapshot tank/vm1@audit --lock 30d                 it cannot be destroyed before
+  millpond snapshot tank/vm1@clean --freeze /run/vm1.qga      while the guest agent has its filesystems frozen")]
 pub struct Snapshot {
     /// POOL/VOL@SNAP, one or more; the part before the '@' may be a quoted pattern
     #[arg(required = true, value_name = "POOL/VOL@SNAP", add = candidates::new_snapshots())]
@@ -50,6 +51,13 @@ pub struct Snapshot {
     /// 15m, 24h, 7d
     #[arg(long, value_name = "SPAN")]
     lock: Option<String>,
+    /// Freeze the filesystems of the guest meanwhile: socket of its QEMU guest agent, in which
+    /// {pool}, {volume} and {vmid} (100 of vm-100-disk-0) are replaced
+    #[arg(long, value_name = "SOCKET")]
+    freeze: Option<String>,
+    /// Take no snapshot if a guest cannot be frozen [default: take it, and print a warning]
+    #[arg(long, requires = "freeze")]
+    freeze_required: bool,
 }
 
 impl Snapshot {
@@ -58,17 +66,30 @@ impl Snapshot {
         let lock = from_now("--lock", self.lock.as_deref())?;
         if !self.recursive {
             let names = expand_new(client, &self.names).await?;
-            let request = CreateSnapshots { names, group: self.group, description: self.description, expires, lock };
-            return client.post::<_, Created>("/v1/snapshots", &request).await.map(drop);
+            return self.take(client, names, self.group, expires, lock).await;
         }
         let mut groups = Vec::with_capacity(self.names.len());
         for word in &self.names {
             groups.push(whole_pool(client, word).await?);
         }
         for names in groups {
-            let request = CreateSnapshots { names, group: true, description: self.description.clone(), expires, lock };
-            client.post::<_, Created>("/v1/snapshots", &request).await?;
+            self.take(client, names, true, expires, lock).await?;
         }
+        Ok(())
+    }
+
+    async fn take(
+        &self,
+        client: &Client,
+        names: Vec<String>,
+        group: bool,
+        expires: Option<Timestamp>,
+        lock: Option<Timestamp>,
+    ) -> Outcome {
+        let (description, freeze) = (self.description.clone(), self.freeze.clone());
+        let request = CreateSnapshots { names, group, description, expires, lock, freeze, freeze_required: self.freeze_required };
+        let created: Created = client.post("/v1/snapshots", &request).await?;
+        created.not_frozen.iter().for_each(|reason| eprintln!("millpond: taken without freezing a guest: {reason}"));
         Ok(())
     }
 }

@@ -224,3 +224,42 @@ fn missed_runs_are_reported_and_made_up() {
     let events = daemon.run(&["events", "-H", "-o", "event,severity"]).ok().out;
     assert!(events.lines().any(|line| line.starts_with("policy.missed") && line.ends_with("warning")), "{events}");
 }
+
+#[test]
+fn a_guest_that_cannot_be_frozen_is_reported_and_the_snapshot_is_taken_or_not() {
+    let daemon = with_volume();
+    // no client, and no agent: no guest runs
+    let none = daemon.text("none.sock");
+    let ended = daemon.run(&["snapshot", "tank/v@off", "--freeze", &none, "--freeze-required"]);
+    assert!(ended.code == 0 && ended.err.is_empty(), "{ended:?}");
+    daemon.run(&["snapshot", "tank/v@x", "--freeze", "run.sock"]).refused(2, "absolute path");
+    daemon.run(&["snapshot", "tank/v@x", "--freeze", "/run/{vmid}.qga", "--freeze-required"]).refused(1, "no number of a guest");
+    daemon.run(&["snapshot", "tank/v@x", "--freeze-required"]).refused(2, "--freeze");
+
+    // an agent that never answers
+    let _agent = std::os::unix::net::UnixListener::bind(daemon.path("agent.sock")).expect("bound");
+    let agent = daemon.text("agent.sock");
+    daemon.run(&["snapshot", "tank/v@x", "--freeze", &agent, "--freeze-required"]).refused(1, "no answer to guest-sync-delimited");
+    let ended = daemon.run(&["snapshot", "tank/v@taken", "--freeze", &agent]);
+    assert!(ended.code == 0 && ended.err.contains("taken without freezing a guest: guest agent"), "{ended:?}");
+    assert_eq!(snapshots(&daemon, "tank/v"), ["off", "taken"]);
+
+    daemon.run(&["policy", "create", "p", "--keep", "1y:3y", "--zone", "UTC", "--freeze", &agent]).ok();
+    daemon.run(&["policy", "attach", "p", "tank/v"]).ok();
+    let ended = daemon.run(&["policy", "run", "p"]);
+    assert!(ended.code == 0 && ended.err.contains("a guest was not frozen: guest agent"), "{ended:?}");
+    let shown = daemon.json(&["policy", "show", "p"]);
+    assert_eq!((shown["freeze"].as_str(), shown["freeze_required"].as_bool(), shown["not_frozen"].as_u64()), (Some(&*agent), Some(false), Some(1)));
+    assert!(shown["volumes"][0]["not_frozen"].as_str().is_some_and(|reason| reason.contains("no answer")), "{shown}");
+    for words in [&["status"][..], &["pool", "status", "tank"], &["status", "--check"]] {
+        assert!(daemon.run(words).out.contains("policy 'p' does not freeze a guest"), "{words:?}");
+    }
+    daemon.run(&["policy", "set", "freeze_required=on", "p"]).ok();
+    daemon.run(&["policy", "run", "p"]).refused(1, "a guest was not frozen");
+    assert_eq!(snapshots(&daemon, "tank/v").len(), 3, "one of the policy, without freezing");
+    daemon.run(&["policy", "set", "freeze=none", "p"]).ok();
+    daemon.run(&["policy", "run", "p"]).ok();
+    let events = daemon.run(&["events", "-H", "-o", "event"]).ok().out;
+    // two of snapshots, one of the policy, whose second failure is no news
+    assert_eq!(events.matches("guest.not-frozen").count(), 3, "{events}");
+}

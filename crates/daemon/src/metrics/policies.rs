@@ -56,4 +56,11 @@ pub(super) const POLICIES: &[Series<Policy>] = &[
         labels: &[],
         read: |policy, to| to.put(&[], policy.missed),
     },
+    Series {
+        name: "millpond_policy_runs_not_frozen",
+        kind: Counter,
+        help: "Runs since the daemon started in which a guest was not frozen",
+        labels: &[],
+        read: |policy, to| to.put(&[], policy.not_frozen),
+    },
 ];

@@ -40,6 +40,8 @@ pub(in crate::policy) struct Progress {
     retry: Timestamp,
     /// Reason why the last attempt failed, and time of the first such attempt.
     pub(in crate::policy) failing: Option<(Timestamp, String)>,
+    /// Reason why the last run that took snapshots, or had to, did not freeze a guest.
+    pub(in crate::policy) not_frozen: Option<String>,
     /// An event has reported that runs are late, for this reason.
     pub(in crate::policy) late: Option<String>,
     /// Runs that were missed since then.
@@ -68,6 +70,7 @@ impl Progress {
             begun: now,
             retry: Timestamp::MIN,
             failing: None,
+            not_frozen: None,
             late: None,
             missed: 0,
             running: false,
@@ -214,6 +217,11 @@ impl Daemon {
             } else if run.due.is_some() {
                 progress.due = run.due;
             }
+            if let Some(reasons) = run.freezing {
+                entry.counts.not_frozen += u64::from(!reasons.is_empty());
+                let before = std::mem::replace(&mut progress.not_frozen, reasons.into_iter().next());
+                news.extend(freezing(turn, before.as_deref(), progress.not_frozen.as_deref()));
+            }
             match run.error {
                 None => {
                     progress.failing = None;
@@ -267,9 +275,21 @@ impl Daemon {
         }
     }
 
-    /// Returns the reasons why runs in a pool are late, one for each policy.
+    /// Returns the reasons why runs in a pool are late or freeze no guests, one for each policy.
     pub(crate) fn late_policies(&self, pool_id: &str) -> Vec<String> {
-        self.late_runs(pool_id).into_iter().map(|(policy, reason)| format!("policy '{policy}' is late: {reason}")).collect()
+        let late = self.late_runs(pool_id).into_iter().map(|(policy, reason)| format!("policy '{policy}' is late: {reason}"));
+        let unfrozen = self.unfrozen_runs(pool_id).into_iter();
+        late.chain(unfrozen.map(|(policy, reason)| format!("policy '{policy}' does not freeze a guest: {reason}"))).collect()
+    }
+
+    /// Returns the policies that are not late and whose last run in a pool did not freeze a guest,
+    /// with the reasons.
+    pub(crate) fn unfrozen_runs(&self, pool_id: &str) -> Vec<(String, String)> {
+        let unfrozen = |entry: &Entry| {
+            let progress = entry.pools.get(pool_id).filter(|progress| progress.here && progress.late.is_none())?;
+            Some((entry.record.name.clone(), progress.not_frozen.clone()?))
+        };
+        self.policies().all.values().filter_map(unfrozen).collect()
     }
 
     /// Returns the policies whose runs in a pool are late, with the reasons.
@@ -328,6 +348,20 @@ fn missed(pool: &str, policy: &str, due: Option<Timestamp>, reason: &str) -> Hap
     let since = due.map(|due| format!(" since {}", due.strftime("%Y-%m-%dT%H:%M:%SZ"))).unwrap_or_default();
     let message = format!("policy '{policy}' makes no snapshots in pool '{pool}'{since}: {reason}");
     Happened::to_pool(EventKind::PolicyMissed, pool, message).about(format!("{pool}: {policy}"))
+}
+
+/// Returns the event of a run that froze guests, or failed to, if that has changed.
+fn freezing(turn: &Turn, before: Option<&str>, now: Option<&str>) -> Option<Happened> {
+    let (pool, policy) = (&turn.pool, &turn.policy);
+    let (kind, message) = match (before, now) {
+        (None, Some(reason)) => {
+            let taken = if turn.terms.freeze_required { "takes no snapshots of" } else { "takes snapshots without freezing" };
+            (EventKind::GuestNotFrozen, format!("policy '{policy}' {taken} a guest in pool '{pool}': {reason}"))
+        }
+        (Some(_), None) => (EventKind::GuestFreezes, format!("policy '{policy}' freezes its guests in pool '{pool}' again")),
+        _ => return None,
+    };
+    Some(Happened::to_pool(kind, pool, message).about(format!("{pool}: {policy}")))
 }
 
 fn resumed(pool: &str, policy: &str, missed: u64) -> Happened {

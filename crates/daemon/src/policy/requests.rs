@@ -46,6 +46,8 @@ impl Daemon {
             expire: given(request.expire_seconds),
             prune: request.prune.filter(|order| *order > 0),
             template: request.template.clone().unwrap_or_else(|| TEMPLATE.to_owned()),
+            freeze: request.freeze.clone(),
+            freeze_required: request.freeze_required,
             volumes: Vec::new(),
         };
         let terms = Terms::of(&record).map_err(|e| e.during(&during))?;
@@ -113,12 +115,15 @@ impl Daemon {
             request.at.iter().for_each(|at| record.at = Some(at.clone()).filter(|at| !at.trim().is_empty()));
             request.zone.iter().for_each(|zone| record.zone.clone_from(zone));
             request.template.iter().for_each(|template| record.template.clone_from(template));
+            request.freeze.iter().for_each(|freeze| record.freeze = Some(freeze.clone()).filter(|freeze| !freeze.is_empty()));
+            record.freeze_required = request.freeze_required.unwrap_or(record.freeze_required);
             record.prune = request.prune.map_or(record.prune, |order| Some(order).filter(|order| *order > 0));
             record.lock = seconds(request.lock_seconds, record.lock);
             record.expire = seconds(request.expire_seconds, record.expire);
             let terms = Terms::of(&record).map_err(|e| e.during(&during))?;
             record.keep = terms.keep.to_string();
             check_groups(&record).map_err(|e| e.during(&during))?;
+            let freezes = record.freeze.is_some();
             entry.record = record;
             entry.terms = Ok(Arc::new(terms));
             let now = instant::now();
@@ -126,6 +131,9 @@ impl Daemon {
                 progress.start_again(now);
                 // a property that could not be used may be one that can
                 (progress.late, progress.failing) = (None, None);
+                if !freezes {
+                    progress.not_frozen = None;
+                }
             });
         }
         self.policy_changed(EventKind::PolicyChanged, name)?;
@@ -219,7 +227,7 @@ impl Daemon {
     ///
     /// # Errors
     /// When a pool takes no snapshots; other pools have theirs then.
-    pub async fn run_policy(&self, name: &str, dry_run: bool) -> Result<PolicyRun, ApiError> {
+    pub async fn run_policy(self: &Arc<Daemon>, name: &str, dry_run: bool) -> Result<PolicyRun, ApiError> {
         let during = format!("cannot run policy '{name}'");
         self.name_policy_volumes().await;
         let pools: BTreeMap<String, String> =
@@ -246,6 +254,7 @@ impl Daemon {
             all.taken.extend(report.taken);
             all.destroyed.extend(report.destroyed);
             all.kept.extend(report.kept);
+            all.not_frozen.extend(report.not_frozen);
         }
         outcome.map(|()| all).map_err(|e| e.during(during))
     }
@@ -332,12 +341,15 @@ fn view(entry: &Entry) -> Policy {
         expire_seconds: record.expire,
         prune: record.prune,
         template: record.template.clone(),
+        freeze: record.freeze.clone(),
+        freeze_required: record.freeze_required,
         state,
         reason: reason.or_else(|| entry.terms.as_ref().err().map(|error| error.message.clone())),
         volumes,
         taken: entry.counts.taken,
         destroyed: entry.counts.destroyed,
         missed: entry.counts.missed,
+        not_frozen: entry.counts.not_frozen,
     }
 }
 
@@ -349,6 +361,7 @@ fn volume_view(entry: &Entry, volume: &Attached) -> PolicyVolume {
         name: volume.name.clone(),
         state: progress.map_or(PolicyState::Waiting, Progress::state),
         reason: progress.and_then(|progress| progress.late.clone()),
+        not_frozen: progress.and_then(|progress| progress.not_frozen.clone()),
         snapshots: seen.map(|seen| seen.count),
         oldest: seen.and_then(|seen| seen.oldest),
         newest: seen.and_then(|seen| seen.newest),

@@ -13,6 +13,8 @@ fn record(template: &str) -> PolicyRecord {
         expire: None,
         prune: None,
         template: template.to_owned(),
+        freeze: None,
+        freeze_required: false,
         volumes: Vec::new(),
     }
 }
@@ -51,6 +53,9 @@ fn templates_locks_and_zones_are_checked() {
     let seconds = PolicyRecord { keep: "1s:1h".to_owned(), ..record(TEMPLATE) };
     assert!(Terms::of(&PolicyRecord { lock: Some(100_000), ..seconds.clone() }).is_ok());
     assert!(Terms::of(&PolicyRecord { lock: Some(100_001), ..seconds }).is_err());
+    for (path, good) in [("/run/{vmid}.qga", true), ("run/{vmid}.qga", false), ("", false), ("/run/a\nb", false)] {
+        assert_eq!(Terms::of(&PolicyRecord { freeze: Some(path.to_owned()), ..record(TEMPLATE) }).is_ok(), good, "{path}");
+    }
     assert!(Terms::of(&PolicyRecord { lock: Some(7200), expire: Some(3600), ..record(TEMPLATE) }).is_err());
 }
 

@@ -21,6 +21,7 @@ use millpond_engine::{Absent, CatalogCommand, CommandError, Reply, SnapshotId, S
 use super::due::{Progress, Seen, read_only};
 use super::keep::Bucket;
 use super::{Attached, PolicyRecord, Terms};
+use crate::freeze::{Guest, merged};
 use crate::service::Daemon;
 use crate::shard::{ShardError, ShardHandle};
 
@@ -162,6 +163,8 @@ pub(in crate::policy) struct Run {
     pub(in crate::policy) tracked: Option<Tracked>,
     /// Volumes that do not exist any more.
     pub(in crate::policy) gone: Vec<VolumeId>,
+    /// Reasons why guests were not frozen; `None` if none was to be.
+    pub(in crate::policy) freezing: Option<Vec<String>>,
     /// Names, for a run by hand.
     pub(in crate::policy) report: millpond_api::PolicyRun,
     pub(in crate::policy) error: Option<ApiError>,
@@ -169,7 +172,7 @@ pub(in crate::policy) struct Run {
 
 impl Daemon {
     /// Makes a run, if it is due.
-    pub(in crate::policy) async fn make_run(&self, turn: &mut Turn) -> Run {
+    pub(in crate::policy) async fn make_run(self: &Arc<Daemon>, turn: &mut Turn) -> Run {
         let mut run = Run::default();
         if let Err(error) = self.try_run(turn, &mut run).await {
             run.error = Some(error);
@@ -177,7 +180,7 @@ impl Daemon {
         run
     }
 
-    async fn try_run(&self, turn: &mut Turn, run: &mut Run) -> Result<(), ApiError> {
+    async fn try_run(self: &Arc<Daemon>, turn: &mut Turn, run: &mut Run) -> Result<(), ApiError> {
         let shard = self.shard(&turn.pool)?;
         if self.registry().pools.get(&turn.pool).is_some_and(|entry| entry.record.read_only) {
             return Err(read_only(&turn.pool));
@@ -242,11 +245,19 @@ impl Daemon {
     }
 
     /// Takes the snapshots of a run.
-    async fn take(&self, turn: &Turn, shard: &ShardHandle, tracked: &mut Tracked, run: &mut Run, now: Timestamp) -> Result<(), ApiError> {
+    async fn take(
+        self: &Arc<Daemon>,
+        turn: &Turn,
+        shard: &ShardHandle,
+        tracked: &mut Tracked,
+        run: &mut Run,
+        now: Timestamp,
+    ) -> Result<(), ApiError> {
         let volumes: Vec<VolumeId> = tracked.names.keys().copied().collect();
-        let groups: Vec<&[VolumeId]> = if turn.terms.group { vec![&volumes[..]] } else { volumes.chunks(1).collect() };
-        let groups = groups.into_iter().filter(|group| !group.is_empty());
-        let results = join_all(groups.map(|group| take_group(turn, shard, group, now))).await;
+        let results = match &turn.terms.freeze {
+            Some(template) => self.take_frozen(turn, shard, template, &tracked.names, run, now).await,
+            None => take_groups(turn, shard, &volumes, now).await,
+        };
         let mut outcome = Ok(());
         let locked = turn.terms.lock.and_then(|seconds| now.checked_add(Duration::from_secs(seconds)).ok());
         for result in results {
@@ -265,7 +276,7 @@ impl Daemon {
                 }
                 Err(error) => {
                     // a volume that was destroyed meanwhile is noticed by the next list
-                    if matches!(error, ShardError::Command(CommandError::NotFound(Absent::Volume))) {
+                    if matches!(error, NotTaken::Shard(ShardError::Command(CommandError::NotFound(Absent::Volume)))) {
                         self.snapshots_changed();
                     }
                     outcome = outcome.and(Err(error.into()));
@@ -281,6 +292,54 @@ impl Daemon {
             run.made = Some(now);
         }
         outcome
+    }
+
+    /// Takes the snapshots of a run while their guests are frozen: with `group` all guests at once,
+    /// else each guest by itself, so that none waits for another.
+    async fn take_frozen(
+        self: &Arc<Daemon>,
+        turn: &Turn,
+        shard: &ShardHandle,
+        template: &str,
+        names: &BTreeMap<VolumeId, String>,
+        run: &mut Run,
+        now: Timestamp,
+    ) -> Vec<Result<Group, NotTaken>> {
+        let volumes: Vec<(VolumeId, String)> = names.iter().map(|(id, name)| (*id, name.clone())).collect();
+        let mut parts: Vec<(Vec<Guest>, Vec<String>, Vec<VolumeId>)> = Vec::new();
+        let size = if turn.terms.group { volumes.len().max(1) } else { 1 };
+        for part in volumes.chunks(size) {
+            let ids = part.iter().map(|(id, _)| *id);
+            match self.guests_of(template, shard, part).await {
+                Ok((guests, reasons)) => match parts.iter_mut().find(|(others, ..)| !turn.terms.group && same_guest(others, &guests)) {
+                    Some((others, _, more)) => {
+                        *others = merged([std::mem::take(others), guests].concat());
+                        more.extend(ids);
+                    }
+                    None => parts.push((guests, reasons, ids.collect())),
+                },
+                Err(error) => return vec![Err(NotTaken::Shard(error))],
+            }
+        }
+        let required = turn.terms.freeze_required;
+        let taken = join_all(parts.into_iter().map(|(guests, mut reasons, ids)| async move {
+            if required && !reasons.is_empty() {
+                return (vec![Err(NotTaken::NotFrozen(reasons.join("; ")))], reasons);
+            }
+            let (taken, failed) = self.frozen(&guests, required, take_groups(turn, shard, &ids, now)).await;
+            reasons.extend(failed);
+            (taken.unwrap_or_else(|| vec![Err(NotTaken::NotFrozen(reasons.join("; ")))]), reasons)
+        }));
+        let (mut results, mut all) = (Vec::new(), Vec::new());
+        for (taken, reasons) in taken.await {
+            results.extend(taken);
+            all.extend(reasons);
+        }
+        if turn.by_hand {
+            run.report.not_frozen.clone_from(&all);
+        }
+        run.freezing = Some(all);
+        results
     }
 
     /// Destroys superfluous snapshots, or only names them.
@@ -346,6 +405,36 @@ fn kept_until(snapshot: &SnapshotInfo) -> Timestamp {
 
 /// A group that was taken: the name of the snapshots, and the snapshot of each volume.
 type Group = (String, Vec<(VolumeId, SnapshotId)>);
+
+/// Reason why a group was not taken.
+enum NotTaken {
+    /// The pool refused or failed.
+    Shard(ShardError),
+    /// A guest was not frozen, and the policy requires it.
+    NotFrozen(String),
+}
+
+impl From<NotTaken> for ApiError {
+    fn from(error: NotTaken) -> ApiError {
+        match error {
+            NotTaken::Shard(error) => error.into(),
+            NotTaken::NotFrozen(reason) => ApiError::busy(format!("a guest was not frozen: {reason}")),
+        }
+    }
+}
+
+/// Whether both lists are the same one guest.
+fn same_guest(one: &[Guest], other: &[Guest]) -> bool {
+    matches!((one, other), ([one], [other]) if one.socket == other.socket)
+}
+
+/// Takes snapshots of volumes: with `group` at one instant, else one after the other.
+async fn take_groups(turn: &Turn, shard: &ShardHandle, volumes: &[VolumeId], now: Timestamp) -> Vec<Result<Group, NotTaken>> {
+    let groups: Vec<&[VolumeId]> = if turn.terms.group { vec![volumes] } else { volumes.chunks(1).collect() };
+    let groups = groups.into_iter().filter(|group| !group.is_empty());
+    let taken = join_all(groups.map(|group| take_group(turn, shard, group, now))).await;
+    taken.into_iter().map(|result| result.map_err(NotTaken::Shard)).collect()
+}
 
 /// Takes snapshots of volumes at one instant.
 async fn take_group(turn: &Turn, shard: &ShardHandle, volumes: &[VolumeId], now: Timestamp) -> Result<Group, ShardError> {

@@ -15,6 +15,7 @@ Example:
   millpond policy create continuous --keep '1s:1h 1m:1d 1h:7d 1d:60d'
   millpond policy create nightly --keep '1d:30d 1mo:1y 1y:10y' --at 'mon-fri 02:30' --zone Europe/Berlin
   millpond policy create safe --keep '1h:2d' --lock 7d
+  millpond policy create clean --keep '1h:2d' --freeze /var/run/qemu-server/{vmid}.qga
   millpond policy attach continuous tank/vm1 tank/vm2
 
 Units are s, m, h, d, w, mo, y. Calendar times: hourly, daily, weekly, monthly, yearly, 'daily 02:30', 'sat,sun 04:00', 'day 1,15 03:00',
@@ -47,6 +48,13 @@ pub struct Create {
     /// Names of the snapshots, with {policy} and {time} [default: auto-{policy}-{time}]
     #[arg(long, value_name = "TEMPLATE")]
     template: Option<String>,
+    /// Freeze the filesystems of each volume's guest meanwhile: socket of its QEMU guest agent, in
+    /// which {pool}, {volume} and {vmid} (100 of vm-100-disk-0) are replaced
+    #[arg(long, value_name = "SOCKET")]
+    freeze: Option<String>,
+    /// Take no snapshot of a guest that cannot be frozen [default: take it, and report that]
+    #[arg(long, requires = "freeze")]
+    freeze_required: bool,
 }
 
 impl Create {
@@ -63,12 +71,15 @@ impl Create {
             expire_seconds: seconds(self.expire)?,
             prune: self.prune,
             template: self.template,
+            freeze: self.freeze,
+            freeze_required: self.freeze_required,
         })
     }
 }
 
 /// Properties that can be set.
-pub const SETTABLE: [&str; 8] = ["keep", "group", "at", "zone", "lock", "expire", "prune", "template"];
+pub const SETTABLE: [&str; 10] =
+    ["keep", "group", "at", "zone", "lock", "expire", "prune", "template", "freeze", "freeze_required"];
 
 /// Parses `PROP=VAL` into a change.
 ///
@@ -91,16 +102,22 @@ pub fn assign(word: &str, change: &mut SetPolicy) -> Outcome {
             change.prune =
                 Some(number.map_err(|_| Failure::usage(format!("prune: '{value}' is not a number; give for example 1, or none")))?);
         }
-        "group" => match value {
-            "on" | "yes" | "true" => change.group = Some(true),
-            "off" | "no" | "false" => change.group = Some(false),
-            _ => return Err(Failure::usage(format!("group: '{value}' is neither on nor off; give on or off"))),
-        },
+        "freeze" => change.freeze = Some(if value == "none" { String::new() } else { value.to_owned() }),
+        "group" => change.group = Some(switch(property, value)?),
+        "freeze_required" => change.freeze_required = Some(switch(property, value)?),
         _ => {
             return Err(Failure::usage(format!("no property '{property}' can be set; choose from {}", SETTABLE.join(", "))));
         }
     }
     Ok(())
+}
+
+fn switch(property: &str, value: &str) -> Outcome<bool> {
+    match value {
+        "on" | "yes" | "true" => Ok(true),
+        "off" | "no" | "false" => Ok(false),
+        _ => Err(Failure::usage(format!("{property}: '{value}' is neither on nor off; give on or off"))),
+    }
 }
 
 #[cfg(test)]
@@ -111,10 +128,11 @@ mod tests {
     #[test]
     fn assignments_are_read_or_refused() {
         let mut change = SetPolicy::default();
-        for word in ["keep=1h:7d 1d:60d", "at=none", "lock=7d", "expire=none", "group=on", "zone=UTC", "prune=2"] {
+        for word in ["keep=1h:7d 1d:60d", "at=none", "lock=7d", "expire=none", "group=on", "zone=UTC", "prune=2", "freeze=none", "freeze_required=off"] {
             assign(word, &mut change).expect(word);
         }
         assert_eq!((change.lock_seconds, change.expire_seconds, change.group), (Some(7 * 86_400), Some(0), Some(true)));
+        assert_eq!((change.freeze.as_deref(), change.freeze_required), (Some(""), Some(false)));
         assert_eq!((change.at.as_deref(), change.keep.as_deref()), (Some(""), Some("1h:7d 1d:60d")));
         for word in ["keep", "kept=1h:7d", "group=maybe", "lock=soon", "prune=first"] {
             assert!(assign(word, &mut SetPolicy::default()).is_err(), "{word}");

@@ -27,6 +27,8 @@ const POLICY: &[Column<Policy>] = &[
     Column { name: "expire_seconds", cell: |p| span(p.expire_seconds), shown: Shown::OnRequest },
     Column { name: "prune", cell: |p| p.prune.map_or(Cell::None, |order| Cell::Count(order.into())), shown: Shown::OnRequest },
     Column { name: "template", cell: |p| text(&p.template), shown: Shown::OnRequest },
+    Column { name: "freeze", cell: |p| Cell::text_or_none(p.freeze.as_deref()), shown: Shown::OnRequest },
+    Column { name: "freeze_required", cell: |p| text(if p.freeze_required { "on" } else { "off" }), shown: Shown::OnRequest },
     Column { name: "keeps", cell: |p| Cell::Count(p.keeps), shown: Shown::OnRequest },
     Column { name: "volumes", cell: |p| Cell::Count(p.volumes.len() as u64), shown: Shown::Always },
     Column { name: "state", cell: |p| text(p.state.as_str()), shown: Shown::Always },
@@ -34,6 +36,7 @@ const POLICY: &[Column<Policy>] = &[
     Column { name: "taken", cell: |p| Cell::Count(p.taken), shown: Shown::OnRequest },
     Column { name: "destroyed", cell: |p| Cell::Count(p.destroyed), shown: Shown::OnRequest },
     Column { name: "missed", cell: |p| Cell::Count(p.missed), shown: Shown::OnRequest },
+    Column { name: "not_frozen", cell: |p| Cell::Count(p.not_frozen), shown: Shown::OnRequest },
 ];
 
 /// Columns of the volumes of a policy.
@@ -45,6 +48,7 @@ const VOLUME: &[Column<PolicyVolume>] = &[
     Column { name: "newest", cell: |v| v.newest.map_or(Cell::None, Cell::Time), shown: Shown::Always },
     Column { name: "next", cell: |v| v.next.map_or(Cell::None, Cell::Time), shown: Shown::Always },
     Column { name: "reason", cell: |v| Cell::text_or_none(v.reason.as_deref()), shown: Shown::OnRequest },
+    Column { name: "not_frozen", cell: |v| Cell::text_or_none(v.not_frozen.as_deref()), shown: Shown::OnRequest },
 ];
 
 /// List policies

@@ -181,6 +181,7 @@ impl Run {
             return write_out(&(all + "\n"));
         }
         let words = if self.dry_run { ["would take", "would destroy", "would keep"] } else { ["taken", "destroyed", "kept"] };
+        done.not_frozen.iter().for_each(|reason| eprintln!("millpond: a guest was not frozen: {reason}"));
         let lists = words.into_iter().zip([done.taken, done.destroyed, done.kept]);
         let rows: Vec<Done> = lists.flat_map(|(action, names)| names.into_iter().map(move |name| Done { action, name })).collect();
         print(&rows, DONE, &self.how)
