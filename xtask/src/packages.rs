@@ -32,6 +32,8 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("busybox", "busybox-static"),
     ("qemu-ga", "qemu-guest-agent"),
     ("virt-qemu-run", LIBVIRT.0),
+    ("libvirtd", "libvirt-daemon"),
+    ("virsh", "libvirt-clients"),
     ("promtool", "prometheus"),
     ("zsh", "zsh"),
     ("fish", "fish"),

@@ -3,8 +3,9 @@
 use super::subject::Subject;
 use super::{
     activation, advise, book, cache, claims, console, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner,
-    guest_disk, guest_freeze, health, hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, limits, lost_special, metrics, metrics_cost, model,
-    modes, packages, parity, policies, proxmox, read_cache, restart, sectors, spares, status, suites, tls, tls_cost, tls_renewal, trouble,
+    guest_disk, guest_freeze, health, hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, libvirtd, limits, lost_special,
+    metrics, metrics_cost, model, modes, packages, parity, policies, proxmox, read_cache, restart, sectors, spares, status, suites, tls,
+    tls_cost, tls_renewal, trouble,
     vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
@@ -657,6 +658,14 @@ pub const CASES: &[Case] = &[
         guest: true,
         asks: Asks::Everything,
         run: libvirt::run,
+    },
+    Case {
+        name: "libvirtd",
+        about: "a guest of a libvirtd with the XML of docs/libvirt.md: snapshot under load, restarts, hot-plug, growth, rollback",
+        needs: &["libvirtd", "virsh", "unshare", "user libvirt-qemu", "root", "qemu-system-x86_64", "busybox", "mke2fs", "e2fsck", "ldd"],
+        guest: true,
+        asks: Asks::Everything,
+        run: libvirtd::run,
     },
     Case {
         name: "packages",

@@ -36,6 +36,7 @@ mod jobs;
 mod lab;
 mod libnbd;
 mod libvirt;
+mod libvirtd;
 mod limits;
 mod lost_special;
 mod metrics;
