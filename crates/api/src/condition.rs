@@ -64,6 +64,8 @@ kinds! {
     PoolOlderState = "pool.older-state", Warning, PoolOlderState, "pool at an older state";
     PoolUnreclaimed = "pool.unreclaimed", Warning, PoolUnreclaimed, "space that cannot be freed";
     PolicyLate = "policy.late", Warning, PolicyMissed, "runs of a policy late";
+    PolicyNotFrozen = "policy.not-frozen", Warning, GuestNotFrozen, "guests of a policy not frozen";
+    GuestStuck = "guest.stuck", Error, GuestStuck, "guest may be frozen";
     ScrubErrors = "scrub.errors", Warning, ScrubEnded, "last scrub found errors";
     ScrubOverdue = "scrub.overdue", Warning, ConditionBegan, "no scrub for a long time";
     DeviceFailed = "device.failed", Error, DeviceFailed, "device failed";

@@ -76,6 +76,8 @@ pub struct Signs {
     pub short: BTreeMap<String, String>,
     /// Policies whose runs are late, with the reasons, by the id of the pool.
     pub late: BTreeMap<String, Vec<(String, String)>>,
+    /// Policies whose last runs froze no guest, with the reasons, by the id of the pool.
+    pub unfrozen: BTreeMap<String, Vec<(String, String)>>,
     /// Further conditions.
     pub others: Vec<Found>,
 }
@@ -167,8 +169,23 @@ impl Daemon {
     /// Returns the facts beyond the lists of pools and exports.
     fn signs(&self, pools: &[Pool], now: Timestamp) -> Signs {
         let late = pools.iter().map(|pool| (pool.id.clone(), self.late_runs(&pool.id))).collect();
+        let unfrozen = pools.iter().map(|pool| (pool.id.clone(), self.unfrozen_runs(&pool.id))).collect();
+        let stuck = pools.iter().flat_map(|pool| {
+            self.stuck_guests(&pool.name).into_iter().map(move |(volume, why)| Found {
+                pool: Some(pool.name.clone()),
+                owner: pool.id.clone(),
+                ..Found::new(
+                    ConditionKind::GuestStuck,
+                    &volume,
+                    why,
+                    "the daemon goes on thawing it; see docs/policies.md to do it by hand",
+                )
+            })
+        });
+        let stuck: Vec<Found> = stuck.collect();
         let state = self.conditions.state();
         let mut others: Vec<Found> = state.clock.condition().into_iter().collect();
+        others.extend(stuck);
         others.extend(state.reconnects.conditions());
         others.extend(state.wear.values().cloned());
         if let Some(why) = self.events.unsaved() {
@@ -182,7 +199,7 @@ impl Daemon {
         }
         others.extend(self.sinks.conditions());
         let overdue = self.options.scrub_overdue.map(|limit| state.ledger.overdue(pools, limit, now)).unwrap_or_default();
-        Signs { overdue, short: state.short.clone(), late, others }
+        Signs { overdue, short: state.short.clone(), late, unfrozen, others }
     }
 
     fn report_condition(&self, Change { state, condition }: Change, time: Timestamp) {

@@ -88,7 +88,7 @@ impl Daemon {
             entry.device_health.tell(&mut pool.devices);
         }
         pool.late_policies = self.late_policies(&record.id);
-        pool.late_policies.extend(self.stuck_guests(&record.name));
+        pool.late_policies.extend(self.stuck_guests(&record.name).into_iter().map(|(_, reason)| reason));
         pool.full_in_seconds = self.watches().full_in(&pool, Instant::now()).map(|left| left.as_secs());
         pool
     }

@@ -14,6 +14,7 @@ use millpond_engine::{CatalogCommand, Command, SnapshotInfo, Target, Time, Volum
 
 use super::attached::Clients;
 use super::events::Happened;
+use super::freeze::How;
 use super::service::{Daemon, PoolEntry};
 use super::shard::ShardHandle;
 use super::{attached, freeze, holds};
@@ -95,11 +96,13 @@ impl Daemon {
         freeze::check(template)?;
         let (mut guests, mut reasons) = (Vec::new(), Vec::new());
         for (shard, volume, name) in &targets {
-            let (found, without) = self.guests_of(template, shard, &[(*volume, name.of.to_string())]).await?;
-            guests.extend(found);
-            reasons.extend(without);
+            for found in self.guests_of(template, shard, &[(*volume, name.of.to_string())]).await? {
+                match found {
+                    Ok(guest) => guests.push(guest),
+                    Err(reason) => reasons.push(reason),
+                }
+            }
         }
-        let guests = freeze::merged(guests);
         let first = names.first().map_or_else(String::new, ToString::to_string);
         let refused = |reasons: &[String]| {
             let message = format!("{}; without --freeze-required it is taken anyway", reasons.join("; "));
@@ -109,7 +112,8 @@ impl Daemon {
             return Err(refused(&reasons));
         }
         let take = self.take_each(&targets, &request, lock_millis);
-        let (taken, failed) = self.frozen(&guests, request.freeze_required, take).await;
+        let how = How { required: request.freeze_required, patient: true };
+        let (taken, failed) = self.frozen(&guests, how, take).await;
         reasons.extend(failed);
         for reason in &reasons {
             let what = if taken.is_some() { "is taken without freezing its guest" } else { "is not taken" };
@@ -118,6 +122,11 @@ impl Daemon {
             self.report(Happened::to_pool(EventKind::GuestNotFrozen, pool, message).about(&first));
         }
         match taken {
+            // the guest was thawed too early; a snapshot may be locked, so it stays
+            Some(Ok(names)) if request.freeze_required && !reasons.is_empty() => {
+                let message = format!("{}, and is of a guest that was not frozen; destroy it, and try again", reasons.join("; "));
+                Err(ApiError::busy(message).during(format!("'{}' is taken", names.join("', '"))))
+            }
             Some(taken) => Ok(Created { names: taken?, not_frozen: reasons }),
             None => Err(refused(&reasons)),
         }

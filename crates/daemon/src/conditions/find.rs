@@ -101,6 +101,11 @@ fn of_pool(pool: &Pool, signs: &Signs) -> Vec<Found> {
         let cause = format!("pool {name}: policy '{policy}' is late: {why}");
         found.push(Found { subject: format!("{name}: {policy}"), ..own(ConditionKind::PolicyLate, cause, &remedy) });
     }
+    for (policy, why) in signs.unfrozen.get(&pool.id).into_iter().flatten() {
+        let cause = format!("pool {name}: policy '{policy}' does not freeze a guest: {why}");
+        let remedy = format!("correct that; 'millpond policy run {policy}' tries again at once");
+        found.push(Found { subject: format!("{name}: {policy}"), ..own(ConditionKind::PolicyNotFrozen, cause, &remedy) });
+    }
     if let Some(scrub) = pool.scrub.as_ref().filter(|scrub| scrub.errors > 0) {
         let severity = if scrub.lost() > 0 { Severity::Error } else { Severity::Warning };
         let cause = format!("pool {name}: the last scrub found {}", scrub.found(name));

@@ -12,12 +12,19 @@ use crate::state::StateDir;
 /// Longer than any test takes that does not hang, on the busiest host.
 const LONG: Duration = Duration::from_secs(120);
 const SHORT: Limits = Limits {
+    lock: Duration::from_secs(60),
     sync: Duration::from_secs(2),
     freeze: Duration::from_secs(1),
+    freeze_together: Duration::from_millis(900),
     thaw: Duration::from_secs(2),
     frozen: Duration::from_secs(1),
     pause: Duration::from_millis(20),
+    rest: Duration::from_millis(50),
 };
+const REQUIRED: How = How { required: true, patient: true };
+const WANTED: How = How { required: false, patient: true };
+/// As a policy freezes.
+const OF_POLICY: How = How { required: false, patient: false };
 
 fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
@@ -50,8 +57,12 @@ struct Fake {
 
 impl Fake {
     fn start(dir: &Path, ways: &[(&'static str, Vec<Way>)]) -> (Fake, Guest) {
+        Fake::named(dir, "agent.sock", ways)
+    }
+
+    fn named(dir: &Path, name: &str, ways: &[(&'static str, Vec<Way>)]) -> (Fake, Guest) {
         let fake = Fake { ways: Arc::new(Mutex::new(ways.iter().cloned().collect())), ..Fake::default() };
-        let socket = dir.join("agent.sock");
+        let socket = dir.join(name);
         let listener = UnixListener::bind(&socket).expect("bound");
         let other = fake.clone();
         tokio::spawn(async move {
@@ -126,7 +137,7 @@ fn a_guest_is_frozen_while_the_snapshot_is_taken_and_thawed_after_it() {
     run(async {
         let (daemon, (fake, guest)) = (daemon(dir.path()), Fake::start(dir.path(), &[]));
         let seen = async { (fake.log(), marks(dir.path())) };
-        let (taken, reasons) = daemon.frozen(&[guest], true, seen).await;
+        let (taken, reasons) = daemon.frozen(&[guest], REQUIRED, seen).await;
         assert_eq!((taken, reasons), (Some((FROZEN[..2].iter().map(|s| (*s).to_owned()).collect(), 1)), Vec::new()));
         assert_eq!((fake.log(), marks(dir.path())), (FROZEN.map(str::to_owned).to_vec(), 0));
     });
@@ -139,7 +150,7 @@ fn attempt(required: bool, ways: &[(&'static str, Vec<Way>)], thaws: bool) -> (b
     let mut result = (false, String::new());
     run(async {
         let (daemon, (fake, guest)) = (daemon(dir.path()), Fake::start(dir.path(), ways));
-        let (taken, reasons) = daemon.frozen(&[guest], required, async {}).await;
+        let (taken, reasons) = daemon.frozen(&[guest], How { required, patient: true }, async {}).await;
         if thaws {
             fake.thawed(dir.path()).await;
         }
@@ -177,7 +188,7 @@ fn a_thaw_without_an_answer_is_reported_and_repeated() {
     run(async {
         let ways = [(THAW, vec![Way::Never, Way::Text("{\"error\": {\"desc\": \"no\"}}\n"), Way::Close])];
         let (daemon, (fake, guest)) = (daemon(dir.path()), Fake::start(dir.path(), &ways));
-        let (taken, reasons) = daemon.frozen(std::slice::from_ref(&guest), false, async {}).await;
+        let (taken, reasons) = daemon.frozen(std::slice::from_ref(&guest), WANTED, async {}).await;
         assert_eq!((taken, reasons), (Some(()), Vec::new()));
         let end = Instant::now() + LONG;
         while daemon.stuck_guests("tank").is_empty() {
@@ -191,7 +202,7 @@ fn a_thaw_without_an_answer_is_reported_and_repeated() {
         }
         assert_eq!(fake.log().iter().filter(|command| *command == "fsfreeze-thaw").count(), 4);
         // the next snapshot can freeze it
-        assert_eq!(daemon.frozen(&[guest], true, async {}).await, (Some(()), Vec::new()));
+        assert_eq!(daemon.frozen(&[guest], REQUIRED, async {}).await, (Some(()), Vec::new()));
     });
 }
 
@@ -204,12 +215,12 @@ fn a_guest_is_thawed_when_the_pool_is_slow_and_when_nobody_waits_any_more() {
             fake.thawed(dir.path()).await;
             7
         };
-        let (taken, reasons) = daemon.frozen(std::slice::from_ref(&guest), false, slow).await;
+        let (taken, reasons) = daemon.frozen(std::slice::from_ref(&guest), WANTED, slow).await;
         assert!(taken == Some(7) && reasons.join("").contains("the pool did not take the snapshot within"), "{reasons:?}");
         fake.log.lock().expect("lock").clear();
 
         let taking = tokio::sync::Notify::new();
-        let never = daemon.frozen(std::slice::from_ref(&guest), false, async {
+        let never = daemon.frozen(std::slice::from_ref(&guest), WANTED, async {
             taking.notify_one();
             std::future::pending::<()>().await;
         });
@@ -218,6 +229,127 @@ fn a_guest_is_thawed_when_the_pool_is_slow_and_when_nobody_waits_any_more() {
             () = taking.notified() => {}
         }
         fake.thawed(dir.path()).await;
+    });
+}
+
+#[test]
+fn a_guest_is_thawed_when_the_command_ends_while_it_freezes() {
+    let dir = tempfile::tempdir().expect("directory");
+    run(async {
+        let (daemon, (fake, guest)) =
+            (daemon(dir.path()), Fake::start(dir.path(), &[(FREEZE, vec![Way::Late(Duration::from_millis(300))])]));
+        let dropped = timeout(Duration::from_millis(100), daemon.frozen(&[guest], WANTED, async {})).await;
+        assert!(dropped.is_err(), "it was frozen at once");
+        fake.thawed(dir.path()).await;
+    });
+}
+
+#[test]
+fn a_guest_that_thaws_by_itself_is_reported() {
+    let refusal = Way::Text("{\"error\": {\"desc\": \"writes could not be held\"}}\n");
+    for (thaw, status) in [(Way::Text("{\"return\": 0}\n"), Way::Right), (refusal, Way::Text("{\"return\": \"thawed\"}\n"))] {
+        let dir = tempfile::tempdir().expect("directory");
+        run(async {
+            let (daemon, (_, guest)) = (daemon(dir.path()), Fake::start(dir.path(), &[(THAW, vec![thaw]), (STATUS, vec![status])]));
+            let (taken, reasons) = daemon.frozen(&[guest], REQUIRED, async {}).await;
+            assert!(taken.is_some() && reasons.join("").contains("was thawed before the snapshot was complete"), "{reasons:?}");
+            assert!(marks(dir.path()) == 0 && daemon.stuck_guests("tank").is_empty());
+        });
+    }
+}
+
+#[test]
+fn a_tardy_agent_keeps_one_run_waiting_and_is_asked_again_in_the_background() {
+    let dir = tempfile::tempdir().expect("directory");
+    run(async {
+        let ways = [("guest-sync-delimited", vec![Way::Never, Way::Never])];
+        let (daemon, (fake, guest)) = (daemon(dir.path()), Fake::start(dir.path(), &ways));
+        let attempt = || daemon.frozen(std::slice::from_ref(&guest), OF_POLICY, async {});
+        let (_, first) = attempt().await;
+        assert!(first.join("").contains("no answer to guest-sync-delimited within"), "{first:?}");
+        let begun = Instant::now();
+        assert_eq!(attempt().await, (Some(()), first.clone()), "and the same reason at once");
+        assert!(begun.elapsed() < SHORT.sync / 2, "the second run waits, too");
+        // the first question in the background has no answer either, the second one has
+        let mut reasons = first;
+        while !reasons.is_empty() {
+            sleep(Duration::from_millis(20)).await;
+            let begun = Instant::now();
+            reasons = attempt().await.1;
+            assert!(begun.elapsed() < SHORT.sync / 2, "a run waits: {reasons:?}");
+        }
+        assert_eq!(fake.log().iter().filter(|command| *command == "fsfreeze-thaw").count(), 1);
+    });
+}
+
+#[test]
+fn a_guest_that_is_slow_to_freeze_is_left_alone_for_longer_each_time() {
+    let freezer = Freezer { limits: Limits { rest: Duration::from_secs(1000), ..SHORT }, ..Freezer::new(Path::new("/none")) };
+    let socket = Path::new("/run/agent.sock");
+    let mut spans = Vec::new();
+    for _ in 0..9 {
+        freezer.note_tardy(socket, "slow", true);
+        let until = freezer.tardy().get(socket).expect("an entry").until;
+        spans.push((until - Instant::now()).as_secs_f64() / 1000.0);
+        assert_eq!(freezer.is_tardy(socket), Some(("slow".to_owned(), false)));
+    }
+    let rounded: Vec<f64> = spans.iter().map(|span| span.round()).collect();
+    assert_eq!(rounded, [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 32.0, 32.0, 32.0]);
+    // one that has answered meanwhile is asked when its time has passed
+    freezer.tardy().get_mut(socket).expect("an entry").until = Instant::now();
+    assert_eq!(freezer.is_tardy(socket), None);
+}
+
+#[test]
+fn commands_with_the_same_guests_do_not_wait_for_each_other_frozen() {
+    let dir = tempfile::tempdir().expect("directory");
+    run(async {
+        let daemon = daemon(dir.path());
+        let (one, a) = Fake::named(dir.path(), "a.sock", &[]);
+        let (two, b) = Fake::named(dir.path(), "b.sock", &[]);
+        let (some, same) = ([a.clone(), b.clone()], [b, a]);
+        let both = tokio::join!(daemon.frozen(&some, REQUIRED, async {}), daemon.frozen(&same, REQUIRED, async {}));
+        assert_eq!(both, ((Some(()), Vec::new()), (Some(()), Vec::new())));
+        for fake in [one, two] {
+            assert_eq!(fake.log(), [FROZEN, FROZEN].concat());
+        }
+    });
+}
+
+#[test]
+fn a_sick_guest_of_a_group_keeps_no_other_one_frozen() {
+    let dir = tempfile::tempdir().expect("directory");
+    run(async {
+        let daemon = daemon(dir.path());
+        let (well, a) = Fake::named(dir.path(), "a.sock", &[]);
+        let (sick, b) = Fake::named(dir.path(), "b.sock", &[("guest-sync-delimited", vec![Way::Never])]);
+        for (how, taken) in [(REQUIRED, None), (OF_POLICY, Some(1))] {
+            let guests = [a.clone(), b.clone()];
+            let (seen, reasons) =
+                daemon.frozen(&guests, how, async { well.log().iter().filter(|word| word.contains("freeze-freeze")).count() }).await;
+            assert!(seen == taken && reasons.len() == 1, "{seen:?} {reasons:?}");
+        }
+        assert!(!sick.log().contains(&"fsfreeze-freeze".to_owned()), "{:?}", sick.log());
+        assert_eq!(well.log(), [&FROZEN[..1], &FROZEN[..]].concat(), "not frozen in vain");
+    });
+}
+
+#[test]
+fn a_daemon_that_ends_freezes_no_guest() {
+    let dir = tempfile::tempdir().expect("directory");
+    run(async {
+        let (daemon, (fake, guest)) = (daemon(dir.path()), Fake::start(dir.path(), &[]));
+        let taking = daemon.frozen(std::slice::from_ref(&guest), WANTED, sleep(Duration::from_millis(300)));
+        let ending = async {
+            sleep(Duration::from_millis(100)).await;
+            assert_eq!(marks(dir.path()), 1);
+            daemon.wait_for_thaws().await;
+            assert_eq!(marks(dir.path()), 0, "it ends before the thaw");
+        };
+        tokio::join!(taking, ending);
+        let (taken, reasons) = daemon.frozen(&[guest], WANTED, async {}).await;
+        assert!(taken.is_some() && reasons == ["the daemon ends"], "{reasons:?}");
+        assert_eq!(fake.log(), FROZEN);
     });
 }
 
@@ -238,6 +370,8 @@ fn the_next_daemon_thaws_what_a_killed_one_left() {
         // one whose guest has ended meanwhile
         let gone = Guest { socket: dir.path().join("gone.sock"), ..guest };
         next.freezer.mark(&gone).expect("a mark");
+        // one that was not written completely
+        fs::write(dir.path().join("state/frozen/half"), "/run/vm1").expect("written");
         next.thaw_left();
         while marks(dir.path()) > 0 {
             sleep(Duration::from_millis(1)).await;
@@ -252,8 +386,8 @@ fn a_volume_without_clients_needs_no_guest() {
     run(async {
         let daemon = daemon(dir.path());
         let guest = |used| Guest { socket: dir.path().join("none.sock"), volume: "tank/vm1".to_owned(), used };
-        assert_eq!(daemon.frozen(&[guest(false)], true, async {}).await, (Some(()), Vec::new()));
-        let (taken, reasons) = daemon.frozen(&[guest(true)], true, async {}).await;
+        assert_eq!(daemon.frozen(&[guest(false)], REQUIRED, async {}).await, (Some(()), Vec::new()));
+        let (taken, reasons) = daemon.frozen(&[guest(true)], REQUIRED, async {}).await;
         assert!(taken.is_none() && reasons.join("").contains("no guest listens there"), "{reasons:?}");
     });
 }

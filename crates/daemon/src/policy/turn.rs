@@ -21,7 +21,7 @@ use millpond_engine::{Absent, CatalogCommand, CommandError, Reply, SnapshotId, S
 use super::due::{Progress, Seen, read_only};
 use super::keep::Bucket;
 use super::{Attached, PolicyRecord, Terms};
-use crate::freeze::{Guest, merged};
+use crate::freeze::{Guest, How};
 use crate::service::Daemon;
 use crate::shard::{ShardError, ShardHandle};
 
@@ -306,29 +306,39 @@ impl Daemon {
         now: Timestamp,
     ) -> Vec<Result<Group, NotTaken>> {
         let volumes: Vec<(VolumeId, String)> = names.iter().map(|(id, name)| (*id, name.clone())).collect();
-        let mut parts: Vec<(Vec<Guest>, Vec<String>, Vec<VolumeId>)> = Vec::new();
-        let size = if turn.terms.group { volumes.len().max(1) } else { 1 };
-        for part in volumes.chunks(size) {
-            let ids = part.iter().map(|(id, _)| *id);
-            match self.guests_of(template, shard, part).await {
-                Ok((guests, reasons)) => match parts.iter_mut().find(|(others, ..)| !turn.terms.group && same_guest(others, &guests)) {
-                    Some((others, _, more)) => {
-                        *others = merged([std::mem::take(others), guests].concat());
-                        more.extend(ids);
-                    }
-                    None => parts.push((guests, reasons, ids.collect())),
-                },
-                Err(error) => return vec![Err(NotTaken::Shard(error))],
+        let guests = match self.guests_of(template, shard, &volumes).await {
+            Ok(guests) => guests,
+            Err(error) => return vec![Err(NotTaken::Shard(error))],
+        };
+        // without `group` a part has the volumes of one guest, or those without a guest's socket
+        let mut parts: Vec<Part> = Vec::new();
+        for ((id, _), guest) in volumes.iter().zip(guests) {
+            let socket = guest.as_ref().ok().map(|guest| &guest.socket);
+            let is_same = |part: &Part| turn.terms.group || part.guests.first().map(|guest| &guest.socket) == socket;
+            let index = parts.iter().position(is_same).unwrap_or(parts.len());
+            if index == parts.len() {
+                parts.push(Part::default());
+            }
+            let Some(part) = parts.get_mut(index) else { continue };
+            part.volumes.push(*id);
+            match guest {
+                Ok(guest) => part.guests.push(guest),
+                Err(reason) => part.reasons.push(reason),
             }
         }
-        let required = turn.terms.freeze_required;
-        let taken = join_all(parts.into_iter().map(|(guests, mut reasons, ids)| async move {
-            if required && !reasons.is_empty() {
-                return (vec![Err(NotTaken::NotFrozen(reasons.join("; ")))], reasons);
+        let how = How { required: turn.terms.freeze_required, patient: turn.by_hand };
+        let taken = join_all(parts.into_iter().map(|Part { guests, mut reasons, volumes }| async move {
+            let not_frozen = |reasons: &[String]| Err(NotTaken::NotFrozen(reasons.join("; ")));
+            if how.required && !reasons.is_empty() {
+                return (vec![not_frozen(&reasons)], reasons);
             }
-            let (taken, failed) = self.frozen(&guests, required, take_groups(turn, shard, &ids, now)).await;
+            let (taken, failed) = self.frozen(&guests, how, take_groups(turn, shard, &volumes, now)).await;
             reasons.extend(failed);
-            (taken.unwrap_or_else(|| vec![Err(NotTaken::NotFrozen(reasons.join("; ")))]), reasons)
+            let mut taken = taken.unwrap_or_default();
+            if how.required && !reasons.is_empty() {
+                taken.push(not_frozen(&reasons));
+            }
+            (taken, reasons)
         }));
         let (mut results, mut all) = (Vec::new(), Vec::new());
         for (taken, reasons) in taken.await {
@@ -406,11 +416,20 @@ fn kept_until(snapshot: &SnapshotInfo) -> Timestamp {
 /// A group that was taken: the name of the snapshots, and the snapshot of each volume.
 type Group = (String, Vec<(VolumeId, SnapshotId)>);
 
+/// Volumes of which snapshots are taken while the same guests are frozen.
+#[derive(Default)]
+struct Part {
+    volumes: Vec<VolumeId>,
+    guests: Vec<Guest>,
+    /// Reasons for volumes without a guest's socket.
+    reasons: Vec<String>,
+}
+
 /// Reason why a group was not taken.
 enum NotTaken {
     /// The pool refused or failed.
     Shard(ShardError),
-    /// A guest was not frozen, and the policy requires it.
+    /// A guest was not frozen until the end, and the policy requires it.
     NotFrozen(String),
 }
 
@@ -421,11 +440,6 @@ impl From<NotTaken> for ApiError {
             NotTaken::NotFrozen(reason) => ApiError::busy(format!("a guest was not frozen: {reason}")),
         }
     }
-}
-
-/// Whether both lists are the same one guest.
-fn same_guest(one: &[Guest], other: &[Guest]) -> bool {
-    matches!((one, other), ([one], [other]) if one.socket == other.socket)
 }
 
 /// Takes snapshots of volumes: with `group` at one instant, else one after the other.
