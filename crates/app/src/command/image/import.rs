@@ -11,7 +11,9 @@ use millpond_api::failure::{Failure, Outcome};
 use millpond_api::names::{MAX_NAME, VolumeName};
 use millpond_api::path::absolute;
 use millpond_api::size::Size;
-use millpond_api::{CreateSnapshots, CreateVolume, Created, Destroy, Destroyed, Rename, Resize, Resized, SetProperties, Volume, VolumeSector};
+use millpond_api::{
+    CreateSnapshots, CreateVolume, Created, Destroy, Destroyed, Rename, Resize, Resized, SetProperties, Volume, VolumeSector,
+};
 use millpond_daemon::Signals;
 use millpond_images::copy::{Target, Task, copy};
 use millpond_images::format::Format;
@@ -40,7 +42,8 @@ Example:
   millpond import-image -n /dev/pve/vm-100-disk-0.qcow2 tank/vm-100-disk-0       its snapshots and their sizes
   millpond import-image /var/lib/vz/images/100/vm-100-disk-0.qcow2 tank/vm-100-disk-0
 
-Until all of it is there, the volume is called importing-VOL.")]
+Until all of it is there, the volume is called importing-VOL.
+An import that was killed leaves that; --restart destroys it and starts again.")]
 pub struct ImportImage {
     /// The image: a file or a block device
     file: PathBuf,
@@ -62,6 +65,9 @@ pub struct ImportImage {
     /// Read both again afterwards and compare
     #[arg(long)]
     verify: bool,
+    /// Destroy what an import to VOL that was killed has left, and start again
+    #[arg(long, conflicts_with = "dry_run")]
+    restart: bool,
     /// Only list the snapshots that the volume would have, and the data of each
     #[arg(short = 'n', long)]
     dry_run: bool,
@@ -92,7 +98,7 @@ impl ImportImage {
         }
         let sector = agreed(&path, self.sector.as_deref(), &finding)?;
         let part = VolumeName { pool: name.pool.clone(), volume: incomplete(&name.volume) };
-        free(client, &name, &part).await?;
+        self.free(client, &name, &part).await?;
         if self.dry_run {
             return planned(&path, &name, &sector, states).await;
         }
@@ -102,25 +108,45 @@ impl ImportImage {
         client.post::<_, Volume>("/v1/volumes", &request).await?;
         let (size, snapshots) = (states.states.last().map_or(0, |state| state.size), states.states.len().saturating_sub(1));
         let begun = Instant::now();
-        let import = Import { path: &path, name: &name, part: &part, verify: self.verify };
+        let import = Import { path: &path, name: &name, part: &part, verify: self.verify, read_only };
         if let Err(failure) = import.bring(client, &mut signals, states).await {
             // The volume was made by this command and is incomplete.
             let request = Destroy { name: part.to_string(), recursive: true, ..Destroy::default() };
             client
                 .post::<_, Destroyed>("/v1/destroy", &request)
                 .await
-                .map_err(|left| Failure::failed(format!("{failure}; the incomplete volume '{part}' is left: {left}")))?;
+                .map_err(|left| Failure::failed(format!("{failure}; the incomplete volume '{part}' may be left: {left}")))?;
             return Err(failure);
         }
         if snapshots > 0 {
             let took = begun.elapsed().as_secs_f64();
             eprintln!("import {name}: all done, {} with {snapshots} snapshots, {took:.1} s", Size(size));
         }
-        if read_only.is_some() {
-            let properties = SetProperties { readonly: read_only, ..SetProperties::default() };
-            client.patch::<_, Volume>(&format!("/v1/volumes/{name}"), &properties).await?;
-        }
         Ok(())
+    }
+
+    /// Checks that there are volumes of neither name in the pool; with `--restart` destroys the
+    /// incomplete one.
+    async fn free(&self, client: &Client, name: &VolumeName, part: &VolumeName) -> Outcome {
+        let during = format!("cannot import to '{name}'");
+        if name.volume.starts_with(INCOMPLETE) {
+            return Err(Failure::usage(format!("{during}: '{INCOMPLETE}' begins the names of incomplete imports; choose another name")));
+        }
+        let volumes: Vec<Volume> = client.get(&format!("/v1/volumes?pool={}", quoted(&name.pool))).await?;
+        let taken = |name: &VolumeName| volumes.iter().any(|volume| volume.name == name.to_string());
+        if taken(name) {
+            return Err(Failure::failed(format!("{during}: it exists already; choose another name")));
+        }
+        if !taken(part) {
+            return Ok(());
+        }
+        if !self.restart {
+            let next = "if the import that made it was killed, add --restart, which destroys it";
+            return Err(Failure::failed(format!("{during}: there is an incomplete import '{part}'; {next}")));
+        }
+        // refused while a client is connected: that is an import which runs
+        let request = Destroy { name: part.to_string(), recursive: true, unexport: true, ..Destroy::default() };
+        client.post::<_, Destroyed>("/v1/destroy", &request).await.map(drop)
     }
 }
 
@@ -130,20 +156,6 @@ fn incomplete(volume: &str) -> String {
     let mut name = format!("{INCOMPLETE}{volume}");
     name.truncate(MAX_NAME); // names are ASCII
     name
-}
-
-/// Checks that there are volumes of neither name in the pool.
-async fn free(client: &Client, name: &VolumeName, part: &VolumeName) -> Outcome {
-    let volumes: Vec<Volume> = client.get(&format!("/v1/volumes?pool={}", quoted(&name.pool))).await?;
-    let taken = |name: &VolumeName| volumes.iter().any(|volume| volume.name == name.to_string());
-    if taken(name) {
-        return Err(Failure::failed(format!("cannot import to '{name}': it exists already; choose another name")));
-    }
-    if taken(part) {
-        let next = format!("if the import that made it was killed, run 'millpond destroy -y -r --unexport {part}'");
-        return Err(Failure::failed(format!("cannot import to '{name}': there is an incomplete import '{part}'; {next}")));
-    }
-    Ok(())
 }
 
 /// A row of the dry run.
@@ -169,7 +181,8 @@ async fn planned(path: &Path, name: &VolumeName, sector: &VolumeSector, states: 
     let (file, of) = (path.display().to_string(), name.clone());
     let rows = tokio::task::spawn_blocking(move || -> Outcome<Vec<Planned>> {
         let row = |state: State| {
-            let data = state.data_bytes().map_err(|e| Failure::failed(format!("cannot read {file}: {e}; check it with 'qemu-img check'")))?;
+            let data =
+                state.data_bytes().map_err(|e| Failure::failed(format!("cannot read {file}: {e}; check it with 'qemu-img check'")))?;
             let name = state.snapshot.as_ref().map_or_else(|| of.to_string(), |snapshot| format!("{of}@{snapshot}"));
             Ok(Planned { name, size: state.volume_size(), data, taken: state.taken, from: state.description })
         };
@@ -221,6 +234,8 @@ struct Import<'a> {
     /// Name of the volume until then.
     part: &'a VolumeName,
     verify: bool,
+    /// Property that the volume gets once it is written.
+    read_only: Option<bool>,
 }
 
 impl Import<'_> {
@@ -231,8 +246,14 @@ impl Import<'_> {
         for (index, state) in states.states.into_iter().enumerate() {
             if state.volume_size() != size {
                 size = state.volume_size();
-                let request =
-                    Resize { size: size.to_string(), allow_shrink: true, no_snapshot: true, force: false, reconnect: false, dry_run: false };
+                let request = Resize {
+                    size: size.to_string(),
+                    allow_shrink: true,
+                    no_snapshot: true,
+                    force: false,
+                    reconnect: false,
+                    dry_run: false,
+                };
                 client.post::<_, Resized>(&format!("/v1/volumes/{part}/resize"), &request).await?;
             }
             let task = if index == 0 { Task::Fill } else { Task::Update };
@@ -247,6 +268,11 @@ impl Import<'_> {
                 client.post::<_, Created>("/v1/snapshots", &request).await?;
             }
         }
+        if self.read_only.is_some() {
+            let properties = SetProperties { readonly: self.read_only, ..SetProperties::default() };
+            client.patch::<_, Volume>(&format!("/v1/volumes/{part}"), &properties).await?;
+        }
+        // the last step: a volume of this name is complete
         client.post::<_, ()>(&format!("/v1/volumes/{part}/rename"), &Rename { name: self.name.to_string() }).await
     }
 
