@@ -5,8 +5,7 @@ use super::{
     activation, advise, book, cache, claims, console, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner,
     guest_disk, guest_freeze, health, hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, libvirtd, limits, lost_special,
     metrics, metrics_cost, model, modes, packages, parity, policies, proxmox, read_cache, restart, sectors, spares, status, suites, tls,
-    tls_cost, tls_renewal, trouble,
-    vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
+    tls_cost, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 

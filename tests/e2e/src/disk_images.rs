@@ -275,7 +275,8 @@ pub fn devices(subject: &mut Subject) -> Result<()> {
             None => run_tool("qemu-img", &["create", "-q", "-f", "qcow2", &text(&link), "24M"]).map(drop)?,
             Some(below) => overlay(&link, below, "qcow2", "extended_l2=on,cluster_size=128k", &[])?,
         }
-        let writes = [["write -P 1 0 5M", "write -P 2 20M 1M"], ["write -P 3 1M 1M", "write -z 20M 64k"], ["write -P 4 2M 64k", "discard 0 64k"]];
+        let writes =
+            [["write -P 1 0 5M", "write -P 2 20M 1M"], ["write -P 3 1M 1M", "write -z 20M 64k"], ["write -P 4 2M 64k", "discard 0 64k"]];
         qemu_io(&link, writes.get(index).context("writes")?)?;
         let raw = room.join(format!("raw{index}"));
         run_tool("qemu-img", &["convert", "-f", "qcow2", "-O", "raw", &text(&link), &text(&raw)])?;

@@ -204,7 +204,11 @@ fn steps(libvirt: &Libvirt, millpond: &mut millpond_lab::peer::Millpond, console
     millpond.cli(&["snapshot", "lab/vm1@load"])?;
     // the daemon is killed, and stopped; the guest waits and goes on
     for kill in [true, false] {
-        if kill { millpond.kill9()? } else { millpond.stop()? }
+        if kill {
+            millpond.kill9()?
+        } else {
+            millpond.stop()?
+        }
         millpond.restart()?;
         let before = number(console);
         wait_until("the guest goes on", 4 * PATIENCE, || number(console) >= before + 20)?;

@@ -78,14 +78,7 @@ impl Snapshot {
         Ok(())
     }
 
-    async fn take(
-        &self,
-        client: &Client,
-        names: Vec<String>,
-        group: bool,
-        expires: Option<Timestamp>,
-        lock: Option<Timestamp>,
-    ) -> Outcome {
+    async fn take(&self, client: &Client, names: Vec<String>, group: bool, expires: Option<Timestamp>, lock: Option<Timestamp>) -> Outcome {
         let (description, freeze) = (self.description.clone(), self.freeze.clone());
         let request = CreateSnapshots { names, group, description, expires, lock, freeze, freeze_required: self.freeze_required };
         let created: Created = client.post("/v1/snapshots", &request).await?;

@@ -249,7 +249,10 @@ fn a_guest_that_cannot_be_frozen_is_reported_and_the_snapshot_is_taken_or_not() 
     let ended = daemon.run(&["policy", "run", "p"]);
     assert!(ended.code == 0 && ended.err.contains("a guest was not frozen: guest agent"), "{ended:?}");
     let shown = daemon.json(&["policy", "show", "p"]);
-    assert_eq!((shown["freeze"].as_str(), shown["freeze_required"].as_bool(), shown["not_frozen"].as_u64()), (Some(&*agent), Some(false), Some(1)));
+    assert_eq!(
+        (shown["freeze"].as_str(), shown["freeze_required"].as_bool(), shown["not_frozen"].as_u64()),
+        (Some(&*agent), Some(false), Some(1))
+    );
     assert!(shown["volumes"][0]["not_frozen"].as_str().is_some_and(|reason| reason.contains("no answer")), "{shown}");
     for words in [&["status"][..], &["pool", "status", "tank"], &["status", "--check"]] {
         assert!(daemon.run(words).out.contains("policy 'p' does not freeze a guest"), "{words:?}");

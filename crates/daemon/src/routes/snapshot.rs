@@ -7,8 +7,8 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use millpond_api::names::{Name, SnapshotName};
 use millpond_api::{
-    ApiError, CloneSnapshot, CopySnapshot, CreateSnapshots, Created, DiffExtent, ErrorBody, ErrorKind, FullCopy, Hold, Rename, Rollback, RolledBack,
-    Snapshot, Volume,
+    ApiError, CloneSnapshot, CopySnapshot, CreateSnapshots, Created, DiffExtent, ErrorBody, ErrorKind, FullCopy, Hold, Rename, Rollback,
+    RolledBack, Snapshot, Volume,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -70,11 +70,7 @@ async fn list(
 /// Durable when answered.
 #[utoipa::path(post, path = "/v1/snapshots", request_body = CreateSnapshots,
     responses((status = 200, body = Created), (status = "default", body = ErrorBody)))]
-async fn create(
-    State(daemon): State<Arc<Daemon>>,
-    caller: Caller,
-    Body(request): Body<CreateSnapshots>,
-) -> Result<Json<Created>, Refused> {
+async fn create(State(daemon): State<Arc<Daemon>>, caller: Caller, Body(request): Body<CreateSnapshots>) -> Result<Json<Created>, Refused> {
     if request.freeze.is_some() && caller.pools.is_some() {
         // the path could be that of another guest
         let message = format!("{} is not for all pools, so it may not name the socket of a guest agent", caller.who);

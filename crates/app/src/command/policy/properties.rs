@@ -78,8 +78,7 @@ impl Create {
 }
 
 /// Properties that can be set.
-pub const SETTABLE: [&str; 10] =
-    ["keep", "group", "at", "zone", "lock", "expire", "prune", "template", "freeze", "freeze_required"];
+pub const SETTABLE: [&str; 10] = ["keep", "group", "at", "zone", "lock", "expire", "prune", "template", "freeze", "freeze_required"];
 
 /// Parses `PROP=VAL` into a change.
 ///
@@ -128,7 +127,17 @@ mod tests {
     #[test]
     fn assignments_are_read_or_refused() {
         let mut change = SetPolicy::default();
-        for word in ["keep=1h:7d 1d:60d", "at=none", "lock=7d", "expire=none", "group=on", "zone=UTC", "prune=2", "freeze=none", "freeze_required=off"] {
+        for word in [
+            "keep=1h:7d 1d:60d",
+            "at=none",
+            "lock=7d",
+            "expire=none",
+            "group=on",
+            "zone=UTC",
+            "prune=2",
+            "freeze=none",
+            "freeze_required=off",
+        ] {
             assign(word, &mut change).expect(word);
         }
         assert_eq!((change.lock_seconds, change.expire_seconds, change.group), (Some(7 * 86_400), Some(0), Some(true)));

@@ -90,7 +90,7 @@ impl Detach {
     }
 }
 
-/// Change properties of a policy: keep, group, at, zone, lock, expire, prune, template
+/// Change properties of a policy: keep, group, at, zone, lock, expire, prune, template, freeze, freeze_required
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
