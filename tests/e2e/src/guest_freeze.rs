@@ -7,7 +7,7 @@ use super::guest_disk::{SIZE, room};
 use super::subject::Subject;
 use anyhow::{Context, Result, bail, ensure};
 use millpond_lab::load::{Client, Op};
-use millpond_lab::peer::{Contender, DISK, Millpond, POOL};
+use millpond_lab::peer::{Contender, DISK, Millpond};
 use millpond_lab::process::wait_until;
 use serde_json::{Value, json};
 use std::fs;
@@ -15,8 +15,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
-use std::thread::sleep;
-use std::time::Duration;
 
 /// Runs the agent, and writes files until it is told to stop.
 const WRITE: &str = r#"
@@ -39,6 +37,9 @@ umount /mnt
 /sbin/e2fsck -fn /dev/vda
 if dmesg | grep -i "I/O error"; then exit 9; fi
 "#;
+
+/// Number of snapshots that take longer than it takes to notice the first one.
+const MANY: usize = 2000;
 
 /// Bit of the ext4 superblock (`s_feature_incompat`): the journal has changes that the file system
 /// lacks. A frozen file system does not have it, a mounted one does.
@@ -114,14 +115,13 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     ensure!(is_clean(millpond, &taken)?, "the file system in {taken} needs recovery");
     millpond.cli(&["policy", "destroy", "clean"])?;
 
-    // killed while the guest is frozen: the pool is slowed down, so that this takes a while
-    millpond.cli(&["pool", "device-limit", POOL, &millpond.device().display().to_string(), "--iops", "1"])?;
-    let name = format!("{DISK}@never");
-    let mut command = millpond.command(&["snapshot", &name, "--freeze", &path]);
-    let mut taking = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    // killed while the guest is frozen: it has been since the first of many snapshots, until the last
+    let names: Vec<String> = (0..MANY).map(|number| format!("{DISK}@many{number}")).collect();
+    let options = ["--freeze", path.as_str(), "--freeze-required"];
+    let words: Vec<&str> = ["snapshot"].into_iter().chain(names.iter().map(String::as_str)).chain(options).collect();
+    let mut taking = millpond.command(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let marks = || fs::read_dir(state.join("frozen")).map_or(0, Iterator::count);
-    wait_until("the mark of a frozen guest", PATIENCE, || marks() > 0)?;
-    sleep(Duration::from_millis(700)); // the agent freezes after the mark is written
+    wait_until("the first snapshot", PATIENCE, || millpond.cli(&["show", &names[0]]).is_ok())?;
     millpond.kill9()?;
     taking.wait()?;
     let before = status(&socket)?;
