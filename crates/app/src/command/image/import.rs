@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use millpond_api::client::{Client, quoted};
@@ -27,6 +27,10 @@ use serde::Serialize;
 
 /// Start of the name of a volume whose import is not complete.
 const INCOMPLETE: &str = "importing-";
+/// How long a rerun waits for the clients of a killed import to leave.
+const LEAVING: Duration = Duration::from_secs(30);
+/// Time between two attempts.
+const LOOK: Duration = Duration::from_millis(250);
 /// Most bytes of a snapshot's description.
 const MAX_DESCRIPTION: usize = 1024;
 
@@ -144,9 +148,16 @@ impl ImportImage {
             let next = "if the import that made it was killed, add --restart, which destroys it";
             return Err(Failure::failed(format!("{during}: there is an incomplete import '{part}'; {next}")));
         }
-        // refused while a client is connected: that is an import which runs
+        // refused while a client is connected: that is an import which runs, or requests of a killed
+        // one that the volume's limits delay
         let request = Destroy { name: part.to_string(), recursive: true, unexport: true, ..Destroy::default() };
-        client.post::<_, Destroyed>("/v1/destroy", &request).await.map(drop)
+        let end = Instant::now() + LEAVING;
+        loop {
+            match client.post::<_, Destroyed>("/v1/destroy", &request).await {
+                Err(_) if Instant::now() < end => tokio::time::sleep(LOOK).await,
+                done => return done.map(drop),
+            }
+        }
     }
 }
 
