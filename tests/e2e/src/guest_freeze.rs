@@ -16,7 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
 
-/// Runs the agent, and writes files until it is told to stop.
+/// Runs the agent, and writes files until a file asks it to stop.
 const WRITE: &str = r#"
 /sbin/mke2fs -q -t ext4 -F /dev/vda
 mount -t ext4 /dev/vda /mnt
