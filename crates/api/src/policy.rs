@@ -60,6 +60,9 @@ pub struct CreatePolicy {
     /// If true, no snapshot is taken when the guest cannot be frozen.
     #[serde(default)]
     pub freeze_required: bool,
+    /// If true, only reports the policy.
+    #[serde(default)]
+    pub dry_run: bool,
 }
 
 /// Request to change a policy. A missing property does not change.
@@ -168,11 +171,14 @@ pub struct Policy {
 }
 
 /// Request to run a policy now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunPolicy {
     /// If true, only reports what would be taken and destroyed.
     #[serde(default)]
     pub dry_run: bool,
+    /// Properties that the dry run assumes in the place of the policy's own.
+    #[serde(default)]
+    pub change: Option<SetPolicy>,
 }
 
 /// Result of a run.

@@ -234,7 +234,7 @@ fn a_guest_that_cannot_be_frozen_is_reported_and_the_snapshot_is_taken_or_not() 
     assert!(ended.code == 0 && ended.err.is_empty(), "{ended:?}");
     daemon.run(&["snapshot", "tank/v@x", "--freeze", "run.sock"]).refused(2, "absolute path");
     daemon.run(&["snapshot", "tank/v@x", "--freeze", "/run/{vmid}.qga", "--freeze-required"]).refused(1, "no number of a guest");
-    daemon.run(&["snapshot", "tank/v@x", "--freeze-required"]).refused(2, "--freeze");
+    assert_eq!(daemon.run(&["snapshot", "tank/v@x", "--freeze-required"]).code, 2, "it needs --freeze");
 
     // an agent that never answers
     let _agent = std::os::unix::net::UnixListener::bind(daemon.path("agent.sock")).expect("bound");
@@ -265,4 +265,21 @@ fn a_guest_that_cannot_be_frozen_is_reported_and_the_snapshot_is_taken_or_not() 
     let events = daemon.run(&["events", "-H", "-o", "event"]).ok().out;
     // two of snapshots, one of the policy, whose second failure is no news
     assert_eq!(events.matches("guest.not-frozen").count(), 3, "{events}");
+}
+
+#[test]
+fn a_change_shows_before_what_it_destroys() {
+    let daemon = with_volume();
+    daemon.run(&["policy", "create", "p", "--keep", "1s:1h", "--zone", "UTC"]).ok();
+    daemon.run(&["policy", "attach", "p", "tank/v"]).ok();
+    eventually("three snapshots", || snapshots(&daemon, "tank/v").len() >= 3);
+    let planned = daemon.run(&["policy", "set", "-n", "keep=1y:2y", "p"]).ok().out;
+    assert!(planned.contains("would destroy") && planned.contains("tank/v@auto-p-"), "{planned}");
+    daemon.run(&["policy", "set", "-n", "keep=1y", "p"]).refused(2, "1y");
+    assert_eq!(daemon.json(&["policy", "show", "p"])["keep"].as_str(), Some("1s:1h"), "nothing is changed");
+    let before = snapshots(&daemon, "tank/v").len();
+    assert!(before >= 3, "nothing is destroyed");
+    daemon.run(&["policy", "set", "keep=1y:2y", "p"]).ok();
+    daemon.run(&["policy", "run", "p"]).ok();
+    assert!(snapshots(&daemon, "tank/v").len() < before);
 }

@@ -8,7 +8,9 @@ use futures_util::future::join_all;
 use jiff::Timestamp;
 use millpond_api::instant;
 use millpond_api::names::{self, Kind, VolumeName};
-use millpond_api::{ApiError, CreatePolicy, ErrorKind, EventKind, Policy, PolicyRun, PolicyState, PolicyVolume, PolicyVolumes, SetPolicy};
+use millpond_api::{
+    ApiError, CreatePolicy, ErrorKind, EventKind, Policy, PolicyRun, PolicyState, PolicyVolume, PolicyVolumes, RunPolicy, SetPolicy,
+};
 use millpond_engine::VolumeId;
 use tokio::time::timeout;
 
@@ -61,6 +63,9 @@ impl Daemon {
             if policies.all.len() >= MOST_POLICIES {
                 return Err(ApiError::invalid(format!("there are {MOST_POLICIES} policies already; destroy some")).during(during));
             }
+            if request.dry_run {
+                return Ok(view(&Entry::new(record)));
+            }
             policies.all.insert(name.clone(), Entry::new(record));
         }
         self.policy_changed(EventKind::PolicyCreated, name)?;
@@ -108,21 +113,7 @@ impl Daemon {
         {
             let mut policies = self.policies();
             let entry = policies.all.get_mut(name).ok_or_else(|| no_policy(name))?;
-            let mut record = entry.record.clone();
-            let seconds = |new: Option<u64>, old: Option<u64>| new.map_or(old, |new| Some(new).filter(|new| *new > 0));
-            request.keep.iter().for_each(|keep| record.keep.clone_from(keep));
-            request.group.iter().for_each(|group| record.group = *group);
-            request.at.iter().for_each(|at| record.at = Some(at.clone()).filter(|at| !at.trim().is_empty()));
-            request.zone.iter().for_each(|zone| record.zone.clone_from(zone));
-            request.template.iter().for_each(|template| record.template.clone_from(template));
-            request.freeze.iter().for_each(|freeze| record.freeze = Some(freeze.clone()).filter(|freeze| !freeze.is_empty()));
-            record.freeze_required = request.freeze_required.unwrap_or(record.freeze_required);
-            record.prune = request.prune.map_or(record.prune, |order| Some(order).filter(|order| *order > 0));
-            record.lock = seconds(request.lock_seconds, record.lock);
-            record.expire = seconds(request.expire_seconds, record.expire);
-            let terms = Terms::of(&record).map_err(|e| e.during(&during))?;
-            record.keep = terms.keep.to_string();
-            check_groups(&record).map_err(|e| e.during(&during))?;
+            let (record, terms) = changed(&entry.record, request).map_err(|e| e.during(&during))?;
             let freezes = record.freeze.is_some();
             entry.record = record;
             entry.terms = Ok(Arc::new(terms));
@@ -223,12 +214,15 @@ impl Daemon {
     }
 
     /// Runs a policy now, in all pools that are in service here. With `dry_run`, only reports what
-    /// would be taken and destroyed.
+    /// would be taken and destroyed, with other properties if the request has some.
     ///
     /// # Errors
     /// When a pool takes no snapshots; other pools have theirs then.
-    pub async fn run_policy(self: &Arc<Daemon>, name: &str, dry_run: bool) -> Result<PolicyRun, ApiError> {
-        let during = format!("cannot run policy '{name}'");
+    pub async fn run_policy(self: &Arc<Daemon>, name: &str, request: &RunPolicy) -> Result<PolicyRun, ApiError> {
+        let (during, dry_run) = (format!("cannot run policy '{name}'"), request.dry_run);
+        if request.change.is_some() && !dry_run {
+            return Err(ApiError::usage("other properties are for dry runs; change the policy, and then run it").during(during));
+        }
         self.name_policy_volumes().await;
         let pools: BTreeMap<String, String> =
             self.registry().pools.iter().map(|(pool, entry)| (entry.record.id.clone(), pool.clone())).collect();
@@ -243,7 +237,7 @@ impl Daemon {
         let mut all = PolicyRun::default();
         let mut outcome = Ok(());
         for (id, pool) in wanted.iter().filter_map(|id| Some((id, pools.get(id)?))) {
-            let Some(mut turn) = self.begin_by_hand(name, id, pool, dry_run).await.map_err(|e| e.during(&during))? else { continue };
+            let Some(mut turn) = self.begin_by_hand(name, id, pool, request).await.map_err(|e| e.during(&during))? else { continue };
             let mut run = self.make_run(&mut turn).await;
             let report = std::mem::take(&mut run.report);
             outcome = outcome.and(run.error.clone().map_or(Ok(()), Err));
@@ -260,18 +254,20 @@ impl Daemon {
     }
 
     /// Waits for the end of a run in progress, and begins one by hand.
-    async fn begin_by_hand(&self, name: &str, id: &str, pool: &str, dry_run: bool) -> Result<Option<Turn>, ApiError> {
+    async fn begin_by_hand(&self, name: &str, id: &str, pool: &str, request: &RunPolicy) -> Result<Option<Turn>, ApiError> {
         let try_begin = || {
             let mut policies = self.policies();
             let entry = policies.all.get_mut(name).ok_or_else(|| no_policy(name))?;
-            let terms = entry.terms.clone()?;
-            let record = entry.record.clone();
+            let (record, terms) = match &request.change {
+                Some(change) => changed(&entry.record, change).map(|(record, terms)| (record, Arc::new(terms)))?,
+                None => (entry.record.clone(), entry.terms.clone()?),
+            };
             let progress = entry.pools.entry(id.to_owned()).or_insert_with(|| Progress::new(instant::now()));
             if progress.running {
                 return Ok(None);
             }
             progress.running = true;
-            Ok::<_, ApiError>(Some(Turn::new(&record, terms, id, pool, progress).by_hand(dry_run)))
+            Ok::<_, ApiError>(Some(Turn::new(&record, terms, id, pool, progress).by_hand(request.dry_run)))
         };
         let begun = timeout(WAIT, async {
             loop {
@@ -321,6 +317,29 @@ fn check_groups(record: &PolicyRecord) -> Result<(), ApiError> {
 
 fn no_policy(name: &str) -> ApiError {
     ApiError::not_found(format!("no policy '{name}'; see 'millpond policy list'"))
+}
+
+/// Returns the record and the terms of a policy with other properties.
+///
+/// # Errors
+/// When a property is not acceptable.
+fn changed(record: &PolicyRecord, request: &SetPolicy) -> Result<(PolicyRecord, Terms), ApiError> {
+    let mut record = record.clone();
+    let seconds = |new: Option<u64>, old: Option<u64>| new.map_or(old, |new| Some(new).filter(|new| *new > 0));
+    request.keep.iter().for_each(|keep| record.keep.clone_from(keep));
+    request.group.iter().for_each(|group| record.group = *group);
+    request.at.iter().for_each(|at| record.at = Some(at.clone()).filter(|at| !at.trim().is_empty()));
+    request.zone.iter().for_each(|zone| record.zone.clone_from(zone));
+    request.template.iter().for_each(|template| record.template.clone_from(template));
+    request.freeze.iter().for_each(|freeze| record.freeze = Some(freeze.clone()).filter(|freeze| !freeze.is_empty()));
+    record.freeze_required = request.freeze_required.unwrap_or(record.freeze_required);
+    record.prune = request.prune.map_or(record.prune, |order| Some(order).filter(|order| *order > 0));
+    record.lock = seconds(request.lock_seconds, record.lock);
+    record.expire = seconds(request.expire_seconds, record.expire);
+    let terms = Terms::of(&record)?;
+    record.keep = terms.keep.to_string();
+    check_groups(&record)?;
+    Ok((record, terms))
 }
 
 /// Returns a policy as the API shows it.

@@ -114,5 +114,5 @@ async fn run(
     Path(name): Path<String>,
     Body(request): Body<RunPolicy>,
 ) -> Result<Json<PolicyRun>, Refused> {
-    soon(&daemon, |daemon| async move { daemon.run_policy(&name, request.dry_run).await }).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.run_policy(&name, &request).await }).await.map(Json)
 }

@@ -36,6 +36,7 @@ const FILES: &[File] = &[
     ("/console/volume.js", SCRIPT, include_str!("console/volume.js")),
     ("/console/timeline.js", SCRIPT, include_str!("console/timeline.js")),
     ("/console/exports.js", SCRIPT, include_str!("console/exports.js")),
+    ("/console/policies.js", SCRIPT, include_str!("console/policies.js")),
     ("/console/records.js", SCRIPT, include_str!("console/records.js")),
 ];
 

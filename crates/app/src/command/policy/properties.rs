@@ -73,6 +73,7 @@ impl Create {
             template: self.template,
             freeze: self.freeze,
             freeze_required: self.freeze_required,
+            dry_run: false,
         })
     }
 }

@@ -96,11 +96,14 @@ impl Detach {
 Example:
   millpond policy set keep='1h:7d 1d:60d' hourly
   millpond policy set lock=7d expire=none hourly     for snapshots that are taken later
-  millpond policy run -n hourly                      what the next run would destroy")]
+  millpond policy set -n keep=1h:1d hourly           what its next run would destroy then")]
 pub struct Set {
     /// PROP=VAL, followed by the name of the policy
     #[arg(value_name = "PROP=VAL NAME", num_args = 1.., required = true, add = candidates::settings_of_policies(SETTABLE))]
     words: Vec<String>,
+    /// Change nothing; only list the snapshots that the next run would take and destroy then
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 impl Set {
@@ -114,6 +117,11 @@ impl Set {
         }
         let mut change = SetPolicy::default();
         assignments.iter().try_for_each(|word| assign(word, &mut change))?;
+        if self.dry_run {
+            let request = RunPolicy { dry_run: true, change: Some(change) };
+            let done = client.post(&format!("{}/run", path(name)?), &request).await?;
+            return report(done, true, &Listing::default());
+        }
         client.patch::<_, millpond_api::Policy>(&path(name)?, &change).await.map(drop)
     }
 }
@@ -174,16 +182,21 @@ const DONE: &[Column<Done>] = &[
 
 impl Run {
     async fn run(self, client: &Client) -> Outcome {
-        let request = RunPolicy { dry_run: self.dry_run };
+        let request = RunPolicy { dry_run: self.dry_run, change: None };
         let done: PolicyRun = client.post(&format!("{}/run", path(&self.name)?), &request).await?;
-        if self.how.format == Format::Json && self.how.columns.is_empty() {
-            let all = serde_json::to_string_pretty(&done).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
-            return write_out(&(all + "\n"));
-        }
-        let words = if self.dry_run { ["would take", "would destroy", "would keep"] } else { ["taken", "destroyed", "kept"] };
-        done.not_frozen.iter().for_each(|reason| eprintln!("millpond: a guest was not frozen: {reason}"));
-        let lists = words.into_iter().zip([done.taken, done.destroyed, done.kept]);
-        let rows: Vec<Done> = lists.flat_map(|(action, names)| names.into_iter().map(move |name| Done { action, name })).collect();
-        print(&rows, DONE, &self.how)
+        report(done, self.dry_run, &self.how)
     }
+}
+
+/// Prints the result of a run, or of a dry run.
+fn report(done: PolicyRun, dry_run: bool, how: &Listing) -> Outcome {
+    if how.format == Format::Json && how.columns.is_empty() {
+        let all = serde_json::to_string_pretty(&done).map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))?;
+        return write_out(&(all + "\n"));
+    }
+    let words = if dry_run { ["would take", "would destroy", "would keep"] } else { ["taken", "destroyed", "kept"] };
+    done.not_frozen.iter().for_each(|reason| eprintln!("millpond: a guest was not frozen: {reason}"));
+    let lists = words.into_iter().zip([done.taken, done.destroyed, done.kept]);
+    let rows: Vec<Done> = lists.flat_map(|(action, names)| names.into_iter().map(move |name| Done { action, name })).collect();
+    print(&rows, DONE, how)
 }

@@ -4,11 +4,12 @@ import { follow, login, logout, me, onLost, resume } from './api.js';
 import { h, note, put } from './dom.js';
 import { exportsPage } from './exports.js';
 import { overview } from './overview.js';
+import { policies } from './policies.js';
 import { pool } from './pool.js';
 import { events, health, jobs } from './records.js';
 import { volume } from './volume.js';
 
-const PAGES = [['', 'Overview', overview], ['exports', 'Exports', exportsPage], ['jobs', 'Jobs', jobs], ['health', 'Health', health], ['events', 'Events', events]];
+const PAGES = [['', 'Overview', overview], ['exports', 'Exports', exportsPage], ['policies', 'Policies', policies], ['jobs', 'Jobs', jobs], ['health', 'Health', health], ['events', 'Events', events]];
 /** Milliseconds between two readings of a page that no event has changed. */
 const EVERY = 5000;
 /** Milliseconds that events of one moment are collected for. */
