@@ -65,7 +65,7 @@ fn an_import_that_is_killed_is_named_incomplete() {
     daemon.run(&["import-image", "in.raw", "tank/v"]).refused(1, "incomplete import 'tank/importing-v'");
     daemon.run(&["import-image", "in.raw", "tank/importing-v"]).refused(2, "incomplete imports");
     assert_eq!(daemon.run(&["import-image", "in.raw", "tank/v", "--restart", "-o", "readonly=on"]).code, 0);
-    assert_eq!(daemon.json(&["get", "readonly", "tank/v"])[0]["value"].as_str(), Some("on"));
+    assert_eq!(daemon.json(&["get", "readonly", "tank/v"])[0]["value"].as_bool(), Some(true));
     assert_eq!(each(&daemon.json(&["list"]), "name"), ["tank/v"]);
     daemon.run(&["import-image", "in.raw", "tank/v"]).refused(1, "exists already");
     daemon.run(&["import-image", "-n", "in.raw", "tank/v"]).refused(1, "exists already");
