@@ -31,8 +31,30 @@ const LOCK: &str = "lock";
 /// File that exists while a daemon runs. A daemon that finds it at its start knows that the
 /// previous one was killed, or that the host went down.
 const RUNNING: &str = "running";
-/// Version of the file; a later one is refused rather than misread.
+/// Version of the file; a later one is refused rather than misread. It rises only when older
+/// programs would misread the file: a field with a default is no reason, as they skip it.
 const VERSION: u32 = 2;
+/// Oldest readable version: that of 0.1.0.
+const OLDEST: u32 = 2;
+
+/// The part of a file that every version has.
+#[derive(Deserialize)]
+struct Written {
+    version: u32,
+    #[serde(default)]
+    program: String,
+}
+
+impl Written {
+    /// Returns the program that wrote the file.
+    fn by(&self) -> String {
+        let usual = |c: char| c.is_ascii_alphanumeric() || ".-+~".contains(c);
+        match self.program.as_str() {
+            version if !version.is_empty() && version.len() <= 32 && version.chars().all(usual) => format!("Millpond {version}"),
+            _ => "a newer version of Millpond".to_owned(),
+        }
+    }
+}
 
 /// The labels that were last in force on this host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -350,6 +372,9 @@ impl Protocol {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     version: u32,
+    /// Version of the program that wrote the file; empty if that was 0.1.0.
+    #[serde(default)]
+    program: String,
     /// Id of the next export; ids are never reused.
     pub next_export: u64,
     /// Pools in service, and pools that the daemon is to import.
@@ -441,10 +466,21 @@ impl StateDir {
             Err(e) => return Err(Failure::failed(format!("cannot read {}: {e}", path.display()))),
         };
         let damaged = |why: String| Failure::failed(format!("cannot parse {}: {why}; correct it or move it away", path.display()));
-        let mut state: State = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
-        if state.version != VERSION {
-            return Err(damaged(format!("its version is {}, this program writes {VERSION}", state.version)));
+        // the versions come first: the rest of a newer file may have another form
+        let written: Written = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+        if written.version > VERSION {
+            return Err(Failure::failed(format!(
+                "{} has version {} of its format and was written by {}; this program reads versions up to {VERSION}: install that one \
+                 again, or give another --state DIR; nothing was changed",
+                path.display(),
+                written.version,
+                written.by()
+            )));
         }
+        if written.version < OLDEST {
+            return Err(damaged(format!("its version {} is of a time before the first release", written.version)));
+        }
+        let mut state: State = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
         // the empty path of a removed device is no place in the directory
         state.each_path(|path| {
             if !path.as_os_str().is_empty() {
@@ -488,7 +524,9 @@ pub(super) fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 impl State {
     /// Returns the state to save.
     pub fn new(next_export: u64, pools: Vec<PoolRecord>, exports: Vec<ExportRecord>, known: Vec<PoolRecord>) -> State {
-        State { version: VERSION, next_export, pools, exports, known, copies: Vec::new(), tokens: Vec::new(), policies: Vec::new() }
+        let program = env!("CARGO_PKG_VERSION").to_owned();
+        let (copies, tokens, policies) = (Vec::new(), Vec::new(), Vec::new());
+        State { version: VERSION, program, next_export, pools, exports, known, copies, tokens, policies }
     }
 
     fn each_path(&mut self, mut change: impl FnMut(&mut PathBuf)) {

@@ -99,6 +99,20 @@ fn a_damaged_or_newer_file_is_refused_not_forgotten() {
 }
 
 #[test]
+fn a_newer_file_names_its_program_and_is_left_alone() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let state = StateDir::open(dir.path()).expect("open");
+    let newer = |program: &str| format!("{{\"version\":3,{program}\"pools\":{{\"in\":\"another form\"}}}}");
+    let newer_version = "by a newer version of Millpond;";
+    for (program, by) in [(r#""program":"9.4.0","#, "by Millpond 9.4.0;"), ("", newer_version), (r#""program":"\n","#, newer_version)] {
+        fs::write(dir.path().join(FILE), newer(program)).expect("write");
+        let why = state.load().expect_err("newer").to_string();
+        assert!(why.contains(by) && why.contains("version 3") && !why.contains('\n'), "{why}");
+        assert_eq!(fs::read_to_string(dir.path().join(FILE)).expect("read"), newer(program));
+    }
+}
+
+#[test]
 fn a_file_of_an_older_program_is_read() {
     let dir = tempfile::tempdir().expect("tempdir");
     let state = StateDir::open(dir.path()).expect("open");
