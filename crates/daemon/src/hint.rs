@@ -126,6 +126,7 @@ fn next_step(kind: &OpenErrorKind) -> Option<&'static str> {
         OpenErrorKind::Claimed { why: ClaimRefusal::NotClosed { .. }, .. } => {
             Some("export the pool there, or take it over with --force when that host is off or has lost the devices for good")
         }
+        OpenErrorKind::OnlyReadable { .. } => Some("install a newer version of Millpond, or import the pool with --readonly"),
         OpenErrorKind::LogReused { .. } => Some("choose an older one that is whole with --to, see 'millpond pool checkpoints'"),
         OpenErrorKind::CheckpointAbsent { .. } => Some("see 'millpond pool checkpoints'"),
         OpenErrorKind::CheckpointNotWhole { .. } => Some("choose another, see 'millpond pool checkpoints'"),

@@ -496,6 +496,7 @@ mod tests {
             state: PoolState::Online,
             read_only: false,
             refuses_writes: false,
+            features: millpond_format::FeatureSet::default(),
             layout: Layout::Linear,
             size: 0,
             allocated: 0,

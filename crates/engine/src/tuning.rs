@@ -1,6 +1,6 @@
 //! [`Tuning`]: settings that the caller chooses at each start; none of them is on disk.
 
-use millpond_format::{DeviceId, Holder};
+use millpond_format::{DeviceId, FEATURES, Feature, Holder};
 
 /// Settings of an engine.
 #[derive(Clone, Debug)]
@@ -70,6 +70,8 @@ pub struct Tuning {
     /// Write nothing to any device: the log is replayed in memory, guests may only read, changes
     /// are refused.
     pub read_only: bool,
+    /// Features that the program knows: [`FEATURES`]. Tests of upgrades have programs with more.
+    pub features: &'static [Feature],
     /// Planted bug, for tests of the tests; always `None` in production.
     pub planted: Option<Planted>,
 }
@@ -101,6 +103,7 @@ impl Default for Tuning {
             holder: None,
             force: false,
             read_only: false,
+            features: FEATURES,
             planted: None,
         }
     }

@@ -1,6 +1,6 @@
 //! Little-endian encoding into a byte vector and bounded decoding from a slice.
 
-use crate::ChunkId;
+use crate::{ChunkId, Unknown};
 
 /// Reason why bytes could not be decoded. Display is one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,8 +15,8 @@ pub enum FormatError {
     #[error("format version {0} is not this program's")]
     Version(u16),
     /// Bits of features that this program lacks and would have to know.
-    #[error("needs features {0:#x} that this program does not have")]
-    Incompatible(u32),
+    #[error("needs {0}")]
+    Incompatible(Unknown),
     /// The checksum does not match.
     #[error("checksum mismatch")]
     Checksum,

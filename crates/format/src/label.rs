@@ -10,7 +10,10 @@ use std::collections::BTreeSet;
 use millpond_block::MemberId;
 
 use crate::codec::{Decoder, Encoder, FormatError};
-use crate::{Class, DeviceId, DeviceNote, Lsn, MemberState, PoolId, SegmentId, Shape, crc32c};
+use crate::{Class, DeviceId, DeviceNote, FEATURES, FeatureNames, FeatureSet, Lsn, MemberState, PoolId, SegmentId, Shape, Unknown, crc32c};
+
+#[cfg(test)]
+mod tests;
 
 /// Bytes of each of the two areas of a device.
 pub const AREA_BYTES: u64 = 1 << 20;
@@ -41,8 +44,13 @@ pub const NO_SEGMENT: SegmentId = SegmentId(u32::MAX);
 const LABEL_MAGIC: &[u8; 8] = b"MILLPOND";
 const ROOT_MAGIC: &[u8; 8] = b"MPONDROO";
 const NAME_MAX: usize = 64;
+/// Place of the names of features: before the checksum. The largest shape ends before it.
+const NAMES_AT: usize = SECTOR_BYTES - 4 - FeatureNames::BYTES;
+const _: () = assert!(FIXED_BYTES + NAME_MAX + crate::MAX_SHAPE_BYTES <= NAMES_AT);
+/// Place of the fields after the feature flags.
+const AFTER_FLAGS: usize = 8 + 2 + 12;
 /// Bytes of a label before its shape, without the name itself.
-const FIXED_BYTES: usize = 8 + 2 + 12 + 16 + 2 + 8 + 2;
+const FIXED_BYTES: usize = AFTER_FLAGS + 16 + 2 + 8 + 2;
 /// Feature: devices of class cache.
 const CACHE_FLAG: u32 = 1;
 /// Feature: devices of class spare.
@@ -61,11 +69,15 @@ const SPARE_FLAG: u32 = 2;
 /// | member | 2 | this device's place in the table of members |
 /// | shape | n | [`Shape`] |
 /// | notes | 2 + n, or 0 | count and [`DeviceNote`]s, as many as fit; older programs skip them |
+/// | names | 64, or 0 | [`FeatureNames`] before the checksum, with features of the last two sets |
 /// | checksum | 4 | CRC-32C of the sector before it; the last 4 bytes of the 4096 |
 ///
-/// Unknown bits in `incompat` refuse the import. Unknown bits in `ro_compat` refuse an import that
-/// may write, and every import may write. Bits 0 and 1 of `incompat`: the pool has devices of class
-/// cache, of class spare; these have no roots.
+/// Unknown bits in `incompat` refuse the import, and those in `ro_compat` an import that may write.
+/// Unknown bits in `compat` are kept. The features are listed in [`FEATURES`]. Bits 0 and 1 of
+/// `incompat` follow from the shape and need no names: the pool has devices of class cache, of
+/// class spare; these have no roots. Fields up to the pool's name have the same places in every
+/// version from 3 on, and so have names and checksum, so that a program can name a pool that it
+/// does not know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
     /// The pool.
@@ -76,6 +88,10 @@ pub struct Label {
     pub device: DeviceId,
     /// Place of this device in the table of members.
     pub member: MemberId,
+    /// Features that are on, without those that follow from the shape.
+    pub features: FeatureSet,
+    /// Names of the features that other programs may have to know.
+    pub feature_names: FeatureNames,
     /// Members and segments, as known when the label was written.
     pub shape: Shape,
     /// Path, size and serial number of each device when it was last seen, for messages.
@@ -113,7 +129,17 @@ fn features(shape: &Shape) -> u32 {
     has(Class::Cache, CACHE_FLAG) | has(Class::Spare, SPARE_FLAG)
 }
 
+impl Shape {
+    /// Returns the features that follow from the shape.
+    pub fn features(&self) -> FeatureSet {
+        FeatureSet { incompat: features(self), ..FeatureSet::default() }
+    }
+}
+
 impl Label {
+    /// Version of the labels that this program reads and writes.
+    pub const VERSION: u16 = LABEL_VERSION;
+
     /// Returns the sector to write.
     ///
     /// # Panics
@@ -123,15 +149,20 @@ impl Label {
         let mut e = Encoder::with_capacity(SECTOR_BYTES);
         e.raw(LABEL_MAGIC);
         e.u16(LABEL_VERSION);
-        (0..2).for_each(|_| e.u32(0));
-        e.u32(features(&self.shape));
+        e.u32(self.features.compat);
+        e.u32(self.features.ro_compat);
+        e.u32(self.features.incompat | features(&self.shape));
         e.raw(&self.pool.0);
         e.string(&self.name);
         e.u64(self.device.0);
         e.u16(self.member.0);
         self.shape.encode(&mut e);
-        let room = (SECTOR_BYTES - 4).saturating_sub(e.len());
+        let room = self.end_of_notes().saturating_sub(e.len());
         DeviceNote::encode_all(&DeviceNote::fitting(&self.notes, room), &mut e);
+        if self.has_names() {
+            e.raw(&vec![0; NAMES_AT.saturating_sub(e.len())]);
+            e.raw(self.feature_names.bytes());
+        }
         seal(e)
     }
 
@@ -143,7 +174,18 @@ impl Label {
         let mut e = Encoder::with_capacity(SECTOR_BYTES);
         self.shape.encode(&mut e);
         let fixed = FIXED_BYTES + self.name.len() + e.len();
-        Label { notes: DeviceNote::fitting(notes, (SECTOR_BYTES - 4).saturating_sub(fixed)), ..self }
+        Label { notes: DeviceNote::fitting(notes, self.end_of_notes().saturating_sub(fixed)), ..self }
+    }
+
+    /// Returns whether the names of features precede the checksum. A label without features that
+    /// another program may have to know has the same bytes as before there were names.
+    fn has_names(&self) -> bool {
+        self.features.ro_compat | self.features.incompat != 0
+    }
+
+    /// Returns where the notes have to end.
+    fn end_of_notes(&self) -> usize {
+        if self.has_names() { NAMES_AT } else { SECTOR_BYTES - 4 }
     }
 
     /// Returns the place of this device in a newer shape. A spare that has replaced a member may
@@ -157,14 +199,29 @@ impl Label {
     ///
     /// # Errors
     /// [`FormatError`] when the sector is not a label, is damaged, has a newer version, or its
-    /// numbers are out of range.
+    /// numbers are out of range. A label that is accepted can be encoded again.
     pub fn decode(sector: &[u8]) -> Result<Label, FormatError> {
+        Label::decode_knowing(sector, FeatureSet::of(FEATURES))
+    }
+
+    /// Decodes a sector for a program that knows some features.
+    ///
+    /// # Errors
+    /// As [`decode`](Label::decode); [`FormatError::Incompatible`] with features of `incompat` that
+    /// are not `known`. Unknown features of `ro_compat` are no error: the caller may only read the
+    /// pool.
+    pub fn decode_knowing(sector: &[u8], known: FeatureSet) -> Result<Label, FormatError> {
         let mut d = open(sector, LABEL_MAGIC, LABEL_VERSION)?;
-        d.u32()?;
-        let (writers, all) = (d.u32()?, d.u32()?);
-        let unknown = writers | all & !(CACHE_FLAG | SPARE_FLAG);
+        let mut set = FeatureSet { compat: d.u32()?, ro_compat: d.u32()?, incompat: d.u32()? };
+        let automatic = set.incompat & (CACHE_FLAG | SPARE_FLAG);
+        set.incompat &= !(CACHE_FLAG | SPARE_FLAG);
+        let named = set.ro_compat | set.incompat != 0;
+        let names = sector.get(NAMES_AT..SECTOR_BYTES - 4).filter(|_| named).map(FeatureNames::read).unwrap_or_default();
+        let end = if named { NAMES_AT } else { SECTOR_BYTES - 4 };
+        let mut d = Decoder::new(sector.get(AFTER_FLAGS..end).ok_or(FormatError::Truncated)?);
+        let unknown = set.without(known).incompat;
         if unknown != 0 {
-            return Err(FormatError::Incompatible(unknown));
+            return Err(FormatError::Incompatible(Unknown { bits: unknown, names }));
         }
         let pool = PoolId(d.bytes()?);
         let name = d.string()?;
@@ -172,15 +229,38 @@ impl Label {
             return Err(FormatError::Field("name"));
         }
         let (device, member) = (DeviceId(d.u64()?), MemberId(d.u16()?));
+        let before = d.remaining();
         let shape = Shape::decode(&mut d)?;
+        // a larger one leaves no room for the names of features
+        if before - d.remaining() > crate::MAX_SHAPE_BYTES {
+            return Err(FormatError::Field("shape"));
+        }
         if shape.member(member).is_none() {
             return Err(FormatError::Field("member"));
         }
-        if features(&shape) != all {
+        if features(&shape) != automatic {
             return Err(FormatError::Field("flags"));
         }
         let notes = DeviceNote::decode_all(&mut d)?;
-        Ok(Label { pool, name, device, member, shape, notes })
+        Ok(Label { pool, name, device, member, features: set, feature_names: names, shape, notes })
+    }
+
+    /// Returns the pool of a label that this program does not know, and the reason; `None` for
+    /// other sectors. Id and name precede everything that later versions may change.
+    pub fn of_other_program(sector: &[u8]) -> Option<(PoolId, String, FormatError)> {
+        let why = match Label::decode(sector) {
+            Err(why @ (FormatError::Version(_) | FormatError::Incompatible(_))) => why,
+            _ => return None,
+        };
+        let mut d = Decoder::new(sector);
+        d.raw(8).ok()?;
+        if d.u16().ok()? < LABEL_VERSION {
+            return None;
+        }
+        d.raw(12).ok()?;
+        let (pool, name) = (PoolId(d.bytes().ok()?), d.string().ok()?);
+        let usual = name.len() <= NAME_MAX && !name.chars().any(char::is_control);
+        usual.then_some((pool, name, why))
     }
 }
 

@@ -11,6 +11,7 @@ mod chunk;
 mod claim;
 mod codec;
 mod deadlist;
+mod feature;
 mod id;
 mod label;
 mod label_note;
@@ -27,6 +28,7 @@ pub use chunk::{CHUNKS_PER_PAGE, ChunkRecord, DeadRecord, MAX_SLOT_WORDS};
 pub use claim::{CLAIM_OFFSET, Claim, Holder};
 pub use codec::{Decoder, Encoder, FormatError};
 pub use deadlist::{DEAD_GROUP, DeadDirectory, DeadGroup, MAX_DEAD_RECORD, PieceRef};
+pub use feature::{FEATURES, Feature, FeatureKind, FeatureNames, FeatureSet, Unknown};
 pub use id::{
     Addr, BLOCK, BLOCK_UNITS, BlockNo, ChunkId, Class, Coding, DeviceId, Epoch, Layout, LineageId, Lsn, PoolId, SegmentId, SnapshotId,
     UNIT, VolumeId,

@@ -36,6 +36,8 @@ fn label(pool: u8, member: u16, members: u16) -> Label {
         device: device(member),
         member: MemberId(member),
         shape,
+        features: millpond_format::FeatureSet::default(),
+        feature_names: millpond_format::FeatureNames::default(),
         notes: Vec::new(),
     }
 }

@@ -42,8 +42,16 @@ fn our_own_label_names_its_pool_even_when_damaged() {
     let member = Member { device: DeviceId(1), extents: 10, state: MemberState::Present, replacement: None, leaving: false, down_since: 0 };
     let shape =
         Shape { generation: 1, extent_bytes: 1 << 20, chunk_units: 512, next: SegmentId(10), members: vec![member], groups: vec![group] };
-    let label =
-        Label { pool: PoolId([7; 16]), name: "tank".to_owned(), device: DeviceId(1), member: MemberId(0), shape, notes: Vec::new() };
+    let label = Label {
+        pool: PoolId([7; 16]),
+        name: "tank".to_owned(),
+        device: DeviceId(1),
+        member: MemberId(0),
+        shape,
+        features: millpond_format::FeatureSet::default(),
+        feature_names: millpond_format::FeatureNames::default(),
+        notes: Vec::new(),
+    };
     let mut sector = label.encode();
     assert!(name(&sector).is_some_and(|name| name.contains("'tank'")));
     sector[100] ^= 1;

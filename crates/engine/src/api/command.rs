@@ -185,6 +185,9 @@ pub enum DeviceCommand {
     },
     /// Cancels the removal of a device.
     StopRemoving,
+    /// Turns on every feature that the program knows and the pool lacks. Answered when every label
+    /// names them.
+    TurnFeaturesOn,
 }
 
 /// Starts, stops or limits a job. It is durable when it is answered.

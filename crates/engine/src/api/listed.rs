@@ -1,7 +1,7 @@
 //! Information that can be listed: volumes, snapshots, devices, pools, jobs and counters.
 
 use millpond_block::{CacheMode, DeviceError, DeviceSlot, MemberId, SectorProfile};
-use millpond_format::{Class, DeviceId, Layout, MemberState, PoolId, SnapshotId, VolumeId};
+use millpond_format::{Class, DeviceId, FeatureSet, Layout, MemberState, PoolId, SnapshotId, VolumeId};
 
 use super::{Compression, JobKind, Time};
 use crate::error::Fault;
@@ -219,6 +219,8 @@ pub struct PoolInfo {
     /// True when a device that it cannot do without is full: guests' writes fail with ENOSPC until
     /// there is space again.
     pub refuses_writes: bool,
+    /// Features in force, with those that follow from the shape.
+    pub features: FeatureSet,
     /// Layout of the data class.
     pub layout: Layout,
     /// Bytes that guests can fill: segments without labels and without the reserve.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use millpond_block::{DeviceError, DeviceSlot, MemberId};
-use millpond_format::{Addr, FormatError, Lsn, PoolId};
+use millpond_format::{Addr, FormatError, Lsn, PoolId, Unknown};
 
 use super::damage::Damage;
 
@@ -60,6 +60,15 @@ pub enum OpenErrorKind {
         device: DeviceSlot,
         /// The flaw of its label.
         why: Unlabelled,
+    },
+    /// The pool has features that a program has to know to write to it. The user imports it
+    /// read-only, or uses a newer program.
+    #[error("pool '{pool}' can only be read by this program: writing needs {unknown}")]
+    OnlyReadable {
+        /// Name of the pool.
+        pool: String,
+        /// The features.
+        unknown: Unknown,
     },
     /// Devices of several pools were given. The user names those of one.
     #[error("device {device} belongs to pool '{pool}' ({id}), not to '{wanted}' ({wanted_id})")]

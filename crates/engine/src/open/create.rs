@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use millpond_block::{BufPool, DeviceGeometry, DeviceSlot, MemberId};
-use millpond_format::{Class, Layout, Lsn, MAX_DEVICES, SegmentId, Shape, second_area};
+use millpond_format::{Class, FeatureNames, FeatureSet, Layout, Lsn, MAX_DEVICES, SegmentId, Shape, second_area};
 
 use crate::core::Core;
 use crate::io::{Health, IoTable};
@@ -56,7 +56,16 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
         return invalid(Invalid::LabelFull);
     }
     let sizes = devices.iter().map(|d| d.size).collect();
-    let config = Config { id: spec.id, name: spec.name, shape, notes: Vec::new(), sizes, replacements: BTreeMap::new() };
+    let config = Config {
+        id: spec.id,
+        name: spec.name,
+        shape,
+        features: FeatureSet::default(),
+        feature_names: FeatureNames::default(),
+        notes: Vec::new(),
+        sizes,
+        replacements: BTreeMap::new(),
+    };
     let layout = SegmentLayout::new(&config.shape);
     let of_data =
         (0..layout.count()).filter(|id| layout.pages(SegmentId(*id)) > 0 && layout.alloc_class(SegmentId(*id)) == AllocClass::Data).count();

@@ -2,6 +2,7 @@
 //! replay -> a root of this import.
 
 mod claim;
+mod labels;
 mod mend;
 mod objects;
 mod open;
@@ -10,10 +11,11 @@ mod silence;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_block::{Buf, BufPool, ByteRange, DeviceError, DeviceGeometry, DeviceSlot, Io, IoDone, MemberId};
-use millpond_format::{AREA_BYTES, Checkpoint, FormatError, Label, MemberState, ObjectRef, Root, SECTOR_BYTES, SegmentId, second_area};
+use millpond_block::{BufPool, ByteRange, DeviceError, DeviceGeometry, DeviceSlot, Io, IoDone, MemberId};
+use millpond_format::{AREA_BYTES, Checkpoint, FeatureSet, Label, MemberState, ObjectRef, Root, SECTOR_BYTES, SegmentId, second_area};
 
 use self::claim::{Claiming, Claims};
+use self::labels::LabelCopies;
 use self::mend::Mending;
 use self::objects::NamedPieces;
 use super::checkpoint_scan::{CheckpointScan, ScanRead};
@@ -97,6 +99,8 @@ pub(crate) struct Import {
     now: Time,
     pub(super) io: IoTable<ImportIo>,
     pub(super) bufs: BufPool,
+    /// Both labels of each device.
+    copies: Vec<LabelCopies>,
     labels: Vec<Option<Label>>,
     unlabelled: Vec<Unlabelled>,
     pub(super) config: Option<Config>,
@@ -106,6 +110,8 @@ pub(crate) struct Import {
     dirty: Vec<MemberId>,
     /// The labels must be rewritten, because the shape has changed.
     relabel: bool,
+    /// Features of the newest label that another one lacks: a copy of the label of a device in use.
+    turning_on: FeatureSet,
     /// Lost special devices are given up.
     forsaken: bool,
     /// The last incarnation whose small writes were on lost devices.
@@ -173,6 +179,7 @@ impl Import {
             stage: Stage::Labels,
             // until labels are read, the devices themselves count as members
             io: IoTable::new((0..count).map(|slot| Some(DeviceSlot(slot))).collect(), Health::all(devices.len())),
+            copies: vec![LabelCopies::default(); devices.len()],
             labels: vec![None; devices.len()],
             unlabelled: vec![Unlabelled::default(); devices.len()],
             devices,
@@ -184,6 +191,7 @@ impl Import {
             replacements: Vec::new(),
             dirty: Vec::new(),
             relabel: false,
+            turning_on: FeatureSet::default(),
             forsaken: false,
             lost_small: None,
             layout: None,
@@ -356,37 +364,6 @@ impl Import {
         None
     }
 
-    fn label_read(&mut self, slot: DeviceSlot, second: bool, result: Result<(), DeviceError>, buf: Option<&Buf>) {
-        let at = slot.index();
-        if self.silent.contains(&slot) {
-            return;
-        }
-        let label = match (result, buf) {
-            (Ok(()), Some(buf)) => Label::decode(buf.bytes()).map_err(|error| match error {
-                FormatError::Version(_) | FormatError::Incompatible(_) => Unlabelled::OtherProgram(error),
-                _ => Unlabelled::NotAPool(error),
-            }),
-            (Err(error), _) => Err(Unlabelled::Unreadable(error)),
-            (Ok(()), None) => Err(Unlabelled::Unreadable(DeviceError::Gone)),
-        };
-        match label {
-            Ok(label) => {
-                if let Some(place) = self.labels.get_mut(at)
-                    && (place.is_none() || !second)
-                {
-                    *place = Some(label);
-                }
-            }
-            Err(why) => {
-                if let Some(place) = self.unlabelled.get_mut(at)
-                    && (*place == Unlabelled::default() || !second)
-                {
-                    *place = why;
-                }
-            }
-        }
-    }
-
     /// Assigns devices to members, and checks that all needed ones are present.
     fn choose_pool(&mut self) -> Result<(), OpenErrorKind> {
         let rebuild = self.surveying || self.tuning.aim == Aim::Rebuild;
@@ -394,6 +371,7 @@ impl Import {
         if let Some(expected) = &self.tuning.newest_label {
             found.check_newest(&self.labels, expected)?;
         }
+        self.check_features()?;
         let Members { newest: label, slots, stale, .. } = &found;
         self.slots.clone_from(slots);
         self.replacements.clone_from(&found.replacements);
@@ -429,10 +407,8 @@ impl Import {
                 known.replacement = None;
             }
         }
-        // labels that a crash left behind would be the newest again if those that precede them were
-        // missing
-        let other_notes = |other: &Label| other.notes != label.notes;
-        let behind = self.labels.iter().flatten().any(|other| other.shape.generation != label.shape.generation || other_notes(other));
+        let (behind, turning_on) = self.compare_labels(&found);
+        self.turning_on = turning_on;
         self.relabel = shape != label.shape || behind;
         self.layout = Some(SegmentLayout::new(&shape));
         self.io = IoTable::new(self.slots.clone(), Health::of(&shape)).after(&self.io);
@@ -447,7 +423,16 @@ impl Import {
             }
         }
         let replacements = found.replacements.iter().map(|(member, slot)| (*member, size_at(*slot))).collect();
-        self.config = Some(Config { id: label.pool, name: label.name.clone(), shape, notes: label.notes.clone(), sizes, replacements });
+        self.config = Some(Config {
+            id: label.pool,
+            name: label.name.clone(),
+            shape,
+            features: label.features,
+            feature_names: label.feature_names,
+            notes: label.notes.clone(),
+            sizes,
+            replacements,
+        });
         self.claim_before_reading()
     }
 

@@ -37,13 +37,21 @@ impl Members {
     /// # Errors
     /// A device has no label, belongs to another pool, is given twice, or was removed; a
     /// member is missing and needed, or is missing for the first time, unless `degraded`. With
-    /// `rebuild`, special devices are not needed; cache devices and spares never are.
+    /// `rebuild`, special devices are not needed; cache devices and spares never are. A device with
+    /// a label of another program is refused in any case.
     pub(super) fn choose(
         labels: &[Option<Label>],
         unlabelled: &[Unlabelled],
         (degraded, rebuild): (bool, bool),
         planted: Option<Planted>,
     ) -> Result<Members, OpenErrorKind> {
+        let why = |slot: DeviceSlot| unlabelled.get(slot.index()).copied().unwrap_or_default();
+        let refused = |slot: DeviceSlot| OpenErrorKind::NoLabel { device: slot, why: why(slot) };
+        let mut bare: Vec<DeviceSlot> = by_slot(labels).filter(|(_, label)| label.is_none()).map(|(slot, _)| slot).collect();
+        // the label of another program may be newer than all others
+        if let Some(slot) = bare.iter().find(|slot| matches!(why(**slot), Unlabelled::OtherProgram(_))) {
+            return Err(refused(*slot));
+        }
         let mut reference: Option<&Label> = None;
         let mut newest: Option<&Label> = None;
         for (slot, label) in by_slot(labels) {
@@ -65,9 +73,6 @@ impl Members {
                 newest = Some(label);
             }
         }
-        let why = |slot: DeviceSlot| unlabelled.get(slot.index()).copied().unwrap_or_default();
-        let refused = |slot: DeviceSlot| OpenErrorKind::NoLabel { device: slot, why: why(slot) };
-        let mut bare: Vec<DeviceSlot> = by_slot(labels).filter(|(_, label)| label.is_none()).map(|(slot, _)| slot).collect();
         // a readable device without a label is less likely to be a member than a dead one
         bare.sort_by_key(|slot| matches!(why(*slot), Unlabelled::Unreadable(_) | Unlabelled::Silent));
         let Some(newest) = newest.cloned() else {

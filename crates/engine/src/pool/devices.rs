@@ -49,6 +49,7 @@ impl Pool {
                 self.store.replies.push_back((tag, plan));
             }
             DeviceCommand::Remove { member, dry_run: false } => self.change_devices(tag, |pool| pool.remove_member(member)),
+            DeviceCommand::TurnFeaturesOn => self.store.turn_features_on(tag),
             DeviceCommand::StopRemoving => self.change_devices(tag, |pool| pool.store.stop_removing()),
         }
     }

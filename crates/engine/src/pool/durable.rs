@@ -4,7 +4,7 @@
 //! of the labels, whose next stage begins with writes and ends with a flush.
 
 use millpond_block::DeviceError;
-use millpond_format::{LogTail, Lsn, MAX_LOG_TAILS, Root};
+use millpond_format::{FeatureSet, LogTail, Lsn, MAX_LOG_TAILS, Root};
 
 use super::state::Pool;
 use crate::log::Stream;
@@ -102,12 +102,17 @@ impl Pool {
                 self.label_writer.take_new_rows(&mut self.store);
                 if !self.store.labels.wanted {
                     self.store.labels.filled.clear();
+                    self.store.labels.turning_on = FeatureSet::default();
                     self.store.switch();
                     self.store.let_go();
                     self.release_held();
                     self.requests.attach_caches(&mut self.store);
                 }
-                let tags = self.label_writer.take_commands();
+                let mut tags = self.label_writer.take_commands();
+                // with labels that are wanted again, the features are not in force yet
+                if self.store.labels.turning_on.is_empty() {
+                    tags.append(&mut self.store.labels.upgrading);
+                }
                 self.store.replies.extend(tags.into_iter().map(|tag| (tag, Ok(Reply::Done))));
             }
         }

@@ -72,6 +72,7 @@ impl Pool {
             state: self.store.state.clone(),
             read_only: self.store.tuning.read_only,
             refuses_writes: self.requests.full_devices.refuses(),
+            features: shape.features().with(self.store.features_in_force()),
             layout: shape.groups.iter().min_by_key(|group| group.class != Class::Data).map_or(Layout::Linear, |group| group.layout),
             size,
             allocated: allocated.min(size),

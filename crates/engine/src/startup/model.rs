@@ -126,7 +126,16 @@ impl World {
     fn looked(&self, at: usize) -> Option<Looked<usize>> {
         let device = &self.devices[at];
         let member = MemberId::at(device.member?);
-        let label = Label { pool: POOL, name: "tank".to_owned(), device: id(at), member, shape: device.shape.clone(), notes: Vec::new() };
+        let label = Label {
+            pool: POOL,
+            name: "tank".to_owned(),
+            device: id(at),
+            member,
+            shape: device.shape.clone(),
+            features: millpond_format::FeatureSet::default(),
+            feature_names: millpond_format::FeatureNames::default(),
+            notes: Vec::new(),
+        };
         let claim = |(host, term, released): (u8, u64, bool)| Claim {
             pool: POOL,
             holder: Holder { host: [host; 16], name: host.to_string(), session: [0; 16] },

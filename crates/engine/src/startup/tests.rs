@@ -134,7 +134,16 @@ fn a_claim_that_was_begun_is_seen_on_the_device_that_it_was_not_finished_on() {
     let size = 4 * AREA_BYTES;
     let looked = |member: u16, first: &Claim, second: &Claim| {
         let device = DeviceId(100 + u64::from(member));
-        let label = Label { pool, name: "tank".to_owned(), device, member: MemberId(member), shape: model::shape(2), notes: Vec::new() };
+        let label = Label {
+            pool,
+            name: "tank".to_owned(),
+            device,
+            member: MemberId(member),
+            shape: model::shape(2),
+            features: millpond_format::FeatureSet::default(),
+            feature_names: millpond_format::FeatureNames::default(),
+            notes: Vec::new(),
+        };
         let read = |offset: u64| {
             let claims = [(CLAIM_OFFSET, first), (size - AREA_BYTES + CLAIM_OFFSET, second)];
             let claim = claims.into_iter().find(|(at, _)| *at == offset);
@@ -241,6 +250,8 @@ fn a_replacement_that_is_remembered_is_a_device_of_the_pool() {
         device: DeviceId(100),
         member: MemberId(0),
         shape: model::shape(2),
+        features: millpond_format::FeatureSet::default(),
+        feature_names: millpond_format::FeatureNames::default(),
         notes: Vec::new(),
     };
     label.shape.members[1].replacement = Some(DeviceId(200));
@@ -278,7 +289,16 @@ fn a_label_that_gave_a_replacement_its_place_may_be_lost() {
     let evidence = |labels: &[(u64, u16, &Shape)]| {
         let looked = labels.iter().map(|(device, member, shape)| {
             let (device, member, shape) = (DeviceId(*device), MemberId(*member), (*shape).clone());
-            let label = Label { pool: PoolId([7; 16]), name: "tank".to_owned(), device, member, shape, notes: Vec::new() };
+            let label = Label {
+                pool: PoolId([7; 16]),
+                name: "tank".to_owned(),
+                device,
+                member,
+                shape,
+                features: millpond_format::FeatureSet::default(),
+                feature_names: millpond_format::FeatureNames::default(),
+                notes: Vec::new(),
+            };
             Looked { place: device, label, claim: None, taker: None, seen: None }
         });
         Labelled::group(looked.collect()).pop().expect("a pool").evidence(None)

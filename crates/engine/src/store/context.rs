@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Weak;
 
 use millpond_block::{DeviceSlot, MemberId};
-use millpond_format::{BlockIdentity, ChunkId, DeviceNote, Lsn, ObjectRef, PoolId, SegmentId, Shape};
+use millpond_format::{BlockIdentity, ChunkId, DeviceNote, FeatureNames, FeatureSet, Lsn, ObjectRef, PoolId, SegmentId, Shape};
 
 use crate::Time;
 use crate::cache::{CacheSlot, Scan};
@@ -17,6 +17,9 @@ pub(crate) struct Config {
     pub(crate) id: PoolId,
     pub(crate) name: String,
     pub(crate) shape: Shape,
+    /// Features in the labels, and the names of those that other programs may have to know.
+    pub(crate) features: FeatureSet,
+    pub(crate) feature_names: FeatureNames,
     /// Descriptions of devices as they were last seen, by id, for users.
     pub(crate) notes: Vec<DeviceNote>,
     /// Size of each member's device in bytes; 0 when the device is missing.

@@ -1,11 +1,12 @@
 //! State of the labels that others than the task that writes them need.
 
 use millpond_block::{BufSlice, MemberId, Tag};
-use millpond_format::{Class, DeviceId, Label, MemberState, SECTOR_BYTES};
+use millpond_format::{Class, DeviceId, FeatureNames, FeatureSet, Label, MemberState, SECTOR_BYTES};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Store;
 use crate::io::Replica;
+use crate::{Busy, CommandError, Reply};
 
 /// Progress of writing labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +40,10 @@ pub(crate) struct LabelState {
     /// Members whose replacement is whole, and their old devices. Until the labels name the
     /// replacement both get all writes.
     pub(crate) switching: BTreeMap<MemberId, DeviceId>,
+    /// Features that not every label names yet.
+    pub(crate) turning_on: FeatureSet,
+    /// Commands to answer when no such features are left.
+    pub(crate) upgrading: Vec<Tag>,
 }
 
 impl LabelState {
@@ -63,12 +68,46 @@ impl Store {
         self.labels.waiting.extend(tag);
     }
 
+    /// Turns on every feature that this program has and the pool lacks; with the answer to `tag`
+    /// they are in force. INV-LABEL-3: a feature is in force once both labels of every device in
+    /// use name it, so nothing that older programs do not know is on devices whose labels do not
+    /// say so. The commit point is the first write of a label with the feature: an import that finds
+    /// one writes the others again before the feature is in force.
+    pub(crate) fn turn_features_on(&mut self, tag: Tag) {
+        let known = self.tuning.features;
+        let lacking = FeatureSet::of(known.iter().filter(|feature| !feature.automatic)).without(self.config.features);
+        if lacking.is_empty() && self.labels.turning_on.is_empty() {
+            self.replies.push_back((tag, Ok(Reply::Done)));
+            return;
+        }
+        // labels that are being written have one set of features
+        if !lacking.is_empty() && self.labels.busy() {
+            self.replies.push_back((tag, Err(CommandError::Busy(Busy::Relabeling))));
+            return;
+        }
+        self.config.features = self.config.features.with(lacking);
+        let on = self.config.features;
+        self.config.feature_names = FeatureNames::of(known.iter().filter(|feature| !feature.automatic && on.has(feature)));
+        self.labels.turning_on = self.labels.turning_on.with(lacking);
+        self.labels.upgrading.push(tag);
+        if !self.labels.busy() {
+            self.relabel(None);
+        }
+    }
+
+    /// Returns the features in force, without those that follow from the shape.
+    pub(crate) fn features_in_force(&self) -> FeatureSet {
+        self.config.features.without(self.labels.turning_on)
+    }
+
     /// Returns the label of a member, or of its replacement device.
     pub(crate) fn label(&self, member: MemberId, replacement: Option<DeviceId>) -> Label {
         let shape = &self.config.shape;
         let own = shape.member(member).map_or(DeviceId(0), |m| m.device);
         let (pool, name, device) = (self.config.id, self.config.name.clone(), replacement.unwrap_or(own));
-        Label { pool, name, device, member, shape: shape.clone(), notes: Vec::new() }.with_notes(&self.config.notes)
+        let (features, feature_names) = (self.config.features, self.config.feature_names);
+        let label = Label { pool, name, device, member, features, feature_names, shape: shape.clone(), notes: Vec::new() };
+        label.with_notes(&self.config.notes)
     }
 
     pub(crate) fn label_sector(&mut self, member: MemberId, replacement: Option<DeviceId>) -> BufSlice {

@@ -171,7 +171,7 @@ fn file(name: &str) -> PathBuf {
 }
 
 #[allow(clippy::disallowed_methods, reason = "reads the golden files")]
-fn golden(name: &str) -> Vec<u8> {
+pub fn golden(name: &str) -> Vec<u8> {
     undump(&std::fs::read_to_string(file(name)).unwrap()).unwrap()
 }
 
@@ -224,12 +224,12 @@ fn destroy_all(harness: &mut Harness) {
     harness.audit();
 }
 
-fn second_area(image: &[u8]) -> usize {
+pub fn second_area(image: &[u8]) -> usize {
     image.len() - AREA_BYTES as usize
 }
 
 /// Changes the label in both areas.
-fn relabel(image: &mut [u8], change: impl Fn(&mut [u8])) {
+pub fn relabel(image: &mut [u8], change: impl Fn(&mut [u8])) {
     for at in [0, second_area(image)] {
         change(&mut image[at..at + SECTOR_BYTES]);
     }

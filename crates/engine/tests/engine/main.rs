@@ -15,6 +15,7 @@ mod departure;
 mod edges;
 mod evacuate;
 mod faults;
+mod features;
 mod fill;
 mod flips;
 mod full;

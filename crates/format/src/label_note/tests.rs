@@ -24,7 +24,16 @@ fn label(devices: u16) -> Label {
         members: (0..devices).map(member).collect(),
         groups: vec![group],
     };
-    Label { pool: PoolId([7; 16]), name: "tank".into(), device: DeviceId(1), member: MemberId(0), shape, notes: Vec::new() }
+    Label {
+        pool: PoolId([7; 16]),
+        name: "tank".into(),
+        device: DeviceId(1),
+        member: MemberId(0),
+        shape,
+        features: crate::FeatureSet::default(),
+        feature_names: crate::FeatureNames::default(),
+        notes: Vec::new(),
+    }
 }
 
 fn note(device: u64, path: &str) -> DeviceNote {

@@ -66,6 +66,8 @@ fn labels() -> [Label; 5] {
             members: vec![member(0, 80, MemberState::Present)],
             groups: vec![group(Class::Data, Layout::Linear, 0, &[(0, 0, 80)])],
         },
+        features: crate::FeatureSet::default(),
+        feature_names: crate::FeatureNames::default(),
         notes: Vec::new(),
     };
     let stripe = Layout::Stripe { width: 3, unit: 65536 };

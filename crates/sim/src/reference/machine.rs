@@ -174,6 +174,7 @@ impl StateMachine for Reference {
             name,
             id,
             state: self.state.clone(),
+            features: millpond_format::FeatureSet::default(),
             layout,
             size: 0,
             allocated: 0,

@@ -238,6 +238,7 @@ impl StateMachine for Double {
             state: self.state.clone(),
             read_only: false,
             refuses_writes: false,
+            features: millpond_format::FeatureSet::default(),
             layout: Layout::Linear,
             size: self.size,
             allocated: 0,

@@ -54,6 +54,7 @@ impl Import {
             // objects of later checkpoints may follow an older checkpoint
             pool.store.checkpoint.continue_objects(root.checkpoint, &mut pool.store.core.space);
         }
+        pool.store.labels.turning_on = self.turning_on;
         if self.relabel {
             pool.store.relabel(None);
         }

@@ -39,7 +39,9 @@ impl Import {
             for slot in silent {
                 let at = slot.index();
                 self.labels.get_mut(at).into_iter().for_each(|label| *label = None);
-                self.unlabelled.get_mut(at).into_iter().for_each(|place| *place = Unlabelled::Silent);
+                // a label of another program that was read is a reason to refuse the pool
+                let place = self.unlabelled.get_mut(at).filter(|why| !matches!(why, Unlabelled::OtherProgram(_)));
+                place.into_iter().for_each(|place| *place = Unlabelled::Silent);
                 self.io.abandon(slot);
             }
             return;

@@ -1,0 +1,56 @@
+use std::collections::BTreeSet;
+
+use super::*;
+
+const LATER: Feature = Feature {
+    name: "dedup",
+    kind: FeatureKind::Incompat,
+    bit: 31,
+    since: "9.4.0",
+    automatic: false,
+    meaning: "Equal blocks are stored once.",
+    closes: "Older versions cannot import the pool.",
+};
+
+#[test]
+fn names_and_bits_are_unique() {
+    let names: BTreeSet<&str> = FEATURES.iter().map(|feature| feature.name).collect();
+    let bits: BTreeSet<(FeatureKind, u8)> = FEATURES.iter().map(|feature| (feature.kind, feature.bit)).collect();
+    assert_eq!((names.len(), bits.len()), (FEATURES.len(), FEATURES.len()));
+    for feature in FEATURES {
+        assert!(feature.bit < 32 && feature.name.len() <= 24, "{feature:?}");
+        assert_eq!(FeatureNames::of([&Feature { kind: FeatureKind::Incompat, ..*feature }]).text().split(' ').next(), Some(feature.name));
+    }
+}
+
+#[test]
+fn sets_have_the_bits_of_their_features() {
+    let known = FeatureSet::of(FEATURES);
+    assert_eq!(known, FeatureSet { compat: 0, ro_compat: 0, incompat: 3 });
+    assert!(!known.has(&LATER) && FEATURES.iter().all(|feature| known.has(feature)));
+    let both = known.with(FeatureSet::of([&LATER]));
+    assert_eq!(both.without(known), FeatureSet::of([&LATER]));
+    assert!(both.has(&LATER) && known.without(both).is_empty());
+}
+
+#[test]
+fn names_are_cut_between_features_and_strange_ones_are_ignored() {
+    assert_eq!(FeatureNames::of([&LATER]).text(), "dedup (since 9.4.0)");
+    assert_eq!(FeatureNames::of([&LATER; 5]).text(), ["dedup (since 9.4.0)"; 3].join(", "));
+    assert_eq!(FeatureNames::of([&Feature { kind: FeatureKind::Compat, ..LATER }]).text(), "");
+    for strange in [&b"\x1b[2J"[..], b"a\nb", b"\xff", b"Rm"] {
+        assert_eq!(FeatureNames::read(strange).text(), "", "{strange:?}");
+    }
+    let unknown = |names| Unknown { bits: 1 << 31, names }.to_string();
+    assert_eq!(unknown(FeatureNames::of([&LATER])), "features that this program does not have: dedup (since 9.4.0)");
+    assert_eq!(unknown(FeatureNames::default()), "features 0x80000000 that this program does not have");
+}
+
+#[test]
+fn the_document_has_the_same_table() {
+    let text = include_str!("../../../../docs/format.md");
+    let rows: Vec<&str> =
+        text.lines().skip_while(|line| !line.starts_with("| feature |")).skip(2).take_while(|l| l.starts_with('|')).collect();
+    let row = |f: &Feature| format!("| `{}` | {}, bit {} | {} | {} | {} |", f.name, f.kind, f.bit, f.since, f.meaning, f.closes);
+    assert_eq!(rows, FEATURES.iter().map(row).collect::<Vec<_>>());
+}

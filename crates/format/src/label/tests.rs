@@ -1,0 +1,94 @@
+//! Labels of other programs and of strangers.
+
+use super::*;
+use crate::{Column, Group, Layout, Member};
+
+/// Bytes of a shape with [`MAX_DEVICES`](crate::MAX_DEVICES) members and one group, without columns.
+const NO_COLUMNS: usize = 28 + 64 * 29 + 4 + 16;
+/// Bytes of a column.
+const COLUMN: usize = 10;
+
+/// A label whose shape has so many columns of one extent.
+fn label(columns: u16) -> Label {
+    let member = |at: u16| Member {
+        device: DeviceId(u64::from(at) + 1),
+        extents: 16,
+        state: MemberState::Present,
+        replacement: None,
+        leaving: false,
+        down_since: 0,
+    };
+    let column = |at: u16| Column { member: MemberId(at % 64), first: u32::from(at / 64), extents: 1 };
+    let group = Group { class: Class::Data, layout: Layout::Linear, first: SegmentId(0), columns: (0..columns).map(column).collect() };
+    let shape = Shape {
+        generation: 1,
+        extent_bytes: 1 << 20,
+        chunk_units: 512,
+        next: SegmentId(u32::from(columns)),
+        members: (0..64).map(member).collect(),
+        groups: vec![group],
+    };
+    Label {
+        pool: PoolId([7; 16]),
+        name: "x".repeat(NAME_MAX),
+        device: DeviceId(1),
+        member: MemberId(0),
+        features: FeatureSet::default(),
+        feature_names: FeatureNames::default(),
+        shape,
+        notes: Vec::new(),
+    }
+}
+
+/// Turns a bit of `ro_compat` on, as only a program with that feature does.
+fn with_feature(mut sector: [u8; SECTOR_BYTES]) -> [u8; SECTOR_BYTES] {
+    sector[17] |= 0x80;
+    let sum = crc32c(&sector[..SECTOR_BYTES - 4]);
+    sector[SECTOR_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
+    sector
+}
+
+/// Every label that is accepted can be written again.
+#[test]
+fn a_shape_that_leaves_no_room_for_names_is_refused() {
+    let most = u16::try_from((crate::MAX_SHAPE_BYTES - NO_COLUMNS) / COLUMN).unwrap();
+    let largest = label(most);
+    assert!(largest.shape.fits());
+    for sector in [largest.encode(), with_feature(largest.encode())] {
+        let read = Label::decode(&sector).unwrap();
+        assert_eq!((&read.shape, read.encode()), (&largest.shape, sector));
+    }
+    // larger than any shape that programs write; it ends before the place of the names, and in it
+    for columns in [most + 1, most + 7] {
+        let large = label(columns);
+        assert!(!large.shape.fits());
+        assert_eq!(Label::decode(&large.encode()), Err(FormatError::Field("shape")));
+        assert!(Label::decode(&with_feature(large.encode())).is_err());
+    }
+}
+
+/// Notes in the place of names are not read as both.
+#[test]
+fn notes_end_before_names() {
+    let note = DeviceNote { device: DeviceId(1), size: 1, path: "p".repeat(255), serial: "s".repeat(255) };
+    let mut noted = label(64).with_notes(&[note.clone(), note.clone(), note.clone()]);
+    assert_eq!(noted.notes.len(), 2, "as many as fit");
+    noted.notes.push(DeviceNote { serial: "s".repeat(60), ..note });
+    // the last note begins before the names and ends in their place
+    let room = NAMES_AT - FIXED_BYTES - NAME_MAX - NO_COLUMNS - 64 * COLUMN - 2;
+    assert!(noted.notes.iter().map(|note| 20 + note.path.len() + note.serial.len()).sum::<usize>() > room);
+    let sector = noted.encode();
+    assert_eq!(Label::decode(&sector).map(|label| label.notes), Ok(noted.notes));
+    assert_eq!(Label::decode(&with_feature(sector)), Err(FormatError::Truncated));
+}
+
+#[test]
+fn unknown_features_are_named_before_anything_else_is_read() {
+    let names = FeatureNames::read(b"dedup (since 9.4.0)");
+    let features = FeatureSet { incompat: 1 << 31, ..FeatureSet::default() };
+    let later = Label { features, feature_names: names, ..label(64) }.encode();
+    let unknown = Unknown { bits: 1 << 31, names };
+    assert_eq!(Label::decode(&later), Err(FormatError::Incompatible(unknown)));
+    let (pool, name, why) = Label::of_other_program(&later).unwrap();
+    assert_eq!((pool, name, why), (PoolId([7; 16]), "x".repeat(NAME_MAX), FormatError::Incompatible(unknown)));
+}
