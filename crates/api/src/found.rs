@@ -21,6 +21,8 @@ words! {
         Outdated = "outdated",
         /// The devices were written to separately.
         Contradictory = "contradictory",
+        /// A device has a label of a newer version of Millpond.
+        Newer = "newer",
         /// In service here.
         Imported = "imported",
         /// In use by another host or program.

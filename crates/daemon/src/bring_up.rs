@@ -26,7 +26,7 @@ use super::limits;
 use super::memory::settled;
 use super::pools::parse_id;
 use super::refusal::{describe, names};
-use super::scan::Scan;
+use super::scan::{Scan, newer as newer_label};
 use super::service::Daemon;
 use super::shard::ShardHandle;
 use super::state::{InForce, PoolRecord};
@@ -237,7 +237,9 @@ impl BringUp {
                 return Tried::Waits(Reason { text: waiting, import_in: Some(left) });
             }
             Decision::Refuse(refusal) => {
-                let why = describe(&refusal, &record, found.as_ref().map_or(&[], |found| &found.sides));
+                let lists = found.as_ref().map(|found| (found.sides.as_slice(), found.foreign.as_slice()));
+                let (sides, foreign) = lists.unwrap_or_default();
+                let why = describe(&refusal, &record, sides, foreign);
                 return Tried::Waits(if waiting.is_empty() { why } else { format!("{waiting}; {why}") }.into());
             }
         };
@@ -309,6 +311,8 @@ impl BringUp {
             found = mine(&mut scan).or(found);
             self.wide = Instant::now() + WIDE_LOOK;
             self.places = found.as_ref().map(Labelled::devices).unwrap_or_default();
+            // one that this version cannot read keeps the pool out of service until it is away
+            self.places.extend(found.iter().flat_map(|found| &found.foreign).map(|(path, _)| path.clone()));
         }
         // what does not answer elsewhere is none of this pool's business
         scan.silent.retain(|silent| record.paths().any(|path| *path == silent.path));
@@ -338,7 +342,8 @@ impl BringUp {
             let silent = self.silent.0.contains(path) || scan.silent.iter().any(|silent| silent.path == *path);
             let silent = silent.then(|| "it does not answer".to_owned());
             let unreadable = || scan.unreadable.iter().find(|(at, _)| at == path).map(|(_, why)| format!("it cannot be read: {why}"));
-            let (state, why) = match silent.or_else(unreadable) {
+            let newer = || scan.foreign.iter().find(|(at, ..)| at == path).map(|(at, .., why)| newer_label(at, why));
+            let (state, why) = match silent.or_else(unreadable).or_else(newer) {
                 _ if taken => (DeviceState::Missing, "another device of the pool is at its path".to_owned()),
                 Some(why) => (DeviceState::Unavailable, why),
                 None if !known => (DeviceState::Missing, "it was not found".to_owned()),

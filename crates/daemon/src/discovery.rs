@@ -11,6 +11,7 @@ use millpond_engine::{Aim, RestorePoint, RestorePointScan, Surveyed, Tuning, Who
 
 use super::import::Search;
 use super::labels::{self, Labelled};
+use super::scan::{Scan, check_readable};
 use super::service::Daemon;
 use crate::hint;
 use millpond_api::instant;
@@ -26,20 +27,22 @@ impl Daemon {
     /// Returns the restore points of a pool, newest first.
     ///
     /// # Errors
-    /// When the pool is not found or its devices cannot be read.
+    /// When the pool is not found, or its devices cannot be read, or not by this version.
     pub async fn checkpoints(&self, request: ListCheckpoints) -> Result<Vec<Checkpoint>, ApiError> {
         let during = format!("cannot list the checkpoints of '{}'", request.name);
         let known = self.registry().pools.get(&request.name).map(|entry| (entry.record.clone(), entry.shard.clone()));
+        let one = |scan: Scan, wanted: &str| match scan.newer(wanted) {
+            Some(error) => Err(error),
+            None => Search::one(scan.pools, wanted),
+        };
         let (found, shard) = match known {
             Some((record, shard)) if request.search.is_empty() => {
                 let scan = self.scan(record.paths().cloned().collect()).await;
-                (Search::one(scan.pools, &record.id).map_err(|e| e.during(&during))?, shard.ok())
+                (one(scan, &record.id).map_err(|e| e.during(&during))?, shard.ok())
             }
-            _ => {
-                let scan = self.search(&request.search).await;
-                (Search::one(scan.pools, &request.name)?, None)
-            }
+            _ => (one(self.search(&request.search).await, &request.name)?, None),
         };
+        check_readable(&found).map_err(|e| e.during(&during))?;
         let surveyed = self.survey(found.devices(), Aim::Newest).await.map_err(|e| e.during(during))?;
         let written = match shard {
             Some(shard) => shard.status().await.ok().map(|status| status.metrics.written_bytes),

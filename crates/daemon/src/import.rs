@@ -21,7 +21,7 @@ use super::locks::PoolLock;
 use super::memory::settled;
 use super::pools::{parse_id, wait_online};
 use super::refusal::{describe, names, state_of};
-use super::scan::Scan;
+use super::scan::{Scan, check_readable};
 use super::service::{Daemon, PoolEntry};
 use super::shard::{self, ShardHandle};
 use super::state::PoolRecord;
@@ -103,7 +103,8 @@ impl Daemon {
         }
         let Some(wanted) = &request.name else {
             let scan = self.search(&request.search).await;
-            return Ok(scan.pools.iter().map(|pool| self.found(pool)).chain(scan.silent.iter().map(not_answering)).collect());
+            let known = scan.pools.iter().map(|pool| self.found(pool));
+            return Ok(known.chain(scan.newer_pools()).chain(scan.silent.iter().map(not_answering)).collect());
         };
         let during = format!("cannot import '{wanted}'");
         let waited = self.in_service(wanted).is_none();
@@ -147,7 +148,11 @@ impl Daemon {
     /// Finds the one pool of this name or id, and locks it. Also returns the devices that did not
     /// answer.
     async fn choose_and_lock(&self, wanted: &str, search: &[String]) -> Result<(Labelled, Vec<NoAnswer>, PoolLock), ApiError> {
-        let Scan { pools, silent, .. } = self.search(search).await;
+        let scan = self.search(search).await;
+        if let Some(error) = scan.newer(wanted) {
+            return Err(error.during(format!("cannot import '{wanted}'")));
+        }
+        let Scan { pools, silent, .. } = scan;
         let pool = self.choose(wanted, pools).map_err(|e| also_silent(e, silent.first()))?;
         let lock = self.lock_pool(&pool.name).await?;
         // the devices may have changed while another command held the lock
@@ -161,6 +166,8 @@ impl Daemon {
 
     /// Checks that the request permits an import of a pool as it was found.
     fn check_chosen(&self, request: &ImportPool, pool: &Labelled, silent: Option<&NoAnswer>) -> Result<(), ApiError> {
+        // no option does without a device that may have the newest state
+        check_readable(pool)?;
         if !pool.missing.is_empty() && !request.degraded && !gives_up_special(request, pool) {
             let why = missing(pool, &fresh(pool, self.remembered(pool)).with(pool));
             return Err(also_silent(ApiError::new(ErrorKind::Unavailable, why), silent));
@@ -318,7 +325,7 @@ impl Daemon {
         let now = record.clone().with(pool);
         let refusal = self.rules().check(now.remembered().as_ref(), &self.evidence(pool)).err()?;
         // the newest label may have other devices in the places of those that are remembered
-        let why = describe(&refusal, &record, &pool.sides);
+        let why = describe(&refusal, &record, &pool.sides, &pool.foreign);
         Some((refusal, why))
     }
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use millpond_device::{HostDevice, OpenOptions};
-use millpond_format::{AREA_BYTES, DeviceId, Label, PoolId, SECTOR_BYTES, second_area};
+use millpond_format::{AREA_BYTES, DeviceId, FormatError, Label, PoolId, SECTOR_BYTES, second_area};
 
 #[cfg(test)]
 mod tests;
@@ -66,6 +66,30 @@ pub fn look(path: &Path) -> io::Result<Option<Looked>> {
     Looked::read(path.to_owned(), size, |offset| sector(&file, offset))
 }
 
+/// Returns the sector of the second label of a device; `None` when it is too small for a pool.
+///
+/// # Errors
+/// I/O errors of the host, when the device cannot be opened or read.
+pub fn second_sector(path: &Path) -> io::Result<Option<[u8; SECTOR_BYTES]>> {
+    let (file, size) = open(path)?;
+    areas(size).last().map(|area| sector(&file, area)).transpose()
+}
+
+/// Returns the pool of a device whose label this version does not know, and the reason; `None` for
+/// other devices.
+///
+/// # Errors
+/// I/O errors of the host, when the device cannot be opened or read.
+pub fn of_other_program(path: &Path) -> io::Result<Option<(PoolId, String, FormatError)>> {
+    let (file, size) = open(path)?;
+    for area in areas(size) {
+        if let Some(other) = Label::of_other_program(&sector(&file, area)?) {
+            return Ok(Some(other));
+        }
+    }
+    Ok(None)
+}
+
 /// Returns the files and block devices for a path: the path itself, or the entries of a directory.
 pub fn candidates(path: &Path) -> Vec<PathBuf> {
     let usable = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device());
@@ -99,13 +123,15 @@ pub enum Wiped {
 /// A device without a label of the pool, and one that is not `meant`, is left alone. The label is
 /// read through the descriptor that is written to, under the device's lock: a disk that is plugged
 /// into the place of another one meanwhile is not overwritten. Durable on return.
-/// meanwhile is not overwritten. Durable on return.
 ///
 /// # Errors
-/// When another program holds the device, or it cannot be written.
+/// When another program holds the device, it cannot be written, or its label is one of the pool that
+/// this version does not know.
 pub fn wipe(path: &Path, pool: PoolId, meant: impl Fn(DeviceId) -> bool) -> io::Result<Wiped> {
-    if read(path)?.is_none_or(|label| label.pool != pool) {
-        return Ok(Wiped::Done);
+    match read(path)? {
+        Some(label) if label.pool == pool => {}
+        Some(_) => return Ok(Wiped::Done),
+        None => return refuse_other_program(path, pool).map(|()| Wiped::Done),
     }
     let device = HostDevice::open(path, OpenOptions::default()).map_err(io::Error::other)?;
     let locked = Looked::read(path.to_owned(), device.geometry().size, |offset| {
@@ -117,7 +143,7 @@ pub fn wipe(path: &Path, pool: PoolId, meant: impl Fn(DeviceId) -> bool) -> io::
         Some(label) if label.pool != pool => return Ok(Wiped::Done),
         Some(label) if !meant(label.device) => return Ok(Wiped::Other(label.device)),
         Some(_) => {}
-        None => return Ok(Wiped::Done),
+        None => return refuse_other_program(path, pool).map(|()| Wiped::Done),
     }
     let zeroes = vec![0; usize::try_from(AREA_BYTES).unwrap_or(usize::MAX)];
     for area in areas(device.geometry().size) {
@@ -131,4 +157,15 @@ pub fn wipe(path: &Path, pool: PoolId, meant: impl Fn(DeviceId) -> bool) -> io::
     }
     rustix::fs::fsync(&device)?;
     Ok(Wiped::Done)
+}
+
+/// Checks that a device has no label of the pool that this version does not know.
+///
+/// # Errors
+/// When it has one, or cannot be read.
+fn refuse_other_program(path: &Path, pool: PoolId) -> io::Result<()> {
+    match of_other_program(path)? {
+        Some((id, _, why)) if id == pool => Err(io::Error::other(format!("it has a label of a newer version of Millpond ({why})"))),
+        _ => Ok(()),
+    }
 }

@@ -85,7 +85,17 @@ pub fn holds(path: &Path) -> io::Result<Option<String>> {
         return Ok(Some(name));
     }
     // The front may have been overwritten; the copy of the label at the end still names the pool.
-    Ok(labels::read(path)?.map(|label| describe(&label)))
+    let second = labels::second_sector(path)?;
+    Ok(second.and_then(|sector| of_label(&sector)))
+}
+
+/// Names a label, also one that is damaged or of another version; `None` for other content.
+fn of_label(sector: &[u8]) -> Option<String> {
+    match Label::decode(sector) {
+        Ok(label) => Some(describe(&label)),
+        Err(FormatError::Magic) => None,
+        Err(error) => Some(format!("a damaged or newer pool label ({error})")),
+    }
 }
 
 fn describe(label: &Label) -> String {
@@ -93,10 +103,8 @@ fn describe(label: &Label) -> String {
 }
 
 fn name(start: &[u8]) -> Option<String> {
-    match start.get(..millpond_format::SECTOR_BYTES).map(Label::decode) {
-        Some(Ok(label)) => return Some(describe(&label)),
-        Some(Err(FormatError::Magic)) | None => {}
-        Some(Err(error)) => return Some(format!("a damaged or newer pool label ({error})")),
+    if let Some(label) = start.get(..millpond_format::SECTOR_BYTES).and_then(of_label) {
+        return Some(label);
     }
     let found = MAGICS.iter().find(|magic| {
         let end = magic.offset + magic.bytes.len();

@@ -6,7 +6,9 @@ use millpond_api::FoundState;
 use millpond_api::size::Size;
 use millpond_block::MemberId;
 use millpond_engine::Refusal;
+use millpond_format::FormatError;
 
+use super::scan::newer;
 use super::state::{InForce, PoolRecord};
 
 #[cfg(test)]
@@ -16,14 +18,15 @@ mod tests;
 pub(super) fn state_of(refusal: &Refusal) -> FoundState {
     match refusal {
         Refusal::Apart => FoundState::Contradictory,
+        Refusal::OtherProgram(_) => FoundState::Newer,
         Refusal::NothingFound | Refusal::OtherHost { .. } => FoundState::Incomplete,
         Refusal::Older { .. } | Refusal::NotCurrent { .. } => FoundState::Outdated,
     }
 }
 
 /// Returns the message for a refusal to import a pool. `sides` are its devices, by the history in
-/// their labels.
-pub(super) fn describe(refusal: &Refusal, record: &PoolRecord, sides: &[Vec<PathBuf>]) -> String {
+/// their labels; `foreign` are those with labels that this version does not know.
+pub(super) fn describe(refusal: &Refusal, record: &PoolRecord, sides: &[Vec<PathBuf>], foreign: &[(PathBuf, FormatError)]) -> String {
     let by_hand = format!("'millpond pool import {} --degraded'", record.name);
     let since = |known: &InForce| format!(" since {}", known.since.strftime("%Y-%m-%dT%H:%M:%SZ"));
     let since = record.in_force.as_ref().map_or(String::new(), since);
@@ -36,6 +39,10 @@ pub(super) fn describe(refusal: &Refusal, record: &PoolRecord, sides: &[Vec<Path
                  of one side away, or import the other side alone with {by_hand} and '-d DEVICE' for each of its devices, and replace the rest"
             )
         }
+        Refusal::OtherProgram(why) => match foreign.first() {
+            Some((path, why)) => newer(path, why),
+            None => format!("one of its devices has a label of a newer version of Millpond ({why}); install that version or a later one"),
+        },
         Refusal::NothingFound => "none of its devices was found; bring them back".to_owned(),
         Refusal::Older { found, remembered, wanted } => format!(
             "the devices found have labels of generation {found}, and generation {remembered} was in service here{since}: {}, or use the older \

@@ -4,10 +4,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use millpond_api::{ApiError, LeftDevice};
+use millpond_api::{ApiError, ErrorKind, LeftDevice};
 
 use super::labels;
 use super::pools::parse_id;
+use super::scan::newer;
 use super::service::Daemon;
 use super::state::PoolRecord;
 
@@ -15,12 +16,17 @@ use super::state::PoolRecord;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Daemon {
-    /// Refuses to destroy a pool that is not in service because another host holds it.
+    /// Refuses to destroy a pool that is not in service because another host holds it, or because a
+    /// newer version wrote one of its labels.
     pub(super) async fn refuse_others(&self, name: &str) -> Result<(), ApiError> {
         let record = self.registry().pools.get(name).filter(|entry| entry.shard.is_err()).map(|entry| entry.record.clone());
         let Some(record) = record else { return Ok(()) };
         let (id, me) = (parse_id(&record.id), self.options.tuning.holder.as_ref().map(|holder| holder.host));
         let scan = self.scan(record.paths().cloned().collect()).await;
+        if let Some((path, .., why)) = scan.foreign.iter().find(|(_, of, ..)| Some(*of) == id) {
+            let why = ApiError::new(ErrorKind::Unavailable, newer(path, why));
+            return Err(why.during(format!("cannot destroy pool '{name}'")));
+        }
         let claims = scan.pools.into_iter().filter(|pool| Some(pool.id) == id).filter_map(|pool| pool.claim);
         match claims.into_iter().find(|claim| !claim.released && Some(claim.holder.host) != me) {
             Some(claim) => Err(ApiError::busy(format!(
@@ -35,8 +41,8 @@ impl Daemon {
     /// the absent devices.
     ///
     /// # Errors
-    /// When the label of a present device cannot be overwritten; those of the others are
-    /// overwritten all the same.
+    /// When the label of a present device cannot be overwritten, or is of a newer version; those of
+    /// the others are overwritten all the same.
     pub(super) async fn take_labels(&self, record: &PoolRecord) -> Result<Vec<LeftDevice>, ApiError> {
         let name = &record.name;
         let id = parse_id(&record.id).ok_or_else(|| ApiError::internal(format!("pool '{name}' has no valid id")))?;
@@ -45,7 +51,8 @@ impl Daemon {
         let pool = scan.pools.iter().find(|pool| pool.id == id);
         let found = pool.map(labels::Labelled::devices).unwrap_or_default();
         let absent = |path: &PathBuf| scan.absent.contains(path);
-        let elsewhere = found.iter().filter(|path| !remembered.contains(path));
+        let foreign = scan.foreign.iter().filter(|(_, of, ..)| *of == id).map(|(path, ..)| path);
+        let elsewhere = found.iter().chain(foreign).filter(|path| !remembered.contains(path));
         let mut failed = Vec::new();
         for path in remembered.iter().filter(|path| !absent(path)).chain(elsewhere) {
             let wiped = self.calls.call(path, PATIENCE, move |path| labels::wipe(path, id, |_| true)).await;

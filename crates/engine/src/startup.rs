@@ -26,6 +26,9 @@
 //! Devices that were written to separately are never joined ([`Evidence::apart`]): the user decides
 //! which of them are the pool.
 //!
+//! A device of the pool whose label is of another program ([`Evidence::foreign`]) may be the newest:
+//! no import does without it.
+//!
 //! When devices are missing, the memory is made durable before the import writes labels, because
 //! another start may find only those devices; and before the pool serves any client. It follows
 //! each later change of the labels.
@@ -39,7 +42,7 @@ mod tests;
 use std::time::Duration;
 
 use millpond_block::MemberId;
-use millpond_format::DeviceId;
+use millpond_format::{DeviceId, FormatError};
 
 use crate::{LabelsInForce, NewestLabel, Planted};
 pub use labelled::{Labelled, Looked};
@@ -69,6 +72,8 @@ pub struct Evidence {
     pub devices: Vec<DeviceId>,
     /// The labels contradict each other: the devices have no common history.
     pub apart: bool,
+    /// A device of the pool was found whose label this program cannot read, and why.
+    pub foreign: Option<FormatError>,
     /// Members that were not found, and were present when the newest label was written.
     pub missing: Vec<MemberId>,
     /// Members that were not found, and are down according to the newest label.
@@ -120,6 +125,8 @@ pub enum Refusal {
     /// The labels contradict each other: the devices were written to separately, or a power cut
     /// left different labels of one generation.
     Apart,
+    /// A device of the pool has a label of another program, which may be newer than all others.
+    OtherProgram(FormatError),
     /// Another host had the pool last, or began to take it, and may have done without the devices
     /// that were found.
     OtherHost {
@@ -166,8 +173,11 @@ impl ImportRules {
     /// one (INV-MEMORY-1).
     ///
     /// # Errors
-    /// The reason why the state may be older, or is not one state.
+    /// The reason why the state may be older, is not one state, or is not known.
     pub fn check(&self, remembered: Option<&LabelsInForce>, found: &Evidence) -> Result<(), Refusal> {
+        if let Some(why) = found.foreign {
+            return Err(Refusal::OtherProgram(why));
+        }
         if found.apart && !self.breaks(Planted::JoinApart) {
             return Err(Refusal::Apart);
         }

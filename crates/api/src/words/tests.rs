@@ -46,7 +46,7 @@ fn every_word_is_read_and_written_and_other_words_are_kept() {
     check::<DeviceState>(&["online", "available", "missing", "failed", "faulted", "resilvering", "replacing", "unavailable"]);
     check::<DeviceHealth>(&["ok", "slow", "failing", "silent", "full", "failed", "missing", "filling"]);
     check::<PoolHealth>(&["planned", "opening", "online", "readonly", "degraded", "closing", "faulted", "unavailable"]);
-    check::<FoundState>(&["importable", "degraded", "incomplete", "outdated", "contradictory", "imported", "in-use", "no-answer"]);
+    check::<FoundState>(&["importable", "degraded", "incomplete", "outdated", "contradictory", "newer", "imported", "in-use", "no-answer"]);
     check::<JobKind>(&["reclaim", "resilver", "replace", "remove", "rejoin", "rebalance", "wipe", "scrub", "copy"]);
     check::<JobState>(&["running", "stopped"]);
     check::<CallerKind>(&["unix", "token", "session"]);

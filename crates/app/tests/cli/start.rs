@@ -2,6 +2,7 @@
 //! was in service.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -92,6 +93,53 @@ fn an_older_half_of_a_mirror_is_not_taken_by_a_start() {
     eventually("the export is back", || serves(&daemon));
     assert_eq!(read(&daemon), 0x22);
     assert_eq!(daemon.stop("TERM"), 0);
+}
+
+/// Turns a feature of a later version on in both labels of a device of 256 MiB.
+fn upgrade(daemon: &Daemon, name: &str) {
+    let device = fs::File::options().read(true).write(true).open(daemon.path(name)).expect("open");
+    for area in [0, 255 << 20] {
+        let mut label = [0; 4096];
+        device.read_exact_at(&mut label, area).expect("read");
+        label[21] |= 0x80;
+        let sum = crc_fast::crc32_iscsi(&label[..4092]);
+        label[4092..].copy_from_slice(&sum.to_le_bytes());
+        device.write_all_at(&label, area).expect("write");
+    }
+}
+
+/// The other half may have been away while a later version upgraded the pool and wrote to it.
+#[test]
+fn a_half_of_a_later_version_is_not_done_without() {
+    let mut daemon = impatient();
+    let (a, b) = (format!("{}:256M", daemon.text("a")), format!("{}:256M", daemon.text("b")));
+    daemon.run(&["pool", "create", "tank", "mirror", &a, &b]).ok();
+    assert_eq!(daemon.stop("TERM"), 0);
+    upgrade(&daemon, "b");
+    daemon.restart();
+    let why = |daemon: &Daemon| reason(daemon).contains("has a label of a newer version");
+    eventually("it is refused", || why(&daemon));
+    let looks = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < looks {
+        assert!(health_is(&daemon, "unavailable") && why(&daemon), "{}", pool(&daemon));
+        sleep(Duration::from_millis(100));
+    }
+    let dir = daemon.text("");
+    let imports: [&[&str]; 5] = [&[], &["--degraded"], &["--degraded", "-n"], &["--rebuild", "-n"], &["-d", &dir, "--degraded"]];
+    for options in imports {
+        let words = [&["pool", "import", "tank"][..], options].concat();
+        daemon.run(&words).refused(1, "has a label of a newer version");
+    }
+    daemon.run(&["pool", "checkpoints", "tank"]).refused(1, "has a label of a newer version");
+    daemon.run(&["pool", "checkpoints", "tank", "-d", &dir]).refused(1, "has a label of a newer version");
+    assert_eq!(daemon.json(&["pool", "import", "-d", &dir])[0]["state"], "newer");
+    let bytes = || ["a", "b"].map(|name| fs::read(daemon.path(name)).expect("read"));
+    let before = bytes();
+    daemon.run(&["pool", "destroy", "-y", "tank"]).refused(1, "has a label of a newer version");
+    assert!(bytes() == before, "a device was changed");
+    // a device that is away counts as missing
+    hide(&daemon, "b");
+    eventually("without the device", || health_is(&daemon, "degraded"));
 }
 
 /// INV-MEMORY-1: a pool that lacks a device is served only after the daemon has saved that the

@@ -109,6 +109,44 @@ fn both_labels_of_a_disk_of_any_size_are_found_and_wiped() {
     assert_eq!(read(&path).expect("read"), None);
 }
 
+/// Returns the label as a later version writes it, with a feature that this one does not know.
+fn newer(label: &Label) -> Label {
+    let names = millpond_format::FeatureNames::read(b"dedup (since 9.4.0)");
+    let features = millpond_format::FeatureSet { incompat: 1 << 31, ..label.features };
+    Label { features, feature_names: names, ..label.clone() }
+}
+
+/// Writes the label of a later version over the first one.
+fn upgrade_first(path: &Path, label: &Label) {
+    let file = File::options().write(true).open(path).expect("open");
+    file.write_all_at(&newer(label).encode(), 0).expect("write");
+}
+
+#[test]
+fn a_first_label_of_a_later_version_hides_the_second_one() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("d");
+    device(&path, Some(&label(3, 0, 1)), false);
+    upgrade_first(&path, &label(3, 0, 1));
+    assert_eq!(read(&path).expect("read"), None);
+    let (pool, name, why) = of_other_program(&path).expect("read").expect("a label of a later version");
+    assert_eq!((pool, name.as_str()), (PoolId([3; 16]), "pool3"));
+    assert!(why.to_string().contains("dedup (since 9.4.0)"), "{why}");
+}
+
+/// A device of the pool that keeps its label is not reported as one without a label.
+#[test]
+fn a_label_of_a_later_version_is_not_wiped() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("d");
+    device(&path, Some(&label(3, 0, 1)), false);
+    upgrade_first(&path, &label(3, 0, 1));
+    let refused = wipe(&path, PoolId([3; 16]), |_| true).expect_err("it keeps its label").to_string();
+    assert!(refused.contains("newer version") && refused.contains("dedup (since 9.4.0)"), "{refused}");
+    assert!(of_other_program(&path).expect("read").is_some());
+    assert_eq!(wipe(&path, PoolId([4; 16]), |_| true).expect("left alone"), Wiped::Done, "it is of another pool");
+}
+
 #[test]
 fn a_disk_in_the_place_of_another_one_is_not_wiped() {
     let dir = tempfile::tempdir().expect("tempdir");

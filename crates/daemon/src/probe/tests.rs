@@ -31,8 +31,7 @@ fn a_blank_or_short_device_holds_nothing() {
     assert_eq!(name(&vec![0; PROBED]), None);
 }
 
-#[test]
-fn our_own_label_names_its_pool_even_when_damaged() {
+fn label() -> Label {
     let group = Group {
         class: Class::Data,
         layout: Layout::Linear,
@@ -42,7 +41,7 @@ fn our_own_label_names_its_pool_even_when_damaged() {
     let member = Member { device: DeviceId(1), extents: 10, state: MemberState::Present, replacement: None, leaving: false, down_since: 0 };
     let shape =
         Shape { generation: 1, extent_bytes: 1 << 20, chunk_units: 512, next: SegmentId(10), members: vec![member], groups: vec![group] };
-    let label = Label {
+    Label {
         pool: PoolId([7; 16]),
         name: "tank".to_owned(),
         device: DeviceId(1),
@@ -51,9 +50,35 @@ fn our_own_label_names_its_pool_even_when_damaged() {
         features: millpond_format::FeatureSet::default(),
         feature_names: millpond_format::FeatureNames::default(),
         notes: Vec::new(),
-    };
-    let mut sector = label.encode();
+    }
+}
+
+#[test]
+fn our_own_label_names_its_pool_even_when_damaged() {
+    let mut sector = label().encode();
     assert!(name(&sector).is_some_and(|name| name.contains("'tank'")));
     sector[100] ^= 1;
     assert!(name(&sector).is_some_and(|name| name.contains("damaged")));
+}
+
+/// The first label may have been overwritten, and the second one be of a later version, or rotten.
+#[test]
+fn a_second_label_is_found_whatever_its_version() {
+    let (dir, size) = (tempfile::tempdir().expect("tempdir"), 4 << 20);
+    let holds_second = |sector: &[u8]| {
+        let path = dir.path().join("d");
+        let file = File::create(&path).expect("create");
+        file.set_len(size).expect("size");
+        file.write_all_at(sector, millpond_format::second_area(size)).expect("write");
+        holds(&path).expect("read")
+    };
+    let (own, mut rotten) = (label(), label().encode());
+    assert!(holds_second(&own.encode()).is_some_and(|name| name.contains("'tank'")));
+    let features = millpond_format::FeatureSet { incompat: 1 << 31, ..own.features };
+    let feature_names = millpond_format::FeatureNames::read(b"dedup (since 9.4.0)");
+    let later = Label { features, feature_names, ..own }.encode();
+    assert!(holds_second(&later).is_some_and(|name| name.contains("newer pool label") && name.contains("dedup (since 9.4.0)")));
+    rotten[100] ^= 1;
+    assert!(holds_second(&rotten).is_some_and(|name| name.contains("damaged")));
+    assert_eq!(holds_second(&[0; 4096]), None);
 }

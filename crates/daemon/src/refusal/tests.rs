@@ -16,7 +16,10 @@ fn record() -> PoolRecord {
 /// Returns the message about devices that are refused.
 fn message_about(record: &PoolRecord, found: &Evidence) -> String {
     match ImportRules::default().decide(record.remembered().as_ref(), Some(found), Duration::ZERO) {
-        Decision::Refuse(refusal) => describe(&refusal, record, &[vec!["/a".into()], vec!["/b".into()]]),
+        Decision::Refuse(refusal) => {
+            let foreign = ("/c".into(), FormatError::Version(9));
+            describe(&refusal, record, &[vec!["/a".into()], vec!["/b".into()]], &[foreign])
+        }
         decision => panic!("{decision:?}"),
     }
 }
@@ -32,6 +35,7 @@ fn found(generation: u64, devices: &[u64], missing: &[u16]) -> Evidence {
         present: devices.clone(),
         known: devices.clone(),
         apart: false,
+        foreign: None,
         devices,
         missing: missing.iter().copied().map(MemberId).collect(),
         down: Vec::new(),
@@ -66,6 +70,12 @@ fn the_other_host_is_named() {
     let half = Evidence { other_host: Some("bert".to_owned()), ..found(5, &[11], &[0]) };
     let words = message_about(&record(), &half);
     assert!(words.contains("'bert'") && words.contains("device 0 (was /a)"), "{words}");
+}
+
+#[test]
+fn a_device_of_a_later_version_is_named() {
+    let words = message_about(&record(), &Evidence { foreign: Some(FormatError::Version(9)), ..found(5, &[10, 11], &[]) });
+    assert!(words.contains("/c has a label of a newer version") && words.contains("install that version"), "{words}");
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use millpond_block::MemberId;
 use millpond_format::{
-    AREA_BYTES, CLAIM_OFFSET, Claim, Class, DeviceId, DeviceNote, Label, Member, MemberState, PoolId, SECTOR_BYTES, Shape, second_area,
+    AREA_BYTES, CLAIM_OFFSET, Claim, Class, DeviceId, DeviceNote, FormatError, Label, Member, MemberState, PoolId, SECTOR_BYTES, Shape,
+    second_area,
 };
 
 use super::Evidence;
@@ -51,6 +52,9 @@ pub struct Labelled<P> {
     pub ids: Vec<DeviceId>,
     /// Newest claim on the devices: the host that has the pool, or had it last.
     pub claim: Option<Claim>,
+    /// Devices found with labels of this pool that this program does not know, and why; added by the
+    /// caller of [`Labelled::group`].
+    pub foreign: Vec<(P, FormatError)>,
     /// A host that began to take the pool after that: its claim is the newest, and not in force on the devices found.
     pub taker: Option<Claim>,
     /// When whoever has the pool was last seen alive: milliseconds since the Unix epoch; nothing when it was given back.
@@ -73,17 +77,23 @@ pub struct Looked<P> {
 }
 
 impl<P> Looked<P> {
-    /// Looks what is on a device of `size` usable bytes: its label, the first intact copy, and the claim on it; `None` when it is of no pool.
-    /// `sector` reads one at an offset in bytes.
+    /// Returns the label of a device of `size` usable bytes, the first intact copy, and the claim on
+    /// it; `None` when it is of no pool, or its first label is of another version. `sector` reads one
+    /// at an offset in bytes.
     ///
     /// # Errors
     /// Those of `sector`, of labels.
     pub fn read<E>(place: P, size: u64, mut sector: impl FnMut(u64) -> Result<[u8; SECTOR_BYTES], E>) -> Result<Option<Looked<P>>, E> {
         let mut found = None;
         for area in areas(size) {
-            if let Ok(label) = Label::decode(&sector(area)?) {
-                found = Some(label);
-                break;
+            match Label::decode(&sector(area)?) {
+                Ok(label) => {
+                    found = Some(label);
+                    break;
+                }
+                // INV-LABEL-3: the second copy may be older than the change that made the first one
+                Err(FormatError::Version(_) | FormatError::Incompatible(_)) => break,
+                Err(_) => {}
             }
         }
         let Some(label) = found else { return Ok(None) };
@@ -123,6 +133,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
             present: self.present.clone(),
             known: self.known.clone(),
             apart: !self.sides.is_empty(),
+            foreign: self.foreign.first().map(|(_, why)| *why),
             devices: self.ids.clone(),
             missing: self.missing.clone(),
             down: self.down.clone(),
@@ -182,11 +193,11 @@ impl<P: Clone + PartialEq> Labelled<P> {
             claim: devices.iter().filter_map(|device| device.claim.clone()).max_by_key(|claim| (claim.term, !claim.released)),
             taker: devices.iter().filter_map(|device| device.taker.clone()).max_by_key(|claim| claim.term),
             seen: None,
+            foreign: Vec::new(),
         };
-        let in_force = found.claim.as_ref().map(|claim| claim.term);
-        found.taker = found.taker.filter(|taker| in_force.is_none_or(|term| taker.term > term));
-        let held = found.claim.as_ref().is_some_and(|claim| !claim.released);
-        found.seen = devices.iter().filter_map(|device| device.seen).max().filter(|_| held);
+        let in_force = found.claim.as_ref().map(|claim| (claim.term, !claim.released));
+        found.taker = found.taker.filter(|taker| in_force.is_none_or(|(term, _)| taker.term > term));
+        found.seen = devices.iter().filter_map(|device| device.seen).max().filter(|_| in_force.is_some_and(|(_, held)| held));
         for Looked { place, label, .. } in devices {
             let member = label.member_in(&newest.shape);
             let Some(known) = newest.shape.member(member).filter(|known| known.state != MemberState::Gone) else { continue };

@@ -29,6 +29,7 @@ fn found(generation: u64, newest_on: &[u64], devices: &[u64], missing: &[u16], d
         present: newest_on.iter().copied().map(DeviceId).collect(),
         known: newest_on.iter().copied().map(DeviceId).collect(),
         apart: false,
+        foreign: None,
         devices: devices.iter().copied().map(DeviceId).collect(),
         missing: missing.iter().copied().map(MemberId).collect(),
         down: down.iter().copied().map(MemberId).collect(),
@@ -354,6 +355,22 @@ fn devices_that_were_written_to_apart_are_refused_whatever_is_remembered() {
     let apart = Evidence { apart: true, ..found(4, &[10, 11], &[10, 11], &[], &[]) };
     for memory in [None, Some(remembered(4, &[(0, 10), (1, 11)]))] {
         assert_eq!(RULES.decide(memory.as_ref(), Some(&apart), LIMIT), Decision::Refuse(Refusal::Apart));
+    }
+}
+
+/// Its label may be newer than all others, whatever those list.
+#[test]
+fn a_device_with_a_label_of_another_program_refuses_every_import() {
+    let why = FormatError::Version(9);
+    let (whole, half) = (found(4, &[10, 11], &[10, 11], &[], &[]), found(4, &[11], &[11], &[0], &[]));
+    for readable in [whole, half, found(4, &[11], &[11], &[], &[0])] {
+        let all = Evidence { foreign: Some(why), ..readable.clone() };
+        for memory in [None, Some(remembered(4, &[(0, 10), (1, 11)])), Some(remembered(3, &[(1, 11)]))] {
+            for waited in [Duration::ZERO, LIMIT * 100] {
+                assert_eq!(RULES.decide(memory.as_ref(), Some(&all), waited), Decision::Refuse(Refusal::OtherProgram(why)), "{readable:?}");
+            }
+            assert!(!matches!(RULES.decide(memory.as_ref(), Some(&readable), LIMIT), Decision::Refuse(_)), "alone it would be imported");
+        }
     }
 }
 
