@@ -19,6 +19,7 @@ mod error;
 mod event;
 mod export;
 pub mod failure;
+mod feature;
 mod found;
 pub mod instant;
 mod job;
@@ -54,6 +55,7 @@ pub use export::{
     Access, CreateExport, CreateFuse, CreateNbd, CreateTls, CreateVhostUser, Export, ExportClient, ExportKind, ExportState, ExportTls,
     ExportTlsMode, ExportVolume, NbdLimits, TlsCredentials, TlsMode,
 };
+pub use feature::{PoolFeature, PoolUpgrade, UpgradePool};
 pub use found::{Found, FoundState, LostRange};
 pub use job::{GroupFill, Job, JobKind, JobState, LostData, Rebalance, RebalancePool, Scrub, ScrubPool, ScrubState};
 pub use layout::{ClassSpec, LayoutSpec, OtherLayout, PoolLayout};

@@ -296,6 +296,12 @@ pub struct Pool {
     pub reason: Option<String>,
     /// True if the pool was imported read-only: nothing is written to its devices.
     pub readonly: bool,
+    /// Version of the format of its labels; null if the pool is not in service.
+    #[serde(default)]
+    pub format: Option<u16>,
+    /// Names of the features of the format that it has.
+    #[serde(default)]
+    pub features: Vec<String>,
     /// Layout of class data; null if the pool is not in service. Later versions may add kinds.
     #[schema(value_type = Option<LayoutSpec>)]
     pub layout: Option<PoolLayout>,

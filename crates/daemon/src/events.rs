@@ -328,11 +328,11 @@ fn pool_of(kind: &EventKind, subject: &str) -> Option<String> {
         ExportCreated | ExportRemoved | ExportStopped | ExportRestored => subject.split_once(' ')?.1,
         PoolCreated | PoolImported | PoolExported | PoolDestroyed | PoolNotClosed | PoolWaiting | PoolOlderState | PoolDegraded
         | PoolFaulted | PoolSilent | PoolHealthy | PoolSpace | PoolFull | PoolHasRoom | PoolDevicesAdded | PoolReplacing | PoolRemoving
-        | PoolRemovalEnded | PoolRemovalWaits | PoolChanged | PoolUnreclaimed | PoolRebalancing | PoolWiping | PoolScrubbing
-        | DeviceLimited | HostNearlyFull | HostHasRoom | VolumeCreated | VolumeChanged | VolumeResized | VolumeRolledBack
-        | VolumePromoted | VolumeCopied | VolumeCopyFailed | SnapshotCreated | SnapshotExpired | SnapshotHeld | SnapshotReleased
-        | Renamed | Destroyed | PolicyAttached | PolicyDetached | PolicyMissed | PolicyResumed | SnapshotPruned | GuestNotFrozen
-        | GuestFreezes | GuestStuck | GuestThawed => subject,
+        | PoolRemovalEnded | PoolRemovalWaits | PoolChanged | PoolUnreclaimed | PoolRebalancing | PoolWiping | PoolUpgraded
+        | PoolScrubbing | DeviceLimited | HostNearlyFull | HostHasRoom | VolumeCreated | VolumeChanged | VolumeResized
+        | VolumeRolledBack | VolumePromoted | VolumeCopied | VolumeCopyFailed | SnapshotCreated | SnapshotExpired | SnapshotHeld
+        | SnapshotReleased | Renamed | Destroyed | PolicyAttached | PolicyDetached | PolicyMissed | PolicyResumed | SnapshotPruned
+        | GuestNotFrozen | GuestFreezes | GuestStuck | GuestThawed => subject,
         DaemonStarted | DaemonStopped | AccessRefused | TokenCreated | TokenDestroyed | DeviceFailed | DeviceMissing | DeviceSilent
         | DeviceSlow | DeviceErrors | DeviceFull | DeviceReturned | DeviceRecovered | DeviceSpareUsed | DeviceReleased | JobBegan
         | JobStopped | JobEnded | ScrubEnded | StateUnsaved | PolicyCreated | PolicyChanged | PolicyDestroyed | ConditionBegan

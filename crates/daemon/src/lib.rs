@@ -74,6 +74,7 @@ mod state;
 mod status;
 mod tls;
 mod unlabel;
+mod upgrade;
 mod users;
 mod view;
 mod volumes;

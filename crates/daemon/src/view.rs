@@ -10,10 +10,12 @@ use millpond_api::{
 };
 use millpond_block::DeviceSlot;
 use millpond_engine::{Class, DeviceInfo, Layout, MemberState, PoolState, ScrubInfo, SpaceInfo};
+use millpond_format::Label;
 
 use super::device_names::{DeviceNames, Named, seen_before};
 use super::shard::ShardStatus;
 use super::state::PoolRecord;
+use super::upgrade;
 use crate::hint;
 use millpond_api::instant;
 
@@ -66,6 +68,8 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) 
         devices,
         reason,
         readonly: status.pool.read_only,
+        format: Some(Label::VERSION),
+        features: upgrade::names(status.pool.features),
         layout: Some(layout.into()),
         size: status.pool.size,
         allocated: status.pool.allocated,
@@ -371,6 +375,8 @@ pub(super) fn unavailable(record: &PoolRecord, reason: String, absent: &BTreeMap
         health: PoolHealth::Unavailable,
         reason: Some(reason),
         readonly: false,
+        format: None,
+        features: Vec::new(),
         layout: None,
         size: 0,
         allocated: 0,

@@ -69,6 +69,7 @@ kinds! {
     PoolUnreclaimed = "pool.unreclaimed", Warning, "space of pool cannot be freed";
     PoolRebalancing = "pool.rebalancing", Info, "rebalance started in pool";
     PoolWiping = "pool.wiping", Info, "wipe started in pool";
+    PoolUpgraded = "pool.upgraded", Info, "pool upgraded";
     PoolChanged = "pool.changed", Info, "pool changed";
     PoolScrubbing = "pool.scrubbing", Info, "scrub started in pool";
     DeviceFailed = "device.failed", Error, "device failed";

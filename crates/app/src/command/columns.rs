@@ -125,6 +125,12 @@ pub const POOL_PROPERTIES: &[Column<Pool>] = &[
     Column { name: "id", cell: |p| text(&p.id), shown: Shown::Always },
     Column { name: "health", cell: |p| text(p.health.as_str()), shown: Shown::Always },
     Column { name: "reason", cell: |p| Cell::text_or_none(p.reason.as_deref()), shown: Shown::Always },
+    Column { name: "format", cell: |p| p.format.map_or(Cell::None, |format| Cell::Count(format.into())), shown: Shown::Always },
+    Column {
+        name: "features",
+        cell: |p| if p.features.is_empty() { Cell::None } else { text(&p.features.join(", ")) },
+        shown: Shown::Always,
+    },
     Column { name: "layout", cell: |p| Cell::text_or_none(p.layout.as_ref().map(pool_layout).as_deref()), shown: Shown::Always },
     Column { name: "size", cell: |p| Cell::Bytes(p.size), shown: Shown::Always },
     Column { name: "allocated", cell: |p| Cell::Bytes(p.allocated), shown: Shown::Always },

@@ -41,7 +41,10 @@ const WORDS: &[(&[&str], &str)] = &[
         &["labelclear", "wipefs"],
         "'millpond pool destroy POOL' and 'millpond pool remove POOL DEVICE' remove labels; 'wipefs -a DEVICE' does so manually",
     ),
-    (&["upgrade", "features"], "this version has one format and no optional features"),
+    (
+        &["upgrade", "features"],
+        "'millpond pool get format,features POOL' shows the features of a pool, 'millpond pool upgrade POOL' turns them on",
+    ),
     (&["stat", "top", "perf"], "'millpond pool iostat POOL 1' shows operations, bandwidth and latency each second"),
     (
         &["send", "receive", "recv", "export-diff", "import-diff", "backup", "restore"],

@@ -138,7 +138,14 @@ pub fn print_property<T: Serialize>(row: &T, name: &str, property: &str, columns
     // scripts always get every property
     let for_people = how.format == Format::Table && !how.no_header;
     let is_unset = |column: &Column<T>| for_people && LIMITS.contains(&column.name) && (column.cell)(row) == Cell::None;
-    let wanted = |column: &&Column<T>| column.name == property || (property == "all" && column.name != "name" && !is_unset(column));
+    let asked: Vec<&str> = property.split(',').collect();
+    let known = |name: &str| name == "all" || columns.iter().any(|column| column.name == name);
+    if let Some(unknown) = asked.iter().find(|name| !known(name)) {
+        let known: Vec<&str> = columns.iter().map(|column| column.name).collect();
+        return Err(Failure::usage(format!("no property '{unknown}'; choose from all, {}", known.join(", "))));
+    }
+    let all = asked.contains(&"all");
+    let wanted = |column: &&Column<T>| asked.contains(&column.name) || (all && column.name != "name" && !is_unset(column));
     let entry = |column: &Column<T>| Property {
         name: name.to_owned(),
         property: column.name.to_owned(),
@@ -146,10 +153,6 @@ pub fn print_property<T: Serialize>(row: &T, name: &str, property: &str, columns
         cell: (column.cell)(row),
     };
     let rows: Vec<Property> = columns.iter().filter(wanted).map(entry).collect();
-    if rows.is_empty() {
-        let known: Vec<&str> = columns.iter().map(|column| column.name).collect();
-        return Err(Failure::usage(format!("no property '{property}'; choose from all, {}", known.join(", "))));
-    }
     print(&rows, PROPERTY, how)
 }
 

@@ -14,6 +14,7 @@ mod rebalance;
 mod scrub;
 mod show;
 mod spec;
+mod upgrade;
 mod verbs;
 mod wipe;
 

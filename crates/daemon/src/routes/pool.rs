@@ -6,8 +6,8 @@ use axum::Json;
 use axum::extract::{Path, State};
 use millpond_api::{
     AddDevices, Checkpoint, CreatePool, DeviceRemoval, ErrorBody, Found, ImportPool, LimitDevice, ListCheckpoints, Pool, PoolExport,
-    PoolLoad, PoolPlan, PoolRemoval, Rebalance, RebalancePool, RemoveDevice, ReplaceDevice, Replacement, ScrubPool, SetPool, SpecialAdvice,
-    WipePool, Wiping,
+    PoolLoad, PoolPlan, PoolRemoval, PoolUpgrade, Rebalance, RebalancePool, RemoveDevice, ReplaceDevice, Replacement, ScrubPool, SetPool,
+    SpecialAdvice, UpgradePool, WipePool, Wiping,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -32,6 +32,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(remove_device))
         .routes(routes!(rebalance))
         .routes(routes!(wipe))
+        .routes(routes!(upgrade))
         .routes(routes!(scrub))
         .routes(routes!(set))
         .routes(routes!(limit_device))
@@ -188,6 +189,19 @@ async fn rebalance(
     responses((status = 200, body = Wiping), (status = "default", body = ErrorBody)))]
 async fn wipe(State(daemon): State<Arc<Daemon>>, Path(pool): Path<String>, Body(request): Body<WipePool>) -> Result<Json<Wiping>, Refused> {
     soon(&daemon, |daemon| async move { daemon.wipe(&pool, request).await }).await.map(Json)
+}
+
+/// Turns on the features of the format that a pool lacks.
+///
+/// Durable when answered. Older versions may no longer be able to use the pool.
+#[utoipa::path(post, path = "/v1/pools/{pool}/upgrade", params(("pool" = String, Path)), request_body = UpgradePool,
+    responses((status = 200, body = PoolUpgrade), (status = "default", body = ErrorBody)))]
+async fn upgrade(
+    State(daemon): State<Arc<Daemon>>,
+    Path(pool): Path<String>,
+    Body(request): Body<UpgradePool>,
+) -> Result<Json<PoolUpgrade>, Refused> {
+    soon(&daemon, |daemon| async move { daemon.upgrade_pool(&pool, request).await }).await.map(Json)
 }
 
 /// Changes properties of a pool. Changes last across restarts.

@@ -96,6 +96,7 @@ const RULES: &[(Method, &str, Option<Role>, Pools)] = &[
     // devices are paths that the daemon opens as its user
     (Method::POST, "/v1/pools/{pool}/limit", Some(Admin), InPath),
     (Method::POST, "/v1/pools/{pool}/wipe", Some(Admin), InPath),
+    (Method::POST, "/v1/pools/{pool}/upgrade", Some(Admin), InPath),
     (Method::POST, "/v1/pools/{pool}/devices", Some(Admin), Whole),
     (Method::POST, "/v1/pools/{pool}/replace", Some(Admin), Whole),
     (Method::POST, "/v1/pools/{pool}/remove", Some(Admin), InPath),

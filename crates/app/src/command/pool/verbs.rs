@@ -4,7 +4,9 @@ use clap::Subcommand;
 use millpond_api::client::Client;
 use millpond_api::failure::Outcome;
 
-use super::{advise, checkpoints, create, destroy, device_limit, devices, import, iostat, jobs, plan, rebalance, scrub, show, wipe};
+use super::{
+    advise, checkpoints, create, destroy, device_limit, devices, import, iostat, jobs, plan, rebalance, scrub, show, upgrade, wipe,
+};
 
 /// Verbs.
 #[derive(Debug, Subcommand)]
@@ -29,6 +31,7 @@ pub enum Pool {
     Rebalance(rebalance::Rebalance),
     Scrub(scrub::Scrub),
     Wipe(wipe::Wipe),
+    Upgrade(upgrade::Upgrade),
     Advise(advise::Advise),
     Plan(plan::Plan),
 }
@@ -54,6 +57,7 @@ impl Pool {
             Pool::Rebalance(rebalance) => rebalance.run(client).await,
             Pool::Scrub(scrub) => scrub.run(client).await,
             Pool::Wipe(wipe) => wipe.run(client).await,
+            Pool::Upgrade(upgrade) => upgrade.run(client).await,
             Pool::Plan(plan) => plan.run(client).await,
             Pool::Advise(advise) => advise.run(client).await,
             Pool::DeviceLimit(limit) => limit.run(client).await,
