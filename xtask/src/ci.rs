@@ -152,6 +152,13 @@ fn other_programs(root: &Path, parts: &mut Parts, install: bool) {
     }
 }
 
+/// Makes the golden pools of this version with its own program, in `tests/golden`. Ids and times
+/// differ each time, so the files do; their content is the same.
+pub fn golden_pools(root: &Path) -> Result<Outcome> {
+    let mut test = cargo(root, &["test", "--package", "millpond", "--test", "cli", "golden::pools"]);
+    within(minutes(30), test.args(PROFILE).env("MILLPOND_GOLDEN", "write"))
+}
+
 /// Checks that every planted bug is found within the simulator's own number of seeds.
 pub fn planted_bugs(root: &Path) -> Result<Outcome> {
     let mut build = cargo(root, &["build", "--workspace", "--bin", "millpond-sim", "--features", "millpond-sim/planted"]);

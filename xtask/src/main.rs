@@ -25,6 +25,7 @@ cargo xtask reference                  writes the pages of docs/reference again,
 cargo xtask circles [CRATE]            files of a crate whose methods call each other in a circle, and where to cut it
 cargo xtask floors                     imports of the engine's modules that do not go down to a lower floor
 cargo xtask digests [--record]         compares the digests of simulator runs with crates/sim/digests.txt, or records them again
+cargo xtask golden                     makes the golden pools of this version in tests/golden, before its release
 cargo xtask planted                    every planted bug is found by the simulator
 cargo xtask e2e [ARGS...]              builds the daemon and runs the end-to-end tests with these arguments (try --list)
 cargo xtask deb [OPTIONS]              builds the Debian package
@@ -71,6 +72,11 @@ fn run(words: &[&str]) -> Result<bool> {
         ["digests", options @ ..] if options.is_empty() || options == ["--record"] => {
             let outcome = ci::digests(&root, !options.is_empty())?;
             println!("digests: {outcome:?}");
+            Ok(outcome == part::Outcome::Passed)
+        }
+        ["golden"] => {
+            let outcome = ci::golden_pools(&root)?;
+            println!("golden pools: {outcome:?}");
             Ok(outcome == part::Outcome::Passed)
         }
         ["planted"] => {

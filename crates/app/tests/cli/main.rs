@@ -9,6 +9,7 @@ mod copies;
 mod daemon;
 mod disks;
 mod exports;
+mod golden;
 mod harness;
 mod health;
 mod holds;
