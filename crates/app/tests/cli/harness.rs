@@ -33,6 +33,12 @@ impl Ended {
         serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 
+    /// Returns the problems on standard output of `status --check`, except the free space of the
+    /// machine that runs the tests.
+    pub fn problems(&self) -> String {
+        self.out.split_inclusive('\n').filter(|line| !line.contains("the filesystem below")).collect()
+    }
+
     /// Returns the lines on standard error, except the warning on machines whose temporary files
     /// are in memory.
     fn lines(&self) -> impl Iterator<Item = &str> {

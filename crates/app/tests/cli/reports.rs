@@ -144,8 +144,7 @@ fn a_device_that_is_missing_is_reported_everywhere_until_it_is_back() {
     daemon.run(&["pool", "create", "tank", "mirror", &format!("{a}:256M"), &format!("{b}:256M")]).ok();
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
     daemon.export("tank/v", "v.sock");
-    let healthy = daemon.run(&["status", "--check"]).ok();
-    assert_eq!(healthy.out, "");
+    assert_eq!(daemon.run(&["status", "--check"]).problems(), "");
     assert_eq!(daemon.json(&["pool", "status", "--check", "tank"])["state"], "healthy");
     assert_eq!(daemon.stop("TERM"), 0);
     fs::rename(daemon.path("b"), daemon.path("b.away")).expect("hide");
@@ -169,7 +168,7 @@ fn a_device_that_is_missing_is_reported_everywhere_until_it_is_back() {
     for check in [&["status", "--check"][..], &["pool", "status", "--check"], &["pool", "status", "--check", "tank"]] {
         let checked = daemon.run(check);
         assert_eq!((checked.code, checked.err.as_str()), (4, ""), "{checked:?}");
-        assert_eq!(checked.out, format!("error: pool tank is degraded: {b} is missing\n"));
+        assert_eq!(checked.problems(), format!("error: pool tank is degraded: {b} is missing\n"));
     }
     let json = daemon.run(&["status", "--check", "--format", "json"]);
     let answer: Value = serde_json::from_str(&json.out).expect("JSON");
@@ -179,7 +178,7 @@ fn a_device_that_is_missing_is_reported_everywhere_until_it_is_back() {
     daemon.run(&["pool", "export", "tank"]).ok();
     daemon.run(&["pool", "import", "tank"]).ok();
     reported(&daemon, "pool.healthy");
-    assert_eq!(daemon.run(&["status", "--check"]).code, 0);
+    assert_eq!(daemon.run(&["status", "--check"]).problems(), "");
     assert_eq!(of_kind(&daemon, "pool.degraded").len(), 1, "said once");
 }
 
