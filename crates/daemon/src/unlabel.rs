@@ -22,7 +22,7 @@ impl Daemon {
         let record = self.registry().pools.get(name).filter(|entry| entry.shard.is_err()).map(|entry| entry.record.clone());
         let Some(record) = record else { return Ok(()) };
         let (id, me) = (parse_id(&record.id), self.options.tuning.holder.as_ref().map(|holder| holder.host));
-        let scan = self.scan(record.paths().cloned().collect()).await;
+        let scan = self.scan(record.paths().cloned().chain(labels::host_devices()).collect()).await;
         if let Some((path, .., why)) = scan.foreign.iter().find(|(_, of, ..)| Some(*of) == id) {
             let why = ApiError::new(ErrorKind::Unavailable, newer(path, why));
             return Err(why.during(format!("cannot destroy pool '{name}'")));
