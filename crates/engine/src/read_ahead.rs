@@ -107,7 +107,7 @@ pub(crate) struct ReadAhead {
     blocks: FxHashMap<u64, Block>,
     /// Number of the last sequence or batch.
     last: u64,
-    /// Device reads in flight, and the bytes of their batches.
+    /// Device reads of batches that have not ended, and the bytes of these batches.
     reads: usize,
     reading: u64,
     /// Sequences with a window at the last look, and the time of that.
@@ -208,6 +208,7 @@ impl ReadAhead {
         }
         self.last += 1;
         self.taken += range.length;
+        self.reading += range.length;
         let batch = Batch {
             target,
             sequence: nth,
@@ -233,6 +234,7 @@ impl ReadAhead {
         batch.end -= rest;
         batch.bytes -= rest;
         self.taken -= rest;
+        self.reading -= rest;
         if let Some(sequence) = self.sequence(target, sequence).filter(|sequence| sequence.ahead == before) {
             sequence.ahead = end.max(sequence.next);
         }
@@ -245,7 +247,7 @@ impl ReadAhead {
             batch.reads += reads;
             batch.bytes += more;
             self.reads += reads;
-            self.reading += batch.bytes;
+            self.reading += more;
             self.taken += more;
         }
     }
@@ -272,10 +274,8 @@ impl ReadAhead {
     /// that waited for it.
     pub(crate) fn batch_ended(&mut self, nth: u64, now: Time) -> Vec<u32> {
         let Some(batch) = self.batches.get_mut(&nth) else { return Vec::new() };
-        if batch.reads > 0 {
-            self.reads -= std::mem::take(&mut batch.reads);
-            self.reading -= batch.bytes;
-        }
+        self.reads -= std::mem::take(&mut batch.reads);
+        self.reading -= batch.bytes;
         let (target, sequence, waiters) = (batch.target, batch.sequence, std::mem::take(&mut batch.waiters));
         let blocks = &mut self.blocks;
         batch.keys.retain(|key| match blocks.get(key) {
@@ -292,7 +292,15 @@ impl ReadAhead {
         if batch.left == 0 || (waiters.is_empty() && self.sequence(target, sequence).is_none()) {
             self.drop_batch(nth);
         }
+        // the room became smaller, or the device reads were larger than the range
+        while self.taken > self.room && self.drop_oldest() {}
         waiters
+    }
+
+    /// Returns the operations that wait for a batch, some blocks of which were read. Those that
+    /// need other blocks of it wait again: a device that is slow holds up only reads that need it.
+    pub(crate) fn take_waiters(&mut self, nth: u64) -> Vec<u32> {
+        self.batches.get_mut(&nth).map(|batch| std::mem::take(&mut batch.waiters)).unwrap_or_default()
     }
 
     /// Returns whether any block is being read ahead or was.
@@ -380,6 +388,9 @@ impl ReadAhead {
             sequences.list.retain(|sequence| !is_idle(sequence.at));
         }
         self.targets.retain(|_, sequences| !sequences.list.is_empty());
+        let targets = &self.targets;
+        let is_there = |target: &Target, nth: u64| targets.get(target).is_some_and(|its| its.list.iter().any(|one| one.nth == nth));
+        self.wanting.retain(|(target, nth)| is_there(target, *nth));
         self.drop_batches(|batch| batch.read_at.is_some_and(is_idle));
         let windows = self.targets.values().flat_map(|sequences| &sequences.list).filter(|sequence| sequence.window > 0);
         self.active = windows.count() as u64;

@@ -190,7 +190,8 @@ impl Requests {
     fn decompressed(&mut self, store: &mut Store, id: u32, part: u32, addr: Addr, piece: Option<BufSlice>) {
         let Some(Op { owner, work: Work::Read(work), .. }) = self.ops.get_mut(id) else { return };
         if let Owner::Ahead(batch) = *owner {
-            return piece.into_iter().for_each(|piece| self.ahead.hold(batch, addr.identity(), piece));
+            piece.into_iter().for_each(|piece| self.ahead.hold(batch, addr.identity(), piece));
+            return self.ready.extend(self.ahead.take_waiters(batch));
         }
         if let (Some(volume), Some(piece)) = (work.remembered, &piece) {
             self.remember(store, volume, std::iter::once(addr), piece);

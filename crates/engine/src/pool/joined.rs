@@ -170,6 +170,7 @@ impl Requests {
             (_, buf) => buf.into_iter().for_each(|buf| store.bufs.give(buf)),
         }
         self.decompress(store, id, packed);
+        self.ready.extend(self.ahead.take_waiters(batch));
         self.release(store, id);
     }
 

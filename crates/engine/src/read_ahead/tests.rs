@@ -219,3 +219,41 @@ fn a_batch_that_is_cut_counts_with_its_buffers_and_the_sequence_goes_on_there() 
     }
     assert!(!ahead.is_busy() && ahead.memory() == 0 && ahead.reads() == 0);
 }
+
+#[test]
+fn batches_without_device_reads_do_not_make_it_busy_and_sequences_that_ended_want_nothing() {
+    let mut ahead = ahead();
+    for nth in 0..3 {
+        ahead.note(ONE, ByteRange { offset: nth * 64 * KIB, length: 64 * KIB }, Time(0));
+    }
+    for _ in 0..40 {
+        let nth = ahead.begin(ByteRange { offset: 0, length: 256 * KIB }).expect("room");
+        ahead.reads_begin(nth, 0, 0);
+        assert!(ahead.batch_ended(nth, Time(0)).is_empty());
+        // one whose map nodes cannot be read
+        let nth = ahead.begin(ByteRange { offset: 0, length: 256 * KIB }).expect("room");
+        assert!(ahead.batch_ended(nth, Time(0)).is_empty());
+    }
+    assert!(!ahead.is_busy() && ahead.reading == 0 && ahead.memory() == 0);
+    assert_eq!(ahead.wanting(), Some(ONE));
+    ahead.sweep(Time(60_000));
+    assert!(ahead.wanting().is_none() && ahead.is_idle());
+}
+
+#[test]
+fn a_batch_that_ends_after_the_room_became_smaller_is_dropped() {
+    let mut ahead = ahead();
+    for nth in 0..3 {
+        ahead.note(ONE, ByteRange { offset: nth * 64 * KIB, length: 64 * KIB }, Time(0));
+    }
+    let nth = ahead.begin(ByteRange { offset: 192 * KIB, length: 256 * KIB }).expect("room");
+    ahead.reads_begin(nth, 1, 256 * KIB);
+    for block in 48..112 {
+        ahead.expects(nth, block);
+    }
+    assert_eq!(ahead.arrange(0, 64 * MIB), 0);
+    assert_eq!(ahead.memory(), 256 * KIB, "in flight");
+    (48..112).for_each(|block| ahead.hold(nth, block, BufSlice::new(Buf::zeroed(4096), 0..4096)));
+    ahead.batch_ended(nth, Time(0));
+    assert_eq!((ahead.memory(), ahead.has_blocks()), (0, false));
+}

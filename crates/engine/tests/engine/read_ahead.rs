@@ -27,6 +27,16 @@ fn write_all(harness: &mut Harness, volume: VolumeId, round: u8) {
     }
 }
 
+/// Writes each block, in an order in which no two neighbours are written one after the other.
+fn write_apart(harness: &mut Harness, volume: VolumeId, round: u8) {
+    let blocks = SIZE / 4096;
+    for nth in 0..blocks {
+        let at = nth * 387 % blocks * 4096;
+        let bytes = &pattern(at / STEP * STEP, round)[(at % STEP) as usize..][..4096];
+        harness.request(Target::Head(volume), Op::Write, at, 4096, bytes).unwrap();
+    }
+}
+
 fn read(harness: &mut Harness, target: Target, at: u64, round: u8) {
     assert!(harness.request(target, Op::Read, at, STEP, &[]).unwrap() == pattern(at, round), "at {at}");
 }
@@ -83,12 +93,7 @@ fn reads_in_order_find_their_blocks_in_memory() {
 #[test]
 fn blocks_that_lie_apart_are_read_ahead_in_small_batches() {
     let (mut harness, volume) = written(Layout::Linear, &[70], 1 << 20, Compression::Off);
-    let blocks = SIZE / 4096;
-    // each block, in an order in which no two neighbours are written one after the other
-    for nth in 0..blocks {
-        let at = nth * 387 % blocks * 4096;
-        harness.request(Target::Head(volume), Op::Write, at, 4096, &pattern(at / STEP * STEP, 2)[(at % STEP) as usize..][..4096]).unwrap();
-    }
+    write_apart(&mut harness, volume, 2);
     let target = Target::Head(volume);
     (0..2).for_each(|nth| read(&mut harness, target, nth * STEP, 2));
     harness.submit(target, Op::Read, 2 * STEP, STEP);
@@ -165,6 +170,45 @@ fn a_guest_waits_for_blocks_that_are_being_read_ahead() {
 }
 
 /// INV-READ-AHEAD-1: whatever is written while blocks are read ahead, and wherever it is put.
+#[test]
+fn a_guest_waits_for_its_blocks_and_not_for_the_rest_of_the_batch() {
+    let (mut harness, volume) = written(Layout::Linear, &[70], 1 << 20, Compression::Off);
+    write_apart(&mut harness, volume, 1);
+    let target = Target::Head(volume);
+    (0..2).for_each(|nth| read(&mut harness, target, nth * STEP, 1));
+    harness.submit(target, Op::Read, 2 * STEP, STEP);
+    harness.turn();
+    let guests: Vec<Io> = std::iter::from_fn(|| harness.engine.pop_io()).collect();
+    guests.into_iter().for_each(|io| harness.perform(io));
+    harness.turn();
+    harness.engine.pop_completion().expect("the third read");
+    let mut ahead: Vec<Io> = std::iter::from_fn(|| harness.engine.pop_io()).collect();
+    assert_eq!(ahead.len(), 64, "two batches");
+    harness.submit(target, Op::Read, 3 * STEP, STEP);
+    harness.turn();
+    assert!(harness.engine.pop_completion().is_none(), "its blocks are being read");
+    // the last device read of the first batch, 32 of them, is of a block behind those
+    let hung = ahead.remove(31);
+    ahead.into_iter().for_each(|io| harness.perform(io));
+    harness.turn();
+    let done = harness.engine.pop_completion().expect("it does not wait for the last device read");
+    let bytes: Vec<u8> = done.result.unwrap().iter().flat_map(|piece| piece.bytes().to_vec()).collect();
+    assert!(bytes == pattern(3 * STEP, 1));
+    harness.perform(hung);
+}
+
+#[test]
+fn holes_that_are_read_in_order_do_not_end_reading_ahead() {
+    let (mut harness, volume) = written(Layout::Linear, &[70], 1 << 20, Compression::Off);
+    let empty = harness.volume("empty", 64 << 20, Compression::Off);
+    for at in (0..64u64 << 20).step_by(STEP as usize) {
+        harness.request(Target::Head(empty), Op::Read, at, STEP, &[]).unwrap();
+    }
+    let before = counters(&harness);
+    read_all(&mut harness, Target::Head(volume), 1);
+    assert_eq!(counters(&harness).0 - before.0, SIZE - 3 * STEP);
+}
+
 #[test]
 fn blocks_overwritten_while_they_are_read_ahead_are_never_old() {
     for compression in [Compression::Off, Compression::Lz4] {
