@@ -3,13 +3,15 @@
 //! A root is written to the first area of every device, flushed, written to the second areas,
 //! flushed; only then the next one begins (INV-RING-1: when the first write of root g starts, every
 //! copy of g - 1 is durable; an import repairs copies of the newest that a crash damaged). A ring
-//! begins as zeroes. So if power fails while root g is written, slot g mod 128 is in one of two
-//! states: the first copies are old, torn or new, and every second copy is old; or every first copy
-//! is new, and the second ones are old, torn or new.
+//! begins as zeroes when its device joins the pool, at whatever root. So if power fails while root
+//! g is written, slot g mod 128 is in one of two states: the first copies are old, torn or new, and
+//! every second copy is old; or every first copy is new, and the second ones are old, torn or new.
 //!
 //! INV-RING-2: with n the newest readable root, root n + 1 is provably not committed when a first
 //! copy of its slot is old (some device never got it) or every second copy is (the second writes
-//! never began). Otherwise it was committed and is damaged.
+//! never began). Otherwise it was committed and is damaged. A slot of zeroes is old: whether its
+//! device joined less than 128 roots ago cannot be read from the ring, and zeroes in place of a
+//! root that was written are no fault that devices are known for.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,7 +23,7 @@ use crate::OpenErrorKind;
 /// The content of a slot of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
-    /// Zeroes: never written since the pool was made.
+    /// Zeroes: never written since the device joined the pool.
     Blank,
     /// The root of this generation, in its proper slot.
     Root(u64),
@@ -182,7 +184,7 @@ fn device(slots: &[Option<DeviceSlot>], member: MemberId) -> Option<DeviceSlot> 
 /// Returns whether a slot is as it was before the root of this generation was written to it.
 fn is_as_before(slot: Slot, generation: u64) -> bool {
     match slot {
-        Slot::Blank => generation <= RING_SLOTS,
+        Slot::Blank => true,
         Slot::Root(old) => old.checked_add(RING_SLOTS) == Some(generation),
         Slot::Damaged => false,
     }

@@ -223,6 +223,24 @@ fn a_committed_root_is_found_or_missed_aloud() {
     }
 }
 
+/// Devices that are added begin with rings of zeroes. When all others were removed, each slot is
+/// blank until the ring has gone round once.
+#[test]
+fn a_pool_that_moved_to_other_devices_is_imported_at_each_of_the_next_roots() {
+    let mut machine = Machine::new(1, true);
+    for newest in 2..=300 {
+        assert!(machine.publish(newest).is_ok());
+    }
+    for copy in machine.members.iter_mut().flatten().flatten() {
+        *copy = Copy { stable: Slot::Blank, cached: Vec::new() };
+    }
+    for newest in 301..=300 + 2 * RING_SLOTS {
+        assert!(machine.publish(newest).is_ok());
+        let found = machine.rings().newest(&slots(machine.members.len(), 0)).map(|root| root.generation);
+        assert_eq!(found, Ok(newest));
+    }
+}
+
 #[test]
 fn slots_are_judged_by_what_is_in_them() {
     let mut ring = vec![0u8; RING_SLOTS as usize * SECTOR_BYTES];
