@@ -15,9 +15,9 @@ use std::process::Command;
 /// User of QEMU in Debian's libvirt.
 const USER: &str = "libvirt-qemu";
 
-/// Configuration of libvirt's QEMU driver, used alone in its own directory: no daemon, no cgroups,
-/// and QEMU with Debian's user.
-const QEMU_CONF: &str = r#"
+/// Configuration of libvirt's QEMU driver in directories of its own: no cgroups, and QEMU with
+/// Debian's user.
+pub(super) const QEMU_CONF: &str = r#"
 user = "libvirt-qemu"
 group = "libvirt-qemu"
 security_driver = "none"

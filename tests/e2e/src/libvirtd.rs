@@ -4,6 +4,7 @@
 use super::PATIENCE;
 use super::guest::prepare;
 use super::guest_disk::room;
+use super::libvirt::QEMU_CONF;
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
 use millpond_lab::peer::Contender;
@@ -22,16 +23,6 @@ const LIBVIRTD_CONF: &str = r#"
 auth_unix_rw = "none"
 auth_unix_ro = "none"
 log_level = 3
-"#;
-
-const QEMU_CONF: &str = r#"
-user = "libvirt-qemu"
-group = "libvirt-qemu"
-security_driver = "none"
-cgroup_controllers = [ ]
-namespaces = [ ]
-remember_owner = 0
-stdio_handler = "file"
 "#;
 
 /// Runs libvirtd with directories of its own in the place of the host's.
