@@ -49,14 +49,16 @@ fn a_system_behind_a_gate_is_clean() {
 
 #[test]
 fn a_system_that_keeps_its_promises_survives_every_power_cut() {
-    // seed 0 is a world that mostly reads, to be read ahead of
-    for seed in 1..3 {
+    // worlds that mostly read, to be read ahead of, have few operations and few cuts
+    let mut many = 0;
+    for seed in 0..3 {
         let outcome = try_seed(Bug::None, seed, Mode::PowerCut);
         if let Some(finding) = outcome.finding {
             panic!("seed {seed}: {}\n{}", finding.what, finding.tail.join("\n"));
         }
-        assert!(outcome.stats.cuts > 20, "seed {seed}: {:?}", outcome.stats);
+        many += u64::from(outcome.stats.cuts > 20);
     }
+    assert!(many >= 2, "{many} of 3 worlds have more than 20 cuts");
 }
 
 /// Number of seeds within which each bug must be found.
