@@ -110,6 +110,8 @@ pub(crate) struct ReadAhead {
     /// Device reads of batches that have not ended, and the bytes of these batches.
     reads: usize,
     reading: u64,
+    /// Bytes of guests' reads that have not ended.
+    guests_read: u64,
     /// Sequences with a window at the last look, and the time of that.
     active: u64,
     swept: Time,
@@ -163,9 +165,20 @@ impl ReadAhead {
         self.reads
     }
 
-    /// Returns whether so much is being read ahead that nothing more should.
+    /// Notes that a read of a guest begins.
+    pub(crate) fn guest_begins(&mut self, bytes: u64) {
+        self.guests_read += bytes;
+    }
+
+    /// Notes that a read of a guest has ended.
+    pub(crate) fn guest_ended(&mut self, bytes: u64) {
+        self.guests_read -= bytes;
+    }
+
+    /// Returns whether nothing more should be read ahead now: so much is being read ahead, or
+    /// guests ask for a whole window at a time, so that devices are busy without it.
     pub(crate) fn is_busy(&self) -> bool {
-        self.reads >= MOST_READS || self.reading >= MOST_BYTES
+        self.reads >= MOST_READS || self.reading >= MOST_BYTES || self.guests_read >= self.window
     }
 
     /// Returns the target of the sequence that is to be read ahead next.

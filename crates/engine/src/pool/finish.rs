@@ -198,6 +198,7 @@ impl Requests {
         };
         match op.owner {
             Owner::Guest(tag) => {
+                self.ahead.guest_ended(range.length);
                 store.metrics.guest_reads += 1;
                 store.metrics.guest_read_bytes += range.length;
                 self.completions.push_back(millpond_block::Completion { tag, result });

@@ -92,6 +92,7 @@ impl Pool {
             (RequestOp::Read, _) if request.range.length > 0 => {
                 let work = ReadWork::new(target, request);
                 let id = self.requests.new_op(owner, Work::Read(work), false);
+                self.requests.ahead.guest_begins(request.range.length);
                 self.requests.try_read(&mut self.store, id);
                 self.requests.ahead.note(target, request.range, self.store.now);
             }

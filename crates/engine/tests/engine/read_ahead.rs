@@ -152,6 +152,27 @@ fn random_reads_and_volumes_without_a_read_cache_are_not_read_ahead() {
     assert_eq!(harness.engine.metrics().read_cache_bytes, 0);
 }
 
+/// Devices are busy without it, and a copy to memory more costs time.
+#[test]
+fn guests_that_ask_for_a_whole_window_at_a_time_are_not_read_ahead() {
+    let length = 4 * STEP;
+    for (requests, is_read_ahead) in [(3, true), (4, false)] {
+        let (mut harness, volume) = written(Layout::Linear, &[70], 4 * length, Compression::Off);
+        (0..requests).for_each(|nth| {
+            harness.submit(Target::Head(volume), Op::Read, nth * length, length);
+        });
+        harness.turn();
+        let mut bytes = 0;
+        while let Some(io) = harness.engine.pop_io() {
+            let IoKind::Read { length, .. } = &io.kind else { panic!("{io:?}") };
+            bytes += *length as u64;
+        }
+        // map nodes and headers between blocks are read, too
+        assert_eq!(bytes > requests * length + STEP, is_read_ahead, "{bytes} bytes for {requests} requests");
+        assert!(bytes >= requests * length);
+    }
+}
+
 /// INV-READ-AHEAD-2: it does not read them a second time.
 #[test]
 fn a_guest_waits_for_blocks_that_are_being_read_ahead() {
