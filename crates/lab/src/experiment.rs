@@ -2,6 +2,7 @@
 //! have medians and paired ratios.
 
 mod aging;
+mod beside_jobs;
 mod cache_mode;
 mod cdm;
 mod cleaner;

@@ -1,9 +1,9 @@
 //! The list of experiments.
 
 use super::{
-    Setup, cache_mode, cdm, cleaner, clone_storm, defaults, delete, evacuate, file_system, fill, flat, fuse_speed, kill9, loss,
-    lost_special, nbd_speed, parity, read_share, recovery, rewind, scrub, sectors, snap_under_load, snapshot_timeline, snapshots, special,
-    stripe, sync, vhost_speed, watch,
+    Setup, beside_jobs, cache_mode, cdm, cleaner, clone_storm, defaults, delete, evacuate, file_system, fill, flat, fuse_speed, kill9,
+    loss, lost_special, nbd_speed, parity, read_share, recovery, rewind, scrub, sectors, snap_under_load, snapshot_timeline, snapshots,
+    special, stripe, sync, vhost_speed, watch,
 };
 use crate::report::Results;
 use anyhow::Result;
@@ -49,6 +49,12 @@ pub const EXPERIMENTS: &[Experiment] = &[
     new("cachemode", "E", "the five cache modes over FUSE, NBD and vhost-user", cache_mode::run_cache_mode),
     new("sectors", "C", "512-byte, emulated and 4 KiB sectors", sectors::run_sectors),
     new("evacuate", "C", "a device leaves the pool while a load runs", evacuate::run_evacuate),
+    new(
+        "beside-jobs",
+        "-",
+        "latencies of a guest while the pool is scrubbed, and while a device is replaced",
+        beside_jobs::run_beside_jobs,
+    ),
     new("clone-storm", "-", "many clones of one disk, in time and space; some under load", clone_storm::run_clone_storm),
     new("fill", "-", "a pool that gets full, and what works at 100 %", fill::run_fill),
     new("monitor", "A", "processors, memory, disks and counters each second, with 0, 1 and 2 snapshots", watch::run_monitor),
