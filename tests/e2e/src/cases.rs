@@ -5,7 +5,7 @@ use super::{
     activation, advise, book, cache, claims, console, devices, disk_images, drives, fio, full, fuse, fuse_hostile, fuse_loop, fuse_owner,
     guest_disk, guest_freeze, health, hostile, hostile_requests, images, jobs, lab, libnbd, libvirt, libvirtd, limits, lost_special,
     metrics, metrics_cost, model, modes, packages, parity, policies, proxmox, read_cache, restart, sectors, spares, status, suites, tls,
-    tls_cost, tls_renewal, trouble, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
+    tls_cost, tls_renewal, trouble, upgrade, vhost_hostile, vhost_migrate, vhost_recover, vhost_user,
 };
 use anyhow::Result;
 
@@ -625,6 +625,14 @@ pub const CASES: &[Case] = &[
         guest: true,
         asks: Asks::Everything,
         run: vhost_user::kill,
+    },
+    Case {
+        name: "upgrade",
+        about: "the package is upgraded twice under a guest that writes over vhost-user and NBD: no error, nothing lost",
+        needs: GUEST,
+        guest: true,
+        asks: Asks::Everything,
+        run: upgrade::run,
     },
     Case {
         name: "vhost-user-migrate",

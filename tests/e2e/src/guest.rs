@@ -119,7 +119,12 @@ impl Guest {
 
     /// Lets a script continue that waits in `read`.
     pub fn go_on(&mut self) -> Result<()> {
-        self.console.write_line("go")
+        self.send("go")
+    }
+
+    /// Sends a word to a script that waits in `read`.
+    pub fn send(&mut self, word: &str) -> Result<()> {
+        self.console.write_line(word)
     }
 
     /// Waits until the script has succeeded and the guest is off.
@@ -136,13 +141,8 @@ impl Protocol<'_> {
         let mut options: Vec<String> = Vec::new();
         match self {
             Protocol::Nbd(endpoint) => {
-                let socket = endpoint.socket().context("the guest needs a unix socket")?;
-                let disk = format!(
-                    "driver=nbd,node-name=disk,server.type=unix,server.path={},export={},reconnect-delay=120,discard=unmap",
-                    socket.display(),
-                    endpoint.export()
-                );
-                options.extend(["-machine", "pc,accel=tcg", "-blockdev", &disk, "-device", "virtio-blk-pci,drive=disk"].map(str::to_owned));
+                options.extend(["-machine", "pc,accel=tcg"].map(str::to_owned));
+                options.extend(nbd_disk(endpoint)?);
             }
             Protocol::VhostUser(sockets) => {
                 let memory = format!("memory-backend-memfd,id=memory,size={MEMORY}M,share=on");
@@ -156,6 +156,17 @@ impl Protocol<'_> {
         }
         Ok(options)
     }
+}
+
+/// Returns QEMU's options for a disk over NBD.
+pub fn nbd_disk(endpoint: &Endpoint) -> Result<Vec<String>> {
+    let socket = endpoint.socket().context("the guest needs a unix socket")?;
+    let disk = format!(
+        "driver=nbd,node-name=disk,server.type=unix,server.path={},export={},reconnect-delay=120,discard=unmap",
+        socket.display(),
+        endpoint.export()
+    );
+    Ok(["-blockdev", &disk, "-device", "virtio-blk-pci,drive=disk"].map(str::to_owned).to_vec())
 }
 
 /// Makes an initramfs that runs the script; returns the paths of the kernel and the initramfs.

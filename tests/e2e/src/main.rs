@@ -58,6 +58,7 @@ mod tls;
 mod tls_cost;
 mod tls_renewal;
 mod trouble;
+mod upgrade;
 mod vhost_hostile;
 mod vhost_migrate;
 mod vhost_recover;
