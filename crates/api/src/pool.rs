@@ -225,6 +225,10 @@ pub struct PoolIo {
     /// Bytes of these blocks that guests then read.
     #[serde(default)]
     pub read_ahead_used_bytes: u64,
+    /// Bytes of memory that blocks read ahead take now, at most an eighth of `read_cache_limit`
+    /// but for reads in flight. Not counted in `read_cache_bytes`.
+    #[serde(default)]
+    pub read_ahead_memory_bytes: u64,
     /// Blocks that guests read from devices of class cache.
     #[serde(default)]
     pub cache_hits: u64,

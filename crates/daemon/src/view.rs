@@ -149,6 +149,7 @@ fn counters(status: &ShardStatus) -> PoolIo {
         read_cache_misses: metrics.read_cache_misses,
         read_ahead_bytes: metrics.read_ahead_bytes,
         read_ahead_used_bytes: metrics.read_ahead_used_bytes,
+        read_ahead_memory_bytes: metrics.read_ahead_memory_bytes,
         cache_hits: metrics.cache_hits,
         cache_hit_bytes: metrics.cache_hit_bytes,
         cache_misses: metrics.cache_misses,

@@ -249,6 +249,9 @@ pub(super) const POOLS: &[Series<PoolFacts>] = &[
     value!(Counter, "millpond_pool_read_ahead_used_bytes", "Bytes of these that guests then read", |facts| {
         facts.pool.io.read_ahead_used_bytes
     }),
+    value!(Gauge, "millpond_pool_read_ahead_memory_bytes", "Bytes of memory that blocks read ahead take", |facts| {
+        facts.pool.io.read_ahead_memory_bytes
+    }),
     value!(Counter, "millpond_pool_cache_device_read_bytes", "Bytes that guests read from cache devices", |facts| {
         facts.pool.io.cache_hit_bytes
     }),

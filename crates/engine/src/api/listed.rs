@@ -353,6 +353,9 @@ pub struct Metrics {
     pub read_ahead_bytes: u64,
     /// Bytes of these blocks that guests then read.
     pub read_ahead_used_bytes: u64,
+    /// Bytes of the buffers that hold blocks read ahead and not used yet, or into which they are
+    /// being read. No part of `read_cache_bytes`.
+    pub read_ahead_memory_bytes: u64,
     /// Batches appended for guests.
     pub batches: u64,
     /// Bytes of guest blocks appended (after compression).

@@ -282,7 +282,12 @@ fn read_cache(pool: &Pool) -> String {
     let blocks = io.read_cache_hits + io.read_cache_misses;
     let ahead = match io.read_ahead_bytes {
         0 => String::new(),
-        bytes => format!("  read ahead: {}, of which {} were used\n", Size(bytes), Size(io.read_ahead_used_bytes)),
+        bytes => format!(
+            "  read ahead: {}, of which {} were used; {} in memory\n",
+            Size(bytes),
+            Size(io.read_ahead_used_bytes),
+            Size(io.read_ahead_memory_bytes)
+        ),
     };
     if blocks == 0 {
         return ahead;
