@@ -257,7 +257,7 @@ impl Requests {
     }
 
     /// Starts reading a map node unless that is in progress; `op` continues when the node is in
-    /// memory.
+    /// memory. Errors do not count where only read-ahead needs the node (INV-READ-AHEAD-2).
     pub(super) fn load_node(&mut self, store: &mut Store, miss: Miss, op: Option<u32>) {
         let waiting = self.node_waiters.entry(miss.addr.identity());
         let fresh = matches!(waiting, std::collections::hash_map::Entry::Vacant(_));
@@ -273,11 +273,22 @@ impl Requests {
                     return self.node_found(store, miss, node);
                 }
                 let (page, pages) = pages_of(unit, miss.addr.units());
+                let quiet = op.is_some_and(|op| self.is_ahead(op));
                 store.metrics.node_reads += 1;
-                store.read_segment(Context::Node(NodeRead { miss, segment, unit, attempt: 0 }), segment, page, pages, 0);
+                let context = Context::Node(NodeRead { miss, segment, unit, attempt: 0, quiet });
+                if quiet {
+                    store.read_segment_ahead(context, segment, page, pages);
+                } else {
+                    store.read_segment(context, segment, page, pages, 0);
+                }
             }
             None => self.node_failed(store, miss),
         }
+    }
+
+    /// Returns whether an operation reads ahead of guests.
+    fn is_ahead(&self, op: u32) -> bool {
+        self.ops.get(op).is_some_and(|op| matches!(op.owner, Owner::Ahead(_)))
     }
 
     /// Handles a read of a node. When the content is wrong, reads the next copy.
@@ -289,7 +300,7 @@ impl Requests {
         buf: Option<Buf>,
         member: Option<MemberId>,
     ) {
-        let NodeRead { miss, segment, unit, attempt } = read;
+        let NodeRead { miss, segment, unit, attempt, quiet } = read;
         let node = match (result, &buf) {
             (Ok(()), Some(buf)) => check_node(&miss, unit, buf.bytes()),
             _ => None,
@@ -298,6 +309,9 @@ impl Requests {
             store.bufs.give(buf);
         }
         let next = attempt + 1;
+        if node.is_none() && quiet {
+            return self.node_not_read_ahead(store, &miss);
+        }
         if node.is_none() {
             if let (Ok(()), Some(errors)) = (result, member.and_then(|m| store.io.errors.get_mut(m.index()))) {
                 *errors += 1;
@@ -322,6 +336,18 @@ impl Requests {
                 self.ready.extend(waiting);
             }
             None => self.node_failed(store, miss),
+        }
+    }
+
+    /// Fails the operations that read ahead and need a node which was not read. The others read it
+    /// themselves, which counts errors and tries other copies (INV-READ-AHEAD-2).
+    fn node_not_read_ahead(&mut self, store: &mut Store, miss: &Miss) {
+        for op in self.node_waiters.remove(&miss.addr.identity()).unwrap_or_default() {
+            if self.is_ahead(op) {
+                self.fail_op(store, op, DiskError::Io);
+            } else {
+                self.ready.push_back(op);
+            }
         }
     }
 

@@ -111,6 +111,8 @@ pub(crate) struct NodeRead {
     pub(crate) segment: SegmentId,
     pub(crate) unit: u32,
     pub(crate) attempt: u8,
+    /// Read ahead of guests: errors do not count, and no other copy is read.
+    pub(crate) quiet: bool,
 }
 
 /// A piece of a deadlist that is being read, and its place when the read began: it may move

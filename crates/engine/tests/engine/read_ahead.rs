@@ -2,12 +2,14 @@
 //! errors are invisible.
 
 use millpond_block::{CacheMode, Io, IoKind, Op};
-use millpond_engine::{CatalogCommand, Compression, GroupSpec, Layout, Target, Tuning, VolumeId};
+use millpond_engine::{CatalogCommand, Command, Compression, GroupSpec, Layout, Target, Tuning, VolumeId};
 
 use crate::cache::{STEP, pattern};
 use crate::harness::Harness;
 
 const SIZE: u64 = 4 << 20;
+/// Offset of the first block of the volume's second leaf.
+const SECOND_LEAF: u64 = 512 * 4096;
 
 fn tuning(read_ahead: u64) -> Tuning {
     Tuning { map_memory: 8 << 20, checkpoint_log_bytes: 2 << 20, read_cache: 32 << 20, read_ahead, ..Tuning::default() }
@@ -288,6 +290,71 @@ fn errors_are_left_to_guests_and_count_once() {
         read(&mut harness, target, 3 * STEP, 1);
     }
     assert!(errors[0].0 > 0 && errors[0] == errors[1], "{errors:?}");
+}
+
+/// INV-READ-AHEAD-2: map nodes that are read ahead count no errors either, whether a guest waits
+/// for them or not.
+#[test]
+fn errors_of_map_nodes_are_left_to_guests_and_count_once() {
+    let (mut place, mut errors) = (None, Vec::new());
+    for (read_ahead, joins) in [(1 << 20, false), (1 << 20, true), (0, false)] {
+        let (mut harness, volume) = written(Layout::Linear, &[70], read_ahead, Compression::Off);
+        harness.command(Command::Close).unwrap();
+        harness.reopen();
+        let target = Target::Head(volume);
+        read(&mut harness, target, 0, 1);
+        if read_ahead > 0 {
+            let node = read_until_a_node_is_read_ahead(&mut harness, target);
+            let IoKind::Read { offset, .. } = node.kind else { panic!("{node:?}") };
+            place = Some(offset);
+            harness.bad = Some((0, offset));
+            if joins {
+                harness.submit(target, Op::Read, SECOND_LEAF, STEP);
+                harness.turn();
+                assert!(harness.engine.pop_io().is_none(), "the node is being read");
+            }
+            harness.perform(node);
+            harness.settle();
+            let counted = harness.engine.pool().unwrap().devices[0].errors;
+            assert_eq!(counted > 0, joins, "{counted} errors");
+        }
+        harness.bad = Some((0, place.unwrap()));
+        if joins {
+            harness.engine.pop_completion().expect("an answer").result.unwrap_err();
+        } else {
+            harness.request(target, Op::Read, SECOND_LEAF, STEP, &[]).unwrap_err();
+        }
+        errors.push((harness.engine.pool().unwrap().devices[0].errors, harness.engine.pool().unwrap().devices[0].failed));
+        harness.bad = None;
+        read(&mut harness, target, SECOND_LEAF, 1);
+    }
+    assert!(errors[0].0 > 0 && errors.iter().all(|counted| *counted == errors[2]), "{errors:?}");
+}
+
+/// Reads on from the second step of a volume, of which one leaf is in memory, until the node of the
+/// second leaf is read ahead. Returns that device read, which is not done; all others are.
+fn read_until_a_node_is_read_ahead(harness: &mut Harness, target: Target) -> Io {
+    let before = harness.engine.metrics().node_reads;
+    for at in (STEP..SECOND_LEAF).step_by(STEP as usize) {
+        harness.submit(target, Op::Read, at, STEP);
+        let mut found = None;
+        for _ in 0..20 {
+            harness.turn();
+            while let Some(io) = harness.engine.pop_io() {
+                let is_node = matches!(io.kind, IoKind::Read { length, .. } if length <= 3 * 4096);
+                if is_node && harness.engine.metrics().node_reads > before {
+                    assert!(found.replace(io).is_none(), "one node is missing");
+                } else {
+                    harness.perform(io);
+                }
+            }
+        }
+        harness.engine.pop_completion().expect("an answer").result.unwrap();
+        if let Some(node) = found {
+            return node;
+        }
+    }
+    panic!("no node is read ahead");
 }
 
 /// Returns the place on the device of the first block that is read ahead, in a pool of the same
