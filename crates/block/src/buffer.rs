@@ -106,6 +106,12 @@ impl BufSlice {
         self.len == 0
     }
 
+    /// Returns the address of the piece's buffer, the same for all pieces of it while one exists,
+    /// and its size in bytes.
+    pub fn buffer(&self) -> (usize, usize) {
+        (Arc::as_ptr(&self.buf).addr(), self.buf.size())
+    }
+
     /// True when the piece covers its whole buffer.
     pub fn is_whole(&self) -> bool {
         self.len == self.buf.size()
@@ -154,6 +160,11 @@ fn class_of(bytes: usize) -> usize {
 }
 
 impl BufPool {
+    /// Returns the size in bytes of the buffer that [`take`](Self::take) returns for so many bytes.
+    pub fn size_for(bytes: usize) -> usize {
+        PAGE << class_of(bytes)
+    }
+
     /// Takes a buffer of at least `bytes` bytes with arbitrary content.
     pub fn take(&mut self, bytes: usize) -> Buf {
         let class = class_of(bytes);
@@ -194,6 +205,20 @@ impl BufPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_of_buffers_are_known_before_and_from_their_pieces() {
+        let mut bufs = BufPool::default();
+        for pages in 1..70 {
+            let buf = bufs.take(pages * PAGE);
+            assert_eq!(buf.size(), BufPool::size_for(pages * PAGE), "{pages} pages");
+            let all = BufSlice::new(buf, 0..pages * PAGE);
+            let last = all.slice((pages - 1) * PAGE..pages * PAGE);
+            assert_eq!((last.buffer(), last.buffer().1), (all.buffer(), BufPool::size_for(pages * PAGE)));
+        }
+        let [one, other] = [(); 2].map(|()| BufSlice::new(Buf::zeroed(PAGE), 0..PAGE));
+        assert_ne!(one.buffer(), other.buffer());
+    }
 
     #[test]
     fn neighbours_in_one_buffer_become_one_piece() {

@@ -10,9 +10,10 @@
 //! guests leave most of what is read ahead of a target unused, its sequences have to be longer
 //! before they are read ahead.
 //!
-//! Blocks that are read ahead have memory of their own, so they displace none of the read cache. A
-//! batch counts with the larger one of its range and its device reads until its last block is
-//! dropped, because a block keeps the buffer in memory that it was read into.
+//! Blocks that are read ahead have memory of their own, so they displace none of the read cache.
+//! While a batch is being read it counts with the larger one of its range and the buffers of its
+//! device reads, whose sizes are powers of two. Then it counts with the buffers that its blocks are
+//! in, until its last block is dropped, because a block keeps its whole buffer in memory.
 //!
 //! INV-READ-AHEAD-1: a block that is being read ahead, or was, is found by its address in the map,
 //! which always means the same bytes (I11), and only bytes that matched the map's checksum (I5) are
@@ -30,6 +31,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use millpond_block::{BufSlice, ByteRange};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use self::sequence::{Noted, Sequence, Sequences};
 use crate::{Target, Time};
@@ -58,7 +60,7 @@ struct Batch {
     /// The sequence that it is for.
     target: Target,
     sequence: u64,
-    /// The byte after the range, and the bytes of memory that the batch takes.
+    /// The byte after the range, and the bytes of memory that the batch takes: its buffers.
     end: u64,
     bytes: u64,
     /// Keys of its blocks that are being read; later of those that were read.
@@ -133,10 +135,10 @@ impl ReadAhead {
         self.room
     }
 
-    /// Returns the limit of each sequence's window in bytes: all of them together take half of the
-    /// room, so that none pushes out what another one will use.
+    /// Returns the limit of each sequence's window in bytes: all of them together take a quarter of
+    /// the room, and up to half of it in buffers, so that none pushes out what another one will use.
     fn window_limit(&self) -> u64 {
-        (self.room / 2 / self.active.max(1)).min(self.window) / BLOCK * BLOCK
+        (self.room / 4 / self.active.max(1)).min(self.window) / BLOCK * BLOCK
     }
 
     /// Notes a read of a guest.
@@ -253,7 +255,7 @@ impl ReadAhead {
         }
     }
 
-    /// Notes that a batch has so many device reads in flight, of so many bytes in all.
+    /// Notes that a batch has so many device reads in flight, with buffers of so many bytes in all.
     pub(crate) fn reads_begin(&mut self, nth: u64, reads: usize, bytes: u64) {
         if let Some(batch) = self.batches.get_mut(&nth) {
             let more = bytes.saturating_sub(batch.bytes);
@@ -289,6 +291,7 @@ impl ReadAhead {
         let Some(batch) = self.batches.get_mut(&nth) else { return Vec::new() };
         self.reads -= std::mem::take(&mut batch.reads);
         self.reading -= batch.bytes;
+        self.taken -= batch.bytes;
         let (target, sequence, waiters) = (batch.target, batch.sequence, std::mem::take(&mut batch.waiters));
         let blocks = &mut self.blocks;
         batch.keys.retain(|key| match blocks.get(key) {
@@ -300,12 +303,14 @@ impl ReadAhead {
             Some(block) => block.batch == nth,
             None => false,
         });
+        batch.bytes = bytes_of_buffers(batch.keys.iter().filter_map(|key| blocks.get(key)?.piece.as_ref()));
+        self.taken += batch.bytes;
         (batch.left, batch.read_at) = (batch.keys.len(), Some(now));
         // a sequence that has ended meanwhile will use nothing of it
         if batch.left == 0 || (waiters.is_empty() && self.sequence(target, sequence).is_none()) {
             self.drop_batch(nth);
         }
-        // the room became smaller, or the device reads were larger than the range
+        // the room became smaller, or the buffers are larger than the range
         while self.taken > self.room && self.drop_oldest() {}
         waiters
     }
@@ -409,7 +414,7 @@ impl ReadAhead {
         self.active = windows.count() as u64;
     }
 
-    /// Returns the bytes that batches take.
+    /// Returns the bytes of memory that batches take.
     pub(crate) fn memory(&self) -> u64 {
         self.taken
     }
@@ -429,6 +434,14 @@ impl ReadAhead {
     pub(crate) fn planted_stale(&self, target: Target, block: u64) -> Option<u64> {
         self.stale.get(&(target, block)).copied()
     }
+}
+
+/// Returns the bytes of the buffers that have these blocks, several of which may share one.
+fn bytes_of_buffers<'a>(blocks: impl Iterator<Item = &'a BufSlice>) -> u64 {
+    let mut buffers: SmallVec<[(usize, usize); BATCH_READS]> = blocks.map(BufSlice::buffer).collect();
+    buffers.sort_unstable();
+    buffers.dedup();
+    buffers.iter().map(|(_, bytes)| *bytes as u64).sum()
 }
 
 mod sequence;

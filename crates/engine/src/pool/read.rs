@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use millpond_block::{Buf, BufSlice, ByteRange, DeviceError, DiskError, IoSlices, MemberId};
+use millpond_block::{Buf, BufPool, BufSlice, ByteRange, DeviceError, DiskError, IoSlices, MemberId};
 use millpond_format::{Addr, BlockNo, Coding, FANOUT, Lsn, Node, SegmentId, VolumeId};
 use smallvec::SmallVec;
 
@@ -155,7 +155,7 @@ impl Requests {
                 Part::Zero(_) | Part::Ready(_) | Part::Cached { .. } | Part::Joined { .. } => {}
             }
         }
-        let bytes = reads.iter().map(|read| u64::from(read.pages) * 4096).sum();
+        let bytes = reads.iter().map(|read| BufPool::size_for(read.pages as usize * 4096) as u64).sum();
         self.ahead.reads_begin(batch, reads.len(), bytes);
         let wanted: SmallVec<[PartRead; 4]> = reads.into_iter().map(|read| part_of(&mut parts, read)).collect();
         if let Some(op) = self.ops.get_mut(id) {

@@ -221,6 +221,25 @@ fn a_batch_that_is_cut_counts_with_its_buffers_and_the_sequence_goes_on_there() 
 }
 
 #[test]
+fn a_batch_that_was_read_counts_with_the_buffers_of_its_blocks() {
+    let mut ahead = ahead();
+    (0..3).for_each(|nth| ahead.note(ONE, ByteRange { offset: nth * 64 * KIB, length: 64 * KIB }, Time(0)));
+    let range = ahead.next_range(SIZE).expect("a range");
+    let nth = ahead.begin(range).expect("room");
+    (48..52).for_each(|block| ahead.expects(nth, block));
+    ahead.reads_begin(nth, 2, 320 * KIB);
+    assert_eq!(ahead.memory(), 320 * KIB);
+    // three blocks share a buffer that is larger than they are, one has its own, and one was not read
+    let shared = BufSlice::new(Buf::zeroed(32 << 10), 0..32 << 10);
+    (48..51).for_each(|block| ahead.hold(nth, block, shared.slice(0..4096)));
+    ahead.hold(nth, 51, BufSlice::new(Buf::zeroed(4096), 0..4096));
+    ahead.batch_ended(nth, Time(0));
+    assert_eq!((ahead.memory(), ahead.reading), (36 * KIB, 0));
+    (48..52).for_each(|block| ahead.was_used(block));
+    assert_eq!(ahead.memory(), 0);
+}
+
+#[test]
 fn batches_without_device_reads_do_not_make_it_busy_and_sequences_that_ended_want_nothing() {
     let mut ahead = ahead();
     for nth in 0..3 {

@@ -53,6 +53,11 @@ fn counters(harness: &Harness) -> (u64, u64) {
     (metrics.read_ahead_bytes, metrics.read_ahead_used_bytes)
 }
 
+/// Bytes of the buffers of device reads.
+fn bytes_of(reads: &[Io]) -> u64 {
+    reads.iter().map(|io| if let IoKind::Read { buf, .. } = &io.kind { buf.size() as u64 } else { 0 }).sum()
+}
+
 /// Reads three times in order, and returns the device reads that are started ahead then.
 fn start_ahead(harness: &mut Harness, target: Target) -> Vec<Io> {
     (0..2).for_each(|nth| read(harness, target, nth * STEP, 1));
@@ -88,6 +93,29 @@ fn reads_in_order_find_their_blocks_in_memory() {
             }
         }
         assert_eq!(none, (0, 0), "nothing is read ahead by default");
+    }
+}
+
+/// Buffers have sizes of powers of two, and a block keeps the whole buffer that it was read into.
+#[test]
+fn memory_counts_the_sizes_of_buffers() {
+    const READ: u64 = 20 << 10;
+    for (compression, buffers, after) in [(Compression::Off, 128 << 10, 128 << 10), (Compression::Lz4, 32 << 10, 4 * READ)] {
+        let (mut harness, volume) = written(Layout::Linear, &[70], 1 << 20, compression);
+        let target = Target::Head(volume);
+        for nth in 0..3 {
+            harness.submit(target, Op::Read, nth * READ, READ);
+            let guests: Vec<Io> = std::iter::from_fn(|| harness.engine.pop_io()).collect();
+            guests.into_iter().for_each(|io| harness.perform(io));
+        }
+        harness.turn();
+        let ahead: Vec<Io> = std::iter::from_fn(|| harness.engine.pop_io()).collect();
+        assert_eq!(bytes_of(&ahead), buffers, "{compression:?}: {ahead:?}");
+        // less than the range only while it is being read
+        assert_eq!(harness.engine.metrics().read_ahead_memory_bytes, buffers.max(4 * READ), "{compression:?}");
+        ahead.into_iter().for_each(|io| harness.perform(io));
+        harness.settle();
+        assert_eq!(harness.engine.metrics().read_ahead_memory_bytes, after, "{compression:?}");
     }
 }
 
@@ -174,6 +202,21 @@ fn guests_that_ask_for_a_whole_window_at_a_time_are_not_read_ahead() {
         assert_eq!(bytes > requests * length + STEP, is_read_ahead, "{bytes} bytes for {requests} requests");
         assert!(bytes >= requests * length);
     }
+}
+
+#[test]
+fn memory_of_blocks_read_ahead_is_not_that_of_the_read_cache() {
+    let (mut harness, volume) = written(Layout::Linear, &[70], 1 << 20, Compression::Off);
+    let ahead = start_ahead(&mut harness, Target::Head(volume));
+    let memory = |harness: &Harness| (harness.engine.metrics().read_cache_bytes, harness.engine.metrics().read_ahead_memory_bytes);
+    let buffers = bytes_of(&ahead);
+    assert!(buffers >= 4 * STEP, "{buffers} bytes");
+    assert_eq!(memory(&harness), (0, buffers), "blocks that are being read");
+    ahead.into_iter().for_each(|io| harness.perform(io));
+    harness.settle();
+    assert_eq!(memory(&harness), (0, buffers), "blocks that were read");
+    (3..7).for_each(|nth| read(&mut harness, Target::Head(volume), nth * STEP, 1));
+    assert_eq!(memory(&harness).0, 0, "blocks that were read once");
 }
 
 /// INV-READ-AHEAD-2: it does not read them a second time.
