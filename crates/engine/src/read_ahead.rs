@@ -109,7 +109,7 @@ pub(crate) struct ReadAhead {
     blocks: FxHashMap<u64, Block>,
     /// Number of the last sequence or batch.
     last: u64,
-    /// Device reads of batches that have not ended, and the bytes of these batches.
+    /// Device reads in flight, and the bytes of batches that are being read.
     reads: usize,
     reading: u64,
     /// Bytes of guests' reads that have not ended.
@@ -264,6 +264,14 @@ impl ReadAhead {
             self.reads += reads;
             self.reading += more;
             self.taken += more;
+        }
+    }
+
+    /// Notes that a device read of a batch has ended.
+    pub(crate) fn read_ended(&mut self, nth: u64) {
+        if let Some(batch) = self.batches.get_mut(&nth).filter(|batch| batch.reads > 0) {
+            batch.reads -= 1;
+            self.reads -= 1;
         }
     }
 

@@ -135,6 +135,7 @@ impl Requests {
         result: Result<(), DeviceError>,
         buf: Option<Buf>,
     ) {
+        self.ahead.read_ended(batch);
         let Some(Op { work: Work::Read(work), .. }) = self.ops.get(id) else { return };
         let (first, pages, parts): (u32, u32, SmallVec<[u32; 4]>) = match work.parts.get(part as usize) {
             Some(Part::Joined { page, pages, parts }) => (*page, *pages, parts.clone()),

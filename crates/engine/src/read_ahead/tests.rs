@@ -123,6 +123,8 @@ fn a_guest_waits_for_a_block_in_flight_and_reads_itself_what_is_missing() {
     ahead.hold(nth, 48, BufSlice::new(Buf::zeroed(4096), 0..4096));
     assert!(matches!(ahead.look_up(48), Some(Ahead::Read(_))));
     assert_eq!(ahead.reads(), 3);
+    ahead.read_ended(nth);
+    assert_eq!(ahead.reads(), 2, "those that are in flight");
     assert_eq!(ahead.batch_ended(nth, Time(5)), [77]);
     assert!(ahead.look_up(49).is_none() && ahead.look_up(48).is_some());
     assert_eq!(ahead.reads(), 0);

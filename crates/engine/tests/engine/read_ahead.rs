@@ -64,9 +64,11 @@ fn start_ahead(harness: &mut Harness, target: Target) -> Vec<Io> {
     harness.submit(target, Op::Read, 2 * STEP, STEP);
     let mut guests: Vec<Io> = std::iter::from_fn(|| harness.engine.pop_io()).collect();
     harness.turn();
-    let ahead: Vec<Io> = std::iter::from_fn(|| harness.engine.pop_io()).collect();
+    let mut ahead: Vec<Io> = std::iter::from_fn(|| harness.engine.pop_io()).collect();
     guests.drain(..).for_each(|io| harness.perform(io));
     harness.turn();
+    // nothing was read ahead before if those kept the device busy
+    ahead.extend(std::iter::from_fn(|| harness.engine.pop_io()));
     let done = harness.engine.pop_completion().unwrap();
     assert_eq!(done.result.unwrap().iter().map(|piece| piece.len() as u64).sum::<u64>(), STEP);
     assert!(!ahead.is_empty() && ahead.iter().all(|io| matches!(io.kind, IoKind::Read { .. })), "{ahead:?}");
@@ -261,6 +263,32 @@ fn a_guest_waits_for_its_blocks_and_not_for_the_rest_of_the_batch() {
     let bytes: Vec<u8> = done.result.unwrap().iter().flat_map(|piece| piece.bytes().to_vec()).collect();
     assert!(bytes == pattern(3 * STEP, 1));
     harness.perform(hung);
+}
+
+/// Operations in flight that are no device reads of read-ahead; a batch is half done.
+#[test]
+fn nothing_more_is_read_ahead_while_other_operations_keep_devices_busy() {
+    let (mut harness, volume) = written(Layout::Linear, &[70], 128 << 10, Compression::Off);
+    write_apart(&mut harness, volume, 1);
+    let other = harness.volume("other", SIZE, Compression::Off);
+    write_apart(&mut harness, other, 1);
+    let mut ahead = start_ahead(&mut harness, Target::Head(volume));
+    assert_eq!(ahead.len(), 32, "one batch");
+    let last = ahead.pop().unwrap();
+    ahead.into_iter().for_each(|io| harness.perform(io));
+    harness.turn();
+    (0..16).for_each(|nth| harness.submit(Target::Head(other), Op::Read, nth * 7 * 4096, 4096));
+    let others: Vec<Io> = std::iter::from_fn(|| harness.engine.pop_io()).collect();
+    assert_eq!(others.len(), 16);
+    harness.submit(Target::Head(volume), Op::Read, 3 * STEP, STEP);
+    harness.turn();
+    harness.engine.pop_completion().expect("its blocks were read ahead").result.unwrap();
+    let more = harness.engine.pop_io();
+    assert!(more.is_none(), "{more:?}");
+    others.into_iter().for_each(|io| harness.perform(io));
+    harness.turn();
+    assert!(harness.engine.pop_io().is_some(), "the devices are not busy any more");
+    harness.perform(last);
 }
 
 #[test]
