@@ -30,7 +30,8 @@ pub struct Tuning {
     /// When blocks that guests read together and that lie apart are written next to each other.
     pub gather: Gather,
     /// Blocks that the engine decompresses itself in a turn; a block to be compressed counts as four.
-    /// The caller does the others ([`Engine::pop_codec_work`](crate::Engine::pop_codec_work)).
+    /// The caller does the others, and all that are read ahead
+    /// ([`Engine::pop_codec_work`](crate::Engine::pop_codec_work)); with `usize::MAX` there are none.
     pub codec_at_once: usize,
     /// Bytes of each copy that a scrub reads at a time, approximately.
     pub scrub_strip: u32,

@@ -35,6 +35,8 @@ pub(crate) struct CodecQueue {
     /// Blocks that this turn may still decompress at once; a block to be compressed counts as
     /// [`COMPRESSION_COST`].
     left: usize,
+    /// True when the caller does no work: every turn codes all blocks at once.
+    no_caller: bool,
     waiting: VecDeque<CodecWork>,
     /// Requests that wait for work, by its number.
     waiters: FxHashMap<u64, Waiter>,
@@ -52,12 +54,12 @@ enum Waiter {
 impl CodecQueue {
     /// Creates a queue without work; the first turn may code so much at once.
     pub(super) fn new(at_once: usize) -> CodecQueue {
-        CodecQueue { left: at_once, ..CodecQueue::default() }
+        CodecQueue { left: at_once, no_caller: at_once == usize::MAX, ..CodecQueue::default() }
     }
 
     /// Begins a turn.
     pub(super) fn begin_turn(&mut self, at_once: usize) {
-        self.left = at_once;
+        (self.left, self.no_caller) = (at_once, at_once == usize::MAX);
     }
 
     /// Returns whether blocks that cost so much are coded at once.
@@ -158,12 +160,14 @@ impl Requests {
         count * BLOCK > threshold && !self.codec.codes_at_once(count.saturating_mul(COMPRESSION_COST))
     }
 
-    /// Decompresses blocks of a read, or lets the caller do it.
+    /// Decompresses blocks of a read, or lets the caller do it. Blocks that are read ahead take
+    /// nothing of what a turn decompresses at once, which is for guests that wait.
     pub(super) fn decompress(&mut self, store: &mut Store, id: u32, blocks: SmallVec<[PackedBlock; 1]>) {
         if blocks.is_empty() {
             return;
         }
-        if self.codec.codes_at_once(blocks.len()) {
+        let is_ahead = matches!(self.ops.get(id), Some(Op { owner: Owner::Ahead(_), .. }));
+        if (!is_ahead || self.codec.no_caller) && self.codec.codes_at_once(blocks.len()) {
             for PackedBlock { part, addr, coding, stored } in blocks {
                 let piece = self.unpack(store, stored.bytes(), coding);
                 store.bufs.give_data([stored]);

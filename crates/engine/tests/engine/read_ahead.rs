@@ -2,7 +2,7 @@
 //! errors are invisible.
 
 use millpond_block::{CacheMode, Io, IoKind, Op};
-use millpond_engine::{CatalogCommand, Command, Compression, GroupSpec, Layout, Target, Tuning, VolumeId};
+use millpond_engine::{CatalogCommand, Codec, Command, Compression, GroupSpec, Layout, Target, Tuning, VolumeId};
 
 use crate::cache::{STEP, pattern};
 use crate::harness::Harness;
@@ -143,6 +143,41 @@ fn blocks_that_lie_apart_are_read_ahead_in_small_batches() {
         read(&mut harness, target, nth * STEP, 2);
     }
     assert_eq!(counters(&harness), (SIZE - 3 * STEP, SIZE - 3 * STEP));
+}
+
+/// Decompressing blocks ahead is left to the caller; a guest's block is decompressed in its turn.
+#[test]
+fn blocks_ahead_take_nothing_of_what_a_turn_decompresses_for_guests() {
+    let (mut harness, volume) = written(Layout::Linear, &[70], 1 << 20, Compression::Lz4);
+    write_apart(&mut harness, volume, 1);
+    harness.command(Command::Close).unwrap();
+    harness.tuning.codec_at_once = 16;
+    harness.reopen();
+    let target = Target::Head(volume);
+    let ahead = start_ahead(&mut harness, target);
+    assert!(ahead.len() > 16, "{} device reads", ahead.len());
+    assert!(harness.engine.pop_codec_work().is_none());
+    harness.turn();
+    ahead.into_iter().for_each(|io| harness.perform(io));
+    let far = 20 * STEP;
+    harness.submit(target, Op::Read, far, 4096);
+    let io = harness.engine.pop_io().expect("a device read");
+    harness.perform(io);
+    let answer = |harness: &mut Harness| {
+        let done = harness.engine.pop_completion()?;
+        Some(done.result.unwrap().iter().flat_map(|piece| piece.bytes().to_vec()).collect::<Vec<u8>>())
+    };
+    assert!(answer(&mut harness).expect("no work for the caller") == pattern(far, 1)[..4096]);
+    harness.submit(target, Op::Read, 3 * STEP, STEP);
+    harness.turn();
+    assert!(answer(&mut harness).is_none(), "its blocks were read ahead, and wait for the caller");
+    let mut codec = Codec::default();
+    while let Some(mut work) = harness.engine.pop_codec_work() {
+        work.run(&mut codec);
+        harness.engine.codec_done(work);
+    }
+    harness.turn();
+    assert!(answer(&mut harness).expect("the caller did its work") == pattern(3 * STEP, 1));
 }
 
 #[test]
