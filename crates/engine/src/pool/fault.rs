@@ -88,20 +88,23 @@ impl Pool {
 
     /// Checks whether devices answer. A silent device that is given up counts as failed: the labels
     /// record that before anything relies on it (INV-LABEL-1). A pool that is being opened
-    /// continues without devices only where it may be imported without them.
+    /// continues without devices only where it may be imported without them. A read-only pool that
+    /// closes waits for silent devices only briefly: all that is in flight then was read ahead.
     pub(super) fn watch_devices(&mut self) {
         let least = self.store.tuning.silence_millis;
         self.store.io.at(self.store.now, least);
         if self.store.io.find_silent(self.store.tuning.reread_millis) {
             self.store.io.read_elsewhere(&self.store.core.space.layout, &mut self.store.bufs);
         }
-        let (closing, opening) = (self.lease.is_giving_back(), self.store.state == PoolState::Opening);
+        let read_only_closes = self.store.tuning.read_only && self.store.closing.is_some();
+        let (closing, opening) = (self.lease.is_giving_back() || read_only_closes, self.store.state == PoolState::Opening);
         if opening {
             self.store.io.give_up_incomplete(least);
         }
         let may = !opening || self.store.tuning.degraded || self.store.tuning.plants(Planted::LeaveOutUnasked);
         let alive = matches!(self.store.state, PoolState::Online | PoolState::Closing | PoolState::Opening);
-        self.store.io.give_up_silent(least, alive && may && !self.store.tuning.read_only && !closing, closing);
+        let patience = if read_only_closes { self.store.tuning.reread_millis } else { least };
+        self.store.io.give_up_silent(patience, alive && may && !self.store.tuning.read_only && !closing, closing);
         while let Some(failing) = self.store.io.pop_failing() {
             if opening && failing.why == DeviceTrouble::Silent && failing.replica == Replica::Current {
                 self.unanswered.extend(self.store.io.slot_of(failing.member));

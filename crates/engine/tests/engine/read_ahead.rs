@@ -2,7 +2,7 @@
 //! errors are invisible.
 
 use millpond_block::{CacheMode, Io, IoKind, Op};
-use millpond_engine::{CatalogCommand, Codec, Command, Compression, GroupSpec, Layout, Target, Tuning, VolumeId};
+use millpond_engine::{CatalogCommand, Codec, Command, Compression, GroupSpec, Layout, PoolState, Target, Tuning, VolumeId};
 
 use crate::cache::{STEP, pattern};
 use crate::harness::Harness;
@@ -470,6 +470,33 @@ fn first_place(target: Target) -> u64 {
     let ahead = start_ahead(&mut harness, target);
     let IoKind::Read { offset, .. } = ahead[0].kind else { panic!("{:?}", ahead[0]) };
     offset
+}
+
+/// Its exports have ended before: only blocks that are read ahead may be in flight.
+#[test]
+fn a_read_ahead_that_hangs_does_not_hold_up_the_close_of_a_read_only_pool() {
+    let (mut harness, volume) = written(Layout::Linear, &[70], 1 << 20, Compression::Off);
+    harness.command(Command::Close).unwrap();
+    harness.tuning.read_only = true;
+    harness.reopen();
+    let hung = start_ahead(&mut harness, Target::Head(volume));
+    harness.start(Command::Close);
+    harness.turn();
+    assert!(harness.engine.pop_reply().is_none(), "a device may be slow");
+    let begun = harness.now;
+    let reply = loop {
+        harness.now += 500;
+        harness.turn();
+        assert!(harness.engine.pop_io().is_none());
+        if let Some((_, reply)) = harness.engine.pop_reply() {
+            break reply;
+        }
+        assert!(harness.now < begun + harness.tuning.silence_millis, "the pool does not close");
+    };
+    reply.unwrap();
+    assert_eq!(*harness.engine.state(), PoolState::Closed);
+    hung.into_iter().for_each(|io| harness.perform(io));
+    harness.turn();
 }
 
 #[test]
