@@ -5,6 +5,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixListener;
 use tokio::time::Instant;
 
+use super::guest::socket_of;
 use super::*;
 use crate::service::Options;
 use crate::state::StateDir;
