@@ -10,6 +10,7 @@ use std::process::Command;
 
 /// Directory with the documents of the package.
 const DOC: &str = "usr/share/doc/millpond";
+/// A placeholder: to be set before the first release.
 const MAINTAINER: &str = "Millpond maintainers <maintainers@millpond.invalid>";
 
 /// Files of the repository, the paths at which they are installed, and modes.
