@@ -688,7 +688,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "packages",
-        about: "the Debian package in a clean tree under systemd: installed, used, upgraded under a client, removed, purged; six minutes, only if MILLPOND_PACKAGES is set",
+        about: "the Debian package in a clean tree under systemd: installed, used, upgraded under a client and a guest, removed, purged; six minutes, only if MILLPOND_PACKAGES is set",
         needs: &[
             "$MILLPOND_PACKAGES",
             "root",
@@ -696,6 +696,8 @@ pub const CASES: &[Case] = &[
             "dpkg-deb",
             "dpkg-shlibdeps",
             "strip",
+            "as",
+            "ld",
             "mke2fs",
             "qemu-system-x86_64",
             "busybox",

@@ -15,8 +15,13 @@ use std::time::Duration;
 
 /// Versions of the two packages; the second one is an upgrade of the first one.
 const VERSIONS: [&str; 2] = ["0.1.0~e2e1-1", "0.1.0~e2e2-1"];
-/// Packages of the clean tree; `qemu-utils` has the client that writes during the upgrade.
-const INCLUDED: &str = "systemd,systemd-sysv,udev,dbus,qemu-utils";
+/// Packages of the clean tree; `qemu-utils` has the client that writes during the upgrade, and
+/// `qemu-system-x86` runs a guest over vhost-user meanwhile.
+const INCLUDED: &str = "systemd,systemd-sysv,udev,dbus,qemu-utils,qemu-system-x86";
+/// Boot sector of that guest.
+const SECTOR: &str = include_str!("guest_sector.s");
+/// Bytes of that guest's disk.
+const SECTOR_DISK_BYTES: u64 = 1 << 20;
 /// Bytes of the guest's root file system and of its second disk, on which a pool is made.
 const ROOT_BYTES: u64 = 2 << 30;
 const DISK_BYTES: u64 = 256 << 20;
@@ -57,6 +62,19 @@ export SYSTEMD_PAGER= SYSTEMD_COLORS=0 DEBIAN_FRONTEND=noninteractive
 apt() { apt-get -q -y -o Dpkg::Use-Pty=0 -o Dpkg::Progress-Fancy=0 "$@" > /tmp/apt 2>&1 || { cat /tmp/apt; false; }; }
 pid() { systemctl show -P MainPID millpond.service; }
 online() { i=0; until [ "$(millpond exports -H -o state | sort -u)" = online ]; do i=$((i + 1)); [ $i -lt 120 ] || return 1; sleep 1; done; }
+steps() { if [ -e /tmp/steps ]; then wc -c < /tmp/steps; else echo 0; fi; }
+# the guest over vhost-user writes and reads on, without an error
+goes_on() {
+  begin=$(steps)
+  i=0
+  until [ "$(steps)" -gt $((begin + 20)) ]; do
+    i=$((i + 1))
+    [ $i -lt 300 ] || return 1
+    kill -0 $guest
+    sleep 1
+  done
+  if grep -q E /tmp/steps; then return 1; fi
+}
 disk=driver=nbd,server.type=unix,server.path=/run/millpond/tank.disk.sock,export=tank/disk,reconnect-delay=120
 
 # installation
@@ -97,7 +115,16 @@ millpond status --wait 60
 online
 test "$(stat -c '%U:%G %a' /run/millpond/lake.given.sock)" = 'nobody:nogroup 660'
 
-# upgrade while a client writes
+# a guest over vhost-user
+millpond import-image /packages/guest.img tank/guest
+millpond export vhost-user tank/guest --unix /run/millpond/tank.guest.vu
+qemu-system-x86_64 -machine pc,accel=tcg,memory-backend=memory -m 64 -object memory-backend-memfd,id=memory,size=64M,share=on \
+  -nodefaults -no-user-config -display none -serial file:/tmp/steps \
+  -chardev socket,id=disk,path=/run/millpond/tank.guest.vu,reconnect=1 -device vhost-user-blk-pci,chardev=disk,bootindex=0 &
+guest=$!
+goes_on
+
+# upgrade while a client writes, and the guest does
 echo '# of the administrator' >> /etc/millpond/millpond.toml
 millpond set iops=60 tank/disk
 qemu-img bench -w -d 8 -s 4096 -S 4096 -c 16384 --pattern=167 --flush-interval=32 --no-drain --image-opts $disk > /tmp/bench 2>&1 &
@@ -109,6 +136,10 @@ test "$(pid)" != "$old"
 test "$(dpkg-query -W -f '${Version}' millpond)" = "$(dpkg-deb -f /packages/new.deb Version)"
 kill -0 $writer || { cat /tmp/bench; false; }
 millpond status --wait 60
+goes_on
+kill $guest
+wait $guest || true
+echo "STEPS $(steps)"
 millpond set iops=none tank/disk
 wait $writer || { cat /tmp/bench; false; }
 qemu-io -r --image-opts $disk -c 'read -P 167 0 64M' | tee /tmp/read
@@ -183,6 +214,7 @@ pub fn debian(subject: &mut Subject) -> Result<()> {
         fs::copy(package, tree.join("packages").join(name))?;
     }
     fs::write(tree.join("packages/script"), SCRIPT)?;
+    fs::write(tree.join("packages/guest.img"), guest_disk(&dir)?)?;
     let units = tree.join("etc/systemd/system");
     fs::write(units.join("script.service"), UNIT)?;
     fs::create_dir_all(units.join("multi-user.target.wants"))?;
@@ -215,6 +247,19 @@ fn bootstrap(tree: &Path) -> Result<()> {
     let output = command.output().context("starting mmdebstrap")?;
     ensure!(output.status.success(), "{}", tail(String::from_utf8_lossy(&output.stderr).trim(), 300));
     Ok(())
+}
+
+/// Returns the content of the disk of the guest over vhost-user: its boot sector, and zeroes.
+fn guest_disk(dir: &Path) -> Result<Vec<u8>> {
+    let [source, object, sector] = ["guest.s", "guest.o", "guest.bin"].map(|name| dir.join(name));
+    fs::write(&source, SECTOR)?;
+    run_command(Command::new("as").arg("--32").arg("-o").arg(&object).arg(&source))?;
+    let at = ["-m", "elf_i386", "-e", "0x7c00", "-Ttext", "0x7c00", "--oformat", "binary", "-o"];
+    run_command(Command::new("ld").args(at).arg(&sector).arg(&object))?;
+    let mut disk = fs::read(&sector)?;
+    ensure!(disk.len() == 512, "a boot sector of {} bytes", disk.len());
+    disk.resize(SECTOR_DISK_BYTES as usize, 0);
+    Ok(disk)
 }
 
 /// Boots the tree with an empty second disk.
