@@ -65,7 +65,7 @@ mod vhost_recover;
 mod vhost_user;
 
 use anyhow::Context;
-use cases::{Asks, CASES, Case};
+use cases::{Asks, Case};
 use millpond_lab::process::{Workspace, find_tool, wait_until};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::os::unix::process::CommandExt;
@@ -111,7 +111,7 @@ fn main() -> ExitCode {
         return one(name, &options.subject, dir);
     }
     let is_chosen = |c: &&Case| options.filters.is_empty() || options.filters.iter().any(|f| c.name.contains(f.as_str()));
-    let chosen: Vec<&Case> = CASES.iter().filter(is_chosen).collect();
+    let chosen: Vec<&Case> = cases::all().filter(is_chosen).collect();
     if options.list {
         chosen.iter().for_each(|c| println!("{:24} {}", c.name, c.about));
         return ExitCode::SUCCESS;
@@ -168,7 +168,7 @@ fn reason_in(dir: &Path) -> PathBuf {
 
 fn one(name: &str, subject: &str, dir: &Path) -> ExitCode {
     let attempt = || {
-        let case = CASES.iter().find(|c| c.name == name).context("no such test")?;
+        let case = cases::all().find(|c| c.name == name).context("no such test")?;
         let mut subject = Subject::new(subject, dir)?;
         (case.run)(&mut subject).map_err(|error| anyhow::anyhow!("{error:#}\n--- last lines of the server\n{}", subject.last_words()))
     };

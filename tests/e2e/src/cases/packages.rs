@@ -1,0 +1,35 @@
+//! Packages of releases.
+
+use super::{Asks, Case};
+use crate::packages;
+
+pub const CASES: &[Case] = &[
+    Case {
+        name: "packages",
+        about: "the Debian package in a clean tree under systemd: installed, used, upgraded under a client and a guest, removed, purged; six minutes, only if MILLPOND_PACKAGES is set",
+        needs: &[
+            "$MILLPOND_PACKAGES",
+            "root",
+            "mmdebstrap",
+            "dpkg-deb",
+            "dpkg-shlibdeps",
+            "strip",
+            "as",
+            "ld",
+            "mke2fs",
+            "qemu-system-x86_64",
+            "busybox",
+        ],
+        guest: true,
+        asks: Asks::Everything,
+        run: packages::debian,
+    },
+    Case {
+        name: "static-packages",
+        about: "the tarball and the OCI image, with the static program in the directory that MILLPOND_STATIC names",
+        needs: &["root", "$MILLPOND_STATIC", "strip", "readelf", "chroot"],
+        guest: false,
+        asks: Asks::Everything,
+        run: packages::without_debian,
+    },
+];
