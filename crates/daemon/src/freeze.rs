@@ -28,8 +28,8 @@ mod tests;
 mod thaw;
 
 use agent::{Agent, AgentError};
-pub(crate) use guest::{Guest, check};
 use guest::merged;
+pub(crate) use guest::{Guest, check};
 use tardy::Tardy;
 
 const FREEZE: &str = "guest-fsfreeze-freeze";

@@ -1,11 +1,14 @@
 //! Guests whose agents answer, hang, answer late, refuse or send garbage. INV-FREEZE-1: each of them
 //! is thawed.
 
+use std::fs;
+
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixListener;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::guest::socket_of;
+use super::thaw::{STATUS, THAW};
 use super::*;
 use crate::service::Options;
 use crate::state::StateDir;

@@ -14,8 +14,8 @@ use super::{Frozen, Guest, Limits, failed};
 use crate::events::Happened;
 use crate::service::Daemon;
 
-const THAW: &str = "guest-fsfreeze-thaw";
-const STATUS: &str = "guest-fsfreeze-status";
+pub(super) const THAW: &str = "guest-fsfreeze-thaw";
+pub(super) const STATUS: &str = "guest-fsfreeze-status";
 
 /// State of a guest after a thaw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

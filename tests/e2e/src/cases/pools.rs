@@ -1,7 +1,10 @@
 //! Pools: devices, jobs, limits, space, what a loss leaves.
 
 use super::{Asks, Case};
-use crate::{advise, cache, claims, devices, drives, full, health, jobs, limits, lost_special, model, modes, parity, policies, read_cache, spares, trouble};
+use crate::{
+    advise, cache, claims, devices, drives, full, health, jobs, limits, lost_special, model, modes, parity, policies, read_cache, spares,
+    trouble,
+};
 
 pub const CASES: &[Case] = &[
     Case {
