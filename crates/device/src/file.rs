@@ -410,6 +410,12 @@ impl HostDevice {
         self.space.take().unwrap_or_else(|| space_of(&self.file, self.kind, self.geometry.size))
     }
 
+    /// Whether this is a block device that the kernel has removed, because it was pulled out. The
+    /// kernel then reports a size of 0, and answers writes with ENOSPC, as if a volume were full.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.kind == HostDeviceKind::Block && fs::seek(&self.file, SeekFrom::End(0)).is_ok_and(|size| size == 0)
+    }
+
     /// End of the bytes that can be read now: less than the geometry's size if another program has
     /// truncated the file.
     pub(crate) fn readable_end(&self) -> Result<u64, Errno> {

@@ -356,7 +356,8 @@ impl Devices {
         if outcome.is_ok() && !complete {
             outcome = Err(Errno::IO);
         }
-        let result = outcome.map_err(device_error);
+        let is_removed = || self.get(index).is_some_and(|device| device.host.is_removed());
+        let result = outcome.map_err(|errno| if is_removed() { DeviceError::Gone } else { device_error(errno) });
         if let Some(device) = self.get_mut(index) {
             device.in_flight = device.in_flight.saturating_sub(1);
             if let (IoOpKind::Flush, Err(error)) = (&kind, result) {
