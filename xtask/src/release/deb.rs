@@ -14,12 +14,13 @@ const DOC: &str = "usr/share/doc/millpond";
 const MAINTAINER: &str = "Millpond maintainers <maintainers@millpond.invalid>";
 
 /// Files of the repository, the paths at which they are installed, and modes.
-const FILES: [(&str, &str, u32); 14] = [
+const FILES: [(&str, &str, u32); 15] = [
     ("packaging/systemd/millpond.service", "lib/systemd/system/millpond.service", 0o644),
     ("packaging/systemd/millpond.socket", "lib/systemd/system/millpond.socket", 0o644),
     ("packaging/systemd/sysusers.conf", "usr/lib/sysusers.d/millpond.conf", 0o644),
     ("packaging/systemd/tmpfiles.conf", "usr/lib/tmpfiles.d/millpond.conf", 0o644),
     ("packaging/millpond.toml", "etc/millpond/millpond.toml", 0o644),
+    ("packaging/apparmor/libvirt-qemu", "etc/apparmor.d/abstractions/libvirt-qemu.d/millpond", 0o644),
     ("packaging/examples/fuse.conf", "usr/share/doc/millpond/examples/fuse.conf", 0o644),
     ("integrations/grafana/millpond.json", "usr/share/millpond/grafana/millpond.json", 0o644),
     ("integrations/prometheus/millpond.rules.yml", "usr/share/millpond/prometheus/millpond.rules.yml", 0o644),

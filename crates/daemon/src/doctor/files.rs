@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{Check, CheckState, Host};
 
 pub fn permissions(host: &Host) -> Vec<Check> {
-    [state_directory(host), control_socket(host)].into_iter().flatten().collect()
+    [state_directory(host), control_socket(host), apparmor(host)].into_iter().flatten().collect()
 }
 
 fn state_directory(host: &Host) -> Option<Check> {
@@ -47,6 +47,36 @@ fn control_socket(host: &Host) -> Option<Check> {
             Check::new("control-socket", name, CheckState::Fail, found, "set socket_mode to 0600 or 0660, with a group in socket_owner")
         }
     })
+}
+
+/// Rules for QEMU in guests of libvirt, in `/etc/apparmor.d`.
+const CONFINED: &str = "abstractions/libvirt-qemu";
+/// File and directory with further rules. Debian 12 includes the file, Debian 13 both.
+const LOCAL: &str = "local/abstractions/libvirt-qemu";
+const MORE: &str = "abstractions/libvirt-qemu.d";
+
+/// Checks whether AppArmor lets guests of libvirt use sockets beside the control socket. libvirt has
+/// no rule for sockets of NBD and vhost-user disks. `None` where it confines no guests.
+fn apparmor(host: &Host) -> Option<Check> {
+    let place = Path::new("/etc/apparmor.d");
+    let rules = host.read(place.join(CONFINED)).ok()?;
+    let enabled = host.read("/sys/module/apparmor/parameters/enabled").is_ok_and(|enabled| enabled == "Y");
+    let sockets = format!("{}/", host.socket.parent()?.display());
+    let mut texts = vec![rules];
+    if texts[0].contains(LOCAL) {
+        texts.extend(host.read(place.join(LOCAL)));
+    }
+    if texts[0].contains(MORE) {
+        let files = fs::read_dir(host.at(place.join(MORE))).into_iter().flatten().flatten();
+        texts.extend(files.filter_map(|entry| host.read(place.join(MORE).join(entry.file_name())).ok()));
+    }
+    let permits = |line: &str| line.trim_start().starts_with(&sockets);
+    let name = "guests of libvirt";
+    if !enabled || texts.iter().flat_map(|text| text.lines()).any(permits) {
+        return Some(Check::ok("apparmor", name, format!("may use sockets below {sockets}")));
+    }
+    let remedy = format!("echo '{sockets}*.sock rw,' >> /etc/apparmor.d/{LOCAL}; without guests of libvirt, ignore this");
+    Some(Check::new("apparmor", name, CheckState::Warn, format!("may not use sockets below {sockets}"), &remedy))
 }
 
 /// A line of the table of mounts.

@@ -193,3 +193,32 @@ fn devices_are_those_in_the_state_file_and_missing_ones_are_found() {
     host.host.devices = vec![PathBuf::from("/dev/x")];
     assert_eq!(host.findings(), [(Fail, "device")]);
 }
+
+#[test]
+fn confined_guests_of_libvirt_need_a_rule_for_sockets() {
+    let invented = Invented::new();
+    let sockets = invented.host.socket.parent().expect("a directory").display().to_string();
+    let rule = format!("  {sockets}/*.sock rw,\n");
+    let warned = [(CheckState::Warn, "apparmor")];
+    // no libvirt
+    invented.put("sys/module/apparmor/parameters/enabled", "Y\n");
+    assert_eq!(invented.findings(), []);
+    // Debian 12 does not read the file of Millpond's package
+    invented.put("etc/apparmor.d/abstractions/libvirt-qemu", "/dev/kvm rw,\n#include <local/abstractions/libvirt-qemu>\n");
+    assert_eq!(invented.findings(), warned);
+    invented.put("etc/apparmor.d/abstractions/libvirt-qemu.d/millpond", &rule);
+    assert_eq!(invented.findings(), warned);
+    invented.put("etc/apparmor.d/local/abstractions/libvirt-qemu", &format!("# {rule}"));
+    assert_eq!(invented.findings(), warned);
+    invented.put("etc/apparmor.d/local/abstractions/libvirt-qemu", &rule);
+    assert_eq!(invented.findings(), []);
+    // Debian 13 does
+    invented.remove("etc/apparmor.d/local/abstractions/libvirt-qemu");
+    invented.put("etc/apparmor.d/abstractions/libvirt-qemu", "include if exists <abstractions/libvirt-qemu.d>\n");
+    assert_eq!(invented.findings(), []);
+    invented.remove("etc/apparmor.d/abstractions/libvirt-qemu.d/millpond");
+    assert_eq!(invented.findings(), warned);
+    // AppArmor is off
+    invented.put("sys/module/apparmor/parameters/enabled", "N\n");
+    assert_eq!(invented.findings(), []);
+}
