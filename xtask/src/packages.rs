@@ -24,6 +24,8 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("mkfs.fat", "dosfstools"),
     ("mcopy", "mtools"),
     ("sgdisk", "gdisk"),
+    ("syslinux", "syslinux"),
+    ("sfdisk", "fdisk"),
     ("mkfs.xfs", "xfsprogs"),
     ("fusermount3", "fuse3"),
     ("losetup", "mount"),

@@ -83,19 +83,35 @@ impl Guest {
     }
 
     /// Starts QEMU with a command that has the guest's kernel and disks.
-    pub fn start(mut command: Command) -> Result<Guest> {
-        command.args(["-cpu", "max", "-m", &MEMORY.to_string(), "-serial", "stdio"]);
+    pub fn start(command: Command) -> Result<Guest> {
+        Guest::start_with(command, MEMORY)
+    }
+
+    /// Starts QEMU with this much memory, in MiB.
+    pub fn start_with(mut command: Command, memory: u32) -> Result<Guest> {
+        command.args(["-cpu", "max", "-m", &memory.to_string(), "-serial", "stdio"]);
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         Ok(Guest { console: Console::start(&mut command, Stdio::inherit())? })
     }
 
     /// Waits for a line that starts with `start`; returns the rest of the line.
     pub fn expect(&mut self, start: &str) -> Result<String> {
+        self.read_until(start, |_| ())
+    }
+
+    /// Waits until the guest is off; passes on each of its lines.
+    pub fn record(mut self, seen: impl FnMut(&str)) -> Result<()> {
+        self.read_until("ENDED", seen)?;
+        self.console.wait()
+    }
+
+    fn read_until(&mut self, start: &str, mut seen: impl FnMut(&str)) -> Result<String> {
         let (begin, mut worked) = (Instant::now(), cpu_time(self.console.pid())?);
         loop {
             match self.console.read_line(SILENCE) {
                 Ok(line) => {
                     worked = cpu_time(self.console.pid()).unwrap_or(worked);
+                    seen(&line);
                     if let Some(rest) = line.strip_prefix(start) {
                         return Ok(rest.trim().to_owned());
                     }

@@ -16,6 +16,7 @@ mod cache;
 mod cases;
 mod claims;
 mod console;
+mod debian;
 mod devices;
 mod disk_images;
 mod drives;
@@ -63,6 +64,7 @@ mod vhost_hostile;
 mod vhost_migrate;
 mod vhost_recover;
 mod vhost_user;
+mod walk;
 
 use anyhow::Context;
 use cases::{Asks, Case};

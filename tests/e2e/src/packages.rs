@@ -1,14 +1,13 @@
 //! Packages: the Debian package in a guest that boots a clean Debian tree with systemd, the static
 //! tarball, and the OCI image.
 
-use super::guest::Guest;
+use super::debian::{Machine, Tree};
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
-use millpond_lab::guest::{Archive, Kernel};
+use millpond_lab::guest::Kernel;
 use millpond_lab::peer::millpond_binary;
-use millpond_lab::process::{Daemon, find_tool, run_command, run_tool, tail};
+use millpond_lab::process::{Daemon, find_tool, run_command, run_tool};
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -25,39 +24,13 @@ const SECTOR_DISK_BYTES: u64 = 1 << 20;
 /// Bytes of the guest's root file system and of its second disk, on which a pool is made.
 const ROOT_BYTES: u64 = 2 << 30;
 const DISK_BYTES: u64 = 256 << 20;
+/// Memory of the guest in MiB.
+const MEMORY: u32 = 384;
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Init of the initramfs, which only mounts the root file system: Debian's kernel has drivers of
-/// virtio as modules.
-const INIT: &str = r#"#!/bin/busybox sh
-/bin/busybox mkdir -p /proc /sys /dev /new
-/bin/busybox --install -s /bin
-export PATH=/bin
-mount -t proc proc /proc
-mount -t sysfs sysfs /sys
-mount -t devtmpfs devtmpfs /dev
-for module in /modules/*; do insmod $module || echo "insmod $module failed"; done
-mount -t ext4 /dev/vda /new
-mount --move /dev /new/dev
-umount /proc /sys
-exec switch_root /new /sbin/init
-"#;
-
-/// Unit that runs the script in the guest, with the console as its output.
-const UNIT: &str = "\
-[Unit]
-After=basic.target
-[Service]
-Type=simple
-ExecStart=/bin/sh -c 'sh -ex /packages/script; echo \"ENDED $?\"; sync; systemctl poweroff --force'
-StandardOutput=tty
-StandardError=tty
-TTYPath=/dev/ttyS0
-";
 
 /// Life of the package: installation, use, upgrade under a client, removal, purge, and import of
 /// the pools by a new installation.
-const SCRIPT: &str = r#"
+const SCRIPT: &str = r#"#!/bin/sh -ex
 export SYSTEMD_PAGER= SYSTEMD_COLORS=0 DEBIAN_FRONTEND=noninteractive
 apt() { apt-get -q -y -o Dpkg::Use-Pty=0 -o Dpkg::Progress-Fancy=0 "$@" > /tmp/apt 2>&1 || { cat /tmp/apt; false; }; }
 pid() { systemctl show -P MainPID millpond.service; }
@@ -204,29 +177,29 @@ pub fn debian(subject: &mut Subject) -> Result<()> {
     } else {
         println!("SKIPPED packages: lintian is not installed, the package is not checked with it");
     }
-    let tree = dir.join("tree");
-    if let Err(error) = bootstrap(&tree) {
-        println!("SKIPPED packages: no clean Debian tree, so nothing is installed: {error:#}");
-        return Ok(());
-    }
+    let tree = match Tree::bootstrap(&dir, "packages", INCLUDED) {
+        Ok(tree) => tree,
+        Err(error) => {
+            println!("SKIPPED packages: no clean Debian tree, so nothing is installed: {error:#}");
+            return Ok(());
+        }
+    };
     for (package, name) in packages.iter().zip(["old.deb", "new.deb"]) {
-        fs::create_dir_all(tree.join("packages"))?;
-        fs::copy(package, tree.join("packages").join(name))?;
+        tree.copy(package, &format!("packages/{name}"))?;
     }
-    fs::write(tree.join("packages/script"), SCRIPT)?;
-    fs::write(tree.join("packages/guest.img"), guest_disk(&dir)?)?;
-    let units = tree.join("etc/systemd/system");
-    fs::write(units.join("script.service"), UNIT)?;
-    fs::create_dir_all(units.join("multi-user.target.wants"))?;
-    symlink("../script.service", units.join("multi-user.target.wants/script.service"))?;
-    // it would take the console away from the script
-    symlink("/dev/null", units.join("serial-getty@ttyS0.service"))?;
-    boot(&dir, &tree)?.finish()
+    let image = dir.join("guest.img");
+    fs::write(&image, guest_disk(&dir)?)?;
+    tree.copy(&image, "packages/guest.img")?;
+    let (kernel, disk) = (Kernel::find()?, dir.join("disk.img"));
+    fs::File::create(&disk)?.set_len(DISK_BYTES)?;
+    let options = vec!["-drive".to_owned(), format!("file={},format=raw,if=virtio,cache=unsafe", disk.display())];
+    let machine = Machine { kernel: &kernel, root: ROOT_BYTES, memory: MEMORY, options };
+    tree.boot(&dir, &machine, SCRIPT)?.finish()
 }
 
 /// Runs `cargo xtask` with the programs that were built for the tests; returns the path that it
 /// prints.
-fn xtask(words: &[&str], dir: &Path) -> Result<PathBuf> {
+pub(super) fn xtask(words: &[&str], dir: &Path) -> Result<PathBuf> {
     let program = millpond_binary()?;
     let built = program.parent().context("the directory of the programs")?;
     xtask_on(words, built, dir)
@@ -237,16 +210,6 @@ fn xtask_on(words: &[&str], built: &Path, dir: &Path) -> Result<PathBuf> {
     command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).arg("xtask").args(words);
     let said = run_command(command.arg("--built").arg(built).arg("--out").arg(dir))?;
     said.lines().last().map(|line| PathBuf::from(line.trim())).context("xtask prints no path")
-}
-
-fn bootstrap(tree: &Path) -> Result<()> {
-    let release = fs::read_to_string("/etc/os-release").context("reading /etc/os-release")?;
-    let suite = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")).context("this is no release of Debian")?;
-    let mut command = Command::new("mmdebstrap");
-    command.args(["--quiet", "--variant=minbase", "--include", INCLUDED, suite]).arg(tree);
-    let output = command.output().context("starting mmdebstrap")?;
-    ensure!(output.status.success(), "{}", tail(String::from_utf8_lossy(&output.stderr).trim(), 300));
-    Ok(())
 }
 
 /// Returns the content of the disk of the guest over vhost-user: its boot sector, and zeroes.
@@ -260,27 +223,6 @@ fn guest_disk(dir: &Path) -> Result<Vec<u8>> {
     ensure!(disk.len() == 512, "a boot sector of {} bytes", disk.len());
     disk.resize(SECTOR_DISK_BYTES as usize, 0);
     Ok(disk)
-}
-
-/// Boots the tree with an empty second disk.
-fn boot(dir: &Path, tree: &Path) -> Result<Guest> {
-    let (root, disk, initramfs) = (dir.join("root.img"), dir.join("disk.img"), dir.join("initramfs"));
-    fs::File::create(&root)?.set_len(ROOT_BYTES)?;
-    fs::File::create(&disk)?.set_len(DISK_BYTES)?;
-    run_command(Command::new(find_tool("mke2fs").context("mke2fs")?).args(["-q", "-F", "-t", "ext4", "-d"]).arg(tree).arg(&root))?;
-    let kernel = Kernel::find()?;
-    let mut archive = Archive::default();
-    archive.file("init", 0o755, INIT.as_bytes());
-    archive.file("bin/busybox", 0o755, &fs::read(find_tool("busybox").context("busybox")?)?);
-    archive.modules(&kernel, &["virtio_pci", "virtio_blk", "crc32c_generic", "ext4", "fuse"])?;
-    fs::write(&initramfs, archive.finish())?;
-    let mut command = Command::new(find_tool("qemu-system-x86_64").context("qemu-system-x86_64")?);
-    command.args(["-machine", "pc,accel=tcg", "-append", "console=ttyS0 quiet panic=-1 systemd.show_status=no"]);
-    command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
-    for image in [&root, &disk] {
-        command.arg("-drive").arg(format!("file={},format=raw,if=virtio,cache=unsafe", image.display()));
-    }
-    Guest::start(command)
 }
 
 /// The tarball and the OCI image with a static program, whose directory `MILLPOND_STATIC` names.

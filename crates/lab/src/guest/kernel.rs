@@ -19,18 +19,27 @@ impl Kernel {
     /// # Errors
     /// There is none, or it cannot be read.
     pub fn find() -> Result<Kernel> {
-        let entries = fs::read_dir("/boot").context("no /boot; install linux-image-cloud-amd64")?;
+        Kernel::find_below(Path::new("/"))
+    }
+
+    /// Finds the newest kernel that is installed in the system below a directory.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read.
+    pub fn find_below(root: &Path) -> Result<Kernel> {
+        let (boot, modules) = (root.join("boot"), root.join("lib/modules"));
+        let entries = fs::read_dir(&boot).context("no /boot; install linux-image-cloud-amd64")?;
         let mut found: Vec<(bool, String)> = entries
             .flatten()
             .filter_map(|e| e.file_name().to_str()?.strip_prefix("vmlinuz-").map(str::to_owned))
-            .filter(|version| Path::new("/lib/modules").join(version).join("modules.dep").is_file())
+            .filter(|version| modules.join(version).join("modules.dep").is_file())
             .map(|version| (version.contains("cloud"), version))
             .collect();
         found.sort();
         let (_, version) = found.pop().context("no kernel with modules in /boot; install linux-image-cloud-amd64")?;
-        let image = Path::new("/boot").join(format!("vmlinuz-{version}"));
+        let image = boot.join(format!("vmlinuz-{version}"));
         fs::File::open(&image).with_context(|| format!("{} cannot be read; run as root", image.display()))?;
-        Ok(Kernel { image, modules: Path::new("/lib/modules").join(version) })
+        Ok(Kernel { image, modules: modules.join(version) })
     }
 
     /// Returns the named modules and their dependencies, in loading order. Names that are no

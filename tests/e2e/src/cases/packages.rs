@@ -1,7 +1,7 @@
 //! Packages of releases.
 
 use super::{Asks, Case};
-use crate::packages;
+use crate::{packages, walk};
 
 pub const CASES: &[Case] = &[
     Case {
@@ -23,6 +23,29 @@ pub const CASES: &[Case] = &[
         guest: true,
         asks: Asks::Everything,
         run: packages::debian,
+    },
+    Case {
+        name: "walk",
+        about: "the commands of docs/walk.md on a fresh Debian under systemd: package, pool, guest of libvirt, a lost disk, rollback, one file of yesterday; only if MILLPOND_PACKAGES is set",
+        needs: &[
+            "$MILLPOND_PACKAGES",
+            "root",
+            "mmdebstrap",
+            "dpkg-deb",
+            "dpkg-shlibdeps",
+            "strip",
+            "mke2fs",
+            "mkfs.fat",
+            "mcopy",
+            "syslinux",
+            "sfdisk",
+            "qemu-img",
+            "qemu-system-x86_64",
+            "busybox",
+        ],
+        guest: true,
+        asks: Asks::Everything,
+        run: walk::run,
     },
     Case {
         name: "static-packages",
