@@ -5,6 +5,7 @@
 //! the pool, one that does not know a bit of `ro_compat` only reads it, and one that does not know
 //! a bit of `compat` uses the pool and keeps the bit.
 
+use std::cmp::Reverse;
 use std::fmt;
 
 #[cfg(test)]
@@ -48,6 +49,13 @@ pub struct Feature {
     pub meaning: &'static str,
     /// The loss for older versions, in one sentence.
     pub closes: &'static str,
+}
+
+impl Feature {
+    /// Returns the numbers of the first version that knows it, in the order of versions.
+    fn version(&self) -> Vec<u32> {
+        self.since.split('.').map(|number| number.parse().unwrap_or(0)).collect()
+    }
 }
 
 /// All features that this version knows. `docs/format.md` has the same table (a test compares
@@ -130,8 +138,8 @@ impl FeatureSet {
 }
 
 /// Names and versions of features, as a label has them for programs that do not know the bits:
-/// `dedup (since 0.4.0), trees (since 0.5.0)`. Empty if there are none. Those that do not fit are
-/// left out.
+/// `trees (since 0.5.0), dedup (since 0.4.0)`, newest first. Empty if there are none. Those that do
+/// not fit are left out: old ones, which most programs know.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FeatureNames([u8; FeatureNames::BYTES]);
 
@@ -151,17 +159,37 @@ impl FeatureNames {
     /// Bytes in a label; unused ones at the end are 0.
     pub const BYTES: usize = 64;
 
-    /// Returns the names of those features that some programs may have to know.
+    /// Returns the names of those features that some programs may have to know, newest first: of
+    /// features of one version, the last of `features` first.
     pub fn of<'a>(features: impl IntoIterator<Item = &'a Feature>) -> FeatureNames {
+        let mut named: Vec<&Feature> = features.into_iter().filter(|feature| feature.kind != FeatureKind::Compat).collect();
+        named.reverse();
+        named.sort_by_key(|feature| Reverse(feature.version()));
+        FeatureNames::fitting(named.iter().map(|feature| format!("{} (since {})", feature.name, feature.since)))
+    }
+
+    /// Returns as many of these entries as fit, the first ones first.
+    fn fitting(entries: impl Iterator<Item = String>) -> FeatureNames {
         let mut text = String::new();
-        for feature in features.into_iter().filter(|feature| feature.kind != FeatureKind::Compat) {
+        for entry in entries {
             let gap = if text.is_empty() { "" } else { ", " };
-            let more = format!("{gap}{} (since {})", feature.name, feature.since);
-            if text.len() + more.len() <= FeatureNames::BYTES {
-                text += &more;
+            if text.len() + gap.len() + entry.len() <= FeatureNames::BYTES {
+                text = text + gap + &entry;
             }
         }
         FeatureNames::read(text.as_bytes())
+    }
+
+    /// Returns the names without those of features that a program knows.
+    #[must_use]
+    pub fn unknown_to(&self, known: &[Feature]) -> FeatureNames {
+        let is_known = |entry: &str| known.iter().any(|feature| entry.split(' ').next() == Some(feature.name));
+        FeatureNames::fitting(self.entries().filter(|entry| !is_known(entry)).map(str::to_owned))
+    }
+
+    /// Returns the names with their versions.
+    fn entries(&self) -> impl Iterator<Item = &str> {
+        self.text().split(", ").filter(|entry| !entry.is_empty())
     }
 
     /// Takes the bytes of a label.
@@ -188,17 +216,40 @@ impl FeatureNames {
 /// Features of a pool that this program does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unknown {
-    /// Their bits.
+    /// Their bits in the set that refuses the use.
     pub bits: u32,
-    /// Names in the label.
+    /// Number of features that this program would have to know to write to the pool.
+    pub count: u32,
+    /// Their names in the label, as far as these fit there.
     pub names: FeatureNames,
+}
+
+impl Unknown {
+    /// Returns the features of `kind` in a label with these bits and names that a program does not
+    /// know; `None` if it knows all of them. Names are those of all features that it would have to
+    /// know to write, since the label does not say which name belongs to which set.
+    pub fn of(on: FeatureSet, names: &FeatureNames, kind: FeatureKind, known: &[Feature]) -> Option<Unknown> {
+        let unknown = on.without(FeatureSet::of(known));
+        let bits = match kind {
+            FeatureKind::Compat => unknown.compat,
+            FeatureKind::RoCompat => unknown.ro_compat,
+            FeatureKind::Incompat => unknown.incompat,
+        };
+        let count = unknown.ro_compat.count_ones() + unknown.incompat.count_ones();
+        (bits != 0).then(|| Unknown { bits, count, names: names.unknown_to(known) })
+    }
 }
 
 impl fmt::Display for Unknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.names.text() {
-            "" => write!(f, "features {:#x} that this program does not have", self.bits),
-            names => write!(f, "features that this program does not have: {names}"),
+        let named = self.names.entries().count();
+        if named == 0 {
+            return write!(f, "features {:#x} that this program does not have", self.bits);
+        }
+        write!(f, "features that this program does not have: {}", self.names.text())?;
+        match usize::try_from(self.count).unwrap_or(usize::MAX).saturating_sub(named) {
+            0 => Ok(()),
+            more => write!(f, ", and {more} more"),
         }
     }
 }

@@ -10,7 +10,10 @@ use std::collections::BTreeSet;
 use millpond_block::MemberId;
 
 use crate::codec::{Decoder, Encoder, FormatError};
-use crate::{Class, DeviceId, DeviceNote, FEATURES, FeatureNames, FeatureSet, Lsn, MemberState, PoolId, SegmentId, Shape, Unknown, crc32c};
+use crate::{
+    Class, DeviceId, DeviceNote, FEATURES, Feature, FeatureKind, FeatureNames, FeatureSet, Lsn, MemberState, PoolId, SegmentId, Shape, Unknown,
+    crc32c,
+};
 
 #[cfg(test)]
 mod tests;
@@ -129,6 +132,18 @@ fn features(shape: &Shape) -> u32 {
     has(Class::Cache, CACHE_FLAG) | has(Class::Spare, SPARE_FLAG)
 }
 
+impl FormatError {
+    /// Returns whether this is the error of a label that a later program wrote, or one with features
+    /// that this program does not have. Such a label may be newer than every label that can be read.
+    pub fn is_newer_label(&self) -> bool {
+        match self {
+            FormatError::Version(version) => *version > LABEL_VERSION,
+            FormatError::Incompatible(_) => true,
+            FormatError::Truncated | FormatError::Magic | FormatError::Checksum | FormatError::Field(_) => false,
+        }
+    }
+}
+
 impl Shape {
     /// Returns the features that follow from the shape.
     pub fn features(&self) -> FeatureSet {
@@ -177,8 +192,8 @@ impl Label {
         Label { notes: DeviceNote::fitting(notes, self.end_of_notes().saturating_sub(fixed)), ..self }
     }
 
-    /// Returns whether the names of features precede the checksum. A label without features that
-    /// another program may have to know has the same bytes as before there were names.
+    /// Returns whether the names of features precede the checksum: if there are features that another
+    /// program may have to know.
     fn has_names(&self) -> bool {
         self.features.ro_compat | self.features.incompat != 0
     }
@@ -201,7 +216,7 @@ impl Label {
     /// [`FormatError`] when the sector is not a label, is damaged, has a newer version, or its
     /// numbers are out of range. A label that is accepted can be encoded again.
     pub fn decode(sector: &[u8]) -> Result<Label, FormatError> {
-        Label::decode_knowing(sector, FeatureSet::of(FEATURES))
+        Label::decode_knowing(sector, FEATURES)
     }
 
     /// Decodes a sector for a program that knows some features.
@@ -210,7 +225,7 @@ impl Label {
     /// As [`decode`](Label::decode); [`FormatError::Incompatible`] with features of `incompat` that
     /// are not `known`. Unknown features of `ro_compat` are no error: the caller may only read the
     /// pool.
-    pub fn decode_knowing(sector: &[u8], known: FeatureSet) -> Result<Label, FormatError> {
+    pub fn decode_knowing(sector: &[u8], known: &[Feature]) -> Result<Label, FormatError> {
         let mut d = open(sector, LABEL_MAGIC, LABEL_VERSION)?;
         let mut set = FeatureSet { compat: d.u32()?, ro_compat: d.u32()?, incompat: d.u32()? };
         let automatic = set.incompat & (CACHE_FLAG | SPARE_FLAG);
@@ -219,9 +234,8 @@ impl Label {
         let names = sector.get(NAMES_AT..SECTOR_BYTES - 4).filter(|_| named).map(FeatureNames::read).unwrap_or_default();
         let end = if named { NAMES_AT } else { SECTOR_BYTES - 4 };
         let mut d = Decoder::new(sector.get(AFTER_FLAGS..end).ok_or(FormatError::Truncated)?);
-        let unknown = set.without(known).incompat;
-        if unknown != 0 {
-            return Err(FormatError::Incompatible(Unknown { bits: unknown, names }));
+        if let Some(unknown) = Unknown::of(set, &names, FeatureKind::Incompat, known) {
+            return Err(FormatError::Incompatible(unknown));
         }
         let pool = PoolId(d.bytes()?);
         let name = d.string()?;
@@ -245,19 +259,27 @@ impl Label {
         Ok(Label { pool, name, device, member, features: set, feature_names: names, shape, notes })
     }
 
+    /// Returns the features that a program does not know and would have to know to write to the pool;
+    /// `None` if it knows all of them.
+    pub fn unknown_to_writers(&self, known: &[Feature]) -> Option<Unknown> {
+        Unknown::of(self.features, &self.feature_names, FeatureKind::RoCompat, known)
+    }
+
+    /// Returns the label that counts of two intact ones on a device, of which this is the first: the
+    /// one with the later generation. A lost write, or a first MiB that was restored, leaves a first
+    /// label from before the second one.
+    #[must_use]
+    pub fn or_newer(self, second: Label) -> Label {
+        let same = (self.pool, self.device) == (second.pool, second.device);
+        if same && second.shape.generation > self.shape.generation { second } else { self }
+    }
+
     /// Returns the pool of a label that this program does not know, and the reason; `None` for
     /// other sectors. Id and name precede everything that later versions may change.
     pub fn of_other_program(sector: &[u8]) -> Option<(PoolId, String, FormatError)> {
-        let why = match Label::decode(sector) {
-            Err(why @ (FormatError::Version(_) | FormatError::Incompatible(_))) => why,
-            _ => return None,
-        };
+        let why = Label::decode(sector).err().filter(FormatError::is_newer_label)?;
         let mut d = Decoder::new(sector);
-        d.raw(8).ok()?;
-        if d.u16().ok()? < LABEL_VERSION {
-            return None;
-        }
-        d.raw(12).ok()?;
+        d.raw(8 + 2 + 12).ok()?;
         let (pool, name) = (PoolId(d.bytes().ok()?), d.string().ok()?);
         let usual = name.len() <= NAME_MAX && !name.chars().any(char::is_control);
         usual.then_some((pool, name, why))

@@ -32,7 +32,7 @@ fn import(media: &[Vec<u8>], features: &'static [Feature]) -> Result<Harness, St
 }
 
 fn label(image: &[u8], at: usize) -> Label {
-    Label::decode_knowing(&image[at..at + SECTOR_BYTES], FeatureSet::of(WITH_ALL)).unwrap()
+    Label::decode_knowing(&image[at..at + SECTOR_BYTES], WITH_ALL).unwrap()
 }
 
 /// Returns the features in force that do not follow from the shape.
@@ -63,13 +63,16 @@ fn an_unknown_incompatible_feature_is_named() {
     let media = upgraded(&[golden("clean")], WITH_ALL).media;
     assert_eq!(
         import(&media, FEATURES).err().unwrap(),
-        "device 0 has a label for another program (needs features that this program does not have: trees (since 9.4.0), \
-         dedup (since 9.4.0)); use the one that it was made with, or a newer one"
+        "device 0 has a label for another program (needs features that this program does not have: dedup (since 9.4.0), \
+         trees (since 9.4.0)); use the one that it was made with, or a newer one"
     );
     let tuning = Tuning { read_only: true, ..tuning(FEATURES) };
     assert!(Harness::import_with(media.clone(), tuning, 1).is_err(), "not even read-only");
     let (_, name, why) = Label::of_other_program(&media[0][..SECTOR_BYTES]).unwrap();
     assert_eq!((name.as_str(), why.to_string().contains("dedup")), ("pond", true));
+    // a program that has one of them is refused because of the other alone
+    let why = import(&media, WITH_TREES).err().unwrap();
+    assert!(why.contains("dedup (since 9.4.0)") && !why.contains("trees"), "{why}");
     let again = import(&media, WITH_ALL).unwrap();
     assert_eq!(in_force(&again), FeatureSet::of([&HINTS, &TREES, &DEDUP]));
 }

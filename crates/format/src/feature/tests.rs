@@ -41,9 +41,25 @@ fn names_are_cut_between_features_and_strange_ones_are_ignored() {
     for strange in [&b"\x1b[2J"[..], b"a\nb", b"\xff", b"Rm"] {
         assert_eq!(FeatureNames::read(strange).text(), "", "{strange:?}");
     }
-    let unknown = |names| Unknown { bits: 1 << 31, names }.to_string();
-    assert_eq!(unknown(FeatureNames::of([&LATER])), "features that this program does not have: dedup (since 9.4.0)");
-    assert_eq!(unknown(FeatureNames::default()), "features 0x80000000 that this program does not have");
+    let unknown = |names, count| Unknown { bits: 1 << 31, count, names }.to_string();
+    assert_eq!(unknown(FeatureNames::of([&LATER]), 1), "features that this program does not have: dedup (since 9.4.0)");
+    assert_eq!(unknown(FeatureNames::of([&LATER]), 3), "features that this program does not have: dedup (since 9.4.0), and 2 more");
+    assert_eq!(unknown(FeatureNames::default(), 1), "features 0x80000000 that this program does not have");
+}
+
+/// The newest features are those that most programs do not know: they are named first, in the order
+/// of versions and not of letters, and those that do not fit are the oldest.
+#[test]
+fn the_newest_features_are_named() {
+    let feature = |name, since| Feature { name, since, ..LATER };
+    let table = [feature("dedup", "9.4.0"), feature("later-in-table", "9.4.0"), feature("wide-trees", "10.0.0"), feature("runs", "9.10.0")];
+    let all = FeatureNames::of(&table);
+    assert_eq!(all.text(), "wide-trees (since 10.0.0), runs (since 9.10.0)");
+    assert_eq!(FeatureNames::of(&table[..2]).text(), "later-in-table (since 9.4.0), dedup (since 9.4.0)");
+    assert_eq!(all.unknown_to(&table[3..]).text(), "wide-trees (since 10.0.0)");
+    assert_eq!((all.unknown_to(&table).text(), all.unknown_to(&[])), ("", all));
+    // a name that only begins with a known one is another feature
+    assert_eq!(all.unknown_to(&[feature("wide", "10.0.0")]), all);
 }
 
 #[test]

@@ -87,8 +87,54 @@ fn unknown_features_are_named_before_anything_else_is_read() {
     let names = FeatureNames::read(b"dedup (since 9.4.0)");
     let features = FeatureSet { incompat: 1 << 31, ..FeatureSet::default() };
     let later = Label { features, feature_names: names, ..label(64) }.encode();
-    let unknown = Unknown { bits: 1 << 31, names };
+    let unknown = Unknown { bits: 1 << 31, count: 1, names };
     assert_eq!(Label::decode(&later), Err(FormatError::Incompatible(unknown)));
     let (pool, name, why) = Label::of_other_program(&later).unwrap();
     assert_eq!((pool, name, why), (PoolId([7; 16]), "x".repeat(NAME_MAX), FormatError::Incompatible(unknown)));
+}
+
+/// A later program names all features that are on. Those that this program knows are no reason to
+/// refuse the pool.
+#[test]
+fn a_refusal_names_only_features_that_the_program_lacks() {
+    let feature = |name, kind, bit, since| Feature { name, kind, bit, since, automatic: false, meaning: "", closes: "" };
+    let trees = feature("trees", FeatureKind::RoCompat, 6, "0.4.0");
+    let dedup = feature("dedup", FeatureKind::Incompat, 7, "0.5.0");
+    let later = [FEATURES[0], FEATURES[1], trees, dedup];
+    let label = Label { features: FeatureSet::of([&trees, &dedup]), feature_names: FeatureNames::of(&later[2..]), ..label(64) };
+    assert_eq!(label.feature_names.text(), "dedup (since 0.5.0), trees (since 0.4.0)");
+    let refused = |known: &[Feature]| Label::decode_knowing(&label.encode(), known).unwrap_err().to_string();
+    let needs = "needs features that this program does not have: dedup (since 0.5.0)";
+    assert_eq!(refused(&later[..3]), needs);
+    assert_eq!(refused(FEATURES), format!("{needs}, trees (since 0.4.0)"));
+    let writers = |known: &[Feature]| label.unknown_to_writers(known).map(|unknown| unknown.to_string());
+    assert_eq!(writers(&[dedup]).as_deref(), Some("features that this program does not have: trees (since 0.4.0)"));
+    assert_eq!(writers(&later), None);
+}
+
+/// The second label is written after the first one, so a first one with an older generation is from
+/// before it.
+#[test]
+fn of_two_labels_of_a_device_the_later_generation_counts() {
+    let first = label(64);
+    let at = |generation| Label { shape: Shape { generation, ..first.shape.clone() }, name: "second".to_owned(), ..first.clone() };
+    for (generation, counts) in [(0, "first"), (1, "first"), (2, "second")] {
+        let counting = first.clone().or_newer(at(generation));
+        assert_eq!(counting.name == "second", counts == "second", "generation {generation}");
+    }
+    let stranger = Label { device: DeviceId(9), ..at(7) };
+    assert_eq!(first.clone().or_newer(stranger), first, "another device's label says nothing");
+}
+
+/// Only a later program's label may be newer than those that can be read.
+#[test]
+fn labels_of_earlier_versions_are_not_newer() {
+    for (version, newer) in [(LABEL_VERSION - 1, false), (LABEL_VERSION + 1, true)] {
+        let mut sector = label(64).encode();
+        sector[8..10].copy_from_slice(&version.to_le_bytes());
+        let sum = crc32c(&sector[..SECTOR_BYTES - 4]);
+        sector[SECTOR_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(Label::decode(&sector), Err(FormatError::Version(version)));
+        assert_eq!((FormatError::Version(version).is_newer_label(), Label::of_other_program(&sector).is_some()), (newer, newer));
+    }
 }

@@ -2,7 +2,7 @@
 //! that have to be written again.
 
 use millpond_block::{Buf, DeviceError, DeviceSlot};
-use millpond_format::{FeatureSet, FormatError, Label, Unknown};
+use millpond_format::{FeatureSet, FormatError, Label};
 
 use super::Import;
 use crate::open::members::Members;
@@ -43,7 +43,7 @@ impl Import {
             return;
         }
         let copy = match (result, buf) {
-            (Ok(()), Some(buf)) => Label::decode_knowing(buf.bytes(), FeatureSet::of(self.tuning.features)).map_err(|error| match error {
+            (Ok(()), Some(buf)) => Label::decode_knowing(buf.bytes(), self.tuning.features).map_err(|error| match error {
                 FormatError::Version(_) | FormatError::Incompatible(_) => Unlabelled::OtherProgram(error),
                 _ => Unlabelled::NotAPool(error),
             }),
@@ -90,13 +90,9 @@ impl Import {
 
     /// Checks that this program may write to a pool with these features, if it is going to.
     pub(super) fn check_features(&self) -> Result<(), OpenErrorKind> {
-        let known = FeatureSet::of(self.tuning.features);
-        let unknown = |label: &&Label| label.features.without(known).ro_compat != 0;
-        match self.labels.iter().flatten().find(unknown) {
-            Some(label) if !self.tuning.read_only && !self.surveying => Err(OpenErrorKind::OnlyReadable {
-                pool: label.name.clone(),
-                unknown: Unknown { bits: label.features.without(known).ro_compat, names: label.feature_names },
-            }),
+        let of_writers = |label: &Label| Some((label.name.clone(), label.unknown_to_writers(self.tuning.features)?));
+        match self.labels.iter().flatten().find_map(of_writers) {
+            Some((pool, unknown)) if !self.tuning.read_only && !self.surveying => Err(OpenErrorKind::OnlyReadable { pool, unknown }),
             _ => Ok(()),
         }
     }

@@ -5,7 +5,7 @@
 //! objects that only the previous one needed were not checked, and are not needed after that.
 
 use millpond_block::{Buf, BufSlice, ByteRange, DeviceError, MemberId};
-use millpond_format::{FeatureSet, Label, MemberState, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, second_area};
+use millpond_format::{Label, MemberState, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, second_area};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Step;
@@ -85,8 +85,7 @@ impl Scrubber {
         let right = match part {
             AreaPart::Label(generation) if store.config.shape.generation == generation && state == Some(MemberState::Present) => {
                 let bytes = buf.as_ref().filter(|_| result.is_ok()).and_then(|buf| buf.bytes().get(..SECTOR_BYTES));
-                let known = FeatureSet::of(store.tuning.features);
-                bytes.and_then(|bytes| Label::decode_knowing(bytes, known).ok()) == Some(store.label(member, None))
+                bytes.and_then(|bytes| Label::decode_knowing(bytes, store.tuning.features).ok()) == Some(store.label(member, None))
             }
             _ => true,
         };
