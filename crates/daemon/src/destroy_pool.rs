@@ -1,45 +1,71 @@
 //! Destroying a pool: its exports end, and its labels are erased.
+//!
+//! INV-HOLD-2: a pool with locked snapshots is not destroyed. One that is not in service is opened
+//! read-only to find out, and only the devices that were read so lose their labels. If it cannot be
+//! opened, it is not destroyed.
 
-use millpond_api::{ApiError, EventKind, PoolRemoval, instant};
+use std::path::PathBuf;
+
+use millpond_api::{ApiError, ErrorKind, EventKind, PoolRemoval, instant};
 use millpond_engine::SnapshotInfo;
+use millpond_format::{FEATURES, FeatureKind, FeatureNames, Unknown};
 
 use super::closing::Ending;
 use super::service::Daemon;
+use super::shard::ShardHandle;
+
+/// Content of a pool that is to be destroyed.
+#[derive(Default)]
+pub(super) struct Doomed {
+    volumes: Vec<String>,
+    snapshots: u64,
+    /// Devices of a pool that is not in service: those whose content was read. `None` for a pool in
+    /// service.
+    pub(super) devices: Option<Vec<PathBuf>>,
+}
+
+impl Doomed {
+    /// Reads the content of a pool through its shard.
+    ///
+    /// # Errors
+    /// When it has locked snapshots, or does not answer.
+    pub(super) async fn of(name: &str, shard: &ShardHandle) -> Result<Doomed, ApiError> {
+        let volumes = shard.volumes().await?.into_iter().map(|volume| format!("{name}/{}", volume.name)).collect();
+        let snapshots = shard.snapshots().await?;
+        refuse_locked(name, &snapshots)?;
+        Ok(Doomed { volumes, snapshots: snapshots.len() as u64, devices: None })
+    }
+
+    /// Returns the content of a pool that is not in service, as read from these devices.
+    pub(super) fn read_from(self, devices: Vec<PathBuf>) -> Doomed {
+        Doomed { devices: Some(devices), ..self }
+    }
+}
 
 impl Daemon {
     /// Destroys a pool with all its volumes: overwrites both areas (labels, claims and roots) of
-    /// its devices. With `dry_run`, only reports what would be lost.
+    /// its devices. With `dry_run`, only reports what would be lost, after the same checks.
     ///
     /// # Errors
-    /// When clients are connected or a label cannot be overwritten.
+    /// When clients are connected, snapshots are locked, the pool can only be read, or a label cannot
+    /// be overwritten.
     pub(crate) async fn destroy_pool(&self, name: &str, dry_run: bool) -> Result<PoolRemoval, ApiError> {
         let _importing = self.importing(name).await.map_err(|e| e.during(format!("cannot destroy pool '{name}'")))?;
         let _pool = self.lock_pool(name).await?;
         let pool = self.pool(name).await?;
+        let doomed = self.refuse_to_destroy(name, pool.readonly).await?;
         let mut removal = PoolRemoval {
             name: name.to_owned(),
-            volumes: Vec::new(),
-            snapshots: 0,
+            volumes: doomed.volumes,
+            snapshots: doomed.snapshots,
             allocated: pool.allocated,
             devices: pool.devices.iter().map(|device| device.path.clone()).collect(),
             left: Vec::new(),
             exports: self.exports_of(name),
         };
-        if let Ok(shard) = self.shard(name) {
-            removal.volumes = shard.volumes().await?.into_iter().map(|volume| format!("{name}/{}", volume.name)).collect();
-            let snapshots = shard.snapshots().await?;
-            refuse_locked(name, &snapshots)?;
-            removal.snapshots = snapshots.len() as u64;
-        }
         if dry_run {
             return Ok(removal);
         }
-        if pool.readonly {
-            let why = format!("pool '{name}' is imported read-only; export it and import it without --readonly to destroy it");
-            return Err(ApiError::busy(why));
-        }
-        self.refuse_others(name).await?;
-        self.refuse_clients(name, "destroy").await?;
         // A shard that cannot write its last checkpoint is no reason to keep a pool that is to be
         // destroyed.
         match self.close_pool(name, true).await {
@@ -66,12 +92,44 @@ impl Daemon {
         // imported, but never a daemon that expects a destroyed one.
         self.save()?;
         let record = record.ok_or_else(|| ApiError::internal(format!("pool '{name}' has no record")))?;
-        removal.left = self.take_labels(&record).await?;
+        removal.left = self.take_labels(&record, doomed.devices.as_deref()).await?;
         removal.exports.iter().for_each(|export| self.tell(EventKind::ExportRemoved, format!("{} {}", export.id, export.name)));
         self.conditions.forget(&record.id);
         self.tell(EventKind::PoolDestroyed, name);
         Ok(removal)
     }
+}
+
+impl Daemon {
+    /// Checks that a pool may be destroyed, and reads its content.
+    ///
+    /// # Errors
+    /// The reason why it may not.
+    async fn refuse_to_destroy(&self, name: &str, readonly: bool) -> Result<Doomed, ApiError> {
+        let Ok(shard) = self.shard(name) else { return self.examine_to_destroy(name).await };
+        let features = shard.status().await?.pool.features;
+        if let Some(unknown) = Unknown::of(features, &FeatureNames::default(), FeatureKind::RoCompat, FEATURES) {
+            return Err(needs_newer(name, &unknown));
+        }
+        refuse_read_only(name, readonly)?;
+        let doomed = Doomed::of(name, &shard).await?;
+        self.refuse_clients(name, "destroy").await?;
+        Ok(doomed)
+    }
+}
+
+/// Refuses to destroy a pool that the user imported read-only.
+pub(super) fn refuse_read_only(name: &str, readonly: bool) -> Result<(), ApiError> {
+    match readonly {
+        true => Err(ApiError::busy(format!("pool '{name}' is imported read-only; export it and import it without --readonly to destroy it"))),
+        false => Ok(()),
+    }
+}
+
+/// Returns the error for a pool with features that a program has to know to write to it.
+pub(super) fn needs_newer(name: &str, unknown: &Unknown) -> ApiError {
+    let why = format!("cannot destroy pool '{name}': it has {unknown}; install a newer version of Millpond, nothing was changed");
+    ApiError::new(ErrorKind::Unavailable, why)
 }
 
 /// Refuses to destroy a pool with locked snapshots.

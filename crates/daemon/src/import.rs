@@ -55,6 +55,12 @@ impl How {
         How { io: record.io, degraded: false, aim, read_only: record.read_only, force: false, newest: None }
     }
 
+    /// Returns the options of an import that only reads the newest state, or what is left of it with
+    /// `aim`, whichever devices are missing and whichever host has the pool.
+    pub(super) fn reading(aim: Aim) -> How {
+        How { io: IoMode::default(), degraded: true, aim, read_only: true, force: true, newest: None }
+    }
+
     /// Returns the options of an import by the daemon itself: the labels must be those that were
     /// found, or newer.
     pub(super) fn by_itself(record: &PoolRecord, found: &Labelled, degraded: bool) -> How {
@@ -331,8 +337,7 @@ impl Daemon {
 
     /// Returns the ranges that a pool loses without its special devices. Writes nothing.
     async fn lost_without_special(&self, pool: &Labelled) -> Result<Vec<LostRange>, ApiError> {
-        let how = How { io: IoMode::default(), degraded: true, aim: Aim::Rebuild, read_only: true, force: true, newest: None };
-        let shard = self.open(pool, &how).await?;
+        let shard = self.open(pool, &How::reading(Aim::Rebuild)).await?;
         let lost = lost_of(&pool.name, &shard).await;
         let closed = shard.shutdown().await;
         let lost = lost?;

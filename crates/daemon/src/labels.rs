@@ -3,13 +3,14 @@
 //! Reading takes no lock: a label is written in one piece, and a torn one fails its checksum and
 //! counts as absent.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use millpond_device::{HostDevice, OpenOptions};
-use millpond_format::{AREA_BYTES, DeviceId, FormatError, Label, PoolId, SECTOR_BYTES, second_area};
+use millpond_format::{AREA_BYTES, DeviceId, FEATURES, FormatError, Label, PoolId, SECTOR_BYTES, second_area};
 
 #[cfg(test)]
 mod tests;
@@ -126,7 +127,7 @@ pub enum Wiped {
 ///
 /// # Errors
 /// When another program holds the device, it cannot be written, or its label is one of the pool that
-/// this version does not know.
+/// this version does not know, or one with features that this version lacks.
 pub fn wipe(path: &Path, pool: PoolId, meant: impl Fn(DeviceId) -> bool) -> io::Result<Wiped> {
     match read(path)? {
         Some(label) if label.pool == pool => {}
@@ -142,7 +143,7 @@ pub fn wipe(path: &Path, pool: PoolId, meant: impl Fn(DeviceId) -> bool) -> io::
     match locked.map(|looked| looked.label) {
         Some(label) if label.pool != pool => return Ok(Wiped::Done),
         Some(label) if !meant(label.device) => return Ok(Wiped::Other(label.device)),
-        Some(_) => {}
+        Some(label) => label.unknown_to_writers(FEATURES).map_or(Ok(()), |unknown| Err(of_newer_version(format!("it has {unknown}"))))?,
         None => return refuse_other_program(path, pool).map(|()| Wiped::Done),
     }
     let zeroes = vec![0; usize::try_from(AREA_BYTES).unwrap_or(usize::MAX)];
@@ -165,7 +166,12 @@ pub fn wipe(path: &Path, pool: PoolId, meant: impl Fn(DeviceId) -> bool) -> io::
 /// When it has one, or cannot be read.
 fn refuse_other_program(path: &Path, pool: PoolId) -> io::Result<()> {
     match of_other_program(path)? {
-        Some((id, _, why)) if id == pool => Err(io::Error::other(format!("it has a label of a newer version of Millpond ({why})"))),
+        Some((id, _, why)) if id == pool => Err(of_newer_version(why)),
         _ => Ok(()),
     }
+}
+
+/// Returns the error for a device whose label only a newer version may overwrite.
+fn of_newer_version(why: impl Display) -> io::Error {
+    io::Error::other(format!("it has a label of a newer version of Millpond ({why})"))
 }

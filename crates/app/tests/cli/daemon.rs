@@ -111,7 +111,7 @@ fn a_damaged_pool_is_reported_and_stops_nobody() {
     assert_eq!(each(&status["pools"], "health"), ["unavailable", "online"]);
     daemon.run(&["pool", "import", "other"]).refused(1, "checksum");
     assert_eq!(each(&daemon.json(&["list"]), "name"), ["tank/v"]);
-    daemon.run(&["pool", "destroy", "-y", "other"]).ok();
+    daemon.run(&["pool", "export", "other"]).ok();
     assert_eq!(daemon.stop("TERM"), 0);
 }
 

@@ -7,6 +7,7 @@ mod claims;
 mod completions;
 mod copies;
 mod daemon;
+mod destroyed;
 mod disks;
 mod exports;
 mod golden;

@@ -135,6 +135,7 @@ fn a_half_of_a_later_version_is_not_done_without() {
     assert_eq!(daemon.json(&["pool", "import", "-d", &dir])[0]["state"], "newer");
     let bytes = || ["a", "b"].map(|name| fs::read(daemon.path(name)).expect("read"));
     let before = bytes();
+    daemon.run(&["pool", "destroy", "-n", "tank"]).refused(1, "has a label of a newer version");
     daemon.run(&["pool", "destroy", "-y", "tank"]).refused(1, "has a label of a newer version");
     assert!(bytes() == before, "a device was changed");
     // a device that is away counts as missing
@@ -272,7 +273,8 @@ fn a_pool_that_lost_devices_is_destroyed_as_far_as_it_is_there() {
     let mut daemon = Daemon::start();
     let sized = |name: &str| format!("{}:256M", daemon.text(name));
     let (a, b, c) = (sized("a"), sized("b"), sized("c"));
-    daemon.run(&["pool", "create", "tank", "linear", &a, &b, &c]).ok();
+    daemon.run(&["pool", "create", "tank", "linear", &a]).ok();
+    daemon.run(&["pool", "add", "tank", "mirror", &b, &c]).ok();
     daemon.run(&["pool", "remove", "tank", &daemon.text("a"), "--wait"]).waited();
     assert_eq!(daemon.stop("TERM"), 0);
     hide(&daemon, "b");

@@ -147,6 +147,23 @@ fn a_label_of_a_later_version_is_not_wiped() {
     assert_eq!(wipe(&path, PoolId([4; 16]), |_| true).expect("left alone"), Wiped::Done, "it is of another pool");
 }
 
+/// A pool that this version may only read keeps its labels, too.
+#[test]
+fn a_label_with_features_that_writers_have_to_know_is_not_wiped() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = dir.path().join("d");
+    let names = millpond_format::FeatureNames::read(b"trees (since 9.4.0)");
+    let features = millpond_format::FeatureSet { ro_compat: 1 << 31, ..millpond_format::FeatureSet::default() };
+    let label = Label { features, feature_names: names, ..label(3, 0, 1) };
+    device(&path, Some(&label), false);
+    let refused = wipe(&path, PoolId([3; 16]), |_| true).expect_err("it keeps its label").to_string();
+    assert!(refused.contains("newer version") && refused.contains("trees (since 9.4.0)"), "{refused}");
+    assert_eq!(read(&path).expect("read"), Some(label));
+    let found = scan(&[path.clone()]);
+    assert_eq!(found[0].unknown.as_ref().map(|(at, unknown)| (at, unknown.bits)), Some((&path, 1 << 31)));
+    assert_eq!(wipe(&path, PoolId([4; 16]), |_| true).expect("left alone"), Wiped::Done, "it is of another pool");
+}
+
 #[test]
 fn a_disk_in_the_place_of_another_one_is_not_wiped() {
     let dir = tempfile::tempdir().expect("tempdir");

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use millpond_block::MemberId;
 use millpond_format::{
-    AREA_BYTES, CLAIM_OFFSET, Claim, Class, DeviceId, DeviceNote, FormatError, Label, Member, MemberState, PoolId, SECTOR_BYTES, Shape,
-    second_area,
+    AREA_BYTES, CLAIM_OFFSET, Claim, Class, DeviceId, DeviceNote, FEATURES, FormatError, Label, Member, MemberState, PoolId, SECTOR_BYTES,
+    Shape, Unknown, second_area,
 };
 
 use super::Evidence;
@@ -55,6 +55,9 @@ pub struct Labelled<P> {
     /// Devices found with labels of this pool that this program does not know, and why; added by the
     /// caller of [`Labelled::group`].
     pub foreign: Vec<(P, FormatError)>,
+    /// A device found with features that this program does not know and would have to know to write to
+    /// the pool, and these features.
+    pub unknown: Option<(P, Unknown)>,
     /// A host that began to take the pool after that: its claim is the newest, and not in force on the devices found.
     pub taker: Option<Claim>,
     /// When whoever has the pool was last seen alive: milliseconds since the Unix epoch; nothing when it was given back.
@@ -194,6 +197,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
             taker: devices.iter().filter_map(|device| device.taker.clone()).max_by_key(|claim| claim.term),
             seen: None,
             foreign: Vec::new(),
+            unknown: devices.iter().find_map(|device| Some((device.place.clone(), device.label.unknown_to_writers(FEATURES)?))),
         };
         let in_force = found.claim.as_ref().map(|claim| (claim.term, !claim.released));
         found.taker = found.taker.filter(|taker| in_force.is_none_or(|(term, _)| taker.term > term));
@@ -220,10 +224,15 @@ impl<P: Clone + PartialEq> Labelled<P> {
                 MemberState::Present | MemberState::Filling => found.missing.push(at),
             }
         }
-        let classes = |at: MemberId| newest.shape.groups.iter().filter(move |g| g.columns.iter().any(|c| c.member == at)).map(|g| g.class);
-        found.special = found.missing.iter().copied().filter(|at| classes(*at).all(|class| class == Class::Special)).collect();
+        found.special = found.missing.iter().copied().filter(|at| is_special(&newest.shape, *at)).collect();
         Some(found)
     }
+}
+
+/// Returns whether a member is only in groups of special devices.
+fn is_special(shape: &Shape, member: MemberId) -> bool {
+    let mut groups = shape.groups.iter().filter(|group| group.columns.iter().any(|column| column.member == member));
+    groups.all(|group| group.class == Class::Special)
 }
 
 /// Returns whether a device is taking the place of a present member according to its own label and
