@@ -41,6 +41,7 @@ const OLDEST: u32 = 2;
 #[derive(Deserialize)]
 struct Written {
     version: u32,
+    /// Empty when a later version has it elsewhere.
     #[serde(default)]
     program: String,
 }
@@ -372,8 +373,7 @@ impl Protocol {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     version: u32,
-    /// Version of the program that wrote the file; empty if that was 0.1.0.
-    #[serde(default)]
+    /// Version of the program that wrote the file.
     program: String,
     /// Id of the next export; ids are never reused.
     pub next_export: u64,

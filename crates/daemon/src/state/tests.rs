@@ -92,7 +92,9 @@ fn a_second_daemon_is_refused() {
 fn a_damaged_or_newer_file_is_refused_not_forgotten() {
     let dir = tempfile::tempdir().expect("tempdir");
     let state = StateDir::open(dir.path()).expect("open");
-    for text in ["", "{}", "{\"version\":3,\"next_export\":1,\"pools\":[],\"exports\":[]}"] {
+    // every file of version 2 names its program
+    let versions = [2, 3].map(|version| format!("{{\"version\":{version},\"next_export\":1,\"pools\":[],\"exports\":[]}}"));
+    for text in ["", "{}"].into_iter().chain(versions.iter().map(String::as_str)) {
         fs::write(dir.path().join(FILE), text).expect("write");
         assert!(state.load().is_err(), "{text}");
     }
@@ -116,7 +118,7 @@ fn a_newer_file_names_its_program_and_is_left_alone() {
 fn a_file_of_an_older_program_is_read() {
     let dir = tempfile::tempdir().expect("tempdir");
     let state = StateDir::open(dir.path()).expect("open");
-    let text = r#"{"version": 2, "next_export": 1, "exports": [], "pools": [{"name": "tank", "id": "00", "devices": ["/a"],
+    let text = r#"{"version": 2, "program": "0.1.0", "next_export": 1, "exports": [], "pools": [{"name": "tank", "id": "00", "devices": ["/a"],
                    "in_force": {"generation": 5, "current": {"0": 11}, "since": "1970-01-01T00:00:00Z"}}]}"#;
     fs::write(dir.path().join(FILE), text).expect("write");
     let pool = state.load().expect("read").pools.pop().expect("a pool");
