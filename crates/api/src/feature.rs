@@ -18,8 +18,10 @@ pub struct PoolFeature {
     pub name: String,
     /// First version that knows it.
     pub since: String,
-    /// True if the pool has it.
+    /// True if the pool has it: its newest label names it.
     pub on: bool,
+    /// True if it may be used: both labels of every device name it.
+    pub in_force: bool,
     /// True if the pool gets it by itself, such as with its first cache device, and not by an
     /// upgrade.
     pub automatic: bool,

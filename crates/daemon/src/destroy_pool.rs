@@ -107,7 +107,7 @@ impl Daemon {
     /// The reason why it may not.
     async fn refuse_to_destroy(&self, name: &str, readonly: bool) -> Result<Doomed, ApiError> {
         let Ok(shard) = self.shard(name) else { return self.examine_to_destroy(name).await };
-        let features = shard.status().await?.pool.features;
+        let features = shard.status().await?.pool.named_features;
         if let Some(unknown) = Unknown::of(features, &FeatureNames::default(), FeatureKind::RoCompat, FEATURES) {
             return Err(needs_newer(name, &unknown));
         }

@@ -497,6 +497,7 @@ mod tests {
             read_only: false,
             refuses_writes: false,
             features: millpond_format::FeatureSet::default(),
+            named_features: millpond_format::FeatureSet::default(),
             layout: Layout::Linear,
             size: 0,
             allocated: 0,

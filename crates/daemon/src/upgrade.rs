@@ -1,7 +1,7 @@
 //! Features of pools: listing them, and turning on those that a pool lacks.
 
 use millpond_api::{ApiError, EventKind, PoolFeature, PoolUpgrade, UpgradePool};
-use millpond_engine::{Command, DeviceCommand};
+use millpond_engine::{Command, DeviceCommand, Reply};
 use millpond_format::{FEATURES, Feature, FeatureSet, Label};
 
 use super::events::Happened;
@@ -16,23 +16,29 @@ impl Daemon {
     pub async fn upgrade_pool(&self, name: &str, request: UpgradePool) -> Result<PoolUpgrade, ApiError> {
         let during = format!("cannot upgrade pool '{name}'");
         let shard = self.shard(name)?;
-        let before = shard.status().await.map_err(|e| ApiError::from(e).during(&during))?.pool.features;
-        let lacking = lacking(before);
-        let turned_on: Vec<String> = lacking.iter().map(|feature| feature.name.to_owned()).collect();
-        let mut now = before;
-        if !request.dry_run && !lacking.is_empty() {
+        let status = shard.status().await.map_err(|e| ApiError::from(e).during(&during))?;
+        let (mut named, mut in_force) = (status.pool.named_features, status.pool.features);
+        let mut turned_on = FeatureSet::of(lacking(named));
+        if !request.dry_run && (!turned_on.is_empty() || in_force != named) {
             let command = Command::Devices(DeviceCommand::TurnFeaturesOn);
-            shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
-            now = now.with(FeatureSet::of(lacking));
+            let reply = shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
+            // the engine decides which features it turned on: they may have been on before
+            let Reply::TurnedOn(on) = reply else { return Err(ApiError::internal("the engine answers something else").during(during)) };
+            turned_on = on;
+            named = named.with(on);
+            in_force = named;
+        }
+        let turned_on = names(turned_on);
+        if !request.dry_run && !turned_on.is_empty() {
             let message = format!("pool '{name}' is upgraded: it has the features {}", turned_on.join(", "));
             self.report(Happened::to_pool(EventKind::PoolUpgraded, name, message));
         }
-        let features = FEATURES.iter().map(|feature| shown(feature, now)).collect();
+        let features = FEATURES.iter().map(|feature| shown(feature, named, in_force)).collect();
         Ok(PoolUpgrade { name: name.to_owned(), format: Label::VERSION, features, turned_on })
     }
 }
 
-/// Returns the features that an upgrade turns on.
+/// Returns the features that an upgrade turns on in a pool whose labels name those of `on`.
 fn lacking(on: FeatureSet) -> Vec<&'static Feature> {
     FEATURES.iter().filter(|feature| !feature.automatic && !on.has(feature)).collect()
 }
@@ -46,11 +52,12 @@ pub(super) fn names(on: FeatureSet) -> Vec<String> {
     known.chain(bits).collect()
 }
 
-fn shown(feature: &Feature, on: FeatureSet) -> PoolFeature {
+fn shown(feature: &Feature, named: FeatureSet, in_force: FeatureSet) -> PoolFeature {
     PoolFeature {
         name: feature.name.to_owned(),
         since: feature.since.to_owned(),
-        on: on.has(feature),
+        on: named.has(feature),
+        in_force: in_force.has(feature),
         automatic: feature.automatic,
         meaning: feature.meaning.to_owned(),
         closes: feature.closes.to_owned(),

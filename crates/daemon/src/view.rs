@@ -69,7 +69,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) 
         reason,
         readonly: status.pool.read_only,
         format: Some(Label::VERSION),
-        features: upgrade::names(status.pool.features),
+        features: upgrade::names(status.pool.named_features),
         layout: Some(layout.into()),
         size: status.pool.size,
         allocated: status.pool.allocated,

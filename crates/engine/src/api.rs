@@ -7,7 +7,7 @@ use millpond_block::{ByteRange, DeviceGeometry, DeviceSlot, MemberId};
 
 use crate::Whole;
 
-pub use millpond_format::{Class, DeviceId, Holder, Layout, Lsn, MemberState, PoolId, SnapshotId, VolumeId};
+pub use millpond_format::{Class, DeviceId, FeatureSet, Holder, Layout, Lsn, MemberState, PoolId, SnapshotId, VolumeId};
 
 pub use self::command::*;
 pub use self::listed::*;
@@ -152,6 +152,8 @@ pub enum Reply {
     Removal(RemovalPlan),
     /// Snapshots that a promotion moves.
     Promotion(PromotionPlan),
+    /// Features that the command turned on. They are in force, and so are those that were on before.
+    TurnedOn(FeatureSet),
 }
 
 /// The method of a wipe.

@@ -221,6 +221,9 @@ pub struct PoolInfo {
     pub refuses_writes: bool,
     /// Features in force, with those that follow from the shape.
     pub features: FeatureSet,
+    /// Features that the newest label names, with those that follow from the shape. Those that are
+    /// not in force are on the medium, and nothing new is written with them.
+    pub named_features: FeatureSet,
     /// Layout of the data class.
     pub layout: Layout,
     /// Bytes that guests can fill: segments without labels and without the reserve.

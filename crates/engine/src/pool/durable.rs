@@ -108,12 +108,13 @@ impl Pool {
                     self.release_held();
                     self.requests.attach_caches(&mut self.store);
                 }
-                let mut tags = self.label_writer.take_commands();
+                let tags = self.label_writer.take_commands();
+                self.store.replies.extend(tags.into_iter().map(|tag| (tag, Ok(Reply::Done))));
                 // with labels that are wanted again, the features are not in force yet
                 if self.store.labels.turning_on.is_empty() {
-                    tags.append(&mut self.store.labels.upgrading);
+                    let upgrades = std::mem::take(&mut self.store.labels.upgrading);
+                    self.store.replies.extend(upgrades.into_iter().map(|(tag, on)| (tag, Ok(Reply::TurnedOn(on)))));
                 }
-                self.store.replies.extend(tags.into_iter().map(|tag| (tag, Ok(Reply::Done))));
             }
         }
     }

@@ -73,6 +73,7 @@ impl Pool {
             read_only: self.store.tuning.read_only,
             refuses_writes: self.requests.full_devices.refuses(),
             features: shape.features().with(self.store.features_in_force()),
+            named_features: shape.features().with(self.store.features_named()),
             layout: shape.groups.iter().min_by_key(|group| group.class != Class::Data).map_or(Layout::Linear, |group| group.layout),
             size,
             allocated: allocated.min(size),

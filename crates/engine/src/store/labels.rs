@@ -42,8 +42,8 @@ pub(crate) struct LabelState {
     pub(crate) switching: BTreeMap<MemberId, DeviceId>,
     /// Features that not every label names yet.
     pub(crate) turning_on: FeatureSet,
-    /// Commands to answer when no such features are left.
-    pub(crate) upgrading: Vec<Tag>,
+    /// Commands to answer when no such features are left, and the features that each turned on.
+    pub(crate) upgrading: Vec<(Tag, FeatureSet)>,
 }
 
 impl LabelState {
@@ -68,16 +68,16 @@ impl Store {
         self.labels.waiting.extend(tag);
     }
 
-    /// Turns on every feature that this program has and the pool lacks; with the answer to `tag`
-    /// they are in force. INV-LABEL-3: a feature is in force once both labels of every device in
-    /// use name it, so nothing that older programs do not know is on devices whose labels do not
-    /// say so. The commit point is the first write of a label with the feature: an import that finds
-    /// one writes the others again before the feature is in force.
+    /// Turns on every feature that this program has and the pool lacks; with the answer to `tag`,
+    /// which has those that it turned on, all are in force. INV-LABEL-3: a feature is in force once
+    /// both labels of every device in use name it, so nothing that older programs do not know is on
+    /// devices whose labels do not say so. The commit point is the first write of a label with the
+    /// feature: an import that finds one writes the others again before the feature is in force.
     pub(crate) fn turn_features_on(&mut self, tag: Tag) {
         let known = self.tuning.features;
         let lacking = FeatureSet::of(known.iter().filter(|feature| !feature.automatic)).without(self.config.features);
         if lacking.is_empty() && self.labels.turning_on.is_empty() {
-            self.replies.push_back((tag, Ok(Reply::Done)));
+            self.replies.push_back((tag, Ok(Reply::TurnedOn(lacking))));
             return;
         }
         // labels that are being written have one set of features
@@ -89,13 +89,21 @@ impl Store {
         let on = self.config.features;
         self.config.feature_names = FeatureNames::of(known.iter().filter(|feature| !feature.automatic && on.has(feature)));
         self.labels.turning_on = self.labels.turning_on.with(lacking);
-        self.labels.upgrading.push(tag);
+        self.labels.upgrading.push((tag, lacking));
         if !self.labels.busy() {
             self.relabel(None);
         }
     }
 
-    /// Returns the features in force, without those that follow from the shape.
+    /// Returns the features that the newest label names, in force or not, without those that follow
+    /// from the shape. Reading goes by these: content of a feature that was in force stays when an
+    /// import writes labels again, and the feature is out of force until they are written.
+    pub(crate) fn features_named(&self) -> FeatureSet {
+        self.config.features
+    }
+
+    /// Returns the features in force, without those that follow from the shape: those that may be
+    /// used for what is written.
     pub(crate) fn features_in_force(&self) -> FeatureSet {
         self.config.features.without(self.labels.turning_on)
     }

@@ -3,7 +3,7 @@
 use std::slice::from_ref;
 
 use millpond_block::{IoKind, Op};
-use millpond_engine::{Aim, Busy, Class, Command, CommandError, Compression, DeviceCommand, GroupSpec, Layout, Target, Tuning};
+use millpond_engine::{Aim, Busy, Class, Command, CommandError, Compression, DeviceCommand, GroupSpec, Layout, Reply, Target, Tuning};
 use millpond_format::testing::{Kind, put_checksum_right};
 use millpond_format::{AREA_BYTES, DeviceNote, FEATURES, Feature, FeatureKind, FeatureSet, Label, SECTOR_BYTES};
 
@@ -44,8 +44,9 @@ fn in_force(harness: &Harness) -> FeatureSet {
 fn upgraded(media: &[Vec<u8>], features: &'static [Feature]) -> Harness {
     let mut harness = import(media, features).unwrap();
     assert_eq!(in_force(&harness), FeatureSet::default(), "an import turns nothing on");
-    harness.command(DeviceCommand::TurnFeaturesOn).unwrap();
-    assert_eq!(in_force(&harness), FeatureSet::of(features).without(FeatureSet::of(FEATURES)));
+    let on = FeatureSet::of(features).without(FeatureSet::of(FEATURES));
+    assert_eq!(harness.command(DeviceCommand::TurnFeaturesOn), Ok(Reply::TurnedOn(on)));
+    assert_eq!(in_force(&harness), on);
     harness.command(Command::Close).unwrap();
     harness
 }
@@ -54,7 +55,7 @@ fn upgraded(media: &[Vec<u8>], features: &'static [Feature]) -> Harness {
 fn an_upgrade_of_this_program_changes_nothing() {
     let mut harness = Harness::import(vec![golden("clean")]).unwrap();
     let before = harness.engine.labels_in_force();
-    harness.command(DeviceCommand::TurnFeaturesOn).unwrap();
+    assert_eq!(harness.command(DeviceCommand::TurnFeaturesOn), Ok(Reply::TurnedOn(FeatureSet::default())));
     assert_eq!((harness.engine.labels_in_force(), in_force(&harness)), (before, FeatureSet::default()));
 }
 
@@ -156,19 +157,20 @@ fn an_upgrade_is_answered_when_its_features_are_in_force() {
     harness.turn();
     harness.start(Command::Devices(DeviceCommand::TurnFeaturesOn));
     harness.engine.describe_devices(vec![DeviceNote { device, size: 1, path: "/dev/a".into(), serial: String::new() }]);
-    let mut answers = 0;
+    let mut answers = Vec::new();
     for _ in 0..500 {
         harness.turn();
         for io in std::iter::from_fn(|| harness.engine.pop_io()).collect::<Vec<_>>() {
             harness.perform(io);
         }
         while let Some((_, reply)) = harness.engine.pop_reply() {
-            answers += 1;
-            assert!(reply.is_ok() && in_force(&harness) == wanted, "{reply:?} {:?}", in_force(&harness));
+            assert!(in_force(&harness) == wanted, "{reply:?} {:?}", in_force(&harness));
             assert!(named_everywhere(&harness.media, wanted));
+            answers.push(reply.unwrap());
         }
     }
-    assert_eq!(answers, 2);
+    // each feature is turned on by one command
+    assert_eq!(answers, [wanted, FeatureSet::default()].map(Reply::TurnedOn));
     assert_eq!(label(&harness.media[0], 0).notes.len(), 1, "the labels were written once more");
 }
 

@@ -175,6 +175,7 @@ impl StateMachine for Reference {
             id,
             state: self.state.clone(),
             features: millpond_format::FeatureSet::default(),
+            named_features: millpond_format::FeatureSet::default(),
             layout,
             size: 0,
             allocated: 0,

@@ -64,7 +64,8 @@ impl Upgrade {
 fn listed(upgrade: &PoolUpgrade) -> String {
     let line = |feature: &PoolFeature| {
         let state = match (feature.on, feature.automatic) {
-            (true, _) => "on",
+            (true, _) if feature.in_force => "on",
+            (true, _) => "on, not in use until every label names it",
             (false, true) => "off, automatic",
             (false, false) => "off",
         };

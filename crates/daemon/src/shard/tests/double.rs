@@ -239,6 +239,7 @@ impl StateMachine for Double {
             read_only: false,
             refuses_writes: false,
             features: millpond_format::FeatureSet::default(),
+            named_features: millpond_format::FeatureSet::default(),
             layout: Layout::Linear,
             size: self.size,
             allocated: 0,
