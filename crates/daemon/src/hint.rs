@@ -47,6 +47,7 @@ fn next_try(why: &Busy) -> Option<&'static str> {
         Busy::HasCache => Some("take it out with 'pool remove', and add it again after the wipe"),
         Busy::DeviceMissing => Some("see 'pool status'"),
         Busy::Untrimmed(_) => Some("see 'pool status -v'"),
+        Busy::LabelUnwritten(_) => Some("replace it with 'pool replace'"),
         Busy::Opening | Busy::Closing | Busy::Relabeling | Busy::Replacing => None,
         Busy::SnapshotNames { .. } | Busy::HasClones { .. } | Busy::Held { .. } => None,
     }

@@ -139,6 +139,7 @@ fn a_busy_pool_leads_to_the_command_that_shows_or_ends_the_cause() {
         (Busy::Opening, "the pool is still being opened; try again when it is online"),
         (Busy::Closing, "the pool is being closed"),
         (Busy::Relabeling, "devices are just being changed; try again"),
+        (Busy::LabelUnwritten(MemberId(2)), "a copy of the label of member 2 cannot be written; replace it with 'pool replace'"),
         (Busy::Replacing, "this device is being replaced already"),
         (
             Busy::SnapshotNames { names: vec!["a".to_owned(), "b".to_owned()], more: true },

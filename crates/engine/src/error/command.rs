@@ -90,6 +90,10 @@ pub enum Busy {
     /// Labels are being written. The user tries again.
     #[error("devices are just being changed; try again")]
     Relabeling,
+    /// The import could not write a copy of the label of a device, and the pool would stop if it
+    /// failed again. The user replaces the device.
+    #[error("a copy of the label of member {0} cannot be written")]
+    LabelUnwritten(MemberId),
     /// A device is being filled, replaced or removed. The user waits for that.
     #[error("devices are just being changed")]
     DevicesChanging,

@@ -15,7 +15,7 @@ use millpond_block::{BufPool, ByteRange, DeviceError, DeviceGeometry, DeviceSlot
 use millpond_format::{AREA_BYTES, Checkpoint, FeatureSet, Label, MemberState, ObjectRef, Root, SECTOR_BYTES, SegmentId, second_area};
 
 use self::claim::{Claiming, Claims};
-use self::labels::LabelCopies;
+use self::labels::{LabelCopies, LabelRepair};
 use self::mend::Mending;
 use self::objects::NamedPieces;
 use super::checkpoint_scan::{CheckpointScan, ScanRead};
@@ -59,6 +59,8 @@ pub(crate) enum ImportIo {
     Leveled,
     /// Flush or write that repairs the newest root.
     Mend,
+    /// Write of a copy of a member's label.
+    LabelCopy(MemberId),
     /// Read of a member's claim, from its first or second area; then its write or flush.
     Claim(MemberId, bool),
     Claimed,
@@ -110,8 +112,9 @@ pub(crate) struct Import {
     dirty: Vec<MemberId>,
     /// The labels must be rewritten, because the shape has changed.
     relabel: bool,
-    /// Features of the newest label that another one lacks: a copy of the label of a device in use.
+    /// Features of the newest label that the label of another device lacks.
     turning_on: FeatureSet,
+    label_repair: LabelRepair,
     /// Lost special devices are given up.
     forsaken: bool,
     /// The last incarnation whose small writes were on lost devices.
@@ -192,6 +195,7 @@ impl Import {
             dirty: Vec::new(),
             relabel: false,
             turning_on: FeatureSet::default(),
+            label_repair: LabelRepair::default(),
             forsaken: false,
             lost_small: None,
             layout: None,
@@ -295,6 +299,10 @@ impl Import {
             ImportIo::Claim(member, second) => self.claim_read(member, second, result, buf.as_ref()),
             ImportIo::Claimed => written(OpenWrite::Claim, result),
             ImportIo::Mend => written(OpenWrite::Root, result),
+            ImportIo::LabelCopy(member) => {
+                self.label_copied(member, result);
+                Ok(())
+            }
             ImportIo::Probe(probe) => {
                 if let (Some(survey), Some(layout)) = (&mut self.survey, &self.layout) {
                     survey.probed(probe, result, buf.as_ref(), &mut self.io, layout, &mut self.bufs);
@@ -407,8 +415,8 @@ impl Import {
                 known.replacement = None;
             }
         }
-        let (behind, turning_on) = self.compare_labels(&found);
-        self.turning_on = turning_on;
+        let behind;
+        (behind, self.turning_on, self.label_repair) = self.compare_labels(&found);
         self.relabel = shape != label.shape || behind;
         self.layout = Some(SegmentLayout::new(&shape));
         self.io = IoTable::new(self.slots.clone(), Health::of(&shape)).after(&self.io);

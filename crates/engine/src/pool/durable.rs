@@ -103,6 +103,7 @@ impl Pool {
                 if !self.store.labels.wanted {
                     self.store.labels.filled.clear();
                     self.store.labels.turning_on = FeatureSet::default();
+                    self.store.labels.unwritten.clear();
                     self.store.switch();
                     self.store.let_go();
                     self.release_held();

@@ -42,6 +42,8 @@ pub(crate) struct LabelState {
     pub(crate) switching: BTreeMap<MemberId, DeviceId>,
     /// Features that not every label names yet.
     pub(crate) turning_on: FeatureSet,
+    /// Members of which the import could not write a copy of the label.
+    pub(crate) unwritten: BTreeSet<MemberId>,
     /// Commands to answer when no such features are left, and the features that each turned on.
     pub(crate) upgrading: Vec<(Tag, FeatureSet)>,
 }
@@ -85,6 +87,11 @@ impl Store {
             self.replies.push_back((tag, Err(CommandError::Busy(Busy::Relabeling))));
             return;
         }
+        // a pool that stops because of this label would have more to lose than the features
+        if let Some(member) = self.labels.unwritten.first().filter(|_| !self.labels.busy()) {
+            self.replies.push_back((tag, Err(CommandError::Busy(Busy::LabelUnwritten(*member)))));
+            return;
+        }
         self.config.features = self.config.features.with(lacking);
         let on = self.config.features;
         self.config.feature_names = FeatureNames::of(known.iter().filter(|feature| !feature.automatic && on.has(feature)));
@@ -93,6 +100,13 @@ impl Store {
         if !self.labels.busy() {
             self.relabel(None);
         }
+    }
+
+    /// Notes that a copy of the label of a member could not be written, as an error of its device.
+    pub(crate) fn label_copy_failed(&mut self, member: MemberId) {
+        self.labels.unwritten.insert(member);
+        let counts = [self.io.errors.get_mut(member.index()), self.io.failures.get_mut(member.index())];
+        counts.into_iter().flatten().for_each(|count| *count += 1);
     }
 
     /// Returns the features that the newest label names, in force or not, without those that follow

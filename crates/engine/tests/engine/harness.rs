@@ -22,6 +22,8 @@ pub struct Harness {
     pub dead: Vec<u16>,
     /// A byte of a device that cannot be read.
     pub bad: Option<(u16, u64)>,
+    /// Places of devices that cannot be written.
+    pub unwritable: Vec<(u16, u64)>,
     /// Number of reads, by device.
     pub reads: Vec<u64>,
     /// Ranges that were zeroed since the last flush, by device.
@@ -124,6 +126,7 @@ impl Harness {
             unreadable: false,
             dead: Vec::new(),
             bad: None,
+            unwritable: Vec::new(),
             reads: vec![0; 64],
             unflushed_zeroes: vec![Vec::new(); 64],
             zeroed: 0,
@@ -251,6 +254,7 @@ impl Harness {
                 back = Some(buf);
             }
             _ if self.dead.contains(&io.device.0) => result = Err(DeviceError::Failed(5)),
+            IoKind::Write { offset, .. } if self.unwritable.contains(&(io.device.0, offset)) => result = Err(DeviceError::Failed(5)),
             IoKind::Read { offset, length, mut buf } => {
                 self.reads[io.device.0 as usize] += 1;
                 buf.bytes_mut()[..length].copy_from_slice(&media[offset as usize..offset as usize + length]);

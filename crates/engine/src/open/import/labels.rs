@@ -1,10 +1,10 @@
 //! The labels that an import read: both copies of each device, the copy that counts, and the copies
 //! that have to be written again.
 
-use millpond_block::{Buf, DeviceError, DeviceSlot};
-use millpond_format::{FeatureSet, FormatError, Label};
+use millpond_block::{Buf, BufSlice, DeviceError, DeviceSlot, MemberId};
+use millpond_format::{FeatureSet, FormatError, Label, SECTOR_BYTES, second_area};
 
-use super::Import;
+use super::{Import, ImportIo};
 use crate::open::members::Members;
 use crate::{OpenErrorKind, Unlabelled};
 
@@ -14,25 +14,49 @@ use crate::{OpenErrorKind, Unlabelled};
 pub(super) struct LabelCopies([Option<Result<Label, Unlabelled>>; 2]);
 
 impl LabelCopies {
-    /// Returns the label that counts: the first intact copy. With a first copy of another program
-    /// none counts: the second copy may be older than the change that made the first one
-    /// (INV-LABEL-3).
-    fn valid(&self) -> Result<&Label, Unlabelled> {
-        let mut why = Unlabelled::default();
-        for copy in self.0.iter().flatten() {
-            match copy {
-                Ok(label) => return Ok(label),
-                Err(other @ Unlabelled::OtherProgram(_)) => return Err(*other),
-                Err(other) if why == Unlabelled::default() => why = *other,
-                Err(_) => {}
-            }
+    /// Returns the label that counts: the newer one of two, the first one if they are equally new. If
+    /// either is of a later program none counts: the other one may be older than the change that
+    /// made it (INV-LABEL-3).
+    fn valid(&self) -> Result<Label, Unlabelled> {
+        let read = || self.0.iter().flatten();
+        let later = |why: &Unlabelled| matches!(why, Unlabelled::OtherProgram(error) if error.is_newer_label());
+        if let Some(why) = read().filter_map(|copy| copy.as_ref().err()).find(|why| later(why)) {
+            return Err(*why);
         }
-        Err(why)
+        let intact = read().filter_map(|copy| copy.as_ref().ok()).cloned();
+        intact.reduce(Label::or_newer).ok_or_else(|| read().find_map(|copy| copy.as_ref().err()).copied().unwrap_or_default())
     }
 
-    /// Returns both copies; `None` for one that has no intact label.
-    fn intact(&self) -> impl Iterator<Item = Option<&Label>> {
-        self.0.iter().map(|copy| copy.as_ref()?.as_ref().ok())
+    /// Returns the areas, false for the first, that lack the label that counts. In a pool without
+    /// features a second copy that is behind stays until the next change of the labels.
+    fn lacking(&self, featured: bool) -> Vec<bool> {
+        let Ok(valid) = self.valid() else { return Vec::new() };
+        let lacks = |copy: &Option<Result<Label, Unlabelled>>, second: bool| match copy {
+            Some(Ok(label)) if *label == valid => false,
+            Some(Ok(label)) if !second => featured || label.shape.generation < valid.shape.generation,
+            _ => featured,
+        };
+        [false, true].into_iter().zip(&self.0).filter(|(second, copy)| lacks(copy, *second)).map(|(second, _)| second).collect()
+    }
+}
+
+/// Copies of labels that an import writes again, from the other copy on the same device.
+///
+/// A label that is the only one of its device is not overwritten before that: a power cut would leave
+/// the device without any. The order is that of a root (INV-RING-1): the copies that were read may
+/// be in a cache only, so devices are flushed first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LabelRepair {
+    /// Members and areas, false for the first, that lack the label in the other area.
+    lacking: Vec<(MemberId, bool)>,
+    /// Members of which a copy could not be written.
+    pub(super) failed: Vec<MemberId>,
+}
+
+impl LabelRepair {
+    /// Returns whether there is a copy to write.
+    pub(super) fn is_needed(&self) -> bool {
+        !self.lacking.is_empty()
     }
 }
 
@@ -56,7 +80,7 @@ impl Import {
             *place = Some(copy);
         }
         let (label, why) = match copies.valid() {
-            Ok(label) => (Some(label.clone()), Unlabelled::default()),
+            Ok(label) => (Some(label), Unlabelled::default()),
             Err(why) => (None, why),
         };
         if let (Some(label_of_slot), Some(why_not)) = (self.labels.get_mut(at), self.unlabelled.get_mut(at)) {
@@ -64,12 +88,14 @@ impl Import {
         }
     }
 
-    /// Compares the labels with the newest one. Returns whether one of them has to be written again,
-    /// and the features of the newest that another lacks (INV-LABEL-3). Both copies of each device
-    /// in use count in a pool with features: a power cut between the writes of first and second
-    /// areas leaves second copies that do not name them. In other pools a second copy that is
-    /// behind stays until the next change of the labels.
-    pub(super) fn compare_labels(&self, found: &Members) -> (bool, FeatureSet) {
+    /// Compares the labels with the newest one. Returns whether one of them is behind, so that all
+    /// have to be written again; the features of the newest that one lacks (INV-LABEL-3); and the
+    /// copies to write.
+    ///
+    /// A copy that lacks the label of its own device is written from the other copy. So a device with
+    /// one valid label is used, also where the other copy can be neither read nor written. A device
+    /// that may be given up for that, such as a spare, gets both copies with those of all devices.
+    pub(super) fn compare_labels(&self, found: &Members) -> (bool, FeatureSet, LabelRepair) {
         let newest = &found.newest;
         // labels that a crash left behind would be the newest again if those that precede them were
         // missing
@@ -77,15 +103,45 @@ impl Import {
             let differs = other.notes != newest.notes || other.features != newest.features || other.pool != newest.pool;
             differs || other.shape.generation != newest.shape.generation
         };
-        let in_use = found.slots.iter().flatten().chain(found.replacements.iter().map(|(_, slot)| slot));
-        let in_use = in_use.filter(|_| !newest.features.is_empty()).filter_map(|slot| self.copies.get(slot.index()));
         let (mut behind, mut everywhere) = (false, newest.features);
-        for label in self.labels.iter().flatten().map(Some).chain(in_use.flat_map(LabelCopies::intact)) {
-            let lacking = everywhere.without(label.map_or(FeatureSet::default(), |label| label.features));
+        for label in self.labels.iter().flatten() {
+            let lacking = everywhere.without(label.features);
             everywhere = everywhere.without(lacking);
-            behind |= label.is_none_or(is_behind);
+            behind |= is_behind(label);
         }
-        (behind, newest.features.without(everywhere))
+        let featured = !newest.features.is_empty();
+        let lacking = |slot: DeviceSlot| self.copies.get(slot.index()).map(|copies| copies.lacking(featured)).unwrap_or_default();
+        let members = (0..).map(MemberId).zip(&found.slots).filter_map(|(member, slot)| Some((member, (*slot)?)));
+        let (spared, kept): (Vec<_>, Vec<_>) = members.partition(|(member, _)| newest.shape.is_auxiliary(*member));
+        let others = spared.iter().chain(&found.replacements).any(|(_, slot)| !lacking(*slot).is_empty());
+        if featured && others {
+            (behind, everywhere) = (true, FeatureSet::default());
+        }
+        let areas = kept.into_iter().flat_map(|(member, slot)| lacking(slot).into_iter().map(move |second| (member, second)));
+        (behind, newest.features.without(everywhere), LabelRepair { lacking: areas.collect(), failed: Vec::new() })
+    }
+
+    /// Writes the copies that lack the label of their device.
+    pub(super) fn repair_labels(&mut self) {
+        for (member, second) in std::mem::take(&mut self.label_repair.lacking) {
+            let Some(config) = &self.config else { continue };
+            let area = if second { second_area(config.size_of(member)) } else { 0 };
+            let slot = self.slots.get(member.index()).copied().flatten();
+            let Some(label) = slot.and_then(|slot| self.labels.get(slot.index())?.as_ref()) else { continue };
+            let mut buf = self.bufs.take(SECTOR_BYTES);
+            if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
+                to.copy_from_slice(&label.encode());
+            }
+            self.io.write_loose(ImportIo::LabelCopy(member), member, area, BufSlice::new(buf, 0..SECTOR_BYTES));
+        }
+    }
+
+    /// Handles the end of such a write. The pool is imported without the copy; features that it may
+    /// lack are not in force.
+    pub(super) fn label_copied(&mut self, member: MemberId, result: Result<(), DeviceError>) {
+        if result.is_err() {
+            self.label_repair.failed.push(member);
+        }
     }
 
     /// Checks that this program may write to a pool with these features, if it is going to.

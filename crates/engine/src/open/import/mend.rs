@@ -1,4 +1,4 @@
-//! Rewrites the newest root where it lacks a copy.
+//! Rewrites the newest root where it lacks a copy, and labels that lack one.
 
 use millpond_block::{BufSlice, MemberId};
 use millpond_format::{Root, SECTOR_BYTES, second_area};
@@ -18,13 +18,14 @@ pub(in crate::open) enum Mending {
 }
 
 impl Import {
-    /// Repairs the newest root if needed, and returns the pool when it is ready.
+    /// Repairs labels and the newest root if needed, and returns the pool when it is ready.
     fn mend(&mut self) -> Option<Pool> {
         let (rings, root) = (self.rings.as_ref()?, self.root.as_ref()?);
-        let renew = self.rewound.as_ref().map(|rewound| rewound.renew);
-        if renew == Some(false)
-            || (renew.is_none() && [false, true].iter().all(|second| rings.lacking(root.generation, *second).is_empty()))
-        {
+        let roots = match self.rewound.as_ref().map(|rewound| rewound.renew) {
+            Some(renew) => renew,
+            None => [false, true].iter().any(|second| !rings.lacking(root.generation, *second).is_empty()),
+        };
+        if !roots && !self.label_repair.is_needed() {
             return self.take_pool();
         }
         self.stage = Stage::Mend(Mending::Flush);
@@ -42,7 +43,10 @@ impl Import {
         };
         self.stage = Stage::Mend(next);
         match next {
-            Mending::First => self.mend_area(false),
+            Mending::First => {
+                self.repair_labels();
+                self.mend_area(false);
+            }
             Mending::Second => self.mend_area(true),
             Mending::Flush | Mending::FirstFlush => drop(self.io.flush(ImportIo::Mend)),
         }
@@ -51,8 +55,11 @@ impl Import {
 
     fn mend_area(&mut self, second: bool) {
         let (Some(rings), Some(root), Some(config)) = (&self.rings, &self.root, &self.config) else { return };
-        if self.rewound.as_ref().is_some_and(|rewound| rewound.renew) {
-            return self.renew_rings(second);
+        match self.rewound.as_ref().map(|rewound| rewound.renew) {
+            Some(true) => return self.renew_rings(second),
+            // the root that this import writes has no relation to the newest one
+            Some(false) => return,
+            None => {}
         }
         let mut buf = self.bufs.take(SECTOR_BYTES);
         if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {

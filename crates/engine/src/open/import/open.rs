@@ -1,7 +1,7 @@
 //! Makes a pool of the state that an import read, and begins the log of this import.
 
 use millpond_block::BufPool;
-use millpond_format::Root;
+use millpond_format::{FeatureSet, Root};
 
 use super::Import;
 use crate::PoolState;
@@ -54,7 +54,11 @@ impl Import {
             // objects of later checkpoints may follow an older checkpoint
             pool.store.checkpoint.continue_objects(root.checkpoint, &mut pool.store.core.space);
         }
-        pool.store.labels.turning_on = self.turning_on;
+        // INV-LABEL-3: a copy that could not be written may lack all of them
+        let failed = std::mem::take(&mut self.label_repair.failed);
+        let all = if failed.is_empty() { FeatureSet::default() } else { pool.store.config.features };
+        pool.store.labels.turning_on = self.turning_on.with(all);
+        failed.iter().for_each(|member| pool.store.label_copy_failed(*member));
         if self.relabel {
             pool.store.relabel(None);
         }
