@@ -123,7 +123,9 @@ impl Members {
             return Ok(());
         }
         let parted = shape.parted_from(&label.shape, member) && !self.joins;
-        let contradicts = label.shape.generation == shape.generation && label.shape != *shape && !self.joins;
+        // each change of the features has a generation of its own, too
+        let differs = label.shape != *shape || label.features != self.newest.features;
+        let contradicts = label.shape.generation == shape.generation && differs && !self.joins;
         if (parted || contradicts) && shape.is_auxiliary(member) && shape.member(member).is_some_and(|m| m.device == label.device) {
             // a spare has no data that is needed: it counts as missing
             return Ok(());

@@ -80,23 +80,22 @@ pub struct Looked<P> {
 }
 
 impl<P> Looked<P> {
-    /// Returns the label of a device of `size` usable bytes, the first intact copy, and the claim on
-    /// it; `None` when it is of no pool, or its first label is of another version. `sector` reads one
-    /// at an offset in bytes.
+    /// Returns the label of a device of `size` usable bytes, the newer one of its intact copies, and
+    /// the claim on it; `None` when it is of no pool, or either copy is of a later version. `sector`
+    /// reads one at an offset in bytes.
     ///
     /// # Errors
-    /// Those of `sector`, of labels.
+    /// Those of `sector`, of the first label, or of the second one if the first one is not intact.
     pub fn read<E>(place: P, size: u64, mut sector: impl FnMut(u64) -> Result<[u8; SECTOR_BYTES], E>) -> Result<Option<Looked<P>>, E> {
-        let mut found = None;
+        let mut found: Option<Label> = None;
         for area in areas(size) {
-            match Label::decode(&sector(area)?) {
-                Ok(label) => {
-                    found = Some(label);
-                    break;
-                }
-                // INV-LABEL-3: the second copy may be older than the change that made the first one
-                Err(FormatError::Version(_) | FormatError::Incompatible(_)) => break,
-                Err(_) => {}
+            match (sector(area).map(|bytes| Label::decode(&bytes)), found.take()) {
+                (Ok(Ok(label)), before) => found = Some(before.map_or_else(|| label.clone(), |before| before.or_newer(label.clone()))),
+                // INV-LABEL-3: the other copy may be older than the change that made this one
+                (Ok(Err(why)), _) if why.is_newer_label() => return Ok(None),
+                (Ok(Err(_)), before) => found = before,
+                (Err(_), Some(before)) => found = Some(before),
+                (Err(error), None) => return Err(error),
             }
         }
         let Some(label) = found else { return Ok(None) };
@@ -259,7 +258,7 @@ fn sides<P: Clone>(newest: &Label, devices: &[Looked<P>]) -> Vec<Vec<P>> {
         let is = |known: &Member| known.device == label.device && known.state != MemberState::Gone;
         let is_member = newest.shape.member(member).is_some_and(is);
         let apart = is_member && newest.shape.parted_from(&label.shape, member);
-        match sides.iter_mut().find(|(side, _)| side.shape == label.shape) {
+        match sides.iter_mut().find(|(side, _)| (&side.shape, side.features) == (&label.shape, label.features)) {
             Some((_, places)) => places.push(place.clone()),
             None if apart || label.shape.generation == newest.shape.generation => sides.push((label, vec![place.clone()])),
             None => {}

@@ -1,7 +1,7 @@
 //! The decision, case by case.
 
 use millpond_block::MemberId;
-use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim, Holder, Label, Member, MemberState, PoolId, SECTOR_BYTES, Shape};
+use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim, Holder, Label, Member, MemberState, PoolId, SECTOR_BYTES, Shape, second_area};
 
 use super::*;
 
@@ -384,4 +384,71 @@ fn what_does_without_devices_is_remembered_before_it_serves() {
     assert!(must(&half, false, false) && must(&half, true, false));
     // that it is given up is known here, unless the user takes what is there
     assert!(!must(&given_up, false, false) && must(&given_up, true, false));
+}
+
+/// A label that was written before a lost write, or before the first MiB was restored, does not hide
+/// the other copy.
+#[test]
+fn the_newer_copy_of_a_label_counts_and_a_later_program_s_refuses_the_device() {
+    let shape = |generation| Shape { generation, ..super::model::shape(2) };
+    let label = |generation| Label {
+        pool: PoolId([7; 16]),
+        name: "tank".to_owned(),
+        device: DeviceId(100),
+        member: MemberId(0),
+        shape: shape(generation),
+        features: millpond_format::FeatureSet::default(),
+        feature_names: millpond_format::FeatureNames::default(),
+        notes: Vec::new(),
+    };
+    let later = || {
+        let features = millpond_format::FeatureSet { incompat: 1 << 31, ..millpond_format::FeatureSet::default() };
+        Label { features, ..label(2) }.encode()
+    };
+    let (old, new, none) = (label(1).encode(), label(2).encode(), [0; SECTOR_BYTES]);
+    let size = 8 << 20;
+    let read = |first: Result<[u8; SECTOR_BYTES], u8>, second: Result<[u8; SECTOR_BYTES], u8>| {
+        let looked = Looked::read(0, size, |offset| match offset {
+            0 => first,
+            offset if offset == second_area(size) => second,
+            _ => Ok(none),
+        });
+        looked.map(|looked| looked.map(|looked| looked.label.shape.generation))
+    };
+    for (first, second, counts) in [
+        (Ok(new), Ok(old), Ok(Some(2))),
+        (Ok(old), Ok(new), Ok(Some(2))),
+        (Ok(none), Ok(new), Ok(Some(2))),
+        (Ok(new), Ok(none), Ok(Some(2))),
+        (Ok(new), Err(5), Ok(Some(2))),
+        (Ok(none), Err(5), Err(5)),
+        (Err(5), Ok(new), Err(5)),
+        (Ok(later()), Ok(new), Ok(None)),
+        (Ok(new), Ok(later()), Ok(None)),
+        (Ok(none), Ok(later()), Ok(None)),
+        (Ok(none), Ok(none), Ok(None)),
+    ] {
+        assert_eq!(read(first, second), counts);
+    }
+}
+
+/// Devices with labels of one generation and different features have no common history.
+#[test]
+fn labels_with_different_features_are_apart() {
+    let label = |at: u16, ro_compat| Label {
+        pool: PoolId([7; 16]),
+        name: "tank".to_owned(),
+        device: DeviceId(100 + u64::from(at)),
+        member: MemberId(at),
+        shape: super::model::shape(2),
+        features: millpond_format::FeatureSet { ro_compat, ..millpond_format::FeatureSet::default() },
+        feature_names: millpond_format::FeatureNames::default(),
+        notes: Vec::new(),
+    };
+    for (other, apart) in [(0, false), (4, true)] {
+        let looked = [label(0, 0), label(1, other)].map(|label| Looked { place: label.member, label, claim: None, taker: None, seen: None });
+        let found = Labelled::group(looked.to_vec()).pop().expect("a pool");
+        assert_eq!(found.evidence(None).apart, apart);
+        assert_eq!(found.unknown.map(|(place, unknown)| (place, unknown.bits)), apart.then_some((MemberId(1), 4)));
+    }
 }

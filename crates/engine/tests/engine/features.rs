@@ -460,3 +460,18 @@ fn a_second_label_that_lacks_features_is_written_before_they_are_in_force() {
     let harness = import(from_ref(&image), WITH_ALL).unwrap();
     assert!(harness.media[0][at..at + SECTOR_BYTES] == image[at..at + SECTOR_BYTES], "the labels of a pool without features are written");
 }
+
+/// Two labels of one generation with different features have no common history: no change of the
+/// features goes without a generation of its own.
+#[test]
+fn features_take_part_in_the_comparison_of_labels() {
+    let mut harness = Harness::with(&[16, 16], Layout::Mirror { copies: 2 }, tuning(WITH_ALL));
+    harness.command(Command::Close).unwrap();
+    let mut media = harness.media;
+    let other = Label { features: FeatureSet::of([&TREES]), ..label(&media[1], 0) }.encode();
+    for at in [0, second_area(&media[1])] {
+        media[1][at..at + SECTOR_BYTES].copy_from_slice(&other);
+    }
+    let why = import(&media, WITH_ALL).err().unwrap();
+    assert!(why.contains("contradicts the others"), "{why}");
+}
