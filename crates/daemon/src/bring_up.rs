@@ -14,6 +14,7 @@ use millpond_api::instant;
 use millpond_api::{ApiError, DeviceState, ErrorKind, EventKind, Severity};
 use millpond_block::MemberId;
 use millpond_engine::{Decision, LabelsInForce};
+use millpond_format::{FormatError, PoolId};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -72,6 +73,7 @@ struct BringUp {
     refused: BTreeMap<Sight, (Option<Instant>, Duration)>,
     /// When devices are waited for no longer, these are as good as missing.
     silent: SilentDevices,
+    newer: NewerDevices,
     /// Devices that are waited for, since when.
     since: BTreeMap<PathBuf, Timestamp>,
     /// The reason reported last.
@@ -91,6 +93,29 @@ impl SilentDevices {
             self.0.retain(|path| !tried.contains(path));
         }
         self.0.extend(silent);
+    }
+}
+
+/// Devices of the pool with labels that this version does not know, as they were last read, and why.
+/// One that cannot be read since is still one of these: it may have the newest state of the pool.
+#[derive(Debug, Default)]
+struct NewerDevices(BTreeMap<PathBuf, FormatError>);
+
+impl NewerDevices {
+    /// Takes in a search at the paths in `looked` for the pool `id`.
+    fn note_scan(&mut self, scan: &Scan, id: Option<PoolId>, looked: &[PathBuf]) {
+        let silent = |path: &PathBuf| scan.silent.iter().any(|silent| silent.path == *path);
+        let unreadable = |path: &PathBuf| scan.unreadable.iter().any(|(at, _)| at == path);
+        // another label, or none, was read there; or there is no device
+        self.0.retain(|path, _| !looked.contains(path) || silent(path) || unreadable(path));
+        self.0.extend(scan.foreign.iter().filter(|(_, of, ..)| Some(*of) == id).map(|(path, .., why)| (path.clone(), *why)));
+    }
+
+    /// Adds these devices to those of the pool as it was found.
+    fn add_to(&self, found: &mut Labelled) {
+        let unseen = self.0.iter().filter(|(path, _)| found.foreign.iter().all(|(known, _)| known != *path));
+        let unseen: Vec<(PathBuf, FormatError)> = unseen.map(|(path, why)| (path.clone(), *why)).collect();
+        found.foreign.extend(unseen);
     }
 }
 
@@ -172,6 +197,7 @@ impl Daemon {
                 places: Vec::new(),
                 refused: BTreeMap::new(),
                 silent: SilentDevices::default(),
+                newer: NewerDevices::default(),
                 since: BTreeMap::new(),
                 reported: Reason::default(),
             };
@@ -303,17 +329,21 @@ impl BringUp {
         let mine = |scan: &mut Scan| std::mem::take(&mut scan.pools).into_iter().find(|pool| Some(pool.id) == id);
         let search: Vec<PathBuf> = record.paths().chain(&self.places).filter(|path| !left_out.contains(*path)).cloned().collect();
         let mut scan = self.daemon.scan(search.clone()).await;
+        self.newer.note_scan(&scan, id, &search);
         let mut found = mine(&mut scan);
         let whole = found.as_ref().is_some_and(|pool| pool.missing.is_empty() && pool.down.is_empty());
         if wide && !whole {
             let others = labels::host_devices().into_iter().filter(|path| !left_out.contains(path));
-            scan = self.daemon.scan(search.into_iter().chain(others).collect()).await;
+            let search: Vec<PathBuf> = search.into_iter().chain(others).collect();
+            scan = self.daemon.scan(search.clone()).await;
+            self.newer.note_scan(&scan, id, &search);
             found = mine(&mut scan).or(found);
             self.wide = Instant::now() + WIDE_LOOK;
             self.places = found.as_ref().map(Labelled::devices).unwrap_or_default();
             // one that this version cannot read keeps the pool out of service until it is away
-            self.places.extend(found.iter().flat_map(|found| &found.foreign).map(|(path, _)| path.clone()));
+            self.places.extend(self.newer.0.keys().cloned());
         }
+        found.iter_mut().for_each(|found| self.newer.add_to(found));
         // what does not answer elsewhere is none of this pool's business
         scan.silent.retain(|silent| record.paths().any(|path| *path == silent.path));
         (scan, found)
@@ -478,6 +508,34 @@ impl BringUp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host_calls::NoAnswer;
+
+    /// A device that a later version wrote stays one, until something else is read at its path or it
+    /// is away: it is not done without because it cannot be read for a while.
+    #[test]
+    fn a_device_of_a_later_version_stays_one_while_it_cannot_be_read() {
+        let (id, path) = (PoolId([7; 16]), PathBuf::from("/dev/b"));
+        let why = FormatError::Version(9);
+        let foreign = |id| Scan { foreign: vec![(path.clone(), id, "tank".to_owned(), why)], ..Scan::default() };
+        let silent = Scan { silent: vec![NoAnswer { path: path.clone(), silent: Duration::ZERO }], ..Scan::default() };
+        let unreadable = Scan { unreadable: vec![(path.clone(), "input/output error".to_owned())], ..Scan::default() };
+        let absent = Scan { absent: vec![path.clone()], ..Scan::default() };
+        let mut newer = NewerDevices::default();
+        let mut note = |scan: &Scan, looked: &[PathBuf]| {
+            newer.note_scan(scan, Some(id), looked);
+            newer.0.keys().cloned().collect::<Vec<_>>()
+        };
+        let there = std::slice::from_ref(&path);
+        assert_eq!(note(&foreign(PoolId([8; 16])), there), [] as [PathBuf; 0], "another pool's");
+        for gone in [&absent, &Scan::default()] {
+            assert_eq!(note(&foreign(id), there), there);
+            assert_eq!(note(&silent, there), there);
+            assert_eq!(note(&unreadable, there), there);
+            assert_eq!(note(&Scan::default(), &[]), there, "it was not looked at");
+            assert_eq!(note(gone, there), [] as [PathBuf; 0]);
+            assert_eq!(note(&unreadable, there), [] as [PathBuf; 0], "it was another device");
+        }
+    }
 
     /// One device never answers, and another one did not answer once: from the next import of both on
     /// the second one counts again.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use millpond_device::quantile;
 
 use millpond_api::{Device, DeviceHealth, DeviceState};
+use millpond_format::FormatError;
 
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,16 @@ pub(super) struct DevicesHealth {
     failing: BTreeMap<String, (u64, Instant)>,
     /// Devices that are back and not in use, by their ids: path, and the reason that users read.
     returned: BTreeMap<String, (PathBuf, String)>,
+}
+
+/// A device that was found although its pool goes on without it.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    /// Name of the device in messages.
+    pub(super) called: String,
+    pub(super) path: PathBuf,
+    /// Reason why this version cannot read its label, if a later one wrote it.
+    pub(super) newer: Option<FormatError>,
 }
 
 /// Latency histograms of a device, since its start or for some time.
@@ -109,18 +120,24 @@ impl DevicesHealth {
     }
 
     /// Records the devices that were found although the pool `name` goes on without them: `found`
-    /// has their names and paths, by id. Returns name and message of each new one.
-    pub(super) fn found_again(&mut self, name: &str, found: &BTreeMap<String, (String, PathBuf)>) -> Vec<(String, String)> {
-        self.returned.retain(|id, (path, _)| found.get(id).is_some_and(|(_, at)| at == path));
+    /// has them by id. Returns name and message of each new one.
+    pub(super) fn found_again(&mut self, name: &str, found: &BTreeMap<String, Found>) -> Vec<(String, String)> {
+        self.returned.retain(|id, (path, _)| found.get(id).is_some_and(|found| found.path == *path));
         let mut news = Vec::new();
-        for (id, (called, path)) in found.iter().filter(|(id, _)| !id.is_empty()) {
+        for (id, Found { called, path, newer }) in found.iter().filter(|(id, _)| !id.is_empty()) {
             if self.returned.contains_key(id) {
                 continue;
             }
             let path_text = path.display();
-            let reason = format!(
-                "it is back at {path_text}, out of date and not in use: the next import fills it again, 'millpond pool replace {name} {id} {path_text} --force' does it now"
-            );
+            let reason = match newer {
+                Some(why) => format!(
+                    "at {path_text} is a device with a label of a newer version of Millpond ({why}): it is not in use, may have newer data, and \
+                     this version does not import the pool while it is there; install that version or a later one, or take the device away"
+                ),
+                None => format!(
+                    "it is back at {path_text}, out of date and not in use: the next import fills it again, 'millpond pool replace {name} {id} {path_text} --force' does it now"
+                ),
+            };
             news.push((called.clone(), format!("device {id} of pool '{name}': {reason}")));
             self.returned.insert(id.clone(), (path.clone(), reason));
         }

@@ -5,15 +5,17 @@
 //! date, and its pool has gone on without it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream;
 use millpond_api::EventKind;
-use millpond_format::{DeviceId, MemberState, PoolId};
+use millpond_format::{DeviceId, FormatError, MemberState, PoolId};
 use tokio::time::sleep;
 
+use super::device_health::Found;
 use super::events::Happened;
 use super::host_calls::PATIENCE;
 use super::labels;
@@ -64,8 +66,13 @@ impl Daemon {
             let paths: BTreeSet<PathBuf> = last.chain(others).chain(self.known_returned(name)).collect();
             let paths = paths.into_iter().filter(|path| !open.contains(&path) && !silent.contains(path));
             for (device, path) in self.labelled(status.pool.id, paths).await {
-                if let Some((id, called, _)) = lacking.get(&device) {
-                    found.entry(id.clone()).or_insert((called.clone(), path));
+                let (known, newer) = match device {
+                    Label::Known(device) => (lacking.get(&device), None),
+                    // its id is unknown: it is taken for the one that was last there
+                    Label::Newer(why) => (lacking.values().find(|(_, _, last)| last.as_ref() == Some(&path)), Some(why)),
+                };
+                if let Some((id, called, _)) = known {
+                    found.entry(id.clone()).or_insert(Found { called: called.clone(), path, newer });
                 }
             }
         }
@@ -84,13 +91,34 @@ impl Daemon {
         self.registry().pools.get(name).map(|entry| entry.device_health.returned()).unwrap_or_default()
     }
 
-    /// Returns the devices of a pool at some paths.
-    async fn labelled(&self, pool: PoolId, paths: impl Iterator<Item = PathBuf>) -> Vec<(DeviceId, PathBuf)> {
+    /// Returns the labels of a pool at some paths.
+    async fn labelled(&self, pool: PoolId, paths: impl Iterator<Item = PathBuf>) -> Vec<(Label, PathBuf)> {
         let look = |path: PathBuf| async move {
-            let looked = self.calls.call(&path, PATIENCE, |path: &Path| labels::read(path)).await;
-            let label = looked.ok()?.ok()??;
-            (label.pool == pool).then_some((label.device, path))
+            let looked = self.calls.call(&path, PATIENCE, move |path: &Path| Label::at(path, pool)).await;
+            Some((looked.ok()?.ok()??, path))
         };
         stream::iter(paths).map(look).buffered(AT_A_TIME).filter_map(async |found| found).collect().await
+    }
+}
+
+/// A label of a pool.
+enum Label {
+    /// It names this device.
+    Known(DeviceId),
+    /// A later version wrote it.
+    Newer(FormatError),
+}
+
+impl Label {
+    /// Reads the label of a device; `None` if it is not of the pool.
+    ///
+    /// # Errors
+    /// I/O errors of the host, when the device cannot be opened or read.
+    fn at(path: &Path, pool: PoolId) -> io::Result<Option<Label>> {
+        if let Some(label) = labels::read(path)? {
+            return Ok((label.pool == pool).then_some(Label::Known(label.device)));
+        }
+        let newer = labels::of_other_program(path)?.filter(|(of, ..)| *of == pool);
+        Ok(newer.map(|(.., why)| Label::Newer(why)))
     }
 }

@@ -141,6 +141,14 @@ fn a_half_of_a_later_version_is_not_done_without() {
     // a device that is away counts as missing
     hide(&daemon, "b");
     eventually("without the device", || health_is(&daemon, "degraded"));
+    // and the pool goes on without it when it is back
+    bring_back(&daemon, "b");
+    daemon.run(&["pool", "checkpoints", "tank"]).ok();
+    let newer = fs::read(daemon.path("b")).expect("read");
+    let destroyed = daemon.run(&["pool", "destroy", "-y", "tank"]);
+    let warned = format!("warning: the label on {} is left: it has a label of a newer version", daemon.text("b"));
+    assert!(destroyed.code == 0 && destroyed.err.contains(&warned), "{destroyed:?}");
+    assert!(fs::read(daemon.path("b")).expect("read") == newer, "the newer device was changed");
 }
 
 /// INV-MEMORY-1: a pool that lacks a device is served only after the daemon has saved that the

@@ -146,3 +146,21 @@ fn errors_that_grow_are_remembered_for_a_day() {
     after(&mut conditions, &mut at, &now);
     assert_eq!(conditions.of("b").0, DeviceHealth::Ok);
 }
+
+/// A device of a later version is no device to fill again: the user reads why.
+#[test]
+fn a_device_that_a_later_version_wrote_is_not_offered_as_a_replacement() {
+    let mut health = DevicesHealth::default();
+    let found = |newer| {
+        let device = Found { called: "device a".to_owned(), path: PathBuf::from("/dev/a"), newer };
+        BTreeMap::from([("7".to_owned(), device)])
+    };
+    let mut news = |newer| health.found_again("tank", &found(newer)).into_iter().map(|(_, message)| message).collect::<Vec<_>>();
+    let [newer] = news(Some(FormatError::Version(9))).try_into().expect("one message");
+    assert!(newer.contains("newer version of Millpond (format version 9") && !newer.contains("pool replace"), "{newer}");
+    assert_eq!(news(Some(FormatError::Version(9))), [] as [String; 0], "once");
+    assert_eq!(health.returned(), [PathBuf::from("/dev/a")]);
+    assert!(health.found_again("tank", &BTreeMap::new()).is_empty());
+    let [older] = health.found_again("tank", &found(None)).try_into().expect("one message");
+    assert!(older.1.contains("millpond pool replace tank 7 /dev/a"), "{older:?}");
+}
