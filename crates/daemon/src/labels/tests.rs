@@ -159,7 +159,7 @@ fn a_label_with_features_that_writers_have_to_know_is_not_wiped() {
     let refused = wipe(&path, PoolId([3; 16]), |_| true).expect_err("it keeps its label").to_string();
     assert!(refused.contains("newer version") && refused.contains("trees (since 9.4.0)"), "{refused}");
     assert_eq!(read(&path).expect("read"), Some(label));
-    let found = scan(&[path.clone()]);
+    let found = scan(std::slice::from_ref(&path));
     assert_eq!(found[0].unknown.as_ref().map(|(at, unknown)| (at, unknown.bits)), Some((&path, 1 << 31)));
     assert_eq!(wipe(&path, PoolId([4; 16]), |_| true).expect("left alone"), Wiped::Done, "it is of another pool");
 }
