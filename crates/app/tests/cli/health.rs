@@ -212,3 +212,22 @@ fn the_doctor_looks_at_this_host_with_and_without_a_daemon() {
     let looked = run(words);
     assert!(looked.code == 4 && looked.out.contains(&format!("fail\tdevice\t{gone}\tcannot be examined")), "{looked:?}");
 }
+
+/// The script of the package removes them by name at a purge, and everything else stays.
+#[test]
+fn a_purge_of_the_package_removes_every_file_of_the_state() {
+    let mut daemon = Daemon::with_config("import_wait = \"1s\"\n");
+    daemon.run(&["pool", "create", "tank", "mirror", &daemon.text("a:256M"), &daemon.text("b:256M")]).ok();
+    assert_eq!(daemon.stop("TERM"), 0);
+    fs::remove_file(daemon.path("b")).expect("a device is lost");
+    daemon.restart();
+    eventually("a condition is stored", || daemon.path("state/conditions.json").exists());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/debian/postrm");
+    let script = fs::read_to_string(script).expect("the script").replace("\\\n", "");
+    let (_, rest) = script.split_once("for file in ").expect("the list of files");
+    let known: Vec<&str> = rest.split("; do").next().expect("its end").split_whitespace().collect();
+    for entry in fs::read_dir(daemon.path("state")).expect("the state directory") {
+        let name = entry.expect("an entry").file_name();
+        assert!(known.iter().any(|known| *known == name), "{} stays after a purge", name.display());
+    }
+}
