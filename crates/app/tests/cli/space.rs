@@ -25,9 +25,10 @@ fn a_new_pool_on_a_sparse_file_has_some_of_it_ready() {
     let mut daemon = Daemon::start();
     let before = daemon.run(&["pool", "create", "tank", &format!("{}:512M", daemon.text("tank.img"))]);
     before.ok();
-    eventually("a sixteenth is ready", || segments(&daemon, "ready") >= 30 * MIB);
+    // half of a small pool, which takes less than a second
+    eventually("half of it is ready", || segments(&daemon, "ready") >= 240 * MIB);
     let holes = segments(&daemon, "holes");
-    assert!(holes > 400 * MIB && taken(&daemon) < 100 * MIB, "{holes} bytes of holes, {} taken", taken(&daemon));
+    assert!(holes > 240 * MIB && taken(&daemon) < 280 * MIB, "{holes} bytes of holes, {} taken", taken(&daemon));
     let status = daemon.run(&["pool", "status", "-v", "tank"]).ok().out;
     assert!(status.contains("free and ready") && status.contains("free and holes"), "{status}");
     let shown = daemon.run(&["pool", "show", "tank"]).ok().out;
