@@ -80,8 +80,8 @@ pub struct Looked<P> {
 }
 
 impl<P> Looked<P> {
-    /// Returns the label of a device of `size` usable bytes, the newer one of its intact copies, and
-    /// the claim on it; `None` when it is of no pool, or either copy is of a later version. `sector`
+    /// Returns the label of a device of `size` usable bytes, the one that counts of its intact copies
+    /// ([`Label::or_newer`]), and the claim on it; `None` when it is of no pool, or either copy is of a later version. `sector`
     /// reads one at an offset in bytes.
     ///
     /// # Errors

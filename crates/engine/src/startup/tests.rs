@@ -397,7 +397,7 @@ fn the_newer_copy_of_a_label_counts_and_a_later_program_s_refuses_the_device() {
         device: DeviceId(100),
         member: MemberId(0),
         shape: shape(generation),
-        features: millpond_format::FeatureSet::default(),
+        features: millpond_format::FeatureSet { compat: u32::from(generation > 1), ..millpond_format::FeatureSet::default() },
         feature_names: millpond_format::FeatureNames::default(),
         notes: Vec::new(),
     };

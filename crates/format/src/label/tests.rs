@@ -112,15 +112,18 @@ fn a_refusal_names_only_features_that_the_program_lacks() {
     assert_eq!(writers(&later), None);
 }
 
-/// The second label is written after the first one, so a first one with an older generation is from
-/// before it.
+/// The second label is written after the first one, so a first one with an older generation and other
+/// features is from before an upgrade.
 #[test]
-fn of_two_labels_of_a_device_the_later_generation_counts() {
+fn a_second_label_from_after_an_upgrade_counts() {
     let first = label(64);
-    let at = |generation| Label { shape: Shape { generation, ..first.shape.clone() }, name: "second".to_owned(), ..first.clone() };
+    let features = FeatureSet { incompat: 1 << 7, ..FeatureSet::default() };
+    let at = |generation| Label { shape: Shape { generation, ..first.shape.clone() }, name: "second".to_owned(), features, ..first.clone() };
     for (generation, counts) in [(0, "first"), (1, "first"), (2, "second")] {
         let counting = first.clone().or_newer(at(generation));
         assert_eq!(counting.name == "second", counts == "second", "generation {generation}");
+        let same = Label { features: first.features, ..at(generation) };
+        assert_eq!(first.clone().or_newer(same), first, "a change without features has only begun");
     }
     let stranger = Label { device: DeviceId(9), ..at(7) };
     assert_eq!(first.clone().or_newer(stranger), first, "another device's label says nothing");

@@ -14,9 +14,8 @@ use crate::{OpenErrorKind, Unlabelled};
 pub(super) struct LabelCopies([Option<Result<Label, Unlabelled>>; 2]);
 
 impl LabelCopies {
-    /// Returns the label that counts: the newer one of two, the first one if they are equally new. If
-    /// either is of a later program none counts: the other one may be older than the change that
-    /// made it (INV-LABEL-3).
+    /// Returns the label that counts of the intact ones ([`Label::or_newer`]). If either is of a later
+    /// program none counts: the other one may be older than the change that made it (INV-LABEL-3).
     fn valid(&self) -> Result<Label, Unlabelled> {
         let read = || self.0.iter().flatten();
         let later = |why: &Unlabelled| matches!(why, Unlabelled::OtherProgram(error) if error.is_newer_label());
@@ -27,16 +26,11 @@ impl LabelCopies {
         intact.reduce(Label::or_newer).ok_or_else(|| read().find_map(|copy| copy.as_ref().err()).copied().unwrap_or_default())
     }
 
-    /// Returns the areas, false for the first, that lack the label that counts. In a pool without
-    /// features a second copy that is behind stays until the next change of the labels.
-    fn lacking(&self, featured: bool) -> Vec<bool> {
+    /// Returns the areas, false for the first, that lack the label that counts.
+    fn lacking(&self) -> Vec<bool> {
         let Ok(valid) = self.valid() else { return Vec::new() };
-        let lacks = |copy: &Option<Result<Label, Unlabelled>>, second: bool| match copy {
-            Some(Ok(label)) if *label == valid => false,
-            Some(Ok(label)) if !second => featured || label.shape.generation < valid.shape.generation,
-            _ => featured,
-        };
-        [false, true].into_iter().zip(&self.0).filter(|(second, copy)| lacks(copy, *second)).map(|(second, _)| second).collect()
+        let has = |copy: &Option<Result<Label, Unlabelled>>| matches!(copy, Some(Ok(label)) if *label == valid);
+        [false, true].into_iter().zip(&self.0).filter(|(_, copy)| !has(copy)).map(|(second, _)| second).collect()
     }
 }
 
@@ -92,7 +86,8 @@ impl Import {
     /// have to be written again; the features of the newest that one lacks (INV-LABEL-3); and the
     /// copies to write.
     ///
-    /// A copy that lacks the label of its own device is written from the other copy. So a device with
+    /// In a pool with features, a copy that lacks the label of its own device is written from the other
+    /// copy; in other pools it stays until the next change of the labels. So a device with
     /// one valid label is used, also where the other copy can be neither read nor written. A device
     /// that may be given up for that, such as a spare, gets both copies with those of all devices.
     pub(super) fn compare_labels(&self, found: &Members) -> (bool, FeatureSet, LabelRepair) {
@@ -110,11 +105,11 @@ impl Import {
             behind |= is_behind(label);
         }
         let featured = !newest.features.is_empty();
-        let lacking = |slot: DeviceSlot| self.copies.get(slot.index()).map(|copies| copies.lacking(featured)).unwrap_or_default();
+        let lacking = |slot: DeviceSlot| self.copies.get(slot.index()).filter(|_| featured).map(LabelCopies::lacking).unwrap_or_default();
         let members = (0..).map(MemberId).zip(&found.slots).filter_map(|(member, slot)| Some((member, (*slot)?)));
         let (spared, kept): (Vec<_>, Vec<_>) = members.partition(|(member, _)| newest.shape.is_auxiliary(*member));
         let others = spared.iter().chain(&found.replacements).any(|(_, slot)| !lacking(*slot).is_empty());
-        if featured && others {
+        if others {
             (behind, everywhere) = (true, FeatureSet::default());
         }
         let areas = kept.into_iter().flat_map(|(member, slot)| lacking(slot).into_iter().map(move |second| (member, second)));
