@@ -121,7 +121,9 @@ impl Daemon {
 /// Refuses to destroy a pool that the user imported read-only.
 pub(super) fn refuse_read_only(name: &str, readonly: bool) -> Result<(), ApiError> {
     match readonly {
-        true => Err(ApiError::busy(format!("pool '{name}' is imported read-only; export it and import it without --readonly to destroy it"))),
+        true => {
+            Err(ApiError::busy(format!("pool '{name}' is imported read-only; export it and import it without --readonly to destroy it")))
+        }
         false => Ok(()),
     }
 }

@@ -11,8 +11,8 @@ use millpond_block::MemberId;
 
 use crate::codec::{Decoder, Encoder, FormatError};
 use crate::{
-    Class, DeviceId, DeviceNote, FEATURES, Feature, FeatureKind, FeatureNames, FeatureSet, Lsn, MemberState, PoolId, SegmentId, Shape, Unknown,
-    crc32c,
+    Class, DeviceId, DeviceNote, FEATURES, Feature, FeatureKind, FeatureNames, FeatureSet, Lsn, MemberState, PoolId, SegmentId, Shape,
+    Unknown, crc32c,
 };
 
 #[cfg(test)]

@@ -446,7 +446,8 @@ fn labels_with_different_features_are_apart() {
         notes: Vec::new(),
     };
     for (other, apart) in [(0, false), (4, true)] {
-        let looked = [label(0, 0), label(1, other)].map(|label| Looked { place: label.member, label, claim: None, taker: None, seen: None });
+        let looked =
+            [label(0, 0), label(1, other)].map(|label| Looked { place: label.member, label, claim: None, taker: None, seen: None });
         let found = Labelled::group(looked.to_vec()).pop().expect("a pool");
         assert_eq!(found.evidence(None).apart, apart);
         assert_eq!(found.unknown.map(|(place, unknown)| (place, unknown.bits)), apart.then_some((MemberId(1), 4)));

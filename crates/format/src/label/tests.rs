@@ -118,7 +118,8 @@ fn a_refusal_names_only_features_that_the_program_lacks() {
 fn a_second_label_from_after_an_upgrade_counts() {
     let first = label(64);
     let features = FeatureSet { incompat: 1 << 7, ..FeatureSet::default() };
-    let at = |generation| Label { shape: Shape { generation, ..first.shape.clone() }, name: "second".to_owned(), features, ..first.clone() };
+    let at =
+        |generation| Label { shape: Shape { generation, ..first.shape.clone() }, name: "second".to_owned(), features, ..first.clone() };
     for (generation, counts) in [(0, "first"), (1, "first"), (2, "second")] {
         let counting = first.clone().or_newer(at(generation));
         assert_eq!(counting.name == "second", counts == "second", "generation {generation}");
