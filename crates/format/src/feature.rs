@@ -168,14 +168,15 @@ impl FeatureNames {
         FeatureNames::fitting(named.iter().map(|feature| format!("{} (since {})", feature.name, feature.since)))
     }
 
-    /// Returns as many of these entries as fit, the first ones first.
+    /// Returns as many of these entries as fit: all before the first one that does not.
     fn fitting(entries: impl Iterator<Item = String>) -> FeatureNames {
         let mut text = String::new();
         for entry in entries {
             let gap = if text.is_empty() { "" } else { ", " };
-            if text.len() + gap.len() + entry.len() <= FeatureNames::BYTES {
-                text = text + gap + &entry;
+            if text.len() + gap.len() + entry.len() > FeatureNames::BYTES {
+                break;
             }
+            text = text + gap + &entry;
         }
         FeatureNames::read(text.as_bytes())
     }

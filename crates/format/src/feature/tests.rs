@@ -58,6 +58,10 @@ fn the_newest_features_are_named() {
     assert_eq!(FeatureNames::of(&table[..2]).text(), "later-in-table (since 9.4.0), dedup (since 9.4.0)");
     assert_eq!(all.unknown_to(&table[3..]).text(), "wide-trees (since 10.0.0)");
     assert_eq!((all.unknown_to(&table).text(), all.unknown_to(&[])), ("", all));
+    // an older one that fits is left out, too, if a newer one does not fit: the names have no gaps
+    let table =
+        [feature("d", "9.4.0"), feature("long-name-of-a-feature", "9.10.0"), feature("wide-trees", "10.0.0"), feature("runs", "9.11.0")];
+    assert_eq!(FeatureNames::of(&table).text(), "wide-trees (since 10.0.0), runs (since 9.11.0)");
     // a name that only begins with a known one is another feature
     assert_eq!(all.unknown_to(&[feature("wide", "10.0.0")]), all);
 }
