@@ -277,6 +277,12 @@ impl Label {
         if same && newer { second } else { self }
     }
 
+    /// Returns whether the second label of the device is of another pool, by a later program: it is left
+    /// from an earlier use of the device, and says nothing about this one.
+    pub fn is_beside_another_pool(&self, second: &[u8]) -> bool {
+        Label::of_other_program(second).is_some_and(|(pool, ..)| pool != self.pool)
+    }
+
     /// Returns the pool of a label that this program does not know, and the reason; `None` for
     /// other sectors. Id and name precede everything that later versions may change.
     pub fn of_other_program(sector: &[u8]) -> Option<(PoolId, String, FormatError)> {

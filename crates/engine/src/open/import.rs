@@ -60,7 +60,7 @@ pub(crate) enum ImportIo {
     /// Flush or write that repairs the newest root.
     Mend,
     /// Write of a copy of a member's label.
-    LabelCopy(MemberId),
+    LabelCopy(MemberId, bool),
     /// Read of a member's claim, from its first or second area; then its write or flush.
     Claim(MemberId, bool),
     Claimed,
@@ -299,8 +299,8 @@ impl Import {
             ImportIo::Claim(member, second) => self.claim_read(member, second, result, buf.as_ref()),
             ImportIo::Claimed => written(OpenWrite::Claim, result),
             ImportIo::Mend => written(OpenWrite::Root, result),
-            ImportIo::LabelCopy(member) => {
-                self.label_copied(member, result);
+            ImportIo::LabelCopy(member, second) => {
+                self.label_copied(member, second, result);
                 Ok(())
             }
             ImportIo::Probe(probe) => {

@@ -3,8 +3,8 @@
 //! These are one file because each leads to the next: a flush completes a stage of a checkpoint or
 //! of the labels, whose next stage begins with writes and ends with a flush.
 
-use millpond_block::DeviceError;
-use millpond_format::{FeatureSet, LogTail, Lsn, MAX_LOG_TAILS, Root};
+use millpond_block::{DeviceError, MemberId};
+use millpond_format::{LogTail, Lsn, MAX_LOG_TAILS, Root};
 
 use super::state::Pool;
 use crate::log::Stream;
@@ -77,6 +77,26 @@ impl Pool {
         }
     }
 
+    /// Handles the end of a write of labels.
+    pub(super) fn labels_written(&mut self, result: Result<(), DeviceError>) {
+        self.store.labels.in_flight = self.store.labels.in_flight.saturating_sub(1);
+        if result.is_err() || self.store.labels.in_flight == 0 {
+            self.relabel_done(result);
+        }
+    }
+
+    /// Handles the end of a write of a copy that could not be written before. The other copy of the
+    /// label is enough.
+    pub(super) fn lacking_label_written(&mut self, member: MemberId, second: bool, result: Result<(), DeviceError>) {
+        if matches!(self.store.state, PoolState::Faulted(_)) {
+            return;
+        }
+        if result.is_ok() {
+            self.store.labels.unwritten.remove(&(member, second));
+        }
+        self.labels_written(Ok(()));
+    }
+
     /// Handles the end of a step.
     pub(super) fn relabel_done(&mut self, result: Result<(), DeviceError>) {
         if let Err(error) = result {
@@ -102,8 +122,7 @@ impl Pool {
                 self.label_writer.take_new_rows(&mut self.store);
                 if !self.store.labels.wanted {
                     self.store.labels.filled.clear();
-                    self.store.labels.turning_on = FeatureSet::default();
-                    self.store.labels.unwritten.clear();
+                    self.store.labels_durable();
                     self.store.switch();
                     self.store.let_go();
                     self.release_held();

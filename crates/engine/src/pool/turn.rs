@@ -171,7 +171,8 @@ impl Pool {
             Context::Discard(segments) => self.store.given_back(&segments),
             Context::Prepare => self.preparer.prepare_done(&mut self.store, ended.result),
             Context::Claim(io) => self.lease.claim_done(&mut self.store, io, ended.result, ended.buf),
-            Context::Relabel => self.relabel_done(ended.result),
+            Context::Relabel => self.labels_written(ended.result),
+            Context::LackingLabel(member, second) => self.lacking_label_written(member, second, ended.result),
             Context::CleanHeader(page, attempt) => self.cleaner.move_header_read(&mut self.store, page, attempt, ended.result, ended.buf),
             Context::Clean(chunk, identities, attempt) => {
                 self.cleaner.chunk_read(&mut self.store, chunk, identities, attempt, ended.result, ended.buf)

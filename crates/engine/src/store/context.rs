@@ -63,6 +63,8 @@ pub(crate) enum Context {
     Labels,
     /// Labels of a shape that changed.
     Relabel,
+    /// A copy of the label of a member that could not be written before, in the second area if true.
+    LackingLabel(MemberId, bool),
     /// A read of a piece of a device that is being filled.
     FillRead(FillPiece),
     FillWrite(FillPiece),

@@ -42,8 +42,12 @@ pub(crate) struct LabelState {
     pub(crate) switching: BTreeMap<MemberId, DeviceId>,
     /// Features that not every label names yet.
     pub(crate) turning_on: FeatureSet,
-    /// Members of which the import could not write a copy of the label.
-    pub(crate) unwritten: BTreeSet<MemberId>,
+    /// Copies of labels that could not be written: members and areas, false for the first. The other
+    /// copy is the only label of the device. It is overwritten for changes of the shape alone, and
+    /// after another try to write this copy.
+    pub(crate) unwritten: BTreeSet<(MemberId, bool)>,
+    /// Groups of writes of the current step that have not ended.
+    pub(crate) in_flight: usize,
     /// Commands to answer when no such features are left, and the features that each turned on.
     pub(crate) upgrading: Vec<(Tag, FeatureSet)>,
 }
@@ -87,8 +91,8 @@ impl Store {
             self.replies.push_back((tag, Err(CommandError::Busy(Busy::Relabeling))));
             return;
         }
-        // a pool that stops because of this label would have more to lose than the features
-        if let Some(member) = self.labels.unwritten.first().filter(|_| !self.labels.busy()) {
+        // that would overwrite the only label of a device, and the features would not be in force
+        if let Some((member, _)) = self.labels.unwritten.first().filter(|_| !self.labels.busy()) {
             self.replies.push_back((tag, Err(CommandError::Busy(Busy::LabelUnwritten(*member)))));
             return;
         }
@@ -102,11 +106,31 @@ impl Store {
         }
     }
 
-    /// Notes that a copy of the label of a member could not be written, as an error of its device.
-    pub(crate) fn label_copy_failed(&mut self, member: MemberId) {
-        self.labels.unwritten.insert(member);
+    /// Notes that a copy of the label of a member, in the second area if true, could not be written, as
+    /// an error of its device.
+    pub(crate) fn label_copy_failed(&mut self, member: MemberId, second: bool) {
+        self.labels.unwritten.insert((member, second));
         let counts = [self.io.errors.get_mut(member.index()), self.io.failures.get_mut(member.index())];
         counts.into_iter().flatten().for_each(|count| *count += 1);
+    }
+
+    /// Puts features in force once every label names them, and answers the commands that wait for
+    /// that. To be called when the labels of all devices in use are durable, except for the copies
+    /// that could not be written (INV-LABEL-3).
+    pub(crate) fn labels_durable(&mut self) {
+        let in_use = |member: MemberId| {
+            self.config.shape.member(member).is_some_and(|m| matches!(m.state, MemberState::Present | MemberState::Filling))
+        };
+        // labels of a device that takes the place of another one were written with all others
+        let switching = &self.labels.switching;
+        self.labels.unwritten.retain(|(member, _)| in_use(*member) && !switching.contains_key(member));
+        let Some((member, _)) = self.labels.unwritten.first().copied() else {
+            self.labels.turning_on = FeatureSet::default();
+            return;
+        };
+        self.labels.turning_on = self.config.features;
+        let upgrades = std::mem::take(&mut self.labels.upgrading);
+        self.replies.extend(upgrades.into_iter().map(|(tag, _)| (tag, Err(CommandError::Busy(Busy::LabelUnwritten(member))))));
     }
 
     /// Returns the features that the newest label names, in force or not, without those that follow

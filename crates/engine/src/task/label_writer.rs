@@ -3,6 +3,10 @@
 //! Labels are written like roots: to the first areas, flushed, to the second areas, flushed. So a
 //! crash leaves a readable label on every device, and of several shapes the newest is valid; every
 //! change is such that the pool is also whole under the old shape until all labels are written.
+//!
+//! A device with a bad sector may have one label alone. Then the bad copy is written first, whichever
+//! it is. If that fails again the only label is overwritten where it is: a power cut in that write may
+//! leave the device without any. So this is done for changes of the shape alone.
 
 use millpond_block::{BufSlice, MemberId, Tag};
 use millpond_format::{CLAIM_OFFSET, DeviceId, DeviceNote, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId, second_area};
@@ -18,6 +22,8 @@ use crate::store::{Context, LabelStep as Step, Store};
 pub(crate) struct LabelWriter {
     /// Commands to answer when the labels that are being written are durable.
     answering: Vec<Tag>,
+    /// Members whose second labels are written before the first ones.
+    reversed: BTreeSet<MemberId>,
 }
 
 impl LabelWriter {
@@ -35,6 +41,7 @@ impl LabelWriter {
         if store.labels.wanted && store.labels.step == Step::Idle && open {
             store.labels.wanted = false;
             self.answering = std::mem::take(&mut store.labels.waiting);
+            self.reversed = store.labels.unwritten.iter().filter(|(_, second)| *second).map(|(member, _)| *member).collect();
             if store.labels.fresh.is_empty() {
                 store.labels.step = Step::First;
                 self.write_labels_again(store, false);
@@ -53,6 +60,7 @@ impl LabelWriter {
             writes.push((member, Replica::Current, 0, piece.clone()));
             writes.push((member, Replica::Current, second_area(size), piece));
         }
+        store.labels.in_flight = 1;
         store.io.write_each(Context::Relabel, writes);
     }
 }
@@ -62,6 +70,10 @@ impl LabelWriter {
     /// description. The generation stays the same, because the shape does.
     pub(crate) fn describe_devices(&mut self, store: &mut Store, seen: Vec<DeviceNote>) {
         if store.tuning.read_only || store.state != PoolState::Online {
+            return;
+        }
+        // no description is worth to overwrite the only label of a device
+        if !store.labels.unwritten.is_empty() {
             return;
         }
         let members = store.config.shape.members.iter().filter(|m| m.state != MemberState::Gone);
@@ -76,8 +88,11 @@ impl LabelWriter {
         }
     }
 
+    /// Writes the labels of one area of each device. A copy that could not be written before is tried
+    /// first, and its failure is no reason to stop: the other one is the only label of the device, and
+    /// is not overwritten before the end of that try.
     pub(crate) fn write_labels_again(&mut self, store: &mut Store, at_end: bool) {
-        let mut writes = Vec::new();
+        let (mut writes, mut lacking) = (Vec::new(), Vec::new());
         for (member, size) in (0..).map(MemberId).zip(store.config.sizes.clone()) {
             let state = store.config.shape.member(member).map(|m| m.state);
             let out = !matches!(state, Some(MemberState::Present | MemberState::Filling));
@@ -85,12 +100,21 @@ impl LabelWriter {
                 continue;
             }
             let piece = store.label_sector(member, None);
-            writes.push((member, Replica::Current, if at_end { second_area(size) } else { 0 }, piece));
+            let second = at_end != self.reversed.contains(&member);
+            let area = if second { second_area(size) } else { 0 };
+            match !at_end && store.labels.unwritten.contains(&(member, second)) {
+                true => lacking.push((member, second, area, piece)),
+                false => writes.push((member, Replica::Current, area, piece)),
+            }
         }
         for (member, size) in store.config.replacements.clone() {
             let replacement = store.config.shape.member(member).and_then(|m| m.replacement);
             let piece = store.label_sector(member, replacement);
             writes.push((member, Replica::Replacement, if at_end { second_area(size) } else { 0 }, piece));
+        }
+        store.labels.in_flight = lacking.len() + 1;
+        for (member, second, area, piece) in lacking {
+            store.io.write_loose(Context::LackingLabel(member, second), member, area, piece);
         }
         store.io.write_each(Context::Relabel, writes);
     }

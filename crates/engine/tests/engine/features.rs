@@ -4,7 +4,8 @@ use std::slice::from_ref;
 
 use millpond_block::{IoKind, MemberId, Op};
 use millpond_engine::{
-    Aim, Busy, Class, Command, CommandError, Compression, DeviceCommand, GroupSpec, Layout, MemberState, PoolState, Reply, Target, Tuning,
+    Aim, Busy, Class, Command, CommandError, Compression, DeviceCommand, GroupSpec, JobCommand, Layout, MemberState, PoolState, Reply,
+    Target, Tuning,
 };
 use millpond_format::testing::{Kind, put_checksum_right};
 use millpond_format::{AREA_BYTES, DeviceNote, FEATURES, Feature, FeatureKind, FeatureSet, Label, SECTOR_BYTES};
@@ -474,4 +475,148 @@ fn features_take_part_in_the_comparison_of_labels() {
     }
     let why = import(&media, WITH_ALL).err().unwrap();
     assert!(why.contains("contradicts the others"), "{why}");
+}
+
+/// Imports an upgraded pool of two devices that both have data. One copy of the first one's label,
+/// whose offset is returned, too, can be neither read nor written.
+fn with_a_bad_copy(second: bool) -> (Harness, u64) {
+    let mut harness = Harness::with(&[16, 16], Layout::Linear, tuning(FEATURES));
+    harness.command(Command::Close).unwrap();
+    let mut media = upgraded(&harness.media, WITH_ALL).media;
+    let at = if second { second_area(&media[0]) } else { 0 };
+    media[0][at..at + SECTOR_BYTES].fill(0);
+    let at = at as u64;
+    (import_with_bad(media, at), at)
+}
+
+fn import_with_bad(media: Vec<Vec<u8>>, at: u64) -> Harness {
+    let mut harness = Harness::begin_import(media, tuning(WITH_ALL), 1);
+    (harness.bad, harness.unwritable) = (Some((0, at)), vec![(0, at)]);
+    harness.settle();
+    assert_eq!(*harness.engine.state(), PoolState::Online);
+    assert!(in_force(&harness).is_empty());
+    harness
+}
+
+/// Returns the labels of a device as they are on the medium.
+fn sectors(image: &[u8]) -> [Vec<u8>; 2] {
+    [0, second_area(image)].map(|at| image[at..at + SECTOR_BYTES].to_vec())
+}
+
+fn add_device(harness: &mut Harness) -> Command {
+    let device = harness.new_device(16);
+    let groups = vec![GroupSpec::data(Layout::Linear)];
+    Command::Devices(DeviceCommand::AddDevices { groups, devices: vec![device] })
+}
+
+/// The shape may change with one label of a device, and features stay out of force; with the next
+/// import, too.
+#[test]
+fn a_copy_that_cannot_be_written_stops_no_pool() {
+    for second in [false, true] {
+        let (mut harness, at) = with_a_bad_copy(second);
+        let added = add_device(&mut harness);
+        harness.command(added).unwrap();
+        assert!(*harness.engine.state() == PoolState::Online && in_force(&harness).is_empty());
+        assert_eq!(harness.command(DeviceCommand::TurnFeaturesOn), Err(CommandError::Busy(Busy::LabelUnwritten(MemberId(0)))));
+        harness.command(Command::Close).unwrap();
+        let again = import_with_bad(harness.media, at);
+        assert_eq!(again.engine.pool().unwrap().devices.len(), 3);
+    }
+}
+
+/// The replacement has two labels, so the features are in force.
+#[test]
+fn features_are_in_force_once_a_device_with_a_bad_label_is_replaced() {
+    for second in [false, true] {
+        let (mut harness, _) = with_a_bad_copy(second);
+        let device = harness.new_device(16);
+        harness.command(DeviceCommand::Replace { member: MemberId(0), device }).unwrap();
+        harness.finish_jobs();
+        assert_eq!(*harness.engine.state(), PoolState::Online);
+        assert_eq!(in_force(&harness), FeatureSet::of([&HINTS, &TREES, &DEDUP]));
+    }
+}
+
+/// Neither a description nor a scrub is worth to overwrite the only label of a device.
+#[test]
+fn the_only_label_of_a_device_is_not_overwritten_for_notes_or_a_scrub() {
+    for second in [false, true] {
+        let (mut harness, _) = with_a_bad_copy(second);
+        let before: Vec<_> = harness.media.iter().map(|image| sectors(image)).collect();
+        let device = harness.engine.pool().unwrap().devices[1].id;
+        harness.engine.describe_devices(vec![DeviceNote { device, size: 1, path: "/dev/b".into(), serial: String::new() }]);
+        harness.settle();
+        harness.command(JobCommand::Scrub).unwrap();
+        harness.finish_jobs();
+        assert_eq!(*harness.engine.state(), PoolState::Online);
+        assert!(harness.engine.pool().unwrap().scrub.unwrap().errors > 0, "the scrub finds it");
+        assert!(harness.media.iter().map(|image| sectors(image)).eq(before), "labels are written");
+    }
+}
+
+/// A copy that can be written again is written before the only label, whichever it is: power may fail
+/// in any of these writes.
+#[test]
+fn a_copy_that_can_be_written_again_is_written_before_the_only_label() {
+    for second in [false, true] {
+        let (mut harness, at) = with_a_bad_copy(second);
+        (harness.bad, harness.unwritable) = (None, Vec::new());
+        let added = add_device(&mut harness);
+        harness.start(added);
+        let (mut cuts, mut order) = (Vec::new(), Vec::new());
+        for _ in 0..500 {
+            harness.turn();
+            for io in std::iter::from_fn(|| harness.engine.pop_io()).collect::<Vec<_>>() {
+                if let IoKind::Write { offset, pieces } = &io.kind
+                    && [0, (16 << 20) - AREA_BYTES].contains(offset)
+                    && io.device.0 == 0
+                {
+                    let (mut media, start) = (harness.media.clone(), *offset as usize);
+                    media[0][start..start + 512].copy_from_slice(&pieces[0].bytes()[..512]);
+                    cuts.push(media);
+                    order.push(*offset);
+                }
+                harness.perform(io);
+            }
+        }
+        assert!(harness.engine.pop_reply().expect("the device is added").1.is_ok());
+        assert_eq!((order.len(), order.first()), (2, Some(&at)));
+        assert_eq!(in_force(&harness), FeatureSet::of([&HINTS, &TREES, &DEDUP]));
+        for media in cuts {
+            let again = import(&media, WITH_ALL);
+            assert!(again.is_ok(), "second {second}: {:?}", again.err());
+        }
+    }
+}
+
+/// A spare that lacks a copy of its label waits for another change of the labels.
+#[test]
+fn the_only_label_of_a_device_is_not_overwritten_for_a_spare() {
+    let group = |class, layout, devices| GroupSpec { class, layout, devices: Some(devices) };
+    let groups = vec![group(Class::Data, Layout::Mirror { copies: 2 }, 2), group(Class::Spare, Layout::Linear, 1)];
+    let mut harness = Harness::with_groups(&[16; 3], groups, tuning(FEATURES));
+    harness.command(Command::Close).unwrap();
+    let mut media = upgraded(&harness.media, WITH_ALL).media;
+    let at = second_area(&media[0]);
+    media[2][at..at + SECTOR_BYTES].fill(0);
+    let before = sectors(&media[0]);
+    let harness = import_with_bad(media.clone(), at as u64);
+    assert!(sectors(&harness.media[0]) == before);
+    // with two labels of the others, all are written
+    let harness = import(&media, WITH_ALL).unwrap();
+    assert!(sectors(&harness.media[0]) != before && in_force(&harness) == FeatureSet::of([&HINTS, &TREES, &DEDUP]));
+}
+
+/// A second label of another pool, by a later program, is from an earlier use of the device.
+#[test]
+fn a_second_label_of_another_pool_does_not_matter() {
+    let mut image = golden("clean");
+    let at = second_area(&image);
+    let features = FeatureSet::of([&DEDUP]);
+    for (pool, used) in [(millpond_format::PoolId([9; 16]), true), (label(&image, 0).pool, false)] {
+        let later = Label { pool, features, ..label(&image, 0) }.encode();
+        image[at..at + SECTOR_BYTES].copy_from_slice(&later);
+        assert_eq!(import(from_ref(&image), FEATURES).is_ok(), used);
+    }
 }

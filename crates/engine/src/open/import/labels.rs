@@ -2,7 +2,7 @@
 //! that have to be written again.
 
 use millpond_block::{Buf, BufSlice, DeviceError, DeviceSlot, MemberId};
-use millpond_format::{FeatureSet, FormatError, Label, SECTOR_BYTES, second_area};
+use millpond_format::{FeatureSet, FormatError, Label, PoolId, SECTOR_BYTES, second_area};
 
 use super::{Import, ImportIo};
 use crate::open::members::Members;
@@ -11,13 +11,23 @@ use crate::{OpenErrorKind, Unlabelled};
 /// The copies of the label of a device, in its first and in its second area. `None` before a copy
 /// is read.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LabelCopies([Option<Result<Label, Unlabelled>>; 2]);
+pub(super) struct LabelCopies {
+    copies: [Option<Result<Label, Unlabelled>>; 2],
+    /// Pool of the second one if a later program wrote it.
+    second_of: Option<PoolId>,
+}
 
 impl LabelCopies {
     /// Returns the label that counts of the intact ones ([`Label::or_newer`]). If either is of a later
-    /// program none counts: the other one may be older than the change that made it (INV-LABEL-3).
+    /// program none counts: the other one may be older than the change that made it (INV-LABEL-3). A
+    /// second one of another pool is left from an earlier use of the device.
     fn valid(&self) -> Result<Label, Unlabelled> {
-        let read = || self.0.iter().flatten();
+        let [first, second] = &self.copies;
+        let left = match (first, self.second_of) {
+            (Some(Ok(label)), Some(pool)) => label.pool != pool,
+            _ => false,
+        };
+        let read = || first.iter().chain(second.iter().filter(|_| !left));
         let later = |why: &Unlabelled| matches!(why, Unlabelled::OtherProgram(error) if error.is_newer_label());
         if let Some(why) = read().filter_map(|copy| copy.as_ref().err()).find(|why| later(why)) {
             return Err(*why);
@@ -30,7 +40,7 @@ impl LabelCopies {
     fn lacking(&self) -> Vec<bool> {
         let Ok(valid) = self.valid() else { return Vec::new() };
         let has = |copy: &Option<Result<Label, Unlabelled>>| matches!(copy, Some(Ok(label)) if *label == valid);
-        [false, true].into_iter().zip(&self.0).filter(|(_, copy)| !has(copy)).map(|(second, _)| second).collect()
+        [false, true].into_iter().zip(&self.copies).filter(|(_, copy)| !has(copy)).map(|(second, _)| second).collect()
     }
 }
 
@@ -43,8 +53,11 @@ impl LabelCopies {
 pub(super) struct LabelRepair {
     /// Members and areas, false for the first, that lack the label in the other area.
     lacking: Vec<(MemberId, bool)>,
-    /// Members of which a copy could not be written.
-    pub(super) failed: Vec<MemberId>,
+    /// Copies that could not be written, in the same way.
+    pub(super) failed: Vec<(MemberId, bool)>,
+    /// Devices that the pool can do without lack copies: these are written with all labels, unless that
+    /// would overwrite the only label of another device.
+    pub(super) others: bool,
 }
 
 impl LabelRepair {
@@ -69,8 +82,10 @@ impl Import {
             (Ok(()), None) => Err(Unlabelled::Unreadable(DeviceError::Gone)),
         };
         let at = slot.index();
+        let other_pool = buf.filter(|_| second).and_then(|buf| Label::of_other_program(buf.bytes())).map(|(pool, ..)| pool);
         let Some(copies) = self.copies.get_mut(at) else { return };
-        if let Some(place) = copies.0.get_mut(usize::from(second)) {
+        copies.second_of = copies.second_of.or(other_pool);
+        if let Some(place) = copies.copies.get_mut(usize::from(second)) {
             *place = Some(copy);
         }
         let (label, why) = match copies.valid() {
@@ -110,10 +125,10 @@ impl Import {
         let (spared, kept): (Vec<_>, Vec<_>) = members.partition(|(member, _)| newest.shape.is_auxiliary(*member));
         let others = spared.iter().chain(&found.replacements).any(|(_, slot)| !lacking(*slot).is_empty());
         if others {
-            (behind, everywhere) = (true, FeatureSet::default());
+            everywhere = FeatureSet::default();
         }
         let areas = kept.into_iter().flat_map(|(member, slot)| lacking(slot).into_iter().map(move |second| (member, second)));
-        (behind, newest.features.without(everywhere), LabelRepair { lacking: areas.collect(), failed: Vec::new() })
+        (behind, newest.features.without(everywhere), LabelRepair { lacking: areas.collect(), failed: Vec::new(), others })
     }
 
     /// Writes the copies that lack the label of their device.
@@ -127,15 +142,15 @@ impl Import {
             if let Some(to) = buf.bytes_mut().get_mut(..SECTOR_BYTES) {
                 to.copy_from_slice(&label.encode());
             }
-            self.io.write_loose(ImportIo::LabelCopy(member), member, area, BufSlice::new(buf, 0..SECTOR_BYTES));
+            self.io.write_loose(ImportIo::LabelCopy(member, second), member, area, BufSlice::new(buf, 0..SECTOR_BYTES));
         }
     }
 
     /// Handles the end of such a write. The pool is imported without the copy; features that it may
     /// lack are not in force.
-    pub(super) fn label_copied(&mut self, member: MemberId, result: Result<(), DeviceError>) {
+    pub(super) fn label_copied(&mut self, member: MemberId, second: bool, result: Result<(), DeviceError>) {
         if result.is_err() {
-            self.label_repair.failed.push(member);
+            self.label_repair.failed.push((member, second));
         }
     }
 

@@ -58,8 +58,8 @@ impl Import {
         let failed = std::mem::take(&mut self.label_repair.failed);
         let all = if failed.is_empty() { FeatureSet::default() } else { pool.store.config.features };
         pool.store.labels.turning_on = self.turning_on.with(all);
-        failed.iter().for_each(|member| pool.store.label_copy_failed(*member));
-        if self.relabel {
+        failed.iter().for_each(|(member, second)| pool.store.label_copy_failed(*member, *second));
+        if self.relabel || (self.label_repair.others && failed.is_empty()) {
             pool.store.relabel(None);
         }
         if !pool.store.streams_fit() {

@@ -48,9 +48,10 @@ impl Scrubber {
         run.step = Step::Checkpoint(store.metrics.checkpoints);
         for member in &wrong {
             self.count_error(store, Some(*member));
-            self.count_repair(store, *member);
         }
-        if !wrong.is_empty() {
+        // one that cannot be written stays wrong: the others are not overwritten for it
+        if !wrong.is_empty() && store.labels.unwritten.is_empty() {
+            wrong.iter().for_each(|member| self.count_repair(store, *member));
             store.relabel(None);
         }
         store.checkpoint.forced = true;
