@@ -4,13 +4,14 @@
 //! counts as absent.
 
 use std::fmt::Display;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use millpond_device::{HostDevice, OpenOptions};
 use millpond_format::{AREA_BYTES, DeviceId, FEATURES, FormatError, Label, PoolId, SECTOR_BYTES, second_area};
+use rustix::io::Errno;
 
 #[cfg(test)]
 mod tests;
@@ -83,24 +84,53 @@ pub fn second_sector(path: &Path) -> io::Result<Option<[u8; SECTOR_BYTES]>> {
 /// I/O errors of the host, when the device cannot be opened or read.
 pub fn of_other_program(path: &Path) -> io::Result<Option<(PoolId, String, FormatError)>> {
     let (file, size) = open(path)?;
-    for area in areas(size) {
-        if let Some(other) = Label::of_other_program(&sector(&file, area)?) {
-            return Ok(Some(other));
-        }
-    }
-    Ok(None)
+    other_program(size, |offset| sector(&file, offset))
 }
 
-/// Returns the files and block devices for a path: the path itself, or the entries of a directory.
-pub fn candidates(path: &Path) -> Vec<PathBuf> {
-    let usable = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device());
-    if !path.is_dir() {
-        return if usable(path) { vec![path.to_owned()] } else { Vec::new() };
+/// As [`of_other_program`], for a device of `size` usable bytes; `sector` reads one at an offset in
+/// bytes.
+///
+/// # Errors
+/// Those of `sector`, unless the other area has such a label.
+fn other_program(
+    size: u64,
+    mut sector: impl FnMut(u64) -> io::Result<[u8; SECTOR_BYTES]>,
+) -> io::Result<Option<(PoolId, String, FormatError)>> {
+    let mut unread = Ok(None);
+    for area in areas(size) {
+        match sector(area).map(|bytes| Label::of_other_program(&bytes)) {
+            Ok(Some(other)) => return Ok(Some(other)),
+            Ok(None) => {}
+            Err(error) => unread = Err(error),
+        }
+    }
+    unread
+}
+
+/// Returns whether an error of a path is that of a device that is not there.
+pub fn is_absent(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::NODEV | Errno::NXIO))
+}
+
+/// Returns the files and block devices for a path: the path itself, or the entries of a directory;
+/// none if there is nothing.
+///
+/// # Errors
+/// I/O errors of the host, when it cannot be found out whether there is a device.
+pub fn candidates(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let usable = |meta: &Metadata| meta.is_file() || meta.file_type().is_block_device();
+    let meta = match fs::metadata(path) {
+        Err(error) if is_absent(&error) => return Ok(Vec::new()),
+        meta => meta?,
+    };
+    if !meta.is_dir() {
+        return Ok(if usable(&meta) { vec![path.to_owned()] } else { Vec::new() });
     }
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| usable(path)).collect();
+    let mut paths: Vec<PathBuf> =
+        entries.map(|entry| entry.path()).filter(|path| fs::metadata(path).is_ok_and(|meta| usable(&meta))).collect();
     paths.sort();
-    paths
+    Ok(paths)
 }
 
 /// Returns the block devices of this host.

@@ -2,6 +2,7 @@
 //! answer delays no other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use futures_util::{StreamExt, stream};
@@ -27,7 +28,8 @@ pub(super) struct Scan {
     pub unreadable: Vec<(PathBuf, String)>,
     /// Devices of pools that this version does not know, with id and name of the pool, and why.
     pub foreign: Vec<(PathBuf, PoolId, String, FormatError)>,
-    /// Given paths where there is nothing that could be a device.
+    /// Paths where there is nothing that could be a device. An error that does not say so makes a path
+    /// unreadable.
     pub absent: Vec<PathBuf>,
 }
 
@@ -99,6 +101,13 @@ enum Outcome {
     Nothing,
     Silent(NoAnswer),
     Unreadable(PathBuf, String),
+    Absent(PathBuf),
+}
+
+impl Outcome {
+    fn failed(path: PathBuf, error: &io::Error) -> Outcome {
+        if labels::is_absent(error) { Outcome::Absent(path) } else { Outcome::Unreadable(path, error.to_string()) }
+    }
 }
 
 impl Daemon {
@@ -106,12 +115,13 @@ impl Daemon {
     pub(super) async fn scan(&self, search: Vec<PathBuf>) -> Scan {
         let mut scan = Scan::default();
         let listed = stream::iter(search).map(async |path| (self.calls.call(&path, PATIENCE, labels::candidates).await, path));
-        let listed: Vec<(Result<Vec<PathBuf>, NoAnswer>, PathBuf)> = listed.buffered(AT_A_TIME).collect().await;
+        let listed: Vec<(Result<io::Result<Vec<PathBuf>>, NoAnswer>, PathBuf)> = listed.buffered(AT_A_TIME).collect().await;
         let mut paths = Vec::new();
         for candidates in listed {
             match candidates {
-                (Ok(found), path) if found.is_empty() => scan.absent.push(path),
-                (Ok(found), _) => paths.extend(found),
+                (Ok(Ok(found)), path) if found.is_empty() => scan.absent.push(path),
+                (Ok(Ok(found)), _) => paths.extend(found),
+                (Ok(Err(error)), path) => scan.unreadable.push((path, error.to_string())),
                 (Err(silent), _) => scan.silent.push(silent),
             }
         }
@@ -123,10 +133,10 @@ impl Daemon {
             Ok(Ok(None)) => match self.calls.call(&path, PATIENCE, labels::of_other_program).await {
                 Ok(Ok(Some((pool, name, why)))) => Outcome::Foreign(path, pool, name, why),
                 Ok(Ok(None)) => Outcome::Nothing,
-                Ok(Err(error)) => Outcome::Unreadable(path, error.to_string()),
+                Ok(Err(error)) => Outcome::failed(path, &error),
                 Err(silent) => Outcome::Silent(silent),
             },
-            Ok(Err(error)) => Outcome::Unreadable(path, error.to_string()),
+            Ok(Err(error)) => Outcome::failed(path, &error),
             Err(silent) => Outcome::Silent(silent),
         });
         let mut found = Vec::new();
@@ -137,6 +147,7 @@ impl Daemon {
                 Outcome::Nothing => {}
                 Outcome::Silent(silent) => scan.silent.push(silent),
                 Outcome::Unreadable(path, why) => scan.unreadable.push((path, why)),
+                Outcome::Absent(path) => scan.absent.push(path),
             }
         }
         scan.pools = Labelled::group(found);

@@ -37,7 +37,7 @@ impl Daemon {
         let Some(found) = scan.pools.iter().find(|pool| Some(pool.id) == id) else {
             return Ok(Doomed::default().read_from(Vec::new()));
         };
-        if let Some((_, unknown)) = &found.unknown {
+        if let Some((_, unknown)) = found.unknown.first() {
             return Err(needs_newer(name, unknown));
         }
         refuse_read_only(name, record.read_only)?;

@@ -44,7 +44,7 @@ fn label(pool: u8, member: u16, members: u16) -> Label {
 
 /// Returns every pool found on the given files, or on files directly in the given directories.
 fn scan(search: &[PathBuf]) -> Vec<Labelled> {
-    let looked = search.iter().flat_map(|path| candidates(path)).filter_map(|path| look(&path).ok().flatten());
+    let looked = search.iter().flat_map(|path| candidates(path).unwrap_or_default()).filter_map(|path| look(&path).ok().flatten());
     Labelled::group(looked.collect())
 }
 
@@ -160,7 +160,7 @@ fn a_label_with_features_that_writers_have_to_know_is_not_wiped() {
     assert!(refused.contains("newer version") && refused.contains("trees (since 9.4.0)"), "{refused}");
     assert_eq!(read(&path).expect("read"), Some(label));
     let found = scan(std::slice::from_ref(&path));
-    assert_eq!(found[0].unknown.as_ref().map(|(at, unknown)| (at, unknown.bits)), Some((&path, 1 << 31)));
+    assert_eq!(found[0].unknown.iter().map(|(at, unknown)| (at, unknown.bits)).collect::<Vec<_>>(), [(&path, 1 << 31)]);
     assert_eq!(wipe(&path, PoolId([4; 16]), |_| true).expect("left alone"), Wiped::Done, "it is of another pool");
 }
 
@@ -217,4 +217,30 @@ fn a_spare_is_known_in_its_new_place_before_its_label_says_so() {
     let found = scan(&[dir.path().to_owned()]);
     assert_eq!((found.len(), &found[0].missing), (1, &Vec::new()));
     assert_eq!(found[0].members, [Some(path("whole")), Some(path("spare")), None]);
+}
+
+/// A device counts as absent only if the host says so: a loop of links may lead to it again.
+#[test]
+fn a_path_that_cannot_be_looked_at_is_not_absent() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = |name: &str| dir.path().join(name);
+    assert_eq!(candidates(&path("none")).expect("looks"), [] as [PathBuf; 0]);
+    std::os::unix::fs::symlink(path("loop"), path("loop")).expect("link");
+    assert!(!is_absent(&candidates(&path("loop")).expect_err("it is a loop")));
+    assert!(is_absent(&look(&path("none")).expect_err("there is nothing")));
+}
+
+/// One area that cannot be read does not hide a label of a later version in the other.
+#[test]
+fn a_bad_area_does_not_hide_a_label_of_a_later_version() {
+    let size = 4 * AREA_BYTES;
+    let newer = newer(&label(3, 0, 1)).encode();
+    let bad = || io::Error::from_raw_os_error(5);
+    for bad_at in [0, second_area(size)] {
+        let sector = |offset: u64| if offset == bad_at { Err(bad()) } else { Ok(newer) };
+        let (pool, ..) = other_program(size, sector).expect("reads").expect("a label of a later version");
+        assert_eq!(pool, PoolId([3; 16]));
+        let nothing = |offset: u64| if offset == bad_at { Err(bad()) } else { Ok([0; SECTOR_BYTES]) };
+        assert_eq!(other_program(size, nothing).expect_err("it may have one").raw_os_error(), Some(5));
+    }
 }

@@ -55,9 +55,9 @@ pub struct Labelled<P> {
     /// Devices found with labels of this pool that this program does not know, and why; added by the
     /// caller of [`Labelled::group`].
     pub foreign: Vec<(P, FormatError)>,
-    /// A device found with features that this program does not know and would have to know to write to
+    /// Devices found with features that this program does not know and would have to know to write to
     /// the pool, and these features.
-    pub unknown: Option<(P, Unknown)>,
+    pub unknown: Vec<(P, Unknown)>,
     /// A host that began to take the pool after that: its claim is the newest, and not in force on the devices found.
     pub taker: Option<Claim>,
     /// When whoever has the pool was last seen alive: milliseconds since the Unix epoch; nothing when it was given back.
@@ -81,24 +81,26 @@ pub struct Looked<P> {
 
 impl<P> Looked<P> {
     /// Returns the label of a device of `size` usable bytes, the one that counts of its intact copies
-    /// ([`Label::or_newer`]), and the claim on it; `None` when it is of no pool, or either copy is of a later version. `sector`
-    /// reads one at an offset in bytes.
+    /// ([`Label::or_newer`]), and the claim on it; `None` when it is of no pool, or either copy is of a
+    /// later version, except for a second one of another pool. `sector` reads one at an offset in
+    /// bytes.
     ///
     /// # Errors
-    /// Those of `sector`, of the first label, or of the second one if the first one is not intact.
+    /// Those of `sector`, if the other label is not intact either.
     pub fn read<E>(place: P, size: u64, mut sector: impl FnMut(u64) -> Result<[u8; SECTOR_BYTES], E>) -> Result<Option<Looked<P>>, E> {
-        let mut found: Option<Label> = None;
+        let (mut found, mut unread): (Option<Label>, Option<E>) = (None, None);
         for area in areas(size) {
-            match (sector(area).map(|bytes| Label::decode(&bytes)), found.take()) {
-                (Ok(Ok(label)), before) => found = Some(before.map_or_else(|| label.clone(), |before| before.or_newer(label.clone()))),
+            match (sector(area).map(|bytes| (Label::decode(&bytes), bytes)), found.take()) {
+                (Ok((Ok(label), _)), None) => found = Some(label),
+                (Ok((Ok(label), _)), Some(before)) => found = Some(before.or_newer(label)),
+                (Ok((Err(_), bytes)), Some(before)) if before.is_beside_another_pool(&bytes) => found = Some(before),
                 // INV-LABEL-3: the other copy may be older than the change that made this one
-                (Ok(Err(why)), _) if why.is_newer_label() => return Ok(None),
-                (Ok(Err(_)), before) => found = before,
-                (Err(_), Some(before)) => found = Some(before),
-                (Err(error), None) => return Err(error),
+                (Ok((Err(why), _)), _) if why.is_newer_label() => return Ok(None),
+                (Ok((Err(_), _)), before) => found = before,
+                (Err(error), before) => (found, unread) = (before, Some(error)),
             }
         }
-        let Some(label) = found else { return Ok(None) };
+        let Some(label) = found else { return unread.map_or(Ok(None), Err) };
         // one that cannot be read says nothing, and is looked at again by the import; the second one says who took the pool
         let claims = areas(size).map(|area| sector(area + CLAIM_OFFSET)).collect::<Result<Vec<_>, E>>().unwrap_or_default();
         let decoded = || claims.iter().filter_map(|sector| Claim::decode(sector).ok()).filter(|claim| claim.pool == label.pool);
@@ -196,7 +198,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
             taker: devices.iter().filter_map(|device| device.taker.clone()).max_by_key(|claim| claim.term),
             seen: None,
             foreign: Vec::new(),
-            unknown: devices.iter().find_map(|device| Some((device.place.clone(), device.label.unknown_to_writers(FEATURES)?))),
+            unknown: devices.iter().filter_map(|device| Some((device.place.clone(), device.label.unknown_to_writers(FEATURES)?))).collect(),
         };
         let in_force = found.claim.as_ref().map(|claim| (claim.term, !claim.released));
         found.taker = found.taker.filter(|taker| in_force.is_none_or(|(term, _)| taker.term > term));
