@@ -17,7 +17,7 @@ use super::events::Happened;
 use super::locks::{Deadlines, PoolLock};
 use super::service::Daemon;
 use super::shard::{SILENCE, ShardError, ShardHandle};
-use super::state::InForce;
+use super::state::{InForce, PoolRecord};
 
 /// Time between two looks at a pool that closes.
 const LOOK: Duration = Duration::from_millis(500);
@@ -182,6 +182,17 @@ impl Daemon {
         let mut registry = self.registry();
         registry.left.retain(|left| !left.shard.has_ended());
         registry.left.iter().flat_map(|left| left.devices.iter().cloned()).collect()
+    }
+
+    /// Ends a shard that only read a pool, within the limits of a close by force. Remembers devices
+    /// that the kernel still uses.
+    pub(super) async fn end_reading(&self, record: &PoolRecord, shard: ShardHandle) -> Ending {
+        let ending = end(&shard, &self.options.deadlines, true).await;
+        if matches!(ending, Ending::InUse(_)) {
+            let devices = record.paths().cloned().collect();
+            self.registry().left.push(LeftBehind { name: record.name.clone(), id: record.id.clone(), devices, shard });
+        }
+        ending
     }
 
     /// Moves a pool to the known ones, and remembers devices that the kernel still uses.

@@ -8,11 +8,14 @@ use std::path::PathBuf;
 
 use millpond_api::{ApiError, ErrorKind, EventKind, PoolRemoval, instant};
 use millpond_engine::SnapshotInfo;
-use millpond_format::{FEATURES, FeatureKind, FeatureNames, Unknown};
+use millpond_format::{DeviceId, FEATURES, FeatureKind, Unknown};
 
 use super::closing::Ending;
 use super::service::Daemon;
 use super::shard::ShardHandle;
+
+/// A device that was read to find the locks of a pool: where it was, and its id.
+pub(super) type Examined = (PathBuf, DeviceId);
 
 /// Content of a pool that is to be destroyed.
 #[derive(Default)]
@@ -21,7 +24,7 @@ pub(super) struct Doomed {
     snapshots: u64,
     /// Devices of a pool that is not in service: those whose content was read. `None` for a pool in
     /// service.
-    pub(super) devices: Option<Vec<PathBuf>>,
+    pub(super) devices: Option<Vec<Examined>>,
 }
 
 impl Doomed {
@@ -37,7 +40,7 @@ impl Doomed {
     }
 
     /// Returns the content of a pool that is not in service, as read from these devices.
-    pub(super) fn read_from(self, devices: Vec<PathBuf>) -> Doomed {
+    pub(super) fn read_from(self, devices: Vec<Examined>) -> Doomed {
         Doomed { devices: Some(devices), ..self }
     }
 }
@@ -107,8 +110,8 @@ impl Daemon {
     /// The reason why it may not.
     async fn refuse_to_destroy(&self, name: &str, readonly: bool) -> Result<Doomed, ApiError> {
         let Ok(shard) = self.shard(name) else { return self.examine_to_destroy(name).await };
-        let features = shard.status().await?.pool.named_features;
-        if let Some(unknown) = Unknown::of(features, &FeatureNames::default(), FeatureKind::RoCompat, FEATURES) {
+        let status = shard.status().await?;
+        if let Some(unknown) = Unknown::of(status.pool.named_features, &status.pool.feature_names, FeatureKind::RoCompat, FEATURES) {
             return Err(needs_newer(name, &unknown));
         }
         refuse_read_only(name, readonly)?;

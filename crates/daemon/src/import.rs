@@ -61,6 +61,11 @@ impl How {
         How { io: IoMode::default(), degraded: true, aim, read_only: true, force: true, newest: None }
     }
 
+    /// Returns the options with requirements on the labels.
+    pub(super) fn requiring(self, newest: NewestLabel) -> How {
+        How { newest: Some(newest), ..self }
+    }
+
     /// Returns the options of an import by the daemon itself: the labels must be those that were
     /// found, or newer.
     pub(super) fn by_itself(record: &PoolRecord, found: &Labelled, degraded: bool) -> How {

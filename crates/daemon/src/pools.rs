@@ -498,6 +498,7 @@ mod tests {
             refuses_writes: false,
             features: millpond_format::FeatureSet::default(),
             named_features: millpond_format::FeatureSet::default(),
+            feature_names: millpond_format::FeatureNames::default(),
             layout: Layout::Linear,
             size: 0,
             allocated: 0,

@@ -5,37 +5,50 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use millpond_api::{ApiError, ErrorKind, LeftDevice};
-use millpond_engine::Aim;
+use millpond_block::DeviceSlot;
+use millpond_engine::{Aim, DeviceId, MemberState};
+use tokio::time::timeout;
 
-use super::destroy_pool::{Doomed, needs_newer, refuse_read_only};
+use super::closing::Ending;
+use super::destroy_pool::{Doomed, Examined, needs_newer, refuse_read_only};
 use super::import::How;
-use super::labels;
+use super::labels::{self, Wiped};
 use super::pools::parse_id;
+use super::refusal::describe;
 use super::scan::{Scan, newer};
 use super::service::Daemon;
+use super::shard::ShardHandle;
 use super::state::PoolRecord;
 
 /// How long a device may take to lose its label.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Reason why a device of a destroyed pool keeps its label.
+const NOT_EXAMINED: &str = "it was not read when the locks of the pool were";
 
 impl Daemon {
-    /// Checks that a pool that is not in service may be destroyed, and reads its content. A pool of
-    /// which no device is found is only forgotten: it has no content, and no device loses its label.
+    /// Checks that a pool that is not in service may be destroyed, and reads its content. A pool is
+    /// only forgotten if none of its devices is there: it has no content, and no device loses its
+    /// label.
     ///
     /// # Errors
     /// When another host holds it, a newer version wrote one of its labels or turned on features that
-    /// this one lacks, its snapshots are locked, or it cannot be opened to find that out (INV-HOLD-2).
+    /// this one lacks, a device does not answer, the devices found may not have the newest state, its
+    /// snapshots are locked, or it cannot be opened to find that out (INV-HOLD-2).
     pub(super) async fn examine_to_destroy(&self, name: &str) -> Result<Doomed, ApiError> {
         let during = format!("cannot destroy pool '{name}'");
+        let refused = |why: String| ApiError::new(ErrorKind::Unavailable, why).during(&during);
         let record = self.registry().pools.get(name).map(|entry| entry.record.clone());
         let record = record.ok_or_else(|| ApiError::internal(format!("pool '{name}' has no record")))?;
         let id = parse_id(&record.id);
         let scan = self.scan(record.paths().cloned().chain(labels::host_devices()).collect()).await;
         if let Some((path, .., why)) = scan.foreign.iter().find(|(_, of, ..)| Some(*of) == id) {
-            return Err(ApiError::new(ErrorKind::Unavailable, newer(path, why)).during(during));
+            return Err(refused(newer(path, why)));
         }
         let Some(found) = scan.pools.iter().find(|pool| Some(pool.id) == id) else {
-            return Ok(Doomed::default().read_from(Vec::new()));
+            return match unread(&record, &scan).first() {
+                Some((path, why)) => Err(refused(format!("{}: {why}; check it, or export the pool to forget it", path.display()))),
+                None => Ok(Doomed::default().read_from(Vec::new())),
+            };
         };
         if let Some((_, unknown)) = found.unknown.first() {
             return Err(needs_newer(name, unknown));
@@ -48,47 +61,63 @@ impl Daemon {
                 claim.holder.name
             )));
         }
-        let shard = self.open(found, &How::reading(Aim::Newest)).await.map_err(|failed| {
-            let ApiError { message, .. } = failed.error;
-            let why = format!(
-                "{during}: it cannot be read whether its snapshots are locked ({message}); bring all its devices back, or export it and \
-                 overwrite them with 'millpond pool create -f'"
-            );
-            ApiError::new(ErrorKind::Unavailable, why)
-        })?;
-        let doomed = Doomed::of(name, &shard).await;
-        // nothing was written to it, so its end cannot fail in a way that matters
-        let _ = shard.shutdown().await;
-        Ok(doomed?.read_from(found.devices()))
+        // an older state, or one side of several, may lack the locks of the others
+        let (remembered, evidence) = (record.remembered(), self.evidence(found));
+        if let Err(refusal) = self.rules().check(remembered.as_ref(), &evidence) {
+            return Err(refused(describe(&refusal, &record, &found.sides, &found.foreign)));
+        }
+        let unreadable = |why: String| {
+            refused(format!(
+                "it cannot be read whether its snapshots are locked ({why}); bring all its devices back, or export it and overwrite them \
+                 with 'millpond pool create -f'"
+            ))
+        };
+        let how = How::reading(Aim::Newest).requiring(evidence.expected(remembered.as_ref()));
+        let shard = self.open(found, &how).await.map_err(|failed| unreadable(failed.error.message))?;
+        let patience = self.options.deadlines.idle;
+        let silent = || unreadable(format!("its devices have not answered for {} s", patience.as_secs()));
+        let doomed = timeout(patience, examined(name, &shard)).await.unwrap_or_else(|_| Err(silent()));
+        match self.end_reading(&record, shard).await {
+            Ending::Clean => doomed,
+            Ending::Unclean(why) | Ending::InUse(why) => Err(doomed.err().unwrap_or_else(|| unreadable(why))),
+        }
     }
 
     /// Overwrites the labels on all devices of a pool that are present, at whatever path; with
-    /// `examined`, only on these. Returns the devices that keep their labels: absent ones, and those
-    /// of newer versions.
+    /// `examined`, only on those devices, where they were read. Returns the devices that keep their
+    /// labels: absent ones, and those of newer versions.
     ///
     /// # Errors
     /// When the label of a present device cannot be overwritten; those of the others are overwritten
     /// all the same.
-    pub(super) async fn take_labels(&self, record: &PoolRecord, examined: Option<&[PathBuf]>) -> Result<Vec<LeftDevice>, ApiError> {
+    pub(super) async fn take_labels(&self, record: &PoolRecord, examined: Option<&[Examined]>) -> Result<Vec<LeftDevice>, ApiError> {
         let name = &record.name;
         let id = parse_id(&record.id).ok_or_else(|| ApiError::internal(format!("pool '{name}' has no valid id")))?;
         let remembered: Vec<PathBuf> = record.paths().cloned().collect();
         let scan = self.scan(remembered.iter().cloned().chain(labels::host_devices()).collect()).await;
         let pool = scan.pools.iter().find(|pool| pool.id == id);
         let found = pool.map(labels::Labelled::devices).unwrap_or_default();
-        let left = left(record, &scan, &found, examined);
-        let is_left = |path: &PathBuf| left.iter().any(|(other, _)| other == path);
+        let mut left = left(record, &scan, &found, examined);
+        let kept: Vec<PathBuf> = left.iter().map(|(path, _)| path.clone()).collect();
+        let is_left = |path: &PathBuf| kept.contains(path);
         let present = remembered.iter().filter(|path| !scan.absent.contains(path));
         let elsewhere = found.iter().filter(|path| !remembered.contains(path));
-        let mut failed = Vec::new();
-        for path in present.chain(elsewhere).filter(|path| !is_left(path)) {
-            let wiped = self.calls.call(path, PATIENCE, move |path| labels::wipe(path, id, |_| true)).await;
-            match wiped {
-                Ok(Ok(_)) => {}
+        let meant: Vec<(&PathBuf, Option<DeviceId>)> = match examined {
+            Some(examined) => examined.iter().map(|(path, device)| (path, Some(*device))).collect(),
+            None => present.chain(elsewhere).map(|path| (path, None)).collect(),
+        };
+        let meant: Vec<(&PathBuf, Option<DeviceId>)> = meant.into_iter().filter(|(path, _)| !is_left(path)).collect();
+        let (mut failed, mut others) = (Vec::new(), Vec::new());
+        for (path, device) in meant {
+            let is_meant = move |found| device.is_none_or(|device| device == found);
+            match self.calls.call(path, PATIENCE, move |path| labels::wipe(path, id, is_meant)).await {
+                Ok(Ok(Wiped::Done)) => {}
+                Ok(Ok(Wiped::Other(_))) => others.push((path.clone(), NOT_EXAMINED.to_owned())),
                 Ok(Err(error)) => failed.push(format!("{}: {error}", path.display())),
                 Err(silent) => failed.push(silent.to_string()),
             }
         }
+        left.extend(others);
         let left = left.into_iter().map(|(path, reason)| LeftDevice { path: path.display().to_string(), reason });
         let left: Vec<LeftDevice> = left.collect();
         if failed.is_empty() {
@@ -104,7 +133,7 @@ impl Daemon {
 
 /// Returns the devices of a pool that keep their labels when it is destroyed, and why. `found` are
 /// those with labels that this version knows; of these, only the `examined` ones lose them.
-fn left(record: &PoolRecord, scan: &Scan, found: &[PathBuf], examined: Option<&[PathBuf]>) -> Vec<(PathBuf, String)> {
+fn left(record: &PoolRecord, scan: &Scan, found: &[PathBuf], examined: Option<&[Examined]>) -> Vec<(PathBuf, String)> {
     let id = parse_id(&record.id);
     let pool = scan.pools.iter().find(|pool| Some(pool.id) == id);
     // a device that has moved was found at its new path
@@ -116,13 +145,43 @@ fn left(record: &PoolRecord, scan: &Scan, found: &[PathBuf], examined: Option<&[
     }
     let newer = scan.foreign.iter().filter(|(_, of, ..)| Some(*of) == id);
     left.extend(newer.map(|(path, .., why)| (path.clone(), format!("it has a label of a newer version of Millpond ({why})"))));
+    // a device with features that writers have to know may be one that the pool did without
+    let unknown = pool.into_iter().flat_map(|pool| &pool.unknown);
+    left.extend(unknown.map(|(path, unknown)| (path.clone(), format!("it has a label of a newer version of Millpond (needs {unknown})"))));
     if let Some(examined) = examined {
-        let late = found.iter().filter(|path| !examined.contains(path));
-        left.extend(late.map(|path| (path.clone(), "it was not there when the locks of the pool were read".to_owned())));
-        let own = |path: &PathBuf| record.paths().any(|own| own == path);
-        left.extend(scan.silent.iter().filter(|silent| own(&silent.path)).map(|silent| (silent.path.clone(), silent.to_string())));
-        let unreadable = scan.unreadable.iter().filter(|(path, _)| own(path));
-        left.extend(unreadable.map(|(path, why)| (path.clone(), format!("it cannot be read: {why}"))));
+        let late = found.iter().filter(|path| !examined.iter().any(|(read, _)| read == *path));
+        left.extend(late.map(|path| (path.clone(), NOT_EXAMINED.to_owned())));
+        left.extend(unread(record, scan));
     }
     left
+}
+
+/// Returns the devices at the remembered paths that could not be read, and why.
+fn unread(record: &PoolRecord, scan: &Scan) -> Vec<(PathBuf, String)> {
+    let own = |path: &PathBuf| record.paths().any(|own| own == path);
+    let silent = scan.silent.iter().map(|silent| (silent.path.clone(), format!("it has not answered for {} s", silent.silent.as_secs())));
+    let unreadable = scan.unreadable.iter().map(|(path, why)| (path.clone(), format!("it cannot be read: {why}")));
+    silent.chain(unreadable).filter(|(path, _)| own(path)).collect()
+}
+
+/// Reads the content of a pool that is open for reading, and which devices it was read from: those
+/// that are part of it. All devices that were found answered.
+///
+/// # Errors
+/// When a device did not answer, snapshots are locked, or the pool has stopped.
+async fn examined(name: &str, shard: &ShardHandle) -> Result<Doomed, ApiError> {
+    let status = shard.status().await?;
+    let at = |slot: DeviceSlot| status.host(slot).map(|host| host.path.clone());
+    if let Some(slot) = shard.unanswered().await?.first() {
+        let device = at(*slot).map_or_else(|| format!("device {slot}"), |path| path.display().to_string());
+        let why = format!("cannot destroy pool '{name}': {device} did not answer when the locks of the pool were read; check it");
+        return Err(ApiError::new(ErrorKind::Unavailable, why));
+    }
+    let mut devices: Vec<Examined> = Vec::new();
+    for device in status.pool.devices.iter().filter(|device| device.state != MemberState::Down) {
+        let own = device.slot.zip(Some(device.id));
+        let replacement = device.replacement.zip(device.replacement_id);
+        devices.extend([own, replacement].into_iter().flatten().filter_map(|(slot, id)| Some((at(slot)?, id))));
+    }
+    Ok(Doomed::of(name, shard).await?.read_from(devices))
 }

@@ -48,13 +48,9 @@ fn restart(daemon: &mut Daemon, pool: &str) {
     });
 }
 
-/// A later version has turned on a feature that writers have to know.
-#[test]
-fn a_pool_that_only_a_later_version_may_write_to_is_not_destroyed() {
-    let mut daemon = Daemon::start();
-    create(&daemon, "pond", "linear", &["p"]);
-    assert_eq!(daemon.stop("TERM"), 0);
-    let device = fs::File::options().read(true).write(true).open(daemon.path("p")).expect("open");
+/// Writes the labels of a device as a later version does, with a feature that writers have to know.
+fn upgrade_for_writers(daemon: &Daemon, name: &str) {
+    let device = fs::File::options().read(true).write(true).open(daemon.path(name)).expect("open");
     for area in [0, SIZE - (1 << 20)] {
         let mut label = [0; 4096];
         device.read_exact_at(&mut label, area).expect("read");
@@ -64,10 +60,90 @@ fn a_pool_that_only_a_later_version_may_write_to_is_not_destroyed() {
         label[4092..].copy_from_slice(&sum.to_le_bytes());
         device.write_all_at(&label, area).expect("write");
     }
+}
+
+/// Waits until a pool is served without one of its devices.
+fn degraded(daemon: &Daemon, pool: &str) {
+    eventually("it is served without a device", || {
+        let pools = daemon.json(&["pool", "list"]);
+        pools.as_array().is_some_and(|pools| pools.iter().any(|listed| listed["name"] == pool && listed["health"] == "degraded"))
+    });
+}
+
+fn rename(daemon: &Daemon, from: &str, to: &str) {
+    fs::rename(daemon.path(from), daemon.path(to)).expect("rename");
+}
+
+/// A device that returns from a later version is not offered for overwriting, and keeps its label
+/// when the pool is destroyed.
+#[test]
+fn a_returned_device_that_only_a_later_version_may_write_to_is_left() {
+    let mut daemon = Daemon::with_config("import_wait = \"1s\"\n");
+    create(&daemon, "tank", "mirror", &["a", "b"]);
+    assert_eq!(daemon.stop("TERM"), 0);
+    rename(&daemon, "b", "b.away");
+    daemon.restart();
+    degraded(&daemon, "tank");
+    upgrade_for_writers(&daemon, "b.away");
+    rename(&daemon, "b.away", "b");
+    let mut status = String::new();
+    eventually("it is found", || {
+        status = daemon.run(&["pool", "status", "tank"]).ok().out.clone();
+        status.contains("newer version")
+    });
+    assert!(status.contains("trees (since 9.4.0)") && !status.contains("pool replace"), "{status}");
+    let before = areas(&daemon, &["b"]);
+    let destroyed = daemon.run(&["pool", "destroy", "-y", "tank"]);
+    let warned = format!("warning: the label on {} is left: it has a label of a newer version", daemon.text("b"));
+    assert!(destroyed.code == 0 && destroyed.err.contains(&warned), "{destroyed:?}");
+    assert!(areas(&daemon, &["b"]) == before, "it was changed");
+}
+
+/// A half that was away while locks were made has none of them, and is not destroyed for that.
+#[test]
+fn an_older_half_is_not_asked_for_locks() {
+    let mut daemon = Daemon::with_config("import_wait = \"1s\"\n");
+    create(&daemon, "tank", "mirror", &["a", "b"]);
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    assert_eq!(daemon.stop("TERM"), 0);
+    rename(&daemon, "a", "a.away");
+    daemon.restart();
+    degraded(&daemon, "tank");
+    daemon.run(&["snapshot", "tank/v@s", "--lock", "1d"]).ok();
+    assert_eq!(daemon.stop("TERM"), 0);
+    rename(&daemon, "b", "b.away");
+    rename(&daemon, "a.away", "a");
+    restart(&mut daemon, "tank");
+    refused(&daemon, "tank", &["a", "b.away"], "was in service here");
+}
+
+/// A pool is only forgotten if its devices are away, and not if the host cannot look at them.
+#[test]
+fn a_pool_whose_device_cannot_be_looked_at_is_not_forgotten() {
+    let mut daemon = Daemon::start();
+    create(&daemon, "tank", "linear", &["a"]);
+    assert_eq!(daemon.stop("TERM"), 0);
+    rename(&daemon, "a", "a.away");
+    std::os::unix::fs::symlink(daemon.path("a"), daemon.path("a")).expect("a loop");
+    restart(&mut daemon, "tank");
+    let why = refused(&daemon, "tank", &["a.away"], "it cannot be read");
+    assert!(why.contains(&daemon.text("a")) && why.contains("export the pool"), "{why}");
+    fs::remove_file(daemon.path("a")).expect("no loop");
+    daemon.run(&["pool", "destroy", "-y", "tank"]).ok();
+}
+
+/// A later version has turned on a feature that writers have to know.
+#[test]
+fn a_pool_that_only_a_later_version_may_write_to_is_not_destroyed() {
+    let mut daemon = Daemon::start();
+    create(&daemon, "pond", "linear", &["p"]);
+    assert_eq!(daemon.stop("TERM"), 0);
+    upgrade_for_writers(&daemon, "p");
     restart(&mut daemon, "pond");
     refused(&daemon, "pond", &["p"], "trees (since 9.4.0)");
     daemon.run(&["pool", "import", "pond", "--readonly"]).ok();
     refused(&daemon, "pond", &["p"], "newer version");
+    refused(&daemon, "pond", &["p"], "trees (since 9.4.0)");
 }
 
 /// INV-HOLD-2: a pool that is not in service is asked for its locks, as far as its devices allow it.

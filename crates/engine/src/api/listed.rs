@@ -1,7 +1,7 @@
 //! Information that can be listed: volumes, snapshots, devices, pools, jobs and counters.
 
 use millpond_block::{CacheMode, DeviceError, DeviceSlot, MemberId, SectorProfile};
-use millpond_format::{Class, DeviceId, FeatureSet, Layout, MemberState, PoolId, SnapshotId, VolumeId};
+use millpond_format::{Class, DeviceId, FeatureNames, FeatureSet, Layout, MemberState, PoolId, SnapshotId, VolumeId};
 
 use super::{Compression, JobKind, Time};
 use crate::error::Fault;
@@ -224,6 +224,8 @@ pub struct PoolInfo {
     /// Features that the newest label names, with those that follow from the shape. Those that are
     /// not in force are on the medium, and nothing new is written with them.
     pub named_features: FeatureSet,
+    /// Names of those that other programs may have to know, as in the label.
+    pub feature_names: FeatureNames,
     /// Layout of the data class.
     pub layout: Layout,
     /// Bytes that guests can fill: segments without labels and without the reserve.

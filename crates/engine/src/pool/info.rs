@@ -74,6 +74,7 @@ impl Pool {
             refuses_writes: self.requests.full_devices.refuses(),
             features: shape.features().with(self.store.features_in_force()),
             named_features: shape.features().with(self.store.features_named()),
+            feature_names: self.store.config.feature_names,
             layout: shape.groups.iter().min_by_key(|group| group.class != Class::Data).map_or(Layout::Linear, |group| group.layout),
             size,
             allocated: allocated.min(size),

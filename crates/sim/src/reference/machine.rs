@@ -176,6 +176,7 @@ impl StateMachine for Reference {
             state: self.state.clone(),
             features: millpond_format::FeatureSet::default(),
             named_features: millpond_format::FeatureSet::default(),
+            feature_names: millpond_format::FeatureNames::default(),
             layout,
             size: 0,
             allocated: 0,

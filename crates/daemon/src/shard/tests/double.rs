@@ -240,6 +240,7 @@ impl StateMachine for Double {
             refuses_writes: false,
             features: millpond_format::FeatureSet::default(),
             named_features: millpond_format::FeatureSet::default(),
+            feature_names: millpond_format::FeatureNames::default(),
             layout: Layout::Linear,
             size: self.size,
             allocated: 0,
