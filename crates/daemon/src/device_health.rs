@@ -56,6 +56,22 @@ pub(super) struct Found {
     pub(super) newer: Option<FormatError>,
 }
 
+impl Found {
+    /// Returns the reason why the device `id` of the pool `name` is not in use.
+    fn reason(&self, name: &str, id: &str) -> String {
+        let path = self.path.display();
+        match &self.newer {
+            Some(why) => format!(
+                "at {path} is a device with a label of a newer version of Millpond ({why}): it is not in use, may have newer data, and \
+                 this version does not import the pool while it is there; install that version or a later one, or take the device away"
+            ),
+            None => format!(
+                "it is back at {path}, out of date and not in use: the next import fills it again, 'millpond pool replace {name} {id} {path} --force' does it now"
+            ),
+        }
+    }
+}
+
 /// Latency histograms of a device, since its start or for some time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Sample {
@@ -122,24 +138,15 @@ impl DevicesHealth {
     /// Records the devices that were found although the pool `name` goes on without them: `found`
     /// has them by id. Returns name and message of each new one.
     pub(super) fn found_again(&mut self, name: &str, found: &BTreeMap<String, Found>) -> Vec<(String, String)> {
-        self.returned.retain(|id, (path, _)| found.get(id).is_some_and(|found| found.path == *path));
+        self.returned.retain(|id, known| found.get(id).is_some_and(|found| *known == (found.path.clone(), found.reason(name, id))));
         let mut news = Vec::new();
-        for (id, Found { called, path, newer }) in found.iter().filter(|(id, _)| !id.is_empty()) {
+        for (id, device) in found.iter().filter(|(id, _)| !id.is_empty()) {
             if self.returned.contains_key(id) {
                 continue;
             }
-            let path_text = path.display();
-            let reason = match newer {
-                Some(why) => format!(
-                    "at {path_text} is a device with a label of a newer version of Millpond ({why}): it is not in use, may have newer data, and \
-                     this version does not import the pool while it is there; install that version or a later one, or take the device away"
-                ),
-                None => format!(
-                    "it is back at {path_text}, out of date and not in use: the next import fills it again, 'millpond pool replace {name} {id} {path_text} --force' does it now"
-                ),
-            };
-            news.push((called.clone(), format!("device {id} of pool '{name}': {reason}")));
-            self.returned.insert(id.clone(), (path.clone(), reason));
+            let reason = device.reason(name, id);
+            news.push((device.called.clone(), format!("device {id} of pool '{name}': {reason}")));
+            self.returned.insert(id.clone(), (device.path.clone(), reason));
         }
         news
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::stream;
 use millpond_api::EventKind;
-use millpond_format::{DeviceId, FormatError, MemberState, PoolId};
+use millpond_format::{DeviceId, FEATURES, FormatError, MemberState, PoolId};
 use tokio::time::sleep;
 
 use super::device_health::Found;
@@ -65,13 +65,17 @@ impl Daemon {
             let silent = self.unanswering();
             let paths: BTreeSet<PathBuf> = last.chain(others).chain(self.known_returned(name)).collect();
             let paths = paths.into_iter().filter(|path| !open.contains(&path) && !silent.contains(path));
-            for (device, path) in self.labelled(status.pool.id, paths).await {
-                let (known, newer) = match device {
-                    Label::Known(device) => (lacking.get(&device), None),
-                    // its id is unknown: it is taken for the one that was last there
-                    Label::Newer(why) => (lacking.values().find(|(_, _, last)| last.as_ref() == Some(&path)), Some(why)),
-                };
-                if let Some((id, called, _)) = known {
+            let labelled = self.labelled(status.pool.id, paths).await;
+            let (known, unnamed): (Vec<_>, Vec<_>) = labelled.into_iter().partition(|(label, _)| label.device.is_some());
+            for (Label { device, newer }, path) in known {
+                if let Some((id, called, _)) = device.and_then(|device| lacking.get(&device)) {
+                    found.entry(id.clone()).or_insert(Found { called: called.clone(), path, newer });
+                }
+            }
+            for (Label { newer, .. }, path) in unnamed {
+                // its id is unknown: it is taken for the one that was last there, or else for any
+                let was_there = lacking.values().find(|(_, _, last)| last.as_ref() == Some(&path));
+                if let Some((id, called, _)) = was_there.or_else(|| lacking.values().find(|(id, ..)| !found.contains_key(id))) {
                     found.entry(id.clone()).or_insert(Found { called: called.clone(), path, newer });
                 }
             }
@@ -102,11 +106,12 @@ impl Daemon {
 }
 
 /// A label of a pool.
-enum Label {
-    /// It names this device.
-    Known(DeviceId),
-    /// A later version wrote it.
-    Newer(FormatError),
+#[derive(Debug, PartialEq, Eq)]
+struct Label {
+    /// Its device; `None` if this version cannot read it.
+    device: Option<DeviceId>,
+    /// Reason why this version does not use the device, if a later one wrote the label.
+    newer: Option<FormatError>,
 }
 
 impl Label {
@@ -116,9 +121,11 @@ impl Label {
     /// I/O errors of the host, when the device cannot be opened or read.
     fn at(path: &Path, pool: PoolId) -> io::Result<Option<Label>> {
         if let Some(label) = labels::read(path)? {
-            return Ok((label.pool == pool).then_some(Label::Known(label.device)));
+            // what only a later version may write to was in service there: it may have newer data
+            let newer = label.unknown_to_writers(FEATURES).map(FormatError::Incompatible);
+            return Ok((label.pool == pool).then_some(Label { device: Some(label.device), newer }));
         }
         let newer = labels::of_other_program(path)?.filter(|(of, ..)| *of == pool);
-        Ok(newer.map(|(.., why)| Label::Newer(why)))
+        Ok(newer.map(|(.., why)| Label { device: None, newer: Some(why) }))
     }
 }

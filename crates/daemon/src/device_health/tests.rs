@@ -163,4 +163,7 @@ fn a_device_that_a_later_version_wrote_is_not_offered_as_a_replacement() {
     assert!(health.found_again("tank", &BTreeMap::new()).is_empty());
     let [older] = health.found_again("tank", &found(None)).try_into().expect("one message");
     assert!(older.1.contains("millpond pool replace tank 7 /dev/a"), "{older:?}");
+    // another device at the path is news
+    let [newer] = health.found_again("tank", &found(Some(FormatError::Version(9)))).try_into().expect("one message");
+    assert!(newer.1.contains("newer version"), "{newer:?}");
 }
