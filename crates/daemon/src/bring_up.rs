@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use millpond_api::instant;
 use millpond_api::{ApiError, DeviceState, ErrorKind, EventKind, Severity};
 use millpond_block::MemberId;
-use millpond_engine::{Decision, LabelsInForce};
+use millpond_engine::{Decision, LabelsInForce, Refusal};
 use millpond_format::{FormatError, PoolId};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -96,25 +96,43 @@ impl SilentDevices {
     }
 }
 
-/// Devices of the pool with labels that this version does not know, as they were last read, and why.
-/// One that cannot be read since is still one of these: it may have the newest state of the pool.
+/// Devices of the pool with labels of newer versions, as they were last read. One that cannot be read
+/// since is still one of these: it may have the newest state of the pool.
 #[derive(Debug, Default)]
-struct NewerDevices(BTreeMap<PathBuf, FormatError>);
+struct NewerDevices(BTreeMap<PathBuf, NewerLabel>);
+
+/// The label of such a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct NewerLabel {
+    /// Reason why this version does not use it.
+    why: FormatError,
+    /// This version can read the pool, and not write to it.
+    readable: bool,
+}
 
 impl NewerDevices {
-    /// Takes in a search at the paths in `looked` for the pool `id`.
-    fn note_scan(&mut self, scan: &Scan, id: Option<PoolId>, looked: &[PathBuf]) {
+    /// Takes in a search at the paths in `looked` for the pool `id`. Returns whether a device is no
+    /// longer one of these.
+    fn note_scan(&mut self, scan: &Scan, id: Option<PoolId>, looked: &[PathBuf]) -> bool {
         let silent = |path: &PathBuf| scan.silent.iter().any(|silent| silent.path == *path);
         let unreadable = |path: &PathBuf| scan.unreadable.iter().any(|(at, _)| at == path);
+        let before: Vec<PathBuf> = self.0.keys().cloned().collect();
         // another label, or none, was read there; or there is no device
         self.0.retain(|path, _| !looked.contains(path) || silent(path) || unreadable(path));
-        self.0.extend(scan.foreign.iter().filter(|(_, of, ..)| Some(*of) == id).map(|(path, .., why)| (path.clone(), *why)));
+        let foreign = scan.foreign.iter().filter(|(_, of, ..)| Some(*of) == id);
+        self.0.extend(foreign.map(|(path, .., why)| (path.clone(), NewerLabel { why: *why, readable: false })));
+        let unknown = scan.pools.iter().filter(|pool| Some(pool.id) == id).flat_map(|pool| &pool.unknown);
+        let readable = |why| NewerLabel { why: FormatError::Incompatible(why), readable: true };
+        self.0.extend(unknown.map(|(path, why)| (path.clone(), readable(*why))));
+        before.iter().any(|path| !self.0.contains_key(path))
     }
 
-    /// Adds these devices to those of the pool as it was found.
-    fn add_to(&self, found: &mut Labelled) {
-        let unseen = self.0.iter().filter(|(path, _)| found.foreign.iter().all(|(known, _)| known != *path));
-        let unseen: Vec<(PathBuf, FormatError)> = unseen.map(|(path, why)| (path.clone(), *why)).collect();
+    /// Adds these devices to those of the pool as it was found, as far as they keep this version from
+    /// using it so.
+    fn add_to(&self, found: &mut Labelled, read_only: bool) {
+        let refusing = self.0.iter().filter(|(_, label)| !(label.readable && read_only));
+        let unseen = refusing.filter(|(path, _)| found.foreign.iter().all(|(known, _)| known != *path));
+        let unseen: Vec<(PathBuf, FormatError)> = unseen.map(|(path, label)| (path.clone(), label.why)).collect();
         found.foreign.extend(unseen);
     }
 }
@@ -266,6 +284,8 @@ impl BringUp {
                 let lists = found.as_ref().map(|found| (found.sides.as_slice(), found.foreign.as_slice()));
                 let (sides, foreign) = lists.unwrap_or_default();
                 let why = describe(&refusal, &record, sides, foreign);
+                let readable = matches!(refusal, Refusal::OtherProgram(_)) && self.newer.0.values().all(|label| label.readable);
+                let why = if readable { format!("{why}; import it with --readonly to read it") } else { why };
                 return Tried::Waits(if waiting.is_empty() { why } else { format!("{waiting}; {why}") }.into());
             }
         };
@@ -329,21 +349,25 @@ impl BringUp {
         let mine = |scan: &mut Scan| std::mem::take(&mut scan.pools).into_iter().find(|pool| Some(pool.id) == id);
         let search: Vec<PathBuf> = record.paths().chain(&self.places).filter(|path| !left_out.contains(*path)).cloned().collect();
         let mut scan = self.daemon.scan(search.clone()).await;
-        self.newer.note_scan(&scan, id, &search);
+        let mut fewer = self.newer.note_scan(&scan, id, &search);
         let mut found = mine(&mut scan);
         let whole = found.as_ref().is_some_and(|pool| pool.missing.is_empty() && pool.down.is_empty());
         if wide && !whole {
             let others = labels::host_devices().into_iter().filter(|path| !left_out.contains(path));
             let search: Vec<PathBuf> = search.into_iter().chain(others).collect();
             scan = self.daemon.scan(search.clone()).await;
-            self.newer.note_scan(&scan, id, &search);
+            fewer |= self.newer.note_scan(&scan, id, &search);
             found = mine(&mut scan).or(found);
             self.wide = Instant::now() + WIDE_LOOK;
             self.places = found.as_ref().map(Labelled::devices).unwrap_or_default();
             // one that this version cannot read keeps the pool out of service until it is away
             self.places.extend(self.newer.0.keys().cloned());
         }
-        found.iter_mut().for_each(|found| self.newer.add_to(found));
+        if fewer {
+            // it may be back at another path: the others wait for it as for any device
+            self.seen = None;
+        }
+        found.iter_mut().for_each(|found| self.newer.add_to(found, record.read_only));
         // what does not answer elsewhere is none of this pool's business
         scan.silent.retain(|silent| record.paths().any(|path| *path == silent.path));
         (scan, found)
@@ -507,8 +531,12 @@ impl BringUp {
 
 #[cfg(test)]
 mod tests {
+    use millpond_engine::ImportRules;
+    use millpond_format::{Class, Column, DeviceId, FeatureNames, FeatureSet, Group, Label, Layout, Member, MemberState, SegmentId, Shape};
+
     use super::*;
     use crate::host_calls::NoAnswer;
+    use crate::labels::Looked;
 
     /// A device that a later version wrote stays one, until something else is read at its path or it
     /// is away: it is not done without because it cannot be read for a while.
@@ -522,7 +550,8 @@ mod tests {
         let absent = Scan { absent: vec![path.clone()], ..Scan::default() };
         let mut newer = NewerDevices::default();
         let mut note = |scan: &Scan, looked: &[PathBuf]| {
-            newer.note_scan(scan, Some(id), looked);
+            let before = newer.0.len();
+            assert_eq!(newer.note_scan(scan, Some(id), looked), newer.0.len() < before);
             newer.0.keys().cloned().collect::<Vec<_>>()
         };
         let there = std::slice::from_ref(&path);
@@ -535,6 +564,45 @@ mod tests {
             assert_eq!(note(gone, there), [] as [PathBuf; 0]);
             assert_eq!(note(&unreadable, there), [] as [PathBuf; 0], "it was another device");
         }
+    }
+
+    /// A device with features that writers have to know is one of these, too, except for a pool that
+    /// is only read.
+    #[test]
+    fn a_device_that_only_a_later_version_may_write_to_stays_one() {
+        let (id, path) = (PoolId([7; 16]), PathBuf::from("/dev/b"));
+        let unreadable = Scan { unreadable: vec![(path.clone(), "input/output error".to_owned())], ..Scan::default() };
+        let (a, b) = (looked(id, 0, FeatureSet::default()), looked(id, 1, FeatureSet { ro_compat: 4, ..FeatureSet::default() }));
+        let mut newer = NewerDevices::default();
+        newer.note_scan(&Scan { pools: Labelled::group(vec![a.clone(), b]), ..Scan::default() }, Some(id), std::slice::from_ref(&path));
+        newer.note_scan(&unreadable, Some(id), std::slice::from_ref(&path));
+        for read_only in [false, true] {
+            let mut found = Labelled::group(vec![a.clone()]).pop().expect("a pool");
+            newer.add_to(&mut found, read_only);
+            let refused = ImportRules::default().decide(None, Some(&found.evidence(None)), Duration::MAX);
+            assert_eq!(matches!(refused, Decision::Refuse(Refusal::OtherProgram(_))), !read_only, "{refused:?}");
+        }
+    }
+
+    /// Returns what is read from the devices `/dev/a` and `/dev/b` of a mirror.
+    fn looked(pool: PoolId, at: u16, features: FeatureSet) -> Looked {
+        let column = |member| Column { member: MemberId(member), first: 0, extents: 4 };
+        let group =
+            Group { class: Class::Data, layout: Layout::Mirror { copies: 2 }, first: SegmentId(0), columns: vec![column(0), column(1)] };
+        let device = |at: u16| DeviceId(100 + u64::from(at));
+        let (state, replacement) = (MemberState::Present, None);
+        let member = |at| Member { device: device(at), extents: 4, state, replacement, leaving: false, down_since: 0 };
+        let shape = Shape {
+            generation: 1,
+            extent_bytes: 1 << 20,
+            chunk_units: 512,
+            next: SegmentId(4),
+            members: vec![member(0), member(1)],
+            groups: vec![group],
+        };
+        let (name, feature_names, notes) = ("tank".to_owned(), FeatureNames::default(), Vec::new());
+        let label = Label { pool, name, device: device(at), member: MemberId(at), shape, features, feature_names, notes };
+        Looked { place: PathBuf::from(["/dev/a", "/dev/b"][usize::from(at)]), label, claim: None, taker: None, seen: None }
     }
 
     /// One device never answers, and another one did not answer once: from the next import of both on
