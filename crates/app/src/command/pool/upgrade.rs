@@ -35,8 +35,14 @@ impl Upgrade {
         names::check(Kind::Pool, &self.name)?;
         let path = format!("/v1/pools/{}/upgrade", self.name);
         let planned: PoolUpgrade = client.post(&path, &UpgradePool { dry_run: true }).await?;
-        if self.consent.dry_run || planned.turned_on.is_empty() {
+        let waits = planned.features.iter().any(|feature| feature.on && !feature.in_force);
+        if self.consent.dry_run || (planned.turned_on.is_empty() && !waits) {
             return self.show(&planned);
+        }
+        if planned.turned_on.is_empty() {
+            // older versions are refused already; the answer has the reason why the features wait
+            let done: PoolUpgrade = client.post(&path, &UpgradePool { dry_run: false }).await?;
+            return self.show(&done);
         }
         if self.format == Format::Table {
             write_out(&listed(&planned))?;
