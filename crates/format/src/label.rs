@@ -266,15 +266,12 @@ impl Label {
     }
 
     /// Returns the label that counts of two intact ones on a device, of which this is the first: the
-    /// first, or the second if it has a later generation and other features. A lost write, or a first
-    /// MiB that was restored, leaves a first label from before the features were turned on. With the
-    /// same features, a second label of a later generation is that of a change that has only begun:
-    /// a device that fails after the first labels were written is in the second ones.
+    /// first, or the second if it has a later generation: the first one could not be written, or the
+    /// write was lost, or the first MiB of the device was restored.
     #[must_use]
     pub fn or_newer(self, second: Label) -> Label {
         let same = (self.pool, self.device) == (second.pool, second.device);
-        let newer = second.shape.generation > self.shape.generation && second.features != self.features;
-        if same && newer { second } else { self }
+        if same && second.shape.generation > self.shape.generation { second } else { self }
     }
 
     /// Returns whether the second label of the device is of another pool, by a later program: it is left

@@ -52,6 +52,8 @@ pub struct Labelled<P> {
     pub ids: Vec<DeviceId>,
     /// Newest claim on the devices: the host that has the pool, or had it last.
     pub claim: Option<Claim>,
+    /// Devices with a claim that cannot be read: another host may have the pool.
+    pub unread_claims: Vec<P>,
     /// Devices found with labels of this pool that this program does not know, and why; added by the
     /// caller of [`Labelled::group`].
     pub foreign: Vec<(P, FormatError)>,
@@ -77,6 +79,8 @@ pub struct Looked<P> {
     pub taker: Option<Claim>,
     /// When its holder was last seen alive: milliseconds since the Unix epoch; nothing when it was given back.
     pub seen: Option<u64>,
+    /// A claim on it cannot be read: it may be that of another host.
+    pub unread_claim: bool,
 }
 
 impl<P> Looked<P> {
@@ -102,14 +106,15 @@ impl<P> Looked<P> {
         }
         let Some(label) = found else { return unread.map_or(Ok(None), Err) };
         // one that cannot be read says nothing, and is looked at again by the import; the second one says who took the pool
-        let claims = areas(size).map(|area| sector(area + CLAIM_OFFSET)).collect::<Result<Vec<_>, E>>().unwrap_or_default();
-        let decoded = || claims.iter().filter_map(|sector| Claim::decode(sector).ok()).filter(|claim| claim.pool == label.pool);
+        let claims: Vec<Result<[u8; SECTOR_BYTES], E>> = areas(size).map(|area| sector(area + CLAIM_OFFSET)).collect();
+        let unread_claim = claims.iter().any(Result::is_err);
+        let decoded = || claims.iter().flatten().filter_map(|sector| Claim::decode(sector).ok()).filter(|claim| claim.pool == label.pool);
         let claim = decoded().next_back();
         let term = claim.as_ref().map(|claim| claim.term);
         let taker = decoded().next().filter(|first| term.is_some_and(|term| first.term > term));
         let held = claim.as_ref().is_some_and(|claim| !claim.released);
         let seen = decoded().map(|claim| claim.time).max().filter(|_| held);
-        Ok(Some(Looked { place, label, claim, taker, seen }))
+        Ok(Some(Looked { place, label, claim, taker, seen, unread_claim }))
     }
 }
 
@@ -197,6 +202,7 @@ impl<P: Clone + PartialEq> Labelled<P> {
             claim: devices.iter().filter_map(|device| device.claim.clone()).max_by_key(|claim| (claim.term, !claim.released)),
             taker: devices.iter().filter_map(|device| device.taker.clone()).max_by_key(|claim| claim.term),
             seen: None,
+            unread_claims: devices.iter().filter(|device| device.unread_claim).map(|device| device.place.clone()).collect(),
             foreign: Vec::new(),
             unknown: devices.iter().filter_map(|device| Some((device.place.clone(), device.label.unknown_to_writers(FEATURES)?))).collect(),
         };

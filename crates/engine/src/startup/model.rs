@@ -146,7 +146,7 @@ impl World {
             released,
         };
         let taker = device.taker.map(|(host, term)| claim((host, term, false)));
-        Some(Looked { place: at, label, claim: device.claim.map(claim), taker, seen: None })
+        Some(Looked { place: at, label, claim: device.claim.map(claim), taker, seen: None, unread_claim: false })
     }
 
     fn labelled(&self, there: &BTreeSet<usize>) -> Option<Labelled<usize>> {

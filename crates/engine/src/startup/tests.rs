@@ -300,7 +300,7 @@ fn a_label_that_gave_a_replacement_its_place_may_be_lost() {
                 feature_names: millpond_format::FeatureNames::default(),
                 notes: Vec::new(),
             };
-            Looked { place: device, label, claim: None, taker: None, seen: None }
+            Looked { place: device, label, claim: None, taker: None, seen: None, unread_claim: false }
         });
         Labelled::group(looked.collect()).pop().expect("a pool").evidence(None)
     };
@@ -452,8 +452,14 @@ fn labels_with_different_features_are_apart() {
         notes: Vec::new(),
     };
     for (other, apart) in [(0, false), (4, true)] {
-        let looked =
-            [label(0, 0), label(1, other)].map(|label| Looked { place: label.member, label, claim: None, taker: None, seen: None });
+        let looked = [label(0, 0), label(1, other)].map(|label| Looked {
+            place: label.member,
+            label,
+            claim: None,
+            taker: None,
+            seen: None,
+            unread_claim: false,
+        });
         let found = Labelled::group(looked.to_vec()).pop().expect("a pool");
         assert_eq!(found.evidence(None).apart, apart);
         let unknown: Vec<_> = found.unknown.into_iter().map(|(place, unknown)| (place, unknown.bits)).collect();

@@ -133,6 +133,10 @@ pub(crate) enum AreaPart {
     Ring,
     /// Roots that are rewritten.
     Mended,
+    /// A wrong copy of a label that is written from what the pool has, the other copy being kept.
+    LabelCopy,
+    /// The flush after such writes, at this generation of the labels.
+    CopiesFlush(u64),
 }
 
 /// A part of a segment that is being copied.

@@ -42,10 +42,12 @@ pub(crate) struct LabelState {
     pub(crate) switching: BTreeMap<MemberId, DeviceId>,
     /// Features that not every label names yet.
     pub(crate) turning_on: FeatureSet,
-    /// Copies of labels that could not be written: members and areas, false for the first. The other
-    /// copy is the only label of the device. It is overwritten for changes of the shape alone, and
-    /// after another try to write this copy.
+    /// Copies of labels that could not be written, or are wrong: members and areas, false for the
+    /// first. The other copy is the only label of the device. It is overwritten for changes of the
+    /// shape alone, and after another try to write this copy.
     pub(crate) unwritten: BTreeSet<(MemberId, bool)>,
+    /// Writes of single copies in flight; no labels are written meanwhile.
+    pub(crate) copying: usize,
     /// Groups of writes of the current step that have not ended.
     pub(crate) in_flight: usize,
     /// Commands to answer when no such features are left, and the features that each turned on.

@@ -38,7 +38,7 @@ impl LabelWriter {
     pub(crate) fn step_relabel(&mut self, store: &mut Store, lease: &Lease) {
         // the labels of a new pool are being written until it is open
         let open = store.state != PoolState::Opening || store.generation > 0;
-        if store.labels.wanted && store.labels.step == Step::Idle && open {
+        if store.labels.wanted && store.labels.step == Step::Idle && store.labels.copying == 0 && open {
             store.labels.wanted = false;
             self.answering = std::mem::take(&mut store.labels.waiting);
             self.reversed = store.labels.unwritten.iter().filter(|(_, second)| *second).map(|(member, _)| *member).collect();
@@ -72,7 +72,7 @@ impl LabelWriter {
         if store.tuning.read_only || store.state != PoolState::Online {
             return;
         }
-        // no description is worth to overwrite the only label of a device
+        // no description is worth overwriting the only label of a device
         if !store.labels.unwritten.is_empty() {
             return;
         }

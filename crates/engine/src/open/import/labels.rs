@@ -36,10 +36,11 @@ impl LabelCopies {
         intact.reduce(Label::or_newer).ok_or_else(|| read().find_map(|copy| copy.as_ref().err()).copied().unwrap_or_default())
     }
 
-    /// Returns the areas, false for the first, that lack the label that counts.
-    fn lacking(&self) -> Vec<bool> {
+    /// Returns the areas, false for the first, whose label is not intact; with `equal`, also those that
+    /// lack the label that counts.
+    fn lacking(&self, equal: bool) -> Vec<bool> {
         let Ok(valid) = self.valid() else { return Vec::new() };
-        let has = |copy: &Option<Result<Label, Unlabelled>>| matches!(copy, Some(Ok(label)) if *label == valid);
+        let has = |copy: &Option<Result<Label, Unlabelled>>| matches!(copy, Some(Ok(label)) if !equal || *label == valid);
         [false, true].into_iter().zip(&self.copies).filter(|(_, copy)| !has(copy)).map(|(second, _)| second).collect()
     }
 }
@@ -55,9 +56,9 @@ pub(super) struct LabelRepair {
     lacking: Vec<(MemberId, bool)>,
     /// Copies that could not be written, in the same way.
     pub(super) failed: Vec<(MemberId, bool)>,
-    /// Devices that the pool can do without lack copies: these are written with all labels, unless that
-    /// would overwrite the only label of another device.
-    pub(super) others: bool,
+    /// Devices that the pool can do without lack copies, or labels differ in descriptions of devices:
+    /// all labels are written, unless that would overwrite the only label of a device.
+    pub(super) optional: bool,
 }
 
 impl LabelRepair {
@@ -101,17 +102,16 @@ impl Import {
     /// have to be written again; the features of the newest that one lacks (INV-LABEL-3); and the
     /// copies to write.
     ///
-    /// In a pool with features, a copy that lacks the label of its own device is written from the other
-    /// copy; in other pools it stays until the next change of the labels. So a device with
-    /// one valid label is used, also where the other copy can be neither read nor written. A device
-    /// that may be given up for that, such as a spare, gets both copies with those of all devices.
+    /// A copy that is not intact is written from the other copy; in a pool with features also one that
+    /// is older, which in other pools stays until the next change of the labels. So a device with one
+    /// valid label is used, also where the other copy can be neither read nor written. A device that
+    /// may be given up for that, such as a spare, gets both copies with those of all devices.
     pub(super) fn compare_labels(&self, found: &Members) -> (bool, FeatureSet, LabelRepair) {
         let newest = &found.newest;
         // labels that a crash left behind would be the newest again if those that precede them were
         // missing
         let is_behind = |other: &Label| {
-            let differs = other.notes != newest.notes || other.features != newest.features || other.pool != newest.pool;
-            differs || other.shape.generation != newest.shape.generation
+            other.features != newest.features || other.pool != newest.pool || other.shape.generation != newest.shape.generation
         };
         let (mut behind, mut everywhere) = (false, newest.features);
         for label in self.labels.iter().flatten() {
@@ -120,7 +120,7 @@ impl Import {
             behind |= is_behind(label);
         }
         let featured = !newest.features.is_empty();
-        let lacking = |slot: DeviceSlot| self.copies.get(slot.index()).filter(|_| featured).map(LabelCopies::lacking).unwrap_or_default();
+        let lacking = |slot: DeviceSlot| self.copies.get(slot.index()).map(|copies| copies.lacking(featured)).unwrap_or_default();
         let members = (0..).map(MemberId).zip(&found.slots).filter_map(|(member, slot)| Some((member, (*slot)?)));
         let (spared, kept): (Vec<_>, Vec<_>) = members.partition(|(member, _)| newest.shape.is_auxiliary(*member));
         let others = spared.iter().chain(&found.replacements).any(|(_, slot)| !lacking(*slot).is_empty());
@@ -128,7 +128,8 @@ impl Import {
             everywhere = FeatureSet::default();
         }
         let areas = kept.into_iter().flat_map(|(member, slot)| lacking(slot).into_iter().map(move |second| (member, second)));
-        (behind, newest.features.without(everywhere), LabelRepair { lacking: areas.collect(), failed: Vec::new(), others })
+        let optional = others || self.labels.iter().flatten().any(|label| label.notes != newest.notes);
+        (behind, newest.features.without(everywhere), LabelRepair { lacking: areas.collect(), failed: Vec::new(), optional })
     }
 
     /// Writes the copies that lack the label of their device.

@@ -59,7 +59,7 @@ impl Import {
         let all = if failed.is_empty() { FeatureSet::default() } else { pool.store.config.features };
         pool.store.labels.turning_on = self.turning_on.with(all);
         failed.iter().for_each(|(member, second)| pool.store.label_copy_failed(*member, *second));
-        if self.relabel || (self.label_repair.others && failed.is_empty()) {
+        if self.relabel || (self.label_repair.optional && failed.is_empty()) {
             pool.store.relabel(None);
         }
         if !pool.store.streams_fit() {

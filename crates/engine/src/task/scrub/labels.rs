@@ -1,5 +1,5 @@
-//! Scrub of labels and rings of roots, in both areas of every device. A damaged label is rewritten
-//! with all others, a root from another copy.
+//! Scrub of labels and rings of roots, in both areas of every device. A wrong label is written again
+//! alone, and the other one of the device is not touched; a root is rewritten from another copy.
 //!
 //! No checkpoint begins meanwhile, so all rings should be equal. The scrub ends with a checkpoint:
 //! objects that only the previous one needed were not checked, and are not needed after that.
@@ -17,8 +17,12 @@ use crate::task::scrub::Scrubber;
 pub(super) struct Labels {
     asked: bool,
     left: usize,
-    /// Members with a wrong label.
-    wrong: BTreeSet<MemberId>,
+    /// Copies that are wrong: members and areas, false for the first.
+    wrong: BTreeSet<(MemberId, bool)>,
+    /// Copies that were written again, not flushed yet.
+    written: BTreeSet<(MemberId, bool)>,
+    /// Copies whose flush has begun.
+    flushing: BTreeSet<(MemberId, bool)>,
     rings: BTreeMap<(MemberId, bool), Buf>,
 }
 
@@ -44,16 +48,19 @@ impl Scrubber {
             rings.into_values().for_each(|buf| store.bufs.give(buf));
             return true;
         }
-        let wrong = std::mem::take(&mut run.labels.wrong);
+        if !run.labels.wrong.is_empty() {
+            let (number, wrong) = (run.number, std::mem::take(&mut run.labels.wrong));
+            self.write_copies(store, number, wrong);
+            return true;
+        }
+        if !run.labels.written.is_empty() {
+            run.labels.flushing = std::mem::take(&mut run.labels.written);
+            let part = AreaPart::CopiesFlush(store.config.shape.generation);
+            let flush = ScrubArea { run: run.number, member: MemberId(0), second: false, part };
+            run.labels.left += usize::from(store.io.flush(Context::Job(JobIo::ScrubArea(flush))));
+            return true;
+        }
         run.step = Step::Checkpoint(store.metrics.checkpoints);
-        for member in &wrong {
-            self.count_error(store, Some(*member));
-        }
-        // one that cannot be written stays wrong: the others are not overwritten for it
-        if !wrong.is_empty() && store.labels.unwritten.is_empty() {
-            wrong.iter().for_each(|member| self.count_repair(store, *member));
-            store.relabel(None);
-        }
         store.checkpoint.forced = true;
         true
     }
@@ -79,9 +86,35 @@ impl Scrubber {
         }
     }
 
-    /// Handles the end of a read or write of a label or ring.
+    /// Writes copies of labels that are wrong. Until a flush after that they count as not written, so
+    /// that a change of the labels begins with them: a power cut leaves the other copy.
+    fn write_copies(&mut self, store: &mut Store, run: u64, wrong: BTreeSet<(MemberId, bool)>) {
+        for (member, second) in wrong {
+            self.count_error(store, Some(member));
+            let in_use = store.config.shape.member(member).is_some_and(|m| m.state == MemberState::Present);
+            // labels that are being written get there, too
+            if store.labels.busy() || !in_use {
+                continue;
+            }
+            // a spare or cache device without a label is only out of use
+            if !store.config.shape.is_auxiliary(member) {
+                store.labels.unwritten.insert((member, second));
+            }
+            store.labels.copying += 1;
+            self.of(run).into_iter().for_each(|run| run.labels.left += 1);
+            let piece = store.label_sector(member, None);
+            let at = if second { second_area(store.config.size_of(member)) } else { 0 };
+            let context = Context::Job(JobIo::ScrubArea(ScrubArea { run, member, second, part: AreaPart::LabelCopy }));
+            store.io.write_loose(context, member, at, piece);
+        }
+    }
+
+    /// Handles the end of a read, write or flush of labels or rings.
     pub(crate) fn scrub_area_done(&mut self, store: &mut Store, area: ScrubArea, result: Result<(), DeviceError>, buf: Option<Buf>) {
         let ScrubArea { member, second, part, .. } = area;
+        if part == AreaPart::LabelCopy {
+            store.labels.copying -= 1;
+        }
         let state = store.config.shape.member(member).map(|m| m.state);
         let right = match part {
             AreaPart::Label(generation) if store.config.shape.generation == generation && state == Some(MemberState::Present) => {
@@ -93,11 +126,24 @@ impl Scrubber {
         let Some(run) = self.of(area.run).filter(|run| run.step == Step::Labels) else { return };
         run.labels.left -= 1;
         if !right {
-            run.labels.wrong.insert(member);
+            run.labels.wrong.insert((member, second));
+        }
+        match part {
+            AreaPart::LabelCopy if result.is_ok() => drop(run.labels.written.insert((member, second))),
+            AreaPart::CopiesFlush(generation) => {
+                let flushed = std::mem::take(&mut run.labels.flushing);
+                if result.is_ok() && generation == store.config.shape.generation && !store.labels.busy() {
+                    store.labels.unwritten.retain(|copy| !flushed.contains(copy));
+                }
+            }
+            _ => {}
         }
         match (part, buf) {
             (AreaPart::Ring, Some(buf)) if result.is_ok() => drop(run.labels.rings.insert((member, second), buf)),
             (_, buf) => buf.into_iter().for_each(|buf| store.bufs.give(buf)),
+        }
+        if part == AreaPart::LabelCopy && result.is_ok() {
+            self.count_repair(store, member);
         }
     }
 
