@@ -602,7 +602,14 @@ mod tests {
         };
         let (name, feature_names, notes) = ("tank".to_owned(), FeatureNames::default(), Vec::new());
         let label = Label { pool, name, device: device(at), member: MemberId(at), shape, features, feature_names, notes };
-        Looked { place: PathBuf::from(["/dev/a", "/dev/b"][usize::from(at)]), label, claim: None, taker: None, seen: None }
+        Looked {
+            place: PathBuf::from(["/dev/a", "/dev/b"][usize::from(at)]),
+            label,
+            claim: None,
+            taker: None,
+            seen: None,
+            unread_claim: false,
+        }
     }
 
     /// One device never answers, and another one did not answer once: from the next import of both on

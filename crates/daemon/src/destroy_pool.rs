@@ -1,20 +1,21 @@
 //! Destroying a pool: its exports end, and its labels are erased.
 //!
 //! INV-HOLD-2: a pool with locked snapshots is not destroyed. One that is not in service is opened
-//! read-only to find out, and only the devices that were read so lose their labels. If it cannot be
-//! opened, it is not destroyed.
+//! read-only to find out; if it cannot be opened, it is not destroyed. Only the devices that the pool
+//! uses when its locks are read lose their labels: another one may have a later state, and locks.
 
 use std::path::PathBuf;
 
 use millpond_api::{ApiError, ErrorKind, EventKind, PoolRemoval, instant};
-use millpond_engine::SnapshotInfo;
+use millpond_block::DeviceSlot;
+use millpond_engine::{MemberState, SnapshotInfo};
 use millpond_format::{DeviceId, FEATURES, FeatureKind, Unknown};
 
 use super::closing::Ending;
 use super::service::Daemon;
-use super::shard::ShardHandle;
+use super::shard::{ShardHandle, ShardStatus};
 
-/// A device that was read to find the locks of a pool: where it was, and its id.
+/// A device that a pool used when its locks were read: where it was, and its id.
 pub(super) type Examined = (PathBuf, DeviceId);
 
 /// Content of a pool that is to be destroyed.
@@ -22,9 +23,8 @@ pub(super) type Examined = (PathBuf, DeviceId);
 pub(super) struct Doomed {
     volumes: Vec<String>,
     snapshots: u64,
-    /// Devices of a pool that is not in service: those whose content was read. `None` for a pool in
-    /// service.
-    pub(super) devices: Option<Vec<Examined>>,
+    /// Devices that it uses.
+    devices: Vec<Examined>,
 }
 
 impl Doomed {
@@ -33,16 +33,20 @@ impl Doomed {
     /// # Errors
     /// When it has locked snapshots, or does not answer.
     pub(super) async fn of(name: &str, shard: &ShardHandle) -> Result<Doomed, ApiError> {
+        let devices = used(&shard.status().await?);
         let volumes = shard.volumes().await?.into_iter().map(|volume| format!("{name}/{}", volume.name)).collect();
         let snapshots = shard.snapshots().await?;
         refuse_locked(name, &snapshots)?;
-        Ok(Doomed { volumes, snapshots: snapshots.len() as u64, devices: None })
+        Ok(Doomed { volumes, snapshots: snapshots.len() as u64, devices })
     }
+}
 
-    /// Returns the content of a pool that is not in service, as read from these devices.
-    pub(super) fn read_from(self, devices: Vec<Examined>) -> Doomed {
-        Doomed { devices: Some(devices), ..self }
-    }
+/// Returns the devices that a pool uses: those of members that are not down, and replacements.
+fn used(status: &ShardStatus) -> Vec<Examined> {
+    let at = |slot: DeviceSlot| status.host(slot).map(|host| host.path.clone());
+    let used = status.pool.devices.iter().filter(|device| device.state != MemberState::Down);
+    let slots = used.flat_map(|device| [device.slot.zip(Some(device.id)), device.replacement.zip(device.replacement_id)]);
+    slots.flatten().filter_map(|(slot, id)| Some((at(slot)?, id))).collect()
 }
 
 impl Daemon {
@@ -95,10 +99,11 @@ impl Daemon {
         // imported, but never a daemon that expects a destroyed one.
         self.save()?;
         let record = record.ok_or_else(|| ApiError::internal(format!("pool '{name}' has no record")))?;
-        removal.left = self.take_labels(&record, doomed.devices.as_deref()).await?;
+        let taken = self.take_labels(&record, &doomed.devices).await;
         removal.exports.iter().for_each(|export| self.tell(EventKind::ExportRemoved, format!("{} {}", export.id, export.name)));
         self.conditions.forget(&record.id);
         self.tell(EventKind::PoolDestroyed, name);
+        removal.left = taken?;
         Ok(removal)
     }
 }

@@ -107,9 +107,10 @@ fn other_program(
     unread
 }
 
-/// Returns whether an error of a path is that of a device that is not there.
+/// Returns whether an error of a path says that there is nothing. A disk that is offline (`ENXIO`,
+/// `ENODEV`) is there: it may come back.
 pub fn is_absent(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::NODEV | Errno::NXIO))
+    error.kind() == io::ErrorKind::NotFound
 }
 
 /// Returns the files and block devices for a path: the path itself, or the entries of a directory;
@@ -177,16 +178,19 @@ pub fn wipe(path: &Path, pool: PoolId, meant: impl Fn(DeviceId) -> bool) -> io::
         None => return refuse_other_program(path, pool).map(|()| Wiped::Done),
     }
     let zeroes = vec![0; usize::try_from(AREA_BYTES).unwrap_or(usize::MAX)];
-    for area in areas(device.geometry().size) {
-        let mut rest = zeroes.as_slice();
-        let mut offset = area;
+    let zero = |area: u64| {
+        let (mut rest, mut offset) = (zeroes.as_slice(), area);
         while !rest.is_empty() {
             let written = rustix::io::pwrite(&device, rest, offset)?;
             rest = rest.get(written..).unwrap_or_default();
             offset += written as u64;
         }
-    }
+        Ok::<(), Errno>(())
+    };
+    // an area that cannot be written is no reason to leave the label in the other one
+    let zeroed: Vec<Result<(), Errno>> = areas(device.geometry().size).map(zero).collect();
     rustix::fs::fsync(&device)?;
+    zeroed.into_iter().collect::<Result<(), Errno>>()?;
     Ok(Wiped::Done)
 }
 

@@ -115,7 +115,7 @@ impl Daemon {
     pub(super) async fn scan(&self, search: Vec<PathBuf>) -> Scan {
         let mut scan = Scan::default();
         let listed = stream::iter(search).map(async |path| (self.calls.call(&path, PATIENCE, labels::candidates).await, path));
-        let listed: Vec<(Result<io::Result<Vec<PathBuf>>, NoAnswer>, PathBuf)> = listed.buffered(AT_A_TIME).collect().await;
+        let listed: Vec<_> = listed.buffered(AT_A_TIME).collect().await;
         let mut paths = Vec::new();
         for candidates in listed {
             match candidates {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use millpond_api::{ApiError, ErrorKind, LeftDevice};
 use millpond_block::DeviceSlot;
-use millpond_engine::{Aim, DeviceId, MemberState};
+use millpond_engine::Aim;
 use tokio::time::timeout;
 
 use super::closing::Ending;
@@ -23,7 +23,7 @@ use super::state::PoolRecord;
 /// How long a device may take to lose its label.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Reason why a device of a destroyed pool keeps its label.
-const NOT_EXAMINED: &str = "it was not read when the locks of the pool were";
+const NOT_EXAMINED: &str = "the pool did not use it when its locks were read";
 
 impl Daemon {
     /// Checks that a pool that is not in service may be destroyed, and reads its content. A pool is
@@ -47,7 +47,7 @@ impl Daemon {
         let Some(found) = scan.pools.iter().find(|pool| Some(pool.id) == id) else {
             return match unread(&record, &scan).first() {
                 Some((path, why)) => Err(refused(format!("{}: {why}; check it, or export the pool to forget it", path.display()))),
-                None => Ok(Doomed::default().read_from(Vec::new())),
+                None => Ok(Doomed::default()),
             };
         };
         if let Some((_, unknown)) = found.unknown.first() {
@@ -60,6 +60,14 @@ impl Daemon {
                 "pool '{name}' was not closed by host '{}'; destroy it there, or take it over first with 'millpond pool import {name} --force'",
                 claim.holder.name
             )));
+        }
+        if let Some(path) = found.unread_claims.first() {
+            let why = "its claim cannot be read, so another host may have the pool; import the pool, and destroy it then";
+            return Err(refused(format!("{}: {why}", path.display())));
+        }
+        // without the labels that were in service here, a device that cannot be read may have newer ones
+        if let (None, Some((path, why))) = (record.remembered(), unread(&record, &scan).first()) {
+            return Err(refused(format!("{}: {why}; check it, or take it away", path.display())));
         }
         // an older state, or one side of several, may lack the locks of the others
         let (remembered, evidence) = (record.remembered(), self.evidence(found));
@@ -83,14 +91,14 @@ impl Daemon {
         }
     }
 
-    /// Overwrites the labels on all devices of a pool that are present, at whatever path; with
-    /// `examined`, only on those devices, where they were read. Returns the devices that keep their
-    /// labels: absent ones, and those of newer versions.
+    /// Overwrites the labels on the `examined` devices of a pool, where they were read. Returns the
+    /// devices that keep their labels: absent ones, those that the pool did not use, and those of newer
+    /// versions.
     ///
     /// # Errors
-    /// When the label of a present device cannot be overwritten; those of the others are overwritten
-    /// all the same.
-    pub(super) async fn take_labels(&self, record: &PoolRecord, examined: Option<&[Examined]>) -> Result<Vec<LeftDevice>, ApiError> {
+    /// When the label of one of these devices cannot be overwritten; those of the others are
+    /// overwritten all the same.
+    pub(super) async fn take_labels(&self, record: &PoolRecord, examined: &[Examined]) -> Result<Vec<LeftDevice>, ApiError> {
         let name = &record.name;
         let id = parse_id(&record.id).ok_or_else(|| ApiError::internal(format!("pool '{name}' has no valid id")))?;
         let remembered: Vec<PathBuf> = record.paths().cloned().collect();
@@ -100,17 +108,10 @@ impl Daemon {
         let mut left = left(record, &scan, &found, examined);
         let kept: Vec<PathBuf> = left.iter().map(|(path, _)| path.clone()).collect();
         let is_left = |path: &PathBuf| kept.contains(path);
-        let present = remembered.iter().filter(|path| !scan.absent.contains(path));
-        let elsewhere = found.iter().filter(|path| !remembered.contains(path));
-        let meant: Vec<(&PathBuf, Option<DeviceId>)> = match examined {
-            Some(examined) => examined.iter().map(|(path, device)| (path, Some(*device))).collect(),
-            None => present.chain(elsewhere).map(|path| (path, None)).collect(),
-        };
-        let meant: Vec<(&PathBuf, Option<DeviceId>)> = meant.into_iter().filter(|(path, _)| !is_left(path)).collect();
         let (mut failed, mut others) = (Vec::new(), Vec::new());
-        for (path, device) in meant {
-            let is_meant = move |found| device.is_none_or(|device| device == found);
-            match self.calls.call(path, PATIENCE, move |path| labels::wipe(path, id, is_meant)).await {
+        for (path, device) in examined.iter().filter(|(path, _)| !is_left(path)) {
+            let device = *device;
+            match self.calls.call(path, PATIENCE, move |path| labels::wipe(path, id, |found| found == device)).await {
                 Ok(Ok(Wiped::Done)) => {}
                 Ok(Ok(Wiped::Other(_))) => others.push((path.clone(), NOT_EXAMINED.to_owned())),
                 Ok(Err(error)) => failed.push(format!("{}: {error}", path.display())),
@@ -133,7 +134,7 @@ impl Daemon {
 
 /// Returns the devices of a pool that keep their labels when it is destroyed, and why. `found` are
 /// those with labels that this version knows; of these, only the `examined` ones lose them.
-fn left(record: &PoolRecord, scan: &Scan, found: &[PathBuf], examined: Option<&[Examined]>) -> Vec<(PathBuf, String)> {
+fn left(record: &PoolRecord, scan: &Scan, found: &[PathBuf], examined: &[Examined]) -> Vec<(PathBuf, String)> {
     let id = parse_id(&record.id);
     let pool = scan.pools.iter().find(|pool| Some(pool.id) == id);
     // a device that has moved was found at its new path
@@ -148,11 +149,12 @@ fn left(record: &PoolRecord, scan: &Scan, found: &[PathBuf], examined: Option<&[
     // a device with features that writers have to know may be one that the pool did without
     let unknown = pool.into_iter().flat_map(|pool| &pool.unknown);
     left.extend(unknown.map(|(path, unknown)| (path.clone(), format!("it has a label of a newer version of Millpond (needs {unknown})"))));
-    if let Some(examined) = examined {
-        let late = found.iter().filter(|path| !examined.iter().any(|(read, _)| read == *path));
-        left.extend(late.map(|path| (path.clone(), NOT_EXAMINED.to_owned())));
-        left.extend(unread(record, scan));
-    }
+    let is_examined = |path: &PathBuf| examined.iter().any(|(read, _)| read == path);
+    let is_in = |left: &[(PathBuf, String)], path: &PathBuf| left.iter().any(|(known, _)| known == path);
+    let unused: Vec<&PathBuf> = found.iter().filter(|path| !is_examined(path) && !is_in(&left, path)).collect();
+    left.extend(unused.into_iter().map(|path| (path.clone(), NOT_EXAMINED.to_owned())));
+    // those of the pool are tried all the same
+    left.extend(unread(record, scan).into_iter().filter(|(path, _)| !is_examined(path)));
     left
 }
 
@@ -164,8 +166,8 @@ fn unread(record: &PoolRecord, scan: &Scan) -> Vec<(PathBuf, String)> {
     silent.chain(unreadable).filter(|(path, _)| own(path)).collect()
 }
 
-/// Reads the content of a pool that is open for reading, and which devices it was read from: those
-/// that are part of it. All devices that were found answered.
+/// Reads the content of a pool that was opened to be read, and which devices it was read from. All
+/// devices that were found answered.
 ///
 /// # Errors
 /// When a device did not answer, snapshots are locked, or the pool has stopped.
@@ -177,11 +179,5 @@ async fn examined(name: &str, shard: &ShardHandle) -> Result<Doomed, ApiError> {
         let why = format!("cannot destroy pool '{name}': {device} did not answer when the locks of the pool were read; check it");
         return Err(ApiError::new(ErrorKind::Unavailable, why));
     }
-    let mut devices: Vec<Examined> = Vec::new();
-    for device in status.pool.devices.iter().filter(|device| device.state != MemberState::Down) {
-        let own = device.slot.zip(Some(device.id));
-        let replacement = device.replacement.zip(device.replacement_id);
-        devices.extend([own, replacement].into_iter().flatten().filter_map(|(slot, id)| Some((at(slot)?, id))));
-    }
-    Ok(Doomed::of(name, shard).await?.read_from(devices))
+    Doomed::of(name, shard).await
 }

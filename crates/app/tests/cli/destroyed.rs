@@ -129,7 +129,37 @@ fn a_pool_whose_device_cannot_be_looked_at_is_not_forgotten() {
     let why = refused(&daemon, "tank", &["a.away"], "it cannot be read");
     assert!(why.contains(&daemon.text("a")) && why.contains("export the pool"), "{why}");
     fs::remove_file(daemon.path("a")).expect("no loop");
-    daemon.run(&["pool", "destroy", "-y", "tank"]).ok();
+    let forgotten = daemon.run(&["pool", "destroy", "-y", "tank"]);
+    assert!(forgotten.code == 0 && forgotten.err.contains("the device is not there"), "{forgotten:?}");
+}
+
+/// INV-HOLD-2: a pool in service takes only the labels of devices that it uses: another half may have
+/// a later state, with locks.
+#[test]
+fn a_half_that_the_pool_does_not_use_keeps_its_label() {
+    let mut daemon = Daemon::with_config("import_wait = \"1s\"\n");
+    create(&daemon, "tank", "mirror", &["a", "b"]);
+    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
+    assert_eq!(daemon.stop("TERM"), 0);
+    rename(&daemon, "a", "a.away");
+    daemon.restart();
+    degraded(&daemon, "tank");
+    daemon.run(&["snapshot", "tank/v@s", "--lock", "1d"]).ok();
+    assert_eq!(daemon.stop("TERM"), 0);
+    rename(&daemon, "b", "b.away");
+    rename(&daemon, "a.away", "a");
+    restart(&mut daemon, "tank");
+    let older = daemon.run(&["pool", "import", "tank", "--degraded", "-d", &daemon.text("a")]);
+    assert_eq!(older.code, 0, "{older:?}");
+    rename(&daemon, "b.away", "b");
+    let before = areas(&daemon, &["b"]);
+    let destroyed = daemon.run(&["pool", "destroy", "-y", "tank"]);
+    let warned = format!("warning: the label on {} is left: the pool did not use it", daemon.text("b"));
+    assert!(destroyed.code == 0 && destroyed.err.contains(&warned), "{destroyed:?}");
+    assert!(areas(&daemon, &["b"]) == before, "it was changed");
+    assert!(areas(&daemon, &["a"])[0].iter().all(|byte| *byte == 0), "the half in use has its label");
+    daemon.run(&["pool", "import", "tank", "--degraded", "-d", &daemon.text("b")]);
+    assert_eq!(daemon.json(&["list", "-t", "snapshot", "tank"])[0]["name"], "tank/v@s");
 }
 
 /// A later version has turned on a feature that writers have to know.

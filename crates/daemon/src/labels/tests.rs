@@ -228,6 +228,10 @@ fn a_path_that_cannot_be_looked_at_is_not_absent() {
     std::os::unix::fs::symlink(path("loop"), path("loop")).expect("link");
     assert!(!is_absent(&candidates(&path("loop")).expect_err("it is a loop")));
     assert!(is_absent(&look(&path("none")).expect_err("there is nothing")));
+    // a disk that is offline
+    for error in [rustix::io::Errno::NXIO, rustix::io::Errno::NODEV, rustix::io::Errno::IO] {
+        assert!(!is_absent(&error.into()), "{error}");
+    }
 }
 
 /// One area that cannot be read does not hide a label of a later version in the other.
