@@ -164,6 +164,7 @@ impl Lease {
             None => self.seen = self.seen.max(asked),
             // the read failed: another host's claim may be there
             Some(error) if store.now.0 > self.seen.0.saturating_add(UNSEEN_MILLIS) => return cannot_look(store, error),
+            Some(DeviceError::Gone) if store.state == PoolState::Online => store.io.leave_out_gone(member, slot),
             Some(_) => {}
         }
         let right = found.as_ref().is_ok_and(|found| found.holder == mine.holder);

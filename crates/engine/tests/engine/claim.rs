@@ -1,8 +1,8 @@
 //! Claims: of two hosts that see the same devices, only one has the pool.
 
-use millpond_block::{DeviceError, Io, IoKind, MemberId, Op, Tag};
+use millpond_block::{DeviceError, DeviceSlot, Io, IoDone, IoKind, MemberId, Op, Tag};
 use millpond_engine::{
-    Class, Command, Compression, DeviceCommand, Fault, GroupSpec, Holder, Layout, PoolState, Target, Time, Tuning, VolumeId,
+    Class, Command, Compression, DeviceCommand, Fault, GroupSpec, Holder, Layout, MemberState, PoolState, Target, Time, Tuning, VolumeId,
 };
 use millpond_format::{AREA_BYTES, CLAIM_OFFSET, Claim};
 
@@ -519,4 +519,33 @@ fn a_device_that_loses_a_claim_makes_nobody_a_rival() {
     assert_eq!(import_and_find(2, |old| old), Ok(()));
     // if it is the only device, no claim can be confirmed
     assert!(import_and_find(1, |old| old).unwrap_err().contains("cannot be read on any device"));
+}
+
+/// A pool that writes nothing notices by its look at the claims that a device was pulled out: it goes
+/// on without it where it can, and keeps it where it cannot.
+#[test]
+fn an_idle_pool_goes_on_without_a_device_that_is_gone() {
+    for (devices, state) in [(2, MemberState::Down), (1, MemberState::Present)] {
+        let (mut harness, volume) = pool(devices);
+        harness.command(Command::Checkpoint).unwrap();
+        let pulled = DeviceSlot(devices as u16 - 1);
+        let end = harness.now + 2_500;
+        while harness.now < end {
+            harness.now += 100;
+            harness.engine.turn(Time(harness.now));
+            while let Some(io) = harness.engine.pop_io() {
+                match io.kind {
+                    _ if io.device != pulled => harness.perform(io),
+                    IoKind::Read { buf, .. } => {
+                        harness.engine.io_done(IoDone { id: io.id, result: Err(DeviceError::Gone), buf: Some(buf) });
+                    }
+                    _ => harness.engine.io_done(IoDone { id: io.id, result: Err(DeviceError::Gone), buf: None }),
+                }
+            }
+        }
+        let pool = harness.engine.pool().unwrap();
+        assert_eq!(pool.devices[pulled.index()].state, state);
+        assert_eq!(*harness.engine.state(), PoolState::Online);
+        assert!(devices == 1 || reads(&mut harness, volume, 1));
+    }
 }

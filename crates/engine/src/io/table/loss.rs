@@ -71,6 +71,15 @@ impl<C> IoTable<C> {
         self.failing.push(failing);
     }
 
+    /// Stops using the device in `slot` of a member, which its host no longer has, if the pool can do
+    /// without it. Without this, a pool that writes nothing would keep the device until it writes.
+    pub(crate) fn leave_out_gone(&mut self, member: MemberId, slot: DeviceSlot) {
+        if self.slot_of(member) == Some(slot) && self.health.can_spare(member) {
+            let why = DeviceTrouble::Failed(DeviceError::Gone);
+            self.spare(Failing { member, replica: Replica::Current, why });
+        }
+    }
+
     /// Stops using a member.
     pub(crate) fn lose(&mut self, member: MemberId, why: DeviceTrouble) {
         self.health.set(member, MemberState::Down);
