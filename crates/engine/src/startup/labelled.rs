@@ -224,11 +224,10 @@ impl<P: Clone + PartialEq> Labelled<P> {
         }
         for ((at, known), place) in newest.shape.numbered().zip(&found.members) {
             match known.state {
-                _ if place.is_some() => {}
-                MemberState::Gone => {}
+                _ if place.is_some() || known.state == MemberState::Gone => {}
                 _ if newest.shape.is_auxiliary(at) => found.down.push(at),
                 MemberState::Down => found.down.push(at),
-                MemberState::Present | MemberState::Filling => found.missing.push(at),
+                _ => found.missing.push(at),
             }
         }
         found.special = found.missing.iter().copied().filter(|at| is_special(&newest.shape, *at)).collect();

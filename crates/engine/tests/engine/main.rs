@@ -26,6 +26,7 @@ mod harness;
 mod holds;
 mod jobs;
 mod joined;
+mod labels;
 mod mirror;
 mod model;
 mod options;
