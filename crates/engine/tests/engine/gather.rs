@@ -416,6 +416,49 @@ fn it_does_not_count_as_written_by_guests() {
     assert_eq!(disk.harness.engine.metrics().written_bytes, written);
 }
 
+/// Overwrites all of a volume, 64 KiB at a time.
+fn overwrite(harness: &mut Harness, volume: VolumeId, size: u64, byte: u8) {
+    for at in (0..size).step_by(STEP as usize) {
+        harness.write(Target::Head(volume), at, &[byte; STEP as usize]);
+        harness.settle();
+        assert!(harness.engine.pop_completion().is_some_and(|done| done.result.is_ok()));
+    }
+}
+
+/// Each byte costs the cleaner several there. A leaf that has begun is finished, so the bound is
+/// exceeded by less than a leaf, and that is paid before the next one begins.
+#[test]
+fn in_a_pool_that_is_nearly_full_it_writes_a_fiftieth_of_what_guests_write() {
+    let harness = Harness::with_extents(&[72], vec![GroupSpec::data(Layout::Linear)], tuning(), Some(1 << 20));
+    let mut disk = Disk::on(harness, Compression::Off);
+    disk.scatter(0..BLOCKS);
+    let full = disk.harness.engine.pool().unwrap().size * 86 / 100 - SIZE;
+    let other = disk.harness.volume("other", full >> 20 << 20, Compression::Off);
+    overwrite(&mut disk.harness, other, full >> 20 << 20, 1);
+    disk.rest();
+    let pool = disk.harness.engine.pool().unwrap();
+    assert!(pool.allocated * 100 > pool.size * 82, "{} of {} bytes", pool.allocated, pool.size);
+    let earned = |disk: &Disk| disk.harness.engine.metrics().user_bytes / 50;
+    assert!((1..LEAF * BLOCK).contains(&earned(&disk)));
+    // both leaves are wanted, and the guests' writes so far are worth a part of one
+    for _ in 0..20 {
+        disk.scan();
+        disk.pause();
+    }
+    assert_eq!(disk.gathered(), LEAF * BLOCK, "one leaf");
+    // the other one begins when that one is paid
+    while disk.gathered() == LEAF * BLOCK {
+        let before = earned(&disk);
+        overwrite(&mut disk.harness, other, 1 << 20, 2);
+        disk.scan();
+        disk.pause();
+        assert!(disk.gathered() == LEAF * BLOCK || earned(&disk) > LEAF * BLOCK, "{before} bytes were allowed");
+        assert!(before <= LEAF * BLOCK + (1 << 20), "it never begins");
+    }
+    assert_eq!(disk.gathered(), SIZE);
+    disk.harness.audit();
+}
+
 #[test]
 fn jobs_rate_bounds_it() {
     let mut disk = Disk::scattered(tuning());
