@@ -116,7 +116,7 @@ impl Claim {
 }
 
 /// Returns the start of `name` that fits into [`HOST_NAME_MAX`] bytes.
-fn cut(name: &str) -> &str {
+pub(crate) fn cut(name: &str) -> &str {
     let mut end = name.len().min(HOST_NAME_MAX);
     while !name.is_char_boundary(end) {
         end -= 1;

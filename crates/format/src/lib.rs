@@ -1,5 +1,5 @@
-//! Encodings of all bytes on a medium: identities, labels, roots, batches, map nodes and
-//! checkpoint objects.
+//! Encodings of all bytes on a medium: identities, labels, roots, batches, map nodes,
+//! checkpoint objects, and objects in a bucket.
 //!
 //! *Architecture Invariant:* pure values; no I/O, no `unsafe`, no policy.
 #![forbid(unsafe_code)]
@@ -16,6 +16,8 @@ mod id;
 mod label;
 mod label_note;
 mod node;
+mod object_head;
+mod object_name;
 mod record;
 mod shape;
 #[cfg(feature = "testing")]
@@ -39,6 +41,8 @@ pub use label::{
 };
 pub use label_note::DeviceNote;
 pub use node::{FANOUT, NODE_BYTES, NODE_UNITS, Node};
+pub use object_head::{MAX_OBJECT_BYTES, OBJECT_HEAD_BYTES, ObjectFault, ObjectHead};
+pub use object_name::{MAX_OBJECT_NAME, ObjectFolder, ObjectId, ObjectName, Term};
 pub use record::{
     Checkpoint, HoldRecord, JobsRecord, LimitRecord, LineageRecord, Lock, OptionsRecord, Record, SNAPSHOTS_PER_PAGE, ScrubRecord,
     SnapshotRecord, Standing, TreeRoot, VolumeRecord, WalkRecord,

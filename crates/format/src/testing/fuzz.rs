@@ -3,7 +3,7 @@
 use super::sample::batch;
 use crate::{
     Addr, BatchHeader, CacheHead, CacheSegment, Checkpoint, ChunkRecord, Claim, DeadDirectory, DeadGroup, DeadRecord, Encoder, FormatError,
-    Label, NODE_BYTES, Node, ObjectRef, Root, SnapshotRecord, crc32c,
+    Label, NODE_BYTES, Node, ObjectHead, ObjectRef, Root, SnapshotRecord, crc32c,
 };
 
 /// A structure with a parser.
@@ -37,11 +37,13 @@ pub enum Kind {
     DeadDirectory,
     /// A piece of a deadlist.
     DeadPiece,
+    /// [`ObjectHead`].
+    ObjectHead,
 }
 
 impl Kind {
     /// All kinds, in the order of the first byte of a fuzz input.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 15] = [
         Kind::Label,
         Kind::Root,
         Kind::Batch,
@@ -56,12 +58,13 @@ impl Kind {
         Kind::Claim,
         Kind::DeadDirectory,
         Kind::DeadPiece,
+        Kind::ObjectHead,
     ];
 
     /// True for structures that include their checksum; for the others, the referring structure has
     /// it.
     pub fn holds_checksum(self) -> bool {
-        matches!(self, Kind::Label | Kind::Root | Kind::Batch | Kind::CacheHead | Kind::CacheSegment | Kind::Claim)
+        matches!(self, Kind::Label | Kind::Root | Kind::Batch | Kind::CacheHead | Kind::CacheSegment | Kind::Claim | Kind::ObjectHead)
     }
 }
 
@@ -89,6 +92,7 @@ fn encoded_again(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
         Kind::CacheHead => return CacheHead::decode(bytes).map(|head| head.encode().to_vec()),
         Kind::CacheSegment => return CacheSegment::decode(bytes).map(|segment| segment.encode().to_vec()),
         Kind::Claim => return Claim::decode(bytes).map(|claim| claim.encode().to_vec()),
+        Kind::ObjectHead => return ObjectHead::decode(bytes).map(|head| head.encode().to_vec()),
         Kind::Node => {
             let mut out = vec![0; NODE_BYTES];
             let node = Node::decode(bytes)?;
@@ -113,7 +117,7 @@ fn encoded_again(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
 /// Updates the checksum inside a structure, if it has one.
 pub fn put_checksum_right(kind: Kind, bytes: &mut [u8]) {
     let (covered, at) = match kind {
-        Kind::Label | Kind::Root | Kind::CacheHead | Kind::CacheSegment | Kind::Claim => (4092, 4092),
+        Kind::Label | Kind::Root | Kind::CacheHead | Kind::CacheSegment | Kind::Claim | Kind::ObjectHead => (4092, 4092),
         Kind::Node => (NODE_BYTES - 4, NODE_BYTES - 4),
         Kind::Batch => (BatchHeader::peek_pages(bytes).unwrap_or(1) * 4096, 92),
         _ => return,
@@ -132,7 +136,7 @@ pub fn put_checksum_right(kind: Kind, bytes: &mut [u8]) {
 /// updates the checksum; the rest is the structure.
 pub fn fuzz_structure(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
-    let Some(kind) = Kind::ALL.get(usize::from((choice & 0x7f) % 14)).copied() else { return };
+    let Some(kind) = Kind::ALL.get(usize::from((choice & 0x7f) % 15)).copied() else { return };
     let mut bytes = bytes.to_vec();
     if choice & 0x80 != 0 {
         put_checksum_right(kind, &mut bytes);

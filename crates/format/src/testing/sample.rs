@@ -7,8 +7,8 @@ use crate::{
     Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, CacheHead, CacheSegment, Checkpoint, ChunkId, ChunkRecord, Claim, Class,
     Coding, Column, DeadDirectory, DeadRecord, DeviceId, DeviceNote, Encoder, Epoch, Filling, Group, HEADER_PAGE, HoldRecord, Holder, Item,
     JobsRecord, Label, Layout, LimitRecord, LineageId, LineageRecord, Lock, LogTail, Lsn, Member, MemberState, Move, NO_SEGMENT,
-    NODE_BYTES, Node, ObjectRef, OptionsRecord, PieceRef, PoolId, Record, Root, STREAMS, ScrubRecord, SegmentId, Shape, SmallRun,
-    SnapshotId, SnapshotRecord, Standing, StreamStart, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
+    NODE_BYTES, Node, ObjectHead, ObjectName, ObjectRef, OptionsRecord, PieceRef, PoolId, Record, Root, STREAMS, ScrubRecord, SegmentId,
+    Shape, SmallRun, SnapshotId, SnapshotRecord, Standing, StreamStart, Term, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
 };
 
 const POOL: PoolId = PoolId(*b"sixteen bytes id");
@@ -437,6 +437,12 @@ fn claim(released: bool) -> Vec<u8> {
     Claim { pool: POOL, holder, term: 3, heartbeat: 77, time: 1_700_000_000_000, lease: 10_000, released }.encode().to_vec()
 }
 
+fn object_head() -> Vec<u8> {
+    let holder = Holder { host: *b"the host's bytes", name: "pond.example".into(), session: *b"of this import.." };
+    let name = ObjectName::Segment { term: Term(3), import: 1, count: 0x1234 };
+    ObjectHead { pool: POOL, term: Term(3), holder, name, length: 16 << 20, payload_checksum: 77 }.encode().to_vec()
+}
+
 /// One or two samples of each structure: name, kind, bytes.
 pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
     let ([linear, stripe, cached, spared, noted], [log_tails, bare], [blocks, moves, tags, promote, locks], [head, segment]) =
@@ -469,5 +475,6 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
         ("batch-locks", Kind::Batch, locks),
         ("snapshot-page-locks", Kind::SnapshotPage, locked_page()),
         ("checkpoint-reordered", Kind::Checkpoint, Checkpoint { reordered: 1, ..checkpoint() }.encode()),
+        ("object-head", Kind::ObjectHead, object_head()),
     ]
 }
