@@ -2,6 +2,8 @@
 //! daemon, and prints the result.
 
 mod alert;
+#[cfg(feature = "bucket")]
+mod bucket;
 mod cache;
 mod candidates;
 mod check;

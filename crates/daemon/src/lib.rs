@@ -90,7 +90,7 @@ pub use events::EventBounds;
 pub use exports::{check_nbd_limits, reachable, tcp_address};
 pub use helpers::Helpers;
 pub use hook::Hook;
-pub use host::this_host;
+pub use host::{host_name, this_host};
 pub use inherited::Inherited;
 pub use mount::clear as clear_mount;
 pub use placement::warnings as placement_warnings;

@@ -6,6 +6,8 @@ use clap::{Parser, Subcommand};
 use millpond_api::client::Client;
 use millpond_api::failure::Outcome;
 
+#[cfg(feature = "bucket")]
+use super::bucket;
 use super::{
     alert, cache, completions, create, demo, destroy, diff, doctor, events, exports, fuse_guard, get, history, hold, image, lab, list, man,
     policy, pool, rename, resize, sectors, serve, snapshot, status, token, up,
@@ -60,6 +62,9 @@ enum Verb {
     /// Advice on cache modes
     #[command(subcommand, after_help = "Example:\n  millpond cache advise --db")]
     Cache(cache::Cache),
+    #[cfg(feature = "bucket")]
+    #[command(subcommand)]
+    Bucket(bucket::Bucket),
     Resize(resize::Resize),
     Snapshot(snapshot::Snapshot),
     Rollback(snapshot::Rollback),
@@ -116,6 +121,8 @@ impl Cli {
             Verb::Get(get) => get.run(&client).await,
             Verb::Set(set) => set.run(&client).await,
             Verb::Cache(cache) => cache.run(&client).await,
+            #[cfg(feature = "bucket")]
+            Verb::Bucket(bucket) => bucket.run().await,
             Verb::Resize(resize) => resize.run(&client).await,
             Verb::Snapshot(snapshot) => snapshot.run(&client).await,
             Verb::Rollback(rollback) => rollback.run(&client).await,
@@ -186,8 +193,8 @@ mod tests {
         assert_eq!(found, Vec::<String>::new());
     }
 
-    /// Positional arguments that a shell cannot complete: free text and sizes.
-    const FREE: [&str; 3] = ["size", "words", "number"];
+    /// Positional arguments that a shell cannot complete: free text, sizes, and addresses of buckets.
+    const FREE: [&str; 4] = ["size", "words", "number", "url"];
 
     fn without_candidates(command: &Command, missing: &mut Vec<String>) {
         for argument in command.get_positionals() {

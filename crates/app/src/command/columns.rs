@@ -218,6 +218,15 @@ pub const CHECK: &[Column<Check>] = &[
     Column { name: "remedy", cell: |c| known(&c.remedy), shown: Shown::Always },
 ];
 
+/// Columns of checks of a bucket.
+#[cfg(feature = "bucket")]
+pub const BUCKET_CHECK: &[Column<millpond_bucket::Check>] = &[
+    Column { name: "check", cell: |c| text(c.check.as_str()), shown: Shown::Always },
+    Column { name: "state", cell: |c| text(c.state.as_str()), shown: Shown::Always },
+    Column { name: "found", cell: |c| text(&c.found), shown: Shown::Always },
+    Column { name: "took_millis", cell: |c| Cell::Count(c.took_millis), shown: Shown::Always },
+];
+
 /// Columns of tests of sinks.
 pub const SINK_TEST: &[Column<SinkTest>] = &[
     Column { name: "sink", cell: |t| text(&t.sink), shown: Shown::Always },

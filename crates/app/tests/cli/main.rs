@@ -3,6 +3,7 @@
 
 mod access;
 mod again;
+mod bucket;
 mod claims;
 mod completions;
 mod copies;
