@@ -106,7 +106,7 @@ const WORDS: &[(&[&str], &str)] = &[
     (&["close", "deactivate", "unload"], "'millpond pool export POOL' takes a pool out of service"),
     (&["import"], "'millpond pool import' takes a pool into service, 'millpond import-image FILE POOL/VOL' reads an image"),
     (
-        &["split", "reguid", "bookmark", "inherit", "allow", "project", "quota", "key", "publish", "bucket", "cost"],
+        &["split", "reguid", "bookmark", "inherit", "allow", "project", "quota", "key", "publish", "cost"],
         "there is no such command; 'millpond --help' lists all",
     ),
     (&["version"], "'millpond --version' shows it"),
