@@ -4,6 +4,7 @@
 // a world.
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros, clippy::disallowed_types, clippy::print_stdout, clippy::print_stderr)]
 
+mod buckets;
 mod digests;
 
 use std::ops::Range;
@@ -111,6 +112,9 @@ struct Args {
     /// Devices behind a page cache, whose flushes fail, in every world
     #[arg(long, conflicts_with_all = ["fault", "no_faults", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts", "gate", "strict", "clones"])]
     buffered: bool,
+    /// Two hosts fight for the terms of a bucket, in every world
+    #[arg(long, conflicts_with_all = ["fault", "no_faults", "roomy", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts", "gate", "strict", "clones", "buffered", "turn_limit", "compare", "record", "soak"])]
+    buckets: bool,
     /// Cut the power at every event of roots that are written over those of a lap ago
     #[arg(long, requires = "power_cut")]
     laps: bool,
@@ -276,6 +280,9 @@ fn main() -> ExitCode {
         });
         return if good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
+    if args.buckets {
+        return buckets::run(args.named_seeds().unwrap_or(args.from..args.from + 100), args.trace, args.keep_going);
+    }
     let (mode, options) = (args.mode(), args.options());
     if let Some(name) = &args.planted {
         return planted(name, &args, mode, options);
@@ -291,8 +298,11 @@ fn main() -> ExitCode {
 
 /// Proves that a planted bug is found.
 fn planted(name: &str, args: &Args, mode: Mode, options: Options) -> ExitCode {
+    if let Some(found) = buckets::planted(name, args.from..args.from + args.max_seeds) {
+        return found;
+    }
     let Some((_, planted)) = PLANTED.iter().find(|(known, _)| *known == name) else {
-        eprintln!("no such bug; known: {}", PLANTED.map(|(known, _)| known).join(", "));
+        eprintln!("no such bug; known: {}", [&PLANTED.map(|(known, _)| known)[..], &buckets::NAMES].concat().join(", "));
         return ExitCode::FAILURE;
     };
     if !cfg!(feature = "planted") {
