@@ -18,7 +18,7 @@ const DIGESTS: &str = "crates/sim/digests.txt";
 const POWER_CUTS: [&str; 7] = ["--power-cut", "--from", "6", "--count", "14", "--jobs", "2"];
 /// Kinds of worlds that the bounded simulation never runs. The counts are small, because the first
 /// two kinds are long.
-const KINDS: [&[&str]; 7] = [
+const KINDS: [&[&str]; 8] = [
     &["--long-tables", "--from", "1", "--count", "2", "--jobs", "2"],
     &["--full", "--from", "2", "--count", "6", "--jobs", "2", "--turn-limit", "100"],
     &["--rescue", "--from", "24", "--count", "76", "--jobs", "2"],
@@ -26,6 +26,7 @@ const KINDS: [&[&str]; 7] = [
     &["--gate", "--from", "16", "--count", "44", "--jobs", "2"],
     &["--strict", "--from", "24", "--count", "76", "--jobs", "2"],
     &["--buffered", "--from", "16", "--count", "84", "--jobs", "2"],
+    &["--buckets", "--count", "500"],
 ];
 /// Cargo profile of all builds, so that everything is built once.
 const PROFILE: [&str; 2] = ["--profile", "ci"];
@@ -138,6 +139,7 @@ fn system_packages(parts: &mut Parts, install: bool) {
 }
 
 fn other_programs(root: &Path, parts: &mut Parts, install: bool) {
+    object_stores(root, parts, install);
     if !tools::are_missing(root) {
         return;
     }
@@ -149,6 +151,21 @@ fn other_programs(root: &Path, parts: &mut Parts, install: bool) {
             "build fsx",
             "not installed; the test that needs it is skipped (cargo install fsx --version =0.3.2 --locked, or --install)",
         );
+    }
+}
+
+fn object_stores(root: &Path, parts: &mut Parts, install: bool) {
+    let missing = tools::missing_stores(root);
+    if missing.is_empty() {
+        return;
+    }
+    if install {
+        let built = || Ok(tools::install_stores(root, &missing).map_or_else(|e| Outcome::Skipped(format!("{e:#}")), |()| Outcome::Passed));
+        parts.check("build object stores", built);
+    } else {
+        let modules: Vec<&str> = missing.iter().map(|(_, module)| *module).collect();
+        let reason = format!("not installed; the tests that need them are skipped (go install {}, or --install)", modules.join(" "));
+        parts.skip("build object stores", &reason);
     }
 }
 

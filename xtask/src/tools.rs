@@ -1,5 +1,5 @@
-//! Programs for the end-to-end tests that come from crates.io, because Debian has no package of
-//! them.
+//! Programs for the end-to-end tests that come from crates.io or are built with Go, because Debian
+//! has no package of them.
 
 use crate::packages;
 use anyhow::{Context, Result, ensure};
@@ -10,6 +10,13 @@ use std::process::Command;
 /// The file system exerciser fsx. This version was tested, and builds with the toolchain of this
 /// repository.
 const FSX: [&str; 3] = ["fsx", "--version", "=0.3.2"];
+
+/// Object stores with their modules of Go, in the versions that were tested. versitygw had a race of
+/// creates before 2026-08.
+const STORES: [(&str, &str); 2] = [
+    ("versitygw", "github.com/versity/versitygw/cmd/versitygw@v1.8.0"),
+    ("minio", "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"),
+];
 
 /// Returns the directory of these programs. It is in the target directory, so that a cache of that
 /// directory includes them.
@@ -39,6 +46,24 @@ pub fn install(root: &Path) -> Result<()> {
     command.args(["install", "--quiet", "--locked", "--root"]).arg(&folder).args(FSX);
     let status = command.env("CARGO_TARGET_DIR", folder.join("build")).status().context("starting cargo")?;
     ensure!(status.success(), "cargo install {}: {status}", FSX.join(" "));
+    Ok(())
+}
+
+/// Returns the object stores that are missing, with their modules.
+pub fn missing_stores(root: &Path) -> Vec<(&'static str, &'static str)> {
+    STORES.into_iter().filter(|(program, _)| find(root, program).is_none()).collect()
+}
+
+/// Builds object stores with Go, which takes some minutes.
+///
+/// # Errors
+/// When Go is not installed, its proxy cannot be reached, or a build fails.
+pub fn install_stores(root: &Path, stores: &[(&str, &str)]) -> Result<()> {
+    let go = packages::find("go").context("go is not installed (golang-go, or from go.dev)")?;
+    for (_, module) in stores {
+        let status = Command::new(&go).args(["install", module]).env("GOBIN", folder(root).join("bin")).status().context("starting go")?;
+        ensure!(status.success(), "go install {module}: {status}");
+    }
     Ok(())
 }
 
