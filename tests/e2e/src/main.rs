@@ -12,6 +12,8 @@ mod activation;
 mod advise;
 mod book;
 mod browser;
+mod bucket;
+mod bucket_proxy;
 mod cache;
 mod cases;
 mod claims;

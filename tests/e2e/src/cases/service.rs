@@ -1,7 +1,7 @@
 //! The daemon beside its exports: console, metrics, the book, the lab, Proxmox VE.
 
 use super::{Asks, Case};
-use crate::{book, console, lab, metrics, metrics_cost, proxmox};
+use crate::{book, bucket, console, lab, metrics, metrics_cost, proxmox};
 
 pub const CASES: &[Case] = &[
     Case {
@@ -51,6 +51,22 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: console::scale,
+    },
+    Case {
+        name: "bucket",
+        about: "versitygw passes the probe, worse stores are refused by name; lost, late and wrong answers have their kinds",
+        needs: &["versitygw"],
+        guest: false,
+        asks: Asks::Everything,
+        run: bucket::versitygw,
+    },
+    Case {
+        name: "bucket-minio",
+        about: "MinIO passes the probe",
+        needs: &["minio"],
+        guest: false,
+        asks: Asks::Everything,
+        run: bucket::minio,
     },
     Case {
         name: "metrics-alerts",
