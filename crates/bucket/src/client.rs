@@ -41,7 +41,8 @@ impl Bucket {
     /// # Errors
     /// The library's reason, such as certificates of the system that cannot be read.
     pub fn new(place: Place, credentials: &Credentials) -> Result<Bucket, String> {
-        let options = ClientOptions::new().with_allow_http(place.plain).with_connect_timeout(CONNECT).with_timeout_disabled();
+        let options = ClientOptions::new().with_allow_http(place.plain);
+        let connector = Connector { plain: place.plain, connect_limit: CONNECT };
         let retry = RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() };
         let mut builder = AmazonS3Builder::new()
             .with_bucket_name(&place.bucket)
@@ -52,7 +53,7 @@ impl Bucket {
             .with_retry(retry)
             .with_conditional_put(S3ConditionalPut::ETagMatch)
             .with_checksum_algorithm(Checksum::SHA256)
-            .with_http_connector(Connector::default());
+            .with_http_connector(connector);
         if let Some(token) = &credentials.token {
             builder = builder.with_token(token);
         }

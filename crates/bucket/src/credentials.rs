@@ -29,6 +29,9 @@ pub enum CredentialsError {
     /// A value is missing or empty.
     #[error("no {0}")]
     Missing(&'static str),
+    /// A value that cannot be sent.
+    #[error("{0} has characters other than visible ASCII")]
+    Characters(&'static str),
     /// A line that is none of a file of credentials.
     #[error("line {0} is neither NAME=VALUE nor [SECTION]")]
     Line(usize),
@@ -38,13 +41,16 @@ impl Credentials {
     /// Takes credentials from variables. `value` returns the value of a variable.
     ///
     /// # Errors
-    /// [`CredentialsError::Missing`].
+    /// [`CredentialsError::Missing`] and [`CredentialsError::Characters`].
     pub fn from_variables(value: impl Fn(&str) -> Option<String>) -> Result<Credentials, CredentialsError> {
-        let value = |name| value(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+        let value = |name| match value(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty()) {
+            Some(value) if !value.chars().all(|c| c.is_ascii_graphic()) => Err(CredentialsError::Characters(name)),
+            value => Ok(value),
+        };
         Ok(Credentials {
-            key: value(KEY).ok_or(CredentialsError::Missing(KEY))?,
-            secret: value(SECRET).ok_or(CredentialsError::Missing(SECRET))?,
-            token: value(TOKEN),
+            key: value(KEY)?.ok_or(CredentialsError::Missing(KEY))?,
+            secret: value(SECRET)?.ok_or(CredentialsError::Missing(SECRET))?,
+            token: value(TOKEN)?,
         })
     }
 
@@ -91,7 +97,9 @@ mod tests {
         assert_eq!(Credentials::from_text("AWS_ACCESS_KEY_ID=k\n"), Err(CredentialsError::Missing(SECRET)));
         assert_eq!(Credentials::from_text("AWS_ACCESS_KEY_ID=\n"), Err(CredentialsError::Missing(KEY)));
         assert_eq!(Credentials::from_text("# x\nsecret\n"), Err(CredentialsError::Line(2)));
-        let own = Credentials::from_variables(|name| Some(format!("value of {name}"))).expect("all set");
+        let odd = Credentials::from_text("AWS_ACCESS_KEY_ID=k\nAWS_SECRET_ACCESS_KEY=a\u{e4}\n");
+        assert_eq!(odd, Err(CredentialsError::Characters(SECRET)));
+        let own = Credentials::from_variables(|name| Some(format!("value-of-{name}"))).expect("all set");
         assert!(!format!("{own:?}").contains("SECRET") && own.token.is_some());
     }
 }

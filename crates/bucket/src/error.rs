@@ -8,15 +8,16 @@ pub enum ErrorKind {
     /// There is an object of that name. It may be the caller's own, of a request whose answer was lost:
     /// read its head.
     Exists,
-    /// There is no such object; or, when writing or listing, no such bucket.
+    /// There is no such object, in the store's own words; or, when writing or listing, no such bucket.
     Missing,
     /// The answer was lost, or does not say whether the operation was carried out. Read the head of the
     /// object.
     Unknown,
     /// The store asks for fewer requests: ask again later. The operation may have been carried out.
     Throttled,
-    /// The credentials are wrong, have expired, or lack a permission; or the clocks differ. The user
-    /// corrects them; until then the bucket is away.
+    /// The credentials are wrong, have expired, or lack a permission; or the region is wrong, or the
+    /// clocks differ; or, when reading, there is no such bucket. The user corrects that; until then the
+    /// bucket is away.
     Denied,
     /// The store has no space, or a quota is used up. The user gives it more.
     Full,

@@ -54,7 +54,7 @@ impl Place {
     /// # Errors
     /// [`PlaceError`].
     pub fn parse<S: AsRef<str>>(url: &str, options: &[S], region: Option<&str>) -> Result<Place, PlaceError> {
-        let wrong = || PlaceError::Url(url.to_owned());
+        let wrong = || PlaceError::Url(without_user(url));
         let rest = url.strip_prefix("s3://").ok_or_else(wrong)?;
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -94,7 +94,7 @@ impl Place {
 
     fn check_endpoint(&mut self, insecure: bool) -> Result<(), PlaceError> {
         let Some(endpoint) = self.endpoint.as_deref() else { return Ok(()) };
-        let wrong = || PlaceError::Value("endpoint", endpoint.to_owned(), "give https://HOST[:PORT] or http://HOST[:PORT]");
+        let wrong = || PlaceError::Value("endpoint", without_user(endpoint), "give https://HOST[:PORT] or http://HOST[:PORT]");
         let url = Url::parse(endpoint).map_err(|_| wrong())?;
         let host = url.host().ok_or_else(wrong)?;
         // a user in the URL would be shown in messages, and a path would be a part of the keys
@@ -108,6 +108,8 @@ impl Place {
             "http" => return Err(PlaceError::Insecure(endpoint.to_owned())),
             _ => return Err(wrong()),
         };
+        // a name in other letters is written as in the network
+        self.endpoint = Some(url.as_str().trim_end_matches('/').to_owned());
         Ok(())
     }
 
@@ -127,6 +129,13 @@ impl std::fmt::Display for Place {
         write!(f, "s3://{}", self.bucket)?;
         if self.prefix.is_empty() { Ok(()) } else { write!(f, "/{}", self.prefix) }
     }
+}
+
+/// Returns a URL for messages, without a user and a password.
+fn without_user(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let shown = rest.rsplit_once('@').map_or(rest, |(_, shown)| shown);
+    if scheme.is_empty() { shown.to_owned() } else { format!("{scheme}://{shown}") }
 }
 
 fn is_loopback(host: &Host<&str>) -> bool {
@@ -169,6 +178,16 @@ mod tests {
         for option in ["region=", "insecure_http=yes", "endpoint=ftp://x", "endpoint=x", "endpoint=https://u:p@x", "endpoint=https://x/y"] {
             assert!(matches!(parse("s3://pond", &[option]), Err(PlaceError::Value(..))), "{option}");
         }
+    }
+
+    #[test]
+    fn no_password_is_shown_and_names_are_those_of_the_network() {
+        for refused in [parse("s3://key:secret@pond", &[]), parse("s3://pond", &["endpoint=https://key:secret@x"])] {
+            let why = refused.expect_err("a user").to_string();
+            assert!(!why.contains("secret") && !why.contains("key:"), "{why}");
+        }
+        let place = parse("s3://pond", &["endpoint=https://b\u{fc}cher.example/"]).expect("a place");
+        assert_eq!(place.endpoint.as_deref(), Some("https://xn--bcher-kva.example"));
     }
 
     #[test]

@@ -209,12 +209,11 @@ impl<'a> Probe<'a> {
     /// Makes all checks, and deletes the objects of the probe.
     ///
     /// # Errors
-    /// The store cannot be reached, or refuses the credentials or the bucket: nothing was found out.
+    /// The store cannot be reached, or refuses the credentials or the bucket: nothing was found out. The
+    /// caller has to call [`Probe::clean_up`]: a create whose answer was lost may have been carried out.
     pub async fn run(&self) -> Result<Verdict, BucketError> {
-        let verdict = checks::run(&self.objects).await;
-        // after an error, too: a create whose answer was lost may have been carried out
+        let verdict = checks::run(&self.objects).await?;
         let left_behind = self.clean_up().await;
-        let verdict = verdict?;
         Ok(Verdict { left_behind, ..verdict })
     }
 
@@ -222,10 +221,12 @@ impl<'a> Probe<'a> {
     pub async fn clean_up(&self) -> Option<String> {
         let objects = &self.objects;
         let names: Vec<ObjectName> = (0..checks::NAMES).map(|number| objects.name(number)).collect();
+        let mut failed = None;
         for batch in names.chunks(MOST_NAMES) {
-            if let Err(error) = objects.delete(batch).await {
-                return Some(error.to_string());
-            }
+            failed = objects.delete(batch).await.err().or(failed);
+        }
+        if let Some(error) = failed {
+            return Some(error.to_string());
         }
         match objects.patiently(Operation::List { folder: ObjectFolder::Probe(objects.id), after: None, most: 1 }).await {
             Ok(Answer::Names { names, .. }) if names.is_empty() => None,

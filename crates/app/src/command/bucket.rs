@@ -1,12 +1,15 @@
 //! `bucket`: looks at object stores, without a daemon.
 
 use std::env;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
 use millpond_api::failure::{Failure, Outcome};
 use millpond_bucket::{BucketError, Credentials, CredentialsError, ErrorKind, Place, Probe, Verdict};
+use millpond_daemon::Signals;
 use millpond_device::entropy;
 use serde::Serialize;
 
@@ -82,15 +85,21 @@ impl ProbeVerb {
             millpond_bucket::Bucket::new(place, &credentials).map_err(|error| Failure::failed(format!("{}: {error}", self.url)))?;
         let id = entropy().map_err(|error| Failure::failed(format!("the system gives no random numbers: {error}")))?;
         let name = millpond_daemon::host_name();
+        let mut signals = Signals::catch()?;
         let probe = Probe::new(&bucket, id, [0; 16], &name);
         let verdict = tokio::select! {
             verdict = probe.run() => verdict,
-            _ = tokio::signal::ctrl_c() => {
+            () = signals.next() => {
                 let left = probe.clean_up().await.map(|reason| format!("; objects of the probe may be left: {reason}"));
                 return Err(Failure::failed(format!("{}: interrupted{}", bucket.place(), left.unwrap_or_default())));
             }
         };
-        self.end(bucket.place(), verdict.map_err(|error| Failure::failed(format!("{}: {error}; {}", bucket.place(), remedy(&error))))?)
+        let error = match verdict {
+            Ok(verdict) => return self.end(bucket.place(), verdict),
+            Err(error) => error,
+        };
+        let left = probe.clean_up().await.map(|reason| format!("; objects of the probe may be left: {reason}"));
+        Err(Failure::failed(format!("{}: {error}; {}{}", bucket.place(), remedy(&error), left.unwrap_or_default())))
     }
 
     /// Reads the credentials.
@@ -103,11 +112,16 @@ impl ProbeVerb {
                 .map_err(|error| Failure::failed(format!("{error} in the environment; set it, or give --credentials FILE")));
         };
         let of = |why: String| Failure::failed(format!("{}: {why}", file.display()));
-        let length = fs::metadata(file).map_err(|error| of(format!("cannot be read: {error}")))?.len();
-        if length > CREDENTIALS {
+        let unread = |error: io::Error| of(format!("cannot be read: {error}"));
+        let opened = File::open(file).map_err(unread)?;
+        if opened.metadata().map_err(unread)?.permissions().mode() & 0o077 != 0 {
+            eprintln!("millpond: warning: others on this host may read {}; chmod 600 it", file.display());
+        }
+        let mut text = String::new();
+        opened.take(CREDENTIALS + 1).read_to_string(&mut text).map_err(unread)?;
+        if text.len() as u64 > CREDENTIALS {
             return Err(of("is too large for a file of credentials".to_owned()));
         }
-        let text = fs::read_to_string(file).map_err(|error| of(format!("cannot be read: {error}")))?;
         Credentials::from_text(&text)
             .map_err(|error: CredentialsError| of(format!("{error}; give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")))
     }

@@ -5,7 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use object_store::ClientOptions;
-use object_store::client::{HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService, ReqwestConnector};
+use object_store::client::{HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService};
+use reqwest::redirect::Policy;
 
 use crate::{BucketError, ErrorKind, StoreReason, Verb};
 
@@ -14,15 +15,24 @@ const REFUSAL: usize = 16 << 10;
 /// Longest code or message that is kept.
 const WORDS: usize = 200;
 
-/// Makes clients that return refusals as errors of the type [`StoreRefusal`].
-#[derive(Debug, Default)]
+/// Makes clients that return refusals as errors of the type [`StoreRefusal`]. They follow no redirect:
+/// it would repeat the request, with its token, at another host, perhaps without TLS. A plain endpoint
+/// is not reached through the proxies of the environment, for which loopback may be another machine.
+#[derive(Debug)]
 pub struct Connector {
-    inner: ReqwestConnector,
+    /// Requests go over HTTP without TLS.
+    pub plain: bool,
+    /// Time limit of a new connection.
+    pub connect_limit: Duration,
 }
 
 impl HttpConnector for Connector {
-    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Answers { inner: self.inner.connect(options)? }))
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        let of = |error| object_store::Error::Generic { store: "S3", source: Box::new(error) };
+        let agent = concat!("millpond/", env!("CARGO_PKG_VERSION"));
+        let builder = reqwest::Client::builder().user_agent(agent).redirect(Policy::none()).connect_timeout(self.connect_limit);
+        let builder = if self.plain { builder.no_proxy() } else { builder.https_only(true) };
+        Ok(HttpClient::new(Answers { inner: HttpClient::new(builder.build().map_err(of)?) }))
     }
 }
 
@@ -130,9 +140,15 @@ fn kind_of(reason: &StoreReason, verb: Verb) -> ErrorKind {
         (507, _) | (_, "QuotaExceeded" | "XMinioStorageFull" | "EntityTooLargeForQuota") => ErrorKind::Full,
         (429 | 503, _) | (_, "SlowDown" | "Throttling" | "TooManyRequests") => ErrorKind::Throttled,
         (401 | 403, _) | (_, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired" | "RequestTimeTooSkewed") => ErrorKind::Denied,
+        // the bucket is in another region
+        (301 | 302 | 307 | 308, _) | (_, "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException") => ErrorKind::Denied,
         (304 | 412, _) if verb == Verb::Create => ErrorKind::Exists,
         // another create of that name is under way: which of them is done is not known yet
         (409, _) if verb.changes() => ErrorKind::Unknown,
+        (404, "NoSuchKey" | "NoSuchVersion") if verb == Verb::Read => ErrorKind::Missing,
+        (404, "NoSuchBucket") if verb == Verb::Read => ErrorKind::Denied,
+        // only the store knows that an object is not there: this may be the page of a proxy
+        (404, _) if verb == Verb::Read => ErrorKind::Away,
         (404, _) => ErrorKind::Missing,
         (501, _) | (_, "NotImplemented") => ErrorKind::Refused,
         // AWS closes slow uploads with 400
@@ -160,6 +176,11 @@ mod tests {
             (409, "ConditionalRequestConflict", create, Unknown),
             (409, "OperationAborted", Verb::Delete, Unknown),
             (404, "NoSuchKey", read, Missing),
+            (404, "NoSuchBucket", read, Denied),
+            (404, "", read, Away),
+            (301, "PermanentRedirect", create, Denied),
+            (307, "TemporaryRedirect", read, Denied),
+            (400, "AuthorizationHeaderMalformed", create, Denied),
             (404, "NoSuchBucket", create, Missing),
             (500, "InternalError", create, Unknown),
             (502, "", create, Unknown),

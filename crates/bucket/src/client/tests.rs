@@ -155,3 +155,18 @@ fn a_list_has_the_names_below_the_prefix() {
         assert!(requests[0].contains(word), "{word}: {}", requests[0]);
     }
 }
+
+/// A redirect would take the request, and its token, to another host: it is an answer like others.
+#[tokio::test]
+async fn no_redirect_is_followed() {
+    let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let target = format!("location: http://{}/x\r\n", other.local_addr().expect("an address"));
+    for (status, operation) in [("307 Temporary Redirect", create()), ("303 See Other", create()), ("301 Moved", read(Part::Whole))] {
+        let script = Script::start(vec![answer(status, &target, "")]);
+        let error = script.bucket().carry_out(operation).await.expect_err(status);
+        assert!(matches!(error.kind, ErrorKind::Denied | ErrorKind::Refused), "{error}");
+        script.end();
+    }
+    other.set_nonblocking(true).expect("does not wait");
+    assert_eq!(other.accept().expect_err("nothing came").kind(), std::io::ErrorKind::WouldBlock);
+}

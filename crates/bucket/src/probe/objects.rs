@@ -19,11 +19,10 @@ pub struct Objects<'a> {
 }
 
 impl Objects<'_> {
-    /// Deletes objects with one request, or one by one where the store does not know that.
+    /// Deletes objects with one request, which is repeated if its answer is lost.
     pub async fn delete(&self, names: &[ObjectName]) -> Result<(), BucketError> {
         match self.patiently(Operation::Delete { names: names.to_vec() }).await {
             Ok(_) => Ok(()),
-            Err(error) if error.kind == ErrorKind::Refused => Err(error),
             Err(error) if error.kind == ErrorKind::Unknown => self.patiently(Operation::Delete { names: names.to_vec() }).await.map(drop),
             Err(error) => Err(error),
         }
