@@ -49,9 +49,18 @@ pub fn install(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the object stores that are missing, with their modules.
+/// A store that takes long to build; it is a second opinion.
+const SECOND: &str = "minio";
+/// Variable that asks for it.
+const WITH_SECOND: &str = "MILLPOND_MINIO";
+/// Most seconds of a build.
+const BUILD_SECONDS: &str = "900";
+
+/// Returns the object stores that are missing, with their modules; MinIO only if `MILLPOND_MINIO` is
+/// set.
 pub fn missing_stores(root: &Path) -> Vec<(&'static str, &'static str)> {
-    STORES.into_iter().filter(|(program, _)| find(root, program).is_none()).collect()
+    let wanted = |program: &str| program != SECOND || std::env::var_os(WITH_SECOND).is_some();
+    STORES.into_iter().filter(|(program, _)| wanted(program) && find(root, program).is_none()).collect()
 }
 
 /// Builds object stores with Go, which takes some minutes.
@@ -61,7 +70,9 @@ pub fn missing_stores(root: &Path) -> Vec<(&'static str, &'static str)> {
 pub fn install_stores(root: &Path, stores: &[(&str, &str)]) -> Result<()> {
     let go = packages::find("go").context("go is not installed (golang-go, or from go.dev)")?;
     for (_, module) in stores {
-        let status = Command::new(&go).args(["install", module]).env("GOBIN", folder(root).join("bin")).status().context("starting go")?;
+        let mut build = Command::new("timeout");
+        build.arg(BUILD_SECONDS).arg(&go).args(["install", module]).env("GOBIN", folder(root).join("bin"));
+        let status = build.status().context("starting go")?;
         ensure!(status.success(), "go install {module}: {status}");
     }
     Ok(())
