@@ -99,9 +99,8 @@ fn a_returned_device_that_only_a_later_version_may_write_to_is_left() {
     assert!(areas(&daemon, &["b"]) == before, "it was changed");
 }
 
-/// A half that was away while locks were made has none of them, and is not destroyed for that.
-#[test]
-fn an_older_half_is_not_asked_for_locks() {
+/// Returns a daemon without its pool, whose half `a` was away while a lock was made; now `b` is away.
+fn with_an_older_half() -> Daemon {
     let mut daemon = Daemon::with_config("import_wait = \"1s\"\n");
     create(&daemon, "tank", "mirror", &["a", "b"]);
     daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
@@ -114,6 +113,13 @@ fn an_older_half_is_not_asked_for_locks() {
     rename(&daemon, "b", "b.away");
     rename(&daemon, "a.away", "a");
     restart(&mut daemon, "tank");
+    daemon
+}
+
+/// A half that was away while locks were made has none of them, and is not destroyed for that.
+#[test]
+fn an_older_half_is_not_asked_for_locks() {
+    let daemon = with_an_older_half();
     refused(&daemon, "tank", &["a", "b.away"], "was in service here");
 }
 
@@ -137,18 +143,7 @@ fn a_pool_whose_device_cannot_be_looked_at_is_not_forgotten() {
 /// a later state, with locks.
 #[test]
 fn a_half_that_the_pool_does_not_use_keeps_its_label() {
-    let mut daemon = Daemon::with_config("import_wait = \"1s\"\n");
-    create(&daemon, "tank", "mirror", &["a", "b"]);
-    daemon.run(&["create", "tank/v", "-L", "16M"]).ok();
-    assert_eq!(daemon.stop("TERM"), 0);
-    rename(&daemon, "a", "a.away");
-    daemon.restart();
-    degraded(&daemon, "tank");
-    daemon.run(&["snapshot", "tank/v@s", "--lock", "1d"]).ok();
-    assert_eq!(daemon.stop("TERM"), 0);
-    rename(&daemon, "b", "b.away");
-    rename(&daemon, "a.away", "a");
-    restart(&mut daemon, "tank");
+    let daemon = with_an_older_half();
     let older = daemon.run(&["pool", "import", "tank", "--degraded", "-d", &daemon.text("a")]);
     assert_eq!(older.code, 0, "{older:?}");
     rename(&daemon, "b.away", "b");
