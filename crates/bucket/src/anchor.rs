@@ -15,6 +15,7 @@ mod tests;
 #[derive(Clone, Debug)]
 pub struct AnchorCommit {
     term: Term,
+    host: [u8; 16],
     creation: Creation,
     is_written: bool,
     planted: Option<Planted>,
@@ -29,10 +30,12 @@ pub enum Committed {
     Later(ErrorKind),
     /// The anchor counts.
     Done,
-    /// There is a later term. The anchor does not count, unless the import that has this term read it;
-    /// nothing more may be written.
+    /// There is a later term, or another host has this one, because its object was deleted or this host
+    /// was copied. The anchor does not count, unless the import that has the later term read it; nothing
+    /// more may be written.
     Fenced,
-    /// An earlier session of this term used the number: take the next one.
+    /// An earlier session of this host used the number, or a request that this one gave up was carried
+    /// out: take the next number. The caller has to know that the earlier session is over.
     Taken(Box<ObjectHead>),
     /// The store refuses an operation for good.
     Refused(ErrorKind),
@@ -46,8 +49,9 @@ impl AnchorCommit {
     /// # Errors
     /// [`ObjectFault`] when the object does not begin with its head.
     pub fn new(object: Vec<u8>) -> Result<AnchorCommit, ObjectFault> {
-        let term = ObjectHead::decode(&object)?.term;
-        Ok(AnchorCommit { term, creation: Creation::new(object)?, is_written: false, planted: None })
+        let head = ObjectHead::decode(&object)?;
+        let (term, host) = (head.term, head.holder.host);
+        Ok(AnchorCommit { term, host, creation: Creation::new(object)?, is_written: false, planted: None })
     }
 
     /// Plants a bug.
@@ -89,6 +93,7 @@ impl AnchorCommit {
                 self.is_written = true;
                 if self.term.next().is_some() { Committed::Next } else { Committed::Done }
             }
+            Created::Other(head) if head.holder.host != self.host => Committed::Fenced,
             Created::Other(head) => Committed::Taken(head),
             Created::Refused(kind) => Committed::Refused(kind),
             Created::Damaged(fault) => Committed::Damaged(fault),

@@ -27,6 +27,17 @@ fn an_anchor_counts_only_without_a_later_term() {
     assert_eq!(written().answer(&Err(ErrorKind::Refused)), Committed::Refused(ErrorKind::Refused));
 }
 
+/// A term whose object was deleted may be taken twice: whoever meets an anchor of another host stops.
+#[test]
+fn an_anchor_of_another_host_in_the_own_term_fences() {
+    let mut commit = AnchorCommit::new(object(3, 1)).expect("a head");
+    commit.answer(&Err(ErrorKind::Exists));
+    let holder = Holder { host: [2; 16], name: "other".into(), session: [1; 16] };
+    let bytes = ObjectHead::seal(PoolId([1; 16]), Term(3), holder, ObjectName::Root(Term(3), 7), b"root");
+    let length = bytes.len() as u64;
+    assert_eq!(commit.answer(&Ok(Answer::Read { bytes, length })), Committed::Fenced);
+}
+
 #[test]
 fn a_number_of_an_earlier_session_is_left_alone() {
     let mut commit = AnchorCommit::new(object(3, 1)).expect("a head");

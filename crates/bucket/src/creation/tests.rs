@@ -54,6 +54,30 @@ fn the_head_settles_an_answer_in_doubt() {
     }
 }
 
+/// A request that was given up, and is carried out later, is not this one.
+#[test]
+fn another_object_of_the_own_session_is_another() {
+    let root = ObjectName::Root(Term(4), 7);
+    let holder = Holder { host: [1; 16], name: "host1".to_owned(), session: [1; 16] };
+    let of = |payload: &[u8]| ObjectHead::seal(POOL, Term(4), holder.clone(), root, payload);
+    let mut creation = Creation::new(of(b"second")).expect("a head");
+    assert_eq!(creation.answer(&Err(ErrorKind::Exists)), Created::Next);
+    assert!(matches!(creation.clone().answer(&read(of(b"first"))), Created::Other(_)));
+    assert_eq!(creation.answer(&read(of(b"second"))), Created::Own);
+}
+
+/// After an answer in doubt a refusal is no verdict: the head is looked at first.
+#[test]
+fn a_refusal_after_a_doubt_is_looked_at() {
+    let mut creation = own();
+    assert_eq!(creation.answer(&Err(ErrorKind::Throttled)), Created::Later(ErrorKind::Throttled));
+    assert_eq!(creation.answer(&Err(ErrorKind::Refused)), Created::Next);
+    assert!(looks(&creation));
+    assert_eq!(creation.clone().answer(&read(object(1, NAME))), Created::Own);
+    assert!(matches!(creation.answer(&Err(ErrorKind::Missing)), Created::Later(_)));
+    assert_eq!(creation.answer(&Err(ErrorKind::Refused)), Created::Refused(ErrorKind::Refused));
+}
+
 #[test]
 fn a_damaged_head_is_read_again_and_then_believed() {
     let mut creation = own();
