@@ -184,7 +184,7 @@ fn doubts(proxy: &Proxy) -> Result<()> {
             other => bail!("{faults:?}: another session gets {other:?}"),
         }
     }
-    std::thread::sleep(Fault::LATE * 2);
+    ensure!(proxy.release()? == 1, "one request was held");
     let read = || Operation::Get { name: ObjectName::Term(Term(6)), part: Part::Whole };
     let expected = object(6, 1);
     proxy.next(&[Fault::CutBody, Fault::LoseAnswer]);

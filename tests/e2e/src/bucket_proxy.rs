@@ -22,7 +22,7 @@ pub enum Fault {
     LoseAnswer,
     /// The connection is closed, and the store gets nothing.
     LoseRequest,
-    /// The connection is closed, and the store does it [`Fault::LATE`] afterwards.
+    /// The connection is closed, and the store does it at [`Proxy::release`].
     DoLate,
     /// The store does it, and the connection is reset.
     ResetAfter,
@@ -43,8 +43,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Delay of a request that is done late, and of a late answer.
-    pub const LATE: Duration = Duration::from_millis(400);
+    /// Delay of a late answer.
+    const LATE: Duration = Duration::from_millis(400);
 }
 
 /// Faults that are to come.
@@ -52,11 +52,14 @@ impl Fault {
 struct Plan {
     next: VecDeque<Fault>,
     always: Option<Fault>,
+    /// Requests that are done late.
+    held: Vec<Message>,
 }
 
 /// A proxy. Its threads end with the process.
 pub struct Proxy {
     address: SocketAddr,
+    store: SocketAddr,
     plan: Arc<Mutex<Plan>>,
 }
 
@@ -76,12 +79,19 @@ impl Proxy {
                 });
             }
         });
-        Ok(Proxy { address, plan })
+        Ok(Proxy { address, store, plan })
     }
 
     /// Address for clients.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Passes on the requests that are done late. Returns their number.
+    pub fn release(&self) -> Result<usize> {
+        let held = std::mem::take(&mut self.plan.lock().unwrap_or_else(PoisonError::into_inner).held);
+        held.iter().try_for_each(|request| forward(request, self.store).map(drop))?;
+        Ok(held.len())
     }
 
     /// Sets the faults of the next requests.
@@ -157,9 +167,8 @@ fn serve(mut client: TcpStream, store: SocketAddr, plan: &Mutex<Plan>) -> Result
         Some(Fault::LoseRequest) => return Ok(()),
         Some(Fault::Refuse(status, code)) => Message::refusal(status, code),
         Some(Fault::DoLate) => {
-            client.shutdown(Shutdown::Both)?;
-            thread::sleep(Fault::LATE);
-            return forward(&request, store).map(drop);
+            plan.lock().unwrap_or_else(PoisonError::into_inner).held.push(request);
+            return Ok(client.shutdown(Shutdown::Both)?);
         }
         _ => forward(&request, store)?,
     };
