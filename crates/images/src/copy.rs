@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -76,10 +76,10 @@ pub enum CopyError {
 
 /// A range of the disk for one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Piece {
-    offset: u64,
-    length: u64,
-    zero: bool,
+pub(crate) struct Piece {
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+    pub(crate) zero: bool,
 }
 
 /// Makes `target` equal to `source`, whose size is at most that of the target. Durable on return,
@@ -100,7 +100,8 @@ pub fn copy(source: &dyn Image, target: &Target, task: Task, progress: &CopyProg
         for _ in 0..WORKERS {
             scope.spawn(|| work(source, target, task, progress, &receive).unwrap_or_else(note));
         }
-        let planned = plan(source, progress, &send);
+        // Without a receiver, every worker has ended with an error that `note` has recorded.
+        let planned = plan(source, progress, &mut |piece| send.send(piece).is_ok());
         drop(send);
         planned.unwrap_or_else(note);
     });
@@ -118,8 +119,9 @@ pub fn copy(source: &dyn Image, target: &Target, task: Task, progress: &CopyProg
     flush.map_err(|e| CopyError::Target(0, e))
 }
 
-/// Cuts the disk into pieces and sends them to the workers.
-fn plan(source: &dyn Image, progress: &CopyProgress, send: &SyncSender<Piece>) -> Result<(), CopyError> {
+/// Cuts the disk into pieces, in order, and passes them to `send`, which returns false when no
+/// receiver is left.
+pub(crate) fn plan(source: &dyn Image, progress: &CopyProgress, send: &mut dyn FnMut(Piece) -> bool) -> Result<(), CopyError> {
     let mut source = source.open().map_err(|e| CopyError::Source(0, e))?;
     let size = source.size();
     let mut cutter = Cutter { covered: 0, size };
@@ -135,9 +137,7 @@ fn plan(source: &dyn Image, progress: &CopyProgress, send: &SyncSender<Piece>) -
                 if progress.stop.load(Relaxed) {
                     return Err(CopyError::Stopped);
                 }
-                // Without a receiver, every worker has ended with an error that `note` has
-                // recorded.
-                if send.send(piece).is_err() {
+                if !send(piece) {
                     return Err(CopyError::Stopped);
                 }
             }

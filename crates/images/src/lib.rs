@@ -12,6 +12,7 @@ pub mod format;
 pub mod library;
 pub mod names;
 pub mod nbd;
+pub mod pipe;
 pub mod qcow2;
 pub mod qemu;
 pub mod raw;

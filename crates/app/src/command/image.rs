@@ -4,6 +4,7 @@
 
 mod export;
 mod import;
+mod to_pipe;
 mod transient_export;
 
 pub use export::ExportImage;

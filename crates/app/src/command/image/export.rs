@@ -25,6 +25,7 @@ use millpond_images::served::ServedImage;
 use millpond_images::source::{Image, Kind, Run, Source};
 use millpond_images::states::States;
 
+use super::to_pipe;
 use super::transient_export::{TransientExport, compared, copy_failure, whole, with_progress, written};
 use crate::command::candidates;
 
@@ -36,12 +37,15 @@ use crate::command::candidates;
 Example:
   millpond export-image tank/vm1@monday /backup/vm1.raw
   millpond export-image tank/vm1 vm1.qcow2 --verify
-  millpond export-image tank/vm1 vm1.qcow2 --snapshots   # snap_NAME_vm1.qcow2 for each, vm1.qcow2 on top")]
+  millpond export-image tank/vm1 vm1.qcow2 --snapshots   # snap_NAME_vm1.qcow2 for each, vm1.qcow2 on top
+  millpond export-image tank/vm1 - | zstd >vm1.raw.zst
+
+With - for FILE the image goes to standard output, in format raw; all messages go to standard error.")]
 pub struct ExportImage {
     /// POOL/VOL or POOL/VOL@SNAP
     #[arg(add = candidates::names())]
     name: String,
-    /// The file to create
+    /// The file to create, or - for standard output
     file: PathBuf,
     /// Format: raw, qcow2, vmdk, vhdx, vdi, vhd, parallels [default: by the file's extension, otherwise raw]
     #[arg(short = 'f', long, value_name = "FORMAT")]
@@ -84,7 +88,11 @@ impl ExportImage {
         if matches!(format, Format::Qcow | Format::Qed) {
             return Err(Failure::usage(format!("format {} cannot be written; give qcow2", format.name())));
         }
-        free(&path, self.force)?;
+        if self.to_pipe() {
+            self.check_pipe(format)?;
+        } else {
+            free(&path, self.force)?;
+        }
         let of = match &name {
             Name::Volume(of) => of.clone(),
             Name::Snapshot(name) => name.of.clone(),
@@ -100,20 +108,37 @@ impl ExportImage {
                 } else {
                     self.one(client, &mut signals, &instant, &path, format).await
                 };
-                let request = Destroy { name: instant.to_string(), ..Destroy::default() };
-                let gone = client.post::<_, Destroyed>("/v1/destroy", &request).await.map(drop);
-                written.and(gone)
+                let_go(client, &instant, written).await
             }
         };
         written?;
         if volume.sector == VolumeSector::S4kn {
-            eprintln!("millpond: {} is a disk of 4096-byte sectors; use it with logical_block_size=4096", path.display());
+            let shown = if self.to_pipe() { self.name.clone() } else { path.display().to_string() };
+            eprintln!("millpond: {shown} is a disk of 4096-byte sectors; use it with logical_block_size=4096");
         }
         Ok(())
     }
 
-    /// Writes one version into one file.
+    fn to_pipe(&self) -> bool {
+        to_pipe::is_pipe(&self.file)
+    }
+
+    /// Checks what was asked of an export to standard output.
+    fn check_pipe(&self, format: Format) -> Outcome {
+        if self.snapshots {
+            return Err(Failure::usage("--snapshots writes several files; give a file instead of -"));
+        }
+        if self.verify {
+            return Err(Failure::usage("--verify reads the image again, which standard output cannot; give a file instead of -"));
+        }
+        to_pipe::check(format)
+    }
+
+    /// Writes one version into one file, or to standard output.
     async fn one(&self, client: &Client, signals: &mut Signals, name: &SnapshotName, path: &Path, format: Format) -> Outcome {
+        if self.to_pipe() {
+            return to_pipe::export(client, signals, name).await;
+        }
         let part = with_ending(path, ".part");
         let unfinished = Unfinished(vec![part.clone()]);
         let transient_export = TransientExport::open(client, &name.to_string(), true).await?;
@@ -286,6 +311,18 @@ async fn hold_still(client: &Client, of: &VolumeName) -> Outcome<SnapshotName> {
     let request = CreateSnapshots { names: vec![name.to_string()], description, ..CreateSnapshots::default() };
     client.post::<_, Created>("/v1/snapshots", &request).await?;
     Ok(name)
+}
+
+/// Destroys the snapshot of an export that has ended with this result.
+async fn let_go(client: &Client, instant: &SnapshotName, written: Outcome) -> Outcome {
+    let request = Destroy { name: instant.to_string(), ..Destroy::default() };
+    match client.post::<_, Destroyed>("/v1/destroy", &request).await {
+        Ok(_) => written,
+        Err(left) => {
+            let failure = written.err().unwrap_or(left);
+            Err(Failure::failed(format!("{failure}; the snapshot '{instant}' may be left")))
+        }
+    }
 }
 
 /// Fails if something exists at `path`, unless it is a plain file and `force` is set.

@@ -16,6 +16,8 @@ use crate::progress::Progress;
 
 /// Interval between updates of the progress display.
 const LOOK: Duration = Duration::from_millis(100);
+/// The remains of an interrupted copy to a new volume or file.
+const REMOVED: &str = "the incomplete result is removed";
 
 /// A private export. The daemon chooses its socket, beside the control socket with mode 0600, and
 /// does not restore the export after a restart. [`TransientExport::close`] must be called.
@@ -76,7 +78,21 @@ pub fn whole(total: u64, _: &CopyProgress) -> String {
 /// The error of the work, or that it was interrupted.
 pub async fn with_progress<T: Send + 'static>(
     what: String,
+    total: (u64, Came),
+    signals: &mut Signals,
+    work: impl FnOnce(&CopyProgress) -> Outcome<T> + Send + 'static,
+) -> Outcome<T> {
+    interruptible(what, total, REMOVED, signals, work).await
+}
+
+/// Like [`with_progress`], with what is said to be left of the result after an interruption.
+///
+/// # Errors
+/// The error of the work, or that it was interrupted.
+pub async fn interruptible<T: Send + 'static>(
+    what: String,
     (total, result): (u64, Came),
+    left: &str,
     signals: &mut Signals,
     work: impl FnOnce(&CopyProgress) -> Outcome<T> + Send + 'static,
 ) -> Outcome<T> {
@@ -106,7 +122,7 @@ pub async fn with_progress<T: Send + 'static>(
         None => {}
     }
     if interrupted {
-        return Err(Failure::failed("interrupted; the incomplete result is removed"));
+        return Err(Failure::failed(format!("interrupted; {left}")));
     }
     ended.unwrap_or_else(|e| Err(Failure::failed(format!("the work failed: {e}; run the command again"))))
 }
@@ -122,6 +138,6 @@ pub fn copy_failure(error: CopyError, source: &str, target: &str) -> Failure {
         CopyError::Differs(at) => {
             format!("{target} differs from {source} at byte {at} after the copy; check the devices with 'millpond pool status'")
         }
-        CopyError::Stopped => "interrupted; the incomplete result is removed".to_owned(),
+        CopyError::Stopped => format!("interrupted; {REMOVED}"),
     })
 }
