@@ -49,6 +49,18 @@ impl Progress {
         }
     }
 
+    /// Reports the bytes that are done, of a total that is not known.
+    pub fn counted(&mut self, done: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_length(done);
+            bar.set_position(done);
+        } else if self.last_line.elapsed() >= LINE_EVERY {
+            self.last_line = Instant::now();
+            let rate = done as f64 / self.begun.elapsed().as_secs_f64().max(0.001);
+            eprintln!("{}: {} at {}/s done", self.what, Size(done), Size(rate as u64));
+        }
+    }
+
     /// Returns the largest total so far, in bytes.
     pub fn total(&self) -> u64 {
         self.total

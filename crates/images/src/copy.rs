@@ -18,9 +18,9 @@ mod tests;
 
 /// Granularity in bytes of telling data from zeroes. Ranges are widened to it, because a volume
 /// stores blocks of this size.
-const BLOCK: u64 = 4096;
+pub(crate) const BLOCK: u64 = 4096;
 /// Maximum bytes of a data piece, read and written at once.
-const PIECE: u64 = 1 << 20;
+pub(crate) const PIECE: u64 = 1 << 20;
 /// Maximum bytes of a zero piece.
 const ZEROES: u64 = 1 << 30;
 /// Bytes of the disk whose runs are queried at once.
@@ -341,7 +341,8 @@ impl Worker {
             self.target.read(offset, &mut self.old).map_err(|e| CopyError::Target(offset, e))?;
         }
         let mut written = 0;
-        for (start, end) in self.changed() {
+        let old = (self.task == Task::Update).then_some(self.old.as_slice());
+        for (start, end) in changed(&self.new, old) {
             let at = offset + start as u64;
             let bytes = self.new.get(start..end).unwrap_or_default();
             self.target.write(at, bytes).map_err(|e| CopyError::Target(at, e))?;
@@ -349,24 +350,27 @@ impl Worker {
         }
         Ok(written)
     }
+}
 
-    /// Returns the ranges of `new` that differ from `old`, or from zero, in whole blocks.
-    fn changed(&self) -> Vec<(usize, usize)> {
-        let block = ZERO_BLOCK.len();
-        let mut ranges: Vec<(usize, usize)> = Vec::new();
-        for (index, new) in self.new.chunks(block).enumerate() {
-            let start = index * block;
-            let old = if self.task == Task::Update { self.old.get(start..start + new.len()) } else { ZERO_BLOCK.get(..new.len()) };
-            if old == Some(new) {
-                continue;
-            }
-            match ranges.last_mut() {
-                Some(last) if last.1 == start => last.1 += new.len(),
-                _ => ranges.push((start, start + new.len())),
-            }
+/// Returns the ranges of `new` that differ from `old`, or from zero without it, in whole blocks.
+pub(crate) fn changed(new: &[u8], old: Option<&[u8]>) -> Vec<(usize, usize)> {
+    let block = ZERO_BLOCK.len();
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for (index, new) in new.chunks(block).enumerate() {
+        let start = index * block;
+        let old = match old {
+            Some(old) => old.get(start..start + new.len()),
+            None => ZERO_BLOCK.get(..new.len()),
+        };
+        if old == Some(new) {
+            continue;
         }
-        ranges
+        match ranges.last_mut() {
+            Some(last) if last.1 == start => last.1 += new.len(),
+            _ => ranges.push((start, start + new.len())),
+        }
     }
+    ranges
 }
 
 fn resize(buffer: &mut Vec<u8>, length: u64) {

@@ -83,7 +83,8 @@ impl Format {
         Ok(Format::of_head(&head))
     }
 
-    fn of_head(head: &[u8]) -> Format {
+    /// Detects the format by the first bytes of a file; raw if no magic matches.
+    pub fn of_head(head: &[u8]) -> Format {
         let at = |offset: usize, magic: &[u8]| head.get(offset..offset + magic.len()) == Some(magic);
         if at(0, b"QFI\xfb") {
             // version 1 of the magic is the older format qcow

@@ -3,7 +3,9 @@
 //! not the service of other clients.
 
 mod export;
+mod from_pipe;
 mod import;
+mod incomplete;
 mod to_pipe;
 mod transient_export;
 

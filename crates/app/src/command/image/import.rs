@@ -3,34 +3,30 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
-use millpond_api::client::{Client, quoted};
+use millpond_api::client::Client;
 use millpond_api::failure::{Failure, Outcome};
-use millpond_api::names::{MAX_NAME, VolumeName};
+use millpond_api::names::VolumeName;
 use millpond_api::path::absolute;
 use millpond_api::size::Size;
-use millpond_api::{
-    CreateSnapshots, CreateVolume, Created, Destroy, Destroyed, Rename, Resize, Resized, SetProperties, Volume, VolumeSector,
-};
+use millpond_api::{CreateSnapshots, Created, SetProperties, VolumeSector};
+use millpond_block::SectorProfile;
 use millpond_daemon::Signals;
 use millpond_images::copy::{Target, Task, copy};
 use millpond_images::format::Format;
 use millpond_images::sectors::{Finding, describe, look};
 use millpond_images::states::{State, States};
 
+use super::from_pipe::{self, FromPipe};
+use super::incomplete::Incomplete;
+use super::to_pipe::is_pipe;
 use super::transient_export::{TransientExport, compared, copy_failure, with_progress, written};
 use crate::command::{candidates, create};
 use crate::output::{Cell, Column, Listing, Shown, print, write_out};
 use serde::Serialize;
 
-/// Start of the name of a volume whose import is not complete.
-const INCOMPLETE: &str = "importing-";
-/// How long a rerun waits for the clients of a killed import to leave.
-const LEAVING: Duration = Duration::from_secs(30);
-/// Time between two attempts.
-const LOOK: Duration = Duration::from_millis(250);
 /// Most bytes of a snapshot's description.
 const MAX_DESCRIPTION: usize = 1024;
 
@@ -45,11 +41,13 @@ Example:
   millpond import-image disk.raw tank/vm2 -f raw --sector 4kn --verify
   millpond import-image -n /dev/pve/vm-100-disk-0.qcow2 tank/vm-100-disk-0       its snapshots and their sizes
   millpond import-image /var/lib/vz/images/100/vm-100-disk-0.qcow2 tank/vm-100-disk-0
+  ssh host cat /dev/vg/vm1 | millpond import-image - tank/vm1 --size 20G
 
+With - for FILE a raw image is read from standard input, of any length.
 Until all of it is there, the volume is called importing-VOL.
 An import that was killed leaves that; --restart destroys it and starts again.")]
 pub struct ImportImage {
-    /// The image: a file or a block device
+    /// The image: a file or a block device, or - for standard input
     file: PathBuf,
     /// POOL/VOL to create
     #[arg(add = candidates::new_volumes())]
@@ -60,6 +58,9 @@ pub struct ImportImage {
     /// Sector profile: 512n, 512e, 4kn [default: the profile that the disk was made for]
     #[arg(long, value_name = "PROFILE", add = candidates::words(create::SECTORS))]
     sector: Option<String>,
+    /// Bytes that follow on standard input; fewer or more are an error, so that a copy that was cut off is found [default: all]
+    #[arg(long, value_name = "SIZE")]
+    size: Option<String>,
     /// Import only the present state of the disk, without snapshots
     #[arg(long)]
     flat: bool,
@@ -86,6 +87,12 @@ impl ImportImage {
         let format = self.format.as_deref().map(Format::of_word).transpose()?;
         let mut properties = SetProperties::default();
         self.properties.iter().try_for_each(|word| create::assign(word, &mut properties))?;
+        if is_pipe(&self.file) {
+            return self.stream(client, &name, format, properties).await;
+        }
+        if self.size.is_some() {
+            return Err(Failure::usage("--size is for standard input; a file has a size of its own"));
+        }
         let path = absolute(&self.file);
         let mut signals = Signals::catch()?;
         // Inspection is short but may start qemu-img, so it runs outside the event loop.
@@ -101,26 +108,19 @@ impl ImportImage {
             return Err(Failure::failed(line));
         }
         let sector = agreed(&path, self.sector.as_deref(), &finding)?;
-        let part = VolumeName { pool: name.pool.clone(), volume: incomplete(&name.volume) };
-        self.free(client, &name, &part).await?;
+        let volume = Incomplete::new(&name);
+        volume.free(client, self.restart).await?;
         if self.dry_run {
             return planned(&path, &name, &sector, states).await;
         }
         let first = states.states.first().map_or(0, State::volume_size);
         let read_only = properties.readonly.take();
-        let request = CreateVolume { name: part.to_string(), size: first, sector: Some(sector), properties };
-        client.post::<_, Volume>("/v1/volumes", &request).await?;
+        volume.create(client, first, sector, properties).await?;
         let (size, snapshots) = (states.states.last().map_or(0, |state| state.size), states.states.len().saturating_sub(1));
         let begun = Instant::now();
-        let import = Import { path: &path, name: &name, part: &part, verify: self.verify, read_only };
+        let import = Import { path: &path, volume: &volume, verify: self.verify, read_only };
         if let Err(failure) = import.bring(client, &mut signals, states).await {
-            // The volume was made by this command and is incomplete.
-            let request = Destroy { name: part.to_string(), recursive: true, ..Destroy::default() };
-            client
-                .post::<_, Destroyed>("/v1/destroy", &request)
-                .await
-                .map_err(|left| Failure::failed(format!("{failure}; the incomplete volume '{part}' may be left: {left}")))?;
-            return Err(failure);
+            return Err(volume.remove(client, failure).await);
         }
         if snapshots > 0 {
             let took = begun.elapsed().as_secs_f64();
@@ -129,44 +129,34 @@ impl ImportImage {
         Ok(())
     }
 
-    /// Checks that there are volumes of neither name in the pool; with `--restart` destroys the
-    /// incomplete one.
-    async fn free(&self, client: &Client, name: &VolumeName, part: &VolumeName) -> Outcome {
-        let during = format!("cannot import to '{name}'");
-        if name.volume.starts_with(INCOMPLETE) {
-            return Err(Failure::usage(format!("{during}: '{INCOMPLETE}' begins the names of incomplete imports; choose another name")));
-        }
-        let volumes: Vec<Volume> = client.get(&format!("/v1/volumes?pool={}", quoted(&name.pool))).await?;
-        let taken = |name: &VolumeName| volumes.iter().any(|volume| volume.name == name.to_string());
-        if taken(name) {
-            return Err(Failure::failed(format!("{during}: it exists already; choose another name")));
-        }
-        if !taken(part) {
-            return Ok(());
-        }
-        if !self.restart {
-            let next = "if the import that made it was killed, add --restart, which destroys it";
-            return Err(Failure::failed(format!("{during}: there is an incomplete import '{part}'; {next}")));
-        }
-        // refused while a client is connected: that is an import which runs, or requests of a killed
-        // one that the volume's limits delay
-        let request = Destroy { name: part.to_string(), recursive: true, unexport: true, ..Destroy::default() };
-        let end = Instant::now() + LEAVING;
-        loop {
-            match client.post::<_, Destroyed>("/v1/destroy", &request).await {
-                Err(_) if Instant::now() < end => tokio::time::sleep(LOOK).await,
-                done => return done.map(drop),
+    /// Makes the volume from standard input.
+    async fn stream(&self, client: &Client, name: &VolumeName, format: Option<Format>, mut properties: SetProperties) -> Outcome {
+        for (given, option) in [(self.verify, "--verify"), (self.dry_run, "--dry-run")] {
+            if given {
+                return Err(Failure::usage(format!("{option} reads the image twice, which standard input cannot; give a file")));
             }
         }
+        let size = self.size.as_deref().map(str::parse).transpose()?.map(|Size(size)| size);
+        if size == Some(0) {
+            return Err(Failure::usage("--size 0 is no disk; give the number of bytes that follow"));
+        }
+        let sector = self.sector.as_deref().map(profile).transpose()?;
+        from_pipe::check(format)?;
+        let volume = Incomplete::new(name);
+        volume.free(client, self.restart).await?;
+        let mut signals = Signals::catch()?;
+        let begun = FromPipe { size, sector, is_raw: format.is_some() }.begin(&mut signals).await?;
+        let read_only = properties.readonly.take();
+        volume.create(client, begun.first_size(), begun.sector.clone(), properties).await?;
+        let filled = match begun.fill(client, &mut signals, &volume).await {
+            Ok(()) => volume.complete(client, read_only).await,
+            Err(failure) => Err(failure),
+        };
+        match filled {
+            Ok(()) => Ok(()),
+            Err(failure) => Err(volume.remove(client, failure).await),
+        }
     }
-}
-
-/// Returns the name under which a volume is imported: not that of a disk of Proxmox VE, which would
-/// offer it to its guest.
-fn incomplete(volume: &str) -> String {
-    let mut name = format!("{INCOMPLETE}{volume}");
-    name.truncate(MAX_NAME); // names are ASCII
-    name
 }
 
 /// A row of the dry run.
@@ -218,6 +208,10 @@ fn looked_at(path: &Path, format: Option<Format>, flat: bool, follow: bool) -> O
     Ok((states, finding))
 }
 
+fn profile(word: &str) -> Outcome<SectorProfile> {
+    word.parse().map_err(|e| Failure::usage(format!("{e}; give one of them")))
+}
+
 /// Chooses the sector profile of the volume: the requested one, unless the disk's contents were
 /// made for another sector size.
 fn agreed(path: &Path, asked: Option<&str>, finding: &Finding) -> Outcome<VolumeSector> {
@@ -228,7 +222,7 @@ fn agreed(path: &Path, asked: Option<&str>, finding: &Finding) -> Outcome<Volume
         }
         return Ok(VolumeSector::S512e);
     };
-    let profile: millpond_block::SectorProfile = word.parse().map_err(|e| Failure::usage(format!("{e}; give one of them")))?;
+    let profile = profile(word)?;
     match finding.sector {
         Some(found) if found != u64::from(profile.logical()) => {
             Err(Failure::failed(format!("cannot import {} with --sector {word}: {}", path.display(), describe(finding, found))))
@@ -240,10 +234,7 @@ fn agreed(path: &Path, asked: Option<&str>, finding: &Finding) -> Outcome<Volume
 /// An import to a new volume.
 struct Import<'a> {
     path: &'a Path,
-    /// Name of the volume once it is complete.
-    name: &'a VolumeName,
-    /// Name of the volume until then.
-    part: &'a VolumeName,
+    volume: &'a Incomplete<'a>,
     verify: bool,
     /// Property that the volume gets once it is written.
     read_only: Option<bool>,
@@ -253,19 +244,11 @@ impl Import<'_> {
     /// Copies one version after another into the volume, with a snapshot after each but the last;
     /// then gives the volume its name.
     async fn bring(&self, client: &Client, signals: &mut Signals, states: States) -> Outcome {
-        let (part, mut size) = (self.part, states.states.first().map_or(0, State::volume_size));
+        let (part, mut size) = (&self.volume.part, states.states.first().map_or(0, State::volume_size));
         for (index, state) in states.states.into_iter().enumerate() {
             if state.volume_size() != size {
                 size = state.volume_size();
-                let request = Resize {
-                    size: size.to_string(),
-                    allow_shrink: true,
-                    no_snapshot: true,
-                    force: false,
-                    reconnect: false,
-                    dry_run: false,
-                };
-                client.post::<_, Resized>(&format!("/v1/volumes/{part}/resize"), &request).await?;
+                self.volume.resize(client, size).await?;
             }
             let task = if index == 0 { Task::Fill } else { Task::Update };
             self.one(client, signals, &state, task).await?;
@@ -279,19 +262,14 @@ impl Import<'_> {
                 client.post::<_, Created>("/v1/snapshots", &request).await?;
             }
         }
-        if self.read_only.is_some() {
-            let properties = SetProperties { readonly: self.read_only, ..SetProperties::default() };
-            client.patch::<_, Volume>(&format!("/v1/volumes/{part}"), &properties).await?;
-        }
-        // the last step: a volume of this name is complete
-        client.post::<_, ()>(&format!("/v1/volumes/{part}/rename"), &Rename { name: self.name.to_string() }).await
+        self.volume.complete(client, self.read_only).await
     }
 
     async fn one(&self, client: &Client, signals: &mut Signals, state: &State, task: Task) -> Outcome {
-        let transient_export = TransientExport::open(client, &self.part.to_string(), false).await?;
+        let transient_export = TransientExport::open(client, &self.volume.part.to_string(), false).await?;
         let target = Target::Socket(transient_export.socket().to_owned());
         let (image, target_again, image_again) = (Arc::clone(&state.image), target.clone(), Arc::clone(&state.image));
-        let (file, volume) = (self.path.display().to_string(), self.name.to_string());
+        let (file, volume) = (self.path.display().to_string(), self.volume.name.to_string());
         let what = match &state.snapshot {
             Some(snapshot) => format!("import {volume}@{snapshot}"),
             None => format!("import {volume}"),

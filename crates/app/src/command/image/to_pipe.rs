@@ -15,7 +15,7 @@ use millpond_images::format::Format;
 use millpond_images::pipe;
 use millpond_images::served::ServedImage;
 
-use super::transient_export::{TransientExport, copy_failure, interruptible, written};
+use super::transient_export::{Total, TransientExport, copy_failure, interruptible, written};
 
 /// Whether the word for a file stands for standard input or output. A file of this name is `./-`.
 pub fn is_pipe(file: &Path) -> bool {
@@ -52,7 +52,7 @@ pub async fn export(client: &Client, signals: &mut Signals, name: &SnapshotName)
     let image = ServedImage { socket: transient_export.socket().to_owned(), layered: false, server: None };
     let (what, from) = (format!("export {name}"), name.to_string());
     let left = "what was written to standard output is incomplete";
-    let done = interruptible(what, (snapshot.size, written), left, signals, move |progress| {
+    let done = interruptible(what, (Total::Of(snapshot.size), written), left, signals, move |progress| {
         pipe::write(&image, out, progress).map_err(|e| failure(e, &from))
     });
     let done = done.await;

@@ -17,7 +17,7 @@ use crate::progress::Progress;
 /// Interval between updates of the progress display.
 const LOOK: Duration = Duration::from_millis(100);
 /// The remains of an interrupted copy to a new volume or file.
-const REMOVED: &str = "the incomplete result is removed";
+pub const REMOVED: &str = "the incomplete result is removed";
 
 /// A private export. The daemon chooses its socket, beside the control socket with mode 0600, and
 /// does not restore the export after a restart. [`TransientExport::close`] must be called.
@@ -53,6 +53,17 @@ impl TransientExport {
     }
 }
 
+/// Bytes that a job processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Total {
+    /// The job is short: neither progress nor a result is shown.
+    Hidden,
+    /// This many.
+    Of(u64),
+    /// It is known at the end.
+    Unknown,
+}
+
 /// Formats the result of a job over a total number of bytes.
 pub type Came = fn(u64, &CopyProgress) -> String;
 
@@ -78,11 +89,12 @@ pub fn whole(total: u64, _: &CopyProgress) -> String {
 /// The error of the work, or that it was interrupted.
 pub async fn with_progress<T: Send + 'static>(
     what: String,
-    total: (u64, Came),
+    (total, result): (u64, Came),
     signals: &mut Signals,
     work: impl FnOnce(&CopyProgress) -> Outcome<T> + Send + 'static,
 ) -> Outcome<T> {
-    interruptible(what, total, REMOVED, signals, work).await
+    let total = if total > 0 { Total::Of(total) } else { Total::Hidden };
+    interruptible(what, (total, result), REMOVED, signals, work).await
 }
 
 /// Like [`with_progress`], with what is said to be left of the result after an interruption.
@@ -91,7 +103,7 @@ pub async fn with_progress<T: Send + 'static>(
 /// The error of the work, or that it was interrupted.
 pub async fn interruptible<T: Send + 'static>(
     what: String,
-    (total, result): (u64, Came),
+    (total, result): (Total, Came),
     left: &str,
     signals: &mut Signals,
     work: impl FnOnce(&CopyProgress) -> Outcome<T> + Send + 'static,
@@ -99,7 +111,11 @@ pub async fn interruptible<T: Send + 'static>(
     let course = Arc::new(CopyProgress::default());
     let theirs = Arc::clone(&course);
     let mut running = tokio::task::spawn_blocking(move || work(&theirs));
-    let mut progress = (total > 0).then(|| Progress::new(what, total));
+    let mut progress = match total {
+        Total::Hidden => None,
+        Total::Of(total) => Some(Progress::new(what, total)),
+        Total::Unknown => Some(Progress::new(what, 0)),
+    };
     let mut turn = tokio::time::interval(LOOK);
     let mut interrupted = false;
     let ended = loop {
@@ -110,12 +126,16 @@ pub async fn interruptible<T: Send + 'static>(
                 course.stop.store(true, Relaxed);
             }
             _ = turn.tick() => {
-                if let Some(progress) = &mut progress {
-                    progress.remaining(total.saturating_sub(course.done.load(Relaxed)));
+                let done = course.done.load(Relaxed);
+                match (&mut progress, total) {
+                    (Some(progress), Total::Of(total)) => progress.remaining(total.saturating_sub(done)),
+                    (Some(progress), _) => progress.counted(done),
+                    (None, _) => {}
                 }
             }
         }
     };
+    let total = if let Total::Of(total) = total { total } else { course.done.load(Relaxed) };
     match progress {
         Some(progress) if !interrupted && matches!(ended, Ok(Ok(_))) => progress.finish(&result(total, &course)),
         Some(progress) => progress.give_up(),

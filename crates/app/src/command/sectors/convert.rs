@@ -15,7 +15,7 @@ use millpond_api::size::Size;
 use millpond_api::{CreateSnapshots, Created, Export, SetSector, Snapshot, Volume};
 use millpond_block::SectorProfile;
 use millpond_daemon::Signals;
-use millpond_images::nbd::{self, Nbd};
+use millpond_images::nbd::{self, BLOCK, Nbd};
 use millpond_images::sectors::fat;
 use millpond_images::sectors::finding::{Finding, look};
 use millpond_images::sectors::plan::{Plan, Rebuild, plan};
@@ -25,8 +25,6 @@ use crate::command::{candidates, create};
 use crate::output::write_out;
 use millpond_images::copy::CopyProgress;
 
-/// Granularity of writes in bytes, which volumes of every sector size accept.
-const BLOCK: u64 = 4096;
 /// Bytes that are copied at once.
 const PIECE: u64 = 1 << 20;
 /// Largest FAT file system in bytes that is rebuilt. A larger one is no system partition but user
@@ -157,16 +155,7 @@ async fn prepare(client: &Client, signals: &mut Signals, name: &VolumeName, to: 
 
 fn look_and_plan(nbd: &mut Nbd, to: u64, force: bool) -> io::Result<Plan> {
     let size = nbd.size();
-    // A 4kn export accepts only whole sectors of 4096 bytes.
-    let mut read = |offset: u64, into: &mut [u8]| -> io::Result<()> {
-        let (start, end) = (offset / BLOCK * BLOCK, (offset + into.len() as u64).next_multiple_of(BLOCK).min(size));
-        let mut whole = vec![0; usize::try_from(end.saturating_sub(start)).unwrap_or(0)];
-        nbd.read(start, &mut whole)?;
-        let skip = usize::try_from(offset - start).unwrap_or(0);
-        let wanted = whole.get(skip..skip + into.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-        into.copy_from_slice(wanted);
-        Ok(())
-    };
+    let mut read = |offset: u64, into: &mut [u8]| nbd::read_widened(nbd, offset, into);
     let finding: Finding = look(size, &mut read)?;
     plan(&finding, to, force, &mut read)
 }
