@@ -19,6 +19,8 @@ mod tests;
 /// Granularity in bytes of telling data from zeroes. Ranges are widened to it, because a volume
 /// stores blocks of this size.
 pub(crate) const BLOCK: u64 = 4096;
+/// Bytes of a cluster of a layer, QEMU's default for qcow2.
+const CLUSTER: u64 = 64 << 10;
 /// Maximum bytes of a data piece, read and written at once.
 pub(crate) const PIECE: u64 = 1 << 20;
 /// Maximum bytes of a zero piece.
@@ -46,6 +48,9 @@ pub enum Task {
     Fill,
     /// The target holds another version: only blocks that differ are written.
     Update,
+    /// The target is a new layer whose lower layer is not known: everything that the source does
+    /// not [keep](Kind::Keep) is written in whole clusters, zeroes too. The target is a socket.
+    Layer,
     /// Nothing is written; a difference is an error.
     Compare,
 }
@@ -101,7 +106,8 @@ pub fn copy(source: &dyn Image, target: &Target, task: Task, progress: &CopyProg
             scope.spawn(|| work(source, target, task, progress, &receive).unwrap_or_else(note));
         }
         // Without a receiver, every worker has ended with an error that `note` has recorded.
-        let planned = plan(source, progress, &mut |piece| send.send(piece).is_ok());
+        let unit = if task == Task::Layer { CLUSTER } else { BLOCK };
+        let planned = plan(source, unit, progress, &mut |piece| send.send(piece).is_ok());
         drop(send);
         planned.unwrap_or_else(note);
     });
@@ -119,12 +125,12 @@ pub fn copy(source: &dyn Image, target: &Target, task: Task, progress: &CopyProg
     flush.map_err(|e| CopyError::Target(0, e))
 }
 
-/// Cuts the disk into pieces, in order, and passes them to `send`, which returns false when no
-/// receiver is left.
-pub(crate) fn plan(source: &dyn Image, progress: &CopyProgress, send: &mut dyn FnMut(Piece) -> bool) -> Result<(), CopyError> {
+/// Cuts the disk into pieces of whole units in bytes, in order, and passes them to `send`, which
+/// returns false when no receiver is left.
+pub(crate) fn plan(source: &dyn Image, unit: u64, progress: &CopyProgress, send: &mut dyn FnMut(Piece) -> bool) -> Result<(), CopyError> {
     let mut source = source.open().map_err(|e| CopyError::Source(0, e))?;
     let size = source.size();
-    let mut cutter = Cutter { covered: 0, size };
+    let mut cutter = Cutter { covered: 0, size, unit };
     let mut at = 0;
     while at < size {
         let runs = source.runs(at, (size - at).min(WINDOW)).map_err(|e| CopyError::Source(at, e))?;
@@ -149,25 +155,27 @@ pub(crate) fn plan(source: &dyn Image, progress: &CopyProgress, send: &mut dyn F
     Ok(())
 }
 
-/// Cuts runs into pieces of whole blocks.
+/// Cuts runs into pieces of whole units: blocks, or clusters.
 struct Cutter {
     /// Offset in bytes up to which the disk was cut.
     covered: u64,
     size: u64,
+    /// Bytes of a unit.
+    unit: u64,
 }
 
 impl Cutter {
-    /// Returns the pieces of the next run. A block that contains the border of a run is treated as
+    /// Returns the pieces of the next run. A unit that contains the border of a run is treated as
     /// data, because reading it is always right.
     fn cut(&mut self, run: Run) -> Vec<Piece> {
         let (start, end) = (run.offset, run.offset + run.length);
-        let (down, up) = (start / BLOCK * BLOCK, end.next_multiple_of(BLOCK).min(self.size));
+        let (down, up) = (start / self.unit * self.unit, end.next_multiple_of(self.unit).min(self.size));
         let mut pieces = Vec::new();
         match run.kind {
             Kind::Keep => {}
             Kind::Data => self.push(&mut pieces, down, up, false),
             Kind::Zero => {
-                let inner = (start.next_multiple_of(BLOCK), if end == self.size { end } else { end / BLOCK * BLOCK });
+                let inner = (start.next_multiple_of(self.unit), if end == self.size { end } else { end / self.unit * self.unit });
                 if inner.0 >= inner.1 {
                     self.push(&mut pieces, down, up, false);
                 } else {
@@ -204,7 +212,7 @@ fn work(
         source: source.open().map_err(|e| CopyError::Source(0, e))?,
         target: Writer::open(target).map_err(target_error)?,
         map: match target {
-            Target::Socket(socket) if task != Task::Fill => {
+            Target::Socket(socket) if !matches!(task, Task::Fill | Task::Layer) => {
                 Some(nbd::connect_for_extents(socket, "base:allocation").map_err(target_error)?)
             }
             _ => None,
@@ -284,6 +292,12 @@ impl Worker {
     fn zero(&mut self, piece: Piece) -> Result<u64, CopyError> {
         // If an image ends within a block, the volume has the rest of this block: zeroes.
         let end = (piece.offset + piece.length).next_multiple_of(BLOCK).min(self.target.size());
+        if self.task == Task::Layer {
+            let length =
+                u32::try_from(end - piece.offset).map_err(|_| CopyError::Target(piece.offset, io::ErrorKind::InvalidData.into()))?;
+            self.target.write_zeroes(piece.offset, length).map_err(|e| CopyError::Target(piece.offset, e))?;
+            return Ok(0);
+        }
         let (mut at, mut written) = (piece.offset, 0);
         while at < end {
             let Some(map) = &mut self.map else { break };
@@ -341,8 +355,12 @@ impl Worker {
             self.target.read(offset, &mut self.old).map_err(|e| CopyError::Target(offset, e))?;
         }
         let mut written = 0;
-        let old = (self.task == Task::Update).then_some(self.old.as_slice());
-        for (start, end) in changed(&self.new, old) {
+        let ranges = match self.task {
+            Task::Layer => vec![(0, self.new.len())],
+            Task::Update => changed(&self.new, Some(&self.old)),
+            Task::Fill | Task::Compare => changed(&self.new, None),
+        };
+        for (start, end) in ranges {
             let at = offset + start as u64;
             let bytes = self.new.get(start..end).unwrap_or_default();
             self.target.write(at, bytes).map_err(|e| CopyError::Target(at, e))?;

@@ -66,6 +66,11 @@ impl Format {
         found.ok_or_else(|| Failure::usage(format!("'{word}' is not a format of images; choose from {}", known())))
     }
 
+    /// Returns the format that the extension of a file name stands for.
+    pub fn of_extension(path: &Path) -> Option<Format> {
+        path.extension().and_then(|end| end.to_str()).and_then(|end| Format::of_word(end).ok())
+    }
+
     /// Detects the format of a file by its first bytes; raw if no magic matches.
     ///
     /// # Errors

@@ -2,10 +2,12 @@
 //! private NBD export, so that a hostile image never reaches the daemon: it can end a command, but
 //! not the service of other clients.
 
+mod differences;
 mod export;
 mod from_pipe;
 mod import;
 mod incomplete;
+mod overlay;
 mod to_pipe;
 mod transient_export;
 

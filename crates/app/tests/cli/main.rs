@@ -19,6 +19,7 @@ mod hung;
 mod images;
 mod lab;
 mod nbd;
+mod overlays;
 mod pipes;
 mod policies;
 mod pools;

@@ -2,7 +2,11 @@
 use super::*;
 
 fn cut(size: u64, runs: &[(u64, Kind)]) -> Vec<(u64, u64, bool)> {
-    let mut cutter = Cutter { covered: 0, size };
+    cut_to(BLOCK, size, runs)
+}
+
+fn cut_to(unit: u64, size: u64, runs: &[(u64, Kind)]) -> Vec<(u64, u64, bool)> {
+    let mut cutter = Cutter { covered: 0, size, unit };
     let mut at = 0;
     let mut pieces = Vec::new();
     for (length, kind) in runs {
@@ -37,4 +41,14 @@ fn pieces_are_bounded() {
     assert_eq!(pieces.len(), 10);
     assert!(pieces.iter().all(|piece| piece.1 <= PIECE));
     assert_eq!(cut(3 << 30, &[(3 << 30, Kind::Zero)]).len(), 3);
+}
+
+#[test]
+fn clusters_of_a_layer_are_whole() {
+    let k = |n: u64| n << 10;
+    let runs = [(k(4), Kind::Keep), (k(4), Kind::Data), (k(60), Kind::Keep), (k(188), Kind::Zero), (k(4), Kind::Keep)];
+    assert_eq!(cut_to(CLUSTER, k(260), &runs), [(0, k(64), false), (k(64), k(64), false), (k(128), k(128), true)]);
+    // the last cluster ends with the disk
+    assert_eq!(cut_to(CLUSTER, k(68), &[(k(64), Kind::Keep), (k(4), Kind::Zero)]), [(k(64), k(4), true)]);
+    assert_eq!(cut_to(CLUSTER, k(72), &[(k(68), Kind::Keep), (k(4), Kind::Zero)]), [(k(64), k(8), false)]);
 }

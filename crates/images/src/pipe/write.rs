@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use super::outlet::Outlet;
-use crate::copy::{CopyError, CopyProgress, Piece, plan};
+use crate::copy::{BLOCK, CopyError, CopyProgress, Piece, plan};
 use crate::source::Image;
 
 #[cfg(test)]
@@ -42,7 +42,7 @@ pub fn write(source: &dyn Image, out: File, progress: &CopyProgress) -> Result<(
         }
         scope.spawn(move || {
             let mut queues = queues.iter().cycle();
-            let planned = plan(source, progress, &mut |piece: Piece| {
+            let planned = plan(source, BLOCK, progress, &mut |piece: Piece| {
                 let queued = piece.zero || queues.next().is_some_and(|queue| queue.send(piece).is_ok());
                 queued && order.send(Ok(piece)).is_ok()
             });

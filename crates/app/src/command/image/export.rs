@@ -14,17 +14,19 @@ use millpond_api::failure::{Failure, Outcome};
 use millpond_api::instant;
 use millpond_api::names::{Name, SnapshotName, VolumeName};
 use millpond_api::path::absolute;
-use millpond_api::{CreateSnapshots, Created, Destroy, Destroyed, DiffExtent, ExtentKind, Snapshot, Volume, VolumeSector};
+use millpond_api::{CreateSnapshots, Created, Destroy, Destroyed, DiffExtent, Snapshot, Volume, VolumeSector};
 use millpond_daemon::Signals;
 use millpond_images::copy::{CopyProgress, Target, Task, copy};
 use millpond_images::format::Format;
 use millpond_images::names::fitting;
-use millpond_images::qemu::{Convert, Served, Server, qemu_img};
+use millpond_images::qemu::{Convert, Served, Server};
 use millpond_images::raw::RawImage;
 use millpond_images::served::ServedImage;
-use millpond_images::source::{Image, Kind, Run, Source};
+use millpond_images::source::Image;
 use millpond_images::states::States;
 
+use super::differences::DiffImage;
+use super::overlay::{Overlay, make_layer};
 use super::to_pipe;
 use super::transient_export::{TransientExport, compared, copy_failure, whole, with_progress, written};
 use crate::command::candidates;
@@ -38,6 +40,7 @@ Example:
   millpond export-image tank/vm1@monday /backup/vm1.raw
   millpond export-image tank/vm1 vm1.qcow2 --verify
   millpond export-image tank/vm1 vm1.qcow2 --snapshots   # snap_NAME_vm1.qcow2 for each, vm1.qcow2 on top
+  millpond export-image tank/vm1@tuesday tuesday.qcow2 --from @monday --backing monday.qcow2
   millpond export-image tank/vm1 - | zstd >vm1.raw.zst
 
 With - for FILE the image goes to standard output, in format raw; all messages go to standard error.")]
@@ -53,6 +56,15 @@ pub struct ExportImage {
     /// Write a qcow2 chain: one file per snapshot, each backed by the previous one, and the volume on top
     #[arg(long)]
     snapshots: bool,
+    /// Write qcow2 with only the blocks that changed since this snapshot: POOL/VOL@SNAP or @SNAP
+    #[arg(long, value_name = "SNAP", conflicts_with = "snapshots", add = candidates::snapshots())]
+    from: Option<String>,
+    /// Name of the backing file to write into it, seen from FILE; it need not exist here [default: none, for 'qemu-img rebase -u']
+    #[arg(long, value_name = "NAME", requires = "from")]
+    backing: Option<String>,
+    /// Format of the backing file [default: by its extension, otherwise raw]
+    #[arg(long, value_name = "FORMAT", requires = "backing")]
+    backing_format: Option<String>,
     /// Read both again afterwards and compare
     #[arg(long)]
     verify: bool,
@@ -79,12 +91,19 @@ impl ExportImage {
         let path = absolute(&self.file);
         let format = match &self.format {
             Some(word) => Format::of_word(word)?,
-            None if self.snapshots => Format::Qcow2,
-            None => path.extension().and_then(|end| end.to_str()).and_then(|end| Format::of_word(end).ok()).unwrap_or(Format::Raw),
+            None if self.snapshots || self.from.is_some() => Format::Qcow2,
+            None => Format::of_extension(&path).unwrap_or(Format::Raw),
         };
         if self.snapshots && (format != Format::Qcow2 || matches!(name, Name::Snapshot(_))) {
             return Err(Failure::usage("--snapshots writes a volume as qcow2; give POOL/VOL, and no other format"));
         }
+        let overlay = match &self.from {
+            Some(_) if format != Format::Qcow2 => {
+                return Err(Failure::usage("--from writes qcow2, because only that has backing files; give no other format"));
+            }
+            Some(from) => Some(Overlay::parse(&name, from, self.backing.as_deref(), self.backing_format.as_deref())?),
+            None => None,
+        };
         if matches!(format, Format::Qcow | Format::Qed) {
             return Err(Failure::usage(format!("format {} cannot be written; give qcow2", format.name())));
         }
@@ -100,13 +119,13 @@ impl ExportImage {
         let volume: Volume = client.get(&format!("/v1/volumes/{of}")).await?;
         let mut signals = Signals::catch()?;
         let written = match &name {
-            Name::Snapshot(name) => self.one(client, &mut signals, name, &path, format).await,
+            Name::Snapshot(name) => self.one(client, &mut signals, name, &path, (format, overlay)).await,
             Name::Volume(of) => {
                 let instant = hold_still(client, of).await?;
                 let written = if self.snapshots {
                     self.chain(client, &mut signals, of, &instant, &path).await
                 } else {
-                    self.one(client, &mut signals, &instant, &path, format).await
+                    self.one(client, &mut signals, &instant, &path, (format, overlay)).await
                 };
                 let_go(client, &instant, written).await
             }
@@ -134,23 +153,38 @@ impl ExportImage {
         to_pipe::check(format)
     }
 
-    /// Writes one version into one file, or to standard output.
-    async fn one(&self, client: &Client, signals: &mut Signals, name: &SnapshotName, path: &Path, format: Format) -> Outcome {
+    /// Writes one version, or its difference from an older one, into one file, or to standard output.
+    async fn one(
+        &self,
+        client: &Client,
+        signals: &mut Signals,
+        name: &SnapshotName,
+        path: &Path,
+        (format, overlay): (Format, Option<Overlay>),
+    ) -> Outcome {
         if self.to_pipe() {
             return to_pipe::export(client, signals, name).await;
         }
         let part = with_ending(path, ".part");
         let unfinished = Unfinished(vec![part.clone()]);
-        let transient_export = TransientExport::open(client, &name.to_string(), true).await?;
-        let snapshot: Outcome<Snapshot> = client.get(&format!("/v1/snapshots/{}/{}", name.of, name.snapshot)).await;
-        let written = match snapshot {
-            Ok(snapshot) => self.file(signals, name, transient_export.socket(), snapshot.size, &part, format).await,
-            Err(failure) => Err(failure),
-        };
-        transient_export.close(client).await.and(written)?;
+        match overlay {
+            Some(overlay) => overlay.write(client, signals, name, &part, self.verify).await?,
+            None => self.whole(client, signals, name, &part, format).await?,
+        }
         publish(&part, path)?;
         drop(unfinished);
         Ok(())
+    }
+
+    /// Writes one version into a file.
+    async fn whole(&self, client: &Client, signals: &mut Signals, name: &SnapshotName, part: &Path, format: Format) -> Outcome {
+        let transient_export = TransientExport::open(client, &name.to_string(), true).await?;
+        let snapshot: Outcome<Snapshot> = client.get(&format!("/v1/snapshots/{}/{}", name.of, name.snapshot)).await;
+        let written = match snapshot {
+            Ok(snapshot) => self.file(signals, name, transient_export.socket(), snapshot.size, part, format).await,
+            Err(failure) => Err(failure),
+        };
+        transient_export.close(client).await.and(written)
     }
 
     /// Writes the file and, with `--verify`, compares it with the snapshot.
@@ -233,9 +267,14 @@ impl ExportImage {
         let written = with_progress(format!("export {from}"), (snapshot.size, came), signals, move |progress| {
             let server = Server::start(&Served::New(&file))?;
             let target = Target::Socket(server.socket().to_owned());
-            let image = DiffImage { serving, extents: extents.map(Arc::new) };
-            let task = if image.extents.is_some() { Task::Update } else { Task::Fill };
-            copy(&image, &target, task, progress).map_err(|e| copy_failure(e, &from, &to))?;
+            let copied = match extents.map(Arc::new) {
+                Some(extents) => {
+                    let image = DiffImage { image: Arc::new(serving), extents };
+                    copy(&image, &target, Task::Update, progress)
+                }
+                None => copy(&serving, &target, Task::Fill, progress),
+            };
+            copied.map_err(|e| copy_failure(e, &from, &to))?;
             server.finish()?;
             if verify {
                 let states = States::of(&file, Some(Format::Qcow2), true, false)?;
@@ -249,55 +288,6 @@ impl ExportImage {
         })
         .await;
         transient_export.close(client).await.and(written)
-    }
-}
-
-/// A snapshot of which only the difference from an older one is copied.
-struct DiffImage {
-    serving: ServedImage,
-    extents: Option<Arc<Vec<DiffExtent>>>,
-}
-
-impl Image for DiffImage {
-    fn open(&self) -> io::Result<Box<dyn Source>> {
-        let source = self.serving.open()?;
-        Ok(match &self.extents {
-            Some(extents) => Box::new(DiffSource { source, extents: Arc::clone(extents) }),
-            None => source,
-        })
-    }
-}
-
-struct DiffSource {
-    source: Box<dyn Source>,
-    extents: Arc<Vec<DiffExtent>>,
-}
-
-impl Source for DiffSource {
-    fn size(&self) -> u64 {
-        self.source.size()
-    }
-
-    fn runs(&mut self, offset: u64, length: u64) -> io::Result<Vec<Run>> {
-        let end = offset + length;
-        let next = self.extents.partition_point(|extent| extent.offset + extent.length <= offset);
-        let (kind, until) = match self.extents.get(next) {
-            Some(extent) if extent.offset <= offset => {
-                let kind = match extent.kind {
-                    ExtentKind::Zero => Kind::Zero,
-                    // content of a kind that this version does not know is read
-                    ExtentKind::Data | ExtentKind::Other(_) => Kind::Data,
-                };
-                (kind, extent.offset + extent.length)
-            }
-            Some(extent) => (Kind::Keep, extent.offset),
-            None => (Kind::Keep, end),
-        };
-        Ok(vec![Run { offset, length: until.min(end) - offset, kind }])
-    }
-
-    fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        self.source.read(offset, into)
     }
 }
 
@@ -345,15 +335,6 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
 
 fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)
-}
-
-fn make_layer(path: &Path, below: Option<&str>, size: u64) -> Outcome {
-    let mut words: Vec<OsString> = ["create", "-q", "-f", "qcow2"].map(OsString::from).to_vec();
-    if let Some(below) = below {
-        words.extend(["-F", "qcow2", "-b", below].map(OsString::from));
-    }
-    words.extend([path.as_os_str().to_owned(), OsString::from(size.to_string())]);
-    qemu_img(&words, path).map(drop)
 }
 
 /// Gives a complete file its final name. Durable on return.
