@@ -8,6 +8,7 @@
 
 pub mod chain;
 pub mod copy;
+pub mod extended;
 pub mod format;
 pub mod library;
 pub mod names;

@@ -30,6 +30,11 @@ pub fn new_volumes() -> ArgValueCompleter {
     of(|_| pool_names("/"))
 }
 
+/// Names of volumes, after those of pools with the slash before a volume's name.
+pub fn old_and_new_volumes() -> ArgValueCompleter {
+    of(|word| if word.contains('/') { volume_names("") } else { pool_names("/") })
+}
+
 /// Names of volumes.
 pub fn volumes() -> ArgValueCompleter {
     of(|_| volume_names(""))

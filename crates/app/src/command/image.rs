@@ -7,10 +7,13 @@ mod export;
 mod from_pipe;
 mod import;
 mod incomplete;
+mod into;
+mod keep;
 mod overlay;
 mod to_pipe;
 mod transient_export;
 
 pub use export::ExportImage;
 pub use import::ImportImage;
+pub use keep::keep;
 pub use transient_export::{TransientExport, whole as all_of, with_progress};

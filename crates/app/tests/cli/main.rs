@@ -17,6 +17,7 @@ mod health;
 mod holds;
 mod hung;
 mod images;
+mod into;
 mod lab;
 mod nbd;
 mod overlays;

@@ -11,10 +11,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use clap::Args;
 use millpond_api::client::{Client, quoted};
 use millpond_api::failure::{Failure, Outcome};
-use millpond_api::instant;
 use millpond_api::names::{Name, SnapshotName, VolumeName};
 use millpond_api::path::absolute;
-use millpond_api::{CreateSnapshots, Created, Destroy, Destroyed, DiffExtent, Snapshot, Volume, VolumeSector};
+use millpond_api::{Destroy, Destroyed, DiffExtent, Snapshot, Volume, VolumeSector};
 use millpond_daemon::Signals;
 use millpond_images::copy::{CopyProgress, Target, Task, copy};
 use millpond_images::format::Format;
@@ -26,6 +25,7 @@ use millpond_images::source::Image;
 use millpond_images::states::States;
 
 use super::differences::DiffImage;
+use super::keep::keep;
 use super::overlay::{Overlay, make_layer};
 use super::to_pipe;
 use super::transient_export::{TransientExport, compared, copy_failure, whole, with_progress, written};
@@ -121,7 +121,7 @@ impl ExportImage {
         let written = match &name {
             Name::Snapshot(name) => self.one(client, &mut signals, name, &path, (format, overlay)).await,
             Name::Volume(of) => {
-                let instant = hold_still(client, of).await?;
+                let instant = keep(client, of, "export", "for 'millpond export-image'; it is removed afterwards").await?;
                 let written = if self.snapshots {
                     self.chain(client, &mut signals, of, &instant, &path).await
                 } else {
@@ -289,18 +289,6 @@ impl ExportImage {
         .await;
         transient_export.close(client).await.and(written)
     }
-}
-
-/// Takes a snapshot for the time of the export.
-async fn hold_still(client: &Client, of: &VolumeName) -> Outcome<SnapshotName> {
-    let stamp = instant::now().strftime("export-%Y%m%dT%H%M%SZ").to_string();
-    let there: Vec<Snapshot> = client.get(&format!("/v1/snapshots?pool={}&volume={}", quoted(&of.pool), quoted(&of.volume))).await?;
-    let taken: Vec<String> = there.iter().filter_map(|snapshot| snapshot.name.split('@').nth(1).map(str::to_owned)).collect();
-    let name = SnapshotName { of: of.clone(), snapshot: fitting(&stamp, &taken) };
-    let description = "for 'millpond export-image'; it is removed afterwards".to_owned();
-    let request = CreateSnapshots { names: vec![name.to_string()], description, ..CreateSnapshots::default() };
-    client.post::<_, Created>("/v1/snapshots", &request).await?;
-    Ok(name)
 }
 
 /// Destroys the snapshot of an export that has ended with this result.

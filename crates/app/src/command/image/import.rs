@@ -21,6 +21,7 @@ use millpond_images::states::{State, States};
 
 use super::from_pipe::{self, FromPipe};
 use super::incomplete::Incomplete;
+use super::into::IntoVolume;
 use super::to_pipe::is_pipe;
 use super::transient_export::{TransientExport, compared, copy_failure, with_progress, written};
 use crate::command::{candidates, create};
@@ -41,6 +42,7 @@ Example:
   millpond import-image disk.raw tank/vm2 -f raw --sector 4kn --verify
   millpond import-image -n /dev/pve/vm-100-disk-0.qcow2 tank/vm-100-disk-0       its snapshots and their sizes
   millpond import-image /var/lib/vz/images/100/vm-100-disk-0.qcow2 tank/vm-100-disk-0
+  millpond import-image golden.qcow2 tank/vm1 --into          only blocks that differ are written; see 'millpond rollback'
   ssh host cat /dev/vg/vm1 | millpond import-image - tank/vm1 --size 20G
 
 With - for FILE a raw image is read from standard input, of any length.
@@ -49,8 +51,8 @@ An import that was killed leaves that; --restart destroys it and starts again.")
 pub struct ImportImage {
     /// The image: a file or a block device, or - for standard input
     file: PathBuf,
-    /// POOL/VOL to create
-    #[arg(add = candidates::new_volumes())]
+    /// POOL/VOL to create, or to write into
+    #[arg(add = candidates::old_and_new_volumes())]
     name: String,
     /// Format of the image [default: detected]
     #[arg(short = 'f', long, value_name = "FORMAT")]
@@ -64,6 +66,9 @@ pub struct ImportImage {
     /// Import only the present state of the disk, without snapshots
     #[arg(long)]
     flat: bool,
+    /// Write the present state of the image into VOL, which exists, after a snapshot of VOL named pre-import-TIME
+    #[arg(long, conflicts_with_all = ["sector", "restart", "dry_run", "properties"])]
+    into: bool,
     /// Follow backing files outside the image's directory
     #[arg(long)]
     follow: bool,
@@ -88,6 +93,9 @@ impl ImportImage {
         let mut properties = SetProperties::default();
         self.properties.iter().try_for_each(|word| create::assign(word, &mut properties))?;
         if is_pipe(&self.file) {
+            if self.into {
+                return Err(Failure::usage("--into needs the size of the image first; save standard input to a file and import that"));
+            }
             return self.stream(client, &name, format, properties).await;
         }
         if self.size.is_some() {
@@ -96,7 +104,7 @@ impl ImportImage {
         let path = absolute(&self.file);
         let mut signals = Signals::catch()?;
         // Inspection is short but may start qemu-img, so it runs outside the event loop.
-        let (flat, follow, file) = (self.flat, self.follow, path.clone());
+        let (flat, follow, file) = (self.flat || self.into, self.follow, path.clone());
         let looked = tokio::task::spawn_blocking(move || looked_at(&file, format, flat, follow));
         let (states, finding) = looked.await.map_err(|e| Failure::failed(format!("cannot look at the image: {e}")))??;
         if let Some(lacks) = finding.lacks() {
@@ -106,6 +114,10 @@ impl ImportImage {
                 finding.size
             );
             return Err(Failure::failed(line));
+        }
+        if self.into {
+            let into = IntoVolume { path: &path, name: &name, verify: self.verify };
+            return into.import(client, &mut signals, states, &finding).await;
         }
         let sector = agreed(&path, self.sector.as_deref(), &finding)?;
         let volume = Incomplete::new(&name);

@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
 use clap::Args;
-use millpond_api::client::{Client, quoted};
+use millpond_api::client::Client;
 use millpond_api::failure::{Failure, Outcome};
-use millpond_api::instant;
 use millpond_api::names::VolumeName;
 use millpond_api::size::Size;
-use millpond_api::{CreateSnapshots, Created, Export, SetSector, Snapshot, Volume};
+use millpond_api::{Export, SetSector, Volume};
 use millpond_block::SectorProfile;
 use millpond_daemon::Signals;
 use millpond_images::nbd::{self, BLOCK, Nbd};
@@ -20,7 +19,7 @@ use millpond_images::sectors::fat;
 use millpond_images::sectors::finding::{Finding, look};
 use millpond_images::sectors::plan::{Plan, Rebuild, plan};
 
-use crate::command::image::{TransientExport, all_of, with_progress};
+use crate::command::image::{TransientExport, all_of, keep, with_progress};
 use crate::command::{candidates, create};
 use crate::output::write_out;
 use millpond_images::copy::CopyProgress;
@@ -81,7 +80,7 @@ impl ConvertSectors {
         if self.dry_run {
             return write_out(&format!("{name} would become {profile}; nothing is changed\n"));
         }
-        let kept = keep(client, &name).await?;
+        let kept = keep(client, &name, "pre-convert", "before 'millpond convert-sectors'").await?;
         let undo = format!("millpond rollback {kept}, then millpond convert-sectors {name} {}", volume.sector);
         self.carry_out(client, &mut signals, &name, profile, work)
             .await
@@ -218,17 +217,4 @@ fn write_widened(nbd: &mut Nbd, offset: u64, bytes: &[u8]) -> io::Result<()> {
     let skip = usize::try_from(offset - start).unwrap_or(0);
     whole.get_mut(skip..skip + bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(bytes);
     nbd.write(start, &whole)
-}
-
-/// Takes the snapshot to which the conversion can be rolled back.
-async fn keep(client: &Client, name: &VolumeName) -> Outcome<String> {
-    let there: Vec<Snapshot> = client.get(&format!("/v1/snapshots?pool={}&volume={}", quoted(&name.pool), quoted(&name.volume))).await?;
-    let stamp = instant::now().strftime("pre-convert-%Y%m%dT%H%M%SZ").to_string();
-    let names = std::iter::once(stamp.clone()).chain((2..).map(|n| format!("{stamp}-{n}")));
-    let free = names.map(|snapshot| format!("{name}@{snapshot}")).find(|full| !there.iter().any(|snapshot| snapshot.name == *full));
-    let free = free.unwrap_or_else(|| format!("{name}@{stamp}"));
-    let description = "before 'millpond convert-sectors'".to_owned();
-    let request = CreateSnapshots { names: vec![free.clone()], description, ..CreateSnapshots::default() };
-    client.post::<_, Created>("/v1/snapshots", &request).await?;
-    Ok(free)
 }
