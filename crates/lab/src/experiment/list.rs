@@ -52,7 +52,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     new(
         "beside-jobs",
         "-",
-        "latencies of a guest while the pool is scrubbed, and while a device is replaced",
+        "latencies of a guest while the pool is scrubbed, a device is replaced, and one is removed",
         beside_jobs::run_beside_jobs,
     ),
     new("clone-storm", "-", "many clones of one disk, in time and space; some under load", clone_storm::run_clone_storm),
