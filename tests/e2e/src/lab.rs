@@ -1,4 +1,5 @@
-//! The lab's program: an experiment with a peer, its report, and wrong usage.
+//! The lab's program: an experiment with a peer, its report, wrong usage; and an experiment with jobs
+//! of pools.
 
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
@@ -59,6 +60,28 @@ pub fn run(subject: &mut Subject) -> Result<()> {
         let ended = lab(&dir, words)?;
         let line = String::from_utf8_lossy(&ended.stderr).into_owned();
         ensure!(ended.status.code() == Some(code) && line.lines().count() == 1 && line.starts_with("millpond-lab: "), "{words:?}: {line}");
+    }
+    Ok(())
+}
+
+/// Runs an experiment with background jobs at the smallest scale. It fails by itself when a
+/// repetition takes longer than the limit that it states.
+pub fn beside_jobs(subject: &mut Subject) -> Result<()> {
+    let dir = subject.file("lab");
+    fs::create_dir_all(&dir)?;
+    let words = ["run", "beside-jobs", "--scale", "0.01", "--reps", "1", "--media", "disk"];
+    let place = dir.display().to_string();
+    let ended = lab(&dir, &[&words[..], &["--disk-dir", &place, "--out", "out"]].concat())?;
+    let (out, err) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    ensure!(ended.status.success(), "{out}\n{err}");
+    ensure!(err.contains("a repetition takes at most"), "the limit is not stated: {err}");
+
+    let results: Value = serde_json::from_str(&fs::read_to_string(dir.join("out/results.json"))?)?;
+    let samples = results.pointer("/experiments/0/samples").and_then(Value::as_array).context("no samples")?;
+    for (metric, means) in [("p99_us", "guests are served beside the job"), ("job_mb_s", "the job goes on beside guests")] {
+        let of_metric = samples.iter().filter(|sample| sample["metric"] == metric);
+        let values: Vec<(&Value, f64)> = of_metric.filter_map(|sample| Some((&sample["case"], sample["value"].as_f64()?))).collect();
+        ensure!(values.len() == 9 && values.iter().all(|(_, value)| *value > 0.0), "{means}: {values:?}");
     }
     Ok(())
 }

@@ -92,4 +92,12 @@ pub const CASES: &[Case] = &[
         asks: Asks::Everything,
         run: lab::run,
     },
+    Case {
+        name: "lab-jobs",
+        about: "an experiment of the lab with a scrub, a replacement and a removal beside guests ends in time",
+        needs: &[],
+        guest: false,
+        asks: Asks::Everything,
+        run: lab::beside_jobs,
+    },
 ];
