@@ -85,13 +85,17 @@ impl Requests {
         let root = |target: Target| store.geometry(target).and_then(|_| store.root_of(target));
         let roots = (work.older.map_or(Some(TreeRoot::default()), root), root(work.newer));
         let (Some(older), Some(newer)) = roots else { return self.fail_op(store, id, DiskError::Invalid) };
+        // a version of the time when the discard after a shrink was in progress has blocks beyond
+        // its end, which nobody can read
+        let older_end = work.older.and_then(|target| store.geometry(target)).map_or(u64::MAX, |(geometry, _)| geometry.size / 4096);
         while self.comparisons > 0 {
             self.comparisons -= 1;
             let Some(Op { work: Work::Compare(work), .. }) = self.ops.get_mut(id) else { return };
             if work.is_done() {
                 return self.end_comparison(store, id);
             }
-            let (block, end) = (work.next, work.end);
+            let block = work.next;
+            let (older, end) = if block < older_end { (older, work.end.min(older_end)) } else { (TreeRoot::default(), work.end) };
             // taken out of the operation while the trees are read
             let mut found = std::mem::replace(&mut work.found, Found::Extents(Vec::new()));
             let stop = store.compare(older, newer, block, end, &mut found);
