@@ -88,6 +88,10 @@ pub struct CreateNbd {
     /// socket gets a unique name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub transient: bool,
+    /// If true, the client receives a stream into the volume, so it may use it while the receive is
+    /// incomplete.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub receive: bool,
     /// If true, the export may serve other machines without authentication and encryption.
     #[serde(default)]
     pub insecure: bool,

@@ -42,6 +42,12 @@ impl Failure {
         Failure { code: Code::Usage, line: line.into() }
     }
 
+    /// Puts what was being done before the message.
+    #[must_use]
+    pub fn during(self, what: impl fmt::Display) -> Failure {
+        Failure { code: self.code, line: format!("{what}: {}", self.line) }
+    }
+
     /// A failure whose message was printed already.
     pub fn said(code: Code) -> Failure {
         Failure { code, line: String::new() }

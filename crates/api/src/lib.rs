@@ -21,6 +21,7 @@ mod export;
 pub mod failure;
 mod feature;
 mod found;
+pub mod identity;
 pub mod instant;
 mod job;
 mod layout;

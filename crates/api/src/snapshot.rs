@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::identity::{Receiving, SnapshotIdentity, SnapshotOrigin};
 use super::words::words;
 
 /// A snapshot.
@@ -39,6 +40,16 @@ pub struct Snapshot {
     /// Time when the snapshot is destroyed automatically.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires: Option<Timestamp>,
+    /// Identity, equal for a snapshot and for copies of it that other pools received.
+    #[serde(default)]
+    #[schema(value_type = String)]
+    pub identity: Option<SnapshotIdentity>,
+    /// True if it was received from another pool, or from a stream of this one.
+    #[serde(default)]
+    pub received: bool,
+    /// Content of a snapshot of an incomplete receive.
+    #[serde(default)]
+    pub receiving: Option<Receiving>,
 }
 
 /// A hold on a snapshot.
@@ -83,6 +94,9 @@ pub struct CreateSnapshots {
     /// If true, no snapshot is taken when a guest cannot be frozen.
     #[serde(default)]
     pub freeze_required: bool,
+    /// The snapshot that was received, for the only name.
+    #[serde(default)]
+    pub origin: Option<SnapshotOrigin>,
 }
 
 /// Names of created objects.
@@ -104,6 +118,10 @@ pub struct Rollback {
     /// If true, rolls back while clients are connected. Their disk changes under them.
     #[serde(default)]
     pub force: bool,
+    /// If true, a receive goes back to its progress or gives up. The kept state is named
+    /// `interrupted-receive-TIME`.
+    #[serde(default)]
+    pub receive: bool,
 }
 
 /// Result of a rollback.

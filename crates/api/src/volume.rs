@@ -279,6 +279,9 @@ pub struct Resized {
 pub struct Rename {
     /// The new full name.
     pub name: String,
+    /// If true, the snapshot is one of a receive, and the receive renames it.
+    #[serde(default)]
+    pub receive: bool,
 }
 
 /// Request to promote a clone.
@@ -328,6 +331,9 @@ pub struct Destroy {
     /// If true, only reports the result of the request.
     #[serde(default)]
     pub dry_run: bool,
+    /// If true, a receive destroys its own snapshots, which say that it is incomplete.
+    #[serde(default)]
+    pub receive: bool,
 }
 
 /// Result of a request to destroy volumes and snapshots, or of its dry run.

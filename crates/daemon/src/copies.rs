@@ -22,6 +22,7 @@ use millpond_engine::{
 use serde::{Deserialize, Serialize};
 
 use super::events::Happened;
+use super::receiving;
 use super::service::Daemon;
 use super::shard::{ShardError, ShardHandle};
 
@@ -120,6 +121,7 @@ impl Daemon {
         let new: VolumeName = request.name.parse()?;
         let during = format!("cannot copy '{name}' to '{new}'");
         let (source, of, snapshot) = self.find_snapshot(name).await?;
+        receiving::refuse_incomplete(&snapshot).map_err(|e| e.during(&during))?;
         let target = self.shard(&new.pool)?;
         let taken = target.find_volume(&new.volume).await?.is_some() || self.is_being_copied(&new);
         if taken {

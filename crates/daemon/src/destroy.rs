@@ -8,6 +8,7 @@ use millpond_api::{ApiError, Destroy, Destroyed, EventKind, WipePool};
 use millpond_engine::{CatalogCommand, Command};
 
 use super::attached::{self, Clients};
+use super::receiving;
 use super::service::Daemon;
 use super::shard::ShardHandle;
 use super::state::ExportRecord;
@@ -43,6 +44,9 @@ impl Daemon {
             more => format!("cannot destroy '{}' and {more} more", request.name),
         };
         let plan = catalog.plan(&doomed, request.recursive || request.clones, request.clones).map_err(|e| e.during(&during))?;
+        if !request.receive {
+            refuse_marks(&plan, &catalog).map_err(|e| e.during(&during))?;
+        }
         let exports = self.in_the_way(request, &shard, &catalog, &plan).await.map_err(|e| e.during(&during))?;
         // the wipe is rehearsed, so that a refusal comes before anything is lost
         let wipe = request.wipe.map(|mode| WipePool { mode, stop: false, dry_run: true });
@@ -130,6 +134,16 @@ fn ids(exports: &[ExportRecord]) -> String {
         [first @ .., last] => format!("exports {} and {last}", first.join(", ")),
         [] => String::new(),
     }
+}
+
+/// Refuses to destroy a snapshot of an incomplete receive, unless its volume goes with it.
+fn refuse_marks(plan: &Plan, catalog: &Catalog) -> Result<(), ApiError> {
+    let ids = plan.steps.iter().filter_map(|step| match step {
+        Step::Snapshots(ids) => Some(ids),
+        Step::Volume(_) => None,
+    });
+    let mut marks = ids.flatten().filter_map(|id| catalog.snapshot(*id)).filter(|snapshot| receiving::has_mark(snapshot));
+    marks.next().map_or(Ok(()), |mark| Err(receiving::mark_stays(&catalog.name_of(millpond_engine::Target::Snapshot(mark.id)))))
 }
 
 async fn carry_out(shard: &ShardHandle, plan: &Plan) -> Result<(), ApiError> {

@@ -12,6 +12,7 @@ use millpond_engine::{PoolState, SnapshotId, Target, VolumeId};
 
 use super::attached::{self, Clients};
 use super::look::PoolLook;
+use super::receiving;
 use super::service::{Daemon, ExportEntry};
 use super::shard::{ExportId, ExportInfo, ImageLoad, NbdExport, ShardHandle, SocketAccess, VhostUserExport};
 use super::state::{ExportRecord, Protocol, Served};
@@ -146,6 +147,9 @@ impl Daemon {
     async fn nbd_record(&self, id: u64, request: &CreateNbd) -> Result<(ShardHandle, ExportRecord), ApiError> {
         let name: Name = request.name.parse()?;
         let (shard, target) = self.find_target(&name).await?;
+        if !request.receive {
+            receiving::refuse_head(&shard, &name, target).await?;
+        }
         if !request.readonly && !request.force {
             self.refuse_second_writer(name.pool(), target)?;
         }
@@ -184,6 +188,7 @@ impl Daemon {
     async fn vhost_user_record(&self, id: u64, request: &CreateVhostUser) -> Result<(ShardHandle, ExportRecord), ApiError> {
         let name: Name = request.name.parse()?;
         let (shard, target) = self.find_target(&name).await?;
+        receiving::refuse_head(&shard, &name, target).await?;
         if !request.readonly && !request.force {
             self.refuse_second_writer(name.pool(), target)?;
         }

@@ -58,6 +58,7 @@ mod policy;
 mod pools;
 mod probe;
 mod promote;
+mod receiving;
 mod refusal;
 mod renew;
 mod replace;

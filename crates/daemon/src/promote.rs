@@ -7,6 +7,7 @@ use millpond_api::size::Size;
 use millpond_api::{ApiError, ErrorKind, EventKind, Promote, Promoted};
 use millpond_engine::{CatalogCommand, Command, CommandError, PromotionPlan, Reply, SnapshotInfo, VolumeInfo};
 
+use super::receiving;
 use super::service::Daemon;
 use super::shard::ShardError;
 
@@ -23,6 +24,7 @@ impl Daemon {
         let during = format!("cannot promote '{name}'");
         let (shard, volume) = self.find_volume(name).await?;
         let (volumes, snapshots) = (shard.volumes().await?, shard.snapshots().await?);
+        receiving::refuse_promotion(&volume, &volumes, &snapshots).map_err(|e| e.during(&during))?;
         let command = Command::Catalog(CatalogCommand::Promote { volume: volume.id, dry_run: request.dry_run });
         let reply = shard.command(command).await.map_err(|e| refused(e, &volume, &volumes).during(&during))?;
         let Reply::Promotion(plan) = reply else { return Err(ApiError::internal("the engine answers something else").during(during)) };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
+use millpond_api::identity::{INTERRUPTED, Receiving, SnapshotIdentity, SnapshotOrigin, taken};
 use millpond_api::instant;
 use millpond_api::names::{Name, SnapshotName, VolumeName};
 use millpond_api::{
@@ -17,7 +18,7 @@ use super::events::Happened;
 use super::freeze::How;
 use super::service::{Daemon, PoolEntry};
 use super::shard::ShardHandle;
-use super::{attached, freeze, holds};
+use super::{attached, freeze, holds, receiving};
 
 /// Time between two looks for expired snapshots.
 const EXPIRY_TURN: Duration = Duration::from_secs(5);
@@ -46,9 +47,10 @@ impl Daemon {
                 }
             }
             snapshots.sort_by_key(|snapshot| (snapshot.epoch, snapshot.id));
+            let pool_id = self.pool_id(&pool);
             for volume in volumes {
                 let of_volume = snapshots.iter().filter(|snapshot| snapshot.volume == volume.id);
-                listed.extend(of_volume.map(|snapshot| view(&format!("{pool}/{}", volume.name), snapshot)));
+                listed.extend(of_volume.map(|snapshot| view(&pool_id, &format!("{pool}/{}", volume.name), snapshot)));
             }
         }
         Ok(listed)
@@ -60,7 +62,12 @@ impl Daemon {
     /// When there is no snapshot of this name.
     pub async fn snapshot(&self, name: &SnapshotName) -> Result<Snapshot, ApiError> {
         let (_, _, snapshot) = self.find_snapshot(name).await?;
-        Ok(view(&name.of.to_string(), &snapshot))
+        Ok(view(&self.pool_id(&name.of.pool), &name.of.to_string(), &snapshot))
+    }
+
+    /// Returns the id of a pool, in hexadecimal digits.
+    fn pool_id(&self, pool: &str) -> String {
+        self.registry().pools.get(pool).map_or_else(String::new, |entry| entry.record.id.clone())
     }
 
     /// Takes snapshots, all at one instant or one after the other. Durable on return.
@@ -73,6 +80,7 @@ impl Daemon {
         if names.is_empty() {
             return Err(ApiError::usage("no snapshot is named; give POOL/VOL@SNAP"));
         }
+        let request = receiving::with_origin(request, &names)?;
         let mut targets = Vec::with_capacity(names.len());
         for name in &names {
             let (shard, volume) = self.find_volume(&name.of).await?;
@@ -144,6 +152,11 @@ impl Daemon {
         let mut taken: Vec<String> = Vec::new();
         for group in targets.chunks(group_size) {
             let Some((shard, _, first)) = group.first() else { continue };
+            if request.origin.is_none() {
+                for (shard, volume, name) in group {
+                    receiving::refuse(shard, &name.of, *volume).await.map_err(|e| e.during(format!("cannot take '{name}'")))?;
+                }
+            }
             let command = Command::Catalog(CatalogCommand::Snapshot {
                 targets: group.iter().map(|(_, volume, name)| (*volume, name.snapshot.clone())).collect(),
                 description: request.description.clone(),
@@ -174,7 +187,11 @@ impl Daemon {
         let (shard, _, snapshot) = self.find_snapshot(name).await?;
         let during = format!("cannot roll back to '{name}'");
         let connected = attached::to(&shard, Clients::Target(Target::Head(snapshot.volume))).await.map_err(|e| e.during(&during))?;
-        let keep_as = unused_name(&shard, snapshot.volume, "pre-rollback").await?;
+        if !request.receive {
+            // the kept state would be of no instant
+            receiving::refuse(&shard, &name.of, snapshot.volume).await.map_err(|e| e.during(&during))?;
+        }
+        let keep_as = unused_name(&shard, snapshot.volume, if request.receive { INTERRUPTED } else { "pre-rollback" }).await?;
         let kept_as = format!("{}@{keep_as}", name.of);
         if !request.dry_run {
             if !request.force {
@@ -198,6 +215,7 @@ impl Daemon {
             return Err(ApiError::invalid("a clone shares its blocks with the snapshot; name the same pool").during(during));
         }
         let (shard, _, snapshot) = self.find_snapshot(name).await?;
+        receiving::refuse_incomplete(&snapshot).map_err(|e| e.during(&during))?;
         let command = Command::Catalog(CatalogCommand::Clone { snapshot: snapshot.id, name: new.volume.clone() });
         shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         self.tell(EventKind::VolumeCreated, new.to_string());
@@ -304,11 +322,21 @@ pub(super) async fn unused_name(shard: &ShardHandle, volume: VolumeId, before: &
     Ok(name)
 }
 
-fn view(volume: &str, snapshot: &SnapshotInfo) -> Snapshot {
+fn view(pool_id: &str, volume: &str, snapshot: &SnapshotInfo) -> Snapshot {
+    let (description, origin) = SnapshotOrigin::split(&snapshot.description);
+    let own = || SnapshotIdentity::new(pool_id, snapshot.id.0, snapshot.epoch, snapshot.created.0);
+    let received = origin.is_some();
+    let (identity, receiving) = match origin {
+        None => (Some(own()).filter(|_| !receiving::is_incomplete(snapshot)), None),
+        Some(SnapshotOrigin { identity, position: Some(position), base }) => (None, Some(Receiving { identity, position, base })),
+        Some(SnapshotOrigin { identity, position: None, .. }) => (Some(identity).filter(|_| !receiving::is_incomplete(snapshot)), None),
+    };
+    // a received snapshot was taken when its original was
+    let created = identity.as_ref().and_then(taken).unwrap_or_else(|| instant::from_millis(snapshot.created.0));
     Snapshot {
         name: format!("{volume}@{}", snapshot.name),
         id: snapshot.id.0,
-        created: instant::from_millis(snapshot.created.0),
+        created,
         epoch: snapshot.epoch,
         size: snapshot.size,
         referenced_bytes: snapshot.referenced_bytes,
@@ -317,7 +345,10 @@ fn view(volume: &str, snapshot: &SnapshotInfo) -> Snapshot {
         hold_tags: snapshot.hold_list.iter().filter_map(|hold| hold.tag.clone()).collect(),
         hold_list: snapshot.hold_list.iter().map(holds::view).collect(),
         clones: snapshot.clones,
-        description: snapshot.description.clone(),
+        description: description.to_owned(),
         expires: snapshot.expires.map(|time| instant::from_millis(time.0)),
+        received: received && identity.is_some(),
+        identity,
+        receiving,
     }
 }

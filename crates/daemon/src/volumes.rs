@@ -14,6 +14,7 @@ use millpond_engine::{CatalogCommand, Command, CommandError, Compression, Target
 use super::attached::{self, Clients};
 use super::events::Happened;
 use super::options;
+use super::receiving;
 use super::service::Daemon;
 use super::shard::{ShardError, ShardHandle};
 use super::snapshots::unused_name;
@@ -147,6 +148,10 @@ impl Daemon {
         let mut resized =
             Resized { old_size: volume.size, size, kept_as: None, connected: attached::to(&shard, Clients::Target(target)).await? };
         let shrinks = size < volume.size;
+        if shrinks && !request.no_snapshot {
+            // the kept state would be of no instant
+            receiving::refuse(&shard, name, volume.id).await.map_err(|e| e.during(&during))?;
+        }
         let keep_as = if shrinks && !request.no_snapshot { Some(unused_name(&shard, volume.id, "pre-shrink").await?) } else { None };
         resized.kept_as = keep_as.as_ref().map(|keep_as| format!("{name}@{keep_as}"));
         if request.dry_run {
@@ -217,11 +222,14 @@ impl Daemon {
         let shard = self.shard(old.pool())?;
         let command = match (old, &new) {
             (Name::Volume(from), Name::Volume(to)) if from.pool == to.pool => {
-                let (_, volume) = self.find_volume(from).await?;
+                let (shard, volume) = self.find_volume(from).await?;
+                // a receive would go on in another volume of the old name
+                receiving::refuse(&shard, from, volume.id).await.map_err(|e| e.during(&during))?;
                 Command::Catalog(CatalogCommand::RenameVolume { volume: volume.id, name: to.volume.clone() })
             }
             (Name::Snapshot(from), Name::Snapshot(to)) if from.of == to.of => {
                 let (_, _, snapshot) = self.find_snapshot(from).await?;
+                receiving::check_rename(&snapshot, to, request.receive).map_err(|e| e.during(&during))?;
                 Command::Catalog(CatalogCommand::RenameSnapshot { snapshot: snapshot.id, name: to.snapshot.clone() })
             }
             (Name::Volume(_), Name::Volume(_)) => {

@@ -182,6 +182,7 @@ impl Nbd {
     async fn run(self, client: &Client) -> Outcome {
         let name: Name = self.name.parse()?;
         let request = CreateExport::Nbd(CreateNbd {
+            receive: false,
             name: name.to_string(),
             unix: self.unix.as_deref().map(path_text).transpose()?,
             tcp: self.tcp,

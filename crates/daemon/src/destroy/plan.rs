@@ -76,7 +76,7 @@ impl Catalog {
         &self.pool
     }
 
-    fn snapshot(&self, id: SnapshotId) -> Option<&SnapshotInfo> {
+    pub(super) fn snapshot(&self, id: SnapshotId) -> Option<&SnapshotInfo> {
         self.snapshots.get(&id)
     }
 

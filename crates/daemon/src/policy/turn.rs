@@ -22,6 +22,7 @@ use super::due::{Progress, Seen, read_only};
 use super::keep::Bucket;
 use super::{Attached, PolicyRecord, Terms};
 use crate::freeze::{Guest, How};
+use crate::receiving;
 use crate::service::Daemon;
 use crate::shard::{ShardError, ShardHandle};
 
@@ -431,12 +432,15 @@ enum NotTaken {
     Shard(ShardError),
     /// A guest was not frozen until the end, and the policy requires it.
     NotFrozen(String),
+    /// A receive into the volume is incomplete, so its present state is of no instant.
+    Receiving,
 }
 
 impl From<NotTaken> for ApiError {
     fn from(error: NotTaken) -> ApiError {
         match error {
             NotTaken::Shard(error) => error.into(),
+            NotTaken::Receiving => ApiError::busy("a receive into one of its volumes is incomplete; finish it, or give it up"),
             NotTaken::NotFrozen(reason) => ApiError::busy(format!("a guest was not frozen: {reason}")),
         }
     }
@@ -444,10 +448,18 @@ impl From<NotTaken> for ApiError {
 
 /// Takes snapshots of volumes: with `group` at one instant, else one after the other.
 async fn take_groups(turn: &Turn, shard: &ShardHandle, volumes: &[VolumeId], now: Timestamp) -> Vec<Result<Group, NotTaken>> {
-    let groups: Vec<&[VolumeId]> = if turn.terms.group { vec![volumes] } else { volumes.chunks(1).collect() };
+    let (mut complete, mut left_out) = (Vec::with_capacity(volumes.len()), Vec::new());
+    for volume in volumes {
+        match receiving::is_receiving(shard, *volume).await {
+            Ok(false) => complete.push(*volume),
+            Ok(true) => left_out.push(Err(NotTaken::Receiving)),
+            Err(error) => left_out.push(Err(NotTaken::Shard(error))),
+        }
+    }
+    let groups: Vec<&[VolumeId]> = if turn.terms.group { vec![&complete] } else { complete.chunks(1).collect() };
     let groups = groups.into_iter().filter(|group| !group.is_empty());
     let taken = join_all(groups.map(|group| take_group(turn, shard, group, now))).await;
-    taken.into_iter().map(|result| result.map_err(NotTaken::Shard)).collect()
+    taken.into_iter().map(|result| result.map_err(NotTaken::Shard)).chain(left_out).collect()
 }
 
 /// Takes snapshots of volumes at one instant.

@@ -45,7 +45,7 @@ impl Listed {
             ExportKind::Nbd => {
                 let tls = tls.map(tls_request).transpose()?;
                 let (force, transient) = (false, false);
-                CreateExport::Nbd(CreateNbd { name, unix, tcp, readonly, force, transient, insecure, tls, access, limits })
+                CreateExport::Nbd(CreateNbd { name, unix, tcp, readonly, force, transient, receive: false, insecure, tls, access, limits })
             }
             ExportKind::VhostUser => CreateExport::VhostUser(CreateVhostUser { name, unix, queues, readonly, force: false, access }),
             ExportKind::Fuse => CreateExport::Fuse(CreateFuse { pool: name, dir: address, access }),

@@ -92,7 +92,7 @@ impl Incomplete<'_> {
             let properties = SetProperties { readonly: read_only, ..SetProperties::default() };
             client.patch::<_, Volume>(&format!("/v1/volumes/{part}"), &properties).await?;
         }
-        client.post::<_, ()>(&format!("/v1/volumes/{part}/rename"), &Rename { name: self.name.to_string() }).await
+        client.post::<_, ()>(&format!("/v1/volumes/{part}/rename"), &Rename { name: self.name.to_string(), receive: false }).await
     }
 
     /// Destroys the volume after a failure, which is returned.
