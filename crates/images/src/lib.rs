@@ -21,4 +21,5 @@ pub mod sectors;
 pub mod served;
 pub mod source;
 pub mod states;
+pub mod stream;
 pub mod whole;
