@@ -32,11 +32,13 @@ mod map;
 mod owner;
 mod policy;
 mod pool;
+mod receive;
 #[cfg(test)]
 mod reference;
 mod rename;
 mod resize;
 mod sectors;
+mod send;
 mod serve;
 mod sinks;
 mod snapshot;

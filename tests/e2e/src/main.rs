@@ -53,6 +53,7 @@ mod proxmox;
 mod read_cache;
 mod restart;
 mod sectors;
+mod send_receive;
 mod spares;
 mod status;
 mod subject;

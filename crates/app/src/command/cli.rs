@@ -10,7 +10,7 @@ use millpond_api::failure::Outcome;
 use super::bucket;
 use super::{
     alert, cache, completions, create, demo, destroy, diff, doctor, events, exports, fuse_guard, get, history, hold, image, lab, list, man,
-    policy, pool, rename, resize, sectors, serve, snapshot, status, token, up,
+    policy, pool, receive, rename, resize, sectors, send, serve, snapshot, status, token, up,
 };
 use crate::config::socket_path;
 
@@ -88,6 +88,8 @@ enum Verb {
     ImportImage(image::ImportImage),
     ExportImage(image::ExportImage),
     ConvertSectors(sectors::ConvertSectors),
+    Send(send::Send),
+    Receive(receive::Receive),
     Lab(lab::Lab),
     Completions(completions::Completions),
     Man(man::Man),
@@ -142,6 +144,8 @@ impl Cli {
             Verb::ImportImage(import) => import.run(&client).await,
             Verb::ExportImage(export) => export.run(&client).await,
             Verb::ConvertSectors(convert) => convert.run(&client).await,
+            Verb::Send(send) => send.run(&client).await,
+            Verb::Receive(receive) => receive.run(&client).await,
             Verb::Lab(lab) => lab.run(),
             Verb::Completions(completions) => completions.run(),
             Verb::Man(man) => man.run(),

@@ -13,7 +13,8 @@ mod overlay;
 mod to_pipe;
 mod transient_export;
 
+pub use differences::DiffImage;
 pub use export::ExportImage;
 pub use import::ImportImage;
 pub use keep::keep;
-pub use transient_export::{TransientExport, whole as all_of, with_progress};
+pub use transient_export::{Total, TransientExport, watched, whole as all_of, with_progress};

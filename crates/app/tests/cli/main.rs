@@ -32,6 +32,7 @@ mod several;
 mod snapshots;
 mod space;
 mod start;
+mod streams;
 mod trouble;
 mod up;
 mod usage;

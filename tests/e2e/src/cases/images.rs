@@ -1,7 +1,7 @@
 //! Disk images, and sector sizes of their contents.
 
 use super::{Asks, Case};
-use crate::{disk_images, sectors};
+use crate::{disk_images, sectors, send_receive};
 
 pub const CASES: &[Case] = &[
     Case {
@@ -35,6 +35,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: disk_images::hostile,
+    },
+    Case {
+        name: "send-receive",
+        about: "snapshots of a volume under load go to a second host and back, while either end is killed",
+        needs: &[],
+        guest: false,
+        asks: Asks::Everything,
+        run: send_receive::run,
     },
     Case {
         name: "sectors-boot-4kn",

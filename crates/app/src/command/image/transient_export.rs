@@ -32,7 +32,20 @@ impl TransientExport {
     /// # Errors
     /// The daemon's error.
     pub async fn open(client: &Client, name: &str, readonly: bool) -> Outcome<TransientExport> {
-        let request = CreateExport::Nbd(CreateNbd { name: name.to_owned(), readonly, transient: true, ..CreateNbd::default() });
+        TransientExport::make(client, name, readonly, false).await
+    }
+
+    /// Makes the export of a volume or snapshot for a receive, which may be incomplete.
+    ///
+    /// # Errors
+    /// The daemon's error.
+    pub async fn open_for_receive(client: &Client, name: &str, readonly: bool) -> Outcome<TransientExport> {
+        TransientExport::make(client, name, readonly, true).await
+    }
+
+    async fn make(client: &Client, name: &str, readonly: bool, receive: bool) -> Outcome<TransientExport> {
+        let name = name.to_owned();
+        let request = CreateExport::Nbd(CreateNbd { name, readonly, transient: true, receive, ..CreateNbd::default() });
         let export: Export = client.post("/v1/exports", &request).await?;
         let socket = export.unix.map(PathBuf::from);
         let socket = socket.ok_or_else(|| Failure::failed("the daemon made no socket; use the millpond that belongs to it"))?;
@@ -108,6 +121,18 @@ pub async fn interruptible<T: Send + 'static>(
     signals: &mut Signals,
     work: impl FnOnce(&CopyProgress) -> Outcome<T> + Send + 'static,
 ) -> Outcome<T> {
+    let (interrupted, ended) = watched(what, (total, result), signals, work).await;
+    if interrupted { Err(Failure::failed(format!("interrupted; {left}"))) } else { ended }
+}
+
+/// Runs blocking work as [`with_progress`] does; returns whether it was interrupted, too, for work
+/// whose incomplete result stays.
+pub async fn watched<T: Send + 'static>(
+    what: String,
+    (total, result): (Total, Came),
+    signals: &mut Signals,
+    work: impl FnOnce(&CopyProgress) -> Outcome<T> + Send + 'static,
+) -> (bool, Outcome<T>) {
     let course = Arc::new(CopyProgress::default());
     let theirs = Arc::clone(&course);
     let mut running = tokio::task::spawn_blocking(move || work(&theirs));
@@ -141,10 +166,8 @@ pub async fn interruptible<T: Send + 'static>(
         Some(progress) => progress.give_up(),
         None => {}
     }
-    if interrupted {
-        return Err(Failure::failed(format!("interrupted; {left}")));
-    }
-    ended.unwrap_or_else(|e| Err(Failure::failed(format!("the work failed: {e}; run the command again"))))
+    let ended = ended.unwrap_or_else(|e| Err(Failure::failed(format!("the work failed: {e}; run the command again"))));
+    (interrupted, ended)
 }
 
 /// Turns an error of a copy into a message; `source` and `target` are names that the user knows.
