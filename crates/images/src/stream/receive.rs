@@ -201,7 +201,7 @@ impl<'a, T: Target> Receiver<'a, T> {
         let wanted = self.wanted(index)?.clone();
         self.turned = Instant::now();
         if index < self.first {
-            self.done.there += 1;
+            self.done.there += usize::from(named(&snapshots, &wanted.identity).is_some());
             self.incoming = Some(Incoming { index, from: None, position: 0 });
             return Ok(());
         }
@@ -490,8 +490,9 @@ pub fn abandon<T: Target>(target: &mut T, to: Option<&str>) -> Outcome<Option<St
         let what = if to.is_some() { "there is no such snapshot" } else { "the snapshot that it built on is gone" };
         Failure::failed(format!("{what}; go back to another one with '--abandon --to SNAP': {}", complete.join(" ")))
     })?;
-    let received_alone = target.differences(RECEIVING, None)?.is_empty();
     let kept = target.roll_back(part(base), true)?;
+    // compared as it is kept: a write before the rollback is in it
+    let received_alone = target.differences(RECEIVING, Some(&kept))?.is_empty();
     if received_alone {
         target.destroy(&kept)?;
     }

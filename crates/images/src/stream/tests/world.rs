@@ -417,3 +417,16 @@ fn a_token_of_another_receive_is_refused() {
     with(token).expect_err("another position");
     with(right).expect("the rest");
 }
+
+/// Fixed defect: the state was compared before the rollback, and destroyed after it.
+#[test]
+fn what_others_write_until_a_receive_is_given_up_is_kept() {
+    let states = history(&mut Random::new(16), 2);
+    let mut world = World::new(&states, Random::new(1));
+    receive(&mut world, &stream(None, &states[..1], VolumeCompression::Off, (0, 0)), false, Checks::ALL).expect("all of it");
+    let bytes = stream(Some(&states[0]), &states[1..], VolumeCompression::Off, (0, 0));
+    receive(&mut world, &bytes[..bytes.len() - 33], false, Checks::ALL).expect_err("it is cut");
+    world.others = 1;
+    let kept = abandon(&mut world, None).expect("nothing stops it").expect("something was written");
+    assert!(world.find(&kept).is_ok());
+}
