@@ -47,8 +47,8 @@ const WORDS: &[(&[&str], &str)] = &[
     ),
     (&["stat", "top", "perf"], "'millpond pool iostat POOL 1' shows operations, bandwidth and latency each second"),
     (
-        &["send", "receive", "recv", "export-diff", "import-diff", "backup", "restore"],
-        "'millpond export-image NAME FILE' writes a volume or snapshot to a file, 'millpond import-image FILE POOL/VOL' reads one; 'millpond diff' lists what has changed",
+        &["recv", "export-diff", "import-diff", "backup", "restore"],
+        "'millpond send POOL/VOL@A%B' writes snapshots to a file or a pipe, 'millpond receive POOL/VOL' makes them of it; 'millpond export-image NAME FILE' writes a disk image",
     ),
     (
         &["convert", "dd"],
