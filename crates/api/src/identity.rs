@@ -73,11 +73,6 @@ impl SnapshotIdentity {
         let pool = pool.chars().filter(char::is_ascii_hexdigit).map(|c| c.to_ascii_lowercase()).collect();
         SnapshotIdentity { pool, id, epoch, millis }
     }
-
-    /// When the snapshot was taken, in milliseconds since the Unix epoch.
-    pub fn millis(&self) -> u64 {
-        self.millis
-    }
 }
 
 impl fmt::Display for SnapshotIdentity {

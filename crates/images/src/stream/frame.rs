@@ -97,8 +97,6 @@ pub struct FrameWriter<W> {
     out: W,
     sum: u64,
     codec: u8,
-    /// Bytes written.
-    written: u64,
 }
 
 impl<W: Write> FrameWriter<W> {
@@ -114,7 +112,7 @@ impl<W: Write> FrameWriter<W> {
             VolumeCompression::Zstd => ZSTD,
             VolumeCompression::Off | VolumeCompression::Other(_) => PLAIN,
         };
-        let mut writer = FrameWriter { out, sum: 0, codec, written: (MAGIC.len() + size_of_val(&VERSION)) as u64 };
+        let mut writer = FrameWriter { out, sum: 0, codec };
         let json = serde_json::to_vec(head)?;
         if json.len() > MAX_HEAD {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many snapshots for one stream; send fewer at once"));
@@ -180,11 +178,6 @@ impl<W: Write> FrameWriter<W> {
         Ok(self.out)
     }
 
-    /// Bytes written so far.
-    pub fn written(&self) -> u64 {
-        self.written
-    }
-
     fn frame(&mut self, kind: u8, codec: u8, (a, b): (u64, u64), payload: &[u8]) -> io::Result<()> {
         let mut head = Vec::with_capacity(FRAME_HEAD);
         head.extend([kind, codec, 0, 0]);
@@ -194,9 +187,7 @@ impl<W: Write> FrameWriter<W> {
         self.sum = chained(self.sum, &head, payload);
         head.extend(self.sum.to_le_bytes());
         self.out.write_all(&head)?;
-        self.out.write_all(payload)?;
-        self.written += (FRAME_HEAD + payload.len()) as u64;
-        Ok(())
+        self.out.write_all(payload)
     }
 }
 

@@ -333,8 +333,8 @@ impl<'a, T: Target> Receiver<'a, T> {
         self.incoming.as_ref().and_then(|incoming| incoming.from).is_some_and(|from| end > from)
     }
 
-    /// Writes a range. One that fails may be written in part: the range is allowed to differ, since
-    /// whatever was written there is what the snapshot has.
+    /// Writes a range. A write that fails may change a part of the range, so the range may differ from
+    /// the last progress; the part that changed has the data of the snapshot.
     fn write(&mut self, check: &Check, write: impl FnOnce(&mut T) -> Outcome) -> Result<(), (Failure, bool)> {
         let end = check.offset + check.length;
         match self.ranges.last_mut() {
