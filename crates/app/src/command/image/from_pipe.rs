@@ -95,7 +95,7 @@ impl FromPipe {
             }
         }
         let known = if whole { Some(feed.head.len() as u64) } else { self.size };
-        // What lies beyond the first bytes counts as zeroes, of which nothing is concluded.
+        // Bytes after the head read as zeroes. The look draws no conclusion from zeroes.
         let mut read = |offset: u64, into: &mut [u8]| {
             into.fill(0);
             let start = usize::try_from(offset).unwrap_or(usize::MAX).min(feed.head.len());
