@@ -81,10 +81,13 @@ pub enum CopyError {
 
 /// A range of the disk for one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) offset: u64,
-    pub(crate) length: u64,
-    pub(crate) zero: bool,
+pub struct Piece {
+    /// Offset in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// True if it reads as zeroes.
+    pub zero: bool,
 }
 
 /// Makes `target` equal to `source`, whose size is at most that of the target. Durable on return,
@@ -103,9 +106,12 @@ pub fn copy(source: &dyn Image, target: &Target, task: Task, progress: &CopyProg
     };
     thread::scope(|scope| {
         for _ in 0..WORKERS {
-            scope.spawn(|| work(source, target, task, progress, &receive).unwrap_or_else(note));
+            scope.spawn(|| {
+                work(source, target, task, progress, &receive).unwrap_or_else(note);
+                // `plan` stops before its next piece, but may be waiting for room for this one
+                while receive.lock().unwrap_or_else(std::sync::PoisonError::into_inner).recv().is_ok() {}
+            });
         }
-        // Without a receiver, every worker has ended with an error that `note` has recorded.
         let unit = if task == Task::Layer { CLUSTER } else { BLOCK };
         let planned = plan(source, unit, progress, &mut |piece| send.send(piece).is_ok());
         drop(send);
@@ -127,7 +133,7 @@ pub fn copy(source: &dyn Image, target: &Target, task: Task, progress: &CopyProg
 
 /// Cuts the disk into pieces of whole units in bytes, in order, and passes them to `send`, which
 /// returns false when no receiver is left.
-pub(crate) fn plan(source: &dyn Image, unit: u64, progress: &CopyProgress, send: &mut dyn FnMut(Piece) -> bool) -> Result<(), CopyError> {
+pub fn plan(source: &dyn Image, unit: u64, progress: &CopyProgress, send: &mut dyn FnMut(Piece) -> bool) -> Result<(), CopyError> {
     let mut source = source.open().map_err(|e| CopyError::Source(0, e))?;
     let size = source.size();
     let mut cutter = Cutter { covered: 0, size, unit };

@@ -1,5 +1,40 @@
-//! Runs are cut into whole blocks.
+//! Runs are cut into whole blocks; a copy ends when its target does.
 use super::*;
+
+/// A disk of data.
+struct Full(u64);
+
+impl Image for Full {
+    fn open(&self) -> io::Result<Box<dyn Source>> {
+        Ok(Box::new(Full(self.0)))
+    }
+}
+
+impl Source for Full {
+    fn size(&self) -> u64 {
+        self.0
+    }
+
+    fn runs(&mut self, offset: u64, length: u64) -> io::Result<Vec<Run>> {
+        Ok(vec![Run { offset, length, kind: Kind::Data }])
+    }
+
+    fn read(&mut self, _: u64, into: &mut [u8]) -> io::Result<()> {
+        into.fill(1);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_copy_ends_when_all_workers_fail() {
+    let (send, ended) = sync_channel(1);
+    thread::spawn(move || {
+        let nowhere = Target::Socket(PathBuf::from("/dev/null/socket"));
+        // far more pieces than are queued
+        send.send(copy(&Full(8 * (AHEAD as u64) * PIECE), &nowhere, Task::Fill, &CopyProgress::default()).is_err())
+    });
+    assert_eq!(ended.recv_timeout(std::time::Duration::from_secs(60)), Ok(true));
+}
 
 fn cut(size: u64, runs: &[(u64, Kind)]) -> Vec<(u64, u64, bool)> {
     cut_to(BLOCK, size, runs)
