@@ -73,6 +73,11 @@ impl SnapshotIdentity {
         let pool = pool.chars().filter(char::is_ascii_hexdigit).map(|c| c.to_ascii_lowercase()).collect();
         SnapshotIdentity { pool, id, epoch, millis }
     }
+
+    /// Id of the pool that took it: hexadecimal digits.
+    pub fn pool(&self) -> &str {
+        &self.pool
+    }
 }
 
 impl fmt::Display for SnapshotIdentity {

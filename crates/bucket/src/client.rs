@@ -4,7 +4,7 @@
 //! lost as "exists". It keeps the status of an answer to itself where it has no kind of its own, so
 //! [`Answers`](answers::Answers) returns refusals as errors with their status and code.
 
-mod answers;
+pub(crate) mod answers;
 
 use std::time::Duration;
 
@@ -67,6 +67,11 @@ impl Bucket {
     /// The address.
     pub fn place(&self) -> &Place {
         &self.place
+    }
+
+    /// The library's client.
+    pub(crate) fn store(&self) -> &AmazonS3 {
+        &self.store
     }
 
     /// Carries out an operation with one request.

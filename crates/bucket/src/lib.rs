@@ -14,6 +14,8 @@ mod creation;
 #[cfg(feature = "client")]
 mod credentials;
 mod error;
+#[cfg(feature = "client")]
+mod files;
 mod newest;
 mod operation;
 #[cfg(feature = "client")]
@@ -30,6 +32,8 @@ pub use creation::{Created, Creation};
 #[cfg(feature = "client")]
 pub use credentials::{Credentials, CredentialsError};
 pub use error::{BucketError, ErrorKind, StoreReason, Verb};
+#[cfg(feature = "client")]
+pub use files::{Files, Listed};
 pub use newest::{Newest, Search, Series};
 pub use operation::{Answer, Operation, Part};
 #[cfg(feature = "client")]
