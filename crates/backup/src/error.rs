@@ -1,0 +1,88 @@
+//! Errors of targets and backups.
+
+use std::io;
+
+/// Reason why a target did not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// There is nothing of this name.
+    #[error("{0} is not there")]
+    Missing(String),
+    /// The directory or the network answered with an error.
+    #[error("cannot {0}: {1}")]
+    Io(String, io::Error),
+    /// Others use it.
+    #[error("{0}")]
+    Busy(String),
+    /// It was asked to stop while it waited for others.
+    #[error("interrupted")]
+    Stopped,
+    /// This program stood still for so long that others count it as ended.
+    #[error("this command stood still for too long, and others may have changed the target since; run it again")]
+    Late,
+}
+
+impl StoreError {
+    /// Returns a function that says what was tried.
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> StoreError {
+        let what = what.into();
+        move |error| StoreError::Io(what, error)
+    }
+}
+
+/// Reason why a backup was not made, read, checked or pruned.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// The target's.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The directory or prefix has other things.
+    #[error("it is not empty, and has no backups; give an empty directory or prefix")]
+    NotATarget,
+    /// It was told to use only a target that is there.
+    #[error("it has no backups yet; is it mounted? Without --no-init it is prepared for them")]
+    Empty,
+    /// A newer version wrote it.
+    #[error("{0} was written by a newer version; use that")]
+    Newer(String),
+    /// Something in the target is not as it was written.
+    #[error("{name} is damaged: {why}; 'millpond backup verify' finds all that is")]
+    Damaged {
+        /// Name in the target.
+        name: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A backup that stays cannot be read, so what it needs is not known.
+    #[error("the backup '{0}' cannot be read ({1}); delete it by its name with 'millpond backup prune', or make it again")]
+    Unreadable(String, String),
+    /// There is no backup of this name.
+    #[error("there is no backup '{0}'; 'millpond backup list' shows all")]
+    NoBackup(String),
+    /// There is another backup of this name.
+    #[error("there is a backup '{0}' of another snapshot; rename the snapshot")]
+    Exists(String),
+    /// The volume is larger than a backup can be.
+    #[error("the volume is larger than 128 TiB")]
+    TooLarge,
+    /// The volume cannot be read at this byte.
+    #[error("cannot read the volume at byte {0}: {1}; see the daemon's messages")]
+    Source(u64, io::Error),
+    /// It was asked to stop.
+    #[error("interrupted")]
+    Stopped,
+}
+
+impl BackupError {
+    /// True for an error that says that a file of the target is not as it was written, or cannot be read
+    /// for good; false for one that may pass.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            BackupError::Damaged { .. } => true,
+            BackupError::Store(StoreError::Io(_, error)) => {
+                error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) || error.kind() == io::ErrorKind::InvalidData
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Backups of volumes in a directory or a bucket.
+//!
+//! A target keeps chunks of 1 MiB under the hash of their content, so a chunk that several backups
+//! share is stored once. Every backup is whole: it names all its chunks, so any other one can go.
+//! What changed since the backup before is found by the map of the pool; only that is read.
+//! `docs/decisions/0040-backups.md` has the reasons, `docs/backup.md` the use.
+//!
+//! Everything here blocks; the caller gives it threads of its own.
+#![forbid(unsafe_code)]
+
+mod chunk;
+mod create;
+mod error;
+mod id;
+mod page;
+mod parallel;
+mod prune;
+mod read;
+mod record;
+mod store;
+mod target;
+mod verify;
+
+pub use chunk::CHUNK;
+pub use create::{Created, create};
+pub use error::{BackupError, StoreError};
+pub use id::ChunkId;
+pub use prune::{Pruned, prune};
+pub use read::BackupImage;
+pub use record::{Record, Verified};
+#[cfg(feature = "bucket")]
+pub use store::bucket::BucketStore;
+pub use store::directory::Directory;
+pub use store::{Lock, Store};
+pub use target::{Target, TargetHead};
+pub use verify::{DamagedBackup, Verification, verify};
+
+#[cfg(test)]
+mod tests;

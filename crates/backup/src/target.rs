@@ -1,0 +1,280 @@
+//! A target: its head, its chunks, its records.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use jiff::Timestamp;
+use millpond_api::identity::SnapshotIdentity;
+use millpond_api::names::{SnapshotName, VolumeName};
+use serde::{Deserialize, Serialize};
+
+use crate::chunk::{self, CHUNK, CHUNK_LEN};
+use crate::page::{self, SLOTS};
+use crate::parallel::parallel;
+use crate::record::{self, BACKUPS, FORMAT, VERIFIED};
+use crate::{BackupError, ChunkId, Lock, Record, Store, StoreError, Verified};
+
+/// File that makes a directory or prefix a target.
+const HEAD: &str = "millpond-backup.json";
+/// Files and folders that say nothing about what a directory or prefix is.
+const OWN: [&str; 4] = ["incoming", "lock", "locks", "generation"];
+/// Most bytes of a record.
+const RECORD: u64 = 1 << 20;
+/// Most bytes of a stored chunk.
+const STORED: u64 = CHUNK + 4096;
+/// Folder of the chunks.
+pub(crate) const CHUNKS: &str = "chunks";
+/// Folder of notes of damaged chunks, each named as the chunk is.
+pub(crate) const DAMAGED: &str = "damaged";
+/// Most ranges in the result of a verification.
+const MOST_RANGES: usize = 1000;
+
+/// Head of a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetHead {
+    /// Version of the format.
+    pub format: u32,
+    /// Random name of the target: 32 hexadecimal digits.
+    pub id: String,
+    /// Bytes of a chunk.
+    pub chunk: u64,
+    /// When it was prepared.
+    pub created: Timestamp,
+}
+
+/// A target of backups.
+pub struct Target {
+    store: Box<dyn Store>,
+    head: TargetHead,
+}
+
+impl Target {
+    /// Opens a target.
+    ///
+    /// # Errors
+    /// [`BackupError::Empty`], [`BackupError::NotATarget`], [`BackupError::Newer`], the store's.
+    pub fn open(store: Box<dyn Store>) -> Result<Target, BackupError> {
+        match store.get(HEAD, RECORD) {
+            Ok(text) => {
+                let head: TargetHead = record::decode(&text, HEAD)?;
+                if head.format != FORMAT || head.chunk != CHUNK {
+                    return Err(BackupError::Newer(store.name()));
+                }
+                Ok(Target { store, head })
+            }
+            Err(StoreError::Missing(_)) => {
+                let mut empty = true;
+                // what a command left that was killed while it prepared the target
+                let own =
+                    |name: &str| OWN.iter().any(|own| name.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
+                store.list("", &mut |name, _| empty &= own(&name))?;
+                Err(if empty { BackupError::Empty } else { BackupError::NotATarget })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Prepares an empty directory or prefix; `id` is a new random name.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn prepare(store: Box<dyn Store>, id: String, now: Timestamp) -> Result<Target, BackupError> {
+        let head = TargetHead { format: FORMAT, id, chunk: CHUNK, created: now };
+        store.put(HEAD, &record::encode(&head))?;
+        store.settle()?;
+        // of two commands at the same time, both use what the last one wrote
+        Target::open(store)
+    }
+
+    /// The head.
+    pub fn head(&self) -> &TargetHead {
+        &self.head
+    }
+
+    /// Where it keeps its files.
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// Keeps prunes away, until the lock and its copies are dropped.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn share(&self, stop: &AtomicBool) -> Result<Arc<dyn Lock>, BackupError> {
+        Ok(Arc::from(self.store.lock(false, stop)?))
+    }
+
+    /// Names of all backups, sorted by name.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn names(&self) -> Result<Vec<SnapshotName>, BackupError> {
+        self.names_in(BACKUPS)
+    }
+
+    fn names_in(&self, folder: &str) -> Result<Vec<SnapshotName>, BackupError> {
+        let mut names = Vec::new();
+        self.store.list(folder, &mut |path, _| names.extend(Record::name_of(&path)))?;
+        names.sort_by_key(ToString::to_string);
+        Ok(names)
+    }
+
+    /// Reads records of these backups, in the same order. One that cannot be read is an error in its
+    /// place.
+    pub fn records(&self, names: &[SnapshotName]) -> Vec<Result<Record, BackupError>> {
+        let read = |name: &SnapshotName| Ok::<_, BackupError>(self.record(name));
+        parallel(names, read).unwrap_or_default()
+    }
+
+    /// Reads the record of a backup.
+    ///
+    /// # Errors
+    /// [`BackupError::NoBackup`], [`BackupError::Damaged`], [`BackupError::Newer`], the store's.
+    pub fn record(&self, name: &SnapshotName) -> Result<Record, BackupError> {
+        let path = Record::path(BACKUPS, name);
+        match self.store.get(&path, RECORD) {
+            Ok(text) => record::decode::<Record>(&text, &path)?.check(&path),
+            Err(StoreError::Missing(_)) => Err(BackupError::NoBackup(name.to_string())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes the record of a backup whose chunks are settled.
+    pub(crate) fn put_record(&self, name: &SnapshotName, record: &Record) -> Result<(), BackupError> {
+        self.store.put(&Record::path(BACKUPS, name), &record::encode(record))?;
+        Ok(self.store.settle()?)
+    }
+
+    /// Deletes records. Chunks may be deleted only after this has returned.
+    pub(crate) fn delete_records(&self, names: &[SnapshotName]) -> Result<(), BackupError> {
+        let paths = |folder| names.iter().map(move |name| Record::path(folder, name));
+        self.store.delete(&paths(BACKUPS).collect::<Vec<_>>())?;
+        self.store.settle()?;
+        self.store.delete(&paths(VERIFIED).collect::<Vec<_>>())?;
+        Ok(self.store.settle()?)
+    }
+
+    /// Result of the last verification of a backup, if there was one.
+    ///
+    /// # Errors
+    /// [`BackupError::Damaged`], the store's.
+    pub fn verified(&self, name: &SnapshotName) -> Result<Option<Verified>, BackupError> {
+        let path = Record::path(VERIFIED, name);
+        match self.store.get(&path, RECORD) {
+            Ok(text) => record::decode(&text, &path).map(Some),
+            Err(StoreError::Missing(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// True if the last verification found damage in this backup.
+    pub(crate) fn is_damaged(&self, name: &SnapshotName) -> Result<bool, BackupError> {
+        Ok(self.verified(name)?.is_some_and(|verified| !verified.damaged.is_empty()))
+    }
+
+    /// Returns the backup on which the next one of this volume builds: that of the newest of the
+    /// snapshots, given newest first, that has one without known damage.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn base(&self, of: &VolumeName, snapshots: &[SnapshotIdentity]) -> Result<Option<Record>, BackupError> {
+        let names: Vec<SnapshotName> = self.names_in(&format!("{BACKUPS}/{}/{}", of.pool, of.volume))?;
+        let records: Vec<Record> = self.records(&names).into_iter().filter_map(Result::ok).collect();
+        for identity in snapshots {
+            for record in records.iter().filter(|record| record.identity == *identity) {
+                let Ok(name) = record.name.parse() else { continue };
+                // a result that cannot be read says nothing good
+                if !self.is_damaged(&name).unwrap_or(true) {
+                    return Ok(Some(record.clone()));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes the result of a verification, durable after the next settle. Of very many ranges, the last
+    /// ones are one.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn put_verified(&self, name: &SnapshotName, mut verified: Verified) -> Result<(), BackupError> {
+        if let Some((last, length)) = verified.damaged.last().copied().filter(|_| verified.damaged.len() > MOST_RANGES) {
+            verified.damaged.truncate(MOST_RANGES);
+            verified.damaged.last_mut().into_iter().for_each(|range| range.1 = last + length - range.0);
+        }
+        Ok(self.store.put(&Record::path(VERIFIED, name), &record::encode(&verified))?)
+    }
+
+    /// Deletes the result of a verification of another backup of this name.
+    pub(crate) fn forget_verified(&self, name: &SnapshotName) -> Result<(), BackupError> {
+        let path = Record::path(VERIFIED, name);
+        if self.store.has(&path)? { Ok(self.store.delete(&[path])?) } else { Ok(()) }
+    }
+
+    /// Chunks that a verification found damaged, and that may be whole again.
+    pub(crate) fn suspects(&self) -> Result<HashSet<ChunkId>, BackupError> {
+        let mut suspects = HashSet::new();
+        self.store.list(DAMAGED, &mut |path, _| suspects.extend(ChunkId::of_path(&path)))?;
+        Ok(suspects)
+    }
+
+    /// Notes damaged chunks, so that the next backup does not rely on them. Durable on return.
+    pub(crate) fn suspect(&self, bad: &HashSet<ChunkId>) -> Result<(), BackupError> {
+        bad.iter().try_for_each(|id| self.store.put(&format!("{DAMAGED}/{id}"), b"damaged\n"))?;
+        Ok(self.store.settle()?)
+    }
+
+    /// Stores a chunk, unless it is there; returns the bytes that were written. A suspect is read first.
+    pub(crate) fn put_chunk(&self, id: ChunkId, content: &[u8], suspects: &HashSet<ChunkId>) -> Result<u64, BackupError> {
+        let is_there = || if suspects.contains(&id) { Ok(self.chunk(id).is_ok()) } else { self.store.has(&id.path()) };
+        if id.is_zero() || is_there()? {
+            return Ok(0);
+        }
+        let stored = chunk::encode(content);
+        self.store.put(&id.path(), &stored)?;
+        Ok(stored.len() as u64)
+    }
+
+    /// Reads a chunk, and compares it with its name.
+    ///
+    /// # Errors
+    /// [`BackupError::Damaged`], also when it is missing; the store's.
+    pub fn chunk(&self, id: ChunkId) -> Result<Vec<u8>, BackupError> {
+        if id.is_zero() {
+            return Ok(vec![0; CHUNK_LEN]);
+        }
+        match self.store.get(&id.path(), STORED) {
+            Ok(stored) => chunk::decode(id, &stored),
+            Err(StoreError::Missing(_)) => Err(BackupError::Damaged { name: id.path(), why: "it is missing".to_owned() }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads a list of `count` ids.
+    ///
+    /// # Errors
+    /// Those of [`chunk`](Target::chunk).
+    pub(crate) fn ids(&self, list: ChunkId, count: usize) -> Result<Vec<ChunkId>, BackupError> {
+        if list.is_zero() {
+            return Ok(vec![ChunkId::ZERO; count]);
+        }
+        page::decode(&self.chunk(list)?, count, &list.path())
+    }
+
+    /// Reads the pages of a backup.
+    ///
+    /// # Errors
+    /// Those of [`chunk`](Target::chunk).
+    pub(crate) fn pages(&self, record: &Record) -> Result<Vec<ChunkId>, BackupError> {
+        self.ids(record.root, page::pages_of(record.size))
+    }
+
+    /// Reads the chunks of a page.
+    ///
+    /// # Errors
+    /// Those of [`chunk`](Target::chunk).
+    pub(crate) fn slots(&self, page: ChunkId) -> Result<Vec<ChunkId>, BackupError> {
+        self.ids(page, SLOTS)
+    }
+}

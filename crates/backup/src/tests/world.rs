@@ -1,0 +1,177 @@
+//! Volumes that change, grow and shrink; backups, prunes and verifications that stop at any step, with
+//! or without a power cut; chunks that rot.
+
+use super::*;
+
+/// A volume under backup.
+struct World {
+    shared: Arc<Mutex<Shared>>,
+    rng: Random,
+    head: Content,
+    /// Snapshots of the pool, oldest first.
+    pool: Vec<u64>,
+    /// Content of all snapshots that were ever taken.
+    truth: BTreeMap<u64, Content>,
+    /// Backups that cannot be restored as a whole.
+    damaged: BTreeSet<String>,
+}
+
+fn number(name: &str) -> u64 {
+    name.rsplit('s').next().and_then(|number| number.parse().ok()).expect("a number")
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut rng = Random::new(seed);
+        let parts = 2 + rng.below(20) as usize;
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        World { shared, rng, head: Content(vec![0; parts]), pool: Vec::new(), truth: BTreeMap::new(), damaged: BTreeSet::new() }
+    }
+
+    fn open(&self) -> Result<Target, BackupError> {
+        target(|| Box::new(Memory::new(&self.shared)))
+    }
+
+    /// The guest writes, the volume is resized, a snapshot is taken, others are destroyed.
+    fn change(&mut self) {
+        for _ in 0..self.rng.below(4) {
+            let at = self.rng.below(self.head.0.len() as u64) as usize;
+            // few values, so that chunks are equal to others
+            self.head.0[at] = self.rng.below(4) as u8;
+        }
+        if self.rng.once_in(4) {
+            let parts = 1 + self.rng.below(24) as usize;
+            self.head.0.resize(parts, 0);
+        }
+        let next = self.truth.len() as u64;
+        self.truth.insert(next, self.head.clone());
+        self.pool.push(next);
+        while self.pool.len() > 1 && self.rng.once_in(3) {
+            let gone = self.rng.below(self.pool.len() as u64 - 1) as usize;
+            self.pool.remove(gone);
+        }
+    }
+
+    /// Makes a backup of the newest snapshot as the command does.
+    fn back_up(&mut self) -> Result<(), BackupError> {
+        let target = self.open()?;
+        let newest = *self.pool.last().expect("a snapshot");
+        let older: Vec<_> = self.pool.iter().rev().skip(1).map(|number| identity(*number)).collect();
+        let name: SnapshotName = format!("tank/vm1@s{newest}").parse().expect("a name");
+        let again = target.verified(&name)?.is_some_and(|verified| !verified.damaged.is_empty());
+        let base = if again { None } else { target.base(&name.of, &older)? };
+        let content = self.truth[&newest].clone();
+        let older = base.as_ref().map(|base| self.truth[&number(&base.name)].clone());
+        let record = record(newest, content.size(), base.as_ref());
+        let made = create(&target, &Served { content, older }, record, base.as_ref(), &CopyProgress::default())?;
+        self.damaged.remove(&made.name);
+        Ok(())
+    }
+
+    fn prune(&mut self) -> Result<(), BackupError> {
+        let target = self.open()?;
+        let remove: Vec<_> = target.names()?.into_iter().filter(|_| self.rng.once_in(2)).collect();
+        // a backup whose lists are lost goes first
+        let broken = target.names()?.into_iter().filter(|name| self.damaged.contains(&name.to_string()));
+        let remove: Vec<_> = remove.into_iter().chain(broken).collect();
+        prune(&target, &remove, false, &CopyProgress::default()).map(drop)
+    }
+
+    fn verify(&mut self) -> Result<(), BackupError> {
+        let target = self.open()?;
+        let names = target.names()?;
+        let found = verify(&target, None, Timestamp::UNIX_EPOCH, &CopyProgress::default())?;
+        let found: BTreeSet<String> = found.damaged.into_iter().map(|damaged| damaged.name).collect();
+        let real: BTreeSet<String> = names.iter().map(ToString::to_string).filter(|name| !self.restores(name)).collect();
+        assert_eq!(found, real, "what a verification finds");
+        self.damaged = real;
+        Ok(())
+    }
+
+    /// A chunk of the target rots, or is lost.
+    fn rot(&mut self) {
+        let mut shared = self.shared.lock().expect("no panic");
+        let chunks: Vec<String> = shared.now.keys().filter(|name| name.starts_with("chunks/")).cloned().collect();
+        if chunks.is_empty() {
+            return;
+        }
+        let name = &chunks[self.rng.below(chunks.len() as u64) as usize];
+        let lost = self.rng.once_in(2);
+        let Shared { now, durable, .. } = &mut *shared;
+        for side in [now, durable] {
+            if lost {
+                side.remove(name);
+            } else if let Some(byte) = side.get_mut(name).and_then(|content| content.last_mut()) {
+                *byte ^= 1;
+            }
+        }
+    }
+
+    fn restores(&self, name: &str) -> bool {
+        let store = Memory::new(&self.shared);
+        let Ok(target) = Target::open(Box::new(store)) else { return false };
+        let Ok(record) = name.parse().map_err(drop).and_then(|name| target.record(&name).map_err(drop)) else { return false };
+        let target = Arc::new(target);
+        let image = target.share(&AtomicBool::new(false)).and_then(|lock| BackupImage::new(Arc::clone(&target), &record, &lock));
+        image.is_ok_and(|image| self.truth[&number(name)].is(&image))
+    }
+
+    /// Every backup that is listed can be restored.
+    fn look(&mut self) -> Result<(), String> {
+        self.shared.lock().expect("no panic").left = None;
+        let Ok(target) = self.open() else { return Err("the target cannot be opened".into()) };
+        let names = target.names().map_err(|e| e.to_string())?;
+        for name in names.iter().map(ToString::to_string) {
+            if !self.damaged.contains(&name) && !self.restores(&name) {
+                return Err(format!("{name} cannot be restored"));
+            }
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self) -> Result<(), String> {
+        self.change();
+        let steps = (!self.rng.once_in(4)).then(|| self.rng.below(40));
+        self.shared.lock().expect("no panic").left = steps;
+        let ended = match self.rng.below(4) {
+            0 => self.prune(),
+            _ => self.back_up(),
+        };
+        let stopped = match ended {
+            Err(BackupError::Store(StoreError::Io(..))) if steps.is_some() => true,
+            Err(error) => return Err(error.to_string()),
+            Ok(()) => false,
+        };
+        if self.rng.once_in(if stopped { 1 } else { 4 }) {
+            self.shared.lock().expect("no panic").power_cut(&mut self.rng);
+        }
+        self.look()?;
+        if self.rng.once_in(8) {
+            self.rot();
+            self.verify().map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+fn run(seeds: std::ops::Range<u64>, prepare: impl Fn(&mut Shared)) -> Result<(), String> {
+    for seed in seeds {
+        let mut world = World::new(seed);
+        prepare(&mut world.shared.lock().expect("no panic"));
+        for turn in 0..12 {
+            world.turn().map_err(|why| format!("seed {seed}, turn {turn}: {why}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_listed_backup_can_be_restored() {
+    let seeds = std::env::var("MILLPOND_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
+    assert_eq!(run(0..seeds, |_| {}), Ok(()));
+}
+
+#[test]
+fn the_world_finds_a_target_that_never_settles() {
+    assert!(run(0..60, |shared| shared.never_settles = true).is_err());
+}
