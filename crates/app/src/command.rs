@@ -2,6 +2,7 @@
 //! daemon, and prints the result.
 
 mod alert;
+mod backup;
 #[cfg(feature = "bucket")]
 mod bucket;
 mod cache;
@@ -24,6 +25,7 @@ mod get;
 mod globs;
 mod history;
 mod hold;
+mod holds;
 mod image;
 mod lab;
 mod list;
@@ -43,6 +45,7 @@ mod serve;
 mod sinks;
 mod snapshot;
 mod status;
+mod store;
 mod tls;
 mod token;
 mod up;

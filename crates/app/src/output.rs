@@ -5,7 +5,7 @@ mod sort;
 mod table;
 mod value;
 
-pub use listing::{Format, Listing};
+pub use listing::{Format, Listing, LongListing};
 pub use sort::sort;
 pub use table::{Column, Shown, print, print_pairs, say, write_out};
 pub use value::Cell;

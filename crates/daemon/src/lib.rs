@@ -95,6 +95,7 @@ pub use host::{host_name, this_host};
 pub use inherited::Inherited;
 pub use mount::clear as clear_mount;
 pub use placement::warnings as placement_warnings;
+pub use policy::Keep;
 pub use pools::format_file;
 pub use run::{Control, Signals, serve_until};
 pub use service::{Daemon, IMPORT_WAIT, Options, READ_CACHE, SCRUB_OVERDUE};

@@ -27,7 +27,7 @@ mod turn;
 
 use calendar::Schedule;
 use due::Progress;
-pub(super) use keep::Keep;
+pub use keep::Keep;
 
 /// Most policies of a daemon.
 const MOST_POLICIES: usize = 1000;

@@ -1,23 +1,15 @@
 //! `bucket`: looks at object stores, without a daemon.
 
-use std::env;
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-
-use clap::{Args, Subcommand, ValueHint};
+use clap::{Args, Subcommand};
 use millpond_api::failure::{Failure, Outcome};
-use millpond_bucket::{BucketError, Credentials, CredentialsError, ErrorKind, Place, Probe, Verdict};
+use millpond_bucket::{BucketError, ErrorKind, Place, Probe, Verdict};
 use millpond_daemon::Signals;
 use millpond_device::entropy;
 use serde::Serialize;
 
 use super::columns::BUCKET_CHECK;
-use crate::output::{Cell, Format, Listing, print, write_out};
-
-/// Largest file of credentials that is read, in bytes.
-const CREDENTIALS: u64 = 64 << 10;
+use super::store::StoreOptions;
+use crate::output::{Cell, Format, Listing, LongListing, print, write_out};
 
 /// Object stores
 #[derive(Debug, Subcommand)]
@@ -40,24 +32,10 @@ pub struct ProbeVerb {
     /// Bucket and prefix: s3://BUCKET/PREFIX
     #[arg(value_name = "URL")]
     url: String,
-    /// Option: endpoint=URL for a store other than AWS, region=NAME, insecure_http=on for HTTP without TLS beyond this host
-    #[arg(short = 'o', value_name = "NAME=VALUE")]
-    options: Vec<String>,
-    /// File with the credentials, instead of the environment
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    credentials: Option<PathBuf>,
-    /// Output format
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
-    format: Format,
-    /// Columns to show, in this order
-    #[arg(long, value_name = "COL,COL", value_delimiter = ',')]
-    columns: Vec<String>,
-    /// No header line; columns are separated by one tab
-    #[arg(short = 'H', long)]
-    no_header: bool,
-    /// Exact numbers
-    #[arg(short = 'p', long)]
-    parsable: bool,
+    #[command(flatten)]
+    store: StoreOptions,
+    #[command(flatten)]
+    how: LongListing,
 }
 
 #[derive(Serialize)]
@@ -78,11 +56,7 @@ impl Bucket {
 
 impl ProbeVerb {
     async fn run(self) -> Outcome {
-        let region = ["AWS_REGION", "AWS_DEFAULT_REGION"].into_iter().find_map(|name| env::var(name).ok());
-        let place = Place::parse(&self.url, &self.options, region.as_deref()).map_err(|error| Failure::usage(error.to_string()))?;
-        let credentials = self.credentials()?;
-        let bucket =
-            millpond_bucket::Bucket::new(place, &credentials).map_err(|error| Failure::failed(format!("{}: {error}", self.url)))?;
+        let bucket = self.store.open(&self.url)?;
         let id = entropy().map_err(|error| Failure::failed(format!("the system gives no random numbers: {error}")))?;
         let name = millpond_daemon::host_name();
         let mut signals = Signals::catch()?;
@@ -102,44 +76,20 @@ impl ProbeVerb {
         Err(Failure::failed(format!("{}: {error}; {}{}", bucket.place(), remedy(&error), left.unwrap_or_default())))
     }
 
-    /// Reads the credentials.
-    ///
-    /// # Errors
-    /// There are none, or the file cannot be read.
-    fn credentials(&self) -> Outcome<Credentials> {
-        let Some(file) = &self.credentials else {
-            return Credentials::from_variables(|name| env::var(name).ok())
-                .map_err(|error| Failure::failed(format!("{error} in the environment; set it, or give --credentials FILE")));
-        };
-        let of = |why: String| Failure::failed(format!("{}: {why}", file.display()));
-        let unread = |error: io::Error| of(format!("cannot be read: {error}"));
-        let opened = File::open(file).map_err(unread)?;
-        if opened.metadata().map_err(unread)?.permissions().mode() & 0o077 != 0 {
-            eprintln!("millpond: warning: others on this host may read {}; chmod 600 it", file.display());
-        }
-        let mut text = String::new();
-        opened.take(CREDENTIALS + 1).read_to_string(&mut text).map_err(unread)?;
-        if text.len() as u64 > CREDENTIALS {
-            return Err(of("is too large for a file of credentials".to_owned()));
-        }
-        Credentials::from_text(&text)
-            .map_err(|error: CredentialsError| of(format!("{error}; give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")))
-    }
-
     /// Prints the checks and the verdict.
     ///
     /// # Errors
     /// The store is refused; or standard output cannot be written.
     fn end(&self, place: &Place, verdict: Verdict) -> Outcome {
-        let how = Listing { format: self.format, columns: self.columns.clone(), no_header: self.no_header, parsable: self.parsable };
-        if self.format == Format::Json && self.columns.is_empty() {
+        let how = Listing::from(self.how.clone());
+        if how.format == Format::Json && how.columns.is_empty() {
             let answer = Answer { url: place.to_string(), endpoint: place.endpoint.as_deref(), verdict: &verdict };
             let text = serde_json::to_string_pretty(&answer);
             write_out(&(text.map_err(|e| Failure::failed(format!("cannot encode the answer: {e}")))? + "\n"))?;
         } else {
             print(&verdict.checks, BUCKET_CHECK, &how)?;
-            if self.format == Format::Table && !self.no_header {
-                write_out(&said(&verdict, self.parsable))?;
+            if how.format == Format::Table && !how.no_header {
+                write_out(&said(&verdict, how.parsable))?;
             }
         }
         if let Some(reason) = &verdict.left_behind {

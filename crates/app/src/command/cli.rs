@@ -9,8 +9,8 @@ use millpond_api::failure::Outcome;
 #[cfg(feature = "bucket")]
 use super::bucket;
 use super::{
-    alert, cache, completions, create, demo, destroy, diff, doctor, events, exports, fuse_guard, get, history, hold, image, lab, list, man,
-    policy, pool, receive, rename, resize, sectors, send, serve, snapshot, status, token, up,
+    alert, backup, cache, completions, create, demo, destroy, diff, doctor, events, exports, fuse_guard, get, history, hold, image, lab,
+    list, man, policy, pool, receive, rename, resize, sectors, send, serve, snapshot, status, token, up,
 };
 use crate::config::socket_path;
 
@@ -90,6 +90,9 @@ enum Verb {
     ConvertSectors(sectors::ConvertSectors),
     Send(send::Send),
     Receive(receive::Receive),
+    /// Incremental backups in a directory or a bucket; 'millpond backup --help' lists the verbs
+    #[command(subcommand)]
+    Backup(backup::Backup),
     Lab(lab::Lab),
     Completions(completions::Completions),
     Man(man::Man),
@@ -146,6 +149,7 @@ impl Cli {
             Verb::ConvertSectors(convert) => convert.run(&client).await,
             Verb::Send(send) => send.run(&client).await,
             Verb::Receive(receive) => receive.run(&client).await,
+            Verb::Backup(backup) => backup.run(&client).await,
             Verb::Lab(lab) => lab.run(),
             Verb::Completions(completions) => completions.run(),
             Verb::Man(man) => man.run(),

@@ -15,6 +15,10 @@ mod transient_export;
 
 pub use differences::DiffImage;
 pub use export::ExportImage;
+pub(in crate::command) use export::{Unfinished, create, free, publish, with_ending};
 pub use import::ImportImage;
+pub use incomplete::Incomplete;
 pub use keep::keep;
-pub use transient_export::{Total, TransientExport, watched, whole as all_of, with_progress};
+pub use transient_export::{
+    Total, TransientExport, compared, copy_failure, interruptible, watched, whole as all_of, with_progress, written,
+};

@@ -3,6 +3,7 @@
 
 mod access;
 mod again;
+mod backups;
 mod bucket;
 mod claims;
 mod completions;

@@ -146,9 +146,17 @@ impl Rule {
 
 /// The rules of a policy, finest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Keep(Vec<Rule>);
+pub struct Keep(Vec<Rule>);
 
 impl Keep {
+    /// Returns, for things of one kind that were made at these times, in this order, which ones are
+    /// superfluous. Days are those of the host's time zone.
+    pub fn superfluous_of(&self, made: &[Timestamp]) -> Vec<bool> {
+        let zone = TimeZone::system();
+        let buckets: Vec<Box<[Bucket]>> = made.iter().map(|at| self.buckets(&zone, *at)).collect();
+        self.superfluous(&buckets.iter().map(|one| &**one).collect::<Vec<_>>())
+    }
+
     /// Returns the rules, finest first; there is at least one.
     pub(crate) fn rules(&self) -> &[Rule] {
         &self.0

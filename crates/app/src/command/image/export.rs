@@ -74,7 +74,7 @@ pub struct ExportImage {
 }
 
 /// Removes incomplete files when dropped.
-struct Unfinished(Vec<PathBuf>);
+pub(in crate::command) struct Unfinished(pub Vec<PathBuf>);
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
@@ -304,7 +304,7 @@ async fn let_go(client: &Client, instant: &SnapshotName, written: Outcome) -> Ou
 }
 
 /// Fails if something exists at `path`, unless it is a plain file and `force` is set.
-fn free(path: &Path, force: bool) -> Outcome {
+pub(in crate::command) fn free(path: &Path, force: bool) -> Outcome {
     match path.symlink_metadata() {
         Err(_) => Ok(()),
         Ok(meta) if meta.is_file() && force => Ok(()),
@@ -315,18 +315,20 @@ fn free(path: &Path, force: bool) -> Outcome {
     }
 }
 
-fn with_ending(path: &Path, ending: &str) -> PathBuf {
+/// Returns the path with an ending after it.
+pub(in crate::command) fn with_ending(path: &Path, ending: &str) -> PathBuf {
     let mut text = OsString::from(path);
     text.push(ending);
     PathBuf::from(text)
 }
 
-fn create(path: &Path) -> io::Result<File> {
+/// Makes a new file, in the place of an incomplete one.
+pub(in crate::command) fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)
 }
 
 /// Gives a complete file its final name. Durable on return.
-fn publish(part: &Path, path: &Path) -> Outcome {
+pub(in crate::command) fn publish(part: &Path, path: &Path) -> Outcome {
     let publish = || {
         File::open(part)?.sync_all()?;
         fs::rename(part, path)?;

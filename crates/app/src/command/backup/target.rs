@@ -1,0 +1,148 @@
+//! The target of a command: a directory, or a bucket.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::Args;
+use clap::ValueHint;
+use millpond_api::failure::{Failure, Outcome};
+use millpond_api::instant;
+use millpond_api::names::SnapshotName;
+use millpond_api::path::absolute;
+use millpond_backup::{BackupError, Directory, Store, Target};
+use millpond_device::entropy;
+
+use crate::command::globs::{Pattern, is_pattern};
+use crate::command::store::StoreOptions;
+
+/// Where the backups are.
+#[derive(Clone, Debug, Args)]
+pub struct Place {
+    /// Directory, or s3://BUCKET/PREFIX
+    #[arg(value_name = "TARGET", value_hint = ValueHint::DirPath)]
+    target: String,
+    #[command(flatten)]
+    store: StoreOptions,
+}
+
+/// What to do with a target that has no backups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Empty {
+    /// Prepare it for backups.
+    Prepare,
+    /// Refuse it.
+    Refuse,
+}
+
+/// Turns an error into a message.
+pub fn failure(place: &str, error: &BackupError) -> Failure {
+    Failure::failed(format!("{place}: {error}"))
+}
+
+impl Place {
+    /// The words of the user for it.
+    pub fn name(&self) -> &str {
+        &self.target
+    }
+
+    /// Opens the target.
+    ///
+    /// # Errors
+    /// It cannot be reached or read, or is something else.
+    pub async fn open(&self, empty: Empty) -> Outcome<Arc<Target>> {
+        let (id, own) = (random()?, random()?);
+        let runtime = tokio::runtime::Handle::current();
+        let place = self.clone();
+        let opened = tokio::task::spawn_blocking(move || place.find(empty, id, &own, &runtime)).await;
+        opened.map_err(|e| Failure::failed(format!("{}: {e}; run it again", self.target)))?
+    }
+
+    fn find(&self, empty: Empty, id: String, own: &str, runtime: &tokio::runtime::Handle) -> Outcome<Arc<Target>> {
+        let store = || self.reach(empty, own, runtime);
+        let target = match Target::open(store()?) {
+            Err(BackupError::Empty) if empty == Empty::Prepare => {
+                let prepared = Target::prepare(store()?, id, instant::now());
+                prepared.inspect(|_| eprintln!("millpond: {} is a new target of backups", self.target))
+            }
+            other => other,
+        };
+        target.map(Arc::new).map_err(|error| failure(&self.target, &error))
+    }
+
+    #[cfg_attr(not(feature = "bucket"), expect(unused_variables, reason = "only buckets need them"))]
+    fn reach(&self, empty: Empty, own: &str, runtime: &tokio::runtime::Handle) -> Outcome<Box<dyn Store>> {
+        if self.target.starts_with("s3://") {
+            #[cfg(feature = "bucket")]
+            {
+                let files = millpond_bucket::Files::new(self.store.open(&self.target)?);
+                return Ok(Box::new(millpond_backup::BucketStore::new(files, runtime.clone(), own.to_owned())));
+            }
+            #[cfg(not(feature = "bucket"))]
+            return Err(Failure::usage(format!("{}: this program was built without buckets; give a directory", self.target)));
+        }
+        if self.store.are_given() {
+            return Err(Failure::usage(format!("{}: -o and --credentials are for buckets; give s3://BUCKET/PREFIX", self.target)));
+        }
+        let dir = absolute(Path::new(&self.target));
+        let of = |e: std::io::Error| Failure::failed(format!("{}: {e}; give a directory that exists", dir.display()));
+        if empty == Empty::Prepare && dir.symlink_metadata().is_err() {
+            // only the last part: the rest may be a file system that is not mounted
+            fs::create_dir(&dir).map_err(of)?;
+        }
+        if !fs::metadata(&dir).map_err(of)?.is_dir() {
+            return Err(Failure::failed(format!("{} is no directory; give one", dir.display())));
+        }
+        Ok(Box::new(Directory::new(&dir)))
+    }
+}
+
+/// Returns a random name of 32 hexadecimal digits.
+fn random() -> Outcome<String> {
+    let bytes: [u8; 16] = entropy().map_err(|e| Failure::failed(format!("the system gives no random numbers: {e}")))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Does work on a target on another thread.
+///
+/// # Errors
+/// That of the work.
+pub async fn blocking<T: Send + 'static>(
+    place: &Place,
+    target: &Arc<Target>,
+    work: impl FnOnce(&Target) -> Result<T, BackupError> + Send + 'static,
+) -> Outcome<T> {
+    let target = Arc::clone(target);
+    let done = tokio::task::spawn_blocking(move || work(&target)).await;
+    let done = done.map_err(|e| Failure::failed(format!("{}: {e}; run it again", place.name())))?;
+    done.map_err(|error| failure(place.name(), &error))
+}
+
+/// Returns the backups that these words name, in the order of the target: backups, volumes with all
+/// their backups, and patterns; all of them without a word.
+///
+/// # Errors
+/// A word that names none, and the target's.
+pub async fn named(place: &Place, target: &Arc<Target>, words: &[String]) -> Outcome<Vec<SnapshotName>> {
+    let all = blocking(place, target, Target::names).await?;
+    if words.is_empty() {
+        return Ok(all);
+    }
+    let mut wanted = vec![false; all.len()];
+    for word in words {
+        let pattern = if is_pattern(word) { Some(Pattern::parse(word)?) } else { None };
+        let matches = |name: &SnapshotName| match &pattern {
+            Some(pattern) => pattern.has_snapshot(&name.to_string()),
+            None => name.to_string() == *word || name.of.to_string() == *word,
+        };
+        let mut none = true;
+        for (name, wanted) in all.iter().zip(&mut wanted).filter(|(name, _)| matches(name)) {
+            (*wanted, none) = (true, false);
+            let _ = name;
+        }
+        if none {
+            return Err(Failure::failed(format!("{}: no backup of '{word}'; 'millpond backup list' shows all", place.name())));
+        }
+    }
+    Ok(all.into_iter().zip(wanted).filter(|(_, wanted)| *wanted).map(|(name, _)| name).collect())
+}
