@@ -19,14 +19,16 @@ const POOL: PoolId = PoolId([7; 16]);
 const CHECKS: [&str; 10] = ["create", "create-again", "race", "read", "range", "suffix", "absent", "list", "delete", "delete-again"];
 
 /// An object store, with the bucket `pond` in a directory.
-struct Store {
-    address: SocketAddr,
+pub struct Store {
+    /// Where it listens.
+    pub address: SocketAddr,
     data: PathBuf,
     _server: Daemon,
 }
 
 impl Store {
-    fn start(subject: &Subject, program: &str) -> Result<Store> {
+    /// Starts a server.
+    pub fn start(subject: &Subject, program: &str) -> Result<Store> {
         let data = subject.file("store");
         std::fs::create_dir_all(data.join("pond"))?;
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;

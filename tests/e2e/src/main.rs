@@ -10,6 +10,7 @@
 
 mod activation;
 mod advise;
+mod backup;
 mod book;
 mod browser;
 mod bucket;

@@ -23,8 +23,8 @@ const ROUNDS: usize = 14;
 /// Writes of the load between two pauses; a pause keeps the rounds short.
 const BURST: u64 = 20;
 
-/// Writes to the volume until it is asked to stop, and across kills of its daemon.
-fn load(socket: &Path, seed: u64, stop: &AtomicBool) {
+/// Writes to a volume of [`SIZE`] bytes until it is asked to stop, and across kills of its daemon.
+pub fn load(socket: &Path, seed: u64, stop: &AtomicBool) {
     let mut rng = Rng::new(seed);
     while !stop.load(Ordering::Relaxed) {
         let connected = UnixStream::connect(socket).and_then(Client::new);
@@ -104,7 +104,8 @@ fn snapshots(host: &Millpond, volume: &str) -> Result<Vec<String>> {
     Ok(listed.as_array().into_iter().flatten().filter_map(name).collect())
 }
 
-fn content(host: &Millpond, name: &str, room: &Path) -> Result<Vec<u8>> {
+/// Returns the content of a volume or snapshot, through a file in `room`.
+pub fn content(host: &Millpond, name: &str, room: &Path) -> Result<Vec<u8>> {
     let file = room.join("content.raw");
     host.cli(&["export-image", name, &file.display().to_string(), "--force"])?;
     fs::read(&file).context("reading what was exported")
@@ -117,7 +118,8 @@ fn same(hosts: [(&Millpond, &str); 2], snapshot: &str, room: &Path) -> Result<()
     Ok(())
 }
 
-fn host(dir: &Path) -> Result<Millpond> {
+/// Starts a daemon with a pool `tank`.
+pub fn host(dir: &Path) -> Result<Millpond> {
     let mut host = Millpond::new(millpond_binary()?);
     host.start_empty(dir)?;
     host.cli(&["pool", "create", "tank", &format!("{}:1G", dir.join("pool.img").display())])?;

@@ -1,7 +1,7 @@
 //! Disk images, and sector sizes of their contents.
 
 use super::{Asks, Case};
-use crate::{disk_images, sectors, send_receive};
+use crate::{backup, disk_images, sectors, send_receive};
 
 pub const CASES: &[Case] = &[
     Case {
@@ -43,6 +43,30 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: send_receive::run,
+    },
+    Case {
+        name: "backup",
+        about: "a volume under load is backed up while the backup, the prune or the daemon is killed; all that is listed comes back",
+        needs: &[],
+        guest: false,
+        asks: Asks::Everything,
+        run: backup::directory,
+    },
+    Case {
+        name: "backup-bucket",
+        about: "two backups at once into a bucket, a prune that waits for them, a killed one",
+        needs: &["versitygw"],
+        guest: false,
+        asks: Asks::Everything,
+        run: backup::bucket,
+    },
+    Case {
+        name: "backup-one-file",
+        about: "one file of a guest's file system comes back through a mount of the backups",
+        needs: &["fuse", "/dev/loop-control", "root", "mkfs.ext4"],
+        guest: false,
+        asks: Asks::Everything,
+        run: backup::one_file,
     },
     Case {
         name: "sectors-boot-4kn",
