@@ -62,8 +62,8 @@ pub struct CopyProgress {
     pub done: AtomicU64,
     /// Bytes that were written.
     pub written: AtomicU64,
-    /// Asks the copy to stop.
-    pub stop: AtomicBool,
+    /// Asks the copy to stop. Shared with what waits for another program.
+    pub stop: Arc<AtomicBool>,
 }
 
 /// Reason why a copy ended early; numbers are byte offsets.

@@ -2,7 +2,7 @@
 //! snapshot on which the stream builds.
 
 use std::fs::File;
-use std::io::{self, BufReader, IsTerminal, Read};
+use std::io::{self, BufReader, IsTerminal};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use millpond_api::size::Size;
 use millpond_api::{SetProperties, VolumeCache};
 use millpond_daemon::Signals;
 use millpond_images::copy::CopyProgress;
+use millpond_images::pipe::InputReader;
 use millpond_images::stream::{Checks, FrameReader, Received, Receiver, Reception, StreamHead, abandon, incomplete, settle};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::image::{Total, watched};
 use super::{candidates, create};
@@ -31,8 +31,6 @@ use live::{LiveTarget, destroy_new, incomplete_name, snapshots_of};
 
 /// Bytes that are read from the input at once.
 const BUFFER: usize = 1 << 20;
-/// Nanoseconds between two looks whether a signal came while no input comes.
-const LOOK_NANOS: i64 = 200_000_000;
 
 /// Make snapshots of a stream from 'millpond send'
 ///
@@ -110,7 +108,7 @@ impl Receive {
         let begun = Arc::new(AtomicBool::new(false));
         let has_begun = Arc::clone(&begun);
         let work = move |progress: &CopyProgress| {
-            let input = BufReader::with_capacity(BUFFER, Input { file: input, progress });
+            let input = BufReader::with_capacity(BUFFER, InputReader::new(input, progress));
             let (mut frames, head) = FrameReader::new(input).map_err(|e| Failure::failed(format!("cannot read the stream: {e}")))?;
             let mut target = LiveTarget::open(client_there, handle, into, &new_volume(&head, properties))?;
             has_begun.store(true, Relaxed);
@@ -231,30 +229,4 @@ fn report(name: &VolumeName, received: &Received) -> Outcome {
 
 fn all_of(total: u64, _: &CopyProgress) -> String {
     format!("{} of stream", Size(total))
-}
-
-/// Input that can be interrupted while nothing comes.
-struct Input<'a> {
-    file: File,
-    progress: &'a CopyProgress,
-}
-
-impl Read for Input<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        loop {
-            if self.progress.stop.load(Relaxed) {
-                return Err(io::Error::other("interrupted"));
-            }
-            let mut ready = [PollFd::new(&self.file, PollFlags::IN)];
-            let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK_NANOS };
-            match poll(&mut ready, Some(&timeout)) {
-                Ok(0) | Err(rustix::io::Errno::INTR) => continue,
-                Ok(_) => {}
-                Err(error) => return Err(error.into()),
-            }
-            let read = self.file.read(into)?;
-            self.progress.done.fetch_add(read as u64, Relaxed);
-            return Ok(read);
-        }
-    }
 }

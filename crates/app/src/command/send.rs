@@ -1,30 +1,31 @@
 //! `send`: writes snapshots of a volume as a stream, for `receive`.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use clap::Args;
 use millpond_api::client::{Client, quoted};
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::identity::ResumeToken;
 use millpond_api::instant;
-use millpond_api::names::{SnapshotName, VolumeName};
+use millpond_api::names::VolumeName;
 use millpond_api::path::absolute;
 use millpond_api::size::Size;
-use millpond_api::{CreateSnapshots, Created, DiffExtent, Snapshot, Volume};
+use millpond_api::{CreateSnapshots, Created, DiffExtent, Hold, Snapshot, Volume};
 use millpond_daemon::Signals;
 use millpond_images::copy::CopyProgress;
+use millpond_images::pipe::OutletWriter;
 use millpond_images::served::ServedImage;
 use millpond_images::source::Image;
 use millpond_images::stream::{FrameWriter, SendError, StreamHead, StreamSnapshot, send_snapshot};
 use serde::Serialize;
 
 use super::candidates;
-use super::holds::Held;
 use super::image::{DiffImage, Total, TransientExport, watched};
 use crate::output::{Cell, Column, Listing, Shown, print};
 
@@ -32,8 +33,8 @@ mod range;
 
 use range::Wanted;
 
-/// Bytes that are written to the output at once.
-const BUFFER: usize = 1 << 20;
+/// Time after which the holds of a send that was killed end.
+const HOLD: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Write snapshots of a volume as a stream
 ///
@@ -106,17 +107,15 @@ impl Send {
         if self.dry_run {
             return list(client, &wanted.of, &plan, &self.how).await;
         }
-        let names = plan.head.base.iter().chain(&plan.head.snapshots);
-        let names = names.map(|snapshot| SnapshotName { of: wanted.of.clone(), snapshot: snapshot.name.clone() }).collect();
-        let held = Held::hold(client, "send", names).await;
+        let held = hold(client, &wanted.of, &plan).await;
         let sent = if to_stdout {
             let out = io::stdout().as_fd().try_clone_to_owned().map(File::from);
             let out = out.map_err(|e| Failure::failed(format!("cannot use standard output: {e}")))?;
-            send(client, &mut signals, &wanted.of, plan, out).await.map(drop)
+            send(client, &mut signals, &wanted.of, plan, out).await
         } else {
             self.send_to_file(client, &mut signals, &wanted.of, plan).await
         };
-        held.release(client).await;
+        release(client, &wanted.of, held).await;
         sent.map_err(during)
     }
 
@@ -132,8 +131,8 @@ impl Send {
         let cannot = |e: io::Error| Failure::failed(format!("cannot write {}: {e}; give another path", path.display()));
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(&part).map_err(cannot)?;
         let sent = send(client, signals, of, plan, file).await;
-        let published = sent.and_then(|file| {
-            file.sync_all().and_then(|()| fs::rename(&part, &path)).map_err(cannot)?;
+        let published = sent.and_then(|()| {
+            fs::rename(&part, &path).map_err(cannot)?;
             let dir = path.parent().unwrap_or(Path::new("/"));
             File::open(dir).and_then(|dir| dir.sync_all()).map_err(cannot)
         });
@@ -217,58 +216,105 @@ async fn list(client: &Client, of: &VolumeName, plan: &Plan, how: &Listing) -> O
     print(&rows, PLANNED, how)
 }
 
-/// Writes the stream; returns the output.
-async fn send(client: &Client, signals: &mut Signals, of: &VolumeName, plan: Plan, out: File) -> Outcome<File> {
-    let head = Arc::new(plan.head);
-    let mut writer = FrameWriter::new(BufWriter::with_capacity(BUFFER, out), &head).map_err(cannot_write)?;
-    for (index, snapshot) in head.snapshots.iter().enumerate().skip(plan.from.0) {
-        let position = if index == plan.from.0 { plan.from.1 } else { 0 };
-        let name = format!("{of}@{}", snapshot.name);
-        // the export keeps to the snapshot that has the name when it begins
-        same_as_planned(client, of, &head, index).await?;
-        let export = TransientExport::open(client, &name, true).await?;
-        let extents = match differences(client, of, &head, index).await {
-            Ok(extents) => same_as_planned(client, of, &head, index).await.map(|()| extents),
-            Err(failure) => Err(failure),
-        };
-        let extents = match extents {
-            Ok(extents) => extents,
+/// Holds the snapshots, so that none is destroyed before its turn. Returns the tag and those that
+/// are held; a pool that is read-only needs no holds.
+async fn hold(client: &Client, of: &VolumeName, plan: &Plan) -> (String, Vec<String>) {
+    let tag = format!("send-{}-{}", instant::now().as_millisecond(), std::process::id());
+    let mut held = Vec::new();
+    for snapshot in plan.head.base.iter().chain(&plan.head.snapshots) {
+        let path = format!("/v1/snapshots/{of}/{}/hold", snapshot.name);
+        let until = instant::now().checked_add(HOLD).ok();
+        match client.post::<_, Snapshot>(&path, &Hold { tag: Some(tag.clone()), until }).await {
+            Ok(_) => held.push(snapshot.name.clone()),
             Err(failure) => {
-                export.close(client).await?;
-                return Err(failure);
+                eprintln!("millpond: '{of}@{}' is sent without a hold: {failure}", snapshot.name);
+                break;
             }
-        };
-        let serving = ServedImage { socket: export.socket().to_owned(), layered: false, server: None };
-        let full = extents.is_none();
-        let image: Arc<dyn Image> = match extents {
-            Some(extents) => Arc::new(DiffImage { image: Arc::new(serving), extents: Arc::new(extents) }),
-            None => Arc::new(serving),
-        };
-        let total = Total::Of(snapshot.size - position);
-        let work = move |progress: &CopyProgress| {
-            let mut source =
-                image.open().map_err(|e| Failure::failed(format!("cannot read the snapshot: {e}; see the daemon's messages")))?;
-            send_snapshot(&mut writer, &mut *source, full, (index, position), progress).map_err(|error| match error {
-                SendError::Source(at, e) => {
-                    Failure::failed(format!("cannot read the snapshot at byte {at}: {e}; see the daemon's messages"))
-                }
-                SendError::Output(e) => cannot_write(e),
-                SendError::Stopped => Failure::failed("interrupted"),
-            })?;
-            Ok(writer)
-        };
-        let (interrupted, sent) = watched(format!("send {name}"), (total, data), signals, work).await;
-        let closed = export.close(client).await;
-        writer = sent?;
-        closed?;
-        if interrupted {
-            return Err(Failure::failed("interrupted"));
         }
     }
-    let out = writer.end().map_err(cannot_write)?;
-    let mut out = out.into_inner().map_err(|e| cannot_write(e.into_error()))?;
-    out.flush().map_err(cannot_write)?;
-    Ok(out)
+    (tag, held)
+}
+
+async fn release(client: &Client, of: &VolumeName, (tag, held): (String, Vec<String>)) {
+    for name in held {
+        let path = format!("/v1/snapshots/{of}/{name}/release?tag={}", quoted(&tag));
+        if let Err(failure) = client.post::<_, Snapshot>(&path, &()).await {
+            eprintln!("millpond: '{of}@{name}' is held with tag '{tag}' for a week: {failure}");
+        }
+    }
+}
+
+/// Writes the stream. A file is durable on return. A reader that does not read delays no signal.
+async fn send(client: &Client, signals: &mut Signals, of: &VolumeName, plan: Plan, out: File) -> Outcome {
+    let head = Arc::new(plan.head);
+    let (begins, what) = (Arc::clone(&head), format!("send {of}"));
+    let begin = move |progress: &CopyProgress| {
+        let mut out = OutletWriter::new(out).map_err(cannot_write)?;
+        out.stop_with(&progress.stop);
+        FrameWriter::new(out, &begins).map_err(cannot_write)
+    };
+    let mut writer = unless_stopped(watched(what.clone(), (Total::Hidden, data), signals, begin).await)?;
+    for index in plan.from.0..head.snapshots.len() {
+        let position = if index == plan.from.0 { plan.from.1 } else { 0 };
+        writer = send_one(client, signals, of, &head, (index, position), writer).await?;
+    }
+    let end = move |progress: &CopyProgress| {
+        writer.get_mut().stop_with(&progress.stop);
+        writer.end().and_then(OutletWriter::end).map_err(cannot_write)
+    };
+    unless_stopped(watched(what, (Total::Hidden, data), signals, end).await)
+}
+
+/// Writes the snapshot at an index from a position on; returns the writer.
+async fn send_one(
+    client: &Client,
+    signals: &mut Signals,
+    of: &VolumeName,
+    head: &StreamHead,
+    (index, position): (usize, u64),
+    mut writer: FrameWriter<OutletWriter>,
+) -> Outcome<FrameWriter<OutletWriter>> {
+    let snapshot = head.snapshots.get(index).ok_or_else(|| Failure::failed("there is no such snapshot"))?;
+    let name = format!("{of}@{}", snapshot.name);
+    // the export keeps to the snapshot that has the name when it begins
+    same_as_planned(client, of, head, index).await?;
+    let export = TransientExport::open(client, &name, true).await?;
+    let extents = match differences(client, of, head, index).await {
+        Ok(extents) => same_as_planned(client, of, head, index).await.map(|()| extents),
+        Err(failure) => Err(failure),
+    };
+    let extents = match extents {
+        Ok(extents) => extents,
+        Err(failure) => {
+            export.close(client).await?;
+            return Err(failure);
+        }
+    };
+    let serving = ServedImage { socket: export.socket().to_owned(), layered: false, server: None };
+    let full = extents.is_none();
+    let image: Arc<dyn Image> = match extents {
+        Some(extents) => Arc::new(DiffImage { image: Arc::new(serving), extents: Arc::new(extents) }),
+        None => Arc::new(serving),
+    };
+    let total = Total::Of(snapshot.size - position);
+    let work = move |progress: &CopyProgress| {
+        writer.get_mut().stop_with(&progress.stop);
+        let mut source = image.open().map_err(|e| Failure::failed(format!("cannot read the snapshot: {e}; see the daemon's messages")))?;
+        send_snapshot(&mut writer, &mut *source, full, (index, position), progress).map_err(|error| match error {
+            SendError::Source(at, e) => Failure::failed(format!("cannot read the snapshot at byte {at}: {e}; see the daemon's messages")),
+            SendError::Output(e) => cannot_write(e),
+            SendError::Stopped => Failure::failed("interrupted"),
+        })?;
+        Ok(writer)
+    };
+    let sent = unless_stopped(watched(format!("send {name}"), (total, data), signals, work).await);
+    let closed = export.close(client).await;
+    sent.and_then(|writer| closed.map(|()| writer))
+}
+
+/// Returns the result of [`watched`] work, or that it was interrupted.
+fn unless_stopped<T>((interrupted, done): (bool, Outcome<T>)) -> Outcome<T> {
+    if interrupted { Err(Failure::failed("interrupted; what was written is incomplete")) } else { done }
 }
 
 fn data(_: u64, progress: &CopyProgress) -> String {

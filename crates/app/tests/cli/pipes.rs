@@ -297,7 +297,7 @@ fn begin_import(daemon: &Daemon, first: &[u8], words: &[&str]) -> (Running, std:
 }
 
 /// Whether a process catches SIGINT.
-fn catches(running: &Running) -> bool {
+pub fn catches(running: &Running) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", running.0.id())).expect("it runs");
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("a line");
     u64::from_str_radix(caught.trim(), 16).expect("a number") & 2 != 0

@@ -1,8 +1,11 @@
 //! `send` and `receive`: snapshots between pools, cut at every place, and what protects them.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Stdio;
 
 use millpond_testing::Random;
 
@@ -246,6 +249,50 @@ fn a_killed_receive_continues() {
     running.signal("KILL");
     running.wait();
     finish(&daemon);
+    no_exports(&daemon);
+}
+
+/// Starts a send to a pipe that is not read, and waits until it has its export.
+fn send_unread(daemon: &Daemon) -> crate::harness::Running {
+    let mut command = crate::harness::command(&["send", "tank/v@a"]);
+    command.env("MILLPOND_SOCKET", daemon.socket()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+    let running = crate::harness::Running(command.spawn().expect("the program starts"));
+    eventually("its export has clients", || daemon.json(&["exports"])[0]["clients"].as_u64() > Some(0));
+    running
+}
+
+#[test]
+fn a_send_whose_reader_does_not_read_ends_at_a_signal() {
+    let daemon = filled();
+    for signal in ["TERM", "INT"] {
+        let mut running = send_unread(&daemon);
+        running.signal(signal);
+        assert_eq!(running.wait(), 1);
+        no_exports(&daemon);
+    }
+    assert_eq!(daemon.json(&["list", "-t", "snapshot", "tank/v"])[0]["holds"], 0, "a hold is left");
+}
+
+#[test]
+fn a_receive_that_waits_for_its_stream_ends_at_a_signal() {
+    let daemon = filled();
+    send(&daemon, "tank/v@a", "whole");
+    let bytes = fs::read(daemon.path("whole")).expect("read");
+    for first in [0, bytes.len() / 2] {
+        let mut command = crate::harness::command(&["receive", "other/w"]);
+        command.env("MILLPOND_SOCKET", daemon.socket()).stdin(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+        let mut running = crate::harness::Running(command.spawn().expect("the program starts"));
+        let mut pipe = running.0.stdin.take().expect("piped");
+        pipe.write_all(&bytes[..first]).expect("written");
+        eventually("it waits", || crate::pipes::catches(&running));
+        if first > 0 {
+            eventually("data came", || daemon.json(&["list", "other"])[0]["referenced_bytes"].as_u64() > Some(0));
+        }
+        running.signal("TERM");
+        assert_eq!(running.wait(), 1);
+    }
+    let token = daemon.run(&["receive", "other/w", "--token"]).ok().out;
+    assert!(!token.trim().ends_with(":0"), "nothing was kept: {token}");
     no_exports(&daemon);
 }
 

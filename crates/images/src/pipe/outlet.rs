@@ -6,6 +6,9 @@
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileTypeExt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
@@ -13,11 +16,15 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
 
+use super::stop_error;
+
 #[cfg(test)]
 mod tests;
 
 /// Interval between looks at whether the copy is asked to stop.
 const LOOK: Duration = Duration::from_millis(100);
+/// Bytes that an [`OutletWriter`] collects before it writes.
+const BUFFER: usize = 1 << 20;
 /// Bytes of zeroes that are written at once.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -108,6 +115,58 @@ impl Outlet {
             }
         }
         Ok(())
+    }
+}
+
+/// An outlet as a [`Write`] with a buffer. A stop is an error that is not `Interrupted`, after which
+/// callers would write again.
+pub struct OutletWriter {
+    outlet: Outlet,
+    buffer: Vec<u8>,
+    stop: Arc<AtomicBool>,
+}
+
+impl OutletWriter {
+    /// Starts the thread that writes to `file`.
+    ///
+    /// # Errors
+    /// When the state of the file descriptor cannot be read.
+    pub fn new(file: File) -> io::Result<OutletWriter> {
+        Ok(OutletWriter { outlet: Outlet::new(file)?, buffer: Vec::new(), stop: Arc::default() })
+    }
+
+    /// From now on this asks to stop.
+    pub fn stop_with(&mut self, stop: &Arc<AtomicBool>) {
+        self.stop = Arc::clone(stop);
+    }
+
+    /// Waits until everything is written. A file or device is durable on return.
+    ///
+    /// # Errors
+    /// The error of a write, or of a stop.
+    pub fn end(mut self) -> io::Result<()> {
+        self.flush()?;
+        let stop = self.stop;
+        self.outlet.end(&|| stop.load(Relaxed)).map_err(stop_error)
+    }
+}
+
+impl Write for OutletWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.buffer.len() + bytes.len() > BUFFER {
+            self.flush()?;
+        }
+        self.buffer.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    /// Passes the buffer on; [`OutletWriter::end`] waits until it is written.
+    fn flush(&mut self) -> io::Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let bytes = std::mem::take(&mut self.buffer);
+        self.outlet.data(bytes, &|| self.stop.load(Relaxed)).map_err(stop_error)
     }
 }
 

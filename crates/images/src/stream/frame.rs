@@ -121,6 +121,11 @@ impl<W: Write> FrameWriter<W> {
         Ok(writer)
     }
 
+    /// Returns the output.
+    pub fn get_mut(&mut self) -> &mut W {
+        &mut self.out
+    }
+
     /// Begins the snapshot at `index`, of which `position` bytes are left out.
     ///
     /// # Errors

@@ -53,3 +53,21 @@ fn a_writer_that_does_not_write_delays_no_stop() {
     });
     assert_eq!(asked.expect_err("stopped").kind(), io::ErrorKind::Interrupted);
 }
+
+#[test]
+fn a_reader_counts_and_stops_with_an_error_that_ends_read_exact() {
+    let (reader, mut writer) = io::pipe().expect("a pipe");
+    let progress = CopyProgress::default();
+    let mut input = InputReader::new(File::from(OwnedFd::from(reader)), &progress);
+    writer.write_all(b"some").expect("written");
+    input.read_exact(&mut [0; 4]).expect("read");
+    assert_eq!(progress.done.load(Relaxed), 4);
+    let stopped = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(50));
+            progress.stop.store(true, Relaxed);
+        });
+        input.read_exact(&mut [0; 4])
+    });
+    assert_eq!(stopped.expect_err("stopped").to_string(), "interrupted");
+}

@@ -95,3 +95,32 @@ fn a_reader_that_does_not_read_does_not_hold_up_a_stop() {
     assert_eq!(outlet.data(vec![1], &stopped).expect_err("stopped").kind(), io::ErrorKind::Interrupted);
     assert!(begun.elapsed() < Duration::from_secs(60));
 }
+
+#[test]
+fn a_writer_collects_and_passes_everything_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("out");
+    let mut writer = OutletWriter::new(File::create(&path).expect("made")).expect("a file");
+    let bytes: Vec<u8> = (0..5_000_000u32).map(|n| (n % 251) as u8).collect();
+    for part in bytes.chunks(333_333) {
+        writer.write_all(part).expect("written");
+    }
+    writer.end().expect("complete");
+    assert!(fs::read(&path).expect("read") == bytes);
+}
+
+#[test]
+fn a_writer_to_a_reader_that_does_not_read_is_stopped_by_an_error_that_ends_write_all() {
+    let (_reader, writer) = io::pipe().expect("a pipe");
+    let mut writer = OutletWriter::new(File::from(std::os::fd::OwnedFd::from(writer))).expect("a pipe");
+    let stop = Arc::new(AtomicBool::new(false));
+    writer.stop_with(&stop);
+    let stopper = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        stop.store(true, Relaxed);
+    });
+    let error = (0..100).find_map(|_| writer.write_all(&vec![1; 1 << 20]).err()).expect("stopped");
+    assert_ne!(error.kind(), io::ErrorKind::Interrupted);
+    assert_eq!(writer.end().expect_err("stopped").to_string(), "interrupted");
+    stopper.join().expect("it ends");
+}
