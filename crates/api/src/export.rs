@@ -84,8 +84,8 @@ pub struct CreateNbd {
     /// volume.
     #[serde(default)]
     pub force: bool,
-    /// If true, the export ends with the daemon and is not restored at its next start, and its
-    /// socket gets a unique name.
+    /// If true, the export ends with the daemon and is not restored at its next start, its socket
+    /// gets a unique name, and the daemon ends it when it has had no client for a minute.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub transient: bool,
     /// If true, the client receives a stream into the volume, so it may use it while the receive is

@@ -25,7 +25,9 @@ impl Daemon {
     async fn care_for_devices(self: Arc<Daemon>) {
         loop {
             self.until_changed(CARE).await;
-            for look in self.look_for_changes().await {
+            let looks = self.look_for_changes().await;
+            self.end_unused_exports(&looks, Instant::now());
+            for look in looks {
                 let name = &look.record.name;
                 let Some(answer) = look.answer() else { continue };
                 if let Ok(shard) = self.shard(name) {

@@ -20,6 +20,9 @@ use crate::hint;
 use millpond_api::instant;
 
 mod nbd;
+mod transient;
+
+pub(super) use transient::Unused;
 
 pub use nbd::{check_limits as check_nbd_limits, reachable, tcp_address};
 
@@ -129,7 +132,7 @@ impl Daemon {
         }
         {
             let mut registry = self.registry();
-            registry.exports.insert(id, ExportEntry { record: record.clone(), kept, trouble: None });
+            registry.exports.insert(id, ExportEntry::new(record.clone(), kept));
         }
         if let Err(error) = self.save() {
             self.registry().exports.remove(&id);
@@ -140,7 +143,7 @@ impl Daemon {
         }
         self.watches().expect_export(id);
         self.tell(EventKind::ExportCreated, format!("{id} {}", record.name));
-        Ok(view(&ExportEntry { record, kept, trouble: None }, Some(&info)))
+        Ok(view(&ExportEntry::new(record, kept), Some(&info)))
     }
 
     /// Checks a request for an NBD export, and returns the record to remember.

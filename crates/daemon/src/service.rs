@@ -22,6 +22,7 @@ use super::copies::Copies;
 use super::device_health::DevicesHealth;
 use super::errors::ErrorsUnsaved;
 use super::events::{EventBounds, EventLog};
+use super::exports::Unused;
 use super::freeze::Freezer;
 use super::helpers::Helpers;
 use super::hook::{Hook, HookQueue};
@@ -170,10 +171,19 @@ impl PoolEntry {
 pub(super) struct ExportEntry {
     /// Its record in the state file.
     pub(super) record: ExportRecord,
-    /// The state file has it; false for exports that are made anew at every start.
+    /// The state file has it; false for transient ones.
     pub(super) kept: bool,
+    /// Time since which a transient one has no client.
+    pub(super) unused: Unused,
     /// Reason why it is not served; `None` when it is.
     pub(super) trouble: Option<String>,
+}
+
+impl ExportEntry {
+    /// Returns an entry of an export that is served.
+    pub(super) fn new(record: ExportRecord, kept: bool) -> ExportEntry {
+        ExportEntry { record, kept, unused: Unused::default(), trouble: None }
+    }
 }
 
 /// Pools and exports of the daemon.
@@ -244,7 +254,8 @@ impl Daemon {
         let state = dir.load()?;
         let waiting = || "not imported yet".to_owned();
         let pools = state.pools.into_iter().map(|record| (record.name.clone(), PoolEntry::new(record, Err(waiting()))));
-        let exports = state.exports.into_iter().map(|record| (record.id, ExportEntry { record, kept: true, trouble: Some(waiting()) }));
+        let exports =
+            state.exports.into_iter().map(|record| (record.id, ExportEntry { trouble: Some(waiting()), ..ExportEntry::new(record, true) }));
         let registry = Registry {
             pools: pools.collect(),
             exports: exports.collect(),

@@ -273,6 +273,17 @@ fn a_send_whose_reader_does_not_read_ends_at_a_signal() {
     assert_eq!(daemon.json(&["list", "-t", "snapshot", "tank/v"])[0]["holds"], 0, "a hold is left");
 }
 
+/// It takes a minute: the time without clients after which the daemon ends a transient export.
+#[test]
+fn the_export_of_a_killed_send_ends_by_itself() {
+    let daemon = filled();
+    let mut running = send_unread(&daemon);
+    running.signal("KILL");
+    running.wait();
+    assert!(!daemon.json(&["exports"]).as_array().expect("a list").is_empty(), "it ended at once");
+    eventually("its export ends", || daemon.json(&["exports"]).as_array().is_some_and(Vec::is_empty));
+}
+
 #[test]
 fn a_receive_that_waits_for_its_stream_ends_at_a_signal() {
     let daemon = filled();

@@ -234,7 +234,7 @@ fn what_is_being_destroyed_is_not_exported_meanwhile() {
             limits: millpond_api::NbdLimits::default(),
         };
         let record = crate::state::ExportRecord { id: export.id, pool: "good".to_owned(), name: volume.name, readonly: false, protocol };
-        let entry = crate::service::ExportEntry { record, kept: false, trouble: None };
+        let entry = crate::service::ExportEntry::new(record, false);
         daemon.registry().exports.insert(export.id, entry);
         drop(lock);
         let refused = destroying.await.expect("ended").expect_err("it is exported");

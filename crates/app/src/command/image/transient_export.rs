@@ -11,6 +11,7 @@ use millpond_api::size::Size;
 use millpond_api::{CreateExport, CreateNbd, Export};
 use millpond_daemon::Signals;
 use millpond_images::copy::{CopyError, CopyProgress};
+use millpond_images::nbd::{Nbd, connect};
 
 use crate::progress::Progress;
 
@@ -21,9 +22,14 @@ pub const REMOVED: &str = "the incomplete result is removed";
 
 /// A private export. The daemon chooses its socket, beside the control socket with mode 0600, and
 /// does not restore the export after a restart. [`TransientExport::close`] must be called.
+///
+/// The daemon ends an export of this kind that has no client for a time, so that a killed command
+/// leaves none. A connection without requests keeps it while the command does other work.
 pub struct TransientExport {
     id: u64,
     socket: PathBuf,
+    /// Kept open until the end; none for a receive, which has its own and counts clients.
+    kept: Option<Nbd>,
 }
 
 impl TransientExport {
@@ -32,10 +38,23 @@ impl TransientExport {
     /// # Errors
     /// The daemon's error.
     pub async fn open(client: &Client, name: &str, readonly: bool) -> Outcome<TransientExport> {
-        TransientExport::make(client, name, readonly, false).await
+        let mut export = TransientExport::make(client, name, readonly, false).await?;
+        let socket = export.socket.clone();
+        let connected = tokio::task::spawn_blocking(move || connect(&socket)).await;
+        match connected.unwrap_or_else(|e| Err(std::io::Error::other(e))) {
+            Ok(kept) => {
+                export.kept = Some(kept);
+                Ok(export)
+            }
+            Err(error) => {
+                export.close(client).await?;
+                Err(Failure::failed(format!("cannot use the private export: {error}; see the daemon's messages")))
+            }
+        }
     }
 
-    /// Makes the export of a volume or snapshot for a receive, which may be incomplete.
+    /// Makes the export of a volume or snapshot for a receive, which may be incomplete. The caller
+    /// connects at once, and stays connected but for moments.
     ///
     /// # Errors
     /// The daemon's error.
@@ -49,7 +68,7 @@ impl TransientExport {
         let export: Export = client.post("/v1/exports", &request).await?;
         let socket = export.unix.map(PathBuf::from);
         let socket = socket.ok_or_else(|| Failure::failed("the daemon made no socket; use the millpond that belongs to it"))?;
-        Ok(TransientExport { id: export.id, socket })
+        Ok(TransientExport { id: export.id, socket, kept: None })
     }
 
     /// Path of the unix socket.
@@ -62,6 +81,7 @@ impl TransientExport {
     /// # Errors
     /// The daemon's error.
     pub async fn close(self, client: &Client) -> Outcome {
+        drop(self.kept);
         client.delete(&format!("/v1/exports/{}?force=true", self.id)).await
     }
 }
