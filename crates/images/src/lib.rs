@@ -22,4 +22,6 @@ pub mod served;
 pub mod source;
 pub mod states;
 pub mod stream;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod whole;

@@ -16,6 +16,8 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(test, feature = "testing"))]
+pub use frame::put_checksums_right;
 pub use frame::{Frame, FrameReader, FrameWriter, StreamError};
 pub use head::{StreamHead, StreamSnapshot};
 pub use receive::{Checks, Received, Receiver, Reception, abandon, incomplete, settle};

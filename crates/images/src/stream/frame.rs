@@ -336,6 +336,22 @@ impl<R: Read> FrameReader<R> {
     }
 }
 
+/// Puts the checksums of all frames right, and the magic and version: damage reaches the parser.
+#[cfg(any(test, feature = "testing"))]
+pub fn put_checksums_right(stream: &mut [u8]) {
+    let begin: Vec<u8> = [&MAGIC[..], &VERSION.to_le_bytes()].concat();
+    stream.iter_mut().zip(&begin).for_each(|(byte, right)| *byte = *right);
+    let (mut at, mut sum) = (begin.len(), 0);
+    while let Some((head, rest)) = stream.get_mut(at..).and_then(|rest| rest.split_at_mut_checked(FRAME_HEAD)) {
+        let stored = head.get(4..8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes) as usize;
+        let Some(payload) = rest.get(..stored) else { return };
+        let (covered, place) = head.split_at_mut(FRAME_HEAD - 8);
+        sum = chained(sum, covered, payload);
+        place.copy_from_slice(&sum.to_le_bytes());
+        at += FRAME_HEAD + stored;
+    }
+}
+
 /// Reason why a frame with the right checksum is refused.
 enum Wrong {
     Frame(&'static str),
