@@ -86,13 +86,8 @@ pub(super) fn refuse_incomplete(snapshot: &SnapshotInfo) -> Result<(), ApiError>
 /// # Errors
 /// When the pool does not answer.
 pub(super) async fn is_receiving(shard: &ShardHandle, volume: VolumeId) -> Result<bool, ShardError> {
-    // while data comes, one of the two is there; the second may become the first between two looks
-    for name in [RECEIVING, RECEIVING_VERIFIED, RECEIVING] {
-        if shard.find_snapshot(volume, name).await?.is_some_and(|snapshot| has_mark(&snapshot)) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    // while data comes, one of the two is there at every instant
+    Ok(shard.find_snapshots(volume, &[RECEIVING, RECEIVING_VERIFIED]).await?.iter().any(has_mark))
 }
 
 /// Refuses to use the present state of a volume while a receive into it is incomplete.

@@ -8,7 +8,7 @@ use std::sync::mpsc::TryRecvError;
 use millpond_api::GuestIo;
 use millpond_block::{ByteRange, Completion, DeviceError, DeviceSlot, DiskError, Op, Payload, Request, Tag};
 use millpond_device::{DeviceLimit, HostDevice};
-use millpond_engine::{Busy, Command, CommandError, DiffExtent, Invalid, NewDevice, PoolState, Reply, Target, VolumeId};
+use millpond_engine::{Busy, Command, CommandError, DiffExtent, Invalid, NewDevice, PoolState, Reply, SnapshotInfo, Target, VolumeId};
 use rustc_hash::FxHashMap;
 
 use super::error::ShardError;
@@ -135,6 +135,7 @@ impl<P: Pool> Shard<P> {
             Message::FindVolume(name, answer) => drop(answer.send(Ok(self.pool.find_volume(&name)))),
             Message::Snapshots(after, answer) => drop(answer.send(Ok(self.pool.snapshots_after(after, SNAPSHOTS_PER_PIECE)))),
             Message::FindSnapshot(volume, name, answer) => drop(answer.send(Ok(self.pool.find_snapshot(volume, &name)))),
+            Message::FindSnapshots(of, names, answer) => drop(answer.send(Ok(self.find_snapshots(of, &names)))),
             Message::Look(answer) => {
                 let look = self.status().map(|status| Arc::new(ShardLook { status, exports: self.export_infos() }));
                 answer.send_replace(Some(look.map_err(Arc::new)));
@@ -168,6 +169,10 @@ impl<P: Pool> Shard<P> {
             }
             Message::Abandon => self.stage.phase = StagePhase::Abandoned,
         }
+    }
+
+    fn find_snapshots(&self, volume: VolumeId, names: &[String]) -> Vec<SnapshotInfo> {
+        names.iter().filter_map(|name| self.pool.find_snapshot(volume, name)).collect()
     }
 
     fn start_command(&mut self, command: Command, answer: Answer<Reply>) {

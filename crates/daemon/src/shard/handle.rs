@@ -302,6 +302,15 @@ impl ShardHandle {
         self.query(|answer| Message::FindSnapshot(volume, name.to_owned(), answer)).await
     }
 
+    /// Returns the snapshots of these names that exist, in this order, at one instant.
+    ///
+    /// # Errors
+    /// [`ShardError::Gone`].
+    pub async fn find_snapshots(&self, volume: VolumeId, names: &[&str]) -> Result<Vec<SnapshotInfo>, ShardError> {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        self.query(|answer| Message::FindSnapshots(volume, names, answer)).await
+    }
+
     /// Returns the exports with their clients and counters, by id.
     ///
     /// # Errors

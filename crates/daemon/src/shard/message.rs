@@ -45,6 +45,7 @@ pub(super) enum Message {
     FindVolume(String, Answer<Option<VolumeInfo>>),
     Snapshots(Option<SnapshotId>, Answer<Vec<SnapshotInfo>>),
     FindSnapshot(VolumeId, String, Answer<Option<SnapshotInfo>>),
+    FindSnapshots(VolumeId, Vec<String>, Answer<Vec<SnapshotInfo>>),
     Exports(Answer<Vec<ExportInfo>>),
     Diff(Option<Target>, Target, Answer<Vec<DiffExtent>>),
     Limit(DeviceSlot, DeviceLimit, Answer<()>),
