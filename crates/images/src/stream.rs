@@ -20,6 +20,6 @@ mod tests;
 pub use frame::put_checksums_right;
 pub use frame::{Frame, FrameReader, FrameWriter, StreamError};
 pub use head::{StreamHead, StreamSnapshot};
-pub use receive::{Checks, Received, Receiver, Reception, abandon, incomplete, settle};
+pub use receive::{Checks, Received, Receiver, Reception, abandon, incomplete, resumable, settle};
 pub use send::{SendError, send_snapshot};
 pub use target::{Check, Content, Target};

@@ -15,11 +15,11 @@ use millpond_api::failure::{Failure, Outcome};
 use millpond_api::identity::{RECEIVING_VOLUME, Receiving, ResumeToken};
 use millpond_api::names::VolumeName;
 use millpond_api::size::Size;
-use millpond_api::{SetProperties, VolumeCache};
+use millpond_api::{SetProperties, Snapshot, VolumeCache};
 use millpond_daemon::Signals;
 use millpond_images::copy::CopyProgress;
 use millpond_images::pipe::InputReader;
-use millpond_images::stream::{Checks, FrameReader, Received, Receiver, Reception, StreamHead, abandon, incomplete, settle};
+use millpond_images::stream::{Checks, FrameReader, Received, Receiver, Reception, StreamHead, abandon, incomplete, resumable, settle};
 
 use super::image::{Total, watched};
 use super::{candidates, create};
@@ -88,7 +88,7 @@ impl Receive {
             ))));
         }
         if self.token {
-            return write_out(&format!("{}\n", look(client, &name).await?.1.token()));
+            return write_out(&format!("{}\n", look(client, &name, resumable).await?.1.token()));
         }
         if self.abandon {
             return self.give_up(client, &name).await.map_err(during);
@@ -141,7 +141,7 @@ impl Receive {
 
     /// Gives an incomplete receive up.
     async fn give_up(&self, client: &Client, name: &VolumeName) -> Outcome {
-        let (of, receiving) = look(client, name).await?;
+        let (of, receiving) = look(client, name, incomplete).await?;
         if of != *name {
             let snapshots = snapshots_of(client, &of).await?.unwrap_or_default();
             if snapshots.iter().any(|snapshot| snapshot.received) {
@@ -176,11 +176,11 @@ impl Receive {
     }
 }
 
-/// Returns the volume of the incomplete receive, and its state.
-async fn look(client: &Client, name: &VolumeName) -> Outcome<(VolumeName, Receiving)> {
+/// Returns the volume of the incomplete receive, and its state, as `find` finds it.
+async fn look(client: &Client, name: &VolumeName, find: fn(&[Snapshot]) -> Option<&Receiving>) -> Outcome<(VolumeName, Receiving)> {
     for of in [name.clone(), incomplete_name(name)] {
         if let Some(snapshots) = snapshots_of(client, &of).await?
-            && let Some(receiving) = incomplete(&snapshots)
+            && let Some(receiving) = find(&snapshots)
         {
             return Ok((of, receiving.clone()));
         }
@@ -190,7 +190,7 @@ async fn look(client: &Client, name: &VolumeName) -> Outcome<(VolumeName, Receiv
 
 /// Adds to a failure how the receive continues.
 async fn explain(client: &Client, name: &VolumeName, failure: Failure) -> Failure {
-    match look(client, name).await {
+    match look(client, name, resumable).await {
         Ok((_, receiving)) => {
             let line = format!(
                 "{failure}; {} of the snapshot are received, continue with --resume {} of 'millpond send' and of this command",

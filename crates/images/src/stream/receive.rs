@@ -500,11 +500,18 @@ pub fn abandon<T: Target>(target: &mut T, to: Option<&str>) -> Outcome<Option<St
     Ok((!received_alone).then_some(kept))
 }
 
+/// Returns the state of an incomplete receive that can continue: the first mark of one that ended
+/// before it was compared is destroyed by the next receive, so its token would be that of none.
+pub fn resumable(snapshots: &[Snapshot]) -> Option<&Receiving> {
+    let of = |name: &str| snapshots.iter().find(|snapshot| part(snapshot) == name)?.receiving.as_ref();
+    of(RECEIVING_VERIFIED).or_else(|| of(RECEIVING))
+}
+
 /// Returns the state of an incomplete receive among the snapshots of a volume.
 pub fn incomplete(snapshots: &[Snapshot]) -> Option<&Receiving> {
-    let of = |name: &str| snapshots.iter().find(|snapshot| part(snapshot) == name)?.receiving.as_ref();
+    let first = || snapshots.iter().find(|snapshot| part(snapshot) == RECEIVING_NEXT)?.receiving.as_ref();
     // the first one of a receive has no position yet
-    of(RECEIVING_VERIFIED).or_else(|| of(RECEIVING)).or_else(|| of(RECEIVING_NEXT).filter(|receiving| receiving.position == 0))
+    resumable(snapshots).or_else(|| first().filter(|receiving| receiving.position == 0))
 }
 
 fn unknown_mark() -> Failure {

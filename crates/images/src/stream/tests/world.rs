@@ -418,6 +418,29 @@ fn a_token_of_another_receive_is_refused() {
     with(right).expect("the rest");
 }
 
+/// Fixed defect: a receive that ended before its first mark was compared offered a token that the next
+/// one refused.
+#[test]
+fn a_first_mark_that_was_not_compared_offers_no_token() {
+    let states = history(&mut Random::new(17), 1);
+    let bytes = stream(None, &states, VolumeCompression::Off, (0, 0));
+    for seed in 0..8 {
+        // the step that names the mark does not happen, or it does
+        let mut world = World::new(&states, Random::new(seed));
+        world.stop_in = Some(1);
+        receive(&mut world, &bytes, false, Checks::ALL).expect_err("everything stops");
+        let snapshots = world.snapshots().expect("memory");
+        assert!(incomplete(&snapshots).is_some());
+        let Some(token) = resumable(&snapshots).map(Receiving::token) else {
+            assert!(world.find(RECEIVING).is_err());
+            continue;
+        };
+        let (mut frames, head) = FrameReader::new(&bytes[..]).expect("a head");
+        let how = Reception { resume: Some(token), force: false, checks: Checks::ALL, turn_bytes: None };
+        Receiver::new(&mut world, head, how).run(&mut frames, &CopyProgress::default()).expect("the token is right");
+    }
+}
+
 /// Fixed defect: the state was compared before the rollback, and destroyed after it.
 #[test]
 fn what_others_write_until_a_receive_is_given_up_is_kept() {
