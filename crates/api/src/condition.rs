@@ -66,6 +66,7 @@ kinds! {
     PolicyLate = "policy.late", Warning, PolicyMissed, "runs of a policy late";
     PolicyNotFrozen = "policy.not-frozen", Warning, GuestNotFrozen, "guests of a policy not frozen";
     GuestStuck = "guest.stuck", Error, GuestStuck, "guest may be frozen";
+    ReceiveStalled = "receive.stalled", Warning, ConditionBegan, "incomplete receive without progress for a day";
     ScrubErrors = "scrub.errors", Warning, ScrubEnded, "last scrub found errors";
     ScrubOverdue = "scrub.overdue", Warning, ConditionBegan, "no scrub for a long time";
     DeviceFailed = "device.failed", Error, DeviceFailed, "device failed";

@@ -71,7 +71,7 @@ pub use snapshot::{
 };
 pub use status::{RequestMemory, Status};
 pub use volume::{
-    CreateVolume, Destroy, Destroyed, Extent, LIMITS, Place, Promote, Promoted, Rename, Resize, Resized, SetProperties, SetSector, Volume,
-    VolumeCache, VolumeCompression, VolumeSector,
+    CreateVolume, Destroy, Destroyed, Extent, IncompleteReceive, LIMITS, Place, Promote, Promoted, Rename, Resize, Resized, SetProperties,
+    SetSector, Volume, VolumeCache, VolumeCompression, VolumeSector,
 };
 pub use wipe::{WipeMode, WipePool, Wiping};

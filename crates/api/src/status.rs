@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Condition, Export, Pool};
+use super::{Condition, Export, IncompleteReceive, Pool};
 
 /// Memory for payloads and replies in flight, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -39,6 +39,9 @@ pub struct Status {
     pub pools: Vec<Pool>,
     /// All exports.
     pub exports: Vec<Export>,
+    /// Incomplete receives, at most ten seconds old.
+    #[serde(default)]
+    pub receives: Vec<IncompleteReceive>,
     /// Conditions that last, most severe first.
     #[serde(default)]
     pub conditions: Vec<Condition>,

@@ -124,6 +124,26 @@ pub struct Volume {
     /// Time when the volume was created.
     #[schema(value_type = String, format = DateTime)]
     pub created: Timestamp,
+    /// The receive into the volume that is incomplete, in the answer about one volume; lists have
+    /// null.
+    #[serde(default)]
+    pub receiving: Option<IncompleteReceive>,
+}
+
+/// An incomplete receive: the present state of its volume is of no instant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct IncompleteReceive {
+    /// The volume, `pool/volume`. A new one is called `receiving-NAME` until it is complete.
+    pub volume: String,
+    /// Name of the snapshot that is received, or its identity.
+    pub snapshot: String,
+    /// Bytes from the start of the volume that are received, and durable.
+    pub received_bytes: u64,
+    /// Size of the volume in bytes.
+    pub size: u64,
+    /// Time of the last progress.
+    #[schema(value_type = String, format = DateTime)]
+    pub progressed: Timestamp,
 }
 
 /// Request to create a volume.

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use millpond_api::instant;
@@ -29,6 +29,8 @@ mod reconnects;
 #[cfg(test)]
 mod tests;
 
+/// Age at which incomplete receives are looked for again.
+const RECEIVES: Duration = Duration::from_secs(60);
 /// Subject of conditions of the host.
 const HOST: &str = "host";
 
@@ -144,6 +146,7 @@ impl Daemon {
     /// Compares the conditions with the last look, and reports changes.
     pub(super) async fn look_at_conditions(&self, pools: &[Pool], exports: &[Export], now: Instant) {
         let time = instant::now();
+        self.look_at_receives(pools, RECEIVES).await;
         {
             let mut state = self.conditions.state();
             state.clock.look(time, now);
@@ -183,9 +186,11 @@ impl Daemon {
             })
         });
         let stuck: Vec<Found> = stuck.collect();
+        let stalled: Vec<Found> = pools.iter().flat_map(|pool| self.receives.stalled(pool, now)).collect();
         let state = self.conditions.state();
         let mut others: Vec<Found> = state.clock.condition().into_iter().collect();
         others.extend(stuck);
+        others.extend(stalled);
         others.extend(state.reconnects.conditions());
         others.extend(state.wear.values().cloned());
         if let Some(why) = self.events.unsaved() {

@@ -33,13 +33,16 @@ impl Daemon {
     ///
     /// # Errors
     /// When there is no such hold, or it is a lock whose time is not over.
-    pub async fn release(&self, name: &SnapshotName, tag: Option<String>) -> Result<Snapshot, ApiError> {
+    pub async fn release(&self, name: &SnapshotName, tag: Option<String>, sent: bool) -> Result<Snapshot, ApiError> {
         let (shard, _, snapshot) = self.find_snapshot(name).await?;
         check_release(&snapshot, tag.as_deref()).map_err(|e| e.during(format!("cannot release '{name}'")))?;
         let subject = name_with_tag(name, tag.as_deref());
         let command = Command::Catalog(CatalogCommand::Release { snapshot: snapshot.id, tag });
         shard.command(command).await.map_err(|e| ApiError::from(e).during(format!("cannot release '{name}'")))?;
         self.tell(EventKind::SnapshotReleased, subject);
+        if sent {
+            self.tell(EventKind::SnapshotSent, name.to_string());
+        }
         self.snapshot(name).await
     }
 }

@@ -154,7 +154,8 @@ impl Daemon {
         let conditions = self.conditions(&listed, &exports);
         for (pool, used) in listed.into_iter().zip(used) {
             let (load, of_pool) = used.map_or((None, Vec::new()), |(load, volumes)| (Some(load), volumes));
-            pools.push(PoolFacts { pool, load });
+            let receives = self.receives.of(&pool.id).len() as u64;
+            pools.push(PoolFacts { pool, load, receives });
             volumes.extend(of_pool);
         }
         self.scrapes.keep(pools.iter().map(|facts| facts.pool.id.as_str()));

@@ -11,6 +11,8 @@ use millpond_engine::{SnapshotInfo, Target, VolumeId, VolumeInfo};
 
 use super::shard::{ShardError, ShardHandle};
 
+pub(super) mod incomplete;
+
 /// True for a snapshot of an incomplete receive. Another one of such a name is its user's.
 pub(super) fn has_mark(snapshot: &SnapshotInfo) -> bool {
     RESERVED.contains(&snapshot.name.as_str()) && SnapshotOrigin::split(&snapshot.description).1.is_some()

@@ -33,6 +33,7 @@ use super::metrics::Scrapes;
 use super::mount::Mounted;
 use super::plan::Samples;
 use super::policy::Policies;
+use super::receiving::incomplete::Receives;
 use super::shard::ShardHandle;
 use super::sinks::{Sink, Sinks};
 use super::state::{ExportRecord, PoolRecord, State, StateDir};
@@ -229,6 +230,8 @@ pub struct Daemon {
     pub(crate) access: Access,
     /// Conditions that last.
     pub(super) conditions: Conditions,
+    /// Incomplete receives.
+    pub(super) receives: Receives,
     pub(super) sinks: Sinks,
     /// Results of earlier scrapes of metrics.
     pub(super) scrapes: Scrapes,
@@ -281,6 +284,7 @@ impl Daemon {
             events,
             access: Access::with(state.tokens),
             conditions,
+            receives: Receives::default(),
             sinks,
             scrapes: Scrapes::default(),
             watches: Mutex::default(),

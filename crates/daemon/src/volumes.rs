@@ -1,6 +1,7 @@
 //! Volumes: creating, listing, changing.
 
 use futures_util::future::join_all;
+use millpond_api::identity::RECEIVED_UNVERIFIED;
 use millpond_api::instant;
 use millpond_api::names::{Name, VolumeName};
 use millpond_api::size::{Size, SizeChange};
@@ -47,8 +48,9 @@ impl Daemon {
     /// # Errors
     /// When there is no volume of this name.
     pub async fn volume(&self, name: &VolumeName) -> Result<Volume, ApiError> {
-        let (_, volume) = self.find_volume(name).await?;
-        Ok(view(&name.pool, volume))
+        let (shard, volume) = self.find_volume(name).await?;
+        let receiving = receiving::incomplete::into(&name.pool, &shard, &volume).await?;
+        Ok(Volume { receiving, ..view(&name.pool, volume) })
     }
 
     /// Creates a volume. Durable on return.
@@ -240,7 +242,13 @@ impl Daemon {
         shard.command(command).await.map_err(|e| ApiError::from(e).during(&during))?;
         self.snapshots_changed();
         self.rename_exports(old, &new)?;
-        self.tell(EventKind::Renamed, format!("{old} {new}"));
+        match old {
+            // the last step of a receive
+            Name::Snapshot(from) if request.receive && from.snapshot == RECEIVED_UNVERIFIED => {
+                self.tell(EventKind::SnapshotReceived, new.to_string());
+            }
+            _ => self.tell(EventKind::Renamed, format!("{old} {new}")),
+        }
         Ok(())
     }
 }
@@ -377,5 +385,6 @@ fn view(pool: &str, volume: VolumeInfo) -> Volume {
         snapshots: volume.snapshots,
         origin: volume.origin.map(|origin| format!("{pool}/{origin}")),
         created: instant::from_millis(volume.created.0),
+        receiving: None,
     }
 }

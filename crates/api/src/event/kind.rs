@@ -107,6 +107,8 @@ kinds! {
     SnapshotExpired = "snapshot.expired", Info, "snapshot expired";
     SnapshotHeld = "snapshot.held", Info, "snapshot held";
     SnapshotReleased = "snapshot.released", Info, "snapshot released";
+    SnapshotReceived = "snapshot.received", Info, "snapshot received";
+    SnapshotSent = "snapshot.sent", Info, "snapshot sent";
     SnapshotPruned = "snapshot.pruned", Warning, "snapshot of a policy destroyed before its time";
     PolicyCreated = "policy.created", Info, "policy created";
     PolicyChanged = "policy.changed", Info, "policy changed";

@@ -19,6 +19,7 @@ use super::columns::{SNAPSHOT, VOLUME};
 use super::create::{assign, settable};
 use super::globs::{Wanted, expand};
 use super::map;
+use super::status::incomplete;
 use crate::output::{Cell, Column, Format, Listing, Shown, print, print_pairs, say, write_out};
 
 /// Show one volume or snapshot, and the commands to use it
@@ -87,13 +88,13 @@ impl Show {
         if !self.how.columns.is_empty() || self.how.no_header {
             return Ok(());
         }
-        let mut text = String::new();
+        let mut text = volume.receiving.as_ref().map(incomplete).unwrap_or_default();
         for export in &exports {
             text += &format!("export {}  {}\n", export.id, export.uris.join(" "));
         }
         match lines {
             Some(lines) => text += &format!("\n{}", lines.text()),
-            None if !exports.is_empty() => {}
+            None if !exports.is_empty() || volume.receiving.is_some() => {}
             None => text += &format!("\nnot exported; to use it: millpond export nbd {name}\n"),
         }
         write_out(&text)

@@ -108,6 +108,7 @@ impl Send {
             return list(client, &wanted.of, &plan, &self.how).await;
         }
         let held = hold(client, &wanted.of, &plan).await;
+        let names: Vec<String> = plan.head.snapshots.iter().skip(plan.from.0).map(|snapshot| snapshot.name.clone()).collect();
         let sent = if to_stdout {
             let out = io::stdout().as_fd().try_clone_to_owned().map(File::from);
             let out = out.map_err(|e| Failure::failed(format!("cannot use standard output: {e}")))?;
@@ -115,7 +116,7 @@ impl Send {
         } else {
             self.send_to_file(client, &mut signals, &wanted.of, plan).await
         };
-        release(client, &wanted.of, held).await;
+        release(client, &wanted.of, held, if sent.is_ok() { &names } else { &[] }).await;
         sent.map_err(during)
     }
 
@@ -235,9 +236,10 @@ async fn hold(client: &Client, of: &VolumeName, plan: &Plan) -> (String, Vec<Str
     (tag, held)
 }
 
-async fn release(client: &Client, of: &VolumeName, (tag, held): (String, Vec<String>)) {
+/// Releases the holds; events report the snapshots that were `sent`.
+async fn release(client: &Client, of: &VolumeName, (tag, held): (String, Vec<String>), sent: &[String]) {
     for name in held {
-        let path = format!("/v1/snapshots/{of}/{name}/release?tag={}", quoted(&tag));
+        let path = format!("/v1/snapshots/{of}/{name}/release?tag={}&sent={}", quoted(&tag), sent.contains(&name));
         if let Err(failure) = client.post::<_, Snapshot>(&path, &()).await {
             eprintln!("millpond: '{of}@{name}' is held with tag '{tag}' for a week: {failure}");
         }

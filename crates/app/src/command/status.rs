@@ -6,11 +6,11 @@ use clap::Args;
 use millpond_api::client::Client;
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::size::Size;
-use millpond_api::{Condition, Export, ExportState, PoolHealth, RequestMemory, Status as Answer};
+use millpond_api::{Condition, Export, ExportState, IncompleteReceive, PoolHealth, RequestMemory, Status as Answer};
 
 use super::check;
 use super::columns::{CONDITION, EXPORT, POOL};
-use crate::output::{Format, Listing, print, write_out};
+use crate::output::{Cell, Format, Listing, print, write_out};
 
 /// Show the daemon, its pools and exports
 #[derive(Debug, Args)]
@@ -58,6 +58,9 @@ impl Status {
         for export in status.exports.iter().filter(|export| export.state != ExportState::Online) {
             write_out(&not_online(export))?;
         }
+        for receive in &status.receives {
+            write_out(&incomplete(receive))?;
+        }
         if !status.pools.is_empty() {
             write_out("\n")?;
             print(&status.pools, POOL, &self.how)?;
@@ -77,6 +80,18 @@ impl Status {
 
 fn because(reason: Option<&str>) -> String {
     reason.map(|reason| format!(": {reason}")).unwrap_or_default()
+}
+
+/// Describes an incomplete receive.
+pub fn incomplete(receive: &IncompleteReceive) -> String {
+    format!(
+        "receive of '{}' into {} is incomplete: {} of {}, last progress {}\n",
+        receive.snapshot,
+        receive.volume,
+        Size(receive.received_bytes),
+        Size(receive.size),
+        Cell::Time(receive.progressed).show(false)
+    )
 }
 
 /// Describes why an export is not online.

@@ -175,6 +175,15 @@ fn a_cut_receive_is_marked_protected_and_continued() {
     daemon.run(&["snapshot", "tank/v@receiving"]).refused(1, "reserved");
     daemon.run(&["send", "other/receiving-w@%", "--to", "none"]).refused(1, "no snapshots");
     let token = daemon.run(&["receive", "other/w", "--token"]).ok().out.trim().to_owned();
+    // it is seen
+    let position: u64 = token.rsplit_once(':').expect("a position").1.parse().expect("a number");
+    let shown = &daemon.json(&["show", "other/receiving-w"])["receiving"];
+    assert_eq!((shown["snapshot"].as_str(), shown["size"].as_u64()), (Some("a"), Some(SIZE)), "{shown}");
+    assert_eq!(shown["received_bytes"].as_u64(), Some(position));
+    let line = "receive of 'a' into other/receiving-w is incomplete: ";
+    assert!(daemon.run(&["show", "other/receiving-w"]).ok().out.contains(line));
+    eventually("the status says so", || daemon.run(&["status"]).ok().out.contains(line));
+    assert!(daemon.json(&["show", "tank/v"])["receiving"].is_null());
     // only the rest is sent
     assert_eq!(daemon.run(&["send", "tank/v@a", "--resume", &token, "--to", "rest"]).code, 0);
     let length = |file: &str| fs::metadata(daemon.path(file)).expect("a file").len();
@@ -184,6 +193,13 @@ fn a_cut_receive_is_marked_protected_and_continued() {
     assert!(content(&daemon, "other/w@a") == content(&daemon, "tank/v@a"));
     assert_eq!(snapshots(&daemon, "other/w"), ["a"]);
     daemon.run(&["receive", "other/w", "--token"]).refused(1, "no incomplete receive");
+    assert!(daemon.json(&["show", "other/w"])["receiving"].is_null());
+    let events = daemon.json_lines(&["events"]);
+    let subjects = |kind: &str| -> Vec<&str> {
+        events.iter().filter(|event| event["event"] == kind).filter_map(|event| event["subject"].as_str()).collect()
+    };
+    assert_eq!(subjects("snapshot.received"), ["other/receiving-w@a"]);
+    assert_eq!(subjects("snapshot.sent"), ["tank/v@a", "tank/v@a"], "whole, and the rest");
     no_exports(&daemon);
 }
 

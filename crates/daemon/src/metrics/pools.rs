@@ -13,6 +13,8 @@ use millpond_api::instant::to_millis;
 pub(super) struct PoolFacts {
     pub pool: Pool,
     pub load: Option<Load>,
+    /// Number of incomplete receives.
+    pub receives: u64,
 }
 
 impl Subject for PoolFacts {
@@ -273,4 +275,5 @@ pub(super) const POOLS: &[Series<PoolFacts>] = &[
         labels: &[],
         read: |facts, to| facts.pool.scrub.iter().for_each(|scrub| to.put(&[], scrub.lost())),
     },
+    value!(Gauge, "millpond_pool_receives_incomplete", "Volumes with an incomplete receive, at most a minute old", |facts| facts.receives),
 ];

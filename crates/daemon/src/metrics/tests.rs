@@ -139,7 +139,7 @@ fn exposition() -> Exposition {
     let mut load = Load::default();
     (load.io.reads, load.times[0].counts[2], load.times[0].nanos) = (7, 7, 350_000);
     let volume = VolumeUse { info, load: Box::new(load), limits: LimitEffect { waiting: 1, waited: 2, waited_nanos: 500_000_000 } };
-    let pools = vec![PoolFacts { pool, load: Some(load) }];
+    let pools = vec![PoolFacts { pool, load: Some(load), receives: 2 }];
     let events = vec![EventCount { kind: "daemon.started".to_owned(), severity: "info".to_owned(), count: 1 }];
     let condition = serde_json::json!({
         "kind": "pool.space", "severity": "warning", "subject": "tank", "pool": "tank", "cause": "full", "since": "2027-01-01T00:00:00Z"

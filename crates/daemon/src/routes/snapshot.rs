@@ -159,6 +159,9 @@ async fn hold(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request): Bo
 struct OfTag {
     /// Tag of the hold; without it, a hold without a tag is selected.
     tag: Option<String>,
+    /// If true, the snapshot was held to be sent, and was sent: an event says so.
+    #[serde(default)]
+    sent: bool,
 }
 
 /// Releases one hold.
@@ -168,7 +171,7 @@ struct OfTag {
     params(("pool" = String, Path), ("volume" = String, Path), ("snapshot" = String, Path), OfTag),
     responses((status = 200, body = Snapshot), (status = "default", body = ErrorBody)))]
 async fn release(State(daemon): State<Arc<Daemon>>, parts: Parts, QueryString(of): QueryString<OfTag>) -> Result<Json<Snapshot>, Refused> {
-    soon(&daemon, |daemon| async move { daemon.release(&named(parts)?, of.tag).await }).await.map(Json)
+    soon(&daemon, |daemon| async move { daemon.release(&named(parts)?, of.tag, of.sent).await }).await.map(Json)
 }
 
 #[derive(Deserialize, IntoParams)]

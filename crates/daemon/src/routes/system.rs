@@ -47,6 +47,7 @@ async fn status(State(daemon): State<Arc<Daemon>>, caller: Caller) -> Result<Jso
     let mut status = daemon.status().await?;
     status.pools.retain(|pool| caller.may_use(&pool.name));
     status.exports.retain(|export| caller.may_use_name(&export.name));
+    status.receives.retain(|receive| caller.may_use_name(&receive.volume));
     status.conditions.retain(|condition| is_about_pools_of(&caller, condition));
     Ok(Json(status))
 }
