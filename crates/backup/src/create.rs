@@ -25,7 +25,7 @@ use crate::{BackupError, ChunkId, Record, Target};
 /// Most tasks that wait for a worker.
 const AHEAD: usize = 16;
 
-/// What a backup cost.
+/// Cost of a backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Created {
     /// Bytes that were read from the volume.

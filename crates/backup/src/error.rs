@@ -39,7 +39,7 @@ pub enum BackupError {
     /// The directory or prefix has other things.
     #[error("it is not empty, and has no backups; give an empty directory or prefix")]
     NotATarget,
-    /// It was told to use only a target that is there.
+    /// Only a target that is there may be used.
     #[error("it has no backups yet; is it mounted? Without --no-init it is prepared for them")]
     Empty,
     /// A newer version wrote it.
@@ -50,7 +50,7 @@ pub enum BackupError {
     Damaged {
         /// Name in the target.
         name: String,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// A backup that stays cannot be read, so what it needs is not known.

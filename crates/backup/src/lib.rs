@@ -2,7 +2,7 @@
 //!
 //! A target keeps chunks of 1 MiB under the hash of their content, so a chunk that several backups
 //! share is stored once. Every backup is whole: it names all its chunks, so any other one can go.
-//! What changed since the backup before is found by the map of the pool; only that is read.
+//! Changes since the backup before are found by the map of the pool; only these are read.
 //! `docs/decisions/0040-backups.md` has the reasons, `docs/backup.md` the use.
 //!
 //! Everything here blocks; the caller gives it threads of its own.

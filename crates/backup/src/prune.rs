@@ -15,7 +15,7 @@ use crate::{BackupError, ChunkId, Record, Target};
 /// Chunks that are deleted at once.
 const BATCH: usize = 1000;
 
-/// What a prune deleted, or would.
+/// Result of a prune, or of its dry run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// Chunks.
@@ -25,7 +25,7 @@ pub struct Pruned {
 }
 
 /// Deletes these backups, and all chunks that no other backup names; with `dry`, only counts them.
-/// Nobody else may use the target meanwhile.
+/// No other command uses the target meanwhile.
 ///
 /// # Errors
 /// [`BackupError`]; nothing is deleted if a backup that stays cannot be read.

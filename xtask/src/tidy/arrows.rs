@@ -20,9 +20,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/bucket", &["millpond-format"]),
     ("crates/daemon", &["millpond-block", "millpond-format", "millpond-device", "millpond-export", "millpond-engine", "millpond-api"]),
     ("crates/images", &["millpond-export", "millpond-api"]),
+    ("crates/backup", &["millpond-api", "millpond-bucket", "millpond-images"]),
     (
         "crates/app",
         &[
+            "millpond-backup",
             "millpond-block",
             "millpond-bucket",
             "millpond-device",

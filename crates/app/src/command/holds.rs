@@ -35,10 +35,17 @@ impl Held {
         held
     }
 
-    /// Ends the holds.
-    pub async fn release(self, client: &Client) {
+    /// Ends the holds; events report the snapshots that were `sent`, by the part of their names after
+    /// `@`.
+    pub async fn release(self, client: &Client, sent: &[String]) {
         for name in self.names {
-            let path = format!("/v1/snapshots/{}/{}/release?tag={}", name.of, name.snapshot, quoted(&self.tag));
+            let path = format!(
+                "/v1/snapshots/{}/{}/release?tag={}&sent={}",
+                name.of,
+                name.snapshot,
+                quoted(&self.tag),
+                sent.contains(&name.snapshot)
+            );
             if let Err(failure) = client.post::<_, Snapshot>(&path, &()).await {
                 eprintln!("millpond: '{name}' is held with tag '{}' for a week: {failure}", self.tag);
             }

@@ -6,17 +6,16 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use clap::Args;
 use millpond_api::client::{Client, quoted};
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::identity::ResumeToken;
 use millpond_api::instant;
-use millpond_api::names::VolumeName;
+use millpond_api::names::{SnapshotName, VolumeName};
 use millpond_api::path::absolute;
 use millpond_api::size::Size;
-use millpond_api::{CreateSnapshots, Created, DiffExtent, Hold, Snapshot, Volume};
+use millpond_api::{CreateSnapshots, Created, DiffExtent, Snapshot, Volume};
 use millpond_daemon::Signals;
 use millpond_images::copy::CopyProgress;
 use millpond_images::pipe::OutletWriter;
@@ -26,15 +25,13 @@ use millpond_images::stream::{FrameWriter, SendError, StreamHead, StreamSnapshot
 use serde::Serialize;
 
 use super::candidates;
+use super::holds::Held;
 use super::image::{DiffImage, Total, TransientExport, watched};
 use crate::output::{Cell, Column, Listing, Shown, print};
 
 mod range;
 
 use range::Wanted;
-
-/// Time after which the holds of a send that was killed end.
-const HOLD: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Write snapshots of a volume as a stream
 ///
@@ -107,7 +104,9 @@ impl Send {
         if self.dry_run {
             return list(client, &wanted.of, &plan, &self.how).await;
         }
-        let held = hold(client, &wanted.of, &plan).await;
+        let wanted_names = plan.head.base.iter().chain(&plan.head.snapshots);
+        let wanted_names = wanted_names.map(|snapshot| SnapshotName { of: wanted.of.clone(), snapshot: snapshot.name.clone() });
+        let held = Held::hold(client, "send", wanted_names.collect()).await;
         let names: Vec<String> = plan.head.snapshots.iter().skip(plan.from.0).map(|snapshot| snapshot.name.clone()).collect();
         let sent = if to_stdout {
             let out = io::stdout().as_fd().try_clone_to_owned().map(File::from);
@@ -116,7 +115,7 @@ impl Send {
         } else {
             self.send_to_file(client, &mut signals, &wanted.of, plan).await
         };
-        release(client, &wanted.of, held, if sent.is_ok() { &names } else { &[] }).await;
+        held.release(client, if sent.is_ok() { &names } else { &[] }).await;
         sent.map_err(during)
     }
 
@@ -215,35 +214,6 @@ async fn list(client: &Client, of: &VolumeName, plan: &Plan, how: &Listing) -> O
         rows.push(Planned { name: format!("{of}@{}", snapshot.name), data, created: snapshot.created });
     }
     print(&rows, PLANNED, how)
-}
-
-/// Holds the snapshots, so that none is destroyed before its turn. Returns the tag and those that
-/// are held; a pool that is read-only needs no holds.
-async fn hold(client: &Client, of: &VolumeName, plan: &Plan) -> (String, Vec<String>) {
-    let tag = format!("send-{}-{}", instant::now().as_millisecond(), std::process::id());
-    let mut held = Vec::new();
-    for snapshot in plan.head.base.iter().chain(&plan.head.snapshots) {
-        let path = format!("/v1/snapshots/{of}/{}/hold", snapshot.name);
-        let until = instant::now().checked_add(HOLD).ok();
-        match client.post::<_, Snapshot>(&path, &Hold { tag: Some(tag.clone()), until }).await {
-            Ok(_) => held.push(snapshot.name.clone()),
-            Err(failure) => {
-                eprintln!("millpond: '{of}@{}' is sent without a hold: {failure}", snapshot.name);
-                break;
-            }
-        }
-    }
-    (tag, held)
-}
-
-/// Releases the holds; events report the snapshots that were `sent`.
-async fn release(client: &Client, of: &VolumeName, (tag, held): (String, Vec<String>), sent: &[String]) {
-    for name in held {
-        let path = format!("/v1/snapshots/{of}/{name}/release?tag={}&sent={}", quoted(&tag), sent.contains(&name));
-        if let Err(failure) = client.post::<_, Snapshot>(&path, &()).await {
-            eprintln!("millpond: '{of}@{name}' is held with tag '{tag}' for a week: {failure}");
-        }
-    }
 }
 
 /// Writes the stream. A file is durable on return. A reader that does not read delays no signal.

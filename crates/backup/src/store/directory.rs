@@ -14,8 +14,8 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use super::{Lock, Store};
 use crate::StoreError;
 
-/// Folder of files that are being written. What is there when nobody else has the target is left of
-/// commands that were killed.
+/// Folder of files that are being written. What is there while the target is locked
+/// alone is left of commands that were killed.
 const INCOMING: &str = "incoming";
 /// File whose lock is that of the target.
 const LOCK: &str = "lock";
@@ -115,7 +115,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Deletes what killed commands left; nobody else may have the target.
+    /// Deletes what killed commands left; the caller has the target alone.
     fn tidy(&self) -> io::Result<()> {
         let mut left = Vec::new();
         self.walk(&self.root.join(INCOMING), &mut |name, _| left.push(name))?;

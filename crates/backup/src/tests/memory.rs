@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What all commands share.
+/// State that all commands share.
 #[derive(Default)]
 pub struct Shared {
     pub now: BTreeMap<String, Vec<u8>>,
@@ -62,7 +62,10 @@ impl Store for Memory {
 
     fn put(&self, name: &str, content: &[u8]) -> Result<(), StoreError> {
         self.note(name);
-        self.step(|shared| Ok(drop(shared.now.insert(name.into(), content.into()))))
+        self.step(|shared| {
+            shared.now.insert(name.into(), content.into());
+            Ok(())
+        })
     }
 
     fn get(&self, name: &str, most: u64) -> Result<Vec<u8>, StoreError> {
@@ -94,7 +97,7 @@ impl Store for Memory {
     fn delete(&self, names: &[String]) -> Result<(), StoreError> {
         for name in names {
             self.note(name);
-            self.step(|shared| Ok(drop(shared.now.remove(name))))?;
+            self.step(|shared| Ok(shared.now.remove(name)))?;
         }
         Ok(())
     }

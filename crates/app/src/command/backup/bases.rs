@@ -11,7 +11,7 @@ pub const HOLDS: &str = "backup";
 /// Start of their names.
 const PREFIX: &str = "backup-";
 
-/// Start of their descriptions, which tells those of different targets apart.
+/// Start of their descriptions, different for each target.
 fn description(target: &str) -> String {
     format!("of 'millpond backup' to target {target}")
 }
@@ -46,7 +46,7 @@ pub async fn take(client: &Client, volumes: &[VolumeName], target: &str, place: 
 }
 
 /// Destroys the snapshots of earlier backups of a volume to this target, also those of backups that were
-/// killed. Those that somebody else holds, that are exported, or have clones, stay.
+/// killed. Those with other holds, that are exported, or have clones, stay.
 pub async fn thin(client: &Client, newest: &SnapshotName, target: &str) {
     let of = &newest.of;
     let all: Outcome<Vec<Snapshot>> = client.get(&format!("/v1/snapshots?pool={}&volume={}", quoted(&of.pool), quoted(&of.volume))).await;

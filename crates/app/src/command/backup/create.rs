@@ -166,7 +166,7 @@ impl Create {
         names.extend(base.iter().map(|(_, name)| name.clone()));
         let held = Held::hold(client, bases::HOLDS, names).await;
         let made = self.export(client, signals, target, (name, &snapshot, &identity), &volume, base).await;
-        held.release(client).await;
+        held.release(client, &[]).await;
         made
     }
 

@@ -26,7 +26,7 @@ pub struct Place {
     store: StoreOptions,
 }
 
-/// What to do with a target that has no backups.
+/// Handling of a target that has no backups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Empty {
     /// Prepare it for backups.

@@ -80,12 +80,7 @@ impl Verify {
         let rows: Vec<Row> = found
             .damaged
             .into_iter()
-            .map(|one| Row {
-                name: one.name,
-                damaged: one.ranges.iter().map(|(_, length)| length).sum(),
-                ranges: one.ranges,
-                why: one.why,
-            })
+            .map(|one| Row { name: one.name, damaged: one.ranges.iter().map(|(_, length)| length).sum(), ranges: one.ranges, why: one.why })
             .collect();
         let how = Listing::from(self.how);
         if damaged > 0 || how.format == crate::output::Format::Json {
