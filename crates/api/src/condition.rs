@@ -65,6 +65,7 @@ kinds! {
     PoolUnreclaimed = "pool.unreclaimed", Warning, PoolUnreclaimed, "space that cannot be freed";
     PolicyLate = "policy.late", Warning, PolicyMissed, "runs of a policy late";
     PolicyNotFrozen = "policy.not-frozen", Warning, GuestNotFrozen, "guests of a policy not frozen";
+    PolicyNotSent = "policy.not-sent", Warning, PolicyNotSent, "snapshots of a policy not sent";
     GuestStuck = "guest.stuck", Error, GuestStuck, "guest may be frozen";
     ReceiveStalled = "receive.stalled", Warning, ConditionBegan, "incomplete receive without progress for a day";
     ScrubErrors = "scrub.errors", Warning, ScrubEnded, "last scrub found errors";

@@ -78,6 +78,11 @@ impl SnapshotIdentity {
     pub fn pool(&self) -> &str {
         &self.pool
     }
+
+    /// True if the same pool took both.
+    pub fn is_of_same_pool(&self, other: &SnapshotIdentity) -> bool {
+        self.pool == other.pool
+    }
 }
 
 impl fmt::Display for SnapshotIdentity {
@@ -226,4 +231,15 @@ impl SnapshotOrigin {
 /// Returns the time of a snapshot with this identity; `None` where it is no valid time.
 pub fn taken(identity: &SnapshotIdentity) -> Option<Timestamp> {
     Timestamp::from_millisecond(i64::try_from(identity.millis).ok()?).ok()
+}
+
+/// Start of the names of snapshots that begin a failover.
+pub const FAILOVER: &str = "failover-";
+/// Description of such a snapshot.
+pub const FAILOVER_MARK: &str = "failover: the work goes on here";
+
+/// True for a snapshot that began a failover: what the old source has since does not belong after it.
+pub fn is_failover(snapshot: &crate::Snapshot) -> bool {
+    let name = snapshot.name.rsplit_once('@').map_or("", |(_, name)| name);
+    name.starts_with(FAILOVER) && snapshot.description == FAILOVER_MARK
 }

@@ -34,6 +34,7 @@ mod pool;
 mod replacement;
 #[cfg(feature = "testing")]
 pub mod sample;
+pub mod send_target;
 pub mod size;
 mod snapshot;
 mod status;
@@ -62,7 +63,7 @@ pub use job::{GroupFill, Job, JobKind, JobState, LostData, Rebalance, RebalanceP
 pub use layout::{ClassSpec, LayoutSpec, OtherLayout, PoolLayout};
 pub use load::{DeviceLoad, PoolLoad, RequestLoad};
 pub use plan::{PolicyPlan, PoolPlan, VolumePlan};
-pub use policy::{CreatePolicy, Policy, PolicyRun, PolicyState, PolicyVolume, PolicyVolumes, RunPolicy, SetPolicy};
+pub use policy::{CreatePolicy, Policy, PolicyRun, PolicySend, PolicyState, PolicyVolume, PolicyVolumes, RunPolicy, SetPolicy};
 pub use pool::{CreatePool, EndedExport, GuestIo, ImportPool, LeftDevice, Pool, PoolHealth, PoolIo, PoolRemoval, PoolSpace, SetPool};
 pub use replacement::{DeviceNamed, ReplaceDevice, Replacement};
 pub use snapshot::{

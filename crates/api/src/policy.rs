@@ -60,6 +60,10 @@ pub struct CreatePolicy {
     /// If true, no snapshot is taken when the guest cannot be frozen.
     #[serde(default)]
     pub freeze_required: bool,
+    /// Where the snapshots are sent: `POOL`, `ssh://[USER@]HOST[:PORT]/POOL`, `unix:SOCKET/POOL`, an
+    /// absolute directory, or `s3://BUCKET/PREFIX`. All but `POOL` need the role `admin`.
+    #[serde(default)]
+    pub send: Option<String>,
     /// If true, only reports the policy.
     #[serde(default)]
     pub dry_run: bool,
@@ -89,6 +93,9 @@ pub struct SetPolicy {
     pub freeze: Option<String>,
     /// As in [`CreatePolicy`].
     pub freeze_required: Option<bool>,
+    /// As in [`CreatePolicy`]; an empty text ends sending.
+    #[serde(default)]
+    pub send: Option<String>,
 }
 
 /// Volumes to attach to a policy, or to detach from it.
@@ -96,6 +103,35 @@ pub struct SetPolicy {
 pub struct PolicyVolumes {
     /// Names, `pool/volume` each.
     pub volumes: Vec<String>,
+}
+
+/// State of the sends of a volume to the target of a policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PolicySend {
+    /// Newest snapshot that is complete at the target, the part after `@`; null if there is none, or
+    /// the daemon has not looked.
+    pub newest: Option<String>,
+    /// Time when that snapshot was taken.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub taken: Option<Timestamp>,
+    /// Time when the last send ended successfully since the daemon started.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub sent: Option<Timestamp>,
+    /// Age of that snapshot in seconds.
+    pub lag_seconds: Option<u64>,
+    /// True while a send runs.
+    pub running: bool,
+    /// Progress of the running send, in one line.
+    pub progress: Option<String>,
+    /// Sends that failed since the last successful one.
+    pub failing: u64,
+    /// Sends that failed since the daemon started.
+    pub failed: u64,
+    /// Reason of the last failure; null after a success.
+    pub error: Option<String>,
+    /// Earliest time of the next attempt after a failure.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub retry: Option<Timestamp>,
 }
 
 /// A volume under a policy.
@@ -121,6 +157,10 @@ pub struct PolicyVolume {
     /// Time of the next run.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub next: Option<Timestamp>,
+    /// Sends to the target; null if the policy does not send.
+    #[serde(default)]
+    #[schema(value_type = Option<PolicySend>)]
+    pub send: Option<PolicySend>,
 }
 
 /// A policy.
@@ -153,6 +193,13 @@ pub struct Policy {
     /// True if no snapshot is taken when the guest cannot be frozen.
     #[serde(default)]
     pub freeze_required: bool,
+    /// Where the snapshots are sent; null if they are not.
+    #[serde(default)]
+    pub send: Option<String>,
+    /// Age in seconds of the oldest of the newest snapshots at the target, over all volumes; null if
+    /// it is not known.
+    #[serde(default)]
+    pub lag_seconds: Option<u64>,
     /// Worst state of its volumes.
     pub state: PolicyState,
     /// Reason if runs are late.
@@ -194,4 +241,7 @@ pub struct PolicyRun {
     /// Reasons why guests were not frozen.
     #[serde(default)]
     pub not_frozen: Vec<String>,
+    /// Full names of volumes of which a send is due now.
+    #[serde(default)]
+    pub sending: Vec<String>,
 }

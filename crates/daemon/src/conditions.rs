@@ -80,6 +80,8 @@ pub struct Signs {
     pub late: BTreeMap<String, Vec<(String, String)>>,
     /// Policies whose last runs froze no guest, with the reasons, by the id of the pool.
     pub unfrozen: BTreeMap<String, Vec<(String, String)>>,
+    /// Sends of policies that are behind: policy, volume and reason, by the id of the pool.
+    pub unsent: BTreeMap<String, Vec<(String, String, String)>>,
     /// Further conditions.
     pub others: Vec<Found>,
 }
@@ -173,6 +175,7 @@ impl Daemon {
     fn signs(&self, pools: &[Pool], now: Timestamp) -> Signs {
         let late = pools.iter().map(|pool| (pool.id.clone(), self.late_runs(&pool.id))).collect();
         let unfrozen = pools.iter().map(|pool| (pool.id.clone(), self.unfrozen_runs(&pool.id))).collect();
+        let unsent = pools.iter().map(|pool| (pool.id.clone(), self.unsent(&pool.id))).collect();
         let stuck = pools.iter().flat_map(|pool| {
             self.stuck_guests(&pool.name).into_iter().map(move |(volume, why)| Found {
                 pool: Some(pool.name.clone()),
@@ -204,7 +207,7 @@ impl Daemon {
         }
         others.extend(self.sinks.conditions());
         let overdue = self.options.scrub_overdue.map(|limit| state.ledger.overdue(pools, limit, now)).unwrap_or_default();
-        Signs { overdue, short: state.short.clone(), late, unfrozen, others }
+        Signs { overdue, short: state.short.clone(), late, unfrozen, unsent, others }
     }
 
     fn report_condition(&self, Change { state, condition }: Change, time: Timestamp) {

@@ -332,7 +332,7 @@ fn pool_of(kind: &EventKind, subject: &str) -> Option<String> {
         | PoolScrubbing | DeviceLimited | HostNearlyFull | HostHasRoom | VolumeCreated | VolumeChanged | VolumeResized
         | VolumeRolledBack | VolumePromoted | VolumeCopied | VolumeCopyFailed | SnapshotCreated | SnapshotExpired | SnapshotHeld
         | SnapshotReleased | SnapshotReceived | SnapshotSent | Renamed | Destroyed | PolicyAttached | PolicyDetached | PolicyMissed
-        | PolicyResumed | SnapshotPruned | GuestNotFrozen | GuestFreezes | GuestStuck | GuestThawed => subject,
+        | PolicyResumed | PolicyNotSent | PolicySent | SnapshotPruned | GuestNotFrozen | GuestFreezes | GuestStuck | GuestThawed => subject,
         DaemonStarted | DaemonStopped | AccessRefused | TokenCreated | TokenDestroyed | DeviceFailed | DeviceMissing | DeviceSilent
         | DeviceSlow | DeviceErrors | DeviceFull | DeviceReturned | DeviceRecovered | DeviceSpareUsed | DeviceReleased | JobBegan
         | JobStopped | JobEnded | ScrubEnded | StateUnsaved | PolicyCreated | PolicyChanged | PolicyDestroyed | ConditionBegan

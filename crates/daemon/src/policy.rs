@@ -11,6 +11,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use millpond_api::ApiError;
+use millpond_api::send_target::SendTarget;
 use millpond_engine::VolumeId;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,7 @@ mod due;
 mod keep;
 mod prune;
 mod requests;
+pub(super) mod send;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -93,6 +95,12 @@ pub struct PolicyRecord {
     /// Nothing is taken of a guest that cannot be frozen.
     #[serde(default)]
     pub(super) freeze_required: bool,
+    /// Where the snapshots are sent; `None`: they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) send: Option<String>,
+    /// Time since which they are sent there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) send_since: Option<Timestamp>,
     /// Volumes under the policy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) volumes: Vec<Attached>,
@@ -145,6 +153,11 @@ impl Terms {
             return Err(ApiError::usage("snapshots would expire before their lock ends; give a longer expiry, or a shorter lock"));
         }
         record.freeze.as_deref().map(freeze::check).transpose()?;
+        record.send.as_deref().map(str::parse::<SendTarget>).transpose()?;
+        if record.send.is_some() && record.name.len() > send::LONGEST_SENDER {
+            let most = send::LONGEST_SENDER;
+            return Err(ApiError::usage(format!("the name of a policy that sends has at most {most} characters; use another policy")));
+        }
         let (mark, freeze) = (mark(&record.name), record.freeze.clone());
         let (lock, expire, group, freeze_required) = (record.lock, record.expire, record.group, record.freeze_required);
         Ok(Terms { keep, schedule, zone, mark, template, lock, expire, group, freeze, freeze_required })
@@ -213,13 +226,15 @@ pub(super) struct Entry {
     pub(super) terms: Result<Arc<Terms>, ApiError>,
     /// Runs in each pool, by the ids of pools.
     pools: BTreeMap<String, Progress>,
+    /// Sends of each volume, by the ids of pool and volume.
+    sends: BTreeMap<(String, VolumeId), send::Sending>,
     pub(super) counts: Counts,
 }
 
 impl Entry {
     pub(super) fn new(record: PolicyRecord) -> Entry {
         let terms = Terms::of(&record).map(Arc::new);
-        Entry { record, terms, pools: BTreeMap::new(), counts: Counts::default() }
+        Entry { record, terms, pools: BTreeMap::new(), sends: BTreeMap::new(), counts: Counts::default() }
     }
 }
 

@@ -34,6 +34,7 @@ use super::mount::Mounted;
 use super::plan::Samples;
 use super::policy::Policies;
 use super::receiving::incomplete::Receives;
+use super::policy::send::SendWake;
 use super::shard::ShardHandle;
 use super::sinks::{Sink, Sinks};
 use super::state::{ExportRecord, PoolRecord, State, StateDir};
@@ -220,6 +221,8 @@ pub struct Daemon {
     policies: Mutex<Policies>,
     /// Notified when a policy or one of its runs has changed.
     pub(super) policies_changed: Notify,
+    /// Wakes the sends of policies.
+    pub(super) sends: SendWake,
     /// Number of commands since the start that changed something about snapshots that runs of
     /// policies know.
     pub(super) snapshot_changes: AtomicU64,
@@ -280,6 +283,7 @@ impl Daemon {
             copies: Mutex::new(Copies::left(state.copies)),
             policies: Mutex::new(Policies::of(state.policies)),
             policies_changed: Notify::new(),
+            sends: SendWake::default(),
             snapshot_changes: AtomicU64::new(0),
             events,
             access: Access::with(state.tokens),
@@ -372,6 +376,7 @@ impl Daemon {
         }
         self.snapshots_changed();
         self.policies_changed.notify_one();
+        self.sends.look_again();
         self.pools_changed.notify_one();
     }
 

@@ -1,10 +1,11 @@
 //! Metrics of a daemon with pools, volumes, snapshots and exports, and the shipped alerts.
 
+use super::PATIENCE;
 use super::subject::Subject;
 use anyhow::{Context, Result, ensure};
 use millpond_lab::load::{Client, Op};
 use millpond_lab::peer::{Contender, Millpond};
-use millpond_lab::process::{find_tool, run_tool};
+use millpond_lab::process::{find_tool, run_tool, wait_until};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -66,6 +67,14 @@ fn prepare(millpond: &Millpond, dir: &Path) -> Result<()> {
     millpond.cli(&["snapshot", "safe/vm1@monday", "safe/vm1@tuesday"])?;
     millpond.cli(&["policy", "create", "yearly", "--keep", "1y:3y"])?;
     millpond.cli(&["policy", "attach", "yearly", "safe/vm1"])?;
+    millpond.cli(&["pool", "create", "copy", &device("c")])?;
+    millpond.cli(&["create", "safe/vm2", "-L", "8M"])?;
+    millpond.cli(&["policy", "create", "sent", "--keep", "1y:3y", "--send", "copy"])?;
+    millpond.cli(&["policy", "attach", "sent", "safe/vm2"])?;
+    millpond.cli(&["policy", "run", "sent"])?;
+    wait_until("a policy has sent a snapshot", PATIENCE, || {
+        millpond.json(&["policy", "show", "sent"]).is_ok_and(|shown| shown["volumes"][0]["send"]["sent"].is_string())
+    })?;
     millpond.cli(&["export", "vhost-user", "safe/vm1", "--unix", &dir.join("vhost.sock").display().to_string()])?;
     millpond.cli(&["export", "nbd", "safe/vm1@monday", "--unix", &dir.join("monday.sock").display().to_string()])?;
     millpond.cli(&["pool", "scrub", "safe", "--wait"]).map(drop)

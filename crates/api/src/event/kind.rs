@@ -117,6 +117,8 @@ kinds! {
     PolicyDetached = "policy.detached", Info, "volume detached from a policy";
     PolicyMissed = "policy.missed", Warning, "runs of a policy missed";
     PolicyResumed = "policy.resumed", Info, "policy runs again";
+    PolicyNotSent = "policy.not-sent", Warning, "snapshots of a policy not sent";
+    PolicySent = "policy.sent", Info, "snapshots of a policy are sent again";
     GuestNotFrozen = "guest.not-frozen", Warning, "guest not frozen for a snapshot";
     GuestFreezes = "guest.freezes", Info, "guests are frozen for snapshots again";
     GuestStuck = "guest.stuck", Error, "guest may be frozen";

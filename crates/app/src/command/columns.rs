@@ -103,6 +103,17 @@ pub const SNAPSHOT: &[Column<Snapshot>] = &[
     Column { name: "description", cell: |s| text(&s.description), shown: Shown::OnRequest },
     Column { name: "expires", cell: |s| s.expires.map_or(Cell::None, Cell::Time), shown: Shown::People },
     Column { name: "id", cell: |s| Cell::Count(s.id), shown: Shown::OnRequest },
+    Column {
+        name: "identity",
+        cell: |s| Cell::text_or_none(s.identity.as_ref().map(ToString::to_string).as_deref()),
+        shown: Shown::OnRequest,
+    },
+    Column { name: "received", cell: |s| text(if s.received { "yes" } else { "no" }), shown: Shown::OnRequest },
+    Column {
+        name: "receiving",
+        cell: |s| Cell::text_or_none(s.receiving.as_ref().map(|receiving| receiving.token().to_string()).as_deref()),
+        shown: Shown::OnRequest,
+    },
 ];
 
 /// Columns of pools.

@@ -202,6 +202,11 @@ impl Daemon {
             serve = Command::new("sh");
             serve.args(["-c", &format!("ulimit -n {limit}; exec \"$0\" \"$@\""), PROGRAM]).args(&words).stdin(Stdio::null());
         }
+        // programs of the test come before those of the host
+        if self.path("bin").exists() {
+            let path = std::env::var("PATH").unwrap_or_default();
+            serve.env("PATH", format!("{}:{path}", self.text("bin")));
+        }
         self.running = Some(Running::start(serve));
         self.run(&["status", "--wait", &PATIENCE.as_secs().to_string()]);
     }

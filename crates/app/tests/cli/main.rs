@@ -28,6 +28,7 @@ mod pools;
 mod promote;
 mod rehearsal;
 mod removal;
+mod replicas;
 mod reports;
 mod several;
 mod snapshots;

@@ -106,6 +106,11 @@ fn of_pool(pool: &Pool, signs: &Signs) -> Vec<Found> {
         let remedy = format!("correct that; 'millpond policy run {policy}' tries again at once");
         found.push(Found { subject: format!("{name}: {policy}"), ..own(ConditionKind::PolicyNotFrozen, cause, &remedy) });
     }
+    for (policy, volume, why) in signs.unsent.get(&pool.id).into_iter().flatten() {
+        let cause = format!("policy '{policy}' does not send {volume}: {why}");
+        let remedy = format!("correct that; 'millpond policy run {policy}' tries again at once");
+        found.push(Found { subject: format!("{volume}: {policy}"), ..own(ConditionKind::PolicyNotSent, cause, &remedy) });
+    }
     if let Some(scrub) = pool.scrub.as_ref().filter(|scrub| scrub.errors > 0) {
         let severity = if scrub.lost() > 0 { Severity::Error } else { Severity::Warning };
         let cause = format!("pool {name}: the last scrub found {}", scrub.found(name));

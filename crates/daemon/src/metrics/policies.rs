@@ -1,9 +1,9 @@
 //! Series of policies.
 
-use millpond_api::{Policy, PolicyState};
+use millpond_api::{Policy, PolicySend, PolicyState};
 
 use super::series::Kind::{Counter, Gauge};
-use super::series::{Series, Subject};
+use super::series::{Samples, Series, Subject};
 
 impl Subject for Policy {
     const LABELS: &'static [&'static str] = &["policy"];
@@ -63,4 +63,42 @@ pub(super) const POLICIES: &[Series<Policy>] = &[
         labels: &[],
         read: |policy, to| to.put(&[], policy.not_frozen),
     },
+    Series {
+        name: "millpond_policy_send_lag_seconds",
+        kind: Gauge,
+        help: "Age of the newest snapshot that is complete at the target",
+        labels: &["pool", "volume"],
+        read: |policy, to| of_volumes(policy, to, |send| send.lag_seconds),
+    },
+    Series {
+        name: "millpond_policy_send_success_timestamp_seconds",
+        kind: Gauge,
+        help: "End of the last successful send since the daemon started",
+        labels: &["pool", "volume"],
+        read: |policy, to| of_volumes(policy, to, |send| u64::try_from(send.sent?.as_second()).ok()),
+    },
+    Series {
+        name: "millpond_policy_sends_failed",
+        kind: Counter,
+        help: "Sends that failed since the daemon started",
+        labels: &["pool", "volume"],
+        read: |policy, to| of_volumes(policy, to, |send| Some(send.failed)),
+    },
+    Series {
+        name: "millpond_policy_sends_failing",
+        kind: Gauge,
+        help: "Sends that failed since the last successful one",
+        labels: &["pool", "volume"],
+        read: |policy, to| of_volumes(policy, to, |send| Some(send.failing)),
+    },
 ];
+
+/// Hands over a number of each volume that is sent.
+fn of_volumes(policy: &Policy, to: &mut Samples<'_, '_>, number: fn(&PolicySend) -> Option<u64>) {
+    for volume in &policy.volumes {
+        let Some((pool, name)) = volume.name.split_once('/') else { continue };
+        if let Some(number) = volume.send.as_ref().and_then(number) {
+            to.put(&[pool, name], number);
+        }
+    }
+}

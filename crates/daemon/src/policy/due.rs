@@ -242,6 +242,9 @@ impl Daemon {
             }
         }
         news.into_iter().for_each(|happened| self.report(happened));
+        if run.taken > 0 {
+            self.send_taken(turn);
+        }
         self.forget_volumes(&turn.policy, &turn.pool_id, &run.gone);
         self.policies_changed.notify_one();
     }
@@ -262,6 +265,7 @@ impl Daemon {
             let message = format!("volume '{name}' is destroyed, and no longer under policy '{policy}'");
             self.report(Happened::to_pool(EventKind::PolicyDetached, pool, message).about(name));
         }
+        self.sends.look_again();
         if let Err(error) = self.save() {
             tracing::warn!(%error, "a volume that is gone stays in the record of its policy");
         }

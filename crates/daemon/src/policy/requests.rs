@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use jiff::Timestamp;
 use millpond_api::instant;
 use millpond_api::names::{self, Kind, VolumeName};
+use millpond_api::send_target::SendTarget;
 use millpond_api::{
     ApiError, CreatePolicy, ErrorKind, EventKind, Policy, PolicyRun, PolicyState, PolicyVolume, PolicyVolumes, RunPolicy, SetPolicy,
 };
@@ -50,9 +51,12 @@ impl Daemon {
             template: request.template.clone().unwrap_or_else(|| TEMPLATE.to_owned()),
             freeze: request.freeze.clone(),
             freeze_required: request.freeze_required,
+            send: request.send.clone(),
+            send_since: request.send.as_ref().map(|_| instant::now()),
             volumes: Vec::new(),
         };
         let terms = Terms::of(&record).map_err(|e| e.during(&during))?;
+        self.check_target(&record).map_err(|e| e.during(&during))?;
         let record = PolicyRecord { keep: terms.keep.to_string(), ..record };
         {
             let mut policies = self.policies();
@@ -110,12 +114,21 @@ impl Daemon {
     /// When there is no such policy, or a property is not acceptable.
     pub fn set_policy(&self, name: &str, request: &SetPolicy) -> Result<Policy, ApiError> {
         let during = format!("cannot change policy '{name}'");
+        if request.send.is_some() {
+            let record = self.policies().all.get(name).map(|entry| entry.record.clone()).ok_or_else(|| no_policy(name))?;
+            let checked = changed(&record, request).and_then(|(record, _)| self.check_target(&record));
+            checked.map_err(|e| e.during(&during))?;
+        }
         {
             let mut policies = self.policies();
             let entry = policies.all.get_mut(name).ok_or_else(|| no_policy(name))?;
             let (record, terms) = changed(&entry.record, request).map_err(|e| e.during(&during))?;
             let freezes = record.freeze.is_some();
+            let is_other_target = record.send != entry.record.send;
             entry.record = record;
+            if is_other_target {
+                entry.forget_target();
+            }
             entry.terms = Ok(Arc::new(terms));
             let now = instant::now();
             entry.pools.values_mut().for_each(|progress| {
@@ -160,7 +173,7 @@ impl Daemon {
                 }
                 record.volumes.push(volume.clone());
             }
-            check_groups(&record).map_err(|e| e.during(&during))?;
+            check_groups(&record).and_then(|()| check_source(&record)).map_err(|e| e.during(&during))?;
             entry.record = record;
             let now = instant::now();
             for volume in &new {
@@ -168,6 +181,7 @@ impl Daemon {
             }
         }
         self.policies_changed.notify_one();
+        self.sends.look_again();
         self.save()?;
         new.iter().for_each(|volume| self.tell(EventKind::PolicyAttached, format!("{} policy {name}", volume.name)));
         self.policy(name)
@@ -195,6 +209,7 @@ impl Daemon {
             entry.pools.values_mut().for_each(|progress| progress.tracked = None);
         }
         self.policies_changed.notify_one();
+        self.sends.look_again();
         self.save()?;
         names.iter().for_each(|volume| self.tell(EventKind::PolicyDetached, format!("{volume} policy {name}")));
         self.policy(name)
@@ -249,6 +264,7 @@ impl Daemon {
             all.destroyed.extend(report.destroyed);
             all.kept.extend(report.kept);
             all.not_frozen.extend(report.not_frozen);
+            all.sending.extend(turn.sent_volumes(dry_run));
         }
         outcome.map(|()| all).map_err(|e| e.during(during))
     }
@@ -295,8 +311,28 @@ impl Daemon {
         Ok((name.to_owned(), keep, volumes))
     }
 
+    /// Refuses a target that is no pool of this daemon, or the pool of a volume of the policy.
+    fn check_target(&self, record: &PolicyRecord) -> Result<(), ApiError> {
+        let Some(target) = record.send.as_deref().map(str::parse::<SendTarget>).transpose()? else { return Ok(()) };
+        check_source(record)?;
+        match target {
+            SendTarget::Pool(pool) if !self.registry().pools.contains_key(&pool) => {
+                let message = format!(
+                    "no pool '{pool}' here to send to; see 'millpond pool list', or give ssh://[USER@]HOST[:PORT]/POOL, unix:SOCKET/POOL, \
+                     /directory, or s3://BUCKET/PREFIX"
+                );
+                Err(ApiError::not_found(message))
+            }
+            SendTarget::Unix { socket, .. } if socket == self.options.socket => {
+                Err(ApiError::invalid("the socket is that of this daemon; give the name of the pool alone"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn policy_changed(&self, kind: EventKind, name: &str) -> Result<(), ApiError> {
         self.policies_changed.notify_one();
+        self.sends.look_again();
         self.save()?;
         self.tell(kind, name);
         Ok(())
@@ -312,6 +348,15 @@ fn check_groups(record: &PolicyRecord) -> Result<(), ApiError> {
             "{most} volumes of one pool are more than one instant takes, which is {MOST_IN_GROUP}; use two policies"
         ))),
         _ => Ok(()),
+    }
+}
+
+/// Refuses to send volumes to the pool in which they are.
+fn check_source(record: &PolicyRecord) -> Result<(), ApiError> {
+    let Some(Ok(SendTarget::Pool(pool))) = record.send.as_deref().map(str::parse) else { return Ok(()) };
+    match record.volumes.iter().find(|volume| volume.name.split('/').next() == Some(pool.as_str())) {
+        Some(volume) => Err(ApiError::invalid(format!("'{}' is in pool '{pool}' already; send it to another pool", volume.name))),
+        None => Ok(()),
     }
 }
 
@@ -333,6 +378,10 @@ fn changed(record: &PolicyRecord, request: &SetPolicy) -> Result<(PolicyRecord, 
     request.template.iter().for_each(|template| record.template.clone_from(template));
     request.freeze.iter().for_each(|freeze| record.freeze = Some(freeze.clone()).filter(|freeze| !freeze.is_empty()));
     record.freeze_required = request.freeze_required.unwrap_or(record.freeze_required);
+    if let Some(send) = request.send.as_ref().filter(|send| Some(send.as_str()) != record.send.as_deref()) {
+        record.send = Some(send.clone()).filter(|send| !send.is_empty());
+        record.send_since = record.send.as_ref().map(|_| instant::now());
+    }
     record.prune = request.prune.map_or(record.prune, |order| Some(order).filter(|order| *order > 0));
     record.lock = seconds(request.lock_seconds, record.lock);
     record.expire = seconds(request.expire_seconds, record.expire);
@@ -362,6 +411,8 @@ fn view(entry: &Entry) -> Policy {
         template: record.template.clone(),
         freeze: record.freeze.clone(),
         freeze_required: record.freeze_required,
+        send: record.send.clone(),
+        lag_seconds: volumes.iter().filter_map(|volume| volume.send.as_ref()?.lag_seconds).max(),
         state,
         reason: reason.or_else(|| entry.terms.as_ref().err().map(|error| error.message.clone())),
         volumes,
@@ -385,5 +436,6 @@ fn volume_view(entry: &Entry, volume: &Attached) -> PolicyVolume {
         oldest: seen.and_then(|seen| seen.oldest),
         newest: seen.and_then(|seen| seen.newest),
         next,
+        send: entry.send_view(volume),
     }
 }

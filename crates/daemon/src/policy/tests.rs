@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn record(template: &str) -> PolicyRecord {
+pub(in crate::policy) fn record(template: &str) -> PolicyRecord {
     PolicyRecord {
         name: "p".to_owned(),
         keep: "1h:2d".to_owned(),
@@ -15,6 +15,8 @@ fn record(template: &str) -> PolicyRecord {
         template: template.to_owned(),
         freeze: None,
         freeze_required: false,
+        send: None,
+        send_since: None,
         volumes: Vec::new(),
     }
 }

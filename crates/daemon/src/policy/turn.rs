@@ -117,6 +117,8 @@ pub(in crate::policy) struct Turn {
     pub(in crate::policy) volumes: Vec<Attached>,
     due: Option<Timestamp>,
     tracked: Option<Tracked>,
+    /// The policy sends.
+    sends: bool,
     /// A user asked for it: it is made now, with names.
     by_hand: bool,
     dry_run: bool,
@@ -132,9 +134,21 @@ impl Turn {
             volumes: record.volumes.iter().filter(|volume| volume.pool_id == pool_id).cloned().collect(),
             due: progress.due,
             tracked: progress.tracked.take(),
+            sends: record.send.is_some(),
             by_hand: false,
             dry_run: false,
         }
+    }
+
+    /// Returns the names of the volumes that are sent now.
+    pub(in crate::policy) fn sent_volumes(&self, dry_run: bool) -> impl Iterator<Item = String> {
+        let sent = self.volumes.iter().filter(move |_| self.sends && !dry_run);
+        sent.map(|volume| volume.name.clone())
+    }
+
+    /// True if a user asked for it.
+    pub(in crate::policy) fn is_by_hand(&self) -> bool {
+        self.by_hand && !self.dry_run
     }
 
     /// The same, made now for a user.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use millpond_api::{CreatePolicy, ErrorBody, Policy, PolicyRun, PolicyVolumes, RunPolicy, SetPolicy};
+use millpond_api::{ApiError, CreatePolicy, ErrorBody, ErrorKind, Policy, PolicyRun, PolicyVolumes, Role, RunPolicy, SetPolicy};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -14,6 +14,7 @@ use super::carry_out::soon;
 use super::input::{Body, QueryString};
 use super::refused::Refused;
 use crate::Daemon;
+use crate::access::Caller;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
     OpenApiRouter::new()
@@ -36,7 +37,8 @@ async fn list(State(daemon): State<Arc<Daemon>>) -> Json<Vec<Policy>> {
 /// Durable when answered.
 #[utoipa::path(post, path = "/v1/policies", request_body = CreatePolicy,
     responses((status = 200, body = Policy), (status = "default", body = ErrorBody)))]
-async fn create(State(daemon): State<Arc<Daemon>>, Body(request): Body<CreatePolicy>) -> Result<Json<Policy>, Refused> {
+async fn create(State(daemon): State<Arc<Daemon>>, caller: Caller, Body(request): Body<CreatePolicy>) -> Result<Json<Policy>, Refused> {
+    check_send(&caller, request.send.as_deref())?;
     soon(&daemon, |daemon| async move { daemon.create_policy(&request) }).await.map(Json)
 }
 
@@ -53,7 +55,13 @@ async fn get(State(daemon): State<Arc<Daemon>>, Path(name): Path<String>) -> Res
 /// Durable when answered.
 #[utoipa::path(patch, path = "/v1/policies/{name}", params(("name" = String, Path)), request_body = SetPolicy,
     responses((status = 200, body = Policy), (status = "default", body = ErrorBody)))]
-async fn set(State(daemon): State<Arc<Daemon>>, Path(name): Path<String>, Body(request): Body<SetPolicy>) -> Result<Json<Policy>, Refused> {
+async fn set(
+    State(daemon): State<Arc<Daemon>>,
+    caller: Caller,
+    Path(name): Path<String>,
+    Body(request): Body<SetPolicy>,
+) -> Result<Json<Policy>, Refused> {
+    check_send(&caller, request.send.as_deref())?;
     soon(&daemon, |daemon| async move { daemon.set_policy(&name, &request) }).await.map(Json)
 }
 
@@ -115,4 +123,14 @@ async fn run(
     Body(request): Body<RunPolicy>,
 ) -> Result<Json<PolicyRun>, Refused> {
     soon(&daemon, |daemon| async move { daemon.run_policy(&name, &request).await }).await.map(Json)
+}
+
+/// Refuses targets outside of this daemon to operators: they are reached with the rights of the
+/// daemon's user.
+fn check_send(caller: &Caller, target: Option<&str>) -> Result<(), ApiError> {
+    if caller.role < Role::Admin && target.is_some_and(|target| target.contains('/')) {
+        let message = format!("{} is no admin, so it may send to pools of this daemon only", caller.who);
+        return Err(ApiError::new(ErrorKind::Forbidden, message));
+    }
+    Ok(())
 }

@@ -16,6 +16,7 @@ Example:
   millpond policy create nightly --keep '1d:30d 1mo:1y 1y:10y' --at 'mon-fri 02:30' --zone Europe/Berlin
   millpond policy create safe --keep '1h:2d' --lock 7d
   millpond policy create clean --keep '1h:2d' --freeze /var/run/qemu-server/{vmid}.qga
+  millpond policy create replica --keep '15m:1d 1d:30d' --send ssh://backup@host2/tank
   millpond policy attach continuous tank/vm1 tank/vm2
 
 Units are s, m, h, d, w, mo, y. Calendar times: hourly, daily, weekly, monthly, yearly, 'daily 02:30', 'sat,sun 04:00', 'day 1,15 03:00',
@@ -55,6 +56,10 @@ pub struct Create {
     /// Take no snapshot of a guest that cannot be frozen [default: take it, and report that]
     #[arg(long, requires = "freeze")]
     freeze_required: bool,
+    /// Send the snapshots after each run to another pool: POOL, ssh://[USER@]HOST[:PORT]/POOL, or unix:/path/of/socket/POOL; or as
+    /// backups to /directory or s3://BUCKET/PREFIX
+    #[arg(long, value_name = "TARGET")]
+    send: Option<String>,
 }
 
 impl Create {
@@ -73,13 +78,15 @@ impl Create {
             template: self.template,
             freeze: self.freeze,
             freeze_required: self.freeze_required,
+            send: self.send,
             dry_run: false,
         })
     }
 }
 
 /// Properties that can be set.
-pub const SETTABLE: [&str; 10] = ["keep", "group", "at", "zone", "lock", "expire", "prune", "template", "freeze", "freeze_required"];
+pub const SETTABLE: [&str; 11] =
+    ["keep", "group", "at", "zone", "lock", "expire", "prune", "template", "freeze", "freeze_required", "send"];
 
 /// Parses `PROP=VAL` into a change.
 ///
@@ -103,6 +110,7 @@ pub fn assign(word: &str, change: &mut SetPolicy) -> Outcome {
                 Some(number.map_err(|_| Failure::usage(format!("prune: '{value}' is not a number; give for example 1, or none")))?);
         }
         "freeze" => change.freeze = Some(if value == "none" { String::new() } else { value.to_owned() }),
+        "send" => change.send = Some(if value == "none" { String::new() } else { value.to_owned() }),
         "group" => change.group = Some(switch(property, value)?),
         "freeze_required" => change.freeze_required = Some(switch(property, value)?),
         _ => {
@@ -138,11 +146,13 @@ mod tests {
             "prune=2",
             "freeze=none",
             "freeze_required=off",
+            "send=ssh://host/tank",
         ] {
             assign(word, &mut change).expect(word);
         }
         assert_eq!((change.lock_seconds, change.expire_seconds, change.group), (Some(7 * 86_400), Some(0), Some(true)));
         assert_eq!((change.freeze.as_deref(), change.freeze_required), (Some(""), Some(false)));
+        assert_eq!(change.send.as_deref(), Some("ssh://host/tank"));
         assert_eq!((change.at.as_deref(), change.keep.as_deref()), (Some(""), Some("1h:7d 1d:60d")));
         for word in ["keep", "kept=1h:7d", "group=maybe", "lock=soon", "prune=first"] {
             assert!(assign(word, &mut SetPolicy::default()).is_err(), "{word}");

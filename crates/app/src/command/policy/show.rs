@@ -32,6 +32,8 @@ const POLICY: &[Column<Policy>] = &[
     Column { name: "keeps", cell: |p| Cell::Count(p.keeps), shown: Shown::OnRequest },
     Column { name: "volumes", cell: |p| Cell::Count(p.volumes.len() as u64), shown: Shown::Always },
     Column { name: "state", cell: |p| text(p.state.as_str()), shown: Shown::Always },
+    Column { name: "send", cell: |p| Cell::text_or_none(p.send.as_deref()), shown: Shown::Always },
+    Column { name: "lag_seconds", cell: |p| span(p.lag_seconds), shown: Shown::Always },
     Column { name: "reason", cell: |p| Cell::text_or_none(p.reason.as_deref()), shown: Shown::OnRequest },
     Column { name: "taken", cell: |p| Cell::Count(p.taken), shown: Shown::OnRequest },
     Column { name: "destroyed", cell: |p| Cell::Count(p.destroyed), shown: Shown::OnRequest },
@@ -47,9 +49,25 @@ const VOLUME: &[Column<PolicyVolume>] = &[
     Column { name: "oldest", cell: |v| v.oldest.map_or(Cell::None, Cell::Time), shown: Shown::Always },
     Column { name: "newest", cell: |v| v.newest.map_or(Cell::None, Cell::Time), shown: Shown::Always },
     Column { name: "next", cell: |v| v.next.map_or(Cell::None, Cell::Time), shown: Shown::Always },
+    Column { name: "at_target", cell: |v| Cell::text_or_none(v.send.as_ref().and_then(|s| s.newest.as_deref())), shown: Shown::OnRequest },
+    Column { name: "sent", cell: |v| v.send.as_ref().and_then(|s| s.sent).map_or(Cell::None, Cell::Time), shown: Shown::OnRequest },
+    Column { name: "lag_seconds", cell: |v| span(v.send.as_ref().and_then(|s| s.lag_seconds)), shown: Shown::OnRequest },
+    Column { name: "sending", cell: sending, shown: Shown::OnRequest },
+    Column { name: "send_error", cell: |v| Cell::text_or_none(v.send.as_ref().and_then(|s| s.error.as_deref())), shown: Shown::OnRequest },
     Column { name: "reason", cell: |v| Cell::text_or_none(v.reason.as_deref()), shown: Shown::OnRequest },
     Column { name: "not_frozen", cell: |v| Cell::text_or_none(v.not_frozen.as_deref()), shown: Shown::OnRequest },
 ];
+
+/// State of the running send.
+fn sending(volume: &PolicyVolume) -> Cell {
+    let send = volume.send.as_ref();
+    let running = send.filter(|send| send.running).map(|send| send.progress.as_deref().unwrap_or("begins"));
+    let waits = send.filter(|send| send.retry.is_some()).map(|_| "waits to try again");
+    Cell::text_or_none(running.or(waits))
+}
+
+/// Columns of sends, shown for policies that send.
+const SENDS: [&str; 6] = ["name", "at_target", "sent", "lag_seconds", "sending", "send_error"];
 
 /// List policies
 #[derive(Debug, Args)]
@@ -94,6 +112,16 @@ impl Show {
             return write_out(&format!("\nno volume is attached; to attach one: millpond policy attach {} POOL/VOL\n", policy.name));
         }
         write_out("\n")?;
-        print(&policy.volumes, VOLUME, &self.how)
+        print(&policy.volumes, VOLUME, &self.how)?;
+        if policy.send.is_none() {
+            return Ok(());
+        }
+        write_out("\n")?;
+        let sends: Vec<Column<PolicyVolume>> = VOLUME
+            .iter()
+            .filter(|column| SENDS.contains(&column.name))
+            .map(|column| Column { name: column.name, cell: column.cell, shown: Shown::Always })
+            .collect();
+        print(&policy.volumes, &sends, &self.how)
     }
 }

@@ -90,12 +90,13 @@ impl Detach {
     }
 }
 
-/// Change properties of a policy: keep, group, at, zone, lock, expire, prune, template, freeze, freeze_required
+/// Change properties of a policy: keep, group, at, zone, lock, expire, prune, template, freeze, freeze_required, send
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   millpond policy set keep='1h:7d 1d:60d' hourly
   millpond policy set lock=7d expire=none hourly     for snapshots that are taken later
+  millpond policy set send=ssh://host2/tank hourly   and send=none
   millpond policy set -n keep=1h:1d hourly           what its next run would destroy then")]
 pub struct Set {
     /// PROP=VAL, followed by the name of the policy
@@ -196,6 +197,9 @@ fn report(done: PolicyRun, dry_run: bool, how: &Listing) -> Outcome {
     }
     let words = if dry_run { ["would take", "would destroy", "would keep"] } else { ["taken", "destroyed", "kept"] };
     done.not_frozen.iter().for_each(|reason| eprintln!("millpond: a guest was not frozen: {reason}"));
+    if !done.sending.is_empty() {
+        eprintln!("millpond: sending {}; 'millpond policy show' has the state", done.sending.join(", "));
+    }
     let lists = words.into_iter().zip([done.taken, done.destroyed, done.kept]);
     let rows: Vec<Done> = lists.flat_map(|(action, names)| names.into_iter().map(move |name| Done { action, name })).collect();
     print(&rows, DONE, how)

@@ -1,0 +1,234 @@
+//! Policies that send: to another pool, to another daemon, over ssh, with kills and failures.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::symlink;
+
+use millpond_testing::Random;
+use serde_json::Value;
+
+use crate::harness::{Daemon, eventually};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_millpond");
+const SIZE: &str = "24M";
+
+/// A daemon with the pools `tank` and `other`, and the volume `tank/v` with data.
+fn filled() -> Daemon {
+    let daemon = Daemon::with_pool();
+    let device = format!("{}:512M", daemon.text("other.img"));
+    daemon.run(&["pool", "create", "other", &device]).ok();
+    daemon.run(&["create", "tank/v", "-L", SIZE, "-o", "compression=lz4"]).ok();
+    change(&daemon, "tank/v", 1, 8 << 20);
+    daemon
+}
+
+/// Writes random data to a volume.
+fn change(daemon: &Daemon, name: &str, seed: u64, length: usize) {
+    let socket = daemon.export(name, "change.sock");
+    let mut nbd = crate::nbd::connect(&socket).expect("connect");
+    nbd.write((seed % 8) << 20, &Random::new(seed).bytes(length)).expect("write");
+    nbd.flush().expect("flush");
+    drop(nbd);
+    daemon.run(&["unexport", name, "--force"]).ok();
+}
+
+fn content(daemon: &Daemon, name: &str) -> Vec<u8> {
+    assert_eq!(daemon.run(&["export-image", name, "out.raw", "--force"]).code, 0, "{name}");
+    fs::read(daemon.path("out.raw")).expect("read")
+}
+
+/// Asserts that a snapshot is the same at both ends.
+fn same(here: &Daemon, there: &Daemon, snapshot: &str) {
+    assert!(content(here, &format!("tank/v@{snapshot}")) == content(there, &format!("other/v@{snapshot}")), "{snapshot} differs");
+}
+
+fn snapshots(daemon: &Daemon, name: &str) -> Vec<String> {
+    let listed = daemon.run(&["list", "-t", "snapshot", "-H", "-o", "name", name]);
+    listed.out.lines().filter_map(|name| Some(name.trim().split_once('@')?.1.to_owned())).collect()
+}
+
+/// State of the sends of the one volume of policy `p`.
+fn state(daemon: &Daemon) -> Value {
+    daemon.json(&["policy", "show", "p"])["volumes"][0]["send"].clone()
+}
+
+/// Runs policy `p`; returns the name of the snapshot that it took.
+fn run(daemon: &Daemon) -> String {
+    let done = daemon.json(&["policy", "run", "p"]);
+    assert_eq!(each_text(&done["sending"]), ["tank/v"]);
+    each_text(&done["taken"]).first().and_then(|name| Some(name.split_once('@')?.1.to_owned())).expect("a snapshot")
+}
+
+fn each_text(list: &Value) -> Vec<&str> {
+    list.as_array().expect("a list").iter().filter_map(Value::as_str).collect()
+}
+
+fn arrives(here: &Daemon, snapshot: &str) {
+    eventually(&format!("{snapshot} arrives"), || {
+        let state = state(here);
+        state["newest"] == snapshot && state["running"] == false
+    });
+}
+
+fn send_to(daemon: &Daemon, target: &str) {
+    daemon.run(&["policy", "create", "p", "--keep", "1d:60d", "--send", target]).ok();
+    daemon.run(&["policy", "attach", "p", "tank/v"]).ok();
+}
+
+/// The snapshots of `tank/v` that are held for policy `p`.
+fn held(daemon: &Daemon) -> Vec<String> {
+    let listed = daemon.json(&["list", "-t", "snapshot", "tank/v"]);
+    let held = |snapshot: &&Value| each_text(&snapshot["hold_tags"]).contains(&"policy-send-p");
+    let name = |snapshot: &Value| snapshot["name"].as_str().and_then(|name| Some(name.split_once('@')?.1.to_owned()));
+    listed.as_array().expect("a list").iter().filter(held).filter_map(name).collect()
+}
+
+#[test]
+fn a_policy_sends_what_another_pool_lacks_and_thins_it_there() {
+    let daemon = filled();
+    send_to(&daemon, "other");
+    let first = run(&daemon);
+    arrives(&daemon, &first);
+    same(&daemon, &daemon, &first);
+    change(&daemon, "tank/v", 2, 1 << 20);
+    daemon.run(&["snapshot", "tank/v@manual"]).ok();
+    let second = run(&daemon);
+    arrives(&daemon, &second);
+    ["manual", &second].iter().for_each(|snapshot| same(&daemon, &daemon, snapshot));
+    assert_eq!(held(&daemon), [second.as_str()]);
+    let shown = state(&daemon);
+    assert!(shown["lag_seconds"].is_u64() && shown["sent"].is_string() && shown["error"].is_null(), "{shown}");
+    let tables = daemon.run(&["policy", "show", "p"]).ok().out;
+    assert!(tables.contains("AT_TARGET") && tables.contains(&second), "{tables}");
+    assert!(daemon.run(&["policy", "list", "-H", "-o", "send"]).ok().out.contains("other"));
+
+    // the source loses three: only the policy's own go at the target, and none that is held there
+    daemon.run(&["snapshot", "other/v@mine"]).ok();
+    let third = run(&daemon);
+    arrives(&daemon, &third);
+    daemon.run(&["hold", &format!("other/v@{second}"), "--tag", "audit"]).ok();
+    daemon.run(&["destroy", "-y", &format!("tank/v@{first}"), "tank/v@manual", &format!("tank/v@{second}")]).ok();
+    let fourth = run(&daemon);
+    arrives(&daemon, &fourth);
+    eventually("the target is thinned", || !snapshots(&daemon, "other/v").contains(&first));
+    let there = snapshots(&daemon, "other/v");
+    for kept in ["manual", "mine", &second, &third, &fourth] {
+        assert!(there.iter().any(|name| name == kept), "{kept} is gone: {there:?}");
+    }
+    assert_eq!(held(&daemon), [fourth]);
+    daemon.run(&["policy", "set", "send=none", "p"]).ok();
+    eventually("the hold is released", || held(&daemon).is_empty());
+    assert!(state(&daemon).is_null());
+}
+
+#[test]
+fn the_newest_common_snapshot_is_never_thinned_by_the_source() {
+    let daemon = filled();
+    // two rules of one step: each run makes the one before superfluous
+    daemon.run(&["policy", "create", "p", "--keep", "1d:1d", "--send", "other"]).ok();
+    daemon.run(&["policy", "attach", "p", "tank/v"]).ok();
+    let first = run(&daemon);
+    arrives(&daemon, &first);
+    // a target that cannot be reached
+    let gone = daemon.text("gone.sock");
+    daemon.run(&["policy", "set", &format!("send=unix:{gone}/other"), "p"]).ok();
+    for _ in 0..2 {
+        run(&daemon);
+    }
+    assert_eq!(held(&daemon), [first.as_str()]);
+    daemon.run(&["destroy", "-y", &format!("tank/v@{first}")]).refused(1, "policy-send-p");
+}
+
+#[test]
+fn targets_that_cannot_be_are_refused_in_one_line() {
+    let daemon = filled();
+    let create = |target: &str| daemon.run(&["policy", "create", "q", "--keep", "1h:1d", "--send", target]);
+    create("nowhere").refused(1, "no pool 'nowhere' here");
+    create("ssh://-oProxyCommand=x/tank").refused(2, "do not begin with '-'");
+    create("ssh://host").refused(2, "it has no pool");
+    create("a/b").refused(2, "ssh://[USER@]HOST");
+    create(&format!("unix:{}/other", daemon.socket())).refused(1, "that of this daemon");
+    send_to(&daemon, "other");
+    daemon.run(&["policy", "set", "send=tank", "p"]).refused(1, "is in pool 'tank' already");
+    daemon.run(&["create", "other/w", "-L", "1M"]).ok();
+    daemon.run(&["policy", "attach", "p", "other/w"]).refused(1, "is in pool 'other' already");
+    assert_eq!(daemon.json(&["policy", "show", "p"])["send"], "other");
+}
+
+#[test]
+fn failures_are_reported_and_the_next_success_ends_them() {
+    let (here, mut there) = (filled(), filled());
+    there.stop("TERM");
+    send_to(&here, &format!("unix:{}/other", there.socket()));
+    for failures in 1..=3 {
+        run(&here);
+        eventually("the send fails", || state(&here)["failed"].as_u64().is_some_and(|failed| failed >= failures));
+    }
+    let shown = state(&here);
+    assert!(shown["error"].as_str().is_some_and(|error| error.contains("no daemon answers")), "{shown}");
+    assert!(shown["retry"].is_string(), "{shown}");
+    let has = |kind: &str| here.json_lines(&["events"]).iter().any(|event| event["event"] == kind);
+    eventually("an event says so", || has("policy.not-sent"));
+    eventually("a condition says so", || here.run(&["status", "--check"]).out.contains("policy 'p' does not send tank/v"));
+    assert!(!has("policy.sent"));
+    there.restart();
+    let last = run(&here);
+    eventually("an event says that it is sent", || has("policy.sent"));
+    assert!(!here.run(&["status", "--check"]).out.contains("does not send"));
+    same(&here, &there, &last);
+}
+
+#[test]
+fn a_daemon_that_is_killed_during_a_send_goes_on() {
+    let (mut here, mut there) = (filled(), filled());
+    send_to(&here, &format!("unix:{}/other", there.socket()));
+    for (round, victim) in ["here", "there", "here"].iter().enumerate() {
+        change(&here, "tank/v", 10 + round as u64, 12 << 20);
+        let name = run(&here);
+        eventually("the send begins", || {
+            let state = state(&here);
+            state["running"] == true || state["newest"] == name.as_str()
+        });
+        let killed = if *victim == "here" { &mut here } else { &mut there };
+        assert_eq!(killed.stop("KILL"), -1);
+        killed.restart();
+        if *victim == "there" {
+            // the next attempt of the source would be in a minute
+            run(&here);
+        }
+        eventually("it arrives", || snapshots(&there, "other/v").contains(&name) && state(&here)["running"] == false);
+        same(&here, &there, &name);
+    }
+}
+
+/// A program `ssh` that notes its arguments and runs the command with a shell, for the other daemon.
+fn fake_ssh(here: &Daemon, there: &Daemon) {
+    let bin = here.path("bin");
+    fs::create_dir_all(&bin).expect("a directory");
+    symlink(PROGRAM, bin.join("millpond")).expect("a link");
+    let script = format!(
+        "#!/bin/sh\necho \"$@\" >> {log}\nfor last; do :; done\nMILLPOND_SOCKET={socket} exec sh -c \"$last\"\n",
+        log = here.text("ssh.log"),
+        socket = there.socket(),
+    );
+    fs::write(bin.join("ssh"), script).expect("a script");
+    fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).expect("a mode");
+}
+
+#[test]
+fn ssh_runs_the_commands_of_the_other_end() {
+    let (mut here, there) = (filled(), filled());
+    fake_ssh(&here, &there);
+    here.stop("TERM");
+    here.restart();
+    send_to(&here, "ssh://backup@host2:2222/other");
+    for round in 0..2 {
+        change(&here, "tank/v", 20 + round, 1 << 20);
+        let name = run(&here);
+        arrives(&here, &name);
+        same(&here, &there, &name);
+    }
+    let log = fs::read_to_string(here.path("ssh.log")).expect("a log");
+    assert!(log.lines().all(|line| line.contains("BatchMode=yes") && line.contains("-p 2222 -l backup -- host2 millpond ")), "{log}");
+    assert!(log.contains("millpond receive other/v") && log.contains("'other/*v'"), "{log}");
+}

@@ -1,0 +1,96 @@
+//! Holds of the newest snapshots that both ends have. Their tag names the policy.
+
+use std::sync::atomic::Ordering;
+
+use millpond_api::instant;
+use millpond_engine::{CatalogCommand, SnapshotId, SnapshotInfo, VolumeId};
+
+use super::{AtTarget, Job};
+use crate::service::Daemon;
+use crate::shard::{ShardError, ShardHandle};
+
+/// Start of the tag of such a hold; the name of the policy follows.
+const TAG: &str = "policy-send-";
+/// Longest name of a policy that sends: a tag has 64 bytes.
+pub(in crate::policy) const LONGEST_SENDER: usize = 64 - TAG.len();
+
+fn tag_of(policy: &str) -> String {
+    format!("{TAG}{policy}")
+}
+
+fn has_tag(snapshot: &SnapshotInfo, tag: &str) -> bool {
+    snapshot.hold_list.iter().any(|hold| hold.tag.as_deref() == Some(tag))
+}
+
+async fn held(shard: &ShardHandle, wanted: impl Fn(&SnapshotInfo) -> bool) -> Result<Vec<SnapshotInfo>, ShardError> {
+    let mut found = Vec::new();
+    shard.each_piece_of_snapshots(|piece| found.extend(piece.into_iter().filter(&wanted))).await?;
+    Ok(found)
+}
+
+async fn release(shard: &ShardHandle, snapshot: SnapshotId, tag: &str) {
+    let released = shard.command(CatalogCommand::Release { snapshot, tag: Some(tag.to_owned()) }).await;
+    if let Err(error) = released {
+        // somebody released it, or destroyed the volume
+        tracing::debug!(%error, tag, "a hold of a policy that sends is not released");
+    }
+}
+
+impl Daemon {
+    /// Holds a snapshot of the source, and releases the policy's hold of others of the volume.
+    ///
+    /// # Errors
+    /// The reason why the snapshot is not held.
+    pub(super) async fn move_hold(&self, job: &Job, to: SnapshotId) -> Result<(), String> {
+        let tag = tag_of(&job.policy);
+        let shard = self.shard(&job.pool).map_err(|error| error.message)?;
+        let of_volume = |snapshot: &SnapshotInfo| snapshot.volume == job.volume && has_tag(snapshot, &tag);
+        let before = held(&shard, of_volume).await.map_err(|error| error.to_string())?;
+        if !before.iter().any(|snapshot| snapshot.id == to) {
+            let command = CatalogCommand::Hold { snapshot: to, tag: Some(tag.clone()), until: None, locked: false };
+            shard.command(command).await.map_err(|error| format!("the newest snapshot at both ends cannot be held: {error}"))?;
+        }
+        for snapshot in before.iter().filter(|snapshot| snapshot.id != to) {
+            release(&shard, snapshot.id, &tag).await;
+        }
+        Ok(())
+    }
+
+    /// Releases the holds of policies that no longer send, and learns from the others what the
+    /// targets have.
+    pub(super) async fn release_left_holds(&self) {
+        if !self.sends.look_at_holds.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        for (pool_id, pool) in self.pools_in_service() {
+            let Ok(shard) = self.shard(&pool) else { continue };
+            let is_ours =
+                |snapshot: &SnapshotInfo| snapshot.hold_list.iter().any(|hold| hold.tag.as_deref().is_some_and(|tag| tag.starts_with(TAG)));
+            let Ok(found) = held(&shard, is_ours).await else { continue };
+            for snapshot in found {
+                for tag in snapshot.hold_list.iter().filter_map(|hold| hold.tag.as_deref()) {
+                    let Some(policy) = tag.strip_prefix(TAG) else { continue };
+                    if !self.learn(policy, (&pool_id, snapshot.volume), &snapshot) {
+                        release(&shard, snapshot.id, tag).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes that the target has a snapshot, where nothing newer is known. Returns false if the
+    /// policy does not send the volume.
+    fn learn(&self, policy: &str, (pool_id, volume): (&str, VolumeId), snapshot: &SnapshotInfo) -> bool {
+        let mut policies = self.policies();
+        let Some(entry) = policies.all.get_mut(policy) else { return false };
+        entry.meet_volumes(std::time::Instant::now());
+        let Some(sending) = entry.sends.get_mut(&(pool_id.to_owned(), volume)) else { return false };
+        let taken = millpond_api::identity::SnapshotOrigin::split(&snapshot.description).1;
+        let taken = taken.and_then(|origin| millpond_api::identity::taken(&origin.identity));
+        let taken = taken.unwrap_or_else(|| instant::from_millis(snapshot.created.0));
+        if !sending.looked && sending.newest.is_none() {
+            sending.newest = Some(AtTarget { name: snapshot.name.clone(), taken });
+        }
+        true
+    }
+}

@@ -1,0 +1,56 @@
+//! Processes with real commands of the host.
+
+use super::*;
+
+fn command(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn shell(script: &str) -> Vec<String> {
+    command(&["sh", "-c", script])
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
+}
+
+#[test]
+fn the_last_message_is_the_reason_of_a_failure() {
+    run(async {
+        assert_eq!(output(&shell("printf data")).await, Ok(b"data".to_vec()));
+        let failed = output(&shell("echo 'send: 1 of 2' >&2; printf 'millpond: no\tpool\\n' >&2; exit 1")).await;
+        assert_eq!(failed, Err("no pool".to_owned()));
+        let silent = output(&shell("exit 3")).await.expect_err("it failed");
+        assert!(silent.contains('3'), "{silent}");
+        let missing = output(&command(&["/no/such/program"])).await.expect_err("it cannot run");
+        assert!(missing.contains("cannot be run"), "{missing}");
+    });
+}
+
+/// Runs two scripts as a pipe.
+async fn pipe(sender: &str, receiver: &str, line: &LastLine, is_wanted: bool) -> Result<(), String> {
+    let (sender, receiver) = (shell(sender), shell(receiver));
+    let ended = timeout(Duration::from_secs(30), piped(&sender, &receiver, Arc::clone(line), || is_wanted));
+    ended.await.expect("it ends")
+}
+
+#[test]
+fn a_pipe_fails_with_the_reason_of_the_one_that_failed_first() {
+    run(async {
+        let line = LastLine::default();
+        assert_eq!(pipe("printf abc", "test \"$(cat)\" = abc", &line, true).await, Ok(()));
+        let cut = pipe("echo cause >&2; exit 1", "cat; sleep 1; echo consequence >&2; exit 1", &line, true).await;
+        assert_eq!(cut, Err("cause".to_owned()));
+        assert_eq!(*line.lock().expect("a line"), "cause", "the progress of the sender is shown");
+        let refused = pipe("sleep 1; yes; echo consequence >&2; exit 1", "echo cause >&2; exit 1", &line, true).await;
+        assert_eq!(refused, Err("cause".to_owned()));
+    });
+}
+
+#[test]
+fn a_send_that_is_no_longer_wanted_ends() {
+    run(async {
+        let ended = pipe("exec sleep 300", "cat; exit 1", &LastLine::default(), false).await;
+        assert!(ended.is_err_and(|why| why.contains("no longer wanted")));
+    });
+}
