@@ -20,6 +20,8 @@ mod doctor;
 mod elsewhere;
 mod events;
 mod exports;
+mod failback;
+mod failover;
 mod fuse_guard;
 mod get;
 mod globs;

@@ -52,6 +52,7 @@ mod parity;
 mod policies;
 mod proxmox;
 mod read_cache;
+mod replication;
 mod restart;
 mod sectors;
 mod send_receive;

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-const SIZE: u64 = 96 << 20;
+pub const SIZE: u64 = 96 << 20;
 const ROUNDS: usize = 14;
 /// Writes of the load between two pauses; a pause keeps the rounds short.
 const BURST: u64 = 20;
@@ -98,7 +98,7 @@ fn ended(child: &mut Child) -> Result<bool> {
 }
 
 /// Snapshots of a volume by the part after `@`, oldest first.
-fn snapshots(host: &Millpond, volume: &str) -> Result<Vec<String>> {
+pub fn snapshots(host: &Millpond, volume: &str) -> Result<Vec<String>> {
     let listed = host.json(&["list", "-t", "snapshot", volume])?;
     let name = |snapshot: &serde_json::Value| snapshot["name"].as_str()?.rsplit_once('@').map(|(_, name)| name.to_owned());
     Ok(listed.as_array().into_iter().flatten().filter_map(name).collect())
@@ -112,7 +112,7 @@ pub fn content(host: &Millpond, name: &str, room: &Path) -> Result<Vec<u8>> {
 }
 
 /// Checks that a snapshot is the same on both hosts.
-fn same(hosts: [(&Millpond, &str); 2], snapshot: &str, room: &Path) -> Result<()> {
+pub fn same(hosts: [(&Millpond, &str); 2], snapshot: &str, room: &Path) -> Result<()> {
     let [one, other] = hosts.map(|(host, volume)| content(host, &format!("{volume}@{snapshot}"), room));
     ensure!(one? == other?, "snapshot {snapshot} differs");
     Ok(())

@@ -9,8 +9,8 @@ use millpond_api::failure::Outcome;
 #[cfg(feature = "bucket")]
 use super::bucket;
 use super::{
-    alert, backup, cache, completions, create, demo, destroy, diff, doctor, events, exports, fuse_guard, get, history, hold, image, lab,
-    list, man, policy, pool, receive, rename, resize, sectors, send, serve, snapshot, status, token, up,
+    alert, backup, cache, completions, create, demo, destroy, diff, doctor, events, exports, failback, failover, fuse_guard, get, history,
+    hold, image, lab, list, man, policy, pool, receive, rename, resize, sectors, send, serve, snapshot, status, token, up,
 };
 use crate::config::socket_path;
 
@@ -93,6 +93,8 @@ enum Verb {
     /// Incremental backups in a directory or a bucket; 'millpond backup --help' lists the verbs
     #[command(subcommand)]
     Backup(backup::Backup),
+    Failover(failover::Failover),
+    Failback(failback::Failback),
     Lab(lab::Lab),
     Completions(completions::Completions),
     Man(man::Man),
@@ -150,6 +152,8 @@ impl Cli {
             Verb::Send(send) => send.run(&client).await,
             Verb::Receive(receive) => receive.run(&client).await,
             Verb::Backup(backup) => backup.run(&client).await,
+            Verb::Failover(failover) => failover.run(&client).await,
+            Verb::Failback(failback) => failback.run(&client, &socket_path(given)).await,
             Verb::Lab(lab) => lab.run(),
             Verb::Completions(completions) => completions.run(),
             Verb::Man(man) => man.run(),

@@ -12,14 +12,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use clap::Args;
 use millpond_api::client::Client;
 use millpond_api::failure::{Failure, Outcome};
-use millpond_api::identity::{RECEIVING_VOLUME, Receiving, ResumeToken};
+use millpond_api::identity::{RECEIVING_VOLUME, Receiving, ResumeToken, is_failover};
 use millpond_api::names::VolumeName;
 use millpond_api::size::Size;
 use millpond_api::{SetProperties, Snapshot, VolumeCache};
 use millpond_daemon::Signals;
 use millpond_images::copy::CopyProgress;
 use millpond_images::pipe::InputReader;
-use millpond_images::stream::{Checks, FrameReader, Received, Receiver, Reception, StreamHead, abandon, incomplete, resumable, settle};
+use millpond_images::stream::{
+    Checks, FrameReader, Received, Receiver, Reception, StreamHead, StreamSnapshot, Target, abandon, incomplete, resumable, settle,
+};
 
 use super::image::{Total, watched};
 use super::{candidates, create};
@@ -27,7 +29,8 @@ use crate::output::{say, write_out};
 
 mod live;
 
-use live::{LiveTarget, destroy_new, incomplete_name, snapshots_of};
+use live::{LiveTarget, destroy_new};
+pub use live::{incomplete_name, snapshots_of};
 
 /// Bytes that are read from the input at once.
 const BUFFER: usize = 1 << 20;
@@ -112,7 +115,8 @@ impl Receive {
             let (mut frames, head) = FrameReader::new(input).map_err(|e| Failure::failed(format!("cannot read the stream: {e}")))?;
             let mut target = LiveTarget::open(client_there, handle, into, &new_volume(&head, properties))?;
             has_begun.store(true, Relaxed);
-            let received = Receiver::new(&mut target, head, how).run(&mut frames, progress);
+            let free = if how.force { Ok(()) } else { refuse_failed_over(&mut target, &head) };
+            let received = free.and_then(|()| Receiver::new(&mut target, head, how).run(&mut frames, progress));
             let closed = target.close();
             received.and_then(|received| closed.map(|()| received))
         };
@@ -161,18 +165,42 @@ impl Receive {
             let destroyed = destroy_new(client, name).await?;
             return say(&format!("destroyed {}", destroyed.join(" ")));
         }
-        let (client, handle, of, to) = (client.clone(), tokio::runtime::Handle::current(), name.clone(), self.to.clone());
-        let done = tokio::task::spawn_blocking(move || {
-            let mut target = LiveTarget::existing(client, handle, of)?;
-            let kept = abandon(&mut target, to.as_deref());
-            let closed = target.close();
-            kept.and_then(|kept| closed.map(|()| kept))
-        });
-        let kept = done.await.map_err(|e| Failure::failed(format!("the work failed: {e}; run the command again")))??;
-        if let Some(kept) = kept {
-            eprintln!("millpond: data came after the last progress, or from others; it is kept as '{name}@{kept}'");
-        }
+        give_up_changes(client, name, self.to.clone()).await?;
         say(&format!("gave up the receive of {}; '{name}' is as before it", receiving.identity))
+    }
+}
+
+/// Gives up the incomplete receive of a volume that had snapshots before, or goes back to `to`.
+pub async fn give_up_changes(client: &Client, name: &VolumeName, to: Option<String>) -> Outcome {
+    let (client, handle, of) = (client.clone(), tokio::runtime::Handle::current(), name.clone());
+    let done = tokio::task::spawn_blocking(move || {
+        let mut target = LiveTarget::existing(client, handle, of)?;
+        let kept = abandon(&mut target, to.as_deref());
+        let closed = target.close();
+        kept.and_then(|kept| closed.map(|()| kept))
+    });
+    let kept = done.await.map_err(|e| Failure::failed(format!("the work failed: {e}; run the command again")))??;
+    if let Some(kept) = kept {
+        eprintln!("millpond: data came after the last progress, or from others; it is kept as '{name}@{kept}'");
+    }
+    Ok(())
+}
+
+/// Refuses a stream that goes on from a snapshot before a failover: the work went on here since.
+fn refuse_failed_over(target: &mut LiveTarget, head: &StreamHead) -> Outcome {
+    let there = target.snapshots()?;
+    let of_stream = |snapshot: &Snapshot| {
+        let same = |one: &StreamSnapshot| Some(&one.identity) == snapshot.identity.as_ref();
+        head.base.iter().chain(&head.snapshots).any(same)
+    };
+    let newest = there.iter().rposition(of_stream).map_or(0, |newest| newest + 1);
+    match there.iter().skip(newest).find(|snapshot| is_failover(snapshot)) {
+        Some(begun) => Err(Failure::failed(format!(
+            "the volume was failed over since ('{}'), and the work goes on here; 'millpond failback' brings it to the other side, or \
+             --force receives anyway",
+            begun.name
+        ))),
+        None => Ok(()),
     }
 }
 

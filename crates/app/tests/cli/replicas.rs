@@ -232,3 +232,104 @@ fn ssh_runs_the_commands_of_the_other_end() {
     assert!(log.lines().all(|line| line.contains("BatchMode=yes") && line.contains("-p 2222 -l backup -- host2 millpond ")), "{log}");
     assert!(log.contains("millpond receive other/v") && log.contains("'other/*v'"), "{log}");
 }
+
+/// The state of a volume, as its clients see it.
+fn head(daemon: &Daemon, name: &str) -> Vec<u8> {
+    content(daemon, name)
+}
+
+/// The one snapshot of a volume whose name begins so.
+fn begins(daemon: &Daemon, name: &str, start: &str) -> String {
+    let all = snapshots(daemon, name);
+    let found: Vec<&String> = all.iter().filter(|snapshot| snapshot.starts_with(start)).collect();
+    assert_eq!(found.len(), 1, "{start}: {all:?}");
+    found[0].clone()
+}
+
+#[test]
+fn a_volume_fails_over_and_back() {
+    let (here, there) = (filled(), filled());
+    let target = format!("unix:{}/other", there.socket());
+    send_to(&here, &target);
+    let last = run(&here);
+    arrives(&here, &last);
+    let sent = content(&here, &format!("tank/v@{last}"));
+    // what the old source does until it notices
+    change(&here, "tank/v", 3, 1 << 20);
+    let lost = head(&here, "tank/v");
+
+    there.run(&["failover", "tank/v"]).refused(1, "it is the source itself");
+    there.run(&["failover", "other/none"]).refused(1, "no such volume");
+    assert!(there.run(&["failover", "-n", "other/v"]).ok().out.contains(&last));
+    assert_eq!(snapshots(&there, "other/v"), [last.as_str()], "a dry run changes nothing");
+    let over = there.run(&["failover", "other/v"]).ok().out;
+    assert!(over.contains(&format!("old ('other/v@{last}')")), "{over}");
+    there.run(&["failover", "other/v"]).refused(1, "failed over already");
+    assert!(head(&there, "other/v") == sent);
+
+    // the old source sends nothing more, although the guest has not written there yet
+    let unsent = run(&here);
+    eventually("the send is refused", || state(&here)["error"].as_str().is_some_and(|error| error.contains("failed over")));
+    let stream = here.run(&["send", &format!("tank/v@{last}%{unsent}"), "--to", "late"]);
+    assert_eq!(stream.code, 0, "{stream:?}");
+    there.run(&["receive", "other/v", "--from", &here.text("late")]).refused(1, "was failed over since");
+    assert!(head(&there, "other/v") == sent);
+
+    // the work goes on there, with a snapshot of a name that the old source has used as well
+    change(&there, "other/v", 4, 2 << 20);
+    there.run(&["snapshot", &format!("other/v@{unsent}")]).ok();
+    change(&there, "other/v", 5, 1 << 20);
+    let work = head(&there, "other/v");
+
+    let back = ["failback", "tank/v", "--from", &target];
+    here.run(&["export", "nbd", "tank/v", "--unix", &here.text("guest.sock")]).ok();
+    here.run(&[&back[..], &["-y"]].concat()).one_line(1, "millpond unexport");
+    here.run(&["unexport", "tank/v", "--force"]).ok();
+    let guest = crate::nbd::connect(&there.export("other/v", "guest.sock")).expect("connect");
+    here.run(&[&back[..], &["-y"]].concat()).one_line(1, "clients use 'other/v' at the other side");
+    drop(guest);
+    there.run(&["unexport", "other/v", "--force"]).ok();
+    let planned = here.run(&[&back[..], &["-n"]].concat()).ok().out;
+    for line in [
+        format!("newest common snapshot: tank/v@{last}"),
+        "pre-rollback-TIME".to_owned(),
+        "only there, is received: other/v@failover-".to_owned(),
+    ] {
+        assert!(planned.contains(&line), "{line}: {planned}");
+    }
+    here.run(&back).one_line(1, "add -y to agree");
+    assert!(head(&here, "tank/v") == lost, "nothing is changed without consent");
+    let done = here.run(&[&back[..], &["-y"]].concat());
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(head(&here, "tank/v") == work, "the work of the other side");
+    let kept = begins(&here, "tank/v", "pre-rollback-");
+    assert!(content(&here, &format!("tank/v@{kept}")) == lost);
+    assert!(content(&here, &format!("tank/v@before-failback-{unsent}")) == lost);
+    same(&here, &there, &unsent);
+
+    // and the policy sends again, in its old direction
+    change(&here, "tank/v", 6, 1 << 20);
+    let again = run(&here);
+    arrives(&here, &again);
+    same(&here, &there, &again);
+    assert!(head(&there, "other/v") == head(&here, "tank/v"));
+}
+
+#[test]
+fn a_failover_gives_an_incomplete_receive_up() {
+    let (here, there) = (filled(), filled());
+    send_to(&here, &format!("unix:{}/other", there.socket()));
+    let first = run(&here);
+    arrives(&here, &first);
+    change(&here, "tank/v", 7, 8 << 20);
+    here.run(&["snapshot", "tank/v@cut"]).ok();
+    assert_eq!(here.run(&["send", &format!("tank/v@{first}%cut"), "--to", "changes"]).code, 0);
+    let file = fs::OpenOptions::new().write(true).open(here.path("changes")).expect("opened");
+    let length = file.metadata().expect("a length").len();
+    file.set_len(length / 2).expect("cut");
+    there.run(&["receive", "other/v", "--from", &here.text("changes")]).one_line(1, "--resume ");
+    let over = there.run(&["failover", "other/v"]);
+    assert!(over.code == 0 && over.out.contains("given up"), "{over:?}");
+    assert!(head(&there, "other/v") == content(&here, &format!("tank/v@{first}")));
+    assert!(!snapshots(&there, "other/v").iter().any(|name| name == "receiving"));
+}

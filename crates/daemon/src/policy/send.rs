@@ -85,6 +85,8 @@ pub(super) struct Sending {
     failed: u64,
     error: Option<String>,
     retry: Option<Instant>,
+    /// A user asked for a send while one ran: if that fails, the next one does not wait.
+    at_once: bool,
     /// Reason that an event has reported.
     behind: Option<String>,
 }
@@ -102,6 +104,7 @@ impl Sending {
             failed: 0,
             error: None,
             retry: None,
+            at_once: false,
             behind: None,
         }
     }
@@ -115,6 +118,7 @@ impl Sending {
     fn ended(&mut self, result: Result<Option<AtTarget>, String>, now: Instant, time: Timestamp) {
         self.running = None;
         self.looked = true;
+        let at_once = std::mem::take(&mut self.at_once);
         match result {
             Ok(newest) => {
                 (self.newest, self.sent) = (newest.or(self.newest.take()), Some(time));
@@ -122,7 +126,7 @@ impl Sending {
             }
             Err(why) => {
                 let doubled = 1_u32 << u32::try_from(self.failing.min(8)).unwrap_or(8);
-                self.retry = Some(now + (RETRY.0 * doubled).min(RETRY.1));
+                self.retry = Some(now + (RETRY.0 * doubled).min(RETRY.1)).filter(|_| !at_once);
                 self.failing += 1;
                 self.failed += 1;
                 self.error = Some(why);
@@ -188,6 +192,8 @@ pub(super) struct Job {
     pool_id: String,
     pool: String,
     volume: VolumeId,
+    /// The newest snapshot that is known to be at the target.
+    known: Option<AtTarget>,
     shown: LastLine,
 }
 
@@ -215,6 +221,7 @@ impl Entry {
             sending.due = sending.due.or(Some(now));
             if by_hand {
                 sending.retry = None;
+                sending.at_once = sending.running.is_some();
             }
         }
     }
@@ -258,8 +265,8 @@ impl Policies {
         let shown = LastLine::default();
         let sending = entry.sends.get_mut(&key)?;
         (sending.due, sending.running) = (None, Some((target.clone(), Arc::clone(&shown))));
-        let (pool, keep) = (pools.get(&key.0)?.clone(), entry.record.keep.clone());
-        Some(Job { policy, terms, keep, target, pool_id: key.0, pool, volume: key.1, shown })
+        let (pool, keep, known) = (pools.get(&key.0)?.clone(), entry.record.keep.clone(), sending.newest.clone());
+        Some(Job { policy, terms, keep, target, pool_id: key.0, pool, volume: key.1, known, shown })
     }
 }
 

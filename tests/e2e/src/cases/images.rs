@@ -1,7 +1,7 @@
 //! Disk images, and sector sizes of their contents.
 
 use super::{Asks, Case};
-use crate::{backup, disk_images, sectors, send_receive};
+use crate::{backup, disk_images, replication, sectors, send_receive};
 
 pub const CASES: &[Case] = &[
     Case {
@@ -67,6 +67,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: backup::one_file,
+    },
+    Case {
+        name: "replication",
+        about: "a policy sends to a second host while either is killed; then the work fails over and comes back",
+        needs: &[],
+        guest: false,
+        asks: Asks::Everything,
+        run: replication::run,
     },
     Case {
         name: "sectors-boot-4kn",

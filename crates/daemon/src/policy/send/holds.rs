@@ -1,9 +1,12 @@
 //! Holds of the newest snapshots that both ends have. Their tag names the policy.
 
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
+use jiff::Timestamp;
+use millpond_api::identity::{SnapshotOrigin, taken};
 use millpond_api::instant;
-use millpond_engine::{CatalogCommand, SnapshotId, SnapshotInfo, VolumeId};
+use millpond_engine::{CatalogCommand, SnapshotId, SnapshotInfo};
 
 use super::{AtTarget, Job};
 use crate::service::Daemon;
@@ -68,9 +71,11 @@ impl Daemon {
                 |snapshot: &SnapshotInfo| snapshot.hold_list.iter().any(|hold| hold.tag.as_deref().is_some_and(|tag| tag.starts_with(TAG)));
             let Ok(found) = held(&shard, is_ours).await else { continue };
             for snapshot in found {
-                for tag in snapshot.hold_list.iter().filter_map(|hold| hold.tag.as_deref()) {
+                for hold in &snapshot.hold_list {
+                    let Some(tag) = hold.tag.as_deref() else { continue };
                     let Some(policy) = tag.strip_prefix(TAG) else { continue };
-                    if !self.learn(policy, (&pool_id, snapshot.volume), &snapshot) {
+                    let held = hold.since.map(|since| instant::from_millis(since.0));
+                    if !self.learn(policy, &pool_id, &snapshot, held) {
                         release(&shard, snapshot.id, tag).await;
                     }
                 }
@@ -78,17 +83,18 @@ impl Daemon {
         }
     }
 
-    /// Notes that the target has a snapshot, where nothing newer is known. Returns false if the
-    /// policy does not send the volume.
-    fn learn(&self, policy: &str, (pool_id, volume): (&str, VolumeId), snapshot: &SnapshotInfo) -> bool {
+    /// Notes that the target has a snapshot, where nothing newer is known, and the hold is not of an
+    /// earlier target. Returns false if the policy does not send the volume.
+    fn learn(&self, policy: &str, pool_id: &str, snapshot: &SnapshotInfo, held: Option<Timestamp>) -> bool {
         let mut policies = self.policies();
         let Some(entry) = policies.all.get_mut(policy) else { return false };
-        entry.meet_volumes(std::time::Instant::now());
-        let Some(sending) = entry.sends.get_mut(&(pool_id.to_owned(), volume)) else { return false };
-        let taken = millpond_api::identity::SnapshotOrigin::split(&snapshot.description).1;
-        let taken = taken.and_then(|origin| millpond_api::identity::taken(&origin.identity));
+        entry.meet_volumes(Instant::now());
+        let begun = entry.record.send_since;
+        let Some(sending) = entry.sends.get_mut(&(pool_id.to_owned(), snapshot.volume)) else { return false };
+        let taken = SnapshotOrigin::split(&snapshot.description).1.and_then(|origin| taken(&origin.identity));
         let taken = taken.unwrap_or_else(|| instant::from_millis(snapshot.created.0));
-        if !sending.looked && sending.newest.is_none() {
+        let is_of_target = held.zip(begun).is_some_and(|(held, begun)| held >= begun);
+        if is_of_target && !sending.looked && sending.newest.is_none() {
             sending.newest = Some(AtTarget { name: snapshot.name.clone(), taken });
         }
         true

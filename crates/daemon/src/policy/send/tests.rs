@@ -28,9 +28,12 @@ fn a_failed_send_is_tried_again_at_growing_intervals() {
     assert_eq!(minutes, [1, 2, 4, 8, 16, 30, 30, 30]);
     let view = sending.view(now, at(0));
     assert_eq!((view.failing, view.failed, view.error.as_deref(), view.retry), (8, 8, Some("no answer"), Some(at(1800))));
+    sending.at_once = true;
+    sending.ended(Err("no answer".to_owned()), now, at(0));
+    assert!(sending.is_due(now), "a user asked for it meanwhile");
     sending.ended(Ok(arrived(5)), now, at(9));
     let view = sending.view(now, at(12));
-    assert_eq!((view.failing, view.failed, view.error, view.retry), (0, 8, None, None));
+    assert_eq!((view.failing, view.failed, view.error, view.retry), (0, 9, None, None));
     assert_eq!((view.newest.as_deref(), view.sent, view.lag_seconds), (Some("a"), Some(at(9)), Some(7)));
 }
 

@@ -115,6 +115,9 @@ impl Daemon {
         let source = self.source(&here).await?;
         let newest = source.iter().rfind(|snapshot| job.terms.time_of(part(snapshot), &snapshot.description).is_some());
         let Some(newest) = newest else { return Ok(None) };
+        if job.known.as_ref() == Some(&at_target(newest)) {
+            return Ok(job.known.clone());
+        }
         let Some(command) = job.target.backup_command(own, &newest.name, &job.keep) else { return Ok(None) };
         process::alone(&command, job.shown.clone(), || self.is_wanted(job)).await?;
         self.move_hold(job, SnapshotId(newest.id)).await?;
