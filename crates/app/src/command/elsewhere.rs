@@ -47,7 +47,7 @@ const WORDS: &[(&[&str], &str)] = &[
     ),
     (&["stat", "top", "perf"], "'millpond pool iostat POOL 1' shows operations, bandwidth and latency each second"),
     (
-        &["recv", "export-diff", "import-diff", "backup", "restore"],
+        &["recv", "export-diff", "import-diff", "restore"],
         "'millpond send POOL/VOL@A%B' writes snapshots to a file or a pipe, 'millpond receive POOL/VOL' makes them of it; 'millpond export-image NAME FILE' writes a disk image",
     ),
     (
