@@ -235,6 +235,10 @@ pub fn taken(identity: &SnapshotIdentity) -> Option<Timestamp> {
 
 /// Start of the names of snapshots that begin a failover.
 pub const FAILOVER: &str = "failover-";
+/// Start of the names of the snapshots with which the work goes back.
+pub const FAILBACK: &str = "failback-";
+/// Their description.
+pub const FAILBACK_MARK: &str = "failback";
 /// Description of such a snapshot.
 pub const FAILOVER_MARK: &str = "failover: the work goes on here";
 

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use clap::Args;
 use millpond_api::client::{Client, quoted};
 use millpond_api::failure::{Failure, Outcome};
-use millpond_api::identity::SnapshotIdentity;
+use millpond_api::identity::{FAILBACK, FAILBACK_MARK, SnapshotIdentity, is_failover};
 use millpond_api::instant;
 use millpond_api::names::VolumeName;
 use millpond_api::send_target::{OwnProgram, SendTarget};
@@ -81,6 +81,19 @@ impl Sides {
         Sides::newer(&self.there, &self.common.0.identity).collect()
     }
 
+    /// Refuses to roll the side back on which the work goes on.
+    fn check_direction(&self, other: &Other<'_>) -> Outcome {
+        if let Some(begun) = self.only_here().into_iter().find(|snapshot| is_failover(snapshot)) {
+            let next = "run 'millpond failback' at the other side";
+            return Err(Failure::failed(format!("the work goes on here since '{}', and would be rolled back; {next}", begun.name)));
+        }
+        if !self.there.iter().any(is_failover) {
+            let next = "nothing is to be brought back; 'millpond failover' there comes first";
+            return Err(Failure::failed(format!("'{}' was not failed over, so {next}", other.name)));
+        }
+        Ok(())
+    }
+
     /// Snapshots of this side whose names the other side has given to newer ones.
     fn in_the_way(&self) -> Vec<&Snapshot> {
         let there = self.only_there();
@@ -111,6 +124,7 @@ impl Failback {
         let here = here.ok_or_else(|| Failure::failed(format!("there is no such volume; see 'millpond list {}'", name.pool)))?;
         let token = incomplete(&here).map(|receiving| receiving.token().to_string());
         let sides = Sides::of(here, other.snapshots().await?)?;
+        sides.check_direction(other)?;
         let written = token.is_none() && is_written(client, name, &sides.common.0).await?;
         describe(name, other, &sides, written)?;
         let in_use = self.check_use(client, name, other).await;
@@ -128,8 +142,8 @@ impl Failback {
             client.post::<_, ()>(&path, &Rename { name: to.clone(), receive: false }).await?;
             line(&format!("renamed {} to {to}", snapshot.name))?;
         }
-        let last = instant::now().strftime("failback-%Y%m%dT%H%M%S%3fZ").to_string();
-        other.output(&["snapshot", &format!("{}@{last}", other.name), "--description", "failback"]).await?;
+        let last = instant::now().strftime(&format!("{FAILBACK}%Y%m%dT%H%M%S%3fZ")).to_string();
+        other.output(&["snapshot", &format!("{}@{last}", other.name), "--description", FAILBACK_MARK]).await?;
         let range = format!("{}@{}%{last}", other.name, sides.common.1.name);
         let resume: Vec<&str> = token.iter().flat_map(|token| ["--resume", token.as_str()]).collect();
         let sender = other.target.command(other.own, &[&["send", range.as_str()], resume.as_slice()].concat());

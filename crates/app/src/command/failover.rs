@@ -3,7 +3,7 @@
 use clap::Args;
 use millpond_api::client::Client;
 use millpond_api::failure::{Failure, Outcome};
-use millpond_api::identity::{FAILOVER, FAILOVER_MARK, is_failover};
+use millpond_api::identity::{FAILBACK, FAILBACK_MARK, FAILOVER, FAILOVER_MARK, is_failover};
 use millpond_api::instant::{self, show_span};
 use millpond_api::names::VolumeName;
 use millpond_api::{CreateSnapshots, Created, Snapshot};
@@ -73,12 +73,17 @@ fn line(text: &str) -> Outcome {
     write_out(&format!("{text}\n"))
 }
 
-/// Returns the newest complete snapshot, which a receive made.
+/// Returns the newest complete snapshot that both sides have.
 ///
 /// # Errors
 /// There is none, or the volume was failed over since.
 fn newest_received(snapshots: &[Snapshot]) -> Outcome<&Snapshot> {
-    let newest = snapshots.iter().rposition(|snapshot| snapshot.received && snapshot.receiving.is_none());
+    // the last snapshot of a failback is at both sides, and ends the failover before it
+    let is_failback = |snapshot: &Snapshot| {
+        let name = snapshot.name.rsplit_once('@').map_or("", |(_, name)| name);
+        name.starts_with(FAILBACK) && snapshot.description == FAILBACK_MARK
+    };
+    let newest = snapshots.iter().rposition(|snapshot| snapshot.received && snapshot.receiving.is_none() || is_failback(snapshot));
     let (at, newest) = newest
         .and_then(|at| Some((at, snapshots.get(at)?)))
         .ok_or_else(|| Failure::failed("it has no received snapshot, so it is the source itself; use it as it is"))?;

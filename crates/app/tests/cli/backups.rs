@@ -174,6 +174,13 @@ fn prunes_ask_and_keep_what_others_need() {
     for (name, wanted) in contents.iter().filter(|(name, _)| name != "tank/v@b") {
         assert!(restored(&daemon, name) == *wanted, "{name}");
     }
+    // rules of one schedule, here of a policy, delete nothing of another one
+    for name in ["tank/v@p1", "tank/v@p2"] {
+        daemon.run(&["snapshot", name, "--description", "of a policy"]).ok();
+        done(&daemon, &["backup", "create", "nas", name, "--keep", "1y:1y", "-q"]);
+    }
+    assert_eq!(backups(&daemon), ["tank/v@a", "tank/v@c", "tank/v@p1", "tank/v@p2"]);
+    done(&daemon, &["backup", "prune", "nas", "tank/v@p1", "tank/v@p2", "-y"]);
     // of one hour the first stays, and the newest in any case
     daemon.run(&["snapshot", "tank/v@d"]).ok();
     done(&daemon, &["backup", "create", "nas", "tank/v@d", "--keep", "1d:30d", "-q"]);

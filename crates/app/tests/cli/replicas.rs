@@ -181,7 +181,10 @@ fn failures_are_reported_and_the_next_success_ends_them() {
 #[test]
 fn a_daemon_that_is_killed_during_a_send_goes_on() {
     let (mut here, mut there) = (filled(), filled());
-    send_to(&here, &format!("unix:{}/other", there.socket()));
+    let target = format!("unix:{}/other", there.socket());
+    // each run leaves its snapshot
+    here.run(&["policy", "create", "p", "--keep", "1s:1d", "--at", "yearly", "--send", &target]).ok();
+    here.run(&["policy", "attach", "p", "tank/v"]).ok();
     for (round, victim) in ["here", "there", "here"].iter().enumerate() {
         change(&here, "tank/v", 10 + round as u64, 12 << 20);
         let name = run(&here);
@@ -192,11 +195,14 @@ fn a_daemon_that_is_killed_during_a_send_goes_on() {
         let killed = if *victim == "here" { &mut here } else { &mut there };
         assert_eq!(killed.stop("KILL"), -1);
         killed.restart();
-        if *victim == "there" {
-            // the next attempt of the source would be in a minute
-            run(&here);
-        }
-        eventually("it arrives", || snapshots(&there, "other/v").contains(&name) && state(&here)["running"] == false);
+        eventually("it arrives", || {
+            let state = state(&here);
+            if state["retry"].is_string() {
+                // it would try again in a minute
+                run(&here);
+            }
+            snapshots(&there, "other/v").contains(&name) && state["running"] == false
+        });
         same(&here, &there, &name);
     }
 }
@@ -259,6 +265,7 @@ fn a_volume_fails_over_and_back() {
     let lost = head(&here, "tank/v");
 
     there.run(&["failover", "tank/v"]).refused(1, "it is the source itself");
+    here.run(&["failback", "-y", "tank/v", "--from", &target]).refused(1, "was not failed over");
     there.run(&["failover", "other/none"]).refused(1, "no such volume");
     assert!(there.run(&["failover", "-n", "other/v"]).ok().out.contains(&last));
     assert_eq!(snapshots(&there, "other/v"), [last.as_str()], "a dry run changes nothing");
@@ -298,6 +305,8 @@ fn a_volume_fails_over_and_back() {
         assert!(planned.contains(&line), "{line}: {planned}");
     }
     here.run(&back).one_line(1, "add -y to agree");
+    let wrong = format!("unix:{}/tank", here.socket());
+    there.run(&["failback", "-y", "other/v", "--from", &wrong]).refused(1, "the work goes on here");
     assert!(head(&here, "tank/v") == lost, "nothing is changed without consent");
     let done = here.run(&[&back[..], &["-y"]].concat());
     assert_eq!(done.code, 0, "{done:?}");
@@ -306,6 +315,8 @@ fn a_volume_fails_over_and_back() {
     assert!(content(&here, &format!("tank/v@{kept}")) == lost);
     assert!(content(&here, &format!("tank/v@before-failback-{unsent}")) == lost);
     same(&here, &there, &unsent);
+    // the old source is lost again before it has sent anything
+    assert!(there.run(&["failover", "-n", "other/v"]).ok().out.contains("failback-"));
 
     // and the policy sends again, in its old direction
     change(&here, "tank/v", 6, 1 << 20);

@@ -257,7 +257,9 @@ impl Policies {
             .filter(|(_, sending)| sending.running.is_some())
             .map(|(key, _)| key.clone())
             .collect();
-        let due = self.all.iter().flat_map(|(policy, entry)| entry.sends.iter().map(move |(key, sending)| (policy, key, sending)));
+        // one whose rules cannot be applied here waits, and keeps no other from its turn
+        let able = self.all.iter().filter(|(_, entry)| entry.terms.is_ok() && entry.target().is_some());
+        let due = able.flat_map(|(policy, entry)| entry.sends.iter().map(move |(key, sending)| (policy, key, sending)));
         let due = due.filter(|(_, key, sending)| sending.is_due(now) && pools.contains_key(&key.0) && !running.contains(key));
         let (policy, key) = due.min_by_key(|(.., sending)| sending.due).map(|(policy, key, _)| (policy.clone(), key.clone()))?;
         let entry = self.all.get_mut(&policy)?;

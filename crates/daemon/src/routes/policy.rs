@@ -93,9 +93,17 @@ async fn destroy(
     responses((status = 200, body = Policy), (status = "default", body = ErrorBody)))]
 async fn attach(
     State(daemon): State<Arc<Daemon>>,
+    caller: Caller,
     Path(name): Path<String>,
     Body(request): Body<PolicyVolumes>,
 ) -> Result<Json<Policy>, Refused> {
+    let target = daemon.policy(&name)?.send;
+    check_send(&caller, target.as_deref())?;
+    if let Some((target, pools)) = target.as_ref().zip(caller.pools.as_ref()).filter(|(target, pools)| !pools.contains(*target)) {
+        let own = pools.iter().cloned().collect::<Vec<_>>().join(", ");
+        let message = format!("the policy sends to {target}, and {} may use only {own}", caller.who);
+        return Err(ApiError::new(ErrorKind::Forbidden, message).into());
+    }
     soon(&daemon, |daemon| async move { daemon.attach_policy(&name, &request).await }).await.map(Json)
 }
 

@@ -11,9 +11,12 @@ pub const HOLDS: &str = "backup";
 /// Start of their names.
 const PREFIX: &str = "backup-";
 
+/// Start of the descriptions of all of them.
+pub const DESCRIPTION: &str = "of 'millpond backup' to target";
+
 /// Start of their descriptions, different for each target.
 fn description(target: &str) -> String {
-    format!("of 'millpond backup' to target {target}")
+    format!("{DESCRIPTION} {target}")
 }
 
 /// Takes a snapshot of each volume; of those of one pool at one instant.

@@ -46,7 +46,7 @@ pub struct Create {
     /// POOL/VOL or POOL/VOL@SNAP, one or more, or quoted patterns of volumes
     #[arg(required = true, value_name = "NAME", add = candidates::names())]
     names: Vec<String>,
-    /// Afterwards delete the backups of these volumes that the rules do not keep, as 'millpond backup prune' does
+    /// Afterwards delete the backups that the rules do not keep, of these volumes and of snapshots that were taken alike: by this command, or with the same description
     #[arg(long, value_name = "RULES")]
     keep: Option<String>,
     /// Refuse a target that has no backups, such as the directory of a disk that is not mounted
@@ -123,9 +123,8 @@ impl Create {
             return Err(failure);
         }
         let Some(keep) = keep else { return Ok(()) };
-        let mut of: Vec<VolumeName> = snapshots.iter().chain(&taken).map(|name| name.of.clone()).collect();
-        of.dedup();
-        prune_by(&self.place, &target, &mut signals, &of, &keep, self.quiet).await
+        let made = snapshots.into_iter().chain(taken).collect();
+        prune_by(&self.place, &target, &mut signals, made, &keep, self.quiet).await
     }
 
     /// Returns the volumes and the snapshots that are named.

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use clap::Args;
 use jiff::Timestamp;
 use millpond_api::failure::{Failure, Outcome};
-use millpond_api::names::{SnapshotName, VolumeName};
+use millpond_api::names::SnapshotName;
 use millpond_api::size::Size;
-use millpond_backup::{BackupError, Target, prune};
+use millpond_backup::{BackupError, Record, Target, prune};
 use millpond_daemon::{Keep, Signals};
 use millpond_images::copy::CopyProgress;
 use serde::Serialize;
 
+use super::bases;
 use super::target::{Empty, Place, blocking, failure, named};
 use crate::command::consent::Consent;
 use crate::command::image::{Total, interruptible};
@@ -81,21 +82,51 @@ impl Prune {
     }
 }
 
-/// Deletes the backups of these volumes that the rules do not keep.
+/// Deletes the backups that the rules do not keep, of those that are of the same volumes and of
+/// snapshots of the same kind as these: taken by this command, or with the same description, as a policy
+/// gives it. So rules of one schedule delete nothing of another one.
 ///
 /// # Errors
 /// The target's.
-pub async fn prune_by(place: &Place, target: &Arc<Target>, signals: &mut Signals, of: &[VolumeName], keep: &Keep, quiet: bool) -> Outcome {
-    let (of, rules) = (of.to_vec(), keep.clone());
+pub async fn prune_by(
+    place: &Place,
+    target: &Arc<Target>,
+    signals: &mut Signals,
+    made: Vec<SnapshotName>,
+    keep: &Keep,
+    quiet: bool,
+) -> Outcome {
+    let rules = keep.clone();
     let rows = blocking(place, target, move |target| {
-        let names: Vec<SnapshotName> = target.names()?.into_iter().filter(|name| of.contains(&name.of)).collect();
-        chosen_rows(target, &names, Some(&rules))
+        let mut kinds = Vec::new();
+        for record in target.records(&made) {
+            let record = record?;
+            kinds.push((record.name.split('@').next().unwrap_or_default().to_owned(), kind(&record.description).to_owned()));
+        }
+        let names: Vec<SnapshotName> = target.names()?.into_iter().filter(|name| made.iter().any(|made| made.of == name.of)).collect();
+        let is_of_kind = |name: &SnapshotName, record: &Record| {
+            kinds.iter().any(|(of, kind_of)| *of == name.of.to_string() && kind_of == kind(&record.description))
+        };
+        let mut same = Vec::new();
+        for (name, record) in names.iter().zip(target.records(&names)) {
+            match record {
+                Ok(record) if !is_of_kind(name, &record) => {}
+                // the rules say what is wrong with one that cannot be read
+                _ => same.push(name.clone()),
+            }
+        }
+        chosen_rows(target, &same, Some(&rules))
     });
     let rows = rows.await?;
     if rows.is_empty() {
         return Ok(());
     }
     delete(place, target, signals, &rows, (false, quiet)).await
+}
+
+/// Returns what the descriptions of snapshots of one schedule have in common.
+fn kind(description: &str) -> &str {
+    if description.starts_with(bases::DESCRIPTION) { bases::DESCRIPTION } else { description }
 }
 
 /// Returns those of these backups that are deleted: all, or those that the rules do not keep. The rules

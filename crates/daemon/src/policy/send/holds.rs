@@ -40,20 +40,20 @@ async fn release(shard: &ShardHandle, snapshot: SnapshotId, tag: &str) {
 }
 
 impl Daemon {
-    /// Holds a snapshot of the source, and releases the policy's hold of others of the volume.
+    /// Holds snapshots of the source, and releases the policy's holds of others of the volume.
     ///
     /// # Errors
-    /// The reason why the snapshot is not held.
-    pub(super) async fn move_hold(&self, job: &Job, to: SnapshotId) -> Result<(), String> {
+    /// The reason why one is not held.
+    pub(super) async fn move_holds(&self, job: &Job, to: &[SnapshotId]) -> Result<(), String> {
         let tag = tag_of(&job.policy);
         let shard = self.shard(&job.pool).map_err(|error| error.message)?;
         let of_volume = |snapshot: &SnapshotInfo| snapshot.volume == job.volume && has_tag(snapshot, &tag);
         let before = held(&shard, of_volume).await.map_err(|error| error.to_string())?;
-        if !before.iter().any(|snapshot| snapshot.id == to) {
-            let command = CatalogCommand::Hold { snapshot: to, tag: Some(tag.clone()), until: None, locked: false };
-            shard.command(command).await.map_err(|error| format!("the newest snapshot at both ends cannot be held: {error}"))?;
+        for snapshot in to.iter().filter(|wanted| !before.iter().any(|snapshot| snapshot.id == **wanted)) {
+            let command = CatalogCommand::Hold { snapshot: *snapshot, tag: Some(tag.clone()), until: None, locked: false };
+            shard.command(command).await.map_err(|error| format!("a snapshot that is to be sent cannot be held: {error}"))?;
         }
-        for snapshot in before.iter().filter(|snapshot| snapshot.id != to) {
+        for snapshot in before.iter().filter(|snapshot| !to.contains(&snapshot.id)) {
             release(&shard, snapshot.id, &tag).await;
         }
         Ok(())

@@ -75,6 +75,14 @@ impl Ends {
         self.source.iter().rfind(|snapshot| snapshot.identity.as_ref().is_some_and(|identity| there.contains(identity)))
     }
 
+    /// Returns the numbers of the snapshots that a send would have, oldest first.
+    pub(super) fn sent(&self, terms: &Terms) -> Vec<u64> {
+        let common = self.common();
+        let begin = common.and_then(|common| self.source.iter().position(|snapshot| snapshot.id == common.id)).map_or(0, |base| base + 1);
+        let last = self.source.iter().rposition(|snapshot| terms.time_of(part(snapshot), &snapshot.description).is_some());
+        last.and_then(|last| self.source.get(begin..=last)).into_iter().flatten().map(|snapshot| snapshot.id).collect()
+    }
+
     /// Returns the next step.
     ///
     /// # Errors

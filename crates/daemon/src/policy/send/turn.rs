@@ -13,6 +13,8 @@ use crate::service::Daemon;
 const OWN_PROGRAM: &str = "/proc/self/exe";
 /// Most snapshots that one command destroys at the target, so that its arguments stay short.
 const MOST_DESTROYED: usize = 100;
+/// Snapshots that cannot be destroyed, after which the rest waits for the next send.
+const MOST_FAILURES: usize = 3;
 /// Most steps of one send: an incomplete receive that is given up is one.
 const MOST_STEPS: usize = 3;
 
@@ -60,11 +62,16 @@ impl Daemon {
     async fn send_to(&self, job: &Job, own: &OwnProgram, (here, there): (&str, &str)) -> Result<Option<AtTarget>, String> {
         for _ in 0..MOST_STEPS {
             let ends = self.ends(job, own, (here, there)).await?;
-            let step = ends.step(&job.terms)?;
-            if let Some(common) = ends.common() {
-                self.move_hold(job, SnapshotId(common.id)).await?;
+            let step = ends.step(&job.terms);
+            // the parts of a send that arrive are at both ends, also when it breaks after them
+            let mut keep: Vec<SnapshotId> = ends.common().map(|common| SnapshotId(common.id)).into_iter().collect();
+            if matches!(step, Ok(Step::Send { .. })) {
+                keep.extend(ends.sent(&job.terms).into_iter().map(SnapshotId));
             }
-            match step {
+            if !keep.is_empty() {
+                self.move_holds(job, &keep).await?;
+            }
+            match step? {
                 Step::Nothing => {
                     self.thin_target(job, own, &ends).await;
                     return Ok(ends.common().map(at_target));
@@ -79,7 +86,7 @@ impl Daemon {
                     let sender = own.here(&[&["send", name.as_str()], resume.as_slice()].concat());
                     let receiver = job.target.command(own, &[&["receive", there], resume.as_slice()].concat());
                     process::piped(&sender, &receiver, job.shown.clone(), || self.is_wanted(job)).await?;
-                    self.move_hold(job, SnapshotId(last.id)).await?;
+                    self.move_holds(job, &[SnapshotId(last.id)]).await?;
                     self.thin_target(job, own, &ends).await;
                     return Ok(Some(at_target(&last)));
                 }
@@ -100,10 +107,15 @@ impl Daemon {
             if process::output(&destroy(batch)).await.is_ok() {
                 continue;
             }
-            // one of them is exported, or was held since the list
+            // one of them is exported, or was held since the list; several are a target that is away
+            let mut stay = 0;
             for name in batch {
+                if stay >= MOST_FAILURES || !self.is_wanted(job) {
+                    return;
+                }
                 if let Err(why) = process::output(&destroy(std::slice::from_ref(name))).await {
-                    tracing::debug!(name, why, "a snapshot stays at the target of a policy");
+                    stay += 1;
+                    tracing::warn!(name, why, "a snapshot stays at the target of a policy until the next send");
                 }
             }
         }
@@ -120,7 +132,7 @@ impl Daemon {
         }
         let Some(command) = job.target.backup_command(own, &newest.name, &job.keep) else { return Ok(None) };
         process::alone(&command, job.shown.clone(), || self.is_wanted(job)).await?;
-        self.move_hold(job, SnapshotId(newest.id)).await?;
+        self.move_holds(job, &[SnapshotId(newest.id)]).await?;
         Ok(Some(at_target(newest)))
     }
 }
