@@ -113,10 +113,12 @@ impl SendTarget {
         self.command(own, &["list", "-t", "snapshot", "--format", "json", "-o", COLUMNS, of])
     }
 
-    /// Returns the command that backs a snapshot up; `None` for other targets.
-    pub fn backup_command(&self, own: &OwnProgram, snapshot: &str, keep: &str) -> Option<Vec<String>> {
+    /// Returns the command that backs a snapshot up; `None` for other targets. One that is `known` to have
+    /// backups is not prepared again: it may be the directory of a disk that is not mounted.
+    pub fn backup_command(&self, own: &OwnProgram, snapshot: &str, keep: &str, known: bool) -> Option<Vec<String>> {
+        let only_known: &[&str] = if known { &["--no-init"] } else { &[] };
         match self {
-            SendTarget::Backup(target) => Some(own.here(&["backup", "create", target, snapshot, "--keep", keep])),
+            SendTarget::Backup(target) => Some(own.here(&[&["backup", "create", target, snapshot, "--keep", keep], only_known].concat())),
             _ => None,
         }
     }

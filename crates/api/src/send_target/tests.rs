@@ -81,9 +81,11 @@ fn commands_run_where_the_target_is() {
 
 #[test]
 fn a_backup_is_a_command_of_this_program() {
-    let command = target("s3://bucket/vm").backup_command(&own(), "tank/vm1@a", "1h:2d 1d:30d");
+    let command = target("s3://bucket/vm").backup_command(&own(), "tank/vm1@a", "1h:2d 1d:30d", false);
     let words = ["backup", "create", "s3://bucket/vm", "tank/vm1@a", "--keep", "1h:2d 1d:30d"];
     assert_eq!(command, Some(own().here(&words)));
-    assert_eq!(target("tank").backup_command(&own(), "tank/vm1@a", "1h:2d"), None);
+    assert_eq!(target("tank").backup_command(&own(), "tank/vm1@a", "1h:2d", true), None);
+    let again = target("/mnt/nas").backup_command(&own(), "tank/vm1@a", "1h:2d", true);
+    assert_eq!(again.and_then(|command| command.last().cloned()).as_deref(), Some("--no-init"));
     assert_eq!((target("/srv/b").pool(), target("ssh://h/tank").pool()), (None, Some("tank")));
 }

@@ -342,3 +342,27 @@ fn a_failover_gives_an_incomplete_receive_up() {
     assert!(head(&there, "other/v") == content(&here, &format!("tank/v@{first}")));
     assert!(!snapshots(&there, "other/v").iter().any(|name| name == "receiving"));
 }
+
+#[test]
+fn a_policy_makes_backups_and_leaves_those_of_others() {
+    let daemon = filled();
+    let nas = daemon.path("nas");
+    std::fs::create_dir(&nas).expect("made");
+    let place = nas.display().to_string();
+    daemon.run(&["snapshot", "tank/v@mine"]).ok();
+    assert_eq!(daemon.run(&["backup", "create", &place, "tank/v@mine", "-q"]).code, 0);
+    send_to(&daemon, &place);
+    let last = run(&daemon);
+    let listed = || daemon.run(&["backup", "list", &place, "-H", "--columns", "name"]).ok().out;
+    eventually("the backup is made", || listed().contains(&last));
+    assert!(listed().contains("tank/v@mine"), "{}", listed());
+    assert_eq!(daemon.run(&["backup", "restore", &place, &format!("tank/v@{last}"), "--to", "restored.raw", "--verify"]).code, 0);
+    assert!(std::fs::read(daemon.path("restored.raw")).expect("read") == content(&daemon, &format!("tank/v@{last}")));
+    // the disk is not mounted
+    eventually("the hold moved", || held(&daemon) == [last.as_str()]);
+    std::fs::rename(&nas, daemon.path("unmounted")).expect("moved");
+    std::fs::create_dir(&nas).expect("made");
+    run(&daemon);
+    eventually("the empty directory is refused", || state(&daemon)["error"].as_str().is_some_and(|error| error.contains("is it mounted?")));
+    assert_eq!(std::fs::read_dir(&nas).expect("a directory").count(), 0);
+}

@@ -130,7 +130,7 @@ impl Daemon {
         if job.known.as_ref() == Some(&at_target(newest)) {
             return Ok(job.known.clone());
         }
-        let Some(command) = job.target.backup_command(own, &newest.name, &job.keep) else { return Ok(None) };
+        let Some(command) = job.target.backup_command(own, &newest.name, &job.keep, job.known.is_some()) else { return Ok(None) };
         process::alone(&command, job.shown.clone(), || self.is_wanted(job)).await?;
         self.move_holds(job, &[SnapshotId(newest.id)]).await?;
         Ok(Some(at_target(newest)))
