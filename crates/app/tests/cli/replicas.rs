@@ -52,8 +52,11 @@ fn state(daemon: &Daemon) -> Value {
     daemon.json(&["policy", "show", "p"])["volumes"][0]["send"].clone()
 }
 
-/// Runs policy `p`; returns the name of the snapshot that it took.
+/// Runs policy `p`; returns the name of the snapshot that it took. Names have the time to the second: of
+/// two runs in one second, the later could take the name of a snapshot that was destroyed here and is
+/// still at the target.
 fn run(daemon: &Daemon) -> String {
+    std::thread::sleep(std::time::Duration::from_millis(1100));
     let done = daemon.json(&["policy", "run", "p"]);
     assert_eq!(each_text(&done["sending"]), ["tank/v"]);
     each_text(&done["taken"]).first().and_then(|name| Some(name.split_once('@')?.1.to_owned())).expect("a snapshot")
@@ -64,10 +67,15 @@ fn each_text(list: &Value) -> Vec<&str> {
 }
 
 fn arrives(here: &Daemon, snapshot: &str) {
-    eventually(&format!("{snapshot} arrives"), || {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(600);
+    loop {
         let state = state(here);
-        state["newest"] == snapshot && state["running"] == false
-    });
+        if state["newest"] == snapshot && state["running"] == false {
+            return;
+        }
+        assert!(std::time::Instant::now() < end, "{snapshot} does not arrive: {state}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
 }
 
 fn send_to(daemon: &Daemon, target: &str) {
