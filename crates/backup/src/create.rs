@@ -76,7 +76,11 @@ pub fn create(
     let suspects = target.suspects()?;
     match target.record(&name) {
         // one with damage is made again, from the whole volume
-        Ok(there) if there.identity == record.identity && (base.is_some() || !target.is_damaged(&name)?) => return Ok(there),
+        Ok(there) if there.identity == record.identity && (base.is_some() || !target.is_damaged(&name)?) => {
+            // the command that made it may have been killed before it was durable
+            target.settle_record(&name)?;
+            return Ok(there);
+        }
         Ok(there) if there.identity == record.identity => {}
         Ok(_) => return Err(BackupError::Exists(record.name)),
         Err(BackupError::NoBackup(_)) => {}

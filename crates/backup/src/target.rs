@@ -61,6 +61,9 @@ impl Target {
                 if head.format != FORMAT || head.chunk != CHUNK {
                     return Err(BackupError::Newer(store.name()));
                 }
+                // the command that wrote it may have been killed before it was durable: it becomes so
+                // with the first backup
+                store.has(HEAD)?;
                 Ok(Target { store, head })
             }
             Err(StoreError::Missing(_)) => {
@@ -138,6 +141,12 @@ impl Target {
             Err(StoreError::Missing(_)) => Err(BackupError::NoBackup(name.to_string())),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Makes a record durable that another command wrote.
+    pub(crate) fn settle_record(&self, name: &SnapshotName) -> Result<(), BackupError> {
+        self.store.has(&Record::path(BACKUPS, name))?;
+        Ok(self.store.settle()?)
     }
 
     /// Writes the record of a backup whose chunks are settled.
