@@ -1,6 +1,6 @@
 //! Checking that backups can be restored: every chunk is read and compared with its hash.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use jiff::Timestamp;
@@ -29,8 +29,6 @@ pub struct DamagedBackup {
 pub struct Verification {
     /// Backups that were checked.
     pub backups: usize,
-    /// Different chunks that were read.
-    pub chunks: u64,
     /// Backups with damage.
     pub damaged: Vec<DamagedBackup>,
     /// Damaged chunks that no backup has.
@@ -53,15 +51,14 @@ pub fn verify(
     let (whole, names) = (names.is_none(), names.map_or_else(|| target.names(), |names| Ok(names.to_vec()))?);
     let mut result = Verification { backups: names.len(), ..Verification::default() };
     let records = readable(target, &names, &mut result)?;
-    let mut lists = Lists { target, known: HashMap::new(), bad: HashSet::new() };
+    let mut lists = Lists { target, known: HashSet::new(), bad: HashSet::new() };
     let mut wanted = HashSet::new();
     for (_, record) in &records {
         lists.each_page(record, &mut |slots| wanted.extend(slots.iter().copied().filter(|id| !id.is_zero())))?;
     }
-    let named = wanted.len();
     if whole {
         target.store().list(CHUNKS, &mut |path, _| {
-            wanted.extend(ChunkId::of_path(&path).filter(|id| !lists.known.contains_key(id)));
+            wanted.extend(ChunkId::of_path(&path).filter(|id| !lists.known.contains(id)));
         })?;
     }
     let wanted: Vec<ChunkId> = wanted.into_iter().collect();
@@ -72,7 +69,6 @@ pub fn verify(
         progress.done.fetch_add(CHUNK, Relaxed);
         is_good(target, *id)
     })?;
-    result.chunks = (named + lists.known.len()) as u64;
     let mut bad = std::mem::take(&mut lists.bad);
     bad.extend(wanted.iter().zip(&checked).filter(|(_, good)| !**good).map(|(id, _)| *id));
     // first the notes: from here on no new backup relies on these chunks
@@ -150,8 +146,8 @@ fn is_good(target: &Target, id: ChunkId) -> Result<bool, BackupError> {
 /// Lists of chunks, each of which is read once.
 struct Lists<'a> {
     target: &'a Target,
-    /// Lists and whether they can be read.
-    known: HashMap<ChunkId, bool>,
+    /// Lists that were read, or cannot be.
+    known: HashSet<ChunkId>,
     bad: HashSet<ChunkId>,
 }
 
@@ -160,7 +156,7 @@ impl Lists<'_> {
     fn each_page(&mut self, record: &Record, each: &mut dyn FnMut(&[ChunkId])) -> Result<(), BackupError> {
         let Some(pages) = self.read(record.root, |target| target.pages(record))? else { return Ok(()) };
         for page in pages {
-            if page.is_zero() || self.known.contains_key(&page) {
+            if page.is_zero() || self.known.contains(&page) {
                 continue;
             }
             if let Some(slots) = self.read(page, |target| target.slots(page))? {
@@ -175,18 +171,15 @@ impl Lists<'_> {
         list: ChunkId,
         read: impl FnOnce(&Target) -> Result<Vec<ChunkId>, BackupError>,
     ) -> Result<Option<Vec<ChunkId>>, BackupError> {
-        match read(self.target) {
-            Ok(ids) => {
-                self.known.insert(list, true);
-                Ok(Some(ids))
-            }
+        let ids = match read(self.target) {
             Err(error) if error.is_damage() => {
-                self.known.insert(list, false);
                 self.bad.insert(list);
-                Ok(None)
+                None
             }
-            Err(error) => Err(error),
-        }
+            ids => Some(ids?),
+        };
+        self.known.insert(list);
+        Ok(ids)
     }
 }
 
@@ -199,15 +192,24 @@ fn damage(target: &Target, record: &Record, bad: &HashSet<ChunkId>, hit: &mut Ha
         hit.insert(record.root);
         return Ok(vec![(0, record.size)]);
     }
+    // a list that cannot be read is damage as well, also one that this verification did not look at
+    let pages = match target.pages(record) {
+        Err(error) if error.is_damage() => return Ok(vec![(0, record.size)]),
+        pages => pages?,
+    };
     let mut lost = Vec::new();
-    for (number, page) in target.pages(record)?.into_iter().enumerate() {
+    for (number, page) in pages.into_iter().enumerate().filter(|(_, page)| !page.is_zero()) {
         let first = number as u64 * PAGE_SPAN;
-        if bad.contains(&page) {
+        let slots = if bad.contains(&page) {
+            None
+        } else {
+            target.slots(page).map(Some).or_else(|e| if e.is_damage() { Ok(None) } else { Err(e) })?
+        };
+        let Some(slots) = slots else {
             hit.insert(page);
             lost.push((first, PAGE_SPAN));
             continue;
-        }
-        let slots = if page.is_zero() { Vec::new() } else { target.slots(page)? };
+        };
         for (slot, id) in slots.iter().enumerate().filter(|(_, id)| bad.contains(id)) {
             hit.insert(*id);
             lost.push((first + slot as u64 * CHUNK, CHUNK));

@@ -41,25 +41,32 @@ pub struct BucketStore {
     own: String,
     /// Number of the next lock.
     next: AtomicU64,
-    patience: Duration,
 }
 
 impl BucketStore {
     /// Uses the prefix; `own` is a random word of letters and digits. Its methods must not be called
     /// by tasks of the runtime.
     pub fn new(files: Files, runtime: Handle, own: String) -> BucketStore {
-        BucketStore { files: Arc::new(files), runtime, own, next: AtomicU64::new(0), patience: PATIENCE }
-    }
-
-    /// Waits at most so long for others, and for the store.
-    #[must_use]
-    pub fn with_patience(self, patience: Duration) -> BucketStore {
-        BucketStore { patience, ..self }
+        BucketStore { files: Arc::new(files), runtime, own, next: AtomicU64::new(0) }
     }
 
     /// Does a request until it is answered. All requests of this module can be repeated.
     fn ask<T>(&self, request: impl AsyncFn(&Files) -> Result<T, BucketError>) -> Result<T, StoreError> {
-        ask(&self.runtime, &self.files, self.patience.min(REPEAT), request)
+        let end = Instant::now() + REPEAT;
+        let mut pause = PAUSE.0;
+        loop {
+            let error = match self.runtime.block_on(request(&self.files)) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            match error.kind {
+                ErrorKind::Missing if !error.verb.changes() => return Err(StoreError::Missing(error.subject)),
+                ErrorKind::Away | ErrorKind::Unknown | ErrorKind::Throttled if Instant::now() < end => {}
+                _ => return Err(StoreError::Io("use the bucket".to_owned(), io::Error::other(error.to_string()))),
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE.1);
+        }
     }
 
     /// Returns the flags of others that count, with the time of the own one.
@@ -90,29 +97,6 @@ impl BucketStore {
                 StoreError::Io(format!("list {folder}"), io::Error::new(io::ErrorKind::InvalidData, "the store sends empty pages"))
             })?);
         }
-    }
-}
-
-fn ask<T>(
-    runtime: &Handle,
-    files: &Files,
-    patience: Duration,
-    request: impl AsyncFn(&Files) -> Result<T, BucketError>,
-) -> Result<T, StoreError> {
-    let end = Instant::now() + patience;
-    let mut pause = PAUSE.0;
-    loop {
-        let error = match runtime.block_on(request(files)) {
-            Ok(answer) => return Ok(answer),
-            Err(error) => error,
-        };
-        match error.kind {
-            ErrorKind::Missing if !error.verb.changes() => return Err(StoreError::Missing(error.subject)),
-            ErrorKind::Away | ErrorKind::Unknown | ErrorKind::Throttled if Instant::now() < end => {}
-            _ => return Err(StoreError::Io("use the bucket".to_owned(), io::Error::other(error.to_string()))),
-        }
-        thread::sleep(pause);
-        pause = (pause * 2).min(PAUSE.1);
     }
 }
 
@@ -148,7 +132,7 @@ impl Store for BucketStore {
 
     fn lock(&self, alone: bool, stop: &AtomicBool) -> Result<Box<dyn Lock>, StoreError> {
         let how = if alone { "alone" } else { "shared" };
-        let end = Instant::now() + self.patience;
+        let end = Instant::now() + PATIENCE;
         let mut pause = PAUSE.0;
         loop {
             // a late request to delete the flag of an earlier attempt must not meet this one

@@ -14,8 +14,8 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use super::{Lock, Store};
 use crate::StoreError;
 
-/// Folder of files that are being written. What is there while the target is locked
-/// alone is left of commands that were killed.
+/// Folder of files that are being written. Commands that were killed leave files there, which a command
+/// that has the target alone deletes.
 const INCOMING: &str = "incoming";
 /// File whose lock is that of the target.
 const LOCK: &str = "lock";
@@ -205,8 +205,12 @@ impl Store for Directory {
                 Err(rustix::io::Errno::AGAIN) if stop.load(Relaxed) => return Err(StoreError::Stopped),
                 Err(rustix::io::Errno::AGAIN) if Instant::now() < end => thread::sleep(LOOK),
                 Err(rustix::io::Errno::AGAIN) => {
-                    let who = if alone { "others use it" } else { "a prune or the end of a verification is at work" };
-                    return Err(StoreError::Busy(format!("{who}; try again when they have ended")));
+                    let who = if alone {
+                        "other commands use it; try again when they have ended"
+                    } else {
+                        "a prune is at work; try again when it has ended"
+                    };
+                    return Err(StoreError::Busy(who.to_owned()));
                 }
                 Err(e) => return Err(of(e.into())),
             }

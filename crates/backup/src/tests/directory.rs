@@ -166,3 +166,23 @@ fn damage_is_noted_for_all_backups_that_share_it() {
     assert!(third.stored > 0);
     assert_eq!(verify(&target, None, Timestamp::UNIX_EPOCH, &progress).expect("a verification").damaged, []);
 }
+
+#[test]
+fn lists_that_are_lost_are_damage_of_their_backup_alone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let target = target(|| store(dir.path())).expect("a target");
+    let progress = CopyProgress::default();
+    let mut made = Vec::new();
+    for number in [1, 2] {
+        let content = Content(vec![number as u8; 4]);
+        let whole = Served { content: content.clone(), older: None };
+        made.push(create(&target, &whole, record(number, content.size(), None), None, &progress).expect("a backup"));
+    }
+    // the list of the second, which is not verified, and a chunk of the first
+    fs::remove_file(dir.path().join(made[1].root.path())).expect("the list");
+    fs::remove_file(dir.path().join(ChunkId::of(&[1; CHUNK as usize]).path())).expect("the chunk");
+    let names = target.names().expect("names");
+    let found = verify(&target, Some(&names[..1]), Timestamp::UNIX_EPOCH, &progress).expect("a verification");
+    assert_eq!(found.damaged.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["tank/vm1@s1"]);
+    assert!(target.base(&names[0].of, &[identity(1), identity(2)]).expect("no base").is_none());
+}

@@ -85,7 +85,7 @@ impl World {
         // a backup whose lists are lost goes first
         let broken = target.names()?.into_iter().filter(|name| self.damaged.contains(&name.to_string()));
         let remove: Vec<_> = remove.into_iter().chain(broken).collect();
-        remove.iter().for_each(|name| drop(self.acknowledged.remove(&name.to_string())));
+        self.acknowledged.retain(|name| !remove.iter().any(|gone| gone.to_string() == *name));
         prune(&target, &remove, false, &CopyProgress::default()).map(drop)
     }
 
