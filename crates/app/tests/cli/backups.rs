@@ -39,11 +39,6 @@ fn change(daemon: &Daemon, name: &str, seed: u64) {
     daemon.run(&["unexport", name, "--force"]).ok();
 }
 
-fn content(daemon: &Daemon, name: &str) -> Vec<u8> {
-    assert_eq!(daemon.run(&["export-image", name, "out.raw", "--force"]).code, 0, "{name}");
-    fs::read(daemon.path("out.raw")).expect("read")
-}
-
 /// Runs a command that says on standard error what it did.
 fn done(daemon: &Daemon, words: &[&str]) {
     let ended = daemon.run(words);
@@ -86,7 +81,7 @@ fn each_backup_reads_what_changed_and_is_whole() {
     assert_eq!(first[0]["read"], 6 << 20);
     change(&daemon, "tank/v", 2);
     daemon.run(&["snapshot", "tank/v@mine"]).ok();
-    let wanted = content(&daemon, "tank/v@mine");
+    let wanted = daemon.content("tank/v@mine");
     let second = daemon.json(&["backup", "create", "nas", "tank/v@mine", "--verify", "--no-init"]);
     assert_eq!(second[0]["base"], first[0]["name"]);
     assert!(second[0]["read"].as_u64().is_some_and(|read| read <= 3 << 20), "{second}");
@@ -100,11 +95,11 @@ fn each_backup_reads_what_changed_and_is_whole() {
     assert!(snapshots(&daemon).contains(&newest) && snapshots(&daemon).contains(&"tank/v@mine".to_owned()));
     assert!(!snapshots(&daemon).iter().any(|name| *name == first[0]["name"]));
     assert!(restored(&daemon, "tank/v@mine") == wanted);
-    assert!(restored(&daemon, "tank/v") == content(&daemon, &newest), "the newest");
+    assert!(restored(&daemon, "tank/v") == daemon.content(&newest), "the newest");
     assert_eq!(restored(&daemon, first[0]["name"].as_str().expect("a name")), fs::read(daemon.path("in.raw")).expect("read"));
     // a volume has the properties of the one that was backed up
     assert_eq!(daemon.run(&["backup", "restore", "nas", "tank/v@mine", "tank/again", "--verify"]).code, 0);
-    assert!(content(&daemon, "tank/again") == wanted);
+    assert!(daemon.content("tank/again") == wanted);
     for (property, value) in [("compression", "lz4"), ("sector", "4kn")] {
         assert_eq!(daemon.run(&["get", "-H", "-o", "value", property, "tank/again"]).ok().out, format!("{value}\n"));
     }
@@ -161,7 +156,7 @@ fn prunes_ask_and_keep_what_others_need() {
         let name = format!("tank/v@{name}");
         daemon.run(&["snapshot", &name]).ok();
         done(&daemon, &["backup", "create", "nas", &name, "-q"]);
-        contents.push((name.clone(), content(&daemon, &name)));
+        contents.push((name.clone(), daemon.content(&name)));
     }
     let before = files(&daemon.path("nas")).len();
     assert_eq!(daemon.run(&["backup", "prune", "nas", "tank/v@b", "-n"]).code, 0);
@@ -210,7 +205,7 @@ fn a_killed_backup_leaves_no_trace_that_counts() {
     }
     let made = daemon.json(&["backup", "create", "nas", "tank/v", "--verify"]);
     let name = made[0]["name"].as_str().expect("a name");
-    assert!(restored(&daemon, name) == content(&daemon, name));
+    assert!(restored(&daemon, name) == daemon.content(name));
     assert_eq!(daemon.run(&["backup", "prune", "nas"]).code, 0);
     assert_eq!(files(&daemon.path("nas/incoming")), Vec::<PathBuf>::new());
     assert_eq!(daemon.run(&["backup", "verify", "nas"]).code, 0);

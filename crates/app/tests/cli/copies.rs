@@ -33,11 +33,6 @@ fn filled() -> (Daemon, Vec<u8>) {
     (daemon, bytes)
 }
 
-fn content(daemon: &Daemon, name: &str) -> Vec<u8> {
-    assert_eq!(daemon.run(&["export-image", name, "out.raw", "--force"]).code, 0);
-    fs::read(daemon.path("out.raw")).expect("read")
-}
-
 fn volumes(daemon: &Daemon) -> Vec<String> {
     each(&daemon.json(&["list"]), "name").into_iter().map(str::to_owned).collect()
 }
@@ -56,7 +51,7 @@ fn a_full_copy_depends_on_nothing_in_any_pool() {
         let ended = daemon.run(&["clone", "--full", "tank/v@a", new]).waited();
         let last = ended.err.lines().last().unwrap_or_default().to_owned();
         assert!(last.starts_with(&format!("copy {new}: done, 12.0")) && last.contains("/s, "), "{last}");
-        assert!(content(&daemon, new) == bytes, "{new} differs");
+        assert!(daemon.content(new) == bytes, "{new} differs");
         let listed = daemon.json(&["list", new]);
         assert_eq!(listed[0]["origin"].as_str(), None, "{listed}");
         assert_eq!(listed[0]["size"], SIZE);
@@ -74,7 +69,7 @@ fn a_full_copy_depends_on_nothing_in_any_pool() {
     // the copy does not depend on its source
     daemon.run(&["unexport", "tank/v"]).ok();
     daemon.run(&["destroy", "-y", "-r", "tank/v"]).ok();
-    assert!(content(&daemon, "tank/w") == bytes, "the copy needed its origin");
+    assert!(daemon.content("tank/w") == bytes, "the copy needed its origin");
     let events = daemon.run(&["events", "--since", "1h"]).ok().out;
     assert!(events.contains("volume.copied"), "{events}");
 }
@@ -129,7 +124,7 @@ fn a_killed_daemon_takes_half_a_copy_back_when_it_starts_again() {
     daemon.run(&["pool", "device-limit", "other", &daemon.text("other.img"), "--bps", "none"]);
     eventually("half a copy goes", || volumes(&daemon) == ["tank/v"] && holds(&daemon) == Some(0));
     daemon.run(&["clone", "--full", "tank/v@a", "other/w"]).waited();
-    assert!(content(&daemon, "other/w") == bytes, "the second copy differs");
+    assert!(daemon.content("other/w") == bytes, "the second copy differs");
 }
 
 /// The pool with the unfinished copy is missing when the daemon starts. The copy is destroyed when

@@ -257,6 +257,12 @@ impl Daemon {
         ended.out.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
     }
 
+    /// Returns the content of a volume or snapshot.
+    pub fn content(&self, name: &str) -> Vec<u8> {
+        assert_eq!(self.run(&["export-image", name, "content.raw", "--force"]).code, 0, "{name}");
+        std::fs::read(self.path("content.raw")).expect("read")
+    }
+
     /// Exports a volume or snapshot on a unix socket and returns the path of the socket.
     pub fn export(&self, name: &str, socket: &str) -> PathBuf {
         self.run(&["export", "nbd", name, "--unix", &self.text(socket)]).ok();

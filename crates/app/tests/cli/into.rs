@@ -23,12 +23,6 @@ fn import(daemon: &Daemon, bytes: &[u8], words: &[&str]) -> Ended {
     daemon.run(&[&["import-image", "new.raw", "tank/v", "--into"], words].concat())
 }
 
-/// The content of a volume or snapshot.
-fn content(daemon: &Daemon, name: &str) -> Vec<u8> {
-    assert_eq!(daemon.run(&["export-image", name, "content.raw", "--force"]).code, 0);
-    fs::read(daemon.path("content.raw")).expect("read")
-}
-
 /// Snapshots of the pool; asserts that no export is left.
 fn snapshots(daemon: &Daemon) -> Vec<String> {
     assert_eq!(daemon.json(&["exports"]).as_array().map(Vec::len), Some(0));
@@ -47,14 +41,14 @@ fn only_blocks_that_differ_are_written_after_a_snapshot() {
     let kept = snapshots(&daemon);
     assert!(kept.len() == 1 && kept[0].starts_with("tank/v@pre-import-"), "{kept:?}");
     assert_eq!(ended.out, format!("tank/v is kept as {}\n", kept[0]));
-    assert!(content(&daemon, "tank/v") == new, "the volume differs from the image");
+    assert!(daemon.content("tank/v") == new, "the volume differs from the image");
     let changed = daemon.json(&["diff", &kept[0], "tank/v"]);
     let changed: Vec<u64> = changed.as_array().expect("extents").iter().map(|extent| extent["length"].as_u64().expect("bytes")).collect();
     assert_eq!(changed, [8192, 4096, 4096], "other blocks were written");
 
     // the way back, and the same image again: nothing is written
     daemon.run(&["rollback", &kept[0], "-y"]);
-    assert!(content(&daemon, "tank/v") == old, "the way back is closed");
+    assert!(daemon.content("tank/v") == old, "the way back is closed");
     assert!(import(&daemon, &old, &[]).err.contains("0B of data"));
 }
 
@@ -65,10 +59,10 @@ fn a_smaller_image_is_followed_by_zeroes() {
         let mut new = vec![6; length];
         assert_eq!(import(&daemon, &new, &["--verify"]).code, 0);
         new.resize(old.len(), 0);
-        assert!(content(&daemon, "tank/v") == new, "{length} bytes differ");
+        assert!(daemon.content("tank/v") == new, "{length} bytes differ");
         assert_eq!(import(&daemon, &old, &[]).code, 0);
     }
-    assert!(content(&daemon, "tank/v") == old);
+    assert!(daemon.content("tank/v") == old);
     let listed = daemon.json(&["list", "tank/v"]);
     assert_eq!((listed[0]["size"].as_u64(), listed[0]["snapshots"].as_u64()), (Some(old.len() as u64), Some(10)));
 }
@@ -102,7 +96,7 @@ fn what_does_not_fit_changes_nothing() {
     daemon.export("tank/v", "w.sock");
     import(&daemon, &vec![1; MIB], &[]).refused(1, "it is exported; shut its guest down and run 'millpond unexport");
     daemon.run(&["unexport", "tank/v"]).ok();
-    assert!(snapshots(&daemon).is_empty() && content(&daemon, "tank/v") == old);
+    assert!(snapshots(&daemon).is_empty() && daemon.content("tank/v") == old);
 }
 
 /// Asserts that a failure names the snapshot to go back to, and goes back.
@@ -112,7 +106,7 @@ fn goes_back(daemon: &Daemon, err: &str, old: &[u8]) {
     daemon.run(&["set", "bps=none", "tank/v"]);
     let words: Vec<&str> = undo.split(' ').chain(["-y"]).collect();
     assert_eq!(daemon.run(&words).code, 0, "{words:?}");
-    assert!(content(daemon, "tank/v") == old, "the old state differs");
+    assert!(daemon.content("tank/v") == old, "the old state differs");
     assert_eq!(daemon.json(&["exports"]).as_array().map(Vec::len), Some(0));
 }
 
@@ -151,7 +145,7 @@ fn nothing_else_writes_during_an_import() {
     daemon.run(&["export", "nbd", "tank/v", "--unix", &daemon.text("v.sock")]).refused(1, "lets clients write to it already");
     daemon.run(&["set", "bps=none", "tank/v"]).ok();
     assert!(child.wait().expect("it ends").success());
-    assert!(content(&daemon, "tank/v") == vec![9; old.len()]);
+    assert!(daemon.content("tank/v") == vec![9; old.len()]);
     assert_eq!(snapshots(&daemon).len(), 1);
 }
 

@@ -32,14 +32,9 @@ fn change(daemon: &Daemon, name: &str, seed: u64, length: usize) {
     daemon.run(&["unexport", name, "--force"]).ok();
 }
 
-fn content(daemon: &Daemon, name: &str) -> Vec<u8> {
-    assert_eq!(daemon.run(&["export-image", name, "out.raw", "--force"]).code, 0, "{name}");
-    fs::read(daemon.path("out.raw")).expect("read")
-}
-
 /// Asserts that a snapshot is the same at both ends.
 fn same(here: &Daemon, there: &Daemon, snapshot: &str) {
-    assert!(content(here, &format!("tank/v@{snapshot}")) == content(there, &format!("other/v@{snapshot}")), "{snapshot} differs");
+    assert!(here.content(&format!("tank/v@{snapshot}")) == there.content(&format!("other/v@{snapshot}")), "{snapshot} differs");
 }
 
 fn snapshots(daemon: &Daemon, name: &str) -> Vec<String> {
@@ -249,7 +244,7 @@ fn ssh_runs_the_commands_of_the_other_end() {
 
 /// The state of a volume, as its clients see it.
 fn head(daemon: &Daemon, name: &str) -> Vec<u8> {
-    content(daemon, name)
+    daemon.content(name)
 }
 
 /// The one snapshot of a volume whose name begins so.
@@ -267,7 +262,7 @@ fn a_volume_fails_over_and_back() {
     send_to(&here, &target);
     let last = run(&here);
     arrives(&here, &last);
-    let sent = content(&here, &format!("tank/v@{last}"));
+    let sent = here.content(&format!("tank/v@{last}"));
     // what the old source does until it notices
     change(&here, "tank/v", 3, 1 << 20);
     let lost = head(&here, "tank/v");
@@ -319,8 +314,8 @@ fn a_volume_fails_over_and_back() {
     assert_eq!(done.code, 0, "{done:?}");
     assert!(head(&here, "tank/v") == work, "the work of the other side");
     let kept = begins(&here, "tank/v", "pre-rollback-");
-    assert!(content(&here, &format!("tank/v@{kept}")) == lost);
-    assert!(content(&here, &format!("tank/v@before-failback-{unsent}")) == lost);
+    assert!(here.content(&format!("tank/v@{kept}")) == lost);
+    assert!(here.content(&format!("tank/v@before-failback-{unsent}")) == lost);
     same(&here, &there, &unsent);
     assert!(there.run(&["failover", "-n", "other/v"]).ok().out.contains("failback-"));
 
@@ -347,7 +342,7 @@ fn a_failover_gives_an_incomplete_receive_up() {
     there.run(&["receive", "other/v", "--from", &here.text("changes")]).one_line(1, "--resume ");
     let over = there.run(&["failover", "other/v"]);
     assert!(over.code == 0 && over.out.contains("given up"), "{over:?}");
-    assert!(head(&there, "other/v") == content(&here, &format!("tank/v@{first}")));
+    assert!(head(&there, "other/v") == here.content(&format!("tank/v@{first}")));
     assert!(!snapshots(&there, "other/v").iter().any(|name| name == "receiving"));
 }
 
@@ -365,7 +360,7 @@ fn a_policy_makes_backups_and_leaves_those_of_others() {
     eventually("the backup is made", || listed().contains(&last));
     assert!(listed().contains("tank/v@mine"), "{}", listed());
     assert_eq!(daemon.run(&["backup", "restore", &place, &format!("tank/v@{last}"), "--to", "restored.raw", "--verify"]).code, 0);
-    assert!(std::fs::read(daemon.path("restored.raw")).expect("read") == content(&daemon, &format!("tank/v@{last}")));
+    assert!(std::fs::read(daemon.path("restored.raw")).expect("read") == daemon.content(&format!("tank/v@{last}")));
     // the disk is not mounted
     eventually("the hold moved", || held(&daemon) == [last.as_str()]);
     std::fs::rename(&nas, daemon.path("unmounted")).expect("moved");

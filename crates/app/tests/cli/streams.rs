@@ -42,11 +42,6 @@ fn change(daemon: &Daemon, name: &str, seed: u64) {
     daemon.run(&["unexport", name, "--force"]).ok();
 }
 
-fn content(daemon: &Daemon, name: &str) -> Vec<u8> {
-    assert_eq!(daemon.run(&["export-image", name, "out.raw", "--force"]).code, 0, "{name}");
-    fs::read(daemon.path("out.raw")).expect("read")
-}
-
 /// Sends into a file.
 fn send(daemon: &Daemon, name: &str, file: &str) {
     let _ = fs::remove_file(daemon.path(file));
@@ -84,9 +79,9 @@ fn snapshots_come_with_content_names_times_and_properties() {
         assert_eq!(one["referenced_bytes"], other["referenced_bytes"], "zeroes were written");
     }
     for snapshot in ["a", "b"] {
-        assert!(content(&daemon, &format!("tank/v@{snapshot}")) == content(&daemon, &format!("other/w@{snapshot}")), "{snapshot} differs");
+        assert!(daemon.content(&format!("tank/v@{snapshot}")) == daemon.content(&format!("other/w@{snapshot}")), "{snapshot} differs");
     }
-    assert!(content(&daemon, "other/w") == content(&daemon, "tank/v@b"));
+    assert!(daemon.content("other/w") == daemon.content("tank/v@b"));
     assert!(daemon.run(&["show", "other/w@a"]).ok().out.contains("the first"));
     for (property, value) in [("compression", "lz4"), ("cache", "none"), ("sector", "512e")] {
         assert_eq!(daemon.run(&["get", "-H", "-o", "value", property, "other/w"]).ok().out, format!("{value}\n"));
@@ -114,7 +109,7 @@ fn changes_go_there_and_back() {
     assert_eq!(receive(&daemon, "other/w", "changes").code, 0);
     assert_eq!(snapshots(&daemon, "other/w"), ["a", "b", "c"]);
     for snapshot in ["b", "c"] {
-        assert!(content(&daemon, &format!("tank/v@{snapshot}")) == content(&daemon, &format!("other/w@{snapshot}")), "{snapshot} differs");
+        assert!(daemon.content(&format!("tank/v@{snapshot}")) == daemon.content(&format!("other/w@{snapshot}")), "{snapshot} differs");
     }
     assert_eq!(daemon.json(&["list", "other/w"])[0]["size"], 40 << 20);
     // work goes on over there, and its changes come back
@@ -122,7 +117,7 @@ fn changes_go_there_and_back() {
     daemon.run(&["snapshot", "other/w@d"]).ok();
     send(&daemon, "other/w@c%d", "back");
     assert_eq!(receive(&daemon, "tank/v", "back").code, 0);
-    assert!(content(&daemon, "tank/v") == content(&daemon, "other/w@d"));
+    assert!(daemon.content("tank/v") == daemon.content("other/w@d"));
     // a third pool takes it from either
     send(&daemon, "other/w@%", "third");
     let device = format!("{}:256M", daemon.text("third.img"));
@@ -132,7 +127,7 @@ fn changes_go_there_and_back() {
     daemon.run(&["snapshot", "tank/v@e"]).ok();
     send(&daemon, "tank/v@d%", "last");
     assert_eq!(receive(&daemon, "third/x", "last").code, 0);
-    assert!(content(&daemon, "third/x@e") == content(&daemon, "tank/v@e"));
+    assert!(daemon.content("third/x@e") == daemon.content("tank/v@e"));
 }
 
 #[test]
@@ -142,15 +137,15 @@ fn a_volume_that_was_written_keeps_what_was_written() {
     send(&daemon, "tank/v@a%b", "changes");
     assert_eq!(receive(&daemon, "other/w", "whole").code, 0);
     change(&daemon, "other/w", 9);
-    let written = content(&daemon, "other/w");
+    let written = daemon.content("other/w");
     receive(&daemon, "other/w", "changes").refused(1, "--force rolls it back first");
-    assert!(content(&daemon, "other/w") == written);
+    assert!(daemon.content("other/w") == written);
     assert_eq!(snapshots(&daemon, "other/w"), ["a"]);
     let forced = daemon.run(&["receive", "other/w", "--from", "changes", "--force"]);
     assert_eq!(forced.code, 0, "{forced:?}");
     let kept = snapshots(&daemon, "other/w").into_iter().find(|name| name.starts_with("pre-rollback")).expect("kept");
-    assert!(content(&daemon, &format!("other/w@{kept}")) == written);
-    assert!(content(&daemon, "other/w") == content(&daemon, "tank/v@b"));
+    assert!(daemon.content(&format!("other/w@{kept}")) == written);
+    assert!(daemon.content("other/w") == daemon.content("tank/v@b"));
 }
 
 #[test]
@@ -190,7 +185,7 @@ fn a_cut_receive_is_marked_protected_and_continued() {
     assert!(length("rest") < length("whole") - (1 << 20));
     daemon.run(&["receive", "other/w", "--from", "rest", "--resume", &token.replace(":0:", ":7:")]).refused(1, "token");
     assert_eq!(daemon.run(&["receive", "other/w", "--from", "rest", "--resume", &token]).code, 0);
-    assert!(content(&daemon, "other/w@a") == content(&daemon, "tank/v@a"));
+    assert!(daemon.content("other/w@a") == daemon.content("tank/v@a"));
     assert_eq!(snapshots(&daemon, "other/w"), ["a"]);
     daemon.run(&["receive", "other/w", "--token"]).refused(1, "no incomplete receive");
     assert!(daemon.json(&["show", "other/w"])["receiving"].is_null());
@@ -210,11 +205,11 @@ fn a_receive_that_is_given_up_leaves_the_volume_as_before() {
     send(&daemon, "tank/v@a%b", "changes");
     cut(&daemon.path("changes"), (2, 3));
     assert_eq!(receive(&daemon, "other/w", "whole").code, 0);
-    let before = content(&daemon, "other/w@a");
+    let before = daemon.content("other/w@a");
     receive(&daemon, "other/w", "changes").refused(1, "--resume ");
     assert_eq!(snapshots(&daemon, "other/w"), ["a", "receiving"]);
     daemon.run(&["receive", "other/w", "--abandon"]).ok();
-    assert!(content(&daemon, "other/w") == before);
+    assert!(daemon.content("other/w") == before);
     assert_eq!(snapshots(&daemon, "other/w"), ["a"]);
     // a new one goes
     cut(&daemon.path("whole"), (1, 2));
@@ -240,7 +235,7 @@ fn finish(daemon: &Daemon) {
     daemon.run(&["pool", "device-limit", "other", &daemon.text("other.img"), "--bps", "none"]);
     eventually("the rest is received", || receive(daemon, "other/w", "all").code == 0);
     for snapshot in ["a", "b"] {
-        assert!(content(daemon, &format!("tank/v@{snapshot}")) == content(daemon, &format!("other/w@{snapshot}")), "{snapshot} differs");
+        assert!(daemon.content(&format!("tank/v@{snapshot}")) == daemon.content(&format!("other/w@{snapshot}")), "{snapshot} differs");
     }
     assert!(!snapshots(daemon, "other/w").iter().any(|name| name.starts_with("recei")));
 }
@@ -394,7 +389,7 @@ fn a_receive_goes_on_with_the_same_base_alone() {
     receive(&daemon, "other/w", "whole-b").refused(1, "builds on another snapshot");
     assert_eq!(snapshots(&daemon, "other/w"), ["a", "receiving"]);
     assert_eq!(receive(&daemon, "other/w", "changes").code, 0);
-    assert!(content(&daemon, "other/w@b") == content(&daemon, "tank/v@b"));
+    assert!(daemon.content("other/w@b") == daemon.content("tank/v@b"));
 }
 
 #[test]
@@ -435,5 +430,5 @@ fn a_target_that_was_thinned_gets_what_is_newer() {
     let ended = receive(&daemon, "other/w", "three");
     assert_eq!(ended.code, 0, "{ended:?}");
     assert_eq!(snapshots(&daemon, "other/w"), ["b", "c"]);
-    assert!(content(&daemon, "other/w@c") == content(&daemon, "tank/v@c"));
+    assert!(daemon.content("other/w@c") == daemon.content("tank/v@c"));
 }

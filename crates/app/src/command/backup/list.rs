@@ -7,8 +7,8 @@ use millpond_api::names::SnapshotName;
 use millpond_backup::{BackupError, Record, Target, Verified};
 use serde::Serialize;
 
-use super::target::{Empty, Place, blocking, failure, named};
-use crate::output::{Cell, Column, Listing, LongListing, Shown, print};
+use super::target::{Chosen, Empty, blocking, failure, named};
+use crate::output::{Cell, Column, Listing, Shown, print};
 
 /// List the backups of a target
 #[derive(Debug, Args)]
@@ -20,12 +20,7 @@ Example:
 Column 'verified' has the time of the last 'millpond backup verify' that found no damage.")]
 pub struct List {
     #[command(flatten)]
-    place: Place,
-    /// POOL/VOL or POOL/VOL@SNAP, or quoted patterns [default: all]
-    #[arg(value_name = "words")]
-    words: Vec<String>,
-    #[command(flatten)]
-    how: LongListing,
+    chosen: Chosen,
 }
 
 /// A backup.
@@ -100,17 +95,18 @@ const ROWS: &[Column<Row>] = &[
 
 impl List {
     pub async fn run(self) -> Outcome {
-        let target = self.place.open(Empty::Refuse).await?;
-        let names = named(&self.place, &target, &self.words).await?;
-        let place = self.place.name().to_owned();
-        let rows = blocking(&self.place, &target, move |target: &Target| {
+        let Chosen { place, words, how } = self.chosen;
+        let target = place.open(Empty::Refuse).await?;
+        let names = named(&place, &target, &words).await?;
+        let shown = place.name().to_owned();
+        let rows = blocking(&place, &target, move |target: &Target| {
             let mut rows = Vec::new();
             for (name, record) in names.iter().zip(target.records(&names)) {
-                rows.push(Row::of(name, record, target.verified(name), &place));
+                rows.push(Row::of(name, record, target.verified(name), &shown));
             }
             rows.sort_by_cached_key(|row: &Row| (row.name.split('@').next().map(str::to_owned), row.created));
             Ok(rows)
         });
-        print(&rows.await?, ROWS, &Listing::from(self.how))
+        print(&rows.await?, ROWS, &Listing::from(how))
     }
 }

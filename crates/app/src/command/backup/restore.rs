@@ -12,7 +12,6 @@ use millpond_api::{SetProperties, VolumeCache};
 use millpond_backup::{BackupImage, Record, Target};
 use millpond_daemon::Signals;
 use millpond_images::copy::{Target as Copied, Task, copy};
-use millpond_images::raw::RawImage;
 
 use super::target::{Empty, Place, blocking, failure, named};
 use crate::command::candidates;
@@ -139,47 +138,13 @@ impl Restore {
         let made = create(&part).and_then(|file| file.set_len(record.size).map(|()| file));
         let made = made.map_err(|e| Failure::failed(format!("cannot make {}: {e}; give another path", path.display())))?;
         let shown = path.display().to_string();
-        self.copy(signals, target, record, Copied::File(Arc::new(made), record.size), shown.clone(), Task::Fill).await?;
+        let to = Copied::File(Arc::new(made), record.size);
+        self.copy(signals, target, record, to.clone(), shown.clone(), Task::Fill).await?;
         if self.verify {
-            let (place, target, record, file) = (self.place.name().to_owned(), Arc::clone(target), record.clone(), part.clone());
-            with_progress(format!("verify {shown}"), (record.size, compared), signals, move |progress| {
-                let image = target
-                    .share(&progress.stop)
-                    .and_then(|lock| BackupImage::new(Arc::clone(&target), &record, &lock))
-                    .map_err(|error| failure(&place, &error))?;
-                same(&image, &RawImage::new(&file)?, record.size, progress).map_err(|why| Failure::failed(format!("{shown}: {why}")))
-            })
-            .await?;
+            self.copy(signals, target, record, to, shown, Task::Compare).await?;
         }
         publish(&part, path)?;
         drop(unfinished);
         Ok(())
     }
-}
-
-/// Compares two disks.
-fn same(
-    one: &dyn millpond_images::source::Image,
-    other: &dyn millpond_images::source::Image,
-    size: u64,
-    progress: &millpond_images::copy::CopyProgress,
-) -> Result<(), String> {
-    let of = |e: std::io::Error| e.to_string();
-    let (mut one, mut other) = (one.open().map_err(of)?, other.open().map_err(of)?);
-    let (mut left, mut right) = (vec![0; 1 << 20], vec![0; 1 << 20]);
-    let mut at = 0;
-    while at < size {
-        let length = usize::try_from((size - at).min(1 << 20)).unwrap_or(0);
-        let (left, right) = (left.get_mut(..length).unwrap_or_default(), right.get_mut(..length).unwrap_or_default());
-        one.read(at, left).and_then(|()| other.read(at, right)).map_err(of)?;
-        if left != right {
-            return Err(format!("it differs from the backup near byte {at}; check the disk"));
-        }
-        at += length as u64;
-        progress.done.store(at, std::sync::atomic::Ordering::Relaxed);
-        if progress.stop.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err("interrupted".to_owned());
-        }
-    }
-    Ok(())
 }

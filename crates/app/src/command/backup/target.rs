@@ -15,6 +15,7 @@ use millpond_device::entropy;
 
 use crate::command::globs::{Pattern, is_pattern};
 use crate::command::store::StoreOptions;
+use crate::output::LongListing;
 
 /// Where the backups are.
 #[derive(Clone, Debug, Args)]
@@ -24,6 +25,18 @@ pub struct Place {
     target: String,
     #[command(flatten)]
     store: StoreOptions,
+}
+
+/// Backups that a command looks at, and how it shows them.
+#[derive(Clone, Debug, Args)]
+pub struct Chosen {
+    #[command(flatten)]
+    pub place: Place,
+    /// POOL/VOL or POOL/VOL@SNAP, or quoted patterns [default: all]
+    #[arg(value_name = "words")]
+    pub words: Vec<String>,
+    #[command(flatten)]
+    pub how: LongListing,
 }
 
 /// Handling of a target that has no backups.
@@ -135,12 +148,8 @@ pub async fn named(place: &Place, target: &Arc<Target>, words: &[String]) -> Out
             Some(pattern) => pattern.has_snapshot(&name.to_string()),
             None => name.to_string() == *word || name.of.to_string() == *word,
         };
-        let mut none = true;
-        for (name, wanted) in all.iter().zip(&mut wanted).filter(|(name, _)| matches(name)) {
-            (*wanted, none) = (true, false);
-            let _ = name;
-        }
-        if none {
+        let found = all.iter().zip(&mut wanted).filter(|(name, _)| matches(name)).map(|(_, wanted)| *wanted = true).count();
+        if found == 0 {
             return Err(Failure::failed(format!("{}: no backup of '{word}'; 'millpond backup list' shows all", place.name())));
         }
     }

@@ -12,9 +12,9 @@ use millpond_daemon::Signals;
 use millpond_images::copy::CopyProgress;
 use serde::Serialize;
 
-use super::target::{Empty, Place, failure, named};
+use super::target::{Chosen, Empty, failure, named};
 use crate::command::image::{Total, interruptible};
-use crate::output::{Cell, Column, Listing, LongListing, Shown, print};
+use crate::output::{Cell, Column, Listing, Shown, print};
 
 /// Read all data of backups and compare it with its checksums
 ///
@@ -28,12 +28,7 @@ Example:
 Exit code 0: all can be restored, 1: some cannot; they are listed.")]
 pub struct Verify {
     #[command(flatten)]
-    place: Place,
-    /// POOL/VOL or POOL/VOL@SNAP, or quoted patterns [default: all]
-    #[arg(value_name = "words")]
-    words: Vec<String>,
-    #[command(flatten)]
-    how: LongListing,
+    chosen: Chosen,
 }
 
 /// A backup with damage.
@@ -63,18 +58,19 @@ const ROWS: &[Column<Row>] = &[
 
 impl Verify {
     pub async fn run(self) -> Outcome {
-        let target = self.place.open(Empty::Refuse).await?;
-        let chosen = if self.words.is_empty() { None } else { Some(named(&self.place, &target, &self.words).await?) };
+        let Chosen { place, words, how } = self.chosen;
+        let target = place.open(Empty::Refuse).await?;
+        let names = if words.is_empty() { None } else { Some(named(&place, &target, &words).await?) };
         let mut signals = Signals::catch()?;
-        let (read, place) = (Arc::clone(&target), self.place.name().to_owned());
-        let what = format!("verify {}", self.place.name());
+        let (read, shown) = (Arc::clone(&target), place.name().to_owned());
+        let what = format!("verify {}", place.name());
         let found = interruptible(what, (Total::Unknown, checked), "nothing is changed", &mut signals, move |progress| {
-            verify(&read, chosen.as_deref(), instant::now(), progress).map_err(|error| failure(&place, &error))
+            verify(&read, names.as_deref(), instant::now(), progress).map_err(|error| failure(&shown, &error))
         })
         .await?;
         if found.unnamed > 0 {
             let next = "the next backup does not rely on them";
-            eprintln!("millpond: {}: {} damaged chunks that no backup has; {next}", self.place.name(), found.unnamed);
+            eprintln!("millpond: {}: {} damaged chunks that no backup has; {next}", place.name(), found.unnamed);
         }
         let damaged = found.damaged.len();
         let rows: Vec<Row> = found
@@ -82,12 +78,12 @@ impl Verify {
             .into_iter()
             .map(|one| Row { name: one.name, damaged: one.ranges.iter().map(|(_, length)| length).sum(), ranges: one.ranges, why: one.why })
             .collect();
-        let how = Listing::from(self.how);
+        let how = Listing::from(how);
         if damaged > 0 || how.format == crate::output::Format::Json {
             print(&rows, ROWS, &how)?;
         }
         if damaged > 0 {
-            return Err(Failure::failed(format!("{}: {damaged} of {} backups cannot be restored whole", self.place.name(), found.backups)));
+            return Err(Failure::failed(format!("{}: {damaged} of {} backups cannot be restored whole", place.name(), found.backups)));
         }
         Ok(())
     }
