@@ -2,8 +2,9 @@
 //! behind.
 //!
 //! Nothing about a send is stored: both ends are looked at before each one, so a daemon that was
-//! killed finds again what the target lacks. One hold with the policy's tag, on the newest snapshot
-//! that both ends have, keeps it from being thinned (`docs/decisions/0041-policies-that-send.md`).
+//! killed finds again what the target lacks. Holds with the policy's tag, on the newest snapshot that
+//! both ends have and on those that are being sent, keep these from being thinned
+//! (`docs/decisions/0041-policies-that-send.md`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

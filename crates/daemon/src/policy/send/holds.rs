@@ -1,4 +1,5 @@
-//! Holds of the newest snapshots that both ends have. Their tag names the policy.
+//! Holds of the newest snapshots that both ends have, and of those that are being sent. Their tag names
+//! the policy.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;

@@ -75,12 +75,12 @@ impl Ends {
         self.source.iter().rfind(|snapshot| snapshot.identity.as_ref().is_some_and(|identity| there.contains(identity)))
     }
 
-    /// Returns the numbers of the snapshots that a send would have, oldest first.
-    pub(super) fn sent(&self, terms: &Terms) -> Vec<u64> {
+    /// Returns the snapshots that the target lacks, oldest first, up to the newest of the policy.
+    pub(super) fn lacking(&self, terms: &Terms) -> &[Snapshot] {
         let common = self.common();
         let begin = common.and_then(|common| self.source.iter().position(|snapshot| snapshot.id == common.id)).map_or(0, |base| base + 1);
         let last = self.source.iter().rposition(|snapshot| terms.time_of(part(snapshot), &snapshot.description).is_some());
-        last.and_then(|last| self.source.get(begin..=last)).into_iter().flatten().map(|snapshot| snapshot.id).collect()
+        last.and_then(|last| self.source.get(begin..=last)).unwrap_or_default()
     }
 
     /// Returns the next step.
@@ -90,15 +90,8 @@ impl Ends {
     pub(super) fn step(&self, terms: &Terms) -> Result<Step, String> {
         let common = self.common();
         self.check_failover(common)?;
-        let base = common.and_then(|common| self.source.iter().position(|snapshot| snapshot.id == common.id));
-        let last = self.source.iter().rposition(|snapshot| terms.time_of(part(snapshot), &snapshot.description).is_some());
-        let begin = base.map_or(0, |base| base + 1);
-        let Some((last, sent)) = last.and_then(|last| Some((self.source.get(last)?, self.source.get(begin..=last)?))) else {
-            return Ok(Step::Nothing);
-        };
-        if sent.is_empty() {
-            return Ok(Step::Nothing);
-        }
+        let sent = self.lacking(terms);
+        let Some(last) = sent.last() else { return Ok(Step::Nothing) };
         let resume = match &self.incoming {
             None => None,
             Some(incoming) => match self.continues(incoming, common, sent)? {

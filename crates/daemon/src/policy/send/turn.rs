@@ -66,7 +66,7 @@ impl Daemon {
             // the parts of a send that arrive are at both ends, also when it breaks after them
             let mut keep: Vec<SnapshotId> = ends.common().map(|common| SnapshotId(common.id)).into_iter().collect();
             if matches!(step, Ok(Step::Send { .. })) {
-                keep.extend(ends.sent(&job.terms).into_iter().map(SnapshotId));
+                keep.extend(ends.lacking(&job.terms).iter().map(|snapshot| SnapshotId(snapshot.id)));
             }
             if !keep.is_empty() {
                 self.move_holds(job, &keep).await?;
