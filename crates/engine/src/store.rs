@@ -135,6 +135,9 @@ impl Store {
     pub(crate) fn new(config: Config, core: Core, log: Log, mut io: IoTable<Context>, bufs: BufPool, tuning: Tuning, now: Time) -> Store {
         io.lasting = true;
         io.late_answers_count = tuning.plants(Planted::LateAnswersCount);
+        if tuning.plants(Planted::LagForEver) {
+            io.let_lag_for_ever();
+        }
         Store {
             config,
             tuning,

@@ -238,6 +238,8 @@ pub enum Planted {
     SkimOneCopy,
     /// Count late answers of a device that was replaced for its replacement.
     LateAnswersCount,
+    /// Do not wait for writes to a device that was filled, even when it counts as whole.
+    LagForEver,
     /// Release a piece of a deadlist when the first list no longer refers to it.
     FreePieceInUse,
     /// Read a piece of a deadlist at its old place after it moved, and trust the content.

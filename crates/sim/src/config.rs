@@ -91,7 +91,7 @@ impl Options {
         self.planted = Some(bug);
         self.parity |= matches!(bug, Planted::ParityFromRot | Planted::SkimOneCopy | Planted::LeaveGivenUp);
         self.removals |= bug == Planted::LeaveGivenUp;
-        self.mirrors |= bug == Planted::LateAnswersCount;
+        self.mirrors |= matches!(bug, Planted::LateAnswersCount | Planted::LagForEver);
         self.long_tables |= bug == Planted::CrowdTheLog;
         self.rescue |= bug == Planted::NothingRests;
         self.gate |= matches!(bug, Planted::HoldClaims | Planted::ForgetHeld | Planted::LeaveLate | Planted::BurstTwice);

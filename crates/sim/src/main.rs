@@ -135,7 +135,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 42] = [
+const PLANTED: [(&str, Planted); 43] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -149,6 +149,7 @@ const PLANTED: [(&str, Planted); 42] = [
     ("parity-from-rot", Planted::ParityFromRot),
     ("skim-one-copy", Planted::SkimOneCopy),
     ("late-answers-count", Planted::LateAnswersCount),
+    ("lag-for-ever", Planted::LagForEver),
     ("wipe-once", Planted::WipeOnce),
     ("free-piece-in-use", Planted::FreePieceInUse),
     ("stale-piece", Planted::StalePiece),

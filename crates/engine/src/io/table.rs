@@ -1,5 +1,6 @@
 //! Device operations in flight: groups that complete together, with their requesters' contexts.
 
+mod behind;
 mod columns;
 mod ending;
 mod full;
@@ -18,6 +19,7 @@ use millpond_block::{Buf, BufPool, BufSlice, ByteRange, DeviceError, DeviceSlot,
 use millpond_format::SegmentId;
 use smallvec::SmallVec;
 
+use self::behind::Behind;
 use self::full::Full;
 use self::part::Part;
 use self::silence::Line;
@@ -27,6 +29,7 @@ use crate::slab::Slab;
 use crate::space::{PAGE, SegmentLayout};
 use crate::{DeviceCounters, DeviceTrouble};
 
+pub(crate) use self::behind::BehindWrites;
 pub(crate) use self::slots::Replica;
 
 /// Kind of a group's operations.
@@ -118,6 +121,7 @@ pub(crate) struct IoTable<C> {
     replacements: Vec<Option<DeviceSlot>>,
     pub(crate) health: Health,
     coders: Coders,
+    behind: Behind,
     /// Groups without operations: nothing to do, or no device that could do it.
     idle: VecDeque<u32>,
     failing: Vec<Failing>,
@@ -161,6 +165,7 @@ impl<C> IoTable<C> {
             replacements: vec![None; n],
             health,
             coders: Coders::default(),
+            behind: Behind::default(),
             idle: VecDeque::new(),
             failing: Vec::new(),
             counters: vec![DeviceCounters::default(); n],
@@ -382,7 +387,8 @@ impl<C> IoTable<C> {
     }
 
     /// Writes pieces to a segment from a page on, to every copy of it. With parity: whole stripes
-    /// (INV-PARITY-1).
+    /// (INV-PARITY-1). Returns writes to devices that are being filled, which nothing
+    /// waits for.
     pub(crate) fn write(
         &mut self,
         context: C,
@@ -391,8 +397,9 @@ impl<C> IoTable<C> {
         page: u32,
         pieces: Vec<BufSlice>,
         bufs: &mut BufPool,
-    ) {
+    ) -> BehindWrites {
         let group = self.add(context, Kind::Write, None);
+        let mut later = BehindWrites::new();
         let bytes: usize = pieces.iter().map(BufSlice::len).sum();
         let pages = u32::try_from(bytes as u64 / PAGE).unwrap_or(u32::MAX);
         if let Some(stripe) = layout.stripe(segment) {
@@ -400,19 +407,19 @@ impl<C> IoTable<C> {
             let local = u64::from(page) * PAGE / stripe.data() as u64;
             for ((device, start), pieces) in stripe.columns().into_iter().zip(self.coders.split(&stripe, pieces, bufs)) {
                 let range = ByteRange { offset: start + local, length: bytes as u64 / stripe.data() as u64 };
-                self.push_both(group, device, range, pieces);
+                self.push_both(group, device, range, pieces, &mut later);
             }
-            return self.begin_write(group);
+            return self.begin_write(group, later);
         }
         for copy in 1..layout.copies(segment).len() {
             for (device, range) in layout.map(segment, page, pages, copy) {
-                self.push_both(group, device, range, pieces.clone());
+                self.push_both(group, device, range, pieces.clone(), &mut later);
             }
         }
         let places = layout.map(segment, page, pages, 0);
         if let [(device, range)] = places.as_slice() {
-            self.push_both(group, *device, *range, pieces);
-            return self.begin_write(group);
+            self.push_both(group, *device, *range, pieces, &mut later);
+            return self.begin_write(group, later);
         }
         let mut rest = pieces.into_iter();
         let mut open: Option<BufSlice> = rest.next();
@@ -431,14 +438,14 @@ impl<C> IoTable<C> {
                     open = rest.next();
                 }
             }
-            self.push_both(group, device, range, mine);
+            self.push_both(group, device, range, mine, &mut later);
         }
-        self.begin_write(group);
+        self.begin_write(group, later)
     }
 
-    /// Queues a write; it fails if no device can take it.
-    fn begin_write(&mut self, group: u32) {
-        if let Some(g) = self.groups.get_mut(group).filter(|g| g.left == 0) {
+    /// Ends a write that no device can take.
+    fn fail_group(&mut self, group: u32) {
+        if let Some(g) = self.groups.get_mut(group) {
             g.error = Some(DeviceError::Gone);
             self.idle.push_back(group);
         }

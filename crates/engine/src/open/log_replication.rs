@@ -100,7 +100,8 @@ impl LogReplication {
             let pages = batch.pages.next_multiple_of(layout.quantum(batch.segment)) - batch.pages;
             let padding = BufSlice::new(Buf::zeroed(pages as usize * PAGE as usize), 0..pages as usize * PAGE as usize);
             let pieces = [piece, padding].into_iter().filter(|piece| !piece.is_empty()).collect();
-            io.write(ImportIo::Leveled, layout, batch.segment, batch.page, pieces, bufs);
+            // an import waits for all devices
+            let _none = io.write(ImportIo::Leveled, layout, batch.segment, batch.page, pieces, bufs);
             return Ok(());
         }
         let others = layout.copies(batch.segment).enumerate().filter(|(_, member)| Some(*member) != source);

@@ -94,7 +94,7 @@ impl Pool {
             self.store.io.set_replacement(member, Some(device.slot));
             self.resilver.fill(member, Replica::Replacement);
         } else {
-            self.resilver.stop_filling(member, Replica::Current);
+            self.resilver.stop_filling(&mut self.store, member, Replica::Current);
             // INV-SPARE-1: no operation waits for the device that is replaced, and none of its
             // answers counts for the new one
             self.store.io.slot_of(member).into_iter().for_each(|slot| self.store.io.abandon(slot));

@@ -80,7 +80,7 @@ impl Pool {
         if self.store.labels.switching.contains_key(&failing.member) {
             return; // the old device was about to go, and its replacement has everything
         }
-        self.resilver.stop_filling(failing.member, Replica::Current);
+        self.resilver.stop_filling(&mut self.store, failing.member, Replica::Current);
         self.requests.cache.detach(failing.member, &mut self.store.bufs);
         self.store.config.shape.lose(failing.member);
         self.spares.lost(failing.member, self.store.now, self.store.io.mark());

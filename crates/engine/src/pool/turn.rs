@@ -52,7 +52,7 @@ impl Requests {
         }
         self.ahead.sweep(store.now);
         while let Some(target) = self.ahead.wanting() {
-            let others = store.io.in_flight().saturating_sub(self.ahead.reads());
+            let others = store.io.in_flight().saturating_sub(self.ahead.reads() + store.io.writes_behind());
             if !may_read_ahead(store) || self.ahead.is_busy() || others >= BUSY_OPERATIONS {
                 return;
             }
@@ -156,6 +156,13 @@ impl Pool {
             Context::Repair => self.store.repairs.under_way -= 1,
             Context::FillRead(piece) => self.resilver.fill_read(&mut self.store, piece, ended.result, ended.buf),
             Context::FillWrite(piece) => self.resilver.fill_written(piece),
+            Context::Behind(bytes) => {
+                self.store.io.ended_behind(bytes);
+                // a device that is being filled is given up, and is no error
+                if let Err(error) = ended.result {
+                    self.fault(Fault::Log(error));
+                }
+            }
             Context::Job(io) => self.jobs.io_done(&mut self.store, io, ended.result, ended.buf),
             Context::FillRing(run) => self.resilver.fill_ring_done(&mut self.store, &mut self.lease, run, ended.result, ended.buf),
             Context::Flush(target) => self.flush_done(target, ended.result),
@@ -315,7 +322,7 @@ impl Pool {
         let held = self.jobs.holds_space() || self.store.holds_free_segments();
         let comes = can_begin && gives && checkpoints < STARVED_CHECKPOINTS;
         // segments with writes in flight cannot be cleaned
-        let written = self.store.log.in_flight_batches() > 0;
+        let written = self.store.log.in_flight_batches() > 0 || self.store.io.writes_behind() > 0;
         if held || freeing || comes || written || !self.cleaner.idle() || self.store.io.is_stalled() {
             return;
         }

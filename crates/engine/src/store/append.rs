@@ -135,7 +135,7 @@ impl Store {
             written: false,
             deferred: batch.deferred,
         });
-        self.io.write(Context::Batch(lsn), &self.core.space.layout, header.segment, header.offset, all, &mut self.bufs);
+        self.write_pages(Context::Batch(lsn), header.segment, header.offset, all);
     }
 
     /// Closes a stream's chunk: the next batch begins a new one.

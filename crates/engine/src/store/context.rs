@@ -68,6 +68,8 @@ pub(crate) enum Context {
     /// A read of a piece of a device that is being filled.
     FillRead(FillPiece),
     FillWrite(FillPiece),
+    /// A write of this many bytes to a device that is being filled, which nothing waits for.
+    Behind(u64),
     /// A read or write of the ring of roots for a device that is being filled.
     FillRing(u64),
     /// Part of a read from the cache: operation and part.

@@ -1,8 +1,9 @@
 //! Segments of the streams of the log that are set aside for map nodes and special devices.
 
+use millpond_block::BufSlice;
 use millpond_format::SegmentId;
 
-use super::Store;
+use super::{Context, Store};
 use crate::log::Stream;
 use crate::space::{AllocClass, SegmentState};
 
@@ -63,6 +64,15 @@ impl Store {
         for cursor in [self.checkpoint.nodes_at.take(), self.checkpoint.objects_at.take()].into_iter().flatten() {
             self.core.space.segments.set_state(cursor.segment, SegmentState::Sealed);
             self.core.space.settle(cursor.segment);
+        }
+    }
+
+    /// Writes pieces to a segment from a page on. Devices that are being filled get them, too, and are
+    /// not waited for.
+    pub(crate) fn write_pages(&mut self, context: Context, segment: SegmentId, page: u32, pieces: Vec<BufSlice>) {
+        for write in self.io.write(context, &self.core.space.layout, segment, page, pieces, &mut self.bufs) {
+            self.pin(segment);
+            self.io.write_behind(Context::Behind(write.bytes()), segment, write);
         }
     }
 

@@ -5,6 +5,9 @@
 //! does not get: streams and checkpoints leave their open segments, and copying begins when all
 //! operations that began before have ended.
 //!
+//! INV-FILL-3: until then no request waits for the writes to the device (`io/table/behind.rs`). All
+//! of them have ended, and later ones are waited for, before the device is flushed to count as whole.
+//!
 //! At the end the ring of roots is copied to the device, everything on it is made durable, and the
 //! labels are changed to say that it is whole.
 
@@ -16,7 +19,7 @@ use super::lease::{Lease, claim_at};
 use crate::io::Replica;
 use crate::space::{PAGE, SegmentState};
 use crate::store::{Context, FillPiece, Store};
-use crate::{JobInfo, JobKind, PoolState};
+use crate::{JobInfo, JobKind, Planted, PoolState};
 
 /// Pages copied at a time.
 const PAGES: u32 = 64;
@@ -29,6 +32,8 @@ enum Step {
     /// Waits for operations that began before.
     Settling,
     Copying,
+    /// Waits for the writes to the device that no request waited for.
+    CatchingUp,
     /// The ring of roots is being read or written.
     Ring,
     Flush,
@@ -120,13 +125,19 @@ impl Resilver {
                 }
                 ended
             }
-            Step::Copying => self.copy_on(store, lease),
+            Step::Copying => self.copy_on(store),
+            Step::CatchingUp => {
+                if store.io.has_ended(fill.mark) && !store.checkpoint.running() {
+                    self.read_ring(store, lease);
+                }
+                false
+            }
             Step::Ring | Step::Flush => false,
         }
     }
 
-    /// Starts as many copies as guests leave room for.
-    fn copy_on(&mut self, store: &mut Store, lease: &mut Lease) -> bool {
+    /// Starts as many copies as guests leave room for. Returns true when everything is copied.
+    fn copy_on(&mut self, store: &mut Store) -> bool {
         let most = store.job_depth(AT_A_TIME);
         while store.jobs_may_go_on()
             && let Some(piece) = self.next_piece(store, most)
@@ -134,14 +145,13 @@ impl Resilver {
             store.charge_jobs(u64::from(piece.pages) * PAGE);
             self.read_piece(store, piece);
         }
-        let Some(fill) = &self.running else { return false };
-        if fill.segments.is_empty() && fill.in_flight == 0 {
-            if store.checkpoint.running() {
-                return false;
-            }
-            self.read_ring(store, lease);
+        let Some(fill) = self.running.as_mut().filter(|fill| fill.segments.is_empty() && fill.in_flight == 0) else { return false };
+        if !store.tuning.plants(Planted::LagForEver) {
+            store.io.let_lag(None);
         }
-        false
+        fill.mark = store.io.mark();
+        fill.step = Step::CatchingUp;
+        true
     }
 
     /// Copies the ring of roots once all segments are copied.
@@ -198,7 +208,7 @@ impl Resilver {
             (Err(_), _) if fill.in_flight == 0 => self.read_ring(store, lease),
             // the device can be neither written nor given up: it stays as it is until the next
             // import
-            (Err(_), _) => self.stop_filling(member, replica),
+            (Err(_), _) => self.stop_filling(store, member, replica),
         }
     }
 
@@ -235,7 +245,7 @@ impl Resilver {
 
     /// Gives up a replacement that failed: the member keeps its device.
     pub(crate) fn replacement_failed(&mut self, store: &mut Store, member: MemberId) {
-        self.stop_filling(member, Replica::Replacement);
+        self.stop_filling(store, member, Replica::Replacement);
         store.config.replacements.remove(&member);
         let was = store.labels.switching.remove(&member);
         if let Some(m) = store.config.shape.member_mut(member) {
@@ -266,9 +276,10 @@ impl Resilver {
     }
 
     /// Stops filling a device.
-    pub(crate) fn stop_filling(&mut self, member: MemberId, replica: Replica) {
+    pub(crate) fn stop_filling(&mut self, store: &mut Store, member: MemberId, replica: Replica) {
         self.waiting.retain(|waiting| *waiting != (member, replica));
         if self.running.as_ref().is_some_and(|fill| (fill.member, fill.replica) == (member, replica)) {
+            store.io.let_lag(None);
             self.running = None;
         }
     }
@@ -281,6 +292,7 @@ impl Resilver {
         }
         let Some((member, replica)) = self.waiting.pop_front() else { return };
         store.leave_open_segments();
+        store.io.let_lag(Some((member, replica)));
         let space = &store.core.space;
         let used = |id: SegmentId| space.segments.get(id).filter(|s| holds_something(s.state)).map(|s| (id, s.uses));
         let segments: VecDeque<_> = space.segments.ids().filter(|id| space.layout.has(*id, member)).filter_map(used).collect();

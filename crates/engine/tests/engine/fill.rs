@@ -183,3 +183,142 @@ fn a_device_is_filled_beside_writes_that_end_in_any_order() {
         alone.audit();
     }
 }
+
+/// True when a device is being filled, and not only about to be.
+fn copying(harness: &Harness) -> bool {
+    harness.engine.pool().unwrap().jobs.iter().any(|job| job.total > 0)
+}
+
+/// Requests do not wait for a device that is being filled, unless it has a lot to write; and it is
+/// whole only when it has written everything (INV-FILL-3).
+#[test]
+fn requests_do_not_wait_for_a_device_that_is_filled() {
+    for layout in [Layout::Linear, MIRROR] {
+        let sizes: &[usize] = if layout == MIRROR { &[64, 64] } else { &[64] };
+        let mut harness = Harness::new(sizes, layout);
+        let head = Target::Head(harness.volume("disk0", 32 << 20, Compression::Off));
+        assert_eq!(harness.write_blocks(head, 0..16, 1, 16), 0);
+        harness.settle();
+        let (new, device) = (sizes.len() as u16, harness.new_device(64));
+        harness.start(Command::Devices(DeviceCommand::Replace { member: MemberId(0), device }));
+        let (mut held, mut block, mut waiting) = (Vec::new(), 0u64, 0);
+        let mut turns_without = 0;
+        while turns_without < 200 {
+            harness.turn();
+            harness.now += 1;
+            for io in std::iter::from_fn(|| harness.engine.pop_io()).collect::<Vec<_>>() {
+                if io.device.0 == new && matches!(io.kind, IoKind::Write { .. }) && block > 0 {
+                    held.push(io);
+                } else {
+                    harness.perform(io);
+                }
+            }
+            let ended = std::iter::from_fn(|| harness.engine.pop_completion()).count();
+            waiting -= ended;
+            turns_without = if ended == 0 && block > 0 { turns_without + 1 } else { 0 };
+            let fills = copying(&harness);
+            while waiting < 8 && fills {
+                harness.write(head, block % 8192 * 4096, &[(block % 251) as u8; 4096]);
+                (block, waiting) = (block + 1, waiting + 1);
+            }
+        }
+        // 8 MiB of batches, each of which has a page of its own
+        let acknowledged = block - waiting as u64;
+        assert!((900..=2048).contains(&acknowledged), "{acknowledged} blocks were acknowledged");
+        assert_eq!(harness.engine.pool().unwrap().devices[0].slot, Some(DeviceSlot(0)), "a device that lacks writes is whole");
+        held.into_iter().for_each(|io| harness.perform(io));
+        harness.finish_jobs();
+        assert_eq!(harness.engine.pool().unwrap().devices[0].slot, Some(DeviceSlot(new)));
+        let mut alone = Harness::import_degraded(vec![harness.media[usize::from(new)].clone()], layout == MIRROR).unwrap();
+        for at in 0..block {
+            assert_eq!(alone.request(head, Op::Read, at * 4096, 4096, &[]).unwrap(), [(at % 251) as u8; 4096], "block {at}");
+        }
+        alone.audit();
+    }
+}
+
+/// A device that is filled has answered all writes, and the flush after them, before it takes the
+/// place of another one.
+#[test]
+fn a_device_that_lacks_a_write_is_not_whole() {
+    let mut harness = Harness::new(&[16], Layout::Linear);
+    let head = Target::Head(harness.volume("disk0", 1 << 20, Compression::Off));
+    let device = harness.new_device(16);
+    harness.start(Command::Devices(DeviceCommand::Replace { member: MemberId(0), device }));
+    let mut held: Option<millpond_block::Io> = None;
+    for turn in 0..1_000 {
+        harness.turn();
+        harness.now += 1;
+        let fills = copying(&harness);
+        if fills && turn < 500 && held.is_none() {
+            harness.write(head, 0, &[9; 4096]);
+        }
+        for io in std::iter::from_fn(|| harness.engine.pop_io()).collect::<Vec<_>>() {
+            let written =
+                matches!(&io.kind, IoKind::Write { pieces, .. } if pieces.iter().any(|piece| piece.bytes().starts_with(&[9; 4096])));
+            if held.is_none() && io.device.0 == 1 && written {
+                held = Some(io);
+            } else {
+                harness.perform(io);
+            }
+        }
+    }
+    assert!(harness.engine.pop_completion().is_some(), "the write is acknowledged");
+    assert_eq!(harness.engine.pool().unwrap().devices[0].slot, Some(DeviceSlot(0)));
+    harness.perform(held.expect("a write to the new device"));
+    harness.finish_jobs();
+    assert_eq!(harness.engine.pool().unwrap().devices[0].slot, Some(DeviceSlot(1)));
+    let mut alone = Harness::import(vec![harness.media[1].clone()]).unwrap();
+    assert_eq!(alone.request(head, Op::Read, 0, 4096, &[]).unwrap(), [9; 4096]);
+    alone.audit();
+}
+
+/// While labels give a filled device its place, the next device is filled: only that one may lag.
+#[test]
+fn a_device_that_is_about_to_be_whole_is_waited_for_while_the_next_one_is_filled() {
+    let mut harness = Harness::new(&[16, 16], Layout::Linear);
+    let head = Target::Head(harness.volume("disk0", 1 << 20, Compression::Off));
+    let old = harness.engine.pool().unwrap().devices[0].id;
+    for member in [MemberId(0), MemberId(1)] {
+        let device = harness.new_device(16);
+        harness.start(Command::Devices(DeviceCommand::Replace { member, device }));
+        let mut reply = None;
+        while reply.is_none() {
+            harness.step();
+            reply = harness.engine.pop_reply();
+        }
+        assert!(reply.is_some_and(|(_, reply)| reply.is_ok()));
+    }
+    assert_eq!(harness.engine.pool().unwrap().jobs.len(), 2);
+    let (mut labels, mut held, mut written) = (Vec::new(), Vec::new(), false);
+    for _ in 0..1_000 {
+        harness.turn();
+        harness.now += 1;
+        if !written && !labels.is_empty() && copying(&harness) {
+            written = true;
+            harness.write(head, 0, &[9; 4096]);
+        }
+        for io in std::iter::from_fn(|| harness.engine.pop_io()).collect::<Vec<_>>() {
+            let IoKind::Write { offset, pieces } = &io.kind else {
+                harness.perform(io);
+                continue;
+            };
+            let sector = (*offset == 0).then(|| Label::decode(&pieces[0].bytes()[..SECTOR_BYTES]).unwrap());
+            if sector.is_some_and(|label| label.shape.members[0].device != old) {
+                labels.push(io);
+            } else if pieces.iter().any(|piece| piece.bytes().starts_with(&[9; 4096])) && io.device.0 == 2 {
+                held.push(io);
+            } else {
+                harness.perform(io);
+            }
+        }
+    }
+    assert_eq!(held.len(), 1, "the write goes to the device that is about to be whole");
+    assert!(harness.engine.pop_completion().is_none(), "a write is acknowledged that this device does not have");
+    held.into_iter().chain(labels).for_each(|io| harness.perform(io));
+    harness.finish_jobs();
+    let media = [harness.media[2].clone(), harness.media[3].clone()];
+    let mut alone = Harness::import(media.to_vec()).unwrap();
+    assert_eq!(alone.request(head, Op::Read, 0, 4096, &[]).unwrap(), [9; 4096]);
+    alone.audit();
+}

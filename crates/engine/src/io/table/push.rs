@@ -74,12 +74,4 @@ impl<C> IoTable<C> {
         let io = IoKind::Write { offset: range.offset, pieces: pieces.clone() };
         self.push(group, Part { replica, pieces, ..Part::new(device, range) }, io);
     }
-
-    /// Writes to a member and its replacement.
-    pub(super) fn push_both(&mut self, group: u32, device: MemberId, range: ByteRange, pieces: Vec<BufSlice>) {
-        if self.replacement(device).is_some() {
-            self.push_write(group, device, range, pieces.clone(), Replica::Replacement);
-        }
-        self.push_write(group, device, range, pieces, Replica::Current);
-    }
 }

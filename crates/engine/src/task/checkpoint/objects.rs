@@ -101,7 +101,7 @@ impl Checkpointer {
         store.metrics.metadata_bytes += HEADER_PAGE as u64;
         self.pending += 1;
         let piece = BufSlice::new(buf, 0..HEADER_PAGE);
-        store.io.write(Context::Objects, &store.core.space.layout, segment, page, vec![piece], &mut store.bufs);
+        store.write_pages(Context::Objects, segment, page, vec![piece]);
     }
 
     /// Writes a copy of the root behind the objects that it names: an import that lost every ring
@@ -171,7 +171,7 @@ impl Checkpointer {
         store.metrics.metadata_bytes += bytes as u64;
         self.pending += 1;
         let piece = BufSlice::new(buf, 0..bytes);
-        store.io.write(Context::Objects, &store.core.space.layout, segment, page, vec![piece], &mut store.bufs);
+        store.write_pages(Context::Objects, segment, page, vec![piece]);
     }
 }
 

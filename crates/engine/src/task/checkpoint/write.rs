@@ -89,7 +89,7 @@ impl Checkpointer {
             store.metrics.metadata_bytes += bytes as u64;
             let piece = BufSlice::new(buf, 0..bytes);
             self.pending += 1;
-            store.io.write(Context::Nodes(nodes), &store.core.space.layout, place.segment, place.page, vec![piece], &mut store.bufs);
+            store.write_pages(Context::Nodes(nodes), place.segment, place.page, vec![piece]);
         }
     }
 
