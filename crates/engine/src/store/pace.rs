@@ -1,7 +1,8 @@
 //! Rates of jobs: measured and limited; and when their progress is recorded.
 //!
 //! A job that may not continue now is tried again in every turn. Allowance that jobs do not use
-//! while the engine is not called is saved, up to that of [`SAVED_MILLIS`].
+//! while the engine is not called is saved, up to that of [`SAVED_MILLIS`]. While there is no job,
+//! nothing is saved: one that starts beside guests begins at its rate, without a burst.
 
 use std::collections::BTreeMap;
 
@@ -49,13 +50,15 @@ impl Pace {
             (self.filled, self.allowance) = (now, 0);
             return true;
         }
-        let millis = now.0.saturating_sub(self.filled.0).min(SAVED_MILLIS);
+        let millis = now.0.saturating_sub(self.filled.0);
         let earned = |millis: u64| i64::try_from(u128::from(rate) * u128::from(millis) / 1000).unwrap_or(i64::MAX);
         let more = earned(millis);
         // low rates earn no byte in a millisecond
         if more > 0 {
+            // jobs ask at least as often as an idle caller calls
+            let most = if millis > SAVED_MILLIS { 1 } else { earned(SAVED_MILLIS).max(1) };
             self.filled = now;
-            self.allowance = self.allowance.saturating_add(more).min(earned(SAVED_MILLIS).max(1));
+            self.allowance = self.allowance.saturating_add(more).min(most);
         }
         self.allowance > 0
     }

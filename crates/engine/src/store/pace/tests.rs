@@ -16,6 +16,23 @@ fn jobs_keep_to_their_rate_however_often_they_are_looked_at() {
 }
 
 #[test]
+fn a_job_begins_without_a_burst() {
+    const RATE: u64 = 64 << 20;
+    let mut pace = Pace::default();
+    for begin in [10_000, 20_000] {
+        let mut read = 0;
+        for now in begin..begin + 100 {
+            while pace.allows(Time(now), RATE) {
+                pace.charge(RATE, 256 << 10);
+                read += 256 << 10;
+            }
+        }
+        let (least, most) = (RATE / 11, RATE / 9);
+        assert!((least..=most).contains(&read), "{read} bytes in its first 100 ms");
+    }
+}
+
+#[test]
 fn without_a_rate_nothing_holds_them_up_and_a_new_one_holds_at_once() {
     let mut pace = Pace::default();
     for _ in 0..1000 {
