@@ -155,7 +155,7 @@ impl Pool {
             // fails
             Context::Repair => self.store.repairs.under_way -= 1,
             Context::FillRead(piece) => self.resilver.fill_read(&mut self.store, piece, ended.result, ended.buf),
-            Context::FillWrite(piece) => self.resilver.fill_written(piece),
+            Context::FillWrite(piece) => self.resilver.fill_written(piece, self.store.now),
             Context::Behind(bytes) => {
                 self.store.io.ended_behind(bytes);
                 // a device that is being filled is given up, and is no error

@@ -153,6 +153,8 @@ pub(crate) struct FillPiece {
     pub(crate) page: u32,
     pub(crate) pages: u32,
     pub(crate) attempt: u8,
+    /// Time at which it began.
+    pub(crate) begun: Time,
 }
 
 /// Identifies a read of a scrub.

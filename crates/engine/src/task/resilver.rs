@@ -19,10 +19,12 @@ use super::lease::{Lease, claim_at};
 use crate::io::Replica;
 use crate::space::{PAGE, SegmentState};
 use crate::store::{Context, FillPiece, Store};
-use crate::{JobInfo, JobKind, Planted, PoolState};
+use crate::{JobInfo, JobKind, Planted, PoolState, Time};
 
-/// Pages copied at a time.
-const PAGES: u32 = 64;
+/// Pages copied at a time: at least beside guests, and otherwise. Beside guests a copy becomes longer
+/// on devices that need [`SLOW_MILLIS`] for it: those with seeks lose more time by short ones.
+const PAGES: (u32, u32) = (16, 64);
+const SLOW_MILLIS: u64 = 4;
 /// Copies in flight while guests are active, and while not.
 const AT_A_TIME: (usize, usize) = (1, 8);
 
@@ -52,6 +54,8 @@ struct Fill {
     segments: VecDeque<(SegmentId, u32)>,
     /// First page of the next part of the first segment, in the member's extent.
     page: u32,
+    /// Pages of a part beside guests.
+    pages: u32,
     in_flight: usize,
     done: u64,
     total: u64,
@@ -307,6 +311,7 @@ impl Resilver {
             mark,
             segments,
             page: 0,
+            pages: PAGES.0,
             in_flight: 0,
             done: 0,
             total,
@@ -319,6 +324,7 @@ impl Resilver {
     /// Returns the next part to copy, unless too many are in flight.
     fn next_piece(&mut self, store: &mut Store, most: usize) -> Option<FillPiece> {
         let extent_pages = u32::try_from(store.config.shape.extent_bytes / PAGE).unwrap_or(u32::MAX);
+        let beside_guests = store.guests_are_active();
         let fill = self.running.as_mut()?;
         loop {
             let (segment, uses) = *fill.segments.front()?;
@@ -333,10 +339,19 @@ impl Resilver {
                 continue;
             }
             let start = store.core.space.layout.extents(segment).find(|(device, _)| *device == fill.member)?.1.offset;
-            let (page, pages) = (fill.page, PAGES.min(extent_pages - fill.page));
+            let most = if beside_guests { fill.pages } else { PAGES.1 };
+            let (page, pages) = (fill.page, most.min(extent_pages - fill.page));
             fill.page += pages;
             fill.in_flight += 1;
-            return Some(FillPiece { run: fill.run, segment, offset: start + u64::from(page) * PAGE, page, pages, attempt: 0 });
+            return Some(FillPiece {
+                run: fill.run,
+                segment,
+                offset: start + u64::from(page) * PAGE,
+                page,
+                pages,
+                attempt: 0,
+                begun: store.now,
+            });
         }
     }
 
@@ -392,8 +407,10 @@ impl Resilver {
     }
 
     /// Handles the end of a write of a part.
-    pub(crate) fn fill_written(&mut self, piece: FillPiece) {
+    pub(crate) fn fill_written(&mut self, piece: FillPiece, now: Time) {
         if let Some(fill) = self.of(piece.run) {
+            let is_slow = now.0.saturating_sub(piece.begun.0) >= SLOW_MILLIS;
+            fill.pages = if is_slow { (2 * fill.pages).min(PAGES.1) } else { (fill.pages / 2).max(PAGES.0) };
             fill.in_flight -= 1;
             fill.done += u64::from(piece.pages) * PAGE;
         }
