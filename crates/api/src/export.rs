@@ -287,6 +287,9 @@ pub struct Export {
     pub tcp: Option<String>,
     /// True if writes are refused.
     pub readonly: bool,
+    /// True if a receive made it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub receive: bool,
     /// TLS configuration, if TLS is offered.
     pub tls: Option<ExportTls>,
     /// Limits for clients, as far as they were set for this export.

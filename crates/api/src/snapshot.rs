@@ -94,9 +94,12 @@ pub struct CreateSnapshots {
     /// If true, no snapshot is taken when a guest cannot be frozen.
     #[serde(default)]
     pub freeze_required: bool,
-    /// The snapshot that was received, for the only name.
+    /// The snapshot that was received, for the only name. Needs `export`.
     #[serde(default)]
     pub origin: Option<SnapshotOrigin>,
+    /// Export of the receive that makes the request, which is refused once that export has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub export: Option<u64>,
 }
 
 /// Names of created objects.
@@ -119,9 +122,12 @@ pub struct Rollback {
     #[serde(default)]
     pub force: bool,
     /// If true, a receive goes back to its progress or gives up. The kept state is named
-    /// `interrupted-receive-TIME`.
+    /// `interrupted-receive-TIME`. Needs `export`.
     #[serde(default)]
     pub receive: bool,
+    /// Export of the receive that makes the request, which is refused once that export has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub export: Option<u64>,
 }
 
 /// Result of a rollback.

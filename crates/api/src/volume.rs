@@ -277,6 +277,9 @@ pub struct Resize {
     /// If true, only reports the result of the request.
     #[serde(default)]
     pub dry_run: bool,
+    /// Export of the receive that makes the request, which is refused once that export has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub export: Option<u64>,
 }
 
 /// Result of a resize.
@@ -295,13 +298,16 @@ pub struct Resized {
 }
 
 /// Request to rename a volume or snapshot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Rename {
     /// The new full name.
     pub name: String,
-    /// If true, the snapshot is one of a receive, and the receive renames it.
+    /// If true, the snapshot is one of a receive, and the receive renames it. Needs `export`.
     #[serde(default)]
     pub receive: bool,
+    /// Export of the receive that makes the request, which is refused once that export has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub export: Option<u64>,
 }
 
 /// Request to promote a clone.
@@ -351,9 +357,13 @@ pub struct Destroy {
     /// If true, only reports the result of the request.
     #[serde(default)]
     pub dry_run: bool,
-    /// If true, a receive destroys its own snapshots, which say that it is incomplete.
+    /// If true, a receive destroys its own snapshots, which say that it is incomplete. Needs
+    /// `export`.
     #[serde(default)]
     pub receive: bool,
+    /// Export of the receive that makes the request, which is refused once that export has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub export: Option<u64>,
 }
 
 /// Result of a request to destroy volumes and snapshots, or of its dry run.

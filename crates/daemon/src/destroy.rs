@@ -37,14 +37,16 @@ impl Daemon {
         }
         // no export, rename or change of the pool comes between the look and the command
         let _pool = self.lock_pool(pool).await?;
-        let (shard, _) = self.find_volume(first.of()).await?;
+        let (shard, volume) = self.find_volume(first.of()).await?;
         let catalog = Catalog::new(pool, shard.volumes().await?, shard.snapshots().await?);
         let during = match request.more.len() {
             0 => format!("cannot destroy '{}'", request.name),
             more => format!("cannot destroy '{}' and {more} more", request.name),
         };
         let plan = catalog.plan(&doomed, request.recursive || request.clones, request.clones).map_err(|e| e.during(&during))?;
-        if !request.receive {
+        if request.receive {
+            self.check_step(request.export, pool, volume.id).map_err(|e| e.during(&during))?;
+        } else {
             refuse_marks(&plan, &catalog).map_err(|e| e.during(&during))?;
         }
         let exports = self.in_the_way(request, &shard, &catalog, &plan).await.map_err(|e| e.during(&during))?;

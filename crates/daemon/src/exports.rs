@@ -130,10 +130,9 @@ impl Daemon {
         if let Protocol::Nbd { tcp, .. } = &mut record.protocol {
             *tcp = info.tcp.map(|address| address.to_string());
         }
-        {
-            let mut registry = self.registry();
-            registry.exports.insert(id, ExportEntry::new(record.clone(), kept));
-        }
+        let receive = matches!(request, CreateExport::Nbd(request) if request.receive);
+        let entry = || ExportEntry { receive, ..ExportEntry::new(record.clone(), kept) };
+        self.registry().exports.insert(id, entry());
         if let Err(error) = self.save() {
             self.registry().exports.remove(&id);
             // The record is not saved, so the export ends: the client gets an error.
@@ -143,7 +142,7 @@ impl Daemon {
         }
         self.watches().expect_export(id);
         self.tell(EventKind::ExportCreated, format!("{id} {}", record.name));
-        Ok(view(&ExportEntry::new(record, kept), Some(&info)))
+        Ok(view(&entry(), Some(&info)))
     }
 
     /// Checks a request for an NBD export, and returns the record to remember.
@@ -463,6 +462,7 @@ fn view(entry: &ExportEntry, live: Option<&ExportInfo>) -> Export {
         uris,
         tcp: tcp.cloned(),
         readonly: record.readonly,
+        receive: entry.receive,
         tls: tls.map(nbd::tls_view),
         limits,
         access: match &record.protocol {

@@ -12,6 +12,7 @@ use millpond_engine::{SnapshotInfo, Target, VolumeId, VolumeInfo};
 use super::shard::{ShardError, ShardHandle};
 
 pub(super) mod incomplete;
+mod step;
 
 /// True for a snapshot of an incomplete receive. Another one of such a name is its user's.
 pub(super) fn has_mark(snapshot: &SnapshotInfo) -> bool {

@@ -175,6 +175,8 @@ pub(super) struct ExportEntry {
     pub(super) record: ExportRecord,
     /// The state file has it; false for transient ones.
     pub(super) kept: bool,
+    /// A receive made it.
+    pub(super) receive: bool,
     /// Time since which a transient one has no client.
     pub(super) unused: Unused,
     /// Reason why it is not served; `None` when it is.
@@ -184,7 +186,7 @@ pub(super) struct ExportEntry {
 impl ExportEntry {
     /// Returns an entry of an export that is served.
     pub(super) fn new(record: ExportRecord, kept: bool) -> ExportEntry {
-        ExportEntry { record, kept, unused: Unused::default(), trouble: None }
+        ExportEntry { record, kept, receive: false, unused: Unused::default(), trouble: None }
     }
 }
 

@@ -149,6 +149,13 @@ impl Daemon {
     ) -> Result<Vec<String>, ApiError> {
         let expires = request.expires.map(|time| Time(instant::to_millis(time)));
         let group_size = if request.group { targets.len() } else { 1 };
+        let _step = match targets.first() {
+            Some((_, volume, name)) => {
+                let locked = self.lock_step((request.export, request.origin.is_some()), &name.of.pool, *volume).await;
+                locked.map_err(|e| e.during(format!("cannot take '{name}'")))?
+            }
+            None => None,
+        };
         let mut taken: Vec<String> = Vec::new();
         for group in targets.chunks(group_size) {
             let Some((shard, _, first)) = group.first() else { continue };
@@ -186,6 +193,8 @@ impl Daemon {
     pub async fn rollback(&self, name: &SnapshotName, request: &Rollback) -> Result<RolledBack, ApiError> {
         let (shard, _, snapshot) = self.find_snapshot(name).await?;
         let during = format!("cannot roll back to '{name}'");
+        let step = self.lock_step((request.export, request.receive), &name.of.pool, snapshot.volume).await;
+        let _step = step.map_err(|e| e.during(&during))?;
         let connected = attached::to(&shard, Clients::Target(Target::Head(snapshot.volume))).await.map_err(|e| e.during(&during))?;
         if !request.receive {
             // the kept state would be of no instant

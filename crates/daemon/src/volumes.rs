@@ -132,6 +132,7 @@ impl Daemon {
     pub async fn resize(&self, name: &VolumeName, request: &Resize) -> Result<Resized, ApiError> {
         let (shard, volume) = self.find_volume(name).await?;
         let during = format!("cannot resize '{name}'");
+        let _step = self.lock_step((request.export, false), &name.pool, volume.id).await.map_err(|e| e.during(&during))?;
         let change: SizeChange = request.size.parse().map_err(|e: millpond_api::size::SizeError| ApiError::usage(e.to_string()))?;
         let size = change.apply(volume.size).ok_or_else(|| {
             ApiError::invalid(format!("'{}' from {} is below zero or too large; give another size", request.size, Size(volume.size)))
@@ -225,12 +226,18 @@ impl Daemon {
         let command = match (old, &new) {
             (Name::Volume(from), Name::Volume(to)) if from.pool == to.pool => {
                 let (shard, volume) = self.find_volume(from).await?;
+                if request.receive {
+                    self.check_step(request.export, &from.pool, volume.id).map_err(|e| e.during(&during))?;
+                }
                 // a receive would go on in another volume of the old name
                 receiving::refuse(&shard, from, volume.id).await.map_err(|e| e.during(&during))?;
                 Command::Catalog(CatalogCommand::RenameVolume { volume: volume.id, name: to.volume.clone() })
             }
             (Name::Snapshot(from), Name::Snapshot(to)) if from.of == to.of => {
                 let (_, _, snapshot) = self.find_snapshot(from).await?;
+                if request.receive {
+                    self.check_step(request.export, &from.of.pool, snapshot.volume).map_err(|e| e.during(&during))?;
+                }
                 receiving::check_rename(&snapshot, to, request.receive).map_err(|e| e.during(&during))?;
                 Command::Catalog(CatalogCommand::RenameSnapshot { snapshot: snapshot.id, name: to.snapshot.clone() })
             }

@@ -105,7 +105,7 @@ impl Destroy {
     fn request(&self, names: &[String], wipe: Option<millpond_api::WipeMode>, dry_run: bool) -> millpond_api::Destroy {
         let (name, more) = names.split_first().map(|(name, more)| (name.clone(), more.to_vec())).unwrap_or_default();
         let (recursive, clones, unexport, force) = (self.recursive, self.clones, self.unexport, self.force);
-        millpond_api::Destroy { name, more, recursive, clones, unexport, force, wipe, dry_run, receive: false }
+        millpond_api::Destroy { name, more, recursive, clones, unexport, force, wipe, dry_run, receive: false, export: None }
     }
 
     fn tell(&self, what: &millpond_api::Destroyed) -> Outcome {

@@ -139,7 +139,7 @@ impl Failback {
         for snapshot in sides.in_the_way() {
             let to = format!("{name}@{BEFORE}{}", part(snapshot));
             let path = format!("/v1/snapshots/{name}/{}/rename", part(snapshot));
-            client.post::<_, ()>(&path, &Rename { name: to.clone(), receive: false }).await?;
+            client.post::<_, ()>(&path, &Rename { name: to.clone(), ..Rename::default() }).await?;
             line(&format!("renamed {} to {to}", snapshot.name))?;
         }
         let last = instant::now().strftime(&format!("{FAILBACK}%Y%m%dT%H%M%S%3fZ")).to_string();

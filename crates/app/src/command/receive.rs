@@ -29,8 +29,8 @@ use crate::output::{say, write_out};
 
 mod live;
 
-use live::{LiveTarget, destroy_new};
-pub use live::{incomplete_name, snapshots_of};
+use live::destroy_new;
+pub use live::{LiveTarget, incomplete_name, snapshots_of};
 
 /// Bytes that are read from the input at once.
 const BUFFER: usize = 1 << 20;
@@ -143,6 +143,20 @@ impl Receive {
         Ok((file, if meta.is_file() { meta.len() } else { 0 }))
     }
 
+    /// Gives up the incomplete receive of a volume that had snapshots before.
+    async fn give_up_changes(&self, client: &Client, name: &VolumeName) -> Outcome {
+        let (client, handle, of, to) = (client.clone(), tokio::runtime::Handle::current(), name.clone(), self.to.clone());
+        let done = tokio::task::spawn_blocking(move || {
+            let mut target = LiveTarget::existing(client, handle, of)?;
+            let kept = abandon(&mut target, to.as_deref());
+            let closed = target.close();
+            kept.and_then(|kept| closed.map(|()| kept))
+        });
+        let kept = done.await.map_err(|e| Failure::failed(format!("the work failed: {e}; run the command again")))??;
+        say_kept(name, kept.as_deref());
+        Ok(())
+    }
+
     /// Gives an incomplete receive up.
     async fn give_up(&self, client: &Client, name: &VolumeName) -> Outcome {
         let (of, receiving) = look(client, name, incomplete).await?;
@@ -165,25 +179,16 @@ impl Receive {
             let destroyed = destroy_new(client, name).await?;
             return say(&format!("destroyed {}", destroyed.join(" ")));
         }
-        give_up_changes(client, name, self.to.clone()).await?;
+        self.give_up_changes(client, name).await?;
         say(&format!("gave up the receive of {}; '{name}' is as before it", receiving.identity))
     }
 }
 
-/// Gives up the incomplete receive of a volume that had snapshots before, or goes back to `to`.
-pub async fn give_up_changes(client: &Client, name: &VolumeName, to: Option<String>) -> Outcome {
-    let (client, handle, of) = (client.clone(), tokio::runtime::Handle::current(), name.clone());
-    let done = tokio::task::spawn_blocking(move || {
-        let mut target = LiveTarget::existing(client, handle, of)?;
-        let kept = abandon(&mut target, to.as_deref());
-        let closed = target.close();
-        kept.and_then(|kept| closed.map(|()| kept))
-    });
-    let kept = done.await.map_err(|e| Failure::failed(format!("the work failed: {e}; run the command again")))??;
+/// Reports the snapshot that keeps the state of a volume whose receive was given up.
+pub fn say_kept(name: &VolumeName, kept: Option<&str>) {
     if let Some(kept) = kept {
         eprintln!("millpond: data came after the last progress, or from others; it is kept as '{name}@{kept}'");
     }
-    Ok(())
 }
 
 /// Refuses a stream that goes on from a snapshot before a failover: the work went on here since.

@@ -31,7 +31,7 @@ impl Rename {
             Name::Volume(name) => format!("/v1/volumes/{name}/rename"),
             Name::Snapshot(name) => format!("/v1/snapshots/{}/{}/rename", name.of, name.snapshot),
         };
-        client.post::<_, ()>(&path, &millpond_api::Rename { name: new.to_string(), receive: false }).await?;
+        client.post::<_, ()>(&path, &millpond_api::Rename { name: new.to_string(), ..millpond_api::Rename::default() }).await?;
         say(&format!("{old} is {new} now"))
     }
 }

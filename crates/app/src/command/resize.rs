@@ -57,6 +57,7 @@ impl Resize {
             force: self.force,
             reconnect: self.reconnect,
             dry_run: self.dry_run,
+            export: None,
         };
         let resized: millpond_api::Resized = client.post(&format!("/v1/volumes/{name}/resize"), &request).await?;
         let (old, new) = (Size(resized.old_size), Size(resized.size));

@@ -80,8 +80,17 @@ impl Snapshot {
 
     async fn take(&self, client: &Client, names: Vec<String>, group: bool, expires: Option<Timestamp>, lock: Option<Timestamp>) -> Outcome {
         let (description, freeze) = (self.description.clone(), self.freeze.clone());
-        let request =
-            CreateSnapshots { names, group, description, expires, lock, freeze, freeze_required: self.freeze_required, origin: None };
+        let request = CreateSnapshots {
+            names,
+            group,
+            description,
+            expires,
+            lock,
+            freeze,
+            freeze_required: self.freeze_required,
+            origin: None,
+            export: None,
+        };
         let created: Created = client.post("/v1/snapshots", &request).await?;
         created.not_frozen.iter().for_each(|reason| eprintln!("millpond: taken without freezing a guest: {reason}"));
         Ok(())
@@ -132,7 +141,7 @@ pub struct Rollback {
 impl Rollback {
     pub async fn run(self, client: &Client) -> Outcome {
         let name: SnapshotName = self.name.parse()?;
-        let request = millpond_api::Rollback { dry_run: self.dry_run, force: self.force, receive: false };
+        let request = millpond_api::Rollback { dry_run: self.dry_run, force: self.force, receive: false, export: None };
         let done: RolledBack = client.post(&format!("/v1/snapshots/{}/{}/rollback", name.of, name.snapshot), &request).await?;
         let kept = if self.dry_run { "would be kept" } else { "is kept" };
         write_out(&format!("the old head of {} {kept} as {}\n", name.of, done.kept_as))?;

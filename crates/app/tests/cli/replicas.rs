@@ -1,13 +1,19 @@
 //! Policies that send: to another pool, to another daemon, over ssh, with kills and failures.
 
+use std::cell::Cell;
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::process::{ChildStdin, Stdio};
+use std::rc::Rc;
 
+use millpond_images::stream::{Frame, FrameReader};
 use millpond_testing::Random;
 use serde_json::Value;
 
-use crate::harness::{Daemon, eventually};
+use crate::harness::{Daemon, Running, eventually};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_millpond");
 const SIZE: &str = "24M";
@@ -346,6 +352,88 @@ fn a_failover_gives_an_incomplete_receive_up() {
     assert!(over.code == 0 && over.out.contains("given up"), "{over:?}");
     assert!(head(&there, "other/v") == here.content(&format!("tank/v@{first}")));
     assert!(!snapshots(&there, "other/v").iter().any(|name| name == "receiving"));
+}
+
+/// Reads from bytes, and counts them.
+struct Counted<'a> {
+    bytes: &'a [u8],
+    read: Rc<Cell<usize>>,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.bytes.read(into)?;
+        self.read.set(self.read.get() + read);
+        Ok(read)
+    }
+}
+
+/// Returns the bytes of a stream before and after the first frame that ends a snapshot.
+fn first_end(stream: &[u8]) -> (usize, usize) {
+    let at = Rc::new(Cell::new(0));
+    let (mut frames, _) = FrameReader::new(Counted { bytes: stream, read: Rc::clone(&at) }).expect("a stream");
+    loop {
+        let before = at.get();
+        if let Frame::Complete(_) = frames.frame().expect("a frame") {
+            return (before, at.get());
+        }
+    }
+}
+
+/// A receive whose stream the test writes.
+fn receive_from_pipe(there: &Daemon) -> Running {
+    let mut command = crate::harness::command(&["receive", "other/v"]);
+    command.env("MILLPOND_SOCKET", there.socket()).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+    Running(command.spawn().expect("the program starts"))
+}
+
+/// Asserts that a receive fails after the rest of its stream; returns its message.
+fn fails(running: &mut Running, mut pipe: ChildStdin, rest: &[u8]) -> String {
+    // it may end before it has read all
+    let _ = pipe.write_all(rest);
+    drop(pipe);
+    assert_eq!(running.wait(), 1);
+    let mut said = String::new();
+    running.0.stderr.take().expect("piped").read_to_string(&mut said).expect("UTF-8");
+    said
+}
+
+/// A receive that waits for the rest of its stream, at each end of its work on a snapshot, is ended by
+/// a failover: none of its snapshots appears afterwards, and the volume can be used.
+#[test]
+fn no_snapshot_of_an_older_send_appears_after_a_failover() {
+    for between in [true, false] {
+        let (here, there) = (filled(), filled());
+        send_to(&here, &format!("unix:{}/other", there.socket()));
+        let first = run(&here);
+        arrives(&here, &first);
+        here.run(&["policy", "set", "send=none", "p"]).ok();
+        // no data comes with `b`: the receive has nothing to write, and notices by its steps alone
+        here.run(&["snapshot", "tank/v@b"]).ok();
+        change(&here, "tank/v", 8, 1 << 20);
+        here.run(&["snapshot", "tank/v@c"]).ok();
+        assert_eq!(here.run(&["send", &format!("tank/v@{first}%c"), "--to", "changes"]).code, 0);
+        let stream = fs::read(here.path("changes")).expect("read");
+        let (before, after) = first_end(&stream);
+        let cut = if between { after } else { before };
+        let mut running = receive_from_pipe(&there);
+        let mut pipe = running.0.stdin.take().expect("piped");
+        pipe.write_all(&stream[..cut]).expect("written");
+        let expected = if between { [first.as_str(), "b"] } else { [first.as_str(), "receiving"] };
+        eventually("it waits for the rest", || snapshots(&there, "other/v") == expected);
+
+        let over = there.run(&["failover", "other/v"]);
+        assert!(over.code == 0 && over.out.contains("given up") != between, "{over:?}");
+        let then = snapshots(&there, "other/v");
+        assert!(then.last().is_some_and(|name| name.starts_with("failover-")), "{then:?}");
+        let said = fails(&mut running, pipe, &stream[cut..]);
+        assert!(said.contains("another command has ended this receive, as 'millpond failover' does"), "{said}");
+        assert_eq!(snapshots(&there, "other/v"), then);
+        assert!(head(&there, "other/v") == here.content(&format!("tank/v@{first}")));
+        // it can be written
+        change(&there, "other/v", 9, 1 << 20);
+        assert!(there.json(&["exports"]).as_array().is_some_and(Vec::is_empty), "an export is left");
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ fn export(unix: Option<&str>, tcp: Option<&str>, readonly: bool) -> Export {
         unix: unix.map(str::to_owned),
         tcp: tcp.map(str::to_owned),
         readonly,
+        receive: false,
         tls: None,
         limits: NbdLimits::default(),
         access: Access::default(),

@@ -92,7 +92,7 @@ impl Incomplete<'_> {
             let properties = SetProperties { readonly: read_only, ..SetProperties::default() };
             client.patch::<_, Volume>(&format!("/v1/volumes/{part}"), &properties).await?;
         }
-        client.post::<_, ()>(&format!("/v1/volumes/{part}/rename"), &Rename { name: self.name.to_string(), receive: false }).await
+        client.post::<_, ()>(&format!("/v1/volumes/{part}/rename"), &Rename { name: self.name.to_string(), ..Rename::default() }).await
     }
 
     /// Destroys the volume after a failure, which is returned.
@@ -110,7 +110,15 @@ impl Incomplete<'_> {
 /// # Errors
 /// The daemon's error.
 pub async fn resize(client: &Client, part: &VolumeName, size: u64) -> Outcome {
-    let request = Resize { size: size.to_string(), allow_shrink: true, no_snapshot: true, force: false, reconnect: false, dry_run: false };
+    let request = Resize {
+        size: size.to_string(),
+        allow_shrink: true,
+        no_snapshot: true,
+        force: false,
+        reconnect: false,
+        dry_run: false,
+        export: None,
+    };
     client.post::<_, Resized>(&format!("/v1/volumes/{part}/resize"), &request).await.map(drop)
 }
 

@@ -38,7 +38,8 @@ impl TransientExport {
     /// # Errors
     /// The daemon's error.
     pub async fn open(client: &Client, name: &str, readonly: bool) -> Outcome<TransientExport> {
-        let mut export = TransientExport::make(client, name, readonly, false).await?;
+        let name = name.to_owned();
+        let mut export = TransientExport::make(client, CreateNbd { name, readonly, ..CreateNbd::default() }).await?;
         let socket = export.socket.clone();
         let connected = tokio::task::spawn_blocking(move || connect(&socket)).await;
         match connected.unwrap_or_else(|e| Err(std::io::Error::other(e))) {
@@ -59,16 +60,31 @@ impl TransientExport {
     /// # Errors
     /// The daemon's error.
     pub async fn open_for_receive(client: &Client, name: &str, readonly: bool) -> Outcome<TransientExport> {
-        TransientExport::make(client, name, readonly, true).await
+        let name = name.to_owned();
+        TransientExport::make(client, CreateNbd { name, readonly, receive: true, ..CreateNbd::default() }).await
     }
 
-    async fn make(client: &Client, name: &str, readonly: bool, receive: bool) -> Outcome<TransientExport> {
+    /// As [`TransientExport::open_for_receive`], of a volume that others may write to: the caller
+    /// ends the receives among them.
+    ///
+    /// # Errors
+    /// The daemon's error.
+    pub async fn open_beside_receives(client: &Client, name: &str, readonly: bool) -> Outcome<TransientExport> {
         let name = name.to_owned();
-        let request = CreateExport::Nbd(CreateNbd { name, readonly, transient: true, receive, ..CreateNbd::default() });
+        TransientExport::make(client, CreateNbd { name, readonly, receive: true, force: true, ..CreateNbd::default() }).await
+    }
+
+    async fn make(client: &Client, request: CreateNbd) -> Outcome<TransientExport> {
+        let request = CreateExport::Nbd(CreateNbd { transient: true, ..request });
         let export: Export = client.post("/v1/exports", &request).await?;
         let socket = export.unix.map(PathBuf::from);
         let socket = socket.ok_or_else(|| Failure::failed("the daemon made no socket; use the millpond that belongs to it"))?;
         Ok(TransientExport { id: export.id, socket, kept: None })
+    }
+
+    /// Id of the export.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// Path of the unix socket.

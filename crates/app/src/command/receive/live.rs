@@ -124,12 +124,65 @@ impl LiveTarget {
     /// The daemon's; something else serves the volume.
     pub fn existing(client: Client, handle: Handle, name: VolumeName) -> Outcome<LiveTarget> {
         let mut target = LiveTarget { client, handle, name, id: None, published: true, export: None, writer: None };
-        if target.volume()?.readonly {
-            let message = format!("it is read-only; run 'millpond set readonly=off {}' first", target.name);
-            return Err(Failure::failed(message));
-        }
+        target.refuse_readonly()?;
         target.keep_away()?;
         Ok(target)
+    }
+
+    /// Takes the volume of this name from its receives, which are ended: they change nothing more.
+    /// Others may export it, and it may be read-only.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn taken_over(client: Client, handle: Handle, name: VolumeName) -> Outcome<LiveTarget> {
+        let mut target = LiveTarget { client, handle, name, id: None, published: true, export: None, writer: None };
+        let volume = target.volume()?;
+        target.id = Some(volume.id);
+        // its own export first: the daemon refuses that of a receive that begins after it
+        let name = target.name.to_string();
+        let export = target.wait(TransientExport::open_beside_receives(&target.client, &name, volume.readonly))?;
+        target.use_export(export)?;
+        let ended = target.end_receives();
+        match ended {
+            Ok(()) => Ok(target),
+            Err(failure) => target.close().and(Err(failure)),
+        }
+    }
+
+    /// Ends the receives of others into the volume. On return their writes are completed, and the
+    /// daemon refuses their later steps.
+    fn end_receives(&self) -> Outcome {
+        let own = self.export.as_ref().map(TransientExport::id);
+        let receives = || -> Outcome<Vec<u64>> {
+            let exports: Vec<Export> = self.wait(self.client.get("/v1/exports"))?;
+            let is_other = |export: &&Export| export.receive && export.name == self.name.to_string() && Some(export.id) != own;
+            Ok(exports.iter().filter(is_other).map(|export| export.id).collect())
+        };
+        for id in receives()? {
+            if let Err(failure) = self.wait(self.client.delete::<()>(&format!("/v1/exports/{id}?force=true")))
+                && receives()?.contains(&id)
+            {
+                return Err(failure.during("the receive that is under way cannot be ended"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses to change the data of the volume where others use it.
+    ///
+    /// # Errors
+    /// It is read-only, or something else serves it.
+    pub fn check_unused(&self) -> Outcome {
+        self.refuse_readonly()?;
+        self.refuse_exports()
+    }
+
+    fn refuse_readonly(&self) -> Outcome {
+        if self.volume()?.readonly {
+            let message = format!("it is read-only; run 'millpond set readonly=off {}' first", self.name);
+            return Err(Failure::failed(message));
+        }
+        Ok(())
     }
 
     /// Takes the new volume of a receive that ended before it had its name.
@@ -154,9 +207,18 @@ impl LiveTarget {
         self.refuse_exports()?;
         let name = self.current().to_string();
         let export = self.wait(TransientExport::open_for_receive(&self.client, &name, false))?;
+        self.use_export(export)
+    }
+
+    fn use_export(&mut self, export: TransientExport) -> Outcome {
         self.writer = Some(connect(export.socket()).map_err(|e| Failure::failed(format!("cannot use the private export: {e}")))?);
         self.export = Some(export);
         Ok(())
+    }
+
+    /// The export without which the daemon refuses the steps.
+    fn step(&self) -> Option<u64> {
+        self.export.as_ref().map(TransientExport::id)
     }
 
     /// Refuses a volume that something else serves; ends the export of a receive that was killed.
@@ -167,9 +229,8 @@ impl LiveTarget {
         if let Some(mount) = exports.iter().find(is_open) {
             return Err(Failure::failed(format!("it is open in the mount of export {}; end that first", mount.id)));
         }
-        let own = self.export.as_ref().map(TransientExport::socket);
-        for export in exports.iter().filter(|export| export.name == name && (own.is_none() || export.unix.as_deref().map(Path::new) != own))
-        {
+        let own = self.step();
+        for export in exports.iter().filter(|export| export.name == name && Some(export.id) != own) {
             let socket = export.unix.as_deref().map(Path::new).and_then(Path::file_name).map(|file| file.to_string_lossy().into_owned());
             if !socket.is_some_and(|file| file.starts_with("transient-")) {
                 let message =
@@ -215,6 +276,16 @@ impl LiveTarget {
         if self.published { self.name.clone() } else { incomplete_name(&self.name) }
     }
 
+    /// Takes a snapshot of the volume for this command. Durable on return.
+    ///
+    /// # Errors
+    /// The daemon's; another command has ended this one.
+    pub fn snapshot(&self, name: &str, description: &str) -> Outcome {
+        let (names, description) = (vec![self.full(name)], description.to_owned());
+        let request = CreateSnapshots { names, description, export: self.step(), ..CreateSnapshots::default() };
+        self.wait(self.client.post::<_, Created>("/v1/snapshots", &request)).map(drop)
+    }
+
     fn wait<F: Future>(&self, future: F) -> F::Output {
         self.handle.block_on(future)
     }
@@ -223,14 +294,26 @@ impl LiveTarget {
         format!("{}@{snapshot}", self.current())
     }
 
+    /// Returns why the private export takes no connection.
+    fn cannot_connect(&self, error: &std::io::Error) -> Failure {
+        let exports: Outcome<Vec<Export>> = self.wait(self.client.get("/v1/exports"));
+        match exports.is_ok_and(|exports| exports.iter().all(|export| Some(export.id) != self.step())) {
+            true => Failure::failed(ENDED),
+            false => cannot_write(0, error),
+        }
+    }
+
     fn writer(&mut self) -> Outcome<&mut Nbd> {
         if self.writer.is_none() {
             let socket = self.export.as_ref().map(|export| export.socket().to_owned()).unwrap_or_default();
-            self.writer = Some(connect(&socket).map_err(|e| cannot_write(0, &e))?);
+            self.writer = Some(connect(&socket).map_err(|e| self.cannot_connect(&e))?);
         }
         self.writer.as_mut().ok_or_else(|| Failure::failed("the private export is gone; receive again"))
     }
 }
+
+/// Reason why a receive cannot go on: the daemon refuses its steps, too.
+const ENDED: &str = "another command has ended this receive, as 'millpond failover' does";
 
 fn cannot_write(offset: u64, error: &std::io::Error) -> Failure {
     if error.kind() == std::io::ErrorKind::StorageFull {
@@ -246,7 +329,7 @@ impl Target for LiveTarget {
 
     fn publish(&mut self) -> Outcome {
         let path = format!("/v1/volumes/{}/rename", self.volume()?.name);
-        let request = Rename { name: self.name.to_string(), receive: true };
+        let request = Rename { name: self.name.to_string(), receive: true, export: self.step() };
         let renamed = self.wait(self.client.post::<_, ()>(&path, &request));
         renamed.map_err(|e| e.during("the snapshot is complete, but its volume keeps its temporary name"))?;
         self.published = true;
@@ -258,8 +341,8 @@ impl Target for LiveTarget {
     }
 
     fn resize(&mut self, size: u64) -> Outcome {
-        let request =
-            Resize { size: size.to_string(), allow_shrink: true, no_snapshot: true, force: true, reconnect: false, dry_run: false };
+        let (size, export) = (size.to_string(), self.step());
+        let request = Resize { size, allow_shrink: true, no_snapshot: true, force: true, reconnect: false, dry_run: false, export };
         self.wait(self.client.post::<_, Resized>(&format!("/v1/volumes/{}/resize", self.current()), &request))?;
         // a connection knows the size of its beginning; the new one is there before the old one ends
         let before = self.writer.take();
@@ -280,6 +363,7 @@ impl Target for LiveTarget {
             names: vec![self.full(name)],
             description: description.to_owned(),
             origin: Some(origin.clone()),
+            export: self.step(),
             ..CreateSnapshots::default()
         };
         self.wait(self.client.post::<_, Created>("/v1/snapshots", &request))?;
@@ -289,12 +373,12 @@ impl Target for LiveTarget {
 
     fn rename(&mut self, from: &str, to: &str) -> Outcome {
         let path = format!("/v1/snapshots/{}/{from}/rename", self.current());
-        self.wait(self.client.post::<_, ()>(&path, &Rename { name: self.full(to), receive: true }))
+        self.wait(self.client.post::<_, ()>(&path, &Rename { name: self.full(to), receive: true, export: self.step() }))
     }
 
     fn destroy(&mut self, name: &str) -> Outcome {
         // a receive that was killed may have left an export of it
-        let request = Destroy { name: self.full(name), unexport: true, receive: true, ..Destroy::default() };
+        let request = Destroy { name: self.full(name), unexport: true, receive: true, export: self.step(), ..Destroy::default() };
         self.wait(self.client.post::<_, Destroyed>("/v1/destroy", &request)).map(drop)
     }
 
@@ -303,7 +387,7 @@ impl Target for LiveTarget {
         // this process is the one client that may be connected; the daemon sees later that it left
         self.writer = None;
         let path = format!("/v1/snapshots/{}/{to}/rollback", self.current());
-        let request = |dry_run| Rollback { dry_run, force: false, receive: incomplete };
+        let request = |dry_run| Rollback { dry_run, force: false, receive: incomplete, export: self.step() };
         let end = Instant::now() + LEAVING;
         while Instant::now() < end {
             let planned: RolledBack = self.wait(self.client.post(&path, &request(true)))?;
