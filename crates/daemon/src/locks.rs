@@ -43,6 +43,9 @@ pub struct Deadlines {
     pub close: Duration,
     /// Wait for the kernel to finish the operations of a pool that was given up.
     pub last: Duration,
+    /// Longest time in which a send of a policy moves no byte. A receive takes none while it reads
+    /// back the data since its last progress, at most 4 GiB: less than 7 minutes at 10 MiB/s.
+    pub send: Duration,
 }
 
 impl Default for Deadlines {
@@ -50,7 +53,15 @@ impl Default for Deadlines {
         let seconds = Duration::from_secs;
         // the waits of a daemon that stops are together shorter than the 90 seconds after which
         // systemd kills a service that does not stop
-        Deadlines { turn: seconds(30), look: seconds(2), command: seconds(60), idle: seconds(15), close: seconds(55), last: seconds(5) }
+        Deadlines {
+            turn: seconds(30),
+            look: seconds(2),
+            command: seconds(60),
+            idle: seconds(15),
+            close: seconds(55),
+            last: seconds(5),
+            send: seconds(600),
+        }
     }
 }
 

@@ -32,7 +32,7 @@ mod tests;
 mod turn;
 
 pub(super) use holds::LONGEST_SENDER;
-use process::LastLine;
+use process::{LastLine, SendFailure};
 
 /// Most sends at a time.
 const MOST_RUNNING: usize = 2;
@@ -85,6 +85,8 @@ pub(super) struct Sending {
     failing: u64,
     failed: u64,
     error: Option<String>,
+    /// A send was ended because it moved no byte, and none has succeeded since.
+    hung: bool,
     retry: Option<Instant>,
     /// A user asked for a send while one ran: if that fails, the next one does not wait.
     at_once: bool,
@@ -104,6 +106,7 @@ impl Sending {
             failing: 0,
             failed: 0,
             error: None,
+            hung: false,
             retry: None,
             at_once: false,
             behind: None,
@@ -116,21 +119,22 @@ impl Sending {
     }
 
     /// Notes how a send ended.
-    fn ended(&mut self, result: Result<Option<AtTarget>, String>, now: Instant, time: Timestamp) {
+    fn ended(&mut self, result: Result<Option<AtTarget>, SendFailure>, now: Instant, time: Timestamp) {
         self.running = None;
         self.looked = true;
         let at_once = std::mem::take(&mut self.at_once);
         match result {
             Ok(newest) => {
                 (self.newest, self.sent) = (newest.or(self.newest.take()), Some(time));
-                (self.failing, self.error, self.retry) = (0, None, None);
+                (self.failing, self.error, self.hung, self.retry) = (0, None, false, None);
             }
             Err(why) => {
                 let doubled = 1_u32 << u32::try_from(self.failing.min(8)).unwrap_or(8);
                 self.retry = Some(now + (RETRY.0 * doubled).min(RETRY.1)).filter(|_| !at_once);
                 self.failing += 1;
                 self.failed += 1;
-                self.error = Some(why);
+                self.error = Some(why.to_string());
+                self.hung |= matches!(why, SendFailure::Hung(_));
                 self.due = self.due.or(Some(now));
             }
         }
@@ -144,7 +148,7 @@ impl Sending {
     /// Returns why the target is behind; `None` if it is not. `since`: the time from which it had to
     /// have snapshots.
     fn why_behind(&self, interval: u64, since: Timestamp, (now, time): (Instant, Timestamp)) -> Option<String> {
-        if self.failing >= FAILURES {
+        if self.failing >= FAILURES || self.hung {
             return self.error.clone();
         }
         // after a start the first look may take a while
@@ -317,9 +321,9 @@ impl Daemon {
         self.sends.changed.notify_one();
     }
 
-    fn end_send(&self, job: &Job, result: Result<Option<AtTarget>, String>) {
+    fn end_send(&self, job: &Job, result: Result<Option<AtTarget>, SendFailure>) {
         if let Err(why) = &result {
-            tracing::warn!(policy = job.policy, pool = job.pool, target = %job.target, why, "a send failed");
+            tracing::warn!(policy = job.policy, pool = job.pool, target = %job.target, %why, "a send failed");
         }
         if let Some(entry) = self.policies().all.get_mut(&job.policy) {
             let is_same = entry.target().as_ref() == Some(&job.target);

@@ -1,16 +1,22 @@
 //! Child processes of sends. They end with the daemon: when it stops they are killed, and when it is
 //! killed, `send` loses its connection and with it `receive` its input.
 
-use std::io;
+use std::fmt;
+use std::io::{self, PipeReader, PipeWriter};
 use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
+use millpond_api::instant::show_span;
+use rustix::io::Errno;
+use rustix::pipe::{SpliceFlags, splice};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Most bytes of a list of snapshots: about a million of them.
 const MOST_OUTPUT: u64 = 512 << 20;
@@ -23,11 +29,40 @@ const AFTER: Duration = Duration::from_secs(60);
 const WORDS: Duration = Duration::from_secs(2);
 /// Time between two looks whether a send is still wanted.
 const LOOK: Duration = Duration::from_secs(1);
+/// Most bytes that are moved from one pipe to another at once: those of a pipe.
+const MOVED: usize = 1 << 16;
 /// Most characters of a line that are kept.
 const LONGEST: usize = 500;
 
 /// The last line that a process wrote, for lists.
 pub(in crate::policy) type LastLine = Arc<Mutex<String>>;
+
+/// Reason why a send has failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SendFailure {
+    /// A process ended with an error, or cannot be run. Try again later.
+    Failed(String),
+    /// The processes moved no byte for that time, and were ended: one of the ends does not answer.
+    /// Look at it; the send is tried again later.
+    Hung(Duration),
+}
+
+impl From<String> for SendFailure {
+    fn from(why: String) -> SendFailure {
+        SendFailure::Failed(why)
+    }
+}
+
+impl fmt::Display for SendFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SendFailure::Failed(why) => f.write_str(why),
+            SendFailure::Hung(limit) => {
+                write!(f, "no data moved for {}, so the send was ended; see whether the target answers", show_span(limit.as_secs()))
+            }
+        }
+    }
+}
 
 /// A process, and the reading of its messages.
 struct Running {
@@ -147,40 +182,107 @@ pub(super) async fn alone(command: &[String], shown: LastLine, is_wanted: impl F
     }
 }
 
+/// Moves everything from one pipe to another on a thread of its own; returns the count of bytes. It
+/// ends with the end of the input, or when nothing reads the output: with the processes.
+fn relay(from: PipeReader, to: PipeWriter) -> io::Result<Arc<AtomicU64>> {
+    let moved = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&moved);
+    thread::Builder::new().name("send".to_owned()).spawn(move || {
+        loop {
+            match splice(&from, None, &to, None, MOVED, SpliceFlags::empty()) {
+                Ok(0) => break,
+                Ok(bytes) => drop(count.fetch_add(bytes as u64, Ordering::Relaxed)),
+                Err(Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+    })?;
+    Ok(moved)
+}
+
+/// Two processes, the output of the first of which is the input of the second.
+struct Piped {
+    sender: Running,
+    receiver: Running,
+    /// Bytes that went from one to the other.
+    moved: Arc<AtomicU64>,
+}
+
+impl Piped {
+    fn start(sender: &[String], receiver: &[String], shown: LastLine) -> Result<Piped, String> {
+        let no_pipe = |error| format!("no pipe: {error}");
+        let ((from_sender, sent), (received, to_receiver)) = (io::pipe().map_err(no_pipe)?, io::pipe().map_err(no_pipe)?);
+        let receiver = Running::start(receiver, received.into(), Stdio::null(), None)?;
+        let sender = Running::start(sender, Stdio::null(), sent.into(), Some(shown))?;
+        let moved = relay(from_sender, to_receiver).map_err(|error| format!("no thread: {error}"))?;
+        Ok(Piped { sender, receiver, moved })
+    }
+
+    fn ask_to_end(&self) {
+        [&self.sender, &self.receiver].iter().for_each(|running| running.ask_to_end());
+    }
+}
+
+/// The last move of bytes that was seen.
+struct Progress {
+    limit: Duration,
+    moved: u64,
+    since: Instant,
+}
+
+impl Progress {
+    /// Notes the bytes; returns true when they are the same for too long.
+    fn is_hung(&mut self, moved: u64, now: Instant) -> bool {
+        if moved != self.moved {
+            (self.moved, self.since) = (moved, now);
+        }
+        now.duration_since(self.since) >= self.limit
+    }
+}
+
 /// Runs two commands, the output of the first of which is the input of the second; asks both to end
-/// when `is_wanted` becomes false.
+/// when `is_wanted` becomes false, or when they move no byte for the time `limit`.
 ///
 /// # Errors
 /// The last message of the one that failed first: the other one fails because of it.
-pub(super) async fn piped(sender: &[String], receiver: &[String], shown: LastLine, is_wanted: impl Fn() -> bool) -> Result<(), String> {
-    let (reader, writer) = io::pipe().map_err(|error| format!("no pipe: {error}"))?;
-    let mut receiver = Running::start(receiver, reader.into(), Stdio::null(), None)?;
-    let mut sender = Running::start(sender, Stdio::null(), writer.into(), Some(shown))?;
+pub(super) async fn piped(
+    (sender, receiver): (&[String], &[String]),
+    shown: LastLine,
+    limit: Duration,
+    is_wanted: impl Fn() -> bool,
+) -> Result<(), SendFailure> {
+    let mut both = Piped::start(sender, receiver, shown)?;
+    let mut progress = Progress { limit, moved: 0, since: Instant::now() };
     let (mut ended, mut end): ([bool; 2], _) = ([false; 2], None);
-    let mut failure: Option<String> = None;
+    let mut failure: Option<SendFailure> = None;
     loop {
         tokio::select! {
-            status = sender.child.wait(), if !ended[0] => {
+            status = both.sender.child.wait(), if !ended[0] => {
                 ended[0] = true;
                 if !status.as_ref().is_ok_and(ExitStatus::success) && failure.is_none() {
-                    failure = Some(sender.reason(status).await);
+                    failure = Some(both.sender.reason(status).await.into());
                 }
             }
-            status = receiver.child.wait(), if !ended[1] => {
+            status = both.receiver.child.wait(), if !ended[1] => {
                 ended[1] = true;
                 if !status.as_ref().is_ok_and(ExitStatus::success) && failure.is_none() {
-                    failure = Some(receiver.reason(status).await);
+                    failure = Some(both.receiver.reason(status).await.into());
                 }
             }
             () = tokio::time::sleep(LOOK) => {}
         }
-        let now = tokio::time::Instant::now();
+        let now = Instant::now();
         if ended == [true; 2] || end.is_some_and(|end| end < now) {
             return failure.map_or(Ok(()), Err);
         }
-        if failure.is_none() && !is_wanted() {
-            failure = Some("it is no longer wanted".to_owned());
-            [&sender, &receiver].iter().for_each(|running| running.ask_to_end());
+        if failure.is_none() {
+            failure = match progress.is_hung(both.moved.load(Ordering::Relaxed), now) {
+                true => Some(SendFailure::Hung(limit)),
+                false => (!is_wanted()).then(|| "it is no longer wanted".to_owned().into()),
+            };
+            if failure.is_some() {
+                both.ask_to_end();
+            }
         }
         if failure.is_some() {
             end = end.or(Some(now + AFTER));

@@ -10,6 +10,10 @@ fn at(seconds: u64) -> Timestamp {
     instant::from_millis(1_000_000_000_000 + 1000 * seconds)
 }
 
+fn no_answer() -> Result<Option<AtTarget>, SendFailure> {
+    Err(SendFailure::Failed("no answer".to_owned()))
+}
+
 fn arrived(seconds: u64) -> Option<AtTarget> {
     Some(AtTarget { name: "a".to_owned(), taken: at(seconds) })
 }
@@ -20,7 +24,7 @@ fn a_failed_send_is_tried_again_at_growing_intervals() {
     let mut sending = Sending::new(now);
     let minutes: Vec<u64> = (0..8)
         .map(|_| {
-            sending.ended(Err("no answer".to_owned()), now, at(0));
+            sending.ended(no_answer(), now, at(0));
             assert!(!sending.is_due(now) && sending.is_due(now + RETRY.1));
             sending.retry.expect("a time").duration_since(now).as_secs() / 60
         })
@@ -29,7 +33,7 @@ fn a_failed_send_is_tried_again_at_growing_intervals() {
     let view = sending.view(now, at(0));
     assert_eq!((view.failing, view.failed, view.error.as_deref(), view.retry), (8, 8, Some("no answer"), Some(at(1800))));
     sending.at_once = true;
-    sending.ended(Err("no answer".to_owned()), now, at(0));
+    sending.ended(no_answer(), now, at(0));
     assert!(sending.is_due(now), "a user asked for it meanwhile");
     sending.ended(Ok(arrived(5)), now, at(9));
     let view = sending.view(now, at(12));
@@ -44,10 +48,10 @@ fn a_send_is_behind_after_three_failures_or_twice_the_interval() {
     let why = |sending: &Sending, seconds: u64| sending.why_behind(HOUR, at(0), (now, at(seconds)));
     assert_eq!(why(&sending, 100 * HOUR), None, "the first look has not ended");
     for _ in 0..2 {
-        sending.ended(Err("no answer".to_owned()), now, at(0));
+        sending.ended(no_answer(), now, at(0));
         assert_eq!(why(&sending, 0), None);
     }
-    sending.ended(Err("no answer".to_owned()), now, at(0));
+    sending.ended(no_answer(), now, at(0));
     assert_eq!(why(&sending, 0), Some("no answer".to_owned()));
     sending.ended(Ok(arrived(1000)), now, at(0));
     assert_eq!(why(&sending, 1000 + 2 * HOUR + SLACK), None);
@@ -56,6 +60,20 @@ fn a_send_is_behind_after_three_failures_or_twice_the_interval() {
     // nothing is there: from the beginning
     let nothing = Sending { looked: true, ..Sending::new(now) };
     assert_eq!((why(&nothing, 2 * HOUR + SLACK), why(&nothing, 2 * HOUR + SLACK + 1).is_some()), (None, true));
+}
+
+#[test]
+fn a_send_that_hung_is_behind_at_once_until_one_succeeds() {
+    let now = Instant::now();
+    let mut sending = Sending::new(now);
+    let why = |sending: &Sending| sending.why_behind(HOUR, at(0), (now, at(0)));
+    sending.ended(Err(SendFailure::Hung(Duration::from_secs(600))), now, at(0));
+    assert!(why(&sending).is_some_and(|why| why.contains("no data moved for 10 min")), "{:?}", why(&sending));
+    assert_eq!(sending.retry, Some(now + RETRY.0), "it is tried again");
+    sending.ended(no_answer(), now, at(0));
+    assert!(why(&sending).is_some(), "another failure does not end it");
+    sending.ended(Ok(arrived(0)), now, at(0));
+    assert_eq!(why(&sending), None);
 }
 
 fn attached(volume: u32) -> Attached {

@@ -6,6 +6,7 @@ use millpond_api::send_target::OwnProgram;
 use millpond_engine::SnapshotId;
 
 use super::plan::{Ends, Step, part};
+use super::process::SendFailure;
 use super::{AtTarget, Job, process};
 use crate::service::Daemon;
 
@@ -22,12 +23,12 @@ impl Daemon {
     /// Sends what the target lacks; returns the newest snapshot that it has then.
     ///
     /// # Errors
-    /// The reason, in one line.
-    pub(super) async fn send_volume(&self, job: &Job) -> Result<Option<AtTarget>, String> {
+    /// The reason.
+    pub(super) async fn send_volume(&self, job: &Job) -> Result<Option<AtTarget>, SendFailure> {
         let own = self.own_program();
         let volume = self.name_of(job).await?;
         match job.target.pool() {
-            None => self.back_up(job, &own, &volume).await,
+            None => Ok(self.back_up(job, &own, &volume).await?),
             Some(pool) => self.send_to(job, &own, (&format!("{}/{volume}", job.pool), &format!("{pool}/{volume}"))).await,
         }
     }
@@ -59,7 +60,7 @@ impl Daemon {
         Ok(Ends::new(self.source(here).await?, there, listed))
     }
 
-    async fn send_to(&self, job: &Job, own: &OwnProgram, (here, there): (&str, &str)) -> Result<Option<AtTarget>, String> {
+    async fn send_to(&self, job: &Job, own: &OwnProgram, (here, there): (&str, &str)) -> Result<Option<AtTarget>, SendFailure> {
         for _ in 0..MOST_STEPS {
             let ends = self.ends(job, own, (here, there)).await?;
             let step = ends.step(&job.terms);
@@ -85,14 +86,15 @@ impl Daemon {
                     let name = format!("{here}{range}");
                     let sender = own.here(&[&["send", name.as_str()], resume.as_slice()].concat());
                     let receiver = job.target.command(own, &[&["receive", there], resume.as_slice()].concat());
-                    process::piped(&sender, &receiver, job.shown.clone(), || self.is_wanted(job)).await?;
+                    let limit = self.options.deadlines.send;
+                    process::piped((&sender, &receiver), job.shown.clone(), limit, || self.is_wanted(job)).await?;
                     self.move_holds(job, &[SnapshotId(last.id)]).await?;
                     self.thin_target(job, own, &ends).await;
                     return Ok(Some(at_target(&last)));
                 }
             }
         }
-        Err("an incomplete receive at the target cannot be given up".to_owned())
+        Err("an incomplete receive at the target cannot be given up".to_owned().into())
     }
 
     /// Destroys the snapshots that the policy no longer needs at the target. What fails is tried

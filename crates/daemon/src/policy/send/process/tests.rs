@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Longer than anything takes that does not hang, on a busy machine.
+const LONG: Duration = Duration::from_secs(300);
+
 fn command(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
@@ -28,9 +31,19 @@ fn the_last_message_is_the_reason_of_a_failure() {
 }
 
 /// Runs two scripts as a pipe.
-async fn pipe(sender: &str, receiver: &str, line: &LastLine, is_wanted: bool) -> Result<(), String> {
+async fn pipe(sender: &str, receiver: &str, line: &LastLine, is_wanted: bool) -> Result<(), SendFailure> {
+    pipe_within(sender, receiver, line, LONG, || is_wanted).await
+}
+
+async fn pipe_within(
+    sender: &str,
+    receiver: &str,
+    line: &LastLine,
+    limit: Duration,
+    is_wanted: impl Fn() -> bool,
+) -> Result<(), SendFailure> {
     let (sender, receiver) = (shell(sender), shell(receiver));
-    let ended = timeout(Duration::from_secs(30), piped(&sender, &receiver, Arc::clone(line), || is_wanted));
+    let ended = timeout(LONG, piped((&sender, &receiver), Arc::clone(line), limit, is_wanted));
     ended.await.expect("it ends")
 }
 
@@ -40,10 +53,10 @@ fn a_pipe_fails_with_the_reason_of_the_one_that_failed_first() {
         let line = LastLine::default();
         assert_eq!(pipe("printf abc", "test \"$(cat)\" = abc", &line, true).await, Ok(()));
         let cut = pipe("echo cause >&2; exit 1", "cat; sleep 1; echo consequence >&2; exit 1", &line, true).await;
-        assert_eq!(cut, Err("cause".to_owned()));
+        assert_eq!(cut, Err(SendFailure::Failed("cause".to_owned())));
         assert_eq!(*line.lock().expect("a line"), "cause", "the progress of the sender is shown");
         let refused = pipe("sleep 1; yes; echo consequence >&2; exit 1", "echo cause >&2; exit 1", &line, true).await;
-        assert_eq!(refused, Err("cause".to_owned()));
+        assert_eq!(refused, Err(SendFailure::Failed("cause".to_owned())));
     });
 }
 
@@ -51,6 +64,41 @@ fn a_pipe_fails_with_the_reason_of_the_one_that_failed_first() {
 fn a_send_that_is_no_longer_wanted_ends() {
     run(async {
         let ended = pipe("exec sleep 300", "cat; exit 1", &LastLine::default(), false).await;
-        assert!(ended.is_err_and(|why| why.contains("no longer wanted")));
+        assert!(ended.is_err_and(|why| why.to_string().contains("no longer wanted")));
+    });
+}
+
+/// Fixed defect: a receive that took nothing kept its place among the sends for ever.
+#[test]
+fn a_pipe_in_which_no_byte_moves_ends() {
+    run(async {
+        let limit = Duration::from_secs(1);
+        // it takes nothing; it takes all and does not end; nothing comes
+        for (sender, receiver) in
+            [("exec yes", "exec sleep 300"), ("echo all", "cat > /dev/null; exec sleep 300"), ("exec sleep 300", "exec cat")]
+        {
+            let hung = pipe_within(sender, receiver, &LastLine::default(), limit, || true).await;
+            assert_eq!(hung, Err(SendFailure::Hung(limit)), "{sender} | {receiver}");
+        }
+    });
+}
+
+/// The time counts from the last byte: this pipe takes longer than the limit.
+#[test]
+fn a_pipe_in_which_bytes_move_goes_on() {
+    run(async {
+        let moves = "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 1; done";
+        let limit = Duration::from_secs(6);
+        assert_eq!(pipe_within(moves, "exec cat > /dev/null", &LastLine::default(), limit, || true).await, Ok(()));
+    });
+}
+
+#[test]
+fn everything_goes_through_the_pipe() {
+    run(async {
+        let sum = "head -c 3000001 | cksum";
+        let line = LastLine::default();
+        let check = format!("test \"$(cksum)\" = \"$(yes abcdefg | {sum})\"");
+        assert_eq!(pipe("yes abcdefg | head -c 3000001", &check, &line, true).await, Ok(()));
     });
 }
