@@ -42,6 +42,9 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("mmdebstrap", "mmdebstrap"),
     ("dpkg-shlibdeps", "dpkg-dev"),
     ("lintian", "lintian"),
+    ("ssh", "openssh-client"),
+    ("ssh-keygen", "openssh-client"),
+    ("sshd", "openssh-server"),
     ("skopeo", "skopeo"),
     ("umoci", "umoci"),
 ];

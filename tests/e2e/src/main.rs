@@ -53,6 +53,7 @@ mod policies;
 mod proxmox;
 mod read_cache;
 mod replication;
+mod replication_ssh;
 mod restart;
 mod sectors;
 mod send_receive;

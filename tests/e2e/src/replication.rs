@@ -18,21 +18,21 @@ use std::thread;
 use std::time::Duration;
 
 const ROUNDS: usize = 4;
-const VOLUME: &str = "tank/disk";
+pub const VOLUME: &str = "tank/disk";
 
 /// State of the sends of the volume.
-fn state(host: &Millpond) -> Result<Value> {
+pub fn state(host: &Millpond) -> Result<Value> {
     Ok(host.json(&["policy", "show", "replica"])?["volumes"][0]["send"].clone())
 }
 
 /// Runs the policy; returns the name of the snapshot that it took.
-fn run_policy(host: &Millpond) -> Result<String> {
+pub fn run_policy(host: &Millpond) -> Result<String> {
     let done = host.json(&["policy", "run", "replica"])?;
     let name = done["taken"][0].as_str().and_then(|name| name.split_once('@'));
     Ok(name.context("no snapshot was taken")?.1.to_owned())
 }
 
-fn arrives(here: &Millpond, there: &Millpond, name: &str) -> Result<()> {
+pub fn arrives(here: &Millpond, there: &Millpond, name: &str) -> Result<()> {
     wait_until(&format!("snapshot {name} arrives"), PATIENCE, || {
         let is_there = snapshots(there, VOLUME).is_ok_and(|all| all.iter().any(|other| other == name));
         let Ok(state) = state(here) else { return false };
@@ -46,7 +46,7 @@ fn arrives(here: &Millpond, there: &Millpond, name: &str) -> Result<()> {
 }
 
 /// True while data of a receive comes.
-fn is_receiving(there: &Millpond) -> bool {
+pub fn is_receiving(there: &Millpond) -> bool {
     let listed = there.json(&["list", "-t", "snapshot", "tank", "-o", "name"]);
     let is_mark = |one: &Value| one["name"].as_str().is_some_and(|name| name.ends_with("@receiving"));
     listed.is_ok_and(|listed| listed.as_array().is_some_and(|all| all.iter().any(is_mark)))
@@ -88,7 +88,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
 }
 
 /// Fills the volume with data that cannot be compressed, so that a send takes its time.
-fn fill(socket: &Path, seed: u64) -> Result<()> {
+pub fn fill(socket: &Path, seed: u64) -> Result<()> {
     let mut client = UnixStream::connect(socket).and_then(Client::new)?;
     let mut rng = millpond_lab::load::Rng::new(seed + 1);
     let mut data = vec![0; 1 << 20];

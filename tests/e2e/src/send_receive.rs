@@ -120,7 +120,11 @@ pub fn same(hosts: [(&Millpond, &str); 2], snapshot: &str, room: &Path) -> Resul
 
 /// Starts a daemon with a pool `tank`.
 pub fn host(dir: &Path) -> Result<Millpond> {
-    let mut host = Millpond::new(millpond_binary()?);
+    host_of(Millpond::new(millpond_binary()?), dir)
+}
+
+/// As [`host`], with settings.
+pub fn host_of(mut host: Millpond, dir: &Path) -> Result<Millpond> {
     host.start_empty(dir)?;
     host.cli(&["pool", "create", "tank", &format!("{}:1G", dir.join("pool.img").display())])?;
     Ok(host)

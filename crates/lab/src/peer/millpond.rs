@@ -5,7 +5,7 @@ use crate::load::{Client, Endpoint};
 use crate::process::{Daemon, find_tool, run_command};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -45,6 +45,8 @@ pub struct Millpond {
     preparation: Preparation,
     daemon: Option<Daemon>,
     settings: Vec<String>,
+    /// PATH of the daemon; none: that of this process.
+    path: Option<OsString>,
 }
 
 /// Preparation of a pool's file.
@@ -73,6 +75,7 @@ impl Millpond {
             preparation: Preparation::Sparse,
             daemon: None,
             settings: Vec::new(),
+            path: None,
         }
     }
 
@@ -124,6 +127,12 @@ impl Millpond {
     /// Adds a line to the daemon's configuration.
     pub fn with_setting(mut self, line: &str) -> Millpond {
         self.settings.push(line.to_owned());
+        self
+    }
+
+    /// Sets the PATH in which the daemon finds programs.
+    pub fn with_path(mut self, path: OsString) -> Millpond {
+        self.path = Some(path);
         self
     }
 
@@ -217,6 +226,7 @@ impl Millpond {
         std::fs::write(&config, self.settings.join("\n")).context("writing the daemon's configuration")?;
         let mut command = Command::new(&self.binary);
         command.arg("serve").arg("--socket").arg(&socket).arg("--state").arg(self.dir.join("state")).arg("--config").arg(config);
+        command.envs(self.path.iter().map(|path| ("PATH", path)));
         let mut daemon = Daemon::spawn(&mut command, &self.dir.join("millpond.log"))?;
         let status = || Control::connect(&socket).and_then(|mut control| control.get("/v1/status"));
         let took = daemon.wait_ready(PATIENCE, || status().is_ok_and(|status| status["ready"] == true))?;

@@ -1,7 +1,7 @@
 //! Disk images, and sector sizes of their contents.
 
 use super::{Asks, Case};
-use crate::{backup, disk_images, replication, sectors, send_receive};
+use crate::{backup, disk_images, replication, replication_ssh, sectors, send_receive};
 
 pub const CASES: &[Case] = &[
     Case {
@@ -75,6 +75,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: replication::run,
+    },
+    Case {
+        name: "replication-ssh",
+        about: "a policy sends through ssh and a real sshd, by a Host alias and by a port; ssh is killed once in the middle of a send",
+        needs: &["sshd", "ssh", "ssh-keygen"],
+        guest: false,
+        asks: Asks::Everything,
+        run: replication_ssh::run,
     },
     Case {
         name: "sectors-boot-4kn",
