@@ -1,4 +1,5 @@
-//! The package is upgraded under a guest with a disk over vhost-user and one over NBD.
+//! The package is upgraded, and once downgraded, under a guest with a disk over vhost-user and one over
+//! NBD. Exports, volumes, snapshots, policies and the format of the pool stay as they are.
 
 use super::PATIENCE;
 use super::guest::{Guest, Protocol, nbd_disk};
@@ -7,6 +8,7 @@ use super::subject::Subject;
 use super::vhost_user::export;
 use anyhow::{Context, Result, ensure};
 use millpond_lab::peer::{Contender, Millpond, millpond_binary};
+use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -71,13 +73,20 @@ for disk in vda vdb; do
 done
 "#;
 
+/// Names the program of an earlier version, which is installed first; else it is the one under test.
+const OLD: &str = "MILLPOND_OLD_BIN";
+/// Snapshot with a read-only export that no client uses.
+const SNAPSHOT: &str = "lab/disk@before";
+/// Maximum wait until the exports are online again.
+const RESTORED: Duration = Duration::from_secs(120);
+
 /// Installs a version of the program as dpkg does: a new file takes the place of the old one, which
 /// a running daemon keeps. Bytes after the program make each version another file.
-fn install(program: &Path, version: u64) -> Result<()> {
+fn install(version: &Path, program: &Path, number: u64) -> Result<()> {
     let new = program.with_extension("dpkg-new");
-    fs::copy(millpond_binary()?, &new).context("copying the program")?;
+    fs::copy(version, &new).context("copying the program")?;
     let mut file = File::options().append(true).open(&new)?;
-    file.write_all(&version.to_le_bytes())?;
+    file.write_all(&number.to_le_bytes())?;
     file.set_permissions(fs::Permissions::from_mode(0o755))?;
     file.sync_all()?;
     drop(file);
@@ -108,28 +117,145 @@ fn wait_for_more(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
-/// The program is replaced twice, and each time the daemon is restarted as the package's `postinst`
-/// does it. The guest sees no error, and every file is there, also after another restart.
+/// Adds what no client of this test uses: a held snapshot, its export with limits and a mode, and a
+/// policy.
+fn add_unused(millpond: &Millpond, dir: &Path) -> Result<()> {
+    millpond.cli(&["snapshot", SNAPSHOT])?;
+    millpond.cli(&["hold", SNAPSHOT, "--tag", "audit"])?;
+    let socket = dir.join("unused.sock").display().to_string();
+    let words = ["export", "nbd", SNAPSHOT, "--readonly", "--max-clients", "3", "--mode", "0640", "--unix", &socket];
+    millpond.cli(&words)?;
+    millpond.cli(&["policy", "create", "daily", "--keep", "1d:7d"])?;
+    millpond.cli(&["policy", "attach", "daily", OTHER]).map(drop)
+}
+
+/// Returns listed exports without their states, clients and counters.
+fn settings(exports: &Value) -> Value {
+    let mut exports = exports.clone();
+    for export in exports.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        export.retain(|field, _| !["state", "reason", "clients", "connections", "io", "volumes"].contains(&field.as_str()));
+    }
+    exports
+}
+
+/// Returns the modes of the sockets of listed exports.
+fn modes(exports: &Value) -> Result<Vec<u32>> {
+    let sockets = exports.as_array().into_iter().flatten().filter_map(|export| export["unix"].as_str());
+    sockets.map(|socket| Ok(fs::symlink_metadata(socket).context("a socket")?.permissions().mode())).collect()
+}
+
+/// Returns all that an upgrade must keep besides data. Snapshots of the policy are left out, because
+/// their number depends on the time.
+fn kept(millpond: &Millpond) -> Result<Value> {
+    let lines = |words: &[&str], columns: &str| -> Result<Vec<String>> {
+        let text = millpond.cli(&[words, &["-H", "-o", columns]].concat())?;
+        Ok(text.lines().filter(|line| !line.contains("@auto-")).map(str::to_owned).collect())
+    };
+    let exports = millpond.json(&["exports"])?;
+    let of_snapshots = "name,id,size,created,hold_tags,description,expires";
+    Ok(json!({
+        "exports": settings(&exports),
+        "modes": modes(&exports)?,
+        "pool": lines(&["pool", "get", "format,features", "lab"], "property,value")?,
+        "volumes": lines(&["list", "-t", "volume"], "name,id,size,sector,cache,compression,readonly,created")?,
+        "snapshots": lines(&["list", "-t", "snapshot"], of_snapshots)?,
+        "policies": lines(&["policy", "list"], "name,keep,at,zone,group,template,volumes")?,
+    }))
+}
+
+/// Waits until the exports are online, and compares all that must be kept with the state `before`.
+fn check_kept(millpond: &Millpond, before: &Value) -> Result<()> {
+    let end = Instant::now() + RESTORED;
+    loop {
+        let exports = millpond.json(&["exports"])?;
+        let listed = settings(&exports);
+        ensure!(listed == before["exports"], "the exports were {:#}, and are {listed:#}", before["exports"]);
+        if exports.as_array().into_iter().flatten().all(|export| export["state"] == "online") {
+            break;
+        }
+        ensure!(Instant::now() < end, "exports are not online: {exports:#}");
+        thread::sleep(Duration::from_millis(200));
+    }
+    let after = kept(millpond)?;
+    ensure!(after == *before, "not kept: before {before:#}, after {after:#}");
+    Ok(())
+}
+
+/// Returns the content of the state file that version 0.1.0 writes for the pool, the exports and the
+/// policy of this test. A change of the file's form changes nothing here: every later version reads
+/// this.
+fn state_of_0_1_0(millpond: &Millpond, dir: &Path) -> Result<Value> {
+    let id_of = |words: &[&str], name: &str| -> Result<String> {
+        let list = millpond.cli(&[words, &["-H", "-o", "name,id"]].concat())?;
+        let found = list.lines().filter_map(|line| line.split_once('\t')).find(|(of, _)| *of == name);
+        found.map(|(_, id)| id.to_owned()).with_context(|| format!("no id of {name} in {list}"))
+    };
+    let pool = id_of(&["pool", "list"], "lab")?;
+    let disk: u32 = id_of(&["list", "-t", "volume"], "lab/disk")?.parse()?;
+    let other: u32 = id_of(&["list", "-t", "volume"], OTHER)?.parse()?;
+    let snapshot: u64 = id_of(&["list", "-t", "snapshot"], SNAPSHOT)?.parse()?;
+    let path = |name: &str| dir.join(name).display().to_string();
+    Ok(json!({
+        "version": 2,
+        "program": "0.1.0",
+        "next_export": 4,
+        "pools": [{"name": "lab", "id": pool, "devices": [path("device0")], "io": "direct"}],
+        "exports": [
+            {
+                "id": 1, "pool": "lab", "name": "lab/disk", "readonly": false, "kind": "nbd", "served": {"volume": disk},
+                "unix": path("lab-disk.sock"), "tcp": null, "access": {}, "tls": null, "limits": {}
+            },
+            {
+                "id": 2, "pool": "lab", "name": OTHER, "readonly": false, "kind": "vhost-user", "served": {"volume": other},
+                "unix": path("lab-other.vu"), "access": {}, "queues": 64
+            },
+            {
+                "id": 3, "pool": "lab", "name": SNAPSHOT, "readonly": true, "kind": "nbd", "served": {"snapshot": snapshot},
+                "unix": path("unused.sock"), "tcp": null, "access": {"mode": 0o640}, "tls": null, "limits": {"max_clients": 3}
+            }
+        ],
+        "known": [],
+        "policies": [{
+            "name": "daily", "keep": "1d:7d", "group": false, "zone": "Etc/UTC", "template": "auto-{policy}-{time}",
+            "volumes": [{"pool_id": pool, "volume": other, "name": OTHER, "since": "2026-11-27T05:47:40.161Z"}]
+        }]
+    }))
+}
+
+/// The program is replaced four times, once by the first version again, and each time the daemon is
+/// restarted as the package's `postinst` does it. The guest sees no error, and every file is there,
+/// also after another restart.
 pub fn run(subject: &mut Subject) -> Result<()> {
     let program = fs::canonicalize(room(subject, "package")?)?.join("millpond");
-    install(&program, 0)?;
+    let new = millpond_binary()?;
+    let named = std::env::var_os(OLD).map(PathBuf::from);
+    let old = named.clone().unwrap_or_else(|| new.clone());
+    install(&old, &program, 0)?;
     let mut millpond = Millpond::new(program.clone()).without_read_cache();
     let dir = room(subject, "server")?;
     millpond.start(&dir, SIZE)?;
     millpond.cli(&["create", OTHER, "-L", &SIZE.to_string()])?;
     let sockets = [export(&millpond, &dir, OTHER)?];
+    add_unused(&millpond, &dir)?;
     let endpoint = millpond.endpoint()?;
     let boot = |dir: &Path, script: &str| Guest::boot_as(dir, Protocol::VhostUser(&sockets), script, &nbd_disk(&endpoint)?);
     let mut guest = boot(&room(subject, "first")?, LOAD)?;
     guest.expect("READY")?;
-    for version in 1..3 {
+    let before = kept(&millpond)?;
+    for (version, number) in [&new, &new, &old, &new].into_iter().zip(1..) {
         wait_for_more(&mut guest)?;
-        let old = millpond.pid()?;
-        install(&program, version)?;
-        ensure!(runs(old)?.to_string_lossy().ends_with("(deleted)"), "the old daemon runs the new program");
+        let pid = millpond.pid()?;
+        install(version, &program, number)?;
+        ensure!(runs(pid)?.to_string_lossy().ends_with("(deleted)"), "the old daemon runs the new program");
+        let first_upgrade = number == 1 && named.is_none();
+        let state = first_upgrade.then(|| state_of_0_1_0(&millpond, &dir)).transpose()?;
         millpond.stop()?;
-        millpond.restart()?;
-        ensure!(millpond.pid()? != old && runs(millpond.pid()?)? == program, "the daemon runs {}", runs(millpond.pid()?)?.display());
+        if let Some(state) = state {
+            fs::write(dir.join("state/state.json"), serde_json::to_vec_pretty(&state)?).context("writing the state file")?;
+        }
+        millpond.launch()?;
+        check_kept(&millpond, &before).with_context(|| format!("after replacement {number} of the program"))?;
+        ensure!(millpond.pid()? != pid && runs(millpond.pid()?)? == program, "the daemon runs {}", runs(millpond.pid()?)?.display());
         wait_for_more(&mut guest)?;
     }
     let turned_on = millpond.cli(&["pool", "upgrade", "-y", "lab"])?;
@@ -139,5 +265,6 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     guest.finish()?;
     millpond.stop()?;
     millpond.restart()?;
+    check_kept(&millpond, &before)?;
     boot(&room(subject, "second")?, FIND)?.finish()
 }

@@ -78,7 +78,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "upgrade",
-        about: "the package is upgraded twice under a guest that writes over vhost-user and NBD: no error, nothing lost",
+        about: "the package is upgraded, downgraded and upgraded again under a guest that writes over vhost-user and NBD: no error, nothing lost, exports and policies kept",
         needs: GUEST,
         guest: true,
         asks: Asks::Everything,
