@@ -10,8 +10,8 @@ use std::process::Command;
 
 /// Directory with the documents of the package.
 const DOC: &str = "usr/share/doc/millpond";
-/// A placeholder: to be set before the first release.
-const MAINTAINER: &str = "Millpond maintainers <maintainers@millpond.invalid>";
+/// The maintainer: `authors` of the workspace.
+const MAINTAINER: &str = env!("CARGO_PKG_AUTHORS");
 
 /// Files of the repository, the paths at which they are installed, and modes.
 const FILES: [(&str, &str, u32); 15] = [
