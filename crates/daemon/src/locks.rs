@@ -43,7 +43,7 @@ pub struct Deadlines {
     pub close: Duration,
     /// Wait for the kernel to finish the operations of a pool that was given up.
     pub last: Duration,
-    /// Longest time in which a send of a policy moves no byte. A receive takes none while it reads
+    /// Longest time in which the target of a policy takes no byte of what is sent. A receive takes none while it reads
     /// back the data since its last progress, at most 4 GiB: less than 7 minutes at 10 MiB/s.
     pub send: Duration,
 }

@@ -85,7 +85,7 @@ pub(super) struct Sending {
     failing: u64,
     failed: u64,
     error: Option<String>,
-    /// A send was ended because it moved no byte, and none has succeeded since.
+    /// A send was ended because its target took no byte, and none has succeeded since.
     hung: bool,
     retry: Option<Instant>,
     /// A user asked for a send while one ran: if that fails, the next one does not wait.

@@ -4,12 +4,13 @@
 use std::fmt;
 use std::io::{self, PipeReader, PipeWriter};
 use std::process::{ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use millpond_api::instant::show_span;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::pipe::{SpliceFlags, splice};
 use rustix::process::{Pid, Signal, kill_process};
@@ -42,8 +43,8 @@ pub(in crate::policy) type LastLine = Arc<Mutex<String>>;
 pub(super) enum SendFailure {
     /// A process ended with an error, or cannot be run. Try again later.
     Failed(String),
-    /// The processes moved no byte for that time, and were ended: one of the ends does not answer.
-    /// Look at it; the send is tried again later.
+    /// The receiver took no byte for that time although there were some, or did not end after the
+    /// last one, and was ended: the target does not answer. Look at it; the send is tried again later.
     Hung(Duration),
 }
 
@@ -58,7 +59,7 @@ impl fmt::Display for SendFailure {
         match self {
             SendFailure::Failed(why) => f.write_str(why),
             SendFailure::Hung(limit) => {
-                write!(f, "no data moved for {}, so the send was ended; see whether the target answers", show_span(limit.as_secs()))
+                write!(f, "the target took no data for {}, so the send was ended; see whether it answers", show_span(limit.as_secs()))
             }
         }
     }
@@ -182,30 +183,41 @@ pub(super) async fn alone(command: &[String], shown: LastLine, is_wanted: impl F
     }
 }
 
-/// Moves everything from one pipe to another on a thread of its own; returns the count of bytes. It
-/// ends with the end of the input, or when nothing reads the output: with the processes.
-fn relay(from: PipeReader, to: PipeWriter) -> io::Result<Arc<AtomicU64>> {
-    let moved = Arc::new(AtomicU64::new(0));
-    let count = Arc::clone(&moved);
+/// State of the moving of bytes from one pipe to another.
+#[derive(Debug, Default)]
+struct Moves {
+    bytes: AtomicU64,
+    /// True while the sender is waited for, and not the receiver.
+    starved: AtomicBool,
+}
+
+/// Moves everything from one pipe to another on a thread of its own. It ends with the end of the
+/// input, or when nothing reads the output: with the processes, which say why.
+fn relay(from: PipeReader, to: PipeWriter) -> io::Result<Arc<Moves>> {
+    let moves = Arc::new(Moves::default());
+    let noted = Arc::clone(&moves);
     thread::Builder::new().name("send".to_owned()).spawn(move || {
         loop {
-            match splice(&from, None, &to, None, MOVED, SpliceFlags::empty()) {
+            noted.starved.store(true, Ordering::Relaxed);
+            let there = poll(&mut [PollFd::new(&from, PollFlags::IN)], None);
+            noted.starved.store(false, Ordering::Relaxed);
+            match there.and_then(|_| splice(&from, None, &to, None, MOVED, SpliceFlags::empty())) {
                 Ok(0) => break,
-                Ok(bytes) => drop(count.fetch_add(bytes as u64, Ordering::Relaxed)),
+                Ok(bytes) => drop(noted.bytes.fetch_add(bytes as u64, Ordering::Relaxed)),
                 Err(Errno::INTR) => {}
                 Err(_) => break,
             }
         }
     })?;
-    Ok(moved)
+    Ok(moves)
 }
 
 /// Two processes, the output of the first of which is the input of the second.
 struct Piped {
     sender: Running,
     receiver: Running,
-    /// Bytes that went from one to the other.
-    moved: Arc<AtomicU64>,
+    /// The bytes that go from one to the other.
+    moves: Arc<Moves>,
 }
 
 impl Piped {
@@ -214,8 +226,8 @@ impl Piped {
         let ((from_sender, sent), (received, to_receiver)) = (io::pipe().map_err(no_pipe)?, io::pipe().map_err(no_pipe)?);
         let receiver = Running::start(receiver, received.into(), Stdio::null(), None)?;
         let sender = Running::start(sender, Stdio::null(), sent.into(), Some(shown))?;
-        let moved = relay(from_sender, to_receiver).map_err(|error| format!("no thread: {error}"))?;
-        Ok(Piped { sender, receiver, moved })
+        let moves = relay(from_sender, to_receiver).map_err(|error| format!("no thread: {error}"))?;
+        Ok(Piped { sender, receiver, moves })
     }
 
     fn ask_to_end(&self) {
@@ -223,7 +235,8 @@ impl Piped {
     }
 }
 
-/// The last move of bytes that was seen.
+/// The last time at which the receiver was seen to take bytes, or to have none to take: a sender may
+/// read for long before it has something to send.
 struct Progress {
     limit: Duration,
     moved: u64,
@@ -231,9 +244,10 @@ struct Progress {
 }
 
 impl Progress {
-    /// Notes the bytes; returns true when they are the same for too long.
-    fn is_hung(&mut self, moved: u64, now: Instant) -> bool {
-        if moved != self.moved {
+    /// Looks at the moves; returns true when the receiver has taken nothing for too long.
+    fn is_hung(&mut self, moves: &Moves, now: Instant) -> bool {
+        let moved = moves.bytes.load(Ordering::Relaxed);
+        if moved != self.moved || moves.starved.load(Ordering::Relaxed) {
             (self.moved, self.since) = (moved, now);
         }
         now.duration_since(self.since) >= self.limit
@@ -241,7 +255,7 @@ impl Progress {
 }
 
 /// Runs two commands, the output of the first of which is the input of the second; asks both to end
-/// when `is_wanted` becomes false, or when they move no byte for the time `limit`.
+/// when `is_wanted` becomes false, or when the receiver takes no byte for the time `limit`.
 ///
 /// # Errors
 /// The last message of the one that failed first: the other one fails because of it.
@@ -276,7 +290,7 @@ pub(super) async fn piped(
             return failure.map_or(Ok(()), Err);
         }
         if failure.is_none() {
-            failure = match progress.is_hung(both.moved.load(Ordering::Relaxed), now) {
+            failure = match progress.is_hung(&both.moves, now) {
                 true => Some(SendFailure::Hung(limit)),
                 false => (!is_wanted()).then(|| "it is no longer wanted".to_owned().into()),
             };

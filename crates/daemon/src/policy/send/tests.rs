@@ -68,7 +68,7 @@ fn a_send_that_hung_is_behind_at_once_until_one_succeeds() {
     let mut sending = Sending::new(now);
     let why = |sending: &Sending| sending.why_behind(HOUR, at(0), (now, at(0)));
     sending.ended(Err(SendFailure::Hung(Duration::from_secs(600))), now, at(0));
-    assert!(why(&sending).is_some_and(|why| why.contains("no data moved for 10 min")), "{:?}", why(&sending));
+    assert!(why(&sending).is_some_and(|why| why.contains("the target took no data for 10 min")), "{:?}", why(&sending));
     assert_eq!(sending.retry, Some(now + RETRY.0), "it is tried again");
     sending.ended(no_answer(), now, at(0));
     assert!(why(&sending).is_some(), "another failure does not end it");
