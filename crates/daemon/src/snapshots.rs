@@ -149,6 +149,9 @@ impl Daemon {
     ) -> Result<Vec<String>, ApiError> {
         let expires = request.expires.map(|time| Time(instant::to_millis(time)));
         let group_size = if request.group { targets.len() } else { 1 };
+        if request.export.is_some() && targets.len() > 1 {
+            return Err(ApiError::invalid("a receive takes one snapshot at a time"));
+        }
         let _step = match targets.first() {
             Some((_, volume, name)) => {
                 let locked = self.lock_step((request.export, request.origin.is_some()), &name.of.pool, *volume).await;

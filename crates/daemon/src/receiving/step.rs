@@ -27,7 +27,7 @@ impl Daemon {
         let entry = registry.exports.get(&id).filter(|entry| entry.receive && entry.record.pool == pool);
         match entry.is_some_and(|entry| serves(entry.record.protocol.served())) {
             true => Ok(()),
-            false => Err(ApiError::busy("another command has ended this receive, as 'millpond failover' does")),
+            false => Err(ApiError::busy("another command, such as 'millpond failover', or a restart of the daemon has ended this receive")),
         }
     }
 

@@ -82,6 +82,8 @@ pub struct LiveTarget {
     published: bool,
     export: Option<TransientExport>,
     writer: Option<Nbd>,
+    /// Receives are ended, with those that read their snapshots back.
+    takes_over: bool,
 }
 
 impl LiveTarget {
@@ -99,7 +101,7 @@ impl LiveTarget {
             }
             return LiveTarget::existing(client, handle, name);
         }
-        let mut target = LiveTarget { client, handle, name, id: None, published: false, export: None, writer: None };
+        let mut target = LiveTarget { client, handle, name, id: None, published: false, export: None, writer: None, takes_over: false };
         match there {
             Some(snapshots) if snapshots.iter().any(is_ours) => {}
             Some(snapshots) => {
@@ -123,7 +125,7 @@ impl LiveTarget {
     /// # Errors
     /// The daemon's; something else serves the volume.
     pub fn existing(client: Client, handle: Handle, name: VolumeName) -> Outcome<LiveTarget> {
-        let mut target = LiveTarget { client, handle, name, id: None, published: true, export: None, writer: None };
+        let mut target = LiveTarget { client, handle, name, id: None, published: true, export: None, writer: None, takes_over: false };
         target.refuse_readonly()?;
         target.keep_away()?;
         Ok(target)
@@ -135,7 +137,7 @@ impl LiveTarget {
     /// # Errors
     /// The daemon's.
     pub fn taken_over(client: Client, handle: Handle, name: VolumeName) -> Outcome<LiveTarget> {
-        let mut target = LiveTarget { client, handle, name, id: None, published: true, export: None, writer: None };
+        let mut target = LiveTarget { client, handle, name, id: None, published: true, export: None, writer: None, takes_over: true };
         let volume = target.volume()?;
         target.id = Some(volume.id);
         // its own export first: the daemon refuses that of a receive that begins after it
@@ -153,6 +155,11 @@ impl LiveTarget {
     /// daemon refuses their later steps.
     fn end_receives(&self) -> Outcome {
         let own = self.export.as_ref().map(TransientExport::id);
+        let exports: Vec<Export> = self.wait(self.client.get("/v1/exports"))?;
+        if !exports.iter().any(|export| export.receive && Some(export.id) == own) {
+            let message = "the daemon is older than this program, and cannot end a receive; restart it with this version";
+            return Err(Failure::failed(message));
+        }
         let receives = || -> Outcome<Vec<u64>> {
             let exports: Vec<Export> = self.wait(self.client.get("/v1/exports"))?;
             let is_other = |export: &&Export| export.receive && export.name == self.name.to_string() && Some(export.id) != own;
@@ -190,7 +197,7 @@ impl LiveTarget {
     /// # Errors
     /// The daemon's; something else serves the volume.
     pub fn unnamed(client: Client, handle: Handle, name: VolumeName) -> Outcome<LiveTarget> {
-        let mut target = LiveTarget { client, handle, name, id: None, published: false, export: None, writer: None };
+        let mut target = LiveTarget { client, handle, name, id: None, published: false, export: None, writer: None, takes_over: false };
         target.keep_away()?;
         Ok(target)
     }
@@ -313,7 +320,7 @@ impl LiveTarget {
 }
 
 /// Reason why a receive cannot go on: the daemon refuses its steps, too.
-const ENDED: &str = "another command has ended this receive, as 'millpond failover' does";
+const ENDED: &str = "another command, such as 'millpond failover', or a restart of the daemon has ended this receive";
 
 fn cannot_write(offset: u64, error: &std::io::Error) -> Failure {
     if error.kind() == std::io::ErrorKind::StorageFull {
@@ -378,7 +385,9 @@ impl Target for LiveTarget {
 
     fn destroy(&mut self, name: &str) -> Outcome {
         // a receive that was killed may have left an export of it
-        let request = Destroy { name: self.full(name), unexport: true, receive: true, export: self.step(), ..Destroy::default() };
+        // one that failover ends may be reading it back
+        let (export, force) = (self.step(), self.takes_over);
+        let request = Destroy { name: self.full(name), unexport: true, receive: true, export, force, ..Destroy::default() };
         self.wait(self.client.post::<_, Destroyed>("/v1/destroy", &request)).map(drop)
     }
 
