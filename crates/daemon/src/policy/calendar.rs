@@ -1,6 +1,6 @@
 //! When a policy runs: the pure decision which instant comes next after another.
 //!
-//! Steps shorter than a day are multiples of local time. Days have times of the clock on the wall.
+//! Steps shorter than a day are multiples of local time, also after a clock change. Days have times of the clock on the wall.
 //! A time that a clock change skips is moved forward by the length of the gap, and a time that
 //! occurs twice is taken at its first occurrence: each date has each time once.
 
@@ -80,13 +80,7 @@ impl Schedule {
     /// Returns the first run after `time`; `Timestamp::MAX` at the end of the calendar.
     pub(crate) fn next_after(&self, zone: &TimeZone, time: Timestamp) -> Timestamp {
         match self {
-            Schedule::Every(seconds) => {
-                let step = i64::try_from(*seconds).unwrap_or(i64::MAX);
-                let offset = i64::from(zone.to_offset(time).seconds());
-                let local = time.as_second() + offset;
-                let next = (local.div_euclid(step) + 1).checked_mul(step).map(|next| next - offset);
-                next.and_then(|next| Timestamp::from_second(next).ok()).unwrap_or(Timestamp::MAX)
-            }
+            Schedule::Every(seconds) => Steps::of(*seconds).next_after(zone, time).unwrap_or(Timestamp::MAX),
             Schedule::On(on) => on.next_after(zone, time).unwrap_or(Timestamp::MAX),
         }
     }
@@ -94,9 +88,7 @@ impl Schedule {
     /// Counts the runs after `from` and not after `to`, up to `most`.
     pub(crate) fn count(&self, zone: &TimeZone, from: Timestamp, to: Timestamp, most: u64) -> u64 {
         if let Schedule::Every(seconds) = self {
-            let first = self.next_after(zone, from);
-            let span = u64::try_from(to.as_second() - first.as_second()).ok().filter(|_| first <= to);
-            return span.map_or(0, |span| (span / seconds.max(&1) + 1).min(most));
+            return Steps::of(*seconds).count(zone, from, to, most);
         }
         let mut at = from;
         for count in 0..most {
@@ -106,6 +98,58 @@ impl Schedule {
             }
         }
         most
+    }
+}
+
+/// Runs at multiples of a step of local time.
+///
+/// A clock that is set back repeats its multiples. A clock that is set forward over one or more of
+/// them runs once, at the change.
+struct Steps {
+    /// Seconds, at least 1.
+    step: i64,
+}
+
+impl Steps {
+    fn of(seconds: u64) -> Steps {
+        Steps { step: i64::try_from(seconds).unwrap_or(i64::MAX).max(1) }
+    }
+
+    /// Returns the first run after `time`; `None` at the end of the calendar.
+    fn next_after(&self, zone: &TimeZone, time: Timestamp) -> Option<Timestamp> {
+        let mut time = time;
+        loop {
+            let offset = i64::from(zone.to_offset(time).seconds());
+            let next = (time.as_second() + offset).div_euclid(self.step).checked_add(1)?.checked_mul(self.step)? - offset;
+            let change = zone.following(time).next().filter(|change| change.timestamp().as_second() <= next);
+            let Some(change) = change else {
+                return Timestamp::from_second(next).ok();
+            };
+            // the clock shows `shown` instead of `due` at the change
+            let at = change.timestamp().as_second();
+            let (due, shown) = (at + offset, at + i64::from(change.offset().seconds()));
+            if shown.div_euclid(self.step) * self.step >= due.min(shown) {
+                return Some(change.timestamp());
+            }
+            time = change.timestamp();
+        }
+    }
+
+    /// Counts the runs after `from` and not after `to`, up to `most`, without counting each.
+    fn count(&self, zone: &TimeZone, from: Timestamp, to: Timestamp, most: u64) -> u64 {
+        let (mut count, mut at) = (0u64, from);
+        while count < most {
+            let Some(first) = self.next_after(zone, at).filter(|first| *first <= to) else {
+                break;
+            };
+            // until the next change of the clock, one run follows another after a step
+            let change = zone.following(first).next().map_or(i64::MAX, |change| change.timestamp().as_second() - 1);
+            let on_step = (first.as_second() + i64::from(zone.to_offset(first).seconds())) % self.step == 0;
+            let more = if on_step { (to.as_second().min(change) - first.as_second()) / self.step } else { 0 };
+            count = count.saturating_add(1 + more.unsigned_abs());
+            at = Timestamp::from_second(first.as_second() + more * self.step).unwrap_or(Timestamp::MAX);
+        }
+        count.min(most)
     }
 }
 

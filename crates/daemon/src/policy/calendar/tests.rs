@@ -110,6 +110,56 @@ fn seconds_are_counted_without_counting_each() {
     assert_eq!(schedule("daily").count(&zone, time("2026-01-01T00:00:00Z"), time("2026-01-09T00:00:00Z"), 99), 8);
 }
 
+/// Returns the runs after `from` and not after `to`.
+fn runs_until(step: &str, zone: &TimeZone, from: &str, to: &str) -> Vec<String> {
+    let (schedule, to) = (each(step), to.parse::<Timestamp>().expect("time"));
+    let mut at = schedule.next_after(zone, from.parse().expect("time"));
+    let mut runs = Vec::new();
+    while at <= to {
+        runs.push(at.to_string());
+        at = schedule.next_after(zone, at);
+    }
+    assert_eq!(schedule.count(zone, from.parse().expect("time"), to, 999), runs.len() as u64);
+    runs
+}
+
+#[test]
+fn steps_stay_on_the_clock_on_the_wall_over_its_changes() {
+    // 00:00, 06:00, 12:00 in Berlin; set back from 03:00 to 02:00 at 01:00Z
+    assert_eq!(
+        runs_until("6h", &berlin(), "2028-10-28T21:59:59Z", "2028-10-29T11:00:00Z"),
+        ["2028-10-28T22:00:00Z", "2028-10-29T05:00:00Z", "2028-10-29T11:00:00Z"]
+    );
+    // 02:00 occurs twice, hours and steps of two hours run twice
+    assert_eq!(
+        runs_until("1h", &berlin(), "2028-10-28T23:59:59Z", "2028-10-29T02:00:00Z"),
+        ["2028-10-29T00:00:00Z", "2028-10-29T01:00:00Z", "2028-10-29T02:00:00Z"]
+    );
+    assert_eq!(
+        runs_until("2h", &berlin(), "2028-10-28T22:00:00Z", "2028-10-29T03:00:00Z"),
+        ["2028-10-29T00:00:00Z", "2028-10-29T01:00:00Z", "2028-10-29T03:00:00Z"]
+    );
+    // set forward from 02:00 to 03:00 at 01:00Z: the run of 02:00 is there, the next is at 04:00
+    assert_eq!(
+        runs_until("2h", &berlin(), "2026-03-28T23:00:00Z", "2026-03-29T02:00:00Z"),
+        ["2026-03-29T01:00:00Z", "2026-03-29T02:00:00Z"]
+    );
+    assert_eq!(
+        runs_until("6h", &berlin(), "2026-03-28T22:59:59Z", "2026-03-29T10:00:00Z"),
+        ["2026-03-28T23:00:00Z", "2026-03-29T04:00:00Z", "2026-03-29T10:00:00Z"]
+    );
+}
+
+#[test]
+fn a_midnight_that_the_clock_skips_runs_at_the_change() {
+    // Santiago goes from 24:00 of September 5 to 01:00 of September 6, at 04:00Z
+    let santiago = TimeZone::get("America/Santiago").expect("zone");
+    assert_eq!(
+        runs_until("12h", &santiago, "2026-09-05T16:00:00Z", "2026-09-06T15:00:00Z"),
+        ["2026-09-06T04:00:00Z", "2026-09-06T15:00:00Z"]
+    );
+}
+
 /// Returns the first run after `time` by looking at every minute of local time within 40 days.
 fn twin(zone: &TimeZone, due: impl Fn(DateTime) -> bool, time: Timestamp) -> Option<Timestamp> {
     let mut local = zone.to_datetime(time).date().checked_sub(2.days()).ok()?.to_datetime(Time::midnight());
@@ -151,13 +201,24 @@ proptest! {
     }
 
     #[test]
-    fn each_run_comes_after_the_one_before(seconds in 0..100_000_000i64, text in prop::sample::select(vec!["1s", "7s", "90s", "1h", "6h", "1d", "3d", "1w", "1mo", "1y"])) {
+    fn each_run_comes_after_the_one_before(
+        // half of them in the two days before a clock change
+        from in prop::sample::select(vec![1_760_000_000i64, 1_792_800_000, 1_856_304_000]),
+        seconds in 0..172_800i64,
+        days in 0..1000i64,
+        near in any::<bool>(),
+        text in prop::sample::select(vec!["1s", "7s", "90s", "1h", "6h", "1d", "3d", "1w", "1mo", "1y"]),
+    ) {
         let schedule = each(text);
-        let time = Timestamp::from_second(1_760_000_000 + seconds).expect("time");
+        let time = Timestamp::from_second(from + seconds + if near { 0 } else { days * 86_400 }).expect("time");
         let next = schedule.next_after(&berlin(), time);
         prop_assert!(next > time);
         // nothing lies in between: just before the run, it is the next one
         prop_assert_eq!(schedule.next_after(&berlin(), next - 1.milliseconds()), next);
         prop_assert_eq!(schedule.count(&berlin(), time, next, 9), 1);
+        // counted at once or one by one over a change of the clock
+        let mut at = time;
+        (0..200).for_each(|_| at = schedule.next_after(&berlin(), at));
+        prop_assert_eq!(schedule.count(&berlin(), time, at, u64::MAX), 200);
     }
 }
